@@ -1,7 +1,7 @@
-"""The explorer as a component for other people's Gradio apps: see docs/embedding.md.
+"""Provide the explorer as a component for other Gradio apps; see docs/embedding.md.
 
-It has the page, questions, cache and queue of `vitviz app`, but not its server. Except for `HTML.__getattr__`, this
-module uses Gradio's public interface only.
+The component has the page, questions, cache and queue of `vitviz app`, but not its server. Except for
+`HTML.__getattr__`, this module uses only Gradio's public interface.
 """
 
 from __future__ import annotations
@@ -47,26 +47,26 @@ from vitviz.weights import zoo
 
 __all__ = ["AttentionExplorer", "ComponentError"]
 
-ASKED = tuple(q.name for q in QUESTIONS.values() if q.page and q.programs)  # the questions of a component's page
-LEFT = 10.0  # seconds without a call of the page until its question is stopped
-IN_MEMORY = "model"  # the source of a model that came as an object
+ASKED = tuple(q.name for q in QUESTIONS.values() if q.page and q.programs)  # the questions that a component's page asks
+LEFT = 10.0  # a question is cancelled if its page has not called for this many seconds
+IN_MEMORY = "model"  # source name of a model that is passed as an object
 START = "vitvizExplorer.start(element, {{ props, trigger, server, watch }}, {given});"
 _NAME = re.compile(r"[0-9a-f]{32}")
 
 
 class ComponentError(VitvizError):
-    """Argument or photograph that the component does not accept; the message says what it accepts."""
+    """Raised for an argument or photograph that the component does not accept; the message says what it accepts."""
 
 
 class Shown(GradioModel):
-    """Value of the component as it travels: the photograph's file, and the keyed hash by which questions name it."""
+    """Serialized value of the component: the photograph's file, and the keyed hash that identifies it in questions."""
 
     name: str
     photo: FileData
 
 
 class _Models(Menu):
-    """Menu with the component's model alone; visitors cannot load others."""
+    """Menu with only the component's model; visitors cannot load other models."""
 
     def __init__(self, model: ViT | str, settings: Settings) -> None:
         self._model = model
@@ -84,7 +84,7 @@ class _Files:
     """Folder of files that browsers fetch, of bounded size; the least recently used are deleted first.
 
     Args:
-        parent: of the folder, from which Gradio serves files.
+        parent: folder from which Gradio serves files; the new folder is inside.
         most: limit of all files that are not pinned, in bytes.
     """
 
@@ -131,10 +131,10 @@ class _Open:
 
 
 class _Engine:
-    """Model, cache, waiting room and files; components with the same arguments share one."""
+    """Model, cache, queue and files; components with the same arguments share one engine."""
 
     def __init__(self, model: nn.Module | str, memory: float, places: int) -> None:
-        self._model = model  # keeps the identity of an object, by which engines are found
+        self._model = model  # keeps the object alive, because engines are found by its identity
         size = round(memory * GIGABYTE)
         settings = Settings(typed=False, scene_memory=size, disk=size, places=places)
         menu = _Models(model if isinstance(model, str | ViT) else zoo.load(model), settings)
@@ -152,11 +152,11 @@ class _Engine:
             return self._files
 
     def name(self, data: bytes) -> str:
-        """Return the keyed hash of a file: without its bytes it cannot be guessed."""
+        """Return the keyed hash of a file, which cannot be guessed without the file's bytes."""
         return hmac.new(self._secret, data, "sha256").hexdigest()[:32]
 
     async def answer(self, call: object, address: str) -> dict[str, Any]:
-        """Start a question or continue with it: return its next line, which is progress or the answer.
+        """Start or continue a question: return its next line, which is progress or the answer.
 
         Args:
             call: {"ticket", "name", "ask", "source"} as the page sent it, not yet checked.
@@ -180,13 +180,13 @@ class _Engine:
         return line
 
     def leave(self, ticket: object, address: str) -> None:
-        """Stop a question whose page no longer waits."""
+        """Cancel a question whose page no longer waits."""
         question = self._open.get((address, str(ticket)))
         if question is not None and question.task is not None:
             question.task.cancel()
 
     async def _follow(self, key: tuple[str, str], question: _Open, call: dict[str, Any]) -> None:
-        """Write the lines of a question; stop if its page no longer calls."""
+        """Queue the lines of a question; cancel it if its page no longer calls."""
         line = _refused("This was stopped. Ask again.")
         try:
             with self.endpoints.account.book(Resource.QUESTIONS, key[0]):
@@ -201,7 +201,7 @@ class _Engine:
                             question.lines.put_nowait(told)
         except OverBudgetError:
             line = {"error": {"kind": "busy", "text": "Busy: too many questions are open. Try again in 10 s."}}
-        except Exception as error:  # noqa: BLE001 - each has its words
+        except Exception as error:  # noqa: BLE001 - described for the client
             line = {"error": describe_error(error)}
         finally:
             question.lines.put_nowait(line)
@@ -231,7 +231,7 @@ class _Engine:
         return name, call.get("ask", {}), opened, path.read_bytes()
 
     def _packed(self, line: dict[str, Any]) -> dict[str, Any]:
-        """Return the last line as JSON; bytes become the name of a file beside the photograph."""
+        """Return the last line as JSON; bytes are replaced by the name of a file next to the photograph."""
         data = line.get("data")
         if not isinstance(data, bytes):
             return line
@@ -244,7 +244,7 @@ _MAKING = threading.Lock()
 
 
 def _engine(model: nn.Module | str | os.PathLike[str], memory: float, places: int) -> _Engine:
-    """Return the shared engine of these arguments: Gradio recreates a component at each update of its properties."""
+    """Return the shared engine for these arguments: Gradio recreates a component whenever its properties change."""
     if not isinstance(model, nn.Module | str | os.PathLike):
         raise ComponentError(f"Expected a model or its name, got {quote(model)}. Pass what vitviz.load takes.")
     if not (memory > 0 and places > 0):
@@ -263,20 +263,21 @@ def _refused(text: str) -> dict[str, Any]:
 
 
 class AttentionExplorer(gr.HTML):
-    """The explorer of one model, for a photograph that an app gives it.
+    """Explorer of one model, for a photograph that an app provides.
 
     Its value is a photograph: a path, a PIL image or an array (H, W, 3). As an input of a function it is the path of
-    the photograph's file. Events carry what is selected, counted from 0, as attributes of `gr.EventData`: `patch` (row,
+    the photograph's file. Events carry the selection, counted from 0, as attributes of `gr.EventData`: `patch` (row,
     column; `None` for CLS or the mean), `block`, `head` (a number, or "mean", "max", "min") and `prediction` ("label",
     "index", "probability"; `None` without a classifier; the probability is `None` for a class that is not among the
     best).
 
     Args:
         value: the photograph, or `None` for none yet.
-        model: what `vitviz.load` takes, or a model.
-        memory: for open photographs and answers, in GB, and as much on disk for the files that browsers fetch.
-        places: photographs and short questions that wait or run, and as many long ones; others hear "busy".
-        options: `elem_id`, `visible`, `scale` and others of `gr.HTML`.
+        model: a model, or an argument of `vitviz.load`.
+        memory: memory for open photographs and answers, in GB; files that browsers fetch may take as much on disk.
+        places: limit of photographs and short questions that wait or run, and the same limit of long questions;
+            further requests are answered with "busy".
+        options: `elem_id`, `visible`, `scale` and other options of `gr.HTML`.
 
     Raises:
         ComponentError: for arguments of other types.
@@ -317,7 +318,7 @@ class AttentionExplorer(gr.HTML):
         self._made = True
 
     def __getattr__(self, name: str) -> NoReturn:
-        """Refuse unknown attributes: `gr.HTML` takes any quoted word of a script for an event."""
+        """Raise an error for unknown attributes: `gr.HTML` treats any quoted word of a script as an event."""
         raise AttributeError(f"{type(self).__name__} has no attribute {name}")
 
     def postprocess(self, value: Any) -> Any:
@@ -332,11 +333,11 @@ class AttentionExplorer(gr.HTML):
         data = _encoded(value)
         name = self._engine.name(data)
         files = self._engine.files(self.GRADIO_CACHE)
-        # The photograph of the app itself is never deleted; those of visitors are.
+        # The app's own photograph is never deleted; visitors' photographs are.
         return Shown(name=name, photo=FileData(path=str(files.put(name, data, pinned=not self._made))))
 
     def preprocess(self, payload: Any) -> str | None:
-        """Return the path of a photograph that came as `Shown`; `None` stays `None`.
+        """Return the path of a photograph received as `Shown`; `None` stays `None`.
 
         Raises:
             gr.Error: if it is not a file in Gradio's cache.
@@ -351,7 +352,7 @@ class AttentionExplorer(gr.HTML):
         return str(path)
 
     def api_info(self) -> dict[str, Any]:
-        """Return the type of the value for programs."""
+        """Return the JSON schema of the value for API clients."""
         return Shown.model_json_schema()
 
     def example_payload(self) -> Any:
@@ -359,7 +360,7 @@ class AttentionExplorer(gr.HTML):
         return {"name": "0" * 32, "photo": {"path": "photo.jpg", "meta": {"_type": "gradio.FileData"}}}
 
     def example_value(self) -> Any:
-        """Return a value that `postprocess` takes, for Gradio's examples."""
+        """Return a value that `postprocess` accepts, for Gradio's examples."""
         return Image.new("RGB", (32, 32))
 
     def get_block_name(self) -> str:
@@ -372,10 +373,10 @@ def _address(request: gr.Request) -> str:
 
 
 def _encoded(value: Any) -> bytes:
-    """Return the bytes of a photograph's file, unchanged; of an image or array, as PNG."""
+    """Return the bytes of a photograph's file unchanged, or an image or array as PNG."""
     if isinstance(value, str | os.PathLike):
         path = Path(value)
-        decode(path)  # refuse other files before anything of them is served
+        decode(path)  # refuse other files before any of their content is served
         data = path.read_bytes()
     else:
         buffer = io.BytesIO()

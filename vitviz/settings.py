@@ -1,6 +1,6 @@
-"""Declare each setting of the operator once: its variable, its option of `vitviz app`, its meaning and its default.
+"""Declare each operator setting once: its environment variable, its option of `vitviz app`, its meaning and default.
 
-`settings()`, the options and the table of docs/settings.md are made from the fields of `Settings`.
+`settings()`, the options and the table of docs/settings.md are generated from the fields of `Settings`.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ ORIGIN = r"https?://(\*\.)?[\w.-]+(:\d+)?"
 
 
 class SettingsError(VitvizError):
-    """Invalid setting; the message names it and says what was expected."""
+    """Raised for an invalid setting; the message names it and says what was expected."""
 
 
 class Place(NamedTuple):
-    """Where the page is served: on a Space or not, and to this machine only or not."""
+    """Where the page is served: whether on a Space, and whether to this machine only."""
 
     environ: Mapping[str, str]
     space: bool
@@ -45,11 +45,11 @@ class Setting:
         convert: `convert(name, value)` returns the field's value from a text or a Python value, or raises
             `SettingsError` with `name`.
         about: description in the documents and the help.
-        usual: the default, in words.
+        usual: description of the default; empty if the number is enough.
         placed: returns the default if it depends on the place.
         option: option of `vitviz app`; empty for none.
-        metavar: its value in the help; empty for a switch.
-        default: see `usual`.
+        metavar: name of the option's value in the help; empty for a switch.
+        default: the default as an operator would write it.
     """
 
     variable: str
@@ -63,7 +63,7 @@ class Setting:
 
     @property
     def words(self) -> str:
-        """Return the default, in words."""
+        """Return the description of the default."""
         return self.usual or f"{self.default:g}"
 
 
@@ -150,8 +150,8 @@ def _field(variable: str, convert: Callable[[str, Any], Any], default: Any, abou
 class Settings:
     """What visitors may do, and how much memory, disk and time they may use. Memory and disk are in bytes.
 
-    A page on this machine only answers to this machine's names: else any site that a visitor opens could make its own
-    name point here and read the page. A model that a visitor names is downloaded to this machine's disk.
+    A local page accepts requests only for this machine's host names: otherwise any site that a visitor opens could let
+    its own host name point here and read the page. A model that a visitor names is downloaded to this machine's disk.
     """
 
     # fmt: off
@@ -164,7 +164,7 @@ class Settings:
     default: str = _field(
         "VITVIZ_DEFAULT", _text, "",
         "the model that the page opens with: one of the menu, or anything that `vitviz.load` accepts; if it cannot be "
-        "loaded, the page says so and opens with the bundled one",
+        "loaded, the page shows a message and opens with the bundled one",
         usual="the first `--model`, else the bundled one", option="--default", metavar="MODEL")
     typed: bool = _field(
         "VITVIZ_ALLOW_TYPED", _switch, True, "visitors may enter names of torchvision, timm and Hugging Face models",
@@ -180,7 +180,7 @@ class Settings:
         placed=lambda place: 1024 if place.space else 2048, option="--max-side", metavar="PIXELS")
     hosts: frozenset[str] = _field(
         "VITVIZ_HOSTS", _hosts, (), "host names under which the page is served, separated by commas; `*` for any",
-        usual="this machine's names; a Space's own; any if it listens on another address",
+        usual="this machine's names; on a Space, its name; any if the server listens on another address",
         placed=lambda place: place.environ.get("SPACE_HOST") or ("" if place.here else "*"))
     frames: tuple[str, ...] = _field(
         "VITVIZ_FRAMES", _list(ORIGIN, "https://example.org"), (), "origins that may show the page in a frame",
@@ -201,26 +201,26 @@ class Settings:
         "memory for requests and answers in transfer, in GB; at most a quarter for one address")
     disk: int = _field(
         "VITVIZ_UPLOAD_DISK", _number(GIGABYTE), 2,
-        "disk space for files of programs and uploaded checkpoints, in GB; at most half for one address")
+        "disk space for uploaded checkpoints and files from API clients, in GB; at most half for one address")
     places: int = _field(
         "VITVIZ_PLACES", _number(), 192,
         "limit of photographs and short questions that wait or run, and the same limit of long questions; a third is "
-        "reserved for addresses without any")
+        "reserved for addresses without requests")
     places_of_address: int = _field(
         "VITVIZ_PLACES_OF_ADDRESS", _number(), 60, "the limit for one address while another address has requests")
     stall: float = _field(
         "VITVIZ_STALL_SECONDS", _number(None), 20, "seconds within which a client must send or read data")
     proxies: int = _field(
         "VITVIZ_PROXIES", _whole(0, 9), 0,
-        "number of proxies in front of the server, each of which appends to `X-Forwarded-For`: the visitor is that "
-        "many entries from the right; 0 leaves it to `FORWARDED_ALLOW_IPS`",
+        "number of proxies in front of the server that append to `X-Forwarded-For`: the visitor's address is that many "
+        "entries from the right; with 0, uvicorn's `FORWARDED_ALLOW_IPS` applies",
         usual="0; 1 on a Space", placed=lambda place: int(place.space))
     secret: bytes = field(default_factory=lambda: secrets.token_bytes(32), repr=False, compare=False, metadata={
         "setting": Setting("VITVIZ_SECRET", _secret, usual="random at each start",
                            about="key for the ids of photographs, at least 16 characters; replicas must share it")})
     mcp: bool = _field(
         "VITVIZ_MCP", _switch, False,
-        "the page's endpoints are also tools of the Model Context Protocol; needs `gradio[mcp]`", option="--mcp")
+        "also serve the page's endpoints as Model Context Protocol tools; needs `gradio[mcp]`", option="--mcp")
     port: int | None = field(default=None, metadata={
         "setting": Setting("", _PORT, "port to listen on", placed=_port, option="--port", metavar="PORT",
                            usual="`GRADIO_SERVER_PORT` or `PORT`, else the first free one from 7860")})
@@ -240,8 +240,8 @@ def settings(*, host: str | None = None, environ: Mapping[str, str] = os.environ
         given: fields of `Settings` in the operator's units (memory in GB); `None` counts as not given.
 
     Raises:
-        SettingsError: for an invalid value, or for an unknown `VITVIZ_` variable: a misspelt one would leave open what
-            it was meant to close.
+        SettingsError: for an invalid value, or for an unknown `VITVIZ_` variable: a misspelt restriction would
+            otherwise not apply.
     """
     known = sorted(setting.variable for setting in SETTINGS.values() if setting.variable)
     if unknown := sorted(name for name in environ if name.startswith("VITVIZ_") and name not in known):
@@ -260,7 +260,7 @@ def settings(*, host: str | None = None, environ: Mapping[str, str] = os.environ
 
 
 def read(name: str, environ: Mapping[str, str] = os.environ) -> Any:
-    """Return one setting from the environment, else its default, whatever the place.
+    """Return one setting from the environment, else its default, regardless of where the page is served.
 
     Raises:
         SettingsError: for an invalid value.

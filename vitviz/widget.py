@@ -1,4 +1,4 @@
-"""The explorer as a notebook widget: what a person selects in it comes back to Python."""
+"""Provide the explorer as a notebook widget whose selection can be read in Python."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ ARGUMENTS = {"block": {"block"}, "rollout": {"token", "fuse", "discard", "residu
 
 
 class WidgetError(VitvizError):
-    """Question that the widget does not answer; the message lists those it answers."""
+    """Raised for a question that the widget does not answer; the message lists the questions that it answers."""
 
 
 class ExplorerWidget(anywidget.AnyWidget):
-    """The explorer of a view, as a widget.
+    """Widget with the explorer of a view.
 
-    Show it in one cell, select something, and read `widget.selection` in the next. The page asks the kernel for the
-    attention of a block when that block is shown. Where a notebook shows no widgets, or is not trusted, it shows a
-    picture.
+    Show it in one cell, select something, and read `widget.selection` in the next. The page requests a block's
+    attention from the kernel when that block is shown. A notebook that shows no widgets, or is not trusted, shows a
+    picture instead.
 
     Args:
-        view: what `Explorer.open` returned.
+        view: result of `Explorer.open`.
 
     Attributes:
         selection: the current selection, counted from 0: "patch" [row, column] (`None` while none is pinned), "block",
@@ -56,7 +56,7 @@ class ExplorerWidget(anywidget.AnyWidget):
         self.on_msg(self._answer)
 
     def _answer(self, _widget: object, message: Any, _buffers: object) -> None:
-        """Answer a question of the page with its ticket: a file of `vitviz.web.payload`, or an error in words."""
+        """Answer a question of the page under its ticket, with a file of `vitviz.web.payload` or an error message."""
         reply: dict[str, Any] = {"ticket": message.get("ticket")}
         try:
             data = answer(self._view, message.get("name"), message.get("ask"))
@@ -84,8 +84,8 @@ def answer(view: View, name: object, ask: object) -> bytes:
             and -1 for the mean over patches.
 
     Raises:
-        WidgetError: for another question, or arguments of other names.
-        VitvizError: for arguments that the view cannot take.
+        WidgetError: for any other question or argument names.
+        VitvizError: for arguments that the view does not accept.
     """
     options = dict(ask) if isinstance(ask, dict) else {}
     if name not in ARGUMENTS or set(options) != ARGUMENTS[str(name)]:

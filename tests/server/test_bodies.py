@@ -221,7 +221,7 @@ def test_unread_answers_are_booked_cut_off_and_released(page: Page) -> None:
     page.account.budgets[Resource.TRANSFERS] = Budget(10 * len(whole), len(whole) + 10_000)
     with ThreadPoolExecutor(3) as pool:
         answers = list(pool.map(lambda ask: page.unread("/vitviz/page", ask), asks))
-    assert any(b"wait to be read" in text for text in answers)
+    assert any(b"waiting to be read" in text for text in answers)
     assert page.booked() == 0
 
 
