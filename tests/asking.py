@@ -1,4 +1,4 @@
-"""The page's server in this process, and questions to it as browsers and programs ask them."""
+"""Run the page's server in this process, and ask it questions as browsers and API clients do."""
 
 import gc
 import json
@@ -22,16 +22,16 @@ from vitviz.server.scheduler import Kind
 from vitviz.server.server import launch
 
 FORM = {"nothing": (None, "")}  # makes httpx send a multipart form without a file
-CHUNK = 2**18  # bytes of a body that arrive at once
+CHUNK = 2**18  # bytes of a body in one ASGI message
 
 
 class Visitor:
-    """Questions to a server; `client` sends them."""
+    """Ask a server questions through `client`."""
 
     client: httpx.Client
 
     def post(self, name: str, *question: Any, headers: dict[str, str] | None = None, **named: Any) -> httpx.Response:
-        """Ask as the page does; the question is what `form` takes."""
+        """Ask a question as the page does; `question` are arguments of `form`."""
         return self.client.post(f"/vitviz/{name}", **form(*question, **named), headers=headers)
 
     def ask(self, name: str, *question: Any, **named: Any) -> Any:
@@ -41,14 +41,14 @@ class Visitor:
         return last(answer.content)
 
     def stream(self, name: str, *question: Any, **named: Any) -> Any:
-        """Return a context manager with an answer that is still coming; leaving it closes the connection."""
+        """Return a context manager with a streamed answer; leaving it closes the connection."""
         return self.client.stream("POST", f"/vitviz/{name}", **form(*question, **named))
 
     def upload(self, name: str, data: bytes, **headers: str) -> httpx.Response:
         return self.client.post("/gradio_api/upload", files={"files": (name, data)}, headers=headers)
 
     def join(self, number: int, data: list[Any], session: str = "attacker") -> str:
-        """Return everything that an event of the page answers."""
+        """Return all lines of the answer to a Gradio event."""
         body = {"data": data, "fn_index": number, "session_hash": session}
         self.client.post("/gradio_api/queue/join", json=body).raise_for_status()
         lines = []
@@ -60,7 +60,7 @@ class Visitor:
         return "\n".join(lines)
 
     def call(self, name: str, *data: Any) -> str:
-        """Return what a named endpoint answers to a program."""
+        """Return a named endpoint's answer to an API client."""
         began = self.client.post(f"/gradio_api/call/{name}", json={"data": data})
         assert began.status_code == 200, began.text
         return self.client.get(f"/gradio_api/call/{name}/{began.json()['event_id']}").text
@@ -70,7 +70,7 @@ class Visitor:
 
 
 def form(ask: Any = None, photo: bytes | None = None, source: Any = None) -> dict[str, Any]:
-    """Return the form of a question: its arguments, and what its scene is opened from."""
+    """Return the form of a question: its arguments, and the photograph and source of its scene."""
     data = {"ask": ask if isinstance(ask, str) else json.dumps(ask or {})}
     if source is not None:
         data["source"] = json.dumps(source)
@@ -78,7 +78,7 @@ def form(ask: Any = None, photo: bytes | None = None, source: Any = None) -> dic
 
 
 def last(content: bytes) -> Any:
-    """Return what a stream ends with."""
+    """Return the last line of a stream, or the bytes after it."""
     while True:
         text, _, content = content.partition(b"\n")
         line = json.loads(text)
@@ -91,7 +91,7 @@ def last(content: bytes) -> Any:
 
 
 class Site(Visitor):
-    """The page as `launch` assembles it, without a socket unless it `listens`."""
+    """Page as `launch` assembles it, without a socket unless it `listens`."""
 
     def __init__(self, endpoints: Endpoints, listens: bool = False) -> None:
         self.endpoints, self.page, self.url = endpoints, Page(endpoints), "http://127.0.0.1"
@@ -106,13 +106,13 @@ class Site(Visitor):
             server = SimpleNamespace(close=lambda: None)
             with pytest.MonkeyPatch.context() as patch:
                 patch.setattr(http_server, "start_server", lambda **_: ("127.0.0.1", 80, f"{self.url}/", server))
-                patch.setattr(httpx, "get", lambda *_, **__: httpx.Response(200))  # gradio calls it to begin
+                patch.setattr(httpx, "get", lambda *_, **__: httpx.Response(200))  # Gradio calls this at start
                 launch(self.page, endpoints.menu.settings, **options)
             self.client = self.client_at("127.0.0.1")
             self.client.get("/gradio_api/startup-events").raise_for_status()
 
     def client_at(self, address: str, hangs: bool = False) -> httpx.Client:
-        """Return a client whose requests come from an address; if it `hangs`, it never sends the last byte."""
+        """Return a client whose requests come from an address; if it `hangs`, its requests never end."""
         return httpx.Client(base_url=self.url, transport=InProcess(self.page.app, self.portal, address, hangs))
 
     def close(self) -> None:
@@ -124,14 +124,16 @@ class Site(Visitor):
 
 
 class InProcess(httpx.BaseTransport):
-    """Hand requests from an address to an ASGI app in the loop of `portal`; answers come as they are sent.
+    """Pass requests to an ASGI app in this process, and stream its answers.
 
     Closing an answer before its end closes the connection: the app receives `http.disconnect`.
 
     Args:
-        app, portal, address: see above.
-        hangs: whether the last byte of a request is never sent.
-        reads: whether more than the first part of an answer is ever taken.
+        app: the ASGI app.
+        portal: portal of the event loop in which the app runs.
+        address: the client's address.
+        hangs: whether requests never end.
+        reads: whether the client reads more than the first part of an answer.
     """
 
     def __init__(
@@ -198,22 +200,22 @@ def take(messages: queue.Queue[Any]) -> dict[str, Any]:
 
 
 def free_port() -> int:
-    """Return a port of this machine that nobody listens on."""
+    """Return an unused port of this machine."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         return free.getsockname()[1]
 
 
 def progress(lines: Iterator[str]) -> dict[str, Any]:
-    """Read the next line of progress of an answer."""
+    """Read an answer's next progress line."""
     return json.loads(next(lines))["progress"]
 
 
 def progress_with(key: str, lines: Iterator[str]) -> dict[str, Any]:
-    """Read lines of progress until one has a key."""
+    """Read progress lines until one has a key."""
     return next(line for line in map(progress, repeat(lines)) if key in line)
 
 
 def wait_for_rest(endpoints: Endpoints) -> None:
-    """Wait until nothing is computed and nothing waits."""
-    wait_until(lambda: endpoints.scheduler.ahead(Kind.LONG) == 0, "the server comes to rest")
+    """Wait until no computation runs or waits."""
+    wait_until(lambda: endpoints.scheduler.ahead(Kind.LONG) == 0, "no computation runs or waits")

@@ -1,4 +1,4 @@
-"""The app in a process of its own, for tests of sockets, files and signals."""
+"""Run the app in a separate process, for tests of sockets, files and signals."""
 
 import os
 import subprocess
@@ -12,16 +12,16 @@ from asking import Visitor, free_port
 from patience import patience, wait_until
 
 ROOT = Path(__file__).parents[1]
-STARTS = 280  # seconds until it listens, on a machine with much other work: it imports PyTorch and gradio
+STARTS = 280  # seconds until the app listens under heavy background load: it imports PyTorch and Gradio
 
 
 class Server(Visitor):
-    """`python app.py` in a process of its own, whose uploads lie under `folder`.
+    """Run `python app.py` in a separate process.
 
     Args:
-        folder: of the uploads.
-        command, cwd, environment: another way to start it.
-        port: where it listens; a free one by default.
+        folder: folder of its uploads.
+        command, cwd, environment: how to start the process.
+        port: port to listen on; by default a free one.
     """
 
     def __init__(
@@ -56,11 +56,11 @@ class Server(Visitor):
         return self._log.read_text()
 
     def files(self) -> set[Path]:
-        """Return what lies in the upload folder, without gradio's copies of examples."""
+        """Return all files in the upload folder except lock files."""
         return {path for path in self.folder.rglob("*") if path.is_file() and path.suffix != ".lock"}
 
     def kill(self) -> None:
-        """End the process as a machine that loses its power does."""
+        """Kill the process without cleanup, as a power failure would."""
         self.process.kill()
         self.process.wait()
 

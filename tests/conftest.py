@@ -1,15 +1,15 @@
-"""What every test stands on: no network, repeatable numbers, and a browser where there is one."""
+"""Configure all tests: no network, reproducible numbers, tiers, and fixtures for the browser and the app."""
 
 import os
 
-# Before anything reads them. Nothing that the tests import may call out.
+# Set before any import reads these variables: imported packages must not access the network.
 os.environ["GRADIO_ANALYTICS_ENABLED"] = "False"
 os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ["TRANSFORMERS_OFFLINE"] = "1"
 
 from vitviz.images.torchvision_import import import_torchvision
 
-import_torchvision()  # before timm and transformers, which import it their own way
+import_torchvision()  # before timm and transformers, which import it differently
 
 import signal
 from collections.abc import Iterator
@@ -26,11 +26,11 @@ from playwright.sync_api import Browser, BrowserContext, Page, Request, sync_pla
 if TYPE_CHECKING:
     from running import Running
 
-# A shell's background jobs ignore Ctrl-C, and so would the processes that tests start: now they get it again.
+# A shell's background jobs ignore Ctrl-C, and processes that tests start would inherit that: restore the default.
 signal.signal(signal.SIGINT, signal.default_int_handler)
-# Beside other workers of pytest-xdist one thread each: more would wait for one another.
+# With several pytest-xdist workers, use one thread per worker: more threads would wait for one another.
 torch.set_num_threads(1 if "PYTEST_XDIST_WORKER" in os.environ else 2)
-# `make test` tries the same examples every time; `make fuzz` searches, and keeps what it finds in .hypothesis.
+# `make test` tries the same examples every time; `make fuzz` searches, and stores its findings in .hypothesis.
 settings.register_profile("test", deadline=None, derandomize=True)
 settings.register_profile("fuzz", deadline=None, print_blob=True)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "test"))
@@ -42,19 +42,19 @@ LONG = ("server", "web", "training")  # folders whose tests start browsers, serv
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Add `--tier`: which tests run. CONTRIBUTING.md says what each tier holds."""
+    """Add `--tier`, which selects the tests to run. CONTRIBUTING.md describes the tiers."""
     parser.addoption("--tier", choices=TIERS, default=TIERS[0], help="run the tests of this tier only")
 
 
 def tier_of(item: pytest.Item) -> str:
-    """Return the tier that a test or its module is marked with."""
+    """Return the tier with which a test or its module is marked."""
     marker = item.get_closest_marker("tier")
     return marker.args[0] if marker else TIERS[0]
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
-    """Give each test more time on a busy machine, before pytest-timeout, a wrapper too, reads the limit."""
+    """Give each test more time on a busy machine, before pytest-timeout's wrapper reads the limit."""
     if item.get_closest_marker("timeout") is None:
         item.add_marker(pytest.mark.timeout(patience(float(item.config.getini("timeout")))))
     return (yield)
@@ -63,8 +63,8 @@ def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Mark browser tests, deselect other tiers and tests that need a missing GPU, and put slow files first.
 
-    Two workers take a file each, one after another: a long one at the end would run beside an idle worker. `make test`
-    therefore keeps pytest-xdist from an order of its own.
+    Two workers take one file at a time: a slow file at the end would leave the other worker idle. `make test` therefore
+    prevents pytest-xdist from reordering the files.
     """
     for item in items:
         if "browser" in getattr(item, "fixturenames", ()):
@@ -79,7 +79,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.fixture(scope="session")
 def browser() -> Iterator[Browser]:
-    """One headless Chromium for all tests. Without one see `no_chromium`; one that does not start is a failure."""
+    """Start one headless Chromium for all tests; see `no_chromium` if there is none. A failure to start is an error."""
     with sync_playwright() as playwright:
         path = find_chromium(playwright.chromium.executable_path)
         if path is None:
@@ -91,7 +91,7 @@ def browser() -> Iterator[Browser]:
 
 @pytest.fixture(scope="session")
 def shared_context(browser: Browser) -> Iterator[tuple[BrowserContext, list[str]]]:
-    """The context of `page`, and what `watch` finds in it."""
+    """Return the context of `page`, and the problems that `watch` finds in it."""
     context = browser.new_context(viewport=VIEWPORT)
     problems = watch(context)
     yield context, problems
@@ -100,11 +100,11 @@ def shared_context(browser: Browser) -> Iterator[tuple[BrowserContext, list[str]
 
 @pytest.fixture
 def page(shared_context: tuple[BrowserContext, list[str]]) -> Iterator[Page]:
-    """A page of 1440 x 900, as good as new; fails its test on what `watch` finds.
+    """Return an empty page of 1440 x 900 pixels; fail the test if `watch` finds a problem.
 
-    All tests of a worker share it, so that it loads scripts from its cache. After each test it is left, and what the
-    test set is undone: routes, storage, cookies, permissions, window, media and network. Listeners (`page.on`) stay:
-    a test that adds one removes it.
+    All tests of a worker share the page, so that it loads scripts from its cache. After each test it is reset: routes,
+    storage, cookies, permissions, window, media and network. Listeners (`page.on`) are not reset: a test that adds one
+    must remove it.
     """
     context, problems = shared_context
     limit_waits(context)
@@ -122,7 +122,7 @@ def page(shared_context: tuple[BrowserContext, list[str]]) -> Iterator[Page]:
 
 @pytest.fixture
 def requests(page: Page) -> Iterator[list[Request]]:
-    """All requests of `page`, as they come."""
+    """Return a list to which all requests of `page` are added."""
     made: list[Request] = []
     note = lambda request: made.append(request)  # noqa: E731
     page.on("request", note)
@@ -132,19 +132,19 @@ def requests(page: Page) -> Iterator[list[Request]]:
 
 @pytest.fixture(scope="module")
 def one_thread() -> Iterator[None]:
-    """On very small tensors, threads spend their time waiting for one another."""
+    """Use one thread: on very small tensors, several threads mostly wait for one another."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(before)
 
 
-# ---- the app. What runs it is imported where it is wanted: most tests need no server.
+# ---- The app. Its modules are imported within the fixtures, because most tests need no server.
 
 
 @pytest.fixture(scope="session")
 def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """The folders of the app's tiny models by name; `running.MODELS` says what they are."""
+    """Return the folders of the app's tiny models by name; `running.MODELS` describes the models."""
     from running import make_models
 
     return make_models(tmp_path_factory.mktemp("models"))
@@ -152,13 +152,13 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 
 @pytest.fixture(scope="session")
 def small(models: dict[str, str]) -> str:
-    """The folder of a tiny model with two registers that sees the middle of a photograph."""
+    """Return the folder of a tiny model with two registers that crops photographs to their center."""
     return models["registers"]
 
 
 @pytest.fixture(scope="session")
 def app(models: dict[str, str]) -> "Iterator[Running]":
-    """The app as it is served to visitors: one for all tests of a worker. It opens with a tiny model."""
+    """Serve one app for all tests of a worker; it opens with a tiny model."""
     from running import EVERYDAY, MODEL, served
 
     yield from served(*models.values(), default=models["native"], bundled=(MODEL, EVERYDAY))
@@ -166,19 +166,19 @@ def app(models: dict[str, str]) -> "Iterator[Running]":
 
 @pytest.fixture
 def opened(page: Page, app: "Running") -> Page:
-    """The app's page as it opens."""
+    """Open the app's page in its initial state."""
     from running import ready
 
     ready(page, f"{app.url}?__theme=light")
     return page
 
 
-# ---- the explorer by itself, a page from disk
+# ---- The explorer as a saved page on disk.
 
 
 @pytest.fixture
 def offline(page: Page, requests: list[Request]) -> Iterator[Page]:
-    """`page` without a network; fails its test where anything but the file itself is asked for."""
+    """Return `page` without a network; fail the test if it requests anything but the file itself."""
     page.context.set_offline(True)
     yield page
     schemes = {request.url.partition(":")[0] for request in requests}
@@ -187,7 +187,7 @@ def offline(page: Page, requests: list[Request]) -> Iterator[Page]:
 
 @pytest.fixture
 def explorer(offline: Page, tmp_path: Path) -> Page:
-    """The explorer of a tiny model, offline, with everything there."""
+    """Open the complete explorer of a tiny model offline."""
     import viewer_pages
 
     viewer_pages.show(offline, tmp_path)

@@ -1,6 +1,6 @@
-"""Gradio app with two explorers, mounted below a path of another app.
+"""Serve a Gradio app with two explorers, mounted below a path of another app.
 
-It runs in a process of its own, because vitviz's own app replaces parts of Gradio.
+It runs in a separate process, because vitviz's own app replaces parts of Gradio.
 
 Usage: python tests/embedding_app.py PHOTOGRAPH MODEL PORT EVENTS
 """
@@ -23,7 +23,7 @@ PARTS = ("patch", "block", "head", "prediction")
 
 @contextmanager
 def running(command: list[str], port: int, **options: Any) -> Iterator[str]:
-    """Run a program that serves a page until the end; yield its address as soon as it answers."""
+    """Run a program that serves a page, and yield its address as soon as it answers; terminate it afterwards."""
     import httpx
     from patience import wait_until
 

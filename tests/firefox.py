@@ -1,4 +1,4 @@
-"""A headless Firefox for tests, driven by WebDriver BiDi: https://w3c.github.io/webdriver-bidi."""
+"""Control a headless Firefox in tests through WebDriver BiDi: https://w3c.github.io/webdriver-bidi."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from patience import patience, wait_until
 from websockets.sync.client import ClientConnection, connect
 
 FIREFOXES = ("firefox-esr", "firefox")
-QUIET = {  # nothing of the browser's own leaves this machine or opens beside the page
+QUIET = {  # the browser sends no requests of its own and opens no other tabs
     "app.normandy.enabled": False,
     "app.update.disabledForTesting": True,
     "browser.aboutwelcome.enabled": False,
@@ -32,7 +32,7 @@ QUIET = {  # nothing of the browser's own leaves this machine or opens beside th
 
 
 class Tab:
-    """A tab of Firefox, and what was uncaught in it."""
+    """Firefox tab, with the errors that its page has logged."""
 
     def __init__(self, connection: ClientConnection) -> None:
         self.connection = connection
@@ -43,7 +43,7 @@ class Tab:
         self.context = self.send("browsingContext.create", {"type": "tab"})["context"]
 
     def send(self, method: str, params: dict[str, Any]) -> dict[str, Any]:
-        """Give a command, and return its result.
+        """Send a command, and return its result.
 
         Raises:
             RuntimeError: if Firefox refuses the command.
@@ -72,7 +72,7 @@ class Tab:
         self.send("input.setFiles", {"context": self.context, "element": element, "files": files})
 
     def call(self, function: str) -> dict[str, Any]:
-        """Call a JavaScript function, and return what its promise gives, as BiDi describes it."""
+        """Call a JavaScript function, await its promise, and return the result in BiDi's format."""
         answer = self.send(
             "script.callFunction",
             {
@@ -86,23 +86,23 @@ class Tab:
         return answer["result"]
 
     def evaluate(self, function: str, *values: Any) -> Any:
-        """Call a JavaScript function with values, wait for its promise, and return what it returns; all as JSON."""
+        """Call a JavaScript function with values, await its promise, and return the result; all are sent as JSON."""
         found = self.call(f"async () => JSON.stringify(await ({function})(...{json.dumps(values)}))")
         return json.loads(found["value"]) if found["type"] == "string" else None
 
     def wait_for(self, expression: str, seconds: float = 60) -> None:
-        """Wait until an expression of the page holds."""
+        """Wait until a JavaScript expression is true in the page."""
         wait_until(lambda: self.evaluate(f"() => Boolean({expression})"), expression, seconds, poll=0.1)
 
 
 def find_firefox() -> str | None:
-    """The system's Firefox, or None."""
+    """Return the path of the system's Firefox, or `None`."""
     return next(filter(None, map(shutil.which, FIREFOXES)), None)
 
 
 @contextmanager
 def new_tab(path: str, folder: Path, preferences: Mapping[str, bool | int | str]) -> Iterator[Tab]:
-    """Start a Firefox with a profile in `folder`, and give a new tab of it."""
+    """Start Firefox with a profile in `folder`, and yield a new tab."""
     profile = folder / "profile"
     profile.mkdir(exist_ok=True)
     lines = [f"user_pref({json.dumps(name)}, {json.dumps(value)});" for name, value in {**QUIET, **preferences}.items()]
@@ -122,7 +122,7 @@ def new_tab(path: str, folder: Path, preferences: Mapping[str, bool | int | str]
             found[:] = re.findall(r"WebDriver BiDi listening on (ws://\S+)", log.read_text(encoding="utf-8"))
             return bool(found)
 
-        wait_until(told, "Firefox says where it listens", 60, poll=0.1)
+        wait_until(told, "Firefox logs its WebDriver address", 60, poll=0.1)
         with connect(f"{found[0]}/session", max_size=None) as connection:
             yield Tab(connection)
     finally:

@@ -1,4 +1,4 @@
-"""Files that mean harm, or are broken: each with the words of its refusal. `HOSTILE` makes them, one function each."""
+"""Malicious or damaged checkpoint files; `HOSTILE` has a function that creates each, and its error message."""
 
 import collections
 import copy
@@ -20,12 +20,12 @@ from torch import nn
 from vitviz.weights.checks import MAX_HEADER_BYTES, MAX_PICKLE_BYTES
 
 STATE = {name: tensor.detach().clone() for name, tensor in vit(img_size=35, num_classes=0).state_dict().items()}
-MARK = "it-ran"  # a payload makes a file of this name in the working directory
-BOMB = 2**28  # bytes that a bomb would take
+MARK = "it-ran"  # a payload that runs creates a file of this name in the working directory
+BOMB = 2**28  # bytes of memory that a bomb would use
 
 
 class Call:
-    """Pickles as a call of any function with any arguments."""
+    """Object that unpickling replaces by a call of any function with any arguments."""
 
     def __init__(self, function: Callable[..., Any], *arguments: Any) -> None:
         self.call = function, arguments
@@ -38,13 +38,13 @@ PAYLOAD = Call(os.system, f"touch {MARK}")
 
 
 class Claim(NamedTuple):
-    """A storage that a pickle claims, whether or not there are numbers for it."""
+    """Storage that a pickle refers to, whether or not the file contains its numbers."""
 
     count: int
 
 
 def pickled_as(held: Any, more: tuple[Any, ...] = ()) -> bytes:
-    """A pickle in which `Claim`s are storages."""
+    """Return a pickle in which each `Claim` is a reference to a storage."""
     out = io.BytesIO()
 
     class Pickler(pickle.Pickler):
@@ -57,7 +57,7 @@ def pickled_as(held: Any, more: tuple[Any, ...] = ()) -> bytes:
 
 
 def older(held: Any, keys: Any = (), numbers: bytes = b"", sys_info: Any = None) -> bytes:
-    """A file as torch wrote it before 1.6."""
+    """Return a file in the format of torch before version 1.6."""
     sys_info = {"protocol_version": 1001, "little_endian": True} if sys_info is None else sys_info
     head = b"".join(pickle.dumps(part, 2) for part in (0x1950A86A20F9469CFC6C, 1001, sys_info))
     return head + pickled_as(held, (None,)) + pickle.dumps(list(keys), 2) + numbers
@@ -72,13 +72,13 @@ def zipped(records: dict[str, bytes], compression: int = zipfile.ZIP_STORED) -> 
 
 
 def header(entries: Any, length: int | None = None, numbers: bytes = b"") -> bytes:
-    """A safetensors file of any entries; `length` is what it says of its header, true or not."""
+    """Return a safetensors file with any entries; `length` is the stated length of its header, correct or not."""
     text = json.dumps(entries).encode()
     return struct.pack("<Q", len(text) if length is None else length) + text + numbers
 
 
 def newer(held: Any, **data: bytes) -> bytes:
-    """A file as torch writes it, with any records under data/."""
+    """Return a file in torch's current format, with any records under data/."""
     records = {"data.pkl": pickled_as(held), "byteorder": b"little", "version": b"3\n"}
     return zipped(records | {f"data/{key[1:]}": content for key, content in data.items()})
 
@@ -90,7 +90,7 @@ def saved(held: Any, **options: Any) -> bytes:
 
 
 def bias(tensor: torch.Tensor) -> dict[str, torch.Tensor]:
-    """The weights with another tensor for one of them."""
+    """Return the weights with `tensor` as norm.bias."""
     return STATE | {"norm.bias": tensor}
 
 
@@ -103,14 +103,14 @@ def spoiled(number: float) -> dict[str, torch.Tensor]:
 
 
 def claimed(count: int, size: int = 0) -> dict[str, Call]:
-    """A tensor of so many numbers in a storage that claims to have as many, or `size`."""
+    """Return a tensor of `count` numbers, in a storage that claims to have `size` numbers (by default `count`)."""
     storage = Claim(size or count)
     ordered: dict[str, Any] = collections.OrderedDict()
     return {"norm.bias": Call(torch._utils._rebuild_tensor_v2, storage, 0, (count,), (1,), False, ordered)}
 
 
 def laughs() -> Any:
-    """A list of lists of lists ... of 10 ** 12 words, in a few hundred bytes."""
+    """Return a nested list of more than 10 ** 12 words, in a few hundred bytes ("billion laughs")."""
     held: Any = ["ha"] * 10
     for _ in range(12):
         held = [held] * 10
@@ -123,9 +123,9 @@ def compressed_bomb() -> bytes:
 
 
 def overlapping_bomb() -> bytes:
-    """Many entries of the archive, all of them the same bytes of the file."""
+    """Return an archive with many entries that all refer to the same bytes of the file."""
     out = io.BytesIO(saved({"norm.bias": torch.zeros(2**18)}))
-    archive: Any  # entries that were not added one by one are written only where a private mark says so
+    archive: Any  # entries added to `filelist` directly are written only if `_didModify` is set
     with zipfile.ZipFile(out, "a") as archive:
         first = next(record for record in archive.filelist if record.filename.endswith("data/0"))
         for index in range(BOMB // 2**20):
@@ -146,7 +146,7 @@ WHOLE, OLD, SAFE = saved(STATE), saved_old(STATE), save(STATE)
 
 
 def shaped(*shape: int) -> bytes:
-    """A safetensors file whose header claims a shape for 60 numbers."""
+    """Return a safetensors file whose header claims a shape for 60 numbers."""
     return header({"norm.bias": F32 | {"shape": shape}}, numbers=bytes(240))
 
 
@@ -162,9 +162,9 @@ LONG_PICKLE = {"data.pkl": bytes(MAX_PICKLE_BYTES + 1), "version": b"3\n"}
 DOUBLE = torch.full((60,), 1e300, dtype=torch.float64)
 OTHER_NUMBERS = ("int8", "int64", "uint8", "bool", "complex64", "float8_e4m3fn", "float8_e5m2")
 
-# name -> (end of the file's name, its bytes, words of the refusal)
+# name: (suffix of the file, function that returns its bytes, regular expression of the error message)
 HOSTILE: dict[str, tuple[str, Callable[[], bytes], str]] = {
-    # pickles that call
+    # pickles that call functions
     "payload": (".pt", lambda: saved(STATE | {"a": PAYLOAD}), f"got more: it {SYSTEM}"),
     "payload alone": (".bin", lambda: saved(PAYLOAD), SYSTEM),
     "older payload": (".pth", lambda: saved_old(STATE | {"a": PAYLOAD}), SYSTEM),
@@ -179,7 +179,7 @@ HOSTILE: dict[str, tuple[str, Callable[[], bytes], str]] = {
         r"asks for (__builtin__\.|builtins\.)?eval",
     ),
     "a whole module": (".pt", lambda: saved(nn.Linear(2, 3)), MODULE),
-    # pickles that PyTorch's own reader would follow
+    # pickles that PyTorch's own reader accepts
     "sparse": (".pt", lambda: saved(bias(SPARSE)), "got torch.sparse_coo on cpu in"),
     "laughs": (".pt", lambda: saved({"model": laughs()}), "Expected tensors by name"),
     # shapes
@@ -230,7 +230,7 @@ HOSTILE: dict[str, tuple[str, Callable[[], bytes], str]] = {
         for suffix, whole in ((".pt", WHOLE), (".pt", OLD), (".safetensors", SAFE))
         for share in (0.001, 0.03, 0.5, 0.999)
     },
-    # not what was expected in it
+    # unexpected content
     "in itself": (".pt", lambda: saved(IN_ITSELF), "at most 2 keys deep"),
     "four deep": (".pt", lambda: saved({"model": {"model": {"model": {"model": STATE}}}}), "at most 2 keys deep"),
     "numbers for names": (".pt", lambda: saved(dict(enumerate(STATE.values()))), "got 0, 1, 2 and"),
@@ -243,7 +243,7 @@ HOSTILE: dict[str, tuple[str, Callable[[], bytes], str]] = {
     "no tensors below": (".pt", lambda: saved({"state_dict": {}}), "an empty dict under 'state_dict'"),
     "no tensors, safe": (".safetensors", lambda: save({}), "an empty dict"),
     "settings beside tensors": (".pt", lambda: saved(STATE | {"epoch": 3}), r"'epoch' \(int\)"),
-    # no weights at all
+    # no weights
     "empty": (".pt", lambda: b"", "empty file"),
     "empty, safe": (".safetensors", lambda: b"", "empty file"),
     "a pointer": (".pt", lambda: POINTER, "git lfs pull"),
@@ -261,7 +261,7 @@ HOSTILE: dict[str, tuple[str, Callable[[], bytes], str]] = {
 
 
 def hostile(folder: Path) -> dict[str, Path]:
-    """Every one of them, written into a folder."""
+    """Write all hostile files into a folder, and return their paths by name."""
     made = {}
     for index, (name, (suffix, make, _)) in enumerate(HOSTILE.items()):
         made[name] = folder / f"{index}{suffix}"
@@ -270,7 +270,7 @@ def hostile(folder: Path) -> dict[str, Path]:
 
 
 def good(folder: Path) -> list[Path]:
-    """The weights that the hostile ones imitate, in each form, written into a folder."""
+    """Write the valid weights into a folder in each format, and return the paths."""
     made = {folder / "a.pt": WHOLE, folder / "a.pth": OLD, folder / "a.safetensors": SAFE}
     for path, content in made.items():
         path.write_bytes(content)

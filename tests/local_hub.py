@@ -1,4 +1,4 @@
-"""A model hub on this machine: a folder with owner/name/files, served as the Hugging Face hub serves them."""
+"""Serve a folder with owner/name/files as the Hugging Face hub does, on this machine."""
 
 import hashlib
 import json
@@ -18,7 +18,7 @@ FILE = re.compile(r"/([\w.-]+/[\w.-]+)/resolve/\w+/(.+)")
 
 
 class Handler(BaseHTTPRequestHandler):
-    """Answer what `huggingface_hub` asks: of a repository, of its files, and each file."""
+    """Answer requests of `huggingface_hub` for a repository, its list of files, and each file."""
 
     folder: Path
 
@@ -45,7 +45,7 @@ class Handler(BaseHTTPRequestHandler):
     do_HEAD = do_GET
 
     def log_message(self, *_: object) -> None:
-        """Say nothing."""
+        """Log nothing."""
 
 
 def tag(path: Path) -> str:
@@ -54,13 +54,13 @@ def tag(path: Path) -> str:
 
 @contextmanager
 def local_hub(folder: Path, cache: Path, patch: pytest.MonkeyPatch) -> Iterator[str]:
-    """Serve `folder` as the hub of this process, with an empty cache; yields its address."""
+    """Serve `folder` as the hub of this process, with an empty cache; yield its address."""
     server = ThreadingHTTPServer(("127.0.0.1", 0), type("Folder", (Handler,), {"folder": folder}))
     threading.Thread(target=server.serve_forever, daemon=True).start()
     address = f"http://127.0.0.1:{server.server_port}"
     patch.setattr("huggingface_hub.constants.ENDPOINT", address)
     template = f"{address}/{{repo_id}}/resolve/{{revision}}/{{filename}}"
-    for module in ("constants", "file_download"):  # releases before 1.0 have it in both
+    for module in ("constants", "file_download"):  # releases before 1.0 have the template in both
         patch.setattr(f"huggingface_hub.{module}.HUGGINGFACE_CO_URL_TEMPLATE", template, raising=False)
     patch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
     patch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(cache))

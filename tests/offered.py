@@ -1,4 +1,4 @@
-"""Models in folders, and a page's server that has them on its menu."""
+"""Helpers for server tests: models in folders, photographs, and endpoints with these models in their menu."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -38,9 +38,9 @@ def folder(
     half: bool = False,
     **changes: object,
 ) -> str:
-    """A tiny model as a folder, named after it; `about` are facts of its record.
+    """Save a tiny model, named after its folder, and return the folder; `about` overrides fields of `Pretrained`.
 
-    `bias` is added to its outputs; with `half`, half precision holds its weights.
+    `bias` is added to the model's outputs; with `half`, its weights are rounded to half precision.
     """
     model = tiny.model(seed, **changes)
     if bias:
@@ -58,13 +58,13 @@ def folder(
 
 
 def photograph(seed: int = 0, width: int = 90, height: int = 60) -> bytes:
-    """The file of a photograph."""
+    """Return a photograph with random pixels as a PNG file."""
     pixels = np.random.default_rng(seed).integers(0, 255, (height, width, 3), np.uint8)
     return saved(Image.fromarray(pixels), "PNG")
 
 
 def made(place: Path, sources: tuple[str, ...], memory: float = 10.0, **allowed: object) -> Endpoints:
-    """The server's endpoints, with memory for so many models and one example, "Noise"; files lie in `place`."""
+    """Return endpoints with one example, "Noise"; `memory` is in models, and files are stored in `place`."""
     place.mkdir(exist_ok=True)
     (place / "uploads").mkdir(exist_ok=True)
     example = place / "noise.png"
@@ -75,7 +75,7 @@ def made(place: Path, sources: tuple[str, ...], memory: float = 10.0, **allowed:
 
 
 def ask(endpoints: Endpoints, name: str, **given: Any) -> Any:
-    """Ask as a client does."""
+    """Ask a question as a client does, and return the answer."""
     return endpoints.question(name, given).compute()
 
 
@@ -96,7 +96,7 @@ def forget_scenes(endpoints: Endpoints) -> None:
 
 @contextmanager
 def visiting(address: str) -> Iterator[Client]:
-    """Ask from an address."""
+    """Ask questions from an address within the context."""
     client = Client(address)
     token = current.set(client)
     try:
@@ -106,7 +106,7 @@ def visiting(address: str) -> Iterator[Client]:
 
 
 def ask_without_end(view: View, question: str, **options: Any) -> Any:
-    """`ask_view`, but for KernelSHAP again and again: only cancelling ends it."""
+    """Call `ask_view`; repeat KernelSHAP until the computation is cancelled."""
     while options.get("method") == "kernel_shap":
         ask_view(view, question, **options)
     return ask_view(view, question, **options)

@@ -1,4 +1,4 @@
-"""Time limits that grow with the machine's load, so that a busy machine makes no test fail."""
+"""Time limits that grow with the machine's load, so that tests do not fail on a busy machine."""
 
 import os
 import time
@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 
 def patience(seconds: float) -> float:
-    """Return a time limit: `seconds` on an idle machine, more where more processes want to run than there are cores."""
+    """Return a time limit: `seconds` on an idle machine, more if the load exceeds half the cores."""
     return seconds * max(1.0, 2 * os.getloadavg()[0] / (os.cpu_count() or 1))
 
 

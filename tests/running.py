@@ -1,4 +1,4 @@
-"""The page under test in a real browser, for the tests that share it, held against Python's numbers."""
+"""Serve the app to a real browser, control its page, and compare the page with Python's numbers."""
 
 import gc
 import re
@@ -31,8 +31,8 @@ from vitviz.view import View
 MODEL, EVERYDAY = "dinov2-s14-imagenette", "dinov2-s14-everyday"
 EXAMPLES = resource_folder("examples")
 CHURCH, DOG = EXAMPLES / "church.jpg", EXAMPLES / "dog.jpg"
-CLOSE = 2e-3  # of a probability: queries and keys travel in half precision
-ROUNDED = 5e-4  # one decimal of a percent
+CLOSE = 2e-3  # tolerance of a probability: queries and keys are sent in half precision
+ROUNDED = 5e-4  # rounding error of a percentage with one decimal
 
 READ = """() => {
     const view = vitviz.views[0];
@@ -50,16 +50,16 @@ READ = """() => {
 }"""
 SETTLED = """() => vitviz.resting() && vitviz.progress.jobs.size === 0
     && vitviz.views.every((view) => ['maps', 'bars', 'numbers', 'requests'].every((name) => !view[name]?.running))"""
-SCENE = "vitviz.scenes.get(vitviz.store.get().scene?.id)"  # what the active pane shows
+SCENE = "vitviz.scenes.get(vitviz.store.get().scene?.id)"  # the scene of the active pane
 
 
 HOSTILE = '<img src=x onerror="document.title = 1">'
 MANY = (HOSTILE, *(f"thing {number}" for number in range(1, 264)))
 THINGS = tuple(f"thing {number}" for number in range(tiny.CLASSES))
-# Name: options of `folder`. The app opens with the first.
+# Options of `folder` by name. The app opens with the first model.
 MODELS: dict[str, dict[str, Any]] = {
     "native": {"mode": "native"},
-    # As in test_static.py, so that graphs are made once.
+    # The same as in test_static.py, so that its ONNX graphs are exported only once.
     "registers": {"registers": 2, "pooling": "cls+mean", "half": True},
     "bare": {"class_token": False, "pooling": "mean", "classes": 0},
     "unsure": {"classes": len(MANY), "about": {"labels": MANY, "sure_above": 0.87}},
@@ -75,12 +75,12 @@ MODELS: dict[str, dict[str, Any]] = {
 
 
 def make_models(place: Path) -> dict[str, str]:
-    """Save `MODELS`; return their folders."""
+    """Save `MODELS`, and return their folders by name."""
     return {name: folder(place / name, **options) for name, options in MODELS.items()}
 
 
 class Running:
-    """The app under test, and the same photographs in Python."""
+    """App under test, and Python's views of the same photographs."""
 
     def __init__(self, *models: str, bundled: Sequence[str] = (MODEL,), **allowed: Any) -> None:
         settings = Settings(models=models, **allowed)
@@ -93,13 +93,13 @@ class Running:
         self._views: dict[tuple[Path, str, int | None], View] = {}
 
     def close(self) -> None:
-        """Stop serving, and let go of every model and photograph that was open."""
+        """Stop serving, and free all open models and photographs."""
         self.page.close()
-        del self.page, self.endpoints, self._views  # pytest still holds the last test's arguments, and so this
+        del self.page, self.endpoints, self._views  # pytest still refers to this object by the last test's arguments
         gc.collect()
 
     def view(self, photo: Path = CHURCH, model: str | None = None, size: int | None = None) -> View:
-        """What Python sees of a photograph, by the model that the page opens with or another one."""
+        """Return Python's view of a photograph, by default with the model that the page opens with."""
         model = model or self.default
         key = (photo, model, size)
         if key not in self._views:
@@ -108,14 +108,14 @@ class Running:
 
 
 def served(*models: str, **allowed: Any) -> Iterator[Running]:
-    """The app with these models on its menu, until a test module is done with it."""
+    """Serve the app with these models in its menu; close it when the iterator is resumed."""
     running = Running(*models, **allowed)
     yield running
     running.close()
 
 
 class Gate:
-    """Holds back a page's requests to `pattern` while it is closed, as it is at first."""
+    """Hold back a page's requests to `pattern` while the gate is closed; it is closed at first."""
 
     def __init__(self, page: Browser, pattern: str) -> None:
         self.held: list[Route] = []
@@ -143,7 +143,7 @@ class Gate:
 
 
 def own_photograph(folder: Path, name: str = "mine.png") -> Path:
-    """A photograph that is none of the examples."""
+    """Save a photograph that is not an example, and return its path."""
     photo = folder / name
     Image.open(DOG).crop((100, 0, 700, 500)).save(photo)
     return photo
@@ -156,32 +156,32 @@ def ready(page: Browser, url: str) -> None:
 
 
 def complete(page: Browser) -> None:
-    """Wait until the browser has everything that it will ever need for this photograph."""
+    """Wait until the browser has fetched all blocks and the rollout matrix of this photograph."""
     page.wait_for_function(
         f"(({{ manifest, answers }}) => answers.complete && (!manifest.rollout || answers.rollout !== null))({SCENE})"
     )
 
 
 def settled(page: Browser) -> None:
-    """Wait until the page has drawn everything and no view waits for an answer."""
+    """Wait until the page has drawn everything, and no view waits for an answer."""
     page.wait_for_function(SETTLED)
 
 
 def change(page: Browser, **fields: object) -> None:
-    """Change the state as the controls do, and wait until it is drawn."""
+    """Change the state as the controls do, and wait until the change is drawn."""
     page.evaluate("change => vitviz.store.dispatch({ type: 'change', change })", fields)
     page.wait_for_function("vitviz.resting()")
 
 
 def reading(page: Browser) -> dict[str, Any]:
-    """What the page says of the picture, and the colors that it has drawn, as numbers 0..255 by patch."""
+    """Return the page's texts about the picture, and its drawn colors as numbers 0..255 by patch."""
     return page.evaluate(READ)
 
 
 def expect_map(page: Browser, heatmap: Heatmap) -> dict[str, Any]:
-    """The page comes to show this map: its colors, its title and all numbers beside it. Returns the reading."""
+    """Wait until the page shows this map, with its colors, title and numbers, and return the reading."""
     read: dict[str, Any] = {}
-    wrong = ["nothing was read"]
+    wrong = ["the page was not read"]
 
     def shows() -> bool:
         read.update(reading(page))
@@ -196,12 +196,12 @@ def expect_map(page: Browser, heatmap: Heatmap) -> dict[str, Any]:
 
 
 def expect_unchanged(page: Browser, before: dict[str, Any]) -> None:
-    """The page shows what it showed; that it draws it once more is no change."""
+    """Check that the page still shows an earlier reading; redrawing it is allowed."""
     assert {**reading(page), "waiting": False} == before
 
 
 def differences(read: dict[str, Any], heatmap: Heatmap) -> list[str]:
-    """Where a reading is not of this map, in words."""
+    """Return descriptions of the differences between a reading and a map."""
     values = heatmap.values  # (gh, gw)
     if read["waiting"] or read["title"] != heatmap.title or tuple(read["grid"]) != values.shape:
         return [f"the page shows {read['title']!r} of {read['grid']}, waiting: {read['waiting']}"]
@@ -223,18 +223,18 @@ def differences(read: dict[str, Any], heatmap: Heatmap) -> list[str]:
             wrong.append(f"row {row}, column {column} is {value}, the page says {said}")
     if len(read["strongest"]) != 5:
         wrong.append(f"{len(read['strongest'])} strongest patches")
-    shares = Counter()  # of prefix tokens; registers are one
+    shares = Counter()  # of prefix tokens; the page sums up registers
     for name, value in heatmap.prefix_mass.items():
         shares["registers" if name.startswith("register") else name] += value
     for name, value in shares.items():
-        said = re.search(rf"([\d.]+) % (?:stays on the|on) {name}", read["note"])  # the query's own share is told apart
+        said = re.search(rf"([\d.]+) % (?:stays on the|on) {name}", read["note"])  # "stays": the query's own share
         if said is None or abs(float(said[1]) / 100 - value) > CLOSE + ROUNDED:
             wrong.append(f"{value} on {name}, the page says {read['note']!r}")
     return wrong
 
 
 def at_patch(page: Browser, view: View, row: int, column: int) -> tuple[float, float]:
-    """The middle of a patch on the screen; what was clicked before may have scrolled it away."""
+    """Scroll to the top, and return the center of a patch on the screen."""
     page.evaluate("window.scrollTo(0, 0)")
     box = page.locator(".vv-held").first.bounding_box()
     left, top, right, bottom = view.geometry.patch_box(row, column, view.trace.grid)
@@ -269,7 +269,7 @@ def address(page: Browser) -> dict[str, str]:
 
 
 def unfold(page: Browser) -> None:
-    """Open all that is folded away in the explorer."""
+    """Open all collapsed sections of the explorer."""
     page.evaluate("document.querySelectorAll('details').forEach((fold) => { fold.open = true; })")
     page.wait_for_function("vitviz.resting()")
 
@@ -277,11 +277,11 @@ def unfold(page: Browser) -> None:
 SETTLE = """() => {
     const finite = document.getAnimations().filter(({ effect }) => effect.getComputedTiming().endTime < Infinity);
     return Promise.allSettled(finite.map(({ finished }) => finished)).then(() => null);
-}"""  # colors that still change from one theme to the other have no contrast yet
+}"""  # during a change of theme, contrast cannot be measured
 
 
 def axe(page: Browser, *only: str, within: str | None = None) -> list[Any]:
-    """What axe-core finds on the page or within an element, by all of its rules or by some of them."""
+    """Return axe-core's violations on the page or within an element, by all rules or only some."""
     from axe_core_python.sync_playwright import Axe
 
     page.evaluate(SETTLE)
@@ -291,9 +291,9 @@ def axe(page: Browser, *only: str, within: str | None = None) -> list[Any]:
 
 
 def expect_accessible(page: Browser) -> None:
-    """The page, with all that is open on it, passes axe in both themes and fits a phone of 390 pixels."""
+    """Check that the page as it is now passes axe in both themes and fits a phone 390 pixels wide."""
     assert not axe(page)
-    page.click(".theme")  # what is dark differs in its colors alone
+    page.click(".theme")  # the dark theme changes only colors
     assert not axe(page, "color-contrast")
     page.click(".theme")
     before = page.viewport_size

@@ -1,4 +1,4 @@
-"""A folder on a file server, for tests of the static site."""
+"""Serve a folder as static files, for tests of the static site."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 
 class Site(NamedTuple):
-    """A folder, its address, and the lines of the server's log."""
+    """A served folder, its URL, and the paths of all requests so far."""
 
     folder: Path
     url: str
