@@ -84,7 +84,7 @@ class _Files:
     """Folder of files that browsers fetch, of bounded size; the least recently used are deleted first.
 
     Args:
-        parent: folder from which Gradio serves files; the new folder is inside.
+        parent: folder from which Gradio serves files; the new folder is created inside it.
         most: limit of all files that are not pinned, in bytes.
     """
 
@@ -160,7 +160,7 @@ class _Engine:
 
         Args:
             call: {"ticket", "name", "ask", "source"} as the page sent it, not yet checked.
-            address: of the client.
+            address: the client's address.
         """
         if not (isinstance(call, dict) and isinstance(ticket := call.get("ticket"), str) and _NAME.fullmatch(ticket)):
             return _refused("Expected a question with a ticket of 32 digits, got none. Reload the page.")
@@ -187,7 +187,7 @@ class _Engine:
 
     async def _follow(self, key: tuple[str, str], question: _Open, call: dict[str, Any]) -> None:
         """Queue the lines of a question; cancel it if its page no longer calls."""
-        line = _refused("This was stopped. Ask again.")
+        line = _refused("The computation was stopped. Ask again.")
         try:
             with self.endpoints.account.book(Resource.QUESTIONS, key[0]):
                 name, ask, source, photo = await asyncio.to_thread(self._arguments, call)
@@ -246,7 +246,7 @@ _MAKING = threading.Lock()
 def _engine(model: nn.Module | str | os.PathLike[str], memory: float, places: int) -> _Engine:
     """Return the shared engine for these arguments: Gradio recreates a component whenever its properties change."""
     if not isinstance(model, nn.Module | str | os.PathLike):
-        raise ComponentError(f"Expected a model or its name, got {quote(model)}. Pass what vitviz.load takes.")
+        raise ComponentError(f"Expected a model or its name, got {quote(model)}. Pass an argument of vitviz.load.")
     if not (memory > 0 and places > 0):
         raise ComponentError(f"Expected memory and places above 0, got {memory} and {places}. Raise them.")
     model = model if isinstance(model, nn.Module) else os.fspath(model)
@@ -272,7 +272,7 @@ class AttentionExplorer(gr.HTML):
     best).
 
     Args:
-        value: the photograph, or `None` for none yet.
+        value: the photograph, or `None` if there is none yet.
         model: a model, or an argument of `vitviz.load`.
         memory: memory for open photographs and answers, in GB; files that browsers fetch may take as much on disk.
         places: limit of photographs and short questions that wait or run, and the same limit of long questions;

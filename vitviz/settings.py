@@ -89,7 +89,7 @@ def _list(form: str = ".*", example: str = "") -> Callable[[str, str | Sequence[
 
 
 def _number(units: int | None = 1) -> Callable[[str, Any], float]:
-    """Return a converter of positive numbers to whole numbers of `units`; `None` keeps fractions."""
+    """Return a converter of positive numbers that multiplies by `units` and rounds; `None` keeps the number."""
 
     def convert(name: str, value: object) -> float:
         try:
@@ -163,8 +163,8 @@ class Settings:
         usual="only the bundled models", option="--model", metavar="SOURCE")
     default: str = _field(
         "VITVIZ_DEFAULT", _text, "",
-        "the model that the page opens with: one of the menu, or anything that `vitviz.load` accepts; if it cannot be "
-        "loaded, the page shows a message and opens with the bundled one",
+        "the model that the page opens with: one from the menu, or anything that `vitviz.load` accepts; if it cannot "
+        "be loaded, the page shows a message and opens with the bundled one",
         usual="the first `--model`, else the bundled one", option="--default", metavar="MODEL")
     typed: bool = _field(
         "VITVIZ_ALLOW_TYPED", _switch, True, "visitors may enter names of torchvision, timm and Hugging Face models",
@@ -195,7 +195,7 @@ class Settings:
         "memory for open photographs, their derived data and answers, in GB; the least recently used are evicted first")
     question_memory: int = _field(
         "VITVIZ_QUESTION_MEMORY", _number(GIGABYTE), 4,
-        "memory for one question or forward pass, in GB; larger ones are rejected with the largest size that fits")
+        "memory for one question or forward pass, in GB; errors for larger ones give the largest size that fits")
     transfers: int = _field(
         "VITVIZ_TRANSFER_MEMORY", _number(GIGABYTE), 1,
         "memory for requests and answers in transfer, in GB; at most a quarter for one address")

@@ -237,7 +237,7 @@ def test_offered_sizes_are_never_refused(shape: str, mode: str) -> None:
 
 
 def test_inputs_that_fit_are_not_refused() -> None:
-    """B/14 at 2,044 pixels needs 1.6 GB when measured; the trace keeps 0.8 GB of it."""
+    """In measurements, B/14 at 2,044 pixels needs 1.6 GB, and its trace 0.8 GB of it."""
     allowed, photo = Settings(), (1200, 900)
     check_fits(explorer_of(SHAPES["B/14"]), photo, 2044, allowed)
     with pytest.raises(TooLargeError, match="Choose at most 1372 pixels"):

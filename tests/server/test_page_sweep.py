@@ -1,4 +1,4 @@
-"""Check over the app's whole page that every tab passes axe in both themes, and that nothing overlaps or overflows."""
+"""Check that every tab of the app passes axe in both themes, and that nothing overlaps or overflows."""
 
 from itertools import combinations
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The page's questions over HTTP without a socket: answers, progress, cancelling, replicas, checkpoints."""
+"""The page's questions over HTTP without a socket: answers, progress, cancellation, replicas, checkpoints."""
 
 import gc
 import json
@@ -49,7 +49,7 @@ def test_unknown_scene_is_opened_within_the_same_request(sites: list[Site]) -> N
     assert other.ask("block", ask)["error"]["kind"] == "unknown"
     assert other.ask("block", ask, photo=photograph(11), source={}) == expected
     assert other.ask("block", ask) == expected  # without the photograph, now that the scene is open
-    forget_scenes(site.endpoints)  # as if the server had started anew
+    forget_scenes(site.endpoints)  # as if the server had restarted
     question = {"scene": manifest["id"], "method": "token_gradcam", "target": None, "against": None}
     assert site.ask("explain", question)["error"]["kind"] == "unknown"
     assert site.ask("explain", question, photo=photograph(11), source={})["data"]["values"]

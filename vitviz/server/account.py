@@ -1,4 +1,4 @@
-"""Track the resources that clients use: bytes in memory, bytes on disk and places, by address and in total.
+"""Track clients' resources: bytes in memory, bytes on disk and places in queues, by address and in total.
 
 Resources that a client uses for longer than one call are booked before they grow, so that the server answers "busy"
 instead of running out of them. Closing a booking releases it.

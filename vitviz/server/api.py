@@ -1,4 +1,4 @@
-"""Serve the endpoints to API clients: gradio_client, Gradio's HTTP interface, and tools of an MCP server."""
+"""Serve the endpoints to API clients: through gradio_client, Gradio's HTTP interface, and tools of an MCP server."""
 
 from __future__ import annotations
 

@@ -45,7 +45,7 @@ class Stalled(Exception):
 
 
 def busy(what: str) -> Refused:
-    """Return the refusal of a request that exceeds a limit."""
+    """Return the error for a request that exceeds a limit."""
     return Refused(429, f"Busy: {what}. Try again in 10 s.", retry_after="10")
 
 
@@ -162,7 +162,7 @@ class _WrongForm(Exception):
 
 
 class _Reader:
-    """Collect the parts of a form from the parser, which bounds the headers of each part."""
+    """Collect the parts of a form from the parser, which limits the headers of each part."""
 
     def __init__(self, target: IO[bytes] | None) -> None:
         self._target, self._on_disk = target or io.BytesIO(), target is not None

@@ -21,7 +21,7 @@ except ImportError:  # Windows
     resource = None  # type: ignore[assignment]
 
 OPEN_FILES = 65_536  # upper limit; every connection is an open file
-SHARE_OF_FILES = 5 / 8  # for connections; the rest is for uploads, models and connections being accepted
+SHARE_OF_FILES = 5 / 8  # fraction for connections; the rest is for uploads, models and connections being accepted
 ACCEPTED_AT_ONCE = 1 / 8  # fraction of the open files
 KEEP_ALIVE = 75  # seconds that an idle connection stays open; nginx reuses connections for up to 60
 

@@ -197,7 +197,7 @@ class Endpoints:
             scene: the id of an open photograph.
             method: the name of an attribution method, such as gae, token_gradcam, attn_lrp, occlusion or kernel_shap.
             target: the class, by index; by default the most probable one.
-            against: another class, to explain why the target rather than this one.
+            against: another class, to explain what distinguishes the target from it.
         """
         opened, about = self._scene(scene), method_named(method)
         classes = _classes(opened.view, target, against)
@@ -223,7 +223,7 @@ class Endpoints:
             scene: the id of an open photograph.
             methods: names of attribution methods, see explain.
             target: the class, by index; by default the most probable one.
-            against: another class, to test why the target rather than this one.
+            against: another class, to test what distinguishes the target from it.
         """
         opened, abouts = self._scene(scene), [method_named(name) for name in methods]
         classes, count = _classes(opened.view, target, against), len(abouts)
@@ -257,7 +257,7 @@ class Endpoints:
         """
         opened = self._scene(scene)
         if unknown := [name for name in names if name not in STATISTICS]:
-            raise ArgumentError(f"Expected names among {', '.join(STATISTICS)}; got {quote(unknown[0])}. Use these.")
+            raise ArgumentError(f"Expected names among {', '.join(STATISTICS)}; got {quote(unknown[0])}. Change it.")
         slow = any(STATISTICS[name].reads != "rows" for name in names)
         with self._turn(opened, "statistics of heads", heads_need, names, slow=slow):
             report("Measuring the heads")
@@ -299,7 +299,7 @@ class Endpoints:
         opened, removed = self._scene(scene), sorted(set(patches or []))
         view, count = opened.view, _patches(opened.view)
         if removed and removed[-1] >= count:
-            raise ArgumentError(f"Expected patches from 0 to {count - 1}, got {removed[-1]}. Use these.")
+            raise ArgumentError(f"Expected patches from 0 to {count - 1}, got {removed[-1]}. Change it.")
         if len(removed) == count and not view.trace.prefix:
             raise ArgumentError("Expected at least one patch to read a prediction from, got none. Leave one.")
         drop = [divmod(patch, view.trace.grid[1]) for patch in removed]
@@ -315,7 +315,7 @@ class Endpoints:
     def attention(
         self, scene: args.SceneId, block: args.Index, head: args.Head = "mean", query: args.Token | None = None
     ) -> dict[str, Any]:
-        """Return what one token attends to in one head: a share for each patch, in rows, and for each prefix token.
+        """Return one token's attention in one head: a share for each patch, in rows, and for each prefix token.
 
         Args:
             scene: the id of an open photograph.
@@ -454,7 +454,7 @@ class Endpoints:
             if menu.default == menu.bundled:
                 raise
             menu.default = menu.bundled
-            self.loaded = self._models()  # it pins the default; no model is loaded yet
+            self.loaded = self._models()  # replaced, because it pins the default; no model is loaded yet
             self._load(menu.default)
             log.warning("The page opens with %s: %s", menu.default, error)
             return f"Could not open {named.title}; the page shows {menu.entry(menu.default).title} instead. {error}"
@@ -495,7 +495,7 @@ class Endpoints:
         config, limit = explorer.model.config, self.menu.settings.side
         most = largest(config, limit)
         if size is not None and size > most:
-            raise ArgumentError(f"Expected an input of at most {most} pixels for this model, got {size}. Choose less.")
+            raise ArgumentError(f"Expected an input of at most {most} pixels for this model, got {size}. Choose fewer.")
         patches, seconds = cost(config, explorer.preprocess, USUAL, self._paces.get(source), size)
         check_fits(explorer, USUAL, size, self.menu.settings)
         running = f"Running the model on {patches:,} patches"
@@ -564,7 +564,7 @@ class Endpoints:
             scene: the scene in question.
             title: the question's title.
             need: one of the estimates of `sizes`.
-            facts: arguments of the estimate besides the model's.
+            facts: further arguments of the estimate.
         """
         view, own = scene.view, self._load(scene.model).explorer.preprocess
         config, itemsize = view.model.config, next(view.model.parameters()).dtype.itemsize

@@ -179,7 +179,7 @@ class Firewall:
         path = route(scope)
         if path == f"{API}/upload":
             await JSONResponse(await self._upload(scope, receive, visitor))(scope, receive, send)
-        elif path == f"{API}/upload_progress":  # the upload's own answer marks its end
+        elif path == f"{API}/upload_progress":  # no progress is sent: the upload's own answer marks its end
             await Response('data: {"msg": "done"}\n\n', media_type="text/event-stream")(scope, receive, send)
         elif scope["method"] == "POST" and path.startswith(API):
             with self.account.book(Resource.TRANSFERS, visitor, 0) as booking:

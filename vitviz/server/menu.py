@@ -74,7 +74,7 @@ class Menu:
         bundled: the model that the page opens with if the default cannot be loaded.
 
     Raises:
-        MenuError: if there is no model on this machine to open the page with.
+        MenuError: if there is no model on this machine.
     """
 
     def __init__(
@@ -125,7 +125,7 @@ class Menu:
             )
         library, _, name = source.partition(":")
         if library not in LIBRARIES or not (_OWNED if library == "hf" else _NAME).fullmatch(name):
-            raise MenuError(f"Expected the name of a model, such as {EXAMPLES}; got {source!r:.120}. Check it.")
+            raise MenuError(f"Expected the name of a model, such as {EXAMPLES}; got {source!r:.120}. Check the name.")
         return source
 
     def load(self, source: str) -> ViT:

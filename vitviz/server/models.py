@@ -31,7 +31,7 @@ class Loaded:
     """Model in memory.
 
     Args:
-        explorer: the model's.
+        explorer: explorer of the model.
         fingerprint: hash that is equal for equal models in every process.
         nbytes: bytes of its parameters and buffers.
     """
@@ -109,7 +109,7 @@ class Models:
 
     @property
     def used(self) -> int:
-        """Return the bytes of the models held."""
+        """Return the bytes that all held models use."""
         with self._lock:
             return self._used()
 
@@ -125,7 +125,7 @@ class Models:
             self._evict(loaded.nbytes, (name, loaded))
             return loaded
         finally:
-            with self._lock:  # only after it is held: a request in between would load it again
+            with self._lock:  # only after the model is held: a request in between would load it again
                 del self._pending[name]
 
     def _check(self, name: str, size: int) -> None:

@@ -66,11 +66,11 @@ async def lines(
         name: the endpoint's name.
         arguments: the endpoint's arguments from a client, not yet checked.
         client: sender of the request.
-        source: {image, model, size}, if the scene is to be opened before the question is answered.
+        source: {image, model, size}, if the scene must be opened before the question is answered.
         photo: content of the photograph's file; `None` for an example.
     """
     try:
-        # Questions are checked in threads, because this hashes photographs and checks long lists.
+        # Questions are checked in threads, because checking hashes photographs and reads long lists.
         in_thread = anyio.to_thread.run_sync
         questions: list[CheckedQuestion] = []
         opening = None
@@ -90,7 +90,7 @@ async def lines(
                 async for _ in _ticks(flight.future):
                     yield {"progress": _progress(endpoints, flight.client)}
                 answer = flight.future.result()
-            finally:  # also if the client has left
+            finally:  # runs also if the client has left
                 endpoints.flights.leave(question.key, flight)
         yield {"data": answer}
     except Exception as error:  # noqa: BLE001 - described for the client
@@ -98,7 +98,7 @@ async def lines(
 
 
 def _opening(arguments: object, source: object, photo: bytes | None) -> dict[str, Any]:
-    """Return the arguments of `open`: those of the request, of `source`, and the photograph."""
+    """Return the arguments of `open`, merged from the request, `source` and the photograph."""
     if not isinstance(arguments, dict):
         raise ArgumentError(f"Expected an object of arguments, got {quote(arguments)}. Name each argument.")
     opening = {**arguments, **(check(_source, source) if source is not None else {})}
@@ -141,7 +141,7 @@ def describe_error(error: Exception) -> Line:
     if isinstance(error, TooLargeError):
         return {"kind": "refused", "text": str(error), "size": error.size}
     if isinstance(error, Cancelled):
-        return {"kind": "failed", "text": "This was stopped. Ask again."}
+        return {"kind": "failed", "text": "The computation was stopped. Ask again."}
     if isinstance(error, VitvizError):
         return {"kind": "refused", "text": str(error)}
     log.error("A question could not be answered.", exc_info=error)
@@ -169,7 +169,7 @@ class Questions:
         self.endpoints = endpoints
 
     def route(self) -> Route:
-        """Return the route of all questions."""
+        """Return the route that serves all questions."""
         return Route("/vitviz/{name}", self, methods=["POST"])
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

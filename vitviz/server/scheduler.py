@@ -77,7 +77,7 @@ class Client:
     finishes: float | None = None
 
 
-current: ContextVar[Client] = ContextVar("current", default=Client())  # noqa: B039 - its event is never set
+current: ContextVar[Client] = ContextVar("current", default=Client())  # noqa: B039 - the default client's event is never set
 """The client for which this context computes."""
 
 
@@ -87,7 +87,7 @@ def report(text: str, seconds: float | None = None, **counts: int) -> None:
     Args:
         text: the message.
         seconds: expected remaining time, if known.
-        counts: `done` and `of`, for a progress bar.
+        counts: numbers `done` and `of` (the total), for a progress bar.
     """
     client = current.get()
     client.finishes = None if seconds is None else time.monotonic() + seconds
@@ -189,7 +189,7 @@ class Scheduler:
             return ahead.total(), self._duration(ahead)
 
     def _ahead(self, kind: Kind) -> Counter[Kind]:
-        """Count the computations that a new one waits for; photographs to be decoded count as photographs."""
+        """Count the computations that a new one would wait for; photographs to be decoded count as photographs."""
         kinds = [Kind(number) for number in range(max(kind, Kind.PHOTO) + 1)]
         ahead = Counter({kind: len(self._waiting[kind]) + self._running[kind] for kind in kinds})
         ahead[Kind.PHOTO] += len(self._waiting[Kind.DECODE])
@@ -253,7 +253,7 @@ class Scheduler:
             raise BusyError(seconds) from error
 
     def _wait(self, kind: Kind, client: Client) -> None:
-        """Wait for the place of a kind, and take it."""
+        """Wait until a computation of this kind may run, and mark it as running."""
         began = time.monotonic()
         with self._changed:
             self._count()
@@ -289,7 +289,7 @@ class Scheduler:
         self._waiting[kind].append(client)
 
     def _order(self, kind: Kind) -> list[Client]:
-        """Return the waiting clients, the next one first: addresses take turns, each in order of arrival."""
+        """Return the waiting clients, the next client first: addresses take turns, each in order of arrival."""
         served, order = self._served[kind].copy(), list[tuple[int, Client]]()
         for client in self._waiting[kind]:
             order.append((served[client.address], client))

@@ -27,7 +27,7 @@ COMPONENT_NUMBERS = 4  # principal components: per patch and channel, in double 
 BLOCK_GRAPH = 24  # one block and its gradients: per token and channel, in addition to a forward pass
 DOUBLE = 2  # time of a matrix product in double precision, relative to single precision
 LAST_BLOCK_RUNS = 2  # the lens computes the last block again, because the trace does not hold its output
-USUAL = (4, 3)  # assumed shape of a photograph before it is decoded
+USUAL = (4, 3)  # assumed aspect ratio of a photograph before it is decoded
 
 
 class TooLargeError(VitvizError):
@@ -59,7 +59,7 @@ class Size:
 
     Args:
         size: argument of `Explorer.open`; `None` for the model's own size.
-        factor: relative to the model's own size.
+        factor: size relative to the model's own size.
         patches: number of patches.
         seconds: estimated time of the forward pass; `None` if unknown.
     """
@@ -108,7 +108,7 @@ def sizes(
         config: the model's configuration.
         own: the model's own preprocessing.
         photo: the photograph's (width, height) in pixels.
-        pace: the model's, if it has run.
+        pace: the model's measured pace, if it has run.
         limit: largest size in pixels.
         fits: whether a number of patches fits; larger sizes are not offered.
     """
@@ -142,7 +142,7 @@ def faster(view: View, before: Pace | None) -> Pace:
 
 
 def about(seconds: float) -> str:
-    """Return an estimated time, rounded by its precision: "about 40 s"."""
+    """Return an estimated time, rounded to its precision: "about 40 s"."""
     if seconds < 1:
         return "under a second"
     if seconds < 10:
@@ -163,7 +163,7 @@ def fits_in_memory(explorer: Explorer, allowed: Settings) -> Callable[[int], boo
     The forward pass must fit into the memory for one question, and its trace into the scene memory.
 
     Args:
-        explorer: the model's.
+        explorer: explorer of the model.
         allowed: the operator's settings.
     """
     config = explorer.model.config
@@ -186,7 +186,7 @@ def check_fits(explorer: Explorer, photo: tuple[int, int], size: int | None, all
     """Check that a photograph can be opened at an input size: number of patches, memory of forward pass and trace.
 
     Args:
-        explorer: the model's.
+        explorer: explorer of the model.
         photo: the photograph's (width, height) in any unit.
         size: input size in pixels; `None` for the model's own.
         allowed: the operator's settings.

@@ -149,7 +149,7 @@ class UploadFolder:
                     self._remove(files)
 
     def evict_for(self, visitor: str, amount: int) -> None:
-        """Remove the oldest files, first this visitor's, then those of the largest user, until `amount` bytes fit."""
+        """Remove old files, first this visitor's, then those of the visitor with most bytes, until `amount` fits."""
         with self._lock:
             own = self._files.get(visitor, OrderedDict())
             limit = self.account.budgets[Resource.DISK].each or 0
@@ -198,7 +198,7 @@ class Incoming:
     """File that is being received.
 
     Attributes:
-        file: open for writing.
+        file: the file, open for writing.
         booking: booking of its bytes.
     """
 
@@ -254,7 +254,7 @@ def hash_file(path: Path) -> str:
 
 @cache
 def upload_folder() -> UploadFolder:
-    """Return this process's folder, which Gradio uses too and which is removed when the process ends."""
+    """Return this process's folder, which Gradio also uses and which is removed when the process ends."""
     own = Path(tempfile.gettempdir(), f"vitviz-{_user()}")
     parent = Path(os.environ.get("GRADIO_TEMP_DIR") or own)
     parent.mkdir(mode=0o700, parents=True, exist_ok=True)

@@ -38,21 +38,21 @@ class Question:
 QUESTIONS = {
     question.name: question
     for question in (
-        Question(name="open", waiting="Running the model on the photograph", cached=False),  # scenes have a cache
+        Question(name="open", waiting="Running the model on the photograph", cached=False),  # scenes are cached
         Question(name="block", light=True),  # the page fetches blocks in the background
         Question(name="rollout", waiting="Computing rollout"),
         Question(name="explain", waiting="Computing a map"),
         Question(name="faithfulness", waiting="Testing maps"),
         Question(name="heads", waiting="Measuring heads"),
         Question(name="layers", waiting="Reading the layers"),
-        Question(name="intervene", waiting="Running the model on the rest", settle=200),
+        Question(name="intervene", waiting="Running the model again", settle=200),
         Question(name="attention", page=False, light=True, not_in_browser="the page computes it from a block"),
         Question(name="lecture", waiting="Loading the lecture’s numbers", programs=False, light=True),
-        Question(name="page", waiting="Writing the page", cached=False),  # large, and rarely asked for twice
-        Question(name="models", programs=False, cached=False, not_in_browser="the page holds the list"),
+        Question(name="page", waiting="Writing the page", cached=False),  # large, and rarely requested twice
+        Question(name="models", programs=False, cached=False, not_in_browser="the page contains the list"),
         Question(
             name="checkpoint", waiting="Uploading the checkpoint", programs=False, cached=False,
-            not_in_browser="a static site takes no files",
+            not_in_browser="a static site accepts no uploads",
         ),
     )
 }  # fmt: skip
