@@ -1,4 +1,4 @@
-"""Gradio app with two explorers, mounted below a path of another app.
+"""Serve a Gradio app with two explorers, mounted below a path of another app.
 
 It runs in a separate process, because vitviz's own app replaces parts of Gradio.
 

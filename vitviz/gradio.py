@@ -1,7 +1,7 @@
-"""The explorer as a component for other people's Gradio apps: see docs/embedding.md.
+"""Provide the explorer as a component for other Gradio apps; see docs/embedding.md.
 
-It has the page, questions, cache and queue of `vitviz app`, but not its server. Except for `HTML.__getattr__`, this
-module uses Gradio's public interface only.
+The component has the page, questions, cache and queue of `vitviz app`, but not its server. Except for
+`HTML.__getattr__`, this module uses only Gradio's public interface.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ _NAME = re.compile(r"[0-9a-f]{32}")
 
 
 class ComponentError(VitvizError):
-    """Argument or photograph that the component does not accept; the message says what it accepts."""
+    """Raised for an argument or photograph that the component does not accept; the message says what it accepts."""
 
 
 class Shown(GradioModel):
@@ -134,7 +134,7 @@ class _Engine:
     """Model, cache, queue and files, shared by components with the same arguments."""
 
     def __init__(self, model: nn.Module | str, memory: float, places: int) -> None:
-        self._model = model  # keeps the identity of an object, by which engines are found
+        self._model = model  # keeps the object alive, because engines are found by its identity
         size = round(memory * GIGABYTE)
         settings = Settings(typed=False, scene_memory=size, disk=size, places=places)
         menu = _Models(model if isinstance(model, str | ViT) else zoo.load(model), settings)
@@ -180,7 +180,7 @@ class _Engine:
         return line
 
     def leave(self, ticket: object, address: str) -> None:
-        """Stop a question whose page no longer waits."""
+        """Cancel a question whose page no longer waits."""
         question = self._open.get((address, str(ticket)))
         if question is not None and question.task is not None:
             question.task.cancel()
@@ -246,7 +246,7 @@ _MAKING = threading.Lock()
 def _engine(model: nn.Module | str | os.PathLike[str], memory: float, places: int) -> _Engine:
     """Return the shared engine for these arguments; Gradio recreates a component when its properties change."""
     if not isinstance(model, nn.Module | str | os.PathLike):
-        raise ComponentError(f"Expected a model or its name, got {quote(model)}. Pass what vitviz.load takes.")
+        raise ComponentError(f"Expected a model or its name, got {quote(model)}. Pass an argument of vitviz.load.")
     if not (memory > 0 and places > 0):
         raise ComponentError(f"Expected memory and places above 0, got {memory} and {places}. Raise them.")
     model = model if isinstance(model, nn.Module) else os.fspath(model)
@@ -372,7 +372,7 @@ def _address(request: gr.Request) -> str:
 
 
 def _encoded(value: Any) -> bytes:
-    """Return the bytes of a photograph's file, unchanged; of an image or array, as PNG."""
+    """Return the bytes of a photograph's file unchanged, or an image or array as PNG."""
     if isinstance(value, str | os.PathLike):
         path = Path(value)
         decode(path)  # refuse files that are not images before serving them

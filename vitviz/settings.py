@@ -1,6 +1,6 @@
-"""Declare each setting of the operator once: its variable, its option of `vitviz app`, its meaning and its default.
+"""Declare each operator setting once: its environment variable, its option of `vitviz app`, its meaning and default.
 
-`settings()`, the options and the table of docs/settings.md are made from the fields of `Settings`.
+`settings()`, the options and the table of docs/settings.md are generated from the fields of `Settings`.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ ORIGIN = r"https?://(\*\.)?[\w.-]+(:\d+)?"
 
 
 class SettingsError(VitvizError):
-    """Invalid setting; the message names it and says what was expected."""
+    """Raised for an invalid setting; the message names it and says what was expected."""
 
 
 class Place(NamedTuple):
@@ -45,11 +45,11 @@ class Setting:
         convert: `convert(name, value)` returns the field's value from a text or a Python value, or raises
             `SettingsError` with `name`.
         about: description in the documents and the help.
-        usual: the default, in words.
+        usual: description of the default; empty if the number is enough.
         placed: returns the default if it depends on the place.
         option: option of `vitviz app`; empty for none.
-        metavar: its value in the help; empty for a switch.
-        default: see `usual`.
+        metavar: name of the option's value in the help; empty for a switch.
+        default: the default as an operator would write it.
     """
 
     variable: str
@@ -63,7 +63,7 @@ class Setting:
 
     @property
     def words(self) -> str:
-        """Return the default, in words."""
+        """Return the description of the default."""
         return self.usual or f"{self.default:g}"
 
 
@@ -89,7 +89,7 @@ def _list(form: str = ".*", example: str = "") -> Callable[[str, str | Sequence[
 
 
 def _number(units: int | None = 1) -> Callable[[str, Any], float]:
-    """Return a converter of positive numbers to whole numbers of `units`; `None` keeps fractions."""
+    """Return a converter of positive numbers that multiplies by `units` and rounds; `None` keeps the number."""
 
     def convert(name: str, value: object) -> float:
         try:
@@ -163,8 +163,8 @@ class Settings:
         usual="only the bundled models", option="--model", metavar="SOURCE")
     default: str = _field(
         "VITVIZ_DEFAULT", _text, "",
-        "the model that the page opens with: one of the menu, or anything that `vitviz.load` accepts; if it cannot be "
-        "loaded, the page says so and opens with the bundled one",
+        "the model that the page opens with: one from the menu, or anything that `vitviz.load` accepts; if it cannot "
+        "be loaded, the page shows a message and opens with the bundled one",
         usual="the first `--model`, else the bundled one", option="--default", metavar="MODEL")
     typed: bool = _field(
         "VITVIZ_ALLOW_TYPED", _switch, True, "visitors may enter names of torchvision, timm and Hugging Face models",
@@ -195,32 +195,32 @@ class Settings:
         "memory for open photographs, their derived data and answers, in GB; the least recently used are evicted first")
     question_memory: int = _field(
         "VITVIZ_QUESTION_MEMORY", _number(GIGABYTE), 4,
-        "memory for one question or forward pass, in GB; larger ones are rejected with the largest size that fits")
+        "memory for one question or forward pass, in GB; errors for larger ones give the largest size that fits")
     transfers: int = _field(
         "VITVIZ_TRANSFER_MEMORY", _number(GIGABYTE), 1,
         "memory for requests and answers in transfer, in GB; at most a quarter for one address")
     disk: int = _field(
         "VITVIZ_UPLOAD_DISK", _number(GIGABYTE), 2,
-        "disk space for files of programs and uploaded checkpoints, in GB; at most half for one address")
+        "disk space for uploaded checkpoints and files from API clients, in GB; at most half for one address")
     places: int = _field(
         "VITVIZ_PLACES", _number(), 192,
         "limit of photographs and short questions that wait or run, and the same limit of long questions; a third is "
-        "reserved for addresses without any")
+        "reserved for addresses without requests")
     places_of_address: int = _field(
         "VITVIZ_PLACES_OF_ADDRESS", _number(), 60, "the limit for one address while another address has requests")
     stall: float = _field(
         "VITVIZ_STALL_SECONDS", _number(None), 20, "seconds within which a client must send or read data")
     proxies: int = _field(
         "VITVIZ_PROXIES", _whole(0, 9), 0,
-        "number of proxies in front of the server, each of which appends to `X-Forwarded-For`: the visitor is that "
-        "many entries from the right; 0 leaves it to `FORWARDED_ALLOW_IPS`",
+        "number of proxies in front of the server that append to `X-Forwarded-For`: the visitor's address is that many "
+        "entries from the right; with 0, uvicorn's `FORWARDED_ALLOW_IPS` applies",
         usual="0; 1 on a Space", placed=lambda place: int(place.space))
     secret: bytes = field(default_factory=lambda: secrets.token_bytes(32), repr=False, compare=False, metadata={
         "setting": Setting("VITVIZ_SECRET", _secret, usual="random at each start",
                            about="key for the ids of photographs, at least 16 characters; replicas must share it")})
     mcp: bool = _field(
         "VITVIZ_MCP", _switch, False,
-        "the page's endpoints are also tools of the Model Context Protocol; needs `gradio[mcp]`", option="--mcp")
+        "also serve the page's endpoints as Model Context Protocol tools; needs `gradio[mcp]`", option="--mcp")
     port: int | None = field(default=None, metadata={
         "setting": Setting("", _PORT, "port to listen on", placed=_port, option="--port", metavar="PORT",
                            usual="`GRADIO_SERVER_PORT` or `PORT`, else the first free one from 7860")})
@@ -260,7 +260,7 @@ def settings(*, host: str | None = None, environ: Mapping[str, str] = os.environ
 
 
 def read(name: str, environ: Mapping[str, str] = os.environ) -> Any:
-    """Return one setting from the environment, else its default, whatever the place.
+    """Return one setting from the environment, else its default, regardless of where the page is served.
 
     Raises:
         SettingsError: for an invalid value.

@@ -1,4 +1,4 @@
-"""The explorer as a notebook widget: what a person selects in it comes back to Python."""
+"""Provide the explorer as a notebook widget whose selection can be read in Python."""
 
 from __future__ import annotations
 
