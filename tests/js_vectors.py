@@ -24,7 +24,6 @@ from torch import Tensor
 
 import vitviz
 from vitviz.analysis.filters import position_similarity
-from vitviz.analysis.head_statistics import STATISTICS
 from vitviz.analysis.tokens import point_up, principal_components
 from vitviz.attribution.attention import attention_scores, rollout_matrix, rollout_scores
 from vitviz.attribution.registry import METHODS
@@ -498,7 +497,7 @@ def vectors() -> dict[str, Any]:
         "viridis": lut("viridis"),
         "lecture": lecture(),
         "lecturesWithGaps": lectures_with_gaps(),
-        "inBrowser": {"methods": in_browser(METHODS), "statistics": in_browser(STATISTICS)},
+        "inBrowser": in_browser(METHODS),
     }
 
 

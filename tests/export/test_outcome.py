@@ -34,7 +34,7 @@ from vitviz.training.recipes import Recipe
 
 @settings(max_examples=30)
 @given(st.lists(st.integers(0, 4), min_size=1, max_size=60), st.integers(1, 40), st.integers(0, 9))
-def test_images_are_chosen_evenly_and_repeatably(classes: list[int], count: int, seed: int) -> None:
+def test_sample_is_even_over_classes_and_reproducible(classes: list[int], count: int, seed: int) -> None:
     split = cases.split(torch.zeros(len(classes), 3, 4, 4), torch.tensor(classes))
     chosen = sample(split, count, seed)
     assert chosen == sample(split, count, seed)
@@ -79,7 +79,7 @@ def outcome(data: Data, seed: int = 0) -> Outcome:
 
 
 @pytest.mark.usefixtures("one_thread")
-def test_the_folder_has_the_model_and_pictures_of_what_it_answers(data: Data, tmp_path: Path) -> None:
+def test_training_folder_has_model_and_pictures(data: Data, tmp_path: Path) -> None:
     made = outcome(data)
     files = save_training(made, data, tmp_path, command="vitviz train --data noise", before=outcome(data, 1).model)
     assert set(files) == {path.name for path in tmp_path.iterdir()}
@@ -99,7 +99,7 @@ def test_the_folder_has_the_model_and_pictures_of_what_it_answers(data: Data, tm
     assert np.array_equal(pixels[top : top + first.shape[0], left : left + first.shape[1]], first)
 
 
-def test_the_card_s_front_matter_is_yaml_with_the_numbers(data: Data) -> None:
+def test_model_card_front_matter(data: Data) -> None:
     made = outcome(data)
     facts = {"command": "vitviz train", "size": 1234, "base": "hf:owner/model", "pictures": {}}
     _, head, _body = model_card(made, data, **facts).split("---\n", 2)
@@ -116,7 +116,7 @@ def test_the_card_s_front_matter_is_yaml_with_the_numbers(data: Data) -> None:
     assert yaml.safe_load(model_card(made, data, **facts).split("---\n", 2)[1])["license"] == "apache-2.0"
 
 
-def test_the_card_says_what_is_needed_to_do_it_again(data: Data) -> None:
+def test_model_card_contains_everything_to_reproduce(data: Data) -> None:
     pictures = {"a.png": "words [x]"}
     text = model_card(outcome(data), data, command="vitviz train --data noise", size=44_000_000, pictures=pictures)
     for wanted in (

@@ -74,7 +74,7 @@ def here(place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterat
 
 
 @pytest.mark.parametrize("ending", ["npz", "csv"])
-def test_numbers_are_made_again_to_the_bit(
+def test_replay_reproduces_numbers_bit_by_bit(
     ending: str, place: Path, here: Path, view: vitviz.View, one_thread: None
 ) -> None:
     for name, heatmap in {
@@ -90,7 +90,7 @@ def test_numbers_are_made_again_to_the_bit(
         assert again.heatmap.title == heatmap.title
 
 
-def test_a_reader_who_knows_only_csv_and_numpy_gets_values_boxes_and_record(view: vitviz.View, here: Path) -> None:
+def test_numbers_are_readable_with_csv_and_numpy(view: vitviz.View, here: Path) -> None:
     heatmap = view.attention(1, 2, (3, 4))
     with numbers.save(view, heatmap, "map.csv").open(encoding="utf-8", newline="") as file:
         record = json.loads(file.readline().removeprefix("# "))
@@ -109,7 +109,7 @@ def test_a_reader_who_knows_only_csv_and_numpy_gets_values_boxes_and_record(view
     np.testing.assert_array_equal(vitviz.Heatmap.load("map.npz", view.photo).values, heatmap.values)
 
 
-def test_replay_says_whether_it_is_equal(place: Path, here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_replay_reports_equality_and_wrong_inputs(place: Path, here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     model = ["--model", str(place / "first"), "--device", "cpu"]
     assert main(["explain", "photo.png", "--method", "gae", "-o", "why.csv", *model]) == 0
     assert main(["replay", "why.csv"]) == 0
@@ -136,7 +136,7 @@ def frames_of(path: Path) -> list[Image.Image]:
 
 
 @pytest.mark.parametrize(("over", "ending"), [("layers", "gif"), ("heads", "webp"), ("query", "mp4")])
-def test_a_film_has_a_frame_for_each_map_on_one_scale(over: str, ending: str, view: vitviz.View, here: Path) -> None:
+def test_film_has_a_frame_for_each_map_on_one_scale(over: str, ending: str, view: vitviz.View, here: Path) -> None:
     film = film_of(view, over, block=1)
     found = frames_of(film.save(f"film.{ending}", seconds=0.2, side=200))
     count = {"layers": tiny.DEPTH, "heads": tiny.HEADS, "query": len(circle(view.trace.grid))}[over]
@@ -151,7 +151,7 @@ def test_a_film_has_a_frame_for_each_map_on_one_scale(over: str, ending: str, vi
     assert film.scale.vmin == min(float(one.values.min()) for one in film.maps)
 
 
-def test_films_color_the_grey_photograph_where_the_map_is_high(view: vitviz.View) -> None:
+def test_films_use_the_spotlight_style(view: vitviz.View) -> None:
     film = film_of(view, "layers")
     (first, *_), (figure, *_), (tinted, *_) = (
         list(film.frames(side=200, **options)) for options in ({}, OVER_GRAY, OVER_GRAY | {"spotlight": False})
@@ -159,7 +159,7 @@ def test_films_color_the_grey_photograph_where_the_map_is_high(view: vitviz.View
     assert first.tobytes() == figure.tobytes() != tinted.tobytes()
 
 
-def test_a_clip_becomes_a_film_in_which_a_patch_is_followed(place: Path, explorer: vitviz.Explorer, here: Path) -> None:
+def test_film_of_clip_follows_a_patch(place: Path, explorer: vitviz.Explorer, here: Path) -> None:
     clip = place / "clip.mp4"
     times = [frame.time for frame in read_clip(clip, 5)]
     assert times == sorted(set(times))
@@ -175,7 +175,7 @@ def test_a_clip_becomes_a_film_in_which_a_patch_is_followed(place: Path, explore
     np.testing.assert_allclose(first.values, explorer.open(picture).attention().values, atol=1e-6)
 
 
-def test_files_that_are_no_clips_are_refused(place: Path, here: Path) -> None:
+def test_read_clip_refuses_other_files(place: Path, here: Path) -> None:
     clip, path = place / "clip.mp4", here / "bad.mp4"
     with av.open("sound.mp4", "w") as container:
         stream = container.add_stream("aac", rate=8000)
@@ -190,7 +190,7 @@ def test_files_that_are_no_clips_are_refused(place: Path, here: Path) -> None:
             list(read_clip(path))
 
 
-def test_films_in_a_shell(place: Path, here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_film_command(place: Path, here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     model = ["--model", str(place / "first"), "--device", "cpu"]
     assert main(["film", "photo.png", "--over", "heads", "--layer", "2", "-o", "heads.webp", "--json", *model]) == 0
     (said,) = json.loads(capsys.readouterr().out)["images"]
@@ -213,7 +213,7 @@ def test_films_in_a_shell(place: Path, here: Path, capsys: pytest.CaptureFixture
         {"pooling": "mean", "norm_pooled": True, "class_token": False},
     ],
 )
-def test_the_parts_of_a_logit_add_up_to_it(changes: dict[str, object]) -> None:
+def test_decomposition_adds_up_to_the_logit(changes: dict[str, object]) -> None:
     model = tiny.model(**changes)
     trace = model.trace(tiny.images(1))
     parts = decompose(model, trace, 3)
@@ -222,7 +222,7 @@ def test_the_parts_of_a_logit_add_up_to_it(changes: dict[str, object]) -> None:
 
 
 @torch.no_grad()
-def test_a_part_is_what_the_head_adds_to_the_stream() -> None:
+def test_decomposition_of_last_block_matches_the_head_output() -> None:
     """In the last block nothing reads what a head adds: without it, the stream before the norm lacks that part."""
     model = tiny.model()
     trace = model.trace(tiny.images(1))
@@ -237,13 +237,13 @@ def test_a_part_is_what_the_head_adds_to_the_stream() -> None:
     assert found.heads[-1, 2] == pytest.approx(float(expected), rel=1e-4, abs=1e-6)
 
 
-def test_pooling_that_is_not_linear_is_refused() -> None:
+def test_decomposition_refuses_attention_pooling() -> None:
     model = tiny.model(pooling="attention", width=20)
     with pytest.raises(AnalysisError, match="pooling"):
         decompose(model, model.trace(tiny.images(1)))
 
 
-def test_figures_show_the_numbers_of_python(view: vitviz.View) -> None:
+def test_figures_match_the_analysis(view: vitviz.View) -> None:
     figures = draw(view, ["heads", "matrix", "decomposition", "lens", "curves"], block=1, head=3, method="gae")
     panels = {axes.get_label(): axes for figure in figures.values() for axes in figure.axes}
     tile = np.asarray(panels["heads"].images[0].get_array())
@@ -260,7 +260,7 @@ def test_figures_show_the_numbers_of_python(view: vitviz.View) -> None:
     np.testing.assert_allclose(panels["deletion"].lines[-1].get_ydata(), 100 * test.deletion.probabilities, rtol=1e-5)
 
 
-def test_a_folder_is_exported_and_a_stopped_run_continues(
+def test_interrupted_folder_export_continues(
     place: Path, here: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     photos = here / "photos" / "deep"

@@ -18,7 +18,7 @@ function noise(seed, count) {
   return Uint8Array.from({ length: count }, () => Math.floor(256 * random()));
 }
 
-test('the photograph fills its place on the screen and lies in the middle', () => {
+test('the photograph is centered and as large as fits', () => {
   for (const box of [[10, 20, 410, 220], [0, 0, 100, 900]]) {
     const image = [300, 200];
     const { left, top, width, height, scale } = fit(image, box);
@@ -29,13 +29,13 @@ test('the photograph fills its place on the screen and lies in the middle', () =
   }
 });
 
-test('what cannot be drawn is refused', () => {
+test('invalid input is refused', () => {
   for (const bad of [[], [Float32Array.of(Infinity, 0)]]) assert.throws(() => scaleOver(bad), /finite/);
   assert.throws(() => packed(COLORS.subarray(0, 99)), /256 x 3/);
   assert.throws(() => overlay(noise(0, 396), [1], [1, 1], GEOMETRY, COLORS), /120 x 90/);
 });
 
-test('a layer of heat is the picture at full opacity where something was seen, and clear elsewhere', () => {
+test('the heat layer equals the opaque overlay inside the model\'s input, and is clear elsewhere', () => {
   const [grid, index, [width, height]] = [[3, 7], noise(6, 21), GEOMETRY.image];
   const { xs, ys } = patchEdges(GEOMETRY, grid);
   const heat = new Heat(GEOMETRY, grid);
@@ -52,7 +52,7 @@ test('a layer of heat is the picture at full opacity where something was seen, a
   }
 });
 
-test('a thumbnail on the sheet of a wall is its map enlarged, with round corners', () => {
+test('a thumbnail on the sheet is its enlarged map with round corners', () => {
   const [gh, gw, width, height, corners] = [3, 7, 80, 47, [[1, 0], [42, 3], [2, 25]]];
   const maps = corners.map((_, seed) => noise(seed, gh * gw));
   for (const fine of [1, 2]) {

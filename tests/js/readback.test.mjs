@@ -54,12 +54,12 @@ async function pixelsOfPng(blob) {
   return Array.from({ length: height }, (_, y) => [...lines.subarray(step * y + 1, step * (y + 1))]).flat();
 }
 
-test('a canvas that gives back what was drawn is read and encoded by the browser', async () => {
+test('an exact canvas is read and encoded by the browser', async () => {
   assert.deepEqual([...await pixelsOf(new Exact())], DRAWN);
   assert.equal(await (await pictureOf(new Exact(), 'image/jpeg', 0.9)).text(), '["image/jpeg",0.9]');
 });
 
-test('a canvas whose readback is changed, even by one level, is read through a video frame, and saved as PNG',
+test('a canvas whose readback differs, even by one level, is read through a video frame and saved as PNG',
   async (t) => {
     useFrames(t, (drawn) => drawn);
     for (const Kind of [Striped, Hinted]) {
@@ -71,13 +71,13 @@ test('a canvas whose readback is changed, even by one level, is read through a v
     }
   });
 
-test('without a reader that gives back what was drawn there are no pixels and no picture', async (t) => {
+test('without an exact reader, pixels and pictures are refused', async (t) => {
   for (const ask of [pixelsOf, pictureOf, readerOf]) await assert.rejects(ask(new Striped()), ReadbackError);
   useFrames(t, (drawn) => drawn.map((level) => level ^ 1));
   for (const ask of [pixelsOf, pictureOf, readerOf]) await assert.rejects(ask(new Striped()), ReadbackError);
 });
 
-test('a PNG has the checksums of its parts', async () => {
+test('PNG chunks have checksums', async () => {
   const bytes = Buffer.from(await (await encodePng(Uint8ClampedArray.from(DRAWN), 3, 2)).arrayBuffer());
   assert.equal(bytes.subarray(-12).toString('hex'), '0000000049454e44ae426082'); // IEND, as the standard has it
 });

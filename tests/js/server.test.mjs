@@ -26,7 +26,7 @@ async function everyCut(whole, check) {
   }
 }
 
-test('data and bytes come whole, wherever their chunks are cut, also bytes that look like lines', async () => {
+test('data and bytes are complete for any chunks, also bytes that look like lines', async () => {
   const data = { naïve: [1, null, '\n'] };
   await everyCut(bytes(HEAD, line({ data })), async (read, told) => {
     assert.deepEqual([await read(), told], [data, PROGRESS]);
@@ -40,14 +40,14 @@ test('data and bytes come whole, wherever their chunks are cut, also bytes that 
   }
 });
 
-test('errors keep their kind and words', async () => {
+test('errors keep kind and message', async () => {
   for (const kind of ['unknown', 'busy', 'refused', 'failed']) {
     const whole = bytes(HEAD, line({ error: { kind, text: `It is ${kind}.` } }));
     await everyCut(whole, (read) => assert.rejects(read, { name: 'BackendError', kind, message: `It is ${kind}.` }));
   }
 });
 
-test('an answer that is cut short is an error wherever it ends', async () => {
+test('a truncated answer is an error wherever it ends', async () => {
   for (const whole of [bytes(HEAD, line({ data: 1 })), bytes(HEAD, line({ bytes: 3 }), [1, 2, 3])]) {
     for (let end = 0; end < whole.length; end += 1) {
       await assert.rejects(readAnswer(stream(whole.subarray(0, end))), { name: 'BackendError', kind: 'offline' });
@@ -90,7 +90,7 @@ test('a question about a scene is one request', async () => {
     [['http://page.test/app/vitviz/explain', 'POST', { ask: JSON.stringify({ scene: 'abc', method: 'lrp' }) }]]);
 });
 
-test('where the server does not have the scene, it is asked once more with source and photograph', async () => {
+test('a question about an unknown scene is repeated with source and photograph', async () => {
   const { signal } = new AbortController();
   const question = ask('heads', SCENE, { names: [] }, { signal });
   const { requests, value } = await asked([UNKNOWN, { data: 7 }], question);
@@ -105,13 +105,13 @@ test('where the server does not have the scene, it is asked once more with sourc
   assert.deepEqual(Object.keys(again.requests[1].fields), ['ask', 'source']); // an example has no photograph
 });
 
-test('a photograph that this browser does not have is refused in words', async () => {
+test('a photograph of another browser is refused', async () => {
   const { requests, error } = await asked([UNKNOWN, { data: 7 }], ask('layers', SCENE), { photo: null });
   assert.deepEqual([requests.length, error instanceof BackendError, error.kind], [1, true, 'refused']);
   assert.match(error.message, /only in the browser/);
 });
 
-test('a lost connection is tried once more, also after an unknown scene; other failures are not', async () => {
+test('a lost connection is retried once, also after an unknown scene; other failures are not', async () => {
   const lost = () => new TypeError('fetch failed');
   const no = (kind) => ({ error: { kind, text: 'No.' } });
   const layers = ask('layers', SCENE);
@@ -130,7 +130,7 @@ test('a lost connection is tried once more, also after an unknown scene; other f
   assert.equal(await second.fields.photo.text(), 'a photograph');
 });
 
-test('a server that is gone, refuses or is busy is told apart; an abort stays one', async () => {
+test('offline, refusing and busy servers are distinguished; an abort stays an abort', async () => {
   const plain = (status) => new Response('Too many.', { status, headers: { 'content-type': 'text/plain' } });
   const open = ask('open', { source: { ...SOURCE, photo: null } });
   const kinds = [];
@@ -144,7 +144,7 @@ test('a server that is gone, refuses or is busy is told apart; an abort stays on
   assert.deepEqual([aborted.requests.length, aborted.error.name], [1, 'AbortError']);
 });
 
-test('what came with the page is not asked for', async () => {
+test('data of the page is not requested', async () => {
   const first = { id: 'abc', image: 'church', model: 'm', size: 224 };
   const given = { first, models: { groups: [] } };
   const source = { image: 'church', photo: null, model: 'm', size: 224 };

@@ -197,7 +197,7 @@ def backend(request: pytest.FixtureRequest) -> Backend:
 # ---- what every backend answers
 
 
-def test_the_manifest_is_pythons(backend: Backend) -> None:
+def test_manifest_matches_python(backend: Backend) -> None:
     found = backend.ask("open", {})
     assert found["id"] == backend.page.evaluate("vitviz.store.get().scene.id")
     expected = {name: value for name, value in backend.manifest.items() if name not in OWN}
@@ -217,7 +217,7 @@ def attention(file: bytes) -> NDArray[np.float32]:
     return np.exp(queries @ keys.transpose(0, 2, 1) - lse).astype(np.float32)  # (H, N, d) @ (H, d, N) -> (H, N, N)
 
 
-def test_blocks_are_pythons(backend: Backend) -> None:
+def test_blocks_match_python(backend: Backend) -> None:
     trace = backend.view.trace
     for block in range(trace.depth):
         found, expected = backend.ask("block", {"block": block}), block_bytes(trace, block)
@@ -239,7 +239,7 @@ def expected_rows(trace: Any, options: dict[str, Any]) -> NDArray[np.float32]:
     return torch.cat([rows, rows[len(trace.prefix) :].mean(0, keepdim=True)]).numpy()
 
 
-def test_the_rows_of_rollout_are_pythons(backend: Backend) -> None:
+def test_rollout_rows_match_python(backend: Backend) -> None:
     trace, can = backend.view.trace, backend.can("rollout")
     for options in (USUAL, OTHER, LEAST) if can else (USUAL,):
         expected = expected_rows(trace, options)
@@ -255,7 +255,7 @@ def test_the_rows_of_rollout_are_pythons(backend: Backend) -> None:
 
 
 @pytest.mark.parametrize(("needs", "name", "ask"), QUESTIONS)
-def test_a_question_is_answered_or_refused(backend: Backend, needs: str, name: str, ask: Any) -> None:
+def test_backend_answers_or_refuses_each_question(backend: Backend, needs: str, name: str, ask: Any) -> None:
     if backend.can(needs):
         assert backend.send(name, ask, abort="after")["error"]["name"] == "AbortError"
         assert backend.ask(name, ask)
@@ -264,7 +264,7 @@ def test_a_question_is_answered_or_refused(backend: Backend, needs: str, name: s
         assert (error["name"], error["kind"]) == ("BackendError", "refused")
 
 
-def test_the_numbers_of_the_lecture_are_pythons(backend: Backend) -> None:
+def test_lecture_numbers_match_python(backend: Backend) -> None:
     if not backend.can("lecture"):
         return
     view = backend.view
@@ -275,7 +275,7 @@ def test_the_numbers_of_the_lecture_are_pythons(backend: Backend) -> None:
             np.testing.assert_allclose(found[name], array, atol=backend.close)
 
 
-def test_a_backend_opens_others_or_has_one_scene(backend: Backend) -> None:
+def test_backend_opens_other_scenes_if_it_can(backend: Backend) -> None:
     found = backend.ask("open", {"image": "Dog"})
     assert found["image"] == ("Dog" if backend.can("choose") else backend.manifest["image"])
     if backend.can("choose"):
@@ -287,13 +287,13 @@ def test_a_backend_opens_others_or_has_one_scene(backend: Backend) -> None:
         assert backend.refusal("models")["kind"] == "refused"
 
 
-def test_the_address_follows_where_links_are_to_be_had(backend: Backend) -> None:
+def test_address_changes_only_if_backend_can_link(backend: Backend) -> None:
     before = backend.page.url
     backend.page.evaluate("vitviz.store.dispatch({ type: 'change', change: { block: 0, tab: 'explore' } })")
     assert (backend.page.url != before) == backend.can("link")
 
 
-def test_what_no_backend_has_is_refused(backend: Backend) -> None:
+def test_checkpoints_unknown_scenes_and_blocks_are_refused(backend: Backend) -> None:
     error = backend.refusal("checkpoint")  # these take no checkpoints
     assert (error["name"], error["kind"]) == ("BackendError", "refused")
     for name, ask in (("block", {"block": 0}), ("rollout", {"token": None, **USUAL})):
@@ -304,7 +304,7 @@ def test_what_no_backend_has_is_refused(backend: Backend) -> None:
     assert backend.refusal("block", {"block": 99})["name"] == "BackendError"
 
 
-def test_progress_is_told_in_the_agreed_form(backend: Backend) -> None:
+def test_progress_messages_have_the_documented_fields(backend: Backend) -> None:
     told = backend.send("block", {"block": 0})["told"]
     if backend.can("explain"):
         slow = backend.send("faithfulness", {"methods": ["gae", "legrad"], **CLASS})["told"]

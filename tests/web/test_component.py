@@ -98,7 +98,7 @@ def click_patch(page: Browser, name: str, view: View, row: int, column: int) -> 
     page.mouse.click(box["x"] + x, box["y"] + y)
 
 
-def test_the_prediction_of_a_photograph_reaches_python(opened: Browser, told: Told, view: View) -> None:
+def test_prediction_event_reaches_python(opened: Browser, told: Told, view: View) -> None:
     first = told.wait("left", "select_prediction", "select")["select_prediction"]
     (label, probability), (index,) = view.predictions(1)[0], view.best(1)
     assert (first["prediction"]["label"], first["prediction"]["index"]) == (label, index)
@@ -106,7 +106,7 @@ def test_the_prediction_of_a_photograph_reaches_python(opened: Browser, told: To
     assert (first["patch"], first["block"], first["head"]) == (None, view.trace.depth - 1, "mean")
 
 
-def test_a_selection_reaches_python_from_the_explorer_it_was_made_in(opened: Browser, told: Told, view: View) -> None:
+def test_selection_events_come_only_from_their_explorer(opened: Browser, told: Told, view: View) -> None:
     click_patch(opened, "left", view, 1, 2)
     assert told.wait("left", "select_patch")["select_patch"]["patch"] == [1, 2]
     opened.click("#left .vv-heads button[data-value='1']")
@@ -117,7 +117,7 @@ def test_a_selection_reaches_python_from_the_explorer_it_was_made_in(opened: Bro
     assert told.of("right") == []
 
 
-def test_two_explorers_mark_what_is_chosen(opened: Browser) -> None:
+def test_two_explorers_have_separate_choices(opened: Browser) -> None:
     opened.click("#show")
     drawn(opened, "right")
     for name in ("left", "right"):
@@ -126,7 +126,7 @@ def test_two_explorers_mark_what_is_chosen(opened: Browser) -> None:
     assert opened.locator("#right .vv-modes input:checked").get_attribute("value") == "attention"
 
 
-def test_a_narrow_explorer_stands_in_one_column(opened: Browser) -> None:
+def test_narrow_explorer_has_one_column(opened: Browser) -> None:
     beside = "(() => { const [panes, side] = ['.vv-panes', '.vv-side'].map((name) => document.querySelector(name)"
     beside += ".getBoundingClientRect()); return side.left >= panes.right; })()"
     assert not opened.evaluate(beside)  # each of two has half of the window
@@ -136,7 +136,7 @@ def test_a_narrow_explorer_stands_in_one_column(opened: Browser) -> None:
     opened.wait_for_function("document.documentElement.scrollWidth === 390 && !(" + beside + ")")
 
 
-def test_keys_go_to_the_explorer_that_has_the_focus(opened: Browser, view: View) -> None:
+def test_keys_go_to_focused_explorer(opened: Browser, view: View) -> None:
     opened.click("#show")
     drawn(opened, "right")
     state = "['left', 'right'].map((name) => document.querySelector(`#${name} .vv`).vitviz.store.get().block)"
@@ -150,7 +150,7 @@ def test_keys_go_to_the_explorer_that_has_the_focus(opened: Browser, view: View)
     assert opened.evaluate(state) == [before[0], view.trace.depth - 1]
 
 
-def test_a_photograph_comes_and_goes(opened: Browser) -> None:
+def test_photograph_can_be_set_read_and_cleared(opened: Browser) -> None:
     right = opened.locator("#right")
     assert right.locator(".vv-absent").inner_text() == "No photograph yet."
     assert not right.locator(".vv").is_visible()
@@ -166,7 +166,7 @@ def test_a_photograph_comes_and_goes(opened: Browser) -> None:
     right.locator(".vv").wait_for(state="visible")
 
 
-def test_questions_are_answered_on_every_tab(opened: Browser) -> None:
+def test_every_tab_of_component_gets_answers(opened: Browser) -> None:
     for tab, found in (
         ("explain", ".vv-method small:not(:empty)"),
         ("heads", ".vv-cell"),
@@ -177,7 +177,7 @@ def test_questions_are_answered_on_every_tab(opened: Browser) -> None:
         assert not opened.locator("#left .vv-trouble:visible").count()
 
 
-def test_the_example_of_the_docs_tells_python_the_patch(page: Browser, tmp_path: Path) -> None:
+def test_example_of_docs_reports_selected_patch(page: Browser, tmp_path: Path) -> None:
     (code,) = blocks("docs/embedding.md", "python")
     assert len([line for line in code.splitlines() if line.strip()]) <= 15
     (tmp_path / "app.py").write_text(code, encoding="utf-8")
@@ -200,19 +200,19 @@ def test_the_example_of_the_docs_tells_python_the_patch(page: Browser, tmp_path:
 
 
 @pytest.mark.parametrize("kind", [str, Path, Image.open, lambda path: np.asarray(Image.open(path))])
-def test_a_photograph_is_a_path_a_picture_or_an_array(explorer: AttentionExplorer, kind: Any) -> None:
+def test_photograph_may_be_path_picture_or_array(explorer: AttentionExplorer, kind: Any) -> None:
     shown = explorer.postprocess(kind(CHURCH))
     np.testing.assert_array_equal(np.asarray(Image.open(shown.photo.path)), np.asarray(Image.open(CHURCH)))
     assert explorer.preprocess(shown) == shown.photo.path
 
 
 @pytest.mark.parametrize("value", ["https://example.org/photo.jpg", "pyproject.toml", [[1, 2], [3]], object()])
-def test_what_is_no_photograph_is_refused_in_words(explorer: AttentionExplorer, value: Any) -> None:
+def test_invalid_photographs_are_refused(explorer: AttentionExplorer, value: Any) -> None:
     with pytest.raises(VitvizError, match=r"^Expected .* got"):
         explorer.postprocess(value)
 
 
-def test_a_payload_names_no_other_file_of_the_machine(explorer: AttentionExplorer, tmp_path: Path) -> None:
+def test_payload_cannot_name_other_files(explorer: AttentionExplorer, tmp_path: Path) -> None:
     (tmp_path / "secret.jpg").write_bytes(CHURCH.read_bytes())
     cache = Path(explorer.GRADIO_CACHE)
     link = cache / "link.jpg"
@@ -254,14 +254,14 @@ def call(engine: Any, **parts: Any) -> dict[str, Any]:
         {"name": "explain", "ask": {"scene": "0" * 32, "nothing": 1}},
     ],
 )
-def test_odd_calls_are_refused_in_words(explorer: AttentionExplorer, parts: dict[str, Any]) -> None:
+def test_invalid_calls_are_refused(explorer: AttentionExplorer, parts: dict[str, Any]) -> None:
     explorer.postprocess(CHURCH)  # so that there is a folder
     error = call(explorer._engine, **parts)["error"]
     assert error["kind"] == "refused"
     assert error["text"].startswith("Expected")
 
 
-def test_files_are_bounded_and_pinned_ones_stay(tmp_path: Path) -> None:
+def test_file_cache_is_bounded_and_keeps_pinned_files(tmp_path: Path) -> None:
     files = module._Files(str(tmp_path), most=250)
     files.put("first", bytes(500), pinned=True)
     for name in "abc":
@@ -273,15 +273,13 @@ def test_files_are_bounded_and_pinned_ones_stay(tmp_path: Path) -> None:
     assert not root.exists()
 
 
-def test_an_update_of_a_property_makes_no_second_model(explorer: AttentionExplorer, small: str) -> None:
+def test_updating_a_property_loads_no_second_model(explorer: AttentionExplorer, small: str) -> None:
     again = AttentionExplorer(model=small, visible=False)
     assert again._engine is explorer._engine
     assert AttentionExplorer(model=small, memory=0.1)._engine is not again._engine
 
 
-def test_a_question_that_no_page_calls_for_is_stopped(
-    explorer: AttentionExplorer, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_question_without_polling_is_stopped(explorer: AttentionExplorer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "ABANDONED", 0.2)
     engine, ended = explorer._engine, threading.Event()
 
@@ -305,6 +303,6 @@ def test_a_question_that_no_page_calls_for_is_stopped(
 
 
 @pytest.mark.parametrize("arguments", [{"model": 3}, {"memory": 0}, {"places": -1}, {"model": "no-such-model"}])
-def test_wrong_arguments_are_refused_in_words(arguments: dict[str, Any]) -> None:
+def test_invalid_arguments_are_refused(arguments: dict[str, Any]) -> None:
     with pytest.raises(VitvizError, match=r"^Expected .* got"):
         AttentionExplorer(**arguments)

@@ -95,7 +95,7 @@ def seen_around(tab: Tab) -> np.ndarray:
     return np.concatenate([pixels[10:-10, 10:edge], pixels[10:-10, -edge:-10]], axis=1)
 
 
-def test_resisting_fingerprinting_computes_and_saves_nothing_wrong(
+def test_firefox_resisting_fingerprinting_refuses_to_compute_and_save(
     firefox: str, site: Site, mine: Path, tmp_path: Path
 ) -> None:
     downloads = tmp_path / "downloads"
@@ -123,7 +123,7 @@ def test_resisting_fingerprinting_computes_and_saves_nothing_wrong(
     assert not [path for path in site.log if "weights" in path], "nothing is loaded in vain"
 
 
-def test_allowed_to_read_canvases_it_computes_what_python_does(
+def test_firefox_with_canvas_permission_matches_python(
     firefox: str, site: Site, source: str, mine: Path, tmp_path: Path
 ) -> None:
     allow_canvas(tmp_path / "profile", site.url)

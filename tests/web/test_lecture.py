@@ -76,7 +76,7 @@ def check_widths(page: Page, step: int) -> None:
         assert page.evaluate("document.documentElement.scrollWidth") <= width, step
 
 
-def test_the_whole_path_with_the_models_own_numbers(saved: Page, view: View) -> None:
+def test_all_steps_show_the_models_numbers(saved: Page, view: View) -> None:
     page, side = saved, view.model.config.patch_size
     texts = lecture_texts()["en"]
     go(page, 1)
@@ -118,7 +118,7 @@ def test_the_whole_path_with_the_models_own_numbers(saved: Page, view: View) -> 
     assert sum(map(int, page.locator(".vv-kinds b").all_inner_texts())) == view.trace.depth * view.trace.heads
 
 
-def test_everything_is_in_chinese_too(saved: Page) -> None:
+def test_all_steps_in_chinese(saved: Page) -> None:
     page = saved
     page.click("[data-do=lang]")
     expect(page.locator("[role=tab]")).to_have_text(["探索", "课堂"])
@@ -136,7 +136,7 @@ def test_everything_is_in_chinese_too(saved: Page) -> None:
     expect(page.locator("[role=tab]")).to_have_text(["Explore", "Lecture"])
 
 
-def test_every_number_of_step_5_is_the_models_and_adds_up(saved: Page, view: View) -> None:
+def test_numbers_of_step_5_match_model_and_add_up(saved: Page, view: View) -> None:
     ask(saved, query=PATCH)
     go(saved, 5)
     saved.select_option(".vv-step [data-ask=layer]", label=str(BLOCK + 1))
@@ -183,7 +183,7 @@ def test_every_number_of_step_5_is_the_models_and_adds_up(saved: Page, view: Vie
     assert saved.locator(".vv-q").get_attribute("aria-valuetext") is not None
 
 
-def test_steps_7_and_8_read_classes_and_compare_maps(saved: Page, view: View) -> None:
+def test_steps_7_and_8_match_lens_and_faithfulness(saved: Page, view: View) -> None:
     go(saved, 7)
     lens = view.lens(view.best(4))
     for block in (0, 2):
@@ -233,7 +233,7 @@ def body(folder: Path, formula: str) -> str:
     return texts_with(folder, f"# Title\n\nBody ${formula}$ here.\n\n## Question?\n\nAnswer.\n")["en"][0]["body"]
 
 
-def test_a_lecturers_texts_take_the_place_of_the_ones_here(tmp_path: Path) -> None:
+def test_lecturers_texts_replace_bundled_ones(tmp_path: Path) -> None:
     text = "# One\n\nTwo *words*, <b>$a_1$</b>.\n\n## Three?\n\nFour![](http://x.example/a.png)\n"
     own, here = texts_with(tmp_path, text, f"zh/{FILES[2]}"), lecture_texts()
     third = own["zh"][2]
@@ -258,7 +258,7 @@ def test_a_lecturers_texts_take_the_place_of_the_ones_here(tmp_path: Path) -> No
         ("en/notes.txt", "# A\n", "Put one there"),
     ],
 )
-def test_a_text_that_cannot_be_shown_is_refused(tmp_path: Path, name: str, text: str, said: str) -> None:
+def test_invalid_texts_are_refused(tmp_path: Path, name: str, text: str, said: str) -> None:
     with pytest.raises(LectureError, match="Expected") as found:
         texts_with(tmp_path, text, name)
     assert said in str(found.value)
@@ -275,21 +275,21 @@ class Elements(HTMLParser):
 
 
 @pytest.mark.parametrize("formula", SCRIPTS)
-def test_a_formula_holds_no_other_element_than_mathml(formula: str, tmp_path: Path) -> None:
+def test_formulas_contain_only_mathml(formula: str, tmp_path: Path) -> None:
     found: set[str] = set()
     with suppress(LectureError):  # a formula of other elements is refused
         found = Elements(body(tmp_path, formula)).found
     assert found <= MATHML | {"p"}
 
 
-def test_formulas_of_the_lecture_are_still_there(tmp_path: Path) -> None:
+def test_valid_formulas_are_kept(tmp_path: Path) -> None:
     found = body(tmp_path, r"a < b,\ \frac{q k^\top}{\sqrt{d}} \cdot \text{share} & \alpha")
     assert all(part in found for part in ("<mo>&lt;</mo>", "<mfrac>", "α", "share"))
     assert "&amp;#x" not in found
 
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no pipes here")
-def test_pipes_devices_and_endless_files_are_refused(tmp_path: Path) -> None:
+def test_texts_must_be_regular_files_of_limited_size(tmp_path: Path) -> None:
     (tmp_path / "en").mkdir()
     path = tmp_path / "en" / "1-pixels.md"
     for make, words in (

@@ -79,7 +79,7 @@ def strongest(view: View, method: str, share: float) -> list[tuple[int, int]]:
     return [divmod(int(patch), columns) for patch in order]
 
 
-def test_maps_of_classes_and_methods_are_pythons(opened: Browser, app: Running) -> None:
+def test_explain_maps_match_python(opened: Browser, app: Running) -> None:
     panel = explained(opened)
     view = app.view()
     heatmap = view.explain("gae")
@@ -118,7 +118,7 @@ def test_maps_of_classes_and_methods_are_pythons(opened: Browser, app: Running) 
     expect_drawn(opened, panel, app.view(DOG).explain("gae", "thing 3"))
 
 
-def test_a_map_is_tested_and_loses_its_strongest_patches(opened: Browser, app: Running) -> None:
+def test_faithfulness_and_removal_match_python(opened: Browser, app: Running) -> None:
     panel = explained(opened)
     view = app.view()
     untested = panel.locator(".vv-verdict").inner_text()
@@ -151,7 +151,7 @@ def test_a_map_is_tested_and_loses_its_strongest_patches(opened: Browser, app: R
     assert shown == pytest.approx(after_drop(view, shown, drop=strongest(view, "legrad", 0.6)), abs=2e-3)
 
 
-def test_patches_are_erased_by_clicks(opened: Browser, app: Running) -> None:
+def test_clicks_hide_patches(opened: Browser, app: Running) -> None:
     panel, view = explained(opened), app.view()
     columns, gone = view.trace.grid[1], [(2, 3), (4, 9), (5, 9)]
     held = panel.locator(".vv-held")
@@ -167,7 +167,7 @@ def test_patches_are_erased_by_clicks(opened: Browser, app: Running) -> None:
     assert bars(opened, panel) == pytest.approx(dict(view.predictions(5)), abs=1e-3)
 
 
-def test_a_question_that_failed_is_told_and_asked_again(opened: Browser) -> None:
+def test_failed_questions_are_reported_and_retried(opened: Browser) -> None:
     for name in ("Explain", "Heads", "Layers"):
         opened.route(QUESTIONS, lambda route: route.fulfill(status=502))
         panel = tab(opened, name)
@@ -192,7 +192,7 @@ def test_a_question_that_failed_is_told_and_asked_again(opened: Browser) -> None
     expect(panel.locator(".vv-low")).not_to_have_text("")
 
 
-def test_all_methods_side_by_side(opened: Browser) -> None:
+def test_all_methods_are_ranked_by_faithfulness(opened: Browser) -> None:
     panel = explained(opened)
     quick = [name for name, method in METHODS.items() if method.cost <= 20]
     run, left_out = panel.locator("[data-do=all]"), panel.locator(".vv-left-out")
@@ -212,7 +212,7 @@ def test_all_methods_side_by_side(opened: Browser) -> None:
 
 
 @pytest.mark.tier("all")
-def test_panes_have_the_class_of_the_same_name(page: Browser, app: Running, models: dict[str, str]) -> None:
+def test_panes_share_the_class_by_name(page: Browser, app: Running, models: dict[str, str]) -> None:
     second = models["reversed"]
     labels = app.view(model=second).labels
     ready(page, f"{app.url}?pane=1&model2={second}")
@@ -227,7 +227,7 @@ def test_panes_have_the_class_of_the_same_name(page: Browser, app: Running, mode
         expect(target).to_have_value(str(expected))
 
 
-def test_another_click_or_tab_cancels_what_is_under_way(opened: Browser) -> None:
+def test_another_click_or_tab_cancels_a_running_question(opened: Browser) -> None:
     panel = explained(opened)
     gate = Gate(opened, "**/vitviz/explain")
     panel.locator("[data-method=legrad]").click()
@@ -241,7 +241,7 @@ def test_another_click_or_tab_cancels_what_is_under_way(opened: Browser) -> None
     gate.open()
 
 
-def test_a_method_that_takes_long_starts_and_stops_by_hand(opened: Browser) -> None:
+def test_slow_method_starts_and_stops_on_request(opened: Browser) -> None:
     panel = explained(opened)
     gate = Gate(opened, "**/vitviz/explain")
     panel.locator("[data-method=kernel_shap]").click()
@@ -270,7 +270,7 @@ def test_a_method_that_takes_long_starts_and_stops_by_hand(opened: Browser) -> N
 
 
 @pytest.mark.tier("all")
-def test_the_views_belong_to_the_address(opened: Browser, app: Running) -> None:
+def test_address_restores_explain_and_heads(opened: Browser, app: Running) -> None:
     panel = explained(opened)
     panel.locator("[data-ask=target]").select_option(label="thing 7")
     panel.locator("[data-method=legrad]").click()
@@ -293,7 +293,7 @@ def test_the_views_belong_to_the_address(opened: Browser, app: Running) -> None:
     expect(cell).to_have_attribute("aria-pressed", "false")
 
 
-def test_heads_are_told_apart_and_switched_off(opened: Browser, app: Running, small: str) -> None:
+def test_heads_tab_matches_python_and_switches_heads_off(opened: Browser, app: Running, small: str) -> None:
     panel = tab(opened, "Heads")
     view = app.view()
     expect(panel.locator(".vv-dot")).to_have_count(view.trace.depth * view.trace.heads)
@@ -355,7 +355,7 @@ HIDE = """() => {
 }"""
 
 
-def test_layers_read_the_class_color_patches_and_play(opened: Browser, app: Running) -> None:
+def test_layers_tab_matches_python_and_plays(opened: Browser, app: Running) -> None:
     panel = tab(opened, "Layers")
     view = app.view()
     expect(panel.locator(".vv-alike canvas")).to_have_count(view.trace.depth)
@@ -408,7 +408,7 @@ def test_layers_read_the_class_color_patches_and_play(opened: Browser, app: Runn
     expect(slider).to_have_value(held)
 
 
-def test_where_nothing_may_move_each_press_is_a_layer(page: Browser, app: Running) -> None:
+def test_reduced_motion_steps_one_layer_per_press(page: Browser, app: Running) -> None:
     page.emulate_media(reduced_motion="reduce")
     ready(page, f"{app.url}?layer=1&tab=layers")
     panel = page.locator(".vv-layers-view")
@@ -420,7 +420,7 @@ def test_where_nothing_may_move_each_press_is_a_layer(page: Browser, app: Runnin
 
 
 @pytest.mark.parametrize("kind", ["several", "value"])
-def test_several_labels_or_one_value(page: Browser, app: Running, models: dict[str, str], kind: str) -> None:
+def test_multi_label_and_regression_outputs(page: Browser, app: Running, models: dict[str, str], kind: str) -> None:
     ready(page, f"{app.url}?model={models[kind]}")
     view, several, panel = app.view(model=models[kind]), kind == "several", page.locator(".vv-predictions")
     said = [output(value, view.model.problem_type) for _, value in view.predictions()]

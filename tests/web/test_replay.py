@@ -95,7 +95,7 @@ def act(page: Page, seed: int, count: int, **names: object) -> None:
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_the_log_of_a_page_shows_the_same_on_another(browser: Chromium, tmp_path: Path, seed: int) -> None:
+def test_replayed_log_shows_the_same(browser: Chromium, tmp_path: Path, seed: int) -> None:
     url = viewer_pages.write(tmp_path, viewer_pages.html())
     with opened(browser, url, seed) as page, opened(browser, url, seed) as other:
         begun = page.evaluate("vitviz.store.log().length")
@@ -123,7 +123,7 @@ ADDRESSED = """() => {
 
 @pytest.mark.tier("all")
 @pytest.mark.parametrize("seed", SEEDS)
-def test_the_address_of_a_page_opens_the_same(browser: Chromium, app: Running, small: str, seed: int) -> None:
+def test_address_opens_the_same_view(browser: Chromium, app: Running, small: str, seed: int) -> None:
     names = {"images": ["Church", "Dog", "Nothing"], "models": [small, "nothing"], "sizes": [7, 286]}
     with opened(browser, f"{app.url}?model={small}", seed) as page:
         act(page, seed, 150 if LONG else 60, names={**names, "photos": ["0123456789abcdef"]})

@@ -150,7 +150,7 @@ def ask(page: Page, name: str, question: dict[str, Any]) -> Any:
 MEMORY = "Object.defineProperty(navigator, 'deviceMemory', { value: %s })"
 
 
-def test_it_opens_alive_without_the_model_and_says_what_that_needs(browser: Chromium, site: Site, mine: Path) -> None:
+def test_example_works_without_the_model_whose_needs_are_stated(browser: Chromium, site: Site, mine: Path) -> None:
     site.log.clear()
     with new_page(browser) as page:
         page.add_init_script(MEMORY % 8)
@@ -173,7 +173,7 @@ def test_it_opens_alive_without_the_model_and_says_what_that_needs(browser: Chro
     assert not [path for path in site.log if "weights" in path or path.endswith(".wasm")]
 
 
-def test_an_unseen_photograph_gives_what_python_has(shown: tuple[Page, View]) -> None:
+def test_own_photograph_matches_python(shown: tuple[Page, View]) -> None:
     page, seen = shown
     manifest = page.evaluate("vitviz.scenes.get(vitviz.store.get().scene.id).manifest")
     assert manifest["grid"] == list(seen.trace.grid)
@@ -190,7 +190,7 @@ def test_an_unseen_photograph_gives_what_python_has(shown: tuple[Page, View]) ->
 
 
 @pytest.mark.parametrize("method", in_browser(METHODS))
-def test_methods_are_pythons(either: tuple[Page, View], method: str) -> None:
+def test_methods_match_python(either: tuple[Page, View], method: str) -> None:
     """On the patches and beside them."""
     page, view = either
     found = ask(page, "explain", {"method": method, "target": TARGET, "against": None})
@@ -208,7 +208,7 @@ def test_methods_are_pythons(either: tuple[Page, View], method: str) -> None:
         assert number == pytest.approx(share * value, rel=0.01, abs=near)
 
 
-def test_removals_and_layers_are_pythons(either: tuple[Page, View]) -> None:
+def test_removals_and_layers_match_python(either: tuple[Page, View]) -> None:
     page, view = either
     change = view.intervene(drop=[(0, 1), (2, 2)], heads=[(2, 4)])
     gone = [1, 2 * view.trace.grid[1] + 2]
@@ -224,7 +224,7 @@ def test_removals_and_layers_are_pythons(either: tuple[Page, View]) -> None:
     np.testing.assert_allclose(each, lens.patches.reshape(*lens.patches.shape[:1], -1, 4).swapaxes(1, 2), atol=3e-3)
 
 
-def test_a_contrast_and_statistics_of_heads_are_pythons(shown: tuple[Page, View]) -> None:
+def test_contrast_and_head_statistics_match_python(shown: tuple[Page, View]) -> None:
     page, seen = shown
     contrast = ask(page, "explain", {"method": "gae", "target": 3, "against": 5})["values"]
     expected = seen.explain("gae", contrast=(3, 5)).values
@@ -236,7 +236,7 @@ def test_a_contrast_and_statistics_of_heads_are_pythons(shown: tuple[Page, View]
         np.testing.assert_allclose(values, expected[name], atol=1e-4, err_msg=name)
 
 
-def test_the_numbers_of_the_lecture_are_pythons(shown: tuple[Page, View]) -> None:
+def test_lecture_numbers_match_python(shown: tuple[Page, View]) -> None:
     page, seen = shown
     found, arrays = load(ask(page, "lecture", {})), load(lecture_bytes(seen))
     assert sorted(found) == sorted(arrays)
@@ -249,7 +249,7 @@ def test_the_numbers_of_the_lecture_are_pythons(shown: tuple[Page, View]) -> Non
 
 
 @pytest.mark.tier("all")
-def test_foreign_photographs_are_opened_as_in_python(page: Page, site: Site, source: str, tmp_path: Path) -> None:
+def test_photographs_of_all_kinds_match_python(page: Page, site: Site, source: str, tmp_path: Path) -> None:
     ready(page, site.url)
     for photo, method in ((CHURCH, "gae"), (DOG, "attention_gradcam")):
         drop(page, photo)
@@ -292,7 +292,7 @@ def expect_judged(page: Page, view: View, method: str) -> None:
     np.testing.assert_allclose(colors / 255, pca.colors, atol=0.01)
 
 
-def test_every_tab_answers_and_the_address_opens_it_again(shown: tuple[Page, View]) -> None:
+def test_every_tab_gets_answers_and_address_restores_it(shown: tuple[Page, View]) -> None:
     page, _ = shown
     for tab in ("explain", "heads", "layers", "lecture", "explore"):
         page.click(f"[role=tab][data-tab={tab}]")
@@ -315,7 +315,7 @@ def copied(site: Site, folder: Path) -> AbstractContextManager[Site]:
 
 
 @pytest.mark.tier("all")
-def test_where_canvas_readback_is_noise_the_numbers_are_the_same(
+def test_noisy_canvas_readback_does_not_change_numbers(
     browser: Chromium, site: Site, shown: tuple[Page, View], mine: Path
 ) -> None:
     """Chromium does not resist fingerprinting; its worker is made to, and reads pixels through a video frame."""
@@ -339,7 +339,7 @@ def test_where_canvas_readback_is_noise_the_numbers_are_the_same(
 
 
 @pytest.mark.tier("all")
-def test_a_damaged_file_is_named(page: Page, site: Site, mine: Path, tmp_path: Path) -> None:
+def test_error_names_the_damaged_file(page: Page, site: Site, mine: Path, tmp_path: Path) -> None:
     with copied(site, tmp_path / "site") as broken:
         (weights,) = broken.folder.glob("models/*tiny/weights.*.bin")
         data = bytearray(weights.read_bytes())
@@ -351,7 +351,7 @@ def test_a_damaged_file_is_named(page: Page, site: Site, mine: Path, tmp_path: P
 
 
 @pytest.mark.tier("all")
-def test_it_works_offline_after_the_first_visit(browser: Chromium, site: Site, mine: Path) -> None:
+def test_site_works_offline_after_first_visit(browser: Chromium, site: Site, mine: Path) -> None:
     with new_page(browser) as page:
         page.add_init_script(MEMORY % 0.25)
         ready(page, site.url)
@@ -368,7 +368,7 @@ def test_it_works_offline_after_the_first_visit(browser: Chromium, site: Site, m
         expect(page.locator(".vv-predictions ol li").first).to_contain_text("thing")
 
 
-def test_a_page_is_saved_as_a_file(shown: tuple[Page, View], browser: Chromium, tmp_path: Path) -> None:
+def test_saved_page_matches_python(shown: tuple[Page, View], browser: Chromium, tmp_path: Path) -> None:
     page, seen = shown
     page.locator(".vv-explore").press("1")
     with page.expect_download() as download:
@@ -388,7 +388,7 @@ def test_a_page_is_saved_as_a_file(shown: tuple[Page, View], browser: Chromium, 
 
 
 @pytest.mark.tier("all")
-def test_the_address_names_a_picture_of_the_site(page: Page, site: Site, source: str, mine: Path) -> None:
+def test_address_may_name_a_picture_of_the_site(page: Page, site: Site, source: str, mine: Path) -> None:
     (site.folder / "pictures").mkdir()
     shutil.copy(mine, site.folder / "pictures" / "mine.png")
     ready(page, f"{site.url}?photo=pictures/mine.png&layer=2")
@@ -410,7 +410,7 @@ def test_the_address_names_a_picture_of_the_site(page: Page, site: Site, source:
         expect(page.locator(".vv-predictions ol li").first).to_contain_text("thing")  # the example is there instead
 
 
-def test_graphs_are_made_once_for_models_of_a_shape(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_graphs_are_cached_by_model_shape(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made = []
 
     def count(model: Any, folder: Path) -> None:
@@ -426,16 +426,17 @@ def test_graphs_are_made_once_for_models_of_a_shape(tmp_path: Path, monkeypatch:
     assert cached_graphs(first)[0].read_bytes() == b"3"
 
 
-def test_the_files_of_a_site(site: Site) -> None:
-    """Graphs are kept for a shape of model: what they hold themselves must be true of every such model."""
-    paths = list(site.folder.glob("models/*/*.onnx"))
-    assert len(paths) == 9
+def test_graphs_contain_no_weights_and_files_follow_options(site: Site, source: str) -> None:
+    """Models of one shape share cached graphs, which must be true of all of them."""
+    paths = cached_graphs(zoo.load(source))
+    (file,) = site.folder.glob("models/*/graphs.*.bin")
+    assert file.read_bytes() == b"".join(path.read_bytes() for path in paths)
     for path in paths:
         graph = onnx.load(path, load_external_data=False).graph
         constants = [node.attribute[0].t for node in graph.node if node.op_type == "Constant"]
-        for held in [*graph.initializer, *constants]:
-            if held.data_location != onnx.TensorProto.EXTERNAL:
-                assert len(np.unique(onnx.numpy_helper.to_array(held))) < 10, (path.name, held.name)
+        for constant in [*graph.initializer, *constants]:
+            if constant.data_location != onnx.TensorProto.EXTERNAL:
+                assert len(np.unique(onnx.numpy_helper.to_array(constant))) < 10, (path.name, constant.name)
     front = yaml.safe_load((site.folder / "README.md").read_text(encoding="utf-8").split("---")[1])
     assert front["sdk"] == "static"  # a Space, with the headers for threads
     assert front["custom_headers"]["cross-origin-opener-policy"] == "same-origin"
@@ -457,12 +458,12 @@ def test_the_files_of_a_site(site: Site) -> None:
         (["a.jpg", "--model", "a", "--model", "b"], "Expected one photograph and one model"),
     ],
 )
-def test_the_command_says_what_it_takes(given: list[str], words: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_invalid_export_commands_are_refused(given: list[str], words: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["export", *given]) == 2
     assert words in capsys.readouterr().err
 
 
-def test_what_cannot_be_exported_is_refused_before_any_work(source: str, tmp_path: Path) -> None:
+def test_write_site_refuses_unsupported_models_before_writing(source: str, tmp_path: Path) -> None:
     def refused(words: str, folder: Path, sources: list[str], **options: Any) -> None:
         with pytest.raises(StaticError, match=words):
             write_site(folder, sources, tell=lambda _: None, **options)
@@ -495,7 +496,7 @@ FETCHED = "async (url) => (await (await fetch(url)).arrayBuffer()).byteLength"
 
 
 @pytest.mark.tier("all")
-def test_a_file_that_came_wrong_once_is_not_kept(browser: Chromium, site: Site, tmp_path: Path) -> None:
+def test_service_worker_does_not_cache_damaged_files(browser: Chromium, site: Site, tmp_path: Path) -> None:
     with copied(site, tmp_path / "site") as served, keeping(browser, served.url) as page:
         (path,) = served.folder.glob("models/*tiny/weights.*.bin")
         url, whole = served.url + path.relative_to(served.folder).as_posix(), path.read_bytes()
@@ -514,7 +515,7 @@ def test_a_file_that_came_wrong_once_is_not_kept(browser: Chromium, site: Site, 
 
 
 @pytest.mark.tier("all")
-def test_two_sites_of_one_server_leave_each_others_copies_alone(browser: Chromium, site: Site, tmp_path: Path) -> None:
+def test_two_sites_of_one_server_have_separate_caches(browser: Chromium, site: Site, tmp_path: Path) -> None:
     for name in ("one", "two"):
         shutil.copytree(site.folder, tmp_path / "both" / name)
     copies = "async () => Promise.all((await caches.keys()).sort().map(async (name) => "
@@ -543,7 +544,7 @@ DECODE = """async (file) => {
 }"""
 
 
-def test_a_photograph_has_the_pixels_that_python_has(page: Page) -> None:
+def test_chromium_decodes_photographs_like_python(page: Page) -> None:
     for profile, levels in (
         (None, 0),
         (icc_profile("RGB", None, SRGB_D50), 0),

@@ -17,7 +17,7 @@ from vitviz.heatmap import Scale
 from vitviz.view import View
 
 
-def test_the_query_follows_the_pointer_until_a_click_pins_it(explorer: Page) -> None:
+def test_query_follows_pointer_until_pinned(explorer: Page) -> None:
     seen = view()
     for row, column in ((0, 0), (3, 7), (6, 10)):
         hover(explorer, seen, row, column)
@@ -61,7 +61,7 @@ def test_the_query_follows_the_pointer_until_a_click_pins_it(explorer: Page) -> 
     expect(live).to_contain_text(f"Strongest: row {row}, column {column}, {value}.")
 
 
-def test_the_strongest_patches_are_numbered_and_can_be_asked_from(explorer: Page) -> None:
+def test_strongest_patches_are_numbered_and_selectable(explorer: Page) -> None:
     first = explorer.locator(".vv-strongest button").first
     row, column = map(int, re.findall(r"\d+", first.inner_text()))
     first.press("Enter")
@@ -87,7 +87,7 @@ def test_the_strongest_patches_are_numbered_and_can_be_asked_from(explorer: Page
     assert pixels(explorer, "(view) => view.panes[0].pane.aid.canvas").max() == 0
 
 
-def test_a_finger_shows_the_way_and_a_tap_pins(browser: Browser, tmp_path: Path) -> None:
+def test_touch_drags_select_and_taps_pin(browser: Browser, tmp_path: Path) -> None:
     with new_page(browser, viewport={"width": 390, "height": 844}, has_touch=True, is_mobile=True) as page:
         show(page, tmp_path)
         point_and_tap(page)
@@ -149,7 +149,7 @@ def patches(seen: View, *question: Any) -> np.ndarray:
     return row_of(seen, *question, "attention")[len(seen.trace.prefix) :].reshape(seen.trace.grid)
 
 
-def test_every_thumbnail_follows_the_pointer(explorer: Page) -> None:
+def test_thumbnails_follow_the_pointer(explorer: Page) -> None:
     seen = view()
     for patch in ((4, 2), (0, 10)):
         hover(explorer, seen, *patch)
@@ -169,7 +169,7 @@ def test_every_thumbnail_follows_the_pointer(explorer: Page) -> None:
         assert abs(100 * value - percent) <= 0.5 + 0.2 if "<" not in line else value < 0.0001 + 0.002
 
 
-def test_fusions_that_need_every_row_are_finished(explorer: Page) -> None:
+def test_max_and_min_fusions_are_completed(explorer: Page) -> None:
     seen = view()
     for query, direction in (((2, 2), "column"), ("mean", "row")):
         ask(explorer, head="min", query=query, direction=direction)
@@ -181,7 +181,7 @@ def test_fusions_that_need_every_row_are_finished(explorer: Page) -> None:
         assert explorer.locator(".vv-waiting").count() == 0
 
 
-def test_thumbnails_are_chosen_and_share_a_scale_on_request(explorer: Page) -> None:
+def test_thumbnails_select_maps_and_can_share_a_scale(explorer: Page) -> None:
     def pressed(wall: str) -> list[str | None]:
         rest(explorer)
         return [one.get_attribute("data-value") for one in explorer.locator(f"{wall} [aria-pressed=true]").all()]
@@ -215,7 +215,7 @@ def test_thumbnails_are_chosen_and_share_a_scale_on_request(explorer: Page) -> N
     assert_thumbnail(explorer, ".vv-grid [data-value='1,2']", cells[7])
 
 
-def test_the_thumbnail_that_the_pointer_or_the_keyboard_is_at_is_named_and_enlarged(explorer: Page) -> None:
+def test_thumbnail_under_pointer_or_focus_is_enlarged(explorer: Page) -> None:
     seen = view()
     ask(explorer, query=[3, 3])
     rows = [row_of(seen, 1, head, (3, 3), "row", "attention") for head in range(5)]
@@ -257,7 +257,7 @@ def test_the_thumbnail_that_the_pointer_or_the_keyboard_is_at_is_named_and_enlar
     expect(lens).to_be_hidden()
 
 
-def test_thumbnails_stay_with_their_buttons_at_every_width(explorer: Page) -> None:
+def test_thumbnails_align_with_buttons_at_every_width(explorer: Page) -> None:
     seen = view()
     ask(explorer, query=[2, 2])
     for width in (1440, 900, 390, 1024):

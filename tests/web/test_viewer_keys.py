@@ -16,7 +16,7 @@ from vitviz.heatmap import Scale
 from vitviz.view import View
 
 
-def test_keys_before_anything_has_focus_on_the_picture_and_in_inputs(explorer: Page) -> None:
+def test_keys_on_page_picture_and_inputs(explorer: Page) -> None:
     """What each key does is held by tests/js/core.test.mjs."""
     explorer.keyboard.press("[")
     assert state(explorer, "block") == 1
@@ -64,7 +64,7 @@ def test_keys_before_anything_has_focus_on_the_picture_and_in_inputs(explorer: P
     assert state(explorer, "block") == 0
 
 
-def test_the_help_gives_the_focus_back_and_the_screen_fills(explorer: Page) -> None:
+def test_help_restores_focus_and_full_screen_toggles(explorer: Page) -> None:
     picture, help_ = explorer.locator(".vv-picture"), explorer.get_by_role("dialog")
     for close in ("Escape", "?", "Enter"):
         picture.focus()
@@ -107,7 +107,7 @@ def test_the_help_gives_the_focus_back_and_the_screen_fills(explorer: Page) -> N
     explorer.wait_for_function("document.fullscreenElement === null && !vitviz.store.get().full")
 
 
-def test_everything_can_be_reached_and_focus_is_seen(explorer: Page) -> None:
+def test_tab_reaches_every_control_with_visible_focus(explorer: Page) -> None:
     explorer.evaluate("document.querySelectorAll('details').forEach((fold) => { fold.open = true; })")
     rest(explorer)
     reached = set()
@@ -131,7 +131,7 @@ def test_everything_can_be_reached_and_focus_is_seen(explorer: Page) -> None:
     assert wanted <= reached, wanted - reached
 
 
-def test_two_panes_share_the_query_and_have_a_head_each(explorer: Page) -> None:
+def test_panes_share_the_query_but_not_the_head(explorer: Page) -> None:
     seen = view()
     ask(explorer, head=1)
     explorer.get_by_role("button", name="Compare").click()
@@ -163,7 +163,7 @@ def test_two_panes_share_the_query_and_have_a_head_each(explorer: Page) -> None:
 
 
 @pytest.mark.tier("all")
-def test_two_models_share_a_place_though_their_grids_differ(page: Page, app: Running, small: str) -> None:
+def test_panes_with_different_grids_share_the_place(page: Page, app: Running, small: str) -> None:
     seen, other = app.view(size=286), app.view(model=small)
     assert seen.trace.grid != other.trace.grid
     ready(page, f"{app.url}?pane=1&size=286&model2={small}")
@@ -197,7 +197,7 @@ def test_two_models_share_a_place_though_their_grids_differ(page: Page, app: Run
     assert title(page).endswith(f"from patch row {row + 1}, column {column + 1}")
 
 
-def test_where_nothing_may_move_each_press_is_a_step(offline: Page, tmp_path: Path) -> None:
+def test_reduced_motion_steps_once_per_press(offline: Page, tmp_path: Path) -> None:
     offline.emulate_media(reduced_motion="reduce")
     show(offline, tmp_path)
     assert_nothing_moves(offline)
@@ -217,7 +217,7 @@ def assert_nothing_moves(page: Page) -> None:
 
 
 @pytest.mark.tier("all")
-def test_playing_steps_through_layers_or_heads_and_stops(explorer: Page) -> None:
+def test_animation_steps_through_layers_or_heads_and_stops(explorer: Page) -> None:
     assert_nothing_moves(explorer)
     explorer.get_by_label("Animation speed").select_option("250")
     explorer.get_by_role("button", name="Play layers").click()
@@ -236,7 +236,7 @@ def test_playing_steps_through_layers_or_heads_and_stops(explorer: Page) -> None
     explorer.get_by_role("button", name="Stop heads").click()
 
 
-def test_the_matrix_is_linked_both_ways(explorer: Page) -> None:
+def test_matrix_and_picture_follow_each_other(explorer: Page) -> None:
     seen = view()
     ask(explorer, head=2, block=1)
     explorer.get_by_text("The full attention matrix of one head").click()

@@ -62,7 +62,7 @@ def expect_words(page: Page, seen: View) -> None:
 
 
 @pytest.mark.parametrize("kind", alternate(KINDS))
-def test_maps_words_and_pictures_are_pythons(offline: Page, tmp_path: Path, kind: str) -> None:
+def test_maps_texts_and_pictures_match_python(offline: Page, tmp_path: Path, kind: str) -> None:
     text, seen = html(kind), view(kind)
     show(offline, tmp_path, text)
     fields = ("query", "opacity", "smooth", "grid", "color", "gamma")
@@ -82,7 +82,7 @@ def test_maps_words_and_pictures_are_pythons(offline: Page, tmp_path: Path, kind
         assert viewer_pages.state(offline, "mode") == "attention"
 
 
-def test_the_bundled_models_page_is_pythons(offline: Page, tmp_path: Path) -> None:
+def test_page_of_bundled_model_matches_python(offline: Page, tmp_path: Path) -> None:
     seen = Explorer(vitviz.load("dinov2-s14-imagenette")).open(viewer_pages.CHURCH)
     text = standalone(viewer_pages.scene(seen, title="DINOv2 S/14"))
     assert len(text.encode()) <= 8_000_000  # small enough to send
@@ -120,7 +120,7 @@ LOOKS: list[tuple[dict[str, Any], dict[str, Any]]] = [
 ]
 
 
-def test_the_saved_picture_and_the_color_bar_are_those_of_the_map(explorer: Page, tmp_path: Path) -> None:
+def test_saved_picture_and_color_bar_match_the_map(explorer: Page, tmp_path: Path) -> None:
     with explorer.expect_download() as downloading:
         explorer.get_by_role("button", name="Save picture").click()
     downloading.value.save_as(tmp_path / "saved.png")
@@ -134,7 +134,7 @@ def test_the_saved_picture_and_the_color_bar_are_those_of_the_map(explorer: Page
         assert np.array_equal(bar, lut("inferno")[Scale(0.0, 1.0).indices(np.linspace(0, 1, 256), gamma)])
 
 
-def test_maps_from_the_server_show_in_the_same_canvas(offline: Page, tmp_path: Path) -> None:
+def test_attribution_maps_match_python(offline: Page, tmp_path: Path) -> None:
     seen = view()
     rng = np.random.default_rng(3)
     signed = Heatmap(
@@ -170,7 +170,7 @@ def test_maps_from_the_server_show_in_the_same_canvas(offline: Page, tmp_path: P
     assert_picture(offline, text, seen, cmap="magma", alpha=0.55)
 
 
-def test_a_page_from_disk_passes_axe_and_nothing_sticks_out(page: Page, tmp_path: Path) -> None:
+def test_page_from_disk_passes_axe_without_overflow(page: Page, tmp_path: Path) -> None:
     said: list[str] = []
     note = lambda message: said.append(message.text) if message.type == "error" else None  # noqa: E731
     page.on("console", note)
@@ -202,7 +202,7 @@ def test_a_page_from_disk_passes_axe_and_nothing_sticks_out(page: Page, tmp_path
     assert said == []
 
 
-def test_nothing_jumps_when_the_pointer_comes(explorer: Page) -> None:
+def test_layout_does_not_depend_on_the_pointer(explorer: Page) -> None:
     places = """() => [...document.querySelectorAll('.vv-walls, .vv-heads, .vv-layers, .vv-side > *')].map((e) =>
         Math.round(e.getBoundingClientRect().top))"""
     before = explorer.evaluate(places)
@@ -215,7 +215,7 @@ def test_nothing_jumps_when_the_pointer_comes(explorer: Page) -> None:
 
 @pytest.mark.tier("all")
 @pytest.mark.parametrize("keep", [0.0, 0.5, 0.5001])
-def test_a_page_that_lost_a_part_says_so_and_shows_the_rest(offline: Page, tmp_path: Path, keep: float) -> None:
+def test_truncated_page_reports_missing_parts_and_shows_the_rest(offline: Page, tmp_path: Path, keep: float) -> None:
     ((start, block),) = re.findall(r'(<script type="text/plain" id="block-1">)([^<]*)', html())
     offline.goto(viewer_pages.write(tmp_path, html().replace(start + block, start + block[: int(len(block) * keep)])))
     expect(offline.get_by_role("alert")).to_contain_text("layer 2")
@@ -236,7 +236,7 @@ def test_a_page_that_lost_a_part_says_so_and_shows_the_rest(offline: Page, tmp_p
     expect(offline.get_by_role("alert")).to_contain_text("cut short")
 
 
-def test_menus_save_pictures_and_the_numbers_of_the_shell(explorer: Page, tmp_path: Path) -> None:
+def test_saved_numbers_match_the_command_line(explorer: Page, tmp_path: Path) -> None:
     def saved(what: str, choice: str) -> Path:
         menu = explorer.locator(f".vv-save:has(summary[aria-label='Save {what}'])")
         menu.locator("summary").click()
@@ -272,7 +272,7 @@ def test_menus_save_pictures_and_the_numbers_of_the_shell(explorer: Page, tmp_pa
         assert Image.open(saved(what, "Picture (PNG)")).width >= 1700
 
 
-def test_a_notebook_shows_the_explorer_over_its_picture_where_frames_are_allowed(offline: Page, tmp_path: Path) -> None:
+def test_notebook_shows_explorer_in_frame_over_picture(offline: Page, tmp_path: Path) -> None:
     offline.goto(viewer_pages.write(tmp_path, f"<!doctype html>{view()._repr_html_()}"))
     expect(offline.frame_locator("iframe").locator(".vv-title")).to_contain_text("Layer 3")
     top = "() => document.elementFromPoint(200, 200).tagName"

@@ -3,7 +3,6 @@
 Shapes: B images, H heads, N tokens = P prefix tokens followed by gh x gw patches; n queries per chunk.
 """
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -116,8 +115,8 @@ class Rows:
     @cached_property
     def offsets(self) -> tuple[Tensor, Tensor]:
         """Return rows down and columns across from each query patch to every patch: (n, gh * gw) each, in patches."""
-        rows, columns = self.queries.grid
-        keys, query_patches = torch.arange(rows * columns, device=self.own.device), self.own - len(self.queries.prefix)
+        columns, prefix = self.queries.grid[1], len(self.queries.prefix)
+        keys, query_patches = torch.arange(self.log.shape[3] - prefix, device=self.own.device), self.own - prefix
         down = keys // columns - query_patches[:, None] // columns
         across = keys % columns - query_patches[:, None] % columns
         return down.float(), across.float()
@@ -163,7 +162,7 @@ def row_statistics(
 
 def distance(rows: Rows) -> Tensor | str:
     """Return the mean distance from the query to patches, in patches."""
-    return rows.placeless or (rows.among_patches * torch.hypot(*rows.offsets)).sum(-1)
+    return rows.placeless or (rows.among_patches * _length(*rows.offsets)).sum(-1)
 
 
 def distance_pixels(rows: Rows) -> Tensor | str:
@@ -172,8 +171,13 @@ def distance_pixels(rows: Rows) -> Tensor | str:
         return rows.placeless or "no geometry was given, so the photograph's pixels are not known"
     height, width = rows.queries.patch_pixels.to(rows.log)[:, :, None, None].unbind(1)  # (B or 1, 1, 1) each
     down, across = rows.offsets
-    pixels = torch.hypot(down * height, across * width)  # (B or 1, n, gh * gw)
+    pixels = _length(down * height, across * width)  # (B or 1, n, gh * gw)
     return (rows.among_patches * pixels[:, None]).sum(-1)
+
+
+def _length(down: Tensor, across: Tensor) -> Tensor:
+    """Return distances; without `torch.hypot`, which ONNX does not have."""
+    return (down.square() + across.square()).sqrt()
 
 
 def entropy(rows: Rows) -> Tensor:
@@ -184,7 +188,8 @@ def entropy(rows: Rows) -> Tensor:
 def entropy_share(rows: Rows) -> Tensor:
     """Return the entropy as a share of its maximum."""
     tokens = rows.log.shape[-1]
-    return rows.entropy / math.log(tokens) if tokens > 1 else torch.zeros_like(rows.entropy)
+    # As a tensor, whose logarithm a graph for any number of tokens contains.
+    return rows.entropy / torch.full_like(rows.log[0, 0, 0, 0], tokens).log() if tokens > 1 else rows.entropy
 
 
 def mass_cls(rows: Rows) -> Tensor | str:

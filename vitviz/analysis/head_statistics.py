@@ -78,7 +78,6 @@ _ALL = (
     Statistic(
         rows.distance_pixels, "Attention distance", "px",
         "The same in pixels of the photograph, in which patches may not be square.", 0.0,
-        not_in_browser="it is not computed in JavaScript",
     ),
     Statistic(
         rows.entropy, "Attention entropy", "nats",

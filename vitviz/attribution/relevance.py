@@ -140,10 +140,13 @@ def attn_lrp(
         score = target.score(model.run(tokens, model.angles(grid), ops=ops))
         slope, rest = torch.autograd.grad(score.sum(), [tokens, absorbed])  # (B, N, D), (B, 1)
     scores = (tokens.detach() * slope).sum(-1)  # (B, N, D) -> (B, N)
-    if conserve:
-        takers = slice(0, len(model.config.prefix) or None)
-        scores[:, takers] += rest / scores[:, takers].shape[1]
-    return scores
+    return divide_rest(scores, rest, len(model.config.prefix)) if conserve else scores
+
+
+def divide_rest(scores: Tensor, rest: Tensor, prefix: int) -> Tensor:
+    """Divide relevance (B, 1) equally between the prefix tokens, or all tokens if there are none: (B, N) -> (B, N)."""
+    takers = scores[:, : prefix or None]
+    return torch.cat([takers + rest / takers.shape[1], scores[:, takers.shape[1] :]], dim=1)
 
 
 METHODS = (

@@ -73,7 +73,7 @@ class Film:
     @property
     def scale(self) -> Scale:
         """Return the shared scale, which clips a share `BEYOND` of all numbers."""
-        values = np.concatenate([one.values.ravel() for one in self.maps])
+        values = np.concatenate([heatmap.values.ravel() for heatmap in self.maps])
         low, high = (float(np.quantile(values, share)) for share in (0.0, 1 - BEYOND))
         return Scale(low, max(low, high), "shared")
 
@@ -87,7 +87,7 @@ class Film:
         """
         scale, size, theme = self.scale, max(11, round(side / 32)), Theme.of(dark)
         unit, cmap = self.maps[0].unit, options.get("cmap")
-        slot = max(max(fit_size(one.photo, side)[0] for one in self.maps), 20 * size)
+        slot = max(max(fit_size(heatmap.photo, side)[0] for heatmap in self.maps), 20 * size)
         measure, style = font(size).getlength, OVER_GRAY | options
 
         @cache
@@ -145,15 +145,17 @@ def film_of(
     start, depth, heads = view._query(query), view.trace.depth, view.trace.heads
     where, which = f"from {describe_query(start)}", f"head {head + 1}" if isinstance(head, int) else f"{head} of heads"
     if over == "layers":
-        maps = [view.attention(one, head, start) for one in view.trace.blocks]
-        labels, title = [f"layer {one + 1}" for one in view.trace.blocks], f"Attention over layers, {which}, {where}"
+        maps = [view.attention(index, head, start) for index in view.trace.blocks]
+        labels = [f"layer {index + 1}" for index in view.trace.blocks]
+        title = f"Attention over layers, {which}, {where}"
     elif over == "heads":
         maps = view.head_maps(block, start)
-        labels, title = [f"head {one + 1}" for one in range(heads)], f"Heads of layer {block % depth + 1}, {where}"
+        labels = [f"head {index + 1}" for index in range(heads)]
+        title = f"Heads of layer {block % depth + 1}, {where}"
     elif over == "query":
         queries = circle(view.trace.grid)
-        maps = [view.attention(block, head, one) for one in queries]
-        labels = [f"from {describe_query(one)}" for one in queries]
+        maps = [view.attention(block, head, patch) for patch in queries]
+        labels = [f"from {describe_query(patch)}" for patch in queries]
         title = f"Attention of layer {block % depth + 1}, {which}, from a moving patch"
     else:
         raise DrawError(f"Expected a film over layers, heads or query, got {over!r}. Choose one of these.")
@@ -190,9 +192,9 @@ def film_over_models(
         labels.append(names[index] if names else Path(str(model)).name)
         about = about or f"{view.name}." * bool(view.name)
         opened()
-    if len({one.grid for one in maps}) > 1:
+    if len({heatmap.grid for heatmap in maps}) > 1:
         raise DrawError("Expected models with one grid of patches, got several. Pass models of one shape, or a size.")
-    return Film(tuple(maps), tuple(one[:LONGEST] for one in labels), maps[0].title if maps else "", about)
+    return Film(tuple(maps), tuple(label[:LONGEST] for label in labels), maps[0].title if maps else "", about)
 
 
 def film_of_clip(
@@ -233,7 +235,7 @@ def film_of_clip(
         view = explorer.open(frame.picture, size=size)
         small = frame.picture.resize(fit_size(frame.picture, KEPT))
         if show == "attention":
-            found = view.attention(block, head, query)
+            heatmap = view.attention(block, head, query)
         else:
             rows, columns = view.trace.grid
             query = (rows // 2, columns // 2) if query is None else query
@@ -242,8 +244,8 @@ def film_of_clip(
             cosines = (tokens @ aim)[len(view.trace.prefix) :].unflatten(0, (rows, columns))
             title = f"Similarity to {describe_query(query)} of the first frame"
             shown = query if first and isinstance(query, tuple) else None
-            found = Heatmap(cosines.cpu().numpy(), view.geometry, view.photo, title, "cosine", query=shown)
-        maps.append(found.over(small))
+            heatmap = Heatmap(cosines.cpu().numpy(), view.geometry, view.photo, title, "cosine", query=shown)
+        maps.append(heatmap.over(small))
         labels.append(f"{frame.time:.2f} s")
         opened()
     name = f"{os.path.basename(os.fspath(path))}." if maps else ""
@@ -254,14 +256,14 @@ def film_of_clip(
 def circle(grid: tuple[int, int], steps: int = STEPS) -> list[tuple[int, int]]:
     """Return patches (row, column) on an ellipse around the middle of a grid, without repetitions."""
     gh, gw = grid
-    found: list[tuple[int, int]] = []
+    patches: list[tuple[int, int]] = []
     for step in range(steps):
         angle = 2 * math.pi * step / steps
         row, col = gh * (0.5 - 0.33 * math.cos(angle)), gw * (0.5 + 0.33 * math.sin(angle))
         place = (min(gh - 1, int(row)), min(gw - 1, int(col)))
-        if not found or found[-1] != place:
-            found.append(place)
-    return found
+        if not patches or patches[-1] != place:
+            patches.append(place)
+    return patches
 
 
 def _about(view: View) -> str:
@@ -283,10 +285,9 @@ def _even(picture: Image.Image) -> Image.Image:
 def _write_gif(frames: Iterable[Image.Image], path: Path, seconds: float) -> None:
     """Write a GIF with a shared palette, which avoids flicker."""
     pictures = list(frames)
-    some = pictures[:: max(1, len(pictures) // 6)]
-    sample = Image.fromarray(np.concatenate([np.asarray(one) for one in some]))
-    palette = sample.quantize(256, method=Image.Quantize.MAXCOVERAGE)
-    first, *rest = [one.quantize(palette=palette, dither=Image.Dither.NONE) for one in pictures]
+    sample = np.concatenate([np.asarray(picture) for picture in pictures[:: max(1, len(pictures) // 6)]])
+    palette = Image.fromarray(sample).quantize(256, method=Image.Quantize.MAXCOVERAGE)
+    first, *rest = [picture.quantize(palette=palette, dither=Image.Dither.NONE) for picture in pictures]
     # Write every frame with its duration, even if it equals the previous one.
     first.save(path, save_all=True, append_images=rest, duration=round(1000 * seconds), loop=0, disposal=1)
 
