@@ -171,6 +171,17 @@ def opened(page: Page, app: "Running") -> Page:
     return page
 
 
+@pytest.fixture(scope="session")
+def embedding(small: str, tmp_path_factory: pytest.TempPathFactory) -> "Iterator[tuple[str, Path]]":
+    """The address of a Gradio app with two explorers, and the file of its events: one app for all tests of a worker."""
+    from embedding_app import served
+    from running import CHURCH
+
+    events = tmp_path_factory.mktemp("told") / "events.jsonl"
+    with served(CHURCH, small, events) as url:
+        yield url, events
+
+
 # ---- the explorer as a page on disk
 
 

@@ -1,4 +1,4 @@
-"""Files of numbers that are damaged or of another photograph, and a cache that cannot be written, are told in words."""
+"""Errors for damaged files of numbers, other photographs, and a cache that cannot be written."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What leaves the program, opened again by others: numbers, films, figures, folders."""
+"""Exported numbers, films, figures and folders, read by other programs."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ CLIP_FRAMES = 12
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with a tiny model, another one of its shape, a photograph and a clip."""
+    """A folder with two tiny models of one shape, a photograph and a clip."""
     folder = tmp_path_factory.mktemp("take-away")
     for name, seed in (("first", 5), ("second", 6)):
         save_model(folder / name, seed, registers=2)
@@ -67,7 +67,7 @@ def view(place: Path, explorer: vitviz.Explorer) -> vitviz.View:
 
 @pytest.fixture
 def here(place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """An empty folder to work in, with the photograph beside."""
+    """A working folder that contains only the photograph."""
     monkeypatch.chdir(tmp_path)
     shutil.copy(place / "photo.png", tmp_path)
     return tmp_path
@@ -138,17 +138,17 @@ def frames_of(path: Path) -> list[Image.Image]:
 @pytest.mark.parametrize(("over", "ending"), [("layers", "gif"), ("heads", "webp"), ("query", "mp4")])
 def test_film_has_a_frame_for_each_map_on_one_scale(over: str, ending: str, view: vitviz.View, here: Path) -> None:
     film = film_of(view, over, block=1)
-    found = frames_of(film.save(f"film.{ending}", seconds=0.2, side=200))
+    frames = frames_of(film.save(f"film.{ending}", seconds=0.2, side=200))
     count = {"layers": tiny.DEPTH, "heads": tiny.HEADS, "query": len(circle(view.trace.grid))}[over]
-    assert len(found) == len(film.maps) == len(film.labels) == count
-    assert len({one.size for one in found}) == 1
-    assert all(length % 2 == 0 for length in found[0].size)
+    assert len(frames) == len(film.maps) == len(film.labels) == count
+    assert len({frame.size for frame in frames}) == 1
+    assert all(length % 2 == 0 for length in frames[0].size)
     expected = list(film.frames(side=200))
-    for one, frame in zip(found, expected, strict=True):
-        assert np.abs(np.asarray(one, int) - np.asarray(frame, int)).mean() < 6
+    for saved, frame in zip(frames, expected, strict=True):
+        assert np.abs(np.asarray(saved, int) - np.asarray(frame, int)).mean() < 6
     bars = {frame.crop((0, frame.height - 60, frame.width, frame.height)).tobytes() for frame in expected}
     assert len(bars) == 1
-    assert film.scale.vmin == min(float(one.values.min()) for one in film.maps)
+    assert film.scale.vmin == min(float(heatmap.values.min()) for heatmap in film.maps)
 
 
 def test_films_use_the_spotlight_style(view: vitviz.View) -> None:
@@ -168,7 +168,7 @@ def test_film_of_clip_follows_a_patch(place: Path, explorer: vitviz.Explorer, he
     film = film_of_clip(explorer, clip, show="similarity", frames=4, query=(2, 3))
     assert len(film.maps) == 4
     assert film.maps[0].values[2, 3] == pytest.approx(1.0, abs=1e-5)  # the patch is itself in the first frame
-    assert [one.query for one in film.maps] == [(2, 3), None, None, None]
+    assert [heatmap.query for heatmap in film.maps] == [(2, 3), None, None, None]
     first, last = (film_of_clip(explorer, clip, frames=n).maps[-1] for n in (2, 3))
     np.testing.assert_array_equal(first.values, last.values)  # both end with the last frame
     picture = list(read_clip(clip, 2))[-1].picture
@@ -223,10 +223,10 @@ def test_decomposition_adds_up_to_the_logit(changes: dict[str, object]) -> None:
 
 @torch.no_grad()
 def test_decomposition_of_last_block_matches_the_head_output() -> None:
-    """In the last block nothing reads what a head adds: without it, the stream before the norm lacks that part."""
+    """No layer follows the last block, so its head's output is added to the stream before the norm."""
     model = tiny.model()
     trace = model.trace(tiny.images(1))
-    found, last = decompose(model, trace, 3), model.blocks[-1]
+    parts, last = decompose(model, trace, 3), model.blocks[-1]
     stream, start = trace.stream(-1)[0], slice(2 * tiny.HEAD_WIDTH, 3 * tiny.HEAD_WIDTH)
     values = last.attn.qkv(last.norm1(stream)).unflatten(-1, (3, tiny.HEADS, -1))[:, 2, 2]  # (N, d) of head 2
     added = trace.attention(-1)[0, 2, 0] @ values @ last.attn.proj.weight[:, start].T  # (D,), to CLS
@@ -234,7 +234,7 @@ def test_decomposition_of_last_block_matches_the_head_output() -> None:
     deviation = (before.var(unbiased=False) + model.norm.eps).sqrt()
     aim = (model.head.weight[3] - model.head.weight.mean(0)) * model.norm.weight
     expected = (added - added.mean()) @ aim / deviation
-    assert found.heads[-1, 2] == pytest.approx(float(expected), rel=1e-4, abs=1e-6)
+    assert parts.heads[-1, 2] == pytest.approx(float(expected), rel=1e-4, abs=1e-6)
 
 
 def test_decomposition_refuses_attention_pooling() -> None:

@@ -14,7 +14,7 @@ function compare({ file, name, limit, tokens, fused, ...expected }) {
   const { heads, tokens: count } = block;
   const sweep = new Sweep(block);
   if (fused.length) sweep.advance(Infinity);
-  const [logs, rows, columns, one] = [heads, heads, heads, 1].map((parts) => new Float32Array(parts * count).fill(77));
+  const [logs, rows, columns, out] = [heads, heads, heads, 1].map((parts) => new Float32Array(parts * count).fill(77));
   tokens.forEach((token, place) => {
     const told = `${name}, token ${token}`;
     const at = (all) => all.subarray(place * (all.length / tokens.length), (place + 1) * (all.length / tokens.length));
@@ -23,14 +23,14 @@ function compare({ file, name, limit, tokens, fused, ...expected }) {
     for (let from = 0; from < rows.length; from += count) near([sum(rows.subarray(from, from + count))], [1], 1e-6);
     for (const { how, rows: fusedRows } of fused) {
       near(logs.map(Math.exp), rows, 1e-8, { rtol: 1e-5, told });
-      fuse(how, logs, rows, heads, count, one);
-      near(one, at(fusedRows), limit, { told: `${told}, ${how}` });
+      fuse(how, logs, rows, heads, count, out);
+      near(out, at(fusedRows), limit, { told: `${told}, ${how}` });
     }
     column(block, token, logs, columns);
     near(columns, at(expected.columns), limit, { told });
     for (const { how, columns: fusedColumns } of fused) {
-      fuseColumn(how, logs, columns, heads, count, how === 'mean' ? null : sweep[how].norms, one);
-      near(one, at(fusedColumns), limit, { told: `${told}, ${how}` });
+      fuseColumn(how, logs, columns, heads, count, how === 'mean' ? null : sweep[how].norms, out);
+      near(out, at(fusedColumns), limit, { told: `${told}, ${how}` });
     }
   });
 }
@@ -47,7 +47,7 @@ test('means over patches equal the model\'s', () => {
     const out = new Float32Array(block.tokens).fill(77);
     fuseMean(block.meanRow, block.heads, block.tokens, out);
     same([block.meanRow, block.meanColumn, out], [meanRow, meanColumn, mean.meanRow], limit, { told });
-    const sweep = new Sweep(block); // in the smallest slices, as a page with little time would
+    const sweep = new Sweep(block); // in the smallest slices
     for (let i = 0; i < block.tokens; i += 1) sweep.advance(0);
     assert.equal(sweep.advance(0), true);
     for (const { how, meanRow: fusedRow, meanColumn: fusedColumn } of fused) {

@@ -63,13 +63,13 @@ test('a file of several maps has a row per number', () => {
   const values = Float32Array.of(0.1, 1e-7, 3, -4, 0.5, 1 / 3);
   const maps = [{ block: 0, head: 'mean', values }, { block: 1, head: 2, values }];
   const [record, columns, ...rows] = mapsFile(manifest, geometry, 'All', maps, 'csv').trimEnd().split('\n');
-  assert.equal(JSON.parse(record.slice(2)).format, 'vitviz map 1'); // what Python reads
+  assert.equal(JSON.parse(record.slice(2)).format, 'vitviz map 1'); // the format of Python
   assert.equal(columns, 'block,head,row,column,value');
   assert.equal(rows.length, 12);
   assert.ok(rows[8].startsWith('1,2,0,2,3'));
 });
 
-/** A manifest whose predictions are of these classes, the first one the most probable. */
+/** A manifest with predictions of these classes, in decreasing order. */
 const ranked = (labels, best) => ({ labels, predictions: best.map((index) => [labels[index], 0.5, index]) });
 const SMALL = ranked(['church', 'dog', 'duck', 'crane', 'truck'], [0, 3, 1, 2, 4]);
 const LARGE = ranked(['crane', 'tiger', 'church', 'crane', 'duck', 'lion'], [4, 2, 1, 0, 3]);
@@ -78,13 +78,13 @@ const chosen = (target, against = null, lensClass = null) => ({ target, against,
 test('a class keeps its name in another model, or becomes the prediction', () => {
   for (const [asked, from, to, expected] of [
     [chosen(2, 0), SMALL, LARGE, chosen(4, 2)],
-    [chosen(1, 2), SMALL, LARGE, chosen(null, 4)], // it knows no dogs
+    [chosen(1, 2), SMALL, LARGE, chosen(null, 4)], // without dogs
     [chosen(null, null), SMALL, LARGE, chosen(null, null)],
-    [chosen(77, 0), SMALL, LARGE, chosen(null, 2)], // of a link: nobody's class
+    [chosen(77, 0), SMALL, LARGE, chosen(null, 2)], // of a link: no such class
     [chosen(2, 0), SMALL, ranked([], []), chosen(null, null)],
-    [chosen(3), LARGE, LARGE, chosen(3)], // of two classes with one name the same number stays
-    [chosen(3), SMALL, LARGE, chosen(3)], // crane, the one in the same place
-    // the class of the lens is found among the most probable ones
+    [chosen(3), LARGE, LARGE, chosen(3)], // of two classes with one name, the index stays
+    [chosen(3), SMALL, LARGE, chosen(3)], // crane, at the same index
+    // the class of the lens is one of the most probable ones
     [chosen(null, null, 3), SMALL, LARGE, chosen(null, null, 0)], // duck
     [chosen(null, null, 1), SMALL, LARGE, chosen(null, null, 3)], // crane
     [chosen(null, null, 2), SMALL, LARGE, chosen(null, null, 0)], // no dogs: the prediction

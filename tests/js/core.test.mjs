@@ -37,7 +37,7 @@ function frozen(value) {
 
 const ADDRESSED = ['pane', ...Object.keys(FIELDS).filter((field) => FIELDS[field].url)];
 
-/** What an address holds of a state. */
+/** The addressed part of a state. */
 const addressed = (state) => ({ ...pick(state, ADDRESSED), beside: state.beside && { ...state.beside, scene: null } });
 
 const make = (state = INITIAL) => createStore(state, reduce, { step: isStep, restore });
@@ -132,7 +132,7 @@ test('another model keeps common settings without a message', () => {
   assert.deepEqual(pick(after(...steps, open({ model: 'a model' }), show(SCENE)), ['block', 'query', 'model']),
     { block: 11, query: 'cls', model: 'a model' });
   const failed = after(show(SCENE), open({ image: 'dog', size: 448 }), { type: 'failed', pane: 0, text: 'Not there.' });
-  assert.deepEqual(failed, { ...after(show(SCENE)), messages: ['Not there.'] }); // what is shown stays
+  assert.deepEqual(failed, { ...after(show(SCENE)), messages: ['Not there.'] }); // the scene stays
 });
 
 test('panes are activated and closed', () => {
@@ -143,7 +143,7 @@ test('panes are activated and closed', () => {
   assert.deepEqual([heads(), heads(LEFT)], [[1, 3, 'mean'], [0, 'mean', 3]]);
   assert.deepEqual([heads(LEFT, COMPARE), heads(COMPARE)], [[0, 'mean', undefined], [0, 3, undefined]]);
   const alone = after(FIRST);
-  assert.equal(reduce(alone, show(SCENES[1], 1)), alone); // a pane that is gone is not opened again
+  assert.equal(reduce(alone, show(SCENES[1], 1)), alone); // a closed pane is not opened again
   const query = (...steps) => (
     pick(after(show(SCENE), { type: 'pick', patch: [4, 6], scene: 'scene' }, ...steps), ['query', 'queryScene']));
   const small = (pane) => ({ ...show({ ...SMALL, limits: { ...LIMITS, grid: [2, 3] } }, pane),
@@ -164,7 +164,7 @@ const SLOW = '["explain",{"method":"kernel_shap","target":3,"against":null}]';
 const TEST = '["faithfulness",{}]';
 const start = (question, on = true) => ({ type: 'start', question, on });
 
-/** What is started after some actions, from a state in which a slow method and a test are started in Explain. */
+/** The started questions after actions, from a state with a slow method and a test started in Explain. */
 const started = (...actions) => after(FIRST, change({ tab: 'explain' }), start(SLOW), start(TEST), ...actions).started;
 
 test('a started question stays started while its scene is shown, until it is stopped', () => {
@@ -208,14 +208,14 @@ test('undo and redo restore the view step by step', () => {
     send(type);
     has({ block });
   }
-  send('undo', change({ head: 2 }), 'redo'); // another future
+  send('undo', change({ head: 2 }), 'redo'); // discards what could be redone
   has({ block: 3, head: 2 });
 });
 
 test('sliders, hovering and changes without address are no steps of undo', () => {
   stored(change({ block: 3 }), change({ opacity: 0.2 }), change({ full: true }), { type: 'hover', pointer: null },
     { type: 'message', texts: ['x'] }, 'undo').has({ block: 11 });
-  // erased patches come back one by one, and not what a slider took away
+  // undo restores hidden patches one by one, but not those of the slider
   const { send, has } = stored(change({ erased: [4] }), change({ removed: 30 }), change({ erased: [4, 9] }), 'undo');
   has({ erased: [4], removed: 30 });
   send('undo');
@@ -229,7 +229,7 @@ test('undo keeps started questions unless it changes the tab', () => {
   send('undo', 'undo');
   has({ tab: 'explore', started: [] });
   send('redo');
-  has({ tab: 'explain', started: [] }); // it does not start again by itself
+  has({ tab: 'explain', started: [] }); // it is not restarted
 });
 
 test('undo keeps open scenes', () => {
@@ -306,18 +306,18 @@ test('addresses of earlier versions are read', () => {
 
 // ---- keys
 
-/** The state with a scene, and what `fields` change. */
+/** The state with a scene and these fields. */
 const shown = (fields, prefix = ['CLS']) => (
   { ...after(show({ ...SCENE, limits: { ...LIMITS, prefix } })), ...fields });
 const press = (state, ...keys) => keys.reduce((now, key) => reduce(now, actionOf(now, key)), state);
-/** [fields of the state, keys, fields that are other then]; the first one goes from CLS to the middle. */
+/** [fields of the state, keys, changed fields]; the first case goes from CLS to the middle. */
 const CASES = data('key_cases');
 
 test('keys do what the help says', () => {
   for (const [fields, keys, expected] of CASES) {
     assert.deepEqual(press(shown(fields), ...keys), { ...shown(fields), ...expected }, `${keys}`);
   }
-  assert.equal(press(shown({ query: [1, 1] }, ['register 1']), 'c').query, 'mean'); // there is no CLS
+  assert.equal(press(shown({ query: [1, 1] }, ['register 1']), 'c').query, 'mean'); // without CLS
 });
 
 test('other keys are left to the browser', () => {

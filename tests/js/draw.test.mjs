@@ -39,7 +39,7 @@ test('the heat layer equals the opaque overlay inside the model\'s input, and is
   const [grid, index, [width, height]] = [[3, 7], noise(6, 21), GEOMETRY.image];
   const { xs, ys } = patchEdges(GEOMETRY, grid);
   const heat = new Heat(GEOMETRY, grid);
-  for (const smooth of [false, true, false]) { // one heat draws many maps
+  for (const smooth of [false, true, false]) { // one Heat draws several maps
     const look = { alpha: 1, unseen: false, smooth, scale: { vmin: 0, vmax: 255, signed: false } };
     const picture = overlay(noise(0, 4 * width * height), index, grid, GEOMETRY, COLORS, look);
     const expected = new Uint32Array(picture.buffer).map((color, i) => {
@@ -60,7 +60,7 @@ test('a thumbnail on the sheet is its enlarged map with round corners', () => {
       const out = new Uint32Array(width * height);
       const expected = new Uint32Array(width * height);
       const places = placed([gh, gw], [wide, high], corners, width, fine);
-      for (const which of [0, 2]) { // not the one in the middle
+      for (const which of [0, 2]) { // without the middle one
         stamp(places, which, maps[which], TABLE, out);
         const [left, top] = corners[which];
         for (let place = 0; place < wide * high; place += 1) {
@@ -70,10 +70,10 @@ test('a thumbnail on the sheet is its enlarged map with round corners', () => {
           assert.equal(alpha, out[(top + high - 1 - y) * width + left + wide - 1 - x] >>> 24);
           const [across, down] = [Math.min(x, wide - 1 - x), Math.min(y, high - 1 - y)];
           if (across + down === 0) assert.ok(alpha < 255);
-          if (across >= 3 * fine || down >= 3 * fine) assert.equal(alpha, 255); // corners, and nothing else
+          if (across >= 3 * fine || down >= 3 * fine) assert.equal(alpha, 255); // only corners
           const patch = Math.floor(((y + 0.5) * gh) / high) * gw + Math.floor(((x + 0.5) * gw) / wide);
           const color = TABLE[maps[which][patch]] & 0xffffff;
-          expected[at] = ((alpha << 24) | (alpha ? color : out[at])) >>> 0; // where it is clear, color shows nowhere
+          expected[at] = ((alpha << 24) | (alpha ? color : out[at])) >>> 0; // color does not matter where it is clear
         }
       }
       assert.deepEqual(out, expected, `${wide} x ${high}, ${fine}`);

@@ -19,7 +19,7 @@ const manifestOf = ({ image, model, size }) => ({
   predictions: [], labels: [], sureAbove: null,
 });
 
-/** A page whose backend answers when the test says so. */
+/** A page whose backend answers on the test's command. */
 function page({ block = never, rollout = null, stored = null, more = {}, decode = async (url) => ({ url }) } = {}) {
   const store = createStore({ ...INITIAL, linked: true }, reduce, { step: isStep, restore });
   const opens = [];
@@ -79,7 +79,7 @@ test('a newer request aborts the older one', async () => {
   await answer(1); // too late
   assert.deepEqual([store.get().scene.id, ids(), store.get().messages], ['b m 224', ['b m 224'], []]);
   ask({ image: 'c' });
-  opens[3].answer(); // before its abort was heard
+  opens[3].answer(); // before the abort arrives
   ask({ image: 'd' });
   await settled();
   assert.equal(store.get().scene.id, 'b m 224');
@@ -110,7 +110,7 @@ test('a failed request keeps the scene, reports why, and is not repeated', async
   change({ block: 0 });
   change({ image: 'a', model: 'broken' });
   assert.equal(opens.length, 2);
-  ask({ image: 'a', model: 'broken' }); // somebody asks again
+  ask({ image: 'a', model: 'broken' }); // asked again by the user
   assert.equal(opens.length, 3);
 });
 
@@ -157,15 +157,15 @@ test('panes load independently; closing one aborts its request', async () => {
 test('the block of the head under the pointer is loaded, and the block on show stays', async () => {
   const asked = [];
   const { store, effects, answer, change } = page({ more: { grid: [2000, 2000], depth: 6 }, block: async (_, block) => {
-    asked.push(block); // there is no room for all of them
-    throw broken(); // what comes back is of no matter
+    asked.push(block); // there is not enough memory for all
+    throw broken(); // the answer does not matter
   } });
   await answer(0);
   assert.deepEqual(asked, [5]);
   for (const [hovered, expected] of [[3, [5, 3]], [3, [5, 3]], [null, [5, 3]], [77, [5, 3]], [0, [5, 3, 0]]]) {
     change({ thumbnail: hovered === null ? null : { block: hovered, head: 1 } });
     await settled();
-    assert.deepEqual(asked, expected); // 77 is of the model before
+    assert.deepEqual(asked, expected); // 77 is of the previous model
   }
   assert.deepEqual(effects.blocks.get(store.get().scene.id).held, [0, 5]);
 });
@@ -183,7 +183,7 @@ test('the block on show is loaded first, then rollout, then the others, also aft
     await settled();
   };
   await answer(0);
-  assert.deepEqual(asked, [8]); // nothing beside it
+  assert.deepEqual(asked, [8]); // alone
   await next();
   assert.deepEqual(asked, [8, 'rollout', 7]); // then two at a time, from the last one
   assert.deepEqual(store.get().messages, ['Could not load layer 9. It broke.']);
@@ -217,7 +217,7 @@ test('the block on show is loaded while the photograph is decoded', async () => 
   assert.deepEqual([asked[1][2].aborted, opens.length], [true, 2]);
 });
 
-/** Requests for rollout that are answered by nobody. */
+/** Requests for rollout that are never answered. */
 function rollouts() {
   const asked = [];
   const rollout = (scene, ask, { signal }) => {
@@ -235,7 +235,7 @@ test('leaving a scene aborts its row of rollout without a message', async () => 
   await answer(0);
   change({ mode: 'rollout' });
   ask({ image: 'b' });
-  assert.deepEqual(told('token'), [['f', 0, false]]); // it is shown until the other is here
+  assert.deepEqual(told('token'), [['f', 0, false]]); // it is shown until the other scene is open
   await answer(1);
   await settled();
   assert.deepEqual(told('token'), [['f', 0, true], ['b', 0, false]]); // the other scene's own row
@@ -266,7 +266,7 @@ test('rollout with other options aborts the older request; none is sent for a cl
 const SCENE = { id: 'abc', source: {} };
 const method = (name) => ['explain', { method: name, target: null, against: null }];
 
-/** Requests to a backend that answers when the test says so. */
+/** Requests to a backend that answers on the test's command. */
 function panel() {
   const asked = [];
   const take = (name, scene, ask, { signal, progress }) => new Promise((resolve, reject) => {
@@ -366,7 +366,7 @@ test('a test of several maps answers each of them, and the least recently used a
   const question = (...methods) => ['faithfulness', { methods, target: 1, against: null }];
   want(question('a', 'b'));
   await asked[0].answer(['A', 'B']);
-  assert.deepEqual([answer(question('b')), answer(question('a'))], [['B'], ['A']]); // `a` is the latest looked at
+  assert.deepEqual([answer(question('b')), answer(question('a'))], [['B'], ['A']]); // `a` is the most recently used
   for (let i = 0; i < 119; i += 1) requests.keep(SCENE, method(`m${i}`), i);
   assert.deepEqual([answer(question('a')), answer(question('b'))], [['A'], undefined]);
 });
@@ -388,16 +388,16 @@ test('the hash starts with FNV-1a, ends with the length, and depends on every by
     photo[i] = 0;
   }
   assert.equal(seen.size, 66);
-  for (const hash of seen) assert.match(hash, /^[0-9a-f]{24}$/); // as addresses take it
+  for (const hash of seen) assert.match(hash, /^[0-9a-f]{24}$/); // the format in addresses
 });
 
 test('without a working database, the latest eight photographs are kept in memory', async (t) => {
   const photos = new Photos();
   const hashes = [];
   for (let i = 0; i < 10; i += 1) hashes.push(await photos.add(new Blob([`photograph ${i}`])));
-  const found = await Promise.all(hashes.map((hash) => photos.get(hash)));
-  assert.deepEqual(found.map((blob) => blob !== null), hashes.map((_, i) => i >= 2));
-  assert.equal(await found[9].text(), 'photograph 9');
+  const blobs = await Promise.all(hashes.map((hash) => photos.get(hash)));
+  assert.deepEqual(blobs.map((blob) => blob !== null), hashes.map((_, i) => i >= 2));
+  assert.equal(await blobs[9].text(), 'photograph 9');
   globalThis.window = { indexedDB: { open: () => ({}) } }; // a request that is never answered
   t.after(() => { delete globalThis.window; });
   const waiting = new Photos();

@@ -10,7 +10,7 @@ import { VECTORS, near, sum } from './vectors.mjs';
 
 const { lecture: MODEL, lecturesWithGaps: GAPS } = VECTORS;
 const LECTURE = parseLecture(MODEL.lecture);
-const HALF = 2e-3; // what numbers in half precision may be off by, as a share of the largest
+const HALF = 2e-3; // error of half precision relative to the largest number
 const most = (numbers) => Math.max(...numbers.map(Math.abs));
 
 test('pixels equal the model\'s input', () => {
@@ -50,7 +50,7 @@ test('a head matches the model, and its terms add up', () => {
 test('omitted terms are summed, and maps are compared by rank', () => {
   assert.deepEqual(largest([0.5, -3, 1, 2], 2), { best: [1, 3], rest: 1.5, others: 2 });
   const rounded = roundedToSum([1 / 3, 1 / 3, 1 / 3, -0.126], 2);
-  assert.deepEqual(rounded, [0.33, 0.33, 0.33, -0.12]); // each as it is everywhere, but the rest
+  assert.deepEqual(rounded, [0.33, 0.33, 0.33, -0.12]); // only the rest takes the difference
   near([sum(rounded)], [0.87], 1e-9);
   assert.deepEqual(roundedToSum([0.496, 0.246, 0.256, 0.002], 2), [0.49, 0.25, 0.26, 0]); // none below zero
   const { over, under, first, second, correlation } = disagreement([9, 8, 7, 6], [1, 3, 4, 2]);

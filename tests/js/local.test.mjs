@@ -11,7 +11,7 @@ import { VECTORS } from './vectors.mjs';
 
 const ABOUT = { width: 2, headWidth: 2, heads: 1, depth: 1, prefix: ['CLS'], patch: 1, rotary: null, pooling: 'cls' };
 
-/** A model whose one logit is the sum of all tokens, and the tokens of a photograph with six patches. */
+/** A model whose only logit is the sum of all tokens, and the tokens of a photograph with six patches. */
 function summing() {
   const ran = [];
   const run = async (graph, part, { tokens, pixels }) => {

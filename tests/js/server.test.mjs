@@ -8,7 +8,7 @@ const line = (value) => `${JSON.stringify(value)}\n`;
 const PROGRESS = [{ text: 'Loading DINOv2 … (88 MB)', ahead: 2 }, { seconds: 3.1 }];
 const HEAD = PROGRESS.map((progress) => line({ progress })).join('');
 
-/** A stream that comes in these chunks. */
+/** A stream of these chunks. */
 const stream = (...chunks) => new ReadableStream({
   start(controller) {
     for (const chunk of chunks) controller.enqueue(new Uint8Array(chunk));
@@ -16,7 +16,7 @@ const stream = (...chunks) => new ReadableStream({
   },
 });
 
-/** Read an answer however it is cut. */
+/** Read an answer in every division into chunks. */
 async function everyCut(whole, check) {
   const cuts = Array.from({ length: whole.length + 1 }, (_, cut) => [whole.subarray(0, cut), whole.subarray(cut)]);
   cuts.push(Array.from(whole, (byte) => [byte]), [whole]);
@@ -62,7 +62,7 @@ const PHOTO = new Blob(['a photograph']);
 /** A question to a backend. */
 const ask = (...question) => (backend) => backend.ask(...question);
 
-/** Ask a server that gives these answers, one after the other; return the requests as well. */
+/** Ask a server with these successive answers; return its requests too. */
 async function asked(answers, question, { photo = PHOTO, ...options } = {}) {
   const requests = [];
   const fetched = globalThis.fetch;
@@ -74,8 +74,8 @@ async function asked(answers, question, { photo = PHOTO, ...options } = {}) {
   };
   try {
     const backend = serverBackend({ base: 'http://page.test/app/', photos: { get: async () => photo }, ...options });
-    const [found] = await Promise.allSettled([question(backend)]);
-    return { requests, value: found.value, error: found.reason };
+    const [{ value, reason: error }] = await Promise.allSettled([question(backend)]);
+    return { requests, value, error };
   } finally {
     globalThis.fetch = fetched;
   }

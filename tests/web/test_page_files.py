@@ -1,4 +1,4 @@
-"""What Python writes for the page: files that it computes attention from, and content security policies.
+"""Files that Python writes for the page: queries and keys, and content security policies.
 
 What the scripts read from these files is held by tests/js.
 """
@@ -53,12 +53,12 @@ def test_block_bytes_does_not_depend_on_piece_size(monkeypatch: pytest.MonkeyPat
 
     whole = sums()
     monkeypatch.setattr("vitviz.web.payload.PIECE", 1)  # 16 rows at a time: the prefix ends inside the first piece
-    for one, other in zip(whole, sums(), strict=True):
-        np.testing.assert_allclose(one, other, rtol=1e-6, atol=1e-9)
+    for array, expected in zip(sums(), whole, strict=True):
+        np.testing.assert_allclose(array, expected, rtol=1e-6, atol=1e-9)
 
 
 def test_balancing_queries_is_exact() -> None:
-    """Balancing multiplies each channel by a power of two, which moves no digit."""
+    """Balancing multiplies each channel by a power of two, which changes no digit."""
     trace = outliers(spread=2.0)
     queries = trace.block(1).queries[0].numpy()  # (H, N, d)
     start = 32 + 8 * queries.shape[0] * queries.shape[1]

@@ -1,4 +1,4 @@
-"""The static site in Chromium: a file server, no other network, and the numbers that Python has."""
+"""The static site in Chromium, with a file server and no other network, compared with Python."""
 
 from __future__ import annotations
 
@@ -46,17 +46,17 @@ from vitviz.web.lecture_texts import FILES, LectureError, lecture_texts
 from vitviz.weights import zoo
 from vitviz.weights.checkpoint import save
 
-pytestmark = pytest.mark.timeout(900)  # on a busy machine the graphs of two models alone take minutes
+pytestmark = pytest.mark.timeout(900)  # tracing the graphs of two models takes minutes on a busy machine
 TARGET = 3
 OWN_TEXT = "# My embedding\n\nA text.\n\n## A question?\n\nAn answer.\n"
-OTHER = {  # as DINOv3 and SigLIP are: graphs with other inputs and outputs
+OTHER = {  # like DINOv3 and SigLIP: graphs with other inputs and outputs
     "positions": "rotary", "head_width": 20, "registers": 3, "layer_scale": 0.1, "mlp": "swiglu",
     "pooling": "attention", "class_token": False, "width": 35,
 }  # fmt: skip
 SCENE = "vitviz.store.get().scene"
 ASK = """async ([name, ask]) => {
-    const found = await vitviz.backend.ask(name, vitviz.store.get().scene, ask);
-    return found instanceof ArrayBuffer ? { bytes: [...new Uint8Array(found)] } : found;
+    const answer = await vitviz.backend.ask(name, vitviz.store.get().scene, ask);
+    return answer instanceof ArrayBuffer ? { bytes: [...new Uint8Array(answer)] } : answer;
 }"""
 NOISE = """{
     const { prototype } = OffscreenCanvasRenderingContext2D;
@@ -99,7 +99,7 @@ def opened(source: str, photo: Path) -> View:
 
 
 def drop(page: Page, photo: Path) -> None:
-    """Give a photograph to the page, and wait until it is there with all its blocks."""
+    """Give a photograph to the page, and wait until it is open."""
     before = page.evaluate(f"{SCENE}.id")
     upload(page, photo)
     page.wait_for_function(f"{SCENE}?.source.photo && {SCENE}.id !== {before!r} && !vitviz.progress.first")
@@ -122,14 +122,14 @@ def showing(browser: Chromium, url: str, source: str, photo: Path) -> Iterator[t
 
 @pytest.fixture(scope="module")
 def shown(browser: Chromium, site: Site, source: str, mine: Path) -> Iterator[tuple[Page, View]]:
-    """The site with a photograph of the visitor's own, and what Python sees of it."""
+    """The site with a visitor's photograph, and Python's view of it."""
     with showing(browser, site.url, source, mine) as both:
         yield both
 
 
 @pytest.fixture(scope="module")
 def other(browser: Chromium, mine: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Page, View]]:
-    """The site of another kind of model with the same photograph, and what Python sees of it."""
+    """The site of another kind of model with the same photograph, and Python's view of it."""
     place = tmp_path_factory.mktemp("other")
     source = folder(place / "other", mode="native", half=True, **OTHER)
     with serve(write_files(place, source)) as served, showing(browser, served.url, source, mine) as both:
@@ -143,8 +143,12 @@ def either(request: pytest.FixtureRequest) -> tuple[Page, View]:
 
 
 def ask(page: Page, name: str, question: dict[str, Any]) -> Any:
-    found = page.evaluate(ASK, [name, question])
-    return bytes(found["bytes"]) if isinstance(found, dict) and "bytes" in found else found
+    answer = page.evaluate(ASK, [name, question])
+    return bytes(answer["bytes"]) if isinstance(answer, dict) and "bytes" in answer else answer
+
+
+def shares(manifest: dict[str, Any]) -> dict[str, float]:
+    return {label: share for label, share, _ in manifest["predictions"]}
 
 
 MEMORY = "Object.defineProperty(navigator, 'deviceMemory', { value: %s })"
@@ -177,8 +181,7 @@ def test_own_photograph_matches_python(shown: tuple[Page, View]) -> None:
     page, seen = shown
     manifest = page.evaluate("vitviz.scenes.get(vitviz.store.get().scene.id).manifest")
     assert manifest["grid"] == list(seen.trace.grid)
-    found = {label: share for label, share, _ in manifest["predictions"]}
-    assert found == pytest.approx(dict(seen.predictions()), abs=1e-4)
+    assert shares(manifest) == pytest.approx(dict(seen.predictions()), abs=1e-4)
     scale = manifest["photo"]["width"] / seen.photo.width
     assert manifest["frame"] == pytest.approx([edge * scale for edge in seen.geometry.frame], abs=0.5)
     row = page.evaluate(
@@ -191,15 +194,15 @@ def test_own_photograph_matches_python(shown: tuple[Page, View]) -> None:
 
 @pytest.mark.parametrize("method", in_browser(METHODS))
 def test_methods_match_python(either: tuple[Page, View], method: str) -> None:
-    """On the patches and beside them."""
+    """On patches and prefix tokens."""
     page, view = either
-    found = ask(page, "explain", {"method": method, "target": TARGET, "against": None})
+    answer = ask(page, "explain", {"method": method, "target": TARGET, "against": None})
     expected = view.explain(method, TARGET) if METHODS[method].class_specific else view.explain(method)
-    values = np.array(found["values"])
+    values = np.array(answer["values"])
     np.testing.assert_allclose(values, expected.values.ravel(), atol=1e-3 * np.abs(expected.values).max())
     assert spearmanr(values, expected.values.ravel()).statistic > 0.999
-    assert (found["title"], found["signed"]) == (expected.title, expected.signed)
-    beside = re.findall(r"(\S+?)(?: %)? on ", found["note"])
+    assert (answer["title"], answer["signed"]) == (expected.title, expected.signed)
+    beside = re.findall(r"(\S+?)(?: %)? on ", answer["note"])
     assert len(beside) == len(expected.prefix_mass)
     share = 100 if expected.in_shares else 1
     for said, value in zip(beside, expected.prefix_mass.values(), strict=True):
@@ -215,9 +218,9 @@ def test_removals_and_layers_match_python(either: tuple[Page, View]) -> None:
     for label, before, after in ask(page, "intervene", {"patches": gone, "heads": [[2, 4]]})["classes"]:
         index = view.labels.index(label)
         assert (before, after) == pytest.approx((change.before[0, index], change.after[0, index]), abs=1e-4)
-    (found,) = ask(page, "faithfulness", {"methods": ["attn_lrp"], "target": TARGET, "against": None})
-    expected = view.faithfulness(view.explain("attn_lrp", TARGET))[0]  # a map without ties, whose order is chance
-    np.testing.assert_allclose(found["deletion"]["y"], expected.deletion.probabilities, atol=1e-3)
+    (test,) = ask(page, "faithfulness", {"methods": ["attn_lrp"], "target": TARGET, "against": None})
+    expected = view.faithfulness(view.explain("attn_lrp", TARGET))[0]  # a map without ties, whose order is random
+    np.testing.assert_allclose(test["deletion"]["y"], expected.deletion.probabilities, atol=1e-3)
     layers, lens = ask(page, "layers", {}), view.lens(view.best(4))
     np.testing.assert_allclose(layers["read"], lens.probabilities[:, list(lens.classes)], atol=1e-4)
     each = np.frombuffer(base64.b64decode(layers["patches"]), np.uint8).reshape(len(layers["layers"]), 4, -1) / 255
@@ -230,18 +233,18 @@ def test_contrast_and_head_statistics_match_python(shown: tuple[Page, View]) -> 
     expected = seen.explain("gae", contrast=(3, 5)).values
     np.testing.assert_allclose(contrast, expected.ravel(), atol=1e-3 * np.abs(expected).max())
     names = in_browser(STATISTICS)
-    found, expected = ask(page, "heads", {"names": list(names)}), seen.heads(names)
-    assert (found["missing"], set(found["values"])) == ({}, set(names))
-    for name, values in found["values"].items():
+    statistics, expected = ask(page, "heads", {"names": list(names)}), seen.heads(names)
+    assert (statistics["missing"], set(statistics["values"])) == ({}, set(names))
+    for name, values in statistics["values"].items():
         np.testing.assert_allclose(values, expected[name], atol=1e-4, err_msg=name)
 
 
 def test_lecture_numbers_match_python(shown: tuple[Page, View]) -> None:
     page, seen = shown
-    found, arrays = load(ask(page, "lecture", {})), load(lecture_bytes(seen))
-    assert sorted(found) == sorted(arrays)
+    tensors, arrays = load(ask(page, "lecture", {})), load(lecture_bytes(seen))
+    assert sorted(tensors) == sorted(arrays)
     for name, array in arrays.items():
-        np.testing.assert_allclose(found[name], array, atol=2e-3, err_msg=name)
+        np.testing.assert_allclose(tensors[name], array, atol=2e-3, err_msg=name)
     values, expected = load(ask(page, "lecture", {"block": 1})), load(values_bytes(seen.model, seen.trace, 1))
     np.testing.assert_allclose(values["values"], expected["values"], atol=5e-3)
     assert (values["factor"] == 1).all()
@@ -277,15 +280,15 @@ def test_photographs_of_all_kinds_match_python(page: Page, site: Site, source: s
 
 def expect_judged(page: Page, view: View, method: str) -> None:
     """Half of the patches are 38.5: both round them to 38. Grad-CAM has many patches of score 0, in random order."""
-    (found,) = ask(page, "faithfulness", {"methods": [method], "target": TARGET, "against": None})
+    (test,) = ask(page, "faithfulness", {"methods": [method], "target": TARGET, "against": None})
     (expected,) = view.faithfulness(view.explain(method, TARGET))
-    assert found["words"] == expected.describe()
-    assert found["gain"] == pytest.approx(expected.gain, abs=1e-5)
+    assert test["words"] == expected.describe()
+    assert test["gain"] == pytest.approx(expected.gain, abs=1e-5)
     for name in ("deletion", "insertion"):
         curve = getattr(expected, name)
-        np.testing.assert_allclose(found[name]["x"], curve.fractions, atol=1e-12)
-        np.testing.assert_allclose(found[name]["y"], curve.probabilities, atol=1e-5)
-        np.testing.assert_allclose(found[name]["random"], curve.random.mean(axis=0), atol=1e-5)
+        np.testing.assert_allclose(test[name]["x"], curve.fractions, atol=1e-12)
+        np.testing.assert_allclose(test[name]["y"], curve.probabilities, atol=1e-5)
+        np.testing.assert_allclose(test[name]["random"], curve.random.mean(axis=0), atol=1e-5)
     layers, pca = ask(page, "layers", {}), view.token_pca()
     np.testing.assert_allclose(layers["explained"], pca.explained.sum(1), atol=1e-4)
     colors = np.frombuffer(base64.b64decode(layers["colors"]), np.uint8).reshape(pca.colors.shape)
@@ -300,8 +303,8 @@ def test_every_tab_gets_answers_and_address_restores_it(shown: tuple[Page, View]
         expect(page.locator("[role=tabpanel]:not([hidden]) .vv-trouble:not([hidden])")).to_have_count(0)
     expect(page.locator("#notice")).to_be_hidden()
     expect(page.locator("[data-do=page]")).to_be_visible()
-    for nowhere in ("#size", "#another"):  # neither another input size nor a model to be named
-        expect(page.locator(nowhere)).to_be_hidden()
+    for hidden in ("#size", "#another"):  # no other input sizes or models
+        expect(page.locator(hidden)).to_be_hidden()
     for _ in range(2):
         assert axe(page) == []
         page.click("[data-do=theme]")
@@ -318,7 +321,7 @@ def copied(site: Site, folder: Path) -> AbstractContextManager[Site]:
 def test_noisy_canvas_readback_does_not_change_numbers(
     browser: Chromium, site: Site, shown: tuple[Page, View], mine: Path
 ) -> None:
-    """Chromium does not resist fingerprinting; its worker is made to, and reads pixels through a video frame."""
+    """Chromium does not resist fingerprinting, so the test adds noise; the worker then reads through a video frame."""
     with new_page(browser, service_workers="block") as page:
 
         def with_noise(route: Route) -> None:
@@ -329,8 +332,7 @@ def test_noisy_canvas_readback_does_not_change_numbers(
         ready(page, site.url)
         drop(page, mine)
         manifest = page.evaluate("vitviz.scenes.get(vitviz.store.get().scene.id).manifest")
-        found = {label: share for label, share, _ in manifest["predictions"]}
-        assert found == pytest.approx(dict(shown[1].predictions()), abs=1e-4)
+        assert shares(manifest) == pytest.approx(dict(shown[1].predictions()), abs=1e-4)
         types = page.evaluate(
             "async () => { const { photo, seen } = vitviz.scenes.get(vitviz.store.get().scene.id).manifest;"
             " return Promise.all([photo, seen].map(async ({ url }) => (await (await fetch(url)).blob()).type)); }"
@@ -379,11 +381,11 @@ def test_saved_page_matches_python(shown: tuple[Page, View], browser: Chromium, 
         page.wait_for_function(f"{SCENE.replace('.source', '')} && vitviz.scenes.get('page').answers.complete")
         expected = seen.attention(1, "mean", (0, 0)).values
         page.evaluate("() => vitviz.store.dispatch({type: 'change', change: {query: [0, 0], block: 1, head: 'mean'}})")
-        found = page.evaluate(
+        row = page.evaluate(
             """() => { const { answers, manifest: { prefix } } = vitviz.scenes.get('page');
             return [...answers.map(1, 'mean', { token: prefix.length, direction: 'row' }).subarray(prefix.length)]; }"""
         )
-        np.testing.assert_allclose(found, expected.ravel(), atol=2e-3)
+        np.testing.assert_allclose(row, expected.ravel(), atol=2e-3)
         assert page.evaluate("vitviz.scenes.get('page').answers.rollout !== null")
 
 
@@ -485,7 +487,7 @@ def test_write_site_refuses_unsupported_models_before_writing(source: str, tmp_p
 
 @contextmanager
 def keeping(browser: Chromium, url: str) -> Iterator[Page]:
-    """Open a site whose service worker has the page."""
+    """Open a site that its service worker controls."""
     with new_page(browser) as page:
         ready(page, url)
         page.wait_for_function("navigator.serviceWorker.controller")

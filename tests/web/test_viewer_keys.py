@@ -1,4 +1,4 @@
-"""The explorer by keyboard, two panes at once, playing, the matrix, and what is said aloud. On pages from disk."""
+"""The explorer by keyboard, two panes, the animation, the matrix, and screen readers. On pages from disk."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from vitviz.view import View
 
 
 def test_keys_on_page_picture_and_inputs(explorer: Page) -> None:
-    """What each key does is held by tests/js/core.test.mjs."""
+    """tests/js/core.test.mjs tests every key."""
     explorer.keyboard.press("[")
     assert state(explorer, "block") == 1
     explorer.keyboard.press("ArrowDown")  # scrolls the page
@@ -35,7 +35,7 @@ def test_keys_on_page_picture_and_inputs(explorer: Page) -> None:
     expect(explorer.get_by_label("Patch grid")).to_be_checked()
     explorer.keyboard.press("Escape")
     assert title(explorer) == "Layer 2, head 1, to CLS"
-    # what is typed into inputs stays with them
+    # inputs keep their keys
     explorer.get_by_text("Colours and gamma").click()
     fields = ("block", "head", "query", "direction", "mode", "grid", "full", "help")
     before = state(explorer, *fields)
@@ -74,6 +74,7 @@ def test_help_restores_focus_and_full_screen_toggles(explorer: Page) -> None:
         explorer.keyboard.press("[")
         explorer.keyboard.press(close)
         expect(help_).to_be_hidden()
+        explorer.wait_for_function("!vitviz.store.get().help")  # the event of closing comes later
         expect(picture).to_be_focused()
     assert state(explorer, "block", "help") == [2, False]
     explorer.get_by_role("button", name="Keys").click()
@@ -81,7 +82,7 @@ def test_help_restores_focus_and_full_screen_toggles(explorer: Page) -> None:
     expect(explorer.get_by_role("button", name="Keys")).to_be_focused()
     picture.press("?")
     expect(help_).to_be_visible()
-    help_.evaluate(  # it opens again before word of its closing, and stays
+    help_.evaluate(  # opening before the event of closing keeps it open
         """(dialog) => new Promise((heard) => {
             dialog.addEventListener('close', () => heard(), { once: true });
             dialog.close();
@@ -91,6 +92,7 @@ def test_help_restores_focus_and_full_screen_toggles(explorer: Page) -> None:
     expect(help_).to_be_visible()
     assert state(explorer, "help") is True
     explorer.keyboard.press("Escape")
+    explorer.wait_for_function("!vitviz.store.get().help")
     picture.focus()
     explorer.keyboard.press("f")
     explorer.wait_for_function("document.fullscreenElement === document.querySelector('.vv')")
@@ -100,9 +102,9 @@ def test_help_restores_focus_and_full_screen_toggles(explorer: Page) -> None:
     assert state(explorer, "full") is False
     explorer.get_by_role("button", name="Full screen").click()
     explorer.wait_for_function("document.fullscreenElement !== null")
-    explorer.evaluate("document.exitFullscreen()")  # as the browser's own key does
+    explorer.evaluate("document.exitFullscreen()")  # like the browser's key
     explorer.wait_for_function("vitviz.store.get().full === false")
-    for _ in range(4):  # faster than the browser changes
+    for _ in range(4):  # faster than the browser
         explorer.keyboard.press("f")
     explorer.wait_for_function("document.fullscreenElement === null && !vitviz.store.get().full")
 
@@ -143,8 +145,8 @@ def test_panes_share_the_query_but_not_the_head(explorer: Page) -> None:
     for pane in (0, 1):
         hover(explorer, seen, 2, 5, pane)
         words = "from patch row 3, column 6"
-        assert [title(explorer, one) for one in (0, 1)] == [f"Layer 3, head {head}, {words}" for head in (2, 4)]
-    explorer.locator(".vv-picture").first.focus()  # the controls speak of the first one now
+        assert [title(explorer, each) for each in (0, 1)] == [f"Layer 3, head {head}, {words}" for head in (2, 4)]
+    explorer.locator(".vv-picture").first.focus()  # the controls now show the first pane
     expect(explorer.locator(".vv-heads [aria-pressed=true]")).to_have_attribute("data-value", "1")
     explorer.keyboard.press("[")
     assert title(explorer, 0).startswith("Layer 2, head 2")
@@ -157,7 +159,7 @@ def test_panes_share_the_query_but_not_the_head(explorer: Page) -> None:
     expect(explorer.get_by_role("button", name="Compare")).to_have_attribute("aria-pressed", "true")
     explorer.get_by_role("button", name="Compare").click()
     expect(explorer.locator(".vv-pane")).to_have_count(1)
-    assert title(explorer).startswith("Layer 2, head 2")  # the one that was chosen stays
+    assert title(explorer).startswith("Layer 2, head 2")  # the active pane stays
     hover(explorer, seen, 0, 0)
     assert title(explorer).endswith("row 1, column 1")
 
@@ -191,7 +193,7 @@ def test_panes_with_different_grids_share_the_place(page: Page, app: Running, sm
     expect_patches(moved := (there[0], there[1] - 1), same_place(moved, seen, other))
     page.locator(".vv-explore .vv-picture").nth(1).focus()
     page.get_by_role("button", name="Compare").click()
-    expect(page.locator(".vv-explore .vv-pane")).to_have_count(1)  # of the model that was chosen
+    expect(page.locator(".vv-explore .vv-pane")).to_have_count(1)  # of the active pane
     assert page.evaluate("vitviz.store.get().scene.source.model") == small
     row, column = same_place(moved, seen, other)
     assert title(page).endswith(f"from patch row {row + 1}, column {column + 1}")
@@ -225,7 +227,7 @@ def test_animation_steps_through_layers_or_heads_and_stops(explorer: Page) -> No
         expect(explorer.locator(".vv-title")).to_have_text(f"Layer {layer}, mean of 5 heads, from CLS")
     explorer.get_by_role("button", name="Stop layers").click()
     block = state(explorer, "block")
-    # A timer that was left would step before this one, which waits for two steps.
+    # A remaining timer would step before this one, which waits for two steps.
     explorer.evaluate("new Promise((done) => { setTimeout(done, 2 * vitviz.store.get().pace); })")
     assert state(explorer, "block") == block
     expect(explorer.locator("[data-do=play]")).to_have_attribute("aria-pressed", "false")

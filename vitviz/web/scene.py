@@ -115,7 +115,7 @@ class Scene:
     @property
     def summary(self) -> str:
         """Return the prediction in one line; empty without one."""
-        labels, probabilities = [label for label, *_ in self.predictions], [share for _, share, _ in self.predictions]
+        labels, probabilities = [label for label, *_ in self.predictions], [share for _, share, *_ in self.predictions]
         judged = self.sure_above, self.group, self.known is not False
         return describe_prediction(labels, probabilities, len(self.labels), *judged, self.problem_type)
 
