@@ -43,7 +43,9 @@ from vitviz.attribution.relevance import divide_rest
 from vitviz.model.trace import BlockTrace
 from vitviz.model.vit import ViT
 
-ROWS = tuple(name for name, statistic in STATISTICS.items() if statistic.reads == "rows")
+ROWS = tuple(
+    name for name, statistic in STATISTICS.items() if statistic.reads == "rows" and not statistic.not_in_browser
+)
 
 
 @dataclass(frozen=True, eq=False)
