@@ -59,6 +59,9 @@ def served(photograph: Path, model: str, events: Path) -> Iterator[str]:
 
 def main(photograph: str, model: str, port: str, events: str) -> None:
     from vitviz.gradio import AttentionExplorer
+    from vitviz.server import routes
+
+    routes.TICK = 0.01  # quick questions report progress too
 
     def note(explorer: str, event: str) -> Callable[[gr.EventData], None]:
         def write(data: gr.EventData) -> None:
