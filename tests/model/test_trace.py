@@ -16,7 +16,7 @@ from vitviz.model.tracing import tokens_per_piece
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 CHUNKS = {64 * 2**20: 1, 40_000: 7, 1: 78}
-"""Sizes of pieces in bytes, and in how many pieces the 78 rows of a tiny model's attention come."""
+"""Size of a chunk in bytes -> number of chunks of the 78 attention rows of a tiny model."""
 
 
 @pytest.mark.parametrize(
@@ -162,7 +162,7 @@ def test_recomputed_queries_and_keys_match_kept_ones(
 
 
 def test_queries_after_a_change_of_weights_raise(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Row sums of the old weights do not fit queries of the new ones."""
+    """Row sums stored with the old weights would not match queries computed with the new weights."""
     monkeypatch.setattr(vitviz.model.trace, "KEEP_BYTES", 0)
     model = tiny.model()
     trace = model.trace(tiny.images())
@@ -191,7 +191,7 @@ def test_pieces_of_an_mlp_are_even_and_bounded(batch: int, tokens: int, hidden_b
     step = tokens_per_piece(batch, tokens, hidden_bytes)
     count = -(-tokens // step)
     assert 1 <= step <= tokens
-    assert step <= count or step * count - tokens < count  # the last piece is hardly shorter than the others
+    assert step <= count or step * count - tokens < count  # all pieces have nearly equal size
     limit = max(vitviz.model.tracing.PIECE_BYTES, vitviz.model.tracing.PIECE_TOKENS * hidden_bytes)
     assert batch * step * hidden_bytes <= 1.5 * limit + batch * hidden_bytes or step == 1
 

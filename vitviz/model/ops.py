@@ -1,8 +1,8 @@
 """Define the operations of a forward pass, which variants override.
 
 `layers.py` and `vit.py` contain the model's arithmetic once, as calls of an `Ops` object: `ops.linear(layer, x)`,
-`ops.add(x, branch)`. `Ops` is the plain pass. Subclasses override operations: `Explicit` computes attention with matrix
-products, `ReadTokens` shortens the last block, `tracing.Tracer` records a `Trace`, and the LRP rules of
+`ops.add(x, branch)`. `Ops` is the plain forward pass. Subclasses override operations: `Explicit` computes attention
+with matrix products, `ReadTokens` shortens the last block, `tracing.Tracer` records a `Trace`, and the LRP rules of
 `vitviz.attribution` replace the backward pass.
 
 Shapes: B images, H heads, N keys, n queries, D width, d head width.
@@ -104,9 +104,9 @@ PLAIN = Ops()
 class ReadTokens(Ops):
     """Operations that compute only the tokens read by the classifiers in the last block.
 
-    If the classifier reads the class token, the last block needs keys and values of all tokens, but output projection
-    and MLP of only one or two. Logits and gradients equal the plain ones up to rounding; the patches' final tokens are
-    not computed.
+    If the classifier reads the class token, the last block needs keys and values of all tokens, but applies the output
+    projection and MLP to only one or two. Logits and gradients equal those of the plain pass up to rounding; the
+    patches' final tokens are not computed.
     """
 
     def __init__(self, config: ViTConfig) -> None:
@@ -121,7 +121,7 @@ class ReadTokens(Ops):
 
 
 class Attended(NamedTuple):
-    """Matrices of one attention: scaled queries (B, H, n, d), keys (B, H, N, d), and (B, H, n, N) twice."""
+    """Scaled queries (B, H, n, d), keys (B, H, N, d), logits and probabilities (B, H, n, N) of one attention."""
 
     queries: Tensor
     keys: Tensor

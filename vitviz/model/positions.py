@@ -28,7 +28,7 @@ def sincos_positions(grid: tuple[int, int], width: int, temperature: float = 10_
 def sincos1d_positions(grid: tuple[int, int], width: int, temperature: float = 10_000.0) -> Tensor:
     """Return fixed positions in reading order (1, gh * gw, D): alternating sine and cosine, as in text.
 
-    Vaswani et al. 2017, "Attention Is All You Need", section 3.5. The patch below is gw positions away.
+    Vaswani et al. 2017, "Attention Is All You Need", section 3.5. The patch one row below is gw positions away.
     """
     place = torch.arange(grid[0] * grid[1])[:, None].float()  # (gh * gw, 1)
     angles = place * temperature ** (-torch.arange(width // 2) * 2 / width)  # (gh * gw, D / 2)

@@ -30,8 +30,8 @@ CHUNK_BYTES = 4 * 2**20
 # From this N on, the fused kernel computes weighted sums of rows on the CPU: chunks would have too few rows.
 MANY_TOKENS = 6_000
 
-# Queries and keys of all blocks stay in memory up to this total in bytes: for ViT-B, up to 1,820 tokens. Above, each
-# query recomputes those of its block, at a hundredth of the cost of the forward pass.
+# Queries and keys of all blocks stay in memory up to this total in bytes: for ViT-B, up to 1,820 tokens. Above it, each
+# query to the trace recomputes them for its block, at a hundredth of the cost of the forward pass.
 KEEP_BYTES = 128 * 2**20
 
 Query = str | int | tuple[int, int]
@@ -102,7 +102,7 @@ class BlockTrace:
     def column(self, key: int) -> Tensor:
         """Return the attention of every token to token `key`: (B, H, N), float32, not normalised.
 
-        It equals `rows` up to the rounding of `lse`: 1e-4 of a probability in float32 and below.
+        It equals `rows` up to the rounding of `lse`: a relative error of 1e-4 in float32 and half precision.
         """
         if self.probabilities is not None:
             return self.probabilities[:, :, :, key].float()
@@ -318,7 +318,7 @@ class Trace:
             return len(names) + query[0] * columns + query[1]
         if isinstance(query, int) and 0 <= query < count:
             return query
-        known = ", ".join(map(repr, names)) or "no named tokens (this model has no CLS)"
+        known = ", ".join(map(repr, names)) or "no named tokens (this model has no class token)"
         raise TraceError(
             f"Expected a query among {known}, 'mean', a patch (row, column) inside the {rows} x {columns} grid "
             f"or a token index below {count}, got {query!r}. Choose one of them."
