@@ -84,7 +84,7 @@ def test_crop_of_any_shape_matches_torchvision_without_margins(
 def test_frames_of_crop_native_and_pad() -> None:
     """640 x 480 -> 341 x 256 (341.33 cut off) -> 224 x 224 from (round(58.5) = 58, 16).
 
-    224 of 256, as ImageNet models are tested: the default leaves out 1/8 of the shorter side. Pad fills with the mean.
+    The crop is 224 of 256 pixels, as in ImageNet evaluation: the default omits 1/8 of the shorter side.
     """
     geometry = Preprocess()(photograph(640, 480)).geometry
     assert (geometry.image, geometry.input) == ((640, 480), (224, 224))
@@ -205,7 +205,7 @@ def test_settings_round_trip_json_and_all_are_required() -> None:
             )
         ),
         ({"resize": 223}, r"at least the shorter side of the 224 x 224 input, got 223"),
-        ({"height": 192, "width": 320, "resize": (192, 319)}, "at least that of the 192 x 320 input"),
+        ({"height": 192, "width": 320, "resize": (192, 319)}, "at least both sides of the 192 x 320 input"),
         ({"height": 10_000, "width": 10_000}, "at most 50000000 pixels"),
         ({"mode": "native", "height": 15, "width": 17}, "one patch of 16 x 16"),
         ({"mode": "stretch"}, "'crop', 'squash', 'pad', 'native', got 'stretch'"),

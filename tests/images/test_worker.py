@@ -49,7 +49,7 @@ ON_ITS_SIDE = EXIF.tobytes()  # as a JPEG's segment
 
 
 def strip_png(width: int = 50_000_000) -> bytes:
-    """Return a grey PNG of one row, with few of its pixels."""
+    """Return a grey PNG of one row, that contains few of its pixels."""
     return png_of(width, 1, 0, zlib.compress(bytes(100)))
 
 
@@ -67,7 +67,7 @@ def webp(width: int, height: int) -> bytes:
 
 
 def tiled_jpeg2000() -> bytes:
-    """Return a JPEG 2000 of 255 x 256 tiles of one pixel, with the beginning of the first."""
+    """Return a JPEG 2000 of 255 x 256 tiles of one pixel, with the beginning of the first tile."""
     data = bytearray(saved(Image.new("RGB", (8, 8)), "JPEG2000", no_jp2=True, num_resolutions=1))
     struct.pack_into(">8I", data, 8, 255, 256, 0, 0, 1, 1, 0, 0)  # after SOC, SIZ, its length and capabilities
     return bytes(data)
@@ -138,7 +138,7 @@ def scans(number: int, width: int = 64, height: int = 64, sampling: tuple[int, .
     frame = struct.pack(">BHHB", 8, height, width, len(sampling))
     frame += b"".join(bytes([component, factors, 0]) for component, factors in enumerate(sampling, 1))
     tables = segment(0xC4, b"\x00\x01" + bytes(15) + b"\0") + segment(0xC4, b"\x10\x01" + bytes(15) + b"\xe0")
-    side = 8 * (sampling[0] >> 4)  # of a unit of the first scan, which takes one bit for each of its blocks
+    side = 8 * (sampling[0] >> 4)  # of a unit of the first scan, which takes one bit per block
     blocks = -(-width // side) * -(-height // side) * sum((factors >> 4) * (factors & 15) for factors in sampling)
     components = b"".join(bytes([component, 0]) for component in range(1, len(sampling) + 1))
     first = segment(0xDA, bytes([len(sampling)]) + components + bytes(3)) + bytes(-(-blocks // 8))
@@ -171,7 +171,7 @@ FLOODS: dict[str, Callable[[], bytes]] = {
 @pytest.mark.parametrize("name", FLOODS)
 def test_floods_of_parts_raise_before_decoding(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     data = FLOODS[name]()
-    monkeypatch.setattr(Image, "open", lambda *_, **__: pytest.fail("a decoder saw it"))
+    monkeypatch.setattr(Image, "open", lambda *_, **__: pytest.fail("a decoder opened the file"))
     with pytest.raises(ImageError, match=r"^Expected .* got .*(Save|Make)"):
         decoding.decode_here(io.BytesIO(data), "this file", ("TIFF", "JPEG2000", *decoding._FORMATS))
 
@@ -257,7 +257,7 @@ from vitviz.images.worker import workers
 def peak():
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
 
-def peak_apart():  # ru_maxrss of a child would begin with what this process held when it started the child
+def peak_apart():  # a child's ru_maxrss would include the memory of this process at the fork
     if sys.platform != "linux":
         return 0
     pids = [worker._process.pid for worker in workers()._idle.queue if worker is not None]
@@ -316,8 +316,8 @@ FILES: dict[str, tuple[Callable[[], bytes], list[int] | str, float]] = {
     "a TIFF of many tags": (lambda: tiff(100, *TAGS, data=bytes(500_000)), "metadata", 300),
     "a TIFF of many strips": (lambda: tiff(100, *STRIPS, data=struct.pack("<I", 200) * 1_500_000), "metadata", 300),
     "a TIFF of one tile": (tiff_tile, "tiles of at most 2048 x 2048 pixels, got 20000 x 20000", 300),
-    "a lying AVIF": (lambda: inflated(LYING_AVIF), "cannot be decoded", 300),
-    "a lying HEIC": (lying_heic, "at most 25 megapixels", 60),  # refused before it is decoded
+    "an AVIF with a false size": (lambda: inflated(LYING_AVIF), "cannot be decoded", 300),
+    "a HEIC with a false size": (lying_heic, "at most 25 megapixels", 60),  # refused before it is decoded
     # metadata that is not read
     "a PNG with much EXIF": (lambda: saved(Image.new("RGB", (64, 64)), "PNG", exif=exif_bomb()), [64, 64], 50),
     "a WebP with much EXIF": (lambda: saved(Image.new("RGB", (64, 64)), "WEBP", exif=exif_bomb()), [64, 64], 50),

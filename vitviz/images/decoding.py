@@ -36,7 +36,7 @@ __all__ = ["MAX_PIXELS", "ImageError", "decode", "display_name"]
 # picture far larger than its header states. MPO (two-lens photographs) is read as JPEG.
 _FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "PPM")
 
-# How much memory these decoders need cannot be predicted (tiles, nested pictures), so they run in a limited process.
+# The memory of these decoders cannot be predicted (tiles, nested pictures), so they run in a limited process.
 _APART = ("TIFF", "JPEG2000", "AVIF", "HEIF")
 
 _ACCEPTED = "JPEG, PNG, WebP, GIF, BMP, TIFF or AVIF"
@@ -177,7 +177,7 @@ def decode_here(stream: BinaryIO, name: str, formats: Sequence[str] = _FORMATS) 
     """
     head = stream.read(1024)
     with _reading(name, head):
-        return _upright_rgb(_opened(check_metadata(stream, name), name, formats))  # no other reference
+        return _upright_rgb(_opened(check_metadata(stream, name), name, formats))  # no variable here keeps the file
 
 
 def _opened(stream: BinaryIO, name: str, formats: Sequence[str]) -> Image.Image:
@@ -392,7 +392,7 @@ def _from_array(array: npt.NDArray[Any]) -> Image.Image:
         if not (low >= -1e-6 and high <= 1 + 1e-6):  # also rejects NaN
             raise ImageError(
                 f"Expected floats from 0 to 1 without NaN, got {low:g} to {high:g}. Divide by the white level or clip; "
-                "pass pixels from before a model's normalization."
+                "pass pixels that a model's preprocessing has not normalized."
             )
         array = _to_uint8(array, 0.0, 1.0)
     elif array.dtype != np.uint8:

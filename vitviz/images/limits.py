@@ -4,8 +4,8 @@ TIFF, JPEG 2000, AVIF and HEIC are decoded in a worker process (`vitviz.images.w
 megapixels takes 200 MB there, and then 170 MB in the calling process: 3 bytes per received pixel and 4 in Pillow's
 picture. The two peaks do not coincide.
 
-Pillow allocates the memory that a header requests, and a few bytes can request gigabytes: by sides, by tiles larger
-than the picture, or by metadata entries that all point to the same bytes.
+Pillow allocates the memory that a header requests, and a few bytes can request gigabytes: through large sides, tiles
+larger than the picture, or metadata entries that all point to the same bytes.
 """
 
 import io
@@ -56,13 +56,13 @@ _MAX_DATA = 2**24  # bytes: profiles, XMP, previews
 _DIRECTORIES = (34665, 34853, 40965)  # tags that point to further ones: Exif, GPS, Interoperability
 _EXIF = b"Exif\0\0"
 
-# All formats, before the picture: decoders keep a record of each part, and some join parts one by one.
+# Limits for parts before the picture, in all formats: decoders record each part, and some join parts one by one.
 _MAX_PARTS = 4096
 _MAX_SCANS = 64  # JPEG: each scan covers the whole picture; encoders write about ten
 _MAX_GIF_DATA = 2**18  # bytes of extensions: Pillow joins comments in quadratic time
 _MAX_PPM_HEADER = 2**16  # bytes: Pillow reads comments byte by byte
 _MAX_PPM_TEXT = 2**23  # bytes of pixels written as decimal numbers
-_LEAST_IDAT = 1024  # bytes from which a PNG's chunk of pixels does not count as a part
+_LEAST_IDAT = 1024  # bytes; larger pixel chunks of a PNG do not count as parts
 
 _SCAN_END = re.compile(rb"\xff+[\x01-\xcf\xd8-\xfe]")  # a marker that is neither a stuffed byte nor a restart
 _NO_LENGTH = (0x00, 0x01, *range(0xD0, 0xDA), 0xFF)  # no marker, or one without a segment (ISO 10918-1, table B.1)
@@ -180,7 +180,7 @@ class _Segment(NamedTuple):
 
 
 def _jpeg_segments(data: bytes) -> Iterator[_Segment]:
-    """Yield the segments of the first picture, and each byte that belongs to none."""
+    """Yield the segments of the first picture, and each byte outside any segment."""
     at = 2
     while at + 4 <= len(data):
         marker = data[at + 1] if data[at] == 0xFF else 0xFF
@@ -199,7 +199,7 @@ def _jpeg_segments(data: bytes) -> Iterator[_Segment]:
 
 
 def _with_one_exif(data: bytes, name: str) -> BinaryIO | None:
-    """Check segments and scans of a JPEG; return it with its first EXIF block alone if it has several."""
+    """Check segments and scans of a JPEG; return it with only its first EXIF block if it has several."""
     segments = list(islice(_jpeg_segments(data), _MAX_PARTS + 1))
     _check_parts((segment.size for segment in segments), name, _MAX_DATA)
     if sum(segment.marker == _SOS for segment in segments) > _MAX_SCANS:
@@ -216,7 +216,7 @@ def _with_one_exif(data: bytes, name: str) -> BinaryIO | None:
 
 
 def _png_chunks(data: bytes) -> Iterator[int]:
-    """Yield the sizes of chunks, 0 for small ones of pixels; large ones of pixels are left out."""
+    """Yield chunk sizes; small pixel chunks count as 0, and large pixel chunks are left out."""
     at, kind = 8, b""
     while at + 8 <= len(data) and kind != b"IEND":
         length, kind = int.from_bytes(data[at : at + 4], "big"), data[at + 4 : at + 8]
@@ -268,7 +268,7 @@ def _check_ppm(data: bytes, name: str) -> None:
         raise _too_much(name, "a header")
     if data[1:2] in b"123" and len(data) > _MAX_PPM_TEXT:
         raise ImageError(
-            f"Expected a picture in text of at most {_MAX_PPM_TEXT // 2**20} MB, got {len(data) // 2**20} MB in "
+            f"Expected a PPM as text of at most {_MAX_PPM_TEXT // 2**20} MB, got {len(data) // 2**20} MB in "
             f"{name}. Save it as PNG."
         )
 
@@ -339,7 +339,7 @@ def entries(file: BinaryIO, offset: int | None = None) -> Iterator[DirectoryEntr
     """Yield the entries of a TIFF (revision 6.0, section 2; or BigTIFF) or EXIF directory, without values.
 
     Args:
-        file: read from its start; entries end at damage.
+        file: read from its start; reading stops at damaged data.
         offset: offset of the directory; by default the first one.
     """
     file.seek(0)
