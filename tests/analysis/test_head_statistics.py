@@ -307,7 +307,7 @@ def test_statistic_missing_for_one_photograph_has_no_mean(folder: Path, monkeypa
     monkeypatch.setattr(vitviz.analysis.attention_statistics, "RANK_TOKENS", min(tokens))
     statistics = folder_statistics(model, folder, names=["effective_rank", "entropy"])
     assert np.isnan(statistics["effective_rank"]).all()
-    assert f"more than {min(tokens)}" in statistics.missing["effective_rank"]
+    assert f"limit of {min(tokens)}" in statistics.missing["effective_rank"]
     assert np.isfinite(statistics["entropy"]).all()
 
 
@@ -438,7 +438,7 @@ def test_importances_of_kept_blocks() -> None:
 
 
 def test_importances_change_no_model_trace_or_generator() -> None:
-    """Also for traces with a graph, in inference mode and in half precision."""
+    """Check also traces with a graph, in inference mode and in half precision."""
     model, images = tiny.model(), tiny.images()
     trace, state = model.trace(images), torch.get_rng_state()
     tensors = [*model.parameters(), *(trace.stream(block) for block in range(3))]

@@ -181,7 +181,7 @@ def test_gradient_methods_on_a_model_of_one_block() -> None:
 
 @cases.kinds
 def test_transformer_lrp_matches_the_authors_rules(kind: str) -> None:
-    """Compare the read rows of the rollout matrix minus the identity. Fixed positions are in single precision."""
+    """Compare the rows that the classifier reads, without the identity. Fixed positions have single precision."""
 
     def formula(graph: Graph, start: int) -> Tensor:
         tape, config = reference.CheferTape(), graph.model.config
@@ -232,7 +232,7 @@ def test_attn_lrp_matches_the_papers_rules(
         cases.close(constant[index], propagate(constant=True)[0], 2e-5)
         expected, booked, logit = propagate(passing=True)  # the classifier's bias reaches the tokens
         assert float(expected.sum()) + booked == pytest.approx(logit, rel=1e-5)
-        expected[: prefix or None] += booked / (prefix or len(expected))  # to the prefix, else evenly to all patches
+        expected[: prefix or None] += booked / (prefix or len(expected))  # to prefix tokens, else to all patches
         cases.close(conserved[index], expected, 2e-5)
 
 

@@ -223,7 +223,7 @@ def test_images_of_a_batch_do_not_mix(method: Method) -> None:
 
 @class_specific
 def test_a_class_with_zero_head_weights_gets_zero_scores(method: str) -> None:
-    """Other classes get scores. For relevance methods the logit keeps a bias, which is no evidence either."""
+    """Other classes get scores. For relevance methods, the logit has a bias, which must not cause scores either."""
     nonzero = []
     for kind in tiny.KINDS:
         model = cases.model(kind)
@@ -293,7 +293,7 @@ def test_methods_leave_all_state_unchanged(method: Method, answers: int) -> None
 
     def break_off(*_: Any) -> None:
         if next(calls) > answers:
-            raise ArithmeticError("no more answers")
+            raise ArithmeticError("interrupted by the test")
 
     hook = model.head.register_forward_hook(break_off)
     for index, parameter in enumerate(model.parameters()):

@@ -190,7 +190,7 @@ def test_rollout_memory_is_bounded(fuse: str, discard: float, tokens: int, monke
     trace = Trace(None, torch.zeros(1, tokens, 1), (1, tokens), (), (0, 1), (state, state), 2)
     with Allocations() as allocations:
         rollout_scores(trace, "mean" if fuse == "mean" else 9, fuse=fuse, discard=discard)
-    margin = 2**19  # vectors of N numbers, counts of digits
+    margin = 2**19  # for vectors of N numbers and counts of digits
     assert chunk // 4 < allocations.tensor <= chunk + margin
     assert chunk // 2 < allocations.most <= work
 

@@ -47,7 +47,7 @@ class Statistic:
         not_in_browser: why the static site cannot compute it; empty if it can.
 
     Attributes:
-        name: of the function: in code and in tables.
+        name: name of the function, used in code and in tables.
     """
 
     function: Callable[[Any], Tensor | str]
@@ -77,7 +77,7 @@ _ALL = (
     ),
     Statistic(
         rows.distance_pixels, "Attention distance", "px",
-        "The same in pixels of the photograph, in which patches may not be square.", 0.0,
+        "The same distance in pixels of the photograph, where patches may not be square.", 0.0,
         not_in_browser="it is not computed in JavaScript",
     ),
     Statistic(
@@ -115,7 +115,7 @@ _ALL = (
     Statistic(
         importance.gradient, "Importance by gradient", "",
         "Absolute gradient of the target's logit with respect to a scale on the head's output (Michel et al. 2019).",
-        0.0, None, "model", "the graphs have no gradients of heads",
+        0.0, None, "model", "the graphs do not compute gradients of heads",
     ),
     Statistic(
         importance.ablation_probability, "Probability lost without it", "",
@@ -174,7 +174,7 @@ class HeadStatistics:
         """
         if name not in self.samples:
             names = ", ".join(self.samples)
-            raise AnalysisError(f"Expected one of the statistics {names}, got {name!r}. Compute it by names=[...].")
+            raise AnalysisError(f"Expected one of the statistics {names}, got {name!r}. Compute it with names=[...].")
         mean: Array = self.samples[name].mean(0)
         return mean
 

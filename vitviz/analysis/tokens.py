@@ -43,7 +43,7 @@ def _outputs(model: ViT, trace: Trace) -> tuple[tuple[int, ...], list[Tensor]]:
     outputs = [(block, tokens[0]) for block, tokens in block_outputs(model, trace)]
     if not outputs:
         raise AnalysisError(
-            f"Expected a trace that kept the last block or two in a row, got blocks {list(trace.blocks)}. Keep more."
+            f"Expected a trace of the last block or two successive ones, got blocks {list(trace.blocks)}. Keep more."
         )
     return tuple(block for block, _ in outputs), [tokens for _, tokens in outputs]
 
@@ -164,8 +164,8 @@ def token_norms(model: ViT, trace: Trace) -> TokenNorms:
     """Compute the norm of every token after each block, and find outlier patches.
 
     Large models without registers store global information in a few patches with little content, whose norm is several
-    times that of the others (Darcet et al. 2024, "Vision Transformers Need Registers", with a threshold of 150 for one
-    model). Here a patch is an outlier if its norm exceeds `RATIO` times its block's median, and exceeds the
+    times the norm of other patches (Darcet et al. 2024, "Vision Transformers Need Registers", with a threshold of 150
+    for one model). Here a patch is an outlier if its norm exceeds `RATIO` times its block's median, and exceeds the
     median by `DEVIATIONS` robust standard deviations (1.4826 times the median absolute deviation).
 
     Raises:

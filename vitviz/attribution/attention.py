@@ -49,7 +49,7 @@ def attention(trace: Trace, block: int = -1, head: int | Fusion = "mean", query:
 
 
 def attention_heads(trace: Trace, block: int = -1, query: Query | None = None) -> list[list[Heatmap]]:
-    """Return the attention of a token in one block for each head, at the cost of one `attention`."""
+    """Return the attention of a token in one block for each head, at the cost of one call of `attention`."""
     rows = trace.row(block, trace.default_query if query is None else query).unbind(1)  # H x (B, N)
     return [
         ATTENTION.heatmaps(row, trace, {"block": block, "head": head, "query": query}) for head, row in enumerate(rows)
@@ -86,7 +86,7 @@ def rollout(
     """Compute attention rollout, one row of the product of all blocks' attention: one map per image.
 
     The product is A_L ... A_start, where A = (1 - residual) x fused attention + residual x identity. The row is carried
-    as a vector from the last block to the first: O(L N²) time, three times that with discard above a few thousand
+    as a vector from the last block to the first: O(L N²) time, tripled by `discard` above a few thousand
     tokens. N x N matrices take at most `WORK_BYTES`.
 
     Args:
@@ -99,10 +99,10 @@ def rollout(
         start: first block to include, from 0.
         rescale: what to rescale to a row sum of 1 after "max", "min" or discard. "attention": the fused attention,
             before adding the identity, so `residual` is the share of the skip connection in every row. "sum": attention
-            plus identity, as in Gildenblat's program (2020), where rows that lost attention keep more of themselves.
+            plus identity, as in Gildenblat's program (2020), where rows that lost attention keep more on themselves.
 
     Returns:
-        Maps that sum to 1 over patches and prefix tokens, whatever the options.
+        Maps that sum to 1 over patches and prefix tokens, for any options.
     """
     options: dict[str, Any] = {"query": query, "fuse": fuse, "discard": discard, "residual": residual, "start": start}
     options["rescale"] = rescale
@@ -150,7 +150,7 @@ def fuse_heads(block_trace: BlockTrace, fuse: Fusion, start: int, stop: int, res
     """Return attention rows start..stop-1 with fused heads: (B, n, N); rows sum to 1."""
     if fuse == "mean":
         return block_trace.rows(start, stop).mean(1)  # (B, H, n, N) -> (B, n, N)
-    # In logarithms, because the minimum over heads could underflow and leave an empty row.
+    # Compute in logarithms, because the minimum over heads could underflow and leave an empty row.
     rows = block_trace.log_rows(start, stop)
     fused = rows.amax(1) if fuse == "max" else rows.amin(1)
     return fused.softmax(dim=-1) if rescale else fused.exp()
@@ -178,9 +178,9 @@ def discard_weakest(fused: Tensor, share: float, prefix: int) -> Tensor:
 
 
 def drop_below(rows: Tensor, threshold: Tensor, prefix: int) -> Tensor:
-    """Set entries of rows (B, n, N) below `least` (B,) to 0, except prefix columns and each row's strongest entry.
+    """Set entries of rows (B, n, N) below `threshold` (B,) to 0, except prefix columns and each row's strongest entry.
 
-    Entries equal to `least` stay: discarding many equal entries could exceed the share.
+    Entries equal to `threshold` stay: discarding many equal entries could exceed the share.
     """
     weak = rows < threshold[:, None, None]
     weak[..., :prefix] = False
@@ -191,8 +191,8 @@ def drop_below(rows: Tensor, threshold: Tensor, prefix: int) -> Tensor:
 def entry_in_order(pieces: Callable[[], Iterable[Tensor]], position: int) -> Tensor:
     """Return the entry at an index of all entries in ascending order, for each image: (B,), exact.
 
-    Non-negative floats are ordered like their bits. Two counts (the upper bits of all entries, then the lower bits of
-    those that share the upper ones) replace sorting N² entries, and need only one piece of them at a time.
+    Non-negative floats are ordered like their bits. Two counts (of the upper bits of all entries, then of the lower
+    bits of entries with the upper bits found) replace sorting N² entries, and need only one piece of them at a time.
 
     Args:
         pieces: returns the same pieces (B, n, m) on each call; float32, non-negative.

@@ -21,7 +21,7 @@ from vitviz.model.vit import ViT
 from vitviz.outputs import rank
 
 SLOW = 20.0
-"""Forward passes above which a method is slow: it yields to other requests, and the page runs it only on request."""
+"""With more forward passes, a method counts as slow: other requests go first, and the page runs it only on request."""
 Named = int | str
 """A class: its index, or its label."""
 TargetLike = Named | Sequence[Named] | Tensor | None
@@ -60,7 +60,7 @@ class Target:
 
     @property
     def description(self) -> str:
-        """Return the names of all images' targets, the first three of many."""
+        """Return the different names of the images' targets, at most the first three."""
         names = list(dict.fromkeys(self.names))
         return ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")
 
@@ -103,7 +103,7 @@ class Case:
             ExplainError: without a classifier.
         """
         if self.resolved is None:
-            raise ExplainError("Expected a model with a classifier, got one without. Choose a method without a class.")
+            raise ExplainError("Expected a model with a classifier, got one without. Choose a method that needs none.")
         return self.resolved
 
     def read_rows(self) -> Tensor:
@@ -181,7 +181,7 @@ class Method:
         Args:
             scores: raw, prefix tokens first.
             trace: the trace of these images.
-            options: options of the run; the others have their defaults.
+            options: options of the run; omitted ones have their defaults.
             target: the explained target.
             estimate: the accuracy of the scores, as text.
         """

@@ -112,7 +112,7 @@ def kernel_shap(
             squares.
         superpixel: side of a square in patches; squares at the right and lower edge may be smaller. By default the
             smallest side with at most 20 squares: maps of two seeds then correlate 0.96 or more on both bundled models,
-            compared with 0.55 to 0.71 for 64 squares and as many samples.
+            compared with 0.55 to 0.71 for 64 squares and the same number of samples.
         baseline: pixels of hidden squares: "zero", "mean", "black" or "blur".
         batch: number of samples per forward pass.
         seed: seed of the samples, the same for each image.
@@ -168,7 +168,7 @@ def _describe_agreement(samples: int, halves: list[float]) -> str:
 def superpixels(grid: tuple[int, int], side: int | None = None, maximum: int = 20) -> tuple[Tensor, int]:
     """Return the index of each patch's square, (gh, gw) long, and the number of squares.
 
-    `side` is the side of a square in patches; `None` for the smallest with at most `most` squares.
+    `side` is the side of a square in patches; `None` for the smallest side with at most `maximum` squares.
     """
     if side is None:
         side = next(n for n in range(1, max(grid) + 1) if math.ceil(grid[0] / n) * math.ceil(grid[1] / n) <= maximum)
@@ -220,7 +220,7 @@ def _at_least(minimum: int, **options: int) -> None:
 METHODS = (
     Method(
         function=input_gradient,
-        not_in_browser="it needs gradients of pixels, and the graphs have those of tokens",
+        not_in_browser="it needs gradients of pixels, but the graphs compute those of tokens",
         title="Gradient of the pixels",
         paper="Simonyan, Vedaldi and Zisserman 2014, Deep Inside Convolutional Networks, ICLR workshop",
         about="How strongly the class score reacts to small changes of a patch's pixels.",
@@ -229,7 +229,7 @@ METHODS = (
     ),
     Method(
         function=integrated_gradients,
-        not_in_browser="it needs gradients of pixels, and the graphs have those of tokens",
+        not_in_browser="it needs gradients of pixels, but the graphs compute those of tokens",
         title="Integrated gradients",
         paper="Sundararajan, Taly and Yan 2017, Axiomatic Attribution for Deep Networks, ICML",
         about="What each patch adds to the class score between a blank picture and this one.",
@@ -252,7 +252,7 @@ METHODS = (
         not_in_browser="it runs the model 512 times, which takes minutes in a browser",
         title="Kernel SHAP",
         paper="Lundberg and Lee 2017, A Unified Approach to Interpreting Model Predictions, NeurIPS",
-        about="What each square of patches adds to the class score, averaged over random subsets of the others.",
+        about="What each square of patches adds to the class score, averaged over random subsets of the other squares.",
         signed=True,
         cost=512.0,
         activations=60.0,
