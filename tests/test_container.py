@@ -76,7 +76,7 @@ def test_all_packages_are_locked_by_hash_at_the_versions_of_the_tests() -> None:
 
 @pytest.mark.parametrize("index", ["", "https://example.org/cpu"])
 def test_torch_index_is_a_required_build_argument(index: str, tmp_path: Path) -> None:
-    """Run the step with a stub that records pip's arguments."""
+    """Run the installing step with a stub that records pip's arguments."""
     (tmp_path / "requirements.txt").write_text(read("requirements.txt"))
     stub = tmp_path / "pip"
     stub.write_text('#!/bin/sh\necho "$@" >> asked\n')

@@ -88,7 +88,7 @@ def test_examples_run(
     run_python(document)
     assert "nan" not in capsys.readouterr().out
     linked = set(re.findall(r"\]\(([\w-]+\.webp)\)", prose(document))) if document in GUIDE else set()
-    assert linked <= {path.name for path in elsewhere.iterdir()}, "a picture of the guide is saved by the code above it"
+    assert linked <= {path.name for path in elsewhere.iterdir()}, "code above each picture of the guide must save it"
 
 
 @pytest.mark.tier("all")
@@ -176,7 +176,7 @@ RUN = sorted(
     },
     key=lambda arguments: (arguments[0], -len(arguments), arguments),
 )
-# Of each command; tests/draw/test_figure_files.py runs `figures`.
+# The longest line of each command; tests/draw/test_figure_files.py runs `figures`.
 LONGEST = [next(group) for name, group in groupby(RUN, key=lambda arguments: arguments[0]) if name != "figures"]
 
 
@@ -257,7 +257,7 @@ def test_other_commands_name_existing_targets() -> None:
         assert is_ours(words) or program in FOREIGN or PROGRAMS[program](words[1:]), words
 
 
-# As tests/conftest.py does, before timm and transformers import torchvision their own way.
+# As tests/conftest.py does, before timm and transformers import torchvision directly.
 FIRST = "from vitviz.images.torchvision_import import import_torchvision\nimport_torchvision()"
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 SHIPPED = {"vitviz", "IPython"}  # IPython comes with any notebook
@@ -275,7 +275,7 @@ def test_notebook_runs_in_a_fresh_kernel(path: Path, tmp_path: Path) -> None:
 
 
 def test_notebooks_and_guide_draw_in_one_style() -> None:
-    """They use `vitviz.draw.figures`, which counts layers from 1 and gives signed maps two colors."""
+    """Notebooks and guide use `vitviz.draw.figures`, which counts layers from 1 and gives signed maps two colors."""
     paths = (*NOTEBOOKS, *(ROOT / "docs" / "guide").glob("*.md"))
     drawing = [
         path.name for path in paths if re.search("matplotlib|imshow|[.]plot[(]", path.read_text(encoding="utf-8"))

@@ -1,6 +1,6 @@
 """Fuzz decoding, checkpoints and requests: damaged or odd input must raise the expected errors.
 
-Each example follows from a number. `make test` runs the same ones each time, `make fuzz` others.
+Each example is generated from a seed. `make test` uses the same seeds each time, `make fuzz` other seeds.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def pictures() -> list[bytes]:
             try:
                 noise.convert(mode).save(out, kind)
                 Image.open(io.BytesIO(out.getvalue()))
-            except Exception:  # noqa: BLE001 - a format that is not written in this mode, or not read
+            except Exception:  # noqa: BLE001 - Pillow cannot write or read this format in this mode
                 continue
             written.append(out.getvalue())
     return written
@@ -147,7 +147,7 @@ def odd_value(rng: random.Random, known: list[Any], depth: int = 3) -> Any:
 
 
 def test_odd_requests_get_expected_statuses(small: str, tmp_path: Path) -> None:
-    """Requests come as from the page and as from a program."""
+    """Send requests like those of the page and of API clients."""
     site = Site(made(tmp_path / "page", (small,), upload=True))
     scene = site.ask("open", source={"image": "Noise"})["data"]["id"]
     known: list[Any] = [scene, "rollout", "attention", "mean", "distance", "Noise"]

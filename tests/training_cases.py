@@ -1,4 +1,4 @@
-"""Make tiny data and models for tests of training, also in the processes that these start."""
+"""Make tiny data and models for tests of training, including tests that start processes."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -23,7 +23,7 @@ LABELS = ("ox", "golf ball", "church")
 MEAN, STD = (0.5, 0.4, 0.3), (0.2, 0.25, 0.3)
 
 
-# All stateful parts: order, augmentation, dropouts, moments, running mean.
+# Settings that use all stateful parts: order, augmentation, dropouts, moments, running mean.
 FULL: dict[str, Any] = {
     "flip": True, "crop_padding": 1, "mixup": 0.3, "dropout": 0.1, "path_dropout": 0.3, "patch_dropout": 0.3,
     "smoothing": 0.1, "layer_decay": 0.8,
@@ -81,7 +81,7 @@ def train(
 
 
 def at_step(number: int, action: Callable[[], object]) -> Callable[[], None]:
-    """Call `action` during step `number`, counted from 1, or 0 for every step; return a function that undoes this."""
+    """Call `action` during step `number`, counted from 1, or every step for 0; return a function that undoes this."""
     real, steps = loop.training_loss, []
 
     def training_loss(*args: Any) -> Tensor:
@@ -95,7 +95,7 @@ def at_step(number: int, action: Callable[[], object]) -> Callable[[], None]:
 
 
 def assert_same(outcome: Outcome, expected: Outcome) -> None:
-    """Assert that two trainings are equal to the last bit."""
+    """Assert that two training runs have bitwise equal outcomes."""
     assert outcome.losses.equal(expected.losses)
     for name, weight in expected.model.state_dict().items():
         assert outcome.model.state_dict()[name].equal(weight), name
