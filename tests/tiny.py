@@ -15,7 +15,7 @@ BATCH, CHANNELS, DEPTH, HEADS = 2, 3, 3, 5
 GRID, PATCH = (7, 11), 13
 HEAD_WIDTH, WIDTH, MLP_WIDTH, CLASSES = 17, 19, 23, 29
 LABELS = tuple(f"thing {index}" for index in range(CLASSES))
-SMALL: dict[str, Any] = {"grid": (3, 5), "patch": 2}  # not square either
+SMALL: dict[str, Any] = {"grid": (3, 5), "patch": 2}  # also not square
 PREFIXES: dict[str, dict[str, Any]] = {
     "CLS": {},
     "none": {"class_token": False, "pooling": "mean"},

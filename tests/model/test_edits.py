@@ -89,7 +89,7 @@ def written_out(model: ViT, images: torch.Tensor, edits: Edits) -> list[referenc
 )
 @kinds
 def test_edited_run_matches_reference(kind: str, edit: str) -> None:
-    """A head's mean is over the tokens of one image, and removed patches have no influence."""
+    """Check that a head's mean is over the tokens of one image, and removed patches have no influence."""
     model, images = tiny.model(**tiny.KINDS[kind]), tiny.images()
     edits = edits_of(edit, len(model.config.prefix))
     runs = written_out(model, images, edits)

@@ -25,7 +25,7 @@ CHUNKS = {64 * 2**20: 1, 40_000: 7, 1: 78}
 def test_trace_queries_match_softmax_attention(
     name: str, grad: bool, chunk: int, many: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Chunks cover every row once within the size limit; the fused kernel sums many rows."""
+    """Check that chunks cover every row once within the size limit; the fused kernel sums many rows."""
     monkeypatch.setattr(vitviz.model.trace, "CHUNK_BYTES", chunk)
     monkeypatch.setattr(vitviz.model.trace, "MANY_TOKENS", many)
     trace = tiny.trace(grad=grad, **PREFIXES[name])
@@ -112,7 +112,7 @@ def test_images_of_a_batch_do_not_mix() -> None:
 
 
 def test_memory_grows_with_tokens_not_with_their_square() -> None:
-    """The trace of fused attention keeps no N x N matrix."""
+    """Check that the trace of fused attention keeps no N x N matrix."""
     sizes = []
     for grid in ((7, 11), (14, 22)):
         trace = tiny.trace(batch=1, grid=grid, patch=3)
@@ -197,7 +197,7 @@ def test_pieces_of_an_mlp_are_even_and_bounded(batch: int, tokens: int, hidden_b
 
 
 def test_extreme_logits_stay_finite() -> None:
-    """One logit exceeds the others by thousands."""
+    """In this test, one logit exceeds all other logits by thousands."""
     queries, keys = 90.0 * torch.randn(1, 5, 78, 17), torch.randn(1, 5, 78, 17)
     _, lse = attention_and_lse(queries, keys, keys)
     block_trace = BlockTrace(queries, keys, lse)
@@ -210,7 +210,7 @@ def test_extreme_logits_stay_finite() -> None:
 
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-4), (torch.float64, 1e-7)])
 def test_large_logits_keep_the_precision_of_the_model(dtype: torch.dtype, tolerance: float) -> None:
-    """Rows sum to 1, and single rows and columns agree with the matrix."""
+    """Check that rows sum to 1, and single rows and columns agree with the matrix."""
     model = tiny.model()
     with torch.no_grad():
         for block in model.blocks:  # keys share an offset, as in DINOv2: logits of 40 and more

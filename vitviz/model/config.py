@@ -25,7 +25,7 @@ class ViTConfig:
 
     Args:
         image_size: native (height, width) in pixels; other multiples of the patch size work too.
-        patch_size: side of a square patch in pixels.
+        patch_size: side length of a square patch in pixels.
         channels: color channels of the image.
         width: D, length of a token.
         depth: number of blocks.
@@ -50,7 +50,7 @@ class ViTConfig:
         norm_pre: whether to apply a layer norm before the first block (CLIP).
         norm_pooled: whether the final norm is applied after pooling instead of to every token.
         norm_eps: epsilon of every layer norm.
-        dropout, attention_dropout, path_dropout: probabilities in training; path_dropout grows linearly with depth.
+        dropout, attention_dropout, path_dropout: probabilities in training; path_dropout increases linearly with depth.
     """
 
     image_size: tuple[int, int] = (224, 224)

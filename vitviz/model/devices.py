@@ -20,7 +20,7 @@ class DeviceError(VitvizError):
 def best_device() -> torch.device:
     """Return CUDA if there is one, then Apple's MPS, then the CPU.
 
-    Under torchrun (LOCAL_RANK), each process of a machine gets its own GPU if there are enough.
+    Under torchrun (LOCAL_RANK), each process on a machine gets its own GPU if there are enough.
     """
     best, rank = _kinds()[0], os.environ.get("LOCAL_RANK", "")
     if best == "cuda" and rank.isdigit() and int(rank) < torch.cuda.device_count():
@@ -75,7 +75,7 @@ def threads_for(numbers: int, device: torch.device) -> Iterator[None]:
 
 
 def double(tensor: torch.Tensor) -> torch.Tensor:
-    """Return a tensor in double precision, on the CPU if its device lacks it (Apple's MPS)."""
+    """Return a tensor in double precision, moved to the CPU if its device lacks this type (Apple's MPS)."""
     return (tensor.cpu() if tensor.device.type == "mps" else tensor).double()
 
 
@@ -104,7 +104,7 @@ def return_freed_memory() -> bool:
     """
     try:
         trim = ctypes.CDLL(None).malloc_trim
-    except (AttributeError, OSError, TypeError):  # not glibc
+    except (AttributeError, OSError, TypeError):  # the C library is not glibc
         return False
     trim(0)
     return True

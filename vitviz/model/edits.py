@@ -2,7 +2,7 @@
 
 `ViT.forward`, `ViT.run` and `ViT.trace` take `Edits` as an argument; the model is not changed.
 
-Shapes: B images, H heads, N tokens = P prefix tokens followed by n = gh x gw patches, K patches that stay, D width, d
+Shapes: B images, H heads, N tokens = P prefix tokens followed by n = gh x gw patches, K remaining patches, D width, d
 head width.
 """
 
@@ -66,8 +66,8 @@ class Edits:
         heads: (block, head) -> "zero" or "mean": replaces the head's output (B, N, d), before the output projection, by
             zero, or by its mean over all tokens of the image. A negative block counts from the last.
         cuts: edges of attention to cut.
-        keep: (B, K) or (1, K), indices from 0 to n - 1 of the patches that stay. The others are removed from the
-            sequence after the embedding, so the remaining patches keep their positions.
+        keep: (B, K) or (1, K), indices from 0 to n - 1 of the patches that stay. Other patches are removed from
+            the sequence after the embedding, so the remaining patches keep their positions.
 
     Raises:
         EditError: on construction, if the edits are invalid for any model; when applied, if the model, grid or batch

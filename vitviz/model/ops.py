@@ -85,7 +85,7 @@ class Ops:
             q: (B, H, n, d).
             k, v: (B, H, N, d).
             scale: factor of the logits.
-            dropout: share of the probabilities to set to 0.
+            dropout: fraction of the probabilities to set to 0.
             learned_query: whether the queries are parameters.
 
         Returns:
@@ -186,8 +186,8 @@ def attention_and_lse(q: Tensor, k: Tensor, v: Tensor, scale: float = 1.0) -> tu
         mixed, lse = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(q, k, v, scale=scale)
         return mixed, lse
     mixed = F.scaled_dot_product_attention(q, k, v, scale=scale)
-    # Elsewhere the kernel depends on the device and on d, so the row sums are computed separately, in chunks, from the
-    # logits that `BlockTrace.rows` will use, also under autocast.
+    # Elsewhere the kernel depends on the device and on d. The row sums are therefore computed separately, in chunks,
+    # from the logits that `BlockTrace.rows` uses, even under autocast.
     zeros = torch.zeros(q.shape[:-1], device=q.device)
     rows = BlockTrace(q.to(torch.promote_types(q.dtype, torch.float32)) * scale, k, zeros)
     return mixed, torch.cat([rows.logits(*chunk).logsumexp(-1) for chunk in rows.chunks()], dim=2)

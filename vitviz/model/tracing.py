@@ -136,8 +136,8 @@ def _finish(block: Block, x: Tensor, mixed: Tensor) -> Tensor:
 def _attend_by_head(block: Block, x: Tensor, angles: Angles | None) -> tuple[Tensor, Tensor]:
     """Return the heads' outputs (B, H, N, d) and log-sum-exps (B, H, N), computed head by head.
 
-    Queries, keys, values and the normed input of all heads would take the memory of four blocks of a trace. Instead,
-    the norm is applied to pieces of x (B, N, D), once per head.
+    Queries, keys, values and the normed input of all heads would take as much memory as four blocks of a trace.
+    Instead, the norm is applied to pieces of x (B, N, D), once per head.
     """
     attn, step = block.attn, _step(block, x)
     mixed, sums = x.new_empty(*x.shape[:2], attn.heads, attn.head_width), []
@@ -152,7 +152,7 @@ def _attend_by_head(block: Block, x: Tensor, angles: Angles | None) -> tuple[Ten
 
 
 def project_part(attn: Attention, x: Tensor, parts: slice = slice(None), heads: slice = slice(None)) -> Tensor:
-    """Return some of queries, keys and values of some heads, before rotation: (B, N, D) -> (parts, B, h, N, d)."""
+    """Return `parts` of queries, keys and values of some heads, unrotated: (B, N, D) -> (parts, B, h, N, d)."""
     weight, bias = (
         None if t is None else t.unflatten(0, (3, attn.heads, -1))[parts, heads]
         for t in (attn.qkv.weight, attn.qkv.bias)

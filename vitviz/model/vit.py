@@ -47,7 +47,7 @@ class Pretrained:
             outside the classes; `None` if not measured.
         groups: named sets of classes; each tuple holds a name, then two or more labels. A group's probability is the
             sum of its classes' probabilities.
-        assumed: settings that neither weights nor configuration state, as text: "norm epsilon 1e-06". Entries about
+        assumed: settings that neither weights nor configuration specify, as text: "norm epsilon 1e-06". Entries about
             preprocessing and labels start with these words: "preprocessing: ImageNet's mean ...".
         problem_type: meaning of the outputs, see `vitviz.outputs`; `None` means classes. A single output is a value,
             as in transformers, unless `problem_type` says otherwise.
@@ -126,7 +126,7 @@ class ViT(nn.Module):
     def reset_parameters(self) -> None:
         """Initialise like the paper's JAX code: Xavier for attention and MLP, LeCun for patches, zeros for the head."""
         if self.norm.weight.is_meta:
-            return  # nothing to fill, and nn.init would import PyTorch's compiler, which takes seconds
+            return  # the meta device stores no values, and nn.init would import PyTorch's compiler, which takes seconds
         for name, parameter in self.named_parameters():
             if name.endswith(("cls_token", "head.weight", "head.bias", "head_dist.weight", "head_dist.bias")):
                 nn.init.zeros_(parameter)
@@ -138,7 +138,7 @@ class ViT(nn.Module):
                 deviation = fan_in**-0.5 / 0.87962566103423978
                 nn.init.trunc_normal_(parameter, std=deviation, a=-2 * deviation, b=2 * deviation)
             elif name.endswith(("attn.qkv.weight", "kv.weight")):
-                # Queries, keys and values are three matrices in one: the fan-out is that of a single matrix.
+                # These weights stack two or three matrices; the fan-out is the number of rows of one matrix.
                 parts = 3 if name.endswith("qkv.weight") else 2
                 bound = math.sqrt(6.0 / (parameter.shape[0] // parts + parameter.shape[1]))
                 nn.init.uniform_(parameter, -bound, bound)
