@@ -157,7 +157,7 @@ def test_class_folders_of_named_data_sets_keep_the_official_order(tmp_path: Path
         dataset = find_dataset("imagenette", root)
         assert dataset.class_ids == tuple(IMAGENETTE)
         assert dataset.labels[3] == "chain saw"
-        assert find_dataset(root / place).labels == dataset.labels  # also as a plain folder
+        assert find_dataset(root / place).labels == dataset.labels  # the folder alone also works
     assert {wnid: words[0] for wnid, words in torchvision.Imagenette._WNID_TO_CLASS.items()} == IMAGENETTE
     for half in ("train", "test"):
         (tmp_path / "cifar10" / half / "ship").rename(tmp_path / "cifar10" / half / "yacht")

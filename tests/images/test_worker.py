@@ -43,7 +43,7 @@ def idle(pool: Workers) -> Worker:
 
 EXIF = Image.Exif()
 EXIF[ExifTags.Base.Orientation] = 6
-ON_ITS_SIDE = EXIF.tobytes()  # as a JPEG's segment
+ON_ITS_SIDE = EXIF.tobytes()  # EXIF rotation as the content of a JPEG segment
 
 # --- small files that request much memory, written byte by byte
 
@@ -69,7 +69,7 @@ def webp(width: int, height: int) -> bytes:
 def tiled_jpeg2000() -> bytes:
     """Return a JPEG 2000 of 255 x 256 tiles of one pixel, with the beginning of the first tile."""
     data = bytearray(saved(Image.new("RGB", (8, 8)), "JPEG2000", no_jp2=True, num_resolutions=1))
-    struct.pack_into(">8I", data, 8, 255, 256, 0, 0, 1, 1, 0, 0)  # after SOC, SIZ, its length and capabilities
+    struct.pack_into(">8I", data, 8, 255, 256, 0, 0, 1, 1, 0, 0)  # after SOC, SIZ, length and capabilities
     return bytes(data)
 
 
@@ -105,7 +105,7 @@ def tiff_tile(side: int = 20_000) -> bytes:
     return tiff(100, *tile, compression=8, data=data)
 
 
-# An AVIF of 16,384 x 16,384 grey pixels in 2,247 bytes; its header says 100 x 50.
+# An AVIF of 16,384 x 16,384 grey pixels in 2,247 bytes; its header claims 100 x 50.
 LYING_AVIF = (
     "c-muNV30{GsVqn=%S>Yc0uY^>nP!-qnF!*)%uOvxWPkw0jFg-rD4U@mGr5ET4e%9YmgIt2j6f`xnUkLk;<$kLj1W;qUIqsCT|l-*"
     "W@cU*T&)z4lgb3;C6*Z&I_Kx)gYC-5EGQ}f(w><G$@xH9B(u066>47!5F0`4t;hsx<^U2riDib)jq)-e0paBQoT9wsoC=`1ybNp&"
@@ -138,7 +138,7 @@ def scans(number: int, width: int = 64, height: int = 64, sampling: tuple[int, .
     frame = struct.pack(">BHHB", 8, height, width, len(sampling))
     frame += b"".join(bytes([component, factors, 0]) for component, factors in enumerate(sampling, 1))
     tables = segment(0xC4, b"\x00\x01" + bytes(15) + b"\0") + segment(0xC4, b"\x10\x01" + bytes(15) + b"\xe0")
-    side = 8 * (sampling[0] >> 4)  # of a unit of the first scan, which takes one bit per block
+    side = 8 * (sampling[0] >> 4)  # side of a unit in the first scan, which takes one bit per block
     blocks = -(-width // side) * -(-height // side) * sum((factors >> 4) * (factors & 15) for factors in sampling)
     components = b"".join(bytes([component, 0]) for component in range(1, len(sampling) + 1))
     first = segment(0xDA, bytes([len(sampling)]) + components + bytes(3)) + bytes(-(-blocks // 8))
@@ -303,7 +303,7 @@ def large_png() -> bytes:
 
 
 WIDE = icc_profile("RGB", 2.2, ADOBE_D50)
-TAGS = [(273, 4, 1, -1), *((40_966 + number, 7, 500_000, -1) for number in range(2000))]  # like the EXIF bomb's
+TAGS = [(273, 4, 1, -1), *((40_966 + number, 7, 500_000, -1) for number in range(2000))]  # as in the EXIF bomb
 STRIPS = [(273, 4, 1_500_000, -1), (278, 4, 1, 1)]  # far more strips than rows
 # name -> (function of its bytes, decoded size or pattern of the error, maximum MB)
 FILES: dict[str, tuple[Callable[[], bytes], list[int] | str, float]] = {
@@ -330,7 +330,7 @@ FILES: dict[str, tuple[Callable[[], bytes], list[int] | str, float]] = {
 
 
 def test_decoding_any_file_takes_bounded_memory(tmp_path: Path) -> None:
-    """The largest files are also decoded in a limited process."""
+    """Check that the largest files are decoded in a limited process, too."""
     (tmp_path / "small").write_bytes(saved(Image.new("RGB", (300, 300)), "PNG"))
     for name, (make, _, _) in FILES.items():
         (tmp_path / name).write_bytes(make())

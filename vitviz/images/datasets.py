@@ -193,7 +193,7 @@ def _list_classes(split: Path) -> dict[str, list[Path]]:
     if empty := [name for name, images in files.items() if not images]:
         raise DataError(
             f"Expected images ({', '.join(SUFFIXES)}) of every class in {str(split)!r}, got none in "
-            f"{', '.join(empty)}. Add some, or remove the folder."
+            f"{', '.join(empty)}. Add images, or remove the folder."
         )
     return files
 
@@ -388,7 +388,7 @@ def _as_class_folders(name: str, folder: Path) -> Splits | None:
 
 
 def _check_reachable(name: str, root: Path) -> None:
-    """Raise an error if none of torchvision's download addresses of a missing data set can be reached."""
+    """Raise an error if none of the addresses from which torchvision downloads a data set can be reached."""
     named = _NAMED[name]
     reader = _torchvision(named.kind)
     addresses = getattr(reader, "mirrors", None) or [getattr(reader, "url", None) or reader._ARCHIVES["full"][0]]

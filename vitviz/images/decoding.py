@@ -32,7 +32,7 @@ from vitviz.images.worker import workers
 
 __all__ = ["MAX_PIXELS", "ImageError", "decode", "display_name"]
 
-# A closed list, because some of Pillow's other plugins are dangerous: EPS starts Ghostscript, and an ICO may contain a
+# An explicit list, because some other plugins of Pillow are unsafe: EPS starts Ghostscript, and an ICO may contain a
 # picture far larger than its header states. MPO (two-lens photographs) is read as JPEG.
 _FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "PPM")
 
@@ -86,7 +86,7 @@ def decode(source: Any) -> Image.Image:
     fit 0..255, else as 16-bit if they fit 0..65535; floats (mode F) as 0..1, else as 0..255; other ranges are stretched
     from black to white. No metadata is kept, such as EXIF or GPS positions.
 
-    A file takes at most 300 MB of memory: its size is checked from the header before decoding, with limits by format
+    Decoding takes at most 300 MB of memory: the size is checked from the header before decoding, with limits by format
     (50 megapixels for most JPEGs, 10 to 26 for others). A JPEG above 26 megapixels is decoded at half its width and
     height, and coordinates refer to the decoded picture.
 
@@ -170,7 +170,7 @@ def decode_here(stream: BinaryIO, name: str, formats: Sequence[str] = _FORMATS) 
     Args:
         stream: the file, at its start.
         name: name for messages.
-        formats: accepted formats; those of `_APART` only in a limited process of `vitviz.images.worker`.
+        formats: accepted formats; `_APART` formats only in a limited process of `vitviz.images.worker`.
 
     Raises:
         ImageError: see `decode`.
@@ -252,7 +252,7 @@ def _upright_rgb(image: Image.Image) -> Image.Image:
     """
     original_id = id(image)
     image.load()
-    # After loading: Pillow then rotates TIFFs itself, and PNGs may have EXIF at the end.
+    # Read after loading, because Pillow then rotates TIFFs itself, and PNGs may have EXIF at the end.
     transpose = _TRANSPOSE.get(_orientation(image.info.get("exif")))
     profile = image.info.get("icc_profile")
     image = _eight_bit(image)
@@ -275,7 +275,7 @@ def _orientation(exif: object) -> int:
 
 
 def _eight_bit(image: Image.Image) -> Image.Image:
-    """Return the picture in mode L, RGB, RGBA or CMYK, still in its own colour space."""
+    """Return the picture in mode L, RGB, RGBA or CMYK, still in its original colour space."""
     if image.mode[0] in "IF":
         return _deep_grey(image)
     if image.mode == "La":  # premultiplied alpha: Pillow supports only this conversion
@@ -304,7 +304,7 @@ def _deep_grey(image: Image.Image) -> Image.Image:
         limits = (65535.0,)
     fitting = [limit for limit in limits if low >= 0 and high <= limit]
     black, white = (0.0, fitting[0]) if fitting else (low, high)
-    transparent = image.info.get("transparency")  # one grey level
+    transparent = image.info.get("transparency")  # a single grey level
     grey = Image.new("L", image.size)
     for top in tops:
         part = strip(top)

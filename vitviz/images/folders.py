@@ -85,7 +85,7 @@ def find_classes(folder: Path, classes: Mapping[str, int]) -> dict[int, list[Pat
     """List the image files below each FOLDER/CLASS by class index.
 
     Args:
-        folder: folder with one subfolder per class; some may be missing.
+        folder: folder with one subfolder per class; subfolders may be missing.
         classes: subfolder name -> class index, from `class_names`.
 
     Raises:

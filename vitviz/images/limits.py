@@ -41,12 +41,12 @@ MEGAPIXELS = {
 AVIF 16, JPEG 2000 24. For JPEG, see `_check_jpeg`."""
 
 _JPEG_BYTES = 270_000_000
-_JPEG_WHOLE = 26_000_000  # pixels; libjpeg decodes larger pictures at half their sides
+_JPEG_WHOLE = 26_000_000  # pixels; libjpeg decodes larger pictures at half width and height
 
 _TILE_PIXELS = 2048 * 2048  # TIFF: a whole tile is decoded at once
 _TILES = 2_000  # JPEG 2000: OpenJPEG allocates 11 kB per tile in advance
 
-# TIFF and EXIF directories: numbers become Python objects, 30 times as large as in the file.
+# TIFF and EXIF directories: numbers become Python objects, which take 30 times as much memory as the file.
 _VALUE_BYTES = {1: 1, 2: 1, 3: 2, 4: 4, 5: 8, 6: 1, 7: 1, 8: 2, 9: 4, 10: 8, 11: 4, 12: 8, 13: 4, 16: 8}  # by type
 _BYTES_AND_TEXT = (1, 2, 7)
 _INTEGERS = (3, 4, 13, 16)  # SHORT, LONG, IFD, LONG8
@@ -130,8 +130,8 @@ def format_of(head: bytes) -> str | None:
 def check_metadata(file: BinaryIO, name: str) -> BinaryIO:
     """Check the parts of a file other than pixels, which decoders read on opening.
 
-    Pillow copies and joins values, so 0.5 MB of file can request gigabytes, and libjpeg processes the whole picture for
-    each scan. Return the file at its start, for JPEG with a single EXIF block.
+    Pillow copies and joins values, so a file of 0.5 MB can request gigabytes, and libjpeg processes the whole picture
+    for each scan. Return the file at its start, for JPEG with a single EXIF block.
 
     Raises:
         ImageError: for too many or too large parts.
@@ -159,7 +159,7 @@ def check_metadata(file: BinaryIO, name: str) -> BinaryIO:
 
 def _too_much(name: str, what: str = "metadata") -> ImageError:
     return ImageError(
-        f"Expected {what} as in photographs, got far more in {name}. "
+        f"Expected a usual amount of {what}, got far more in {name}. "
         "Save it without layers and metadata, or as JPEG or PNG."
     )
 
@@ -203,7 +203,7 @@ def _with_one_exif(data: bytes, name: str) -> BinaryIO | None:
     segments = list(islice(_jpeg_segments(data), _MAX_PARTS + 1))
     _check_parts((segment.size for segment in segments), name, _MAX_DATA)
     if sum(segment.marker == _SOS for segment in segments) > _MAX_SCANS:
-        raise _too_much(name, "scans of a progressive JPEG")
+        raise _too_much(name, "progressive JPEG scans")
     blocks = [start for marker, start, _ in segments if marker == _APP1 and data.startswith(_EXIF, start)]
     if blocks:
         _check_directories(io.BytesIO(data[blocks[0] + len(_EXIF) : blocks[0] + 2**16]), name)
@@ -265,7 +265,7 @@ def _gif_blocks(data: bytes) -> Iterator[int]:
 
 def _check_ppm(data: bytes, name: str) -> None:
     if not _PPM_HEADER.match(data[:_MAX_PPM_HEADER]):
-        raise _too_much(name, "a header")
+        raise _too_much(name, "header text")
     if data[1:2] in b"123" and len(data) > _MAX_PPM_TEXT:
         raise ImageError(
             f"Expected a PPM as text of at most {_MAX_PPM_TEXT // 2**20} MB, got {len(data) // 2**20} MB in "
@@ -274,7 +274,7 @@ def _check_ppm(data: bytes, name: str) -> None:
 
 
 def _jpeg2000_boxes(data: bytes) -> Iterator[tuple[bytes, int]]:
-    """Yield kind and offset of the content of each box, including those in the header (ISO 15444-1, annex I)."""
+    """Yield kind and offset of the content of each box, including boxes in the header (ISO 15444-1, annex I)."""
     pending = [(0, len(data))]
     while pending:
         at, end = pending.pop()
@@ -299,7 +299,7 @@ def _check_jpeg2000(data: bytes, name: str) -> None:
         start = next((at for kind, at in boxes if kind == b"jp2c"), len(data))
     header = data[start + 4 : start + 42]  # SIZ (annex A.5.1)
     if len(header) < 38:
-        return  # not a picture: the decoder raises the error
+        return  # no picture; the decoder raises the error
     right, bottom, left, top, across, down, tile_left, tile_top, channels = struct.unpack_from(">8IH", header, 4)
     check_size(right - left, bottom - top, name, MEGAPIXELS["JPEG2000"])
     tiles = math.ceil((right - tile_left) / max(1, across)) * math.ceil((bottom - tile_top) / max(1, down))

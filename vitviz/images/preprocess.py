@@ -21,7 +21,7 @@ _RANGES = {
     "mean": (-1e6, 1e6),
     "std": (1e-6, 1e6),  # smaller values would overflow float32
 }
-_MEANS = {0.485: "ImageNet's", 0.48145466: "CLIP's", 0.5: "0.5 as"}  # by the mean of the first channel
+_MEANS = {0.485: "ImageNet's", 0.48145466: "CLIP's", 0.5: "0.5 as"}  # keyed by the mean of the first channel
 _RESIZE = 8192  # the default for the largest input, rounded up
 _RESIZED_PIXELS = 40_000_000  # 160 MB, after the rows and after the columns are resized
 

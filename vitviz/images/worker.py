@@ -1,7 +1,7 @@
 """Decode pictures in worker processes with limited memory and time.
 
 A file may contain more than its header claims: more pixels, scans or metadata. A worker process can be killed at any
-time. Two workers are kept ready, because starting Python takes time; each is replaced after some hundred pictures, and
+time. Two workers are kept ready, because starting Python takes time; each is replaced after a few hundred pictures, and
 after a crash. Limits of memory and processor time need POSIX; elsewhere only wall-clock time is limited.
 """
 
