@@ -77,7 +77,7 @@ def md5(path: Path) -> str:
 
 
 def packed(source: Path, archive: Path) -> Path:
-    """Pack a folder as .tgz, below its own name."""
+    """Pack a folder as .tgz, with its name as the top folder."""
     with tarfile.open(archive, "w:gz") as file:
         file.add(source, source.name)
     return archive

@@ -241,7 +241,7 @@ def preprocess_calls() -> Iterator[Call]:
 
 
 def points(geometry: Geometry) -> list[tuple[float, float]]:
-    """Return points on every edge, one float beside it, at pixel corners and centres, and outside."""
+    """Return points on every edge, one floating-point step beside it, at pixel corners and centres, and outside."""
     on = [geometry.patch_box(row, column, PATCHES)[:2] for row, column in np.ndindex(PATCHES)]
     beside = [(np.nextafter(x, -9e9), np.nextafter(y, 9e9)) for x, y in on]
     width, height = geometry.image

@@ -8,7 +8,7 @@ import pytest
 
 
 def pairs(*axes: Any) -> list[tuple[Any, ...]]:
-    """Return rows with one value of each axis, so that any two values of two axes meet in some row.
+    """Return rows with one value of each axis, so that any two values of two axes occur together in a row.
 
     The rows are few, though not always the minimum, and deterministic: each row is the combination with the most pairs
     that no earlier row contains.
@@ -30,7 +30,7 @@ def pairs(*axes: Any) -> list[tuple[Any, ...]]:
 
 
 def alternate(values: Sequence[Any]) -> list[Any]:
-    """Return every second value unchanged, and mark the others for `make test-all`."""
+    """Return every second value unchanged, and mark the other values for `make test-all`."""
     return [pytest.param(value, marks=pytest.mark.tier("all")) if at % 2 else value for at, value in enumerate(values)]
 
 

@@ -99,7 +99,7 @@ def test_torch_index_is_a_required_build_argument(index: str, tmp_path: Path) ->
 
 
 def test_files_name_no_package_index() -> None:
-    """The package index is an argument of the build."""
+    """Check that no file names a package index, which is a build argument."""
     assert SERVICE["build"]["args"]["TORCH_INDEX"].startswith("${TORCH_INDEX:?")
     for name in ("Dockerfile", "compose.yaml", "Makefile", "scripts/make_space.py", "requirements.lock"):
         assert not re.search(r"https?://\S*(whl|simple|registry)", read(name)), name

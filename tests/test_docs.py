@@ -83,7 +83,7 @@ def shrink_inputs(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_examples_run(
     document: str, elsewhere: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    if document != "docs/analysis.md":  # it names patches and boxes at the full size
+    if document != "docs/analysis.md":  # this document names patches and boxes at full size
         shrink_inputs(monkeypatch)
     run_python(document)
     assert "nan" not in capsys.readouterr().out
@@ -172,7 +172,7 @@ RUN = sorted(
         tuple(arguments)
         for name in DOCUMENTS
         for arguments in ours(name)
-        if (arguments[0] in QUICK or "--html" in arguments) and "clip.mp4" not in arguments  # no clip comes with vitviz
+        if (arguments[0] in QUICK or "--html" in arguments) and "clip.mp4" not in arguments  # vitviz ships no clip
     },
     key=lambda arguments: (arguments[0], -len(arguments), arguments),
 )
@@ -190,7 +190,7 @@ def test_quick_commands_run(arguments: tuple[str, ...], elsewhere: Path, capsys:
     replaced = ["vit-cifar10" if word.startswith(("FOLDER", "models/")) else word for word in arguments]
     if "--model" not in replaced and re.search(r"--size\b", help_of(replaced[0])):
         replaced += ["--size", "112"]  # faster than the default size
-    if "texts" in replaced:  # as docs/lecture.md says
+    if "texts" in replaced:  # as docs/lecture.md describes
         (elsewhere / "texts" / "en").mkdir(parents=True)
         shutil.copy(resource_folder("lecture") / "en" / "5-attention.md", elsewhere / "texts" / "en")
     before = set(elsewhere.iterdir())
@@ -321,7 +321,7 @@ def test_tables_match_the_code(document: str) -> None:
 
 
 def test_every_setting_is_in_the_table() -> None:
-    """The table lists exactly the settings that the code reads."""
+    """Check that the table lists exactly the settings that the code reads."""
     sources = [path.read_text(encoding="utf-8") for path in (ROOT / "app.py", *(ROOT / "vitviz").rglob("*.py"))]
     strings = (node.value for text in sources for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Constant))
     read = {name for text in strings if isinstance(text, str) for name in SETTING.findall(text)}

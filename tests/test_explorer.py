@@ -126,7 +126,7 @@ def test_predictions_need_named_outputs() -> None:
         if words:
             with pytest.raises(ExplorerError, match=words):
                 view.predictions()
-        elif model.pretrained is None:  # from a config: the whole photograph, stretched
+        elif model.pretrained is None:  # a model from a config stretches the whole photograph
             assert view.labels == tuple(f"class {i}" for i in range(tiny.CLASSES))
             assert view.geometry.frame == (0, 0, 163, 127)
             assert view.seen().size == (WIDTH, HEIGHT)
@@ -151,7 +151,7 @@ def test_invalid_queries_raise(view: View) -> None:
 
 
 def assert_close(half: View, full: View) -> None:
-    """Assert scores within 0.02 of those in float32, and rows that sum to 1 to float32's precision."""
+    """Assert scores within 0.02 of the float32 scores, and rows that sum to 1 to float32's precision."""
     rows, columns = full.trace.grid
     for ask in (
         lambda view: view.attention(1, 3, (rows - 1, columns - 2)),
@@ -184,7 +184,7 @@ def test_half_precision_is_close_to_float32(dtype: torch.dtype | str, keep: bool
     assert autocast or half.trace.tokens.dtype == dtype
     assert not torch.equal(half.trace.tokens.float(), full.trace.tokens)
     assert_close(half, full)
-    outside = rollout(half.trace, (1, 2), fuse="min", discard=0.4)[0]  # not from the view's cache
+    outside = rollout(half.trace, (1, 2), fuse="min", discard=0.4)[0]  # computed without the view's cache
     np.testing.assert_allclose(inside, outside, atol=1e-6)
     assert sum(probability for _, probability in half.predictions(29)) == pytest.approx(1.0, abs=1e-3)
 

@@ -69,7 +69,7 @@ NO_TORCH = (
 # Packages that pyproject.toml does not name: they come with gradio, or are optional.
 UNNAMED = {
     *("starlette", "python_multipart", "fastapi", "anyio", "pydantic", "gradio_client", "spaces", "uvicorn"),
-    "traitlets",  # with anywidget
+    "traitlets",  # comes with anywidget
     *("transformers", "peft", "pandas"),
 }
 CALLED = {"pillow": "PIL", "onnx-ir": "onnx_ir", "markdown-it-py": "markdown_it", "pillow-heif": "pillow_heif"}

@@ -47,7 +47,7 @@ def images(count: int, seed: int, height: int = SIDE, width: int = SIDE) -> tupl
 
 
 def split(pixels: Tensor, classes: Tensor) -> Split:
-    """Return a split of images in memory, (n, 3, H, W) uint8, at their own size."""
+    """Return a split of images in memory, (n, 3, H, W) uint8, at their original size."""
     height, width = pixels.shape[2:]
     squash = Preprocess(height=height, width=width, mode="squash", mean=(0.0, 0.0, 0.0), std=(1.0, 1.0, 1.0))
     return Split(Samples(classes, images=pixels), squash, pixels)

@@ -351,7 +351,7 @@ def test_statistics_have_titles_and_definitions() -> None:
 
 
 def test_invalid_folders_and_limits_raise(folder: Path, tmp_path: Path) -> None:
-    """A model in training mode stays in training mode, also after an error."""
+    """Check that a model in training mode stays in training mode, even after an error."""
     model = native_model().train()
     folder_statistics(model, folder, names=["entropy"], limit=1)
     assert model.training

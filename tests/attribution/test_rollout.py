@@ -96,9 +96,9 @@ def product(
     st.data(),
 )
 def test_rollout_matches_product_of_matrices(trace: Trace, options: dict, data: st.DataObject) -> None:
-    """Chunks of any number of rows are kept or recomputed.
+    """Compare chunks of any number of rows, kept or recomputed.
 
-    With equal entries, rounding decides their order, so the row is compared only with `rollout_matrix`.
+    Rounding decides the order of equal entries, so such rows are compared only with `rollout_matrix`.
     """
     names = [name.lower() for name in trace.prefix]
     patches = st.tuples(st.integers(0, 2), st.integers(0, 4))
@@ -181,7 +181,7 @@ def test_entry_in_order_is_exact(batch: int, n: int, m: int, data: st.DataObject
 
 @pytest.mark.parametrize(("fuse", "discard", "tokens"), pairs(["mean", "max"], [0.0, 0.9], [1400, 2150]))
 def test_rollout_memory_is_bounded(fuse: str, discard: float, tokens: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """At 1,400 tokens one block's matrix (8 MB) is kept; at 2,150 (18 MB) it is recomputed."""
+    """Check that at 1,400 tokens one block's matrix (8 MB) is kept; at 2,150 (18 MB) it is recomputed."""
     chunk, work = 2**20, 2**24
     monkeypatch.setattr(vitviz.model.trace, "CHUNK_BYTES", chunk)
     monkeypatch.setattr(vitviz.attribution.attention, "WORK_BYTES", work)

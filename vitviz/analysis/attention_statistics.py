@@ -54,7 +54,7 @@ class QueryRange:
             frames = [photo.frame for photo in ([geometry] if isinstance(geometry, Geometry) else geometry)]
             if len(frames) not in (1, batch):
                 raise AnalysisError(
-                    f"Expected one geometry for each of the {batch} images, got {len(frames)}. Give one for all."
+                    f"Expected one geometry for each of the {batch} images, got {len(frames)}. Give one for all images."
                 )
             extents = torch.tensor([[bottom - top, right - left] for left, top, right, bottom in frames])
             pixels = (extents / torch.tensor(trace.grid)).to(trace.tokens.device)

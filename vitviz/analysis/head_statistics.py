@@ -197,7 +197,7 @@ class HeadStatistics:
     def rows(self) -> list[list[float]]:
         """Return one row per head; missing statistics have no column."""
         kinds = [self.values, self.deviations] if self.images > 1 else [self.values]
-        columns = [kind[name].ravel().tolist() for name in self.present for kind in kinds]  # of L * H numbers each
+        columns = [kind[name].ravel().tolist() for name in self.present for kind in kinds]  # each has L * H numbers
         return [[*place, *numbers] for place, *numbers in zip(self._places(), *columns, strict=True)]
 
     def to_pandas(self) -> "pd.DataFrame":
@@ -245,7 +245,7 @@ def head_statistics(
         model: the model of the trace, in eval mode.
         trace: trace of one or several images; "gradient" and the ablations need one without edits.
         geometry: geometry for `distance_pixels`, one for all images or one for each.
-        names: names of `STATISTICS`; by default those that read rows of attention.
+        names: names of `STATISTICS`; by default the statistics that read rows of attention.
         query: the query token; by default the mean over all patches.
         target: the class of the importances; by default the predicted class.
 

@@ -137,7 +137,7 @@ def intervene(
         heads: (block, head) -> "zero" or "mean", see `Edits`; a plain list of (block, head) means "zero".
         cuts: edges of attention to cut, see `Cut`.
         drop: patches (row, column) to drop.
-        mode: "remove" removes them from the sequence; the others paint over them, see `baseline_images`.
+        mode: "remove" removes them from the sequence; the other modes paint over them, see `baseline_images`.
         swap: region to copy from other images.
         before: (B, C), the unchanged logits of these images, if known.
 

@@ -20,7 +20,7 @@ from vitviz.model.vit import ViT
 
 Floats = NDArray[np.float32]
 
-PERCENTILES = (1.0, 99.0)  # of a component's scores, mapped to colors 0 and 1
+PERCENTILES = (1.0, 99.0)  # percentiles of a component's scores that map to colors 0 and 1
 RATIO, DEVIATIONS = 2.0, 6.0  # thresholds of outliers, see `token_norms`
 
 
@@ -59,7 +59,7 @@ class TokenPCA:
         blocks: the L block indices, from 0.
         colors: (L, gh, gw, 3), red, green and blue in 0..1: the first, second and third component.
         components: (L, 3, D), unit vectors.
-        explained: (L, 3), explained share of the patches' variance; 0 if there are fewer than three components.
+        explained: (L, 3), fraction of the patches' variance that each explains; 0 for missing components.
     """
 
     blocks: tuple[int, ...]

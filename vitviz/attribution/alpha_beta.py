@@ -20,7 +20,7 @@ from torch.autograd.function import once_differentiable
 
 from vitviz.model.ops import Explicit
 
-TINY = 1e-9  # as in the authors' program
+TINY = 1e-9  # epsilon of the authors' program
 
 Rule = Callable[..., tuple[Tensor | None, ...]]
 """(relevance of the output, output, *inputs) -> relevance of each input, or `None`."""

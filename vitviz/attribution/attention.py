@@ -57,7 +57,7 @@ def attention_heads(trace: Trace, block: int = -1, query: Query | None = None) -
 
 
 def attention_scores(trace: Trace, block: int = -1, head: int | Fusion = "mean", query: Query | None = None) -> Tensor:
-    """Return the scores of all tokens behind the maps of `attention`: (B, N)."""
+    """Return the token scores from which `attention` makes maps: (B, N)."""
     query = trace.default_query if query is None else query
     if isinstance(head, int):
         check_head(trace, head)
@@ -93,7 +93,7 @@ def rollout(
         trace: trace of the model with all blocks from `start` on.
         query: as for `attention`.
         fuse: how to fuse heads: "mean" (the paper), "max" or "min" (Gildenblat 2020).
-        discard: share of the weakest attention entries to discard in each block, per image (Gildenblat 2020), except
+        discard: fraction of the weakest attention entries to discard in each block, per image (Gildenblat 2020), except
             attention to prefix tokens and each row's strongest entry.
         residual: weight of the residual connection, 0..1; 0.5 in the paper.
         start: first block to include, from 0.
@@ -119,7 +119,7 @@ def rollout_scores(
     start: int = START,
     rescale: Rescale = "attention",
 ) -> Tensor:
-    """Return the scores of all tokens behind the maps of `rollout`: (B, N)."""
+    """Return the token scores from which `rollout` makes maps: (B, N)."""
     _check_rollout(trace, fuse, discard, residual, start)
     flow = trace.weights(trace.default_query if query is None else query)  # (B, N)
     for block in range(trace.depth - 1, start - 1, -1):
@@ -254,7 +254,7 @@ def _step_rescaled(
     threshold = entry_in_order(lambda: (rows(*chunk) for chunk in chunks), count) if count else None  # (B,)
     used, total = flow.ne(0).any(dim=0), torch.zeros_like(flow)  # (N,)
     for start, stop in chunks:
-        # Use whole chunks: only the same matrix product reproduces the counted bits.
+        # Use whole chunks, because only the identical matrix product reproduces the counted bits.
         if not used[start:stop].any():
             continue
         fused, skipped = rows(start, stop), flow[:, start:stop]  # (B, n, N), (B, n)

@@ -49,7 +49,7 @@ def backward(case: Case, stop: int = 0) -> Iterator[Step]:
         with torch.enable_grad():
             out = ops.block(index, model.blocks[index], entering, angles)
             advance(entering, 1 / trace.depth)
-            if flow is None:  # the last block: continue to the score
+            if flow is None:  # after the last block, continue to the score
                 out = case.target.score(model.classify(model.finish(out), ops)).sum()
         matrices = [attended.probabilities for attended in ops.seen]
         ops.seen.clear()  # `seen` also holds the logits
@@ -83,8 +83,8 @@ def gradient_rollout(case: Case, *, discard: float = 0.0, residual: float = 0.5)
 
     Args:
         case: images, model and target.
-        discard: share of the weakest entries of F to discard in each block, per image, except columns of prefix tokens
-            and each row's strongest entry.
+        discard: fraction of the weakest entries of F to discard in each block, per image, except columns of prefix
+            tokens and each row's strongest entry.
         residual: weight of the skip connection, 0..1.
     """
     for name, value, fits in (("discard", discard, 0 <= discard < 1), ("residual", residual, 0 <= residual <= 1)):

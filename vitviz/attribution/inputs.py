@@ -137,7 +137,7 @@ class Method:
         signed: whether negative scores oppose the target.
         unit: unit of the scores: "attention" for shares that sum to 1, else "score".
         not_in_browser: why the static site cannot compute it; empty if it can.
-        describe: `describe(trace, options)` -> the title of a map, if it says more than `title`.
+        describe: `describe(trace, options)` -> the title of a map, if it differs from `title`.
 
     Attributes:
         name: name of the function in code and links, e.g. "gae".
@@ -287,7 +287,7 @@ def class_index(model: ViT, named: Named) -> int:
             return matches[0]
         if matches:
             raise ExplainError(f"Expected one class, got {named!r}, the label of the classes {matches}. Name an index.")
-        if text.isdecimal() and int(text) < count:  # after the labels, which may be numbers
+        if text.isdecimal() and int(text) < count:  # checked after the labels, because labels may be numbers
             return int(text)
     known = ", ".join(labels[:12]) + (", ..." if len(labels) > 12 else "") if labels else "no labels"
     raise ExplainError(f"Expected a class among 0..{count - 1} or a label ({known}), got {named!r}. Choose one.")

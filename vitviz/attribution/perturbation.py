@@ -65,7 +65,7 @@ def occlusion(
 
     Args:
         case: images, model and target.
-        window: side of the window in patches. Each patch gets its window's score, or the mean of overlapping windows.
+        window: side length in patches. Each patch gets its window's score, or the mean of overlapping windows.
         stride: step between windows in patches; at most, and by default, the window's side.
         baseline: pixels of hidden patches: "zero", "mean", "black" or "blur".
         batch: number of windows per forward pass.
@@ -110,9 +110,9 @@ def kernel_shap(
         case: images, model and target.
         samples: number of random subsets of squares, including the full and the empty one; more than the number of
             squares.
-        superpixel: side of a square in patches; squares at the right and lower edge may be smaller. By default the
-            smallest side with at most 20 squares: maps of two seeds then correlate 0.96 or more on both bundled models,
-            compared with 0.55 to 0.71 for 64 squares and the same number of samples.
+        superpixel: side length of a square in patches; squares at the right and lower edge may be smaller. By default,
+            the smallest side with at most 20 squares: maps of two seeds then correlate 0.96 or more on both bundled
+            models, compared with 0.55 to 0.71 for 64 squares and the same number of samples.
         baseline: pixels of hidden squares: "zero", "mean", "black" or "blur".
         batch: number of samples per forward pass.
         seed: seed of the samples, the same for each image.
@@ -157,7 +157,7 @@ def _least_squares(inputs: Tensor, root: Tensor) -> Tensor:
 def _describe_agreement(samples: int, halves: list[float]) -> str:
     """Estimate the correlation of maps with other samples, from the correlation r of two halves of these samples.
 
-    With twice as many samples, it is 2 r / (1 + r) (Spearman 1910 and Brown 1910).
+    With twice the samples, the correlation is 2 r / (1 + r) (Spearman 1910 and Brown 1910).
     """
     known = [2 * r / (1 + r) if r > 0 else 0.0 for r in halves if math.isfinite(r)]
     if not known:
@@ -168,7 +168,7 @@ def _describe_agreement(samples: int, halves: list[float]) -> str:
 def superpixels(grid: tuple[int, int], side: int | None = None, maximum: int = 20) -> tuple[Tensor, int]:
     """Return the index of each patch's square, (gh, gw) long, and the number of squares.
 
-    `side` is the side of a square in patches; `None` for the smallest side with at most `maximum` squares.
+    `side` is the side length of a square in patches; `None` for the smallest side with at most `maximum` squares.
     """
     if side is None:
         side = next(n for n in range(1, max(grid) + 1) if math.ceil(grid[0] / n) * math.ceil(grid[1] / n) <= maximum)

@@ -69,7 +69,7 @@ def _steps(case: Case, start: int) -> Iterator[Tensor]:
         with torch.enable_grad():
             out = ops.block(index, model.blocks[index], entering, angles)
             advance(entering, 1 / trace.depth)
-            if flows is None:  # the last block: continue to the logits (B, C)
+            if flows is None:  # after the last block, continue to the logits (B, C)
                 out = model.classify(model.finish(out, ops), ops)
                 logits = out.detach().requires_grad_()
                 (slope,) = torch.autograd.grad(target.score(logits).sum(), logits)  # 1 and, for a contrast, -1
