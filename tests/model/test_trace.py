@@ -72,7 +72,7 @@ def test_unknown_queries_raise_with_valid_choices(query: object) -> None:
             ask(query)
         for fact in ("'cls'", "7 x 11", "78", repr(query)):
             assert fact in str(caught.value)
-    with pytest.raises(TraceError, match="no CLS"):
+    with pytest.raises(TraceError, match="no class token"):
         tiny.trace(depth=1, class_token=False, pooling="mean").row(0, "cls")
 
 

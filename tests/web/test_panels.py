@@ -308,7 +308,7 @@ def test_heads_are_told_apart_and_switched_off(opened: Browser, app: Running, sm
     panel.locator("[data-ask=statistic]").select_option("mass_cls")
     expect(cells.first).to_have_text(percent(found["mass_cls"][0, 0], 2))
     panel.locator("[data-ask=statistic]").select_option("ablation_probability")
-    expect(panel.locator(".vv-chart-title")).to_have_text("Probability lost without it")
+    expect(panel.locator(".vv-chart-title")).to_have_text("Probability drop")
     settled(opened)
     said = cells.all_inner_texts()
     assert all(re.fullmatch(r"−?[\d.]+\xa0%|< 0.01\xa0%", text) for text in said), said

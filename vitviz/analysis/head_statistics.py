@@ -118,13 +118,13 @@ _ALL = (
         0.0, None, "model", "the graphs do not compute gradients of heads",
     ),
     Statistic(
-        importance.ablation_probability, "Probability lost without it", "",
-        "Drop of the target's probability when the head's output is set to zero. Exact; negative if it rises.",
+        importance.ablation_probability, "Probability drop", "",
+        "Exact drop of the target's probability when the head's output is set to zero; negative if it rises.",
         -1.0, 1.0, "model",
     ),
     Statistic(
-        importance.ablation_logit, "Logit lost without it", "",
-        "Drop of the target's logit when the head's output is set to zero. Exact.", None, None, "model",
+        importance.ablation_logit, "Logit drop", "",
+        "Exact drop of the target's logit when the head's output is set to zero.", None, None, "model",
     ),
 )  # fmt: skip
 STATISTICS: dict[str, Statistic] = {statistic.name: statistic for statistic in _ALL}

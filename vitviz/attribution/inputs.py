@@ -249,7 +249,7 @@ def resolve_target(
     if contrast is not None:
         first, second = (class_index(model, named) for named in contrast)
         if first == second:
-            raise ExplainError(f"Expected two different classes, got {contrast[0]!r} twice. Name another one.")
+            raise ExplainError(f"Expected two different classes, got {contrast[0]!r} twice. Change one.")
         same = torch.full((batch,), first), torch.full((batch,), second)
         return Target(*same, (f"{class_name(model, first)} rather than {class_name(model, second)}",) * batch)
     if isinstance(target, Tensor):
@@ -286,7 +286,7 @@ def class_index(model: ViT, named: Named) -> int:
         if len(matches) == 1:
             return matches[0]
         if matches:
-            raise ExplainError(f"Expected one class, got {named!r}, the label of the classes {matches}. Name an index.")
+            raise ExplainError(f"Expected one class, got {named!r}, the label of the classes {matches}. Give an index.")
         if text.isdecimal() and int(text) < count:  # checked after the labels, because labels may be numbers
             return int(text)
     known = ", ".join(labels[:12]) + (", ..." if len(labels) > 12 else "") if labels else "no labels"

@@ -136,7 +136,7 @@ def _open_file(path: str) -> BinaryIO:
     if "://" in path[:100] or path.startswith("data:"):
         raise ImageError(f"Expected the path of a file, got an address: {name}. Download the image first.")
     if os.path.isdir(path):
-        raise ImageError(f"Expected an image file, got the folder {name}. Name a file in it.")
+        raise ImageError(f"Expected an image file, got the folder {name}. Choose a file in it.")
     if os.path.exists(path) and not os.path.isfile(path):
         raise ImageError(f"Expected an image file, got {name}, a pipe or a device. Save the image to a file first.")
     try:

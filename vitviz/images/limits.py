@@ -1,4 +1,4 @@
-"""Check limits of image files before decoding, so that no process takes over 300 MB.
+"""Check limits of image files before decoding, so that no process takes more than 300 MB.
 
 TIFF, JPEG 2000, AVIF and HEIC are decoded in a worker process (`vitviz.images.worker`). A HEIC photograph of 24
 megapixels takes 200 MB there, and then 170 MB in the calling process: 3 bytes per received pixel and 4 in Pillow's

@@ -180,7 +180,7 @@ class Preprocess:
     def _native(self, w: int, h: int) -> tuple[int, int]:
         """Return the (width, height) in multiples closest to the image's shape, with about height * width pixels.
 
-        A very elongated image becomes one patch thick and no longer than the budget allows.
+        A very elongated image becomes one patch thick and at most as long as the budget allows.
         """
         patches = self.height * self.width / self.multiple**2
         across, down = math.sqrt(patches * w / h), math.sqrt(patches * h / w)

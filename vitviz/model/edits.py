@@ -56,7 +56,7 @@ class Cut:
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Edits:
-    """Edits of a forward pass. `a | b` applies both, in any order.
+    """Edits of a forward pass. `a | b` applies both; their order does not matter.
 
     >>> both = Edits(heads={(-1, 2): "zero"}) | Edits(cuts=[Cut(block=0, queries=(0,), keys=(5, 6))])
     >>> len(both.heads), len(both.cuts)

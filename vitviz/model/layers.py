@@ -164,7 +164,7 @@ class Block(nn.Module):
         return self.finish(x[:, :first], attended, ops)
 
     def finish(self, x: Tensor, attended: Tensor, ops: Ops = PLAIN) -> Tensor:
-        """Add the attention output (B, N, D) to the stream (B, N, D), then the MLP."""
+        """Add the attention output (B, N, D) to the stream (B, N, D), then the MLP's output."""
         x = ops.add(x, self.drop_path(ops.scale(self.ls1, attended)))
         branch = self.mlp(ops.norm(self.norm2, x), ops)
         return ops.add(x, self.drop_path(ops.scale(self.ls2, branch)))

@@ -318,7 +318,7 @@ class Trace:
             return len(names) + query[0] * columns + query[1]
         if isinstance(query, int) and 0 <= query < count:
             return query
-        known = ", ".join(map(repr, names)) or "no named tokens (this model has no class token)"
+        known = ", ".join(map(repr, names)) or "the named tokens (none, because this model has no class token)"
         raise TraceError(
             f"Expected a query among {known}, 'mean', a patch (row, column) inside the {rows} x {columns} grid "
             f"or a token index below {count}, got {query!r}. Choose one of them."
