@@ -1,4 +1,4 @@
-"""Make small random models of Hugging Face's transformers, one for each convertible class."""
+"""Make small random transformers models (Hugging Face), one for each convertible class."""
 
 import json
 import tempfile
@@ -47,7 +47,7 @@ pooled, logits = attrgetter("pooler_output"), attrgetter("logits")
 
 @dataclass(frozen=True, eq=False)
 class Case:
-    """A model class of transformers: its settings, and the part of its output that equals vitviz's.
+    """A transformers model class: its settings, and the part of its output that equals vitviz's.
 
     Its name is `family + kind`, and its configuration's name `family + "Config"`. If `whole`, the configuration
     contains the image model's; if it has a `tower`, that part of the model takes images.

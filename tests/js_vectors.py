@@ -81,8 +81,9 @@ def traced(name: str) -> Trace:
 
 
 def outliers(key_bias: float = 0.0, gain: float = 1.0, spread: float = 0.0) -> Trace:
-    """Return the trace of a model whose keys share a large offset in one channel, with queries and keys larger by
-    `gain`, and channels that differ by `spread` orders of magnitude, large in queries where they are small in keys.
+    """Return the trace of a model whose keys share a large offset in one channel.
+
+    Queries and keys are multiplied by `gain`. Channels span `spread` orders of magnitude, in opposite order.
     """
     model = tiny.model(registers=3)
     for block in model.blocks:

@@ -55,7 +55,7 @@ ONLY_IN = {
     "onnxscript": ("vitviz.export",),
     "torchvision": ("vitviz.images", "vitviz.weights", "vitviz.training"),
 }
-# Colour tables and the font that comes with them, without the machinery that draws figures.
+# Colour tables and the font that comes with them, without the modules that draw figures.
 TABLES = {"matplotlib.colormaps", "matplotlib.colors", "matplotlib.get_data_path"}
 TABLES_IN = ("vitviz.draw.colors", "vitviz.draw.text")
 LAZY = {

@@ -1,4 +1,4 @@
-"""Test raw attention and rollout against dense matrices, value-weighted attention against the added vectors."""
+"""Test raw attention and rollout against dense matrices, and value-weighted attention against the added vectors."""
 
 import functools
 
@@ -42,7 +42,7 @@ def keep(queries: torch.Tensor, keys: torch.Tensor) -> BlockState:
 
 
 def with_ties(levels: int) -> Trace:
-    """Return a trace with many equal entries of attention, because its logits are products of few levels."""
+    """Return a trace with many equal entries of attention, because its queries and keys take few values."""
     generator = torch.Generator().manual_seed(levels)
     queries_and_keys = torch.randint(0, levels, (3, 2, 2, 5, 16, 7), generator=generator).float()
     blocks = tuple(keep(queries, keys) for queries, keys in queries_and_keys)

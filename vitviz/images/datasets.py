@@ -219,7 +219,7 @@ def _read_mnist(_: str, folder: Path) -> Splits | None:
         images, classes = read_idx(files[0], 3), read_idx(files[1], 1)
         if len(images) != len(classes) or not images.numel() or int(classes.max()) > 9:
             raise DataError(
-                f"Expected equally many images in {files[0]} and labels 0 to 9 in {files[1]}, got {len(images):,} and "
+                f"Expected as many images in {files[0]} as labels 0 to 9 in {files[1]}, got {len(images):,} and "
                 f"{len(classes):,} up to {int(classes.max()) if len(classes) else 'none'}. Download them again."
             )
         splits.append(Samples(classes.long(), images=images[:, None]))  # (n, h, w) -> (n, 1, h, w)

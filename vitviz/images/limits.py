@@ -159,7 +159,7 @@ def check_metadata(file: BinaryIO, name: str) -> BinaryIO:
 
 def _too_much(name: str, what: str = "metadata") -> ImageError:
     return ImageError(
-        f"Expected a usual amount of {what}, got far more in {name}. "
+        f"Expected the usual amount of {what}, got far more in {name}. "
         "Save it without layers and metadata, or as JPEG or PNG."
     )
 
