@@ -23,7 +23,7 @@ LABELS = ("ox", "golf ball", "church")
 MEAN, STD = (0.5, 0.4, 0.3), (0.2, 0.25, 0.3)
 
 
-# All stateful parts: order, augmentation, dropouts, moments, running mean.
+# Settings that use all stateful parts: order, augmentation, dropouts, moments, running mean.
 FULL: dict[str, Any] = {
     "flip": True, "crop_padding": 1, "mixup": 0.3, "dropout": 0.1, "path_dropout": 0.3, "patch_dropout": 0.3,
     "smoothing": 0.1, "layer_decay": 0.8,

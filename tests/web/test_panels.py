@@ -309,7 +309,7 @@ def test_heads_tab_matches_python_and_switches_heads_off(opened: Browser, app: R
     panel.locator("[data-ask=statistic]").select_option("mass_cls")
     expect(cells.first).to_have_text(percent(statistics["mass_cls"][0, 0], 2))
     panel.locator("[data-ask=statistic]").select_option("ablation_probability")
-    expect(panel.locator(".vv-chart-title")).to_have_text("Probability lost without it")
+    expect(panel.locator(".vv-chart-title")).to_have_text("Probability drop")
     settled(opened)
     said = cells.all_inner_texts()
     assert all(re.fullmatch(r"−?[\d.]+\xa0%|< 0.01\xa0%", text) for text in said), said

@@ -14,7 +14,7 @@ from vitviz.analysis import AnalysisError
 from vitviz.images.geometry import Geometry
 from vitviz.model.trace import BlockTrace, Query, Trace
 
-RANK_TOKENS = 600  # largest number for which the effective rank is computed: its singular values take O(N³)
+RANK_TOKENS = 600  # maximum N for the effective rank, because its singular values take O(N³) time
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,14 +46,14 @@ class QueryRange:
         """
         batch, tokens = trace.tokens.shape[:2]
         if query == "mean":
-            raise AnalysisError("Expected one token as the query, got 'mean'. Leave it out to average over patches.")
+            raise AnalysisError("Expected one token as the query, got 'mean'. Omit it to average over patches.")
         first = len(trace.prefix) if query is None else trace.token(query)
         pixels = None
         if geometry is not None:
             frames = [photo.frame for photo in ([geometry] if isinstance(geometry, Geometry) else geometry)]
             if len(frames) not in (1, batch):
                 raise AnalysisError(
-                    f"Expected one geometry for each of the {batch} images, got {len(frames)}. Give one for all."
+                    f"Expected one geometry for each of the {batch} images, got {len(frames)}. Give one for all images."
                 )
             extents = torch.tensor([[bottom - top, right - left] for left, top, right, bottom in frames])
             pixels = (extents / torch.tensor(trace.grid)).to(trace.tokens.device)
@@ -96,7 +96,7 @@ class Rows:
 
     @cached_property
     def on_self(self) -> Tensor:
-        """Return the share of each query on itself: (B, H, n)."""
+        """Return the attention of each query to itself: (B, H, n)."""
         return self.attention.gather(3, self.own[:, None].expand(*self.log.shape[:3], 1)).squeeze(3)
 
     @cached_property
@@ -123,25 +123,25 @@ class Rows:
 
     @cached_property
     def on_neighbors(self) -> Tensor:
-        """Return the share on the 8 patches around each query patch: (B, H, n)."""
+        """Return the attention on the 8 patches around each query patch: (B, H, n)."""
         down, across = self.offsets
         return (self.patches * (torch.maximum(down.abs(), across.abs()) == 1)).sum(-1)
 
     @property
     def placeless(self) -> str:
-        """Return why the queries have no neighbours; empty for patches."""
+        """Return the reason why the queries have no neighbours; empty for patches."""
         queries = self.queries
         return "" if queries.are_patches else f"{queries.prefix[queries.first]} has no position in the image"
 
 
 Measure = Callable[[Rows], Tensor | str]
-"""Function of a statistic of rows: (B, H, n), or why it is missing."""
+"""Function that computes a statistic of rows: (B, H, n), or returns the reason why it is missing."""
 
 
 def row_statistics(
     block_trace: BlockTrace, queries: QueryRange, measures: Mapping[str, Measure]
 ) -> dict[str, Tensor | str]:
-    """Return statistics of attention rows as means over the queries: name -> (B, H), float64, or why there is none.
+    """Return statistics of attention rows as means over the queries: name -> (B, H), float64, or a reason.
 
     The memory is a few chunks of `trace.CHUNK_BYTES` for any N.
     """
@@ -230,7 +230,7 @@ def effective_rank(block_trace: BlockTrace) -> Tensor | str:
     """
     tokens, ranks = block_trace.queries.shape[2], []
     if tokens > RANK_TOKENS:
-        return f"{tokens:,} tokens are more than {RANK_TOKENS:,}, and it takes O(N³)"
+        return f"{tokens:,} tokens exceed the limit of {RANK_TOKENS:,} for its O(N³) time"
     for index in range(len(block_trace.queries)):
         attention = block_trace.image(index).rows(0, tokens)[0]  # (H, N, N)
         values = torch.linalg.svdvals(attention).cpu().double()  # (H, N)

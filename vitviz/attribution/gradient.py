@@ -49,10 +49,10 @@ def backward(case: Case, stop: int = 0) -> Iterator[Step]:
         with torch.enable_grad():
             out = ops.block(index, model.blocks[index], entering, angles)
             advance(entering, 1 / trace.depth)
-            if flow is None:  # the last block: continue to the score
+            if flow is None:  # after the last block, continue to the score
                 out = case.target.score(model.classify(model.finish(out), ops)).sum()
         matrices = [attended.probabilities for attended in ops.seen]
-        ops.seen.clear()  # it holds the logits too
+        ops.seen.clear()  # `seen` also holds the logits
         gradients = torch.autograd.grad(out, matrices + [entering] * (index > stop), flow)
         flow = gradients[-1] if index > stop else None
         steps = [Step(matrices[place].detach(), gradients[place], pooling=place > 0) for place in range(len(matrices))]
@@ -79,12 +79,12 @@ def gradient_rollout(case: Case, *, discard: float = 0.0, residual: float = 0.5)
     """Roll out attention weighted by its gradient (Gildenblat 2020).
 
     In each block, F = relu(mean over heads of A * dA); rows of (1 - residual) F + residual I are rescaled to sum to 1.
-    The path of a read token through skip connections only is excluded, because it involves no attention.
+    The path from a classified token to itself through skip connections only is excluded: it involves no attention.
 
     Args:
         case: images, model and target.
-        discard: share of the weakest entries of F to discard in each block, per image, except columns of prefix tokens
-            and each row's strongest entry.
+        discard: fraction of the weakest entries of F to discard in each block, per image, except columns of prefix
+            tokens and each row's strongest entry.
         residual: weight of the skip connection, 0..1.
     """
     for name, value, fits in (("discard", discard, 0 <= discard < 1), ("residual", residual, 0 <= residual <= 1)):
@@ -234,7 +234,7 @@ def legrad(case: Case, *, start: int = 0, pooling: Pooling = "model") -> Tensor:
                 tokens = trace.tokens.detach()
             score = case.target.score(model.classify(tokens, ops))
             probabilities = ops.seen[0].probabilities
-            ops.seen.clear()  # it holds the logits too
+            ops.seen.clear()  # `seen` also holds the logits
             gradient = torch.autograd.grad(score.sum(), probabilities)[0]  # (B, H, N, N) or (B, H, 1, N)
         total += sensitivity(gradient)
         advance(trace.stream(index), 2 / trace.depth)
@@ -300,7 +300,7 @@ METHODS = (
         paper="Bousselham et al. 2025, LeGrad: An Explainability Method for Vision Transformers via Feature Formation "
         "Sensitivity, ICCV",
         about="How much the class score after each block would rise if that block attended more to a patch. The score "
-        "is read from the tokens that the classifier uses, or with pooling=tokens from all, as in the authors' code.",
+        "is read from the tokens that the classifier uses, or from all with pooling=tokens, as in the authors' code.",
         cost=3.0,
         matrices=2.0,
     ),
