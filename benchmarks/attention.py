@@ -1,13 +1,13 @@
-"""Measure what a trace costs: this project, timm and transformers on the same weights, in one run.
+"""Compare the cost of a trace in this project, timm and transformers, on the same weights.
 
     python benchmarks/attention.py                       # ViT-S/16 and ViT-B/16 at 224, 512 and 1,024 pixels
     python benchmarks/attention.py --sizes 224 --models small
     python benchmarks/attention.py --device cuda --dtype bfloat16 --sizes 224 1024 4096
 
-One random Vision Transformer is built in timm and converted to ours and to transformers'. Logits and attention are
-checked against each other first. Then each way runs in processes of its own: one for the median time of a forward pass,
-one for the peak memory over that before. There the C library is told to give memory back at once
-(`MALLOC_MMAP_THRESHOLD_`): otherwise what it reserves between passes, different in each run, hides what a pass needs.
+A random Vision Transformer of timm is converted to ours and to transformers'. First, logits and attention of all three
+are compared. Then each way runs in separate processes: one measures the median time of a forward pass, another the peak
+memory above that before. The latter makes the C library return memory at once (`MALLOC_MMAP_THRESHOLD_`), because
+otherwise the memory that it reserves between passes hides what a pass needs.
 """
 
 from __future__ import annotations
@@ -54,11 +54,11 @@ def build_timm(model: str, side: int, fused: bool) -> Any:
     set_fused_attn(fused)
     width, heads = SIZES[model]
     torch.manual_seed(0)
-    made = VisionTransformer(
+    model_of_timm = VisionTransformer(
         img_size=side, patch_size=PATCH, embed_dim=width, depth=DEPTH, num_heads=heads, num_classes=CLASSES
     )
-    torch.nn.init.normal_(made.head.weight, std=0.02)  # timm starts with a head of zeros, which every model would share
-    return made.eval()
+    torch.nn.init.normal_(model_of_timm.head.weight, std=0.02)  # timm's is zero, which would hide errors
+    return model_of_timm.eval()
 
 
 def build_ours(model: str, side: int) -> ViT:
@@ -76,55 +76,51 @@ def build_transformers(model: str, side: int, eager: bool) -> Any:
         image_size=side, patch_size=PATCH, num_labels=CLASSES, layer_norm_eps=1e-6,
     )  # fmt: skip
     config._attn_implementation = "eager" if eager else "sdpa"
-    made = ViTForImageClassification(config).eval()
-    theirs = build_timm(model, side, fused=True).state_dict()
-    block = {"norm1": "layernorm_before", "norm2": "layernorm_after"}
-    new: dict[str, Tensor] = {}
-    names = list(made.state_dict())
-    for name in names:
-        new[name] = _timm_tensor(name, theirs, block)
-    made.load_state_dict(new)
-    return made
+    network = ViTForImageClassification(config).eval()
+    weights = build_timm(model, side, fused=True).state_dict()
+    norms = {"norm1": "layernorm_before", "norm2": "layernorm_after"}
+    network.load_state_dict({name: _timm_tensor(name, weights, norms) for name in network.state_dict()})
+    return network
 
 
-def _timm_tensor(name: str, theirs: dict[str, Tensor], block: dict[str, str]) -> Tensor:
-    """Return timm's tensor for a name of transformers (either generation of names)."""
+def _timm_tensor(name: str, weights: dict[str, Tensor], norms: dict[str, str]) -> Tensor:
+    """Return timm's tensor for a name of transformers, old or new."""
     kind = name.rsplit(".", 1)[1]
     if "cls_token" in name or "position_embeddings" in name:
-        return theirs["cls_token" if "cls_token" in name else "pos_embed"]
+        return weights["cls_token" if "cls_token" in name else "pos_embed"]
     if "projection" in name:
-        return theirs[f"patch_embed.proj.{kind}"]
+        return weights[f"patch_embed.proj.{kind}"]
     parts = name.split(".")
     index = next((part for part in parts if part.isdigit()), None)
     if index is None:
-        return theirs[f"{'head' if 'classifier' in name else 'norm'}.{kind}"]
-    at = f"blocks.{index}."
-    for ours, other in block.items():
-        if other in name:
-            return theirs[f"{at}{ours}.{kind}"]
-    for order, words in enumerate((("query", "q_proj"), ("key", "k_proj"), ("value", "v_proj"))):
-        if any(word in parts for word in words):
-            return theirs[f"{at}attn.qkv.{kind}"].chunk(3)[order]
+        return weights[f"{'head' if 'classifier' in name else 'norm'}.{kind}"]
+    block = f"blocks.{index}."
+    for timm_name, other_name in norms.items():
+        if other_name in name:
+            return weights[f"{block}{timm_name}.{kind}"]
+    for order, names in enumerate((("query", "q_proj"), ("key", "k_proj"), ("value", "v_proj"))):
+        if any(part in parts for part in names):
+            return weights[f"{block}attn.qkv.{kind}"].chunk(3)[order]
     if "attention" in parts:
-        return theirs[f"{at}attn.proj.{kind}"]
-    return theirs[f"{at}mlp.{'fc1' if 'intermediate' in parts or 'fc1' in parts else 'fc2'}.{kind}"]
+        return weights[f"{block}attn.proj.{kind}"]
+    return weights[f"{block}mlp.{'fc1' if 'intermediate' in parts or 'fc1' in parts else 'fc2'}.{kind}"]
 
 
 class Hooks:
-    """The usual way to get attention out of timm: unfused attention, and a hook on what follows the softmax."""
+    """The usual way to read attention from timm: unfused attention, with a hook after the softmax."""
 
     def __init__(self, model: Any) -> None:
-        self.model, self.kept = model, []
+        self.model, self.attentions = model, []
         for block in model.blocks:
-            block.attn.attn_drop.register_forward_hook(lambda _m, _i, out: self.kept.append(out))
+            block.attn.attn_drop.register_forward_hook(lambda _m, _i, out: self.attentions.append(out))
 
     def __call__(self, images: Tensor) -> tuple[Tensor, list[Tensor]]:
-        self.kept = []
-        return self.model(images), self.kept
+        self.attentions = []
+        return self.model(images), self.attentions
 
 
 def dense_rollout(attentions: list[Tensor]) -> Tensor:
-    """Compute rollout as it is usually written: by L products of N x N matrices."""
+    """Compute rollout in the usual way, by L products of N x N matrices."""
     eye = torch.eye(attentions[0].shape[-1], device=attentions[0].device)
     product = eye
     for attention in attentions:
@@ -142,37 +138,37 @@ def prepare(way: str, model: str, side: int) -> tuple[torch.nn.Module, Callable[
             return ours, ours.trace
         return ours, lambda images: rollout_scores(ours.trace(images))
     if way.startswith("timm"):
-        theirs = build_timm(model, side, fused="unfused" not in way)
+        of_timm = build_timm(model, side, fused="unfused" not in way)
         if way == "timm: fused forward":
-            return theirs, theirs
-        hooks = Hooks(theirs)
-        return theirs, (lambda images: dense_rollout(hooks(images)[1])) if "rollout" in way else hooks
+            return of_timm, of_timm
+        hooks = Hooks(of_timm)
+        return of_timm, (lambda images: dense_rollout(hooks(images)[1])) if "rollout" in way else hooks
     eager = "eager" in way
-    theirs = build_transformers(model, side, eager)
-    return theirs, lambda images: theirs(pixel_values=images, output_attentions=eager)
+    of_transformers = build_transformers(model, side, eager)
+    return of_transformers, lambda images: of_transformers(pixel_values=images, output_attentions=eager)
 
 
 def resident(peak: bool) -> float:
-    """Return the MB that this process holds now, or has held at most since `forget_peak`. Linux only."""
+    """Return the resident memory of this process in MB, now or its peak since `reset_peak`. Linux only."""
     field = "VmHWM" if peak else "VmRSS"
     status = Path("/proc/self/status").read_text()
     return int(next(line for line in status.splitlines() if line.startswith(field)).split()[1]) / 1024
 
 
-def forget_peak() -> None:
-    """Reset the peak of the memory held (see `man 5 proc`, clear_refs)."""
+def reset_peak() -> None:
+    """Reset the peak of the resident memory (see `man 5 proc`, clear_refs)."""
     Path("/proc/self/clear_refs").write_text("5")
 
 
 def measure(way: str, model: str, side: int, device: str, dtype: str, repeats: int) -> dict[str, float]:
-    """Return median seconds and peak MB over the start, of one way, in this process."""
+    """Return the median seconds and the peak MB above the start of one way, in this process."""
     module, run = prepare(way, model, side)
     module.to(device)
     images = torch.randn(1, 3, side, side, device=device)
     times, before = [], 0.0
     with torch.no_grad(), torch.autocast(device, getattr(torch, dtype), enabled=dtype != "float32"):
         if device == "cpu":
-            forget_peak()
+            reset_peak()
             before = resident(peak=False)
         for index in range(repeats + 1):
             if device == "cuda":
@@ -183,36 +179,36 @@ def measure(way: str, model: str, side: int, device: str, dtype: str, repeats: i
             run(images)
             if device == "cuda":
                 torch.cuda.synchronize()
-            if index:  # the first is the warm-up
+            if index:  # after the warm-up
                 times.append(time.perf_counter() - began)
     peak = torch.cuda.max_memory_allocated() / 2**20 if device == "cuda" else resident(peak=True)
     return {"seconds": statistics.median(times), "memory": peak - before}
 
 
 def agree(model: str, side: int) -> None:
-    """Stop unless all three give the same logits and attention."""
+    """Exit unless all three have the same logits and attention."""
     torch.manual_seed(1)
     images = torch.randn(1, 3, side, side)
     with torch.no_grad():
         ours = build_ours(model, side).trace(images)
         logits, attentions = Hooks(build_timm(model, side, fused=False))(images)
-        theirs = build_transformers(model, side, eager=True)(pixel_values=images, output_attentions=True)
+        output = build_transformers(model, side, eager=True)(pixel_values=images, output_attentions=True)
     gaps = {
         "logits, timm": (ours.logits - logits).abs().max(),
-        "logits, transformers": (ours.logits - theirs.logits).abs().max(),
+        "logits, transformers": (ours.logits - output.logits).abs().max(),
         "attention, timm": max((a - b).abs().max() for a, b in zip(ours.attentions, attentions, strict=True)),
         "attention, transformers": max(
-            (a - b).abs().max() for a, b in zip(ours.attentions, theirs.attentions, strict=True)
+            (a - b).abs().max() for a, b in zip(ours.attentions, output.attentions, strict=True)
         ),
         "rollout": (rollout_scores(ours) - dense_rollout(attentions))[:, 1:].abs().max(),
     }
     print("  largest differences: " + ", ".join(f"{name} {float(gap):.0e}" for name, gap in gaps.items()))
     if not all(gap < (1e-4 if "logits" in name else 1e-5) for name, gap in gaps.items()):
-        raise SystemExit("Expected the same logits (1e-4) and attention (1e-5) from all three.")
+        raise SystemExit("Expected equal logits (within 1e-4) and attention (1e-5), got the differences above.")
 
 
 def alone(way: str, model: str, side: int, args: argparse.Namespace, lean: bool) -> dict[str, float]:
-    """Run `measure` in a process of its own; `lean` for memory: one pass, nothing reserved by the C library."""
+    """Run `measure` in a separate process; `lean` measures memory: one pass, without reserves of the C library."""
     repeats = 1 if lean else args.repeats
     command = [sys.executable, __file__, "--one", way, model, str(side), args.device, args.dtype, str(repeats)]
     environment = {**os.environ, "MALLOC_MMAP_THRESHOLD_": str(2**20)} if lean else None
@@ -232,15 +228,15 @@ def compare(model: str, side: int, args: argparse.Namespace) -> None:
     rows: dict[str, dict[str, float]] = {}
     for way in (way for way in WAYS if any(part in way for part in args.ways)):
         try:
-            timed, weighed = (alone(way, model, side, args, lean) for lean in (False, True))
+            time_run, memory_run = (alone(way, model, side, args, lean) for lean in (False, True))
         except RuntimeError as error:
             print(f"  {way:<40} failed: {error}")
             continue
-        rows[way] = {"seconds": timed["seconds"], "memory": weighed["memory"]}
+        rows[way] = {"seconds": time_run["seconds"], "memory": memory_run["memory"]}
         fused = rows["ours: forward"]
         seconds, memory = rows[way]["seconds"], rows[way]["memory"]
         ratios = f"{seconds / fused['seconds']:6.2f} x"
-        if fused["memory"] >= 20:  # below that the model's own making hides it
+        if fused["memory"] >= 20:  # smaller numbers are mostly noise
             ratios += f" {memory / fused['memory']:6.2f} x"
         print(f"  {way:<40} {1000 * seconds:9.1f} ms {memory:9.0f} MB  {ratios}", flush=True)
 
@@ -252,8 +248,10 @@ def main() -> None:
     parser.add_argument("--device", default="cpu", choices=("cpu", "cuda"))
     parser.add_argument("--dtype", default="float32", choices=("float32", "bfloat16", "float16"))
     parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--ways", nargs="+", default=[""], metavar="PART", help="only those with this in their names")
-    parser.add_argument("--agree-up-to", type=int, default=512, metavar="PIXELS", help="check numbers up to this size")
+    parser.add_argument("--ways", nargs="+", default=[""], metavar="PART", help="only ways whose names contain a part")
+    parser.add_argument(
+        "--agree-up-to", type=int, default=512, metavar="PIXELS", help="compare numbers up to this size"
+    )
     parser.add_argument("--one", nargs=6, help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.one:
@@ -262,7 +260,7 @@ def main() -> None:
         return
     threads, python = torch.get_num_threads(), platform.python_version()
     print(f"{platform.machine()}, {threads} threads, Python {python}, torch {torch.__version__}")
-    print("  time: median of", args.repeats, "| memory: peak over the start | ratios: to our fused forward")
+    print("  time: median of", args.repeats, "| memory: peak above the start | ratios: to our fused forward")
     for model in args.models:
         for side in args.sizes:
             compare(model, side, args)

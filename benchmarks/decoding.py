@@ -1,9 +1,9 @@
-"""Compare decoding in a process of its own, as the server does, with decoding in this one: processor time a photograph.
+"""Compare the CPU time of decoding a photograph in a worker process, as the server does, and in this process.
 
     python benchmarks/decoding.py
 
-The photograph is an example as a JPEG of one megapixel. Both sides take turns; a batch's time is that of this process
-and its children, so that nothing depends on the machine's other work but its caches.
+The photograph is an example as a JPEG of one megapixel. Batches alternate between the two. CPU time is that of this
+process and its children, so other work on the machine has little effect.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from vitviz.images.worker import workers
 from vitviz.resources import resource_folder
 
 SIZE = (1224, 816)  # one megapixel
-TARGET = 15.0  # milliseconds of the processor that the process of its own may cost
+TARGET = 15.0  # maximum extra CPU time of the worker process, in milliseconds
 
 
 def photograph() -> bytes:
@@ -37,42 +37,42 @@ def photograph() -> bytes:
     return out.getvalue()
 
 
-def processor_seconds() -> float:
-    """Return the processor time of this process and its children."""
-    this = psutil.Process()
-    times = [one.cpu_times() for one in (this, *this.children(recursive=True))]
-    return float(sum(one.user + one.system for one in times))
+def cpu_seconds() -> float:
+    """Return the CPU time of this process and its children."""
+    process = psutil.Process()
+    times = [each.cpu_times() for each in (process, *process.children(recursive=True))]
+    return float(sum(time.user + time.system for time in times))
 
 
 def milliseconds(decoder: Callable[[bytes], Any], data: bytes, pictures: int) -> float:
-    """Return the processor time of one picture; the kernel counts in hundredths of a second, so several are timed."""
-    before = processor_seconds()
+    """Return the CPU time per picture, over several, because the kernel counts in hundredths of a second."""
+    before = cpu_seconds()
     for _ in range(pictures):
         decoder(data)
-    return 1000 * (processor_seconds() - before) / pictures
+    return 1000 * (cpu_seconds() - before) / pictures
 
 
 def main() -> None:
-    """Print both sides."""
+    """Measure and print both."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--batches", type=int, default=9)
-    parser.add_argument("--pictures", type=int, default=20, help="of a batch")
+    parser.add_argument("--pictures", type=int, default=20, help="pictures per batch")
     args = parser.parse_args()
-    data, sides = photograph(), {"in this process": decode, "in a process of its own": decode_apart}
+    data, decoders = photograph(), {"in this process": decode, "in a worker process": decode_apart}
     workers().warm()
-    found: dict[str, list[float]] = {name: [] for name in sides}
-    for decoder in sides.values():
-        milliseconds(decoder, data, args.pictures)  # imports, caches
+    times: dict[str, list[float]] = {name: [] for name in decoders}
+    for decoder in decoders.values():
+        milliseconds(decoder, data, args.pictures)  # warm-up
     for _ in range(args.batches):
-        for name, decoder in sides.items():
-            found[name].append(milliseconds(decoder, data, args.pictures))
+        for name, decoder in decoders.items():
+            times[name].append(milliseconds(decoder, data, args.pictures))
     kilobytes = len(data) / 1e3
     print(f"JPEG of {SIZE[0]} x {SIZE[1]}, {kilobytes:.0f} kB; median of {args.batches} batches of {args.pictures}")
-    medians = {name: statistics.median(each) for name, each in found.items()}
-    for name, each in found.items():
-        print(f"{name:24} {medians[name]:6.1f} ms of the processor ({min(each):.1f} to {max(each):.1f})")
-    here, apart = medians.values()
-    print(f"difference {apart - here:+.1f} ms; target at most {TARGET:g} ms")
+    medians = {name: statistics.median(batches) for name, batches in times.items()}
+    for name, batches in times.items():
+        print(f"{name:24} {medians[name]:6.1f} ms of CPU time ({min(batches):.1f} to {max(batches):.1f})")
+    single, worker = medians.values()
+    print(f"difference {worker - single:+.1f} ms; target at most {TARGET:g} ms")
 
 
 if __name__ == "__main__":

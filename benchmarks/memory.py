@@ -1,11 +1,11 @@
-"""Measure the memory that attribution methods and other questions take, beside what the server estimates before.
+"""Compare the memory of attribution methods and other questions with the server's estimates.
 
-    python benchmarks/memory.py --depth 6 --side 32 48      # patches along a side; Linux alone
+    python benchmarks/memory.py --depth 6 --side 32 48      # patches per side; Linux only
     python benchmarks/memory.py --only intervene layers --classes 10000
 
-A random model with the heads of ViT-S stands for larger ones: what grows with depth, tokens and heads is in
-`Method.matrices` and `Method.activations`, from which `vitviz.server.sizes` estimates. Measured is the peak of the
-resident memory over what the process held before, with the trace there already.
+The model is random, with heads as in ViT-S. Estimates of `vitviz.server.sizes` use `Method.matrices` and
+`Method.activations`, which scale with depth, tokens and heads. The measurement is the peak of the resident memory above
+that before, when the trace exists already.
 """
 
 from __future__ import annotations
@@ -30,18 +30,21 @@ from vitviz.model.devices import share_freed_memory
 from vitviz.model.vit import ViT
 from vitviz.server.sizes import heads_need, layers_need, method_need, passes_need
 
-QUESTIONS = ("intervene", "layers", "gradient")  # the last one is a statistic of heads
-SHORTENED = {"integrated_gradients": {"steps": 8}, "kernel_shap": {"samples": 32}}  # a batch each: more take no more
+QUESTIONS = ("intervene", "layers", "gradient")  # "gradient" is a statistic of heads
+SHORTENED = {
+    "integrated_gradients": {"steps": 8},
+    "kernel_shap": {"samples": 32},
+}  # one batch: more need no more memory
 
 
 def memory(field: str) -> int:
-    """Return a field of this process's status in bytes: VmRSS is what it holds, VmHWM the most since the last reset."""
+    """Return a field of this process's status in bytes: VmRSS (resident memory) or VmHWM (its peak since a reset)."""
     lines = Path("/proc/self/status").read_text().splitlines()
     return 1024 * next(int(line.split()[1]) for line in lines if line.startswith(field))
 
 
 def measure(model: ViT, images: torch.Tensor, name: str) -> int:
-    """Return the most bytes that a method or question holds at once."""
+    """Return the peak memory of a method or question in bytes."""
     with torch.no_grad():
         trace = model.trace(images)
     options = dict(SHORTENED.get(name, {}))
@@ -64,7 +67,7 @@ def measure(model: ViT, images: torch.Tensor, name: str) -> int:
 
 
 def estimated(config: ViTConfig, name: str, tokens: int) -> int:
-    """Return the bytes that the server expects of a method or question."""
+    """Return the server's estimate for a method or question in bytes."""
     need = {"layers": layers_need(config, 4), "gradient": heads_need(config, 4, ["gradient"])}.get(name)
     if need is None:
         need = method_need(config, 4, METHODS[name]) if name in METHODS else passes_need(config, 4)
@@ -72,7 +75,7 @@ def estimated(config: ViTConfig, name: str, tokens: int) -> int:
 
 
 def main() -> None:
-    """Print one line a method and size."""
+    """Print one line per method and size."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--depth", type=int, default=6)
     parser.add_argument("--heads", type=int, default=6)
@@ -87,9 +90,9 @@ def main() -> None:
     for side in args.side:
         images, tokens = torch.randn(1, 3, 14 * side, 14 * side), side**2 + 1
         for name in args.only:
-            found, estimate = measure(model, images, name), estimated(config, name, tokens)
-            words = f"{found / 1e6:6.0f} MB measured, {estimate / 1e6:6.0f} estimated ({estimate / found:.1f} x)"
-            print(f"{tokens:,} tokens, {name:22} {words}", flush=True)
+            peak, estimate = measure(model, images, name), estimated(config, name, tokens)
+            text = f"{peak / 1e6:6.0f} MB measured, {estimate / 1e6:6.0f} estimated ({estimate / peak:.1f} x)"
+            print(f"{tokens:,} tokens, {name:22} {text}", flush=True)
 
 
 if __name__ == "__main__":

@@ -1,12 +1,12 @@
-"""Measure what an explanation costs: every method against a plain forward pass of the same photograph, in one run.
+"""Compare the cost of each attribution method with a forward pass of the same photograph.
 
     python benchmarks/methods.py                      # the bundled model at its native size, attention and gradients
-    python benchmarks/methods.py --all                # the methods by captum too, once each: a minute or more
+    python benchmarks/methods.py --all                # also the methods by captum, once each: a minute or more
     python benchmarks/methods.py --threads 1 --clock cpu
 
-"alone" is `attribute` from the photograph on, the forward pass included; "after" is with the trace that an `Explorer`
-has already. Rounds are interleaved, so that other work on the machine falls on all methods alike; where there is much
-of it, `--clock cpu` counts the time that the processors spent (with one thread: threads that wait count too).
+"alone" includes the forward pass; "after" uses the trace that an `Explorer` has already. Methods alternate in each
+round, so that other work on the machine affects all alike. On a busy machine, use `--clock cpu` with one thread,
+because waiting threads count too.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ CLOCKS: dict[str, Callable[[], float]] = {"wall": time.perf_counter, "cpu": time
 
 
 def rounds(runs: dict[str, Callable[[], object]], repeats: int, clock: Callable[[], float]) -> dict[str, float]:
-    """Return median seconds of each, one after the other in every round; the first round is the warm-up."""
+    """Return the median seconds of each run; runs alternate, and the first round is the warm-up."""
     times: dict[str, list[float]] = {name: [] for name in runs}
     for index in range(repeats + 1):
         for name, run in runs.items():
@@ -42,23 +42,23 @@ def rounds(runs: dict[str, Callable[[], object]], repeats: int, clock: Callable[
             run()
             if index:
                 times[name].append(clock() - began)
-    return {name: statistics.median(some) for name, some in times.items()}
+    return {name: statistics.median(values) for name, values in times.items()}
 
 
 def quick(method: Method) -> bool:
-    """Say whether a method takes a few forward passes, not hundreds."""
+    """Return whether a method takes few forward passes."""
     return method.cost < 20
 
 
 def main() -> None:
-    """Print one line a method."""
+    """Print one line per method."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", default="dinov2-s14-imagenette")
-    parser.add_argument("--photo", type=Path, help="by default the first of the examples")
+    parser.add_argument("--photo", type=Path, help="default: the first example")
     parser.add_argument("--repeats", type=int, default=9)
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     parser.add_argument("--clock", choices=CLOCKS, default="wall")
-    parser.add_argument("--all", action="store_true", help="also the methods that take hundreds of forward passes")
+    parser.add_argument("--all", action="store_true", help="also methods that take hundreds of forward passes")
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
     clock = CLOCKS[args.clock]

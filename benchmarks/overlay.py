@@ -1,4 +1,4 @@
-"""How long an overlay takes: ours against matplotlib's imshow and savefig of the same picture, in one run.
+"""Compare the time of an overlay with matplotlib's imshow and savefig of the same picture.
 
 python benchmarks/overlay.py [--width 1000] [--height 750] [--repeats 40]
 """
@@ -25,7 +25,7 @@ from vitviz.images.preprocess import Preprocess
 
 
 def median_ms(run: Callable[[], object], repeats: int) -> float:
-    """Median wall time of `run` in milliseconds, after two runs that are not counted."""
+    """Return the median wall time of `run` in milliseconds, after two warm-up runs."""
     times = []
     for i in range(repeats + 2):
         start = time.perf_counter()
@@ -36,7 +36,7 @@ def median_ms(run: Callable[[], object], repeats: int) -> float:
 
 
 def matplotlib_picture(heatmap: Heatmap) -> Callable[[], object]:
-    """The usual way: two imshow calls and savefig, at one figure pixel a photograph pixel."""
+    """Return the usual way: two imshow calls and savefig, with one pixel of the figure per pixel of the photograph."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
@@ -53,14 +53,14 @@ def matplotlib_picture(heatmap: Heatmap) -> Callable[[], object]:
         axes.set_ylim(height, 0)
         axes.axis("off")
         buffer = io.BytesIO()
-        figure.savefig(buffer, format="raw")  # no PNG compression: only the drawing is compared
+        figure.savefig(buffer, format="raw")  # without PNG compression, to compare only the drawing
         return buffer.getvalue()
 
     return draw
 
 
 def main() -> None:
-    """Print one line a case."""
+    """Print one line per case."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--width", type=int, default=1000)
     parser.add_argument("--height", type=int, default=750)
@@ -73,7 +73,7 @@ def main() -> None:
     def report(name: str, run: Callable[[], object], repeats: int = args.repeats) -> None:
         print(f"  {name:36}{median_ms(run, repeats):8.1f} ms")
 
-    print(f"photograph {args.width} x {args.height}, map 16 x 16, grid and query drawn, median of {args.repeats}")
+    print(f"photograph {args.width} x {args.height}, map 16 x 16, with grid and query, median of {args.repeats}")
     for mode in ("crop", "squash"):
         geometry = Preprocess(height=256, width=256, mode=mode)(photo).geometry
         heatmap = Heatmap(rng.random((16, 16), np.float32) ** 4, geometry, photo, unit="attention", query=(5, 7))

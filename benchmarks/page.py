@@ -1,9 +1,9 @@
-"""The app in a real browser, beside that of another checkout: how soon it shows a map, and what it sends for that.
+"""Compare the app's page in a browser with that of another checkout: time to the first map, and requests.
 
-    python benchmarks/page.py --other ../before     # needs Chromium; prints medians and the worst, both sides by turns
+    python benchmarks/page.py --other ../before     # needs Chromium; alternates, and prints medians and maxima
 
-Each checkout serves its page in a process of its own. A photograph's time counts from choosing the file to the frame
-that shows its map, less the forward pass as the page tells it.
+Each checkout serves its page in a separate process. The time of a photograph runs from the choice of the file to the
+frame with its map, without the forward pass, whose duration the page states.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from playwright.sync_api import Browser, CDPSession, Request, sync_playwright
 HERE = Path(__file__).parents[1]
 LOADED = 120_000  # milliseconds
 ROUNDS = 5
-# The scene whose map is on the screen; "" while there is none. The page before the store had an explorer.
+# The id of the scene whose map is drawn, or "". Old pages have an explorer instead of a store.
 SHOWN = """() => {
     const { store, scenes, resting, explorer } = window.vitviz ?? {};
     if (!store) {
@@ -47,7 +47,7 @@ COMPLETE = """() => (window.vitviz.store ? window.vitviz.scenes.get(window.vitvi
 
 
 class Side:
-    """A checkout's page and what was measured of it."""
+    """Page of a checkout with its measurements."""
 
     def __init__(self, tree: Path, browser: Browser, log: Any) -> None:
         self.tree = tree
@@ -55,9 +55,9 @@ class Side:
             free.bind(("127.0.0.1", 0))
             port = free.getsockname()[1]
         self.url = f"http://127.0.0.1:{port}/"
-        named = {"GRADIO_SERVER_NAME": "127.0.0.1", "GRADIO_SERVER_PORT": str(port), "PYTHONPATH": str(tree)}
+        variables = {"GRADIO_SERVER_NAME": "127.0.0.1", "GRADIO_SERVER_PORT": str(port), "PYTHONPATH": str(tree)}
         command = [sys.executable, "-m", "vitviz", "app"]
-        self.server = subprocess.Popen(command, cwd=tree, env={**os.environ, **named}, stdout=log, stderr=log)
+        self.server = subprocess.Popen(command, cwd=tree, env={**os.environ, **variables}, stdout=log, stderr=log)
         while socket.socket().connect_ex(("127.0.0.1", port)) != 0:
             if self.server.poll() is not None:
                 raise SystemExit(f"The server of {tree} ended before it listened.")
@@ -66,12 +66,12 @@ class Side:
         self.ready: list[float] = []
         self.beyond: list[float] = []
         self.memory: list[float] = []
-        self.asked: list[str] = []
-        self.painted: list[float] = []
-        self.worked: list[float] = []
+        self.requests: list[str] = []
+        self.paint_times: list[float] = []
+        self.cpu_times: list[float] = []
 
     def open(self) -> None:
-        """Open the page in a browser without a cache, and count the time until it shows a map."""
+        """Open the page in a browser without a cache, and record the time until it shows a map."""
         if self.ready:
             self.page.context.close()
         self.page = self.browser.new_context(viewport={"width": 1440, "height": 900}).new_page()
@@ -82,7 +82,7 @@ class Side:
         self.page.wait_for_function(COMPLETE, timeout=LOADED)
 
     def choose(self, photo: Path) -> None:
-        """Give the page a photograph."""
+        """Choose a photograph, and record the time until its map is drawn and the memory afterwards."""
         before = self.page.evaluate(SHOWN)
         began = time.perf_counter()
         self.page.locator("#photo input[type=file]").first.set_input_files(str(photo))
@@ -99,48 +99,48 @@ class Side:
         self.memory.append(usage["usedSize"] + usage.get("backingStorageSize", 0))
 
     def point(self, count: int) -> None:
-        """Move the pointer: keep the milliseconds from each event to the paint, and what was asked meanwhile."""
+        """Move the pointer, and record the milliseconds from each event to the paint, the CPU time, and requests."""
 
-        def asked(request: Request) -> None:
-            self.asked.append(request.url)
+        def record(request: Request) -> None:
+            self.requests.append(request.url)
 
-        self.page.on("request", asked)
+        self.page.on("request", record)
         client = self.page.context.new_cdp_session(self.page)
         client.send("Performance.enable", {"timeDomain": "threadTicks"})
         self.page.evaluate(MOVES, 20)  # warm-up
         before = _task_seconds(client)
-        self.painted += self.page.evaluate(MOVES, count)
-        self.worked.append(1000 * (_task_seconds(client) - before) / count)
-        self.page.remove_listener("request", asked)
+        self.paint_times += self.page.evaluate(MOVES, count)
+        self.cpu_times.append(1000 * (_task_seconds(client) - before) / count)
+        self.page.remove_listener("request", record)
 
     def scripts(self) -> int:
-        """Return the bytes of our own JavaScript in the page; gradio's comes beside it."""
+        """Return the bytes of our own JavaScript in the page, without Gradio's."""
         return _scripts(httpx.get(f"{self.url}config", timeout=60).json())
 
     def lines(self, folder: str) -> int:
-        """Return the lines of code below a folder of vitviz."""
+        """Return the lines of code in a folder of vitviz."""
         files = (path for path in (self.tree / "vitviz" / folder).rglob("*") if path.suffix in (".py", ".js"))
         return sum(len(path.read_text(encoding="utf-8").splitlines()) for path in files)
 
 
 def _task_seconds(client: CDPSession) -> float:
-    """Return the processor time that the page's main thread has spent."""
+    """Return the CPU time of the page's main thread."""
     metrics = client.send("Performance.getMetrics")["metrics"]
-    return next(float(one["value"]) for one in metrics if one["name"] == "TaskDuration")
+    return next(float(metric["value"]) for metric in metrics if metric["name"] == "TaskDuration")
 
 
 def _scripts(config: Any) -> int:
-    """Return the bytes of all scripts in gradio's description of a page."""
+    """Return the bytes of all scripts in Gradio's config of a page."""
     if isinstance(config, list):
         return sum(map(_scripts, config))
     if not isinstance(config, dict):
         return 0
-    own = [value for name, value in config.items() if name in ("js", "js_on_load") and isinstance(value, str)]
-    return sum(len(script.encode()) for script in own) + sum(map(_scripts, config.values()))
+    scripts = [value for name, value in config.items() if name in ("js", "js_on_load") and isinstance(value, str)]
+    return sum(len(script.encode()) for script in scripts) + sum(map(_scripts, config.values()))
 
 
 def _photographs(folder: Path, count: int) -> Iterator[Path]:
-    """Yield photographs that no server has seen: the examples, each time without some more columns."""
+    """Yield distinct photographs: the examples with a different number of columns cut off."""
     files = sorted(EXAMPLE.parent.glob("*.jpg"))
     for index in range(count):
         with Image.open(files[index % len(files)]) as photo:
@@ -175,8 +175,8 @@ def main() -> None:
                 side.point(args.moves // ROUNDS)
         rows = [_row(side) for side in sides]
         load = f"{os.cpu_count()} cores, load {os.getloadavg()[0]:.0f}"
-        print(f"{platform.machine()}, {load}, Chromium {browser.version}; milliseconds where nothing else is said")
-        columns = [("", ["this page", "the other"][: len(sides)], "target")]
+        print(f"{platform.machine()}, {load}, Chromium {browser.version}; milliseconds unless stated")
+        columns = [("", ["this page", "other page"][: len(sides)], "target")]
         columns += [(name, [row[name] for row in rows], target) for name, target in zip(ROWS, TARGETS, strict=True)]
         for name, values, target in columns:
             print(f"  {name:<52}" + "".join(f"{value:>20}" for value in values) + f"   {target}")
@@ -186,11 +186,11 @@ def main() -> None:
 TARGETS = ("", "300", "0", "16.7", "", "1.5 x", "", "", "")
 ROWS = (
     "page opened to first map",
-    "photograph to first map, beyond the forward pass",
+    "photograph to first map, without the forward pass",
     "requests while pointing",
     "pointer to paint",
-    "main thread's processor time for a move",
-    "browser's memory, last photograph to first",
+    "main thread's CPU time per move",
+    "browser's memory, last photograph / first",
     "JavaScript, bytes",
     "lines of web/",
     "lines of server/",
@@ -201,9 +201,9 @@ def _row(side: Side) -> dict[str, str]:
     """Return the column of a checkout."""
     values = (
         *(_spread(times) for times in (side.ready, side.beyond)),
-        str(len(side.asked)),
-        f"{statistics.median(side.painted):.1f}, 95 % {statistics.quantiles(side.painted, n=20)[-1]:.1f}",
-        f"{statistics.median(side.worked):.1f}",
+        str(len(side.requests)),
+        f"{statistics.median(side.paint_times):.1f}, 95 % {statistics.quantiles(side.paint_times, n=20)[-1]:.1f}",
+        f"{statistics.median(side.cpu_times):.1f}",
         f"{side.memory[-1] / side.memory[0]:.2f} x",
         f"{side.scripts():,}",
         *(f"{side.lines(folder):,}" for folder in ("web", "server")),

@@ -1,9 +1,9 @@
-"""Measure a static site in Chromium beside PyTorch on one thread: times, bytes, memory, and many visitors at once.
+"""Compare a static site in Chromium with PyTorch on one thread: times, bytes, memory, and many simultaneous visitors.
 
     vitviz export --static site && python benchmarks/static.py site photographs/ --visitors 300
 
-Prints medians over the photographs; both sides run in turn, so that other work slows both. Then the page is measured
-again with its own thread slowed down, and what one visit fetched is fetched by many simulated visitors at once.
+Prints medians over the photographs. Both alternate, so that other work slows both. Then the page is measured again with
+its main thread slowed down, and simulated visitors fetch the files of one visit simultaneously.
 """
 
 from __future__ import annotations
@@ -41,34 +41,34 @@ median = statistics.median
 
 
 class Counting(SimpleHTTPRequestHandler):
-    """File server that counts the bytes it sends, and notes what it is asked for."""
+    """File server that counts the bytes it sends, and records the requested paths."""
 
     sent = 0
-    asked: list[str] = []
+    paths: list[str] = []
 
     def copyfile(self, source: Any, out: Any) -> None:
         Counting.sent += Path(source.name).stat().st_size
         super().copyfile(source, out)
 
     def log_message(self, *args: object) -> None:
-        Counting.asked.append(self.path)
+        Counting.paths.append(self.path)
 
 
 class Server(ThreadingHTTPServer):
-    """File server like that of `python -m http.server`, which lets more than five visitors wait to be let in."""
+    """File server like `python -m http.server` with a longer queue of connections."""
 
     request_queue_size = 1024
 
 
 def memory(browser: Browser) -> float:
-    """Return the resident memory of the page's process, which its worker shares, in MB."""
+    """Return the resident memory of the process of page and worker in MB."""
     processes = browser.new_browser_cdp_session().send("SystemInfo.getProcessInfo")["processInfo"]
-    held = []
+    sizes = []
     for process in processes:
         if process["type"] == "renderer":
             status = Path(f"/proc/{process['id']}/status").read_text(encoding="ascii")
-            held += [int(size) / 1000 for size in re.findall(r"VmRSS:\s+(\d+) kB", status)]
-    return max(held)
+            sizes += [int(size) / 1000 for size in re.findall(r"VmRSS:\s+(\d+) kB", status)]
+    return max(sizes)
 
 
 def opened(page: Page, url: str) -> float:
@@ -80,14 +80,14 @@ def opened(page: Page, url: str) -> float:
 
 
 def first_map(page: Page, photo: Path) -> float:
-    """Return the seconds from a photograph to the browser's own scene of it."""
+    """Return the seconds from a photograph to its scene."""
     before = page.evaluate("vitviz.store.get().scene?.id")
     began = time.perf_counter()
     page.set_input_files(".vv-file input", str(photo))
     page.wait_for_function("(id) => vitviz.store.get().scene?.id !== id", arg=before, timeout=WAIT)
-    taken = time.perf_counter() - began
+    seconds = time.perf_counter() - began
     page.wait_for_function("!vitviz.progress.first && vitviz.resting()", timeout=WAIT)
-    return taken
+    return seconds
 
 
 def forward(explorer: vitviz.Explorer, photo: Path) -> tuple[float, vitviz.View]:
@@ -99,41 +99,41 @@ def forward(explorer: vitviz.Explorer, photo: Path) -> tuple[float, vitviz.View]
         return time.perf_counter() - began, view
 
 
-def rank_correlation(one: np.ndarray, other: np.ndarray) -> float:
+def rank_correlation(first: np.ndarray, second: np.ndarray) -> float:
     """Return Spearman's rank correlation of two maps."""
-    ranks = [np.argsort(np.argsort(values)) for values in (one, other)]
+    ranks = [np.argsort(np.argsort(values)) for values in (first, second)]
     return float(np.corrcoef(*ranks)[0, 1])
 
 
 def measure_photos(page: Page, browser: Browser, explorer: vitviz.Explorer, photos: list[Path]) -> None:
     """Print times, differences from Python and memory over photographs."""
-    times, forwards, maps, own, ranks, off, held = [], [], [], [], [], [], []
+    times, forwards, maps, site_forwards, ranks, errors, sizes = [], [], [], [], [], [], []
     for photo in photos:
         seconds, view = forward(explorer, photo)
         forwards.append(seconds)
         times.append(first_map(page, photo))
-        values, taken = page.evaluate(ASK, "gae")
-        maps.append(taken)
+        values, seconds = page.evaluate(ASK, "gae")
+        maps.append(seconds)
         manifest = page.evaluate("vitviz.scenes.get(vitviz.store.get().scene.id).manifest")
-        own.append(manifest["badge"]["seconds"])
+        site_forwards.append(manifest["badge"]["seconds"])
         ranks.append(rank_correlation(np.array(values), view.explain("gae").values.ravel()))
-        known = dict(view.predictions())
-        off.append(max(abs(share - known.get(name, share)) for name, share, _ in manifest["predictions"]))
-        held.append(memory(browser))
+        expected = dict(view.predictions())
+        errors.append(max(abs(share - expected.get(name, share)) for name, share, _ in manifest["predictions"]))
+        sizes.append(memory(browser))
     print(f"PyTorch, one thread, forward: {median(forwards):.3f} s")
     print(f"photo to first map: {median(times):.3f} s ({median(times) / median(forwards):.1f} x)")
-    print(f"the site's own forward: {median(own):.3f} s")
-    print(f"GAE: {median(maps):.3f} s ({median(maps) / median(own):.1f} x the site's own forward)")
-    print(f"GAE, rank correlation with Python: at least {min(ranks):.4f}; probabilities off by {max(off):.1e}")
-    print(f"memory of the page and its worker: {held[min(1, len(held) - 1)]:.0f} MB after two of {len(photos)}, "
-          f"{held[-1]:.0f} MB after all, at most {max(held):.0f} MB")  # fmt: skip
+    print(f"the site's forward: {median(site_forwards):.3f} s")
+    print(f"GAE: {median(maps):.3f} s ({median(maps) / median(site_forwards):.1f} x the site's forward)")
+    print(f"GAE, rank correlation with Python: at least {min(ranks):.4f}; probabilities off by {max(errors):.1e}")
+    print(f"memory of page and worker: {sizes[min(1, len(sizes) - 1)]:.0f} MB after two of {len(photos)}, "
+          f"{sizes[-1]:.0f} MB after all, at most {max(sizes):.0f} MB")  # fmt: skip
 
 
 def measure_slow(browser: Browser, url: str, photos: list[Path], rate: int) -> None:
-    """Print times of a page whose own thread, but not its worker, runs at a fraction of the speed."""
+    """Print times of a page whose main thread, but not its worker, is slowed down."""
     page = browser.new_context().new_page()
     page.context.new_cdp_session(page).send("Emulation.setCPUThrottlingRate", {"rate": rate})
-    print(f"page slowed down {rate} times: opened alive after {opened(page, url):.2f} s")
+    print(f"page slowed down {rate} times: interactive after {opened(page, url):.2f} s")
     first_map(page, photos[0])
     times = [first_map(page, photo) for photo in photos[1:4]]
     maps = [page.evaluate(ASK, method)[1] for method in ("gae", "rollout", "legrad")]
@@ -142,7 +142,7 @@ def measure_slow(browser: Browser, url: str, photos: list[Path], rate: int) -> N
 
 
 def measure_visitors(url: str, paths: list[str], count: int) -> None:
-    """Print how a file server bears what one visit fetches from many visitors at once."""
+    """Print times and errors of many visitors that fetch the files of one visit simultaneously."""
     failures: list[str] = []
 
     def fetch(path: str) -> int:
@@ -160,16 +160,16 @@ def measure_visitors(url: str, paths: list[str], count: int) -> None:
     began = time.perf_counter()
     with ThreadPoolExecutor(count) as pool:
         visits = list(pool.map(visit, range(count)))
-    taken, (sizes, times) = time.perf_counter() - began, zip(*visits, strict=True)
-    print(f"{count} visitors: {len(paths)} files each, {sum(sizes) / 1e9:.1f} GB in {taken:.0f} s, median visit "
+    seconds, (sizes, times) = time.perf_counter() - began, zip(*visits, strict=True)
+    print(f"{count} visitors: {len(paths)} files each, {sum(sizes) / 1e9:.1f} GB in {seconds:.0f} s, median visit "
           f"{median(times):.0f} s, {len(failures)} errors {sorted(set(failures))}")  # fmt: skip
 
 
 def pictures(places: list[Path], most: int) -> list[Path]:
-    """Return the pictures that are named or lie in folders that are named, evenly chosen where they are too many."""
-    found = [path for place in places for path in (sorted(place.rglob("*")) if place.is_dir() else [place])]
-    found = [path for path in found if path.suffix.lower() in PICTURES]
-    return found[:: max(1, len(found) // most)][:most]
+    """Return pictures from files and folders, at most `most`, evenly chosen."""
+    paths = [path for place in places for path in (sorted(place.rglob("*")) if place.is_dir() else [place])]
+    paths = [path for path in paths if path.suffix.lower() in PICTURES]
+    return paths[:: max(1, len(paths) // most)][:most]
 
 
 def main() -> None:
@@ -177,9 +177,9 @@ def main() -> None:
     parser.add_argument("site", type=Path)
     parser.add_argument("photos", type=Path, nargs="+", help="pictures, or folders of them")
     parser.add_argument("--model", default="dinov2-s14-everyday")
-    parser.add_argument("--most", type=int, default=50, help="photographs (default: 50)")
-    parser.add_argument("--slow", type=int, default=4, help="how many times slower the page is then (default: 4)")
-    parser.add_argument("--visitors", type=int, default=0, help="simulated visitors at once (default: none)")
+    parser.add_argument("--most", type=int, default=50, help="maximum number of photographs (default: 50)")
+    parser.add_argument("--slow", type=int, default=4, help="slowdown of the page's main thread (default: 4)")
+    parser.add_argument("--visitors", type=int, default=0, help="number of simulated visitors (default: 0)")
     args = parser.parse_args()
     photos = pictures(args.photos, args.most)
     torch.set_num_threads(1)
@@ -190,10 +190,10 @@ def main() -> None:
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path="/usr/bin/chromium", args=["--no-sandbox"])
         page = browser.new_context().new_page()
-        print(f"opened alive after {opened(page, f'{url}/'):.2f} s")
-        print(f"first photograph, with runtime and model to load: {first_map(page, photos[0]):.1f} s")
-        page.evaluate(ASK, "gae")  # makes the sessions of the backward pass
-        visited = list(Counting.asked)
+        print(f"interactive after {opened(page, f'{url}/'):.2f} s")
+        print(f"first photograph, with the download of runtime and model: {first_map(page, photos[0]):.1f} s")
+        page.evaluate(ASK, "gae")  # creates the sessions of the backward pass
+        visited = list(Counting.paths)
         print(f"first visit: {Counting.sent / 1e6:.1f} MB")
         measure_photos(page, browser, explorer, photos[1:])
         Counting.sent = 0
@@ -207,7 +207,7 @@ def main() -> None:
     if args.visitors:
         measure_visitors(url, visited, args.visitors)
     server.shutdown()
-    print(f"load of the machine: {', '.join(f'{load:.1f}' for load in os.getloadavg())}")
+    print(f"load average: {', '.join(f'{load:.1f}' for load in os.getloadavg())}")
 
 
 if __name__ == "__main__":

@@ -1,13 +1,12 @@
-"""What a training step costs: this checkout, another one, and timm, in one run.
+"""Compare the cost of a training step in this checkout, another one, and timm.
 
     python benchmarks/training.py --against ../vitviz-0.1.0        # three sizes in float32 on the CPU
     python benchmarks/training.py --device cuda --precision bfloat16 --sizes small-224
 
-Each side trains the same ViT on the same images in a process of its own: here and in the other checkout by `Trainer`,
-with its data loader, log and state; with timm by a plain loop over batches in memory. A step is forward, loss,
-backward, gradients clipped to 1, and a fused AdamW. The time is that of the processor, over all of a process's threads
-and workers, so that other work on the machine counts little; rounds alternate between the sides. With --wall it is the
-clock's, and on a GPU always.
+Each side trains the same ViT on the same images in a separate process: the checkouts with `Trainer`, including its data
+loader, log and state, and timm with a loop over batches in memory. A step is forward, loss, backward, gradients clipped
+to 1, and a fused AdamW. CPU time of all threads and workers is measured, so that other work on the machine has little
+effect; rounds alternate between the sides. With --wall, and always on a GPU, wall time is measured.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 HERE = Path(__file__).resolve().parents[1]
-SIZES: dict[str, dict[str, Any]] = {  # of the model, images of a step, steps
+SIZES: dict[str, dict[str, Any]] = {
     "fashion-mnist": {
         "model": {"image_size": (28, 28), "patch_size": 4, "width": 8, "depth": 2, "heads": 2},
         "batch": 128,
@@ -48,21 +47,21 @@ SIZES: dict[str, dict[str, Any]] = {  # of the model, images of a step, steps
     },
 }
 
-# Run in a process of its own: argv holds the side, the checkout and the settings. Prints seconds.
+# Script of a separate process. Arguments: side, checkout, settings. Prints seconds.
 CHILD = """
 import json, os, sys, tempfile, time
-side, checkout, asked = sys.argv[1], sys.argv[2], json.loads(sys.argv[3])
+side, checkout, settings = sys.argv[1], sys.argv[2], json.loads(sys.argv[3])
 sys.path.insert(0, checkout)
 import torch
-torch.set_num_threads(asked["threads"])
-sizes = {name: tuple(one) if isinstance(one, list) else one for name, one in asked["model"].items()}
+torch.set_num_threads(settings["threads"])
+sizes = {name: tuple(value) if isinstance(value, list) else value for name, value in settings["model"].items()}
 height, width = sizes["image_size"]
-images = torch.randint(0, 256, (asked["steps"] * asked["batch"], 3, height, width), dtype=torch.uint8)
+images = torch.randint(0, 256, (settings["steps"] * settings["batch"], 3, height, width), dtype=torch.uint8)
 classes = torch.arange(len(images)) % 10
-device = torch.device(asked["device"])
+device = torch.device(settings["device"])
 
 def seconds():
-    if asked["wall"]:
+    if settings["wall"]:
         return time.perf_counter()
     spent = os.times()
     return spent.user + spent.system + spent.children_user + spent.children_system
@@ -75,23 +74,23 @@ def ours():
     from vitviz.training.recipes import Recipe
     plain = {"mean": (0.0, 0.0, 0.0), "std": (1.0, 1.0, 1.0)}
     preprocess = Preprocess(height=height, width=width, mode="squash", **plain)
-    augment = asked.get("augment", {})
+    augment = settings.get("augment", {})
     try:
         from vitviz.training.loop import Trainer
         from vitviz.images.datasets import Samples
         split = lambda n: Split(Samples(classes[:n], images=images[:n]), preprocess, images[:n])
-        settings = augment
-    except ImportError:
+        augmentation = augment
+    except ImportError:  # version 0.1.0
         from vitviz.training.engine import Trainer
         from vitviz.training.augment import Augment
         split = lambda n: Split(classes[:n], None, preprocess, images[:n])
-        settings = {"augment": Augment(**augment)}
+        augmentation = {"augment": Augment(**augment)}
     labels = tuple("abcdefghij")
     data = Data("noise", labels, labels, split(len(images)), split(10), source="", licence="")
     model = ViT(ViTConfig(**sizes, classes=10), Pretrained(name="", preprocess=preprocess, labels=labels))
-    recipe = Recipe(epochs=1, batch=asked["batch"], precision=asked["precision"], warmup=0.5, **settings)
+    recipe = Recipe(epochs=1, batch=settings["batch"], precision=settings["precision"], warmup=0.5, **augmentation)
     with tempfile.TemporaryDirectory() as out:
-        trainer = Trainer(model, data, recipe, out, device=asked["device"], progress=False)
+        trainer = Trainer(model, data, recipe, out, device=settings["device"], progress=False)
         began = seconds()
         trainer.run()
         del trainer
@@ -107,12 +106,12 @@ def theirs():
         global_pool="avg" if sizes.get("pooling") == "mean" else "token",
     ).to(device)
     optimizer = timm.optim.create_optimizer_v2(model, opt="adamw", lr=1e-3, weight_decay=0.05, fused=True)
-    dtype = {"float32": None, "bfloat16": torch.bfloat16}[asked["precision"]]
+    dtype = {"float32": None, "bfloat16": torch.bfloat16}[settings["precision"]]
     began = seconds()
-    for some in torch.arange(len(images)).split(asked["batch"]):
-        batch = images[some].to(device).float().div_(255)
+    for indices in torch.arange(len(images)).split(settings["batch"]):
+        batch = images[indices].to(device).float().div_(255)
         with torch.autocast(device.type, dtype, enabled=dtype is not None):
-            loss = torch.nn.functional.cross_entropy(model(batch), classes[some].to(device))
+            loss = torch.nn.functional.cross_entropy(model(batch), classes[indices].to(device))
         loss.backward()
         timm.utils.dispatch_clip_grad(model.parameters(), 1.0)
         optimizer.step()
@@ -124,11 +123,11 @@ print(json.dumps(theirs() if side == "timm" else ours()))
 """
 
 
-def measure(side: str, checkout: Path, asked: dict[str, Any]) -> float:
-    """Return the seconds that one side takes for all steps."""
-    command = [sys.executable, "-c", CHILD, side, str(checkout), json.dumps(asked)]
-    environment = os.environ | {"OMP_NUM_THREADS": str(asked["threads"])}
-    with tempfile.TemporaryDirectory() as folder:  # not the checkout: an import would find that first
+def measure(side: str, checkout: Path, settings: dict[str, Any]) -> float:
+    """Return the seconds of one side for all steps."""
+    command = [sys.executable, "-c", CHILD, side, str(checkout), json.dumps(settings)]
+    environment = os.environ | {"OMP_NUM_THREADS": str(settings["threads"])}
+    with tempfile.TemporaryDirectory() as folder:  # not in this checkout, which would be imported
         done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
     if done.returncode:
         raise SystemExit(done.stderr)
@@ -136,7 +135,7 @@ def measure(side: str, checkout: Path, asked: dict[str, Any]) -> float:
 
 
 def main() -> None:
-    """Print one line a size: images a second of each side, and their ratios."""
+    """Print one line per size: images per second of each side, and their ratios."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--against", type=Path, metavar="CHECKOUT", help="another checkout of vitviz")
     parser.add_argument("--sizes", nargs="+", choices=SIZES, default=list(SIZES))
@@ -144,22 +143,22 @@ def main() -> None:
     parser.add_argument("--device", default="cpu", choices=("cpu", "cuda"))
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--wall", action="store_true", help="the clock's time, not the processor's")
+    parser.add_argument("--wall", action="store_true", help="measure wall time instead of CPU time")
     args = parser.parse_args()
     sides = {"vitviz": HERE, **({"against": args.against.resolve()} if args.against else {}), "timm": HERE}
     wall = args.wall or args.device == "cuda"
-    print(f"{args.precision} on {args.device}, {args.threads} threads, {'wall' if wall else 'processor'} time")
-    print(f"{'images a second':<16}" + "".join(f"{side:>10}" for side in sides) + "   vitviz / each")
+    print(f"{args.precision} on {args.device}, {args.threads} threads, {'wall' if wall else 'CPU'} time")
+    print(f"{'images / second':<16}" + "".join(f"{side:>10}" for side in sides) + "   vitviz / each")
     for name in args.sizes:
-        asked = {"precision": args.precision, "device": args.device, "threads": args.threads, "wall": wall}
+        settings = {"precision": args.precision, "device": args.device, "threads": args.threads, "wall": wall}
         times: dict[str, list[float]] = {side: [] for side in sides}
         for _ in range(args.repeats):
             for side, checkout in sides.items():
-                times[side].append(measure(side, checkout, SIZES[name] | asked))
+                times[side].append(measure(side, checkout, SIZES[name] | settings))
         images = SIZES[name]["batch"] * SIZES[name]["steps"]
-        speed = {side: images / statistics.median(some) for side, some in times.items()}
-        ratios = "  ".join(f"{speed['vitviz'] / one:.2f}" for one in speed.values())
-        print(f"{name:<16}" + "".join(f"{one:>10,.0f}" for one in speed.values()) + f"   {ratios}", flush=True)
+        speeds = {side: images / statistics.median(seconds) for side, seconds in times.items()}
+        ratios = "  ".join(f"{speeds['vitviz'] / speed:.2f}" for speed in speeds.values())
+        print(f"{name:<16}" + "".join(f"{speed:>10,.0f}" for speed in speeds.values()) + f"   {ratios}", flush=True)
 
 
 if __name__ == "__main__":

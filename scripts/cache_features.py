@@ -1,18 +1,18 @@
-"""Compute what the classifier of a model reads (class token and mean patch) for every picture of a folder.
+"""Cache the input of a model's classifier (class token and mean patch) for every picture of a folder.
 
     python scripts/cache_features.py MODEL FOLDER OUT.npz
     python scripts/cache_features.py MODEL FOLDER OUT.npz --augment 1
 
-FOLDER holds FOLDER/.../CLASS/NAME; the class is the name of the last folder. The pictures go through `decode` and the
-model's own `Preprocess`, as a visitor's photograph does. With --augment SEED each picture is first cut, mirrored,
-squashed to a square, sometimes made small and large again, and saved as JPEG of a random quality, so that neither
-sharpness nor shape nor compression tells the classes apart; another seed gives other cuts.
+FOLDER contains FOLDER/.../CLASS/NAME. Pictures are decoded and preprocessed like a visitor's photograph. With --augment
+SEED, each picture is first cropped, mirrored, squashed to a square, sometimes scaled down and up again, and saved as
+JPEG of a random quality, so that sharpness, shape and compression do not distinguish the classes; crops depend on the
+seed.
 
-With --tokens B the inputs of block B (counted from 0) are kept too, in OUT.npz.tokens/START.npy (512, N, D) float16, so
-that the blocks from B on can be trained without running those before it; --augment makes all of them one shape.
+With --tokens B, the inputs of block B (from 0) are saved too, in OUT.npz.tokens/START.npy (512, N, D) float16, to train
+the blocks from B on without running those before. It needs --augment, which makes all inputs one shape.
 
-OUT.npz holds `features` (n, R) float16 and `paths` (n,), relative to FOLDER. Finished parts are kept in OUT.npz.parts:
-the same command continues a run that was stopped.
+OUT.npz contains `features` (n, R) float16 and `paths` (n,), relative to FOLDER. Finished parts are saved in
+OUT.npz.parts, and the same command continues an interrupted run.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ Array = npt.NDArray[np.float16]
 PART = 512
 BATCH = 16
 SMALL = 150
-"""Pixels of the short side from which on a picture is degraded; smaller ones are soft already."""
+"""Minimum short side in pixels of pictures that are degraded; smaller ones are blurred already."""
 
 
 def augment(photo: Image.Image, rng: random.Random) -> Image.Image:
-    """Return a random cut of a photograph, sometimes mirrored, as a square; half are made small and large again."""
+    """Return a random crop of a photograph as a square, half of them mirrored, half scaled down and up again."""
     share, stretch = rng.uniform(0.4, 1.0), rng.uniform(0.8, 1.25)
     width = min(photo.width, round(photo.width * share**0.5 * stretch))
     height = min(photo.height, round(photo.height * share**0.5 / stretch))
@@ -49,7 +49,7 @@ def augment(photo: Image.Image, rng: random.Random) -> Image.Image:
     photo = photo.crop((left, top, left + width, top + height))
     if rng.random() < 0.5:
         photo = photo.transpose(Image.Transpose.FLIP_LEFT_RIGHT)
-    photo = photo.resize((min(photo.size),) * 2, Image.Resampling.BICUBIC)  # as collections do that store squares
+    photo = photo.resize((min(photo.size),) * 2, Image.Resampling.BICUBIC)  # like collections of square images
     if min(photo.size) >= SMALL // 2 and rng.random() < 0.5:
         scale = rng.uniform(56, 120) / min(photo.size)
         if scale < 1:
@@ -61,9 +61,9 @@ def augment(photo: Image.Image, rng: random.Random) -> Image.Image:
 
 @torch.inference_mode()
 def compute(model: ViT, folder: Path, paths: list[str], seed: int | None, block: int | None) -> tuple[Array, Array]:
-    """Return the features (n, R) of some pictures, and the inputs of a block (n, N, D), or (n, 0) without one.
+    """Return the features (n, R) of pictures, and the inputs of a block (n, N, D), or (n, 0) without a block.
 
-    Pictures whose inputs have one shape run together.
+    Pictures with inputs of one shape run together.
     """
     assert model.pretrained is not None
     assert model.head is not None
@@ -78,18 +78,18 @@ def compute(model: ViT, folder: Path, paths: list[str], seed: int | None, block:
         shapes.setdefault(tuple(image.shape), []).append(index)
     features = np.empty((len(paths), model.head.in_features), np.float16)
     tokens = np.empty((len(paths), 0), np.float16)
-    read: list[torch.Tensor] = []
+    head_inputs: list[torch.Tensor] = []
     inputs_of_block: list[torch.Tensor] = []
     hooks = [] if block is None else [
         model.blocks[block].register_forward_pre_hook(lambda _, inputs: inputs_of_block.append(inputs[0].float()))
     ]  # fmt: skip
-    hooks.append(model.head.register_forward_pre_hook(lambda _, inputs: read.append(inputs[0].float())))
+    hooks.append(model.head.register_forward_pre_hook(lambda _, inputs: head_inputs.append(inputs[0].float())))
     for indices in shapes.values():
         for start in range(0, len(indices), BATCH):
             chosen = indices[start : start + BATCH]
             with torch.autocast("cpu", torch.bfloat16):
                 model(torch.stack([pixels[index] for index in chosen]))
-            features[chosen] = read.pop().half().numpy()
+            features[chosen] = head_inputs.pop().half().numpy()
             if inputs_of_block:
                 part = inputs_of_block.pop().half().numpy()  # (k, N, D)
                 if tokens.shape[1:] != part.shape[1:]:
@@ -101,15 +101,15 @@ def compute(model: ViT, folder: Path, paths: list[str], seed: int | None, block:
 
 
 def main() -> None:
-    """Compute the parts that are missing, then join them."""
+    """Compute the missing parts, then join all."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("model", help="a model's name or folder")
     parser.add_argument("folder", type=Path, help="the folder of pictures")
     parser.add_argument("output", type=Path, metavar="OUT.npz", help="the file to write")
-    parser.add_argument("--augment", type=int, metavar="SEED", help="change each picture at random first")
-    parser.add_argument("--tokens", type=int, metavar="B", help="keep the inputs of this block too; with --augment")
-    parser.add_argument("--threads", type=int, default=torch.get_num_threads(), help="of PyTorch")
-    parser.add_argument("--size", type=int, help="of the model's input in pixels (default: the model's own)")
+    parser.add_argument("--augment", type=int, metavar="SEED", help="augment each picture")
+    parser.add_argument("--tokens", type=int, metavar="B", help="also save the inputs of this block; with --augment")
+    parser.add_argument("--threads", type=int, default=torch.get_num_threads(), help="number of PyTorch's threads")
+    parser.add_argument("--size", type=int, help="input size in pixels (default: the model's)")
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
     model = vitviz.load(args.model).eval().float()
@@ -118,7 +118,7 @@ def main() -> None:
         preprocess = model.pretrained.preprocess.at(args.size, model.config.patch_size)
         model.pretrained = replace(model.pretrained, preprocess=preprocess)
     paths = sorted(str(p.relative_to(args.folder)) for p in args.folder.rglob("*") if p.suffix.lower() in ENDINGS)
-    random.Random(0).shuffle(paths)  # so that the parts made first have all classes
+    random.Random(0).shuffle(paths)  # so that every part has all classes
     parts = args.output.with_name(args.output.name + ".parts")
     parts.mkdir(parents=True, exist_ok=True)
     for start in range(0, len(paths), PART):
@@ -126,9 +126,9 @@ def main() -> None:
         if not part.exists():
             features, tokens = compute(model, args.folder, paths[start : start + PART], args.augment, args.tokens)
             if args.tokens is not None:
-                place = args.output.with_name(args.output.name + ".tokens")
-                place.mkdir(exist_ok=True)
-                np.save(place / f"{start}.npy", tokens)
+                folder = args.output.with_name(args.output.name + ".tokens")
+                folder.mkdir(exist_ok=True)
+                np.save(folder / f"{start}.npy", tokens)
             np.save(parts / "unfinished.npy", features)
             (parts / "unfinished.npy").rename(part)
             print(f"{min(start + PART, len(paths)):,} of {len(paths):,}", flush=True)

@@ -1,8 +1,7 @@
-"""Draw which package imports which, from the imports in the code: docs/architecture.svg, and for the page's scripts
-docs/architecture-web.svg.
+"""Draw the imports between packages as docs/architecture.svg, and of the page's scripts as docs/architecture-web.svg.
 
-Packages stand above those that they import. An arrow that follows from others (A imports B, B imports C, A imports C)
-is left out. Imports that go up, inside convenience methods, are dashed.
+Packages are above those that they import. Arrows that follow from others are omitted (A to C if A imports B and B
+imports C). Upward imports inside convenience methods are dashed.
 
 Usage: python scripts/draw_architecture.py [FOLDER]
 """
@@ -23,9 +22,9 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT / "tests"))
 
-from test_imports import LAYERS, imports, layer, modules, target, within  # noqa: E402 - the order of packages is there
+from test_imports import LAYERS, imports, layer, modules, target, within  # noqa: E402 - in tests/
 
-SKIP = {"vitviz", "vitviz.__main__"}  # the names that a user imports, and `python -m vitviz`
+SKIP = {"vitviz", "vitviz.__main__"}  # public names, and `python -m vitviz`
 WEB = ROOT / "vitviz" / "web"
 WIDTH, SPACE, GAP, MARGIN, LANE = 216, 40, 24, 16, 28
 
@@ -48,7 +47,7 @@ STYLE = """
 """
 Arrow = tuple[str, str]
 Node = str | tuple[str, str]
-"""A box, or the place of an arrow in a row that it passes."""
+"""A box, or a point of an arrow in a row that it passes."""
 
 
 @dataclass(frozen=True)
@@ -56,9 +55,9 @@ class Graph:
     """Boxes and arrows of a picture.
 
     Args:
-        title: of the picture.
-        boxes: names and their lines of text, the lowest box first.
-        down: arrows to what stands lower; up: the other ones.
+        title: title of the picture.
+        boxes: name -> lines of text, the lowest box first.
+        down, up: arrows to lower and to higher boxes.
     """
 
     title: str
@@ -73,26 +72,26 @@ class Graph:
 
 
 def packages() -> Graph:
-    """Return the packages and modules of vitviz that have a box, with their docstrings."""
+    """Return the packages and modules of vitviz with their docstrings."""
     known = modules()
     names = [name for places in LAYERS for name in places if name in known and name not in SKIP]
 
     def box(module: str) -> str | None:
         return next((name for name in names if within(module, (name,))), None)
 
-    pairs = [(box(module), box(target(one.name))) for module in known for one in imports(module, known[module])]
-    found = {(start, end) for start, end in pairs if start is not None and end is not None and start != end}
-    up = {(start, end) for start, end in found if (layer(end) or 0) > (layer(start) or 0)}
+    pairs = [(box(module), box(target(each.name))) for module in known for each in imports(module, known[module])]
+    arrows = {(start, end) for start, end in pairs if start is not None and end is not None and start != end}
+    up = {(start, end) for start, end in arrows if (layer(end) or 0) > (layer(start) or 0)}
     texts = {name: ast.get_docstring(ast.parse(known[name].read_text(encoding="utf-8"))) or "" for name in names}
     boxes = {name: wrapped(text.split("\n\n")[0].split(": ")[0].split(". ")[0]) for name, text in texts.items()}
-    return Graph("The packages of vitviz and their imports", boxes, direct(names, found - up), up)
+    return Graph("The packages of vitviz and their imports", boxes, direct(names, arrows - up), up)
 
 
 def scripts() -> Graph:
-    """Return the folders of the page's scripts with the modules in them, and the modules beside them."""
+    """Return the folders of the page's scripts with their modules, and the modules outside of folders."""
     paths = {path.relative_to(WEB): path.read_text(encoding="utf-8") for path in sorted(WEB.rglob("*.js"))}
     boxes: dict[str, list[str]] = {}
-    found: set[Arrow] = set()
+    arrows: set[Arrow] = set()
     for path, text in paths.items():
         name = path.parts[0]
         inside = [other.stem for other in paths if other.parts[0] == name and len(other.parts) > 1]
@@ -101,8 +100,8 @@ def scripts() -> Graph:
         for to in re.findall(r"^import .*?from '(.*?)';", text, re.MULTILINE | re.DOTALL):
             end = (WEB / path.parent / to).resolve().relative_to(WEB).parts[0]
             if end != name:
-                found.add((name, end))
-    return Graph("The folders of the page's scripts and their imports", boxes, direct(boxes, found), set())
+                arrows.add((name, end))
+    return Graph("The folders of the page's scripts and their imports", boxes, direct(boxes, arrows), set())
 
 
 def direct(names: Iterable[str], arrows: set[Arrow]) -> set[Arrow]:
@@ -117,7 +116,7 @@ def direct(names: Iterable[str], arrows: set[Arrow]) -> set[Arrow]:
 
 
 def wrapped(text: str, most: int = 2) -> list[str]:
-    """Return a text in at most so many lines as wide as a box."""
+    """Wrap a text into at most `most` lines of a box's width."""
     lines = textwrap.wrap(text.replace("`", "").rstrip("."), 28, break_on_hyphens=False)
     return lines if len(lines) <= most else [*lines[: most - 1], f"{lines[most - 1]} ..."]
 
@@ -125,7 +124,7 @@ def wrapped(text: str, most: int = 2) -> list[str]:
 def arrange(graph: Graph) -> tuple[list[list[Node]], dict[Arrow, list[Node]]]:
     """Return the rows, the lowest first, and the nodes of each arrow from the upper box to the lower one.
 
-    A row's order puts nodes near their neighbours in the rows beside it (Sugiyama et al. 1981).
+    Nodes of a row are sorted by the positions of their neighbours in adjacent rows (Sugiyama et al. 1981).
     """
 
     @cache
@@ -136,7 +135,7 @@ def arrange(graph: Graph) -> tuple[list[list[Node]], dict[Arrow, list[Node]]]:
     for name in graph.boxes:
         rows[depth(name)].append(name)
     paths: dict[Arrow, list[Node]] = {}
-    flipped = {(one, other) if depth(one) > depth(other) else (other, one) for one, other in graph.up}
+    flipped = {(start, end) if depth(start) > depth(end) else (end, start) for start, end in graph.up}
     for upper, lower in sorted(graph.down | flipped):
         passed: list[Node] = []
         for row in range(depth(upper) - 1, depth(lower), -1):

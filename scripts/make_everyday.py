@@ -2,20 +2,20 @@
 
     python scripts/make_everyday.py ARCHIVES everyday
 
-ARCHIVES holds everyday256-train-a.tar, everyday256-train-b.tar, everyday256-val.tar, everyday256-classes.csv,
-everyday256-images.csv.gz, imagenette224-train-a.tar, imagenette224-train-b.tar and imagenette224-val.tar. Written are
+ARCHIVES contains everyday256-train-a.tar, everyday256-train-b.tar, everyday256-val.tar, everyday256-classes.csv,
+everyday256-images.csv.gz, imagenette224-train-a.tar, imagenette224-train-b.tar and imagenette224-val.tar. The script
+writes
 
-- train/CLASS and val/CLASS: what `vitviz train --data everyday` reads; CLASS is the label. val/ holds everyday256's
-  validation images and the first --imagenette-val images of each of Imagenette's classes, so that a validation after
-  each epoch is short;
-- test/sharp, test/small and test/imagenette, each with CLASS folders: for `vitviz validate --data everyday/test/sharp`.
-  "small" are images whose original had a short side under 160 pixels. imagenette is the whole validation split. The
-  files of test/ and val/ are the same ones, linked;
-- classes.csv: class, synsets (ImageNet-1k, several parted by spaces, or none), and the number of training images.
+- train/CLASS and val/CLASS, for `vitviz train --data everyday`; CLASS is the label. val/ has everyday256's validation
+  images and only the first --imagenette-val images of Imagenette's classes, so that validations are short;
+- test/sharp, test/small and test/imagenette, each with CLASS folders, for `vitviz validate --data everyday/test/sharp`.
+  The originals of "small" images have a short side under 160 pixels. imagenette is the whole validation split. Files of
+  test/ and val/ are hard links;
+- classes.csv: class, synsets (ImageNet-1k, separated by spaces, or none), and the number of training images.
 
-Files of everyday256 whose name begins with X (captcha pictures of unclear origin) are left out. Two classes vanish with
-them (living room, parrot), and three keep six training images and none to validate (bridge, bus, train): of a class
-without validation images every third training image becomes one.
+Files of everyday256 whose names start with X (captcha pictures of unclear origin) are left out. This removes two
+classes (living room, parrot), and leaves three with six training images and no validation images (bridge, bus, train);
+in classes without validation images, every third training image becomes one.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ from pathlib import Path, PurePosixPath
 
 from vitviz.images.datasets import IMAGENETTE
 
-SHARP = 160  # pixels of the original's short side
+SHARP = 160  # minimum short side of the original in pixels
 EVERYDAY = ("everyday256-train-a.tar", "everyday256-train-b.tar", "everyday256-val.tar")
 IMAGENETTE_FILES = ("imagenette224-train-a.tar", "imagenette224-train-b.tar", "imagenette224-val.tar")
 
 
 def images(archive: Path) -> Iterator[tuple[str, str, str, bytes]]:
-    """Yield (split, class folder, file name, bytes) of each image in an archive, in order of name."""
+    """Yield (split, class folder, file name, bytes) of each image in an archive, sorted by name."""
     with tarfile.open(archive) as tar:
-        for member in sorted(tar, key=lambda one: one.name):
+        for member in sorted(tar, key=lambda entry: entry.name):
             path = PurePosixPath(member.name)
             data = tar.extractfile(member) if member.isfile() and len(path.parts) == 3 else None
             if data is not None:
@@ -48,59 +48,59 @@ def images(archive: Path) -> Iterator[tuple[str, str, str, bytes]]:
 
 
 def read_short_sides(path: Path) -> dict[str, int]:
-    """Return the short side of the original, in pixels, by "split/class/file"."""
+    """Return "split/class/file" -> short side of the original in pixels."""
     with gzip.open(path, "rt", encoding="utf-8", newline="") as file:
         return {row["file"]: int(row["original_short_side"]) for row in csv.DictReader(file)}
 
 
 def read_synsets(path: Path) -> dict[str, str]:
-    """Return the ImageNet-1k synsets of each of the 256 classes, parted by spaces; empty where there are none."""
+    """Return class -> ImageNet-1k synsets, separated by spaces, or ""."""
     with path.open(encoding="utf-8", newline="") as file:
         return {row["class"]: row["imagenet_1k_synsets"] for row in csv.DictReader(file)}
 
 
 def is_unclear(path: str) -> bool:
-    """Return whether an image is one of those whose origin is unclear."""
+    """Return whether the origin of an image is unclear."""
     return PurePosixPath(path).name.startswith("X")
 
 
 def put(path: Path, data: bytes) -> None:
-    """Write a file, and the folder it lies in."""
+    """Write a file, and create its folder."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(data)
 
 
 def link(source: Path, path: Path) -> None:
-    """Give a file a second name."""
+    """Create a hard link to a file."""
     path.parent.mkdir(parents=True, exist_ok=True)
     os.link(source, path)
 
 
 def main() -> None:
-    """Unpack, sort, count."""
+    """Unpack the archives into folders, and count the images."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("archives", type=Path, metavar="ARCHIVES", help="the folder that holds the archives")
-    parser.add_argument("out", type=Path, metavar="FOLDER", help="the folder to write; it must not exist")
+    parser.add_argument("archives", type=Path, metavar="ARCHIVES", help="folder with the archives")
+    parser.add_argument("out", type=Path, metavar="FOLDER", help="folder to create")
     parser.add_argument(
-        "--imagenette-val", type=int, default=30, metavar="N", help="of each class in val/ (default: 30)"
+        "--imagenette-val", type=int, default=30, metavar="N", help="images per class in val/ (default: 30)"
     )
     args = parser.parse_args()
     if args.out.exists():
-        raise SystemExit(f"Expected a folder that does not exist yet, got {args.out}. Name another.")
+        raise SystemExit(f"Expected a new folder, got {args.out}. Name another.")
     short = read_short_sides(args.archives / "everyday256-images.csv.gz")
     synsets = read_synsets(args.archives / "everyday256-classes.csv")
     synsets |= {label: wnid for wnid, label in IMAGENETTE.items()}
     counts: Counter[str] = Counter()
     train: Counter[str] = Counter()
     validated = {path.split("/")[1] for path in short if path.startswith("val/") and not is_unclear(path)}
-    seen: Counter[str] = Counter()
+    read: Counter[str] = Counter()
     for archive in EVERYDAY:
         for original, name, file, data in images(args.archives / archive):
             if is_unclear(file):
                 counts["left out: X"] += 1
                 continue
-            seen[name] += 1
-            split = "val" if original == "train" and name not in validated and seen[name] % 3 == 0 else original
+            read[name] += 1
+            split = "val" if original == "train" and name not in validated and read[name] % 3 == 0 else original
             path = args.out / split / name / file
             put(path, data)
             if split == "train":
@@ -127,7 +127,7 @@ def main() -> None:
         writer = csv.writer(file_out, lineterminator="\n")
         writer.writerow(("class", "synsets", "train"))
         writer.writerows((name, synsets[name], train[name]) for name in sorted(train))
-    print(f"{len(train)} classes, {train.total():,} images to train on; {dict(counts)}")
+    print(f"{len(train)} classes, {train.total():,} training images; {dict(counts)}")
 
 
 if __name__ == "__main__":

@@ -1,13 +1,13 @@
-"""Make examples/ again: the photographs, their index and the table of where they come from.
+"""Make examples/: the photographs, their index and the table of their sources.
 
-Every photograph comes out of a package, so anybody can check it, and each is checked by its SHA-256 before it is used:
+Photographs come from two packages and are verified by SHA-256:
 
 - Debian's `gcompris-qt-data`, an educational game, whose README files name the author, licence and source of each
-  photograph. Either `apt-get install gcompris-qt-data`, or without installing it:
-  `apt-get download gcompris-qt-data && dpkg -x gcompris-qt-data_*.deb gcompris`, and give `--gcompris gcompris`;
-- scikit-image from the Python index, which is among the development requirements.
+  photograph. Run `apt-get install gcompris-qt-data`, or `apt-get download gcompris-qt-data && dpkg -x
+  gcompris-qt-data_*.deb gcompris` with `--gcompris gcompris`.
+- scikit-image from the Python Package Index, one of the development requirements.
 
-Run it as `python scripts/make_examples.py [--gcompris FOLDER]`. The same packages and Pillow give the same bytes.
+Usage: `python scripts/make_examples.py [--gcompris FOLDER]`. The same packages and Pillow give the same bytes.
 """
 
 from __future__ import annotations
@@ -36,21 +36,21 @@ COMMONS = "https://commons.wikimedia.org/wiki/File:"
 
 @dataclass(frozen=True, kw_only=True)
 class Example:
-    """One photograph: what the app calls it, and where it comes from."""
+    """Photograph with its names in the app and its source."""
 
     file: str
-    name: str  # a word for its button
-    label: str  # what a person reads or hears, so it says what can be seen
-    classes: tuple[str, ...]  # what a model may call it and be right, in the words of any
+    name: str  # on its button
+    label: str  # description of the picture, also for screen readers
+    classes: tuple[str, ...]  # correct classes in the terms of any model
     author: str
     licence: str
-    origin: str  # where the package has it from
+    origin: str  # source of the package
     package: str
-    member: str  # the path in the package: for gcompris inside an archive, "archive.rcc/path"
+    member: str  # path in the package; for gcompris inside an archive: "archive.rcc/path"
     sha256: str
 
 
-# In the order of the app: the first one is open when the page appears.
+# In the order of the app, which opens the first one.
 ITEMS = (
     Example(
         file="church.jpg",
@@ -169,8 +169,8 @@ the page says so beside its predictions.
 def qt_resource(archive: bytes, path: str) -> bytes:
     """Read the file whose path ends with `path` from a Qt resource archive (.rcc).
 
-    The header holds the offsets of a tree of nodes, of the data and of the names; a node is a folder with the index of
-    its first child, or a file with the offset of its data, which is plain or compressed with zlib.
+    The header contains the offsets of a tree of nodes, of the data and of the names. A node is a folder with the index
+    of its first child, or a file with the offset of its data, which is plain or compressed with zlib.
     """
     magic, version, tree, data, names = struct.unpack(">4s4I", archive[:20])
     if magic != b"qres":
@@ -182,92 +182,84 @@ def qt_resource(archive: bytes, path: str) -> bytes:
         name, flags, first, second = struct.unpack(">IHII", archive[start : start + 14])
         (length,) = struct.unpack(">H", archive[names + name : names + name + 2])
         text = archive[names + name + 6 : names + name + 6 + 2 * length].decode("utf-16-be") if node else ""
-        here = f"{prefix}/{text}"
-        if flags & 2:  # a folder: so many children, from there
-            return [found for child in range(second, second + first) for found in files(child, here)]
-        return [(here, flags, second)]
+        full = f"{prefix}/{text}"
+        if flags & 2:  # a folder with `first` children from index `second`
+            return [entry for child in range(second, second + first) for entry in files(child, full)]
+        return [(full, flags, second)]
 
-    found = [(flags, offset) for name, flags, offset in files(0, "") if name.endswith("/" + path)]
-    if len(found) != 1:
-        raise ValueError(f"Expected one file {path} in the archive, found {len(found)}.")
-    [(flags, offset)] = found
+    matches = [(flags, offset) for name, flags, offset in files(0, "") if name.endswith("/" + path)]
+    if len(matches) != 1:
+        raise ValueError(f"Expected one file {path} in the archive, got {len(matches)}.")
+    [(flags, offset)] = matches
     (size,) = struct.unpack(">I", archive[data + offset : data + offset + 4])
     content = archive[data + offset + 4 : data + offset + 4 + size]
     if flags & 4:
-        raise ValueError(f"{path} is compressed with zstd, which this script does not read.")
+        raise ValueError(f"{path} is compressed with zstd, which this script cannot read.")
     return zlib.decompress(content[4:]) if flags & 1 else content
 
 
 def source(example: Example, gcompris: Path) -> bytes:
-    """The photograph as the package has it, checked."""
+    """Return the verified bytes of a photograph in its package."""
     if example.package == GCOMPRIS:
         archive, _, path = example.member.partition("/")
         content = qt_resource((gcompris / archive).read_bytes(), path)
     else:
         spec = importlib.util.find_spec("skimage")
         if spec is None or spec.origin is None:
-            raise ValueError("scikit-image is not installed: pip install -r requirements-dev.txt")
+            raise ValueError("Expected scikit-image, got none. Run pip install -r requirements-dev.txt.")
         content = (Path(spec.origin).parent / example.member).read_bytes()
     digest = hashlib.sha256(content).hexdigest()
     if digest != example.sha256:
-        raise ValueError(f"{example.member} is another file than in {example.package}: SHA-256 {digest}.")
+        raise ValueError(f"{example.member} differs from the file in {example.package}: SHA-256 {digest}.")
     return content
 
 
 def photograph(content: bytes) -> tuple[bytes, tuple[int, int]]:
-    """Make it upright, no larger than it needs to be, and free of metadata: the JPEG's bytes and (width, height)."""
+    """Return a photograph as an upright JPEG of limited size without metadata, and its (width, height)."""
     with Image.open(io.BytesIO(content)) as opened:
         image = ImageOps.exif_transpose(opened).convert("RGB")
     image.thumbnail((LONGER_SIDE, LONGER_SIDE), Image.Resampling.LANCZOS)
-    image.info.clear()  # or Pillow would carry comments over
+    image.info.clear()  # Pillow would copy comments
     out = io.BytesIO()
     image.save(out, "JPEG", quality=QUALITY, optimize=True, progressive=True)
     return out.getvalue(), image.size
 
 
 def archives(folder: Path) -> Path:
-    """The folder of the .rcc archives, at or below `folder`."""
-    for place in (folder, folder / "usr/share/gcompris-qt/rcc", folder / "share/gcompris-qt/rcc"):
-        if (place / "erase.rcc").is_file():
-            return place
+    """Return the folder of the .rcc archives, at or below `folder`."""
+    for candidate in (folder, folder / "usr/share/gcompris-qt/rcc", folder / "share/gcompris-qt/rcc"):
+        if (candidate / "erase.rcc").is_file():
+            return candidate
     raise ValueError(
-        f"No GCompris archives (erase.rcc and others) in {folder}: install {GCOMPRIS}, or unpack it and name its "
-        "folder with --gcompris (see the top of this script)."
+        f"Expected GCompris archives (erase.rcc and others) in {folder}, got none. Install {GCOMPRIS}, or unpack it "
+        "and name its folder (--gcompris)."
     )
 
 
 def main() -> int:
-    """Write the photographs, index.json and README.md; 2 when a source is missing or another one."""
-    parser = argparse.ArgumentParser(description="Make examples/ again.")
-    parser.add_argument("--gcompris", type=Path, default=Path("/"), help="where gcompris-qt-data lies (default: /)")
+    """Write the photographs, index.json and README.md; return 2 if a source is missing or differs."""
+    parser = argparse.ArgumentParser(description="Make examples/.")
+    parser.add_argument("--gcompris", type=Path, default=Path("/"), help="folder of gcompris-qt-data (default: /)")
     gcompris = parser.parse_args().gcompris
     try:
         folder = archives(gcompris)
-        made = [(example, *photograph(source(example, folder))) for example in ITEMS]
+        photographs = [(example, *photograph(source(example, folder))) for example in ITEMS]
     except (OSError, ValueError) as error:
         print(error, file=sys.stderr)
         return 2
     rows = []
-    for example, content, (width, height) in made:
+    for example, content, (width, height) in photographs:
         (EXAMPLES / example.file).write_bytes(content)
         origin = f"[original]({example.origin.replace('(', '%28').replace(')', '%29')})"
-        right = ", ".join(example.classes)
-        cells = (
-            f"`{example.file}`",
-            example.label,
-            right,
-            f"{width} × {height}",
-            example.author,
-            example.licence,
-            origin,
-        )
-        rows.append(f"| {' | '.join(cells)} | {example.package}: `{example.member}` |")
+        cells = [f"`{example.file}`", example.label, ", ".join(example.classes), f"{width} × {height}"]
+        cells += [example.author, example.licence, origin, f"{example.package}: `{example.member}`"]
+        rows.append(f"| {' | '.join(cells)} |")
         print(f"{example.file:16} {width:4} x {height:<4} {len(content) / 1024:5.0f} KiB")
-    index = [{"file": one.file, "name": one.name, "label": one.label, "classes": list(one.classes)} for one in ITEMS]
+    index = [{key: getattr(example, key) for key in ("file", "name", "label", "classes")} for example in ITEMS]
     (EXAMPLES / "index.json").write_text(json.dumps(index, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
     text = README.format(longer=LONGER_SIDE, quality=QUALITY, rows="\n".join(rows))
     (EXAMPLES / "README.md").write_text(text, encoding="utf-8")
-    print(f"{sum(len(content) for _, content, _ in made) / 2**20:.2f} MiB in all")
+    print(f"{sum(len(content) for _, content, _ in photographs) / 2**20:.2f} MiB in total")
     return 0
 
 

@@ -1,8 +1,8 @@
-"""Make docs/page.png, the picture in README.md, from the running app; and the same page at other sizes to look at.
+"""Take screenshots of the running app: docs/page.png for README.md, other sizes, photographs, and the lecture.
 
     python scripts/make_screenshots.py                 # docs/page.png
-    python scripts/make_screenshots.py --all FOLDER    # three widths, light and dark, whole pages
-    python scripts/make_screenshots.py --own a.jpg ... # docs/first-minute.webp: what the page makes of photographs
+    python scripts/make_screenshots.py --all FOLDER    # three widths, light and dark, full pages
+    python scripts/make_screenshots.py --own a.jpg ... # docs/first-minute.webp: the page with these photographs
     python scripts/make_screenshots.py --lecture       # docs/lecture/: the eight steps of the lecture at two sizes
 
 Needs the development requirements and a Chromium on the PATH.
@@ -30,29 +30,29 @@ SIZES = {"wide": (1440, 900), "middle": (1024, 768), "phone": (390, 844)}
 
 
 def serve() -> str:
-    """Start the app on a free port; its address."""
+    """Start the app on a free port, and return its address."""
     from vitviz.server.pages import build
     from vitviz.server.server import launch
     from vitviz.settings import settings
 
-    allowed = settings()
+    defaults = settings()
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    launch(build(allowed), allowed, host="127.0.0.1", port=port, prevent_thread_lock=True, quiet=True)
+    launch(build(defaults), defaults, host="127.0.0.1", port=port, prevent_thread_lock=True, quiet=True)
     return f"http://127.0.0.1:{port}/"
 
 
 def launch_browser(playwright: Playwright) -> Browser:
-    """The system's Chromium."""
+    """Start the system's Chromium."""
     chromium = next((path for name in CHROMIUMS if (path := shutil.which(name))), None)
     if chromium is None:
-        raise SystemExit(f"Expected a Chromium on the PATH (one of {', '.join(CHROMIUMS)}); install one first.")
+        raise SystemExit(f"Expected a Chromium on the PATH ({', '.join(CHROMIUMS)}), got none. Install one.")
     return playwright.chromium.launch(executable_path=chromium, args=FLAGS)
 
 
 def shoot(browser: Browser, address: str, file: Path, size: tuple[int, int], theme: str, whole: bool) -> None:
-    """One screenshot, once the first photograph is drawn."""
+    """Take a screenshot after the first photograph is drawn."""
     page = browser.new_page(viewport={"width": size[0], "height": size[1]})
     page.goto(f"{address}?theme={theme}")
     page.wait_for_function(COMPLETE)
@@ -63,7 +63,7 @@ def shoot(browser: Browser, address: str, file: Path, size: tuple[int, int], the
 
 
 def shoot_own(browser: Browser, address: str, photographs: list[Path], file: Path) -> None:
-    """One picture of several screenshots, one below the other: a visitor drops each photograph on the page."""
+    """Upload photographs, and stack their screenshots into one picture."""
     page = browser.new_page(viewport={"width": 1200, "height": 640})
     page.goto(f"{address}?theme=light")
     page.wait_for_function(COMPLETE)
@@ -86,7 +86,7 @@ def shoot_own(browser: Browser, address: str, photographs: list[Path], file: Pat
 
 
 def shoot_lecture(browser: Browser, address: str, folder: Path) -> None:
-    """The steps of the lecture, on a projector and on a phone."""
+    """Take screenshots of the steps of the lecture at the sizes of a projector and a phone."""
     folder.mkdir(exist_ok=True)
     for name, (width, height) in {"wide": (1920, 1080), "phone": (390, 844)}.items():
         page = browser.new_page(viewport={"width": width, "height": height})
@@ -99,9 +99,9 @@ def shoot_lecture(browser: Browser, address: str, folder: Path) -> None:
                 page.click("[data-do=insert]")
                 page.wait_for_selector(".vv-step:visible .vv-charts svg", timeout=240_000)
             page.wait_for_function("vitviz.resting() && !vitviz.progress.first", timeout=240_000)
-            page.wait_for_timeout(1200)  # rows are read, charts drawn
+            page.wait_for_timeout(1200)  # rows and charts
             page.wait_for_function("vitviz.resting() && !vitviz.progress.first", timeout=240_000)
-            if name == "phone":  # the picture, which lies below the title there
+            if name == "phone":  # the picture is below the title
                 page.locator(".vv-tensors").scroll_into_view_if_needed()
                 page.evaluate("document.querySelector('.vv-progress').scrollIntoView()")
             file = folder / f"{step}-{name}.webp"
@@ -111,9 +111,9 @@ def shoot_lecture(browser: Browser, address: str, folder: Path) -> None:
 
 
 def main() -> None:
-    """Serve, open, shoot."""
+    """Take the requested screenshots."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--all", type=Path, metavar="FOLDER", help="write every size and theme here instead")
+    parser.add_argument("--all", type=Path, metavar="FOLDER", help="write every size and theme to FOLDER")
     parser.add_argument("--own", type=Path, nargs="+", metavar="PHOTOGRAPH", help="write docs/first-minute.webp")
     parser.add_argument("--lecture", action="store_true", help="write docs/lecture/")
     args = parser.parse_args()

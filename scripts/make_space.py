@@ -1,9 +1,9 @@
-"""Write the folder of a Hugging Face Space: exactly the files that are pushed to it.
+"""Write the folder of a Hugging Face Space with exactly the files to push.
 
     python scripts/make_space.py static|zerogpu|cpu [FOLDER] [--torch-index ADDRESS]   # build/space-KIND by default
 
-`static` is a site without a server, `cpu` the app on a Space's processor, `zerogpu` the app with a GPU for some
-seconds. docs/hosting.md has the steps from the folder to a page.
+`static` is a site without a server, `cpu` the app on a CPU, `zerogpu` the app with a GPU for some seconds at a time.
+docs/hosting.md describes how to publish the folder.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
 
-from vitviz.export.static import write_site  # noqa: E402 - of the checkout, wherever this is started
+from vitviz.export.static import write_site  # noqa: E402 - of this checkout
 
 KINDS = ("static", "zerogpu", "cpu")
 FILES = ("app.py", "LICENSE", "THIRD_PARTY_NOTICES.md", "vitviz", "checkpoints", "examples")
 WITHOUT = shutil.ignore_patterns("__pycache__", "*.pyi", ".*")
-UNUSED = {"accelerate", "tensorboardX", "imagehash", "av"}  # of training and films: no page needs them
-BY_THE_HOST = {"gradio"}  # that the front matter pins
-PYTHON = {"cpu": "3.11", "zerogpu": "3.10.13"}  # ZeroGPU has few versions
+UNUSED = {"accelerate", "tensorboardX", "imagehash", "av"}  # only for training and films
+BY_THE_HOST = {"gradio"}  # pinned by the front matter
+PYTHON = {"cpu": "3.11", "zerogpu": "3.10.13"}  # ZeroGPU supports few versions
 HARDWARE = {"cpu": "cpu-basic", "zerogpu": "zero-a10g"}
-LARGE = 10 * 10**6  # bytes from which the hub takes files by LFS alone
+LARGE = 10 * 10**6  # bytes above which the hub requires LFS
 FRONT = """---
 title: vitviz
 emoji: 🔍
@@ -47,13 +47,13 @@ where it looks from there. `make space KIND={kind}` of vitviz wrote this folder.
 
 
 def make(kind: str, folder: Path, torch_index: str = "") -> None:
-    """Write a Space's folder, in place of an earlier one.
+    """Write a Space's folder, and replace an earlier one.
 
     Args:
         kind: one of `KINDS`.
         folder: new, empty, or an earlier Space.
-        torch_index: address of the index of torch's CPU wheels, for `cpu`; without one the package index's own torch
-            is installed, which works and brings gigabytes of CUDA.
+        torch_index: address of the index of torch's CPU wheels, for `cpu`; otherwise torch is installed with gigabytes
+            of CUDA libraries.
     """
     if folder.exists() and not (folder / ".gitattributes").exists() and any(folder.iterdir()):
         raise SystemExit(f"Expected a new or empty folder for the Space, got {folder}. Name another one.")
@@ -66,7 +66,7 @@ def make(kind: str, folder: Path, torch_index: str = "") -> None:
 
 
 def write_app(kind: str, folder: Path, torch_index: str) -> None:
-    """Write a Space that runs `app.py`."""
+    """Write a Space for `app.py`."""
     folder.mkdir(parents=True)
     for name in FILES:
         source = ROOT / name
@@ -74,19 +74,19 @@ def write_app(kind: str, folder: Path, torch_index: str) -> None:
             shutil.copytree(source, folder / name, ignore=WITHOUT)
         else:
             shutil.copy2(source, folder / name)
-    about = {"kind": kind, "gradio": pins()["gradio"], "python": PYTHON[kind], "hardware": HARDWARE[kind]}
-    (folder / "README.md").write_text(FRONT.format(**about), encoding="utf-8")
+    values = {"kind": kind, "gradio": pins()["gradio"], "python": PYTHON[kind], "hardware": HARDWARE[kind]}
+    (folder / "README.md").write_text(FRONT.format(**values), encoding="utf-8")
     (folder / "requirements.txt").write_text(requirements(torch_index), encoding="utf-8")
 
 
 def pins() -> dict[str, str]:
-    """Return the exact versions of requirements.txt that hold for every Python, by package."""
+    """Return package -> exact version of requirements.txt, for versions that do not depend on Python's."""
     text = (ROOT / "requirements.txt").read_text(encoding="utf-8")
     return dict(re.findall(r"^([\w-]+)==([^;\s]+)$", text, re.MULTILINE))
 
 
 def requirements(torch_index: str = "") -> str:
-    """Return what the Space installs: the pins of requirements.txt that a page needs, torch from its own index."""
+    """Return the Space's requirements: the pins of requirements.txt that a page needs."""
     lines = []
     for line in (ROOT / "requirements.txt").read_text(encoding="utf-8").splitlines():
         name = line.partition("==")[0]
@@ -98,35 +98,35 @@ def requirements(torch_index: str = "") -> str:
 
 
 def attributes(folder: Path) -> str:
-    """Return .gitattributes by which all large and all binary files go through LFS, as the hub wants it."""
+    """Return .gitattributes that put all large and all binary files into LFS, as the hub requires."""
     paths = [path for path in folder.rglob("*") if path.is_file()]
     kinds = {path.suffix for path in paths if path.stat().st_size > LARGE or is_binary(path)}
     return "".join(f"*{kind} filter=lfs diff=lfs merge=lfs -text\n" for kind in sorted(kinds))
 
 
 def is_binary(path: Path) -> bool:
-    """Return whether git takes a file for a binary one: by a null byte at its beginning."""
+    """Return whether git treats a file as binary: with a null byte near the start."""
     with path.open("rb") as file:
         return b"\0" in file.read(8000)
 
 
 def main() -> None:
-    """Write the folder, and say what to do with it."""
+    """Write the folder, and print what to do with it."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("kind", choices=KINDS)
     parser.add_argument("folder", nargs="?", type=Path)
     parser.add_argument("--torch-index", default="", metavar="ADDRESS", help="index of torch's CPU wheels, for cpu")
     args = parser.parse_args()
     if args.torch_index and args.kind != "cpu":
-        parser.error(f"Expected --torch-index for cpu alone, got it for {args.kind}. Leave it out.")
+        parser.error(f"Expected --torch-index only for cpu, got it for {args.kind}. Leave it out.")
     folder = args.folder or ROOT / "build" / f"space-{args.kind}"
     make(args.kind, folder, args.torch_index)
     size = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
-    print(f"{folder}: {size / 1e6:.0f} MB. docs/hosting.md says how it becomes a Space.")
+    print(f"{folder}: {size / 1e6:.0f} MB. docs/hosting.md describes how to publish it.")
     if args.kind == "cpu" and not args.torch_index:
         print(
-            "It installs torch with CUDA, which works and is larger by gigabytes. For a smaller one give TORCH_INDEX, "
-            "the address of the index of CPU wheels that pytorch.org/get-started shows."
+            "It installs torch with CUDA, which is gigabytes larger. For CPU wheels, set TORCH_INDEX to the address "
+            "that pytorch.org/get-started shows."
         )
 
 

@@ -1,9 +1,9 @@
-"""Draw pictures of what no class of the everyday model names, for measuring whether it notices.
+"""Draw pictures without any class of the everyday model, to measure whether it recognizes them as unknown.
 
     python scripts/make_unknown_pictures.py FOLDER
 
-Written are FOLDER/KIND/NN.jpg: text, tables, screens, charts, shapes, gradients, noise, blank, and crops of the
-textures that scikit-image brings along. Each kind has `--count` pictures (default 40), drawn with a fixed seed.
+Writes FOLDER/KIND/NN.jpg: text, tables, screens, charts, shapes, gradients, noise, blank pictures, and crops of
+scikit-image's textures, `--count` of each kind (default 40), with a fixed seed.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def table(rng: np.random.Generator) -> Image.Image:
 
 
 def screen(rng: np.random.Generator) -> Image.Image:
-    """Return something like a window with a title bar, a list and buttons."""
+    """Return a window with a title bar, a list and buttons."""
     image = Image.new("RGB", (420, 280), _color(rng, 225))
     draw, accent = ImageDraw.Draw(image), _color(rng, 30, 160)
     draw.rectangle((0, 0, 420, 26), fill=accent)
@@ -74,7 +74,7 @@ def screen(rng: np.random.Generator) -> Image.Image:
 
 
 def chart(rng: np.random.Generator) -> Image.Image:
-    """Return a chart of matplotlib."""
+    """Return a matplotlib chart."""
     figure = Figure(figsize=(4, 3), layout="constrained")
     axes, kind = figure.subplots(), int(rng.integers(4))
     if kind == 0:
@@ -106,7 +106,7 @@ def shapes(rng: np.random.Generator) -> Image.Image:
 
 
 def gradient(rng: np.random.Generator) -> Image.Image:
-    """Return a smooth passage between four colors."""
+    """Return a smooth gradient between four colors."""
     corners = rng.integers(0, 256, (2, 2, 3)).astype(np.uint8)
     return Image.fromarray(corners).resize((280, 220), Image.Resampling.BICUBIC)
 
@@ -118,15 +118,15 @@ def noise(rng: np.random.Generator) -> Image.Image:
 
 
 def blank(rng: np.random.Generator) -> Image.Image:
-    """Return one color with a little noise, as a covered lens gives."""
+    """Return one color with a little noise, as from a covered lens."""
     pixels = np.array(_color(rng)) + rng.normal(0, rng.uniform(0, 4), (240, 320, 3))
     return Image.fromarray(pixels.clip(0, 255).astype(np.uint8))
 
 
 def texture(rng: np.random.Generator) -> Image.Image:
-    """Return a crop of brick, grass or gravel, or of a microscope's picture, sometimes tinted."""
+    """Return a tinted crop of brick, grass, gravel, a microscope's picture or the like."""
     names = ("brick", "grass", "gravel", "immunohistochemistry", "human_mitosis", "moon", "page", "text", "coins")
-    available = [name for name in names if (found := _load(name)) is not None and min(found.shape[:2]) >= 128]
+    available = [name for name in names if (picture := _load(name)) is not None and min(picture.shape[:2]) >= 128]
     pixels = _load(str(rng.choice(available)))
     assert pixels is not None
     side = int(rng.integers(min(120, *pixels.shape[:2]), min(pixels.shape[:2]) + 1))
@@ -136,10 +136,10 @@ def texture(rng: np.random.Generator) -> Image.Image:
 
 
 def _load(name: str) -> np.ndarray[tuple[int, ...], np.dtype[np.uint8]] | None:
-    """Return a picture of scikit-image; `None` for one that this version would download."""
+    """Return a picture of scikit-image, or `None` if it is not in the wheel and cannot be downloaded."""
     try:
         return np.asarray(getattr(data, name)())
-    except (OSError, ImportError):  # without a network: a picture that is not in the wheel
+    except (OSError, ImportError):
         return None
 
 
@@ -152,7 +152,7 @@ KINDS: dict[str, Callable[[np.random.Generator], Image.Image]] = {
 def main() -> None:
     """Draw each kind."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("folder", type=Path, metavar="FOLDER", help="where KIND/NN.jpg are written")
+    parser.add_argument("folder", type=Path, metavar="FOLDER", help="folder for KIND/NN.jpg")
     parser.add_argument("--count", type=int, default=40, metavar="N", help="pictures of each kind (default: 40)")
     args = parser.parse_args()
     for kind, draw in KINDS.items():

@@ -1,11 +1,12 @@
-"""Measure a model on photographs of foreign sources by a table of right answers, and write every look into its card.
+"""Evaluate a model on photographs of other sources, and record every evaluation in its model card.
 
     python scripts/measure_wild.py MODEL WILD --card checkpoints/dinov2-s14-everyday/README.md
     python scripts/measure_wild.py MODEL OWN --table scripts/everyday/own_labels.csv
 
-WILD holds FOLDER/image, as everyday2-wild.tar does. The table names for each folder the right answers, or "unknown";
-the folder's own name is right too, for models with other classes. A folder of Imagenette may have its WordNet id.
---card adds a row with date, commit and figures below the heading "Evaluations on wild/": the card shows every one.
+WILD contains FOLDER/image, as in everyday2-wild.tar. The table has the correct answers for each folder, or "unknown";
+the folder's name is correct too, for models with other classes. Folders of Imagenette may have WordNet ids as names.
+--card adds a row with date, commit and results below the heading "Evaluations on wild/", so that the card shows every
+evaluation.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ BINS = 15
 
 @dataclass(frozen=True, eq=False)
 class Run:
-    """What a model says of n photographs: logits (n, C), and the folder of each."""
+    """Outputs for n photographs: logits (n, C), and the folder of each."""
 
     logits: Tensor
     folders: tuple[str, ...]
@@ -44,7 +45,7 @@ class Run:
 
 @torch.inference_mode()
 def run(model: ViT, folder: Path, bfloat16: bool) -> Run:
-    """Run a model on FOLDER/CLASS/image, each photograph as a visitor's."""
+    """Run a model on FOLDER/CLASS/image, preprocessed like a visitor's photographs."""
     assert model.pretrained is not None
     paths = list_images(folder)
     logits, indices = [], []
@@ -57,12 +58,12 @@ def run(model: ViT, folder: Path, bfloat16: bool) -> Run:
 
 
 def auroc(known: Tensor, unknown: Tensor) -> float:
-    """Return how often a known photograph has the higher score, ties counting half: (n,), (m,)."""
+    """Return the probability that a known photograph has a higher score, with ties counting half: (n,), (m,)."""
     return float(((known[:, None] > unknown).float() + 0.5 * (known[:, None] == unknown).float()).mean())
 
 
 def measure(model: ViT, answers: Run, table: dict[str, str]) -> dict[str, str]:
-    """Return the figures of a run by their column."""
+    """Return column -> result."""
     about = model.pretrained
     assert about is not None
     labels = about.labels
@@ -75,7 +76,7 @@ def measure(model: ViT, answers: Run, table: dict[str, str]) -> dict[str, str]:
     probabilities, scores = answers.logits.softmax(1), answers.logits.logsumexp(1)
     best, first = probabilities.max(1)
     hit = right.gather(1, first[:, None])[:, 0]
-    five = right.gather(1, probabilities.topk(5).indices).any(1)
+    in_top5 = right.gather(1, probabilities.topk(5).indices).any(1)
     sure = (best >= (about.sure_above or 0.0)) & (scores >= (-1e9 if about.known_above is None else about.known_above))
     place = (best * BINS).long().clamp_max(BINS - 1)
     error = sum(
@@ -85,10 +86,10 @@ def measure(model: ViT, answers: Run, table: dict[str, str]) -> dict[str, str]:
     ) / int(known.sum())
     grouped = hit.clone()
     members = [[labels.index(label) for label in group[1:]] for group in about.groups]
-    for columns in sorted(members, key=len, reverse=True):  # the smallest group that is probable enough wins
+    for columns in sorted(members, key=len, reverse=True):  # the smallest group with a sufficient probability counts
         enough = ~hit & (probabilities[:, columns].sum(1) >= (about.sure_above or 0.5))
         grouped = torch.where(enough, right[:, columns].any(1), grouped)
-    ten = torch.tensor([label in IMAGENETTE.values() for label in labels])
+    of_imagenette = torch.tensor([label in IMAGENETTE.values() for label in labels])
     other = torch.tensor([folder not in IMAGENETTE.values() for folder in answers.folders])
 
     def percent(values: Tensor) -> str:
@@ -97,14 +98,14 @@ def measure(model: ViT, answers: Run, table: dict[str, str]) -> dict[str, str]:
     return {
         "known": f"{int(known.sum()):,} of {len(known):,}",
         "top-1": percent(hit[known]),
-        "top-5": percent(five[known]),
+        "top-5": percent(in_top5[known]),
         "group": percent(grouped[known]),
         "ECE": f"{100 * error:.1f} %",
         "sure": percent(sure[known]),
         "right when sure": percent(hit[known & sure]),
         "sure of unknown": percent(sure[~known]),
         "AUROC": f"{auroc(scores[known], scores[~known]):.3f}" if (~known).any() else "none",
-        "Imagenette's ten": percent(ten[first[other]]),
+        "Imagenette's ten": percent(of_imagenette[first[other]]),
     }
 
 
@@ -113,10 +114,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("model", help="a model's name or folder")
     parser.add_argument("folder", type=Path, metavar="WILD", help="FOLDER/image for each folder of the table")
-    parser.add_argument("--table", type=Path, default=TABLES / "wild_labels.csv", help="the right answers")
-    parser.add_argument("--card", type=Path, help="the README.md that gets a row")
-    parser.add_argument("--bfloat16", action="store_true", help="measure with products in bfloat16, at half the time")
-    parser.add_argument("--threads", type=int, default=torch.get_num_threads(), help="of PyTorch")
+    parser.add_argument("--table", type=Path, default=TABLES / "wild_labels.csv", help="table of correct answers")
+    parser.add_argument("--card", type=Path, help="model card (README.md) to add a row to")
+    parser.add_argument("--bfloat16", action="store_true", help="measure in bfloat16, in half the time")
+    parser.add_argument("--threads", type=int, default=torch.get_num_threads(), help="number of PyTorch's threads")
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
     model = vitviz.load(args.model).eval().float()

@@ -20,26 +20,26 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 ROOT = Path(__file__).parents[1]
-MOST_MEGABYTES = 60  # per file: an index keeps each version forever
+MOST_MEGABYTES = 60  # per file, because an index keeps every version
 RELEASED = re.compile(r"^## \[(\d+\.\d+\.\d+)\] - (\d{4}-\d{2}-\d{2}|unreleased)$", re.MULTILINE)
 
 
 class ReleaseError(ValueError):
-    """Version that cannot be released yet."""
+    """Raised for a version that cannot be released."""
 
 
 def run(*command: object, cwd: Path = ROOT) -> str:
-    """Run a command to its end and return what it prints; standard error goes to the terminal."""
+    """Run a command, and return its standard output; standard error goes to the terminal."""
     return subprocess.run([*map(str, command)], cwd=cwd, check=True, stdout=subprocess.PIPE, text=True).stdout
 
 
 def check_changelog(text: str, version: str) -> None:
     """Raise ReleaseError unless the newest entry of the changelog is this version, with a date."""
-    found = RELEASED.search(text)
-    if found is None or found[1] != version or found[2] == "unreleased":
+    heading = RELEASED.search(text)
+    if heading is None or heading[1] != version or heading[2] == "unreleased":
         raise ReleaseError(
             f"Expected '## [{version}] - YYYY-MM-DD' as the first version in CHANGELOG.md, got "
-            f"{found[0] if found else 'none'!r}. Date the entry, or change __version__."
+            f"{heading[0] if heading else 'none'!r}. Date the entry, or change __version__."
         )
 
 
@@ -61,7 +61,7 @@ def build(folder: Path) -> tuple[Path, Path]:
 
 
 def install(wheel: Path, folder: Path) -> Path:
-    """Install a wheel and its requirements in a fresh environment, and return its folder of commands."""
+    """Install a wheel and its requirements in a new environment, and return its folder of commands."""
     venv.create(folder, with_pip=True)
     (commands,) = (folder / name for name in ("bin", "Scripts") if (folder / name).is_dir())
     run(commands / "python", "-m", "pip", "install", "--quiet", "--disable-pip-version-check", wheel, cwd=folder)
@@ -89,7 +89,7 @@ def upload(files: Iterable[Path], repository_url: str | None) -> None:
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Release."""
+    """Build, check, try and upload the version."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--repository-url", metavar="ADDRESS", help="of an index (default: the Python Package Index)")
     parser.add_argument("--dry-run", action="store_true", help="all but the upload")

@@ -1,7 +1,7 @@
-"""Write THIRD_PARTY_NOTICES.md: whose work vitviz carries or needs, and under which licences.
+"""Write THIRD_PARTY_NOTICES.md: the works of others in vitviz and its requirements, with their licences.
 
-Packages are those of pyproject.toml with what their installed metadata say; photographs and weights are described by
-the files that lie beside them. tests/test_scripts.py holds that the file is current.
+Licences of the packages in pyproject.toml are read from their installed metadata, those of photographs and weights from
+the files beside them. tests/test_scripts.py checks that the file is up to date.
 
 Usage: python scripts/write_notices.py [FILE]
 """
@@ -19,15 +19,15 @@ from packaging.requirements import Requirement
 if sys.version_info >= (3, 11):
     import tomllib
 else:
-    import tomli as tomllib  # comes with pytest there
+    import tomli as tomllib  # installed with pytest
 
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
 
-from vitviz.export.runtime import PACKAGE  # noqa: E402 - of the checkout, wherever this is started
+from vitviz.export.runtime import PACKAGE  # noqa: E402 - of this checkout
 
 FILE = ROOT / "THIRD_PARTY_NOTICES.md"
-LONGEST = 120  # characters of a licence's name; longer ones are texts
+LONGEST = 120  # maximum characters of a licence's name; longer entries are full texts
 HOMES = ("homepage", "source", "repository", "source code")
 
 HEAD = """# Third-party notices
@@ -60,12 +60,12 @@ def notices() -> str:
 
 
 def weights() -> str:
-    """Return the section about the bundled checkpoints, from their settings."""
+    """Return the section about the bundled checkpoints, from their config.json."""
     lines = ["## Weights", "", "Each folder's README.md says what is known of them, and what is inferred.", ""]
     lines += ["| folder | from | licence |", "|---|---|---|"]
     for path in sorted((ROOT / "checkpoints").glob("*/config.json")):
-        said = json.loads(path.read_text(encoding="utf-8"))
-        lines.append(f"| `checkpoints/{path.parent.name}` | {said['source']} | {said['licence']} |")
+        config = json.loads(path.read_text(encoding="utf-8"))
+        lines.append(f"| `checkpoints/{path.parent.name}` | {config['source']} | {config['licence']} |")
     return "\n".join([*lines, ""])
 
 
@@ -91,23 +91,23 @@ def packages() -> str:
 
 
 def licence(name: str) -> str:
-    """Return a licence by name: the expression, a short text, or the classifiers of a package's metadata."""
+    """Return a package's licence from its metadata: the expression, a short text, or the classifiers."""
     about = metadata(name)
     if expression := about.get("License-Expression"):
         return str(expression)
     text = str(about.get("License") or "").strip()
     if text and "\n" not in text and len(text) <= LONGEST:
         return text
-    marks = [line.rpartition(" :: ")[2] for line in about.get_all("Classifier") or () if line.startswith("License ::")]
-    return ", ".join(marks) or "see the licence in its files"
+    classifiers = [line for line in about.get_all("Classifier") or () if line.startswith("License ::")]
+    return ", ".join(line.rpartition(" :: ")[2] for line in classifiers) or "see the licence in its files"
 
 
 def home(name: str) -> str:
-    """Return a package's address."""
+    """Return the address of a package's home page."""
     about = metadata(name)
-    known = dict(re.split(r",\s*", line, maxsplit=1) for line in about.get_all("Project-URL") or ())
-    by_name = {label.lower(): url for label, url in known.items()}
-    return next((by_name[label] for label in HOMES if label in by_name), about.get("Home-page") or "")
+    urls = dict(re.split(r",\s*", line, maxsplit=1) for line in about.get_all("Project-URL") or ())
+    by_label = {label.lower(): url for label, url in urls.items()}
+    return next((by_label[label] for label in HOMES if label in by_label), about.get("Home-page") or "")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Write the documents' tables that are made from the code: settings, methods, statistics of heads, and questions."""
+"""Write the tables of the documents that are generated from the code: settings, methods, statistics and questions."""
 
 import inspect
 import re
@@ -17,15 +17,15 @@ IN_BROWSER = "yes"
 
 
 def table(heads: str, rows: Iterable[Iterable[str]]) -> str:
-    """Return a table of Markdown; `heads` are separated by commas."""
+    """Return a Markdown table; `heads` are separated by commas."""
     first, *lines = (f"| {' | '.join(cells)} |" for cells in (heads.split(", "), *rows))
     return "\n".join((first, "|---" * len(heads.split(", ")) + "|", *lines))
 
 
 def settings() -> str:
-    """Return the table of the variables, in the order of the fields."""
+    """Return the table of environment variables, in the order of the fields."""
     rows = []
-    for setting in filter(lambda one: one.variable, SETTINGS.values()):
+    for setting in (setting for setting in SETTINGS.values() if setting.variable):
         about = f"1: {setting.about}" if isinstance(setting.default, bool) else setting.about
         several = ", separated by commas" if setting.default == () and "commas" not in about else ""
         rows.append((f"`{setting.variable}`", about + several, setting.words))
@@ -36,10 +36,10 @@ def methods() -> str:
     """Return the table of attribution methods."""
     rows = (
         (
-            f"`{one.name}`", one.title, f"{one.cost:g}", "yes" if one.class_specific else "no",
-            one.not_in_browser or IN_BROWSER, one.paper,
+            f"`{method.name}`", method.title, f"{method.cost:g}", "yes" if method.class_specific else "no",
+            method.not_in_browser or IN_BROWSER, method.paper,
         )
-        for one in METHODS.values()
+        for method in METHODS.values()
     )  # fmt: skip
     return table("method, title, forward passes, of a class, in a static site, paper", rows)
 
@@ -47,8 +47,8 @@ def methods() -> str:
 def statistics() -> str:
     """Return the table of statistics of heads."""
     rows = (
-        (f"`{one.name}`", one.title, one.unit, one.not_in_browser or IN_BROWSER, one.about)
-        for one in STATISTICS.values()
+        (f"`{each.name}`", each.title, each.unit, each.not_in_browser or IN_BROWSER, each.about)
+        for each in STATISTICS.values()
     )
     return table("statistic, title, unit, in a static site, what", rows)
 
@@ -58,11 +58,11 @@ def questions() -> str:
     rows = []
     for name, question in QUESTIONS.items():
         if (method := getattr(Endpoints, name, None)) is None:
-            continue  # a file that is sent has a route of its own
-        arguments = [f"`{one}`" for one in inspect.signature(method).parameters if one != "self"]
+            continue  # uploads have a separate route
+        arguments = [f"`{argument}`" for argument in inspect.signature(method).parameters if argument != "self"]
         about = (inspect.getdoc(method) or "").partition("\n\n")[0].replace("\n", " ")
-        where = [place for place, there in (("page", question.page), ("programs", question.programs)) if there]
-        rows.append((f"`{name}`", ", ".join(arguments), ", ".join(where), question.not_in_browser or IN_BROWSER, about))
+        users = [user for user, asks in (("page", question.page), ("programs", question.programs)) if asks]
+        rows.append((f"`{name}`", ", ".join(arguments), ", ".join(users), question.not_in_browser or IN_BROWSER, about))
     return table("question, arguments, asked by, in a static site, answer", rows)
 
 
@@ -73,8 +73,8 @@ def filled(document: str) -> str:
     """Return a document with its tables."""
     text = (DOCS / document).read_text(encoding="utf-8")
     for make in TABLES[document]:
-        place = re.compile(rf"(<!-- table of {make.__name__}: make tables -->\n).*?(\n\n)", re.DOTALL)
-        text = place.sub(partial(lambda made, found: found[1] + made + found[2], make()), text)
+        section = re.compile(rf"(<!-- table of {make.__name__}: make tables -->\n).*?(\n\n)", re.DOTALL)
+        text = section.sub(partial(lambda content, match: match[1] + content + match[2], make()), text)
     return text
 
 

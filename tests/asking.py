@@ -89,7 +89,7 @@ def last(body: bytes) -> Any:
 
 
 class Site(Visitor):
-    """The page as `launch` assembles it, without a socket unless it `listens`."""
+    """Page as `launch` assembles it, without a socket unless it `listens`."""
 
     def __init__(self, endpoints: Endpoints, listens: bool = False) -> None:
         self.endpoints, self.page, self.url = endpoints, Page(endpoints), "http://127.0.0.1"
@@ -110,7 +110,7 @@ class Site(Visitor):
             self.client.get("/gradio_api/startup-events").raise_for_status()
 
     def client_at(self, address: str, hangs: bool = False) -> httpx.Client:
-        """Return a client whose requests come from an address; if it `hangs`, it never sends the last byte."""
+        """Return a client whose requests come from an address; if it `hangs`, its requests never end."""
         return httpx.Client(base_url=self.url, transport=InProcess(self.page.app, self.portal, address, hangs))
 
     def close(self) -> None:

@@ -17,7 +17,7 @@ VIEWPORT = {"width": 1440, "height": 900}
 STORAGE = "local_storage,indexeddb,cache_storage,service_workers"
 CHROMIUMS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 FLAGS = [
-    "--no-sandbox",  # the tests open only pages that they serve themselves, and containers have no user namespaces
+    "--no-sandbox",  # the tests open only their own pages, and containers have no user namespaces
     "--disable-gpu",
     "--no-first-run",
     "--disable-background-networking",
@@ -39,7 +39,7 @@ def no_chromium(in_ci: bool) -> NoReturn:
     """Skip the test, or fail it in CI."""
     words = f"no Chromium on this machine: none of {', '.join(CHROMIUMS)} is on the PATH"
     if in_ci:
-        pytest.fail(f"{words}. In CI (where CI is set) the browser tests have to run: install one", pytrace=False)
+        pytest.fail(f"{words}. In CI (where CI is set) the browser tests must run: install one", pytrace=False)
     pytest.skip(words)
 
 
@@ -51,11 +51,11 @@ def watch(context: BrowserContext) -> list[str]:
     problems: list[str] = []
 
     def refuse(route) -> None:
-        problems.append(f"request that leaves this machine: {route.request.url}")
+        problems.append(f"request to another machine: {route.request.url}")
         route.abort()
 
     def refuse_socket(socket) -> None:
-        problems.append(f"socket that leaves this machine: {socket.url}")
+        problems.append(f"socket to another machine: {socket.url}")
         socket.close()
 
     context.route(ELSEWHERE, refuse)
@@ -78,19 +78,19 @@ def new_page(browser: Browser, **options: Any) -> Iterator[Page]:
 
 
 def wait_for_function(page: Page, expression: str, *, timeout: float = 60_000) -> None:
-    """Wait until an expression holds, or a function without arguments returns something true.
+    """Wait until an expression, or the result of a function without arguments, is true.
 
-    In the place of `Page.wait_for_function`, which evaluates text in the page: the policy of static pages forbids that.
+    This replaces `Page.wait_for_function`, whose `eval` in the page violates the static pages' security policy.
     """
     deadline = time.monotonic() + patience(timeout / 1000)
-    # A promise that is rejected when the expression throws: thrown in the frame's own callback, an error would leave it
-    # unsettled, and `evaluate` would wait for ever.
+    # `then` rejects the promise if the expression throws. An error in the frame's own callback would leave the promise
+    # unsettled, and `evaluate` would wait forever.
     script = (
         f"() => new Promise(requestAnimationFrame).then(() => {{ const value = ({expression});"
         " return Boolean(typeof value === 'function' ? value() : value); })"
     )
     while True:
-        with suppress(Error):  # the page is being loaded, or what the expression reads isn't there yet
+        with suppress(Error):  # the page is loading, or the expression reads something that does not exist yet
             if page.evaluate(script):
                 return
         assert time.monotonic() < deadline, f"never became true: {expression}"
@@ -103,7 +103,7 @@ Page.wait_for_function = wait_for_function
 def limit_waits(context: BrowserContext) -> None:
     """Extend Playwright's time limits on a busy machine."""
     context.set_default_timeout(1000 * patience(60))
-    expect.set_options(timeout=1000 * patience(30))  # well below pytest-timeout's limit: its message says more
+    expect.set_options(timeout=1000 * patience(30))  # below pytest-timeout's limit, because this message says more
 
 
 def leave(page: Page, addresses: Iterable[str]) -> None:

@@ -42,12 +42,12 @@ LONG = ("server", "web", "training")  # folders whose tests start browsers, serv
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Add `--tier`: which tests run. CONTRIBUTING.md says what each tier holds."""
+    """Add `--tier`, which selects the tests to run. CONTRIBUTING.md describes the tiers."""
     parser.addoption("--tier", choices=TIERS, default=TIERS[0], help="run the tests of this tier only")
 
 
 def tier_of(item: pytest.Item) -> str:
-    """Return the tier that a test or its module is marked with."""
+    """Return the tier with which a test or its module is marked."""
     marker = item.get_closest_marker("tier")
     return marker.args[0] if marker else TIERS[0]
 
@@ -63,8 +63,8 @@ def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Mark browser tests, deselect other tiers and tests that need a missing GPU, and put slow files first.
 
-    Two workers take a file each, one after another: a long one at the end would run beside an idle worker. `make test`
-    therefore keeps pytest-xdist from an order of its own.
+    Two workers take one file at a time: a slow file at the end would leave the other worker idle. `make test` therefore
+    prevents pytest-xdist from reordering the files.
     """
     for item in items:
         if "browser" in getattr(item, "fixturenames", ()):
@@ -169,6 +169,17 @@ def opened(page: Page, app: "Running") -> Page:
 
     ready(page, f"{app.url}?__theme=light")
     return page
+
+
+@pytest.fixture(scope="session")
+def embedding(small: str, tmp_path_factory: pytest.TempPathFactory) -> "Iterator[tuple[str, Path]]":
+    """The address of a Gradio app with two explorers, and the file of its events: one app for all tests of a worker."""
+    from embedding_app import served
+    from running import CHURCH
+
+    events = tmp_path_factory.mktemp("told") / "events.jsonl"
+    with served(CHURCH, small, events) as url:
+        yield url, events
 
 
 # ---- the explorer as a page on disk

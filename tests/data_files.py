@@ -65,7 +65,7 @@ def cifar(root: Path, name: str, monkeypatch: pytest.MonkeyPatch, per_file: int 
             (base / file).write_bytes(pickle.dumps(batch, protocol=2))
             sums.append([file, md5(base / file)])
         monkeypatch.setattr(kind, attribute, sums)
-    names = [f"class {index}" for index in range(classes)]  # read by torchvision; ours are in the code
+    names = [f"class {index}" for index in range(classes)]  # read by torchvision; vitviz has its own names
     about = base / kind.meta["filename"]
     about.write_bytes(pickle.dumps({kind.meta["key"]: names}, protocol=2))
     monkeypatch.setattr(kind, "meta", {**kind.meta, "md5": md5(about)})
@@ -77,7 +77,7 @@ def md5(path: Path) -> str:
 
 
 def packed(source: Path, archive: Path) -> Path:
-    """Pack a folder as .tgz, below its own name."""
+    """Pack a folder as .tgz, with its name as the top folder."""
     with tarfile.open(archive, "w:gz") as file:
         file.add(source, source.name)
     return archive

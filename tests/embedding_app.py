@@ -1,4 +1,4 @@
-"""Gradio app with two explorers, mounted below a path of another app.
+"""Serve a Gradio app with two explorers, mounted below a path of another app.
 
 It runs in a separate process, because vitviz's own app replaces parts of Gradio.
 
@@ -6,6 +6,7 @@ Usage: python tests/embedding_app.py PHOTOGRAPH MODEL PORT EVENTS
 """
 
 import json
+import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -45,8 +46,22 @@ def running(command: list[str], port: int, **options: Any) -> Iterator[str]:
         program.wait()
 
 
+@contextmanager
+def served(photograph: Path, model: str, events: Path) -> Iterator[str]:
+    """Run this app in a process of its own until the end; yield its address."""
+    from asking import free_port
+
+    port, root = free_port(), Path(__file__).parents[1]
+    command = [__file__, str(photograph), model, str(port), str(events)]
+    with running(command, port, env={**os.environ, "PYTHONPATH": str(root)}) as url:
+        yield f"{url}{PATH}/"
+
+
 def main(photograph: str, model: str, port: str, events: str) -> None:
     from vitviz.gradio import AttentionExplorer
+    from vitviz.server import routes
+
+    routes.TICK = 0.01  # quick questions report progress too
 
     def note(explorer: str, event: str) -> Callable[[gr.EventData], None]:
         def write(data: gr.EventData) -> None:

@@ -14,11 +14,11 @@ from vitviz.model.vit import ViT
 
 GRID, PATCH = tiny.SMALL["grid"], tiny.SMALL["patch"]
 PATCHES = GRID[0] * GRID[1]
-TARGETS = [3, 7]  # of a batch of two
+TARGETS = [3, 7]  # classes of a batch of two images
 FEW: dict[str, dict[str, Any]] = {"kernel_shap": {"samples": 40}, "integrated_gradients": {"steps": 2}}
 """Options that make slow methods fast."""
 LABELS = ("church", "gas pump", "crane", *(f"thing {index}" for index in range(3, 28)), "crane")
-"""Of the 29 classes of a tiny model; "crane" is a bird and a machine."""
+"""Labels of the 29 classes of a tiny model; "crane" names a bird and a machine."""
 kinds = pytest.mark.parametrize("kind", tiny.KINDS)
 
 

@@ -89,12 +89,12 @@ class Tab:
         return json.loads(result["value"]) if result["type"] == "string" else None
 
     def wait_for(self, expression: str, seconds: float = 60) -> None:
-        """Wait until an expression of the page holds."""
+        """Wait until a JavaScript expression is true in the page."""
         wait_until(lambda: self.evaluate(f"() => Boolean({expression})"), expression, seconds, poll=0.1)
 
 
 def find_firefox() -> str | None:
-    """The system's Firefox, or None."""
+    """Return the path of the system's Firefox, or `None`."""
     return next(filter(None, map(shutil.which, FIREFOXES)), None)
 
 
@@ -119,7 +119,7 @@ def new_tab(path: str, folder: Path, preferences: Mapping[str, bool | int | str]
             found[:] = re.findall(r"WebDriver BiDi listening on (ws://\S+)", log.read_text(encoding="utf-8"))
             return bool(found)
 
-        wait_until(told, "Firefox says where it listens", 60, poll=0.1)
+        wait_until(told, "Firefox logs its WebDriver address", 60, poll=0.1)
         with connect(f"{found[0]}/session", max_size=None) as connection:
             yield Tab(connection)
     finally:

@@ -1,4 +1,4 @@
-"""Make small random models of Hugging Face's transformers, one for each convertible class."""
+"""Make small random transformers models (Hugging Face), one for each convertible class."""
 
 import json
 import tempfile
@@ -19,7 +19,7 @@ from vitviz.model.vit import ViT
 
 MAJOR = int(hf.__version__.partition(".")[0])  # version 4 lacks some settings
 
-# Every size another prime (times what has to divide it), so that a swapped axis cannot fit by chance.
+# Each size is a different prime (times its required divisor), so that a swapped axis cannot fit by chance.
 PATCH, NATIVE, CLASSES = 4, (44, 44), 13
 SIZES: dict[str, Any] = {"hidden_size": 5 * 7, "num_attention_heads": 5, "num_hidden_layers": 3, "image_size": 44}
 SIZES |= {"intermediate_size": 23, "patch_size": PATCH, "layer_norm_eps": 1e-3}
@@ -47,7 +47,7 @@ pooled, logits = attrgetter("pooler_output"), attrgetter("logits")
 
 @dataclass(frozen=True, eq=False)
 class Case:
-    """A model class of transformers: its settings, and the part of its output that ours equals.
+    """A transformers model class: its settings, and the part of its output that equals vitviz's.
 
     Its name is `family + kind`, and its configuration's name `family + "Config"`. If `whole`, the configuration
     contains the image model's; if it has a `tower`, that part of the model takes images.
@@ -134,7 +134,7 @@ def on_disk(model: Any, folder: Path) -> tuple[dict[str, Tensor], dict[str, Any]
 
 @cache
 def files_of(case: Case) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """Return `on_disk` of a case's model, cached: do not change it."""
+    """Return `on_disk` of a case's model, cached, so callers must not change it."""
     with tempfile.TemporaryDirectory() as folder:
         return on_disk(case.build(), Path(folder))
 

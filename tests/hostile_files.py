@@ -164,7 +164,7 @@ OTHER_NUMBERS = ("int8", "int64", "uint8", "bool", "complex64", "float8_e4m3fn",
 
 # name -> (suffix, function of the bytes, pattern of the error)
 HOSTILE: dict[str, tuple[str, Callable[[], bytes], str]] = {
-    # pickles that call
+    # pickles that call functions
     "payload": (".pt", lambda: saved(STATE | {"a": PAYLOAD}), f"got other objects: it {SYSTEM}"),
     "payload alone": (".bin", lambda: saved(PAYLOAD), SYSTEM),
     "older payload": (".pth", lambda: saved_old(STATE | {"a": PAYLOAD}), SYSTEM),

@@ -7,7 +7,7 @@ import zlib
 import numpy as np
 from PIL import ExifTags, Image
 
-# The colours of a profile's three primaries as XYZ under D50, one row a primary (ICC tables of the two standards).
+# The colours of a profile's three primaries as XYZ under D50, one row per primary (ICC tables of the two standards).
 SRGB_D50 = np.array([[0.43607, 0.22249, 0.01392], [0.38515, 0.71687, 0.09708], [0.14307, 0.06061, 0.71410]])
 ADOBE_D50 = np.array([[0.60974, 0.31111, 0.01947], [0.20528, 0.62567, 0.06087], [0.14919, 0.06322, 0.74457]])
 
@@ -62,7 +62,7 @@ def png_text_bomb() -> bytes:
 def icc_profile(space: str, gamma: float | None, primaries: np.ndarray | None = None) -> bytes:
     """Return a minimal ICC version 2 profile (ICC.1:2001-04, section 6): RGB by matrix and gamma, or GRAY by gamma.
 
-    Without a gamma it has sRGB's curve, as a table of 1,024 entries like in most photographs.
+    Without a gamma, the profile has sRGB's curve as a table of 1,024 entries, like most photographs.
     """
 
     def xyz(values: np.ndarray) -> bytes:

@@ -1,6 +1,6 @@
 """Write build/vectors.json, the reference numbers for the page's scripts in tests/js/*.test.mjs.
 
-They come from the Python code, or from NumPy if the formula is short. `make js` runs this file before `node --test`.
+The numbers come from the Python code, or from NumPy for short formulas. `make js` runs this file before `node --test`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,6 @@ from torch import Tensor
 
 import vitviz
 from vitviz.analysis.filters import position_similarity
-from vitviz.analysis.head_statistics import STATISTICS
 from vitviz.analysis.tokens import point_up, principal_components
 from vitviz.attribution.attention import attention_scores, rollout_matrix, rollout_scores
 from vitviz.attribution.registry import METHODS
@@ -46,7 +45,7 @@ from vitviz.web.scene import fitted
 
 OUT = viewer_pages.ROOT / "build" / "vectors.json"
 Array = NDArray[Any]
-LIMITS: dict[Dtype, float] = {"float32": 1e-6, "float16": 2e-3}  # of the error of a probability
+LIMITS: dict[Dtype, float] = {"float32": 1e-6, "float16": 2e-3}  # maximum error of a probability
 
 
 def packed(value: Any) -> Any:
@@ -68,9 +67,9 @@ MODELS: dict[str, dict[str, Any]] = {
 }
 OUTLIERS: list[dict[str, float]] = [
     {"key_bias": 300.0},
-    {"key_bias": 1e5},  # beyond the largest half
+    {"key_bias": 1e5},  # beyond the largest float16
     {"spread": 6.0},  # queries from 0.001 to 1,000
-    {"spread": 14.0},  # beyond the largest half on one side, below the smallest on the other
+    {"spread": 14.0},  # above the largest float16 in some channels, below the smallest in others
     {"spread": 3.0, "key_bias": -50.0},
 ]
 
@@ -81,8 +80,9 @@ def traced(name: str) -> Trace:
 
 
 def outliers(key_bias: float = 0.0, gain: float = 1.0, spread: float = 0.0) -> Trace:
-    """Return the trace of a model whose keys share a large offset in one channel, with queries and keys larger by
-    `gain`, and channels that differ by `spread` orders of magnitude, large in queries where they are small in keys.
+    """Return the trace of a model whose keys share a large offset in one channel.
+
+    Queries and keys are multiplied by `gain`. Channels span `spread` orders of magnitude, in opposite order.
     """
     model = tiny.model(registers=3)
     for block in model.blocks:
@@ -148,15 +148,15 @@ def real_blocks() -> Iterator[dict[str, Any]]:
         yield block_case("DINOv2", trace, block, "float16", [0, peak, 1 + count // 2, *range(1, count, 37)])
 
 
-# ---- functions that return what Python's return ----
+# ---- functions that return the same values as Python's ----
 
-PATCHES = (3, 7)  # different primes: a swapped axis cannot hide
+PATCHES = (3, 7)  # different primes reveal a swapped axis
 PREFIX = ["CLS", "distillation", "register 1", "register 2"]
 Call = dict[str, Any]
 
 
 def call(function: str, args: Any, expected: Any, atol: float = 0.0, rtol: float = 0.0, written: Any = ()) -> Call:
-    """Return a call of "folder/module.function": what it returns, and what it writes into its arguments by their place.
+    """Return a call of "folder/module.function", with its result, and the arrays that it writes, by argument index.
 
     `expected` is None for nothing, null and NaN.
     """
@@ -183,13 +183,13 @@ GEOMETRIES = {
     "edges on pixel centres": Geometry((30, 9), (48, 112), (1.5, 0.5, 22.5, 6.5)),
     "patches below a pixel": Geometry((5, 2), (48, 112), (-1.0, 0.2, 4.4, 1.9)),
     "nothing seen": Geometry((40, 30), (48, 112), (50.0, 40.0, 90.0, 60.0)),
-    "an end that rounding misses": Geometry((130, 140), (48, 112), (20.1, 20.1, 114.7, 114.7)),
+    "an edge missed by rounding": Geometry((130, 140), (48, 112), (20.1, 20.1, 114.7, 114.7)),
     "large": Geometry((393, 201), (48, 112), (28.0, 16.7, 363.8, 183.1)),
 }
 
 
 def plain(geometry: Geometry) -> dict[str, Any]:
-    """Return a geometry as the page has it."""
+    """Return a geometry in the page's format."""
     return {"image": geometry.image, "frame": geometry.frame}
 
 
@@ -213,7 +213,7 @@ def rollout_calls() -> Iterator[Call]:
         shares = sent.astype(np.float64) / sent.sum(1, dtype=np.float64, keepdims=True)
         for token in (0, prefix, 30, count - 1):
             row = rollout_scores(trace, token, **options)[0].numpy()
-            for expected, atol in ((row, limit), (shares[token], 1e-7)):  # halves miss a sum of 1, shares do not
+            for expected, atol in ((row, limit), (shares[token], 1e-7)):  # only shares sum to exactly 1
                 yield call("compute/rollout.rolloutRow", [page, token, out], None, atol, written={2: expected})
             column = {2: matrix[:, token]}
             yield call("compute/rollout.rolloutColumn", [page, token, out], None, limit, written=column)
@@ -241,7 +241,7 @@ def preprocess_calls() -> Iterator[Call]:
 
 
 def points(geometry: Geometry) -> list[tuple[float, float]]:
-    """Return points on every edge, one float beside it, at pixel corners and centres, and outside."""
+    """Return points on every edge, one floating-point step beside it, at pixel corners and centres, and outside."""
     on = [geometry.patch_box(row, column, PATCHES)[:2] for row, column in np.ndindex(PATCHES)]
     beside = [(np.nextafter(x, -9e9), np.nextafter(y, 9e9)) for x, y in on]
     width, height = geometry.image
@@ -270,7 +270,7 @@ def geometry_calls() -> Iterator[Call]:
 
 
 def same_place_calls() -> Iterator[Call]:
-    """For each patch of one model, the patch of another one over the same place of the photograph."""
+    """Yield, for patches of one model, the patch of another model at the same place in the photograph."""
     grid, full_geometry = (7, 15), prepared(150, 70, mode="native", multiple=10)
     source = {"geometry": plain(full_geometry), "grid": grid}
     yield call("compute/geometry.samePlace", [[3, 9], source, source], [3, 9])
@@ -287,7 +287,7 @@ def same_place_calls() -> Iterator[Call]:
 
 
 def statistic_calls() -> Iterator[Call]:
-    """Numbers about a row that sums to 1, some of it exactly zero, with two equal patches."""
+    """Yield statistics of a row that sums to 1, with some exact zeros and two equal patches."""
     prefix, grid = len(PREFIX), (5, 7)
     count = prefix + grid[0] * grid[1]
     wide = np.random.default_rng(0).exponential(size=count)
@@ -322,7 +322,7 @@ def statistic_calls() -> Iterator[Call]:
 
     on_cls, halved = np.eye(1, count, dtype=np.float32)[0], row.copy()
     halved[prefix:] /= 2
-    halved[0] += halved[prefix:].sum()  # more on CLS: the distance among patches stays
+    halved[0] += halved[prefix:].sum()  # more attention on CLS does not change the distance among patches
     rows, columns = np.indices(grid)
     for r, c in ((0, 0), (4, 6), (2, 3)):
         distance = (patches.reshape(grid) / patches.sum() * np.hypot(rows - r, columns - c)).sum()
@@ -353,14 +353,14 @@ def limits_of(scale: Scale) -> dict[str, Any]:
 def color_calls() -> Iterator[Call]:
     random = np.random.default_rng(5)
     values = np.concatenate([random.normal(size=400), np.linspace(-1, 1, 511), [-9, 9, 0]]).astype(np.float32)
-    halves = np.arange(255, dtype=np.float32) + 0.5  # exactly between two colours: to the even one
+    halves = np.arange(255, dtype=np.float32) + 0.5  # exactly between two colours: rounded to the even one
     for numbers, signed, gamma, limits in [
         (values, False, 1.0, (-0.7, 1.3)), (values, False, 0.4, (-0.7, 1.3)), (values, False, 2.0, (0.0, 1.0)),
         (values, True, 1.0, (-1.0, 1.0)), (values, True, 0.5, (-1.3, 1.3)), (values, False, 1.0, (0.2, 0.2)),
         (values, True, 0.3, (0.0, 0.0)), (values, False, 1.0, (-1.0, 1.0)), (halves, False, 1.0, (0.0, 255.0)),
     ]:  # fmt: skip
         scale = Scale(*limits, "fixed", signed)
-        for start in (0, 20):  # also of a head that begins there
+        for start in (0, 20):  # 20: the values of a later head
             expected = scale.indices(numbers[start:], gamma)
             args = [numbers, limits_of(scale), gamma, np.full(len(expected), 77, np.uint8), start]
             yield call("draw/color.indices", args, None, written={3: expected})
@@ -379,7 +379,7 @@ def color_calls() -> Iterator[Call]:
 
 
 def picture_calls() -> Iterator[Call]:
-    """Every look over every geometry, then other grids."""
+    """Yield every style over every geometry, then other grids."""
     for geometry, look in product(GEOMETRIES.values(), LOOKS.values()):
         values = np.random.default_rng(2).random(PATCHES).astype(np.float32)
         values -= 0.5 if look.get("signed") else 0.0
@@ -399,7 +399,7 @@ def picture_call(geometry: Geometry, values: Array, cmap: str = "viridis", **loo
 
 
 def format_calls() -> Iterator[Call]:
-    for index in range(4097):  # many of them halfway between two texts
+    for index in range(4097):  # many are halfway between two rounded values
         yield call("compute/format.percent", [index / 4096], percent(index / 4096))
     for name, function in (("percent", "percent"), ("prediction", "describePrediction")):
         for *args, text in json.loads((viewer_pages.ROOT / f"tests/{name}_cases.json").read_text(encoding="utf-8")):
@@ -413,7 +413,7 @@ SPECTRA = ((1.0, 0.9999, 0.96), (1.0, 1.0 - 1e-6, 0.5), (5.0, 1.0, 0.999), (1.0,
 
 
 def site_calls() -> Iterator[Call]:
-    for patches, seed in ((1, 0), (77, 0), (256, 7), (1369, 2**31)):  # the last: over 624 numbers
+    for patches, seed in ((1, 0), (77, 0), (256, 7), (1369, 2**31)):  # the last needs more than 624 random numbers
         orders = random_orders(patches, 6, seed)
         yield call("local/orders.randomOrders", [patches, 6, seed], orders.tolist())
         scores = torch.arange(patches).remainder(5).double()[None]  # many are equal
@@ -428,7 +428,7 @@ def site_calls() -> Iterator[Call]:
 
 
 def tiny_samples(count: int, width: int, spectrum: tuple[float, ...]) -> Tensor:
-    """Return samples (n, D) of mean 0 whose first variances are these up to a factor; with three, others follow."""
+    """Return samples (n, D) of mean 0 with these first variances, up to a factor; more follow if there are three."""
     generator = torch.Generator().manual_seed(3)
     more = (0.4 * 0.9 ** np.arange(15)).tolist() if len(spectrum) == 3 else []
     values = torch.tensor([*spectrum, *more], dtype=torch.float64)
@@ -498,7 +498,7 @@ def vectors() -> dict[str, Any]:
         "viridis": lut("viridis"),
         "lecture": lecture(),
         "lecturesWithGaps": lectures_with_gaps(),
-        "inBrowser": {"methods": in_browser(METHODS), "statistics": in_browser(STATISTICS)},
+        "inBrowser": in_browser(METHODS),
     }
 
 

@@ -45,7 +45,7 @@ class Handler(BaseHTTPRequestHandler):
     do_HEAD = do_GET
 
     def log_message(self, *_: object) -> None:
-        """Say nothing."""
+        """Log nothing."""
 
 
 def tag(path: Path) -> str:
@@ -54,13 +54,13 @@ def tag(path: Path) -> str:
 
 @contextmanager
 def local_hub(folder: Path, cache: Path, patch: pytest.MonkeyPatch) -> Iterator[str]:
-    """Serve `folder` as the hub of this process, with an empty cache; yields its address."""
+    """Serve `folder` as the hub of this process, with an empty cache; yield its address."""
     server = ThreadingHTTPServer(("127.0.0.1", 0), type("Folder", (Handler,), {"folder": folder}))
     threading.Thread(target=server.serve_forever, daemon=True).start()
     address = f"http://127.0.0.1:{server.server_port}"
     patch.setattr("huggingface_hub.constants.ENDPOINT", address)
     template = f"{address}/{{repo_id}}/resolve/{{revision}}/{{filename}}"
-    for module in ("constants", "file_download"):  # releases before 1.0 have it in both
+    for module in ("constants", "file_download"):  # releases before 1.0 have the template in both
         patch.setattr(f"huggingface_hub.{module}.HUGGINGFACE_CO_URL_TEMPLATE", template, raising=False)
     patch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
     patch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(cache))

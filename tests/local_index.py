@@ -12,7 +12,7 @@ from threading import Thread
 
 
 class Index(SimpleHTTPRequestHandler):
-    """Lists the folder's files as simple/vitviz/ (PEP 503), and saves those that are posted (as twine does)."""
+    """List the folder's files under simple/vitviz/ (PEP 503), and save posted files (as twine posts them)."""
 
     def translate_path(self, path: str) -> str:
         return super().translate_path(path.removeprefix("/simple/vitviz"))

@@ -8,10 +8,10 @@ import pytest
 
 
 def pairs(*axes: Any) -> list[tuple[Any, ...]]:
-    """Return rows with one value of each axis, so that any two values of two axes meet in some row.
+    """Return rows with one value of each axis, so that any two values of two axes occur together in a row.
 
-    The rows are few, though not always the fewest, and the same each time: greedily, each row is the combination that
-    has most pairs that no row before it has.
+    The rows are few, though not always the minimum, and deterministic: each row is the combination with the most pairs
+    that no earlier row contains.
 
     Args:
         axes: lists of values; with one axis, the rows are its values.
@@ -30,10 +30,10 @@ def pairs(*axes: Any) -> list[tuple[Any, ...]]:
 
 
 def alternate(values: Sequence[Any]) -> list[Any]:
-    """Return every second value unchanged, and mark the others for `make test-all`."""
+    """Return every second value unchanged, and mark the other values for `make test-all`."""
     return [pytest.param(value, marks=pytest.mark.tier("all")) if at % 2 else value for at, value in enumerate(values)]
 
 
 def _pairs_of(row: tuple[int, ...]) -> set[tuple[tuple[int, int], tuple[int, int]]]:
-    """Return the pairs of a row, each value named by its axis and its place in it."""
+    """Return the pairs of a row, each value named by its axis and its index."""
     return set(combinations(enumerate(row), 2))

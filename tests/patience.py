@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 
 def patience(seconds: float) -> float:
-    """Return a time limit: `seconds` on an idle machine, more where more processes want to run than there are cores."""
+    """Return a time limit: `seconds` on an idle machine, more if the load exceeds half the cores."""
     return seconds * max(1.0, 2 * os.getloadavg()[0] / (os.cpu_count() or 1))
 
 

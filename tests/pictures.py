@@ -6,7 +6,7 @@ from PIL import Image, ImageColor
 
 from vitviz.images.geometry import Geometry
 
-GH, GW = 3, 7  # patches of the maps that are drawn; different primes: a swapped axis cannot hide
+GH, GW = 3, 7  # grid of the drawn maps; different primes reveal a swapped axis
 
 
 def photograph(width: int, height: int, seed: int = 0) -> Image.Image:

@@ -1,7 +1,7 @@
 """Implement a Vision Transformer in float64 from the papers, as a reference for vitviz.
 
 It takes only parameters and `ViTConfig` from vitviz. `run` puts every operation on a tape. The plain `Tape` computes
-values, in one autograd graph, for a batch; the others also propagate relevance from an operation's output to its
+values, in one autograd graph, for a batch; the other tapes also propagate relevance from an operation's output to its
 inputs, for one image, like the first authors' programs: each rule uses an operation's values and autograd's product
 with its Jacobian. vitviz works with relevance divided by values, and with closed forms.
 """
@@ -34,9 +34,9 @@ class Value:
 
 @dataclass(eq=False)
 class Tape:
-    """Operations in order. This one has no rules for relevance."""
+    """Record of operations in order. This class has no rules for relevance."""
 
-    constant = False  # attention is a number: all relevance of its product with the values goes to them
+    constant = False  # whether attention is constant, so that the values get all relevance
     steps: list[tuple[Value, tuple[Value, ...], Callable[[Tensor], tuple[Tensor, ...]]]] = field(default_factory=list)
 
     def record(self, tensor: Tensor, inputs: tuple[Value, ...], back: Callable[[Tensor], tuple[Tensor, ...]]) -> Value:
@@ -45,7 +45,7 @@ class Tape:
         return out
 
     def rewind(self, out: Value, relevance: Tensor) -> None:
-        """Hand `relevance` from `out` to everything before it."""
+        """Propagate `relevance` from `out` to all earlier values."""
         out.relevance = relevance
         for value, inputs, back in reversed(self.steps):
             if value.relevance is not None:
@@ -123,7 +123,7 @@ class CheferTape(Tape):
             came = [copy.relevance for copy in copies if copy.relevance is not None]
             return (x.tensor * sum(self.divide(relevance, x.tensor) for relevance in came),)
 
-        # A step whose output stands for both copies: it runs once the copies have theirs.
+        # A step whose output represents both copies; it runs after both have received their relevance.
         self.steps.append((Value(x.tensor, x.tensor), (x,), back))
         return copies
 
@@ -195,21 +195,21 @@ class AttnTape(Tape):
 class Run:
     """Results of one run; N tokens, prefix first."""
 
-    tokens: Value  # (B, N, D), what enters the first block
+    tokens: Value  # (B, N, D), input of the first block
     attentions: list[Value] = field(default_factory=list)  # L x (B, H, N, N)
     values: list[Tensor] = field(default_factory=list)  # L x (B, H, N, d)
-    leaving: list[Tensor] = field(default_factory=list)  # L x (B, N, D), what leaves each block
-    final: Value | None = None  # (B, N, D), after the final norm where it comes before pooling
+    leaving: list[Tensor] = field(default_factory=list)  # L x (B, N, D), output of each block
+    final: Value | None = None  # (B, N, D), after the final norm if that comes before pooling
     pool: Value | None = None  # (B, H, 1, N), of attention pooling
-    logits: Value | None = None  # (B, C), or what the classifier would read
+    logits: Value | None = None  # (B, C), or the pooled features without a classifier
 
 
 @dataclass(eq=False)
 class Changes:
     """Changes inside a run, without rules for relevance."""
 
-    allowed: dict[int, Tensor] = field(default_factory=dict)  # of a block, (H, N, N): attention goes where it is 1
-    heads: dict[tuple[int, int], str] = field(default_factory=dict)  # of a block and head: "zero" or "mean"
+    allowed: dict[int, Tensor] = field(default_factory=dict)  # block -> (H, N, N), 1 where attention is allowed
+    heads: dict[tuple[int, int], str] = field(default_factory=dict)  # (block, head) -> "zero" or "mean"
     keep: list[int] | None = None  # the patches that stay, in reading order
 
 
@@ -313,7 +313,7 @@ def _scaled(tape: Tape, scale: Tensor | None, x: Value) -> Value:
 
 
 def _heads(tape: Tape, x: Value, start: int, heads: int, width: int) -> Value:
-    """(B, N, ...) -> (B, H, N, d): one head's channels after the other's, the first from `start`."""
+    """Split consecutive channels from `start` on into heads: (B, N, ...) -> (B, H, N, d)."""
     return tape.move(lambda t: torch.stack([t[..., start + h * width :][..., :width] for h in range(heads)], 1), x)
 
 

@@ -31,8 +31,8 @@ from vitviz.view import View
 MODEL, EVERYDAY = "dinov2-s14-imagenette", "dinov2-s14-everyday"
 EXAMPLES = resource_folder("examples")
 CHURCH, DOG = EXAMPLES / "church.jpg", EXAMPLES / "dog.jpg"
-CLOSE = 2e-3  # of a probability: queries and keys travel in half precision
-ROUNDED = 5e-4  # one decimal of a percent
+CLOSE = 2e-3  # tolerance of a probability: queries and keys are sent in half precision
+ROUNDED = 5e-4  # rounding error of a percentage with one decimal
 
 READ = """() => {
     const view = vitviz.views[0];
@@ -50,16 +50,16 @@ READ = """() => {
 }"""
 SETTLED = """() => vitviz.resting() && vitviz.progress.jobs.size === 0
     && vitviz.views.every((view) => ['maps', 'bars', 'numbers', 'requests'].every((name) => !view[name]?.running))"""
-SCENE = "vitviz.scenes.get(vitviz.store.get().scene?.id)"  # what the active pane shows
+SCENE = "vitviz.scenes.get(vitviz.store.get().scene?.id)"  # the scene of the active pane
 
 
 HOSTILE = '<img src=x onerror="document.title = 1">'
 MANY = (HOSTILE, *(f"thing {number}" for number in range(1, 264)))
 THINGS = tuple(f"thing {number}" for number in range(tiny.CLASSES))
-# Name: options of `folder`. The app opens with the first.
+# Options of `folder` by name. The app opens with the first model.
 MODELS: dict[str, dict[str, Any]] = {
     "native": {"mode": "native"},
-    # As in test_static.py, so that graphs are made once.
+    # The same as in test_static.py, so that its ONNX graphs are exported only once.
     "registers": {"registers": 2, "pooling": "cls+mean", "half": True},
     "bare": {"class_token": False, "pooling": "mean", "classes": 0},
     "unsure": {"classes": len(MANY), "about": {"labels": MANY, "sure_above": 0.87}},
@@ -75,7 +75,7 @@ MODELS: dict[str, dict[str, Any]] = {
 
 
 def make_models(place: Path) -> dict[str, str]:
-    """Save `MODELS`; return their folders."""
+    """Save `MODELS`, and return their folders by name."""
     return {name: folder(place / name, **options) for name, options in MODELS.items()}
 
 
@@ -180,7 +180,7 @@ def reading(page: Browser) -> dict[str, Any]:
 def expect_map(page: Browser, heatmap: Heatmap) -> dict[str, Any]:
     """Wait until the page shows this map's colors, title and numbers; return the reading."""
     read: dict[str, Any] = {}
-    wrong = ["nothing was read"]
+    wrong = ["the page was not read"]
 
     def shows() -> bool:
         read.update(reading(page))
@@ -222,7 +222,7 @@ def differences(read: dict[str, Any], heatmap: Heatmap) -> list[str]:
             wrong.append(f"row {row}, column {column} is {value}, the page says {text}")
     if len(read["strongest"]) != 5:
         wrong.append(f"{len(read['strongest'])} strongest patches")
-    shares = Counter()  # of prefix tokens; registers are one
+    shares = Counter()  # of prefix tokens; the page sums up registers
     for name, value in heatmap.prefix_mass.items():
         shares["registers" if name.startswith("register") else name] += value
     for name, value in shares.items():

@@ -76,7 +76,7 @@ def test_all_packages_are_locked_by_hash_at_the_versions_of_the_tests() -> None:
 
 @pytest.mark.parametrize("index", ["", "https://example.org/cpu"])
 def test_torch_index_is_a_required_build_argument(index: str, tmp_path: Path) -> None:
-    """Run the step with a stub that records pip's arguments."""
+    """Run the installing step with a stub that records pip's arguments."""
     (tmp_path / "requirements.txt").write_text(read("requirements.txt"))
     stub = tmp_path / "pip"
     stub.write_text('#!/bin/sh\necho "$@" >> asked\n')
@@ -99,7 +99,7 @@ def test_torch_index_is_a_required_build_argument(index: str, tmp_path: Path) ->
 
 
 def test_files_name_no_package_index() -> None:
-    """The package index is an argument of the build."""
+    """Check that no file names a package index, which is a build argument."""
     assert SERVICE["build"]["args"]["TORCH_INDEX"].startswith("${TORCH_INDEX:?")
     for name in ("Dockerfile", "compose.yaml", "Makefile", "scripts/make_space.py", "requirements.lock"):
         assert not re.search(r"https?://\S*(whl|simple|registry)", read(name)), name

@@ -83,12 +83,12 @@ def shrink_inputs(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_examples_run(
     document: str, elsewhere: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    if document != "docs/analysis.md":  # it names patches and boxes at the full size
+    if document != "docs/analysis.md":  # this document names patches and boxes at full size
         shrink_inputs(monkeypatch)
     run_python(document)
     assert "nan" not in capsys.readouterr().out
     linked = set(re.findall(r"\]\(([\w-]+\.webp)\)", prose(document))) if document in GUIDE else set()
-    assert linked <= {path.name for path in elsewhere.iterdir()}, "a picture of the guide is saved by the code above it"
+    assert linked <= {path.name for path in elsewhere.iterdir()}, "code above each picture of the guide must save it"
 
 
 @pytest.mark.tier("all")
@@ -172,11 +172,11 @@ RUN = sorted(
         tuple(arguments)
         for name in DOCUMENTS
         for arguments in ours(name)
-        if (arguments[0] in QUICK or "--html" in arguments) and "clip.mp4" not in arguments  # no clip comes with vitviz
+        if (arguments[0] in QUICK or "--html" in arguments) and "clip.mp4" not in arguments  # vitviz ships no clip
     },
     key=lambda arguments: (arguments[0], -len(arguments), arguments),
 )
-# Of each command; tests/draw/test_figure_files.py runs `figures`.
+# The longest line of each command; tests/draw/test_figure_files.py runs `figures`.
 LONGEST = [next(group) for name, group in groupby(RUN, key=lambda arguments: arguments[0]) if name != "figures"]
 
 
@@ -190,7 +190,7 @@ def test_quick_commands_run(arguments: tuple[str, ...], elsewhere: Path, capsys:
     replaced = ["vit-cifar10" if word.startswith(("FOLDER", "models/")) else word for word in arguments]
     if "--model" not in replaced and re.search(r"--size\b", help_of(replaced[0])):
         replaced += ["--size", "112"]  # faster than the default size
-    if "texts" in replaced:  # as docs/lecture.md says
+    if "texts" in replaced:  # as docs/lecture.md describes
         (elsewhere / "texts" / "en").mkdir(parents=True)
         shutil.copy(resource_folder("lecture") / "en" / "5-attention.md", elsewhere / "texts" / "en")
     before = set(elsewhere.iterdir())
@@ -257,7 +257,7 @@ def test_other_commands_name_existing_targets() -> None:
         assert is_ours(words) or program in FOREIGN or PROGRAMS[program](words[1:]), words
 
 
-# As tests/conftest.py does, before timm and transformers import torchvision their own way.
+# As tests/conftest.py does, before timm and transformers import torchvision directly.
 FIRST = "from vitviz.images.torchvision_import import import_torchvision\nimport_torchvision()"
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 SHIPPED = {"vitviz", "IPython"}  # IPython comes with any notebook
@@ -275,7 +275,7 @@ def test_notebook_runs_in_a_fresh_kernel(path: Path, tmp_path: Path) -> None:
 
 
 def test_notebooks_and_guide_draw_in_one_style() -> None:
-    """They use `vitviz.draw.figures`, which counts layers from 1 and gives signed maps two colors."""
+    """Notebooks and guide use `vitviz.draw.figures`, which counts layers from 1 and gives signed maps two colors."""
     paths = (*NOTEBOOKS, *(ROOT / "docs" / "guide").glob("*.md"))
     drawing = [
         path.name for path in paths if re.search("matplotlib|imshow|[.]plot[(]", path.read_text(encoding="utf-8"))
@@ -321,7 +321,7 @@ def test_tables_match_the_code(document: str) -> None:
 
 
 def test_every_setting_is_in_the_table() -> None:
-    """The table lists exactly the settings that the code reads."""
+    """Check that the table lists exactly the settings that the code reads."""
     sources = [path.read_text(encoding="utf-8") for path in (ROOT / "app.py", *(ROOT / "vitviz").rglob("*.py"))]
     strings = (node.value for text in sources for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Constant))
     read = {name for text in strings if isinstance(text, str) for name in SETTING.findall(text)}

@@ -94,7 +94,7 @@ def test_faithfulness_uses_the_class_of_the_map(view: View, target: dict) -> Non
     (inferred,), (explicit,) = view.faithfulness(heatmap, **short), view.faithfulness(heatmap, **stated, **short)
     assert inferred.describe() == explicit.describe()
     np.testing.assert_array_equal(inferred.deletion.probabilities, explicit.deletion.probabilities)
-    rollout = view.rollout()  # it has no class, and combines with any
+    rollout = view.rollout()  # rollout has no class, and can be combined with any
     assert view.faithfulness([heatmap, rollout], **short)[0].gain == pytest.approx(inferred.gain)
     with pytest.raises(ExplainError, match="different classes"):
         view.faithfulness([heatmap, view.explain("gae", 2)], **short)
@@ -126,7 +126,7 @@ def test_predictions_need_named_outputs() -> None:
         if words:
             with pytest.raises(ExplorerError, match=words):
                 view.predictions()
-        elif model.pretrained is None:  # from a config: the whole photograph, stretched
+        elif model.pretrained is None:  # a model from a config stretches the whole photograph
             assert view.labels == tuple(f"class {i}" for i in range(tiny.CLASSES))
             assert view.geometry.frame == (0, 0, 163, 127)
             assert view.seen().size == (WIDTH, HEIGHT)
@@ -151,7 +151,7 @@ def test_invalid_queries_raise(view: View) -> None:
 
 
 def assert_close(half: View, full: View) -> None:
-    """Assert scores within 0.02 of those in float32, and rows that sum to 1 to float32's precision."""
+    """Assert scores within 0.02 of the float32 scores, and rows that sum to 1 to float32's precision."""
     rows, columns = full.trace.grid
     for ask in (
         lambda view: view.attention(1, 3, (rows - 1, columns - 2)),
@@ -184,7 +184,7 @@ def test_half_precision_is_close_to_float32(dtype: torch.dtype | str, keep: bool
     assert autocast or half.trace.tokens.dtype == dtype
     assert not torch.equal(half.trace.tokens.float(), full.trace.tokens)
     assert_close(half, full)
-    outside = rollout(half.trace, (1, 2), fuse="min", discard=0.4)[0]  # not from the view's cache
+    outside = rollout(half.trace, (1, 2), fuse="min", discard=0.4)[0]  # computed without the view's cache
     np.testing.assert_allclose(inside, outside, atol=1e-6)
     assert sum(probability for _, probability in half.predictions(29)) == pytest.approx(1.0, abs=1e-3)
 
@@ -264,7 +264,7 @@ def test_every_kind_of_picture_is_opened(tmp_path) -> None:
         (io.StringIO("text"), "mode 'rb'"),
         (torch.zeros(1, 3, 20, 30), r"got \(1, 3, 20, 30\). Choose one image"),
         (torch.zeros(20, 30, 3), "permute"),
-        (torch.randn(3, 20, 30), "before a model's normalization"),
+        (torch.randn(3, 20, 30), "preprocessing has not normalized"),
         ([photo(), photo()], "list of 2. Use open_many"),
     ],
 )
@@ -291,12 +291,12 @@ def test_many_photographs_are_opened_in_batches_and_in_order(monkeypatch: pytest
         torch.testing.assert_close(view.trace.logits, alone.trace.logits, rtol=1e-4, atol=1e-5)
         np.testing.assert_allclose(view.attention(1, 3).values, alone.attention(1, 3).values, atol=1e-5)
         maps.add(view.rollout().values.tobytes())
-    assert len(maps) == 7  # photographs do not mix
-    assert sorted(sizes[:2]) == [2, 3]  # of the first five, by size
+    assert len(maps) == 7  # photographs are not mixed up
+    assert sorted(sizes[:2]) == [2, 3]  # the first five images, grouped by size
     assert sum(sizes) == 7
     with pytest.raises(ExplorerError, match="batch_size"):
         explorer.open_many(photos, batch_size=0)
-    for index, name in enumerate(["b.png", "a.png"]):  # of a folder, by name
+    for index, name in enumerate(["b.png", "a.png"]):  # images of a folder come sorted by name
         photo(index).save(tmp_path / name)
     views = list(explorer.open_many(tmp_path, progress=False))
     assert [view.name for view in views] == ["a.png", "b.png"]

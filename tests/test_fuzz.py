@@ -1,6 +1,6 @@
 """Fuzz decoding, checkpoints and requests: damaged or odd input must raise the expected errors.
 
-Each example follows from a number. `make test` runs the same ones each time, `make fuzz` others.
+Each example is generated from a seed. `make test` uses the same seeds each time, `make fuzz` other seeds.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ SECONDS = 5.0  # processor time per example
 STATUSES = (200, 400, 403, 404, 405, 408, 413, 415, 421, 422, 429)  # expected statuses
 LEAKS = ("Traceback", 'File "', "site-packages", str(Path(vitviz.__file__).parents[1]))
 CHECKPOINTS = ((WHOLE, ".pt"), (OLD, ".pth"), (SAFE, ".safetensors"))
-ENDPOINTS = [name for name, question in QUESTIONS.items() if question.programs]  # of Gradio's API
+ENDPOINTS = [name for name, question in QUESTIONS.items() if question.programs]  # endpoints of Gradio's API
 ARGUMENTS = (
     *("scene", "block", "token", "fuse", "discard", "residual", "start", "method", "methods", "target", "against"),
     *("names", "patches", "heads", "head", "query", "search", "image", "model", "size", "photo", "x"),
@@ -77,7 +77,7 @@ def pictures() -> list[bytes]:
             try:
                 noise.convert(mode).save(out, kind)
                 Image.open(io.BytesIO(out.getvalue()))
-            except Exception:  # noqa: BLE001 - a format that is not written in this mode, or not read
+            except Exception:  # noqa: BLE001 - Pillow cannot write or read this format in this mode
                 continue
             written.append(out.getvalue())
     return written
@@ -147,7 +147,7 @@ def odd_value(rng: random.Random, known: list[Any], depth: int = 3) -> Any:
 
 
 def test_odd_requests_get_expected_statuses(small: str, tmp_path: Path) -> None:
-    """Requests come as from the page and as from a program."""
+    """Send requests as the page and API clients do."""
     site = Site(made(tmp_path / "page", (small,), upload=True))
     scene = site.ask("open", source={"image": "Noise"})["data"]["id"]
     known: list[Any] = [scene, "rollout", "attention", "mean", "distance", "Noise"]

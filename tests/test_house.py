@@ -17,7 +17,7 @@ import vitviz
 
 TEXT = {".py", ".md", ".toml", ".txt", ".json", ".js", ".css", ".html", ".sh", ".yml", ".yaml", ".cfg", ""}
 
-# In pieces, so that this file does not contain them: folders of a machine, and hosts of packages.
+# Local folders and package hosts, written in pieces so that this file does not contain them.
 PRIVATE = ["/" + "work/", "/" + "tmp/plan", "/" + "opt/wheels", "/" + "opt/pypi", "/" + "root/"]
 HOSTS = ["py" + "pi.org", "python" + "hosted.org", "deb." + "debian.org", "registry.npm" + "js.org"]
 
@@ -110,12 +110,12 @@ WITH_EXAMPLES = [path for path in sorted(PACKAGE.rglob("*.py")) if ">>>" in path
 def test_examples_in_docstrings_run(path: Path) -> None:
     parts = ["vitviz", *path.relative_to(PACKAGE).with_suffix("").parts]
     result = doctest.testmod(importlib.import_module(".".join(part for part in parts if part != "__init__")))
-    assert result.failed == 0  # those that need a download are marked +SKIP
+    assert result.failed == 0  # examples that need a download are marked +SKIP
     assert {"__init__", "config", "vit", "explorer"} <= {path.stem for path in WITH_EXAMPLES}
 
 
 def test_the_front_matter_of_the_readme_fits_the_requirements() -> None:
-    """A Hugging Face Space reads both; if they differ, it installs an untested version of gradio."""
+    """A Hugging Face Space reads both files; if they differ, it installs an untested version of gradio."""
     _, front, _ = text_of("README.md").split("---\n", 2)
     card = yaml.safe_load(front)
     assert card["sdk"] == "gradio"

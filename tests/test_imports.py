@@ -49,13 +49,13 @@ ONLY_IN = {
     "pydantic": ("vitviz.server",),
     "anywidget": ("vitviz.widget",),
     "traitlets": ("vitviz.widget",),
-    "matplotlib": ("vitviz.draw.figures",),
+    "matplotlib": ("vitviz.draw.figures", "vitviz.draw.colorbar"),
     "av": ("vitviz.images.video", "vitviz.export.film"),
     "onnx_ir": ("vitviz.export",),
     "onnxscript": ("vitviz.export",),
     "torchvision": ("vitviz.images", "vitviz.weights", "vitviz.training"),
 }
-# Colour tables and the font that comes with them, without the machinery that draws figures.
+# Colour tables and the font that comes with them, without the modules that draw figures.
 TABLES = {"matplotlib.colormaps", "matplotlib.colors", "matplotlib.get_data_path"}
 TABLES_IN = ("vitviz.draw.colors", "vitviz.draw.text")
 LAZY = {
@@ -69,7 +69,7 @@ NO_TORCH = (
 # Packages that pyproject.toml does not name: they come with gradio, or are optional.
 UNNAMED = {
     *("starlette", "python_multipart", "fastapi", "anyio", "pydantic", "gradio_client", "spaces", "uvicorn"),
-    "traitlets",  # with anywidget
+    "traitlets",  # comes with anywidget
     *("transformers", "peft", "pandas"),
 }
 CALLED = {"pillow": "PIL", "onnx-ir": "onnx_ir", "markdown-it-py": "markdown_it", "pillow-heif": "pillow_heif"}

@@ -28,7 +28,7 @@ import release  # noqa: E402
 
 pytestmark = pytest.mark.tier("all")
 SMALL, REPOSITORY_ONLY = "vit-cifar10", "dinov2-s14-imagenette"
-ALONE = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}  # it would precede the wheel
+ALONE = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}  # so that the wheel is used
 
 
 def run(*command: object, cwd: Path = ROOT, env: Mapping[str, str] = ALONE) -> str:
@@ -174,7 +174,7 @@ def test_the_app_opens_with_its_examples_and_ends_with_ctrl_c(
 
 @pytest.fixture(scope="module")
 def source(built: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of the source distribution."""
+    """Return the folder of the unpacked source distribution."""
     folder, path = tmp_path_factory.mktemp("source"), built[1]
     with tarfile.open(path) as archive:
         archive.extractall(folder, filter="data")
@@ -188,7 +188,7 @@ def test_the_source_distribution_runs_its_tests(source: Path) -> None:
     assert tracked - packed == {name for name in tracked if name.startswith(f"checkpoints/{REPOSITORY_ONLY}/")}
     assert {"Makefile", "pyproject.toml", "requirements-dev.txt", "app.py"} <= packed
     pytest_there = (sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider")
-    environ = {**ALONE, "PYTHONPATH": str(source)}  # else the editable one
+    environ = {**ALONE, "PYTHONPATH": str(source)}  # otherwise the editable install
     assert "passed" in run(*pytest_there, "tests/images/test_preprocess.py", cwd=source, env=environ)
 
 

@@ -31,7 +31,7 @@ from vitviz.view import View
 
 
 class Terminal(io.StringIO):
-    """Standard error of a terminal."""
+    """Stand-in for the standard error of a terminal."""
 
     def isatty(self) -> bool:
         return True
@@ -78,7 +78,7 @@ def test_long_work_shows_a_bar_to_its_end(
 
 
 def test_threads_silent_code_and_files_show_no_bar(seen: Callable[..., str], view: View) -> None:
-    def in_a_thread() -> None:  # like a server
+    def in_a_thread() -> None:  # as in a server
         thread = Thread(target=view.explain, args=("occlusion",))
         thread.start()
         thread.join()
@@ -110,7 +110,7 @@ def test_commands_show_bars_on_a_terminal_unless_they_are_quiet(seen: Callable[.
 
 @pytest.mark.tier("all")
 def test_ctrl_c_ends_a_long_method(tmp_path: Path) -> None:
-    """On a terminal, after the bar has appeared."""
+    """Send Ctrl-C on a terminal, after the bar has appeared."""
     mine, its = pty.openpty()
     fcntl.ioctl(its, termios.TIOCSWINSZ, struct.pack("4H", 24, 80, 0, 0))
     command = ["explain", str(KOALA), "--method", "kernel_shap", "--set", "samples=3000"]

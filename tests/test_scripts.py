@@ -62,7 +62,7 @@ def test_photographs_are_plain_jpegs_of_a_useful_size() -> None:
 
 @pytest.mark.parametrize("item", [item for item in ITEMS if item.package == SKIMAGE], ids=lambda item: item.name)
 def test_script_reproduces_the_picture(item: Example) -> None:
-    """Only photographs from scikit-image, which the tests install; the others need a Debian package."""
+    """Compare only photographs from scikit-image, which the tests install; others need a Debian package."""
     file, _ = photograph(source(item, Path("unused")))
     with Image.open(EXAMPLES / item.file) as committed, Image.open(io.BytesIO(file)) as again:
         assert committed.size == again.size
@@ -73,7 +73,7 @@ def test_script_reproduces_the_picture(item: Example) -> None:
 def test_unlisted_source_file_raises(tmp_path: Path) -> None:
     (tmp_path / "animals.rcc").write_bytes(resource({"koala.webp": b"another picture"}))
     item = replace(ITEMS[0], member="animals.rcc/resource/koala.webp")
-    with pytest.raises(ValueError, match="is another file than in gcompris-qt-data"):
+    with pytest.raises(ValueError, match="differs from the file in gcompris-qt-data"):
         source(item, tmp_path)
 
 
@@ -81,7 +81,7 @@ def test_qt_resource_reads_files_of_an_archive() -> None:
     pictures = {"first.webp": b"plain", "second.webp": b"packed " * 50}
     archive = resource(pictures)
     assert {name: qt_resource(archive, f"resource/{name}") for name in pictures} == pictures
-    with pytest.raises(ValueError, match="found 0"):
+    with pytest.raises(ValueError, match="got 0"):
         qt_resource(archive, "resource/third.webp")
     with pytest.raises(ValueError, match="starts with 'qres'"):
         qt_resource(b"RIFF" + archive[4:], "resource/first.webp")
@@ -110,7 +110,7 @@ def resource(pictures: dict[str, bytes]) -> bytes:
 
 
 def stable(text: str) -> list[str]:
-    """Return the lines; of packages without an exact version, only name and extra, because the rest can change."""
+    """Return the lines; for packages without an exact version, only name and extra, because the rest can change."""
     pins = re.findall(r"^([\w-]+)==", (ROOT / "requirements.txt").read_text(encoding="utf-8"), re.MULTILINE)
     _, _, table = text.partition("| package |")
     loose = {line for line in table.splitlines() if line.startswith("| ") and line.split()[1] not in pins}

@@ -19,7 +19,7 @@ pytestmark = [pytest.mark.tier("versions"), pytest.mark.timeout(7200)]
 def requirements(oldest: bool) -> list[str]:
     """Return the requirements of the package and its extras, at lower bounds or as new as allowed.
 
-    The oldest leave out the extras `app` and `static`, which need newer releases of huggingface_hub and torch.
+    The oldest requirements omit the extras `app` and `static`, which need newer releases of huggingface_hub and torch.
     """
     without = ("all", "app", "static") if oldest else ("all",)
     extras = [text for name, texts in PROJECT["optional-dependencies"].items() if name not in without for text in texts]

@@ -1,4 +1,4 @@
-"""Implement Vision Transformers of tutorials, with their names: Bourke's, and vit_pytorch's of 2022."""
+"""Implement Vision Transformers from tutorials, with their parameter names: Bourke's, and vit_pytorch's as of 2022."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class Pixels(nn.Module):
 
 
 class VitPytorch(nn.Module):
-    """vit_pytorch's ViT of 2022."""
+    """Vision Transformer of vit_pytorch as of 2022."""
 
     def __init__(self, image: int, p: int, dim: int, depth: int, heads: int, head: int, hidden: int, classes: int):
         super().__init__()

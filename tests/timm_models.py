@@ -1,4 +1,4 @@
-"""Make small random models of timm, one for each family, and files of their weights."""
+"""Make small random timm models, one for each family, and files of their weights."""
 
 from collections.abc import Callable
 from functools import partial
@@ -15,10 +15,10 @@ from torch import Tensor, nn
 
 from vitviz.model.vit import ViT
 
-# Every size another prime (times what has to divide it), so that a swapped axis cannot fit by chance.
+# Each size is a different prime (times its required divisor), so that a swapped axis cannot fit by chance.
 SIZES: dict[str, Any] = {"img_size": (3 * 5, 7 * 5), "patch_size": 5, "embed_dim": 5 * 12, "depth": 3}
 SIZES |= {"num_heads": 5, "mlp_ratio": 2.2, "num_classes": 29, "dynamic_img_size": True}
-OTHER = (11 * 5, 2 * 5)  # another grid, in both directions
+OTHER = (11 * 5, 2 * 5)  # a grid that differs in both directions
 ROTARY: dict[str, Any] = {"rope_type": "dinov3", "rope_temperature": 31.0, "rope_rotate_half": True}
 ROTARY |= {"use_rot_pos_emb": True, "use_abs_pos_emb": False, "num_reg_tokens": 2, "use_fc_norm": False}
 ROTARY |= {"init_values": 0.5, "norm_layer": partial(LayerNorm, eps=1e-3)}
@@ -89,7 +89,7 @@ FAMILIES: dict[str, Callable[..., nn.Module]] = {
 # --- single files of weights
 
 State = dict[str, Tensor]
-PIXELS = 35  # the tiny models of timm see 7 x 7 patches of 5
+PIXELS = 35  # timm's tiny models take 7 x 7 patches of 5 x 5 pixels
 SQUARE: dict[str, Any] = {"img_size": PIXELS, "norm_layer": partial(LayerNorm, eps=1e-6)}
 EPS5: dict[str, Any] = {"img_size": PIXELS, "norm_layer": partial(LayerNorm, eps=1e-5)}
 DINOV3: dict[str, Any] = ROTARY | EPS5 | {"rope_temperature": 100.0}

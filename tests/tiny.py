@@ -15,7 +15,7 @@ BATCH, CHANNELS, DEPTH, HEADS = 2, 3, 3, 5
 GRID, PATCH = (7, 11), 13
 HEAD_WIDTH, WIDTH, MLP_WIDTH, CLASSES = 17, 19, 23, 29
 LABELS = tuple(f"thing {index}" for index in range(CLASSES))
-SMALL: dict[str, Any] = {"grid": (3, 5), "patch": 2}  # not square either
+SMALL: dict[str, Any] = {"grid": (3, 5), "patch": 2}  # also not square
 PREFIXES: dict[str, dict[str, Any]] = {
     "CLS": {},
     "none": {"class_token": False, "pooling": "mean"},
@@ -39,7 +39,7 @@ KINDS: dict[str, dict[str, Any]] = {
     "attention, class token, norm after": {"pooling": "attention", "width": 20, "norm_pooled": True, "registers": 1},
     "attention and distillation": {"pooling": "attention", "width": 20, "distillation_token": True},
 }  # fmt: skip
-"""Every kind of prefix, pooling, position, norm and MLP in some model."""
+"""Models that together have every kind of prefix, pooling, position, norm and MLP."""
 
 
 def config(grid: tuple[int, int] = GRID, patch: int = PATCH, **changes: Any) -> ViTConfig:
@@ -109,7 +109,7 @@ def dense(trace: Trace, block: int) -> Tensor:
 
 
 def close(ours: Any, expected: Any, tolerance: float = 1e-5) -> None:
-    """Assert that two arrays have one shape and, within an absolute and relative tolerance, the same numbers."""
+    """Assert that two arrays have the same shape and equal numbers within an absolute and relative tolerance."""
     a, b = (x.detach().double().numpy() if isinstance(x, Tensor) else np.asarray(x) for x in (ours, expected))
     assert a.shape == b.shape
     np.testing.assert_allclose(a, b, rtol=tolerance, atol=tolerance)

@@ -1,4 +1,4 @@
-"""Make tiny data and models for tests of training, also in the processes that these start."""
+"""Tiny data and models for tests of training and the processes that these start."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -23,7 +23,7 @@ LABELS = ("ox", "golf ball", "church")
 MEAN, STD = (0.5, 0.4, 0.3), (0.2, 0.25, 0.3)
 
 
-# All stateful parts: order, augmentation, dropouts, moments, running mean.
+# Settings that use all stateful parts: order, augmentation, dropouts, moments, running mean.
 FULL: dict[str, Any] = {
     "flip": True, "crop_padding": 1, "mixup": 0.3, "dropout": 0.1, "path_dropout": 0.3, "patch_dropout": 0.3,
     "smoothing": 0.1, "layer_decay": 0.8,
@@ -31,7 +31,7 @@ FULL: dict[str, Any] = {
 
 
 def images(count: int, seed: int, height: int = SIDE, width: int = SIDE) -> tuple[Tensor, Tensor]:
-    """Return noise with a stripe whose direction and color depend on the class: (n, 3, H, W) uint8, (n,)."""
+    """Return noise with a mark whose shape and color depend on the class: (n, 3, H, W) uint8, (n,)."""
     generator = torch.Generator().manual_seed(seed)
     pixels = torch.randint(90, 160, (count, 3, height, width), generator=generator, dtype=torch.uint8)
     classes = torch.arange(count) % CLASSES
@@ -47,18 +47,20 @@ def images(count: int, seed: int, height: int = SIDE, width: int = SIDE) -> tupl
 
 
 def split(pixels: Tensor, classes: Tensor) -> Split:
-    """Return a split of images in memory, (n, 3, H, W) uint8, at their own size."""
+    """Return a split with images in memory, (n, 3, H, W) uint8, at this size."""
     height, width = pixels.shape[2:]
     squash = Preprocess(height=height, width=width, mode="squash", mean=(0.0, 0.0, 0.0), std=(1.0, 1.0, 1.0))
     return Split(Samples(classes, images=pixels), squash, pixels)
 
 
 def data(train: int = 52, val: int = 23, seed: int = 0) -> Data:
+    """Return a data set in memory."""
     splits = [split(*images(count, 2 * seed + number)) for number, count in enumerate((train, val))]
     return Data("stripes", LABELS, LABELS, *splits, source="made by a test", licence="CC0-1.0")
 
 
 def model(data: Data, seed: int = 0, **changes: Any) -> ViT:
+    """Return a new tiny classifier for a data set."""
     sizes: dict[str, Any] = {"image_size": (SIDE, SIDE), "patch_size": 3, "classes": CLASSES}
     sizes |= {"width": 20, "depth": 3, "heads": 2, "mlp_width": 28}
     torch.manual_seed(seed)
@@ -67,35 +69,46 @@ def model(data: Data, seed: int = 0, **changes: Any) -> ViT:
 
 
 def recipe(**changes: Any) -> Recipe:
-    """Return a quick recipe: 3 epochs of 6 steps."""
+    """Return a recipe of 3 epochs of 6 steps."""
     settings: dict[str, Any] = {"epochs": 3, "batch": 8, "lr": 3e-3, "warmup": 0.5, "ema": 0.9, "seed": 5}
     return Recipe(**{**settings, **changes})
+
+
+def run(out: Path, vit: ViT, data: Data, recipe: Recipe, **options: Any) -> Outcome:
+    """Train a model on the CPU."""
+    return Trainer(vit, data, recipe, out, device="cpu", progress=False, **options).run()
 
 
 def train(
     out: Path, the_recipe: Recipe | None = None, *, sizes: dict[str, Any] | None = None, **options: Any
 ) -> Outcome:
-    those = data()
-    settings = {"device": "cpu", "progress": False, **options}
-    return Trainer(model(those, **(sizes or {})), those, the_recipe or recipe(), out, **settings).run()
+    """Train a new model on a new data set on the CPU."""
+    dataset = data()
+    return run(out, model(dataset, **(sizes or {})), dataset, the_recipe or recipe(), **options)
+
+
+def normalized(images: Split) -> Tensor:
+    """Return all images of a split as the model's input: (n, 3, H, W)."""
+    mean, std = (torch.tensor(values)[:, None, None] for values in (MEAN, STD))
+    return (images.read(torch.arange(len(images))) / 255 - mean) / std
 
 
 def at_step(number: int, action: Callable[[], object]) -> Callable[[], None]:
-    """Call `action` during step `number`, counted from 1, or 0 for every step; return a function that undoes this."""
-    real, steps = loop.training_loss, []
+    """Call `action` in a step, counted from 1 in this session, or in each for 0; return a function that undoes it."""
+    original, steps = loop.training_loss, []
 
     def training_loss(*args: Any) -> Tensor:
         steps.append(0)
         if number in (0, len(steps)):
             action()
-        return real(*args)
+        return original(*args)
 
     loop.training_loss = training_loss
-    return lambda: setattr(loop, "training_loss", real)
+    return lambda: setattr(loop, "training_loss", original)
 
 
 def assert_same(outcome: Outcome, expected: Outcome) -> None:
-    """Assert that two trainings are equal to the last bit."""
+    """Check that losses, weights and predictions are bitwise equal."""
     assert outcome.losses.equal(expected.losses)
     for name, weight in expected.model.state_dict().items():
         assert outcome.model.state_dict()[name].equal(weight), name
@@ -104,9 +117,11 @@ def assert_same(outcome: Outcome, expected: Outcome) -> None:
 
 
 def step_of(out: Path) -> int:
+    """Return the number of steps in the saved state."""
     folder = find_state(out)
     return int(folder.name.removeprefix("step-")) if folder else 0
 
 
 def weights(vit: ViT) -> dict[str, Tensor]:
+    """Return a copy of all weights."""
     return {name: weight.detach().clone() for name, weight in vit.state_dict().items()}

@@ -59,7 +59,7 @@ __all__ = [
     "train",
 ]
 
-# Modules of these names, imported when a name is first asked for: `vitviz --help` need not wait for torch.
+# Modules of public names, imported on first use, so that `vitviz --help` does not wait for torch.
 _MODULES = {
     "attribution.attention": ("attention", "rollout"),
     "attribution.registry": ("METHODS", "attribute"),

@@ -118,8 +118,8 @@ class Explorer:
             while photos := [_read(image) for image in islice(pending, batch_size)]:
                 sizes = [preprocess.input_size(*photo.size) for photo, _ in photos]
                 views: dict[int, View] = {}
-                for one in dict.fromkeys(sizes):
-                    same = [index for index, found in enumerate(sizes) if found == one]
+                for size in dict.fromkeys(sizes):
+                    same = [index for index, other in enumerate(sizes) if other == size]
                     views |= zip(same, self._fit(preprocess, [photos[index] for index in same]), strict=True)
                 bar.update(len(photos))
                 yield from (views[index] for index in range(len(photos)))
@@ -149,7 +149,7 @@ class Explorer:
     def _run(self, preprocess: Preprocess, photos: Sequence[tuple[Image.Image, str]]) -> list[View]:
         prepared = [preprocess(photo) for photo, _ in photos]
         precision = next(self.model.parameters()).dtype  # half-precision weights need half-precision pixels
-        stacked = torch.stack([torch.from_numpy(one.pixels) for one in prepared])  # B x (3, H, W) -> (B, 3, H, W)
+        stacked = torch.stack([torch.from_numpy(image.pixels) for image in prepared])  # B x (3, H, W) -> (B, 3, H, W)
         pixels = stacked.to(self.device, precision)
         began = time.perf_counter()
         tokens = self._tokens(preprocess, photos[0][0])
@@ -160,8 +160,8 @@ class Explorer:
         seconds = (time.perf_counter() - began) / len(photos)
         traces = [trace] if len(photos) == 1 else [trace.image(index) for index in range(len(photos))]
         return [
-            View(self.model, preprocess, photo, one.pixels, one.geometry, trace, seconds, name)
-            for (photo, name), one, trace in zip(photos, prepared, traces, strict=True)
+            View(self.model, preprocess, photo, image.pixels, image.geometry, trace, seconds, name)
+            for (photo, name), image, trace in zip(photos, prepared, traces, strict=True)
         ]
 
     def _tokens(self, preprocess: Preprocess, photo: Image.Image) -> int:

@@ -1,4 +1,4 @@
-"""Import packages that only a part of vitviz needs, or name the extra that brings them."""
+"""Import optional packages, or name the extra that installs them."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ def extra(name: str) -> Iterator[None]:
     vitviz.extras.MissingExtraError: Expected the package no_such_package, got none. Run pip install 'vitviz[train]'.
 
     Raises:
-        MissingExtraError: for a package that is not installed. Where another package imports it, the extra does not
-            bring it: the error names both.
+        MissingExtraError: for a package that is not installed. If another package imports it, the extra does not
+            install it, and the error names both.
     """
     try:
         yield

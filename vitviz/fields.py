@@ -1,4 +1,4 @@
-"""Check values against type hints: the fields of settings, which may come from a stranger's JSON, and arguments."""
+"""Check values against type hints: the fields of settings, which may come from untrusted JSON, and arguments."""
 
 import functools
 import inspect
@@ -22,12 +22,12 @@ field_types = functools.cache(typing.get_type_hints)
 
 
 def check_fields(settings: Any, error: type[VitvizError], ranges: Mapping[str, Range] | None = None) -> None:
-    """Check the type and the range of every field, and make lists tuples, NumPy's numbers Python's, ints floats.
+    """Check the type and range of every field; convert lists to tuples and NumPy numbers and ints as hinted.
 
     Args:
-        settings: a frozen dataclass that was just made.
-        error: what to raise.
-        ranges: least and most of numbers by the name of their field, both included.
+        settings: a new frozen dataclass.
+        error: class of the error to raise.
+        ranges: field name -> smallest and largest allowed number.
     """
     kind: Any = type(settings)
     for name, hint in field_types(kind).items():
@@ -37,8 +37,9 @@ def check_fields(settings: Any, error: type[VitvizError], ranges: Mapping[str, R
         if is_whole(value):
             value = int(value)
         least, most = (ranges or {}).get(name, (-math.inf, math.inf))
-        found = [one for one in (value if isinstance(value, tuple) else (value,)) if isinstance(one, int | float)]
-        if not matches_type(value, hint) or not all(least <= number <= most for number in found):
+        items = value if isinstance(value, tuple) else (value,)
+        in_range = all(least <= item <= most for item in items if isinstance(item, int | float))
+        if not matches_type(value, hint) or not in_range:
             expected = describe_type(hint)
             if least > -math.inf:
                 expected += f" of at least {least:g}" if most == math.inf else f" from {least:g} to {most:g}"
@@ -49,9 +50,9 @@ def check_fields(settings: Any, error: type[VitvizError], ranges: Mapping[str, R
 
 
 def check_arguments(error: type[VitvizError]) -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """Decorate a public function or method: an argument that contradicts its type hint raises `error`.
+    """Decorate a public function or method, so that an argument of the wrong type raises `error`.
 
-    NumPy's numbers become Python's first. A wrong number of arguments is Python's own TypeError.
+    NumPy's numbers are converted to Python's first. A wrong number of arguments raises Python's TypeError.
     """
 
     def decorate(function: Callable[P, R]) -> Callable[P, R]:
@@ -79,20 +80,20 @@ def check_arguments(error: type[VitvizError]) -> Callable[[Callable[P, R]], Call
 
 
 def plain(value: Any) -> Any:
-    """Return a number of NumPy, alone or in a list or tuple, as Python's; everything else unchanged."""
-    numpy = sys.modules.get("numpy")  # not imported here: `vitviz --help` does not need it
+    """Convert NumPy's numbers, alone or in a list or tuple, to Python's; return other values unchanged."""
+    numpy = sys.modules.get("numpy")  # not imported, because `vitviz --help` does not need it
     if numpy is not None and isinstance(value, numpy.generic):
         return value.item()
     return type(value)(map(plain, value)) if type(value) in (list, tuple) else value
 
 
 def is_whole(value: object) -> bool:
-    """Return whether a value is a whole number, Python's or NumPy's."""
+    """Return whether a value is a whole number of Python or NumPy."""
     return not isinstance(value, bool) and isinstance(value, numbers.Integral)
 
 
 def check_names(data: object, known: Collection[str], error: type[VitvizError], *, complete: bool) -> None:
-    """Refuse settings that are no mapping or have unknown names, and where `complete` those that lack some."""
+    """Raise `error` for settings that are not a mapping, have unknown names, or, if `complete`, lack names."""
     if not isinstance(data, Mapping):
         raise error(f"Expected the settings as a mapping, got {data!r:.80}. Save them again.")
     missing = sorted(set(known) - set(data)) if complete else []
@@ -105,10 +106,10 @@ def check_names(data: object, known: Collection[str], error: type[VitvizError], 
 
 
 def matches_type(value: object, hint: Any, *, finite: bool = True) -> bool:
-    """Return whether a value, from JSON or Python, is what a type hint says.
+    """Return whether a value, from JSON or Python, matches a type hint.
 
-    An int may stand for a float and a list for a tuple; a bool stands for no number. With `finite`, infinity and NaN
-    do not either.
+    An int matches float and a list matches a tuple; a bool does not match a number. With `finite`, infinity and NaN do
+    not match float.
     """
     matches = functools.partial(matches_type, finite=finite)
     origin, inner = typing.get_origin(hint), typing.get_args(hint)
@@ -123,7 +124,7 @@ def matches_type(value: object, hint: Any, *, finite: bool = True) -> bool:
             return False
         kinds = [inner[0]] * len(value) if inner[-1] is Ellipsis else inner
         return len(kinds) == len(value) and all(map(matches, value, kinds))
-    if origin in (Sequence, Collection, Iterable):  # an iterator's items are left for the function
+    if origin in (Sequence, Collection, Iterable):  # an iterator's items are left to the function
         if not isinstance(value, Iterable) or not isinstance(value, origin) or isinstance(value, str | bytes):
             return False
         return isinstance(value, Iterator) or all(matches(item, inner[0]) for item in value)
@@ -135,7 +136,7 @@ def matches_type(value: object, hint: Any, *, finite: bool = True) -> bool:
 
 
 def describe_type(hint: Any) -> str:
-    """Return a type hint as an error message names it."""
+    """Return a type hint as text for error messages."""
     if typing.get_origin(hint) is Literal:
         return "one of " + ", ".join(map(repr, typing.get_args(hint)))
     if typing.get_origin(hint) in (types.UnionType, typing.Union):

@@ -17,11 +17,11 @@ MINUS, DASH = "\N{MINUS SIGN}", "\N{EN DASH}"
 def percent(share: float, digits: int = 3) -> str:
     """Format a probability, an accuracy or another share: 0.9321 as "93.2 %".
 
-    Only exact values are "0 %" and "100 %": what would be rounded to them is "< 0.01 %" or "> 99.9 %".
+    Only exact values are "0 %" and "100 %"; others that would round to them are "< 0.01 %" or "> 99.9 %".
 
     Args:
         share: 0 to 1; a number that is not finite becomes a dash.
-        digits: significant digits, 2 to 4; there are never more than two decimals.
+        digits: significant digits, 2 to 4, with at most two decimals.
 
     >>> [percent(share) for share in (0.9999, 0.0316, 0.00123, 1e-7, 0.0, 1.0)]
     ['> 99.9 %', '3.16 %', '0.12 %', '< 0.01 %', '0 %', '100 %']
@@ -42,12 +42,12 @@ def percent(share: float, digits: int = 3) -> str:
 
 
 def _round(value: float, decimals: int) -> float:
-    """Round half up by the same steps as JavaScript's Math.round."""
+    """Round half up, as JavaScript's Math.round does."""
     return math.floor(value * 10.0**decimals + 0.5) / 10.0**decimals
 
 
 def plain(value: float) -> str:
-    """Format a value that a model predicts, with four significant digits and no digit lost before the point.
+    """Format a predicted value with four significant digits and all digits before the point.
 
     >>> plain(34.2), plain(-123456.7), plain(0.00123), plain(0.0)
     ('34.20', '−123457', '0.001230', '0')
@@ -63,7 +63,7 @@ def output(value: float, problem_type: ProblemType, digits: int = 3) -> str:
     return plain(value) if problem_type == REGRESSION else percent(value, digits)
 
 
-PERHAPS = 3  # classes that are named where the model is not sure
+PERHAPS = 3  # number of classes to name if the model is not sure
 
 
 def describe_prediction(
@@ -127,7 +127,7 @@ def describe_prediction(
 
 
 def number(value: float, unit: str = "", step: float | None = None) -> str:
-    """Format a number with three significant digits, or with those that tell multiples of `step` apart.
+    """Format a number with three significant digits, or with enough digits to distinguish multiples of `step`.
 
     The unit "attention" is a share: two digits and a percent sign.
 
@@ -147,7 +147,7 @@ def number(value: float, unit: str = "", step: float | None = None) -> str:
 
 
 def text_table(rows: Sequence[Sequence[str]], left: int = 1) -> str:
-    """Return rows of cells as lines of aligned columns: the first `left` columns flush left, all others flush right.
+    """Return rows of cells as lines of aligned columns, the first `left` columns flush left, the others flush right.
 
     >>> print(text_table([["class", "images"], ["golf ball", "3"]]))
     class      images
@@ -177,9 +177,9 @@ LISTED = 4  # entries of a tuple that `short_repr` lists
 
 
 def short_repr(instance: Any) -> str:
-    """Return a dataclass in one line: arrays by type and shape, long tuples by their length.
+    """Return a dataclass as one line, with arrays by type and shape, and long tuples shortened.
 
-    For use as its `__repr__`: the one that Python makes prints every number of every array.
+    For use as `__repr__`; the default prints every number of every array.
     """
     fields = (field for field in dataclasses.fields(instance) if field.repr)
     parts = [f"{field.name}={_short(getattr(instance, field.name))}" for field in fields]
@@ -190,7 +190,7 @@ def _short(value: Any) -> str:
     if hasattr(value, "shape") and hasattr(value, "dtype"):
         return f"{str(value.dtype).removeprefix('torch.')}{list(value.shape)}"
     if isinstance(value, Mapping):
-        return "{" + ", ".join(f"{name!r}: {_short(one)}" for name, one in value.items()) + "}"
+        return "{" + ", ".join(f"{name!r}: {_short(item)}" for name, item in value.items()) + "}"
     if type(value) is tuple:  # not a named one
         more = f", ... {len(value)} in all" if len(value) > LISTED else "," * (len(value) == 1)
         return f"({', '.join(map(_short, value[:LISTED]))}{more})"

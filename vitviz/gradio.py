@@ -1,7 +1,7 @@
-"""The explorer as a component for other people's Gradio apps: see docs/embedding.md.
+"""Provide the explorer as a component for other Gradio apps; see docs/embedding.md.
 
-It has the page, questions, cache and queue of `vitviz app`, but not its server. Except for `HTML.__getattr__`, this
-module uses Gradio's public interface only.
+The component has the page, questions, cache and queue of `vitviz app`, but not its server. Except for
+`HTML.__getattr__`, this module uses only Gradio's public interface.
 """
 
 from __future__ import annotations
@@ -47,26 +47,26 @@ from vitviz.weights import zoo
 
 __all__ = ["AttentionExplorer", "ComponentError"]
 
-ASKED = tuple(q.name for q in QUESTIONS.values() if q.page and q.programs)  # the questions of a component's page
-LEFT = 10.0  # seconds without a call of the page until its question is stopped
-IN_MEMORY = "model"  # the source of a model that came as an object
-START = "vitvizExplorer.start(element, {{ props, trigger, server, watch }}, {given});"
+ALLOWED = tuple(q.name for q in QUESTIONS.values() if q.page and q.programs)  # questions that a component answers
+ABANDONED = 10.0  # seconds without a call of the page after which its question is stopped
+IN_MEMORY = "model"  # source name of a model that was passed as an object
+START = "vitvizExplorer.start(element, {{ props, trigger, server, watch }}, {setup});"
 _NAME = re.compile(r"[0-9a-f]{32}")
 
 
 class ComponentError(VitvizError):
-    """Argument or photograph that the component does not accept; the message says what it accepts."""
+    """Raised for an argument or photograph that the component does not accept; the message says what it accepts."""
 
 
 class Shown(GradioModel):
-    """Value of the component as it travels: the photograph's file, and the keyed hash by which questions name it."""
+    """Serialized value of the component: the photograph's file, and the keyed hash that questions refer to."""
 
     name: str
     photo: FileData
 
 
 class _Models(Menu):
-    """Menu with the component's model alone; visitors cannot load others."""
+    """Menu with only the component's model; visitors cannot load others."""
 
     def __init__(self, model: ViT | str, settings: Settings) -> None:
         self._model = model
@@ -81,11 +81,11 @@ class _Models(Menu):
 
 
 class _Files:
-    """Folder of files that browsers fetch, of bounded size; the least recently used are deleted first.
+    """Folder of bounded size with files that browsers fetch; the least recently used are deleted first.
 
     Args:
-        parent: of the folder, from which Gradio serves files.
-        most: limit of all files that are not pinned, in bytes.
+        parent: parent folder, from which Gradio serves files.
+        most: maximum total size of files that are not pinned, in bytes.
     """
 
     def __init__(self, parent: str, most: int) -> None:
@@ -109,7 +109,7 @@ class _Files:
             if not path.exists():
                 part = path.with_suffix(".part")
                 part.write_bytes(data)
-                part.replace(path)  # so that a browser never reads half a file
+                part.replace(path)  # atomically: browsers never read half a file
             if pinned:
                 self._pinned.add(name)
                 self._sizes.pop(name, None)
@@ -123,7 +123,7 @@ class _Files:
 
 @dataclass(eq=False)
 class _Open:
-    """Question that a page waits for: its unread lines, the task that writes them, and the time of the last call."""
+    """Open question of a page: its unread lines, the task that writes them, and the time of the last call."""
 
     lines: asyncio.Queue[dict[str, Any]] = field(default_factory=asyncio.Queue)
     task: asyncio.Task[None] | None = None
@@ -131,10 +131,10 @@ class _Open:
 
 
 class _Engine:
-    """Model, cache, waiting room and files; components with the same arguments share one."""
+    """Model, cache, queue and files, shared by components with the same arguments."""
 
     def __init__(self, model: nn.Module | str, memory: float, places: int) -> None:
-        self._model = model  # keeps the identity of an object, by which engines are found
+        self._model = model  # keeps the object alive, because engines are found by its identity
         size = round(memory * GIGABYTE)
         settings = Settings(typed=False, scene_memory=size, disk=size, places=places)
         menu = _Models(model if isinstance(model, str | ViT) else zoo.load(model), settings)
@@ -152,15 +152,15 @@ class _Engine:
             return self._files
 
     def name(self, data: bytes) -> str:
-        """Return the keyed hash of a file: without its bytes it cannot be guessed."""
+        """Return the keyed hash of a file, which cannot be guessed without its bytes."""
         return hmac.new(self._secret, data, "sha256").hexdigest()[:32]
 
     async def answer(self, call: object, address: str) -> dict[str, Any]:
-        """Start a question or continue with it: return its next line, which is progress or the answer.
+        """Start or continue a question, and return its next line: progress or the answer.
 
         Args:
-            call: {"ticket", "name", "ask", "source"} as the page sent it, not yet checked.
-            address: of the client.
+            call: {"ticket", "name", "ask", "source"} from the page, unchecked.
+            address: address of the client.
         """
         if not (isinstance(call, dict) and isinstance(ticket := call.get("ticket"), str) and _NAME.fullmatch(ticket)):
             return _refused("Expected a question with a ticket of 32 digits, got none. Reload the page.")
@@ -172,7 +172,7 @@ class _Engine:
             question.task = asyncio.create_task(self._follow(key, question, call))
         question.called = time.monotonic()
         try:
-            line = await asyncio.wait_for(question.lines.get(), LEFT)
+            line = await asyncio.wait_for(question.lines.get(), ABANDONED)
         except asyncio.TimeoutError:
             return {"progress": {}}
         if "progress" not in line:
@@ -180,43 +180,43 @@ class _Engine:
         return line
 
     def leave(self, ticket: object, address: str) -> None:
-        """Stop a question whose page no longer waits."""
+        """Cancel a question whose page no longer waits."""
         question = self._open.get((address, str(ticket)))
         if question is not None and question.task is not None:
             question.task.cancel()
 
     async def _follow(self, key: tuple[str, str], question: _Open, call: dict[str, Any]) -> None:
-        """Write the lines of a question; stop if its page no longer calls."""
+        """Write the lines of a question; stop if its page does not call any more."""
         line = _refused("This was stopped. Ask again.")
         try:
             with self.endpoints.account.book(Resource.QUESTIONS, key[0]):
                 name, ask, source, photo = await asyncio.to_thread(self._arguments, call)
                 async with aclosing(lines(self.endpoints, name, ask, Client(key[0]), source, photo)) as answers:
-                    async for told in answers:
-                        if "progress" not in told:
-                            line = await asyncio.to_thread(self._packed, told)
-                        elif time.monotonic() - question.called > LEFT:
+                    async for message in answers:
+                        if "progress" not in message:
+                            line = await asyncio.to_thread(self._packed, message)
+                        elif time.monotonic() - question.called > ABANDONED:
                             break
                         else:
-                            question.lines.put_nowait(told)
+                            question.lines.put_nowait(message)
         except OverBudgetError:
             line = {"error": {"kind": "busy", "text": "Busy: too many questions are open. Try again in 10 s."}}
-        except Exception as error:  # noqa: BLE001 - each has its words
+        except Exception as error:  # noqa: BLE001 - described to the page
             line = {"error": describe_error(error)}
         finally:
             question.lines.put_nowait(line)
-            asyncio.get_running_loop().call_later(LEFT, self._open.pop, key, None)
+            asyncio.get_running_loop().call_later(ABANDONED, self._open.pop, key, None)
 
     def _arguments(self, call: dict[str, Any]) -> tuple[str, object, object, bytes | None]:
         """Return the arguments of `lines` from a call: name, arguments, source and photograph.
 
         Raises:
-            ComponentError: if there is no such question, or the photograph was deleted.
+            ComponentError: for an unknown question, or a photograph that was deleted.
         """
         name, sent = call.get("name"), call.get("source")
         source = sent if isinstance(sent, dict) else {}
-        if name not in ASKED:
-            raise ComponentError(f"Expected one of {', '.join(ASKED)}; got {quote(name)}. Ask one of them.")
+        if name not in ALLOWED:
+            raise ComponentError(f"Expected one of {', '.join(ALLOWED)}; got {quote(name)}. Ask one of them.")
         if sent is None and name != "open":
             return name, call.get("ask", {}), None, None
         photo = source.get("photo")
@@ -231,7 +231,7 @@ class _Engine:
         return name, call.get("ask", {}), opened, path.read_bytes()
 
     def _packed(self, line: dict[str, Any]) -> dict[str, Any]:
-        """Return the last line as JSON; bytes become the name of a file beside the photograph."""
+        """Return the last line as JSON; bytes are written to a file and replaced by its name."""
         data = line.get("data")
         if not isinstance(data, bytes):
             return line
@@ -244,9 +244,9 @@ _MAKING = threading.Lock()
 
 
 def _engine(model: nn.Module | str | os.PathLike[str], memory: float, places: int) -> _Engine:
-    """Return the shared engine of these arguments: Gradio recreates a component at each update of its properties."""
+    """Return the shared engine for these arguments; Gradio recreates a component when its properties change."""
     if not isinstance(model, nn.Module | str | os.PathLike):
-        raise ComponentError(f"Expected a model or its name, got {quote(model)}. Pass what vitviz.load takes.")
+        raise ComponentError(f"Expected a model or its name, got {quote(model)}. Pass an argument of vitviz.load.")
     if not (memory > 0 and places > 0):
         raise ComponentError(f"Expected memory and places above 0, got {memory} and {places}. Raise them.")
     model = model if isinstance(model, nn.Module) else os.fspath(model)
@@ -263,24 +263,24 @@ def _refused(text: str) -> dict[str, Any]:
 
 
 class AttentionExplorer(gr.HTML):
-    """The explorer of one model, for a photograph that an app gives it.
+    """The explorer of one model as a Gradio component.
 
-    Its value is a photograph: a path, a PIL image or an array (H, W, 3). As an input of a function it is the path of
-    the photograph's file. Events carry what is selected, counted from 0, as attributes of `gr.EventData`: `patch` (row,
-    column; `None` for CLS or the mean), `block`, `head` (a number, or "mean", "max", "min") and `prediction` ("label",
-    "index", "probability"; `None` without a classifier; the probability is `None` for a class that is not among the
-    best).
+    Its value is a photograph: a path, a PIL image or an array (H, W, 3). Functions receive it as the path of the
+    photograph's file. Events have the selection, counted from 0, as attributes of `gr.EventData`: `patch` (row, column;
+    `None` for CLS or the mean), `block`, `head` (a number, or "mean", "max", "min") and `prediction` ("label", "index",
+    "probability"; `None` without a classifier; the probability is `None` for a class that is not among the best).
 
     Args:
-        value: the photograph, or `None` for none yet.
-        model: what `vitviz.load` takes, or a model.
-        memory: for open photographs and answers, in GB, and as much on disk for the files that browsers fetch.
-        places: photographs and short questions that wait or run, and as many long ones; others hear "busy".
-        options: `elem_id`, `visible`, `scale` and others of `gr.HTML`.
+        value: the photograph, or `None`.
+        model: a model, or a source for `vitviz.load`.
+        memory: GB for open photographs and answers, and the same on disk for the files that browsers fetch.
+        places: maximum number of photographs and short questions that wait or run, and of long ones; further ones are
+            refused as busy.
+        options: `elem_id`, `visible`, `scale` and other arguments of `gr.HTML`.
 
     Raises:
         ComponentError: for arguments of other types.
-        CheckpointError: if there is no such model.
+        CheckpointError: if the model does not exist.
     """
 
     EVENTS = [EventListener(f"select{part}") for part in ("", "_patch", "_block", "_head", "_prediction")]
@@ -304,12 +304,12 @@ class AttentionExplorer(gr.HTML):
         async def leave(ticket: str, request: gr.Request) -> None:
             engine.leave(ticket, _address(request))
 
-        given = {"style": bundle.contained_style(), "models": engine.endpoints.models()}
+        setup = {"style": bundle.contained_style(), "models": engine.endpoints.models()}
         super().__init__(
             value,
             html_template=bundle.template(),
             js_on_load=bundle.script("component.js")
-            + START.format(given=f"{{ colors: {bundle.colors()}, ...{json.dumps(given)} }}"),
+            + START.format(setup=f"{{ colors: {bundle.colors()}, ...{json.dumps(setup)} }}"),
             apply_default_css=False,
             server_functions=[answer, leave],
             **options,
@@ -317,7 +317,7 @@ class AttentionExplorer(gr.HTML):
         self._made = True
 
     def __getattr__(self, name: str) -> NoReturn:
-        """Refuse unknown attributes: `gr.HTML` takes any quoted word of a script for an event."""
+        """Refuse unknown attributes; `gr.HTML` would treat any quoted word of a script as an event."""
         raise AttributeError(f"{type(self).__name__} has no attribute {name}")
 
     def postprocess(self, value: Any) -> Any:
@@ -325,18 +325,18 @@ class AttentionExplorer(gr.HTML):
 
         Raises:
             ComponentError: if its file is too large.
-            ImageError: if it is not a photograph.
+            ImageError: if it is not an image.
         """
         if value is None:
             return None
         data = _encoded(value)
         name = self._engine.name(data)
         files = self._engine.files(self.GRADIO_CACHE)
-        # The photograph of the app itself is never deleted; those of visitors are.
+        # Photographs of visitors may be deleted, the app's own is pinned.
         return Shown(name=name, photo=FileData(path=str(files.put(name, data, pinned=not self._made))))
 
     def preprocess(self, payload: Any) -> str | None:
-        """Return the path of a photograph that came as `Shown`; `None` stays `None`.
+        """Return the path of a photograph from a `Shown`; `None` stays `None`.
 
         Raises:
             gr.Error: if it is not a file in Gradio's cache.
@@ -351,7 +351,7 @@ class AttentionExplorer(gr.HTML):
         return str(path)
 
     def api_info(self) -> dict[str, Any]:
-        """Return the type of the value for programs."""
+        """Return the schema of the value for Gradio's API."""
         return Shown.model_json_schema()
 
     def example_payload(self) -> Any:
@@ -359,7 +359,7 @@ class AttentionExplorer(gr.HTML):
         return {"name": "0" * 32, "photo": {"path": "photo.jpg", "meta": {"_type": "gradio.FileData"}}}
 
     def example_value(self) -> Any:
-        """Return a value that `postprocess` takes, for Gradio's examples."""
+        """Return an argument of `postprocess`, for Gradio's examples."""
         return Image.new("RGB", (32, 32))
 
     def get_block_name(self) -> str:
@@ -372,10 +372,10 @@ def _address(request: gr.Request) -> str:
 
 
 def _encoded(value: Any) -> bytes:
-    """Return the bytes of a photograph's file, unchanged; of an image or array, as PNG."""
+    """Return the bytes of a photograph's file unchanged, or an image or array as PNG."""
     if isinstance(value, str | os.PathLike):
         path = Path(value)
-        decode(path)  # refuse other files before anything of them is served
+        decode(path)  # refuse files that are not images before serving them
         data = path.read_bytes()
     else:
         buffer = io.BytesIO()

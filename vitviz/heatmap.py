@@ -239,8 +239,8 @@ class Heatmap:
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Support pickle and copy."""
-        given = {one.name: getattr(self, one.name) for one in fields(self)}
-        return type(self), tuple((given | {"prefix_mass": dict(self.prefix_mass)}).values())
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        return type(self), tuple((values | {"prefix_mass": dict(self.prefix_mass)}).values())
 
     def _repr_png_(self) -> bytes:
         """Return a picture for notebooks: the map with title, mass and color bar."""
@@ -260,9 +260,12 @@ class Heatmap:
         """Return whether prefix masses are shares, not numbers in the map's unit."""
         return self.unit in ("", "attention")
 
-    def over(self, photo: Image.Image, geometry: Geometry) -> Heatmap:
-        """Return the map over another picture; `geometry`, as of `Preprocess`, says which part of it the model saw."""
-        return replace(self, photo=photo, geometry=geometry)
+    def over(self, photo: Image.Image, geometry: Geometry | None = None) -> Heatmap:
+        """Return the map over another picture.
+
+        `geometry`, as of `Preprocess`, says which part of it the model saw; by default, `photo` is a resized copy.
+        """
+        return replace(self, photo=photo, geometry=geometry or self.geometry.rescaled(photo.size))
 
     def describe_prefix_mass(self) -> str:
         """Return the mass outside the picture as text: "12.0 % on CLS", or ""."""

@@ -1,6 +1,6 @@
-"""Declare each setting of the operator once: its variable, its option of `vitviz app`, its meaning and its default.
+"""Declare each operator setting once: its environment variable, its option of `vitviz app`, its meaning and default.
 
-`settings()`, the options and the table of docs/settings.md are made from the fields of `Settings`.
+`settings()`, the options and the table of docs/settings.md are generated from the fields of `Settings`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 from vitviz.errors import VitvizError
 
-HERE_ONLY = {"127.0.0.1", "localhost", "::1"}
+LOCALHOST = {"127.0.0.1", "localhost", "::1"}
 SPACES = ("https://huggingface.co", "https://*.hf.space")
 GIGABYTE = 10**9
 LEAST_SECRET = 16  # characters
@@ -25,15 +25,15 @@ ORIGIN = r"https?://(\*\.)?[\w.-]+(:\d+)?"
 
 
 class SettingsError(VitvizError):
-    """Invalid setting; the message names it and says what was expected."""
+    """Raised for an invalid setting; the message names it and says what was expected."""
 
 
 class Place(NamedTuple):
-    """Where the page is served: on a Space or not, and to this machine only or not."""
+    """Where the page is served: environment variables, whether on a Space, and whether to this machine only."""
 
     environ: Mapping[str, str]
     space: bool
-    here: bool
+    local: bool
 
 
 @dataclass(frozen=True)
@@ -45,11 +45,11 @@ class Setting:
         convert: `convert(name, value)` returns the field's value from a text or a Python value, or raises
             `SettingsError` with `name`.
         about: description in the documents and the help.
-        usual: the default, in words.
+        usual: description of the default; empty if the number is enough.
         placed: returns the default if it depends on the place.
         option: option of `vitviz app`; empty for none.
-        metavar: its value in the help; empty for a switch.
-        default: see `usual`.
+        metavar: name of the option's value in the help; empty for a switch.
+        default: the default as an operator would write it.
     """
 
     variable: str
@@ -63,7 +63,7 @@ class Setting:
 
     @property
     def words(self) -> str:
-        """Return the default, in words."""
+        """Return the description of the default."""
         return self.usual or f"{self.default:g}"
 
 
@@ -80,16 +80,16 @@ def _text(_: str, value: str) -> str:
 def _list(form: str = ".*", example: str = "") -> Callable[[str, str | Sequence[str]], tuple[str, ...]]:
     def convert(name: str, value: str | Sequence[str]) -> tuple[str, ...]:
         parts = value.split(",") if isinstance(value, str) else value
-        found = tuple(filter(None, (part.strip() for part in parts)))
-        if wrong := [part for part in found if not re.fullmatch(form, part)]:
-            raise SettingsError(f"Expected names such as {example} in {name}, got {wrong[0]!r}. Change it.")
-        return found
+        names = tuple(filter(None, (part.strip() for part in parts)))
+        if invalid := [part for part in names if not re.fullmatch(form, part)]:
+            raise SettingsError(f"Expected names such as {example} in {name}, got {invalid[0]!r}. Change it.")
+        return names
 
     return convert
 
 
 def _number(units: int | None = 1) -> Callable[[str, Any], float]:
-    """Return a converter of positive numbers to whole numbers of `units`; `None` keeps fractions."""
+    """Return a converter of positive numbers that multiplies by `units` and rounds; `None` keeps the number."""
 
     def convert(name: str, value: object) -> float:
         try:
@@ -128,7 +128,7 @@ def _port(place: Place) -> int | None:
 
 def _hosts(name: str, value: str | Sequence[str]) -> frozenset[str]:
     hosts = _list(HOST, "example.org")(name, value)
-    return frozenset() if "*" in hosts else frozenset(HERE_ONLY | {host.lower() for host in hosts})
+    return frozenset() if "*" in hosts else frozenset(LOCALHOST | {host.lower() for host in hosts})
 
 
 def _secret(name: str, value: str) -> bytes:
@@ -141,7 +141,7 @@ def _secret(name: str, value: str) -> bytes:
 
 
 def _field(variable: str, convert: Callable[[str, Any], Any], default: Any, about: str, **more: Any) -> Any:
-    """Return a field of `Settings` that declares a setting, with a default as the operator would write it."""
+    """Return a field of `Settings` that declares a setting, with its default in the operator's units."""
     setting = Setting(variable, convert, about, default=default, **more)
     return field(default=convert(variable, default), metadata={"setting": setting})
 
@@ -150,8 +150,8 @@ def _field(variable: str, convert: Callable[[str, Any], Any], default: Any, abou
 class Settings:
     """What visitors may do, and how much memory, disk and time they may use. Memory and disk are in bytes.
 
-    A page on this machine only answers to this machine's names: else any site that a visitor opens could make its own
-    name point here and read the page. A model that a visitor names is downloaded to this machine's disk.
+    A page for this machine only answers to this machine's names; otherwise any site that its user opens could point its
+    own name here and read the page (DNS rebinding). Models that visitors name are downloaded to this machine's disk.
     """
 
     # fmt: off
@@ -163,12 +163,12 @@ class Settings:
         usual="only the bundled models", option="--model", metavar="SOURCE")
     default: str = _field(
         "VITVIZ_DEFAULT", _text, "",
-        "the model that the page opens with: one of the menu, or anything that `vitviz.load` accepts; if it cannot be "
-        "loaded, the page says so and opens with the bundled one",
+        "the model that the page opens with: one from the menu, or anything that `vitviz.load` accepts; if it cannot "
+        "be loaded, the page shows a message and opens with the bundled one",
         usual="the first `--model`, else the bundled one", option="--default", metavar="MODEL")
     typed: bool = _field(
         "VITVIZ_ALLOW_TYPED", _switch, True, "visitors may enter names of torchvision, timm and Hugging Face models",
-        usual="1 on localhost only, else 0", placed=lambda place: place.here, option="--allow-typed")
+        usual="1 on localhost only, else 0", placed=lambda place: place.local, option="--allow-typed")
     upload: bool = _field(
         "VITVIZ_ALLOW_UPLOAD", _switch, False, "visitors may upload checkpoints", option="--allow-upload")
     memory: int = _field(
@@ -181,7 +181,7 @@ class Settings:
     hosts: frozenset[str] = _field(
         "VITVIZ_HOSTS", _hosts, (), "host names under which the page is served, separated by commas; `*` for any",
         usual="this machine's names; a Space's own; any if it listens on another address",
-        placed=lambda place: place.environ.get("SPACE_HOST") or ("" if place.here else "*"))
+        placed=lambda place: place.environ.get("SPACE_HOST") or ("" if place.local else "*"))
     frames: tuple[str, ...] = _field(
         "VITVIZ_FRAMES", _list(ORIGIN, "https://example.org"), (), "origins that may show the page in a frame",
         usual="none; Hugging Face's on a Space", placed=lambda place: SPACES if place.space else ())
@@ -189,66 +189,66 @@ class Settings:
         "VITVIZ_LOG", _switch, False,
         "one JSON line per request on standard error, with time, path, outcome and duration, but no addresses, file "
         "names or content of photographs",
-        usual="0 on localhost only, else 1", placed=lambda place: not place.here)
+        usual="0 on localhost only, else 1", placed=lambda place: not place.local)
     scene_memory: int = _field(
         "VITVIZ_SCENE_MEMORY", _number(GIGABYTE), 1.25,
         "memory for open photographs, their derived data and answers, in GB; the least recently used are evicted first")
     question_memory: int = _field(
         "VITVIZ_QUESTION_MEMORY", _number(GIGABYTE), 4,
-        "memory for one question or forward pass, in GB; larger ones are rejected with the largest size that fits")
+        "memory for one question or forward pass, in GB; errors for larger ones give the largest size that fits")
     transfers: int = _field(
         "VITVIZ_TRANSFER_MEMORY", _number(GIGABYTE), 1,
         "memory for requests and answers in transfer, in GB; at most a quarter for one address")
     disk: int = _field(
         "VITVIZ_UPLOAD_DISK", _number(GIGABYTE), 2,
-        "disk space for files of programs and uploaded checkpoints, in GB; at most half for one address")
+        "disk space for uploaded checkpoints and files from API clients, in GB; at most half for one address")
     places: int = _field(
         "VITVIZ_PLACES", _number(), 192,
         "limit of photographs and short questions that wait or run, and the same limit of long questions; a third is "
-        "reserved for addresses without any")
+        "reserved for addresses without requests")
     places_of_address: int = _field(
         "VITVIZ_PLACES_OF_ADDRESS", _number(), 60, "the limit for one address while another address has requests")
     stall: float = _field(
         "VITVIZ_STALL_SECONDS", _number(None), 20, "seconds within which a client must send or read data")
     proxies: int = _field(
         "VITVIZ_PROXIES", _whole(0, 9), 0,
-        "number of proxies in front of the server, each of which appends to `X-Forwarded-For`: the visitor is that "
-        "many entries from the right; 0 leaves it to `FORWARDED_ALLOW_IPS`",
+        "number of proxies in front of the server that append to `X-Forwarded-For`: the visitor's address is that many "
+        "entries from the right; with 0, uvicorn's `FORWARDED_ALLOW_IPS` applies",
         usual="0; 1 on a Space", placed=lambda place: int(place.space))
     secret: bytes = field(default_factory=lambda: secrets.token_bytes(32), repr=False, compare=False, metadata={
         "setting": Setting("VITVIZ_SECRET", _secret, usual="random at each start",
                            about="key for the ids of photographs, at least 16 characters; replicas must share it")})
     mcp: bool = _field(
         "VITVIZ_MCP", _switch, False,
-        "the page's endpoints are also tools of the Model Context Protocol; needs `gradio[mcp]`", option="--mcp")
+        "also serve the page's endpoints as Model Context Protocol tools; needs `gradio[mcp]`", option="--mcp")
     port: int | None = field(default=None, metadata={
         "setting": Setting("", _PORT, "port to listen on", placed=_port, option="--port", metavar="PORT",
                            usual="`GRADIO_SERVER_PORT` or `PORT`, else the first free one from 7860")})
     # fmt: on
 
 
-SETTINGS: dict[str, Setting] = {one.name: one.metadata["setting"] for one in dataclasses.fields(Settings)}
+SETTINGS: dict[str, Setting] = {field.name: field.metadata["setting"] for field in dataclasses.fields(Settings)}
 """Every setting by its field of `Settings`."""
 
 
-def settings(*, host: str | None = None, environ: Mapping[str, str] = os.environ, **given: Any) -> Settings:
-    """Return the settings: from `given`, else from the environment, else the safe default for the place.
+def settings(*, host: str | None = None, environ: Mapping[str, str] = os.environ, **options: Any) -> Settings:
+    """Return the settings: from `options`, else from the environment, else the safe default for the place.
 
     Args:
         host: address to listen on; by default `GRADIO_SERVER_NAME`, else this machine only.
         environ: the environment; `SPACE_ID` in it means a Space.
-        given: fields of `Settings` in the operator's units (memory in GB); `None` counts as not given.
+        options: fields of `Settings` in the operator's units (memory in GB); `None` is ignored.
 
     Raises:
-        SettingsError: for an invalid value, or for an unknown `VITVIZ_` variable: a misspelt one would leave open what
-            it was meant to close.
+        SettingsError: for an invalid value, or an unknown `VITVIZ_` variable, because a misspelt restriction would have
+            no effect.
     """
     known = sorted(setting.variable for setting in SETTINGS.values() if setting.variable)
     if unknown := sorted(name for name in environ if name.startswith("VITVIZ_") and name not in known):
         raise SettingsError(f"Expected settings among {', '.join(known)}; got {unknown[0]}. Change or unset it.")
     space, listens = bool(environ.get("SPACE_ID")), host or environ.get("GRADIO_SERVER_NAME") or "127.0.0.1"
-    place = Place(environ, space, listens in HERE_ONLY and not space and not shared(environ))
-    values = {name: value for name, value in given.items() if value is not None}
+    place = Place(environ, space, listens in LOCALHOST and not space and not shared(environ))
+    values = {name: value for name, value in options.items() if value is not None}
     for name, setting in SETTINGS.items():
         if name in values:
             values[name] = setting.convert(setting.option, values[name])
@@ -260,7 +260,7 @@ def settings(*, host: str | None = None, environ: Mapping[str, str] = os.environ
 
 
 def read(name: str, environ: Mapping[str, str] = os.environ) -> Any:
-    """Return one setting from the environment, else its default, whatever the place.
+    """Return one setting from the environment, else its default, regardless of where the page is served.
 
     Raises:
         SettingsError: for an invalid value.

@@ -90,7 +90,7 @@ class View:
     @property
     def nbytes(self) -> int:
         """Return the bytes of input, trace and cached results, without the photograph."""
-        results = [one for result in list(self._cache.values()) for one in _parts(result)]
+        results = [part for result in list(self._cache.values()) for part in _parts(result)]
         return int(self._pixels.nbytes) + self.trace.nbytes + sum(map(_result_bytes, results))
 
     @property
@@ -196,8 +196,9 @@ class View:
             return ""
         labels, probabilities = zip(*self.predictions(PERHAPS), strict=True)
         known = self.known is not False
-        judged = self.sure_above, self.group(), known
-        return describe_prediction(labels, probabilities, len(self.labels), *judged, self.model.problem_type)
+        return describe_prediction(
+            labels, probabilities, len(self.labels), self.sure_above, self.group(), known, self.model.problem_type
+        )
 
     @check_arguments(ExplorerError)
     def attention(self, block: int = -1, head: int | Fusion = "mean", query: Query | None = None) -> Heatmap:
@@ -224,7 +225,7 @@ class View:
         """Return the attention of every head of one block, in order."""
         block, query = self._block(block), self._query(query)
 
-        def compute() -> list[Heatmap]:  # one row of all heads holds that of each
+        def compute() -> list[Heatmap]:  # computed together, because one row has all heads
             heads = attention_heads(self.trace, block, query)
             return [heatmap.over(self.photo, self.geometry) for (heatmap,) in heads]
 
@@ -279,7 +280,7 @@ class View:
         Raises:
             ExplainError: if the method, class or an option does not exist.
         """
-        options = {name: tuple(one) if isinstance(one, list) else one for name, one in options.items()}
+        options = {name: tuple(value) if isinstance(value, list) else value for name, value in options.items()}
         about = check_options(method, options)
         if "query" in about.options:
             options["query"] = self._query(options.get("query"))
@@ -321,10 +322,10 @@ class View:
         Raises:
             ExplainError: if the maps explain different classes and no target is given.
         """
-        given = [maps] if isinstance(maps, Heatmap) else list(maps)
-        passes = curve_passes(len(given), self._patches, **options)
-        with watch("Test of the map" if len(given) == 1 else "Test of the maps", passes, self.trace.tokens.shape[1]):
-            return faithfulness(self.model, self.images, given, target, contrast=contrast, **options)
+        maps = [maps] if isinstance(maps, Heatmap) else list(maps)
+        passes = curve_passes(len(maps), self._patches, **options)
+        with watch("Test of the map" if len(maps) == 1 else "Test of the maps", passes, self.trace.tokens.shape[1]):
+            return faithfulness(self.model, self.images, maps, target, contrast=contrast, **options)
 
     @check_arguments(ExplorerError)
     def heads(
@@ -443,7 +444,7 @@ class View:
         return tuple(query) if isinstance(query, list) else query
 
     def _block(self, block: int) -> int:
-        """Return a block counted from 0: equal questions have equal keys in the cache. Others are refused later."""
+        """Return a block counted from 0, so that equal questions have equal cache keys; invalid ones are unchanged."""
         return block + self.trace.depth if -self.trace.depth <= block < 0 else block
 
     def _cached(self, key: tuple[Any, ...], compute: Callable[[], Any]) -> Any:

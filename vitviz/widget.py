@@ -1,4 +1,4 @@
-"""The explorer as a notebook widget: what a person selects in it comes back to Python."""
+"""Provide the explorer as a notebook widget whose selection can be read in Python."""
 
 from __future__ import annotations
 
@@ -21,18 +21,17 @@ ARGUMENTS = {"block": {"block"}, "rollout": {"token", "fuse", "discard", "residu
 
 
 class WidgetError(VitvizError):
-    """Question that the widget does not answer; the message lists those it answers."""
+    """Raised for a question that the widget does not answer."""
 
 
 class ExplorerWidget(anywidget.AnyWidget):
-    """The explorer of a view, as a widget.
+    """The explorer of a view as a notebook widget.
 
     Show it in one cell, select something, and read `widget.selection` in the next. The page asks the kernel for the
-    attention of a block when that block is shown. Where a notebook shows no widgets, or is not trusted, it shows a
-    picture.
+    attention of a block when that block is shown. Notebooks without widgets, and untrusted ones, show a picture.
 
     Args:
-        view: what `Explorer.open` returned.
+        view: view from `Explorer.open`.
 
     Attributes:
         selection: the current selection, counted from 0: "patch" [row, column] (`None` while none is pinned), "block",
@@ -56,7 +55,7 @@ class ExplorerWidget(anywidget.AnyWidget):
         self.on_msg(self._answer)
 
     def _answer(self, _widget: object, message: Any, _buffers: object) -> None:
-        """Answer a question of the page with its ticket: a file of `vitviz.web.payload`, or an error in words."""
+        """Answer a question of the page with its ticket and a file of `vitviz.web.payload`, or an error message."""
         reply: dict[str, Any] = {"ticket": message.get("ticket")}
         try:
             data = answer(self._view, message.get("name"), message.get("ask"))
@@ -84,8 +83,8 @@ def answer(view: View, name: object, ask: object) -> bytes:
             and -1 for the mean over patches.
 
     Raises:
-        WidgetError: for another question, or arguments of other names.
-        VitvizError: for arguments that the view cannot take.
+        WidgetError: for another question or other names of arguments.
+        VitvizError: for invalid values.
     """
     options = dict(ask) if isinstance(ask, dict) else {}
     if name not in ARGUMENTS or set(options) != ARGUMENTS[str(name)]:

@@ -1,15 +1,15 @@
-"""Measure whether the tests notice small faults in the program.
+"""Measure whether the tests detect small faults ("mutants") in the program.
 
-Draws faults ("mutants") from the candidates of mutmut (Python) and Stryker (scripts), spread over the packages by their
-lines, and runs for each the tests whose coverage touches its line, until one fails. A fault that lint or types refuse
-counts as noticed and is reported apart. Survivors that change no behavior are named in `equivalent.json` with a reason;
-the next draw of the same package takes their place.
+Mutants are drawn from the candidates of mutmut (Python) and Stryker (scripts), in proportion to the lines of the
+packages. For each, the tests whose coverage includes its line run until one fails. Mutants that lint or types refuse
+count as detected and are reported separately. Survivors that change no behavior are listed in `equivalent.json` with a
+reason and replaced by the next draw of the same package.
 
-    make mutants                               # draw where nothing is drawn, record coverage, run, report; resumes
-    python scripts/mutants/mutants.py COMMAND  # draw, cover, run or report alone; --commit: the version to test
+    make mutants                               # draw if necessary, record coverage, run, report; resumes
+    python scripts/mutants/mutants.py COMMAND  # only draw, cover, run or report; --commit: the version to test
 
-Trees and coverage lie in build/mutants/COMMIT. Draws (`drawn.json`) and results (`results/COMMIT.jsonl`) are committed:
-two versions of the tests meet the same faults, and another machine goes on where one stopped.
+Trees and coverage are in build/mutants/COMMIT. Draws (`drawn.json`) and results (`results/COMMIT.jsonl`) are committed,
+so that two versions of the tests have the same mutants, and another machine can resume.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ import sys
 import xml.etree.ElementTree as ET
 from collections import Counter, defaultdict
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -33,13 +34,13 @@ HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
 SEED = 20261123
 COUNT = 60
-SPARE = 10  # draws of a package beyond its share, for faults that change no behavior
+SPARE = 10  # extra draws per package, to replace mutants that change no behavior
 PACKAGES = [f"vitviz/{name}" for name in ("model", "attribution", "analysis", "images", "weights", "server")]
 SCRIPTS = [f"vitviz/web/{name}" for name in ("core", "compute", "local")]
 DRAWN, EQUIVALENT = HERE / "drawn.json", HERE / "equivalent.json"
-TIMEOUT = 120  # seconds of one test: a fault that makes a loop endless ends here, and is noticed
-CPU_LIMIT = 1800  # seconds of one process
-NODE_MEMORY = "--max-old-space-size=2000"  # MB: so does one that makes an array without end
+TIMEOUT = 120  # seconds per test, for mutants with endless loops
+CPU_LIMIT = 1800  # seconds per process
+NODE_MEMORY = "--max-old-space-size=2000"  # MB, for mutants with endless arrays
 BROWSER = "tests/web tests/server tests/export tests/draw tests/test_formatting.py"  # Python tests that run scripts
 
 Mutant = dict[str, Any]
@@ -52,7 +53,7 @@ def sources(package: str) -> list[Path]:
 
 
 def shares() -> dict[str, int]:
-    """Return how many faults each package gets, in proportion to its lines (largest remainders)."""
+    """Return package -> number of mutants, in proportion to its lines (largest remainders)."""
     lines = {
         name: sum(len((ROOT / path).read_text().splitlines()) for path in sources(name)) for name in PACKAGES + SCRIPTS
     }
@@ -67,7 +68,7 @@ def shares() -> dict[str, int]:
 
 
 def draw() -> None:
-    """Draw the faults and write them to `drawn.json`."""
+    """Draw the mutants and write them to `drawn.json`."""
     generator = random.Random(SEED)
     drawn: dict[str, list[Mutant]] = {}
     for package, share in shares().items():
@@ -81,42 +82,42 @@ def draw() -> None:
 
 
 def python_candidates(package: str) -> list[Any]:
-    """Return mutmut's candidates, each as a function that works it out."""
+    """Return mutmut's candidates, each as a function that returns its mutant."""
     from mutmut.mutation.file_mutation import create_mutations, deep_replace
 
-    found = []
+    candidates = []
     for path in sources(package):
         text = (ROOT / path).read_text()
         module, mutations, *_ = create_mutations(str(path), text)
         for mutation in mutations:
 
-            def work_out(path: Path = path, text: str = text, module: Any = module, mutation: Any = mutation) -> Mutant:
+            def mutant(path: Path = path, text: str = text, module: Any = module, mutation: Any = mutation) -> Mutant:
                 mutated = deep_replace(module, mutation.original_node, mutation.mutated_node).code
                 return difference(path, text, mutated)
 
-            found.append(work_out)
-    return found
+            candidates.append(mutant)
+    return candidates
 
 
 def script_candidates(package: str) -> list[Any]:
-    """Return Stryker's candidates, each as a function that works it out."""
+    """Return Stryker's candidates, each as a function that returns its mutant."""
     paths = [str(path) for path in sources(package)]
     command = [node(), str(tools() / "candidates.mjs"), *paths]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
 
-    def work_out(one: Mutant) -> Mutant:
-        text = (ROOT / one["file"]).read_text()
+    def mutant(candidate: Mutant) -> Mutant:
+        text = (ROOT / candidate["file"]).read_text()
         starts = [0]
         for line in text.splitlines(keepends=True):
             starts.append(starts[-1] + len(line))
-        begin, end = (starts[place["line"]] + place["column"] for place in (one["start"], one["end"]))
-        return difference(Path(one["file"]), text, text[:begin] + one["replacement"] + text[end:])
+        begin, end = (starts[place["line"]] + place["column"] for place in (candidate["start"], candidate["end"]))
+        return difference(Path(candidate["file"]), text, text[:begin] + candidate["replacement"] + text[end:])
 
-    return [lambda one=one: work_out(one) for one in json.loads(done.stdout)]
+    return [partial(mutant, candidate) for candidate in json.loads(done.stdout)]
 
 
 def difference(path: Path, before: str, after: str) -> Mutant:
-    """Return a fault as the lines that differ: {file, line (from 1), old, new}."""
+    """Return a mutant as the lines that differ: {file, line (from 1), old, new}."""
     old, new = before.splitlines(), after.splitlines()
     start = 0
     while start < min(len(old), len(new)) and old[start] == new[start]:
@@ -133,7 +134,7 @@ def difference(path: Path, before: str, after: str) -> Mutant:
 
 
 def tools() -> Path:
-    """Return a folder in which Node finds Stryker's instrumenter."""
+    """Return a folder where Node finds Stryker's instrumenter, installed if necessary."""
     folder = ROOT / "build" / "mutants" / "node"
     if not (folder / "node_modules").exists():
         folder.mkdir(parents=True, exist_ok=True)
@@ -153,10 +154,10 @@ def node() -> str:
 
 
 class Version:
-    """A commit's tree, in which faults are made and tests run.
+    """Tree of a commit in which mutants are applied and tests run.
 
     Args:
-        commit: any name of it.
+        commit: name of the commit.
     """
 
     def __init__(self, commit: str) -> None:
@@ -175,7 +176,7 @@ class Version:
                 self.run(sys.executable, "tests/js_vectors.py")
 
     def run(self, *command: str, **environment: str) -> tuple[int, str]:
-        """Run a command in the tree; return its exit status and what it printed."""
+        """Run a command in the tree, and return its exit status and output."""
         settings = {"PYTHONPATH": str(self.tree), "MALLOC_ARENA_MAX": "1", "NODE_OPTIONS": NODE_MEMORY, **environment}
         done = subprocess.run(
             command, cwd=self.tree, env={**os.environ, **settings}, capture_output=True, text=True, check=False,
@@ -183,21 +184,21 @@ class Version:
         )  # fmt: skip
         return done.returncode, done.stdout + done.stderr
 
-    def pytest(self, *given: str, **environment: str) -> tuple[int, str]:
+    def pytest(self, *options: str, **environment: str) -> tuple[int, str]:
         """Run pytest."""
-        command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-o", f"timeout={TIMEOUT}", *given]
+        command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-o", f"timeout={TIMEOUT}", *options]
         return self.run(*command, **environment)
 
     def scripts(self) -> tuple[int, str]:
-        """Run the tests of the scripts by Node, on vectors that Python has written before there was any fault."""
+        """Run the tests of the scripts in Node, with vectors that Python wrote without mutants."""
         vectors = self.tree / "tests/js_vectors.py"
         if vectors.exists() and not (self.tree / "build/vectors.json").exists():
-            raise SystemExit("Expected build/vectors.json in the tree, got none. Delete the tree and begin anew.")
+            raise SystemExit("Expected build/vectors.json in the tree, got none. Delete the tree and start again.")
         isolation = ["--test-isolation=none"] if vectors.exists() else []
         return self.run(node(), "--test", *isolation, *map(str, self.tree.glob("tests/js/*.test.mjs")))
 
     def cover(self) -> None:
-        """Run the tests once and record which of them touch which line, and how long each takes."""
+        """Run the tests once, and record their coverage by line and their durations."""
         if (self.folder / "coverage").exists():
             return
         options = ["--cov=vitviz", "--cov-context=test", "--cov-report=", f"--junitxml={self.folder / 'junit.xml'}"]
@@ -210,7 +211,7 @@ class Version:
         (self.folder / "recorded").rename(self.folder / "coverage")
 
     def touching(self, mutant: Mutant) -> list[str]:
-        """Return the tests whose coverage touches a fault's lines, those of quick files first."""
+        """Return the tests whose coverage includes a mutant's lines, fastest files first."""
         from coverage import CoverageData
 
         data = CoverageData(str(self.folder / "coverage"))
@@ -219,8 +220,8 @@ class Version:
         lines = range(mutant["line"], mutant["line"] + max(1, len(mutant["old"])))
         tests = {context.split("|")[0] for line in lines for context in contexts.get(line, [])} - {""}
         seconds = self.seconds
-        if not tests:  # a line that runs on import: all tests of the files of which one touches the file at all
-            touching = {context.split("::")[0] for found in contexts.values() for context in found}
+        if not tests:  # a line that runs on import: all tests in files with a test that covers any line of the module
+            touching = {context.split("::")[0] for names in contexts.values() for context in names}
             tests = {test for test in seconds if test.split("::")[0] in touching}
         files = Counter[str]()
         for test in tests:
@@ -229,19 +230,19 @@ class Version:
 
     @property
     def seconds(self) -> dict[str, float]:
-        """Return how long each test took when coverage was recorded."""
-        found: dict[str, float] = defaultdict(float)
+        """Return test -> duration when coverage was recorded."""
+        durations: dict[str, float] = defaultdict(float)
         for case in ET.parse(self.folder / "junit.xml").getroot().iter("testcase"):
             module = case.get("classname", "").replace(".", "/")
-            found[f"{module}.py::{case.get('name')}"] += float(case.get("time", 0))
-        return found
+            durations[f"{module}.py::{case.get('name')}"] += float(case.get("time", 0))
+        return durations
 
 
 # ---- running
 
 
 def apply(version: Version, mutant: Mutant) -> bool:
-    """Make a fault in the tree; return False where the version has no such lines."""
+    """Apply a mutant to the tree; return False if the version does not have its lines."""
     path = version.tree / mutant["file"]
     lines = path.read_text().split("\n")
     old, size = mutant["old"], len(mutant["old"])
@@ -254,12 +255,12 @@ def apply(version: Version, mutant: Mutant) -> bool:
 
 
 def restore(version: Version) -> None:
-    """Undo every fault in the tree."""
+    """Undo all mutants in the tree."""
     subprocess.run(["git", "checkout", "-q", "--", "vitviz"], cwd=version.tree, check=True)
 
 
 def checks(version: Version, mutant: Mutant) -> str:
-    """Return the name of the lint or type check that refuses a fault, or an empty text."""
+    """Return the name of the lint or type check that refuses a mutant, or ""."""
     path = mutant["file"]
     if path.endswith(".py"):
         commands = {
@@ -280,7 +281,7 @@ def checks(version: Version, mutant: Mutant) -> str:
 
 
 def examine(version: Version, mutant: Mutant) -> Mutant:
-    """Make one fault, and return what noticed it."""
+    """Apply a mutant, and return what detected it."""
     result: Mutant = {"id": mutant["id"], "noticed": ""}
     if not apply(version, mutant):
         restore(version)
@@ -303,7 +304,7 @@ def examine(version: Version, mutant: Mutant) -> Mutant:
 
 
 def until_failure(version: Version, what: list[str]) -> Mutant:
-    """Run tests until one fails that passes without the fault; return its name, or an empty one."""
+    """Run tests until one fails that passes without the mutant; return its name, or ""."""
     left_out: list[str] = []
     while True:
         status, text = version.pytest("-x", *what, *(f"--deselect={name}" for name in left_out))
@@ -324,25 +325,23 @@ def until_failure(version: Version, what: list[str]) -> Mutant:
 
 
 def failures(text: str) -> str:
-    """Return the first failing test that Node names."""
+    """Return Node's first failing test."""
     return next((line.strip() for line in text.splitlines() if line.startswith(("not ok", "✖"))), "")[:200]
 
 
 def todo(drawn: dict[str, Any]) -> Iterator[Mutant]:
-    """Yield the faults of each package that count: its share, without those that change no behavior."""
-    same = json.loads(EQUIVALENT.read_text()) if EQUIVALENT.exists() else {}
+    """Yield the mutants of each package: its share, without those that change no behavior."""
+    equivalent = json.loads(EQUIVALENT.read_text()) if EQUIVALENT.exists() else {}
     for package, mutants in drawn["mutants"].items():
-        yield from [mutant for mutant in mutants if mutant["id"] not in same][: drawn["shares"][package]]
+        yield from [mutant for mutant in mutants if mutant["id"] not in equivalent][: drawn["shares"][package]]
 
 
 def run(version: Version) -> None:
-    """Examine every fault that has no result yet."""
-    restore(version)  # a run that was ended leaves its fault behind
+    """Examine every mutant without a result."""
+    restore(version)  # an interrupted run leaves its mutant
     for name in {"vitviz/__init__.py", "vitviz/web/core/url.js"}:
         if check := checks(version, {"file": name}):
-            raise SystemExit(
-                f"Expected a version that lint and types accept, got one that {check} refuses. Mend it first."
-            )
+            raise SystemExit(f"Expected a version that lint and types accept, got one that {check} refuses. Fix it.")
     done = {result["id"] for result in read(version)}
     for mutant in todo(json.loads(DRAWN.read_text())):
         if mutant["id"] not in done:
@@ -353,12 +352,12 @@ def run(version: Version) -> None:
 
 
 def read(version: Version) -> list[Mutant]:
-    """Return the results so far."""
+    """Return the existing results."""
     return [json.loads(line) for line in version.results.read_text().splitlines()] if version.results.exists() else []
 
 
 def report(version: Version) -> None:
-    """Print the share noticed, and every survivor."""
+    """Print the detected share, and all survivors."""
     results = {result["id"]: result for result in read(version)}
     mutants = [mutant for mutant in todo(json.loads(DRAWN.read_text())) if mutant["id"] in results]
     rows: dict[str, Counter[str]] = defaultdict(Counter)
@@ -370,28 +369,28 @@ def report(version: Version) -> None:
             print(
                 f"{mutant['id']} {mutant['file']}:{mutant['line']}", *mutant["old"], "->", *mutant["new"], sep="\n    "
             )
-    print(f"{version.commit}: package, noticed by tests, by lint or types, not noticed")
+    print(f"{version.commit}: package, detected by tests, by lint or types, not detected")
     for name, row in rows.items():
         print(f"{name:20} {row['tests']:4} {row['lint']:4} {row['survived']:4}")
     total = sum(rows.values(), Counter[str]())
     print(f"{'all':20} {total['tests']:4} {total['lint']:4} {total['survived']:4}")
-    print(f"noticed: {1 - total['survived'] / max(1, total.total()):.1%} of {total.total()}")
+    print(f"detected: {1 - total['survived'] / max(1, total.total()):.1%} of {total.total()}")
 
 
 def main() -> None:
     """Run the command line."""
-    parser = argparse.ArgumentParser(description="Measure whether the tests notice small faults.")
+    parser = argparse.ArgumentParser(description="Measure whether the tests detect small faults.")
     parser.add_argument("command", choices=["draw", "cover", "run", "report", "all"], nargs="?", default="all")
-    parser.add_argument("--commit", default="HEAD", help="the version whose tests run (default: HEAD)")
-    asked = parser.parse_args()
-    if asked.command == "draw" or not DRAWN.exists():
+    parser.add_argument("--commit", default="HEAD", help="the version to test (default: HEAD)")
+    args = parser.parse_args()
+    if args.command == "draw" or not DRAWN.exists():
         draw()
-    if asked.command == "draw":
+    if args.command == "draw":
         return
-    version = Version(asked.commit)
-    if asked.command in ("cover", "run", "all"):
+    version = Version(args.commit)
+    if args.command in ("cover", "run", "all"):
         version.cover()
-    if asked.command in ("run", "all"):
+    if args.command in ("run", "all"):
         run(version)
     report(version)
 

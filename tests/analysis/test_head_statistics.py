@@ -307,7 +307,7 @@ def test_statistic_missing_for_one_photograph_has_no_mean(folder: Path, monkeypa
     monkeypatch.setattr(vitviz.analysis.attention_statistics, "RANK_TOKENS", min(tokens))
     statistics = folder_statistics(model, folder, names=["effective_rank", "entropy"])
     assert np.isnan(statistics["effective_rank"]).all()
-    assert f"more than {min(tokens)}" in statistics.missing["effective_rank"]
+    assert f"limit of {min(tokens)}" in statistics.missing["effective_rank"]
     assert np.isfinite(statistics["entropy"]).all()
 
 
@@ -351,7 +351,7 @@ def test_statistics_have_titles_and_definitions() -> None:
 
 
 def test_invalid_folders_and_limits_raise(folder: Path, tmp_path: Path) -> None:
-    """A model in training mode stays in training mode, also after an error."""
+    """Check that a model in training mode stays in training mode, even after an error."""
     model = native_model().train()
     folder_statistics(model, folder, names=["entropy"], limit=1)
     assert model.training
@@ -438,7 +438,7 @@ def test_importances_of_kept_blocks() -> None:
 
 
 def test_importances_change_no_model_trace_or_generator() -> None:
-    """Also for traces with a graph, in inference mode and in half precision."""
+    """Check also traces with a graph, in inference mode and in half precision."""
     model, images = tiny.model(), tiny.images()
     trace, state = model.trace(images), torch.get_rng_state()
     tensors = [*model.parameters(), *(trace.stream(block) for block in range(3))]

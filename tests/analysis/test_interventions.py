@@ -118,7 +118,7 @@ def test_combined_interventions_match_manual_edits(mode: str) -> None:
     if mode == "remove":
         keep = torch.tensor([[i for i in range(77) if i not in (12, 36, 66)]])
     else:
-        behind = baseline_images(model, mixed, mode)  # from the swapped images
+        behind = baseline_images(model, mixed, mode)  # baselines come from the swapped images
         keep, mixed = None, torch.where(pixel_mask(mask, SIDE), behind, mixed)
     swap = Swap(others, (0, 13, 26, 39))
     change = intervene(model, images, heads=heads, cuts=cuts, drop=drop, mode=mode, swap=swap)

@@ -38,14 +38,14 @@ def with_stream(trace: Trace, block: int, change: Any) -> Trace:
 @pytest.mark.parametrize("kind", tiny.KINDS)
 @torch.no_grad()
 def test_logit_lens_matches_truncated_models(kind: str) -> None:
-    """Each patch is classified like a sequence in which only it can be pooled. Outputs of blocks match too."""
+    """Check the outputs of blocks, and that each patch is classified as if no other patch could be pooled."""
     model, trace = seen(**tiny.KINDS[kind], grid=(2, 5))
     images, prefix, chosen = tiny.images(1, grid=(2, 5)), len(trace.prefix), (3, 0, 17)
     lens, norms = logit_lens(model, trace, chosen), token_norms(model, trace).norms
     outputs = list(block_outputs(model, trace))
     assert lens.blocks == (0, 1, 2)
     assert lens.patches.shape == (3, *trace.grid, 3)
-    np.testing.assert_array_equal(lens.logits[-1], trace.logits[0].numpy())  # the last reading is the model's own
+    np.testing.assert_array_equal(lens.logits[-1], trace.logits[0].numpy())  # the last reading is the prediction
     for depth in (1, 2, 3):
         with torch.enable_grad():
             truncated = reference.run(model, images, depth=depth)
@@ -159,7 +159,7 @@ def test_colors_are_scores_of_components_between_percentiles(changes: dict[str, 
 
 @pytest.mark.parametrize("seed", range(6))
 def test_colors_do_not_flip_between_similar_images(seed: int) -> None:
-    """Small noise changes the colors little, although signs of components are arbitrary."""
+    """Check that small noise changes the colors little, although signs of components are arbitrary."""
     model, image = tiny.model(seed), tiny.images(1, seed)
     noise = 1e-4 * torch.randn(image.shape, generator=torch.Generator().manual_seed(seed))
     first, second = (token_pca(model, model.trace(x)).colors for x in (image, image + noise))
@@ -233,7 +233,7 @@ def test_patch_filters_match_svd() -> None:
 
 
 def test_filters_of_one_picture_have_one_component() -> None:
-    """If all filters are multiples of one picture, it is the only component."""
+    """Check that if all filters are multiples of one picture, it is the only component."""
     model = tiny.model()
     picture = torch.randn(3, tiny.PATCH, tiny.PATCH, generator=torch.Generator().manual_seed(9))
     with torch.no_grad():

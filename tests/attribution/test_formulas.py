@@ -73,7 +73,7 @@ def check(method: Any, kind: str, formula: Callable[..., Tensor], tolerance: flo
 @pytest.mark.parametrize("options", [{}, {"discard": 0.4}, {"residual": 0.2, "discard": 0.8}], ids=str)
 @cases.kinds
 def test_gradient_rollout_matches_product_of_matrices(kind: str, options: dict[str, float]) -> None:
-    """Rows are rescaled along the last axis, per image; the path through skip connections only is excluded."""
+    """Check that rows are rescaled along the last axis, per image, without the path through skip connections only."""
     discard, residual = options.get("discard", 0.0), options.get("residual", 0.5)
 
     def formula(graph: Graph) -> Tensor:
@@ -181,7 +181,7 @@ def test_gradient_methods_on_a_model_of_one_block() -> None:
 
 @cases.kinds
 def test_transformer_lrp_matches_the_authors_rules(kind: str) -> None:
-    """Compare the read rows of the rollout matrix minus the identity. Fixed positions are in single precision."""
+    """Compare the rows that the classifier reads, without the identity. Fixed positions have single precision."""
 
     def formula(graph: Graph, start: int) -> Tensor:
         tape, config = reference.CheferTape(), graph.model.config
@@ -232,7 +232,7 @@ def test_attn_lrp_matches_the_papers_rules(
         cases.close(constant[index], propagate(constant=True)[0], 2e-5)
         expected, booked, logit = propagate(passing=True)  # the classifier's bias reaches the tokens
         assert float(expected.sum()) + booked == pytest.approx(logit, rel=1e-5)
-        expected[: prefix or None] += booked / (prefix or len(expected))  # to the prefix, else evenly to all patches
+        expected[: prefix or None] += booked / (prefix or len(expected))  # to prefix tokens, else to all patches
         cases.close(conserved[index], expected, 2e-5)
 
 
@@ -318,7 +318,7 @@ def shapley(model: ViT, image: Tensor, base: Tensor, squares: Tensor, label: int
 def test_kernel_shap_finds_shapley_values(
     kind: str, baseline: str, superpixel: int, samples: int, error: float
 ) -> None:
-    """With two squares the values are exact, with six they are approximate."""
+    """Check that with two squares the values are exact, with six they are approximate."""
     model, image = cases.known(kind), cases.images(1)
     case, prefix = cases.case(model, image, 3), len(model.config.prefix)
     ours = kernel_shap(case, superpixel=superpixel, samples=samples, batch=200, baseline=baseline)[0]
@@ -329,7 +329,7 @@ def test_kernel_shap_finds_shapley_values(
 
 
 def test_kernel_shap_estimates_agreement_between_seeds() -> None:
-    """The correlation of maps of several seeds is close to the estimate in the note."""
+    """Check that the correlation of maps of several seeds is close to the estimate in the note."""
     estimates, maps, case = [], [], cases.case(cases.model(), cases.images(1), 3)
     for seed in range(6):
         case.notes.clear()

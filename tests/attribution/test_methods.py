@@ -223,7 +223,7 @@ def test_images_of_a_batch_do_not_mix(method: Method) -> None:
 
 @class_specific
 def test_a_class_with_zero_head_weights_gets_zero_scores(method: str) -> None:
-    """Other classes get scores. For relevance methods the logit keeps a bias, which is no evidence either."""
+    """Check that other classes get scores. Relevance methods keep a bias in the logit, which must not cause scores."""
     nonzero = []
     for kind in tiny.KINDS:
         model = cases.model(kind)
@@ -261,7 +261,7 @@ def test_a_model_without_classifier_has_no_target(method: str) -> None:
 
 @each_method
 def test_given_trace_is_used_and_unchanged(method: Method) -> None:
-    """Only perturbation and LRP run the model on pixels again, and the trace gets no gradients."""
+    """Check that only perturbation and LRP run the model on pixels again, and the trace gets no gradients."""
     model, pixels = labelled(), cases.pictures(2)
     trace = model.trace(pixels)
     expected = explain(model, pixels, [3, 8], method.name)
@@ -293,7 +293,7 @@ def test_methods_leave_all_state_unchanged(method: Method, answers: int) -> None
 
     def break_off(*_: Any) -> None:
         if next(calls) > answers:
-            raise ArithmeticError("no more answers")
+            raise ArithmeticError("interrupted by the test")
 
     hook = model.head.register_forward_hook(break_off)
     for index, parameter in enumerate(model.parameters()):
@@ -309,7 +309,7 @@ def test_methods_leave_all_state_unchanged(method: Method, answers: int) -> None
     if answers == 1:
         # Methods without a class read the trace, and relevance methods need not call the classifier's module.
         assert scores is None or not method.class_specific or method.family == "relevance"
-    if scores is not None:  # also with frozen weights under no_grad
+    if scores is not None:  # methods also work with frozen weights under no_grad
         torch.testing.assert_close(scores, expected)
         with torch.no_grad():
             hook.remove()

@@ -1,4 +1,4 @@
-"""Test raw attention and rollout against dense matrices, value-weighted attention against the added vectors."""
+"""Test raw attention and rollout against dense matrices, and value-weighted attention against the added vectors."""
 
 import functools
 
@@ -42,7 +42,7 @@ def keep(queries: torch.Tensor, keys: torch.Tensor) -> BlockState:
 
 
 def with_ties(levels: int) -> Trace:
-    """Return a trace with many equal entries of attention, because its logits are products of few levels."""
+    """Return a trace with many equal entries of attention, because its queries and keys take few values."""
     generator = torch.Generator().manual_seed(levels)
     queries_and_keys = torch.randint(0, levels, (3, 2, 2, 5, 16, 7), generator=generator).float()
     blocks = tuple(keep(queries, keys) for queries, keys in queries_and_keys)
@@ -96,9 +96,9 @@ def product(
     st.data(),
 )
 def test_rollout_matches_product_of_matrices(trace: Trace, options: dict, data: st.DataObject) -> None:
-    """Chunks of any number of rows are kept or recomputed.
+    """Compare chunks of any number of rows, kept or recomputed.
 
-    With equal entries, rounding decides their order, so the row is compared only with `rollout_matrix`.
+    Rounding decides the order of equal entries, so such rows are compared only with `rollout_matrix`.
     """
     names = [name.lower() for name in trace.prefix]
     patches = st.tuples(st.integers(0, 2), st.integers(0, 4))
@@ -181,7 +181,7 @@ def test_entry_in_order_is_exact(batch: int, n: int, m: int, data: st.DataObject
 
 @pytest.mark.parametrize(("fuse", "discard", "tokens"), pairs(["mean", "max"], [0.0, 0.9], [1400, 2150]))
 def test_rollout_memory_is_bounded(fuse: str, discard: float, tokens: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """At 1,400 tokens one block's matrix (8 MB) is kept; at 2,150 (18 MB) it is recomputed."""
+    """Check that at 1,400 tokens one block's matrix (8 MB) is kept; at 2,150 (18 MB) it is recomputed."""
     chunk, work = 2**20, 2**24
     monkeypatch.setattr(vitviz.model.trace, "CHUNK_BYTES", chunk)
     monkeypatch.setattr(vitviz.attribution.attention, "WORK_BYTES", work)
@@ -190,7 +190,7 @@ def test_rollout_memory_is_bounded(fuse: str, discard: float, tokens: int, monke
     trace = Trace(None, torch.zeros(1, tokens, 1), (1, tokens), (), (0, 1), (state, state), 2)
     with Allocations() as allocations:
         rollout_scores(trace, "mean" if fuse == "mean" else 9, fuse=fuse, discard=discard)
-    margin = 2**19  # vectors of N numbers, counts of digits
+    margin = 2**19  # for vectors of N numbers and counts of digits
     assert chunk // 4 < allocations.tensor <= chunk + margin
     assert chunk // 2 < allocations.most <= work
 

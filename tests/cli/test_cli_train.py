@@ -189,7 +189,7 @@ def test_folder_without_splits_trains_with_val_share_and_duplicates(
     assert "blue/red.png and red/0.png" in shell(*command, code=2)
     shell(*command, "--allow-duplicates")
     card = (out / "README.md").read_text(encoding="utf-8")
-    assert "0.25 of each class was drawn for validation by seed 7" in card
+    assert "0.25 of each class was drawn for validation with seed 7" in card
     assert "1 photographs are in two classes" in card
     assert all(f"| {row} |" in card for row in ("optimizer | adam", "schedule | linear", "attention_dropout | 0.25"))
     config = vitviz.load(out).config

@@ -1,4 +1,4 @@
-"""Figures as files and from a shell: words stay words, equal figures are equal bytes."""
+"""Test the files of figures and the command `vitviz figures`: text stays text, and files are reproducible."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from vitviz.weights.checkpoint import save as save_model
 
 PHOTO = "two words, $5 of $6.png"  # no mathematics
 MODEL = "Tiny & <small>"
-ASKED: dict[str, Any] = {"block": 1, "head": 3, "query": (2, 4), "methods": ("rollout", "gae"), "method": "gae"}
+OPTIONS: dict[str, Any] = {"block": 1, "head": 3, "query": (2, 4), "methods": ("rollout", "gae"), "method": "gae"}
 
 
 def named_model() -> vitviz.ViT:
@@ -50,7 +50,7 @@ def view() -> vitviz.View:
 
 
 def figure(name: str, **options: Any) -> Any:
-    return draw(view(), [name], photo=PHOTO, filters=5, **options, **(ASKED if name in KINDS else {}))[name]
+    return draw(view(), [name], photo=PHOTO, filters=5, **options, **(OPTIONS if name in KINDS else {}))[name]
 
 
 @cache
@@ -64,22 +64,22 @@ def encoded(name: str, form: str) -> bytes:
 
 
 def lines_of(name: str) -> list[str]:
-    """The lines of text that stand on the page itself, outside of axes."""
+    """Return the lines of text outside of axes."""
     return [line for text in drawn_once(name).texts for line in text.get_text().splitlines()]
 
 
 # --- files -----------------------------------------------------------------------------------------------------------
 
 
-def check_record(file: bytes) -> None:
+def check_reproducible(file: bytes) -> None:
     assert not [word for word in (b"CreationDate", b"dc:date", mpl.__version__.encode()) if word in file]
 
 
 @pytest.mark.parametrize("name", alternate([*NAMES, *KINDS]))
-def test_words_of_an_svg_are_words(name: str) -> None:
+def test_svg_text_stays_text(name: str) -> None:
     svg = encoded(name, "svg")
     assert svg.startswith(b"<?xml")
-    check_record(svg)
+    check_reproducible(svg)
     elements = ET.fromstring(svg).findall(".//{http://www.w3.org/2000/svg}text")
     words = [element.text or "" for element in elements]
     assert set(lines_of(name)) <= set(words)
@@ -90,10 +90,10 @@ def test_words_of_an_svg_are_words(name: str) -> None:
 
 @pytest.mark.tier("all")
 @pytest.mark.parametrize("name", [*NAMES, *KINDS])
-def test_words_of_a_pdf_are_words(name: str) -> None:
+def test_pdf_text_stays_text(name: str) -> None:
     pdf, lines = encoded(name, "pdf"), lines_of(name)
     assert pdf.startswith(b"%PDF")
-    check_record(pdf)
+    check_reproducible(pdf)
     assert b"/FontFile2" in pdf  # TrueType
     assert b"/Type3" not in pdf
     (page,) = pypdf.PdfReader(io.BytesIO(pdf)).pages
@@ -103,7 +103,7 @@ def test_words_of_a_pdf_are_words(name: str) -> None:
     assert lines[0] in " ".join(copied.split())
 
 
-def test_a_picture_is_large_enough_for_print() -> None:
+def test_png_has_print_resolution_and_is_reproducible() -> None:
     drawn = figure("parameters", dark=True)
     file = encode(drawn, "png")
     assert encode(figure("parameters", dark=True), "png") == file
@@ -114,10 +114,10 @@ def test_a_picture_is_large_enough_for_print() -> None:
 
 
 @pytest.mark.tier("all")
-def test_a_persons_settings_change_nothing_and_are_not_changed() -> None:
+def test_figures_ignore_and_keep_the_users_rcparams() -> None:
     files = [("parameters", "svg"), ("features", "svg"), ("shapes", "pdf"), ("patches", "png")]
     expected = [encoded(name, form) for name, form in files]
-    strange = {
+    user_settings = {
         "font.family": "serif", "font.size": 31, "text.color": "red", "text.parse_math": True, "axes.grid": True,
         "axes.facecolor": "pink", "axes.labelcolor": "red", "axes.labelsize": 30, "axes.unicode_minus": False,
         "axes.spines.top": False, "axes.xmargin": 0.3, "xtick.top": True, "xtick.labeltop": True,
@@ -126,20 +126,20 @@ def test_a_persons_settings_change_nothing_and_are_not_changed() -> None:
         "savefig.bbox": "tight", "savefig.facecolor": "red", "savefig.transparent": True, "figure.autolayout": True,
         "svg.fonttype": "path", "svg.hashsalt": "another", "pdf.fonttype": 3,
     }  # fmt: skip
-    with mpl.rc_context(strange):
+    with mpl.rc_context(user_settings):
         before = dict(mpl.rcParams)
         assert [encode(figure(name), form) for name, form in files] == expected
         assert dict(mpl.rcParams) == before
 
 
-def test_threads_draw_what_one_draws() -> None:
+def test_threads_draw_equal_figures() -> None:
     with ThreadPoolExecutor(4) as threads:
         files = [threads.submit(lambda: encode(figure("parameters"), "svg")) for _ in range(8)]
         assert all(file.result() == encoded("parameters", "svg") for file in files)
 
 
 @pytest.mark.tier("all")
-def test_matplotlib_is_imported_when_it_is_needed_and_pyplot_never() -> None:
+def test_matplotlib_is_imported_lazily_and_pyplot_never() -> None:
     code = (
         "import sys, numpy as np, vitviz, vitviz.cli.main, vitviz.draw.figures as figures;"
         "assert not any(name.startswith('matplotlib') for name in sys.modules);"
@@ -154,7 +154,7 @@ def test_matplotlib_is_imported_when_it_is_needed_and_pyplot_never() -> None:
     assert not [path for path in sources if re.search(r"import.*pyplot", path.read_text(encoding="utf-8"))]
 
 
-def test_half_precision_is_drawn() -> None:
+def test_half_precision_models_are_drawn() -> None:
     half = vitviz.Explorer(named_model().bfloat16()).open(random_rgb(22, 30, 0))
     drawn = draw(half, ["embedding"])["embedding"]
     (table,) = (axes.images[0].get_array() for axes in drawn.axes if axes.get_label() == "flat")
@@ -162,7 +162,7 @@ def test_half_precision_is_drawn() -> None:
     np.testing.assert_allclose(table, expected, atol=0.05)
 
 
-def test_save_knows_the_format_by_the_name(tmp_path: Path) -> None:
+def test_save_takes_the_format_from_the_file_name(tmp_path: Path) -> None:
     drawn = figure("parameters")
     for name in ("a.svg", "a.PDF", "a.png"):
         save(drawn, tmp_path / name)
@@ -182,7 +182,7 @@ Run = Callable[..., Path]
 
 @pytest.fixture
 def run(tmp_path: Path) -> Run:
-    """Call `vitviz figures` on a photograph and a tiny model; return the folder that it writes to."""
+    """Return a function that runs `vitviz figures` on a photograph and a tiny model, and returns the output folder."""
     photo, model, out = tmp_path / PHOTO, tmp_path / "tiny", tmp_path / "deep" / "figures"
     Image.fromarray(random_rgb(22, 30, 0)).save(photo)
     save_model(named_model(), model)
@@ -194,23 +194,30 @@ def run(tmp_path: Path) -> Run:
     return call
 
 
-def test_the_command_writes_what_python_draws(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
-    out = run("--format", "svg", "--filters", "5")
-    lines = capsys.readouterr().out.splitlines()
-    assert sorted(path.name for path in out.iterdir()) == sorted(f"{name}.svg" for name in NAMES)
-    for name in NAMES:
-        assert (out / f"{name}.svg").read_bytes() == encoded(name, "svg")
-        assert any(line.endswith(str(out / f"{name}.svg")) for line in lines)
+@pytest.mark.parametrize("name", NAMES)
+def test_the_command_writes_the_figure_of_draw(name: str, run: Run, capsys: pytest.CaptureFixture[str]) -> None:
+    out = run("--only", name, "--format", "svg", "--filters", "5")
+    assert (out / f"{name}.svg").read_bytes() == encoded(name, "svg")
+    assert capsys.readouterr().out.splitlines()[-1].endswith(str(out / f"{name}.svg"))
 
 
-def test_the_command_takes_options(run: Run) -> None:
-    out = run("--only", "features", "--dark", "--filters", "5")  # as png
-    assert (out / "features.png").read_bytes() == encode(figure("features", dark=True), "png")
+def test_the_command_draws_the_whole_path_by_default(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("vitviz.draw.figures.draw", lambda _view, only, **_: dict.fromkeys(only, figure("parameters")))
+    assert sorted(path.name for path in run("--format", "svg").iterdir()) == sorted(f"{name}.svg" for name in NAMES)
+
+
+def test_the_command_takes_theme_and_input_size(run: Run) -> None:
+    out = run("--only", "parameters", "--dark")  # as png
+    assert (out / "parameters.png").read_bytes() == encode(figure("parameters", dark=True), "png")
     assert len(list(out.iterdir())) == 1
     run("--only", "shapes", "--size", "14", "--format", "svg")
     assert "(3, 8, 14)" in (out / "shapes.svg").read_text(encoding="utf-8")
-    run("--kind", "overlay", "decomposition", "--layer", "2", "--head", "3", "--target", "thing 3", "--format", "pdf")
-    assert sorted(path.name for path in out.glob("*.pdf")) == ["decomposition.pdf", "overlay.pdf"]
+
+
+def test_the_command_takes_kinds_layer_head_and_target(run: Run) -> None:
+    options = ("--layer", "2", "--head", "3", "--target", "thing 3", "--format", "pdf")
+    out = run("--kind", "overlay", "decomposition", *options)
+    assert sorted(path.name for path in out.iterdir()) == ["decomposition.pdf", "overlay.pdf"]
     assert "thing 3" in pypdf.PdfReader(out / "decomposition.pdf").pages[0].extract_text()
 
 
@@ -218,8 +225,7 @@ def test_the_command_takes_options(run: Run) -> None:
 def test_the_command_takes_width_bare_and_chosen_filters(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
     kinds = ("--kind", "path", "prediction", "rollout-sheet", "--only", "flattened")
     out = run(*kinds, "--filter", "4", "2", "--width", "column", "--bare", "--format", "svg")
-    printed = capsys.readouterr().out
-    assert "Feature map 4, flattened" in printed  # a document writes it
+    assert "Feature map 4, flattened" in capsys.readouterr().out  # printed, for a document that writes it itself
     options: dict[str, Any] = {"photo": PHOTO, "filters": [3, 1], "width": "column", "bare": True}
     for name in ("flattened", "prediction"):
         assert (out / f"{name}.svg").read_bytes() == encode(draw(view(), [name], **options)[name], "svg")

@@ -1,4 +1,4 @@
-"""Figures can be read: keys lie on no line, rows are aligned, small numbers and pale layers are seen."""
+"""Test that figures can be read: legends cover nothing, rows are aligned, and figures fit a column."""
 
 from __future__ import annotations
 
@@ -46,31 +46,31 @@ def drawn(view: View, name: str) -> Figure:
 
 
 @pytest.mark.parametrize("name", ["curves", "lens", "decomposition"])
-def test_the_key_covers_neither_axes_nor_caption(view: View, name: str) -> None:
+def test_legend_covers_neither_axes_nor_caption(view: View, name: str) -> None:
     figure = drawn(view, name)
-    (key,) = figure.legends
-    box, caption = key.get_window_extent(), figure.texts[1].get_window_extent()
+    (legend,) = figure.legends
+    box, caption = legend.get_window_extent(), figure.texts[1].get_window_extent()
     assert not any(axes.get_legend() for axes in figure.axes)
     assert not any(box.overlaps(axes.get_window_extent()) for axes in figure.axes)
     assert not box.overlaps(caption)
 
 
-def test_bars_of_a_layer_stand_beside_its_row(view: View) -> None:
+def test_bars_are_aligned_with_the_rows_of_the_table(view: View) -> None:
     figure = drawn(view, "decomposition")
     table, sums = (next(axes for axes in figure.axes if axes.get_label() == name) for name in ("parts", "sums"))
     assert table.get_ylim() == sums.get_ylim()
-    middles = [
+    centers = [
         np.mean([bar.get_y() + bar.get_height() / 2 for bar in pair]) for pair in zip(*sums.containers, strict=True)
     ]
-    np.testing.assert_allclose(middles, range(len(middles)), atol=1e-9)
+    np.testing.assert_allclose(centers, range(len(centers)), atol=1e-9)
 
 
-def test_small_probabilities_are_told_apart(view: View) -> None:
+def test_logit_lens_has_a_logarithmic_axis(view: View) -> None:
     (axes,) = drawn(view, "lens").axes
     assert axes.get_yscale() == "log"
 
 
-def test_each_layer_has_a_scale_of_its_own(view: View) -> None:
+def test_each_layer_has_its_own_scale(view: View) -> None:
     figure = drawn(view, "layers")
     assert [re.sub(" to .*", "", axes.get_label()) for axes in figure.axes] == ["layer 1:", "layer 2:", "layer 3:"]
 
@@ -84,7 +84,7 @@ def test_gains_have_two_decimals(view: View) -> None:
 
 
 @pytest.mark.parametrize("name", alternate([*NAMES, *KINDS]))
-def test_a_figure_fits_a_column_with_words_inside_and_apart(view: View, name: str) -> None:
+def test_figures_fit_a_column_without_overlapping_text(view: View, name: str) -> None:
     options = {"filters": 6, "methods": ("rollout", "gae")}
     figure = draw(view, [name], photo="noise.png", width="column", bare=name in ("lens", "flattened"), **options)[name]
     assert figure.get_figwidth() == 3.25
@@ -92,15 +92,15 @@ def test_a_figure_fits_a_column_with_words_inside_and_apart(view: View, name: st
 
 
 @pytest.mark.parametrize("name", ["parameters", "layers", "lens"])
-def test_a_bare_figure_has_neither_title_nor_caption_nor_room_for_them(view: View, name: str) -> None:
-    whole, bare = drawn(view, name), draw(view, [name], photo="noise.png", bare=True)[name]
+def test_bare_figures_have_no_title_and_caption_and_are_lower(view: View, name: str) -> None:
+    plain, bare = drawn(view, name), draw(view, [name], photo="noise.png", bare=True)[name]
     assert not bare.texts
     assert "noise.png" in bare.get_label()
-    assert bare.get_label() == whole.get_label()
-    assert bare.get_figheight() < whole.get_figheight() - 0.5
+    assert bare.get_label() == plain.get_label()
+    assert bare.get_figheight() < plain.get_figheight() - 0.5
 
 
-def test_other_figures_have_the_width_of_the_layout(view: View) -> None:
+def test_all_figures_have_the_width_of_the_layout(view: View) -> None:
     with layout("column", bare=True):
         figures = [rollout_sheet([view] * 3), inside(view.model, view.heads(["distance"])), learning_curves(EPOCHS)]
     for figure in figures:
@@ -113,7 +113,7 @@ def test_other_figures_have_the_width_of_the_layout(view: View) -> None:
             draw(view, ["parameters"], width=width)
 
 
-def test_learning_curves_look_as_other_figures() -> None:
+def test_learning_curves_have_the_style_of_figures() -> None:
     figure = learning_curves(EPOCHS)
     left, right = figure.axes
     np.testing.assert_allclose(right.lines[1].get_ydata(), [30.0, 60.0])
@@ -129,21 +129,21 @@ def test_learning_curves_look_as_other_figures() -> None:
 def test_a_chosen_feature_map_is_flattened_in_reading_order(view: View) -> None:
     figure = draw(view, ["flattened"], filters=[4, 2])["flattened"]
     responses = view.model.patch_embed(view.images)[0, :, 4].numpy()
-    shown = {axes.get_label(): np.asarray(axes.images[0].get_array()) for axes in figure.axes if axes.images}
-    np.testing.assert_allclose(shown["map"], responses.reshape(view.trace.grid), atol=1e-5)
-    np.testing.assert_allclose(shown["row"], responses[None], atol=1e-5)
+    images = {axes.get_label(): np.asarray(axes.images[0].get_array()) for axes in figure.axes if axes.images}
+    np.testing.assert_allclose(images["map"], responses.reshape(view.trace.grid), atol=1e-5)
+    np.testing.assert_allclose(images["row"], responses[None], atol=1e-5)
     assert "filter 5 " in figure.get_label()
 
 
-def test_chosen_filters_stand_in_their_order(view: View) -> None:
+def test_chosen_filters_keep_their_order(view: View) -> None:
     figure = draw(view, ["features"], filters=[6, 1])["features"]
     assert [axes.get_title() for axes in figure.axes if axes.get_title()] == ["filter 7", "filter 2"]
-    for wrong in ([], [0, 19], [-1]):
+    for invalid in ([], [0, 19], [-1]):
         with pytest.raises(DrawError, match="from 1 to 19"):
-            draw(view, ["features"], filters=wrong)
+            draw(view, ["features"], filters=invalid)
 
 
-def test_the_photograph_has_its_prediction_as_title(view: View) -> None:
+def test_prediction_figure_has_the_prediction_as_title(view: View) -> None:
     figure = draw(view, ["prediction"], bare=True)["prediction"]
     (axes,) = figure.axes
     assert " ".join(axes.get_title("left").split()) == view.describe()
@@ -152,7 +152,7 @@ def test_the_photograph_has_its_prediction_as_title(view: View) -> None:
     assert view.predictions(5)[4][0] in figure.get_label()
 
 
-def test_layers_and_heads_of_statistics_count_from_one(view: View) -> None:
+def test_statistics_number_layers_and_heads_from_one(view: View) -> None:
     figure = drawn(view, "statistics")
     statistics = view.heads(["distance"])
     (axes,) = (axes for axes in figure.axes if axes.get_label() == "distance")
@@ -162,14 +162,13 @@ def test_layers_and_heads_of_statistics_count_from_one(view: View) -> None:
     assert axes.images[0].get_extent() == [0.5, heads + 0.5, layers + 0.5, 0.5]
 
 
-def test_components_are_those_of_each_layer(view: View) -> None:
+def test_components_figure_shows_the_colors_of_token_pca(view: View) -> None:
     figure = drawn(view, "components")
     assert [axes.get_title("left") for axes in figure.axes] == ["layer 1", "layer 2", "layer 3"]
-    shown = [np.asarray(axes.images[0].get_array()) for axes in figure.axes]
-    np.testing.assert_allclose(shown, view.token_pca().colors)
+    np.testing.assert_allclose([axes.images[0].get_array() for axes in figure.axes], view.token_pca().colors)
 
 
-def test_a_notebook_shows_a_figure(view: View) -> None:
+def test_notebooks_display_figures_at_print_width(view: View) -> None:
     data, about = drawn(view, "parameters")._repr_png_()
     assert data.startswith(b"\x89PNG")
     assert about == {"width": round(96 * 6.3)}

@@ -1,4 +1,4 @@
-"""Heatmaps keep their numbers and their place, also in a file; overlays color exactly the pixels each patch saw."""
+"""Test heatmaps, their files and scales, and that overlays color exactly the pixels of each patch."""
 
 import copy
 import dataclasses
@@ -34,59 +34,67 @@ def heatmap(values=None, **more) -> Heatmap:
     return Heatmap(**{"values": values, "geometry": GEOMETRY, "photo": PHOTO, "unit": "attention", **more})
 
 
-def test_values_are_frozen_and_belong_to_the_heatmap_alone():
+def test_values_are_a_read_only_copy():
     values, masses = np.random.default_rng(0).random((GH, GW)).astype(np.float32), {"CLS": 0.25}
-    made = heatmap(values, prefix_mass=masses)
-    assert (made.values.dtype, made.grid) == (np.float32, (GH, GW))
-    assert np.array_equal(made.values, values)
-    assert made.photo is PHOTO  # shared, not copied
+    original = heatmap(values, prefix_mass=masses)
+    assert (original.values.dtype, original.grid) == (np.float32, (GH, GW))
+    assert np.array_equal(original.values, values)
+    assert original.photo is PHOTO  # shared, not copied
     values[0, 0], masses["CLS"] = 99.0, 0.9
-    assert made.values[0, 0] != 99.0
-    assert dict(made.prefix_mass) == {"CLS": 0.25}
+    assert original.values[0, 0] != 99.0
+    assert dict(original.prefix_mass) == {"CLS": 0.25}
     with pytest.raises(ValueError, match="read-only"):
-        made.values[0, 0] = 1.0
+        original.values[0, 0] = 1.0
     with pytest.raises(TypeError):
-        made.prefix_mass["CLS"] = 0.5
+        original.prefix_mass["CLS"] = 0.5
     with pytest.raises(dataclasses.FrozenInstanceError):
-        made.title = "other"
+        original.title = "other"
 
 
-def test_numpy_and_matplotlib_take_it_as_its_values():
-    made = heatmap()
+def test_heatmap_converts_to_an_array():
+    original = heatmap()
     for dtype in (np.float32, np.float64):
-        np.testing.assert_array_equal(np.asarray(made, dtype), made.values.astype(dtype), strict=True)
-    own = np.array(made)
-    assert own.dtype == np.float32
-    own[0, 0] = 99.0
-    assert made.values[0, 0] != 99.0
-    np.testing.assert_array_equal(Figure().subplots().imshow(made).get_array(), made.values)
-    assert Scale.over([made, heatmap(np.ones((GH, GW)))]) == Scale(float(made.values.min()), 1.0, "shared")
+        np.testing.assert_array_equal(np.asarray(original, dtype), original.values.astype(dtype), strict=True)
+    copied = np.array(original)
+    assert copied.dtype == np.float32
+    copied[0, 0] = 99.0
+    assert original.values[0, 0] != 99.0
+    np.testing.assert_array_equal(Figure().subplots().imshow(original).get_array(), original.values)
+    assert Scale.over([original, heatmap(np.ones((GH, GW)))]) == Scale(float(original.values.min()), 1.0, "shared")
+
+
+def test_over_a_resized_photograph_keeps_the_patches_in_place():
+    original = heatmap()
+    resized = original.over(PHOTO.resize((298, 166)))
+    assert resized.geometry == GEOMETRY.rescaled((298, 166))
+    np.testing.assert_allclose(resized.geometry.frame, 2 * np.array(GEOMETRY.frame))
+    assert (resized.geometry.input, resized.photo.size) == (GEOMETRY.input, (298, 166))
 
 
 FULL = {"title": "Layer 12, head 4: 看", "signed": True, "query": (2, 5), "classes": (7, 3), "unit": "relevance"}
 
 
 @pytest.mark.parametrize("way", ["copy", "deepcopy", "pickle", "file"])
-def test_it_is_copied_pickled_and_saved_to_the_last_bit(way, tmp_path):
+def test_copy_pickle_and_file_keep_everything(way, tmp_path):
     masses = {"CLS": 0.1, "registers": 0.25}
-    made = heatmap(np.random.default_rng(5).normal(size=(GH, GW)), prefix_mass=masses, **FULL)
-    back = {
+    original = heatmap(np.random.default_rng(5).normal(size=(GH, GW)), prefix_mass=masses, **FULL)
+    restored = {
         "copy": copy.copy,
         "deepcopy": copy.deepcopy,
-        "pickle": lambda made: pickle.loads(pickle.dumps(made)),
-        "file": lambda made: Heatmap.load(made.save(tmp_path / "map.npz"), PHOTO),
-    }[way](made)
-    assert np.array_equal(back.values, made.values)
-    assert back.geometry == made.geometry
-    assert dict(back.prefix_mass) == masses
-    assert {name: getattr(back, name) for name in FULL} == FULL
-    assert back.overlay().tobytes() == made.overlay().tobytes()
+        "pickle": lambda value: pickle.loads(pickle.dumps(value)),
+        "file": lambda value: Heatmap.load(value.save(tmp_path / "map.npz"), PHOTO),
+    }[way](original)
+    assert np.array_equal(restored.values, original.values)
+    assert restored.geometry == original.geometry
+    assert dict(restored.prefix_mass) == masses
+    assert {name: getattr(restored, name) for name in FULL} == FULL
+    assert restored.overlay().tobytes() == original.overlay().tobytes()
     with pytest.raises(ValueError, match="read-only"):
-        back.values[0, 0] = 1.0
+        restored.values[0, 0] = 1.0
     assert Heatmap.load(heatmap().save(tmp_path / "plain.npz"), PHOTO).query is None
 
 
-def test_files_hold_no_pickle_and_other_files_are_refused(tmp_path):
+def test_files_contain_no_pickle_and_other_files_are_refused(tmp_path):
     path = heatmap(title="a", prefix_mass={"CLS": 0.1}).save(tmp_path / "map.npz")
     with np.load(path, allow_pickle=False) as saved:
         assert {"values", "frame", "image", "input", "title", "prefix_mass"} <= set(saved.files)
@@ -106,10 +114,10 @@ def test_files_hold_no_pickle_and_other_files_are_refused(tmp_path):
         heatmap().save(tmp_path / "map.png")
 
 
-def test_a_notebook_shows_a_picture_and_one_line():
-    plain, other = (Image.open(io.BytesIO(made._repr_png_())) for made in (heatmap(), heatmap(np.eye(GH, GW))))
+def test_notebooks_display_a_picture_and_repr_is_one_line():
+    plain, other = (Image.open(io.BytesIO(value._repr_png_())) for value in (heatmap(), heatmap(np.eye(GH, GW))))
     assert plain.format == "PNG"
-    assert plain.height > plain.width * PHOTO.height / PHOTO.width  # words and a color bar stand below the photograph
+    assert plain.height > plain.width * PHOTO.height / PHOTO.width  # text and a color bar below the photograph
     assert plain.tobytes() != other.tobytes()
     line = repr(heatmap(title="Layer 12, head 4", prefix_mass={"CLS": 0.25}))
     assert line.startswith("Heatmap(values=float32[3, 7], ")
@@ -127,13 +135,13 @@ def test_a_notebook_shows_a_picture_and_one_line():
         ({"query": (GH, 0)}, "inside 3 x 7"),
     ],
 )
-def test_parts_that_do_not_belong_together_are_refused(change, words):
+def test_inconsistent_heatmaps_are_refused(change, words):
     with pytest.raises(HeatmapError, match=words):
         heatmap(**change)
-    heatmap(prefix_mass={"CLS": 1.0000001, "registers": -1e-8})  # noise of floating point is no error
+    heatmap(prefix_mass={"CLS": 1.0000001, "registers": -1e-8})  # rounding errors are accepted
 
 
-def test_a_heatmap_has_a_scale_of_its_own():
+def test_scale_of_one_heatmap():
     values = np.linspace(-1, 3, GH * GW).reshape(GH, GW)
     assert heatmap(values).scale() == Scale(-1, 3, "each")
     assert heatmap(values).scale("signed") == Scale(-3, 3, "signed", signed=True)
@@ -147,40 +155,40 @@ def test_a_heatmap_has_a_scale_of_its_own():
 @settings(max_examples=25)
 @given(st.lists(st.integers(-2, 2), min_size=GH * GW, max_size=GH * GW), st.integers(0, 30), st.booleans())
 def test_top_orders_patches_by_strength_and_ties_in_reading_order(numbers, count, signed):
-    made = heatmap(np.array(numbers).reshape(GH, GW), signed=signed)
+    integers = heatmap(np.array(numbers).reshape(GH, GW), signed=signed)
     order = sorted(range(GH * GW), key=lambda at: -abs(numbers[at]) if signed else -numbers[at])
-    assert made.top(count) == [(divmod(at, GW), numbers[at]) for at in order[:count]]
+    assert integers.top(count) == [(divmod(at, GW), numbers[at]) for at in order[:count]]
     with pytest.raises(HeatmapError, match="0 or more"):
-        made.top(-1)
+        integers.top(-1)
 
 
-def test_overlay_and_color_bar_show_the_map_with_its_query_and_range():
-    made = heatmap(query=(2, 4))
+def test_overlay_and_colorbar_use_query_and_scale():
+    unsigned = heatmap(query=(2, 4))
     options = {"grid": True, "smooth": True, "alpha": 0.7, "cmap": "magma", "gamma": 0.6}
-    expected = overlay(PHOTO, made.values, GEOMETRY, query=(2, 4), scale=made.scale(), **options)
-    assert made.overlay(**options).tobytes() == expected.tobytes()
+    expected = overlay(PHOTO, unsigned.values, GEOMETRY, query=(2, 4), scale=unsigned.scale(), **options)
+    assert unsigned.overlay(**options).tobytes() == expected.tobytes()
     signed = heatmap(np.linspace(-1, 3, GH * GW).reshape(GH, GW), signed=True, unit="relevance")
     assert signed.overlay().tobytes() == overlay(PHOTO, signed.values, GEOMETRY, signed=True).tobytes()
     expected = colorbar(Scale(-3, 3, signed=True), None, "relevance", size=(400, 50), dark=True)
     assert signed.colorbar(size=(400, 50), dark=True).tobytes() == expected.tobytes()
 
 
-def test_a_note_says_what_colors_do_not():
+def test_note_describes_prefix_mass_and_blank_maps():
     assert "Blank" in heatmap(np.zeros((GH, GW)), unit="score").note
     note = heatmap(prefix_mass={"CLS": 0.5}).note
     assert ("50.0 % on CLS" in note, "Blank" in note) == (True, False)
     assert heatmap(np.eye(GH, GW)).note == ""
 
 
-def test_one_patch_does_not_take_the_colors_of_all_others():
+def test_own_scale_clips_and_marks_outliers():
     values = np.linspace(0, 1, GH * GW).reshape(GH, GW)
     assert Scale.own(values) == Scale(0, 1, "each")
     values[1, 2] = 20.0
     scale = Scale.own(values)
     assert (scale.vmin, scale.vmax, scale.clipped) == (0.0, 1.0, 1)
     photo, geometry = flat(140, 90, 50), whole(140, 90)
-    drawn, plain = (pixels(overlay(photo, values, geometry, scale=one)) for one in ("each", (0.0, 1.0)))
-    marked = (drawn != plain).any(-1)  # the dot, inside of its patch
+    dotted, plain = (pixels(overlay(photo, values, geometry, scale=choice)) for choice in ("each", (0.0, 1.0)))
+    marked = (dotted != plain).any(-1)  # the dot, inside of its patch
     box = np.s_[30:60, 40:60]
     assert marked[box].any()
     assert marked.sum() == marked[box].sum()
@@ -188,13 +196,13 @@ def test_one_patch_does_not_take_the_colors_of_all_others():
     assert Scale.choose("full", [values], signed=False).vmax == 20
     one_hot = np.zeros((GH, GW))
     one_hot[0, 0] = 1
-    assert Scale.own(one_hot).clipped == 0  # there is nothing else to see
-    bars = [np.asarray(colorbar(one)) for one in (scale, Scale(0, 1))]
+    assert Scale.own(one_hot).clipped == 0  # the other patches are all equal
+    bars = [np.asarray(colorbar(each)) for each in (scale, Scale(0, 1))]
     assert (bars[0] != bars[1]).any()  # an arrow
     assert describe_range(scale) == "0 to 1 and more"
 
 
-def test_opacity_follows_the_value():
+def test_spotlight_opacity_follows_the_value():
     values = np.linspace(-1, 1, GH * GW).reshape(GH, GW)
     photo, geometry = flat(140, 90, 50), whole(140, 90)
     for signed, clear in ((False, (0, 0)), (True, (GH // 2, GW // 2))):
@@ -207,7 +215,7 @@ def test_opacity_follows_the_value():
 
 @pytest.mark.parametrize("value", [0.0, -3.5, 1e-30, 1e30])
 @pytest.mark.parametrize("signed", [False, True])
-def test_a_constant_map_is_drawn_in_one_colour(value, signed):
+def test_constant_maps_have_one_color(value, signed):
     with np.errstate(all="raise"):
         got = pixels(overlay(flat(140, 90, 0), np.full((GH, GW), value), whole(140, 90), signed=signed, alpha=1.0))
     assert len(np.unique(got.reshape(-1, 3), axis=0)) == 1
@@ -215,7 +223,7 @@ def test_a_constant_map_is_drawn_in_one_colour(value, signed):
         assert got.min() > 240  # zero has the middle colour
 
 
-def test_signed_maps_keep_zero_in_the_middle():
+def test_zero_has_the_middle_color_of_signed_maps():
     values = np.array([[-0.2, 0.0, 0.8]])
     scale = Scale.over([values], "signed")
     assert (scale.vmin, scale.vmax, scale.signed) == (np.float32(-0.8), np.float32(0.8), True)
@@ -228,7 +236,7 @@ def test_signed_maps_keep_zero_in_the_middle():
     assert own.tobytes() == overlay(flat(3, 1, 0), values, whole(3, 1), scale=scale).tobytes()
 
 
-def test_values_beyond_the_range_take_its_ends_and_gamma_bends_values_or_magnitudes():
+def test_indices_clip_values_and_apply_gamma():
     assert Scale(0.0, 1.0).indices([[-5.0, 0.0, 0.5, 1.0, 9.0]]).tolist() == [[0, 0, 128, 255, 255]]
     assert Scale(0, 1).indices([[0.0, 0.25, 1.0]], gamma=0.5).tolist() == [[0, 128, 255]]
     signed = Scale(-1, 1, signed=True).indices([[-0.25, 0.0, 0.25]], gamma=0.5)
@@ -237,15 +245,15 @@ def test_values_beyond_the_range_take_its_ends_and_gamma_bends_values_or_magnitu
         Scale(0, 1).indices([[0.5]], gamma=0.0)
 
 
-def test_choose_knows_every_choice_and_refuses_others():
+def test_choose_returns_each_kind_of_scale():
     maps = [np.array([[0.0, 2.0]], np.float32), np.array([[-1.0, 1.0]], np.float32)]
     assert Scale.choose("shared", maps, signed=False) == Scale(-1, 2, "shared")
     assert Scale.choose("signed", maps, signed=False) == Scale(-2, 2, "signed", signed=True)
     assert Scale.choose((0, 5), maps, signed=False) == Scale(0, 5, "fixed")
     assert Scale.choose(Scale(0, 9), maps, signed=False) == Scale(0, 9)
-    for wrong in ("global", (1, 2, 3)):
+    for invalid in ("global", (1, 2, 3)):
         with pytest.raises(HeatmapError, match="Expected scale as"):
-            Scale.choose(wrong, maps, signed=False)
+            Scale.choose(invalid, maps, signed=False)
 
 
 # ---- overlays
@@ -264,7 +272,7 @@ GEOMETRIES = {
 
 
 @pytest.mark.parametrize("geometry", GEOMETRIES.values(), ids=GEOMETRIES)
-def test_every_pixel_takes_the_colour_of_the_patch_that_saw_it(geometry):
+def test_each_pixel_has_the_color_of_its_patch(geometry):
     values = np.random.default_rng(1).random((GH, GW)).astype(np.float32)
     photo = photograph(*geometry.image)
     x, y = np.meshgrid(np.arange(photo.width) + 0.5, np.arange(photo.height) + 0.5)
@@ -277,7 +285,7 @@ def test_every_pixel_takes_the_colour_of_the_patch_that_saw_it(geometry):
     got = pixels(overlay(photo, values, geometry, alpha=1.0, unseen=False))
     assert np.abs(got - expected).max() <= 1  # matplotlib truncates 8-bit colours where this test rounds
     cold = overlay(photo, np.zeros((GH, GW)), geometry, scale=(0, 1))
-    for patch in ((0, 0), (1, 4), (GH - 1, GW - 1)):  # one changes its own box and nothing else
+    for patch in ((0, 0), (1, 4), (GH - 1, GW - 1)):  # a patch changes its own box and nothing else
         hot = np.zeros((GH, GW))
         hot[patch] = 1.0
         changed = (pixels(cold) != pixels(overlay(photo, hot, geometry, scale=(0, 1)))).any(axis=-1)
@@ -285,7 +293,7 @@ def test_every_pixel_takes_the_colour_of_the_patch_that_saw_it(geometry):
         assert np.array_equal(changed, (left <= x) & (x < right) & (top <= y) & (y < bottom))
 
 
-def test_alpha_runs_from_the_photograph_to_the_map_alone():
+def test_alpha_blends_photograph_and_map():
     photo, values, geometry = photograph(120, 90), np.random.default_rng(0).random((GH, GW)), whole(120, 90)
     for smooth in (False, True):
         none, half, full = (overlay(photo, values, geometry, alpha=alpha, smooth=smooth) for alpha in (0.0, 0.5, 1.0))
@@ -298,7 +306,7 @@ def test_alpha_runs_from_the_photograph_to_the_map_alone():
 
 
 @pytest.mark.parametrize("name", [name for name in GEOMETRIES if "below" not in name])
-def test_smooth_is_bilinear_between_patch_centres_and_flat_at_the_edge(name):
+def test_smooth_interpolates_bilinearly_between_patch_centers(name):
     geometry, values = GEOMETRIES[name], np.random.default_rng(2).random((GH, GW)).round(2)
     photo = flat(*geometry.image, 0)
     got = pixels(overlay(photo, values, geometry, cmap="gray", alpha=1.0, smooth=True, unseen=False, scale=(0, 1)))
@@ -307,22 +315,22 @@ def test_smooth_is_bilinear_between_patch_centres_and_flat_at_the_edge(name):
     col = (np.arange(photo.width)[None] + 0.5 - left) / (right - left) * GW
     seen = (row >= 0) & (row < GH) & (col >= 0) & (col < GW)
     expected = map_coordinates(values, np.broadcast_arrays(row - 0.5, col - 0.5), order=1, mode="nearest")
-    assert np.abs(got[..., 0] - 255 * expected)[seen].max() <= 2.5  # three roundings and one of the table
+    assert np.abs(got[..., 0] - 255 * expected)[seen].max() <= 2.5  # rounded four times
     assert not got[~seen].any()
 
 
-def test_unseen_pixels_are_hatched_and_never_coloured():
+def test_unseen_pixels_are_hatched_without_color():
     geometry = inside()
     xs, ys = patch_edges(geometry, (GH, GW))
     unseen = np.ones((90, 120), bool)
     unseen[ys[0] : ys[-1], xs[0] : xs[-1]] = False
-    for level in (0, 40, 128, 220, 255):  # visible on any ground
+    for level in (0, 40, 128, 220, 255):  # visible on any photograph
         photo = flat(120, 90, level)
         first = pixels(overlay(photo, np.random.default_rng(0).random((GH, GW)), geometry))[unseen]
         second = pixels(overlay(photo, np.ones((GH, GW)), geometry, cmap="magma", alpha=0.9, smooth=True))[unseen]
-        assert np.array_equal(first, second)  # nothing of the map
-        assert np.ptp(first, axis=-1).max() == 0  # no colour
-        assert np.ptp(first[:, 0]) >= 12  # lines stand out from what is between them
+        assert np.array_equal(first, second)  # independent of the map
+        assert np.ptp(first, axis=-1).max() == 0  # grey
+        assert np.ptp(first[:, 0]) >= 12  # lines are visible
     red = Image.new("RGB", (120, 90), (200, 40, 40))
     faded = pixels(overlay(red, np.ones((GH, GW)), geometry))[unseen]
     assert (faded[:, 0] - faded[:, 1]).max() < 0.5 * 160
@@ -331,7 +339,7 @@ def test_unseen_pixels_are_hatched_and_never_coloured():
     assert (plain == [200, 40, 40]).all()
 
 
-def test_hatching_covers_unseen_pixels_in_unbroken_lines():
+def test_hatching_is_continuous_over_unseen_pixels():
     geometry = Geometry(image=(40, 30), input=(48, 112), frame=(100.0, 100.0, 140.0, 130.0))
     got = overlay(photograph(40, 30), np.ones((GH, GW)), geometry, grid=True, smooth=True, query=(1, 1))
     assert got.size == (40, 30)
@@ -342,7 +350,7 @@ def test_hatching_covers_unseen_pixels_in_unbroken_lines():
 
 
 @pytest.mark.parametrize("level", [0, 128, 255])
-def test_grid_lines_lie_on_patch_edges_and_show_on_any_ground(level):
+def test_grid_lines_are_on_patch_edges_and_always_visible(level):
     photo, geometry = flat(140, 90, level), whole(140, 90)
     got = pixels(overlay(photo, np.ones((GH, GW)), geometry, alpha=0.0, grid=True))[..., 0]
     columns = np.nonzero((got != level).all(axis=0))[0]
@@ -357,21 +365,21 @@ def test_grid_lines_lie_on_patch_edges_and_show_on_any_ground(level):
 
 
 @pytest.mark.parametrize(("query", "level"), pairs([(0, 0), (1, 3), (GH - 1, GW - 1)], [0, 128, 255]))
-def test_the_selected_patch_is_outlined_on_any_ground(query, level):
+def test_query_patch_has_a_visible_outline(query, level):
     got = pixels(overlay(flat(420, 270, level), np.ones((GH, GW)), whole(420, 270), alpha=0.0, query=query))
     changed, (row, col) = (got != level).any(axis=-1), query
     for places, start, length in zip(np.nonzero(changed), (90 * row, 60 * col), (90, 60), strict=True):
         assert abs(places.min() - start) <= 6
         assert abs(places.max() - start - length) <= 6
-    assert not changed[90 * row + 8 : 90 * row + 82, 60 * col + 8 : 60 * col + 52].any()  # the patch itself stays free
+    assert not changed[90 * row + 8 : 90 * row + 82, 60 * col + 8 : 60 * col + 52].any()  # inside of the patch
     across = got[90 * row + 45, max(0, 60 * col - 8) : 60 * col + 30, 0]
     bands = [int(shade) for shade, before in zip(across, [-1, *across[:-1]], strict=True) if shade != before]
     if level == 128 and col > 0:
-        assert bands == [128, 12, 255, 12, 128]  # white in a dark casing
+        assert bands == [128, 12, 255, 12, 128]  # a white line with dark borders
     assert {12, 255} <= set(bands)
 
 
-def test_outline_of_a_patch_that_saw_padding_only_draws_nothing():
+def test_patch_of_padding_has_no_outline():
     photo, values = photograph(30, 90), np.ones((7, 7))
     geometry = Preprocess(height=112, width=112, mode="pad")(photo).geometry
     plain, padding, seen = (overlay(photo, values, geometry, query=query).tobytes() for query in (None, (3, 0), (3, 3)))
@@ -399,13 +407,13 @@ def test_outline_of_a_patch_that_saw_padding_only_draws_nothing():
         ({"scale": (-1.0, 2.0), "signed": True}, r"symmetric about zero.*Pass \(-2.0, 2.0\)"),
     ],
 )
-def test_wrong_input_is_refused_in_words(change, words):
+def test_invalid_overlay_arguments_are_refused(change, words):
     arguments = {"photo": flat(140, 90, 0), "values": np.ones((GH, GW)), "geometry": whole(140, 90), **change}
     with pytest.raises((DrawError, HeatmapError), match=words):
         overlay(**arguments)
 
 
-def test_inputs_stay_as_they_were():
+def test_overlay_does_not_change_its_inputs():
     photo, values = photograph(120, 90), np.random.default_rng(0).random((GH, GW)).astype(np.float32)
     before, numbers = photo.tobytes(), values.copy()
     for smooth in (False, True):
@@ -424,7 +432,7 @@ def test_inputs_stay_as_they_were():
     flags=st.tuples(*[st.booleans()] * 4),
     data=st.data(),
 )
-def test_any_geometry_draws_a_picture_of_the_photographs_size(size, frame, grid, alpha, flags, data):
+def test_overlay_has_the_photographs_size_for_any_geometry(size, frame, grid, alpha, flags, data):
     left, top, width, height = frame
     geometry = Geometry(image=size, input=(16 * grid[0], 16 * grid[1]), frame=(left, top, left + width, top + height))
     query = (data.draw(st.integers(0, grid[0] - 1)), data.draw(st.integers(0, grid[1] - 1)))

@@ -1,4 +1,4 @@
-"""Accuracy on folders and named data sets, against counts by hand."""
+"""Test accuracy on folders and named data sets against counts by hand."""
 
 import copy
 import dataclasses
@@ -31,7 +31,7 @@ CONFIG = ViTConfig(image_size=(8, 8), patch_size=4, width=4, depth=1, heads=1, c
 
 
 class Shades(ViT):
-    """Ranks the classes by how near their shade is to the image's mean: the right answers are known by hand."""
+    """Model that ranks classes by the distance of their shade to the image's mean."""
 
     def __init__(self, about: Pretrained | None = ABOUT) -> None:
         super().__init__(CONFIG, about)
@@ -48,44 +48,40 @@ def photo(path: Path, shade: int, size: tuple[int, int] = (30, 20)) -> None:
     Image.new("RGB", size, (shade,) * 3).save(path)
 
 
-def test_the_counts_are_those_made_by_hand(tmp_path: Path) -> None:
-    photo(tmp_path / "g10" / "a.png", 10)  # right
+def test_accuracy_and_confusion_match_counts_by_hand(tmp_path: Path) -> None:
+    photo(tmp_path / "g10" / "a.png", 10)  # first
     photo(tmp_path / "g10" / "b.png", 52)  # second
-    photo(tmp_path / "g10" / "deeper" / "a.png", 125)  # sixth: not among five
-    photo(tmp_path / "shade 90" / "a.PNG", 90, (20, 30))  # a label as a folder name
-    photo(tmp_path / "g90" / "b.png", 252)  # the same class by its id; fifth
+    photo(tmp_path / "g10" / "deeper" / "a.png", 125)  # sixth
+    photo(tmp_path / "shade 90" / "a.PNG", 90, (20, 30))  # first; a label as a folder name
+    photo(tmp_path / "g90" / "b.png", 252)  # fifth; the same class by its id
     (tmp_path / "g10" / "notes.txt").write_text("no image")
-    (tmp_path / "g50").mkdir()  # an empty class counts for nothing
+    (tmp_path / "g50").mkdir()  # an empty class is ignored
     (tmp_path / ".cache").mkdir()
     result = validate(Shades(), tmp_path, batch_size=2)
-    assert result.images == 5
-    assert result.top1 == pytest.approx(2 / 5)
-    assert result.top5 == pytest.approx(4 / 5)
-    assert result.per_class == (
-        ("shade 10", 3, pytest.approx(1 / 3), pytest.approx(2 / 3)), ("shade 90", 2, 0.5, 1.0)
-    )  # fmt: skip
+    assert (result.images, result.top1, result.top5) == (5, 2 / 5, 4 / 5)
+    assert result.per_class == (("shade 10", 3, 1 / 3, 2 / 3), ("shade 90", 2, 1 / 2, 1.0))
     distances = np.abs(np.array([10, 52, 125, 90, 252])[:, None] - SHADES)
     expected = scipy.special.logsumexp(-distances, axis=1) + distances[range(5), [0, 0, 0, 2, 2]]
     assert result.loss == pytest.approx(expected.mean(), rel=1e-5)
     assert result.seconds > 0
-    labels, counts = result.confusion()  # the truth down, answers across, also those that do not occur in the data
+    labels, counts = result.confusion()  # true classes down, predicted ones across, also those without images
     assert labels == ("shade 10", "shade 50", "shade 90", "shade 130", "shade 250")
     assert counts.tolist() == [[1, 1, 0, 1, 0], [0] * 5, [0, 0, 1, 0, 1], [0] * 5, [0] * 5]
     assert result.mistakes(1)[0][2] == 1
-    # A model in half precision runs on images of its own kind.
+    # Images are converted to the precision of the model.
     torch.manual_seed(0)
     model = ViT(CONFIG, ABOUT)
     with torch.no_grad():
         model.head.weight.normal_()
-    whole, half = (validate(made, tmp_path) for made in (model, copy.deepcopy(model).bfloat16()))
-    np.testing.assert_array_equal(whole.in_top5, half.in_top5)
+    single, half = (validate(network, tmp_path) for network in (model, copy.deepcopy(model).bfloat16()))
+    np.testing.assert_array_equal(single.in_top5, half.in_top5)
 
 
 def test_the_table_aligns_columns_and_formats_shares() -> None:
     true = np.repeat([0, 1], [1000, 3])
     predicted = np.where(np.arange(1003) % 2 == 0, true, 1 - true)
-    made = {"true": true, "predicted": predicted, "in_top5": true == true, "losses": np.zeros(1003)}
-    result = Accuracy(model="m", labels=("ox", "golf ball"), seconds=2.0, **made)
+    arrays = {"true": true, "predicted": predicted, "in_top5": true == true, "losses": np.zeros(1003)}
+    result = Accuracy(model="m", labels=("ox", "golf ball"), seconds=2.0, **arrays)
     assert result.table().splitlines() == [
         "m: 1,003 images in 2.0 s",
         "",
@@ -98,7 +94,7 @@ def test_the_table_aligns_columns_and_formats_shares() -> None:
 
 
 @pytest.mark.parametrize("batch_size", [1, 2, 3, 100])
-def test_batches_hold_one_shape_and_lose_no_image(tmp_path: Path, batch_size: int) -> None:
+def test_batches_have_one_shape_and_all_images(tmp_path: Path, batch_size: int) -> None:
     sizes = [(30, 20), (20, 30), (20, 20), (60, 10), (30, 20), (20, 30), (20, 20)]
     for index, size in enumerate(sizes):
         photo(tmp_path / "g10" / f"{index}.png", 10, size)
@@ -108,14 +104,14 @@ def test_batches_hold_one_shape_and_lose_no_image(tmp_path: Path, batch_size: in
     assert [row[1:3] for row in result.per_class] == [(7, 1.0), (7, 1.0)]
     assert sum(shape[0] for shape in model.shapes) == 14
     assert max(shape[0] for shape in model.shapes) <= batch_size
-    assert len({shape[2:] for shape in model.shapes}) == 4  # nothing was squashed to another's shape
+    assert len({shape[2:] for shape in model.shapes}) == 4  # images keep their shape
 
 
 def test_a_limit_is_spread_over_the_classes_and_the_second_split_is_used(tmp_path: Path) -> None:
     for shade, count in ((10, 5), (50, 2), (90, 9)):
         for index in range(count):
             photo(tmp_path / "val" / f"g{shade}" / f"{index}.png", shade)
-            photo(tmp_path / "train" / f"g{shade}" / f"{index}.png", 250)  # not looked at
+            photo(tmp_path / "train" / f"g{shade}" / f"{index}.png", 250)  # not read
     for limit, counts in ((8, [3, 2, 3]), (1000, [5, 2, 9])):
         result = validate(Shades(), tmp_path, limit=limit)
         assert [count for _, count, *_ in result.per_class] == counts
@@ -124,7 +120,7 @@ def test_a_limit_is_spread_over_the_classes_and_the_second_split_is_used(tmp_pat
         validate(Shades(), tmp_path / "val", root=tmp_path)
 
 
-def test_broken_files_are_all_named_and_a_model_in_training_stays_so(tmp_path: Path) -> None:
+def test_all_broken_files_are_named_and_training_mode_is_restored(tmp_path: Path) -> None:
     for index in range(4):
         photo(tmp_path / "g10" / f"{index}.png", 10)
     model = Shades().train()
@@ -138,7 +134,7 @@ def test_broken_files_are_all_named_and_a_model_in_training_stays_so(tmp_path: P
     assert model.training
 
 
-def test_folders_that_are_no_classes_are_refused(tmp_path: Path) -> None:
+def test_unknown_class_folders_are_refused(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"Expected a folder with one subfolder"):
         validate(Shades(), tmp_path / "nowhere")
     with pytest.raises(DataError, match=r"got none.*g10, g50"):
@@ -147,9 +143,9 @@ def test_folders_that_are_no_classes_are_refused(tmp_path: Path) -> None:
     photo(tmp_path / "crane" / "a.png", 10)
     with pytest.raises(DataError, match=r"classes of this model, got crane.*g10, g50"):
         validate(Shades(), tmp_path)
-    twice = dataclasses.replace(ABOUT, labels=("crane", "crane", *ABOUT.labels[2:]))  # names neither
+    ambiguous = dataclasses.replace(ABOUT, labels=("crane", "crane", *ABOUT.labels[2:]))
     with pytest.raises(DataError, match="classes of this model, got crane"):
-        validate(Shades(twice), tmp_path)
+        validate(Shades(ambiguous), tmp_path)
 
 
 def test_models_that_cannot_be_validated_are_refused(tmp_path: Path) -> None:
@@ -159,30 +155,30 @@ def test_models_that_cannot_be_validated_are_refused(tmp_path: Path) -> None:
         def forward(self, images: Tensor) -> Tensor:
             return torch.full((len(images), 7), float("nan"))
 
-    for words, model, options in [
+    for message, model, options in [
         ("classifier", Shades(None), {}),
         ("classifier", Shades(dataclasses.replace(ABOUT, labels=())), {}),
         ("at least 1, got", Shades(), {"batch_size": 0}),
         ("at least 1, got", Shades(), {"limit": 0}),
         ("NaN", Broken(), {}),
     ]:
-        with pytest.raises(EvaluationError, match=words):
+        with pytest.raises(EvaluationError, match=message):
             validate(model, tmp_path, **options)
 
 
-def test_a_named_data_set_is_matched_by_its_classes(tmp_path: Path) -> None:
-    labels = tuple("3456789")  # of ten digits this model knows seven, in places of their own
+def test_classes_of_named_data_sets_are_matched_by_name(tmp_path: Path) -> None:
+    labels = tuple("3456789")  # the model knows seven of ten digits
     digits = torch.arange(10)
     shades = torch.tensor([0, 0, 0, *SHADES])
     for half in ("train", "t10k"):
         for kind, values in (("images-idx3", shades[:, None, None].expand(10, 28, 28)), ("labels-idx1", digits)):
             (tmp_path / f"{half}-{kind}-ubyte").write_bytes(data_files.idx(values.byte().numpy()))
-    few = dataclasses.replace(ABOUT, labels=labels, class_ids=labels)
+    fewer = dataclasses.replace(ABOUT, labels=labels, class_ids=labels)
     with pytest.raises(EvaluationError, match="10 classes of mnist, got one that lacks 0, 1, 2"):
-        validate(Shades(few), "mnist", root=tmp_path)
+        validate(Shades(fewer), "mnist", root=tmp_path)
 
     class Digits(Shades):
-        """Knows the digits in reverse; ranks them by shade, zeros as the first of them."""
+        """Model whose classes are the digits in reverse, ranked by shade and then by digit."""
 
         def __init__(self) -> None:
             ViT.__init__(self, dataclasses.replace(CONFIG, classes=10), about)
@@ -195,26 +191,25 @@ def test_a_named_data_set_is_matched_by_its_classes(tmp_path: Path) -> None:
     names = tuple(reversed("0123456789"))
     about = dataclasses.replace(ABOUT, labels=names, class_ids=())
     result = validate(Digits(), "mnist", root=tmp_path, batch_size=3)
-    assert [row[:3] for row in result.per_class] == [
-        (name, 1, float(name not in "12")) for name in names
-    ]  # 2, 1 and 0 are of one shade, and 0 is said
+    # 2, 1 and 0 have the same shade, and 0 is predicted.
+    assert [row[:3] for row in result.per_class] == [(name, 1, float(name not in "12")) for name in names]
     assert result.mistakes() == [("2", "0", 1), ("1", "0", 1)]
     assert validate(Digits(), "mnist", root=tmp_path, limit=4).images == 4
 
 
-def test_batches_of_several_processes_are_joined() -> None:
+def test_gathered_batches_of_processes_are_counted() -> None:
     inputs = torch.tensor(SHADES).float().repeat(3)[:, None, None, None].expand(-1, 3, 4, 4) / 255
     true = torch.arange(7).repeat(3)
     data = [(inputs[start : start + 4], true[start : start + 4]) for start in range(0, 21, 4)]
     calls: list[tuple[int, float]] = []
     network = Shades().train()
-    alone = measure_accuracy(network, data, ABOUT.labels, progress=lambda *at: calls.append(at), model="shades")
+    single = measure_accuracy(network, data, ABOUT.labels, progress=lambda *args: calls.append(args), model="shades")
     assert network.training
-    assert (alone.images, alone.top1, alone.model) == (21, 1.0, "shades")
+    assert (single.images, single.top1, single.model) == (21, 1.0, "shades")
     assert calls == [(done, 1.0) for done in (4, 8, 12, 16, 20, 21)]
-    twice = measure_accuracy(Shades(), data, ABOUT.labels, gather=lambda some: tuple(x.repeat(2) for x in some))
-    assert twice.images == 42
-    assert twice.loss == pytest.approx(alone.loss)
-    assert twice.confusion()[1].tolist() == (6 * np.eye(7, dtype=int)).tolist()
+    double = measure_accuracy(Shades(), data, ABOUT.labels, gather=lambda batch: tuple(x.repeat(2) for x in batch))
+    assert double.images == 42
+    assert double.loss == pytest.approx(single.loss)
+    assert double.confusion()[1].tolist() == (6 * np.eye(7, dtype=int)).tolist()
     with pytest.raises(EvaluationError, match="at least one batch"):
         measure_accuracy(Shades(), [], ABOUT.labels)

@@ -1,4 +1,4 @@
-"""Evaluation of methods over a folder: against single images, after a stop, and in two processes."""
+"""Test the evaluation of methods over a folder: against single images, after interruptions, and in two processes."""
 
 import csv
 import io
@@ -42,23 +42,23 @@ def model(seed: int = 0, **changes: Any) -> ViT:
 
 @pytest.fixture
 def photos(tmp_path: Path) -> Path:
-    """Seven photographs of two classes."""
+    """Return a folder with seven photographs of two classes."""
     for index, name in enumerate(("ox/0", "ox/1", "ox/2", "church/0", "church/1", "church/2", "church/3")):
         data_files.photo(tmp_path / "photos" / f"{name}.png", 30, 20, seed=index)
     return tmp_path / "photos"
 
 
 def numbers(result: Evaluation) -> dict[tuple[str, str], list[float]]:
-    """All that is not time."""
+    """Return all numbers except times."""
     names = ("deletion", "insertion", "positive", "negative", "gain", "whole")
     return {(record["image"], record["method"]): [record[name] for name in names] for record in result.records}
 
 
 def assert_same(first: Evaluation, second: Evaluation) -> None:
-    ours, expected = numbers(first), numbers(second)
-    assert ours.keys() == expected.keys()
-    for key in ours:
-        np.testing.assert_allclose(ours[key], expected[key], atol=1e-6, err_msg=str(key))
+    actual, expected = numbers(first), numbers(second)
+    assert actual.keys() == expected.keys()
+    for key in actual:
+        np.testing.assert_allclose(actual[key], expected[key], atol=1e-6, err_msg=str(key))
     for row in first.rows:
         for column in [*COLUMNS][:-1]:
             assert row.means[column] == pytest.approx(second.row(row.method).means[column], abs=1e-6)
@@ -69,7 +69,7 @@ def lines(path: Path) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("aim", ["true", "predicted"])
-def test_each_number_is_that_of_the_image_by_itself(photos: Path, aim: str) -> None:
+def test_records_match_faithfulness_of_single_images(photos: Path, aim: str) -> None:
     vit = model()
     result = evaluate(vit, photos, NAMES, seed=5, target=aim, **FAST)
     assert result.images == 7
@@ -81,12 +81,12 @@ def test_each_number_is_that_of_the_image_by_itself(photos: Path, aim: str) -> N
             target = index if aim == "true" else int(vit(images).argmax())
             seed = zlib.crc32(f"5 {label}/{path.name}".encode())
             maps = rollout(vit.trace(images))
-            (one,) = faithfulness(vit, images, maps, target, seed=seed, steps=3, random=2)
-            found = numbers(result)[f"{label}/{path.name}", "rollout"]
-            expected = [one.deletion.area, one.insertion.area, one.positive, one.negative, one.gain]
-            np.testing.assert_allclose(found, [*expected, one.deletion.probabilities[0]], atol=1e-6)
-            gains.append(one.gain)
-            chances.append(one.deletion.random_area)
+            (single,) = faithfulness(vit, images, maps, target, seed=seed, steps=3, random=2)
+            record = numbers(result)[f"{label}/{path.name}", "rollout"]
+            expected = [single.deletion.area, single.insertion.area, single.positive, single.negative, single.gain]
+            np.testing.assert_allclose(record, [*expected, single.deletion.probabilities[0]], atol=1e-6)
+            gains.append(single.gain)
+            chances.append(single.deletion.random_area)
     row, chance = result.row("rollout"), result.row("random")
     assert row.images == 7
     assert row.means["gain"] == pytest.approx(np.mean(gains), abs=1e-6)
@@ -99,66 +99,66 @@ def test_each_number_is_that_of_the_image_by_itself(photos: Path, aim: str) -> N
         result.row("gae")
 
 
-def test_a_limit_options_and_a_training_model(photos: Path) -> None:
+def test_evaluate_takes_a_limit_options_and_models_in_training(photos: Path) -> None:
     vit = model().train()
     result = evaluate(vit, photos, "rollout", limit=3, options={"rollout": {"fuse": "max"}}, **FAST)
     assert vit.training
-    assert sorted({one["image"] for one in result.records}) == ["church/0.png", "ox/0.png", "ox/1.png"]
+    assert sorted({record["image"] for record in result.records}) == ["church/0.png", "ox/0.png", "ox/1.png"]
     plain = evaluate(vit, photos, "rollout", limit=3, **FAST)
     assert not np.allclose(result.row("rollout").means["gain"], plain.row("rollout").means["gain"])
     assert result.row("random").means["deletion"] == pytest.approx(plain.row("random").means["deletion"])
     (photos / "ox" / "deep").mkdir()
-    (photos / "ox" / "2.png").rename(photos / "ox" / "deep" / "1.png")  # in a folder below, under a name that is there
-    whole = evaluate(vit, photos, "rollout", **FAST)
-    assert {"ox/1.png", "ox/deep/1.png"} <= {one["image"] for one in whole.records}
-    assert whole.images == 7
+    (photos / "ox" / "2.png").rename(photos / "ox" / "deep" / "1.png")  # the same name in a subfolder
+    all_photos = evaluate(vit, photos, "rollout", **FAST)
+    assert {"ox/1.png", "ox/deep/1.png"} <= {record["image"] for record in all_photos.records}
+    assert all_photos.images == 7
 
 
-def test_methods_that_a_model_does_not_admit_are_left_out_and_named(
+def test_unsupported_methods_are_left_out_with_a_reason(
     photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def broken(case: Case) -> torch.Tensor:
+    def unsupported(case: Case) -> torch.Tensor:
         raise ExplainError("Expected another model.")
 
-    method = Method(function=broken, title="Broken", paper="", about="", cost=1.0)
-    monkeypatch.setattr("vitviz.evaluation.evaluate.METHODS", {"broken": method, "rollout": methods.METHODS["rollout"]})
-    monkeypatch.setitem(methods.METHODS, "broken", method)
+    method = Method(function=unsupported, title="Unsupported", paper="", about="", cost=1.0)
+    rollout_method = methods.METHODS["rollout"]
+    monkeypatch.setattr("vitviz.evaluation.evaluate.METHODS", {"unsupported": method, "rollout": rollout_method})
+    monkeypatch.setitem(methods.METHODS, "unsupported", method)
     out = tmp_path / "results.jsonl"
     result = evaluate(model(), photos, out=out, **FAST)
     assert {row.method for row in result.rows} == {"rollout", "random"}
-    assert result.left_out == {"broken": "Expected another model."}
+    assert result.left_out == {"unsupported": "Expected another model."}
     assert "Expected another model." in result.markdown()
     assert "Expected another model." in result.table()
     before = out.read_bytes()
     assert evaluate(model(), photos, out=out, **FAST).left_out == result.left_out
     assert out.read_bytes() == before
-    with pytest.raises(ExplainError, match="another model"):  # by its name it was meant
-        evaluate(model(), photos, ["broken"], out=out, **FAST)
+    with pytest.raises(ExplainError, match="another model"):  # requested by name
+        evaluate(model(), photos, ["unsupported"], out=out, **FAST)
 
 
-def test_records_that_exist_are_not_made_again(photos: Path, tmp_path: Path) -> None:
+def test_existing_records_are_reused(photos: Path, tmp_path: Path) -> None:
     out = tmp_path / "new" / "results.jsonl"
-    whole = evaluate(model(), photos, NAMES, **FAST)
+    expected = evaluate(model(), photos, NAMES, **FAST)
     first = evaluate(model(), photos, ["rollout"], limit=3, out=out, **FAST)
-    kept = {line for line in out.read_text().splitlines() if "rollout" in line}
-    more = evaluate(model(), photos, NAMES, out=out, **FAST)  # more images, and one more method
-    assert_same(more, whole)
-    assert kept <= set(out.read_text().splitlines())
+    first_lines = {line for line in out.read_text().splitlines() if "rollout" in line}
+    assert_same(evaluate(model(), photos, NAMES, out=out, **FAST), expected)  # more images, and one more method
+    assert first_lines <= set(out.read_text().splitlines())
     assert len(lines(out)) == 1 + 7 * 3
     assert_same(evaluate(model(), photos, ["rollout"], limit=3, out=out, **FAST), first)
-    assert len(lines(out)) == 1 + 7 * 3  # fewer were asked for; the others stay in the file
-    (photos / "ox" / "1.png").write_bytes(b"no image")  # nor is it read again
-    assert_same(evaluate(model(), photos, NAMES, out=out, **FAST), whole)
+    assert len(lines(out)) == 1 + 7 * 3  # further records stay in the file
+    (photos / "ox" / "1.png").write_bytes(b"no image")  # not read again
+    assert_same(evaluate(model(), photos, NAMES, out=out, **FAST), expected)
     assert [path.name for path in out.parent.iterdir()] == ["results.jsonl"]
 
 
-def test_a_stopped_run_keeps_its_records(photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_interrupted_runs_keep_their_records(photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     out, add, images = tmp_path / "results.jsonl", Journal.add, []
 
-    def add_three(self: Journal, some: Any) -> None:
+    def add_three(self: Journal, records: Any) -> None:
         if len(images) == 3:
             raise KeyboardInterrupt
-        images.append(add(self, some))
+        images.append(add(self, records))
 
     monkeypatch.setattr(Journal, "add", add_three)
     with pytest.raises(KeyboardInterrupt):
@@ -180,7 +180,7 @@ print(result.images, sorted(row.method for row in result.rows))
 
 @pytest.mark.tier("all")
 def test_evaluate_with_two_processes_matches_one(photos: Path, tmp_path: Path) -> None:
-    """As torchrun starts them: the launcher's store listens on a port that is free."""
+    """The processes start as torchrun starts them; the launcher's store listens on a free port."""
     out = tmp_path / "results.jsonl"
     store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     torchrun = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(store.port), "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"}
@@ -190,11 +190,11 @@ def test_evaluate_with_two_processes_matches_one(photos: Path, tmp_path: Path) -
     command = [sys.executable, "-c", CHILD, str(tmp_path / "model"), str(photos), str(out)]
     pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     ranks = [{**os.environ, **torchrun, "RANK": rank, "LOCAL_RANK": rank} for rank in "01"]
-    both = [subprocess.Popen(command, env=environment, **pipes) for environment in ranks]
-    for process in both:
+    processes = [subprocess.Popen(command, env=environment, **pipes) for environment in ranks]
+    for process in processes:
         table, errors = process.communicate(timeout=patience(120))
         assert process.returncode == 0, errors
-        assert table == "7 ['attention', 'random', 'rollout']\n"  # each process has the whole table
+        assert table == "7 ['attention', 'random', 'rollout']\n"  # each process returns all results
     assert [path.name for path in tmp_path.glob("results*")] == ["results.jsonl"]
     before = out.read_bytes()
     result = evaluate(model(), photos, NAMES, out=out, **FAST)
@@ -202,43 +202,43 @@ def test_evaluate_with_two_processes_matches_one(photos: Path, tmp_path: Path) -
     assert_same(result, evaluate(model(), photos, NAMES, **FAST))
 
 
-def test_runs_that_were_killed_continue_where_they_were(photos: Path, tmp_path: Path) -> None:
-    """A killed process leaves a last line that is broken, and one of several leaves a file of its own."""
-    whole, out = tmp_path / "whole.jsonl", tmp_path / "results.jsonl"
-    expected = evaluate(model(), photos, NAMES, out=whole, **FAST)
-    header, *rest = whole.read_text().splitlines(keepends=True)
+def test_killed_runs_are_continued(photos: Path, tmp_path: Path) -> None:
+    """A killed process leaves an incomplete last line, and one of several processes its own file."""
+    complete, out = tmp_path / "complete.jsonl", tmp_path / "results.jsonl"
+    expected = evaluate(model(), photos, NAMES, out=complete, **FAST)
+    header, *rest = complete.read_text().splitlines(keepends=True)
     for path, part in ((out, rest[:3]), (rank_file(out, 0), rest[3:6]), (rank_file(out, 1), rest[6:12])):
         path.write_text(header + "".join(part) + rest[12][:20])
     assert_same(evaluate(model(), photos, NAMES, out=out, **FAST), expected)
-    assert set(rest[:12]) <= set(out.read_text().splitlines(keepends=True))  # times too: they were not run again
+    assert set(rest[:12]) <= set(out.read_text().splitlines(keepends=True))  # times too, so they were reused
     assert len(lines(out)) == 1 + 7 * 3
     assert not rank_file(out, 0).exists()
     assert not rank_file(out, 1).exists()
 
 
-def test_files_of_other_settings_are_refused(photos: Path, tmp_path: Path) -> None:
+def test_files_with_other_settings_are_refused(photos: Path, tmp_path: Path) -> None:
     out = tmp_path / "results.jsonl"
     evaluate(model(), photos, "rollout", limit=1, out=out, options={"rollout": {"query": (0, 1)}}, **FAST)
     before = out.read_bytes()
     same = {"limit": 1, "out": out, "options": {"rollout": {"query": (0, 1)}}, **FAST}
-    evaluate(model(), photos, "rollout", **same)  # a tuple comes back from JSON as a list
+    evaluate(model(), photos, "rollout", **same)  # JSON returns the tuple as a list
     changes: list[tuple[str, dict[str, Any]]] = [
-        ("seed is 0 there and 1 here", {"seed": 1}),
+        ("seed was 0 and is 1", {"seed": 1}),
         ("target", {"target": "predicted"}),
         ("baseline", {"baseline": "blur"}),
-        ("steps is 3 there and 4 here", {"steps": 4}),
+        ("steps was 3 and is 4", {"steps": 4}),
         ("random", {"random": 3}),
         ("options", {"options": {}}),
     ]
-    for words, change in changes:
-        with pytest.raises(EvaluationError, match=words):
+    for message, change in changes:
+        with pytest.raises(EvaluationError, match=message):
             evaluate(model(), photos, "rollout", **{**same, **change})
     with pytest.raises(EvaluationError, match="weights"):
         evaluate(model(seed=1), photos, "rollout", **same)
     assert out.read_bytes() == before
 
 
-def test_files_that_hold_something_else_are_left_alone(photos: Path, tmp_path: Path) -> None:
+def test_other_files_are_refused_unchanged(photos: Path, tmp_path: Path) -> None:
     out = tmp_path / "results.jsonl"
     for text in ("my diary\n", "my diary", '{"a": 1}\n', "[]\n", "\n"):
         out.write_text(text)
@@ -247,20 +247,20 @@ def test_files_that_hold_something_else_are_left_alone(photos: Path, tmp_path: P
         assert out.read_text() == text
     out.unlink()
     evaluate(model(), photos, "rollout", limit=2, out=out, **FAST)
-    good = out.read_text().splitlines()
-    for wrong in (good[2][:-9], "[1]", '{"image": 3, "method": "rollout"}'):
-        out.write_text("\n".join([*good[:2], wrong, *good[3:]]) + "\n")
+    valid = out.read_text().splitlines()
+    for invalid in (valid[2][:-9], "[1]", '{"image": 3, "method": "rollout"}'):
+        out.write_text("\n".join([*valid[:2], invalid, *valid[3:]]) + "\n")
         with pytest.raises(EvaluationError, match="line 3"):
             evaluate(model(), photos, "rollout", out=out, **FAST)
 
 
 @pytest.mark.parametrize(
-    ("error", "words", "asked"),
+    ("error", "message", "changes"),
     [
         (EvaluationError, "classifier", {"model": tiny.model(**tiny.SMALL)}),
         (ExplainError, "nonsense", {"methods": ["rollout", "nonsense"]}),
         (ExplainError, "nonsense", {"options": {"nonsense": {}}}),
-        # Before hours of work, though "all" leaves out methods that a model does not admit.
+        # Refused at once, although "all" leaves out unsupported methods.
         (ExplainError, "no such option", {"methods": "all", "options": {"gae": {"nonsense": 1}}}),
         (ExplainError, "start", {"methods": "all", "options": {"rollout": {"start": 99}}}),
         (EvaluationError, "options", {"options": {"rollout": {"discard": np.float32(0.1)}}}),
@@ -268,21 +268,21 @@ def test_files_that_hold_something_else_are_left_alone(photos: Path, tmp_path: P
         (EvaluationError, "target", {"target": "wrong"}),
     ],
 )
-def test_invalid_evaluate_arguments_are_refused(photos: Path, error: type, words: str, asked: dict[str, Any]) -> None:
-    asked = {"model": model(), "folder": photos, "methods": "rollout", "out": photos.parent / "refused.jsonl", **asked}
-    out = asked["out"]
-    with pytest.raises(error, match=words):
-        evaluate(**FAST, **asked)
+def test_invalid_evaluate_arguments_are_refused(
+    photos: Path, error: type, message: str, changes: dict[str, Any]
+) -> None:
+    out = photos.parent / "refused.jsonl"
+    with pytest.raises(error, match=message):
+        evaluate(**FAST, **{"model": model(), "folder": photos, "methods": "rollout", "out": out, **changes})
     assert "refused" not in (out.read_text() if out.exists() else "")
-    assert "start" in words or not out.exists()
+    assert message == "start" or not out.exists()
 
 
 def record(image: str, method: str, **changes: Any) -> dict[str, Any]:
-    blank = dict.fromkeys(COLUMNS, 0.5)
-    return {"image": image, "method": method, **blank, **changes}
+    return {"image": image, "method": method, **dict.fromkeys(COLUMNS, 0.5), **changes}
 
 
-def test_the_table_puts_the_best_first() -> None:
+def test_table_sorts_methods_by_gain() -> None:
     gains = {"gae": (0.3, 0.1), "rollout": (-0.2, 0.0), "random": (0.0, 0.0), "legrad": (0.4, 0.4)}
     records = {
         (image, name): record(image, name, gain=gain, seconds=None if name == "random" else 0.25)
@@ -300,25 +300,23 @@ def test_the_table_puts_the_best_first() -> None:
     assert [row["method"] for row in table] == ["legrad", "gae", "random", "rollout"]
     assert float(table[1]["gain_error"]) == pytest.approx(0.1)
     assert table[2]["seconds"] == ""
-    widths = {len(line) for line in result.table().splitlines()[2:]}
-    assert len(widths) == 1
-    one = tabulate(["a"], ["rollout"], records, {})
-    assert "±" not in one.markdown().splitlines()[2]
+    assert len({len(line) for line in result.table().splitlines()[2:]}) == 1  # aligned
+    assert "±" not in tabulate(["a"], ["rollout"], records, {}).markdown().splitlines()[2]  # of a single image
 
 
 @pytest.mark.parametrize("count", [2, ENOUGH - 1, ENOUGH])
-def test_a_few_images_name_no_best_method(count: int) -> None:
+def test_few_images_have_no_best_method(count: int) -> None:
     keys, gains = [str(index) for index in range(count)], {"gae": 0.3, "rollout": -0.2, "random": 0.0}
     records = {(key, name): record(key, name, gain=gain) for key in keys for name, gain in gains.items()}
     result = tabulate(keys, ["gae", "rollout"], records, {})
-    assert [row.method for row in result.rows] == ["gae", "random", "rollout"]  # the table is sorted all the same
+    assert [row.method for row in result.rows] == ["gae", "random", "rollout"]  # sorted nevertheless
     assert ("gae is the most faithful" in result.describe()) is (count == ENOUGH)
     assert (f"fewer than {ENOUGH} images" in result.describe()) is (count < ENOUGH)
     worse = tabulate(keys, ["rollout"], records, {})
     assert ("no method is better" in worse.describe()) is (count == ENOUGH)
 
 
-def test_a_journal_begins_again_after_half_a_first_line(tmp_path: Path) -> None:
+def test_journals_drop_incomplete_lines(tmp_path: Path) -> None:
     path = tmp_path / "results.jsonl"
     Journal(path, {"seed": 1})
     path.write_bytes(path.read_bytes()[:11])
@@ -333,7 +331,7 @@ def test_a_journal_begins_again_after_half_a_first_line(tmp_path: Path) -> None:
     assert read(path, {"seed": 2}) == ({}, path.stat().st_size)
 
 
-def test_a_fingerprint_tells_models_apart() -> None:
+def test_fingerprints_of_different_weights_differ() -> None:
     first = fingerprint(tiny.model())
     assert first == fingerprint(tiny.model())
     other = tiny.model()
@@ -342,14 +340,14 @@ def test_a_fingerprint_tells_models_apart() -> None:
     assert len({first, fingerprint(other), fingerprint(tiny.model(1)), fingerprint(tiny.model().half())}) == 4
 
 
-def test_processes_are_those_of_torchrun(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_processes_reads_the_variables_of_torchrun(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("RANK", "WORLD_SIZE"):
         monkeypatch.delenv(name, raising=False)
     assert processes() == (0, 1)
     monkeypatch.setenv("RANK", "2")
     monkeypatch.setenv("WORLD_SIZE", "3")
     assert processes() == (2, 3)
-    for wrong in ("3", "-1", "two"):
-        monkeypatch.setenv("RANK", wrong)
+    for invalid in ("3", "-1", "two"):
+        monkeypatch.setenv("RANK", invalid)
         with pytest.raises(EvaluationError, match="torchrun"):
             processes()

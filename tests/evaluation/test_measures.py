@@ -1,4 +1,4 @@
-"""Measures of maps: insertion and deletion against sequences shortened by hand; the others against captum and SciPy."""
+"""Test measures of maps: insertion and deletion against shortened sequences, the others against captum and SciPy."""
 
 import copy
 from typing import Any
@@ -43,24 +43,25 @@ kinds = pytest.mark.parametrize("kind", tiny.KINDS)
 
 
 def partial_logits(model: ViT, images: Tensor, patches: Any) -> np.ndarray:
-    """Return the logits of one image of which only these patches are there: (C,)."""
+    """Return the logits of one image with only these patches: (C,)."""
     with torch.no_grad():
         return model(images, Edits(keep=torch.as_tensor(np.sort(patches)).reshape(1, -1)))[0].double().numpy()
 
 
 @kinds
-def test_removed_patches_make_a_shorter_sequence(kind: str) -> None:
+def test_masked_logits_match_shorter_sequences(kind: str) -> None:
     model, images = small(**tiny.KINDS[kind]), pictures(2)
     generator = torch.Generator().manual_seed(3)
-    shown = torch.rand(20, PATCHES, generator=generator) < torch.rand(20, 1, generator=generator)
-    shown[:, 4] = True
-    shown[0] = True  # all: the model itself
+    visible = torch.rand(20, PATCHES, generator=generator) < torch.rand(20, 1, generator=generator)
+    visible[:, 4] = True
+    visible[0] = True  # the whole image
     image = torch.randint(2, (20,), generator=generator)
     masked = MaskedModel(model, images)
-    parts = [partial_logits(model, images[i, None], row.nonzero()) for i, row in zip(image, shown.numpy(), strict=True)]
-    np.testing.assert_allclose(masked.logits(shown, image), parts, rtol=1e-5, atol=1e-5)
+    rows = zip(image, visible.numpy(), strict=True)
+    expected = [partial_logits(model, images[index, None], row.nonzero()) for index, row in rows]
+    np.testing.assert_allclose(masked.logits(visible, image), expected, rtol=1e-5, atol=1e-5)
     torch.testing.assert_close(masked.unmasked(), model(images).detach().double(), rtol=1e-5, atol=1e-5)
-    # Where the answer is read from patches, one stays.
+    # A model that pools patches keeps one.
     (result,) = faithfulness(model, images[:1], torch.rand(1, *GRID), 0, random=1)
     least = int("mean" in model.config.pooling or not model.config.prefix)
     assert result.insertion.fractions[0] == pytest.approx(least / PATCHES)
@@ -71,28 +72,28 @@ def test_removed_patches_make_a_shorter_sequence(kind: str) -> None:
 
 
 @pytest.mark.parametrize("baseline", ["blur", "mean", "zero", "black"])
-def test_painted_patches_are_painted_over(baseline: str) -> None:
+def test_masked_logits_match_painted_images(baseline: str) -> None:
     images = pictures(2)
     height, width = images.shape[2:]
     preprocess = Preprocess(mode="squash", height=height, width=width, mean=(0.1, 0.2, 0.3), std=(0.5, 0.6, 0.7))
     model = tiny.known(preprocess=preprocess, **tiny.SMALL, class_token=False, pooling="mean")
-    shown = torch.rand(9, PATCHES, generator=torch.Generator().manual_seed(0)) < 0.5
-    shown[0] = False  # of what is painted over, everything may be
+    visible = torch.rand(9, PATCHES, generator=torch.Generator().manual_seed(0)) < 0.5
+    visible[0] = False  # all patches may be painted over
     image = torch.arange(9) % 2
-    logits = MaskedModel(model, images, baseline).logits(shown, image)
-    mask = pixel_mask(~shown.unflatten(1, GRID), PATCH)
+    logits = MaskedModel(model, images, baseline).logits(visible, image)
+    mask = pixel_mask(~visible.unflatten(1, GRID), PATCH)
     with torch.no_grad():
         expected = model(torch.where(mask, baseline_images(model, images[image], baseline), images[image])).double()
     torch.testing.assert_close(logits, expected, rtol=1e-5, atol=1e-5)
 
 
-def test_equal_parts_run_once() -> None:
+def test_equal_masks_run_once() -> None:
     model, calls = small(), []
-    shown = torch.zeros(12, PATCHES, dtype=torch.bool)
-    shown[:, 0] = True
-    shown[5:, 1] = True
+    visible = torch.zeros(12, PATCHES, dtype=torch.bool)
+    visible[:, 0] = True
+    visible[5:, 1] = True
     image = torch.tensor([0] * 10 + [1] * 2)
-    logits = MaskedModel(model, pictures(2)).logits(shown, image, lambda done, of: calls.append((done, of)))
+    logits = MaskedModel(model, pictures(2)).logits(visible, image, lambda *args: calls.append(args))
     assert calls[-1] == (3, 3)
     assert logits[:5].unique(dim=0).shape[0] == logits[5:10].unique(dim=0).shape[0] == 1
     assert not torch.equal(logits[9], logits[10])
@@ -100,24 +101,18 @@ def test_equal_parts_run_once() -> None:
 
 @settings(max_examples=30)
 @given(st.integers(0, 10**6), st.integers(1, 4))
-def test_a_ranking_falls_and_shuffles_what_is_equal(seed: int, levels: int) -> None:
+def test_rank_patches_sorts_by_score_and_shuffles_ties(seed: int, levels: int) -> None:
     scores = torch.randint(levels, (3, 41), generator=torch.Generator().manual_seed(seed)).double()
     order = rank_patches(scores, seed)
-    assert torch.equal(order.sort(dim=1).values, torch.arange(41).expand(3, -1))
-    assert (scores.gather(1, order).diff(dim=1) <= 0).all()
     flat = rank_patches(torch.full((2, 41), 0.1, dtype=torch.float64), seed)
     assert torch.equal(flat[0], flat[1])
     assert not torch.equal(flat[0], torch.arange(41))
-    place = flat[0].argsort()
-    for one, row in zip(order, scores, strict=True):
-        for level in row.unique():
-            same = one[row[one] == level]  # the patches of this score, in the order in which they come
-            assert (place[same].diff() > 0).all()
+    assert [row.tolist() for row in order] == [np.lexsort((flat[0].argsort(), -row)).tolist() for row in scores]
 
 
 @settings(max_examples=30)
 @given(st.integers(1, 300), st.integers(1, 30), st.integers(0, 1))
-def test_steps_go_from_everything_to_the_least(patches: int, steps: int, least: int) -> None:
+def test_visible_counts_decrease_from_all_patches_to_the_least(patches: int, steps: int, least: int) -> None:
     counts = visible_counts(patches, steps, least)
     assert counts[0] == patches
     assert counts[-1] == least
@@ -126,15 +121,15 @@ def test_steps_go_from_everything_to_the_least(patches: int, steps: int, least: 
     assert max(-np.diff(counts), default=0) <= patches / steps + 1
 
 
-def test_steps_may_be_given() -> None:
+def test_visible_counts_of_shares() -> None:
     assert visible_counts(20, [0.5, 0.05], 0) == [20, 10, 1, 0]
     assert visible_counts(20, 4, 1) == [20, 15, 10, 5, 1]
-    for wrong in (0, -1, [], [1.5], [float("nan")]):
+    for invalid in (0, -1, [], [1.5], [float("nan")]):
         with pytest.raises(EvaluationError):
-            visible_counts(20, wrong, 0)
+            visible_counts(20, invalid, 0)
 
 
-def test_areas_are_those_on_paper() -> None:
+def test_area_follows_the_trapezoid_rule() -> None:
     x = np.array([0.0, 0.25, 1.0])
     # trapezoids: a quarter of the width at 0.75, three quarters at 0.25
     assert area(x, [1.0, 0.5, 0.0]) == pytest.approx(0.375)
@@ -145,12 +140,12 @@ def test_areas_are_those_on_paper() -> None:
 
 
 def curve(kind: str, probabilities: list[float], random: list[list[float]]) -> Curve:
-    ours, chance = np.array(probabilities), np.array(random)
-    right = {"correct": ours > 0.5, "random_correct": chance > 0.5}
-    return Curve(kind=kind, fractions=np.array([0.0, 1.0]), probabilities=ours, random=chance, **right)
+    shares, chance = np.array(probabilities), np.array(random)
+    correct = {"correct": shares > 0.5, "random_correct": chance > 0.5}
+    return Curve(kind=kind, fractions=np.array([0.0, 1.0]), probabilities=shares, random=chance, **correct)
 
 
-def test_a_curve_compares_itself_with_chance() -> None:
+def test_curves_are_compared_with_random_orders() -> None:
     chance = [[1.0, 0.0], [1.0, 0.4], [0.8, 0.0]]  # areas 0.5, 0.7, 0.4
     low, high = curve("deletion", [1.0, 0.0], chance), curve("insertion", [1.0, 0.3], chance)
     assert (low.area, high.area) == (0.5, 0.65)
@@ -159,25 +154,25 @@ def test_a_curve_compares_itself_with_chance() -> None:
     assert high.gain == pytest.approx(0.65 - 1.6 / 3)
     assert (low.beaten, high.beaten) == (1, 2)
     assert [end.tolist() for end in low.band] == [[0.8, 0.0], [1.0, 0.4]]
-    both = Faithfulness(deletion=low, insertion=high, baseline="remove", target="church")
-    assert both.gain == pytest.approx((0.65 - 0.5) / 2)
-    assert both.n == 3
-    for words in ("1 of 3", "2 of 3", "area 0.50 against 0.53 (0.40-0.70)", "church"):
-        assert words in both.describe()
-    sure, lost = curve("deletion", [0.5, 0.0], chance), curve("insertion", [0.0, 0.1], chance)
-    words = Faithfulness(deletion=sure, insertion=lost, baseline="zero", target="church").describe()
-    assert "faster than all 3 random orders" in words
-    assert "faster than none of 3 random orders" in words
+    result = Faithfulness(deletion=low, insertion=high, baseline="remove", target="church")
+    assert result.gain == pytest.approx((0.65 - 0.5) / 2)
+    assert result.n == 3
+    for phrase in ("1 of 3", "2 of 3", "area 0.50 against 0.53 (0.40-0.70)", "church"):
+        assert phrase in result.describe()
+    best, worst = curve("deletion", [0.5, 0.0], chance), curve("insertion", [0.0, 0.1], chance)
+    text = Faithfulness(deletion=best, insertion=worst, baseline="zero", target="church").describe()
+    assert "faster than all 3 random orders" in text
+    assert "faster than none of 3 random orders" in text
 
 
-def test_curves_are_those_of_sequences_shortened_by_hand() -> None:
+def test_curves_match_sequences_shortened_by_hand() -> None:
     model, images = small(class_token=False, pooling="mean"), pictures()
     scores = np.random.default_rng(0).normal(size=PATCHES)
     (result,) = faithfulness(model, images, scores.reshape(1, *GRID), 11, steps=5, random=3, seed=4)
-    removed, shown = [0, 3, 6, 9, 12, 14], [1, 3, 6, 9, 12, 15]  # one patch stays: this model reads nothing else
+    removed, visible = [0, 3, 6, 9, 12, 14], [1, 3, 6, 9, 12, 15]  # one patch stays, because the model pools patches
 
     def check(curve: Curve, probabilities: np.ndarray, counts: list[int], parts: list[np.ndarray]) -> np.ndarray:
-        """Assert that a curve has these steps; return the logits of the parts (S, C)."""
+        """Check the steps of a curve, and return the logits of the parts (S, C)."""
         logits = np.stack([partial_logits(model, images, part) for part in parts])
         np.testing.assert_allclose(curve.fractions, np.array(counts) / PATCHES)
         np.testing.assert_allclose(probabilities, scipy.special.softmax(logits, axis=1)[:, 11], atol=1e-6)
@@ -186,30 +181,30 @@ def test_curves_are_those_of_sequences_shortened_by_hand() -> None:
     order = np.argsort(-scores)
     for curve, counts, parts in (
         (result.deletion, removed, [order[count:] for count in removed]),
-        (result.insertion, shown, [order[:count] for count in shown]),
+        (result.insertion, visible, [order[:count] for count in visible]),
     ):
         logits = check(curve, curve.probabilities, counts, parts)
         np.testing.assert_array_equal(curve.correct, logits.argmax(1) == 11)
-    # Random orders: what they do to deletion, their reverses do to insertion.
+    # Insertion uses each random order, deletion its reverse.
     for index, order in enumerate(random_orders(PATCHES, 3, 4).numpy()):
         check(result.deletion, result.deletion.random[index], removed, [order[::-1][count:] for count in removed])
-        check(result.insertion, result.insertion.random[index], shown, [order[:count] for count in shown])
+        check(result.insertion, result.insertion.random[index], visible, [order[:count] for count in visible])
     np.testing.assert_allclose(result.deletion.random_areas, result.insertion.random_areas)
     assert result.gain == pytest.approx((result.insertion.area - result.deletion.area) / 2)
 
 
-def test_negative_perturbation_is_insertion_read_backwards() -> None:
+def test_negative_perturbation_is_reversed_insertion() -> None:
     """Chefer et al. 2021 remove the least relevant patches first."""
     model, images = small(class_token=False, pooling="mean"), pictures()
     scores, target = np.random.default_rng(1).normal(size=PATCHES), int(model(images).argmax())
     (result,) = faithfulness(model, images, scores.reshape(1, *GRID), target, steps=15, random=1)
-    rising = np.argsort(scores)
-    for order, share in ((rising, result.negative), (rising[::-1], result.positive)):
-        right = [partial_logits(model, images, order[gone:]).argmax() == target for gone in range(PATCHES)]
-        assert share == pytest.approx(area(np.arange(PATCHES) / PATCHES, right))
+    ascending = np.argsort(scores)
+    for order, share in ((ascending, result.negative), (ascending[::-1], result.positive)):
+        correct = [partial_logits(model, images, order[removed:]).argmax() == target for removed in range(PATCHES)]
+        assert share == pytest.approx(area(np.arange(PATCHES) / PATCHES, correct))
 
 
-def test_the_target_is_scored_and_not_what_comes_out_on_top() -> None:
+def test_curves_score_the_target_or_contrast() -> None:
     model, images, maps = small(), pictures(), torch.rand(1, *GRID)
     with torch.no_grad():
         logits, blank = (model(pixels).double() for pixels in (images, torch.zeros_like(images)))
@@ -230,31 +225,31 @@ def test_the_target_is_scored_and_not_what_comes_out_on_top() -> None:
 
 
 @kinds
-def test_batches_change_nothing(kind: str) -> None:
-    """Several images with a map each, or several maps of one image: the same as one by one, whatever the read-out."""
+def test_batches_match_single_images_and_maps(kind: str) -> None:
+    """Batches are several images with a map each, or several maps of one image."""
     model, images = small(**tiny.KINDS[kind]), pictures(3)
     maps = torch.rand(3, *GRID, generator=torch.Generator().manual_seed(5))
     targets = [3, 3, 17]
     options = {"random": 3, "seed": 2, "steps": 4}
-    together = faithfulness(model, images, maps, targets, **options)
-    for index, result in enumerate(together):
-        (alone,) = faithfulness(model, images[index, None], maps[index, None], targets[index], **options)
-        assert_same(result, alone)
+    batch = faithfulness(model, images, maps, targets, **options)
+    for index, result in enumerate(batch):
+        (single,) = faithfulness(model, images[index, None], maps[index, None], targets[index], **options)
+        assert_same(result, single)
         assert result.target == f"class {targets[index]}"
         assert np.isfinite(result.deletion.probabilities).all()
-    several = faithfulness(model, images[:1], maps, 3, **options)
-    assert_same(several[0], together[0])
-    np.testing.assert_allclose(several[1].deletion.random, several[0].deletion.random, atol=1e-6)
+    of_one_image = faithfulness(model, images[:1], maps, 3, **options)
+    assert_same(of_one_image[0], batch[0])
+    np.testing.assert_allclose(of_one_image[1].deletion.random, of_one_image[0].deletion.random, atol=1e-6)
 
 
 def assert_same(first: Faithfulness, second: Faithfulness) -> None:
     for kind in ("deletion", "insertion"):
         for name in ("fractions", "probabilities", "random"):
-            ours, expected = (getattr(getattr(result, kind), name) for result in (first, second))
-            np.testing.assert_allclose(ours, expected, atol=2e-5, err_msg=f"{kind} {name}")
+            actual, expected = (getattr(getattr(result, kind), name) for result in (first, second))
+            np.testing.assert_allclose(actual, expected, atol=2e-5, err_msg=f"{kind} {name}")
 
 
-def test_the_seed_decides_and_repeats() -> None:
+def test_random_orders_depend_only_on_the_seed() -> None:
     model, images, maps = small(), pictures(), torch.rand(1, *GRID)
     state = torch.random.get_rng_state()
     first, again, other = (faithfulness(model, images, maps, 3, seed=seed)[0] for seed in (1, 1, 2))
@@ -271,7 +266,7 @@ BROKEN.head.bias.data[0] = float("nan")
 
 
 @pytest.mark.parametrize(
-    ("words", "changes"),
+    ("message", "changes"),
     [
         ("NaN", {"model": BROKEN}),
         (r"\(maps, 3, 5\)", {"maps": torch.rand(1, 5, 3)}),
@@ -284,55 +279,53 @@ BROKEN.head.bias.data[0] = float("nan")
         ("eval", {"model": small().train()}),
     ],
 )
-def test_invalid_faithfulness_arguments_are_refused(words: str, changes: dict[str, Any]) -> None:
+def test_invalid_faithfulness_arguments_are_refused(message: str, changes: dict[str, Any]) -> None:
     arguments = {"model": small(), "images": pictures(), "maps": torch.rand(1, *GRID), "target": 0, **changes}
-    with pytest.raises((EvaluationError, AnalysisError), match=words):
+    with pytest.raises((EvaluationError, AnalysisError), match=message):
         faithfulness(**arguments)
 
 
-# ---- sums of scores, noise, weights made random
+# ---- sums of scores, noise, random weights
 
 
-def test_sensitivity_n_is_the_correlation_of_sums_and_losses() -> None:
+def test_sensitivity_n_correlates_sums_and_drops() -> None:
     model, target = small(), 7
     maps = torch.randn(2, *GRID, generator=torch.Generator().manual_seed(0))
-    for images in (pictures(2), pictures(1)):  # a map of each image, and two of one
+    for images in (pictures(2), pictures(1)):  # a map of each image, and two maps of one image
         result = sensitivity_n(model, images, maps, target, sizes=[1, 3, 8], samples=11, seed=5)
         assert result.sizes == (1, 3, 8)
         assert result.correlations.shape == (2, 3)
         for index, correlations in enumerate(result.correlations):
             row, image = maps[index].flatten().numpy(), images[index % len(images)][None]
-            for size, found in zip((1, 3, 8), correlations, strict=True):
-                gone = random_sets(PATCHES, size, 11, 5 + size)
-                assert (gone.sum(1) == size).all()
-                sums = [row[patches].sum() for patches in gone.numpy()]
-                left = [partial_logits(model, image, (~patches).nonzero())[target] for patches in gone]
-                expected = np.corrcoef(sums, np.negative(left))[0, 1]
-                assert found == pytest.approx(expected, abs=1e-5)
+            for size, correlation in zip((1, 3, 8), correlations, strict=True):
+                removed = random_sets(PATCHES, size, 11, 5 + size)
+                assert (removed.sum(1) == size).all()
+                sums = [row[patches].sum() for patches in removed.numpy()]
+                logits = [partial_logits(model, image, (~patches).nonzero())[target] for patches in removed]
+                assert correlation == pytest.approx(np.corrcoef(sums, np.negative(logits))[0, 1], abs=1e-5)
     flat = sensitivity_n(model, images, torch.full((1, *GRID), 0.1), target, sizes=[3], samples=5)
     assert np.isnan(flat.correlations).all()
     model = small(class_token=False, pooling="mean")
     assert sensitivity_n(model, images, maps[:1], 0, samples=2).sizes[0] == 1
-    for asked in ({"sizes": []}, {"sizes": [0]}, {"sizes": [PATCHES]}, {"samples": 1}):
-        with pytest.raises(EvaluationError, match="sizes" if "sizes" in asked else "at least 2"):
-            sensitivity_n(model, images, maps[:1], 0, **asked)
+    for invalid in ({"sizes": []}, {"sizes": [0]}, {"sizes": [PATCHES]}, {"samples": 1}):
+        with pytest.raises(EvaluationError, match="sizes" if "sizes" in invalid else "at least 2"):
+            sensitivity_n(model, images, maps[:1], 0, **invalid)
 
 
 @settings(max_examples=30)
 @given(st.integers(0, 10**6), st.integers(2, 20))
-def test_correlations_are_numpys_and_scipys(seed: int, levels: int) -> None:
+def test_correlations_match_scipy(seed: int, levels: int) -> None:
     x, y = np.random.default_rng(seed).integers(levels, size=(2, 3, 13)).astype(float)
-    expected = [np.corrcoef(a, b)[0, 1] for a, b in zip(x, y, strict=True)]
-    np.testing.assert_allclose(pearson(torch.from_numpy(x), torch.from_numpy(y)), expected, atol=1e-5)
-    expected = [scipy.stats.spearmanr(a, b).statistic for a, b in zip(x, y, strict=True)]
-    np.testing.assert_allclose(spearman(torch.from_numpy(x), torch.from_numpy(y)), expected, atol=1e-12)
-    assert spearman(torch.arange(7.0)[None], torch.ones(1, 7)).isnan().all()  # a map without order
+    for ours, theirs, tolerance in ((pearson, scipy.stats.pearsonr, 1e-5), (spearman, scipy.stats.spearmanr, 1e-12)):
+        expected = [theirs(a, b).statistic for a, b in zip(x, y, strict=True)]
+        np.testing.assert_allclose(ours(torch.from_numpy(x), torch.from_numpy(y)), expected, atol=tolerance)
+    assert spearman(torch.arange(7.0)[None], torch.ones(1, 7)).isnan().all()  # a constant map
 
 
-def test_max_sensitivity_is_captums_and_the_papers() -> None:
+def test_max_sensitivity_matches_captum_and_the_formula() -> None:
     model, images = small(), pictures(2)
     state = torch.random.get_rng_state()
-    found = max_sensitivity(model, images, 7, "rollout", radius=0.1, samples=3, seed=8, fuse="max")
+    sensitivities = max_sensitivity(model, images, 7, "rollout", radius=0.1, samples=3, seed=8, fuse="max")
     assert torch.equal(state, torch.random.get_rng_state())
     pixels = []
 
@@ -343,40 +336,39 @@ def test_max_sensitivity_is_captums_and_the_papers() -> None:
     with torch.random.fork_rng():
         torch.manual_seed(8)
         direct = captum_sensitivity(explain, images, perturb_radius=0.1, n_perturb_samples=3)
-    np.testing.assert_allclose(found, direct.numpy(), rtol=1e-5)
+    np.testing.assert_allclose(sensitivities, direct.numpy(), rtol=1e-5)
     noisy = score_patches(model, pixels[1], method="rollout", fuse="max").flatten(1).unflatten(0, (2, 3))
     plain = score_patches(model, images, method="rollout", fuse="max").flatten(1)
     largest = (noisy - plain[:, None]).norm(dim=2).amax(1) / plain.norm(dim=1)
-    np.testing.assert_allclose(found, largest.numpy(), rtol=1e-5)
-    assert (max_sensitivity(model, images, 7, "rollout", radius=1e-7, samples=2) < found).all()
+    np.testing.assert_allclose(sensitivities, largest.numpy(), rtol=1e-5)
+    assert (max_sensitivity(model, images, 7, "rollout", radius=1e-7, samples=2) < sensitivities).all()
     with pytest.raises(EvaluationError):
         max_sensitivity(model, images, 7, "rollout", radius=0)
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_max_sensitivity_of_a_model_in_half_precision(dtype: torch.dtype) -> None:
-    found = max_sensitivity(small().to(dtype), pictures(2).to(dtype), 7, "gae", radius=0.1, samples=2)
-    assert np.isfinite(found).all()
-    assert (found > 0).all()
+def test_max_sensitivity_takes_half_precision(dtype: torch.dtype) -> None:
+    sensitivities = max_sensitivity(small().to(dtype), pictures(2).to(dtype), 7, "gae", radius=0.1, samples=2)
+    assert np.isfinite(sensitivities).all()
+    assert (sensitivities > 0).all()
 
 
-def test_each_stage_randomizes_one_more_part() -> None:
-    """Each stage is made again by hand on a model of its own."""
+def test_sanity_stages_match_randomization_by_hand() -> None:
     model, images = small(), pictures(2)
     changed = copy.deepcopy(model)
     original = score_patches(model, images, method="rollout").flatten(1).numpy()
     result = sanity(model, images, 7, "rollout", seed=3)
     assert all(map(torch.equal, model.parameters(), changed.parameters()))
     assert result.parts == ("head", "block 2", "block 1", "block 0", "embedding")
-    for stage, (name, found) in enumerate(zip(result.parts, result.ranks, strict=True)):
+    for stage, (name, ranks) in enumerate(zip(result.parts, result.ranks, strict=True)):
         generator = torch.Generator().manual_seed(3 + stage)
         with torch.no_grad():
             for weights in model_parts(changed)[name]:
                 noise = torch.randn(weights.shape, generator=generator)
                 weights.copy_(weights.mean() + (weights - weights.mean()).square().mean().sqrt() * noise)
-        now = score_patches(changed, images, method="rollout").flatten(1).numpy()
-        expected = [scipy.stats.spearmanr(*maps).statistic for maps in zip(original, now, strict=True)]
-        np.testing.assert_allclose(found, expected, atol=1e-3)
+        current = score_patches(changed, images, method="rollout").flatten(1).numpy()
+        expected = [scipy.stats.spearmanr(*maps).statistic for maps in zip(original, current, strict=True)]
+        np.testing.assert_allclose(ranks, expected, atol=1e-3)
 
 
 def test_every_weight_belongs_to_one_part() -> None:
@@ -399,25 +391,25 @@ def test_sanity_describes_its_result_and_refuses_unknown_methods() -> None:
     assert sanity(small(classes=0), images, method="rollout").parts[0] == "head"
 
 
-def test_the_class_stays_the_one_that_was_predicted_at_first() -> None:
+def test_the_target_is_the_class_predicted_before_changes() -> None:
     model, images = small(), pictures(2)
-    tops = model(images).argmax(1)
-    assert tops[0] != tops[1]
+    predicted = model(images).argmax(1)
+    assert predicted[0] != predicted[1]
     first = sanity(model, images, None, "input_gradient")
-    np.testing.assert_allclose(first.ranks, sanity(model, images, tops, "input_gradient").ranks)
+    np.testing.assert_allclose(first.ranks, sanity(model, images, predicted, "input_gradient").ranks)
     np.testing.assert_allclose(
         max_sensitivity(model, images, None, "input_gradient", samples=2),
-        max_sensitivity(model, images, tops.tolist(), "input_gradient", samples=2),
+        max_sensitivity(model, images, predicted.tolist(), "input_gradient", samples=2),
     )
-    # With hardly any noise hardly anything moves, unless an image is asked about the class of another.
-    assert (max_sensitivity(model, images, tops, "input_gradient", samples=3, radius=1e-6) < 1e-3).all()
+    # Small noise changes little, unless images get each other's class.
+    assert (max_sensitivity(model, images, predicted, "input_gradient", samples=3, radius=1e-6) < 1e-3).all()
 
 
 # ---- masks
 
 GEOMETRIES = [
     Geometry(image=(40, 30), input=(6, 10), frame=(0.0, 0.0, 40.0, 30.0)),  # the whole photograph
-    Geometry(image=(53, 31), input=(6, 10), frame=(7.3, 2.9, 44.1, 28.2)),  # a part of it
+    Geometry(image=(53, 31), input=(6, 10), frame=(7.3, 2.9, 44.1, 28.2)),  # a part
     Geometry(image=(17, 29), input=(6, 10), frame=(-11.5, 0.0, 36.8, 29.0)),  # padded on both sides
 ]
 
@@ -431,36 +423,31 @@ def example(geometry: Geometry, seed: int, levels: int = 6) -> tuple[np.ndarray,
 @pytest.mark.parametrize("geometry", GEOMETRIES, ids=["whole", "part", "padded"])
 @settings(max_examples=20)
 @given(seed=st.integers(0, 10**6))
-def test_segmentation_is_counted_pixel_by_pixel(geometry: Geometry, seed: int) -> None:
+def test_segmentation_matches_counts_by_pixel(geometry: Geometry, seed: int) -> None:
     values, mask = example(geometry, seed)
-    seen, thing = [], []
-    for y in range(geometry.image[1]):
-        for x in range(geometry.image[0]):
-            if (patch := geometry.patch_at(x + 0.5, y + 0.5, GRID)) is not None:
-                seen.append(values[patch])
-                thing.append(mask[y, x])
-    scores, truth = np.array(seen), np.array(thing)
+    pixels = [(x, y, geometry.patch_at(x + 0.5, y + 0.5, GRID)) for y, x in np.ndindex(mask.shape)]
+    pairs = [(values[patch], mask[y, x]) for x, y, patch in pixels if patch is not None]
+    scores, truth = map(np.array, zip(*pairs, strict=True))
     result = segmentation(values, geometry, mask)
     assert result.share == pytest.approx(truth.mean())
     above = scores > scores.mean()
     assert result.iou == pytest.approx((above & truth).sum() / (above | truth).sum())
     assert result.background_iou == pytest.approx((~above & ~truth).sum() / (~above | ~truth).sum())
     assert result.accuracy == pytest.approx((above == truth).mean())
-    levels = np.unique(scores)[::-1]
-    precision, last = 0.0, 0.0
-    for level in levels:
+    precision = previous = 0.0
+    for level in np.unique(scores)[::-1]:
         recall = (truth & (scores >= level)).sum() / truth.sum()
-        precision += (recall - last) * truth[scores >= level].mean()
-        last = recall
+        precision += (recall - previous) * truth[scores >= level].mean()
+        previous = recall
     assert result.average_precision == pytest.approx(precision)
     flat = segmentation(np.full(GRID, 0.1), geometry, mask)
     assert flat.iou == 0
     assert flat.average_precision == pytest.approx(flat.share)
 
 
-def test_the_pointing_game() -> None:
+def test_pointing_game_uses_the_strongest_patch_and_the_tolerance() -> None:
     geometry, values = GEOMETRIES[0], np.zeros(GRID)
-    values[1, 2] = values[2, 2] = 3  # the first in reading order: its middle is the pixel (20, 15)
+    values[1, 2] = values[2, 2] = 3  # the first in reading order has its center at pixel (20, 15)
     mask = np.zeros((30, 40), bool)
     mask[15, 20] = True
     assert pointing_game(values, geometry, mask)
@@ -469,19 +456,19 @@ def test_the_pointing_game() -> None:
     assert not pointing_game(values, geometry, away)
     assert not pointing_game(values, geometry, away, tolerance=4.9)
     assert pointing_game(values, geometry, away, tolerance=5)
-    padded, everything = GEOMETRIES[2], np.ones((29, 17), bool)
+    padded, full_mask = GEOMETRIES[2], np.ones((29, 17), bool)
     corner = np.zeros(GRID)
-    corner[0, 0] = 1  # shows padding alone
-    assert not pointing_game(corner, padded, everything, tolerance=100)
-    corner[0, 1] = 2  # part of it is padding: the middle of the rest counts
-    assert pointing_game(corner, padded, everything)
+    corner[0, 0] = 1  # only padding
+    assert not pointing_game(corner, padded, full_mask, tolerance=100)
+    corner[0, 1] = 2  # partly padding: the center of the rest counts
+    assert pointing_game(corner, padded, full_mask)
 
 
 def test_masks_that_do_not_fit_are_refused() -> None:
     values, mask = example(GEOMETRIES[0], 0)
-    for wrong in (mask.T, mask.astype(int), mask[None]):
+    for invalid in (mask.T, mask.astype(int), mask[None]):
         with pytest.raises(EvaluationError, match=r"mask of bools \(30, 40\)"):
-            segmentation(values, GEOMETRIES[0], wrong)
+            segmentation(values, GEOMETRIES[0], invalid)
     with pytest.raises(EvaluationError, match="finite"):
         pointing_game(np.full(GRID, np.nan), GEOMETRIES[0], mask)
     for blank in (np.zeros_like(mask), np.ones_like(mask)):

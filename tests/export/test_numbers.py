@@ -1,4 +1,4 @@
-"""Files of numbers that are damaged or of another photograph, and a cache that cannot be written, are told in words."""
+"""Errors for damaged files of numbers, other photographs, and a cache that cannot be written."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ DAMAGED = {
 
 
 @pytest.mark.parametrize("name", DAMAGED)
-def test_damaged_files_are_refused_in_words(name: str, tmp_path: Path) -> None:
+def test_damaged_files_are_refused(name: str, tmp_path: Path) -> None:
     path = tmp_path / "map.csv"
     path.write_bytes(DAMAGED[name])
     with pytest.raises(NumbersError, match=r"^Expected .* got") as refused:
@@ -76,7 +76,7 @@ def test_damaged_files_are_refused_in_words(name: str, tmp_path: Path) -> None:
     assert str(refused.value).isprintable()
 
 
-def test_cut_archives_are_refused_in_words(tmp_path: Path) -> None:
+def test_truncated_archives_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "map.npz"
     whole = npz(record=json.dumps(RECORD), values=np.ones(6, np.float32))
     path.write_bytes(whole)
@@ -90,14 +90,14 @@ def test_cut_archives_are_refused_in_words(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no pipes here")
-def test_pipes_and_devices_are_not_read(tmp_path: Path) -> None:
+def test_numbers_must_be_regular_files(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "map.csv")
     for path in (tmp_path / "map.csv", Path("/dev/zero"), tmp_path, tmp_path / "nothing"):
         with pytest.raises(NumbersError, match="Expected a file of numbers"):
             read(path)
 
 
-def test_another_photograph_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_replay_refuses_another_photograph(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     view = vitviz.Explorer("vit-cifar10").open(vitviz.example("koala"))
     saved = save(view, view.attention(), tmp_path / "map.csv", model="vit-cifar10")
     assert main(["replay", str(saved), "--photo", str(vitviz.example("koala"))]) == 0
@@ -113,7 +113,7 @@ def test_another_photograph_is_told(tmp_path: Path, capsys: pytest.CaptureFixtur
         assert ("this may be another one" in capsys.readouterr().out) == words
 
 
-def test_a_home_that_cannot_be_written_gets_a_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unwritable_cache_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "home").write_text("no folder")  # root may write into any folder
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "home"))
     for work in (runtime_files, lambda: cached_graphs(tiny.model())):

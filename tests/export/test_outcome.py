@@ -1,4 +1,4 @@
-"""What a training leaves behind: pictures that show what is true, a card that says it, a folder that loads."""
+"""The output folder of a training: pictures, model card, and a model that loads."""
 
 from __future__ import annotations
 
@@ -34,15 +34,15 @@ from vitviz.training.recipes import Recipe
 
 @settings(max_examples=30)
 @given(st.lists(st.integers(0, 4), min_size=1, max_size=60), st.integers(1, 40), st.integers(0, 9))
-def test_images_are_chosen_evenly_and_repeatably(classes: list[int], count: int, seed: int) -> None:
+def test_sample_is_even_over_classes_and_reproducible(classes: list[int], count: int, seed: int) -> None:
     split = cases.split(torch.zeros(len(classes), 3, 4, 4), torch.tensor(classes))
     chosen = sample(split, count, seed)
     assert chosen == sample(split, count, seed)
     assert len(set(chosen)) == len(chosen) == min(count, len(classes))
     assert [classes[index] for index in chosen] == sorted(classes[index] for index in chosen)
-    taken = {one: sum(classes[index] == one for index in chosen) for one in set(classes)}
-    room = [taken[one] for one in taken if taken[one] < classes.count(one)]
-    assert all(most <= least + 1 for least in room for most in taken.values())  # only a small class has fewer
+    counts = {label: sum(classes[index] == label for index in chosen) for label in set(classes)}
+    room = [count for label, count in counts.items() if count < classes.count(label)]
+    assert all(most <= least + 1 for least in room for most in counts.values())  # only a small class has fewer
 
 
 LABELS = ("a|b", 'the "red" ones', "green")
@@ -50,13 +50,13 @@ LABELS = ("a|b", 'the "red" ones', "green")
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> Data:
-    """Three classes of noise, with names that Markdown and YAML have to be told about."""
+    """Three classes of noise, with names that Markdown and YAML must escape."""
     root = data_files.folder(tmp_path_factory.mktemp("data") / "noise", dict.fromkeys(LABELS, (4, 11)))
     return open_data(root, size=(16, 16), progress=False)
 
 
 def outcome(data: Data, seed: int = 0) -> Outcome:
-    """As the engine would give it, with numbers of our own."""
+    """Return an outcome like that of the training loop, with known numbers."""
     config = ViTConfig(image_size=(16, 16), patch_size=4, width=8, depth=2, heads=2, classes=3)
     torch.manual_seed(seed)
     about = Pretrained(
@@ -72,14 +72,15 @@ def outcome(data: Data, seed: int = 0) -> Outcome:
     true, predicted = (np.repeat(axis.ravel(), confusion.ravel()) for axis in np.indices((3, 3)))
     losses = np.full(33, 0.5)
     accuracy = Accuracy(labels=data.labels, true=true, predicted=predicted, in_top5=true == true, losses=losses)
-    found = {"accuracy": accuracy, "seconds": 4000.0}
     row = Epoch(**{field.name: 1 for field in fields(Epoch)})
-    where = {"device": "a slide rule", "processes": 2, "notes": ("Seven images of an epoch are left over.",)}
-    return Outcome(model=model, recipe=Recipe(seed=3), epochs=(row,), losses=torch.zeros(0), **found, **where)
+    return Outcome(
+        model=model, recipe=Recipe(seed=3), epochs=(row,), losses=torch.zeros(0), accuracy=accuracy, seconds=4000.0,
+        device="a slide rule", processes=2, notes=("Seven images of an epoch are left over.",),
+    )  # fmt: skip
 
 
 @pytest.mark.usefixtures("one_thread")
-def test_the_folder_has_the_model_and_pictures_of_what_it_answers(data: Data, tmp_path: Path) -> None:
+def test_training_folder_has_model_and_pictures(data: Data, tmp_path: Path) -> None:
     made = outcome(data)
     files = save_training(made, data, tmp_path, command="vitviz train --data noise", before=outcome(data, 1).model)
     assert set(files) == {path.name for path in tmp_path.iterdir()}
@@ -99,7 +100,7 @@ def test_the_folder_has_the_model_and_pictures_of_what_it_answers(data: Data, tm
     assert np.array_equal(pixels[top : top + first.shape[0], left : left + first.shape[1]], first)
 
 
-def test_the_card_s_front_matter_is_yaml_with_the_numbers(data: Data) -> None:
+def test_model_card_front_matter(data: Data) -> None:
     made = outcome(data)
     facts = {"command": "vitviz train", "size": 1234, "base": "hf:owner/model", "pictures": {}}
     _, head, _body = model_card(made, data, **facts).split("---\n", 2)
@@ -109,14 +110,14 @@ def test_the_card_s_front_matter_is_yaml_with_the_numbers(data: Data) -> None:
     assert said["base_model"] == "owner/model"
     (result,) = said["model-index"][0]["results"]
     assert result["metrics"] == [{"type": "accuracy", "name": "top-1", "value": pytest.approx(27 / 33, abs=1e-6)}]
-    read = ModelCard(model_card(made, data, **facts)).data  # as the hub reads it
+    read = ModelCard(model_card(made, data, **facts)).data  # as Hugging Face reads it
     assert (read.license, read.base_model, read.model_name) == ("other", "owner/model", made.model.pretrained.name)
-    assert [one.metric_value for one in read.eval_results] == [pytest.approx(27 / 33, abs=1e-6)]
+    assert [result.metric_value for result in read.eval_results] == [pytest.approx(27 / 33, abs=1e-6)]
     made.model.pretrained = Pretrained(name="x", preprocess=Preprocess(), labels=LABELS, licence="Apache-2.0")
     assert yaml.safe_load(model_card(made, data, **facts).split("---\n", 2)[1])["license"] == "apache-2.0"
 
 
-def test_the_card_says_what_is_needed_to_do_it_again(data: Data) -> None:
+def test_model_card_contains_everything_to_reproduce(data: Data) -> None:
     pictures = {"a.png": "words [x]"}
     text = model_card(outcome(data), data, command="vitviz train --data noise", size=44_000_000, pictures=pictures)
     for wanted in (

@@ -1,4 +1,4 @@
-"""What leaves the program, opened again by others: numbers, films, figures, folders."""
+"""Exported numbers, films, figures and folders, read by other programs."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ CLIP_FRAMES = 12
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with a tiny model, another one of its shape, a photograph and a clip."""
+    """A folder with two tiny models of one shape, a photograph and a clip."""
     folder = tmp_path_factory.mktemp("take-away")
     for name, seed in (("first", 5), ("second", 6)):
         save_model(folder / name, seed, registers=2)
@@ -67,14 +67,14 @@ def view(place: Path, explorer: vitviz.Explorer) -> vitviz.View:
 
 @pytest.fixture
 def here(place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """An empty folder to work in, with the photograph beside."""
+    """A working folder that contains only the photograph."""
     monkeypatch.chdir(tmp_path)
     shutil.copy(place / "photo.png", tmp_path)
     return tmp_path
 
 
 @pytest.mark.parametrize("ending", ["npz", "csv"])
-def test_numbers_are_made_again_to_the_bit(
+def test_replay_reproduces_numbers_bit_by_bit(
     ending: str, place: Path, here: Path, view: vitviz.View, one_thread: None
 ) -> None:
     for name, heatmap in {
@@ -90,7 +90,7 @@ def test_numbers_are_made_again_to_the_bit(
         assert again.heatmap.title == heatmap.title
 
 
-def test_a_reader_who_knows_only_csv_and_numpy_gets_values_boxes_and_record(view: vitviz.View, here: Path) -> None:
+def test_numbers_are_readable_with_csv_and_numpy(view: vitviz.View, here: Path) -> None:
     heatmap = view.attention(1, 2, (3, 4))
     with numbers.save(view, heatmap, "map.csv").open(encoding="utf-8", newline="") as file:
         record = json.loads(file.readline().removeprefix("# "))
@@ -109,7 +109,7 @@ def test_a_reader_who_knows_only_csv_and_numpy_gets_values_boxes_and_record(view
     np.testing.assert_array_equal(vitviz.Heatmap.load("map.npz", view.photo).values, heatmap.values)
 
 
-def test_replay_says_whether_it_is_equal(place: Path, here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_replay_reports_equality_and_wrong_inputs(place: Path, here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     model = ["--model", str(place / "first"), "--device", "cpu"]
     assert main(["explain", "photo.png", "--method", "gae", "-o", "why.csv", *model]) == 0
     assert main(["replay", "why.csv"]) == 0
@@ -136,22 +136,22 @@ def frames_of(path: Path) -> list[Image.Image]:
 
 
 @pytest.mark.parametrize(("over", "ending"), [("layers", "gif"), ("heads", "webp"), ("query", "mp4")])
-def test_a_film_has_a_frame_for_each_map_on_one_scale(over: str, ending: str, view: vitviz.View, here: Path) -> None:
+def test_film_has_a_frame_for_each_map_on_one_scale(over: str, ending: str, view: vitviz.View, here: Path) -> None:
     film = film_of(view, over, block=1)
-    found = frames_of(film.save(f"film.{ending}", seconds=0.2, side=200))
+    frames = frames_of(film.save(f"film.{ending}", seconds=0.2, side=200))
     count = {"layers": tiny.DEPTH, "heads": tiny.HEADS, "query": len(circle(view.trace.grid))}[over]
-    assert len(found) == len(film.maps) == len(film.labels) == count
-    assert len({one.size for one in found}) == 1
-    assert all(length % 2 == 0 for length in found[0].size)
+    assert len(frames) == len(film.maps) == len(film.labels) == count
+    assert len({frame.size for frame in frames}) == 1
+    assert all(length % 2 == 0 for length in frames[0].size)
     expected = list(film.frames(side=200))
-    for one, frame in zip(found, expected, strict=True):
-        assert np.abs(np.asarray(one, int) - np.asarray(frame, int)).mean() < 6
+    for saved, frame in zip(frames, expected, strict=True):
+        assert np.abs(np.asarray(saved, int) - np.asarray(frame, int)).mean() < 6
     bars = {frame.crop((0, frame.height - 60, frame.width, frame.height)).tobytes() for frame in expected}
     assert len(bars) == 1
-    assert film.scale.vmin == min(float(one.values.min()) for one in film.maps)
+    assert film.scale.vmin == min(float(heatmap.values.min()) for heatmap in film.maps)
 
 
-def test_films_color_the_grey_photograph_where_the_map_is_high(view: vitviz.View) -> None:
+def test_films_use_the_spotlight_style(view: vitviz.View) -> None:
     film = film_of(view, "layers")
     (first, *_), (figure, *_), (tinted, *_) = (
         list(film.frames(side=200, **options)) for options in ({}, OVER_GRAY, OVER_GRAY | {"spotlight": False})
@@ -159,7 +159,7 @@ def test_films_color_the_grey_photograph_where_the_map_is_high(view: vitviz.View
     assert first.tobytes() == figure.tobytes() != tinted.tobytes()
 
 
-def test_a_clip_becomes_a_film_in_which_a_patch_is_followed(place: Path, explorer: vitviz.Explorer, here: Path) -> None:
+def test_film_of_clip_follows_a_patch(place: Path, explorer: vitviz.Explorer, here: Path) -> None:
     clip = place / "clip.mp4"
     times = [frame.time for frame in read_clip(clip, 5)]
     assert times == sorted(set(times))
@@ -168,14 +168,14 @@ def test_a_clip_becomes_a_film_in_which_a_patch_is_followed(place: Path, explore
     film = film_of_clip(explorer, clip, show="similarity", frames=4, query=(2, 3))
     assert len(film.maps) == 4
     assert film.maps[0].values[2, 3] == pytest.approx(1.0, abs=1e-5)  # the patch is itself in the first frame
-    assert [one.query for one in film.maps] == [(2, 3), None, None, None]
+    assert [heatmap.query for heatmap in film.maps] == [(2, 3), None, None, None]
     first, last = (film_of_clip(explorer, clip, frames=n).maps[-1] for n in (2, 3))
     np.testing.assert_array_equal(first.values, last.values)  # both end with the last frame
     picture = list(read_clip(clip, 2))[-1].picture
     np.testing.assert_allclose(first.values, explorer.open(picture).attention().values, atol=1e-6)
 
 
-def test_files_that_are_no_clips_are_refused(place: Path, here: Path) -> None:
+def test_read_clip_refuses_other_files(place: Path, here: Path) -> None:
     clip, path = place / "clip.mp4", here / "bad.mp4"
     with av.open("sound.mp4", "w") as container:
         stream = container.add_stream("aac", rate=8000)
@@ -190,7 +190,7 @@ def test_files_that_are_no_clips_are_refused(place: Path, here: Path) -> None:
             list(read_clip(path))
 
 
-def test_films_in_a_shell(place: Path, here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_film_command(place: Path, here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     model = ["--model", str(place / "first"), "--device", "cpu"]
     assert main(["film", "photo.png", "--over", "heads", "--layer", "2", "-o", "heads.webp", "--json", *model]) == 0
     (said,) = json.loads(capsys.readouterr().out)["images"]
@@ -213,7 +213,7 @@ def test_films_in_a_shell(place: Path, here: Path, capsys: pytest.CaptureFixture
         {"pooling": "mean", "norm_pooled": True, "class_token": False},
     ],
 )
-def test_the_parts_of_a_logit_add_up_to_it(changes: dict[str, object]) -> None:
+def test_decomposition_adds_up_to_the_logit(changes: dict[str, object]) -> None:
     model = tiny.model(**changes)
     trace = model.trace(tiny.images(1))
     parts = decompose(model, trace, 3)
@@ -222,11 +222,11 @@ def test_the_parts_of_a_logit_add_up_to_it(changes: dict[str, object]) -> None:
 
 
 @torch.no_grad()
-def test_a_part_is_what_the_head_adds_to_the_stream() -> None:
-    """In the last block nothing reads what a head adds: without it, the stream before the norm lacks that part."""
+def test_decomposition_of_last_block_matches_the_head_output() -> None:
+    """No layer follows the last block, so its head's output is added to the stream before the norm."""
     model = tiny.model()
     trace = model.trace(tiny.images(1))
-    found, last = decompose(model, trace, 3), model.blocks[-1]
+    parts, last = decompose(model, trace, 3), model.blocks[-1]
     stream, start = trace.stream(-1)[0], slice(2 * tiny.HEAD_WIDTH, 3 * tiny.HEAD_WIDTH)
     values = last.attn.qkv(last.norm1(stream)).unflatten(-1, (3, tiny.HEADS, -1))[:, 2, 2]  # (N, d) of head 2
     added = trace.attention(-1)[0, 2, 0] @ values @ last.attn.proj.weight[:, start].T  # (D,), to CLS
@@ -234,16 +234,16 @@ def test_a_part_is_what_the_head_adds_to_the_stream() -> None:
     deviation = (before.var(unbiased=False) + model.norm.eps).sqrt()
     aim = (model.head.weight[3] - model.head.weight.mean(0)) * model.norm.weight
     expected = (added - added.mean()) @ aim / deviation
-    assert found.heads[-1, 2] == pytest.approx(float(expected), rel=1e-4, abs=1e-6)
+    assert parts.heads[-1, 2] == pytest.approx(float(expected), rel=1e-4, abs=1e-6)
 
 
-def test_pooling_that_is_not_linear_is_refused() -> None:
+def test_decomposition_refuses_attention_pooling() -> None:
     model = tiny.model(pooling="attention", width=20)
     with pytest.raises(AnalysisError, match="pooling"):
         decompose(model, model.trace(tiny.images(1)))
 
 
-def test_figures_show_the_numbers_of_python(view: vitviz.View) -> None:
+def test_figures_match_the_analysis(view: vitviz.View) -> None:
     figures = draw(view, ["heads", "matrix", "decomposition", "lens", "curves"], block=1, head=3, method="gae")
     panels = {axes.get_label(): axes for figure in figures.values() for axes in figure.axes}
     tile = np.asarray(panels["heads"].images[0].get_array())
@@ -260,7 +260,7 @@ def test_figures_show_the_numbers_of_python(view: vitviz.View) -> None:
     np.testing.assert_allclose(panels["deletion"].lines[-1].get_ydata(), 100 * test.deletion.probabilities, rtol=1e-5)
 
 
-def test_a_folder_is_exported_and_a_stopped_run_continues(
+def test_interrupted_folder_export_continues(
     place: Path, here: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     photos = here / "photos" / "deep"

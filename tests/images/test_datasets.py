@@ -157,7 +157,7 @@ def test_class_folders_of_named_data_sets_keep_the_official_order(tmp_path: Path
         dataset = find_dataset("imagenette", root)
         assert dataset.class_ids == tuple(IMAGENETTE)
         assert dataset.labels[3] == "chain saw"
-        assert find_dataset(root / place).labels == dataset.labels  # also as a plain folder
+        assert find_dataset(root / place).labels == dataset.labels  # the folder alone also works
     assert {wnid: words[0] for wnid, words in torchvision.Imagenette._WNID_TO_CLASS.items()} == IMAGENETTE
     for half in ("train", "test"):
         (tmp_path / "cifar10" / half / "ship").rename(tmp_path / "cifar10" / half / "yacht")
@@ -239,14 +239,14 @@ def test_invalid_folders_raise(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_missing_data_set_without_network_raises(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
-    monkeypatch.setattr(time, "sleep", lambda seconds: pytest.fail(f"it waits for {seconds} s"))
+    monkeypatch.setattr(time, "sleep", lambda seconds: pytest.fail(f"a retry waits for {seconds} s"))
     with pytest.raises(DataError, match=f"{name}.*cannot be reached.*--root.*{', '.join(NAMES)}"):
         find_dataset(name, tmp_path / "new")
     assert not (tmp_path / "new").exists()
     with pytest.raises(DataError, match="cache"):
         find_dataset(name)
     assert not datasets.reachable("https://example.org/x")
-    monkeypatch.setenv("HTTPS_PROXY", "http://127.0.0.1:1")  # a proxy is not tested
+    monkeypatch.setenv("HTTPS_PROXY", "http://127.0.0.1:1")  # connections through a proxy are not tested
     assert datasets.reachable("https://example.org/x")
     assert not datasets.reachable("http://example.org/x")
 
@@ -282,7 +282,7 @@ def test_data_set_is_downloaded_once_and_other_checksums_raise(
         file = fetchable(name, remote, site.url, monkeypatch)
         fetched = find_dataset(name, local)
         file.write_bytes(b"another file")
-        with pytest.raises(DataError, match="Expected to fetch"):
+        with pytest.raises(DataError, match="Expected to download"):
             find_dataset(name, tmp_path / "third")
     again = find_dataset(name, local)  # the server has stopped
     assert fetched.folder is not None

@@ -364,7 +364,7 @@ def test_size_limits_are_exact() -> None:
 )
 def test_large_jpegs_are_decoded_at_half_size(subsampling: int, width: int, height: int, scale: int | None) -> None:
     data = bytearray(saved(Image.new("RGB", (8, 8)), "JPEG", subsampling=subsampling))
-    struct.pack_into(">HH", data, data.index(b"\xff\xc0") + 5, height, width)  # of SOF0
+    struct.pack_into(">HH", data, data.index(b"\xff\xc0") + 5, height, width)  # size in SOF0
     image = Image.open(io.BytesIO(data))
     if scale is None:
         with pytest.raises(ImageError, match=r"at most 38 megapixels, got 39\.2 in this file"):

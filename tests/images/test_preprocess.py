@@ -75,7 +75,7 @@ def test_crop_of_any_shape_matches_torchvision_without_margins(
     assert prepared.pixels.shape == (3, height, width)
     if resized.width >= width and resized.height >= height:
         assert_torchvisions(ours, photograph(w, h), resizing, T.CenterCrop((height, width)))
-    left, top, right, bottom = prepared.geometry.frame  # no margins
+    left, top, right, bottom = prepared.geometry.frame  # without margins
     assert min(left, top) >= 0
     assert right <= w + 1e-9
     assert bottom <= h + 1e-9
@@ -84,7 +84,7 @@ def test_crop_of_any_shape_matches_torchvision_without_margins(
 def test_frames_of_crop_native_and_pad() -> None:
     """640 x 480 -> 341 x 256 (341.33 cut off) -> 224 x 224 from (round(58.5) = 58, 16).
 
-    224 of 256, as ImageNet models are tested: the default leaves out 1/8 of the shorter side. Pad fills with the mean.
+    The crop is 224 of 256 pixels, as in ImageNet evaluation: the default omits 1/8 of the shorter side.
     """
     geometry = Preprocess()(photograph(640, 480)).geometry
     assert (geometry.image, geometry.input) == ((640, 480), (224, 224))
@@ -168,7 +168,7 @@ def test_restore_inverts_preparation_which_changes_nothing() -> None:
 
 
 def test_settings_round_trip_json_and_all_are_required() -> None:
-    """A missing mean must not become ImageNet's."""
+    """Check that a missing mean must not become ImageNet's."""
     known = Preprocess().to_dict()
     for preprocess in (
         Preprocess(),
@@ -205,7 +205,7 @@ def test_settings_round_trip_json_and_all_are_required() -> None:
             )
         ),
         ({"resize": 223}, r"at least the shorter side of the 224 x 224 input, got 223"),
-        ({"height": 192, "width": 320, "resize": (192, 319)}, "at least that of the 192 x 320 input"),
+        ({"height": 192, "width": 320, "resize": (192, 319)}, "at least both sides of the 192 x 320 input"),
         ({"height": 10_000, "width": 10_000}, "at most 50000000 pixels"),
         ({"mode": "native", "height": 15, "width": 17}, "one patch of 16 x 16"),
         ({"mode": "stretch"}, "'crop', 'squash', 'pad', 'native', got 'stretch'"),
@@ -228,7 +228,7 @@ def test_invalid_settings_raise(bad: dict[str, Any], words: str) -> None:
 @example(w=3, h=256, mode="pad")
 @example(w=256, h=3, mode="native")
 def test_patch_boxes_match_the_pixels_of_each_patch(w: int, h: int, mode: str) -> None:
-    """In photographs whose brightness is x or y, each patch's mean is the centre of its box."""
+    """Check that in photographs whose brightness is x or y, each patch's mean is the centre of its box."""
     preprocess = replace(SMALL, mode=mode, interpolation="bilinear")
     geometry = preprocess(Image.new("RGB", (w, h))).geometry
     gh, gw = (length // PATCH for length in geometry.input)
@@ -344,7 +344,7 @@ def test_at_keeps_the_visible_part() -> None:
     for resize, height, width, expected in ((256, 112, 112, 128), (224, 99, 131, 99), (None, 28, 42, None)):
         expected_settings = Preprocess(height=height, width=width, resize=expected)
         assert Preprocess(resize=resize).shaped(height, width) == expected_settings
-    # A common multiple of the patch and of the weights' own multiple.
+    # A common multiple of the patch size and the multiple that the weights require.
     for multiple, expected in ((28, 28), (16, 112), (1, 14)):
         assert Preprocess(mode="native", multiple=multiple).at(448, 14).multiple == expected
 

@@ -43,13 +43,13 @@ def idle(pool: Workers) -> Worker:
 
 EXIF = Image.Exif()
 EXIF[ExifTags.Base.Orientation] = 6
-ON_ITS_SIDE = EXIF.tobytes()  # as a JPEG's segment
+ON_ITS_SIDE = EXIF.tobytes()  # EXIF rotation as the content of a JPEG segment
 
 # --- small files that request much memory, written byte by byte
 
 
 def strip_png(width: int = 50_000_000) -> bytes:
-    """Return a grey PNG of one row, with few of its pixels."""
+    """Return a grey PNG of one row, that contains few of its pixels."""
     return png_of(width, 1, 0, zlib.compress(bytes(100)))
 
 
@@ -67,9 +67,9 @@ def webp(width: int, height: int) -> bytes:
 
 
 def tiled_jpeg2000() -> bytes:
-    """Return a JPEG 2000 of 255 x 256 tiles of one pixel, with the beginning of the first."""
+    """Return a JPEG 2000 of 255 x 256 tiles of one pixel, with the beginning of the first tile."""
     data = bytearray(saved(Image.new("RGB", (8, 8)), "JPEG2000", no_jp2=True, num_resolutions=1))
-    struct.pack_into(">8I", data, 8, 255, 256, 0, 0, 1, 1, 0, 0)  # after SOC, SIZ, its length and capabilities
+    struct.pack_into(">8I", data, 8, 255, 256, 0, 0, 1, 1, 0, 0)  # after SOC, SIZ, length and capabilities
     return bytes(data)
 
 
@@ -105,7 +105,7 @@ def tiff_tile(side: int = 20_000) -> bytes:
     return tiff(100, *tile, compression=8, data=data)
 
 
-# An AVIF of 16,384 x 16,384 grey pixels in 2,247 bytes; its header says 100 x 50.
+# An AVIF of 16,384 x 16,384 grey pixels in 2,247 bytes; its header claims 100 x 50.
 LYING_AVIF = (
     "c-muNV30{GsVqn=%S>Yc0uY^>nP!-qnF!*)%uOvxWPkw0jFg-rD4U@mGr5ET4e%9YmgIt2j6f`xnUkLk;<$kLj1W;qUIqsCT|l-*"
     "W@cU*T&)z4lgb3;C6*Z&I_Kx)gYC-5EGQ}f(w><G$@xH9B(u066>47!5F0`4t;hsx<^U2riDib)jq)-e0paBQoT9wsoC=`1ybNp&"
@@ -138,7 +138,7 @@ def scans(number: int, width: int = 64, height: int = 64, sampling: tuple[int, .
     frame = struct.pack(">BHHB", 8, height, width, len(sampling))
     frame += b"".join(bytes([component, factors, 0]) for component, factors in enumerate(sampling, 1))
     tables = segment(0xC4, b"\x00\x01" + bytes(15) + b"\0") + segment(0xC4, b"\x10\x01" + bytes(15) + b"\xe0")
-    side = 8 * (sampling[0] >> 4)  # of a unit of the first scan, which takes one bit for each of its blocks
+    side = 8 * (sampling[0] >> 4)  # side of a unit in the first scan, which takes one bit per block
     blocks = -(-width // side) * -(-height // side) * sum((factors >> 4) * (factors & 15) for factors in sampling)
     components = b"".join(bytes([component, 0]) for component in range(1, len(sampling) + 1))
     first = segment(0xDA, bytes([len(sampling)]) + components + bytes(3)) + bytes(-(-blocks // 8))
@@ -171,7 +171,7 @@ FLOODS: dict[str, Callable[[], bytes]] = {
 @pytest.mark.parametrize("name", FLOODS)
 def test_floods_of_parts_raise_before_decoding(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     data = FLOODS[name]()
-    monkeypatch.setattr(Image, "open", lambda *_, **__: pytest.fail("a decoder saw it"))
+    monkeypatch.setattr(Image, "open", lambda *_, **__: pytest.fail("a decoder opened the file"))
     with pytest.raises(ImageError, match=r"^Expected .* got .*(Save|Make)"):
         decoding.decode_here(io.BytesIO(data), "this file", ("TIFF", "JPEG2000", *decoding._FORMATS))
 
@@ -257,7 +257,7 @@ from vitviz.images.worker import workers
 def peak():
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
 
-def peak_apart():  # ru_maxrss of a child would begin with what this process held when it started the child
+def peak_apart():  # a child's ru_maxrss would include the memory of this process at the fork
     if sys.platform != "linux":
         return 0
     pids = [worker._process.pid for worker in workers()._idle.queue if worker is not None]
@@ -303,7 +303,7 @@ def large_png() -> bytes:
 
 
 WIDE = icc_profile("RGB", 2.2, ADOBE_D50)
-TAGS = [(273, 4, 1, -1), *((40_966 + number, 7, 500_000, -1) for number in range(2000))]  # like the EXIF bomb's
+TAGS = [(273, 4, 1, -1), *((40_966 + number, 7, 500_000, -1) for number in range(2000))]  # as in the EXIF bomb
 STRIPS = [(273, 4, 1_500_000, -1), (278, 4, 1, 1)]  # far more strips than rows
 # name -> (function of its bytes, decoded size or pattern of the error, maximum MB)
 FILES: dict[str, tuple[Callable[[], bytes], list[int] | str, float]] = {
@@ -316,8 +316,8 @@ FILES: dict[str, tuple[Callable[[], bytes], list[int] | str, float]] = {
     "a TIFF of many tags": (lambda: tiff(100, *TAGS, data=bytes(500_000)), "metadata", 300),
     "a TIFF of many strips": (lambda: tiff(100, *STRIPS, data=struct.pack("<I", 200) * 1_500_000), "metadata", 300),
     "a TIFF of one tile": (tiff_tile, "tiles of at most 2048 x 2048 pixels, got 20000 x 20000", 300),
-    "a lying AVIF": (lambda: inflated(LYING_AVIF), "cannot be decoded", 300),
-    "a lying HEIC": (lying_heic, "at most 25 megapixels", 60),  # refused before it is decoded
+    "an AVIF with a false size": (lambda: inflated(LYING_AVIF), "cannot be decoded", 300),
+    "a HEIC with a false size": (lying_heic, "at most 25 megapixels", 60),  # refused before it is decoded
     # metadata that is not read
     "a PNG with much EXIF": (lambda: saved(Image.new("RGB", (64, 64)), "PNG", exif=exif_bomb()), [64, 64], 50),
     "a WebP with much EXIF": (lambda: saved(Image.new("RGB", (64, 64)), "WEBP", exif=exif_bomb()), [64, 64], 50),
@@ -330,7 +330,7 @@ FILES: dict[str, tuple[Callable[[], bytes], list[int] | str, float]] = {
 
 
 def test_decoding_any_file_takes_bounded_memory(tmp_path: Path) -> None:
-    """The largest files are also decoded in a limited process."""
+    """Check that the largest files are decoded in a limited process, too."""
     (tmp_path / "small").write_bytes(saved(Image.new("RGB", (300, 300)), "PNG"))
     for name, (make, _, _) in FILES.items():
         (tmp_path / name).write_bytes(make())

@@ -14,7 +14,7 @@ function compare({ file, name, limit, tokens, fused, ...expected }) {
   const { heads, tokens: count } = block;
   const sweep = new Sweep(block);
   if (fused.length) sweep.advance(Infinity);
-  const [logs, rows, columns, one] = [heads, heads, heads, 1].map((parts) => new Float32Array(parts * count).fill(77));
+  const [logs, rows, columns, out] = [heads, heads, heads, 1].map((parts) => new Float32Array(parts * count).fill(77));
   tokens.forEach((token, place) => {
     const told = `${name}, token ${token}`;
     const at = (all) => all.subarray(place * (all.length / tokens.length), (place + 1) * (all.length / tokens.length));
@@ -23,21 +23,21 @@ function compare({ file, name, limit, tokens, fused, ...expected }) {
     for (let from = 0; from < rows.length; from += count) near([sum(rows.subarray(from, from + count))], [1], 1e-6);
     for (const { how, rows: fusedRows } of fused) {
       near(logs.map(Math.exp), rows, 1e-8, { rtol: 1e-5, told });
-      fuse(how, logs, rows, heads, count, one);
-      near(one, at(fusedRows), limit, { told: `${told}, ${how}` });
+      fuse(how, logs, rows, heads, count, out);
+      near(out, at(fusedRows), limit, { told: `${told}, ${how}` });
     }
     column(block, token, logs, columns);
     near(columns, at(expected.columns), limit, { told });
     for (const { how, columns: fusedColumns } of fused) {
-      fuseColumn(how, logs, columns, heads, count, how === 'mean' ? null : sweep[how].norms, one);
-      near(one, at(fusedColumns), limit, { told: `${told}, ${how}` });
+      fuseColumn(how, logs, columns, heads, count, how === 'mean' ? null : sweep[how].norms, out);
+      near(out, at(fusedColumns), limit, { told: `${told}, ${how}` });
     }
   });
 }
 
 test('rows and columns equal the model\'s, in single and half precision', () => BLOCKS.forEach(compare));
 
-test('numbers that halves are bad at keep to the limit of half precision', () => OUTLIERS.forEach(compare));
+test('outliers stay within the error of half precision', () => OUTLIERS.forEach(compare));
 
 test('means over patches equal the model\'s', () => {
   const tiny = BLOCKS.filter(({ fused }) => fused.length);
@@ -47,7 +47,7 @@ test('means over patches equal the model\'s', () => {
     const out = new Float32Array(block.tokens).fill(77);
     fuseMean(block.meanRow, block.heads, block.tokens, out);
     same([block.meanRow, block.meanColumn, out], [meanRow, meanColumn, mean.meanRow], limit, { told });
-    const sweep = new Sweep(block); // in the smallest slices, as a page with little time would
+    const sweep = new Sweep(block); // in the smallest slices
     for (let i = 0; i < block.tokens; i += 1) sweep.advance(0);
     assert.equal(sweep.advance(0), true);
     for (const { how, meanRow: fusedRow, meanColumn: fusedColumn } of fused) {
@@ -56,27 +56,27 @@ test('means over patches equal the model\'s', () => {
   }
 });
 
-test('heads that disagree everywhere still have a smallest: every product underflows, the logarithms do not', () => {
+test('fusion by min works where every probability underflows', () => {
   const logs = Float32Array.of(0, -300, -400, -400, -300, 0);
   const out = new Float32Array(3);
   fuse('min', logs, logs.map(Math.exp), 2, 3, out);
   near(out, [0, 1, 0], 1e-5);
 });
 
-test('a float32 block comes through bit by bit', () => {
+test('a float32 block is read bit by bit', () => {
   for (const { name: told, file, sizes, sent: { lse, ...sent } } of BLOCKS.filter((block) => block.sent)) {
     same(parseBlock(file), { ...sizes, ...sent }, 0, { told });
     near(parseBlock(file).lse, lse, 1e-12, { told });
   }
 });
 
-test('every half becomes its float', () => {
+test('every half converts to its float32', () => {
   const halves = Uint16Array.from({ length: 65536 }, (_, i) => i);
   assert.deepEqual([...widen(halves, new Float32Array(65536))], [...new Float16Array(halves.buffer)]);
   assert.throws(() => widen(halves, new Float32Array(9)), /room for 65536/);
 });
 
-test('files that are not what they should be are refused', () => {
+test('invalid files are refused', () => {
   const block = BLOCKS.find(({ name }) => name.startsWith('registers')).file;
   const rolled = VECTORS.calls.find((call) => call.function === 'compute/payload.parseRollout').args[0];
   const patched = (offset, value, kind = 'Uint16') => {
@@ -93,8 +93,8 @@ test('files that are not what they should be are refused', () => {
     [parseBlock, patched(4, 2), 'version 1, got 2'],
     [parseBlock, patched(6, 8), '16 or 32 bits, got 8'],
     [parseBlock, patched(24, 8), 'prefix tokens and 8 x 11 patches'],
-    [parseBlock, block.slice(0, -4), `got ${length - 4} (the file says ${length})`],
-    [parseBlock, patched(28, 9, 'Uint32'), 'the file says 9)'],
+    [parseBlock, block.slice(0, -4), `got ${length - 4} (its header says ${length})`],
+    [parseBlock, patched(28, 9, 'Uint32'), 'its header says 9)'],
     [parseBlock, block.slice().transfer(length + 4), `expected ${length} bytes`],
     [parseRollout, rolled.slice(0, -2), 'cut short'],
   ]) {

@@ -11,7 +11,7 @@ import { data } from './vectors.mjs';
 
 // ---- languages
 
-test('every language says what English says, with the same places, and English where it lacks a text', () => {
+test('every language has the texts and placeholders of English', () => {
   const placesOf = (text) => [...new Set(String(text).match(/\{\d\}/g))].sort();
   const entries = (texts) => (typeof texts === 'string' ? [['', texts]] : Object.entries(texts));
   for (const lang of LANGUAGES) {
@@ -37,7 +37,7 @@ function frozen(value) {
 
 const ADDRESSED = ['pane', ...Object.keys(FIELDS).filter((field) => FIELDS[field].url)];
 
-/** What an address holds of a state. */
+/** The addressed part of a state. */
 const addressed = (state) => ({ ...pick(state, ADDRESSED), beside: state.beside && { ...state.beside, scene: null } });
 
 const make = (state = INITIAL) => createStore(state, reduce, { step: isStep, restore });
@@ -46,7 +46,7 @@ const show = (scene, pane = 0) => ({ type: 'opened', pane, scene });
 const after = (...steps) => steps.reduce(reduce, INITIAL);
 const [FIRST, COMPARE, LEFT] = [show(SCENES[0]), { type: 'compare' }, { type: 'activate', pane: 0 }];
 
-test('any sequence of actions leaves a plain state that its address and the log give again', () => {
+test('after any actions, the state is plain data that address and log reproduce', () => {
   for (let seed = 0; seed < 40; seed += 1) {
     const store = make(frozen(INITIAL));
     const next = actions(generator(seed));
@@ -69,7 +69,7 @@ test('any sequence of actions leaves a plain state that its address and the log 
   }
 });
 
-test('a scene that was opened can show what the state asks for', () => {
+test('an opened scene fits the state to its limits', () => {
   for (let seed = 0; seed < 200; seed += 1) {
     const next = actions(generator(seed));
     let state = INITIAL;
@@ -89,7 +89,7 @@ test('a scene that was opened can show what the state asks for', () => {
   }
 });
 
-test('while another scene is on its way, what is here shows what it can', () => {
+test('while another scene loads, the current one shows what it can', () => {
   const store = make(after(show(SCENES[2])));
   [{ type: 'map', block: 20, head: 15 }, { type: 'open', source: { model: 'model-0' } }, FIRST, { type: 'undo' }]
     .forEach(store.dispatch);
@@ -105,7 +105,7 @@ const SCENE = { id: 'scene', source: { image: 'church', photo: null, model: 'a m
 const SMALL = { id: 'small', source: { ...SCENE.source, model: 'b' },
   limits: { ...LIMITS, depth: 6, heads: 2, prefix: [] } };
 
-test('what a link asks for and a scene lacks is reported and replaced', () => {
+test('parts of a link that a scene lacks are reported and replaced', () => {
   const linked = (search, limits) => (
     after({ type: 'navigate', search }, show({ ...SCENE, limits: { ...LIMITS, ...limits } })));
   const plain = linked('');
@@ -124,7 +124,7 @@ test('what a link asks for and a scene lacks is reported and replaced', () => {
     { ...plain, query: [4, 6], queryScene: 'scene', head: 5, block: 0 });
 });
 
-test('another model keeps what both have without a word', () => {
+test('another model keeps common settings without a message', () => {
   const open = (source) => ({ type: 'open', source });
   const steps = [show(SCENE), change({ query: 'cls', head: 5 }), open({ model: 'b' }), show(SMALL)];
   assert.deepEqual(pick(after(...steps), ['block', 'head', 'query', 'messages']),
@@ -132,10 +132,10 @@ test('another model keeps what both have without a word', () => {
   assert.deepEqual(pick(after(...steps, open({ model: 'a model' }), show(SCENE)), ['block', 'query', 'model']),
     { block: 11, query: 'cls', model: 'a model' });
   const failed = after(show(SCENE), open({ image: 'dog', size: 448 }), { type: 'failed', pane: 0, text: 'Not there.' });
-  assert.deepEqual(failed, { ...after(show(SCENE)), messages: ['Not there.'] }); // what is shown stays
+  assert.deepEqual(failed, { ...after(show(SCENE)), messages: ['Not there.'] }); // the scene stays
 });
 
-test('two panes change places and close', () => {
+test('panes are activated and closed', () => {
   const heads = (...steps) => {
     const { pane, head, beside } = after(show(SCENE), COMPARE, change({ head: 3, block: 2 }), ...steps);
     return [pane, head, beside?.head];
@@ -143,7 +143,7 @@ test('two panes change places and close', () => {
   assert.deepEqual([heads(), heads(LEFT)], [[1, 3, 'mean'], [0, 'mean', 3]]);
   assert.deepEqual([heads(LEFT, COMPARE), heads(COMPARE)], [[0, 'mean', undefined], [0, 3, undefined]]);
   const alone = after(FIRST);
-  assert.equal(reduce(alone, show(SCENES[1], 1)), alone); // a pane that is gone is not opened again
+  assert.equal(reduce(alone, show(SCENES[1], 1)), alone); // a closed pane is not opened again
   const query = (...steps) => (
     pick(after(show(SCENE), { type: 'pick', patch: [4, 6], scene: 'scene' }, ...steps), ['query', 'queryScene']));
   const small = (pane) => ({ ...show({ ...SMALL, limits: { ...LIMITS, grid: [2, 3] } }, pane),
@@ -152,7 +152,7 @@ test('two panes change places and close', () => {
   assert.deepEqual(query(small(0)), { query: [1, 2], queryScene: 'small' });
 });
 
-test('choosing the other pane takes its classes, and choosing the active one takes none', () => {
+test('activating the other pane takes its classes, activating the active one does not', () => {
   const before = [FIRST, COMPARE, show(SCENES[1], 1), change({ target: 2, against: 3 })];
   const classes = { target: 5, against: null, lensClass: null };
   for (const [pane, expected] of [[0, { target: 5, against: null }], [1, { target: 2, against: 3 }]]) {
@@ -164,10 +164,10 @@ const SLOW = '["explain",{"method":"kernel_shap","target":3,"against":null}]';
 const TEST = '["faithfulness",{}]';
 const start = (question, on = true) => ({ type: 'start', question, on });
 
-/** What is started after some actions, from a state in which a slow method and a test are started in Explain. */
+/** The started questions after actions, from a state with a slow method and a test started in Explain. */
 const started = (...actions) => after(FIRST, change({ tab: 'explain' }), start(SLOW), start(TEST), ...actions).started;
 
-test('what a person started goes on while its scene is shown, until it is stopped', () => {
+test('a started question stays started while its scene is shown, until it is stopped', () => {
   assert.deepEqual([started(), started(start(SLOW, false))], [[SLOW, TEST], [TEST]]);
   assert.deepEqual(started(start(SLOW)), [TEST, SLOW]); // once
   const staying = [change({ method: 'lrp', target: 4 }), change({ erased: [3] }), { type: 'play' },
@@ -175,7 +175,7 @@ test('what a person started goes on while its scene is shown, until it is stoppe
   for (const action of staying) assert.equal(started(action).length, 2, action.type);
 });
 
-test('nothing that was started goes on at another photograph, model, size or tab', () => {
+test('another photograph, model, size or tab stops started questions', () => {
   const sources = [{ image: 'dog' }, { model: 'm2' }, { size: 448 }].map((source) => ({ type: 'open', source }));
   const leaving = [...sources, show(SCENES[2]), change({ tab: 'heads' }),
     { type: 'navigate', search: '?tab=explain&image=dog' }];
@@ -202,43 +202,43 @@ function stored(...actions) {
   return { store, send, has: (fields) => assert.deepEqual(pick(store.get(), Object.keys(fields)), fields) };
 }
 
-test('undo and redo restore what is shown, step by step', () => {
+test('undo and redo restore the view step by step', () => {
   const { send, has } = stored(change({ block: 3 }), change({ block: 5 }), change({ opacity: 0.2 }));
   for (const [type, block] of [['undo', 3], ['undo', 11], ['undo', 11], ['redo', 3], ['redo', 5], ['redo', 5]]) {
     send(type);
     has({ block });
   }
-  send('undo', change({ head: 2 }), 'redo'); // another future
+  send('undo', change({ head: 2 }), 'redo'); // discards what could be redone
   has({ block: 3, head: 2 });
 });
 
-test('what is dragged, passes or changes nothing in the address is no step', () => {
+test('sliders, hovering and changes without address are no steps of undo', () => {
   stored(change({ block: 3 }), change({ opacity: 0.2 }), change({ full: true }), { type: 'hover', pointer: null },
     { type: 'message', texts: ['x'] }, 'undo').has({ block: 11 });
-  // erased patches come back one by one, and not what a slider took away
+  // undo restores hidden patches one by one, but not those of the slider
   const { send, has } = stored(change({ erased: [4] }), change({ removed: 30 }), change({ erased: [4, 9] }), 'undo');
   has({ erased: [4], removed: 30 });
   send('undo');
   has({ erased: [] });
 });
 
-test('undo leaves running what a person started, except where it goes to another tab', () => {
+test('undo keeps started questions unless it changes the tab', () => {
   const { send, has } = stored(change({ tab: 'explain' }), change({ method: 'kernel_shap' }),
     { type: 'start', question: 'q', on: true }, change({ target: 2 }), 'undo');
   has({ target: null, started: ['q'] });
   send('undo', 'undo');
   has({ tab: 'explore', started: [] });
   send('redo');
-  has({ tab: 'explain', started: [] }); // it does not start again by itself
+  has({ tab: 'explain', started: [] }); // it is not restarted
 });
 
-test('undo keeps the scenes that are here', () => {
+test('undo keeps open scenes', () => {
   const { store, has } = stored(COMPARE, show(SCENES[2], 1), LEFT, 'undo');
   has({ pane: 1, scene: SCENES[2] });
   assert.equal(store.get().beside.scene.id, 'scene-0');
 });
 
-test('a listener hears changes alone, until it leaves', () => {
+test('a listener is called only for changes, until it unsubscribes', () => {
   const store = make();
   const heard = [];
   const leave = store.subscribe((state, before, { type }) => heard.push([type, state !== before]));
@@ -254,7 +254,7 @@ test('a listener hears changes alone, until it leaves', () => {
 const LETTERS = ['image', 'layer', '&layer=0', 'from', 'pane', '0', '2', '=', '&', '%', '%F0', ',', '1', '-', '\0',
   'ü', '+', '#', '?', 'off', '.', '?mode=', '東', '\ud800', '😀', 'constructor', '__proto__'];
 
-test('no address throws, and what was read is written the same way again', () => {
+test('any address parses without an exception, and formats to an equal one', () => {
   const random = generator(7);
   const searches = Array.from({ length: 20000 }, () => (
     Array.from({ length: 12 }, () => LETTERS[Math.floor(random() * LETTERS.length)]).join('')));
@@ -267,7 +267,7 @@ test('no address throws, and what was read is written the same way again', () =>
   }
 });
 
-test('absurd parts are told and replaced by their defaults', () => {
+test('invalid parts are reported and replaced by defaults', () => {
   for (const [part, texts] of Object.entries(data('address_cases'))) {
     for (const text of texts) {
       const { state, messages } = parse(`?${part}=${encodeURIComponent(text)}&direction=column`);
@@ -279,7 +279,7 @@ test('absurd parts are told and replaced by their defaults', () => {
   }
 });
 
-test('people count from one; defaults are left out, others\' parts are kept, and ours have one order', () => {
+test('addresses count from 1, omit defaults, keep unknown parts, and have one order', () => {
   assert.deepEqual([format(INITIAL), format(INITIAL, '?debug=1&layer=4')], ['', '?debug=1']);
   const state = { ...INITIAL, query: [6, 3], image: 'church', head: 3, block: 11, shared: true, opacity: 0.3,
     off: ['2,1'] };
@@ -306,21 +306,21 @@ test('addresses of earlier versions are read', () => {
 
 // ---- keys
 
-/** The state with a scene, and what `fields` change. */
+/** The state with a scene and these fields. */
 const shown = (fields, prefix = ['CLS']) => (
   { ...after(show({ ...SCENE, limits: { ...LIMITS, prefix } })), ...fields });
 const press = (state, ...keys) => keys.reduce((now, key) => reduce(now, actionOf(now, key)), state);
-/** [fields of the state, keys, fields that are other then]; the first one goes from CLS to the middle. */
+/** [fields of the state, keys, changed fields]; the first case goes from CLS to the middle. */
 const CASES = data('key_cases');
 
 test('keys do what the help says', () => {
   for (const [fields, keys, expected] of CASES) {
     assert.deepEqual(press(shown(fields), ...keys), { ...shown(fields), ...expected }, `${keys}`);
   }
-  assert.equal(press(shown({ query: [1, 1] }, ['register 1']), 'c').query, 'mean'); // there is no CLS
+  assert.equal(press(shown({ query: [1, 1] }, ['register 1']), 'c').query, 'mean'); // without CLS
 });
 
-test('keys that are not ours stay with the browser', () => {
+test('other keys are left to the browser', () => {
   for (const key of ['Tab', 'Enter', ' ', 'x', '1', 'F5', 'constructor', '__proto__', 'Escape']) {
     assert.equal(actionOf(shown(), key), null, key);
   }

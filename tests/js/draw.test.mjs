@@ -18,7 +18,7 @@ function noise(seed, count) {
   return Uint8Array.from({ length: count }, () => Math.floor(256 * random()));
 }
 
-test('the photograph fills its place on the screen and lies in the middle', () => {
+test('the photograph is centered and as large as fits', () => {
   for (const box of [[10, 20, 410, 220], [0, 0, 100, 900]]) {
     const image = [300, 200];
     const { left, top, width, height, scale } = fit(image, box);
@@ -29,17 +29,17 @@ test('the photograph fills its place on the screen and lies in the middle', () =
   }
 });
 
-test('what cannot be drawn is refused', () => {
+test('invalid input is refused', () => {
   for (const bad of [[], [Float32Array.of(Infinity, 0)]]) assert.throws(() => scaleOver(bad), /finite/);
   assert.throws(() => packed(COLORS.subarray(0, 99)), /256 x 3/);
   assert.throws(() => overlay(noise(0, 396), [1], [1, 1], GEOMETRY, COLORS), /120 x 90/);
 });
 
-test('a layer of heat is the picture at full opacity where something was seen, and clear elsewhere', () => {
+test('the heat layer equals the opaque overlay inside the model\'s input, and is clear elsewhere', () => {
   const [grid, index, [width, height]] = [[3, 7], noise(6, 21), GEOMETRY.image];
   const { xs, ys } = patchEdges(GEOMETRY, grid);
   const heat = new Heat(GEOMETRY, grid);
-  for (const smooth of [false, true, false]) { // one heat draws many maps
+  for (const smooth of [false, true, false]) { // one Heat draws several maps
     const look = { alpha: 1, unseen: false, smooth, scale: { vmin: 0, vmax: 255, signed: false } };
     const picture = overlay(noise(0, 4 * width * height), index, grid, GEOMETRY, COLORS, look);
     const expected = new Uint32Array(picture.buffer).map((color, i) => {
@@ -52,7 +52,7 @@ test('a layer of heat is the picture at full opacity where something was seen, a
   }
 });
 
-test('a thumbnail on the sheet of a wall is its map enlarged, with round corners', () => {
+test('a thumbnail on the sheet is its enlarged map with round corners', () => {
   const [gh, gw, width, height, corners] = [3, 7, 80, 47, [[1, 0], [42, 3], [2, 25]]];
   const maps = corners.map((_, seed) => noise(seed, gh * gw));
   for (const fine of [1, 2]) {
@@ -60,7 +60,7 @@ test('a thumbnail on the sheet of a wall is its map enlarged, with round corners
       const out = new Uint32Array(width * height);
       const expected = new Uint32Array(width * height);
       const places = placed([gh, gw], [wide, high], corners, width, fine);
-      for (const which of [0, 2]) { // not the one in the middle
+      for (const which of [0, 2]) { // without the middle one
         stamp(places, which, maps[which], TABLE, out);
         const [left, top] = corners[which];
         for (let place = 0; place < wide * high; place += 1) {
@@ -70,10 +70,10 @@ test('a thumbnail on the sheet of a wall is its map enlarged, with round corners
           assert.equal(alpha, out[(top + high - 1 - y) * width + left + wide - 1 - x] >>> 24);
           const [across, down] = [Math.min(x, wide - 1 - x), Math.min(y, high - 1 - y)];
           if (across + down === 0) assert.ok(alpha < 255);
-          if (across >= 3 * fine || down >= 3 * fine) assert.equal(alpha, 255); // corners, and nothing else
+          if (across >= 3 * fine || down >= 3 * fine) assert.equal(alpha, 255); // only corners
           const patch = Math.floor(((y + 0.5) * gh) / high) * gw + Math.floor(((x + 0.5) * gw) / wide);
           const color = TABLE[maps[which][patch]] & 0xffffff;
-          expected[at] = ((alpha << 24) | (alpha ? color : out[at])) >>> 0; // where it is clear, color shows nowhere
+          expected[at] = ((alpha << 24) | (alpha ? color : out[at])) >>> 0; // color does not matter where it is clear
         }
       }
       assert.deepEqual(out, expected, `${wide} x ${high}, ${fine}`);

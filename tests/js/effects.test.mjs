@@ -19,7 +19,7 @@ const manifestOf = ({ image, model, size }) => ({
   predictions: [], labels: [], sureAbove: null,
 });
 
-/** A page whose backend answers when the test says so. */
+/** A page whose backend answers on the test's command. */
 function page({ block = never, rollout = null, stored = null, more = {}, decode = async (url) => ({ url }) } = {}) {
   const store = createStore({ ...INITIAL, linked: true }, reduce, { step: isStep, restore });
   const opens = [];
@@ -69,7 +69,7 @@ test('the first scene is opened and shown', async () => {
   assert.deepEqual([ids(), scenes.get('first m 224').image], [['first m 224'], { url: 'data:first' }]);
 });
 
-test('the latest request wins, and the one before is aborted', async () => {
+test('a newer request aborts the older one', async () => {
   const { store, opens, ask, answer, aborted, ids } = page();
   await answer(0);
   ask({ image: 'a' });
@@ -79,7 +79,7 @@ test('the latest request wins, and the one before is aborted', async () => {
   await answer(1); // too late
   assert.deepEqual([store.get().scene.id, ids(), store.get().messages], ['b m 224', ['b m 224'], []]);
   ask({ image: 'c' });
-  opens[3].answer(); // before its abort was heard
+  opens[3].answer(); // before the abort arrives
   ask({ image: 'd' });
   await settled();
   assert.equal(store.get().scene.id, 'b m 224');
@@ -87,7 +87,7 @@ test('the latest request wins, and the one before is aborted', async () => {
   assert.equal(store.get().scene.id, 'd m 224');
 });
 
-test('a scene that is on its way is not asked for twice, and going back aborts it', async () => {
+test('a loading scene is not requested twice, and going back aborts it', async () => {
   const { store, opens, ask, answer, change, aborted } = page();
   await answer(0);
   ask({ image: 'a' });
@@ -99,7 +99,7 @@ test('a scene that is on its way is not asked for twice, and going back aborts i
   assert.deepEqual([aborted(), store.get().scene.id], [[false, true], 'first m 224']);
 });
 
-test('a failed request leaves what is shown, says why, and is not made again by itself', async () => {
+test('a failed request keeps the scene, reports why, and is not repeated', async () => {
   const { store, opens, ask, answer, fail, change, ids } = page();
   await answer(0);
   ask({ image: 'a', model: 'broken' });
@@ -110,11 +110,11 @@ test('a failed request leaves what is shown, says why, and is not made again by 
   change({ block: 0 });
   change({ image: 'a', model: 'broken' });
   assert.equal(opens.length, 2);
-  ask({ image: 'a', model: 'broken' }); // somebody asks again
+  ask({ image: 'a', model: 'broken' }); // asked again by the user
   assert.equal(opens.length, 3);
 });
 
-test('a first scene that fails is not asked for again, but without the model of the visit before', async () => {
+test('a failed first scene is requested again only without the last visit\'s model', async () => {
   const { store, opens, fail, change } = page();
   await fail(0, 'The server does not answer.');
   change({ theme: 'dark' });
@@ -126,7 +126,7 @@ test('a first scene that fails is not asked for again, but without the model of 
   assert.deepEqual([other.store.get().scene.id, other.store.get().messages], ['first m 224', ['No such model.']]);
 });
 
-test('two panes load by themselves; a pane that is closed is forgotten, and its request aborted', async () => {
+test('panes load independently; closing one aborts its request', async () => {
   const blocks = [];
   const { store, ask, answer, compare, activate, aborted, ids } = page({ block: (scene, _, { signal }) => {
     blocks.push([scene.id, signal]);
@@ -154,23 +154,23 @@ test('two panes load by themselves; a pane that is closed is forgotten, and its 
   assert.deepEqual([aborted().at(-1), store.get().beside, ids()], [true, null, ['c m 224']]);
 });
 
-test('a head under the pointer has its block loaded, and the block on show stays', async () => {
+test('the block of the head under the pointer is loaded, and the block on show stays', async () => {
   const asked = [];
   const { store, effects, answer, change } = page({ more: { grid: [2000, 2000], depth: 6 }, block: async (_, block) => {
-    asked.push(block); // there is no room for all of them
-    throw broken(); // what comes back is of no matter
+    asked.push(block); // there is not enough memory for all
+    throw broken(); // the answer does not matter
   } });
   await answer(0);
   assert.deepEqual(asked, [5]);
   for (const [hovered, expected] of [[3, [5, 3]], [3, [5, 3]], [null, [5, 3]], [77, [5, 3]], [0, [5, 3, 0]]]) {
     change({ thumbnail: hovered === null ? null : { block: hovered, head: 1 } });
     await settled();
-    assert.deepEqual(asked, expected); // 77 is of the model before
+    assert.deepEqual(asked, expected); // 77 is of the previous model
   }
   assert.deepEqual(effects.blocks.get(store.get().scene.id).held, [0, 5]);
 });
 
-test('what is looked at is loaded first, then rollout, then the others, though it failed', async () => {
+test('the block on show is loaded first, then rollout, then the others, also after a failure', async () => {
   const [asked, waiting] = [[], []];
   const load = (what) => new Promise((_, reject) => {
     asked.push(what);
@@ -183,7 +183,7 @@ test('what is looked at is loaded first, then rollout, then the others, though i
     await settled();
   };
   await answer(0);
-  assert.deepEqual(asked, [8]); // nothing beside it
+  assert.deepEqual(asked, [8]); // alone
   await next();
   assert.deepEqual(asked, [8, 'rollout', 7]); // then two at a time, from the last one
   assert.deepEqual(store.get().messages, ['Could not load layer 9. It broke.']);
@@ -217,7 +217,7 @@ test('the block on show is loaded while the photograph is decoded', async () => 
   assert.deepEqual([asked[1][2].aborted, opens.length], [true, 2]);
 });
 
-/** Requests for rollout that are answered by nobody. */
+/** Requests for rollout that are never answered. */
 function rollouts() {
   const asked = [];
   const rollout = (scene, ask, { signal }) => {
@@ -229,20 +229,20 @@ function rollouts() {
   return { rollout, told: (field) => asked.map(({ scene, ask, signal }) => [scene, ask[field], signal.aborted]) };
 }
 
-test('a row of rollout is aborted when its scene is left, and nobody is told', async () => {
+test('leaving a scene aborts its row of rollout without a message', async () => {
   const { told, rollout } = rollouts();
   const { store, ask, answer, change } = page({ rollout });
   await answer(0);
   change({ mode: 'rollout' });
   ask({ image: 'b' });
-  assert.deepEqual(told('token'), [['f', 0, false]]); // it is shown until the other is here
+  assert.deepEqual(told('token'), [['f', 0, false]]); // it is shown until the other scene is open
   await answer(1);
   await settled();
   assert.deepEqual(told('token'), [['f', 0, true], ['b', 0, false]]); // the other scene's own row
   assert.deepEqual(store.get().messages, []);
 });
 
-test('rollout with other options aborts the one before; none is asked for a scene that was left', async (context) => {
+test('rollout with other options aborts the older request; none is sent for a closed scene', async (context) => {
   const { told, rollout } = rollouts();
   const { ask, opens, change } = page({ rollout, more: { rollout: true }, block: async () => { throw broken(); } });
   context.mock.timers.enable({ apis: ['setTimeout'] });
@@ -266,7 +266,7 @@ test('rollout with other options aborts the one before; none is asked for a scen
 const SCENE = { id: 'abc', source: {} };
 const method = (name) => ['explain', { method: name, target: null, against: null }];
 
-/** Requests to a backend that answers when the test says so. */
+/** Requests to a backend that answers on the test's command. */
 function panel() {
   const asked = [];
   const take = (name, scene, ask, { signal, progress }) => new Promise((resolve, reject) => {
@@ -283,7 +283,7 @@ function panel() {
     answer: (question) => requests.answer(SCENE, question) };
 }
 
-test('an answer is asked for once and kept', async () => {
+test('an answer is requested once and cached', async () => {
   const { asked, told, requests, want, answer } = panel();
   want(method('lrp'));
   want(method('lrp'));
@@ -295,7 +295,7 @@ test('an answer is asked for once and kept', async () => {
   assert.equal(requests.answer({ id: 'other' }, method('lrp')), undefined);
 });
 
-test('the latest question wins, and the one before is aborted and forgotten', async () => {
+test('a newer question aborts the older one, whose answer is dropped', async () => {
   const { asked, told, want, answer } = panel();
   want(method('slow'));
   want(method('fast'));
@@ -306,7 +306,7 @@ test('the latest question wins, and the one before is aborted and forgotten', as
   assert.equal(answer(method('fast')), 'fast');
 });
 
-test('questions are asked in their order, one at a time', async () => {
+test('questions are asked in order, one at a time', async () => {
   const { asked, want } = panel();
   want(method('one'), method('two'));
   assert.deepEqual(asked.map(({ ask }) => ask.method), ['one']);
@@ -315,7 +315,7 @@ test('questions are asked in their order, one at a time', async () => {
   assert.deepEqual(asked.map(({ ask }) => ask.method), ['one', 'two']);
 });
 
-test('what is not needed any more is aborted', async () => {
+test('questions that are no longer needed are aborted', async () => {
   const { asked, requests, want } = panel();
   want(method('one'));
   want();
@@ -327,7 +327,7 @@ test('what is not needed any more is aborted', async () => {
   assert.equal(requests.failure(SCENE, method('two')), '');
 });
 
-test('what failed says why and is not asked again before somebody wants it', async () => {
+test('a failed question reports why and is repeated only on request', async () => {
   const { asked, requests, want } = panel();
   want(method('one'));
   await asked[0].fail(new BackendError('Too large.', 'refused'));
@@ -338,7 +338,7 @@ test('what failed says why and is not asked again before somebody wants it', asy
   assert.deepEqual([asked.length, requests.failure(SCENE, method('one'))], [2, '']);
 });
 
-test('progress is told while the question is under way, not after', async () => {
+test('progress is reported only while the question runs', async () => {
   const { asked, told, requests, want } = panel();
   const progress = (name) => requests.progress(SCENE, method(name));
   want(method('one'));
@@ -349,7 +349,7 @@ test('progress is told while the question is under way, not after', async () => 
   assert.deepEqual([progress('one'), told.changes], [null, 1]);
 });
 
-test('a slider asks when it rests', async (context) => {
+test('a slider\'s question is sent when it rests', async (context) => {
   context.mock.timers.enable({ apis: ['setTimeout'] });
   const { asked, want } = panel();
   for (let patch = 0; patch < 5; patch += 1) {
@@ -361,12 +361,12 @@ test('a slider asks when it rests', async (context) => {
   assert.deepEqual(asked.map(({ ask }) => ask.patches), [[4]]);
 });
 
-test('tests of many maps answer each one, and the oldest answers go first', async () => {
+test('a test of several maps answers each of them, and the least recently used answers are dropped', async () => {
   const { asked, requests, want, answer } = panel();
   const question = (...methods) => ['faithfulness', { methods, target: 1, against: null }];
   want(question('a', 'b'));
   await asked[0].answer(['A', 'B']);
-  assert.deepEqual([answer(question('b')), answer(question('a'))], [['B'], ['A']]); // `a` is the latest looked at
+  assert.deepEqual([answer(question('b')), answer(question('a'))], [['B'], ['A']]); // `a` is the most recently used
   for (let i = 0; i < 119; i += 1) requests.keep(SCENE, method(`m${i}`), i);
   assert.deepEqual([answer(question('a')), answer(question('b'))], [['A'], undefined]);
 });
@@ -375,7 +375,7 @@ test('tests of many maps answer each one, and the oldest answers go first', asyn
 
 const bytes = (text) => new TextEncoder().encode(text);
 
-test('the hash begins with FNV-1a, ends with the length, and counts every byte and its place', () => {
+test('the hash starts with FNV-1a, ends with the length, and depends on every byte and its position', () => {
   assert.equal(hashOf(bytes('a')).slice(0, 8), 'e40c292c'); // Fowler, Noll & Vo's own test vectors
   assert.equal(hashOf(bytes('foobar')).slice(0, 8), 'bf9cf968');
   assert.equal(hashOf(bytes('foobar')).slice(16), '00000006');
@@ -388,16 +388,16 @@ test('the hash begins with FNV-1a, ends with the length, and counts every byte a
     photo[i] = 0;
   }
   assert.equal(seen.size, 66);
-  for (const hash of seen) assert.match(hash, /^[0-9a-f]{24}$/); // as addresses take it
+  for (const hash of seen) assert.match(hash, /^[0-9a-f]{24}$/); // the format in addresses
 });
 
-test('without a database, or one that answers, the latest eight are kept in memory', async (t) => {
+test('without a working database, the latest eight photographs are kept in memory', async (t) => {
   const photos = new Photos();
   const hashes = [];
   for (let i = 0; i < 10; i += 1) hashes.push(await photos.add(new Blob([`photograph ${i}`])));
-  const found = await Promise.all(hashes.map((hash) => photos.get(hash)));
-  assert.deepEqual(found.map((blob) => blob !== null), hashes.map((_, i) => i >= 2));
-  assert.equal(await found[9].text(), 'photograph 9');
+  const blobs = await Promise.all(hashes.map((hash) => photos.get(hash)));
+  assert.deepEqual(blobs.map((blob) => blob !== null), hashes.map((_, i) => i >= 2));
+  assert.equal(await blobs[9].text(), 'photograph 9');
   globalThis.window = { indexedDB: { open: () => ({}) } }; // a request that is never answered
   t.after(() => { delete globalThis.window; });
   const waiting = new Photos();

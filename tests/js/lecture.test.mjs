@@ -10,10 +10,10 @@ import { VECTORS, near, sum } from './vectors.mjs';
 
 const { lecture: MODEL, lecturesWithGaps: GAPS } = VECTORS;
 const LECTURE = parseLecture(MODEL.lecture);
-const HALF = 2e-3; // what numbers in half precision may be off by, as a share of the largest
+const HALF = 2e-3; // error of half precision relative to the largest number
 const most = (numbers) => Math.max(...numbers.map(Math.abs));
 
-test('pixels are the model\'s input to the bit', () => {
+test('pixels equal the model\'s input', () => {
   assert.deepEqual(LECTURE.pixels, MODEL.pixels);
   assert.deepEqual([LECTURE.input, LECTURE.grid], [MODEL.input, MODEL.grid]);
   const { kept, scale } = losses(LECTURE);
@@ -21,7 +21,7 @@ test('pixels are the model\'s input to the bit', () => {
   near([scale[0]], [MODEL.scale], 0, { rtol: 1e-6 });
 });
 
-test('filters make the model\'s tokens', () => {
+test('filters give the model\'s tokens', () => {
   const embedded = embed(LECTURE, MODEL.patch);
   near(embedded, MODEL.embedded, HALF, { rtol: 1e-7 });
   near(filterMap(LECTURE, 4), MODEL.map, HALF, { rtol: 1e-7 });
@@ -29,13 +29,13 @@ test('filters make the model\'s tokens', () => {
   near([product.sum, product.sum], [sum(product.terms) + product.bias, embedded[4]], 0, { rtol: 1e-6 });
 });
 
-test('positions and prefix tokens are the model\'s', () => {
+test('positions and prefix tokens match the model', () => {
   near(positionSimilarity(LECTURE.positions, MODEL.patch[0] * MODEL.grid[1] + MODEL.patch[1]), MODEL.similar, HALF);
   near(sinePositions(MODEL.grid, 20).table, MODEL.sines, 1e-5);
   near(LECTURE.prefix, MODEL.prefix, 1e-6, { rtol: 1e-7 });
 });
 
-test('a head is the model\'s and adds up', () => {
+test('a head matches the model, and its terms add up', () => {
   const { query, dots, weights, sum: values } = MODEL;
   const head = attend(parseBlock(MODEL.block), parseValues(MODEL.values), MODEL.head, MODEL.token);
   near(head.query, query, HALF * most(query));
@@ -47,10 +47,10 @@ test('a head is the model\'s and adds up', () => {
   near([sum(dotTerms(head, 7)), sum(sumTerms(head, 5))], [head.dots[7], head.sum[5]], 0, { rtol: 1e-6 });
 });
 
-test('what is not shown alone is summed, and maps are compared by rank', () => {
+test('omitted terms are summed, and maps are compared by rank', () => {
   assert.deepEqual(largest([0.5, -3, 1, 2], 2), { best: [1, 3], rest: 1.5, others: 2 });
   const rounded = roundedToSum([1 / 3, 1 / 3, 1 / 3, -0.126], 2);
-  assert.deepEqual(rounded, [0.33, 0.33, 0.33, -0.12]); // each as it is everywhere, but the rest
+  assert.deepEqual(rounded, [0.33, 0.33, 0.33, -0.12]); // only the rest takes the difference
   near([sum(rounded)], [0.87], 1e-9);
   assert.deepEqual(roundedToSum([0.496, 0.246, 0.256, 0.002], 2), [0.49, 0.25, 0.26, 0]); // none below zero
   const { over, under, first, second, correlation } = disagreement([9, 8, 7, 6], [1, 3, 4, 2]);
@@ -58,7 +58,7 @@ test('what is not shown alone is summed, and maps are compared by rank', () => {
   near([correlation], [-0.4], 1e-9);
 });
 
-test('what a model does not have is said', () => {
+test('missing parts of a model have reasons', () => {
   const [none, rotary] = [parseLecture(GAPS.none), parseLecture(GAPS.rotary)];
   for (const { missing, prefix, bias } of [none, rotary]) {
     assert.match(missing.prefix, /no tokens/);
@@ -69,7 +69,7 @@ test('what a model does not have is said', () => {
   near(positionSimilarity(rotary.positions, 9), GAPS.similar, HALF);
 });
 
-test('a file of tensors comes back as it was written', () => {
+test('a file of tensors is read as it was written', () => {
   const tensors = { levels: { dtype: 'U8', shape: [3], data: Uint8Array.of(1, 2, 3) },
     filters: { dtype: 'F32', shape: [2, 1], data: Float32Array.of(0.5, -7) } };
   assert.deepEqual(readTensors(writeTensors(tensors, { grid: [2, 3] })), { tensors, facts: { grid: [2, 3] } });

@@ -7,12 +7,11 @@ import { lectureFile, valuesFile } from '../../vitviz/web/local/lecture_numbers.
 import { METHODS } from '../../vitviz/web/local/methods.js';
 import { Model, Stopped } from '../../vitviz/web/local/model.js';
 import { judge } from '../../vitviz/web/local/opening.js';
-import { OF_ROWS } from '../../vitviz/web/local/row_statistics.js';
 import { VECTORS } from './vectors.mjs';
 
 const ABOUT = { width: 2, headWidth: 2, heads: 1, depth: 1, prefix: ['CLS'], patch: 1, rotary: null, pooling: 'cls' };
 
-/** A model whose one logit is the sum of all tokens, and the tokens of a photograph with six patches. */
+/** A model whose only logit is the sum of all tokens, and the tokens of a photograph with six patches. */
 function summing() {
   const ran = [];
   const run = async (graph, part, { tokens, pixels }) => {
@@ -24,46 +23,47 @@ function summing() {
   const model = new Model({ about: ABOUT, run });
   const tokens = Float32Array.from({ length: 14 }, (_, i) => i);
   const opened = { stream: [tokens], grid: [2, 3], angles: {}, logits: Float32Array.of(91) };
-  return { ran, one: { model, run: opened, weights: Float32Array.of(1), gone: () => false, tell() {} } };
+  return { ran, task: { model, run: opened, weights: Float32Array.of(1), canceled: () => false, tell() {} } };
 }
 
-test('the browser computes the methods and statistics that Python says it does', () => {
-  const { methods, statistics } = VECTORS.inBrowser;
-  assert.deepEqual(Object.keys(METHODS).sort(), [...methods].sort());
-  assert.deepEqual([...OF_ROWS, 'ablation_logit', 'ablation_probability'].sort(), [...statistics].sort());
+test('the browser\'s methods are those that Python lists', () => {
+  assert.deepEqual(Object.keys(METHODS).sort(), [...VECTORS.inBrowser].sort());
 });
 
-test('occlusion is what the score loses without a patch; it stops when nobody waits for it', async () => {
-  const { one, ran } = summing();
-  assert.deepEqual([...await METHODS.occlusion(one)], [0, 4, 8, 12, 16, 20, 24]); // CLS has no pixels
+test('occlusion scores a patch by the loss without it, and stops when it is canceled', async () => {
+  const { task, ran } = summing();
+  assert.deepEqual([...await METHODS.occlusion(task)], [0, 4, 8, 12, 16, 20, 24]); // CLS has no pixels
   ran.length = 0;
-  const told = [];
-  const gone = () => told.length === 3;
-  await assert.rejects(METHODS.occlusion({ ...one, gone, tell: ({ done, of }) => told.push([done, of]) }), Stopped);
-  assert.deepEqual(told, [[0, 6], [1, 6], [2, 6]]);
+  const progress = [];
+  const canceled = () => progress.length === 3;
+  const tell = ({ done, of }) => progress.push([done, of]);
+  await assert.rejects(METHODS.occlusion({ ...task, canceled, tell }), Stopped);
+  assert.deepEqual(progress, [[0, 6], [1, 6], [2, 6]]);
   assert.equal(ran.filter((graph) => graph === 'block').length, 3);
 });
 
-test('what the model needs is said, and whether the machine has little of it', () => {
+test('the note states download and memory, and warns of little memory', () => {
   const about = { download: 58.2e6, files: { weights: { bytes: 44e6 } } };
   assert.match(needs(about, undefined), /once \(59 MB\)\.$/);
   assert.equal(needs(about, 8), needs(about, undefined));
   assert.match(needs(about, 1), /about 0\.8 GB of memory, and this machine has 1 GB\./);
 });
 
-test('graphs are read with the weights, each once; a released session is made again', async () => {
+test('graphs and weights are read once; a released session is created again', async () => {
   const read = [];
-  const files = { weights: 'weights.bin', block: 'block.onnx', gradient: 'gradient.onnx', read: 'read.onnx' };
+  const files = { weights: 'weights.bin', graphs: 'graphs.bin' };
+  const bounds = { block: [0, 2], gradient: [2, 1], gae: [3, 1] };
   let online = false;
   const made = [];
   const ort = { InferenceSession: { create: async (bytes) => {
     made.push({ bytes, released: false, async release() { this.released = true; } });
     return made.at(-1);
   } } };
-  const graphs = new Graphs(ort, { parts: { one: [0, 0], two: [0, 0], late: [0, 1] }, files }, async (file) => {
+  const about = { parts: { one: [0, 0], two: [0, 0], late: [0, 1] }, graphs: bounds, files };
+  const graphs = new Graphs(ort, about, async (file) => {
     read.push(file);
     if (!online) throw new Error('offline');
-    return Object.assign(new Uint8Array(4), { file });
+    return Uint8Array.of(1, 2, 3, 4);
   });
   await assert.rejects(graphs.session('block', 'one'), /offline/);
   online = true; // after a failure a file is read again
@@ -76,12 +76,12 @@ test('graphs are read with the weights, each once; a released session is made ag
   assert.deepEqual([made.map(({ released }) => released), read.length], [[true, false, false], 2]);
   await graphs.load();
   online = false; // no method needs the network later
-  for (const name of ['block', 'gradient', 'read']) {
-    assert.equal((await graphs.session(name, 'late')).bytes.file, files[name]);
+  for (const [name, bytes] of [['block', [1, 2]], ['gradient', [3]], ['gae', [4]]]) {
+    assert.deepEqual([...(await graphs.session(name, name === 'gae' ? '' : 'late')).bytes], bytes);
   }
 });
 
-test('the smallest probable group is named, and a photograph of low scores is unknown', () => {
+test('the smallest probable group is named, and low scores mean an unknown photograph', () => {
   const about = { labels: ['beagle', 'boxer', 'cat', 'car'], groupAbove: 0.7, knownAbove: 3,
     groups: [['animal', 'beagle', 'boxer', 'cat'], ['dog', 'beagle', 'boxer']] };
   const logits = [0.4, 0.35, 0.2, 0.05].map((share) => Math.log(share) + 3.1); // their log-sum-exp is 3.1
@@ -96,7 +96,7 @@ test('the smallest probable group is named, and a photograph of low scores is un
   assert.equal(judge({ ...about, groupAbove: 0.96 }, logits).group, null);
 });
 
-test('the lecture has the positions of the model\'s own grid, and says that others are interpolated', () => {
+test('the lecture shows positions only on the model\'s own grid', () => {
   const positions = { dtype: 'F32', shape: [6, 1], data: Float32Array.of(1, 2, 3, 4, 5, 6) };
   const shared = new Uint8Array(writeTensors({ positions }, { grid: [2, 3], missing: {} }));
   const about = { preprocess: { mode: 'squash', height: 2, width: 3, mean: [0, 0, 0], std: [1, 1, 1] } };
@@ -108,9 +108,9 @@ test('the lecture has the positions of the model\'s own grid, and says that othe
   assert.match(other.facts.missing.positions, /interpolated/);
 });
 
-test('the values of a block come in single precision, which is neither moved nor scaled', async () => {
+test('the values of a block are in single precision, neither centered nor scaled', async () => {
   const data = Float32Array.of(1, 2, 3, 4, 5, 6);
-  const model = { graphs: { run: async () => ({ v: { data } }) }, shaped: (tokens) => tokens };
+  const model = { apply: async () => ({ values: data }) };
   const run = { blocks: [{ heads: 3, tokens: 1, width: 2 }], stream: [data] };
   const { values, center, factor } = readTensors(await valuesFile({ model, run }, 0)).tensors;
   assert.deepEqual([values.data, center.data, factor.data], [data, new Float32Array(6), new Float32Array(6).fill(1)]);

@@ -1,4 +1,4 @@
-// The whole picture, as vitviz.draw.overlay draws it, from the layers of the page: pixels in, pixels out.
+// The picture of vitviz.draw.overlay from the layers of the page: pixels in, pixels out.
 import { beyond, indices, ownScale, packed } from '../../vitviz/web/draw/color.js';
 import { Heat } from '../../vitviz/web/draw/heat.js';
 import { dotBoxes, frameBoxes, gridBoxes, hatchAround, lightness, mix } from '../../vitviz/web/draw/overlay.js';

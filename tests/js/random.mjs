@@ -1,4 +1,4 @@
-// Random states and actions from a seed: what fails once, fails again.
+// Random states and actions, reproducible by seed.
 import { FIELDS } from '../../vitviz/web/core/state.js';
 
 /** Return a generator of numbers 0..1 (mulberry32). @param {number} seed */
@@ -13,7 +13,7 @@ export function generator(seed) {
 }
 
 const COLORS = ['viridis', 'magma', 'RdBu_r'];
-/** What scenes have to choose from: with and without CLS, small and large. */
+/** The limits of scenes: with and without CLS, small and large. */
 export const LIMITS = [
   { depth: 12, heads: 6, grid: [16, 16], prefix: ['CLS'], modes: ['attention', 'rollout', 'norm'], colors: COLORS },
   { depth: 3, heads: 1, grid: [2, 5], prefix: [], modes: ['attention'], colors: COLORS },
@@ -26,7 +26,7 @@ export const SCENES = LIMITS.map((limits, place) => ({
     model: `model-${place}`, size: place === 2 ? 518 : null },
 }));
 
-/** What scenes are made from, and asked for by: names that are hard to write in an address. */
+/** Names of images, photographs and models that are hard to write in an address. */
 const NAMES = { images: ['church', 'dog', 'Straße', 'a b&c=d?#1+%', '日本'], models: ['timm/vit_small', 'm2', 'm3'],
   photos: ['0123456789abcdef', '00112233'], sizes: [96, 224, 448, 518] };
 
@@ -40,69 +40,70 @@ const NAMES = { images: ['church', 'dog', 'Straße', 'a b&c=d?#1+%', '日本'], 
  */
 export function actions(random, { scenes = SCENES, names = NAMES, without = [] } = {}) {
   const whole = (count) => Math.floor(random() * count);
-  const one = (list) => list[whole(list.length)];
+  const pick = (list) => list[whole(list.length)];
   const maybe = (value) => (random() < 0.3 ? null : value);
   const limits = (state) => state.scene?.limits ?? LIMITS[0];
   const patch = (state) => limits(state).grid.map(whole);
-  const query = (state) => one([null, 'cls', 'mean', 'distillation', 'register 1', patch(state), [whole(60), 1]]);
-  const head = (state) => one(['mean', 'max', 'min', whole(limits(state).heads), whole(30)]);
-  /** Values of a field whose kind says what they may be. */
+  const query = (state) => pick([null, 'cls', 'mean', 'distillation', 'register 1', patch(state), [whole(60), 1]]);
+  const head = (state) => pick(['mean', 'max', 'min', whole(limits(state).heads), whole(30)]);
+  /** Random values of a field's kind. */
   const any = ([name, { initial, kind: { values, range } }]) => {
     const [low, high, step] = range ?? [];
     const count = range && Math.min(Math.round((high - low) / step), 10000) + 1;
-    const value = () => (values ? one(values) : Number((low + whole(count) * step).toFixed(3)));
+    const value = () => (values ? pick(values) : Number((low + whole(count) * step).toFixed(3)));
     return [name, initial === null ? () => maybe(value()) : value];
   };
   const known = Object.entries(FIELDS).filter(([, { kind }]) => kind?.values || kind?.range);
   const fields = {
     ...Object.fromEntries(known.map(any)),
-    image: () => maybe(one(names.images)), photo: () => maybe(one(names.photos)),
-    model: () => maybe(one(names.models)), size: () => maybe(one(names.sizes)),
+    image: () => maybe(pick(names.images)), photo: () => maybe(pick(names.photos)),
+    model: () => maybe(pick(names.models)), size: () => maybe(pick(names.sizes)),
     block: (state) => whole(limits(state).depth), head, query,
-    mode: (state) => one(limits(state).modes), start: () => 1 + whole(12), color: () => maybe(one(COLORS)),
-    method: () => maybe('lrp'), statistic: () => maybe('distance'), off: () => one([[], ['0,0'], ['2,0', '1,0']]),
+    mode: (state) => pick(limits(state).modes), start: () => 1 + whole(12), color: () => maybe(pick(COLORS)),
+    method: () => maybe('lrp'), statistic: () => maybe('distance'), off: () => pick([[], ['0,0'], ['2,0', '1,0']]),
     thumbnail: () => maybe({ block: whole(3), head: whole(2) }), full: () => random() < 0.5, help: () => random() < 0.5,
-    erased: () => one([[], [whole(9)], [3, whole(3)]]),
+    erased: () => pick([[], [whole(9)], [3, whole(3)]]),
   };
   const change = (state) => {
-    const chosen = Array.from({ length: 1 + whole(3) }, () => one(Object.keys(fields)));
+    const chosen = Array.from({ length: 1 + whole(3) }, () => pick(Object.keys(fields)));
     return Object.fromEntries(chosen.map((name) => [name, fields[name](state)]));
   };
   const address = (state) => {
     const source = ['image', 'model', 'size'].flatMap((part) => names[`${part}s`].map((value) => (
       `${part}=${encodeURIComponent(value)}`)));
-    const parts = [one(source), one(source).replace('=', '2='), 'layer=3', 'layer=x', 'head=2', 'head=max',
+    const parts = [pick(source), pick(source).replace('=', '2='), 'layer=3', 'layer=x', 'head=2', 'head=max',
       'from=3,4', 'from=cls', 'from=900,900', 'pane=2', 'pane=1', 'pane=7', 'layer2=2', 'color=nothing',
       'mode=nothing', 'off=1.1,2.1', 'off=99.1', 'opacity=2', 'erased=3,1', 'erased=0', 'erased=9999', 'removed=40',
       'removed=101', 'bare=1', 'numbered=0', 'gamma=0.5', 'tab=heads', 'step=5',
       'step=9', 'lang=zh', 'colours=magma', 'start=99', 'head=99', '%',
       '&&=', String(random())];
-    return `?${Array.from({ length: whole(6) }, () => one(parts)).join('&')}${state.pane ? '&x=1' : ''}`;
+    return `?${Array.from({ length: whole(6) }, () => pick(parts)).join('&')}${state.pane ? '&x=1' : ''}`;
   };
   const makers = {
     change: (state) => ({ change: change(state), quiet: random() < 0.1 }),
-    open: () => ({ source: one([{ image: one(names.images) }, { photo: one(names.photos) }, { size: one(names.sizes) },
-      { model: one(names.models) }, { model: one(names.models), size: one(names.sizes) }]) }),
-    opened: (state) => ({ pane: whole(2), scene: one(scenes),
+    open: () => ({ source: pick([{ image: pick(names.images) }, { photo: pick(names.photos) },
+      { size: pick(names.sizes) }, { model: pick(names.models) },
+      { model: pick(names.models), size: pick(names.sizes) }]) }),
+    opened: (state) => ({ pane: whole(2), scene: pick(scenes),
       carried: maybe({ query: maybe(patch(state)), pointer: maybe(patch(state)) }) }),
     failed: () => ({ pane: whole(2), text: 'It failed.' }),
     compare: (state) => ({ carried: maybe(patch(state)) }),
     activate: () => ({ pane: whole(2),
-      classes: one([undefined, { target: maybe(whole(9)), against: maybe(whole(9)), lensClass: maybe(whole(4)) }]) }),
+      classes: pick([undefined, { target: maybe(whole(9)), against: maybe(whole(9)), lensClass: maybe(whole(4)) }]) }),
     navigate: (state) => ({ search: address(state) }),
-    hover: (state) => ({ pointer: maybe({ scene: one(scenes).id, pane: whole(2), query: maybe(patch(state)),
+    hover: (state) => ({ pointer: maybe({ scene: pick(scenes).id, pane: whole(2), query: maybe(patch(state)),
       patch: patch(state), over: true }) }),
     lift: () => ({}), pick: (state) => ({ patch: patch(state), scene: state.scene?.id ?? null }), unpin: () => ({}),
     move: () => ({ row: whole(3) - 1, column: whole(3) - 1 }),
-    map: (state) => one([{ block: whole(limits(state).depth) }, { head: head(state) }, { block: 0, head: 0 }]),
-    start: () => ({ question: one(['["explain",{"method":"kernel_shap"}]', '["faithfulness",{}]']),
+    map: (state) => pick([{ block: whole(limits(state).depth) }, { head: head(state) }, { block: 0, head: 0 }]),
+    start: () => ({ question: pick(['["explain",{"method":"kernel_shap"}]', '["faithfulness",{}]']),
       on: random() < 0.7 }),
     play: () => ({}), step: () => ({}), message: () => ({ texts: ['A message.'] }),
     undo: () => ({}), redo: () => ({}), toString: () => ({}), nothing: () => ({}),
   };
   const types = Object.keys(makers).filter((type) => !without.includes(type));
   return (state) => {
-    const type = one(types);
+    const type = pick(types);
     return { type, ...makers[type](state) };
   };
 }

@@ -5,7 +5,7 @@ import { ReadbackError, encodePng, isExact, pictureOf, pixelsOf, readerOf } from
 
 const DRAWN = [10, 20, 30, 255, 40, 50, 60, 255, 70, 80, 90, 255, 1, 2, 3, 255, 4, 5, 6, 255, 7, 8, 9, 255]; // 3 x 2
 
-/** A kind of canvas whose readback is changed by `noise`. */
+/** A class of canvas whose readback `noise` changes. */
 function canvasOf(noise) {
   return class {
     constructor(width = 3, height = 2) {
@@ -26,7 +26,7 @@ function canvasOf(noise) {
   };
 }
 
-/** Have frames of a video that give back `read` of what a canvas has, for one test. */
+/** Define video frames that return `read` of a canvas's pixels, for one test. */
 function useFrames(t, read) {
   globalThis.VideoFrame = class {
     constructor({ drawn }) { this.drawn = drawn; }
@@ -40,7 +40,7 @@ function useFrames(t, read) {
 
 const Exact = canvasOf((pixels) => pixels);
 const Striped = canvasOf((pixels) => pixels.map((_, i) => (i * 31) % 256));
-/** One level in one place of one channel, as browsers that change little do. */
+/** A change of one level in one channel, as in some browsers. */
 const Hinted = canvasOf((pixels) => pixels.with(400 % pixels.length, pixels[400 % pixels.length] ^ 1));
 
 /** The pixels of a PNG that `encodePng` wrote: (h, w, 4). */
@@ -54,12 +54,12 @@ async function pixelsOfPng(blob) {
   return Array.from({ length: height }, (_, y) => [...lines.subarray(step * y + 1, step * (y + 1))]).flat();
 }
 
-test('a canvas that gives back what was drawn is read and encoded by the browser', async () => {
+test('an exact canvas is read and encoded by the browser', async () => {
   assert.deepEqual([...await pixelsOf(new Exact())], DRAWN);
   assert.equal(await (await pictureOf(new Exact(), 'image/jpeg', 0.9)).text(), '["image/jpeg",0.9]');
 });
 
-test('a canvas whose readback is changed, even by one level, is read through a video frame, and saved as PNG',
+test('a canvas whose readback differs, even by one level, is read through a video frame and saved as PNG',
   async (t) => {
     useFrames(t, (drawn) => drawn);
     for (const Kind of [Striped, Hinted]) {
@@ -71,13 +71,13 @@ test('a canvas whose readback is changed, even by one level, is read through a v
     }
   });
 
-test('without a reader that gives back what was drawn there are no pixels and no picture', async (t) => {
+test('without an exact reader, pixels and pictures are refused', async (t) => {
   for (const ask of [pixelsOf, pictureOf, readerOf]) await assert.rejects(ask(new Striped()), ReadbackError);
   useFrames(t, (drawn) => drawn.map((level) => level ^ 1));
   for (const ask of [pixelsOf, pictureOf, readerOf]) await assert.rejects(ask(new Striped()), ReadbackError);
 });
 
-test('a PNG has the checksums of its parts', async () => {
+test('PNG chunks have checksums', async () => {
   const bytes = Buffer.from(await (await encodePng(Uint8ClampedArray.from(DRAWN), 3, 2)).arrayBuffer());
-  assert.equal(bytes.subarray(-12).toString('hex'), '0000000049454e44ae426082'); // IEND, as the standard has it
+  assert.equal(bytes.subarray(-12).toString('hex'), '0000000049454e44ae426082'); // IEND of the standard
 });

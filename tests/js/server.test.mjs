@@ -8,7 +8,7 @@ const line = (value) => `${JSON.stringify(value)}\n`;
 const PROGRESS = [{ text: 'Loading DINOv2 … (88 MB)', ahead: 2 }, { seconds: 3.1 }];
 const HEAD = PROGRESS.map((progress) => line({ progress })).join('');
 
-/** A stream that comes in these chunks. */
+/** A stream of these chunks. */
 const stream = (...chunks) => new ReadableStream({
   start(controller) {
     for (const chunk of chunks) controller.enqueue(new Uint8Array(chunk));
@@ -16,7 +16,7 @@ const stream = (...chunks) => new ReadableStream({
   },
 });
 
-/** Read an answer however it is cut. */
+/** Read an answer in every division into chunks. */
 async function everyCut(whole, check) {
   const cuts = Array.from({ length: whole.length + 1 }, (_, cut) => [whole.subarray(0, cut), whole.subarray(cut)]);
   cuts.push(Array.from(whole, (byte) => [byte]), [whole]);
@@ -26,7 +26,7 @@ async function everyCut(whole, check) {
   }
 }
 
-test('data and bytes come whole, wherever their chunks are cut, also bytes that look like lines', async () => {
+test('data and bytes are complete for any chunks, also bytes that look like lines', async () => {
   const data = { naïve: [1, null, '\n'] };
   await everyCut(bytes(HEAD, line({ data })), async (read, told) => {
     assert.deepEqual([await read(), told], [data, PROGRESS]);
@@ -40,14 +40,14 @@ test('data and bytes come whole, wherever their chunks are cut, also bytes that 
   }
 });
 
-test('errors keep their kind and words', async () => {
+test('errors keep kind and message', async () => {
   for (const kind of ['unknown', 'busy', 'refused', 'failed']) {
     const whole = bytes(HEAD, line({ error: { kind, text: `It is ${kind}.` } }));
     await everyCut(whole, (read) => assert.rejects(read, { name: 'BackendError', kind, message: `It is ${kind}.` }));
   }
 });
 
-test('an answer that is cut short is an error wherever it ends', async () => {
+test('a truncated answer is an error wherever it ends', async () => {
   for (const whole of [bytes(HEAD, line({ data: 1 })), bytes(HEAD, line({ bytes: 3 }), [1, 2, 3])]) {
     for (let end = 0; end < whole.length; end += 1) {
       await assert.rejects(readAnswer(stream(whole.subarray(0, end))), { name: 'BackendError', kind: 'offline' });
@@ -62,7 +62,7 @@ const PHOTO = new Blob(['a photograph']);
 /** A question to a backend. */
 const ask = (...question) => (backend) => backend.ask(...question);
 
-/** Ask a server that gives these answers, one after the other; return the requests as well. */
+/** Ask a server with these successive answers; return its requests too. */
 async function asked(answers, question, { photo = PHOTO, ...options } = {}) {
   const requests = [];
   const fetched = globalThis.fetch;
@@ -74,8 +74,8 @@ async function asked(answers, question, { photo = PHOTO, ...options } = {}) {
   };
   try {
     const backend = serverBackend({ base: 'http://page.test/app/', photos: { get: async () => photo }, ...options });
-    const [found] = await Promise.allSettled([question(backend)]);
-    return { requests, value: found.value, error: found.reason };
+    const [{ value, reason: error }] = await Promise.allSettled([question(backend)]);
+    return { requests, value, error };
   } finally {
     globalThis.fetch = fetched;
   }
@@ -90,7 +90,7 @@ test('a question about a scene is one request', async () => {
     [['http://page.test/app/vitviz/explain', 'POST', { ask: JSON.stringify({ scene: 'abc', method: 'lrp' }) }]]);
 });
 
-test('where the server does not have the scene, it is asked once more with source and photograph', async () => {
+test('a question about an unknown scene is repeated with source and photograph', async () => {
   const { signal } = new AbortController();
   const question = ask('heads', SCENE, { names: [] }, { signal });
   const { requests, value } = await asked([UNKNOWN, { data: 7 }], question);
@@ -105,13 +105,13 @@ test('where the server does not have the scene, it is asked once more with sourc
   assert.deepEqual(Object.keys(again.requests[1].fields), ['ask', 'source']); // an example has no photograph
 });
 
-test('a photograph that this browser does not have is refused in words', async () => {
+test('a photograph of another browser is refused', async () => {
   const { requests, error } = await asked([UNKNOWN, { data: 7 }], ask('layers', SCENE), { photo: null });
   assert.deepEqual([requests.length, error instanceof BackendError, error.kind], [1, true, 'refused']);
   assert.match(error.message, /only in the browser/);
 });
 
-test('a lost connection is tried once more, also after an unknown scene; other failures are not', async () => {
+test('a lost connection is retried once, also after an unknown scene; other failures are not', async () => {
   const lost = () => new TypeError('fetch failed');
   const no = (kind) => ({ error: { kind, text: 'No.' } });
   const layers = ask('layers', SCENE);
@@ -130,7 +130,7 @@ test('a lost connection is tried once more, also after an unknown scene; other f
   assert.equal(await second.fields.photo.text(), 'a photograph');
 });
 
-test('a server that is gone, refuses or is busy is told apart; an abort stays one', async () => {
+test('offline, refusing and busy servers are distinguished; an abort stays an abort', async () => {
   const plain = (status) => new Response('Too many.', { status, headers: { 'content-type': 'text/plain' } });
   const open = ask('open', { source: { ...SOURCE, photo: null } });
   const kinds = [];
@@ -144,7 +144,7 @@ test('a server that is gone, refuses or is busy is told apart; an abort stays on
   assert.deepEqual([aborted.requests.length, aborted.error.name], [1, 'AbortError']);
 });
 
-test('what came with the page is not asked for', async () => {
+test('data of the page is not requested', async () => {
   const first = { id: 'abc', image: 'church', model: 'm', size: 224 };
   const given = { first, models: { groups: [] } };
   const source = { image: 'church', photo: null, model: 'm', size: 224 };

@@ -18,7 +18,7 @@ export const VECTORS = read('../../build/vectors.json');
 /** Return the table of cases in a JSON file beside this one. */
 export const data = (name) => read(`${name}.json`);
 
-/** Assert that two lists of numbers are as long as each other and differ by at most `atol + rtol * |expected|`. */
+/** Assert that two lists of numbers have equal length and differ by at most `atol + rtol * |expected|`. */
 export function near(actual, expected, atol, { rtol = 0, told = '' } = {}) {
   assert.equal(actual.length, expected.length, told);
   for (let i = 0; i < actual.length; i += 1) {
@@ -29,7 +29,7 @@ export function near(actual, expected, atol, { rtol = 0, told = '' } = {}) {
   }
 }
 
-/** Assert that a value has what `expected` has, with numbers as near as `near` wants them. */
+/** Assert that a value equals `expected`, with numbers compared by `near`. */
 export function same(actual, expected, atol, options) {
   if (typeof expected === 'number') near([actual], [expected], atol, options);
   else if (ArrayBuffer.isView(expected)) near(actual, expected, atol, options);

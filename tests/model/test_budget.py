@@ -57,7 +57,7 @@ def test_available_bytes_of_this_machine_are_plausible() -> None:
     total = 1024 * int(Path("/proc/meminfo").read_text().split("MemTotal:")[1].split()[0])
     assert 0 < free <= total
     assert available_bytes(torch.device("meta")) is None
-    process, limit = psutil.Process(), 2**40  # more than the machine has, so that the limit stops no other allocation
+    process, limit = psutil.Process(), 2**40  # more than any machine has, so that other allocations still succeed
     before = process.rlimit(psutil.RLIMIT_AS)
     process.rlimit(psutil.RLIMIT_AS, (process.memory_info().vms + limit, before[1]))
     remaining = memory.address_bytes()
@@ -83,7 +83,7 @@ def test_container_bytes_is_the_least_of_all_control_groups(tmp_path: Path) -> N
     assert container_bytes(root, table) == 1000 - 800 + 35  # cached file pages can be evicted
     group(root / "outer" / "inner", memory__max=900, memory__current=700, memory__stat="anon 600")
     assert container_bytes(root, table) == 200
-    table.write_text("0::/as/seen/outside\n")  # inside a container, its own group is at the top
+    table.write_text("0::/as/seen/outside\n")  # inside a container, its own group is mounted at the root
     group(root, memory__max=5000, memory__current=4000)
     assert container_bytes(root, table) == 1000
     table.unlink()
@@ -192,7 +192,7 @@ def test_missing_devices_raise(name: str) -> None:
     assert device_named("cpu:0").type == "cpu"
 
 
-# Uses the C library's statistics: sources of large blocks, number of arenas, and resident pages.
+# This program reads the C library's statistics: sources of large blocks, number of arenas, and resident pages.
 MEMORY = """
 import ctypes, re, sys, threading
 import psutil, torch
@@ -212,7 +212,7 @@ def arenas():
     return len(re.findall("<heap nr=", open(sys.argv[1]).read()))
 
 mapped = libc.mallinfo2().hblkhd
-block = torch.ones(5_000_000)  # 20 MB, from the kernel and back to it
+block = torch.ones(5_000_000)  # 20 MB, allocated from the kernel and returned to it
 assert libc.mallinfo2().hblkhd - mapped >= block.nbytes
 assert keep_freed_memory()
 mapped = libc.mallinfo2().hblkhd
@@ -220,7 +220,7 @@ block = [torch.ones(5_000_000) for _ in range(5)]
 heap = libc.mallinfo2()
 assert heap.hblkhd <= mapped, "large blocks do not come from the heap"
 block = None
-assert libc.mallinfo2().arena == heap.arena, "the heap was made smaller"
+assert libc.mallinfo2().arena == heap.arena, "the heap shrank"
 
 assert share_freed_memory()
 before, barrier = arenas(), threading.Barrier(4)

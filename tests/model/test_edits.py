@@ -63,7 +63,7 @@ def edits_of(name: str, prefix: int) -> Edits:
     cuts = [Cut(block=0, head=1, queries=(0,), keys=(5, 6)), Cut(block=0, queries=(3, last), keys=(0,))]
     return {
         "zeroed heads": Edits(heads={(0, 1): "zero", (-1, 0): "zero", (2, 4): "zero"}),
-        "a head made its mean": Edits(heads={(1, 3): "mean"}),
+        "a head set to its mean": Edits(heads={(1, 3): "mean"}),
         "cut edges": Edits(cuts=[*cuts, Cut(block=-1, head=4, keys=(2,)), lone]),
         "removed patches": Edits(keep=some_patches(31)),
         "everything": everything(prefix),
@@ -84,10 +84,12 @@ def written_out(model: ViT, images: torch.Tensor, edits: Edits) -> list[referenc
     return [reference.run(model, images[i : i + 1], changes=change) for i, change in enumerate(changes)]
 
 
-@pytest.mark.parametrize("edit", ["zeroed heads", "a head made its mean", "cut edges", "removed patches", "everything"])
+@pytest.mark.parametrize(
+    "edit", ["zeroed heads", "a head set to its mean", "cut edges", "removed patches", "everything"]
+)
 @kinds
 def test_edited_run_matches_reference(kind: str, edit: str) -> None:
-    """A head's mean is over the tokens of one image, and removed patches have no influence."""
+    """Check that a head's mean is over the tokens of one image, and removed patches have no influence."""
     model, images = tiny.model(**tiny.KINDS[kind]), tiny.images()
     edits = edits_of(edit, len(model.config.prefix))
     runs = written_out(model, images, edits)

@@ -344,7 +344,7 @@ PASSES: dict[str, Callable[[ViT], Ops]] = {
     "trace with gradients": lambda _: Tracer(BLOCKS, grad=True),
     "alpha-beta": lambda _: AlphaBeta(),
     "AttnLRP": attn_lrp,
-    "tokens that are read": lambda model: ReadTokens(model.config),
+    "only tokens read": lambda model: ReadTokens(model.config),
     "heads scaled by 1": lambda _: Ops(BlockEdit(scale=torch.ones(tiny.BATCH, tiny.HEADS, 1, 1))),
 }
 
@@ -368,9 +368,9 @@ def test_every_ops_variant_matches_the_plain_pass(kind: str) -> None:
             variant_logits = model.classify(encoded, variant_ops)
         close(encoded, expected[:, : encoded.shape[1]])
         close(variant_logits, logits)
-        if variant in ("explicit", "alpha-beta", "tokens that are read"):
+        if variant in ("explicit", "alpha-beta", "only tokens read"):
             close(torch.autograd.grad(variant_logits[:, 3].sum(), tokens)[0], slope, 1e-9)
-        if variant == "tokens that are read":  # the last MLP runs only on these tokens
+        if variant == "only tokens read":  # the last MLP runs only on these tokens
             reads_prefix = model.config.pooling == "cls"
             assert widths[-1] == (1 + model.config.distillation_token if reads_prefix else tokens.shape[1])
         else:

@@ -16,7 +16,7 @@ from vitviz.model.tracing import tokens_per_piece
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 CHUNKS = {64 * 2**20: 1, 40_000: 7, 1: 78}
-"""Sizes of pieces in bytes, and in how many pieces the 78 rows of a tiny model's attention come."""
+"""Size of a chunk in bytes -> number of chunks of the 78 attention rows of a tiny model."""
 
 
 @pytest.mark.parametrize(
@@ -25,7 +25,7 @@ CHUNKS = {64 * 2**20: 1, 40_000: 7, 1: 78}
 def test_trace_queries_match_softmax_attention(
     name: str, grad: bool, chunk: int, many: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Chunks cover every row once within the size limit; the fused kernel sums many rows."""
+    """Check that chunks cover every row once within the size limit; the fused kernel sums many rows."""
     monkeypatch.setattr(vitviz.model.trace, "CHUNK_BYTES", chunk)
     monkeypatch.setattr(vitviz.model.trace, "MANY_TOKENS", many)
     trace = tiny.trace(grad=grad, **PREFIXES[name])
@@ -72,7 +72,7 @@ def test_unknown_queries_raise_with_valid_choices(query: object) -> None:
             ask(query)
         for fact in ("'cls'", "7 x 11", "78", repr(query)):
             assert fact in str(caught.value)
-    with pytest.raises(TraceError, match="no CLS"):
+    with pytest.raises(TraceError, match="no class token"):
         tiny.trace(depth=1, class_token=False, pooling="mean").row(0, "cls")
 
 
@@ -112,7 +112,7 @@ def test_images_of_a_batch_do_not_mix() -> None:
 
 
 def test_memory_grows_with_tokens_not_with_their_square() -> None:
-    """The trace of fused attention keeps no N x N matrix."""
+    """Check that the trace of fused attention keeps no N x N matrix."""
     sizes = []
     for grid in ((7, 11), (14, 22)):
         trace = tiny.trace(batch=1, grid=grid, patch=3)
@@ -162,7 +162,7 @@ def test_recomputed_queries_and_keys_match_kept_ones(
 
 
 def test_queries_after_a_change_of_weights_raise(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Row sums of the old weights do not fit queries of the new ones."""
+    """Row sums stored with the old weights would not match queries computed with the new weights."""
     monkeypatch.setattr(vitviz.model.trace, "KEEP_BYTES", 0)
     model = tiny.model()
     trace = model.trace(tiny.images())
@@ -191,13 +191,13 @@ def test_pieces_of_an_mlp_are_even_and_bounded(batch: int, tokens: int, hidden_b
     step = tokens_per_piece(batch, tokens, hidden_bytes)
     count = -(-tokens // step)
     assert 1 <= step <= tokens
-    assert step <= count or step * count - tokens < count  # the last piece is hardly shorter than the others
+    assert step <= count or step * count - tokens < count  # all pieces have nearly equal size
     limit = max(vitviz.model.tracing.PIECE_BYTES, vitviz.model.tracing.PIECE_TOKENS * hidden_bytes)
     assert batch * step * hidden_bytes <= 1.5 * limit + batch * hidden_bytes or step == 1
 
 
 def test_extreme_logits_stay_finite() -> None:
-    """One logit exceeds the others by thousands."""
+    """In this test, one logit exceeds all other logits by thousands."""
     queries, keys = 90.0 * torch.randn(1, 5, 78, 17), torch.randn(1, 5, 78, 17)
     _, lse = attention_and_lse(queries, keys, keys)
     block_trace = BlockTrace(queries, keys, lse)
@@ -210,7 +210,7 @@ def test_extreme_logits_stay_finite() -> None:
 
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-4), (torch.float64, 1e-7)])
 def test_large_logits_keep_the_precision_of_the_model(dtype: torch.dtype, tolerance: float) -> None:
-    """Rows sum to 1, and single rows and columns agree with the matrix."""
+    """Check that rows sum to 1, and single rows and columns agree with the matrix."""
     model = tiny.model()
     with torch.no_grad():
         for block in model.blocks:  # keys share an offset, as in DINOv2: logits of 40 and more

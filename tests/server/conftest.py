@@ -16,27 +16,27 @@ from vitviz.server.endpoints import Endpoints
 
 @pytest.fixture(scope="session")
 def sources(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, ...]:
-    """The folders of three tiny models: Tiny a, Tiny b and Tiny c."""
+    """Return the folders of three tiny models: Tiny a, Tiny b and Tiny c."""
     parent = tmp_path_factory.mktemp("sources")
     return tuple(folder(parent / name, seed) for seed, name in enumerate("abc"))
 
 
 @pytest.fixture
 def endpoints(tmp_path: Path, sources: tuple[str, ...]) -> Endpoints:
-    """Endpoints with the three models; the first is the default."""
+    """Return endpoints with the three models; the first is the default."""
     return made(tmp_path / "page", sources)
 
 
 @pytest.fixture(scope="session")
 def portal() -> Iterator[BlockingPortal]:
-    """An event loop in another thread, because Playwright's loop occupies this one once there is a browser."""
+    """Run an event loop in another thread, because Playwright's loop occupies this thread once a browser runs."""
     with start_blocking_portal() as portal:
         yield portal
 
 
 @pytest.fixture
 def endless(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Compute KernelSHAP in an endless loop, which only cancelling ends."""
+    """Compute KernelSHAP in an endless loop that only cancellation ends."""
     monkeypatch.setattr(module, "ask_view", ask_without_end)
 
 

@@ -1,4 +1,4 @@
-"""The account of memory, places and connections: places are reserved, and budgets are never exceeded."""
+"""Bookings of memory, places and connections: places are reserved, and budgets are never exceeded."""
 
 import asyncio
 import errno
@@ -35,7 +35,7 @@ def test_bookings_are_summed_by_address_and_in_total_and_released() -> None:
         assert account.used(Resource.TRANSFERS) == 500
         assert account.used(Resource.TRANSFERS, "a") == 250
         with pytest.raises(OverBudgetError):
-            first.add(1)  # a quarter of the budget is one address's
+            first.add(1)  # an address may use a quarter of the budget
         assert first.amount == 250
         with account.book(Resource.TRANSFERS, "c", 250), account.book(Resource.TRANSFERS, "d", 250):
             assert not account.fits(Resource.TRANSFERS, "e", 1)
@@ -43,7 +43,7 @@ def test_bookings_are_summed_by_address_and_in_total_and_released() -> None:
 
 
 def fill(account: Account, resource: Resource, address: str, most: int = 2 * HALL) -> list[Booking]:
-    """Book places for an address until it is refused."""
+    """Book places for an address until a booking is refused, at most `most`."""
     bookings = []
     while len(bookings) < most and account.fits(resource, address):
         bookings.append(account.book(resource, address))
@@ -80,12 +80,12 @@ def test_limit_of_an_address_applies_only_while_another_has_a_place() -> None:
 
 
 def test_distinct_photographs_stay_within_the_budget_and_are_freed(endpoints: Endpoints) -> None:
-    """Maps hold the photograph, so they are evicted with their scene."""
+    """Maps refer to the photograph, so they are evicted with their scene."""
     limit = 20_000_000
     endpoints.account.budgets[Resource.SCENES] = Budget(limit)
     photographs = []
     for seed in range(7):
-        plain = saved(Image.new("RGB", (1200, 900), (seed, 0, 0)), "PNG")  # large, and encoded quickly
+        plain = saved(Image.new("RGB", (1200, 900), (seed, 0, 0)), "PNG")  # large, but fast to encode
         scene = ask(endpoints, "open", photo=plain)["id"]
         photographs.append(weakref.ref(view_of(endpoints, scene).photo))
         size = cached(endpoints, scene).nbytes
@@ -118,7 +118,7 @@ class Line:
 
 
 class Lines(Connections):
-    """At most 30 connections, 15 of one address, with 10 reserved."""
+    """Allow at most 30 connections, at most 15 from one address, with 10 reserved."""
 
     def __init__(self) -> None:
         super().__init__(Account(), 1.0)
@@ -176,14 +176,14 @@ def test_unfinished_headers_close_a_connection_and_idle_ones_stay_open() -> None
     server = uvicorn.Server(config)
     thread = threading.Thread(target=server.run)
     thread.start()
-    wait_until(lambda: server.started, "it listens")
+    wait_until(lambda: server.started, "the server listens")
     half, idle = (socket.create_connection(("127.0.0.1", port), timeout=patience(20)) for _ in range(2))
     with half, idle:
         half.sendall(whole[:20])
         for _ in range(2):
             idle.sendall(whole)
             assert idle.recv(1000).startswith(b"HTTP/1.1 200")
-            assert half.recv(100) == b""  # closed before the second request
+            assert half.recv(100) == b""  # closed before the second request on the other connection
         idle.sendall(whole[:20])
         assert idle.recv(100) == b""
     wait_until(lambda: account.used(Resource.CONNECTIONS) == 0, "closed connections are released")

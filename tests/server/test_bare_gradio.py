@@ -1,6 +1,6 @@
-"""Vulnerabilities of plain Gradio: each is shown in a plain app, and to be absent in ours.
+"""Check that each vulnerability of plain Gradio exists in a plain app and is absent in ours.
 
-A check of our app alone proves little: a new version of Gradio may have fixed or moved the vulnerability.
+A check of our app alone would prove little: a new version of Gradio may have fixed or moved the vulnerability.
 """
 
 import functools
@@ -44,7 +44,7 @@ PROXIES = {"HTTP_PROXY": NOWHERE, "HTTPS_PROXY": NOWHERE, "NO_PROXY": "127.0.0.1
 ENVIRONMENT = {name: value for name, value in os.environ.items() if name != "GRADIO_ANALYTICS_ENABLED"} | PROXIES
 SITE, EVIL = "page.example:7860", "https://evil.example"
 POLICIES = {"default-src 'self'", "object-src 'none'", "connect-src 'self' data: blob:", "frame-ancestors 'self'"}
-FILE = {"meta": {"_type": "gradio.FileData"}}  # as Gradio marks files
+FILE = {"meta": {"_type": "gradio.FileData"}}  # Gradio's marker of files
 BOMB = (13_000, 13_000)  # pixels: below Pillow's limit, and half a gigabyte when decoded
 
 
@@ -67,7 +67,7 @@ class Elsewhere(http.server.BaseHTTPRequestHandler):
         self.send_error(404)
 
     def log_message(self, *_args: object) -> None:
-        """Say nothing."""
+        """Log nothing."""
 
 
 REQUESTED: list[str] = []
@@ -75,14 +75,14 @@ REQUESTED: list[str] = []
 
 @functools.cache
 def elsewhere() -> str:
-    """Start another server, which ends with the tests; return its address."""
+    """Start another server, which runs until the tests end; return its address."""
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Elsewhere)
     threading.Thread(target=server.serve_forever, daemon=True).start()
     return f"http://127.0.0.1:{server.server_port}"
 
 
 def opened(server: Server, photo: Any) -> str:
-    """Return the answer of the endpoint for photographs to a file."""
+    """Return the photograph endpoint's answer to a file."""
     return server.call("open", photo, *(() if server.folder.name == "bare" else (None, None)))
 
 
@@ -139,21 +139,21 @@ def post(server: Server, path: str, **options: Any) -> bool:
 MANY = [("files", (f"{number}.png", photograph(number))) for number in range(20)]
 ANY_SESSION = {"data": [], "fn_index": 0, "session_hash": "x" * 100_000}
 VULNERABILITIES: dict[str, Callable[[Server], bool]] = {
-    "reads any picture of the machine": lambda server: (
+    "reads any picture on the machine": lambda server: (
         "event: complete" in opened(server, {"path": str(ROOT / "examples" / "church.jpg")})
     ),
     "fetches any address that a visitor names": fetches,
-    "relays files of any address": relays,
+    "relays files from any address": relays,
     "uses half a gigabyte for a small picture": takes_half_a_gigabyte,
     "stores files that are not pictures": lambda server: (
         server.upload("page.html", b"<script>alert(1)</script>").is_success
     ),
     "stores files of any size": lambda server: server.upload("a.png", photograph() + bytes(80_000_000)).is_success,
-    "stores many files of one request": lambda server: post(server, "upload", files=MANY),
+    "stores many files from one request": lambda server: post(server, "upload", files=MANY),
     "allows other sites to read answers": lambda server: (
         get(server, "/config", host=SITE, origin=EVIL).headers.get("access-control-allow-origin") in (EVIL, "*")
     ),
-    "accepts requests of other sites": lambda server: (
+    "accepts requests from other sites": lambda server: (
         server.upload("a.png", photograph(), host=SITE, origin=EVIL).is_success
     ),
     "answers requests for another host name": lambda server: get(server, "/config", host=SITE).is_success,
@@ -173,5 +173,5 @@ VULNERABILITIES: dict[str, Callable[[Server], bool]] = {
 @pytest.mark.parametrize("name", VULNERABILITIES)
 def test_vulnerability_of_plain_gradio_is_absent_in_the_app(servers: tuple[Server, Server], name: str) -> None:
     bare, ours = servers
-    assert VULNERABILITIES[name](bare), "Gradio has fixed it: find out how, or remove it here and our defense"
+    assert VULNERABILITIES[name](bare), "Gradio has fixed it: update this check, or remove it and our defense"
     assert not VULNERABILITIES[name](ours)

@@ -1,4 +1,4 @@
-"""Addresses behind proxies, and bodies and answers in transit, which are booked, bounded and cut off."""
+"""Client addresses behind proxies, and the limits, bookings and timeouts of bodies and answers in transit."""
 
 import codecs
 import json
@@ -25,7 +25,7 @@ from vitviz.server.routes import Questions
 from vitviz.server.uploads import UploadFolder
 from vitviz.settings import Settings
 
-STALL = 0.2  # seconds until stalled clients are cut off
+STALL = 0.2  # seconds until stalled clients are disconnected
 
 
 def walled(app: Callable[..., Any], uploads: UploadFolder, allowed: Settings) -> Firewall:
@@ -55,12 +55,12 @@ def test_only_forwarded_entries_of_the_operators_proxies_are_trusted(
     with httpx.Client(base_url="http://localhost", transport=InProcess(firewall, portal, "10.0.0.1")) as client:
         for path in ("/config", "/gradio_api/mcp/"):
             client.get(path, headers={"x-forwarded-for": forwarded})
-    # Gradio passes the headers of a tool's request on to its own server, which believes as many entries.
+    # Gradio passes the headers of a tool's request on to its own server, which trusts the same number of entries.
     assert seen == [(address, forwarded), (address, ", ".join([address] * max(1, proxies)))]
 
 
 class Page:
-    """The page's questions behind the firewall, without a socket."""
+    """Serve the page's questions behind the firewall, without a socket."""
 
     def __init__(self, endpoints: Endpoints, portal: BlockingPortal) -> None:
         self.endpoints, self.account, self.portal = endpoints, endpoints.account, portal
@@ -68,7 +68,7 @@ class Page:
         self.app = walled(Router([Questions(endpoints).route()]), self.uploads, endpoints.menu.settings)
 
     def client(self, address: str = "127.0.0.9", **habits: bool) -> httpx.Client:
-        """Return a client with habits of `InProcess`."""
+        """Return a client; `habits` are options of `InProcess`."""
         return httpx.Client(base_url="http://localhost", transport=InProcess(self.app, self.portal, address, **habits))
 
     def ask(
@@ -79,7 +79,7 @@ class Page:
         return answer.status_code, answer.content
 
     def unread(self, path: str, body: bytes) -> bytes:
-        """Return the part of an unread answer that is sent before it is cut off."""
+        """Return the part of an unread answer that is sent before the server aborts it."""
         headers, sent = {"content-type": "multipart/form-data; boundary=x"}, list[bytes]()
         answering = self.client(reads=False).stream("POST", path, content=body, headers=headers)
         with answering as answer, pytest.raises(AssertionError, match="the answer has no end"):
@@ -149,7 +149,7 @@ def test_names_headers_and_fields_of_a_form_are_bounded(page: Page) -> None:
         b"--x\r\nContent-Disposition: " + b"a" * 100_000 + b"\r\n\r\n--x--\r\n",
         b"".join(form(f"f{number}", b"x", end=False) + b"\r\n" for number in range(20)) + b"--x--\r\n",
         form("ask", bytes(2**20 + 1)),
-        b"".join(fields),  # together
+        b"".join(fields),  # too long together
     ):
         assert page.ask("/vitviz/models", body)[0] == 400, body[:100]
         assert page.ask("/gradio_api/upload", body)[0] in (400, 413, 507), body[:100]
@@ -195,7 +195,7 @@ def test_unfinished_bodies_are_booked_by_address_and_in_total(page: Page, path: 
         answers = pool.map(lambda address: page.ask(path, body, address=address, hangs=True)[0], addresses)
     statuses = sorted(answers)
     assert statuses[:4] == [408] * 4
-    assert set(statuses[4:]) <= {429, 507}  # the second of one address, and the fifth in all
+    assert set(statuses[4:]) <= {429, 507}  # the second request of one address, and the fifth in total
     assert page.account.used(resource) == 0
 
 
@@ -221,7 +221,7 @@ def test_unread_answers_are_booked_cut_off_and_released(page: Page) -> None:
     page.account.budgets[Resource.TRANSFERS] = Budget(10 * len(whole), len(whole) + 10_000)
     with ThreadPoolExecutor(3) as pool:
         answers = list(pool.map(lambda ask: page.unread("/vitviz/page", ask), asks))
-    assert any(b"wait to be read" in text for text in answers)
+    assert any(b"waiting to be read" in text for text in answers)
     assert page.booked() == 0
 
 

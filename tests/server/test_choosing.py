@@ -36,7 +36,7 @@ def choose(page: Browser, source: str) -> None:
 
 
 def expect_model(page: Browser, app: Running, model: str, head: Any = "mean", query: Any = None) -> None:
-    """The page shows this model's last layer on the first example, and the menu its name."""
+    """Check that the page shows this model's last layer on the first example, and that the menu selects the model."""
     expect_map(page, app.view(CHURCH, model).attention(-1, head, query))
     expect(page.locator("#model select")).to_have_value(model)
 
@@ -67,7 +67,7 @@ def test_menu_describes_models_and_switches_between_them(
     expect(opened.locator(".vv-predictions")).to_contain_text("no classifier")
     expect(opened.locator(".vv-explore .vv-answer")).to_have_text("")
     choose(opened, app.default)
-    expect_model(opened, app, app.default, 3)  # from CLS again
+    expect_model(opened, app, app.default, 3)  # the query is CLS again
     example(opened, "Dog")
     expect_map(opened, app.view(DOG).attention(-1, 3))
     choose(opened, small)  # keeps the photograph and this model's query
@@ -146,7 +146,7 @@ def test_page_still_answers_while_it_reports_that_a_model_loads(
     choose(opened, models["registers"])
     size = size_of(app, models["registers"])
     expect(status).to_contain_text(re.compile(rf"Loading Tiny registers \({size}\) · \d+ s"))
-    head(opened, 2)  # of the current model
+    head(opened, 2)  # a head of the current model
     expect_map(opened, app.view().attention(-1, 2))
     with new_page(browser) as other:
         ready(other, app.url)
@@ -156,7 +156,7 @@ def test_page_still_answers_while_it_reports_that_a_model_loads(
     expect(status).not_to_be_visible()
     choose(opened, models["registers"])
     expect(status).to_contain_text("Loading Tiny registers")
-    choose(opened, models["sure"])  # the last choice counts, whichever model is loaded first
+    choose(opened, models["sure"])  # the last choice is shown, whichever model is loaded first
     gate.set()
     app.endpoints.loaded.get(models["registers"])
     expect_model(opened, app, models["sure"], 2)

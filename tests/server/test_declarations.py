@@ -1,4 +1,4 @@
-"""Methods, statistics and questions are declared once: a toy of each appears everywhere."""
+"""Check that one declaration suffices: a toy method, statistic and question appear everywhere."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def toyness(case: Case) -> Tensor:
 
 
 def toy_share(rows: Rows) -> Tensor:
-    """Return a half for each row: (B, H, n)."""
+    """Return 0.5 for each row: (B, H, n)."""
     return torch.full(rows.log.shape[:3], 0.5)
 
 
@@ -45,7 +45,7 @@ def toys(self: Endpoints, scene: args.SceneId, count: args.Index = 2) -> dict[st
 
     Args:
         scene: the id of an open photograph.
-        count: how many.
+        count: number of toys.
     """
     return {"toys": [self._scene(scene).view.trace.depth] * count}
 

@@ -1,4 +1,4 @@
-"""Answers of the endpoints compared with Python, and refused arguments; test_firewall.py tests the layers above."""
+"""Compare the endpoints' answers with Python, and check refused arguments; test_firewall.py tests the layers above."""
 
 import base64
 import json
@@ -50,7 +50,7 @@ def scene(endpoints: Endpoints) -> str:
 
 @pytest.fixture(scope="module")
 def fine(endpoints: Endpoints) -> str:
-    """A scene with too many tokens for the rollout matrix."""
+    """Return a scene with too many tokens for the rollout matrix."""
     return endpoints.open(photograph(), size=4 * WIDTH)["id"]
 
 
@@ -74,7 +74,7 @@ def test_manifest_names_an_example_and_hashes_other_photographs(endpoints: Endpo
     assert (example["image"], example["own"]) == ("Noise", None)
     assert own["image"] is None
     assert len(own["own"]) == 32
-    assert example["caveat"]  # a model with random weights is wrong
+    assert example["caveat"]  # a model with random weights gets it wrong
 
 
 @pytest.mark.parametrize(
@@ -232,7 +232,7 @@ def test_models_lists_models_examples_and_methods(endpoints: Endpoints, sources:
     assert models["more"] == {"typed": True, "upload": False}
 
 
-TABLE: list[tuple[str, dict[str, Any], str]] = [  # endpoint, arguments, part of the text
+TABLE: list[tuple[str, dict[str, Any], str]] = [  # endpoint, arguments, part of the error message
     ("open", {}, "photograph"),
     ("open", {"image": "Nothing"}, "Noise"),
     *(("open", {"photo": photo}, "photograph") for photo in (b"", b"no picture", b"\x89PNG\r\n\x1a\n" + bytes(99))),
@@ -286,7 +286,7 @@ LEAKS = ("Traceback", 'File "', "site-packages", "vitviz/", "set_int_max")
 def test_wrong_arguments_are_refused_with_a_reason_before_anything_runs(
     endpoints: Endpoints, scene: str, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("vitviz.view.attribute", lambda *_, **__: pytest.fail("it ran"))
+    monkeypatch.setattr("vitviz.view.attribute", lambda *_, **__: pytest.fail("the method ran"))
     for arguments, part in [row[1:] for row in TABLE if row[0] == name]:
         case = repr(arguments)[:200]
         with pytest.raises(ValueError, match="xpected") as refused:

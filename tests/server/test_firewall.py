@@ -1,4 +1,4 @@
-"""Attacks that once succeeded, on the assembled app without sockets; test_process.py has those that need sockets."""
+"""Attacks that once succeeded, on the assembled app without sockets; test_process.py has attacks that need sockets."""
 
 import io
 import json
@@ -52,7 +52,7 @@ def kernel_shap(scene: str, number: int) -> dict[str, Any]:
 def test_questions_read_only_uploaded_files(site: Site, path: str) -> None:
     file = {"path": path}
     for answer in (site.call("open", file, None, None), site.call("explain", file, "rollout", None, None)):
-        assert NO_SUCH_UPLOAD in answer  # the same text for every path
+        assert NO_SUCH_UPLOAD in answer  # the same message for every path
         assert path not in answer or path == "\0"
     assert site.client.get(f"/gradio_api/file={quote(path)}").status_code == 403
     assert site.ask("open", source={"image": path})["error"]["kind"] == "refused"
@@ -83,7 +83,7 @@ def test_many_long_questions_delay_no_others_and_stop_with_their_clients(site: S
         own = site.ask("open", photo=photograph(2), source={})["data"]["id"]
         assert "data" in site.ask("explain", {"scene": own, "method": "token_gradcam", "target": 3})
         assert "data" in site.ask("layers", {"scene": scene})
-        assert ahead() == 45  # all of them still wait
+        assert ahead() == 45  # all long questions still wait
     wait_for_rest(site.endpoints)
     assert "data" in site.ask("heads", {"scene": scene, "names": ["ablation_logit"]})
 
@@ -95,9 +95,9 @@ def test_refused_address_is_told_how_long_the_wait_is(site: Site) -> None:
     with ExitStack() as crowd:
         for target in range(share):
             crowd.enter_context(site.stream("faithfulness", kernel_shap(scene, target)))
-        other = form(kernel_shap(scene, share))  # the limit of an address applies only while another waits
+        other = form(kernel_shap(scene, share))  # an address's limit applies only while another address waits
         crowd.enter_context(site.client_at("127.0.0.8").stream("POST", "/vitviz/faithfulness", **other))
-        wait_until(lambda: site.endpoints.scheduler.ahead(Kind.LONG) == share + 1, "all are taken")
+        wait_until(lambda: site.endpoints.scheduler.ahead(Kind.LONG) == share + 1, "all places are taken")
         error = site.ask("faithfulness", kernel_shap(scene, share + 1))["error"]
         assert error["kind"] == "busy"
         assert error["text"].startswith("Busy")
@@ -106,7 +106,7 @@ def test_refused_address_is_told_how_long_the_wait_is(site: Site) -> None:
 
 
 def test_full_queue_reports_the_wait_and_empties(site: Site, held: threading.Event) -> None:
-    """One address fills the queue with events whose answers it never reads."""
+    """One address fills the queue with events and never reads their answers."""
     number = next(event["id"] for event in site.config()["dependencies"] if event["api_name"] == "open")
     path = site.upload("mine.png", photograph(3)).json()[0]
     accepted, refused = 0, []
@@ -166,7 +166,7 @@ def refused() -> Iterator[tuple[int, str, dict[str, Any]]]:
         yield 404, f"GET {api}/{path}", {}
     for path in ("GET /monitoring", "GET /monitoring/summary", f"GET {ask}", f"PUT {ask}", f"DELETE {api}/mcp"):
         yield 404, path, {}
-    # files: one picture per request, of limited size
+    # uploads must be one picture per request, of limited size
     others = {"a.txt": b"hello", "a.jpg": b"\x7fELF" * 99, "a.html": b"<script>", "a.pt": b"\x80\x02}q"}
     for file in others.items():
         yield 415, f"POST {upload}", {"files": {"files": file}}
@@ -207,7 +207,7 @@ def test_foreign_requests_are_refused_and_leave_no_files(site: Site) -> None:
 
 def test_photographs_of_the_page_are_not_written_to_disk(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("TemporaryFile", "NamedTemporaryFile", "mkstemp"):
-        monkeypatch.setattr(f"tempfile.{name}", lambda *_args, **_options: pytest.fail("it went to disk"))
+        monkeypatch.setattr(f"tempfile.{name}", lambda *_args, **_options: pytest.fail("a file was written"))
     before = uploaded()
     assert site.ask("open", photo=photograph(60) + bytes(20_000_000), source={})["data"]["id"]
     assert uploaded() == before
@@ -217,7 +217,7 @@ LEAKS = ("Traceback", "object has no attribute", "<gradio", "pydantic", str(ROOT
 
 
 def test_answers_contain_no_absolute_path(site: Site, sources: tuple[str, ...]) -> None:
-    """Except for the sources of the operator's own models, which the menu contains."""
+    """The sources of the operator's own models are exceptions, because the menu contains them."""
     opened = site.post("open", photo=photograph(80), source={})
     upload, scene = site.upload("mine.png", photograph(80)), last(opened.content)["data"]["id"]
     texts = [opened.text, upload.text, site.call("open", {"path": upload.json()[0]}, None, None)]

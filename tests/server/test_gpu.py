@@ -1,4 +1,4 @@
-"""Where a model runs: in this process, or on ZeroGPU in another one, to which everything is copied."""
+"""Where a model runs: in this process or, on ZeroGPU, in another process to which everything is copied."""
 
 import copy
 import importlib

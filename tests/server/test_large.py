@@ -1,4 +1,4 @@
-"""Input sizes: which are offered, estimates of their cost, refusals that name a size that fits, and scheduling."""
+"""Input sizes: the sizes offered, estimates of their cost, refusals that give a size that fits, and scheduling."""
 
 import gc
 import threading
@@ -48,7 +48,7 @@ def config(side: int = 224, patch: int = 14, **changes: object) -> ViTConfig:
 
 
 def test_work_matches_a_count_by_hand() -> None:
-    # Twelve blocks: 12 D² per token in the layers, and 2 D per pair of tokens.
+    # Each of the twelve blocks takes 12 D² multiplications per token in its layers, and 2 D per pair of tokens.
     plain = config()
     assert sizes.work(plain, 257) == 12 * (12 * 384**2 * 257 + 2 * 384 * 257**2)
     gated = config(mlp="swiglu", mlp_width=1024)
@@ -189,7 +189,7 @@ def test_short_questions_are_refused_if_they_do_not_fit(
 
 
 def test_estimate_of_layers_depends_on_the_number_of_classes() -> None:
-    """A classifier of many classes needs more memory per patch than the rest of the model, and more time."""
+    """A classifier with many classes needs more memory per patch, and more time, than the rest of the model."""
     config, patches = SHAPES["B/14"], 1_000
     few, many = (layers_need(replace(config, classes=classes), 4)(patches) for classes in (1_000, 21_841))
     assert many[0] - few[0] == pytest.approx(3 * 4 * 20_841 * patches, rel=0.3)
@@ -202,7 +202,7 @@ def test_questions_about_large_scenes_are_not_light(endpoints: Endpoints, monkey
     monkeypatch.setattr(endpoints.scheduler, "run", lambda kind: kinds.append(kind) or run(kind))
     questions = [endpoints.question(name, arguments) for name in names]
     assert all(question.light for question in questions)
-    monkeypatch.setattr(module, "LIGHT_TOKENS", 20)  # as if these were checked before a large scene was open
+    monkeypatch.setattr(module, "LIGHT_TOKENS", 20)  # as if a large scene was opened after the checks
     assert all(question.compute() for question in questions)
     assert kinds == [Kind.SHORT] * 3
     assert not any(endpoints.question(name, arguments).light for name in names)
@@ -216,7 +216,7 @@ SHAPES = {  # DINOv2's models
 
 
 def explorer_of(config: ViTConfig, mode: str = "crop") -> Any:
-    """A stub of an explorer, without the model's gigabytes of weights."""
+    """Return a stub of an explorer, without the model's gigabytes of weights."""
     model = torch.nn.Linear(1, 1)
     model.config = config  # type: ignore[assignment]
     own = Preprocess(height=518, width=518, mode=mode, multiple=config.patch_size)
@@ -237,7 +237,7 @@ def test_offered_sizes_are_never_refused(shape: str, mode: str) -> None:
 
 
 def test_inputs_that_fit_are_not_refused() -> None:
-    """Measured: B/14 at 2,044 pixels needs 1.6 GB, of which the trace keeps 0.8."""
+    """In measurements, B/14 at 2,044 pixels needs 1.6 GB, and its trace 0.8 GB of it."""
     allowed, photo = Settings(), (1200, 900)
     check_fits(explorer_of(SHAPES["B/14"]), photo, 2044, allowed)
     with pytest.raises(TooLargeError, match="Choose at most 1372 pixels"):
@@ -287,7 +287,7 @@ def test_too_many_forward_passes_are_refused(endpoints: Endpoints, monkeypatch: 
 
 @pytest.mark.parametrize("method", ["gae", "gradient_rollout", "legrad", "transformer_lrp"])
 def test_matrices_of_one_block_are_freed_before_the_next_block(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """When a block begins, only one block's matrices exist, without the help of the garbage collector."""
+    """When a block begins, only one block's matrices exist, even without garbage collection."""
     model, images = tiny.model(), tiny.images(1)
     tokens, counts = model.trace(images).tokens.shape[1], []
     block = Explicit.block
@@ -299,7 +299,7 @@ def test_matrices_of_one_block_are_freed_before_the_next_block(method: str, monk
 
     monkeypatch.setattr(Explicit, "block", counted)
     gc.collect()
-    gc.freeze()  # `get_objects` leaves out objects that already exist
+    gc.freeze()  # `get_objects` then omits objects that already exist
     gc.disable()
     try:
         attribute(model, images, 3, method)
@@ -332,7 +332,7 @@ def test_short_questions_about_large_scenes_are_long(endpoints: Endpoints, monke
 
 
 def test_long_computation_regains_pause_time_while_it_runs(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Otherwise it would delay the photographs of the second half of a lecture."""
+    """Otherwise it would delay photographs in the second half of a lecture."""
     now, pauses = [1.0], []
     monkeypatch.setattr(scheduling, "time", SimpleNamespace(monotonic=lambda: now[0]))
     scheduler = Scheduler()
@@ -347,7 +347,7 @@ def test_long_computation_regains_pause_time_while_it_runs(monkeypatch: pytest.M
     with scheduling._GiveWay(scheduler, Kind.LONG):
         for _ in range(3):
             torch.zeros(1).sum()
-            now[0] += 5  # while it runs
+            now[0] += 5  # the computation runs
     assert pauses[0] == scheduling.MOST_PAUSE
     assert sum(pauses[1:]) == 10
 

@@ -1,4 +1,4 @@
-"""Larger models that the page proposes, the choice that a browser remembers, and the operator's default."""
+"""Larger models that the page suggests, the choice that a browser stores, and the operator's default."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -27,7 +27,7 @@ REMEMBERED = "localStorage.getItem('vitviz-model')"
 
 @pytest.fixture(scope="module")
 def hub(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """A local hub with one model of 1,000 classes, and a catalog that names it."""
+    """Serve a local hub with one model of 1,000 classes, and a catalog that lists it."""
     place = tmp_path_factory.mktemp("hub")
     sizes = {"hidden_size": 24, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 31}
     config = hf.ViTConfig(**sizes, image_size=224, patch_size=32, num_labels=1000)
@@ -40,7 +40,7 @@ def hub(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 @pytest.fixture(scope="module")
 def app(hub: Path, models: dict[str, str]) -> Iterator[Running]:
-    """An app that reaches the hub when it starts."""
+    """Serve an app that reaches the hub when it starts."""
     yield from served(models["native"], bundled=())
 
 
@@ -75,7 +75,7 @@ def test_larger_model_is_chosen_by_a_click_and_remembered_by_the_browser(page: B
     expect_map(page, app.view(DOG, LARGE).attention())
     page.select_option("#model select", app.default)
     expect_map(page, app.view(DOG).attention())
-    page.wait_for_function(f"{REMEMBERED} === null")  # the default need not be remembered
+    page.wait_for_function(f"{REMEMBERED} === null")  # the default need not be stored
 
 
 def test_unavailable_model_is_reported_and_forgotten(page: Browser, app: Running) -> None:

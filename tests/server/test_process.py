@@ -35,7 +35,7 @@ def server(model: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ser
 
 
 def post(server: Server, path: str, length: int, *more: str) -> socket.socket:
-    """Open a connection and send the head of a form of so many bytes."""
+    """Open a connection, and send the request headers of a form with `length` bytes."""
     line = socket.create_connection(("127.0.0.1", server.port), timeout=patience(60))
     head = [f"POST {path} HTTP/1.1", "Host: 127.0.0.1", f"Content-Length: {length}", *more]
     line.sendall("\r\n".join([*head, "Content-Type: multipart/form-data; boundary=x", "", ""]).encode())
@@ -52,7 +52,7 @@ def logged(server: Server) -> list[dict[str, object]]:
 )
 def test_refusal_reaches_a_client_that_is_still_sending(server: Server, path: str, status: int) -> None:
     """Closing a connection with unread data would reset it, and the client would never see the answer."""
-    size = 80_000_000  # more than a photograph may have
+    size = 80_000_000  # larger than the limit of photographs
     with post(server, path, size, "Connection: close") as line:
         line.sendall(bytes(size))
         assert line.makefile("rb").read().startswith(f"HTTP/1.1 {status} ".encode())
@@ -103,7 +103,7 @@ def test_containers_health_check_detects_a_missing_server(server: Server) -> Non
         assert done.returncode == code, done.stderr
 
 
-def test_sigterm_removes_uploads(server: Server) -> None:  # the last one that uses this server
+def test_sigterm_removes_uploads(server: Server) -> None:  # the last test that uses this server
     assert server.upload("mine.png", photograph()).status_code == 200
     assert any(path.name == "mine.png" for path in server.files())
     server.process.send_signal(signal.SIGTERM)

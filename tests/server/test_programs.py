@@ -1,4 +1,4 @@
-"""The endpoints as programs use them, over a socket: with gradio_client, in Gradio's list, and as MCP tools."""
+"""The endpoints as API clients use them, over a socket: through gradio_client, Gradio's API list and MCP tools."""
 
 import base64
 import json
@@ -85,13 +85,13 @@ def test_refusal_is_an_exception_in_gradio_client(client: Client, scene: str) ->
 def test_question_stops_when_a_program_cancels_or_disconnects(client: Client, scene: str, site: Site) -> None:
     scheduler, address = site.endpoints.scheduler, "/gradio_api/call/explain"
     job = client.submit(scene, "kernel_shap", api_name="/explain")
-    wait_until(lambda: scheduler.ahead(Kind.LONG) == 1, "it runs")
+    wait_until(lambda: scheduler.ahead(Kind.LONG) == 1, "the question runs")
     assert scheduler.ahead(Kind.SHORT) == 0  # short questions do not wait for it
     job.cancel()
     wait_for_rest(site.endpoints)
     event = site.client.post(address, json={"data": [scene, "kernel_shap", None, None]}).json()["event_id"]
     with site.client.stream("GET", f"{address}/{event}"):
-        wait_until(lambda: scheduler.ahead(Kind.LONG) == 1, "it runs")
+        wait_until(lambda: scheduler.ahead(Kind.LONG) == 1, "the question runs")
     wait_for_rest(site.endpoints)
 
 
@@ -134,7 +134,7 @@ def test_photographs_of_tools_are_stored_in_the_upload_folder_and_booked(site: S
 
 def test_server_keeps_idle_connections_longer_than_nginx(site: Site) -> None:
     assert "vitvizExplorer" in site.client.get("/").text
-    # nginx keeps connections for up to 60 seconds. If the server closed one first, nginx could be sending a request.
+    # nginx reuses connections for up to 60 seconds. If the server closed one earlier, nginx could lose a request on it.
     assert site.page.server.config.timeout_keep_alive > 60
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     assert soft >= min(hard, 65_536)
@@ -146,8 +146,8 @@ def test_connections_are_booked_and_a_lack_of_files_is_logged_once(site: Site) -
     with socket.socket() as line:
         line.bind((address, 0))
         line.connect(("127.0.0.1", httpx.URL(site.url).port))
-        wait_until(lambda: account.used(Resource.CONNECTIONS, address) == 1, "it is booked")
-    wait_until(lambda: account.used(Resource.CONNECTIONS, address) == 0, "it is released")
+        wait_until(lambda: account.used(Resource.CONNECTIONS, address) == 1, "the connection is booked")
+    wait_until(lambda: account.used(Resource.CONNECTIONS, address) == 0, "the connection is released")
     assert isinstance(site.page.server.servers[0].get_loop().get_exception_handler(), QuietAccepts)
 
 
@@ -155,7 +155,7 @@ def test_connections_are_booked_and_a_lack_of_files_is_logged_once(site: Site) -
 def test_question_of_a_tool_is_booked_for_its_visitor(
     tmp_path: Path, sources: tuple[str, ...], proxies: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Gradio sends a tool's question to its own server."""
+    """Gradio forwards a tool's question to its own server."""
     monkeypatch.setenv("FORWARDED_ALLOW_IPS", "10.0.0.1" if proxies else "127.0.0.1")
     with closing(Site(made(tmp_path / "page", sources, mcp=True, proxies=proxies), listens=True)) as site:
         addresses, join, visitors = [], site.endpoints.flights.join, ["203.0.113.7", "203.0.113.8"]

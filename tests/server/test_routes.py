@@ -1,4 +1,4 @@
-"""The page's questions over HTTP without a socket: answers, progress, cancelling, replicas, checkpoints."""
+"""The page's questions over HTTP without a socket: answers, progress, cancellation, replicas, checkpoints."""
 
 import gc
 import json
@@ -20,7 +20,7 @@ from vitviz.settings import Settings
 
 @pytest.fixture(scope="module")
 def sites(tmp_path_factory: pytest.TempPathFactory, sources: tuple[str, ...]) -> Iterator[list[Site]]:
-    """Two servers that share nothing."""
+    """Return two servers that share no state."""
     sites = [Site(made(tmp_path_factory.mktemp("page"), sources, upload=True)) for _ in range(2)]
     yield sites
     for site in sites:
@@ -49,7 +49,7 @@ def test_unknown_scene_is_opened_within_the_same_request(sites: list[Site]) -> N
     assert other.ask("block", ask)["error"]["kind"] == "unknown"
     assert other.ask("block", ask, photo=photograph(11), source={}) == expected
     assert other.ask("block", ask) == expected  # without the photograph, now that the scene is open
-    forget_scenes(site.endpoints)  # as if the server had started anew
+    forget_scenes(site.endpoints)  # as if the server had restarted
     question = {"scene": manifest["id"], "method": "token_gradcam", "target": None, "against": None}
     assert site.ask("explain", question)["error"]["kind"] == "unknown"
     assert site.ask("explain", question, photo=photograph(11), source={})["data"]["values"]
@@ -81,13 +81,13 @@ def test_closed_connection_cancels_the_computation(
         with site.stream("open", photo=photograph(31)) as waiting:
             assert progress_with("ahead", waiting.iter_lines())["ahead"] == 1
     wait_for_rest(site.endpoints)
-    assert not held.is_set()  # it was cancelled
+    assert not held.is_set()  # so the computation was cancelled
     gc.collect()
     assert "never retrieved" not in caplog.text
 
 
 def test_closed_connection_cancels_decoding(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    """test_worker.py checks that the decoding process ends, too."""
+    """test_worker.py checks that the decoding process ends as well."""
     stop, cancelled = threading.Event(), threading.Event()
 
     def decode(_data: bytes, check: Callable[[], None] = lambda: None) -> None:
@@ -112,7 +112,7 @@ def test_shared_computation_continues_while_one_client_waits(site: Site, held: t
         assert progress(first.iter_lines())
         with site.stream("open", photo=photograph(40)) as joined:
             lines = joined.iter_lines()
-            assert "ahead" not in progress(lines)  # it already runs
+            assert "ahead" not in progress(lines)  # the computation already runs
             leaving.close()
             held.set()
             assert json.loads([*lines][-1])["data"]["id"]
@@ -146,7 +146,7 @@ def test_uploaded_checkpoint_is_named_by_its_hash(sites: list[Site], tmp_path: P
     uploaded = last(upload(site, "mine.safetensors", weights.read_bytes()).content)["data"]
     assert uploaded["source"].startswith("upload:")
     assert uploaded["words"].startswith("mine.safetensors · ")
-    for server, text in ((other, "Upload it again"), (site, "Expected")):  # not uploaded there; unknown tensors
+    for server, text in ((other, "Upload it again"), (site, "Expected")):  # no such upload; unknown tensors
         refused = server.ask("open", photo=photograph(), source={"model": uploaded["source"]})["error"]
         assert refused["kind"] == "refused"
         assert text in refused["text"]

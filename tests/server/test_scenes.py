@@ -1,4 +1,4 @@
-"""The cache of scenes and answers, shared computations, evicted models, and faults while the server runs."""
+"""The cache of scenes and answers, shared computations, evicted models, and failures while the server runs."""
 
 import gc
 import shutil
@@ -64,7 +64,7 @@ def test_answers_outlive_their_scene(endpoints: Endpoints) -> None:
 
 
 def test_ids_depend_on_photograph_model_size_and_secret() -> None:
-    """test_process.py checks that another process has the same ids."""
+    """test_process.py checks that another process computes the same ids."""
     explorer = Explorer(tiny.model())
     others = [(Explorer(tiny.model(1)), "a"), (Explorer(tiny.model(registers=1)), "a")]
     prints = {fingerprint(*model) for model in ((explorer, "a"), (explorer, "b"), *others)}
@@ -172,7 +172,7 @@ def test_model_that_does_not_load_is_named_in_the_error(
 
 
 def expect_answers(endpoints: Endpoints, seed: int) -> None:
-    """A new photograph is opened and explained, and the queue is empty afterwards."""
+    """Check that a new photograph can be opened and explained, and that the queue is empty afterwards."""
     scene = ask(endpoints, "open", photo=photograph(seed))["id"]
     assert ask(endpoints, "explain", scene=scene, method="rollout")["values"]
     assert endpoints.scheduler.ahead(Kind.LONG) == 0
@@ -225,7 +225,7 @@ def test_vanished_model_is_reported_and_others_answer(tmp_path: Path) -> None:
 
 def test_full_disk_and_clock_jumps_do_not_matter(endpoints: Endpoints, monkeypatch: pytest.MonkeyPatch) -> None:
     scene = ask(endpoints, "open", photo=photograph(5))["id"]
-    monkeypatch.setattr(shutil, "copyfileobj", lambda *_: pytest.fail("it wrote a file"))
+    monkeypatch.setattr(shutil, "copyfileobj", lambda *_: pytest.fail("a file was written"))
     for jump in (1e9, -1e9):
         monkeypatch.setattr("time.time", lambda jump=jump: jump)
         assert ask(endpoints, "explain", scene=scene, method="gae")["seconds"] < 600

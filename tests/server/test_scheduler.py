@@ -1,4 +1,4 @@
-"""Computations run one at a time, urgent ones first, and stop when nobody waits for them."""
+"""Check that computations run one at a time, urgent ones first, and stop when no client waits for them."""
 
 import threading
 from collections.abc import Iterator
@@ -37,7 +37,7 @@ class Work(threading.Thread):
             self.log.append(f"{self.name} is stopped")
 
     def wait(self) -> "Work":
-        """Wait until it has started."""
+        """Wait until the computation has started."""
         assert self.begun.wait(patience(60)), self.log
         return self
 
@@ -68,7 +68,7 @@ def nobody() -> Iterator[None]:
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
-    """The scheduler's clock, stopped at `now` seconds."""
+    """Replace the scheduler's clock by one that is stopped at `now` seconds."""
     clock = SimpleNamespace(now=1000.0)
     monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: clock.now))
     return clock
@@ -82,11 +82,11 @@ def test_urgent_computation_runs_before_slower_ones(
 ) -> None:
     first = Work(scheduler, slow, log, "first").wait()
     second = Work(scheduler, slow, log, "second")
-    wait_until(lambda: scheduler.waiting == 1, "the second one waits")
+    wait_until(lambda: scheduler.waiting == 1, "the second computation waits")
     overtaking = Work(scheduler, urgent, log, "urgent").wait()
     before = first.steps
-    wait_until(lambda: overtaking.steps > 20, "the urgent one goes on")
-    assert first.steps <= before + 1  # the first one pauses
+    wait_until(lambda: overtaking.steps > 20, "the urgent computation continues")
+    assert first.steps <= before + 1  # the first computation pauses
     for work in (overtaking, first, second):
         work.finish()
     assert log == ["first begins", "urgent begins", "urgent ends", "first ends", "second begins", "second ends"]
@@ -98,7 +98,7 @@ def test_short_questions_get_their_share_beside_photographs(
     photo = Work(scheduler, Kind.PHOTO, log, "photo").wait()
     short = Work(scheduler, Kind.SHORT, log, "short")
     other = Work(scheduler, Kind.PHOTO, log, "other")
-    wait_until(lambda: scheduler.waiting == 2, "both wait")
+    wait_until(lambda: scheduler.waiting == 2, "both computations wait")
     clock.now += module.SHARE / 2
     photo.finish()
     short.wait()  # before the other photograph, for half a second
@@ -144,8 +144,8 @@ def test_too_many_computations_are_refused_with_the_expected_wait(scheduler: Sch
     most = Settings().places
     clients = [Client(f"address {number}") for number in range(most)]
     works = [Work(scheduler, Kind.LONG, log, str(number), client) for number, client in enumerate(clients)]
-    wait_until(lambda: scheduler.ahead(Kind.LONG) == most, "all run or wait")
-    wait_until(lambda: scheduler.waiting == most - 1, "one runs")
+    wait_until(lambda: scheduler.ahead(Kind.LONG) == most, "all computations run or wait")
+    wait_until(lambda: scheduler.waiting == most - 1, "one computation runs")
     places = [place for place in map(scheduler.place, clients) if place is not None]
     assert sorted(before for before, _ in places) == list(range(1, most))
     assert all(seconds > 0 for _, seconds in places)
@@ -153,7 +153,7 @@ def test_too_many_computations_are_refused_with_the_expected_wait(scheduler: Sch
     assert scheduler.place(current.get()) is None
     with pytest.raises(BusyError, match=r"again in about \d+ s"), scheduler.run(Kind.LONG):
         pass
-    with scheduler.run(Kind.SHORT):  # counted separately
+    with scheduler.run(Kind.SHORT):  # short questions have a separate limit
         log.append("short")
     assert "short" in log
     for client in clients:
@@ -184,7 +184,7 @@ def test_long_computation_lets_another_run_between_its_parts(scheduler: Schedule
         log.append("part 0")
         other = Work(scheduler, Kind.LONG, log, "other")
         other.end.set()
-        wait_until(lambda: scheduler.waiting == 1, "the other one waits")
+        wait_until(lambda: scheduler.waiting == 1, "the other computation waits")
         for number in (1, 2):
             scheduler.give_way(Kind.LONG)
             log.append(f"part {number}")
@@ -201,7 +201,7 @@ def test_client_that_leaves_while_giving_way_frees_the_place(scheduler: Schedule
     def work() -> None:
         with scheduler.run(Kind.LONG):
             others.append(Work(scheduler, Kind.LONG, log, "other"))
-            wait_until(lambda: scheduler.waiting == 1, "the other one waits")
+            wait_until(lambda: scheduler.waiting == 1, "the other computation waits")
             threading.Thread(target=lambda: others[0].wait() and client.gone.set()).start()
             scheduler.give_way(Kind.LONG)
 
@@ -239,7 +239,7 @@ def test_mean_is_of_the_latest_computations_and_grows_with_a_running_one(
 
 @pytest.mark.parametrize("place", ["before", "inside", "after"])
 def test_cancelled_computation_restores_the_state_of_its_thread(scheduler: Scheduler, place: str) -> None:
-    """Also if it is cancelled as `no_grad` ends."""
+    """Also check a computation that is cancelled as `no_grad` ends."""
     client = Client()
     current.set(client)
 

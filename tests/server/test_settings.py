@@ -103,7 +103,7 @@ def test_command_line_overrides_settings(monkeypatch: pytest.MonkeyPatch) -> Non
     assert main(["app", "--host", "0.0.0.0", *options]) == 0
     expected = Settings(models=("a", "timm:b"), default="a", upload=True, memory=1_500_000_000, side=700)
     assert seen[0] == replace(expected, typed=False, hosts=frozenset(), log=True)
-    assert seen[1] == {"host": "0.0.0.0", "port": None, "quiet": False}  # from Gradio or GRADIO_SERVER_PORT
+    assert seen[1] == {"host": "0.0.0.0", "port": None, "quiet": False}  # Gradio or GRADIO_SERVER_PORT sets the port
     assert main(["app", "--allow-typed", "--no-allow-upload"]) == 0
     assert seen[2] == Settings()
     monkeypatch.setenv("VITVIZ_DEFAULT", "timm:a")
@@ -123,7 +123,7 @@ def demo() -> Iterator[CheckedBlocks]:
 def test_page_is_served_on_a_slow_machine(demo: CheckedBlocks, monkeypatch: pytest.MonkeyPatch) -> None:
     # Gradio's own request for the page takes longer than three seconds.
     monkeypatch.setattr("gradio.networking.url_ok", lambda url: False)
-    # Its server takes longer than five seconds to listen.
+    # Gradio's server takes longer than five seconds to listen.
     monkeypatch.setattr("gradio.http_server.time", SimpleNamespace(time=count(0, 10).__next__, sleep=time.sleep))
     _, address, _ = launch(demo, Settings(), "127.0.0.1", free_port(), prevent_thread_lock=True, quiet=True)
     assert "It answers." in httpx.get(address, timeout=patience(60)).text

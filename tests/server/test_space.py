@@ -1,4 +1,4 @@
-"""A Space starts from its own files only, as its host starts it, and answers."""
+"""Check that a Space works when started as its host starts it, from its own files only."""
 
 import os
 import re
@@ -41,8 +41,8 @@ def GPU(duration):
         return call
     return decorate
 '''
-# Another user, if it can read the packages; otherwise root without capabilities, so that files are read-only; otherwise
-# the user who runs the tests.
+# Another user, if that user can read the packages; otherwise root without capabilities, so that files are read-only;
+# otherwise the user who runs the tests.
 USERS = (
     ("setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"),
     ("setpriv", "--bounding-set=-all", "--inh-caps=-all"),
@@ -54,7 +54,7 @@ STATE = "({ image, layer, head, query }) => ({ image, layer, head, query })"
 
 
 def environment(folder: Path, space: Path) -> Path:
-    """Make a virtual environment with only the packages that the Space's files require; return its Python."""
+    """Create a virtual environment with only the packages that the Space's files require; return its Python."""
     text = (space / "requirements.txt").read_text(encoding="utf-8")
     wanted = [*text.splitlines(), f"gradio=={front(space)['sdk_version']}"]
     return clean_environment.make(folder, packages(requirements(wanted))) / "python"
@@ -87,7 +87,7 @@ def hosted(space: Path, place: Path, **variables: str) -> Iterator[Server]:
 
 @pytest.fixture(scope="module")
 def place() -> Iterator[Path]:
-    """A folder that another user can read, unlike those of pytest."""
+    """Return a folder that another user can read, unlike pytest's temporary folders."""
     with tempfile.TemporaryDirectory() as name:
         Path(name).chmod(0o755)
         yield Path(name)
@@ -95,14 +95,14 @@ def place() -> Iterator[Path]:
 
 @pytest.fixture(scope="module")
 def space(place: Path) -> Path:
-    """The folder of a Space with ZeroGPU."""
+    """Return the folder of a Space with ZeroGPU."""
     make_space.make("zerogpu", place / "zerogpu" / "space")
     return place / "zerogpu" / "space"
 
 
 @pytest.fixture(scope="module")
 def started(space: Path) -> Iterator[Server]:
-    """The Space with ZeroGPU, with a stub of the host's package."""
+    """Start the Space with ZeroGPU, with a stub of the host's package."""
     stub = space.parent / "stub"
     stub.mkdir()
     (stub / "spaces.py").write_text(STUB)
@@ -112,7 +112,7 @@ def started(space: Path) -> Iterator[Server]:
 
 
 def front(folder: Path) -> dict[str, object]:
-    """Return the settings of the host in README.md."""
+    """Return the host's settings from README.md."""
     return yaml.safe_load((folder / "README.md").read_text(encoding="utf-8").split("---\n")[1])
 
 
@@ -166,7 +166,7 @@ def test_space_starts_on_a_cpu(place: Path, page: Page) -> None:
         ready(page, server.url)
         status = Path(f"/proc/{server.process.pid}/status")
         if os.getuid() == 0 and status.exists():
-            assert re.search(r"CapEff:\s+0+\n", status.read_text())  # so its files are read-only
+            assert re.search(r"CapEff:\s+0+\n", status.read_text())  # no capabilities, so its files are read-only
 
 
 def framed(page: Page, site: str, url: str, allow: str = "") -> Frame:
@@ -208,7 +208,7 @@ def test_link_copied_in_the_hosts_frame_restores_the_state(page: Page, started: 
 def test_other_sites_cannot_frame_the_space(page: Page, started: Server) -> None:
     with page.expect_event("requestfailed") as failed:
         frame = framed(page, "https://evil.example/", started.url)
-    assert failed.value.failure == "net::ERR_BLOCKED_BY_RESPONSE"  # by its frame-ancestors
+    assert failed.value.failure == "net::ERR_BLOCKED_BY_RESPONSE"  # blocked by frame-ancestors
     assert frame.evaluate("window.vitviz") is None
 
 

@@ -1,4 +1,4 @@
-"""The folder of uploads: its paths, owners, quota and cleaning."""
+"""The upload folder: its paths, owners, quota and cleanup."""
 
 import errno
 import io
@@ -53,7 +53,7 @@ def test_visitor_who_uses_most_loses_the_oldest_files(tmp_path: Path) -> None:
     quiet = add(uploads, "quiet", 29)
     greedy = [add(uploads, "greedy", seed) for seed in range(20)]
     assert quiet.exists()
-    assert [path.exists() for path in greedy] == [False] * 15 + [True] * 5  # half of the quota
+    assert [path.exists() for path in greedy] == [False] * 15 + [True] * 5  # within half of the quota
     others = [add(uploads, f"visitor {seed}", seed) for seed in range(20, 28)]
     assert all(path.exists() for path in (quiet, *others))
     assert sum(path.stat().st_size for path in uploads.root.rglob("*.png")) <= quota
@@ -61,11 +61,11 @@ def test_visitor_who_uses_most_loses_the_oldest_files(tmp_path: Path) -> None:
 
 
 def test_same_file_of_two_visitors_has_two_folders(tmp_path: Path) -> None:
-    """A path does not reveal that another visitor sent the same photograph."""
+    """A path must not reveal that another visitor sent the same photograph."""
     uploads = made(tmp_path / "uploads", quota=4 * max(len(photograph(seed)) for seed in range(3)) + 99)
     mine, other = add(uploads, "visitor"), add(uploads, "other")
     assert add(uploads, "visitor") == mine != other
-    for seed in (1, 2):  # more than half of the quota: this visitor's oldest file is removed
+    for seed in (1, 2):  # beyond half of the quota, this visitor's oldest file is removed
         add(uploads, "visitor", seed)
     assert [mine.exists(), other.exists()] == [False, True]
 
@@ -91,7 +91,7 @@ def test_old_files_expire_without_another_upload(tmp_path: Path, monkeypatch: py
     monkeypatch.setenv("GRADIO_TEMP_DIR", str(tmp_path))
     uploads = upload_folder.__wrapped__()
     mine = add(uploads, "visitor")
-    wait_until(lambda: not mine.exists(), "it is removed")
+    wait_until(lambda: not mine.exists(), "the file is removed")
 
 
 def test_full_disk_is_reported_and_leaves_no_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

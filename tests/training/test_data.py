@@ -1,4 +1,4 @@
-"""Opened data are what the model will see; duplicates are found; which images a step sees, and their augmentation."""
+"""Test training data: opened data sets, duplicates, the images of each step, and augmentation."""
 
 import shutil
 from pathlib import Path
@@ -26,7 +26,7 @@ MEAN, STD = (0.5, 0.4, 0.3), (0.2, 0.25, 0.3)
 
 @pytest.fixture
 def photos(tmp_path: Path) -> Path:
-    """Three classes of photographs of many shapes, one of them stored on its side."""
+    """Return a folder with three classes of photographs of several shapes, one with an EXIF rotation."""
     root = files.folder(tmp_path / "pets", {"cat": (3, 2), "dog": (4, 2), "owl": (2, 3)})
     for index, (width, height) in enumerate([(31, 17), (12, 40), (8, 11)]):
         files.photo(root / "train" / "cat" / f"{index}.png", width, height, seed=index)
@@ -45,34 +45,33 @@ def photos(tmp_path: Path) -> Path:
         ("crop", (4, 16), (0, 2.5, 20, 7.5)),
     ],
 )
-def test_training_sees_what_the_saved_model_will_see(
+def test_training_pixels_match_the_models_preprocessing(
     photos: Path, fit: Fit, size: tuple[int, int], frame: tuple[float, ...]
 ) -> None:
-    """The whole picture, or its largest center."""
     data = open_data(photos, size=size, fit=fit)
-    later = data.preprocess(MEAN, STD)
+    preprocess = data.preprocess(MEAN, STD)
     pixels = data.train.read(torch.arange(len(data.train)))
     assert (pixels.shape, pixels.dtype) == ((10, 3, *size), torch.uint8)
     mean, std = (torch.tensor(value)[:, None, None] for value in (MEAN, STD))
-    seen = [torch.from_numpy(later(decode(path)).pixels) for path in data.train.samples.paths]
-    assert torch.equal(pixels.float().div_(255).sub_(mean).div_(std), torch.stack(seen))
+    expected = [torch.from_numpy(preprocess(decode(path)).pixels) for path in data.train.samples.paths]
+    assert torch.equal(pixels.float().div_(255).sub_(mean).div_(std), torch.stack(expected))
     assert data.train.preprocess(Image.fromarray(files.noise(10, 20, 3))).geometry.frame == frame
     with pytest.raises(DataError, match="crop, squash"):
         open_data(photos, size=(5, 5), fit="pad")
 
 
 @pytest.mark.parametrize("fit", ["squash", "crop"])
-def test_memory_changes_nothing_and_pixels_are_copies(photos: Path, fit: Fit) -> None:
-    room = 10 * 3 * 9 * 7
-    whole, none, half = (open_data(photos, size=(9, 7), fit=fit, memory=most) for most in (2**30, room - 1, room))
-    in_memory = [[split.images is not None for split in (data.train, data.val)] for data in (whole, none, half)]
+def test_pixels_in_memory_match_decoded_files(photos: Path, fit: Fit) -> None:
+    needed = 10 * 3 * 9 * 7  # bytes of the training images
+    both, val, train = (open_data(photos, size=(9, 7), fit=fit, memory=most) for most in (2**30, needed - 1, needed))
+    in_memory = [[split.images is not None for split in (data.train, data.val)] for data in (both, val, train)]
     assert in_memory == [[True, True], [False, True], [True, False]]
     indices = torch.tensor([7, 0, 9, 9])
-    for other in (none, half):
-        other.train.read(indices).zero_()
-        assert torch.equal(whole.train.read(indices), other.train.read(indices))
-        assert torch.equal(whole.val.read(indices[1:2]), other.val.read(indices[1:2]))
-    assert whole.fingerprint == none.fingerprint
+    for other in (val, train):
+        other.train.read(indices).zero_()  # a copy
+        assert torch.equal(both.train.read(indices), other.train.read(indices))
+        assert torch.equal(both.val.read(indices[1:2]), other.val.read(indices[1:2]))
+    assert both.fingerprint == val.fingerprint
 
 
 def test_grey_archives_become_rgb_and_are_resized(tmp_path: Path) -> None:
@@ -81,17 +80,17 @@ def test_grey_archives_become_rgb_and_are_resized(tmp_path: Path) -> None:
     digits = torch.from_numpy(files.noise(30, 28, 28, seed=0))
     pixels = data.train.read(torch.tensor([4, 29]))
     assert torch.equal(pixels, digits[[4, 29], None].expand(-1, 3, -1, -1))
-    pixels[0, 0] = 0  # each channel is its own memory
+    pixels[0, 0] = 0  # channels do not share memory
     assert torch.equal(pixels[0, 1], digits[4])
     for memory in (0, 2**30):
         data = open_data("mnist", root=tmp_path, size=(16, 24), fit="squash", memory=memory)
-        own = Image.fromarray(digits[5].numpy()).convert("RGB").resize((24, 16), Image.Resampling.BICUBIC)
-        np.testing.assert_array_equal(data.train.read(torch.tensor([5]))[0].permute(1, 2, 0).numpy(), np.asarray(own))
+        expected = Image.fromarray(digits[5].numpy()).convert("RGB").resize((24, 16), Image.Resampling.BICUBIC)
+        np.testing.assert_array_equal(data.train.read(torch.tensor([5]))[0].permute(1, 2, 0), np.asarray(expected))
 
 
 @pytest.mark.parametrize("memory", [0, 2**30])
-def test_broken_files_are_refused_or_left_out(photos: Path, memory: int) -> None:
-    whole = open_data(photos, size=(8, 8))
+def test_broken_files_are_refused_or_skipped(photos: Path, memory: int) -> None:
+    complete = open_data(photos, size=(8, 8))
     broken = ["train/cat/1.png", "train/owl/1.png", "val/owl/0.png"]
     (photos / broken[0]).write_bytes(b"")
     (photos / broken[1]).write_bytes((photos / broken[1]).read_bytes()[:-50])
@@ -102,20 +101,20 @@ def test_broken_files_are_refused_or_left_out(photos: Path, memory: int) -> None
     data = open_data(photos, size=(8, 8), memory=memory, skip_broken=True)
     assert [line.split(":")[0] for line in data.left_out] == broken
     assert all(name in data.describe() for name in ("3 broken files", *broken))
-    paths = whole.train.samples.paths
-    kept = torch.tensor([index for index, path in enumerate(paths) if str(path.relative_to(photos)) not in broken])
-    assert len(kept) == len(paths) - 2
-    assert data.train.samples.paths == tuple(paths[index] for index in kept.tolist())
-    assert torch.equal(data.train.classes, whole.train.classes[kept])
-    assert torch.equal(data.train.read(torch.arange(len(data.train))), whole.train.read(kept))
-    assert data.fingerprint != whole.fingerprint
+    paths = complete.train.samples.paths
+    readable = torch.tensor([index for index, path in enumerate(paths) if str(path.relative_to(photos)) not in broken])
+    assert len(readable) == len(paths) - 2
+    assert data.train.samples.paths == tuple(paths[index] for index in readable.tolist())
+    assert torch.equal(data.train.classes, complete.train.classes[readable])
+    assert torch.equal(data.train.read(torch.arange(len(data.train))), complete.train.read(readable))
+    assert data.fingerprint != complete.fingerprint
 
 
 def test_classes_without_images_are_refused(photos: Path, tmp_path: Path) -> None:
-    for broken, words in (("dog/*", "every class in val, got none of dog"), ("*/*.png", "cat, dog, owl")):
+    for broken, message in (("dog/*", "every class in val, got none of dog"), ("*/*.png", "cat, dog, owl")):
         for path in (photos / "val").glob(broken):
             path.write_bytes(b"broken")
-        with pytest.raises(DataError, match=words):
+        with pytest.raises(DataError, match=message):
             open_data(photos, size=(8, 8), skip_broken=True)
     for side in ("train", "val"):
         shutil.copytree(photos / "train" / "cat", tmp_path / "one class" / side / "all")
@@ -126,35 +125,35 @@ def test_classes_without_images_are_refused(photos: Path, tmp_path: Path) -> Non
         open_data("mnist", root=tmp_path / "mnist", size=(28, 28))
 
 
-def test_the_description_has_every_class_and_count(
+def test_description_lists_classes_and_counts(
     photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     data = open_data(photos, size=(8, 8), progress=True)
     assert capsys.readouterr() == ("", "")  # progress is for terminals
     lines = data.describe().splitlines()
-    assert all(words in lines[0] for words in ("3 classes", "10 training images, 7 validation images"))
+    assert "3 classes, 10 training images, 7 validation images" in lines[0]
     counts = [["class", "train", "val"], ["cat", "3", "2"], ["dog", "5", "2"], ["owl", "2", "3"]]
     assert [line.split() for line in lines[-4:]] == counts
     assert data.name == "pets"
-    assert str(photos) not in data.source  # a card must not name somebody's folders
+    assert str(photos) not in data.source  # model cards contain no paths
     files.cifar(tmp_path, "CIFAR100", monkeypatch)
     many = open_data("cifar100", root=tmp_path, size=(32, 32)).describe().splitlines()
     assert "100 classes" in many[0]
     assert len(many) < 8
 
 
-def test_the_fingerprint_is_that_of_the_data_not_of_the_place(tmp_path: Path) -> None:
-    def made(name: str, **counts: tuple[int, int]) -> Path:
+def test_fingerprint_depends_on_data_not_on_paths(tmp_path: Path) -> None:
+    def folder(name: str, **counts: tuple[int, int]) -> Path:
         return files.folder(tmp_path / name / "pets", {"cat": (2, 1), "dog": (2, 1)} | counts)
 
     def fingerprint(source: Path | str, size: tuple[int, int] = (8, 8), **options: Any) -> str:
         return open_data(source, size=size, **options).fingerprint
 
-    first, same = fingerprint(made("a")), made("b")
+    first, same = fingerprint(folder("a")), folder("b")
     assert fingerprint(same) == first
-    changed = made("d")
+    changed = folder("d")
     files.photo(changed / "train" / "cat" / "0.png", 30, 30)
-    others = [fingerprint(same, (8, 9)), fingerprint(same, fit="crop"), fingerprint(made("c", dog=(3, 1)))]
+    others = [fingerprint(same, (8, 9)), fingerprint(same, fit="crop"), fingerprint(folder("c", dog=(3, 1)))]
     assert first not in [*others, fingerprint(changed)]
     digits = files.mnist(tmp_path / "mnist")
     before = fingerprint("mnist", (28, 28), root=digits)
@@ -163,7 +162,7 @@ def test_the_fingerprint_is_that_of_the_data_not_of_the_place(tmp_path: Path) ->
     assert fingerprint("mnist", (28, 28), root=digits) != before
 
 
-def test_mean_and_std_are_those_of_the_pixels(photos: Path) -> None:
+def test_mean_std_match_the_pixels(photos: Path) -> None:
     data = open_data(photos, size=(8, 8))
     pixels = data.train.read(torch.arange(10)).numpy() / 255
     mean, std = data.mean_std()
@@ -175,7 +174,7 @@ def test_mean_and_std_are_those_of_the_pixels(photos: Path) -> None:
     assert min(type(data)("", (), (), flat, flat, "", "").mean_std()[1]) > 0
 
 
-# ---- photographs that occur twice: copies, resized and saved again
+# ---- duplicates
 
 
 EXAMPLES = resource_folder("examples")
@@ -183,7 +182,7 @@ EXAMPLES = resource_folder("examples")
 
 @pytest.fixture
 def pets(tmp_path: Path) -> Path:
-    """Two classes of photographs, none of them twice."""
+    """Return a folder with two classes of photographs without duplicates."""
     names = {"train/cat": ["cat", "koala"], "train/dog": ["dog", "panda"], "val/cat": ["lizard"], "val/dog": ["church"]}
     for place, photos in names.items():
         (tmp_path / "pets" / place).mkdir(parents=True)
@@ -192,12 +191,12 @@ def pets(tmp_path: Path) -> Path:
     return tmp_path / "pets"
 
 
-def test_copies_are_refused_by_name_or_taken_when_asked(pets: Path, tmp_path: Path) -> None:
+def test_duplicates_are_refused_or_allowed(pets: Path, tmp_path: Path) -> None:
     assert open_data(pets, size=(16, 16)).duplicates == ()
     with Image.open(pets / "train" / "dog" / "dog.jpg") as dog, Image.open(pets / "train" / "cat" / "cat.jpg") as cat:
         dog.save(pets / "val" / "dog" / "same.png")  # other bytes, the same pixels
         dog.resize((dog.width // 2, dog.height // 2)).save(pets / "train" / "cat" / "small.jpg", quality=50)
-        cat.save(pets / "train" / "cat" / "again.png")  # within one class of one split it does no harm
+        cat.save(pets / "train" / "cat" / "again.png")  # allowed within one class of one split
     with pytest.raises(DataError, match=r"got 2 that.*--allow-duplicates") as caught:
         open_data(pets, size=(16, 16))
     assert "cat/small.jpg and train/dog/dog.jpg: near duplicates" in str(caught.value)
@@ -206,55 +205,55 @@ def test_copies_are_refused_by_name_or_taken_when_asked(pets: Path, tmp_path: Pa
     assert len(data.duplicates) == 2
     assert all(line in data.describe() for line in data.duplicates)
     root = files.mnist(tmp_path / "mnist")
-    for kind in ("images-idx3", "labels-idx1"):  # the training images once more: a named data set is its authors'
+    for kind in ("images-idx3", "labels-idx1"):  # named data sets are not checked
         shutil.copy(root / f"train-{kind}-ubyte", root / f"t10k-{kind}-ubyte")
     assert open_data("mnist", root=root, size=(28, 28)).duplicates == ()
 
 
-def test_a_print_stands_being_saved_resized_and_lit_but_not_another_photograph() -> None:
+def test_resized_brightened_and_reencoded_copies_are_found() -> None:
     photos = [Image.open(path).convert("RGB") for path in sorted(EXAMPLES.glob("*.jpg"))]
     prints = []
     for photo in photos:
-        changed = (photo.resize((100, 80)), photo.resize((photo.width * 2, photo.height * 2)))
+        resized = (photo.resize((100, 80)), photo.resize((photo.width * 2, photo.height * 2)))
         brighter = ImageEnhance.Brightness(photo).enhance(1.1)
-        prints += [fingerprints(version) for version in (photo, *changed, brighter)]
-    found = find_duplicates(prints, range(len(prints)))
-    assert {other for _, other, _ in found} == {index for index in range(len(prints)) if index % 4}
-    assert all(one // 4 == other // 4 for one, other, _ in found)
+        prints += [fingerprints(version) for version in (photo, *resized, brighter)]
+    duplicates = find_duplicates(prints, range(len(prints)))
+    assert {copy for _, copy, _ in duplicates} == {index for index in range(len(prints)) if index % 4}
+    assert all(first // 4 == copy // 4 for first, copy, _ in duplicates)
     mirrored = [fingerprints(ImageOps.mirror(photo)) for photo in photos]
     assert find_duplicates([*prints[::4], *mirrored], range(2 * len(photos))) == []
-    # The same shape in another color, of equal luma, so equal hashes: 0.299 of red is 0.587 of green.
+    # Another color of equal luma has equal hashes: 0.299 of red is 0.587 of green.
     grey = photos[0].convert("L").resize((64, 64))
     black = Image.new("L", grey.size)
     red = Image.merge("RGB", (grey, black, black))
     green = Image.merge("RGB", (black, grey.point(lambda level: round(level * 0.299 / 0.587)), black))
-    one, other = fingerprints(red), fingerprints(green)
-    assert np.abs(one.thumbnail - other.thumbnail).mean() > NEAR_LEVELS
-    assert find_duplicates([one, other], "ab") == []
+    red_print, green_print = fingerprints(red), fingerprints(green)
+    assert np.abs(red_print.thumbnail - green_print.thumbnail).mean() > NEAR_LEVELS
+    assert find_duplicates([red_print, green_print], "ab") == []
 
 
-def test_all_pairs_up_to_15_bits_are_found_and_many_copies_are_not_compared_pair_by_pair() -> None:
+def test_duplicates_match_pairwise_comparison_and_scale() -> None:
     rng = np.random.default_rng(0)
     flat = np.zeros(192, np.float32)
     prints, groups = [], rng.integers(0, 3, 120).tolist()
     for index in range(120):
         bits = rng.integers(0, 2, 256).astype(bool)
-        if index >= 60:  # a copy of an earlier one, in up to 15 bits another
+        if index >= 60:  # a copy of an earlier one with up to 15 different bits
             bits = np.unpackbits(prints[index - 60].bands.view(np.uint8)).astype(bool)
             bits[rng.choice(256, rng.integers(0, 16), replace=False)] ^= True
         prints.append(Print(bytes([index]), np.packbits(bits).view(np.uint16), flat))
-    bits, pairs = np.array([np.unpackbits(one.bands.view(np.uint8)) for one in prints]).astype(int), []
-    for other in range(120):  # every pair in turn: each photograph with the first of another group that it is near
-        near = [i for i in range(other) if groups[i] != groups[other] and (bits[i] != bits[other]).sum() <= 15]
-        pairs += [(near[0], other)] if near else []
+    bits, pairs = np.array([np.unpackbits(each.bands.view(np.uint8)) for each in prints]).astype(int), []
+    for copy in range(120):  # each photograph with the first similar one of another group
+        near = [i for i in range(copy) if groups[i] != groups[copy] and (bits[i] != bits[copy]).sum() <= 15]
+        pairs += [(near[0], copy)] if near else []
     assert [pair[:2] for pair in find_duplicates(prints, groups)] == pairs
     assert len(pairs) > 20
     blank = fingerprints(Image.new("RGB", (8, 8)))
-    found = find_duplicates([blank] * 50_000, [index % 7 for index in range(50_000)])  # pair by pair this would not end
-    assert len(found) == 50_000 - 1  # all but the first: another group has the first of the same pixels
+    duplicates = find_duplicates([blank] * 50_000, [index % 7 for index in range(50_000)])  # too many for all pairs
+    assert len(duplicates) == 50_000 - 1  # all but the first
 
 
-# ---- which images a step sees, and what augmentation does to them
+# ---- images of a step, and augmentation
 
 CLASSES = torch.arange(52) % 3
 
@@ -263,50 +262,50 @@ def indices(sampler: StepSampler) -> list[list[int]]:
     return [indices.tolist() for _, indices in sampler]
 
 
-def test_an_epoch_shows_every_image_once_in_an_order_of_its_own() -> None:
+def test_epochs_have_each_image_once_in_a_new_order() -> None:
     steps = indices(StepSampler(cases.recipe(), CLASSES))
     assert [len(step) for step in steps] == [8] * 18
     epochs = [[index for step in steps[start : start + 6] for index in step] for start in (0, 6, 12)]
-    assert all(len(set(epoch)) == 48 for epoch in epochs)  # four of 52 are left out
+    assert all(len(set(epoch)) == 48 for epoch in epochs)  # the incomplete last batch of 52 images is dropped
     assert len({tuple(epoch) for epoch in epochs}) == 3
     assert indices(StepSampler(cases.recipe(), CLASSES)) == steps
     assert indices(StepSampler(cases.recipe(seed=6), CLASSES)) != steps
     recipe = cases.recipe(accumulate=2)
     parts = [(seed, batch.tolist()) for seed, batch in StepSampler(recipe, CLASSES)]
     assert len({seed for seed, _ in parts}) == len(parts)
-    for start in (5, 6, 17):  # a step sees the same whatever ran before
+    for start in (5, 6, 17):  # a step does not depend on earlier ones
         sampler = StepSampler(recipe, CLASSES, start)
         assert [(seed, batch.tolist()) for seed, batch in sampler] == parts[2 * start :]
         assert len(sampler) == len(parts) - 2 * start
 
 
-def test_processes_and_parts_share_the_batch_of_one() -> None:
-    whole = indices(StepSampler(cases.recipe(), CLASSES))
+def test_processes_and_parts_divide_batches() -> None:
+    batches = indices(StepSampler(cases.recipe(), CLASSES))
     parts = [indices(StepSampler(cases.recipe(accumulate=2), CLASSES, 0, rank, 2)) for rank in range(2)]
-    for step, batch in enumerate(whole):
+    for step, batch in enumerate(batches):
         assert batch == [index for rank in range(2) for part in range(2) for index in parts[rank][2 * step + part]]
     for count, processes in ((23, 2), (7, 3), (100, 1), (129, 2)):
         keys = [validation_keys(count, cases.recipe(), rank, processes) for rank in range(processes)]
-        assert [index for part in keys for _, some in part for index in some.tolist()] == list(range(count))
+        assert [index for part in keys for _, batch in part for index in batch.tolist()] == list(range(count))
         assert len({len(part) for part in keys}) == 1
-    for changes, processes, named in (({"batch": 53}, 1, "52"), ({}, 3, "3 processes"), ({"accumulate": 8}, 2, "8")):
-        with pytest.raises(TrainingError, match=named):
+    for changes, processes, message in (({"batch": 53}, 1, "52"), ({}, 3, "3 processes"), ({"accumulate": 8}, 2, "8")):
+        with pytest.raises(TrainingError, match=message):
             StepSampler(cases.recipe(**changes), CLASSES, 0, 0, processes)
 
 
 @pytest.mark.parametrize(("balance", "shares"), [(0.5, (0.104, 0.208, 0.688)), (1.0, (1 / 3, 1 / 3, 1 / 3))])
-def test_balanced_sampling_evens_out_the_classes(balance: float, shares: tuple[float, ...]) -> None:
+def test_balance_changes_the_shares_of_classes(balance: float, shares: tuple[float, ...]) -> None:
     classes = torch.repeat_interleave(torch.arange(3), torch.tensor([20, 80, 900]))
     sampler = StepSampler(Recipe(balance=balance, batch=100), classes)
     orders = [sampler.order(epoch) for epoch in range(5)]
     assert all(len(order) == 1000 for order in orders)
-    seen = classes[torch.cat(orders)].bincount() / 5000
-    assert seen.tolist() == pytest.approx(shares, abs=0.03)
+    frequencies = classes[torch.cat(orders)].bincount() / 5000
+    assert frequencies.tolist() == pytest.approx(shares, abs=0.03)
     assert not orders[0].equal(orders[1])
 
 
 @pytest.mark.parametrize("memory", [0, 2**30])
-def test_worker_processes_change_nothing(tmp_path: Path, memory: int) -> None:
+def test_loading_does_not_depend_on_workers(tmp_path: Path, memory: int) -> None:
     root = files.folder(tmp_path / "pets", {"cat": (6, 1), "dog": (6, 1)})
     data = open_data(root, size=(12, 8), memory=memory)
     recipe = Recipe(batch=4, epochs=2, flip=True, policy="rand", erase=0.5, low_resolution=0.5)
@@ -344,7 +343,7 @@ def stripes(count: int = 40) -> Tensor:
         {"policy": "trivial"}, {"erase": 1.0},
     ],
 )  # fmt: skip
-def test_each_setting_changes_images_of_their_own_way(changes: dict) -> None:
+def test_each_augmentation_changes_images_at_random(changes: dict) -> None:
     assert Recipe(**changes).augments
     pixels = stripes()
     result = augmented(pixels, **changes)
@@ -354,7 +353,7 @@ def test_each_setting_changes_images_of_their_own_way(changes: dict) -> None:
     assert len({image.numpy().tobytes() for image in augmented(same, **changes)}) > 1
 
 
-def test_nothing_is_done_by_default_and_flips_and_windows_are_of_the_image() -> None:
+def test_default_flip_and_crop_augmentation() -> None:
     assert augmentation(Recipe(), (8, 8)) is None
     assert not Recipe().augments
     assert set(AUGMENTATION) < set(vars(Recipe()))
@@ -369,7 +368,7 @@ def test_nothing_is_done_by_default_and_flips_and_windows_are_of_the_image() -> 
         assert any(window.equal(image[:, y : y + 24, x : x + 16]) for y in range(5) for x in range(5))
 
 
-def test_low_resolution_keeps_what_is_coarse_and_loses_what_is_fine() -> None:
+def test_low_resolution_removes_fine_detail() -> None:
     fine = torch.full((40, 3, 96, 80), 128, dtype=torch.uint8)
     fine[..., ::2], fine[..., 1::2] = 78, 178  # stripes of one pixel
     fine[:, 0] = 200  # a flat channel

@@ -1,4 +1,4 @@
-"""Losses, parameter groups, rates and recipes against timm and torch; teachers that know other classes."""
+"""Test losses, parameter groups, schedules and recipes against timm and torch, and teachers with other classes."""
 
 import dataclasses
 import json
@@ -34,7 +34,7 @@ def by_name(model: nn.Module, groups: Any, key: str) -> dict[str, float]:
 
 
 @pytest.mark.parametrize("decay", [1.0, 0.7])
-def test_groups_are_those_of_timm(decay: float) -> None:
+def test_parameter_groups_match_timm(decay: float) -> None:
     from timm.models.vision_transformer import VisionTransformer
     from timm.optim import param_groups_layer_decay
 
@@ -79,7 +79,7 @@ def test_every_parameter_is_in_one_group_with_its_rate_and_decay(changes: dict[s
 @pytest.mark.parametrize(
     ("steps", "warmup", "final"), [(50, 10, 0.0), (37, 5, 0.1), (20, 0, 0.3), (9, 9, 0.2), (1, 0, 0.0)]
 )
-def test_the_cosine_schedule_is_that_of_torch(steps: int, warmup: int, final: float) -> None:
+def test_cosine_schedule_matches_torch(steps: int, warmup: int, final: float) -> None:
     optimizer = torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=1.0)
     cosine = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, max(1, steps - warmup), eta_min=final)
     expected = [(step + 1) / warmup for step in range(warmup)]
@@ -101,7 +101,7 @@ def test_other_schedules_and_sgd() -> None:
     assert {group["weight_decay"] for group in sgd.param_groups} == {0.0, 0.125}
 
 
-def test_adam_takes_torchs_step_with_decay_in_the_gradient() -> None:
+def test_adam_matches_torch() -> None:
     ours, theirs = tiny.model(), tiny.model()
     recipe = Recipe(optimizer="adam", lr=3e-3, betas=(0.8, 0.99), weight_decay=0.3)
     step = make_optimizer(ours, recipe)
@@ -116,7 +116,7 @@ def test_adam_takes_torchs_step_with_decay_in_the_gradient() -> None:
         torch.testing.assert_close(parameter, theirs.get_parameter(name), rtol=0, atol=1e-6)
 
 
-def test_named_recipes_survive_json_and_fit_a_model() -> None:
+def test_named_recipes_are_serializable_and_valid() -> None:
     for name, known in RECIPES.items():
         assert Recipe(**json.loads(json.dumps(dataclasses.asdict(known.recipe)))) == known.recipe
         assert known.recipe.name == name
@@ -127,7 +127,7 @@ def test_named_recipes_survive_json_and_fit_a_model() -> None:
 
 
 @pytest.mark.parametrize(
-    "wrong",
+    "invalid",
     [
         *({"epochs": 0}, {"epochs": 2.5}, {"batch": True}, {"lr": 0.0}, {"lr": math.nan}, {"lr": "fast"}),
         *({"head_lr": -1.0}, {"weight_decay": -0.1}, {"betas": (0.9,)}, {"betas": (0.9, 1.0)}, {"warmup": 31.0}),
@@ -139,9 +139,9 @@ def test_named_recipes_survive_json_and_fit_a_model() -> None:
         *({"crop_padding": 4, "resized_crop": (0.5, 1.0)}, {"patch_dropout": 0.5, "unfreeze_last": 1}),
     ],
 )
-def test_values_that_make_no_sense_are_refused(wrong: dict[str, Any]) -> None:
-    with pytest.raises(TrainingError, match=next(iter(wrong))):
-        Recipe(**wrong)
+def test_invalid_settings_are_refused(invalid: dict[str, Any]) -> None:
+    with pytest.raises(TrainingError, match=next(iter(invalid))):
+        Recipe(**invalid)
 
 
 B, C = 5, 7
@@ -157,8 +157,8 @@ def near(loss: Tensor, expected: Tensor, tolerance: float = 1e-5) -> None:
 
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.1, 0.9])
-def test_cross_entropy_is_its_formula(smoothing: float) -> None:
-    targets = logits(2).softmax(1)  # as mixup makes them: rows that sum to 1
+def test_cross_entropy_matches_the_formula(smoothing: float) -> None:
+    targets = logits(2).softmax(1)  # rows sum to 1, as after mixup
     smoothed = (1 - smoothing) * targets + smoothing / C
     expected = -(smoothed * ((logits(0) + logits(1)) / 2).log_softmax(1)).sum(1).mean()
     near(training_loss((logits(0), logits(1)), targets, Recipe(smoothing=smoothing)), expected)
@@ -168,30 +168,31 @@ def test_cross_entropy_is_its_formula(smoothing: float) -> None:
 
 
 class Fixed(nn.Module):
-    """What a task of timm takes for a model: logits whatever the image is, and no normalization."""
+    """Model for a task of timm, with fixed logits and no normalization."""
 
     pretrained_cfg = {"mean": (0.5, 0.5, 0.5), "std": (0.5, 0.5, 0.5)}
     num_classes, in_chans, distilled_training = C, 3, False
 
-    def __init__(self, *answers: Tensor) -> None:
+    def __init__(self, *heads: Tensor) -> None:
         super().__init__()
-        self.answers = answers
+        self.heads = heads
 
     def set_distilled_training(self, enable: bool = True) -> None:
         self.distilled_training = enable
 
     def forward(self, images: Tensor) -> Tensor | tuple[Tensor, ...]:
-        return self.answers if self.distilled_training else self.answers[0]
+        return self.heads if self.distilled_training else self.heads[0]
 
 
-def test_the_loss_is_timms() -> None:
+def test_distillation_losses_match_timm() -> None:
     assert [Recipe(distill=kind).teacher_share for kind in ("hard", "soft")] == [0.5, 0.1]  # DeiT's
     assert Recipe(distill="soft", alpha=0.0).teacher_share == 0.0
     classes = torch.tensor([3, 0, 6, 6, 1])
     images, targets = torch.zeros(B, 3, 4, 4), F.one_hot(classes, C).float()
     known = {"criterion": nn.CrossEntropyLoss(), "task_loss_weight": 0.6, "verbose": False}
-    one = LogitDistillationTask(Fixed(logits(0)), Fixed(logits(9)), temperature=4.0, **known)(images, classes)["loss"]
-    near(training_loss((logits(0),), targets, Recipe(distill="soft", alpha=0.4, temperature=4.0), logits(9)), one)
+    task = LogitDistillationTask(Fixed(logits(0)), Fixed(logits(9)), temperature=4.0, **known)
+    recipe = Recipe(distill="soft", alpha=0.4, temperature=4.0)
+    near(training_loss((logits(0),), targets, recipe, logits(9)), task(images, classes)["loss"])
     for kind in ("soft", "hard"):
         student = Fixed(logits(0), logits(1))
         task = TokenDistillationTask(student, Fixed(logits(9)), distill_type=kind, temperature=2.0, **known)
@@ -207,8 +208,8 @@ def record(*labels: str, ids: tuple[str, ...] = (), **changes: Any) -> Pretraine
 LABELS = ("ox", "Church", "tench", "fig", "ray")
 
 
-def test_a_teacher_answers_in_its_students_classes() -> None:
-    """It is a network of any kind, fed at its own size in its own way."""
+def test_teachers_return_logits_of_the_students_classes() -> None:
+    """Teachers may be any network, with their own input size and normalization."""
     torch.manual_seed(0)
     conv = nn.Sequential(
         nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 5)
@@ -217,13 +218,13 @@ def test_a_teacher_answers_in_its_students_classes() -> None:
     vit = tiny.model(3, grid=(2, 3), patch=5, classes=5)
     vit.pretrained = record(*LABELS, mean=MEAN, std=STD)
     images = torch.rand(2, 3, 10, 15)
-    fed = (images - torch.tensor(MEAN)[:, None, None]) / torch.tensor(STD)[:, None, None]
-    for model, expected in ((vit, vit(fed)), (Classifier(conv, about), conv.eval()(fed))):
+    inputs = (images - torch.tensor(MEAN)[:, None, None]) / torch.tensor(STD)[:, None, None]
+    for model, expected in ((vit, vit(inputs)), (Classifier(conv, about), conv.eval()(inputs))):
         teacher = Teacher(model, record("church", "ox"))
-        answer = teacher(images)
-        assert not answer.requires_grad
-        torch.testing.assert_close(answer, expected[:, [1, 0]].detach(), rtol=1e-4, atol=1e-5)
-        flat = torch.full((1, 3, 35, 40), 0.3)  # of another size: scaled
+        outputs = teacher(images)
+        assert not outputs.requires_grad
+        torch.testing.assert_close(outputs, expected[:, [1, 0]].detach(), rtol=1e-4, atol=1e-5)
+        flat = torch.full((1, 3, 35, 40), 0.3)  # resized to the teacher's size
         torch.testing.assert_close(teacher(flat), teacher(flat[:, :, :10, :15]), rtol=1e-4, atol=1e-4)
     before = teacher.fingerprint()
     with torch.no_grad():
@@ -231,16 +232,16 @@ def test_a_teacher_answers_in_its_students_classes() -> None:
     assert teacher.fingerprint() != before
 
 
-def test_a_teachers_classes_are_found_by_id_before_label_or_it_is_refused() -> None:
+def test_teacher_classes_are_matched_by_id_then_label() -> None:
     known = record("crane", "crane", "ox", ids=("n1", "n2", "n3"))
     assert class_columns(known, record("b", "a", ids=("n3", "n2"))) == [2, 1]
     assert class_columns(known, record("x", "y", "z", ids=("n1", "n2", "n3"))) == [0, 1, 2]
     assert class_columns(known, record("OX")) == [2]
-    with pytest.raises(TrainingError, match="'crane'"):  # which of the two?
+    with pytest.raises(TrainingError, match="'crane'"):  # ambiguous
         class_columns(known, record("crane", "ox"))
     with pytest.raises(TrainingError, match="'fig'"):
         class_columns(known, record("ox", "fig", ids=("n3", "n9")))
-    assert class_columns(known, record("ox", ids=("ox",))) == [2]  # a folder of one's own
+    assert class_columns(known, record("ox", ids=("ox",))) == [2]  # a folder with the label as name
     assert class_columns(record("b", "aquarium_fish"), record("aquarium fish")) == [1]
     headless = tiny.model(classes=0)
     headless.pretrained = record()

@@ -1,6 +1,6 @@
-"""A training that ended early goes on to the losses of one that never stopped; what does not fit is refused.
+"""Test resuming: the same losses as an uninterrupted training, and refusals of other states.
 
-Processes of their own (`make test-all`) are killed, run out of disk, and train as two under torchrun.
+`make test-all` also kills a process, fills its disk, and trains with two processes under torchrun.
 """
 
 import os
@@ -29,17 +29,17 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 
 @pytest.fixture(autouse=True)
 def pythons_own_ctrl_c() -> Iterator[None]:
-    """A worker of pytest-xdist is deaf to Ctrl-C: the process that started it hears it."""
+    """Restore Python's handler, because workers of pytest-xdist ignore Ctrl-C."""
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, before)
 
 
 def ctrl_c() -> None:
-    """As a person presses it: Python looks at a signal some instructions later, and two before that count as one."""
+    """Raise SIGINT, and wait until Python handles it; two signals before that count as one."""
     handler = signal.getsignal(signal.SIGINT)
     signal.raise_signal(signal.SIGINT)
-    for _ in range(5000):  # the first one puts another handler in place, the second one raises here
+    for _ in range(5000):  # the first signal replaces the handler, the second one raises an exception
         if signal.getsignal(signal.SIGINT) is not handler:
             return
         time.sleep(0.001)
@@ -49,11 +49,11 @@ def die() -> None:
     raise MemoryError
 
 
-def test_a_training_resumes_wherever_it_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_resumed_training_matches_an_uninterrupted_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     recipe = cases.recipe(**cases.FULL)
-    whole = cases.train(tmp_path / "whole", recipe)
-    undo = cases.at_step(1, lambda: pytest.fail("there was nothing left to do"))
-    cases.assert_same(cases.train(tmp_path / "whole", recipe, resume=True), whole)  # a finished one is told again
+    expected = cases.train(tmp_path / "whole", recipe)
+    undo = cases.at_step(1, lambda: pytest.fail("the training was complete"))
+    cases.assert_same(cases.train(tmp_path / "whole", recipe, resume=True), expected)
     undo()
 
     out = tmp_path / "crashed"
@@ -62,9 +62,9 @@ def test_a_training_resumes_wherever_it_ended(tmp_path: Path, monkeypatch: pytes
         cases.train(out, recipe, save_every=0)
     undo()
     assert cases.step_of(out) == 9  # in the middle of the second epoch of 6 steps
-    (out / "state" / "unfinished").mkdir()  # as if it had died while it wrote the next one
+    (out / "state" / "unfinished").mkdir()  # of a process that died while saving
     (out / "state" / "unfinished" / "model.safetensors").write_bytes(b"half")
-    cases.assert_same(cases.train(out, recipe, resume=True), whole)
+    cases.assert_same(cases.train(out, recipe, resume=True), expected)
     assert [path.name for path in (out / "state").iterdir()] == ["step-000000018"]
     assert len((out / "curves.csv").read_text().splitlines()) == 4
 
@@ -82,7 +82,7 @@ def test_a_training_resumes_wherever_it_ended(tmp_path: Path, monkeypatch: pytes
             cases.train(out, recipe)
     assert cases.step_of(out) == 12
     outcome = cases.train(out, recipe, resume=True)
-    cases.assert_same(outcome, whole)
+    cases.assert_same(outcome, expected)
     assert outcome.epochs[1].images_per_second > 0
 
 
@@ -94,17 +94,15 @@ def test_a_training_resumes_wherever_it_ended(tmp_path: Path, monkeypatch: pytes
         ({"accumulate": 2, "balance": 0.5}, {2: "step 2 of 6 in epoch 1", 5: "step 5 of 6 in epoch 1"}),
     ],
 )
-def test_other_kinds_of_training_resume_after_ctrl_c(
-    tmp_path: Path, changes: dict[str, Any], stops: dict[int, str]
-) -> None:
+def test_training_resumes_after_ctrl_c(tmp_path: Path, changes: dict[str, Any], stops: dict[int, str]) -> None:
     recipe = cases.recipe(dropout=0.2, epochs=2, **changes)
     expected = cases.train(tmp_path / "whole", recipe)
-    for part, (done, place) in zip((4, 5), stops.items(), strict=True):  # stopped twice; parts of steps are counted
+    for part, (done, place) in zip((4, 5), stops.items(), strict=True):  # stopped twice, in these parts of steps
         undo = cases.at_step(part, ctrl_c)
         with pytest.raises(Stopped, match=f"{place} of 2.*--resume"):
             cases.train(tmp_path / "part", recipe, resume=True)
         undo()
-        assert cases.step_of(tmp_path / "part") == done  # the step that ran is finished
+        assert cases.step_of(tmp_path / "part") == done  # the current step was finished
     cases.assert_same(cases.train(tmp_path / "part", recipe, resume=True), expected)
 
 
@@ -124,50 +122,50 @@ SHORT: dict[str, Any] = {"epochs": 1, "warmup": 0.5, "unfreeze_last": 1}
 
 @pytest.fixture(scope="module")
 def done(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A finished training of one epoch."""
+    """Return the folder of a finished training of one epoch."""
     out = tmp_path_factory.mktemp("done")
     cases.train(out, cases.recipe(**SHORT))
     return out
 
 
-def test_a_training_is_not_written_over_nor_resumed_with_other_settings(done: Path) -> None:
+def test_existing_training_is_not_overwritten_or_resumed_with_other_settings(done: Path) -> None:
     def state() -> dict[Path, bytes]:
         return {path: path.read_bytes() for path in (done / "state").rglob("*") if path.is_file()}
 
     before = state()
     with pytest.raises(TrainingError, match="--resume"):
         cases.train(done, cases.recipe(**SHORT))
-    for changes, sizes, named in (
+    for changes, sizes, message in (
         ({"lr": 1e-3}, {}, r"recipe\.lr was 0\.003 and is 0\.001"),
         ({"epochs": 4}, {}, r"recipe\.epochs"),
         ({"unfreeze_last": 2}, {}, r"recipe\.unfreeze_last"),
         ({}, {"width": 24}, r"model\.width was 20 and is 24"),
         ({}, {"seed": 1}, "frozen was"),
     ):
-        with pytest.raises(TrainingError, match=named):
+        with pytest.raises(TrainingError, match=message):
             cases.train(done, cases.recipe(**SHORT | changes), sizes=sizes, resume=True)
     data = cases.data(seed=1)
     with pytest.raises(TrainingError, match="data was"):
-        Trainer(cases.model(data), data, cases.recipe(**SHORT), done, device="cpu", resume=True, progress=False).run()
+        cases.run(done, cases.model(data), data, cases.recipe(**SHORT), resume=True)
     assert state() == before
 
 
-def test_a_damaged_or_old_state_is_refused(done: Path, tmp_path: Path) -> None:
+def test_damaged_and_old_states_are_refused(done: Path, tmp_path: Path) -> None:
     for name in ("progress.json", "model.safetensors", "optimizer.bin"):
         path = find_state(done) / name
-        whole = path.read_bytes()
-        path.write_bytes(whole[:-100])
-        with pytest.raises(TrainingError, match="Remove it to begin anew"):
+        content = path.read_bytes()
+        path.write_bytes(content[:-100])
+        with pytest.raises(TrainingError, match="Remove it to start again"):
             cases.train(done, cases.recipe(**SHORT), resume=True)
-        path.write_bytes(whole)
+        path.write_bytes(content)
     (tmp_path / "state.safetensors").write_bytes(b"")
     with pytest.raises(TrainingError, match=r"0\.1\.0"):
         cases.train(tmp_path, resume=True)
 
 
-# ---- processes of their own
+# ---- separate processes
 
-# What happens to a training in its step `at`, and what is written of its outcome.
+# Trains with an event in step `at` of process `target`, and writes the outcome to files.
 CHILD = """
 import os, resource, signal, sys, torch
 torch.set_num_threads(1)
@@ -178,14 +176,14 @@ from vitviz.training.interrupts import Stopped
 
 rank, code = int(os.environ.get("RANK", 0)), 0
 
-def happen(what):
-    if what == "full":
+def happen(event):
+    if event == "full":
         resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, resource.RLIM_INFINITY))
     else:
-        os.kill(os.getpid(), getattr(signal, what))
+        os.kill(os.getpid(), getattr(signal, event))
 
-for out, settings, what, at, happens_to in eval(sys.argv[1]):
-    undo = cases.at_step(at, lambda: happen(what)) if what and rank == happens_to else lambda: None
+for out, settings, event, at, target in eval(sys.argv[1]):
+    undo = cases.at_step(at, lambda: happen(event)) if event and rank == target else lambda: None
     try:
         outcome = cases.train(cases.Path(out), cases.recipe(**settings), resume=True, save_every=0)
     except (Stopped, TrainingError) as error:
@@ -195,16 +193,16 @@ for out, settings, what, at, happens_to in eval(sys.argv[1]):
         undo()
         continue
     code = 0
-    told = {"losses": outcome.losses, "confusion": torch.from_numpy(outcome.accuracy.confusion()[1])}
-    told |= {"numbers": torch.tensor([outcome.accuracy.top5, outcome.accuracy.loss, outcome.processes])}
-    told |= {f"weights.{name}": one.detach().clone() for name, one in outcome.model.state_dict().items()}
-    save_file(told, f"{out}.rank{rank}")
+    results = {"losses": outcome.losses, "confusion": torch.from_numpy(outcome.accuracy.confusion()[1])}
+    results |= {"numbers": torch.tensor([outcome.accuracy.top5, outcome.accuracy.loss, outcome.processes])}
+    results |= {f"weights.{name}": weight for name, weight in cases.weights(outcome.model).items()}
+    save_file(results, f"{out}.rank{rank}")
 sys.exit(code)
 """
 
 
 def run(folder: Path, runs: list[tuple[str, dict[str, Any], str, int, int]], *launcher: str) -> Any:
-    """Train in other processes; each run is the folder, the recipe, what happens, in which step, to which process."""
+    """Train in other processes; each run has folder, recipe, event, step of the event, and rank of its process."""
     tests, script = Path(__file__).parents[1], folder / "child.py"
     script.write_text(CHILD)
     environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(tests), str(tests.parent)]), "OMP_NUM_THREADS": "1"}
@@ -214,20 +212,20 @@ def run(folder: Path, runs: list[tuple[str, dict[str, Any], str, int, int]], *la
 
 
 @pytest.mark.tier("all")
-def test_a_training_resumes_after_its_process_was_killed_or_its_disk_was_full(tmp_path: Path) -> None:
+def test_training_resumes_after_a_killed_process_and_a_full_disk(tmp_path: Path) -> None:
     recipe = cases.recipe(**cases.FULL)
-    whole = cases.train(tmp_path / "whole", recipe)
-    for what, code, saved, words in (
+    expected = cases.train(tmp_path / "whole", recipe)
+    for event, code, saved, phrases in (
         ("SIGKILL", -signal.SIGKILL, 9, ()),
-        ("SIGINT", 130, 10, ("step 4 of 6 in epoch 2 of 3", "--resume")),  # the step that ran is finished
+        ("SIGINT", 130, 10, ("step 4 of 6 in epoch 2 of 3", "--resume")),  # the current step is finished
         ("full", 2, 9, ("Make room", "step-000000009")),
     ):
-        ended = run(tmp_path, [(what, cases.FULL, what, 10, 0)])
-        assert ended.returncode == code, ended.stderr
-        assert what == "SIGKILL" or "Traceback" not in ended.stderr  # loaders may complain that their parent is gone
-        assert all(word in ended.stdout for word in words)
-        assert [path.name for path in (tmp_path / what / "state").iterdir()] == [f"step-{saved:09}"]
-        cases.assert_same(cases.train(tmp_path / what, recipe, resume=True), whole)
+        process = run(tmp_path, [(event, cases.FULL, event, 10, 0)])
+        assert process.returncode == code, process.stderr
+        assert event == "SIGKILL" or "Traceback" not in process.stderr  # workers may report that their parent is gone
+        assert all(phrase in process.stdout for phrase in phrases)
+        assert [path.name for path in (tmp_path / event / "state").iterdir()] == [f"step-{saved:09}"]
+        cases.assert_same(cases.train(tmp_path / event, recipe, resume=True), expected)
 
 
 SETTINGS: dict[str, dict[str, Any]] = {
@@ -238,21 +236,22 @@ STOPPED = {"flip": True, "mixup": 0.4, "path_dropout": 0.3, "patch_dropout": 0.3
 
 
 @pytest.mark.tier("all")
-def test_two_processes_train_as_one_and_stop_together_and_go_on(tmp_path: Path) -> None:
-    """Without augmentation and dropout they see the same batches, so losses are equal but for rounding."""
+def test_two_processes_match_one_and_stop_together(tmp_path: Path) -> None:
+    """Without augmentation and dropout they see the same batches, so losses are equal up to rounding."""
     runs = [(name, settings, "", 0, 0) for name, settings in SETTINGS.items()]
-    runs += [("stopped", STOPPED, "SIGTERM", 8, 1), ("stopped", STOPPED, "", 0, 0)]  # stopped in the second process
-    ended = run(tmp_path, runs, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
-    assert ended.returncode == 0, ended.stderr[-3000:]
-    told = {name: [load_file(tmp_path / f"{name}.rank{rank}") for rank in range(2)] for name in (*SETTINGS, "stopped")}
-    assert all(first[key].equal(second[key]) for first, second in told.values() for key in first)
+    runs += [("stopped", STOPPED, "SIGTERM", 8, 1), ("stopped", STOPPED, "", 0, 0)]  # a signal to the second process
+    process = run(tmp_path, runs, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
+    assert process.returncode == 0, process.stderr[-3000:]
+    names = (*SETTINGS, "stopped")
+    results = {name: [load_file(tmp_path / f"{name}.rank{rank}") for rank in range(2)] for name in names}
+    assert all(first[key].equal(second[key]) for first, second in results.values() for key in first)
     for name, settings in SETTINGS.items():
-        alone, first = cases.train(tmp_path / f"{name} alone", cases.recipe(**settings)), told[name][0]
-        assert_close(first["losses"], alone.losses, atol=1e-4, rtol=0)
-        assert np.array_equal(first["confusion"], alone.accuracy.confusion()[1])
-        assert first["numbers"].tolist() == pytest.approx([alone.accuracy.top5, alone.accuracy.loss, 2.0], abs=1e-4)
-        written = [sorted(path.name for path in (tmp_path / out).iterdir()) for out in (name, f"{name} alone")]
-        assert written[0] == written[1]
-        assert len(list((tmp_path / name / "events").iterdir())) == 1  # the main process alone writes
+        single, first = cases.train(tmp_path / f"{name} alone", cases.recipe(**settings)), results[name][0]
+        assert_close(first["losses"], single.losses, atol=1e-4, rtol=0)
+        assert np.array_equal(first["confusion"], single.accuracy.confusion()[1])
+        assert first["numbers"].tolist() == pytest.approx([single.accuracy.top5, single.accuracy.loss, 2.0], abs=1e-4)
+        outputs = [sorted(path.name for path in (tmp_path / out).iterdir()) for out in (name, f"{name} alone")]
+        assert outputs[0] == outputs[1]
+        assert len(list((tmp_path / name / "events").iterdir())) == 1  # only the main process writes
     assert all("step 2 of 6 in epoch 2" in (tmp_path / f"stopped.stopped{rank}").read_text() for rank in range(2))
-    assert len(told["stopped"][0]["losses"]) == cases.step_of(tmp_path / "stopped") == 18
+    assert len(results["stopped"][0]["losses"]) == cases.step_of(tmp_path / "stopped") == 18

@@ -1,4 +1,4 @@
-"""A model made from another: what is kept and new, what it says of itself, what of it learns; and the network."""
+"""Test starting from another model, freezing, the training network, and cached features."""
 
 import copy
 from dataclasses import replace
@@ -25,7 +25,7 @@ from vitviz.weights.checkpoint import load_folder, save
 pytestmark = pytest.mark.usefixtures("one_thread")
 GRID, PATCH = (2, 3), 5
 LABELS = ("ox", "fig", "ray")
-FEED = Preprocess(height=10, width=15, mode="crop", resize=12, multiple=5, mean=(0.1, 0.2, 0.3))
+PREPROCESS = Preprocess(height=10, width=15, mode="crop", resize=12, multiple=5, mean=(0.1, 0.2, 0.3))
 KINDS = tiny.KINDS | {"no classifier": {"classes": 0}}
 kinds = pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
 
@@ -34,7 +34,7 @@ def source(**changes: object) -> ViT:
     model = tiny.model(**({"grid": GRID, "patch": PATCH} | changes))
     labels = tuple(f"class {number}" for number in range(model.config.classes))
     about = {"labels": labels, "class_ids": labels, "licence": "MIT", "source": "somewhere"}
-    model.pretrained = Pretrained(name="old", preprocess=FEED, **about)
+    model.pretrained = Pretrained(name="old", preprocess=PREPROCESS, **about)
     return model
 
 
@@ -48,51 +48,51 @@ def final(model: ViT, pixels: Tensor) -> Tensor:
 
 
 @kinds
-def test_all_but_the_head_is_the_sources_also_at_another_size(kind: dict) -> None:
+def test_start_from_copies_all_weights_but_the_head(kind: dict) -> None:
     old = source(**kind)
     before = copy.deepcopy(old.state_dict())
     new = start_from(old, LABELS, name="new")
     assert not new.training
     assert new.config == replace(old.config, classes=3)
-    read = final(new, images())
-    assert read.equal(final(old, images()))
-    assert new.read_out(read).equal(old.read_out(read))
-    assert new(images()).equal(torch.zeros(4, 3))  # a head of zeros: no class is preferred
+    tokens = final(new, images())
+    assert tokens.equal(final(old, images()))
+    assert new.read_out(tokens).equal(old.read_out(tokens))
+    assert new(images()).equal(torch.zeros(4, 3))  # the new head is zero
     with torch.no_grad():
         for parameter in new.parameters():
             parameter += 1.0
-    assert all(value.equal(before[name]) for name, value in old.state_dict().items())  # a copy shares nothing
+    assert all(value.equal(before[name]) for name, value in old.state_dict().items())  # no shared memory
     for grid in ((5, 7), (1, 2)):
         size = (grid[0] * PATCH, grid[1] * PATCH)
         new = start_from(old, LABELS, name="new", image_size=size)
         assert (new.config.image_size, new.config.learned_grid) == (size, grid)
         assert final(new, images(grid)).equal(final(old, images(grid)))
-        assert new.pos_embed is None or new.pos_embed.shape[1] == grid[0] * grid[1]  # a patch, a position of its own
-        assert new.pretrained.preprocess == FEED.shaped(*size)
+        assert new.pos_embed is None or new.pos_embed.shape[1] == grid[0] * grid[1]
+        assert new.pretrained.preprocess == PREPROCESS.shaped(*size)
 
 
-def test_the_record_says_what_it_was_made_from(tmp_path: Path) -> None:
+def test_start_from_records_the_source(tmp_path: Path) -> None:
     new = start_from(source(), LABELS, name="new", class_ids=("n1", "n2", "n3"), data="three folders")
     about = new.pretrained
     assert (about.name, about.labels, about.class_ids) == ("new", LABELS, ("n1", "n2", "n3"))
-    assert (about.preprocess, about.licence) == (FEED, "MIT")
-    assert all(word in about.source for word in ("old", "somewhere", "3 classes", "three folders"))
+    assert (about.preprocess, about.licence) == (PREPROCESS, "MIT")
+    assert all(part in about.source for part in ("old", "somewhere", "3 classes", "three folders"))
     save(new, tmp_path)
-    again = load_folder(tmp_path)
-    assert again.pretrained == about
-    assert final(again, images()).equal(final(new, images()))
+    loaded = load_folder(tmp_path)
+    assert loaded.pretrained == about
+    assert final(loaded, images()).equal(final(new, images()))
     assert start_from(source(), LABELS, name="new", licence="CC0").pretrained.licence == "CC0"
     bare = source()
     bare.pretrained = None
     with pytest.raises(TrainingError, match="preprocess"):
         start_from(bare, LABELS, name="new")
-    assert start_from(bare, LABELS, name="new", preprocess=FEED).pretrained.preprocess == FEED
+    assert start_from(bare, LABELS, name="new", preprocess=PREPROCESS).pretrained.preprocess == PREPROCESS
 
 
 @pytest.mark.parametrize("pooling", ["cls", "mean", "cls+mean", "attention"])
 @pytest.mark.parametrize("old", [{}, {"pooling": "attention"}], ids=["from cls", "from attention"])
-def test_another_pooling(old: dict, pooling: str) -> None:
-    """New weights come from the seed, and the caller's random numbers stay."""
+def test_start_from_with_another_pooling(old: dict, pooling: str) -> None:
+    """New weights depend on the seed, and the caller's random state is preserved."""
     first = source(width=35, registers=1, **old)
     torch.manual_seed(5)
     expected = torch.rand(1)
@@ -122,13 +122,13 @@ def test_another_pooling(old: dict, pooling: str) -> None:
         ({}, LABELS, {"image_size": (11, 15)}, ModelError),
     ],
 )
-def test_what_does_not_fit_is_refused(old: dict, labels: tuple[str, ...], changes: dict, error: type) -> None:
+def test_start_from_refuses_mismatches(old: dict, labels: tuple[str, ...], changes: dict, error: type) -> None:
     with pytest.raises(error, match="same 3 classes" if "keep_head" in changes else None):
         start_from(source(**old), labels, name="new", **changes)
 
 
 @pytest.mark.parametrize("antialias", [False, True])
-def test_positions_are_interpolated_as_timm_does(antialias: bool) -> None:
+def test_interpolated_positions_match_timm(antialias: bool) -> None:
     old = source(grid=(7, 11), position_antialias=antialias)
     new = start_from(old, LABELS, name="new", image_size=(15, 20))
     how = {"num_prefix_tokens": 0, "interpolation": "bicubic", "antialias": antialias}
@@ -136,8 +136,8 @@ def test_positions_are_interpolated_as_timm_does(antialias: bool) -> None:
     torch.testing.assert_close(new.pos_embed, expected, rtol=1e-6, atol=1e-6)
 
 
-def test_positions_of_another_grid_and_the_head_of_the_same_classes_stay() -> None:
-    """DINOv2 has 37 x 37 positions and is fed 16 x 16 patches. Half precision is trained in float32."""
+def test_start_from_keeps_separate_position_grids_and_heads() -> None:
+    """DINOv2 has 37 x 37 positions for 16 x 16 patches. Half precision is converted to float32."""
     old = source(position_grid=(5, 7), classes=3).half()
     for size in (None, old.config.image_size, (20, 20)):
         new = start_from(old, old.pretrained.labels, name="new", image_size=size, keep_head=True)
@@ -153,8 +153,8 @@ def learning(model: ViT, last: int | None) -> set[str]:
 
 
 @pytest.mark.parametrize("kind", [*KINDS.values(), {"depth": 11}], ids=str)
-def test_the_last_parts_learn_and_the_others_stay(kind: dict) -> None:
-    """Of eleven blocks, block 1 and block 10 are told apart."""
+def test_freeze_leaves_the_last_parts_trainable(kind: dict) -> None:
+    """With eleven blocks, the names of block 1 and block 10 have a common start."""
     model = start_from(source(**kind), LABELS, name="new")
     depth = model.config.depth
     heads = {"head"} | ({"head_dist"} if "distillation_token" in kind else set())
@@ -169,32 +169,31 @@ def test_the_last_parts_learn_and_the_others_stay(kind: dict) -> None:
         assert not {"cls_token", "pos_embed", "patch_embed.proj.weight", "reg_token", "norm_pre.weight"} & names
 
 
-# --- the network that learns, from images or cached features
+# --- the training network, from images or cached features
 
 
 @pytest.mark.parametrize("kind", tiny.KINDS.values(), ids=tiny.KINDS)
-def test_logits_and_gradients_are_the_models(kind: dict) -> None:
+def test_network_matches_the_models_logits_and_gradients(kind: dict) -> None:
     for last in (None, 3, 1, 0):
         vit = source(**kind)
         freeze(vit, last)
         network = Network(vit, last, GRID)
         logits = MeanLogits(network)(images() if last is None else backbone_features(vit, images(), last))
         torch.testing.assert_close(logits, vit(images()), rtol=1e-4, atol=1e-4)
-        learn = [parameter for parameter in vit.parameters() if parameter.requires_grad]
-        ours, plain = (torch.autograd.grad(answer.square().sum(), learn) for answer in (logits, vit(images())))
-        for gradient, expected in zip(ours, plain, strict=True):
+        trained = [parameter for parameter in vit.parameters() if parameter.requires_grad]
+        pair = (torch.autograd.grad(output.square().sum(), trained) for output in (logits, vit(images())))
+        for gradient, expected in zip(*pair, strict=True):
             torch.testing.assert_close(gradient, expected, rtol=1e-3, atol=1e-3)
-        if last == 1:  # with features, only what learns is part of the network
-            assert {id(parameter) for parameter in network.parameters()} == {id(parameter) for parameter in learn}
+        if last == 1:  # with features, the network has only trained parameters
+            assert {id(parameter) for parameter in network.parameters()} == {id(parameter) for parameter in trained}
 
 
-def test_patch_dropout_leaves_patches_out_in_training_only() -> None:
+def test_patch_dropout_applies_in_training_only() -> None:
     vit = source(registers=2, positions="rotary", head_width=12)
     tokens: list[int] = []
     vit.blocks[0].register_forward_hook(lambda _module, args, _out: tokens.append(args[0].shape[1]))
     network = Network(vit, None, GRID, patch_dropout=0.5).train()
-    first, second = network(images())[0], network(images())[0]
-    assert not first.equal(second)  # other patches each time
+    assert not network(images())[0].equal(network(images())[0])  # different patches each time
     network.eval()
     torch.testing.assert_close(network(images())[0], vit(images()))
     network.train().patches_kept = network.patches
@@ -223,34 +222,31 @@ def data() -> Data:
     return cases.data(train=150)
 
 
-def test_features_are_computed_once_and_go_on_after_a_stop(tmp_path: Path, data: Data) -> None:
+def test_features_are_computed_once_and_resumed(tmp_path: Path, data: Data) -> None:
     vit = cases.model(data)
     tiny.randomise(vit, 0)
     batches: list[int] = []
     vit.patch_embed.register_forward_hook(lambda _module, args, _out: batches.append(len(args[0])))
     first = cached(vit, data, tmp_path)
-    assert batches == [1, 64, 64, 22]  # one image tells the shape
+    assert batches == [1, 64, 64, 22]  # the first image gives the shape
     assert cached(vit, data, tmp_path).equal(first)
     assert batches[4:] == [1]
     (path,) = tmp_path.iterdir()
-    path.with_suffix(".part").write_bytes(path.read_bytes()[: path.stat().st_size // 2 + 3])  # 75 images and a bit
+    path.with_suffix(".part").write_bytes(path.read_bytes()[: path.stat().st_size // 2 + 3])  # 75 rows and 3 bytes
     path.unlink()
     assert cached(vit, data, tmp_path).equal(first)
-    assert batches[5:] == [1, 64, 11]  # 75 are there
+    assert batches[5:] == [1, 64, 11]  # 75 rows are reused
     assert [file.name for file in tmp_path.iterdir()] == [path.name]
-    pixels = data.train.read(torch.arange(150)).float() / 255
-    mean, std = (torch.tensor(numbers)[:, None, None] for numbers in (cases.MEAN, cases.STD))
-    torch.testing.assert_close(first, backbone_features(vit, (pixels - mean) / std, 1), atol=5e-3, rtol=5e-3)
-    assert vit.training  # as it was
+    expected = backbone_features(vit, cases.normalized(data.train), 1)
+    torch.testing.assert_close(first, expected, atol=5e-3, rtol=5e-3)
+    assert vit.training  # unchanged
 
 
-def test_other_numbers_are_another_file_and_features_that_do_not_fit_are_refused(
-    tmp_path: Path, data: Data, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_feature_files_depend_on_model_and_data(tmp_path: Path, data: Data, monkeypatch: pytest.MonkeyPatch) -> None:
     vit = cases.model(data)
     cached(vit, data, tmp_path)
     with torch.no_grad():
-        vit.head.weight += 1  # which is no part of the backbone
+        vit.head.weight += 1  # not a part of the backbone
     cached(vit, data, tmp_path)
     assert len(list(tmp_path.iterdir())) == 1
     with torch.no_grad():
@@ -265,8 +261,8 @@ def test_other_numbers_are_another_file_and_features_that_do_not_fit_are_refused
 
     vit = cases.model(data, seed=1)
     monkeypatch.setattr("os.replace", full)
-    for offset, words in ((0, "Make room"), (1e6, "from image 0 on")):  # float16 ends at 65,504
+    for offset, message in ((0, "Make room"), (1e6, "from image 0 on")):  # float16 ends at 65,504
         with torch.no_grad():
             vit.cls_token += offset
-        with pytest.raises(TrainingError, match=words):
+        with pytest.raises(TrainingError, match=message):
             cached(vit, data, tmp_path)

@@ -1,4 +1,4 @@
-"""Hold every backend of the page to the same answers, asked in the browser through `window.vitviz.backend`.
+"""Compare the answers of every backend of the page, asked in the browser through `window.vitviz.backend`.
 
 A further backend joins with a fixture that yields a `Backend`, and with its name in `BACKENDS`.
 """
@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import base64
 import json
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -18,10 +17,7 @@ from urllib.parse import quote
 import numpy as np
 import pytest
 import torch
-from asking import free_port
 from browsing import new_page
-from documents import ROOT
-from embedding_app import PATH, running
 from numpy.typing import NDArray
 from offered import view_of
 from playwright.sync_api import Browser as Chromium
@@ -39,12 +35,12 @@ from vitviz.web.lecture_numbers import lecture_bytes, values_bytes
 from vitviz.web.payload import HEADER, block_bytes, rollout_bytes
 
 BACKENDS = ("server", "component", "embedded", "onnx")
-OWN = ("id", "badge")  # of a manifest: they say where a scene is, and how long it took there
+OWN = ("id", "badge")  # fields of a manifest that differ between backends
 USUAL = {"fuse": "mean", "discard": 0, "residual": 0.5, "start": 0}
 OTHER = {"fuse": "max", "discard": 0.3, "residual": 0.2, "start": 1}
 LEAST = {"fuse": "min", "discard": 0, "residual": 0.5, "start": 0}
 CLASS = {"target": 3, "against": None}
-QUESTIONS = [  # what a backend must be able to do, and a question that takes it
+QUESTIONS = [  # the required capability, and a question
     ("rollout", "rollout", {"token": 5, **USUAL}),
     ("rollout", "rollout", {"token": None, **OTHER}),
     ("explain", "explain", {"method": "token_gradcam", **CLASS}),
@@ -86,7 +82,7 @@ ASK = """async ({ name, ask, id, abort }) => {
 
 @dataclass(frozen=True)
 class Backend:
-    """A backend in the page that has it.
+    """A backend and its page.
 
     Args:
         page: shows one scene.
@@ -100,14 +96,14 @@ class Backend:
     close: float = 0.0
 
     def send(self, name: str, ask: Any = None, **how: Any) -> dict[str, Any]:
-        """Return what came: "value", "bytes" or "error", and what was "told" meanwhile."""
+        """Return "value", "bytes" or "error", and the progress as "told"."""
         return self.page.evaluate(ASK, {"name": name, "ask": ask, **how})
 
     def ask(self, name: str, ask: Any = None) -> Any:
         """Return an answer."""
-        found = self.send(name, ask)
-        assert "error" not in found, found
-        return base64.b64decode(found["bytes"]) if "bytes" in found else found["value"]
+        answer = self.send(name, ask)
+        assert "error" not in answer, answer
+        return base64.b64decode(answer["bytes"]) if "bytes" in answer else answer["value"]
 
     def refusal(self, name: str, ask: Any = None, **how: Any) -> dict[str, Any]:
         """Return the error of a question that is not answered."""
@@ -116,7 +112,7 @@ class Backend:
         return error
 
     def can(self, what: str) -> bool:
-        """Return what the backend says of itself."""
+        """Return whether the backend has a capability."""
         return self.page.evaluate("(what) => vitviz.backend.can[what]", what)
 
 
@@ -141,27 +137,22 @@ def seen(app: Running, manifest: dict[str, Any]) -> View:
 
 @pytest.fixture(scope="module")
 def server(browser: Chromium, app: Running, small: str, seen: View, manifest: dict[str, Any]) -> Iterator[Backend]:
-    """The backend that asks a server; this one tells its progress a hundred times a second."""
+    """The backend that asks a server, which here reports progress a hundred times a second."""
     with pytest.MonkeyPatch.context() as patch, shown(browser, f"{app.url}?model={quote(small)}") as page:
         patch.setattr(routes, "TICK", 0.01)
         yield Backend(page, seen, manifest)
 
 
 @pytest.fixture(scope="module")
-def component(browser: Chromium, small: str, seen: View, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Backend]:
+def component(browser: Chromium, small: str, seen: View, embedding: tuple[str, Path]) -> Iterator[Backend]:
     """The backend of the Gradio component, in a Gradio app below a path."""
-    port, events = free_port(), tmp_path_factory.mktemp("told") / "events.jsonl"
-    command = [str(ROOT / "tests" / "embedding_app.py"), str(CHURCH), small, str(port), str(events)]
     opened = AttentionExplorer(model=small)._engine.endpoints.open(photo=CHURCH.read_bytes())
-    with (
-        running(command, port, env={**os.environ, "PYTHONPATH": str(ROOT)}) as url,
-        new_page(browser) as page,
-    ):
-        page.goto(f"{url}{PATH}/")
+    with new_page(browser) as page:
+        page.goto(embedding[0])
         page.wait_for_function("document.querySelector('#left .vv')?.vitviz?.drawn > 0")
         page.evaluate("window.vitviz = document.querySelector('#left .vv').vitviz")
         complete(page)
-        sizes = page.evaluate(f"{SCENE}.manifest.sizes")  # they say how long it takes there
+        sizes = page.evaluate(f"{SCENE}.manifest.sizes")  # they contain times
         yield Backend(page, seen, json.loads(json.dumps(opened)) | {"sizes": sizes})
 
 
@@ -169,7 +160,7 @@ def component(browser: Chromium, small: str, seen: View, tmp_path_factory: pytes
 def embedded(
     browser: Chromium, app: Running, seen: View, manifest: dict[str, Any], tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Backend]:
-    """The backend of a page that was saved, opened from disk without a network."""
+    """The backend of a saved page, opened from disk without a network."""
     path: Path = tmp_path_factory.mktemp("saved") / "page.html"
     path.write_bytes(app.endpoints.page(manifest["id"]))
     with shown(browser, path.as_uri(), offline=True) as page:
@@ -180,10 +171,10 @@ def embedded(
 def onnx(
     browser: Chromium, app: Running, small: str, seen: View, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Backend]:
-    """The backend of a static site: files for the example, and a worker for all else."""
+    """The backend of a static site: files of the example, and a worker for everything else."""
     folder = tmp_path_factory.mktemp("site") / "site"
-    some = [one for one in app.endpoints.examples if one.name in ("Church", "Dog")]
-    write_site(folder, [small], photographs=some, tell=lambda _: None)
+    photographs = [example for example in app.endpoints.examples if example.name in ("Church", "Dog")]
+    write_site(folder, [small], photographs=photographs, tell=lambda _: None)
     (described,) = folder.glob("examples/church/*/manifest.json")
     with serve(folder) as site, shown(browser, site.url) as page:
         yield Backend(page, seen, json.loads(described.read_text(encoding="utf-8")), close=2e-3)
@@ -197,18 +188,18 @@ def backend(request: pytest.FixtureRequest) -> Backend:
 # ---- what every backend answers
 
 
-def test_the_manifest_is_pythons(backend: Backend) -> None:
-    found = backend.ask("open", {})
-    assert found["id"] == backend.page.evaluate("vitviz.store.get().scene.id")
+def test_manifest_matches_python(backend: Backend) -> None:
+    manifest = backend.ask("open", {})
+    assert manifest["id"] == backend.page.evaluate("vitviz.store.get().scene.id")
     expected = {name: value for name, value in backend.manifest.items() if name not in OWN}
-    for one in (found, expected):
-        one["predictions"] = {name: probability for name, probability, _ in one["predictions"]}
-    assert found.pop("predictions") == pytest.approx(expected.pop("predictions"), abs=backend.close)
-    assert {name: found[name] for name in expected} == expected
+    for each in (manifest, expected):
+        each["predictions"] = {name: probability for name, probability, _ in each["predictions"]}
+    assert manifest.pop("predictions") == pytest.approx(expected.pop("predictions"), abs=backend.close)
+    assert {name: manifest[name] for name in expected} == expected
 
 
 def attention(file: bytes) -> NDArray[np.float32]:
-    """Return the attention (H, N, N) that a block's file holds."""
+    """Return the attention (H, N, N) of a block's file."""
     _, _, bits, heads, tokens, width, *_ = HEADER.unpack_from(file)
     number = np.dtype("<f2" if bits == 16 else "<f4")
     lse = np.frombuffer(file, "<f8", heads * tokens, HEADER.size).reshape(heads, tokens, 1)
@@ -217,14 +208,14 @@ def attention(file: bytes) -> NDArray[np.float32]:
     return np.exp(queries @ keys.transpose(0, 2, 1) - lse).astype(np.float32)  # (H, N, d) @ (H, d, N) -> (H, N, N)
 
 
-def test_blocks_are_pythons(backend: Backend) -> None:
+def test_blocks_match_python(backend: Backend) -> None:
     trace = backend.view.trace
     for block in range(trace.depth):
-        found, expected = backend.ask("block", {"block": block}), block_bytes(trace, block)
+        file, expected = backend.ask("block", {"block": block}), block_bytes(trace, block)
         if backend.close:
-            np.testing.assert_allclose(attention(found), attention(expected), atol=backend.close)
+            np.testing.assert_allclose(attention(file), attention(expected), atol=backend.close)
         else:
-            assert found == expected
+            assert file == expected
 
 
 def matrix(file: bytes) -> NDArray[np.float32]:
@@ -234,12 +225,12 @@ def matrix(file: bytes) -> NDArray[np.float32]:
 
 
 def expected_rows(trace: Any, options: dict[str, Any]) -> NDArray[np.float32]:
-    """Return rollout (N, N) as Python computes it, and that of the mean over patches as row N."""
+    """Return Python's rollout (N, N), with the mean over patches as row N."""
     rows: torch.Tensor = rollout_matrix(trace, **options)[0]
     return torch.cat([rows, rows[len(trace.prefix) :].mean(0, keepdim=True)]).numpy()
 
 
-def test_the_rows_of_rollout_are_pythons(backend: Backend) -> None:
+def test_rollout_rows_match_python(backend: Backend) -> None:
     trace, can = backend.view.trace, backend.can("rollout")
     for options in (USUAL, OTHER, LEAST) if can else (USUAL,):
         expected = expected_rows(trace, options)
@@ -255,7 +246,7 @@ def test_the_rows_of_rollout_are_pythons(backend: Backend) -> None:
 
 
 @pytest.mark.parametrize(("needs", "name", "ask"), QUESTIONS)
-def test_a_question_is_answered_or_refused(backend: Backend, needs: str, name: str, ask: Any) -> None:
+def test_backend_answers_or_refuses_each_question(backend: Backend, needs: str, name: str, ask: Any) -> None:
     if backend.can(needs):
         assert backend.send(name, ask, abort="after")["error"]["name"] == "AbortError"
         assert backend.ask(name, ask)
@@ -264,36 +255,37 @@ def test_a_question_is_answered_or_refused(backend: Backend, needs: str, name: s
         assert (error["name"], error["kind"]) == ("BackendError", "refused")
 
 
-def test_the_numbers_of_the_lecture_are_pythons(backend: Backend) -> None:
+def test_lecture_numbers_match_python(backend: Backend) -> None:
     if not backend.can("lecture"):
         return
     view = backend.view
     for ask, expected in (({}, lecture_bytes(view)), ({"block": 1}, values_bytes(view.model, view.trace, 1))):
-        found, arrays = (load(data) for data in (backend.ask("lecture", ask), expected))
-        assert sorted(found) == sorted(arrays)
+        tensors, arrays = (load(data) for data in (backend.ask("lecture", ask), expected))
+        assert sorted(tensors) == sorted(arrays)
         for name, array in arrays.items():
-            np.testing.assert_allclose(found[name], array, atol=backend.close)
+            np.testing.assert_allclose(tensors[name], array, atol=backend.close)
 
 
-def test_a_backend_opens_others_or_has_one_scene(backend: Backend) -> None:
-    found = backend.ask("open", {"image": "Dog"})
-    assert found["image"] == ("Dog" if backend.can("choose") else backend.manifest["image"])
+def test_backend_opens_other_scenes_if_it_can(backend: Backend) -> None:
+    manifest = backend.ask("open", {"image": "Dog"})
+    assert manifest["image"] == ("Dog" if backend.can("choose") else backend.manifest["image"])
     if backend.can("choose"):
         models = backend.ask("models")
-        assert "Dog" in [one["name"] for one in models["examples"]]
-        assert backend.manifest["model"] in [one["source"] for group in models["groups"] for one in group["entries"]]
+        assert "Dog" in [example["name"] for example in models["examples"]]
+        sources = [entry["source"] for group in models["groups"] for entry in group["entries"]]
+        assert backend.manifest["model"] in sources
         assert backend.refusal("open", {"image": "Nothing"})["kind"] == "refused"
     elif not backend.can("open"):
         assert backend.refusal("models")["kind"] == "refused"
 
 
-def test_the_address_follows_where_links_are_to_be_had(backend: Backend) -> None:
+def test_address_changes_only_if_backend_can_link(backend: Backend) -> None:
     before = backend.page.url
     backend.page.evaluate("vitviz.store.dispatch({ type: 'change', change: { block: 0, tab: 'explore' } })")
     assert (backend.page.url != before) == backend.can("link")
 
 
-def test_what_no_backend_has_is_refused(backend: Backend) -> None:
+def test_checkpoints_unknown_scenes_and_blocks_are_refused(backend: Backend) -> None:
     error = backend.refusal("checkpoint")  # these take no checkpoints
     assert (error["name"], error["kind"]) == ("BackendError", "refused")
     for name, ask in (("block", {"block": 0}), ("rollout", {"token": None, **USUAL})):
@@ -304,13 +296,13 @@ def test_what_no_backend_has_is_refused(backend: Backend) -> None:
     assert backend.refusal("block", {"block": 99})["name"] == "BackendError"
 
 
-def test_progress_is_told_in_the_agreed_form(backend: Backend) -> None:
+def test_progress_messages_have_the_documented_fields(backend: Backend) -> None:
     told = backend.send("block", {"block": 0})["told"]
     if backend.can("explain"):
         slow = backend.send("faithfulness", {"methods": ["gae", "legrad"], **CLASS})["told"]
-        assert any(one.get("text") for one in slow)
-        assert any("done" in one for one in slow)
+        assert any(progress.get("text") for progress in slow)
+        assert any("done" in progress for progress in slow)
         told += slow
-    for one in told:
-        assert all(isinstance(value, PROGRESS[name]) for name, value in one.items()), one
-        assert one.get("done", 0) <= one.get("of", 0)
+    for progress in told:
+        assert all(isinstance(value, PROGRESS[name]) for name, value in progress.items()), progress
+        assert progress.get("done", 0) <= progress.get("of", 0)

@@ -1,4 +1,4 @@
-"""The Gradio component in other people's apps: in Chromium by its events, and its bounds in this process."""
+"""The Gradio component in other people's apps: its events in Chromium, and its limits in this process."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import asyncio
 import json
 import os
 import threading
-from collections.abc import Coroutine, Iterator
+from collections.abc import Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, TypeVar
@@ -15,8 +15,9 @@ import gradio as gr
 import numpy as np
 import pytest
 from asking import free_port
+from browsing import VIEWPORT
 from documents import ROOT, blocks
-from embedding_app import PATH, running
+from embedding_app import running
 from gradio.data_classes import FileData
 from patience import wait_until
 from PIL import Image
@@ -34,27 +35,19 @@ T = TypeVar("T")
 
 
 class Told:
-    """What the events of an app told Python."""
+    """The events that an app received in Python."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
 
     def of(self, explorer: str) -> list[dict[str, Any]]:
         lines = [json.loads(line) for line in self.path.read_text(encoding="utf-8").splitlines()]
-        return [one for one in lines if one["explorer"] == explorer]
+        return [event for event in lines if event["explorer"] == explorer]
 
     def wait(self, explorer: str, *events: str) -> dict[str, dict[str, Any]]:
-        """Wait until these events have been told; return the last of each."""
-        wait_until(lambda: {one["event"] for one in self.of(explorer)} >= set(events), f"events {events}")
-        return {one["event"]: one for one in self.of(explorer)}
-
-
-@pytest.fixture(scope="module")
-def served(small: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Told]]:
-    events, port = tmp_path_factory.mktemp("told") / "events.jsonl", free_port()
-    command = [str(ROOT / "tests" / "embedding_app.py"), str(CHURCH), small, str(port), str(events)]
-    with running(command, port, env={**os.environ, "PYTHONPATH": str(ROOT)}) as url:
-        yield f"{url}{PATH}/", Told(events)
+        """Wait for these events; return the last of each."""
+        wait_until(lambda: {event["event"] for event in self.of(explorer)} >= set(events), f"events {events}")
+        return {event["event"]: event for event in self.of(explorer)}
 
 
 @pytest.fixture(scope="module")
@@ -75,17 +68,16 @@ def drawn(page: Browser, name: str) -> None:
 
 
 @pytest.fixture
-def opened(page: Browser, served: tuple[str, Told]) -> Browser:
-    url, told = served
-    told.path.write_text("", encoding="utf-8")
-    page.goto(url)
-    drawn(page, "left")
-    return page
+def told(embedding: tuple[str, Path]) -> Told:
+    embedding[1].write_text("", encoding="utf-8")
+    return Told(embedding[1])
 
 
 @pytest.fixture
-def told(served: tuple[str, Told]) -> Told:
-    return served[1]
+def opened(page: Browser, embedding: tuple[str, Path], told: Told) -> Browser:
+    page.goto(embedding[0])
+    drawn(page, "left")
+    return page
 
 
 def click_patch(page: Browser, name: str, view: View, row: int, column: int) -> None:
@@ -98,15 +90,12 @@ def click_patch(page: Browser, name: str, view: View, row: int, column: int) -> 
     page.mouse.click(box["x"] + x, box["y"] + y)
 
 
-def test_the_prediction_of_a_photograph_reaches_python(opened: Browser, told: Told, view: View) -> None:
+def test_events_reach_python_only_from_their_explorer(opened: Browser, told: Told, view: View) -> None:
     first = told.wait("left", "select_prediction", "select")["select_prediction"]
     (label, probability), (index,) = view.predictions(1)[0], view.best(1)
     assert (first["prediction"]["label"], first["prediction"]["index"]) == (label, index)
     assert first["prediction"]["probability"] == pytest.approx(probability, abs=1e-6)
     assert (first["patch"], first["block"], first["head"]) == (None, view.trace.depth - 1, "mean")
-
-
-def test_a_selection_reaches_python_from_the_explorer_it_was_made_in(opened: Browser, told: Told, view: View) -> None:
     click_patch(opened, "left", view, 1, 2)
     assert told.wait("left", "select_patch")["select_patch"]["patch"] == [1, 2]
     opened.click("#left .vv-heads button[data-value='1']")
@@ -115,47 +104,48 @@ def test_a_selection_reaches_python_from_the_explorer_it_was_made_in(opened: Bro
     assert (last["select_head"]["head"], last["select_block"]["block"]) == (1, 0)
     assert last["select_block"]["patch"] == [1, 2]
     assert told.of("right") == []
+    for tab, selector in (
+        ("explain", ".vv-method small:not(:empty)"),
+        ("heads", ".vv-cell"),
+        ("layers", ".vv-read canvas"),
+    ):
+        opened.click(f"#left [role=tab][data-tab={tab}]")
+        opened.locator(f"#left {selector}").first.wait_for(state="visible")
+        assert not opened.locator("#left .vv-trouble:visible").count()
 
 
-def test_two_explorers_mark_what_is_chosen(opened: Browser) -> None:
-    opened.click("#show")
-    drawn(opened, "right")
-    for name in ("left", "right"):
-        assert opened.locator(f"#{name} .vv-modes input:checked").get_attribute("value") == "attention"
-    opened.check("#left .vv-modes input[value=rollout]", force=True)
-    assert opened.locator("#right .vv-modes input:checked").get_attribute("value") == "attention"
+BESIDE = """(() => {
+    const [panes, side] = ['.vv-panes', '.vv-side'].map((name) => (
+        document.querySelector(name).getBoundingClientRect()));
+    return side.left >= panes.right;
+})()"""
+BLOCKS = "['left', 'right'].map((name) => document.querySelector(`#${name} .vv`).vitviz.store.get().block)"
 
 
-def test_a_narrow_explorer_stands_in_one_column(opened: Browser) -> None:
-    beside = "(() => { const [panes, side] = ['.vv-panes', '.vv-side'].map((name) => document.querySelector(name)"
-    beside += ".getBoundingClientRect()); return side.left >= panes.right; })()"
-    assert not opened.evaluate(beside)  # each of two has half of the window
+def test_two_explorers_have_separate_photographs_choices_and_keys(opened: Browser, view: View) -> None:
+    assert not opened.evaluate(BESIDE)  # each of two has half of the window
     opened.set_viewport_size({"width": 2000, "height": 900})
-    opened.wait_for_function(beside)
+    opened.wait_for_function(BESIDE)
     opened.set_viewport_size({"width": 390, "height": 844})
-    opened.wait_for_function("document.documentElement.scrollWidth === 390 && !(" + beside + ")")
-
-
-def test_keys_go_to_the_explorer_that_has_the_focus(opened: Browser, view: View) -> None:
-    opened.click("#show")
-    drawn(opened, "right")
-    state = "['left', 'right'].map((name) => document.querySelector(`#${name} .vv`).vitviz.store.get().block)"
-    before = opened.evaluate(state)
-    opened.keyboard.press("[")  # the button has the focus
-    assert opened.evaluate(state) == before
-    opened.locator("#right .vv-explore .vv-picture").focus()
-    opened.keyboard.press("[")
-    assert opened.evaluate(state) == [before[0], view.trace.depth - 2]
-    opened.keyboard.press("Control+z")
-    assert opened.evaluate(state) == [before[0], view.trace.depth - 1]
-
-
-def test_a_photograph_comes_and_goes(opened: Browser) -> None:
+    opened.wait_for_function(f"document.documentElement.scrollWidth === 390 && !({BESIDE})")
+    opened.set_viewport_size(VIEWPORT)
     right = opened.locator("#right")
     assert right.locator(".vv-absent").inner_text() == "No photograph yet."
     assert not right.locator(".vv").is_visible()
     opened.click("#show")
     drawn(opened, "right")
+    before = opened.evaluate(BLOCKS)
+    opened.keyboard.press("[")  # the button has the focus
+    assert opened.evaluate(BLOCKS) == before
+    opened.locator("#right .vv-explore .vv-picture").focus()
+    opened.keyboard.press("[")
+    assert opened.evaluate(BLOCKS) == [before[0], view.trace.depth - 2]
+    opened.keyboard.press("Control+z")
+    assert opened.evaluate(BLOCKS) == [before[0], view.trace.depth - 1]
+    for name in ("left", "right"):
+        assert opened.locator(f"#{name} .vv-modes input:checked").get_attribute("value") == "attention"
+    opened.check("#left .vv-modes input[value=rollout]", force=True)
+    assert opened.locator("#right .vv-modes input:checked").get_attribute("value") == "attention"
     opened.click("#read")
     opened.wait_for_function("document.querySelector('#path textarea').value !== ''")
     assert Path(opened.input_value("#path textarea")).read_bytes() == CHURCH.read_bytes()
@@ -166,18 +156,8 @@ def test_a_photograph_comes_and_goes(opened: Browser) -> None:
     right.locator(".vv").wait_for(state="visible")
 
 
-def test_questions_are_answered_on_every_tab(opened: Browser) -> None:
-    for tab, found in (
-        ("explain", ".vv-method small:not(:empty)"),
-        ("heads", ".vv-cell"),
-        ("layers", ".vv-read canvas"),
-    ):
-        opened.click(f"#left [role=tab][data-tab={tab}]")
-        opened.locator(f"#left {found}").first.wait_for(state="visible")
-        assert not opened.locator("#left .vv-trouble:visible").count()
-
-
-def test_the_example_of_the_docs_tells_python_the_patch(page: Browser, tmp_path: Path) -> None:
+@pytest.mark.tier("all")
+def test_example_of_docs_reports_selected_patch(page: Browser, tmp_path: Path) -> None:
     (code,) = blocks("docs/embedding.md", "python")
     assert len([line for line in code.splitlines() if line.strip()]) <= 15
     (tmp_path / "app.py").write_text(code, encoding="utf-8")
@@ -200,19 +180,19 @@ def test_the_example_of_the_docs_tells_python_the_patch(page: Browser, tmp_path:
 
 
 @pytest.mark.parametrize("kind", [str, Path, Image.open, lambda path: np.asarray(Image.open(path))])
-def test_a_photograph_is_a_path_a_picture_or_an_array(explorer: AttentionExplorer, kind: Any) -> None:
+def test_photograph_may_be_path_picture_or_array(explorer: AttentionExplorer, kind: Any) -> None:
     shown = explorer.postprocess(kind(CHURCH))
     np.testing.assert_array_equal(np.asarray(Image.open(shown.photo.path)), np.asarray(Image.open(CHURCH)))
     assert explorer.preprocess(shown) == shown.photo.path
 
 
 @pytest.mark.parametrize("value", ["https://example.org/photo.jpg", "pyproject.toml", [[1, 2], [3]], object()])
-def test_what_is_no_photograph_is_refused_in_words(explorer: AttentionExplorer, value: Any) -> None:
+def test_invalid_photographs_are_refused(explorer: AttentionExplorer, value: Any) -> None:
     with pytest.raises(VitvizError, match=r"^Expected .* got"):
         explorer.postprocess(value)
 
 
-def test_a_payload_names_no_other_file_of_the_machine(explorer: AttentionExplorer, tmp_path: Path) -> None:
+def test_payload_cannot_name_other_files(explorer: AttentionExplorer, tmp_path: Path) -> None:
     (tmp_path / "secret.jpg").write_bytes(CHURCH.read_bytes())
     cache = Path(explorer.GRADIO_CACHE)
     link = cache / "link.jpg"
@@ -225,7 +205,7 @@ def test_a_payload_names_no_other_file_of_the_machine(explorer: AttentionExplore
 
 
 def run(coroutine: Coroutine[Any, Any, T]) -> T:
-    """Run a coroutine in a thread of its own: this one has the loop of the browser."""
+    """Run a coroutine in another thread, because this one runs the browser's event loop."""
     with ThreadPoolExecutor(1) as pool:
         return pool.submit(asyncio.run, coroutine).result()
 
@@ -254,14 +234,14 @@ def call(engine: Any, **parts: Any) -> dict[str, Any]:
         {"name": "explain", "ask": {"scene": "0" * 32, "nothing": 1}},
     ],
 )
-def test_odd_calls_are_refused_in_words(explorer: AttentionExplorer, parts: dict[str, Any]) -> None:
+def test_invalid_calls_are_refused(explorer: AttentionExplorer, parts: dict[str, Any]) -> None:
     explorer.postprocess(CHURCH)  # so that there is a folder
     error = call(explorer._engine, **parts)["error"]
     assert error["kind"] == "refused"
     assert error["text"].startswith("Expected")
 
 
-def test_files_are_bounded_and_pinned_ones_stay(tmp_path: Path) -> None:
+def test_file_cache_is_bounded_and_keeps_pinned_files(tmp_path: Path) -> None:
     files = module._Files(str(tmp_path), most=250)
     files.put("first", bytes(500), pinned=True)
     for name in "abc":
@@ -273,16 +253,14 @@ def test_files_are_bounded_and_pinned_ones_stay(tmp_path: Path) -> None:
     assert not root.exists()
 
 
-def test_an_update_of_a_property_makes_no_second_model(explorer: AttentionExplorer, small: str) -> None:
+def test_updating_a_property_loads_no_second_model(explorer: AttentionExplorer, small: str) -> None:
     again = AttentionExplorer(model=small, visible=False)
     assert again._engine is explorer._engine
     assert AttentionExplorer(model=small, memory=0.1)._engine is not again._engine
 
 
-def test_a_question_that_no_page_calls_for_is_stopped(
-    explorer: AttentionExplorer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(module, "LEFT", 0.2)
+def test_question_without_polling_is_stopped(explorer: AttentionExplorer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "ABANDONED", 0.2)
     engine, ended = explorer._engine, threading.Event()
 
     async def endless(*_: Any) -> Any:
@@ -305,6 +283,6 @@ def test_a_question_that_no_page_calls_for_is_stopped(
 
 
 @pytest.mark.parametrize("arguments", [{"model": 3}, {"memory": 0}, {"places": -1}, {"model": "no-such-model"}])
-def test_wrong_arguments_are_refused_in_words(arguments: dict[str, Any]) -> None:
+def test_invalid_arguments_are_refused(arguments: dict[str, Any]) -> None:
     with pytest.raises(VitvizError, match=r"^Expected .* got"):
         AttentionExplorer(**arguments)

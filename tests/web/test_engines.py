@@ -62,7 +62,7 @@ def firefox() -> str:
 
 
 def allow_canvas(profile: Path, origin: str) -> None:
-    """Allow a site to read canvas data, as the button beside the address does."""
+    """Allow a site to read canvas data, like the button beside the address."""
     profile.mkdir()
     with sqlite3.connect(profile / "permissions.sqlite") as database:
         database.execute("PRAGMA user_version = 12")
@@ -88,14 +88,14 @@ def seen_around(tab: Tab) -> np.ndarray:
         "() => { const { x, y, width, height } = document.querySelector('.vv-pane canvas').getBoundingClientRect();"
         " return { x, y, width, height }; }"
     )
-    found = tab.send("browsingContext.captureScreenshot", {"context": tab.context, "clip": {"type": "box", **box}})
-    with Image.open(io.BytesIO(base64.b64decode(found["data"]))) as picture:
+    reply = tab.send("browsingContext.captureScreenshot", {"context": tab.context, "clip": {"type": "box", **box}})
+    with Image.open(io.BytesIO(base64.b64decode(reply["data"]))) as picture:
         pixels = np.asarray(picture.convert("RGB"), dtype=float)
     edge = pixels.shape[1] // 4
     return np.concatenate([pixels[10:-10, 10:edge], pixels[10:-10, -edge:-10]], axis=1)
 
 
-def test_resisting_fingerprinting_computes_and_saves_nothing_wrong(
+def test_firefox_resisting_fingerprinting_refuses_to_compute_and_save(
     firefox: str, site: Site, mine: Path, tmp_path: Path
 ) -> None:
     downloads = tmp_path / "downloads"
@@ -123,7 +123,7 @@ def test_resisting_fingerprinting_computes_and_saves_nothing_wrong(
     assert not [path for path in site.log if "weights" in path], "nothing is loaded in vain"
 
 
-def test_allowed_to_read_canvases_it_computes_what_python_does(
+def test_firefox_with_canvas_permission_matches_python(
     firefox: str, site: Site, source: str, mine: Path, tmp_path: Path
 ) -> None:
     allow_canvas(tmp_path / "profile", site.url)
@@ -134,5 +134,5 @@ def test_allowed_to_read_canvases_it_computes_what_python_does(
         manifest = tab.evaluate(f"() => vitviz.scenes.get({SCENE}.id).manifest")
         assert not tab.problems
     view: View = Explorer(zoo.load(source)).open(mine)
-    found = {label: share for label, share, _ in manifest["predictions"]}
-    assert found == pytest.approx(dict(view.predictions()), abs=1e-4)
+    predictions = {label: share for label, share, _ in manifest["predictions"]}
+    assert predictions == pytest.approx(dict(view.predictions()), abs=1e-4)

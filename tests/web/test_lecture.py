@@ -1,4 +1,4 @@
-"""The lecture in a browser, offline: the whole path, both languages, and numbers that are the model's own and add up.
+"""The lecture in a browser, offline: all steps in both languages, with numbers that match the model and add up.
 
 A lecturer's own texts take the place of the ones here, and formulas become MathML of an allow-list.
 
@@ -39,7 +39,7 @@ def view() -> View:
 
 @pytest.fixture(scope="module")
 def saved(browser: Browser, view: View, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Page]:
-    """The lecture as a file, with nothing else to ask."""
+    """The lecture as a file, without a server."""
     with new_page(browser, viewport={"width": 1920, "height": 1080}, offline=True) as page:
         page.goto(write(tmp_path_factory.mktemp("lecture"), view.html(lecture=True)) + "?tab=lecture")
         page.wait_for_function(f"{SCENE}?.answers.complete")
@@ -48,7 +48,7 @@ def saved(browser: Browser, view: View, tmp_path_factory: pytest.TempPathFactory
 
 
 def turn(page: Page, step: int) -> None:
-    """Wait until a step is on the screen with its numbers."""
+    """Wait until a step shows its numbers."""
     expect(page.locator(".vv-tensors [aria-current]")).to_have_attribute("data-step", str(step))
     expect(page.locator(".vv-step:visible")).to_have_attribute("data-of", str(step))
     expect(page.locator(".vv-waits")).to_be_hidden()
@@ -76,7 +76,7 @@ def check_widths(page: Page, step: int) -> None:
         assert page.evaluate("document.documentElement.scrollWidth") <= width, step
 
 
-def test_the_whole_path_with_the_models_own_numbers(saved: Page, view: View) -> None:
+def test_all_steps_show_the_models_numbers(saved: Page, view: View) -> None:
     page, side = saved, view.model.config.patch_size
     texts = lecture_texts()["en"]
     go(page, 1)
@@ -87,12 +87,12 @@ def test_the_whole_path_with_the_models_own_numbers(saved: Page, view: View) -> 
         assert shown(page, "").strip()
         assert axe(page, within=None if step == 1 else ".vv-lecture") == []
         check_widths(page, step)
-        page.keyboard.press("PageDown")  # as a presenter's remote does; stays at the last one
+        page.keyboard.press("PageDown")  # like a presenter's remote; stays at the last step
     turn(page, STAGES)
     for step in range(STAGES - 1, 1, -1):
         page.keyboard.press("ArrowLeft" if step % 2 else "PageUp")
         turn(page, step)
-    # A click on a patch, and every step is about it.
+    # All steps follow the selected patch.
     page.locator(".vv-step:visible .vv-picture").first.focus()
     page.keyboard.press("ArrowRight")  # moves the patch, not the step
     turn(page, 2)
@@ -118,7 +118,7 @@ def test_the_whole_path_with_the_models_own_numbers(saved: Page, view: View) -> 
     assert sum(map(int, page.locator(".vv-kinds b").all_inner_texts())) == view.trace.depth * view.trace.heads
 
 
-def test_everything_is_in_chinese_too(saved: Page) -> None:
+def test_all_steps_in_chinese(saved: Page) -> None:
     page = saved
     page.click("[data-do=lang]")
     expect(page.locator("[role=tab]")).to_have_text(["探索", "课堂"])
@@ -136,7 +136,7 @@ def test_everything_is_in_chinese_too(saved: Page) -> None:
     expect(page.locator("[role=tab]")).to_have_text(["Explore", "Lecture"])
 
 
-def test_every_number_of_step_5_is_the_models_and_adds_up(saved: Page, view: View) -> None:
+def test_numbers_of_step_5_match_model_and_add_up(saved: Page, view: View) -> None:
     ask(saved, query=PATCH)
     go(saved, 5)
     saved.select_option(".vv-step [data-ask=layer]", label=str(BLOCK + 1))
@@ -148,24 +148,24 @@ def test_every_number_of_step_5_is_the_models_and_adds_up(saved: Page, view: Vie
     weights = np.exp(scaled) / np.exp(scaled).sum()
     best = int(weights.argmax())
     row = saved.locator(f".vv-table-sum tr:has([data-token='{best}'])")
-    expect(row).to_have_class("vv-looked")  # the strongest token is looked at first
+    expect(row).to_have_class("vv-looked")  # the strongest token is selected first
     near = HALF * np.abs(dots).max() + 0.005
-    found = saved.evaluate("""() => [...document.querySelectorAll('.vv-table-sum tbody tr')].map((row) => (
+    rows = saved.evaluate("""() => [...document.querySelectorAll('.vv-table-sum tbody tr')].map((row) => (
         [row.querySelector('button')?.dataset.token ?? null,
             ...[...row.cells].slice(1).map((cell) => cell.textContent)]))""")
-    assert {int(one) for one, *_ in found if one is not None} == set(np.argsort(-weights)[: len(found) - 1])
-    for one, *cells in found[:-1]:
-        n = int(one)
+    assert {int(place) for place, *_ in rows if place is not None} == set(np.argsort(-weights)[: len(rows) - 1])
+    for place, *cells in rows[:-1]:
+        n = int(place)
         dot, root, power, share = map(number, cells)
         assert (dot, root) == pytest.approx((dots[n], scaled[n]), abs=near)
         assert power == pytest.approx(np.exp(scaled[n] - scaled.max()), abs=near)
         assert share == pytest.approx(100 * weights[n], abs=0.02 + 100 * HALF)
     last = saved.locator(".vv-table-sum tfoot td").all_text_contents()
     assert number(last[-1]) == pytest.approx(100)
-    assert sum(number(one[-1]) for one in found) == pytest.approx(100)
-    assert sum(number(one[-2]) for one in found) == pytest.approx(number(last[-2]))
+    assert sum(number(cells[-1]) for cells in rows) == pytest.approx(100)
+    assert sum(number(cells[-2]) for cells in rows) == pytest.approx(number(last[-2]))
 
-    other = int(found[2][0])  # another token is looked at, and another number, by keyboard
+    other = int(rows[2][0])  # the keyboard selects another token and another channel
     saved.locator(f".vv-table-sum [data-token='{other}']").focus()
     for strip in (".vv-q", ".vv-z"):
         saved.locator(strip).focus()
@@ -183,7 +183,7 @@ def test_every_number_of_step_5_is_the_models_and_adds_up(saved: Page, view: Vie
     assert saved.locator(".vv-q").get_attribute("aria-valuetext") is not None
 
 
-def test_steps_7_and_8_read_classes_and_compare_maps(saved: Page, view: View) -> None:
+def test_steps_7_and_8_match_lens_and_faithfulness(saved: Page, view: View) -> None:
     go(saved, 7)
     lens = view.lens(view.best(4))
     for block in (0, 2):
@@ -192,14 +192,14 @@ def test_steps_7_and_8_read_classes_and_compare_maps(saved: Page, view: View) ->
         expected = 100 * np.append(best, 1 - best.sum())
 
         def shares() -> list[float]:
-            return [number(one) for one in saved.locator(".vv-shares [data-share]").all_text_contents()]
+            return [number(text) for text in saved.locator(".vv-shares [data-share]").all_text_contents()]
 
         wait_until(lambda: np.allclose(shares(), expected, rtol=0, atol=0.02), f"the shares of layer {block + 1}")  # noqa: B023
         assert sum(shares()) == pytest.approx(100)
     go(saved, 8)
     maps = [view.explain("rollout"), view.explain("gae", view.best(1)[0])]
-    first, second = (one.values.ravel() for one in maps)
-    ranks = [rankdata(-np.array([float(f"{value:.5g}") for value in one])) for one in (first, second)]
+    first, second = (heatmap.values.ravel() for heatmap in maps)
+    ranks = [rankdata(-np.array([float(f"{value:.5g}") for value in values])) for values in (first, second)]
     expect(saved.locator(".vv-alike")).to_contain_text(f"{spearmanr(*ranks).statistic:.2f}".replace("-", "−"))
     for place, patch in enumerate((np.argmax(ranks[1] - ranks[0]), np.argmin(ranks[1] - ranks[0])), 1):
         row, column = divmod(int(patch), view.trace.grid[1])
@@ -223,7 +223,7 @@ SCRIPTS = [
 
 
 def texts_with(folder: Path, text: str, name: str = "en/1-pixels.md") -> dict[str, list[dict[str, str]]]:
-    """The lecture's texts with one of a lecturer's own."""
+    """Return the lecture's texts with one replaced."""
     (folder / name).parent.mkdir()
     (folder / name).write_text(text, encoding="utf-8")
     return lecture_texts(folder)
@@ -233,15 +233,15 @@ def body(folder: Path, formula: str) -> str:
     return texts_with(folder, f"# Title\n\nBody ${formula}$ here.\n\n## Question?\n\nAnswer.\n")["en"][0]["body"]
 
 
-def test_a_lecturers_texts_take_the_place_of_the_ones_here(tmp_path: Path) -> None:
+def test_lecturers_texts_replace_bundled_ones(tmp_path: Path) -> None:
     text = "# One\n\nTwo *words*, <b>$a_1$</b>.\n\n## Three?\n\nFour![](http://x.example/a.png)\n"
     own, here = texts_with(tmp_path, text, f"zh/{FILES[2]}"), lecture_texts()
     third = own["zh"][2]
     assert (third["title"], third["question"]) == ("One", "Three?")
     assert "<em>words</em>" in third["body"]
     assert "<msub>" in third["body"]
-    assert "&lt;b&gt;" in third["body"]  # no HTML of the file's own
-    assert "<img" not in third["answer"]  # and nothing that would be fetched
+    assert "&lt;b&gt;" in third["body"]  # no raw HTML
+    assert "<img" not in third["answer"]  # and nothing to download
     assert own["en"] == here["en"]
     assert [step for step in range(8) if own["zh"][step] != here["zh"][step]] == [2]
     assert "Three?" in viewer_pages.view().html(lecture=True, texts=tmp_path)
@@ -258,38 +258,38 @@ def test_a_lecturers_texts_take_the_place_of_the_ones_here(tmp_path: Path) -> No
         ("en/notes.txt", "# A\n", "Put one there"),
     ],
 )
-def test_a_text_that_cannot_be_shown_is_refused(tmp_path: Path, name: str, text: str, said: str) -> None:
-    with pytest.raises(LectureError, match="Expected") as found:
+def test_invalid_texts_are_refused(tmp_path: Path, name: str, text: str, said: str) -> None:
+    with pytest.raises(LectureError, match="Expected") as refused:
         texts_with(tmp_path, text, name)
-    assert said in str(found.value)
+    assert said in str(refused.value)
 
 
 class Elements(HTMLParser):
     def __init__(self, text: str) -> None:
         super().__init__()
-        self.found: set[str] = set()
+        self.names: set[str] = set()
         self.feed(text)
 
     def handle_starttag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
-        self.found |= {tag, *(name for name, _ in attributes)}
+        self.names |= {tag, *(name for name, _ in attributes)}
 
 
 @pytest.mark.parametrize("formula", SCRIPTS)
-def test_a_formula_holds_no_other_element_than_mathml(formula: str, tmp_path: Path) -> None:
-    found: set[str] = set()
-    with suppress(LectureError):  # a formula of other elements is refused
-        found = Elements(body(tmp_path, formula)).found
-    assert found <= MATHML | {"p"}
+def test_formulas_contain_only_mathml(formula: str, tmp_path: Path) -> None:
+    names: set[str] = set()
+    with suppress(LectureError):  # a formula with other elements is refused
+        names = Elements(body(tmp_path, formula)).names
+    assert names <= MATHML | {"p"}
 
 
-def test_formulas_of_the_lecture_are_still_there(tmp_path: Path) -> None:
-    found = body(tmp_path, r"a < b,\ \frac{q k^\top}{\sqrt{d}} \cdot \text{share} & \alpha")
-    assert all(part in found for part in ("<mo>&lt;</mo>", "<mfrac>", "α", "share"))
-    assert "&amp;#x" not in found
+def test_valid_formulas_are_kept(tmp_path: Path) -> None:
+    html = body(tmp_path, r"a < b,\ \frac{q k^\top}{\sqrt{d}} \cdot \text{share} & \alpha")
+    assert all(part in html for part in ("<mo>&lt;</mo>", "<mfrac>", "α", "share"))
+    assert "&amp;#x" not in html
 
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no pipes here")
-def test_pipes_devices_and_endless_files_are_refused(tmp_path: Path) -> None:
+def test_texts_must_be_regular_files_of_limited_size(tmp_path: Path) -> None:
     (tmp_path / "en").mkdir()
     path = tmp_path / "en" / "1-pixels.md"
     for make, words in (

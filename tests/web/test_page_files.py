@@ -1,4 +1,4 @@
-"""What Python writes for the page: files that it computes attention from, and content security policies.
+"""Files that Python writes for the page: queries and keys, and content security policies.
 
 What the scripts read from these files is held by tests/js.
 """
@@ -21,7 +21,7 @@ from vitviz.web.payload import PayloadError, block_bytes, rollout_bytes
 from vitviz.web.scene import standalone_frame
 
 
-def test_what_cannot_be_packed_is_refused() -> None:
+def test_block_bytes_refuses_invalid_input() -> None:
     image, broken = tiny.trace().image(1), tiny.model()
     with torch.no_grad():
         broken.blocks[1].attn.qkv.bias[0] = torch.nan
@@ -42,7 +42,7 @@ def test_what_cannot_be_packed_is_refused() -> None:
     assert block_bytes(image, -1) == block_bytes(image, tiny.DEPTH - 1)
 
 
-def test_many_small_pieces_come_to_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_block_bytes_does_not_depend_on_piece_size(monkeypatch: pytest.MonkeyPatch) -> None:
     trace = tiny.trace(registers=3).image(1)
     count = trace.heads * trace.tokens.shape[1]
 
@@ -53,12 +53,12 @@ def test_many_small_pieces_come_to_the_same(monkeypatch: pytest.MonkeyPatch) -> 
 
     whole = sums()
     monkeypatch.setattr("vitviz.web.payload.PIECE", 1)  # 16 rows at a time: the prefix ends inside the first piece
-    for one, other in zip(whole, sums(), strict=True):
-        np.testing.assert_allclose(one, other, rtol=1e-6, atol=1e-9)
+    for array, expected in zip(sums(), whole, strict=True):
+        np.testing.assert_allclose(array, expected, rtol=1e-6, atol=1e-9)
 
 
-def test_halves_keep_every_bit_of_the_rounded_queries() -> None:
-    """Balancing multiplies each channel by a power of two, which moves no digit."""
+def test_balancing_queries_is_exact() -> None:
+    """Balancing multiplies each channel by a power of two, which changes no digit."""
     trace = outliers(spread=2.0)
     queries = trace.block(1).queries[0].numpy()  # (H, N, d)
     start = 32 + 8 * queries.shape[0] * queries.shape[1]
@@ -82,7 +82,7 @@ INLINE = re.compile(r"<script>(.*?)</script>", re.DOTALL)
 
 
 @pytest.mark.parametrize("page", [STATIC, *SAVED], ids=["static", "saved", "lecture"])
-def test_the_policy_of_a_page_has_the_hash_of_each_inline_script_and_nothing_unsafe(page: str) -> None:
+def test_policy_allows_only_inline_scripts_by_hash(page: str) -> None:
     (policy,) = re.findall(r'<meta http-equiv="Content-Security-Policy" content="([^"]*)">', page)
     hashes = {base64.b64encode(hashlib.sha256(text.encode()).digest()).decode() for text in INLINE.findall(page)}
     assert set(re.findall(r"'sha256-([^']*)'", policy)) == hashes
@@ -91,7 +91,7 @@ def test_the_policy_of_a_page_has_the_hash_of_each_inline_script_and_nothing_uns
     assert ("script-src 'self' 'sha256-" in policy) == (page is STATIC)  # a static site runs its own files too
 
 
-def test_what_is_filled_in_changes_no_script() -> None:
+def test_filling_does_not_change_scripts() -> None:
     first, second = (INLINE.findall(standalone_frame(manifest=text)) for text in ("1", "2"))
     assert first == second
     assert len(first) == 2

@@ -24,12 +24,12 @@ LABELS = {"Explain": "Explanations", "Heads": "Heads", "Layers": "Layers"}
 
 
 def view_of(name: str) -> str:
-    """A view of the page, in JavaScript."""
+    """Return JavaScript that finds a view of the page."""
     return f"vitviz.views.find(({{ root }}) => root.matches('{name}'))"
 
 
 def tab(page: Browser, name: str) -> Locator:
-    """Go to a view and return its section."""
+    """Open a tab and return its section."""
     page.get_by_role("tab", name=name).click()
     panel = page.locator(f".vv-tab[aria-label='{LABELS[name]}']")
     expect(panel).to_be_visible()
@@ -37,14 +37,14 @@ def tab(page: Browser, name: str) -> Locator:
 
 
 def explained(page: Browser) -> Locator:
-    """The panel of explanations, once it shows a map."""
+    """Return the panel of explanations when it shows a map."""
     panel = tab(page, "Explain")
     expect(panel.locator(".vv-low")).not_to_have_text("")
     return panel
 
 
 def expect_drawn(page: Browser, panel: Locator, heatmap: Heatmap) -> None:
-    """The panel shows this map: its title, and its colors over the photograph within 1.5 steps of 255."""
+    """Check that the panel shows this map: its title, and its colors within 1.5 steps of 255."""
     expect(panel.locator(".vv-title")).to_have_text(heatmap.title)
     scale = heatmap.scale()
     low, high = scale.vmin, scale.vmax
@@ -58,7 +58,7 @@ def expect_drawn(page: Browser, panel: Locator, heatmap: Heatmap) -> None:
 
 
 def bars(page: Browser, panel: Locator) -> dict[str, float]:
-    """What the bars say, by class, once no question is under way."""
+    """Return the bars by class when no question is running."""
     settled(page)
     rows = panel.locator(".vv-moved li").all()
     return {
@@ -68,7 +68,7 @@ def bars(page: Browser, panel: Locator) -> dict[str, float]:
 
 
 def after_drop(view: View, shown: dict[str, float], **gone: list[tuple[int, int]]) -> dict[str, float]:
-    """The probabilities of the classes that the bars show, without these patches or heads."""
+    """Return the probabilities of the shown classes without these patches or heads."""
     after = view.intervene(**gone).after[0]
     return {label: after[view.labels.index(label)] for label in shown}
 
@@ -79,7 +79,7 @@ def strongest(view: View, method: str, share: float) -> list[tuple[int, int]]:
     return [divmod(int(patch), columns) for patch in order]
 
 
-def test_maps_of_classes_and_methods_are_pythons(opened: Browser, app: Running) -> None:
+def test_explain_maps_match_python(opened: Browser, app: Running) -> None:
     panel = explained(opened)
     view = app.view()
     heatmap = view.explain("gae")
@@ -93,7 +93,7 @@ def test_maps_of_classes_and_methods_are_pythons(opened: Browser, app: Running) 
     expect(panel.locator(".vv-method")).to_have_count(len(METHODS))
     expect(panel.locator(".vv-moved")).to_be_visible()
     assert bars(opened, panel) == pytest.approx(dict(view.predictions(5)), abs=1e-4)
-    panel.locator(".vv-picture").focus()  # a map is read by keys
+    panel.locator(".vv-picture").focus()  # keys move over a map
     opened.keyboard.press("ArrowUp")
     rows, columns = view.trace.grid
     expect(panel.locator(".vv-note")).to_contain_text(f"Row {rows // 2}, column {columns // 2 + 1}: ")
@@ -107,7 +107,7 @@ def test_maps_of_classes_and_methods_are_pythons(opened: Browser, app: Running) 
     expect_drawn(opened, panel, heatmap)
     panel.locator("[data-method=rollout]").click()
     expect_drawn(opened, panel, view.explain("rollout"))
-    target.select_option(label="thing 3")  # a class is not held against itself
+    target.select_option(label="thing 3")  # a class is not compared with itself
     expect(against).to_have_value("")
     expect(opened.locator(".vv-message")).to_contain_text("compared with all others")
     opened.get_by_role("tab", name="Explore").click()
@@ -118,7 +118,7 @@ def test_maps_of_classes_and_methods_are_pythons(opened: Browser, app: Running) 
     expect_drawn(opened, panel, app.view(DOG).explain("gae", "thing 3"))
 
 
-def test_a_map_is_tested_and_loses_its_strongest_patches(opened: Browser, app: Running) -> None:
+def test_faithfulness_and_removal_match_python(opened: Browser, app: Running) -> None:
     panel = explained(opened)
     view = app.view()
     untested = panel.locator(".vv-verdict").inner_text()
@@ -151,7 +151,7 @@ def test_a_map_is_tested_and_loses_its_strongest_patches(opened: Browser, app: R
     assert shown == pytest.approx(after_drop(view, shown, drop=strongest(view, "legrad", 0.6)), abs=2e-3)
 
 
-def test_patches_are_erased_by_clicks(opened: Browser, app: Running) -> None:
+def test_clicks_hide_patches(opened: Browser, app: Running) -> None:
     panel, view = explained(opened), app.view()
     columns, gone = view.trace.grid[1], [(2, 3), (4, 9), (5, 9)]
     held = panel.locator(".vv-held")
@@ -167,7 +167,7 @@ def test_patches_are_erased_by_clicks(opened: Browser, app: Running) -> None:
     assert bars(opened, panel) == pytest.approx(dict(view.predictions(5)), abs=1e-3)
 
 
-def test_a_question_that_failed_is_told_and_asked_again(opened: Browser) -> None:
+def test_failed_questions_are_reported_and_retried(opened: Browser) -> None:
     for name in ("Explain", "Heads", "Layers"):
         opened.route(QUESTIONS, lambda route: route.fulfill(status=502))
         panel = tab(opened, name)
@@ -183,7 +183,7 @@ def test_a_question_that_failed_is_told_and_asked_again(opened: Browser) -> None
     panel.locator("[data-method=legrad]").click()
     expect(panel.locator(".vv-trouble")).to_have_text("Nobody answers.")
     expect(panel.locator(".vv-note")).not_to_contain_text("Computing")
-    expect(panel.locator(".vv-title")).to_have_text("LeGrad")  # and no map: the one before is not this method's
+    expect(panel.locator(".vv-title")).to_have_text("LeGrad")  # without the map of the previous method
     expect(panel.locator(".vv-low")).to_have_text("")
     opened.unroute("**/vitviz/explain")
     panel.locator("[data-method=rollout]").click()
@@ -192,7 +192,7 @@ def test_a_question_that_failed_is_told_and_asked_again(opened: Browser) -> None
     expect(panel.locator(".vv-low")).not_to_have_text("")
 
 
-def test_all_methods_side_by_side(opened: Browser) -> None:
+def test_all_methods_are_ranked_by_faithfulness(opened: Browser) -> None:
     panel = explained(opened)
     quick = [name for name, method in METHODS.items() if method.cost <= 20]
     run, left_out = panel.locator("[data-do=all]"), panel.locator(".vv-left-out")
@@ -212,7 +212,7 @@ def test_all_methods_side_by_side(opened: Browser) -> None:
 
 
 @pytest.mark.tier("all")
-def test_panes_have_the_class_of_the_same_name(page: Browser, app: Running, models: dict[str, str]) -> None:
+def test_panes_share_the_class_by_name(page: Browser, app: Running, models: dict[str, str]) -> None:
     second = models["reversed"]
     labels = app.view(model=second).labels
     ready(page, f"{app.url}?pane=1&model2={second}")
@@ -227,12 +227,12 @@ def test_panes_have_the_class_of_the_same_name(page: Browser, app: Running, mode
         expect(target).to_have_value(str(expected))
 
 
-def test_another_click_or_tab_cancels_what_is_under_way(opened: Browser) -> None:
+def test_another_click_or_tab_cancels_a_running_question(opened: Browser) -> None:
     panel = explained(opened)
     gate = Gate(opened, "**/vitviz/explain")
     panel.locator("[data-method=legrad]").click()
     expect(panel.locator(".vv-title")).to_have_text("LeGrad")
-    expect(panel.locator(".vv-low")).to_have_text("")  # nothing of the map before is left
+    expect(panel.locator(".vv-low")).to_have_text("")  # the previous map is removed
     gate.wait()
     with opened.expect_event("requestfailed", lambda request: "legrad" in (request.post_data or "")):
         panel.locator("[data-method=attn_lrp]").click()
@@ -241,7 +241,7 @@ def test_another_click_or_tab_cancels_what_is_under_way(opened: Browser) -> None
     gate.open()
 
 
-def test_a_method_that_takes_long_starts_and_stops_by_hand(opened: Browser) -> None:
+def test_slow_method_starts_and_stops_on_request(opened: Browser) -> None:
     panel = explained(opened)
     gate = Gate(opened, "**/vitviz/explain")
     panel.locator("[data-method=kernel_shap]").click()
@@ -251,7 +251,7 @@ def test_a_method_that_takes_long_starts_and_stops_by_hand(opened: Browser) -> N
     expect(note).to_have_text(method.about)
     expect(panel.locator(".vv-about")).to_contain_text(method.paper)
     settled(opened)
-    assert not gate.held  # it is chosen, and not started
+    assert not gate.held  # it is selected, but not started
     run.click()
     expect(note).to_contain_text(f"Computing {method.title}")
     expect(status).to_be_visible()
@@ -261,7 +261,7 @@ def test_a_method_that_takes_long_starts_and_stops_by_hand(opened: Browser) -> N
     expect(note).to_have_text(method.about)
     assert len(gate.held) == 1
     run.click()
-    example(opened, "Dog")  # another photograph: it stops, and does not start there
+    example(opened, "Dog")  # another photograph stops it, and does not start it
     opened.wait_for_function(f"{SCENE}?.manifest.image === 'Dog'")
     settled(opened)
     expect(run).to_contain_text(f"Run {method.title}")
@@ -270,7 +270,7 @@ def test_a_method_that_takes_long_starts_and_stops_by_hand(opened: Browser) -> N
 
 
 @pytest.mark.tier("all")
-def test_the_views_belong_to_the_address(opened: Browser, app: Running) -> None:
+def test_address_restores_explain_and_heads(opened: Browser, app: Running) -> None:
     panel = explained(opened)
     panel.locator("[data-ask=target]").select_option(label="thing 7")
     panel.locator("[data-method=legrad]").click()
@@ -293,22 +293,23 @@ def test_the_views_belong_to_the_address(opened: Browser, app: Running) -> None:
     expect(cell).to_have_attribute("aria-pressed", "false")
 
 
-def test_heads_are_told_apart_and_switched_off(opened: Browser, app: Running, small: str) -> None:
+def test_heads_tab_matches_python_and_switches_heads_off(opened: Browser, app: Running, small: str) -> None:
     panel = tab(opened, "Heads")
     view = app.view()
     expect(panel.locator(".vv-dot")).to_have_count(view.trace.depth * view.trace.heads)
-    found = view.heads(["distance", "mass_cls"])
+    statistics = view.heads(["distance", "mass_cls"])
     cells = panel.locator(".vv-cell")
-    np.testing.assert_allclose([float(text) for text in cells.all_inner_texts()], found["distance"].ravel(), rtol=0.006)
-    assert cells.evaluate_all("(all) => all.filter((one) => one.tabIndex === 0).length") == 1
+    shown = [float(text) for text in cells.all_inner_texts()]
+    np.testing.assert_allclose(shown, statistics["distance"].ravel(), rtol=0.006)
+    assert cells.evaluate_all("(all) => all.filter((cell) => cell.tabIndex === 0).length") == 1
     cells.first.focus()
     for key in ("ArrowDown", "ArrowDown", "ArrowRight"):
         opened.keyboard.press(key)
     assert opened.evaluate("document.activeElement.dataset.place") == "2,1"
     panel.locator("[data-ask=statistic]").select_option("mass_cls")
-    expect(cells.first).to_have_text(percent(found["mass_cls"][0, 0], 2))
+    expect(cells.first).to_have_text(percent(statistics["mass_cls"][0, 0], 2))
     panel.locator("[data-ask=statistic]").select_option("ablation_probability")
-    expect(panel.locator(".vv-chart-title")).to_have_text("Probability lost without it")
+    expect(panel.locator(".vv-chart-title")).to_have_text("Probability drop")
     settled(opened)
     said = cells.all_inner_texts()
     assert all(re.fullmatch(r"−?[\d.]+\xa0%|< 0.01\xa0%", text) for text in said), said
@@ -339,13 +340,13 @@ def test_heads_are_told_apart_and_switched_off(opened: Browser, app: Running, sm
     cell.click()
     expect_map(opened, heatmap)
     opened.evaluate("document.activeElement.blur()")
-    opened.keyboard.press("]")  # the panels are hidden, and take no keys from the explorer
+    opened.keyboard.press("]")  # hidden panels take no keys from the explorer
     expect_map(opened, view.attention(2, 2))
     panel = tab(opened, "Heads")
     Gate(opened, "**/vitviz/heads")
     opened.select_option("#model select", small)
     opened.wait_for_function(f"{SCENE}?.manifest.model === {small!r}")
-    expect(panel.locator(".vv-dot")).to_have_count(0)  # nothing of the model before is left
+    expect(panel.locator(".vv-dot")).to_have_count(0)  # the previous model's numbers are removed
     assert not any(cells.all_inner_texts())
 
 
@@ -355,7 +356,7 @@ HIDE = """() => {
 }"""
 
 
-def test_layers_read_the_class_color_patches_and_play(opened: Browser, app: Running) -> None:
+def test_layers_tab_matches_python_and_plays(opened: Browser, app: Running) -> None:
     panel = tab(opened, "Layers")
     view = app.view()
     expect(panel.locator(".vv-alike canvas")).to_have_count(view.trace.depth)
@@ -364,7 +365,7 @@ def test_layers_read_the_class_color_patches_and_play(opened: Browser, app: Runn
     words = panel.locator(".vv-chart svg").get_attribute("aria-label")
     for place, name in enumerate(read.names):
         (said,) = re.findall(rf"{name}: ((?:[<> \d.]+ %(?:, )?)+)", words)
-        shares = [float(one.strip("<> %")) for one in said.split(", ")]
+        shares = [float(text.strip("<> %")) for text in said.split(", ")]
         np.testing.assert_allclose(shares, 100 * read.probabilities[:, read.classes[place]], atol=0.1)
     assert " 100" not in words
     assert " 0.0 %" not in words
@@ -403,12 +404,12 @@ def test_layers_read_the_class_color_patches_and_play(opened: Browser, app: Runn
     opened.evaluate(HIDE)
     expect(play).to_have_text("▶ Play layers")
     held = slider.input_value()
-    # A timer that was left would step before this one, which waits for two steps.
+    # A remaining timer would step before this one, which waits for two steps.
     opened.evaluate("new Promise((done) => { setTimeout(done, 2 * vitviz.store.get().pace); })")
     expect(slider).to_have_value(held)
 
 
-def test_where_nothing_may_move_each_press_is_a_layer(page: Browser, app: Running) -> None:
+def test_reduced_motion_steps_one_layer_per_press(page: Browser, app: Running) -> None:
     page.emulate_media(reduced_motion="reduce")
     ready(page, f"{app.url}?layer=1&tab=layers")
     panel = page.locator(".vv-layers-view")
@@ -420,7 +421,7 @@ def test_where_nothing_may_move_each_press_is_a_layer(page: Browser, app: Runnin
 
 
 @pytest.mark.parametrize("kind", ["several", "value"])
-def test_several_labels_or_one_value(page: Browser, app: Running, models: dict[str, str], kind: str) -> None:
+def test_multi_label_and_regression_outputs(page: Browser, app: Running, models: dict[str, str], kind: str) -> None:
     ready(page, f"{app.url}?model={models[kind]}")
     view, several, panel = app.view(model=models[kind]), kind == "several", page.locator(".vv-predictions")
     said = [output(value, view.model.problem_type) for _, value in view.predictions()]
@@ -431,11 +432,11 @@ def test_several_labels_or_one_value(page: Browser, app: Running, models: dict[s
     panel = explained(page)
     panel.locator("[data-do=test]").click()
     expect(panel.locator(".vv-charts svg")).to_have_count(2)
-    marks = panel.locator(".vv-charts svg g text").all_text_contents()  # of the upright axes
+    marks = panel.locator(".vv-charts svg g text").all_text_contents()  # of the vertical axes
     (test,) = view.faithfulness(view.explain("gae"))
     assert ("0 %" in marks) == several
     if not several:
-        highest = max(one.max() for one in (test.deletion.probabilities, test.deletion.random))
+        highest = max(curve.max() for curve in (test.deletion.probabilities, test.deletion.random))
         assert output(float(f"{highest:.4g}"), view.model.problem_type) in marks
     expect(panel.locator(".vv-verdict")).to_have_text(test.describe())
     panel.locator("input[data-do=away]").fill("30")

@@ -25,7 +25,7 @@ from vitviz.web import bundle
 SEEDS = range(int(os.environ.get("REPLAY_SEEDS", "1")))
 LONG = "REPLAY_SEEDS" in os.environ
 RANDOM = Path(__file__).parents[1] / "js" / "random.mjs"
-FROM_EFFECTS = ["opened", "failed"]  # on a page only effects dispatch these, with scenes that are there
+FROM_EFFECTS = ["opened", "failed"]  # only effects dispatch these, with open scenes
 
 ACT = """async ({ seed, count, without, names }) => {
     const { store, scenes } = vitviz;
@@ -36,14 +36,14 @@ ACT = """async ({ seed, count, without, names }) => {
         if (i % 5 === 0) await new Promise(requestAnimationFrame);
     }
 }"""
-# What is in no address, and what never rests.
+# Set fields that are not in the address or that change continuously.
 CALM = """() => {
     const { store } = vitviz;
     if (store.get().playing) store.dispatch({ type: 'play' });
     store.dispatch({ type: 'hover', pointer: null });
     store.dispatch({ type: 'change', change: { full: false, help: false, thumbnail: null, tab: 'explore' } });
 }"""
-# Timers of the page that were set before these run before them: 300 ms is more than any that leads to a question.
+# Longer than any timer of the page that leads to a question.
 SETTLE = """async () => {
     const { store, scenes, progress, resting } = vitviz;
     for (let quiet = 0; quiet < 2;) {
@@ -56,7 +56,7 @@ SETTLE = """async () => {
     store.dispatch({ type: 'message', texts: [] }); // of what could not be loaded meanwhile
     while (!resting()) await new Promise(requestAnimationFrame);
 }"""
-# Effects answer actions with actions, which are in the log as well: they are not heard while it is replayed.
+# The log also contains the actions of effects, which are therefore ignored during the replay.
 REPLAY = """(log) => {
     const { store } = vitviz;
     const { dispatch } = store;
@@ -68,13 +68,13 @@ PIXELS = "vitviz.views[0].panes.map(({ pane }) => pane.flat().toDataURL())"
 
 @contextmanager
 def opened(browser: Chromium, url: str, seed: int) -> Iterator[Page]:
-    """Open a page that has everything, with the random actions of the scripts' own tests; no error is let pass.
+    """Open a complete page with the random actions of the scripts' tests; any error fails the test.
 
     Whatever goes wrong is told with the seed and the page's log of actions.
     """
     problems: list[str] = []
     with new_page(browser) as page:
-        page.add_init_script("delete Element.prototype.requestFullscreen;")  # it comes and goes as the system has time
+        page.add_init_script("delete Element.prototype.requestFullscreen;")  # its time depends on the system
         page.on("console", lambda said: problems.append(f"console: {said.text}") if said.type == "error" else None)
         ready(page, url)
         page.wait_for_function(f"{SCENE}?.answers.complete")
@@ -95,7 +95,7 @@ def act(page: Page, seed: int, count: int, **names: object) -> None:
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_the_log_of_a_page_shows_the_same_on_another(browser: Chromium, tmp_path: Path, seed: int) -> None:
+def test_replayed_log_shows_the_same(browser: Chromium, tmp_path: Path, seed: int) -> None:
     url = viewer_pages.write(tmp_path, viewer_pages.html())
     with opened(browser, url, seed) as page, opened(browser, url, seed) as other:
         begun = page.evaluate("vitviz.store.log().length")
@@ -109,12 +109,12 @@ def test_the_log_of_a_page_shows_the_same_on_another(browser: Chromium, tmp_path
             assert other.evaluate(shown) == page.evaluate(shown)
 
 
-# Some random actions ask for what no scene has; a scene that is opened makes what it can of them.
+# Some random actions exceed the limits of all scenes; opening a scene fits them.
 FIT = """() => {
     const { scene, pane } = vitviz.store.get();
     vitviz.store.dispatch({ type: 'opened', pane, scene });
 }"""
-# What an address says of a state; the pane beside by its scene, for a default may still have no name there.
+# The addressed part of a state; the other pane by its scene, because a default may have no name yet.
 ADDRESSED = """() => {
     const { beside, pointer, base, pace, messages, queryScene, started, ...others } = vitviz.store.get();
     return { ...others, beside: beside?.scene.id };
@@ -123,7 +123,7 @@ ADDRESSED = """() => {
 
 @pytest.mark.tier("all")
 @pytest.mark.parametrize("seed", SEEDS)
-def test_the_address_of_a_page_opens_the_same(browser: Chromium, app: Running, small: str, seed: int) -> None:
+def test_address_opens_the_same_view(browser: Chromium, app: Running, small: str, seed: int) -> None:
     names = {"images": ["Church", "Dog", "Nothing"], "models": [small, "nothing"], "sizes": [7, 286]}
     with opened(browser, f"{app.url}?model={small}", seed) as page:
         act(page, seed, 150 if LONG else 60, names={**names, "photos": ["0123456789abcdef"]})

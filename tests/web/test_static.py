@@ -1,4 +1,4 @@
-"""The static site in Chromium: a file server, no other network, and the numbers that Python has."""
+"""The static site in Chromium, with a file server and no other network, compared with Python."""
 
 from __future__ import annotations
 
@@ -46,17 +46,17 @@ from vitviz.web.lecture_texts import FILES, LectureError, lecture_texts
 from vitviz.weights import zoo
 from vitviz.weights.checkpoint import save
 
-pytestmark = pytest.mark.timeout(900)  # on a busy machine the graphs of two models alone take minutes
+pytestmark = pytest.mark.timeout(900)  # tracing the graphs of two models takes minutes on a busy machine
 TARGET = 3
 OWN_TEXT = "# My embedding\n\nA text.\n\n## A question?\n\nAn answer.\n"
-OTHER = {  # as DINOv3 and SigLIP are: graphs with other inputs and outputs
+OTHER = {  # like DINOv3 and SigLIP: graphs with other inputs and outputs
     "positions": "rotary", "head_width": 20, "registers": 3, "layer_scale": 0.1, "mlp": "swiglu",
     "pooling": "attention", "class_token": False, "width": 35,
 }  # fmt: skip
 SCENE = "vitviz.store.get().scene"
 ASK = """async ([name, ask]) => {
-    const found = await vitviz.backend.ask(name, vitviz.store.get().scene, ask);
-    return found instanceof ArrayBuffer ? { bytes: [...new Uint8Array(found)] } : found;
+    const answer = await vitviz.backend.ask(name, vitviz.store.get().scene, ask);
+    return answer instanceof ArrayBuffer ? { bytes: [...new Uint8Array(answer)] } : answer;
 }"""
 NOISE = """{
     const { prototype } = OffscreenCanvasRenderingContext2D;
@@ -99,7 +99,7 @@ def opened(source: str, photo: Path) -> View:
 
 
 def drop(page: Page, photo: Path) -> None:
-    """Give a photograph to the page, and wait until it is there with all its blocks."""
+    """Give a photograph to the page, and wait until it is open."""
     before = page.evaluate(f"{SCENE}.id")
     upload(page, photo)
     page.wait_for_function(f"{SCENE}?.source.photo && {SCENE}.id !== {before!r} && !vitviz.progress.first")
@@ -122,14 +122,14 @@ def showing(browser: Chromium, url: str, source: str, photo: Path) -> Iterator[t
 
 @pytest.fixture(scope="module")
 def shown(browser: Chromium, site: Site, source: str, mine: Path) -> Iterator[tuple[Page, View]]:
-    """The site with a photograph of the visitor's own, and what Python sees of it."""
+    """The site with a visitor's photograph, and Python's view of it."""
     with showing(browser, site.url, source, mine) as both:
         yield both
 
 
 @pytest.fixture(scope="module")
 def other(browser: Chromium, mine: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Page, View]]:
-    """The site of another kind of model with the same photograph, and what Python sees of it."""
+    """The site of another kind of model with the same photograph, and Python's view of it."""
     place = tmp_path_factory.mktemp("other")
     source = folder(place / "other", mode="native", half=True, **OTHER)
     with serve(write_files(place, source)) as served, showing(browser, served.url, source, mine) as both:
@@ -143,14 +143,18 @@ def either(request: pytest.FixtureRequest) -> tuple[Page, View]:
 
 
 def ask(page: Page, name: str, question: dict[str, Any]) -> Any:
-    found = page.evaluate(ASK, [name, question])
-    return bytes(found["bytes"]) if isinstance(found, dict) and "bytes" in found else found
+    answer = page.evaluate(ASK, [name, question])
+    return bytes(answer["bytes"]) if isinstance(answer, dict) and "bytes" in answer else answer
+
+
+def shares(manifest: dict[str, Any]) -> dict[str, float]:
+    return {label: share for label, share, _ in manifest["predictions"]}
 
 
 MEMORY = "Object.defineProperty(navigator, 'deviceMemory', { value: %s })"
 
 
-def test_it_opens_alive_without_the_model_and_says_what_that_needs(browser: Chromium, site: Site, mine: Path) -> None:
+def test_example_works_without_the_model_whose_needs_are_stated(browser: Chromium, site: Site, mine: Path) -> None:
     site.log.clear()
     with new_page(browser) as page:
         page.add_init_script(MEMORY % 8)
@@ -173,12 +177,11 @@ def test_it_opens_alive_without_the_model_and_says_what_that_needs(browser: Chro
     assert not [path for path in site.log if "weights" in path or path.endswith(".wasm")]
 
 
-def test_an_unseen_photograph_gives_what_python_has(shown: tuple[Page, View]) -> None:
+def test_own_photograph_matches_python(shown: tuple[Page, View]) -> None:
     page, seen = shown
     manifest = page.evaluate("vitviz.scenes.get(vitviz.store.get().scene.id).manifest")
     assert manifest["grid"] == list(seen.trace.grid)
-    found = {label: share for label, share, _ in manifest["predictions"]}
-    assert found == pytest.approx(dict(seen.predictions()), abs=1e-4)
+    assert shares(manifest) == pytest.approx(dict(seen.predictions()), abs=1e-4)
     scale = manifest["photo"]["width"] / seen.photo.width
     assert manifest["frame"] == pytest.approx([edge * scale for edge in seen.geometry.frame], abs=0.5)
     row = page.evaluate(
@@ -190,16 +193,16 @@ def test_an_unseen_photograph_gives_what_python_has(shown: tuple[Page, View]) ->
 
 
 @pytest.mark.parametrize("method", in_browser(METHODS))
-def test_methods_are_pythons(either: tuple[Page, View], method: str) -> None:
-    """On the patches and beside them."""
+def test_methods_match_python(either: tuple[Page, View], method: str) -> None:
+    """On patches and prefix tokens."""
     page, view = either
-    found = ask(page, "explain", {"method": method, "target": TARGET, "against": None})
+    answer = ask(page, "explain", {"method": method, "target": TARGET, "against": None})
     expected = view.explain(method, TARGET) if METHODS[method].class_specific else view.explain(method)
-    values = np.array(found["values"])
+    values = np.array(answer["values"])
     np.testing.assert_allclose(values, expected.values.ravel(), atol=1e-3 * np.abs(expected.values).max())
     assert spearmanr(values, expected.values.ravel()).statistic > 0.999
-    assert (found["title"], found["signed"]) == (expected.title, expected.signed)
-    beside = re.findall(r"(\S+?)(?: %)? on ", found["note"])
+    assert (answer["title"], answer["signed"]) == (expected.title, expected.signed)
+    beside = re.findall(r"(\S+?)(?: %)? on ", answer["note"])
     assert len(beside) == len(expected.prefix_mass)
     share = 100 if expected.in_shares else 1
     for said, value in zip(beside, expected.prefix_mass.values(), strict=True):
@@ -208,40 +211,40 @@ def test_methods_are_pythons(either: tuple[Page, View], method: str) -> None:
         assert number == pytest.approx(share * value, rel=0.01, abs=near)
 
 
-def test_removals_and_layers_are_pythons(either: tuple[Page, View]) -> None:
+def test_removals_and_layers_match_python(either: tuple[Page, View]) -> None:
     page, view = either
     change = view.intervene(drop=[(0, 1), (2, 2)], heads=[(2, 4)])
     gone = [1, 2 * view.trace.grid[1] + 2]
     for label, before, after in ask(page, "intervene", {"patches": gone, "heads": [[2, 4]]})["classes"]:
         index = view.labels.index(label)
         assert (before, after) == pytest.approx((change.before[0, index], change.after[0, index]), abs=1e-4)
-    (found,) = ask(page, "faithfulness", {"methods": ["attn_lrp"], "target": TARGET, "against": None})
-    expected = view.faithfulness(view.explain("attn_lrp", TARGET))[0]  # a map without ties, whose order is chance
-    np.testing.assert_allclose(found["deletion"]["y"], expected.deletion.probabilities, atol=1e-3)
+    (test,) = ask(page, "faithfulness", {"methods": ["attn_lrp"], "target": TARGET, "against": None})
+    expected = view.faithfulness(view.explain("attn_lrp", TARGET))[0]  # a map without ties, whose order is random
+    np.testing.assert_allclose(test["deletion"]["y"], expected.deletion.probabilities, atol=1e-3)
     layers, lens = ask(page, "layers", {}), view.lens(view.best(4))
     np.testing.assert_allclose(layers["read"], lens.probabilities[:, list(lens.classes)], atol=1e-4)
     each = np.frombuffer(base64.b64decode(layers["patches"]), np.uint8).reshape(len(layers["layers"]), 4, -1) / 255
     np.testing.assert_allclose(each, lens.patches.reshape(*lens.patches.shape[:1], -1, 4).swapaxes(1, 2), atol=3e-3)
 
 
-def test_a_contrast_and_statistics_of_heads_are_pythons(shown: tuple[Page, View]) -> None:
+def test_contrast_and_head_statistics_match_python(shown: tuple[Page, View]) -> None:
     page, seen = shown
     contrast = ask(page, "explain", {"method": "gae", "target": 3, "against": 5})["values"]
     expected = seen.explain("gae", contrast=(3, 5)).values
     np.testing.assert_allclose(contrast, expected.ravel(), atol=1e-3 * np.abs(expected).max())
     names = in_browser(STATISTICS)
-    found, expected = ask(page, "heads", {"names": list(names)}), seen.heads(names)
-    assert (found["missing"], set(found["values"])) == ({}, set(names))
-    for name, values in found["values"].items():
+    statistics, expected = ask(page, "heads", {"names": list(names)}), seen.heads(names)
+    assert (statistics["missing"], set(statistics["values"])) == ({}, set(names))
+    for name, values in statistics["values"].items():
         np.testing.assert_allclose(values, expected[name], atol=1e-4, err_msg=name)
 
 
-def test_the_numbers_of_the_lecture_are_pythons(shown: tuple[Page, View]) -> None:
+def test_lecture_numbers_match_python(shown: tuple[Page, View]) -> None:
     page, seen = shown
-    found, arrays = load(ask(page, "lecture", {})), load(lecture_bytes(seen))
-    assert sorted(found) == sorted(arrays)
+    tensors, arrays = load(ask(page, "lecture", {})), load(lecture_bytes(seen))
+    assert sorted(tensors) == sorted(arrays)
     for name, array in arrays.items():
-        np.testing.assert_allclose(found[name], array, atol=2e-3, err_msg=name)
+        np.testing.assert_allclose(tensors[name], array, atol=2e-3, err_msg=name)
     values, expected = load(ask(page, "lecture", {"block": 1})), load(values_bytes(seen.model, seen.trace, 1))
     np.testing.assert_allclose(values["values"], expected["values"], atol=5e-3)
     assert (values["factor"] == 1).all()
@@ -249,7 +252,7 @@ def test_the_numbers_of_the_lecture_are_pythons(shown: tuple[Page, View]) -> Non
 
 
 @pytest.mark.tier("all")
-def test_foreign_photographs_are_opened_as_in_python(page: Page, site: Site, source: str, tmp_path: Path) -> None:
+def test_photographs_of_all_kinds_match_python(page: Page, site: Site, source: str, tmp_path: Path) -> None:
     ready(page, site.url)
     for photo, method in ((CHURCH, "gae"), (DOG, "attention_gradcam")):
         drop(page, photo)
@@ -277,22 +280,22 @@ def test_foreign_photographs_are_opened_as_in_python(page: Page, site: Site, sou
 
 def expect_judged(page: Page, view: View, method: str) -> None:
     """Half of the patches are 38.5: both round them to 38. Grad-CAM has many patches of score 0, in random order."""
-    (found,) = ask(page, "faithfulness", {"methods": [method], "target": TARGET, "against": None})
+    (test,) = ask(page, "faithfulness", {"methods": [method], "target": TARGET, "against": None})
     (expected,) = view.faithfulness(view.explain(method, TARGET))
-    assert found["words"] == expected.describe()
-    assert found["gain"] == pytest.approx(expected.gain, abs=1e-5)
+    assert test["words"] == expected.describe()
+    assert test["gain"] == pytest.approx(expected.gain, abs=1e-5)
     for name in ("deletion", "insertion"):
         curve = getattr(expected, name)
-        np.testing.assert_allclose(found[name]["x"], curve.fractions, atol=1e-12)
-        np.testing.assert_allclose(found[name]["y"], curve.probabilities, atol=1e-5)
-        np.testing.assert_allclose(found[name]["random"], curve.random.mean(axis=0), atol=1e-5)
+        np.testing.assert_allclose(test[name]["x"], curve.fractions, atol=1e-12)
+        np.testing.assert_allclose(test[name]["y"], curve.probabilities, atol=1e-5)
+        np.testing.assert_allclose(test[name]["random"], curve.random.mean(axis=0), atol=1e-5)
     layers, pca = ask(page, "layers", {}), view.token_pca()
     np.testing.assert_allclose(layers["explained"], pca.explained.sum(1), atol=1e-4)
     colors = np.frombuffer(base64.b64decode(layers["colors"]), np.uint8).reshape(pca.colors.shape)
     np.testing.assert_allclose(colors / 255, pca.colors, atol=0.01)
 
 
-def test_every_tab_answers_and_the_address_opens_it_again(shown: tuple[Page, View]) -> None:
+def test_every_tab_gets_answers_and_address_restores_it(shown: tuple[Page, View]) -> None:
     page, _ = shown
     for tab in ("explain", "heads", "layers", "lecture", "explore"):
         page.click(f"[role=tab][data-tab={tab}]")
@@ -300,8 +303,8 @@ def test_every_tab_answers_and_the_address_opens_it_again(shown: tuple[Page, Vie
         expect(page.locator("[role=tabpanel]:not([hidden]) .vv-trouble:not([hidden])")).to_have_count(0)
     expect(page.locator("#notice")).to_be_hidden()
     expect(page.locator("[data-do=page]")).to_be_visible()
-    for nowhere in ("#size", "#another"):  # neither another input size nor a model to be named
-        expect(page.locator(nowhere)).to_be_hidden()
+    for hidden in ("#size", "#another"):  # no other input sizes or models
+        expect(page.locator(hidden)).to_be_hidden()
     for _ in range(2):
         assert axe(page) == []
         page.click("[data-do=theme]")
@@ -315,10 +318,10 @@ def copied(site: Site, folder: Path) -> AbstractContextManager[Site]:
 
 
 @pytest.mark.tier("all")
-def test_where_canvas_readback_is_noise_the_numbers_are_the_same(
+def test_noisy_canvas_readback_does_not_change_numbers(
     browser: Chromium, site: Site, shown: tuple[Page, View], mine: Path
 ) -> None:
-    """Chromium does not resist fingerprinting; its worker is made to, and reads pixels through a video frame."""
+    """Chromium does not resist fingerprinting, so the test adds noise; the worker then reads through a video frame."""
     with new_page(browser, service_workers="block") as page:
 
         def with_noise(route: Route) -> None:
@@ -329,8 +332,7 @@ def test_where_canvas_readback_is_noise_the_numbers_are_the_same(
         ready(page, site.url)
         drop(page, mine)
         manifest = page.evaluate("vitviz.scenes.get(vitviz.store.get().scene.id).manifest")
-        found = {label: share for label, share, _ in manifest["predictions"]}
-        assert found == pytest.approx(dict(shown[1].predictions()), abs=1e-4)
+        assert shares(manifest) == pytest.approx(dict(shown[1].predictions()), abs=1e-4)
         types = page.evaluate(
             "async () => { const { photo, seen } = vitviz.scenes.get(vitviz.store.get().scene.id).manifest;"
             " return Promise.all([photo, seen].map(async ({ url }) => (await (await fetch(url)).blob()).type)); }"
@@ -339,7 +341,7 @@ def test_where_canvas_readback_is_noise_the_numbers_are_the_same(
 
 
 @pytest.mark.tier("all")
-def test_a_damaged_file_is_named(page: Page, site: Site, mine: Path, tmp_path: Path) -> None:
+def test_error_names_the_damaged_file(page: Page, site: Site, mine: Path, tmp_path: Path) -> None:
     with copied(site, tmp_path / "site") as broken:
         (weights,) = broken.folder.glob("models/*tiny/weights.*.bin")
         data = bytearray(weights.read_bytes())
@@ -351,7 +353,7 @@ def test_a_damaged_file_is_named(page: Page, site: Site, mine: Path, tmp_path: P
 
 
 @pytest.mark.tier("all")
-def test_it_works_offline_after_the_first_visit(browser: Chromium, site: Site, mine: Path) -> None:
+def test_site_works_offline_after_first_visit(browser: Chromium, site: Site, mine: Path) -> None:
     with new_page(browser) as page:
         page.add_init_script(MEMORY % 0.25)
         ready(page, site.url)
@@ -368,7 +370,7 @@ def test_it_works_offline_after_the_first_visit(browser: Chromium, site: Site, m
         expect(page.locator(".vv-predictions ol li").first).to_contain_text("thing")
 
 
-def test_a_page_is_saved_as_a_file(shown: tuple[Page, View], browser: Chromium, tmp_path: Path) -> None:
+def test_saved_page_matches_python(shown: tuple[Page, View], browser: Chromium, tmp_path: Path) -> None:
     page, seen = shown
     page.locator(".vv-explore").press("1")
     with page.expect_download() as download:
@@ -379,16 +381,16 @@ def test_a_page_is_saved_as_a_file(shown: tuple[Page, View], browser: Chromium, 
         page.wait_for_function(f"{SCENE.replace('.source', '')} && vitviz.scenes.get('page').answers.complete")
         expected = seen.attention(1, "mean", (0, 0)).values
         page.evaluate("() => vitviz.store.dispatch({type: 'change', change: {query: [0, 0], block: 1, head: 'mean'}})")
-        found = page.evaluate(
+        row = page.evaluate(
             """() => { const { answers, manifest: { prefix } } = vitviz.scenes.get('page');
             return [...answers.map(1, 'mean', { token: prefix.length, direction: 'row' }).subarray(prefix.length)]; }"""
         )
-        np.testing.assert_allclose(found, expected.ravel(), atol=2e-3)
+        np.testing.assert_allclose(row, expected.ravel(), atol=2e-3)
         assert page.evaluate("vitviz.scenes.get('page').answers.rollout !== null")
 
 
 @pytest.mark.tier("all")
-def test_the_address_names_a_picture_of_the_site(page: Page, site: Site, source: str, mine: Path) -> None:
+def test_address_may_name_a_picture_of_the_site(page: Page, site: Site, source: str, mine: Path) -> None:
     (site.folder / "pictures").mkdir()
     shutil.copy(mine, site.folder / "pictures" / "mine.png")
     ready(page, f"{site.url}?photo=pictures/mine.png&layer=2")
@@ -410,7 +412,7 @@ def test_the_address_names_a_picture_of_the_site(page: Page, site: Site, source:
         expect(page.locator(".vv-predictions ol li").first).to_contain_text("thing")  # the example is there instead
 
 
-def test_graphs_are_made_once_for_models_of_a_shape(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_graphs_are_cached_by_model_shape(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made = []
 
     def count(model: Any, folder: Path) -> None:
@@ -426,16 +428,17 @@ def test_graphs_are_made_once_for_models_of_a_shape(tmp_path: Path, monkeypatch:
     assert cached_graphs(first)[0].read_bytes() == b"3"
 
 
-def test_the_files_of_a_site(site: Site) -> None:
-    """Graphs are kept for a shape of model: what they hold themselves must be true of every such model."""
-    paths = list(site.folder.glob("models/*/*.onnx"))
-    assert len(paths) == 9
+def test_graphs_contain_no_weights_and_files_follow_options(site: Site, source: str) -> None:
+    """Models of one shape share cached graphs, which must be true of all of them."""
+    paths = cached_graphs(zoo.load(source))
+    (file,) = site.folder.glob("models/*/graphs.*.bin")
+    assert file.read_bytes() == b"".join(path.read_bytes() for path in paths)
     for path in paths:
         graph = onnx.load(path, load_external_data=False).graph
         constants = [node.attribute[0].t for node in graph.node if node.op_type == "Constant"]
-        for held in [*graph.initializer, *constants]:
-            if held.data_location != onnx.TensorProto.EXTERNAL:
-                assert len(np.unique(onnx.numpy_helper.to_array(held))) < 10, (path.name, held.name)
+        for constant in [*graph.initializer, *constants]:
+            if constant.data_location != onnx.TensorProto.EXTERNAL:
+                assert len(np.unique(onnx.numpy_helper.to_array(constant))) < 10, (path.name, constant.name)
     front = yaml.safe_load((site.folder / "README.md").read_text(encoding="utf-8").split("---")[1])
     assert front["sdk"] == "static"  # a Space, with the headers for threads
     assert front["custom_headers"]["cross-origin-opener-policy"] == "same-origin"
@@ -457,12 +460,12 @@ def test_the_files_of_a_site(site: Site) -> None:
         (["a.jpg", "--model", "a", "--model", "b"], "Expected one photograph and one model"),
     ],
 )
-def test_the_command_says_what_it_takes(given: list[str], words: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_invalid_export_commands_are_refused(given: list[str], words: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["export", *given]) == 2
     assert words in capsys.readouterr().err
 
 
-def test_what_cannot_be_exported_is_refused_before_any_work(source: str, tmp_path: Path) -> None:
+def test_write_site_refuses_unsupported_models_before_writing(source: str, tmp_path: Path) -> None:
     def refused(words: str, folder: Path, sources: list[str], **options: Any) -> None:
         with pytest.raises(StaticError, match=words):
             write_site(folder, sources, tell=lambda _: None, **options)
@@ -484,7 +487,7 @@ def test_what_cannot_be_exported_is_refused_before_any_work(source: str, tmp_pat
 
 @contextmanager
 def keeping(browser: Chromium, url: str) -> Iterator[Page]:
-    """Open a site whose service worker has the page."""
+    """Open a site that its service worker controls."""
     with new_page(browser) as page:
         ready(page, url)
         page.wait_for_function("navigator.serviceWorker.controller")
@@ -495,7 +498,7 @@ FETCHED = "async (url) => (await (await fetch(url)).arrayBuffer()).byteLength"
 
 
 @pytest.mark.tier("all")
-def test_a_file_that_came_wrong_once_is_not_kept(browser: Chromium, site: Site, tmp_path: Path) -> None:
+def test_service_worker_does_not_cache_damaged_files(browser: Chromium, site: Site, tmp_path: Path) -> None:
     with copied(site, tmp_path / "site") as served, keeping(browser, served.url) as page:
         (path,) = served.folder.glob("models/*tiny/weights.*.bin")
         url, whole = served.url + path.relative_to(served.folder).as_posix(), path.read_bytes()
@@ -514,7 +517,7 @@ def test_a_file_that_came_wrong_once_is_not_kept(browser: Chromium, site: Site, 
 
 
 @pytest.mark.tier("all")
-def test_two_sites_of_one_server_leave_each_others_copies_alone(browser: Chromium, site: Site, tmp_path: Path) -> None:
+def test_two_sites_of_one_server_have_separate_caches(browser: Chromium, site: Site, tmp_path: Path) -> None:
     for name in ("one", "two"):
         shutil.copytree(site.folder, tmp_path / "both" / name)
     copies = "async () => Promise.all((await caches.keys()).sort().map(async (name) => "
@@ -543,7 +546,7 @@ DECODE = """async (file) => {
 }"""
 
 
-def test_a_photograph_has_the_pixels_that_python_has(page: Page) -> None:
+def test_chromium_decodes_photographs_like_python(page: Page) -> None:
     for profile, levels in (
         (None, 0),
         (icc_profile("RGB", None, SRGB_D50), 0),

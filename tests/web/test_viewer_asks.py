@@ -1,4 +1,4 @@
-"""What a person does with the explorer by pointer and finger: asking from patches, choosing on the walls."""
+"""The explorer by pointer and touch: selecting patches and thumbnails. On pages from disk."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from vitviz.heatmap import Scale
 from vitviz.view import View
 
 
-def test_the_query_follows_the_pointer_until_a_click_pins_it(explorer: Page) -> None:
+def test_query_follows_pointer_until_pinned(explorer: Page) -> None:
     seen = view()
     for row, column in ((0, 0), (3, 7), (6, 10)):
         hover(explorer, seen, row, column)
@@ -28,7 +28,7 @@ def test_the_query_follows_the_pointer_until_a_click_pins_it(explorer: Page) -> 
     hover(explorer, seen, 2, 2)
     assert title(explorer).endswith("row 3, column 3")
     picture = box(explorer, ".vv-held")
-    explorer.mouse.move(picture["x"] + picture["width"] / 2, picture["y"] + 4)  # a margin that the model did not see
+    explorer.mouse.move(picture["x"] + picture["width"] / 2, picture["y"] + 4)  # a margin outside the model's input
     assert title(explorer).endswith("from register 2")
     explorer.get_by_label("CLS", exact=True).check()
     explorer.mouse.click(*centre(explorer, seen, 2, 3))
@@ -38,11 +38,11 @@ def test_the_query_follows_the_pointer_until_a_click_pins_it(explorer: Page) -> 
     assert title(explorer).endswith("row 3, column 4")
     expect(explorer.locator(".vv-where")).to_contain_text("row 3, column 4, pinned")
     explorer.mouse.click(*centre(explorer, seen, 2, 3))
-    assert title(explorer).endswith("row 3, column 4")  # the pointer is there still, and leads again
+    assert title(explorer).endswith("row 3, column 4")  # the pointer is still there
     hover(explorer, seen, 5, 5)
     assert title(explorer).endswith("row 6, column 6")
     explorer.mouse.click(*centre(explorer, seen, 5, 5))
-    explorer.mouse.click(*centre(explorer, seen, 1, 1))  # another patch is pinned in its place
+    explorer.mouse.click(*centre(explorer, seen, 1, 1))  # pins another patch instead
     explorer.mouse.move(5, 5)
     assert title(explorer).endswith("row 2, column 2")
     explorer.keyboard.press("Escape")
@@ -54,19 +54,19 @@ def test_the_query_follows_the_pointer_until_a_click_pins_it(explorer: Page) -> 
     hover(explorer, seen, 4, 9)
     first, live = explorer.locator(".vv-strongest li").first, explorer.locator(".vv-live")
     row, column = map(int, re.findall(r"\d+", first.locator("button").inner_text()))
-    expect(live).to_have_attribute("aria-live", "polite")  # a screen reader hears the readout once it rests
+    expect(live).to_have_attribute("aria-live", "polite")  # screen readers read it when it rests
     expect(live).to_contain_text("Layer 3, mean of 5 heads, from patch row 5, column 10.")
     expect(live).to_contain_text(explorer.locator(".vv-note").inner_text())
     value = first.locator("span").inner_text().strip()  # padded in the list
     expect(live).to_contain_text(f"Strongest: row {row}, column {column}, {value}.")
 
 
-def test_the_strongest_patches_are_numbered_and_can_be_asked_from(explorer: Page) -> None:
+def test_strongest_patches_are_numbered_and_selectable(explorer: Page) -> None:
     first = explorer.locator(".vv-strongest button").first
     row, column = map(int, re.findall(r"\d+", first.inner_text()))
     first.press("Enter")
     assert title(explorer).endswith(f"from patch row {row}, column {column}")
-    expect(first).to_be_focused()  # the list is another one now; who types stays in it
+    expect(first).to_be_focused()  # the focus stays in the new list
     seen = view()
     ask(explorer, query=[3, 3])
     values = row_of(seen, 2, "mean", (3, 3), "row", "attention")[len(seen.trace.prefix) :].reshape(seen.trace.grid)
@@ -87,7 +87,7 @@ def test_the_strongest_patches_are_numbered_and_can_be_asked_from(explorer: Page
     assert pixels(explorer, "(view) => view.panes[0].pane.aid.canvas").max() == 0
 
 
-def test_a_finger_shows_the_way_and_a_tap_pins(browser: Browser, tmp_path: Path) -> None:
+def test_touch_drags_select_and_taps_pin(browser: Browser, tmp_path: Path) -> None:
     with new_page(browser, viewport={"width": 390, "height": 844}, has_touch=True, is_mobile=True) as page:
         show(page, tmp_path)
         point_and_tap(page)
@@ -105,13 +105,13 @@ def point_and_tap(page: Page) -> None:
         touch("touchMove", *patch)
         expect(page.locator(".vv-title")).to_contain_text(f"row {patch[0] + 1}, column {patch[1] + 1}")
     touch("touchEnd")
-    assert title(page).endswith("row 5, column 7")  # what the finger found stays to be read
+    assert title(page).endswith("row 5, column 7")  # the last patch stays
     assert state(page, "pinned") is False
     page.touchscreen.tap(*centre(page, seen, 3, 3))
     expect(page.locator(".vv-where")).to_contain_text("row 4, column 4, pinned")
     touch("touchStart", 1, 1)
-    touch("touchMove", 1, 5)  # sideways: on the picture, a finger that moves down scrolls the page
-    expect(page.locator(".vv-note")).to_contain_text("Row 2, column 6:")  # read, and not asked
+    touch("touchMove", 1, 5)  # sideways, because a vertical move scrolls the page
+    expect(page.locator(".vv-note")).to_contain_text("Row 2, column 6:")  # read, but not selected
     assert title(page).endswith("row 4, column 4")
     touch("touchEnd")
     page.touchscreen.tap(*centre(page, seen, 3, 3))
@@ -122,13 +122,13 @@ FRAMES = "() => new Promise((rest) => requestAnimationFrame(() => requestAnimati
 
 
 def assert_thumbnail(page: Page, selector: str, values: np.ndarray, scale: Scale | None = None) -> None:
-    """A thumbnail, on the sheet behind its button, has Python's colours in the middle of each of its patches."""
+    """Check a thumbnail's colours on the sheet, in the middle of each patch."""
     wall = f"document.querySelector({selector!r}).closest('.vv-wall, .vv-grid')"
     left, top, wide, high = page.evaluate(
         """(selector) => {
             const map = document.querySelector(selector).querySelector('.vv-map');
             const canvas = map.closest('.vv-wall, .vv-grid').querySelector('.vv-sheet');
-            const [part, whole] = [map, canvas].map((one) => one.getBoundingClientRect());
+            const [part, whole] = [map, canvas].map((element) => element.getBoundingClientRect());
             const fine = canvas.width / whole.width;
             const [left, top] = [part.left - whole.left, part.top - whole.top];
             return [left, top, part.width, part.height].map((length) => Math.round(length * fine));
@@ -149,7 +149,7 @@ def patches(seen: View, *question: Any) -> np.ndarray:
     return row_of(seen, *question, "attention")[len(seen.trace.prefix) :].reshape(seen.trace.grid)
 
 
-def test_every_thumbnail_follows_the_pointer(explorer: Page) -> None:
+def test_thumbnails_follow_the_pointer(explorer: Page) -> None:
     seen = view()
     for patch in ((4, 2), (0, 10)):
         hover(explorer, seen, *patch)
@@ -162,14 +162,14 @@ def test_every_thumbnail_follows_the_pointer(explorer: Page) -> None:
         assert_thumbnail(explorer, ".vv-layers [data-value='1']", patches(seen, 1, "mean", patch, "row"))
     words = explorer.locator(".vv-heads [data-value='3'] small").inner_text().split("\n")
     row = row_of(seen, 2, 3, (0, 10), "row", "attention")
-    found = {"CLS": row[0], "registers": row[1:4].sum(), "self": row[seen.trace.token((0, 10))]}
-    assert [re.split(r"\s", line)[0] for line in words] == list(found)
-    for line, value in zip(words, found.values(), strict=True):
+    masses = {"CLS": row[0], "registers": row[1:4].sum(), "self": row[seen.trace.token((0, 10))]}
+    assert [re.split(r"\s", line)[0] for line in words] == list(masses)
+    for line, value in zip(words, masses.values(), strict=True):
         percent = float(re.findall(r"([\d.]+)\s%", line)[0])
         assert abs(100 * value - percent) <= 0.5 + 0.2 if "<" not in line else value < 0.0001 + 0.002
 
 
-def test_fusions_that_need_every_row_are_finished(explorer: Page) -> None:
+def test_max_and_min_fusions_are_completed(explorer: Page) -> None:
     seen = view()
     for query, direction in (((2, 2), "column"), ("mean", "row")):
         ask(explorer, head="min", query=query, direction=direction)
@@ -181,10 +181,11 @@ def test_fusions_that_need_every_row_are_finished(explorer: Page) -> None:
         assert explorer.locator(".vv-waiting").count() == 0
 
 
-def test_thumbnails_are_chosen_and_share_a_scale_on_request(explorer: Page) -> None:
+def test_thumbnails_select_maps_and_can_share_a_scale(explorer: Page) -> None:
     def pressed(wall: str) -> list[str | None]:
         rest(explorer)
-        return [one.get_attribute("data-value") for one in explorer.locator(f"{wall} [aria-pressed=true]").all()]
+        buttons = explorer.locator(f"{wall} [aria-pressed=true]").all()
+        return [button.get_attribute("data-value") for button in buttons]
 
     assert (pressed(".vv-heads"), pressed(".vv-layers"), pressed(".vv-grid")) == (["mean"], ["2"], [])
     explorer.click(".vv-grid [data-value='0,3']")
@@ -196,7 +197,7 @@ def test_thumbnails_are_chosen_and_share_a_scale_on_request(explorer: Page) -> N
     assert title(explorer).startswith("Layer 2, max of 5 heads,")
     explorer.get_by_text("Rollout", exact=True).click()
     assert (pressed(".vv-heads"), pressed(".vv-layers"), pressed(".vv-grid")) == ([], [], [])
-    explorer.locator(".vv-heads [data-value='2']").press("Enter")  # a head is attention
+    explorer.locator(".vv-heads [data-value='2']").press("Enter")  # a head switches to attention
     assert title(explorer).startswith("Layer 2, head 3,")
     seen = view()
     expect(explorer.locator(".vv-heads-title small")).to_contain_text("one scale per map")
@@ -215,7 +216,7 @@ def test_thumbnails_are_chosen_and_share_a_scale_on_request(explorer: Page) -> N
     assert_thumbnail(explorer, ".vv-grid [data-value='1,2']", cells[7])
 
 
-def test_the_thumbnail_that_the_pointer_or_the_keyboard_is_at_is_named_and_enlarged(explorer: Page) -> None:
+def test_thumbnail_under_pointer_or_focus_is_enlarged(explorer: Page) -> None:
     seen = view()
     ask(explorer, query=[3, 3])
     rows = [row_of(seen, 1, head, (3, 3), "row", "attention") for head in range(5)]
@@ -229,7 +230,7 @@ def test_the_thumbnail_that_the_pointer_or_the_keyboard_is_at_is_named_and_enlar
     expect(explorer.locator(".vv-scale-words")).to_contain_text(f"Layer 2, head {head + 1}: CLS")
     (said,) = re.findall(r"registers\s([\d.]+)\s%", explorer.locator(".vv-scale-words").inner_text())
     assert float(said) == pytest.approx(100 * rows[head][1:4].sum(), abs=0.7)
-    for query in ((3, 3), (5, 8)):  # it follows, as the small ones do
+    for query in ((3, 3), (5, 8)):  # it follows like the small ones
         ask(explorer, query=query)
         values, large = patches(seen, 1, head, query, "row"), box(explorer, ".vv-grid .vv-lens")
         assert large["width"] > 2 * small["width"]
@@ -242,7 +243,7 @@ def test_the_thumbnail_that_the_pointer_or_the_keyboard_is_at_is_named_and_enlar
     expect(explorer.locator(".vv-scale-words")).to_contain_text("Rows are numbered by layer")
     expect(lens).to_be_hidden()
     explorer.locator(".vv-heads [data-value='0']").focus()
-    explorer.keyboard.press("ArrowRight")  # the keyboard leads
+    explorer.keyboard.press("ArrowRight")  # by keyboard
     second = explorer.locator(".vv-heads [data-value='1']")
     expect(second).to_be_focused()
     lens = explorer.locator(".vv-heads .vv-lens")
@@ -257,14 +258,14 @@ def test_the_thumbnail_that_the_pointer_or_the_keyboard_is_at_is_named_and_enlar
     expect(lens).to_be_hidden()
 
 
-def test_thumbnails_stay_with_their_buttons_at_every_width(explorer: Page) -> None:
+def test_thumbnails_align_with_buttons_at_every_width(explorer: Page) -> None:
     seen = view()
     ask(explorer, query=[2, 2])
     for width in (1440, 900, 390, 1024):
         explorer.set_viewport_size({"width": width, "height": 844})
         explorer.evaluate(FRAMES)
         words, grid = (box(explorer, name) for name in (".vv-scale-words", ".vv-grid"))
-        for chip in (one.bounding_box() for one in explorer.locator(".vv-scaling label").all()):
+        for chip in (label.bounding_box() for label in explorer.locator(".vv-scaling label").all()):
             assert chip["x"] + chip["width"] <= width
             assert grid["y"] - 140 < chip["y"] < chip["y"] + chip["height"] <= grid["y"]
         assert words["y"] < grid["y"]

@@ -1,4 +1,4 @@
-"""The explorer by keyboard, two panes at once, playing, the matrix, and what is said aloud. On pages from disk."""
+"""The explorer by keyboard, two panes, the animation, the matrix, and screen readers. On pages from disk."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from vitviz.heatmap import Scale
 from vitviz.view import View
 
 
-def test_keys_before_anything_has_focus_on_the_picture_and_in_inputs(explorer: Page) -> None:
-    """What each key does is held by tests/js/core.test.mjs."""
+def test_keys_on_page_picture_and_inputs(explorer: Page) -> None:
+    """tests/js/core.test.mjs tests every key."""
     explorer.keyboard.press("[")
     assert state(explorer, "block") == 1
     explorer.keyboard.press("ArrowDown")  # scrolls the page
@@ -35,7 +35,7 @@ def test_keys_before_anything_has_focus_on_the_picture_and_in_inputs(explorer: P
     expect(explorer.get_by_label("Patch grid")).to_be_checked()
     explorer.keyboard.press("Escape")
     assert title(explorer) == "Layer 2, head 1, to CLS"
-    # what is typed into inputs stays with them
+    # inputs keep their keys
     explorer.get_by_text("Colours and gamma").click()
     fields = ("block", "head", "query", "direction", "mode", "grid", "full", "help")
     before = state(explorer, *fields)
@@ -64,7 +64,7 @@ def test_keys_before_anything_has_focus_on_the_picture_and_in_inputs(explorer: P
     assert state(explorer, "block") == 0
 
 
-def test_the_help_gives_the_focus_back_and_the_screen_fills(explorer: Page) -> None:
+def test_help_restores_focus_and_full_screen_toggles(explorer: Page) -> None:
     picture, help_ = explorer.locator(".vv-picture"), explorer.get_by_role("dialog")
     for close in ("Escape", "?", "Enter"):
         picture.focus()
@@ -74,6 +74,7 @@ def test_the_help_gives_the_focus_back_and_the_screen_fills(explorer: Page) -> N
         explorer.keyboard.press("[")
         explorer.keyboard.press(close)
         expect(help_).to_be_hidden()
+        explorer.wait_for_function("!vitviz.store.get().help")  # the event of closing comes later
         expect(picture).to_be_focused()
     assert state(explorer, "block", "help") == [2, False]
     explorer.get_by_role("button", name="Keys").click()
@@ -81,7 +82,7 @@ def test_the_help_gives_the_focus_back_and_the_screen_fills(explorer: Page) -> N
     expect(explorer.get_by_role("button", name="Keys")).to_be_focused()
     picture.press("?")
     expect(help_).to_be_visible()
-    help_.evaluate(  # it opens again before word of its closing, and stays
+    help_.evaluate(  # opening before the event of closing keeps it open
         """(dialog) => new Promise((heard) => {
             dialog.addEventListener('close', () => heard(), { once: true });
             dialog.close();
@@ -91,6 +92,7 @@ def test_the_help_gives_the_focus_back_and_the_screen_fills(explorer: Page) -> N
     expect(help_).to_be_visible()
     assert state(explorer, "help") is True
     explorer.keyboard.press("Escape")
+    explorer.wait_for_function("!vitviz.store.get().help")
     picture.focus()
     explorer.keyboard.press("f")
     explorer.wait_for_function("document.fullscreenElement === document.querySelector('.vv')")
@@ -100,14 +102,14 @@ def test_the_help_gives_the_focus_back_and_the_screen_fills(explorer: Page) -> N
     assert state(explorer, "full") is False
     explorer.get_by_role("button", name="Full screen").click()
     explorer.wait_for_function("document.fullscreenElement !== null")
-    explorer.evaluate("document.exitFullscreen()")  # as the browser's own key does
+    explorer.evaluate("document.exitFullscreen()")  # like the browser's key
     explorer.wait_for_function("vitviz.store.get().full === false")
-    for _ in range(4):  # faster than the browser changes
+    for _ in range(4):  # faster than the browser
         explorer.keyboard.press("f")
     explorer.wait_for_function("document.fullscreenElement === null && !vitviz.store.get().full")
 
 
-def test_everything_can_be_reached_and_focus_is_seen(explorer: Page) -> None:
+def test_tab_reaches_every_control_with_visible_focus(explorer: Page) -> None:
     explorer.evaluate("document.querySelectorAll('details').forEach((fold) => { fold.open = true; })")
     rest(explorer)
     reached = set()
@@ -131,7 +133,7 @@ def test_everything_can_be_reached_and_focus_is_seen(explorer: Page) -> None:
     assert wanted <= reached, wanted - reached
 
 
-def test_two_panes_share_the_query_and_have_a_head_each(explorer: Page) -> None:
+def test_panes_share_the_query_but_not_the_head(explorer: Page) -> None:
     seen = view()
     ask(explorer, head=1)
     explorer.get_by_role("button", name="Compare").click()
@@ -143,8 +145,8 @@ def test_two_panes_share_the_query_and_have_a_head_each(explorer: Page) -> None:
     for pane in (0, 1):
         hover(explorer, seen, 2, 5, pane)
         words = "from patch row 3, column 6"
-        assert [title(explorer, one) for one in (0, 1)] == [f"Layer 3, head {head}, {words}" for head in (2, 4)]
-    explorer.locator(".vv-picture").first.focus()  # the controls speak of the first one now
+        assert [title(explorer, each) for each in (0, 1)] == [f"Layer 3, head {head}, {words}" for head in (2, 4)]
+    explorer.locator(".vv-picture").first.focus()  # the controls now show the first pane
     expect(explorer.locator(".vv-heads [aria-pressed=true]")).to_have_attribute("data-value", "1")
     explorer.keyboard.press("[")
     assert title(explorer, 0).startswith("Layer 2, head 2")
@@ -157,13 +159,13 @@ def test_two_panes_share_the_query_and_have_a_head_each(explorer: Page) -> None:
     expect(explorer.get_by_role("button", name="Compare")).to_have_attribute("aria-pressed", "true")
     explorer.get_by_role("button", name="Compare").click()
     expect(explorer.locator(".vv-pane")).to_have_count(1)
-    assert title(explorer).startswith("Layer 2, head 2")  # the one that was chosen stays
+    assert title(explorer).startswith("Layer 2, head 2")  # the active pane stays
     hover(explorer, seen, 0, 0)
     assert title(explorer).endswith("row 1, column 1")
 
 
 @pytest.mark.tier("all")
-def test_two_models_share_a_place_though_their_grids_differ(page: Page, app: Running, small: str) -> None:
+def test_panes_with_different_grids_share_the_place(page: Page, app: Running, small: str) -> None:
     seen, other = app.view(size=286), app.view(model=small)
     assert seen.trace.grid != other.trace.grid
     ready(page, f"{app.url}?pane=1&size=286&model2={small}")
@@ -191,13 +193,13 @@ def test_two_models_share_a_place_though_their_grids_differ(page: Page, app: Run
     expect_patches(moved := (there[0], there[1] - 1), same_place(moved, seen, other))
     page.locator(".vv-explore .vv-picture").nth(1).focus()
     page.get_by_role("button", name="Compare").click()
-    expect(page.locator(".vv-explore .vv-pane")).to_have_count(1)  # of the model that was chosen
+    expect(page.locator(".vv-explore .vv-pane")).to_have_count(1)  # of the active pane
     assert page.evaluate("vitviz.store.get().scene.source.model") == small
     row, column = same_place(moved, seen, other)
     assert title(page).endswith(f"from patch row {row + 1}, column {column + 1}")
 
 
-def test_where_nothing_may_move_each_press_is_a_step(offline: Page, tmp_path: Path) -> None:
+def test_reduced_motion_steps_once_per_press(offline: Page, tmp_path: Path) -> None:
     offline.emulate_media(reduced_motion="reduce")
     show(offline, tmp_path)
     assert_nothing_moves(offline)
@@ -217,7 +219,7 @@ def assert_nothing_moves(page: Page) -> None:
 
 
 @pytest.mark.tier("all")
-def test_playing_steps_through_layers_or_heads_and_stops(explorer: Page) -> None:
+def test_animation_steps_through_layers_or_heads_and_stops(explorer: Page) -> None:
     assert_nothing_moves(explorer)
     explorer.get_by_label("Animation speed").select_option("250")
     explorer.get_by_role("button", name="Play layers").click()
@@ -225,7 +227,7 @@ def test_playing_steps_through_layers_or_heads_and_stops(explorer: Page) -> None
         expect(explorer.locator(".vv-title")).to_have_text(f"Layer {layer}, mean of 5 heads, from CLS")
     explorer.get_by_role("button", name="Stop layers").click()
     block = state(explorer, "block")
-    # A timer that was left would step before this one, which waits for two steps.
+    # A remaining timer would step before this one, which waits for two steps.
     explorer.evaluate("new Promise((done) => { setTimeout(done, 2 * vitviz.store.get().pace); })")
     assert state(explorer, "block") == block
     expect(explorer.locator("[data-do=play]")).to_have_attribute("aria-pressed", "false")
@@ -236,7 +238,7 @@ def test_playing_steps_through_layers_or_heads_and_stops(explorer: Page) -> None
     explorer.get_by_role("button", name="Stop heads").click()
 
 
-def test_the_matrix_is_linked_both_ways(explorer: Page) -> None:
+def test_matrix_and_picture_follow_each_other(explorer: Page) -> None:
     seen = view()
     ask(explorer, head=2, block=1)
     explorer.get_by_text("The full attention matrix of one head").click()

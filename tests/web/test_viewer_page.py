@@ -1,4 +1,4 @@
-"""The explorer's page, opened from disk with the network off: its numbers and its pictures are Python's."""
+"""The explorer's page from disk, offline: its numbers and pictures compared with Python's."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from vitviz.web.scene import standalone
 
 
 def expect_maps(page: Page, seen: View, step: int = 1) -> None:
-    """The page shows maps as Python does: of all queries, of heads and their fusions, and of rollout."""
+    """Compare maps of all queries, of heads and fusions, and of rollout with Python's."""
     rows, columns = seen.trace.grid
     patch, last = (rows // 2, columns // 3), seen.trace.depth - 1
     queries = [*map(str.lower, seen.trace.prefix), patch, (rows - 1, columns - 1), "mean"]
@@ -41,7 +41,7 @@ def expect_maps(page: Page, seen: View, step: int = 1) -> None:
 
 
 def expect_words(page: Page, seen: View) -> None:
-    """The words beside a map have Python's numbers where no heatmap has them."""
+    """Compare the numbers in the texts beside a map with Python's."""
     patch, last, prefix = (1, 2), seen.trace.depth - 1, len(seen.trace.prefix)
     away = np.hypot(*(axis - place for axis, place in zip(np.indices(seen.trace.grid), patch, strict=True)))
     rollouts = (("mean", "column", "rollout"),) if viewer_pages.scene(seen).rolls_out else ()
@@ -62,7 +62,7 @@ def expect_words(page: Page, seen: View) -> None:
 
 
 @pytest.mark.parametrize("kind", alternate(KINDS))
-def test_maps_words_and_pictures_are_pythons(offline: Page, tmp_path: Path, kind: str) -> None:
+def test_maps_texts_and_pictures_match_python(offline: Page, tmp_path: Path, kind: str) -> None:
     text, seen = html(kind), view(kind)
     show(offline, tmp_path, text)
     fields = ("query", "opacity", "smooth", "grid", "color", "gamma")
@@ -73,7 +73,7 @@ def test_maps_words_and_pictures_are_pythons(offline: Page, tmp_path: Path, kind
     ask(offline, gamma=1)
     expect_maps(offline, seen, step=1 if kind == viewer_pages.FIRST else 2)
     expect_words(offline, seen)
-    if kind == "too many for rollout":  # where rollout is not in the page, it is not offered
+    if kind == "too many for rollout":  # without rollout in the page, its control is missing
         ask(offline, mode="attention")
         expect(offline.locator(".vv-modes label")).to_have_text(["Attention"])
         offline.locator(".vv-picture").focus()
@@ -82,10 +82,10 @@ def test_maps_words_and_pictures_are_pythons(offline: Page, tmp_path: Path, kind
         assert viewer_pages.state(offline, "mode") == "attention"
 
 
-def test_the_bundled_models_page_is_pythons(offline: Page, tmp_path: Path) -> None:
+def test_page_of_bundled_model_matches_python(offline: Page, tmp_path: Path) -> None:
     seen = Explorer(vitviz.load("dinov2-s14-imagenette")).open(viewer_pages.CHURCH)
     text = standalone(viewer_pages.scene(seen, title="DINOv2 S/14"))
-    assert len(text.encode()) <= 8_000_000  # small enough to send
+    assert len(text.encode()) <= 8_000_000  # small enough for e-mail
     show(offline, tmp_path, text)
     expect(offline.locator(".vv-answer")).to_have_text(seen.describe())
     expect(offline.locator(".vv-predictions .vv-name")).to_have_text([label for label, _ in seen.predictions()])
@@ -98,7 +98,7 @@ def test_the_bundled_models_page_is_pythons(offline: Page, tmp_path: Path) -> No
 
 
 def assert_picture(page: Page, text: str, seen: View, **look: Any) -> None:
-    """The page's picture is what Python draws over the same photograph."""
+    """Compare the page's picture with Python's overlay."""
     photo = viewer_pages.shown_photo(text)
     geometry = viewer_pages.scene(seen).picture[1]
     drawn = pixels(page, "(view) => view.panes[0].pane.flat()")
@@ -109,7 +109,7 @@ def assert_picture(page: Page, text: str, seen: View, **look: Any) -> None:
     assert far.max() <= 2, (far.max(), np.argwhere(far > 2)[:5].tolist())
 
 
-EVEN = {"overlay": "even", "opacity": 0.55}  # as Python draws it by default
+EVEN = {"overlay": "even", "opacity": 0.55}  # Python's default
 LOOKS: list[tuple[dict[str, Any], dict[str, Any]]] = [
     ({}, {"alpha": 0.55}),
     ({"smooth": True, "opacity": 0.8}, {"smooth": True, "alpha": 0.8}),
@@ -120,7 +120,7 @@ LOOKS: list[tuple[dict[str, Any], dict[str, Any]]] = [
 ]
 
 
-def test_the_saved_picture_and_the_color_bar_are_those_of_the_map(explorer: Page, tmp_path: Path) -> None:
+def test_saved_picture_and_color_bar_match_the_map(explorer: Page, tmp_path: Path) -> None:
     with explorer.expect_download() as downloading:
         explorer.get_by_role("button", name="Save picture").click()
     downloading.value.save_as(tmp_path / "saved.png")
@@ -134,7 +134,7 @@ def test_the_saved_picture_and_the_color_bar_are_those_of_the_map(explorer: Page
         assert np.array_equal(bar, lut("inferno")[Scale(0.0, 1.0).indices(np.linspace(0, 1, 256), gamma)])
 
 
-def test_maps_from_the_server_show_in_the_same_canvas(offline: Page, tmp_path: Path) -> None:
+def test_attribution_maps_match_python(offline: Page, tmp_path: Path) -> None:
     seen = view()
     rng = np.random.default_rng(3)
     signed = Heatmap(
@@ -152,16 +152,16 @@ def test_maps_from_the_server_show_in_the_same_canvas(offline: Page, tmp_path: P
     ask(offline, **EVEN)
     offline.get_by_text("Gradient times input", exact=True).first.click()
     assert_picture(offline, text, seen, signed=True, alpha=0.55)
-    ask(offline, smooth=True, gamma=0.5, query=(1, 1))  # the query is the attention's, and not framed
+    ask(offline, smooth=True, gamma=0.5, query=(1, 1))  # the query belongs to attention and is not framed
     assert_picture(offline, text, seen, signed=True, alpha=0.55, smooth=True, gamma=0.5)
     assert viewer_pages.title(offline) == "Gradient times input"
     said, limit = offline.locator(".vv-low, .vv-high, .vv-strongest span").all_inner_texts(), signed.scale().vmax
-    wanted = [-limit, limit, *(value for _, value in signed.top())]  # scores are no shares
+    wanted = [-limit, limit, *(value for _, value in signed.top())]  # scores, not shares
     assert [viewer_pages.number(text) for text in said] == pytest.approx(wanted, rel=5e-3)
     for button, (patch, _) in zip(offline.locator(".vv-strongest button").all(), signed.top(), strict=True):
         assert [int(place) - 1 for place in re.findall(r"\d+", button.inner_text())] == [*patch]
     expect(offline.locator(".vv-note")).to_contain_text("0.25 on CLS")
-    expect(offline.locator(".vv-honest")).to_be_hidden()  # it speaks of attention
+    expect(offline.locator(".vv-honest")).to_be_hidden()  # it is about attention
     hover(offline, seen, 0, 3)
     (said,) = re.findall(r"Row 1, column 4: (−?[\d.]+)\.", offline.locator(".vv-note").inner_text())
     assert viewer_pages.number(said) == pytest.approx(signed.values[0, 3], rel=5e-3)
@@ -170,7 +170,7 @@ def test_maps_from_the_server_show_in_the_same_canvas(offline: Page, tmp_path: P
     assert_picture(offline, text, seen, cmap="magma", alpha=0.55)
 
 
-def test_a_page_from_disk_passes_axe_and_nothing_sticks_out(page: Page, tmp_path: Path) -> None:
+def test_page_from_disk_passes_axe_without_overflow(page: Page, tmp_path: Path) -> None:
     said: list[str] = []
     note = lambda message: said.append(message.text) if message.type == "error" else None  # noqa: E731
     page.on("console", note)
@@ -202,7 +202,7 @@ def test_a_page_from_disk_passes_axe_and_nothing_sticks_out(page: Page, tmp_path
     assert said == []
 
 
-def test_nothing_jumps_when_the_pointer_comes(explorer: Page) -> None:
+def test_layout_does_not_depend_on_the_pointer(explorer: Page) -> None:
     places = """() => [...document.querySelectorAll('.vv-walls, .vv-heads, .vv-layers, .vv-side > *')].map((e) =>
         Math.round(e.getBoundingClientRect().top))"""
     before = explorer.evaluate(places)
@@ -215,7 +215,7 @@ def test_nothing_jumps_when_the_pointer_comes(explorer: Page) -> None:
 
 @pytest.mark.tier("all")
 @pytest.mark.parametrize("keep", [0.0, 0.5, 0.5001])
-def test_a_page_that_lost_a_part_says_so_and_shows_the_rest(offline: Page, tmp_path: Path, keep: float) -> None:
+def test_truncated_page_reports_missing_parts_and_shows_the_rest(offline: Page, tmp_path: Path, keep: float) -> None:
     ((start, block),) = re.findall(r'(<script type="text/plain" id="block-1">)([^<]*)', html())
     offline.goto(viewer_pages.write(tmp_path, html().replace(start + block, start + block[: int(len(block) * keep)])))
     expect(offline.get_by_role("alert")).to_contain_text("layer 2")
@@ -232,11 +232,11 @@ def test_a_page_that_lost_a_part_says_so_and_shows_the_rest(offline: Page, tmp_p
     expect(offline.locator(".vv-title")).to_contain_text("Rollout of layers 1 to 3")
     ask(offline, mode="attention", block=2)
     assert pixels(offline, "(view) => view.panes[0].pane.heat.canvas")[..., 3].max() == 255
-    offline.goto(viewer_pages.write(tmp_path, html()[: len(html()) // 2]))  # and one that lost its end
+    offline.goto(viewer_pages.write(tmp_path, html()[: len(html()) // 2]))  # without its end
     expect(offline.get_by_role("alert")).to_contain_text("cut short")
 
 
-def test_menus_save_pictures_and_the_numbers_of_the_shell(explorer: Page, tmp_path: Path) -> None:
+def test_saved_numbers_match_the_command_line(explorer: Page, tmp_path: Path) -> None:
     def saved(what: str, choice: str) -> Path:
         menu = explorer.locator(f".vv-save:has(summary[aria-label='Save {what}'])")
         menu.locator("summary").click()
@@ -266,17 +266,17 @@ def test_menus_save_pictures_and_the_numbers_of_the_shell(explorer: Page, tmp_pa
     np.testing.assert_array_equal(same, values)
     assert again == record
     with np.load(saved("heads of the layer", "Numbers (NPZ)"), allow_pickle=False) as file:
-        heads = np.stack([one.values for one in seen.head_maps(1, (3, 4))])
+        heads = np.stack([heatmap.values for heatmap in seen.head_maps(1, (3, 4))])
         np.testing.assert_allclose(file["values"][3:], heads, atol=2e-3)  # mean, max, min come first
     for what in ("this map", "all layers"):
         assert Image.open(saved(what, "Picture (PNG)")).width >= 1700
 
 
-def test_a_notebook_shows_the_explorer_over_its_picture_where_frames_are_allowed(offline: Page, tmp_path: Path) -> None:
+def test_notebook_shows_explorer_in_frame_over_picture(offline: Page, tmp_path: Path) -> None:
     offline.goto(viewer_pages.write(tmp_path, f"<!doctype html>{view()._repr_html_()}"))
     expect(offline.frame_locator("iframe").locator(".vv-title")).to_contain_text("Layer 3")
     top = "() => document.elementFromPoint(200, 200).tagName"
     assert offline.evaluate(top) == "IFRAME"
-    offline.evaluate("document.querySelector('iframe').remove()")  # as JupyterLab does until a notebook is trusted
+    offline.evaluate("document.querySelector('iframe').remove()")  # like JupyterLab for an untrusted notebook
     assert offline.evaluate(top) == "IMG"
     assert offline.evaluate("document.querySelector('img').naturalWidth") > 400

@@ -1,4 +1,4 @@
-"""The notebook widget: its messages in this process, and its page in Chromium with a stand-in for the notebook."""
+"""The notebook widget: its messages in this process, and its page in Chromium with a simulated notebook."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def view(small: str) -> View:
 
 
 class Notebook:
-    """Two widgets of one view in a page, and what the page sends to them."""
+    """Two widgets of one view in a page."""
 
     def __init__(self, page: Browser, view: View) -> None:
         self.page, self.widgets = page, {"first": ExplorerWidget(view), "second": ExplorerWidget(view)}
@@ -75,7 +75,7 @@ def notebook(browser: Chromium, view: View) -> Iterator[Notebook]:
         yield Notebook(page, view)
 
 
-def test_a_selection_reaches_the_widget_it_was_made_in(notebook: Notebook, view: View) -> None:
+def test_selection_reaches_only_its_widget(notebook: Notebook, view: View) -> None:
     page, (first, second) = notebook.page, notebook.widgets.values()
     page.locator("#second .vv-picture").focus()
     page.keyboard.press("ArrowRight")
@@ -88,7 +88,7 @@ def test_a_selection_reaches_the_widget_it_was_made_in(notebook: Notebook, view:
     assert first.selection.get("patch") is None
 
 
-def test_rollout_with_other_options_comes_from_the_kernel(notebook: Notebook) -> None:
+def test_kernel_computes_rollout_with_other_options(notebook: Notebook) -> None:
     page = notebook.page
     page.evaluate(
         "document.querySelector('#first .vv').vitviz.store.dispatch("
@@ -102,7 +102,7 @@ def test_rollout_with_other_options_comes_from_the_kernel(notebook: Notebook) ->
     assert not page.locator("#first .vv-message").is_visible()
 
 
-def test_answers_are_those_of_the_view(view: View) -> None:
+def test_answers_match_the_view(view: View) -> None:
     assert answer(view, "block", {"block": 1}) == block_bytes(view.trace, 1)
     assert answer(view, "rollout", {"token": None, **USUAL}) == rollout_bytes(view.trace)
     row = np.frombuffer(answer(view, "rollout", {"token": 5, **USUAL}), "<f4")
@@ -112,12 +112,12 @@ def test_answers_are_those_of_the_view(view: View) -> None:
 @pytest.mark.parametrize(
     ("name", "ask"), [("page", {}), (None, None), ("block", {"block": 99}), ("block", {}), ("rollout", [1])]
 )
-def test_odd_questions_are_refused_in_words(view: View, name: Any, ask: Any) -> None:
+def test_invalid_questions_are_refused(view: View, name: Any, ask: Any) -> None:
     with pytest.raises(VitvizError, match=r"^Expected .*"):
         answer(view, name, ask)
 
 
-def test_a_notebook_without_widgets_shows_the_picture(view: View) -> None:
+def test_notebook_without_widgets_shows_the_picture(view: View) -> None:
     data, _ = ExplorerWidget(view)._repr_mimebundle_()
     assert "application/vnd.jupyter.widget-view+json" in data
     assert base64.b64decode(data["image/png"]) == view._repr_png_()

@@ -3,7 +3,6 @@
 Shapes: B images, H heads, N tokens = P prefix tokens followed by gh x gw patches; n queries per chunk.
 """
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -15,7 +14,7 @@ from vitviz.analysis import AnalysisError
 from vitviz.images.geometry import Geometry
 from vitviz.model.trace import BlockTrace, Query, Trace
 
-RANK_TOKENS = 600  # largest number for which the effective rank is computed: its singular values take O(N³)
+RANK_TOKENS = 600  # maximum N for the effective rank, because its singular values take O(N³) time
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,14 +46,14 @@ class QueryRange:
         """
         batch, tokens = trace.tokens.shape[:2]
         if query == "mean":
-            raise AnalysisError("Expected one token as the query, got 'mean'. Leave it out to average over patches.")
+            raise AnalysisError("Expected one token as the query, got 'mean'. Omit it to average over patches.")
         first = len(trace.prefix) if query is None else trace.token(query)
         pixels = None
         if geometry is not None:
             frames = [photo.frame for photo in ([geometry] if isinstance(geometry, Geometry) else geometry)]
             if len(frames) not in (1, batch):
                 raise AnalysisError(
-                    f"Expected one geometry for each of the {batch} images, got {len(frames)}. Give one for all."
+                    f"Expected one geometry for each of the {batch} images, got {len(frames)}. Give one for all images."
                 )
             extents = torch.tensor([[bottom - top, right - left] for left, top, right, bottom in frames])
             pixels = (extents / torch.tensor(trace.grid)).to(trace.tokens.device)
@@ -97,7 +96,7 @@ class Rows:
 
     @cached_property
     def on_self(self) -> Tensor:
-        """Return the share of each query on itself: (B, H, n)."""
+        """Return the attention of each query to itself: (B, H, n)."""
         return self.attention.gather(3, self.own[:, None].expand(*self.log.shape[:3], 1)).squeeze(3)
 
     @cached_property
@@ -116,33 +115,33 @@ class Rows:
     @cached_property
     def offsets(self) -> tuple[Tensor, Tensor]:
         """Return rows down and columns across from each query patch to every patch: (n, gh * gw) each, in patches."""
-        rows, columns = self.queries.grid
-        keys, query_patches = torch.arange(rows * columns, device=self.own.device), self.own - len(self.queries.prefix)
+        columns, prefix = self.queries.grid[1], len(self.queries.prefix)
+        keys, query_patches = torch.arange(self.log.shape[3] - prefix, device=self.own.device), self.own - prefix
         down = keys // columns - query_patches[:, None] // columns
         across = keys % columns - query_patches[:, None] % columns
         return down.float(), across.float()
 
     @cached_property
     def on_neighbors(self) -> Tensor:
-        """Return the share on the 8 patches around each query patch: (B, H, n)."""
+        """Return the attention on the 8 patches around each query patch: (B, H, n)."""
         down, across = self.offsets
         return (self.patches * (torch.maximum(down.abs(), across.abs()) == 1)).sum(-1)
 
     @property
     def placeless(self) -> str:
-        """Return why the queries have no neighbours; empty for patches."""
+        """Return the reason why the queries have no neighbours; empty for patches."""
         queries = self.queries
         return "" if queries.are_patches else f"{queries.prefix[queries.first]} has no position in the image"
 
 
 Measure = Callable[[Rows], Tensor | str]
-"""Function of a statistic of rows: (B, H, n), or why it is missing."""
+"""Function that computes a statistic of rows: (B, H, n), or returns the reason why it is missing."""
 
 
 def row_statistics(
     block_trace: BlockTrace, queries: QueryRange, measures: Mapping[str, Measure]
 ) -> dict[str, Tensor | str]:
-    """Return statistics of attention rows as means over the queries: name -> (B, H), float64, or why there is none.
+    """Return statistics of attention rows as means over the queries: name -> (B, H), float64, or a reason.
 
     The memory is a few chunks of `trace.CHUNK_BYTES` for any N.
     """
@@ -163,7 +162,7 @@ def row_statistics(
 
 def distance(rows: Rows) -> Tensor | str:
     """Return the mean distance from the query to patches, in patches."""
-    return rows.placeless or (rows.among_patches * torch.hypot(*rows.offsets)).sum(-1)
+    return rows.placeless or (rows.among_patches * _length(*rows.offsets)).sum(-1)
 
 
 def distance_pixels(rows: Rows) -> Tensor | str:
@@ -172,8 +171,13 @@ def distance_pixels(rows: Rows) -> Tensor | str:
         return rows.placeless or "no geometry was given, so the photograph's pixels are not known"
     height, width = rows.queries.patch_pixels.to(rows.log)[:, :, None, None].unbind(1)  # (B or 1, 1, 1) each
     down, across = rows.offsets
-    pixels = torch.hypot(down * height, across * width)  # (B or 1, n, gh * gw)
+    pixels = _length(down * height, across * width)  # (B or 1, n, gh * gw)
     return (rows.among_patches * pixels[:, None]).sum(-1)
+
+
+def _length(down: Tensor, across: Tensor) -> Tensor:
+    """Return distances; without `torch.hypot`, which ONNX does not have."""
+    return (down.square() + across.square()).sqrt()
 
 
 def entropy(rows: Rows) -> Tensor:
@@ -184,7 +188,8 @@ def entropy(rows: Rows) -> Tensor:
 def entropy_share(rows: Rows) -> Tensor:
     """Return the entropy as a share of its maximum."""
     tokens = rows.log.shape[-1]
-    return rows.entropy / math.log(tokens) if tokens > 1 else torch.zeros_like(rows.entropy)
+    # As a tensor, whose logarithm a graph for any number of tokens contains.
+    return rows.entropy / torch.full_like(rows.log[0, 0, 0, 0], tokens).log() if tokens > 1 else rows.entropy
 
 
 def mass_cls(rows: Rows) -> Tensor | str:
@@ -225,7 +230,7 @@ def effective_rank(block_trace: BlockTrace) -> Tensor | str:
     """
     tokens, ranks = block_trace.queries.shape[2], []
     if tokens > RANK_TOKENS:
-        return f"{tokens:,} tokens are more than {RANK_TOKENS:,}, and it takes O(N³)"
+        return f"{tokens:,} tokens exceed the limit of {RANK_TOKENS:,} for its O(N³) time"
     for index in range(len(block_trace.queries)):
         attention = block_trace.image(index).rows(0, tokens)[0]  # (H, N, N)
         values = torch.linalg.svdvals(attention).cpu().double()  # (H, N)

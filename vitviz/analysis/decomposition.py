@@ -41,7 +41,7 @@ class Decomposition:
         biases: (L,), contributions of the output biases of attention.
         start: contribution of the first block's input tokens.
         constant: contribution of the biases of final norm and classifier.
-        total: the sum of all, equal to the logit minus the mean of the logits.
+        total: the sum of all contributions, equal to the logit minus the mean of the logits.
         target: index of the class; `name` is its display name.
     """
 
@@ -82,7 +82,7 @@ def decompose(model: ViT, trace: Trace, target: Named | None = None) -> Decompos
             "Expected pooling by CLS or mean, which is linear, got attention. Use an attribution method."
         )
     if trace.blocks != tuple(range(trace.depth)):
-        raise AnalysisError(f"Expected a trace with all blocks, got {list(trace.blocks)}. Trace without blocks=.")
+        raise AnalysisError(f"Expected a trace with all blocks, got {list(trace.blocks)}. Omit blocks=.")
     index = int(rank(trace.logits[0], model.problem_type)[0]) if target is None else class_index(model, target)
     outputs = [double(tokens[0]) for _, tokens in block_outputs(model, trace)]  # L x (N, D)
     slope, constant = _slope(model, trace, index, outputs[-1])

@@ -50,7 +50,7 @@ class PatchFilters:
     Args:
         components: (K, channels, p, p), unit vectors, strongest first.
         pictures: (K, p, p, 3), the components as RGB, see `filter_pictures`.
-        explained: (K,), explained share of the filters' variance.
+        explained: (K,), fraction of the filters' variance that each explains.
     """
 
     components: Floats
@@ -70,7 +70,7 @@ def patch_filters(model: ViT, count: int = 28) -> PatchFilters:
     weights = model.patch_embed.proj.weight.detach().cpu().double()  # (D, channels, p, p)
     if weights.shape[1] not in (1, 3) or count < 1:
         raise AnalysisError(
-            f"Expected 1 or 3 channels and at least one component, got {weights.shape[1]} and {count}. Choose others."
+            f"Expected 1 or 3 channels and at least one component, got {weights.shape[1]} and {count}. Change them."
         )
     samples = weights.flatten(1)  # (D, channels * p * p)
     axes, explained = principal_components(samples, min(count, *samples.shape))

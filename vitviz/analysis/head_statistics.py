@@ -47,7 +47,7 @@ class Statistic:
         not_in_browser: why the static site cannot compute it; empty if it can.
 
     Attributes:
-        name: of the function: in code and in tables.
+        name: name of the function, used in code and in tables.
     """
 
     function: Callable[[Any], Tensor | str]
@@ -78,7 +78,6 @@ _ALL = (
     Statistic(
         rows.distance_pixels, "Attention distance", "px",
         "The same in pixels of the photograph, in which patches may not be square.", 0.0,
-        not_in_browser="it is not computed in JavaScript",
     ),
     Statistic(
         rows.entropy, "Attention entropy", "nats",
@@ -115,16 +114,16 @@ _ALL = (
     Statistic(
         importance.gradient, "Importance by gradient", "",
         "Absolute gradient of the target's logit with respect to a scale on the head's output (Michel et al. 2019).",
-        0.0, None, "model", "the graphs have no gradients of heads",
+        0.0, None, "model", "the graphs do not compute gradients of heads",
     ),
     Statistic(
-        importance.ablation_probability, "Probability lost without it", "",
-        "Drop of the target's probability when the head's output is set to zero. Exact; negative if it rises.",
+        importance.ablation_probability, "Probability drop", "",
+        "Exact drop of the target's probability when the head's output is set to zero; negative if it rises.",
         -1.0, 1.0, "model",
     ),
     Statistic(
-        importance.ablation_logit, "Logit lost without it", "",
-        "Drop of the target's logit when the head's output is set to zero. Exact.", None, None, "model",
+        importance.ablation_logit, "Logit drop", "",
+        "Exact drop of the target's logit when the head's output is set to zero.", None, None, "model",
     ),
 )  # fmt: skip
 STATISTICS: dict[str, Statistic] = {statistic.name: statistic for statistic in _ALL}
@@ -174,7 +173,7 @@ class HeadStatistics:
         """
         if name not in self.samples:
             names = ", ".join(self.samples)
-            raise AnalysisError(f"Expected one of the statistics {names}, got {name!r}. Compute it by names=[...].")
+            raise AnalysisError(f"Expected one of the statistics {names}, got {name!r}. Compute it with names=[...].")
         mean: Array = self.samples[name].mean(0)
         return mean
 
@@ -197,7 +196,7 @@ class HeadStatistics:
     def rows(self) -> list[list[float]]:
         """Return one row per head; missing statistics have no column."""
         kinds = [self.values, self.deviations] if self.images > 1 else [self.values]
-        columns = [kind[name].ravel().tolist() for name in self.present for kind in kinds]  # of L * H numbers each
+        columns = [kind[name].ravel().tolist() for name in self.present for kind in kinds]  # each has L * H numbers
         return [[*place, *numbers] for place, *numbers in zip(self._places(), *columns, strict=True)]
 
     def to_pandas(self) -> "pd.DataFrame":
@@ -245,7 +244,7 @@ def head_statistics(
         model: the model of the trace, in eval mode.
         trace: trace of one or several images; "gradient" and the ablations need one without edits.
         geometry: geometry for `distance_pixels`, one for all images or one for each.
-        names: names of `STATISTICS`; by default those that read rows of attention.
+        names: names of `STATISTICS`; by default the statistics that read rows of attention.
         query: the query token; by default the mean over all patches.
         target: the class of the importances; by default the predicted class.
 

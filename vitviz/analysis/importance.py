@@ -41,7 +41,7 @@ def gradient(inputs: Importance) -> Tensor:
 
 
 def ablation_probability(inputs: Importance) -> Tensor | str:
-    """Return the drop of the probability: (B, L, H), or why there is none."""
+    """Return the drop of the probability: (B, L, H), or the reason why it is missing."""
     values = inputs.model.problem_type == REGRESSION
     return "this model predicts values, not probabilities" if values else inputs.ablations[0]
 

@@ -129,7 +129,7 @@ def intervene(
     """Run the model with changes and compare with the unchanged run. Changes can be combined.
 
     Regions are swapped first, then patches are dropped (including swapped ones); heads and edges are changed in the
-    run over the rest.
+    run over the remaining patches.
 
     Args:
         model: model in eval mode with a classifier; not changed.
@@ -137,7 +137,7 @@ def intervene(
         heads: (block, head) -> "zero" or "mean", see `Edits`; a plain list of (block, head) means "zero".
         cuts: edges of attention to cut, see `Cut`.
         drop: patches (row, column) to drop.
-        mode: "remove" removes them from the sequence; the others paint over them, see `baseline_images`.
+        mode: "remove" removes them from the sequence; the other modes paint over them, see `baseline_images`.
         swap: region to copy from other images.
         before: (B, C), the unchanged logits of these images, if known.
 
@@ -188,11 +188,11 @@ def _mask(drop: Iterable[tuple[int, int]], grid: tuple[int, int]) -> Tensor:
 
 
 def _swapped(images: Tensor, swap: Swap, patch: int) -> Tensor:
-    """Return the images with a region copied from others."""
+    """Return the images with a region copied from other images."""
     height, width = images.shape[2:]
     if swap.images.shape[1:] != images.shape[1:] or len(swap.images) not in (1, len(images)):
         raise AnalysisError(
-            f"Expected other images of shape {tuple(images.shape)}, got {tuple(swap.images.shape)}. "
+            f"Expected swap images of shape {tuple(images.shape)}, got {tuple(swap.images.shape)}. "
             "Preprocess them alike."
         )
     left, top, right, bottom = swap.box

@@ -115,7 +115,7 @@ def classify_patches(model: ViT, tokens: Tensor) -> Tensor:
     By pooling: "cls": the patch replaces the class token. "mean": it is the only patch. "cls+mean": it is the only
     patch, with the class token. "attention": the pool's query attends only to this token. If the distillation token has
     a classifier, the patch replaces both tokens. For "mean" and "cls+mean" with the norm before pooling, the image's
-    logits are the mean of the patches' logits. Tokens are those of `ViT.classify`.
+    logits are the mean of the patches' logits. `tokens` are as for `ViT.classify`.
     """
     assert model.head is not None  # checked by the callers
     patches = tokens[:, len(model.config.prefix) :]  # (B, gh * gw, D)

@@ -20,7 +20,7 @@ from vitviz.model.vit import ViT
 
 Floats = NDArray[np.float32]
 
-PERCENTILES = (1.0, 99.0)  # of a component's scores, mapped to colors 0 and 1
+PERCENTILES = (1.0, 99.0)  # percentiles of a component's scores that map to colors 0 and 1
 RATIO, DEVIATIONS = 2.0, 6.0  # thresholds of outliers, see `token_norms`
 
 
@@ -43,7 +43,7 @@ def _outputs(model: ViT, trace: Trace) -> tuple[tuple[int, ...], list[Tensor]]:
     outputs = [(block, tokens[0]) for block, tokens in block_outputs(model, trace)]
     if not outputs:
         raise AnalysisError(
-            f"Expected a trace that kept the last block or two in a row, got blocks {list(trace.blocks)}. Keep more."
+            f"Expected a trace of the last block or two successive ones, got blocks {list(trace.blocks)}. Keep more."
         )
     return tuple(block for block, _ in outputs), [tokens for _, tokens in outputs]
 
@@ -59,7 +59,7 @@ class TokenPCA:
         blocks: the L block indices, from 0.
         colors: (L, gh, gw, 3), red, green and blue in 0..1: the first, second and third component.
         components: (L, 3, D), unit vectors.
-        explained: (L, 3), explained share of the patches' variance; 0 if there are fewer than three components.
+        explained: (L, 3), fraction of the patches' variance that each explains; 0 for missing components.
     """
 
     blocks: tuple[int, ...]
@@ -164,8 +164,8 @@ def token_norms(model: ViT, trace: Trace) -> TokenNorms:
     """Compute the norm of every token after each block, and find outlier patches.
 
     Large models without registers store global information in a few patches with little content, whose norm is several
-    times that of the others (Darcet et al. 2024, "Vision Transformers Need Registers", with a threshold of 150 for one
-    model). Here a patch is an outlier if its norm exceeds `RATIO` times its block's median, and exceeds the
+    times the norm of other patches (Darcet et al. 2024, "Vision Transformers Need Registers", with a threshold of 150
+    for one model). Here a patch is an outlier if its norm exceeds `RATIO` times its block's median, and exceeds the
     median by `DEVIATIONS` robust standard deviations (1.4826 times the median absolute deviation).
 
     Raises:

@@ -1,7 +1,7 @@
 """Propagate relevance by the rules of Chefer, Gur & Wolf 2021 (CVPR), "Transformer Interpretability Beyond Attention
 Visualization".
 
-The rules of the authors' program: alpha-beta with alpha = 1 on linear maps (biases take nothing); products split half
+The rules of the authors' program: alpha-beta with alpha = 1 on linear maps (biases receive none); products split half
 and half between their factors; sums split in proportion, then scaled by the size of each branch; norms, softmax,
 activations and layer scale pass relevance unchanged. The same rules apply to operations that the program does not have
 (rotations, gated MLPs, the mean over patches, attention pooling, two classifiers).
@@ -20,7 +20,7 @@ from torch.autograd.function import once_differentiable
 
 from vitviz.model.ops import Explicit
 
-TINY = 1e-9  # as in the authors' program
+TINY = 1e-9  # epsilon of the authors' program
 
 Rule = Callable[..., tuple[Tensor | None, ...]]
 """(relevance of the output, output, *inputs) -> relevance of each input, or `None`."""
@@ -135,7 +135,7 @@ def split_sum(a: Tensor, b: Tensor, relevance: Tensor) -> tuple[Tensor, Tensor]:
     """Split the relevance of a sum between its terms in proportion, scaled to conserve each image's total.
 
     Only the total is conserved: where two terms nearly cancel, their shares are large with opposite signs and depend on
-    rounding. The authors' program does the same, which makes this method's maps less stable than others.
+    rounding. The authors' program does the same, which makes this method's maps less stable than other methods'.
     """
     share = safe_divide(relevance, a + b)
     a, b = a * share, b * share

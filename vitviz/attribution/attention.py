@@ -49,7 +49,7 @@ def attention(trace: Trace, block: int = -1, head: int | Fusion = "mean", query:
 
 
 def attention_heads(trace: Trace, block: int = -1, query: Query | None = None) -> list[list[Heatmap]]:
-    """Return the attention of a token in one block for each head, at the cost of one `attention`."""
+    """Return the attention of a token in one block for each head, at the cost of one call of `attention`."""
     rows = trace.row(block, trace.default_query if query is None else query).unbind(1)  # H x (B, N)
     return [
         ATTENTION.heatmaps(row, trace, {"block": block, "head": head, "query": query}) for head, row in enumerate(rows)
@@ -57,7 +57,7 @@ def attention_heads(trace: Trace, block: int = -1, query: Query | None = None) -
 
 
 def attention_scores(trace: Trace, block: int = -1, head: int | Fusion = "mean", query: Query | None = None) -> Tensor:
-    """Return the scores of all tokens behind the maps of `attention`: (B, N)."""
+    """Return the token scores from which `attention` makes maps: (B, N)."""
     query = trace.default_query if query is None else query
     if isinstance(head, int):
         check_head(trace, head)
@@ -86,23 +86,23 @@ def rollout(
     """Compute attention rollout, one row of the product of all blocks' attention: one map per image.
 
     The product is A_L ... A_start, where A = (1 - residual) x fused attention + residual x identity. The row is carried
-    as a vector from the last block to the first: O(L N²) time, three times that with discard above a few thousand
+    as a vector from the last block to the first: O(L N²) time, tripled by `discard` above a few thousand
     tokens. N x N matrices take at most `WORK_BYTES`.
 
     Args:
         trace: trace of the model with all blocks from `start` on.
         query: as for `attention`.
         fuse: how to fuse heads: "mean" (the paper), "max" or "min" (Gildenblat 2020).
-        discard: share of the weakest attention entries to discard in each block, per image (Gildenblat 2020), except
+        discard: fraction of the weakest attention entries to discard in each block, per image (Gildenblat 2020), except
             attention to prefix tokens and each row's strongest entry.
         residual: weight of the residual connection, 0..1; 0.5 in the paper.
         start: first block to include, from 0.
         rescale: what to rescale to a row sum of 1 after "max", "min" or discard. "attention": the fused attention,
             before adding the identity, so `residual` is the share of the skip connection in every row. "sum": attention
-            plus identity, as in Gildenblat's program (2020), where rows that lost attention keep more of themselves.
+            plus identity, as in Gildenblat's program (2020), where rows that lost attention keep more on themselves.
 
     Returns:
-        Maps that sum to 1 over patches and prefix tokens, whatever the options.
+        Maps that sum to 1 over patches and prefix tokens, for any options.
     """
     options: dict[str, Any] = {"query": query, "fuse": fuse, "discard": discard, "residual": residual, "start": start}
     options["rescale"] = rescale
@@ -119,7 +119,7 @@ def rollout_scores(
     start: int = START,
     rescale: Rescale = "attention",
 ) -> Tensor:
-    """Return the scores of all tokens behind the maps of `rollout`: (B, N)."""
+    """Return the token scores from which `rollout` makes maps: (B, N)."""
     _check_rollout(trace, fuse, discard, residual, start)
     flow = trace.weights(trace.default_query if query is None else query)  # (B, N)
     for block in range(trace.depth - 1, start - 1, -1):
@@ -150,7 +150,7 @@ def fuse_heads(block_trace: BlockTrace, fuse: Fusion, start: int, stop: int, res
     """Return attention rows start..stop-1 with fused heads: (B, n, N); rows sum to 1."""
     if fuse == "mean":
         return block_trace.rows(start, stop).mean(1)  # (B, H, n, N) -> (B, n, N)
-    # In logarithms, because the minimum over heads could underflow and leave an empty row.
+    # Compute in logarithms, because the minimum over heads could underflow and leave an empty row.
     rows = block_trace.log_rows(start, stop)
     fused = rows.amax(1) if fuse == "max" else rows.amin(1)
     return fused.softmax(dim=-1) if rescale else fused.exp()
@@ -178,9 +178,9 @@ def discard_weakest(fused: Tensor, share: float, prefix: int) -> Tensor:
 
 
 def drop_below(rows: Tensor, threshold: Tensor, prefix: int) -> Tensor:
-    """Set entries of rows (B, n, N) below `least` (B,) to 0, except prefix columns and each row's strongest entry.
+    """Set entries of rows (B, n, N) below `threshold` (B,) to 0, except prefix columns and each row's strongest entry.
 
-    Entries equal to `least` stay: discarding many equal entries could exceed the share.
+    Entries equal to `threshold` stay: discarding many equal entries could exceed the share.
     """
     weak = rows < threshold[:, None, None]
     weak[..., :prefix] = False
@@ -191,8 +191,8 @@ def drop_below(rows: Tensor, threshold: Tensor, prefix: int) -> Tensor:
 def entry_in_order(pieces: Callable[[], Iterable[Tensor]], position: int) -> Tensor:
     """Return the entry at an index of all entries in ascending order, for each image: (B,), exact.
 
-    Non-negative floats are ordered like their bits. Two counts (the upper bits of all entries, then the lower bits of
-    those that share the upper ones) replace sorting N² entries, and need only one piece of them at a time.
+    Non-negative floats are ordered like their bits. Two counts (of the upper bits of all entries, then of the lower
+    bits of entries with the upper bits found) replace sorting N² entries, and need only one piece of them at a time.
 
     Args:
         pieces: returns the same pieces (B, n, m) on each call; float32, non-negative.
@@ -254,7 +254,7 @@ def _step_rescaled(
     threshold = entry_in_order(lambda: (rows(*chunk) for chunk in chunks), count) if count else None  # (B,)
     used, total = flow.ne(0).any(dim=0), torch.zeros_like(flow)  # (N,)
     for start, stop in chunks:
-        # Use whole chunks: only the same matrix product reproduces the counted bits.
+        # Use whole chunks, because only the identical matrix product reproduces the counted bits.
         if not used[start:stop].any():
             continue
         fused, skipped = rows(start, stop), flow[:, start:stop]  # (B, n, N), (B, n)

@@ -5,11 +5,11 @@ input, relevance is a gradient, so the operations here have the ordinary forward
 
 - linear map: the epsilon or the gamma rule (paper, eq. 8; Montavon et al. 2019).
 - softmax: its Taylor expansion at the logits (proposition 3.1). Bilinear product: half to each factor (3.2, 3.3); a
-  constant factor takes nothing, and the other takes all.
+  constant factor receives nothing, and the other factor all.
 - layer norm: linear, with a constant deviation (3.4). Activation f: the slope f(x) / x (eq. 9). Residual sum and layer
   scale: the ordinary gradient.
 
-Biases, the constant of the softmax's expansion and epsilon absorb relevance; the gradient of `absorbed` is its amount.
+Biases, the constant of the softmax's expansion and epsilon absorb relevance; the gradient of `absorbed` is this amount.
 With `conserve`, the classifier's bias absorbs none: its relevance goes to the inputs in proportion to |w_ij x_i|.
 
 Shapes: B images, H heads, N keys, n queries, D width, d head width.
@@ -74,7 +74,7 @@ class AttnLRP(Ops):
         """Apply a layer norm with a constant deviation.
 
         Raises:
-            TypeError: for another norm, which has no rule here.
+            TypeError: for other norms, which have no rule here.
         """
         if isinstance(layer, nn.Identity):
             return x

@@ -21,7 +21,7 @@ def baseline_images(model: ViT, images: Tensor, kind: Baseline = "blur") -> Tens
     """Return baseline images: (B, channels, H, W).
 
     Args:
-        model: its patch size and preprocessing are used.
+        model: model that gives patch size and preprocessing.
         images: (B, channels, H, W) normalised pixels.
         kind: "blur", a Gaussian blur of `BLUR` patches (weights rescaled at the border); "mean", the image's own mean
             color; "zero", zero in normalised pixels, the mean color of the training data; "black".

@@ -49,10 +49,10 @@ def backward(case: Case, stop: int = 0) -> Iterator[Step]:
         with torch.enable_grad():
             out = ops.block(index, model.blocks[index], entering, angles)
             advance(entering, 1 / trace.depth)
-            if flow is None:  # the last block: continue to the score
+            if flow is None:  # after the last block, continue to the score
                 out = case.target.score(model.classify(model.finish(out), ops)).sum()
         matrices = [attended.probabilities for attended in ops.seen]
-        ops.seen.clear()  # it holds the logits too
+        ops.seen.clear()  # `seen` also holds the logits
         gradients = torch.autograd.grad(out, matrices + [entering] * (index > stop), flow)
         flow = gradients[-1] if index > stop else None
         steps = [Step(matrices[place].detach(), gradients[place], pooling=place > 0) for place in range(len(matrices))]
@@ -79,12 +79,12 @@ def gradient_rollout(case: Case, *, discard: float = 0.0, residual: float = 0.5)
     """Roll out attention weighted by its gradient (Gildenblat 2020).
 
     In each block, F = relu(mean over heads of A * dA); rows of (1 - residual) F + residual I are rescaled to sum to 1.
-    The path of a read token through skip connections only is excluded, because it involves no attention.
+    The path from a classified token to itself through skip connections only is excluded: it involves no attention.
 
     Args:
         case: images, model and target.
-        discard: share of the weakest entries of F to discard in each block, per image, except columns of prefix tokens
-            and each row's strongest entry.
+        discard: fraction of the weakest entries of F to discard in each block, per image, except columns of prefix
+            tokens and each row's strongest entry.
         residual: weight of the skip connection, 0..1.
     """
     for name, value, fits in (("discard", discard, 0 <= discard < 1), ("residual", residual, 0 <= residual <= 1)):
@@ -93,18 +93,24 @@ def gradient_rollout(case: Case, *, discard: float = 0.0, residual: float = 0.5)
     skipped = case.read_rows()  # (B, N), through skip connections only; `attended` includes attention
     attended = torch.zeros_like(skipped)
     for step in backward(case):
-        fused, pooling = fuse(step).clamp_min_(0), step.pooling
+        skipped, attended = gradient_rollout_step(step, skipped, attended, discard, residual, len(case.trace.prefix))
         del step  # free the matrices before the next block
-        if pooling:
-            row = fused[:, 0]  # (B, N), rescaled to sum to 1
-            attended = attended + (1 - skipped.sum(1, keepdim=True)) * _divide(row, row.sum(1, keepdim=True))
-            continue
-        fused = discard_weakest(fused, discard, len(case.trace.prefix))
-        total = (1 - residual) * fused.sum(-1) + residual  # (B, N), of each row
-        skipped, attended = _divide(skipped, total), _divide(attended, total)
-        attended = residual * attended + (1 - residual) * mix(skipped + attended, fused)
-        skipped = residual * skipped
     return attended
+
+
+def gradient_rollout_step(
+    step: Step, skipped: Tensor, attended: Tensor, discard: float = 0.0, residual: float = 0.5, prefix: int = 0
+) -> tuple[Tensor, Tensor]:
+    """Carry the rows of `gradient_rollout` through one attention: both (B, N) -> (B, N)."""
+    fused = fuse(step).clamp_min_(0)
+    if step.pooling:
+        row = fused[:, 0]  # (B, N), rescaled to sum to 1
+        return skipped, attended + (1 - skipped.sum(1, keepdim=True)) * _divide(row, row.sum(1, keepdim=True))
+    if discard:
+        fused = discard_weakest(fused, discard, prefix)
+    total = (1 - residual) * fused.sum(-1) + residual  # (B, N), of each row
+    skipped, attended = _divide(skipped, total), _divide(attended, total)
+    return residual * skipped, residual * attended + (1 - residual) * mix(skipped + attended, fused)
 
 
 def gae(case: Case) -> Tensor:
@@ -117,10 +123,15 @@ def gae(case: Case) -> Tensor:
     skipped = case.read_rows()  # (B, N)
     attended = torch.zeros_like(skipped)
     for step in backward(case):
-        fused, pooling = fuse(step, clamp=True), step.pooling
+        attended = gae_step(step, skipped, attended)
         del step  # free the matrices before the next block
-        attended = attended + (fused[:, 0] if pooling else mix(skipped + attended, fused))
     return attended
+
+
+def gae_step(step: Step, skipped: Tensor, attended: Tensor) -> Tensor:
+    """Return `attended` after one attention of `gae`: both (B, N) -> (B, N)."""
+    fused = fuse(step, clamp=True)
+    return attended + (fused[:, 0] if step.pooling else mix(skipped + attended, fused))
 
 
 def attention_gradcam(case: Case, *, block: int = -1) -> Tensor:
@@ -138,11 +149,20 @@ def attention_gradcam(case: Case, *, block: int = -1) -> Tensor:
     if case.model.attn_pool is not None:
         with torch.no_grad():
             case.model.attn_pool(case.trace.tokens, ops := Explicit())
-        pooling = ops.seen[0].probabilities.mean((1, 2))  # (B, H, 1, N) -> (B, N)
-        rows = rows + (1 - rows.sum(1, keepdim=True)) * pooling
+        rows = pooled_rows(ops.seen[0].probabilities, rows)
     *_, step = backward(case, index)
+    return gradcam(step, rows, len(case.trace.prefix))
+
+
+def pooled_rows(pooling: Tensor, rows: Tensor) -> Tensor:
+    """Add the rows that attention pooling reads: (B, H, 1, N), (B, N) -> (B, N)."""
+    return rows + (1 - rows.sum(1, keepdim=True)) * pooling.mean((1, 2))
+
+
+def gradcam(step: Step, rows: Tensor, prefix: int) -> Tensor:
+    """Weight each head's attention from `rows` (B, N) by its gradient's mean over the patches: (B, N)."""
     attention, gradient = (mix(rows[:, None], matrix) for matrix in (step.attention, step.gradient))  # (B, H, N) each
-    weights = gradient[:, :, len(case.trace.prefix) :].mean(-1, keepdim=True)  # (B, H, 1)
+    weights = gradient[:, :, prefix:].mean(-1, keepdim=True)  # (B, H, 1)
     return (attention * weights).mean(1).clamp_min(0)
 
 
@@ -170,8 +190,13 @@ def token_gradcam(case: Case, *, block: int | None = None) -> Tensor:
         logits = model.run(tokens, angles, start=index + 1) if index < last else model.classify(model.finish(tokens))
         score = case.target.score(logits)
         gradient = torch.autograd.grad(score.sum(), tokens)[0]  # (B, N, D)
-    weights = gradient[:, len(trace.prefix) :].mean(1)  # (B, D)
-    return (tokens.detach() @ weights[:, :, None]).squeeze(2).clamp_min(0)  # (B, N, D) @ (B, D, 1) -> (B, N)
+    return weigh_channels(tokens.detach(), gradient, len(trace.prefix))
+
+
+def weigh_channels(tokens: Tensor, gradient: Tensor, prefix: int) -> Tensor:
+    """Sum channels weighted by the mean of their gradient over the patches: (B, N, D) each -> (B, N)."""
+    weights = gradient[:, prefix:].mean(1)  # (B, D)
+    return (tokens @ weights[:, :, None]).squeeze(2).clamp_min(0)  # (B, N, D) @ (B, D, 1) -> (B, N)
 
 
 def legrad(case: Case, *, start: int = 0, pooling: Pooling = "model") -> Tensor:
@@ -209,12 +234,17 @@ def legrad(case: Case, *, start: int = 0, pooling: Pooling = "model") -> Tensor:
                 tokens = trace.tokens.detach()
             score = case.target.score(model.classify(tokens, ops))
             probabilities = ops.seen[0].probabilities
-            ops.seen.clear()  # it holds the logits too
+            ops.seen.clear()  # `seen` also holds the logits
             gradient = torch.autograd.grad(score.sum(), probabilities)[0]  # (B, H, N, N) or (B, H, 1, N)
-        total += gradient.clamp_min_(0).mean((1, 2))
+        total += sensitivity(gradient)
         advance(trace.stream(index), 2 / trace.depth)
         del ops, tokens, score, probabilities, gradient  # free them before the next block
     return total
+
+
+def sensitivity(gradient: Tensor) -> Tensor:
+    """Return the mean of the positive gradient over heads and rows: (B, H, n, N), overwritten -> (B, N)."""
+    return gradient.clamp_min_(0).mean((1, 2))
 
 
 def _index(case: Case, block: int) -> int:
@@ -270,7 +300,7 @@ METHODS = (
         paper="Bousselham et al. 2025, LeGrad: An Explainability Method for Vision Transformers via Feature Formation "
         "Sensitivity, ICCV",
         about="How much the class score after each block would rise if that block attended more to a patch. The score "
-        "is read from the tokens that the classifier uses, or with pooling=tokens from all, as in the authors' code.",
+        "is read from the tokens that the classifier uses, or from all with pooling=tokens, as in the authors' code.",
         cost=3.0,
         matrices=2.0,
     ),

@@ -21,7 +21,7 @@ from vitviz.model.vit import ViT
 from vitviz.outputs import rank
 
 SLOW = 20.0
-"""Forward passes above which a method is slow: it yields to other requests, and the page runs it only on request."""
+"""With more forward passes, a method counts as slow: other requests go first, and the page runs it only on request."""
 Named = int | str
 """A class: its index, or its label."""
 TargetLike = Named | Sequence[Named] | Tensor | None
@@ -60,7 +60,7 @@ class Target:
 
     @property
     def description(self) -> str:
-        """Return the names of all images' targets, the first three of many."""
+        """Return the different names of the images' targets, at most the first three."""
         names = list(dict.fromkeys(self.names))
         return ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")
 
@@ -103,7 +103,7 @@ class Case:
             ExplainError: without a classifier.
         """
         if self.resolved is None:
-            raise ExplainError("Expected a model with a classifier, got one without. Choose a method without a class.")
+            raise ExplainError("Expected a model with a classifier, got one without. Choose a method that needs none.")
         return self.resolved
 
     def read_rows(self) -> Tensor:
@@ -137,7 +137,7 @@ class Method:
         signed: whether negative scores oppose the target.
         unit: unit of the scores: "attention" for shares that sum to 1, else "score".
         not_in_browser: why the static site cannot compute it; empty if it can.
-        describe: `describe(trace, options)` -> the title of a map, if it says more than `title`.
+        describe: `describe(trace, options)` -> the title of a map, if it differs from `title`.
 
     Attributes:
         name: name of the function in code and links, e.g. "gae".
@@ -181,7 +181,7 @@ class Method:
         Args:
             scores: raw, prefix tokens first.
             trace: the trace of these images.
-            options: options of the run; the others have their defaults.
+            options: options of the run; omitted ones have their defaults.
             target: the explained target.
             estimate: the accuracy of the scores, as text.
         """
@@ -249,7 +249,7 @@ def resolve_target(
     if contrast is not None:
         first, second = (class_index(model, named) for named in contrast)
         if first == second:
-            raise ExplainError(f"Expected two different classes, got {contrast[0]!r} twice. Name another one.")
+            raise ExplainError(f"Expected two different classes, got {contrast[0]!r} twice. Change one.")
         same = torch.full((batch,), first), torch.full((batch,), second)
         return Target(*same, (f"{class_name(model, first)} rather than {class_name(model, second)}",) * batch)
     if isinstance(target, Tensor):
@@ -286,8 +286,8 @@ def class_index(model: ViT, named: Named) -> int:
         if len(matches) == 1:
             return matches[0]
         if matches:
-            raise ExplainError(f"Expected one class, got {named!r}, the label of the classes {matches}. Name an index.")
-        if text.isdecimal() and int(text) < count:  # after the labels, which may be numbers
+            raise ExplainError(f"Expected one class, got {named!r}, the label of the classes {matches}. Give an index.")
+        if text.isdecimal() and int(text) < count:  # checked after the labels, because labels may be numbers
             return int(text)
     known = ", ".join(labels[:12]) + (", ..." if len(labels) > 12 else "") if labels else "no labels"
     raise ExplainError(f"Expected a class among 0..{count - 1} or a label ({known}), got {named!r}. Choose one.")

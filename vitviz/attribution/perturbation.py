@@ -65,7 +65,7 @@ def occlusion(
 
     Args:
         case: images, model and target.
-        window: side of the window in patches. Each patch gets its window's score, or the mean of overlapping windows.
+        window: side length in patches. Each patch gets its window's score, or the mean of overlapping windows.
         stride: step between windows in patches; at most, and by default, the window's side.
         baseline: pixels of hidden patches: "zero", "mean", "black" or "blur".
         batch: number of windows per forward pass.
@@ -110,9 +110,9 @@ def kernel_shap(
         case: images, model and target.
         samples: number of random subsets of squares, including the full and the empty one; more than the number of
             squares.
-        superpixel: side of a square in patches; squares at the right and lower edge may be smaller. By default the
-            smallest side with at most 20 squares: maps of two seeds then correlate 0.96 or more on both bundled models,
-            compared with 0.55 to 0.71 for 64 squares and as many samples.
+        superpixel: side length of a square in patches; squares at the right and lower edge may be smaller. By default,
+            the smallest side with at most 20 squares: maps of two seeds then correlate 0.96 or more on both bundled
+            models, compared with 0.55 to 0.71 for 64 squares and the same number of samples.
         baseline: pixels of hidden squares: "zero", "mean", "black" or "blur".
         batch: number of samples per forward pass.
         seed: seed of the samples, the same for each image.
@@ -157,7 +157,7 @@ def _least_squares(inputs: Tensor, root: Tensor) -> Tensor:
 def _describe_agreement(samples: int, halves: list[float]) -> str:
     """Estimate the correlation of maps with other samples, from the correlation r of two halves of these samples.
 
-    With twice as many samples, it is 2 r / (1 + r) (Spearman 1910 and Brown 1910).
+    With twice the samples, the correlation is 2 r / (1 + r) (Spearman 1910 and Brown 1910).
     """
     known = [2 * r / (1 + r) if r > 0 else 0.0 for r in halves if math.isfinite(r)]
     if not known:
@@ -168,7 +168,7 @@ def _describe_agreement(samples: int, halves: list[float]) -> str:
 def superpixels(grid: tuple[int, int], side: int | None = None, maximum: int = 20) -> tuple[Tensor, int]:
     """Return the index of each patch's square, (gh, gw) long, and the number of squares.
 
-    `side` is the side of a square in patches; `None` for the smallest with at most `most` squares.
+    `side` is the side length of a square in patches; `None` for the smallest side with at most `maximum` squares.
     """
     if side is None:
         side = next(n for n in range(1, max(grid) + 1) if math.ceil(grid[0] / n) * math.ceil(grid[1] / n) <= maximum)
@@ -220,7 +220,7 @@ def _at_least(minimum: int, **options: int) -> None:
 METHODS = (
     Method(
         function=input_gradient,
-        not_in_browser="it needs gradients of pixels, and the graphs have those of tokens",
+        not_in_browser="it needs gradients of pixels, but the graphs compute those of tokens",
         title="Gradient of the pixels",
         paper="Simonyan, Vedaldi and Zisserman 2014, Deep Inside Convolutional Networks, ICLR workshop",
         about="How strongly the class score reacts to small changes of a patch's pixels.",
@@ -229,10 +229,10 @@ METHODS = (
     ),
     Method(
         function=integrated_gradients,
-        not_in_browser="it needs gradients of pixels, and the graphs have those of tokens",
+        not_in_browser="it needs gradients of pixels, but the graphs compute those of tokens",
         title="Integrated gradients",
         paper="Sundararajan, Taly and Yan 2017, Axiomatic Attribution for Deep Networks, ICML",
-        about="What each patch adds to the class score between a blank picture and this one.",
+        about="How much each patch adds to the class score along a path from a blank picture to this one.",
         signed=True,
         cost=65.0,
         activations=150.0,
@@ -252,7 +252,7 @@ METHODS = (
         not_in_browser="it runs the model 512 times, which takes minutes in a browser",
         title="Kernel SHAP",
         paper="Lundberg and Lee 2017, A Unified Approach to Interpreting Model Predictions, NeurIPS",
-        about="What each square of patches adds to the class score, averaged over random subsets of the others.",
+        about="How much each square of patches adds to the class score, averaged over subsets of other squares.",
         signed=True,
         cost=512.0,
         activations=60.0,

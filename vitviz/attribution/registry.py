@@ -68,7 +68,7 @@ def attribute(
 ) -> list[Heatmap]:
     """Attribute predictions to patches: return one map for each image, as `View.explain` returns it.
 
-    Tensors have no photograph: the maps lie over a gray picture of the model's input. `Heatmap.over` changes it.
+    Tensors have no photograph, so the maps have a gray picture of the input behind them; `Heatmap.over` replaces it.
     The model, its parameters, their `.grad` and the random number generators are left unchanged.
 
     Args:
@@ -104,7 +104,7 @@ def score_tokens(
     chosen = check_options(method, options)
     if contrast is not None and not chosen.class_specific:
         raise ExplainError(
-            f"Expected a class-specific method for a contrast, got {method}, the same for every class. Choose another."
+            f"Expected a class-specific method for a contrast, got {method}, which ignores classes. Choose another."
         )
     images = images.to(next(model.parameters()).device)
     trace = trace or model.trace(images)
@@ -112,8 +112,8 @@ def score_tokens(
     if resolved is None and chosen.class_specific:
         others = ", ".join(name for name, other in METHODS.items() if not other.class_specific)
         raise ExplainError(
-            f"Expected a model with a classifier for {method}, which explains a class; got one without. Choose a "
-            f"method that explains none: {others}."
+            f"Expected a model with a classifier for {method}, which explains a class, got one without. Choose a "
+            f"method that needs no class: {others}."
         )
     with untouched(images.device):
         case = Case(model, images, resolved, trace)

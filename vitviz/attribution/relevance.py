@@ -22,9 +22,10 @@ def transformer_lrp(case: Case, *, start: int = 0) -> Tensor:
     """Roll out relevance times gradient: transformer attribution (Chefer, Gur & Wolf 2021, CVPR, section 3).
 
     Each block's matrix is the mean over heads of max(0, gradient x relevance of the probabilities), plus the identity.
-    The result is the rows of the product of all blocks that the classifiers read (`Case.read_rows`). As in the authors'
-    program, rows are not rescaled, the relevance of the class starts from 1, and rounding determines the split where
-    the two terms of a residual sum nearly cancel: `vitviz.evaluation.sensitivity.max_sensitivity` measures the effect.
+    The result is taken from the product of all blocks, at the rows that the classifiers read (`Case.read_rows`). As in
+    the authors' program, rows are not rescaled, the relevance of the class starts from 1, and rounding determines the
+    split where the two terms of a residual sum nearly cancel: `vitviz.evaluation.sensitivity.max_sensitivity` measures
+    the effect.
 
     Attention pooling is an additional block with one row. A token's path to itself through the residual stream only is
     excluded, because it is the same for every class. With a contrast, the relevance starts from the first class, and
@@ -68,11 +69,11 @@ def _steps(case: Case, start: int) -> Iterator[Tensor]:
         with torch.enable_grad():
             out = ops.block(index, model.blocks[index], entering, angles)
             advance(entering, 1 / trace.depth)
-            if flows is None:  # the last block: continue to the logits (B, C)
+            if flows is None:  # after the last block, continue to the logits (B, C)
                 out = model.classify(model.finish(out, ops), ops)
                 logits = out.detach().requires_grad_()
                 (slope,) = torch.autograd.grad(target.score(logits).sum(), logits)  # 1 and, for a contrast, -1
-                flows = slope, slope.clamp(min=0)  # the relevance of a contrast is that of its first class
+                flows = slope, slope.clamp(min=0)  # a contrast starts from the relevance of its first class
         inputs = [entering, *(attended.probabilities for attended in ops.seen)]
         gradients = torch.autograd.grad(out, inputs, flows[0], retain_graph=True)
         ops.relevance = True
@@ -140,16 +141,19 @@ def attn_lrp(
         score = target.score(model.run(tokens, model.angles(grid), ops=ops))
         slope, rest = torch.autograd.grad(score.sum(), [tokens, absorbed])  # (B, N, D), (B, 1)
     scores = (tokens.detach() * slope).sum(-1)  # (B, N, D) -> (B, N)
-    if conserve:
-        takers = slice(0, len(model.config.prefix) or None)
-        scores[:, takers] += rest / scores[:, takers].shape[1]
-    return scores
+    return divide_rest(scores, rest, len(model.config.prefix)) if conserve else scores
+
+
+def divide_rest(scores: Tensor, rest: Tensor, prefix: int) -> Tensor:
+    """Divide relevance (B, 1) equally between the prefix tokens, or all tokens if there are none: (B, N) -> (B, N)."""
+    takers = scores[:, : prefix or None]
+    return torch.cat([takers + rest / takers.shape[1], scores[:, takers.shape[1] :]], dim=1)
 
 
 METHODS = (
     Method(
         function=transformer_lrp,
-        not_in_browser="its rules are not traced as graphs",
+        not_in_browser="its rules are not exported as graphs",
         title="Transformer attribution",
         paper="Chefer, Gur and Wolf 2021, Transformer Interpretability Beyond Attention Visualization, CVPR",
         about="Relevance of the attention times its gradient, combined over all blocks. It shows only evidence for a "

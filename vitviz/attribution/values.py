@@ -43,7 +43,7 @@ def value_attention(
         raise ExplainError(f"Expected a head among 0..{trace.heads - 1}, 'sum' or 'mean', got {head!r}. Choose one.")
     query = trace.default_query if query is None else query
     stream = trace.stream(block)  # (B, N, D), checks `block`
-    products = _products(case.model.blocks[block], stream)  # (B, N, H, H)
+    products = head_products(case.model.blocks[block], stream)  # (B, N, H, H)
     if head == "sum":
         return _norms_of_sums(case, block, query, products).to(stream)
     norms = products.diagonal(dim1=2, dim2=3).clamp_min(0).sqrt().transpose(1, 2)  # (B, N, H) -> (B, H, N)
@@ -51,7 +51,7 @@ def value_attention(
     return (added.mean(1) if isinstance(head, str) else added[:, head]).to(stream)
 
 
-def _products(block: Block, stream: Tensor) -> Tensor:
+def head_products(block: Block, stream: Tensor) -> Tensor:
     """Return f_h(x_j) . f_g(x_j) for all pairs of heads: (B, N, D) -> (B, N, H, H), in float64.
 
     Norms of sums over heads need only these products, not a vector of width D for each query and key. Differences of
@@ -76,11 +76,16 @@ def _norms_of_sums(case: Case, block: int, query: Query, products: Tensor) -> Te
     block_trace, weights = case.trace.block(block), case.trace.weights(query)  # (B, N)
     total = products.new_zeros(weights.shape)
     for start, stop in used_rows(block_trace, weights):
-        rows = double(block_trace.rows(start, stop)).permute(0, 3, 2, 1)  # (B, H, n, N) -> (B, N, n, H)
-        squares = ((rows @ products) * rows).sum(3)  # (B, N, n, H) @ (B, N, H, H) -> (B, N, n)
-        norms = squares.clamp_min_(0).sqrt_()
-        total += (norms @ double(weights[:, start:stop, None])).squeeze(2)  # (B, N, n) @ (B, n, 1)
+        total += norms_of_rows(block_trace.rows(start, stop), products, weights[:, start:stop])
     return total
+
+
+def norms_of_rows(rows: Tensor, products: Tensor, weights: Tensor) -> Tensor:
+    """Return the weighted sum of norms over queries: (B, H, n, N), (B, N, H, H), (B, n) -> (B, N), in float64."""
+    rows = double(rows).permute(0, 3, 2, 1)  # (B, H, n, N) -> (B, N, n, H)
+    squares = ((rows @ products) * rows).sum(3)  # (B, N, n, H) @ (B, N, H, H) -> (B, N, n)
+    norms = squares.clamp_min_(0).sqrt_()
+    return (norms @ double(weights[:, :, None])).squeeze(2)  # (B, N, n) @ (B, n, 1)
 
 
 METHODS = (

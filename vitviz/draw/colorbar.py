@@ -1,10 +1,10 @@
 """Draw color bars, and describe scales as text."""
 
-import math
-from collections.abc import Callable
+import io
+from typing import Any
 
 import numpy as np
-from PIL import Image, ImageDraw
+from PIL import Image
 
 from vitviz.draw.colors import DIVERGING, SEQUENTIAL, DrawError, Theme, lut
 from vitviz.draw.text import font
@@ -43,18 +43,6 @@ def describe_scale(scale: Scale | None, unit: str = "", clipped: bool = False) -
     return f"{kind}, {describe_range(scale, unit)}{middle}: equal colours are equal numbers.{beyond}"
 
 
-def ticks(vmin: float, vmax: float, count: int = 5) -> list[float]:
-    """Return about `count` round numbers from vmin to vmax: multiples of 1, 2, 2.5 or 5 times a power of ten."""
-    if not vmax > vmin:
-        return [vmin]
-    raw = (vmax - vmin) / max(1, count)
-    if raw < 1e-300:  # too small for round numbers
-        return [vmin, vmax]
-    power = 10.0 ** math.floor(math.log10(raw))
-    step = next(m * power for m in (1.0, 2.0, 2.5, 5.0, 10.0) if m * power >= raw * (1 - 1e-9))
-    return [i * step for i in range(math.ceil(vmin / step - 1e-9), math.floor(vmax / step + 1e-9) + 1)]
-
-
 def colorbar(
     scale: Scale,
     cmap: str | None = None,
@@ -65,6 +53,8 @@ def colorbar(
     gamma: float = 1.0,
 ) -> Image.Image:
     """Return a horizontal color bar with numbers below and the unit beside it, as an RGB picture.
+
+    Arrows mark ends beyond which patches are clipped.
 
     Args:
         scale: the scale.
@@ -79,40 +69,34 @@ def colorbar(
     """
     if size[0] < 120 or size[1] < 24:
         raise DrawError(f"Expected a color bar of at least (120, 24) pixels, got size {size}. Make it larger.")
-    theme, (width, height), (low, high) = Theme.of(dark), size, (scale.vmin, scale.vmax)
-    out = Image.new("RGB", size, theme.ground)
-    draw, face = ImageDraw.Draw(out), font(max(10, round(height * 0.32)))
-    labels = _labels(scale, unit, width, face.getlength)
-    margin = math.ceil(max(face.getlength(text) for _, text in labels) / 2) + 1
-    tip = round(height * 0.42) // 2 + 1 if scale.clipped else 0  # room for arrows
-    word = f"  {unit}" if unit else ""
-    x0, x1 = max(margin, tip + 2), width - max(margin, tip + math.ceil(face.getlength(word)) + 2)
-    y0, y1 = 1, round(height * 0.42)
-    # One color per pixel column, from the table of the maps, so gamma applies to bar and maps alike.
-    index = scale.indices(np.linspace(low, high, x1 - x0), gamma)
-    colors = lut(cmap or (DIVERGING if scale.signed else SEQUENTIAL))[index]  # (x1 - x0, 3)
-    out.paste(Image.fromarray(np.tile(colors, (y1 - y0, 1, 1))), (x0, y0))
-    draw.rectangle((x0 - 1, y0 - 1, x1, y1), outline=theme.line)
-    if scale.clipped:  # arrows for clipped patches
-        middle = (y0 + y1) // 2
-        draw.polygon([(x1 + 1, y0 - 1), (x1 + 1, y1), (x1 + tip, middle)], fill=tuple(colors[-1].tolist()))
-        if scale.signed:
-            draw.polygon([(x0 - 2, y0 - 1), (x0 - 2, y1), (x0 - 1 - tip, middle)], fill=tuple(colors[0].tolist()))
-    for value, text in labels:
-        x = x0 + (value - low) / (high - low) * (x1 - x0 - 1) if high > low else (x0 + x1) / 2
-        draw.line((round(x), y1 + 1, round(x), y1 + max(2, height // 14)), fill=theme.muted)
-        draw.text((x, height - 1), text, theme.text, face, anchor="md")
-    draw.text((x1 + tip, (y0 + y1) / 2), word, theme.muted, face, anchor="lm")
-    return out
+    low, high, points = scale.vmin, scale.vmax, max(10, round(0.32 * size[1]))
+    # The table of `overlay`, so that gamma applies to bar and maps alike.
+    colors = lut(cmap or (DIVERGING if scale.signed else SEQUENTIAL))[scale.indices(np.linspace(low, high, 256), gamma)]
 
+    from matplotlib.cm import ScalarMappable
+    from matplotlib.colors import ListedColormap, Normalize
+    from matplotlib.figure import Figure
+    from matplotlib.layout_engine import ConstrainedLayoutEngine
+    from matplotlib.ticker import MaxNLocator
 
-def _labels(scale: Scale, unit: str, width: int, measure: Callable[[str], float]) -> list[tuple[float, str]]:
-    """Return as many round numbers with texts as fit side by side, else the two ends."""
-    for count in (6, 5, 4, 3, 2):
-        values = ticks(scale.vmin, scale.vmax, count)
-        if len(values) < 2:
-            break
-        texts = [number(v, unit, values[1] - values[0]) for v in values]
-        if 1.6 * max(map(measure, texts)) * len(texts) <= width and len(set(texts)) == len(texts):
-            return list(zip(values, texts, strict=True))
-    return [(v, number(v, unit)) for v in dict.fromkeys((scale.vmin, scale.vmax))]
+    from vitviz.draw.figures.page import settings
+
+    with settings(dark):
+        # At 72 dots per inch, a point is a pixel.
+        figure = Figure((size[0] / 72, size[1] / 72), layout=ConstrainedLayoutEngine(w_pad=1 / 72, h_pad=1 / 72))
+        axes = figure.subplots()
+        extend = ("both" if scale.signed else "max") if scale.clipped else "neither"
+        mappable = ScalarMappable(Normalize(low, high), ListedColormap(colors / 255))
+        bar = figure.colorbar(mappable, axes, orientation="horizontal", extend=extend, extendfrac=0.03)
+        most = int((size[0] - font(points).getlength(unit)) / (5 * points))
+        ticks = MaxNLocator(max(1, min(6, most)), steps=[1, 2, 2.5, 5, 10]).tick_values(low, high)
+        slack = 1e-9 * (high - low)
+        ticks = [tick for tick in ticks if low - slack <= tick <= high + slack]
+        if len(ticks) < 2:
+            ticks = sorted({low, high})
+        step = ticks[1] - ticks[0] if len(ticks) > 1 else None
+        bar.set_ticks(ticks, labels=[number(tick, unit, step) for tick in ticks], fontsize=points)
+        right: dict[str, Any] = {"transform": axes.transAxes, "va": "center", "color": Theme.of(dark).muted}
+        axes.text(1.03 if scale.clipped else 1.0, 0.5, f"  {unit}", fontsize=points, **right)
+        figure.savefig(buffer := io.BytesIO(), format="raw", dpi=72)
+    return Image.frombytes("RGBA", size, buffer.getvalue()).convert("RGB")

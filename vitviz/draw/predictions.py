@@ -12,8 +12,7 @@ from PIL import Image, ImageDraw
 
 from vitviz.draw.colorbar import describe_clipped
 from vitviz.draw.colors import DrawError, Theme
-from vitviz.draw.overlay import overlay
-from vitviz.draw.sheet import Cell, Line, arrange, fit_photo, rescale
+from vitviz.draw.sheet import Cell, Line, arrange, fit_photo
 from vitviz.draw.text import font, shorten, wrap
 from vitviz.formatting import output
 from vitviz.heatmap import Heatmap
@@ -52,11 +51,11 @@ class Prediction:
         mark, color = colors[self.right]
         share = "" if self.probability is None else f" {output(self.probability, self.problem_type, 2)}"
         label = shorten(mark + self.label, width - face.getlength(share), font(size, bold=True).getlength)
-        said: Line = ((label, color, True), (share, color, False))
+        prediction: Line = ((label, color, True), (share, color, False))
         if self.truth is None:
-            return (said,)
+            return (prediction,)
         truth = "" if self.right else shorten(f"it is {self.truth}", width, face.getlength)
-        return said, ((truth, theme.text, False),)
+        return prediction, ((truth, theme.text, False),)
 
 
 def draw_map(heatmap: Heatmap, side: int, *, alpha: float = 0.55, cmap: str = "magma") -> Image.Image:
@@ -64,9 +63,7 @@ def draw_map(heatmap: Heatmap, side: int, *, alpha: float = 0.55, cmap: str = "m
 
     The default color map, magma, is dark at small values, where the photograph keeps its colors.
     """
-    photo = fit_photo(heatmap.photo, side)
-    geometry = rescale(heatmap.geometry, photo.size)
-    return overlay(photo, heatmap.values, geometry, alpha=alpha, cmap=cmap, signed=heatmap.signed)
+    return heatmap.over(fit_photo(heatmap.photo, side)).overlay(alpha, cmap)
 
 
 def prediction_sheet(
@@ -94,15 +91,15 @@ def prediction_sheet(
         raise DrawError("Expected at least one prediction, got none. Pass some.")
     if columns < 1 or side < 48:
         raise DrawError(f"Expected at least 1 column of 48 pixels, got {columns} of {side}. Use more.")
-    counts = {len(one.pictures) for one in predictions}
+    counts = {len(prediction.pictures) for prediction in predictions}
     if len(counts) > 1 or 0 in counts:
         raise DrawError(f"Expected as many pictures in each prediction, got {sorted(counts)}. Add the others.")
-    largest = max(max(picture.size) for one in predictions for picture in one.pictures)
+    largest = max(max(picture.size) for prediction in predictions for picture in prediction.pictures)
     if largest > side:
         raise DrawError(f"Expected pictures of at most {side} pixels, got {largest}. Use fit_photo.")
     size = max(12, round(side / 15))
     width = counts.pop() * (side + round(0.3 * size)) - round(0.3 * size)
-    cells = [Cell(one.pictures, one.lines(width, size, dark)) for one in predictions]
+    cells = [Cell(prediction.pictures, prediction.lines(width, size, dark)) for prediction in predictions]
     return arrange(cells, side, size, columns=columns, title=title, note=note, dark=dark)
 
 

@@ -14,11 +14,9 @@ from PIL import Image, ImageDraw
 
 from vitviz.draw.colorbar import colorbar, describe_clipped, describe_range, describe_scale
 from vitviz.draw.colors import DrawError, Theme
-from vitviz.draw.overlay import overlay
 from vitviz.draw.text import font, wrap
 from vitviz.formatting import number, percent
 from vitviz.heatmap import Heatmap, HeatmapError, Scale, ScaleChoice
-from vitviz.images.geometry import Geometry
 
 Line: TypeAlias = tuple[tuple[str, str, bool], ...]  # texts one after another: (text, color, bold)
 
@@ -105,19 +103,17 @@ def fit_photo(photo: Image.Image, side: int) -> Image.Image:
 
     Small photographs are enlarged by an integer factor without smoothing.
     """
-    photo, longest = photo.convert("RGB"), max(photo.size)
-    if side >= 2 * longest:
-        factor = side // longest
-        return photo.resize((photo.width * factor, photo.height * factor), Image.Resampling.NEAREST)
-    size = (max(1, round(photo.width * side / longest)), max(1, round(photo.height * side / longest)))
+    photo, size = photo.convert("RGB"), fit_size(photo, side)
+    if side >= 2 * max(photo.size):
+        return photo.resize(size, Image.Resampling.NEAREST)
     return photo.resize(size, Image.Resampling.LANCZOS, reducing_gap=3.0)
 
 
-def rescale(geometry: Geometry, size: tuple[int, int]) -> Geometry:
-    """Return the geometry of the same photograph at another (width, height)."""
-    fx, fy = size[0] / geometry.image[0], size[1] / geometry.image[1]
-    left, top, right, bottom = geometry.frame
-    return replace(geometry, image=size, frame=(left * fx, top * fy, right * fx, bottom * fy))
+def fit_size(photo: Image.Image, side: int) -> tuple[int, int]:
+    """Return (width, height) of a photograph after `fit_photo`."""
+    longest = max(photo.size)
+    factor = side // longest if side >= 2 * longest else side / longest
+    return max(1, round(photo.width * factor)), max(1, round(photo.height * factor))
 
 
 def sheet(
@@ -160,8 +156,10 @@ def sheet(
     if labels is not None and len(labels) != len(maps):
         raise DrawError(f"Expected one label for each of {len(maps)} maps, got {len(labels)}. Pass one per map.")
     shared, own = _scales(maps, "shared" if scale == "both" else scale)
-    pairs = [(shared, one.scale()) for one in maps] if shared and scale == "both" else [(one,) for one in own]
-    photos = [*{id(one.photo): one.photo for one in maps}.values()]  # usually one photograph, resized once
+    pairs: list[tuple[Scale, ...]] = [(own_scale,) for own_scale in own]
+    if shared and scale == "both":
+        pairs = [(shared, heatmap.scale()) for heatmap in maps]
+    photos = [*{id(heatmap.photo): heatmap.photo for heatmap in maps}.values()]  # usually one, resized once
     count = len(maps) + (len(photos) if plain else 0)
     if width is not None:
         columns, thumb = _fit_width(width, count, columns, photos, len(pairs[0]))
@@ -185,14 +183,14 @@ def sheet(
     ranges = None if shared and scale != "both" else [pair[-1] for pair in pairs]
     texts = captions(maps, ranges, breadth, measure)
     style: dict[str, Any] = {"cmap": cmap, "alpha": alpha, "spotlight": spotlight, "smooth": smooth, "gamma": gamma}
-    for index, (one, pair, below) in enumerate(zip(maps, pairs, texts, strict=True)):
-        photo = small[id(one.photo)]
-        place, marks = rescale(one.geometry, photo.size), style | {"query": one.query, "gray": gray}
-        pictures = tuple(overlay(photo, one.values, place, scale=each, **marks) for each in pair)
-        label = wrap(one.title if labels is None else labels[index], breadth, measure)
+    style["gray"] = gray
+    for index, (heatmap, pair, below) in enumerate(zip(maps, pairs, texts, strict=True)):
+        resized = heatmap.over(small[id(heatmap.photo)])
+        pictures = tuple(resized.overlay(scale=each, **style) for each in pair)
+        label = wrap(heatmap.title if labels is None else labels[index], breadth, measure)
         lines = [((text, theme.text, False),) for text in label] + [((text, theme.muted, False),) for text in below]
         cells.append(Cell(pictures, tuple(lines)))
-    unit, all_values = maps[0].unit, Scale.over([one.values for one in maps])
+    unit, all_values = maps[0].unit, Scale.over(maps)
     beyond = shared is not None and (all_values.vmin < shared.vmin or all_values.vmax > shared.vmax)
 
     def bar(width: int) -> Image.Image:
@@ -255,10 +253,8 @@ def card(
         cmap, scale, options: as in `overlay`.
     """
     size, theme, chosen = max(11, round(side / 28)), Theme.of(dark), heatmap.scale(scale)
-    photo = fit_photo(heatmap.photo, side)
-    geometry = rescale(heatmap.geometry, photo.size)
-    style = {"gray": True, "alpha": 0.6, "cmap": cmap, "query": heatmap.query} | options
-    picture = overlay(photo, heatmap.values, geometry, scale=chosen, **style)
+    style = {"gray": True, "alpha": 0.6, "cmap": cmap} | options
+    picture = heatmap.over(fit_photo(heatmap.photo, side)).overlay(scale=chosen, **style)
     slot = max(picture.width, 20 * size)  # words need room below a narrow photograph
     mass = heatmap.describe_prefix_mass()
     clipped = describe_clipped(chosen, heatmap.unit, float(np.abs(heatmap.values).max()))
@@ -277,18 +273,17 @@ def _scales(maps: Sequence[Heatmap], choice: ScaleChoice) -> tuple[Scale | None,
     if len(maps) == 0:
         raise HeatmapError("Expected at least one map, got none. Choose a head or a layer.")
     if choice in ("each", "full"):
-        return None, [one.scale(choice) for one in maps]
-    if len({(one.signed, one.unit) for one in maps}) > 1:
+        return None, [heatmap.scale(choice) for heatmap in maps]
+    if len({(heatmap.signed, heatmap.unit) for heatmap in maps}) > 1:
         raise HeatmapError(
             "Expected maps of one unit, all signed or none, to share a scale, got a mixture. "
             "Pass scale='each' or make two sheets."
         )
-    values = [one.values for one in maps]
-    shared = Scale.choose(choice, values, maps[0].signed)
     if choice == "shared":  # all maps together: one layer may have outliers
-        shared = replace(
-            Scale.own(np.concatenate([one.ravel() for one in values])[None], maps[0].signed), kind="shared"
-        )
+        values = np.concatenate([heatmap.values.ravel() for heatmap in maps])
+        shared = replace(Scale.own(values[None], maps[0].signed), kind="shared")
+    else:
+        shared = Scale.choose(choice, maps, maps[0].signed)
     return shared, [shared] * len(maps)
 
 
@@ -300,12 +295,18 @@ def captions(
     Masses share a line if they fit `width` below all maps, else each has its own line.
     """
     masses = [
-        tuple(f"{name} {percent(mass, 2) if one.in_shares else number(mass)}" for name, mass in one.prefix_mass.items())
-        for one in maps
+        tuple(
+            f"{name} {percent(mass, 2) if heatmap.in_shares else number(mass)}"
+            for name, mass in heatmap.prefix_mass.items()
+        )
+        for heatmap in maps
     ]
     joined = [(" \N{MIDDLE DOT} ".join(parts),) if parts else () for parts in masses]
     if all(measure(text) <= width for parts in joined for text in parts):
         masses = list(joined)
     if scales is None:
         return masses
-    return [(*parts, describe_range(scale, one.unit)) for parts, one, scale in zip(masses, maps, scales, strict=True)]
+    return [
+        (*parts, describe_range(scale, heatmap.unit))
+        for parts, heatmap, scale in zip(masses, maps, scales, strict=True)
+    ]

@@ -8,8 +8,8 @@ from functools import lru_cache
 from PIL import ImageFont
 
 ELLIPSIS = "\N{HORIZONTAL ELLIPSIS}"
-# Spaces without line breaks: "16 × 16", "< 8.3 %".
-KEPT = re.compile(r"(?<=\d) (?=[×%])|(?<=\d ×) (?=\d)|(?<=[<>]) (?=\d)")
+# Spaces at which lines do not break: "16 × 16", "< 8.3 %".
+UNBROKEN = re.compile(r"(?<=\d) (?=[×%])|(?<=\d ×) (?=\d)|(?<=[<>]) (?=\d)")
 
 
 @lru_cache(maxsize=64)
@@ -27,7 +27,7 @@ def wrap(text: str, width: float, measure: Callable[[str], float]) -> tuple[str,
     No-break spaces, and spaces within sizes and percentages, keep words together.
     """
     lines: list[str] = []
-    for word in KEPT.sub("\N{NO-BREAK SPACE}", text).split(" ") if text else ():
+    for word in UNBROKEN.sub("\N{NO-BREAK SPACE}", text).split(" ") if text else ():
         if lines and measure(f"{lines[-1]} {word}") <= width:
             lines[-1] += f" {word}"
         else:

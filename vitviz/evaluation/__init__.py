@@ -28,7 +28,7 @@ def check_classifies(model: ViT) -> Pretrained:
         )
     if model.problem_type != SINGLE:
         raise EvaluationError(
-            f"Expected a model that chooses one class of several, got one of {model.problem_type}: a folder a class "
-            "does not say what is right for it. Explain single photographs."
+            f"Expected a model that chooses one class of several, got one of {model.problem_type}: class folders "
+            "do not state its correct output. Explain single photographs."
         )
     return about

@@ -89,17 +89,17 @@ class Accuracy:
         Returns:
             The labels, and counts (K, K): entry (i, j) counts images of class i predicted as class j.
         """
-        there, place = np.unique(np.concatenate([self.true, self.predicted]), return_inverse=True)
-        counts = np.zeros((len(there), len(there)), np.int64)
-        np.add.at(counts, (place[: self.images], place[self.images :]), 1)
-        return tuple(self.labels[index] for index in there), counts
+        classes, places = np.unique(np.concatenate([self.true, self.predicted]), return_inverse=True)
+        counts = np.zeros((len(classes), len(classes)), np.int64)
+        np.add.at(counts, (places[: self.images], places[self.images :]), 1)
+        return tuple(self.labels[index] for index in classes), counts
 
     def mistakes(self, most: int = 10) -> list[tuple[str, str, int]]:
         """Return the most frequent confusions: (true label, predicted label, number of images)."""
         wrong = self.true != self.predicted
         pairs, counts = np.unique(np.stack([self.true, self.predicted])[:, wrong], axis=1, return_counts=True)
         order = np.argsort(-counts, kind="stable")[:most]
-        return [(self.labels[pairs[0, at]], self.labels[pairs[1, at]], int(counts[at])) for at in order]
+        return [(self.labels[pairs[0, index]], self.labels[pairs[1, index]], int(counts[index])) for index in order]
 
     def table(self) -> str:
         """Return the accuracy of each class and of all classes as text for a terminal."""
@@ -133,7 +133,7 @@ def measure_accuracy(
         EvaluationError: without images, or if logits are NaN or infinite.
     """
     began = time.perf_counter()
-    found: list[tuple[Tensor, ...]] = []
+    results: list[tuple[Tensor, ...]] = []  # true, predicted, in the top 5, loss: (k,) each
     done = correct = 0
     with eval_mode(network):
         for inputs, true in data:
@@ -142,20 +142,20 @@ def measure_accuracy(
                 raise EvaluationError("Expected finite logits, got NaN or infinity. Check the weights and precision.")
             best = logits.topk(min(5, logits.shape[1])).indices  # (k, 5)
             losses = F.cross_entropy(logits, true, reduction="none")  # (k,)
-            some = gather((true, best[:, 0], (best == true[:, None]).any(1), losses))
-            found.append(tuple(each.cpu() for each in some))
-            done, correct = done + len(some[0]), correct + int((some[0] == some[1]).sum())
+            gathered = gather((true, best[:, 0], (best == true[:, None]).any(1), losses))
+            results.append(tuple(tensor.cpu() for tensor in gathered))
+            done, correct = done + len(gathered[0]), correct + int((gathered[0] == gathered[1]).sum())
             if progress is not None:
                 progress(done, correct / done)
-    if not found:
+    if not results:
         raise EvaluationError("Expected at least one batch of images, got none. Check the data.")
-    arrays = [torch.cat(each).numpy() for each in zip(*found, strict=True)]
+    all_true, predicted, in_top5, all_losses = (torch.cat(parts).numpy() for parts in zip(*results, strict=True))
     return Accuracy(
         labels=tuple(labels),
-        true=arrays[0],
-        predicted=arrays[1],
-        in_top5=arrays[2],
-        losses=arrays[3].astype(np.float64),
+        true=all_true,
+        predicted=predicted,
+        in_top5=in_top5,
+        losses=all_losses.astype(np.float64),
         model=model,
         seconds=time.perf_counter() - began,
     )
@@ -217,12 +217,12 @@ def _images(
         source = find_dataset(data, root)
         places = _places(source, known)
         by_class: dict[int, list[int]] = {place: [] for place in places}
-        for at, index in enumerate(source.val.classes.tolist()):
-            by_class[places[index]].append(at)
-        chosen = spread(by_class, limit)  # places in the data set, with the model's classes
+        for image, index in enumerate(source.val.classes.tolist()):
+            by_class[places[index]].append(image)
+        chosen = spread(by_class, limit)  # indices of images, with the model's classes
         if source.val.paths is None:
             return len(chosen), _from_memory(source.val, chosen, about.preprocess, size)
-        files = [(source.val.paths[at], index) for at, index in chosen]
+        files = [(source.val.paths[image], index) for image, index in chosen]
     elif root is None:
         files = spread(find_classes(folder, known), limit)
     else:
@@ -250,7 +250,7 @@ def _from_memory(
     """Yield batches of in-memory images, which have equal size."""
     assert samples.images is not None  # a split has either files or images in memory
     for start in range(0, len(chosen), size):
-        some = chosen[start : start + size]
-        photos = [decode(samples.images[at].permute(1, 2, 0).numpy()) for at, _ in some]  # (c, h, w) -> (h, w, c)
+        batch = chosen[start : start + size]
+        photos = [decode(samples.images[at].permute(1, 2, 0).numpy()) for at, _ in batch]  # (c, h, w) -> (h, w, c)
         pixels = [torch.from_numpy(preprocess(photo).pixels) for photo in photos]
-        yield torch.stack(pixels), torch.tensor([index for _, index in some])
+        yield torch.stack(pixels), torch.tensor([index for _, index in batch])

@@ -92,21 +92,21 @@ def evaluate(
         journal = Journal(rank_file(path, rank) if world > 1 else path, settings)
     if strict:  # with "all", unsupported methods are only listed
         records = {key: record for key, record in records.items() if "refused" not in record}
-    mine = range(rank, len(files), world)
-    lacking = {index: [name for name in [*names, CHANCE] if (keys[index], name) not in records] for index in mine}
-    todo = [index for index in mine if lacking[index]]
-    one_by_one = batches([(files[index][0], index) for index in todo], about.preprocess, 1)
+    own = range(rank, len(files), world)  # images of this process
+    missing = {index: [name for name in [*names, CHANCE] if (keys[index], name) not in records] for index in own}
+    todo = [index for index in own if missing[index]]
+    loaded = batches([(files[index][0], index) for index in todo], about.preprocess, 1)
     disable = None if progress and rank == 0 else True  # None: hidden unless standard error is a terminal
     with eval_mode(model):
-        for batch in tqdm(one_by_one, total=len(todo), unit=" images", disable=disable):
+        for batch in tqdm(loaded, total=len(todo), unit=" images", disable=disable):
             index = int(batch.classes)
             base = {"image": keys[index], "class": files[index][1]}
-            some = _image_records(model, batch.images, base, lacking[index], settings, strict)
-            records |= {(record["image"], record["method"]): record for record in some}
+            new = _image_records(model, batch.images, base, missing[index], settings, strict)
+            records |= {(record["image"], record["method"]): record for record in new}
             if journal is not None:
-                journal.add(some)
-    shared = gather([records[keys[index], name] for index in mine for name in [*names, CHANCE]])
-    records |= {(record["image"], record["method"]): record for record in shared}
+                journal.add(new)
+    gathered = gather([records[keys[index], name] for index in own for name in [*names, CHANCE]])
+    records |= {(record["image"], record["method"]): record for record in gathered}
     if journal is not None and path is not None:
         if rank == 0:
             write(path, settings, records.values())
@@ -148,11 +148,11 @@ def _image_records(
     """Return the records of one image (1, channels, H, W) for methods, and for random orders if requested."""
     weight = next(model.parameters())
     images = images.to(weight.device, weight.dtype)
-    chosen = int(base["class"])
+    target = int(base["class"])
     if settings["target"] == "predicted":
         with torch.no_grad():
-            chosen = int(model(images).argmax(1))
-    base = {**base, "target": chosen}
+            target = int(model(images).argmax(1))
+    base = {**base, "target": target}
     maps: dict[str, Tensor] = {}  # (1, gh, gw) each
     seconds: dict[str, float] = {}
     records: list[Record] = []
@@ -162,7 +162,7 @@ def _image_records(
         options = settings["options"].get(name, {})
         began = time.perf_counter()
         try:
-            maps[name] = score_patches(model, images, chosen, name, **options)
+            maps[name] = score_patches(model, images, target, name, **options)
         except ExplainError as error:
             if strict or options:  # requested by name or with options
                 raise
@@ -179,7 +179,7 @@ def _image_records(
         torch.cat([*maps.values()])
         if maps
         else torch.zeros(1, *model.check(images)),  # any map gives the random orders
-        chosen,
+        target,
         baseline=settings["baseline"],
         steps=settings["steps"],
         random=settings["random"],
@@ -187,10 +187,10 @@ def _image_records(
     )
     deletion, insertion = results[0].deletion, results[0].insertion
     base["whole"] = float(deletion.probabilities[0])
-    for (name, took), result in zip(seconds.items(), results[: len(seconds)], strict=True):
-        numbers = {"deletion": result.deletion.area, "insertion": result.insertion.area, "gain": result.gain}
-        numbers |= {"positive": result.positive, "negative": result.negative, "seconds": took}
-        records.append({**base, "method": name, **numbers})
+    for (name, duration), result in zip(seconds.items(), results[: len(seconds)], strict=True):
+        measures = {"deletion": result.deletion.area, "insertion": result.insertion.area, "gain": result.gain}
+        measures |= {"positive": result.positive, "negative": result.negative, "seconds": duration}
+        records.append({**base, "method": name, **measures})
     if CHANCE in names:  # both curves have the same area, so the gain is 0
         areas = deletion.random_areas
         chance = {"deletion": deletion.random_area, "insertion": insertion.random_area, "gain": 0.0}

@@ -153,11 +153,11 @@ class Faithfulness:
         curves = (self.deletion, self.insertion)
         return data_frame(
             {
-                "kind": np.repeat([one.kind for one in curves], [len(one.fractions) for one in curves]),
-                "fraction": np.concatenate([one.fractions for one in curves]),
-                "probability": np.concatenate([one.probabilities for one in curves]),
-                "correct": np.concatenate([one.correct for one in curves]),
-                "random": np.concatenate([one.random.mean(axis=0) for one in curves]),
+                "kind": np.repeat([curve.kind for curve in curves], [len(curve.fractions) for curve in curves]),
+                "fraction": np.concatenate([curve.fractions for curve in curves]),
+                "probability": np.concatenate([curve.probabilities for curve in curves]),
+                "correct": np.concatenate([curve.correct for curve in curves]),
+                "random": np.concatenate([curve.random.mean(axis=0) for curve in curves]),
             }
         )
 
@@ -250,32 +250,32 @@ def faithfulness(
     batch, many = len(masked.images), len(scores)
     # Insertion shows the first patches of the order; deletion shows the first of the reversed order.
     orders = torch.cat([order, order.flip(1), random_orders(masked.patches, random, seed).repeat(batch, 1)])
-    of = torch.cat([image, image, torch.arange(batch).repeat_interleave(random)])  # (2 M + B R,)
+    image_of = torch.cat([image, image, torch.arange(batch).repeat_interleave(random)])  # (2 M + B R,)
     visible = first_patches(orders, counts).flatten(0, 1)  # (2 M + B R, S, n) -> (rows, n)
-    logits = masked.logits(visible, of.repeat_interleave(len(counts)), progress)  # (rows, C)
-    whole = logits[[int((of == one).nonzero()[0]) * len(counts) for one in range(batch)]]  # (B, C)
-    targets = resolve_target(model, whole, target, contrast)
+    logits = masked.logits(visible, image_of.repeat_interleave(len(counts)), progress)  # (rows, C)
+    first_rows = [int((image_of == index).nonzero()[0]) * len(counts) for index in range(batch)]
+    targets = resolve_target(model, logits[first_rows], target, contrast)  # the logits of whole images: (B, C)
     assert targets is not None  # MaskedModel checked that there is a classifier
-    each = Target(targets.classes[of], None if targets.against is None else targets.against[of]).repeat(len(counts))
-    kind = model.problem_type
-    found = target_probability(each, logits, kind), is_predicted(each, logits, kind)
-    probabilities, correct = (values.unflatten(0, (-1, len(counts))).numpy() for values in found)  # (2 M + B R, S)
+    against = None if targets.against is None else targets.against[image_of]
+    row_targets = Target(targets.classes[image_of], against).repeat(len(counts))
+    kind, steps_shape = model.problem_type, (-1, len(counts))
+    probabilities = target_probability(row_targets, logits, kind).unflatten(0, steps_shape).numpy()  # (2 M + B R, S)
+    correct = is_predicted(row_targets, logits, kind).unflatten(0, steps_shape).numpy()  # (2 M + B R, S)
     shares = np.array(counts) / masked.patches
     results = []
-    for index, one in enumerate(image.tolist()):
-        shown, gone = index, many + index
-        chance = slice(2 * many + one * random, 2 * many + (one + 1) * random)
+    for inserted, index in enumerate(image.tolist()):
+        deleted, chance = many + inserted, slice(2 * many + index * random, 2 * many + (index + 1) * random)
         deletion = Curve(
-            kind="deletion", fractions=1.0 - shares, probabilities=probabilities[gone], correct=correct[gone],
+            kind="deletion", fractions=1.0 - shares, probabilities=probabilities[deleted], correct=correct[deleted],
             random=probabilities[chance], random_correct=correct[chance], problem_type=kind,
         )  # fmt: skip
         insertion = Curve(
-            kind="insertion", fractions=shares[::-1], probabilities=probabilities[shown, ::-1],
-            correct=correct[shown, ::-1], random=probabilities[chance, ::-1], random_correct=correct[chance, ::-1],
-            problem_type=kind,
+            kind="insertion", fractions=shares[::-1], probabilities=probabilities[inserted, ::-1],
+            correct=correct[inserted, ::-1], random=probabilities[chance, ::-1],
+            random_correct=correct[chance, ::-1], problem_type=kind,
         )  # fmt: skip
-        result = Faithfulness(deletion=deletion, insertion=insertion, baseline=baseline, target=targets.names[one])
-        results.append(result)
+        name = targets.names[index]
+        results.append(Faithfulness(deletion=deletion, insertion=insertion, baseline=baseline, target=name))
     return tuple(results)
 
 
@@ -290,23 +290,23 @@ def curve_passes(
 ) -> float:
     """Estimate the forward passes of `faithfulness` for one image with these options."""
     counts = visible_counts(patches, steps, 0)
-    each = sum(counts[1:-1]) / patches if baseline == "remove" else len(counts) - 2
-    return (2 * maps + random) * each + 1
+    passes_per_curve = sum(counts[1:-1]) / patches if baseline == "remove" else len(counts) - 2
+    return (2 * maps + random) * passes_per_curve + 1
 
 
 def _explained(maps: Maps, images: int) -> tuple[Named | list[Named] | None, tuple[Named, Named] | None]:
     """Return the class, one for each image, or the contrast that maps explain; `None` twice where they explain none."""
-    several: Iterable[Any] = [maps] if isinstance(maps, Heatmap) else maps
-    classes = [one.classes for one in several if isinstance(one, Heatmap)]
-    about = {one for one in classes if one}
-    if len(about) > 1:
-        if images > 1 and all(len(one) == 1 for one in classes):
-            return [one[0] for one in classes], None
+    sequence: Iterable[Any] = [maps] if isinstance(maps, Heatmap) else maps
+    classes = [heatmap.classes for heatmap in sequence if isinstance(heatmap, Heatmap)]
+    different = {indices for indices in classes if indices}
+    if len(different) > 1:
+        if images > 1 and all(len(indices) == 1 for indices in classes):
+            return [indices[0] for indices in classes], None
         raise ExplainError(
-            f"Expected maps of one class, got different classes: {sorted(about)}. Test them apart, or pass one."
+            f"Expected maps of one class, got different classes: {sorted(different)}. Test them apart, or pass one."
         )
-    for one in about:
-        return (one[0], None) if len(one) == 1 else (None, (one[0], one[1]))
+    for indices in different:
+        return (indices[0], None) if len(indices) == 1 else (None, (indices[0], indices[1]))
     return None, None
 
 
@@ -319,9 +319,9 @@ def flat_maps(maps: Maps, masked: MaskedModel) -> tuple[Tensor, Tensor]:
     if isinstance(maps, Tensor):
         scores = maps.detach().cpu().double()
     else:
-        several: Iterable[Any] = [maps] if isinstance(maps, Heatmap) else maps
-        arrays = [np.asarray(one, np.float64) for one in several]
-        scores = torch.from_numpy(np.stack(arrays)) if len({one.shape for one in arrays}) == 1 else torch.empty(0)
+        sequence: Iterable[Any] = [maps] if isinstance(maps, Heatmap) else maps
+        arrays = [np.asarray(patch_scores, np.float64) for patch_scores in sequence]
+        scores = torch.from_numpy(np.stack(arrays)) if len({array.shape for array in arrays}) == 1 else torch.empty(0)
     batch = len(masked.images)
     if scores.ndim != 3 or scores.shape[1:] != masked.grid or not len(scores) or batch not in (1, len(scores)):
         raise EvaluationError(
@@ -337,8 +337,8 @@ def flat_maps(maps: Maps, masked: MaskedModel) -> tuple[Tensor, Tensor]:
 def target_classes(model: ViT, images: Tensor, target: Named | Sequence[Named] | Tensor | None) -> Tensor | None:
     """Return the named or predicted class of each image (B,); `None` without a classifier."""
     with torch.no_grad():
-        found = resolve_target(model, None if model.head is None else model(images), target)
-    return None if found is None else found.classes
+        targets = resolve_target(model, None if model.head is None else model(images), target)
+    return None if targets is None else targets.classes
 
 
 def _of(beaten: int, count: int) -> str:

@@ -88,13 +88,13 @@ def segmentation(values: Scores, geometry: Geometry, mask: Mask) -> Segmentation
     # The rounded mean must not be below a constant map.
     above = scores > np.clip(scores.mean(), values.min(), values.max())
     # All thresholds at once: pixels by decreasing score, grouped by equal scores.
-    _, which = np.unique(-scores, return_inverse=True)
-    found, taken = np.bincount(which, weights=inside).cumsum(), np.bincount(which).cumsum()
+    _, group = np.unique(-scores, return_inverse=True)
+    hits, selected = np.bincount(group, weights=inside).cumsum(), np.bincount(group).cumsum()
     return Segmentation(
         iou=float((above & inside).sum() / (above | inside).sum()),
         background_iou=float((~above & ~inside).sum() / (~above | ~inside).sum()),
         accuracy=float((above == inside).mean()),
-        average_precision=float((np.diff(found, prepend=0.0) / count * found / taken).sum()),
+        average_precision=float((np.diff(hits, prepend=0.0) / count * hits / selected).sum()),
         share=float(inside.mean()),
     )
 

@@ -86,17 +86,17 @@ class MaskedModel:
             torch.cat([image.cpu()[:, None], visible.cpu().long()], dim=1), dim=0, return_inverse=True
         )
         image, visible = rows[:, 0], rows[:, 1:].bool()
-        found: dict[int, Tensor] = {}
-        for some in self._batches(visible.sum(1)):
+        logits_of: dict[int, Tensor] = {}
+        for indices in self._batches(visible.sum(1)):
             with torch.no_grad():
-                logits = self._run(visible[some], image[some]).cpu().double()  # (r, C)
-            found.update(zip(some.tolist(), logits, strict=True))
+                batch_logits = self._run(visible[indices], image[indices]).cpu().double()  # (r, C)
+            logits_of.update(zip(indices.tolist(), batch_logits, strict=True))
             if progress is not None:
-                progress(len(found), len(rows))
-        out = torch.stack([found[index] for index in range(len(rows))])
-        if not bool(out.isfinite().all()):
+                progress(len(logits_of), len(rows))
+        logits = torch.stack([logits_of[index] for index in range(len(rows))])
+        if not bool(logits.isfinite().all()):
             raise EvaluationError("Expected finite logits, got NaN or infinity. Check the weights and their precision.")
-        return out[inverse]
+        return logits[inverse]
 
     def _batches(self, counts: Tensor) -> Iterator[Tensor]:
         """Yield indices of masked images per batch, with equal sequence length and a limited number of tokens."""

@@ -75,18 +75,18 @@ def read(path: Path, settings: Mapping[str, Any]) -> tuple[dict[Key, Record], in
         raise EvaluationError(
             f"Expected {str(path)!r} to be a file of records to continue, got something else. Name another file."
         )
-    there, here = first["settings"], json.loads(json.dumps(settings))
-    if different := [name for name in sorted({*there, *here}) if there.get(name) != here.get(name)]:
-        values = "; ".join(f"{name} is {there.get(name)!r} there and {here.get(name)!r} here" for name in different)
+    saved, current = first["settings"], json.loads(json.dumps(settings))
+    if different := [name for name in sorted({*saved, *current}) if saved.get(name) != current.get(name)]:
+        changes = "; ".join(f"{name} was {saved.get(name)!r} and is {current.get(name)!r}" for name in different)
         raise EvaluationError(
-            f"Expected {str(path)!r} to have these settings, got others: {values}. Use the same or name another file."
+            f"Expected {str(path)!r} to have these settings, got others: {changes}. Use the same or name another file."
         )
     records: dict[Key, Record] = {}
     for number, line in enumerate(lines, 2):
         record = _parse(line)
         if not isinstance(record.get("image"), str) or not isinstance(record.get("method"), str):
             raise EvaluationError(
-                f"Expected records in {str(path)!r}, got none in line {number}. Remove that line: it is made again."
+                f"Expected records in {str(path)!r}, got none in line {number}. Remove that line to compute it again."
             )
         records[record["image"], record["method"]] = record
     return records, end
@@ -147,8 +147,8 @@ def gather(records: Iterable[Record]) -> list[Record]:
     PartialState(cpu=True, timeout=TIMEOUT)  # initialises the process group if necessary
     if not is_joined:  # a group that exists at interpreter exit may abort the process
         atexit.register(torch.distributed.destroy_process_group)
-    found: list[Record] = gather_object([*records])
-    return found
+    gathered: list[Record] = gather_object([*records])
+    return gathered
 
 
 def _lines(records: Iterable[Mapping[str, Any]]) -> bytes:

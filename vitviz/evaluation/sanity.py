@@ -41,12 +41,12 @@ class Sanity:
 
     def describe(self) -> str:
         """Return the correlation for all-random weights as a sentence."""
-        title, left = method_named(self.method).title, self.ranks[-1].mean()
-        if not np.isfinite(left):
+        title, correlation = method_named(self.method).title, self.ranks[-1].mean()
+        if not np.isfinite(correlation):
             return f"{title}, with all weights random, gives a map without any order."
         return (
-            f"{title}, with all weights random, gives a map whose order correlates with the first one's at {left:.2f} "
-            "(0 is none)."
+            f"{title}, with all weights random, gives a map whose order correlates with the original one at "
+            f"{correlation:.2f} (0 is none)."
         )
 
 
@@ -77,8 +77,8 @@ def sanity(
     images = images.to(next(model.parameters()).device)
     classes = target_classes(model, images, target)  # (B,)
 
-    def maps(of: ViT) -> Tensor:
-        return score_patches(of, images, classes, method, **options).flatten(1).cpu().double()  # (B, n)
+    def maps(network: ViT) -> Tensor:
+        return score_patches(network, images, classes, method, **options).flatten(1).cpu().double()  # (B, n)
 
     original, changed = maps(model), copy.deepcopy(model)
     parts, ranks = model_parts(changed), []

@@ -75,16 +75,16 @@ def sensitivity_n(
             f"Expected sizes of sets from 1 to {most} patches and at least 2 samples of each, got {sizes} and "
             f"{samples}. Try the defaults."
         )
-    gone = torch.cat([random_sets(masked.patches, size, samples, seed + size) for size in chosen])  # (Z * samples, n)
+    removed = torch.cat([random_sets(masked.patches, size, samples, seed + size) for size in chosen])  # (Z samples, n)
     whole = masked.unmasked()  # (B, C)
-    goal = resolve_target(model, whole, target)
-    assert goal is not None  # there is a classifier: MaskedModel looked
-    of = torch.arange(batch).repeat_interleave(len(gone))
-    logits = masked.logits(~gone.repeat(batch, 1), of)  # (B * Z * samples, C)
-    lost = goal.score(whole)[of] - goal.repeat(len(gone)).score(logits)
-    lost = lost.unflatten(0, (batch, len(chosen), samples))  # (B, Z, samples)
-    sums = (scores @ gone.double().T).unflatten(1, (len(chosen), samples))  # (M, n) @ (n, ...) -> (M, Z, samples)
-    return SensitivityN(sizes=chosen, correlations=pearson(sums, lost[image]).numpy())
+    targets = resolve_target(model, whole, target)
+    assert targets is not None  # MaskedModel checked that there is a classifier
+    image_of = torch.arange(batch).repeat_interleave(len(removed))
+    logits = masked.logits(~removed.repeat(batch, 1), image_of)  # (B * Z * samples, C)
+    drops = targets.score(whole)[image_of] - targets.repeat(len(removed)).score(logits)
+    drops = drops.unflatten(0, (batch, len(chosen), samples))  # (B, Z, samples)
+    sums = (scores @ removed.double().T).unflatten(1, (len(chosen), samples))  # (M, n) @ (n, ...) -> (M, Z, samples)
+    return SensitivityN(sizes=chosen, correlations=pearson(sums, drops[image]).numpy())
 
 
 def random_sets(patches: int, size: int, count: int, seed: int) -> Tensor:
@@ -143,10 +143,10 @@ def max_sensitivity(
     most = min(TOGETHER, samples) * len(images)
     with untouched(images.device):
         torch.manual_seed(seed)
-        found: Tensor = sensitivity_max(
+        sensitivities: Tensor = sensitivity_max(
             explain, images, perturb_radius=radius, n_perturb_samples=samples, max_examples_per_batch=most
         )
-    return np.asarray(found.detach().cpu().double().numpy())
+    return np.asarray(sensitivities.detach().cpu().double().numpy())
 
 
 def pearson(first: Tensor, second: Tensor) -> Tensor:
@@ -154,9 +154,9 @@ def pearson(first: Tensor, second: Tensor) -> Tensor:
     first, second = first.double(), second.double()
     x, y = (row - row.mean(-1, keepdim=True) for row in (first, second))
     # Rounding errors of a constant row do not count as variation.
-    flat = [moved.norm(dim=-1) <= 1e-12 * row.norm(dim=-1) for moved, row in ((x, first), (y, second))]
-    found: Tensor = (x * y).sum(-1) / (x.norm(dim=-1) * y.norm(dim=-1))
-    return found.masked_fill(flat[0] | flat[1], float("nan"))
+    flat = [centered.norm(dim=-1) <= 1e-12 * row.norm(dim=-1) for centered, row in ((x, first), (y, second))]
+    correlations: Tensor = (x * y).sum(-1) / (x.norm(dim=-1) * y.norm(dim=-1))
+    return correlations.masked_fill(flat[0] | flat[1], float("nan"))
 
 
 def spearman(first: Tensor, second: Tensor) -> Tensor:
@@ -166,6 +166,6 @@ def spearman(first: Tensor, second: Tensor) -> Tensor:
 
 def _ranks(row: Tensor) -> Tensor:
     """Return ascending ranks, with mean ranks for ties: (n,) -> (n,), float64."""
-    _, which, counts = row.unique(return_inverse=True, return_counts=True)
+    _, group, counts = row.unique(return_inverse=True, return_counts=True)
     mean: Tensor = counts.cumsum(0) - (counts - 1) / 2
-    return mean[which].double()
+    return mean[group].double()

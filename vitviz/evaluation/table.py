@@ -136,17 +136,18 @@ def tabulate(
     left_out: dict[str, str] = {}
     rows = []
     for name in [*names, CHANCE]:
-        of = [records[key, name] for key in keys]
-        if refused := [record["refused"] for record in of if "refused" in record]:
+        of_method = [records[key, name] for key in keys]
+        if refused := [record["refused"] for record in of_method if "refused" in record]:
             left_out[name] = refused[0]
             continue
-        numbers = {column: np.array([record[column] for record in of], np.float64) for column in COLUMNS}  # None -> NaN
-        count = len(of)
+        columns = {column: np.array([record[column] for record in of_method], float) for column in COLUMNS}  # None: NaN
+        count = len(of_method)
         errors = {
-            column: float(some.std(ddof=1) / count**0.5) if count > 1 else np.nan for column, some in numbers.items()
+            column: float(values.std(ddof=1) / count**0.5) if count > 1 else np.nan
+            for column, values in columns.items()
         }
-        means = {column: float(some.mean()) for column, some in numbers.items()}
+        means = {column: float(values.mean()) for column, values in columns.items()}
         rows.append(Row(method=name, images=count, means=means, errors=errors))
     rows.sort(key=lambda row: -row.means["gain"])
-    kept = tuple(records[key, row.method] for key in keys for row in rows)
-    return Evaluation(rows=tuple(rows), images=len(keys), settings=settings, left_out=left_out, records=kept)
+    tabulated = tuple(records[key, row.method] for key in keys for row in rows)
+    return Evaluation(rows=tuple(rows), images=len(keys), settings=settings, left_out=left_out, records=tabulated)

@@ -17,6 +17,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -27,8 +28,8 @@ from PIL import Image
 from vitviz.attribution.attention import Fusion
 from vitviz.draw.colorbar import colorbar, describe_scale
 from vitviz.draw.colors import DrawError, Theme
-from vitviz.draw.overlay import OVER_GRAY, overlay
-from vitviz.draw.sheet import Cell, arrange, fit_photo, rescale
+from vitviz.draw.overlay import OVER_GRAY
+from vitviz.draw.sheet import Cell, arrange, fit_photo, fit_size
 from vitviz.draw.text import font, shorten
 from vitviz.explorer import Explorer
 from vitviz.extras import extra
@@ -72,7 +73,7 @@ class Film:
     @property
     def scale(self) -> Scale:
         """Return the shared scale, which clips a share `BEYOND` of all numbers."""
-        values = np.concatenate([one.values.ravel() for one in self.maps])
+        values = np.concatenate([heatmap.values.ravel() for heatmap in self.maps])
         low, high = (float(np.quantile(values, share)) for share in (0.0, 1 - BEYOND))
         return Scale(low, max(low, high), "shared")
 
@@ -86,9 +87,10 @@ class Film:
         """
         scale, size, theme = self.scale, max(11, round(side / 32)), Theme.of(dark)
         unit, cmap = self.maps[0].unit, options.get("cmap")
-        slot = max(max(fit_size(one.photo, side)[0] for one in self.maps), 20 * size)
+        slot = max(max(fit_size(heatmap.photo, side)[0] for heatmap in self.maps), 20 * size)
         measure, style = font(size).getlength, OVER_GRAY | options
 
+        @cache
         def bar(width: int) -> Image.Image:
             return colorbar(scale, cmap, unit, size=(min(width, 30 * size), 3 * size), dark=dark)
 
@@ -97,9 +99,7 @@ class Film:
         for one, label in zip(self.maps, self.labels, strict=True):
             photo = photos.get(id(one.photo)) or fit_photo(one.photo, side)
             photos = {id(one.photo): photo}
-            picture = overlay(
-                photo, one.values, rescale(one.geometry, photo.size), scale=scale, query=one.query, **style
-            )
+            picture = one.over(photo).overlay(scale=scale, **style)
             mass = f"outside: {percent(sum(one.prefix_mass.values()), 2)}" if one.prefix_mass and one.in_shares else ""
             words = ((label, theme.text, True), (mass, theme.muted, False))
             lines = tuple(((shorten(text, slot, measure), color, bold),) for text, color, bold in words)
@@ -145,15 +145,17 @@ def film_of(
     start, depth, heads = view._query(query), view.trace.depth, view.trace.heads
     where, which = f"from {describe_query(start)}", f"head {head + 1}" if isinstance(head, int) else f"{head} of heads"
     if over == "layers":
-        maps = [view.attention(one, head, start) for one in view.trace.blocks]
-        labels, title = [f"layer {one + 1}" for one in view.trace.blocks], f"Attention over layers, {which}, {where}"
+        maps = [view.attention(index, head, start) for index in view.trace.blocks]
+        labels = [f"layer {index + 1}" for index in view.trace.blocks]
+        title = f"Attention over layers, {which}, {where}"
     elif over == "heads":
         maps = view.head_maps(block, start)
-        labels, title = [f"head {one + 1}" for one in range(heads)], f"Heads of layer {block % depth + 1}, {where}"
+        labels = [f"head {index + 1}" for index in range(heads)]
+        title = f"Heads of layer {block % depth + 1}, {where}"
     elif over == "query":
         queries = circle(view.trace.grid)
-        maps = [view.attention(block, head, one) for one in queries]
-        labels = [f"from {describe_query(one)}" for one in queries]
+        maps = [view.attention(block, head, patch) for patch in queries]
+        labels = [f"from {describe_query(patch)}" for patch in queries]
         title = f"Attention of layer {block % depth + 1}, {which}, from a moving patch"
     else:
         raise DrawError(f"Expected a film over layers, heads or query, got {over!r}. Choose one of these.")
@@ -190,9 +192,9 @@ def film_over_models(
         labels.append(names[index] if names else Path(str(model)).name)
         about = about or f"{view.name}." * bool(view.name)
         opened()
-    if len({one.grid for one in maps}) > 1:
+    if len({heatmap.grid for heatmap in maps}) > 1:
         raise DrawError("Expected models with one grid of patches, got several. Pass models of one shape, or a size.")
-    return Film(tuple(maps), tuple(one[:LONGEST] for one in labels), maps[0].title if maps else "", about)
+    return Film(tuple(maps), tuple(label[:LONGEST] for label in labels), maps[0].title if maps else "", about)
 
 
 def film_of_clip(
@@ -233,7 +235,7 @@ def film_of_clip(
         view = explorer.open(frame.picture, size=size)
         small = frame.picture.resize(fit_size(frame.picture, KEPT))
         if show == "attention":
-            found = view.attention(block, head, query)
+            heatmap = view.attention(block, head, query)
         else:
             rows, columns = view.trace.grid
             query = (rows // 2, columns // 2) if query is None else query
@@ -242,8 +244,8 @@ def film_of_clip(
             cosines = (tokens @ aim)[len(view.trace.prefix) :].unflatten(0, (rows, columns))
             title = f"Similarity to {describe_query(query)} of the first frame"
             shown = query if first and isinstance(query, tuple) else None
-            found = Heatmap(cosines.cpu().numpy(), view.geometry, view.photo, title, "cosine", query=shown)
-        maps.append(found.over(small, rescale(found.geometry, small.size)))
+            heatmap = Heatmap(cosines.cpu().numpy(), view.geometry, view.photo, title, "cosine", query=shown)
+        maps.append(heatmap.over(small))
         labels.append(f"{frame.time:.2f} s")
         opened()
     name = f"{os.path.basename(os.fspath(path))}." if maps else ""
@@ -254,21 +256,14 @@ def film_of_clip(
 def circle(grid: tuple[int, int], steps: int = STEPS) -> list[tuple[int, int]]:
     """Return patches (row, column) on an ellipse around the middle of a grid, without repetitions."""
     gh, gw = grid
-    found: list[tuple[int, int]] = []
+    patches: list[tuple[int, int]] = []
     for step in range(steps):
         angle = 2 * math.pi * step / steps
         row, col = gh * (0.5 - 0.33 * math.cos(angle)), gw * (0.5 + 0.33 * math.sin(angle))
         place = (min(gh - 1, int(row)), min(gw - 1, int(col)))
-        if not found or found[-1] != place:
-            found.append(place)
-    return found
-
-
-def fit_size(photo: Image.Image, side: int) -> tuple[int, int]:
-    """Return (width, height) of a photograph scaled to a longer side of `side`, as in `fit_photo`."""
-    longest = max(photo.size)
-    factor = side // longest if side >= 2 * longest else side / longest
-    return max(1, round(photo.width * factor)), max(1, round(photo.height * factor))
+        if not patches or patches[-1] != place:
+            patches.append(place)
+    return patches
 
 
 def _about(view: View) -> str:
@@ -290,10 +285,9 @@ def _even(picture: Image.Image) -> Image.Image:
 def _write_gif(frames: Iterable[Image.Image], path: Path, seconds: float) -> None:
     """Write a GIF with a shared palette, which avoids flicker."""
     pictures = list(frames)
-    some = pictures[:: max(1, len(pictures) // 6)]
-    sample = Image.fromarray(np.concatenate([np.asarray(one) for one in some]))
-    palette = sample.quantize(256, method=Image.Quantize.MAXCOVERAGE)
-    first, *rest = [one.quantize(palette=palette, dither=Image.Dither.NONE) for one in pictures]
+    sample = np.concatenate([np.asarray(picture) for picture in pictures[:: max(1, len(pictures) // 6)]])
+    palette = Image.fromarray(sample).quantize(256, method=Image.Quantize.MAXCOVERAGE)
+    first, *rest = [picture.quantize(palette=palette, dither=Image.Dither.NONE) for picture in pictures]
     # Write every frame with its duration, even if it equals the previous one.
     first.save(path, save_all=True, append_images=rest, duration=round(1000 * seconds), loop=0, disposal=1)
 

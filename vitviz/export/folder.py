@@ -57,8 +57,8 @@ def begin(folder: Path, settings: dict[str, Any]) -> None:
 
 def maps_of(view: View) -> dict[str, Heatmap]:
     """Return the maps that are exported, by name."""
-    found = {"attention": view.attention(), "rollout": view.rollout()}
-    return found | ({DEFAULT: view.explain()} if view.best(1) else {})
+    maps = {"attention": view.attention(), "rollout": view.rollout()}
+    return maps | ({DEFAULT: view.explain()} if view.best(1) else {})
 
 
 def export_photo(view: View, folder: Path, parts: Collection[str], *, model: str, photo: str) -> list[str]:

@@ -259,10 +259,13 @@ def _replay(record: dict[str, Any], saved: NDArray[np.float32], explorer: Explor
     _check(f"model {source}", record["model"].get("weights"), weights_checksum(explorer.model), "weights", "--model")
     if record["input"].get("preprocess"):
         explorer.preprocess = Preprocess.from_dict(
-            {name: tuple(one) if isinstance(one, list) else one for name, one in record["input"]["preprocess"].items()}
+            {
+                name: tuple(value) if isinstance(value, list) else value
+                for name, value in record["input"]["preprocess"].items()
+            }
         )
-    given = photo if photo is not None else _find_photo(record, path)
-    view = explorer.open(given, size=record["input"].get("asked"))  # files of the page have no preprocessing
+    source_photo = photo if photo is not None else _find_photo(record, path)
+    view = explorer.open(source_photo, size=record["input"].get("asked"))  # files of the page have no preprocessing
     source = Path(record["photo"]["source"]).name or "of the file"
     _check(f"photograph {source}", record["photo"].get("pixels"), pixels_checksum(view.photo), "pixels", "--photo")
     if "method" not in record["question"]:
@@ -290,7 +293,7 @@ def _check(what: str, then: str | None, now: str, part: str, option: str) -> Non
 def _find_photo(record: Mapping[str, Any], path: Path) -> Path:
     """Return the photograph of a file: at its path, beside the file, or an example named by the page."""
     source = Path(str(record["photo"]["source"]))
-    known = [one.path for one in examples() if one.name == str(source)]
+    known = [example.path for example in examples() if example.name == str(source)]
     places = [source, path.parent / source.name, *known]
     for place in places:
         if source.name and place.is_file():

@@ -9,11 +9,14 @@ in memory once for the forward and once for the backward pass.
 | block | tokens (1, n, D), heads (H) | tokens, queries and keys (H, n, d), lse, mean_row and mean_column (H, n) |
 | gradient | tokens and flow (1, N, D) | attention and its gradient (H, N, N), gradient of the tokens (1, N, D) |
 | relevance | tokens and flow (1, N, D) | gradient of the tokens with the rules of AttnLRP (1, N, D) |
-| values | tokens (1, N, D) | each head's contribution from each token with weight 1, (H, N, D); values (H, N, d) |
+| values | tokens (1, N, D) | values (H, N, d) |
+| value_attention | tokens (1, N, D), queries and keys (H, N, d), weights (N) | scores (N) |
 | classify | tokens (1, n, D) | logits (1, C) |
 | slope | tokens (1, N, D), weights (1, C) | gradient of the weighted logits with respect to the tokens (1, N, D) |
 | share | tokens (1, N, D), weights (1, C) | the same with the rules of AttnLRP |
-| read | tokens (1, N, D) | logits of each patch (gh * gw, C), final tokens (1, N, D) |
+| lens | tokens (1, N, D), classes (K) | probabilities of the image (K) and patches (K, gh * gw), final tokens (N, D) |
+
+`vitviz.export.formulas` lists the graphs that turn these outputs into scores and statistics.
 
 `n` is any number of tokens, because patches may be removed. `heads` multiplies the output of each head; 0 disables it.
 With rotary positions block, gradient and relevance also take the angles of the patches, cos and sin (n - P, d). With
@@ -35,12 +38,16 @@ from torch import Tensor, nn
 
 from vitviz.analysis.logit_lens import classify_patches
 from vitviz.attribution.attn_lrp import KINDS, AttnLRP
+from vitviz.attribution.values import head_products, norms_of_rows
 from vitviz.errors import VitvizError
+from vitviz.export.formulas import Formula, formulas
 from vitviz.model.ops import Explicit
 from vitviz.model.positions import FIXED, resize_positions
+from vitviz.model.trace import BlockTrace
 from vitviz.model.tracing import project_part
 from vitviz.model.vit import ViT
-from vitviz.outputs import SINGLE
+from vitviz.outputs import SINGLE, activate
+from vitviz.web.responses import LENS
 
 OPSET = 20
 MOST = 4096  # patches along an axis
@@ -130,23 +137,24 @@ def _graphs(model: ViT) -> Iterator[_Graph]:
     pixels = torch.zeros(1, config.channels, grid[0] * side, grid[1] * side)
     tokens, heads, weights = model.embed(pixels)[0], torch.ones(config.heads), torch.zeros(1, config.classes)
     flow = torch.zeros_like(tokens)  # the same tensor twice would become one input
-    rows, columns = (torch.export.Dim(name, min=2, max=MOST) for name in ("rows", "columns"))
+    rows, columns, flows = (torch.export.Dim(name, min=2, max=MOST) for name in ("rows", "columns", "flows"))
     patches = torch.export.Dim("patches", min=2, max=MOST**2)
     count = {1: patches + prefix if prefix else patches}
     angles = model.angles(grid) or ()
     angle_axes, names = tuple({0: patches} for _ in angles), " cos sin" if angles else ""
     both: tuple[Any, ...] = (angle_axes,) if angles else ()  # *angles counts as one argument
     embed, classify = _Embed(model), _Classify(model)
-    first, middle, last = (Part("", _named(one)) for one in (embed, model.blocks[0], classify))
+    first, middle, last = (Part("", _named(module)) for module in (embed, model.blocks[0], classify))
     scale = {2: side * rows, 3: side * columns}
     yield _Graph("embed", embed, first, (pixels,), (scale,), "pixels -> tokens")
     yield _Graph(
         "block", _Block(model), middle, (tokens, heads, *angles), (count, {}, *both),
         f"tokens heads{names} -> out queries keys lse mean_row mean_column",
     )  # fmt: skip
-    yield _Graph("values", _Values(model), middle, (tokens,), (count,), "tokens -> values v")
+    yield _Graph("values", _Values(model), middle, (tokens,), (count,), "tokens -> values")
     yield _Graph("classify", classify, last, (tokens,), (count,), "tokens -> logits")
-    yield _Graph("read", _Read(model), last, (tokens,), (count,), "tokens -> logits final")
+    classes = torch.zeros(min(LENS, config.classes))
+    yield _Graph("lens", _Lens(model), last, (tokens, classes), (count, {}), "tokens classes -> image patches final")
     pool = " pool_attention pool_slope" if model.attn_pool is not None else ""
     for name, function, part, inputs, axes, signature in (
         ("gradient", _gradient(model), middle, (tokens, flow, *angles), (count, count, *angle_axes),
@@ -157,6 +165,28 @@ def _graphs(model: ViT) -> Iterator[_Graph]:
         ("share", _share(model), last, (tokens, weights), (count, {}), "tokens weights -> slope"),
     ):  # fmt: skip
         yield _Graph(name, _differentiate(function, inputs, part), part, inputs, axes, signature)
+    attention, row = torch.zeros(config.heads, *2 * tokens.shape[1:2]), torch.zeros(tokens.shape[1])
+    many = next(size for size in range(len(row) + 1, 999) if size not in sizes)  # as for the grid
+    queries, pooling = torch.zeros(*attention.shape[:2], config.head_size), torch.zeros(config.heads, 1, len(row))
+    examples: dict[str, tuple[Tensor, dict[int, Any]]] = {
+        "tokens": (tokens, count), "flow": (flow, count), "queries": (queries, count), "keys": (queries, count),
+        "attention": (attention, {**count, 2: count[1]}), "slope": (attention, {**count, 2: count[1]}),
+        "pooling": (pooling, {2: count[1]}), "pooling_slope": (pooling, {2: count[1]}),
+        "matrix": (attention[0], {0: count[1], 1: count[1]}),
+        "flows": (torch.zeros(many, len(row)), {0: flows, 1: count[1]}),
+        **dict.fromkeys(("rows", "skipped", "attended", "weights"), (row, {0: count[1]})),
+        **dict.fromkeys(("least", "residual", "columns", "score"), (torch.ones(1), {})),
+        "patch_pixels": (torch.ones(2), {}),
+    }  # fmt: skip
+    named = Formula("value_attention", _value_attention(model), "tokens queries keys weights -> scores")
+    for formula in (named, *formulas(model)):
+        takes = formula.signature.partition(" ->")[0].split()
+        inputs = tuple(examples[name][0].clone() for name in takes)
+        part = middle if formula is named else Part("", {})
+        axes = tuple(examples[name][1] for name in takes)
+        yield _Graph(
+            formula.name, _differentiate(formula.function, inputs, part), part, inputs, axes, formula.signature
+        )
 
 
 # Modules of the forward graphs; parameter names are those of the part.
@@ -210,18 +240,14 @@ class _Block(nn.Module):
 
 
 class _Values(nn.Module):
-    """Outputs of all heads for each token, as in `vitviz.attribution.values` before attention."""
+    """Values of all heads."""
 
     def __init__(self, model: ViT) -> None:
         super().__init__()
         self.block = model.blocks[0]
 
-    def forward(self, tokens: Tensor) -> tuple[Tensor, Tensor]:
-        attn = self.block.attn
-        values = project_part(attn, self.block.norm1(tokens), parts=slice(2, 3))[0, 0]  # (H, N, d)
-        out = attn.proj.weight.unflatten(1, (attn.heads, -1)).permute(1, 2, 0)  # (D, H * d) -> (H, d, D)
-        added: Tensor = self.block.ls1(values @ out)  # (H, N, d) @ (H, d, D)
-        return added, values
+    def forward(self, tokens: Tensor) -> Tensor:
+        return project_part(self.block.attn, self.block.norm1(tokens), parts=slice(2, 3))[0, 0]  # (H, N, d)
 
 
 class _Classify(nn.Module):
@@ -235,11 +261,15 @@ class _Classify(nn.Module):
         return model.classify(model.finish(tokens), Explicit())
 
 
-class _Read(_Classify):
-    def forward(self, tokens: Tensor) -> tuple[Tensor, Tensor]:  # type: ignore[override]
-        model = self._model[0]
+class _Lens(_Classify):
+    """The step of `vitviz.analysis.logit_lens` for one block."""
+
+    def forward(self, tokens: Tensor, classes: Tensor) -> tuple[Tensor, ...]:  # type: ignore[override]
+        model, classes = self._model[0], classes.long()
         final = model.finish(tokens)
-        return classify_patches(model, final)[0], model.norm(tokens)
+        image = activate(model.classify(final, Explicit())[0], SINGLE)[classes]  # (C) -> (K)
+        patches = activate(classify_patches(model, final)[0], SINGLE)[:, classes]  # (gh * gw, C) -> (gh * gw, K)
+        return image, patches.T, model.norm(tokens)[0]
 
 
 # Functions of the backward graphs, recorded by running them once.
@@ -264,7 +294,7 @@ def _slope(model: ViT) -> Backward:
         score = (model.classify(model.finish(leaving), ops) * weights).sum()
         pool = [seen.probabilities for seen in ops.seen]  # of attention pooling, if any: (1, H, 1, N)
         slope, *more = torch.autograd.grad(score, [leaving, *pool])
-        return slope, *(one.detach()[0, :, 0] for one in (*pool, *more))
+        return slope, *(row.detach()[0, :, 0] for row in (*pool, *more))
 
     return run
 
@@ -299,6 +329,15 @@ def _share(model: ViT) -> Backward:
         leaving, ops = tokens.detach().requires_grad_(), _Rules(model)
         logits = model.classify(model.finish(leaving, ops), ops)
         return torch.autograd.grad((logits * weights).sum(), leaving)
+
+    return run
+
+
+def _value_attention(model: ViT) -> Backward:
+    def run(tokens: Tensor, queries: Tensor, keys: Tensor, weights: Tensor) -> tuple[Tensor, ...]:
+        attention = BlockTrace(queries[None], keys[None], queries[None, ..., 0]).rows(0, queries.shape[1])
+        products = head_products(model.blocks[0], tokens)
+        return (norms_of_rows(attention, products, weights[None])[0].float(),)
 
     return run
 
@@ -352,12 +391,12 @@ class _Graph:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", FutureWarning)  # internal to PyTorch
             exported = torch.export.export(self.module.eval(), self.inputs, dynamic_shapes=self.axes)
-            made = torch.onnx.export(
+            program = torch.onnx.export(
                 exported, (), dynamo=True, opset_version=OPSET, optimize=False, verbose=False,
                 input_names=takes, output_names=gives,
             )  # fmt: skip
-        assert made is not None  # dynamo returns a program
-        model, graph = made.model, made.model.graph
+        assert program is not None  # dynamo returns a program
+        model, graph = program.model, program.model.graph
         places = {name.replace(".", "_"): (at, tensor) for name, at, tensor in self.part.offsets()}
         weights = [value for name, value in graph.initializers.items() if _plain(name) in places]
         # Weights are inputs while the graph is simplified; otherwise folding would put them into the graph.

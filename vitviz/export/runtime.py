@@ -34,8 +34,8 @@ def runtime_files() -> dict[str, bytes]:
         archive.unlink()
         raise StaticError(f"Expected {PACKAGE} with the pinned SHA-512, got another file. Try again.")
     with tarfile.open(archive) as files:
-        found = {name: files.extractfile(f"package/dist/{name}") for name in (MODULE, GLUE, WASM)}
-        return {name: file.read() for name, file in found.items() if file is not None}
+        members = {name: files.extractfile(f"package/dist/{name}") for name in (MODULE, GLUE, WASM)}
+        return {name: file.read() for name, file in members.items() if file is not None}
 
 
 def cache_folder(name: str) -> Path:
@@ -67,10 +67,10 @@ def _fetch(archive: Path) -> None:
     if npm is None:
         raise StaticError("Expected the program npm, got none. Run pip install 'vitviz[static]'.")
     with place_in_cache(archive.parent) as place:
-        asked = [npm, "pack", PACKAGE, "--silent", "--pack-destination", str(place)]
-        done = subprocess.run(asked, capture_output=True, text=True, check=False)  # the program exists, see above
-        made = list(place.glob("*.tgz"))
-        if done.returncode or not made:
+        command = [npm, "pack", PACKAGE, "--silent", "--pack-destination", str(place)]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)  # the program exists, see above
+        archives = list(place.glob("*.tgz"))
+        if done.returncode or not archives:
             last = done.stderr.strip().splitlines()[-1:] or ["no archive"]
             raise StaticError(f"Expected npm to fetch {PACKAGE}, got: {last[0]}. Check the network, and try again.")
-        made[0].replace(archive)
+        archives[0].replace(archive)

@@ -20,8 +20,10 @@ import torch
 
 from vitviz import __version__
 from vitviz.analysis.head_statistics import STATISTICS
+from vitviz.attribution.inputs import Case
 from vitviz.attribution.registry import METHODS
 from vitviz.explorer import Explorer
+from vitviz.export.formulas import missing_statistics
 from vitviz.export.onnx import StaticError, check_exportable, parts, save_graphs
 from vitviz.export.runtime import GLUE, MODULE, WASM, cache_folder, place_in_cache, runtime_files
 from vitviz.model.vit import ViT
@@ -36,10 +38,8 @@ from vitviz.web.scene import Scene, standalone_frame
 from vitviz.weights import zoo
 
 TRACED = (
-    "export/onnx.py",
-    "model/*.py",
-    "attribution/attn_lrp.py",
-    "analysis/logit_lens.py",
+    *("export/onnx.py", "export/formulas.py", "outputs.py", "model/*.py", "attribution/*.py"),
+    *("analysis/attention_statistics.py", "analysis/head_statistics.py", "analysis/logit_lens.py"),
 )  # sources of the graphs
 TRIAL = 8  # patches per side of the browser's test picture
 # With these two headers, a page can use several threads.
@@ -131,7 +131,7 @@ def write_site(
     lecture = lecture_given(lang, texts)
     sources = list(sources) or [name for name in (zoo.DEFAULT, *zoo.bundled()) if name.startswith("dinov2")]
     sources = list(dict.fromkeys(sources))
-    given = list(examples() if photographs is None else photographs)
+    photographs = list(examples() if photographs is None else photographs)
     models = {source: zoo.load(source) for source in sources}
     for model in models.values():
         check_exportable(model)
@@ -139,17 +139,19 @@ def write_site(
     tell("Fetching the runtime")
     runtime = _write_runtime(site)
     about: dict[str, Any] = {}
-    shown: dict[str, Any] = {one.name: {"file": _write_photograph(site, one), "scenes": {}} for one in given}
+    shown: dict[str, Any] = {
+        example.name: {"file": _write_photograph(site, example), "scenes": {}} for example in photographs
+    }
     for source, model in models.items():
         tell(f"Exporting {source}")
         about[source] = _write_model(site, source, model, methods)
         loaded = [*about[source]["files"].values(), *runtime.values()]
         about[source]["download"] = sum(file["bytes"] for file in loaded)
-        for example in given:
+        for example in photographs:
             tell(f"Opening {example.name} with {source}")
             shown[example.name]["scenes"][source] = _write_scene(site, example, source, model)
     config = {
-        "models": _choices(models, given, methods),
+        "models": _choices(models, photographs, methods),
         "about": about,
         "examples": shown,
         "worker": site.write("worker.js", _worker(runtime))["url"],
@@ -168,8 +170,8 @@ def _write_runtime(site: Site) -> dict[str, dict[str, Any]]:
 
 
 def _worker(runtime: dict[str, dict[str, Any]]) -> str:
-    given = json.dumps({"wasm": runtime[WASM], "mjs": runtime[GLUE]})
-    start = f"vitvizExplorer.start(self, ort, {given}, {json.dumps(constants())});\n"
+    files = json.dumps({"wasm": runtime[WASM], "mjs": runtime[GLUE]})
+    start = f"vitvizExplorer.start(self, ort, {files}, {json.dumps(constants())});\n"
     return f'import * as ort from "./{runtime[MODULE]["url"]}";\n{bundle.script("local/worker.js")}{start}'
 
 
@@ -183,13 +185,19 @@ def _write_model(site: Site, source: str, model: ViT, methods: Sequence[str]) ->
     config, pretrained = halves.config, halves.pretrained
     assert pretrained is not None  # check_exportable looked
     place = f"models/{_slug(source)}"
-    files = {path.stem: site.write(f"{place}/{path.name}", path.read_bytes()) for path in cached_graphs(halves)}
+    graphs, contents = {}, b""
+    for path in cached_graphs(halves):
+        graphs[path.stem] = len(contents), path.stat().st_size
+        contents += path.read_bytes()
     places, arrays, start = {}, [], 0
     for part in parts(halves):
         places[part.name] = start, part.count
         arrays += [tensor.detach().half().flatten().numpy() for _, _, tensor in part.offsets()]
         start += part.count
-    files["weights"] = site.write(f"{place}/weights.bin", np.concatenate(arrays).astype("<f2").tobytes())
+    files = {
+        "graphs": site.write(f"{place}/graphs.bin", contents),
+        "weights": site.write(f"{place}/weights.bin", np.concatenate(arrays).astype("<f2").tobytes()),
+    }
     shared = model_bytes(halves, pretrained.preprocess)
     side = TRIAL * config.patch_size
     with torch.no_grad():
@@ -201,15 +209,24 @@ def _write_model(site: Site, source: str, model: ViT, methods: Sequence[str]) ->
         "prefix": list(config.prefix), "depth": config.depth,
         "heads": config.heads, "headWidth": config.head_size, "width": config.width, "patch": config.patch_size,
         "rotary": config.rotary_base if config.positions == "rotary" else None, "pooling": config.pooling,
-        "distilled": halves.distilled, "preprocess": pretrained.preprocess.to_dict(),
+        "reads": _reads(halves), "missing": missing_statistics(config.prefix),
+        "preprocess": pretrained.preprocess.to_dict(),
         "methods": {
-            name: {"title": about.title, "signed": about.signed, "specific": about.class_specific}
+            name: {"title": about.title, "signed": about.signed, "unit": about.unit, "specific": about.class_specific}
             for name, about in METHODS.items()
             if name in methods
         },
-        "parts": places, "files": files, "lecture": site.write(f"{place}/lecture.bin", shared),
+        "parts": places, "graphs": graphs, "files": files, "lecture": site.write(f"{place}/lecture.bin", shared),
         "check": {"height": side, "width": side, "logits": logits},
     }  # fmt: skip
+
+
+def _reads(model: ViT) -> dict[str, Any]:
+    """Return the weights of prefix tokens, and of all patches together, in what the classifier reads."""
+    images = torch.zeros(1, model.config.channels, *2 * [2 * model.config.patch_size])
+    rows = Case(model, images, None, model.trace(images)).read_rows()[0].tolist()  # (N)
+    prefix = len(model.config.prefix)
+    return {"prefix": rows[:prefix], "patches": sum(rows[prefix:])}
 
 
 def cached_graphs(model: ViT) -> list[Path]:
@@ -223,8 +240,8 @@ def cached_graphs(model: ViT) -> list[Path]:
     facts = [model.config.to_dict(), __version__, versions, *(path.read_text(encoding="utf-8") for path in code)]
     folder = cache_folder("graphs") / hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:32]
     if not folder.exists():
-        with place_in_cache(folder.parent) as made:
-            graphs = made / "graphs"
+        with place_in_cache(folder.parent) as place:
+            graphs = place / "graphs"
             graphs.mkdir()
             save_graphs(model, graphs)
             with suppress(OSError):  # another export has finished first
@@ -253,7 +270,7 @@ def _write_scene(site: Site, example: Example, source: str, model: ViT) -> str:
     return place
 
 
-def _choices(models: dict[str, ViT], given: Sequence[Example], methods: Sequence[str]) -> dict[str, Any]:
+def _choices(models: dict[str, ViT], photographs: Sequence[Example], methods: Sequence[str]) -> dict[str, Any]:
     """Return the choices of the page, like `Endpoints.models`."""
     entries = [
         {"source": source, "words": model.pretrained.name, "tip": model.pretrained.licence}
@@ -264,7 +281,7 @@ def _choices(models: dict[str, ViT], given: Sequence[Example], methods: Sequence
         "groups": [{"title": "In this browser", "entries": entries}],
         "default": next(iter(models)),
         "more": {"typed": False, "upload": False},
-        "examples": [one.describe() for one in given],
+        "examples": [example.describe() for example in photographs],
         **choices(methods, in_browser(STATISTICS)),
     }
 

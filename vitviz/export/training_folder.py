@@ -110,7 +110,7 @@ def contact_sheet(model: ViT, data: Data, chosen: list[int], before: ViT | None 
     predictions = []
     for index in chosen:
         photo = data.val.picture(index)
-        views = [Explorer(one).open(photo) for one in (before, model) if one is not None]
+        views = [Explorer(each).open(photo) for each in (before, model) if each is not None]
         heatmaps = [view.attention(-1, "mean", query) for view in views]  # of the last layer, mean of its heads
         ((label, probability),) = views[-1].predictions(1)
         truth = int(data.val.classes[index])
@@ -123,6 +123,7 @@ def contact_sheet(model: ViT, data: Data, chosen: list[int], before: ViT | None 
     if before is not None:
         text = f"Each photograph, then {text} before training and after it; each map has its own scale."
         return prediction_sheet(predictions, title=f"{name}: before and after", note=text, columns=4, side=SIDE)
-    title = f"{name}: {len(predictions)} validation images, {sum(bool(one.right) for one in predictions)} right"
+    count = sum(bool(prediction.right) for prediction in predictions)
+    title = f"{name}: {len(predictions)} validation images, {count} right"
     text = f"Beside each photograph {text}; each map has its own scale. Drawn by lot, evenly over classes."
     return prediction_sheet(predictions, title=title, note=text, columns=COLUMNS, side=SIDE)

@@ -21,7 +21,7 @@ from vitviz.images.folders import SUFFIXES, DataError, is_image, list_images
 from vitviz.images.torchvision_import import import_torchvision
 
 SYSTEM = Path("/usr/share/datasets")
-"""Folder of the operating system's data sets: Debian's `dataset-fashion-mnist` is in fashion-mnist/."""
+"""Folder of the operating system's data sets; Debian's package `dataset-fashion-mnist` uses fashion-mnist/."""
 
 IMAGENETTE = {
     "n01440764": "tench",
@@ -76,7 +76,7 @@ class Dataset(Generic[Part]):
         labels: readable class names, in the order of the model's outputs.
         class_ids: names of the class folders, in the same order.
         train, val: the splits; every class occurs in both.
-        source: authors, without a path, for model cards.
+        source: authors, for model cards; contains no path.
         licence: licence of the images, as far as known.
         folder: path on disk, or `None`.
     """
@@ -102,8 +102,8 @@ def find_dataset(
 
     Args:
         name_or_folder: one of `NAMES`, which takes precedence over a folder of that name (write ./NAME for it).
-        root: folder of named data sets; by default the user's cache. The usual subfolders and `root` itself are tried.
-        val_share: share of each class of a folder CLASS/image, at least one image, to hold out for validation.
+        root: folder of named data sets; by default the user's cache. The usual subfolders and `root` are searched.
+        val_share: for a folder CLASS/image, share of each class (at least one image) to hold out for validation.
         seed: seed of that split.
 
     Raises:
@@ -111,7 +111,7 @@ def find_dataset(
     """
     if isinstance(name_or_folder, str) and name_or_folder in _NAMED:
         if val_share is not None:
-            raise DataError(f"Expected a folder to split, got {name_or_folder}, which is split. Leave --val-share out.")
+            raise DataError(f"Expected a folder to split, got {name_or_folder}, which is split. Omit --val-share.")
         return _find_named(name_or_folder, None if root is None else Path(root))
     folder = Path(name_or_folder)
     if not folder.is_dir():
@@ -125,7 +125,7 @@ def find_dataset(
     labels, name = tuple(IMAGENETTE.get(class_id, class_id) for class_id in ids), folder.resolve().name
     source = f"a folder of images, {name}"
     if val_share is not None:
-        source += f", of which {val_share:.4g} of each class was drawn for validation by seed {seed}"
+        source += f"; {val_share:.4g} of each class was drawn for validation with seed {seed}"
     return Dataset(name, labels, ids, train, val, source, "unknown", folder)
 
 
@@ -151,8 +151,8 @@ def _class_folders(folder: Path) -> tuple[tuple[str, ...], Samples, Samples]:
     if missing := sorted(set(train) ^ set(val)):
         places = [f"{name} (only in {train_folder.name if name in train else val_folder.name}/)" for name in missing]
         raise DataError(
-            f"Expected the same classes in both splits of {str(folder)!r}, got {', '.join(places)}. Add images of them "
-            "to the other, or move them away."
+            f"Expected the same classes in both splits of {str(folder)!r}, got {', '.join(places)}. Add images "
+            "of these classes to the other split, or move them away."
         )
     ids = tuple(train)
     return ids, _samples(train, ids), _samples(val, ids)
@@ -163,13 +163,13 @@ def _split_folder(folder: Path, share: float, seed: int) -> tuple[tuple[str, ...
     if not 0.0 < share < 1.0:
         raise DataError(f"Expected a share between 0 and 1 for validation, got {share:g}. Give --val-share 0.2.")
     if (folder / "train").is_dir() and ((folder / "val").is_dir() or (folder / "test").is_dir()):
-        raise DataError(f"Expected a folder of classes, got {str(folder)!r}, which is split. Leave --val-share out.")
+        raise DataError(f"Expected a folder of classes, got {str(folder)!r}, which is split. Omit --val-share.")
     train, val = {}, {}
     for name, files in _list_classes(folder).items():
         if len(files) < 2:
             raise DataError(
-                f"Expected two images or more of every class in {str(folder)!r}, one of them for validation, got "
-                f"{len(files)} of {name}. Add some, or move it away."
+                f"Expected at least two images of every class in {str(folder)!r}, because one is held out, got "
+                f"{len(files)} of {name}. Add images, or move this class away."
             )
         count = min(max(1, round(share * len(files))), len(files) - 1)
         order = torch.randperm(len(files), generator=torch.Generator().manual_seed(seed)).tolist()
@@ -193,7 +193,7 @@ def _list_classes(split: Path) -> dict[str, list[Path]]:
     if empty := [name for name, images in files.items() if not images]:
         raise DataError(
             f"Expected images ({', '.join(SUFFIXES)}) of every class in {str(split)!r}, got none in "
-            f"{', '.join(empty)}. Add some, or remove the folder."
+            f"{', '.join(empty)}. Add images, or remove the folder."
         )
     return files
 
@@ -219,7 +219,7 @@ def _read_mnist(_: str, folder: Path) -> Splits | None:
         images, classes = read_idx(files[0], 3), read_idx(files[1], 1)
         if len(images) != len(classes) or not images.numel() or int(classes.max()) > 9:
             raise DataError(
-                f"Expected as many images in {files[0]} as labels from 0 to 9 in {files[1]}, got {len(images):,} and "
+                f"Expected as many images in {files[0]} as labels 0 to 9 in {files[1]}, got {len(images):,} and "
                 f"{len(classes):,} up to {int(classes.max()) if len(classes) else 'none'}. Download them again."
             )
         splits.append(Samples(classes.long(), images=images[:, None]))  # (n, h, w) -> (n, 1, h, w)
@@ -252,8 +252,8 @@ def read_idx(path: Path, axes: int) -> Tensor:
 def _read_cifar(kind: str, folder: Path) -> Splits | None:
     """Read CIFAR's unpacked archive with torchvision; None if it is not in `folder`.
 
-    The files are pickles, which can run arbitrary code. torchvision opens them only if the checksums are those of the
-    authors' files; other files raise an error without being opened.
+    The files are pickles, which can run arbitrary code. torchvision opens them only if their checksums match the
+    authors' files; otherwise, an error is raised without opening them.
     """
     reader = _torchvision(kind)
     if folder.name == reader.base_folder:
@@ -264,9 +264,9 @@ def _read_cifar(kind: str, folder: Path) -> Splits | None:
         splits = [reader(str(folder), train=train) for train in (True, False)]
     except RuntimeError as error:
         raise DataError(
-            f"Expected the files of {kind}, got others in {str(folder / reader.base_folder)!r}: some are missing or "
-            "have another checksum. They are pickles, which can run any code, so they are not opened. Move the folder "
-            "away to download it again."
+            f"Expected the files of {kind}, got missing or different ones in {str(folder / reader.base_folder)!r} (by "
+            "checksum). They are pickles, which can run any code, so they are not opened. Move the folder away to "
+            "download it again."
         ) from error
     return tuple(
         # (n, 32, 32, 3) -> (n, 3, 32, 32)
@@ -356,7 +356,7 @@ def _find_named(name: str, root: Path | None) -> Dataset[Samples]:
             ) from error
         location = _look(name, home)
     if location is None:
-        raise DataError(f"Expected {named.expected} in {str(home)!r}, got another {name}. Use --root.")
+        raise DataError(f"Expected {named.expected} in {str(home)!r}, got {name} in another format. Use --root.")
     (train, val), folder = location
     labels, ids = tuple(named.classes.values()), tuple(named.classes)
     return Dataset(name, labels, ids, train, val, named.source, named.licence, folder)
@@ -388,7 +388,7 @@ def _as_class_folders(name: str, folder: Path) -> Splits | None:
 
 
 def _check_reachable(name: str, root: Path) -> None:
-    """Raise an error if none of torchvision's addresses of a missing data set can be reached."""
+    """Raise an error if none of the addresses from which torchvision downloads a data set can be reached."""
     named = _NAMED[name]
     reader = _torchvision(named.kind)
     addresses = getattr(reader, "mirrors", None) or [getattr(reader, "url", None) or reader._ARCHIVES["full"][0]]
@@ -413,7 +413,7 @@ def _fetch(name: str, root: Path) -> None:
     except (OSError, RuntimeError, ValueError, EOFError) as error:  # RuntimeError: wrong checksum, or no mirror left
         reason = " ".join(str(error).split())
         raise DataError(
-            f"Expected to fetch {name} to {str(root)!r}, got: {reason}. Try again, or use --root."
+            f"Expected to download {name} to {str(root)!r}, got: {reason}. Try again, or use --root."
         ) from error
 
 

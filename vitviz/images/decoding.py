@@ -32,11 +32,11 @@ from vitviz.images.worker import workers
 
 __all__ = ["MAX_PIXELS", "ImageError", "decode", "display_name"]
 
-# A closed list, because some of Pillow's other plugins are dangerous: EPS starts Ghostscript, and an ICO may contain a
+# An explicit list, because some other plugins of Pillow are unsafe: EPS starts Ghostscript, and an ICO may contain a
 # picture far larger than its header states. MPO (two-lens photographs) is read as JPEG.
 _FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "PPM")
 
-# How much memory these decoders need cannot be predicted (tiles, nested pictures), so they run in a limited process.
+# The memory of these decoders cannot be predicted (tiles, nested pictures), so they run in a limited process.
 _APART = ("TIFF", "JPEG2000", "AVIF", "HEIF")
 
 _ACCEPTED = "JPEG, PNG, WebP, GIF, BMP, TIFF or AVIF"
@@ -86,7 +86,7 @@ def decode(source: Any) -> Image.Image:
     fit 0..255, else as 16-bit if they fit 0..65535; floats (mode F) as 0..1, else as 0..255; other ranges are stretched
     from black to white. No metadata is kept, such as EXIF or GPS positions.
 
-    A file takes at most 300 MB of memory: its size is checked from the header before decoding, with limits by format
+    Decoding takes at most 300 MB of memory: the size is checked from the header before decoding, with limits by format
     (50 megapixels for most JPEGs, 10 to 26 for others). A JPEG above 26 megapixels is decoded at half its width and
     height, and coordinates refer to the decoded picture.
 
@@ -136,7 +136,7 @@ def _open_file(path: str) -> BinaryIO:
     if "://" in path[:100] or path.startswith("data:"):
         raise ImageError(f"Expected the path of a file, got an address: {name}. Download the image first.")
     if os.path.isdir(path):
-        raise ImageError(f"Expected an image file, got the folder {name}. Name a file in it.")
+        raise ImageError(f"Expected an image file, got the folder {name}. Choose a file in it.")
     if os.path.exists(path) and not os.path.isfile(path):
         raise ImageError(f"Expected an image file, got {name}, a pipe or a device. Save the image to a file first.")
     try:
@@ -170,14 +170,14 @@ def decode_here(stream: BinaryIO, name: str, formats: Sequence[str] = _FORMATS) 
     Args:
         stream: the file, at its start.
         name: name for messages.
-        formats: accepted formats; those of `_APART` only in a limited process of `vitviz.images.worker`.
+        formats: accepted formats; `_APART` formats only in a limited process of `vitviz.images.worker`.
 
     Raises:
         ImageError: see `decode`.
     """
     head = stream.read(1024)
     with _reading(name, head):
-        return _upright_rgb(_opened(check_metadata(stream, name), name, formats))  # no other reference
+        return _upright_rgb(_opened(check_metadata(stream, name), name, formats))  # no variable here keeps the file
 
 
 def _opened(stream: BinaryIO, name: str, formats: Sequence[str]) -> Image.Image:
@@ -252,7 +252,7 @@ def _upright_rgb(image: Image.Image) -> Image.Image:
     """
     original_id = id(image)
     image.load()
-    # After loading: Pillow then rotates TIFFs itself, and PNGs may have EXIF at the end.
+    # Read after loading, because Pillow then rotates TIFFs itself, and PNGs may have EXIF at the end.
     transpose = _TRANSPOSE.get(_orientation(image.info.get("exif")))
     profile = image.info.get("icc_profile")
     image = _eight_bit(image)
@@ -275,7 +275,7 @@ def _orientation(exif: object) -> int:
 
 
 def _eight_bit(image: Image.Image) -> Image.Image:
-    """Return the picture in mode L, RGB, RGBA or CMYK, still in its own colour space."""
+    """Return the picture in mode L, RGB, RGBA or CMYK, still in its original colour space."""
     if image.mode[0] in "IF":
         return _deep_grey(image)
     if image.mode == "La":  # premultiplied alpha: Pillow supports only this conversion
@@ -304,7 +304,7 @@ def _deep_grey(image: Image.Image) -> Image.Image:
         limits = (65535.0,)
     fitting = [limit for limit in limits if low >= 0 and high <= limit]
     black, white = (0.0, fitting[0]) if fitting else (low, high)
-    transparent = image.info.get("transparency")  # one grey level
+    transparent = image.info.get("transparency")  # a single grey level
     grey = Image.new("L", image.size)
     for top in tops:
         part = strip(top)
@@ -392,7 +392,7 @@ def _from_array(array: npt.NDArray[Any]) -> Image.Image:
         if not (low >= -1e-6 and high <= 1 + 1e-6):  # also rejects NaN
             raise ImageError(
                 f"Expected floats from 0 to 1 without NaN, got {low:g} to {high:g}. Divide by the white level or clip; "
-                "pass pixels from before a model's normalization."
+                "pass pixels that a model's preprocessing has not normalized."
             )
         array = _to_uint8(array, 0.0, 1.0)
     elif array.dtype != np.uint8:

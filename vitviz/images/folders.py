@@ -40,7 +40,7 @@ class Batch:
 
     Args:
         images: (n, 3, H, W), normalized pixels.
-        classes: (n,), the number of each file.
+        classes: (n,), the class index (or other number) of each file.
         paths: path of each image.
         geometries: geometry of each image.
     """
@@ -85,7 +85,7 @@ def find_classes(folder: Path, classes: Mapping[str, int]) -> dict[int, list[Pat
     """List the image files below each FOLDER/CLASS by class index.
 
     Args:
-        folder: folder with one subfolder per class; some may be missing.
+        folder: folder with one subfolder per class; subfolders may be missing.
         classes: subfolder name -> class index, from `class_names`.
 
     Raises:
@@ -127,7 +127,7 @@ def batches(files: Sequence[Labeled], preprocess: Preprocess, size: int) -> Iter
     """Yield batches of at most `size` images of equal size.
 
     Raises:
-        DataError: if files cannot be decoded; names all of them.
+        DataError: if files cannot be decoded; the message names all of them.
     """
     pending: dict[tuple[int, ...], list[tuple[Tensor, int, Path, Geometry]]] = {}
     for position, (path, index) in enumerate(files):
@@ -168,7 +168,7 @@ def _refuse_broken(first: ImageError, rest: Sequence[Labeled], preprocess: Prepr
     broken = [f"{path.parent.name}/{path.name}" for path, _ in rest if is_broken(path)]
     raise DataError(
         f"Expected images, got {len(broken)} files that cannot be read: {_some(broken)}. Repair or remove them. "
-        f"The first: {first}"
+        f"The first error: {first}"
     ) from first
 
 

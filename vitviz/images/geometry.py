@@ -5,7 +5,7 @@ covers the square from (0, 0) to (1, 1). Positions in the patch grid are (row, c
 """
 
 from bisect import bisect_right
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from vitviz.images.limits import ImageError
 
@@ -38,6 +38,12 @@ class Geometry:
         """Return the visible box of the photograph: the frame without padding."""
         left, top, right, bottom = self.frame
         return max(left, 0.0), max(top, 0.0), min(right, float(self.image[0])), min(bottom, float(self.image[1]))
+
+    def rescaled(self, size: tuple[int, int]) -> "Geometry":
+        """Return the geometry of the same photograph at another (width, height)."""
+        fx, fy = size[0] / self.image[0], size[1] / self.image[1]
+        left, top, right, bottom = self.frame
+        return replace(self, image=size, frame=(left * fx, top * fy, right * fx, bottom * fy))
 
     def patch_box(self, row: int, col: int, grid: tuple[int, int]) -> Box:
         """Return the box of patch (row, col) of a grid (gh, gw); neighbours share edges, padding lies outside."""

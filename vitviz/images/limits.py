@@ -1,11 +1,11 @@
-"""Check limits of image files before decoding, so that no process takes over 300 MB.
+"""Check limits of image files before decoding, so that no process takes more than 300 MB.
 
 TIFF, JPEG 2000, AVIF and HEIC are decoded in a worker process (`vitviz.images.worker`). A HEIC photograph of 24
 megapixels takes 200 MB there, and then 170 MB in the calling process: 3 bytes per received pixel and 4 in Pillow's
 picture. The two peaks do not coincide.
 
-Pillow allocates the memory that a header requests, and a few bytes can request gigabytes: by sides, by tiles larger
-than the picture, or by metadata entries that all point to the same bytes.
+Pillow allocates the memory that a header requests, and a few bytes can request gigabytes: through large sides, tiles
+larger than the picture, or metadata entries that all point to the same bytes.
 """
 
 import io
@@ -41,12 +41,12 @@ MEGAPIXELS = {
 AVIF 16, JPEG 2000 24. For JPEG, see `_check_jpeg`."""
 
 _JPEG_BYTES = 270_000_000
-_JPEG_WHOLE = 26_000_000  # pixels; libjpeg decodes larger pictures at half their sides
+_JPEG_WHOLE = 26_000_000  # pixels; libjpeg decodes larger pictures at half width and height
 
 _TILE_PIXELS = 2048 * 2048  # TIFF: a whole tile is decoded at once
 _TILES = 2_000  # JPEG 2000: OpenJPEG allocates 11 kB per tile in advance
 
-# TIFF and EXIF directories: numbers become Python objects, 30 times as large as in the file.
+# TIFF and EXIF directories: numbers become Python objects, which take 30 times as much memory as the file.
 _VALUE_BYTES = {1: 1, 2: 1, 3: 2, 4: 4, 5: 8, 6: 1, 7: 1, 8: 2, 9: 4, 10: 8, 11: 4, 12: 8, 13: 4, 16: 8}  # by type
 _BYTES_AND_TEXT = (1, 2, 7)
 _INTEGERS = (3, 4, 13, 16)  # SHORT, LONG, IFD, LONG8
@@ -56,13 +56,13 @@ _MAX_DATA = 2**24  # bytes: profiles, XMP, previews
 _DIRECTORIES = (34665, 34853, 40965)  # tags that point to further ones: Exif, GPS, Interoperability
 _EXIF = b"Exif\0\0"
 
-# All formats, before the picture: decoders keep a record of each part, and some join parts one by one.
+# Limits for parts before the picture, in all formats: decoders record each part, and some join parts one by one.
 _MAX_PARTS = 4096
 _MAX_SCANS = 64  # JPEG: each scan covers the whole picture; encoders write about ten
 _MAX_GIF_DATA = 2**18  # bytes of extensions: Pillow joins comments in quadratic time
 _MAX_PPM_HEADER = 2**16  # bytes: Pillow reads comments byte by byte
 _MAX_PPM_TEXT = 2**23  # bytes of pixels written as decimal numbers
-_LEAST_IDAT = 1024  # bytes from which a PNG's chunk of pixels does not count as a part
+_LEAST_IDAT = 1024  # bytes; larger pixel chunks of a PNG do not count as parts
 
 _SCAN_END = re.compile(rb"\xff+[\x01-\xcf\xd8-\xfe]")  # a marker that is neither a stuffed byte nor a restart
 _NO_LENGTH = (0x00, 0x01, *range(0xD0, 0xDA), 0xFF)  # no marker, or one without a segment (ISO 10918-1, table B.1)
@@ -130,8 +130,8 @@ def format_of(head: bytes) -> str | None:
 def check_metadata(file: BinaryIO, name: str) -> BinaryIO:
     """Check the parts of a file other than pixels, which decoders read on opening.
 
-    Pillow copies and joins values, so 0.5 MB of file can request gigabytes, and libjpeg processes the whole picture for
-    each scan. Return the file at its start, for JPEG with a single EXIF block.
+    Pillow copies and joins values, so a file of 0.5 MB can request gigabytes, and libjpeg processes the whole picture
+    for each scan. Return the file at its start, for JPEG with a single EXIF block.
 
     Raises:
         ImageError: for too many or too large parts.
@@ -159,7 +159,7 @@ def check_metadata(file: BinaryIO, name: str) -> BinaryIO:
 
 def _too_much(name: str, what: str = "metadata") -> ImageError:
     return ImageError(
-        f"Expected {what} as in photographs, got far more in {name}. "
+        f"Expected the usual amount of {what}, got far more in {name}. "
         "Save it without layers and metadata, or as JPEG or PNG."
     )
 
@@ -180,7 +180,7 @@ class _Segment(NamedTuple):
 
 
 def _jpeg_segments(data: bytes) -> Iterator[_Segment]:
-    """Yield the segments of the first picture, and each byte that belongs to none."""
+    """Yield the segments of the first picture, and each byte outside any segment."""
     at = 2
     while at + 4 <= len(data):
         marker = data[at + 1] if data[at] == 0xFF else 0xFF
@@ -199,11 +199,11 @@ def _jpeg_segments(data: bytes) -> Iterator[_Segment]:
 
 
 def _with_one_exif(data: bytes, name: str) -> BinaryIO | None:
-    """Check segments and scans of a JPEG; return it with its first EXIF block alone if it has several."""
+    """Check segments and scans of a JPEG; return it with only its first EXIF block if it has several."""
     segments = list(islice(_jpeg_segments(data), _MAX_PARTS + 1))
     _check_parts((segment.size for segment in segments), name, _MAX_DATA)
     if sum(segment.marker == _SOS for segment in segments) > _MAX_SCANS:
-        raise _too_much(name, "scans of a progressive JPEG")
+        raise _too_much(name, "progressive JPEG scans")
     blocks = [start for marker, start, _ in segments if marker == _APP1 and data.startswith(_EXIF, start)]
     if blocks:
         _check_directories(io.BytesIO(data[blocks[0] + len(_EXIF) : blocks[0] + 2**16]), name)
@@ -216,7 +216,7 @@ def _with_one_exif(data: bytes, name: str) -> BinaryIO | None:
 
 
 def _png_chunks(data: bytes) -> Iterator[int]:
-    """Yield the sizes of chunks, 0 for small ones of pixels; large ones of pixels are left out."""
+    """Yield chunk sizes; small pixel chunks count as 0, and large pixel chunks are left out."""
     at, kind = 8, b""
     while at + 8 <= len(data) and kind != b"IEND":
         length, kind = int.from_bytes(data[at : at + 4], "big"), data[at + 4 : at + 8]
@@ -265,16 +265,16 @@ def _gif_blocks(data: bytes) -> Iterator[int]:
 
 def _check_ppm(data: bytes, name: str) -> None:
     if not _PPM_HEADER.match(data[:_MAX_PPM_HEADER]):
-        raise _too_much(name, "a header")
+        raise _too_much(name, "header text")
     if data[1:2] in b"123" and len(data) > _MAX_PPM_TEXT:
         raise ImageError(
-            f"Expected a picture in text of at most {_MAX_PPM_TEXT // 2**20} MB, got {len(data) // 2**20} MB in "
+            f"Expected a PPM as text of at most {_MAX_PPM_TEXT // 2**20} MB, got {len(data) // 2**20} MB in "
             f"{name}. Save it as PNG."
         )
 
 
 def _jpeg2000_boxes(data: bytes) -> Iterator[tuple[bytes, int]]:
-    """Yield kind and offset of the content of each box, including those in the header (ISO 15444-1, annex I)."""
+    """Yield kind and offset of the content of each box, including boxes in the header (ISO 15444-1, annex I)."""
     pending = [(0, len(data))]
     while pending:
         at, end = pending.pop()
@@ -299,7 +299,7 @@ def _check_jpeg2000(data: bytes, name: str) -> None:
         start = next((at for kind, at in boxes if kind == b"jp2c"), len(data))
     header = data[start + 4 : start + 42]  # SIZ (annex A.5.1)
     if len(header) < 38:
-        return  # not a picture: the decoder raises the error
+        return  # no picture; the decoder raises the error
     right, bottom, left, top, across, down, tile_left, tile_top, channels = struct.unpack_from(">8IH", header, 4)
     check_size(right - left, bottom - top, name, MEGAPIXELS["JPEG2000"])
     tiles = math.ceil((right - tile_left) / max(1, across)) * math.ceil((bottom - tile_top) / max(1, down))
@@ -339,7 +339,7 @@ def entries(file: BinaryIO, offset: int | None = None) -> Iterator[DirectoryEntr
     """Yield the entries of a TIFF (revision 6.0, section 2; or BigTIFF) or EXIF directory, without values.
 
     Args:
-        file: read from its start; entries end at damage.
+        file: read from its start; reading stops at damaged data.
         offset: offset of the directory; by default the first one.
     """
     file.seek(0)

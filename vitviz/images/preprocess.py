@@ -21,7 +21,7 @@ _RANGES = {
     "mean": (-1e6, 1e6),
     "std": (1e-6, 1e6),  # smaller values would overflow float32
 }
-_MEANS = {0.485: "ImageNet's", 0.48145466: "CLIP's", 0.5: "0.5 as"}  # by the mean of the first channel
+_MEANS = {0.485: "ImageNet's", 0.48145466: "CLIP's", 0.5: "0.5 as"}  # keyed by the mean of the first channel
 _RESIZE = 8192  # the default for the largest input, rounded up
 _RESIZED_PIXELS = 40_000_000  # 160 MB, after the rows and after the columns are resized
 
@@ -48,7 +48,7 @@ class Preprocess:
             the picture to cover this size, as timm does for inputs that are not square.
         multiple: for "native", the patch size in pixels.
         interpolation: name of Pillow's filter.
-        mean, std: per channel, for pixels from 0 to 1; by default ImageNet's. Use those of the training.
+        mean, std: per channel, for pixels from 0 to 1; by default ImageNet's. Use the values from training.
 
     Raises:
         ImageError: for invalid settings, and when called with an image too elongated to resize.
@@ -72,7 +72,7 @@ class Preprocess:
         minimums = (self.height, self.width) if pair else (min(self.height, self.width),)
         if self.mode == "crop" and any(side < minimum for side, minimum in zip(self._resize, minimums, strict=True)):
             raise ImageError(
-                f"Expected resize to be at least {'that' if pair else 'the shorter side'} of the {size} input, got "
+                f"Expected resize of at least {'both sides' if pair else 'the shorter side'} of the {size} input, got "
                 f"{self.resize}. "
                 "Raise resize, or use mode='pad'."
             )
@@ -98,7 +98,7 @@ class Preprocess:
             raise ImageError(f"Expected an upright PIL image of mode RGB, got {got}. Call decode(image) first.")
         check_size(*image.size, "this image")
         (rw, rh), (left, top), (height, width) = self.plan(*image.size)
-        # Pillow resizes rows first, to rw x image.height. Large inputs may need more, for any square photograph.
+        # Pillow resizes rows first, to rw x image.height. Large inputs have a higher limit.
         if rw * (rh + image.height) > max(_RESIZED_PIXELS, 3 * max(height, width, *self._resize) ** 2):
             raise ImageError(
                 f"Expected a less elongated image, got {image.width} x {image.height}, which would be resized to "
@@ -130,7 +130,7 @@ class Preprocess:
         """
         shorter, longer = sorted((self.height, self.width))
         shape = 1.0 if self.mode == "native" else shorter / longer
-        # Slightly below the root, because each side may be rounded up by half a patch.
+        # Slightly below the square root of the limit, because each side may be rounded up by half a patch.
         largest = int(math.sqrt(MAX_PIXELS / shape) - multiple * (1 + 1 / shape) / 4) // multiple * multiple
         if not (is_whole(size) and multiple <= size <= largest):
             raise ImageError(
@@ -180,7 +180,7 @@ class Preprocess:
     def _native(self, w: int, h: int) -> tuple[int, int]:
         """Return the (width, height) in multiples closest to the image's shape, with about height * width pixels.
 
-        A very elongated image becomes one patch thick and no longer than the budget allows.
+        A very elongated image becomes one patch thick and at most as long as the budget allows.
         """
         patches = self.height * self.width / self.multiple**2
         across, down = math.sqrt(patches * w / h), math.sqrt(patches * h / w)

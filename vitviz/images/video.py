@@ -19,9 +19,9 @@ from vitviz.images.limits import ImageError
 
 SUFFIXES = (".mp4", ".m4v", ".mov", ".webm", ".mkv", ".avi")
 FORMATS = "mov,mp4,m4a,3gp,3g2,mj2,matroska,webm,avi"  # FFmpeg's format names
-MOST_FRAMES = 240  # of a film
-MOST_PACKETS = 200_000  # of a clip: an hour at 50 frames a second
-MEGAPIXELS = 9.0  # of a frame: 4K has 8.9
+MOST_FRAMES = 240  # maximum frames of a film
+MOST_PACKETS = 200_000  # maximum packets of a clip: an hour at 50 frames per second
+MEGAPIXELS = 9.0  # maximum per frame: 4K has 8.9
 SIDE = 960  # longest side of a returned frame, in pixels
 
 
@@ -94,7 +94,7 @@ def _opened(path: str | os.PathLike[str]) -> Iterator[tuple[Any, Any]]:
             ) from error
         with container:
             if not container.streams.video:
-                raise ImageError(f"Expected a clip with pictures, got {name} without. Choose another one.")
+                raise ImageError(f"Expected a clip with pictures, got none in {name}. Choose another clip.")
             stream = container.streams.video[0]
             width, height = stream.codec_context.width, stream.codec_context.height
             if not 0 < width * height <= MEGAPIXELS * 1e6:

@@ -1,7 +1,7 @@
 """Decode pictures in worker processes with limited memory and time.
 
 A file may contain more than its header claims: more pixels, scans or metadata. A worker process can be killed at any
-time. Two workers are kept ready, because starting Python takes time; each is replaced after some hundred pictures, and
+time. Two workers are kept ready, because starting Python takes time; each is replaced after a few hundred pictures, and
 after a crash. Limits of memory and processor time need POSIX; elsewhere only wall-clock time is limited.
 """
 
@@ -61,7 +61,7 @@ class Worker:
             stderr=subprocess.DEVNULL,
             env=environment,
             pass_fds=[self._pixels] if _HAS_SHARED_MEMORY else [],
-            start_new_session=True,  # Ctrl-C goes only to the server, which ends the workers
+            start_new_session=True,  # Ctrl-C reaches only the server, which ends the workers
         )
 
     @property
@@ -104,7 +104,7 @@ class Worker:
         self._process.kill()
         self._process.wait()
         for pipe in (self._process.stdin, self._process.stdout):
-            with suppress(OSError):  # unwritten data
+            with suppress(OSError):  # if unwritten data cannot be flushed
                 pipe and pipe.close()
         if self._pixels >= 0:
             os.close(self._pixels)
@@ -128,7 +128,7 @@ class Worker:
             future.set_result(Image.frombytes("RGB", (width, height), pixels))
         except ImageError as error:
             future.set_exception(error)
-        except Exception as error:  # noqa: BLE001 - pipes, sizes and numbers of a process that is ending
+        except Exception as error:  # noqa: BLE001 - any read can fail while the process ends
             future.set_exception(WorkerEnded(str(error)))
 
 

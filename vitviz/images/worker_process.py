@@ -1,4 +1,4 @@
-"""Decode pictures for another process: the limited side of `vitviz.images.worker`."""
+"""Decode pictures for another process: the process that `vitviz.images.worker` starts and limits."""
 
 from __future__ import annotations
 

@@ -21,11 +21,11 @@ class ModelError(VitvizError):
 
 @dataclass(frozen=True, kw_only=True)
 class ViTConfig:
-    """Configuration of a Vision Transformer, saved beside the weights.
+    """Configuration of a Vision Transformer, saved with the weights.
 
     Args:
         image_size: native (height, width) in pixels; other multiples of the patch size work too.
-        patch_size: side of a square patch in pixels.
+        patch_size: side length of a square patch in pixels.
         channels: color channels of the image.
         width: D, length of a token.
         depth: number of blocks.
@@ -42,15 +42,15 @@ class ViTConfig:
         position_grid: (rows, columns) of the learned positions; `None` for the grid of `image_size`.
         position_antialias: whether to low-pass filter positions when interpolating to fewer patches.
         layer_scale: initial per-channel scale after attention and MLP; `None` for none.
-        rotary_base: base of rotary positions; the period of the slowest of n rotations is rotary_base^(1 - 1/n) times
-            that of the fastest, n = head width / 4.
+        rotary_base: base of rotary positions: of n = head width / 4 rotations, the slowest has a period of
+            rotary_base^(1 - 1/n) times the fastest's.
         qkv_bias, patch_bias, mlp_bias: whether these linear maps have a bias.
         qk_norm: whether to apply a layer norm to queries and keys of each head.
         mlp: two layers with `activation`, or gated ("swiglu").
         norm_pre: whether to apply a layer norm before the first block (CLIP).
         norm_pooled: whether the final norm is applied after pooling instead of to every token.
         norm_eps: epsilon of every layer norm.
-        dropout, attention_dropout, path_dropout: probabilities in training; path_dropout grows linearly with depth.
+        dropout, attention_dropout, path_dropout: probabilities in training; path_dropout increases linearly with depth.
     """
 
     image_size: tuple[int, int] = (224, 224)
@@ -98,21 +98,21 @@ class ViTConfig:
         if "cls" in self.pooling and not self.class_token:
             raise ModelError(f"Expected a class token for pooling={self.pooling!r}, got none. Use pooling='mean'.")
         if self.positions == "sincos" and self.width % 4:
-            raise ModelError(f"Expected a width divisible by 4 for positions='sincos', got {self.width}. Change it.")
+            raise ModelError(f"Expected a width divisible by 4 for positions='sincos', got {self.width}. Change width.")
         if self.positions == "sincos1d" and self.width % 2:
-            raise ModelError(f"Expected an even width for positions='sincos1d', got {self.width}. Change it.")
+            raise ModelError(f"Expected an even width for positions='sincos1d', got {self.width}. Change width.")
         if self.positions == "rotary" and self.head_size % 4:
             size = self.head_size
             raise ModelError(f"Expected a head width divisible by 4 for rotary positions, got {size}. Set head_width.")
         if self.norm_pooled and self.pooling == "cls+mean":
-            raise ModelError("Expected pooling of one token for norm_pooled=True, got 'cls+mean'. Choose another.")
+            raise ModelError("Expected pooling of one token for norm_pooled=True, got 'cls+mean'. Change pooling.")
         if self.pooling == "attention" and self.width % self.heads:
             raise ModelError(f"Expected a width divisible by {self.heads} heads to pool, got {self.width}. Change it.")
         self.grid_of(*self.image_size)
         if self.image_size[0] * self.image_size[1] > MAX_PIXELS:
             raise ModelError(
                 f"Expected an image_size of at most {MAX_PIXELS:,} pixels, got {self.image_size[0]} x "
-                f"{self.image_size[1]}. Choose a smaller one."
+                f"{self.image_size[1]}. Choose a smaller size."
             )
 
     @property
@@ -201,7 +201,7 @@ PRESETS: dict[str, dict[str, int]] = {
 
 @check_arguments(ModelError)
 def preset(name: str, **changes: Any) -> ViTConfig:
-    """Return the config of a published size: tiny, small, base, large or huge, with any field changed.
+    """Return the config of a published size: tiny, small, base, large or huge, with `changes` to its fields.
 
     >>> preset("base", patch_size=32).grid
     (7, 7)

@@ -9,8 +9,8 @@ import torch
 
 from vitviz.errors import VitvizError
 
-M_TRIM_THRESHOLD, M_MMAP_THRESHOLD, M_ARENA_MAX = -1, -3, -8  # of malloc.h, see mallopt(3)
-SMALL = 2**17  # numbers in a layer's output, below which CPU threads mostly wait for each other
+M_TRIM_THRESHOLD, M_MMAP_THRESHOLD, M_ARENA_MAX = -1, -3, -8  # from malloc.h, see mallopt(3)
+SMALL = 2**17  # with fewer numbers in a layer's output, CPU threads mostly wait for each other
 
 
 class DeviceError(VitvizError):
@@ -20,7 +20,7 @@ class DeviceError(VitvizError):
 def best_device() -> torch.device:
     """Return CUDA if there is one, then Apple's MPS, then the CPU.
 
-    Under torchrun (LOCAL_RANK), each process of a machine gets its own GPU if there are enough.
+    Under torchrun (LOCAL_RANK), each process on a machine gets its own GPU if there are enough.
     """
     best, rank = _kinds()[0], os.environ.get("LOCAL_RANK", "")
     if best == "cuda" and rank.isdigit() and int(rank) < torch.cuda.device_count():
@@ -40,7 +40,7 @@ def device_named(name: str | None) -> torch.device:
     count = torch.cuda.device_count() if kind == "cuda" else 1
     if kind not in _kinds() or (colon and not (number.isdecimal() and int(number) < count)):
         raise DeviceError(
-            f"Expected a device of this machine, one of {', '.join(_kinds())} (of several GPUs cuda:0, cuda:1, ...), "
+            f"Expected a device of this machine: {', '.join(_kinds())} (or cuda:0, cuda:1, ... with several GPUs), "
             f"got {name!r}. Choose one of them."
         )
     return torch.device(name)
@@ -61,7 +61,7 @@ def _kinds() -> list[str]:
 
 @contextmanager
 def threads_for(numbers: int, device: torch.device) -> Iterator[None]:
-    """Use one CPU thread for small layers: on a busy machine, two took forty times as long.
+    """Use one CPU thread for small layers: on a busy machine, two threads took forty times as long.
 
     `numbers` is the size of a layer's output, such as B * N * D.
     """
@@ -75,7 +75,7 @@ def threads_for(numbers: int, device: torch.device) -> Iterator[None]:
 
 
 def double(tensor: torch.Tensor) -> torch.Tensor:
-    """Return a tensor in double precision, on the CPU if its device lacks it (Apple's MPS)."""
+    """Return a tensor in double precision, moved to the CPU if its device lacks this type (Apple's MPS)."""
     return (tensor.cpu() if tensor.device.type == "mps" else tensor).double()
 
 
@@ -83,7 +83,7 @@ def keep_freed_memory() -> bool:
     """Keep freed memory in this process; return whether the C library supports it.
 
     Each training step allocates and frees the same hundreds of megabytes. By default glibc returns them to the kernel,
-    which clears every page again: 14 % of a step of a ViT of width 192 on a CPU.
+    which clears every page again: 14 % of the time of a training step of a ViT of width 192 on a CPU.
     """
     return _set_allocator((M_TRIM_THRESHOLD, 2**31 - 1), (M_MMAP_THRESHOLD, 2**25))  # the maximum values
 
@@ -91,8 +91,8 @@ def keep_freed_memory() -> bool:
 def share_freed_memory() -> bool:
     """Use one memory arena for all threads; return whether the C library supports it.
 
-    By default glibc keeps freed memory in one arena per thread: a server that had opened many photographs held 4.4 GB,
-    with 0.4 GB in use. `return_freed_memory` trims the shared arena.
+    By default glibc keeps freed memory in one arena per thread: after many photographs, a server held 4.4 GB,
+    of which it used 0.4 GB. `return_freed_memory` trims the shared arena.
     """
     return _set_allocator((M_ARENA_MAX, 1), (M_MMAP_THRESHOLD, 2**25))
 
@@ -104,7 +104,7 @@ def return_freed_memory() -> bool:
     """
     try:
         trim = ctypes.CDLL(None).malloc_trim
-    except (AttributeError, OSError, TypeError):  # not glibc
+    except (AttributeError, OSError, TypeError):  # the C library is not glibc
         return False
     trim(0)
     return True

@@ -2,7 +2,7 @@
 
 `ViT.forward`, `ViT.run` and `ViT.trace` take `Edits` as an argument; the model is not changed.
 
-Shapes: B images, H heads, N tokens = P prefix tokens followed by n = gh x gw patches, K patches that stay, D width, d
+Shapes: B images, H heads, N tokens = P prefix tokens followed by n = gh x gw patches, K remaining patches, D width, d
 head width.
 """
 
@@ -56,7 +56,7 @@ class Cut:
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Edits:
-    """Edits of a forward pass. `a | b` applies both, in any order.
+    """Edits of a forward pass. `a | b` applies both; their order does not matter.
 
     >>> both = Edits(heads={(-1, 2): "zero"}) | Edits(cuts=[Cut(block=0, queries=(0,), keys=(5, 6))])
     >>> len(both.heads), len(both.cuts)
@@ -66,12 +66,12 @@ class Edits:
         heads: (block, head) -> "zero" or "mean": replaces the head's output (B, N, d), before the output projection, by
             zero, or by its mean over all tokens of the image. A negative block counts from the last.
         cuts: edges of attention to cut.
-        keep: (B, K) or (1, K), indices from 0 to n - 1 of the patches that stay. The others are removed from the
-            sequence after the embedding, so the remaining patches keep their positions.
+        keep: (B, K) or (1, K), indices from 0 to n - 1 of the patches that stay. Other patches are removed from
+            the sequence after the embedding, so the remaining patches keep their positions.
 
     Raises:
         EditError: on construction, if the edits are invalid for any model; when applied, if the model, grid or batch
-            does not fit, or cuts leave a token nothing to attend to.
+            does not fit, or cuts leave a token no keys to attend to.
     """
 
     heads: Mapping[tuple[int, int], HeadMode] = field(default_factory=dict)
@@ -127,7 +127,7 @@ class Edits:
         """Return the edits by block, for B images with N tokens before removal.
 
         Raises:
-            EditError: if a block, head or token does not exist, or a token has nothing to attend to.
+            EditError: if a block, head or token does not exist, or a token has no keys to attend to.
         """
         modes: dict[int, dict[int, HeadMode]] = {}
         for (block, head), mode in self.heads.items():
@@ -167,8 +167,8 @@ class Edits:
         # K different patches within a rectangle of K patches fill it.
         if len(sizes) != 1 or any(height * width != count for height, width in sizes):
             raise EditError(
-                f"Expected a full rectangle of patches, of one size in every image, for a trace, got {count} of "
-                f"{grid[0]} x {grid[1]} patches that form none. Keep a rectangle, or call model(images, edits)."
+                f"Expected a rectangle of patches, of equal size in every image, for a trace, got {count} of {grid[0]} "
+                f"x {grid[1]} patches that do not form one. Keep a rectangle, or call model(images, edits)."
             )
         height, width = sizes.pop()
         return height, width
@@ -184,12 +184,12 @@ class Edits:
             )
         self._check_range(patches)
         if keep.shape[1] == 0 and (not config.prefix or "mean" in config.pooling):
-            raise EditError("Expected at least one patch to stay, got none; this model pools patches. Keep one.")
+            raise EditError("Expected at least one patch to stay, got none; this model pools patches. Keep some.")
         return keep.expand(batch, -1)
 
     def _check_range(self, patches: int) -> None:
         if self._highest >= patches:
-            raise EditError(f"Expected patches among 0..{patches - 1} in keep, got {self._highest}. Leave it out.")
+            raise EditError(f"Expected patches among 0..{patches - 1} in keep, got {self._highest}. Remove it.")
 
     def _mask(self, block: int, cuts: Sequence[Cut], config: ViTConfig, batch: int, tokens: int) -> Tensor:
         """Return the mask of remaining edges between remaining tokens: (1 or B, 1 or H, N, N)."""
@@ -210,7 +210,7 @@ class Edits:
             image, head, row = empty.nonzero()[0].tolist()
             raise EditError(
                 f"Expected at least one key for every token, got cuts that leave token "
-                f"{int(remaining[image, row])} none in block {block}, "
+                f"{int(remaining[image, row])} without keys in block {block}, "
                 f"{'every head' if all_heads else f'head {head}'}. Keep a key, for instance the token itself; to "
                 "silence a head, use heads={(block, head): 'zero'}."
             )
@@ -267,19 +267,19 @@ def _tokens(chosen: tuple[int, ...] | None, count: int) -> Tensor:
 
 def _same_mode(place: tuple[int, int], first: HeadMode, second: HeadMode) -> None:
     if first != second:
-        raise EditError(f"Expected one edit for head {place}, got {first!r} and {second!r}. Leave one out.")
+        raise EditError(f"Expected one edit for head {place}, got {first!r} and {second!r}. Remove one.")
 
 
 def _sorted_patches(keep: object) -> Tensor:
     """Check `keep` and sort each row: (B, K), long. The order does not matter, because positions move with patches."""
     if not isinstance(keep, Tensor) or keep.ndim != 2 or keep.is_floating_point() or keep.dtype == torch.bool:
         got = f"{keep.dtype} {tuple(keep.shape)}" if isinstance(keep, Tensor) else repr(keep)
-        raise EditError(f"Expected keep as a tensor (batch, K), got {got}. List the whole numbers of patches in it.")
+        raise EditError(f"Expected keep as a tensor (batch, K), got {got}. Give patch indices as integers.")
     keep = keep.detach().long().sort(dim=1).values
     if keep.numel() and int(keep.min()) < 0:
-        raise EditError(f"Expected patches counted from 0 in keep, got {int(keep.min())}. Leave it out.")
+        raise EditError(f"Expected patches counted from 0 in keep, got {int(keep.min())}. Remove it.")
     if bool((keep[:, 1:] == keep[:, :-1]).any()):
-        raise EditError("Expected each patch at most once in keep, got some twice in one image. Leave one out.")
+        raise EditError("Expected each patch at most once in keep, got a patch twice in one image. Remove one.")
     return keep
 
 
@@ -288,7 +288,7 @@ def _intersection(first: Tensor, second: Tensor) -> Tensor:
     batch = max(len(first), len(second))
     if {len(first), len(second)} - {1, batch}:
         raise EditError(
-            f"Expected edits of one batch, got keep for {len(first)} and for {len(second)} images. "
+            f"Expected edits for the same batch, got keep for {len(first)} and for {len(second)} images. "
             "Give both the same number of rows, or one of them a single row."
         )
     first, second = first.expand(batch, -1), second.to(first.device).expand(batch, -1)

@@ -33,7 +33,7 @@ class PatchEmbed(nn.Module):
 
 
 def make_norm(config: ViTConfig, width: int) -> nn.LayerNorm:
-    """Return the model's norm for vectors of a width."""
+    """Return the model's norm layer for vectors of this width."""
     return nn.LayerNorm(width, eps=config.norm_eps)
 
 
@@ -43,7 +43,7 @@ class Attention(nn.Module):
     def __init__(self, config: ViTConfig) -> None:
         super().__init__()
         self.heads, self.head_width = config.heads, config.head_size
-        self.scale = self.head_width**-0.5  # of the logits
+        self.scale = self.head_width**-0.5  # factor of the logits
         inner = self.heads * self.head_width
         self.qkv = nn.Linear(config.width, 3 * inner, bias=config.qkv_bias)
         self.q_norm, self.k_norm = (
@@ -164,7 +164,7 @@ class Block(nn.Module):
         return self.finish(x[:, :first], attended, ops)
 
     def finish(self, x: Tensor, attended: Tensor, ops: Ops = PLAIN) -> Tensor:
-        """Add the attention output (B, N, D) to the stream (B, N, D), then the MLP."""
+        """Add the attention output (B, N, D) to the stream (B, N, D), then the MLP's output."""
         x = ops.add(x, self.drop_path(ops.scale(self.ls1, attended)))
         branch = self.mlp(ops.norm(self.norm2, x), ops)
         return ops.add(x, self.drop_path(ops.scale(self.ls2, branch)))

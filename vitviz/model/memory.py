@@ -15,12 +15,12 @@ from vitviz.model.config import ViTConfig
 from vitviz.model.trace import keeps_queries
 
 # Peak memory of a block in addition to the trace, in numbers per token: multiples of the width D (norm, output), of the
-# heads' width H * d (queries, keys, values, outputs and temporary copies), and more of these if queries and keys are
-# normed or rotated.
+# heads' width H * d (queries, keys, values, outputs and temporary copies), and further multiples of H * d if queries
+# and keys are normed or rotated.
 WIDE, INNER, PLACED = 2, 5, 5
 # Fragmentation, and memory that does not depend on the image: pieces of the MLP and of attention, and library buffers.
-# With these numbers the estimate was 1.1 to 1.8 times the peak resident memory on two CPU cores, over 40 MB: ViT-Ti, S,
-# B and H, 512 to 2,048 pixels, float32 and bfloat16, all positions, batches of 1 and 4.
+# With these numbers, the estimate was 1.1 to 1.8 times the peak resident memory (above 40 MB) on two CPU cores: ViT-Ti,
+# S, B and H, 512 to 2,048 pixels, float32 and bfloat16, all positions, batches of 1 and 4.
 FRAGMENTATION, SPARE_BYTES = 0.15, 32 * 2**20
 
 
@@ -30,7 +30,7 @@ def forward_bytes(config: ViTConfig, tokens: int, batch: int = 1, itemsize: int 
     `tokens` is N per image, `batch` is B, and `itemsize` the bytes per number in the model's precision.
     """
     inner = config.heads * config.head_size
-    number_bytes = batch * tokens * itemsize  # bytes of one number a token
+    number_bytes = batch * tokens * itemsize  # bytes of one number per token
     trace_bytes = kept_bytes(config, tokens, batch, itemsize)
     placed = PLACED if config.qk_norm or config.positions == "rotary" else 0
     work = number_bytes * (WIDE * config.width + (INNER + placed) * inner)
@@ -41,8 +41,8 @@ def forward_bytes(config: ViTConfig, tokens: int, batch: int = 1, itemsize: int 
 
 
 def kept_bytes(config: ViTConfig, tokens: int, batch: int = 1, itemsize: int = 4) -> int:
-    """Return the bytes that a trace of all blocks keeps, see `forward_bytes`."""
-    number_bytes = batch * tokens * itemsize  # bytes of one number a token
+    """Return the bytes that a trace of all blocks keeps; arguments as in `forward_bytes`."""
+    number_bytes = batch * tokens * itemsize  # bytes of one number per token
     stored = config.depth * (number_bytes * config.width + 4 * batch * tokens * config.heads)  # streams and row sums
     query_key_bytes = 2 * config.depth * number_bytes * config.heads * config.head_size  # queries and keys
     return stored + (query_key_bytes if keeps_queries(query_key_bytes) else 0)
@@ -81,7 +81,7 @@ def container_bytes(root: Path = Path("/sys/fs/cgroup"), groups: Path = Path("/p
         else:
             continue
         parts = Path(path.lstrip("/")).parts
-        # A container may see only its own group, mounted at the root, although the path is that of the host.
+        # A container may see only its own group, mounted at the root, although the path is the host's.
         places = [top.joinpath(*parts[:count]) for top in tops for count in range(len(parts) + 1)]
         free_bytes += [group_free for place in places if (group_free := _group_bytes(place, *names)) is not None]
     return min(free_bytes, default=None)

@@ -1,8 +1,8 @@
 """Define the operations of a forward pass, which variants override.
 
 `layers.py` and `vit.py` contain the model's arithmetic once, as calls of an `Ops` object: `ops.linear(layer, x)`,
-`ops.add(x, branch)`. `Ops` is the plain pass. Subclasses override operations: `Explicit` computes attention with matrix
-products, `ReadTokens` shortens the last block, `tracing.Tracer` records a `Trace`, and the LRP rules of
+`ops.add(x, branch)`. `Ops` is the plain forward pass. Subclasses override operations: `Explicit` computes attention
+with matrix products, `ReadTokens` shortens the last block, `tracing.Tracer` records a `Trace`, and the LRP rules of
 `vitviz.attribution` replace the backward pass.
 
 Shapes: B images, H heads, N keys, n queries, D width, d head width.
@@ -85,7 +85,7 @@ class Ops:
             q: (B, H, n, d).
             k, v: (B, H, N, d).
             scale: factor of the logits.
-            dropout: share of the probabilities to set to 0.
+            dropout: fraction of the probabilities to set to 0.
             learned_query: whether the queries are parameters.
 
         Returns:
@@ -104,9 +104,9 @@ PLAIN = Ops()
 class ReadTokens(Ops):
     """Operations that compute only the tokens read by the classifiers in the last block.
 
-    If the classifier reads the class token, the last block needs keys and values of all tokens, but output projection
-    and MLP of only one or two. Logits and gradients equal the plain ones up to rounding; the patches' final tokens are
-    not computed.
+    If the classifier reads the class token, the last block needs keys and values of all tokens, but applies the output
+    projection and MLP to only one or two. Logits and gradients equal those of the plain pass up to rounding; the
+    patches' final tokens are not computed.
     """
 
     def __init__(self, config: ViTConfig) -> None:
@@ -121,7 +121,7 @@ class ReadTokens(Ops):
 
 
 class Attended(NamedTuple):
-    """Matrices of one attention: scaled queries (B, H, n, d), keys (B, H, N, d), and (B, H, n, N) twice."""
+    """Scaled queries (B, H, n, d), keys (B, H, N, d), logits and probabilities (B, H, n, N) of one attention."""
 
     queries: Tensor
     keys: Tensor
@@ -186,8 +186,8 @@ def attention_and_lse(q: Tensor, k: Tensor, v: Tensor, scale: float = 1.0) -> tu
         mixed, lse = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(q, k, v, scale=scale)
         return mixed, lse
     mixed = F.scaled_dot_product_attention(q, k, v, scale=scale)
-    # Elsewhere the kernel depends on the device and on d, so the row sums are computed separately, in chunks, from the
-    # logits that `BlockTrace.rows` will use, also under autocast.
+    # Elsewhere the kernel depends on the device and on d. The row sums are therefore computed separately, in chunks,
+    # from the logits that `BlockTrace.rows` uses, even under autocast.
     zeros = torch.zeros(q.shape[:-1], device=q.device)
     rows = BlockTrace(q.to(torch.promote_types(q.dtype, torch.float32)) * scale, k, zeros)
     return mixed, torch.cat([rows.logits(*chunk).logsumexp(-1) for chunk in rows.chunks()], dim=2)

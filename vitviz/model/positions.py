@@ -26,9 +26,9 @@ def sincos_positions(grid: tuple[int, int], width: int, temperature: float = 10_
 
 
 def sincos1d_positions(grid: tuple[int, int], width: int, temperature: float = 10_000.0) -> Tensor:
-    """Return fixed positions in reading order (1, gh * gw, D): alternating sine and cosine, as in text.
+    """Return fixed positions in reading order (1, gh * gw, D): alternating sine and cosine, as for text.
 
-    Vaswani et al. 2017, "Attention Is All You Need", section 3.5. The patch below is gw positions away.
+    Vaswani et al. 2017, "Attention Is All You Need", section 3.5. The patch one row below is gw positions away.
     """
     place = torch.arange(grid[0] * grid[1])[:, None].float()  # (gh * gw, 1)
     angles = place * temperature ** (-torch.arange(width // 2) * 2 / width)  # (gh * gw, D / 2)
@@ -51,7 +51,7 @@ def rotary_angles(grid: tuple[int, int], head_width: int, base: float) -> Angles
 
     A quarter of the channels rotates with y and a quarter with x. The second half of the channels, which forms pairs
     with the first, has the same angles. Siméoni et al. 2025 (DINOv3), after Su et al. 2021 (RoFormer): patch centres
-    lie in -1..1 for any grid, and the angle is 2 pi times the coordinate, divided by base ** (4 i / d).
+    are in -1..1 for any grid, and the angle is 2 pi times the coordinate, divided by base ** (4 i / d).
     """
     y, x = ((torch.arange(count) + 0.5) / count * 2 - 1 for count in grid)  # (gh,), (gw,)
     y, x = torch.meshgrid(y, x, indexing="ij")  # (gh, gw) each

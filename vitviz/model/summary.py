@@ -1,4 +1,4 @@
-"""List a model's modules: shapes in and out, parameters, and multiply-adds by torch's own counter."""
+"""List a model's modules: shapes in and out, parameters, and multiply-adds as counted by torch."""
 
 import math
 from collections.abc import Iterable

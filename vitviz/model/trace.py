@@ -24,14 +24,14 @@ from vitviz.formatting import short_repr
 from vitviz.model.positions import Angles
 
 # Maximum size in bytes of a chunk of an N x N matrix while rows are summed. It fits a core's cache, because the sums
-# read each chunk three times (4 MB take 0.6 of the time of 64 MB at 4,097 tokens on a CPU).
+# read each chunk three times (at 4,097 tokens on a CPU, 4 MB chunks take 0.6 times as long as 64 MB).
 CHUNK_BYTES = 4 * 2**20
 
 # From this N on, the fused kernel computes weighted sums of rows on the CPU: chunks would have too few rows.
 MANY_TOKENS = 6_000
 
-# Queries and keys of all blocks stay in memory up to this total in bytes: for ViT-B, up to 1,820 tokens. Above, each
-# query recomputes those of its block, at a hundredth of the cost of the forward pass.
+# Queries and keys of all blocks stay in memory up to this total in bytes: for ViT-B, up to 1,820 tokens. Above it, each
+# query to the trace recomputes them for its block, at a hundredth of the cost of the forward pass.
 KEEP_BYTES = 128 * 2**20
 
 Query = str | int | tuple[int, int]
@@ -102,7 +102,7 @@ class BlockTrace:
     def column(self, key: int) -> Tensor:
         """Return the attention of every token to token `key`: (B, H, N), float32, not normalised.
 
-        It equals `rows` up to the rounding of `lse`: 1e-4 of a probability in float32 and below.
+        It equals `rows` up to the rounding of `lse`: a relative error of 1e-4 in float32 and half precision.
         """
         if self.probabilities is not None:
             return self.probabilities[:, :, :, key].float()
@@ -112,14 +112,14 @@ class BlockTrace:
         return logits.sub_(self.lse).exp_().float()
 
     def chunks(self) -> Iterator[tuple[int, int]]:
-        """Yield row ranges (start, stop) whose (B, H, n, N) takes at most `CHUNK_BYTES`."""
+        """Yield row ranges (start, stop) whose attention (B, H, n, N) takes at most `CHUNK_BYTES`."""
         batch, heads, tokens, _ = self.queries.shape
         step = max(1, CHUNK_BYTES // (4 * batch * heads * tokens))
         for start in range(0, tokens, step):
             yield start, min(start + step, tokens)
 
     def propagate(self, weights: Tensor) -> Tensor:
-        """Return the weighted sum of attention rows without holding A: weights (B, N) @ A -> (B, H, N), float32."""
+        """Return the weighted sum of attention rows without storing A: weights (B, N) @ A -> (B, H, N), float32."""
         if self.lse.device.type == "cpu" and self.probabilities is None and weights.shape[1] > MANY_TOKENS:
             return self._propagate_fused(weights)
         total = torch.zeros(self.lse.shape, dtype=torch.float32, device=self.lse.device)
@@ -130,7 +130,7 @@ class BlockTrace:
         return total
 
     def _propagate_fused(self, weights: Tensor) -> Tensor:
-        """Compute `propagate` with the fused kernel and exchanged queries and keys: half the time at 21,000 tokens.
+        """Compute `propagate` with the fused kernel and queries and keys exchanged, in half the time at 21,000 tokens.
 
         sum_n w_n exp(q_n . k_m - lse_n) is the exponential of a log-sum-exp over n of k_m . q_n + (log w_n - lse_n),
         which the kernel computes for "query" k_m and "keys" q_n. The term in brackets is an additional channel; as a
@@ -206,7 +206,7 @@ class Trace:
         blocks: indices of the kept blocks, from 0.
         states: the state of each of `blocks`.
         depth: L, the number of blocks of the model.
-        patch_size: side of a patch in pixels.
+        patch_size: side length of a patch in pixels.
     """
 
     logits: Tensor | None
@@ -318,7 +318,7 @@ class Trace:
             return len(names) + query[0] * columns + query[1]
         if isinstance(query, int) and 0 <= query < count:
             return query
-        known = ", ".join(map(repr, names)) or "no named tokens (this model has no CLS)"
+        known = ", ".join(map(repr, names)) or "the named tokens (none, because this model has no class token)"
         raise TraceError(
             f"Expected a query among {known}, 'mean', a patch (row, column) inside the {rows} x {columns} grid "
             f"or a token index below {count}, got {query!r}. Choose one of them."

@@ -1,6 +1,6 @@
 """Run blocks and record a `Trace`, in memory that grows with the number of tokens N.
 
-Shapes: B images, H heads, N tokens, n of them, D width, d head width.
+Shapes: B images, H heads, N tokens, n tokens in a piece, D width, d head width.
 """
 
 import torch
@@ -13,7 +13,7 @@ from vitviz.model.ops import Explicit, Ops, attention_and_lse
 from vitviz.model.positions import Angles
 from vitviz.model.trace import BlockState, BlockTrace, TraceError, keeps_queries
 
-# A trace runs an MLP in pieces of tokens, so its hidden layer takes this many bytes instead of 4 to 8 (N, D).
+# A trace runs an MLP in pieces of tokens, so its hidden layer takes this many bytes instead of 4 to 8 times (N, D).
 PIECE_BYTES = 2 * 2**20
 PIECE_TOKENS = 256  # in smaller pieces, reading the weights again costs more than the smaller hidden layer saves
 
@@ -25,7 +25,7 @@ class Tracer(Ops):
         blocks: indices from 0.
         grad: compute probabilities (B, H, N, N) explicitly, in the autograd graph.
 
-    `states` lists the recorded state of each of them, in order.
+    `states` lists the recorded states of these blocks, in order.
     """
 
     def __init__(self, blocks: tuple[int, ...], grad: bool, edit: BlockEdit | None = None) -> None:
@@ -90,8 +90,8 @@ class Recall:
         """
         if self._versions() != self._weights:
             raise TraceError(
-                "Expected the weights of the traced run, got changed ones, from which queries and keys of this size "
-                "would be recomputed. Trace the images again."
+                "Expected the weights of the traced run, to recompute queries and keys too large to keep, got changed "
+                "weights. Trace the images again."
             )
         attn = self._block.attn
         with torch.no_grad(), torch.autocast(self._device, self._cast, enabled=self._cast is not None):
@@ -124,7 +124,7 @@ def _step(block: Block, x: Tensor) -> int:
 def _finish(block: Block, x: Tensor, mixed: Tensor) -> Tensor:
     """Run the second half of a block in pieces of tokens: (B, N, D), (B, H, N, d) -> (B, N, D).
 
-    It holds at most about 5 (B, N, D) in addition to the result.
+    It needs memory for at most about 5 tensors (B, N, D) in addition to the result.
     """
     out, step = torch.empty_like(x), _step(block, x)
     # Views (B, n, D) and (B, H, n, d) of independent tokens.
@@ -136,8 +136,8 @@ def _finish(block: Block, x: Tensor, mixed: Tensor) -> Tensor:
 def _attend_by_head(block: Block, x: Tensor, angles: Angles | None) -> tuple[Tensor, Tensor]:
     """Return the heads' outputs (B, H, N, d) and log-sum-exps (B, H, N), computed head by head.
 
-    Queries, keys, values and the normed input of all heads would take the memory of four blocks of a trace. Instead,
-    the norm is applied to pieces of x (B, N, D), once per head.
+    Queries, keys, values and the normed input of all heads would take as much memory as four blocks of a trace.
+    Instead, the norm is applied to pieces of x (B, N, D), once per head.
     """
     attn, step = block.attn, _step(block, x)
     mixed, sums = x.new_empty(*x.shape[:2], attn.heads, attn.head_width), []
@@ -152,7 +152,7 @@ def _attend_by_head(block: Block, x: Tensor, angles: Angles | None) -> tuple[Ten
 
 
 def project_part(attn: Attention, x: Tensor, parts: slice = slice(None), heads: slice = slice(None)) -> Tensor:
-    """Return some of queries, keys and values of some heads, before rotation: (B, N, D) -> (parts, B, h, N, d)."""
+    """Return `parts` of queries, keys and values of some heads, unrotated: (B, N, D) -> (parts, B, h, N, d)."""
     weight, bias = (
         None if t is None else t.unflatten(0, (3, attn.heads, -1))[parts, heads]
         for t in (attn.qkv.weight, attn.qkv.bias)

@@ -36,18 +36,18 @@ class Pretrained:
 
     Args:
         name: short display name.
-        preprocess: from a photograph to normalised pixels.
+        preprocess: settings that convert a photograph to normalised pixels.
         labels: the classes' names in the order of the logits; empty without a classifier.
         class_ids: names of the class folders in the training data (such as WordNet ids), in the same order.
         licence: SPDX name or a sentence.
         source: where the weights come from.
-        sure_above: probability of the first class at and above which at least 90 % of validation images are right;
-            `None` if not measured.
+        sure_above: probability of the top class at and above which at least 90 % of validation images are classified
+            correctly; `None` if not measured.
         known_above: log-sum-exp of the logits (negative energy, Liu et al. 2020) below which a photograph counts as
             outside the classes; `None` if not measured.
-        groups: named sets of classes: each a name, then two or more labels. A group's probability is the sum of its
-            classes' probabilities.
-        assumed: settings that neither weights nor configuration state, as text: "norm epsilon 1e-06". Entries about
+        groups: named sets of classes; each tuple holds a name, then two or more labels. A group's probability is the
+            sum of its classes' probabilities.
+        assumed: settings that neither weights nor configuration specify, as text: "norm epsilon 1e-06". Entries about
             preprocessing and labels start with these words: "preprocessing: ImageNet's mean ...".
         problem_type: meaning of the outputs, see `vitviz.outputs`; `None` means classes. A single output is a value,
             as in transformers, unless `problem_type` says otherwise.
@@ -126,7 +126,7 @@ class ViT(nn.Module):
     def reset_parameters(self) -> None:
         """Initialise like the paper's JAX code: Xavier for attention and MLP, LeCun for patches, zeros for the head."""
         if self.norm.weight.is_meta:
-            return  # nothing to fill, and nn.init would import PyTorch's compiler, which takes seconds
+            return  # the meta device stores no values, and nn.init would import PyTorch's compiler, which takes seconds
         for name, parameter in self.named_parameters():
             if name.endswith(("cls_token", "head.weight", "head.bias", "head_dist.weight", "head_dist.bias")):
                 nn.init.zeros_(parameter)
@@ -138,7 +138,7 @@ class ViT(nn.Module):
                 deviation = fan_in**-0.5 / 0.87962566103423978
                 nn.init.trunc_normal_(parameter, std=deviation, a=-2 * deviation, b=2 * deviation)
             elif name.endswith(("attn.qkv.weight", "kv.weight")):
-                # Queries, keys and values are one matrix each: the fan-out is that of one of them.
+                # These weights stack two or three matrices; the fan-out is the number of rows of one matrix.
                 parts = 3 if name.endswith("qkv.weight") else 2
                 bound = math.sqrt(6.0 / (parameter.shape[0] // parts + parameter.shape[1]))
                 nn.init.uniform_(parameter, -bound, bound)
@@ -227,7 +227,7 @@ class ViT(nn.Module):
             changes = edits.by_block(self.config, len(tokens), tokens.shape[1], tokens.device)
             tokens, angles = edits.gather(tokens, angles, self.config)
         if early := [index for index in changes if index < start]:
-            raise EditError(f"Expected edits of blocks from {start} on, got some of {early}. Leave them out.")
+            raise EditError(f"Expected edits of blocks from {start} on, got edits of {early}. Remove them.")
         for index in range(start, self.config.depth):
             block_ops = ops.edited(changes[index]) if index in changes else ops
             entering, tokens = tokens, block_ops.block(index, self.blocks[index], tokens, angles)
@@ -266,7 +266,7 @@ class ViT(nn.Module):
             ModelError: without a classifier.
         """
         if self.head is None:
-            raise ModelError("Expected a model with a classifier, got one without. Make it with classes > 0.")
+            raise ModelError("Expected a model with a classifier, got one without. Create it with classes > 0.")
         logits = ops.linear(self.head, self.read_out(tokens, ops))
         if self.head_dist is None:
             return (logits,)

@@ -1,7 +1,7 @@
-"""Account for the resources that clients use: bytes in memory, bytes on disk and places, by address and in total.
+"""Track clients' resources: bytes in memory, bytes on disk and places in queues, by address and in total.
 
-Everything that a client causes and that outlives one call is booked before it grows, so that the server answers "busy"
-instead of running out. Closing a booking releases it.
+Resources that a client uses for longer than one call are booked before they grow, so that the server answers "busy"
+instead of running out of them. Closing a booking releases it.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def budgets(allowed: Settings) -> dict[Resource, Budget]:
         Resource.SCENES: Budget(allowed.scene_memory),
         Resource.TRANSFERS: Budget(allowed.transfers, allowed.transfers // 4),
         Resource.DISK: Budget(allowed.disk, allowed.disk // 2),
-        Resource.CONNECTIONS: Budget(REQUESTS, REQUESTS // 2, reserved=REQUESTS // RESERVED),  # until `launch`
+        Resource.CONNECTIONS: Budget(REQUESTS, REQUESTS // 2, reserved=REQUESTS // RESERVED),  # replaced by `launch`
         Resource.REQUESTS: Budget(REQUESTS, REQUESTS_OF_ADDRESS),
         Resource.QUESTIONS: Budget(REQUESTS, QUESTIONS_OF_ADDRESS),
         Resource.PHOTOGRAPHS: places,
@@ -94,13 +94,13 @@ class Account:
             return used.total() if address is None else used[address]
 
     def largest(self, resource: Resource) -> str | None:
-        """Return the address with the largest bookings of a resource; `None` if nothing is booked."""
+        """Return the address that has booked most of a resource; `None` if nothing is booked."""
         with self._lock:
             most = self._used[resource].most_common(1)
         return most[0][0] if most else None
 
     def fits(self, resource: Resource, address: str, amount: int = 1) -> bool:
-        """Return whether the budget has room for an amount more."""
+        """Return whether the budget has room for another `amount`."""
         with self._lock:
             return self._fits(resource, address, amount)
 
@@ -108,8 +108,8 @@ class Account:
         """Book an amount for an address; close the booking, or use it in a `with` statement.
 
         Args:
-            resource: what is booked.
-            address: of the client; empty for the server itself, which has no separate limit.
+            resource: the resource to book.
+            address: the client's; empty for the server itself, which has no separate limit.
             amount: bytes or places.
 
         Raises:
@@ -148,7 +148,7 @@ class Booking:
         self.account, self.resource, self.address, self.amount = account, resource, address, 0
 
     def add(self, amount: int) -> None:
-        """Book more.
+        """Add to the booking.
 
         Raises:
             OverBudgetError: if the budget has no room; earlier amounts stay booked.

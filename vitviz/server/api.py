@@ -1,4 +1,4 @@
-"""Serve the endpoints to programs: with gradio_client, over Gradio's HTTP interface, and as tools of an MCP server."""
+"""Serve the endpoints to API clients: through gradio_client, Gradio's HTTP interface, and tools of an MCP server."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ from vitviz.server.scheduler import Client, Kind, Scheduler
 from vitviz.server.uploads import UploadError, upload_folder
 from vitviz.web.questions import QUESTIONS
 
-MOST_WAITING, MOST_OF_ADDRESS = 64, 40  # events in Gradio's queue, in total and of one address
-PICTURES = ("photo", "seen", "maps")  # of a manifest, left out for programs, which have the photograph
+MOST_WAITING, MOST_OF_ADDRESS = 64, 40  # limits of events in Gradio's queue, in total and per address
+PICTURES = ("photo", "seen", "maps")  # manifest fields left out for API clients, which have the photograph
 PROGRAMS = {"concurrency_id": "programs", "concurrency_limit": 8}
 
 log = logging.getLogger(__name__)
 
 
 class CheckedBlocks(gr.Blocks):
-    """Blocks that check every file named in a request, and never answer with the text of Python's own errors.
+    """Blocks that check every file named in a request, and never reveal the text of Python's own errors.
 
     Args:
-        scheduler: of the page's computations.
-        options: of `gr.Blocks`.
+        scheduler: schedules the page's computations.
+        options: passed on to `gr.Blocks`.
 
     Attributes:
         account: where memory, disk space and places are booked.
@@ -45,8 +45,8 @@ class CheckedBlocks(gr.Blocks):
         self.account = upload_folder().account = self.scheduler.account
 
     def busy(self, address: str) -> str:
-        """Return why a visitor's event is refused now, with the expected wait; empty if it is accepted."""
-        # The queue is private to Gradio, which is pinned; a test fills it.
+        """Return a message with the expected wait if a visitor's event must be refused now; empty if it is accepted."""
+        # The queue is a private attribute of Gradio, whose version is pinned; a test fills it.
         queues = self._queue.event_queue_per_concurrency_id.values()
         waiting = [event for queue in queues for event in queue.queue]
         own = sum(event.request.client is not None and event.request.client.host == address for event in waiting)
@@ -64,7 +64,7 @@ class CheckedBlocks(gr.Blocks):
             self.close(verbose=False)
 
     async def preprocess_data(self, block_fn: Any, inputs: list[Any], *args: Any, **options: Any) -> list[Any]:
-        """Resolve all files in a request's data, at any depth, before Gradio, which checks only some, reads it."""
+        """Resolve all files in a request's data, at any depth, before Gradio reads it: Gradio checks only some."""
         resolved = upload_folder().resolved(inputs)
         return cast("list[Any]", await super().preprocess_data(block_fn, resolved, *args, **options))
 
@@ -72,7 +72,7 @@ class CheckedBlocks(gr.Blocks):
         """Answer a request.
 
         Raises:
-            gr.Error: for every error, with a text for visitors.
+            gr.Error: for every error, with a message for visitors.
         """
         try:
             return await super().process_api(*args, **options)
@@ -82,7 +82,7 @@ class CheckedBlocks(gr.Blocks):
             raise gr.Error(str(error), print_exception=False) from error
         except Exception as error:
             log.exception("A request could not be answered.")
-            text = "Expected arguments of the types that /gradio_api/info lists, got others. Check them."
+            text = "Expected arguments of the types that /gradio_api/info lists, got other types. Check them."
             raise gr.Error(text, print_exception=False) from error
 
 
@@ -90,7 +90,7 @@ def add_endpoints(endpoints: Endpoints) -> None:
     """Add the endpoints to the `gr.Blocks` that is being built."""
 
     async def open_upload(photo: FileData, model: str | None = None, size: int | None = None) -> dict[str, Any]:
-        file: Any = photo  # Gradio passes on what the program sent, of any type
+        file: Any = photo  # Gradio passes on whatever the client sent
         path = file.get("path") if isinstance(file, dict) else getattr(file, "path", None)
         if not isinstance(path, str):
             text = f"Expected an uploaded file as the photo, got {type(file).__name__}. Upload it first."
@@ -107,7 +107,7 @@ def add_endpoints(endpoints: Endpoints) -> None:
 
 
 def _typed(endpoints: Endpoints, method: Callable[..., Any]) -> Callable[..., Any]:
-    """Return an endpoint as a function with the same parameters; bytes are encoded in base64."""
+    """Wrap an endpoint in a function with the same parameters that encodes bytes in base64."""
     signature, hints = inspect.signature(method), get_type_hints(method)
     hints["return"] = str if hints["return"] is bytes else hints["return"]
 
@@ -124,26 +124,26 @@ def _typed(endpoints: Endpoints, method: Callable[..., Any]) -> Callable[..., An
 
 
 def _described(run: Callable[..., Any], method: Callable[..., Any]) -> Callable[..., Any]:
-    """Give a function the name and docstring of an endpoint, which Gradio lists and tools show."""
+    """Give a function the name and docstring of an endpoint; Gradio and tools show both."""
     run.__name__ = run.__qualname__ = method.__name__
     run.__doc__ = method.__doc__
     return run
 
 
 def _has_left() -> bool:
-    """Return whether the program that Gradio answers in this context has closed its connection."""
-    # Gradio cancels this task at a program's request; a closed connection only changes the event.
+    """Return whether the API client that is served in this context has closed its connection."""
+    # Gradio cancels this task if the client requests it; if a connection closes, Gradio only marks the event.
     blocks, name = LocalContext.blocks.get(None), LocalContext.event_id.get(None)
     event = None if blocks is None or name is None else blocks._queue.event_ids_to_events.get(name)
     return event is not None and not event.alive
 
 
 async def _answer(endpoints: Endpoints, name: str, arguments: dict[str, Any]) -> Any:
-    """Return the answer of an endpoint; stop when the program cancels the request or has left.
+    """Return the answer of an endpoint; stop if the client cancels the request or disconnects.
 
     Raises:
-        gr.Error: for every error, with a text for visitors.
-        CancelledError: if the program has left.
+        gr.Error: for every error, with a message for visitors.
+        CancelledError: if the client has disconnected.
     """
     request = LocalContext.request.get(None)
     client = Client(request.client.host if request is not None and request.client is not None else "")

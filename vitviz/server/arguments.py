@@ -1,4 +1,4 @@
-"""Check types and bounds of every endpoint's arguments, with messages that say what is wrong."""
+"""Check types and bounds of every endpoint's arguments, and raise readable errors."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MAX_PHOTO_BYTES = 64 * 10**6
 
 
 class ArgumentError(VitvizError):
-    """Raised for an argument that an endpoint does not take; the text names it."""
+    """Raised for an argument that an endpoint does not accept; the message names it."""
 
 
 SceneId = Annotated[str, Field(pattern=r"^[0-9a-f]{32}$", description="the id of an open photograph")]
@@ -43,11 +43,11 @@ Heads = Annotated[
 
 
 def check(function: Callable[..., Any], arguments: object) -> dict[str, Any]:
-    """Return the arguments of a function, with its defaults, without converting types.
+    """Check a function's arguments without converting types, and return them with its defaults.
 
     Args:
         function: its parameters are annotated with the types above.
-        arguments: an object of JSON from a client, so it may be anything.
+        arguments: JSON value from a client, not yet checked.
 
     Raises:
         ArgumentError: "Expected X as the NAME, got Y. Change it."

@@ -1,6 +1,6 @@
-"""Receive request bodies and send answers: bounded, booked, and cut off if a client stalls.
+"""Receive request bodies and send answers; both are bounded, booked, and aborted if a client stalls.
 
-Forms must be in UTF-8: another codec, named by a client, could take any amount of time.
+Forms must be in UTF-8: a client could name a codec that takes arbitrarily long to decode.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from starlette.types import Message, Receive, Scope, Send
 from vitviz.server.account import Booking, OverBudgetError, Resource
 
 MAX_FIELDS = 4
-MAX_NAME = 200  # bytes of the name of a field or file
+MAX_NAME = 200  # bytes in the name of a field or file
 FIELD_BYTES = 2**20  # all fields together, without the file
-SLOW_BYTES, SLOW_SECONDS = 20_000, 30.0  # slower bodies are refused
+SLOW_BYTES, SLOW_SECONDS = 20_000, 30.0  # bodies with fewer bytes in this time are refused
 BODY_SECONDS = 300  # time limit for receiving a request body
 PIECE = 2**15  # bytes of an answer that are sent at once
 
@@ -31,7 +31,7 @@ V = TypeVar("V")
 
 
 class Refused(Exception):
-    """Raised to answer a request with an error before any work."""
+    """Raised to refuse a request before any work is done."""
 
     def __init__(self, status: int, text: str, **headers: str) -> None:
         super().__init__(text)
@@ -45,7 +45,7 @@ class Stalled(Exception):
 
 
 def busy(what: str) -> Refused:
-    """Return the refusal of a request that exceeds a limit."""
+    """Return the error for a request that exceeds a limit."""
     return Refused(429, f"Busy: {what}. Try again in 10 s.", retry_after="10")
 
 
@@ -67,11 +67,11 @@ async def chunks(
     """Yield the parts of a request's body; book each before receiving the next.
 
     Args:
-        receive: of the request.
-        most: limit of the body in bytes.
-        booking: for the bytes that arrive.
+        receive: the request's ASGI callable.
+        most: largest allowed body, in bytes.
+        booking: booking to which received bytes are added.
         stall: seconds within which the next part must arrive.
-        clock: returns seconds.
+        clock: returns the time in seconds.
 
     Raises:
         Refused: if the body is too long or too slow, the budget has no room, or the client has left.
@@ -108,8 +108,8 @@ class Form:
     """Form with at most one file.
 
     Attributes:
-        fields: texts by name.
-        files: the file by its name in the form; empty without one.
+        fields: text fields by name.
+        files: the file by its field name; empty if there is none.
         filename: name of the file on the client's machine.
     """
 
@@ -124,9 +124,9 @@ async def read_form(
     """Read a form.
 
     Args:
-        headers: of the request.
-        body: of the request.
-        most: limit of the body in bytes.
+        headers: the request's headers.
+        body: parts of the request's body.
+        most: largest allowed body, in bytes.
         target: file on disk that receives the form's file; by default it stays in memory.
 
     Raises:
@@ -162,12 +162,12 @@ class _WrongForm(Exception):
 
 
 class _Reader:
-    """Collect the parts of a form from the parser, which bounds the headers of each part."""
+    """Collect the parts of a form from the parser, which limits the headers of each part."""
 
     def __init__(self, target: IO[bytes] | None) -> None:
         self._target, self._on_disk = target or io.BytesIO(), target is not None
         self._fields: dict[str, bytearray] = {}
-        self._pending = bytearray()  # of the file
+        self._pending = bytearray()  # part of the file that is not written yet
         self._file = self._filename = ""
         self._part: bytearray = self._pending
         self._header, self._value = bytearray(), bytearray()
@@ -231,7 +231,7 @@ class _Reader:
 
 
 async def send_in_pieces(send: Send, message: Message, stall: float) -> None:
-    """Send a message of an answer, long bodies in pieces; each piece must be read within `stall` seconds.
+    """Send an ASGI message, and split long bodies into pieces; each piece must be read within `stall` seconds.
 
     Raises:
         Stalled: if the client does not read.

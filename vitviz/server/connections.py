@@ -21,15 +21,15 @@ except ImportError:  # Windows
     resource = None  # type: ignore[assignment]
 
 OPEN_FILES = 65_536  # upper limit; every connection is an open file
-SHARE_OF_FILES = 5 / 8  # for connections; the others are for uploads, models and connections being accepted
-ACCEPTED_AT_ONCE = 1 / 8  # of the open files
+SHARE_OF_FILES = 5 / 8  # fraction for connections; the rest is for uploads, models and connections being accepted
+ACCEPTED_AT_ONCE = 1 / 8  # fraction of the open files
 KEEP_ALIVE = 75  # seconds that an idle connection stays open; nginx reuses connections for up to 60
 
 log = logging.getLogger(__name__)
 
 
 def raise_open_files() -> int:
-    """Raise the soft limit of open files, often 1,024 and too low for a lecture hall, and return it."""
+    """Raise the soft limit of open files and return it; the usual 1,024 is too low for a lecture hall."""
     files = OPEN_FILES
     if resource is not None:
         soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -50,7 +50,7 @@ class Connections:
     """Open connections, in order of their last request, the oldest first.
 
     Args:
-        account: where they are booked.
+        account: where connections are booked.
         stall: seconds within which the headers of a request must arrive.
     """
 
@@ -85,15 +85,15 @@ class Connections:
             self._open[connection] = self._open.pop(connection)
 
     def release(self, connection: Connection) -> None:
-        """Forget a closed connection."""
+        """Remove a closed connection and its booking."""
         if booking := self._open.pop(connection, None):
             booking.close()
 
     def _victim(self, address: str) -> Connection | None:
-        """Return the connection to close for a new one of an address, if any.
+        """Return the connection to close for a new one from an address, if any.
 
         This is the oldest idle connection. If none is idle, it is the oldest connection of the address with the most
-        connections, if that has more than this address.
+        connections, if that address has more than this one.
         """
         account, budget = self.account, self.account.budgets[Resource.CONNECTIONS]
         used = account.used(Resource.CONNECTIONS, address)
@@ -126,7 +126,7 @@ class Connection(AutoHTTPProtocol):  # type: ignore[misc, valid-type]
         return self.cycle is None or self.cycle.response_complete
 
     def connection_made(self, transport: Any) -> None:
-        """Start, unless there are too many connections."""
+        """Accept the connection, unless there are too many."""
         super().connection_made(transport)
         if self._connections.admit(self):
             self._limit(KEEP_ALIVE)
@@ -151,7 +151,7 @@ class Connection(AutoHTTPProtocol):  # type: ignore[misc, valid-type]
         super().connection_lost(exc)
 
     def _limit(self, seconds: float | None) -> None:
-        """Close the connection after some seconds, which replaces an earlier limit; `None` for no limit."""
+        """Close an idle connection after `seconds`, which replaces an earlier limit; `None` removes the limit."""
         if self._timer is not None:
             self._timer.cancel()
         self._timer = None if seconds is None else self.loop.call_later(seconds, self._give_up)

@@ -1,4 +1,4 @@
-"""Answer questions about photographs: the endpoints of the page, of programs and of Model Context Protocol clients.
+"""Answer questions about photographs: the endpoints for the page, API clients and Model Context Protocol clients.
 
 Every question of `vitviz.web.questions` is a method of `Endpoints` whose parameters are annotated with the types of
 `arguments`. Blocks (layers), heads, patches (row by row) and classes are counted from 0.
@@ -65,14 +65,14 @@ from vitviz.web.scene import ROLLOUT_TOKENS, Scene, standalone, standalone_bytes
 TEST_PASSES = 36.0  # forward passes that testing one map takes
 FURTHER_TEST_PASSES = 9  # forward passes for each further map
 BEST = 5  # number of classes before and after an intervention
-TRIM_EVERY = 5.0  # seconds between returns of freed memory, because the kernel clears what it gives again
-LIGHT_TOKENS = 1_400  # with more tokens, questions declared as light take longer than some milliseconds
+TRIM_EVERY = 5.0  # seconds between returns of freed memory, because the kernel clears memory before reuse
+LIGHT_TOKENS = 1_400  # with more tokens, questions declared as light take longer than a few milliseconds
 
 log = logging.getLogger(__name__)
 
 
 class ModelLoadError(VitvizError):
-    """Raised if a model cannot be loaded; the text says why."""
+    """Raised if a model cannot be loaded; the message gives the reason."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -82,7 +82,7 @@ class CheckedQuestion:
     Args:
         key: equal for equal questions.
         compute: returns the answer.
-        light: whether this takes only milliseconds.
+        light: whether the computation takes only milliseconds.
     """
 
     key: Key
@@ -94,13 +94,13 @@ class Endpoints:
     """Answer questions about photographs; repeated questions are answered from a bounded cache.
 
     Args:
-        menu: the models, and which others visitors may name.
+        menu: the page's models, and the rules for other models that visitors name.
         photographs: the page's examples; by default those that come with vitviz.
 
     Attributes:
         account: where memory, disk space and places are booked.
         cache: open photographs and answers.
-        notice: why the page opens with another model than its operator named; empty if it does not.
+        notice: why the page opens with a model other than the operator's choice; empty if it does not.
     """
 
     def __init__(self, menu: Menu, photographs: Sequence[Example] | None = None) -> None:
@@ -125,7 +125,7 @@ class Endpoints:
         size: args.Size | None = None,
         image: args.Name | None = None,
     ) -> dict[str, Any]:
-        """Open a photograph: run a Vision Transformer on it once, and return what can be asked about it.
+        """Open a photograph: run a Vision Transformer on it once, and return its id and predictions.
 
         The answer contains the scene's "id" for the other endpoints, the most probable classes as "predictions"
         ([label, probability, index]), the "grid" of patches (rows, columns), and the numbers of "blocks" (layers) and
@@ -197,7 +197,7 @@ class Endpoints:
             scene: the id of an open photograph.
             method: the name of an attribution method, such as gae, token_gradcam, attn_lrp, occlusion or kernel_shap.
             target: the class, by index; by default the most probable one.
-            against: another class, to explain why the target rather than this one.
+            against: another class, to explain what distinguishes the target from it.
         """
         opened, about = self._scene(scene), method_named(method)
         classes = _classes(opened.view, target, against)
@@ -223,7 +223,7 @@ class Endpoints:
             scene: the id of an open photograph.
             methods: names of attribution methods, see explain.
             target: the class, by index; by default the most probable one.
-            against: another class, to test why the target rather than this one.
+            against: another class, to test what distinguishes the target from it.
         """
         opened, abouts = self._scene(scene), [method_named(name) for name in methods]
         classes, count = _classes(opened.view, target, against), len(abouts)
@@ -249,15 +249,15 @@ class Endpoints:
         return [describe_test(test) for test in tests]
 
     def heads(self, scene: args.SceneId, names: args.Names) -> dict[str, Any]:
-        """Return statistics of every head: a table (layers x heads) for each name, and why others are missing.
+        """Return statistics of every head: a table (layers x heads) for each name, or why it is missing.
 
         Args:
             scene: the id of an open photograph.
-            names: such as distance, entropy, mass_cls, effective_rank or ablation_probability.
+            names: statistics such as distance, entropy, mass_cls, effective_rank or ablation_probability.
         """
         opened = self._scene(scene)
         if unknown := [name for name in names if name not in STATISTICS]:
-            raise ArgumentError(f"Expected names among {', '.join(STATISTICS)}; got {quote(unknown[0])}. Use these.")
+            raise ArgumentError(f"Expected names among {', '.join(STATISTICS)}; got {quote(unknown[0])}. Change it.")
         slow = any(STATISTICS[name].reads != "rows" for name in names)
         with self._turn(opened, "statistics of heads", heads_need, names, slow=slow):
             report("Measuring the heads")
@@ -299,7 +299,7 @@ class Endpoints:
         opened, removed = self._scene(scene), sorted(set(patches or []))
         view, count = opened.view, _patches(opened.view)
         if removed and removed[-1] >= count:
-            raise ArgumentError(f"Expected patches from 0 to {count - 1}, got {removed[-1]}. Use these.")
+            raise ArgumentError(f"Expected patches from 0 to {count - 1}, got {removed[-1]}. Change it.")
         if len(removed) == count and not view.trace.prefix:
             raise ArgumentError("Expected at least one patch to read a prediction from, got none. Leave one.")
         drop = [divmod(patch, view.trace.grid[1]) for patch in removed]
@@ -315,7 +315,7 @@ class Endpoints:
     def attention(
         self, scene: args.SceneId, block: args.Index, head: args.Head = "mean", query: args.Token | None = None
     ) -> dict[str, Any]:
-        """Return what one token attends to in one head: a share for each patch, in rows, and for each prefix token.
+        """Return one token's attention in one head: a share for each patch, in rows, and for each prefix token.
 
         Args:
             scene: the id of an open photograph.
@@ -343,7 +343,7 @@ class Endpoints:
 
         Args:
             scene: the id of an open photograph.
-            search: the query string of the view that it opens with.
+            search: query string of the view with which the file opens.
         """
         opened = self._scene(scene)
         trace = opened.view.trace
@@ -383,11 +383,11 @@ class Endpoints:
         """Return a checked question to an endpoint.
 
         Args:
-            name: of the endpoint.
-            arguments: an object of JSON from a client, so it may be anything.
+            name: the endpoint's name.
+            arguments: JSON value from a client, not yet checked.
 
         Raises:
-            ArgumentError: for arguments that the endpoint does not take.
+            ArgumentError: for arguments that the endpoint does not accept.
         """
         declared, method = QUESTIONS[name], getattr(self, name)
         checked = check(method, arguments)
@@ -410,10 +410,10 @@ class Endpoints:
         return CheckedQuestion(key, compute, declared.light and not self._is_large(scene))
 
     def begin(self, model: str | None) -> tuple[str, Future[Loaded]]:
-        """Start to load a model; return a progress message, and the future of the model.
+        """Start loading a model; return a progress message, and the future of the model.
 
         Raises:
-            MenuError: if visitors may not use it.
+            MenuError: if visitors may not use the model.
         """
         source = self.menu.permit(model or self.menu.default)
         entry = self.menu.entry(source)
@@ -421,7 +421,7 @@ class Endpoints:
         return f"Loading {entry.title}{size}", self.loaded.begin(source)
 
     def _is_large(self, name: str | None) -> bool:
-        """Return whether even light questions about a scene take longer than some milliseconds."""
+        """Return whether even light questions about a scene take longer than a few milliseconds."""
         scene: OpenScene | None = self.cache.get((name, OPEN))
         return scene is not None and scene.view.trace.tokens.shape[1] > LIGHT_TOKENS
 
@@ -429,7 +429,7 @@ class Endpoints:
     def _turn(
         self, scene: OpenScene, title: str, need: Callable[..., Need], *facts: Any, slow: bool = False
     ) -> Iterator[None]:
-        """Check that a question fits, see `_check`, then wait for its turn: that of long ones if slow or large."""
+        """Check that a question fits (see `_check`), then wait for its turn, with the long ones if slow or large."""
         self._check(scene, title, need, *facts)
         own = self._load(scene.model).explorer.preprocess
         large = is_large(scene.view.model.config, own, _patches(scene.view))
@@ -446,7 +446,7 @@ class Endpoints:
         self.cache.discard(lambda value: isinstance(value, OpenScene) and value.view.model is explorer.model)
 
     def _settle_default(self) -> str:
-        """Load the page's first model, or the bundled one if that fails; return the reason, or ""."""
+        """Load the page's first model, or the bundled one if that fails; return the error message, or ""."""
         named, menu = self.menu.entry(self.menu.default), self.menu
         try:
             self._load(menu.default)
@@ -454,7 +454,7 @@ class Endpoints:
             if menu.default == menu.bundled:
                 raise
             menu.default = menu.bundled
-            self.loaded = self._models()  # it pins the default; no model is loaded yet
+            self.loaded = self._models()  # replaced, because it pins the default; no model is loaded yet
             self._load(menu.default)
             log.warning("The page opens with %s: %s", menu.default, error)
             return f"Could not open {named.title}; the page shows {menu.entry(menu.default).title} instead. {error}"
@@ -495,7 +495,7 @@ class Endpoints:
         config, limit = explorer.model.config, self.menu.settings.side
         most = largest(config, limit)
         if size is not None and size > most:
-            raise ArgumentError(f"Expected an input of at most {most} pixels for this model, got {size}. Choose less.")
+            raise ArgumentError(f"Expected an input of at most {most} pixels for this model, got {size}. Choose fewer.")
         patches, seconds = cost(config, explorer.preprocess, USUAL, self._paces.get(source), size)
         check_fits(explorer, USUAL, size, self.menu.settings)
         running = f"Running the model on {patches:,} patches"
@@ -504,14 +504,14 @@ class Endpoints:
             report("Opening the photograph")
             return decode_apart(data, check=check_cancelled)
 
-        if is_large(config, explorer.preprocess, patches):  # pauses for the photographs of others
+        if is_large(config, explorer.preprocess, patches):  # pauses for other visitors' photographs
             with self.scheduler.run(Kind.LONG):
                 with self.scheduler.wait_and_run(Kind.DECODE):
                     picture = decode_photo()
                 report(running, seconds)
                 view = self._view(explorer, picture, size)
         else:
-            with self.scheduler.run(Kind.DECODE):  # kept until the end: it bounds the number of decoded pictures
+            with self.scheduler.run(Kind.DECODE):  # held until the end, to limit the number of decoded pictures
                 picture = decode_photo()
                 with self.scheduler.wait_and_run(Kind.PHOTO):
                     report(running, seconds)
@@ -547,7 +547,7 @@ class Endpoints:
         return scene
 
     def _map(self, scene: OpenScene, method: str, classes: dict[str, Any]) -> tuple[Heatmap, float]:
-        """Return a map and the seconds that it took."""
+        """Return a map and its computing time in seconds."""
         key = f"{method} {sorted(classes.items())}"
         if key not in scene.maps:
             began = time.perf_counter()
@@ -561,10 +561,10 @@ class Endpoints:
         """Check that a question about a scene fits into memory and time, see `sizes.check_question`.
 
         Args:
-            scene: that the question is about.
-            title: of the question.
+            scene: the scene in question.
+            title: the question's title.
             need: one of the estimates of `sizes`.
-            facts: what the estimate takes besides the model.
+            facts: further arguments of the estimate.
         """
         view, own = scene.view, self._load(scene.model).explorer.preprocess
         config, itemsize = view.model.config, next(view.model.parameters()).dtype.itemsize
@@ -589,7 +589,7 @@ def _patches(view: View) -> int:
 
 
 def _classes(view: View, target: int | None, against: int | None) -> dict[str, Any]:
-    """Return the class, or the contrast of two, as arguments of `View.explain`."""
+    """Return the class, or the contrast of two classes, as arguments of `View.explain`."""
     for index in (target, against):
         _check_index("class", index, len(view.labels))
     if target is None and view.names_classes:

@@ -1,7 +1,7 @@
 """Check requests before Gradio handles them: an ASGI middleware that replaces Gradio's own CORS middleware.
 
-Gradio serves more than this page needs (monitoring, reloading, a relay for files of other hosts, direct calls that
-bypass the queue), allows every origin, and limits neither bodies nor the requests of one visitor. The firewall refuses
+Gradio serves more than this page needs (monitoring, reloading, a proxy for files on other hosts, direct calls that
+bypass the queue), allows every origin, and limits neither body sizes nor requests per visitor. The firewall refuses
 everything that is not in its table of routes.
 """
 
@@ -51,7 +51,7 @@ MCP = rf"{API}/mcp(/.*)?"
 JSON_BYTES = 2**20  # limit of a JSON body
 REST_SECONDS = 30  # time limit for reading the rest of a refused body
 
-INLINE = re.compile(rb"<script(?![^>]*\ssrc=)(?=[\s>])")  # with a nonce, others could come from anywhere
+INLINE = re.compile(rb"<script(?![^>]*\ssrc=)(?=[\s>])")  # inline only: a nonce would allow a script from any host
 
 log = logging.getLogger(__name__)
 
@@ -71,16 +71,16 @@ CSP = {
 
 
 class Firewall:
-    """Refuse what this page does not serve, limit each visitor's requests, and set the headers of every answer.
+    """Refuse requests that this page does not serve, limit requests per visitor, and set headers on every answer.
 
     Args:
-        app: Gradio's.
-        uploads: the folder for programs' files.
+        app: Gradio's application.
+        uploads: folder for files uploaded by API clients.
         account: where requests and their bodies are booked.
-        max_file: limit of one upload in bytes.
-        allowed: what the operator allows.
-        busy: returns why an address's event is refused now; empty if it is accepted.
-        log: of requests, if any.
+        max_file: largest allowed upload, in bytes.
+        allowed: the operator's settings.
+        busy: returns a message if an event from an address must be refused now; empty if it is accepted.
+        log: request log, if any.
     """
 
     def __init__(
@@ -114,7 +114,7 @@ class Firewall:
             if scope["type"] == "lifespan":
                 await self.app(scope, receive, send)
             return
-        if scope["path"] == scope.get("root_path") != "":  # the page's own URLs are relative to the slash
+        if scope["path"] == scope.get("root_path") != "":  # the page's relative URLs need the trailing slash
             query = scope["query_string"].decode("latin-1")
             await RedirectResponse(f"{scope['path']}/{'?' * bool(query)}{query}")(scope, receive, send)
             return
@@ -124,8 +124,8 @@ class Firewall:
 
         self._believe_proxies(scope)
         visitor = address(scope)
-        if re.fullmatch(MCP, route(scope)):  # Gradio repeats a tool's headers in a request to its own server
-            # That request passes no proxy, so the address replaces the entry of each of them.
+        if re.fullmatch(MCP, route(scope)):  # Gradio copies a tool's headers into a request to its own server
+            # That request passes through no proxy, so the visitor's address is entered once per proxy.
             MutableHeaders(scope=scope)["x-forwarded-for"] = ", ".join([visitor] * max(1, self.allowed.proxies))
 
         page = _Page()
@@ -147,8 +147,8 @@ class Firewall:
             with suppress(Stalled):
                 await refused.response(scope, receive, answer)
         except Stalled:  # the server closes the connection, because the answer is incomplete
-            log.info("An answer was not read.")
-        except Exception:  # Gradio's, for input that it does not expect
+            log.info("A client did not read its answer.")
+        except Exception:  # raised by Gradio for unexpected input
             log.exception("A request could not be answered.")
             if not status:
                 text = "This request could not be answered. Check it against /gradio_api/info."
@@ -158,9 +158,9 @@ class Firewall:
                 self.log.write(scope, status, began)
 
     def _believe_proxies(self, scope: Scope) -> None:
-        """Take the visitor's address from the header of the operator's proxies, counted from the right.
+        """Take the visitor's address from `X-Forwarded-For`, counting one entry per proxy from the right.
 
-        Earlier entries come from the visitor and may be false.
+        Earlier entries come from the visitor and may be forged.
         """
         if self.allowed.proxies:
             listed = ",".join(Headers(scope=scope).getlist("x-forwarded-for")).split(",")
@@ -179,20 +179,20 @@ class Firewall:
         path = route(scope)
         if path == f"{API}/upload":
             await JSONResponse(await self._upload(scope, receive, visitor))(scope, receive, send)
-        elif path == f"{API}/upload_progress":  # answers come after the upload
+        elif path == f"{API}/upload_progress":  # no progress is sent: the upload's own answer marks its end
             await Response('data: {"msg": "done"}\n\n', media_type="text/event-stream")(scope, receive, send)
         elif scope["method"] == "POST" and path.startswith(API):
             with self.account.book(Resource.TRANSFERS, visitor, 0) as booking:
                 receive = await self._checked_body(scope, receive, booking)
                 if (path.endswith("/join") or "/call/" in path) and (text := self.busy(visitor)):
-                    # Not 503, for which Gradio's client shows a text of its own, without the time.
+                    # Not 503: Gradio's client would replace the message by one without the waiting time.
                     await JSONResponse({"detail": text}, 429, {"retry-after": "10"})(scope, receive, send)
                 else:
                     await self.app(scope, receive, send)
         else:
             await self.app(scope, receive, send)
 
-    # Requests
+    # Checking requests
 
     def _check_route(self, scope: Scope) -> None:
         routes, path = self.routes.get(scope["method"]), route(scope)
@@ -207,7 +207,7 @@ class Firewall:
             check_session(name)
 
     def _check_origin(self, scope: Scope) -> None:
-        """Check the host, and that requests which change something come from the page itself or from a program."""
+        """Check the host, and that state-changing requests come from the page itself or from an API client."""
         headers = MutableHeaders(scope=scope)
         host = headers.get("host", "")
         if self.hosts and hostname(host) not in self.hosts:
@@ -220,10 +220,10 @@ class Firewall:
         origin = headers.get("origin")
         own = {host.lower(), headers.get("x-forwarded-host", host).split(",")[0].strip().lower()}
         if scope["method"] in ("POST", "DELETE") and origin is not None and urlsplit(origin).netloc.lower() not in own:
-            raise Refused(403, "This page takes no requests from other sites.")
+            raise Refused(403, "This page accepts no requests from other sites.")
 
     async def _checked_body(self, scope: Scope, receive: Receive, booking: Booking) -> Receive:
-        """Read a bounded JSON body, and check what Gradio does not."""
+        """Read a bounded JSON body, and check what Gradio does not check."""
         kind = Headers(scope=scope).get("content-type", "").split(";")[0].strip().lower()
         if kind not in ("application/json", ""):
             raise Refused(415, "Expected a body of type application/json.")
@@ -243,21 +243,21 @@ class Firewall:
         async def replay() -> Message:
             nonlocal sent
             if sent:
-                return await receive()  # until the client leaves
+                return await receive()  # returns when the client disconnects
             sent = True
             return {"type": "http.request", "body": bytes(body), "more_body": False}
 
         return replay
 
     async def _upload(self, scope: Scope, receive: Receive, visitor: str) -> list[str]:
-        """Receive one file, and return its path in the upload folder. Interrupted uploads leave nothing behind."""
+        """Receive one file, and return its path in the upload folder. Interrupted uploads are deleted."""
         most = self.max_file + FIELD_BYTES
         try:
             with self.uploads.receive(visitor) as incoming:
                 body = chunks(receive, most, incoming.booking, self.allowed.stall)
                 form = await read_form(Headers(scope=scope), body, most, incoming.file)
                 if "files" not in form.files:
-                    raise Refused(400, "Expected one file a request, in the field files.")
+                    raise Refused(400, "Expected one file per request, in the field files.")
                 check_type(form.files["files"], form.filename, self.allowed.upload)
                 path = await anyio.to_thread.run_sync(incoming.keep, form.filename)
                 return [path.relative_to(self.uploads.root).as_posix()]
@@ -266,7 +266,7 @@ class Firewall:
         except UploadError as error:
             raise Refused(507 if isinstance(error, DiskFullError) else 415, str(error)) from error
 
-    # Answers
+    # Sending answers
 
     async def _send(self, send: Send, message: Message, visitor: str, nonce: str) -> None:
         if message["type"] == "http.response.start":
@@ -286,7 +286,7 @@ class _Page:
     """Collect a whole HTML page, and give its inline scripts a nonce.
 
     Attributes:
-        nonce: of the page's content security policy; empty for other answers.
+        nonce: nonce in the page's content security policy; empty for other answers.
     """
 
     def __init__(self) -> None:
@@ -307,7 +307,7 @@ class _Page:
         if message.get("more_body", False):
             return []
         start, body = self._start, INLINE.sub(b'<script nonce="%s"' % self.nonce.encode(), self._body)
-        if body:  # HEAD has none
+        if body:  # the answer to HEAD has no body
             MutableHeaders(scope=start)["content-length"] = str(len(body))
         self._start = {}
         return [start, {**message, "body": body}]
@@ -325,7 +325,7 @@ class _Body:
         return message
 
     async def skip(self, seconds: float) -> None:
-        """Read the rest of the body for at most some seconds.
+        """Read the rest of the body for at most `seconds`.
 
         Closing a connection with unread data resets it, and the client would never see the answer.
         """
@@ -335,7 +335,7 @@ class _Body:
 
 
 def is_last(scope: Scope) -> bool:
-    """Return whether the server closes the connection after this answer, while the client may still send a body."""
+    """Return whether the server closes the connection after this answer although the client may still send a body."""
     headers = Headers(scope=scope)
     closes = scope["http_version"] == "1.0" or "close" in headers.get("connection", "").lower()
     return closes and "expect" not in headers
@@ -350,7 +350,7 @@ def check_session(name: object) -> None:
 def below_root(scope: Scope) -> str:
     """Return the path of a request within this app, whether or not a proxy has removed the root path.
 
-    If the root path is /vitviz too, Starlette would remove the folder of the questions' own routes.
+    If the root path is also /vitviz, Starlette would strip the prefix of the questions' own routes.
     """
     path, root = str(scope["path"]), str(scope.get("root_path", "")).rstrip("/")
     question = path.startswith("/vitviz/") and is_question(path.removeprefix("/vitviz/"))

@@ -1,8 +1,8 @@
-"""Run models in this process, or on ZeroGPU in a process that has a GPU for some seconds.
+"""Run models in this process or, on ZeroGPU, in a process that has a GPU for a few seconds.
 
 ZeroGPU runs functions decorated with `spaces.GPU` in another process: arguments and results are copied, and the models
-in this process stay on the CPU. The CPU computes if no GPU is available, because the visitor's quota is used up or none
-is free in time. Without the package `spaces`, or on a Space with its own hardware, the functions below are plain calls.
+in this process stay on the CPU. The CPU is used if the visitor's GPU quota is used up or no GPU is free in time.
+Without the package `spaces`, or on a Space with its own hardware, the functions below are plain calls.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ from vitviz.model.vit import ViT
 from vitviz.view import View
 
 try:
-    import spaces  # only on Hugging Face
+    import spaces  # installed only on Hugging Face Spaces
 except ImportError:
     spaces = None
 
 BORROWED = spaces is not None and os.environ.get("SPACES_ZERO_GPU", "").lower() in ("1", "true", "t")
 if BORROWED:  # maps contain read-only mappings, which pickle does not support
     copyreg.pickle(MappingProxyType, lambda mapping: (MappingProxyType, (dict(mapping),)))
-OPEN_SECONDS, ASK_SECONDS = 5, 10  # limits of a call, of the visitor's quota; short calls get a GPU sooner
+OPEN_SECONDS, ASK_SECONDS = 5, 10  # time limits of a call, charged to the visitor's quota; short calls get a GPU sooner
 CPU = torch.device("cpu")
 
 log = logging.getLogger(__name__)
@@ -48,10 +48,10 @@ def home_device() -> torch.device:
 
 
 def on_gpu(seconds: int) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Decorate a function of this module to run on a borrowed GPU for at most some seconds.
+    """Decorate a function of this module to run on a borrowed GPU for at most `seconds`.
 
-    Errors of vitviz keep their text, which `spaces` would replace by the name of their class. If no GPU is available,
-    the function receives the CPU as its last argument, the device.
+    vitviz errors keep their message, which `spaces` would replace by the class name. If no GPU is available, the
+    function receives the CPU as its last argument, `device`.
     """
 
     def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -116,7 +116,7 @@ def ask_view(view: View, question: str, **options: Any) -> Any:
 
 
 def moved(view: View, model: ViT) -> View:
-    """Return a view whose trace is on the device of a copy of its model and uses that copy's weights."""
+    """Return a copy of a view that uses `model`, a copy of its model, with the trace on that model's device."""
     trace = cast(Any, _move(view.trace, next(model.parameters()).device))
     states = [
         replace(state, project=Recall(model.blocks[block], state.stream))
@@ -129,7 +129,7 @@ def moved(view: View, model: ViT) -> View:
 
 
 def _move(value: Any, device: torch.device) -> Any:
-    """Move all tensors of a value, of its tuples and of its data classes to a device."""
+    """Move all tensors in a value, including its tuples and data classes, to a device."""
     if isinstance(value, Tensor):
         return value.to(device)
     if isinstance(value, tuple):

@@ -20,14 +20,14 @@ from vitviz.server.endpoints import Endpoints
 from vitviz.server.gpu import BORROWED
 from vitviz.server.scheduler import Kind
 
-OUTCOME = "vitviz.outcome"  # key of a scope: a dict in which a question records how it ended
+OUTCOME = "vitviz.outcome"  # scope key of a dict in which a question records its outcome
 # Paths as they are logged, without names of files, scenes and sessions.
 GRADIO = r"gradio_api/(file|call/(v2/)?[a-z]+|[a-z_-]+(/[a-z]+)?)"
 KNOWN = re.compile(rf"/(vitviz/[a-z]+|healthz|config|assets|static|{GRADIO})\b|/$")
 
 
 def health_route(endpoints: Endpoints) -> Route:
-    """Return the route `/healthz`, which answers without using the model."""
+    """Return the route `/healthz`, which answers without running the model."""
 
     async def healthz(_request: Request) -> JSONResponse:
         return JSONResponse(health(endpoints), headers={"cache-control": "no-store"})
@@ -39,7 +39,7 @@ def health(endpoints: Endpoints) -> dict[str, Any]:
     """Return whether the server accepts photographs, its model and device, its queue and its cache.
 
     "ready" is whether a new visitor's photograph would be accepted now; "seconds" is the expected wait. "scenes"
-    measures the cache of open photographs and answers.
+    describes the cache of open photographs and answers.
     """
     scheduler, loaded = endpoints.scheduler, endpoints.loaded.begin(endpoints.menu.default)
     ready = loaded.done() and loaded.exception() is None
@@ -79,8 +79,8 @@ class RequestLog:
         """Write the line of a request.
 
         Args:
-            scope: of the request.
-            status: of the answer; 0 if the client left before.
+            scope: the request's ASGI scope.
+            status: HTTP status of the answer; 0 if the client left before it.
             began: start of the request by `time.perf_counter`.
         """
         known = KNOWN.match(str(scope["path"]))

@@ -1,4 +1,4 @@
-"""List the models of a page, decide which others a visitor may name, and load those that are permitted."""
+"""List a page's models, decide which other models a visitor may name, and load the permitted ones."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ from vitviz.weights.catalog import CATALOG, CatalogEntry
 from vitviz.weights.checks import CONFIG
 from vitviz.weights.remote import LIBRARIES, RemoteError, check_hub, load_remote
 
-# Names of models in a library: words, dots and dashes, on Hugging Face after an owner and a slash; never a path.
+# Model names: word characters, dots and dashes, on Hugging Face with an optional owner and slash; never a path.
 _NAME = re.compile(r"[\w-][\w.-]*")
 _OWNED = re.compile(r"[\w-][\w.-]*(/[\w-][\w.-]*)?")
-UPLOAD = "upload:"  # an uploaded checkpoint's source is this and the beginning of its hash
+UPLOAD = "upload:"  # prefix of an uploaded checkpoint's source; the first digits of its hash follow
 _UPLOADED = re.compile(rf"{UPLOAD}[0-9a-f]{{16}}")
 NO_UPLOADS = (
-    "Expected a model of the menu: this page takes no checkpoints from visitors. Run vitviz on your own machine."
+    "Expected a model from the menu: this page takes no checkpoints from visitors. Run vitviz on your own machine."
 )
-HUBS = {"hf:": "", "timm:": "timm/"}  # libraries whose models are on the hub, and the owner's name there
-HUB_SECONDS = 2.0  # without an answer of the hub until then, no larger model is proposed
+HUBS = {"hf:": "", "timm:": "timm/"}  # libraries whose models are on the model hub, and the prefix of their names there
+HUB_SECONDS = 2.0  # if the hub does not answer within this time, no larger model is suggested
 EXAMPLES = "timm:vit_small_patch16_224.dino, hf:facebook/dinov2-small or torchvision:vit_b_16"
 
 
@@ -44,9 +44,9 @@ class Entry:
     Args:
         source: argument of `vitviz.load`.
         title: display name.
-        size: of the weights, in bytes; 0 if unknown.
-        licence: in a word or two; empty if unknown.
-        known_for: in a few words, or empty.
+        size: size of the weights in bytes; 0 if unknown.
+        licence: short name of the licence; empty if unknown.
+        known_for: short description of the model; may be empty.
     """
 
     source: str
@@ -56,25 +56,25 @@ class Entry:
     known_for: str = ""
 
     def describe(self) -> str:
-        """Return the text of the menu: "DINO S/16 · 87 MB · Apache-2.0"."""
+        """Return the text shown in the menu: "DINO S/16 · 87 MB · Apache-2.0"."""
         return " · ".join(filter(None, (self.title, describe_bytes(self.size) if self.size else "", self.licence)))
 
 
 class Menu:
-    """Models in groups: first those on this machine, then published ones that are downloaded when chosen.
+    """Models in groups: first those on this machine, then published models that are downloaded when chosen.
 
     Args:
-        settings: what the operator allows.
+        settings: the operator's settings.
         bundled: names of bundled models; by default all.
         uploads: the folder of uploaded checkpoints.
         catalog: published models that visitors may choose; by default `vitviz.weights.catalog`.
 
     Attributes:
         default: the model that the page opens with.
-        bundled: the model that it opens with if the default cannot be loaded.
+        bundled: the model that the page opens with if the default cannot be loaded.
 
     Raises:
-        MenuError: if there is no model on this machine to open the page with.
+        MenuError: if there is no model on this machine.
     """
 
     def __init__(
@@ -100,7 +100,7 @@ class Menu:
         self._entries = {entry.source: entry for _, entries in self.groups for entry in entries}
 
     def entry(self, source: str) -> Entry:
-        """Return what is known of a model before it is loaded."""
+        """Return what is known about a model before it is loaded."""
         if source.startswith(UPLOAD) and (path := self._uploaded(source)) is not None:
             return Entry(source, path.name, path.stat().st_size)
         return self._entries.get(source) or Entry(source, source)
@@ -108,10 +108,10 @@ class Menu:
     def permit(self, text: str) -> str:
         """Return the source that a visitor named, if visitors may load it.
 
-        Paths are never read for visitors, who could otherwise find out what is on this machine's disk.
+        A visitor's text is never used as a path, because visitors could then probe this machine's disk.
 
         Raises:
-            MenuError: if they may not.
+            MenuError: if visitors may not load it.
         """
         source = text.strip()
         if source in self._entries:
@@ -120,12 +120,12 @@ class Menu:
             return self._permit_upload(source)
         if not self.settings.typed:
             raise MenuError(
-                f"Expected one of the models in this page's menu, got {source!r:.120}. For other models run vitviz on "
-                "your own machine, where any can be named."
+                f"Expected one of the models in this page's menu, got {source!r:.120}. For other models, run vitviz on "
+                "your own machine, where you can name any model."
             )
         library, _, name = source.partition(":")
         if library not in LIBRARIES or not (_OWNED if library == "hf" else _NAME).fullmatch(name):
-            raise MenuError(f"Expected the name of a model, such as {EXAMPLES}; got {source!r:.120}. Check it.")
+            raise MenuError(f"Expected the name of a model, such as {EXAMPLES}; got {source!r:.120}. Check the name.")
         return source
 
     def load(self, source: str) -> ViT:
@@ -133,7 +133,7 @@ class Menu:
         if source.startswith(UPLOAD):
             path = self._uploaded(source)
             if path is None:
-                raise MenuError(f"Expected an uploaded checkpoint that is still here, got {source}. Upload it again.")
+                raise MenuError(f"Expected an uploaded checkpoint that still exists, got {source}. Upload it again.")
             try:
                 return zoo.load(path)
             except VitvizError as error:  # visitors do not need the path
@@ -148,7 +148,7 @@ class Menu:
         if not self.settings.upload:
             raise MenuError(NO_UPLOADS)
         if not _UPLOADED.fullmatch(source) or self._uploaded(source) is None:
-            raise MenuError(f"Expected an uploaded checkpoint that is still here, got {source!r:.60}. Upload it again.")
+            raise MenuError(f"Expected an uploaded checkpoint that still exists, got {source!r:.60}. Upload it again.")
         return source
 
     def _uploaded(self, source: str) -> Path | None:
@@ -156,9 +156,9 @@ class Menu:
 
 
 class LargerModels:
-    """Models of the catalog with named classes that are on the model hub and fit into memory, the smallest first.
+    """Catalog models with class names that are on the model hub and fit into memory, smallest first.
 
-    A background thread asks once, when the page is made, whether the hub can be reached.
+    When the page is built, a background thread checks once whether the hub can be reached.
     """
 
     def __init__(self, menu: Menu) -> None:
@@ -178,7 +178,7 @@ class LargerModels:
         return True
 
     def models(self) -> list[dict[str, Any]]:
-        """Return the models to propose; none if the hub cannot be reached."""
+        """Return the models to suggest; an empty list if the hub cannot be reached."""
         wait([self._reachable], HUB_SECONDS)
         if not (self._reachable.done() and self._reachable.result()):
             return []

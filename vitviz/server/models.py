@@ -1,4 +1,4 @@
-"""Hold loaded models within a memory limit; the least recently used is evicted when another needs its memory."""
+"""Hold loaded models within a memory limit; the least recently used is evicted when another model needs memory."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from vitviz.server.gpu import home_device
 from vitviz.server.menu import describe_bytes
 
 LOADING_AT_ONCE = 4
-SAMPLE = 1024  # numbers of each tensor that a fingerprint reads
+SAMPLE = 1024  # elements of each tensor that a fingerprint includes
 
 
 class TooLarge(VitvizError):
-    """Raised for a model that does not fit into the memory for models; the text says how much there is."""
+    """Raised for a model that does not fit into the memory for models; the message gives its size."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,9 +31,9 @@ class Loaded:
     """Model in memory.
 
     Args:
-        explorer: of the model.
-        fingerprint: equal for equal models in every process.
-        nbytes: of its parameters and buffers.
+        explorer: explorer of the model.
+        fingerprint: hash that is equal for equal models in every process.
+        nbytes: bytes of its parameters and buffers.
     """
 
     explorer: Explorer
@@ -65,10 +65,10 @@ class Models:
     A model that is evicted during a request stays in memory until the request is answered.
 
     Args:
-        load: returns the model of a name; called without the lock.
+        load: loads a model by name; called without holding the lock.
         limit: memory for models, in bytes.
         pinned: the model that is never evicted.
-        size: expected bytes of a model, for which memory is freed before it is loaded; 0 if unknown.
+        size: returns a model's expected bytes, which are freed before it is loaded; 0 if unknown.
         evicted: called with every evicted model.
     """
 
@@ -87,7 +87,7 @@ class Models:
         self._workers = ThreadPoolExecutor(LOADING_AT_ONCE, thread_name_prefix="load")
 
     def get(self, name: str) -> Loaded:
-        """Return a model, after loading it if necessary; raise what `load` raises."""
+        """Return a model, and load it if necessary; errors of `load` are raised."""
         return self.begin(name).result()
 
     def begin(self, name: str) -> Future[Loaded]:
@@ -109,7 +109,7 @@ class Models:
 
     @property
     def used(self) -> int:
-        """Return the bytes of the models held."""
+        """Return the bytes that all held models use."""
         with self._lock:
             return self._used()
 
@@ -125,7 +125,7 @@ class Models:
             self._evict(loaded.nbytes, (name, loaded))
             return loaded
         finally:
-            with self._lock:  # only when it is held; otherwise a request in between would load it again
+            with self._lock:  # only after the model is held: a request in between would load it again
                 del self._pending[name]
 
     def _check(self, name: str, size: int) -> None:

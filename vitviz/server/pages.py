@@ -1,4 +1,4 @@
-"""Build the page: one component with the whole browser application, and the endpoints for programs."""
+"""Build the page: one component with the whole browser application, and the endpoints for API clients."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ START = "vitvizExplorer.start(element, {{ colors: {colors}, ...JSON.parse(props.
 
 
 class Application(gr.HTML):
-    """Component of the browser application, without events: Gradio takes any quoted word of a script for one."""
+    """Component of the browser application. It has no events: Gradio would treat any quoted word of a script as one."""
 
     def __getattr__(self, name: str) -> Any:
         """Raise an error for missing attributes, which `gr.HTML` would return as events."""
@@ -38,16 +38,16 @@ class Page(CheckedBlocks):
     """Page of vitviz.
 
     Args:
-        endpoints: that answer.
+        endpoints: answer the page's questions.
         lecture: folder with a lecturer's own texts, see `vitviz.web.lecture_texts`.
 
     Attributes:
-        routes: of the page's questions and of the server's health.
+        routes: routes for the page's questions and for the server's health.
     """
 
     def __init__(self, endpoints: Endpoints, lecture: Path | None = None) -> None:
         texts = lecture_given(folder=lecture)
-        upload_folder()  # before Gradio reads its variable
+        upload_folder()  # sets GRADIO_TEMP_DIR before Gradio reads it
         super().__init__(
             scheduler=endpoints.scheduler,
             title="vitviz",
@@ -69,7 +69,7 @@ class Page(CheckedBlocks):
 
 
 def first_value(endpoints: Endpoints, lecture: dict[str, Any]) -> str:
-    """Return what the page opens with as JSON, so that it works before its first request."""
+    """Return the page's initial data as JSON, so that the page works before its first request."""
     first = endpoints.open(image=endpoints.examples[0].name)
     return json.dumps({"first": first, "models": endpoints.models(), "lecture": lecture, "notice": endpoints.notice})
 
@@ -78,7 +78,7 @@ def build(allowed: Settings | None = None, lecture: Path | None = None) -> Page:
     """Return the page, ready to launch, with its first model loaded and its first example open.
 
     Args:
-        allowed: what visitors may do; by default from the environment, see `vitviz.settings`.
+        allowed: the operator's settings; by default from the environment, see `vitviz.settings`.
         lecture: folder with a lecturer's own texts, see `vitviz.web.lecture_texts`.
     """
     return Page(Endpoints(Menu(allowed or settings(), uploads=upload_folder())), lecture)

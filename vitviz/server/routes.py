@@ -1,6 +1,6 @@
-"""Serve the page's questions over HTTP: one request and one streamed answer each, by any process.
+"""Serve the page's questions over HTTP: each is one request with one streamed answer, from any process.
 
-`POST /vitviz/{name}` takes a form with `ask`, the arguments as JSON. If the process may not hold the scene, the form
+`POST /vitviz/{name}` takes a form with `ask`, the arguments as JSON. If the process might not hold the scene, the form
 also has `source` (image, model and size as JSON) and `photo` (a file, kept only in memory). The answer consists of
 lines of JSON: any number of {"progress": ...}, then {"data": ...}, {"error": {"kind", "text"}}, or {"bytes": N} before
 N bytes. A question is cancelled when its client closes the connection.
@@ -48,7 +48,7 @@ log = logging.getLogger(__name__)
 Line = dict[str, Any]
 
 
-# Answers to the page and to programs
+# Answers to the page and to API clients
 
 
 async def lines(
@@ -62,15 +62,15 @@ async def lines(
     """Answer a question: yield {"progress": ...} about every half second, and then {"data": ...} or {"error": ...}.
 
     Args:
-        endpoints: that answer.
-        name: of the endpoint.
-        arguments: of the endpoint; from a client, so they may be anything.
-        client: who asks.
-        source: {image, model, size}, if the scene is to be opened before the question is answered.
-        photo: the photograph's file, unless it is an example.
+        endpoints: compute the answer.
+        name: the endpoint's name.
+        arguments: the endpoint's arguments from a client, not yet checked.
+        client: sender of the request.
+        source: {image, model, size}, if the scene must be opened before the question is answered.
+        photo: content of the photograph's file; `None` for an example.
     """
     try:
-        # Questions are checked in threads, because this hashes photographs and checks long lists.
+        # Questions are checked in threads, because checking hashes photographs and reads long lists.
         in_thread = anyio.to_thread.run_sync
         questions: list[CheckedQuestion] = []
         opening = None
@@ -90,7 +90,7 @@ async def lines(
                 async for _ in _ticks(flight.future):
                     yield {"progress": _progress(endpoints, flight.client)}
                 answer = flight.future.result()
-            finally:  # also if the client has left
+            finally:  # runs also if the client has left
                 endpoints.flights.leave(question.key, flight)
         yield {"data": answer}
     except Exception as error:  # noqa: BLE001 - described for the client
@@ -98,7 +98,7 @@ async def lines(
 
 
 def _opening(arguments: object, source: object, photo: bytes | None) -> dict[str, Any]:
-    """Return the arguments of `open`: those of the request, of `source`, and the photograph."""
+    """Return the arguments of `open`, merged from the request, `source` and the photograph."""
     if not isinstance(arguments, dict):
         raise ArgumentError(f"Expected an object of arguments, got {quote(arguments)}. Name each argument.")
     opening = {**arguments, **(check(_source, source) if source is not None else {})}
@@ -114,14 +114,14 @@ def _source(image: args.Name | None = None, model: args.Name | None = None, size
 async def _ticks(future: Future[Any]) -> AsyncGenerator[None, None]:
     """Yield about every half second until a future is done."""
     wrapped = asyncio.wrap_future(future)
-    # `future.result()` raises the error. Retrieved here, asyncio does not report it if the client has left.
+    # The caller's `future.result()` raises the error; retrieving it here stops asyncio from reporting it as unhandled.
     wrapped.add_done_callback(lambda done: done.cancelled() or done.exception())
     while not (await asyncio.wait({wrapped}, timeout=TICK))[0]:
         yield
 
 
 def _progress(endpoints: Endpoints, client: Client) -> Line:
-    """Return a computation's progress message, how many are ahead of it, and about how many seconds remain."""
+    """Return a computation's progress message, the number of computations ahead of it, and its remaining seconds."""
     line = dict(client.progress)
     seconds = None if client.finishes is None else max(0.0, client.finishes - time.monotonic())
     if (place := endpoints.scheduler.place(client)) is not None:
@@ -133,7 +133,7 @@ def _progress(endpoints: Endpoints, client: Client) -> Line:
 
 
 def describe_error(error: Exception) -> Line:
-    """Return kind and text of an error. Texts of Python's own errors are hidden: they may reveal too much."""
+    """Return an error's kind and message. Messages of Python's own errors are hidden: they may reveal too much."""
     if isinstance(error, UnknownScene):
         return {"kind": "unknown", "text": str(error)}
     if isinstance(error, BusyError):
@@ -141,7 +141,7 @@ def describe_error(error: Exception) -> Line:
     if isinstance(error, TooLargeError):
         return {"kind": "refused", "text": str(error), "size": error.size}
     if isinstance(error, Cancelled):
-        return {"kind": "failed", "text": "This was stopped. Ask again."}
+        return {"kind": "failed", "text": "The computation was stopped. Ask again."}
     if isinstance(error, VitvizError):
         return {"kind": "refused", "text": str(error)}
     log.error("A question could not be answered.", exc_info=error)
@@ -154,7 +154,7 @@ def describe_error(error: Exception) -> Line:
 
 
 def is_question(name: str) -> bool:
-    """Return whether the page has a question of this name."""
+    """Return whether the page asks a question of this name."""
     return name in QUESTIONS and QUESTIONS[name].page
 
 
@@ -162,20 +162,20 @@ class Questions:
     """Answer the page's requests, as an ASGI application.
 
     Args:
-        endpoints: that answer.
+        endpoints: compute the answers.
     """
 
     def __init__(self, endpoints: Endpoints) -> None:
         self.endpoints = endpoints
 
     def route(self) -> Route:
-        """Return the route of all questions."""
+        """Return the route that serves all questions."""
         return Route("/vitviz/{name}", self, methods=["POST"])
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer one request, and stop when its client has left."""
+        """Answer one request; cancel it if its client disconnects."""
         client = Client(address(scope))
-        LocalContext.request.set(gr.Request(Request(scope)))  # ZeroGPU reads the visitor's quota from it
+        LocalContext.request.set(gr.Request(Request(scope)))  # ZeroGPU identifies the visitor's quota by it
         try:
             with self.endpoints.account.book(Resource.QUESTIONS, client.address):
                 await self._answer(str(scope["path_params"]["name"]), client, scope, receive, send)
@@ -233,7 +233,7 @@ class Questions:
         menu = self.endpoints.menu
         try:
             if "photo" not in form.files or not form.filename.lower().endswith(CHECKPOINT):
-                raise UploadError(f"Expected a checkpoint as a {CHECKPOINT} file, got another. Convert it first.")
+                raise UploadError(f"Expected a checkpoint as a {CHECKPOINT} file, got another file. Convert it first.")
             path = await anyio.to_thread.run_sync(incoming.keep, form.filename)
             source = f"{UPLOAD}{path.parent.name[:16]}"
             yield {"data": {"source": source, "words": menu.entry(source).describe()}}
@@ -266,11 +266,11 @@ class Questions:
             yield form, incoming
 
 
-UNREAD = "Busy: too many answers to this address wait to be read. Try again in 10 s."
+UNREAD = "Busy: too many answers to this address are waiting to be read. Try again in 10 s."
 HEADERS = [
     (b"content-type", b"application/octet-stream"),
     (b"cache-control", b"no-store, no-transform"),
-    (b"x-accel-buffering", b"no"),  # nginx would buffer the progress otherwise
+    (b"x-accel-buffering", b"no"),  # otherwise nginx would buffer the progress lines
 ]
 
 

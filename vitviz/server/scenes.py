@@ -1,7 +1,7 @@
-"""Cache open scenes and answers about them within a memory budget, and compute each answer once for all who wait.
+"""Cache open scenes and answers within a memory budget, and compute each answer once for all waiting requests.
 
 A scene is the result of one model on one photograph at one input size; its id is a keyed hash of the three, so every
-process gives the same scene the same id. A client that asks about an unknown id opens the scene again from the
+process gives the same scene the same id. If an id is unknown, the client opens the scene again from the
 photograph. Nothing is stored about visitors.
 """
 
@@ -25,19 +25,19 @@ from vitviz.server.scheduler import Client, check_cancelled, current
 from vitviz.view import View
 from vitviz.web.scene import Scene
 
-PIXEL_BYTES = 4  # of a PIL image in RGB
-MAPS = 64  # maps that a scene holds, so that testing them does not compute them again
+PIXEL_BYTES = 4  # bytes per pixel of a PIL image in RGB
+MAPS = 64  # maps kept per scene, so that testing them does not compute them again
 ID_DIGITS = 32  # hexadecimal digits of a scene's id
 LIGHT_THREADS = 2
-SPARE_THREADS = 16  # for other questions, in addition to the scheduler's places: most of these threads only wait
+SPARE_THREADS = 16  # threads in addition to one for each place of the scheduler; most threads only wait
 OPEN = "open"  # the question whose answer is the scene itself
 
 Key = tuple[str | None, str]
-"""The id of a scene (`None` for questions about none), and the question with its arguments."""
+"""Id of a scene (`None` for questions that need no scene), and the question with its arguments."""
 
 
 class UnknownScene(Exception):
-    """Question about a scene that this process does not hold."""
+    """Raised for a question about a scene that this process does not hold."""
 
     def __init__(self) -> None:
         super().__init__("Expected an open photograph, got one that has expired. Open it again.")
@@ -49,12 +49,12 @@ class OpenScene:
 
     Args:
         id: hash of photograph, model and input size.
-        view: of the photograph.
+        view: view of the photograph.
         model: the model's source.
-        scene: what a saved page shows.
-        manifest: what the page receives, see `vitviz.web.scene`.
-        maps: by method and classes, with the seconds that they took. They hold the photograph, so they are evicted
-            with the scene.
+        scene: content of a saved page.
+        manifest: data for the page, see `vitviz.web.scene`.
+        maps: maps and their computing times in seconds, by method and classes. Maps refer to the photograph, so they
+            are evicted with the scene.
     """
 
     id: str
@@ -80,7 +80,7 @@ class Cache:
     """Hold scenes and answers by scene and question; the least recently used are evicted when memory runs out.
 
     Args:
-        account: where their bytes are booked.
+        account: where the cached bytes are booked.
 
     Attributes:
         evicted: number of values evicted so far.
@@ -100,7 +100,7 @@ class Cache:
             return self._entries[key][0]
 
     def put(self, key: Key, value: Any) -> None:
-        """Cache a value and evict others for it. A value larger than the whole budget is not cached."""
+        """Cache a value, evicting others if necessary. A value larger than the whole budget is not cached."""
         size = size_of(value)
         with self._lock:
             self._remove(key)
@@ -112,7 +112,7 @@ class Cache:
             self._entries[key] = value, self.account.book(Resource.SCENES, "", size)
 
     def measure(self, key: Key) -> None:
-        """Book the current size of a value that may have grown; evict others, or it, if the budget is exceeded."""
+        """Book the current size of a value that may have grown; evict values if the budget is exceeded."""
         with self._lock:
             value, booking = self._entries.get(key, (None, None))
             if booking is not None and size_of(value) != booking.amount:
@@ -151,9 +151,9 @@ class Flight:
     """Computation in progress.
 
     Args:
-        client: in whose name it runs; it is cancelled when nobody waits any more.
-        future: of the result.
-        waiting: number of requests that wait for it.
+        client: client for which it runs; it is cancelled when no request waits for it any longer.
+        future: future of the result.
+        waiting: number of requests that wait for the result.
     """
 
     client: Client
@@ -164,10 +164,10 @@ class Flight:
 class Flights:
     """Compute answers in threads, each once for all requests that wait for it ("single flight").
 
-    A computation is cancelled when nobody waits for it any more.
+    A computation is cancelled when no request waits for it any longer.
 
     Args:
-        account: bounds how many computations wait or run.
+        account: limits how many computations wait or run.
     """
 
     def __init__(self, account: Account | None = None) -> None:
@@ -182,10 +182,10 @@ class Flights:
         """Start a computation, or join the running one with the same key; call `leave` afterwards.
 
         Args:
-            key: of the question and its arguments.
+            key: identifies the question and its arguments.
             compute: returns the answer; it runs in a thread with a copy of this context.
-            client: who asks.
-            light: whether it takes milliseconds; such computations queue only behind each other.
+            client: sender of the request.
+            light: whether it takes milliseconds; light computations queue only behind each other.
         """
         with self._lock:
             flight = self._open.get(key)

@@ -5,7 +5,7 @@ two calls of PyTorch, a long computation pauses while a photograph or a short qu
 has left. While photographs and short questions compete, photographs get `SHARE` times as much time: a single photograph
 does not wait, and short questions delay a lecture hall's photographs by an eighth. Addresses take turns: sixty requests
 from one address delay another address by one computation. Photographs are decoded first, two at a time, in a separate
-queue. The account bounds how many computations wait or run, separately for long ones.
+queue. The account limits how many computations wait or run, with a separate limit for long ones.
 """
 
 from __future__ import annotations
@@ -29,31 +29,31 @@ from vitviz.images.worker import WORKERS
 from vitviz.server.account import Account, Booking, OverBudgetError, Resource
 
 TICK = 0.1  # seconds between checks for a client that has left
-MOST_PAUSE = 20.0  # seconds by which pauses may exceed the running time, so that every computation ends
+MOST_PAUSE = 20.0  # seconds by which pauses may exceed the running time, so that every computation finishes
 SHARE = 8  # seconds for photographs per second for short questions, while both are waiting
 RESTORE = torch._C._set_grad_enabled  # called at the end of `torch.no_grad`
 UNWIND = 0.5  # seconds for a cancelled computation to leave its context managers
-RECENT = 20  # the latest computations of a kind, whose mean time is expected of the next
+RECENT = 20  # number of computations of a kind whose mean time is the estimate for the next
 
 
 class Kind(IntEnum):
     """Kind of a computation, the most urgent first; photographs and short questions share the time."""
 
-    DECODE = -1  # in a process of its own
+    DECODE = -1  # decodes a photograph in a separate process
     PHOTO = 0  # runs the model on a photograph
-    SHORT = 1  # up to some seconds
+    SHORT = 1  # takes up to a few seconds
     LONG = 2
 
 
-AT_ONCE = {Kind.DECODE: WORKERS}  # of other kinds, one runs at a time
+AT_ONCE = {Kind.DECODE: WORKERS}  # other kinds run one at a time
 
 
 class Cancelled(Exception):
-    """Raised in a computation that nobody waits for any more."""
+    """Raised in a computation that no request waits for any longer."""
 
 
 class BusyError(VitvizError):
-    """Raised if too many requests are waiting; the text and `seconds` say how long the wait may be."""
+    """Raised if too many requests are waiting; the message and `seconds` give the expected wait."""
 
     def __init__(self, seconds: float) -> None:
         self.seconds = float(max(1, round(seconds)))
@@ -65,7 +65,7 @@ class Client:
     """Client of a computation.
 
     Attributes:
-        address: by which places are booked.
+        address: address for which places are booked.
         gone: set when the client has left.
         progress: latest progress message.
         finishes: expected end by `time.monotonic()`, if known.
@@ -77,17 +77,17 @@ class Client:
     finishes: float | None = None
 
 
-current: ContextVar[Client] = ContextVar("current", default=Client())  # noqa: B039 - its event is never set
-"""The client in whose name this context computes."""
+current: ContextVar[Client] = ContextVar("current", default=Client())  # noqa: B039 - the default client's event is never set
+"""The client for which this context computes."""
 
 
 def report(text: str, seconds: float | None = None, **counts: int) -> None:
     """Set the progress message of the current client.
 
     Args:
-        text: of the message.
+        text: the message.
         seconds: expected remaining time, if known.
-        counts: `done` and `of`, for a progress bar.
+        counts: numbers `done` and `of` (the total), for a progress bar.
     """
     client = current.get()
     client.finishes = None if seconds is None else time.monotonic() + seconds
@@ -95,7 +95,7 @@ def report(text: str, seconds: float | None = None, **counts: int) -> None:
 
 
 class Scheduler:
-    """Let one computation of each kind run at a time; the module describes their order.
+    """Let one computation of each kind run at a time; the module's docstring describes their order.
 
     Args:
         account: where waiting and running computations are booked.
@@ -105,11 +105,11 @@ class Scheduler:
         self.account = account or Account()
         self._changed = threading.Condition()
         self._waiting: dict[Kind, deque[Client]] = {kind: deque() for kind in Kind}
-        self._served: dict[Kind, Counter[str]] = {kind: Counter() for kind in Kind}  # turns by address, if any wait
+        self._served: dict[Kind, Counter[str]] = {kind: Counter() for kind in Kind}  # turns by address, while any waits
         self._running: dict[Kind, int] = dict.fromkeys(Kind, 0)
-        self._began: dict[Kind, float] = {}  # start of the latest of each kind
+        self._began: dict[Kind, float] = {}  # start of the latest computation
         self._times: dict[Kind, deque[float]] = {kind: deque(maxlen=RECENT) for kind in Kind}
-        self._credit = 0.0  # seconds of their share that short questions have not used yet
+        self._credit = 0.0  # unused seconds of the short questions' share
         self._counted = time.monotonic()  # when `_credit` was updated
         self._paused = False  # whether the running short question pauses
 
@@ -173,7 +173,7 @@ class Scheduler:
             return self._duration(self._ahead(kind))
 
     def place(self, client: Client) -> tuple[int, float] | None:
-        """Return how many computations a waiting client has ahead of it, and about how many seconds they take.
+        """Return the number of computations ahead of a waiting client, and their estimated seconds.
 
         `None` if the client is not waiting.
         """
@@ -189,7 +189,7 @@ class Scheduler:
             return ahead.total(), self._duration(ahead)
 
     def _ahead(self, kind: Kind) -> Counter[Kind]:
-        """Count the computations that a new one waits for; photographs to be decoded count as photographs."""
+        """Count the computations that a new one would wait for; photographs to be decoded count as photographs."""
         kinds = [Kind(number) for number in range(max(kind, Kind.PHOTO) + 1)]
         ahead = Counter({kind: len(self._waiting[kind]) + self._running[kind] for kind in kinds})
         ahead[Kind.PHOTO] += len(self._waiting[Kind.DECODE])
@@ -227,7 +227,7 @@ class Scheduler:
     def mean(self, kind: Kind) -> float:
         """Return the mean time of the latest computations of a kind, in seconds; 1 before the first.
 
-        If the running computation already takes longer, the next ones are expected to take as long.
+        If the running computation has already taken longer, return its time so far.
         """
         times = self._times[kind]
         mean = sum(times) / len(times) if times else 1.0
@@ -253,7 +253,7 @@ class Scheduler:
             raise BusyError(seconds) from error
 
     def _wait(self, kind: Kind, client: Client) -> None:
-        """Wait for the place of a kind, and take it."""
+        """Wait until a computation of this kind may run, and mark it as running."""
         began = time.monotonic()
         with self._changed:
             self._count()
@@ -289,7 +289,7 @@ class Scheduler:
         self._waiting[kind].append(client)
 
     def _order(self, kind: Kind) -> list[Client]:
-        """Return the waiting clients, the next one first: addresses in turn, each in order of arrival."""
+        """Return the waiting clients, the next client first: addresses take turns, each in order of arrival."""
         served, order = self._served[kind].copy(), list[tuple[int, Client]]()
         for client in self._waiting[kind]:
             order.append((served[client.address], client))
@@ -310,15 +310,15 @@ def check_cancelled() -> None:
 
 
 class _GiveWay(TorchFunctionMode):
-    """Before each call of PyTorch, pause for more urgent computations, and cancel this one if its client has left.
+    """Before each PyTorch call, pause for more urgent computations, and cancel this one if its client has left.
 
-    After cancelling, calls run undisturbed for a moment, so that context managers can restore the thread's state.
+    For `UNWIND` seconds after cancellation, calls run unchecked, so that context managers can restore their state.
     """
 
     def __init__(self, scheduler: Scheduler, kind: Kind) -> None:
         super().__init__()
         self.scheduler, self.kind, self.unwinding = scheduler, kind, 0.0
-        self.left, self.counted = MOST_PAUSE, time.monotonic()  # seconds of pause that remain, and when
+        self.left, self.counted = MOST_PAUSE, time.monotonic()  # remaining seconds of pause, and since when
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func is not RESTORE and time.monotonic() > self.unwinding:

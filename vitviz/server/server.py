@@ -1,4 +1,4 @@
-"""Launch the page on Gradio's server, with the firewall, limits of connections, and a queue."""
+"""Launch the page on Gradio's server, with the firewall, connection limits and a queue."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from vitviz.settings import Settings, SettingsError, shared
 from vitviz.web import bundle
 
 MAX_SESSIONS = 256  # sessions whose state Gradio keeps
-TOOLS = "tools"  # owner of the files of tools, instead of an address
+TOOLS = "tools"  # owner of files from tools, instead of an address
 
 THEME = gr.themes.Monochrome(
     primary_hue="indigo",
@@ -55,24 +55,24 @@ class _Server(http_server.Server):
     gets no answer.
 
     Args:
-        config: uvicorn's.
+        config: uvicorn's configuration.
         connections: open connections.
         files: number of files that the process may open.
     """
 
     def __init__(self, config: Any, connections: Connections, files: int, **options: Any) -> None:
         config.timeout_keep_alive, config.http = KEEP_ALIVE, connections.protocol
-        # asyncio accepts as many at once before the first is counted.
+        # asyncio accepts up to `backlog` connections before the first is counted.
         config.backlog = min(config.backlog, int(ACCEPTED_AT_ONCE * files))
         super().__init__(config, **options)
 
     async def startup(self, *args: Any, **options: Any) -> None:
-        """Start to serve, in the server's event loop."""
+        """Start serving in the server's event loop."""
         asyncio.get_running_loop().set_exception_handler(QuietAccepts())
         await super().startup(*args, **options)
 
     def run_in_thread(self) -> None:
-        """Start to serve, and wait without the limit of five seconds that Gradio has."""
+        """Start serving, and wait without Gradio's limit of five seconds."""
         try:
             super().run_in_thread()  # type: ignore[no-untyped-call]
         except ServerFailedToStartError:
@@ -103,7 +103,7 @@ def launch(
 
     Args:
         demo: the page.
-        allowed: what the operator allows.
+        allowed: the operator's settings.
         host, port: where to listen; by default the host of `GRADIO_SERVER_NAME` and the port of `allowed`.
         options: passed on to `gr.Blocks.launch`.
 
@@ -117,7 +117,7 @@ def launch(
     demo.account.budgets[Resource.CONNECTIONS] = connection_budget(files)
     os.environ.setdefault("GRADIO_ANALYTICS_ENABLED", "False")
     workers().warm()
-    # Three private names of Gradio, which is pinned: docs/security.md gives the reasons, and tests check them.
+    # Gradio is pinned, so three of its private names are replaced: docs/security.md says why, and tests check them.
     setattr(processing_utils, "save_base64_to_cache", _keep_tool_file)  # noqa: B010
     firewall = partial(
         Firewall,
@@ -148,8 +148,8 @@ def launch(
         run_history=False,
         enable_monitoring=False,
         state_session_capacity=MAX_SESSIONS,
-        # Otherwise Gradio requests the page, and if it does not arrive within three seconds, too few on a busy machine,
-        # recommends a public link.
+        # Otherwise Gradio requests the page, and recommends a public link if it takes more than three seconds, as on a
+        # busy machine.
         _frontend=False,
         **options,
     )

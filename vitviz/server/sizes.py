@@ -1,4 +1,4 @@
-"""List the input sizes that a photograph can be opened at, and estimate what they cost."""
+"""List the input sizes at which a photograph can be opened, and estimate their cost."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ from vitviz.model.memory import forward_bytes, kept_bytes
 from vitviz.settings import GIGABYTE, Settings
 from vitviz.view import View
 
-MOST_PATCHES = 25_000  # 2,048 pixels are 21,316 patches of 14; 65,536 patches of 8 would take an hour
-LARGE = 12  # times the work of the model's own input; longer forward passes pause for other visitors' photographs
-MOST_WORK = 4  # limit of one question, in forward passes of the largest input
-ENOUGH = 0.75  # steps closer than this to the largest size are not offered
-SHARE_OF_SCENE = 0.8  # of the memory of scenes, for one trace; the rest is for its photograph and answers
-# Numbers that questions hold at their peak, see benchmarks/memory.py.
-LENS_NUMBERS = 3  # of the logit lens, for each patch and class
-COMPONENT_NUMBERS = 4  # of principal components, for each patch and channel, in double precision
-BLOCK_GRAPH = 24  # of one block and its gradients, for each token and channel, in addition to a forward pass
-DOUBLE = 2  # time of a product in double precision, relative to single precision
+MOST_PATCHES = 25_000  # 2,048 pixels give 21,316 patches of 14 × 14; 65,536 patches of 8 × 8 would take an hour
+LARGE = 12  # multiple of the work at the model's own size; longer forward passes pause for other photographs
+MOST_WORK = 4  # limit of one question, in forward passes at the largest input size
+ENOUGH = 0.75  # doublings above this fraction of the largest size are not offered
+SHARE_OF_SCENE = 0.8  # fraction of the scene memory for one trace; the rest is for its photograph and answers
+# Numbers that questions hold at their memory peak; see benchmarks/memory.py.
+LENS_NUMBERS = 3  # logit lens: per patch and class
+COMPONENT_NUMBERS = 4  # principal components: per patch and channel, in double precision
+BLOCK_GRAPH = 24  # one block and its gradients: per token and channel, in addition to a forward pass
+DOUBLE = 2  # time of a matrix product in double precision, relative to single precision
 LAST_BLOCK_RUNS = 2  # the lens computes the last block again, because the trace does not hold its output
-USUAL = (4, 3)  # assumed shape of a photograph before it is decoded
+USUAL = (4, 3)  # assumed aspect ratio of a photograph before it is decoded
 
 
 class TooLargeError(VitvizError):
-    """Raised for a photograph or question that does not fit; `size` is the largest input size that does, if any."""
+    """Raised for a photograph or question that is too large; `size` is the largest input size that fits, if any."""
 
     def __init__(self, text: str, size: int | None = None) -> None:
         super().__init__(text)
@@ -40,7 +40,7 @@ class TooLargeError(VitvizError):
 
 @dataclass(frozen=True)
 class Pace:
-    """Measured time of a forward pass: `seconds` for `tokens`, converted to other numbers of tokens by `work`.
+    """Measured time of a forward pass: `seconds` for `tokens`, scaled to other numbers of tokens by `work`.
 
     With ViT-S/14 on two cores, a measurement with 261 tokens predicts 12.3 s for 4,057 tokens, which took 12.1 s.
     """
@@ -55,12 +55,12 @@ class Pace:
 
 @dataclass(frozen=True)
 class Size:
-    """Input size to choose.
+    """Input size that a visitor can choose.
 
     Args:
-        size: as `Explorer.open` takes it; `None` for the model's own.
-        factor: relative to the model's own size.
-        patches: their number.
+        size: argument of `Explorer.open`; `None` for the model's own size.
+        factor: size relative to the model's own size.
+        patches: number of patches.
         seconds: estimated time of the forward pass; `None` if unknown.
     """
 
@@ -105,11 +105,11 @@ def sizes(
     """Return the sizes to choose from for a photograph: the model's own, its doublings, and the largest.
 
     Args:
-        config: of the model.
+        config: the model's configuration.
         own: the model's own preprocessing.
         photo: the photograph's (width, height) in pixels.
-        pace: of the model, if it has run.
-        limit: of the size in pixels.
+        pace: the model's measured pace, if it has run.
+        limit: largest size in pixels.
         fits: whether a number of patches fits; larger sizes are not offered.
     """
     side = math.sqrt(own.height * own.width) if own.mode == "native" else max(own.height, own.width)
@@ -135,14 +135,14 @@ def cost(
 
 
 def faster(view: View, before: Pace | None) -> Pace:
-    """Return the faster of a view's pace and the previous one, because other work on the machine only slows it down."""
+    """Return the faster of a view's pace and the previous one, because other load can only slow the machine down."""
     now = Pace(view.trace.tokens.shape[1], view.seconds)
     config = view.model.config
     return before if before and before.at(config, now.tokens) < now.seconds else now
 
 
 def about(seconds: float) -> str:
-    """Return an estimated time, rounded by its precision: "about 40 s"."""
+    """Return an estimated time, rounded to its precision: "about 40 s"."""
     if seconds < 1:
         return "under a second"
     if seconds < 10:
@@ -151,20 +151,20 @@ def about(seconds: float) -> str:
 
 
 def is_large(config: ViTConfig, own: Preprocess, patches: int) -> bool:
-    """Return whether a forward pass of `patches` takes many times as long as one of the model's own input."""
+    """Return whether a forward pass of `patches` takes many times as long as at the model's own input size."""
     usual, _ = cost(config, own, USUAL, None, None)
     prefix = len(config.prefix)
     return work(config, patches + prefix) > LARGE * work(config, usual + prefix)
 
 
 def fits_in_memory(explorer: Explorer, allowed: Settings) -> Callable[[int], bool]:
-    """Return a function that tells whether a photograph of a number of patches can be opened.
+    """Return a function that checks whether a photograph with a number of patches can be opened.
 
-    The forward pass must fit into the memory of a question, and its trace into the memory of scenes.
+    The forward pass must fit into the memory for one question, and its trace into the scene memory.
 
     Args:
-        explorer: of the model.
-        allowed: what the operator allows.
+        explorer: explorer of the model.
+        allowed: the operator's settings.
     """
     config = explorer.model.config
     itemsize = next(explorer.model.parameters()).dtype.itemsize
@@ -183,16 +183,16 @@ def fits_in_memory(explorer: Explorer, allowed: Settings) -> Callable[[int], boo
 
 
 def check_fits(explorer: Explorer, photo: tuple[int, int], size: int | None, allowed: Settings) -> None:
-    """Check that a photograph can be opened at an input size: its patches, and the memory of forward pass and trace.
+    """Check that a photograph can be opened at an input size: number of patches, memory of forward pass and trace.
 
     Args:
-        explorer: of the model.
+        explorer: explorer of the model.
         photo: the photograph's (width, height) in any unit.
-        size: of the input in pixels; `None` for the model's own.
-        allowed: what the operator allows.
+        size: input size in pixels; `None` for the model's own.
+        allowed: the operator's settings.
 
     Raises:
-        TooLargeError: if not; its text and `size` give the largest possible size.
+        TooLargeError: if it cannot; the message and `size` give the largest possible size.
     """
     config, own = explorer.model.config, explorer.preprocess
     fits, patches = fits_in_memory(explorer, allowed), most_patches(config, own, photo, size)
@@ -210,11 +210,11 @@ def check_fits(explorer: Explorer, photo: tuple[int, int], size: int | None, all
 
 
 Need = Callable[[int], tuple[int, float]]
-"""Function from a number of patches to peak memory in bytes and work in forward passes of as many patches."""
+"""Function that maps a number of patches to peak memory in bytes and work in forward passes over these patches."""
 
 
 def passes_need(config: ViTConfig, itemsize: int, passes: float = 1.0) -> Need:
-    """Return the need of a question that runs the model `passes` times in sequence."""
+    """Return the `Need` of a question that runs the model `passes` times in sequence."""
 
     def need(patches: int) -> tuple[int, float]:
         return forward_bytes(config, patches + len(config.prefix), itemsize=itemsize), passes
@@ -223,7 +223,7 @@ def passes_need(config: ViTConfig, itemsize: int, passes: float = 1.0) -> Need:
 
 
 def method_need(config: ViTConfig, itemsize: int, method: Method, more: float = 0.0) -> Need:
-    """Return the need of an attribution method, followed by `more` forward passes."""
+    """Return the `Need` of an attribution method followed by `more` forward passes."""
 
     def need(patches: int) -> tuple[int, float]:
         memory = question_bytes(config, method, patches + len(config.prefix), itemsize)
@@ -233,7 +233,7 @@ def method_need(config: ViTConfig, itemsize: int, method: Method, more: float = 
 
 
 def heads_need(config: ViTConfig, itemsize: int, names: Collection[str]) -> Need:
-    """Return the need of statistics of heads; ablations run the model from a head's block on, for each head."""
+    """Return the `Need` of head statistics; for each head, ablations run the model from that head's block on."""
     ablates = bool({"ablation_probability", "ablation_logit"} & set(names))
     passes = config.depth * config.heads / 2 * ablates + 3.0 * ("gradient" in names)
     run = passes_need(config, itemsize, passes)
@@ -246,7 +246,7 @@ def heads_need(config: ViTConfig, itemsize: int, names: Collection[str]) -> Need
 
 
 def layers_need(config: ViTConfig, itemsize: int) -> Need:
-    """Return the need of the logit lens, which classifies each patch after each block, and of principal components."""
+    """Return the `Need` of principal components and of the logit lens, which classifies each patch after each block."""
 
     def need(patches: int) -> tuple[int, float]:
         tokens, width, pools = patches + len(config.prefix), config.width, config.pooling == "attention"
@@ -278,16 +278,16 @@ def check_question(
     """Check that a question fits into the memory for one question, and that its work is within `MOST_WORK`.
 
     Args:
-        config: of the model.
-        title: of the question.
-        need: of the question.
+        config: the model's configuration.
+        title: the question's title.
+        need: the question's cost.
         photo: the photograph's (width, height).
         own: the model's own preprocessing.
-        tokens: of the open scene.
-        allowed: what the operator allows.
+        tokens: number of tokens of the open scene.
+        allowed: the operator's settings.
 
     Raises:
-        TooLargeError: if not; its text and `size` give the largest possible input size.
+        TooLargeError: if it does not fit; the message and `size` give the largest possible input size.
     """
     prefix = len(config.prefix)
     most = MOST_WORK * work(config, prefix + MOST_PATCHES)
@@ -322,8 +322,8 @@ def largest_that_fits(
 
 
 def most_patches(config: ViTConfig, own: Preprocess, photo: tuple[int, int], size: int | None) -> int:
-    """Return the patches of a photograph, or of one of the usual shape if that has more.
+    """Return the number of patches of a photograph, or of one with the usual shape if that has more.
 
-    Before decoding, when the shape is unknown, a photograph is checked with the usual shape: both must fit.
+    Before decoding, the shape is unknown, and a photograph is checked with the usual shape: both shapes must fit.
     """
     return max(cost(config, own, shape, None, size)[0] for shape in (photo, USUAL))

@@ -1,7 +1,7 @@
 """Store visitors' files in one folder of this process, within a quota, until the process ends.
 
-Photographs are private (places, faces), so none outlives the server: the folder is removed at exit and at SIGTERM, and
-after `kill -9` by the next process that starts.
+Photographs are private (they show places and faces), so none outlives the server: the folder is removed at exit and at
+SIGTERM, and after `kill -9` by the next process that starts.
 """
 
 from __future__ import annotations
@@ -55,8 +55,8 @@ class DiskFullError(UploadError):
 class UploadFolder:
     """Hold uploaded files of one process.
 
-    A visitor who needs more than half of the budget loses their own oldest files. When the whole budget is used up, the
-    visitor who uses most of it loses the oldest file. Files are removed after a day.
+    If a visitor exceeds half of the budget, their oldest files are removed. If the whole budget is used up, the oldest
+    files of the visitor who uses most of it are removed. All files are removed after a day.
 
     Args:
         root: the folder, used only by this process.
@@ -77,11 +77,11 @@ class UploadFolder:
         """Return the real path of an uploaded file; a relative path is relative to this folder.
 
         Raises:
-            UploadError: with the same text for every other path, so that visitors cannot probe this machine's files.
+            UploadError: for any other path, with one message for all, so that visitors cannot probe this machine.
         """
         try:
             real = Path(self.root, path).resolve(strict=True)
-        except (OSError, ValueError, RuntimeError) as error:  # missing; a null byte; a loop of links
+        except (OSError, ValueError, RuntimeError) as error:  # missing file, null byte or loop of links
             raise UploadError(NO_SUCH_UPLOAD) from error
         if not (real.is_relative_to(self.root) and real.is_file()):
             raise UploadError(NO_SUCH_UPLOAD)
@@ -89,12 +89,12 @@ class UploadFolder:
 
     def find(self, digest: str) -> Path | None:
         """Return the uploaded checkpoint whose folder's name starts with these digits, if it still exists."""
-        if not (digest.isalnum() and digest.isascii()):  # from a visitor: `*` would match any file
+        if not (digest.isalnum() and digest.isascii()):  # visitor input: `*` would match any file
             return None
         return next((path for path in self.root.glob(f"{digest}*/*") if path.suffix.lower() == CHECKPOINT), None)
 
     def resolved(self, payload: Any) -> Any:
-        """Return a request's data with the real path of every file in it, at any depth; Gradio checks only some.
+        """Return a request's data with the real path of every file in it, at any depth; Gradio checks only some files.
 
         Raises:
             UploadError: if a file was not uploaded.
@@ -137,7 +137,7 @@ class UploadFolder:
         try:
             yield incoming
         finally:
-            with suppress(OSError):  # of a full disk, already reported
+            with suppress(OSError):  # a full disk is already reported
                 file.close()
             incoming.end()
 
@@ -149,7 +149,7 @@ class UploadFolder:
                     self._remove(files)
 
     def evict_for(self, visitor: str, amount: int) -> None:
-        """Remove the oldest files, first of a visitor, then of whoever uses most, until `amount` bytes fit."""
+        """Remove old files, first this visitor's, then those of the visitor with most bytes, until `amount` fits."""
         with self._lock:
             own = self._files.get(visitor, OrderedDict())
             limit = self.account.budgets[Resource.DISK].each or 0
@@ -162,7 +162,7 @@ class UploadFolder:
             self._files = {name: files for name, files in self._files.items() if files}
 
     def _place(self, visitor: str, digest: str, name: str) -> Path:
-        """Return a file's path; the same photograph of two visitors has two folders."""
+        """Return the path for a file; the same file from two visitors has two folders."""
         safe = strip_invalid_filename_characters(Path(name).name, NAME_BYTES).lstrip(".") or "upload"
         return self.root / hmac.new(self._secret, f"{visitor} {digest}".encode(), "sha256").hexdigest() / safe
 
@@ -181,14 +181,14 @@ class UploadFolder:
 
 
 class DiskBooking(Booking):
-    """Bytes of a visitor's file, for which older files are removed."""
+    """Booking of a visitor's file, which removes older files to make room."""
 
     def __init__(self, folder: UploadFolder, visitor: str) -> None:
         super().__init__(folder.account, Resource.DISK, visitor)
         self._folder = folder
 
     def add(self, amount: int) -> None:
-        """Book more, see `Booking.add`."""
+        """Add to the booking, see `Booking.add`."""
         if not self.account.fits(self.resource, self.address, amount):
             self._folder.evict_for(self.address, amount)
         super().add(amount)
@@ -198,8 +198,8 @@ class Incoming:
     """File that is being received.
 
     Attributes:
-        file: open for writing.
-        booking: of its bytes.
+        file: the file, open for writing.
+        booking: booking of its bytes.
     """
 
     def __init__(self, folder: UploadFolder, visitor: str, file: IO[bytes], path: Path) -> None:
@@ -207,10 +207,10 @@ class Incoming:
         self._folder, self._visitor, self._path, self._kept = folder, visitor, path, False
 
     def keep(self, name: str) -> Path:
-        """Move the file to its final path, and return that.
+        """Move the file to its final path, and return that path.
 
         Args:
-            name: the visitor's name for it.
+            name: file name on the visitor's machine.
 
         Raises:
             DiskFullError: if the disk is full.
@@ -234,10 +234,10 @@ class Incoming:
 
 
 def check_type(file: IO[bytes], name: str, checkpoints: bool) -> None:
-    """Check by its first bytes that a file is a picture, or by its name a checkpoint where these are allowed.
+    """Check that a file is a picture by its first bytes or, where allowed, a checkpoint by its name.
 
     Raises:
-        UploadError: if not.
+        UploadError: if it is neither.
     """
     if not (checkpoints and name.lower().endswith(CHECKPOINT)) and format_of(file.read(512)) is None:
         raise UploadError("Expected a picture (JPEG, PNG or WebP), got something else. Choose another file.")
@@ -254,13 +254,13 @@ def hash_file(path: Path) -> str:
 
 @cache
 def upload_folder() -> UploadFolder:
-    """Return this process's folder, which Gradio uses too and which is removed when the process ends."""
+    """Return this process's folder, which Gradio also uses and which is removed when the process ends."""
     own = Path(tempfile.gettempdir(), f"vitviz-{_user()}")
     parent = Path(os.environ.get("GRADIO_TEMP_DIR") or own)
     parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     if parent == own and hasattr(os, "getuid") and parent.stat().st_uid != os.getuid():
         raise UploadError(
-            f"Expected {parent} to be this user's, got another's folder. Set GRADIO_TEMP_DIR to your own."
+            f"Expected {parent} to belong to this user, got another user's folder. Set GRADIO_TEMP_DIR to your own."
         )
     remove_leftovers(parent)
     root = parent / f"{PREFIX}{os.getpid()}-{secrets.token_hex(4)}"
@@ -278,7 +278,7 @@ def upload_folder() -> UploadFolder:
     if threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGTERM) == signal.SIG_DFL:
 
         def end(number: int, _frame: FrameType | None) -> None:
-            remove()  # now: threads that run a model may delay the exit longer than a host waits
+            remove()  # at once: threads that run a model may delay the exit longer than a host waits
             os._exit(128 + number)
 
         signal.signal(signal.SIGTERM, end)
@@ -294,9 +294,9 @@ def upload_folder() -> UploadFolder:
 
 
 def remove_leftovers(parent: Path) -> None:
-    """Remove this user's folders of processes that have ended: those whose lock no process holds.
+    """Remove this user's folders left by processes that have ended: those whose lock no process holds.
 
-    Other files are not touched, whatever their names.
+    No other file is touched, even if its name looks like such a folder's.
     """
     for lock in parent.glob(f"{PREFIX}*.lock"):
         root = lock.with_suffix("")
@@ -305,7 +305,7 @@ def remove_leftovers(parent: Path) -> None:
         try:
             with FileLock(lock, timeout=0):
                 shutil.rmtree(root, ignore_errors=True)
-        except (Timeout, OSError):  # its process runs
+        except (Timeout, OSError):  # its process is still running
             continue
         lock.unlink(missing_ok=True)
 

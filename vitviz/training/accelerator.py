@@ -14,7 +14,7 @@ with extra("train"):
     from accelerate.utils import patch_environment
 
 _MIXED_PRECISION = {"float32": "no", "bfloat16": "bf16", "float16": "fp16"}
-_PATIENCE = timedelta(days=2)  # processes wait while one computes features
+_TIMEOUT = timedelta(days=2)  # processes wait while one computes features
 
 
 def make_accelerator(device: torch.device, recipe: Recipe) -> Accelerator:
@@ -22,7 +22,7 @@ def make_accelerator(device: torch.device, recipe: Recipe) -> Accelerator:
     AcceleratorState._reset_state(reset_partial_state=True)  # discard the state of an earlier training in this program
     if device.type == "cuda":
         torch.cuda.set_device(device)
-    handlers = [InitProcessGroupKwargs(timeout=_PATIENCE), DistributedDataParallelKwargs(gradient_as_bucket_view=True)]
+    handlers = [InitProcessGroupKwargs(timeout=_TIMEOUT), DistributedDataParallelKwargs(gradient_as_bucket_view=True)]
     with patch_environment(ACCELERATE_TORCH_DEVICE=str(device)):
         accelerator = Accelerator(
             cpu=device.type == "cpu",

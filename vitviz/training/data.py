@@ -151,9 +151,9 @@ class Data(Dataset[Split]):
         """
         chosen = torch.linspace(0, len(self.train) - 1, min(most, len(self.train))).long()
         moments = torch.zeros(2, 3, dtype=torch.float64)
-        for some in chosen.split(256):
-            pixels = self.train.read(some).transpose(0, 1).flatten(1).double() / 255  # (k, 3, H, W) -> (3, k H W)
-            moments += torch.stack([pixels.mean(1), pixels.square().mean(1)]) * len(some) / len(chosen)
+        for indices in chosen.split(256):
+            pixels = self.train.read(indices).transpose(0, 1).flatten(1).double() / 255  # (k, 3, H, W) -> (3, k H W)
+            moments += torch.stack([pixels.mean(1), pixels.square().mean(1)]) * len(indices) / len(chosen)
         mean, square = moments
         std = (square - mean.square()).clamp_min(0).sqrt().clamp_min(1e-3)  # avoid division by 0 for one flat color
         channels = [tuple(round(value, 4) for value in values.tolist()) for values in (mean, std)]
@@ -180,53 +180,55 @@ def open_data(
             `val_share` one with CLASS/image.
         root: folder of named data sets; by default the user's cache.
         size: (height, width) of the model's input, in pixels.
-        fit: "squash" the whole picture to that size, or "crop" the largest centre of that shape.
+        fit: "squash" the whole picture to that size, or "crop" its largest centre of that shape.
         skip_broken: skip unreadable files instead of raising an error.
-        allow_duplicates: take a folder in which a photograph is in two classes or in both splits, instead of refusing
-            it; see `vitviz.training.duplicates`. The splits of named data sets are their authors' and are not checked.
-        val_share: of each class's images, drawn by `seed`, that are kept for validation, above 0 and below 1.
-        seed: of that split.
-        memory: bytes of pixels that may be kept; a split that does not fit is decoded as it is read.
-        progress: write a line that counts up to standard error, when that is a terminal.
+        allow_duplicates: accept photographs in two classes or in both splits, see `vitviz.training.duplicates`. Named
+            data sets are not checked.
+        val_share: share of each class to hold out for validation, above 0 and below 1, drawn by `seed`.
+        seed: seed of that split.
+        memory: maximum bytes of pixels in memory; splits that do not fit are decoded on access.
+        progress: show progress on standard error if it is a terminal.
 
     Raises:
-        DataError: if it is not there, has classes in one split only, files that cannot be read (all are named), or
-            photographs in two classes or in both splits.
+        DataError: if the data set does not exist, classes lack images in a split, files cannot be read (all are named),
+            or photographs are in two classes or in both splits.
     """
     if fit not in get_args(Fit):
         raise DataError(f"Expected fit among {', '.join(get_args(Fit))}, got {fit!r}. Choose one.")
     resize = min(size) if fit == "crop" else None
     identity: Channels = (0.0, 0.0, 0.0)
     preprocess = Preprocess(height=size[0], width=size[1], mode=fit, resize=resize, mean=identity, std=(1.0, 1.0, 1.0))
-    found = find_dataset(name_or_folder, root, val_share=val_share, seed=seed)
+    dataset = find_dataset(name_or_folder, root, val_share=val_share, seed=seed)
+    folder = dataset.folder
     splits: list[Split] = []
     unread: list[str] = []
-    prints: list[Print] | None = None if found.folder is None or name_or_folder in NAMES else []
-    for name, samples in (("train", found.train), ("val", found.val)):
-        split, errors = _open_split(samples, preprocess, memory, f"{found.name}, {name}" if progress else None, prints)
+    prints: list[Print] | None = None if folder is None or name_or_folder in NAMES else []
+    for name, samples in (("train", dataset.train), ("val", dataset.val)):
+        title = f"{dataset.name}, {name}" if progress else None
+        split, errors = _open_split(samples, preprocess, memory, title, prints)
         memory -= 0 if split.images is None else split.images.numel()
         splits.append(split)
-        unread += [f"{os.path.relpath(path, found.folder)}: {error}" for path, error in errors.items()]
+        unread += [f"{os.path.relpath(path, folder)}: {error}" for path, error in errors.items()]
     if unread and not skip_broken:
         raise DataError(
-            f"Expected images in {str(found.folder)!r}, got {len(unread)} files that cannot be read. Repair or remove "
-            "them, or skip them (--skip-broken):\n" + "\n".join(f"  {one}" for one in unread)
+            f"Expected images in {str(folder)!r}, got {len(unread)} files that cannot be read. Repair or remove "
+            "them, or skip them (--skip-broken):\n" + "\n".join(f"  {line}" for line in unread)
         )
     train, val = splits
-    data = Data(**vars(found) | {"train": train, "val": val}, left_out=tuple(unread))
+    data = Data(**vars(dataset) | {"train": train, "val": val}, left_out=tuple(unread))
     if len(data.labels) < 2:
         raise DataError(
             f"Expected at least two classes, one folder each, got {', '.join(data.labels) or 'none'}. Check how deep "
             "the folders lie."
         )
     for name, split in (("train", train), ("val", val)):  # without broken files
-        if empty := [one for one, count in zip(data.class_ids, data.counts(split), strict=True) if not count]:
+        if empty := [class_id for class_id, count in zip(data.class_ids, data.counts(split), strict=True) if not count]:
             raise DataError(f"Expected images of every class in {name}, got none of {', '.join(empty)}. Add some.")
-    copies = _duplicates(prints, splits, found.folder) if prints else []
+    copies = _duplicates(prints, splits, folder) if prints else []
     if copies and not allow_duplicates:
         raise DataError(
             f"Expected each photograph in one class and one split, got {len(copies)} that are in another too. Remove "
-            f"one of each two, or go on with them (--allow-duplicates):\n{_listed(copies)}"
+            f"one of each pair, or accept them (--allow-duplicates):\n{_listed(copies)}"
         )
     return replace(data, duplicates=tuple(copies))
 
@@ -246,7 +248,7 @@ def _open_split(
     if samples.images is not None and not keep:
         return split, {}
     pixels = torch.empty((count if keep else 0, 3, height, width), dtype=torch.uint8)
-    good: list[int] = []
+    readable: list[int] = []
     errors: dict[Path, ImageError] = {}
 
     def read(index: int) -> tuple[Tensor, Print | None] | ImageError:
@@ -258,22 +260,23 @@ def _open_split(
 
     pool = ThreadPoolExecutor(cores())
     try:
-        done = pool.map(read, range(count))
-        for index, image in enumerate(tqdm(done, title, count, unit=" images", disable=None if title else True)):
-            if isinstance(image, tuple):
+        results = pool.map(read, range(count))
+        for index, result in enumerate(tqdm(results, title, count, unit=" images", disable=None if title else True)):
+            if isinstance(result, tuple):
+                image, fingerprint = result
                 if keep:
-                    pixels[len(good)] = image[0]
-                if prints is not None and image[1] is not None:
-                    prints.append(image[1])
-                good.append(index)
+                    pixels[len(readable)] = image
+                if prints is not None and fingerprint is not None:
+                    prints.append(fingerprint)
+                readable.append(index)
             else:
                 assert samples.paths is not None  # images of an archive cannot be broken
-                errors[samples.paths[index]] = image
+                errors[samples.paths[index]] = result
     finally:
         pool.shutdown(cancel_futures=True)  # on Ctrl-C, skip the rest
     if errors and samples.paths is not None:
-        samples = Samples(samples.classes[good], tuple(samples.paths[index] for index in good))
-    return Split(samples, preprocess, pixels[: len(good)] if keep else None), errors
+        samples = Samples(samples.classes[readable], tuple(samples.paths[index] for index in readable))
+    return Split(samples, preprocess, pixels[: len(readable)] if keep else None), errors
 
 
 def _duplicates(prints: list[Print], splits: Sequence[Split], folder: Path | None) -> list[str]:
@@ -281,11 +284,11 @@ def _duplicates(prints: list[Print], splits: Sequence[Split], folder: Path | Non
     paths = [path for split in splits for path in split.samples.paths or ()]
     groups = [(number, place) for number, split in enumerate(splits) for place in split.classes.tolist()]
     lines = []
-    for one, other, bits in find_duplicates(prints, groups):
-        first, second = (os.path.relpath(paths[index], folder) for index in (one, other))
-        where = "" if groups[one][0] == groups[other][0] else " (train and val)"
-        alike = "the same pixels" if bits < 0 else f"near duplicates, {bits} of 256 bits differ"
-        lines.append(f"{first} and {second}{where}: {alike}")
+    for first, copy, bits in find_duplicates(prints, groups):
+        names = " and ".join(os.path.relpath(paths[index], folder) for index in (first, copy))
+        where = "" if groups[first][0] == groups[copy][0] else " (train and val)"
+        similarity = "the same pixels" if bits < 0 else f"near duplicates, {bits} of 256 bits differ"
+        lines.append(f"{names}{where}: {similarity}")
     return lines
 
 

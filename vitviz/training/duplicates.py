@@ -71,34 +71,34 @@ def find_duplicates(prints: Sequence[Print], groups: Sequence[object]) -> list[t
         Pairs in the order of the copies; -1 bits for the same pixels.
     """
     firsts: dict[bytes, dict[object, int]] = defaultdict(dict)  # digest -> the first photograph of each group
-    found: dict[int, tuple[int, int]] = {}
-    for index, (one, group) in enumerate(zip(prints, groups, strict=True)):
-        equals = firsts[one.digest]
-        if others := [other for where, other in equals.items() if where != group]:
-            found[index] = others[0], -1
+    duplicates: dict[int, tuple[int, int]] = {}  # copy -> its first photograph, different bits
+    for index, (fingerprint, group) in enumerate(zip(prints, groups, strict=True)):
+        equals = firsts[fingerprint.digest]
+        if others := [other for other_group, other in equals.items() if other_group != group]:
+            duplicates[index] = others[0], -1
         equals.setdefault(group, index)
     single = [next(iter(equals.values())) for equals in firsts.values()]  # one photograph of each pixel-equal set
     for left, right, bits in _near([prints[index] for index in single]):
         first, copy = single[left], single[right]
-        if groups[first] != groups[copy] and (first, bits) < found.get(copy, (len(prints), 0)):
-            found[copy] = first, bits
-    return [(first, copy, bits) for copy, (first, bits) in sorted(found.items())]
+        if groups[first] != groups[copy] and (first, bits) < duplicates.get(copy, (len(prints), 0)):
+            duplicates[copy] = first, bits
+    return [(first, copy, bits) for copy, (first, bits) in sorted(duplicates.items())]
 
 
 def _near(prints: Sequence[Print]) -> Iterator[tuple[int, int, int]]:
     """Yield pairs (earlier, later, different bits) with similar hashes and thumbnails; pairs may repeat."""
-    hashes = np.stack([one.bands for one in prints])  # (n, 16)
-    thumbnails = np.stack([one.thumbnail for one in prints])  # (n, 192)
+    hashes = np.stack([fingerprint.bands for fingerprint in prints])  # (n, 16)
+    thumbnails = np.stack([fingerprint.thumbnail for fingerprint in prints])  # (n, 192)
     signs = 1.0 - 2.0 * np.unpackbits(hashes.view(np.uint8), axis=1).astype(np.float32)  # (n, 256) of -1 and 1
     for band in hashes.T:
         order = np.argsort(band, kind="stable")
         starts = np.flatnonzero(np.diff(band[order], prepend=-1, append=-1))
         for start, end in itertools.pairwise(starts):
-            alike = order[start:end]  # equal values of the band, in ascending order
-            for at in range(0, len(alike) - 1, _ROWS):
-                rows = alike[at : at + _ROWS]
-                differ = (signs.shape[1] - signs[rows] @ signs[alike].T) / 2  # (k, m)
-                for left, right in np.argwhere(differ <= NEAR_BITS):
-                    one, other = int(rows[left]), int(alike[right])
-                    if one < other and np.abs(thumbnails[one] - thumbnails[other]).mean() <= NEAR_LEVELS:
-                        yield one, other, int(differ[left, right])
+            candidates = order[start:end]  # equal values of the band, in ascending order
+            for at in range(0, len(candidates) - 1, _ROWS):
+                rows = candidates[at : at + _ROWS]
+                bits = (signs.shape[1] - signs[rows] @ signs[candidates].T) / 2  # (k, m)
+                for left, right in np.argwhere(bits <= NEAR_BITS):
+                    first, second = int(rows[left]), int(candidates[right])
+                    if first < second and np.abs(thumbnails[first] - thumbnails[second]).mean() <= NEAR_LEVELS:
+                        yield first, second, int(bits[left, right])

@@ -48,10 +48,10 @@ class FeatureCache:
         assert model.pretrained is not None
         self.model, self.unfreeze_last, self.cast = model, unfreeze_last, cast
         self.preprocess, self.split = model.pretrained.preprocess, getattr(data, name)
-        learning = tuple(f"{one}." for one in learning_modules(model, unfreeze_last))
+        learning = tuple(f"{module}." for module in learning_modules(model, unfreeze_last))
         ignored = ("classes", "dropout", "attention_dropout", "path_dropout")  # these do not change the features
         facts = {
-            "weights": fingerprint(model, [one for one in model.state_dict() if not one.startswith(learning)]),
+            "weights": fingerprint(model, [key for key in model.state_dict() if not key.startswith(learning)]),
             "config": {key: value for key, value in model.config.to_dict().items() if key not in ignored},
             "unfreeze_last": unfreeze_last,
             "preprocess": self.preprocess.to_dict(),
@@ -101,5 +101,5 @@ class FeatureCache:
         except OSError as error:
             raise TrainingError(
                 f"Expected room for {total * row / 1e9:,.2f} GB of features in {str(part)!r}, got: {error}. Make room "
-                "and start again: what is there is kept."
+                "and start again; computed features are kept."
             ) from error

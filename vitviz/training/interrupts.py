@@ -26,7 +26,9 @@ def deferred_interrupts() -> Iterator[threading.Event]:
         interrupt.set()
         restore()
         # Not through sys.stderr, which the signal may have interrupted.
-        os.write(2, b"\nStopping after this step, with the state saved. Once more stops at once, without.\n")
+        os.write(
+            2, b"\nStopping after this step, with the state saved. Interrupt again to stop at once without saving.\n"
+        )
 
     def restore() -> None:
         for number, handler in before.items():

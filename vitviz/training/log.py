@@ -69,13 +69,13 @@ class Log:
             from tensorboardX import SummaryWriter  # slow to import
 
         self.out, self.epochs, self.total, self.classes, self.progress = out, epochs, steps, classes, progress
-        self._began, self._first, self._said = time.monotonic(), step, time.monotonic()
+        self._began, self._first, self._last_line = time.monotonic(), step, time.monotonic()
         self._bar = tqdm(disable=None if progress else True, unit="step", leave=False)
         self._events = SummaryWriter(str(out / EVENTS), purge_step=step + 1 if step else None)
 
     def say(self, text: str) -> None:
         """Print a line."""
-        self._said = time.monotonic()
+        self._last_line = time.monotonic()
         if self.progress:
             self._bar.write(text, file=sys.stderr)
 
@@ -95,7 +95,7 @@ class Log:
         words = f"loss {loss:.4f}, lr {rate:.2g}, {speed:,.0f} images/s, {self._left(number)} left"
         self._bar.set_postfix_str(words, refresh=False)
         self._bar.update(count)
-        if self._bar.disable and time.monotonic() - self._said > LINE_SECONDS:
+        if self._bar.disable and time.monotonic() - self._last_line > LINE_SECONDS:
             self.say(f"step {number:,} of {self.total:,}: {words}")
         if number // _EVERY != (number - count) // _EVERY:
             self._events.add_scalar("train/step_loss", loss, number)
@@ -108,8 +108,8 @@ class Log:
         for name in ("loss", "accuracy", "val_loss", "top1", "top5", "images_per_second"):
             self._events.add_scalar(f"epoch/{name}", getattr(row, name), row.step)
         lines = [
-            {key: f"{value:.6g}" if isinstance(value, float) else value for key, value in asdict(one).items()}
-            for one in rows
+            {key: f"{value:.6g}" if isinstance(value, float) else value for key, value in asdict(epoch).items()}
+            for epoch in rows
         ]
         beside = self.out / f"{CURVES}.new"
         with beside.open("w", encoding="utf-8", newline="") as file:

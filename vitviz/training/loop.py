@@ -111,9 +111,9 @@ class Trainer:
     ) -> None:
         about = check_fits(model, data)
         if (teacher is None) != (recipe.distill == "none"):
-            got = "none" if teacher is None else "one"
             raise TrainingError(
-                f"Expected a teacher for distill='soft' or 'hard' only, got {got}, {recipe.distill!r}. Change one."
+                f"Expected a teacher for distill='soft' or 'hard' only, got {'none' if teacher is None else 'one'} for "
+                f"{recipe.distill!r}. Change one of the two."
             )
         self.device = device_named(None if device is None else str(device))
         if self.device == torch.device("cuda"):
@@ -153,10 +153,11 @@ class Trainer:
             self.interrupt = stack.enter_context(deferred_interrupts())
             self.log = None
             if self.accelerator.is_main_process:
-                about = recipe.epochs, self.total, len(self.data.labels)
-                self.log = Log(self.out, *about, self.progress.step, progress=self.show)
+                classes = len(self.data.labels)
+                self.log = Log(self.out, recipe.epochs, self.total, classes, self.progress.step, progress=self.show)
                 stack.callback(self.log.close)
-                for note in [*self._notes(), *([f"Going on after {self._where()}."] if self.progress.step else [])]:
+                resumed = [f"Continuing after {self._position()}."] if self.progress.step else []
+                for note in [*self._notes(), *resumed]:
                     self.log.say(note)
             accuracy = None
             for epoch in range(len(self.progress.epochs), recipe.epochs):
@@ -185,7 +186,7 @@ class Trainer:
         model, recipe, data = self.model, self.recipe, self.data
         self.clock = self.saved = time.perf_counter()
         self.steps, self.total = sampler.steps, sampler.steps * recipe.epochs
-        frozen = {name for name, one in model.named_parameters() if not one.requires_grad}
+        frozen = {name for name, parameter in model.named_parameters() if not parameter.requires_grad}
         self.settings = {  # everything that the result depends on, except the state
             "recipe": asdict(recipe),
             "model": model.config.to_dict(),
@@ -200,7 +201,7 @@ class Trainer:
         self.accelerator.wait_for_everyone()  # before one process writes files that others look for
         self.features = self._open_cache()
         self.network = Network(model, recipe.unfreeze_last if self.features else None, self.grid, recipe.patch_dropout)
-        self.parameters = [one for one in model.parameters() if one.requires_grad]
+        self.parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
         self.average = running_mean(self.network, recipe.ema) if recipe.ema else None
         optimizer = make_optimizer(model, recipe)
         warmup = round(recipe.warmup * self.steps)
@@ -278,7 +279,7 @@ class Trainer:
 
     def _load(self, batch: loaders.Loaded) -> loaders.Loaded:
         """Return a batch on the device: images (k, 3, H, W) in 0..1, or features, and classes (k,)."""
-        inputs, classes = (one.to(self.device, non_blocking=True) for one in batch)
+        inputs, classes = (tensor.to(self.device, non_blocking=True) for tensor in batch)
         return inputs if self.features else inputs.float().div_(255), classes
 
     def _normalize(self, inputs: Tensor) -> Tensor:
@@ -315,9 +316,9 @@ class Trainer:
                 images, classes = self._load(batch)
                 yield self._normalize(images), classes
 
-        def gather(found: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-            every = gather_object([tuple(one.cpu() for one in found)])
-            return tuple(torch.cat(parts) for parts in zip(*every, strict=True))
+        def gather(results: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+            gathered = gather_object([tuple(tensor.cpu() for tensor in results)])
+            return tuple(torch.cat(parts) for parts in zip(*gathered, strict=True))
 
         network = MeanLogits(self.network if self.average is None else self.average.module)
         try:
@@ -353,7 +354,7 @@ class Trainer:
     # ---- state and messages
 
     def _save(self) -> None:
-        if not all(bool(one.isfinite().all()) for one in self.parameters):
+        if not all(bool(parameter.isfinite().all()) for parameter in self.parameters):
             self._fail("weights")
         save_state(self.accelerator, self.out, self.progress, self.settings)
         self.saved = time.perf_counter()
@@ -361,11 +362,13 @@ class Trainer:
     def _stop(self) -> NoReturn:
         self._tick()
         self._save()
-        raise Stopped(f"Stopped after {self._where()}; the state is saved in {str(self.out)!r}. Go on with --resume.")
+        raise Stopped(
+            f"Stopped after {self._position()}; the state is saved in {str(self.out)!r}. Continue with --resume."
+        )
 
     def _fail(self, what: str) -> NoReturn:
         raise TrainingError(
-            f"Expected finite {what}, got NaN or infinity after {self._where()}. Try a lower learning rate (--lr "
+            f"Expected finite {what}, got NaN or infinity after {self._position()}. Try a lower learning rate (--lr "
             f"{self.recipe.lr / 3:.1g}), more --warmup, --clip 1 or --precision float32. The last good state is in "
             f"{str(find_state(self.out) or 'no folder: none was saved yet')!r}."
         )
@@ -389,7 +392,7 @@ class Trainer:
     def _epochs(self) -> list[Epoch]:
         return [Epoch(**row) for row in self.progress.epochs]
 
-    def _where(self) -> str:
+    def _position(self) -> str:
         epoch, step = divmod(self.progress.step, self.steps)
         done = f"step {step} of {self.steps} in epoch {epoch + 1}" if step else f"epoch {epoch}"
         return f"{done} of {self.recipe.epochs}"
@@ -399,8 +402,8 @@ class Trainer:
         if left_over and not self.recipe.balance:
             notes.append(
                 f"{left_over} of {len(self.data.train):,} training images do not fill a batch of {self.recipe.batch} "
-                "and are left out, others in each epoch."
+                "and are left out, different ones in each epoch."
             )
         if self.features:
-            notes.append("The frozen part's features were computed once for every image, so images are not augmented.")
+            notes.append("The frozen part's features were computed once per image, so images are not augmented.")
         return notes

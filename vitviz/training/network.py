@@ -120,11 +120,11 @@ def learning_modules(model: ViT, unfreeze_last: int) -> tuple[str, ...]:
     if not 0 <= unfreeze_last <= config.depth:
         raise TrainingError(
             f"Expected to train the last 0 to {config.depth} blocks, got {unfreeze_last}. Choose another number "
-            "(--unfreeze-last), or let everything learn (--freeze none)."
+            "(--unfreeze-last), or train everything (--freeze none)."
         )
     blocks = [f"blocks.{index}" for index in range(config.depth - unfreeze_last, config.depth)]
-    normed = ["norm"] if unfreeze_last or (model.attn_pool is not None and config.norm_pooled) else []
-    return (*blocks, *normed, *(name for name in HEADS if getattr(model, name) is not None))
+    norm = ["norm"] if unfreeze_last or (model.attn_pool is not None and config.norm_pooled) else []
+    return (*blocks, *norm, *(name for name in HEADS if getattr(model, name) is not None))
 
 
 def freeze(model: ViT, unfreeze_last: int | None) -> None:

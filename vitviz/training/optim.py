@@ -49,11 +49,11 @@ def make_optimizer(model: ViT, recipe: Recipe) -> torch.optim.Optimizer:
             decays = parameter.ndim > 1 and name.rpartition(".")[2] not in _UNDECAYED
             decay = recipe.weight_decay if decays else 0.0
             groups.setdefault((rate, decay), []).append(parameter)
-    made = [{"params": group, "lr": rate, "weight_decay": decay} for (rate, decay), group in groups.items()]
+    options = [{"params": group, "lr": rate, "weight_decay": decay} for (rate, decay), group in groups.items()]
     if recipe.optimizer == "sgd":
-        return torch.optim.SGD(made, lr=recipe.lr, momentum=recipe.betas[0], nesterov=True)
+        return torch.optim.SGD(options, lr=recipe.lr, momentum=recipe.betas[0], nesterov=True)
     adam = torch.optim.Adam if recipe.optimizer == "adam" else torch.optim.AdamW
-    return adam(made, lr=recipe.lr, betas=recipe.betas, fused=True)
+    return adam(options, lr=recipe.lr, betas=recipe.betas, fused=True)
 
 
 def warmup_then(schedule: str, steps: int, warmup: int, final: float = 0.0) -> Callable[[int], float]:

@@ -72,7 +72,7 @@ class Recipe:
     patch_dropout: float = _number(
         0.0, 0, BELOW_ONE, "share of patches dropped from each image, except in the last fifth"
     )
-    ema: float = _number(0.0, 0, BELOW_ONE, "decay of the running mean of the weights, which is what is saved; 0: none")
+    ema: float = _number(0.0, 0, BELOW_ONE, "decay of the running mean of the weights, which is saved; 0: none")
     clip: float = _number(1.0, 0, INF, "maximum norm of the gradient; 0: no limit")
     accumulate: int = _number(1, 1, INF, "split each batch into parts to save memory", int)
     precision: Literal["float32", "bfloat16", "float16"] = _choice(
@@ -100,7 +100,8 @@ class Recipe:
     cutmix: float = _number(0.0, 0, INF, "paste a part of another image; with --mixup, each batch uses one of the two")
 
     def __post_init__(self) -> None:
-        ranges = {one.name: one.metadata["range"] for one in dataclasses.fields(self) if "range" in one.metadata}
+        fields = dataclasses.fields(self)
+        ranges = {setting.name: setting.metadata["range"] for setting in fields if "range" in setting.metadata}
         check_fields(self, TrainingError, ranges)
         if self.warmup > self.epochs:
             raise TrainingError(f"Expected warmup of at most all {self.epochs} epochs, got {self.warmup}. Shorten it.")
@@ -116,13 +117,13 @@ class Recipe:
                 "or linear."
             )
         if self.optimizer == "sgd" and not self.betas[0]:
-            raise TrainingError("Expected momentum for SGD, got 0. Give --betas, of which it takes the first.")
+            raise TrainingError("Expected momentum for SGD, got 0. Raise the first of --betas.")
         if self.alpha and self.distill == "none":
             raise TrainingError("Expected no alpha without a teacher, got one and distill='none'. Choose soft or hard.")
         if self.patch_dropout and self.unfreeze_last is not None and not self.augments:
             raise TrainingError(
-                f"Expected no patch_dropout where frozen features are computed once, from all patches, got "
-                f"{self.patch_dropout}. Leave it out, or let every block learn."
+                "Expected no patch_dropout for frozen features, which are computed once from all patches, got "
+                f"{self.patch_dropout}. Leave it out, or train every block."
             )
 
     @property

@@ -75,7 +75,7 @@ def save_state(accelerator: Accelerator, out: Path, progress: Progress, settings
         shutil.rmtree(unfinished, ignore_errors=True)
         raise TrainingError(
             f"Expected room for the state in {str(out)!r}, got: {error}. The last one is in {str(find_state(out))!r}. "
-            "Make room for two states, then go on with --resume."
+            "Make room for two states, then continue with --resume."
         ) from error
 
 
@@ -88,13 +88,13 @@ def find_state(out: Path, *, resume: bool = True) -> Path | None:
     folder = max((out / STATES).glob("step-*"), default=None)
     if folder and not resume:
         raise TrainingError(
-            f"Expected a folder without a training, got one in {str(out)!r}. Go on with it (--resume), or choose "
-            "another folder."
+            f"Expected a folder without a training, got one in {str(out)!r}. Continue it (--resume), or choose another "
+            "folder."
         )
     if (out / _OLD_STATE).exists():
         raise TrainingError(
-            f"Expected a state of this version in {str(out)!r}, got one of vitviz 0.1.0. Go on with that version, or "
-            "begin anew in another folder."
+            f"Expected a state of this version in {str(out)!r}, got one of vitviz 0.1.0. Use that version, or train "
+            "in another folder."
         )
     return folder
 
@@ -107,14 +107,14 @@ def read_progress(folder: Path, settings: Mapping[str, Any]) -> Progress:
     """
     try:
         facts = json.loads((folder / _PROGRESS).read_text(encoding="utf-8"))
-        progress, then = Progress(**facts["progress"]), facts["settings"]
+        progress, saved = Progress(**facts["progress"]), facts["settings"]
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise TrainingError(f"Expected a state in {str(folder)!r}, got: {error}. Remove it to begin anew.") from error
-    if differences := [*_differences(then, json.loads(json.dumps(settings)))]:
+        raise TrainingError(f"Expected a state in {str(folder)!r}, got: {error}. Remove it to start again.") from error
+    if differences := [*_differences(saved, json.loads(json.dumps(settings)))]:
         raise TrainingError(
-            f"Expected the settings that {str(folder.parent.parent)!r} was begun with, got others: "
-            f"{'; '.join(differences[:5])}{f' and {len(differences) - 5} more' if len(differences) > 5 else ''}. Go on "
-            "with the same ones, or begin anew in another folder."
+            f"Expected the settings of the training in {str(folder.parent.parent)!r}, got others: "
+            f"{'; '.join(differences[:5])}{f' and {len(differences) - 5} more' if len(differences) > 5 else ''}. "
+            "Continue with the same settings, or train in another folder."
         )
     return progress
 
@@ -128,13 +128,13 @@ def load_state(accelerator: Accelerator, folder: Path) -> None:
     try:
         accelerator.load_state(str(folder))
     except (OSError, RuntimeError, ValueError, SafetensorError) as error:
-        raise TrainingError(f"Expected a state in {str(folder)!r}, got: {error}. Remove it to begin anew.") from error
+        raise TrainingError(f"Expected a state in {str(folder)!r}, got: {error}. Remove it to start again.") from error
 
 
-def _differences(then: Any, now: Any, name: str = "") -> Iterator[str]:
+def _differences(saved: Any, current: Any, name: str = "") -> Iterator[str]:
     """Yield the differences between two plain data structures."""
-    if isinstance(then, dict) and isinstance(now, dict):
-        for key in sorted(set(then) | set(now)):
-            yield from _differences(then.get(key), now.get(key), f"{name}.{key}" if name else key)
-    elif then != now:
-        yield f"{name} was {then!r:.60} and is {now!r:.60}"
+    if isinstance(saved, dict) and isinstance(current, dict):
+        for key in sorted(set(saved) | set(current)):
+            yield from _differences(saved.get(key), current.get(key), f"{name}.{key}" if name else key)
+    elif saved != current:
+        yield f"{name} was {saved!r:.60} and is {current!r:.60}"

@@ -87,9 +87,9 @@ class Teacher:
         """Return a hash of weights, classes and preprocessing."""
         digest = hashlib.blake2b(repr((self.columns, self.preprocess)).encode(), digest_size=12)
         weights: Mapping[str, Any] = self.model.state_dict()
-        for name, one in weights.items():
-            digest.update(f"{name} {one.dtype}".encode())
-            digest.update(one.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().data)
+        for name, tensor in weights.items():
+            digest.update(f"{name} {tensor.dtype}".encode())
+            digest.update(tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().data)
         return digest.hexdigest()
 
 
@@ -104,7 +104,8 @@ def class_columns(teacher: Pretrained, student: Pretrained) -> list[int]:
     known = {_folded(name): index for name, index in class_names(teacher.labels, teacher.class_ids).items()}
     ids = student.class_ids or student.labels
     places = [
-        known.get(_folded(one), known.get(_folded(label))) for one, label in zip(ids, student.labels, strict=True)
+        known.get(_folded(class_id), known.get(_folded(label)))
+        for class_id, label in zip(ids, student.labels, strict=True)
     ]
     if missing := [label for label, place in zip(student.labels, places, strict=True) if place is None]:
         raise TrainingError(

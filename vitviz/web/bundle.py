@@ -1,8 +1,8 @@
-"""Join the page's scripts into one, for a page that loads nothing else, from disk or inside another page.
+"""Join the page's scripts into one, for a page that loads no other file.
 
-The modules are plain ES modules that browsers and Node run as they are. Here each becomes a function that returns its
-exports, in the order of their imports: names that several modules use for themselves cannot meet. Lines that are only
-comments stay behind.
+The modules are plain ES modules, which browsers and Node run without a build step. Here each becomes a function that
+returns its exports, in the order of imports, so that private names of modules do not conflict. Whole lines of comments
+are removed.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _LEFT = re.compile(r"^(?:import|export)\b.*", re.MULTILINE)
 
 
 class BundleError(VitvizError):
-    """Module that this bundler cannot join; the text says where and why."""
+    """Raised for a module that cannot be joined."""
 
 
 @cache
@@ -51,7 +51,7 @@ def script(entry: str = ENTRY) -> str:
 
 
 def _collect(name: str, order: list[str], bodies: dict[str, str], path: tuple[str, ...]) -> None:
-    """Add a module and all that it imports, imported modules first."""
+    """Add a module after all modules that it imports."""
     if name in order:
         return
     if name in path:
@@ -60,8 +60,8 @@ def _collect(name: str, order: list[str], bodies: dict[str, str], path: tuple[st
     for _, other in _IMPORT.findall(text):
         _collect(_resolve(name, other), order, bodies, (*path, name))
 
-    def bound(found: re.Match[str]) -> str:
-        return f"const {{{found[1].replace(' as ', ': ')}}} = modules['{_resolve(name, found[2])}'];\n"
+    def bound(match: re.Match[str]) -> str:
+        return f"const {{{match[1].replace(' as ', ': ')}}} = modules['{_resolve(name, match[2])}'];\n"
 
     exported = _EXPORT.findall(text)
     body = re.sub(r"^export ", "", _COMMENT.sub("", _IMPORT.sub(bound, text)), flags=re.MULTILINE)
@@ -74,7 +74,7 @@ def _collect(name: str, order: list[str], bodies: dict[str, str], path: tuple[st
 
 
 def _resolve(name: str, other: str) -> str:
-    """Return a module's path from `web/`, as the module `name` imports it."""
+    """Return the path, relative to `web/`, of a module that the module `name` imports."""
     return posixpath.normpath(posixpath.join(posixpath.dirname(name), other))
 
 
@@ -92,23 +92,23 @@ def template(name: str = "app.html") -> str:
 
 @cache
 def frame() -> str:
-    """Return the HTML around a page that stands alone; `@@name@@` are places to fill."""
+    """Return the HTML around a standalone page; `fill` replaces `@@name@@`."""
     return (HERE / "standalone.html").read_text(encoding="utf-8")
 
 
 def fill(page: str, filling: Mapping[str, str]) -> str:
-    """Return a page with what is given in the places `@@name@@`, and with a content security policy in its place.
+    """Return a page with its `@@name@@` replaced, `@@policy@@` by a content security policy.
 
-    The policy lets the page's own scripts run and no others: those of its origin, and the inline ones by their hashes.
+    The policy allows only the page's own scripts: those of its origin, and the inline ones by their hashes.
     """
 
-    def filled(text: str, given: Mapping[str, str]) -> str:
-        # One pass, so that nothing that was filled in is taken for a place to fill.
-        return _PLACE.sub(lambda place: given.get(place[1], place[0]), text)
+    def filled(text: str, texts: Mapping[str, str]) -> str:
+        # One pass, so that `@@name@@` in an inserted text is not replaced.
+        return _PLACE.sub(lambda place: texts.get(place[1], place[0]), text)
 
     scripts = [filled(text, filling) for text in _INLINE.findall(page)]
     hashes = (base64.b64encode(hashlib.sha256(text.encode()).digest()).decode() for text in scripts)
-    allowed = " ".join(f"'sha256-{one}'" for one in hashes)
+    allowed = " ".join(f"'sha256-{digest}'" for digest in hashes)
     own = "'self' " if "<script src=" in page else ""
     policy = f"script-src {own}{allowed}; object-src 'none'; base-uri 'none'; form-action 'none'"
     return filled(page, {**filling, "policy": policy})
@@ -122,11 +122,11 @@ def style() -> str:
 
 @cache
 def contained_style() -> str:
-    """Return the page's style sheet for a page inside another one: its width counts, and not the window's."""
+    """Return the page's style sheet for a page inside another one, whose width replaces the window's."""
     return _WIDE.sub(r"@container vitviz (\1-width", style())
 
 
 @cache
 def lecture_style() -> str:
-    """Return the style sheet of the lecture, which comes after the page's."""
+    """Return the style sheet of the lecture, which follows the page's."""
     return (HERE / "lecture.css").read_text(encoding="utf-8")

@@ -19,13 +19,13 @@ THUMBNAIL = 200  # pixels
 
 @dataclass(frozen=True)
 class Example:
-    """Photograph that comes with the page.
+    """Example photograph of the page.
 
     Args:
-        path: of its file.
+        path: path of its file.
         name: a word for its button and for links.
         label: a sentence for its tooltip.
-        classes: correct answers, in the words of any model.
+        classes: correct labels of any model.
     """
 
     path: Path
@@ -37,7 +37,7 @@ class Example:
         """Return a note if the model has no class for this example or predicts a wrong one, else ""."""
         if not view.names_classes:
             return ""
-        right = {one.casefold() for one in self.classes}
+        right = {name.casefold() for name in self.classes}
         if not right & {name for label in view.labels for name in synonyms(label)}:
             return "None of this model's classes fits this example, so it shows the best match."
         if not right & synonyms(view.predictions(1)[0][0]):
@@ -55,11 +55,11 @@ class Example:
 
 
 def synonyms(label: str) -> set[str]:
-    """Return the names in a label: ImageNet's have several, such as "tabby, tabby cat"."""
+    """Return the names in a label, of which ImageNet has several, such as "tabby, tabby cat"."""
     return {name.strip().casefold() for name in label.split(",")}
 
 
 def examples(folder: Path = EXAMPLES) -> list[Example]:
     """Return the photographs that `index.json` lists, in its order."""
     index = json.loads((folder / "index.json").read_text(encoding="utf-8"))
-    return [Example(folder / one["file"], one["name"], one["label"], tuple(one["classes"])) for one in index]
+    return [Example(folder / row["file"], row["name"], row["label"], tuple(row["classes"])) for row in index]

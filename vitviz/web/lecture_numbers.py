@@ -1,18 +1,18 @@
-"""Write the numbers behind the lecture: how a photograph becomes tokens, and the values of a block.
+"""Write the numbers of the lecture: the steps from a photograph to tokens, and the values of a block.
 
 Files have the format of safetensors, which `compute/tensors.js` reads. The entry `facts` of their metadata is JSON.
 
 | file | array | shape |
 |---|---|---|
-| of a scene | levels: the model's input before it is normalized, 0..255 | (3, H, W) |
-| | filters: of the patch embedding; channels: which of the D they are; bias | (K, 3, p, p), (K), (K) |
-| | positions: what is added to each patch; of rotary positions cosine and sine | (gh * gw, D) or (gh * gw, 2 d) |
+| of a scene | levels: the model's input before normalization, 0..255 | (3, H, W) |
+| | filters: of the patch embedding; channels: their indices among the D; bias | (K, 3, p, p), (K), (K) |
+| | positions: added to each patch; for rotary positions, cosine and sine | (gh * gw, D) or (gh * gw, 2 d) |
 | | prefix: the tokens in front of the patches, before the first block | (P, D) |
 | of a block | values | (H, N, d) |
-| | center, factor: they make the block file's keys and queries those of the model again | (H, d) each |
+| | center, factor: restore the model's keys and queries from the block file | (H, d) each |
 
-Of a block file's queries and keys (see `vitviz.web.payload`) the model's own are `query / factor * sqrt(d)` and
-`key * factor + center`. What a model does not have is left out of a file; `missing` of its facts says why.
+From a block file's queries and keys (see `vitviz.web.payload`), the model's are `query / factor * sqrt(d)` and
+`key * factor + center`. A file omits arrays that a model does not have; `missing` of its facts gives the reasons.
 Shapes: H heads, N tokens = P prefix tokens followed by gh x gw patches, D width, d head width, p patch size.
 """
 
@@ -46,7 +46,7 @@ def lecture_bytes(view: View) -> bytes:
     """Return the file of a scene: pixels, filters, positions and prefix tokens of one photograph and model.
 
     Raises:
-        LectureError: for a model of several labels or of values (regression), whose prediction has no softmax.
+        LectureError: for several labels at once or regression, whose prediction has no softmax.
     """
     if view.names_classes and view.model.problem_type != SINGLE:
         raise LectureError(
@@ -60,43 +60,43 @@ def lecture_bytes(view: View) -> bytes:
 
 
 def model_bytes(model: ViT, preprocess: Preprocess) -> bytes:
-    """Return the part of a scene's file that all photographs of one size share: without levels."""
+    """Return the part of a scene's file that is the same for all photographs of one size."""
     grid = model.config.grid_of(preprocess.height, preprocess.width)
     return _file(*_model_arrays(model, grid))
 
 
 def lecture_parts(view: View) -> dict[str, bytes]:
-    """Return all that a page without a server needs for the lecture beside its block files, by name."""
+    """Return the files, by name, that the lecture of a page without a server needs in addition to its block files."""
     values = {f"values-{block}": values_bytes(view.model, view.trace, block) for block in range(view.trace.depth)}
     return {"lecture": lecture_bytes(view), **values, "answers": lecture_answers(view)}
 
 
 @torch.no_grad()
 def values_bytes(model: ViT, trace: Trace, block: int) -> bytes:
-    """Return the file of a block: values in half precision, and what was taken off its queries and keys.
+    """Return the file of a block: values in half precision, and how its queries and keys were changed.
 
     Args:
-        model: that made the trace.
+        model: the model of the trace.
         trace: of one image.
-        block: counted from 0.
+        block: index from 0.
 
     Raises:
         TraceError: if the trace has no such block.
     """
-    kept, here = trace.block(block), model.blocks[block]
-    values = project_part(here.attn, here.norm1(trace.stream(block)), parts=slice(2, 3))[0, 0]  # (H, N, d)
-    center, factor = balance(kept.queries[0], kept.keys[0])
+    attention, layer = trace.block(block), model.blocks[block]
+    values = project_part(layer.attn, layer.norm1(trace.stream(block)), parts=slice(2, 3))[0, 0]  # (H, N, d)
+    center, factor = balance(attention.queries[0], attention.keys[0])
     return _file({"values": _half(values), "center": _single(center[:, 0]), "factor": _single(factor[:, 0])}, {})
 
 
 @torch.no_grad()
 def _model_arrays(model: ViT, grid: tuple[int, int]) -> tuple[Arrays, dict[str, Any]]:
-    """Return what a model brings to every photograph of a grid, and facts about it."""
+    """Return a model's arrays for a grid, and facts about it."""
     config, arrays, missing = model.config, {}, {}
     proj = model.patch_embed.proj
     weight = proj.weight.detach()  # (D, 3, p, p)
     count = max(1, min(len(weight), MOST // weight[0].numel()))
-    strongest = weight.flatten(1).norm(dim=1).topk(count).indices.sort().values  # (K,), all where there is room
+    strongest = weight.flatten(1).norm(dim=1).topk(count).indices.sort().values  # (K,), all if they fit
     arrays["filters"], arrays["channels"] = _half(weight[strongest]), strongest.int().cpu().numpy()
     bias = torch.zeros(count) if proj.bias is None else proj.bias[strongest]
     arrays["bias"] = _single(bias)
@@ -129,7 +129,7 @@ def _model_arrays(model: ViT, grid: tuple[int, int]) -> tuple[Arrays, dict[str, 
 
 
 def _photo_facts(preprocess: Preprocess, width: int, height: int) -> dict[str, Any]:
-    """Return how a photograph of this size becomes the model's input."""
+    """Return the preprocessing of a photograph of this size."""
     (rw, rh), (left, top), (high, wide) = preprocess.plan(width, height)
     return {
         "photo": [width, height], "resized": [rw, rh], "at": [left, top], "input": [high, wide],
@@ -143,7 +143,7 @@ def _single(values: Tensor) -> NDArray[Any]:
 
 
 def _half(values: Tensor) -> NDArray[Any]:
-    """Return numbers in half precision, or in single precision where a half cannot hold them."""
+    """Return numbers in half precision, or in single precision if they are too large."""
     fits = float(values.abs().max()) <= LARGEST_HALF
     return _single(values).astype(np.float16 if fits else np.float32)
 

@@ -1,4 +1,4 @@
-"""Read the texts of the lecture: Markdown files, one a step and language, which a lecturer may replace."""
+"""Read the texts of the lecture: one Markdown file per step and language, which a lecturer may replace."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ linebreak align side columnwidth
 MATHML = frozenset(_MATHML.split())  # elements and attributes of formulas
 _REFERENCE = re.compile(r"&#x?[0-9A-Fa-f]+;|&(?:lt|gt|amp);")
 _FORMULA = re.compile(r"\$(?!\s)((?:\\.|[^$\\])+?)(?<!\s)\$")
-_LINE = re.compile(r"(?<=[\u3000-\u9fff\uff00-\uffef])\n(?=[\u3000-\u9fff\uff00-\uffef])")  # Chinese has no spaces
+_LINE = re.compile(r"(?<=[\u3000-\u9fff\uff00-\uffef])\n(?=[\u3000-\u9fff\uff00-\uffef])")  # Chinese without spaces
 
 
 class LectureError(VitvizError):
@@ -37,7 +37,7 @@ class LectureError(VitvizError):
 
 
 def lecture_given(language: str = "en", folder: Path | None = None) -> dict[str, Any]:
-    """Return what a page needs for the lecture: its texts, and the language that it opens in.
+    """Return the data of the lecture for a page: its texts, and its initial language.
 
     Raises:
         LectureError: see `lecture_texts`.
@@ -49,33 +49,32 @@ def lecture_texts(folder: Path | None = None) -> dict[str, list[dict[str, str]]]
     """Return the eight steps of the lecture in each language as HTML: title, body, question and answer.
 
     Args:
-        folder: of a lecturer. Its files en/1-pixels.md to zh/8-explanation.md take the place of those that come with
-            vitviz; those that it does not have stay.
+        folder: a lecturer's folder, whose files en/1-pixels.md to zh/8-explanation.md replace those of vitviz.
 
     Raises:
-        LectureError: for a folder that is not there, a file that is none of the lecture's, and a text of another shape
-            or with a formula that cannot be read.
+        LectureError: for a missing folder, a file with another name, a text of another structure, or an invalid
+            formula.
     """
     known = {f"{language}/{file}" for language in LANGUAGES for file in FILES}
     own = {} if folder is None else _own_files(Path(folder), known)
-    here = resource_folder("lecture")
+    bundled = resource_folder("lecture")
     return {
-        language: [_step(own.get(f"{language}/{file}", here / language / file)) for file in FILES]
+        language: [_step(own.get(f"{language}/{file}", bundled / language / file)) for file in FILES]
         for language in LANGUAGES
     }
 
 
 def _own_files(folder: Path, known: set[str]) -> dict[str, Path]:
-    """Return a lecturer's files by their names."""
-    found = {path.relative_to(folder).as_posix(): path for path in sorted(folder.rglob("*.md"))}
-    if not found:
+    """Return a lecturer's files by name."""
+    files = {path.relative_to(folder).as_posix(): path for path in sorted(folder.rglob("*.md"))}
+    if not files:
         raise LectureError(f"Expected a folder with texts such as en/1-pixels.md, got {folder}. Put one there.")
-    if unknown := [name for name in found if name not in known]:
+    if unknown := [name for name in files if name not in known]:
         raise LectureError(
             f"Expected texts named {FILES[0]} to {FILES[-1]} in the folders {' and '.join(LANGUAGES)}, "
             f"got {unknown[0]} in {folder}. Rename it."
         )
-    return found
+    return files
 
 
 def _step(path: Path) -> dict[str, str]:
@@ -105,10 +104,10 @@ def _step(path: Path) -> dict[str, str]:
 
 
 def _mathml(element: Element) -> str:
-    """Return a formula as HTML, of these elements and attributes alone; texts are escaped.
+    """Return a formula as HTML with only the elements and attributes of `MATHML`; texts are escaped.
 
     Raises:
-        FormulaError: for an element or attribute that formulas do not have.
+        FormulaError: for another element or attribute.
     """
     unknown = [name for name in (element.tag, *element.attrib) if name not in MATHML]
     if unknown:
@@ -119,35 +118,35 @@ def _mathml(element: Element) -> str:
 
 
 def _escaped(text: str | None) -> str:
-    """Return a text for HTML. The renderer writes characters beyond ASCII as references, and others as they are."""
-    return html.escape(_REFERENCE.sub(lambda found: html.unescape(found[0]), text or ""))
+    """Escape a text for HTML. It comes from a renderer that writes characters beyond ASCII as references."""
+    return html.escape(_REFERENCE.sub(lambda match: html.unescape(match[0]), text or ""))
 
 
 class FormulaError(VitvizError):
-    """Formula that cannot be read."""
+    """Raised for an invalid formula."""
 
 
 @cache
 def _markdown() -> Any:
-    """Return what turns Markdown into HTML: no HTML of the file's own, no pictures, and formulas as MathML."""
+    """Return the converter from Markdown to HTML: without raw HTML and pictures, and with formulas as MathML."""
     with extra("app"):
         from latex2mathml.converter import convert_to_element
         from markdown_it import MarkdownIt
 
     def parse(state: Any, silent: bool) -> bool:
-        found = _FORMULA.match(state.src, state.pos, state.posMax)
-        if found is None:
+        match = _FORMULA.match(state.src, state.pos, state.posMax)
+        if match is None:
             return False
         if not silent:
-            state.push("formula", "math", 0).content = found[1]
-        state.pos = found.end()
+            state.push("formula", "math", 0).content = match[1]
+        state.pos = match.end()
         return True
 
     def render(_: Any, tokens: Any, place: int, *_more: Any) -> str:
         latex = tokens[place].content
         try:
             return _mathml(convert_to_element(latex))
-        except Exception as error:  # its errors have no common kind
+        except Exception as error:  # the package's errors have no common class
             formula = f"${latex}$ ({type(error).__name__})"
             raise FormulaError(formula) from error
 

@@ -1,11 +1,11 @@
-"""Write the files that the browser computes attention from: one for each block, and the rollout matrix.
+"""Write the files from which the browser computes attention: one for each block, and the rollout matrix.
 
-A file is a header of 32 bytes and then arrays without gaps, all little endian; `compute/payload.js` reads it.
+A file is a header of 32 bytes and arrays without gaps, all little endian; `compute/payload.js` reads it.
 
     offset  type     block file              rollout file
     0       4 bytes  "VVB1"                  "VVR1"
     4       uint16   version, 1
-    6       uint16   bits of a number of the matrices: 16 or 32
+    6       uint16   bits per number of the matrices: 16 or 32
     8       uint32   H, heads                1
     12      uint32   N, tokens
     16      uint32   d, head width           N
@@ -15,14 +15,13 @@ A file is a header of 32 bytes and then arrays without gaps, all little endian; 
     26      uint16   gw, columns of patches
     28      uint32   length of the whole file in bytes
 
-A block file goes on with the log-sum-exp of each row (H, N) in float64; queries (H, N, d) and keys (H, N, d) in 16 or
-32 bits, so that the logits are `queries @ keys.T`; and in float32 the mean over all patch queries of what is attended
-to (H, N) and the mean over all patch keys of how strongly a token attends to them (H, N). The log-sum-exp is 64 bits
-wide because it can be 20, where float32 has steps of 0.000002, and every number of a column would be off by as much.
-The means go along because they need every row: at 257 tokens a browser would take 20 ms a block for them, at 4,097
-five seconds.
+The arrays of a block file are the log-sum-exp of each row (H, N), float64; queries (H, N, d) and keys (H, N, d) in 16
+or 32 bits, so that the logits are `queries @ keys.T`; the mean of the rows of all patches (H, N) and the mean of the
+columns of all patches (H, N), float32. The log-sum-exp has 64 bits because it can be 20, where float32 has steps of
+0.000002, which would be the error of every number of a column. The means are included because they need every row: a
+browser would take 20 ms per block for them at 257 tokens, and five seconds at 4,097.
 
-A rollout file goes on with the matrix (N, N): row i says where the information that ends in token i came from.
+The array of a rollout file is the matrix (N, N): row i shows where the information in token i came from.
 """
 
 from __future__ import annotations
@@ -56,40 +55,41 @@ Dtype = Literal["float16", "float32"]
 HEADER = struct.Struct("<4sHHIIIHHHHI")
 VERSION = 1
 LARGEST_HALF = 65504.0
-PIECE = 2**18  # numbers of an N x N matrix that are held at once: 1 MB, which a core's cache holds
+PIECE = 2**18  # numbers of a chunk of an N x N matrix: 1 MB, which fits a core's cache
 
 
 class PayloadError(VitvizError):
-    """Trace that cannot be packed; the text says what was expected, what was given and what to do."""
+    """Raised for a trace that cannot be packed."""
 
 
 @torch.no_grad()
 def block_bytes(trace: Trace, block: int, dtype: Dtype = "float16") -> bytes:
     """Return one block's queries, keys, log-sum-exp and means as a file for the browser.
 
-    In half precision the mean key of each head is taken off all its keys first. That adds one number to a whole row of
-    logits, which softmax does not see, but keys often share a large offset, and halves of large numbers are coarse:
-    with them a block of DINOv2 S/14 is off by 0.01 in probability, without by 0.001. Then each channel's queries and
-    keys are balanced by a power of two, which costs no bit. The log-sum-exp is taken anew from the numbers that are
-    sent, so that rows sum to 1 and a cell is the same number read in its row and in its column.
+    In half precision, each head's mean key is first subtracted from its keys. This shifts a whole row of logits, which
+    softmax ignores. Keys often share a large offset, and halves of large numbers are coarse: with the offset, a block
+    of DINOv2 S/14 is off by 0.01 in probability, without it by 0.001. Then each channel's queries and keys are balanced
+    by a power of two, which is exact. The log-sum-exp is recomputed from the numbers that are sent, so that rows sum to
+    1 and a cell is the same number in its row and in its column.
 
     Args:
         trace: of one image (B = 1).
-        block: counted from 0; negative from the last.
-        dtype: of queries and keys. "float32" sends them as they are.
+        block: index from 0; negative from the last.
+        dtype: of queries and keys. "float32" does not change them.
 
     Raises:
-        PayloadError: for a batch, an unknown dtype, numbers that are not finite or that a half cannot hold.
+        PayloadError: for a batch, an unknown dtype, or numbers that are not finite or too large for a half.
         TraceError: if the trace has no such block.
     """
     _check(trace, dtype)
-    kept = trace.block(block)
-    if kept.cut:
+    attention = trace.block(block)
+    if attention.cut:
         raise PayloadError(
-            "Expected a trace without cut edges, got one with some: the browser makes attention from queries and keys "
-            "alone. Ask the trace itself."
+            "Expected a trace without cut edges, got one with some: the browser computes attention from queries and "
+            "keys only. Ask the trace itself."
         )
-    queries, keys, lse = kept.queries[0].float(), kept.keys[0].float(), kept.lse[0].float()  # (H, N, d) twice, (H, N)
+    # (H, N, d) twice, (H, N)
+    queries, keys, lse = attention.queries[0].float(), attention.keys[0].float(), attention.lse[0].float()
     if dtype == "float16":
         queries, keys, lse = _halved(queries, keys, lse)
     precise = Tensor.float if dtype == "float16" else double  # halves have errors above float32's anyway
@@ -136,7 +136,7 @@ def rollout_row_bytes(trace: Trace, token: int, **options: Any) -> bytes:
 
     Args:
         trace: of one image (B = 1).
-        token: its index, prefix tokens first, or -1 for the mean over patches.
+        token: index, prefix tokens first, or -1 for the mean over patches.
         options: as for `vitviz.attribution.attention.rollout`.
 
     Raises:
@@ -147,7 +147,7 @@ def rollout_row_bytes(trace: Trace, token: int, **options: Any) -> bytes:
 
 
 def count_bytes(trace: Trace, *, rollout: bool) -> int:
-    """Return the length of all block files and the rollout file in half precision, without making them."""
+    """Return the total length of all block files and the rollout file in half precision, without writing them."""
     tokens, channels = trace.tokens.shape[1], trace.heads * trace.head_width
     rows = trace.heads * tokens * (8 + 4 + 4)  # log-sum-exp and two means
     blocks = trace.depth * (HEADER.size + rows + 2 * 2 * tokens * channels)
@@ -163,20 +163,20 @@ def _check(trace: Trace, dtype: str) -> None:
 
 
 def balance(queries: Tensor, keys: Tensor) -> tuple[Tensor, Tensor]:
-    """Return what a file in half precision takes off a block's keys and queries (H, N, d): (H, 1, d) each, float64.
+    """Return the mean key, and the powers of two that multiply queries and divide keys in a file of half precision.
 
-    The mean key, and a power of two by which queries are multiplied and keys divided.
+    From queries and keys (H, N, d) to (H, 1, d) each, float64.
     """
     queries, keys = double(queries), double(keys)
     centre = keys.mean(1, keepdim=True)  # (H, 1, d)
     most_q, most_k = queries.abs().amax(1, keepdim=True), (keys - centre).abs().amax(1, keepdim=True)  # (H, 1, d)
-    # A power of two that makes the two largest about equal. Where one is zero there is nothing to balance.
+    # A power of two that makes the two maxima about equal; 1 if one of them is zero.
     exponent = (0.5 * (most_k.log2() - most_q.log2())).round()
     return centre, torch.where(exponent.isfinite(), exponent, 0.0).exp2()
 
 
 def _halved(queries: Tensor, keys: Tensor, lse: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Return queries and keys (H, N, d) as halves, centred and balanced, and the log-sum-exp that goes with them."""
+    """Return queries and keys (H, N, d) as halves, centred and balanced, and their log-sum-exp."""
     centre, factor = balance(queries, keys)
     queries, keys, lse = double(queries), double(keys), double(lse)
     shift = (queries @ centre.mT).squeeze(-1)  # (H, N, d) @ (H, d, 1) -> (H, N)
@@ -197,21 +197,21 @@ def _half(values: Tensor, what: str) -> Tensor:
 def _sum_rows(queries: Tensor, keys: Tensor, lse: Tensor, prefix: int) -> tuple[Tensor, Tensor, Tensor]:
     """Read all rows once: return their sums and the means over patch queries and over patch keys, each (H, N).
 
-    The sums are 1 but for rounding; the means are those of the rows divided by them.
+    The sums are 1 up to rounding; the means are of the rows divided by them.
     """
     heads, tokens, _ = queries.shape
     sums, mean_row, mean_column = (torch.zeros_like(lse) for _ in range(3))
     count, step = tokens - prefix, max(16, PIECE // tokens)
     for head in range(heads):
         for first in range(0, tokens, step):
-            some = slice(first, min(first + step, tokens))
-            rows = (queries[head, some] @ keys[head].T).sub_(lse[head, some, None]).exp_()  # (n, d) @ (d, N) -> (n, N)
+            part = slice(first, min(first + step, tokens))
+            rows = (queries[head, part] @ keys[head].T).sub_(lse[head, part, None]).exp_()  # (n, d) @ (d, N) -> (n, N)
             total = rows.sum(-1)  # (n,)
             weights = 1.0 / total
-            mean_column[head, some] = rows[:, prefix:].sum(-1) * weights / count
-            weights[: max(0, prefix - first)] = 0.0  # prefix tokens are no patch queries
+            mean_column[head, part] = rows[:, prefix:].sum(-1) * weights / count
+            weights[: max(0, prefix - first)] = 0.0  # the mean is over patch queries
             mean_row[head] += weights @ rows / count  # (n,) @ (n, N) -> (N,)
-            sums[head, some] = total
+            sums[head, part] = total
     return sums, mean_row, mean_column
 
 

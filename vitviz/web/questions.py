@@ -1,7 +1,7 @@
-"""Declare each question that the page or a program can ask about a photograph.
+"""Declare each question that the page or an API client can ask about a photograph.
 
-Routes, lanes, API, tools, the page's messages and the documents' table are made from `QUESTIONS`. The arguments of a
-question, with types, ranges and meaning, are in the signature of the method of that name in
+Routes, queues, API, tools, the page's messages and the documents' table are generated from `QUESTIONS`. The arguments
+of a question, with types, ranges and meaning, are in the signature of the method of that name in
 `vitviz.server.endpoints`. `vitviz/web/local/worker.js` answers it in the browser.
 """
 
@@ -16,12 +16,12 @@ class Question:
 
     Args:
         name: name of the method, the route, the tool and the browser's function that answer it.
-        waiting: message of the page until progress or the answer arrives; empty for none.
+        waiting: message that the page shows until progress or the answer arrives; empty for none.
         page: whether the page asks it.
-        programs: whether Gradio's API and the tools have it.
+        programs: whether Gradio's API and the tools offer it.
         light: whether it takes only milliseconds, so it does not queue with the computations.
         cached: whether its answer is cached.
-        settle: milliseconds without a change before the page asks, because a slider changes the question often.
+        settle: milliseconds that the page waits after the last change, because a slider changes the question often.
         not_in_browser: why the static site cannot answer it; empty if it can.
     """
 
@@ -38,21 +38,21 @@ class Question:
 QUESTIONS = {
     question.name: question
     for question in (
-        Question(name="open", waiting="Running the model on the photograph", cached=False),  # scenes have a cache
+        Question(name="open", waiting="Running the model on the photograph", cached=False),  # scenes are cached
         Question(name="block", light=True),  # the page fetches blocks in the background
         Question(name="rollout", waiting="Computing rollout"),
         Question(name="explain", waiting="Computing a map"),
         Question(name="faithfulness", waiting="Testing maps"),
         Question(name="heads", waiting="Measuring heads"),
         Question(name="layers", waiting="Reading the layers"),
-        Question(name="intervene", waiting="Running the model on the rest", settle=200),
+        Question(name="intervene", waiting="Running the model again", settle=200),
         Question(name="attention", page=False, light=True, not_in_browser="the page computes it from a block"),
         Question(name="lecture", waiting="Loading the lecture’s numbers", programs=False, light=True),
-        Question(name="page", waiting="Writing the page", cached=False),  # large, and rarely asked for twice
-        Question(name="models", programs=False, cached=False, not_in_browser="the page holds the list"),
+        Question(name="page", waiting="Writing the page", cached=False),  # large, and rarely requested twice
+        Question(name="models", programs=False, cached=False, not_in_browser="the page contains the list"),
         Question(
             name="checkpoint", waiting="Uploading the checkpoint", programs=False, cached=False,
-            not_in_browser="a static site takes no files",
+            not_in_browser="a static site accepts no uploads",
         ),
     )
 }  # fmt: skip

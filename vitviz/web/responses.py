@@ -1,4 +1,4 @@
-"""Describe what Python computes as plain data for the page: maps, tests of maps, and what each layer adds."""
+"""Describe Python's results as plain data for the page: maps, tests of maps, and the reading of each layer."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def constants() -> dict[str, Any]:
 
 
 def describe_map(heatmap: Heatmap, seconds: float = 0.0) -> dict[str, Any]:
-    """Return a map of an attribution method, which took some seconds."""
+    """Describe a map of an attribution method and its computing time."""
     return {
         "values": [rounded(value) for value in heatmap.values.ravel().tolist()],  # (gh, gw), row by row
         "signed": heatmap.signed,
@@ -41,7 +41,7 @@ def describe_map(heatmap: Heatmap, seconds: float = 0.0) -> dict[str, Any]:
 
 
 def describe_test(test: Faithfulness) -> dict[str, Any]:
-    """Return the test of a map by deletion and insertion."""
+    """Describe the test of a map by deletion and insertion."""
     return {
         "words": test.describe(),
         "gain": test.gain,
@@ -51,12 +51,12 @@ def describe_test(test: Faithfulness) -> dict[str, Any]:
 
 
 def rounded(value: float) -> float | None:
-    """Return a number with five digits; `None` where it is not finite."""
+    """Return a number with five significant digits; `None` if it is not finite."""
     return float(f"{value:.5g}") if np.isfinite(value) else None
 
 
 def describe_layers(view: View) -> dict[str, Any]:
-    """Return what the classifier reads after each layer (logit lens), and three principal components as colors."""
+    """Describe the logit lens after each layer, and three principal components as colors."""
     colors = view.token_pca()
     answer: dict[str, Any] = {
         "layers": [block + 1 for block in colors.blocks],
@@ -81,21 +81,21 @@ def describe_layers(view: View) -> dict[str, Any]:
 
 
 def lecture_answers(view: View) -> bytes:
-    """Return the answers that the lecture asks for, as JSON for a page that has no server: {"name", "ask", "answer"}.
+    """Return the answers of the lecture's questions for a page without a server: JSON of {"name", "ask", "answer"}.
 
-    The layers, and for a model with named classes the maps that are compared, with their tests.
+    The layers and, for a model with named classes, the compared maps with their tests.
     """
-    found: list[dict[str, Any]] = [{"name": "layers", "ask": {}, "answer": describe_layers(view)}]
+    answers: list[dict[str, Any]] = [{"name": "layers", "ask": {}, "answer": describe_layers(view)}]
     if view.names_classes:
         (best,) = view.best(1)
         maps = [view.explain(LECTURE[0]), view.explain(LECTURE[1], best)]
         for name, target, heatmap in zip(LECTURE, (None, best), maps, strict=True):
             ask = {"method": name, "target": target, "against": None}
-            found.append({"name": "explain", "ask": ask, "answer": describe_map(heatmap)})
+            answers.append({"name": "explain", "ask": ask, "answer": describe_map(heatmap)})
         tests = [describe_test(test) for test in view.faithfulness(maps, best)]
         both = {"methods": list(LECTURE), "target": best, "against": None}
-        found.append({"name": "faithfulness", "ask": both, "answer": tests})
-    return json.dumps(found, allow_nan=False).encode()
+        answers.append({"name": "faithfulness", "ask": both, "answer": tests})
+    return json.dumps(answers, allow_nan=False).encode()
 
 
 def _curve(curve: Curve) -> dict[str, Any]:
@@ -116,5 +116,5 @@ def _curve(curve: Curve) -> dict[str, Any]:
 
 
 def _bytes(shares: Any) -> str:
-    """Return numbers of 0..1 as bytes in base64."""
+    """Encode numbers of 0..1 as bytes in base64."""
     return base64.b64encode(np.rint(255 * np.clip(shares, 0, 1)).astype(np.uint8).tobytes()).decode()

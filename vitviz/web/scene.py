@@ -1,4 +1,4 @@
-"""Describe a view for the page: the manifest that the browser reads, and one HTML file that needs no network."""
+"""Describe a view for the page: the manifest for the browser, and one HTML file that needs no network."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ from typing import Any
 
 from PIL import Image
 
-from vitviz.draw.sheet import rescale
 from vitviz.formatting import describe_prediction
 from vitviz.heatmap import Heatmap
 from vitviz.images.geometry import Geometry
@@ -26,10 +25,10 @@ from vitviz.web.lecture_texts import lecture_given
 from vitviz.web.payload import block_bytes, count_bytes, rollout_bytes
 
 STAGE_SIDE = 1024  # pixels; the longer side of the photograph on a page
-LEAST_SIDE = 512  # marks are drawn on it: lines a pixel wide would hide the patches of a photograph of 32 pixels
-SEEN_SIDE = 640  # pixels; what the model saw is shown no larger
+LEAST_SIDE = 512  # pixels; lines one pixel wide would hide the patches of a photograph of 32 pixels
+SEEN_SIDE = 640  # pixels; the longest side of the model's input on a page
 PICTURE_BYTES = 300_000  # of a page's two pictures, about
-ROLLOUT_TOKENS = 600  # up to here the whole rollout matrix goes along: it grows with N², its computing with N³
+ROLLOUT_TOKENS = 600  # up to which the whole rollout matrix is sent: its size grows with N², its cost with N³
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,19 +37,19 @@ class Scene:
 
     Args:
         trace: of one image, with all blocks.
-        photo: the upright original; geometry: which part of it the model saw.
-        model: the model's source; title: its name for people.
-        image: the example's name; `None` for a photograph of one's own.
-        own: the hash of a photograph of one's own; `None` for an example.
-        size: the input size in pixels, where it is not the model's own.
-        predictions: the best classes, their probabilities and indices, the best first; empty where there are none.
-        problem_type: what the outputs of the model mean; the values themselves stand for probabilities in regression.
-        labels: all classes that the model knows.
-        sure_above: probability from which on the model is sure of its first class; `None` where nobody measured it.
+        photo: the upright original; geometry: the part of it that the model saw.
+        model: the model's source; title: its display name.
+        image: the example's name; `None` for a user's photograph.
+        own: the hash of a user's photograph; `None` for an example.
+        size: the input size in pixels; `None` for the model's own.
+        predictions: the best classes with probabilities and indices, in decreasing order; empty without classes.
+        problem_type: the meaning of the model's outputs; in regression, values replace probabilities.
+        labels: all classes of the model.
+        sure_above: probability from which the model is sure of its first class; `None` if it was not measured.
         group: see `vitviz.View.group`.
-        known: whether the photograph seems to show one of the classes; `None` where no measure came with the model.
+        known: whether the photograph seems to show one of the classes; `None` without a threshold of the model.
         caveat: text below the predictions, or instead of them.
-        maps: further maps over this photograph, such as those of attribution methods.
+        maps: additional maps over this photograph, such as those of attribution methods.
         device, seconds: of the forward pass.
         seen: the model's input as a picture.
         sizes: input sizes to choose from, each {"size", "words"}.
@@ -82,9 +81,9 @@ class Scene:
         """Return the scene of a view.
 
         Args:
-            view: of `Explorer.open`.
-            title: the model's name for people; by default the one that came with its weights.
-            caveat: text below the predictions, where the model gives no reason for another one.
+            view: from `Explorer.open`.
+            title: the model's display name; by default that of its weights.
+            caveat: text below the predictions, unless the model needs another one.
             others: fields of a scene, such as `image`, `maps`, `model` or `size`.
         """
         about = view.model.pretrained
@@ -110,21 +109,21 @@ class Scene:
 
     @cached_property
     def picture(self) -> tuple[Image.Image, Geometry]:
-        """Return the photograph at the size of a page, and the geometry that fits it."""
+        """Return the photograph at the page's size, and its geometry."""
         return fitted(self.photo, self.geometry, STAGE_SIDE, LEAST_SIDE)
 
     @property
     def summary(self) -> str:
         """Return the prediction in one line; empty without one."""
-        labels, probabilities = [one[0] for one in self.predictions], [one[1] for one in self.predictions]
+        labels, probabilities = [label for label, *_ in self.predictions], [share for _, share, *_ in self.predictions]
         judged = self.sure_above, self.group, self.known is not False
         return describe_prediction(labels, probabilities, len(self.labels), *judged, self.problem_type)
 
     def manifest(self, name: str) -> dict[str, Any]:
-        """Return what the page needs of a scene at once, as plain data for JSON.
+        """Return the data of a scene that the page needs first, for JSON.
 
         Args:
-            name: the scene's id: another one for every photograph, model and input size.
+            name: the scene's id, unique for photograph, model and input size.
         """
         small, geometry = self.picture
         trace = self.trace
@@ -147,7 +146,7 @@ class Scene:
             "model": self.model or None,
             "title": self.title,
             "size": self.size,
-            "predictions": [list(one) for one in self.predictions],
+            "predictions": list(map(list, self.predictions)),
             "problemType": self.problem_type,
             "labels": list(self.labels) if self.predictions else [],
             "sureAbove": self.sure_above,
@@ -162,7 +161,7 @@ class Scene:
 
     @property
     def rolls_out(self) -> bool:
-        """Return whether the whole rollout matrix goes to the browser."""
+        """Return whether the whole rollout matrix is sent to the browser."""
         return self.trace.tokens.shape[1] <= ROLLOUT_TOKENS
 
 
@@ -194,17 +193,17 @@ def _map(index: int, heatmap: Heatmap) -> dict[str, Any]:
 
 
 def fitted(photo: Image.Image, geometry: Geometry, most: int, least: int = 0) -> tuple[Image.Image, Geometry]:
-    """Return a copy whose longer side has `least` to `most` pixels, with the frame scaled along."""
+    """Return a copy whose longer side has `least` to `most` pixels, and its geometry."""
     factor = max(min(1.0, most / max(photo.size)), least / max(photo.size))
     width, height = (max(1, round(length * factor)) for length in photo.size)
     small = photo if factor == 1.0 else photo.resize((width, height), Image.Resampling.BILINEAR, reducing_gap=2.0)
-    return small, rescale(geometry, (width, height))
+    return small, geometry.rescaled((width, height))
 
 
 def _picture(picture: Image.Image, quality: int) -> dict[str, Any]:
-    """Return a picture for the screen: its address, which needs no server, and its size."""
+    """Return a picture's data URL and size."""
     buffer = io.BytesIO()
-    picture.save(buffer, "JPEG", quality=quality)  # encoded in a tenth of PNG's time
+    picture.save(buffer, "JPEG", quality=quality)  # takes a tenth of PNG's time
     url = f"data:image/jpeg;base64,{base64.b64encode(buffer.getvalue()).decode()}"
     return {"url": url, "width": picture.width, "height": picture.height}
 
@@ -212,14 +211,14 @@ def _picture(picture: Image.Image, quality: int) -> dict[str, Any]:
 def standalone(
     scene: Scene, search: str = "", *, lecture: Mapping[str, bytes] | None = None, texts: Path | None = None
 ) -> str:
-    """Return one HTML file with the photograph, queries and keys and the page: it opens from disk without a network.
+    """Return one HTML file with the page, the photograph, queries and keys, which opens from disk without a network.
 
-    Up to 600 tokens rollout from every token is in it; above, the page shows attention only.
+    Up to 600 tokens, it contains rollout from every token; above, the page shows only attention.
 
     Args:
         scene: of one photograph and model.
-        search: the query string of the view that the page opens with, as in the page's address.
-        lecture: its numbers (see `vitviz.web.lecture_numbers.lecture_parts`), if the lecture is to be in the file.
+        search: the query string of the initial view, as in the page's address.
+        lecture: numbers of the lecture (`vitviz.web.lecture_numbers.lecture_parts`), to include it.
         texts: folder with a lecturer's own texts, see `vitviz.web.lecture_texts`.
     """
     trace = scene.trace
@@ -234,7 +233,7 @@ def standalone(
     return standalone_frame(
         title=html.escape(" · ".join(part for part in (scene.summary, scene.title, "vitviz") if part)),
         parts=parts,
-        manifest=_script({**scene.manifest("page"), "badge": None}),  # times differ: the same view is the same page
+        manifest=_script({**scene.manifest("page"), "badge": None}),  # no times, so that equal views give equal files
         search=_script(search),
         lecture=_script(lecture_given(folder=texts)) if lecture else "null",
         entry="alone_lecture.js" if lecture else "alone.js",
@@ -242,7 +241,7 @@ def standalone(
 
 
 def standalone_frame(entry: str = "alone.js", **filling: str) -> str:
-    """Return the page that stands alone, with `@@name@@` in the place of what is not given.
+    """Return the standalone page, with `@@name@@` for parts that are not given.
 
     Args:
         entry: the script of the page.
@@ -255,13 +254,13 @@ def standalone_frame(entry: str = "alone.js", **filling: str) -> str:
 
 
 def standalone_bytes(trace: Trace, maps: Sequence[Heatmap] = ()) -> int:
-    """Return about how long the file of `standalone` is, without making it."""
+    """Estimate the length of the file of `standalone` without writing it."""
     files = count_bytes(trace, rollout=trace.tokens.shape[1] <= ROLLOUT_TOKENS)
     shell = sum(map(len, (bundle.style(), bundle.template(), bundle.script("alone.js"), bundle.colors())))
-    numbers = sum(22 * one.values.size for one in maps)  # digits of a map's values
+    numbers = sum(22 * heatmap.values.size for heatmap in maps)  # digits of a map's values
     return files * 4 // 3 + shell + numbers + PICTURE_BYTES  # base64 takes four bytes for three
 
 
 def _script(value: Any) -> str:
-    """Return a value as JSON that cannot end the script in which it stands."""
+    """Return a value as JSON that cannot end its script element."""
     return json.dumps(value).replace("<", "\\u003c")

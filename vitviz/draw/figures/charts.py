@@ -50,52 +50,52 @@ def prediction(view: View, options: FigureOptions, *, photo: str = "", dark: boo
 @page.styled
 def statistics(view: View, options: FigureOptions, *, photo: str = "", dark: bool = False) -> Figure:
     """Draw statistics of every head: distance, relative entropy, and share on the class token."""
-    found = view.heads(SHOWN, query=options.query)
-    names = found.present
+    head_statistics = view.heads(SHOWN, query=options.query)
+    names = head_statistics.present
     columns = page.fitting(1.8, len(names))
-    rows, (layers, count) = -(-len(names) // columns), found[names[0]].shape
+    rows, (layers, count) = -(-len(names) // columns), head_statistics[names[0]].shape
     side = page.inner() / columns - 1.0  # without a layer's numbers and the color bar
     about = " ".join(f"{STATISTICS[name].title}: {STATISTICS[name].about}" for name in names)
-    asker = "patches" if found.query == "patches" else found.query.upper()
+    query = "patches" if head_statistics.query == "patches" else head_statistics.query.upper()
     high = max(1.2, min(2.6, (0.18 if rows == 1 else 0.13) * layers))
-    title = f"Statistics of every head, from {asker}"
+    title = f"Statistics of every head, from {query}"
     figure = page.new_page(title, f"{about} {page.describe(view, photo)}", rows * (high + 0.55))
     axes = figure.subplots(rows, columns, squeeze=False)
     for panel in axes.flat[len(names) :]:
         panel.remove()
     for panel, name in zip(axes.flat[: len(names)], names, strict=True):
-        one = STATISTICS[name]
         extent = (0.5, count + 0.5, layers + 0.5, 0.5)
-        image = panel.imshow(found[name], cmap=SEQUENTIAL, interpolation="nearest", extent=extent)
+        image = panel.imshow(head_statistics[name], cmap=SEQUENTIAL, interpolation="nearest", extent=extent)
+        numbers = [str(block + 1) for block in head_statistics.blocks]
         page.number_axis(panel.xaxis, range(1, count + 1), [str(head + 1) for head in range(count)], side / count)
-        page.number_axis(panel.yaxis, range(1, layers + 1), [str(block + 1) for block in found.blocks], high / layers)
-        page.entitle(panel, one.title, page.inner() / columns - 0.4)
+        page.number_axis(panel.yaxis, range(1, layers + 1), numbers, high / layers)
+        page.entitle(panel, STATISTICS[name].title, page.inner() / columns - 0.4)
         panel.set(xlabel="head", ylabel="layer", label=name)
-        page.bar(image, panel, one.unit)
+        page.bar(image, panel, STATISTICS[name].unit)
     return figure
 
 
 @page.styled
 def curves(view: View, options: FigureOptions, *, photo: str = "", dark: bool = False) -> Figure:
     """Draw the probability of the class while patches are deleted and inserted in a map's order, beside random ones."""
-    found = options.heatmap(view)
-    test = view.faithfulness(found, options.target if not found.classes else None)[0]
+    heatmap = options.heatmap(view)
+    test = view.faithfulness(heatmap, options.target if not heatmap.classes else None)[0]
     caption = (
         f"{test.describe()} The grey band spans {test.n} random orders; the dashed line is their mean. "
         f"{page.describe(view, photo)}"
     )
     across = page.fitting(2.6, 2)
-    figure = page.new_page(f"Deletion and insertion: {found.title}", caption, 2.6 if across == 2 else 4.2)
+    figure = page.new_page(f"Deletion and insertion: {heatmap.title}", caption, 2.6 if across == 2 else 4.2)
     left, right = figure.subplots(2 // across, across, sharey=True)
     color = page.ACCENTS[dark]["attention"]
     regression = view.model.problem_type == REGRESSION
     ylabel = test.target if regression else f"probability of {test.target} (%)"
-    for axes, curve, words in (
+    for axes, curve, title in (
         (left, test.deletion, "strongest patches deleted first"),
         (right, test.insertion, "strongest patches inserted first"),
     ):
         _curve(axes, curve, color)
-        page.entitle(axes, f"{words}: area {curve.number(curve.area)}", page.inner() / across - 0.4, plain=True)
+        page.entitle(axes, f"{title}: area {curve.number(curve.area)}", page.inner() / across - 0.4, plain=True)
         axes.set_ylabel(ylabel if axes is left or across == 1 else "")
         axes.set(xlabel=f"share of the patches {'deleted' if curve.kind == 'deletion' else 'shown'} (%)", xlim=(0, 100))
         axes.set_label(curve.kind)
@@ -125,10 +125,10 @@ def _top(*shares: NDArray[Any]) -> float:
 @page.styled
 def lens(view: View, options: FigureOptions, *, photo: str = "", dark: bool = False) -> Figure:
     """Draw the probability of the most probable classes after each layer (logit lens)."""
-    found = view.lens(view.best(CLASSES) if options.target is None else [options.target])
+    outputs = view.lens(view.best(CLASSES) if options.target is None else [options.target])
     problem_type = view.model.problem_type
-    low = bool((found.probabilities[:, found.classes] < LEAST / 100).any()) and problem_type != REGRESSION
-    below = f"What is below {LEAST:g} % stands at the foot. " if low else ""
+    low = bool((outputs.probabilities[:, outputs.classes] < LEAST / 100).any()) and problem_type != REGRESSION
+    below = f"Smaller probabilities are drawn at {LEAST:g} %. " if low else ""
     caption = (
         "The final norm and the classifier, applied to the tokens after each layer (logit lens). Tokens of early "
         f"layers differ from those that the classifier was trained on. {below}{page.describe(view, photo)}"
@@ -136,12 +136,12 @@ def lens(view: View, options: FigureOptions, *, photo: str = "", dark: bool = Fa
     figure = page.new_page("The prediction after each layer", caption, 2.9)
     axes = figure.subplots()
     colors = list(page.ACCENTS[dark].values())
-    across = [block + 1 for block in found.blocks]
+    across = [block + 1 for block in outputs.blocks]
     unit = 1 if problem_type == REGRESSION else 100
-    for place, (index, name) in enumerate(zip(found.classes, found.names, strict=True)):
-        y = unit * found.probabilities[:, index]
+    for place, (index, name) in enumerate(zip(outputs.classes, outputs.names, strict=True)):
+        y = unit * outputs.probabilities[:, index]
         y = y if problem_type == REGRESSION else np.maximum(y, LEAST)
-        last = output(float(found.probabilities[-1, index]), problem_type)
+        last = output(float(outputs.probabilities[-1, index]), problem_type)
         style: dict[str, Any] = {"color": colors[place % len(colors)], "linestyle": LINES[place % len(LINES)]}
         axes.plot(across, y, marker="o", markersize=2.5, linewidth=1.4, clip_on=False, label=f"{name} {last}", **style)
     axes.set(xlabel="layer", ylabel="value", label="lens")
@@ -156,44 +156,36 @@ def lens(view: View, options: FigureOptions, *, photo: str = "", dark: bool = Fa
 @page.styled
 def decomposition(view: View, options: FigureOptions, *, photo: str = "", dark: bool = False) -> Figure:
     """Draw the contributions of heads and MLPs to the logit of a class: direct logit attribution."""
-    found = decompose(view.model, view.trace, options.target)
-    layers, count = found.heads.shape
-    table = np.concatenate([found.heads, found.mlps[:, None]], axis=1)  # (L, H + 1)
-    rest = found.start + found.constant + found.biases.sum()
+    parts = decompose(view.model, view.trace, options.target)
+    layers, count = parts.heads.shape
+    table = np.concatenate([parts.heads, parts.mlps[:, None]], axis=1)  # (L, H + 1)
+    rest = parts.start + parts.constant + parts.biases.sum()
     above = ", above the mean of all logits" if view.model.problem_type == SINGLE else ""
     caption = (
-        f"What each head and each MLP adds directly to the logit of {found.name}{above}: heads "
-        f"{_hundredths(found.heads.sum())}, MLPs {_hundredths(found.mlps.sum())}, everything else (embedding, biases) "
-        f"{_hundredths(rest)}, total {_hundredths(found.total)}. The standard deviation in the final norm is held "
+        f"What each head and each MLP adds directly to the logit of {parts.name}{above}: heads "
+        f"{_hundredths(parts.heads.sum())}, MLPs {_hundredths(parts.mlps.sum())}, everything else (embedding, biases) "
+        f"{_hundredths(rest)}, total {_hundredths(parts.total)}. The standard deviation in the final norm is held "
         f"fixed. Indirect effects through later blocks count for those blocks. {page.describe(view, photo)}"
     )
     high = min(5.6, 0.24 * layers + 1.0)
-    figure = page.new_page(f"The logit of {found.name} in parts", caption, high)
+    figure = page.new_page(f"The logit of {parts.name} in parts", caption, high)
     left, right = figure.subplots(1, 2, width_ratios=[3.2 if page.fitting(2.6, 2) == 2 else 2.2, 1], sharey=True)
     cell = (0.7 * page.inner() - 0.5) / (count + 1)  # inches
     reach = float(np.abs(table).max()) or 1.0
     image = left.imshow(table, cmap=page.DIVERGING[dark], vmin=-reach, vmax=reach, interpolation="nearest")
     page.number_axis(left.xaxis, range(count), [str(head + 1) for head in range(count)], cell)
     left.set_xticks([*left.get_xticks(), count], [*(label.get_text() for label in left.get_xticklabels()), "MLP"])
-    page.number_axis(left.yaxis, range(layers), [str(block + 1) for block in found.blocks], (high - 1.0) / layers)
+    page.number_axis(left.yaxis, range(layers), [str(block + 1) for block in parts.blocks], (high - 1.0) / layers)
     left.set(xlabel="head", ylabel="layer", label="parts")
     left.axvline(count - 0.5, color="black" if not dark else "white", linewidth=0.6)
     if cell >= 0.27:
         for (row, column), value in np.ndenumerate(table):
             ink = "white" if abs(value) > 0.6 * reach else "black" if not dark else "#eceef2"
-            left.text(
-                column,
-                row,
-                _hundredths(value),
-                ha="center",
-                va="center",
-                fontsize=5,
-                color=ink,
-            )
+            left.text(column, row, _hundredths(value), ha="center", va="center", fontsize=5, color=ink)
     page.bar(image, left, "added to the logit", [table], "bottom", aspect=30)
     rows = np.arange(layers)  # in the order of the table
-    right.barh(rows - 0.19, found.heads.sum(1), 0.38, color=page.ACCENTS[dark]["attention"], label="heads")
-    right.barh(rows + 0.19, found.mlps, 0.38, color=page.ACCENTS[dark]["mlp"], label="MLP", hatch="////")
+    right.barh(rows - 0.19, parts.heads.sum(1), 0.38, color=page.ACCENTS[dark]["attention"], label="heads")
+    right.barh(rows + 0.19, parts.mlps, 0.38, color=page.ACCENTS[dark]["mlp"], label="MLP", hatch="////")
     right.set_ylim(layers - 0.5, -0.5)
     right.axvline(0, color="#777777", linewidth=0.6)
     right.set(xlabel="\n".join(page.wrap("sum of the layer", page.SMALL, 0.2 * page.inner())), label="sums")

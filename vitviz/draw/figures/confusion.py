@@ -11,14 +11,13 @@ from numpy.typing import ArrayLike, NDArray
 
 from vitviz.draw.colors import DrawError
 from vitviz.draw.figures.layouts import current
-from vitviz.draw.figures.page import SMALL, bar, inner, measure, new_page, styled
-from vitviz.draw.text import shorten
+from vitviz.draw.figures.page import SMALL, bar, inner, measure, new_page, shorten, styled
 from vitviz.formatting import percent
 
 CMAP = {False: "Blues", True: "cividis"}  # color maps that differ from the background
 GAMMA = 0.5  # more colors for small shares, because mistakes are rare
 CELLS = ((5, 0.44), (12, 0.36), (20, 0.28), (50, 0.125), (100, 0.085))  # up to so many classes, inches
-READABLE, LARGEST = 5.5, 8.3  # points of the smallest type; inches of a matrix of more classes
+READABLE, LARGEST = 5.5, 8.3  # smallest font size in points; inches of a matrix of more classes
 
 
 @styled
@@ -62,8 +61,8 @@ def confusion(
     axes.set_yticks(range(len(names)), names, fontsize=size)
     axes.tick_params(length=0)
     for row, (whole, hits) in enumerate(zip(sums, right, strict=True) if totals else ()):
-        words = percent(hits / whole) if whole else "\N{EN DASH}"
-        axes.annotate(words, (len(labels) - 0.5, row), (4, 0), textcoords="offset points", va="center", fontsize=size)
+        text = percent(hits / whole) if whole else "\N{EN DASH}"
+        axes.annotate(text, (len(labels) - 0.5, row), (4, 0), textcoords="offset points", va="center", fontsize=size)
     if measure(str(matrix.max()), size) < cell - 0.04:
         for row, column in np.argwhere(matrix > 0):  # omit zeros to emphasise mistakes
             light = _luminance(cmap(shares[row, column])) > 0.179  # above it black has more contrast (WCAG 2)
@@ -74,16 +73,13 @@ def confusion(
 
 
 def _type_size(cell: float) -> float:
-    """Return the points of the type beside cells of so many inches."""
+    """Return the font size in points beside cells of so many inches."""
     return max(READABLE, min(SMALL, 0.8 * 72 * cell))
 
 
 def _names(cell: float, labels: Sequence[str]) -> list[str]:
     """Return the labels in at most 1.5 inches each, or none where the cells are lower than a line."""
-    size = _type_size(cell)
-    return (
-        [shorten(label, 1.5, lambda words: measure(words, size)) for label in labels] if 72 * cell >= READABLE else []
-    )
+    return [shorten(label, _type_size(cell), 1.5) for label in labels] if 72 * cell >= READABLE else []
 
 
 def _columns(cell: float, labels: Sequence[str]) -> tuple[float, float, float]:

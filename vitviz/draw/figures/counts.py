@@ -63,26 +63,25 @@ def counts(model: ViT) -> list[Count]:
 @styled
 def parameters(view: View, *, photo: str = "", dark: bool = False) -> Figure:
     """Draw bars of the parameters of each kind of module, with their share."""
-    model, found = view.model, counts(view.model)
-    total, most = sum(one.parameters for one in found), max(one.parameters for one in found)
-    held = sum(p.numel() * p.element_size() for p in model.parameters())
-    names = [f"{one.name} (×\N{NO-BREAK SPACE}{one.blocks})" if one.blocks else one.name for one in found]
-    texts = [f"{one.parameters:,}  ({percent(one.parameters / total)})" for one in found]
+    model, rows = view.model, counts(view.model)
+    numbers = [count.parameters for count in rows]
+    total, most = sum(numbers), max(numbers)
+    size = sum(p.numel() * p.element_size() for p in model.parameters())
+    names = [f"{count.name} (×\N{NO-BREAK SPACE}{count.blocks})" if count.blocks else count.name for count in rows]
     caption = (
-        f"{total:,} parameters, {held / 1e6:,.1f} MB in memory. “× {model.config.depth}” is the number of "
+        f"{total:,} parameters, {size / 1e6:,.1f} MB in memory. “× {model.config.depth}” is the number of "
         f"blocks; their parameters are added up. {COMPUTED.get(model.config.positions, '')}{describe(view, photo)}"
     )
     wrapped = ["\n".join(wrap(name, SMALL, 0.36 * inner())) for name in names]
-    row = 0.21 if not any("\n" in name for name in wrapped) else 0.31
-    figure = new_page(f"{total:,} parameters by module", caption, len(found) * row + 0.4)
+    height = 0.21 if not any("\n" in name for name in wrapped) else 0.31
+    figure = new_page(f"{total:,} parameters by module", caption, len(rows) * height + 0.4)
     axes = figure.subplots()
-    colors = [ACCENTS[dark][one.kind] for one in found]
-    bars = axes.barh(range(len(found)), [one.parameters for one in found], height=0.72, color=colors)
-    axes.bar_label(bars, texts, padding=4)
-    axes.set(xlim=(0, most), ylim=(len(found) - 0.5, -0.5), label="bars")
-    axes.set_yticks(range(len(found)), wrapped)
+    bars = axes.barh(range(len(rows)), numbers, height=0.72, color=[ACCENTS[dark][count.kind] for count in rows])
+    axes.bar_label(bars, [f"{value:,}  ({percent(value / total)})" for value in numbers], padding=4)
+    axes.set(xlim=(0, most), ylim=(len(rows) - 0.5, -0.5), label="bars")
+    axes.set_yticks(range(len(rows)), wrapped)
     axes.spines[["top", "right"]].set_visible(False)
-    unit, words = next((pair for pair in UNITS if most >= 2 * pair[0]), UNITS[-1])
+    unit, label = next((pair for pair in UNITS if most >= 2 * pair[0]), UNITS[-1])
     axes.xaxis.set_major_formatter(lambda value, _: number(value / unit))
-    axes.set_xlabel(words)
+    axes.set_xlabel(label)
     return figure

@@ -17,7 +17,6 @@ from matplotlib.path import Path
 
 from vitviz.draw.colors import Theme
 from vitviz.draw.figures import page
-from vitviz.draw.text import shorten
 from vitviz.formatting import output
 from vitviz.model.config import ViTConfig
 from vitviz.model.ops import Explicit
@@ -34,9 +33,9 @@ ACTIVATION = {"gelu": "GELU", "gelu_tanh": "GELU (tanh)", "quick_gelu": "quick G
 # Inches. Rows run from EDGE to page.inner() - EDGE; lines from one row to the next run outside of that.
 EDGE, GAP, HIGH = 0.3, 0.17, 0.56
 LINE = page.line_of(page.SMALL)
-PAD = 0.08  # of a box' words, both sides together
+PAD = 0.08  # around a box's text, both sides together
 SUM, RADIUS = 0.35, 0.085  # room for the sum at the end of a row, and its circle
-UPRIGHT = 5.2  # below this width the steps stand one below the other
+UPRIGHT = 5.2  # below this width the steps are stacked
 BEND = 0.12  # from the page's side to a line that leads to the next row
 BELOW = LINE + 0.3  # a row's shapes, and the line that leads to the next row
 
@@ -307,7 +306,8 @@ def _draw_predictions(pen: Pen, view: View, left: float, top: float) -> None:
     width = min(2.0, page.inner() - EDGE - left)
     for index, (label, probability) in enumerate(view.predictions(3)):
         y = top + 0.16 + index * (LINE + 0.02)
-        pen.axes.text(left, y, shorten(label, width - page.measure("< 0.01 %") - 0.1, page.measure), va="top")
+        room = width - page.measure("< 0.01 %") - 0.1
+        pen.axes.text(left, y, page.shorten(label, page.SMALL, room), va="top")
         pen.axes.text(left + width, y, output(probability, view.model.problem_type), ha="right", va="top")
 
 
@@ -376,7 +376,7 @@ def route(config: ViTConfig, size: tuple[int, int]) -> Route:
 def _embedding(config: ViTConfig, out: dict[str, Shape], into: dict[str, Shape]) -> tuple[Stage, ...]:
     """Return the steps from pixels to the first block."""
     p, (_, gh, gw) = config.patch_size, out["patch_embed.proj"]
-    found = [
+    stages = [
         Stage(f"Convolution {p} × {p}, stride{NBSP}{p}", out["patch_embed.proj"], "embedding"),
         Stage("Flatten, transpose", out["patch_embed"], "embedding"),
     ]
@@ -384,14 +384,14 @@ def _embedding(config: ViTConfig, out: dict[str, Shape], into: dict[str, Shape])
         kind = "learned" if config.positions == "learned" else "sinusoidal"
         if kind == "learned" and config.learned_grid != (gh, gw):
             kind = "interpolated"
-        found.append(Stage(f"Add {kind} positions", out["patch_embed"], "embedding"))
+        stages.append(Stage(f"Add {kind} positions", out["patch_embed"], "embedding"))
     if config.prefix:
         names = ["CLS"] * config.class_token + ["distillation"] * config.distillation_token
         names += [f"{config.registers} register{'s' * (config.registers > 1)}"] if config.registers else []
-        found.append(Stage(f"Prepend {', '.join(names)}", into["norm_pre"], "embedding"))
+        stages.append(Stage(f"Prepend {', '.join(names)}", into["norm_pre"], "embedding"))
     if config.norm_pre:
-        found.append(Stage("LayerNorm", out["norm_pre"], "norm"))
-    return tuple(found)
+        stages.append(Stage("LayerNorm", out["norm_pre"], "norm"))
+    return tuple(stages)
 
 
 def _ending(config: ViTConfig, out: dict[str, Shape], into: dict[str, Shape]) -> tuple[Stage, ...]:
@@ -405,8 +405,8 @@ def _ending(config: ViTConfig, out: dict[str, Shape], into: dict[str, Shape]) ->
     }[config.pooling]
     norm = Stage("LayerNorm", out["norm"], "norm")
     pooled = Stage(words, into["norm"] if config.norm_pooled else into.get("head", out[""]), "head")
-    found = [pooled, norm] if config.norm_pooled else [norm, pooled]
+    stages = [pooled, norm] if config.norm_pooled else [norm, pooled]
     if config.classes:
-        both = "Two linear, their mean" if config.distillation_token else "Linear"
-        found.append(Stage(both, out["head"], "head"))
-    return tuple(found)
+        caption = "Two linear, their mean" if config.distillation_token else "Linear"
+        stages.append(Stage(caption, out["head"], "head"))
+    return tuple(stages)

@@ -18,6 +18,7 @@ from matplotlib import colormaps
 from matplotlib.axes import Axes
 from matplotlib.axis import Axis, YAxis
 from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.cm import ScalarMappable
 from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.figure import Figure
 from matplotlib.image import AxesImage
@@ -34,7 +35,7 @@ from vitviz.view import View
 
 Floats: TypeAlias = NDArray[np.float32]
 
-# At 200 and 300 the letters of a picture are as wide as those of print; at 150 they are up to 7 % wider.
+# At 200 and 300 dpi, hinting leaves letters as wide as in print; at 150 dpi they are up to 7 % wider.
 SCREEN_DPI, PRINT_DPI = 200, 300
 TITLE, PANEL, SMALL = 10.0, 8.0, 7.0  # points: a figure's title, a panel's, everything else
 
@@ -56,15 +57,15 @@ STYLE: dict[Any, Any] = {
     "image.aspect": "auto",
     **{f"{axis}tick.major.{name}": value for axis in "xy" for name, value in (("size", 2), ("width", 0.5), ("pad", 2))},
     "svg.fonttype": "none",  # text as text
-    "svg.hashsalt": "vitviz",  # equal figures are equal bytes
+    "svg.hashsalt": "vitviz",  # reproducible files
     "pdf.fonttype": 42,  # TrueType, text as text
 }
-# Okabe and Ito's colors (2008), told apart by color-blind people, for a light (False) and for a dark ground (True).
+# Colors of Okabe and Ito (2008), which color-blind people can distinguish: on a light (False) and a dark ground (True).
 ACCENTS = {
     False: {"embedding": "#0072B2", "attention": "#D55E00", "mlp": "#009E73", "norm": "#7F7F7F", "head": "#CC79A7"},
     True: {"embedding": "#56B4E9", "attention": "#E69F00", "mlp": "#2BC39A", "norm": "#A6A6A6", "head": "#E39AC4"},
 }
-# On a dark ground zero is dark: RdBu's white middle would be the brightest thing on the page.
+# On a dark background zero is dark; RdBu's white middle would be the brightest color on the page.
 _GLOW = LinearSegmentedColormap.from_list("glow", ["#9bd1ff", "#3b83c4", "#191c22", "#c8622f", "#ffc59b"])
 DIVERGING = {False: colormaps[colors.DIVERGING], True: _GLOW}
 
@@ -225,34 +226,35 @@ def count(axes: Axes) -> None:
 
 
 def bar(
-    image: AxesImage,
+    mappable: ScalarMappable,
     axes: Axes | Sequence[Axes],
-    words: str,
+    label: str,
     shown: Sequence[Floats] = (),
     location: Literal["right", "bottom"] = "right",
+    *,
+    unit: str = "",
     **options: Any,
 ) -> None:
-    """Draw the color bar of an image beside axes.
+    """Draw a color bar beside axes, with numbers in `unit`, see `number`.
 
-    Arrows mark values of `image`, or of all `shown` values, beyond its ends.
+    Arrows mark values of an image, or of all `shown` values, beyond its ends.
     """
-    low, high = image.get_clim()
+    low, high = mappable.get_clim()
     values = np.concatenate(
-        [np.ma.compressed(np.ma.masked_invalid(np.ma.asarray(one))) for one in shown or (image.get_array(),)]
+        [np.ma.compressed(np.ma.masked_invalid(np.ma.asarray(array))) for array in shown or (mappable.get_array(),)]
     )
     below, above = values.min() < low - 1e-6 * abs(low), values.max() > high + 1e-6 * abs(high)
     extend = "both" if below and above else "min" if below else "max" if above else "neither"
     figure = (axes if isinstance(axes, Axes) else axes[0]).figure
-    drawn = figure.colorbar(
-        image, ax=axes, location=location, extend=extend, format=lambda value, _: number(value), label=words, **options
-    )
-    drawn.outline.set_linewidth(0.5)
+    options |= {"location": location, "extend": extend, "label": label}
+    colorbar = figure.colorbar(mappable, ax=axes, format=lambda value, _: number(value, unit), **options)
+    colorbar.minorticks_off()
+    colorbar.outline.set_linewidth(0.5)
 
 
 def reach_of(*arrays: Floats) -> float:
     """Return the limit of the colors of signed values, which clips at most one value in 200."""
-    found = float(np.percentile(np.abs(np.concatenate([array.ravel() for array in arrays])), 99.5))
-    return found if found > 0 else 1.0
+    return float(np.percentile(np.abs(np.concatenate([array.ravel() for array in arrays])), 99.5)) or 1.0
 
 
 def describe(view: View, photo: str) -> str:
@@ -272,12 +274,12 @@ def describe_model(model: ViT) -> str:
     return f"{name}: {blocks} of {heads}, width {config.width}, patches of {patch} × {patch}."
 
 
-def counted(count: int, one: str) -> str:
+def counted(count: int, noun: str) -> str:
     """Return a count with its noun: 3 blocks, 1 block."""
-    return f"{count:,} {one}{'' if count == 1 else 's'}"
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 
 def array(tensor: Tensor) -> Floats:
     """Convert a tensor to a float32 array on the CPU."""
-    found: Floats = tensor.detach().float().numpy(force=True)
-    return found
+    values: Floats = tensor.detach().float().numpy(force=True)
+    return values

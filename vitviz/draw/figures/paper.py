@@ -18,8 +18,8 @@ from vitviz.analysis.head_statistics import HeadStatistics
 from vitviz.draw.colorbar import describe_range
 from vitviz.draw.colors import DrawError
 from vitviz.draw.figures import page, places
-from vitviz.draw.overlay import OVER_GRAY, overlay
-from vitviz.draw.sheet import fit_photo, rescale
+from vitviz.draw.overlay import OVER_GRAY
+from vitviz.draw.sheet import fit_photo
 from vitviz.formatting import percent
 from vitviz.model.vit import ViT
 from vitviz.view import View
@@ -55,16 +55,14 @@ def rollout_sheet(views: Sequence[View], *, dark: bool = False, **options: Any) 
     axes = figure.subplots(len(rows), 2 * pairs, height_ratios=heights, squeeze=False)
     for panel in axes.flat:
         page.hide_axes(panel)
-    for index, (view, one) in enumerate(zip(views, maps, strict=True)):
+    for index, (view, heatmap) in enumerate(zip(views, maps, strict=True)):
         left, right = axes[index // pairs, 2 * (index % pairs) : 2 * (index % pairs) + 2]
-        photo, scale = fit_photo(view.photo, PIXELS), one.scale()
-        geometry = rescale(one.geometry, photo.size)
-        drawn = overlay(photo, one.values, geometry, scale=scale, query=one.query, **OVER_GRAY)
-        named = page.shorten(view.name or f"photograph {index + 1}", page.SMALL, side)
-        ends = page.shorten(describe_range(scale, one.unit).replace(" and more", " +"), page.SMALL, side)
-        for panel, picture, words in ((left, photo, named), (right, drawn, ends)):
+        photo = fit_photo(view.photo, PIXELS)
+        name = view.name or f"photograph {index + 1}"
+        ends = describe_range(heatmap.scale(), heatmap.unit).replace(" and more", " +")
+        for panel, picture, title in ((left, photo, name), (right, heatmap.over(photo).overlay(**OVER_GRAY), ends)):
             panel.imshow(np.asarray(picture), aspect="equal", interpolation="antialiased")
-            panel.set_title(words, fontsize=page.SMALL, fontweight="normal", loc="left")
+            panel.set_title(page.shorten(title, page.SMALL, side), fontsize=page.SMALL, fontweight="normal", loc="left")
             panel.set_anchor("NW")
     return figure
 
@@ -88,18 +86,18 @@ def inside(model: ViT, statistics: HeadStatistics, *, photo: str = "", dark: boo
         )
     config, count = model.config, statistics.images
     filters = patch_filters(model, FILTERS)
-    over = "one photograph" if count == 1 else f"{count:,} photographs"
+    photographs = "one photograph" if count == 1 else f"{count:,} photographs"
     caption = (
         f"Filters: the first {len(filters.pictures)} principal components of the {config.width} filters of the patch "
         f"embedding, {percent(float(filters.explained.sum()), 2)} of their variance; each on its own scale. "
         f"{_about_positions(model)} Distance: for each head the mean distance between a patch and the patches that it "
-        f"attends to, in pixels of the model's input, averaged over all patches of {over}"
+        f"attends to, in pixels of the model's input, averaged over all patches of {photographs}"
         f"{f' ({photo})' if photo else ''}; the line is the mean of the heads. {page.describe_model(model)}"
     )
     wide = page.fitting(1.8, 3) == 3
     figure = page.new_page("Inside the model", caption, 2.3 if wide else 4.4)
-    places: list[Any] = [["filters", "positions", "distance"]] if wide else [["filters", "distance"], ["positions"] * 2]
-    axes = figure.subplot_mosaic(places, width_ratios=[0.62, 1.2, 1.1] if wide else [0.62, 1.1])
+    mosaic: list[Any] = [["filters", "positions", "distance"]] if wide else [["filters", "distance"], ["positions"] * 2]
+    axes = figure.subplot_mosaic(mosaic, width_ratios=[0.62, 1.2, 1.1] if wide else [0.62, 1.1])
     _draw_filters(axes["filters"], filters.pictures)
     _draw_positions(axes["positions"], model)
     _draw_distance(axes["distance"], statistics, config.patch_size, dark)

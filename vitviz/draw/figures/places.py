@@ -57,22 +57,22 @@ def positions(view: View, *, photo: str = "", dark: bool = False) -> Figure:
     tables = positions_of(model, (gh, gw), torch.tensor([r * gw + c for r in rows for c in columns]))
     prefix = _prefix(model)
     shape = (len(rows) * gh + len(rows) - 1) / (len(columns) * gw + len(columns) - 1)  # of all maps: height / width
-    places: list[Any] = [["table 0", "alike 0"]]
+    mosaic: list[Any] = [["table 0", "alike 0"]]
     heights = [min(max(2.0 * shape, 1.4), 2.6)]
     if len(tables) == 2:
-        places, heights = [["table 0", "table 1"], ["alike 0", "alike 1"]], [1.7, min(max(2.0 * shape, 0.8), 2.6)]
+        mosaic, heights = [["table 0", "table 1"], ["alike 0", "alike 1"]], [1.7, min(max(2.0 * shape, 0.8), 2.6)]
     if fitting(2.6, 2) == 1:  # one below the other
         kinds = [("table", 1.5), ("alike", min(max(2.0 * shape, 0.8), 2.6))]
-        places = [[f"{kind} {index}"] for index in range(len(tables)) for kind, _ in kinds]
+        mosaic = [[f"{kind} {index}"] for index in range(len(tables)) for kind, _ in kinds]
         heights = [high for _ in tables for _, high in kinds]
     if prefix:
-        places, heights = [["prefix"] * len(places[0]), *places], [max(0.42, 0.14 * len(prefix)), *heights]
+        mosaic, heights = [["prefix"] * len(mosaic[0]), *mosaic], [max(0.42, 0.14 * len(prefix)), *heights]
     caption = (
         f"{_caption(model)} Similarity: a small map for {every(step)} row and column shows how similar that position "
         f"is to each of the {gh} × {gw}. {describe(view, photo)}"
     )
     figure = new_page("Where a patch lies", caption, sum(heights) + 0.55 * len(heights))
-    axes = figure.subplot_mosaic(places, height_ratios=heights)
+    axes = figure.subplot_mosaic(mosaic, height_ratios=heights)
     if prefix:
         values = np.stack(list(prefix.values()))  # (P, D)
         image = heat(axes["prefix"], values, reach_of(values), dark)
@@ -89,23 +89,23 @@ def positions(view: View, *, photo: str = "", dark: bool = False) -> Figure:
 
 def positions_of(model: ViT, grid: tuple[int, int], chosen: Tensor) -> list[Table]:
     """Return the model's own positions, if it has any, and the sinusoidal ones."""
-    config, found = model.config, []
+    config, tables = model.config, []
     own = model.positions(grid)  # (1, gh * gw, D)
     if (angles := model.angles(grid)) is not None:
         # (gh * gw, 2 d): every pair's angle twice. The cosine of two rows is the mean of cos(angle - angle').
         both = torch.cat(angles, dim=1).float().cpu()
         half = array(both[:, : both.shape[1] // 4])  # (gh * gw, d / 2)
-        pair = "rotated pair: first those of the row"
-        found.append(Table("Rotary: cosines of the angles", half, pair, "cosine", 1.0, _cosines(both, chosen)))
+        channel = "rotated pair: first those of the row"
+        tables.append(Table("Rotary: cosines of the angles", half, channel, "cosine", 1.0, _cosines(both, chosen)))
     elif config.positions == "learned" and own is not None:
-        found.append(_table("Learned positions", own[0], chosen))
+        tables.append(_table("Learned positions", own[0], chosen))
     elif config.positions == "sincos1d":
-        found.append(_table("One-dimensional sinusoids", sincos1d_positions(grid, config.width)[0], chosen))
+        tables.append(_table("One-dimensional sinusoids", sincos1d_positions(grid, config.width)[0], chosen))
     width = max(4, config.width // 4 * 4)
     name = "Sinusoidal positions" if width == config.width else f"Sinusoidal, width {width}"
     if config.positions == "sincos1d":
         name = "Two-dimensional sinusoids"
-    return [*found, _table(name, sincos_positions(grid, width)[0], chosen)]
+    return [*tables, _table(name, sincos_positions(grid, width)[0], chosen)]
 
 
 def every(step: int) -> str:
@@ -114,8 +114,8 @@ def every(step: int) -> str:
 
 
 def _table(title: str, values: Tensor, chosen: Tensor) -> Table:
-    shown = array(values)  # (gh * gw, D)
-    return Table(title, shown, "channel", "value", reach_of(shown), _cosines(values.float().cpu(), chosen))
+    rows = array(values)  # (gh * gw, D)
+    return Table(title, rows, "channel", "value", reach_of(rows), _cosines(values.float().cpu(), chosen))
 
 
 def _cosines(vectors: Tensor, chosen: Tensor) -> Floats:
@@ -126,34 +126,34 @@ def _cosines(vectors: Tensor, chosen: Tensor) -> Floats:
 
 def _prefix(model: ViT) -> dict[str, Floats]:
     """Return the prefix tokens and the query of attention pooling by name, (D,) each."""
-    found = [token for token in (model.cls_token, model.dist_token, model.reg_token) if token is not None]
-    rows = [array(row) for token in found for row in token[0]]
-    named = dict(zip(model.config.prefix, rows, strict=True))
+    parameters = (model.cls_token, model.dist_token, model.reg_token)
+    rows = [array(row) for parameter in parameters if parameter is not None for row in parameter[0]]
+    tokens = dict(zip(model.config.prefix, rows, strict=True))
     if model.attn_pool is not None:
-        named["pooling query"] = array(model.attn_pool.latent[0, 0])
-    return named
+        tokens["pooling query"] = array(model.attn_pool.latent[0, 0])
+    return tokens
 
 
 def _caption(model: ViT) -> str:
     config = model.config
     grid = f"{config.learned_grid[0]} × {config.learned_grid[1]}"
-    start = "" if _prefix(model) else "No class token: what is read at the end is the mean over the patches. "
+    start = "" if _prefix(model) else "No class token: the classifier reads the mean of the patches. "
     return (
         start
         + {
             "learned": f"The model learned its positions on a grid of {grid}; they are interpolated to others.",
             "sincos": "The model has fixed sinusoidal positions: a quarter each of sin x, cos x, sin y and cos y.",
-            "sincos1d": "The model has fixed sinusoidal positions of the place in reading order, sin and cos by turns: "
-            "the patch at the end of a row is near the first of the next. Beside it those of row and column.",
-            "rotary": "Rotary: no position embedding. The model turns queries and keys by these angles in every block; "
-            "the sinusoidal positions are for comparison.",
+            "sincos1d": "The model has fixed sinusoidal positions in reading order, alternately sin and cos: the last "
+            "patch of a row is near the first of the next. Beside them, sinusoidal positions of row and column.",
+            "rotary": "Rotary: no position embedding. The model rotates queries and keys by these angles in every "
+            "block; the sinusoidal positions are for comparison.",
             "none": "This model has no positions at all; the sinusoidal ones are for comparison.",
         }[config.positions]
     )
 
 
 def draw_similarity(axes: Axes, table: Table, shown: tuple[range, range], grid: tuple[int, int]) -> None:
-    """Draw a small map for each chosen position, in its place, with one patch of room between them."""
+    """Draw a small map for each chosen position, arranged as the positions are, one patch apart."""
     (rows, columns), (gh, gw) = shown, grid
     drawn = np.full((len(rows), gh + 1, len(columns), gw + 1), np.nan, np.float32)
     drawn[:, :gh, :, :gw] = table.cosines.reshape(len(rows), len(columns), gh, gw).transpose(0, 2, 1, 3)

@@ -11,16 +11,16 @@ from vitviz.evaluation.accuracy import Accuracy
 
 
 @page.styled
-def accuracy_by_size(found: Mapping[int, Accuracy], *, own: int, dark: bool = False) -> Figure:
+def accuracy_by_size(accuracies: Mapping[int, Accuracy], *, own: int, dark: bool = False) -> Figure:
     """Draw top-1 accuracy by input size, with its standard error.
 
     Args:
-        found: input size in pixels -> accuracy on the same images.
+        accuracies: input size in pixels -> accuracy on the same images.
         own: the model's native size.
         dark: light text on a dark background.
     """
-    sizes, results = [*found], [*found.values()]
-    count, top1 = results[0].images, np.array([one.top1 for one in results])
+    sizes, results = [*accuracies], [*accuracies.values()]
+    count, top1 = results[0].images, np.array([accuracy.top1 for accuracy in results])
     errors = np.sqrt(top1 * (1 - top1) / count)
     caption = (
         f"{results[0].model}, {count:,} validation images. The same weights at every size: positions are interpolated "

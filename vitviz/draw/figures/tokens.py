@@ -30,16 +30,16 @@ def patches(view: View, *, photo: str = "", dark: bool = False) -> Figure:
     pixels = np.asarray(view.seen())  # (H, W, 3)
     panorama = width > 1.8 * height
     stacked = panorama or page.fitting(2.4, 2) == 1
-    places: list[Any] = [["seen"], ["grid"]] if stacked else [["seen", "grid"]]
-    high = min((page.inner() / len(places[0]) - 0.5) * height / width, 4.2)
+    mosaic: list[Any] = [["seen"], ["grid"]] if stacked else [["seen", "grid"]]
+    high = min((page.inner() / len(mosaic[0]) - 0.5) * height / width, 4.2)
     side = min(0.7, (page.inner() - 0.5) / (gw * 9 / 8))  # inches of a patch in the row
     caption = (
         f"The patches are read from left to right and from top to bottom: {gh} × {gw} = "
         f"{page.counted(gh * gw, 'token')}. {page.describe(view, photo)}"
     )
-    heights = [*[high] * len(places), side]
+    heights = [*[high] * len(mosaic), side]
     figure = page.new_page("From a photograph to patches", caption, sum(heights) + 0.55 * len(heights))
-    axes = figure.subplot_mosaic([*places, ["row"] * len(places[0])], height_ratios=heights)
+    axes = figure.subplot_mosaic([*mosaic, ["row"] * len(mosaic[0])], height_ratios=heights)
     axes["seen"].imshow(pixels, extent=(0, width, height, 0), aspect="equal")
     axes["seen"].set(title="As the model sees it", xticks=[0, width], yticks=[0, height])
     down = "pixels from the top" if page.measure("pixels from the top") < high else "pixels"
@@ -60,11 +60,11 @@ def patches(view: View, *, photo: str = "", dark: bool = False) -> Figure:
 def _draw_apart(axes: Axes, pixels: NDArray[np.uint8], p: int, first: int = 1) -> None:
     """Draw patches of pixels (gh * p, gw * p, 3) with a gap of an eighth between, the upper left one at (first, 1)."""
     gh, gw = pixels.shape[0] // p, pixels.shape[1] // p
-    many = -(-16 // p)  # a small patch is enlarged, so that an eighth of it is a whole number
-    size = p * many
+    factor = -(-16 // p)  # enlarge small patches, so that an eighth of one is a whole number of pixels
+    size = p * factor
     gap = max(1, size // 8)
     spread = np.zeros((gh, size + gap, gw, size + gap, 4), np.uint8)
-    enlarged = pixels.repeat(many, 0).repeat(many, 1).reshape(gh, size, gw, size, 3)
+    enlarged = pixels.repeat(factor, 0).repeat(factor, 1).reshape(gh, size, gw, size, 3)
     spread[:, :size, :, :size, :3], spread[:, :size, :, :size, 3] = enlarged, 255
     drawn = spread.reshape(gh * (size + gap), gw * (size + gap), 4)[:-gap, :-gap]
     half = size / (size + gap) / 2
@@ -87,9 +87,9 @@ def _responses(view: View, filters: Filters) -> tuple[page.Floats, list[int], st
             raise DrawError(f"Expected filters of at least 1, got {filters}. Ask for one or more.")
         strongest: list[int] = np.argsort(-maps.std((1, 2)), kind="stable")[:filters].tolist()
         return maps, strongest, f"the {len(strongest)} whose responses vary most over this photograph"
-    if not filters or not all(0 <= one < width for one in filters):
+    if not filters or not all(0 <= index < width for index in filters):
         raise DrawError(
-            f"Expected filters from 1 to {width}, got {', '.join(str(one + 1) for one in filters) or 'none'}. "
+            f"Expected filters from 1 to {width}, got {', '.join(str(index + 1) for index in filters) or 'none'}. "
             "Choose some of them."
         )
     return maps, [*filters], page.counted(len(filters), "chosen filter")
@@ -100,7 +100,7 @@ def _responses(view: View, filters: Filters) -> tuple[page.Floats, list[int], st
 def features(view: View, *, filters: Filters = 24, photo: str = "", dark: bool = False) -> Figure:
     """Draw filters of the patch embedding and their feature maps: those that vary most, or chosen ones from 0."""
     (gh, gw), p, width = view.trace.grid, view.model.config.patch_size, view.model.config.width
-    maps, chosen, who = _responses(view, filters)
+    maps, chosen, choice = _responses(view, filters)
     weights, count = page.array(view.model.patch_embed.proj.weight), len(chosen)  # (D, 3, p, p)
     most = page.fitting(0.5, 8)
     columns = min(most, count)
@@ -108,7 +108,7 @@ def features(view: View, *, filters: Filters = 24, photo: str = "", dark: bool =
     high = min(max(side * gh / gw, 0.2), 2.0)
     caption = (
         f"The patch embedding is a convolution with stride {p}: each of its {width} filters of {p} × {p} pixels "
-        f"responds with one number per patch. Shown: {who}. "
+        f"responds with one number per patch. Shown: {choice}. "
         "Each filter has its own scale, with a weight of zero in grey. The responses include the bias and share one "
         f"scale. {page.describe(view, photo)}"
     )
@@ -152,11 +152,11 @@ def flattened(view: View, *, filters: Filters = 1, photo: str = "", dark: bool =
     figure = page.new_page(f"Feature map {number}, flattened", caption, high + 1.9)
     axes = figure.subplot_mosaic([["map"], ["row"]], height_ratios=[high, 0.35])
     color = page.ACCENTS[dark]["attention"]
-    for name, shown, corner in (
+    for name, table, corner in (
         ("map", values, (0.5, row + 0.5)),
         ("row", values.reshape(1, -1), (row * gw + 0.5, 0.5)),
     ):
-        image = page.heat(axes[name], shown, reach, dark)
+        image = page.heat(axes[name], table, reach, dark)
         frame: dict[str, Any] = {"fill": False, "lw": 1.2, "ec": color, "clip_on": False}
         axes[name].add_patch(Rectangle(corner, gw, 1, **frame))
     axes["map"].set(title=f"Feature map: {gh} × {gw}", xlabel="column", ylabel="row", aspect="equal", anchor="W")
@@ -177,20 +177,20 @@ def embedding(view: View, *, photo: str = "", dark: bool = False) -> Figure:
     kinds = {"learned": "learned", "sincos": "sinusoidal", "sincos1d": "sinusoidal"}
     added = f"{kinds[config.positions]} positions added" if config.positions in kinds else None
     steps = [added, "layer norm" if config.norm_pre else None]
-    words = ", ".join(step for step in steps if step) or "no positions added: " + config.positions
+    preparation = ", ".join(step for step in steps if step) or "no positions added: " + config.positions
     caption = (
         f"Flattened: the responses of the {config.width} filters on the {gh} × {gw} patches as a table of "
-        f"{len(flat)} × {config.width}. Below: the {len(tokens)} tokens that enter the first block ({words}"
+        f"{len(flat)} × {config.width}. Below: the {len(tokens)} tokens that enter the first block ({preparation}"
         f"{'; prefix tokens above' if prefix else ''}). Both share one scale; one value in 200 lies beyond its end. "
         f"{page.describe(view, photo)}"
     )
     beside = page.fitting(2.4, 2) == 2
     names, heights = (["prefix", "tokens"], [len(prefix) * 0.13, 3.2]) if prefix else (["tokens"], [3.2])
-    places: list[Any] = [["flat", name] if name == "tokens" else [".", name] for name in names]
+    mosaic: list[Any] = [["flat", name] if name == "tokens" else [".", name] for name in names]
     if not beside:
-        places, heights = [["flat"], *([name] for name in names)], [2.4, *heights[:-1], 2.4]
+        mosaic, heights = [["flat"], *([name] for name in names)], [2.4, *heights[:-1], 2.4]
     figure = page.new_page("From patches to tokens", caption, sum(heights) + (1.2 if beside else 1.7))
-    axes = figure.subplot_mosaic(places, height_ratios=heights)
+    axes = figure.subplot_mosaic(mosaic, height_ratios=heights)
     axes["flat"].set_title(f"Flattened: {len(flat)} × {config.width}")
     axes["prefix" if prefix else "tokens"].set_title(f"Entering block 1: {len(tokens)} × {config.width}")
     for name, values in (("flat", flat), ("tokens", tokens[len(prefix) :])):

@@ -10,13 +10,12 @@ import { BackendError } from './backend.js';
  * @param {(name: string, ask: object, source: Source | null, file: File | undefined, how: How) => Promise<any>}
  *   options.post - send a question; with a source, Python first opens the scene if it does not have it
  * @param {Backend['can']} options.can
- * @param {any} [options.first] @param {any} [options.models] - the manifest and the list that came with the page
+ * @param {any} [options.first] @param {any} [options.models] - manifest and list that are part of the page
  * @returns {Backend}
  */
 export function askingBackend({ post, can, first = null, models = null }) {
-  /** @param {any} one @param {any} other */
-  const same = (one, other) => ['image', 'photo', 'model', 'size'].every((part) => (
-    (one[part] ?? null) === (other[part] ?? null)));
+  /** @param {any} a @param {any} b */
+  const same = (a, b) => ['image', 'photo', 'model', 'size'].every((part) => (a[part] ?? null) === (b[part] ?? null));
 
   return {
     can,
@@ -24,11 +23,11 @@ export function askingBackend({ post, can, first = null, models = null }) {
     async ask(name, { id, source, file }, more = {}, how = {}) {
       if (name === 'open' && first && same(source, first)) return first;
       if (name === 'models' && models) return models;
-      const asked = id ? { scene: id, ...more } : more;
+      const message = id ? { scene: id, ...more } : more;
       let sent = id ? null : source ?? null;
       for (let lost = Boolean(file); ; sent = source ?? null) { // never send a file twice
         try {
-          return await post(name, asked, sent, file, how);
+          return await post(name, message, sent, file, how);
         } catch (error) {
           const kind = error instanceof BackendError ? error.kind : '';
           if (!(kind === 'unknown' && source && !sent) && !(kind === 'offline' && !lost)) throw error;

@@ -1,50 +1,50 @@
-// The interface between the page and whatever computes: a server, or what a file has in itself.
+// The interface between the page and its backends: a server, a worker, or the data of a file.
 
 import { isKept } from '../core/kinds.js';
 import { ROLLOUT } from '../core/state.js';
 
-/** The rollout that is saved: the whole matrix, with the usual options. */
+/** The question of the rollout in saved pages: the whole matrix, with the default options. */
 export const MATRIX = Object.freeze({ token: null, ...ROLLOUT, start: ROLLOUT.start - 1 });
 
 /** @typedef {import('../core/state.js').Source} Source */
 /** @typedef {import('../core/manifest.js').Manifest} Manifest */
 /** @typedef {{text?: string, ahead?: number, seconds?: number, done?: number, of?: number}} Progress */
 /** @typedef {{signal?: AbortSignal, progress?: (progress: Progress) => void}} How */
-/** @typedef {{source: string, words: string, tip?: string, needs?: string}} Entry - a model, and what it needs */
-/** @typedef {Entry & {classes: number}} Larger - one that knows more classes */
+/** @typedef {{source: string, words: string, tip?: string, needs?: string}} Entry - a model, and its requirements */
+/** @typedef {Entry & {classes: number}} Larger - a model with more classes */
 /**
- * What there is to choose from. Methods and statistics: see views/explain.js and views/head_statistics.js.
+ * The choices of the page. Methods and statistics: see views/explain.js and views/head_statistics.js.
  * @typedef {object} Models
  * @property {{title: string, entries: Entry[]}[]} groups @property {string} default
  * @property {{typed: boolean, upload: boolean}} more @property {Larger[]} [larger]
  * @property {{name: string, label: string, thumbnail: string}[]} examples @property {any[]} methods
- * @property {any[]} statistics @property {string[]} defaults - methods to begin with
+ * @property {any[]} statistics @property {string[]} defaults - initial methods
  * @property {Questions} questions
  */
 /**
- * What the page says of a question until the backend says more, and the milliseconds that it waits before it asks.
+ * A question's text until the backend reports progress, and the delay before it is asked, in milliseconds.
  * @typedef {Record<string, {waiting: string, settle: number}>} Questions
  */
 
 /**
- * What a question is about: a scene that was opened, what a scene is to be opened from, or a file.
+ * The subject of a question: an open scene, the source of a scene, or a file.
  * @typedef {{id?: string, source?: Source, file?: File}} About
  */
 
 /**
- * Every backend has these; tests/web/test_backends.py holds each to the same answers. The names of questions are those
- * of `vitviz.web.questions`, and their arguments those of the methods of `vitviz.server.endpoints` without the scene.
+ * The interface of every backend; tests/web/test_backends.py compares their answers. The names of questions are in
+ * `vitviz.web.questions`, and their arguments are those of the methods of `vitviz.server.endpoints` without the scene.
  * @typedef {object} Backend
  * @property {{open: boolean, choose: boolean, rollout: boolean, explain: boolean, page: boolean, link: boolean,
- *   lecture: boolean}} can - what it can do; `choose`: photographs and models are chosen on the page
+ *   lecture: boolean}} can - its capabilities; `choose`: the page chooses photographs and models
  * @property {(name: string, about: About, ask?: any, how?: How) => Promise<any>} ask - files are `ArrayBuffer`s
  */
 
-/** A question that was not answered. Its message is for the visitor. */
+/** Thrown if a question is not answered. The message is for the visitor. */
 export class BackendError extends Error {
   /**
    * @param {string} message @param {'unknown' | 'busy' | 'refused' | 'failed' | 'offline'} kind
-   * @param {number | null} [size] - the largest input size that would be answered
+   * @param {number | null} [size] - the largest input size that would succeed
    */
   constructor(message, kind, size = null) {
     super(message);
@@ -54,13 +54,13 @@ export class BackendError extends Error {
   }
 }
 
-/** The largest input size that would be answered, if an error names one. @param {any} error @returns {number | null} */
+/** The largest input size that would succeed, if an error names one. @param {any} error @returns {number | null} */
 export function sizeOf(error) {
   return error instanceof BackendError ? error.size : null;
 }
 
 /**
- * A photograph: one that this browser keeps, by its hash, or a picture of the page's own site, by its address.
+ * Return a photograph: one stored in this browser, by its hash, or a picture of the page's own site, by its address.
  * @param {string} photo @param {{get: (hash: string) => Promise<Blob | null>}} photos
  * @param {string} base - the address of the page's folder @param {How} how
  */
@@ -85,20 +85,20 @@ export async function photographOf(photo, photos, base, { signal } = {}) {
   throw new BackendError(message, answer ? 'refused' : 'offline');
 }
 
-/** Whether two questions ask the same. @param {any} one @param {any} other */
+/** Whether two questions have equal arguments. @param {any} one @param {any} other */
 export function isSame(one, other) {
   const sorted = (/** @type {any} */ ask) => JSON.stringify(Object.entries(ask).sort(([a], [b]) => (a < b ? -1 : 1)));
   return sorted(one) === sorted(other);
 }
 
-/** The name of the file that answers a question; null where none is saved. @param {string} name @param {any} ask */
+/** The name of the file with the answer of a question; null if there is none. @param {string} name @param {any} ask */
 export function fileOf(name, ask) {
   if (name === 'block') return `block-${ask.block}`;
   if (name === 'lecture') return ask.block === undefined ? 'lecture' : `values-${ask.block}`;
   return name === 'rollout' && isSame(ask, MATRIX) ? 'rollout' : null;
 }
 
-/** Whether an error only says that nobody waits any more. @param {any} error */
+/** Whether an error is that of an aborted request. @param {any} error */
 export function isAbort(error) {
   return error?.name === 'AbortError';
 }

@@ -1,11 +1,11 @@
-// The backend of a page that has everything in itself: its <script type="text/plain"> elements hold the files.
+// The backend of a self-contained page, whose <script type="text/plain"> elements contain the files.
 import { decoded } from '../compute/payload.js';
 import { BackendError, fileOf, isSame } from './backend.js';
 
 /**
  * @param {import('../core/manifest.js').Manifest} manifest
  * @param {(name: string) => string | null | undefined} read - the text of a part, base64
- * @param {boolean} [lecture] - whether the page has the lecture in it
+ * @param {boolean} [lecture] - whether the page contains the lecture
  * @returns {import('./backend.js').Backend}
  */
 export function embeddedBackend(manifest, read, lecture = false) {
@@ -16,7 +16,7 @@ export function embeddedBackend(manifest, read, lecture = false) {
     if (!text) throw new BackendError(`A part of this page is missing: ${why}.`, 'failed');
     try {
       return /** @type {ArrayBuffer} */ (decoded(text).buffer);
-    } catch (error) { // SyntaxError or DOMException, by the browser's age
+    } catch (error) { // SyntaxError or DOMException, depending on the browser's version
       const { message } = /** @type {Error} */ (error);
       throw new BackendError(`A part of this page is damaged: ${why} (${message}).`, 'failed');
     }
@@ -29,9 +29,9 @@ export function embeddedBackend(manifest, read, lecture = false) {
       if (id && id !== manifest.id) throw new BackendError('This page does not contain that photograph.', 'unknown');
       const part = fileOf(name, ask);
       if (part && (lecture || name !== 'lecture')) return file(part);
-      const answers = lecture ? JSON.parse(new TextDecoder().decode(file('answers'))) : []; // what was asked then
-      const found = answers.find((/** @type {any} */ one) => one.name === name && isSame(one.ask, ask));
-      if (found) return found.answer;
+      const answers = lecture ? JSON.parse(new TextDecoder().decode(file('answers'))) : [];
+      const saved = answers.find((/** @type {any} */ each) => each.name === name && isSame(each.ask, ask));
+      if (saved) return saved.answer;
       const message = 'This saved page has no server. Open the photograph in the app.';
       throw new BackendError(message, 'refused');
     },

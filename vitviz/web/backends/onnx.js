@@ -11,16 +11,16 @@ import { standalone } from './standalone.js';
 /** @typedef {import('../core/state.js').Source} Source */
 /** @typedef {import('../local/graphs.js').About} About */
 /**
- * What a static site has, as `vitviz.export.static` writes it.
+ * The configuration of a static site, from `vitviz.export.static`.
  * @typedef {object} Site
  * @property {any} models - see `Models` of backend.js
  * @property {Record<string, About>} about - of each model
  * @property {Record<string, {file: string, scenes: Record<string, string>}>} examples - the file of each, and the
- *   folder of what each model made of it
- * @property {string} worker @property {string} alone - the frame of a page that is saved
+ *   folder of each model's results
+ * @property {string} worker @property {string} alone - the frame of a saved page
  */
 
-/** @param {Blob} blob @returns {string} an address that lives as long as the page */
+/** @param {Blob} blob @returns {string} an address that is valid until the page is closed */
 const addressOf = (blob) => URL.createObjectURL(blob);
 
 /**
@@ -35,25 +35,25 @@ export function onnxBackend({ base, site, first, photos }) {
   let worker = null;
   let count = 0;
   /** @type {Map<number, {resolve: (data: any) => void, reject: (error: any) => void, progress: How['progress']}>} */
-  const asked = new Map();
+  const requests = new Map();
 
   function started() {
     if (worker) return worker;
     worker = new Worker(new URL(site.worker, base), { type: 'module' });
     worker.onmessage = ({ data: { id, progress, data, error, stopped } }) => {
-      const one = asked.get(id);
-      if (progress) return one?.progress?.(progress);
-      asked.delete(id);
-      if (stopped) one?.reject(new DOMException('Nobody waits for it.', 'AbortError'));
-      else if (error) one?.reject(new BackendError(error, 'failed'));
-      else one?.resolve(data);
+      const request = requests.get(id);
+      if (progress) return request?.progress?.(progress);
+      requests.delete(id);
+      if (stopped) request?.reject(new DOMException('The question was withdrawn.', 'AbortError'));
+      else if (error) request?.reject(new BackendError(error, 'failed'));
+      else request?.resolve(data);
     };
     worker.onerror = () => {
-      for (const { reject } of asked.values()) {
+      for (const { reject } of requests.values()) {
         reject(new BackendError('The part of the page that computes could not start. This needs a browser of 2023 or '
           + 'later, with WebAssembly.', 'failed'));
       }
-      asked.clear();
+      requests.clear();
       worker = null;
     };
     return worker;
@@ -86,7 +86,7 @@ export function onnxBackend({ base, site, first, photos }) {
     return site.about[model ?? site.models.default];
   }
 
-  /** The id of what a model makes of a photograph. @param {Source} source */
+  /** The id of a scene. @param {Source} source */
   const idOf = ({ image, photo, model }) => `${image ?? photo} ${model ?? site.models.default}`;
 
   /**
@@ -99,24 +99,24 @@ export function onnxBackend({ base, site, first, photos }) {
     }
     const about = named(source);
     if (lack()) throw new BackendError(lack(), 'refused');
-    await readerOf(document.createElement('canvas')).catch(({ message }) => { // before 60 MB are loaded in vain
+    await readerOf(document.createElement('canvas')).catch(({ message }) => { // before loading 60 MB
       throw new BackendError(message, 'refused');
     });
     const photo = await photograph(source, { signal });
     signal?.throwIfAborted();
     const id = count += 1;
     return new Promise((resolve, reject) => {
-      asked.set(id, { resolve, reject, progress });
+      requests.set(id, { resolve, reject, progress });
       signal?.addEventListener('abort', () => {
         worker?.postMessage({ cancel: id });
-        asked.delete(id);
-        reject(new DOMException('Nobody waits for it.', 'AbortError'));
+        requests.delete(id);
+        reject(new DOMException('The question was withdrawn.', 'AbortError'));
       });
       started().postMessage({ id, name, scene, about, photo, ask });
     });
   }
 
-  /** The folder with what a model made of an example. @param {Source | undefined} source */
+  /** The folder with a model's results on an example. @param {Source | undefined} source */
   const folder = (source) => (source?.image ? site.examples[source.image].scenes[source.model ?? site.models.default]
     : null);
 

@@ -1,4 +1,4 @@
-// The backend that asks a vitviz server. Each question is one request, so that any replica can answer it.
+// The backend that asks a vitviz server. Each question is one request, which any replica can answer.
 import { askingBackend } from './asking.js';
 import { BackendError, isAbort, photographOf } from './backend.js';
 
@@ -20,7 +20,7 @@ function joined(parts) {
 }
 
 /** @param {Response} answer */
-const bodyOf = (answer) => /** @type {ReadableStream<Uint8Array>} */ (answer.body); // null after HEAD alone
+const bodyOf = (answer) => /** @type {ReadableStream<Uint8Array>} */ (answer.body); // null only after HEAD
 
 /**
  * Read an answer: lines of JSON, the last of which holds the data, an error, or the number of bytes that follow.
@@ -30,24 +30,24 @@ export async function readAnswer(stream, progress) {
   const reader = stream.getReader();
   try {
     return await lastLine(reader, progress);
-  } finally { // a browser takes an answer that is not read to its end for one that failed
+  } finally { // browsers report an answer as failed unless it is read to its end
     while (!(await reader.read().catch(() => ({ done: true }))).done);
   }
 }
 
 /** @param {ReadableStreamDefaultReader<Uint8Array>} reader @param {How['progress']} progress */
 async function lastLine(reader, progress) {
-  let held = new Uint8Array(0);
+  let buffer = new Uint8Array(0);
   for (;;) {
     const { value, done } = await reader.read();
     if (done) throw new BackendError(GONE, 'offline');
-    held = joined([held, value]);
-    for (let end = held.indexOf(10); end >= 0; end = held.indexOf(10)) {
-      const line = JSON.parse(new TextDecoder().decode(held.subarray(0, end)));
-      held = held.slice(end + 1);
+    buffer = joined([buffer, value]);
+    for (let end = buffer.indexOf(10); end >= 0; end = buffer.indexOf(10)) {
+      const line = JSON.parse(new TextDecoder().decode(buffer.subarray(0, end)));
+      buffer = buffer.slice(end + 1);
       if ('data' in line) return line.data;
       if ('error' in line) throw new BackendError(line.error.text, line.error.kind, line.error.size ?? null);
-      if ('bytes' in line) return rest(reader, held, line.bytes);
+      if ('bytes' in line) return rest(reader, buffer, line.bytes);
       progress?.(line.progress);
     }
   }
@@ -70,7 +70,7 @@ async function rest(reader, first, count) {
  * @param {object} options
  * @param {string} options.base - the address of the page's folder
  * @param {{get: (hash: string) => Promise<Blob | null>}} options.photos
- * @param {any} [options.first] @param {any} [options.models] - the manifest and the list that came with the page
+ * @param {any} [options.first] @param {any} [options.models] - manifest and list that are part of the page
  * @returns {Backend}
  */
 export function serverBackend({ base, photos, first = null, models = null }) {
@@ -84,7 +84,7 @@ export function serverBackend({ base, photos, first = null, models = null }) {
     }
     if (!answer.ok) {
       const plain = answer.headers.get('content-type')?.startsWith('text/plain');
-      if (!plain) throw new BackendError(GONE, 'offline'); // a proxy, before a server that is starting
+      if (!plain) throw new BackendError(GONE, 'offline'); // a proxy in front of a starting server
       throw new BackendError(await answer.text(), answer.status === 429 ? 'busy' : 'refused');
     }
     return readAnswer(bodyOf(answer), progress);

@@ -1,7 +1,7 @@
-// One HTML file of a scene, which opens without a network: the frame of `vitviz.web.scene.standalone`, filled in here.
+// Write one HTML file of a scene, which opens without a network: fill the frame of `vitviz.web.scene.standalone`.
 import { describe, escaped } from '../compute/format.js';
 
-/** @param {Blob} blob @returns {Promise<string>} an address that holds the bytes themselves */
+/** @param {Blob} blob @returns {Promise<string>} a data URL */
 const inline = (blob) => new Promise((resolve, reject) => {
   const reader = new FileReader();
   reader.onload = () => resolve(/** @type {string} */ (reader.result));
@@ -12,14 +12,14 @@ const inline = (blob) => new Promise((resolve, reject) => {
 /** @param {string} url */
 const inlined = async (url) => (url.startsWith('data:') ? url : inline(await (await fetch(url)).blob()));
 
-/** JSON that cannot end the script in which it stands. @param {unknown} value */
+/** JSON that cannot end its script element. @param {unknown} value */
 const scripted = (value) => JSON.stringify(value).replaceAll('<', '\\u003c');
 
 /**
  * @param {string} frame - HTML with places for title, parts, manifest and search
  * @param {import('../core/manifest.js').Manifest} manifest
  * @param {Record<string, ArrayBuffer>} files - `block-0`, ..., and `rollout`
- * @param {string} search - of the view that the file opens with
+ * @param {string} search - the query string of the initial view
  * @returns {Promise<ArrayBuffer>}
  */
 export async function standalone(frame, manifest, files, search) {
@@ -28,11 +28,11 @@ export async function standalone(frame, manifest, files, search) {
     return `<script type="text/plain" id="${name}">${text}</script>\n`;
   }));
   const { photo, seen } = manifest;
-  const held = { ...manifest, id: 'page', badge: null, sizes: [], photo: { ...photo, url: await inlined(photo.url) },
+  const saved = { ...manifest, id: 'page', badge: null, sizes: [], photo: { ...photo, url: await inlined(photo.url) },
     seen: seen && { ...seen, url: await inlined(seen.url) } };
   const title = [describe(manifest), manifest.title, 'vitviz'].filter(Boolean).join(' · ');
   /** @type {Record<string, string>} */
-  const filling = { title: escaped(title), parts: parts.join(''), manifest: scripted(held), search: scripted(search) };
+  const filling = { title: escaped(title), parts: parts.join(''), manifest: scripted(saved), search: scripted(search) };
   const page = frame.replace(/@@(title|parts|manifest|search)@@/g, (_, name) => filling[name]);
   return /** @type {ArrayBuffer} */ (new TextEncoder().encode(page).buffer);
 }

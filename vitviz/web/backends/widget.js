@@ -1,10 +1,10 @@
-// The backend of the notebook widget: questions are messages to the kernel, which answers each with its ticket.
+// The backend of the notebook widget: questions are messages to the kernel, which answers with their tickets.
 import { BackendError } from './backend.js';
 
 /** @typedef {import('./backend.js').Backend} Backend */
 /** @typedef {import('./backend.js').How} How */
 /**
- * What anywidget gives to a widget's script.
+ * The model that anywidget passes to a widget's script.
  * @typedef {object} Model
  * @property {(name: string) => any} get @property {(name: string, value: any) => void} set
  * @property {() => void} save_changes @property {(message: any) => void} send
@@ -25,13 +25,13 @@ export function widgetBackend({ model, manifest }) {
     for (const { reject } of waiting.values()) reject(lost());
   });
   model.on('msg:custom', ({ ticket, error }, [buffer] = []) => {
-    const asked = waiting.get(ticket); // undefined if another view of the widget asked
-    if (error) asked?.reject(new BackendError(error, 'refused'));
-    else asked?.resolve(buffer.buffer.slice(buffer.byteOffset, buffer.byteOffset + buffer.byteLength));
+    const question = waiting.get(ticket); // undefined if another view of the widget asked
+    if (error) question?.reject(new BackendError(error, 'refused'));
+    else question?.resolve(buffer.buffer.slice(buffer.byteOffset, buffer.byteOffset + buffer.byteLength));
   });
 
   /** @param {string} name @param {object} ask @param {How} [how] @returns {Promise<ArrayBuffer>} */
-  async function question(name, ask, { signal } = {}) {
+  async function send(name, ask, { signal } = {}) {
     signal?.throwIfAborted();
     if (!connected) throw lost();
     tickets += 1;
@@ -55,7 +55,7 @@ export function widgetBackend({ model, manifest }) {
     can: { open: false, choose: false, rollout: true, explain: false, page: false, link: false, lecture: false },
     async ask(name, _about, ask, how) {
       if (name === 'open') return manifest;
-      if (name === 'block' || name === 'rollout') return question(name, ask, how);
+      if (name === 'block' || name === 'rollout') return send(name, ask, how);
       throw new BackendError('The widget shows attention and rollout. Ask the view in Python.', 'refused');
     },
   };

@@ -1,5 +1,5 @@
-// From blocks and a question to numbers: the attention of every head, fused maps, rollout. No DOM.
-// What was computed for a query stays until another one is asked, so that the picture, the heads and the wall share it.
+// Attention of every head, fused maps and rollout, from blocks and a question. No DOM.
+// Results for one query are kept until the query changes: the picture, the heads and the wall share them.
 import { column, fuse, fuseColumn, row } from './attention.js';
 import { rolloutColumn, rolloutMeanColumn, rolloutMeanRow, rolloutRow } from './rollout.js';
 import { Sweep } from './sweep.js';
@@ -14,12 +14,12 @@ class BlockAnswers {
   constructor(block) {
     const { heads, tokens } = block;
     this.block = block;
-    this.token = NaN; // of no question yet
+    this.token = NaN; // no question yet
     this.direction = '';
     this.logs = new Float32Array(heads * tokens);
     this.values = new Float32Array(heads * tokens);
     /** @type {Map<string, {token: number, direction: string, out: Float32Array}>} */
-    this.fused = new Map(); // by fusion: the question it answers and (N)
+    this.fused = new Map(); // by fusion: its question, and the result (N)
     /** @type {Sweep | null} */
     this.sweep = null;
   }
@@ -38,7 +38,7 @@ class BlockAnswers {
   }
 
   /**
-   * Whether fusing by max or min needs a look at every row first, which takes several frames.
+   * Whether fusion by max or min must read every row first, which takes several frames.
    * @param {Fusion} how @param {Question} question
    */
   needsSweep(how, { token, direction }) {
@@ -46,7 +46,7 @@ class BlockAnswers {
   }
 
   /**
-   * @param {Fusion} how @param {Question} question @returns {Float32Array | null} (N); null while a sweep is not done
+   * @param {Fusion} how @param {Question} question @returns {Float32Array | null} (N); null until the sweep is done
    */
   fuse(how, question) {
     const { block } = this;
@@ -55,22 +55,22 @@ class BlockAnswers {
     const { token, direction } = question;
     const swept = how === 'mean' ? null : this.sweep?.[how] ?? null;
     if (swept && token < 0) return direction === 'row' ? swept.meanRow : swept.meanColumn;
-    let held = this.fused.get(how);
-    if (held === undefined) {
-      held = { token: NaN, direction: '', out: new Float32Array(block.tokens) };
-      this.fused.set(how, held);
+    let cached = this.fused.get(how);
+    if (cached === undefined) {
+      cached = { token: NaN, direction: '', out: new Float32Array(block.tokens) };
+      this.fused.set(how, cached);
     }
-    if (held.token !== token || held.direction !== direction) {
-      if (direction === 'row') fuse(how, this.logs, values, block.heads, block.tokens, held.out);
-      else fuseColumn(how, this.logs, values, block.heads, block.tokens, swept?.norms ?? null, held.out);
-      held.token = token;
-      held.direction = direction;
+    if (cached.token !== token || cached.direction !== direction) {
+      if (direction === 'row') fuse(how, this.logs, values, block.heads, block.tokens, cached.out);
+      else fuseColumn(how, this.logs, values, block.heads, block.tokens, swept?.norms ?? null, cached.out);
+      cached.token = token;
+      cached.direction = direction;
     }
-    return held.out;
+    return cached.out;
   }
 }
 
-/** What one photograph and one model answer. Blocks come in one after the other. */
+/** Answers about one photograph and one model. Blocks are added as they are loaded. */
 export class Answers {
   /** @param {number} depth - L */
   constructor(depth) {
@@ -79,9 +79,9 @@ export class Answers {
     this.blocks = new Array(depth).fill(null);
     /** @type {Rollout | null} */
     this.rollout = null;
-    this.options = ''; // what rollout is made with, as JSON
+    this.options = ''; // of rollout, as JSON
     /** @type {Map<number, Float32Array>} */
-    this.rows = new Map(); // of rollout, by token, where there are too many tokens for its matrix
+    this.rows = new Map(); // of rollout, by token, if there are too many tokens for its matrix
     this.out = new Float32Array(0);
   }
 
@@ -90,7 +90,7 @@ export class Answers {
     this.blocks[block.block] = new BlockAnswers(block);
   }
 
-  /** Give a block's memory back. @param {number} index */
+  /** Free a block's memory. @param {number} index */
   drop(index) {
     this.blocks[index] = null;
   }
@@ -101,7 +101,7 @@ export class Answers {
     this.out = new Float32Array(rollout.tokens);
   }
 
-  /** Rollout is asked for with other options: what is here is of no use. @param {string} options - as JSON */
+  /** Discard rollout after a change of its options. @param {string} options - as JSON */
   forgetRollout(options) {
     this.options = options;
     this.rollout = null;
@@ -120,7 +120,7 @@ export class Answers {
   /**
    * All heads of a block.
    * @param {number} index @param {Question} question
-   * @returns {Float32Array | null} (H, N); null while it is on its way
+   * @returns {Float32Array | null} (H, N); null while it is loading
    */
   heads(index, question) {
     return this.blocks[index]?.heads(question) ?? null;
@@ -140,7 +140,7 @@ export class Answers {
   }
 
   /**
-   * The work that stands between a question and its fused map: call `advance` until it is done.
+   * The sweep that a fused map needs first: call `advance` until it is done.
    * @param {number} index @param {number | Fusion} head @param {Question} question @returns {Sweep | null}
    */
   sweep(index, head, question) {
@@ -150,7 +150,7 @@ export class Answers {
     return block.sweep;
   }
 
-  /** Rollout, from the matrix or from a row of it. @param {Question} question @returns {Float32Array | null} (N) */
+  /** Rollout, from its matrix or one of its rows. @param {Question} question @returns {Float32Array | null} (N) */
   rolloutOf({ token, direction }) {
     if (this.rollout === null) return direction === 'row' ? this.rows.get(token) ?? null : null;
     const { rollout, out } = this;

@@ -1,24 +1,23 @@
-// Attention from queries and keys: rows (what a token attends to) and columns (who attends to it) of all heads of a
-// block. Everything is written into arrays that the caller keeps; nothing is allocated here.
+// Attention from queries and keys: rows (what a token attends to) and columns (which tokens attend to it) of all heads
+// of a block. Results are written into the caller's arrays; these functions allocate nothing.
 //
 // Shapes: H heads, N tokens, d head width. A `Block` is described in payload.js. Arrays (H, N) are flat, head by head.
 //
-// The layout of queries and keys is (H, N, d), as the model has it. Transposed (H, d, N) was measured too and is not
-// faster: the engine does not vectorise either, so what counts is to have many sums under way that do not wait for each
-// other, and to read each number once.
+// The layout of queries and keys is (H, N, d), as in the model. The transposed (H, d, N) is not faster (measured):
+// JavaScript engines vectorise neither, so speed comes from independent sums and from reading each number once.
 
 /** @typedef {import('./payload.js').Block} Block */
 /** @typedef {'mean' | 'max' | 'min'} Fusion */
 
-let vector = new Float64Array(64); // the one query or key at hand: float64 saves a conversion in the inner loop
+let vector = new Float64Array(64); // the current query or key; float64 avoids a conversion in the inner loop
 
 /**
- * `vector` times each of N vectors, less a shift: the inner loop of everything here.
- * Four tokens at a time and two sums each: eight chains of additions keep the processor's adder busy.
- * @param {Float64Array} one @param {Float32Array} all @param {number} base @param {number} tokens @param {number} width
+ * The products of `vector` with each of N vectors, minus a shift: the inner loop of this module.
+ * Four tokens at a time with two sums each: eight independent chains of additions keep the processor's adder busy.
+ * @param {Float64Array} vec @param {Float32Array} all @param {number} base @param {number} tokens @param {number} width
  * @param {Float64Array} lse @param {number} at @param {number} step @param {Float32Array} out @param {number} to
  */
-function products(one, all, base, tokens, width, lse, at, step, out, to) {
+function products(vec, all, base, tokens, width, lse, at, step, out, to) {
   const even = width & ~1;
   let n = 0;
   for (; n + 3 < tokens; n += 4) {
@@ -35,8 +34,8 @@ function products(one, all, base, tokens, width, lse, at, step, out, to) {
     let c1 = 0;
     let e1 = 0;
     for (let x = 0; x < even; x += 2) {
-      const u = one[x];
-      const v = one[x + 1];
+      const u = vec[x];
+      const v = vec[x + 1];
       a0 += u * all[i + x];
       b0 += u * all[j + x];
       c0 += u * all[k + x];
@@ -47,7 +46,7 @@ function products(one, all, base, tokens, width, lse, at, step, out, to) {
       e1 += v * all[l + x + 1];
     }
     if (even < width) {
-      const u = one[even];
+      const u = vec[even];
       a1 += u * all[i + even];
       b1 += u * all[j + even];
       c1 += u * all[k + even];
@@ -60,7 +59,7 @@ function products(one, all, base, tokens, width, lse, at, step, out, to) {
   }
   for (; n < tokens; n += 1) {
     let sum = -lse[at + step * n];
-    for (let x = 0; x < width; x += 1) sum += one[x] * all[base + n * width + x];
+    for (let x = 0; x < width; x += 1) sum += vec[x] * all[base + n * width + x];
     out[to + n] = sum;
   }
 }
@@ -73,10 +72,10 @@ function take(all, from, width) {
 }
 
 /**
- * What `query` attends to: one row of every head.
+ * One row of every head: what `query` attends to.
  *
- * Each row is divided by its own sum. The log-sum-exp of halves comes from sums in float32, which leaves rows that miss
- * 1 by a little; divided, the shares that the page prints add up to 100 %.
+ * Each row is divided by its sum, so that the shares on the page add up to 100 %: with queries and keys in half
+ * precision, the stored log-sum-exp leaves sums slightly off 1.
  * @param {Block} block
  * @param {number} query - token, 0..N-1
  * @param {Float32Array} logs - (H, N), gets the logarithms, for `fuse`
@@ -86,8 +85,8 @@ export function row(block, query, logs, rows) {
   const { heads, tokens, width, queries, keys, lse } = block;
   for (let head = 0; head < heads; head += 1) {
     const from = head * tokens;
-    const one = take(queries, (from + query) * width, width);
-    products(one, keys, from * width, tokens, width, lse, from + query, 0, logs, from);
+    const vec = take(queries, (from + query) * width, width);
+    products(vec, keys, from * width, tokens, width, lse, from + query, 0, logs, from);
     let sum = 0;
     for (let i = from; i < from + tokens; i += 1) {
       const value = Math.exp(logs[i]);
@@ -100,7 +99,8 @@ export function row(block, query, logs, rows) {
 }
 
 /**
- * Who attends to `key`: one column of every head. It does not sum to 1: each number is a share of another token's row.
+ * One column of every head: which tokens attend to `key`. It does not sum to 1, because each number is part of another
+ * token's row.
  * @param {Block} block
  * @param {number} key - token, 0..N-1
  * @param {Float32Array} logs - (H, N), gets the logarithms, for `fuseColumn`
@@ -110,8 +110,8 @@ export function column(block, key, logs, columns) {
   const { heads, tokens, width, queries, keys, lse } = block;
   for (let head = 0; head < heads; head += 1) {
     const from = head * tokens;
-    const one = take(keys, (from + key) * width, width);
-    products(one, queries, from * width, tokens, width, lse, from, 1, logs, from);
+    const vec = take(keys, (from + key) * width, width);
+    products(vec, queries, from * width, tokens, width, lse, from, 1, logs, from);
     for (let i = from; i < from + tokens; i += 1) columns[i] = Math.exp(logs[i]);
   }
 }
@@ -154,8 +154,8 @@ export function extremes(how, logs, heads, tokens, out) {
 }
 
 /**
- * One row with the heads made one; it sums to 1. The largest and the smallest are taken of logarithms, and made a row
- * again by softmax: where heads disagree everywhere, the smallest probabilities would all underflow.
+ * One row with fused heads; it sums to 1. Max and min are taken of logarithms and then go through a softmax, because
+ * all minimum probabilities could underflow if heads disagree everywhere.
  * @param {Fusion} how
  * @param {Float32Array} logs - (H, N), from `row`
  * @param {Float32Array} rows - (H, N), from `row`
@@ -179,14 +179,14 @@ export function fuse(how, logs, rows, heads, tokens, out) {
 }
 
 /**
- * One column of the matrix of attention with the heads made one.
+ * One column of the attention matrix with fused heads.
  * @param {Fusion} how
  * @param {Float32Array} logs - (H, N), from `column`
  * @param {Float32Array} columns - (H, N), from `column`
  * @param {number} heads
  * @param {number} tokens
- * @param {Float32Array | Float64Array | null} norms - (N), the log-sum-exp of every fused row, from a `Sweep` of this
- *   block (sweep.js): each number belongs to another row, and each row was made to sum to 1. Not needed for the mean.
+ * @param {Float32Array | Float64Array | null} norms - (N), log-sum-exp of every fused row, from a `Sweep` of this
+ *   block (sweep.js): it rescales each row to sum to 1. Not needed for the mean.
  * @param {Float32Array} out - (N)
  */
 export function fuseColumn(how, logs, columns, heads, tokens, norms, out) {

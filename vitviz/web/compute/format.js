@@ -1,4 +1,4 @@
-// Numbers and places as a person reads them. People count layers, heads, rows and columns from 1.
+// Format numbers and positions as text. Layers, heads, rows and columns count from 1.
 
 /** @typedef {import('../core/manifest.js').ProblemType} ProblemType */
 
@@ -6,8 +6,8 @@
 const halfUp = (value, decimals) => Math.round(value * 10 ** decimals) / 10 ** decimals;
 
 /**
- * A probability or another share with at most `digits` significant digits and two decimals: 0.9321 is "93.2 %". The
- * rule is that of `vitviz/formatting.py`: only exact values are "0 %" and "100 %".
+ * A share with at most `digits` significant digits and two decimals: 0.9321 is "93.2 %". As in `vitviz/formatting.py`,
+ * only exact values are "0 %" and "100 %".
  * @param {number} share
  */
 export function percent(share, digits = 3) {
@@ -23,7 +23,7 @@ export function percent(share, digits = 3) {
   return `> ${sign}${(100 - 10 ** (2 - digits)).toFixed(digits - 2)} %`;
 }
 
-/** A value that a model predicts: four figures, and no digit lost before the point. @param {number} value */
+/** A predicted value with four significant digits, or more if its integer part has more. @param {number} value */
 export function plain(value) {
   if (!Number.isFinite(value)) return '–';
   const decimals = value ? Math.min(10, Math.max(0, 3 - Math.floor(Math.log10(Math.abs(value))))) : 0;
@@ -31,33 +31,33 @@ export function plain(value) {
 }
 
 /**
- * How an output of the classifier is written: a probability in percent, or a value (regression).
+ * The format of the classifier's outputs: a probability in percent, or a value (regression).
  * @param {{problemType: ProblemType}} manifest @returns {(value: number, digits?: number) => string}
  */
 export function outputs({ problemType }) {
   return problemType === 'regression' ? plain : percent;
 }
 
-export const PERHAPS = 3; // classes that are named where the model is not sure
+export const PERHAPS = 3; // classes that are named if the model is not sure
 
-/** How many classes there are to choose from: "1,000 classes". @param {number} classes */
+/** The number of classes: "1,000 classes". @param {number} classes */
 export function classCount(classes) {
   return classes === 1 ? '1 class' : `${classes.toLocaleString('en')} classes`;
 }
 
-/** Classes in a sentence for visitors: "260 things". @param {number} classes */
+/** The number of classes in a sentence for visitors: "260 things". @param {number} classes */
 export function things(classes) {
   return count(classes, 'thing');
 }
 
 /**
- * A prediction in one line. The rule is that of `describe_prediction` in `vitviz/formatting.py`, which says why.
+ * A prediction in one line, as `describe_prediction` in `vitviz/formatting.py`, which gives the reasons.
  * @param {string[]} labels - the most probable classes, the best first @param {number[]} probabilities
- * @param {number} classes - how many the model knows
- * @param {number | null} sureAbove - from which probability on it is sure; null where nobody measured it
- * @param {import('../core/manifest.js').Group | null} group - which is named where no class is sure
+ * @param {number} classes - the number of the model's classes
+ * @param {number | null} sureAbove - the probability from which the model is sure; null if it was not measured
+ * @param {import('../core/manifest.js').Group | null} group - named if the model is not sure
  * @param {boolean} known - whether the photograph seems to show one of the classes
- * @param {ProblemType} problemType - of several labels those of 50 % and more are named
+ * @param {ProblemType} problemType - with several labels, those of 50 % and more are named
  */
 export function describePrediction(labels, probabilities, classes, sureAbove = null, group = null, known = true,
   problemType = 'single_label_classification') {
@@ -90,8 +90,7 @@ export function describe({ predictions, labels, sureAbove, group = null, known =
 }
 
 /**
- * Texts of a table's column, flush right: padded behind the unit with spaces as wide as digits, so that the decimal
- * points align.
+ * Texts of a table's column with aligned decimal points, padded behind the unit with spaces as wide as digits.
  * @param {string[]} texts
  */
 export function aligned(texts) {
@@ -101,29 +100,29 @@ export function aligned(texts) {
     `${text}${most && !decimals[row] ? '\u2008' : ''}${'\u2007'.repeat(most - decimals[row])}`));
 }
 
-/** A step of an axis or of a slider, exact in whole percent. @param {number} share */
+/** A tick of an axis or a slider in whole percent. @param {number} share */
 export function whole(share) {
   return `${Math.round(100 * share)} %`;
 }
 
-/** A number that is no share: three figures. @param {number} value */
+/** A number that is not a share, with three significant digits. @param {number} value */
 export function score(value) {
   return Number.isFinite(value) ? String(Number(value.toPrecision(3))).replace('-', '−') : '–';
 }
 
-/** A guess at a time, no finer than it is: "about 40 s". @param {number} seconds */
+/** An estimated time, rounded to its precision: "about 40 s". @param {number} seconds */
 export function about(seconds) {
   if (seconds < 1) return 'under a second';
   if (seconds < 10) return `about ${Math.round(seconds)} s`;
   return seconds < 90 ? `about ${10 * Math.round(seconds / 10)} s` : `about ${Math.round(seconds / 60)} min`;
 }
 
-/** A time that was measured: "96 ms", "61.2 s". @param {number} seconds */
+/** A measured time: "96 ms", "61.2 s". @param {number} seconds */
 export function duration(seconds) {
   return seconds < 1 ? `${Math.round(1000 * seconds)} ms` : `${seconds.toFixed(1)} s`;
 }
 
-/** What is under way, in one line. @param {import('../backends/backend.js').Progress} progress @param {string} words */
+/** Progress in one line. @param {import('../backends/backend.js').Progress} progress @param {string} words */
 export function progressWords({ text, ahead, seconds, done, of }, words) {
   const parts = [text ?? words];
   if (done !== undefined && of) parts.push(`${done} of ${of}`);
@@ -144,22 +143,22 @@ export function headWords(head, heads) {
   return typeof head === 'number' ? `head ${head + 1}` : `${head} of ${heads} heads`;
 }
 
-/** How many of something: "5 heads". @param {number} number @param {string} noun - in the singular */
+/** A number with its noun: "5 heads". @param {number} number @param {string} noun - in the singular */
 export function count(number, noun) {
   return `${number.toLocaleString('en')} ${noun}${number === 1 ? '' : 's'}`;
 }
 
 /**
- * What the button of an animation does. Where nothing may move, each press is one step.
- * @param {boolean} playing @param {boolean} still @param {string} one - "head" or "layer"
+ * The label of an animation's button. With reduced motion, each press is one step.
+ * @param {boolean} playing @param {boolean} still @param {string} noun - "head" or "layer"
  */
-export function playWords(playing, still, one) {
-  if (playing) return `■ Stop ${one}s`;
-  return still ? `▶ Next ${one}` : `▶ Play ${one}s`;
+export function playWords(playing, still, noun) {
+  if (playing) return `■ Stop ${noun}s`;
+  return still ? `▶ Next ${noun}` : `▶ Play ${noun}s`;
 }
 
 /**
- * What a picture shows, in one line.
+ * The title of a picture.
  * @param {{mode: string, block: number, head: number | string, query: import('../core/state.js').Query,
  *   direction: string}} shown
  * @param {{heads: number, depth: number}} model @param {{fuse: string, start: number}} rolling - `start` from 0
@@ -173,7 +172,7 @@ export function title({ mode, block, head, query, direction }, { heads, depth },
 }
 
 /**
- * How a picture was made beyond its title and its colors, in words; empty where there is nothing to say.
+ * The settings of a picture that its title and colors do not show; empty if there are none.
  * @param {{mode: string, discard: number, residual: number, gamma: number}} shown
  */
 export function settings({ mode, discard, residual, gamma }) {
@@ -193,7 +192,7 @@ export function clippedWords({ clipped, vmax, most }, unit) {
   return `Colours end at ${unit(vmax)}; dots mark ${patches} beyond it (up to ${unit(most)}).`;
 }
 
-/** A file's name: "vitviz-Church-Layer-12-head-3.png". @param {(string | null)[]} parts @param {string} ending */
+/** A file name: "vitviz-Church-Layer-12-head-3.png". @param {(string | null)[]} parts @param {string} ending */
 export function fileName(parts, ending) {
   const words = parts.filter(Boolean).join('-').replace(/[^\p{L}\p{N}_.-]+/gu, '-').replace(/-{2,}/g, '-');
   return `${words.slice(0, 120).replace(/[-.]+$/, '')}.${ending}`;
@@ -202,7 +201,7 @@ export function fileName(parts, ending) {
 /** @type {Record<string, string>} */
 const ESCAPES = { '&': '&amp;', '<': '&lt;', '>': '&gt;', '"': '&quot;', "'": '&#39;' };
 
-/** Text for HTML. @param {unknown} text */
+/** Escape text for HTML. @param {unknown} text */
 export function escaped(text) {
   return String(text).replace(/[&<>"']/g, (letter) => ESCAPES[letter]);
 }

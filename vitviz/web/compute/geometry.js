@@ -1,16 +1,16 @@
-// Where things are: tokens, patches, pixels of the photograph, points of the screen. The same sums in the same order as
-// vitviz.images.preprocess.Geometry, so that both agree to the last bit.
+// Convert between tokens, patches, pixels of the photograph and points of the screen. The arithmetic has the order of
+// vitviz.images.geometry.Geometry, so that both agree to the last bit.
 
 /**
- * The way from patches back to the pixels of the upright photograph. Boxes are [left, top, right, bottom].
+ * The mapping from patches to pixels of the upright photograph. Boxes are [left, top, right, bottom].
  * @typedef {object} Geometry
  * @property {[number, number]} image - [width, height] of the photograph in pixels
  * @property {[number, number, number, number]} frame - the box of the photograph that the model's input shows; it
- *   reaches outside where the photograph was padded
+ *   extends outside a padded photograph
  */
 
 /**
- * The index-th of count + 1 edges from start to end, both met exactly.
+ * The index-th of count + 1 edges from start to end; the first and the last are exact.
  * @param {number} start @param {number} end @param {number} index @param {number} count
  */
 function edge(start, end, index, count) {
@@ -28,7 +28,7 @@ export function seenBox(geometry) {
 }
 
 /**
- * The box that a patch saw. Neighbours touch; it may reach outside the photograph.
+ * The box of a patch. Neighbours touch; a box may extend outside the photograph.
  * @param {Geometry} geometry
  * @param {number} row
  * @param {number} col
@@ -45,7 +45,7 @@ export function patchBox(geometry, row, col, grid) {
 }
 
 /**
- * The last of the edges 0..count-1 that is not beyond `value`.
+ * The last of the edges 0..count-1 that does not exceed `value`.
  * @param {number} start @param {number} end @param {number} count @param {number} value
  */
 function lastEdge(start, end, count, value) {
@@ -60,26 +60,25 @@ function lastEdge(start, end, count, value) {
 }
 
 /**
- * The patch that saw a point of the photograph.
+ * The patch that contains a point of the photograph.
  * @param {Geometry} geometry
  * @param {number} x - pixels
  * @param {number} y - pixels
  * @param {[number, number]} grid - [gh, gw]
- * @returns {[number, number] | null} [row, column], or null where the model saw nothing
+ * @returns {[number, number] | null} [row, column], or null outside the model's input
  */
 export function patchAt(geometry, x, y, grid) {
   const [left, top, right, bottom] = seenBox(geometry);
   if (!(left <= x && x < right && top <= y && y < bottom)) return null;
   const { frame } = geometry;
-  // A search over the same edges as patchBox's: division would put points that lie on an edge into the wrong patch.
+  // Search the edges of patchBox: division would assign points on an edge to the wrong patch.
   return [lastEdge(frame[1], frame[3], grid[0], y), lastEdge(frame[0], frame[2], grid[1], x)];
 }
 
 /**
- * Another model's patch, or another photograph's, at the same place; at the edge of what it saw, where the place lies
- * outside of that.
+ * The patch of another model or photograph at the same relative place, clamped to the box that the model saw.
  * @param {[number, number]} patch
- * @param {{geometry: Geometry, grid: [number, number]}} from - whose patch it is
+ * @param {{geometry: Geometry, grid: [number, number]}} from - the scene of this patch
  * @param {{geometry: Geometry, grid: [number, number]}} to
  * @returns {[number, number]}
  */
@@ -96,8 +95,8 @@ export function samePlace(patch, from, to) {
 }
 
 /**
- * The first pixel of every patch column (gw + 1) and row (gh + 1), each with the end appended, clipped to the
- * photograph. A pixel belongs to the patch its centre lies in.
+ * The first pixel of every patch column (gw + 1) and row (gh + 1), with the end appended, clipped to the photograph. A
+ * pixel belongs to the patch that contains its centre.
  * @param {Geometry} geometry
  * @param {[number, number]} grid - [gh, gw]
  * @returns {{xs: Int32Array, ys: Int32Array}}
@@ -125,11 +124,11 @@ export function scaled(geometry, width, height) {
 }
 
 /**
- * A photograph drawn into a box of the screen: as large as fits, in its own shape, in the middle.
+ * A photograph in the middle of a box of the screen, as large as fits, with its aspect ratio.
  * @param {[number, number]} image - [width, height] of the photograph
  * @param {[number, number, number, number]} box - [left, top, right, bottom] on the screen
- * @returns {{left: number, top: number, width: number, height: number, scale: number}} where it lies; `scale` is screen
- *   units a pixel of the photograph
+ * @returns {{left: number, top: number, width: number, height: number, scale: number}} its box; `scale`: screen units
+ *   per pixel of the photograph
  */
 export function fit(image, box) {
   const scale = Math.min((box[2] - box[0]) / image[0], (box[3] - box[1]) / image[1]);
@@ -140,10 +139,10 @@ export function fit(image, box) {
 
 /**
  * The token of a query, as Python's `trace.token`.
- * @param {string | [number, number]} query - a prefix token's name in small letters, 'mean', or a patch [row, column]
+ * @param {string | [number, number]} query - a prefix token's name in lower case, 'mean', or a patch [row, column]
  * @param {string[]} names - of the prefix tokens
  * @param {[number, number]} grid - [gh, gw]
- * @returns {number} 0..N-1; -1 for the mean and for what this model does not have
+ * @returns {number} 0..N-1; -1 for the mean and for tokens that this model does not have
  */
 export function tokenOf(query, names, grid) {
   if (typeof query === 'string') return names.findIndex((name) => name.toLowerCase() === query);

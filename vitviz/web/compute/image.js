@@ -1,4 +1,4 @@
-// Preprocessing as `vitviz.images.preprocess` does it: the same plan, and Pillow's own resampling in whole numbers.
+// Preprocessing as in `vitviz.images.preprocess`: the same plan, and Pillow's resampling in integer arithmetic.
 
 /**
  * @typedef {object} Preprocess - see `vitviz.images.preprocess.Preprocess`
@@ -15,7 +15,7 @@
 /** @typedef {{resized: [number, number], at: [number, number], size: [number, number]}} Plan - width and height of the
  * resized picture; left and top of it in the input; height and width of the input */
 
-const BITS = 22; // of a weight's fraction, as Pillow has it
+const BITS = 22; // of a weight's fraction, as in Pillow
 
 /** Round half to even, as Python does. @param {number} value */
 export function round(value) {
@@ -67,7 +67,7 @@ const FILTERS = {
 };
 
 /**
- * Which numbers of a line make each number of a resized one, and with what weights.
+ * For each number of a resized line: the first source number, and the weights from there on.
  * @param {number} from @param {number} to - lengths @param {string} interpolation
  */
 function taps(from, to, interpolation) {
@@ -79,9 +79,9 @@ function taps(from, to, interpolation) {
     const first = Math.max(0, Math.trunc(middle - support * wide + 0.5));
     const last = Math.min(from, Math.trunc(middle + support * wide + 0.5));
     const weights = Array.from({ length: last - first }, (__, i) => weight((i + first - middle + 0.5) / wide));
-    const sum = weights.reduce((total, one) => total + one, 0);
-    const whole = weights.map((one) => { // Pillow rounds half away from zero
-      const value = (one / sum) * 2 ** BITS;
+    const sum = weights.reduce((total, each) => total + each, 0);
+    const whole = weights.map((each) => { // Pillow rounds half away from zero
+      const value = (each / sum) * 2 ** BITS;
       return Math.trunc(value + (value < 0 ? -0.5 : 0.5));
     });
     return { first, weights: Int32Array.from(whole) };
@@ -89,7 +89,7 @@ function taps(from, to, interpolation) {
 }
 
 /**
- * Resize lines of numbers: `lines` of them, each `from` numbers that lie `step` apart.
+ * Resize `lines` lines of `from` numbers, which are `step` apart.
  * @param {Uint8Array} pixels @param {number} from @param {number} to @param {string} interpolation
  * @param {(place: number, at: number) => number} read @param {number} lines @param {Uint8Array} out
  */
@@ -107,7 +107,7 @@ function resizeLines(pixels, from, to, interpolation, read, lines, out) {
 }
 
 /**
- * Resize one channel: its columns become `rw` and then its rows `rh`, as Pillow does.
+ * Resize one channel, first to `rw` columns and then to `rh` rows, like Pillow.
  * @param {Uint8Array} plane - (h, w) @param {number} w @param {number} h @param {number} rw @param {number} rh
  * @param {string} interpolation @returns {Uint8Array} (rh, rw)
  */
@@ -126,7 +126,7 @@ export function resizePlane(plane, w, h, rw, rh, interpolation) {
 }
 
 /**
- * A model's input from a photograph.
+ * Convert a photograph to a model's input.
  * @param {Preprocess} preprocess @param {ArrayLike<number>} rgba - (h, w, 4) @param {number} w @param {number} h
  * @returns {Prepared}
  */
@@ -150,7 +150,7 @@ export function prepare(preprocess, rgba, w, h) {
 }
 
 /**
- * The picture that a model saw, for the screen: the inverse of the normalization.
+ * The picture that a model saw: the inverse of the normalization.
  * @param {Preprocess} preprocess @param {Prepared} prepared
  * @returns {Uint8ClampedArray<ArrayBuffer>} (height, width, 4)
  */

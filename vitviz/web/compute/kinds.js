@@ -1,26 +1,26 @@
-// What kinds of heads a model has, by statistics of the rows of all its patches. Shapes: L blocks, H heads, N tokens.
+// Classify heads by statistics of the attention rows of patches. Shapes: L blocks, H heads, N tokens.
 import { row } from './attention.js';
 import { entropy, meanDistance, share } from './statistics.js';
 
 /** @typedef {import('./answers.js').Answers} Answers */
 /** @typedef {import('../core/manifest.js').Manifest} Manifest */
 
-const FEW = 600; // patches, up to which every one is asked; of more, SOME all over the grid
-const SOME = 64;
+const FEW = 600; // patches, up to which all are queries; of more, SAMPLED ones, spread evenly over the grid
+const SAMPLED = 64;
 
-/** The mean of a head's rows. `far`: the distance as a share of that of a head that looks everywhere alike. */
+/** Means over a head's rows. `far`: the distance relative to that of uniform attention. */
 export const NUMBERS = Object.freeze(['prefix', 'self', 'near', 'distance', 'far', 'spread', 'differ']);
 
-/** Shares from which on a head counts as one of a kind. */
+/** Thresholds of the kinds. */
 export const LIMITS = Object.freeze({ prefix: 0.5, self: 0.25, near: 0.4, spread: 0.9, differ: 0.03 });
 
-/** The kinds, in the order in which they are tried. */
+/** The kinds, in the order of their checks. */
 export const KINDS = Object.freeze(['prefix', 'self', 'near', 'even', 'same', 'choosy']);
 
 /**
- * The kind of a head by its numbers: it rests on prefix tokens, looks at itself, at its neighbors, everywhere alike, at
- * the same patches whoever asks, or at what fits the patch that asks.
- * @param {Record<string, number>} of @returns {string}
+ * The kind of a head: it attends to prefix tokens, to the query itself, to its neighbors, uniformly, to the same
+ * patches for every query, or to patches that depend on the query.
+ * @param {Record<string, number>} numbers @returns {string}
  */
 export function kindOf({ prefix, self, near, spread, differ }) {
   if (prefix >= LIMITS.prefix) return 'prefix';
@@ -30,18 +30,18 @@ export function kindOf({ prefix, self, near, spread, differ }) {
   return differ < LIMITS.differ ? 'same' : 'choosy';
 }
 
-/** Reads the rows of all heads, some a frame. */
+/** Reads the rows of all heads, a few in each frame. */
 export class Study {
   /** @param {Manifest} manifest @param {Answers} answers - with all blocks */
   constructor({ depth, heads, grid, prefix }, answers) {
-    this.blocks = answers.blocks.map((one) => /** @type {NonNullable<typeof one>} */ (one).block);
+    this.blocks = answers.blocks.map((loaded) => /** @type {NonNullable<typeof loaded>} */ (loaded).block);
     this.heads = heads;
     this.grid = grid;
     this.prefix = prefix.length;
     const patches = grid[0] * grid[1];
     this.tokens = patches + prefix.length;
-    const count = patches <= FEW ? patches : SOME;
-    this.asked = Int32Array.from({ length: count }, (_, i) => Math.floor(((i + 0.5) * patches) / count));
+    const count = patches <= FEW ? patches : SAMPLED;
+    this.queries = Int32Array.from({ length: count }, (_, i) => Math.floor(((i + 0.5) * patches) / count)); // patches
     this.at = 0; // of depth x count
     this.of = depth * count;
     /** @type {Record<string, Float64Array>} */
@@ -63,9 +63,9 @@ export class Study {
 
   /** Read one row of every head of a block. */
   read() {
-    const count = this.asked.length;
+    const count = this.queries.length;
     const block = Math.floor(this.at / count);
-    const patch = this.asked[this.at % count];
+    const patch = this.queries[this.at % count];
     row(this.blocks[block], this.prefix + patch, this.logs, this.rows);
     for (let head = 0; head < this.heads; head += 1) this.add(block * this.heads + head, head, patch);
     this.at += 1;
@@ -75,30 +75,30 @@ export class Study {
   /** @param {number} place @param {number} head @param {number} patch */
   add(place, head, patch) {
     const { tokens, prefix, grid, sums } = this;
-    const one = this.rows.subarray(head * tokens, (head + 1) * tokens);
+    const weights = this.rows.subarray(head * tokens, (head + 1) * tokens);
     const [row_, column] = [Math.floor(patch / grid[1]), patch % grid[1]];
-    for (let n = 0; n < prefix; n += 1) sums.prefix[place] += one[n];
-    sums.self[place] += one[prefix + patch];
+    for (let n = 0; n < prefix; n += 1) sums.prefix[place] += weights[n];
+    sums.self[place] += weights[prefix + patch];
     for (let r = Math.max(0, row_ - 1); r <= Math.min(grid[0] - 1, row_ + 1); r += 1) {
       for (let c = Math.max(0, column - 1); c <= Math.min(grid[1] - 1, column + 1); c += 1) {
-        sums.near[place] += one[prefix + r * grid[1] + c];
+        sums.near[place] += weights[prefix + r * grid[1] + c];
       }
     }
-    const distance = meanDistance(one, prefix, grid, [row_, column]);
+    const distance = meanDistance(weights, prefix, grid, [row_, column]);
     sums.distance[place] += distance;
     sums.far[place] += distance / meanDistance(new Float32Array(tokens).fill(1), prefix, grid, [row_, column]);
-    const nats = entropy(one, 0, tokens);
+    const nats = entropy(weights, 0, tokens);
     sums.spread[place] += share(nats, tokens);
-    for (let n = 0; n < tokens; n += 1) this.mean[head * tokens + n] += one[n];
+    for (let n = 0; n < tokens; n += 1) this.mean[head * tokens + n] += weights[n];
   }
 
-  /** How much the rows of a head differ: the entropy of their mean less the mean of theirs, as a share of the most.
-   * @param {number} block */
+  /** Turn a block's sums into means. `differ`: the entropy of the mean row minus the mean entropy of the rows, as a
+   * share of the maximum. @param {number} block */
   close(block) {
-    const { tokens, heads, sums, asked } = this;
+    const { tokens, heads, sums, queries } = this;
     for (let head = 0; head < heads; head += 1) {
       const place = block * heads + head;
-      for (const name of NUMBERS) sums[name][place] /= asked.length;
+      for (const name of NUMBERS) sums[name][place] /= queries.length;
       const mean = this.mean.subarray(head * tokens, (head + 1) * tokens);
       sums.differ[place] = share(entropy(mean, 0, tokens), tokens) - sums.spread[place];
     }

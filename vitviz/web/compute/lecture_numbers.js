@@ -1,11 +1,11 @@
-// The numbers of the lecture: from the model's input to patches, tokens and what one head makes of them. No DOM.
+// The numbers of the lecture, from the model's input to patches, tokens and the output of one head. No DOM.
 // Shapes: H heads, N tokens = P prefix tokens followed by gh x gw patches, D width, d head width, p patch size.
 import { floatsOf, readTensors } from './tensors.js';
 
 /** @typedef {import('./payload.js').Block} Block */
 /** @typedef {[number, number]} Patch - row and column, from 0 */
 /**
- * How a photograph becomes the model's input, and what the model is: see `vitviz.web.lecture_numbers`.
+ * The preprocessing of a photograph, and facts of the model: see `vitviz.web.lecture_numbers`.
  * @typedef {object} Lecture
  * @property {[number, number]} photo @property {[number, number]} resized - width and height
  * @property {[number, number]} at - left and top of the resized picture in the input; negative where it is cropped
@@ -18,10 +18,10 @@ import { floatsOf, readTensors } from './tensors.js';
  * @property {'learned' | 'sincos' | 'sincos1d' | 'rotary' | 'none'} positionKind
  * @property {[number, number] | null} learnedGrid
  * @property {boolean} normPre - whether a norm follows the positions
- * @property {{filters?: string, positions?: string, prefix?: string}} missing - why something is not here, in words
- * @property {Uint8Array} levels - (3, H, W), 0..255, before they are normalized
- * @property {Float32Array} pixels - (3, H, W), what the model reads
- * @property {Float32Array} filters - (K, 3, p, p) @property {Int32Array} channels - (K), which of the D they are
+ * @property {{filters?: string, positions?: string, prefix?: string}} missing - the reasons for missing tensors
+ * @property {Uint8Array} levels - (3, H, W), 0..255, before normalization
+ * @property {Float32Array} pixels - (3, H, W), the model's input
+ * @property {Float32Array} filters - (K, 3, p, p) @property {Int32Array} channels - (K), their indices among the D
  * @property {Float32Array} bias - (K)
  * @property {{table: Float32Array, width: number} | null} positions - (gh * gw, width)
  * @property {Float32Array} prefix - (P, D)
@@ -42,7 +42,7 @@ export function parseLecture(buffer) {
 }
 
 /**
- * What the model reads, by the float32 steps of `vitviz.images.preprocess`; 0 beside the picture.
+ * The model's input, by the float32 steps of `vitviz.images.preprocess`; 0 outside the picture.
  * @param {Uint8Array} levels - (3, H, W) @param {any} facts
  */
 function normalized(levels, { input: [height, width], at: [left, top], resized: [rw, rh], mean, std }) {
@@ -60,10 +60,10 @@ function normalized(levels, { input: [height, width], at: [left, top], resized: 
 }
 
 /**
- * What resizing and cropping lose, as shares.
+ * The losses of cropping and resizing.
  * @param {Lecture} lecture
- * @returns {{kept: number, scale: [number, number]}} `kept`: of the photograph's area that the model sees; `scale`:
- *   pixels of the input for one of the photograph, across and down
+ * @returns {{kept: number, scale: [number, number]}} `kept`: the share of the photograph's area that the model sees;
+ *   `scale`: pixels of the input per pixel of the photograph, across and down
  */
 export function losses({ photo: [w, h], resized: [rw, rh], at: [left, top], input: [height, width] }) {
   const across = Math.min(width, left + rw) - Math.max(0, left);
@@ -72,7 +72,7 @@ export function losses({ photo: [w, h], resized: [rw, rh], at: [left, top], inpu
 }
 
 /**
- * The numbers of a patch: (3, p, p) of `levels` or `pixels`.
+ * The `levels` or `pixels` of a patch: (3, p, p).
  * @template {Uint8Array | Float32Array} T
  * @param {T} picture - (3, H, W) @param {Lecture} lecture @param {Patch} patch
  * @returns {T}
@@ -89,7 +89,7 @@ export function patchOf(picture, { patch: side, input: [height, width] }, [row, 
   return out;
 }
 
-/** One filter: (3, p, p). @param {Lecture} lecture @param {number} at - its place among those that are here */
+/** One filter: (3, p, p). @param {Lecture} lecture @param {number} at - index from 0 to K - 1 */
 export function filterOf({ filters, patch }, at) {
   const size = 3 * patch * patch;
   return filters.subarray(at * size, (at + 1) * size);
@@ -112,7 +112,7 @@ export function embed(lecture, patch) {
   return Float64Array.from(lecture.bias, (bias, at) => bias + dot(filterOf(lecture, at), pixels));
 }
 
-/** What one filter answers to every patch: (gh * gw). @param {Lecture} lecture @param {number} at */
+/** The output of one filter for every patch: (gh * gw). @param {Lecture} lecture @param {number} at */
 export function filterMap(lecture, at) {
   const { grid: [gh, gw], bias } = lecture;
   const filter = filterOf(lecture, at);
@@ -121,22 +121,22 @@ export function filterMap(lecture, at) {
 }
 
 /**
- * The cosine of one position with every other one: (n), -1..1. Of rotary positions it is the mean, over the rotations,
- * of the cosine of the angle between the two.
+ * The cosine similarity of one position with each position: (n), -1..1. For rotary positions, the mean over the
+ * rotations of the cosine of the angle between the two.
  * @param {{table: Float32Array, width: number}} positions @param {number} patch - row by row
  */
 export function positionSimilarity({ table, width }, patch) {
-  const one = table.subarray(patch * width, (patch + 1) * width);
-  const norm = Math.sqrt(dot(one, one));
+  const own = table.subarray(patch * width, (patch + 1) * width);
+  const norm = Math.sqrt(dot(own, own));
   return Float64Array.from({ length: table.length / width }, (_, n) => {
     const other = table.subarray(n * width, (n + 1) * width);
-    return dot(one, other) / (norm * Math.sqrt(dot(other, other)) || 1);
+    return dot(own, other) / (norm * Math.sqrt(dot(other, other)) || 1);
   });
 }
 
 /**
- * Sine and cosine positions of a grid, to compare learned ones with: `vitviz.model.positions.sincos_positions`.
- * @param {[number, number]} grid @param {number} width - D; the next smaller multiple of 4 is taken
+ * Sine and cosine positions of a grid, for comparison with learned ones: `vitviz.model.positions.sincos_positions`.
+ * @param {[number, number]} grid @param {number} width - D, rounded down to a multiple of 4
  */
 export function sinePositions([gh, gw], width) {
   const quarter = Math.floor(width / 4);
@@ -166,18 +166,18 @@ export function parseValues(buffer) {
 }
 
 /**
- * One head at work for one token.
+ * The computation of one head for one token.
  * @typedef {object} Head
  * @property {Float64Array} query - (d) @property {Float64Array} keys - (N, d) @property {Float32Array} values - (N, d)
  * @property {Float64Array} dots - (N), query times key
  * @property {Float64Array} scaled - (N), divided by the square root of d
- * @property {Float64Array} powers - (N), e to the scaled less the largest of them @property {number} total - their sum
+ * @property {Float64Array} powers - (N), exp(scaled - their maximum) @property {number} total - their sum
  * @property {Float64Array} weights - (N), sum to 1
- * @property {Float64Array} sum - (d), of the values by their weights
+ * @property {Float64Array} sum - (d), weighted sum of the values
  */
 
 /**
- * What a head does for a token, from its queries, keys and values as the model has them.
+ * Compute a head's output for a token from the model's queries, keys and values.
  * @param {Block} block @param {Values} more @param {number} head @param {number} token
  * @returns {Head}
  */
@@ -191,30 +191,31 @@ export function attend(block, { values, center, factor }, head, token) {
     block.keys[from + i] * balance[i % width] + mean[i % width]));
   const own = values.subarray(from, from + tokens * width);
   const dots = Float64Array.from({ length: tokens }, (_, n) => dot(query, keys.subarray(n * width, (n + 1) * width)));
-  const scaled = dots.map((one) => one / Math.sqrt(width));
-  const most = scaled.reduce((top, one) => Math.max(top, one), -Infinity);
-  const powers = scaled.map((one) => Math.exp(one - most));
+  const scaled = dots.map((value) => value / Math.sqrt(width));
+  const most = scaled.reduce((top, value) => Math.max(top, value), -Infinity);
+  const powers = scaled.map((value) => Math.exp(value - most));
   const total = sumOf(powers);
-  const weights = powers.map((one) => one / total);
+  const weights = powers.map((power) => power / total);
   const sum = Float64Array.from({ length: width }, (_, i) => weights.reduce((all, weight, n) => (
     all + weight * own[n * width + i]), 0));
   return { query, keys, values: own, dots, scaled, powers, total, weights, sum };
 }
 
-/** The products that one dot product is the sum of: (d). @param {Head} head @param {number} token */
+/** The terms of the dot product of query and key: (d). @param {Head} head @param {number} token */
 export function dotTerms({ query, keys }, token) {
-  return query.map((one, i) => one * keys[token * query.length + i]);
+  return query.map((value, i) => value * keys[token * query.length + i]);
 }
 
-/** What each token gives to one number of the sum of values: (N). @param {Head} head @param {number} channel */
+/** Each token's contribution to one channel of the weighted sum: (N). @param {Head} head @param {number} channel */
 export function sumTerms({ weights, values, query }, channel) {
   return weights.map((weight, n) => weight * values[n * query.length + channel]);
 }
 
 /**
- * The largest of some numbers by size, and the sum of all others: together they are the sum of all.
+ * The largest numbers by absolute value, and the sum of all others.
  * @param {ArrayLike<number>} numbers @param {number} count
- * @returns {{best: number[], rest: number, others: number}} places, the largest first; `others`: how many are in `rest`
+ * @returns {{best: number[], rest: number, others: number}} `best`: indices, the largest first; `rest`: the sum of the
+ *   `others` remaining numbers
  */
 export function largest(numbers, count) {
   const order = Array.from(numbers, (_, n) => n).sort((a, b) => Math.abs(numbers[b]) - Math.abs(numbers[a]) || a - b);
@@ -223,17 +224,17 @@ export function largest(numbers, count) {
 }
 
 /**
- * Round numbers so that what is shown adds up: their sum is the rounded sum. The last one, which is the rest of many,
- * takes the difference; the first one does where the rest would change its sign.
+ * Round numbers so that they add up to their rounded sum. The last one, the rest of many, takes the difference, or the
+ * first one if the last would change its sign.
  * @param {number[]} numbers @param {number} decimals @returns {number[]}
  */
 export function roundedToSum(numbers, decimals) {
   const unit = 10 ** decimals;
-  const whole = numbers.map((one) => Math.round(one * unit));
+  const whole = numbers.map((value) => Math.round(value * unit));
   const left = Math.round(sumOf(numbers) * unit) - sumOf(whole);
   const last = whole.length - 1;
   whole[(whole[last] + left) * numbers[last] >= 0 ? last : 0] += left;
-  return whole.map((one) => one / unit);
+  return whole.map((value) => value / unit);
 }
 
 /** @param {ArrayLike<number>} numbers */
@@ -243,15 +244,15 @@ export function sumOf(numbers) {
   return sum;
 }
 
-/** @param {ArrayLike<number>} one @param {ArrayLike<number>} other */
-function dot(one, other) {
+/** @param {ArrayLike<number>} a @param {ArrayLike<number>} b */
+function dot(a, b) {
   let sum = 0;
-  for (let i = 0; i < one.length; i += 1) sum += one[i] * other[i];
+  for (let i = 0; i < a.length; i += 1) sum += a[i] * b[i];
   return sum;
 }
 
 /**
- * Ranks by size, 1 for the largest; equals share the middle of their places.
+ * Ranks, 1 for the largest; equal numbers share the mean of their ranks.
  * @param {ArrayLike<number>} numbers @returns {Float64Array} (n)
  */
 export function ranks(numbers) {
@@ -265,20 +266,20 @@ export function ranks(numbers) {
 }
 
 /**
- * Where two maps of the same patches disagree most: the patch that the first ranks highest above the second, and the
- * one that the second ranks highest above the first.
+ * The patches where two maps disagree most: `over`, which the first map ranks highest relative to the second, and
+ * `under`, the opposite.
  * @param {ArrayLike<number>} first @param {ArrayLike<number>} second
  * @returns {{over: number, under: number, first: Float64Array, second: Float64Array, correlation: number}} two patches,
  *   the ranks in both maps, and Spearman's correlation of the maps
  */
 export function disagreement(first, second) {
-  const [one, other] = [ranks(first), ranks(second)];
-  const apart = one.map((rank, n) => other[n] - rank); // positive: higher in the first
+  const [own, other] = [ranks(first), ranks(second)];
+  const apart = own.map((rank, n) => other[n] - rank); // positive: higher in the first
   const places = [...apart.keys()];
   const over = places.reduce((best, n) => (apart[n] > apart[best] ? n : best), 0);
   const under = places.reduce((best, n) => (apart[n] < apart[best] ? n : best), 0);
-  const middle = (one.length + 1) / 2;
-  const [a, b] = [one, other].map((all) => all.map((rank) => rank - middle));
+  const middle = (own.length + 1) / 2;
+  const [a, b] = [own, other].map((all) => all.map((rank) => rank - middle));
   const spread = Math.sqrt(dot(a, a) * dot(b, b));
-  return { over, under, first: one, second: other, correlation: spread > 0 ? dot(a, b) / spread : 0 };
+  return { over, under, first: own, second: other, correlation: spread > 0 ? dot(a, b) / spread : 0 };
 }

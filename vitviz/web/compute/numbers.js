@@ -1,4 +1,4 @@
-// Numbers as files: CSV and NPZ (NumPy's arrays in a ZIP), with the columns and the record of vitviz/export/numbers.py.
+// Write numbers as CSV and NPZ (NumPy's arrays in a ZIP), with the columns and the record of vitviz/export/numbers.py.
 import { zipSync } from '../vendor/fflate.js';
 import { patchBox } from './geometry.js';
 
@@ -7,7 +7,7 @@ import { patchBox } from './geometry.js';
 /** @typedef {Float32Array | Float64Array | Int32Array} Numbers */
 /** @typedef {{data: Numbers, shape: number[]} | string} Entry - of an NPZ: an array or a text */
 /**
- * One map: (gh, gw) numbers, the names and shares of what is not in the picture, and how Python asks for it.
+ * One map: (gh, gw) numbers, the shares of tokens outside the picture by name, and the question for Python.
  * @typedef {{values: ArrayLike<number>, title: string, unit: string, signed: boolean, outside: Record<string, number>,
  *   question: Record<string, any>}} Saved
  */
@@ -18,7 +18,7 @@ const FORMAT = 'vitviz map 1';
 /** A number with all digits of float32. @param {number} value */
 const digits = (value) => String(Number(value.toPrecision(9)));
 
-/** A cell, in quotes where it has to be. @param {unknown} value */
+/** A cell, quoted if necessary. @param {unknown} value */
 function cell(value) {
   const text = typeof value === 'number' ? digits(value) : String(value ?? '');
   return /[",\n]/.test(text) ? `"${text.replaceAll('"', '""')}"` : text;
@@ -31,7 +31,7 @@ export function csv(columns, rows, record = null) {
 }
 
 /**
- * What makes a map again. Weights and pixels have no checksums here: the browser does not have them.
+ * The record that reproduces a map. It has no checksums of weights and pixels, which the browser does not have.
  * @param {Manifest} manifest @param {Geometry} geometry - of the photograph on the page @param {Saved} saved
  */
 export function recordOf(manifest, geometry, { title, unit, signed, outside, question }) {
@@ -105,8 +105,8 @@ function npy(entry) {
   return out;
 }
 
-/** Arrays and texts, as `numpy.load` reads them. @param {Record<string, Entry>} entries @returns {Uint8Array} */
+/** Arrays and texts in a file for `numpy.load`. @param {Record<string, Entry>} entries @returns {Uint8Array} */
 export function npz(entries) {
   const files = Object.fromEntries(Object.entries(entries).map(([name, entry]) => [`${name}.npy`, npy(entry)]));
-  return zipSync(files, { level: 0, mtime: new Date(1980, 0, 1) }); // equal maps are equal files
+  return zipSync(files, { level: 0, mtime: new Date(1980, 0, 1) }); // equal maps give equal files
 }

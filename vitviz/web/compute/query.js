@@ -1,4 +1,4 @@
-// Which token is asked from in a scene: two panes share one query, and their grids may differ.
+// The query token of a scene: two panes share one query, and their grids may differ.
 import { asked, defaultQuery, hasQuery } from '../core/state.js';
 import { samePlace, tokenOf } from './geometry.js';
 
@@ -6,15 +6,15 @@ import { samePlace, tokenOf } from './geometry.js';
 /** @typedef {import('../effects/scene.js').Scene} Scene */
 
 /**
- * The query on a scene: the same place of the photograph where the grids differ.
+ * The query on a scene: if the grids differ, the patch at the same place of the photograph.
  * @param {State} state @param {Scene} scene @param {Map<string, Scene>} scenes
  * @returns {import('../core/state.js').Query}
  */
 export function queryOn(state, scene, scenes) {
   const { query, scene: id } = asked(state);
   const from = scenes.get(id ?? '') ?? scene;
-  const here = Array.isArray(query) && from !== scene ? samePlace(query, from, scene) : query;
-  return here !== null && hasQuery(here, scene.manifest) ? here : defaultQuery(scene.manifest);
+  const own = Array.isArray(query) && from !== scene ? samePlace(query, from, scene) : query;
+  return own !== null && hasQuery(own, scene.manifest) ? own : defaultQuery(scene.manifest);
 }
 
 /** @param {State} state @param {Scene} scene @param {Map<string, Scene>} scenes @returns {number} -1 for the mean */
@@ -23,11 +23,11 @@ export function tokenOn(state, scene, scenes) {
   return tokenOf(queryOn(state, scene, scenes), prefix, grid);
 }
 
-const LENS = 4; // classes that the layers are read for: the most probable ones
+const LENS = 4; // classes of the logit lens: the most probable ones
 
 /**
- * The chosen classes of a scene as another one counts them, by their names. Where it does not know one: null, which is
- * its prediction; of the lens, which has the most probable classes alone, the first.
+ * The indices in another scene of the chosen classes, by their names. A class that it does not have becomes null, its
+ * prediction; the lens, which has only the most probable classes, uses the first.
  * @param {Pick<State, 'target' | 'against' | 'lensClass'>} state
  * @param {import('../core/manifest.js').Manifest} from @param {import('../core/manifest.js').Manifest} to
  */
@@ -35,7 +35,7 @@ export function sameClasses({ target, against, lensClass }, from, to) {
   /** @param {number | null} index @param {string[]} names @param {string[]} others */
   const named = (index, names, others) => {
     const name = names[index ?? -1];
-    if (index !== null && others[index] === name) return name === undefined ? null : index; // two may have one name
+    if (index !== null && others[index] === name) return name === undefined ? null : index; // names may be repeated
     const place = others.indexOf(name);
     return place < 0 ? null : place;
   };
@@ -44,7 +44,7 @@ export function sameClasses({ target, against, lensClass }, from, to) {
     lensClass: lensClass === null ? null : named(lensClass, read, other) ?? 0 };
 }
 
-/** What rollout is asked for with. @param {State} state @param {number} depth */
+/** The options of rollout in a question. @param {State} state @param {number} depth */
 export function rolloutOptions({ fuse, discard, residual, start }, depth) {
   return { fuse, discard, residual, start: Math.min(start, depth) - 1 };
 }

@@ -1,5 +1,5 @@
-// Pixels and pictures out of a canvas. Browsers that resist fingerprinting (Firefox with privacy.resistFingerprinting,
-// as in the Tor Browser; Brave) change what is read back, so a known picture is read first.
+// Read pixels and pictures from a canvas. Browsers that resist fingerprinting (Firefox with
+// privacy.resistFingerprinting, as in the Tor Browser; Brave) change these pixels, so a known picture is read first.
 
 /* global VideoFrame */
 import { crc32 } from './crc.js';
@@ -13,7 +13,7 @@ export class ReadbackError extends Error {
   }
 }
 
-const SIDE = 64; // noise may touch few pixels of a picture, and none of a plain one
+const SIDE = 64; // large enough, because noise may change few pixels, and none of a plain picture
 const KNOWN = Uint8ClampedArray.from({ length: 4 * SIDE ** 2 }, (_, i) => (
   i % 4 === 3 ? 255 : (37 * i + 11 * Math.floor(i / SIDE)) % 256));
 
@@ -23,7 +23,7 @@ const contextOf = (canvas) => /** @type {any} */ (canvas.getContext('2d', { will
 /** @param {Canvas} canvas */
 const read = (canvas) => contextOf(canvas).getImageData(0, 0, canvas.width, canvas.height).data;
 
-/** Read through a frame of a video, which some browsers leave as it is. @param {Canvas} canvas */
+/** Read through a video frame, which some browsers do not change. @param {Canvas} canvas */
 async function readFrame(canvas) {
   const { width, height } = canvas;
   const frame = new VideoFrame(canvas, { timestamp: 0 });
@@ -50,16 +50,16 @@ function knownLike(canvas) {
 /** @param {ArrayLike<number>} pixels */
 const isKnown = (pixels) => KNOWN.every((level, i) => pixels[i] === level);
 
-/** Whether canvases such as this one give back the pixels that were drawn. @param {Canvas} canvas */
+/** Whether canvases of this kind return the pixels that were drawn. @param {Canvas} canvas */
 export const isExact = (canvas) => isKnown(read(knownLike(canvas)));
 
 /**
- * What reads canvases such as this one as they were drawn.
- * @param {Canvas} canvas @throws {ReadbackError} where nothing does
+ * A function that reads canvases of this kind as they were drawn.
+ * @param {Canvas} canvas @throws {ReadbackError} if there is none
  */
 export async function readerOf(canvas) {
   if (isExact(canvas)) return read;
-  const pixels = await readFrame(knownLike(canvas)).catch(() => []); // no VideoFrame, or none that knows RGBA
+  const pixels = await readFrame(knownLike(canvas)).catch(() => []); // no VideoFrame, or none with RGBA
   if (isKnown(pixels)) return readFrame;
   throw new ReadbackError();
 }
@@ -68,7 +68,7 @@ export async function readerOf(canvas) {
 export const pixelsOf = async (canvas) => (await readerOf(canvas))(canvas);
 
 /**
- * A canvas as a file: of this type, or PNG where the browser would change its pixels.
+ * Encode a canvas in this type, or as PNG if the browser would change its pixels.
  * @param {Canvas} canvas @param {string} [type] @param {number} [quality] @returns {Promise<Blob>}
  * @throws {ReadbackError}
  */
@@ -78,7 +78,7 @@ export async function pictureOf(canvas, type = 'image/png', quality = undefined)
   return new Promise((resolve) => canvas.toBlob((blob) => resolve(/** @type {Blob} */ (blob)), type, quality));
 }
 
-/** One part of a PNG file. @param {string} name @param {Uint8Array} data */
+/** A chunk of a PNG file. @param {string} name @param {Uint8Array} data */
 function chunk(name, data) {
   const bytes = new Uint8Array(12 + data.length);
   const view = new DataView(bytes.buffer);

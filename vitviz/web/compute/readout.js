@@ -13,7 +13,7 @@ const TOKENS = { [CLS]: 'CLS token', [OTHER]: 'distillation token', [REGISTERS]:
  * @property {[string, number][]} masses - outside the picture, and on the query itself
  * @property {string} query - what the query token is: "CLS token", "patch"
  * @property {number} spread - entropy over all tokens as a share of its maximum; NaN for signed maps
- * @property {number} distance - mean distance from the query in patches; NaN without a place
+ * @property {number} distance - mean distance from the query in patches; NaN for a query without a position
  */
 
 /**
@@ -40,7 +40,7 @@ export function read(row, { kinds, grid }, token, patch, signed = false) {
 }
 
 /**
- * The shares of a row on prefix tokens and on the query itself, by name. What CLS keeps for itself is listed once.
+ * The shares of a row on prefix tokens and on the query itself, by name. If CLS is the query, its share is listed once.
  * @param {Float32Array} row @param {Uint8Array} kinds @param {number} token @returns {[string, number][]}
  */
 export function massesOf(row, kinds, token) {

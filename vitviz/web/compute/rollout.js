@@ -1,10 +1,10 @@
-// Attention rollout (Abnar & Zuidema 2020), read from the matrix that the server sends while there are few tokens.
-// The matrix is (N, N), flat: row i says where the information that ends in token i came from.
+// Attention rollout (Abnar & Zuidema 2020), read from the matrix that the backend sends if there are few tokens.
+// The matrix is (N, N), flat: row i shows where the information in token i came from.
 
 /** @typedef {import('./payload.js').Rollout} Rollout */
 
 /**
- * Add row `query` times `weight` to `out`, the row divided by its own sum: halves leave rows that miss 1 a little.
+ * Add `weight` times row `query` to `out`. The row is divided by its sum, which half precision leaves slightly off 1.
  * @param {Float32Array} matrix @param {number} tokens @param {number} query @param {number} weight
  * @param {Float32Array | Float64Array} out
  */
@@ -17,7 +17,7 @@ function addRow(matrix, tokens, query, weight, out) {
 }
 
 /**
- * Where the information that ends in `query` came from.
+ * Where the information in `query` came from.
  * @param {Rollout} rollout
  * @param {number} query - token, 0..N-1
  * @param {Float32Array} out - (N), sums to 1
@@ -30,7 +30,7 @@ export function rolloutRow(rollout, query, out) {
 /**
  * The mean of the rows of all patches.
  * @param {Rollout} rollout
- * @param {Float64Array | Float32Array} out - (N), sums to 1; sum in Float64Array where there is one at hand
+ * @param {Float64Array | Float32Array} out - (N), sums to 1; a Float64Array gives more digits
  */
 export function rolloutMeanRow(rollout, out) {
   const { matrix, tokens, prefix } = rollout;
@@ -39,7 +39,7 @@ export function rolloutMeanRow(rollout, out) {
 }
 
 /**
- * Where the information of `key` went: its share in what ends in each token. It does not sum to 1.
+ * Where the information of `key` went: its share of each token. The shares do not sum to 1.
  * @param {Rollout} rollout
  * @param {number} key - token, 0..N-1
  * @param {Float32Array} out - (N)
@@ -50,7 +50,7 @@ export function rolloutColumn(rollout, key, out) {
 }
 
 /**
- * The mean of the columns of all patches: the mean share of a patch in what ends in each token.
+ * The mean of the columns of all patches: the mean share of a patch in each token.
  * @param {Rollout} rollout
  * @param {Float32Array} out - (N)
  */

@@ -1,7 +1,7 @@
-// Numbers about one row of attention (or of rollout): where its mass lies, its strongest patches, how spread it is.
-// A row is (N): P prefix tokens, then gh x gw patches in reading order. Rows sum to 1; nothing here depends on that.
+// Statistics of one row of attention or rollout: its mass on kinds of tokens, its strongest patches, its spread.
+// A row is (N): P prefix tokens, then gh x gw patches in reading order. Rows sum to 1; no function depends on that.
 
-/** What `masses` writes, by place. */
+/** Indices of what `masses` writes. */
 export const PATCHES = 0;
 export const CLS = 1;
 export const REGISTERS = 2;
@@ -10,7 +10,7 @@ export const SELF = 4;
 export const MASSES = 5;
 
 /**
- * Which of the masses each prefix token belongs to; made once for a model.
+ * The mass that each prefix token belongs to; computed once for a model.
  * @param {string[]} names - the P names of the prefix tokens, as Python's `trace.prefix`
  * @returns {Uint8Array} (P)
  */
@@ -23,7 +23,7 @@ export function prefixKinds(names) {
 
 /**
  * The share of a row on the patches, on CLS, on all registers together, on other prefix tokens, and on the query itself
- * (which is part of one of the others; NaN where the query is a mean and has no self).
+ * (which is also part of one of the others; NaN if the query is a mean).
  * @param {ArrayLike<number>} row - (N), or (H, N) with `from` at the head's first number
  * @param {number} tokens - N
  * @param {Uint8Array} kinds - (P), from `prefixKinds`
@@ -39,13 +39,13 @@ export function masses(row, tokens, kinds, query, out, from = 0) {
 }
 
 /**
- * The strongest patches, the strongest first; equals in reading order.
+ * The strongest patches in decreasing order; equal ones in reading order.
  * @param {ArrayLike<number>} row - (N)
  * @param {number} prefix - P
  * @param {number} tokens - N
- * @param {boolean} signed - by size, whatever the sign
+ * @param {boolean} signed - whether to compare absolute values
  * @param {Int32Array} out - gets patches counted from 0 in reading order: row `Math.floor(i / gw)`, column `i % gw`
- * @returns {number} how many were written: as many as `out` holds, or as there are
+ * @returns {number} how many were written: the length of `out`, or all if there are fewer
  */
 export function topPatches(row, prefix, tokens, signed, out) {
   const size = (/** @type {number} */ i) => (signed ? Math.abs(row[i]) : row[i]);
@@ -65,12 +65,12 @@ export function topPatches(row, prefix, tokens, signed, out) {
 }
 
 /**
- * Entropy of a row's part from..to-1, made to sum to 1, in nats. Pass 0 and N for the whole row, P and N for the
- * patches alone. `share(entropy, to - from)` is its share of the most there could be.
+ * Entropy in nats of a row's part from..to-1, rescaled to sum to 1. Pass 0 and N for the whole row, P and N for the
+ * patches only. `share(entropy, to - from)` is its share of the maximum.
  * @param {ArrayLike<number>} row
  * @param {number} from
  * @param {number} to
- * @returns {number} nats, 0 (all on one token) to log(to - from) (spread evenly); NaN where the part is all zero
+ * @returns {number} nats, 0 (one token) to log(to - from) (uniform); NaN if the whole part is zero
  */
 export function entropy(row, from, to) {
   let sum = 0;
@@ -86,7 +86,7 @@ export function entropy(row, from, to) {
 }
 
 /**
- * Entropy as a share of the logarithm of the number of tokens it was taken over.
+ * Entropy as a share of the logarithm of its number of tokens.
  * @param {number} nats
  * @param {number} count - of tokens
  * @returns {number} 0 to 1; 0 for a single token
@@ -97,13 +97,13 @@ export function share(nats, count) {
 
 /**
  * Mean distance from a patch to the patches it attends to, weighted by attention, in patches from centre to centre.
- * Prefix tokens have no place: they are left out and the rest is made to sum to 1, else heads that look at CLS would
- * seem to look near.
+ * Prefix tokens have no position: they are excluded and the rest is rescaled to sum to 1. Otherwise, attention to CLS
+ * would count as near.
  * @param {ArrayLike<number>} row - (N)
  * @param {number} prefix - P
  * @param {[number, number]} grid - [gh, gw]
- * @param {[number, number] | null} patch - [row, column] of the query; null for a query without a place
- * @returns {number} patches; NaN without a place or where no attention is on patches
+ * @param {[number, number] | null} patch - [row, column] of the query; null for a query without a position
+ * @returns {number} patches; NaN without a position, or if no attention is on patches
  */
 export function meanDistance(row, prefix, grid, patch) {
   if (patch === null) return NaN;

@@ -1,5 +1,4 @@
-// One pass over all rows of a block, in slices that fit a frame: what fusion by max or min needs and no single row
-// tells.
+// One pass over all rows of a block, in slices that fit a frame. Fusion by max or min needs it for means and columns.
 import { extremes, row } from './attention.js';
 
 /** @typedef {import('./payload.js').Block} Block */
@@ -10,7 +9,7 @@ import { extremes, row } from './attention.js';
  * @property {Float32Array} meanColumn - (N), mean over the patch keys of the fused columns
  */
 
-const PACE = 32; // rows between two looks at the clock
+const PACE = 32; // rows between two checks of the clock
 
 /** @param {number} tokens @returns {Fused & {sums: Float64Array}} */
 function empty(tokens) {
@@ -23,8 +22,8 @@ function empty(tokens) {
 }
 
 /**
- * Fusion by max and min over a whole block: `advance` until `done`, then read `max` and `min`. The mean over heads
- * needs no sweep: its means are those of the payload, averaged.
+ * Fusion by max and min over a whole block: `advance` until `done`, then read `max` and `min`. Fusion by mean needs no
+ * sweep, because the payload has the means of every head.
  */
 export class Sweep {
   /** @param {Block} block */
@@ -43,13 +42,13 @@ export class Sweep {
     return this.next === this.block.tokens;
   }
 
-  /** How much is done, 0..1. */
+  /** The share that is done, 0..1. */
   get progress() {
     return this.next / this.block.tokens;
   }
 
   /**
-   * Go on for about `milliseconds`.
+   * Continue for about `milliseconds`.
    * @param {number} milliseconds - Infinity: to the end
    * @returns {boolean} whether it is done
    */
@@ -64,15 +63,15 @@ export class Sweep {
         this.next += 1;
       }
     } while (!this.done && performance.now() < until);
-    if (this.done) for (const one of [this.max, this.min]) this.finish(one);
+    if (this.done) for (const fused of [this.max, this.min]) this.finish(fused);
     return this.done;
   }
 
   /**
-   * Add the fused row in `this.fused`, still in logarithms, whose largest is `top`.
-   * @param {ReturnType<typeof empty>} one @param {number} top
+   * Add the fused row of logarithms in `this.fused`, whose maximum is `top`.
+   * @param {ReturnType<typeof empty>} total @param {number} top
    */
-  add(one, top) {
+  add(total, top) {
     const { tokens, prefix } = this.block;
     const { fused } = this;
     let sum = 0;
@@ -83,15 +82,15 @@ export class Sweep {
       sum += value;
       if (n >= prefix) patches += value;
     }
-    one.norms[this.next] = top + Math.log(sum);
-    one.meanColumn[this.next] = patches / sum / (tokens - prefix);
-    if (this.next < prefix) return; // prefix tokens are no patch queries
-    for (let n = 0; n < tokens; n += 1) one.sums[n] += fused[n] / sum;
+    total.norms[this.next] = top + Math.log(sum);
+    total.meanColumn[this.next] = patches / sum / (tokens - prefix);
+    if (this.next < prefix) return; // means are over patch queries
+    for (let n = 0; n < tokens; n += 1) total.sums[n] += fused[n] / sum;
   }
 
-  /** @param {ReturnType<typeof empty>} one */
-  finish(one) {
+  /** @param {ReturnType<typeof empty>} total */
+  finish(total) {
     const { tokens, prefix } = this.block;
-    for (let n = 0; n < tokens; n += 1) one.meanRow[n] = one.sums[n] / (tokens - prefix);
+    for (let n = 0; n < tokens; n += 1) total.meanRow[n] = total.sums[n] / (tokens - prefix);
   }
 }

@@ -1,9 +1,9 @@
-// Files in the format of safetensors: named arrays behind a header in JSON, all little endian, as browsers are.
+// Files in the format of safetensors: a JSON header, then named arrays, all little endian like browsers.
 import { widen } from './half.js';
 
 /** @typedef {{dtype: string, shape: number[], data: Uint8Array | Uint16Array | Int32Array | Float32Array}} Tensor */
 
-const LENGTH = 8; // bytes that say how long the header is
+const LENGTH = 8; // bytes of the header's length
 /** @type {Record<string, Uint8ArrayConstructor | Uint16ArrayConstructor | Int32ArrayConstructor
  *   | Float32ArrayConstructor>} */
 const KINDS = { U8: Uint8Array, F16: Uint16Array, I32: Int32Array, F32: Float32Array };
@@ -12,7 +12,7 @@ const KINDS = { U8: Uint8Array, F16: Uint16Array, I32: Int32Array, F32: Float32A
  * Return the arrays of a file, as views, and the facts of its metadata.
  * @param {ArrayBuffer} buffer
  * @returns {{tensors: Record<string, Tensor>, facts: any}}
- * @throws {RangeError} where it was cut short
+ * @throws {RangeError} for a truncated file
  */
 export function readTensors(buffer) {
   const length = buffer.byteLength > LENGTH ? Number(new DataView(buffer).getBigUint64(0, true)) : Infinity;
@@ -32,7 +32,7 @@ export function readTensors(buffer) {
 }
 
 /**
- * Return a file: arrays whose numbers are wide come first, so that each begins at a multiple of its width.
+ * Return a file. Arrays of wide numbers come first, so that each starts at a multiple of its number's width.
  * @param {Record<string, Tensor>} tensors @param {any} facts
  * @returns {ArrayBuffer}
  */

@@ -1,5 +1,4 @@
-// A saved picture's caption, below the picture: what it shows, the scale of its colors, and which model made it. On
-// white in any theme, as paper and slides are.
+// The caption below a saved picture: title, color scale, and model. It is on white in any theme, for paper and slides.
 import { contextOf } from './dom.js';
 
 /**
@@ -14,10 +13,10 @@ const PAPER = '#ffffff';
 const INK = '#1a2130';
 const QUIET = '#4b5563';
 const LEAST = 13; // pixels of a letter
-const LETTERS = 46; // of a line, about: type grows with the picture, which is often shown smaller than it is
+const LETTERS = 46; // per line, about: the font grows with the picture, which is often shown at a smaller size
 
 /**
- * Break a text into lines no wider than allowed; a word that is wider by itself is cut.
+ * Break a text into lines of at most this width; a wider word is cut.
  * @param {string} text @param {number} width @param {Measure} measure
  */
 export function wrapped(text, width, measure) {
@@ -41,7 +40,7 @@ export function wrapped(text, width, measure) {
 }
 
 /**
- * Add a caption to a picture: a canvas as wide, and higher.
+ * Add a caption to a picture: a higher canvas of the same width.
  * @param {HTMLCanvasElement} picture @param {Caption} caption
  */
 export function captioned(picture, { title, scale, lines }) {
@@ -75,7 +74,7 @@ export function captioned(picture, { title, scale, lines }) {
 }
 
 /**
- * Draw the color bar between its ends, narrower where there is little room.
+ * Draw the color bar between the texts of its ends, narrower if there is little room.
  * @param {CanvasRenderingContext2D} out @param {NonNullable<Caption['scale']>} scale
  * @param {number} left @param {number} middle @param {number} size - of letters
  */

@@ -1,7 +1,7 @@
-// Charts as SVG text, as wide as there is room. Pure functions: numbers in, text out; only `fill` touches the page.
+// Charts as SVG text, as wide as their place. Pure functions of numbers; only `fill` changes the page.
 import { escaped } from '../compute/format.js';
 
-const NARROW = 340; // pixels; what a chart is drawn for where nobody says
+const NARROW = 340; // pixels; default width
 const LEFT = 48;
 const BOTTOM = 38;
 const TOP = 24;
@@ -17,7 +17,7 @@ const RIGHT = 10;
  */
 
 /**
- * The height for a width, and where numbers lie.
+ * The height for a width, and functions from numbers to pixels.
  * @param {number} width @param {number[]} x @param {number[]} y - ranges
  */
 function axes(width, [first, last], [low, high]) {
@@ -30,9 +30,9 @@ function axes(width, [first, last], [low, high]) {
 }
 
 /**
- * The frame of a chart: title, rules with their numbers, words below.
+ * The frame of a chart: title, rules with their numbers, label of the axis.
  * @param {{title: string, across: string, words: string, units: (value: number) => string, range: [number, number],
- *   kind?: string}} given @param {number} width @param {ReturnType<typeof axes>} place @param {string} inside
+ *   kind?: string}} options @param {number} width @param {ReturnType<typeof axes>} place @param {string} inside
  */
 function frame({ title, across, words, units, range: [low, high], kind = '' }, width, { height, py }, inside) {
   const rules = [low, (low + high) / 2, high].map((value) => `<g><path class="vv-rule"
@@ -45,20 +45,20 @@ function frame({ title, across, words, units, range: [low, high], kind = '' }, w
 }
 
 /**
- * Lines over one axis.
- * @param {object} given
- * @param {string} given.title @param {string} given.across - words below the axis
- * @param {number[]} given.x - what all lines share @param {number[]} [given.ticks] - those of it that have a number
- * @param {Line[]} given.lines
- * @param {{low: number[], high: number[], name: string} | null} [given.band]
- * @param {[number, number]} [given.range] - of the upright axis
- * @param {(value: number) => string} given.units - words for a number of the upright axis
- * @param {(value: number) => string} given.steps - words for a number of the level axis
- * @param {string} given.words - what the chart says, for who cannot see it
+ * A line chart.
+ * @param {object} options
+ * @param {string} options.title @param {string} options.across - label of the horizontal axis
+ * @param {number[]} options.x - of all lines @param {number[]} [options.ticks] - those with a number
+ * @param {Line[]} options.lines
+ * @param {{low: number[], high: number[], name: string} | null} [options.band]
+ * @param {[number, number]} [options.range] - of the vertical axis
+ * @param {(value: number) => string} options.units - text of a number of the vertical axis
+ * @param {(value: number) => string} options.steps - text of a number of the horizontal axis
+ * @param {string} options.words - description for screen readers
  * @param {number} [width] - in pixels
  */
-export function chart(given, width = NARROW) {
-  const { title, across, x, lines, ticks, band = null, range = [0, 1], units, steps, words } = given;
+export function chart(options, width = NARROW) {
+  const { title, across, x, lines, ticks, band = null, range = [0, 1], units, steps, words } = options;
   const [first, last] = [x[0], x[x.length - 1]];
   const place = axes(width, [first, last], range);
   const points = (/** @type {number[]} */ ys) => ys.map((y, i) => (
@@ -77,7 +77,7 @@ export function chart(given, width = NARROW) {
 }
 
 /**
- * The range of an upright axis: 0 to 1 for probabilities, the numbers' own for values.
+ * The range of a vertical axis: 0 to 1 for probabilities, minimum to maximum for values.
  * @param {{problemType: string}} manifest @param {number[][]} numbers @returns {[number, number]}
  */
 export function rangeOf({ problemType }, numbers) {
@@ -86,9 +86,9 @@ export function rangeOf({ problemType }, numbers) {
 }
 
 /**
- * Dots: one for each head, its layer across and a number up.
+ * A dot for each head: its layer on the horizontal axis, its number on the vertical axis.
  * @param {{title: string, across: string, values: (number | null)[][], range: [number, number],
- *   units: (value: number) => string, words: string}} given
+ *   units: (value: number) => string, words: string}} options
  * @param {number} [width] - in pixels
  */
 export function dots({ title, across, values, range, units, words }, width = NARROW) {
@@ -106,7 +106,7 @@ export function dots({ title, across, values, range, units, words }, width = NAR
 }
 
 /**
- * Probabilities or values before and after a change, as bars.
+ * Bars of probabilities or values before and after a change.
  * @param {[string, number, number][]} classes - label, before, after
  * @param {(value: number) => string} units
  */
@@ -121,7 +121,7 @@ export function moved(classes, units) {
 }
 
 const GAP = 24; // pixels, as in style.css
-const ENOUGH = 320; // pixels; narrower charts lie below each other
+const ENOUGH = 320; // pixels; least width of charts side by side
 /** @type {WeakMap<Element, {charts: Chart[], width: number}>} */
 const FILLED = new WeakMap();
 /** @type {ResizeObserver | null} */
@@ -136,10 +136,10 @@ function draw(place) {
   const width = Math.floor((room - (abreast - 1) * GAP) / abreast);
   if (width === filled.width) return;
   filled.width = width;
-  place.innerHTML = filled.charts.map((one) => one(width)).join('');
+  place.innerHTML = filled.charts.map((svg) => svg(width)).join('');
 }
 
-/** Draw charts as wide as there is room, and again where it changes. @param {Element} place @param {Chart[]} charts */
+/** Draw charts as wide as their place, also after resizing. @param {Element} place @param {Chart[]} charts */
 export function fill(place, charts) {
   sized ??= new ResizeObserver((entries) => entries.forEach(({ target }) => draw(target)));
   FILLED.set(place, { charts, width: 0 });

@@ -1,19 +1,19 @@
-// Numbers to colours, as vitviz.draw.colors does it: a scale says which number gets which of 256 colours.
+// Map numbers to 256 colours, as in vitviz.draw.colors.
 
 /**
- * `vmin` has the first colour, `vmax` the last; values beyond are clipped. `signed` keeps zero in the middle.
+ * `vmin` has the first colour, `vmax` the last; values beyond are clipped. `signed`: zero has the middle colour.
  * @typedef {object} Scale
  * @property {number} vmin
  * @property {number} vmax
  * @property {boolean} signed
- * @property {number} [clipped] - patches beyond the end of a map's own scale, which are marked
+ * @property {number} [clipped] - number of patches beyond the end of a map's own scale, which are marked
  */
 
 const [OWN_QUANTILE, FAR, FEW] = [0.99, 1.5, 16]; // as in vitviz.heatmap
 
 /**
- * The scale over everything that is compared: one map for "each its own", all maps of a wall for "shared".
- * @param {ArrayLike<number>[]} maps - one flat array a map, all finite
+ * The scale from minimum to maximum of all maps.
+ * @param {ArrayLike<number>[]} maps - finite numbers
  * @param {boolean} signed - symmetric about zero
  * @returns {Scale}
  */
@@ -33,10 +33,10 @@ export function scaleOver(maps, signed = false) {
 }
 
 /**
- * The scale of one map: its minimum and maximum, or less where a few patches outshine all others (`Scale.own`): then it
- * ends at the value that 99 of 100 patches do not exceed.
+ * The scale of one map (`Scale.own`): its minimum and maximum; with outliers, it ends at the value that 99 % of the
+ * patches do not exceed.
  * @param {ArrayLike<number>} map - all finite @param {boolean} signed - symmetric about zero
- * @returns {Scale & {clipped: number, most: number}} `most`: the largest value, or size when signed
+ * @returns {Scale & {clipped: number, most: number}} `most`: the largest value, or absolute value if signed
  */
 export function ownScale(map, signed = false) {
   const { vmin, vmax } = scaleOver([map], signed);
@@ -70,7 +70,7 @@ function around(reach) {
   return { vmin: -reach, vmax: reach, signed: true };
 }
 
-/** Round to the nearest whole number, halves to the even one, as NumPy does. @param {number} x - 0 or more */
+/** Round to the nearest integer, halves to even, like NumPy. @param {number} x - 0 or more */
 export function rint(x) {
   const down = Math.floor(x);
   const rest = x - down;
@@ -78,7 +78,7 @@ export function rint(x) {
   return rest < 0.5 ? down : down + 1;
 }
 
-const WHOLE = 2 ** 52; // beyond it there are no fractions: adding it rounds, halves to the even number, as `rint` does
+const WHOLE = 2 ** 52; // floats above it have no fraction, so adding it rounds halves to even, like `rint`
 
 /** @param {number} t @param {number} gamma @param {boolean} signed */
 function lifted(t, gamma, signed) {
@@ -91,14 +91,14 @@ function lifted(t, gamma, signed) {
  * Colour indices 0..255.
  * @param {ArrayLike<number>} values
  * @param {Scale} scale
- * @param {number} gamma - above 0; below 1 lifts small values (small sizes when signed)
+ * @param {number} gamma - above 0; below 1 raises small values (small absolute values if signed)
  * @param {Uint8Array} out
- * @param {number} from - first of the values to take: `out.length` of them are
+ * @param {number} from - index of the first value; `out.length` values are converted
  */
 export function indices(values, scale, gamma, out, from = 0) {
   const { vmin, vmax, signed } = scale;
   const span = vmax - vmin;
-  if (!(span > 0)) { // a constant map has one colour: the neutral one when signed, else the first
+  if (!(span > 0)) { // a constant map has one colour: the middle one if signed, else the first
     out.fill(rint(255 * (signed ? lifted(0.5, gamma, true) : 0)));
     return;
   }
@@ -111,7 +111,7 @@ export function indices(values, scale, gamma, out, from = 0) {
 }
 
 /**
- * A colour table as whole pixels, for arrays that a canvas shows: red first in memory, opaque.
+ * A colour table as opaque pixels of a canvas: red first in memory.
  * @param {Uint8Array | Uint8ClampedArray | number[]} bytes - (256, 3) RGB, flat
  * @returns {Uint32Array} (256)
  */
@@ -125,22 +125,22 @@ export function packed(bytes) {
 const SPOTLIGHTS = new WeakMap();
 
 /**
- * A table whose opacity follows the value, so that the photograph stays visible where there is little.
+ * A table whose opacity follows the value, so that the photograph stays visible under small values.
  * @param {Uint32Array} table - (256) @param {boolean} signed - zero is in the middle @returns {Uint32Array} (256)
  */
 export function spotlight(table, signed) {
-  const made = SPOTLIGHTS.get(table) ?? {};
-  SPOTLIGHTS.set(table, made);
-  made[String(signed)] ??= table.map((color, place) => {
+  const cached = SPOTLIGHTS.get(table) ?? {};
+  SPOTLIGHTS.set(table, cached);
+  cached[String(signed)] ??= table.map((color, place) => {
     const value = signed ? Math.abs(place - 127.5) / 127.5 : place / 255;
     return ((Math.round(255 * value ** 0.7) << 24) | (color & 0xffffff)) >>> 0;
   });
-  return made[String(signed)];
+  return cached[String(signed)];
 }
 
-const GRAY = 0.6; // of a colour whose map is out of date
+const GRAY = 0.6; // share of gray in the colours of an outdated map
 
-/** A table whose colours are nearer to gray of the same lightness. @param {Uint32Array} table - (256) */
+/** A table of colours mixed with gray of the same lightness. @param {Uint32Array} table - (256) */
 export function faded(table) {
   return table.map((color) => {
     const parts = [color & 255, (color >>> 8) & 255, (color >>> 16) & 255];
@@ -151,7 +151,7 @@ export function faded(table) {
 }
 
 /**
- * One pixel a patch: what a thumbnail's canvas of gw x gh shows, enlarged by the browser.
+ * Colour a thumbnail's canvas of gw x gh, one pixel per patch, which the browser enlarges.
  * @param {Uint8Array} index - (gh, gw)
  * @param {Uint32Array} table - (256), from `packed`
  * @param {Uint32Array} out - (gh, gw) pixels: `new Uint32Array(imageData.data.buffer)`

@@ -1,7 +1,7 @@
-// A small map of colour indices, enlarged to the pixels that the patches saw, and coloured.
+// Enlarge a map of colour indices to the pixels of its patches, and colour it.
 //
-// Smooth means bilinear between *indices*, coloured afterwards, as Pillow does it for vitviz.draw.overlay. A canvas
-// cannot: it would mix colours, and half-way between two colours of viridis lies none of viridis.
+// Smooth means bilinear between *indices*, coloured afterwards, like Pillow in vitviz.draw.overlay. A canvas would mix
+// colours instead, and a mixture of two colours of viridis is not a colour of viridis.
 import { patchEdges } from '../compute/geometry.js';
 
 /** @typedef {import('../compute/geometry.js').Geometry} Geometry */
@@ -10,17 +10,17 @@ const BITS = 22; // fixed point of the weights, as in Pillow: 255 weights fit 31
 const HALF = 1 << (BITS - 1);
 
 /**
- * How one axis is resampled: every pixel is a weighted sum of `count` patches from `first` on.
- * @param {number} inside - how many patches there are
- * @param {number} low - where the picture begins, in patches
- * @param {number} high - where it ends
- * @param {number} outside - how many pixels it gets
+ * The resampling of one axis: every pixel is a weighted sum of `count` patches from `first` on.
+ * @param {number} inside - number of patches
+ * @param {number} low - start of the picture, in patches
+ * @param {number} high - end of the picture
+ * @param {number} outside - number of pixels
  * @returns {{first: Int32Array, count: Int32Array, weights: Int32Array, most: number}} weights (outside, most)
  */
 function taps(inside, low, high, outside) {
   const begin = Math.fround(low); // Pillow takes the box in single precision
   const scale = Math.fround(Math.fround(high) - begin) / outside;
-  const support = Math.max(scale, 1); // a triangle as wide as a patch, or as a pixel where those are larger
+  const support = Math.max(scale, 1); // a triangle as wide as a patch, or as a pixel if that is larger
   const most = Math.ceil(support) * 2 + 1;
   const first = new Int32Array(outside);
   const count = new Int32Array(outside);
@@ -43,7 +43,7 @@ function taps(inside, low, high, outside) {
 /** @typedef {ReturnType<typeof taps>} Taps */
 
 /**
- * (rows, from) bytes to (rows, to).
+ * Resample rows: (rows, from) bytes to (rows, to).
  * @param {Uint8Array} input @param {number} rows @param {number} from @param {Taps} plan @param {Uint8Array} out
  * @param {number} to
  */
@@ -60,15 +60,15 @@ function across(input, rows, from, plan, out, to) {
 }
 
 /**
- * One line of the enlarged map, from at most `count` lines of `input` (rows, width), coloured into `out`.
+ * Colour one line of the enlarged map into `out`, from at most `count` lines of `input` (rows, width).
  * @param {Uint8Array} input @param {number} width @param {Taps} plan @param {number} y @param {Uint32Array} table
  * @param {Uint32Array} out @param {number} at
  */
 function line(input, width, plan, y, table, out, at) {
   const { first, count, weights, most } = plan;
   const from = first[y] * width;
-  const taken = count[y];
-  if (taken === 2) { // what almost every line of an enlarged map is
+  const lines = count[y];
+  if (lines === 2) { // almost every line of an enlarged map
     const above = weights[y * most];
     const below = weights[y * most + 1];
     for (let x = 0; x < width; x += 1) {
@@ -78,15 +78,15 @@ function line(input, width, plan, y, table, out, at) {
   }
   for (let x = 0; x < width; x += 1) {
     let sum = HALF;
-    for (let k = 0; k < taken; k += 1) sum += input[from + k * width + x] * weights[y * most + k];
+    for (let k = 0; k < lines; k += 1) sum += input[from + k * width + x] * weights[y * most + k];
     out[at + x] = table[sum >> BITS];
   }
 }
 
-/** Enlarges maps of one grid onto one photograph (or a copy of it): what does not change between maps is made once. */
+/** Enlarges maps of one grid onto one photograph or a copy of it, with weights that are computed once for all maps. */
 export class Heat {
   /**
-   * @param {Geometry} geometry - of the picture that is drawn on
+   * @param {Geometry} geometry - of the picture below the map
    * @param {[number, number]} grid - [gh, gw]
    */
   constructor(geometry, grid) {
@@ -96,7 +96,7 @@ export class Heat {
     this.ys = ys; // (gh + 1)
     this.grid = grid;
     this.image = geometry.image;
-    /** @type {[number, number, number, number]} What was seen, in whole pixels: [left, top, right, bottom]. */
+    /** @type {[number, number, number, number]} The model's input in whole pixels: [left, top, right, bottom]. */
     this.region = [xs[0], ys[0], xs[gw], ys[gh]];
     this.width = Math.max(0, xs[gw] - xs[0]);
     this.height = Math.max(0, ys[gh] - ys[0]);
@@ -107,14 +107,14 @@ export class Heat {
     this.plans = null;
   }
 
-  /** The weights of smooth enlarging, the padded map and the map after its rows were enlarged; made on first use. */
+  /** The weights of smooth enlarging, the padded map, and the map with enlarged rows; allocated on first use. */
   smoothly() {
     if (this.plans === null) {
       const [gh, gw] = this.grid;
       const [left, top, right, bottom] = this.frame;
       const dx = (right - left) / gw;
       const dy = (bottom - top) / gh;
-      // The map gets a border of copies, so that it is flat beyond the outermost centres.
+      // A border of copies makes the map constant beyond the outermost centres.
       /** @param {number} edge @param {number} start @param {number} step @param {number} count */
       const place = (edge, start, step, count) => Math.min(count + 2, Math.max(0, 1 + (edge - start) / step));
       const [x0, y0, x1, y1] = this.region;
@@ -129,10 +129,10 @@ export class Heat {
   }
 
   /**
-   * Colour the pixels that were seen; others are left as they are.
+   * Colour the pixels of the model's input; others do not change.
    * @param {Uint8Array} index - (gh, gw), colour indices
    * @param {Uint32Array} table - (256), from `packed`
-   * @param {boolean} smooth - bilinear between patch centres instead of one colour a patch
+   * @param {boolean} smooth - bilinear between patch centres instead of one colour per patch
    * @param {Uint32Array} out - (height, width) pixels of the whole picture
    */
   paint(index, table, smooth, out) {

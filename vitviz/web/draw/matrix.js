@@ -1,22 +1,22 @@
-// The whole N x N attention of one head as a picture: a row for each token that looks, a column for each that is looked
-// at. Lines mark the rows of the patch grid. Pointing at a cell asks from its row's token and marks its column's patch.
+// The N x N attention of one head as a picture: a row for each query, a column for each key. Lines separate the rows of
+// the patch grid. Pointing at a cell selects its row's token as the query and marks its column's patch.
 import { indices, packed, scaleOver } from './color.js';
 import { contextOf, find, write } from './dom.js';
 
 /** @typedef {import('../compute/payload.js').Block} Block */
 
-const MOST = 1024; // rows and columns that are drawn; above, every second, third, ... token
-const SLICE = 8; // milliseconds of work a frame
+const MOST = 1024; // rows and columns; with more tokens, every second, third, ... is drawn
+const SLICE = 8; // milliseconds of work per frame
 
 /**
- * Some rows of one head's attention.
+ * Compute rows of one head's attention until a time.
  * @param {import('../compute/payload.js').Block} block
  * @param {number} head
- * @param {Int32Array} tokens - those that are drawn
- * @param {number} first - which of them the first row is for
+ * @param {Int32Array} tokens - the n drawn tokens
+ * @param {number} first - index of the first row
  * @param {number} until - performance.now() at which to stop
  * @param {Float32Array} out - (n, n)
- * @returns {number} the first row that is still to do
+ * @returns {number} the next row to compute
  */
 export function someRows(block, head, tokens, first, until, out) {
   const { width, queries, keys, lse } = block;
@@ -37,7 +37,7 @@ export function someRows(block, head, tokens, first, until, out) {
 }
 
 /**
- * The tokens that are drawn: all prefix tokens, and every `step`-th patch.
+ * The drawn tokens: all prefix tokens, and every `step`-th patch.
  * @param {number} count @param {number} prefix
  */
 export function drawn(count, prefix) {
@@ -49,8 +49,8 @@ export function drawn(count, prefix) {
 }
 
 /**
- * What is shown, and how to read it.
- * @param {Block} block @param {number} head @param {boolean} fused - the picture shows heads made one
+ * A description of the matrix.
+ * @param {Block} block @param {number} head @param {boolean} fused - whether the photograph shows fused heads
  */
 function sentence({ block, tokens, prefix }, head, fused) {
   const step = Math.ceil((tokens - prefix) / MOST);
@@ -81,7 +81,7 @@ export class Matrix {
     this.values = new Float32Array(0);
     this.index = new Uint8Array(0);
     /** @type {Uint8Array | null} */
-    this.painted = null; // the color map that it is painted in
+    this.painted = null; // color map of the painted picture
     /** @type {{bytes: Uint8Array}} */
     this.look = { bytes: new Uint8Array(768) };
     this.head = -1;
@@ -97,17 +97,17 @@ export class Matrix {
       return [at(event.clientY, box.top, box.height), at(event.clientX, box.left, box.width)];
     };
     /** @param {MouseEvent} event @param {(cell: [number, number]) => void} act */
-    const told = (event, act) => {
+    const forward = (event, act) => {
       const at = cell(event);
       if (at) act(at);
     };
-    this.marks.addEventListener('pointermove', (event) => told(event, point));
+    this.marks.addEventListener('pointermove', (event) => forward(event, point));
     this.marks.addEventListener('pointerleave', () => point(null));
-    this.marks.addEventListener('click', (event) => told(event, pick));
+    this.marks.addEventListener('click', (event) => forward(event, pick));
   }
 
   /**
-   * Draw `chosen` of `block`, from the top; the first head where heads are fused.
+   * Draw `chosen` of `block` from the top, or the first head if heads are fused.
    * @param {Block} block @param {number | string} chosen @param {{bytes: Uint8Array}} look - a color map
    */
   show(block, chosen, look) {
@@ -142,7 +142,7 @@ export class Matrix {
 
   /** @param {number} n - rows */
   paint(n) {
-    indices(this.values, scaleOver([this.values]), 0.5, this.index); // the root, for most cells are next to nothing
+    indices(this.values, scaleOver([this.values]), 0.5, this.index); // square roots: most cells are close to zero
     const context = contextOf(this.canvas);
     const image = context.createImageData(n, n);
     const pixels = new Uint32Array(image.data.buffer);
@@ -153,7 +153,7 @@ export class Matrix {
   }
 
   /**
-   * Frame the row of `query` and, if there is one, the column of `key`; tokens, or -1. In pixels of the screen.
+   * Frame the row of the token `query` and the column of the token `key`, each if not -1. In pixels of the screen.
    * @param {number} query @param {number} key
    */
   mark(query, key) {
@@ -162,7 +162,7 @@ export class Matrix {
     if (this.marks.width !== size) Object.assign(this.marks, { width: size, height: size });
     const context = contextOf(this.marks);
     const step = size / this.tokens.length;
-    const place = (/** @type {number} */ token) => this.tokens.findLastIndex((one) => one <= token) * step;
+    const place = (/** @type {number} */ token) => this.tokens.findLastIndex((shown) => shown <= token) * step;
     context.clearRect(0, 0, size, size);
     const { prefix, grid } = this.block;
     context.fillStyle = 'rgba(255, 255, 255, 0.4)';

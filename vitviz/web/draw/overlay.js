@@ -1,5 +1,5 @@
-// What lies over the map, as vitviz.draw.overlay draws it: hatching over what was not seen, lines between patches, dots
-// on those beyond the scale, a frame around the query. The page draws each as a layer.
+// Marks over the map, as in vitviz.draw.overlay: hatching outside the model's input, lines between patches, dots on
+// patches beyond the scale, a frame around the query.
 import { rint } from './color.js';
 
 const WHITE = [255, 255, 255];
@@ -18,7 +18,7 @@ export function lightness(r, g, b) {
 }
 
 /**
- * `a` mixed with `b`, in single precision and cut off, as Pillow's blend does it. `alpha` is a float32.
+ * Mix `a` with `b` in single precision, truncated like Pillow's blend. `alpha` is a float32.
  * @param {number} a @param {number} b @param {number} alpha
  */
 export function mix(a, b, alpha) {
@@ -26,8 +26,8 @@ export function mix(a, b, alpha) {
 }
 
 /**
- * Fade and hatch, in place, what lies outside `region`: diagonal lines, each light beside dark so that they read on any
- * photograph, over greyer and flatter colours.
+ * Fade and hatch the pixels outside `region` in place: pairs of light and dark diagonal lines, visible on any
+ * photograph, over grayer and flatter colours.
  * @param {Uint8ClampedArray} out - (height, width, 4)
  * @param {[number, number]} image - [width, height]
  * @param {[number, number, number, number]} region - [left, top, right, bottom] in whole pixels
@@ -38,10 +38,10 @@ export function hatchAround(out, image, region) {
   const thick = Math.max(1, rint(long / 900));
   const period = Math.max(8, rint(long / 56));
   const depth = 22 + rint(22 * Math.min(1, long / 900));
-  const some = region[2] > region[0] && region[3] > region[1];
+  const seen = region[2] > region[0] && region[3] > region[1];
   const strength = Math.fround(0.72);
   for (let y = 0; y < height; y += 1) {
-    const level = some && y >= region[1] && y < region[3];
+    const level = seen && y >= region[1] && y < region[3];
     for (let x = 0; x < width; x += 1) {
       if (level && x === region[0]) x = region[2];
       if (x >= width) break;
@@ -56,8 +56,8 @@ export function hatchAround(out, image, region) {
 }
 
 /**
- * Lines between patches: a light one on the first pixels of a patch, a dark one on the last of its neighbour. Where
- * boxes cross, the later one counts.
+ * Lines between patches: a light one on the first pixels of a patch, a dark one on the last of its neighbour. A later
+ * box replaces earlier ones where they cross.
  * @param {[number, number]} image - [width, height]
  * @param {Int32Array} xs - (gw + 1), from `patchEdges`
  * @param {Int32Array} ys - (gh + 1)
@@ -82,7 +82,7 @@ export function gridBoxes(image, xs, ys, strength = 0.5) {
 }
 
 /**
- * A white frame in a dark casing around one patch; the patch's own pixels stay free where there is room.
+ * A white frame in a dark casing around one patch, outside its pixels if there is room.
  * @param {[number, number]} image - [width, height]
  * @param {Int32Array} xs - (gw + 1), from `patchEdges`
  * @param {Int32Array} ys - (gh + 1)
@@ -93,7 +93,7 @@ export function frameBoxes(image, xs, ys, query) {
   const [width, height] = image;
   const [row, col] = query;
   let [left, top, right, bottom] = [xs[col], ys[row], xs[col + 1], ys[row + 1]];
-  if (!(right > left && bottom > top)) return []; // the patch saw padding only
+  if (!(right > left && bottom > top)) return []; // a patch of padding
   const thick = Math.max(1, rint(Math.max(width, height) / 320));
   const casing = Math.max(1, rint(thick / 2));
   const reach = thick + 2 * casing;
@@ -115,7 +115,7 @@ export function frameBoxes(image, xs, ys, query) {
 }
 
 /**
- * A white square in a dark casing in the middle of a patch, a quarter as wide: the patch is beyond the scale.
+ * The mark of a patch beyond the scale: a white square in a dark casing in its middle, a quarter as wide.
  * @param {Int32Array} xs - (gw + 1) @param {Int32Array} ys - (gh + 1) @param {number} patch - in reading order
  * @returns {Tint[]}
  */

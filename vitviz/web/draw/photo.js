@@ -1,5 +1,5 @@
-// One photograph with a map over it, as layers of canvas: the photograph, the colours, the marks, and aids for the eye.
-// The first three are what vitviz.draw.overlay draws, pixel for pixel; `flat` puts them together.
+// One photograph with a map over it, as layers of canvas: photograph, colours, marks, and visual aids. `flat` joins the
+// first three, which are equal to vitviz.draw.overlay pixel by pixel.
 import { captioned } from './caption.js';
 import { indices, packed, spotlight } from './color.js';
 import { patchAt } from '../compute/geometry.js';
@@ -25,15 +25,15 @@ const HTML = `
 /** @param {number[]} color @param {number} amount */
 const rgba = ([r, g, b], amount) => `rgba(${r}, ${g}, ${b}, ${amount})`;
 const COVER = '#6b7280';
-const UNSEEN = 'rgba(128, 128, 128, 0.72)'; // where the pixels cannot be read to be hatched
+const UNSEEN = 'rgba(128, 128, 128, 0.72)'; // instead of hatching, if the pixels cannot be read
 /** @type {Geometry} */
 const NOTHING = { image: [1, 1], frame: [0, 0, 0, 0] };
 const RAMP = Float64Array.from({ length: 256 }, (_, i) => i / 255);
 const STAMPS = 20;
-const TYPE = 0.86; // of the page's type, which is larger in full screen
+const TYPE = 0.86; // of the page's font size, which is larger in full screen
 
 /**
- * What a person does with the photograph. `lift`: the finger left, and what it showed stays.
+ * Callbacks of pointer events on the photograph. `lift`: the finger left, and its patch stays on show.
  * @typedef {{hover: (patch: Pair | null) => void, lift: () => void, pick: (patch: Pair) => void, resized: () => void}}
  *   Events
  */
@@ -42,7 +42,7 @@ export class Pane {
   /**
    * @param {HTMLElement} element
    * @param {Events} events
-   * @param {string} label - what it is and which keys it knows, for those who do not see it
+   * @param {string} label - description and keys, for screen readers
    */
   constructor(element, events, label) {
     element.innerHTML = HTML;
@@ -65,7 +65,7 @@ export class Pane {
     this.opacity = 0;
     this.said = { title: '', low: '', high: '', unit: '', details: '' };
     /** @type {unknown[]} */
-    this.barred = []; // what the colour bar shows
+    this.barred = []; // arguments of the colour bar on show
     this.sized = new ResizeObserver(([entry]) => {
       const { width, height } = entry.contentRect;
       this.shown = [width, height];
@@ -92,7 +92,7 @@ export class Pane {
       began = [event.clientX, event.clientY];
       if (event.pointerType !== 'mouse') hover(patch(event));
     });
-    // A finger that was dragged has shown the way; a tap, as a click, says: stay here.
+    // A drag of the finger only points at patches; a tap or click pins one.
     picture.addEventListener('click', (event) => {
       const moved = began ? Math.hypot(event.clientX - began[0], event.clientY - began[1]) : 0;
       const at = patch(event);
@@ -101,7 +101,7 @@ export class Pane {
   }
 
   /**
-   * The patch [row, column] under a point of the screen; null where the model saw nothing.
+   * The patch [row, column] under a point of the screen; null outside the model's input.
    * @param {number} x @param {number} y
    */
   patchUnder(x, y) {
@@ -113,9 +113,9 @@ export class Pane {
   }
 
   /**
-   * Another photograph.
+   * Show another photograph.
    * @param {CanvasImageSource} image
-   * @param {import('../compute/geometry.js').Geometry} geometry - of the picture as it is shown
+   * @param {import('../compute/geometry.js').Geometry} geometry - of the picture on show
    * @param {[number, number]} grid - [gh, gw]
    */
   open(image, geometry, grid) {
@@ -171,13 +171,13 @@ export class Pane {
     if (query) boxes.push(...frameBoxes(geometry.image, enlarge.xs, enlarge.ys, query));
     for (const { color, amount, box: [left, top, right, bottom] } of boxes) {
       if (right <= left || bottom <= top) continue;
-      marks.clearRect(left, top, right - left, bottom - top); // the last one counts: crossings are not tinted twice
+      marks.clearRect(left, top, right - left, bottom - top); // so that crossings are not tinted twice
       marks.fillStyle = rgba(color, amount);
       marks.fillRect(left, top, right - left, bottom - top);
     }
   }
 
-  /** Patches that are not there. @param {number[]} patches - in reading order */
+  /** Cover hidden patches. @param {number[]} patches - in reading order */
   cover(patches) {
     const { marks, enlarge: { xs, ys }, grid } = this;
     marks.fillStyle = COVER;
@@ -188,8 +188,8 @@ export class Pane {
   }
 
   /**
-   * The strongest patches, numbered, and the patch under the pointer: help for the eye that no saved picture has. Drawn
-   * in pixels of the screen, so that lines and numbers have one size whatever the photograph's.
+   * Mark the strongest patches with numbers, and the patch under the pointer. Saved pictures do not have these marks.
+   * They are drawn in pixels of the screen, so their size does not depend on the photograph.
    * @param {Pair[]} strongest @param {Pair | null} pointer
    */
   point(strongest, pointer) {
@@ -228,7 +228,7 @@ export class Pane {
   }
 
   /**
-   * In the patch's corner; above or below it where the patch is too small to be seen behind a number.
+   * Write a number into the corner of a patch, or above or below a patch that is too small.
    * @param {Pair} patch @param {Pair} zoom @param {number} fine @param {string} label
    */
   number(patch, zoom, fine, label) {
@@ -241,13 +241,13 @@ export class Pane {
   }
 
   /**
-   * A number as a picture. Text drawn in place would have the browser lay out the page, in the middle of a frame.
+   * A number as a picture. Drawing text directly would make the browser compute the page's layout within a frame.
    * @param {string} label @param {number} size @param {number} fine
    */
   stamp(label, size, fine) {
     const key = `${label} ${size} ${fine}`;
-    const held = this.stamps.get(key);
-    if (held) return held;
+    const cached = this.stamps.get(key);
+    if (cached) return cached;
     const canvas = document.createElement('canvas');
     [canvas.width, canvas.height] = [Math.ceil(size * label.length + 4 * fine), Math.ceil(1.3 * size + 4 * fine)];
     const out = contextOf(canvas);
@@ -259,18 +259,18 @@ export class Pane {
     out.strokeText(label, 2 * fine, 2 * fine);
     out.fillStyle = '#ffffff';
     out.fillText(label, 2 * fine, 2 * fine);
-    if (this.stamps.size >= STAMPS) this.stamps.clear(); // those of other sizes
+    if (this.stamps.size >= STAMPS) this.stamps.clear(); // most have other sizes
     this.stamps.set(key, canvas);
     return canvas;
   }
 
-  /** No colours over the photograph: there are no numbers to show. */
+  /** Remove the colours, because there are no numbers to show. */
   clear() {
     this.heat.clearRect(0, 0, ...this.geometry.image);
     this.point([], null);
   }
 
-  /** The pane goes away. */
+  /** Remove the pane. */
   close() {
     this.sized.disconnect();
     this.element.remove();
@@ -282,8 +282,8 @@ export class Pane {
   }
 
   /**
-   * Words around the picture; `details`: how it was made, for its caption as a file; `most`: the largest number where
-   * the scale ends below it.
+   * Write the texts around the picture; `details`: its settings, for the caption of a file; `most`: the largest number,
+   * if the scale ends below it.
    * @param {{title: string, answer: string, low: string, high: string, unit: string, details?: string,
    *   most?: string}} words
    */
@@ -300,18 +300,18 @@ export class Pane {
   }
 
   /**
-   * The colour bar: gamma bends it as it bends the map.
+   * Draw the colour bar, with the gamma of the map.
    * @param {Uint8Array} bytes - (256, 3) @param {number} gamma @param {boolean} signed
-   * @param {number} [clipped] - patches beyond its end, which becomes an arrow
+   * @param {number} [clipped] - number of patches beyond its end, which becomes an arrow
    */
   bar(bytes, gamma, signed, clipped = 0) {
     const barred = [bytes, gamma, signed, clipped > 0];
-    if (barred.every((one, place) => one === this.barred[place])) return;
+    if (barred.every((value, place) => value === this.barred[place])) return;
     this.barred = barred;
     const index = new Uint8Array(256);
     indices(RAMP, { vmin: 0, vmax: 1, signed }, gamma, index);
     const table = packed(bytes);
-    const pixels = Uint32Array.from(index, (one) => table[one]);
+    const pixels = Uint32Array.from(index, (color) => table[color]);
     const bar = contextOf(find(this.element, '.vv-bar'));
     bar.canvas.classList.toggle('vv-beyond', clipped > 0);
     bar.canvas.classList.toggle('vv-signed', signed);
@@ -319,9 +319,9 @@ export class Pane {
   }
 
   /**
-   * What is seen, with its caption below.
-   * @param {string} about - the model, what it says, and of which photograph
-   * @param {boolean} print - at least as wide as print needs
+   * The picture on show, with a caption below.
+   * @param {string} about - the model, its prediction and the photograph
+   * @param {boolean} print - whether to make it wide enough for print
    */
   captioned(about, print = false) {
     const { low, high, unit, details } = this.said;
@@ -331,12 +331,12 @@ export class Pane {
       lines: [scale ? details : '', about].filter(Boolean) });
   }
 
-  /** What a file of the picture shows: without colors it is the photograph alone. */
+  /** The title of a saved picture: without colors, it shows only the photograph. */
   get titled() {
     return this.opacity > 0 ? this.said.title : 'Photograph';
   }
 
-  /** What is seen, without the aids: a canvas of the photograph's size. */
+  /** The picture on show without the visual aids: a canvas of the photograph's size. */
   flat() {
     const canvas = document.createElement('canvas');
     [canvas.width, canvas.height] = this.geometry.image;

@@ -1,9 +1,9 @@
-// Small pictures of the lecture, a pixel of the canvas for each number: pixels, channels, patches, filters.
+// Small pictures of the lecture, with one pixel of the canvas per number: pixels, channels, patches, filters.
 import { indices, scaleOver } from './color.js';
 import { contextOf } from './dom.js';
 
 /**
- * Write a picture into a canvas of its own size; CSS enlarges it.
+ * Write a picture into a canvas of its size; CSS enlarges it.
  * @param {HTMLCanvasElement} canvas @param {number} width @param {number} height
  * @param {(out: Uint32Array) => void} fill - pixels, red first in memory
  */
@@ -17,9 +17,9 @@ export function paintPixels(canvas, width, height, fill) {
 }
 
 /**
- * A colored picture of three channels, one behind the other: (3, h, w) of 0..255.
+ * Join three channels to a colored picture: (3, h, w) of 0..255.
  * @param {ArrayLike<number>} levels @param {number} size - h * w @param {Uint32Array} out
- * @param {(n: number) => number} at - where pixel n goes
+ * @param {(n: number) => number} at - index of pixel n in `out`
  */
 export function joinChannels(levels, size, out, at = (n) => n) {
   for (let n = 0; n < size; n += 1) {
@@ -27,12 +27,12 @@ export function joinChannels(levels, size, out, at = (n) => n) {
   }
 }
 
-/** Numbers around zero as levels: zero is the middle gray. @param {ArrayLike<number>} values @param {number} reach */
+/** Gray levels of signed numbers: zero is the middle gray. @param {ArrayLike<number>} values @param {number} reach */
 export function levelsAround(values, reach) {
   return Uint8Array.from(values, (value) => 127.5 + (127.5 * value) / (reach || 1) + 0.5);
 }
 
-/** The largest of some numbers by size. @param {ArrayLike<number>} values */
+/** The largest absolute value. @param {ArrayLike<number>} values */
 export function reachOf(values) {
   let most = 0;
   for (let i = 0; i < values.length; i += 1) most = Math.max(most, Math.abs(values[i]));
@@ -40,18 +40,18 @@ export function reachOf(values) {
 }
 
 /**
- * Numbers in colors around zero.
+ * Paint signed numbers in colors.
  * @param {HTMLCanvasElement} canvas @param {number} width @param {number} height @param {ArrayLike<number>} values
  * @param {Uint32Array} table - (256), packed @param {number} reach - the number with the last color
  */
 export function paintSigned(canvas, width, height, values, table, reach) {
   const index = new Uint8Array(width * height);
   indices(values, scaleOver([[reach]], true), 1, index);
-  paintPixels(canvas, width, height, (out) => index.forEach((one, n) => { out[n] = table[one]; }));
+  paintPixels(canvas, width, height, (out) => index.forEach((color, n) => { out[n] = table[color]; }));
 }
 
 /**
- * Tiles of one size side by side, `across` in a row, a pixel apart.
+ * Paint tiles of one size, `across` in a row, one pixel apart.
  * @param {HTMLCanvasElement} canvas @param {number} count @param {number} across @param {number} side
  * @param {(place: number, out: Uint32Array, at: (n: number) => number) => void} tile - writes pixel n of a tile
  */
@@ -67,7 +67,7 @@ export function paintTiles(canvas, count, across, side, tile) {
 }
 
 /**
- * The tile under a point of the screen; -1 beside all.
+ * The tile under the pointer; -1 for none.
  * @param {HTMLCanvasElement} canvas @param {MouseEvent} event @param {number} count @param {number} across
  */
 export function tileUnder(canvas, event, count, across) {
@@ -79,8 +79,8 @@ export function tileUnder(canvas, event, count, across) {
 }
 
 /**
- * Numbers as bars up and down from a line in the middle, one a pixel across.
- * @param {HTMLCanvasElement} canvas @param {ArrayLike<number>} values @param {number} chosen - the one that stands out
+ * Paint numbers as bars up and down from a line in the middle.
+ * @param {HTMLCanvasElement} canvas @param {ArrayLike<number>} values @param {number} chosen - the highlighted one
  * @param {{bar: string, chosen: string, line: string}} colors
  */
 export function paintBars(canvas, values, chosen, colors) {
@@ -97,7 +97,7 @@ export function paintBars(canvas, values, chosen, colors) {
   out.fillRect(0, high, canvas.width, 1);
 }
 
-/** Lay a frame over a tile. @param {HTMLElement} frame @param {number} place @param {number} count
+/** Place a frame over a tile. @param {HTMLElement} frame @param {number} place @param {number} count
  * @param {number} across */
 export function frameTile(frame, place, count, across) {
   const rows = Math.ceil(count / across);

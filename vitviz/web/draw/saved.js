@@ -1,25 +1,25 @@
-// Pictures for files: small maps together at the size of print, and charts as SVG that stand by themselves.
+// Pictures for files: small maps together at print size, and standalone SVG charts.
 import { colorGrid } from './color.js';
 import { contextOf } from './dom.js';
 
 export const PRINT = 1890; // pixels: 160 mm at 300 dots an inch
-const INKS = ['fill', 'fill-opacity', 'stroke', 'stroke-width', 'stroke-dasharray', 'opacity', 'font-size',
+const STYLES = ['fill', 'fill-opacity', 'stroke', 'stroke-width', 'stroke-dasharray', 'opacity', 'font-size',
   'font-weight', 'text-anchor'];
-const LINE = 16; // pixels of a line of the key
+const LINE = 16; // pixels of a line of the legend
 
-/** The same picture at least as wide as print needs. @param {HTMLCanvasElement} canvas */
+/** The same picture, enlarged to print size if it is smaller. @param {HTMLCanvasElement} canvas */
 export function atPrintSize(canvas) {
   const factor = PRINT / canvas.width;
   if (factor <= 1) return canvas;
   const out = document.createElement('canvas');
   [out.width, out.height] = [PRINT, Math.round(canvas.height * factor)];
   const layer = contextOf(out);
-  layer.imageSmoothingEnabled = factor < 2; // small maps keep their squares
+  layer.imageSmoothingEnabled = factor < 2; // the patches of small maps stay sharp
   layer.drawImage(canvas, 0, 0, out.width, out.height);
   return out;
 }
 
-/** One map, a pixel a patch. @param {Uint8Array} index @param {[number, number]} grid @param {Uint32Array} table */
+/** One map, one pixel per patch. @param {Uint8Array} index @param {[number, number]} grid @param {Uint32Array} table */
 export function canvasOf(index, [gh, gw], table) {
   const out = document.createElement('canvas');
   [out.width, out.height] = [gw, gh];
@@ -31,8 +31,8 @@ export function canvasOf(index, [gh, gw], table) {
 }
 
 /**
- * Small maps in rows, a label below each.
- * @param {HTMLCanvasElement[]} maps - of one size, a pixel a patch @param {string[]} labels - may be empty
+ * Small maps in rows, with a label below each.
+ * @param {HTMLCanvasElement[]} maps - of one size, one pixel per patch @param {string[]} labels - may be empty
  * @param {number} columns
  */
 export function together(maps, labels, columns) {
@@ -58,18 +58,18 @@ export function together(maps, labels, columns) {
 }
 
 /**
- * The charts of a place below each other as one SVG with its colors in it, on white whatever the theme; text is text.
+ * The charts of a place, one below another, as one SVG with its own colors, on white in any theme; text stays text.
  * @param {HTMLElement} place @param {HTMLElement} root - has the theme
  */
 export function chartsAsSvg(place, root) {
   const dark = root.classList.contains('dark');
-  root.classList.remove('dark'); // put back before anything is painted
+  root.classList.remove('dark'); // restored before the next paint
   const parts = [];
   let [y, width] = [0, 0];
   for (const figure of place.querySelectorAll('figure')) {
     const svg = /** @type {SVGSVGElement} */ (figure.querySelector('svg'));
     const { width: wide, height } = svg.viewBox.baseVal;
-    parts.push(`<g transform="translate(0 ${y})">${inked(svg).innerHTML}</g>`);
+    parts.push(`<g transform="translate(0 ${y})">${withStyles(svg).innerHTML}</g>`);
     [y, width] = [y + height, Math.max(width, wide)];
     for (const key of figure.querySelectorAll('figcaption span')) {
       const color = getComputedStyle(/** @type {Element} */ (key.querySelector('i'))).backgroundColor;
@@ -86,14 +86,14 @@ export function chartsAsSvg(place, root) {
 }
 
 /** A copy of a drawing with its styles as attributes. @param {SVGSVGElement} svg */
-function inked(svg) {
+function withStyles(svg) {
   const copy = /** @type {SVGSVGElement} */ (svg.cloneNode(true));
-  const [from, to] = [svg, copy].map((one) => [...one.querySelectorAll('*')]);
+  const [from, to] = [svg, copy].map((drawing) => [...drawing.querySelectorAll('*')]);
   from.forEach((element, place) => {
     const style = getComputedStyle(element);
     to[place].removeAttribute('class');
-    for (const ink of INKS) {
-      if (style.getPropertyValue(ink)) to[place].setAttribute(ink, style.getPropertyValue(ink));
+    for (const name of STYLES) {
+      if (style.getPropertyValue(name)) to[place].setAttribute(name, style.getPropertyValue(name));
     }
   });
   return copy;

@@ -1,24 +1,24 @@
-// All thumbnails of a wall in one picture: a browser lays out, paints and composes one canvas where a hundred took
-// longer than the arithmetic behind them. Pure: colour indices in, pixels out.
+// All thumbnails of a wall in one picture: the browser's layout and painting of a hundred canvases took longer than
+// their arithmetic. Pure functions: colour indices in, pixels out.
 
 const ROUND = 3; // corners, in pixels of the page
 
 /** A box in pixels: [left, top]. @typedef {[number, number]} Corner */
 
 /**
- * Where the thumbnails lie. All have one size and one grid.
+ * The positions of thumbnails, which have one size and one grid.
  * @typedef {object} Places
  * @property {number} width - of the sheet in pixels
  * @property {Corner[]} corners - one for each thumbnail
- * @property {Int32Array} columns - (w) which patch column each pixel of a thumbnail shows
+ * @property {Int32Array} columns - (w) patch column of each pixel of a thumbnail
  * @property {Int32Array} rows - (h)
  * @property {number} across - gw
  * @property {Uint32Array} rim - pixels of a thumbnail that its round corners cut
- * @property {Uint32Array} cover - what is left of each, as the highest byte of a pixel
+ * @property {Uint32Array} cover - opacity of each, as the highest byte of a pixel
  */
 
 /**
- * The patch of `count` in whose part each of `size` pixels has its middle, as browsers enlarge without smoothing.
+ * The patch (0..count-1) that contains the centre of each of `size` pixels, as in unsmoothed enlarging by browsers.
  * @param {number} count @param {number} size
  */
 function nearest(count, size) {
@@ -26,7 +26,7 @@ function nearest(count, size) {
 }
 
 /**
- * Pixels that a round corner covers in part, or not at all.
+ * The pixels that a round corner cuts, in part or completely.
  * @param {number} wide @param {number} high @param {number} radius @param {number} stride
  */
 function rounded(wide, high, radius, stride) {
@@ -53,7 +53,7 @@ function rounded(wide, high, radius, stride) {
  * @param {[number, number]} size - of a thumbnail: [width, height] in pixels of the sheet
  * @param {Corner[]} corners
  * @param {number} width - of the sheet
- * @param {number} fine - pixels of the sheet in one of the page
+ * @param {number} fine - pixels of the sheet per pixel of the page
  * @returns {Places}
  */
 export function placed([gh, gw], [wide, high], corners, width, fine) {

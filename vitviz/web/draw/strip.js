@@ -1,9 +1,9 @@
-// A row of bars, one a number, of which one is looked at: a slider for the keyboard and for screen readers.
+// A row of bars with one selected: a slider for the keyboard and for screen readers.
 
 const HIGH = 100; // of the drawing, which is stretched
 
 export class Strip {
-  /** @param {HTMLElement} element @param {(place: number) => void} choose - called with the bar that is looked at */
+  /** @param {HTMLElement} element @param {(place: number) => void} choose - called with the selected bar */
   constructor(element, choose) {
     this.element = element;
     this.count = 0;
@@ -19,7 +19,7 @@ export class Strip {
         ArrowUp: this.chosen + 1, Home: 0, End: this.count - 1 };
       if (!(event.key in to)) return;
       event.preventDefault();
-      event.stopPropagation(); // the arrows turn no page here
+      event.stopPropagation(); // elsewhere, arrows turn the pages of the lecture
       choose(Math.min(this.count - 1, Math.max(0, to[event.key])));
     });
   }
@@ -32,14 +32,14 @@ export class Strip {
   }
 
   /**
-   * @param {ArrayLike<number>} values @param {number} chosen @param {string} label - what the numbers are
+   * @param {ArrayLike<number>} values @param {number} chosen @param {string} label - of the numbers
    * @param {string} said - the chosen number in words
    */
   show(values, chosen, label, said) {
     this.count = values.length;
     this.chosen = chosen;
     const most = Math.max(1e-12, ...Array.from(values, Math.abs));
-    const zero = Array.from(values).some((value) => value < 0) ? HIGH / 2 : HIGH; // where bars begin
+    const zero = Array.from(values).some((value) => value < 0) ? HIGH / 2 : HIGH; // base of the bars
     const bars = Array.from(values, (value, i) => {
       const high = (Math.abs(value) / most) * zero;
       const kind = `${value < 0 ? 'vv-less' : 'vv-more'}${i === chosen ? ' vv-looked' : ''}`;
@@ -49,7 +49,7 @@ export class Strip {
     });
     this.element.innerHTML = `<svg viewBox="0 0 ${values.length} ${HIGH}" preserveAspectRatio="none" aria-hidden="true"
       ><rect class="vv-column" x="${chosen}" y="0" width="1" height="${HIGH}"/>${bars.join('')}</svg>`;
-    const told = { label, valuemin: 1, valuemax: values.length, valuenow: chosen + 1, valuetext: said };
-    for (const [name, value] of Object.entries(told)) this.element.setAttribute(`aria-${name}`, String(value));
+    const aria = { label, valuemin: 1, valuemax: values.length, valuenow: chosen + 1, valuetext: said };
+    for (const [name, value] of Object.entries(aria)) this.element.setAttribute(`aria-${name}`, String(value));
   }
 }

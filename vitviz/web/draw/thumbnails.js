@@ -1,5 +1,5 @@
-// Small maps that follow the query: the heads of a layer, all layers, or the whole model. Every thumbnail is a button;
-// what it shows is drawn behind it, on one sheet for the whole wall.
+// Small maps that follow the query: the heads of a layer, all layers, or the whole model. Every thumbnail is a button
+// over one sheet with the maps of the whole wall.
 import { colorGrid, faded, indices, ownScale, scaleOver } from './color.js';
 import { contextOf, find, write } from './dom.js';
 import { oneTabStop, roving } from './roving.js';
@@ -8,12 +8,12 @@ import { escaped, headWords } from '../compute/format.js';
 
 /** @typedef {import('./color.js').Scale} Scale */
 /**
- * One thumbnail. `block` and `head`: what it shows; undefined where the state says.
+ * One thumbnail. `block` and `head`: of its map; those of the state if undefined.
  * @typedef {{kind: string, value: string, name: string, label: string, block?: any, head?: any}} Item
  */
 
-const FINE = 2; // pixels of the sheet in one of the page, at most
-const MOST = 6_000_000; // pixels of a sheet: of a model with a thousand heads it is coarser
+const FINE = 2; // most pixels of the sheet per pixel of the page
+const MOST = 6_000_000; // pixels of a sheet, which is therefore coarser for a model with a thousand heads
 const SHEETS = `<canvas class="vv-sheet" width="0" height="0" aria-hidden="true"></canvas>
   <canvas class="vv-lens" aria-hidden="true" hidden></canvas>`;
 
@@ -23,7 +23,7 @@ const SHEETS = `<canvas class="vv-sheet" width="0" height="0" aria-hidden="true"
  */
 const item = (kind, value, name, label, more) => ({ kind, value: String(value), name, label, ...more });
 
-/** The maps of one layer: fused in three ways, then each head. @param {number} heads @returns {Item[]} */
+/** The maps of one layer: three fusions, then each head. @param {number} heads @returns {Item[]} */
 export function headItems(heads) {
   return ['mean', 'max', 'min', ...Array(heads).keys()].map((head) => item('head', head,
     typeof head === 'number' ? `head ${head + 1}` : head, headWords(head, heads), { head }));
@@ -56,11 +56,11 @@ export class Thumbnails {
     this.grid = /** @type {[number, number]} */ ([0, 0]);
     this.group = 0;
     /** @type {import('./sheet.js').Places | null} */
-    this.places = null; // where thumbnails lie; null until the browser has laid them out
+    this.places = null; // of the thumbnails on the sheet; null before the browser's layout
     /** @type {number | null} */
-    this.near = null; // the thumbnail that is enlarged
+    this.near = null; // the enlarged thumbnail
     /** @type {Uint32Array | null} */
-    this.table = null; // of what was drawn last
+    this.table = null; // of the last drawing
     /** @type {HTMLButtonElement[]} */
     this.buttons = [];
     /** @type {{left: number, top: number, width: number, height: number}[]} */
@@ -69,7 +69,7 @@ export class Thumbnails {
     this.image = new ImageData(1, 1);
     this.pixels = new Uint32Array(1);
     /** @type {Uint8Array[]} */
-    this.index = []; // (gh, gw) colour indices of each
+    this.index = []; // (gh, gw) colour indices of each thumbnail
     this.there = this.waits = this.off = this.pressed = new Uint8Array(0);
     /** @type {any[]} */
     this.words = []; // elements
@@ -99,14 +99,14 @@ export class Thumbnails {
   }
 
   /**
-   * Other thumbnails.
+   * Replace the thumbnails.
    * @param {Item[]} items
    * @param {[number, number]} grid - [gh, gw]
-   * @param {{words?: boolean, group?: number}} how - room for words below each; so many together behind a number
+   * @param {{words?: boolean, group?: number}} how - room for words below each; size of numbered groups
    */
   build(items, grid, { words = false, group = 0 } = {}) {
     const focus = /** @type {HTMLElement | null} */ (document.activeElement);
-    const held = this.element.contains(focus) ? focus?.dataset.place : undefined;
+    const focused = this.element.contains(focus) ? focus?.dataset.place : undefined;
     const [gh, gw] = grid;
     const buttons = items.map((item, place) => `<button type="button" class="vv-small"
       data-place="${place}" data-kind="${item.kind}" data-value="${escaped(item.value)}" aria-pressed="false"
@@ -128,16 +128,16 @@ export class Thumbnails {
     const size = gh * gw;
     this.index = items.map(() => new Uint8Array(size)); // (gh, gw) colour indices of each
     this.there = new Uint8Array(items.length); // whether it has been drawn
-    this.waits = new Uint8Array(items.length); // whether its map is on its way
+    this.waits = new Uint8Array(items.length); // whether its map is loading
     this.off = new Uint8Array(items.length); // whether its head is switched off
     this.pressed = new Uint8Array(items.length);
     this.sized.disconnect();
-    this.sized.observe(this.element); // tells once in any case, before the next picture is painted
+    this.sized.observe(this.element); // calls `measure` at least once, before the next paint
     oneTabStop(this.element);
-    if (held !== undefined) this.buttons[Number(held)]?.focus({ preventScroll: true });
+    if (focused !== undefined) this.buttons[Number(focused)]?.focus({ preventScroll: true });
   }
 
-  /** Where the browser has put the thumbnails; then all of them anew. */
+  /** Read the browser's layout of the thumbnails, and paint all of them. */
   measure() {
     const outer = this.element.getBoundingClientRect();
     this.places = null;
@@ -154,7 +154,7 @@ export class Thumbnails {
     const pixels = (/** @type {number} */ length) => Math.round(length * fine);
     const [{ width, height }] = this.boxes;
     const { canvas } = this.sheet;
-    canvas.width = pixels(across) + 1; // a corner and a size may both have been rounded up
+    canvas.width = pixels(across) + 1; // corner and size may both be rounded up
     canvas.height = pixels(down) + 1;
     canvas.style.width = `${canvas.width / fine}px`;
     canvas.style.height = `${canvas.height / fine}px`;
@@ -169,11 +169,11 @@ export class Thumbnails {
 
   /**
    * Draw all thumbnails.
-   * @param {(item: Item) => Float32Array | null} values - (N) of an item; null: keep the old picture
+   * @param {(item: Item) => Float32Array | null} values - (N) of an item; null keeps the old picture
    * @param {number} prefix - P
    * @param {Uint32Array} table - (256)
    * @param {{shared: boolean, signed: boolean, gamma: number, off?: (item: Item) => boolean}} look - `off`: grayed
-   * @returns {Scale | null} the scale that all share
+   * @returns {Scale | null} the shared scale
    */
   draw(values, prefix, table, { shared, signed, gamma, off = () => false }) {
     const common = shared ? this.over(values, prefix, signed) : null;
@@ -199,14 +199,14 @@ export class Thumbnails {
     this.buttons[place].classList.toggle('vv-waiting', waits);
   }
 
-  /** A head that is switched off is gray. @param {number} place @param {boolean} off */
+  /** Gray a head that is switched off. @param {number} place @param {boolean} off */
   turn(place, off) {
     if (this.off[place] === Number(off)) return;
     this.off[place] = Number(off);
     this.buttons[place].classList.toggle('vv-is-off', off);
   }
 
-  /** What was drawn last, onto the sheet; faded where a map is on its way or its head is off. */
+  /** Paint the last drawing onto the sheet; faded if a map is loading or its head is off. */
   paint() {
     const { there, waits, off, table, places } = this;
     if (places === null || table === null) return;
@@ -239,7 +239,7 @@ export class Thumbnails {
     this.magnify(true);
   }
 
-  /** The lens over the thumbnail that is enlarged. @param {boolean} moved - it was over another one */
+  /** Draw the lens over the enlarged thumbnail. @param {boolean} moved - whether it was over another one */
   magnify(moved = false) {
     const { near, lens: { canvas }, group, table } = this;
     const shows = near !== null && this.places !== null && table !== null && this.there[near] === 1;
@@ -247,7 +247,7 @@ export class Thumbnails {
       canvas.hidden = !shows;
       if (shows) {
         const { left, top, width, height } = this.boxes[near];
-        const origin = group > 1 ? (100 * (near % group)) / (group - 1) : 50; // it stays within its group
+        const origin = group > 1 ? (100 * (near % group)) / (group - 1) : 50; // keeps it within its group
         Object.assign(canvas.style, { left: `${left}px`, top: `${top}px`, width: `${width}px`, height: `${height}px`,
           transformOrigin: `${origin}% 0` });
       }
@@ -257,12 +257,12 @@ export class Thumbnails {
     this.lens.putImageData(this.large, 0, 0);
   }
 
-  /** Words below each. @param {(item: Item) => string} words */
+  /** Write the words below each thumbnail. @param {(item: Item) => string} words */
   say(words) {
     this.items.forEach((item, place) => write(this.words[place], words(item)));
   }
 
-  /** Which one is chosen. @param {(item: Item) => boolean} chosen */
+  /** Mark the chosen thumbnail. @param {(item: Item) => boolean} chosen */
   press(chosen) {
     this.items.forEach((item, place) => {
       const pressed = Number(chosen(item));

@@ -1,6 +1,6 @@
-// Loads a scene's files in the order in which they are looked at: the block on show, the rollout matrix, then the
-// others from the last to the first. Where all blocks would fill the browser's memory, only those that are looked at
-// are loaded, and the one that was not looked at for longest is dropped.
+// Load a scene's files by priority: the block on show, the rollout matrix, then the other blocks from the last to the
+// first. If all blocks do not fit into memory, blocks are loaded when they are shown, and the least recently shown one
+// is dropped.
 import { isAbort } from '../backends/backend.js';
 import { parseBlock, parseRollout } from '../compute/payload.js';
 
@@ -24,9 +24,9 @@ export class Blocks {
     /** @type {(number | 'rollout')[]} */
     this.queue = [];
     this.running = 0;
-    this.abreast = 1; // the block on show is loaded by itself: whatever the server did beside it would delay it
+    this.abreast = 1; // the block on show is loaded alone, because other work of the server would delay it
     /** @type {number[]} */
-    this.held = []; // blocks that were asked for, the latest looked at last
+    this.held = []; // requested blocks, the most recently shown last
     this.leaving = new AbortController();
     const tokens = prefix.length + grid[0] * grid[1];
     this.room = Math.max(LEAST, Math.floor(MOST_BYTES / (2 * 4 * heads * tokens * width)));
@@ -46,23 +46,23 @@ export class Blocks {
     const isHeld = this.held.includes(block);
     if (isHeld && !now) return;
     if (!isHeld || this.queue.includes(block)) {
-      const others = this.queue.filter((one) => one !== block);
+      const others = this.queue.filter((queued) => queued !== block);
       this.queue = now ? [block, ...others] : [...others, block];
     }
-    this.held = [...this.held.filter((one) => one !== block), block];
+    this.held = [...this.held.filter((index) => index !== block), block];
     while (this.held.length > this.room) this.drop(/** @type {number} */ (this.held.shift()));
     if (now) this.next();
   }
 
   /** @param {number} block */
   drop(block) {
-    this.queue = this.queue.filter((one) => one !== block);
+    this.queue = this.queue.filter((queued) => queued !== block);
     this.scene.answers.drop(block);
   }
 
-  /** Ask once more for a block that could not be loaded. @param {number} block */
+  /** Allow a block that failed to load to be requested again. @param {number} block */
   retry(block) {
-    if (this.scene.failed.delete(block)) this.held = this.held.filter((one) => one !== block);
+    if (this.scene.failed.delete(block)) this.held = this.held.filter((index) => index !== block);
   }
 
   stop() {
@@ -81,7 +81,7 @@ export class Blocks {
     }
   }
 
-  /** What cannot be loaded is reported, and the rest goes on. @param {number | 'rollout'} what */
+  /** Load a file; report a failure without stopping the others. @param {number | 'rollout'} what */
   async load(what) {
     const { scene, backend } = this;
     const { answers } = scene;
@@ -89,13 +89,13 @@ export class Blocks {
     try {
       if (what === 'rollout') {
         const { options } = answers;
-        if (options !== scene.firstOptions) return; // others were asked for meanwhile
+        if (options !== scene.firstOptions) return; // the options have changed
         const ask = { token: null, ...JSON.parse(options) };
         const buffer = await backend.ask('rollout', scene, ask, { signal });
         if (!signal.aborted) answers.addRollout(parseRollout(buffer));
       } else {
         const buffer = await backend.ask('block', scene, { block: what }, { signal });
-        if (!this.held.includes(what)) return; // it was dropped while it was on its way
+        if (!this.held.includes(what)) return; // dropped while loading
         answers.add(parseBlock(buffer));
       }
       scene.failed.delete(what);

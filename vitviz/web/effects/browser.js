@@ -1,5 +1,4 @@
-// What the state does to the browser: the address and its history, full screen, the animation; and what leaves the
-// page.
+// Effects of the state on the browser: the address and its history, full screen, the animation; downloads and links.
 import { pictureOf } from '../compute/readback.js';
 import { isStep } from '../core/actions.js';
 import { isKept } from '../core/kinds.js';
@@ -16,14 +15,14 @@ export function followAddress(store) {
   let written = window.location.search !== '';
   store.subscribe((state, before, action) => {
     if (action.type === 'navigate' || state.linked) return;
-    if (action.type === 'opened' && (before.linked || !written)) return; // the address asked for it
+    if (action.type === 'opened' && (before.linked || !written)) return; // the scene of the address
     const address = format(state, window.location.search) || window.location.pathname;
     if (address === (window.location.search || window.location.pathname)) return;
     const step = isStep(before, state, action) || action.type === 'undo' || action.type === 'redo';
     try {
       window.history[step ? 'pushState' : 'replaceState'](null, '', address);
       written = true;
-    } catch (error) { // Safari's, of a hundred in half a minute: a later change is written
+    } catch (error) { // Safari allows a hundred in half a minute; a later change will be written
       if (/** @type {Error} */ (error).name !== 'SecurityError') throw error;
     }
   });
@@ -33,28 +32,27 @@ export function followAddress(store) {
 /** @param {HTMLElement} root @param {Store} store */
 export function followFullScreen(root, store) {
   const isFull = () => document.fullscreenElement === root;
-  let under = false; // a change is under way: its own event says nothing new
+  let changing = false; // then the event is that of this change
   const settle = async () => {
-    if (under) return;
-    under = true;
+    if (changing) return;
+    changing = true;
     try {
       while (store.get().full !== isFull()) await (isFull() ? document.exitFullscreen() : root.requestFullscreen());
     } catch { // the browser does not allow it
       store.dispatch({ type: 'change', change: { full: isFull() } });
     }
-    under = false;
+    changing = false;
   };
   store.subscribe(({ full }, before) => {
     if (full !== before.full) settle();
   });
   document.addEventListener('fullscreenchange', () => {
-    if (!under) store.dispatch({ type: 'change', change: { full: isFull() } });
+    if (!changing) store.dispatch({ type: 'change', change: { full: isFull() } });
   });
 }
 
 /**
- * Step through layers or heads while the animation plays, but not in a hidden tab, and one step alone where nothing may
- * move.
+ * Step through layers or heads while the animation plays, but not in a hidden tab. With reduced motion, take one step.
  * @param {Store} store @param {{matches: boolean}} still
  */
 export function followAnimation(store, still) {
@@ -84,7 +82,7 @@ export function download(blob, name) {
 }
 
 /**
- * Save a picture as PNG, or say why it cannot be.
+ * Save a picture as PNG, or show why that failed.
  * @param {HTMLCanvasElement} canvas @param {string} name @param {Store} store
  */
 export async function downloadPicture(canvas, name, store) {
@@ -96,7 +94,7 @@ export async function downloadPicture(canvas, name, store) {
   }
 }
 
-/** The whole link to what is shown. @param {Store} store */
+/** The absolute link to the current view. @param {Store} store */
 export function addressOf(store) {
   return new URL(format(store.get(), window.location.search) || window.location.pathname, window.location.href).href;
 }
@@ -110,7 +108,7 @@ export async function copyLink(store) {
     await navigator.clipboard.writeText(addressOf(store));
     say('Link copied.');
   } catch {
-    const framed = window.parent !== window; // then the address bar has another site's address
+    const framed = window.parent !== window; // then the address bar shows another site
     const where = framed ? `The link is ${addressOf(store)}` : 'The link is in the address bar.';
     say(`The browser does not allow this page to copy. ${where}`);
   }

@@ -1,5 +1,5 @@
-// What a panel asks the backend: one request at a time, and the latest wins. A view says at every change which answers
-// it needs now, in their order; what is not needed any more is aborted, and what failed is not asked again by itself.
+// A panel's questions to the backend, one request at a time. At every change, a view lists the answers that it needs,
+// in order; requests that are no longer needed are aborted. A failed question is asked again only after `retry`.
 import { isAbort, sizeOf } from '../backends/backend.js';
 
 /** @typedef {import('../backends/backend.js').Progress} Progress */
@@ -8,20 +8,20 @@ import { isAbort, sizeOf } from '../backends/backend.js';
 /** @typedef {ReturnType<import('./progress.js').Progress['watch']>} Watched */
 /** @typedef {{key: string, question: Question, progress: Progress, controller: AbortController, timer: any}} Running */
 
-const MOST = 120; // answers that are kept; the one not looked at for longest is dropped
+const MOST = 120; // cached answers; the least recently used one is dropped
 
 /** @param {Scene} scene @param {Question} question */
 const keyOf = (scene, [name, ask]) => JSON.stringify([scene.id, name, ask]);
 
 export class Requests {
-  /** @param {Watched} backend @param {() => void} changed - called at each answer */
+  /** @param {Watched} backend @param {() => void} changed - called after each answer */
   constructor(backend, changed) {
     this.backend = backend;
     this.changed = changed;
     /** @type {Map<string, any>} */
     this.answers = new Map();
     /** @type {Map<string, Error>} */
-    this.failed = new Map(); // why
+    this.failed = new Map(); // by key
     /** @type {Running | null} */
     this.running = null;
   }
@@ -29,35 +29,35 @@ export class Requests {
   /** @param {Scene} scene @param {Question} question @returns {any} undefined while there is none */
   answer(scene, question) {
     const key = keyOf(scene, question);
-    const found = this.answers.get(key);
-    if (found === undefined) return undefined;
-    this.answers.delete(key); // the latest one looked at is the last
-    this.answers.set(key, found);
-    return found;
+    const cached = this.answers.get(key);
+    if (cached === undefined) return undefined;
+    this.answers.delete(key); // the most recently used one is the last
+    this.answers.set(key, cached);
+    return cached;
   }
 
-  /** Why a question was not answered; empty where it did not fail. @param {Scene} scene @param {Question} question */
+  /** Why a question failed; empty if it did not. @param {Scene} scene @param {Question} question */
   failure(scene, question) {
     return this.failed.get(keyOf(scene, question))?.message ?? '';
   }
 
-  /** The largest input size at which a refused question would be answered. @param {Scene} scene
+  /** The largest input size at which a refused question would succeed. @param {Scene} scene
    * @param {Question} question */
   fittingSize(scene, question) {
     return sizeOf(this.failed.get(keyOf(scene, question)));
   }
 
-  /** How far a question is; null where it is not under way. @param {Scene} scene @param {Question} question */
+  /** The progress of a question; null if it is not running. @param {Scene} scene @param {Question} question */
   progress(scene, question) {
     return this.running?.key === keyOf(scene, question) ? this.running.progress : null;
   }
 
-  /** Ask again what failed. */
+  /** Allow failed questions to be asked again. */
   retry() {
     this.failed.clear();
   }
 
-  /** Nothing is needed any more: the tab was left, or another photograph is on its way. */
+  /** Abort, because the tab was left or another photograph is loading. */
   stop() {
     this.failed.clear();
     this.abort();
@@ -89,13 +89,13 @@ export class Requests {
   async ask(scene, running) {
     const { key, question: [name, ask], controller } = running;
     try {
-      const found = await this.backend.ask(name, scene, ask, { signal: controller.signal,
+      const answer = await this.backend.ask(name, scene, ask, { signal: controller.signal,
         progress: (/** @type {Progress} */ progress) => {
           running.progress = progress;
           if (this.running === running) this.changed();
         } });
       if (this.running !== running) return;
-      this.keep(scene, running.question, found);
+      this.keep(scene, running.question, answer);
     } catch (error) {
       if (this.running !== running) return;
       if (!isAbort(error)) this.failed.set(key, /** @type {Error} */ (error));
@@ -104,12 +104,12 @@ export class Requests {
     this.changed();
   }
 
-  /** @param {Scene} scene @param {Question} question @param {any} found */
-  keep(scene, [name, ask], found) {
-    this.answers.set(keyOf(scene, [name, ask]), found);
-    if (name === 'faithfulness') { // each test also by itself
+  /** @param {Scene} scene @param {Question} question @param {any} answer */
+  keep(scene, [name, ask], answer) {
+    this.answers.set(keyOf(scene, [name, ask]), answer);
+    if (name === 'faithfulness') { // also the test of each method
       ask.methods.forEach((/** @type {string} */ method, /** @type {number} */ place) => {
-        this.answers.set(keyOf(scene, [name, { ...ask, methods: [method] }]), [found[place]]);
+        this.answers.set(keyOf(scene, [name, { ...ask, methods: [method] }]), [answer[place]]);
       });
     }
     for (const key of [...this.answers.keys()].slice(0, -MOST)) this.answers.delete(key);
@@ -117,7 +117,7 @@ export class Requests {
 }
 
 /**
- * The scene that a panel is about; null while its tab is hidden or another one is on its way.
+ * A panel's scene; null while its tab is hidden or another scene is loading.
  * @param {import('../core/state.js').State} state @param {Map<string, Scene>} scenes @param {string} tab
  */
 export function sceneOf(state, scenes, tab) {

@@ -1,10 +1,10 @@
-// The visitor's own photographs. They stay in this browser: a reload finds them again, and no address holds them.
+// The visitor's own photographs. They stay in this browser: a reload finds them again, and no address contains them.
 
 const NAME = 'vitviz-photos';
 const MOST = 8; // photographs
-const MOST_BYTES = 64e6; // in all; the oldest go first
+const MOST_BYTES = 64e6; // in total; the oldest are deleted first
 
-/** @typedef {{hash: string, blob: Blob, time: number}} Kept */
+/** @typedef {{hash: string, blob: Blob, time: number}} Stored */
 
 /** @template T @param {IDBRequest<T>} request @returns {Promise<T>} */
 const done = (request) => new Promise((resolve, reject) => {
@@ -18,29 +18,29 @@ async function database() {
   return done(request);
 }
 
-/** A name of a photograph for this browser: FNV-1a, since pages without TLS have no SHA. @param {Uint8Array} bytes */
+/** The id of a photograph in this browser: FNV-1a, because pages without TLS have no SHA. @param {Uint8Array} bytes */
 export function hashOf(bytes) {
   let [high, low] = [0x811c9dc5, 0x9dc5811c];
   for (let i = 0; i < bytes.length; i += 1) {
     high = Math.imul(high ^ bytes[i], 0x01000193);
     low = Math.imul(low ^ bytes[bytes.length - 1 - i], 0x01000193);
   }
-  return [high, low, bytes.length].map((one) => (one >>> 0).toString(16).padStart(8, '0')).join('');
+  return [high, low, bytes.length].map((part) => (part >>> 0).toString(16).padStart(8, '0')).join('');
 }
 
-/** Keep photographs in IndexedDB, and in memory where the browser refuses that. */
+/** Store photographs in memory and, if the browser allows it, in IndexedDB. */
 export class Photos {
   constructor() {
     /** @type {Map<string, Blob>} */
     this.held = new Map();
   }
 
-  /** Keep a photograph; nobody waits for the database. @param {Blob} blob @returns {Promise<string>} its hash */
+  /** Store a photograph, without waiting for the database. @param {Blob} blob @returns {Promise<string>} its hash */
   async add(blob) {
     const hash = hashOf(new Uint8Array(await blob.arrayBuffer()));
     this.held.set(hash, blob);
     for (const old of [...this.held.keys()].slice(0, -MOST)) this.held.delete(old);
-    this.keep(hash, blob).catch(() => null); // private windows have no database: then a reload forgets it
+    this.keep(hash, blob).catch(() => null); // private windows have no database, so a reload loses the photograph
     return hash;
   }
 
@@ -48,11 +48,11 @@ export class Photos {
   async keep(hash, blob) {
     const store = (await database()).transaction('photos', 'readwrite').objectStore('photos');
     await done(store.put({ hash, blob, time: Date.now() }));
-    const kept = /** @type {Kept[]} */ (await done(store.getAll())).sort((a, b) => b.time - a.time);
+    const records = /** @type {Stored[]} */ (await done(store.getAll())).sort((a, b) => b.time - a.time);
     let bytes = 0;
-    for (const [place, one] of kept.entries()) {
-      bytes += one.blob.size;
-      if (place > 0 && (place >= MOST || bytes > MOST_BYTES)) store.delete(one.hash);
+    for (const [place, record] of records.entries()) {
+      bytes += record.blob.size;
+      if (place > 0 && (place >= MOST || bytes > MOST_BYTES)) store.delete(record.hash);
     }
   }
 
@@ -61,7 +61,7 @@ export class Photos {
     if (this.held.has(hash)) return this.held.get(hash) ?? null;
     const find = async () => {
       const store = (await database()).transaction('photos').objectStore('photos');
-      return /** @type {Kept | undefined} */ (await done(store.get(hash)))?.blob ?? null;
+      return /** @type {Stored | undefined} */ (await done(store.get(hash)))?.blob ?? null;
     };
     return find().catch(() => null);
   }

@@ -1,8 +1,8 @@
-// What the backend is asked and has not answered yet, for one place on the page that says so.
+// The requests that the backend has not answered yet, for the page's progress line.
 
 /** @typedef {import('../backends/backend.js').Backend} Backend */
 /** @typedef {import('../backends/backend.js').Progress} Told */
-/** @typedef {{words: string, began: number, told: Told}} Job - `began` in milliseconds, as performance.now() */
+/** @typedef {{words: string, began: number, told: Told}} Job - `began`: performance.now(); `told`: latest progress */
 
 export class Progress {
   /** @param {import('../backends/backend.js').Questions} questions */
@@ -18,7 +18,7 @@ export class Progress {
     return this.jobs.values().next().value ?? null;
   }
 
-  /** Return a backend whose requests are known here. @param {Backend} backend */
+  /** Return a backend that records its requests here. @param {Backend} backend */
   watch(backend) {
     const { can } = backend;
     return { can, questions: this.questions,

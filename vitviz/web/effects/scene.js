@@ -1,5 +1,4 @@
-// Loads what the state asks for: scenes, their blocks, and rollout. Whatever waits, waits here: the latest request of a
-// pane counts, and an older one is aborted.
+// Load what the state needs: scenes, their blocks, and rollout. A newer request of a pane aborts the older one.
 import { isAbort, sizeOf } from '../backends/backend.js';
 import { Answers } from '../compute/answers.js';
 import { describe } from '../compute/format.js';
@@ -15,9 +14,9 @@ import { Blocks } from './blocks.js';
 /** @typedef {import('../core/state.js').Source} Source */
 /** @typedef {import('../core/manifest.js').Manifest} Manifest */
 
-const PAUSE = 250; // milliseconds without a change before rollout is asked for
+const PAUSE = 250; // milliseconds without a change before rollout is requested
 
-/** What one model made of one photograph at one input size, as far as it is loaded. */
+/** The loaded results of one model on one photograph at one input size. */
 export class Scene {
   /** @param {Manifest} manifest @param {Source} source */
   constructor(manifest, source) {
@@ -25,7 +24,7 @@ export class Scene {
     this.id = id;
     this.source = source;
     this.manifest = manifest;
-    this.image = /** @type {CanvasImageSource} */ (/** @type {unknown} */ (null)); // the photograph, once it is decoded
+    this.image = /** @type {CanvasImageSource} */ (/** @type {unknown} */ (null)); // the photograph, when decoded
     this.grid = grid;
     /** @type {import('../compute/geometry.js').Geometry} */
     this.geometry = { image: [photo.width, photo.height], frame };
@@ -33,37 +32,37 @@ export class Scene {
     this.kinds = prefixKinds(prefix);
     this.said = describe(manifest);
     /** @type {Set<number | 'rollout' | string>} */
-    this.failed = new Set(); // what could not be loaded: blocks, 'rollout', rows of rollout as 'row 7'
+    this.failed = new Set(); // files that could not be loaded: blocks, 'rollout', rows of rollout as 'row 7'
     this.firstOptions = JSON.stringify(rolloutOptions(/** @type {any} */ (ROLLOUT), depth));
     this.answers.options = this.firstOptions;
     /** @type {ReturnType<typeof setTimeout> | undefined} */
-    this.settling = undefined; // until rollout is asked for
-    this.asking = false; // for rows of rollout
-    this.rolling = new AbortController(); // of rollout with the present options
+    this.settling = undefined; // timer of the next request for rollout
+    this.asking = false; // whether a row of rollout is being requested
+    this.rolling = new AbortController(); // of rollout with the current options
   }
 }
 
-/** @param {Source} one @param {Source} other */
-const alike = (one, other) => JSON.stringify(one) === JSON.stringify(other);
+/** @param {Source} a @param {Source} b */
+const alike = (a, b) => JSON.stringify(a) === JSON.stringify(b);
 
 export class SceneEffects {
   /**
    * @param {object} page
    * @param {import('../core/store.js').Store<State>} page.store
-   * @param {Map<string, Scene>} page.scenes - what is shown; filled and emptied here
+   * @param {Map<string, Scene>} page.scenes - on show; filled and emptied here
    * @param {import('../backends/backend.js').Backend} page.backend
-   * @param {(source: Source) => Source} page.resolve - put names in the place of defaults
-   * @param {(model: string | null) => boolean} page.forget - the model that was chosen last; whether it was this one
+   * @param {(source: Source) => Source} page.resolve - replace defaults by names
+   * @param {(model: string | null) => boolean} page.forget - forget the last chosen model; whether it was this one
    * @param {(url: string) => Promise<CanvasImageSource>} page.decode
-   * @param {() => void} page.changed - something was loaded that the state does not hold
+   * @param {() => void} page.changed - called after loading anything that is not part of the state
    * @param {string[]} page.colors
    */
   constructor(page) {
     this.page = page;
     /** @type {({source: Source, controller: AbortController} | null)[]} */
-    this.requests = [null, null]; // of each pane: what is on its way
+    this.requests = [null, null]; // of each pane
     /** @type {(Source | null)[]} */
-    this.refused = [null, null]; // of each pane: what could not be had
+    this.refused = [null, null]; // the source that could not be opened, of each pane
     /** @type {Map<string, Blocks>} */
     this.blocks = new Map();
     page.store.subscribe((state, before, action) => this.follow(state, action));
@@ -81,7 +80,7 @@ export class SceneEffects {
     for (const pane of [0, 1]) this.want(state, pane);
   }
 
-  /** Open what a pane asks for, if it is not there and not on its way. @param {State} state @param {number} pane */
+  /** Open a pane's source, if it is neither open nor loading. @param {State} state @param {number} pane */
   check(state, pane) {
     const wanted = paneOf(state, pane);
     const request = this.requests[pane];
@@ -132,12 +131,12 @@ export class SceneEffects {
   }
 
   /**
-   * Load the block that a pane will show while the browser decodes the photograph.
+   * Start loading a pane's block while the browser decodes the photograph.
    * @param {Manifest} manifest @param {Source} source @param {number} pane
    */
   begin(manifest, source, pane) {
-    const held = this.blocks.get(manifest.id);
-    if (held) return held.scene; // it begins in the other pane too
+    const loading = this.blocks.get(manifest.id);
+    if (loading) return loading.scene; // the other pane opens the same scene
     const { image, model, size, depth } = manifest;
     const scene = new Scene(manifest, { image, photo: image === null ? source.photo : null, model, size });
     this.start(scene, Math.min(paneOf(this.page.store.get(), pane)?.block ?? Infinity, depth - 1));
@@ -152,7 +151,7 @@ export class SceneEffects {
   }
 
   /**
-   * The query's and the pointer's patch of the scene that a pane shows, at the same places of another one.
+   * The patches of query and pointer in a pane's scene, at the same places of another scene.
    * @param {Scene} scene @param {number} pane
    */
   carried(scene, pane) {
@@ -165,12 +164,12 @@ export class SceneEffects {
     return { query: moved(state.query, state.queryScene), pointer: moved(state.pointer?.patch, state.pointer?.scene) };
   }
 
-  /** Scenes that no pane shows are dropped. @param {State} state */
+  /** Drop scenes that no pane shows. @param {State} state */
   clean(state) {
     const shown = [state.scene?.id, state.beside?.scene?.id];
     for (const [id, scene] of this.page.scenes) {
       if (shown.includes(id)) continue;
-      if (this.requests.some((request) => request !== null)) continue; // until the next one is here
+      if (this.requests.some((request) => request !== null)) continue; // shown until the next scene is open
       this.blocks.get(id)?.stop();
       this.blocks.delete(id);
       clearTimeout(scene.settling);
@@ -179,17 +178,17 @@ export class SceneEffects {
     }
   }
 
-  /** Load what a pane looks at. @param {State} state @param {number} pane */
+  /** Load what a pane shows. @param {State} state @param {number} pane */
   want(state, pane) {
-    const one = paneOf(state, pane);
-    const scene = one?.scene && this.page.scenes.get(one.scene.id);
+    const shown = paneOf(state, pane);
+    const scene = shown?.scene && this.page.scenes.get(shown.scene.id);
     if (!scene) return;
     const { depth } = scene.manifest;
-    const block = Math.min(one.block ?? Infinity, depth - 1);
+    const block = Math.min(shown.block ?? Infinity, depth - 1);
     const blocks = this.blocks.get(scene.id);
     const hovered = state.thumbnail?.block ?? depth;
     if (blocks && pane === state.pane && hovered < depth) blocks.want(hovered);
-    if (blocks) blocks.want(block); // the last one asked for comes first
+    if (blocks) blocks.want(block); // the last request has priority
     else this.start(scene, block);
     this.rollout(state, scene);
   }
@@ -211,7 +210,7 @@ export class SceneEffects {
   }
 
   /**
-   * Rollout with the chosen options: its matrix, or the row of the query where there are many tokens.
+   * Load rollout with the chosen options: its matrix or, with many tokens, the row of the query.
    * @param {State} state @param {Scene} scene
    */
   rollout(state, scene) {
@@ -241,8 +240,8 @@ export class SceneEffects {
   }
 
   /**
-   * One row at a time, the latest.
-   * @param {Scene} scene @param {() => number} wanted - the token that is asked from now
+   * Load one row at a time, always the latest.
+   * @param {Scene} scene @param {() => number} wanted - the current query token
    */
   async row(scene, wanted) {
     if (scene.asking) return;
@@ -267,7 +266,7 @@ export class SceneEffects {
     const { signal } = scene.rolling;
     try {
       const buffer = await backend.ask('rollout', scene, { token, ...JSON.parse(options) }, { signal });
-      if (!signal.aborted) deliver(buffer); // else other options were chosen meanwhile, or another scene
+      if (!signal.aborted) deliver(buffer); // else options or scene have changed
     } catch (error) {
       if (signal.aborted) return;
       scene.failed.add(what);

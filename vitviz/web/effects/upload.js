@@ -1,9 +1,9 @@
-// Sends a visitor's checkpoint to the server.
+// Send a visitor's checkpoint to the server.
 
 /**
  * @param {import('../views/explore.js').Page} page
  * @param {File} file
- * @returns {Promise<{source: string, words: string} | null>} how the model is named; null where it was refused
+ * @returns {Promise<{source: string, words: string} | null>} the model's source and name; null if it was refused
  */
 export async function uploadCheckpoint({ backend, store }, file) {
   try {

@@ -1,28 +1,28 @@
-// Principal components: block Krylov iteration with Rayleigh-Ritz, until the vectors are eigenvectors. Plain power
-// iteration mixes axes whose eigenvalues are close.
+// Principal components by block Krylov iteration with Rayleigh-Ritz, until the vectors are eigenvectors. Plain power
+// iteration would mix axes whose eigenvalues are close, and ONNX has no singular value decomposition.
 
 const COUNT = 3;
-const RESIDUAL = 1e-11; // of the largest eigenvalue: |A v - value v| of an eigenvector
-const NOTHING = 1e-12; // of a vector's length: what is left of one that the others span
-const OFF_DIAGONAL = 1e-26; // squares off the diagonal, of all squares
+const RESIDUAL = 1e-11; // |A v - value v| of an eigenvector, relative to the largest eigenvalue
+const NOTHING = 1e-12; // relative length of a vector's remainder that counts as zero
+const OFF_DIAGONAL = 1e-26; // share of the squares off the diagonal
 
-/** @param {ArrayLike<number>} one @param {ArrayLike<number>} other */
-export function dot(one, other) {
+/** @param {ArrayLike<number>} a @param {ArrayLike<number>} b */
+export function dot(a, b) {
   let sum = 0;
-  for (let x = 0; x < one.length; x += 1) sum += one[x] * other[x];
+  for (let x = 0; x < a.length; x += 1) sum += a[x] * b[x];
   return sum;
 }
 
 /** Add a multiple of a vector to another.
- * @param {Float64Array} to @param {number} factor @param {Float64Array} one */
-function add(to, factor, one) {
-  for (let x = 0; x < to.length; x += 1) to[x] += factor * one[x];
+ * @param {Float64Array} to @param {number} factor @param {Float64Array} vector */
+function add(to, factor, vector) {
+  for (let x = 0; x < to.length; x += 1) to[x] += factor * vector[x];
 }
 
-/** @param {ArrayLike<number>} factors @param {Float64Array[]} vectors */
+/** The linear combination of vectors. @param {ArrayLike<number>} factors @param {Float64Array[]} vectors */
 function combined(factors, vectors) {
   const sum = new Float64Array(vectors[0].length);
-  vectors.forEach((one, i) => add(sum, factors[i], one));
+  vectors.forEach((vector, i) => add(sum, factors[i], vector));
   return sum;
 }
 
@@ -58,18 +58,18 @@ function eigenvectors(matrix) {
   return vectors.map((vector, i) => ({ value: matrix[i][i], vector })).sort((a, b) => b.value - a.value);
 }
 
-/** What is left of a vector beside an orthonormal basis, as a unit vector; null where that is nothing.
+/** The unit vector of a vector's component orthogonal to an orthonormal basis; null if that is zero.
  * @param {Float64Array} vector @param {Float64Array[]} basis */
-function beside(vector, basis) {
-  const left = vector.slice();
-  for (let twice = 0; twice < 2; twice += 1) for (const one of basis) add(left, -dot(left, one), one);
-  const length = Math.sqrt(dot(left, left));
-  return length > NOTHING * Math.sqrt(dot(vector, vector)) ? left.map((value) => value / length) : null;
+function orthogonal(vector, basis) {
+  const rest = vector.slice();
+  for (let twice = 0; twice < 2; twice += 1) for (const unit of basis) add(rest, -dot(rest, unit), unit);
+  const length = Math.sqrt(dot(rest, rest));
+  return length > NOTHING * Math.sqrt(dot(vector, vector)) ? rest.map((value) => value / length) : null;
 }
 
 /**
- * The first principal components of samples, as `principal_components` and `point_up` of `vitviz.analysis.tokens` have
- * them: unit vectors, and their shares of the variance; zeros where the samples have fewer dimensions.
+ * The first principal components of samples, as in `principal_components` and `point_up` of `vitviz.analysis.tokens`:
+ * unit vectors, and their shares of the variance; zeros if the samples have fewer dimensions.
  * @param {Float64Array[]} samples
  */
 export function principalComponents(samples) {
@@ -77,38 +77,39 @@ export function principalComponents(samples) {
   const mean = new Float64Array(width);
   for (const sample of samples) add(mean, 1 / samples.length, sample);
   const centered = samples.map((sample) => sample.map((value, x) => value - mean[x]));
-  const total = centered.reduce((sum, one) => sum + dot(one, one), 0);
-  const scatter = (/** @type {Float64Array} */ vector) => combined(centered.map((one) => dot(one, vector)), centered);
+  const total = centered.reduce((sum, sample) => sum + dot(sample, sample), 0);
+  const scatter = (/** @type {Float64Array} */ vector) => (
+    combined(centered.map((sample) => dot(sample, vector)), centered));
   /** @type {[Float64Array[], Float64Array[]]} */
   const [basis, images] = [[], []]; // orthonormal vectors, and `scatter` of each
   /** @type {Float64Array[]} */
   let next = Array.from({ length: COUNT }, (_, i) => Float64Array.from({ length: width }, (__, x) => (
     Math.sin((x + 1) * (i + 1)))));
   /** @type {{value: number, axis: Float64Array, residual: number}[]} */
-  let found = [];
+  let ritz = [];
   for (let looked = 0, done = false; !done;) {
     const before = basis.length;
     for (const vector of next) {
-      const unit = beside(vector, basis);
+      const unit = orthogonal(vector, basis);
       if (unit) [basis, images].forEach((list, i) => list.push(i ? scatter(unit) : unit));
     }
     next = images.slice(before);
     const all = basis.length === before; // no direction is left
     if (!all && basis.length < 1.5 * looked) continue;
     looked = basis.length;
-    found = eigenvectors(basis.map((one) => Float64Array.from(images, (image) => dot(one, image)))).slice(0, COUNT)
+    ritz = eigenvectors(basis.map((unit) => Float64Array.from(images, (image) => dot(unit, image)))).slice(0, COUNT)
       .map(({ value, vector }) => {
         const [axis, residual] = [basis, images].map((list) => combined(vector, list));
         add(residual, -value, axis);
         return { value, axis, residual: Math.sqrt(dot(residual, residual)) };
       });
-    done = all || found.every(({ residual }) => residual <= RESIDUAL * found[0].value);
+    done = all || ritz.every(({ residual }) => residual <= RESIDUAL * ritz[0].value);
   }
   const rounding = total * Math.max(width, samples.length) * Number.EPSILON;
   return Array.from({ length: COUNT }, (_, i) => {
-    if (!(found[i]?.value > rounding)) return { axis: new Float64Array(width), share: 0 };
-    const { axis, value } = found[i];
-    const sign = axis.reduce((sum, one) => sum + one ** 3, 0) < 0 ? -1 : 1;
-    return { axis: axis.map((one) => sign * one), share: value / total };
+    if (!(ritz[i]?.value > rounding)) return { axis: new Float64Array(width), share: 0 };
+    const { axis, value } = ritz[i];
+    const sign = axis.reduce((sum, number) => sum + number ** 3, 0) < 0 ? -1 : 1;
+    return { axis: axis.map((number) => sign * number), share: value / total };
   });
 }

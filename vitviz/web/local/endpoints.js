@@ -1,7 +1,6 @@
-// Answers to the panels' questions, as `vitviz.server.endpoints` gives them.
+// Answers to the panels' questions, like those of `vitviz.server.endpoints`.
 import { percent, score, title } from '../compute/format.js';
 import { round } from '../compute/image.js';
-import { OF_ROWS, rowStatistics } from './row_statistics.js';
 import { METHODS } from './methods.js';
 import { breathe, softmax } from './model.js';
 import { randomOrders, rankPatches } from './orders.js';
@@ -9,21 +8,20 @@ import { randomOrders, rankPatches } from './orders.js';
 /** @typedef {import('./model.js').Model} Model */
 /** @typedef {import('./model.js').Run} Run */
 /** @typedef {import('../compute/image.js').Prepared} Prepared */
-/** @typedef {(told: {text: string, done?: number, of?: number}) => void} Tell */
+/** @typedef {(progress: {text: string, done?: number, of?: number}) => void} Tell */
 /**
- * What Python computes with too: `vitviz.web.responses.constants`.
+ * Constants that are shared with Python: `vitviz.web.responses.constants`.
  * @typedef {{random: number, steps: number, seed: number, unlikely: number, lens: number, ratio: number,
  *   deviations: number, percentiles: [number, number], sides: [number, number], rollout: number}} Constants
  */
 /**
- * @typedef {{model: Model, run: Run, prepared: Prepared, constants: Constants, gone: () => boolean, tell: Tell,
- *   seconds: number}} Asked
+ * @typedef {{model: Model, run: Run, prepared: Prepared, constants: Constants, canceled: () => boolean,
+ *   tell: Tell, seconds: number}} Context - an open scene, and the state of the question
  */
 
 const BEST = 5; // classes
-const IN_SHARES = ['attention', 'rollout'];
 
-/** @param {Asked} asked @param {{target: number | null, against: number | null}} ask */
+/** @param {Context} context @param {{target: number | null, against: number | null}} ask */
 function weightsOf({ run: { logits } }, { target, against }) {
   const weights = new Float32Array(logits.length);
   weights[target ?? logits.indexOf(Math.max(...logits))] = 1;
@@ -31,53 +29,50 @@ function weightsOf({ run: { logits } }, { target, against }) {
   return weights;
 }
 
-/**
- * @param {Asked} asked
- * @param {{method: string, target: number | null, against: number | null}} ask
- */
-export async function explain(asked, ask) {
+/** @param {Context} context @param {{method: string, target: number | null, against: number | null}} ask */
+export async function explain(context, ask) {
   const key = JSON.stringify([ask.method, ask.target, ask.against]);
-  const found = asked.run.answers.get(key) ?? await computed(asked, ask);
-  asked.run.answers.set(key, found);
-  return found;
+  const map = context.run.answers.get(key) ?? await computed(context, ask);
+  context.run.answers.set(key, map);
+  return map;
 }
 
 /**
  * The title of a map, as `Method.heatmaps` writes it.
- * @param {Asked} asked @param {{method: string, target: number | null, against: number | null}} ask
+ * @param {Context} context @param {{method: string, target: number | null, against: number | null}} ask
  */
 function titled({ model: { about }, run: { logits } }, { method, target, against }) {
   const { labels, methods, prefix, depth } = about;
   const query = prefix.includes('CLS') ? 'cls' : 'mean';
-  const question = { mode: method, block: depth - 1, head: 'mean', query, direction: 'row' };
-  const name = title(question, about, { fuse: 'mean', start: 0 }, methods[method].title);
+  const shown = { mode: method, block: depth - 1, head: 'mean', query, direction: 'row' };
+  const name = title(shown, about, { fuse: 'mean', start: 0 }, methods[method].title);
   if (!methods[method].specific) return name;
   const aim = labels[target ?? logits.indexOf(Math.max(...logits))];
   return `${name}, for ${aim}${against === null || against === undefined ? '' : ` rather than ${labels[against]}`}`;
 }
 
-/** @param {Asked} asked @param {{method: string, target: number | null, against: number | null}} ask */
-async function computed(asked, ask) {
-  const { model, run, gone, tell } = asked;
+/** @param {Context} context @param {{method: string, target: number | null, against: number | null}} ask */
+async function computed(context, ask) {
+  const { model, run, canceled, tell } = context;
   const { prefix } = model.about;
-  const { signed } = model.about.methods[ask.method];
+  const { signed, unit } = model.about.methods[ask.method];
   const began = performance.now();
-  const scores = await METHODS[ask.method]({ model, run, weights: weightsOf(asked, ask), gone, tell });
-  const shown = IN_SHARES.includes(ask.method) ? percent : score;
-  const mass = prefix.map((name, n) => `${shown(scores[n])} on ${name}`).join(', ');
+  const scores = await METHODS[ask.method]({ model, run, weights: weightsOf(context, ask), canceled, tell });
+  const format = unit === 'attention' ? percent : score;
+  const mass = prefix.map((name, n) => `${format(scores[n])} on ${name}`).join(', ');
   const values = [...scores.subarray(prefix.length)];
-  const blank = values.every((one) => one === values[0]);
+  const blank = values.every((value) => value === values[0]);
   const note = `${mass && `Outside the picture: ${mass}. `}${blank ? 'Blank: all patches score the same.' : ''}`.trim();
-  return { values, signed, unit: IN_SHARES.includes(ask.method) ? 'attention' : 'score', title: titled(asked, ask),
+  return { values, signed, unit, title: titled(context, ask),
     note, seconds: (performance.now() - began) / 1000 };
 }
 
 /**
- * Probabilities before and after some patches and heads are gone.
- * @param {Asked} asked @param {{patches: number[], heads: [number, number][]}} ask
+ * Probabilities before and after removing patches and heads.
+ * @param {Context} context @param {{patches: number[], heads: [number, number][]}} ask
  */
-export async function intervene({ model, run, gone }, { patches, heads }) {
-  const logits = await model.without(run, new Set(patches), heads, gone);
+export async function intervene({ model, run, canceled }, { patches, heads }) {
+  const logits = await model.without(run, new Set(patches), heads, canceled);
   const [before, after] = [softmax(run.logits), softmax(logits)];
   const order = [...before.keys()].sort((a, b) => Math.max(before[b], after[b]) - Math.max(before[a], after[a]));
   const best = order.slice(0, BEST).sort((a, b) => before[b] - before[a]);
@@ -89,17 +84,17 @@ const area = (x, y) => y.slice(1).reduce((sum, value, i) => sum + ((value + y[i]
   / (x[x.length - 1] - x[0]);
 
 /**
- * Deletion and insertion curves of maps, with the patches really taken out of the sequence.
- * @param {Asked} asked @param {{methods: string[], target: number | null, against: number | null}} ask
+ * Deletion and insertion curves of maps. Patches are removed from the sequence.
+ * @param {Context} context @param {{methods: string[], target: number | null, against: number | null}} ask
  */
-export async function faithfulness(asked, { methods, target, against }) {
-  const { model, run, gone, tell, constants: { random: count, steps, seed, unlikely } } = asked;
+export async function faithfulness(context, { methods, target, against }) {
+  const { model, run, canceled, tell, constants: { random: count, steps, seed, unlikely } } = context;
   const [gh, gw] = run.grid;
   const patches = gh * gw;
   const least = model.about.prefix.length && !model.about.pooling.includes('mean') ? 0 : 1;
   const counts = [...new Set(Array.from({ length: steps + 1 }, (_, i) => (
     Math.max(least, round(((steps - i) / steps) * patches)))))];
-  const weights = weightsOf(asked, { target, against });
+  const weights = weightsOf(context, { target, against });
   const first = weights.indexOf(1);
   const second = weights.indexOf(-1);
   const probability = (/** @type {Float32Array} */ logits) => (second < 0 ? softmax(logits)[first]
@@ -107,28 +102,28 @@ export async function faithfulness(asked, { methods, target, against }) {
   const whole = probability(run.logits);
   const of = (2 * methods.length + count) * (counts.length - 1);
   let done = 0;
-  /** Probabilities as fewer of the first patches of an order are visible. @param {number[]} order */
+  /** Probabilities with ever fewer of the first patches of an order. @param {number[]} order */
   async function curve(order) {
-    const found = [whole];
+    const probabilities = [whole];
     for (const visible of counts.slice(1)) {
       tell({ text: methods.length === 1 ? 'Testing the map' : `Testing ${methods.length} maps`, done, of });
-      found.push(probability(await model.without(run, new Set(order.slice(visible)), [], gone)));
+      probabilities.push(probability(await model.without(run, new Set(order.slice(visible)), [], canceled)));
       done += 1;
     }
-    return found;
+    return probabilities;
   }
   const random = [];
   for (const order of randomOrders(patches, count, seed)) random.push(await curve(order));
   const shares = counts.map((visible) => visible / patches);
   const answers = [];
   for (const method of methods) {
-    const { values } = await explain(asked, { method, target, against });
+    const { values } = await explain(context, { method, target, against });
     const order = rankPatches(values, seed);
     const shown = await curve(order);
     const hidden = await curve([...order].reverse());
     const removed = shares.map((share) => 1 - share);
     const deletion = chart(removed, hidden, random, -1);
-    const insertion = chart([...shares].reverse(), [...shown].reverse(), random.map((one) => [...one].reverse()), 1);
+    const insertion = chart([...shares].reverse(), [...shown].reverse(), random.map((each) => [...each].reverse()), 1);
     const gain = (deletion.chance - deletion.area + insertion.area - insertion.chance) / 2;
     const named = second < 0 ? model.about.labels[first]
       : `${model.about.labels[first]} rather than ${model.about.labels[second]}`;
@@ -140,17 +135,18 @@ export async function faithfulness(asked, { methods, target, against }) {
 }
 
 /**
- * @param {number[]} x @param {number[]} y @param {number[][]} random @param {1 | -1} better - the sign of a good area
+ * @param {number[]} x @param {number[]} y @param {number[][]} random
+ * @param {1 | -1} better - 1 if a faithful map has a larger area than random orders, -1 if a smaller one
  */
 function chart(x, y, random, better) {
   const over = (/** @type {(values: number[]) => number} */ join) => (
-    x.map((_, i) => join(random.map((one) => one[i]))));
-  const areas = random.map((one) => area(x, one));
+    x.map((_, i) => join(random.map((each) => each[i]))));
+  const areas = random.map((each) => area(x, each));
   const own = area(x, y);
-  const mean = (/** @type {number[]} */ values) => values.reduce((sum, one) => sum + one, 0) / values.length;
+  const mean = (/** @type {number[]} */ values) => values.reduce((sum, value) => sum + value, 0) / values.length;
   return { x, y, low: over((values) => Math.min(...values)), high: over((values) => Math.max(...values)),
     random: over(mean), n: random.length, area: own, chance: mean(areas), areas,
-    beaten: areas.filter((one) => better * (own - one) > 0).length };
+    beaten: areas.filter((other) => better * (own - other) > 0).length };
 }
 
 /**
@@ -159,18 +155,18 @@ function chart(x, y, random, better) {
 function describe(target, deletion, insertion) {
   const than = (/** @type {{beaten: number, n: number}} */ { beaten, n }) => (beaten === n ? `all ${n} random orders`
     : `${beaten || 'none'} of ${n} random orders`);
-  const areas = (/** @type {ReturnType<typeof chart>} */ one) => `area ${one.area.toFixed(2)} against `
-    + `${one.chance.toFixed(2)} (${Math.min(...one.areas).toFixed(2)}-${Math.max(...one.areas).toFixed(2)})`;
+  const areas = (/** @type {ReturnType<typeof chart>} */ { area: own, chance, areas: all }) => `area ${own.toFixed(2)} `
+    + `against ${chance.toFixed(2)} (${Math.min(...all).toFixed(2)}-${Math.max(...all).toFixed(2)})`;
   return `Removing the patches that this map names first brings ${target} down faster than ${than(deletion)}: `
     + `${areas(deletion)}; showing them first brings it up faster than ${than(insertion)}: ${areas(insertion)}.`;
 }
 
 /**
- * Statistics of every head that rows of attention tell, or that its absence shows.
- * @param {Asked} asked @param {{names: string[]}} ask
+ * Statistics of every head: of its rows of attention, or of the model without it.
+ * @param {Context} context @param {{names: string[]}} ask
  */
-export async function heads(asked, { names }) {
-  const { model, run, gone, tell } = asked;
+export async function heads(context, { names }) {
+  const { model, run, prepared, canceled, tell } = context;
   const { depth, heads: count } = model.about;
   /** @type {Record<string, number[][]>} */
   const values = {};
@@ -183,22 +179,25 @@ export async function heads(asked, { names }) {
       const lost = [];
       for (let head = 0; head < count; head += 1) {
         tell({ text: 'Switching heads off', done: block * count + head, of: depth * count });
-        const logits = await model.without(run, new Set(), [[block, head]], gone);
+        const logits = await model.without(run, new Set(), [[block, head]], canceled);
         lost.push([before - softmax(logits)[best], run.logits[best] - logits[best]]);
       }
       values.ablation_probability.push(lost.map(([probability]) => probability));
       values.ablation_logit.push(lost.map(([, logit]) => logit));
     }
   }
-  if (names.some((name) => OF_ROWS.includes(name))) {
-    for (const block of run.blocks) {
-      await breathe(gone);
-      for (const [name, found] of Object.entries(rowStatistics(block, model.about.prefix))) {
-        (values[name] ??= []).push([...found]);
-      }
+  if (names.some((name) => !name.startsWith('ablation'))) {
+    const [gh, gw] = run.grid;
+    const [left, top, right, bottom] = prepared.frame;
+    const pixels = Float32Array.of((bottom - top) / gh, (right - left) / gw);
+    const layout = { columns: Float32Array.of(gw), patch_pixels: pixels };
+    for (const { queries, keys, tokens } of run.blocks) {
+      await breathe(canceled);
+      const statistics = await model.apply('statistics', { queries, keys, ...layout }, tokens);
+      for (const [name, numbers] of Object.entries(statistics)) (values[name] ??= []).push([...numbers]);
     }
   }
   const missing = Object.fromEntries(names.filter((name) => !values[name])
-    .map((name) => [name, 'This model has no such token.']));
+    .map((name) => [name, model.about.missing[name]]));
   return { values: Object.fromEntries(Object.entries(values).filter(([name]) => names.includes(name))), missing };
 }

@@ -1,4 +1,4 @@
-// Writes what compute/payload.js reads: `vitviz.web.payload` says what lies where.
+// Write the files that compute/payload.js reads; `vitviz.web.payload` has the layout.
 
 /** @typedef {import('../compute/payload.js').Block} Block */
 
@@ -10,7 +10,7 @@ const HEADER = 32;
  * @param {(Float32Array | Float64Array)[]} arrays
  */
 function file(magic, { heads, tokens, width, block, prefix, grid }, arrays) {
-  const length = HEADER + arrays.reduce((sum, one) => sum + one.byteLength, 0);
+  const length = HEADER + arrays.reduce((sum, array) => sum + array.byteLength, 0);
   const buffer = new ArrayBuffer(length);
   const view = new DataView(buffer);
   [...magic].forEach((letter, place) => view.setUint8(place, letter.charCodeAt(0)));
@@ -32,7 +32,7 @@ export function blockFile(block) {
   return file('VVB1', block, [lse, queries, keys, meanRow, meanColumn]);
 }
 
-/** @param {Float32Array} matrix - (N, N) @param {Block} block - any of the scene @param {number} start */
+/** @param {Float32Array} matrix - (N, N) @param {Block} block - any block of the scene @param {number} start */
 export function rolloutFile(matrix, { tokens, prefix, grid }, start) {
   return file('VVR1', { heads: 1, tokens, width: tokens, block: start, prefix, grid }, [matrix]);
 }

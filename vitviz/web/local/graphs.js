@@ -1,45 +1,48 @@
-// The graphs of a model in onnxruntime-web, see `vitviz.export.onnx`. A session holds one graph with the weights of one
-// part, and is made when it is first needed.
+// The graphs of a model in onnxruntime-web, see `vitviz.export.onnx`. A session has one graph with the weights of one
+// part; it is created on first use.
 import { widen } from '../compute/half.js';
 
 /** @typedef {import('../compute/image.js').Preprocess} Preprocess */
 /** @typedef {Record<string, {data: Float32Array, dims: readonly number[]}>} Tensors */
 /**
- * What a static site says of a model, as `vitviz.export.static` writes it.
+ * The description of a model in a static site, from `vitviz.export.static`.
  * @typedef {object} About
  * @property {string} source @property {string} title @property {string[]} labels @property {number | null} sureAbove
  * @property {number} groupAbove - see `vitviz.Pretrained.group_above`
  * @property {number | null} knownAbove - see `vitviz.Pretrained.known_above`
- * @property {string[][]} groups - of classes: the name of each, then its labels
+ * @property {string[][]} groups - of classes: name, then labels
  * @property {string[]} prefix @property {number} depth @property {number} heads @property {number} headWidth
  * @property {number} width @property {number} patch
  * @property {number | null} rotary - the base of rotary positions
- * @property {'cls' | 'mean' | 'cls+mean' | 'attention'} pooling @property {boolean} distilled
+ * @property {'cls' | 'mean' | 'cls+mean' | 'attention'} pooling
+ * @property {{prefix: number[], patches: number}} reads - what `Case.read_rows` returns; of all patches together
+ * @property {Record<string, string>} missing - statistics of heads that the model does not have, and why
  * @property {Preprocess} preprocess @property {Record<string, {title: string, signed: boolean,
- *   specific: boolean}>} methods
- * @property {Record<string, [number, number]>} parts - where the weights of each begin, and how many they are
- * @property {Record<string, File>} files - by name
- * @property {File} lecture - what `vitviz.web.lecture_numbers.model_bytes` returns
+ *   unit: 'attention' | 'score', specific: boolean}>} methods
+ * @property {Record<string, [number, number]>} parts - start and number of the weights of each
+ * @property {Record<string, [number, number]>} graphs - start and number of the bytes of each
+ * @property {{graphs: File, weights: File}} files
+ * @property {File} lecture - from `vitviz.web.lecture_numbers.model_bytes`
  * @property {number} download - bytes of all files and of the runtime
- * @property {{height: number, width: number, logits: number[]}} check - the logits of pixels that `ramp` makes
+ * @property {{height: number, width: number, logits: number[]}} check - the logits for the pixels of `ramp`
  */
 /** @typedef {{url: string, bytes: number, crc: number}} File */
 
 /**
- * Pixels with which a site tries itself: the same numbers in Python. @param {number} size
+ * The test pixels of a site, equal to Python's. @param {number} size
  * @returns {Float32Array} -1..1, in steps of 1/64
  */
 export function ramp(size) {
   return Float32Array.from({ length: size }, (_, i) => ((i * 37) % 129) / 64 - 1);
 }
 
-/** Keep what is made, unless that fails. @template T @param {Map<string, Promise<T>>} held @param {string} key
- * @param {() => Promise<T>} make */
-function once(held, key, make) {
-  const found = held.get(key) ?? make();
-  held.set(key, found);
-  found.catch(() => held.delete(key));
-  return found;
+/** Return a cached promise, or create it; rejected ones are not kept. @template T
+ * @param {Map<string, Promise<T>>} cache @param {string} key @param {() => Promise<T>} make */
+function once(cache, key, make) {
+  const promise = cache.get(key) ?? make();
+  cache.set(key, promise);
+  promise.catch(() => cache.delete(key));
+  return promise;
 }
 
 export class Graphs {
@@ -58,34 +61,33 @@ export class Graphs {
     this.halves = /** @type {Uint16Array} */ (new Uint16Array(0));
   }
 
-  /** Read the weights, and all graphs: a method that is opened later needs no network. */
+  /** Read the weights and all graphs, so that no question needs the network later. */
   async load() {
-    const { weights, ...graphs } = this.about.files;
-    const [bytes] = await Promise.all([this.read(weights, 'weights'), ...Object.keys(graphs).map((name) => (
-      this.file(name)))]);
+    const [bytes] = await Promise.all([this.read(this.about.files.weights, 'weights'), this.file()]);
     this.halves = new Uint16Array(bytes.buffer, bytes.byteOffset, bytes.byteLength / 2);
   }
 
-  /** @param {string} graph */
-  file(graph) {
-    return once(this.files, graph, () => this.read(this.about.files[graph], graph));
+  /** Read the file of all graphs. */
+  file() {
+    return once(this.files, 'graphs', () => this.read(this.about.files.graphs, 'graphs'));
   }
 
-  /** @param {string} graph @param {string} part */
+  /** @param {string} graph @param {string} part - the part of the model with the graph's weights; empty for none */
   session(graph, part) {
     return once(this.sessions, `${graph} ${part}`, () => this.make(graph, part));
   }
 
   /** @param {string} graph @param {string} part */
   async make(graph, part) {
-    const [start, count] = this.about.parts[part];
+    const [start, count] = this.about.parts[part] ?? [0, 0];
     const numbers = widen(this.halves.subarray(start, start + count), new Float32Array(count));
-    const bytes = await this.file(graph);
+    const [from, length] = this.about.graphs[graph];
+    const bytes = (await this.file()).subarray(from, from + length);
     return this.ort.InferenceSession.create(bytes, { executionProviders: ['wasm'], logSeverityLevel: 3,
       externalData: [{ path: 'weights', data: new Uint8Array(numbers.buffer) }] });
   }
 
-  /** Let a session go, with its copy of the weights. @param {string} graph @param {string} part */
+  /** Free a session with its copy of the weights. @param {string} graph @param {string} part */
   async release(graph, part) {
     const session = await this.session(graph, part);
     this.sessions.delete(`${graph} ${part}`);

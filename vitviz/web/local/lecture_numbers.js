@@ -1,4 +1,4 @@
-// The numbers behind the lecture for a photograph that only the browser has: `vitviz.web.lecture_numbers`.
+// The numbers of the lecture for a visitor's photograph: `vitviz.web.lecture_numbers`.
 import { plan, restore } from '../compute/image.js';
 import { readTensors, writeTensors } from '../compute/tensors.js';
 
@@ -16,7 +16,7 @@ function levelsOf({ about: { preprocess } }, prepared) {
 }
 
 /**
- * The file of a scene: what the model brings to every photograph, and the pixels of this one.
+ * The file of a scene: the model's numbers, and the pixels of this photograph.
  * @param {{model: Model, run: Run, prepared: Prepared, canvas: OffscreenCanvas}} opened
  * @param {Uint8Array} shared - the file of the model
  */
@@ -38,15 +38,15 @@ export function lectureFile({ model, run, prepared, canvas }, shared) {
 }
 
 /**
- * The file of a block, whose queries and keys the worker sends as they are.
+ * The file of a block. Queries and keys in the worker's block files are neither centered nor scaled.
  * @param {{model: Model, run: Run}} opened @param {number} block
  */
 export async function valuesFile({ model, run }, block) {
   const { heads, tokens, width } = run.blocks[block];
-  const { v } = await model.graphs.run('values', `block ${block}`, { tokens: model.shaped(run.stream[block]) }, ['v']);
+  const { values } = await model.apply('values', { tokens: run.stream[block] }, tokens, `block ${block}`);
   const small = [heads, width];
   return writeTensors({
-    values: { dtype: 'F32', shape: [heads, tokens, width], data: v.data },
+    values: { dtype: 'F32', shape: [heads, tokens, width], data: values },
     center: { dtype: 'F32', shape: small, data: new Float32Array(heads * width) },
     factor: { dtype: 'F32', shape: small, data: new Float32Array(heads * width).fill(1) },
   }, {});

@@ -1,241 +1,155 @@
-// Attribution methods in the browser: the formulas of `vitviz.attribution`, from one attention and its gradient at a
-// time. Each returns a score for every token (N).
-import { row } from '../compute/attention.js';
+// Attribution methods in the browser: block by block, by graphs that are traced from `vitviz.attribution`. Each method
+// returns a score for every token (N).
 import { breathe } from './model.js';
-import { attentionOf, mix, rollOut, weightsOf } from './rollout.js';
+import { rollOut, weightsOf } from './rollout.js';
 
 /** @typedef {import('./model.js').Model} Model */
 /** @typedef {import('./model.js').Run} Run */
 /**
  * @typedef {object} Case
- * @property {Model} model @property {Run} run @property {Float32Array} weights - of the logits: what is explained
- * @property {() => boolean} gone - whether nobody waits any more
+ * @property {Model} model @property {Run} run @property {Float32Array} weights - of the logits in the explained score
+ * @property {() => boolean} canceled - whether the question was withdrawn
  * @property {import('./endpoints.js').Tell} tell
  */
 
-/** How much of each token's final row the classifier reads. @param {Case} one */
-function readRows({ model: { about }, run: { stream } }) {
-  const { pooling, distilled, prefix, width } = about;
-  const rows = new Float64Array(stream[0].length / width);
-  const parts = pooling.split('+');
-  const patches = rows.length - prefix.length;
-  if (parts.includes('cls')) rows[0] += 1 / parts.length;
-  for (let n = prefix.length; parts.includes('mean') && n < rows.length; n += 1) rows[n] += 1 / patches / parts.length;
-  return distilled ? rows.map((value, n) => (value + Number(prefix[n] === 'distillation')) / 2) : rows;
+/** @param {Case} kase @returns {number} N */
+const tokensOf = ({ model, run }) => run.stream[0].length / model.about.width;
+
+/** The weight of each token's final row in what the classifier reads: `Case.read_rows`. @param {Case} kase */
+function readRows(kase) {
+  const { reads, prefix } = kase.model.about;
+  const tokens = tokensOf(kase);
+  return Float32Array.from({ length: tokens }, (_, n) => reads.prefix[n] ?? reads.patches / (tokens - prefix.length));
 }
 
 /**
- * One number for each pair of tokens, from those of all heads: the mean of `fuse`.
- * @param {Float32Array} attention @param {Float32Array} slope - (H, N, N) @param {number} heads
- * @param {(product: number) => number} fuse
+ * Attention and gradient of each block, from the last to the first; before them those of attention pooling.
+ * @param {Case} kase
  */
-function fused(attention, slope, heads, fuse) {
-  const size = attention.length / heads;
-  const out = new Float64Array(size);
-  for (let head = 0; head < heads; head += 1) {
-    for (let i = 0, j = head * size; i < size; i += 1, j += 1) out[i] += fuse(attention[j] * slope[j]) / heads;
-  }
-  return out;
-}
-
-/** @param {Float64Array} values */
-const sumOf = (values) => values.reduce((sum, value) => sum + value, 0);
-
-/** @param {number} value */
-const positive = (value) => Math.max(0, value);
-
-/**
- * Attention and gradient of each block, from the last to the first; before them those of attention pooling (H, N).
- * @param {Case} one
- */
-async function* backward({ model, run, weights, gone }, stop = 0) {
+async function* backward({ model, run, weights, canceled }, stop = 0) {
   const { depth } = model.about;
-  const { slope, pool } = await model.slope(run.stream[depth], weights);
-  if (pool) yield { ...pool, pooling: true };
-  let flow = slope;
+  const { slope: last, pool } = await model.slope(run.stream[depth], weights);
+  if (pool) yield { matrices: pool, ending: '_pooling' };
+  let flow = last;
   for (let block = depth - 1; block >= stop; block -= 1) {
-    await breathe(gone);
-    const step = await model.gradient(block, run, flow);
-    flow = step.back;
-    yield { ...step, pooling: false };
+    await breathe(canceled);
+    const { attention, slope, back } = await model.gradient(block, run, flow);
+    flow = back;
+    yield { matrices: { attention, slope }, ending: '' };
   }
 }
 
-/** @param {Case} one */
-async function gae(one) {
-  const held = readRows(one);
-  let moved = held.map(() => 0);
-  for await (const { attention, slope, pooling } of backward(one)) {
-    const matrix = fused(attention, slope, one.model.about.heads, positive);
-    const added = pooling ? matrix : mix(held.map((value, n) => value + moved[n]), matrix);
-    moved = moved.map((value, n) => value + added[n]);
+/**
+ * A method that carries the rows which the classifier reads from the last attention to the first.
+ * @param {string} graph @returns {(kase: Case) => Promise<Float32Array>}
+ */
+const carried = (graph) => async (kase) => {
+  /** @type {Record<string, Float32Array>} */
+  let rows = { skipped: readRows(kase), attended: new Float32Array(tokensOf(kase)) };
+  for await (const { matrices, ending } of backward(kase)) {
+    const { skipped_out: skipped = rows.skipped, attended_out: attended } = await kase.model.apply(`${graph}${ending}`,
+      { ...matrices, ...rows }, tokensOf(kase));
+    rows = { skipped, attended };
   }
-  return moved;
+  return rows.attended;
+};
+
+/** @param {Case} kase */
+async function attention_gradcam(kase) {
+  const { model } = kase;
+  /** @type {Float32Array} */
+  let rows = readRows(kase);
+  for await (const { matrices, ending } of backward(kase, model.about.depth - 1)) {
+    if (!ending) return (await model.apply('attention_gradcam', { ...matrices, rows }, tokensOf(kase))).scores;
+    const { pooling } = /** @type {Record<string, Float32Array>} */ (matrices);
+    rows = (await model.apply('pooled_rows', { pooling, rows }, tokensOf(kase))).rows_out;
+  }
+  return rows;
 }
 
-/** @param {Case} one */
-async function gradient_rollout(one) {
-  const residual = 0.5;
-  let held = readRows(one);
-  let moved = held.map(() => 0);
-  for await (const { attention, slope, pooling } of backward(one)) {
-    const matrix = fused(attention, slope, one.model.about.heads, (product) => product).map(positive);
-    if (pooling) {
-      const [left, whole] = [1 - sumOf(held), sumOf(matrix)];
-      moved = matrix.map((value) => (whole > 0 ? (left * value) / whole : 0));
-      continue;
-    }
-    const total = held.map((_, n) => {
-      const sum = sumOf(matrix.subarray(n * held.length, (n + 1) * held.length));
-      return (1 - residual) * sum + residual;
-    });
-    held = held.map((value, n) => value / total[n]);
-    moved = moved.map((value, n) => value / total[n]);
-    const added = mix(held.map((value, n) => value + moved[n]), matrix);
-    moved = moved.map((value, n) => residual * value + (1 - residual) * added[n]);
-    held = held.map((value) => residual * value);
-  }
-  return moved;
-}
-
-/** @param {Case} one */
-async function attention_gradcam(one) {
-  const { heads, prefix, depth } = one.model.about;
-  let rows = readRows(one);
-  const out = rows.map(() => 0);
-  for await (const { attention, slope, pooling } of backward(one, depth - 1)) {
-    if (pooling) {
-      const [left, pooled] = [1 - sumOf(rows), fused(attention, attention.map(() => 1), heads, (product) => product)];
-      rows = rows.map((value, n) => value + left * pooled[n]);
-      continue;
-    }
-    const size = rows.length ** 2;
-    for (let head = 0; head < heads; head += 1) {
-      const [seen, change] = [attention, slope].map((all) => (
-        mix(rows, Float64Array.from(all.subarray(head * size, (head + 1) * size)))));
-      const weight = sumOf(change.subarray(prefix.length)) / (rows.length - prefix.length);
-      seen.forEach((value, n) => { out[n] += (value * weight) / heads; });
-    }
-  }
-  return out.map(positive);
-}
-
-/** @param {Case} one */
-async function token_gradcam(one) {
-  const { model: { about }, run, weights } = one;
-  const { depth, width, pooling, prefix } = about;
-  let { slope: flow } = await one.model.slope(run.stream[depth], weights);
+/** @param {Case} kase */
+async function token_gradcam(kase) {
+  const { model, run, weights } = kase;
+  const { depth, pooling } = model.about;
+  let { slope: flow } = await model.slope(run.stream[depth], weights);
   let tokens = run.stream[depth];
-  if (pooling === 'cls') { // the patches that leave the last block are not read
-    flow = (await one.model.gradient(depth - 1, run, flow)).back;
+  if (pooling === 'cls') { // the classifier does not read the patches that leave the last block
+    flow = (await model.gradient(depth - 1, run, flow)).back;
     tokens = run.stream[depth - 1];
   }
-  const count = tokens.length / width;
-  const channels = new Float64Array(width);
-  for (let n = prefix.length; n < count; n += 1) {
-    for (let x = 0; x < width; x += 1) channels[x] += flow[n * width + x] / (count - prefix.length);
-  }
-  return Float64Array.from({ length: count }, (_, n) => {
-    let sum = 0;
-    for (let x = 0; x < width; x += 1) sum += tokens[n * width + x] * channels[x];
-    return positive(sum);
-  });
+  return (await model.apply('token_gradcam', { tokens, flow }, tokensOf(kase))).scores;
 }
 
-/** @param {Case} one */
-async function legrad(one) {
-  const { model, run, weights, gone } = one;
-  const { depth } = model.about;
-  const total = readRows(one).fill(0);
-  for (let block = 0; block < depth; block += 1) {
-    await breathe(gone);
+/** @param {Case} kase */
+async function legrad(kase) {
+  const { model, run, weights, canceled } = kase;
+  const total = new Float64Array(tokensOf(kase));
+  for (let block = 0; block < model.about.depth; block += 1) {
+    await breathe(canceled);
     const { slope: flow, pool } = await model.slope(run.stream[block + 1], weights);
-    const { slope } = pool ?? await model.gradient(block, run, flow);
-    const rows = slope.length / total.length; // of all heads
-    for (let i = 0; i < slope.length; i += 1) total[i % total.length] += positive(slope[i]) / rows;
+    /** @type {Record<string, Float32Array>} */
+    const slopes = pool ? { pooling_slope: pool.pooling_slope }
+      : { slope: (await model.gradient(block, run, flow)).slope };
+    const { scores } = await model.apply('legrad', slopes, total.length);
+    scores.forEach((score, n) => { total[n] += score; });
   }
   return total;
 }
 
-/** The rows that a map without a class is of: from CLS, else from all patches. @param {Case} one */
+/** The rows that a map without a class shows: of CLS, else the mean of all patches. @param {Case} kase */
 const query = ({ model, run }) => weightsOf(run.blocks[0], model.about.prefix[0] === 'CLS' ? 0 : -1);
 
-/** @param {Case} one */
-async function attention(one) {
-  return mix(query(one), attentionOf(one.run.blocks[one.run.blocks.length - 1]));
+/** @param {Case} kase */
+const attention = (kase) => rollOut(kase.model, kase.run.blocks.slice(-1), query(kase),
+  { fuse: 'mean', discard: 0, residual: 0, start: 0 });
+
+/** @param {Case} kase */
+const rollout = (kase) => rollOut(kase.model, kase.run.blocks, query(kase),
+  { fuse: 'mean', discard: 0, residual: 0.5, start: 0 });
+
+/** @param {Case} kase */
+async function value_attention(kase) {
+  const { model, run } = kase;
+  const block = model.about.depth - 1;
+  const { queries, keys } = run.blocks[block];
+  const inputs = { tokens: run.stream[block], queries, keys, weights: query(kase) };
+  return (await model.apply('value_attention', inputs, tokensOf(kase), `block ${block}`)).scores;
 }
 
-/** @param {Case} one */
-async function rollout(one) {
-  return rollOut(one.run.blocks, [query(one)], { fuse: 'mean', discard: 0, residual: 0.5, start: 0 })[0];
-}
-
-/** The norm of what all heads of the last block add of each token. @param {Case} one */
-async function value_attention(one) {
-  const { model: { about: { heads, depth, width } }, run: { blocks } } = one;
-  const values = await one.model.values(depth - 1, one.run); // (H, N, D)
-  const weights = query(one);
-  const tokens = weights.length;
-  const products = new Float64Array(tokens * heads * heads); // (N, H, H), of what any two heads add of a token
-  for (let i = 0; i < products.length; i += 1) {
-    const n = Math.floor(i / (heads * heads));
-    const [a, b] = [Math.floor(i / heads) % heads, i % heads].map((head) => (head * tokens + n) * width);
-    for (let x = 0; x < width; x += 1) products[i] += values[a + x] * values[b + x];
-  }
-  const [logs, rows] = [0, 1].map(() => new Float32Array(heads * tokens));
-  const total = weights.map(() => 0);
-  weights.forEach((weight, token) => {
-    if (weight === 0) return;
-    row(blocks[depth - 1], token, logs, rows);
-    for (let n = 0; n < tokens; n += 1) {
-      let square = 0;
-      for (let a = 0; a < heads; a += 1) {
-        for (let b = 0; b < heads; b += 1) {
-          square += rows[a * tokens + n] * rows[b * tokens + n] * products[(n * heads + a) * heads + b];
-        }
-      }
-      total[n] += weight * Math.sqrt(positive(square));
-    }
-  });
-  return total;
-}
-
-/** @param {Case} one */
-async function attn_lrp({ model, run, weights, gone }) {
-  const { depth, width, prefix } = model.about;
+/** @param {Case} kase */
+async function attn_lrp(kase) {
+  const { model, run, weights, canceled } = kase;
+  const { depth } = model.about;
   let { slope: flow } = await model.slope(run.stream[depth], weights, 'share');
   for (let block = depth - 1; block >= 0; block -= 1) {
-    await breathe(gone);
+    await breathe(canceled);
     flow = await model.relevance(block, run, flow);
   }
-  const [tokens] = run.stream;
-  const scores = new Float64Array(tokens.length / width);
-  for (let i = 0; i < tokens.length; i += 1) scores[Math.floor(i / width)] += tokens[i] * flow[i];
-  const takers = prefix.length || scores.length; // what belongs to no token is theirs, so that all sums to the score
-  const rest = (scoreOf(run.logits, weights) - sumOf(scores)) / takers;
-  return scores.map((value, n) => (n < takers ? value + rest : value));
+  const score = Float32Array.of(scoreOf(run.logits, weights));
+  return (await model.apply('attn_lrp', { tokens: run.stream[0], flow, score }, tokensOf(kase))).scores;
 }
 
-/** What is explained. @param {Float32Array} logits @param {Float32Array} weights */
+/** The explained score. @param {Float32Array} logits @param {Float32Array} weights */
 const scoreOf = (logits, weights) => weights.reduce((sum, weight, index) => sum + weight * logits[index], 0);
 
-/** How far the score falls when a patch has the mean color. @param {Case} one */
-async function occlusion({ model, run, weights, gone, tell }) {
+/** How far the score falls when a patch has the mean color. @param {Case} kase */
+async function occlusion({ model, run, weights, canceled, tell }) {
   const { width, prefix, patch } = model.about;
   const [height, across] = run.grid.map((count) => count * patch);
   const blank = await model.embed({ pixels: new Float32Array(3 * height * across), height, width: across });
   const [tokens] = run.stream;
   const scores = new Float64Array(tokens.length / width);
-  const whole = scoreOf(run.logits, weights);
+  const score = scoreOf(run.logits, weights);
   for (let n = prefix.length; n < scores.length; n += 1) {
     tell({ text: 'Hiding one patch after another', done: n - prefix.length, of: scores.length - prefix.length });
-    const hidden = tokens.slice(); // a token that enters the first block knows its own patch alone
+    const hidden = tokens.slice(); // before the first block, a token depends on its own patch only
     hidden.set(blank.subarray(n * width, (n + 1) * width), n * width);
-    scores[n] = whole - scoreOf(await model.without({ ...run, stream: [hidden] }, new Set(), [], gone), weights);
+    const logits = await model.without({ ...run, stream: [hidden] }, new Set(), [], canceled);
+    scores[n] = score - scoreOf(logits, weights);
   }
   return scores;
 }
 
-/** @type {Record<string, (one: Case) => Promise<Float64Array>>} */
-export const METHODS = { attention, rollout, value_attention, gradient_rollout, attention_gradcam, token_gradcam, gae,
-  legrad, attn_lrp, occlusion };
+/** @type {Record<string, (kase: Case) => Promise<Float32Array | Float64Array>>} */
+export const METHODS = { attention, rollout, value_attention, gradient_rollout: carried('gradient_rollout'),
+  attention_gradcam, token_gradcam, gae: carried('gae'), legrad, attn_lrp, occlusion };

@@ -1,11 +1,11 @@
-// A Vision Transformer in the visitor's own browser: the forward pass, and the backward pass block by block.
+// A Vision Transformer in the visitor's browser: the forward pass, and the backward pass block by block.
 
 /** @typedef {import('./graphs.js').Graphs} Graphs */
 /** @typedef {import('../compute/image.js').Prepared} Prepared */
 /** @typedef {import('../compute/payload.js').Block} Block */
 /**
- * What one forward pass leaves. `stream[l]` (N, D) enters block l; the last one leaves the last block. `answers`: what
- * was asked of it and takes long.
+ * The results of one forward pass. `stream[l]` (N, D) is the input of block l, and the last one the output of the last
+ * block. `answers`: cached maps.
  * @typedef {{stream: Float32Array[], blocks: Block[], logits: Float32Array, grid: [number, number], angles: Angles,
  *   answers: Map<string, any>}} Run
  */
@@ -15,21 +15,21 @@
 export class Stopped extends Error {}
 
 /**
- * Let messages in, so that a question that was withdrawn stops between two steps.
- * @param {() => boolean} gone
+ * Receive messages, and throw `Stopped` if the question was withdrawn.
+ * @param {() => boolean} canceled
  */
-export async function breathe(gone) {
+export async function breathe(canceled) {
   await new Promise((resolve) => { setTimeout(resolve); });
-  if (gone()) throw new Stopped();
+  if (canceled()) throw new Stopped();
 }
 
 /** @param {ArrayLike<number>} logits @returns {Float64Array} */
 export function softmax(logits) {
   const powers = Float64Array.from(logits);
-  const top = powers.reduce((most, one) => Math.max(most, one), -Infinity);
-  powers.forEach((one, n) => { powers[n] = Math.exp(one - top); });
-  const sum = powers.reduce((total, one) => total + one, 0);
-  return powers.map((one) => one / sum);
+  const top = powers.reduce((most, logit) => Math.max(most, logit), -Infinity);
+  powers.forEach((logit, n) => { powers[n] = Math.exp(logit - top); });
+  const sum = powers.reduce((total, power) => total + power, 0);
+  return powers.map((power) => power / sum);
 }
 
 /**
@@ -47,11 +47,11 @@ export function rotaryAngles([gh, gw], width, base) {
   return { cos: Float32Array.from(angles, Math.cos), sin: Float32Array.from(angles, Math.sin) };
 }
 
-/** Some rows of a matrix. @param {Float32Array} all @param {number[]} rows @param {number} width @returns {Floats} */
-function rowsOf(all, rows, width) {
-  const some = new Float32Array(rows.length * width);
-  rows.forEach((row, place) => some.set(all.subarray(row * width, (row + 1) * width), place * width));
-  return some;
+/** Select rows. @param {Float32Array} matrix @param {number[]} rows @param {number} width @returns {Floats} */
+function rowsOf(matrix, rows, width) {
+  const selected = new Float32Array(rows.length * width);
+  rows.forEach((row, place) => selected.set(matrix.subarray(row * width, (row + 1) * width), place * width));
+  return selected;
 }
 
 export class Model {
@@ -69,10 +69,11 @@ export class Model {
   }
 
   /**
-   * @param {Prepared} prepared @param {() => boolean} gone
+   * Run the forward pass.
+   * @param {Prepared} prepared @param {() => boolean} canceled
    * @returns {Promise<Run>}
    */
-  async open(prepared, gone) {
+  async open(prepared, canceled) {
     const { heads, headWidth: width, depth, prefix, patch, rotary } = this.about;
     const stream = [await this.embed(prepared)];
     /** @type {[number, number]} */
@@ -81,13 +82,13 @@ export class Model {
     const tokens = prefix.length + grid[0] * grid[1];
     const blocks = [];
     for (let block = 0; block < depth; block += 1) {
-      await breathe(gone);
-      const made = await this.graphs.run('block', `block ${block}`, { tokens: this.shaped(stream[block]),
+      await breathe(canceled);
+      const outputs = await this.graphs.run('block', `block ${block}`, { tokens: this.shaped(stream[block]),
         heads: [this.all, [heads]], ...this.angleInputs(angles) });
-      stream.push(made.out.data);
-      blocks.push({ heads, tokens, width, block, prefix: prefix.length, grid, lse: Float64Array.from(made.lse.data),
-        queries: made.queries.data, keys: made.keys.data, meanRow: made.mean_row.data,
-        meanColumn: made.mean_column.data });
+      stream.push(outputs.out.data);
+      blocks.push({ heads, tokens, width, block, prefix: prefix.length, grid, lse: Float64Array.from(outputs.lse.data),
+        queries: outputs.queries.data, keys: outputs.keys.data, meanRow: outputs.mean_row.data,
+        meanColumn: outputs.mean_column.data });
     }
     return { stream, blocks, grid, angles, logits: await this.classify(stream[depth]), answers: new Map() };
   }
@@ -97,83 +98,91 @@ export class Model {
     return [tokens, [1, tokens.length / this.about.width, this.about.width]];
   }
 
-  /** @param {Angles} angles @returns {Record<string, [Float32Array, number[]]>} inputs of a graph */
+  /** Rotations as inputs of a graph. @param {Angles} angles @returns {Record<string, [Float32Array, number[]]>} */
   angleInputs(angles) {
     const { headWidth: d } = this.about;
     return Object.fromEntries(Object.entries(angles).map(([name, data]) => [name, [data, [data.length / d, d]]]));
   }
 
-  /** @param {Float32Array} tokens - that leave a block */
+  /** @param {Float32Array} tokens - output of the last block */
   async classify(tokens) {
     return (await this.graphs.run('classify', 'classify', { tokens: this.shaped(tokens) })).logits.data;
   }
 
   /**
-   * The logits without some patches and heads. Patches are taken out of the sequence.
-   * @param {Pick<Run, 'stream' | 'angles'>} run @param {Set<number>} gone - patches @param {[number, number][]} off
-   * @param {() => boolean} left - whether nobody waits any more
+   * The logits without some patches and heads. Patches are removed from the sequence.
+   * @param {Pick<Run, 'stream' | 'angles'>} run @param {Set<number>} hidden - patches
+   * @param {[number, number][]} off - block and head of each disabled head @param {() => boolean} canceled
    */
-  async without({ stream: [tokens], angles }, gone, off, left) {
+  async without({ stream: [tokens], angles }, hidden, off, canceled) {
     const { width, headWidth, heads, depth, prefix } = this.about;
     const rows = Array.from({ length: tokens.length / width }, (_, row) => row)
-      .filter((row) => row < prefix.length || !gone.has(row - prefix.length));
+      .filter((row) => row < prefix.length || !hidden.has(row - prefix.length));
     const patches = rows.slice(prefix.length).map((row) => row - prefix.length);
     const rotations = this.angleInputs(Object.fromEntries(Object.entries(angles)
       .map(([name, all]) => [name, rowsOf(all, patches, headWidth)])));
     let flow = rowsOf(tokens, rows, width);
     for (let block = 0; block < depth; block += 1) {
-      const factors = this.all.map((one, head) => (off.some(([b, h]) => b === block && h === head) ? 0 : one));
-      const made = await this.graphs.run('block', `block ${block}`,
+      const factors = this.all.map((factor, head) => (off.some(([b, h]) => b === block && h === head) ? 0 : factor));
+      const outputs = await this.graphs.run('block', `block ${block}`,
         { tokens: this.shaped(flow), heads: [factors, [heads]], ...rotations }, ['out']);
-      flow = /** @type {Floats} */ (made.out.data);
+      flow = /** @type {Floats} */ (outputs.out.data);
     }
-    await breathe(left);
+    await breathe(canceled);
     return this.classify(flow);
   }
 
   /**
-   * How the weighted sum of logits changes with the tokens that leave a block, read as if it were the last.
+   * The gradient of the weighted sum of logits with respect to a block's output, classified as if it were the last.
    * @param {Float32Array} tokens @param {Float32Array} weights - of the logits
-   * @param {'slope' | 'share'} [graph] - by gradients, or by the rules of AttnLRP
-   * @returns {Promise<{slope: Float32Array, pool: {attention: Float32Array, slope: Float32Array} | null}>} `pool`: of
-   *   attention pooling, its attention and the gradient in it, (H, N) each
+   * @param {'slope' | 'share'} [graph] - the plain gradient, or the rules of AttnLRP
+   * @returns {Promise<{slope: Float32Array, pool: {pooling: Float32Array, pooling_slope: Float32Array} | null}>}
+   *   `pool`: the attention of attention pooling and its gradient, (H, N) each
    */
   async slope(tokens, weights, graph = 'slope') {
-    const made = await this.graphs.run(graph, 'classify',
+    const outputs = await this.graphs.run(graph, 'classify',
       { tokens: this.shaped(tokens), weights: [weights, [1, weights.length]] });
-    const { pool_attention: attention, pool_slope: slope } = made;
-    return { slope: made.slope.data, pool: attention ? { attention: attention.data, slope: slope.data } : null };
+    const { slope, pool_attention: pooling, pool_slope: poolingSlope } = outputs;
+    return { slope: slope.data, pool: pooling ? { pooling: pooling.data, pooling_slope: poolingSlope.data } : null };
   }
 
   /**
-   * Attention of a block (H, N, N), its gradient, and the gradient of what enters the block.
-   * @param {number} block @param {Run} run @param {Float32Array} flow - gradient behind it
+   * Attention of a block (H, N, N), its gradient, and the gradient of the block's input.
+   * @param {number} block @param {Run} run @param {Float32Array} flow - gradient of the block's output
    */
   async gradient(block, { stream, angles }, flow) {
-    const made = await this.graphs.run('gradient', `block ${block}`,
+    const { attention, slope, back } = await this.graphs.run('gradient', `block ${block}`,
       { tokens: this.shaped(stream[block]), flow: this.shaped(flow), ...this.angleInputs(angles) });
-    return { attention: made.attention.data, slope: made.slope.data, back: made.back.data };
+    return { attention: attention.data, slope: slope.data, back: back.data };
   }
 
   /**
-   * The gradient of what enters a block, by the rules of AttnLRP. One method asks for it: its weights do not stay.
-   * @param {number} block @param {Run} run @param {Float32Array} flow - gradient behind it
+   * The gradient of a block's input by the rules of AttnLRP. The session is freed, because only one method uses it.
+   * @param {number} block @param {Run} run @param {Float32Array} flow - gradient of the block's output
    */
   async relevance(block, { stream, angles }, flow) {
-    const made = await this.graphs.run('relevance', `block ${block}`,
+    const { back } = await this.graphs.run('relevance', `block ${block}`,
       { tokens: this.shaped(stream[block]), flow: this.shaped(flow), ...this.angleInputs(angles) });
     await this.graphs.release('relevance', `block ${block}`);
-    return made.back.data;
+    return back.data;
   }
 
-  /** What each head of a block adds of each token, weighted by 1: (H, N, D). @param {number} block @param {Run} run */
-  async values(block, { stream }) {
-    return (await this.graphs.run('values', `block ${block}`, { tokens: this.shaped(stream[block]) })).values.data;
-  }
-
-  /** Logits of every patch pooled alone, and the tokens after the final norm. @param {Float32Array} tokens */
-  async read(tokens) {
-    const { logits, final } = await this.graphs.run('read', 'classify', { tokens: this.shaped(tokens) });
-    return { logits: logits.data, final: final.data };
+  /**
+   * Run a graph whose inputs have the names of `vitviz.export.formulas`, which tell their shapes.
+   * @param {string} graph @param {Record<string, Float32Array>} arrays @param {number} tokens - N
+   * @param {string} [part] - the part of the model with the graph's weights; none by default
+   * @returns {Promise<Record<string, Float32Array>>}
+   */
+  async apply(graph, arrays, tokens, part = '') {
+    const { heads, headWidth, width } = this.about;
+    const [matrices, vectors, row, stream] = [[heads, tokens, tokens], [heads, tokens, headWidth], [heads, 1, tokens],
+      [1, tokens, width]];
+    /** @type {Record<string, number[]>} */
+    const shapes = { attention: matrices, slope: matrices, queries: vectors, keys: vectors, pooling: row,
+      pooling_slope: row, tokens: stream, flow: stream, matrix: [tokens, tokens],
+      flows: [(arrays.flows?.length ?? 0) / tokens, tokens] };
+    const outputs = await this.graphs.run(graph, part, Object.fromEntries(Object.entries(arrays)
+      .map(([name, data]) => [name, [data, shapes[name] ?? [data.length]]])));
+    return Object.fromEntries(Object.entries(outputs).map(([name, { data }]) => [name, data]));
   }
 }

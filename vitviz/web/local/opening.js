@@ -1,4 +1,4 @@
-// Opens a photograph in the visitor's own browser: decodes it, prepares the model's input, and describes what came out.
+// Open a photograph in the visitor's browser: decode it, prepare the model's input, and describe the results.
 import { PERHAPS } from '../compute/format.js';
 import { prepare, restore } from '../compute/image.js';
 import { pictureOf, pixelsOf } from '../compute/readback.js';
@@ -25,7 +25,7 @@ async function picture(canvas, quality) {
 }
 
 /**
- * Decode a photograph, upright and over white. @param {Blob} blob
+ * Decode a photograph, upright and on white. @param {Blob} blob
  * @returns {Promise<OffscreenCanvas>}
  */
 async function decode(blob) {
@@ -47,7 +47,7 @@ async function decode(blob) {
   return canvas;
 }
 
-/** The photograph at the size of a page. @param {OffscreenCanvas} canvas @param {Constants['sides']} sides */
+/** The photograph at the page's size. @param {OffscreenCanvas} canvas @param {Constants['sides']} sides */
 async function stage(canvas, [least, most]) {
   const longer = Math.max(canvas.width, canvas.height);
   const factor = Math.max(Math.min(1, most / longer), least / longer);
@@ -66,24 +66,24 @@ export async function prepareBlob(about, blob) {
 }
 
 /**
- * The smallest group of classes that is probable enough, and whether the photograph seems to show one of the classes:
- * the rules of `vitviz.View.group` and `vitviz.View.known`.
+ * The smallest group of classes that is probable enough, and whether the photograph seems to show one of the classes,
+ * as in `vitviz.View.group` and `vitviz.View.known`.
  * @param {Pick<About, 'labels' | 'groups' | 'groupAbove' | 'knownAbove'>} about @param {ArrayLike<number>} logits
  * @returns {{group: import('../core/manifest.js').Group | null, known: boolean | null}}
  */
 export function judge({ labels, groups, groupAbove, knownAbove }, logits) {
   const scores = Array.from(logits);
-  const top = scores.reduce((most, one) => Math.max(most, one), -Infinity);
-  const score = top + Math.log(scores.reduce((sum, one) => sum + Math.exp(one - top), 0));
+  const top = scores.reduce((most, logit) => Math.max(most, logit), -Infinity);
+  const score = top + Math.log(scores.reduce((sum, logit) => sum + Math.exp(logit - top), 0));
   const shares = new Map(labels.map((label, index) => [label, Math.exp(scores[index] - score)]));
   const probable = groups
     .map(([name, ...members]) => ({
       name, members, share: members.reduce((sum, label) => sum + (shares.get(label) ?? 0), 0),
     }))
     .filter(({ share }) => share >= groupAbove)
-    .sort((one, other) => one.members.length - other.members.length || other.share - one.share);
+    .sort((a, b) => a.members.length - b.members.length || b.share - a.share);
   const best = probable.at(0);
-  const most = best?.members.sort((one, other) => (shares.get(other) ?? 0) - (shares.get(one) ?? 0)).slice(0, PERHAPS);
+  const most = best?.members.sort((a, b) => (shares.get(b) ?? 0) - (shares.get(a) ?? 0)).slice(0, PERHAPS);
   return {
     group: best && most ? [best.name, Math.min(1, best.share), most] : null,
     known: knownAbove === null ? null : score >= knownAbove,
@@ -91,7 +91,7 @@ export function judge({ labels, groups, groupAbove, knownAbove }, logits) {
 }
 
 /**
- * What the page needs of a scene at once, see core/manifest.js; pictures are blobs.
+ * The manifest of a scene, see core/manifest.js; pictures are blobs.
  * @param {About} about @param {Constants} constants @param {OffscreenCanvas} canvas @param {Prepared} prepared
  * @param {import('./model.js').Run} run @param {number} seconds
  */

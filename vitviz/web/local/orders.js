@@ -1,4 +1,4 @@
-// Orders of patches, equal to those of `vitviz.evaluation.faithfulness`: PyTorch's generator and `torch.randperm`.
+// The orders of patches of `vitviz.evaluation.faithfulness`: PyTorch's generator and `torch.randperm`.
 
 const [SIZE, MIDDLE] = [624, 397];
 
@@ -47,7 +47,7 @@ export function randomOrders(patches, count, seed, salt = 0) {
 }
 
 /**
- * The patches, highest score first; equal scores in a random order.
+ * Sort patches by decreasing score, equal scores in a random order.
  * @param {ArrayLike<number>} scores @param {number} seed @returns {number[]}
  */
 export function rankPatches(scores, seed) {

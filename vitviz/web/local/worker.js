@@ -1,4 +1,4 @@
-// The worker of a static site: it answers what a server would, one question at a time.
+// The worker of a static site: it answers the questions of the server's endpoints, one at a time.
 import { crc32 } from '../compute/crc.js';
 import { ReadbackError } from '../compute/readback.js';
 import { explain, faithfulness, heads, intervene } from './endpoints.js';
@@ -13,12 +13,12 @@ import { rollOut, weightsOf } from './rollout.js';
 /** @typedef {import('./graphs.js').About} About */
 /** @typedef {import('./graphs.js').File} File */
 /**
- * A question: which scene it is about, and what that is made from.
+ * A question about a scene, with the model and the photograph that open it.
  * @typedef {{id: number, name: string, scene: string, about: About, photo: Blob, ask: any}} Question
  */
 
 const MOST_SCENES = 3;
-const CLOSE = 1e-3; // by how much the logits of the trial may differ
+const CLOSE = 1e-3; // largest difference of the test's logits
 
 class SiteError extends Error {}
 
@@ -29,16 +29,16 @@ class SiteError extends Error {}
  */
 export function start(self, ort, runtime, constants) {
   /** @type {Set<number>} */
-  const gone = new Set(); // questions that nobody waits for
+  const withdrawn = new Set(); // ids of questions
   /** @type {Map<string, Promise<Model>>} */
   const models = new Map();
   /** @type {Map<string, Promise<any>>} */
   const scenes = new Map();
   let ready = /** @type {Promise<void> | null} */ (null);
   /** @type {(progress: any) => void} */
-  let told = () => {};
+  let report = () => {};
 
-  /** Read a file, and say how much of it is here. @param {File} file @param {string} name */
+  /** Read a file, and report progress. @param {File} file @param {string} name */
   async function read({ url, bytes, crc }, name) {
     const answer = await fetch(new URL(url, self.location.href)).catch(() => null);
     if (!answer?.ok || !answer.body) {
@@ -48,12 +48,12 @@ export function start(self, ort, runtime, constants) {
     const whole = new Uint8Array(bytes);
     let at = 0;
     for (const reader = answer.body.getReader(); ;) {
-      const { value, done } = await reader.read();
-      if (done) break;
+      const { value, done: ended } = await reader.read();
+      if (ended) break;
       if (at + value.length <= bytes) whole.set(value, at);
       at += value.length;
-      const [here, of] = [at, bytes].map((count) => Math.ceil(count / 1e6));
-      if (of > 1) told({ text: `Loading the ${name}, in MB`, done: here, of });
+      const [done, of] = [at, bytes].map((count) => Math.ceil(count / 1e6));
+      if (of > 1) report({ text: `Loading the ${name}, in MB`, done, of });
     }
     if (at !== bytes || crc32(whole) !== crc) {
       throw new SiteError(`Expected ${bytes} unchanged bytes in ${url}, got ${at === bytes ? 'others' : at}. The file `
@@ -74,7 +74,7 @@ export function start(self, ort, runtime, constants) {
     const graphs = new Graphs(ort, about, read);
     await graphs.load();
     const model = new Model(graphs);
-    told({ text: 'Trying the model' });
+    report({ text: 'Trying the model' });
     const { height, width, logits } = about.check;
     const pixels = ramp(3 * height * width);
     const run = await model.open({ pixels, height, width, frame: [0, 0, width, height] }, () => false);
@@ -86,20 +86,20 @@ export function start(self, ort, runtime, constants) {
     return model;
   }
 
-  /** @template T @param {Map<string, Promise<T>>} held @param {string} key @param {() => Promise<T>} make */
-  function once(held, key, make) {
-    const found = held.get(key) ?? make();
-    held.delete(key);
-    held.set(key, found); // the latest is the last
-    found.catch(() => held.delete(key));
-    return found;
+  /** @template T @param {Map<string, Promise<T>>} cache @param {string} key @param {() => Promise<T>} make */
+  function once(cache, key, make) {
+    const promise = cache.get(key) ?? make();
+    cache.delete(key);
+    cache.set(key, promise); // the most recently used one is the last
+    promise.catch(() => cache.delete(key));
+    return promise;
   }
 
   /** @param {Question} question */
   async function open({ scene, about, photo }) {
     const model = await once(models, about.source, () => load(about));
     const opened = await once(scenes, scene, async () => {
-      told({}); // the question's own words again, after those of loading
+      report({}); // replaces the text about loading by the question's own
       const { canvas, prepared } = await prepareBlob(about, photo);
       const began = performance.now();
       const run = await model.open(prepared, () => false);
@@ -109,18 +109,17 @@ export function start(self, ort, runtime, constants) {
     return opened;
   }
 
-  /** @type {Record<string, (asked: any, ask: any) => Promise<any>>} */
+  /** @type {Record<string, (scene: any, ask: any) => Promise<any>>} */
   const answers = {
     open: ({ model, canvas, prepared, run, seconds }) => (
       describeScene(model.about, constants, canvas, prepared, run, seconds)),
     block: async ({ run }, { block }) => blockFile(run.blocks[block]),
-    rollout: async ({ run }, { token, ...options }) => {
-      const [one] = run.blocks;
-      if (token !== null) return Float32Array.from(rollOut(run.blocks, [weightsOf(one, token)], options)[0]).buffer;
-      const rows = rollOut(run.blocks, Array.from({ length: one.tokens }, (_, n) => weightsOf(one, n)), options);
-      const matrix = new Float32Array(one.tokens ** 2);
-      rows.forEach((row, n) => matrix.set(row, n * one.tokens));
-      return rolloutFile(matrix, one, options.start);
+    rollout: async ({ model, run }, { token, ...options }) => {
+      const [first] = run.blocks;
+      if (token !== null) return (await rollOut(model, run.blocks, weightsOf(first, token), options)).buffer;
+      const identity = new Float32Array(first.tokens ** 2);
+      for (let n = 0; n < first.tokens; n += 1) identity[n * (first.tokens + 1)] = 1;
+      return rolloutFile(await rollOut(model, run.blocks, identity, options), first, options.start);
     },
     async lecture(opened, { block }) {
       if (block !== undefined) return valuesFile(opened, block);
@@ -132,12 +131,12 @@ export function start(self, ort, runtime, constants) {
   /** @param {Question} question */
   async function answer(question) {
     const { id, name, ask } = question;
-    const left = () => gone.has(id);
-    told = (progress) => self.postMessage({ id, progress });
+    const canceled = () => withdrawn.has(id);
+    report = (progress) => self.postMessage({ id, progress });
     try {
-      if (left()) throw new Stopped();
+      if (canceled()) throw new Stopped();
       const opened = await open(question);
-      const data = await answers[name]({ ...opened, constants, gone: left, tell: told }, ask);
+      const data = await answers[name]({ ...opened, constants, canceled, tell: report }, ask);
       self.postMessage({ id, data }, data instanceof ArrayBuffer ? [data] : []);
     } catch (error) {
       if (error instanceof Stopped) self.postMessage({ id, stopped: true });
@@ -147,12 +146,12 @@ export function start(self, ort, runtime, constants) {
         self.postMessage({ id, error: known ? text : `This browser could not compute it: ${text}` });
       }
     }
-    gone.delete(id);
+    withdrawn.delete(id);
   }
 
   let last = Promise.resolve();
   self.onmessage = (/** @type {MessageEvent} */ { data }) => {
-    if (data.cancel) gone.add(data.cancel);
+    if (data.cancel) withdrawn.add(data.cancel);
     else last = last.then(() => answer(data));
   };
 }

@@ -147,7 +147,7 @@ export class HeadsStep extends Step {
       button.disabled = count === 0;
       button.setAttribute('aria-pressed', String(kind === this.kind));
     }
-    write(this.find('.vv-studied'), study?.done ? filled(words.studied, study.asked.length, grid[0] * grid[1])
+    write(this.find('.vv-studied'), study?.done ? filled(words.studied, study.queries.length, grid[0] * grid[1])
       : filled(words.reading, whole(this.progress())));
     if (!study?.done) return fill(this.find('.vv-charts'), []);
     const { distance } = study.sums;
