@@ -21,7 +21,7 @@ const CLAIMS = [
   [/right third/, (cells) => cells.filter((one) => one.column >= (2 * GRID[1]) / 3)],
   [/to one patch/, (cells) => cells.slice(0, 1)],
   [/mostly to (\d+) patches/, (cells, _, [, count]) => cells.slice(0, Number(count))],
-  [/half of the attention goes to (\d+) of 77/, (cells, _, [, count]) => cells.slice(0, Number(count))],
+  [/half goes to (\d+) of 77/, (cells, _, [, count]) => cells.slice(0, Number(count))],
 ];
 
 /** A row that is peaked, banded or flat, more or less of it outside the picture. */

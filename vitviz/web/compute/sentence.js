@@ -44,5 +44,5 @@ export function sentence(row, { name, prefix, grid: [gh, gw], patch, spread, dis
     if (share(isIn) > MOST) return claim(`mostly to the ${words} third of the picture`);
   }
   if (distance > FAR * Math.max(gh, gw)) return claim('to many patches, most of them far away');
-  return claim(`to many patches: half of the attention goes to ${few} of ${gh * gw}`);
+  return claim(`to many patches: half goes to ${few} of ${gh * gw}`);
 }
