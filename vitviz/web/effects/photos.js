@@ -1,4 +1,5 @@
-// The visitor's own photographs. They stay in this browser: a reload finds them again, and no address contains them.
+// The visitor's own photographs. They stay in this browser: a reload finds them again. An address holds one only if the
+// visitor copies a link with it (photo_link.js).
 
 const NAME = 'vitviz-photos';
 const MOST = 8; // photographs
