@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 from patience import wait_until
+from PIL import Image
 from playwright.sync_api import Page as Browser
 from playwright.sync_api import expect
-from running import MODEL, Running, ready
+from running import DOG, MODEL, SCENE, Running, ready, upload
 from viewer_pages import state
 
 STAGES = 8
@@ -67,8 +69,14 @@ def place(page: Browser) -> str:
     return page.locator(".vv-place").inner_text()
 
 
-@pytest.mark.parametrize("lang", ["en", "zh"])
-def test_no_step_of_the_lecture_overflows_on_a_projector(lecture: Browser, lang: str) -> None:
+@pytest.mark.parametrize(("lang", "is_tall"), [("en", False), ("zh", True)])
+def test_no_step_of_the_lecture_overflows_on_a_projector(
+    lecture: Browser, tmp_path: Path, lang: str, is_tall: bool
+) -> None:
+    if is_tall:
+        Image.open(DOG).resize((500, 760)).save(tmp_path / "tall.png")
+        upload(lecture, tmp_path / "tall.png")
+        lecture.wait_for_function(f"{SCENE}?.source.photo && {SCENE}.answers.complete")
     lecture.evaluate("lang => vitviz.store.dispatch({ type: 'change', change: { lang } })", lang)
     for width, height in PROJECTORS:
         lecture.set_viewport_size({"width": width, "height": height})
