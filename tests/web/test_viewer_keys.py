@@ -36,7 +36,7 @@ def test_keys_on_page_picture_and_inputs(explorer: Page) -> None:
     explorer.keyboard.press("Escape")
     assert title(explorer) == "Layer 2, head 1, to CLS"
     # inputs keep their keys
-    explorer.get_by_text("Colours and gamma").click()
+    explorer.get_by_text("More", exact=True).click()
     fields = ("block", "head", "query", "direction", "mode", "grid", "full", "help")
     before = state(explorer, *fields)
     slider = explorer.get_by_role("slider", name="Opacity")
