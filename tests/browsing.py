@@ -24,6 +24,8 @@ FLAGS = [
     "--disable-component-update",
     "--disable-sync",
 ]
+# A first visit begins with a pointer that moves by itself.
+WELCOMED = "try { localStorage.setItem('vitviz-welcomed', '1'); } catch { /* about:blank has no storage */ }"
 ELSEWHERE = re.compile(r"^(?:https?|wss?)://(?!(?:127\.0\.0\.1|localhost|\[::1\])(?::\d+)?(?:/|$))")
 
 
@@ -58,6 +60,7 @@ def watch(context: BrowserContext) -> list[str]:
         problems.append(f"socket to another machine: {socket.url}")
         socket.close()
 
+    context.add_init_script(WELCOMED)
     context.route(ELSEWHERE, refuse)
     context.route_web_socket(ELSEWHERE, refuse_socket)
     context.on("weberror", lambda error: problems.append(f"uncaught in the page: {error.error.stack or error.error}"))

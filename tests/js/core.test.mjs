@@ -16,6 +16,7 @@ test('every language has the texts and placeholders of English', () => {
   const entries = (texts) => (typeof texts === 'string' ? [['', texts]] : Object.entries(texts));
   for (const lang of LANGUAGES) {
     for (const [part, english] of Object.entries(wordsOf('en'))) {
+      if (Object.keys(english).length === 0) continue; // the English is in app.html, see words.test.mjs
       const own = new Map(entries(wordsOf(lang)[part]));
       assert.deepEqual([...own.keys()].sort(), entries(english).map(([name]) => name).sort(), `${lang} ${part}`);
       for (const [name, text] of entries(english)) {

@@ -208,7 +208,8 @@ def test_all_methods_are_ranked_by_faithfulness(opened: Browser) -> None:
     stated = [re.match(r"(beats|below) random by ([\d.]+)", text).groups() for text in texts]
     gains = [float(number) * (1 if kind == "beats" else -1) for kind, number in stated]
     assert gains == sorted(gains, reverse=True)
-    expect(panel.locator(".vv-one-scale")).to_contain_text("Shared scale")
+    expect(panel.locator(".vv-one-scale")).to_contain_text("own scale")
+    expect(panel.locator(".vv-method").first).to_have_attribute("aria-pressed", "true")  # the best is shown
 
 
 @pytest.mark.tier("all")

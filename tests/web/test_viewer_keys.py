@@ -36,7 +36,7 @@ def test_keys_on_page_picture_and_inputs(explorer: Page) -> None:
     explorer.keyboard.press("Escape")
     assert title(explorer) == "Layer 2, head 1, to CLS"
     # inputs keep their keys
-    explorer.get_by_text("Colours and gamma").click()
+    explorer.get_by_text("More", exact=True).click()
     fields = ("block", "head", "query", "direction", "mode", "grid", "full", "help")
     before = state(explorer, *fields)
     slider = explorer.get_by_role("slider", name="Opacity")
@@ -70,7 +70,7 @@ def test_help_restores_focus_and_full_screen_toggles(explorer: Page) -> None:
         picture.focus()
         explorer.keyboard.press("?")
         expect(help_).to_be_visible()
-        expect(help_.locator("dt")).to_have_count(13)
+        expect(help_.locator("dt")).to_have_count(16)
         explorer.keyboard.press("[")
         explorer.keyboard.press(close)
         expect(help_).to_be_hidden()

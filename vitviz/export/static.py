@@ -293,6 +293,7 @@ def _write_page(site: Site, config: dict[str, Any], lecture: dict[str, Any]) -> 
     filling = {
         "style": bundle.style() + bundle.lecture_style(),
         "lang": lecture["lang"],
+        "preview": bundle.preview(bundle.PREVIEW),
         "lecture": _json(json.dumps(lecture)),
         "template": bundle.template(),
         "script": script,
@@ -300,6 +301,7 @@ def _write_page(site: Site, config: dict[str, Any], lecture: dict[str, Any]) -> 
         "first": _json((site.folder / first / "manifest.json").read_text(encoding="utf-8")),
         "site": _json(json.dumps(config)),
     }
+    site.write(bundle.PREVIEW, bundle.picture(), hashed=False)
     site.write("index.html", bundle.fill(bundle.template("site.html"), filling), hashed=False)
     needed = ["./", script, config["worker"], *(path for path in site.files if path.endswith(".mjs"))]
     listed = json.dumps({"files": ["./", *site.files], "first": needed})

@@ -36,6 +36,7 @@ Names = Annotated[list[Name], Field(min_length=1, max_length=32, fail_fast=True,
 Patches = Annotated[
     list[Index], Field(max_length=MOST_PATCHES, fail_fast=True, description="a list of patches' numbers from 0")
 ]
+Classes = Annotated[list[Index], Field(max_length=32, fail_fast=True, description="a list of classes by index, from 0")]
 Pair = Annotated[list[Index], Field(min_length=2, max_length=2, fail_fast=True)]
 Heads = Annotated[
     list[Pair], Field(max_length=10_000, fail_fast=True, description="a list of [layer, head], both from 0")

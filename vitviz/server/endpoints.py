@@ -287,7 +287,11 @@ class Endpoints:
         return lecture_bytes(view) if block is None else values_bytes(view.model, view.trace, block)
 
     def intervene(
-        self, scene: args.SceneId, patches: args.Patches | None = None, heads: args.Heads | None = None
+        self,
+        scene: args.SceneId,
+        patches: args.Patches | None = None,
+        heads: args.Heads | None = None,
+        classes: args.Classes | None = None,
     ) -> dict[str, Any]:
         """Run the model without some patches or heads, and return probabilities (or values) before and after.
 
@@ -295,6 +299,7 @@ class Endpoints:
             scene: the id of an open photograph.
             patches: numbers of patches to remove, counted from 0 row by row.
             heads: [layer, head] of heads to switch off, both counted from 0.
+            classes: indices of classes to list besides the most probable ones.
         """
         opened, removed = self._scene(scene), sorted(set(patches or []))
         view, count = opened.view, _patches(opened.view)
@@ -302,6 +307,8 @@ class Endpoints:
             raise ArgumentError(f"Expected patches from 0 to {count - 1}, got {removed[-1]}. Change it.")
         if len(removed) == count and not view.trace.prefix:
             raise ArgumentError("Expected at least one patch to read a prediction from, got none. Leave one.")
+        for index in classes or []:
+            _check_index("class", index, len(view.labels))
         drop = [divmod(patch, view.trace.grid[1]) for patch in removed]
         with self._turn(opened, "an intervention", passes_need):
             change = ask_view(view, "intervene", drop=drop, heads=[tuple(pair) for pair in heads or []])
@@ -310,6 +317,7 @@ class Endpoints:
         order.sort(key=lambda index: -before[index])
         if view.model.problem_type == REGRESSION:
             order = view.best(BEST)
+        order = list(dict.fromkeys([*order, *(classes or [])]))
         return {"classes": [[view.labels[index], float(before[index]), float(after[index])] for index in order]}
 
     def attention(
@@ -364,7 +372,7 @@ class Endpoints:
                 {
                     "title": title,
                     "entries": [
-                        {"source": entry.source, "words": entry.describe(), "tip": entry.known_for} for entry in entries
+                        {"source": entry.source, "words": entry.describe(), "tip": entry.tip} for entry in entries
                     ],
                 }
                 for title, entries in self.menu.groups

@@ -14,6 +14,7 @@ import secrets
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
@@ -37,12 +38,13 @@ from vitviz.server.health import OUTCOME, RequestLog
 from vitviz.server.routes import is_question
 from vitviz.server.uploads import DISK_FULL, DiskFullError, UploadError, UploadFolder, check_type
 from vitviz.settings import Settings
+from vitviz.web import bundle
 
 API = "/gradio_api"
 NAME = r"[\w-]{1,64}"
 GET = [
     r"/", r"/healthz", r"/config", r"/theme\.css", r"/robots\.txt", r"/favicon\.ico", r"/manifest\.json",
-    r"/pwa_icon(/\d+)?", r"/(static|assets|svelte)/.+",
+    r"/pwa_icon(/\d+)?", r"/(static|assets|svelte)/.+", rf"/vitviz/{re.escape(bundle.PREVIEW)}",
     rf"{API}/(info|openapi\.json|startup-events|app_id|theme\.css|queue/data|upload_progress)",
     rf"{API}/heartbeat/{NAME}", rf"{API}/call/(v2/)?{NAME}/{NAME}", rf"{API}/file=.+",
 ]  # fmt: skip
@@ -51,6 +53,7 @@ MCP = rf"{API}/mcp(/.*)?"
 JSON_BYTES = 2**20  # limit of a JSON body
 REST_SECONDS = 30  # time limit for reading the rest of a refused body
 
+PREVIEW = re.compile(rb'<meta\s+(?:property="og:|name="twitter:)[^>]*>\s*')  # gradio's own
 INLINE = re.compile(rb"<script(?![^>]*\ssrc=)(?=[\s>])")  # inline only: a nonce would allow a script from any host
 
 log = logging.getLogger(__name__)
@@ -118,6 +121,7 @@ class Firewall:
             query = scope["query_string"].decode("latin-1")
             await RedirectResponse(f"{scope['path']}/{'?' * bool(query)}{query}")(scope, receive, send)
             return
+        root = scope.get("root_path", "")
         status, began, scope[OUTCOME] = 0, time.perf_counter(), {}
         scope["path"], scope["root_path"] = below_root(scope), ""
         receive = body = _Body(receive)
@@ -128,7 +132,7 @@ class Firewall:
             # That request passes through no proxy, so the visitor's address is entered once per proxy.
             MutableHeaders(scope=scope)["x-forwarded-for"] = ", ".join([visitor] * max(1, self.allowed.proxies))
 
-        page = _Page()
+        page = _Page(partial(self._preview, scope, root))
 
         async def answer(message: Message) -> None:
             nonlocal status
@@ -167,6 +171,11 @@ class Firewall:
             entries = list(filter(None, map(str.strip, listed)))
             if len(entries) >= self.allowed.proxies:
                 scope["client"] = (entries[-self.allowed.proxies], 0)
+
+    def _preview(self, scope: Scope, root: str) -> str:
+        """Return the tags for previews of a link to the page."""
+        host = Headers(scope=scope).get("host", "")
+        return bundle.preview(f"{scope['scheme']}://{host}{root}/vitviz/{bundle.PREVIEW}")
 
     def _place(self, visitor: str) -> Booking:
         """Book one request."""
@@ -283,14 +292,17 @@ class Firewall:
 
 
 class _Page:
-    """Collect a whole HTML page, and give its inline scripts a nonce.
+    """Collect a whole HTML page, give its inline scripts a nonce, and replace Gradio's tags for link previews.
+
+    Args:
+        preview: returns the tags.
 
     Attributes:
         nonce: nonce in the page's content security policy; empty for other answers.
     """
 
-    def __init__(self) -> None:
-        self.nonce, self._body = "", bytearray()
+    def __init__(self, preview: Callable[[], str]) -> None:
+        self.nonce, self._body, self._preview = "", bytearray(), preview
         self._start: Message = {}
 
     def take(self, message: Message) -> list[Message]:
@@ -307,6 +319,8 @@ class _Page:
         if message.get("more_body", False):
             return []
         start, body = self._start, INLINE.sub(b'<script nonce="%s"' % self.nonce.encode(), self._body)
+        if PREVIEW.search(body):
+            body = PREVIEW.sub(b"", body).replace(b"</head>", self._preview().encode() + b"</head>", 1)
         if body:  # the answer to HEAD has no body
             MutableHeaders(scope=start)["content-length"] = str(len(body))
         self._start = {}

@@ -56,8 +56,13 @@ class Entry:
     known_for: str = ""
 
     def describe(self) -> str:
-        """Return the text shown in the menu: "DINO S/16 · 87 MB · Apache-2.0"."""
-        return " · ".join(filter(None, (self.title, describe_bytes(self.size) if self.size else "", self.licence)))
+        """Return the text shown in the menu: "DINO S/16 · 87 MB"."""
+        return " · ".join(filter(None, (self.title, describe_bytes(self.size) if self.size else "")))
+
+    @property
+    def tip(self) -> str:
+        """Return what the model is known for, and its licence."""
+        return " · ".join(filter(None, (self.known_for, self.licence)))
 
 
 class Menu:

@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import gradio as gr
+from starlette.requests import Request
+from starlette.responses import Response
 from starlette.routing import Route
 
 from vitviz.server.api import CheckedBlocks, add_endpoints
@@ -56,7 +58,8 @@ class Page(CheckedBlocks):
             delete_cache=(3600, 86400),
         )
         self.endpoints = endpoints
-        self.routes: list[Route] = [Questions(endpoints).route(), health_route(endpoints)]
+        preview = Route(f"/vitviz/{bundle.PREVIEW}", _preview)
+        self.routes: list[Route] = [Questions(endpoints).route(), health_route(endpoints), preview]
         with self:
             Application(
                 first_value(endpoints, texts),
@@ -66,6 +69,10 @@ class Page(CheckedBlocks):
                 elem_id="vitviz",
             )
             add_endpoints(endpoints)
+
+
+async def _preview(_request: Request) -> Response:
+    return Response(bundle.picture(), media_type="image/jpeg")
 
 
 def first_value(endpoints: Endpoints, lecture: dict[str, Any]) -> str:

@@ -1,5 +1,6 @@
 // The app: a page that asks a server.
 import { serverBackend } from './backends/server.js';
+import { received } from './effects/photo_link.js';
 import { Photos } from './effects/photos.js';
 import { mount } from './page.js';
 import { Debug } from './views/debug.js';
@@ -28,9 +29,10 @@ export const VIEWS = {
 export function start(root, { colors, first, models, lecture, notice }) {
   const photos = new Photos();
   const backend = serverBackend({ base: document.baseURI, photos, first, models });
-  const search = window.location.search;
+  const { search, notice: came } = received(photos, window.location);
   const page = mount(root, { colors, backend, photos, first, models, lecture, search }, VIEWS);
-  if (notice) page.store.dispatch({ type: 'message', texts: [notice] });
+  const texts = [notice, came].filter(Boolean);
+  if (texts.length) page.store.dispatch({ type: 'message', texts });
   window.vitviz = page; // for tests and benchmarks alone
   return page;
 }

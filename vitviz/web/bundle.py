@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import html
 import json
 import posixpath
 import re
@@ -21,6 +22,9 @@ from vitviz.errors import VitvizError
 
 HERE = Path(__file__).parent
 ENTRY = "app.js"
+TITLE = "vitviz: look inside Vision Transformers"
+LEAD = "Drop a photograph, point at a patch, and see where every head of a Vision Transformer looks."
+PREVIEW = "preview.jpg"  # 1,200 x 630 pixels, what link previews show
 COLOR_MAPS = ("viridis", "magma", "inferno", "plasma", "cividis", "turbo", "gray")
 
 _IMPORT = re.compile(r"^import\s*\{([^}]*)\}\s*from\s*'(\.[\w./]+\.js)';\n", re.MULTILINE)
@@ -112,6 +116,24 @@ def fill(page: str, filling: Mapping[str, str]) -> str:
     own = "'self' " if "<script src=" in page else ""
     policy = f"script-src {own}{allowed}; object-src 'none'; base-uri 'none'; form-action 'none'"
     return filled(page, {**filling, "policy": policy})
+
+
+@cache
+def picture() -> bytes:
+    """Return the picture of link previews, a JPEG."""
+    return (HERE / PREVIEW).read_bytes()
+
+
+def preview(image: str) -> str:
+    """Return the tags from which chats and search engines make a link's preview (Open Graph).
+
+    Args:
+        image: the address of `picture`; crawlers expect a whole one.
+    """
+    tags = {"title": TITLE, "description": LEAD, "type": "website", "image": image}
+    tags |= {"image:width": "1200", "image:height": "630"}
+    lines = [f'<meta property="og:{name}" content="{html.escape(text)}">' for name, text in tags.items()]
+    return "\n".join([*lines, '<meta name="twitter:card" content="summary_large_image">'])
 
 
 @cache

@@ -10,6 +10,7 @@ import { packed } from './draw/color.js';
 import {
   copyLink, download, downloadPicture, followAddress, followAnimation, followFullScreen,
 } from './effects/browser.js';
+import { fragmentOf } from './effects/photo_link.js';
 import { Progress } from './effects/progress.js';
 import { SceneEffects } from './effects/scene.js';
 
@@ -123,6 +124,13 @@ async function leave(what, page) {
   const { image, model } = scene.manifest;
   if (what === 'compare') store.dispatch({ type: 'compare', carried: patchOn(store.get(), scene, scenes) });
   if (what === 'link') copyLink(store);
+  if (what === 'photo-link') {
+    try {
+      copyLink(store, await fragmentOf(scene));
+    } catch (error) {
+      store.dispatch({ type: 'message', texts: [/** @type {Error} */ (error).message], at: 'actions' });
+    }
+  }
   if (what === 'picture') {
     const { canvas, name } = views[0].picture();
     await downloadPicture(canvas, name, store);
@@ -134,6 +142,6 @@ async function leave(what, page) {
     download(new Blob([bytes], { type: 'text/html' }), fileName(['vitviz', image, model], 'html'));
   } catch (error) {
     const { message } = /** @type {Error} */ (error);
-    store.dispatch({ type: 'message', texts: [`The page could not be saved. ${message}`] });
+    store.dispatch({ type: 'message', texts: [`The page could not be saved. ${message}`], at: 'actions' });
   }
 }

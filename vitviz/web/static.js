@@ -1,6 +1,7 @@
 // A static site: the app's page, with the model in the visitor's own browser.
 import { needs } from './backends/needs.js';
 import { onnxBackend } from './backends/onnx.js';
+import { received } from './effects/photo_link.js';
 import { Photos } from './effects/photos.js';
 import { mount } from './page.js';
 import { VIEWS } from './app.js';
@@ -16,8 +17,9 @@ export function start(root, { colors, first, site, lecture }) {
   const { deviceMemory } = /** @type {any} */ (navigator); // in Chromium alone, and over https
   for (const entry of site.models.groups[0].entries) entry.needs = needs(site.about[entry.source], deviceMemory);
   const backend = onnxBackend({ base: document.baseURI, site, first, photos });
-  const given = { colors, backend, photos, first, models: site.models, lecture, search: window.location.search };
-  const page = mount(root, given, VIEWS);
+  const { search, notice } = received(photos, window.location);
+  const page = mount(root, { colors, backend, photos, first, models: site.models, lecture, search }, VIEWS);
+  if (notice) page.store.dispatch({ type: 'message', texts: [notice] });
   navigator.serviceWorker?.register('service.js').catch(() => null); // without it the page works, only not offline
   window.vitviz = page; // for tests and benchmarks alone
   return page;

@@ -143,6 +143,9 @@ export function headWords(head, heads) {
   return typeof head === 'number' ? `head ${head + 1}` : `${head} of ${heads} heads`;
 }
 
+/** Layer and head, from 0, of "3,5". @param {string} name @returns {[number, number]} */
+export const headOf = (name) => /** @type {any} */ (name.split(',').map(Number));
+
 /** A number with its noun: "5 heads". @param {number} number @param {string} noun - in the singular */
 export function count(number, noun) {
   return `${number.toLocaleString('en')} ${noun}${number === 1 ? '' : 's'}`;

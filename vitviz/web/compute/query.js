@@ -1,5 +1,5 @@
 // The query token of a scene: two panes share one query, and their grids may differ.
-import { asked, defaultQuery, hasQuery } from '../core/state.js';
+import { activeQuery, defaultQuery, hasQuery } from '../core/state.js';
 import { samePlace, tokenOf } from './geometry.js';
 
 /** @typedef {import('../core/state.js').State} State */
@@ -11,7 +11,7 @@ import { samePlace, tokenOf } from './geometry.js';
  * @returns {import('../core/state.js').Query}
  */
 export function queryOn(state, scene, scenes) {
-  const { query, scene: id } = asked(state);
+  const { query, scene: id } = activeQuery(state);
   const from = scenes.get(id ?? '') ?? scene;
   const own = Array.isArray(query) && from !== scene ? samePlace(query, from, scene) : query;
   return own !== null && hasQuery(own, scene.manifest) ? own : defaultQuery(scene.manifest);

@@ -1,6 +1,6 @@
 // What each action makes of the state. Pure and total: an unknown action changes nothing.
 import { QUERY } from './kinds.js';
-import { FIELDS, INITIAL, PANE, SOURCE, STEPS, asked, defaultQuery, hasQuery, paneOf, pick, sourceOf,
+import { FIELDS, INITIAL, PANE, PARTS, SOURCE, STEPS, activeQuery, defaultQuery, hasQuery, paneOf, pick, sourceOf,
 } from './state.js';
 import { ADDRESSED, format, parse } from './url.js';
 
@@ -46,7 +46,7 @@ export function fit(state, limits) {
   if (typeof state.head === 'number' && state.head >= heads) {
     replace('head', 'mean', `head: expected 1 to ${heads}, got ${state.head + 1}; this is the mean of all.`);
   }
-  const off = state.off.filter((one) => one.split(',').every((i, place) => Number(i) < [depth, heads][place]));
+  const off = state.off.filter((head) => head.split(',').every((i, place) => Number(i) < [depth, heads][place]));
   if (off.length < state.off.length) replace('off', off, `off: expected layers to ${depth} and heads to ${heads}.`);
   const patches = grid[0] * grid[1];
   const erased = state.erased.filter((place) => place < patches);
@@ -79,7 +79,7 @@ function swapped(state) {
 
 /**
  * Do something to the state as if a pane were the active one.
- * @param {State} state @param {number} pane @param {(one: State) => State} change
+ * @param {State} state @param {number} pane @param {(current: State) => State} change
  */
 function within(state, pane, change) {
   if (pane === state.pane) return change(state);
@@ -99,6 +99,7 @@ function changed(state, { change }) {
     if (Array.isArray(change.query)) next.queryScene = change.queryScene ?? state.scene?.id ?? null;
     else next.base = change.query;
   }
+  if ('step' in change || 'full' in change) next.part = 1;
   return next;
 }
 
@@ -106,8 +107,8 @@ function changed(state, { change }) {
  * A scene was asked for: an example or a photograph takes the other's place, a model has its own input size.
  * @param {State} state @param {Action} action
  */
-function sourced(state, { source }) {
-  const next = { ...state, ...source, linked: false, messages: [], erased: [], removed: 0 };
+function sourced(state, { source, at = null }) {
+  const next = { ...state, ...source, linked: false, messages: [], place: at, erased: [], removed: 0 };
   if (source.image) next.photo = null;
   if (source.photo) next.image = null;
   if ('model' in source && !('size' in source)) next.size = null;
@@ -128,29 +129,31 @@ function pointerOn(pointer, scene, patch) {
  * @param {State} state @param {Action} action
  */
 function opened(state, { pane, scene, carried }) {
-  return within(state, pane, (one) => {
-    const before = one.scene?.id ?? null;
+  return within(state, pane, (current) => {
+    const before = current.scene?.id ?? null;
     /** @type {State} */
-    let next = { ...one, ...scene.source, scene };
+    let next = { ...current, ...scene.source, scene };
     const other = next.beside?.scene?.id;
-    if (Array.isArray(one.query) && (one.queryScene === null || one.queryScene === before) && before !== other) {
+    const asks = Array.isArray(current.query) && (current.queryScene === null || current.queryScene === before);
+    if (asks && before !== other) {
       next.queryScene = scene.id;
-      if (carried?.query && one.queryScene !== null) next.query = carried.query;
+      if (carried?.query && current.queryScene !== null) next.query = carried.query;
     }
-    if (one.pointer && one.pointer.scene === before && before !== other) {
-      next.pointer = pointerOn(one.pointer, scene.id, carried?.pointer);
+    if (current.pointer && current.pointer.scene === before && before !== other) {
+      next.pointer = pointerOn(current.pointer, scene.id, carried?.pointer);
     }
     const elsewhere = Array.isArray(next.query) && next.queryScene === other && other !== scene.id;
     const fitted = fit(elsewhere ? { ...next, query: null } : next, scene.limits);
-    const linked = pane === state.pane ? false : one.linked;
+    const linked = pane === state.pane ? false : current.linked;
     next = { ...fitted.state, query: elsewhere ? next.query : fitted.state.query, linked };
-    return { ...next, messages: one.linked ? [...one.messages, ...fitted.messages] : one.messages };
+    return { ...next, messages: current.linked ? [...current.messages, ...fitted.messages] : current.messages };
   });
 }
 
 /** A scene could not be had: the pane goes back to what it shows. @param {State} state @param {Action} action */
 function failed(state, { pane, text, offer = null }) {
-  const back = (/** @type {State} */ one) => ({ ...one, ...(one.scene ? one.scene.source : SOURCE), linked: false });
+  const back = (/** @type {State} */ current) => (
+    { ...current, ...(current.scene ? current.scene.source : SOURCE), linked: false });
   const next = within(state, pane, back);
   return { ...next, messages: [...(state.linked ? state.messages : []), text], offer };
 }
@@ -175,8 +178,8 @@ function navigated(state, { search }) {
   const { state: read, messages } = parse(search);
   const scenes = [state.pane, 1 - state.pane].map((pane) => paneOf(state, pane)?.scene ?? null);
   /** @type {State} */
-  const next = { ...state, ...pick(read, ADDRESSED), base: read.base, queryScene: null, messages, linked: true,
-    pointer: null };
+  const next = { ...state, ...pick(read, ADDRESSED), base: read.base, queryScene: null, messages, place: null,
+    linked: true, pointer: null };
   next.scene = scenes[0] ?? scenes[1];
   if (next.beside) next.beside = { ...next.beside, scene: scenes[1] ?? scenes[0] };
   return next;
@@ -186,7 +189,7 @@ function navigated(state, { search }) {
 const moved = (state, { row, column, from }) => {
   if (!state.scene) return state;
   const [rows, columns] = state.scene.limits.grid;
-  const query = from ?? asked(state).query;
+  const query = from ?? activeQuery(state).query;
   const to = Array.isArray(query) ? [clamp(query[0] + row, rows), clamp(query[1] + column, columns)]
     : [rows >> 1, columns >> 1];
   return changed(state, { type: 'change', change: { query: to } });
@@ -202,9 +205,18 @@ function stepped(state) {
   return { ...state, ...next, mode: 'attention' };
 }
 
+/** The next or previous step of the lecture; in full screen, the next or previous screen. @param {State} state
+ * @param {Action} action */
+function turned(state, { by }) {
+  const part = Math.min(state.part, PARTS[state.step - 1]) + by;
+  if (state.full && part >= 1 && part <= PARTS[state.step - 1]) return { ...state, part };
+  const step = 1 + clamp(state.step - 1 + by, STEPS);
+  return step === state.step ? state : { ...state, step, part: state.full && by < 0 ? PARTS[step - 1] : 1 };
+}
+
 /** Something that takes long is started by a person, or stopped. @param {State} state @param {Action} action */
 function started(state, { question, on }) {
-  const others = state.started.filter((one) => one !== question);
+  const others = state.started.filter((started) => started !== question);
   return { ...state, started: on ? [...others, question] : others };
 }
 
@@ -214,7 +226,7 @@ function started(state, { question, on }) {
  */
 function ended(before, after) {
   if (after.started.length === 0) return after;
-  const [was, is] = [before, after].map((one) => JSON.stringify([one.tab, sourceOf(one), one.scene?.id]));
+  const [was, is] = [before, after].map((state) => JSON.stringify([state.tab, sourceOf(state), state.scene?.id]));
   return was === is ? after : { ...after, started: [] };
 }
 
@@ -239,8 +251,8 @@ const ACTIONS = {
   start: started,
   play: (state) => ({ ...state, playing: !state.playing }),
   step: stepped,
-  turn: (state, { by }) => ({ ...state, step: 1 + clamp(state.step - 1 + by, STEPS) }),
-  message: (state, { texts }) => ({ ...state, messages: texts }),
+  turn: turned,
+  message: (state, { texts, at = null }) => ({ ...state, messages: texts, place: at }),
 };
 
 /** @param {State} state @param {Action} action @returns {State} */

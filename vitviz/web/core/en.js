@@ -1,12 +1,15 @@
-// The texts of the tabs and of the lecture in English. What another language lacks is taken from here.
+// The texts of the tabs and of the lecture in English; app.html has the others. What another language lacks is English.
 
 export const EN = {
   tabs: { explore: 'Explore', explain: 'Explain', heads: 'Heads', layers: 'Layers', lecture: 'Lecture',
     help: 'How to read this' },
+  page: {}, // app.html itself
+  help: [],
   patch: 'row {0}, column {1}',
   fits: 'Open at {0} pixels',
-  lecture: { path: 'The path through the model', back: 'Back', next: 'Next', code: 'QR code', close: 'Close',
-    ask: 'Question', answer: 'Answer', step: 'Step', waiting: 'Loading the numbers of this photograph …',
+  lecture: { path: 'The path through the model', back: 'Back', next: 'Next', code: 'QR code', notes: 'Notes',
+    close: 'Close', ask: 'Question', answer: 'Answer', step: 'Step',
+    waiting: 'Loading the numbers of this photograph …',
     own: 'The link does not contain your own photograph, which stays in this browser.',
     here: 'This address works only on this machine. Serve the page on a network that phones can reach.',
     scan: 'Open this step on your phone' },

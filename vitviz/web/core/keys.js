@@ -21,6 +21,13 @@ export const KEYS = [
   { keys: 'Esc', does: 'close the help; unpin the patch' },
 ];
 
+/** What the help says of the lecture. */
+export const LECTURE_KEYS = [
+  { keys: 'Page ↑ ↓', does: 'Lecture: previous and next step; in full screen, previous and next part of it' },
+  { keys: 'n', does: 'Lecture in full screen: notes on and off' },
+  { keys: 'b .', does: 'Lecture: black screen, until the next key' },
+];
+
 /** @typedef {import('./state.js').Opened} Opened */
 
 /** @param {Partial<State>} fields @returns {Action} */
@@ -64,6 +71,28 @@ const ACTIONS = {
   '?': (state) => change({ help: !state.help }),
   Escape: (state) => (state.help ? change({ help: false }) : Array.isArray(state.query) ? { type: 'unpin' } : null),
 };
+
+/** @param {State} state */
+const blank = (state) => change({ blank: !state.blank });
+
+/** Keys of the lecture, which presenters' remotes send too. @type {Record<string, (state: State) => Action | null>} */
+const LECTURE = {
+  PageUp: () => ({ type: 'turn', by: -1 }),
+  PageDown: () => ({ type: 'turn', by: 1 }),
+  ArrowLeft: () => ({ type: 'turn', by: -1 }),
+  ArrowRight: () => ({ type: 'turn', by: 1 }),
+  ' ': (state) => (state.full ? { type: 'turn', by: 1 } : null),
+  n: (state) => (state.full ? change({ notes: !state.notes }) : null),
+  b: blank,
+  '.': blank,
+};
+
+/** Return what a key does in the lecture, before `actionOf`. @param {State} state @param {string} key */
+export function lectureActionOf(state, key) {
+  if (state.blank) return blank(state); // any key brings the picture back
+  const known = key.length === 1 ? key.toLowerCase() : key;
+  return Object.hasOwn(LECTURE, known) ? LECTURE[known](state) : null;
+}
 
 /**
  * Return what a key does.

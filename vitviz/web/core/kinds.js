@@ -50,8 +50,8 @@ export const named = (expected) => ({ read: (text) => (/^[^\p{Cc}]{1,200}$/u.tes
 /** Lists that are written from 1, with commas. @param {string} expected @returns {Kind} */
 export const places = (expected) => ({
   read(text) {
-    const found = text.split(',').map(ordinal);
-    return found.includes(BAD) ? BAD : [...new Set(found)];
+    const indices = text.split(',').map(ordinal);
+    return indices.includes(BAD) ? BAD : [...new Set(indices)];
   },
   write: (list) => list.map((/** @type {number} */ place) => place + 1).join(','),
   expected,
@@ -76,11 +76,11 @@ export const HEAD = {
 /** Heads as "layer.head", counted from 1: "3.2,3.4". @type {Kind} */
 export const HEADS = {
   read(text) {
-    const pairs = text.split(',').map((one) => one.split('.').map(ordinal));
+    const pairs = text.split(',').map((pair) => pair.split('.').map(ordinal));
     return pairs.every((pair) => pair.length === 2 && !pair.includes(BAD)) ? pairs.map((pair) => pair.join(',')) : BAD;
   },
   write: (/** @type {string[]} */ heads) => (
-    heads.map((one) => one.split(',').map((i) => Number(i) + 1).join('.')).join(',')),
+    heads.map((head) => head.split(',').map((i) => Number(i) + 1).join('.')).join(',')),
   expected: 'heads as layer.head, counted from 1',
 };
 

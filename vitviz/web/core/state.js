@@ -52,6 +52,7 @@ import { LANGUAGES } from './words.js';
  * @property {Query | null} query - what it asks from; null: it only marks
  * @property {[number, number] | null} patch - what it marks
  * @property {boolean} over - false where a finger was lifted: what it asked stays
+ * @property {boolean} [ghost] - moved by the page itself, see effects/welcome.js
  */
 
 /**
@@ -64,7 +65,9 @@ import { LANGUAGES } from './words.js';
  * @property {boolean} [saved] - false if a saved page starts without it
  */
 
-export const STEPS = 8; // of the lecture
+/** Screens of each step of the lecture, one after the other in full screen; `data-part` in views/steps/. */
+export const PARTS = Object.freeze([2, 2, 3, 3, 4, 3, 2, 3]);
+export const STEPS = PARTS.length; // of the lecture
 
 /** Every field of the state; those in the address, in its order. */
 export const FIELDS = Object.freeze({
@@ -125,6 +128,9 @@ export const FIELDS = Object.freeze({
   queryScene: { initial: /** @type {string | null} */ (null) },
   base: { initial: /** @type {string | null} */ (null) }, // the query to go back to when a patch is let go
   qr: { initial: false, quiet: true }, // Lecture: the link is shown as a QR code
+  part: { initial: 1 }, // Lecture in full screen: which of `PARTS`
+  notes: { initial: false }, // Lecture in full screen: the text is shown beside the picture
+  blank: { initial: false }, // Lecture: the screen is black
   pointer: { initial: /** @type {Pointer | null} */ (null) },
   thumbnail: { initial: /** @type {{block: number, head: number | string} | null} */ (null) },
   full: { initial: false }, // full screen
@@ -132,6 +138,7 @@ export const FIELDS = Object.freeze({
   playing: { initial: false },
   pace: { initial: 600 }, // milliseconds a step
   messages: { initial: /** @type {string[]} */ ([]) },
+  place: { initial: /** @type {string | null} */ (null) }, // where the messages arose: a `data-at` of app.html
   offer: { initial: /** @type {{pane: number, source: Source} | null} */ (null) }, // what the messages offer to open
   linked: { initial: false }, // an address asked for what is on its way
   /** Explain: what a person started on the scene on show, slow methods and tests, as the JSON of its questions */
@@ -192,7 +199,7 @@ export function hasQuery(query, { prefix, grid }) {
  * What is asked from, and the scene whose grid it counts in: the pinned patch, else the pointer's, else the chosen one.
  * @param {State} state @returns {{query: Query | null, scene: string | null}}
  */
-export function asked(state) {
+export function activeQuery(state) {
   const { query, queryScene, pointer } = state;
   const here = state.scene?.id ?? null;
   if (Array.isArray(query)) return { query, scene: queryScene ?? here };

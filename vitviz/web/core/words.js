@@ -1,4 +1,4 @@
-// What the page says in several languages: its tabs, and the lecture. Each language is a file beside this one.
+// What the page says in several languages. Each language is a file beside this one.
 import { EN } from './en.js';
 import { ZH } from './zh.js';
 
@@ -18,7 +18,7 @@ const WORDS = Object.fromEntries(Object.entries(TEXTS).map(([lang, texts]) => [l
 
 /** All texts in a language; what it lacks is in English. @param {string} lang */
 export function wordsOf(lang) {
-  return WORDS[lang];
+  return WORDS[lang] ?? WORDS.en;
 }
 
 /** The language of a page. @param {string | null} chosen @param {{lang: string} | null} lecture */

@@ -130,7 +130,7 @@ let sized = null;
 /** @param {Element} place */
 function draw(place) {
   const filled = FILLED.get(place);
-  const room = place.clientWidth;
+  const room = place.clientWidth / (Number(getComputedStyle(place).getPropertyValue('--zoom')) || 1);
   if (!filled || !room) return;
   const abreast = Math.max(1, Math.min(filled.charts.length, Math.floor((room + GAP) / (ENOUGH + GAP))));
   const width = Math.floor((room - (abreast - 1) * GAP) / abreast);

@@ -17,7 +17,8 @@ const HTML = `
   <div class="vv-held"><canvas></canvas><canvas></canvas><canvas></canvas><canvas class="vv-aid"></canvas></div>
 </div>
 <figcaption>
-  <p class="vv-line"><strong class="vv-title"></strong><span class="vv-answer"></span></p>
+  <p class="vv-line"><strong class="vv-title"></strong><span class="vv-answer"></span
+    ><span class="vv-of"></span></p>
   <p class="vv-scale"><span class="vv-low"></span><canvas class="vv-bar" width="256" height="1"></canvas
   ><span class="vv-high"></span><span class="vv-unit"></span><span class="vv-most"></span></p>
 </figcaption>`;

@@ -10,6 +10,7 @@ import { contextOf } from './dom.js';
 export function paintPixels(canvas, width, height, fill) {
   if (canvas.width !== width) canvas.width = width;
   if (canvas.height !== height) canvas.height = height;
+  canvas.parentElement?.style.setProperty('--ratio', String(width / height)); // CSS cannot read it
   const out = contextOf(canvas);
   const image = out.createImageData(width, height);
   fill(new Uint32Array(image.data.buffer));

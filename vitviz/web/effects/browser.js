@@ -90,7 +90,7 @@ export async function downloadPicture(canvas, name, store) {
     download(await pictureOf(canvas), name);
   } catch (error) {
     const { message } = /** @type {Error} */ (error);
-    store.dispatch({ type: 'message', texts: [`The picture could not be saved. ${message}`] });
+    store.dispatch({ type: 'message', texts: [`The picture could not be saved. ${message}`], at: 'actions' });
   }
 }
 
@@ -99,13 +99,20 @@ export function addressOf(store) {
   return new URL(format(store.get(), window.location.search) || window.location.pathname, window.location.href).href;
 }
 
-/** @param {Store} store */
-export async function copyLink(store) {
+/**
+ * Copy the link to what is shown.
+ * @param {Store} store @param {string} [fragment] - carries the photograph
+ */
+export async function copyLink(store, fragment = '') {
   const state = store.get();
-  const own = isKept(state.photo ?? '') ? ' It does not contain your photograph, which stays in this browser.' : '';
-  const say = (/** @type {string} */ text) => store.dispatch({ type: 'message', texts: [`${text}${own}`] });
+  const without = isKept(state.photo ?? '') ? ' It does not contain your photograph, which stays in this browser.' : '';
+  const own = fragment ? ' It contains your photograph.' : without;
+  const say = (/** @type {string} */ text) => (
+    store.dispatch({ type: 'message', texts: [`${text}${own}`], at: 'actions' }));
   try {
-    await navigator.clipboard.writeText(addressOf(store));
+    const address = new URL(addressOf(store));
+    if (fragment) address.searchParams.delete('photo');
+    await navigator.clipboard.writeText(`${address}${fragment}`);
     say('Link copied.');
   } catch {
     const framed = window.parent !== window; // then the address bar shows another site

@@ -1,4 +1,5 @@
-// The visitor's own photographs. They stay in this browser: a reload finds them again, and no address contains them.
+// The visitor's own photographs. They stay in this browser: a reload finds them again. An address holds one only if the
+// visitor copies a link with it (photo_link.js).
 
 const NAME = 'vitviz-photos';
 const MOST = 8; // photographs
@@ -38,10 +39,15 @@ export class Photos {
   /** Store a photograph, without waiting for the database. @param {Blob} blob @returns {Promise<string>} its hash */
   async add(blob) {
     const hash = hashOf(new Uint8Array(await blob.arrayBuffer()));
+    this.hold(hash, blob);
+    return hash;
+  }
+
+  /** @param {string} hash @param {Blob} blob */
+  hold(hash, blob) {
     this.held.set(hash, blob);
     for (const old of [...this.held.keys()].slice(0, -MOST)) this.held.delete(old);
     this.keep(hash, blob).catch(() => null); // private windows have no database, so a reload loses the photograph
-    return hash;
   }
 
   /** @param {string} hash @param {Blob} blob */

@@ -69,13 +69,13 @@ async function computed(context, ask) {
 
 /**
  * Probabilities before and after removing patches and heads.
- * @param {Context} context @param {{patches: number[], heads: [number, number][]}} ask
+ * @param {Context} context @param {{patches: number[], heads: [number, number][], classes?: number[]}} ask
  */
-export async function intervene({ model, run, canceled }, { patches, heads }) {
+export async function intervene({ model, run, canceled }, { patches, heads, classes = [] }) {
   const logits = await model.without(run, new Set(patches), heads, canceled);
   const [before, after] = [softmax(run.logits), softmax(logits)];
   const order = [...before.keys()].sort((a, b) => Math.max(before[b], after[b]) - Math.max(before[a], after[a]));
-  const best = order.slice(0, BEST).sort((a, b) => before[b] - before[a]);
+  const best = [...new Set([...order.slice(0, BEST).sort((a, b) => before[b] - before[a]), ...classes])];
   return { classes: best.map((index) => [model.about.labels[index], before[index], after[index]]) };
 }
 

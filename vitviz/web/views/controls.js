@@ -2,7 +2,8 @@
 // screen readers.
 import { aligned, escaped, percent, playWords, queryWords, score, whole } from '../compute/format.js';
 import { write } from '../draw/dom.js';
-import { KEYS } from '../core/keys.js';
+import { KEYS, LECTURE_KEYS } from '../core/keys.js';
+import { isOwn } from '../effects/photo_link.js';
 
 const FIRST = 'viridis'; // the default color map
 const ITEM = '<li><button type="button" title="Pin this patch"></button><span></span></li>';
@@ -53,10 +54,11 @@ export class Controls {
     this.inputs = /** @type {{input: any, key: string, type: string, option: string}[]} */ ([]);
     this.listed = ''; // the strongest patches
     this.colored = ''; // the color map
+    this.canRoll = false; // whether the options of rollout can be changed
     const colors = host.colors.map((name) => `<option>${escaped(name)}</option>`);
     this.find('[data-key=color]').innerHTML = `${colors.join('')}
       <option value="signed" hidden>blue to red, white at zero</option>`;
-    this.find('.vv-help dl').innerHTML = KEYS
+    this.find('.vv-help dl').innerHTML = [...KEYS, ...LECTURE_KEYS]
       .map(({ keys, does }) => `<dt>${escaped(keys)}</dt><dd>${escaped(does)}</dd>`).join('');
     root.addEventListener('input', (event) => this.changed(event.target));
     root.addEventListener('click', (event) => this.clicked(event));
@@ -107,19 +109,19 @@ export class Controls {
   /**
    * Build the choices of queries and maps for a scene.
    * @param {{prefix: string[], maps: {id: string, title: string}[], depth: number, rollout: boolean,
-   *   can: import('../backends/backend.js').Backend['can']}} about - `rollout`: whether rollout is available;
-   *   `can.rollout`: whether its options can be changed
+   *   can: import('../backends/backend.js').Backend['can'], words: Record<string, string>}} about - `rollout`: whether
+   *   rollout is available; `can.rollout`: whether its options can be changed; `words`: translations
    */
-  build({ prefix, maps, can, rollout, depth }) {
+  build({ prefix, maps, can, rollout, depth, words }) {
     /** @param {string} key @param {string} value @param {string} label */
     const chip = (key, value, label) => `<label class="vv-chip"><input type="radio" name="${this.name}-${key}"
-      data-key="${key}" value="${escaped(value)}">${escaped(label)}</label>`;
+      data-key="${key}" value="${escaped(value)}">${escaped(words[label] ?? label)}</label>`;
     const queries = [...prefix.map((name) => [name.toLowerCase(), name]), ['mean', 'All patches']];
     this.find('.vv-queries').innerHTML = queries.map(([value, label]) => chip('query', value, label)).join('');
     const modes = [['attention', 'Attention'], ...(rollout ? [['rollout', 'Rollout']] : []),
       ...maps.map(({ id, title }) => [id, title])];
     this.find('.vv-modes').innerHTML = modes.map(([value, label]) => chip('mode', value, label)).join('');
-    this.find('.vv-rollout').hidden = !can.rollout;
+    this.canRoll = can.rollout;
     this.find('[data-key=start]').max = String(depth);
     const inputs = /** @type {any} */ (this.root.querySelectorAll('[data-key]'));
     this.inputs = Array.from(inputs, (input) => (
@@ -142,10 +144,13 @@ export class Controls {
       else if (document.activeElement !== input || type !== 'range') put(input, 'value', String(value));
       if (type === 'range') write(input.nextElementSibling, SHARES.has(key) ? whole(value) : String(value));
     }
+    put(this.find('.vv-rollout'), 'hidden', !this.canRoll || state.mode !== 'rollout');
     const pinned = Array.isArray(state.query);
     const where = `${queryWords(query).replace('patch ', '')}${pinned ? ', pinned' : ''}`;
     write(this.find('.vv-where span'), Array.isArray(query) ? where : 'Hover to explore. Click to pin a patch.');
     put(this.find('[data-do=unpin]'), 'hidden', !pinned);
+    const carried = this.find('[data-do=photo-link]');
+    if (carried) put(carried, 'hidden', !isOwn(state));
     press(this.find('[data-do=compare]'), state.beside !== null);
     const button = this.find('[data-do=play]');
     press(button, state.playing);

@@ -4,7 +4,9 @@ import { beyond, colorGrid, indices, ownScale } from '../draw/color.js';
 import { Pane } from '../draw/photo.js';
 import { oneTabStop, roving } from '../draw/roving.js';
 import { Requests, sceneOf } from '../effects/panels.js';
-import { clippedWords, escaped, outputs, percent, progressWords, score, whole } from '../compute/format.js';
+import {
+  clippedWords, count, escaped, headOf, outputs, percent, progressWords, score, whole,
+} from '../compute/format.js';
 import { contextOf, write } from '../draw/dom.js';
 import { together } from '../draw/saved.js';
 import { csv } from '../compute/numbers.js';
@@ -14,9 +16,11 @@ import { View } from './view.js';
 /** @typedef {import('../core/state.js').State} State */
 /** @typedef {import('../effects/scene.js').Scene} Scene */
 /** @typedef {{name: string, title: string, paper: string, about: string, specific: boolean, slow: boolean}} Method */
-/** @typedef {{values: number[], signed: boolean, unit: string, title: string, note: string, seconds: number}} Found */
+/**
+ * @typedef {{values: number[], signed: boolean, unit: string, title: string, note: string, seconds: number}} Heatmap
+ */
 /** @typedef {import('../effects/panels.js').Question} Question */
-/** @typedef {{method: Method, found: Found, test: any}} Row - a method that has a map */
+/** @typedef {{method: Method, heatmap: Heatmap, test: any}} Row - a method that has a map */
 /** @typedef {{method: Method, target: number | null, against: number | null, classifies: boolean}} Chosen */
 
 const SIGNED = 'RdBu_r';
@@ -25,6 +29,8 @@ const NUMERALS = ['no', 'one', 'two', 'three', 'four', 'five', 'six'];
 const STEPS = Object.freeze({ ArrowUp: [-1, 0], ArrowDown: [1, 0], ArrowLeft: [0, -1], ArrowRight: [0, 1] });
 const UNTESTED = 'The test hides the patches that the map ranks highest. If the map is faithful, the probability of '
   + 'the class falls faster than with random patches.';
+const AREA = 'The area is the mean probability while patches are hidden (a smaller area is better) or shown (a larger '
+  + 'area is better). The range in brackets is that of the random orders.';
 const LABEL = 'Photograph with the map of a method. Arrow keys read the map patch by patch, Enter hides a patch.';
 
 /** How much better than random orders, as area. @param {{gain: number}} test */
@@ -42,13 +48,14 @@ export class Explain extends View {
     this.maps = new Requests(page.backend, page.changed);
     this.bars = new Requests(page.backend, page.changed);
     this.running = false; // whether all methods are running
+    this.ranked = false; // whether all have just been tested, so that the best is to be selected
     this.pane = new Pane(this.find('.vv-pane'), { hover: (patch) => this.hover(patch, false), lift() {},
       pick: (patch) => this.erase(patch), resized: () => page.changed() }, LABEL);
     this.pane.picture.addEventListener('keydown', (event) => this.keyed(event));
     /** @type {Chosen} */
     this.shown = /** @type {any} */ (null); // with a scene
-    /** @type {Found | undefined} */
-    this.found = undefined; // the chosen map
+    /** @type {Heatmap | undefined} */
+    this.heatmap = undefined; // the chosen map
     /** @type {number[]} */
     this.gone = []; // hidden patches
     /** @type {[number, number] | null} */
@@ -56,10 +63,10 @@ export class Explain extends View {
     this.listed = this.offered = this.pressed = this.look = ''; // what parts of the page show
     /** @type {any} */
     this.barred = null; // the answer whose bars are shown
-    /** @type {Found | null | undefined} */
+    /** @type {Heatmap | null | undefined} */
     this.drawn = null;
     this.beyond = /** @type {number[]} */ ([]);
-    for (const select of this.all('[data-ask]')) select.addEventListener('change', () => this.asked());
+    for (const select of this.all('[data-ask]')) select.addEventListener('change', () => this.chooseClasses());
     root.addEventListener('click', ({ target }) => (
       this.clicked(/** @type {any} */ (target).closest('[data-do], [data-method]')?.dataset)));
     const away = this.find('[data-do=away]');
@@ -84,18 +91,19 @@ export class Explain extends View {
       String(this.find('.vv-one-scale').textContent), [aboutOf(this.scene)]) },
       { words: 'Numbers (CSV)', ending: 'csv', make: () => {
         const [, gw] = this.scene.grid;
-        return csv(['row', 'column', ...made().map(({ method }) => method.name)], made()[0].found.values.map((_, i) => (
-          [Math.floor(i / gw), i % gw, ...made().map(({ found }) => found.values[i])])));
+        const names = made().map(({ method }) => method.name);
+        return csv(['row', 'column', ...names], made()[0].heatmap.values.map((_, i) => (
+          [Math.floor(i / gw), i % gw, ...made().map(({ heatmap }) => heatmap.values[i])])));
       } }], name('methods'));
   }
 
   /** The chosen map with the question that Python is asked for it. @returns {import('./save.js').Saved | null} */
   saved() {
-    const { found, shown } = this;
-    if (!found) return null;
+    const { heatmap, shown } = this;
+    if (!heatmap) return null;
     const [, { method, target, against }] = this.map(shown);
     const aim = against !== null ? { contrast: [target, against] } : target !== null ? { target } : {};
-    return { values: found.values, title: found.title, unit: found.unit, signed: found.signed, outside: {},
+    return { values: heatmap.values, title: heatmap.title, unit: heatmap.unit, signed: heatmap.signed, outside: {},
       question: { method, ...aim } };
   }
 
@@ -108,7 +116,7 @@ export class Explain extends View {
   chosen({ method, target, against }, { manifest: { predictions, labels } }) {
     const classifies = predictions.length > 0;
     const usable = this.methods.filter(({ specific }) => classifies || !specific);
-    const named = (/** @type {string | null} */ name) => usable.find((one) => one.name === name);
+    const named = (/** @type {string | null} */ name) => usable.find((method) => method.name === name);
     const known = (/** @type {number | null} */ index) => (index !== null && index < labels.length ? index : null);
     const of = known(target) ?? predictions[0]?.[2] ?? null;
     return { method: named(method) ?? this.defaults.map(named).find(Boolean) ?? usable[0], target: of, classifies,
@@ -136,26 +144,29 @@ export class Explain extends View {
    */
   needed(chosen, scene, started) {
     const isStarted = (/** @type {Question} */ question) => started.includes(JSON.stringify(question));
-    const isOpen = (/** @type {Question} */ one) => !this.maps.answer(scene, one) && !this.maps.failure(scene, one);
+    const isOpen = (/** @type {Question} */ question) => (
+      !this.maps.answer(scene, question) && !this.maps.failure(scene, question));
     const [map, test] = [this.map(chosen), this.test(chosen)];
     const needed = !chosen.method.slow || isStarted(map) ? [map] : [];
     if (isStarted(test) && this.maps.answer(scene, map)) needed.push(test);
     const every = isStarted(this.test(chosen, [])) ? this.every(chosen, scene) : [];
+    const ran = this.running;
     this.running = every.some(isOpen);
+    if (ran && !this.running && every.length) this.ranked = true;
     return [...needed, ...every];
   }
 
   /** The maps of all fast methods, and their tests. @param {Chosen} chosen @param {Scene} scene */
   every(chosen, scene) {
     const quick = this.usable(chosen).filter(({ slow }) => !slow);
-    const untested = quick.filter((one) => !this.tested(scene, one));
+    const untested = quick.filter((method) => !this.tested(scene, method));
     const tests = chosen.classifies && untested.length ? [this.test(chosen, untested)] : [];
-    return [...quick.map((one) => this.map(chosen, one)), ...tests];
+    return [...quick.map((method) => this.map(chosen, method)), ...tests];
   }
 
   // What a person does
 
-  asked() {
+  chooseClasses() {
     const value = (/** @type {string} */ key) => this.find(`[data-ask=${key}]`).value;
     const same = value('target') === value('against');
     const against = same || value('against') === '' ? null : Number(value('against'));
@@ -170,6 +181,10 @@ export class Explain extends View {
     if (what.do === 'run') this.toggle(this.map(shown));
     if (what.do === 'test') this.toggle(this.test(shown));
     if (what.do === 'all') this.start(this.test(shown, []), !this.running);
+    if (what.do === 'other') {
+      const { pane } = this.page.store.get();
+      this.page.views.find((/** @type {any} */ view) => view.activate)?.activate(1 - pane);
+    }
     if (what.do === 'restore') this.change({ removed: 0, erased: [] });
     if (what.method) this.change({ method: what.method });
     this.maps.retry();
@@ -193,7 +208,7 @@ export class Explain extends View {
   erase([row, column]) {
     const { erased } = this.page.store.get();
     const place = row * this.scene.grid[1] + column;
-    this.change({ erased: erased.includes(place) ? erased.filter((one) => one !== place) : [...erased, place] });
+    this.change({ erased: erased.includes(place) ? erased.filter((patch) => patch !== place) : [...erased, place] });
   }
 
   /** Arrow keys read the map patch by patch, from the middle. @param {any} event */
@@ -224,21 +239,28 @@ export class Explain extends View {
     this.under = pointer?.over && pointer.scene === scene.id ? pointer.patch : null;
     if (other) this.open(scene);
     this.maps.want(scene, this.needed(this.shown, scene, state.started));
-    this.found = this.maps.answer(scene, this.map(this.shown));
+    this.heatmap = this.maps.answer(scene, this.map(this.shown));
     this.gone = this.goneOf(state, scene);
     /** @type {Question} */
-    const without = ['intervene', { patches: this.gone, heads: [] }];
+    const without = ['intervene', { patches: this.gone, heads: state.off.map(headOf),
+      classes: [this.shown.target, this.shown.against].filter((index) => index !== null) }];
     this.bars.want(scene, this.shown.classifies && this.gone.length < scene.grid[0] * scene.grid[1] ? [without] : []);
+    const off = count(state.off.length, 'head');
+    this.say('.vv-heads-off', state.off.length ? `${off} switched off in the tab Heads: these bars apply that, maps `
+      + 'and tests do not.' : '');
     this.choices(scene);
     this.list(scene);
     this.draw(state, scene);
     this.words(scene);
+    this.other(state);
     this.verdict(scene);
     this.erasing(state, scene, this.bars.answer(scene, without));
-    const asked = [this.map(this.shown), this.test(this.shown)];
-    const lost = asked.find((one) => this.maps.failure(scene, one));
-    this.trouble(lost ? this.maps.failure(scene, lost) : this.bars.failure(scene, without),
-      lost ? this.maps.fittingSize(scene, lost) : this.bars.fittingSize(scene, without));
+    /** @type {[string, Requests, Question][]} */
+    const questions = [['.vv-below .vv-row', this.maps, this.map(this.shown)],
+      ['.vv-testing .vv-row', this.maps, this.test(this.shown)], ['.vv-erasing .vv-row', this.bars, without]];
+    const [at, requests, lost] = questions.find(([, of, question]) => (
+      of.failure(scene, question))) ?? questions[0];
+    this.trouble(requests.failure(scene, lost), requests.fittingSize(scene, lost), { at });
     return false;
   }
 
@@ -257,9 +279,9 @@ export class Explain extends View {
   /** Hidden patches: the strongest, and those clicked. @param {State} state @param {Scene} scene */
   goneOf({ removed, erased }, { grid: [gh, gw] }) {
     const count = Math.round((removed / 100) * gh * gw);
-    const { values } = this.found ?? { values: [] };
+    const { values } = this.heatmap ?? { values: [] };
     const order = Array.from(values, (_, i) => i).sort((a, b) => values[b] - values[a] || a - b);
-    return [...new Set([...order.slice(0, count), ...erased.filter((one) => one < gh * gw)])];
+    return [...new Set([...order.slice(0, count), ...erased.filter((patch) => patch < gh * gw)])];
   }
 
   /** The choices of a class: the most probable ones first, then all by name. @param {Scene} scene */
@@ -278,7 +300,7 @@ export class Explain extends View {
       target.innerHTML = probable(best) + rest;
       against.innerHTML = `<option value="">any other</option>${probable(best.slice(1))}${rest}`;
     }
-    const values = [this.shown.target, this.shown.against].map((one) => String(one ?? ''));
+    const values = [this.shown.target, this.shown.against].map((index) => String(index ?? ''));
     [target, against].forEach((select, place) => {
       if (select.value !== values[place]) select.value = values[place];
     });
@@ -292,12 +314,15 @@ export class Explain extends View {
   /** The methods with a small map each; tested methods come first, best on top. @param {Scene} scene */
   list(scene) {
     const { shown } = this;
-    const rows = this.usable(shown).map((method) => ({ method, found: this.maps.answer(scene, this.map(shown, method)),
-      test: this.tested(scene, method), runs: this.maps.progress(scene, this.map(shown, method)) }));
+    const rows = this.usable(shown).map((method) => ({ method,
+      heatmap: this.maps.answer(scene, this.map(shown, method)), test: this.tested(scene, method),
+      runs: this.maps.progress(scene, this.map(shown, method)) }));
     rows.sort((a, b) => (b.test?.gain ?? -Infinity) - (a.test?.gain ?? -Infinity) || 0);
+    if (this.ranked && rows[0].test) this.change({ method: rows[0].method.name });
+    this.ranked = false;
     const tested = rows.filter(({ test }) => test).length;
-    const lines = rows.map(({ method: { name, slow }, found, test, runs }) => [name, test && gained(test),
-      runs ? 'running' : found ? `${found.seconds.toFixed(1)} s` : slow && 'slow'].filter(Boolean));
+    const lines = rows.map(({ method: { name, slow }, heatmap, test, runs }) => [name, test && gained(test),
+      runs ? 'running' : heatmap ? `${heatmap.seconds.toFixed(1)} s` : slow && 'slow'].filter(Boolean));
     const listed = JSON.stringify([lines, shown.target, shown.against]);
     this.buttons(rows, tested);
     if (listed !== this.listed) {
@@ -309,10 +334,10 @@ export class Explain extends View {
         ><span>${escaped(title)}</span><small>${lines[place].slice(1).join(' · ')}</small></button>`).join('');
       if (held) this.find(`[data-method="${held}"]`)?.focus({ preventScroll: true });
       this.all('.vv-methods canvas').forEach((canvas, place) => {
-        const { found } = rows[place];
-        if (found) this.small(canvas, found.values, ownScale(found.values, found.signed));
+        const { heatmap } = rows[place];
+        if (heatmap) this.small(canvas, heatmap.values, ownScale(heatmap.values, heatmap.signed));
       });
-      this.beside(rows.filter(({ found }) => found), tested);
+      this.beside(rows.filter(({ heatmap }) => heatmap), tested);
       this.pressed = '';
     }
     if (this.pressed === shown.method.name) return;
@@ -323,12 +348,12 @@ export class Explain extends View {
 
   /**
    * The button that runs all methods, and what it skips.
-   * @param {{method: Method, found: Found | undefined}[]} rows @param {number} tested
+   * @param {{method: Method, heatmap: Heatmap | undefined}[]} rows @param {number} tested
    */
   buttons(rows, tested) {
     const quick = rows.filter(({ method }) => !method.slow);
     const slow = rows.filter(({ method }) => method.slow);
-    const there = quick.filter(({ found }) => found).length;
+    const there = quick.filter(({ heatmap }) => heatmap).length;
     write(this.find('[data-do=all]'), this.running ? `Stop (${there} of ${quick.length} maps)`
       : `Run${this.shown.classifies ? ' and test' : ''} ${quick.length} methods`);
     const left = slow.length ? `Skips ${numeral(slow.length)} slow method${slow.length > 1 ? 's' : ''}; run ${
@@ -338,30 +363,25 @@ export class Explain extends View {
   }
 
   /**
-   * All maps that there are, on one scale: what share of a map's score each patch has.
+   * All maps that there are, each on its own scale.
    * @param {Row[]} made @param {number} tested
    */
   beside(made, tested) {
     this.made = made;
     this.find('.vv-beside').hidden = made.length < 2;
     if (made.length < 2) return;
-    const shares = made.map(({ found: { values } }) => {
-      const total = values.reduce((sum, value) => sum + Math.abs(value), 0) || 1;
-      return values.map((value) => value / total);
-    });
-    const most = Math.max(...shares.map((values) => values.reduce((top, value) => Math.max(top, Math.abs(value)), 0)));
     const [gh, gw] = this.scene.grid;
     write(this.find('.vv-beside h2'), `All maps side by side${tested > 1 ? ', best first' : ''}`);
-    this.find('.vv-all').innerHTML = made.map(({ method: { title }, found, test }) => {
-      const words = [test && gained(test), `${found.seconds.toFixed(1)} s`].filter(Boolean).join(' · ');
+    this.find('.vv-all').innerHTML = made.map(({ method: { title }, heatmap, test }) => {
+      const words = [test && gained(test), `${heatmap.seconds.toFixed(1)} s`].filter(Boolean).join(' · ');
       return `<figure class="vv-small"><canvas width="${gw}" height="${gh}" role="img" aria-label="${escaped(title)}"
         ></canvas><figcaption>${escaped(title)}<small>${words}</small></figcaption></figure>`;
     }).join('');
-    write(this.find('.vv-one-scale'), `Shared scale: a patch's share of its map's total score, up to ${percent(most)}. `
-      + 'Brightness follows the square root. Signed maps use blue and red.');
+    write(this.find('.vv-one-scale'), 'Each map has its own scale: compare shapes, not brightness. In signed maps, red '
+      + 'supports the class and blue opposes it.');
     this.all('.vv-all canvas').forEach((canvas, place) => {
-      const { signed } = made[place].found;
-      this.small(canvas, shares[place], { vmin: signed ? -most : 0, vmax: most, signed }, 0.5);
+      const { values, signed } = made[place].heatmap;
+      this.small(canvas, values, ownScale(values, signed));
     });
   }
 
@@ -369,58 +389,66 @@ export class Explain extends View {
    * One pixel a patch.
    * @param {HTMLCanvasElement} canvas @param {number[]} values @param {import('../draw/color.js').Scale} scale
    */
-  small(canvas, values, scale, gamma = 1) {
+  small(canvas, values, scale) {
     const layer = contextOf(canvas);
     const [gh, gw] = this.scene.grid;
     const pixels = layer.createImageData(gw, gh);
     const index = new Uint8Array(gh * gw);
-    indices(values, scale, gamma, index);
+    indices(values, scale, 1, index);
     colorGrid(index, this.page.tables[scale.signed ? SIGNED : 'viridis'], new Uint32Array(pixels.data.buffer));
     layer.putImageData(pixels, 0, 0);
   }
 
   /** The photograph with the map. @param {State} state @param {Scene} scene */
   draw({ opacity, overlay }, scene) {
-    const { found } = this;
+    const { heatmap } = this;
     this.pane.element.classList.toggle('vv-waiting', this.maps.progress(scene, this.map(this.shown)) !== null);
     const look = `${opacity} ${overlay}`;
-    if (found !== this.drawn || look !== this.look) {
-      this.drawn = found;
+    if (heatmap !== this.drawn || look !== this.look) {
+      this.drawn = heatmap;
       this.look = look;
-      if (!found) this.pane.clear();
+      if (!heatmap) this.pane.clear();
       else {
-        const index = new Uint8Array(found.values.length);
-        const scale = ownScale(found.values, found.signed);
-        indices(found.values, scale, 1, index);
-        const name = found.signed ? SIGNED : 'viridis';
-        this.pane.paint(index, this.page.tables[name], { smooth: false, opacity, overlay, signed: found.signed });
+        const index = new Uint8Array(heatmap.values.length);
+        const scale = ownScale(heatmap.values, heatmap.signed);
+        indices(heatmap.values, scale, 1, index);
+        const name = heatmap.signed ? SIGNED : 'viridis';
+        this.pane.paint(index, this.page.tables[name], { smooth: false, opacity, overlay, signed: heatmap.signed });
         this.index = index;
-        this.pane.bar(this.page.colors[name], 1, found.signed, scale.clipped);
-        this.beyond = beyond(found.values, scale);
+        this.pane.bar(this.page.colors[name], 1, heatmap.signed, scale.clipped);
+        this.beyond = beyond(heatmap.values, scale);
       }
     }
-    this.pane.mark(false, null, found ? this.beyond : []);
+    this.pane.mark(false, null, heatmap ? this.beyond : []);
     this.pane.cover(this.gone);
     this.pane.point([], this.under);
   }
 
   /** Title, paper and note are always the chosen method's. @param {Scene} scene */
   words(scene) {
-    const { found, under, shown: { method } } = this;
+    const { heatmap, under, shown: { method } } = this;
     const running = this.maps.progress(scene, this.map(this.shown));
-    const unit = found?.unit === 'attention' ? percent : score;
-    const scale = found && ownScale(found.values, found.signed);
-    this.pane.say({ title: found?.title ?? method.title, answer: scene.said, low: scale ? unit(scale.vmin) : '',
-      high: scale ? unit(scale.vmax) : '', unit: found?.signed ? 'opposes · supports' : found?.unit ?? '' });
-    const at = under && found ? `Row ${under[0] + 1}, column ${under[1] + 1}: ${
-      unit(found.values[under[0] * scene.grid[1] + under[1]])}. ` : '';
+    const unit = heatmap?.unit === 'attention' ? percent : score;
+    const scale = heatmap && ownScale(heatmap.values, heatmap.signed);
+    this.pane.say({ title: heatmap?.title ?? method.title, answer: scene.said, low: scale ? unit(scale.vmin) : '',
+      high: scale ? unit(scale.vmax) : '', unit: heatmap?.signed ? 'opposes · supports' : heatmap?.unit ?? '' });
+    const at = under && heatmap ? `Row ${under[0] + 1}, column ${under[1] + 1}: ${
+      unit(heatmap.values[under[0] * scene.grid[1] + under[1]])}. ` : '';
     write(this.find('.vv-note'), running ? progressWords(running, `Computing ${method.title}`)
       : `${at}${method.about}`);
     const clipped = scale ? clippedWords(scale, unit) : '';
-    write(this.find('.vv-about'), [method.paper, clipped, found?.note].filter(Boolean).join(' · '));
+    write(this.find('.vv-about'), [method.paper, clipped, heatmap?.note].filter(Boolean).join(' · '));
     const run = this.find('[data-do=run]');
-    run.hidden = !method.slow || Boolean(found);
+    run.hidden = !method.slow || Boolean(heatmap);
     write(run, running ? 'Stop' : `Run ${method.title} (may take minutes)`);
+  }
+
+  /** Of two pictures that are compared, the other one can be explained too. @param {State} state */
+  other({ beside }) {
+    const scene = this.page.scenes.get(beside?.scene?.id ?? '');
+    const button = this.find('[data-do=other]');
+    button.hidden = !scene || scene === this.scene;
+    if (scene) write(button, `Explain the other picture: ${aboutOf(scene)}`);
   }
 
   // The test of the map
@@ -434,9 +462,10 @@ export class Explain extends View {
     const count = running?.question[1].methods.length ?? 1;
     const words = count > 1 ? `Testing ${count} maps` : `Testing ${method.title}`;
     write(this.find('.vv-verdict'), test?.words ?? (running ? progressWords(running.progress, words) : UNTESTED));
+    this.say('.vv-area', test ? AREA : '');
     const button = this.find('[data-do=test]');
     button.hidden = Boolean(test);
-    button.disabled = !this.found;
+    button.disabled = !this.heatmap;
     write(button, running && count === 1 ? 'Stop' : 'Test this map');
     if (test === this.charted) return;
     this.charted = test;
@@ -482,7 +511,8 @@ function curvesCsv(test) {
   /** @param {string} kind */
   const rowsOf = (kind) => {
     const { x, y, random, low, high } = test[kind];
-    return x.map((/** @type {number} */ one, /** @type {number} */ i) => [kind, one, y[i], random[i], low[i], high[i]]);
+    return x.map((/** @type {number} */ fraction, /** @type {number} */ i) => (
+      [kind, fraction, y[i], random[i], low[i], high[i]]));
   };
   const rows = ['deletion', 'insertion'].flatMap(rowsOf);
   return csv(['kind', 'fraction', 'probability', 'random', 'low', 'high'], rows);

@@ -8,9 +8,12 @@ import { write } from '../draw/dom.js';
 import { tokenOf } from '../compute/geometry.js';
 import { npz } from '../compute/numbers.js';
 import { massWords, massesOf, read, sentences } from '../compute/readout.js';
+import { sentence } from '../compute/sentence.js';
 import { prefixKinds } from '../compute/statistics.js';
 import { showable } from '../core/actions.js';
-import { paneOf } from '../core/state.js';
+import { PANE, paneOf, pick } from '../core/state.js';
+import { languageOf, wordsOf } from '../core/words.js';
+import { welcome } from '../effects/welcome.js';
 import { beyond, indices, ownScale } from '../draw/color.js';
 import { Thumbnails, headItems, layerItems, cellItems } from '../draw/thumbnails.js';
 import { Matrix } from '../draw/matrix.js';
@@ -56,6 +59,8 @@ export class Explore extends View {
     /** @type {Held[]} */
     this.panes = [];
     this.said = ''; // aloud
+    /** @type {import('../draw/color.js').Scale | null} */
+    this.gridScale = null; // shared by the maps of all heads
     this.addPane(this.find('.vv-pane'));
     const choose = (/** @type {Item} */ { block, head }) => this.dispatch({ type: 'map', block, head });
     const peek = (/** @type {Item | null} */ item) => (
@@ -66,6 +71,8 @@ export class Explore extends View {
     this.predictions = new Predictions(this.find('.vv-predictions'));
     this.matrix = new Matrix(this.find('.vv-matrix-place'), (cell) => this.point(cell), (cell) => this.pickCell(cell));
     for (const fold of root.querySelectorAll('details')) fold.addEventListener('toggle', () => page.changed());
+    root.addEventListener('click', ({ target }) => (
+      this.differ(/** @type {any} */ (target).closest('[data-versus]')?.dataset.versus)));
     listen(root, page);
     this.saves();
   }
@@ -73,8 +80,11 @@ export class Explore extends View {
   /** Menus that save the small maps. */
   saves() {
     const place = () => this.placeNow(this.page.store.get().pane);
-    /** @param {string} selector @param {string} what @param {Thumbnails} maps @param {number} columns */
-    const add = (selector, what, maps, columns) => {
+    /**
+     * @param {string} selector @param {string} what @param {Thumbnails} maps @param {number} columns
+     * @param {() => string} [words] - below the picture
+     */
+    const add = (selector, what, maps, columns, words = () => String(this.find(selector).textContent).trim()) => {
       /** @param {Item} item */
       const placed = ({ block, head }) => {
         const now = place();
@@ -84,7 +94,7 @@ export class Explore extends View {
       const shown = () => {
         const now = place();
         return now && { scene: now.scene, maps, columns, title: `${what}, ${now.from}`, placed,
-          words: String(this.find(selector).textContent).trim() };
+          words: words() };
       };
       const values = (/** @type {Item} */ item) => {
         const [now, { block, head }] = [place(), placed(item)];
@@ -95,7 +105,8 @@ export class Explore extends View {
     };
     add('.vv-heads-title', 'Heads of the layer', this.heads, 5);
     add('.vv-layers-title', 'All layers', this.layers, 6);
-    add('.vv-scale-words', 'All heads of all layers', this.grid, 12);
+    add('.vv-scale-words', 'All heads of all layers', this.grid, 12, () => (
+      `Labels are layer.head; ${scaleWords(this.gridScale)}.`));
     saveMenu(this.page, this.find('.vv-matrix-place p'), 'the matrix', this.matrixChoices(place),
       () => nameOf(place()?.scene, 'matrix'), 'beforebegin');
   }
@@ -162,9 +173,28 @@ export class Explore extends View {
   /** Choose a pane; its model may count its classes otherwise. @param {number} pane */
   activate(pane) {
     const state = this.page.store.get();
-    const [from, to] = [state.pane, pane].map((one) => this.sceneOf(one)?.manifest);
+    const [from, to] = [state.pane, pane].map((number) => this.sceneOf(number)?.manifest);
     if (pane !== state.pane) {
       this.dispatch({ type: 'activate', pane, classes: from && to && sameClasses(state, from, to) });
+    }
+  }
+
+  /** Show something else in the second pane. @param {string | undefined} what - layer, head, image or model */
+  differ(what) {
+    const { store, models } = this.page;
+    const { scene, block, head } = store.get();
+    if (!what || !scene) return;
+    const last = scene.limits.depth - 1;
+    const next = (/** @type {string[]} */ names, /** @type {string | null} */ name) => (
+      names[(names.indexOf(name ?? '') + 1) % names.length]);
+    if (what === 'layer') this.change({ block: (block ?? last) === 0 ? last : 0 });
+    else if (what === 'head') this.change({ head: head === 0 ? 'mean' : 0, mode: 'attention' });
+    else if (what === 'image') {
+      const names = models.examples.map(({ name }) => name);
+      this.dispatch({ type: 'open', source: { image: next(names, scene.source.image) } });
+    } else {
+      const sources = models.groups[0].entries.map(({ source }) => source); // those that need no download
+      this.dispatch({ type: 'open', source: { model: next(sources, scene.source.model) } });
     }
   }
 
@@ -205,10 +235,11 @@ export class Explore extends View {
     const here = this.sceneOf(state.pane);
     if (!here) return false;
     let more = false;
-    this.panes.forEach((one, pane) => {
-      more = this.drawPane(state, one, pane) || more;
+    this.panes.forEach((held, pane) => {
+      more = this.drawPane(state, held, pane) || more;
     });
-    if (here !== this.offered) this.offer(here, state);
+    const lang = languageOf(state.lang, this.page.lecture);
+    if (here !== this.offered || lang !== this.lang) this.offer(here, state, lang);
     more = this.drawThumbnails(state, here) || more;
     this.controls.show(state, here, queryOn(state, here, this.page.scenes), this.panes[state.pane].signed);
     more = this.drawMatrix(state, here) || more;
@@ -219,7 +250,7 @@ export class Explore extends View {
   picture() {
     const { pane, scene } = this.panes[this.page.store.get().pane];
     const about = aboutOf(/** @type {Scene} */ (scene));
-    return { canvas: pane.captioned(about), name: fileName(['vitviz', ...nameOf(scene, pane.titled)], 'png') };
+    return { canvas: pane.captioned(about, true), name: fileName(['vitviz', ...nameOf(scene, pane.titled)], 'png') };
   }
 
   /** As many panes as the state has. @param {State} state */
@@ -236,19 +267,22 @@ export class Explore extends View {
       gone.pane.close();
     }
     this.find('.vv-panes').classList.toggle('vv-two', two);
+    const [first, second] = [state, state.beside].map((pane) => JSON.stringify(pane && pick(pane, PANE)));
+    this.find('.vv-versus').hidden = first !== second;
     this.panes.forEach(({ pane }, place) => pane.element.classList.toggle('vv-active', two && place === state.pane));
   }
 
   /**
    * What belongs to a scene and changes only with it: choices, thumbnails.
-   * @param {Scene} scene @param {State} state
+   * @param {Scene} scene @param {State} state @param {string} lang
    */
-  offer(scene, { scene: opened }) {
+  offer(scene, { scene: opened }, lang) {
     this.offered = scene;
+    this.lang = lang;
     const { prefix, maps, depth, heads, grid, frame } = scene.manifest;
     this.predictions.show(scene.manifest);
     const rollout = opened?.limits.modes.includes('rollout') === true;
-    this.controls.build({ prefix, maps, depth, can: this.page.backend.can, rollout });
+    this.controls.build({ prefix, maps, depth, can: this.page.backend.can, rollout, words: wordsOf(lang).page });
     const lines = new Set(prefixKinds(prefix)).size + 1; // below a head: each kind of mass, and the query's own
     const shape = (frame[2] - frame[0]) / (frame[3] - frame[1]);
     const sizes = { shape, columns: heads, heads: heads + 3, layers: depth, lines };
@@ -264,25 +298,29 @@ export class Explore extends View {
     return { bytes: this.page.colors[name], table: this.page.tables[name] };
   }
 
-  /** @param {State} state @param {Held} one @param {number} pane @returns {boolean} whether there is work left */
-  drawPane(state, one, pane) {
+  /** @param {State} state @param {Held} held @param {number} pane @returns {boolean} whether there is work left */
+  drawPane(state, held, pane) {
     const scene = this.sceneOf(pane);
     const showing = paneOf(state, pane);
     if (!scene || !showing) return false;
-    if (one.scene !== scene) {
-      one.scene = scene;
-      one.pane.open(scene.image, scene.geometry, scene.grid);
+    if (held.scene !== scene) {
+      held.scene = scene;
+      held.pane.open(scene.image, scene.geometry, scene.grid);
     }
     const place = this.placeOn(state, showing, scene);
     const { block } = place;
     const shown = this.shown(place, scene);
-    one.signed = shown.signed;
-    one.pane.element.classList.toggle('vv-waiting', shown.values === null && !shown.missing);
+    held.signed = shown.signed;
+    held.pane.element.classList.toggle('vv-waiting', shown.values === null && !shown.missing);
     const active = pane === state.pane;
+    const { image, title: model } = scene.manifest;
+    write(held.pane.element.querySelector('.vv-of'), state.beside
+      ? [image ?? 'Your photograph', model].filter(Boolean).join(' · ') : '');
     const { values } = shown;
-    if (values === null) one.pane.mark(state.grid, shown.patch);
-    if (values !== null) this.drawMap(place, scene, one, { ...shown, values }, active);
-    else if (shown.missing) this.drawMissing(one.pane, shown.missing, active);
+    if (values === null) held.pane.mark(state.grid, shown.patch);
+    if (values !== null && this.page.drawn === 0) welcome(this.page, scene, held.pane.held);
+    if (values !== null) this.drawMap(place, scene, held, { ...shown, values }, active);
+    else if (shown.missing) this.drawMissing(held.pane, shown.missing, active);
     else return this.advance(scene.answers.sweep(block, showing.head, shown.question), block, active);
     this.page.drew();
     return false;
@@ -319,20 +357,20 @@ export class Explore extends View {
   }
 
   /**
-   * @param {Place} place @param {Scene} scene @param {Held} one @param {Shown & {values: Float32Array}} shown
+   * @param {Place} place @param {Scene} scene @param {Held} held @param {Shown & {values: Float32Array}} shown
    * @param {boolean} active
    */
-  drawMap(place, scene, one, shown, active) {
+  drawMap(place, scene, held, shown, active) {
     const { manifest, said, kinds } = scene;
-    const { pane } = one;
+    const { pane } = held;
     const prefix = shown.values.length - manifest.grid[0] * manifest.grid[1];
     const { bytes, table } = this.coloring(place, shown.signed);
     const patches = shown.values.subarray(prefix);
     const scale = ownScale(patches, shown.signed);
     pane.mark(place.grid, shown.patch, beyond(patches, scale));
-    if (one.index.length !== patches.length) one.index = new Uint8Array(patches.length);
-    indices(patches, scale, place.gamma, one.index);
-    pane.paint(one.index, table, { ...place, signed: shown.signed });
+    if (held.index.length !== patches.length) held.index = new Uint8Array(patches.length);
+    indices(patches, scale, place.gamma, held.index);
+    pane.paint(held.index, table, { ...place, signed: shown.signed });
     const unit = shown.unit === 'attention' ? percent : score;
     pane.say({ title: title(place, manifest, rolloutOptions(place, manifest.depth), shown.name), answer: said,
       low: unit(scale.vmin), high: unit(scale.vmax), unit: shown.unit === 'attention' ? 'of attention' : shown.unit,
@@ -342,13 +380,18 @@ export class Explore extends View {
     const reading = read(shown.values, { kinds: prefix ? kinds : kinds.subarray(0, 0), grid: manifest.grid },
       shown.question.token, shown.patch, shown.signed);
     const { pointer } = place;
-    const own = pointer?.over && pointer.scene === scene.id && this.panes[pointer.pane] === one ? pointer.patch : null;
+    const own = pointer?.over && pointer.scene === scene.id && this.panes[pointer.pane] === held ? pointer.patch : null;
     pane.point(place.numbered ? reading.strongest.map(({ patch }) => patch) : [], own);
     if (!active) return;
     const { words, strongest } = sentences(reading, shown.unit, shown.question.direction);
     const led = own && String(own) === String(shown.patch); // the query itself: "on itself" says it
     const at = own && !led
       ? `Row ${own[0] + 1}, column ${own[1] + 1}: ${unit(patches[own[0] * manifest.grid[1] + own[1]])}.` : '';
+    const { question: { direction }, patch } = shown;
+    const name = Array.isArray(place.query) ? 'This patch' : place.query === 'mean' ? 'The average patch'
+      : queryWords(place.query);
+    write(this.find('.vv-sentence'), shown.unit === 'attention' && direction === 'row' && !shown.signed
+      ? sentence(shown.values, { ...reading, name, prefix, grid: manifest.grid, patch }) : '');
     this.report([at, shown.note, words].filter(Boolean).join(' '), strongest, place.mode);
     this.controls.list(reading.strongest, shown.unit);
   }
@@ -361,6 +404,7 @@ export class Explore extends View {
     pane.clear();
     pane.say({ title: words, answer: '', low: '', high: '', unit: '' });
     if (!active) return;
+    write(this.find('.vv-sentence'), '');
     this.report('', '', 'attention');
     this.controls.list([], '');
   }
@@ -425,11 +469,11 @@ export class Explore extends View {
     this.titled('.vv-layers-title', all, scaleWords(layers));
     if (this.find('.vv-whole').open) {
       const ofCell = (/** @type {{block?: any, head?: any}} */ item) => answers.map(item.block, item.head, question);
-      const scale = draw(this.grid, ofCell);
+      this.gridScale = draw(this.grid, ofCell);
       this.grid.press((item) => mode === 'attention' && item.block === block && item.head === head);
       const name = thumbnail && `Layer ${thumbnail.block + 1}, head ${Number(thumbnail.head) + 1}`;
       const words = thumbnail ? `${name}: ${masses(ofCell(thumbnail), ' · ') || from}`
-        : `Rows are numbered by layer, ${from}; ${scaleWords(scale)}.`;
+        : `Rows are numbered by layer, ${from}; ${scaleWords(this.gridScale)}.`;
       write(this.find('.vv-scale-words'), words);
     }
     return sweep !== null;
@@ -473,7 +517,7 @@ function savedOf(place, { manifest }, { unit, signed, name }, values) {
   const rolling = rolloutOptions(place, manifest.depth);
   const question = direction !== 'row' ? {} : mode === 'attention' ? { method: 'attention', block, head, query }
     : mode === 'rollout' ? { method: 'rollout', query, ...rolling } : {};
-  const outside = Object.fromEntries(manifest.prefix.slice(0, prefix).map((one, i) => [one, values[i]]));
+  const outside = Object.fromEntries(manifest.prefix.slice(0, prefix).map((name, i) => [name, values[i]]));
   return { values: values.slice(prefix), title: title(place, manifest, rolling, name), unit, signed, outside,
     question };
 }

@@ -7,13 +7,46 @@ import { View } from './view.js';
 
 /** @typedef {import('../core/state.js').State} State */
 
+/** Text that is put together from numbers. */
+const MADE = '.vv-message, .vv-at, .vv-status, .vv-predictions, .vv-note, .vv-sentence, .vv-live, .vv-title, '
+  + '.vv-answer, .vv-about, .vv-verdict, .vv-trouble, .vv-methods, .vv-wall, .vv-charts, .vv-help';
+const NAMED = ['aria-label', 'title', 'placeholder', 'alt']; // attributes with text
 const TICK = 500; // milliseconds between two looks at how long something has taken
+
+/**
+ * The texts of the page that some language has, with their English.
+ * @param {HTMLElement} root @returns {{english: string, show: (words: string) => void}[]}
+ */
+function textsOf(root) {
+  const known = new Set(LANGUAGES.flatMap((lang) => Object.keys(wordsOf(lang).page)));
+  const plain = (/** @type {string} */ text) => text.replace(/\s+/g, ' ').trim();
+  /** @type {ReturnType<typeof textsOf>} */
+  const texts = [];
+  const nodes = document.createTreeWalker(root, NodeFilter.SHOW_TEXT);
+  while (nodes.nextNode()) {
+    const node = /** @type {Text} */ (nodes.currentNode);
+    const english = plain(node.data);
+    const [before, after] = [/^\s*/, /\s*$/].map((space) => space.exec(node.data)?.[0] ?? '');
+    if (known.has(english) && !node.parentElement?.closest('[role=tab]')) {
+      texts.push({ english, show: (words) => { node.data = `${before}${words}${after}`; } });
+    }
+  }
+  for (const element of root.querySelectorAll(NAMED.map((name) => `[${name}]`).join())) {
+    for (const name of NAMED) {
+      const english = plain(element.getAttribute(name) ?? '');
+      if (known.has(english)) texts.push({ english, show: (words) => element.setAttribute(name, words) });
+    }
+  }
+  return texts;
+}
 
 export class Frame extends View {
   /** @param {HTMLElement} root - the page @param {import('./explore.js').Page} page */
   constructor(root, page) {
     super(root, page);
     this.main = this.find('.vv-main');
+    this.texts = textsOf(root);
+    this.blocks = this.all('.vv-reading-help :is(h2, p, li)').map((block) => ({ block, english: block.innerHTML }));
     const can = /** @type {Record<string, boolean>} */ (page.backend.can);
     for (const part of this.all('[data-needs]')) { // one of these
       if (!part.dataset.needs.split(' ').some((/** @type {string} */ need) => can[need])) part.remove();
@@ -41,10 +74,12 @@ export class Frame extends View {
       lang: () => ({ lang: LANGUAGES[(LANGUAGES.indexOf(this.lang) + 1) % LANGUAGES.length] }),
       theme: () => ({ theme: this.isDark() ? 'light' : 'dark' }), dismiss: () => ({ messages: [] }) };
     if (changes[what]) this.change(changes[what]());
+    if (this.state?.blank) this.change({ blank: false });
+    if (what === 'full' && event.detail) event.target.closest('[data-do]').blur(); // the space bar is not for it
     if (what === 'fits') this.openFitting(event.target.closest('[data-do]').dataset.size);
     if (what !== 'skip') return;
     event.preventDefault();
-    this.all('.vv-tab:not([hidden]) .vv-picture').find((one) => one.getClientRects().length)?.focus();
+    this.all('.vv-tab:not([hidden]) .vv-picture').find((picture) => picture.getClientRects().length)?.focus();
   }
 
   /** Open what was offered in the place of a refusal. @param {string | undefined} size - of a panel's question */
@@ -70,6 +105,7 @@ export class Frame extends View {
     const before = this.state;
     this.state = state;
     this.root.classList.toggle('dark', this.isDark());
+    this.root.classList.toggle('vv-blank', state.blank && state.tab === 'lecture');
     this.speak(languageOf(state.lang, this.page.lecture));
     if (state.tab !== before?.tab) this.turn(state.tab);
     if (state.full !== before?.full) this.press('[data-do=full]', () => state.full);
@@ -79,36 +115,41 @@ export class Frame extends View {
     return false;
   }
 
-  /** Tabs and lecture have two languages; all else is English. @param {string} lang */
+  /** Text that is put together from numbers is in English. @param {string} lang */
   speak(lang) {
     if (lang === this.lang) return;
     this.lang = lang;
     if (!this.tabs.length) return;
     if (!this.page.inside) document.documentElement.lang = lang;
-    for (const one of this.tabs) write(one, wordsOf(lang).tabs[one.dataset.tab]);
-    for (const one of this.all('.vv-top, .vv-another, .vv-message, .vv-source, .vv-status, .vv-tab:not(.vv-lecture)')) {
-      one.lang = 'en';
-    }
+    for (const tab of this.tabs) write(tab, wordsOf(lang).tabs[tab.dataset.tab]);
+    const { page, help } = wordsOf(lang);
+    for (const { english, show } of this.texts) show(page[english] ?? english);
+    this.blocks.forEach(({ block, english }, place) => { block.innerHTML = help[place] ?? english; });
+    for (const place of this.all(MADE)) place.lang = 'en';
   }
 
   /** @param {string} chosen */
   turn(chosen) {
-    const tab = this.tabs.some((one) => one.dataset.tab === chosen) ? chosen : 'explore';
+    const tab = this.tabs.some(({ dataset }) => dataset.tab === chosen) ? chosen : 'explore';
     this.main.dataset.tab = tab;
-    for (const one of this.tabs) one.setAttribute('aria-selected', String(one.dataset.tab === tab));
+    for (const button of this.tabs) button.setAttribute('aria-selected', String(button.dataset.tab === tab));
     for (const section of this.all('.vv-tab')) section.hidden = section.dataset.tab !== tab;
     if (!this.tabs.length) return;
     const list = this.find('[role=tablist]');
     oneTabStop(list);
-    const one = this.find('[role=tab][aria-selected=true]'); // on a phone the list scrolls
-    list.scrollTo({ left: one.offsetLeft - list.offsetLeft - (list.clientWidth - one.offsetWidth) / 2 });
+    const selected = this.find('[role=tab][aria-selected=true]'); // on a phone the list scrolls
+    list.scrollTo({ left: selected.offsetLeft - list.offsetLeft - (list.clientWidth - selected.offsetWidth) / 2 });
   }
 
   /** @param {State} state */
-  tell({ messages, offer }) {
+  tell({ messages, place: at, offer }) {
     const place = this.find('.vv-message');
     place.hidden = messages.length === 0;
     write(place.querySelector('span'), messages.join(' '));
+    for (const here of this.all('[data-at]')) { // beside what was used, too
+      here.hidden = place.hidden || here.dataset.at !== at;
+      write(here, here.hidden ? '' : messages.join(' '));
+    }
     const button = place.querySelector('[data-do=fits]');
     button.hidden = offer === null;
     write(button, filled(wordsOf('en').fits, offer?.source.size));
@@ -120,7 +161,7 @@ export class Frame extends View {
       const photo = this.page.scenes.get(pane?.scene?.id ?? '')?.manifest.photo;
       return photo ? [photo.width / photo.height] : [];
     });
-    const shape = shapes.reduce((sum, one) => sum + one, 0).toFixed(4);
+    const shape = shapes.reduce((sum, ratio) => sum + ratio, 0).toFixed(4);
     if (!shapes.length || shape === this.shape) return;
     this.shape = shape;
     this.main.style.setProperty('--photo', shape);

@@ -7,7 +7,7 @@ import { oneTabStop, roving } from '../draw/roving.js';
 import { Requests, sceneOf } from '../effects/panels.js';
 import { queryOn } from '../compute/query.js';
 import { tokenOf } from '../compute/geometry.js';
-import { escaped, outputs, percent, progressWords, score, title } from '../compute/format.js';
+import { escaped, headOf, outputs, percent, progressWords, score, title } from '../compute/format.js';
 import { csv } from '../compute/numbers.js';
 import { write } from '../draw/dom.js';
 import { chartChoices, mapChoices, nameOf, saveMenu } from './save.js';
@@ -42,9 +42,6 @@ function luminance(color) {
 
 /** Whether a statistic has two signs, so that zero is in the middle of its colors. @param {Statistic} statistic */
 const isSigned = ({ low }) => low === null || low < 0;
-
-/** @param {string} name @returns {[number, number]} */
-const pairOf = (name) => /** @type {any} */ (name.split(',').map(Number));
 
 export class Heads extends View {
   /** @param {HTMLElement} root @param {import('./explore.js').Page} page */
@@ -95,7 +92,7 @@ export class Heads extends View {
   look(target) {
     const place = target.closest('[data-place]')?.dataset.place;
     if (!place) return;
-    const [block, head] = pairOf(place);
+    const [block, head] = headOf(place);
     const { thumbnail } = this.page.store.get();
     if (thumbnail?.block !== block || thumbnail?.head !== head) this.change({ thumbnail: { block, head } });
   }
@@ -108,8 +105,8 @@ export class Heads extends View {
     const { off } = this.page.store.get();
     if (what.do === 'on') this.change({ off: [] });
     if (!what.place) return;
-    const [block, head] = pairOf(what.place);
-    const others = off.filter((one) => one !== what.place);
+    const [block, head] = headOf(what.place);
+    const others = off.filter((head) => head !== what.place);
     this.change(this.find('[data-ask=off]').checked
       ? { off: others.length < off.length ? others : [...off, what.place] }
       : { block, head, mode: 'attention', tab: 'explore', thumbnail: null });
@@ -133,15 +130,17 @@ export class Heads extends View {
     /** @type {Question} */
     const ask = ['heads', { names: statistic.slow ? [statistic.name] : quick }];
     /** @type {Question} */
-    const without = ['intervene', { patches: [], heads: state.off.map(pairOf) }];
+    const without = ['intervene', { patches: [], heads: state.off.map(headOf) }];
     this.numbers.want(scene, [ask]);
     this.bars.want(scene, scene.manifest.predictions.length ? [without] : []);
     this.about(scene, statistic, ask);
     this.table(state, scene, statistic, this.numbers.answer(scene, ask)?.values[statistic.name] ?? null);
     this.draw(state, scene);
     this.off(state, scene.manifest, this.bars.answer(scene, without));
-    this.trouble(this.numbers.failure(scene, ask) || this.bars.failure(scene, without),
-      this.numbers.fittingSize(scene, ask) ?? this.bars.fittingSize(scene, without));
+    /** @type {[string, Requests, Question]} */
+    const [at, requests, lost] = this.numbers.failure(scene, ask) ? ['.vv-about', this.numbers, ask]
+      : ['.vv-off', this.bars, without];
+    this.trouble(requests.failure(scene, lost), requests.fittingSize(scene, lost), { at });
     return false;
   }
 
@@ -234,9 +233,9 @@ export class Heads extends View {
     const pixels = new ImageData(new Uint8ClampedArray(table.slice().buffer), 256, 1);
     side('.vv-bar').getContext('2d').putImageData(pixels, 0, 0);
     /** @type {Parameters<typeof dots>[0] | null} */
-    const given = scale && { title: statistic.title, across: `layer, 1 to ${values.length}`, values, units: unit,
+    const drawn = scale && { title: statistic.title, across: `layer, 1 to ${values.length}`, values, units: unit,
       range: [Math.min(0, scale.vmin), scale.vmax], words: `One dot per head, ${count} in all.` };
-    fill(this.find('.vv-charts'), given ? [(width) => dots(given, width)] : []);
+    fill(this.find('.vv-charts'), drawn ? [(width) => dots(drawn, width)] : []);
   }
 
   /** The map of the head under the pointer, else of Explore's. @param {State} state @param {Scene} scene */
@@ -263,7 +262,7 @@ export class Heads extends View {
     pane.paint(index, this.page.tables[color], { ...state, signed: false });
     pane.bar(this.page.colors[color], state.gamma, false, scale.clipped);
     const words = title({ ...state, mode: 'attention', block, head, query }, manifest, { fuse: 'mean', start: 0 });
-    const outside = Object.fromEntries(manifest.prefix.map((one, i) => [one, row[i]]));
+    const outside = Object.fromEntries(manifest.prefix.map((name, i) => [name, row[i]]));
     this.saved = { values: patches.slice(), title: words, unit: 'attention', signed: false, outside,
       question: state.direction === 'row' ? { method: 'attention', block, head, query } : {} };
     pane.say({ title: off ? `${words}: off` : words, answer: scene.said, unit: 'of attention',
@@ -275,7 +274,7 @@ export class Heads extends View {
    * @param {State} state @param {import('../core/manifest.js').Manifest} manifest @param {any} answer
    */
   off({ off }, manifest, answer) {
-    const names = off.map((one) => pairOf(one).map((i) => i + 1).join('.'));
+    const names = off.map((head) => headOf(head).map((i) => i + 1).join('.'));
     const listed = `${names.slice(0, 12).join(', ')}${names.length > 12 ? ', …' : ''}`;
     write(this.find('.vv-off'), off.length === 0 ? NONE_OFF
       : `Off: ${off.length} of ${this.cells.length}, layer.head ${listed}`);

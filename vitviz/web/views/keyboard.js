@@ -1,6 +1,6 @@
 // Which keys are ours: those pressed inside the explorer while nobody types, and those pressed where nothing has focus.
 import { queryOn } from '../compute/query.js';
-import { actionOf } from '../core/keys.js';
+import { actionOf, lectureActionOf } from '../core/keys.js';
 
 /** @param {HTMLElement} root - the Explore view @param {import('./explore.js').Page} page */
 export function listen(root, page) {
@@ -61,11 +61,9 @@ function press({ store, scenes }, event) {
   store.dispatch(missing ? { type: 'message', texts } : { ...action, ...from });
 }
 
-const TURNS = Object.freeze({ PageUp: -1, PageDown: 1, ArrowLeft: -1, ArrowRight: 1 });
-
 /**
- * The keys of the lecture, which presenter remotes send too. Arrows turn the page unless something that has the focus
- * needs them: a photograph, a slider, a list.
+ * The keys of the lecture. Arrows turn the page unless the focus is on something that needs them (a photograph, a
+ * slider, a list), and the space bar does unless it presses a button.
  * @param {HTMLElement} root - the lecture @param {import('./explore.js').Page} page
  */
 export function listenSteps(root, page) {
@@ -74,13 +72,14 @@ export function listenSteps(root, page) {
     const inside = root.contains(target);
     if (!root.getClientRects().length || isTyping(target) || target.closest('dialog')) return;
     if (event.defaultPrevented || event.ctrlKey || event.metaKey || event.altKey) return;
-    const by = /** @type {Record<string, number>} */ (TURNS)[event.key];
     const arrow = event.key.startsWith('Arrow');
     const photograph = target.closest('.vv-picture');
     if (arrow && !photograph && target.closest('input, [role=tablist], [data-arrows]')) return;
-    if (by && !(arrow && photograph)) {
+    if (event.key === ' ' && target.closest('button, summary, input')) return;
+    const action = arrow && photograph ? null : lectureActionOf(page.store.get(), event.key);
+    if (action) {
       event.preventDefault();
-      page.store.dispatch({ type: 'turn', by });
+      page.store.dispatch(action);
     } else if (inside || target === document.body) press(page, event);
   });
 }

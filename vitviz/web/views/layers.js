@@ -28,7 +28,7 @@ const ALIKE = 'Patches that look alike to the model';
  * @param {Uint8Array} bytes @param {import('../core/manifest.js').Manifest} manifest @param {[number, number]} range
  */
 function upTo(bytes, manifest, [low, high]) {
-  const most = bytes.reduce((top, one) => Math.max(top, one), 0);
+  const most = bytes.reduce((top, byte) => Math.max(top, byte), 0);
   if (manifest.problemType === 'regression') return `up to ${outputs(manifest)(low + (most / 255) * (high - low))}`;
   return most < 3 ? 'under 1 %' : most > 252 ? 'over 99 %' : `up to ${whole(most / 255)}`;
 }
@@ -40,7 +40,7 @@ export class Layers extends View {
     this.requests = new Requests(page.backend, page.changed);
     this.pane = new Pane(this.find('.vv-pane'), { hover() {}, lift() {}, pick() {}, resized: () => page.changed() },
       'Photograph with the principal components of a layer’s patches, or the prediction from each patch.');
-    this.kept = 0; // the class of the select while colors are shown
+    this.lastClass = 0; // the class of the select while colors are shown
     const select = this.find('[data-ask=class]');
     select.addEventListener('change', () => this.change({ lensClass: Number(select.value) }));
     this.find('[data-do=play]').addEventListener('click', () => page.store.dispatch({ type: 'play' }));
@@ -86,7 +86,7 @@ export class Layers extends View {
 
   /** @param {DOMStringMap | undefined} what */
   choose(what) {
-    if (what) this.change({ block: Number(what.layer), lensClass: what.kind === 'read' ? this.kept : null });
+    if (what) this.change({ block: Number(what.layer), lensClass: what.kind === 'read' ? this.lastClass : null });
   }
 
   /** @param {State} state @returns {boolean} */
@@ -194,8 +194,8 @@ export class Layers extends View {
 
   /** @param {State} state @param {Scene} scene @param {Answer} answer */
   show({ block, lensClass, opacity }, scene, { names, layers, readings, range = [0, 1] }) {
-    const chosen = names.length ? Math.min(lensClass ?? this.kept, names.length - 1) : 0;
-    this.kept = chosen;
+    const chosen = names.length ? Math.min(lensClass ?? this.lastClass, names.length - 1) : 0;
+    this.lastClass = chosen;
     if (names.length && this.read !== names[chosen]) {
       this.read = names[chosen];
       this.find('[data-ask=class]').value = String(chosen);

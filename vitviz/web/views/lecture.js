@@ -4,7 +4,7 @@ import { queryOn } from '../compute/query.js';
 import { escaped } from '../compute/format.js';
 import { parseLecture } from '../compute/lecture_numbers.js';
 import { languageOf, wordsOf } from '../core/words.js';
-import { STEPS } from '../core/state.js';
+import { PARTS, STEPS } from '../core/state.js';
 import { write } from '../draw/dom.js';
 import { qrCode } from '../draw/qr.js';
 import { addressOf } from '../effects/browser.js';
@@ -28,14 +28,16 @@ import { View } from './view.js';
 const KINDS = [Pixels, Patches, Embedding, Positions, Attention, HeadsStep, Prediction, Explanation];
 /** @type {import('../effects/panels.js').Question} */
 const ASK = ['lecture', {}];
+const LEAST = 60; // pixels that a picture is high in full screen
 
 const HTML = `
   <nav class="vv-progress"><ol class="vv-tensors">${KINDS.map((_, at) => `<li><button type="button"
     data-step="${at + 1}"><b>${at + 1}</b> <span></span><small></small></button></li>`).join('')}</ol></nav>
   <div class="vv-buttons"><button type="button" data-go="-1"></button><span class="vv-place"></span
-    ><button type="button" data-go="1"></button><button type="button" data-go="qr" data-needs="link"></button></div>
-  <div class="vv-text"><h2></h2><div class="vv-body"></div>
-    <details class="vv-question"><summary></summary><div></div></details></div>
+    ><button type="button" data-go="1"></button><button type="button" data-go="qr" data-needs="link"></button
+    ><button type="button" data-go="notes" title="n" aria-pressed="false"></button></div>
+  <div class="vv-text"><h2></h2><div class="vv-notes"><div class="vv-body"></div>
+    <details class="vv-question"><summary></summary><div></div></details></div></div>
   <div class="vv-steps">${KINDS.map((_, at) => `<section class="vv-step" data-of="${at + 1}" hidden></section>`)
     .join('')}<p class="vv-waits vv-quiet" hidden></p>
     <p class="vv-trouble" role="status" hidden></p></div>
@@ -53,10 +55,12 @@ export class Lecture extends View {
     /** @type {{file: ArrayBuffer, lecture: import('../compute/lecture_numbers.js').Lecture} | null} */
     this.parsed = null;
     this.told = this.coded = this.shaped = ''; // what text, QR code and tensor strip show
+    this.fitted = ''; // what the pictures have the size for
     root.addEventListener('click', ({ target }) => (
       this.clicked(/** @type {any} */ (target).closest('[data-step], [data-go]')?.dataset)));
     const code = this.find('.vv-qr');
     code.addEventListener('close', () => !code.open && this.change({ qr: false }));
+    document.addEventListener('fullscreenchange', () => page.changed());
     listenSteps(root, page);
   }
 
@@ -65,6 +69,7 @@ export class Lecture extends View {
     if (!what) return;
     this.requests.retry();
     if (what.go === 'qr') this.change({ qr: true });
+    else if (what.go === 'notes') this.change({ notes: !this.page.store.get().notes });
     else if (what.go) this.page.store.dispatch({ type: 'turn', by: Number(what.go) });
     else this.change({ step: Number(what.step) });
   }
@@ -87,7 +92,34 @@ export class Lecture extends View {
     this.say('.vv-trouble', this.requests.failure(scene, ASK));
     this.find('.vv-waits').hidden = Boolean(lecture) || !this.requests.progress(scene, ASK);
     for (const section of this.all('.vv-step')) section.hidden = Number(section.dataset.of) !== state.step;
-    return this.steps[state.step - 1].render(shown, scene, lecture);
+    const more = this.steps[state.step - 1].render(shown, scene, lecture);
+    this.fit(shown, scene);
+    return more;
+  }
+
+  /** In full screen, show one part of the step, with pictures as large as the screen allows. @param {Shown} state
+   * @param {Scene} scene */
+  fit({ full, step, part, notes, lang }, { id }) {
+    const stage = this.find('.vv-steps');
+    const shown = Math.min(part, PARTS[step - 1]);
+    stage.dataset.shows = String(shown);
+    this.root.classList.toggle('vv-noted', notes);
+    this.press('[data-go=notes]', () => notes);
+    write(this.find('.vv-place'), `${step} / ${STEPS}${full ? ` · ${shown} / ${PARTS[step - 1]}` : ''}`);
+    if (!full) return;
+    const { clientWidth, clientHeight } = stage;
+    const isOver = () => stage.scrollHeight > stage.clientHeight;
+    const jobs = this.page.progress.jobs.size; // their answers add text and pictures
+    const fitted = [step, shown, notes, lang, id, clientWidth, clientHeight, jobs].join();
+    if (fitted === this.fitted && !isOver()) return;
+    this.fitted = fitted;
+    let [fits, over] = [LEAST, clientHeight];
+    for (let size = over; over - fits > 2; size = (fits + over) / 2) {
+      stage.style.setProperty('--fit', `${size}px`);
+      if (isOver()) over = size;
+      else fits = size;
+    }
+    stage.style.setProperty('--fit', `${fits}px`);
   }
 
   /** @param {ArrayBuffer | undefined} file @returns {Numbers} */
@@ -108,15 +140,22 @@ export class Lecture extends View {
   tell({ step, lang }) {
     if (this.told === `${lang} ${step}`) return;
     const words = wordsOf(lang).lecture;
-    const text = this.page.lecture?.texts[lang][step - 1];
+    const { texts } = this.page.lecture ?? { texts: /** @type {Record<string, any>} */ ({}) };
+    const text = texts[lang]?.[step - 1] ?? texts.en?.[step - 1];
     if (!this.told.startsWith(lang)) {
       this.root.lang = lang;
       this.root.setAttribute('aria-label', words.path);
       write(this.find('[data-go="-1"]'), `← ${words.back}`);
       write(this.find('[data-go="1"]'), `${words.next} →`);
-      if (this.find('[data-go=qr]')) write(this.find('[data-go=qr]'), words.code);
+      for (const [go, text] of [['qr', words.code], ['notes', words.notes]]) {
+        const button = this.find(`[data-go=${go}]`);
+        if (button) write(button, text);
+      }
       write(this.find('.vv-waits'), words.waiting);
-      this.all('.vv-tensors span').forEach((one, at) => write(one, wordsOf(lang).stages[at]));
+      this.all('.vv-tensors span').forEach((stage, at) => write(stage, wordsOf(lang).stages[at]));
+    }
+    if (this.told && !this.told.endsWith(` ${step}`) && this.root.getBoundingClientRect().top < 0) {
+      this.root.scrollIntoView(); // a step begins at its top
     }
     this.told = `${lang} ${step}`;
     if (text) {
@@ -126,12 +165,11 @@ export class Lecture extends View {
       this.find('.vv-question > div').innerHTML = text.answer;
     }
     this.find('.vv-question').open = false;
-    write(this.find('.vv-place'), `${step} / ${STEPS}`);
     this.find('[data-go="-1"]').disabled = step === 1;
     this.find('[data-go="1"]').disabled = step === STEPS;
-    for (const one of this.all('[data-step]')) {
-      if (Number(one.dataset.step) === step) one.setAttribute('aria-current', 'step');
-      else one.removeAttribute('aria-current');
+    for (const button of this.all('[data-step]')) {
+      if (Number(button.dataset.step) === step) button.setAttribute('aria-current', 'step');
+      else button.removeAttribute('aria-current');
     }
     const here = this.find(`[data-step="${step}"]`).parentElement;
     here.parentElement.scrollTo({ left: here.offsetLeft - 40 });
@@ -142,7 +180,7 @@ export class Lecture extends View {
     const shapes = shapesOf(manifest, lecture);
     if (shapes.join() === this.shaped) return;
     this.shaped = shapes.join();
-    this.all('.vv-tensors small').forEach((one, at) => write(one, shapes[at]));
+    this.all('.vv-tensors small').forEach((shape, at) => write(shape, shapes[at]));
   }
 
   /** The link to what is shown, as a QR code. @param {Shown} state */

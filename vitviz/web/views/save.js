@@ -97,10 +97,10 @@ export function mapsChoices(shown, values) {
   const numbers = (ending) => () => {
     const now = shown();
     const all = now?.maps.items.map((item) => ({ ...now.placed(item), values: values(item)?.slice() ?? null }));
-    if (!now || !all || all.some((one) => one.values === null)) return null;
+    if (!now || !all || all.some((map) => map.values === null)) return null;
     const { manifest, geometry } = now.scene;
-    const maps = /** @type {any[]} */ (all).map((one) => (
-      { ...one, values: one.values.subarray(manifest.prefix.length) }));
+    const maps = /** @type {any[]} */ (all).map((map) => (
+      { ...map, values: map.values.subarray(manifest.prefix.length) }));
     return mapsFile(manifest, geometry, now.title, maps, ending);
   };
   return [
@@ -109,7 +109,7 @@ export function mapsChoices(shown, values) {
       if (!now?.maps.table) return null;
       const { maps: { items, index, table }, scene, columns, title, words, placed } = now;
       const labels = items.map((item) => item.name || `${placed(item).block + 1}.${placed(item).head + 1}`);
-      const drawn = index.map((one) => canvasOf(one, scene.grid, /** @type {Uint32Array} */ (table)));
+      const drawn = index.map((map) => canvasOf(map, scene.grid, /** @type {Uint32Array} */ (table)));
       return withWords(together(drawn, labels, Math.min(columns, drawn.length)), title, [words, aboutOf(scene)]);
     } },
     { words: 'Numbers (CSV)', ending: 'csv', make: numbers('csv') },

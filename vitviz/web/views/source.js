@@ -1,7 +1,7 @@
 // The photograph (dropped, pasted, chosen, taken with a webcam, or an example) and the input size.
 import { escaped } from '../compute/format.js';
 import { pictureOf } from '../compute/readback.js';
-import { write } from '../draw/dom.js';
+import { find, write } from '../draw/dom.js';
 import { View } from './view.js';
 
 /** @typedef {import('../core/state.js').State} State */
@@ -33,6 +33,11 @@ export class Source extends View {
     this.find('.vv-examples').innerHTML = page.models.examples.map(({ name, label, thumbnail }) => `<button
       type="button" data-kind="example" data-value="${escaped(name)}" title="${escaped(label)}" aria-pressed="false"
       ><img alt="" src="${thumbnail}"><span>${escaped(name)}</span></button>`).join('');
+    this.sharper = find(page.root, '[data-do=sharper]');
+    this.sharper.addEventListener('click', () => (
+      this.open({ size: page.store.get().size === null ? this.finer : null })));
+    /** @type {number | null} */
+    this.finer = null; // the input size with about four times as many patches
     const size = this.find('#size select');
     size.addEventListener('change', () => this.open({ size: size.value === '' ? null : Number(size.value) }));
     root.addEventListener('click', ({ target }) => (
@@ -57,7 +62,7 @@ export class Source extends View {
 
   /** @param {Partial<import('../core/state.js').Source>} source */
   open(source) {
-    this.page.store.dispatch({ type: 'open', source });
+    this.page.store.dispatch({ type: 'open', source, at: source.size === undefined ? 'photo' : 'size' });
     if (source.size !== undefined) return;
     const pictures = /** @type {NodeListOf<HTMLElement>} */ (this.page.root.querySelectorAll('.vv-picture'));
     [...pictures].find((picture) => picture.offsetParent)?.scrollIntoView({ block: 'nearest' }); // of the tab in view
@@ -65,7 +70,7 @@ export class Source extends View {
 
   /** @param {string} text */
   tell(text) {
-    this.page.store.dispatch({ type: 'message', texts: [text] });
+    this.page.store.dispatch({ type: 'message', texts: [text], at: 'photo' });
   }
 
   /** The visitor's own photograph. @param {Blob | null | undefined} file */
@@ -85,7 +90,7 @@ export class Source extends View {
   async paste() {
     try {
       for (const item of await navigator.clipboard.read()) {
-        const type = item.types.find((one) => one.startsWith('image/'));
+        const type = item.types.find((type) => type.startsWith('image/'));
         if (type) return void await this.take(await item.getType(type));
       }
       this.tell('No photograph on the clipboard. Copy one first.');
@@ -160,6 +165,9 @@ export class Source extends View {
   /** @param {import('../core/manifest.js').Manifest} manifest @param {number | null} chosen */
   sizes({ sizes }, chosen) {
     this.find('#size').hidden = sizes.length === 0;
+    this.finer = sizes[1]?.size ?? null; // each step doubles the side
+    this.sharper.hidden = this.finer === null;
+    write(this.sharper, chosen === null ? 'Sharper' : 'Standard');
     const others = sizes.some(({ size }) => size === chosen) ? [] : [{ size: chosen, words: `${chosen} pixels` }];
     this.find('#size select').innerHTML = [...sizes, ...others].map(({ size, words }) => `<option
       value="${size ?? ''}">${escaped(words)}</option>`).join('');

@@ -71,7 +71,7 @@ export class TopBar extends View {
   /** @param {string} source */
   choose(source) {
     this.chosen = source;
-    this.page.store.dispatch({ type: 'open', source: { model: source } });
+    this.page.store.dispatch({ type: 'open', source: { model: source }, at: 'model' });
   }
 
   /** @param {HTMLInputElement} input */
@@ -121,7 +121,7 @@ export class TopBar extends View {
     if (!best) return;
     const words = `Use a model with ${best.classes.toLocaleString('en')} classes: `;
     this.larger.querySelector('.vv-best').innerHTML = button(best, words);
-    this.larger.querySelector('.vv-others').innerHTML = others.map((one) => button(one)).join('');
+    this.larger.querySelector('.vv-others').innerHTML = others.map((model) => button(model)).join('');
     this.larger.querySelector('details').hidden = others.length === 0;
   }
 
@@ -145,6 +145,7 @@ export class TopBar extends View {
     this.select.value = this.value;
     const option = this.select.selectedOptions[0];
     this.select.title = option ? [option.textContent, option.title].filter(Boolean).join(': ') : '';
+    write(find(this.page.root, '.vv-model-about'), this.select.title);
     if (before !== undefined && before !== model) this.form.hidden = true;
     if (this.chosen === model) { // the visitor's own models are not kept between visits
       this.page.home.set(model && this.listed(model) && model !== this.models.default ? model : null);

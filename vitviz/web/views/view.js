@@ -45,11 +45,17 @@ export class View {
 
   /**
    * Why something was not answered, and a button that opens the largest input size at which it is, if any.
-   * @param {string | null | undefined} words @param {number | null} size @param {string} [lang]
+   * @param {string | null | undefined} words @param {number | null} size
+   * @param {{lang?: string, at?: string}} [where] - `at`: the element that the words stand after
    */
-  trouble(words, size, lang = 'en') {
+  trouble(words, size, { lang = 'en', at } = {}) {
     this.say('.vv-trouble', words);
     const place = this.find('.vv-trouble');
+    const before = at && words ? this.find(at) : null;
+    if (before && place.previousElementSibling !== before) {
+      this.find('.vv-trouble + [data-do=fits]')?.remove();
+      before.after(place);
+    }
     let button = this.find('.vv-trouble + [data-do=fits]');
     if (!button && size === null) return;
     if (!button) {

@@ -30,19 +30,19 @@ const HTML = `
     <div class="vv-row vv-maps" role="group"><span data-word="map"></span>${KINDS.map((kind) => (
     `<button type="button" data-kind="${kind}" data-word="${kind}"></button>`)).join('')}</div>
     <figure class="vv-pane"></figure><p class="vv-trouble" role="status" hidden></p></div>
-  <div class="vv-half vv-work">
-    <h3>1 · <span data-word="first"></span></h3>
+  <div class="vv-half vv-work" data-part="2 3 4">
+    <div class="vv-half" data-part="2"><h3>1 · <span data-word="first"></span></h3>
     <div class="vv-strips"><small class="vv-of-query"></small><div class="vv-q"></div>
       <small class="vv-of-key"></small><div class="vv-k"></div>
       <small data-word="product"></small><div class="vv-p"></div></div>
-    <p class="vv-sum vv-dot-sum"></p>
-    <h3>2 · <span data-word="second"></span></h3>
+    <p class="vv-sum vv-dot-sum"></p></div>
+    <div class="vv-half" data-part="3"><h3>2 · <span data-word="second"></span></h3>
     <div class="vv-strips"><small data-word="all"></small><div class="vv-a"></div></div>
     <p class="vv-sum vv-softmax-sum"></p>
-    <table class="vv-table-sum"><thead></thead><tbody></tbody><tfoot></tfoot></table>
-    <h3>3 · <span data-word="third"></span></h3>
+    <table class="vv-table-sum"><thead></thead><tbody></tbody><tfoot></tfoot></table></div>
+    <div class="vv-half" data-part="4"><h3>3 · <span data-word="third"></span></h3>
     <div class="vv-strips"><small data-word="out"></small><div class="vv-z"></div></div>
-    <p class="vv-sum vv-value-sum"></p>
+    <p class="vv-sum vv-value-sum"></p></div>
   </div>`;
 
 export class Attention extends View {
@@ -58,7 +58,7 @@ export class Attention extends View {
     this.kind = /** @type {Kind} */ ('weights');
     this.other = -1; // the token whose key is looked at; -1: the strongest
     this.channel = 0; // of queries, keys and their products
-    this.given = 0; // of values
+    this.valueChannel = 0; // of values
     this.key = this.drawn = this.lang = '';
     this.head = /** @type {Head | null} */ (null);
     this.index = new Uint8Array(0);
@@ -67,7 +67,7 @@ export class Attention extends View {
     this.k = new Strip(this.find('.vv-k'), across);
     this.p = new Strip(this.find('.vv-p'), across);
     this.a = new Strip(this.find('.vv-a'), (token) => this.look(token));
-    this.z = new Strip(this.find('.vv-z'), (given) => this.set({ given }));
+    this.z = new Strip(this.find('.vv-z'), (valueChannel) => this.set({ valueChannel }));
     root.addEventListener('click', ({ target }) => {
       const data = /** @type {any} */ (target).closest('[data-kind], [data-token]')?.dataset;
       if (data?.kind) this.set({ kind: data.kind });
@@ -99,7 +99,7 @@ export class Attention extends View {
     this.set({ other: token });
   }
 
-  /** @param {Partial<Pick<Attention, 'kind' | 'other' | 'channel' | 'given'>>} change */
+  /** @param {Partial<Pick<Attention, 'kind' | 'other' | 'channel' | 'valueChannel'>>} change */
   set(change) {
     Object.assign(this, change);
     this.page.changed();
@@ -183,10 +183,10 @@ export class Attention extends View {
 
   /** @param {State & {lang: string}} state @param {Scene} scene @param {Head} head @param {number} token */
   draw({ lang, opacity }, scene, head, token) {
-    const { other, kind, channel, given } = this;
+    const { other, kind, channel, valueChannel } = this;
     const key = head.weights.indexOf(Math.max(...head.weights));
     const looked = other < 0 ? key : other;
-    const drawn = [this.key, lang, looked, kind, channel, given, opacity, this.pane.shown].join();
+    const drawn = [this.key, lang, looked, kind, channel, valueChannel, opacity, this.pane.shown].join();
     if (drawn === this.drawn) return;
     this.drawn = drawn;
     this.press('[data-kind]', (data) => data.kind === kind);
@@ -229,18 +229,19 @@ export class Attention extends View {
     const words = wordsOf(lang).attention;
     const key = head.keys.subarray(looked * d, (looked + 1) * d);
     const terms = dotTerms(head, looked);
-    const [of, from] = [looked, token].map((one) => tokenWords(one, scene, lang));
+    const [of, from] = [looked, token].map((n) => tokenWords(n, scene, lang));
     write(this.find('.vv-of-query'), `q: ${words.query} ${from}`);
     write(this.find('.vv-of-key'), `k: ${words.key} ${of}`);
-    const one = `q${at + 1} × k${at + 1} = ${figures(head.query[at])} × ${figures(key[at])} = ${figures(terms[at])}`;
+    const product = `q${at + 1} × k${at + 1} = ${figures(head.query[at])} × ${figures(key[at])} = ${
+      figures(terms[at])}`;
     this.q.show(head.query, at, `${words.query} ${from}`, `q${at + 1} = ${figures(head.query[at])}`);
     this.k.show(key, at, `${words.key} ${of}`, `k${at + 1} = ${figures(key[at])}`);
-    this.p.show(terms, at, words.product, one);
+    this.p.show(terms, at, words.product, product);
     const { best, rest, others } = largest(terms, TERMS);
     const shown = roundedToSum([...best.map((n) => terms[n]), ...(others ? [rest] : [])], 2);
     const sum = `q · k = ${sumWords(shown)} = <b data-sum="dot">${decimal(head.dots[looked])}</b>`;
     const more = filled(words.more, TERMS, others);
-    this.find('.vv-dot-sum').innerHTML = `${one}<br>${sum}${others ? ` <small>(${more})</small>` : ''}`;
+    this.find('.vv-dot-sum').innerHTML = `${product}<br>${sum}${others ? ` <small>(${more})</small>` : ''}`;
   }
 
   /** @param {Scene} scene @param {Head} head @param {number} looked */
@@ -258,8 +259,8 @@ export class Attention extends View {
     const best = largest(weights, ROWS).best;
     const rows = best.includes(looked) ? best : [...best.slice(0, ROWS - 1), looked];
     const count = weights.length - rows.length;
-    const left = (/** @type {Float64Array} */ all) => all.reduce((sum, one, n) => (
-      rows.includes(n) ? sum : sum + one), 0);
+    const left = (/** @type {Float64Array} */ all) => all.reduce((sum, value, n) => (
+      rows.includes(n) ? sum : sum + value), 0);
     const shares = roundedToSum([...rows.map((n) => 100 * weights[n]), 100 * left(weights)], 2);
     const raised = roundedToSum([...rows.map((n) => powers[n]), left(powers)], 3);
     const bar = (/** @type {number} */ share) => `<td><i style="--share: ${(share / 100).toFixed(4)}"></i>${
@@ -274,23 +275,23 @@ export class Attention extends View {
       }</td>${bar(shares[rows.length])}</tr>` : '');
     if (had) table.querySelector(`[data-token="${looked}"]`).focus();
     this.find('tfoot').innerHTML = `<tr><th scope="row">${words.sum}</th><td></td><td></td><td>${
-      raised.reduce((sum, one) => sum + one, 0).toFixed(3)}</td><td><i></i>${
-      shares.reduce((sum, one) => sum + one, 0).toFixed(2)} %</td></tr>`;
+      raised.reduce((sum, value) => sum + value, 0).toFixed(3)}</td><td><i></i>${
+      shares.reduce((sum, value) => sum + value, 0).toFixed(2)} %</td></tr>`;
   }
 
   /** @param {Scene} scene @param {Head} head */
   values(scene, head) {
-    const { lang, given } = this;
+    const { lang, valueChannel } = this;
     const words = wordsOf(lang).attention;
     const d = head.query.length;
-    const at = Math.min(given, d - 1);
+    const at = Math.min(valueChannel, d - 1);
     const terms = sumTerms(head, at);
     const { best, rest, others } = largest(terms, TERMS);
     const shown = roundedToSum([...best.map((n) => terms[n]), rest], 3);
     const parts = best.map((n) => `${percent(head.weights[n])} × ${figures(head.values[n * d + at])} <small>(${
       escaped(tokenWords(n, scene, lang))})</small>`);
     this.z.show(head.sum, at, words.out, `z${at + 1} = ${figures(head.sum[at])}`);
-    const signed = shown.map((one, n) => `${one < 0 ? '−' : n ? '+' : ''} ${Math.abs(one).toFixed(3)}`).join(' ');
+    const signed = shown.map((term, n) => `${term < 0 ? '−' : n ? '+' : ''} ${Math.abs(term).toFixed(3)}`).join(' ');
     this.find('.vv-value-sum').innerHTML = `z${at + 1} = ${parts.join(' + ')} + … <small>(${others} ${words.other}`
       + `)</small><br>= ${signed} = <b data-sum="value">${head.sum[at].toFixed(3).replace('-', '−')}</b>`;
   }

@@ -16,21 +16,22 @@ const SIGNED = 'RdBu_r';
 const TILE = 22; // pixels of the page for a filter, at least
 const MOST = 32; // filters in a row
 const HTML = `
-  <div class="vv-flow">
+  <div class="vv-flow" data-part="1 2">
     <div><h3 class="vv-map-title"></h3><figure class="vv-pane vv-unnamed"></figure></div>
-    <div><h3 class="vv-sum-title"></h3>
+    <div><div data-part="1"><h3 class="vv-sum-title"></h3>
       <div class="vv-product">
         <div><canvas class="vv-patch"></canvas><p class="vv-size" data-word="patch"></p></div><b>×</b>
         <div><canvas class="vv-filter"></canvas><p class="vv-size" data-word="filter"></p></div><b>=</b>
         <div><canvas class="vv-terms"></canvas><p class="vv-size" data-word="terms"></p></div>
       </div>
-      <p class="vv-adds"></p>
-      <h3 class="vv-vector-title"></h3><canvas class="vv-bars-of" tabindex="0" role="slider" data-arrows></canvas>
+      <p class="vv-adds"></p></div>
+      <div data-part="2"><h3 class="vv-vector-title"></h3><canvas class="vv-bars-of" tabindex="0"
+        role="slider" data-arrows></canvas></div>
     </div>
   </div>
-  <h3 class="vv-wall-title"></h3><div class="vv-framed"><canvas class="vv-filters"></canvas
+  <h3 class="vv-wall-title" data-part="3"></h3><div class="vv-framed" data-part="3"><canvas class="vv-filters"></canvas
     ><i class="vv-here"></i></div>
-  <p class="vv-missing vv-quiet"></p>`;
+  <p class="vv-missing vv-quiet" data-part="3"></p>`;
 
 export class Embedding extends Step {
   /** @param {HTMLElement} root @param {import('../explore.js').Page} page */
@@ -87,7 +88,7 @@ export class Embedding extends Step {
     const size = side * side;
     const vector = embed(lecture, state.query);
     this.count = bias.length;
-    const own = vector.map((one, n) => Math.abs(one - bias[n])); // what the patch adds to the bias
+    const own = vector.map((value, n) => Math.abs(value - bias[n])); // what the patch adds to the bias
     this.chosen = this.filter >= 0 ? this.filter : own.indexOf(Math.max(...own));
     const number = lecture.channels[this.chosen] + 1;
     this.label(words);
@@ -127,8 +128,8 @@ export class Embedding extends Step {
       this.walled = lecture.filters;
       this.across = across;
       paintTiles(this.find('.vv-filters'), this.count, across, side, (place, out, to) => {
-        const one = filterOf(lecture, place);
-        joinChannels(levelsAround(one, reachOf(one)), side * side, out, to);
+        const filter = filterOf(lecture, place);
+        joinChannels(levelsAround(filter, reachOf(filter)), side * side, out, to);
       });
     }
     frameTile(this.find('.vv-here'), this.chosen, this.count, across);

@@ -14,7 +14,7 @@ import { patchAt, patchWords } from './tokens.js';
 /** @typedef {import('../../core/state.js').State} State */
 /** @typedef {import('../../effects/scene.js').Scene} Scene */
 /** @typedef {import('../../effects/panels.js').Question} Question */
-/** @typedef {{values: number[], signed: boolean}} Found */
+/** @typedef {{values: number[], signed: boolean}} Heatmap */
 
 const METHODS = ['rollout', 'gae'];
 const NAMES = ['Rollout', 'GAE'];
@@ -22,8 +22,9 @@ const NAMES = ['Rollout', 'GAE'];
 const HTML = `
   <div class="vv-both"><figure class="vv-pane"></figure><figure class="vv-pane"></figure></div>
   <p class="vv-trouble" role="status" hidden></p><p class="vv-note" role="status"></p>
-  <div class="vv-two-halves"><div class="vv-half vv-apart"><h3></h3><p class="vv-alike"></p><ol></ol></div>
-    <div class="vv-half"><div class="vv-row"><button type="button" data-do="insert"></button></div>
+  <div class="vv-two-halves" data-part="2 3"><div class="vv-half vv-apart" data-part="2"><h3></h3
+    ><p class="vv-alike"></p><ol></ol></div>
+    <div class="vv-half" data-part="3"><div class="vv-row"><button type="button" data-do="insert"></button></div>
       <div class="vv-charts"></div><p class="vv-areas"></p></div></div>`;
 
 /** A patch and those around it, row by row. @param {number} place @param {[number, number]} grid */
@@ -44,7 +45,7 @@ export class Explanation extends View {
       pick: (patch) => page.store.dispatch({ type: 'pick', patch, scene: this.scene.id }),
       resized: () => page.changed() }, ''));
     this.drawn = this.charted = this.lang = '';
-    /** @type {{key: string, found: ReturnType<typeof disagreement>} | null} */
+    /** @type {{key: string, result: ReturnType<typeof disagreement>} | null} */
     this.apart = null;
     this.find('[data-do=insert]').addEventListener('click', () => {
       const question = JSON.stringify(this.questions(this.scene).test);
@@ -79,37 +80,40 @@ export class Explanation extends View {
     const { maps, test } = this.questions(scene);
     const classifies = scene.manifest.predictions.length > 0;
     const waits = state.started.includes(JSON.stringify(test));
-    const found = maps.map((one) => this.maps.answer(scene, one));
-    const lost = this.lost(scene, found);
+    const heatmaps = maps.map((question) => this.maps.answer(scene, question));
+    const lost = this.lost(scene, heatmaps);
     this.maps.want(scene, classifies ? [...maps, ...lost] : []);
     const asks = waits || !this.page.backend.can.explain; // a saved page has the answer in it
     this.tests.want(scene, classifies && asks ? [test] : []);
     this.translate(state.lang, classifies);
-    const refused = maps.find((one) => this.maps.failure(scene, one)) ?? test;
+    const refused = maps.find((question) => this.maps.failure(scene, question)) ?? test;
     const requests = refused === test ? this.tests : this.maps;
     this.trouble(classifies ? requests.failure(scene, refused) : words.none,
-      classifies ? requests.fittingSize(scene, refused) : null, state.lang);
-    const running = this.tests.progress(scene, test) ?? maps.map((one) => this.maps.progress(scene, one)).find(Boolean);
+      classifies ? requests.fittingSize(scene, refused) : null, { lang: state.lang });
+    const running = this.tests.progress(scene, test)
+      ?? maps.map((question) => this.maps.progress(scene, question)).find(Boolean);
     write(this.find('.vv-note'), running ? progressWords(running, words.waiting) : '');
     const button = this.find('[data-do=insert]');
     const tested = this.tests.answer(scene, test);
     button.hidden = Boolean(tested) || !classifies || !this.page.backend.can.explain;
     write(button, waits && !this.tests.failure(scene, test) ? words.stop : words.test);
-    if (found.every(Boolean)) this.draw(state, scene, found, lost.map((one) => this.maps.answer(scene, one)));
+    if (heatmaps.every(Boolean)) {
+      this.draw(state, scene, heatmaps, lost.map((question) => this.maps.answer(scene, question)));
+    }
     if (tested) this.curves(state.lang, tested);
     else write(this.find('.vv-areas'), '');
     return false;
   }
 
-  /** What is asked about the patches where the maps disagree. @param {Scene} scene @param {(Found | undefined)[]} maps
-   * @returns {Question[]} */
+  /** What is asked about the patches where the maps disagree. @param {Scene} scene
+   * @param {(Heatmap | undefined)[]} maps @returns {Question[]} */
   lost(scene, [first, second]) {
     if (!first || !second) return [];
     if (this.apart?.key !== scene.id) {
-      this.apart = { key: scene.id, found: disagreement(first.values, second.values) };
+      this.apart = { key: scene.id, result: disagreement(first.values, second.values) };
     }
     if (!this.page.backend.can.explain) return [];
-    const { over, under } = this.apart.found;
+    const { over, under } = this.apart.result;
     return [over, under].map((place) => ['intervene', { patches: around(place, scene.grid), heads: [] }]);
   }
 
@@ -126,14 +130,14 @@ export class Explanation extends View {
 
   /**
    * Both maps with the patches where they disagree, and that in words.
-   * @param {State & {lang: string}} state @param {Scene} scene @param {Found[]} maps @param {any[]} lost
+   * @param {State & {lang: string}} state @param {Scene} scene @param {Heatmap[]} maps @param {any[]} lost
    */
   draw({ lang, opacity }, scene, maps, lost) {
     const drawn = [lang, opacity, lost.map(Boolean), ...this.panes.map((pane) => pane.shown)].join();
     if (drawn === this.drawn || !this.apart) return;
     this.drawn = drawn;
     const words = wordsOf(lang).explanation;
-    const { over, under, first, second, correlation } = this.apart.found;
+    const { over, under, first, second, correlation } = this.apart.result;
     const patches = [over, under];
     this.panes.forEach((pane, place) => {
       const { values, signed } = maps[place];
@@ -143,17 +147,17 @@ export class Explanation extends View {
       pane.paint(index, this.page.tables[signed ? 'RdBu_r' : 'viridis'], { smooth: false, opacity,
         overlay: 'spotlight', signed });
       pane.bar(this.page.colors[signed ? 'RdBu_r' : 'viridis'], 1, signed);
-      pane.point(patches.map((one) => patchAt(one, scene)), null);
+      pane.point(patches.map((patch) => patchAt(patch, scene)), null);
       const said = place ? score : percent;
       pane.say({ title: words.titles[place], answer: '', low: said(scale.vmin), high: said(scale.vmax), unit: '' });
     });
     write(this.find('.vv-alike'), words.alike(correlation.toFixed(2).replace('-', '−')));
-    this.find('.vv-apart ol').innerHTML = patches.map((one, place) => {
-      const told = words.differ(place + 1, patchWords(patchAt(one, scene), lang),
-        [first[one], second[one]].map(Math.round), first.length);
+    this.find('.vv-apart ol').innerHTML = patches.map((patch, place) => {
+      const told = words.differ(place + 1, patchWords(patchAt(patch, scene), lang),
+        [first[patch], second[patch]].map(Math.round), first.length);
       const [best] = scene.manifest.predictions;
       const gone = lost[place]?.classes.find((/** @type {any[]} */ [label]) => label === best[0]);
-      const share = (/** @type {number} */ one) => percent(one, 4).replace(' ', '\u00a0'); // in one line with its sign
+      const share = (/** @type {number} */ value) => percent(value, 4).replace(' ', '\u00a0'); // not broken
       const after = gone ? words.lost(place + 1, gone[0], share(gone[1]), share(gone[2])) : '';
       return `<li>${escaped(told)}<br><span>${escaped(after)}</span></li>`;
     }).join('');

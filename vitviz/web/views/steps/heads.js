@@ -15,13 +15,14 @@ import { Step } from './step.js';
 
 const SLICE = 8; // milliseconds of a frame for reading rows
 const HTML = `
-  <div class="vv-flow">
-    <div><h3 class="vv-head-title"></h3><figure class="vv-pane vv-unnamed"></figure><div class="vv-charts"></div></div>
-    <div><h3 data-word="kinds"></h3><ul class="vv-kinds">${KINDS.map((kind) => `<li><button type="button"
+  <div class="vv-flow" data-part="1 2">
+    <div><div data-part="1"><h3 class="vv-head-title"></h3><figure class="vv-pane vv-unnamed"></figure></div>
+      <div class="vv-charts" data-part="2"></div></div>
+    <div data-part="1"><h3 data-word="kinds"></h3><ul class="vv-kinds">${KINDS.map((kind) => `<li><button type="button"
       data-kind="${kind}" aria-pressed="false"><b></b> <span></span><small></small></button></li>`).join('')}</ul>
       <p class="vv-size vv-studied"></p></div>
   </div>
-  <h3 class="vv-wall-title"></h3><div class="vv-grid"></div>`;
+  <div data-part="3"><h3 class="vv-wall-title"></h3><div class="vv-grid"></div></div>`;
 
 /** @type {Record<string, number>} */
 const RULES = { ...LIMITS, even: LIMITS.spread, same: LIMITS.differ };
@@ -140,7 +141,7 @@ export class HeadsStep extends Step {
     const kinds = study?.done ? study.kinds() : [];
     for (const button of this.all('.vv-kinds button')) {
       const { kind } = button.dataset;
-      const count = kinds.filter((one) => one === kind).length;
+      const count = kinds.filter((name) => name === kind).length;
       write(button.querySelector('b'), kinds.length ? count : '…');
       write(button.querySelector('span'), words[kind]);
       write(button.querySelector('small'), filled(words[`${kind}Rule`], whole(RULES[kind])));
@@ -154,8 +155,8 @@ export class HeadsStep extends Step {
     const values = Array.from({ length: depth }, (_, block) => (
       [...distance.subarray(block * heads, (block + 1) * heads)]));
     /** @type {Parameters<typeof dots>[0]} */
-    const given = { title: words.chart, across: filled(words.across, depth), values, units: score,
+    const chart = { title: words.chart, across: filled(words.across, depth), values, units: score,
       range: [0, Math.max(...distance)], words: words.chartWords };
-    return fill(this.find('.vv-charts'), [(width) => dots(given, width)]);
+    return fill(this.find('.vv-charts'), [(width) => dots(chart, width)]);
   }
 }

@@ -18,14 +18,15 @@ const CHANNELS = ['R', 'G', 'B'];
 const HTML = `
   <div class="vv-flow">
     <div><h3 data-word="grid"></h3><figure class="vv-pane vv-plain"></figure></div>
-    <div><h3 class="vv-which"></h3>
-      <div class="vv-flow vv-three vv-four"><div><canvas class="vv-patch"></canvas
+    <div><h3 class="vv-which" data-part="1"></h3>
+      <div class="vv-flow vv-three vv-four" data-part="1"><div><canvas class="vv-patch"></canvas
         ><p class="vv-size" data-word="pixels"></p></div>${CHANNELS.map((name) => `<div
         ><canvas class="vv-plane"></canvas><p class="vv-size">${name}</p></div>`).join('')}</div>
-      <p class="vv-reading"></p>
-      <h3 class="vv-count"></h3><canvas class="vv-vector"></canvas><p class="vv-listed"></p></div>
+      <p class="vv-reading" data-part="1"></p>
+      <div data-part="2"><h3 class="vv-count"></h3><canvas class="vv-vector"></canvas
+        ><p class="vv-listed"></p></div></div>
   </div>
-  <h3 class="vv-all-title"></h3><div class="vv-framed"><canvas class="vv-row-of"></canvas
+  <h3 class="vv-all-title" data-part="2"></h3><div class="vv-framed" data-part="2"><canvas class="vv-row-of"></canvas
     ><i class="vv-here"></i></div>`;
 
 export class Patches extends Step {
@@ -80,7 +81,7 @@ export class Patches extends Step {
       paintSigned(canvas, side, side, numbers.subarray(channel * size, (channel + 1) * size), table, reach)));
     write(this.find('.vv-count'), filled(words.count, side, 3 * size));
     paintSigned(this.find('.vv-vector'), numbers.length, 1, numbers, table, reach);
-    const listed = [...numbers.subarray(0, LISTED)].map((one) => score(one)).join('  ');
+    const listed = [...numbers.subarray(0, LISTED)].map((number) => score(number)).join('  ');
     write(this.find('.vv-listed'), `${listed}  …  ${score(numbers[numbers.length - 1])}`);
     const at = query[0] * columns + query[1];
     this.shown = Math.min(rows * columns, Math.max(5, Math.floor(wide / TILE)));

@@ -12,18 +12,19 @@ import { Step } from './step.js';
 
 const CHANNELS = ['R', 'G', 'B'];
 const HTML = `
-  <div class="vv-flow">
+  <div class="vv-flow" data-part="1">
     <div><h3 data-word="photo"></h3><figure class="vv-pane vv-plain"></figure><p class="vv-size"></p></div>
     <div><h3 data-word="input"></h3><div class="vv-framed"><canvas class="vv-input"></canvas
       ><i class="vv-here"></i></div><p class="vv-size"></p></div>
   </div>
-  <p class="vv-lost"></p>
-  <h3 data-word="channels"></h3>
-  <div class="vv-flow vv-three">${CHANNELS.map((name) => `<div><canvas class="vv-channel"></canvas
+  <p class="vv-lost" data-part="1"></p>
+  <h3 data-word="channels" data-part="2"></h3>
+  <div class="vv-flow vv-three" data-part="2">${CHANNELS.map((name) => `<div><canvas class="vv-channel"></canvas
     ><p class="vv-size">${name}</p></div>`).join('')}</div>
-  <table class="vv-sums"><caption></caption><thead><tr><th></th><th data-word="level"></th><th data-word="share"></th
-    ><th data-word="less"></th><th data-word="by"></th><th data-word="number"></th></tr></thead><tbody>${CHANNELS.map(
-  (name) => `<tr><th>${name}</th><td></td><td></td><td></td><td></td><td></td></tr>`).join('')}</tbody></table>`;
+  <table class="vv-sums" data-part="2"><caption></caption><thead><tr><th></th><th data-word="level"></th
+    ><th data-word="share"></th><th data-word="less"></th><th data-word="by"></th><th data-word="number"></th></tr
+    ></thead><tbody>${CHANNELS.map((name) => (
+    `<tr><th>${name}</th><td></td><td></td><td></td><td></td><td></td></tr>`)).join('')}</tbody></table>`;
 
 /** @param {number} value */
 const many = (value) => value.toLocaleString('en');
@@ -78,8 +79,8 @@ export class Pixels extends Step {
     const [first, second] = this.all('.vv-flow:first-child .vv-size');
     write(first, filled(words.size, w, h, many(3 * w * h)));
     write(second, filled(words.size, width, height, many(3 * size)));
-    const kept = whole(losses(lecture).kept);
-    const seen = kept === whole(1) ? words.whole : filled(words.cropped, kept);
+    const shareSeen = whole(losses(lecture).kept);
+    const seen = shareSeen === whole(1) ? words.whole : filled(words.cropped, shareSeen);
     write(this.find('.vv-lost'), `${filled(words.lost, whole(size / (w * h)))} ${seen}`);
   }
 

@@ -12,13 +12,14 @@ import { Step } from './step.js';
 /** @typedef {NonNullable<Lecture['positions']>} Table */
 
 const HTML = `
-  <h3 class="vv-tokens-title"></h3><ol class="vv-tokens"></ol><p class="vv-size vv-start"></p>
-  <div class="vv-flow">
+  <div data-part="1"><h3 class="vv-tokens-title"></h3><ol class="vv-tokens"></ol><p class="vv-size vv-start"></p></div>
+  <div class="vv-flow" data-part="1 2">
     <div><h3 class="vv-own"></h3><figure class="vv-pane vv-unnamed"></figure></div>
-    <div><h3 data-word="sine"></h3><figure class="vv-pane vv-unnamed"></figure></div>
+    <div data-part="2"><h3 data-word="sine"></h3><figure class="vv-pane vv-unnamed"></figure></div>
   </div>
-  <p class="vv-similar"></p>
-  <h3 data-word="wall"></h3><canvas class="vv-places"></canvas><p class="vv-missing vv-quiet"></p>`;
+  <p class="vv-similar" data-part="1 2"></p>
+  <div data-part="3"><h3 data-word="wall"></h3><canvas class="vv-places"></canvas
+    ><p class="vv-missing vv-quiet"></p></div>`;
 const TILES = [7, 11]; // at most so many maps down and across
 
 export class Positions extends Step {
@@ -101,12 +102,13 @@ export class Positions extends Step {
     });
     const canvas = this.find('.vv-places');
     [canvas.width, canvas.height] = [places[1].length * (columns + 2) - 2, places[0].length * (rows + 2) - 2];
+    canvas.parentElement.style.setProperty('--ratio', String(canvas.width / canvas.height));
     const out = canvas.getContext('2d');
     const index = new Uint8Array(rows * columns);
     places[0].forEach((row, down) => places[1].forEach((column, across) => {
       const values = positionSimilarity(table, row * columns + column);
       indices(values, scaleOver([values]), 1, index);
-      const pixels = Uint32Array.from(index, (one) => this.page.tables[color][one]);
+      const pixels = Uint32Array.from(index, (level) => this.page.tables[color][level]);
       out.putImageData(new ImageData(new Uint8ClampedArray(pixels.buffer), columns, rows), across * (columns + 2),
         down * (rows + 2));
     }));

@@ -20,13 +20,13 @@ import { patchWords } from './tokens.js';
 const LAYERS = ['layers', {}];
 
 const HTML = `
-  <div class="vv-half"><div class="vv-row vv-maps vv-classes" role="group"></div>
+  <div class="vv-half" data-part="1"><div class="vv-row vv-maps vv-classes" role="group"></div>
     <figure class="vv-pane"></figure><p class="vv-quiet" data-word="alone"></p>
     <p class="vv-trouble" role="status" hidden></p></div>
-  <div class="vv-half vv-work">
+  <div class="vv-half vv-work" data-part="1">
     <h3 data-word="each"></h3><div class="vv-afters" role="group" data-arrows></div>
     <h3 class="vv-now"></h3><ol class="vv-shares"></ol><p class="vv-quiet vv-last"></p></div>
-  <div class="vv-charts vv-across"></div>`;
+  <div class="vv-charts vv-across" data-part="2"></div>`;
 
 export class Prediction extends View {
   /** @param {HTMLElement} root @param {import('../explore.js').Page} page */
@@ -142,8 +142,8 @@ export class Prediction extends View {
   /** The classes after one layer, which add up to 100 %. @param {Answer} answer @param {number} at
    * @param {Record<string, string>} words */
   shares({ names, read }, at, words) {
-    const all = [...read[at], Math.max(0, 1 - read[at].reduce((sum, one) => sum + one, 0))];
-    const shown = roundedToSum(all.map((one) => 100 * one), 2);
+    const all = [...read[at], Math.max(0, 1 - read[at].reduce((sum, value) => sum + value, 0))];
+    const shown = roundedToSum(all.map((value) => 100 * value), 2);
     this.find('.vv-shares').innerHTML = all.map((share, place) => `<li><span class="vv-name">${
       escaped(names[place] ?? words.rest)}</span><i class="vv-plot-${place < names.length ? place : 'quiet'}"
       style="--share: ${share.toFixed(4)}"></i><span data-share="${place}">${shown[place].toFixed(2)} %</span></li>`)
@@ -158,15 +158,15 @@ export class Prediction extends View {
     this.charted = key;
     const words = wordsOf(lang).prediction;
     const place = patch[0] * grid[1] + patch[1];
-    const own = readings.map((_, at) => names.map((__, one) => this.mapOf(at, one)[place] / 255));
+    const own = readings.map((_, at) => names.map((__, index) => this.mapOf(at, index)[place] / 255));
     fill(this.find('.vv-charts'), [[words.image, read], [`${words.patch} ${patchWords(patch, lang)}`, own]].map(
       ([title, rows]) => (width) => chart({
         title: /** @type {string} */ (title), across: words.layer, x: readings, steps: String,
         ticks: readings.filter((_, at) => at % Math.ceil(readings.length / Math.floor(width / 28)) === 0),
         units: (value) => percent(value, 2),
-        lines: names.map((name, one) => ({ name, kind: String(one),
-          y: /** @type {number[][]} */ (rows).map((row) => row[one]) })),
-        words: names.map((name, one) => `${name}: ${/** @type {number[][]} */ (rows).map((row) => percent(row[one]))
+        lines: names.map((name, index) => ({ name, kind: String(index),
+          y: /** @type {number[][]} */ (rows).map((row) => row[index]) })),
+        words: names.map((name, index) => `${name}: ${/** @type {number[][]} */ (rows).map((row) => percent(row[index]))
           .join(', ')}`).join('. '),
       }, width)));
   }

@@ -22,8 +22,8 @@ export function tokenWords(token, scene, lang) {
 
 /** @param {number[]} numbers - the first of them has a sign only where it is negative */
 export function sumWords(numbers) {
-  return numbers.map((one, n) => (n === 0 ? decimal(one) : ` ${one < 0 ? '−' : '+'} ${decimal(Math.abs(one))}`))
-    .join('');
+  return numbers.map((value, n) => (
+    n === 0 ? decimal(value) : ` ${value < 0 ? '−' : '+'} ${decimal(Math.abs(value))}`)).join('');
 }
 
 /** A number with two decimals. @param {number} value */

@@ -1,0 +1,42 @@
+// The lecture in full screen: keys and parts of steps.
+import assert from 'node:assert/strict';
+import { readFileSync } from 'node:fs';
+import test from 'node:test';
+import { reduce } from '../../vitviz/web/core/actions.js';
+import { LECTURE_KEYS, lectureActionOf } from '../../vitviz/web/core/keys.js';
+import { INITIAL, PARTS, STEPS } from '../../vitviz/web/core/state.js';
+
+const STEP_FILES = ['pixels', 'patches', 'embedding', 'positions', 'attention', 'heads', 'prediction', 'explanation'];
+const press = (state, ...keys) => keys.reduce((now, key) => reduce(now, lectureActionOf(now, key) ?? {}), state);
+const at = ({ step, part }) => [step, part];
+
+test('page keys go through the parts in full screen, through the steps elsewhere, and stay at the ends', () => {
+  const full = { ...INITIAL, full: true };
+  assert.deepEqual(at(press(full, 'PageUp')), [1, 1]);
+  assert.deepEqual(at(press(full, 'PageDown', ' ')), [2, 1]);
+  assert.deepEqual(at(press(full, 'PageDown', ' ', 'ArrowLeft')), [1, PARTS[0]]);
+  assert.deepEqual(at(press(full, ...Array(50).fill('PageDown'))), [STEPS, PARTS[STEPS - 1]]);
+  assert.deepEqual(at(press(INITIAL, 'PageDown', 'PageDown')), [3, 1]);
+  assert.equal(lectureActionOf(INITIAL, ' '), null); // the browser scrolls
+  assert.deepEqual(at(reduce({ ...full, part: 2 }, { type: 'change', change: { step: 4 } })), [4, 1]);
+});
+
+test('a black screen takes the next key, and no other setting changes', () => {
+  for (const key of ['b', '.', 'B']) {
+    const black = press(INITIAL, key);
+    assert.deepEqual(black, { ...INITIAL, blank: true });
+    for (const next of ['b', '.', 'PageDown', 'x']) assert.deepEqual(press(black, next), INITIAL);
+  }
+  assert.equal(press({ ...INITIAL, full: true }, 'n').notes, true);
+  assert.ok(LECTURE_KEYS.some(({ keys }) => keys === 'b .'));
+});
+
+test('each step has as many parts as the page counts', () => {
+  STEP_FILES.forEach((name, step) => {
+    const text = readFileSync(new URL(`../../vitviz/web/views/steps/${name}.js`, import.meta.url), 'utf8');
+    const parts = [...text.matchAll(/data-part="([\d ]+)"/g)].flatMap(([, listed]) => listed.split(' '));
+    const counted = Array.from({ length: PARTS[step] }, (_, place) => String(place + 1));
+    assert.deepEqual([...new Set(parts)].sort().filter((part) => !counted.includes(part)), []);
+    assert.ok(counted.slice(1).every((part) => parts.includes(part)), name);
+  });
+});

@@ -1,0 +1,167 @@
+"""What the page does beside its numbers: where messages stand, what is in sight, how two things compare."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from browsing import new_page
+from PIL import Image
+from playwright.sync_api import Browser as Chromium
+from playwright.sync_api import Page as Browser
+from playwright.sync_api import expect
+from running import DOG, SCENE, THINGS, Running, change, example, expect_map, own_photograph, ready, settled, upload
+
+EXPLAIN = ".vv-explain"
+
+
+def open_tab(page: Browser, name: str) -> None:
+    page.get_by_role("tab", name=name).click()
+    settled(page)
+
+
+def test_an_error_stands_where_it_arose_and_in_view(opened: Browser) -> None:
+    upload(opened, Path(__file__))
+    expect(opened.locator("#notice")).to_be_in_viewport(ratio=0.95)
+    said = opened.locator("#notice span").inner_text()
+    expect(opened.locator("[data-at=photo]")).to_have_text(said)
+    expect(opened.locator("[data-at=model]")).to_be_hidden()
+    opened.select_option("#model select", "timm:vit_small_patch16_224.dino")
+    expect(opened.locator("[data-at=model]")).to_be_visible()
+    expect(opened.locator("[data-at=photo]")).to_be_hidden()
+    opened.click("#notice [data-do=dismiss]")
+    expect(opened.locator("[data-at=model]")).to_be_hidden()
+    open_tab(opened, "Explain")
+    opened.route("**/vitviz/faithfulness", lambda route: route.abort())
+    opened.click(f"{EXPLAIN} [data-do=test]")
+    expect(opened.locator(f"{EXPLAIN} .vv-testing .vv-trouble")).to_be_visible()
+    opened.route("**/vitviz/intervene", lambda route: route.abort())
+    change(opened, removed=20)
+    opened.click(f"{EXPLAIN} [data-method=legrad]")
+    expect(opened.locator(f"{EXPLAIN} .vv-erasing .vv-trouble")).to_be_visible()
+
+
+def test_the_side_panel_has_no_scroller_and_its_buttons_are_in_sight(opened: Browser, tmp_path: Path) -> None:
+    opened.set_viewport_size({"width": 1366, "height": 768})
+    settled(opened)
+    for name in ("play", "compare", "link", "picture"):
+        expect(opened.locator(f".vv-explore [data-do={name}]")).to_be_in_viewport(ratio=1)
+    assert opened.locator(".vv-explore .vv-side").evaluate("(side) => getComputedStyle(side).overflowY") == "visible"
+    expect(opened.locator("[data-key=opacity]")).to_be_hidden()  # until one asks for more
+    opened.click(".vv-more > summary")
+    expect(opened.locator("[data-key=opacity]")).to_be_visible()
+    opened.evaluate("scrollTo(0, 500)")
+    upload(opened, own_photograph(tmp_path))
+    opened.wait_for_function(f"{SCENE}?.source.photo")
+    expect(opened.locator(".vv-explore .vv-picture")).to_be_in_viewport(ratio=0.9)
+    expect(opened.locator(".vv-predictions ol")).to_be_in_viewport(ratio=0.9)
+
+
+def test_what_if_bars_have_the_other_class_and_apply_heads_that_are_off(opened: Browser, app: Running) -> None:
+    view = app.view()
+    last = view.labels[view.best(len(THINGS))[-1]]
+    change(opened, off=["0,0", "2,1"], tab="explain", against=view.labels.index(last))
+    settled(opened)
+    expect(opened.locator(f"{EXPLAIN} .vv-heads-off")).to_contain_text("2 heads switched off")
+    after = view.intervene(heads=[(0, 0), (2, 1)]).after[0]
+    row = opened.locator(f"{EXPLAIN} .vv-moved li").filter(has_text=last)
+    share = float(re.search(r"--share: ([\d.]+)", row.locator("i").get_attribute("style"))[1])
+    assert share == pytest.approx(float(after[view.labels.index(last)]), abs=2e-3)
+
+
+def test_compare_starts_with_a_choice_and_names_both_pictures(opened: Browser, app: Running) -> None:
+    opened.click("[data-do=compare]")
+    names = opened.locator(".vv-explore .vv-of")
+    expect(names).to_have_count(2)
+    expect(names.first).to_have_text(re.compile(r"^Church · "))
+    opened.click("[data-versus=layer]")
+    expect(opened.locator(".vv-versus")).to_be_hidden()
+    titles = opened.locator(".vv-explore .vv-title").all_inner_texts()
+    assert len(set(titles)) == 2
+    example(opened, "Dog")
+    expect(names.nth(1)).to_have_text(re.compile(r"^Dog · "))
+    open_tab(opened, "Explain")
+    other = opened.locator(f"{EXPLAIN} [data-do=other]")
+    expect(other).to_contain_text("Church")
+    other.click()
+    expect(other).to_contain_text("Dog")
+
+
+def test_a_link_carries_the_photograph_in_its_fragment(browser: Chromium, app: Running, tmp_path: Path) -> None:
+    with new_page(browser, permissions=["clipboard-read", "clipboard-write"]) as page:
+        ready(page, f"{app.url}?layer=2")
+        expect(page.locator("[data-do=photo-link]")).to_be_hidden()
+        upload(page, own_photograph(tmp_path))
+        page.wait_for_function(f"{SCENE}?.source.photo")
+        page.click("[data-do=photo-link]")
+        expect(page.locator("#notice")).to_contain_text("It contains your photograph")
+        link = page.evaluate("navigator.clipboard.readText()")
+    address, fragment = link.split("#photo=")
+    assert "photo" not in address
+    assert len(fragment) <= 24_000 * 4 / 3 + 4
+    with new_page(browser) as other:
+        asked: list[str] = []
+        other.on("request", lambda request: asked.append(request.url))
+        ready(other, link)
+        other.wait_for_function(f"{SCENE}?.source.photo && vitviz.store.get().block === 1")
+        expect(other.locator("#notice")).to_contain_text("This photograph came with the link")
+        assert not [url for url in asked if fragment[:40] in url]
+    for bad in ("x" * 40_000, "%%%", "aGVsbG8"):
+        with new_page(browser) as other:
+            ready(other, f"{address}#photo={bad}")
+            expect(other.locator("#notice")).to_contain_text("Expected a photograph in this link")
+
+
+def test_explain_of_a_portrait_uses_the_width_of_the_page(opened: Browser, tmp_path: Path) -> None:
+    photo = tmp_path / "tall.png"
+    Image.open(DOG).resize((500, 760)).save(photo)
+    upload(opened, photo)
+    opened.wait_for_function(f"{SCENE}?.source.photo")
+    open_tab(opened, "Explain")
+    opened.click(f"{EXPLAIN} [data-do=all]")
+    expect(opened.locator(f"{EXPLAIN} .vv-beside h2")).to_contain_text("best first")
+    settled(opened)
+    assert opened.locator(f"{EXPLAIN} .vv-walls").bounding_box()["width"] > 800
+    assert opened.evaluate("document.documentElement.scrollHeight") < 2400
+
+
+def test_the_page_speaks_chinese_and_english_again(opened: Browser) -> None:
+    texts = "[...document.querySelectorAll('.vv label, .vv h2, .vv legend, .vv button')].map((one) => one.textContent)"
+    english = opened.evaluate(texts)
+    opened.click("[data-do=lang]")
+    expect(opened.locator("#photo .vv-file")).to_contain_text("您的照片")
+    expect(opened.locator(".vv-queries")).to_contain_text("所有图块")
+    opened.click("[data-do=lang]")
+    expect(opened.locator("#photo .vv-file")).to_contain_text("Your photo")
+    settled(opened)
+    assert opened.evaluate(texts) == english
+
+
+def test_sharper_keeps_the_patch_and_goes_back(opened: Browser, app: Running) -> None:
+    change(opened, query=[2, 3])
+    before = opened.evaluate(f"{SCENE}.grid")
+    button = opened.locator("[data-do=sharper]")
+    expect(button).to_have_text("Sharper")
+    button.click()
+    opened.wait_for_function(f"{SCENE}.grid[0] > {before[0]}")
+    assert opened.evaluate("Array.isArray(vitviz.store.get().query)")
+    expect(button).to_have_text("Standard")
+    button.click()
+    opened.wait_for_function(f"{SCENE}.grid[0] === {before[0]}")
+    assert opened.evaluate("vitviz.store.get().query") == [2, 3]
+    expect_map(opened, app.view().attention(query=(2, 3)))
+
+
+def test_a_first_visit_begins_with_a_pointer_that_any_input_stops(browser: Chromium, app: Running) -> None:
+    context = browser.new_context()
+    page = context.new_page()
+    ready(page, app.url)
+    expect(page.locator(".vv-ghost")).to_be_visible()
+    page.wait_for_function("vitviz.store.get().pointer?.ghost")
+    page.keyboard.press("Shift")
+    expect(page.locator(".vv-ghost")).to_have_count(0)
+    assert page.evaluate("vitviz.store.get().pointer") is None
+    ready(page, app.url)
+    expect(page.locator(".vv-ghost")).to_have_count(0)
+    context.close()

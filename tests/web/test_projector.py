@@ -1,0 +1,130 @@
+"""The lecture in full screen on projectors: everything fits, is large enough, and obeys a presenter's remote."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from patience import wait_until
+from PIL import Image
+from playwright.sync_api import Page as Browser
+from playwright.sync_api import expect
+from running import DOG, MODEL, SCENE, Running, ready, upload
+from viewer_pages import state
+
+STAGES = 8
+PROJECTORS = [(1280, 720), (1920, 1080)]
+LEAST = 20  # pixels of a letter
+SHARE = 0.6  # of the screen, for the pictures
+
+BEFORE = "getComputedStyle(document.querySelector('.vv'), '::before')"
+MEASURE = """(least) => {
+    const stage = document.querySelector('.vv-steps');
+    const name = (one) => `${one.tagName}.${one.className.baseVal ?? one.className}: ${one.textContent.slice(0, 60)}`;
+    const all = [...document.querySelectorAll('.vv-lecture *')].filter((one) => one.checkVisibility()
+        && one.getClientRects().length && !one.closest('svg, math, dialog, .vv-save'));
+    const outside = all.filter((one) => {
+        const { left, top, right, bottom } = one.getBoundingClientRect();
+        return left < -1 || top < -1 || right > innerWidth + 1 || bottom > innerHeight + 1;
+    });
+    const cut = all.filter((one) => getComputedStyle(one).overflowX !== 'visible' && one.tagName !== 'CANVAS'
+        && (one.scrollWidth > one.clientWidth + 1 || one.scrollHeight > one.clientHeight + 1)
+        && !one.matches('select, .vv-picture'));
+    const hasText = (one) => [...one.childNodes].some((node) => node.nodeType === 3 && node.data.trim());
+    const small = all.filter((one) => hasText(one) && parseFloat(getComputedStyle(one).fontSize) < least);
+    const charts = [...stage.querySelectorAll('.vv-chart svg')].filter((one) => one.checkVisibility());
+    const zoom = (svg) => svg.getBoundingClientRect().width / svg.viewBox.baseVal.width;
+    const letters = charts.flatMap((svg) => [...svg.querySelectorAll('text')].filter((one) => (
+        parseFloat(getComputedStyle(one).fontSize) * zoom(svg) < least - 0.5)));
+    return { outside: outside.map(name), cut: cut.map(name), small: [...small, ...letters].map(name),
+        share: stage.clientWidth * stage.clientHeight / (innerWidth * innerHeight),
+        over: stage.scrollHeight - stage.clientHeight,
+        page: document.querySelector('.vv').scrollHeight - innerHeight,
+        drawn: stage.querySelectorAll('canvas, svg, table, li').length };
+}"""
+
+
+def measured(page: Browser) -> dict[str, Any]:
+    """Measure the screen once nothing is under way and the pictures have their size."""
+    page.wait_for_function("vitviz.resting() && vitviz.progress.jobs.size === 0")
+    page.wait_for_function(
+        "(() => { const { scrollHeight, clientHeight } = document.querySelector('.vv-steps');"
+        " return scrollHeight <= clientHeight; })()"
+    )
+    return page.evaluate(MEASURE, LEAST)
+
+
+@pytest.fixture
+def lecture(page: Browser, app: Running) -> Browser:
+    """The lecture in full screen, with a model of 12 layers."""
+    ready(page, f"{app.url}?tab=lecture&model={MODEL}&__theme=light")
+    page.wait_for_function("vitviz.scenes.get(vitviz.store.get().scene?.id)?.answers.complete")
+    page.locator(".vv-strip [data-do=full]").click()
+    page.wait_for_function("document.fullscreenElement !== null && vitviz.store.get().full")
+    return page
+
+
+def place(page: Browser) -> str:
+    return page.locator(".vv-place").inner_text()
+
+
+@pytest.mark.parametrize(("lang", "is_tall"), [("en", False), ("zh", True)])
+def test_no_step_of_the_lecture_overflows_on_a_projector(
+    lecture: Browser, tmp_path: Path, lang: str, is_tall: bool
+) -> None:
+    if is_tall:
+        Image.open(DOG).resize((500, 760)).save(tmp_path / "tall.png")
+        upload(lecture, tmp_path / "tall.png")
+        lecture.wait_for_function(f"{SCENE}?.source.photo && {SCENE}.answers.complete")
+    lecture.evaluate("lang => vitviz.store.dispatch({ type: 'change', change: { lang } })", lang)
+    for width, height in PROJECTORS:
+        lecture.set_viewport_size({"width": width, "height": height})
+        lecture.evaluate("vitviz.store.dispatch({ type: 'change', change: { step: 1 } })")
+        seen = []
+        while not seen or place(lecture) != seen[-1]:
+            seen.append(place(lecture))
+            found = measured(lecture)
+            where = (seen[-1], width)
+            assert found.pop("share") >= SHARE, where
+            assert found.pop("drawn"), where
+            assert found == {"outside": [], "cut": [], "small": [], "over": 0, "page": 0}, where
+            lecture.keyboard.press("PageDown")
+            lecture.wait_for_function("vitviz.resting()")
+        assert len({one.split(" / ")[0] for one in seen}) == STAGES
+        assert len(seen) > 2 * STAGES
+
+
+def test_a_presenters_remote_turns_parts_and_blackens_the_screen(lecture: Browser) -> None:
+    lecture.set_viewport_size({"width": 1280, "height": 720})
+    assert place(lecture) == "1 / 8 · 1 / 2"
+    lecture.keyboard.press("Space")  # after a click on the button for full screen
+    wait_until(lambda: place(lecture) == "1 / 8 · 2 / 2", "the second screen of step 1")
+    lecture.keyboard.press("PageDown")
+    wait_until(lambda: place(lecture) == "2 / 8 · 1 / 2", "step 2")
+    lecture.keyboard.press("PageUp")
+    wait_until(lambda: place(lecture) == "1 / 8 · 2 / 2", "the end of step 1")
+    assert state(lecture, "full") is True
+    for key in ("b", "."):
+        before = state(lecture, "bare", "head", "step", "part")
+        lecture.keyboard.press(key)
+        lecture.wait_for_function(f"{BEFORE}.backgroundColor === 'rgb(0, 0, 0)'")
+        lecture.keyboard.press("PageDown")  # any key brings the picture back
+        lecture.wait_for_function(f"{BEFORE}.content === 'none'")
+        assert state(lecture, "bare", "head", "step", "part") == before
+    expect(lecture.locator(".vv-body")).to_be_hidden()
+    lecture.keyboard.press("n")
+    expect(lecture.locator(".vv-body")).to_be_visible()
+    assert not measured(lecture)["outside"]
+    lecture.locator("[data-go=qr]").click()
+    expect(lecture.locator(".vv-qr button")).to_be_in_viewport(ratio=1)
+
+
+def test_a_step_begins_at_its_top(page: Browser, app: Running) -> None:
+    ready(page, f"{app.url}?tab=lecture")
+    page.set_viewport_size({"width": 1280, "height": 720})
+    expect(page.locator(".vv-step:visible .vv-picture").first).to_be_visible()
+    page.evaluate("scrollTo(0, 400)")
+    page.keyboard.press("PageDown")
+    page.wait_for_function("vitviz.store.get().step === 2 && vitviz.resting()")
+    expect(page.locator(".vv-tensors")).to_be_in_viewport()
