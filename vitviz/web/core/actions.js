@@ -1,4 +1,4 @@
-// What each action makes of the state. Pure and total: an unknown action changes nothing.
+// The reducer: the new state after an action. It is pure and total: an unknown action changes nothing.
 import { QUERY } from './kinds.js';
 import { FIELDS, INITIAL, PANE, PARTS, SOURCE, STEPS, activeQuery, defaultQuery, hasQuery, paneOf, pick, sourceOf,
 } from './state.js';
@@ -16,7 +16,7 @@ const clamp = (value, count) => Math.min(count - 1, Math.max(0, value));
 const quoted = (text) => JSON.stringify(String(text).slice(0, 40));
 
 /**
- * Make a state that a scene can show, and say what a link asked for that it cannot.
+ * Fit a state to a scene, with a message for each value that the scene does not have.
  * @param {State} state
  * @param {Limits} limits
  * @returns {{state: State, messages: string[]}}
@@ -62,7 +62,7 @@ export function fit(state, limits) {
 }
 
 /**
- * What the scenes that are here can show of a state: it may ask for one with more heads that is on its way.
+ * Fit a state to the loaded scenes: it may already hold values for a loading scene, for example with more heads.
  * @param {State} state @returns {State}
  */
 export function showable(state) {
@@ -72,21 +72,21 @@ export function showable(state) {
   return next;
 }
 
-/** The pane that is not active becomes the active one. @param {State} state @returns {State} */
+/** Make the inactive pane the active one. @param {State} state @returns {State} */
 function swapped(state) {
   return { ...state, ...state.beside, beside: pick(state, PANE), pane: state.pane === 0 ? 1 : 0 };
 }
 
 /**
- * Do something to the state as if a pane were the active one.
+ * Change the state as if a pane were the active one.
  * @param {State} state @param {number} pane @param {(current: State) => State} change
  */
 function within(state, pane, change) {
   if (pane === state.pane) return change(state);
-  return state.beside ? swapped(change(swapped(state))) : state; // the other pane was closed meanwhile
+  return state.beside ? swapped(change(swapped(state))) : state; // the second pane was closed meanwhile
 }
 
-/** Let a patch go: the pointer leads again, else what was asked before. @param {State} state @returns {State} */
+/** Unpin the patch: the query is again the pointer's, else the previous one. @param {State} state @returns {State} */
 function letGo(state) {
   if (!Array.isArray(state.query)) return state;
   return { ...state, query: state.base, queryScene: null, pointer: state.pointer?.over ? state.pointer : null };
@@ -104,7 +104,7 @@ function changed(state, { change }) {
 }
 
 /**
- * A scene was asked for: an example or a photograph takes the other's place, a model has its own input size.
+ * Request a scene: an example replaces a photograph and vice versa; a new model resets the input size.
  * @param {State} state @param {Action} action
  */
 function sourced(state, { source, at = null }) {
@@ -112,9 +112,9 @@ function sourced(state, { source, at = null }) {
   if (source.image) next.photo = null;
   if (source.photo) next.image = null;
   if ('model' in source && !('size' in source)) next.size = null;
-  if ('model' in source) Object.assign(next, { target: null, against: null, lensClass: null }); // it has other classes
+  if ('model' in source) Object.assign(next, { target: null, against: null, lensClass: null }); // its classes differ
   const last = state.scene && state.block === state.scene.limits.depth - 1;
-  if ('model' in source && last) next.block = null; // the last layer stays the last one
+  if ('model' in source && last) next.block = null; // keep showing the last layer
   return next;
 }
 
@@ -125,7 +125,7 @@ function pointerOn(pointer, scene, patch) {
 }
 
 /**
- * A scene is here. `carried`: the query's and the pointer's patch, at the same places in the new grid.
+ * Show a loaded scene. `carried`: the patches of query and pointer at the same places of the new grid.
  * @param {State} state @param {Action} action
  */
 function opened(state, { pane, scene, carried }) {
@@ -150,7 +150,7 @@ function opened(state, { pane, scene, carried }) {
   });
 }
 
-/** A scene could not be had: the pane goes back to what it shows. @param {State} state @param {Action} action */
+/** A scene failed to load: restore the pane to the scene that it shows. @param {State} state @param {Action} action */
 function failed(state, { pane, text, offer = null }) {
   const back = (/** @type {State} */ current) => (
     { ...current, ...(current.scene ? current.scene.source : SOURCE), linked: false });
@@ -159,7 +159,7 @@ function failed(state, { pane, text, offer = null }) {
 }
 
 /**
- * Open the second pane, or close the other one. `carried`: the query's patch, at the same place of the active pane.
+ * Open the second pane, or close the other one. `carried`: the query's patch at the same place of the active pane.
  * @param {State} state @param {Action} action @returns {State}
  */
 function compared(state, { carried }) {
@@ -173,7 +173,7 @@ function compared(state, { carried }) {
   return carried ? { ...next, query: carried, queryScene: state.scene?.id ?? null } : letGo(next);
 }
 
-/** An address was opened, or the person went back or forward. @param {State} state @param {Action} action */
+/** Apply an address: opened, or reached through the history. @param {State} state @param {Action} action */
 function navigated(state, { search }) {
   const { state: read, messages } = parse(search);
   const scenes = [state.pane, 1 - state.pane].map((pane) => paneOf(state, pane)?.scene ?? null);
@@ -195,7 +195,7 @@ const moved = (state, { row, column, from }) => {
   return changed(state, { type: 'change', change: { query: to } });
 };
 
-/** One step of the animation: through the heads where one is chosen, else through the layers. @param {State} state */
+/** Advance the animation by one: to the next head if one is chosen, else to the next layer. @param {State} state */
 function stepped(state) {
   if (!state.scene || !state.playing) return state;
   const { depth, heads } = state.scene.limits;
@@ -205,7 +205,7 @@ function stepped(state) {
   return { ...state, ...next, mode: 'attention' };
 }
 
-/** The next or previous step of the lecture; in full screen, the next or previous screen. @param {State} state
+/** Go to the next or previous step of the lecture; in full screen, to the next or previous screen. @param {State} state
  * @param {Action} action */
 function turned(state, { by }) {
   const part = Math.min(state.part, PARTS[state.step - 1]) + by;
@@ -214,14 +214,14 @@ function turned(state, { by }) {
   return step === state.step ? state : { ...state, step, part: state.full && by < 0 ? PARTS[step - 1] : 1 };
 }
 
-/** Something that takes long is started by a person, or stopped. @param {State} state @param {Action} action */
+/** Start or stop a slow computation on the user's request. @param {State} state @param {Action} action */
 function started(state, { question, on }) {
   const others = state.started.filter((started) => started !== question);
   return { ...state, started: on ? [...others, question] : others };
 }
 
 /**
- * What was started ends with its scene and its tab: nothing slow starts by itself on another photograph.
+ * Drop the started questions when scene or tab change, so that slow methods do not start on another photograph.
  * @param {State} before @param {State} after @returns {State}
  */
 function ended(before, after) {
@@ -263,20 +263,20 @@ export function reduce(state, action) {
   return stale ? { ...next, offer: null } : next;
 }
 
-/** Actions that a person did not ask for one by one. */
+/** Actions that are not individual requests of the user. */
 const PASSING = new Set(['opened', 'failed', 'navigate', 'hover', 'lift', 'move', 'step', 'message']);
 
 /** @param {string} field */
 const isQuiet = (field) => Boolean(/** @type {Record<string, import('./state.js').Field>} */ (FIELDS)[field]?.quiet);
 
-/** Whether an action is a step in the history. @param {State} before @param {State} after @param {Action} action */
+/** Return whether an action adds to the history. @param {State} before @param {State} after @param {Action} action */
 export function isStep(before, after, action) {
   if (PASSING.has(action.type) || action.quiet || before.scene === null) return false;
   if (action.type === 'change' && Object.keys(action.change).every(isQuiet)) return false;
   return format(before) !== format(after);
 }
 
-/** The present state with what is shown of an earlier one. @param {State} now @param {State} then @returns {State} */
+/** Restore what an earlier state showed. @param {State} now @param {State} then @returns {State} */
 export function restore(now, then) {
   const next = { ...now, ...pick(then, ADDRESSED), base: then.base, queryScene: then.queryScene, pointer: null };
   const scenes = [now.scene, now.beside?.scene ?? now.scene];

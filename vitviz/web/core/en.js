@@ -1,4 +1,5 @@
-// The texts of the tabs and of the lecture in English; app.html has the others. What another language lacks is English.
+// The texts of the tabs and the lecture in English; app.html has the rest. Texts missing in another language appear in
+// English.
 
 export const EN = {
   tabs: { explore: 'Explore', explain: 'Explain', heads: 'Heads', layers: 'Layers', lecture: 'Lecture',
@@ -17,7 +18,7 @@ export const EN = {
   pixels: {
     photo: 'The photograph', input: 'The model’s input', channels: 'The input as three channels of numbers',
     level: 'level, 0 to 255', share: '÷ 255', less: '− mean', by: '÷ standard deviation', number: 'model input',
-    size: '{0} × {1} pixels = {2} numbers', lost: '{0} of the numbers are left.',
+    size: '{0} × {1} pixels = {2} numbers', lost: '{0} of the numbers remain.',
     whole: 'The model sees the whole photograph; nothing is cropped.',
     cropped: 'The model sees {0} of the photograph’s area; the hatched part is cropped.',
     pixel: 'The pixel in row {0}, column {1}. Point at another one to see its numbers.',
@@ -33,7 +34,7 @@ export const EN = {
   embedding: {
     patch: 'the patch', filter: 'the filter', terms: 'the products',
     map: 'Response of filter {0} at every patch', sum: 'Patch times filter {0}: one number',
-    adds: 'The {0} products add up to {1}; plus the bias {2}, this gives {3}',
+    adds: 'The {0} products sum to {1}. Adding the bias {2} gives {3}.',
     vector: 'All {0} filters: the patch as a vector of {0} numbers',
     wall: 'The {0} filters as pictures: click one', unit: 'filter response', slider: 'Filter number',
     aria: 'Photograph with the responses of a filter. Arrow keys move the patch.',
@@ -41,16 +42,16 @@ export const EN = {
   },
   positions: {
     tokens: '{0} tokens, each of {1} numbers',
-    start: '{0}: not cut from the photograph. These tokens start from learned values that are the same for every '
+    start: 'Not cut from the photograph: {0}. These tokens start from learned values, the same for every '
       + 'photograph; the blocks then add information from the patches.',
-    alone: 'This model has no tokens in front of the patches; it predicts from all patches.',
+    alone: 'This model has no prefix tokens; it predicts from all patches.',
     learned: 'This model: learned positions', sincos: 'This model: sine and cosine, fixed',
     sincos1d: 'This model: sine and cosine of the position in reading order, fixed',
     rotary: 'This model: rotary positions, in every layer', none: 'This model has no positions',
     sine: 'For comparison: sine and cosine',
     similar: 'Similarity of the position in row {0}, column {1} to every other position: the cosine of the two '
       + 'vectors. The map does not depend on the photograph.',
-    wall: 'The same map for positions across the grid', unit: 'cosine', patch: 'patch',
+    wall: 'The same map for other positions of the grid', unit: 'cosine', patch: 'patch',
     aria: 'Similarity of positions over the photograph. Arrow keys move the patch.',
     missing: 'This model’s positions are not available; the maps show sine and cosine positions.',
   },
@@ -77,7 +78,7 @@ export const EN = {
     chartWords: 'One dot per head: the mean distance from a patch to the patches that it attends to.',
     unit: 'of attention', aria: 'Photograph with the attention of a head. Arrow keys move the patch.',
   },
-  prediction: { now: 'After layer {0} the classifier would predict', after: 'after layer {0}',
+  prediction: { now: 'After layer {0}, the classifier would predict', after: 'after layer {0}',
     rest: 'all other classes', each: 'After each layer',
     image: 'Predicted from the whole image', patch: 'Predicted from', layer: 'layer', class: 'Class',
     map: 'predicted from each patch', last: 'This is the model’s prediction.',
@@ -86,10 +87,10 @@ export const EN = {
     none: 'This model has no class names, so there are no predictions.',
     waiting: 'Reading the layers' },
   explanation: {
-    titles: ['Rollout: where attention comes from', 'GAE: evidence for the class, from gradients'],
+    titles: ['Rollout: attention through all layers', 'GAE: evidence for the class, from gradients'],
     test: 'Show the patches one by one and compare the maps', stop: 'Stop', random: 'mean of random orders',
-    band: 'range of random orders', chart: 'Insertion', across: 'patches shown', found: 'Where they disagree most',
-    without: 'Without them and their eight neighbours', none: 'This model has no class names, so there is no '
+    band: 'range of random orders', chart: 'Insertion', across: 'patches shown', found: 'Where the maps disagree most',
+    without: 'Without these patches and their eight neighbours', none: 'This model has no class names, so there is no '
       + 'prediction to explain.', waiting: 'Computing the maps', testing: 'Testing both maps',
     alike: (/** @type {string} */ value) => `Rank correlation of the two maps: ${value} (1: same order, 0: unrelated).`,
     /** @param {number} number @param {string} patch @param {number[]} ranks @param {number} of */

@@ -1,10 +1,10 @@
-// The keyboard: a key and a state, and what it does. The page decides when keys are ours (not while somebody types).
+// Map a key and a state to an action. views/keyboard.js decides when keys apply (not while somebody types).
 import { defaultQuery } from './state.js';
 
 /** @typedef {import('./state.js').State} State */
 /** @typedef {import('./store.js').Action} Action */
 
-/** What the help says, in its order. */
+/** The keys that the help lists, in order. */
 export const KEYS = [
   { keys: '← ↑ → ↓', does: 'move the patch' },
   { keys: '[ ]', does: 'previous and next layer' },
@@ -21,7 +21,7 @@ export const KEYS = [
   { keys: 'Esc', does: 'close the help; unpin the patch' },
 ];
 
-/** What the help says of the lecture. */
+/** The keys of the lecture that the help lists. */
 export const LECTURE_KEYS = [
   { keys: 'Page ↑ ↓', does: 'Lecture: previous and next step; in full screen, previous and next part of it' },
   { keys: 'n', does: 'Lecture in full screen: notes on and off' },
@@ -44,7 +44,7 @@ const block = (state, by) => {
   return change({ block: clamp((state.block ?? depth - 1) + by, depth) });
 };
 
-/** Heads stand in a line behind the fused map: fused, 1, 2, ... @param {State} state @param {number} by */
+/** Step through the maps in this order: fused, head 1, head 2, ... @param {State} state @param {number} by */
 const head = (state, by) => {
   const place = typeof state.head === 'number' ? state.head + 1 : 0;
   const to = clamp(place + by, limitsOf(state).heads + 1);
@@ -75,7 +75,7 @@ const ACTIONS = {
 /** @param {State} state */
 const blank = (state) => change({ blank: !state.blank });
 
-/** Keys of the lecture, which presenters' remotes send too. @type {Record<string, (state: State) => Action | null>} */
+/** Lecture keys; presentation remotes send some of them. @type {Record<string, (state: State) => Action | null>} */
 const LECTURE = {
   PageUp: () => ({ type: 'turn', by: -1 }),
   PageDown: () => ({ type: 'turn', by: 1 }),
@@ -87,7 +87,7 @@ const LECTURE = {
   '.': blank,
 };
 
-/** Return what a key does in the lecture, before `actionOf`. @param {State} state @param {string} key */
+/** Return a lecture key's action, which takes precedence over `actionOf`. @param {State} state @param {string} key */
 export function lectureActionOf(state, key) {
   if (state.blank) return blank(state); // any key brings the picture back
   const known = key.length === 1 ? key.toLowerCase() : key;
@@ -95,10 +95,10 @@ export function lectureActionOf(state, key) {
 }
 
 /**
- * Return what a key does.
+ * Return the action of a key.
  * @param {State} state - with a scene
  * @param {string} key - `event.key`; letters in either case
- * @returns {Action | null} null where the key is not ours, and the browser may have it
+ * @returns {Action | null} null if the explorer does not use the key, which then goes to the browser
  */
 export function actionOf(state, key) {
   const known = key.length === 1 ? key.toLowerCase() : key;

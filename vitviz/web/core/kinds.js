@@ -1,12 +1,12 @@
-// How values stand in an address. Nothing here throws: addresses are typed by strangers.
+// How values are encoded in an address. Addresses are untrusted, so nothing here throws.
 
 /**
  * @typedef {object} Kind
- * @property {(text: string) => any} read - undefined for a text that it cannot take
+ * @property {(text: string) => any} read - returns undefined for an invalid text
  * @property {(value: any) => string} write
- * @property {string} expected - what it may be, for a message
- * @property {readonly any[]} [values] - all that it may be
- * @property {[low: number, high: number, step: number]} [range] - of a number
+ * @property {string} expected - the allowed values in words, for messages
+ * @property {readonly any[]} [values] - all allowed values
+ * @property {[low: number, high: number, step: number]} [range] - for a number
  */
 
 const BAD = undefined;
@@ -26,7 +26,7 @@ export const oneOf = (...words) => ({ read: (text) => (words.includes(/** @type 
 export const either = (on, off) => ({ read: (text) => (text === on ? true : text === off ? false : BAD),
   write: (value) => (value ? on : off), expected: listed([on, off]), values: [true, false] });
 
-/** Numbers with up to three decimals. @param {number} low @param {number} high @returns {Kind} */
+/** Encode numbers with up to three decimals. @param {number} low @param {number} high @returns {Kind} */
 export const within = (low, high) => ({
   read(text) {
     const number = /^\d{1,3}(\.\d{1,6})?$/.test(text) ? Number(text) : NaN;
@@ -37,17 +37,17 @@ export const within = (low, high) => ({
   range: [low, high, 0.001],
 });
 
-/** Whole numbers. @param {number} low @param {number} high @param {string} expected @returns {Kind} */
+/** Encode whole numbers. @param {number} low @param {number} high @param {string} expected @returns {Kind} */
 export const whole = (low, high, expected) => ({
   read: (text) => (/^(0|[1-9]\d{0,5})$/.test(text) && Number(text) >= low && Number(text) <= high ? Number(text) : BAD),
   write: String, expected, range: [low, high, 1],
 });
 
-/** Letters of any script, without control characters. @param {string} expected @returns {Kind} */
+/** Accept letters of any script, without control characters. @param {string} expected @returns {Kind} */
 export const named = (expected) => ({ read: (text) => (/^[^\p{Cc}]{1,200}$/u.test(text) ? text : BAD), write: String,
   expected });
 
-/** Lists that are written from 1, with commas. @param {string} expected @returns {Kind} */
+/** Encode lists of places, counted from 1 and separated by commas. @param {string} expected @returns {Kind} */
 export const places = (expected) => ({
   read(text) {
     const indices = text.split(',').map(ordinal);
@@ -99,7 +99,7 @@ export const QUERY = {
   expected: 'row,column of a patch, counted from 1, or cls, mean, distillation or register-1',
 };
 
-/** Whether this is the hash of a photograph that the browser keeps. @param {string} photo */
+/** Return whether this is the hash of a photograph stored in the browser. @param {string} photo */
 export function isKept(photo) {
   return /^[0-9a-f]{8,64}$/.test(photo);
 }

@@ -1,25 +1,26 @@
-// What a backend says of a scene, and what the page needs of it at once.
+// The manifest that a backend returns for a scene, and the limits that the page derives from it.
 
 /** @typedef {'single_label_classification' | 'multi_label_classification' | 'regression'} ProblemType */
 
 /** @typedef {[name: string, probability: number, members: string[]]} Group - the members of most probability */
 
 /**
- * As `vitviz.web.scene` writes it.
+ * The manifest of a scene, written by `vitviz.web.scene`.
  * @typedef {object} Manifest
- * @property {string} id - of photograph, model and input size: the same three have the same id
+ * @property {string} id - identifies photograph, model and input size: the same three give the same id
  * @property {{url: string, width: number, height: number}} photo
- * @property {[number, number, number, number]} frame - what the model saw, in pixels of `photo`
+ * @property {[number, number, number, number]} frame - the model's input, in pixels of `photo`
  * @property {[number, number]} grid @property {string[]} prefix @property {number} depth @property {number} heads
- * @property {number} width - d, of a head
- * @property {boolean} rollout - the whole matrix is to be had, while there are few tokens
+ * @property {number} width - d, the size of a head
+ * @property {boolean} rollout - whether the full matrix is available (only with few tokens)
  * @property {string | null} image - the example's name @property {string | null} model @property {number | null} size
- * @property {string} title - the model's name for people; empty where it has none
- * @property {[string, number, number][]} predictions - the best classes, their probabilities and numbers
- * @property {ProblemType} problemType - what the outputs mean; in regression values stand for probabilities
- * @property {string[]} labels - all @property {number | null} sureAbove - probability from which on the model is sure
+ * @property {string} title - the model's display name; empty if it has none
+ * @property {[string, number, number][]} predictions - the best classes with their probabilities and indices
+ * @property {ProblemType} problemType - what the outputs mean; for regression, values replace probabilities
+ * @property {string[]} labels - all classes
+ * @property {number | null} sureAbove - smallest probability at which the model counts as sure
  * @property {Group | null} [group] - see `vitviz.View.group` @property {boolean | null} [known] -
- *   whether the photograph seems to show one of the classes; null where no measure came with the model
+ *   whether the photograph seems to show one of the classes; null if the model comes without a measure
  * @property {string} caveat
  * @property {{id: string, title: string, values: number[], signed: boolean, unit: string, note: string}[]} maps
  * @property {{device: string, seconds: number} | null} badge @property {{size: number | null, words: string}[]} sizes
@@ -27,7 +28,7 @@
  */
 
 /**
- * @param {Manifest} manifest @param {boolean} rollout - whether the backend has rollout also without the matrix
+ * @param {Manifest} manifest @param {boolean} rollout - whether the backend can compute rollout without the matrix
  * @param {string[]} colors
  * @returns {import('./state.js').Limits}
  */

@@ -1,5 +1,5 @@
-// What the page shows, as one plain object. Code counts blocks, heads, rows and columns from 0; people, and so
-// addresses, count them from 1.
+// The state of the page as one plain object. Code counts blocks, heads, rows and columns from 0; the page and its
+// addresses count them from 1.
 import { FUSE, HEAD, HEADS, LAYER, PHOTO, QUERY, SWITCH, either, named, oneOf, places, whole, within,
 } from './kinds.js';
 import { LANGUAGES } from './words.js';
@@ -9,17 +9,17 @@ import { LANGUAGES } from './words.js';
  */
 
 /**
- * What a scene is made from. null stands for what the page opens with.
+ * The source of a scene. null stands for the page's default.
  * @typedef {object} Source
  * @property {string | null} image - an example's name
  * @property {string | null} photo - the hash of the visitor's own photograph, which stays in this browser, or the
- *   address of a picture of the same site
+ *   address of a picture on the same site
  * @property {string | null} model
  * @property {number | null} size - input size in pixels; null for the model's own
  */
 
 /**
- * What a scene has to choose from.
+ * The choices that a scene offers.
  * @typedef {object} Limits
  * @property {number} depth - L, blocks
  * @property {number} heads - H
@@ -30,12 +30,12 @@ import { LANGUAGES } from './words.js';
  */
 
 /**
- * @typedef {{id: string, source: Source, limits: Limits}} Opened - what a pane shows; `source` without nulls for
- *   defaults
+ * @typedef {{id: string, source: Source, limits: Limits}} Opened - the scene of a pane; in `source`, defaults are
+ *   resolved
  */
 
 /**
- * What belongs to one pane.
+ * The state of one pane.
  * @typedef {object} PaneState
  * @property {string | null} image @property {string | null} photo @property {string | null} model
  * @property {number | null} size
@@ -47,29 +47,29 @@ import { LANGUAGES } from './words.js';
 /**
  * The pointer over a pane or over the matrix.
  * @typedef {object} Pointer
- * @property {string} scene - whose grid its patches count in
+ * @property {string} scene - the scene whose grid the patches refer to
  * @property {0 | 1} pane
- * @property {Query | null} query - what it asks from; null: it only marks
- * @property {[number, number] | null} patch - what it marks
- * @property {boolean} over - false where a finger was lifted: what it asked stays
- * @property {boolean} [ghost] - moved by the page itself, see effects/welcome.js
+ * @property {Query | null} query - the query; null if the pointer only marks a patch
+ * @property {[number, number] | null} patch - the marked patch
+ * @property {boolean} over - false after a finger was lifted; its query remains
+ * @property {boolean} [ghost] - moved by the page, see effects/welcome.js
  */
 
 /**
  * @typedef {object} Field
  * @property {any} initial
- * @property {string} [url] - its part of the address, and `kind`: how it is written there
+ * @property {string} [url] - its name in the address; `kind` is its encoding there
  * @property {import('./kinds.js').Kind} [kind]
- * @property {boolean} [pane] - each of two panes has its own
- * @property {boolean} [quiet] - changes make no entry in the history
- * @property {boolean} [saved] - false if a saved page starts without it
+ * @property {boolean} [pane] - each pane has its own value
+ * @property {boolean} [quiet] - changes add no entry to the history
+ * @property {boolean} [saved] - false if saved pages start with the initial value
  */
 
-/** Screens of each step of the lecture, one after the other in full screen; `data-part` in views/steps/. */
+/** Number of screens per step of the lecture in full screen; `data-part` in views/steps/. */
 export const PARTS = Object.freeze([2, 2, 3, 3, 4, 3, 2, 3]);
 export const STEPS = PARTS.length; // of the lecture
 
-/** Every field of the state; those in the address, in its order. */
+/** All fields of the state; those in the address in the order of the address. */
 export const FIELDS = Object.freeze({
   tab: { initial: 'explore', url: 'tab', kind: oneOf('explore', 'explain', 'heads', 'layers', 'lecture', 'help') },
   step: { initial: 1, url: 'step', kind: whole(1, STEPS, `a step, 1 to ${STEPS}`) }, // of the lecture
@@ -84,13 +84,13 @@ export const FIELDS = Object.freeze({
   head: { initial: /** @type {PaneState['head']} */ ('mean'), url: 'head', kind: HEAD, pane: true },
   /** null: the default query; a patch stays pinned until it is unpinned */
   query: { initial: /** @type {Query | null} */ (null), url: 'from', kind: QUERY },
-  /** what the query attends to, or what attends to it */
+  /** row: what the query attends to; column: what attends to the query */
   direction: { initial: /** @type {'row' | 'column'} */ ('row'), url: 'direction', kind: oneOf('row', 'column') },
   mode: { initial: 'attention', url: 'mode', kind: named('attention, rollout or another map') },
   /** null: the default of the map shown */
   color: { initial: /** @type {string | null} */ (null), url: 'color', kind: named('the name of a color map') },
   opacity: { initial: 0.75, url: 'opacity', kind: within(0, 1), quiet: true },
-  /** opacity that follows the value, or the same everywhere */
+  /** spotlight: opacity follows the value; even: the same everywhere */
   overlay: { initial: /** @type {'spotlight' | 'even'} */ ('spotlight'), url: 'overlay',
     kind: oneOf('spotlight', 'even') },
   smooth: { initial: false, url: 'smooth', kind: SWITCH },
@@ -99,8 +99,8 @@ export const FIELDS = Object.freeze({
   numbered: { initial: true, url: 'numbered', kind: SWITCH, quiet: true }, // the strongest patches
   gamma: { initial: 1, url: 'gamma', kind: within(0.1, 10), quiet: true },
   shared: { initial: false, url: 'scale', kind: either('shared', 'each') }, // one scale for all thumbnails
-  // Options of rollout, with the defaults of Python: how heads are fused, the share of the weakest entries to discard,
-  // the weight of the residual connection, and the first layer, from 1.
+  // Options of rollout, with Python's defaults: how heads are fused, the share of weakest entries to discard, the
+  // weight of the residual connection, and the first layer (from 1).
   fuse: { initial: /** @type {'mean' | 'max' | 'min'} */ ('mean'), url: 'fuse', kind: FUSE, quiet: true },
   discard: { initial: 0, url: 'discard', kind: within(0, 0.95), quiet: true },
   residual: { initial: 0.5, url: 'residual', kind: within(0, 1), quiet: true },
@@ -110,7 +110,7 @@ export const FIELDS = Object.freeze({
     kind: whole(0, 999999, 'the number of a class') },
   against: { initial: /** @type {number | null} */ (null), url: 'against',
     kind: whole(0, 999999, 'the number of a class') },
-  /** Explain: percent of the strongest patches that are hidden, and patches that were hidden one by one */
+  /** Explain: percentage of the strongest patches to hide; `erased`: patches that were hidden individually */
   removed: { initial: 0, url: 'removed', kind: whole(0, 100, 'percent from 0 to 100'), quiet: true, saved: false },
   erased: { initial: /** @type {number[]} */ ([]), url: 'erased', kind: places('patches, counted from 1 row by row'),
     saved: false },
@@ -122,13 +122,13 @@ export const FIELDS = Object.freeze({
     quiet: true }, // null: the browser's preference
 
   scene: { initial: /** @type {Opened | null} */ (null), pane: true },
-  beside: { initial: /** @type {PaneState | null} */ (null), saved: false }, // the other pane
+  beside: { initial: /** @type {PaneState | null} */ (null), saved: false }, // the inactive pane
   pane: { initial: /** @type {0 | 1} */ (0) }, // the active one; 0 is on the left
-  /** the scene whose grid a patch counts in; null for the scene on its way */
+  /** the scene whose grid the query's patch refers to; null for the scene that is loading */
   queryScene: { initial: /** @type {string | null} */ (null) },
-  base: { initial: /** @type {string | null} */ (null) }, // the query to go back to when a patch is let go
+  base: { initial: /** @type {string | null} */ (null) }, // the query to restore when a patch is unpinned
   qr: { initial: false, quiet: true }, // Lecture: the link is shown as a QR code
-  part: { initial: 1 }, // Lecture in full screen: which of `PARTS`
+  part: { initial: 1 }, // Lecture in full screen: the screen within the step, from 1
   notes: { initial: false }, // Lecture in full screen: the text is shown beside the picture
   blank: { initial: false }, // Lecture: the screen is black
   pointer: { initial: /** @type {Pointer | null} */ (null) },
@@ -136,12 +136,12 @@ export const FIELDS = Object.freeze({
   full: { initial: false }, // full screen
   help: { initial: false }, // the list of keys is open
   playing: { initial: false },
-  pace: { initial: 600 }, // milliseconds a step
+  pace: { initial: 600 }, // milliseconds per step
   messages: { initial: /** @type {string[]} */ ([]) },
-  place: { initial: /** @type {string | null} */ (null) }, // where the messages arose: a `data-at` of app.html
-  offer: { initial: /** @type {{pane: number, source: Source} | null} */ (null) }, // what the messages offer to open
-  linked: { initial: false }, // an address asked for what is on its way
-  /** Explain: what a person started on the scene on show, slow methods and tests, as the JSON of its questions */
+  place: { initial: /** @type {string | null} */ (null) }, // the place of the messages: a `data-at` of app.html
+  offer: { initial: /** @type {{pane: number, source: Source} | null} */ (null) }, // what the message's button opens
+  linked: { initial: false }, // the loading scene was requested by an address
+  /** Explain: questions (slow methods and tests) that the user started for this scene, as JSON */
   started: { initial: /** @type {string[]} */ ([]) },
 });
 
@@ -154,16 +154,16 @@ export const ENTRIES = /** @type {any} */ (Object.entries(FIELDS));
 export const INITIAL = Object.freeze(/** @type {any} */ (
   Object.fromEntries(ENTRIES.map(([name, { initial }]) => [name, initial]))));
 
-/** What belongs to a pane, and changes places when the other pane becomes the active one. */
+/** The fields of a pane, which are swapped when the other pane becomes active. */
 export const PANE = Object.freeze(ENTRIES.filter(([, { pane }]) => pane).map(([name]) => name));
 
 export const SOURCE = Object.freeze({ image: null, photo: null, model: null, size: null });
 
 const { fuse, discard, residual, start } = INITIAL;
-/** What rollout is made with, as the files that come with a photograph are. */
+/** The default options of rollout, used for the files that accompany a photograph. */
 export const ROLLOUT = Object.freeze({ fuse, discard, residual, start });
 
-/** What a saved page begins with: it has Explore alone. @param {State} state @returns {State} */
+/** Return the initial state of a saved page, which has only Explore. @param {State} state @returns {State} */
 export function saved(state) {
   return { ...state, ...pick(INITIAL, ENTRIES.filter(([, { saved: has }]) => has === false).map(([name]) => name)) };
 }
@@ -173,7 +173,7 @@ export function pick(from, keys) {
   return Object.fromEntries(keys.map((key) => [key, from[key]]));
 }
 
-/** What a pane shows: of the state, or of the pane beside. @param {State} state @param {number} pane */
+/** Return the state of a pane: the active one or the inactive one. @param {State} state @param {number} pane */
 export function paneOf(state, pane) {
   return /** @type {PaneState | null} */ (pane === state.pane ? state : state.beside);
 }
@@ -183,12 +183,12 @@ export function sourceOf(pane) {
   return pick(pane, Object.keys(SOURCE));
 }
 
-/** @param {{prefix: string[]}} limits @returns {string} what a model shows first */
+/** @param {{prefix: string[]}} limits @returns {string} the initial query of a model */
 export function defaultQuery({ prefix }) {
   return prefix.includes('CLS') ? 'cls' : 'mean';
 }
 
-/** Whether a model and photograph have a query. @param {Query} query @param {Pick<Limits, 'prefix' | 'grid'>} limits */
+/** Return whether a query exists. @param {Query} query @param {Pick<Limits, 'prefix' | 'grid'>} limits */
 export function hasQuery(query, { prefix, grid }) {
   if (query === 'mean') return true;
   if (typeof query === 'string') return prefix.some((token) => token.toLowerCase() === query);
@@ -196,7 +196,7 @@ export function hasQuery(query, { prefix, grid }) {
 }
 
 /**
- * What is asked from, and the scene whose grid it counts in: the pinned patch, else the pointer's, else the chosen one.
+ * Return the query and the scene whose grid it refers to: the pinned patch, else the pointer's, else the chosen query.
  * @param {State} state @returns {{query: Query | null, scene: string | null}}
  */
 export function activeQuery(state) {

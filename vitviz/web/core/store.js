@@ -1,27 +1,27 @@
-// One plain state. Actions are the only way to change it, and the log of actions is enough to make it again.
+// The store holds one plain state. Only actions change it, and replaying the log of actions reproduces it.
 
-const LOGGED = 1000; // actions; the oldest are forgotten
-const STEPS = 200; // of undo
+const LOGGED = 1000; // actions; older ones are dropped
+const STEPS = 200; // undo steps
 
 /** @typedef {{type: string, [key: string]: any}} Action */
 
 /**
  * @template S
  * @typedef {object} Store
- * @property {() => S} get - the present state; never change it in place
+ * @property {() => S} get - the current state; never mutate it
  * @property {(action: Action) => void} dispatch
- * @property {(listener: (state: S, before: S, action: Action) => void) => () => void} subscribe - returns its undoing
- * @property {() => Action[]} log - the latest actions, the oldest first
+ * @property {(listener: (state: S, before: S, action: Action) => void) => () => void} subscribe - returns its inverse
+ * @property {() => Action[]} log - the latest actions, oldest first
  */
 
 /**
  * Make a store.
  * @template S
  * @param {S} initial
- * @param {(state: S, action: Action) => S} reduce - pure; returns the same object where nothing changes
+ * @param {(state: S, action: Action) => S} reduce - pure; returns the same object if nothing changes
  * @param {object} history
- * @param {(before: S, after: S, action: Action) => boolean} history.step - whether undo takes an action back
- * @param {(now: S, then: S) => S} history.restore - the present state with what is shown of an earlier one
+ * @param {(before: S, after: S, action: Action) => boolean} history.step - whether undo reverts an action
+ * @param {(now: S, then: S) => S} history.restore - the current state with the fields that an earlier one restores
  * @returns {Store<S>}
  */
 export function createStore(initial, reduce, history) {

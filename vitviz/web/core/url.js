@@ -1,5 +1,5 @@
-// The address is a projection of the state: `?image=church&layer=12&head=4&from=7,4`. Nothing here throws: addresses
-// are typed by strangers, and what cannot be read is left out and reported.
+// The address is a projection of the state: `?image=church&layer=12&head=4&from=7,4`. Addresses are untrusted, so
+// nothing here throws: invalid parts are left out and reported.
 import { ENTRIES, INITIAL, PANE, pick } from './state.js';
 
 /** @typedef {import('./state.js').State} State */
@@ -8,14 +8,14 @@ import { ENTRIES, INITIAL, PANE, pick } from './state.js';
 /** The parts of an address, in order. @type {Part[]} */
 const PARTS = ENTRIES.flatMap(([field, { url, kind }]) => (
   url && kind ? [/** @type {Part} */ ([url, field, kind])] : []));
-/** The pane beside: the same parts with a 2, and which of the two is active. @type {Part[]} */
+/** Parts of the inactive pane, whose names end in 2; `pane` names the active one. @type {Part[]} */
 const BESIDE = PARTS.filter(([, field]) => PANE.includes(field))
   .map(([part, ...rest]) => [`${part}2`, ...rest]);
 const ACTIVE = 'pane';
-/** Names of parts in addresses that earlier versions wrote. */
+/** Names that earlier versions used for parts of the address. */
 const FORMER = { detail: 'size', 'colours': 'color', drop: 'discard', skip: 'residual', first: 'start' };
 
-/** What an address holds. */
+/** The fields of the state that an address contains. */
 export const ADDRESSED = Object.freeze([...PARTS.map(([, field]) => field), 'beside', 'pane']);
 
 /** @param {string} text */
@@ -36,9 +36,9 @@ function read(params, parts, into, messages) {
 }
 
 /**
- * Read the state from a query string. Parts that are missing have their defaults; others' parts are left alone.
+ * Read the state from a query string. Missing parts get their defaults; unknown parts are ignored.
  * @param {string} search - with or without the question mark
- * @returns {{state: State, messages: string[]}} a message for every part that could not be read
+ * @returns {{state: State, messages: string[]}} a message for each part that could not be read
  */
 export function parse(search) {
   const params = new URLSearchParams(String(search ?? ''));
@@ -74,10 +74,10 @@ function written(parts, from) {
 }
 
 /**
- * Write a state as a query string, always in the same order; defaults are left out.
+ * Write a state as a query string, in a fixed order and without defaults.
  * @param {State} state
- * @param {string} search - the present query string: parts that are not ours are kept, behind ours
- * @returns {string} with a question mark; empty where there is nothing to write
+ * @param {string} search - the current query string; its unknown parts are appended
+ * @returns {string} with a question mark; empty if all values are defaults
  */
 export function format(state, search = '') {
   const parts = written(PARTS, state);

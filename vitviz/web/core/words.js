@@ -1,8 +1,8 @@
-// What the page says in several languages. Each language is a file beside this one.
+// The texts of the page in several languages. Each language has a file in this folder.
 import { EN } from './en.js';
 import { ZH } from './zh.js';
 
-/** @typedef {Record<string, any>} Words - texts, by the part of the page and their names */
+/** @typedef {Record<string, any>} Words - texts by part of the page and name */
 
 /** @type {Record<string, Words>} */
 const TEXTS = { en: EN, zh: ZH };
@@ -16,17 +16,17 @@ const WORDS = Object.fromEntries(Object.entries(TEXTS).map(([lang, texts]) => [l
     return [part, plain ? own : { .../** @type {Words} */ (english), ...own }];
   }))]));
 
-/** All texts in a language; what it lacks is in English. @param {string} lang */
+/** Return all texts in a language; missing texts are in English. @param {string} lang */
 export function wordsOf(lang) {
   return WORDS[lang] ?? WORDS.en;
 }
 
-/** The language of a page. @param {string | null} chosen @param {{lang: string} | null} lecture */
+/** Return the language of a page. @param {string | null} chosen @param {{lang: string} | null} lecture */
 export function languageOf(chosen, lecture) {
   return chosen ?? lecture?.lang ?? 'en';
 }
 
-/** Put values into the places {0}, {1}, ... of a text. @param {string} text @param {...unknown} values */
+/** Replace the placeholders {0}, {1}, ... of a text by values. @param {string} text @param {...unknown} values */
 export function filled(text, ...values) {
   return text.replace(/\{(\d)\}/g, (_, place) => String(values[place]));
 }

@@ -2,7 +2,7 @@
 
 export const ZH = {
   tabs: { explore: '探索', explain: '解释', heads: '注意力头', layers: '层', lecture: '课堂', help: '如何阅读' },
-  // Text of app.html, by its English.
+  // Texts of app.html, keyed by their English.
   page: {
     'Skip to the photograph': '跳到照片',
     'Drop a photograph, point at a patch, and see where every head of a Vision Transformer looks.':
@@ -12,12 +12,13 @@ export const ZH = {
     Load: '载入', 'Upload a checkpoint': '上传权重文件', Close: '关闭', Views: '视图', 'Full screen': '全屏',
     'Full screen (f)': '全屏（f）', Photograph: '照片', 'Your photo': '您的照片', Webcam: '摄像头', Paste: '粘贴',
     'or drop one anywhere on the page': '或把照片拖到页面任意处', Examples: '示例', 'Input size': '输入尺寸',
-    'What the model saw': '模型看到的图像', 'The photograph after preprocessing': '预处理后的照片',
+    'The model’s input': '模型的输入', 'The photograph after preprocessing': '预处理后的照片',
     'Take the photograph': '拍照', Cancel: '取消', 'Attention explorer': '注意力浏览器',
     'Compare with': '对比：', 'another layer': '另一层', 'another head': '另一个头',
     'another photograph': '另一张照片', 'another model': '另一个模型',
     'Cut the photograph into more and smaller patches': '把照片切成更多、更小的图块',
-    'This is where the model looks, not why it decides.': '这是模型关注的位置，不是它作出判断的原因。',
+    'This shows what the token attends to, not why the model predicts a class.':
+      '这里显示词元关注什么，不是模型预测某个类别的原因。',
     'What is': '什么是', patch: '图块', layer: '层', head: '头', spread: '分散度',
     ['patch: one of the square tiles that the photograph is cut into. The model reads the photograph as a '
       + 'sequence of patches.']:
@@ -70,7 +71,7 @@ export const ZH = {
       '分类器单独用于每个图块。如果分类器还读取 CLS，则给每个图块加上 CLS。靠后的层把全局信息复制到图块中：最后几层颜色均匀，并不表示每个图块都属于这个类别。',
     Lecture: '课堂', 'How to read this': '如何阅读',
   },
-  // The blocks of the tab "How to read this", in their order, as HTML.
+  // The blocks of the tab "How to read this" in page order, as HTML.
   help: [
     '如何阅读',
     '<b>您看到的是什么。</b>模型把照片切成方形图块。每个图块成为一个<em>词元</em>，即一串数字。另有一个词元 <b>CLS</b>，收集分类所需的信息。在每一层，每个词元都从所有词元获取信息；权重就'
@@ -85,7 +86,7 @@ export const ZH = {
       + '。',
     '<b>注意力头</b>和<b>层。</b>“注意力头”标签页按统计量（例如注意力距离）比较所有的头。点击一个头可在“探索”中查看，也可以关闭一些头，观察预测的变化。“层”标签页显示分类器在每一层之后会预测什么'
       + '，以及哪些图块相似。',
-    '它不能说明什么',
+    '这些图不能说明什么',
     '<b>在哪里，而不是为什么。</b>注意力表示一个词元读取了什么，不表示模型如何使用它。一个图块可以得到注意力而不影响结果。注意力和 rollout 对每个类别都相同。',
     '<b>Rollout 很粗略。</b>它同等对待所有的头，忽略值、MLP 和符号。在很深的模型中，每个词元的结果趋于同一团亮斑。',
     '<b>平均会掩盖单个的头。</b>对头取平均、最大和最小得到三幅不同的图。下结论之前，请看单个的头。',
@@ -101,7 +102,7 @@ export const ZH = {
   ],
   patch: '第 {0} 行第 {1} 列',
   fits: '以 {0} 像素打开',
-  lecture: { path: '模型中的路线', back: '上一步', next: '下一步', code: '二维码', notes: '讲稿', close: '关闭',
+  lecture: { path: '照片在模型中的处理流程', back: '上一步', next: '下一步', code: '二维码', notes: '讲稿', close: '关闭',
     ask: '问题', answer: '答案', step: '第', waiting: '正在载入这张照片的数字……',
     own: '链接不包含您自己的照片，照片只保存在这个浏览器里。',
     here: '这个地址只在本机有效。请在手机能够访问的网络上提供此页面。',
@@ -110,7 +111,7 @@ export const ZH = {
   pixels: {
     photo: '照片', input: '模型的输入', channels: '输入的三个通道',
     level: '亮度，0 到 255', share: '÷ 255', less: '− 均值', by: '÷ 标准差', number: '模型的输入值',
-    size: '{0} × {1} 像素 = {2} 个数', lost: '保留了 {0} 的数字。',
+    size: '{0} × {1} 像素 = {2} 个数', lost: '只保留了 {0} 的数值。',
     whole: '模型看到整张照片，没有裁剪。', cropped: '模型看到照片面积的 {0}，斜线部分被裁掉了。',
     pixel: '第 {0} 行第 {1} 列的像素。指向其他像素可查看它的数值。',
     aria: '照片。斜线部分已被裁掉。用方向键移动图块。',
@@ -125,7 +126,7 @@ export const ZH = {
   embedding: {
     patch: '图块', filter: '滤波器', terms: '乘积',
     map: '第 {0} 个滤波器对每个图块的响应', sum: '图块乘以第 {0} 个滤波器：一个数',
-    adds: '{0} 个乘积之和 {1}，加偏置 {2} = {3}',
+    adds: '{0} 个乘积之和为 {1}，加上偏置 {2}，得到 {3}',
     vector: '全部 {0} 个滤波器：图块成为 {0} 维向量',
     wall: '{0} 个滤波器的图像：点击一个', unit: '滤波器响应', slider: '滤波器编号',
     aria: '叠加了滤波器响应的照片。用方向键移动图块。',
@@ -134,17 +135,17 @@ export const ZH = {
   positions: {
     tokens: '{0} 个词元，每个 {1} 个数',
     start: '{0}：不是从照片上切下来的。它们的初值由训练得到，对每张照片都一样；各层再从图块中收集信息。',
-    alone: '这个模型在图块前没有其他词元，预测取自所有图块。',
-    learned: '这个模型：学习得到的位置', sincos: '这个模型：固定的正弦和余弦',
-    sincos1d: '这个模型：按阅读顺序的固定正弦和余弦',
-    rotary: '这个模型：每层中的旋转位置', none: '这个模型没有位置',
-    sine: '对照：正弦和余弦',
+    alone: '这个模型在图块前没有其他词元，由所有图块得出预测。',
+    learned: '这个模型：学习得到的位置编码', sincos: '这个模型：固定的正弦和余弦位置编码',
+    sincos1d: '这个模型：按阅读顺序的固定正弦和余弦位置编码',
+    rotary: '这个模型：每层中的旋转位置编码', none: '这个模型没有位置编码',
+    sine: '对照：正弦和余弦位置编码',
     similar: '第 {0} 行第 {1} 列的位置与其他各位置的相似度：两个向量的余弦。它与照片内容无关。',
     wall: '网格各处位置的相似度图', unit: '余弦', patch: '图块',
     aria: '叠加在照片上的位置相似度。用方向键移动图块。',
-    missing: '无法取得这个模型的位置，图中显示的是正弦和余弦位置。',
+    missing: '无法取得这个模型的位置编码，图中显示的是正弦和余弦位置编码。',
   },
-  attention: { layer: '层', head: '头', from: '来自', map: '图', scaled: '查询 · 键 / √d', weights: 'softmax',
+  attention: { layer: '层', head: '头', from: '起点', map: '图', scaled: '查询 · 键 / √d', weights: 'softmax',
     given: 'softmax × 值的范数', first: '查询乘以键', second: '除以 √d，再做 softmax', third: '对值加权求和',
     query: '查询：', key: '键：', product: '逐项乘积', all: '每个词元的 softmax', token: '词元', dot: 'q · k',
     powers: 'e^(s − 最大值)', other: '个其他词元', sum: '总和', out: 'softmax × 值 的总和',
@@ -159,7 +160,7 @@ export const ZH = {
     same: '对任何查询都关注同样的图块', sameRule: '各行相差不到 {0}',
     choosy: '取决于查询图块的内容', choosyRule: '其余的头',
     studied: '对 {1} 个图块中的 {0} 个查询图块取平均。阈值由我们设定，有些头接近阈值。',
-    reading: '正在读取所有头的行：{0}', title: '第 {0} 层，{1}，从这个图块出发',
+    reading: '正在读取所有头的注意力：{0}', title: '第 {0} 层，{1}，从这个图块出发',
     head: '第 {0} 个头', mean: '所有头的平均', max: '所有头的最大值', min: '所有头的最小值',
     wall: '每一层的每个头，从这个图块出发：点击一个。每张图有各自的色标',
     chart: '各个头的注意力距离（图块数）', across: '层，1 到 {0}',
@@ -167,12 +168,13 @@ export const ZH = {
     unit: '的注意力', aria: '叠加了一个头的注意力的照片。用方向键移动图块。',
   },
   prediction: { now: '第 {0} 层之后，分类器会预测', after: '第 {0} 层之后', rest: '所有其他类别', each: '每一层之后', image: '由整张图像预测',
-    patch: '预测自', layer: '层', class: '类别', map: '由每个图块预测', last: '这就是模型的预测。',
+    patch: '由此图块预测', layer: '层', class: '类别', map: '由每个图块预测', last: '这就是模型的预测。',
     alone: '分类器单独应用于每个图块。靠后的层会把全局信息复制到所有图块，因此处处同色并不表示每个图块都属于这个类别。',
     none: '这个模型没有类别名称，因此没有预测。', waiting: '正在读取各层' },
   explanation: {
     titles: ['Rollout：注意力来自哪里', 'GAE：类别的依据（基于梯度）'], test: '逐个显示图块，比较两张图', stop: '停止',
     random: '随机顺序的平均', band: '随机顺序的范围', chart: '插入曲线', across: '已显示的图块', found: '分歧最大的地方',
+    without: '去掉这些图块及其周围八个图块',
     none: '这个模型没有类别名称，因此没有可以解释的预测。', waiting: '正在计算两张图', testing: '正在检验两张图',
     alike: (/** @type {string} */ value) => `两张图的等级相关：${value}（1 表示顺序相同，0 表示无关）。`,
     /** @param {number} number @param {string} patch @param {number[]} ranks @param {number} of */
