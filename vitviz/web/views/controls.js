@@ -25,7 +25,7 @@ function press(button, pressed) {
 }
 
 /**
- * What an input shows of a state.
+ * Return the value that an input shows for a state.
  * @param {string} key @param {State} state @param {import('../core/state.js').Query} query - on the active pane
  */
 function valueOf(key, state, query) {
@@ -46,14 +46,14 @@ export class Controls {
   constructor(root, host) {
     this.root = root;
     this.host = host;
-    // Radio buttons of two explorers on one page must not share a group, and each may have a bundle of its own.
+    // Two explorers on one page, possibly from separate bundles, must not share a group of radio buttons.
     this.name = `vv${Math.random().toString(36).slice(2)}`;
     for (const input of /** @type {any} */ (root.querySelectorAll('input[type=radio]'))) {
       input.name = `${this.name}-${input.dataset.key}`;
     }
     this.inputs = /** @type {{input: any, key: string, type: string, option: string}[]} */ ([]);
-    this.listed = ''; // the strongest patches
-    this.colored = ''; // the color map
+    this.listed = ''; // strongest patches shown
+    this.colored = ''; // color map shown
     this.canRoll = false; // whether the options of rollout can be changed
     const colors = host.colors.map((name) => `<option>${escaped(name)}</option>`);
     this.find('[data-key=color]').innerHTML = `${colors.join('')}
@@ -129,10 +129,10 @@ export class Controls {
   }
 
   /**
-   * Show a state.
+   * Update all controls to a state.
    * @param {State} state @param {import('../effects/scene.js').Scene} scene
    * @param {import('../core/state.js').Query} query - on the active pane
-   * @param {boolean} signed - whether the map on show is signed, with a color map of its own
+   * @param {boolean} signed - whether the shown map is signed and so has its own color map
    */
   show(state, scene, query, signed) {
     this.state = state;

@@ -1,4 +1,4 @@
-// The latest actions, on pages whose address has ?debug.
+// List the latest actions on pages whose address has ?debug.
 
 const LATEST = 50;
 

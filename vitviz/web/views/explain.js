@@ -30,10 +30,10 @@ const STEPS = Object.freeze({ ArrowUp: [-1, 0], ArrowDown: [1, 0], ArrowLeft: [0
 const UNTESTED = 'The test hides the patches that the map ranks highest. If the map is faithful, the probability of '
   + 'the class falls faster than with random patches.';
 const AREA = 'The area is the mean probability while patches are hidden (a smaller area is better) or shown (a larger '
-  + 'area is better). The range in brackets is that of the random orders.';
+  + 'area is better). The brackets give the range of the random orders.';
 const LABEL = 'Photograph with the map of a method. Arrow keys read the map patch by patch, Enter hides a patch.';
 
-/** How much better than random orders, as area. @param {{gain: number}} test */
+/** Return the difference from random orders, as area. @param {{gain: number}} test */
 const gained = ({ gain }) => `${gain >= 0 ? 'beats random by' : 'below random by'} ${Math.abs(gain).toFixed(2)}`;
 
 /** @param {number} number */
@@ -48,7 +48,7 @@ export class Explain extends View {
     this.maps = new Requests(page.backend, page.changed);
     this.bars = new Requests(page.backend, page.changed);
     this.running = false; // whether all methods are running
-    this.ranked = false; // whether all have just been tested, so that the best is to be selected
+    this.ranked = false; // whether to select the best method, because all have just been tested
     this.pane = new Pane(this.find('.vv-pane'), { hover: (patch) => this.hover(patch, false), lift() {},
       pick: (patch) => this.erase(patch), resized: () => page.changed() }, LABEL);
     this.pane.picture.addEventListener('keydown', (event) => this.keyed(event));
@@ -60,9 +60,9 @@ export class Explain extends View {
     this.gone = []; // hidden patches
     /** @type {[number, number] | null} */
     this.under = null; // the patch under the pointer
-    this.listed = this.offered = this.pressed = this.look = ''; // what parts of the page show
+    this.listed = this.offered = this.pressed = this.look = ''; // what is shown, to skip redraws
     /** @type {any} */
-    this.barred = null; // the answer whose bars are shown
+    this.barred = null; // the result whose bars are shown
     /** @type {Heatmap | null | undefined} */
     this.drawn = null;
     this.beyond = /** @type {number[]} */ ([]);
@@ -75,7 +75,7 @@ export class Explain extends View {
     this.saves();
   }
 
-  /** Menus that save the map, the curves of its test, and the maps side by side. */
+  /** Add menus that save the map, the curves of its test, and the maps side by side. */
   saves() {
     const { page, pane } = this;
     const name = (/** @type {string} */ what) => () => nameOf(this.scene, what);
@@ -97,7 +97,7 @@ export class Explain extends View {
       } }], name('methods'));
   }
 
-  /** The chosen map with the question that Python is asked for it. @returns {import('./save.js').Saved | null} */
+  /** Return the chosen map with the request that reproduces it. @returns {import('./save.js').Saved | null} */
   saved() {
     const { heatmap, shown } = this;
     if (!heatmap) return null;
@@ -107,10 +107,10 @@ export class Explain extends View {
       question: { method, ...aim } };
   }
 
-  // What is asked
+  // Requests
 
   /**
-   * The chosen method and classes that exist for the model.
+   * Return the chosen method and classes, limited to those that the model has.
    * @param {State} state @param {Scene} scene @returns {Chosen}
    */
   chosen({ method, target, against }, { manifest: { predictions, labels } }) {
@@ -133,13 +133,13 @@ export class Explain extends View {
     return ['faithfulness', { methods: methods.map(({ name }) => name), target, against }];
   }
 
-  /** Methods for this model. @param {Chosen} chosen */
+  /** Return the methods available for this model. @param {Chosen} chosen */
   usable({ classifies }) {
     return this.methods.filter(({ specific }) => classifies || !specific);
   }
 
   /**
-   * The questions to send, in order.
+   * Return the questions to send, in order.
    * @param {Chosen} chosen @param {Scene} scene @param {string[]} started @returns {Question[]}
    */
   needed(chosen, scene, started) {
@@ -156,7 +156,7 @@ export class Explain extends View {
     return [...needed, ...every];
   }
 
-  /** The maps of all fast methods, and their tests. @param {Chosen} chosen @param {Scene} scene */
+  /** Return the questions for the maps and tests of all fast methods. @param {Chosen} chosen @param {Scene} scene */
   every(chosen, scene) {
     const quick = this.usable(chosen).filter(({ slow }) => !slow);
     const untested = quick.filter((method) => !this.tested(scene, method));
@@ -164,7 +164,7 @@ export class Explain extends View {
     return [...quick.map((method) => this.map(chosen, method)), ...tests];
   }
 
-  // What a person does
+  // User actions
 
   chooseClasses() {
     const value = (/** @type {string} */ key) => this.find(`[data-ask=${key}]`).value;
@@ -211,7 +211,7 @@ export class Explain extends View {
     this.change({ erased: erased.includes(place) ? erased.filter((patch) => patch !== place) : [...erased, place] });
   }
 
-  /** Arrow keys read the map patch by patch, from the middle. @param {any} event */
+  /** Move the marked patch with the arrow keys, starting from the middle. @param {any} event */
   keyed(event) {
     const step = STEPS[event.key];
     if (!this.scene || (!step && event.key !== 'Enter')) return;
@@ -224,7 +224,7 @@ export class Explain extends View {
     if (step) this.hover([row, column], false);
   }
 
-  // Showing
+  // Rendering
 
   /** @param {State} state @returns {boolean} */
   render(state) {
@@ -246,8 +246,8 @@ export class Explain extends View {
       classes: [this.shown.target, this.shown.against].filter((index) => index !== null) }];
     this.bars.want(scene, this.shown.classifies && this.gone.length < scene.grid[0] * scene.grid[1] ? [without] : []);
     const off = count(state.off.length, 'head');
-    this.say('.vv-heads-off', state.off.length ? `${off} switched off in the tab Heads: these bars apply that, maps `
-      + 'and tests do not.' : '');
+    this.say('.vv-heads-off', state.off.length ? `${off} switched off in the tab Heads. The bars below take this `
+      + 'into account; maps and tests do not.' : '');
     this.choices(scene);
     this.list(scene);
     this.draw(state, scene);
@@ -264,7 +264,7 @@ export class Explain extends View {
     return false;
   }
 
-  /** Another photograph, model or size. @param {Scene} scene */
+  /** Reset the view for a new photograph, model or size. @param {Scene} scene */
   open(scene) {
     this.pane.open(scene.image, scene.geometry, scene.grid);
     this.root.style.setProperty('--shape', String(scene.grid[1] / scene.grid[0]));
@@ -276,7 +276,7 @@ export class Explain extends View {
     for (const part of this.all('.vv-class, .vv-testing, .vv-erasing')) part.hidden = !classifies;
   }
 
-  /** Hidden patches: the strongest, and those clicked. @param {State} state @param {Scene} scene */
+  /** Return the hidden patches: the strongest ones and the clicked ones. @param {State} state @param {Scene} scene */
   goneOf({ removed, erased }, { grid: [gh, gw] }) {
     const count = Math.round((removed / 100) * gh * gw);
     const { values } = this.heatmap ?? { values: [] };
@@ -284,7 +284,7 @@ export class Explain extends View {
     return [...new Set([...order.slice(0, count), ...erased.filter((patch) => patch < gh * gw)])];
   }
 
-  /** The choices of a class: the most probable ones first, then all by name. @param {Scene} scene */
+  /** List the classes to choose from: the most probable first, then all by name. @param {Scene} scene */
   choices({ id, manifest }) {
     const { predictions, labels } = manifest;
     const [target, against] = ['target', 'against'].map((key) => this.find(`[data-ask=${key}]`));
@@ -306,12 +306,12 @@ export class Explain extends View {
     });
   }
 
-  /** The test of a method's map, where there is one. @param {Scene} scene @param {Method} method */
+  /** Return the test of a method's map, if there is one. @param {Scene} scene @param {Method} method */
   tested(scene, method) {
     return this.maps.answer(scene, this.test(this.shown, [method]))?.[0];
   }
 
-  /** The methods with a small map each; tested methods come first, best on top. @param {Scene} scene */
+  /** List the methods with a small map each: tested ones first, best on top. @param {Scene} scene */
   list(scene) {
     const { shown } = this;
     const rows = this.usable(shown).map((method) => ({ method,
@@ -347,7 +347,7 @@ export class Explain extends View {
   }
 
   /**
-   * The button that runs all methods, and what it skips.
+   * Update the button that runs all methods, and list the methods that it skips.
    * @param {{method: Method, heatmap: Heatmap | undefined}[]} rows @param {number} tested
    */
   buttons(rows, tested) {
@@ -363,7 +363,7 @@ export class Explain extends View {
   }
 
   /**
-   * All maps that there are, each on its own scale.
+   * Show all finished maps side by side, each on its own scale.
    * @param {Row[]} made @param {number} tested
    */
   beside(made, tested) {
@@ -386,7 +386,7 @@ export class Explain extends View {
   }
 
   /**
-   * One pixel a patch.
+   * Paint a map with one pixel per patch.
    * @param {HTMLCanvasElement} canvas @param {number[]} values @param {import('../draw/color.js').Scale} scale
    */
   small(canvas, values, scale) {
@@ -399,7 +399,7 @@ export class Explain extends View {
     layer.putImageData(pixels, 0, 0);
   }
 
-  /** The photograph with the map. @param {State} state @param {Scene} scene */
+  /** Draw the photograph with the map. @param {State} state @param {Scene} scene */
   draw({ opacity, overlay }, scene) {
     const { heatmap } = this;
     this.pane.element.classList.toggle('vv-waiting', this.maps.progress(scene, this.map(this.shown)) !== null);
@@ -424,7 +424,7 @@ export class Explain extends View {
     this.pane.point([], this.under);
   }
 
-  /** Title, paper and note are always the chosen method's. @param {Scene} scene */
+  /** Write title, paper and note of the chosen method. @param {Scene} scene */
   words(scene) {
     const { heatmap, under, shown: { method } } = this;
     const running = this.maps.progress(scene, this.map(this.shown));
@@ -443,7 +443,7 @@ export class Explain extends View {
     write(run, running ? 'Stop' : `Run ${method.title} (may take minutes)`);
   }
 
-  /** Of two pictures that are compared, the other one can be explained too. @param {State} state */
+  /** With two panes, offer to explain the other picture. @param {State} state */
   other({ beside }) {
     const scene = this.page.scenes.get(beside?.scene?.id ?? '');
     const button = this.find('[data-do=other]');
@@ -488,7 +488,7 @@ export class Explain extends View {
     }, width);
   }
 
-  // What if
+  // Prediction without the hidden patches
 
   /** @param {State} state @param {Scene} scene @param {any} answer */
   erasing({ removed, erased }, { grid, manifest }, answer) {
@@ -506,7 +506,7 @@ export class Explain extends View {
 }
 
 
-/** The curves of a test as a table. @param {any} test @returns {string} */
+/** Return the curves of a test as CSV. @param {any} test @returns {string} */
 function curvesCsv(test) {
   /** @param {string} kind */
   const rowsOf = (kind) => {

@@ -1,5 +1,5 @@
-// The Explore view: one or two panes, the thumbnails, the readout. It reads the state and the scenes, and writes pixels
-// and text; what a person does becomes an action.
+// The Explore view: one or two panes, the thumbnails, the readout. It draws the state and the scenes, and turns user
+// input into actions.
 import { queryOn, rolloutOptions, sameClasses, tokenOn } from '../compute/query.js';
 import {
   clippedWords, count, fileName, percent, queryWords, score, settings, title, whole,
@@ -27,26 +27,26 @@ import { View } from './view.js';
 /** @typedef {import('../core/state.js').State} State */
 /** @typedef {import('../effects/scene.js').Scene} Scene */
 
-/** @typedef {ReturnType<typeof import('../page.js').mount>} Page - what every view is given */
+/** @typedef {ReturnType<typeof import('../page.js').mount>} Page - the page object passed to every view */
 
 /**
- * What a pane shows: (N) numbers, or (gh, gw) of a map that is not attention. Without numbers there is work to do
- * first, or `missing` says why there are none.
+ * The map of a pane: (N) values of attention, or (gh, gw) values of another map. `values` is null while they are
+ * computed, or if there are none; `missing` then gives the reason.
  * @typedef {object} Shown
  * @property {Float32Array | null} values @property {string} missing @property {boolean} signed @property {string} unit
  * @property {string} name @property {string} note @property {import('../compute/answers.js').Question} question
- * @property {[number, number] | null} patch - the query's
+ * @property {[number, number] | null} patch - the query, if it is a patch
  */
 
 /** @typedef {import('../compute/answers.js').Answers} Answers */
 /** @typedef {import('../draw/thumbnails.js').Item} Item */
-/** @typedef {State & {block: number, query: import('../core/state.js').Query}} Place - with a pane's block and query */
-/** @typedef {{pane: Pane, scene: Scene | null, index: Uint8Array, signed: boolean}} Held - a pane and what it shows */
+/** @typedef {State & {block: number, query: import('../core/state.js').Query}} Place - with block and query set */
+/** @typedef {{pane: Pane, scene: Scene | null, index: Uint8Array, signed: boolean}} Held - a pane and its scene */
 
 const SIGNED = 'RdBu_r';
 const LABEL = 'Photograph. Arrow keys move the patch, c returns to CLS, question mark lists all keys.';
-const SAY_AFTER = 400; // milliseconds of rest before a screen reader is told
-const SLICE = 6; // milliseconds of a frame for work that takes several
+const SAY_AFTER = 400; // milliseconds without changes before a screen reader announces the note
+const SLICE = 6; // milliseconds per frame for work that spans several frames
 
 export class Explore extends View {
   /** @param {HTMLElement} root - .vv-explore of app.html @param {Page} page */
@@ -58,7 +58,7 @@ export class Explore extends View {
       colors: Object.keys(colors).filter((name) => name !== SIGNED) });
     /** @type {Held[]} */
     this.panes = [];
-    this.said = ''; // aloud
+    this.said = ''; // the latest announcement
     /** @type {import('../draw/color.js').Scale | null} */
     this.gridScale = null; // shared by the maps of all heads
     this.addPane(this.find('.vv-pane'));
@@ -77,7 +77,7 @@ export class Explore extends View {
     this.saves();
   }
 
-  /** Menus that save the small maps. */
+  /** Add menus that save the small maps. */
   saves() {
     const place = () => this.placeNow(this.page.store.get().pane);
     /**
@@ -125,7 +125,7 @@ export class Explore extends View {
     ];
   }
 
-  /** What a pane shows now, and where. @param {number} pane */
+  /** Return the map of a pane and its place. @param {number} pane */
   placeNow(pane) {
     const state = showable(this.page.store.get());
     const scene = this.sceneOf(pane);
@@ -170,7 +170,7 @@ export class Explore extends View {
     this.panes.push({ pane, scene: null, index: new Uint8Array(0), signed: false });
   }
 
-  /** Choose a pane; its model may count its classes otherwise. @param {number} pane */
+  /** Make a pane active; its model may have other classes. @param {number} pane */
   activate(pane) {
     const state = this.page.store.get();
     const [from, to] = [state.pane, pane].map((number) => this.sceneOf(number)?.manifest);
@@ -179,7 +179,7 @@ export class Explore extends View {
     }
   }
 
-  /** Show something else in the second pane. @param {string | undefined} what - layer, head, image or model */
+  /** Change one setting of the second pane. @param {string | undefined} what - layer, head, image or model */
   differ(what) {
     const { store, models } = this.page;
     const { scene, block, head } = store.get();
@@ -193,7 +193,7 @@ export class Explore extends View {
       const names = models.examples.map(({ name }) => name);
       this.dispatch({ type: 'open', source: { image: next(names, scene.source.image) } });
     } else {
-      const sources = models.groups[0].entries.map(({ source }) => source); // those that need no download
+      const sources = models.groups[0].entries.map(({ source }) => source); // models that need no download
       this.dispatch({ type: 'open', source: { model: next(sources, scene.source.model) } });
     }
   }
@@ -203,7 +203,7 @@ export class Explore extends View {
     return this.page.scenes.get(paneOf(this.page.store.get(), pane)?.scene?.id ?? '');
   }
 
-  // The matrix: a cell asks from its row's token and marks its column's patch.
+  // The matrix: a cell's row is the query, and its column is the marked patch.
 
   /** @param {[number, number]} cell @param {Scene} scene */
   placesOf([query, key], { manifest: { prefix, grid } }) {
@@ -246,14 +246,14 @@ export class Explore extends View {
     return more;
   }
 
-  /** The active pane as a picture with a caption, and the name of its file. */
+  /** Return the active pane as a picture with a caption, and a file name. */
   picture() {
     const { pane, scene } = this.panes[this.page.store.get().pane];
     const about = aboutOf(/** @type {Scene} */ (scene));
     return { canvas: pane.captioned(about, true), name: fileName(['vitviz', ...nameOf(scene, pane.titled)], 'png') };
   }
 
-  /** As many panes as the state has. @param {State} state */
+  /** Add or remove a pane to match the state. @param {State} state */
   count(state) {
     const two = state.beside !== null;
     if (two && this.panes.length === 1) {
@@ -262,7 +262,7 @@ export class Explore extends View {
       this.find('.vv-panes').append(element);
       this.addPane(element);
     }
-    if (!two && this.panes.length === 2) { // the one that stays shows what the active one showed
+    if (!two && this.panes.length === 2) { // the remaining pane takes over what the active one showed
       const [gone] = this.panes.splice(1, 1);
       gone.pane.close();
     }
@@ -273,7 +273,7 @@ export class Explore extends View {
   }
 
   /**
-   * What belongs to a scene and changes only with it: choices, thumbnails.
+   * Build the parts that change only with the scene: choices, thumbnails.
    * @param {Scene} scene @param {State} state @param {string} lang
    */
   offer(scene, { scene: opened }, lang) {
@@ -283,7 +283,7 @@ export class Explore extends View {
     this.predictions.show(scene.manifest);
     const rollout = opened?.limits.modes.includes('rollout') === true;
     this.controls.build({ prefix, maps, depth, can: this.page.backend.can, rollout, words: wordsOf(lang).page });
-    const lines = new Set(prefixKinds(prefix)).size + 1; // below a head: each kind of mass, and the query's own
+    const lines = new Set(prefixKinds(prefix)).size + 1; // below a head: the kinds of mass, and the query's own
     const shape = (frame[2] - frame[0]) / (frame[3] - frame[1]);
     const sizes = { shape, columns: heads, heads: heads + 3, layers: depth, lines };
     for (const [name, size] of Object.entries(sizes)) this.root.style.setProperty(`--${name}`, String(size));
@@ -347,7 +347,7 @@ export class Explore extends View {
     if (mode === 'rollout') {
       const lost = failed.has('rollout') || failed.has(`row ${question.token}`);
       const missing = lost ? 'Rollout could not be loaded' : !manifest.rollout && direction === 'column'
-        ? 'Rollout of so many patches is available only for “what it attends to”' : '';
+        ? 'With this many patches, rollout shows only “what it attends to”' : '';
       return { ...plain, missing, values: answers.rolloutOf(question) };
     }
     const map = manifest.maps.find(({ id }) => id === mode);
@@ -384,7 +384,7 @@ export class Explore extends View {
     pane.point(place.numbered ? reading.strongest.map(({ patch }) => patch) : [], own);
     if (!active) return;
     const { words, strongest } = sentences(reading, shown.unit, shown.question.direction);
-    const led = own && String(own) === String(shown.patch); // the query itself: "on itself" says it
+    const led = own && String(own) === String(shown.patch); // for the query itself, the text already says "on itself"
     const at = own && !led
       ? `Row ${own[0] + 1}, column ${own[1] + 1}: ${unit(patches[own[0] * manifest.grid[1] + own[1]])}.` : '';
     const { question: { direction }, patch } = shown;
@@ -397,7 +397,7 @@ export class Explore extends View {
   }
 
   /**
-   * Show the reason instead of a picture that would be taken for the map.
+   * Show the reason instead of the old picture, which would be mistaken for the map.
    * @param {Pane} pane @param {string} words @param {boolean} active
    */
   drawMissing(pane, words, active) {
@@ -410,7 +410,7 @@ export class Explore extends View {
   }
 
   /**
-   * The old picture stays until there is a new one.
+   * Keep the old picture until the new one is complete, and report the progress.
    * @param {ReturnType<Answers['sweep']>} sweep @param {number} block @param {boolean} active
    * @returns {boolean} whether there is work left for another frame
    */
@@ -422,7 +422,7 @@ export class Explore extends View {
   }
 
   /**
-   * Words below the picture; said aloud once they rest.
+   * Write the note below the picture, and announce it to screen readers once it stops changing.
    * @param {string} words @param {string} strongest @param {string} mode
    */
   report(words, strongest, mode) {
@@ -506,7 +506,7 @@ export class Explore extends View {
 }
 
 /**
- * A map with the question that Python is asked for it, where there is one.
+ * Return a map with the request that reproduces it in Python, if there is one.
  * @param {Place} place @param {Scene} scene @param {Shown} shown @param {Float32Array} values
  * @returns {import('../compute/numbers.js').Saved}
  */
@@ -523,7 +523,7 @@ function savedOf(place, { manifest }, { unit, signed, name }, values) {
 }
 
 /**
- * Max and min of the layer on show, some rows a frame; then those of the other layers where their strip needs them.
+ * Return the next max or min to compute, some rows per frame: for the shown layer first, then for the layer strip.
  * @param {Answers} answers @param {number} block @param {import('../compute/attention.js').Fusion} fusion
  * @param {import('../compute/answers.js').Question} question
  */

@@ -1,4 +1,4 @@
-// What stands around every view: tabs, light or dark, full screen, messages, and what is under way.
+// The frame around every view: tabs, theme, full screen, messages and progress.
 import { progressWords } from '../compute/format.js';
 import { write } from '../draw/dom.js';
 import { LANGUAGES, filled, languageOf, wordsOf } from '../core/words.js';
@@ -7,14 +7,14 @@ import { View } from './view.js';
 
 /** @typedef {import('../core/state.js').State} State */
 
-/** Text that is put together from numbers. */
+/** Elements whose text is built from numbers. */
 const MADE = '.vv-message, .vv-at, .vv-status, .vv-predictions, .vv-note, .vv-sentence, .vv-live, .vv-title, '
   + '.vv-answer, .vv-about, .vv-verdict, .vv-trouble, .vv-methods, .vv-wall, .vv-charts, .vv-help';
-const NAMED = ['aria-label', 'title', 'placeholder', 'alt']; // attributes with text
-const TICK = 500; // milliseconds between two looks at how long something has taken
+const NAMED = ['aria-label', 'title', 'placeholder', 'alt']; // attributes to translate
+const TICK = 500; // milliseconds between updates of the elapsed time
 
 /**
- * The texts of the page that some language has, with their English.
+ * Return the texts of the page that have a translation, with their English.
  * @param {HTMLElement} root @returns {{english: string, show: (words: string) => void}[]}
  */
 function textsOf(root) {
@@ -48,16 +48,16 @@ export class Frame extends View {
     this.texts = textsOf(root);
     this.blocks = this.all('.vv-reading-help :is(h2, p, li)').map((block) => ({ block, english: block.innerHTML }));
     const can = /** @type {Record<string, boolean>} */ (page.backend.can);
-    for (const part of this.all('[data-needs]')) { // one of these
+    for (const part of this.all('[data-needs]')) { // at least one of these capabilities
       if (!part.dataset.needs.split(' ').some((/** @type {string} */ need) => can[need])) part.remove();
     }
     this.main.classList.toggle('vv-alone', !page.backend.can.choose);
     this.tabs = this.all('[role=tab]');
-    this.shape = ''; // of the photographs
-    this.lang = ''; // of the tabs and the lecture
+    this.shape = ''; // shape of the photographs
+    this.lang = ''; // language of the tabs and the lecture
     this.dark = window.matchMedia('(prefers-color-scheme: dark)');
     this.dark.addEventListener('change', () => page.changed());
-    if (page.inside) { // the page around it is not the explorer's to skip, and says whether it is dark
+    if (page.inside) { // the surrounding page has its own skip link and theme
       this.find('.vv-skip').remove();
       new MutationObserver(() => page.changed()).observe(document.body, { attributes: true });
     }
@@ -75,7 +75,7 @@ export class Frame extends View {
       theme: () => ({ theme: this.isDark() ? 'light' : 'dark' }), dismiss: () => ({ messages: [] }) };
     if (changes[what]) this.change(changes[what]());
     if (this.state?.blank) this.change({ blank: false });
-    if (what === 'full' && event.detail) event.target.closest('[data-do]').blur(); // the space bar is not for it
+    if (what === 'full' && event.detail) event.target.closest('[data-do]').blur(); // so that space does not press it
     if (what === 'fits') this.openFitting(event.target.closest('[data-do]').dataset.size);
     if (what !== 'skip') return;
     event.preventDefault();
@@ -96,7 +96,7 @@ export class Frame extends View {
   isDark() {
     const theme = this.state?.theme ?? null;
     if (theme !== null) return theme === 'dark';
-    const { classList, dataset } = document.body; // of Gradio and of JupyterLab
+    const { classList, dataset } = document.body; // set by Gradio and JupyterLab
     return classList.contains('dark') || dataset.jpThemeLight === 'false' || (!this.page.inside && this.dark.matches);
   }
 
@@ -137,7 +137,7 @@ export class Frame extends View {
     if (!this.tabs.length) return;
     const list = this.find('[role=tablist]');
     oneTabStop(list);
-    const selected = this.find('[role=tab][aria-selected=true]'); // on a phone the list scrolls
+    const selected = this.find('[role=tab][aria-selected=true]'); // the list scrolls on phones
     list.scrollTo({ left: selected.offsetLeft - list.offsetLeft - (list.clientWidth - selected.offsetWidth) / 2 });
   }
 
@@ -146,7 +146,7 @@ export class Frame extends View {
     const place = this.find('.vv-message');
     place.hidden = messages.length === 0;
     write(place.querySelector('span'), messages.join(' '));
-    for (const here of this.all('[data-at]')) { // beside what was used, too
+    for (const here of this.all('[data-at]')) { // repeat the message beside the control that caused it
       here.hidden = place.hidden || here.dataset.at !== at;
       write(here, here.hidden ? '' : messages.join(' '));
     }
@@ -168,7 +168,7 @@ export class Frame extends View {
     this.main.classList.toggle('vv-tall', Number(shape) < 0.9);
   }
 
-  /** What is under way; style.css shows it after half a second. */
+  /** Show the progress; style.css delays it by half a second. */
   report() {
     const { progress } = this.page;
     const job = progress?.first ?? null;

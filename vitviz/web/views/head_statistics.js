@@ -22,7 +22,7 @@ import { View } from './view.js';
  *   slow: boolean}} Statistic
  */
 
-/** @typedef {(number | null)[][]} Values - null where a head has no such number */
+/** @typedef {(number | null)[][]} Values - null where the statistic does not exist */
 
 const FIRST = 'distance';
 const SIGNED = 'RdBu_r';
@@ -32,7 +32,7 @@ const NONE_OFF = 'All heads are on. Tick “Click to switch heads off” and cli
   + 'prediction changes.';
 const LABEL = 'Photograph with the map of a head. Point at a head in the table to see its map.';
 
-/** Relative luminance of an sRGB color of 0..255, as WCAG counts it. @param {number[]} color */
+/** Return the relative luminance (WCAG) of an sRGB color of 0..255. @param {number[]} color */
 function luminance(color) {
   /** @param {number} part */
   const linear = (part) => (part / 255 <= 0.04045 ? part / 255 / 12.92 : ((part / 255 + 0.055) / 1.055) ** 2.4);
@@ -55,7 +55,7 @@ export class Heads extends View {
     /** @type {any} */
     this.colored = null; // what the table shows: values, statistic, off
     /** @type {any} */
-    this.barred = null; // the answer whose bars are shown
+    this.barred = null; // the result whose bars are shown
     this.pane = new Pane(this.find('.vv-pane'), { hover: (patch) => this.hover(patch, true),
       lift: () => page.store.dispatch({ type: 'lift' }), resized: () => page.changed(),
       pick: (patch) => page.store.dispatch({ type: 'pick', patch, scene: this.scene.id }) }, LABEL);
@@ -78,7 +78,7 @@ export class Heads extends View {
     'beforeend');
   }
 
-  /** The numbers of the table, with the columns of `HeadStatistics.save`. */
+  /** Return the table as CSV, with the columns of `HeadStatistics.save`. */
   asCsv() {
     const { values, statistic: { name, unit } } = this.colored;
     const rows = values.flatMap((/** @type {number[]} */ row, /** @type {number} */ block) => (
@@ -86,7 +86,7 @@ export class Heads extends View {
     return csv(['block (from 0)', 'head (from 0)', unit ? `${name} [${unit}]` : name], rows);
   }
 
-  // What a person does
+  // User actions
 
   /** @param {any} target */
   look(target) {
@@ -112,7 +112,7 @@ export class Heads extends View {
       : { block, head, mode: 'attention', tab: 'explore', thumbnail: null });
   }
 
-  // Showing
+  // Rendering
 
   /** @param {State} state @returns {boolean} */
   render(state) {
@@ -154,7 +154,7 @@ export class Heads extends View {
   }
 
   /**
-   * Another photograph, model or size.
+   * Reset the view for a new photograph, model or size.
    * @param {Scene} scene @param {import('../core/manifest.js').Manifest | undefined} before
    */
   open(scene, before) {
@@ -220,7 +220,7 @@ export class Heads extends View {
   }
 
   /**
-   * The scale of the table, and the same numbers as dots.
+   * Draw the color scale of the table and a dot chart of its numbers.
    * @param {Statistic} statistic @param {Scale | null} scale @param {Values} values @param {number} count
    * @param {(value: number) => string} unit
    */
@@ -270,7 +270,7 @@ export class Heads extends View {
   }
 
   /**
-   * The classes without the heads that are off.
+   * Show the prediction with the chosen heads switched off.
    * @param {State} state @param {import('../core/manifest.js').Manifest} manifest @param {any} answer
    */
   off({ off }, manifest, answer) {

@@ -1,4 +1,4 @@
-// Which keys are ours: those pressed inside the explorer while nobody types, and those pressed where nothing has focus.
+// Handle keys that are pressed inside the explorer while nobody types, or while nothing has focus.
 import { queryOn } from '../compute/query.js';
 import { actionOf, lectureActionOf } from '../core/keys.js';
 
@@ -7,7 +7,7 @@ export function listen(root, page) {
   root.addEventListener('keydown', (event) => isInside(event) && press(page, event));
   document.addEventListener('keydown', (event) => {
     const target = /** @type {any} */ (event.target);
-    if (page.inside && !page.root.contains(target)) return; // the page around it has keys of its own
+    if (page.inside && !page.root.contains(target)) return; // leave these keys to the surrounding page
     if ((event.ctrlKey || event.metaKey) && event.key.toLowerCase() === 'z' && !isTyping(target)) {
       event.preventDefault();
       page.store.dispatch({ type: event.shiftKey ? 'redo' : 'undo' });
@@ -22,7 +22,8 @@ function isTyping(target) {
 }
 
 /**
- * Not where an input needs the key itself: text, sliders and lists all of them, radio buttons the arrows.
+ * Return whether the explorer handles a key pressed inside it. Text fields, sliders and lists need all keys (except
+ * Esc), radio buttons the arrows.
  * @param {KeyboardEvent} event
  */
 function isInside({ target: element, key }) {
@@ -35,14 +36,14 @@ function isInside({ target: element, key }) {
 }
 
 /**
- * Where nothing has focus, as before the first click. Arrows scroll the page there, unless the pointer is over the
- * picture.
+ * Return whether the explorer handles a key pressed while nothing has focus, as before the first click. Arrows then
+ * scroll the page unless the pointer is over the picture.
  * @param {HTMLElement} root @param {import('./explore.js').Page} page @param {KeyboardEvent} event
  */
 function isOutside(root, page, { target, key }) {
   if (target !== document.body || !root.isConnected) return false;
   if (!root.querySelector('.vv-panes')?.getClientRects().length) return false;
-  if (document.querySelectorAll('.vv-explore').length > 1) return false; // whose key would it be?
+  if (document.querySelectorAll('.vv-explore').length > 1) return false; // ambiguous with several explorers
   return !key.startsWith('Arrow') || page.store.get().pointer?.over === true;
 }
 
@@ -55,15 +56,15 @@ function press({ store, scenes }, event) {
   event.preventDefault();
   const { mode } = action.change ?? {};
   const missing = mode && !state.scene.limits.modes.includes(mode);
-  const texts = ['This page has no rollout: there are too many patches to keep it from every one.'];
+  const texts = ['This page has no rollout, because rollout from this many patches was too large to save.'];
   const scene = scenes.get(state.scene.id);
   const from = action.type === 'move' && scene ? { from: queryOn(state, scene, scenes) } : {};
   store.dispatch(missing ? { type: 'message', texts } : { ...action, ...from });
 }
 
 /**
- * The keys of the lecture. Arrows turn the page unless the focus is on something that needs them (a photograph, a
- * slider, a list), and the space bar does unless it presses a button.
+ * Handle the keys of the lecture. Arrows turn the page unless the focus is on an element that needs them (a photograph,
+ * a slider, a list), and so does the space bar unless a button has focus.
  * @param {HTMLElement} root - the lecture @param {import('./explore.js').Page} page
  */
 export function listenSteps(root, page) {

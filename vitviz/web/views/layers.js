@@ -16,15 +16,15 @@ import { View } from './view.js';
 /** @typedef {import('../core/state.js').State} State */
 /** @typedef {import('../effects/scene.js').Scene} Scene */
 /** @typedef {{names: string[], layers: number[], readings: number[], read: number[][], explained: number[],
- *   colors: string, patches: string, range?: [number, number]}} Answer - see `layers` of the server; `range` is what
- *   the bytes of `patches` stand for, 0 to 1 if there is none */
+ *   colors: string, patches: string, range?: [number, number]}} Answer - see `layers` of the server; `range` is the
+ *   range of the bytes of `patches`, 0 to 1 by default */
 
 /** @type {import('../effects/panels.js').Question} */
 const LAYERS = ['layers', {}];
 const ALIKE = 'Patches that look alike to the model';
 
 /**
- * The largest of some probabilities or values that came as bytes.
+ * Return the largest of some byte-encoded probabilities or values, in words.
  * @param {Uint8Array} bytes @param {import('../core/manifest.js').Manifest} manifest @param {[number, number]} range
  */
 function upTo(bytes, manifest, [low, high]) {
@@ -40,12 +40,12 @@ export class Layers extends View {
     this.requests = new Requests(page.backend, page.changed);
     this.pane = new Pane(this.find('.vv-pane'), { hover() {}, lift() {}, pick() {}, resized: () => page.changed() },
       'Photograph with the principal components of a layer’s patches, or the prediction from each patch.');
-    this.lastClass = 0; // the class of the select while colors are shown
+    this.lastClass = 0; // the selected class, kept while colors are shown
     const select = this.find('[data-ask=class]');
     select.addEventListener('change', () => this.change({ lensClass: Number(select.value) }));
     this.find('[data-do=play]').addEventListener('click', () => page.store.dispatch({ type: 'play' }));
     this.slider = this.find('[data-ask=layer]');
-    let dragging = false; // one step of the history, however many layers it crosses
+    let dragging = false; // a drag is one step of the history, however many layers it crosses
     this.slider.addEventListener('input', () => {
       page.store.dispatch({ type: 'change', change: { block: Number(this.slider.value) - 1 }, quiet: dragging });
       dragging = true;
@@ -53,7 +53,7 @@ export class Layers extends View {
     this.slider.addEventListener('change', () => { dragging = false; });
     /** @type {Answer | null} */
     this.answer = null;
-    this.shown = this.read = ''; // what is large; the class whose maps are small
+    this.shown = this.read = ''; // the large map; the class of the small maps
     this.rgb = this.bytes = /** @type {Uint8Array} */ (new Uint8Array(0));
     root.addEventListener('click', ({ target }) => (
       this.choose(/** @type {any} */ (target).closest('[data-layer]')?.dataset)));
@@ -61,7 +61,7 @@ export class Layers extends View {
     this.saves();
   }
 
-  /** Menus that save the map, the chart and the small maps. */
+  /** Add menus that save the map, the chart and the small maps. */
   saves() {
     const { page, pane } = this;
     const [picture] = mapChoices(() => this.scene && { scene: this.scene, pane, saved: null });
@@ -157,7 +157,7 @@ export class Layers extends View {
   }
 
   /**
-   * Small maps, a button each.
+   * Draw small maps, one button each.
    * @param {string} kind @param {number[]} layers @param {(at: number) => string} words
    * @param {(at: number, out: Uint32Array) => void} paint
    */
@@ -210,7 +210,7 @@ export class Layers extends View {
     this.shown = shown;
     const look = { smooth: false, opacity };
     if (kind === 'read') this.pane.paint(this.classMap(at, chosen), this.page.tables.viridis, look);
-    else { // a color for each patch: the table has them all
+    else { // the table has one color per patch
       const table = this.colors(at);
       this.pane.paint(/** @type {any} */ (table.map((_, i) => i)), table, look);
     }

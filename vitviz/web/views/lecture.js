@@ -1,5 +1,5 @@
-// The lecture: eight steps from the photograph to the prediction, each a text and a picture of the loaded model's own
-// numbers. The tensor strip says where one is.
+// The lecture: eight steps from the photograph to the prediction, each with a text and a picture of the loaded model's
+// numbers. The tensor strip marks the current step.
 import { queryOn } from '../compute/query.js';
 import { escaped } from '../compute/format.js';
 import { parseLecture } from '../compute/lecture_numbers.js';
@@ -28,7 +28,7 @@ import { View } from './view.js';
 const KINDS = [Pixels, Patches, Embedding, Positions, Attention, HeadsStep, Prediction, Explanation];
 /** @type {import('../effects/panels.js').Question} */
 const ASK = ['lecture', {}];
-const LEAST = 60; // pixels that a picture is high in full screen
+const LEAST = 60; // minimum height of a picture in full screen, in pixels
 
 const HTML = `
   <nav class="vv-progress"><ol class="vv-tensors">${KINDS.map((_, at) => `<li><button type="button"
@@ -55,7 +55,7 @@ export class Lecture extends View {
     /** @type {{file: ArrayBuffer, lecture: import('../compute/lecture_numbers.js').Lecture} | null} */
     this.parsed = null;
     this.told = this.coded = this.shaped = ''; // what text, QR code and tensor strip show
-    this.fitted = ''; // what the pictures have the size for
+    this.fitted = ''; // the conditions that the picture sizes were computed for
     root.addEventListener('click', ({ target }) => (
       this.clicked(/** @type {any} */ (target).closest('[data-step], [data-go]')?.dataset)));
     const code = this.find('.vv-qr');
@@ -109,7 +109,7 @@ export class Lecture extends View {
     if (!full) return;
     const { clientWidth, clientHeight } = stage;
     const isOver = () => stage.scrollHeight > stage.clientHeight;
-    const jobs = this.page.progress.jobs.size; // their answers add text and pictures
+    const jobs = this.page.progress.jobs.size; // running jobs will add text and pictures
     const fitted = [step, shown, notes, lang, id, clientWidth, clientHeight, jobs].join();
     if (fitted === this.fitted && !isOver()) return;
     this.fitted = fitted;
@@ -129,7 +129,7 @@ export class Lecture extends View {
     return this.parsed.lecture;
   }
 
-  /** The patch that every step is about: the pinned one or the pointer's, else one in the middle. @param {State} state
+  /** Return the patch of every step: the pinned one, the pointer's, or the middle one. @param {State} state
    * @param {Scene} scene @returns {[number, number]} */
   patch(state, scene) {
     const query = queryOn(state, scene, this.page.scenes);
@@ -155,7 +155,7 @@ export class Lecture extends View {
       this.all('.vv-tensors span').forEach((stage, at) => write(stage, wordsOf(lang).stages[at]));
     }
     if (this.told && !this.told.endsWith(` ${step}`) && this.root.getBoundingClientRect().top < 0) {
-      this.root.scrollIntoView(); // a step begins at its top
+      this.root.scrollIntoView(); // start each step at its top
     }
     this.told = `${lang} ${step}`;
     if (text) {
@@ -175,7 +175,7 @@ export class Lecture extends View {
     here.parentElement.scrollTo({ left: here.offsetLeft - 40 });
   }
 
-  /** The shape at each stage. @param {State} state @param {Scene} scene @param {Numbers} lecture */
+  /** Show the tensor shape at each stage. @param {State} state @param {Scene} scene @param {Numbers} lecture */
   strip(state, { manifest }, lecture) {
     const shapes = shapesOf(manifest, lecture);
     if (shapes.join() === this.shaped) return;
@@ -183,7 +183,7 @@ export class Lecture extends View {
     this.all('.vv-tensors small').forEach((shape, at) => write(shape, shapes[at]));
   }
 
-  /** The link to what is shown, as a QR code. @param {Shown} state */
+  /** Show the link to the current state as a QR code. @param {Shown} state */
   code({ qr, lang, photo }) {
     const place = this.find('.vv-qr');
     if (qr !== place.open) {
@@ -206,7 +206,7 @@ export class Lecture extends View {
 }
 
 /**
- * The shape of the tensor at each stage.
+ * Return the shape of the tensor at each stage.
  * @param {import('../core/manifest.js').Manifest} manifest @param {Numbers} lecture
  */
 function shapesOf({ grid, prefix, depth, heads, width, labels }, lecture) {

@@ -2,7 +2,7 @@
 import { aligned, classCount, describe, outputs, percent, things } from '../compute/format.js';
 import { write } from '../draw/dom.js';
 
-const MOST = 400; // classes listed at once; the search box finds the others
+const MOST = 400; // classes listed at once; the search box finds the rest
 
 /** @typedef {import('../core/manifest.js').Manifest} Manifest */
 
@@ -23,7 +23,7 @@ export class Predictions {
     return this.root.querySelector(selector);
   }
 
-  /** Another photograph or model. @param {Manifest} manifest */
+  /** Show the predictions for a new photograph or model. @param {Manifest} manifest */
   show(manifest) {
     const { predictions, labels, sureAbove, known, caveat } = manifest;
     const single = manifest.problemType === 'single_label_classification';
@@ -50,7 +50,7 @@ export class Predictions {
     write(place, words || '');
   }
 
-  /** List the classes whose names contain what is searched for; none while the list is folded. */
+  /** List the classes whose names contain the search text; none while the list is closed. */
   list() {
     if (!this.find('.vv-known').open) return;
     const wanted = this.search.value.trim().toLowerCase();
@@ -69,7 +69,7 @@ export class Predictions {
 }
 
 /**
- * @param {string} label @param {number} share - or a value, which has no bar @param {string} number - as text
+ * @param {string} label @param {number} share - or a regression value, without a bar @param {string} number - as text
  * @param {Manifest} manifest
  */
 function row(label, share, number, manifest) {

@@ -1,4 +1,4 @@
-// A small menu beside a picture: save it, or its numbers.
+// A small menu beside a picture that saves it or its numbers.
 import { fileName } from '../compute/format.js';
 import { mapCsv, mapNpz, mapsFile } from '../compute/numbers.js';
 import { captioned } from '../draw/caption.js';
@@ -7,7 +7,7 @@ import { download, downloadPicture } from '../effects/browser.js';
 
 /** @typedef {import('../effects/scene.js').Scene} Scene */
 /** @typedef {import('../compute/numbers.js').Saved} Saved */
-/** @typedef {HTMLCanvasElement | string | Uint8Array} Content - null where there is nothing yet */
+/** @typedef {HTMLCanvasElement | string | Uint8Array} Content - null if there is nothing to save yet */
 /** @typedef {{words: string, ending: string, make: () => Content | null}} Choice */
 
 /** @type {Record<string, string>} */
@@ -16,7 +16,7 @@ const TYPES = { png: 'image/png', svg: 'image/svg+xml', csv: 'text/csv', npz: 'a
 /**
  * Add a menu to the page.
  * @param {import('./explore.js').Page} page @param {any} place - the menu goes into it, or before it
- * @param {string} what - that is saved, in words @param {Choice[]} choices
+ * @param {string} what - a description of the saved object @param {Choice[]} choices
  * @param {() => (string | null)[]} name - parts of the file's name
  * @param {InsertPosition} where
  */
@@ -36,7 +36,7 @@ export function saveMenu(page, place, what, choices, name, where = 'afterbegin')
     const { ending, make } = choices[Number(chosen.dataset.save)];
     const content = make();
     if (content) save(content, fileName(['vitviz', ...name()], ending), TYPES[ending], page.store);
-    else page.store.dispatch({ type: 'message', texts: [`There is nothing to save of ${what} yet.`] });
+    else page.store.dispatch({ type: 'message', texts: [`There is nothing to save for ${what} yet.`] });
   });
   menu.addEventListener('keydown', (event) => {
     if (event.key !== 'Escape' || !menu.open) return;
@@ -63,7 +63,7 @@ function save(content, name, type, store) {
 }
 
 /**
- * The choices for a map over the photograph.
+ * Return the choices for a map over the photograph.
  * @param {() => {scene: Scene, pane: import('../draw/photo.js').Pane, saved: Saved | null} | null} shown
  * @returns {Choice[]}
  */
@@ -86,7 +86,7 @@ export function mapChoices(shown) {
 }
 
 /**
- * The choices for the small maps of attention.
+ * Return the choices for the small maps of attention.
  * @param {() => {scene: Scene, maps: import('../draw/thumbnails.js').Thumbnails, columns: number, title: string,
  *   words: string, placed: (item: import('../draw/thumbnails.js').Item) => {block: number, head: any}} | null} shown
  * @param {(item: import('../draw/thumbnails.js').Item) => Float32Array | null} values - (N)
@@ -118,7 +118,7 @@ export function mapsChoices(shown, values) {
 }
 
 /**
- * The choices for charts.
+ * Return the choices for charts.
  * @param {HTMLElement} place - with the charts in it @param {() => string | null} table - as CSV
  * @returns {Choice[]}
  */
@@ -130,17 +130,17 @@ export function chartChoices(place, table) {
   ];
 }
 
-/** Model, prediction and photograph, for a caption. @param {Scene} scene */
+/** Return model, prediction and photograph for a caption. @param {Scene} scene */
 export function aboutOf({ manifest: { title, image }, said }) {
   return [title, said, image].filter(Boolean).join(' · ');
 }
 
-/** Parts of a file's name. @param {Scene | null | undefined} scene @param {string} what @returns {(string | null)[]} */
+/** Parts of a file name. @param {Scene | null | undefined} scene @param {string} what @returns {(string | null)[]} */
 export function nameOf(scene, what) {
   return [scene?.manifest.image ?? null, scene?.manifest.title ?? null, what];
 }
 
-/** A drawn picture with words below. @param {HTMLCanvasElement} canvas @param {string} title @param {string[]} lines */
+/** Return a picture with text below. @param {HTMLCanvasElement} canvas @param {string} title @param {string[]} lines */
 export function withWords(canvas, title, lines) {
   return captioned(atPrintSize(canvas), { title, scale: null, lines: lines.filter(Boolean) });
 }

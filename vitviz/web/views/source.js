@@ -12,7 +12,7 @@ const WEBCAM = {
   NotFoundError: 'No camera found. Connect one, or choose a file.',
   NotReadableError: 'Another program is using the camera. Close it, then try again.',
 };
-const QUALITY = 0.92; // of a photograph taken with the webcam
+const QUALITY = 0.92; // JPEG quality of webcam photographs
 
 const carriesFile = (/** @type {any} */ event) => [...(event.dataTransfer?.types ?? [])].includes('Files');
 
@@ -22,13 +22,13 @@ export class Source extends View {
     super(root, page);
     this.dialog = this.find('dialog');
     /** @type {string | null | undefined} */
-    this.image = undefined; // what is pressed
+    this.image = undefined; // the pressed example
     /** @type {number | null | undefined} */
-    this.size = undefined; // what is chosen
+    this.size = undefined; // the chosen size
     const input = this.find('.vv-file input');
     input.addEventListener('change', () => {
       this.take(input.files[0]);
-      input.value = ''; // the same file may be chosen again
+      input.value = ''; // so that the same file can be chosen again
     });
     this.find('.vv-examples').innerHTML = page.models.examples.map(({ name, label, thumbnail }) => `<button
       type="button" data-kind="example" data-value="${escaped(name)}" title="${escaped(label)}" aria-pressed="false"
@@ -65,7 +65,7 @@ export class Source extends View {
     this.page.store.dispatch({ type: 'open', source, at: source.size === undefined ? 'photo' : 'size' });
     if (source.size !== undefined) return;
     const pictures = /** @type {NodeListOf<HTMLElement>} */ (this.page.root.querySelectorAll('.vv-picture'));
-    [...pictures].find((picture) => picture.offsetParent)?.scrollIntoView({ block: 'nearest' }); // of the tab in view
+    [...pictures].find((picture) => picture.offsetParent)?.scrollIntoView({ block: 'nearest' }); // in the visible tab
   }
 
   /** @param {string} text */
@@ -73,7 +73,7 @@ export class Source extends View {
     this.page.store.dispatch({ type: 'message', texts: [text], at: 'photo' });
   }
 
-  /** The visitor's own photograph. @param {Blob | null | undefined} file */
+  /** Open the visitor's own photograph. @param {Blob | null | undefined} file */
   async take(file) {
     if (file) this.open({ photo: await this.page.photos?.add(file) });
   }
@@ -94,7 +94,7 @@ export class Source extends View {
         if (type) return void await this.take(await item.getType(type));
       }
       this.tell('No photograph on the clipboard. Copy one first.');
-    } catch { // not allowed, or an old browser
+    } catch { // permission denied, or an old browser
       this.tell('The browser does not allow this page to read the clipboard. Press Ctrl+V, or Cmd+V on a Mac.');
     }
   }
@@ -140,7 +140,7 @@ export class Source extends View {
     this.find('video').srcObject = null;
   }
 
-  // Showing
+  // Rendering
 
   /** @param {State} state @returns {boolean} */
   render(state) {

@@ -9,7 +9,7 @@ import { View } from './view.js';
 /** @typedef {import('../backends/backend.js').Larger} Larger */
 /** @typedef {import('../effects/scene.js').Scene} Scene */
 
-const OTHER = 'another model'; // no source has a space
+const OTHER = 'another model'; // contains a space, so it never equals a source
 const TYPING = 700; // milliseconds without a key press before the chosen model loads: arrow keys step through the menu
 
 export class TopBar extends View {
@@ -21,11 +21,11 @@ export class TopBar extends View {
     this.form = find(page.root, '.vv-another');
     this.larger = find(page.root, '.vv-larger');
     /** @type {Entry[]} */
-    this.brought = []; // the visitor's own models, until the page is closed
+    this.brought = []; // the visitor's own models, kept until the page is closed
     /** @type {string | null} */
     this.chosen = null; // the chosen model while it loads
     this.pause = 0;
-    this.value = ''; // of the menu
+    this.value = ''; // value of the menu
     let typing = false;
     this.select.addEventListener('keydown', (/** @type {KeyboardEvent} */ { key }) => { typing = key !== 'Enter'; });
     this.select.addEventListener('pointerdown', () => { typing = false; });
@@ -83,7 +83,7 @@ export class TopBar extends View {
       this.bring(entry);
       this.choose(entry.source);
     }
-    input.value = ''; // the same file may be chosen again
+    input.value = ''; // so that the same file can be chosen again
   }
 
   /** @param {Entry} entry */

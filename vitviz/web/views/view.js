@@ -1,4 +1,4 @@
-// What views share: a place on the page, and the store that they change.
+// The base class of views: an element of the page, and the store.
 import { filled, wordsOf } from '../core/words.js';
 import { write } from '../draw/dom.js';
 
@@ -11,7 +11,7 @@ export class View {
     this.root = root;
     this.page = page;
     /** @type {Scene} */
-    this.scene = /** @type {any} */ (null); // what is shown; null until something is
+    this.scene = /** @type {any} */ (null); // the shown scene; null at first
   }
 
   /** @param {string} selector @returns {any} */
@@ -24,7 +24,7 @@ export class View {
     return [...this.root.querySelectorAll(selector)];
   }
 
-  /** Show a scene from now on; return whether it is another one than before. @param {Scene} scene */
+  /** Show a scene; return whether it differs from the previous one. @param {Scene} scene */
   isNew(scene) {
     const other = scene !== this.scene;
     this.scene = scene;
@@ -36,7 +36,7 @@ export class View {
     this.page.store.dispatch({ type: 'change', change });
   }
 
-  /** Words in a place that is hidden without any. @param {string} selector @param {string | null} [words] */
+  /** Write text into an element; hide it without text. @param {string} selector @param {string | null} [words] */
   say(selector, words) {
     const place = this.find(selector);
     place.hidden = !words;
@@ -44,9 +44,9 @@ export class View {
   }
 
   /**
-   * Why something was not answered, and a button that opens the largest input size at which it is, if any.
+   * Show why a request failed, with a button for the largest input size at which it works, if any.
    * @param {string | null | undefined} words @param {number | null} size
-   * @param {{lang?: string, at?: string}} [where] - `at`: the element that the words stand after
+   * @param {{lang?: string, at?: string}} [where] - `at`: the element before the message
    */
   trouble(words, size, { lang = 'en', at } = {}) {
     this.say('.vv-trouble', words);
@@ -69,14 +69,14 @@ export class View {
     write(button, filled(wordsOf(lang).fits, size));
   }
 
-  /** Which of some buttons is pressed. @param {string} selector @param {(data: DOMStringMap) => boolean} pressed */
+  /** Set which buttons are pressed. @param {string} selector @param {(data: DOMStringMap) => boolean} pressed */
   press(selector, pressed) {
     for (const button of this.all(selector)) button.setAttribute('aria-pressed', String(pressed(button.dataset)));
   }
 
   /**
-   * The pointer is over a patch.
-   * @param {[number, number] | null} patch @param {boolean} asks - whether it asks from it
+   * Move the pointer to a patch.
+   * @param {[number, number] | null} patch @param {boolean} asks - whether the patch becomes the query
    */
   hover(patch, asks) {
     const { store } = this.page;

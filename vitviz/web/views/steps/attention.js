@@ -19,8 +19,8 @@ import { decimal, figures, patchAt, patchWords, sumWords, tokenWords } from './t
 
 /** @type {Kind[]} */
 const KINDS = ['scaled', 'weights', 'given'];
-const ROWS = 7; // tokens with a row of their own; the others are summed
-const TERMS = 4; // of a sum in words
+const ROWS = 7; // tokens with their own row; the rest are summed
+const TERMS = 4; // terms of a sum that are written out
 const SIGNED = 'RdBu_r';
 
 const HTML = `
@@ -56,9 +56,9 @@ export class Attention extends View {
       hover: (patch) => patch && this.look(this.tokenOf(patch)),
       pick: (patch) => page.store.dispatch({ type: 'pick', patch, scene: this.scene.id }) }, '');
     this.kind = /** @type {Kind} */ ('weights');
-    this.other = -1; // the token whose key is looked at; -1: the strongest
-    this.channel = 0; // of queries, keys and their products
-    this.valueChannel = 0; // of values
+    this.other = -1; // the token whose key is shown; -1: the strongest
+    this.channel = 0; // channel of queries, keys and their products
+    this.valueChannel = 0; // channel of values
     this.key = this.drawn = this.lang = '';
     this.head = /** @type {Head | null} */ (null);
     this.index = new Uint8Array(0);
@@ -88,7 +88,7 @@ export class Attention extends View {
     }
   }
 
-  /** The token of a patch. @param {[number, number]} patch */
+  /** Return the token of a patch. @param {[number, number]} patch */
   tokenOf([row, column]) {
     const { manifest: { prefix }, grid } = this.scene;
     return prefix.length + row * grid[1] + column;
@@ -106,7 +106,7 @@ export class Attention extends View {
   }
 
   /**
-   * Show the step. The state has its language and, as its query, the patch that is looked at.
+   * Show the step. The state contains its language and, as its query, the chosen patch.
    * @param {State & {lang: string}} state @param {Scene} scene @returns {boolean}
    */
   render(state, scene) {
@@ -128,7 +128,7 @@ export class Attention extends View {
     return false;
   }
 
-  /** Another photograph, model or size. @param {Scene} scene */
+  /** Reset the step for a new photograph, model or size. @param {Scene} scene */
   open(scene) {
     this.pane.open(scene.image, scene.geometry, scene.grid);
     this.index = new Uint8Array(scene.grid[0] * scene.grid[1]);
@@ -164,7 +164,7 @@ export class Attention extends View {
   }
 
   /**
-   * The numbers of a head, where its block and its values are here.
+   * Return the numbers of a head, if its block and values are loaded.
    * @param {Scene} scene @param {number} block @param {number} head @param {number} token
    * @param {ArrayBuffer | undefined} file
    */
@@ -220,7 +220,7 @@ export class Attention extends View {
       answer: beside && `${words.beside}: ${beside}`, low: said(scale.vmin), high: said(scale.vmax), unit: '' });
   }
 
-  /** Query, key and their products; the dot product as a sum. @param {Scene} scene @param {Head} head
+  /** Show query, key and products; write the dot product as a sum. @param {Scene} scene @param {Head} head
    * @param {number} token @param {number} looked */
   dot(scene, head, token, looked) {
     const { channel: chosen, lang } = this;

@@ -13,8 +13,8 @@ import { Step } from './step.js';
 /** @typedef {import('./step.js').Lecture} Lecture */
 
 const SIGNED = 'RdBu_r';
-const TILE = 22; // pixels of the page for a filter, at least
-const MOST = 32; // filters in a row
+const TILE = 22; // minimum CSS pixels per filter
+const MOST = 32; // filters per row
 const HTML = `
   <div class="vv-flow" data-part="1 2">
     <div><h3 class="vv-map-title"></h3><figure class="vv-pane vv-unnamed"></figure></div>
@@ -38,8 +38,8 @@ export class Embedding extends Step {
   constructor(root, page) {
     super(root, page, HTML);
     this.pane = this.photograph('.vv-pane');
-    this.filter = -1; // its place among those that are here; -1: the one that answers most to the patch
-    this.count = this.across = 1; // filters, and those in a row
+    this.filter = -1; // index among the loaded filters; -1: the one with the largest response to the patch
+    this.count = this.across = 1; // filters in all, and per row
     this.index = new Uint8Array(0);
     const [wall, bars] = [this.find('.vv-filters'), this.find('.vv-bars-of')];
     wall.addEventListener('click', (/** @type {MouseEvent} */ event) => (
@@ -52,9 +52,9 @@ export class Embedding extends Step {
       event.preventDefault();
       this.choose((this.chosen + by + this.count) % this.count);
     });
-    this.chosen = 0; // what is shown
+    this.chosen = 0; // index of the shown filter
     /** @type {Float32Array | null} */
-    this.walled = null; // the filters that are on the wall
+    this.walled = null; // the filters drawn on the wall
   }
 
   /** @param {number} place */
@@ -88,7 +88,7 @@ export class Embedding extends Step {
     const size = side * side;
     const vector = embed(lecture, state.query);
     this.count = bias.length;
-    const own = vector.map((value, n) => Math.abs(value - bias[n])); // what the patch adds to the bias
+    const own = vector.map((value, n) => Math.abs(value - bias[n])); // the patch's contribution without the bias
     this.chosen = this.filter >= 0 ? this.filter : own.indexOf(Math.max(...own));
     const number = lecture.channels[this.chosen] + 1;
     this.label(words);
@@ -120,7 +120,7 @@ export class Embedding extends Step {
     for (const [name, value] of Object.entries(said)) bars.setAttribute(`aria-${name}`, String(value));
   }
 
-  /** The filters as pictures, each on a scale of its own; made once a model. @param {Lecture} lecture */
+  /** Draw the filters as pictures, each on its own scale; once per model. @param {Lecture} lecture */
   wall(lecture) {
     const { patch: side } = lecture;
     const across = Math.max(1, Math.min(this.count, MOST, Math.floor(this.root.clientWidth / TILE)));
@@ -135,7 +135,7 @@ export class Embedding extends Step {
     frameTile(this.find('.vv-here'), this.chosen, this.count, across);
   }
 
-  /** What the filter answers to every patch. @param {Shown} state @param {any} words @param {Lecture} lecture
+  /** Draw the response of the filter to every patch. @param {Shown} state @param {any} words @param {Lecture} lecture
    * @param {number} number */
   map(state, words, lecture, number) {
     const values = filterMap(lecture, this.chosen);

@@ -1,5 +1,5 @@
 // Step 8 of the lecture: a map of attention (rollout) beside a map of a class (GAE), the test of both, and the patches
-// where they disagree most.
+// where the maps disagree most.
 import { escaped, percent, progressWords, score } from '../../compute/format.js';
 import { disagreement } from '../../compute/lecture_numbers.js';
 import { wordsOf } from '../../core/words.js';
@@ -27,7 +27,7 @@ const HTML = `
     <div class="vv-half" data-part="3"><div class="vv-row"><button type="button" data-do="insert"></button></div>
       <div class="vv-charts"></div><p class="vv-areas"></p></div></div>`;
 
-/** A patch and those around it, row by row. @param {number} place @param {[number, number]} grid */
+/** Return a patch and its neighbours, row by row. @param {number} place @param {[number, number]} grid */
 function around(place, [rows, columns]) {
   const [row, column] = [Math.floor(place / columns), place % columns];
   return Array.from({ length: 9 }, (_, n) => [row + Math.floor(n / 3) - 1, column + (n % 3) - 1])
@@ -66,7 +66,7 @@ export class Explanation extends View {
   }
 
   /**
-   * Show the step. The state has its language and, as its query, the patch that is looked at.
+   * Show the step. The state contains its language and, as its query, the chosen patch.
    * @param {State & {lang: string}} state @param {Scene} scene @returns {boolean}
    */
   render(state, scene) {
@@ -83,7 +83,7 @@ export class Explanation extends View {
     const heatmaps = maps.map((question) => this.maps.answer(scene, question));
     const lost = this.lost(scene, heatmaps);
     this.maps.want(scene, classifies ? [...maps, ...lost] : []);
-    const asks = waits || !this.page.backend.can.explain; // a saved page has the answer in it
+    const asks = waits || !this.page.backend.can.explain; // a saved page contains the result
     this.tests.want(scene, classifies && asks ? [test] : []);
     this.translate(state.lang, classifies);
     const refused = maps.find((question) => this.maps.failure(scene, question)) ?? test;
@@ -105,7 +105,7 @@ export class Explanation extends View {
     return false;
   }
 
-  /** What is asked about the patches where the maps disagree. @param {Scene} scene
+  /** Return the questions about the patches where the maps disagree. @param {Scene} scene
    * @param {(Heatmap | undefined)[]} maps @returns {Question[]} */
   lost(scene, [first, second]) {
     if (!first || !second) return [];
@@ -129,7 +129,7 @@ export class Explanation extends View {
   }
 
   /**
-   * Both maps with the patches where they disagree, and that in words.
+   * Draw both maps, mark the patches where they disagree, and describe these in words.
    * @param {State & {lang: string}} state @param {Scene} scene @param {Heatmap[]} maps @param {any[]} lost
    */
   draw({ lang, opacity }, scene, maps, lost) {
@@ -157,7 +157,7 @@ export class Explanation extends View {
         [first[patch], second[patch]].map(Math.round), first.length);
       const [best] = scene.manifest.predictions;
       const gone = lost[place]?.classes.find((/** @type {any[]} */ [label]) => label === best[0]);
-      const share = (/** @type {number} */ value) => percent(value, 4).replace(' ', '\u00a0'); // not broken
+      const share = (/** @type {number} */ value) => percent(value, 4).replace(' ', '\u00a0'); // without a line break
       const after = gone ? words.lost(place + 1, gone[0], share(gone[1]), share(gone[2])) : '';
       return `<li>${escaped(told)}<br><span>${escaped(after)}</span></li>`;
     }).join('');

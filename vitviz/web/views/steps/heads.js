@@ -1,4 +1,4 @@
-// Step 6 of the lecture: all heads of all layers, how far they look, and what kinds of them this model has.
+// Step 6 of the lecture: all heads of all layers, their attention distances, and the kinds of heads in this model.
 import { percent, score, whole } from '../../compute/format.js';
 import { tokenOf } from '../../compute/geometry.js';
 import { KINDS, LIMITS, Study } from '../../compute/kinds.js';
@@ -13,7 +13,7 @@ import { Step } from './step.js';
 /** @typedef {import('./step.js').Scene} Scene */
 /** @typedef {import('../../draw/thumbnails.js').Item} Item */
 
-const SLICE = 8; // milliseconds of a frame for reading rows
+const SLICE = 8; // milliseconds per frame for reading rows
 const HTML = `
   <div class="vv-flow" data-part="1 2">
     <div><div data-part="1"><h3 class="vv-head-title"></h3><figure class="vv-pane vv-unnamed"></figure></div>
@@ -39,7 +39,7 @@ export class HeadsStep extends Step {
       this.kind = '';
       page.store.dispatch({ type: 'map', block, head });
     });
-    this.kind = ''; // whose heads stand out
+    this.kind = ''; // the kind whose heads are highlighted
     /** @type {Study | null} */
     this.study = null;
     this.index = new Uint8Array(0);
@@ -49,7 +49,7 @@ export class HeadsStep extends Step {
     });
   }
 
-  /** Show the heads of a kind, and the first of them large. @param {string} kind */
+  /** Highlight the heads of a kind and enlarge the first of them. @param {string} kind */
   choose(kind) {
     this.kind = kind;
     const place = this.study?.done ? this.study.kinds().indexOf(kind) : -1;
@@ -91,15 +91,15 @@ export class HeadsStep extends Step {
     return this.study ? this.study.at / this.study.of : 0;
   }
 
-  /** Read some rows. @param {Scene} scene @returns {boolean} whether there are more */
+  /** Read some rows. @param {Scene} scene @returns {boolean} whether rows remain */
   read({ manifest, answers }) {
-    if (!answers.complete) return false; // the page draws again when a block is here
+    if (!answers.complete) return false; // the page draws again when a block has loaded
     this.study ??= new Study(manifest, answers);
     this.study.advance(SLICE);
     return !this.study.done;
   }
 
-  /** The chosen head over the photograph. @param {Shown} state @param {any} words @param {Scene} scene */
+  /** Draw the chosen head over the photograph. @param {Shown} state @param {any} words @param {Scene} scene */
   head(state, words, { manifest, answers }) {
     const block = Math.min(state.block ?? Infinity, manifest.depth - 1);
     const row = answers.map(block, state.head, this.question(state));
@@ -135,7 +135,7 @@ export class HeadsStep extends Step {
       : item.block === block && item.head === state.head));
   }
 
-  /** How many heads are of each kind, and the distance against the depth. @param {any} words @param {Scene} scene */
+  /** Show the number of heads of each kind, and the distance by layer. @param {any} words @param {Scene} scene */
   kinds(words, { manifest: { depth, heads, grid } }) {
     const { study } = this;
     const kinds = study?.done ? study.kinds() : [];

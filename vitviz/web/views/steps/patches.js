@@ -1,4 +1,4 @@
-// Step 2 of the lecture: pixels become patches. One patch, its numbers, and the row that all patches make.
+// Step 2 of the lecture: pixels become patches. It shows one patch, its numbers, and the sequence of all patches.
 import { score } from '../../compute/format.js';
 import { patchOf } from '../../compute/lecture_numbers.js';
 import { filled, wordsOf } from '../../core/words.js';
@@ -12,7 +12,7 @@ import { Step } from './step.js';
 /** @typedef {import('./step.js').Lecture} Lecture */
 
 const SIGNED = 'RdBu_r';
-const TILE = 46; // pixels of the page for a patch of the row
+const TILE = 46; // CSS pixels per patch of the row
 const LISTED = 12; // numbers that are written out
 const CHANNELS = ['R', 'G', 'B'];
 const HTML = `
@@ -35,8 +35,8 @@ export class Patches extends Step {
     super(root, page, HTML);
     this.pane = this.photograph('.vv-pane');
     /** @type {[number, number] | null} */
-    this.under = null; // channel and pixel of the patch under the pointer
-    this.first = 0; // of the row that is shown
+    this.under = null; // [channel, pixel] under the pointer
+    this.first = 0; // first patch of the shown part of the row
     this.all('.vv-plane').forEach((canvas, channel) => {
       canvas.addEventListener('pointermove', (/** @type {PointerEvent} */ event) => {
         const side = canvas.width;
@@ -51,7 +51,7 @@ export class Patches extends Step {
       const at = this.first + place;
       if (place >= 0) this.change({ query: [Math.floor(at / columns), at % columns] });
     });
-    this.shown = 1; // patches of the row
+    this.shown = 1; // number of patches in the shown part of the row
   }
 
   /** @param {Shown} state @param {Scene} scene @param {Lecture | null} lecture @returns {boolean} */
@@ -94,7 +94,7 @@ export class Patches extends Step {
     frameTile(this.find('.vv-here'), at - this.first, this.shown, this.shown);
   }
 
-  /** The number under the pointer. @param {any} words @param {Lecture} lecture @param {[number, number]} query */
+  /** Write the number under the pointer. @param {any} words @param {Lecture} lecture @param {[number, number]} query */
   read(words, lecture, query) {
     const { patch: side, levels, pixels } = lecture;
     const [channel, n] = this.under ?? [0, (side >> 1) * (side + 1)];

@@ -1,4 +1,4 @@
-// Step 1 of the lecture: the photograph becomes pixels, and what is lost.
+// Step 1 of the lecture: the photograph becomes pixels, and some detail is lost.
 import { score, whole } from '../../compute/format.js';
 import { losses } from '../../compute/lecture_numbers.js';
 import { filled, wordsOf } from '../../core/words.js';
@@ -35,7 +35,7 @@ export class Pixels extends Step {
     super(root, page, HTML);
     this.pane = this.photograph('.vv-pane');
     /** @type {[number, number] | null} */
-    this.pixel = null; // the one under the pointer, [row, column]; null for the middle of the patch
+    this.pixel = null; // [row, column] under the pointer; null for the middle of the patch
     for (const canvas of this.all('.vv-input, .vv-channel')) {
       canvas.addEventListener('pointermove', (/** @type {PointerEvent} */ event) => this.point(canvas, event));
       canvas.addEventListener('pointerleave', () => { this.pixel = null; page.changed(); });
@@ -84,7 +84,7 @@ export class Pixels extends Step {
     write(this.find('.vv-lost'), `${filled(words.lost, whole(size / (w * h)))} ${seen}`);
   }
 
-  /** The numbers of a pixel, step by step. @param {any} words @param {Lecture} lecture
+  /** Show how the numbers of a pixel are computed. @param {any} words @param {Lecture} lecture
    * @param {[number, number]} patch */
   inspect(words, { input: [height, width], patch: side, levels, pixels, mean, std }, patch) {
     const [y, x] = this.pixel ?? patch.map((at) => at * side + (side >> 1));

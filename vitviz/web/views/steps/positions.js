@@ -1,4 +1,4 @@
-// Step 4 of the lecture: tokens get places. CLS and registers join the patches; positions that are near are alike.
+// Step 4 of the lecture: tokens get positions. CLS and registers join the patches; nearby positions are similar.
 import { score } from '../../compute/format.js';
 import { positionSimilarity, sinePositions } from '../../compute/lecture_numbers.js';
 import { indices, scaleOver } from '../../draw/color.js';
@@ -20,7 +20,7 @@ const HTML = `
   <p class="vv-similar" data-part="1 2"></p>
   <div data-part="3"><h3 data-word="wall"></h3><canvas class="vv-places"></canvas
     ><p class="vv-missing vv-quiet"></p></div>`;
-const TILES = [7, 11]; // at most so many maps down and across
+const TILES = [7, 11]; // maximum numbers of maps, down and across
 
 export class Positions extends Step {
   /** @param {HTMLElement} root @param {import('../explore.js').Page} page */
@@ -91,7 +91,7 @@ export class Positions extends Step {
     pane.say({ title: '', answer: '', low: score(scale.vmin), high: score(scale.vmax), unit: words.unit });
   }
 
-  /** The map of many positions, each in its place. @param {Table} table @param {[number, number]} grid
+  /** Draw the maps of many positions, each at its position. @param {Table} table @param {[number, number]} grid
    * @param {string} color */
   wall(table, [rows, columns], color) {
     if (this.walled === `${this.scene.id} ${color}`) return;

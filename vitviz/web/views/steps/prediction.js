@@ -1,5 +1,5 @@
-// Step 7 of the lecture. The residual stream on its way to the prediction: what the classifier would read after each
-// block, from the image and from the patch that is looked at.
+// Step 7 of the lecture. The residual stream up to the prediction: the classifier's output after each block, for
+// the image and for the chosen patch.
 import { escaped, percent } from '../../compute/format.js';
 import { roundedToSum } from '../../compute/lecture_numbers.js';
 import { decoded } from '../../compute/payload.js';
@@ -40,7 +40,7 @@ export class Prediction extends View {
     /** @type {Answer | null} */
     this.answer = null;
     this.bytes = /** @type {Uint8Array} */ (new Uint8Array(0)); // (L, K, gh, gw), 0..255
-    this.chosen = 0; // a class
+    this.chosen = 0; // index of the chosen class
     this.drawn = this.charted = this.lang = '';
     root.addEventListener('click', ({ target }) => {
       const { layer, name } = /** @type {any} */ (target).closest('[data-layer], [data-name]')?.dataset ?? {};
@@ -54,7 +54,7 @@ export class Prediction extends View {
   }
 
   /**
-   * Show the step. The state has its language and, as its query, the patch that is looked at.
+   * Show the step. The state contains its language and, as its query, the chosen patch.
    * @param {State & {lang: string}} state @param {Scene} scene @returns {boolean}
    */
   render(state, scene) {
@@ -71,7 +71,7 @@ export class Prediction extends View {
     return false;
   }
 
-  /** Another photograph, model or size. @param {Scene} scene */
+  /** Reset the step for a new photograph, model or size. @param {Scene} scene */
   open(scene) {
     this.pane.open(scene.image, scene.geometry, scene.grid);
     this.answer = null;
@@ -132,14 +132,14 @@ export class Prediction extends View {
     this.lines(scene, answer, patch, lang);
   }
 
-  /** A class read from every patch of a layer. @param {number} at @param {number} place */
+  /** Draw the probability of a class, read from each patch of a layer. @param {number} at @param {number} place */
   mapOf(at, place) {
     const size = this.scene.grid[0] * this.scene.grid[1];
     const from = (at * (this.answer?.names.length ?? 0) + place) * size;
     return this.bytes.subarray(from, from + size);
   }
 
-  /** The classes after one layer, which add up to 100 %. @param {Answer} answer @param {number} at
+  /** Show the probabilities after one layer, which add up to 100 %. @param {Answer} answer @param {number} at
    * @param {Record<string, string>} words */
   shares({ names, read }, at, words) {
     const all = [...read[at], Math.max(0, 1 - read[at].reduce((sum, value) => sum + value, 0))];
@@ -150,7 +150,7 @@ export class Prediction extends View {
       .join('');
   }
 
-  /** Through all layers: the image, and the patch. @param {Scene} scene @param {Answer} answer
+  /** Chart the prediction after all layers, from image and patch. @param {Scene} scene @param {Answer} answer
    * @param {[number, number]} patch @param {string} lang */
   lines({ grid }, { names, readings, read }, patch, lang) {
     const key = `${patch} ${lang}`;

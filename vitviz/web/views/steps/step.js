@@ -1,4 +1,4 @@
-// What steps of the lecture share: photographs whose patches can be pointed at, and words in two languages.
+// The base class of the lecture's steps: photographs with selectable patches, and texts in two languages.
 import { Pane } from '../../draw/photo.js';
 import { write } from '../../draw/dom.js';
 import { View } from '../view.js';
@@ -12,11 +12,11 @@ export class Step extends View {
   constructor(root, page, html) {
     super(root, page);
     root.innerHTML = html;
-    this.drawn = ''; // what is drawn, so that it is drawn once
+    this.drawn = ''; // key of the drawn content, to skip redraws
   }
 
   /**
-   * A photograph in which a patch can be pointed at and clicked, as everywhere.
+   * Add a photograph whose patches respond to pointer and clicks, as in the other views.
    * @param {string} selector @returns {Pane}
    */
   photograph(selector) {
@@ -28,7 +28,7 @@ export class Step extends View {
     }, '');
   }
 
-  /** Whether something else is to be drawn than before. @param {...unknown} facts */
+  /** Return whether the content differs from what is drawn. @param {...unknown} facts */
   differs(...facts) {
     const key = facts.join('|');
     if (key === this.drawn) return false;
@@ -36,7 +36,7 @@ export class Step extends View {
     return true;
   }
 
-  /** Write words into the places that are named after them. @param {Record<string, unknown>} words */
+  /** Write texts into the elements that have their names. @param {Record<string, unknown>} words */
   label(words) {
     for (const place of this.all('[data-word]')) {
       const text = words[place.dataset.word];
@@ -44,12 +44,12 @@ export class Step extends View {
     }
   }
 
-  /** Words for who cannot see a photograph. @param {Pane} pane @param {string} words */
+  /** Set the text that screen readers announce for a photograph. @param {Pane} pane @param {string} words */
   describe(pane, words) {
     if (pane.picture.getAttribute('aria-label') !== words) pane.picture.setAttribute('aria-label', words);
   }
 
-  /** Colors of the page's style, for canvases. */
+  /** Return colors of the page's style, for canvases. */
   colors() {
     const style = window.getComputedStyle(this.root);
     const of = (/** @type {string} */ name) => style.getPropertyValue(`--vv-${name}`).trim();

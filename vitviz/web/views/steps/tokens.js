@@ -1,4 +1,4 @@
-// What steps 5, 7 and 8 of the lecture share: names of tokens and numbers as people read them.
+// Names of tokens and formatted numbers for the steps of the lecture.
 import { score } from '../../compute/format.js';
 import { filled, wordsOf } from '../../core/words.js';
 
@@ -9,27 +9,27 @@ export function patchWords([row, column], lang) {
   return filled(wordsOf(lang).patch, row + 1, column + 1);
 }
 
-/** @param {number} place - of a patch, row by row @param {Scene} scene @returns {[number, number]} */
+/** @param {number} place - index of a patch, row by row @param {Scene} scene @returns {[number, number]} */
 export function patchAt(place, { grid: [, columns] }) {
   return [Math.floor(place / columns), place % columns];
 }
 
-/** A token's name. @param {number} token @param {Scene} scene @param {string} lang */
+/** Return a token's name. @param {number} token @param {Scene} scene @param {string} lang */
 export function tokenWords(token, scene, lang) {
   const { prefix } = scene.manifest;
   return token < prefix.length ? prefix[token] : patchWords(patchAt(token - prefix.length, scene), lang);
 }
 
-/** @param {number[]} numbers - the first of them has a sign only where it is negative */
+/** @param {number[]} numbers - the first has a sign only if it is negative */
 export function sumWords(numbers) {
   return numbers.map((value, n) => (
     n === 0 ? decimal(value) : ` ${value < 0 ? '−' : '+'} ${decimal(Math.abs(value))}`)).join('');
 }
 
-/** A number with two decimals. @param {number} value */
+/** Format a number with two decimals. @param {number} value */
 export function decimal(value) {
   return value.toFixed(2).replace('-', '−');
 }
 
-/** A number with three figures. @param {number} value */
+/** Format a number with three significant digits. @param {number} value */
 export const figures = (value) => score(value);
