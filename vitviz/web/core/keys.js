@@ -10,7 +10,7 @@ export const KEYS = [
   { keys: '[ ]', does: 'previous and next layer' },
   { keys: ', .', does: 'previous and next head' },
   { keys: '0', does: 'mean of all heads' },
-  { keys: 'c', does: 'from CLS (from all patches where the model has no CLS)' },
+  { keys: 'c', does: 'from CLS (from all patches if the model has no CLS)' },
   { keys: 'd', does: 'what it attends to, or what attends to it' },
   { keys: 'r', does: 'rollout on and off' },
   { keys: 'g', does: 'patch grid on and off' },
