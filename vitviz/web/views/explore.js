@@ -347,7 +347,7 @@ export class Explore extends View {
     if (mode === 'rollout') {
       const lost = failed.has('rollout') || failed.has(`row ${question.token}`);
       const missing = lost ? 'Rollout could not be loaded' : !manifest.rollout && direction === 'column'
-        ? 'With this many patches, rollout shows only “what it attends to”' : '';
+        ? 'With this many patches, rollout is available only for “what it attends to”' : '';
       return { ...plain, missing, values: answers.rolloutOf(question) };
     }
     const map = manifest.maps.find(({ id }) => id === mode);
