@@ -61,12 +61,7 @@ def notices() -> str:
 
 def weights() -> str:
     """Return the section about the bundled checkpoints, from their config.json."""
-    lines = [
-        "## Weights",
-        "",
-        "Each folder's README.md states what is known and what is inferred about its weights.",
-        "",
-    ]
+    lines = ["## Weights", "", "Each folder's README.md states what is known and inferred about its weights.", ""]
     lines += ["| folder | from | licence |", "|---|---|---|"]
     for path in sorted((ROOT / "checkpoints").glob("*/config.json")):
         config = json.loads(path.read_text(encoding="utf-8"))
