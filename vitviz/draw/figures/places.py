@@ -32,7 +32,7 @@ class Table:
         title: name.
         values: (gh * gw, channels), with the meaning of a channel and the unit.
         reach: limit of the colors.
-        cosines: (k, gh * gw), similarity of the chosen positions to all.
+        cosines: (k, gh * gw), similarity of the chosen positions to all positions.
     """
 
     title: str
@@ -48,7 +48,7 @@ class Table:
 def positions(view: View, *, photo: str = "", dark: bool = False) -> Figure:
     """Draw prefix tokens and position embeddings as heatmaps, and the similarity of each position to all others.
 
-    The figure compares the model's positions with fixed sinusoidal ones on the same grid. For rotary positions, it
+    The figure compares the model's positions with fixed sinusoidal positions on the same grid. For rotary positions, it
     shows the angles, and the mean cosine of the angles between two positions.
     """
     model, (gh, gw) = view.model, view.trace.grid
@@ -61,7 +61,7 @@ def positions(view: View, *, photo: str = "", dark: bool = False) -> Figure:
     heights = [min(max(2.0 * shape, 1.4), 2.6)]
     if len(tables) == 2:
         mosaic, heights = [["table 0", "table 1"], ["alike 0", "alike 1"]], [1.7, min(max(2.0 * shape, 0.8), 2.6)]
-    if fitting(2.6, 2) == 1:  # one below the other
+    if fitting(2.6, 2) == 1:  # stacked vertically
         kinds = [("table", 1.5), ("alike", min(max(2.0 * shape, 0.8), 2.6))]
         mosaic = [[f"{kind} {index}"] for index in range(len(tables)) for kind, _ in kinds]
         heights = [high for _ in tables for _, high in kinds]
@@ -88,7 +88,7 @@ def positions(view: View, *, photo: str = "", dark: bool = False) -> Figure:
 
 
 def positions_of(model: ViT, grid: tuple[int, int], chosen: Tensor) -> list[Table]:
-    """Return the model's own positions, if it has any, and the sinusoidal ones."""
+    """Return the model's own positions, if it has any, and the sinusoidal positions."""
     config, tables = model.config, []
     own = model.positions(grid)  # (1, gh * gw, D)
     if (angles := model.angles(grid)) is not None:
@@ -119,7 +119,7 @@ def _table(title: str, values: Tensor, chosen: Tensor) -> Table:
 
 
 def _cosines(vectors: Tensor, chosen: Tensor) -> Floats:
-    """Return the cosines of the chosen rows with all: (gh * gw, D) -> (k, gh * gw)."""
+    """Return the cosines between the chosen rows and all rows: (gh * gw, D) -> (k, gh * gw)."""
     unit = F.normalize(vectors, dim=-1)
     return array(unit[chosen] @ unit.T)
 
@@ -153,7 +153,7 @@ def _caption(model: ViT) -> str:
 
 
 def draw_similarity(axes: Axes, table: Table, shown: tuple[range, range], grid: tuple[int, int]) -> None:
-    """Draw a small map for each chosen position, arranged as the positions are, one patch apart."""
+    """Draw a small map for each chosen position, arranged like the positions, one patch apart."""
     (rows, columns), (gh, gw) = shown, grid
     drawn = np.full((len(rows), gh + 1, len(columns), gw + 1), np.nan, np.float32)
     drawn[:, :gh, :, :gw] = table.cosines.reshape(len(rows), len(columns), gh, gw).transpose(0, 2, 1, 3)
