@@ -159,7 +159,7 @@ readers. All are in the public domain or under CC0 and come from the packages na
 `scripts/make_examples.py` writes this folder, including this text.
 
 The column "right" lists the classes that count as correct. If a model has none of them, or predicts another class,
-the page says so beside its predictions.
+the page shows a note beside its predictions.
 
 | file | what | right | pixels | author | licence | origin | package |
 |---|---|---|---|---|---|---|---|

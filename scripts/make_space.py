@@ -42,8 +42,8 @@ license: apache-2.0
 short_description: See inside a Vision Transformer, on your own photo
 ---
 
-Drop a photograph, read what a Vision Transformer sees in it, point at a patch, and every head of every layer shows
-where it looks from there. `make space KIND={kind}` of vitviz wrote this folder.
+Drop a photograph to see the predictions of a Vision Transformer, and point at a patch to see the attention of every
+head of every layer from that patch. `make space KIND={kind}` of vitviz generated this folder.
 """
 
 

@@ -241,7 +241,7 @@ def _places(source: Dataset[Samples], known: Mapping[str, int]) -> list[int]:
     if missing := [label for label, place in zip(source.labels, places, strict=True) if place is None]:
         raise EvaluationError(
             f"Expected a model that knows the {len(places)} classes of {source.name}, got one that lacks "
-            f"{', '.join(missing[:5])}{' and more' if len(missing) > 5 else ''}. It knows {', '.join([*known][:8])}."
+            f"{', '.join(missing[:5])}{' and more' if len(missing) > 5 else ''}. It has {', '.join([*known][:8])}."
         )
     return [place for place in places if place is not None]
 

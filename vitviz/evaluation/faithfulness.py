@@ -304,7 +304,7 @@ def _explained(maps: Maps, images: int) -> tuple[Named | list[Named] | None, tup
         if images > 1 and all(len(indices) == 1 for indices in classes):
             return [indices[0] for indices in classes], None
         raise ExplainError(
-            f"Expected maps of one class, got different classes: {sorted(different)}. Test them apart, or pass one."
+            f"Expected maps of one class, got different classes: {sorted(different)}. Test each class, or pass a target."
         )
     for indices in different:
         return (indices[0], None) if len(indices) == 1 else (None, (indices[0], indices[1]))
@@ -327,7 +327,7 @@ def flat_maps(maps: Maps, masked: MaskedModel) -> tuple[Tensor, Tensor]:
     if scores.ndim != 3 or scores.shape[1:] != masked.grid or not len(scores) or batch not in (1, len(scores)):
         raise EvaluationError(
             f"Expected maps of shape (maps, {masked.grid[0]}, {masked.grid[1]}), one for each of the {batch} images or "
-            f"several of one image, got {tuple(scores.shape)}. Test images with other maps apart."
+            f"several of one image, got {tuple(scores.shape)}. Test such images separately."
         )
     if not bool(scores.isfinite().all()):
         raise EvaluationError("Expected finite scores to order patches by, got NaN or infinity. Check the method.")

@@ -83,7 +83,7 @@ def segmentation(values: Scores, geometry: Geometry, mask: Mask) -> Segmentation
     scores, inside = values[np.ix_(rows, cols)].ravel(), mask[np.ix_(y, x)].ravel()  # (n,) each
     if not 0 < (count := int(inside.sum())) < inside.size:
         raise EvaluationError(
-            f"Expected a mask of some of the pixels the model saw, got {count:,} of {inside.size:,}. Take another one."
+            f"Expected a mask of some of the pixels the model saw, got {count:,} of {inside.size:,}. Pass another mask."
         )
     # The rounded mean must not be below a constant map.
     above = scores > np.clip(scores.mean(), values.min(), values.max())

@@ -46,7 +46,7 @@ class Sanity:
             return f"{title}, with all weights random, gives a map without any order."
         return (
             f"{title}, with all weights random, gives a map whose order correlates with the original one at "
-            f"{correlation:.2f} (0 is none)."
+            f"{correlation:.2f} (0 means no correlation)."
         )
 
 

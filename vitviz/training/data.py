@@ -218,8 +218,8 @@ def open_data(
     data = Data(**vars(dataset) | {"train": train, "val": val}, left_out=tuple(unread))
     if len(data.labels) < 2:
         raise DataError(
-            f"Expected at least two classes, one folder each, got {', '.join(data.labels) or 'none'}. Check how deep "
-            "the folders lie."
+            f"Expected at least two classes, one folder each, got {', '.join(data.labels) or 'none'}. Check the "
+            "folder levels."
         )
     for name, split in (("train", train), ("val", val)):  # without broken files
         if empty := [class_id for class_id, count in zip(data.class_ids, data.counts(split), strict=True) if not count]:

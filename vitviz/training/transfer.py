@@ -61,7 +61,7 @@ def start_from(
     if len(labels) < 2 or len(class_ids) not in (0, len(labels)):
         raise TrainingError(
             f"Expected labels of at least two classes and as many class ids or none, got {len(labels)} and "
-            f"{len(class_ids)}. Give one of each for a class."
+            f"{len(class_ids)}. Give one label and one id per class, or no ids."
         )
     config = replace(old, classes=len(labels), pooling=pooling or old.pooling)
     if image_size is not None and old.grid != old.grid_of(*image_size):

@@ -71,8 +71,8 @@ def draw(
         only: a subset of `NAMES` and `KINDS`.
         photo: name of the photograph for captions.
         dark: light text on a dark background.
-        filters: number of filters of the patch embedding (those that vary most), or indices from 0. The feature map of the
-            first filter is flattened.
+        filters: number of filters of the patch embedding (those that vary most), or indices from 0. The feature map of
+            the first filter is flattened.
         width: width in inches, "page" or "column"; the font size is constant.
         bare: omit title and caption.
         options: for `KINDS`, the fields of `maps.FigureOptions`: block, head, query, method, target, methods.

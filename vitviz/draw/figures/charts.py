@@ -162,10 +162,10 @@ def decomposition(view: View, options: FigureOptions, *, photo: str = "", dark: 
     rest = parts.start + parts.constant + parts.biases.sum()
     above = ", above the mean of all logits" if view.model.problem_type == SINGLE else ""
     caption = (
-        f"What each head and each MLP adds directly to the logit of {parts.name}{above}: heads "
+        f"Direct contribution of each head and MLP to the logit of {parts.name}{above}: heads "
         f"{_hundredths(parts.heads.sum())}, MLPs {_hundredths(parts.mlps.sum())}, everything else (embedding, biases) "
         f"{_hundredths(rest)}, total {_hundredths(parts.total)}. The standard deviation in the final norm is held "
-        f"fixed. Indirect effects through later blocks count for those blocks. {page.describe(view, photo)}"
+        f"fixed. Indirect effects through later blocks are attributed to those blocks. {page.describe(view, photo)}"
     )
     high = min(5.6, 0.24 * layers + 1.0)
     figure = page.new_page(f"The logit of {parts.name} in parts", caption, high)

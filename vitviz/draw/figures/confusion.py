@@ -93,7 +93,7 @@ def _checked(counts: ArrayLike, labels: Sequence[str]) -> NDArray[np.int64]:
     if matrix.shape != (classes, classes) or classes == 0 or matrix.dtype.kind not in "iu" or matrix.min() < 0:
         raise DrawError(
             f"Expected counts of images from 0 for the labels, whole numbers ({classes}, {classes}), got "
-            f"{matrix.dtype} {matrix.shape}. Count images, and name all classes."
+            f"{matrix.dtype} {matrix.shape}. Pass counts, and one label per class."
         )
     return matrix.astype(np.int64)
 

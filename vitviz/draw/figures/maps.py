@@ -167,7 +167,7 @@ def matrix(view: View, options: FigureOptions, *, photo: str = "", dark: bool = 
     tokens, prefix = trace.tokens.shape[1], len(trace.prefix)
     if tokens > MOST_TOKENS:
         raise DrawError(
-            f"Expected at most {MOST_TOKENS:,} tokens for a matrix, got {tokens:,}. Open the photograph smaller: size=."
+            f"Expected at most {MOST_TOKENS:,} tokens for a matrix, got {tokens:,}. Open it at a smaller size: size=."
         )
     rows = trace.attention(block)[0]  # (H, N, N)
     fusions: dict[str, Callable[..., torch.Tensor]] = {"mean": torch.mean, "max": torch.amax, "min": torch.amin}

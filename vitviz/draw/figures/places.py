@@ -71,7 +71,7 @@ def positions(view: View, *, photo: str = "", dark: bool = False) -> Figure:
         f"{_caption(model)} Similarity: a small map for {every(step)} row and column shows how similar that position "
         f"is to each of the {gh} × {gw}. {describe(view, photo)}"
     )
-    figure = new_page("Where a patch lies", caption, sum(heights) + 0.55 * len(heights))
+    figure = new_page("Positions of the patches", caption, sum(heights) + 0.55 * len(heights))
     axes = figure.subplot_mosaic(mosaic, height_ratios=heights)
     if prefix:
         values = np.stack(list(prefix.values()))  # (P, D)
@@ -141,13 +141,13 @@ def _caption(model: ViT) -> str:
     return (
         start
         + {
-            "learned": f"The model learned its positions on a grid of {grid}; they are interpolated to others.",
+            "learned": f"The model learned its positions on a grid of {grid}; they are interpolated to other grids.",
             "sincos": "The model has fixed sinusoidal positions: a quarter each of sin x, cos x, sin y and cos y.",
             "sincos1d": "The model has fixed sinusoidal positions in reading order, alternately sin and cos: the last "
-            "patch of a row is near the first of the next. Beside them, sinusoidal positions of row and column.",
+            "patch of a row is near the first patch of the next. Beside them: sinusoidal positions of row and column.",
             "rotary": "Rotary: no position embedding. The model rotates queries and keys by these angles in every "
-            "block; the sinusoidal positions are for comparison.",
-            "none": "This model has no positions at all; the sinusoidal ones are for comparison.",
+            "block; sinusoidal positions are shown for comparison.",
+            "none": "This model has no positions; sinusoidal positions are shown for comparison.",
         }[config.positions]
     )
 

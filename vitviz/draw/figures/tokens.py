@@ -41,7 +41,7 @@ def patches(view: View, *, photo: str = "", dark: bool = False) -> Figure:
     figure = page.new_page("From a photograph to patches", caption, sum(heights) + 0.55 * len(heights))
     axes = figure.subplot_mosaic([*mosaic, ["row"] * len(mosaic[0])], height_ratios=heights)
     axes["seen"].imshow(pixels, extent=(0, width, height, 0), aspect="equal")
-    axes["seen"].set(title="As the model sees it", xticks=[0, width], yticks=[0, height])
+    axes["seen"].set(title="Input of the model", xticks=[0, width], yticks=[0, height])
     down = "pixels from the top" if page.measure("pixels from the top") < high else "pixels"
     axes["seen"].set(xlabel="pixels from the left", ylabel=down, anchor="NW")
     _draw_apart(axes["grid"], pixels, p)
