@@ -304,7 +304,7 @@ def _explained(maps: Maps, images: int) -> tuple[Named | list[Named] | None, tup
         if images > 1 and all(len(indices) == 1 for indices in classes):
             return [indices[0] for indices in classes], None
         raise ExplainError(
-            f"Expected maps of one class, got different classes: {sorted(different)}. Test each class, or pass a target."
+            f"Expected maps of one class, got different classes: {sorted(different)}. Test each, or pass a target."
         )
     for indices in different:
         return (indices[0], None) if len(indices) == 1 else (None, (indices[0], indices[1]))
