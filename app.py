@@ -1,4 +1,4 @@
-"""Start the page of vitviz, as a Hugging Face Space and `make app` do; vitviz/settings.py has its variables."""
+"""Start the vitviz page for `make app` and Hugging Face Spaces; vitviz/settings.py defines its variables."""
 
 import sys
 

@@ -4,10 +4,10 @@
     python benchmarks/attention.py --sizes 224 --models small
     python benchmarks/attention.py --device cuda --dtype bfloat16 --sizes 224 1024 4096
 
-A random Vision Transformer of timm is converted to ours and to transformers'. First, logits and attention of all three
-are compared. Then each way runs in separate processes: one measures the median time of a forward pass, another the peak
-memory above that before. The latter makes the C library return memory at once (`MALLOC_MMAP_THRESHOLD_`), because
-otherwise the memory that it reserves between passes hides what a pass needs.
+A random timm Vision Transformer is converted to our implementation and to transformers. First, logits and attention of
+all three are compared. Then each way runs in separate processes: one measures the median time of a forward pass,
+another the increase in peak memory. The second process makes the C library return memory immediately
+(`MALLOC_MMAP_THRESHOLD_`), because memory reserved between passes would otherwise hide what a pass needs.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def build_timm(model: str, side: int, fused: bool) -> Any:
     model_of_timm = VisionTransformer(
         img_size=side, patch_size=PATCH, embed_dim=width, depth=DEPTH, num_heads=heads, num_classes=CLASSES
     )
-    torch.nn.init.normal_(model_of_timm.head.weight, std=0.02)  # timm's is zero, which would hide errors
+    torch.nn.init.normal_(model_of_timm.head.weight, std=0.02)  # zeros would hide errors
     return model_of_timm.eval()
 
 
@@ -66,7 +66,7 @@ def build_ours(model: str, side: int) -> ViT:
 
 
 def build_transformers(model: str, side: int, eager: bool) -> Any:
-    """Return a model with the same weights under transformers' names."""
+    """Return a transformers model with the same weights."""
     import_torchvision()
     from transformers import ViTConfig, ViTForImageClassification
 
@@ -84,7 +84,7 @@ def build_transformers(model: str, side: int, eager: bool) -> Any:
 
 
 def _timm_tensor(name: str, weights: dict[str, Tensor], norms: dict[str, str]) -> Tensor:
-    """Return timm's tensor for a name of transformers, old or new."""
+    """Return timm's tensor for a transformers parameter name, old or new."""
     kind = name.rsplit(".", 1)[1]
     if "cls_token" in name or "position_embeddings" in name:
         return weights["cls_token" if "cls_token" in name else "pos_embed"]
@@ -161,7 +161,7 @@ def reset_peak() -> None:
 
 
 def measure(way: str, model: str, side: int, device: str, dtype: str, repeats: int) -> dict[str, float]:
-    """Return the median seconds and the peak MB above the start of one way, in this process."""
+    """Return the median seconds of one way and its increase in peak memory in MB, in this process."""
     module, run = prepare(way, model, side)
     module.to(device)
     images = torch.randn(1, 3, side, side, device=device)
@@ -186,7 +186,7 @@ def measure(way: str, model: str, side: int, device: str, dtype: str, repeats: i
 
 
 def agree(model: str, side: int) -> None:
-    """Exit unless all three have the same logits and attention."""
+    """Exit unless all three implementations have the same logits and attention."""
     torch.manual_seed(1)
     images = torch.randn(1, 3, side, side)
     with torch.no_grad():
@@ -208,7 +208,7 @@ def agree(model: str, side: int) -> None:
 
 
 def alone(way: str, model: str, side: int, args: argparse.Namespace, lean: bool) -> dict[str, float]:
-    """Run `measure` in a separate process; `lean` measures memory: one pass, without reserves of the C library."""
+    """Run `measure` in a separate process; `lean` measures memory: one pass, no memory reserved by the C library."""
     repeats = 1 if lean else args.repeats
     command = [sys.executable, __file__, "--one", way, model, str(side), args.device, args.dtype, str(repeats)]
     environment = {**os.environ, "MALLOC_MMAP_THRESHOLD_": str(2**20)} if lean else None
@@ -248,7 +248,7 @@ def main() -> None:
     parser.add_argument("--device", default="cpu", choices=("cpu", "cuda"))
     parser.add_argument("--dtype", default="float32", choices=("float32", "bfloat16", "float16"))
     parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--ways", nargs="+", default=[""], metavar="PART", help="only ways whose names contain a part")
+    parser.add_argument("--ways", nargs="+", default=[""], metavar="PART", help="only ways with a PART in their names")
     parser.add_argument(
         "--agree-up-to", type=int, default=512, metavar="PIXELS", help="compare numbers up to this size"
     )

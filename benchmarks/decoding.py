@@ -2,8 +2,8 @@
 
     python benchmarks/decoding.py
 
-The photograph is an example as a JPEG of one megapixel. Batches alternate between the two. CPU time is that of this
-process and its children, so other work on the machine has little effect.
+The photograph is an example as a JPEG of one megapixel. Batches alternate between the two. The CPU time of this
+process and its children is measured, so background load has little effect.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def cpu_seconds() -> float:
 
 
 def milliseconds(decoder: Callable[[bytes], Any], data: bytes, pictures: int) -> float:
-    """Return the CPU time per picture, over several, because the kernel counts in hundredths of a second."""
+    """Return the CPU time per picture, averaged because the kernel counts in hundredths of a second."""
     before = cpu_seconds()
     for _ in range(pictures):
         decoder(data)
@@ -53,7 +53,7 @@ def milliseconds(decoder: Callable[[bytes], Any], data: bytes, pictures: int) ->
 
 
 def main() -> None:
-    """Measure and print both."""
+    """Measure and print the CPU time of both."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--batches", type=int, default=9)
     parser.add_argument("--pictures", type=int, default=20, help="pictures per batch")

@@ -2,9 +2,10 @@
 
     python benchmarks/explorer.py                # needs Chromium; prints medians and 95th percentiles
 
-Standalone pages of random models of usual sizes are opened from disk, and the pointer moves many times. A time runs
+Standalone pages of random models of common sizes are opened from disk, and the pointer moves many times. A time runs
 from the event to the paint of the frame that it causes, without the wait for the frame to begin, because browsers
-deliver real pointer events just before a frame. Measured again with the CPU throttled four times.
+deliver real pointer events just before a frame. The times are measured again with the CPU throttled to
+a quarter of its speed.
 """
 
 from __future__ import annotations

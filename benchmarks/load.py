@@ -1,15 +1,15 @@
-"""Simulate many visitors of the app at once: they upload, explore, explain, export and leave, and check their results.
+"""Simulate many simultaneous visitors who upload, explore, explain, export and leave, and check their results.
 
     python benchmarks/load.py --clients 50 --minutes 10
-    python benchmarks/load.py --clients 50 --minutes 10 --replicas 2 --kill     # one is killed and restarted
+    python benchmarks/load.py --clients 50 --minutes 10 --replicas 2 --kill     # kills and restarts a replica
     python benchmarks/load.py --distinct 2000 --clients 4     # a soak test with distinct photographs
 
 Starts the app on this machine, once or as replicas. Clients send the same HTTP requests as the page. With replicas,
-each request goes to the next one, as behind a proxy without sticky sessions; with --nginx through nginx and
-deploy/nginx.conf, if installed. Answers are compared with results of Python for the same photograph.
+each request goes to the next one, as behind a proxy without sticky sessions; with --nginx, requests pass through nginx
+with deploy/nginx.conf. Responses are compared with results computed in Python for the same photograph.
 
-With --distinct each visit opens and explains another photograph with a small model. After 200 evictions, the memory
-must stay within 1.1 x over that many further visits.
+With --distinct each visit opens and explains another photograph with a small model. The memory after
+200 evictions may grow to at most 1.1 x during that many further visits.
 """
 
 from __future__ import annotations
@@ -48,10 +48,10 @@ import vitviz  # noqa: E402 - of the checkout
 from vitviz.resources import DEFAULT, resource_folder  # noqa: E402
 
 PATIENCE = 300  # seconds
-CLOSE = 2e-3  # tolerance of probabilities, because threads add in another order
+CLOSE = 2e-3  # tolerance of probabilities, because threads change the order of sums
 LEAVES = 0.2  # share of visits that end during a long computation
 METHOD = "gae"
-SOAK_MODEL = "vit-cifar10"  # small, so that photographs take most memory
+SOAK_MODEL = "vit-cifar10"  # a small model, so that photographs take most of the memory
 EVICTIONS = 200  # before the first measurement of a soak test
 PHOTO_SIZE = (1024, 683)
 GROWTH = 1.1  # maximum memory at the end of a soak test, relative to the first measurement
@@ -59,7 +59,7 @@ GROWTH = 1.1  # maximum memory at the end of a soak test, relative to the first 
 
 @dataclass(frozen=True)
 class Photo:
-    """Photograph with the results of Python."""
+    """Photograph with the results computed in Python."""
 
     data: bytes
     predictions: dict[str, float]
@@ -67,7 +67,7 @@ class Photo:
 
 
 def photographs(number: int) -> list[Photo]:
-    """Return distinct crops of the examples with the results of Python."""
+    """Return distinct crops of the examples with results computed in Python."""
     explorer, rng = vitviz.Explorer(vitviz.load(DEFAULT)), random.Random(7)
     files, photos = sorted(resource_folder("examples").glob("*.jpg")), []
     for index in range(number):
@@ -100,7 +100,7 @@ class Server:
         self.start()
 
     def start(self) -> float:
-        """Start the server, and return the seconds until the page answers."""
+        """Start the server, and return the seconds until it serves the page."""
         settings = {
             "GRADIO_SERVER_PORT": str(self.port),
             "GRADIO_TEMP_DIR": str(self.folder),
@@ -135,7 +135,7 @@ class Server:
             return 0.0
 
     def scenes(self) -> dict[str, int]:
-        """Return bytes of open photographs and answers, their limit, and the number of evictions."""
+        """Return the bytes of open photographs and cached results, their limit, and the number of evictions."""
         return dict(httpx.get(f"{self.url}/healthz", timeout=PATIENCE).raise_for_status().json()["scenes"])
 
     def disk(self) -> float:
@@ -144,7 +144,7 @@ class Server:
 
 
 class Refusal(Exception):
-    """Answer without data; `kind` says why."""
+    """Raised for a response without data; `kind` is the reason."""
 
     def __init__(self, kind: str, text: str, seconds: float = 1.0) -> None:
         super().__init__(text)
@@ -181,7 +181,7 @@ class Client:
         """Send a request, and return data or bytes.
 
         Raises:
-            Refusal: for an error; "offline" if the server does not answer.
+            Refusal: for an error, with kind "offline" if the server does not respond.
         """
         form: dict[str, Any] = {"ask": json.dumps(ask)}
         files: dict[str, Any] = {"nothing": (None, "")}
@@ -209,9 +209,10 @@ class Client:
         raise Refusal("offline", "cut short")
 
     def ask(self, name: str, ask: dict[str, Any], photo: Photo, *, opens: bool = False) -> Any:
-        """Ask as the page does: with the photograph if it is unknown, and again after a lost connection.
+        """Send a request as the page does: with the photograph if the server lacks it; repeat it after a lost
+        connection.
 
-        If the queue is full, ask again later.
+        If the queue is full, send it again later.
         """
         sends, lost, until = opens, False, time.monotonic() + PATIENCE
         while True:
@@ -250,7 +251,7 @@ class Client:
         self.results.visits += 1
 
     def leave(self, scene: str) -> None:
-        """Ask a long question, and close the connection."""
+        """Request a long computation, and close the connection."""
         url = self.urls[next(self.turns) % len(self.urls)]
         form = {"ask": json.dumps({"scene": scene, "method": "kernel_shap"})}
         try:
@@ -261,7 +262,7 @@ class Client:
         self.results.left += 1
 
     def check(self, photo: Photo, predictions: dict[str, float]) -> None:
-        """Record predictions that differ from those of Python."""
+        """Record predictions that differ from the results computed in Python."""
         for label, share in photo.predictions.items():
             if label in predictions and abs(predictions[label] - share) > CLOSE:
                 self.results.wrong.append(f"{label}: {predictions[label]:.4f} for {share:.4f}")
@@ -269,7 +270,7 @@ class Client:
             self.results.wrong.append(f"{next(iter(predictions))} for {next(iter(photo.predictions))}")
 
     def run(self, photos: list[Photo], until: float) -> None:
-        """Visit with random photographs until a time."""
+        """Visit with random photographs until the given time."""
         while time.monotonic() < until:
             try:
                 self.visit(random.choice(photos))

@@ -1,11 +1,11 @@
-"""Compare the memory of attribution methods and other questions with the server's estimates.
+"""Compare the memory of attribution methods and other requests with the server's estimates.
 
     python benchmarks/memory.py --depth 6 --side 32 48      # patches per side; Linux only
     python benchmarks/memory.py --only intervene layers --classes 10000
 
 The model is random, with heads as in ViT-S. Estimates of `vitviz.server.sizes` use `Method.matrices` and
-`Method.activations`, which scale with depth, tokens and heads. The measurement is the peak of the resident memory above
-that before, when the trace exists already.
+`Method.activations`, which scale with depth, tokens and heads. The measurement is the increase in peak resident memory
+after the trace exists.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ QUESTIONS = ("intervene", "layers", "gradient")  # "gradient" is a statistic of 
 SHORTENED = {
     "integrated_gradients": {"steps": 8},
     "kernel_shap": {"samples": 32},
-}  # one batch: more need no more memory
+}  # one batch, because further batches need no more memory
 
 
 def memory(field: str) -> int:
@@ -44,7 +44,7 @@ def memory(field: str) -> int:
 
 
 def measure(model: ViT, images: torch.Tensor, name: str) -> int:
-    """Return the peak memory of a method or question in bytes."""
+    """Return the peak memory of a method or another request in bytes."""
     with torch.no_grad():
         trace = model.trace(images)
     options = dict(SHORTENED.get(name, {}))
@@ -67,7 +67,7 @@ def measure(model: ViT, images: torch.Tensor, name: str) -> int:
 
 
 def estimated(config: ViTConfig, name: str, tokens: int) -> int:
-    """Return the server's estimate for a method or question in bytes."""
+    """Return the server's estimate for a method or another request in bytes."""
     need = {"layers": layers_need(config, 4), "gradient": heads_need(config, 4, ["gradient"])}.get(name)
     if need is None:
         need = method_need(config, 4, METHODS[name]) if name in METHODS else passes_need(config, 4)

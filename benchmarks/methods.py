@@ -1,11 +1,11 @@
 """Compare the cost of each attribution method with a forward pass of the same photograph.
 
     python benchmarks/methods.py                      # the bundled model at its native size, attention and gradients
-    python benchmarks/methods.py --all                # also the methods by captum, once each: a minute or more
+    python benchmarks/methods.py --all                # also captum's methods, once each: a minute or more
     python benchmarks/methods.py --threads 1 --clock cpu
 
-"alone" includes the forward pass; "after" uses the trace that an `Explorer` has already. Methods alternate in each
-round, so that other work on the machine affects all alike. On a busy machine, use `--clock cpu` with one thread,
+"alone" includes the forward pass; "after" reuses the trace of an `Explorer`. Methods alternate in each round, so
+that background load affects all of them equally. On a busy machine, use `--clock cpu` with one thread,
 because waiting threads count too.
 """
 
@@ -29,7 +29,7 @@ from vitviz.attribution.registry import METHODS, attribute
 from vitviz.images.decoding import decode
 
 EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
-TARGETS = {"attention": 1.2, "values": 1.2, "gradient": 4.0}  # times a forward pass, by family
+TARGETS = {"attention": 1.2, "values": 1.2, "gradient": 4.0}  # maximum cost in forward passes, by family
 CLOCKS: dict[str, Callable[[], float]] = {"wall": time.perf_counter, "cpu": time.process_time}
 
 

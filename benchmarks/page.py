@@ -1,9 +1,9 @@
-"""Compare the app's page in a browser with that of another checkout: time to the first map, and requests.
+"""Compare the page of the app in a browser with the page of another checkout: time to the first map, and requests.
 
     python benchmarks/page.py --other ../before     # needs Chromium; alternates, and prints medians and maxima
 
 Each checkout serves its page in a separate process. The time of a photograph runs from the choice of the file to the
-frame with its map, without the forward pass, whose duration the page states.
+frame with its map. The duration of the forward pass, which the page displays, is subtracted.
 """
 
 from __future__ import annotations
@@ -114,7 +114,7 @@ class Side:
         self.page.remove_listener("request", record)
 
     def scripts(self) -> int:
-        """Return the bytes of our own JavaScript in the page, without Gradio's."""
+        """Return the bytes of our own JavaScript in the page, without Gradio's scripts."""
         return _scripts(httpx.get(f"{self.url}config", timeout=60).json())
 
     def lines(self, folder: str) -> int:

@@ -5,10 +5,10 @@
     python benchmarks/scales.py photos --gain --steps 8 --maps rollout          # only rollout: a few seconds each
 
 "strongest" is the strongest patch relative to the map's 99th percentile (median, then 90th percentile of the
-photographs): with 8, one patch takes seven eighths of the colors. "full" is the share of patches above a quarter of the
-colors if these run from minimum to maximum, "own" the same for `Scale.own`, and "clipped" the share of photographs
-whose own scale clips patches. "edge" is the share of photographs whose strongest patch is at the border, "gain" the
-area by which deletion and insertion beat random orders.
+photographs): at 8, one patch takes seven eighths of the colors. "full" is the share of patches above a quarter of the
+color range if it runs from minimum to maximum, "own" is the same for `Scale.own`, and "clipped" is the share of
+photographs whose own scale clips patches. "edge" is the share of photographs whose strongest patch is at the border.
+"gain" is the area by which deletion and insertion beat random orders.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def main() -> None:
     parser.add_argument("folder", type=Path)
     parser.add_argument("--models", nargs="+", default=["dinov2-s14-everyday", "dinov2-s14-imagenette"])
     parser.add_argument("--limit", type=int, default=50)
-    parser.add_argument("--gain", action="store_true", help="measure faithfulness too")
+    parser.add_argument("--gain", action="store_true", help="also measure faithfulness")
     parser.add_argument("--steps", type=int, default=16, help="steps of deletion and insertion")
     parser.add_argument("--maps", default="", metavar="PREFIX", help="only rows whose names start with PREFIX")
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())

@@ -2,8 +2,8 @@
 
     vitviz export --static site && python benchmarks/static.py site photographs/ --visitors 300
 
-Prints medians over the photographs. Both alternate, so that other work slows both. Then the page is measured again with
-its main thread slowed down, and simulated visitors fetch the files of one visit simultaneously.
+Prints medians over the photographs. Both sides alternate, so that background load affects both. Then the page is
+measured again with its main thread slowed down, and simulated visitors fetch the files of one visit simultaneously.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class Server(ThreadingHTTPServer):
 
 
 def memory(browser: Browser) -> float:
-    """Return the resident memory of the process of page and worker in MB."""
+    """Return the resident memory in MB of the process that runs page and worker."""
     processes = browser.new_browser_cdp_session().send("SystemInfo.getProcessInfo")["processInfo"]
     sizes = []
     for process in processes:
@@ -80,7 +80,7 @@ def opened(page: Page, url: str) -> float:
 
 
 def first_map(page: Page, photo: Path) -> float:
-    """Return the seconds from a photograph to its scene."""
+    """Return the seconds from choosing a photograph to its first map."""
     before = page.evaluate("vitviz.store.get().scene?.id")
     began = time.perf_counter()
     page.set_input_files(".vv-file input", str(photo))
@@ -166,7 +166,7 @@ def measure_visitors(url: str, paths: list[str], count: int) -> None:
 
 
 def pictures(places: list[Path], most: int) -> list[Path]:
-    """Return pictures from files and folders, at most `most`, evenly chosen."""
+    """Return at most `most` pictures from files and folders, evenly spaced."""
     paths = [path for place in places for path in (sorted(place.rglob("*")) if place.is_dir() else [place])]
     paths = [path for path in paths if path.suffix.lower() in PICTURES]
     return paths[:: max(1, len(paths) // most)][:most]
@@ -175,7 +175,7 @@ def pictures(places: list[Path], most: int) -> list[Path]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("site", type=Path)
-    parser.add_argument("photos", type=Path, nargs="+", help="pictures, or folders of them")
+    parser.add_argument("photos", type=Path, nargs="+", help="pictures, or folders of pictures")
     parser.add_argument("--model", default="dinov2-s14-everyday")
     parser.add_argument("--most", type=int, default=50, help="maximum number of photographs (default: 50)")
     parser.add_argument("--slow", type=int, default=4, help="slowdown of the page's main thread (default: 4)")

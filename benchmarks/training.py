@@ -1,12 +1,12 @@
-"""Compare the cost of a training step in this checkout, another one, and timm.
+"""Compare the cost of a training step in this checkout, another checkout, and timm.
 
     python benchmarks/training.py --against ../vitviz-0.1.0        # three sizes in float32 on the CPU
     python benchmarks/training.py --device cuda --precision bfloat16 --sizes small-224
 
 Each side trains the same ViT on the same images in a separate process: the checkouts with `Trainer`, including its data
 loader, log and state, and timm with a loop over batches in memory. A step is forward, loss, backward, gradients clipped
-to 1, and a fused AdamW. CPU time of all threads and workers is measured, so that other work on the machine has little
-effect; rounds alternate between the sides. With --wall, and always on a GPU, wall time is measured.
+to 1, and a fused AdamW. CPU time of all threads and workers is measured, so that background load has
+little effect; rounds alternate between the sides. With --wall, and always on a GPU, wall time is measured.
 """
 
 from __future__ import annotations
@@ -127,7 +127,7 @@ def measure(side: str, checkout: Path, settings: dict[str, Any]) -> float:
     """Return the seconds of one side for all steps."""
     command = [sys.executable, "-c", CHILD, side, str(checkout), json.dumps(settings)]
     environment = os.environ | {"OMP_NUM_THREADS": str(settings["threads"])}
-    with tempfile.TemporaryDirectory() as folder:  # not in this checkout, which would be imported
+    with tempfile.TemporaryDirectory() as folder:  # another working directory, or this checkout would be imported
         done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
     if done.returncode:
         raise SystemExit(done.stderr)

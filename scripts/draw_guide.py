@@ -1,4 +1,4 @@
-"""Make the pictures of docs/guide: run the Python code of each page, and copy the pictures that the page shows.
+"""Create the pictures of docs/guide: run the Python code of each page, and copy the pictures that the page shows.
 
 python scripts/draw_guide.py              # all pages
 python scripts/draw_guide.py explain      # one page

@@ -9,8 +9,8 @@ scripts/everyday/.
 
 The head is the sum of two heads: one trained by gradient descent, and one whose rows are the whitened means of the
 classes, weighted by `--means`. Classes are sampled equally, and the sources of a class in proportion to the square root
-of their sizes. Each step also has pictures without a class (`FIT`), whose target is uniform (outlier exposure,
-Hendrycks et al. 2019).
+of their sizes. Each step also has pictures without a class (`FIT`), whose target distribution is uniform (outlier
+exposure, Hendrycks et al. 2019).
 
 `folds` holds out each group of sources in turn (`FOLDS`) together with a tenth of the classes, which count as unknown,
 and prints the results on these sources. `train` also fits a temperature and two thresholds (`sure_above`,
@@ -44,9 +44,9 @@ FOLDS = (
     ("2W", "2R", "2K", "2H", "2X", "2G", "2J", "2B", "2a", "2b", "2O", "2L", "2F", "2V"),
     ("1G", "1R", "1I", "1K", "1L", "1P", "1W", "1Z"),
 )  # fmt: skip
-"""Sources that are held out together: COCO, Caltech-101, three groups of smaller collections."""
+"""Sources that are held out together in each fold: COCO, Caltech-101, three groups of smaller collections."""
 FIT = ("text", "screen", "noise", "shapes", "gradient")
-"""Kinds of drawn pictures for training; the others are only reported."""
+"""Kinds of drawn pictures used for training; other kinds are only used in the report."""
 RIDGE = 0.3  # share of the mean variance to add to the variance of each feature
 LEAST = 12  # minimum training images of a class whose held-out photographs are scored
 SHARP = 160  # minimum short side of the original in pixels
@@ -81,7 +81,7 @@ class Material:
 
 @dataclass(frozen=True)
 class Settings:
-    """Settings of the training."""
+    """Settings for training the head."""
 
     epochs: int = 10
     batch: int = 512
@@ -158,7 +158,7 @@ def read_material(archives: Path, folder: Path) -> Material:
 
 
 def chances(classes: Tensor, sources: Iterable[str], power: float) -> Tensor:
-    """Return the sampling weights of pictures (n,): equal for classes, and by a power of the size of sources."""
+    """Return the sampling weights of pictures (n,): equal per class, and a power of the size per source."""
     pairs = [f"{label} {source}" for label, source in zip(classes.tolist(), sources, strict=True)]
     _, inverse, counts = np.unique(pairs, return_inverse=True, return_counts=True)
     weights = torch.from_numpy(counts.astype(np.float64) ** (power - 1))[torch.from_numpy(inverse)]
@@ -213,7 +213,7 @@ def fit_head(data: Material, rows: Tensor, settings: Settings, seed: int = 0) ->
 
 
 def class_directions(features: Tensor, classes: Tensor, weights: Tensor, count: int) -> Tensor:
-    """Return a direction for each class (C, R): its whitened mean, of unit length; zeros without pictures.
+    """Return a direction for each class (C, R): its whitened mean, of unit length, or zeros if it has no pictures.
 
     Products with features (n, R) rank the classes by the cosine to their means after whitening the scatter within
     classes, as linear discriminant analysis with equal norms does.
@@ -247,7 +247,7 @@ def calibration_error(probability: Tensor, right: Tensor, bins: int = 15) -> flo
 
 @dataclass(frozen=True, eq=False)
 class Answers:
-    """Logits of held-out photographs, known ones with their classes and unknown ones by kind."""
+    """Logits of held-out photographs: known photographs with their classes, and unknown ones by kind."""
 
     logits: Tensor
     classes: Tensor
@@ -256,12 +256,12 @@ class Answers:
 
     @property
     def right(self) -> Tensor:
-        """Return whether the first class is right: (n,) bool."""
+        """Return whether the most probable class is right: (n,) bool."""
         return self.logits.argmax(1) == self.classes
 
 
 def run_folds(data: Material, settings: Settings) -> Answers:
-    """Hold out each group of sources in turn, with a tenth of the classes, and return the logits for them."""
+    """Hold out each group of sources in turn, with a tenth of the classes, and return their logits."""
     logits, classes, folds, unknown = [], [], [], {kind: [] for kind in ("held-out classes", *data.others)}
     order = torch.randperm(len(data.labels), generator=torch.Generator().manual_seed(20261123))
     for number, fold in enumerate(FOLDS):
@@ -361,7 +361,7 @@ def groups(labels: tuple[str, ...]) -> tuple[tuple[str, ...], ...]:
 
 
 def main() -> None:
-    """Run a step."""
+    """Run `folds` or `train`."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("step", choices=("folds", "train"))
     parser.add_argument("archives", type=Path, metavar="ARCHIVES", help="folder with the lists of images")

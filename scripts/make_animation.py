@@ -1,4 +1,4 @@
-"""Make docs/explorer.webp, the animation in README.md: a pointer moves over the app's page.
+"""Record docs/explorer.webp, the animation in README.md, in which a pointer moves over the app's page.
 
     python scripts/make_animation.py
 

@@ -5,14 +5,14 @@
 ARCHIVES contains everyday256-images.csv.gz, everyday2-images.csv.gz and their class lists; see
 scripts/make_everyday.py. Run it before any training; it does not use a model. It writes
 
-- classes.csv: for each folder of the training material the class that it trains, or "left out" (too small, too similar
-  to another folder, or rarely photographed; may be an example of unknown pictures), or "unknown" (drawn at random;
-  never used for training or tuning);
-- wild_labels.csv: for each folder of wild/ the correct answers, the folder's class first, or "unknown";
+- classes.csv: for each folder of the training material, the class that it belongs to, "left out" (too small, too
+  similar to another folder, or rarely photographed; may serve as an example of unknown pictures), or "unknown" (drawn
+  at random; never used for training or tuning);
+- wild_labels.csv: for each folder of wild/, the correct answers, the folder's class first, or "unknown";
 - own_labels.csv: the same for the validation images of everyday256 and Imagenette.
 
 A correct answer is a class that describes the object: "dog" is correct for a Labrador, "Labrador retriever" is wrong
-for another dog. Unknown classes are drawn at random from the folders of wild/ that no remaining class names, except
+for another dog. Unknown classes are drawn at random from the folders of wild/ that match no remaining class, except
 objects that visitors photograph first (`FIRST`).
 """
 
@@ -39,7 +39,7 @@ MERGED = {
     "Rhodesian ridgeback": "dog", "Newfoundland": "dog", "Old English sheepdog": "dog", "malamute": "dog",
     "kingfisher": "bird",
 }  # fmt: skip
-"""Folders that train another class, which includes them."""
+"""Folders whose pictures are used for a broader class."""
 
 DROPPED = (
     "aurora", "bucket", "buttercup", "cannon", "cliff", "computer", "crayfish", "dining room", "drone", "emu", "eraser",
@@ -47,7 +47,7 @@ DROPPED = (
     "passion flower", "petunia", "plate", "river", "ruins", "sea", "slug", "snowboard", "statue", "stopwatch", "sunset",
     "wasp", "wooden spoon", "xylophone", "yogurt",
 )  # fmt: skip
-"""Folders that are not used for training: of one source, similar to another class, or rarely photographed."""
+"""Folders not used for training: from a single source, similar to another class, or rarely photographed."""
 
 ALSO = {
     **dict.fromkeys(

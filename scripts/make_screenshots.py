@@ -1,4 +1,4 @@
-"""Take screenshots of the running app: docs/page.png for README.md, other sizes, photographs, and the lecture.
+"""Take screenshots of the running app: docs/page.png for README.md, other sizes, own photographs, and the lecture.
 
     python scripts/make_screenshots.py                 # docs/page.png
     python scripts/make_screenshots.py --all FOLDER    # three widths, light and dark, full pages
@@ -56,7 +56,7 @@ def shoot(browser: Browser, address: str, file: Path, size: tuple[int, int], the
     page = browser.new_page(viewport={"width": size[0], "height": size[1]})
     page.goto(f"{address}?theme={theme}")
     page.wait_for_function(COMPLETE)
-    page.wait_for_timeout(800)  # fonts and thumbnails settle
+    page.wait_for_timeout(800)  # wait for fonts and thumbnails
     page.screenshot(path=file, full_page=whole)
     page.close()
     print(file)

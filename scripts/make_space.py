@@ -2,7 +2,8 @@
 
     python scripts/make_space.py static|zerogpu|cpu [FOLDER] [--torch-index ADDRESS]   # build/space-KIND by default
 
-`static` is a site without a server, `cpu` the app on a CPU, `zerogpu` the app with a GPU for some seconds at a time.
+`static` is a site without a server, `cpu` is the app on a CPU, and `zerogpu` is the app with a GPU for a
+few seconds at a time.
 docs/hosting.md describes how to publish the folder.
 """
 
@@ -23,7 +24,7 @@ KINDS = ("static", "zerogpu", "cpu")
 FILES = ("app.py", "LICENSE", "THIRD_PARTY_NOTICES.md", "vitviz", "checkpoints", "examples")
 WITHOUT = shutil.ignore_patterns("__pycache__", "*.pyi", ".*")
 UNUSED = {"accelerate", "tensorboardX", "imagehash", "av"}  # only for training and films
-BY_THE_HOST = {"gradio"}  # pinned by the front matter
+BY_THE_HOST = {"gradio"}  # the front matter pins it
 PYTHON = {"cpu": "3.11", "zerogpu": "3.10.13"}  # ZeroGPU supports few versions
 HARDWARE = {"cpu": "cpu-basic", "zerogpu": "zero-a10g"}
 LARGE = 10 * 10**6  # bytes above which the hub requires LFS
@@ -41,8 +42,8 @@ license: apache-2.0
 short_description: See inside a Vision Transformer, on your own photo
 ---
 
-Drop a photograph, read what a Vision Transformer sees in it, point at a patch, and every head of every layer shows
-where it looks from there. `make space KIND={kind}` of vitviz wrote this folder.
+Drop a photograph to see the predictions of a Vision Transformer, and point at a patch to see the attention of every
+head of every layer from that patch. `make space KIND={kind}` of vitviz generated this folder.
 """
 
 
@@ -80,7 +81,7 @@ def write_app(kind: str, folder: Path, torch_index: str) -> None:
 
 
 def pins() -> dict[str, str]:
-    """Return package -> exact version of requirements.txt, for versions that do not depend on Python's."""
+    """Return package -> exact version in requirements.txt, for versions that do not depend on the Python version."""
     text = (ROOT / "requirements.txt").read_text(encoding="utf-8")
     return dict(re.findall(r"^([\w-]+)==([^;\s]+)$", text, re.MULTILINE))
 
@@ -111,7 +112,7 @@ def is_binary(path: Path) -> bool:
 
 
 def main() -> None:
-    """Write the folder, and print what to do with it."""
+    """Write the folder, and print the next steps."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("kind", choices=KINDS)
     parser.add_argument("folder", nargs="?", type=Path)

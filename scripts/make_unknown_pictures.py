@@ -1,4 +1,4 @@
-"""Draw pictures without any class of the everyday model, to measure whether it recognizes them as unknown.
+"""Draw pictures that show no class of the everyday model, to measure whether it recognizes them as unknown.
 
     python scripts/make_unknown_pictures.py FOLDER
 
@@ -112,7 +112,7 @@ def gradient(rng: np.random.Generator) -> Image.Image:
 
 
 def noise(rng: np.random.Generator) -> Image.Image:
-    """Return noise of some coarseness."""
+    """Return noise of random coarseness."""
     side = int(2 ** rng.integers(2, 9))
     return Image.fromarray(rng.integers(0, 256, (side, side, 3)).astype(np.uint8)).resize((256, 256))
 
@@ -124,7 +124,7 @@ def blank(rng: np.random.Generator) -> Image.Image:
 
 
 def texture(rng: np.random.Generator) -> Image.Image:
-    """Return a tinted crop of brick, grass, gravel, a microscope's picture or the like."""
+    """Return a tinted crop of brick, grass, gravel, a microscope image or a similar texture."""
     names = ("brick", "grass", "gravel", "immunohistochemistry", "human_mitosis", "moon", "page", "text", "coins")
     available = [name for name in names if (picture := _load(name)) is not None and min(picture.shape[:2]) >= 128]
     pixels = _load(str(rng.choice(available)))
@@ -136,7 +136,7 @@ def texture(rng: np.random.Generator) -> Image.Image:
 
 
 def _load(name: str) -> np.ndarray[tuple[int, ...], np.dtype[np.uint8]] | None:
-    """Return a picture of scikit-image, or `None` if it is not in the wheel and cannot be downloaded."""
+    """Return a scikit-image example picture, or `None` if it is not in the wheel and cannot be downloaded."""
     try:
         return np.asarray(getattr(data, name)())
     except (OSError, ImportError):

@@ -1,4 +1,4 @@
-"""Evaluate a model on photographs of other sources, and record every evaluation in its model card.
+"""Evaluate a model on photographs from other sources, and record every evaluation in its model card.
 
     python scripts/measure_wild.py MODEL WILD --card checkpoints/dinov2-s14-everyday/README.md
     python scripts/measure_wild.py MODEL OWN --table scripts/everyday/own_labels.csv
@@ -45,7 +45,7 @@ class Run:
 
 @torch.inference_mode()
 def run(model: ViT, folder: Path, bfloat16: bool) -> Run:
-    """Run a model on FOLDER/CLASS/image, preprocessed like a visitor's photographs."""
+    """Run a model on FOLDER/CLASS/image, preprocessed like photographs in the app."""
     assert model.pretrained is not None
     paths = list_images(folder)
     logits, indices = [], []

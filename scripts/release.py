@@ -1,7 +1,7 @@
 """Release the version in `vitviz/__init__.py`: build, check, install in a fresh environment, upload.
 
     make release                                          # to the Python Package Index; twine asks for a token
-    python scripts/release.py --dry-run                   # all but the upload
+    python scripts/release.py --dry-run                   # everything except the upload
     python scripts/release.py --repository-url ADDRESS    # to another index
 
 Run `make test-all` first.
@@ -20,7 +20,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 ROOT = Path(__file__).parents[1]
-MOST_MEGABYTES = 60  # per file, because an index keeps every version
+MOST_MEGABYTES = 60  # limit per file, because an index keeps every version
 RELEASED = re.compile(r"^## \[(\d+\.\d+\.\d+)\] - (\d{4}-\d{2}-\d{2}|unreleased)$", re.MULTILINE)
 
 
@@ -61,7 +61,7 @@ def build(folder: Path) -> tuple[Path, Path]:
 
 
 def install(wheel: Path, folder: Path) -> Path:
-    """Install a wheel and its requirements in a new environment, and return its folder of commands."""
+    """Install a wheel and its requirements in a new environment, and return the folder of its commands."""
     venv.create(folder, with_pip=True)
     (commands,) = (folder / name for name in ("bin", "Scripts") if (folder / name).is_dir())
     run(commands / "python", "-m", "pip", "install", "--quiet", "--disable-pip-version-check", wheel, cwd=folder)
@@ -92,7 +92,7 @@ def main(arguments: list[str] | None = None) -> None:
     """Build, check, try and upload the version."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--repository-url", metavar="ADDRESS", help="of an index (default: the Python Package Index)")
-    parser.add_argument("--dry-run", action="store_true", help="all but the upload")
+    parser.add_argument("--dry-run", action="store_true", help="do everything except the upload")
     args = parser.parse_args(arguments)
     version = run(sys.executable, "-m", "hatchling", "version").strip()
     if not args.dry_run:

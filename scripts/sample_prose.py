@@ -1,8 +1,8 @@
-"""Draw sentences of two commits, shuffled and unlabelled, for a reader who judges how they read.
+"""Draw passages from two commits, shuffled and unlabelled, for a reader who judges their style.
 
     python scripts/sample_prose.py NEW OLD --out FOLDER
 
-writes FOLDER/sample.md for the reader and FOLDER/key.csv, which says where each passage comes from. 150 passages are
+writes FOLDER/sample.md for the reader and FOLDER/key.csv, which gives the source of each passage. 150 passages are
 from NEW and 75 from OLD; the hash of NEW is the seed.
 """
 
@@ -26,12 +26,12 @@ Passage = tuple[int, int]  # the first line and the one after the last, from 0
 
 
 def git(*arguments: str) -> str:
-    """Return what a git command prints."""
+    """Return the output of a git command."""
     return subprocess.run(["git", *arguments], check=True, capture_output=True, text=True).stdout
 
 
 def python_passages(text: str) -> Iterator[Passage]:
-    """Docstrings, comments and help texts."""
+    """Yield the docstrings, comments and help texts of a Python file."""
     for node in ast.walk(ast.parse(text)):
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) and ast.get_docstring(
             node
@@ -50,14 +50,14 @@ def python_passages(text: str) -> Iterator[Passage]:
 
 
 def script_passages(text: str) -> Iterator[Passage]:
-    """Comments of a JavaScript file."""
+    """Yield the comments of a JavaScript file."""
     for match in re.finditer(r"/\*\*.*?\*/|(?<!:)// .{27,}", text, re.DOTALL):
         first = text[: match.start()].count("\n")
         yield max(first - 1, 0), first + match[0].count("\n") + 1 + CONTEXT
 
 
 def document_passages(text: str) -> Iterator[Passage]:
-    """Paragraphs, list items and rows of tables outside code blocks."""
+    """Yield paragraphs, list items and table rows outside code blocks."""
     code = False
     for number, line in enumerate(text.splitlines()):
         if line.startswith("```"):

@@ -1,7 +1,7 @@
-"""Write THIRD_PARTY_NOTICES.md: the works of others in vitviz and its requirements, with their licences.
+"""Write THIRD_PARTY_NOTICES.md: third-party works in vitviz and its requirements, with their licences.
 
-Licences of the packages in pyproject.toml are read from their installed metadata, those of photographs and weights from
-the files beside them. tests/test_scripts.py checks that the file is up to date.
+Licences of the packages in pyproject.toml are read from their installed metadata, and licences of photographs and
+weights from the files beside them. tests/test_scripts.py checks that the file is up to date.
 
 Usage: python scripts/write_notices.py [FILE]
 """
@@ -32,23 +32,23 @@ HOMES = ("homepage", "source", "repository", "source code")
 
 HEAD = """# Third-party notices
 
-vitviz is under the Apache License 2.0 ([LICENSE](LICENSE)). This file names the work of others that it carries or
-needs. `scripts/write_notices.py` makes it; do not edit it by hand.
+vitviz is under the Apache License 2.0 ([LICENSE](LICENSE)). This file lists the third-party works that it
+contains or requires. `scripts/write_notices.py` generates this file; do not edit it by hand.
 """
-PACKAGES = """## Packages that it needs
+PACKAGES = """## Required packages
 
-Installed beside vitviz, not contained in it. Each brings packages of its own; `pip show NAME` and the files in its
-`dist-info` have the texts. Some contain further libraries under other licences, among them CUDA's in some builds of
-torch. The wheels of pillow-heif and av hold x265 and x264 and are as a whole under GPL-2.0: install those two extras
-only where this fits.
+These packages are installed beside vitviz and are not part of it. Each has requirements of its own. `pip show NAME` and
+the files in its `dist-info` give the licence texts. Some packages contain libraries under other licences, such as CUDA
+in some builds of torch. The wheels of pillow-heif and av contain x265 and x264 and are as a whole under GPL-2.0.
+Install these two extras only if that licence is acceptable.
 """
 FONTS = f"""## Fonts and scripts
 
-- The page uses the fonts of the visitor's system, and two scripts of others, each with its licence's text:
+- The page uses the fonts of the visitor's system and two third-party scripts, each with its licence text:
   `vitviz/web/vendor/uqr.js`, which draws QR codes, is from the npm package uqr 0.1.3 (MIT, copyright Project Nayuki and
   Anthony Fu); `vitviz/web/vendor/fflate.js`, which writes ZIP files, from fflate 0.8.3 (MIT, copyright Arjun Barrett).
 - Pictures are drawn with DejaVu Sans, which comes with matplotlib (Bitstream Vera licence, with changes in the public
-  domain). A vector file holds the shapes of the letters in it.
+  domain). Vector files contain the outlines of the letters they use.
 - `vitviz export --static` copies {PACKAGE.replace("@", " ")} into the site that it writes: MIT licence, copyright
   Microsoft Corporation. It is fetched from the npm registry and is not part of this repository or of the package.
 """
@@ -61,7 +61,7 @@ def notices() -> str:
 
 def weights() -> str:
     """Return the section about the bundled checkpoints, from their config.json."""
-    lines = ["## Weights", "", "Each folder's README.md says what is known of them, and what is inferred.", ""]
+    lines = ["## Weights", "", "Each folder's README.md states what is known and inferred about its weights.", ""]
     lines += ["| folder | from | licence |", "|---|---|---|"]
     for path in sorted((ROOT / "checkpoints").glob("*/config.json")):
         config = json.loads(path.read_text(encoding="utf-8"))

@@ -1,4 +1,4 @@
-"""Write the tables of the documents that are generated from the code: settings, methods, statistics and questions."""
+"""Write the generated tables of the documents: settings, methods, statistics and questions."""
 
 import inspect
 import re
@@ -70,7 +70,7 @@ TABLES = {"settings.md": (settings,), "names.md": (methods, statistics, question
 
 
 def filled(document: str) -> str:
-    """Return a document with its tables."""
+    """Return a document with its tables filled in."""
     text = (DOCS / document).read_text(encoding="utf-8")
     for make in TABLES[document]:
         section = re.compile(rf"(<!-- table of {make.__name__}: make tables -->\n).*?(\n\n)", re.DOTALL)

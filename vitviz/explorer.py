@@ -22,7 +22,7 @@ from vitviz.progress import watch
 from vitviz.view import ExplorerError, View
 from vitviz.weights.zoo import load
 
-MANY_TOKENS = 4_000  # tokens of an input whose first layer may take seconds
+MANY_TOKENS = 4_000  # with more tokens, the first layer may take seconds
 
 
 class Explorer:
@@ -35,9 +35,9 @@ class Explorer:
     (4, 4)
 
     Args:
-        model: a `ViT`, which is put into eval mode, or a source for `vitviz.load`: a name, a path, or a model of timm,
-            torchvision or transformers.
-        device: device to run on; by default the model's.
+        model: a `ViT`, which is put into eval mode, or a source for `vitviz.load`: a name, a path, or a timm,
+            torchvision or transformers model.
+        device: device to run on; by default, the model's device.
 
     Raises:
         DeviceError: if the device does not exist.
@@ -59,12 +59,12 @@ class Explorer:
         Args:
             image: a path, an open file or its bytes, a PIL image, an array (H, W), (H, W, 3) or (H, W, 4), or a tensor
                 (H, W) or (3, H, W), without resizing or normalization.
-            size: input size in pixels, see `Preprocess.at`; the model's own by default.
+            size: input size in pixels, see `Preprocess.at`; by default, the model's own size.
 
         Raises:
             ImageError: if the image cannot be decoded, or the size is below one patch or too large.
             ModelError: if the size does not fit the model.
-            ExplorerError: if memory is not enough, naming the largest size that fits; also for a list.
+            ExplorerError: if memory is insufficient (the message gives the largest size that fits), or for a list.
         """
         if isinstance(image, list | tuple):
             raise ExplorerError(
@@ -85,7 +85,8 @@ class Explorer:
     ) -> Iterator[View]:
         """Open photographs in batches, and yield their views in order.
 
-        Photographs are read lazily. The views of a batch share its memory, which is freed with the last of them.
+        Photographs are read lazily. The views of a batch share memory, which is freed when the
+        last of them is deleted.
 
         Args:
             images: arguments of `open`, or a folder, searched recursively and sorted by name.
@@ -96,7 +97,7 @@ class Explorer:
         Raises:
             DataError: if the folder does not exist or has no images.
             ExplorerError: if batch_size is below 1.
-            ImageError, ModelError: as `open`, when the photograph is read.
+            ImageError, ModelError: as for `open`, when the photograph is read.
 
         Example:
             >>> import numpy as np, vitviz
@@ -134,9 +135,9 @@ class Explorer:
             except (RuntimeError, MemoryError) as error:
                 if not memory.is_out_of_memory(error):
                     raise
-            # Outside of the except block, because the traceback keeps the tensors alive. The estimate was too low, so
-            # assume that half of it is free.
-            takes, free = "more memory than there was", need // 2
+            # Continue outside the except block, whose traceback keeps the tensors alive. The estimate was too low, so
+            # assume that only half of the estimated memory is free.
+            takes, free = "more memory than was free", need // 2
         else:
             takes = f"about {_size(need)} of memory, and {_size(free)} are free"
         if half := len(photos) // 2:

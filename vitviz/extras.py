@@ -10,12 +10,12 @@ from vitviz.errors import VitvizError
 
 
 class MissingExtraError(ImportError, VitvizError):
-    """Error of a part of vitviz whose packages are not installed."""
+    """Raised when a part of vitviz needs a package that is not installed."""
 
 
 @contextmanager
 def extra(name: str) -> Iterator[None]:
-    """Name the extra of pyproject.toml that the imports inside need, where a package of it is missing.
+    """Raise an error that names an extra of pyproject.toml if an import in this context fails.
 
     >>> with extra("train"):
     ...     import no_such_package
@@ -23,8 +23,8 @@ def extra(name: str) -> Iterator[None]:
     vitviz.extras.MissingExtraError: Expected the package no_such_package, got none. Run pip install 'vitviz[train]'.
 
     Raises:
-        MissingExtraError: for a package that is not installed. If another package imports it, the extra does not
-            install it, and the error names both.
+        MissingExtraError: if a package is not installed. If an installed package imports the missing one, the extra
+            does not install it, and the error names both.
     """
     try:
         yield

@@ -1,4 +1,4 @@
-"""Check values against type hints: the fields of settings, which may come from untrusted JSON, and arguments."""
+"""Check arguments, and fields of settings, which may come from untrusted JSON, against type hints."""
 
 import functools
 import inspect
@@ -22,7 +22,7 @@ field_types = functools.cache(typing.get_type_hints)
 
 
 def check_fields(settings: Any, error: type[VitvizError], ranges: Mapping[str, Range] | None = None) -> None:
-    """Check the type and range of every field; convert lists to tuples and NumPy numbers and ints as hinted.
+    """Check the type and range of every field; convert lists to tuples, and numbers to the hinted types.
 
     Args:
         settings: a new frozen dataclass.
@@ -52,7 +52,7 @@ def check_fields(settings: Any, error: type[VitvizError], ranges: Mapping[str, R
 def check_arguments(error: type[VitvizError]) -> Callable[[Callable[P, R]], Callable[P, R]]:
     """Decorate a public function or method, so that an argument of the wrong type raises `error`.
 
-    NumPy's numbers are converted to Python's first. A wrong number of arguments raises Python's TypeError.
+    NumPy numbers are converted to Python numbers first. A wrong number of arguments raises Python's TypeError.
     """
 
     def decorate(function: Callable[P, R]) -> Callable[P, R]:
@@ -80,7 +80,7 @@ def check_arguments(error: type[VitvizError]) -> Callable[[Callable[P, R]], Call
 
 
 def plain(value: Any) -> Any:
-    """Convert NumPy's numbers, alone or in a list or tuple, to Python's; return other values unchanged."""
+    """Convert NumPy numbers, alone or in a list or tuple, to Python numbers; return other values unchanged."""
     numpy = sys.modules.get("numpy")  # not imported, because `vitviz --help` does not need it
     if numpy is not None and isinstance(value, numpy.generic):
         return value.item()
@@ -88,7 +88,7 @@ def plain(value: Any) -> Any:
 
 
 def is_whole(value: object) -> bool:
-    """Return whether a value is a whole number of Python or NumPy."""
+    """Return whether a value is a Python or NumPy integer."""
     return not isinstance(value, bool) and isinstance(value, numbers.Integral)
 
 
@@ -124,7 +124,7 @@ def matches_type(value: object, hint: Any, *, finite: bool = True) -> bool:
             return False
         kinds = [inner[0]] * len(value) if inner[-1] is Ellipsis else inner
         return len(kinds) == len(value) and all(map(matches, value, kinds))
-    if origin in (Sequence, Collection, Iterable):  # an iterator's items are left to the function
+    if origin in (Sequence, Collection, Iterable):  # the function itself checks an iterator's items
         if not isinstance(value, Iterable) or not isinstance(value, origin) or isinstance(value, str | bytes):
             return False
         return isinstance(value, Iterator) or all(matches(item, inner[0]) for item in value)

@@ -17,7 +17,7 @@ MINUS, DASH = "\N{MINUS SIGN}", "\N{EN DASH}"
 def percent(share: float, digits: int = 3) -> str:
     """Format a probability, an accuracy or another share: 0.9321 as "93.2 %".
 
-    Only exact values are "0 %" and "100 %"; others that would round to them are "< 0.01 %" or "> 99.9 %".
+    Only exact values are "0 %" and "100 %"; other values that would round to them are "< 0.01 %" or "> 99.9 %".
 
     Args:
         share: 0 to 1; a number that is not finite becomes a dash.
@@ -87,7 +87,7 @@ def describe_prediction(
         sure_above: see `vitviz.Pretrained`.
         group: see `vitviz.View.group`; named, with its most probable classes, if no class reaches `sure_above`.
         known: whether the photograph seems to show one of the classes; see `vitviz.View.known`.
-        problem_type: see `vitviz.ViT.problem_type`. With several labels, those of 50 % and more are named.
+        problem_type: see `vitviz.ViT.problem_type`. With several labels, every label with at least 50 % is named.
 
     >>> describe_prediction(["cat", "fox", "wolf"], [0.81, 0.1, 0.05], 260, sure_above=0.3)
     'Best match among 260 classes: cat 81.0 %'
@@ -147,7 +147,7 @@ def number(value: float, unit: str = "", step: float | None = None) -> str:
 
 
 def text_table(rows: Sequence[Sequence[str]], left: int = 1) -> str:
-    """Return rows of cells as lines of aligned columns, the first `left` columns flush left, the others flush right.
+    """Return rows of cells as aligned text lines; the first `left` columns are left-aligned, the rest right-aligned.
 
     >>> print(text_table([["class", "images"], ["golf ball", "3"]]))
     class      images
@@ -173,7 +173,7 @@ def data_frame(columns: Mapping[str, Any]) -> "pd.DataFrame":
     return pd.DataFrame(columns)
 
 
-LISTED = 4  # entries of a tuple that `short_repr` lists
+LISTED = 4  # maximum number of tuple entries in `short_repr`
 
 
 def short_repr(instance: Any) -> str:
@@ -191,7 +191,7 @@ def _short(value: Any) -> str:
         return f"{str(value.dtype).removeprefix('torch.')}{list(value.shape)}"
     if isinstance(value, Mapping):
         return "{" + ", ".join(f"{name!r}: {_short(item)}" for name, item in value.items()) + "}"
-    if type(value) is tuple:  # not a named one
+    if type(value) is tuple:  # not a named tuple
         more = f", ... {len(value)} in all" if len(value) > LISTED else "," * (len(value) == 1)
         return f"({', '.join(map(_short, value[:LISTED]))}{more})"
     return repr(value)

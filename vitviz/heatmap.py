@@ -1,7 +1,7 @@
-"""A heatmap: one score per patch, the way back to the pixels of the photograph, and scales from scores to colors.
+"""Define heatmaps (one score per patch, and the patches' pixels in the photograph) and color scales.
 
-`Heatmap` keeps the raw values; `Scale` records how values become colors. Pictures are drawn by `vitviz.draw`, which
-stands above this module and is imported by the methods that need it.
+`Heatmap` keeps the raw values; `Scale` records how values become colors. `vitviz.draw` draws the pictures. It depends
+on this module, so methods import it when they are called.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from vitviz.images.geometry import Geometry
 __all__ = ["Heatmap", "HeatmapError", "Scale", "ScaleChoice"]
 
 OWN_QUANTILE, FAR, FEW = 0.99, 1.5, 16
-"""A map's own scale ends at this quantile of its patches, at least so many, where the strongest is so far beyond."""
+"""For `Scale.own`: quantile at which outliers are clipped, how far an outlier lies beyond it, and minimum patches."""
 
 GEOMETRY, TEXTS = ("image", "input", "frame"), ("title", "unit", "signed")
 SAVED = ("values", *GEOMETRY, *TEXTS, "prefix_names", "prefix_mass", "query", "classes")
@@ -56,7 +56,7 @@ def as_map(values: ArrayLike) -> NDArray[np.float32]:
     if bad := int((~np.isfinite(array)).sum()):
         raise HeatmapError(
             f"Expected values as finite numbers, got {bad} NaN or infinite of {array.size}. "
-            "Look for the division or overflow that made them."
+            "Look for the division or overflow that produced them."
         )
     return array
 
@@ -69,13 +69,13 @@ class Scale:
 
     Args:
         vmin, vmax: ends of the range.
-        kind: "each" (see `own`), "full" (minimum and maximum of a map), "shared" (of several maps), "signed"
-            (symmetric about zero) or "fixed" (given).
+        kind: "each" (see `own`), "full" (minimum and maximum of a map), "shared" (one for several maps),
+            "signed" (symmetric about zero) or "fixed" (chosen by the caller).
         signed: whether zero has the middle color.
         clipped: number of clipped patches, which pictures mark.
 
     Raises:
-        HeatmapError: for a range that is not finite, reversed, or signed but not symmetric about zero.
+        HeatmapError: if the range is not finite, is reversed, or is signed but not symmetric about zero.
     """
 
     vmin: float
@@ -184,8 +184,8 @@ class Heatmap:
         estimate: uncertainty of the values, for methods that estimate them; not saved in files.
 
     Raises:
-        HeatmapError: for values that are not a finite 2-D array, a photograph of another size than the geometry's, a
-            share outside 0 to 1, or a query outside the grid.
+        HeatmapError: for values that are not a finite 2-D array, a photograph whose size differs from the
+            geometry's, a share outside 0 to 1, or a query outside the grid.
 
     Example:
         >>> import numpy as np
@@ -263,12 +263,12 @@ class Heatmap:
     def over(self, photo: Image.Image, geometry: Geometry | None = None) -> Heatmap:
         """Return the map over another picture.
 
-        `geometry`, as of `Preprocess`, says which part of it the model saw; by default, `photo` is a resized copy.
+        `geometry`, from `Preprocess`, defines the part that the model saw; by default, `photo` is a resized copy.
         """
         return replace(self, photo=photo, geometry=geometry or self.geometry.rescaled(photo.size))
 
     def describe_prefix_mass(self) -> str:
-        """Return the mass outside the picture as text: "12.0 % on CLS", or ""."""
+        """Return the attention mass outside the picture as text: "12.0 % on CLS", or ""."""
         form = percent if self.in_shares else number
         return ", ".join(f"{form(mass)} on {name}" for name, mass in self.prefix_mass.items())
 
@@ -282,7 +282,7 @@ class Heatmap:
     @check_arguments(HeatmapError)
     def scale(self, choice: ScaleChoice = "each") -> Scale:
         """Return the scale for a choice: "each" (see `Scale.own`), "full" (minimum and maximum), "signed",
-        (vmin, vmax), or a `Scale` made over many maps with `Scale.over`. That of a signed map is symmetric about zero.
+        (vmin, vmax), or a `Scale` of several maps from `Scale.over`. A signed map's scale is symmetric about zero.
         """
         if isinstance(choice, str) and choice == "shared":
             raise HeatmapError(
@@ -338,7 +338,7 @@ class Heatmap:
             raise HeatmapError(
                 f"Expected a name that ends in .npz, got {target.name!r}. Use overlay().save(...) for pictures."
             )
-        with target.open("wb") as file:  # given a name, NumPy may add an ending
+        with target.open("wb") as file:  # for a file name, NumPy may append a suffix
             np.savez(file, **self.arrays())
         return target
 

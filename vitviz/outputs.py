@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Literal
 
-if TYPE_CHECKING:  # the command line's help reads the names below without PyTorch
+if TYPE_CHECKING:  # `vitviz --help` reads the names below without importing PyTorch
     from torch import Tensor
 
 ProblemType = Literal["single_label_classification", "multi_label_classification", "regression"]
-"""Names of transformers."""
+"""Problem types, with the names that transformers uses."""
 
 SINGLE: ProblemType = "single_label_classification"
 SEVERAL: ProblemType = "multi_label_classification"

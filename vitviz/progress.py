@@ -1,7 +1,7 @@
 """Show the progress of long computations as a tqdm bar on standard error, in a terminal or notebook.
 
 Progress is counted where the model runs its blocks, for all methods alike. A bar appears after `DELAY` seconds, and
-only in the main thread: a server reports progress to its clients in another way.
+only in the main thread: a server sends progress messages to its clients instead.
 """
 
 import sys

@@ -6,13 +6,13 @@ from vitviz.errors import VitvizError
 from vitviz.fields import check_arguments
 
 DEFAULT = "dinov2-s14-everyday"
-"""Default model of commands and page."""
+"""Default model of the commands and the page."""
 
 
 def resource_folder(name: str) -> Path:
     """Return the bundled folder `name` ("examples", "checkpoints").
 
-    It is inside an installed package, or at the root of a checkout.
+    The folder is inside an installed package, or at the root of a checkout.
     """
     package = Path(__file__).parent
     return package / name if (package / name).is_dir() else package.parent / name

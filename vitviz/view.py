@@ -34,22 +34,22 @@ from vitviz.progress import watch
 
 CACHED_RESULTS = 256
 CACHED_BYTES = 64 * 2**20  # cache size for the results of one photograph
-CELL_MEGABYTES = 10  # maximum page inside a notebook file
-PAGE_MEGABYTES = 160  # maximum page as a file: 6,000 tokens of ViT-S
+CELL_MEGABYTES = 10  # maximum size of a page in a notebook cell
+PAGE_MEGABYTES = 160  # maximum size of a page file; enough for 6,000 tokens of ViT-S
 
 
 class ExplorerError(VitvizError):
-    """Raised if a view cannot answer a question, or a photograph does not fit into memory."""
+    """Raised if a view cannot compute a result, or a photograph does not fit into memory."""
 
 
 class View:
-    """One photograph and the trace of one forward pass. Methods read the trace; most do not run the model again.
+    """One photograph and the trace of one forward pass, which most methods read without running the model again.
 
     A bounded cache keeps results. Use one view per request or user; do not share it.
 
     Attributes:
         photo: the upright original.
-        geometry: maps patches to its pixels.
+        geometry: maps patches to pixels of the photograph.
         size: (height, width) of the model's input in pixels.
         trace: intermediate results of the forward pass.
         seconds: duration of the forward pass.
@@ -72,7 +72,7 @@ class View:
         self.size, self.trace, self.seconds, self.name = geometry.input, trace, seconds, name
         self.device = trace.tokens.device.type.upper()
         self._pixels = pixels
-        largest = 4 * trace.heads * trace.tokens.shape[1]  # bytes of one result: a row of every head
+        largest = 4 * trace.heads * trace.tokens.shape[1]  # bytes of the largest result: one row per head
         self._capacity = min(CACHED_RESULTS, max(1, CACHED_BYTES // largest))
         self._cache: dict[tuple[Any, ...], Any] = {}
 
@@ -89,7 +89,7 @@ class View:
 
     @property
     def nbytes(self) -> int:
-        """Return the bytes of input, trace and cached results, without the photograph."""
+        """Return the memory of input, trace and cached results in bytes, without the photograph."""
         results = [part for result in list(self._cache.values()) for part in _parts(result)]
         return int(self._pixels.nbytes) + self.trace.nbytes + sum(map(_result_bytes, results))
 
@@ -117,7 +117,7 @@ class View:
         k values in the order of the outputs. See `vitviz.ViT.problem_type`.
 
         Raises:
-            ExplorerError: without a classifier or class names, or if k is below 1.
+            ExplorerError: if the model has no classifier or class names, or k is below 1.
         """
         if k < 1:
             raise ExplorerError(f"Expected k of at least 1 class, got {k}. Ask for one or more.")
@@ -274,7 +274,7 @@ class View:
         Args:
             method: a name in `vitviz.attribution.registry.METHODS`.
             target: the class to explain, as index or label; by default the predicted class.
-            contrast: (A, B) instead of a target: why A rather than B.
+            contrast: (A, B) instead of a target: explain why class A rather than class B.
             options: options of the method.
 
         Raises:
@@ -344,9 +344,10 @@ class View:
         return token_pca(self.model, self.trace)
 
     def intervene(self, **changes: Any) -> Change:
-        """Return the effect of heads off, edges cut or patches removed; see `vitviz.analysis.interventions.intervene`.
+        """Turn heads off, cut edges or remove patches, and return the effect;
+        see `vitviz.analysis.interventions.intervene`.
 
-        `view.intervene(drop=[(3, 4)]).top(3)` returns the three classes that change most without that patch.
+        `view.intervene(drop=[(3, 4)]).top(3)` returns the three classes that change most when that patch is removed.
         """
         return intervene(self.model, self.images, before=self.trace.logits, **changes)
 
@@ -364,7 +365,7 @@ class View:
         Its size is about 6 bytes per token, head channel and block: 7.4 MB for the bundled model.
 
         Args:
-            maps: further maps over this photograph to choose from, such as those of attribution methods.
+            maps: further maps of this photograph to choose from, such as results of attribution methods.
             limit: maximum size in MB, estimated in advance without the lecture.
             lecture: whether to include the lecture.
             texts: folder with a lecturer's own texts (`docs/lecture.md`), which replace the bundled ones.
@@ -444,7 +445,7 @@ class View:
         return tuple(query) if isinstance(query, list) else query
 
     def _block(self, block: int) -> int:
-        """Return a block counted from 0, so that equal questions have equal cache keys; invalid ones are unchanged."""
+        """Return a block counted from 0, so that equal queries have equal cache keys; keep invalid indices."""
         return block + self.trace.depth if -self.trace.depth <= block < 0 else block
 
     def _cached(self, key: tuple[Any, ...], compute: Callable[[], Any]) -> Any:

@@ -1,15 +1,15 @@
 """Measure whether the tests detect small faults ("mutants") in the program.
 
 Mutants are drawn from the candidates of mutmut (Python) and Stryker (scripts), in proportion to the lines of the
-packages. For each, the tests whose coverage includes its line run until one fails. Mutants that lint or types refuse
-count as detected and are reported separately. Survivors that change no behavior are listed in `equivalent.json` with a
-reason and replaced by the next draw of the same package.
+packages. For each mutant, the tests that cover its line run until one fails. Mutants that fail
+lint or type checks count as detected and are reported separately. Undetected mutants that change no behavior are listed
+in `equivalent.json` with a reason and replaced by the next draw of the same package.
 
     make mutants                               # draw if necessary, record coverage, run, report; resumes
     python scripts/mutants/mutants.py COMMAND  # only draw, cover, run or report; --commit: the version to test
 
 Trees and coverage are in build/mutants/COMMIT. Draws (`drawn.json`) and results (`results/COMMIT.jsonl`) are committed,
-so that two versions of the tests have the same mutants, and another machine can resume.
+so that two versions of the tests run on the same mutants, and another machine can resume.
 """
 
 from __future__ import annotations
@@ -190,7 +190,7 @@ class Version:
         return self.run(*command, **environment)
 
     def scripts(self) -> tuple[int, str]:
-        """Run the tests of the scripts in Node, with vectors that Python wrote without mutants."""
+        """Run the script tests in Node, with test vectors that Python wrote without mutants."""
         vectors = self.tree / "tests/js_vectors.py"
         if vectors.exists() and not (self.tree / "build/vectors.json").exists():
             raise SystemExit("Expected build/vectors.json in the tree, got none. Delete the tree and start again.")
@@ -220,7 +220,7 @@ class Version:
         lines = range(mutant["line"], mutant["line"] + max(1, len(mutant["old"])))
         tests = {context.split("|")[0] for line in lines for context in contexts.get(line, [])} - {""}
         seconds = self.seconds
-        if not tests:  # a line that runs on import: all tests in files with a test that covers any line of the module
+        if not tests:  # a line that runs on import needs all tests in files that cover any line of the module
             touching = {context.split("::")[0] for names in contexts.values() for context in names}
             tests = {test for test in seconds if test.split("::")[0] in touching}
         files = Counter[str]()
@@ -260,7 +260,7 @@ def restore(version: Version) -> None:
 
 
 def checks(version: Version, mutant: Mutant) -> str:
-    """Return the name of the lint or type check that refuses a mutant, or ""."""
+    """Return the name of the lint or type check that a mutant fails, or ""."""
     path = mutant["file"]
     if path.endswith(".py"):
         commands = {
@@ -304,7 +304,7 @@ def examine(version: Version, mutant: Mutant) -> Mutant:
 
 
 def until_failure(version: Version, what: list[str]) -> Mutant:
-    """Run tests until one fails that passes without the mutant; return its name, or ""."""
+    """Run tests until a test fails that passes without the mutant; return its name, or ""."""
     left_out: list[str] = []
     while True:
         status, text = version.pytest("-x", *what, *(f"--deselect={name}" for name in left_out))
@@ -338,10 +338,10 @@ def todo(drawn: dict[str, Any]) -> Iterator[Mutant]:
 
 def run(version: Version) -> None:
     """Examine every mutant without a result."""
-    restore(version)  # an interrupted run leaves its mutant
+    restore(version)  # an interrupted run leaves its mutant in the tree
     for name in {"vitviz/__init__.py", "vitviz/web/core/url.js"}:
         if check := checks(version, {"file": name}):
-            raise SystemExit(f"Expected a version that lint and types accept, got one that {check} refuses. Fix it.")
+            raise SystemExit(f"Expected a version that passes lint and types, got one that fails {check}. Fix it.")
     done = {result["id"] for result in read(version)}
     for mutant in todo(json.loads(DRAWN.read_text())):
         if mutant["id"] not in done:

@@ -30,7 +30,7 @@ from vitviz.images.preprocess import Preprocess
 from vitviz.model.vit import Pretrained
 from vitviz.weights.checkpoint import save as save_model
 
-PHOTO = "two words, $5 of $6.png"  # no mathematics
+PHOTO = "two words, $5 of $6.png"  # dollar signs must not start mathematics
 MODEL = "Tiny & <small>"
 OPTIONS: dict[str, Any] = {"block": 1, "head": 3, "query": (2, 4), "methods": ("rollout", "gae"), "method": "gae"}
 
@@ -64,7 +64,7 @@ def encoded(name: str, form: str) -> bytes:
 
 
 def lines_of(name: str) -> list[str]:
-    """Return the lines of text outside of axes."""
+    """Return the lines of text outside the axes."""
     return [line for text in drawn_once(name).texts for line in text.get_text().splitlines()]
 
 
@@ -225,7 +225,7 @@ def test_the_command_takes_kinds_layer_head_and_target(run: Run) -> None:
 def test_the_command_takes_width_bare_and_chosen_filters(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
     kinds = ("--kind", "path", "prediction", "rollout-sheet", "--only", "flattened")
     out = run(*kinds, "--filter", "4", "2", "--width", "column", "--bare", "--format", "svg")
-    assert "Feature map 4, flattened" in capsys.readouterr().out  # printed, for a document that writes it itself
+    assert "Feature map 4, flattened" in capsys.readouterr().out  # the caption is printed for use in a document
     options: dict[str, Any] = {"photo": PHOTO, "filters": [3, 1], "width": "column", "bare": True}
     for name in ("flattened", "prediction"):
         assert (out / f"{name}.svg").read_bytes() == encode(draw(view(), [name], **options)[name], "svg")

@@ -36,7 +36,7 @@ from vitviz.draw.sheet import fit_photo
 from vitviz.formatting import percent
 from vitviz.model.positions import sincos_positions
 
-# Kinds of models that change figures: prefix tokens, positions, pooling, shapes of the grid.
+# Properties of models that change figures: prefix tokens, positions, pooling, shape of the grid.
 CASES: dict[str, dict[str, Any]] = {
     "plain": {},
     "registers": {"registers": 7, "layer_scale": 0.1, "pooling": "cls+mean"},
@@ -49,7 +49,7 @@ CASES: dict[str, dict[str, Any]] = {
     "one patch": {"grid": (1, 1), "patch": 3, "width": 4, "depth": 1, "heads": 1},
     "large": {"grid": (37, 41), "patch": 2, "width": 96, "heads": 12, "mlp_width": 3072, "classes": 1000},
 }
-# `make test` draws a figure for the cases that change it most, `make test-all` for the others.
+# `make test` draws a figure for the cases that change it most, `make test-all` for the other cases.
 LAID_OUT = {
     "patches": ("panorama", "one patch", "large"),
     "features": ("registers", "large"),
@@ -59,7 +59,7 @@ LAID_OUT = {
     "shapes": ("registers", "rotary", "siglip", "distilled", "panorama", "large"),
     "parameters": ("siglip", "panorama", "one patch", "large"),
 }
-NAME = "two words and $5 of $6.jpg"  # no mathematics
+NAME = "two words and $5 of $6.jpg"  # dollar signs must not start mathematics
 
 
 @cache
@@ -99,7 +99,7 @@ def pieces(drawn: Axes, columns: int, rows: int, p: int, first: int = 1) -> np.n
     (image,) = drawn.images
     array, (left, right, bottom, top) = np.asarray(image.get_array()), image.get_extent()
     half = first - left
-    offsets = ((np.arange(p) + 0.5) / p * 2 - 1) * half  # of a patch's pixels from its center
+    offsets = ((np.arange(p) + 0.5) / p * 2 - 1) * half  # offsets of a patch's pixels from its center
     x, y = (np.arange(count)[:, None] + start + offsets for count, start in ((columns, first), (rows, 1)))
     j = ((x - left) / (right - left) * array.shape[1]).astype(int)
     i = ((y - top) / (bottom - top) * array.shape[0]).astype(int)
@@ -215,7 +215,7 @@ def test_prefix_tokens_and_one_dimensional_positions_are_the_models() -> None:
     model = tiny.model(positions="sincos1d", width=20, grid=(3, 4)).eval()
     drawn = draw(vitviz.Explorer(model).open(photograph(40, 30)), ["positions"])["positions"]
     np.testing.assert_allclose(values(drawn, "table 0"), model.positions((3, 4))[0].numpy(), atol=1e-6)
-    assert values(drawn, "table 1").shape == (12, 20)  # beside those of row and column
+    assert values(drawn, "table 1").shape == (12, 20)  # beside the row and column tables
     assert "reading order" in all_text(drawn)
 
 
@@ -275,7 +275,7 @@ def test_each_module_has_a_bar_of_its_parameters(case: str) -> None:
 
 
 def test_confusion_cells_are_colored_by_their_share_of_the_row() -> None:
-    counts = np.array([[1, 0, 3], [0, 5, 0], [0, 0, 0]])  # three quarters of the first class are taken for the last
+    counts = np.array([[1, 0, 3], [0, 5, 0], [0, 0, 0]])  # 3/4 of the first class are predicted as the last
     drawn = confusion(counts, ["first", "second", "a label that is far too long to be written in full " * 2])
     np.testing.assert_allclose(values(drawn, "matrix"), [[0.25, 0, 0.75], [0, 1, 0], [0, 0, 0]])
     (image,) = axes(drawn, "matrix").images
@@ -367,7 +367,7 @@ def test_texts_are_readable_in_both_themes(name: str) -> None:
         for axis in (panel.xaxis, panel.yaxis):
             ticks = [label.get_text() for label in visible(axis)]
             has_numbers = any(tick.lstrip("\N{MINUS SIGN}")[0].isdigit() for tick in ticks)
-            assert axis.get_label_text() or not has_numbers, panel.get_label()  # names need no label
+            assert axis.get_label_text() or not has_numbers, panel.get_label()  # names need no axis label
 
 
 def test_colors_contrast_with_the_background() -> None:
@@ -375,7 +375,7 @@ def test_colors_contrast_with_the_background() -> None:
         assert len(set(accents.values())) == len(accents)
         for color in (*accents.values(), theme.right, theme.wrong, theme.muted, theme.text):
             assert contrast(color, theme.ground) >= 3.0
-        assert contrast(zero, theme.ground) < 1.2  # zero has the background's color
+        assert contrast(zero, theme.ground) < 1.2  # zero has the color of the background
 
 
 def luminance(colour: Any) -> float:

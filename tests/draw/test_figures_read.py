@@ -80,7 +80,7 @@ def test_gains_have_two_decimals(view: View) -> None:
     assert all(re.search(r": [+−]\d\.\d\d$", title) for title in titles), titles
 
 
-# ---- a column, and without title and caption
+# ---- column width, and no title or caption
 
 
 @pytest.mark.parametrize("name", alternate([*NAMES, *KINDS]))

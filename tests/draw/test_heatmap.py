@@ -138,7 +138,7 @@ def test_notebooks_display_a_picture_and_repr_is_one_line():
 def test_inconsistent_heatmaps_are_refused(change, words):
     with pytest.raises(HeatmapError, match=words):
         heatmap(**change)
-    heatmap(prefix_mass={"CLS": 1.0000001, "registers": -1e-8})  # rounding errors are accepted
+    heatmap(prefix_mass={"CLS": 1.0000001, "registers": -1e-8})  # rounding errors are tolerated
 
 
 def test_scale_of_one_heatmap():
@@ -188,7 +188,7 @@ def test_own_scale_clips_and_marks_outliers():
     assert (scale.vmin, scale.vmax, scale.clipped) == (0.0, 1.0, 1)
     photo, geometry = flat(140, 90, 50), whole(140, 90)
     dotted, plain = (pixels(overlay(photo, values, geometry, scale=choice)) for choice in ("each", (0.0, 1.0)))
-    marked = (dotted != plain).any(-1)  # the dot, inside of its patch
+    marked = (dotted != plain).any(-1)  # the dot is inside its patch
     box = np.s_[30:60, 40:60]
     assert marked[box].any()
     assert marked.sum() == marked[box].sum()
@@ -196,7 +196,7 @@ def test_own_scale_clips_and_marks_outliers():
     assert Scale.choose("full", [values], signed=False).vmax == 20
     one_hot = np.zeros((GH, GW))
     one_hot[0, 0] = 1
-    assert Scale.own(one_hot).clipped == 0  # the other patches are all equal
+    assert Scale.own(one_hot).clipped == 0  # all other patches are equal
     bars = [np.asarray(colorbar(each)) for each in (scale, Scale(0, 1))]
     assert (bars[0] != bars[1]).any()  # an arrow
     assert describe_range(scale) == "0 to 1 and more"
@@ -283,9 +283,9 @@ def test_each_pixel_has_the_color_of_its_patch(geometry):
     colors = table[indices][seen_by[..., 0], seen_by[..., 1]]  # (height, width, 3)
     expected = np.where(seen_by[..., :1] >= 0, colors, pixels(photo))
     got = pixels(overlay(photo, values, geometry, alpha=1.0, unseen=False))
-    assert np.abs(got - expected).max() <= 1  # matplotlib truncates 8-bit colours where this test rounds
+    assert np.abs(got - expected).max() <= 1  # matplotlib truncates 8-bit colours; this test rounds
     cold = overlay(photo, np.zeros((GH, GW)), geometry, scale=(0, 1))
-    for patch in ((0, 0), (1, 4), (GH - 1, GW - 1)):  # a patch changes its own box and nothing else
+    for patch in ((0, 0), (1, 4), (GH - 1, GW - 1)):  # a patch changes only its own box
         hot = np.zeros((GH, GW))
         hot[patch] = 1.0
         changed = (pixels(cold) != pixels(overlay(photo, hot, geometry, scale=(0, 1)))).any(axis=-1)
@@ -301,7 +301,7 @@ def test_alpha_blends_photograph_and_map():
         assert np.abs(pixels(half) - (pixels(photo) + pixels(full)) / 2).max() <= 1
         other = overlay(photograph(120, 90, seed=9), values, geometry, alpha=1.0, smooth=smooth)
         assert full.tobytes() == other.tobytes()
-    gray = overlay(photo, values, geometry, gray=True)  # takes the color out of the photograph only
+    gray = overlay(photo, values, geometry, gray=True)  # removes the color from the photograph only
     assert gray.tobytes() == overlay(photo.convert("L").convert("RGB"), values, geometry).tobytes()
 
 
@@ -315,7 +315,7 @@ def test_smooth_interpolates_bilinearly_between_patch_centers(name):
     col = (np.arange(photo.width)[None] + 0.5 - left) / (right - left) * GW
     seen = (row >= 0) & (row < GH) & (col >= 0) & (col < GW)
     expected = map_coordinates(values, np.broadcast_arrays(row - 0.5, col - 0.5), order=1, mode="nearest")
-    assert np.abs(got[..., 0] - 255 * expected)[seen].max() <= 2.5  # rounded four times
+    assert np.abs(got[..., 0] - 255 * expected)[seen].max() <= 2.5  # tolerance for four roundings
     assert not got[~seen].any()
 
 
@@ -358,7 +358,7 @@ def test_grid_lines_are_on_patch_edges_and_always_visible(level):
     assert set(columns) <= {x + d for x in range(20, 140, 20) for d in (-1, 0)}
     assert set(rows) <= {y + d for y in (30, 60) for d in (-1, 0)}
     for x in range(20, 140, 20):
-        assert np.abs(got[10, x - 1 : x + 1] - level).max() >= 50  # on black and on white alike
+        assert np.abs(got[10, x - 1 : x + 1] - level).max() >= 50  # visible on black and on white
 
     if level == 0:
         assert got.max() == got[30, 5]  # crossings are not tinted twice
@@ -371,7 +371,7 @@ def test_query_patch_has_a_visible_outline(query, level):
     for places, start, length in zip(np.nonzero(changed), (90 * row, 60 * col), (90, 60), strict=True):
         assert abs(places.min() - start) <= 6
         assert abs(places.max() - start - length) <= 6
-    assert not changed[90 * row + 8 : 90 * row + 82, 60 * col + 8 : 60 * col + 52].any()  # inside of the patch
+    assert not changed[90 * row + 8 : 90 * row + 82, 60 * col + 8 : 60 * col + 52].any()  # inside the patch
     across = got[90 * row + 45, max(0, 60 * col - 8) : 60 * col + 30, 0]
     bands = [int(shade) for shade, before in zip(across, [-1, *across[:-1]], strict=True) if shade != before]
     if level == 128 and col > 0:

@@ -179,7 +179,7 @@ def test_cells_are_arranged_in_reading_order(count, columns, size, dark):
 
 
 def find(picture, part):
-    """Return whether a picture contains another one."""
+    """Return whether a picture contains another picture."""
     high, wide = part.shape[:2]
     places = np.argwhere((picture[: -high + 1, : -wide + 1] == part[0, 0]).all(-1))
     return any(np.array_equal(picture[y : y + high, x : x + wide], part) for y, x in places)
@@ -249,7 +249,7 @@ def test_prediction_sheets_shorten_labels_to_their_column() -> None:
     assert gray.any(1).sum() == 2 * 64
     changed = np.flatnonzero((before != after).any((0, 2)))  # columns of pixels
     starts = np.flatnonzero(np.diff(np.r_[False, gray.any(0)].astype(int)) == 1)
-    assert changed.max() < starts[2]  # where the second prediction begins
+    assert changed.max() < starts[2]  # start of the second prediction
 
 
 def test_invalid_prediction_sheets_are_refused() -> None:

@@ -1,4 +1,4 @@
-"""Test accuracy on folders and named data sets against counts by hand."""
+"""Test accuracy on folders and named data sets against manual counts."""
 
 import copy
 import dataclasses
@@ -64,7 +64,7 @@ def test_accuracy_and_confusion_match_counts_by_hand(tmp_path: Path) -> None:
     expected = scipy.special.logsumexp(-distances, axis=1) + distances[range(5), [0, 0, 0, 2, 2]]
     assert result.loss == pytest.approx(expected.mean(), rel=1e-5)
     assert result.seconds > 0
-    labels, counts = result.confusion()  # true classes down, predicted ones across, also those without images
+    labels, counts = result.confusion()  # rows: true classes; columns: predicted classes, with or without images
     assert labels == ("shade 10", "shade 50", "shade 90", "shade 130", "shade 250")
     assert counts.tolist() == [[1, 1, 0, 1, 0], [0] * 5, [0, 0, 1, 0, 1], [0] * 5, [0] * 5]
     assert result.mistakes(1)[0][2] == 1
@@ -111,7 +111,7 @@ def test_a_limit_is_spread_over_the_classes_and_the_second_split_is_used(tmp_pat
     for shade, count in ((10, 5), (50, 2), (90, 9)):
         for index in range(count):
             photo(tmp_path / "val" / f"g{shade}" / f"{index}.png", shade)
-            photo(tmp_path / "train" / f"g{shade}" / f"{index}.png", 250)  # not read
+            photo(tmp_path / "train" / f"g{shade}" / f"{index}.png", 250)  # must not be read
     for limit, counts in ((8, [3, 2, 3]), (1000, [5, 2, 9])):
         result = validate(Shades(), tmp_path, limit=limit)
         assert [count for _, count, *_ in result.per_class] == counts

@@ -1,4 +1,4 @@
-"""Test the evaluation of methods over a folder: against single images, after interruptions, and in two processes."""
+"""Test the evaluation of methods over a folder: results of single images, interruptions, and two processes."""
 
 import csv
 import io
@@ -108,7 +108,7 @@ def test_evaluate_takes_a_limit_options_and_models_in_training(photos: Path) -> 
     assert not np.allclose(result.row("rollout").means["gain"], plain.row("rollout").means["gain"])
     assert result.row("random").means["deletion"] == pytest.approx(plain.row("random").means["deletion"])
     (photos / "ox" / "deep").mkdir()
-    (photos / "ox" / "2.png").rename(photos / "ox" / "deep" / "1.png")  # the same name in a subfolder
+    (photos / "ox" / "2.png").rename(photos / "ox" / "deep" / "1.png")  # same file name in a subfolder
     all_photos = evaluate(vit, photos, "rollout", **FAST)
     assert {"ox/1.png", "ox/deep/1.png"} <= {record["image"] for record in all_photos.records}
     assert all_photos.images == 7
@@ -147,7 +147,7 @@ def test_existing_records_are_reused(photos: Path, tmp_path: Path) -> None:
     assert len(lines(out)) == 1 + 7 * 3
     assert_same(evaluate(model(), photos, ["rollout"], limit=3, out=out, **FAST), first)
     assert len(lines(out)) == 1 + 7 * 3  # further records stay in the file
-    (photos / "ox" / "1.png").write_bytes(b"no image")  # not read again
+    (photos / "ox" / "1.png").write_bytes(b"no image")  # evaluated images are not read again
     assert_same(evaluate(model(), photos, NAMES, out=out, **FAST), expected)
     assert [path.name for path in out.parent.iterdir()] == ["results.jsonl"]
 
@@ -180,7 +180,7 @@ print(result.images, sorted(row.method for row in result.rows))
 
 @pytest.mark.tier("all")
 def test_evaluate_with_two_processes_matches_one(photos: Path, tmp_path: Path) -> None:
-    """The processes start as torchrun starts them; the launcher's store listens on a free port."""
+    """The processes are started as by torchrun; the launcher's store listens on a free port."""
     out = tmp_path / "results.jsonl"
     store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     torchrun = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(store.port), "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"}
@@ -203,14 +203,14 @@ def test_evaluate_with_two_processes_matches_one(photos: Path, tmp_path: Path) -
 
 
 def test_killed_runs_are_continued(photos: Path, tmp_path: Path) -> None:
-    """A killed process leaves an incomplete last line, and one of several processes its own file."""
+    """A killed process leaves an incomplete last line, and each of several processes leaves its own file."""
     complete, out = tmp_path / "complete.jsonl", tmp_path / "results.jsonl"
     expected = evaluate(model(), photos, NAMES, out=complete, **FAST)
     header, *rest = complete.read_text().splitlines(keepends=True)
     for path, part in ((out, rest[:3]), (rank_file(out, 0), rest[3:6]), (rank_file(out, 1), rest[6:12])):
         path.write_text(header + "".join(part) + rest[12][:20])
     assert_same(evaluate(model(), photos, NAMES, out=out, **FAST), expected)
-    assert set(rest[:12]) <= set(out.read_text().splitlines(keepends=True))  # times too, so they were reused
+    assert set(rest[:12]) <= set(out.read_text().splitlines(keepends=True))  # equal times show that records were reused
     assert len(lines(out)) == 1 + 7 * 3
     assert not rank_file(out, 0).exists()
     assert not rank_file(out, 1).exists()
@@ -260,7 +260,7 @@ def test_other_files_are_refused_unchanged(photos: Path, tmp_path: Path) -> None
         (EvaluationError, "classifier", {"model": tiny.model(**tiny.SMALL)}),
         (ExplainError, "nonsense", {"methods": ["rollout", "nonsense"]}),
         (ExplainError, "nonsense", {"options": {"nonsense": {}}}),
-        # Refused at once, although "all" leaves out unsupported methods.
+        # Raises an error immediately, although "all" leaves out unsupported methods.
         (ExplainError, "no such option", {"methods": "all", "options": {"gae": {"nonsense": 1}}}),
         (ExplainError, "start", {"methods": "all", "options": {"rollout": {"start": 99}}}),
         (EvaluationError, "options", {"options": {"rollout": {"discard": np.float32(0.1)}}}),
@@ -301,7 +301,7 @@ def test_table_sorts_methods_by_gain() -> None:
     assert float(table[1]["gain_error"]) == pytest.approx(0.1)
     assert table[2]["seconds"] == ""
     assert len({len(line) for line in result.table().splitlines()[2:]}) == 1  # aligned
-    assert "±" not in tabulate(["a"], ["rollout"], records, {}).markdown().splitlines()[2]  # of a single image
+    assert "±" not in tabulate(["a"], ["rollout"], records, {}).markdown().splitlines()[2]  # no error for one image
 
 
 @pytest.mark.parametrize("count", [2, ENOUGH - 1, ENOUGH])
@@ -309,7 +309,7 @@ def test_few_images_have_no_best_method(count: int) -> None:
     keys, gains = [str(index) for index in range(count)], {"gae": 0.3, "rollout": -0.2, "random": 0.0}
     records = {(key, name): record(key, name, gain=gain) for key in keys for name, gain in gains.items()}
     result = tabulate(keys, ["gae", "rollout"], records, {})
-    assert [row.method for row in result.rows] == ["gae", "random", "rollout"]  # sorted nevertheless
+    assert [row.method for row in result.rows] == ["gae", "random", "rollout"]  # still sorted
     assert ("gae is the most faithful" in result.describe()) is (count == ENOUGH)
     assert (f"fewer than {ENOUGH} images" in result.describe()) is (count < ENOUGH)
     worse = tabulate(keys, ["rollout"], records, {})

@@ -1,4 +1,4 @@
-"""Test measures of maps: insertion and deletion against shortened sequences, the others against captum and SciPy."""
+"""Test measures of maps: insertion and deletion against shortened sequences, the rest against captum and SciPy."""
 
 import copy
 from typing import Any
@@ -61,7 +61,7 @@ def test_masked_logits_match_shorter_sequences(kind: str) -> None:
     expected = [partial_logits(model, images[index, None], row.nonzero()) for index, row in rows]
     np.testing.assert_allclose(masked.logits(visible, image), expected, rtol=1e-5, atol=1e-5)
     torch.testing.assert_close(masked.unmasked(), model(images).detach().double(), rtol=1e-5, atol=1e-5)
-    # A model that pools patches keeps one.
+    # A model that pools patches keeps one patch.
     (result,) = faithfulness(model, images[:1], torch.rand(1, *GRID), 0, random=1)
     least = int("mean" in model.config.pooling or not model.config.prefix)
     assert result.insertion.fractions[0] == pytest.approx(least / PATCHES)
@@ -133,7 +133,7 @@ def test_area_follows_the_trapezoid_rule() -> None:
     x = np.array([0.0, 0.25, 1.0])
     # trapezoids: a quarter of the width at 0.75, three quarters at 0.25
     assert area(x, [1.0, 0.5, 0.0]) == pytest.approx(0.375)
-    assert area(x / 2, [1.0, 0.5, 0.0]) == pytest.approx(0.375)  # half the range, the same mean height
+    assert area(x / 2, [1.0, 0.5, 0.0]) == pytest.approx(0.375)  # half the range has the same mean height
     assert area(x, [True, True, False]) == pytest.approx(0.25 + 0.375)
     np.testing.assert_allclose(area(x, [[2.0, 2.0, 2.0], [0.0, 0.0, 4.0]]), [2.0, 1.5])
     assert area(np.array([0.0]), [0.7]) == pytest.approx(0.7)
@@ -169,7 +169,7 @@ def test_curves_match_sequences_shortened_by_hand() -> None:
     model, images = small(class_token=False, pooling="mean"), pictures()
     scores = np.random.default_rng(0).normal(size=PATCHES)
     (result,) = faithfulness(model, images, scores.reshape(1, *GRID), 11, steps=5, random=3, seed=4)
-    removed, visible = [0, 3, 6, 9, 12, 14], [1, 3, 6, 9, 12, 15]  # one patch stays, because the model pools patches
+    removed, visible = [0, 3, 6, 9, 12, 14], [1, 3, 6, 9, 12, 15]  # the model pools patches, so one stays visible
 
     def check(curve: Curve, probabilities: np.ndarray, counts: list[int], parts: list[np.ndarray]) -> np.ndarray:
         """Check the steps of a curve, and return the logits of the parts (S, C)."""
@@ -226,7 +226,7 @@ def test_curves_score_the_target_or_contrast() -> None:
 
 @kinds
 def test_batches_match_single_images_and_maps(kind: str) -> None:
-    """Batches are several images with a map each, or several maps of one image."""
+    """A batch is several images with one map each, or several maps of one image."""
     model, images = small(**tiny.KINDS[kind]), pictures(3)
     maps = torch.rand(3, *GRID, generator=torch.Generator().manual_seed(5))
     targets = [3, 3, 17]

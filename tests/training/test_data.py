@@ -129,7 +129,7 @@ def test_description_lists_classes_and_counts(
     photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     data = open_data(photos, size=(8, 8), progress=True)
-    assert capsys.readouterr() == ("", "")  # progress is for terminals
+    assert capsys.readouterr() == ("", "")  # progress is shown only in terminals
     lines = data.describe().splitlines()
     assert "3 classes, 10 training images, 7 validation images" in lines[0]
     counts = [["class", "train", "val"], ["cat", "3", "2"], ["dog", "5", "2"], ["owl", "2", "3"]]
@@ -194,7 +194,7 @@ def pets(tmp_path: Path) -> Path:
 def test_duplicates_are_refused_or_allowed(pets: Path, tmp_path: Path) -> None:
     assert open_data(pets, size=(16, 16)).duplicates == ()
     with Image.open(pets / "train" / "dog" / "dog.jpg") as dog, Image.open(pets / "train" / "cat" / "cat.jpg") as cat:
-        dog.save(pets / "val" / "dog" / "same.png")  # other bytes, the same pixels
+        dog.save(pets / "val" / "dog" / "same.png")  # different bytes, same pixels
         dog.resize((dog.width // 2, dog.height // 2)).save(pets / "train" / "cat" / "small.jpg", quality=50)
         cat.save(pets / "train" / "cat" / "again.png")  # allowed within one class of one split
     with pytest.raises(DataError, match=r"got 2 that.*--allow-duplicates") as caught:
@@ -222,7 +222,7 @@ def test_resized_brightened_and_reencoded_copies_are_found() -> None:
     assert all(first // 4 == copy // 4 for first, copy, _ in duplicates)
     mirrored = [fingerprints(ImageOps.mirror(photo)) for photo in photos]
     assert find_duplicates([*prints[::4], *mirrored], range(2 * len(photos))) == []
-    # Another color of equal luma has equal hashes: 0.299 of red is 0.587 of green.
+    # Colors of equal luma have equal hashes: 0.299 of red is 0.587 of green.
     grey = photos[0].convert("L").resize((64, 64))
     black = Image.new("L", grey.size)
     red = Image.merge("RGB", (grey, black, black))
@@ -238,19 +238,19 @@ def test_duplicates_match_pairwise_comparison_and_scale() -> None:
     prints, groups = [], rng.integers(0, 3, 120).tolist()
     for index in range(120):
         bits = rng.integers(0, 2, 256).astype(bool)
-        if index >= 60:  # a copy of an earlier one with up to 15 different bits
+        if index >= 60:  # a copy of an earlier print with up to 15 different bits
             bits = np.unpackbits(prints[index - 60].bands.view(np.uint8)).astype(bool)
             bits[rng.choice(256, rng.integers(0, 16), replace=False)] ^= True
         prints.append(Print(bytes([index]), np.packbits(bits).view(np.uint16), flat))
     bits, pairs = np.array([np.unpackbits(each.bands.view(np.uint8)) for each in prints]).astype(int), []
-    for copy in range(120):  # each photograph with the first similar one of another group
+    for copy in range(120):  # each photograph with the first similar photograph of another group
         near = [i for i in range(copy) if groups[i] != groups[copy] and (bits[i] != bits[copy]).sum() <= 15]
         pairs += [(near[0], copy)] if near else []
     assert [pair[:2] for pair in find_duplicates(prints, groups)] == pairs
     assert len(pairs) > 20
     blank = fingerprints(Image.new("RGB", (8, 8)))
     duplicates = find_duplicates([blank] * 50_000, [index % 7 for index in range(50_000)])  # too many for all pairs
-    assert len(duplicates) == 50_000 - 1  # all but the first
+    assert len(duplicates) == 50_000 - 1  # all except the first
 
 
 # ---- images of a step, and augmentation

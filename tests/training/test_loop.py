@@ -1,4 +1,4 @@
-"""Test the training loop on tiny models: that they learn, and the effect of each setting."""
+"""Test the training loop on tiny models: whether they learn, and the effect of each setting."""
 
 import csv
 import math
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 
 @pytest.fixture(scope="module")
 def plain(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Outcome]:
-    """Return the folder and the outcome of a training of six epochs."""
+    """Return the folder and the outcome of a training run of six epochs."""
     out = tmp_path_factory.mktemp("plain") / "out"
     return out, cases.train(out, cases.recipe(epochs=6))
 
@@ -150,7 +150,7 @@ def test_frozen_weights_do_not_change(tmp_path: Path, last: int, flip: bool) -> 
 
 
 def teacher() -> ViT:
-    """Return a model that knows the classes in another order, and one more."""
+    """Return a model that has the classes in a different order, and one more class."""
     vit = tiny.model(3, grid=(4, 4), patch=3, classes=4)
     preprocess = cases.data().preprocess((0.1, 0.2, 0.3), (0.5,) * 3)
     vit.pretrained = Pretrained(name="teacher", preprocess=preprocess, labels=("church", "dog", "ox", "golf ball"))
@@ -162,7 +162,7 @@ def test_distillation_trains_the_distillation_tokens_classifier(tmp_path: Path, 
     data, recipe = cases.data(), cases.recipe(epochs=8, distill=kind, alpha=1.0, flip=flip, ema=0.0)
     vit = cases.model(data, distillation_token=True)
     outcome = cases.run(tmp_path, vit, data, recipe, teacher=teacher())
-    assert not outcome.model.head.weight.any()  # with alpha 1, only the other classifier is trained
+    assert not outcome.model.head.weight.any()  # with alpha 1, only the distillation classifier is trained
     assert outcome.model.head_dist.weight.any()
     first, last = (float(part.mean()) for part in (outcome.losses[:6], outcome.losses[-6:]))
     assert last < 0.8 * first

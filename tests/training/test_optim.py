@@ -84,7 +84,7 @@ def test_cosine_schedule_matches_torch(steps: int, warmup: int, final: float) ->
     cosine = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, max(1, steps - warmup), eta_min=final)
     expected = [(step + 1) / warmup for step in range(warmup)]
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # that the optimizer does not step
+        warnings.simplefilter("ignore")  # a warning that the optimizer made no step
         for _ in range(steps - warmup):
             expected.append(optimizer.param_groups[0]["lr"])
             cosine.step()
@@ -168,7 +168,7 @@ def test_cross_entropy_matches_the_formula(smoothing: float) -> None:
 
 
 class Fixed(nn.Module):
-    """Model for a task of timm, with fixed logits and no normalization."""
+    """Model for a timm task, with fixed logits and no normalization."""
 
     pretrained_cfg = {"mean": (0.5, 0.5, 0.5), "std": (0.5, 0.5, 0.5)}
     num_classes, in_chans, distilled_training = C, 3, False
@@ -241,7 +241,7 @@ def test_teacher_classes_are_matched_by_id_then_label() -> None:
         class_columns(known, record("crane", "ox"))
     with pytest.raises(TrainingError, match="'fig'"):
         class_columns(known, record("ox", "fig", ids=("n3", "n9")))
-    assert class_columns(known, record("ox", ids=("ox",))) == [2]  # a folder with the label as name
+    assert class_columns(known, record("ox", ids=("ox",))) == [2]  # a folder named after the label
     assert class_columns(record("b", "aquarium_fish"), record("aquarium fish")) == [1]
     headless = tiny.model(classes=0)
     headless.pretrained = record()

@@ -1,4 +1,4 @@
-"""Test resuming: the same losses as an uninterrupted training, and refusals of other states.
+"""Test resuming: the same losses as in an uninterrupted training run, and errors for states that do not match.
 
 `make test-all` also kills a process, fills its disk, and trains with two processes under torchrun.
 """
@@ -62,7 +62,7 @@ def test_resumed_training_matches_an_uninterrupted_one(tmp_path: Path, monkeypat
         cases.train(out, recipe, save_every=0)
     undo()
     assert cases.step_of(out) == 9  # in the middle of the second epoch of 6 steps
-    (out / "state" / "unfinished").mkdir()  # of a process that died while saving
+    (out / "state" / "unfinished").mkdir()  # left by a process that died while saving
     (out / "state" / "unfinished" / "model.safetensors").write_bytes(b"half")
     cases.assert_same(cases.train(out, recipe, resume=True), expected)
     assert [path.name for path in (out / "state").iterdir()] == ["step-000000018"]
@@ -97,7 +97,7 @@ def test_resumed_training_matches_an_uninterrupted_one(tmp_path: Path, monkeypat
 def test_training_resumes_after_ctrl_c(tmp_path: Path, changes: dict[str, Any], stops: dict[int, str]) -> None:
     recipe = cases.recipe(dropout=0.2, epochs=2, **changes)
     expected = cases.train(tmp_path / "whole", recipe)
-    for part, (done, place) in zip((4, 5), stops.items(), strict=True):  # stopped twice, in these parts of steps
+    for part, (done, place) in zip((4, 5), stops.items(), strict=True):  # stopped twice, at these parts of steps
         undo = cases.at_step(part, ctrl_c)
         with pytest.raises(Stopped, match=f"{place} of 2.*--resume"):
             cases.train(tmp_path / "part", recipe, resume=True)
@@ -122,7 +122,7 @@ SHORT: dict[str, Any] = {"epochs": 1, "warmup": 0.5, "unfreeze_last": 1}
 
 @pytest.fixture(scope="module")
 def done(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return the folder of a finished training of one epoch."""
+    """Return the folder of a finished training run of one epoch."""
     out = tmp_path_factory.mktemp("done")
     cases.train(out, cases.recipe(**SHORT))
     return out
@@ -222,7 +222,7 @@ def test_training_resumes_after_a_killed_process_and_a_full_disk(tmp_path: Path)
     ):
         process = run(tmp_path, [(event, cases.FULL, event, 10, 0)])
         assert process.returncode == code, process.stderr
-        assert event == "SIGKILL" or "Traceback" not in process.stderr  # workers may report that their parent is gone
+        assert event == "SIGKILL" or "Traceback" not in process.stderr  # workers may report that their parent died
         assert all(phrase in process.stdout for phrase in phrases)
         assert [path.name for path in (tmp_path / event / "state").iterdir()] == [f"step-{saved:09}"]
         cases.assert_same(cases.train(tmp_path / event, recipe, resume=True), expected)
@@ -237,7 +237,7 @@ STOPPED = {"flip": True, "mixup": 0.4, "path_dropout": 0.3, "patch_dropout": 0.3
 
 @pytest.mark.tier("all")
 def test_two_processes_match_one_and_stop_together(tmp_path: Path) -> None:
-    """Without augmentation and dropout they see the same batches, so losses are equal up to rounding."""
+    """Without augmentation and dropout, both processes see the same batches, so losses are equal up to rounding."""
     runs = [(name, settings, "", 0, 0) for name, settings in SETTINGS.items()]
     runs += [("stopped", STOPPED, "SIGTERM", 8, 1), ("stopped", STOPPED, "", 0, 0)]  # a signal to the second process
     process = run(tmp_path, runs, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")

@@ -154,7 +154,7 @@ def learning(model: ViT, last: int | None) -> set[str]:
 
 @pytest.mark.parametrize("kind", [*KINDS.values(), {"depth": 11}], ids=str)
 def test_freeze_leaves_the_last_parts_trainable(kind: dict) -> None:
-    """With eleven blocks, the names of block 1 and block 10 have a common start."""
+    """With eleven blocks, the names of block 1 and block 10 have a common prefix."""
     model = start_from(source(**kind), LABELS, name="new")
     depth = model.config.depth
     heads = {"head"} | ({"head_dist"} if "distillation_token" in kind else set())
@@ -193,7 +193,7 @@ def test_patch_dropout_applies_in_training_only() -> None:
     tokens: list[int] = []
     vit.blocks[0].register_forward_hook(lambda _module, args, _out: tokens.append(args[0].shape[1]))
     network = Network(vit, None, GRID, patch_dropout=0.5).train()
-    assert not network(images())[0].equal(network(images())[0])  # different patches each time
+    assert not network(images())[0].equal(network(images())[0])  # different patches in each pass
     network.eval()
     torch.testing.assert_close(network(images())[0], vit(images()))
     network.train().patches_kept = network.patches
@@ -246,7 +246,7 @@ def test_feature_files_depend_on_model_and_data(tmp_path: Path, data: Data, monk
     vit = cases.model(data)
     cached(vit, data, tmp_path)
     with torch.no_grad():
-        vit.head.weight += 1  # not a part of the backbone
+        vit.head.weight += 1  # not part of the backbone
     cached(vit, data, tmp_path)
     assert len(list(tmp_path.iterdir())) == 1
     with torch.no_grad():
@@ -261,7 +261,7 @@ def test_feature_files_depend_on_model_and_data(tmp_path: Path, data: Data, monk
 
     vit = cases.model(data, seed=1)
     monkeypatch.setattr("os.replace", full)
-    for offset, message in ((0, "Make room"), (1e6, "from image 0 on")):  # float16 ends at 65,504
+    for offset, message in ((0, "Make room"), (1e6, "from image 0 on")):  # the largest float16 is 65,504
         with torch.no_grad():
             vit.cls_token += offset
         with pytest.raises(TrainingError, match=message):

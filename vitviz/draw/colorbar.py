@@ -70,7 +70,7 @@ def colorbar(
     if size[0] < 120 or size[1] < 24:
         raise DrawError(f"Expected a color bar of at least (120, 24) pixels, got size {size}. Make it larger.")
     low, high, points = scale.vmin, scale.vmax, max(10, round(0.32 * size[1]))
-    # The table of `overlay`, so that gamma applies to bar and maps alike.
+    # Use the color table of `overlay`, so that gamma applies to bar and maps alike.
     colors = lut(cmap or (DIVERGING if scale.signed else SEQUENTIAL))[scale.indices(np.linspace(low, high, 256), gamma)]
 
     from matplotlib.cm import ScalarMappable

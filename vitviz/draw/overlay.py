@@ -59,8 +59,8 @@ def overlay(
         gray: convert the photograph to grey.
 
     Raises:
-        HeatmapError: for values that are not a finite 2-D map, a photograph of another size, a query outside the grid,
-            or a reversed range.
+        HeatmapError: for values that are not a finite 2-D map, a photograph of the wrong size, a query outside the
+            grid, or a reversed range.
         DrawError: for an alpha outside [0, 1] or an unknown color map.
     """
     values = as_map(values)
@@ -104,7 +104,7 @@ def patch_edges(geometry: Geometry, grid: tuple[int, int]) -> tuple[NDArray[np.i
     (width, height), (gh, gw), (left, top, right, bottom) = geometry.image, grid, geometry.frame
 
     def edges(low: float, high: float, count: int, size: int) -> NDArray[np.int64]:
-        exact = low + (high - low) * np.arange(count + 1) / count  # as Geometry.patch_box computes them
+        exact = low + (high - low) * np.arange(count + 1) / count  # same formula as Geometry.patch_box
         exact[-1] = high
         return np.clip(np.ceil(exact - 0.5), 0, size).astype(np.int64)
 
@@ -167,7 +167,7 @@ def _hatch(out: Image.Image, box: Box) -> None:
     longer = max(out.size)
     line, period = max(1, round(longer / 900)), max(8, round(longer / 56))
     profile = np.full(period, 128, np.uint8)
-    depth = 22 + round(22 * min(1.0, longer / 900))  # fainter lines on thumbnails, which have more lines for their size
+    depth = 22 + round(22 * min(1.0, longer / 900))  # fainter on thumbnails, where the lines are relatively denser
     profile[:line], profile[line : 2 * line] = 128 + depth, 128 - depth
     width, height = box[2] - box[0], box[3] - box[1]
     # Row y is the profile shifted by y pixels, as a strided view. The phase starts at the photograph's corner, so lines
@@ -181,7 +181,7 @@ def _hatch(out: Image.Image, box: Box) -> None:
 
 
 def _draw_grid(out: Image.Image, xs: NDArray[np.int64], ys: NDArray[np.int64]) -> None:
-    """Draw thin lines: a light one on the first pixels of a patch, a dark one on the last of its neighbor."""
+    """Draw thin lines: a light one on the first pixels of a patch, a dark one on its neighbor's last pixels."""
     line = max(1, round(max(out.size) / 1200))
     x0, x1, y0, y1 = int(xs[0]), int(xs[-1]), int(ys[0]), int(ys[-1])
     across = [int(x) for x in np.unique(xs) if 0 < x < out.width]
@@ -200,7 +200,7 @@ def _draw_grid(out: Image.Image, xs: NDArray[np.int64], ys: NDArray[np.int64]) -
 
 
 def _dot(out: Image.Image, box: Box) -> None:
-    """Mark a clipped patch by a white square with a black border in the middle of a box, a quarter as wide."""
+    """Mark a clipped patch by a white square with a black border in the middle of a box, a quarter of its width."""
     width, height = box[2] - box[0], box[3] - box[1]
     if (side := min(width, height) // 4) < 1:
         return
@@ -212,7 +212,7 @@ def _dot(out: Image.Image, box: Box) -> None:
 
 def _outline(out: Image.Image, box: Box) -> None:
     """Draw a white frame with a black border around a box, outside of it if there is room."""
-    if _empty(box):  # a patch of padding
+    if _empty(box):  # the patch contains only padding
         return
     line = max(1, round(max(out.size) / 320))
     casing = max(1, round(line / 2))

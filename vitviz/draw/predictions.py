@@ -1,6 +1,6 @@
 """Draw photographs with predictions, singly or on a sheet that marks right and wrong ones.
 
-Marks complement colors: a right prediction has a tick, a wrong one a cross with the true class below.
+Marks complement colors: a right prediction has a tick; a wrong one has a cross, with the true class below.
 """
 
 import math
@@ -59,7 +59,7 @@ class Prediction:
 
 
 def draw_map(heatmap: Heatmap, side: int, *, alpha: float = 0.55, cmap: str = "magma") -> Image.Image:
-    """Draw a map over its photograph at the size of `fit_photo`, with sharp edges of patches.
+    """Draw a map over its photograph, resized by `fit_photo`, with sharp patch edges.
 
     The default color map, magma, is dark at small values, where the photograph keeps its colors.
     """
@@ -78,14 +78,14 @@ def prediction_sheet(
     """Draw predictions in reading order as one RGB picture.
 
     Args:
-        predictions: predictions with equal numbers of pictures, none longer than `side`.
+        predictions: predictions with equal numbers of pictures of at most `side` pixels per side.
         title, note: text above; long lines wrap.
         columns: predictions per row.
         side: size of a picture in pixels; the font size follows.
         dark: light text on a dark background.
 
     Raises:
-        DrawError: without predictions, or for pictures that do not fit.
+        DrawError: if there are no predictions, or pictures do not fit.
     """
     if not predictions:
         raise DrawError("Expected at least one prediction, got none. Pass some.")
@@ -147,7 +147,7 @@ def prediction_picture(
 def _bars(
     ranked: Sequence[tuple[str, float]], width: int, size: int, dark: bool, problem_type: ProblemType
 ) -> Image.Image:
-    """Return a row per class: label, bar from 0 to 100 % and probability, or value without a bar."""
+    """Return one row per class: label, bar from 0 to 100 % and probability; for values, no bar."""
     theme, step = Theme.of(dark), round(1.9 * size)
     out = Image.new("RGB", (width, step * len(ranked) - step // 3), theme.ground)
     draw, before = ImageDraw.Draw(out), round(0.38 * width)

@@ -18,7 +18,7 @@ from vitviz.draw.text import font, wrap
 from vitviz.formatting import number, percent
 from vitviz.heatmap import Heatmap, HeatmapError, Scale, ScaleChoice
 
-Line: TypeAlias = tuple[tuple[str, str, bool], ...]  # texts one after another: (text, color, bold)
+Line: TypeAlias = tuple[tuple[str, str, bool], ...]  # consecutive pieces of text: (text, color, bold)
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,10 +46,10 @@ def arrange(
         cells: at least one cell, with equal numbers of pictures.
         slot: width for a picture in pixels.
         size: font size in pixels; distances follow it.
-        columns: cells per row; by default the sheet is wider than high.
+        columns: cells per row; by default, chosen to make the sheet wider than tall.
         title, note: text above; long lines wrap.
         dark: light text on a dark background.
-        footer: returns the footer for a width between the margins.
+        footer: function that returns the footer for the width between the margins.
     """
     theme, face, head = Theme.of(dark), font(size), font(round(1.5 * size), bold=True)
     margin, gap, line, between, above = (round(times * size) for times in (1.8, 0.9, 1.35, 0.3, 1.6))
@@ -141,7 +141,7 @@ def sheet(
         title: title above; long titles wrap.
         scale: "shared" (one scale, clipped as in `Scale.own`), "each", "both" (each map on the shared scale and on its
             own), "signed", a `Scale`, or (vmin, vmax). The sheet states it.
-        columns: columns; by default the sheet is wider than high.
+        columns: maps per row; by default, chosen to make the sheet wider than tall.
         labels: labels below the pictures instead of the maps' titles.
         plain: start with the photographs without maps.
         thumb: longer side of a picture in pixels, at least 48; the font size follows.
@@ -150,7 +150,7 @@ def sheet(
         cmap, alpha, spotlight, smooth, gamma, gray: as in `overlay`.
 
     Raises:
-        HeatmapError: without maps, or for maps that cannot share a scale.
+        HeatmapError: if there are no maps, or they cannot share a scale.
         DrawError: for a wrong number of labels, or sizes that cannot be drawn.
     """
     if labels is not None and len(labels) != len(maps):
@@ -159,7 +159,7 @@ def sheet(
     pairs: list[tuple[Scale, ...]] = [(own_scale,) for own_scale in own]
     if shared and scale == "both":
         pairs = [(shared, heatmap.scale()) for heatmap in maps]
-    photos = [*{id(heatmap.photo): heatmap.photo for heatmap in maps}.values()]  # usually one, resized once
+    photos = [*{id(heatmap.photo): heatmap.photo for heatmap in maps}.values()]  # usually all maps share one photograph
     count = len(maps) + (len(photos) if plain else 0)
     if width is not None:
         columns, thumb = _fit_width(width, count, columns, photos, len(pairs[0]))
@@ -255,7 +255,7 @@ def card(
     size, theme, chosen = max(11, round(side / 28)), Theme.of(dark), heatmap.scale(scale)
     style = {"gray": True, "alpha": 0.6, "cmap": cmap} | options
     picture = heatmap.over(fit_photo(heatmap.photo, side)).overlay(scale=chosen, **style)
-    slot = max(picture.width, 20 * size)  # words need room below a narrow photograph
+    slot = max(picture.width, 20 * size)  # the text below a narrow photograph needs room
     mass = heatmap.describe_prefix_mass()
     clipped = describe_clipped(chosen, heatmap.unit, float(np.abs(heatmap.values).max()))
     notes = [f"Outside the picture: {mass}." if mass else "", clipped]
@@ -279,7 +279,7 @@ def _scales(maps: Sequence[Heatmap], choice: ScaleChoice) -> tuple[Scale | None,
             "Expected maps of one unit, all signed or none, to share a scale, got a mixture. "
             "Pass scale='each' or make two sheets."
         )
-    if choice == "shared":  # all maps together: one layer may have outliers
+    if choice == "shared":  # clip over all maps, because one layer may consist of outliers
         values = np.concatenate([heatmap.values.ravel() for heatmap in maps])
         shared = replace(Scale.own(values[None], maps[0].signed), kind="shared")
     else:

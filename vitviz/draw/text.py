@@ -14,7 +14,7 @@ UNBROKEN = re.compile(r"(?<=\d) (?=[×%])|(?<=\d ×) (?=\d)|(?<=[<>]) (?=\d)")
 
 @lru_cache(maxsize=64)
 def font(size: int, bold: bool = False) -> ImageFont.FreeTypeFont:
-    """Return DejaVu Sans at `size` pixels, from matplotlib, so that pictures are equal on every machine."""
+    """Return DejaVu Sans at `size` pixels, from matplotlib, so that pictures are identical on every machine."""
     from matplotlib import get_data_path
 
     name = "DejaVuSans-Bold.ttf" if bold else "DejaVuSans.ttf"

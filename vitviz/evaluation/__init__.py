@@ -24,7 +24,7 @@ def check_classifies(model: ViT) -> Pretrained:
     about = model.pretrained
     if about is None or not about.labels:
         raise EvaluationError(
-            "Expected a classifier with labels, got a model without. Name them: load(..., labels=[...])."
+            "Expected a classifier with labels, got a model without. Name the classes: load(..., labels=[...])."
         )
     if model.problem_type != SINGLE:
         raise EvaluationError(

@@ -1,6 +1,6 @@
 """Measure accuracy: loss, top-1, top-5 and confusion over batches, a folder or a named data set.
 
-Shapes: n images, k per batch, C classes, K classes that occur.
+Shapes: n images, k per batch, C classes, K classes that occur in the data or predictions.
 """
 
 import os
@@ -130,7 +130,7 @@ def measure_accuracy(
         model: name of the model.
 
     Raises:
-        EvaluationError: without images, or if logits are NaN or infinite.
+        EvaluationError: if there are no images, or logits are NaN or infinite.
     """
     began = time.perf_counter()
     results: list[tuple[Tensor, ...]] = []  # true, predicted, in the top 5, loss: (k,) each
@@ -177,19 +177,21 @@ def validate(
 
     Args:
         model: a classifier with `pretrained`, whose labels or class ids name the subfolders.
-        data: FOLDER/CLASS/image, where classes may be missing; a folder with train/ and val/ (or test/),
-            of which the latter is used; or a name in `vitviz.images.datasets.NAMES`, such as "cifar10".
+        data: FOLDER/CLASS/image, where classes may be missing; a folder with train/ and val/ (or test/), where
+            train/ is ignored; or a name in `vitviz.images.datasets.NAMES`, such as "cifar10".
         root: folder of a named data set; by default the user's cache.
-        size: input size in pixels, see `Preprocess.at`; the model's own by default. Learned positions are interpolated.
+        size: input size in pixels, see `Preprocess.at`; by default, the model's own size. Learned positions are
+            interpolated.
         batch_size: images per batch; only images of equal size run together.
         limit: maximum number of images, spread evenly over the classes.
         progress: show progress in a terminal or notebook.
 
     Raises:
-        EvaluationError: without a classifier, if the model lacks classes of the data set, or logits are not finite.
+        EvaluationError: if the model has no classifier, lacks classes of the data set, or returns logits that are not
+            finite.
         ImageError: if the size is below one patch or too large.
-        DataError: if a subfolder is not a class of the model, there are no images, files cannot be decoded (all are
-            named), or the data set does not exist.
+        DataError: if a subfolder is not a class of the model, there are no images, files cannot be decoded (the message
+            lists all of them), or the data set does not exist.
     """
     about = check_classifies(model)
     if min(batch_size, 1 if limit is None else limit) < 1:
@@ -239,7 +241,7 @@ def _places(source: Dataset[Samples], known: Mapping[str, int]) -> list[int]:
     if missing := [label for label, place in zip(source.labels, places, strict=True) if place is None]:
         raise EvaluationError(
             f"Expected a model that knows the {len(places)} classes of {source.name}, got one that lacks "
-            f"{', '.join(missing[:5])}{' and more' if len(missing) > 5 else ''}. It knows {', '.join([*known][:8])}."
+            f"{', '.join(missing[:5])}{' and more' if len(missing) > 5 else ''}. It has {', '.join([*known][:8])}."
         )
     return [place for place in places if place is not None]
 

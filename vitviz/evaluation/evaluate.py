@@ -58,8 +58,8 @@ def evaluate(
         methods: names, or "all", which lists methods that do not support this model as left out.
         limit: maximum number of images, spread evenly over the classes.
         seed: seed of the random orders.
-        out: JSON lines file, one line per image and method, appended at once. Existing records are reused.
-        target: the explained class: that of the folder, or the predicted one.
+        out: JSON lines file, one line per image and method, appended immediately. Existing records are reused.
+        target: the explained class: "true" (the class of the folder) or "predicted".
         baseline, steps, random: as for `faithfulness`.
         options: options of methods by name: {"rollout": {"fuse": "max"}}.
         progress: show progress on standard error if it is a terminal.
@@ -77,7 +77,7 @@ def evaluate(
     run = {"target": target, "baseline": baseline, "steps": steps, "random": random, "seed": seed}
     settings = _settings(model, run, options or {})
     about, strict = model.pretrained, methods != "all"
-    assert about is not None  # checked for the settings
+    assert about is not None  # `_settings` has checked it
     names = list(METHODS) if not strict else list(dict.fromkeys([methods] if isinstance(methods, str) else methods))
     for name in names:
         method_named(name)
@@ -164,7 +164,7 @@ def _image_records(
         try:
             maps[name] = score_patches(model, images, target, name, **options)
         except ExplainError as error:
-            if strict or options:  # requested by name or with options
+            if strict or options:  # the method was requested by name or has options
                 raise
             records.append({**base, "method": name, "refused": str(error)})
             continue

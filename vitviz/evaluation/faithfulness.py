@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 Floats = NDArray[np.float64]
 Maps = Tensor | NDArray[np.floating[Any]] | Heatmap | Sequence[Heatmap]
-"""Scores of patches, (M, gh, gw), or maps as methods return them."""
+"""Scores of patches, (M, gh, gw), or maps returned by attribution methods."""
 
 RANDOM = 6
 """Default number of random orders. Each costs as much as one curve of a map."""
@@ -42,7 +42,7 @@ STEPS = 10
 SEED = 0
 """Default seed of random orders and of the order of equal scores."""
 
-UNLIKELY = 0.1  # probability of the whole image below which deletion says little
+UNLIKELY = 0.1  # below this probability of the whole image, deletion is not informative
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -218,14 +218,15 @@ def faithfulness(
     Args:
         model: model in eval mode with a classifier; not changed.
         images: (B, channels, H, W) normalised pixels.
-        maps: patch scores (M, gh, gw) or what `attribute` returns, one map per image, or several maps of one
-            image, which share the random orders.
-        target: the class, as index or label, for all images or one for each; by default the class that the maps
-            explain, or the predicted class for maps without one.
+        maps: patch scores (M, gh, gw) or the result of `attribute`: one map per image, or several maps of one image,
+            which share the random orders.
+        target: the class, as index or label: one for all images, or one per image. By default, the class that the maps
+            explain, or the predicted class if they explain none.
         contrast: (A, B) instead of `target`: the probability of A among the two, or for values (regression) their
             difference.
         baseline: "remove" removes patches from the sequence; "blur", "mean", "zero" and "black" paint over them.
-        steps: number of equal steps, or the visible share of patches at each. If a model pools only patches, one stays.
+        steps: number of equal steps, or the visible share of patches at each step. If a model pools only patches, one
+            patch always stays visible.
         random: number of random orders, at least one.
         seed: seed of the random orders and of the order of equal scores (see `rank_patches`).
         progress: called with (completed, total) masked images.
@@ -236,7 +237,7 @@ def faithfulness(
     Raises:
         EvaluationError: if maps do not fit the images, maps or logits are not finite, or for a contrast in a model with
             several labels per image.
-        AnalysisError: as `MaskedModel`.
+        AnalysisError: as for `MaskedModel`.
         ExplainError: if a class does not exist, or the maps explain different classes and there is no target.
     """
     if random < 1:
@@ -245,7 +246,7 @@ def faithfulness(
     if target is None and contrast is None:
         target, contrast = _explained(maps, len(masked.images))
     scores, image = flat_maps(maps, masked)  # (M, n), (M,)
-    counts = visible_counts(masked.patches, steps, masked.least)  # S numbers, falling
+    counts = visible_counts(masked.patches, steps, masked.least)  # S decreasing numbers
     order = rank_patches(scores, seed)
     batch, many = len(masked.images), len(scores)
     # Insertion shows the first patches of the order; deletion shows the first of the reversed order.
@@ -295,7 +296,7 @@ def curve_passes(
 
 
 def _explained(maps: Maps, images: int) -> tuple[Named | list[Named] | None, tuple[Named, Named] | None]:
-    """Return the class, one for each image, or the contrast that maps explain; `None` twice where they explain none."""
+    """Return the class, one for each image, or the contrast that maps explain; `None` twice for none."""
     sequence: Iterable[Any] = [maps] if isinstance(maps, Heatmap) else maps
     classes = [heatmap.classes for heatmap in sequence if isinstance(heatmap, Heatmap)]
     different = {indices for indices in classes if indices}
@@ -303,7 +304,7 @@ def _explained(maps: Maps, images: int) -> tuple[Named | list[Named] | None, tup
         if images > 1 and all(len(indices) == 1 for indices in classes):
             return [indices[0] for indices in classes], None
         raise ExplainError(
-            f"Expected maps of one class, got different classes: {sorted(different)}. Test them apart, or pass one."
+            f"Expected maps of one class, got different classes: {sorted(different)}. Test each, or pass a target."
         )
     for indices in different:
         return (indices[0], None) if len(indices) == 1 else (None, (indices[0], indices[1]))
@@ -326,7 +327,7 @@ def flat_maps(maps: Maps, masked: MaskedModel) -> tuple[Tensor, Tensor]:
     if scores.ndim != 3 or scores.shape[1:] != masked.grid or not len(scores) or batch not in (1, len(scores)):
         raise EvaluationError(
             f"Expected maps of shape (maps, {masked.grid[0]}, {masked.grid[1]}), one for each of the {batch} images or "
-            f"several of one image, got {tuple(scores.shape)}. Test images with other maps apart."
+            f"several of one image, got {tuple(scores.shape)}. Test such images separately."
         )
     if not bool(scores.isfinite().all()):
         raise EvaluationError("Expected finite scores to order patches by, got NaN or infinity. Check the method.")

@@ -44,7 +44,7 @@ def pointing_game(values: Scores, geometry: Geometry, mask: Mask, tolerance: flo
     """Return whether the centre of the strongest patch lies on the mask.
 
     Args:
-        values: (gh, gw), patch scores; the first in reading order of equal maxima counts.
+        values: (gh, gw), patch scores; among equal maxima, the first in reading order counts.
         geometry: geometry of the patches in the photograph.
         mask: (H, W) bools, the object in the upright photograph.
         tolerance: allowed distance from the mask in pixels of the photograph; 15 in the paper.
@@ -72,7 +72,7 @@ def segmentation(values: Scores, geometry: Geometry, mask: Mask) -> Segmentation
         values, geometry, mask: as for `pointing_game`.
 
     Raises:
-        EvaluationError: if values or mask do not fit, or the mask contains none or all of the seen pixels.
+        EvaluationError: if values or mask do not fit, or the mask contains none or all of the pixels seen by the model.
     """
     values, mask = _checked(values, geometry, mask)
     gh, gw = values.shape
@@ -83,7 +83,7 @@ def segmentation(values: Scores, geometry: Geometry, mask: Mask) -> Segmentation
     scores, inside = values[np.ix_(rows, cols)].ravel(), mask[np.ix_(y, x)].ravel()  # (n,) each
     if not 0 < (count := int(inside.sum())) < inside.size:
         raise EvaluationError(
-            f"Expected a mask of some of the pixels the model saw, got {count:,} of {inside.size:,}. Take another one."
+            f"Expected a mask of some of the pixels the model saw, got {count:,} of {inside.size:,}. Pass another mask."
         )
     # The rounded mean must not be below a constant map.
     above = scores > np.clip(scores.mean(), values.min(), values.max())

@@ -15,7 +15,7 @@ from vitviz.model.vit import ViT
 
 Progress = Callable[[int, int], None]
 
-# Tokens per batch: on a CPU they should fit the cache, on a GPU larger batches are faster.
+# Tokens per batch: on a CPU, a batch should fit the cache; on a GPU, larger batches are faster.
 CPU_TOKENS, TOKENS = 4096, 65_536
 
 
@@ -36,7 +36,7 @@ class MaskedModel:
         least: smallest number of visible patches: 1 if the model pools only patches, else 0.
 
     Raises:
-        AnalysisError: without a classifier, in training mode, or for an unknown baseline.
+        AnalysisError: if the model has no classifier or is in training mode, or for an unknown baseline.
         ExplainError: for "black" with a model without preprocessing.
     """
 

@@ -1,7 +1,7 @@
 """Store records as JSON lines, which survive interruptions and are shared between processes.
 
-The first line holds the settings; records of other settings raise an error. Whole lines are appended and flushed, so a
-killed process leaves at most one broken line at the end.
+The first line holds the settings; a file with other settings raises an error. Whole lines are appended and flushed, so
+a killed process leaves at most one broken line at the end.
 """
 
 import atexit
@@ -20,10 +20,10 @@ from vitviz.extras import extra
 
 Record = Mapping[str, Any]
 Key = tuple[str, str]
-"""An image (CLASS/NAME) and a method."""
+"""Key of a record: image (CLASS/NAME) and method."""
 
 FORMAT = "vitviz faithfulness 1"
-TIMEOUT = timedelta(days=7)  # for other processes to finish
+TIMEOUT = timedelta(days=7)  # maximum wait for other processes
 
 
 class Journal:
@@ -93,7 +93,7 @@ def read(path: Path, settings: Mapping[str, Any]) -> tuple[dict[Key, Record], in
 
 
 def read_all(path: Path, settings: Mapping[str, Any]) -> dict[Key, Record]:
-    """Return all records on this machine, of the file and of all processes' files."""
+    """Return all records on this machine, from the file and from all processes' files."""
     records: dict[Key, Record] = {}
     for file in [*([path] if path.exists() else []), *rank_files(path)]:
         records |= read(file, settings)[0]
@@ -124,7 +124,7 @@ def rank_files(path: Path) -> list[Path]:
 
 
 def processes() -> tuple[int, int]:
-    """Return the rank of this process and their number, as set by torchrun (RANK, WORLD_SIZE); 0 and 1 without it.
+    """Return the rank of this process and the number of processes, as set by torchrun (RANK, WORLD_SIZE), or 0 and 1.
 
     Raises:
         EvaluationError: for invalid numbers.

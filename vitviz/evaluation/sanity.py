@@ -30,7 +30,7 @@ class Sanity:
 
     Args:
         parts: the S parts of the model, from last to first: "head", "block 11", ..., "embedding" (blocks from 0). At
-            each stage, the part and all earlier ones in the list are random.
+            each stage, the part and all earlier parts in the list are random.
         ranks: (S, B), Spearman's correlation with the original map; NaN if a map is constant.
         method: method of the maps.
     """
@@ -46,7 +46,7 @@ class Sanity:
             return f"{title}, with all weights random, gives a map without any order."
         return (
             f"{title}, with all weights random, gives a map whose order correlates with the original one at "
-            f"{correlation:.2f} (0 is none)."
+            f"{correlation:.2f} (0 means no correlation)."
         )
 
 

@@ -1,4 +1,4 @@
-"""Measure the sensitivity of scores: sums of scores against drops of the target's logit, and maps under noise.
+"""Measure sensitivity: correlate sums of scores with drops of the target's logit, and compare maps under noise.
 
 Unlike insertion and deletion, which use only the order of the patches, these measures use the scores.
 
@@ -22,12 +22,12 @@ from vitviz.evaluation.masking import MaskedModel
 from vitviz.extras import extra
 from vitviz.model.vit import ViT
 
-TOGETHER = 4  # images per batch for max-sensitivity: a gradient method holds all their attention
+TOGETHER = 4  # images per batch for max-sensitivity: gradient methods keep the attention of all of them in memory
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class SensitivityN:
-    """Correlation of sums of scores with the drop of the target's score without these patches.
+    """Correlation of the scores' sum over a set of patches with the drop of the target's score without the set.
 
     Args:
         sizes: (Z,), numbers of removed patches.
@@ -49,7 +49,7 @@ def sensitivity_n(
     baseline: Drop = "remove",
     seed: int = 0,
 ) -> SensitivityN:
-    """Correlate the sum of a set's scores with the drop of the target's logit without it.
+    """Correlate the scores' sum over a set of patches with the drop of the target's logit without the set.
 
     Ancona et al. 2018, "Towards better understanding of gradient-based attribution methods for Deep Neural Networks",
     section 4 (sensitivity-n).
@@ -61,7 +61,7 @@ def sensitivity_n(
         seed: seed of the sets.
 
     Raises:
-        EvaluationError, AnalysisError: as `faithfulness`, or for sizes that leave nothing visible.
+        EvaluationError, AnalysisError: as for `faithfulness`, or for sizes that leave no patch visible.
     """
     masked = MaskedModel(model, images, baseline)
     scores, image = flat_maps(maps, masked)  # (M, n), (M,)
@@ -105,8 +105,8 @@ def max_sensitivity(
 ) -> Floats:
     """Return the maximum relative change of a method's map under small noise, by `captum.metrics.sensitivity_max`.
 
-    The maximum of `|map(x + noise) - map(x)| / |map(x)|` over random noise (Yeh et al. 2019, "On the (In)fidelity and
-    Sensitivity of Explanations", definition 3.1). A constant map gets a perfect 0.
+    This is the maximum of `|map(x + noise) - map(x)| / |map(x)|` over random noise (Yeh et al. 2019, "On the
+    (In)fidelity and Sensitivity of Explanations", definition 3.1). A constant map gets a perfect 0.
 
     Args:
         model: model in eval mode.

@@ -89,14 +89,14 @@ class Evaluation:
         images = "1 image" if self.images == 1 else f"{self.images:,} images"
         if self.images < ENOUGH:
             return (
-                f"Over {images} no method can be named the most faithful: standard errors from fewer than {ENOUGH} "
-                "images are too uncertain themselves. Add images."
+                f"On {images}, no method can be named the most faithful: standard errors from fewer than {ENOUGH} "
+                "images are too uncertain. Add images."
             )
         if best.method == CHANCE:
-            return f"Over {images} no method is better than random orders of the patches."
+            return f"On {images}, no method is better than random orders of the patches."
         sure = best.means["gain"] > 2 * best.errors["gain"]
         return (
-            f"Over {images} {best.method} is the most faithful: deletion {best.means['deletion']:.3f} and "
+            f"On {images}, {best.method} is the most faithful: deletion {best.means['deletion']:.3f} and "
             f"insertion {best.means['insertion']:.3f}, where random orders get {chance.means['deletion']:.3f} for both"
             f"{'' if sure else '; its gain is less than two standard errors, which may be chance'}."
         )

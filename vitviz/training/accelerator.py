@@ -18,8 +18,8 @@ _TIMEOUT = timedelta(days=2)  # processes wait while one computes features
 
 
 def make_accelerator(device: torch.device, recipe: Recipe) -> Accelerator:
-    """Return a new accelerator that is joined with the other processes of torchrun."""
-    AcceleratorState._reset_state(reset_partial_state=True)  # discard the state of an earlier training in this program
+    """Return a new accelerator; under torchrun, it is connected to the other processes."""
+    AcceleratorState._reset_state(reset_partial_state=True)  # discard the state of an earlier run in this process
     if device.type == "cuda":
         torch.cuda.set_device(device)
     handlers = [InitProcessGroupKwargs(timeout=_TIMEOUT), DistributedDataParallelKwargs(gradient_as_bucket_view=True)]
@@ -31,5 +31,5 @@ def make_accelerator(device: torch.device, recipe: Recipe) -> Accelerator:
             kwargs_handlers=handlers,
         )
     if accelerator.num_processes > 1:
-        atexit.register(accelerator.end_training)  # not earlier: torchrun cannot create a group twice
+        atexit.register(accelerator.end_training)  # only at exit: the group cannot be created twice
     return accelerator

@@ -29,7 +29,7 @@ def train(
 
     Args:
         model: a new model without `pretrained` and with the data's number of classes, which is trained in place; or a
-            model with `pretrained`, of which a copy is trained, with a new classifier if the classes differ.
+            model with `pretrained`; a copy of it is trained, with a new classifier if the classes differ.
         data: from `vitviz.training.data.open_data`, or its first argument, opened at the model's size.
         recipe: a `vitviz.training.recipes.Recipe`, or the name of a recipe.
         out: folder for state, log and features; by default a temporary folder.

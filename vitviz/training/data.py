@@ -1,4 +1,4 @@
-"""Load labeled images for training: two splits of preprocessed uint8 pixels.
+"""Load labelled images for training: two splits of preprocessed uint8 pixels.
 
 Shapes: n images in a split, k per read, H x W pixels of the model's input.
 """
@@ -28,7 +28,7 @@ from vitviz.training.duplicates import Print, find_duplicates, fingerprints
 
 Fit = Literal["crop", "squash"]
 MEMORY = 3 * 2**30
-"""Maximum bytes of pixels in memory, for both splits: fits CIFAR-10, or Imagenette at 224 x 224."""
+"""Maximum bytes of pixels in memory, for both splits; enough for CIFAR-10, or Imagenette at 224 x 224."""
 _LISTED = 24  # maximum classes or duplicates to list
 Channels = tuple[float, float, float]
 
@@ -176,8 +176,8 @@ def open_data(
     """Find or download a data set, and check every image.
 
     Args:
-        name_or_folder: a data set's name; or a folder with train/CLASS/image and val/CLASS/image (or test/); or with
-            `val_share` one with CLASS/image.
+        name_or_folder: a data set's name; or a folder with train/CLASS/image and val/CLASS/image (or test/); or, with
+            `val_share`, a folder with CLASS/image.
         root: folder of named data sets; by default the user's cache.
         size: (height, width) of the model's input, in pixels.
         fit: "squash" the whole picture to that size, or "crop" its largest centre of that shape.
@@ -190,8 +190,8 @@ def open_data(
         progress: show progress on standard error if it is a terminal.
 
     Raises:
-        DataError: if the data set does not exist, classes lack images in a split, files cannot be read (all are named),
-            or photographs are in two classes or in both splits.
+        DataError: if the data set does not exist, classes lack images in a split, files cannot be read (the message
+            lists all of them), or photographs are in two classes or in both splits.
     """
     if fit not in get_args(Fit):
         raise DataError(f"Expected fit among {', '.join(get_args(Fit))}, got {fit!r}. Choose one.")
@@ -218,8 +218,8 @@ def open_data(
     data = Data(**vars(dataset) | {"train": train, "val": val}, left_out=tuple(unread))
     if len(data.labels) < 2:
         raise DataError(
-            f"Expected at least two classes, one folder each, got {', '.join(data.labels) or 'none'}. Check how deep "
-            "the folders lie."
+            f"Expected at least two classes, one folder each, got {', '.join(data.labels) or 'none'}. Check the "
+            "folder levels."
         )
     for name, split in (("train", train), ("val", val)):  # without broken files
         if empty := [class_id for class_id, count in zip(data.class_ids, data.counts(split), strict=True) if not count]:
@@ -273,7 +273,7 @@ def _open_split(
                 assert samples.paths is not None  # images of an archive cannot be broken
                 errors[samples.paths[index]] = result
     finally:
-        pool.shutdown(cancel_futures=True)  # on Ctrl-C, skip the rest
+        pool.shutdown(cancel_futures=True)  # after Ctrl-C, skip the remaining images
     if errors and samples.paths is not None:
         samples = Samples(samples.classes[readable], tuple(samples.paths[index] for index in readable))
     return Split(samples, preprocess, pixels[: len(readable)] if keep else None), errors

@@ -26,7 +26,7 @@ BATCH = 64
 
 
 class FeatureCache:
-    """Memory-mapped features of every image of a split; missing ones are computed.
+    """Memory-mapped features of every image of a split; missing features are computed.
 
     Args:
         model: model with `pretrained`; runs on its device in eval mode.
@@ -91,8 +91,8 @@ class FeatureCache:
                     rows = self._compute(pixels)
                     if not rows.isfinite().all():
                         raise TrainingError(
-                            f"Expected finite features, got others from image {file.tell() // row} on. Check the "
-                            "weights, or keep no features (--freeze none)."
+                            f"Expected finite features, got NaN or infinity from image {file.tell() // row} on. Check "
+                            "the weights, or keep no features (--freeze none)."
                         )
                     file.write(rows.numpy().data)
                     file.flush()

@@ -1,4 +1,4 @@
-"""Stop a training on a signal: the loop saves its state after the current step."""
+"""Stop a training run on a signal: the loop saves its state after the current step."""
 
 import os
 import signal
@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-_SIGNALS = (signal.SIGINT, signal.SIGTERM)  # Ctrl-C; what schedulers and torchrun send
+_SIGNALS = (signal.SIGINT, signal.SIGTERM)  # from Ctrl-C, and from schedulers and torchrun
 
 
 class Stopped(KeyboardInterrupt):

@@ -1,7 +1,7 @@
 """Load and augment the images of each step in worker processes, while the previous step runs.
 
-The images of a step and their augmentation depend only on the seed and the step number, so a training that is resumed
-within an epoch sees the same images.
+The images of a step and their augmentation depend only on the seed and the step number, so a training run that is
+resumed within an epoch sees the same images.
 
 Shapes: n training images, k images per part of a step, H x W pixels, C classes.
 """
@@ -56,7 +56,7 @@ class Images(Dataset[Loaded]):
         return inputs, self.split.classes[indices]
 
     def load(self, keys: Sampler[Key] | Sequence[Key], device: torch.device) -> DataLoader[Loaded]:
-        """Return a loader of these keys, which are whole batches."""
+        """Return a loader in which each key yields a whole batch."""
         return DataLoader(
             self,
             batch_size=None,
@@ -64,7 +64,7 @@ class Images(Dataset[Loaded]):
             num_workers=self.workers,
             worker_init_fn=_ignore_interrupts,
             pin_memory=device.type == "cuda",
-            generator=torch.Generator(),  # for unused workers' seeds, instead of the global generator
+            generator=torch.Generator(),  # draws the workers' (unused) seeds instead of the global generator
         )
 
 

@@ -1,4 +1,4 @@
-"""Log a training: progress bar or lines, a table, and TensorBoard events."""
+"""Log a training run: progress bar or lines, a table, and TensorBoard events."""
 
 import csv
 import os
@@ -27,7 +27,7 @@ class Epoch:
         step: completed steps at its end.
         loss, accuracy: means over the augmented training images during the epoch. For mixed images, the class with the
             larger share counts.
-        val_loss, top1, top5: on the validation images, with the running mean of the weights if there is one.
+        val_loss, top1, top5: on the validation images, with the running mean of the weights if the recipe has one.
         lr: maximum learning rate of the last step.
         images_per_second: training speed of all processes together.
         seconds: time of training and validation.
@@ -55,12 +55,12 @@ class Epoch:
 
 
 class Log:
-    """Log of a training, for the main process.
+    """Log of a training run, for the main process.
 
     Args:
         out: output folder.
-        epochs, steps, classes: totals of the training.
-        step: first step of a resumed training; later TensorBoard events are discarded.
+        epochs, steps, classes: totals of the training run.
+        step: first step of a resumed run; later TensorBoard events are discarded.
         progress: show a bar on terminals, or one line per epoch and about every `LINE_SECONDS` elsewhere.
     """
 
@@ -102,7 +102,7 @@ class Log:
             self._events.add_scalar("train/lr", rate, number)
 
     def epoch(self, rows: Sequence[Epoch]) -> None:
-        """Log the last of these epochs, and write the table of all."""
+        """Log the last of these epochs, and write the table of all epochs."""
         row = rows[-1]
         self.say(row.describe(self.epochs, self.classes))
         for name in ("loss", "accuracy", "val_loss", "top1", "top5", "images_per_second"):

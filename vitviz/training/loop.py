@@ -42,13 +42,13 @@ with extra("train"):
     from accelerate.utils import gather_object
 
 CACHE = "cache"
-_ALL_PATCHES_FROM = 0.8  # share of the training after which images keep all patches
+_ALL_PATCHES_FROM = 0.8  # share of the steps after which images keep all patches
 _FLUSH = 16  # steps between reads of GPU results, each of which waits for the GPU
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Outcome:
-    """Result of a training.
+    """Result of a training run.
 
     Args:
         model: the last weights, or their running mean if the recipe has one; in eval mode, on its device.
@@ -148,7 +148,7 @@ class Trainer:
             tokens = recipe.batch // (processes * recipe.accumulate) * math.prod(self.grid)
             width = max(model.config.width, self.teacher.width if self.teacher else 0)
             stack.enter_context(threads_for(tokens * width, self.device))
-            stack.callback(self.__dict__.pop, "batches", None)  # which ends the loader's workers
+            stack.callback(self.__dict__.pop, "batches", None)  # this ends the loader's workers
             self._prepare(loaders.StepSampler(recipe, self.data.train.classes, 0, rank, processes))
             self.interrupt = stack.enter_context(deferred_interrupts())
             self.log = None
@@ -164,7 +164,7 @@ class Trainer:
                 self._train(epoch)
                 accuracy = self._validate()
                 self._end_epoch(epoch, accuracy)
-            accuracy = accuracy or self._validate()  # if a finished training is resumed
+            accuracy = accuracy or self._validate()  # if a finished run is resumed
             if self.average is not None:
                 self.network.load_state_dict(self.average.module.state_dict())
             return Outcome(
@@ -187,7 +187,7 @@ class Trainer:
         self.clock = self.saved = time.perf_counter()
         self.steps, self.total = sampler.steps, sampler.steps * recipe.epochs
         frozen = {name for name, parameter in model.named_parameters() if not parameter.requires_grad}
-        self.settings = {  # everything that the result depends on, except the state
+        self.settings = {  # everything except the state that the result depends on
             "recipe": asdict(recipe),
             "model": model.config.to_dict(),
             "preprocess": self.preprocess.to_dict(),
@@ -198,7 +198,7 @@ class Trainer:
         }
         folder = find_state(self.out, resume=self.resume)
         self.progress = read_progress(folder, self.settings) if folder else Progress()
-        self.accelerator.wait_for_everyone()  # before one process writes files that others look for
+        self.accelerator.wait_for_everyone()  # until all have searched, before one process writes
         self.features = self._open_cache()
         self.network = Network(model, recipe.unfreeze_last if self.features else None, self.grid, recipe.patch_dropout)
         self.parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]

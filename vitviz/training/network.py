@@ -90,9 +90,9 @@ def mean_logits(heads: Sequence[Tensor]) -> Tensor:
 def backbone_features(model: ViT, images: Tensor, unfreeze_last: int) -> Tensor:
     """Compute the features for `Network`: normalized images (B, 3, H, W) -> (B, N, D) or (B, R).
 
-    With `unfreeze_last` trained blocks, these are the input tokens of the first one; with none, the classifiers' input:
-    pooled and normed tokens, then the distillation token if it has a classifier; or the final tokens for
-    attention pooling, which is trained too.
+    With `unfreeze_last` trained blocks, these are the input tokens of the first trained block; with 0 blocks, the
+    classifiers' input: pooled and normed tokens, then the distillation token if it has a classifier; or the final
+    tokens for attention pooling, which is trained too.
     """
     tokens, grid = model.embed(images)
     angles = model.angles(grid)

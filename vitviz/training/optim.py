@@ -75,7 +75,7 @@ def warmup_then(schedule: str, steps: int, warmup: int, final: float = 0.0) -> C
 def running_mean(network: nn.Module, decay: float) -> AveragedModel:
     """Return an exponential moving average of a network's weights.
 
-    Update n has weight 1 - min(decay, (1 + n) / (10 + n)), so the average soon forgets the first weights.
+    Update n has weight 1 - min(decay, (1 + n) / (10 + n)), so the first weights soon have little influence.
     """
 
     def update(means: Any, weights: Any, _count: Tensor | int) -> None:

@@ -1,4 +1,4 @@
-"""Save and load the state of a training: Accelerate's state, progress and settings.
+"""Save and load the state of a training run: Accelerate's state, progress and settings.
 
 Each state is a folder that is written under a temporary name and then renamed, so a complete state always exists.
 """
@@ -25,7 +25,7 @@ _PROGRESS, _UNFINISHED, _OLD_STATE = "progress.json", "unfinished", "state.safet
 
 @dataclass(kw_only=True)
 class Progress:
-    """Counters and log of a training.
+    """Counters and log of a training run.
 
     Args:
         step: completed steps over all epochs.
@@ -33,7 +33,7 @@ class Progress:
         epochs: log entries of validated epochs.
         seconds: total time over all sessions.
         epoch_seconds: time of the unfinished epoch.
-        training_seconds: time of steps.
+        training_seconds: time spent on steps.
     """
 
     step: int = 0
@@ -46,10 +46,10 @@ class Progress:
 
 
 def save_state(accelerator: Accelerator, out: Path, progress: Progress, settings: Mapping[str, Any]) -> None:
-    """Save the state of all processes and remove older ones; all processes must call this.
+    """Save the state of all processes and remove older states; all processes must call this.
 
     Raises:
-        TrainingError: if the state cannot be written; the older one stays.
+        TrainingError: if the state cannot be written; the previous state is kept.
     """
     folder, unfinished = out / STATES / f"step-{progress.step:09d}", out / STATES / _UNFINISHED
     if folder.exists():
@@ -88,8 +88,8 @@ def find_state(out: Path, *, resume: bool = True) -> Path | None:
     folder = max((out / STATES).glob("step-*"), default=None)
     if folder and not resume:
         raise TrainingError(
-            f"Expected a folder without a training, got one in {str(out)!r}. Continue it (--resume), or choose another "
-            "folder."
+            f"Expected a folder without a training run, got one in {str(out)!r}. Continue it (--resume), or choose "
+            "another folder."
         )
     if (out / _OLD_STATE).exists():
         raise TrainingError(
@@ -100,10 +100,10 @@ def find_state(out: Path, *, resume: bool = True) -> Path | None:
 
 
 def read_progress(folder: Path, settings: Mapping[str, Any]) -> Progress:
-    """Return the progress of a saved training.
+    """Return the progress of a saved training run.
 
     Raises:
-        TrainingError: if the state is damaged, or its settings differ; names them.
+        TrainingError: if the state is damaged, or its settings differ (the message lists them).
     """
     try:
         facts = json.loads((folder / _PROGRESS).read_text(encoding="utf-8"))

@@ -40,7 +40,7 @@ def load_teacher(source: str) -> ViT | Classifier:
     """Load a teacher from a source of `vitviz.load`, or any classifier as torchvision:NAME or timm:NAME.
 
     Raises:
-        RemoteError: if the library does not have it, or it is neither cached nor available.
+        RemoteError: if the library lacks the model, or the model is neither cached nor available for download.
         CheckpointError: if the source is not a model.
     """
     library, colon, name = source.partition(":")
@@ -99,7 +99,7 @@ def class_columns(teacher: Pretrained, student: Pretrained) -> list[int]:
     Case is ignored, and ambiguous labels do not match.
 
     Raises:
-        TrainingError: if the teacher lacks classes; names them.
+        TrainingError: if the teacher lacks classes (the message lists them).
     """
     known = {_folded(name): index for name, index in class_names(teacher.labels, teacher.class_ids).items()}
     ids = student.class_ids or student.labels

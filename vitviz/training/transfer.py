@@ -40,13 +40,13 @@ def start_from(
         labels: one label per class, in the order of the logits.
         name: name of the new model.
         class_ids: names of the class folders in the same order, or empty.
-        pooling: pooling of the new head; by default the source's.
+        pooling: pooling of the new head; by default, the source's pooling.
         image_size: (height, width) in pixels for training. Learned positions are interpolated once, unless the source
             interpolates them from a separate grid for each image.
         keep_head: keep the source's classifiers, which must have these classes in this order.
         preprocess: by default the source's, at `image_size`.
         licence: by default the source's.
-        data: description of the training data, for the record.
+        data: description of the training data, stored with the model.
         seed: seed of attention pooling, if the source has none.
 
     Returns:
@@ -61,7 +61,7 @@ def start_from(
     if len(labels) < 2 or len(class_ids) not in (0, len(labels)):
         raise TrainingError(
             f"Expected labels of at least two classes and as many class ids or none, got {len(labels)} and "
-            f"{len(class_ids)}. Give one of each for a class."
+            f"{len(class_ids)}. Give one label and one id per class, or no ids."
         )
     config = replace(old, classes=len(labels), pooling=pooling or old.pooling)
     if image_size is not None and old.grid != old.grid_of(*image_size):
@@ -107,7 +107,7 @@ def resized(preprocess: Preprocess, size: tuple[int, int]) -> Preprocess:
 
 
 def check_fits(model: ViT, data: Data) -> Pretrained:
-    """Check that a model's classes and preprocessing are those of the data, and return its metadata.
+    """Check that a model's classes and preprocessing match the data, and return its metadata.
 
     Raises:
         TrainingError: if they differ.

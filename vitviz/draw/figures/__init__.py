@@ -15,8 +15,8 @@ b'<?xml'
 - `paper`: `rollout_sheet`, photographs beside their rollout, and `inside`, filters, positions and attention distance:
   figures 6 and 7 of Dosovitskiy et al. 2021.
 - `maps`: `overlay`, `heads`, `layers`, `components`, `matrix`, `methods`, maps over the photograph.
-- `charts`: `prediction`, `curves`, `lens`, `decomposition`, `statistics`, of the prediction and of every head.
-- `confusion`: the confusion matrix of a classifier. `curves`: loss and accuracy of a training.
+- `charts`: `prediction`, `curves`, `lens`, `decomposition`, `statistics`, charts of the prediction and of every head.
+- `confusion`: the confusion matrix of a classifier. `curves`: loss and accuracy of a training run.
 
 Figures of a `View` take `photo`, the photograph's name for the caption, and `dark` for light text on a dark background.
 They return a matplotlib `Figure`, which notebooks display. Inside `with layout("column", bare=True):` figures are as
@@ -42,8 +42,8 @@ if TYPE_CHECKING:
 NAMES = ("patches", "features", "flattened", "embedding", "positions", "shapes", "parameters")
 MAPS = ("overlay", "heads", "layers", "components", "matrix", "methods")
 CHARTS = ("prediction", "curves", "lens", "decomposition", "statistics")
-KINDS = (*MAPS, *CHARTS)  # of `FigureOptions`
-ALL_KINDS = ("path", *KINDS, "rollout-sheet", "inside")  # of `vitviz figures`; a path is all of `NAMES`
+KINDS = (*MAPS, *CHARTS)  # figures with `FigureOptions`
+ALL_KINDS = ("path", *KINDS, "rollout-sheet", "inside")  # names in `vitviz figures`; "path" means all of `NAMES`
 FORMATS = ("png", "svg", "pdf")
 # Without these settings, files contain the date and matplotlib's version.
 METADATA: dict[str, dict[str, str | None]] = {
@@ -71,8 +71,8 @@ def draw(
         only: a subset of `NAMES` and `KINDS`.
         photo: name of the photograph for captions.
         dark: light text on a dark background.
-        filters: number of filters of the patch embedding with the most variation, or indices from 0. The feature map of
-            the first one is flattened.
+        filters: number of filters of the patch embedding (those that vary most), or indices from 0. The feature map of
+            the first filter is flattened.
         width: width in inches, "page" or "column"; the font size is constant.
         bare: omit title and caption.
         options: for `KINDS`, the fields of `maps.FigureOptions`: block, head, query, method, target, methods.
@@ -106,7 +106,7 @@ def encode(figure: Figure, format: str) -> bytes:
     """Encode a figure as PNG, SVG or PDF, reproducibly; text in SVG and PDF stays text.
 
     Raises:
-        DrawError: for another `format`.
+        DrawError: for an unknown `format`.
     """
     if format not in FORMATS:
         raise DrawError(f"Expected the format {', '.join(FORMATS)}, got {format!r}. Choose one of them.")
@@ -122,7 +122,7 @@ def save(figure: Figure, path: str | os.PathLike[str]) -> None:
     """Write a figure to a file whose name ends in .png, .svg or .pdf.
 
     Raises:
-        DrawError: for another ending.
+        DrawError: for a different suffix.
     """
     path = Path(path)
     path.write_bytes(encode(figure, path.suffix.lower().removeprefix(".")))

@@ -22,7 +22,7 @@ from vitviz.formatting import MINUS, output
 from vitviz.outputs import REGRESSION, SEVERAL, SINGLE
 from vitviz.view import View
 
-LEAST = 0.01  # percent at the start of a logarithmic axis
+LEAST = 0.01  # lower end of a logarithmic axis in percent
 LINES = ("solid", "dashed", "dashdot", "dotted", (0, (5, 1, 1, 1, 1, 1)))  # distinguishable in grey
 CLASSES = 5
 SHOWN = ("distance", "entropy_share", "mass_cls")  # statistics of heads
@@ -31,7 +31,7 @@ HEADINGS = {SINGLE: "The most probable classes", SEVERAL: "The most probable lab
 
 @page.styled
 def prediction(view: View, options: FigureOptions, *, photo: str = "", dark: bool = False) -> Figure:
-    """Draw the photograph under its prediction, with the next classes in the caption."""
+    """Draw the photograph with its prediction above, and the next classes in the caption."""
     ranked = view.predictions(CLASSES)
     problem_type = view.model.problem_type
     listed = ", ".join(f"{label} {output(value, problem_type)}" for label, value in ranked)
@@ -77,7 +77,7 @@ def statistics(view: View, options: FigureOptions, *, photo: str = "", dark: boo
 
 @page.styled
 def curves(view: View, options: FigureOptions, *, photo: str = "", dark: bool = False) -> Figure:
-    """Draw the probability of the class while patches are deleted and inserted in a map's order, beside random ones."""
+    """Draw the class's probability while patches are deleted and inserted in a map's order, and in random orders."""
     heatmap = options.heatmap(view)
     test = view.faithfulness(heatmap, options.target if not heatmap.classes else None)[0]
     caption = (
@@ -162,10 +162,10 @@ def decomposition(view: View, options: FigureOptions, *, photo: str = "", dark: 
     rest = parts.start + parts.constant + parts.biases.sum()
     above = ", above the mean of all logits" if view.model.problem_type == SINGLE else ""
     caption = (
-        f"What each head and each MLP adds directly to the logit of {parts.name}{above}: heads "
+        f"Direct contribution of each head and MLP to the logit of {parts.name}{above}: heads "
         f"{_hundredths(parts.heads.sum())}, MLPs {_hundredths(parts.mlps.sum())}, everything else (embedding, biases) "
         f"{_hundredths(rest)}, total {_hundredths(parts.total)}. The standard deviation in the final norm is held "
-        f"fixed. Indirect effects through later blocks count for those blocks. {page.describe(view, photo)}"
+        f"fixed. Indirect effects through later blocks are attributed to those blocks. {page.describe(view, photo)}"
     )
     high = min(5.6, 0.24 * layers + 1.0)
     figure = page.new_page(f"The logit of {parts.name} in parts", caption, high)
@@ -194,5 +194,5 @@ def decomposition(view: View, options: FigureOptions, *, photo: str = "", dark: 
 
 
 def _hundredths(value: float) -> str:
-    """Format with two decimals, never as minus zero."""
+    """Format a number with two decimals, without minus zero."""
     return f"{round(value, 2) + 0.0:.2f}".replace("-", MINUS)

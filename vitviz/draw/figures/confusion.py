@@ -16,15 +16,15 @@ from vitviz.formatting import percent
 
 CMAP = {False: "Blues", True: "cividis"}  # color maps that differ from the background
 GAMMA = 0.5  # more colors for small shares, because mistakes are rare
-CELLS = ((5, 0.44), (12, 0.36), (20, 0.28), (50, 0.125), (100, 0.085))  # up to so many classes, inches
-READABLE, LARGEST = 5.5, 8.3  # smallest font size in points; inches of a matrix of more classes
+CELLS = ((5, 0.44), (12, 0.36), (20, 0.28), (50, 0.125), (100, 0.085))  # (maximum classes, inches per cell)
+READABLE, LARGEST = 5.5, 8.3  # minimum font size in points; inches of a matrix with more classes
 
 
 @styled
 def confusion(
     counts: ArrayLike, labels: Sequence[str], *, title: str = "Confusion", fit: bool = False, dark: bool = False
 ) -> Figure:
-    """Draw a confusion matrix: true classes down, predicted classes across, colored by the share of the row.
+    """Draw a confusion matrix: rows are true classes, columns are predicted classes, colors are shares of the row.
 
     Counts, labels and row accuracies are shown for up to about 20, 100 and 50 classes.
 
@@ -65,7 +65,7 @@ def confusion(
         axes.annotate(text, (len(labels) - 0.5, row), (4, 0), textcoords="offset points", va="center", fontsize=size)
     if measure(str(matrix.max()), size) < cell - 0.04:
         for row, column in np.argwhere(matrix > 0):  # omit zeros to emphasise mistakes
-            light = _luminance(cmap(shares[row, column])) > 0.179  # above it black has more contrast (WCAG 2)
+            light = _luminance(cmap(shares[row, column])) > 0.179  # above it, black text has more contrast (WCAG 2)
             style: dict[str, Any] = {"ha": "center", "va": "center", "color": "#181a1f" if light else "#ffffff"}
             axes.text(column, row, str(matrix[row, column]), fontsize=size, **style)
     bar(image, axes, "share of the row", location="bottom", shrink=min(1.0, 2.0 / side), aspect=22, anchor=(0, 1))
@@ -73,17 +73,17 @@ def confusion(
 
 
 def _type_size(cell: float) -> float:
-    """Return the font size in points beside cells of so many inches."""
+    """Return the font size in points for cells of the given size in inches."""
     return max(READABLE, min(SMALL, 0.8 * 72 * cell))
 
 
 def _names(cell: float, labels: Sequence[str]) -> list[str]:
-    """Return the labels in at most 1.5 inches each, or none where the cells are lower than a line."""
+    """Return the labels in at most 1.5 inches each, or no labels if a cell is lower than a line of text."""
     return [shorten(label, _type_size(cell), 1.5) for label in labels] if 72 * cell >= READABLE else []
 
 
 def _columns(cell: float, labels: Sequence[str]) -> tuple[float, float, float]:
-    """Return the inches of the labels, of the cells, and of the accuracy at the end of each row."""
+    """Return the widths in inches of the labels, the cells, and the accuracy at the end of each row."""
     before = max((measure(name, _type_size(cell)) for name in _names(cell, labels)), default=0.0) + 0.06
     return before, cell * len(labels), measure("100.0 %") + 0.1 if cell > 0.11 else 0.0
 
@@ -93,11 +93,11 @@ def _checked(counts: ArrayLike, labels: Sequence[str]) -> NDArray[np.int64]:
     if matrix.shape != (classes, classes) or classes == 0 or matrix.dtype.kind not in "iu" or matrix.min() < 0:
         raise DrawError(
             f"Expected counts of images from 0 for the labels, whole numbers ({classes}, {classes}), got "
-            f"{matrix.dtype} {matrix.shape}. Count images, and name all classes."
+            f"{matrix.dtype} {matrix.shape}. Pass counts, and one label per class."
         )
     return matrix.astype(np.int64)
 
 
 def _luminance(color: tuple[float, ...]) -> float:
-    """Return WCAG 2's relative luminance, 0..1, with one power for sRGB's curve."""
+    """Return WCAG 2's relative luminance, 0..1, with sRGB's transfer curve as a single power."""
     return float(np.array(color[:3]) ** 2.2 @ np.array([0.2126, 0.7152, 0.0722]))

@@ -39,7 +39,7 @@ COMPUTED = {
 
 @dataclass(frozen=True)
 class Count:
-    """Parameters of one kind of module, in `blocks` blocks; 0 outside of blocks."""
+    """Parameters of one kind of module, which occurs in `blocks` blocks (0 for modules outside blocks)."""
 
     name: str
     kind: str

@@ -30,14 +30,14 @@ Shape = tuple[int, ...]
 NBSP = "\N{NO-BREAK SPACE}"
 ACTIVATION = {"gelu": "GELU", "gelu_tanh": "GELU (tanh)", "quick_gelu": "quick GELU"}
 
-# Inches. Rows run from EDGE to page.inner() - EDGE; lines from one row to the next run outside of that.
+# Inches. Rows extend from EDGE to page.inner() - EDGE; lines between rows run outside this range.
 EDGE, GAP, HIGH = 0.3, 0.17, 0.56
 LINE = page.line_of(page.SMALL)
-PAD = 0.08  # around a box's text, both sides together
+PAD = 0.08  # padding of a box's text, sum of both sides
 SUM, RADIUS = 0.35, 0.085  # room for the sum at the end of a row, and its circle
-UPRIGHT = 5.2  # below this width the steps are stacked
-BEND = 0.12  # from the page's side to a line that leads to the next row
-BELOW = LINE + 0.3  # a row's shapes, and the line that leads to the next row
+UPRIGHT = 5.2  # below this width, the steps are stacked vertically
+BEND = 0.12  # from the page's edge to a line that leads to the next row
+BELOW = LINE + 0.3  # height of a row's shapes and of the line to the next row
 
 
 @page.styled
@@ -83,10 +83,10 @@ def shapes(view: View, *, photo: str = "", dark: bool = False) -> Figure:
 
 
 def _draw_upright(view: View, way: Route, title: str, caption: str, dark: bool) -> Figure:
-    """Draw the steps below each other with their shapes, for a column."""
+    """Draw the steps stacked vertically with their shapes, for a narrow column."""
     boxes = (*way.embedding, way.norm, *way.inputs, way.weights, way.mixed, way.output, *way.mlp, *way.ending)
     wide = page.inner() - EDGE - max(page.measure(format_shape(stage.shape)) for stage in boxes) - 0.12
-    third = (wide - 2 * GAP / 2) / 3  # queries, keys and values stand side by side
+    third = (wide - 2 * GAP / 2) / 3  # queries, keys and values are side by side
     pair = 2 * third + GAP / 2
 
     def high(stage: Stage, width: float = wide) -> float:
@@ -225,7 +225,7 @@ class Pen:
         self.axes.add_patch(FancyArrowPatch(path=Path(points), **head, **look))
 
     def next_row(self, start: float, between: float, end: float) -> None:
-        """Draw a line from the end of a row to the start of the next, at these heights."""
+        """Draw a line at these heights from the end of a row to the start of the next row."""
         right, left = page.inner() - BEND, BEND
         self.line((self.end, start), (right, start), (right, between), (left, between), (left, end), (EDGE, end))
 
@@ -301,7 +301,7 @@ HEADINGS = {SINGLE: "softmax, the most probable", SEVERAL: "sigmoid, the most pr
 
 
 def _draw_predictions(pen: Pen, view: View, left: float, top: float) -> None:
-    """Write the most probable classes below and to the right of a place."""
+    """Write the most probable classes below and to the right of a point."""
     pen.axes.text(left, top, HEADINGS[view.model.problem_type], color=pen.theme.muted, va="top")
     width = min(2.0, page.inner() - EDGE - left)
     for index, (label, probability) in enumerate(view.predictions(3)):
@@ -339,7 +339,7 @@ def route(config: ViTConfig, size: tuple[int, int]) -> Route:
     """Return the steps of one image of `size` (height, width) in pixels.
 
     Raises:
-        ModelError: if the size does not divide into patches.
+        ModelError: if the size is not divisible by the patch size.
     """
     config, ops = replace(config, depth=1), Explicit()
     rows = {row.name: row for row in run_on_meta(config, size, ops=ops)}

@@ -26,7 +26,7 @@ class Layout:
 
     @property
     def margin(self) -> float:
-        """Return the room on each side, in inches."""
+        """Return the margin on each side, in inches."""
         return 0.02 if self.bare else 0.2
 
     @property
@@ -46,14 +46,14 @@ def current() -> Layout:
 
 @contextmanager
 def layout(width: float | str = "page", *, bare: bool = False) -> Iterator[None]:
-    """Draw figures with another width, or without title and caption.
+    """Draw figures with a different width, or without title and caption.
 
     Args:
         width: width in inches, or a name in `WIDTHS`. The font size is constant; panels are stacked.
-        bare: omit title and caption, for a document with its own.
+        bare: omit title and caption, for documents that provide their own.
 
     Raises:
-        DrawError: for another name, or a width out of range.
+        DrawError: for an unknown name, or a width out of range.
     """
     try:
         inches = WIDTHS[width] if isinstance(width, str) and width in WIDTHS else float(width)

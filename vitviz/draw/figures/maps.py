@@ -1,7 +1,7 @@
-"""Draw maps over a photograph: one map, all heads of all layers, the layers, one matrix, methods side by side.
+"""Draw maps over a photograph: one map, all heads of all layers, the layers, one matrix, or several methods.
 
-Each map has its own scale, except that all heads share one which clips one number in 200, so that outliers do not
-darken the others. Dots mark clipped patches, and the color bar ends in an arrow.
+Each map has its own scale, but all heads share one scale, which clips one number in 200, so that outliers do not darken
+the other maps. Dots mark clipped patches, and the color bar ends in an arrow.
 """
 
 # ruff: noqa: ARG001 - `page.styled` reads `dark`
@@ -33,7 +33,7 @@ from vitviz.view import View
 
 PRINTED = 1_000  # longer side of a photograph in pixels
 BEYOND = 99.5  # percentile at the end of the scale of all heads
-BAR: dict[str, Any] = {"shrink": 0.8, "aspect": 28}  # of color bars
+BAR: dict[str, Any] = {"shrink": 0.8, "aspect": 28}  # layout of color bars
 MOST_TOKENS = 2_500  # maximum tokens of a drawn matrix
 METHODS = ("rollout", "gae", "legrad", "attn_lrp")
 TALLEST = 7.2  # maximum height of a grid of maps in inches
@@ -45,7 +45,7 @@ class FigureOptions:
     """Options of figures.
 
     Args:
-        block, head, query: attention to show; see `View.attention`.
+        block, head, query: which attention to show; see `View.attention`.
         method: for `overlay` and `curves`, an attribution method, or "attention" for the head and query above.
         target: class for methods, curves and the decomposition; by default the predicted class.
         methods: methods to compare.
@@ -85,7 +85,7 @@ def overlay(view: View, options: FigureOptions, *, photo: str = "", dark: bool =
 
 @page.styled
 def heads(view: View, options: FigureOptions, *, photo: str = "", dark: bool = False) -> Figure:
-    """Draw the attention of every head of every layer: layers down, heads across."""
+    """Draw the attention of every head of every layer: layers as rows, heads as columns."""
     (gh, gw), blocks, count = view.trace.grid, view.trace.blocks, view.trace.heads
     values = np.array([view.head_maps(block, options.query) for block in blocks])  # (L, H, gh, gw)
     gap = max(1, round(0.08 * max(gh, gw)))
@@ -167,7 +167,7 @@ def matrix(view: View, options: FigureOptions, *, photo: str = "", dark: bool = 
     tokens, prefix = trace.tokens.shape[1], len(trace.prefix)
     if tokens > MOST_TOKENS:
         raise DrawError(
-            f"Expected at most {MOST_TOKENS:,} tokens for a matrix, got {tokens:,}. Open the photograph smaller: size=."
+            f"Expected at most {MOST_TOKENS:,} tokens for a matrix, got {tokens:,}. Open it at a smaller size: size=."
         )
     rows = trace.attention(block)[0]  # (H, N, N)
     fusions: dict[str, Callable[..., torch.Tensor]] = {"mean": torch.mean, "max": torch.amax, "min": torch.amin}
@@ -238,7 +238,7 @@ def _describe_colors(scale: Scale, unit: str) -> str:
 
 
 def _about_dots(maps: Sequence[Heatmap]) -> str:
-    """Return a sentence about the dots for a caption, if maps have some."""
+    """Return a sentence about the dots for a caption if maps have dots, else ""."""
     return f" {DOTS}" * any(heatmap.scale().clipped > 0 for heatmap in maps)
 
 

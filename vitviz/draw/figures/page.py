@@ -35,14 +35,14 @@ from vitviz.view import View
 
 Floats: TypeAlias = NDArray[np.float32]
 
-# At 200 and 300 dpi, hinting leaves letters as wide as in print; at 150 dpi they are up to 7 % wider.
+# At 200 and 300 dpi, hinting keeps letters as wide as in print; at 150 dpi, they are up to 7 % wider.
 SCREEN_DPI, PRINT_DPI = 200, 300
-TITLE, PANEL, SMALL = 10.0, 8.0, 7.0  # points: a figure's title, a panel's, everything else
+TITLE, PANEL, SMALL = 10.0, 8.0, 7.0  # points: title of a figure, title of a panel, other text
 
 Params = ParamSpec("Params")
 
 STYLE: dict[Any, Any] = {
-    "font.family": ["DejaVu Sans", "sans-serif"],  # the second is for SVG viewers without the first
+    "font.family": ["DejaVu Sans", "sans-serif"],  # the second font is for SVG viewers that lack the first
     "font.size": SMALL,
     "text.parse_math": False,
     "figure.dpi": SCREEN_DPI,
@@ -65,7 +65,7 @@ ACCENTS = {
     False: {"embedding": "#0072B2", "attention": "#D55E00", "mlp": "#009E73", "norm": "#7F7F7F", "head": "#CC79A7"},
     True: {"embedding": "#56B4E9", "attention": "#E69F00", "mlp": "#2BC39A", "norm": "#A6A6A6", "head": "#E39AC4"},
 }
-# On a dark background zero is dark; RdBu's white middle would be the brightest color on the page.
+# On a dark background, zero is dark, because RdBu's white middle would be the brightest color on the page.
 _GLOW = LinearSegmentedColormap.from_list("glow", ["#9bd1ff", "#3b83c4", "#191c22", "#c8622f", "#ffc59b"])
 DIVERGING = {False: colormaps[colors.DIVERGING], True: _GLOW}
 
@@ -95,7 +95,7 @@ def styled(draw: Callable[Params, Figure]) -> Callable[Params, Figure]:
     def wrapper(*args: Params.args, **kwargs: Params.kwargs) -> Figure:
         with settings(bool(kwargs.get("dark"))):
             figure = draw(*args, **kwargs)
-            figure.draw_without_rendering()  # lays out, and makes ticks, which take their style from the settings
+            figure.draw_without_rendering()  # does the layout and creates the ticks while the settings apply
             figure.set_layout_engine("none")
             for axes in figure.axes:  # the solver's last digits differ from run to run
                 axes.set_position(tuple(np.round(axes.get_position(original=True).bounds, 6)))
@@ -120,7 +120,7 @@ def shorten(words: str, size: float, width: float) -> str:
 
 
 def line_of(size: float) -> float:
-    """Return the distance of lines, in inches."""
+    """Return the distance between lines of text, in inches."""
     return 1.4 * size / 72
 
 
@@ -170,7 +170,7 @@ def new_page(title: str, caption: str, height: float, *, width: float | None = N
 
 
 def entitle(axes: Axes, words: str, width: float, *, plain: bool = False) -> None:
-    """Write the title of axes, in lines of at most `width` inches; a plain one is small and not bold."""
+    """Write the title of axes, in lines of at most `width` inches; a plain title is small and not bold."""
     size = SMALL if plain else PANEL
     lines = wrap(words, size, width, bold=not plain)
     axes.set_title("\n".join(lines), fontsize=size, fontweight="normal" if plain else "bold")
@@ -182,7 +182,7 @@ def key(figure: Figure, axes: Axes) -> None:
     names = [shorten(name, SMALL, inner() - 0.4) for name in names]
     columns = fitting(max(measure(name) for name in names) + 0.5, min(3, len(names)))
     engine = figure.get_layout_engine()
-    assert isinstance(engine, ConstrainedLayoutEngine)  # of `new_page`; its rectangle lies above the caption
+    assert isinstance(engine, ConstrainedLayoutEngine)  # set by `new_page`; its rectangle is above the caption
     left, bottom, width, height = engine.get()["rect"]
     high = (-(-len(names) // columns) * line_of(SMALL) * 1.1 + 0.1) / figure.get_figheight()
     engine.set(rect=(left, bottom + high, width, height - high))
@@ -191,7 +191,7 @@ def key(figure: Figure, axes: Axes) -> None:
 
 
 def number_axis(axis: Axis, places: Sequence[float], names: Sequence[str], room: float) -> None:
-    """Label places along an axis, as many as fit with `room` inches between neighbors."""
+    """Label as many places along an axis as fit with `room` inches between neighbors."""
     high = isinstance(axis, YAxis)
     need = 1.1 * line_of(SMALL) if high else max(map(measure, names)) + 0.05
     step = max(1, math.ceil(need / room))
@@ -220,7 +220,7 @@ def hide_axes(axes: Axes) -> None:
 
 
 def count(axes: Axes) -> None:
-    """Number both axes at integers, as many as fit."""
+    """Number both axes at as many integers as fit."""
     for axis in (axes.xaxis, axes.yaxis):
         axis.set_major_locator(MaxNLocator("auto", integer=True, steps=[1, 2, 5, 10]))
 
@@ -237,7 +237,7 @@ def bar(
 ) -> None:
     """Draw a color bar beside axes, with numbers in `unit`, see `number`.
 
-    Arrows mark values of an image, or of all `shown` values, beyond its ends.
+    Arrows mark that values of the image, or of `shown` if given, lie beyond its ends.
     """
     low, high = mappable.get_clim()
     values = np.concatenate(
@@ -253,7 +253,7 @@ def bar(
 
 
 def reach_of(*arrays: Floats) -> float:
-    """Return the limit of the colors of signed values, which clips at most one value in 200."""
+    """Return the color limit of signed values; it clips at most one value in 200."""
     return float(np.percentile(np.abs(np.concatenate([array.ravel() for array in arrays])), 99.5)) or 1.0
 
 

@@ -1,4 +1,4 @@
-"""Draw the two figures of the Vision Transformer's paper that look inside: its attention, and its weights.
+"""Draw two figures of the Vision Transformer paper, which show its attention and its weights.
 
 Dosovitskiy et al. 2021, "An Image is Worth 16x16 Words": figure 6 (photographs beside attention rollout) and figure 7
 (filters of the patch embedding, similarity of positions, attention distance by depth). Shapes: L blocks, H heads.
@@ -25,7 +25,7 @@ from vitviz.model.vit import ViT
 from vitviz.view import View
 
 ACROSS, PIXELS = 3, 600  # pairs per row of figure 6; longer side of a picture
-FILTERS = 28  # of figure 7, as in the paper
+FILTERS = 28  # filters in figure 7, as in the paper
 
 
 @page.styled
@@ -38,7 +38,7 @@ def rollout_sheet(views: Sequence[View], *, dark: bool = False, **options: Any) 
         options: options of `View.rollout`.
 
     Raises:
-        DrawError: without views.
+        DrawError: if there are no views.
     """
     if not views:
         raise DrawError("Expected at least one view, got none. Open a photograph.")
@@ -82,7 +82,7 @@ def inside(model: ViT, statistics: HeadStatistics, *, photo: str = "", dark: boo
     """
     if "distance" not in statistics.present:
         raise DrawError(
-            "Expected statistics with the attention distance, got some without. Ask for names=['distance']."
+            "Expected statistics with the attention distance, got statistics without it. Ask for names=['distance']."
         )
     config, count = model.config, statistics.images
     filters = patch_filters(model, FILTERS)

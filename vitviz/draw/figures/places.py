@@ -32,7 +32,7 @@ class Table:
         title: name.
         values: (gh * gw, channels), with the meaning of a channel and the unit.
         reach: limit of the colors.
-        cosines: (k, gh * gw), similarity of the chosen positions to all.
+        cosines: (k, gh * gw), similarity of the chosen positions to all positions.
     """
 
     title: str
@@ -48,7 +48,7 @@ class Table:
 def positions(view: View, *, photo: str = "", dark: bool = False) -> Figure:
     """Draw prefix tokens and position embeddings as heatmaps, and the similarity of each position to all others.
 
-    The figure compares the model's positions with fixed sinusoidal ones on the same grid. For rotary positions, it
+    The figure compares the model's positions with fixed sinusoidal positions on the same grid. For rotary positions, it
     shows the angles, and the mean cosine of the angles between two positions.
     """
     model, (gh, gw) = view.model, view.trace.grid
@@ -61,7 +61,7 @@ def positions(view: View, *, photo: str = "", dark: bool = False) -> Figure:
     heights = [min(max(2.0 * shape, 1.4), 2.6)]
     if len(tables) == 2:
         mosaic, heights = [["table 0", "table 1"], ["alike 0", "alike 1"]], [1.7, min(max(2.0 * shape, 0.8), 2.6)]
-    if fitting(2.6, 2) == 1:  # one below the other
+    if fitting(2.6, 2) == 1:  # stacked vertically
         kinds = [("table", 1.5), ("alike", min(max(2.0 * shape, 0.8), 2.6))]
         mosaic = [[f"{kind} {index}"] for index in range(len(tables)) for kind, _ in kinds]
         heights = [high for _ in tables for _, high in kinds]
@@ -71,7 +71,7 @@ def positions(view: View, *, photo: str = "", dark: bool = False) -> Figure:
         f"{_caption(model)} Similarity: a small map for {every(step)} row and column shows how similar that position "
         f"is to each of the {gh} × {gw}. {describe(view, photo)}"
     )
-    figure = new_page("Where a patch lies", caption, sum(heights) + 0.55 * len(heights))
+    figure = new_page("Positions of the patches", caption, sum(heights) + 0.55 * len(heights))
     axes = figure.subplot_mosaic(mosaic, height_ratios=heights)
     if prefix:
         values = np.stack(list(prefix.values()))  # (P, D)
@@ -88,7 +88,7 @@ def positions(view: View, *, photo: str = "", dark: bool = False) -> Figure:
 
 
 def positions_of(model: ViT, grid: tuple[int, int], chosen: Tensor) -> list[Table]:
-    """Return the model's own positions, if it has any, and the sinusoidal ones."""
+    """Return the model's own positions, if it has any, and the sinusoidal positions."""
     config, tables = model.config, []
     own = model.positions(grid)  # (1, gh * gw, D)
     if (angles := model.angles(grid)) is not None:
@@ -119,7 +119,7 @@ def _table(title: str, values: Tensor, chosen: Tensor) -> Table:
 
 
 def _cosines(vectors: Tensor, chosen: Tensor) -> Floats:
-    """Return the cosines of the chosen rows with all: (gh * gw, D) -> (k, gh * gw)."""
+    """Return the cosines between the chosen rows and all rows: (gh * gw, D) -> (k, gh * gw)."""
     unit = F.normalize(vectors, dim=-1)
     return array(unit[chosen] @ unit.T)
 
@@ -141,19 +141,19 @@ def _caption(model: ViT) -> str:
     return (
         start
         + {
-            "learned": f"The model learned its positions on a grid of {grid}; they are interpolated to others.",
+            "learned": f"The model learned its positions on a grid of {grid}; they are interpolated to other grids.",
             "sincos": "The model has fixed sinusoidal positions: a quarter each of sin x, cos x, sin y and cos y.",
             "sincos1d": "The model has fixed sinusoidal positions in reading order, alternately sin and cos: the last "
-            "patch of a row is near the first of the next. Beside them, sinusoidal positions of row and column.",
+            "patch of a row is near the first patch of the next. Beside them: sinusoidal positions of row and column.",
             "rotary": "Rotary: no position embedding. The model rotates queries and keys by these angles in every "
-            "block; the sinusoidal positions are for comparison.",
-            "none": "This model has no positions at all; the sinusoidal ones are for comparison.",
+            "block; sinusoidal positions are shown for comparison.",
+            "none": "This model has no positions; sinusoidal positions are shown for comparison.",
         }[config.positions]
     )
 
 
 def draw_similarity(axes: Axes, table: Table, shown: tuple[range, range], grid: tuple[int, int]) -> None:
-    """Draw a small map for each chosen position, arranged as the positions are, one patch apart."""
+    """Draw a small map for each chosen position, arranged like the positions, one patch apart."""
     (rows, columns), (gh, gw) = shown, grid
     drawn = np.full((len(rows), gh + 1, len(columns), gw + 1), np.nan, np.float32)
     drawn[:, :gh, :, :gw] = table.cosines.reshape(len(rows), len(columns), gh, gw).transpose(0, 2, 1, 3)

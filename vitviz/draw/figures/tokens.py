@@ -24,7 +24,7 @@ Filters: TypeAlias = int | Sequence[int]  # a number of filters, or their indice
 
 @page.styled
 def patches(view: View, *, photo: str = "", dark: bool = False) -> Figure:
-    """Draw the model's input, cut into its patches, and the middle row of them in reading order."""
+    """Draw the model's input, its patches, and the middle row of patches in reading order."""
     (gh, gw), (height, width), p = view.trace.grid, view.size, view.model.config.patch_size
     row = gh // 2
     pixels = np.asarray(view.seen())  # (H, W, 3)
@@ -41,7 +41,7 @@ def patches(view: View, *, photo: str = "", dark: bool = False) -> Figure:
     figure = page.new_page("From a photograph to patches", caption, sum(heights) + 0.55 * len(heights))
     axes = figure.subplot_mosaic([*mosaic, ["row"] * len(mosaic[0])], height_ratios=heights)
     axes["seen"].imshow(pixels, extent=(0, width, height, 0), aspect="equal")
-    axes["seen"].set(title="As the model sees it", xticks=[0, width], yticks=[0, height])
+    axes["seen"].set(title="Input of the model", xticks=[0, width], yticks=[0, height])
     down = "pixels from the top" if page.measure("pixels from the top") < high else "pixels"
     axes["seen"].set(xlabel="pixels from the left", ylabel=down, anchor="NW")
     _draw_apart(axes["grid"], pixels, p)
@@ -58,9 +58,9 @@ def patches(view: View, *, photo: str = "", dark: bool = False) -> Figure:
 
 
 def _draw_apart(axes: Axes, pixels: NDArray[np.uint8], p: int, first: int = 1) -> None:
-    """Draw patches of pixels (gh * p, gw * p, 3) with a gap of an eighth between, the upper left one at (first, 1)."""
+    """Draw patches of pixels (gh * p, gw * p, 3) with gaps of an eighth, the upper left patch at (first, 1)."""
     gh, gw = pixels.shape[0] // p, pixels.shape[1] // p
-    factor = -(-16 // p)  # enlarge small patches, so that an eighth of one is a whole number of pixels
+    factor = -(-16 // p)  # enlarge small patches, so that an eighth is a whole number of pixels
     size = p * factor
     gap = max(1, size // 8)
     spread = np.zeros((gh, size + gap, gw, size + gap, 4), np.uint8)
@@ -78,7 +78,7 @@ def _responses(view: View, filters: Filters) -> tuple[page.Floats, list[int], st
     """Return the responses of all filters, (D, gh, gw), the shown filters, and how they were chosen, for a caption.
 
     Raises:
-        DrawError: for no filters, or one that does not exist.
+        DrawError: if there are no filters, or a filter does not exist.
     """
     maps = page.array(view.model.patch_embed(view.images)[0]).T.reshape(-1, *view.trace.grid)  # (gh * gw, D)
     width = len(maps)
@@ -98,7 +98,7 @@ def _responses(view: View, filters: Filters) -> tuple[page.Floats, list[int], st
 @page.styled
 @torch.no_grad()
 def features(view: View, *, filters: Filters = 24, photo: str = "", dark: bool = False) -> Figure:
-    """Draw filters of the patch embedding and their feature maps: those that vary most, or chosen ones from 0."""
+    """Draw filters of the patch embedding and their feature maps: those that vary most, or the given indices from 0."""
     (gh, gw), p, width = view.trace.grid, view.model.config.patch_size, view.model.config.width
     maps, chosen, choice = _responses(view, filters)
     weights, count = page.array(view.model.patch_embed.proj.weight), len(chosen)  # (D, 3, p, p)
@@ -134,10 +134,10 @@ def features(view: View, *, filters: Filters = 24, photo: str = "", dark: bool =
 @page.styled
 @torch.no_grad()
 def flattened(view: View, *, filters: Filters = 1, photo: str = "", dark: bool = False) -> Figure:
-    """Draw one feature map, and its values as a row in reading order: the first of the filters.
+    """Draw the feature map of the first filter, and its values as a row in reading order.
 
     Raises:
-        DrawError: as `features`.
+        DrawError: as for `features`.
     """
     (gh, gw), width = view.trace.grid, view.model.config.width
     maps, chosen, _ = _responses(view, filters)
@@ -169,7 +169,7 @@ def flattened(view: View, *, filters: Filters = 1, photo: str = "", dark: bool =
 @page.styled
 @torch.no_grad()
 def embedding(view: View, *, photo: str = "", dark: bool = False) -> Figure:
-    """Draw the tokens as a table, a row per patch: after the convolution, and entering block 1."""
+    """Draw the tokens as a table with one row per patch: after the convolution, and at the input of block 1."""
     model, config, (gh, gw) = view.model, view.model.config, view.trace.grid
     flat = page.array(model.patch_embed(view.images)[0])  # (gh * gw, D)
     tokens = page.array(model.embed(view.images)[0][0])  # (N, D)
