@@ -1,4 +1,4 @@
-"""Write a map's numbers with everything needed to reproduce them, and compare them with a new computation.
+"""Write a map's numbers with everything needed to reproduce them, and compare them with a recomputation.
 
 A file is NPZ (NumPy, without pickle) or CSV. Both contain a JSON record: the question, the model with a checksum of its
 weights, the photograph with a checksum of its pixels, the preprocessing, and versions.
@@ -49,15 +49,15 @@ from vitviz.weights.zoo import bundled
 FORMAT = "vitviz map 1"
 SUFFIXES = (".npz", ".csv")
 COLUMNS = ("row", "column", "value", "left", "top", "right", "bottom")
-LARGEST = 64_000_000  # bytes of a file; 1 MB is a map of 400 x 400 patches as CSV
+LARGEST = 64_000_000  # maximum bytes of a file; a CSV of 400 x 400 patches has less than 10 MB
 ROUNDING = 1e-4  # tolerance relative to the largest number, for other processors and thread counts
-HALF = 2e-2  # the same for numbers of the page, which uses half precision
+HALF = 2e-2  # tolerance for numbers saved on the page, which uses half precision
 # Cached for unchanged weights: hashing takes as long as a forward pass.
 _CHECKSUMS: WeakKeyDictionary[ViT, tuple[list[tuple[int, int]], str]] = WeakKeyDictionary()
 
 
 class NumbersError(VitvizError):
-    """Raised if a file contains no map, or photograph or model do not match it."""
+    """Raised if a file contains no map, or if the photograph or the model does not match it."""
 
 
 def save(view: View, heatmap: Heatmap, path: str | os.PathLike[str], *, model: str = "", photo: str = "") -> Path:
@@ -71,14 +71,14 @@ def save(view: View, heatmap: Heatmap, path: str | os.PathLike[str], *, model: s
         photo: path of the photograph; by default its file name.
 
     Raises:
-        NumbersError: for another file type.
+        NumbersError: if the file type is not supported.
     """
     target = Path(path)
     if target.suffix.lower() not in SUFFIXES:
         raise NumbersError(f"Expected a name ending in {' or '.join(SUFFIXES)}, got {target.name!r}. Rename it.")
     record = json.dumps(describe(view, heatmap, model=model, photo=photo), ensure_ascii=False)
     if target.suffix.lower() == ".npz":
-        with target.open("wb") as file:  # given a name, NumPy may add an ending
+        with target.open("wb") as file:  # if it gets a name instead of a file, NumPy may add an ending
             np.savez(file, **heatmap.arrays(), boxes=boxes(heatmap), record=np.array(record))
     else:
         target.write_text(_as_csv(heatmap, record), encoding="utf-8")
@@ -114,7 +114,7 @@ def describe(view: View, heatmap: Heatmap, *, model: str = "", photo: str = "") 
 
 
 def versions() -> dict[str, str]:
-    """Return the versions of the packages that compute."""
+    """Return the versions of the packages that compute the numbers."""
     return {
         "vitviz": vitviz.__version__,
         "torch": torch.__version__,
@@ -162,7 +162,7 @@ def _as_csv(heatmap: Heatmap, record: str) -> str:
     return text.getvalue()
 
 
-# ---- again
+# ---- reproduction
 
 
 @dataclass(frozen=True, eq=False)
@@ -170,9 +170,9 @@ class Replay:
     """A saved map and the result of repeating its question.
 
     Args:
-        record: record of the file.
+        record: the file's record.
         saved: (gh, gw), saved numbers.
-        heatmap: new result.
+        heatmap: recomputed map.
     """
 
     record: Mapping[str, Any]
@@ -246,7 +246,7 @@ def replay(
         raise NumbersError("Expected a file that names its model, got one that does not. Name it: --model.")
     try:
         return _replay(record, saved, Explorer(source, device), photo, Path(path))
-    except (LookupError, TypeError, AttributeError, ArithmeticError) as error:  # a field of an unexpected type
+    except (LookupError, TypeError, AttributeError, ArithmeticError) as error:  # a field has an unexpected type
         raise NumbersError(
             f"Expected a record of {FORMAT!r}, got wrong fields in {Path(path).name} ({type(error).__name__}). "
             "Save it anew."
@@ -265,7 +265,9 @@ def _replay(record: dict[str, Any], saved: NDArray[np.float32], explorer: Explor
             }
         )
     source_photo = photo if photo is not None else _find_photo(record, path)
-    view = explorer.open(source_photo, size=record["input"].get("asked"))  # files of the page have no preprocessing
+    view = explorer.open(
+        source_photo, size=record["input"].get("asked")
+    )  # files saved by the page contain no preprocessing
     source = Path(record["photo"]["source"]).name or "of the file"
     _check(f"photograph {source}", record["photo"].get("pixels"), pixels_checksum(view.photo), "pixels", "--photo")
     if "method" not in record["question"]:
@@ -282,7 +284,7 @@ CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]|\\u00(?:[01][0-9a-f]|7f|[89
 
 
 def _check(what: str, then: str | None, now: str, part: str, option: str) -> None:
-    """Raise an error if weights or pixels do not match the file; files of the page may lack checksums."""
+    """Raise an error if weights or pixels do not match the file; files saved by the page may lack checksums."""
     if then and then != now:
         raise NumbersError(
             f"Expected the {what} as it was, got another one: its {part} have the checksum {now[:16]}…, not "
@@ -291,7 +293,7 @@ def _check(what: str, then: str | None, now: str, part: str, option: str) -> Non
 
 
 def _find_photo(record: Mapping[str, Any], path: Path) -> Path:
-    """Return the photograph of a file: at its path, beside the file, or an example named by the page."""
+    """Return the photograph of a file: at the recorded path, next to the file, or an example named by the page."""
     source = Path(str(record["photo"]["source"]))
     known = [example.path for example in examples() if example.name == str(source)]
     places = [source, path.parent / source.name, *known]

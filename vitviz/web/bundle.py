@@ -1,8 +1,8 @@
-"""Join the page's scripts into one, for a page that loads no other file.
+"""Bundle the page's scripts into one, for a page that loads no other file.
 
-The modules are plain ES modules, which browsers and Node run without a build step. Here each becomes a function that
-returns its exports, in the order of imports, so that private names of modules do not conflict. Whole lines of comments
-are removed.
+The modules are plain ES modules, which browsers and Node run without a build step. The bundle turns each module into a function that
+returns its exports, in the order of imports, so that private names of modules do not conflict. Lines that contain only
+comments are removed.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ _LEFT = re.compile(r"^(?:import|export)\b.*", re.MULTILINE)
 
 
 class BundleError(VitvizError):
-    """Raised for a module that cannot be joined."""
+    """Raised if a module cannot be bundled."""
 
 
 @cache
 def script(entry: str = ENTRY) -> str:
-    """Return one script that defines `vitvizExplorer`, the exports of `entry`; for a <script> or a function's body."""
+    """Return one script that defines `vitvizExplorer`, the exports of `entry`, for a <script> or a function's body."""
     order: list[str] = []
     bodies: dict[str, str] = {}
     _collect(entry, order, bodies, ())
@@ -80,7 +80,7 @@ def _resolve(name: str, other: str) -> str:
 
 @cache
 def colors() -> str:
-    """Return the color maps of the page as JSON: name to 768 bytes in base64."""
+    """Return the color maps of the page as JSON: each name with 768 bytes in base64."""
     return json.dumps({name: base64.b64encode(lut(name).tobytes()).decode() for name in (*COLOR_MAPS, DIVERGING)})
 
 
