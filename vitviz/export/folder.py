@@ -4,7 +4,7 @@
 |---|---|
 | `page.html` | the explorer with the photograph, which opens offline |
 | `attention.png`, `rollout.png`, `gae.png` | maps with caption and color bar; `gae` if the model has class names |
-| `attention.npz`, ... | the numbers of these maps with everything needed to reproduce them, see `vitviz.export.numbers` |
+| `attention.npz`, ... | these maps' numbers with everything needed to reproduce them, see `vitviz.export.numbers` |
 | `predictions.csv` | the most probable classes |
 
 A photograph's folder appears only when all its files are written, so existing folders are complete. `export.json`

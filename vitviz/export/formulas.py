@@ -15,7 +15,7 @@ The browser passes the outputs of the graphs of `vitviz.export.onnx` to these gr
 | legrad | slope (H, n, N) | scores (N) |
 | attn_lrp | tokens, slope (1, N, D), score (1) | scores (N) |
 
-With attention pooling, gae_pooling, gradient_rollout_pooling and pooled_rows take the attention of the pooling (H, 1, N) instead.
+With attention pooling, gae_pooling, gradient_rollout_pooling and pooled_rows take the pooling's attention (H, 1, N).
 `least`: entries of the matrix below it are discarded.
 """
 

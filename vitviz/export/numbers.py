@@ -265,9 +265,7 @@ def _replay(record: dict[str, Any], saved: NDArray[np.float32], explorer: Explor
             }
         )
     source_photo = photo if photo is not None else _find_photo(record, path)
-    view = explorer.open(
-        source_photo, size=record["input"].get("asked")
-    )  # files saved by the page contain no preprocessing
+    view = explorer.open(source_photo, size=record["input"].get("asked"))  # files of the page have no preprocessing
     source = Path(record["photo"]["source"]).name or "of the file"
     _check(f"photograph {source}", record["photo"].get("pixels"), pixels_checksum(view.photo), "pixels", "--photo")
     if "method" not in record["question"]:

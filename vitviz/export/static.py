@@ -105,7 +105,7 @@ def write_site(
 
     Args:
         folder: a new or empty folder, or an earlier site, which is replaced.
-        sources: sources for `vitviz.load`; the page opens with the first. By default, the bundled models for photographs.
+        sources: sources for `vitviz.load`; the page opens with the first. By default bundled models for photographs.
         methods: attribution methods on the page; all that run in a browser by default.
         photographs: examples; the bundled ones by default.
         space: also write the files of a static Hugging Face Space: front matter, headers for threads, LFS attributes.

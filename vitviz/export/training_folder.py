@@ -111,9 +111,7 @@ def contact_sheet(model: ViT, data: Data, chosen: list[int], before: ViT | None 
     for index in chosen:
         photo = data.val.picture(index)
         views = [Explorer(each).open(photo) for each in (before, model) if each is not None]
-        heatmaps = [
-            view.attention(-1, "mean", query) for view in views
-        ]  # attention of the last layer, mean of its heads
+        heatmaps = [view.attention(-1, "mean", query) for view in views]  # last layer, mean over its heads
         ((label, probability),) = views[-1].predictions(1)
         truth = int(data.val.classes[index])
         pictures = (fit_photo(heatmaps[-1].photo, SIDE), *(draw_map(heatmap, SIDE) for heatmap in heatmaps))

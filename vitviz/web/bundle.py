@@ -1,8 +1,8 @@
 """Bundle the page's scripts into one, for a page that loads no other file.
 
-The modules are plain ES modules, which browsers and Node run without a build step. The bundle turns each module into a function that
-returns its exports, in the order of imports, so that private names of modules do not conflict. Lines that contain only
-comments are removed.
+The modules are plain ES modules, which browsers and Node run without a build step. The bundle turns each module into a
+function that returns its exports, in the order of imports, so that private names of modules do not conflict. Lines that
+contain only comments are removed.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ def colors() -> str:
 
 @cache
 def template(name: str = "app.html") -> str:
-    """Return the page's HTML, without any scene."""
+    """Return the page's HTML without a scene."""
     return (HERE / name).read_text(encoding="utf-8")
 
 
@@ -122,7 +122,7 @@ def style() -> str:
 
 @cache
 def contained_style() -> str:
-    """Return the page's style sheet for a page inside another one, whose width replaces the window's."""
+    """Return the page's style sheet for embedding in an element, whose width replaces the window's."""
     return _WIDE.sub(r"@container vitviz (\1-width", style())
 
 

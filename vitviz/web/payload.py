@@ -68,9 +68,9 @@ def block_bytes(trace: Trace, block: int, dtype: Dtype = "float16") -> bytes:
 
     In half precision, each head's mean key is first subtracted from its keys. This shifts a whole row of logits, which
     softmax ignores. Keys often share a large offset, and large half-precision numbers are coarse: for a block of
-    DINOv2 S/14, the error in probability is 0.01 with the offset and 0.001 without it. Then each channel's queries and keys are balanced
-    by a power of two, which is exact. The log-sum-exp is recomputed from the numbers that are sent, so that rows sum to
-    1 and a cell has the same value in its row and in its column.
+    DINOv2 S/14, the error in probability is 0.01 with the offset and 0.001 without it. Then each channel's queries and
+    keys are balanced by a power of two, which is exact. The log-sum-exp is recomputed from the numbers that are sent,
+    so that rows sum to 1 and a cell has the same value in its row and in its column.
 
     Args:
         trace: of one image (B = 1).

@@ -21,7 +21,7 @@ class Question:
         programs: whether Gradio's API and the tools offer it.
         light: whether it takes only milliseconds and therefore bypasses the queue of computations.
         cached: whether its answer is cached.
-        settle: milliseconds that the page waits after the last change, because a moving slider changes the question often.
+        settle: milliseconds that the page waits after the last change, because a slider changes the question often.
         not_in_browser: why the static site cannot answer it; empty if it can.
     """
 

@@ -28,9 +28,7 @@ STAGE_SIDE = 1024  # longer side of the photograph on a page, in pixels
 LEAST_SIDE = 512  # minimum in pixels: on a 32-pixel photograph, one-pixel grid lines would hide the patches
 SEEN_SIDE = 640  # maximum side of the model's input on a page, in pixels
 PICTURE_BYTES = 300_000  # approximate size of a page's two pictures
-ROLLOUT_TOKENS = (
-    600  # most tokens with which the whole rollout matrix is sent: its size grows with N², its cost with N³
-)
+ROLLOUT_TOKENS = 600  # maximum for sending the whole rollout matrix, whose size grows with N² and cost with N³
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -235,9 +233,7 @@ def standalone(
     return standalone_frame(
         title=html.escape(" · ".join(part for part in (scene.summary, scene.title, "vitviz") if part)),
         parts=parts,
-        manifest=_script(
-            {**scene.manifest("page"), "badge": None}
-        ),  # leave out times, so that equal views give equal files
+        manifest=_script({**scene.manifest("page"), "badge": None}),  # no times, so that equal views give equal files
         search=_script(search),
         lecture=_script(lecture_given(folder=texts)) if lecture else "null",
         entry="alone_lecture.js" if lecture else "alone.js",

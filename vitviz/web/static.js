@@ -1,4 +1,4 @@
-// A static site: the app's page, with the model in the visitor's own browser.
+// A static site: the app's page, with a model that runs in the visitor's browser.
 import { needs } from './backends/needs.js';
 import { onnxBackend } from './backends/onnx.js';
 import { Photos } from './effects/photos.js';
@@ -6,19 +6,19 @@ import { mount } from './page.js';
 import { VIEWS } from './app.js';
 
 /**
- * Start a static site in `root`, which has app.html in it.
+ * Start a static site in `root`, which contains app.html.
  * @param {HTMLElement} root
  * @param {{colors: Record<string, string>, first: any, site: import('./backends/onnx.js').Site,
  *   lecture: import('./page.js').Lectured}} given
  */
 export function start(root, { colors, first, site, lecture }) {
   const photos = new Photos();
-  const { deviceMemory } = /** @type {any} */ (navigator); // in Chromium alone, and over https
+  const { deviceMemory } = /** @type {any} */ (navigator); // only in Chromium, over https
   for (const entry of site.models.groups[0].entries) entry.needs = needs(site.about[entry.source], deviceMemory);
   const backend = onnxBackend({ base: document.baseURI, site, first, photos });
   const given = { colors, backend, photos, first, models: site.models, lecture, search: window.location.search };
   const page = mount(root, given, VIEWS);
-  navigator.serviceWorker?.register('service.js').catch(() => null); // without it the page works, only not offline
-  window.vitviz = page; // for tests and benchmarks alone
+  navigator.serviceWorker?.register('service.js').catch(() => null); // without it, the page works only online
+  window.vitviz = page; // only for tests and benchmarks
   return page;
 }

@@ -1,8 +1,8 @@
-// The visitor's own photographs. They stay in this browser: a reload finds them again, and no address contains them.
+// Store the visitor's photographs in this browser, so that they survive a reload. No address contains them.
 
 const NAME = 'vitviz-photos';
-const MOST = 8; // photographs
-const MOST_BYTES = 64e6; // in total; the oldest are deleted first
+const MOST = 8; // number of photographs
+const MOST_BYTES = 64e6; // total bytes; the oldest photographs are deleted first
 
 /** @typedef {{hash: string, blob: Blob, time: number}} Stored */
 
