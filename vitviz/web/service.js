@@ -38,7 +38,7 @@ async function keep(request, answer) {
 /** @param {Request} request */
 async function fetched(request) {
   const answer = await fetch(request);
-  if (answer.ok && known.has(request.url)) keep(request, answer.clone()).catch(() => {}); // no room: the file is not cached
+  if (answer.ok && known.has(request.url)) keep(request, answer.clone()).catch(() => {}); // no room to cache it
   return answer;
 }
 

@@ -52,7 +52,7 @@ export class SceneEffects {
    * @param {Map<string, Scene>} page.scenes - the visible scenes; this module adds and removes them
    * @param {import('../backends/backend.js').Backend} page.backend
    * @param {(source: Source) => Source} page.resolve - replace defaults by names
-   * @param {(model: string | null) => boolean} page.forget - forget the last chosen model; return whether it was this one
+   * @param {(model: string | null) => boolean} page.forget - forget the last chosen model; whether it was this one
    * @param {(url: string) => Promise<CanvasImageSource>} page.decode
    * @param {() => void} page.changed - called after loading anything that is not part of the state
    * @param {string[]} page.colors
@@ -119,7 +119,7 @@ export class SceneEffects {
       if (scene) this.leave(scene);
       if (isAbort(error) || !latest()) return;
       this.requests[pane] = null;
-      if (paneOf(store.get(), pane)?.model === null && this.page.forget(source.model)) { // next, the page's default opens
+      if (paneOf(store.get(), pane)?.model === null && this.page.forget(source.model)) { // next, open the default
         store.dispatch({ type: 'message', texts: [...store.get().messages, /** @type {Error} */ (error).message] });
         return;
       }
