@@ -111,7 +111,7 @@ export function dots({ title, across, values, range, units, words }, width = NAR
  * @param {(value: number) => string} units
  */
 export function moved(classes, units) {
-  const most = Math.max(1, ...classes.flatMap(([, before, after]) => [before, after])); // above 1 only for values, not shares
+  const most = Math.max(1, ...classes.flatMap(([, before, after]) => [before, after])); // values can exceed 1
   const share = (/** @type {number} */ value) => (Math.max(0, value) / most).toFixed(4);
   const rows = classes.map(([label, before, after]) => `<li><span class="vv-name" title="${escaped(label)}"
     >${escaped(label)}</span><i style="--share: ${share(after)}; --before: ${share(before)}"></i

@@ -19,7 +19,7 @@ export function atPrintSize(canvas) {
   return out;
 }
 
-/** Draw a map, one pixel per patch. @param {Uint8Array} index @param {[number, number]} grid @param {Uint32Array} table */
+/** Draw one pixel per patch. @param {Uint8Array} index @param {[number, number]} grid @param {Uint32Array} table */
 export function canvasOf(index, [gh, gw], table) {
   const out = document.createElement('canvas');
   [out.width, out.height] = [gw, gh];
