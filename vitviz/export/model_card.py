@@ -148,7 +148,7 @@ def _data(data: Data) -> str:
     if data.duplicates:
         text += (
             f"\n{len(data.duplicates)} photographs are in two classes or in both splits (`--allow-duplicates`), so the "
-            "accuracy may be too high: a validation image that was also trained on proves nothing.\n"
+            "accuracy may be too high: a validation image that was also used for training tests nothing.\n"
         )
     return text
 

@@ -210,11 +210,11 @@ class Replay:
         elif self.equal:
             found = f"Equal but for rounding: {count} differ by at most {number(self.difference)}."
         elif self.difference == float("inf"):
-            found = f"Different: a grid of {self.heatmap.grid} in place of {self.saved.shape}."
+            found = f"Different: the grid is {self.heatmap.grid} instead of {self.saved.shape}."
         else:
-            found = f"Different: {count} differ by up to {number(self.difference)}, rounding by {number(self.allowed)}."
+            found = f"Different: {count} differ by up to {number(self.difference)}, more than {number(self.allowed)}."
         if not self.equal and not self.record["photo"].get("pixels"):
-            found += " The file has no checksum of its photograph: this may be another one."
+            found += " The file has no checksum of its photograph, so this photograph may differ."
         then = self.record.get("versions", {})
         changed = [
             f"{name} {then[name]} then, {now} now" for name, now in versions().items() if then.get(name, now) != now
@@ -285,8 +285,8 @@ def _check(what: str, then: str | None, now: str, part: str, option: str) -> Non
     """Raise an error if weights or pixels do not match the file; files saved by the page may lack checksums."""
     if then and then != now:
         raise NumbersError(
-            f"Expected the {what} as it was, got another one: its {part} have the checksum {now[:16]}…, not "
-            f"{then[:16]}…. Name the right one: {option}."
+            f"Expected the original {what}, got a different one: its {part} have the checksum {now[:16]}…, not "
+            f"{then[:16]}…. Name the original: {option}."
         )
 
 

@@ -8,7 +8,7 @@ memory holds the weights once for the forward and once for the backward pass.
 | embed | pixels (1, channels, H, W) | tokens (1, N, D) |
 | block | tokens (1, n, D), heads (H) | tokens, queries and keys (H, n, d), lse, mean_row and mean_column (H, n) |
 | gradient | tokens and flow (1, N, D) | attention and its gradient (H, N, N), gradient of the tokens (1, N, D) |
-| relevance | tokens and flow (1, N, D) | relevance gradient of the tokens by the rules of AttnLRP (1, N, D) |
+| relevance | tokens and flow (1, N, D) | gradient of the tokens by the rules of AttnLRP (1, N, D) |
 | values | tokens (1, N, D) | values (H, N, d) |
 | value_attention | tokens (1, N, D), queries and keys (H, N, d), weights (N) | scores (N) |
 | classify | tokens (1, n, D) | logits (1, C) |
@@ -50,7 +50,7 @@ from vitviz.outputs import SINGLE, activate
 from vitviz.web.responses import LENS
 
 OPSET = 20
-MOST = 4096  # number of patches along an axis
+MOST = 4096  # maximum number of patches along an axis
 WEIGHTS = "weights"  # name of the weights file in the graphs
 
 
@@ -389,7 +389,7 @@ class _Graph:
 
         takes, gives = (names.split() for names in self.signature.split("->"))
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", FutureWarning)  # this module is internal to PyTorch
+            warnings.simplefilter("ignore", FutureWarning)  # raised inside PyTorch
             exported = torch.export.export(self.module.eval(), self.inputs, dynamic_shapes=self.axes)
             program = torch.onnx.export(
                 exported, (), dynamo=True, opset_version=OPSET, optimize=False, verbose=False,

@@ -125,5 +125,5 @@ def contact_sheet(model: ViT, data: Data, chosen: list[int], before: ViT | None 
         return prediction_sheet(predictions, title=f"{name}: before and after", note=text, columns=4, side=SIDE)
     count = sum(bool(prediction.right) for prediction in predictions)
     title = f"{name}: {len(predictions)} validation images, {count} right"
-    text = f"Beside each photograph {text}; each map has its own scale. Drawn by lot, evenly over classes."
+    text = f"Next to each photograph: {text}; each map has its own scale. Random images, evenly over classes."
     return prediction_sheet(predictions, title=title, note=text, columns=COLUMNS, side=SIDE)

@@ -8,8 +8,8 @@ import { crc32 } from './crc.js';
 
 export class ReadbackError extends Error {
   constructor() {
-    super('Expected a canvas to give back the pixels that were drawn, got others: this browser changes them against '
-      + 'fingerprinting. Allow this site to read canvas data, by the picture beside the address, and reload the page.');
+    super('Expected a canvas to return the drawn pixels, got different pixels: this browser changes them against '
+      + 'fingerprinting. Allow this site to read canvas data (icon next to the address), and reload the page.');
   }
 }
 

@@ -80,8 +80,8 @@ export function start(self, ort, runtime, constants) {
     const run = await model.open({ pixels, height, width, frame: [0, 0, width, height] }, () => false);
     const off = Math.max(...logits.map((value, index) => Math.abs(value - run.logits[index])));
     if (!(off <= CLOSE)) {
-      throw new SiteError(`Expected the logits of a trial within ${CLOSE}, got ${off}: this browser computes otherwise `
-        + `than ${about.title} does elsewhere. Update it, or try another one.`);
+      throw new SiteError(`Expected test logits within ${CLOSE}, got a difference of ${off}: this browser computes `
+        + `${about.title} incorrectly. Update the browser, or try another browser.`);
     }
     return model;
   }
