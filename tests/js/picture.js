@@ -78,7 +78,7 @@ function outline(out, image, xs, ys, query) {
  * @param {Uint8ClampedArray} photo - (height, width, 4) RGBA, opaque; not changed
  * @param {ArrayLike<number>} values - (gh, gw), flat
  * @param {[number, number]} grid - [gh, gw]
- * @param {Geometry} geometry - of this photograph
+ * @param {Geometry} geometry - geometry of this photograph
  * @param {Uint8Array} colors - (256, 3) RGB, flat
  * @param {Look} [look]
  * @returns {Uint8ClampedArray} (height, width, 4)

@@ -136,8 +136,8 @@ def film_of(
 
     Args:
         view: the photograph and its trace.
-        over: what changes between frames.
-        block, head, query: what stays constant, see `View.attention`. A moving query circles the middle of the image.
+        over: which of these varies between frames.
+        block, head, query: values of the other two, see `View.attention`. A moving query circles the middle.
 
     Raises:
         DrawError: if `over` is none of these.

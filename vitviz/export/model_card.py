@@ -27,7 +27,7 @@ LICENCES = {
     "apache-2.0", "mit", "bsd-2-clause", "bsd-3-clause", "cc0-1.0", "cc-by-4.0", "cc-by-sa-4.0", "cc-by-nc-4.0",
     "cc-by-nc-sa-4.0", "gpl-3.0", "lgpl-3.0", "agpl-3.0", "mpl-2.0", "openrail", "unknown", "unlicense", "wtfpl"
 }  # fmt: skip
-"""Licence ids of Hugging Face; any other licence is "other" there, with its own name."""
+"""Licence ids of Hugging Face; any other licence gets the id "other" and a name."""
 END = (
     "## Use\n\n```sh\nvitviz predict photo.jpg --model FOLDER\nvitviz app --model FOLDER\n```\n\n"
     '```python\nimport vitviz\n\nview = vitviz.Explorer(vitviz.load("FOLDER")).open("photo.jpg")\n'

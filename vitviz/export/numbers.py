@@ -233,7 +233,7 @@ def replay(
 
     Args:
         path: file written by `save`.
-        photo: source for `Explorer.open`; by default the recorded path, or the same name beside the file.
+        photo: source for `Explorer.open`; by default the recorded path, or the same name in the file's folder.
         model: source for `vitviz.load`, or a `ViT`; by default the recorded model.
         device: device to run on; by default the model's.
 

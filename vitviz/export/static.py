@@ -107,7 +107,7 @@ def write_site(
         folder: a new or empty folder, or an earlier site, which is replaced.
         sources: sources for `vitviz.load`; the page opens with the first. By default bundled models for photographs.
         methods: attribution methods on the page; all that run in a browser by default.
-        photographs: examples; the bundled ones by default.
+        photographs: examples; by default the bundled examples.
         space: also write the files of a static Hugging Face Space: front matter, headers for threads, LFS attributes.
         lang: initial language of the lecture, one of `vitviz.web.lecture_texts.LANGUAGES`.
         texts: folder with a lecturer's own texts, see `vitviz.web.lecture_texts`.

@@ -97,9 +97,9 @@ def frame() -> str:
 
 
 def fill(page: str, filling: Mapping[str, str]) -> str:
-    """Return a page with its `@@name@@` replaced, `@@policy@@` by a content security policy.
+    """Return a page with each `@@name@@` replaced, and `@@policy@@` replaced by a content security policy.
 
-    The policy allows only the page's own scripts: those of its origin, and the inline ones by their hashes.
+    The policy allows only the page's scripts: files of its origin, and inline scripts by their hashes.
     """
 
     def filled(text: str, texts: Mapping[str, str]) -> str:

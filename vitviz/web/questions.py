@@ -56,4 +56,4 @@ QUESTIONS = {
         ),
     )
 }  # fmt: skip
-"""Every question by its name."""
+"""All questions by name."""

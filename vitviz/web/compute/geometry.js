@@ -112,7 +112,7 @@ export function patchEdges(geometry, grid) {
 /**
  * The geometry of a smaller or larger copy of the photograph.
  * @param {Geometry} geometry
- * @param {number} width - of the copy, in pixels
+ * @param {number} width - width of the copy in pixels
  * @param {number} height
  * @returns {Geometry}
  */
@@ -140,7 +140,7 @@ export function fit(image, box) {
 /**
  * The token of a query, like Python's `trace.token`.
  * @param {string | [number, number]} query - a prefix token's name in lower case, 'mean', or a patch [row, column]
- * @param {string[]} names - of the prefix tokens
+ * @param {string[]} names - names of the prefix tokens
  * @param {[number, number]} grid - [gh, gw]
  * @returns {number} 0..N-1; -1 for the mean and for tokens that this model does not have
  */

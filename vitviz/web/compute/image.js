@@ -23,7 +23,7 @@ export function round(value) {
   return Math.abs(value % 1) === 0.5 && whole % 2 !== 0 ? whole - 1 : whole;
 }
 
-/** @param {Preprocess} preprocess @param {number} w @param {number} h - of the photograph @returns {Plan} */
+/** @param {Preprocess} preprocess @param {number} w @param {number} h - size of the photograph @returns {Plan} */
 export function plan(preprocess, w, h) {
   const { height, width, mode, multiple } = preprocess;
   if (mode === 'squash') return { resized: [width, height], at: [0, 0], size: [height, width] };

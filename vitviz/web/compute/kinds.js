@@ -32,7 +32,7 @@ export function kindOf({ prefix, self, near, spread, differ }) {
 
 /** Reads the rows of all heads, a few in each frame. */
 export class Study {
-  /** @param {Manifest} manifest @param {Answers} answers - with all blocks */
+  /** @param {Manifest} manifest @param {Answers} answers - must contain all blocks */
   constructor({ depth, heads, grid, prefix }, answers) {
     this.blocks = answers.blocks.map((loaded) => /** @type {NonNullable<typeof loaded>} */ (loaded).block);
     this.heads = heads;
@@ -48,7 +48,7 @@ export class Study {
     this.sums = Object.fromEntries(NUMBERS.map((name) => [name, new Float64Array(depth * heads)]));
     this.logs = new Float32Array(heads * this.tokens);
     this.rows = new Float32Array(heads * this.tokens);
-    this.mean = new Float64Array(heads * this.tokens); // of the rows of a block
+    this.mean = new Float64Array(heads * this.tokens); // mean of a block's rows
   }
 
   get done() {

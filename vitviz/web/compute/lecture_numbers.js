@@ -13,7 +13,7 @@ import { floatsOf, readTensors } from './tensors.js';
  * @property {'crop' | 'squash' | 'pad' | 'native'} mode @property {string} interpolation
  * @property {number[]} mean @property {number[]} std
  * @property {number} patch - p @property {[number, number]} grid @property {number} width - D
- * @property {number} heads @property {number} headWidth @property {number} depth @property {number} hidden - of the MLP
+ * @property {number} heads @property {number} headWidth @property {number} depth @property {number} hidden - MLP width
  * @property {number} classes @property {string} pooling
  * @property {'learned' | 'sincos' | 'sincos1d' | 'rotary' | 'none'} positionKind
  * @property {[number, number] | null} learnedGrid

@@ -5,7 +5,7 @@ import { patchBox } from './geometry.js';
 /** @typedef {import('./geometry.js').Geometry} Geometry */
 /** @typedef {import('../core/manifest.js').Manifest} Manifest */
 /** @typedef {Float32Array | Float64Array | Int32Array} Numbers */
-/** @typedef {{data: Numbers, shape: number[]} | string} Entry - of an NPZ: an array or a text */
+/** @typedef {{data: Numbers, shape: number[]} | string} Entry - an array or a text in an NPZ file */
 /**
  * One map: (gh, gw) numbers, the shares of tokens outside the picture by name, and the question for Python.
  * @typedef {{values: ArrayLike<number>, title: string, unit: string, signed: boolean, outside: Record<string, number>,
@@ -32,7 +32,7 @@ export function csv(columns, rows, record = null) {
 
 /**
  * The record to reproduce a map. It omits the checksums of weights and pixels, which the browser lacks.
- * @param {Manifest} manifest @param {Geometry} geometry - of the photograph on the page @param {Saved} saved
+ * @param {Manifest} manifest @param {Geometry} geometry - the page photograph's geometry @param {Saved} saved
  */
 export function recordOf(manifest, geometry, { title, unit, signed, outside, question }) {
   const { model, title: name, image, grid, size, badge } = manifest;

@@ -133,7 +133,7 @@ export function parseRollout(buffer) {
 
 /** @param {string} text - base64 @returns {Uint8Array} */
 export function decoded(text) {
-  const { fromBase64 } = /** @type {any} */ (Uint8Array); // in browsers since 2025
+  const { fromBase64 } = /** @type {any} */ (Uint8Array); // available in browsers since 2025
   if (fromBase64) return fromBase64.call(Uint8Array, text);
   const raw = atob(text);
   return Uint8Array.from({ length: raw.length }, (_, i) => raw.charCodeAt(i));

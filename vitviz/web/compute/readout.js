@@ -11,7 +11,7 @@ const TOKENS = { [CLS]: 'CLS token', [OTHER]: 'distillation token', [REGISTERS]:
  * @typedef {object} Reading
  * @property {{patch: [number, number], value: number}[]} strongest - five at most
  * @property {[string, number][]} masses - on prefix tokens and on the query itself
- * @property {string} query - what the query token is: "CLS token", "patch"
+ * @property {string} query - kind of the query token: "CLS token", "patch"
  * @property {number} spread - entropy over all tokens as a share of its maximum; NaN for signed maps
  * @property {number} distance - mean distance from the query in patches; NaN for a query without a position
  */
@@ -19,8 +19,8 @@ const TOKENS = { [CLS]: 'CLS token', [OTHER]: 'distillation token', [REGISTERS]:
 /**
  * @param {Float32Array} row - (N)
  * @param {{kinds: Uint8Array, grid: [number, number]}} about - the prefix tokens' kinds and the grid
- * @param {number} token - of the query, -1 for a mean
- * @param {[number, number] | null} patch - of the query
+ * @param {number} token - the query's token, -1 for a mean
+ * @param {[number, number] | null} patch - the query's patch
  * @param {boolean} signed
  * @returns {Reading}
  */

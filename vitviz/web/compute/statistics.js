@@ -88,7 +88,7 @@ export function entropy(row, from, to) {
 /**
  * Entropy as a share of the logarithm of its number of tokens.
  * @param {number} nats
- * @param {number} count - of tokens
+ * @param {number} count - number of tokens
  * @returns {number} 0 to 1; 0 for a single token
  */
 export function share(nats, count) {

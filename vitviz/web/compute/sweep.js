@@ -3,7 +3,7 @@ import { extremes, row } from './attention.js';
 
 /** @typedef {import('./payload.js').Block} Block */
 
-/** @typedef {object} Fused - of one fusion; N tokens
+/** @typedef {object} Fused - results of one fusion; N tokens
  * @property {Float64Array} norms - (N), log-sum-exp of each fused row, for `fuseColumn`
  * @property {Float32Array} meanRow - (N), mean over the patch queries of their fused rows
  * @property {Float32Array} meanColumn - (N), mean over the patch keys of the fused columns

@@ -76,7 +76,7 @@ export function captioned(picture, { title, scale, lines }) {
 /**
  * Draw the color bar between its labels, narrower if there is little space.
  * @param {CanvasRenderingContext2D} out @param {NonNullable<Caption['scale']>} scale
- * @param {number} left @param {number} middle @param {number} size - of letters
+ * @param {number} left @param {number} middle @param {number} size - font size in pixels
  */
 function drawScale(out, { bar, low, high, unit }, left, middle, size) {
   const widthOf = (/** @type {string} */ text) => out.measureText(text).width;

@@ -48,10 +48,10 @@ function frame({ title, across, words, units, range: [low, high], kind = '' }, w
  * A line chart.
  * @param {object} options
  * @param {string} options.title @param {string} options.across - label of the horizontal axis
- * @param {number[]} options.x - of all lines @param {number[]} [options.ticks] - values labelled with a number
+ * @param {number[]} options.x - x of all lines @param {number[]} [options.ticks] - values labelled with a number
  * @param {Line[]} options.lines
  * @param {{low: number[], high: number[], name: string} | null} [options.band]
- * @param {[number, number]} [options.range] - of the vertical axis
+ * @param {[number, number]} [options.range] - range of the vertical axis
  * @param {(value: number) => string} options.units - text of a number of the vertical axis
  * @param {(value: number) => string} options.steps - text of a number of the horizontal axis
  * @param {string} options.words - description for screen readers

@@ -86,7 +86,7 @@ function line(input, width, plan, y, table, out, at) {
 /** Enlarges maps of one grid onto one photograph or a copy of it, with weights that are computed once for all maps. */
 export class Heat {
   /**
-   * @param {Geometry} geometry - of the picture below the map
+   * @param {Geometry} geometry - geometry of the picture below the map
    * @param {[number, number]} grid - [gh, gw]
    */
   constructor(geometry, grid) {

@@ -8,7 +8,7 @@ const ROUND = 3; // radius of corners, in pixels of the page
 /**
  * The positions of thumbnails, which all have the same size and grid.
  * @typedef {object} Places
- * @property {number} width - of the sheet in pixels
+ * @property {number} width - width of the sheet in pixels
  * @property {Corner[]} corners - one for each thumbnail
  * @property {Int32Array} columns - (w) patch column of each pixel of a thumbnail
  * @property {Int32Array} rows - (h)
@@ -50,9 +50,9 @@ function rounded(wide, high, radius, stride) {
 
 /**
  * @param {[number, number]} grid - [gh, gw]
- * @param {[number, number]} size - of a thumbnail: [width, height] in pixels of the sheet
+ * @param {[number, number]} size - size of a thumbnail: [width, height] in pixels of the sheet
  * @param {Corner[]} corners
- * @param {number} width - of the sheet
+ * @param {number} width - width of the sheet
  * @param {number} fine - sheet pixels per page pixel
  * @returns {Places}
  */

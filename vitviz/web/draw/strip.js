@@ -32,7 +32,7 @@ export class Strip {
   }
 
   /**
-   * @param {ArrayLike<number>} values @param {number} chosen @param {string} label - of the numbers
+   * @param {ArrayLike<number>} values @param {number} chosen @param {string} label - name of the numbers
    * @param {string} said - description of the chosen number
    */
   show(values, chosen, label, said) {

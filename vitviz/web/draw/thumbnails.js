@@ -60,11 +60,11 @@ export class Thumbnails {
     /** @type {number | null} */
     this.near = null; // the enlarged thumbnail
     /** @type {Uint32Array | null} */
-    this.table = null; // of the last drawing
+    this.table = null; // color table of the last drawing
     /** @type {HTMLButtonElement[]} */
     this.buttons = [];
     /** @type {{left: number, top: number, width: number, height: number}[]} */
-    this.boxes = []; // of the maps, in pixels of the page
+    this.boxes = []; // boxes of the maps, in pixels of the page
     this.ratio = 1;
     this.image = new ImageData(1, 1);
     this.pixels = new Uint32Array(1);
@@ -73,7 +73,7 @@ export class Thumbnails {
     this.there = this.waits = this.off = this.pressed = new Uint8Array(0);
     /** @type {any[]} */
     this.words = []; // elements
-    this.large = this.image; // of the lens
+    this.large = this.image; // pixels of the lens
     this.sized = new ResizeObserver(() => this.measure());
     roving(element);
     /** @param {Event} event @returns {string | undefined} */

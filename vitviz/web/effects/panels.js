@@ -21,7 +21,7 @@ export class Requests {
     /** @type {Map<string, any>} */
     this.answers = new Map();
     /** @type {Map<string, Error>} */
-    this.failed = new Map(); // by key
+    this.failed = new Map(); // errors by key
     /** @type {Running | null} */
     this.running = null;
   }

@@ -60,7 +60,7 @@ export class SceneEffects {
   constructor(page) {
     this.page = page;
     /** @type {({source: Source, controller: AbortController} | null)[]} */
-    this.requests = [null, null]; // of each pane
+    this.requests = [null, null]; // the pending request of each pane
     /** @type {(Source | null)[]} */
     this.refused = [null, null]; // for each pane, the source that could not be opened
     /** @type {Map<string, Blocks>} */

@@ -7,7 +7,7 @@ import { rollOut, weightsOf } from './rollout.js';
 /** @typedef {import('./model.js').Run} Run */
 /**
  * @typedef {object} Case
- * @property {Model} model @property {Run} run @property {Float32Array} weights - of the logits in the explained score
+ * @property {Model} model @property {Run} run @property {Float32Array} weights - weights of the logits in the score
  * @property {() => boolean} canceled - whether the question was withdrawn
  * @property {import('./endpoints.js').Tell} tell
  */

@@ -34,7 +34,7 @@ export function softmax(logits) {
 
 /**
  * Rotations of the patches of a grid: `vitviz.model.positions.rotary_angles`.
- * @param {[number, number]} grid @param {number} width - of a head @param {number} base
+ * @param {[number, number]} grid @param {number} width - width of a head @param {number} base
  * @returns {Angles}
  */
 export function rotaryAngles([gh, gw], width, base) {
@@ -134,7 +134,7 @@ export class Model {
 
   /**
    * The gradient of the weighted sum of logits with respect to a block's output, passed directly to the classifier.
-   * @param {Float32Array} tokens @param {Float32Array} weights - of the logits
+   * @param {Float32Array} tokens @param {Float32Array} weights - weights of the logits
    * @param {'slope' | 'share'} [graph] - the plain gradient, or by the rules of AttnLRP
    * @returns {Promise<{slope: Float32Array, pool: {pooling: Float32Array, pooling_slope: Float32Array} | null}>}
    *   `pool`: the attention of attention pooling and its gradient, (H, N) each
