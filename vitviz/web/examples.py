@@ -25,7 +25,7 @@ class Example:
         path: path of its file.
         name: one word, used on its button and in links.
         label: a sentence, shown as its tooltip.
-        classes: the labels, of all models, that are correct.
+        classes: correct labels, whichever model uses them.
     """
 
     path: Path
