@@ -1,4 +1,4 @@
-"""Make standalone pages, open them from disk without a network, and read them."""
+"""Write standalone pages, open them from disk without a network, and read their contents."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from vitviz.view import View
 from vitviz.web.scene import Scene, standalone
 
 ROOT = Path(__file__).parents[1]
-SCENE = "vitviz.scenes.get(vitviz.store.get().scene?.id)"  # what the active pane shows
+SCENE = "vitviz.scenes.get(vitviz.store.get().scene?.id)"  # text that describes the active pane
 CHURCH = ROOT / "examples" / "church.jpg"
-TINY = {"height": 7 * tiny.PATCH, "width": 11 * tiny.PATCH}  # the input of the tiny models, in pixels
+TINY = {"height": 7 * tiny.PATCH, "width": 11 * tiny.PATCH}  # input size of the tiny models, in pixels
 
-# Name: the model's options, its preprocessing, and the photograph's width and height.
+# By name: the model's options, its preprocessing, and the photograph's width and height.
 KINDS: dict[str, tuple[dict[str, Any], dict[str, Any], tuple[int, int]]] = {
     "registers, margins unseen": ({"registers": 3}, {"mode": "crop"}, (310, 270)),
     "distillation, squashed": ({"distillation_token": True}, {"mode": "squash"}, (240, 210)),
@@ -117,7 +117,7 @@ def ask(page: Page, **change: Any) -> None:
 
 
 def state(page: Page, *names: str) -> Any:
-    """Return fields of the state, or one alone. `query` is the current query, `pinned` whether it is pinned."""
+    """Return fields of the state, or a single field. `query` is the current query, `pinned` whether it is pinned."""
     rest(page)
     values = page.evaluate(STATE, list(names))
     return values[0] if len(names) == 1 else values
@@ -156,15 +156,15 @@ def pixels(page: Page, script: str) -> NDArray[np.uint8]:
 
 
 def assert_colors(colors: NDArray[np.uint8], index: NDArray[np.integer[Any]], off: int) -> None:
-    """Assert that `colors` (..., 3) are those of `index` (...), up to `off` places, because of half precision."""
+    """Assert that `colors` (..., 3) match the indices `index` (...) within `off` steps, because of half precision."""
     assert colors.shape == (*index.shape, 3)
     near = [lut("viridis")[np.clip(index.astype(int) + step, 0, 255)] for step in range(-off, off + 1)]
     assert np.any([(colors == candidates).all(-1) for candidates in near], axis=0).all()
 
 
-# ---- numbers of the page and of Python
+# ---- compare numbers of the page and of Python
 
-CLOSE = 2e-3 + 6e-4  # of a share: half precision, and the rounding of percent with one digit
+CLOSE = 2e-3 + 6e-4  # of a share: half precision, and percent rounded to one digit
 
 
 def number(text: str) -> float:

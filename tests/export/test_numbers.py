@@ -1,4 +1,4 @@
-"""Errors for damaged files of numbers, other photographs, and a cache that cannot be written."""
+"""Test errors for damaged files of numbers, changed photographs, and a cache that cannot be written."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def test_truncated_archives_are_refused(tmp_path: Path) -> None:
         try:
             read(path)
         except NumbersError as error:
-            assert str(error).startswith("Expected")  # noqa: PT017 - some bytes do not matter
+            assert str(error).startswith("Expected")  # noqa: PT017 - some bytes have no effect
 
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no pipes here")
@@ -102,15 +102,15 @@ def test_replay_refuses_another_photograph(tmp_path: Path, capsys: pytest.Captur
     saved = save(view, view.attention(), tmp_path / "map.csv", model="vit-cifar10")
     assert main(["replay", str(saved), "--photo", str(vitviz.example("koala"))]) == 0
     assert main(["replay", str(saved), "--photo", str(vitviz.example("church"))]) == 2
-    words = r"Expected the photograph koala\.jpg as it was, got another one: its pixels"
+    words = r"Expected the original photograph koala\.jpg, got a different one: its pixels"
     assert re.search(words, capsys.readouterr().err)
     head, _, table = saved.read_text(encoding="utf-8").partition("\n")
     record = json.loads(head.removeprefix("# "))
-    record["photo"]["pixels"] = None  # the browser has no checksum
+    record["photo"]["pixels"] = None  # files of the browser have no checksum
     saved.write_text(f"# {json.dumps(record)}\n{table}", encoding="utf-8")
     for name, words in (("koala", False), ("church", True)):
         assert main(["replay", str(saved), "--photo", str(vitviz.example(name))]) == int(words)
-        assert ("this may be another one" in capsys.readouterr().out) == words
+        assert ("this photograph may differ" in capsys.readouterr().out) == words
 
 
 def test_unwritable_cache_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

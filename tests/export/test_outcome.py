@@ -1,4 +1,4 @@
-"""The output folder of a training: pictures, model card, and a model that loads."""
+"""Test the output folder of a training run: pictures, model card, and a model that loads."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_sample_is_even_over_classes_and_reproducible(classes: list[int], count:
     assert [classes[index] for index in chosen] == sorted(classes[index] for index in chosen)
     counts = {label: sum(classes[index] == label for index in chosen) for label in set(classes)}
     room = [count for label, count in counts.items() if count < classes.count(label)]
-    assert all(most <= least + 1 for least in room for most in counts.values())  # only a small class has fewer
+    assert all(most <= least + 1 for least in room for most in counts.values())  # only a small class has fewer images
 
 
 LABELS = ("a|b", 'the "red" ones', "green")
@@ -50,7 +50,7 @@ LABELS = ("a|b", 'the "red" ones', "green")
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> Data:
-    """Three classes of noise, with names that Markdown and YAML must escape."""
+    """Return three classes of noise images, with names that Markdown and YAML must escape."""
     root = data_files.folder(tmp_path_factory.mktemp("data") / "noise", dict.fromkeys(LABELS, (4, 11)))
     return open_data(root, size=(16, 16), progress=False)
 
@@ -110,7 +110,7 @@ def test_model_card_front_matter(data: Data) -> None:
     assert said["base_model"] == "owner/model"
     (result,) = said["model-index"][0]["results"]
     assert result["metrics"] == [{"type": "accuracy", "name": "top-1", "value": pytest.approx(27 / 33, abs=1e-6)}]
-    read = ModelCard(model_card(made, data, **facts)).data  # as Hugging Face reads it
+    read = ModelCard(model_card(made, data, **facts)).data  # parsed like Hugging Face does
     assert (read.license, read.base_model, read.model_name) == ("other", "owner/model", made.model.pretrained.name)
     assert [result.metric_value for result in read.eval_results] == [pytest.approx(27 / 33, abs=1e-6)]
     made.model.pretrained = Pretrained(name="x", preprocess=Preprocess(), labels=LABELS, licence="Apache-2.0")

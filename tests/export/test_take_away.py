@@ -1,4 +1,4 @@
-"""Exported numbers, films, figures and folders, read by other programs."""
+"""Test exported numbers, films, figures and folders by reading them with other programs."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ CLIP_FRAMES = 12
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with two tiny models of one shape, a photograph and a clip."""
+    """Return a folder with two tiny models of one shape, a photograph and a clip."""
     folder = tmp_path_factory.mktemp("take-away")
     for name, seed in (("first", 5), ("second", 6)):
         save_model(folder / name, seed, registers=2)
@@ -43,7 +43,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def write_clip(path: Path) -> None:
-    """A bright square that moves over noise."""
+    """Write a clip of a bright square that moves over noise."""
     noise = random_rgb(66, 98, 3) // 4
     with av.open(str(path), "w") as container:
         stream = container.add_stream("mpeg4", rate=6)
@@ -67,7 +67,7 @@ def view(place: Path, explorer: vitviz.Explorer) -> vitviz.View:
 
 @pytest.fixture
 def here(place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A working folder that contains only the photograph."""
+    """Return the working folder of a test, which contains only the photograph."""
     monkeypatch.chdir(tmp_path)
     shutil.copy(place / "photo.png", tmp_path)
     return tmp_path
@@ -127,7 +127,7 @@ def test_replay_reports_equality_and_wrong_inputs(place: Path, here: Path, capsy
 
 
 def frames_of(path: Path) -> list[Image.Image]:
-    """The frames of a film, read by Pillow or by FFmpeg."""
+    """Return the frames of a film, read by Pillow or by FFmpeg."""
     if path.suffix == ".mp4":
         with av.open(str(path)) as container:
             return [frame.to_image() for frame in container.decode(video=0)]
@@ -167,10 +167,10 @@ def test_film_of_clip_follows_a_patch(place: Path, explorer: vitviz.Explorer, he
     assert len(list(read_clip(clip, 48))) == CLIP_FRAMES
     film = film_of_clip(explorer, clip, show="similarity", frames=4, query=(2, 3))
     assert len(film.maps) == 4
-    assert film.maps[0].values[2, 3] == pytest.approx(1.0, abs=1e-5)  # the patch is itself in the first frame
+    assert film.maps[0].values[2, 3] == pytest.approx(1.0, abs=1e-5)  # the patch with itself
     assert [heatmap.query for heatmap in film.maps] == [(2, 3), None, None, None]
     first, last = (film_of_clip(explorer, clip, frames=n).maps[-1] for n in (2, 3))
-    np.testing.assert_array_equal(first.values, last.values)  # both end with the last frame
+    np.testing.assert_array_equal(first.values, last.values)  # both films end with the last frame
     picture = list(read_clip(clip, 2))[-1].picture
     np.testing.assert_allclose(first.values, explorer.open(picture).attention().values, atol=1e-6)
 

@@ -41,13 +41,13 @@ test('outliers stay within the error of half precision', () => OUTLIERS.forEach(
 
 test('means over patches equal the model\'s', () => {
   const tiny = BLOCKS.filter(({ fused }) => fused.length);
-  assert.deepEqual([tiny.length, BLOCKS.length], [30, 42]); // the others are all blocks of the bundled model
+  assert.deepEqual([tiny.length, BLOCKS.length], [30, 42]); // the remaining files are all blocks of the bundled model
   for (const { file, name: told, limit, meanRow, meanColumn, fused: [mean, ...fused] } of tiny) {
     const block = parseBlock(file);
     const out = new Float32Array(block.tokens).fill(77);
     fuseMean(block.meanRow, block.heads, block.tokens, out);
     same([block.meanRow, block.meanColumn, out], [meanRow, meanColumn, mean.meanRow], limit, { told });
-    const sweep = new Sweep(block); // in the smallest slices
+    const sweep = new Sweep(block); // advance in the smallest slices
     for (let i = 0; i < block.tokens; i += 1) sweep.advance(0);
     assert.equal(sweep.advance(0), true);
     for (const { how, meanRow: fusedRow, meanColumn: fusedColumn } of fused) {

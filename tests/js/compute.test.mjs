@@ -23,7 +23,7 @@ for (const [name, calls] of Map.groupBy(VECTORS.calls, (call) => call.function))
   });
 }
 
-const letters = (text) => text.length; // every letter has a width of 1
+const letters = (text) => text.length; // each character has a width of 1
 
 test('a caption breaks between words, or inside one that is too wide, without losing letters', () => {
   assert.deepEqual(wrapped('Layer 12, head 3, from CLS', 13, letters), ['Layer 12,', 'head 3, from', 'CLS']);
@@ -63,7 +63,7 @@ test('a file of several maps has a row per number', () => {
   const values = Float32Array.of(0.1, 1e-7, 3, -4, 0.5, 1 / 3);
   const maps = [{ block: 0, head: 'mean', values }, { block: 1, head: 2, values }];
   const [record, columns, ...rows] = mapsFile(manifest, geometry, 'All', maps, 'csv').trimEnd().split('\n');
-  assert.equal(JSON.parse(record.slice(2)).format, 'vitviz map 1'); // the format of Python
+  assert.equal(JSON.parse(record.slice(2)).format, 'vitviz map 1'); // the same as in Python
   assert.equal(columns, 'block,head,row,column,value');
   assert.equal(rows.length, 12);
   assert.ok(rows[8].startsWith('1,2,0,2,3'));
@@ -78,16 +78,16 @@ const chosen = (target, against = null, lensClass = null) => ({ target, against,
 test('a class keeps its name in another model, or becomes the prediction', () => {
   for (const [asked, from, to, expected] of [
     [chosen(2, 0), SMALL, LARGE, chosen(4, 2)],
-    [chosen(1, 2), SMALL, LARGE, chosen(null, 4)], // without dogs
+    [chosen(1, 2), SMALL, LARGE, chosen(null, 4)], // a model without dogs
     [chosen(null, null), SMALL, LARGE, chosen(null, null)],
-    [chosen(77, 0), SMALL, LARGE, chosen(null, 2)], // of a link: no such class
+    [chosen(77, 0), SMALL, LARGE, chosen(null, 2)], // an index from a link, without such a class
     [chosen(2, 0), SMALL, ranked([], []), chosen(null, null)],
-    [chosen(3), LARGE, LARGE, chosen(3)], // of two classes with one name, the index stays
+    [chosen(3), LARGE, LARGE, chosen(3)], // if two classes share a name, the index stays
     [chosen(3), SMALL, LARGE, chosen(3)], // crane, at the same index
     // the class of the lens is one of the most probable ones
     [chosen(null, null, 3), SMALL, LARGE, chosen(null, null, 0)], // duck
     [chosen(null, null, 1), SMALL, LARGE, chosen(null, null, 3)], // crane
-    [chosen(null, null, 2), SMALL, LARGE, chosen(null, null, 0)], // no dogs: the prediction
+    [chosen(null, null, 2), SMALL, LARGE, chosen(null, null, 0)], // no dogs, so the prediction is used
   ]) {
     assert.deepEqual(sameClasses(asked, from, to), expected);
   }

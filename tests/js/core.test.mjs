@@ -29,7 +29,7 @@ test('every language has the texts and placeholders of English', () => {
 
 // ---- actions
 
-/** Forbid changes of a state in place. */
+/** Freeze a state against changes in place. */
 function frozen(value) {
   if (value === null || typeof value !== 'object' || Object.isFrozen(value)) return value;
   Object.values(value).forEach(frozen);
@@ -38,7 +38,7 @@ function frozen(value) {
 
 const ADDRESSED = ['pane', ...Object.keys(FIELDS).filter((field) => FIELDS[field].url)];
 
-/** The addressed part of a state. */
+/** Return the part of a state that the address contains. */
 const addressed = (state) => ({ ...pick(state, ADDRESSED), beside: state.beside && { ...state.beside, scene: null } });
 
 const make = (state = INITIAL) => createStore(state, reduce, { step: isStep, restore });
@@ -133,7 +133,7 @@ test('another model keeps common settings without a message', () => {
   assert.deepEqual(pick(after(...steps, open({ model: 'a model' }), show(SCENE)), ['block', 'query', 'model']),
     { block: 11, query: 'cls', model: 'a model' });
   const failed = after(show(SCENE), open({ image: 'dog', size: 448 }), { type: 'failed', pane: 0, text: 'Not there.' });
-  assert.deepEqual(failed, { ...after(show(SCENE)), messages: ['Not there.'] }); // the scene stays
+  assert.deepEqual(failed, { ...after(show(SCENE)), messages: ['Not there.'] }); // the scene is unchanged
 });
 
 test('panes are activated and closed', () => {
@@ -144,12 +144,12 @@ test('panes are activated and closed', () => {
   assert.deepEqual([heads(), heads(LEFT)], [[1, 3, 'mean'], [0, 'mean', 3]]);
   assert.deepEqual([heads(LEFT, COMPARE), heads(COMPARE)], [[0, 'mean', undefined], [0, 3, undefined]]);
   const alone = after(FIRST);
-  assert.equal(reduce(alone, show(SCENES[1], 1)), alone); // a closed pane is not opened again
+  assert.equal(reduce(alone, show(SCENES[1], 1)), alone); // a closed pane does not open again
   const query = (...steps) => (
     pick(after(show(SCENE), { type: 'pick', patch: [4, 6], scene: 'scene' }, ...steps), ['query', 'queryScene']));
   const small = (pane) => ({ ...show({ ...SMALL, limits: { ...LIMITS, grid: [2, 3] } }, pane),
     carried: { query: [1, 2], pointer: null } });
-  assert.deepEqual(query(COMPARE, small(1)), { query: [4, 6], queryScene: 'scene' }); // the left pane still shows it
+  assert.deepEqual(query(COMPARE, small(1)), { query: [4, 6], queryScene: 'scene' }); // still in the left pane
   assert.deepEqual(query(small(0)), { query: [1, 2], queryScene: 'small' });
 });
 
@@ -165,12 +165,12 @@ const SLOW = '["explain",{"method":"kernel_shap","target":3,"against":null}]';
 const TEST = '["faithfulness",{}]';
 const start = (question, on = true) => ({ type: 'start', question, on });
 
-/** The started questions after actions, from a state with a slow method and a test started in Explain. */
+/** Return the started questions after actions; the initial state has a slow method and a test started in Explain. */
 const started = (...actions) => after(FIRST, change({ tab: 'explain' }), start(SLOW), start(TEST), ...actions).started;
 
 test('a started question stays started while its scene is shown, until it is stopped', () => {
   assert.deepEqual([started(), started(start(SLOW, false))], [[SLOW, TEST], [TEST]]);
-  assert.deepEqual(started(start(SLOW)), [TEST, SLOW]); // once
+  assert.deepEqual(started(start(SLOW)), [TEST, SLOW]); // listed only once
   const staying = [change({ method: 'lrp', target: 4 }), change({ erased: [3] }), { type: 'play' },
     { type: 'message', texts: ['A message.'] }, FIRST];
   for (const action of staying) assert.equal(started(action).length, 2, action.type);
@@ -195,7 +195,7 @@ test('the log keeps the latest thousand', () => {
   assert.deepEqual(store.log().at(-1), change({ removed: 1499 }));
 });
 
-/** A store after some actions, and how to dispatch more. */
+/** Return a store after some actions, and a function that dispatches further actions. */
 function stored(...actions) {
   const store = make();
   const send = (...more) => more.forEach((action) => store.dispatch(action.type ? action : { type: action }));
@@ -209,14 +209,14 @@ test('undo and redo restore the view step by step', () => {
     send(type);
     has({ block });
   }
-  send('undo', change({ head: 2 }), 'redo'); // discards what could be redone
+  send('undo', change({ head: 2 }), 'redo'); // discards the steps that could be redone
   has({ block: 3, head: 2 });
 });
 
-test('sliders, hovering and changes without address are no steps of undo', () => {
+test('sliders, hovering and changes outside the address are not steps of undo', () => {
   stored(change({ block: 3 }), change({ opacity: 0.2 }), change({ full: true }), { type: 'hover', pointer: null },
     { type: 'message', texts: ['x'] }, 'undo').has({ block: 11 });
-  // undo restores hidden patches one by one, but not those of the slider
+  // undo restores hidden patches one by one, but not patches hidden by the slider
   const { send, has } = stored(change({ erased: [4] }), change({ removed: 30 }), change({ erased: [4, 9] }), 'undo');
   has({ erased: [4], removed: 30 });
   send('undo');
@@ -230,7 +230,7 @@ test('undo keeps started questions unless it changes the tab', () => {
   send('undo', 'undo');
   has({ tab: 'explore', started: [] });
   send('redo');
-  has({ tab: 'explain', started: [] }); // it is not restarted
+  has({ tab: 'explain', started: [] }); // the question is not restarted
 });
 
 test('undo keeps open scenes', () => {
@@ -255,7 +255,7 @@ test('a listener is called only for changes, until it unsubscribes', () => {
 const LETTERS = ['image', 'layer', '&layer=0', 'from', 'pane', '0', '2', '=', '&', '%', '%F0', ',', '1', '-', '\0',
   'ü', '+', '#', '?', 'off', '.', '?mode=', '東', '\ud800', '😀', 'constructor', '__proto__'];
 
-test('any address parses without an exception, and formats to an equal one', () => {
+test('any address parses without an exception, and formats to an equivalent address', () => {
   const random = generator(7);
   const searches = Array.from({ length: 20000 }, () => (
     Array.from({ length: 12 }, () => LETTERS[Math.floor(random() * LETTERS.length)]).join('')));
@@ -289,7 +289,7 @@ test('addresses count from 1, omit defaults, keep unknown parts, and have one or
   assert.equal(format(state, '?head=2&__theme=dark&x=a%26b%C3%BC'), `${address}&__theme=dark&x=a%26b%C3%BC`);
 });
 
-test('a photograph is named by its hash, or by the address of a picture', () => {
+test('an address names a photograph by its hash or by the address of a picture', () => {
   for (const photo of ['0123456789abcdef', 'pictures/cat.jpg', '../zwei bücher.webp', 'https://example.org/a.png']) {
     const { state, messages } = parse(format({ ...INITIAL, photo }));
     assert.deepEqual([state.photo, messages], [photo, []]);
@@ -307,18 +307,18 @@ test('addresses of earlier versions are read', () => {
 
 // ---- keys
 
-/** The state with a scene and these fields. */
+/** Return a state with a scene and these fields. */
 const shown = (fields, prefix = ['CLS']) => (
   { ...after(show({ ...SCENE, limits: { ...LIMITS, prefix } })), ...fields });
 const press = (state, ...keys) => keys.reduce((now, key) => reduce(now, actionOf(now, key)), state);
 /** [fields of the state, keys, changed fields]; the first case goes from CLS to the middle. */
 const CASES = data('key_cases');
 
-test('keys do what the help says', () => {
+test('keys have the effects described in the help', () => {
   for (const [fields, keys, expected] of CASES) {
     assert.deepEqual(press(shown(fields), ...keys), { ...shown(fields), ...expected }, `${keys}`);
   }
-  assert.equal(press(shown({ query: [1, 1] }, ['register 1']), 'c').query, 'mean'); // without CLS
+  assert.equal(press(shown({ query: [1, 1] }, ['register 1']), 'c').query, 'mean'); // a model without CLS
 });
 
 test('other keys are left to the browser', () => {
@@ -327,7 +327,7 @@ test('other keys are left to the browser', () => {
   }
 });
 
-test('every key is in the help', () => {
+test('the help lists every key', () => {
   const names = { ArrowUp: '↑', ArrowDown: '↓', ArrowLeft: '←', ArrowRight: '→', Escape: 'Esc' };
   const used = CASES.flatMap(([, keys]) => keys.map((key) => (names[key] ?? key).toLowerCase()));
   const listed = KEYS.map(({ keys }) => keys).join(' ').replace('Ctrl Z', '').toLowerCase();

@@ -35,11 +35,11 @@ test('invalid input is refused', () => {
   assert.throws(() => overlay(noise(0, 396), [1], [1, 1], GEOMETRY, COLORS), /120 x 90/);
 });
 
-test('the heat layer equals the opaque overlay inside the model\'s input, and is clear elsewhere', () => {
+test('the heat layer equals the opaque overlay inside the model\'s input, and is transparent elsewhere', () => {
   const [grid, index, [width, height]] = [[3, 7], noise(6, 21), GEOMETRY.image];
   const { xs, ys } = patchEdges(GEOMETRY, grid);
   const heat = new Heat(GEOMETRY, grid);
-  for (const smooth of [false, true, false]) { // one Heat draws several maps
+  for (const smooth of [false, true, false]) { // reuse one Heat for several maps
     const look = { alpha: 1, unseen: false, smooth, scale: { vmin: 0, vmax: 255, signed: false } };
     const picture = overlay(noise(0, 4 * width * height), index, grid, GEOMETRY, COLORS, look);
     const expected = new Uint32Array(picture.buffer).map((color, i) => {
@@ -52,15 +52,15 @@ test('the heat layer equals the opaque overlay inside the model\'s input, and is
   }
 });
 
-test('a thumbnail on the sheet is its enlarged map with round corners', () => {
+test('a thumbnail on the sheet is an enlarged map with round corners', () => {
   const [gh, gw, width, height, corners] = [3, 7, 80, 47, [[1, 0], [42, 3], [2, 25]]];
   const maps = corners.map((_, seed) => noise(seed, gh * gw));
   for (const fine of [1, 2]) {
-    for (const [wide, high] of [[35, 19], [28, 12], [7, 3], [5, 2]]) { // also coarser than the grid
+    for (const [wide, high] of [[35, 19], [28, 12], [7, 3], [5, 2]]) { // also test a size coarser than the grid
       const out = new Uint32Array(width * height);
       const expected = new Uint32Array(width * height);
       const places = placed([gh, gw], [wide, high], corners, width, fine);
-      for (const which of [0, 2]) { // without the middle one
+      for (const which of [0, 2]) { // leave out the middle thumbnail
         stamp(places, which, maps[which], TABLE, out);
         const [left, top] = corners[which];
         for (let place = 0; place < wide * high; place += 1) {
@@ -70,10 +70,10 @@ test('a thumbnail on the sheet is its enlarged map with round corners', () => {
           assert.equal(alpha, out[(top + high - 1 - y) * width + left + wide - 1 - x] >>> 24);
           const [across, down] = [Math.min(x, wide - 1 - x), Math.min(y, high - 1 - y)];
           if (across + down === 0) assert.ok(alpha < 255);
-          if (across >= 3 * fine || down >= 3 * fine) assert.equal(alpha, 255); // only corners
+          if (across >= 3 * fine || down >= 3 * fine) assert.equal(alpha, 255); // only corners differ
           const patch = Math.floor(((y + 0.5) * gh) / high) * gw + Math.floor(((x + 0.5) * gw) / wide);
           const color = TABLE[maps[which][patch]] & 0xffffff;
-          expected[at] = ((alpha << 24) | (alpha ? color : out[at])) >>> 0; // color does not matter where it is clear
+          expected[at] = ((alpha << 24) | (alpha ? color : out[at])) >>> 0; // ignore the color of transparent pixels
         }
       }
       assert.deepEqual(out, expected, `${wide} x ${high}, ${fine}`);

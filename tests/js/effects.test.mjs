@@ -19,7 +19,7 @@ const manifestOf = ({ image, model, size }) => ({
   predictions: [], labels: [], sureAbove: null,
 });
 
-/** A page whose backend answers on the test's command. */
+/** Return a page whose backend answers when the test tells it to. */
 function page({ block = never, rollout = null, stored = null, more = {}, decode = async (url) => ({ url }) } = {}) {
   const store = createStore({ ...INITIAL, linked: true }, reduce, { step: isStep, restore });
   const opens = [];
@@ -76,10 +76,10 @@ test('a newer request aborts the older one', async () => {
   ask({ image: 'b' });
   assert.deepEqual(aborted(), [false, true, false]);
   await answer(2);
-  await answer(1); // too late
+  await answer(1); // this answer is too late
   assert.deepEqual([store.get().scene.id, ids(), store.get().messages], ['b m 224', ['b m 224'], []]);
   ask({ image: 'c' });
-  opens[3].answer(); // before the abort arrives
+  opens[3].answer(); // answered before the abort arrives
   ask({ image: 'd' });
   await settled();
   assert.equal(store.get().scene.id, 'b m 224');
@@ -110,7 +110,7 @@ test('a failed request keeps the scene, reports why, and is not repeated', async
   change({ block: 0 });
   change({ image: 'a', model: 'broken' });
   assert.equal(opens.length, 2);
-  ask({ image: 'a', model: 'broken' }); // asked again by the user
+  ask({ image: 'a', model: 'broken' }); // the user repeats the request
   assert.equal(opens.length, 3);
 });
 
@@ -157,20 +157,20 @@ test('panes load independently; closing one aborts its request', async () => {
 test('the block of the head under the pointer is loaded, and the block on show stays', async () => {
   const asked = [];
   const { store, effects, answer, change } = page({ more: { grid: [2000, 2000], depth: 6 }, block: async (_, block) => {
-    asked.push(block); // there is not enough memory for all
-    throw broken(); // the answer does not matter
+    asked.push(block); // the memory is too small for all blocks
+    throw broken(); // the answer is irrelevant
   } });
   await answer(0);
   assert.deepEqual(asked, [5]);
   for (const [hovered, expected] of [[3, [5, 3]], [3, [5, 3]], [null, [5, 3]], [77, [5, 3]], [0, [5, 3, 0]]]) {
     change({ thumbnail: hovered === null ? null : { block: hovered, head: 1 } });
     await settled();
-    assert.deepEqual(asked, expected); // 77 is of the previous model
+    assert.deepEqual(asked, expected); // 77 belongs to the previous model
   }
   assert.deepEqual(effects.blocks.get(store.get().scene.id).held, [0, 5]);
 });
 
-test('the block on show is loaded first, then rollout, then the others, also after a failure', async () => {
+test('the visible block is loaded first, then rollout, then the other blocks, also after a failure', async () => {
   const [asked, waiting] = [[], []];
   const load = (what) => new Promise((_, reject) => {
     asked.push(what);
@@ -183,9 +183,9 @@ test('the block on show is loaded first, then rollout, then the others, also aft
     await settled();
   };
   await answer(0);
-  assert.deepEqual(asked, [8]); // alone
+  assert.deepEqual(asked, [8]); // loaded alone
   await next();
-  assert.deepEqual(asked, [8, 'rollout', 7]); // then two at a time, from the last one
+  assert.deepEqual(asked, [8, 'rollout', 7]); // then two at a time, from the last block
   assert.deepEqual(store.get().messages, ['Could not load layer 9. It broke.']);
   change({ thumbnail: { block: 2, head: 0 } });
   change({ block: 1 });
@@ -211,13 +211,13 @@ test('the block on show is loaded while the photograph is decoded', async () => 
   ask({ image: 'a' });
   await answer(1);
   assert.equal(asked[1][0], 'a m 224');
-  change({ image: 'first' }); // back, before it was decoded
+  change({ image: 'first' }); // go back before it is decoded
   decoded();
   await settled();
   assert.deepEqual([asked[1][2].aborted, opens.length], [true, 2]);
 });
 
-/** Requests for rollout that are never answered. */
+/** Return requests for rollout that are never answered. */
 function rollouts() {
   const asked = [];
   const rollout = (scene, ask, { signal }) => {
@@ -235,10 +235,10 @@ test('leaving a scene aborts its row of rollout without a message', async () => 
   await answer(0);
   change({ mode: 'rollout' });
   ask({ image: 'b' });
-  assert.deepEqual(told('token'), [['f', 0, false]]); // it is shown until the other scene is open
+  assert.deepEqual(told('token'), [['f', 0, false]]); // the row is shown until the other scene is open
   await answer(1);
   await settled();
-  assert.deepEqual(told('token'), [['f', 0, true], ['b', 0, false]]); // the other scene's own row
+  assert.deepEqual(told('token'), [['f', 0, true], ['b', 0, false]]); // the other scene requests its own row
   assert.deepEqual(store.get().messages, []);
 });
 
@@ -249,7 +249,7 @@ test('rollout with other options aborts the older request; none is sent for a cl
   const flush = () => new Promise((resolve) => { setImmediate(resolve); });
   opens[0].answer();
   await flush();
-  assert.deepEqual(told('discard'), [['f', 0, false]]); // the matrix, behind the block on show
+  assert.deepEqual(told('discard'), [['f', 0, false]]); // the matrix, after the visible block
   change({ discard: 0.5 });
   context.mock.timers.tick(1000);
   assert.deepEqual(told('discard'), [['f', 0, true], ['f', 0.5, false]]);
@@ -266,7 +266,7 @@ test('rollout with other options aborts the older request; none is sent for a cl
 const SCENE = { id: 'abc', source: {} };
 const method = (name) => ['explain', { method: name, target: null, against: null }];
 
-/** Requests to a backend that answers on the test's command. */
+/** Return requests to a backend that answers when the test tells it to. */
 function panel() {
   const asked = [];
   const take = (name, scene, ask, { signal, progress }) => new Promise((resolve, reject) => {
@@ -300,7 +300,7 @@ test('a newer question aborts the older one, whose answer is dropped', async () 
   want(method('slow'));
   want(method('fast'));
   assert.deepEqual(asked.map(({ signal }) => signal.aborted), [true, false]);
-  await asked[0].answer('slow'); // though it was aborted
+  await asked[0].answer('slow'); // answered although aborted
   assert.deepEqual([answer(method('slow')), told.changes], [undefined, 0]);
   await asked[1].answer('fast');
   assert.equal(answer(method('fast')), 'fast');
@@ -349,7 +349,7 @@ test('progress is reported only while the question runs', async () => {
   assert.deepEqual([progress('one'), told.changes], [null, 1]);
 });
 
-test('a slider\'s question is sent when it rests', async (context) => {
+test('a slider\'s question is sent when the slider rests', async (context) => {
   context.mock.timers.enable({ apis: ['setTimeout'] });
   const { asked, want } = panel();
   for (let patch = 0; patch < 5; patch += 1) {
@@ -366,7 +366,7 @@ test('a test of several maps answers each of them, and the least recently used a
   const question = (...methods) => ['faithfulness', { methods, target: 1, against: null }];
   want(question('a', 'b'));
   await asked[0].answer(['A', 'B']);
-  assert.deepEqual([answer(question('b')), answer(question('a'))], [['B'], ['A']]); // `a` is the most recently used
+  assert.deepEqual([answer(question('b')), answer(question('a'))], [['B'], ['A']]); // `a` was used last
   for (let i = 0; i < 119; i += 1) requests.keep(SCENE, method(`m${i}`), i);
   assert.deepEqual([answer(question('a')), answer(question('b'))], [['A'], undefined]);
 });
@@ -376,7 +376,7 @@ test('a test of several maps answers each of them, and the least recently used a
 const bytes = (text) => new TextEncoder().encode(text);
 
 test('the hash starts with FNV-1a, ends with the length, and depends on every byte and its position', () => {
-  assert.equal(hashOf(bytes('a')).slice(0, 8), 'e40c292c'); // Fowler, Noll & Vo's own test vectors
+  assert.equal(hashOf(bytes('a')).slice(0, 8), 'e40c292c'); // test vectors by Fowler, Noll & Vo
   assert.equal(hashOf(bytes('foobar')).slice(0, 8), 'bf9cf968');
   assert.equal(hashOf(bytes('foobar')).slice(16), '00000006');
   assert.equal(hashOf(new Uint8Array(0)).slice(0, 8), '811c9dc5');
@@ -388,7 +388,7 @@ test('the hash starts with FNV-1a, ends with the length, and depends on every by
     photo[i] = 0;
   }
   assert.equal(seen.size, 66);
-  for (const hash of seen) assert.match(hash, /^[0-9a-f]{24}$/); // the format in addresses
+  for (const hash of seen) assert.match(hash, /^[0-9a-f]{24}$/); // the format used in addresses
 });
 
 test('without a working database, the latest eight photographs are kept in memory', async (t) => {
@@ -398,7 +398,7 @@ test('without a working database, the latest eight photographs are kept in memor
   const blobs = await Promise.all(hashes.map((hash) => photos.get(hash)));
   assert.deepEqual(blobs.map((blob) => blob !== null), hashes.map((_, i) => i >= 2));
   assert.equal(await blobs[9].text(), 'photograph 9');
-  globalThis.window = { indexedDB: { open: () => ({}) } }; // a request that is never answered
+  globalThis.window = { indexedDB: { open: () => ({}) } }; // this request is never answered
   t.after(() => { delete globalThis.window; });
   const waiting = new Photos();
   assert.equal(await (await waiting.get(await waiting.add(new Blob(['one'])))).text(), 'one');

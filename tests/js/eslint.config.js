@@ -1,33 +1,33 @@
-// What the page's scripts are held to beside their types. Run from the repository's root (make js).
+// Lint rules for the page's scripts, in addition to type checks. Run from the repository's root (make js).
 import js from '@eslint/js';
 import globals from 'globals';
 
 const WEB = 'vitviz/web';
 
-/** What the modules of each folder may import beside those of their own: core <- compute <- draw <- views. */
+/** The other folders that the modules of each folder may import: core <- compute <- draw <- views. */
 const IMPORTS = {
   core: [], compute: ['core', 'vendor'], draw: ['core', 'compute', 'vendor'], backends: ['core', 'compute'],
   effects: ['core', 'compute', 'backends'], local: ['core', 'compute'], views: ['core', 'compute', 'draw', 'effects'],
 };
 const AMERICAN = '^(?!.*([Cc]olour|[Gg]rey|[Cc]entre|[Nn]eighbour|[Bb]ehaviour|alis[ei]|gnis[ei]|imis[ei]|elled)).*$';
-const PURE = ['core', 'compute']; // they run under Node and in workers as they are
-const SILENT = ['draw', 'views']; // they ask nobody: effects do
+const PURE = ['core', 'compute']; // these also run under Node and in workers
+const SILENT = ['draw', 'views']; // these must leave questions to effects/
 
 const folders = Object.entries(IMPORTS).map(([folder, allowed]) => ({
   files: [`${WEB}/${folder}/*.js`],
   rules: {
     'no-restricted-imports': ['error', { patterns: [{
       regex: `^\\.\\./(?!(${[...allowed, '-'].join('|')})/)`,
-      message: `Expected ${folder}/ to import from ${['itself', ...allowed].join(', ')} alone.`,
+      message: `Expected ${folder}/ to import from ${['itself', ...allowed].join(', ')} only.`,
     }] }],
   },
 }));
 
 const none = Object.fromEntries(Object.keys(globals.browser).map((name) => [name, 'off']));
-const asks = 'Expected the backend to be asked by effects/ alone.';
+const asks = 'Expected only effects/ to send questions to the backend.';
 
 export default [
-  { ignores: [`${WEB}/vendor/*.js`] }, // others' work, as it came
+  { ignores: [`${WEB}/vendor/*.js`] }, // third-party code, unchanged
   { linterOptions: { reportUnusedDisableDirectives: 'error' } },
   js.configs.recommended,
   {
@@ -36,7 +36,7 @@ export default [
       'id-match': ['error', AMERICAN, { properties: true }],
       'max-len': ['error', { code: 120, tabWidth: 2 }],
       'no-restricted-properties': ['error', { object: 'window', property: 'vitviz',
-        message: 'Expected app.js, alone.js and static.js alone to name it: it is for tests.' }],
+        message: 'Expected only app.js, alone.js and static.js to use window.vitviz, which is for tests.' }],
     },
   },
   { files: ['tests/js/*'], languageOptions: { globals: globals.node } },

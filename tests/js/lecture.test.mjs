@@ -21,7 +21,7 @@ test('pixels equal the model\'s input', () => {
   near([scale[0]], [MODEL.scale], 0, { rtol: 1e-6 });
 });
 
-test('filters give the model\'s tokens', () => {
+test('filters reproduce the model\'s tokens', () => {
   const embedded = embed(LECTURE, MODEL.patch);
   near(embedded, MODEL.embedded, HALF, { rtol: 1e-7 });
   near(filterMap(LECTURE, 4), MODEL.map, HALF, { rtol: 1e-7 });
@@ -47,18 +47,18 @@ test('a head matches the model, and its terms add up', () => {
   near([sum(dotTerms(head, 7)), sum(sumTerms(head, 5))], [head.dots[7], head.sum[5]], 0, { rtol: 1e-6 });
 });
 
-test('omitted terms are summed, and maps are compared by rank', () => {
+test('omitted terms are added up, and maps are compared by rank', () => {
   assert.deepEqual(largest([0.5, -3, 1, 2], 2), { best: [1, 3], rest: 1.5, others: 2 });
   const rounded = roundedToSum([1 / 3, 1 / 3, 1 / 3, -0.126], 2);
-  assert.deepEqual(rounded, [0.33, 0.33, 0.33, -0.12]); // only the rest takes the difference
+  assert.deepEqual(rounded, [0.33, 0.33, 0.33, -0.12]); // only the last number absorbs the difference
   near([sum(rounded)], [0.87], 1e-9);
-  assert.deepEqual(roundedToSum([0.496, 0.246, 0.256, 0.002], 2), [0.49, 0.25, 0.26, 0]); // none below zero
+  assert.deepEqual(roundedToSum([0.496, 0.246, 0.256, 0.002], 2), [0.49, 0.25, 0.26, 0]); // no number becomes negative
   const { over, under, first, second, correlation } = disagreement([9, 8, 7, 6], [1, 3, 4, 2]);
   assert.deepEqual([over, under, [...first], [...second]], [0, 2, [1, 2, 3, 4], [4, 2, 1, 3]]);
   near([correlation], [-0.4], 1e-9);
 });
 
-test('missing parts of a model have reasons', () => {
+test('reasons are given for missing parts of a model', () => {
   const [none, rotary] = [parseLecture(GAPS.none), parseLecture(GAPS.rotary)];
   for (const { missing, prefix, bias } of [none, rotary]) {
     assert.match(missing.prefix, /no tokens/);
@@ -69,7 +69,7 @@ test('missing parts of a model have reasons', () => {
   near(positionSimilarity(rotary.positions, 9), GAPS.similar, HALF);
 });
 
-test('a file of tensors is read as it was written', () => {
+test('a file of tensors is read exactly as written', () => {
   const tensors = { levels: { dtype: 'U8', shape: [3], data: Uint8Array.of(1, 2, 3) },
     filters: { dtype: 'F32', shape: [2, 1], data: Float32Array.of(0.5, -7) } };
   assert.deepEqual(readTensors(writeTensors(tensors, { grid: [2, 3] })), { tensors, facts: { grid: [2, 3] } });

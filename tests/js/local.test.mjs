@@ -11,7 +11,7 @@ import { VECTORS } from './vectors.mjs';
 
 const ABOUT = { width: 2, headWidth: 2, heads: 1, depth: 1, prefix: ['CLS'], patch: 1, rotary: null, pooling: 'cls' };
 
-/** A model whose only logit is the sum of all tokens, and the tokens of a photograph with six patches. */
+/** Return a model whose only logit is the sum of all tokens, and the tokens of a photograph with six patches. */
 function summing() {
   const ran = [];
   const run = async (graph, part, { tokens, pixels }) => {
@@ -26,13 +26,13 @@ function summing() {
   return { ran, task: { model, run: opened, weights: Float32Array.of(1), canceled: () => false, tell() {} } };
 }
 
-test('the browser\'s methods are those that Python lists', () => {
+test('the browser has the methods that Python lists', () => {
   assert.deepEqual(Object.keys(METHODS).sort(), [...VECTORS.inBrowser].sort());
 });
 
 test('occlusion scores a patch by the loss without it, and stops when it is canceled', async () => {
   const { task, ran } = summing();
-  assert.deepEqual([...await METHODS.occlusion(task)], [0, 4, 8, 12, 16, 20, 24]); // CLS has no pixels
+  assert.deepEqual([...await METHODS.occlusion(task)], [0, 4, 8, 12, 16, 20, 24]); // CLS covers no pixels
   ran.length = 0;
   const progress = [];
   const canceled = () => progress.length === 3;
@@ -66,7 +66,7 @@ test('graphs and weights are read once; a released session is created again', as
     return Uint8Array.of(1, 2, 3, 4);
   });
   await assert.rejects(graphs.session('block', 'one'), /offline/);
-  online = true; // after a failure a file is read again
+  online = true; // after a failure, the file is read again
   const first = await graphs.session('block', 'one');
   await graphs.session('block', 'two');
   assert.equal(await graphs.session('block', 'one'), first);
@@ -75,7 +75,7 @@ test('graphs and weights are read once; a released session is created again', as
   assert.notEqual(await graphs.session('block', 'one'), first);
   assert.deepEqual([made.map(({ released }) => released), read.length], [[true, false, false], 2]);
   await graphs.load();
-  online = false; // no method needs the network later
+  online = false; // later, no method needs the network
   for (const [name, bytes] of [['block', [1, 2]], ['gradient', [3]], ['gae', [4]]]) {
     assert.deepEqual([...(await graphs.session(name, name === 'gae' ? '' : 'late')).bytes], bytes);
   }
@@ -84,7 +84,7 @@ test('graphs and weights are read once; a released session is created again', as
 test('the smallest probable group is named, and low scores mean an unknown photograph', () => {
   const about = { labels: ['beagle', 'boxer', 'cat', 'car'], groupAbove: 0.7, knownAbove: 3,
     groups: [['animal', 'beagle', 'boxer', 'cat'], ['dog', 'beagle', 'boxer']] };
-  const logits = [0.4, 0.35, 0.2, 0.05].map((share) => Math.log(share) + 3.1); // their log-sum-exp is 3.1
+  const logits = [0.4, 0.35, 0.2, 0.05].map((share) => Math.log(share) + 3.1); // the log-sum-exp of these logits is 3.1
   const { group, known } = judge(about, logits);
   assert.equal(group[0], 'dog');
   assert.deepEqual(group[2], ['beagle', 'boxer']);

@@ -1,22 +1,22 @@
-// The picture of vitviz.draw.overlay from the layers of the page: pixels in, pixels out.
+// Compose the picture of vitviz.draw.overlay from the page's layers, as a pure function of pixels.
 import { beyond, indices, ownScale, packed } from '../../vitviz/web/draw/color.js';
 import { Heat } from '../../vitviz/web/draw/heat.js';
 import { dotBoxes, frameBoxes, gridBoxes, hatchAround, lightness, mix } from '../../vitviz/web/draw/overlay.js';
 
 /**
  * @typedef {object} Look
- * @property {number} [alpha] - 0 shows the photograph, 1 the map alone; 0.5
+ * @property {number} [alpha] - 0 shows only the photograph, 1 only the map; default 0.5
  * @property {boolean} [smooth]
  * @property {boolean} [grid] - lines between patches
  * @property {[number, number] | null} [query] - patch [row, column] to frame
- * @property {object | null} [scale] - null: the map's own range
- * @property {boolean} [signed] - with no scale: symmetric about zero
+ * @property {object | null} [scale] - null for the map's own range
+ * @property {boolean} [signed] - without a scale, make the range symmetric about zero
  * @property {number} [gamma]
- * @property {boolean} [unseen] - hatch what the model did not see; true
- * @property {boolean} [gray] - take the colour out of the photograph
+ * @property {boolean} [unseen] - hatch the area outside the model's input; default true
+ * @property {boolean} [gray] - remove the colour from the photograph
  */
 
-/** A copy without colour. @param {Uint8ClampedArray} photo */
+/** Return a copy without colour. @param {Uint8ClampedArray} photo */
 function grayed(photo) {
   const out = photo.slice();
   for (let i = 0; i < out.length; i += 4) {
@@ -54,7 +54,7 @@ function tint(out, source, width, { color, amount, box }) {
 }
 
 /**
- * Draw `gridBoxes` in place: every line tints the picture as it was, so that crossings are not tinted twice.
+ * Draw `gridBoxes` in place: every line tints the original picture, so that crossings are not tinted twice.
  * @param {Uint8ClampedArray} out @param {[number, number]} image @param {Int32Array} xs @param {Int32Array} ys
  */
 function drawGrid(out, image, xs, ys, strength = 0.5) {
@@ -74,11 +74,11 @@ function outline(out, image, xs, ys, query) {
 }
 
 /**
- * The reference picture.
- * @param {Uint8ClampedArray} photo - (height, width, 4) RGBA, opaque; left as it is
+ * Draw the reference picture.
+ * @param {Uint8ClampedArray} photo - (height, width, 4) RGBA, opaque; not changed
  * @param {ArrayLike<number>} values - (gh, gw), flat
  * @param {[number, number]} grid - [gh, gw]
- * @param {Geometry} geometry - of this photograph
+ * @param {Geometry} geometry - geometry of this photograph
  * @param {Uint8Array} colors - (256, 3) RGB, flat
  * @param {Look} [look]
  * @returns {Uint8ClampedArray} (height, width, 4)

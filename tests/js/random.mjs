@@ -1,4 +1,4 @@
-// Random states and actions, reproducible by seed.
+// Generate random states and actions, reproducible by seed.
 import { FIELDS } from '../../vitviz/web/core/state.js';
 
 /** Return a generator of numbers 0..1 (mulberry32). @param {number} seed */
@@ -13,7 +13,7 @@ export function generator(seed) {
 }
 
 const COLORS = ['viridis', 'magma', 'RdBu_r'];
-/** The limits of scenes: with and without CLS, small and large. */
+/** Limits of scenes with and without CLS, small and large. */
 export const LIMITS = [
   { depth: 12, heads: 6, grid: [16, 16], prefix: ['CLS'], modes: ['attention', 'rollout', 'norm'], colors: COLORS },
   { depth: 3, heads: 1, grid: [2, 5], prefix: [], modes: ['attention'], colors: COLORS },
@@ -26,17 +26,17 @@ export const SCENES = LIMITS.map((limits, place) => ({
     model: `model-${place}`, size: place === 2 ? 518 : null },
 }));
 
-/** Names of images, photographs and models that are hard to write in an address. */
+/** Names of images, photographs and models with characters that an address must escape. */
 const NAMES = { images: ['church', 'dog', 'Straße', 'a b&c=d?#1+%', '日本'], models: ['timm/vit_small', 'm2', 'm3'],
   photos: ['0123456789abcdef', '00112233'], sizes: [96, 224, 448, 518] };
 
 /**
- * Return a generator of actions that a page in this state may dispatch, and of some that it never would.
+ * Return a generator of actions that a page in this state may dispatch, and of some invalid actions.
  * @param {() => number} random
  * @param {object} given
- * @param {typeof SCENES} given.scenes - that are open, or may be
+ * @param {typeof SCENES} given.scenes - scenes that are open or may be opened
  * @param {typeof NAMES} given.names
- * @param {string[]} given.without - types of actions
+ * @param {string[]} given.without - types of actions to leave out
  */
 export function actions(random, { scenes = SCENES, names = NAMES, without = [] } = {}) {
   const whole = (count) => Math.floor(random() * count);
@@ -46,7 +46,7 @@ export function actions(random, { scenes = SCENES, names = NAMES, without = [] }
   const patch = (state) => limits(state).grid.map(whole);
   const query = (state) => pick([null, 'cls', 'mean', 'distillation', 'register 1', patch(state), [whole(60), 1]]);
   const head = (state) => pick(['mean', 'max', 'min', whole(limits(state).heads), whole(30)]);
-  /** Random values of a field's kind. */
+  /** Return random values of a field's type. */
   const any = ([name, { initial, kind: { values, range } }]) => {
     const [low, high, step] = range ?? [];
     const count = range && Math.min(Math.round((high - low) / step), 10000) + 1;

@@ -5,7 +5,7 @@ import { ReadbackError, encodePng, isExact, pictureOf, pixelsOf, readerOf } from
 
 const DRAWN = [10, 20, 30, 255, 40, 50, 60, 255, 70, 80, 90, 255, 1, 2, 3, 255, 4, 5, 6, 255, 7, 8, 9, 255]; // 3 x 2
 
-/** A class of canvas whose readback `noise` changes. */
+/** Return a canvas class whose readback is changed by `noise`. */
 function canvasOf(noise) {
   return class {
     constructor(width = 3, height = 2) {
@@ -26,7 +26,7 @@ function canvasOf(noise) {
   };
 }
 
-/** Define video frames that return `read` of a canvas's pixels, for one test. */
+/** For one test, define video frames that return `read` of a canvas's pixels. */
 function useFrames(t, read) {
   globalThis.VideoFrame = class {
     constructor({ drawn }) { this.drawn = drawn; }
@@ -40,10 +40,10 @@ function useFrames(t, read) {
 
 const Exact = canvasOf((pixels) => pixels);
 const Striped = canvasOf((pixels) => pixels.map((_, i) => (i * 31) % 256));
-/** A change of one level in one channel, as in some browsers. */
+/** Change one channel by one level, as some browsers do. */
 const Hinted = canvasOf((pixels) => pixels.with(400 % pixels.length, pixels[400 % pixels.length] ^ 1));
 
-/** The pixels of a PNG that `encodePng` wrote: (h, w, 4). */
+/** Return the pixels of a PNG that `encodePng` wrote: (h, w, 4). */
 async function pixelsOfPng(blob) {
   const bytes = Buffer.from(await blob.arrayBuffer());
   const [width, height] = [bytes.readUInt32BE(16), bytes.readUInt32BE(20)];
@@ -79,5 +79,5 @@ test('without an exact reader, pixels and pictures are refused', async (t) => {
 
 test('PNG chunks have checksums', async () => {
   const bytes = Buffer.from(await (await encodePng(Uint8ClampedArray.from(DRAWN), 3, 2)).arrayBuffer());
-  assert.equal(bytes.subarray(-12).toString('hex'), '0000000049454e44ae426082'); // IEND of the standard
+  assert.equal(bytes.subarray(-12).toString('hex'), '0000000049454e44ae426082'); // IEND chunk from the PNG standard
 });

@@ -8,7 +8,7 @@ const line = (value) => `${JSON.stringify(value)}\n`;
 const PROGRESS = [{ text: 'Loading DINOv2 … (88 MB)', ahead: 2 }, { seconds: 3.1 }];
 const HEAD = PROGRESS.map((progress) => line({ progress })).join('');
 
-/** A stream of these chunks. */
+/** Return a stream of these chunks. */
 const stream = (...chunks) => new ReadableStream({
   start(controller) {
     for (const chunk of chunks) controller.enqueue(new Uint8Array(chunk));
@@ -16,7 +16,7 @@ const stream = (...chunks) => new ReadableStream({
   },
 });
 
-/** Read an answer in every division into chunks. */
+/** Read an answer for every way of dividing it into chunks. */
 async function everyCut(whole, check) {
   const cuts = Array.from({ length: whole.length + 1 }, (_, cut) => [whole.subarray(0, cut), whole.subarray(cut)]);
   cuts.push(Array.from(whole, (byte) => [byte]), [whole]);
@@ -26,7 +26,7 @@ async function everyCut(whole, check) {
   }
 }
 
-test('data and bytes are complete for any chunks, also bytes that look like lines', async () => {
+test('data and bytes are complete for any chunks, even if bytes look like lines', async () => {
   const data = { naïve: [1, null, '\n'] };
   await everyCut(bytes(HEAD, line({ data })), async (read, told) => {
     assert.deepEqual([await read(), told], [data, PROGRESS]);
@@ -47,7 +47,7 @@ test('errors keep kind and message', async () => {
   }
 });
 
-test('a truncated answer is an error wherever it ends', async () => {
+test('an answer truncated at any position is an error', async () => {
   for (const whole of [bytes(HEAD, line({ data: 1 })), bytes(HEAD, line({ bytes: 3 }), [1, 2, 3])]) {
     for (let end = 0; end < whole.length; end += 1) {
       await assert.rejects(readAnswer(stream(whole.subarray(0, end))), { name: 'BackendError', kind: 'offline' });
@@ -59,10 +59,10 @@ const SOURCE = { image: null, photo: '00112233', model: 'm', size: 224 };
 const SCENE = { id: 'abc', source: SOURCE };
 const PHOTO = new Blob(['a photograph']);
 
-/** A question to a backend. */
+/** Send a question to a backend. */
 const ask = (...question) => (backend) => backend.ask(...question);
 
-/** Ask a server with these successive answers; return its requests too. */
+/** Ask a server that gives these answers in turn; also return its requests. */
 async function asked(answers, question, { photo = PHOTO, ...options } = {}) {
   const requests = [];
   const fetched = globalThis.fetch;
@@ -102,10 +102,10 @@ test('a question about an unknown scene is repeated with source and photograph',
   assert.ok(requests.every((request) => request.signal === signal));
   const example = { id: 'abc', source: { ...SOURCE, image: 'church', photo: null } };
   const again = await asked([UNKNOWN, { data: 7 }], ask('layers', example));
-  assert.deepEqual(Object.keys(again.requests[1].fields), ['ask', 'source']); // an example has no photograph
+  assert.deepEqual(Object.keys(again.requests[1].fields), ['ask', 'source']); // an example has no photograph to send
 });
 
-test('a photograph of another browser is refused', async () => {
+test('a photograph stored in another browser is refused', async () => {
   const { requests, error } = await asked([UNKNOWN, { data: 7 }], ask('layers', SCENE), { photo: null });
   assert.deepEqual([requests.length, error instanceof BackendError, error.kind], [1, true, 'refused']);
   assert.match(error.message, /only in the browser/);
@@ -144,7 +144,7 @@ test('offline, refusing and busy servers are distinguished; an abort stays an ab
   assert.deepEqual([aborted.requests.length, aborted.error.name], [1, 'AbortError']);
 });
 
-test('data of the page is not requested', async () => {
+test('data that is part of the page is not requested', async () => {
   const first = { id: 'abc', image: 'church', model: 'm', size: 224 };
   const given = { first, models: { groups: [] } };
   const source = { image: 'church', photo: null, model: 'm', size: 224 };

@@ -1,4 +1,4 @@
-// The reference numbers that tests/js_vectors.py wrote to build/vectors.json, and a comparison with a tolerance.
+// Read the reference numbers that tests/js_vectors.py wrote to build/vectors.json, and compare with a tolerance.
 import assert from 'node:assert/strict';
 import { readFileSync } from 'node:fs';
 
@@ -7,7 +7,7 @@ const TYPES = { u1: Uint8Array, u4: Uint32Array, i4: Int32Array, f4: Float32Arra
 /** Turn {"$": type, "data": base64} into a typed array, or the ArrayBuffer of a file. */
 function unpacked(key, value) {
   if (value?.$ === undefined) return value;
-  const { buffer } = Uint8Array.from(Buffer.from(value.data, 'base64')); // a copy, because views must be aligned
+  const { buffer } = Uint8Array.from(Buffer.from(value.data, 'base64')); // copy, because views must be aligned
   return value.$ === 'file' ? buffer : new TYPES[value.$](buffer);
 }
 
@@ -15,7 +15,7 @@ const read = (path) => JSON.parse(readFileSync(new URL(path, import.meta.url), '
 
 export const VECTORS = read('../../build/vectors.json');
 
-/** Return the table of cases in a JSON file beside this one. */
+/** Return the table of cases in a JSON file in this folder. */
 export const data = (name) => read(`${name}.json`);
 
 /** Assert that two lists of numbers have equal length and differ by at most `atol + rtol * |expected|`. */

@@ -1,6 +1,6 @@
-"""Compare the answers of every backend of the page, asked in the browser through `window.vitviz.backend`.
+"""Compare the answers of the page's backends, which the browser asks through `window.vitviz.backend`.
 
-A further backend joins with a fixture that yields a `Backend`, and with its name in `BACKENDS`.
+To add a backend, write a fixture that yields a `Backend`, and add its name to `BACKENDS`.
 """
 
 from __future__ import annotations
@@ -85,9 +85,9 @@ class Backend:
     """A backend and its page.
 
     Args:
-        page: shows one scene.
-        view: what Python sees of it; manifest: what Python says of it.
-        close: how far a share of attention may be from Python's; 0 where the files are Python's own.
+        page: page that shows one scene.
+        view: Python's view of the scene; manifest: Python's manifest of the scene.
+        close: largest difference from Python's attention; 0 if Python wrote the files.
     """
 
     page: Page
@@ -96,7 +96,7 @@ class Backend:
     close: float = 0.0
 
     def send(self, name: str, ask: Any = None, **how: Any) -> dict[str, Any]:
-        """Return "value", "bytes" or "error", and the progress as "told"."""
+        """Return the answer as "value", "bytes" or "error", and the progress as "told"."""
         return self.page.evaluate(ASK, {"name": name, "ask": ask, **how})
 
     def ask(self, name: str, ask: Any = None) -> Any:
@@ -106,7 +106,7 @@ class Backend:
         return base64.b64decode(answer["bytes"]) if "bytes" in answer else answer["value"]
 
     def refusal(self, name: str, ask: Any = None, **how: Any) -> dict[str, Any]:
-        """Return the error of a question that is not answered."""
+        """Return the error of a refused or failed question."""
         error = self.send(name, ask, **how)["error"]
         assert error["message"].endswith(".")
         return error
@@ -137,7 +137,7 @@ def seen(app: Running, manifest: dict[str, Any]) -> View:
 
 @pytest.fixture(scope="module")
 def server(browser: Chromium, app: Running, small: str, seen: View, manifest: dict[str, Any]) -> Iterator[Backend]:
-    """The backend that asks a server, which here reports progress a hundred times a second."""
+    """Yield the backend that asks a server, which reports progress a hundred times per second here."""
     with pytest.MonkeyPatch.context() as patch, shown(browser, f"{app.url}?model={quote(small)}") as page:
         patch.setattr(routes, "TICK", 0.01)
         yield Backend(page, seen, manifest)
@@ -145,14 +145,14 @@ def server(browser: Chromium, app: Running, small: str, seen: View, manifest: di
 
 @pytest.fixture(scope="module")
 def component(browser: Chromium, small: str, seen: View, embedding: tuple[str, Path]) -> Iterator[Backend]:
-    """The backend of the Gradio component, in a Gradio app below a path."""
+    """Yield the backend of the Gradio component, in a Gradio app mounted below a path."""
     opened = AttentionExplorer(model=small)._engine.endpoints.open(photo=CHURCH.read_bytes())
     with new_page(browser) as page:
         page.goto(embedding[0])
         page.wait_for_function("document.querySelector('#left .vv')?.vitviz?.drawn > 0")
         page.evaluate("window.vitviz = document.querySelector('#left .vv').vitviz")
         complete(page)
-        sizes = page.evaluate(f"{SCENE}.manifest.sizes")  # they contain times
+        sizes = page.evaluate(f"{SCENE}.manifest.sizes")  # manifests contain times
         yield Backend(page, seen, json.loads(json.dumps(opened)) | {"sizes": sizes})
 
 
@@ -160,7 +160,7 @@ def component(browser: Chromium, small: str, seen: View, embedding: tuple[str, P
 def embedded(
     browser: Chromium, app: Running, seen: View, manifest: dict[str, Any], tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Backend]:
-    """The backend of a saved page, opened from disk without a network."""
+    """Yield the backend of a saved page, opened from disk without a network."""
     path: Path = tmp_path_factory.mktemp("saved") / "page.html"
     path.write_bytes(app.endpoints.page(manifest["id"]))
     with shown(browser, path.as_uri(), offline=True) as page:
@@ -171,7 +171,7 @@ def embedded(
 def onnx(
     browser: Chromium, app: Running, small: str, seen: View, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Backend]:
-    """The backend of a static site: files of the example, and a worker for everything else."""
+    """Yield the backend of a static site: files for the example, and a worker for all other questions."""
     folder = tmp_path_factory.mktemp("site") / "site"
     photographs = [example for example in app.endpoints.examples if example.name in ("Church", "Dog")]
     write_site(folder, [small], photographs=photographs, tell=lambda _: None)
@@ -185,7 +185,7 @@ def backend(request: pytest.FixtureRequest) -> Backend:
     return request.getfixturevalue(request.param)
 
 
-# ---- what every backend answers
+# ---- questions that every backend answers
 
 
 def test_manifest_matches_python(backend: Backend) -> None:
@@ -236,13 +236,13 @@ def test_rollout_rows_match_python(backend: Backend) -> None:
         expected = expected_rows(trace, options)
         file = backend.ask("rollout", {"token": None, **options})
         assert options is not USUAL or backend.close or file == rollout_bytes(trace)
-        np.testing.assert_allclose(matrix(file), expected[:-1], atol=max(1e-3, backend.close))  # of halves
+        np.testing.assert_allclose(matrix(file), expected[:-1], atol=max(1e-3, backend.close))  # half precision
         for token in (0, 5, -1) if can else ():
             row = np.frombuffer(backend.ask("rollout", {"token": token, **options}), "<f4")
             np.testing.assert_allclose(row, expected[token], atol=max(1e-6, backend.close / 20))
 
 
-# ---- what some can, and what is refused
+# ---- questions that only some backends answer, and refused questions
 
 
 @pytest.mark.parametrize(("needs", "name", "ask"), QUESTIONS)
@@ -286,7 +286,7 @@ def test_address_changes_only_if_backend_can_link(backend: Backend) -> None:
 
 
 def test_checkpoints_unknown_scenes_and_blocks_are_refused(backend: Backend) -> None:
-    error = backend.refusal("checkpoint")  # these take no checkpoints
+    error = backend.refusal("checkpoint")  # these backends accept no checkpoints
     assert (error["name"], error["kind"]) == ("BackendError", "refused")
     for name, ask in (("block", {"block": 0}), ("rollout", {"token": None, **USUAL})):
         error = backend.refusal(name, ask, id="0" * 32)  # another scene

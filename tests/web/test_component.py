@@ -1,4 +1,4 @@
-"""The Gradio component in other people's apps: its events in Chromium, and its limits in this process."""
+"""Test the Gradio component in other apps: its events in Chromium, and its limits in this process."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ T = TypeVar("T")
 
 
 class Told:
-    """The events that an app received in Python."""
+    """Read the events that an app received in Python."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -45,7 +45,7 @@ class Told:
         return [event for event in lines if event["explorer"] == explorer]
 
     def wait(self, explorer: str, *events: str) -> dict[str, dict[str, Any]]:
-        """Wait for these events; return the last of each."""
+        """Wait for these events; return the last event of each type."""
         wait_until(lambda: {event["event"] for event in self.of(explorer)} >= set(events), f"events {events}")
         return {event["event"]: event for event in self.of(explorer)}
 
@@ -61,7 +61,7 @@ def view(small: str) -> View:
 
 
 def drawn(page: Browser, name: str) -> None:
-    """Wait until an explorer shows a map; `vitviz` is that explorer from then on."""
+    """Wait until an explorer shows a map, and let `vitviz` refer to this explorer."""
     page.wait_for_function(f"document.querySelector('#{name} .vv')?.vitviz?.drawn > 0")
     page.evaluate(f"window.vitviz = document.querySelector('#{name} .vv').vitviz")
     page.wait_for_function("vitviz.resting()")
@@ -123,7 +123,7 @@ BLOCKS = "['left', 'right'].map((name) => document.querySelector(`#${name} .vv`)
 
 
 def test_two_explorers_have_separate_photographs_choices_and_keys(opened: Browser, view: View) -> None:
-    assert not opened.evaluate(BESIDE)  # each of two has half of the window
+    assert not opened.evaluate(BESIDE)  # each of two explorers takes half of the window
     opened.set_viewport_size({"width": 2000, "height": 900})
     opened.wait_for_function(BESIDE)
     opened.set_viewport_size({"width": 390, "height": 844})
@@ -176,7 +176,7 @@ def test_example_of_docs_reports_selected_patch(page: Browser, tmp_path: Path) -
         page.wait_for_function("!document.querySelector('textarea').value.endsWith('church')")
 
 
-# ---- in this process
+# ---- without a browser
 
 
 @pytest.mark.parametrize("kind", [str, Path, Image.open, lambda path: np.asarray(Image.open(path))])
@@ -211,7 +211,7 @@ def run(coroutine: Coroutine[Any, Any, T]) -> T:
 
 
 def call(engine: Any, **parts: Any) -> dict[str, Any]:
-    """The last line of a question."""
+    """Return the last line of the answer to a question."""
 
     async def ask() -> dict[str, Any]:
         while "progress" in (line := await engine.answer({"ticket": TICKET, **parts}, "1.2.3.4")):
@@ -235,7 +235,7 @@ def call(engine: Any, **parts: Any) -> dict[str, Any]:
     ],
 )
 def test_invalid_calls_are_refused(explorer: AttentionExplorer, parts: dict[str, Any]) -> None:
-    explorer.postprocess(CHURCH)  # so that there is a folder
+    explorer.postprocess(CHURCH)  # creates the folder
     error = call(explorer._engine, **parts)["error"]
     assert error["kind"] == "refused"
     assert error["text"].startswith("Expected")

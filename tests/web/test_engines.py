@@ -1,4 +1,4 @@
-"""Pages in Firefox, which `make test-engines` installs."""
+"""Test pages in Firefox, which `make test-engines` installs."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 @pytest.fixture(scope="module")
 def site(source: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
-    """A site whose example has one color and is cropped left and right."""
+    """Yield a site whose example has one color and is cropped at the left and right."""
     place = tmp_path_factory.mktemp("site")
     Image.new("RGB", (900, 300), COLOR).save(place / "plain.png")
     write_site(place / "site", [source], photographs=[Example(place / "plain.png", "Plain", "")], tell=lambda _: None)
@@ -62,7 +62,7 @@ def firefox() -> str:
 
 
 def allow_canvas(profile: Path, origin: str) -> None:
-    """Allow a site to read canvas data, like the button beside the address."""
+    """Allow a site to read canvas data, like the button next to the address."""
     profile.mkdir()
     with sqlite3.connect(profile / "permissions.sqlite") as database:
         database.execute("PRAGMA user_version = 12")
@@ -83,7 +83,7 @@ def ready(tab: Tab, url: str) -> None:
 
 
 def seen_around(tab: Tab) -> np.ndarray:
-    """The parts of the photograph on the screen that the model does not see: (h, w, 3)."""
+    """Return the visible parts of the photograph that are outside the model's input: (h, w, 3)."""
     box = tab.evaluate(
         "() => { const { x, y, width, height } = document.querySelector('.vv-pane canvas').getBoundingClientRect();"
         " return { x, y, width, height }; }"
@@ -120,7 +120,7 @@ def test_firefox_resisting_fingerprinting_refuses_to_compute_and_save(
         tab.wait_for(f"{SAID}.includes({REASON!r}) && !{SAID}.includes('could not be saved')")
         assert tab.evaluate(f"() => {SCENE}.id") == example
         assert not tab.problems
-    assert not [path for path in site.log if "weights" in path], "nothing is loaded in vain"
+    assert not [path for path in site.log if "weights" in path], "nothing is loaded unnecessarily"
 
 
 def test_firefox_with_canvas_permission_matches_python(

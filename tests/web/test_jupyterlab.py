@@ -1,4 +1,4 @@
-"""The notebook widget in JupyterLab: selections reach Python, also after a restart; untrusted, it shows a picture."""
+"""Test the widget in JupyterLab: selections reach Python, also after a restart; if untrusted, it shows a picture."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ IDLE = "document.querySelector('#jp-main-statusbar')?.textContent.includes('| Id
 
 @dataclass
 class Lab:
-    """JupyterLab's address, and the folder of its notebooks."""
+    """A running JupyterLab: its address, and the folder of its notebooks."""
 
     url: str
     folder: Path
@@ -48,7 +48,7 @@ class Lab:
 
 @pytest.fixture(scope="module")
 def lab(tmp_path_factory: pytest.TempPathFactory, small: str) -> Iterator[Lab]:
-    """JupyterLab with one notebook."""
+    """Yield JupyterLab with one notebook."""
     place, port = tmp_path_factory.mktemp("lab"), free_port()
     notebooks = place / "notebooks"
     notebooks.mkdir()
@@ -73,7 +73,7 @@ def lab(tmp_path_factory: pytest.TempPathFactory, small: str) -> Iterator[Lab]:
 
 @pytest.fixture(scope="module")
 def notebook(browser: Chromium, lab: Lab) -> Iterator[Browser]:
-    """The notebook after a first run of its cells."""
+    """Yield the notebook after a first run of its cells."""
     with new_page(browser, viewport={"width": 1440, "height": 2400}) as page:
         open_notebook(page, lab, "look.ipynb")
         run(page)
@@ -87,7 +87,7 @@ def open_notebook(page: Browser, lab: Lab, name: str) -> None:
 
 
 def execute(page: Browser, command: str) -> None:
-    """Start a command of JupyterLab; the promise of one that opens a dialog settles only with the dialog."""
+    """Start a command of JupyterLab; if the command opens a dialog, its promise settles only when the dialog closes."""
     page.evaluate(f"void jupyterapp.commands.execute('{command}')")
 
 
@@ -99,7 +99,7 @@ def run(page: Browser) -> None:
 
 
 def printed(page: Browser) -> str:
-    """Run the last cell, and return what it printed."""
+    """Run the last cell, and return its output."""
     page.locator(".jp-CodeCell").last.locator(".cm-content").click()
     execute(page, "notebook:run-cell")
     page.wait_for_function(IDLE)
@@ -135,7 +135,7 @@ def test_after_a_restart_the_page_says_so_and_new_widgets_work(notebook: Browser
 def test_an_untrusted_notebook_shows_a_picture(notebook: Browser, lab: Lab) -> None:
     notebook.evaluate("jupyterapp.commands.execute('docmanager:save').then(() => true)")
     saved = nbformat.read(lab.folder / "look.ipynb", as_version=4)
-    saved.cells.append(nbformat.v4.new_markdown_cell("Changed elsewhere, so that its signature no longer matches."))
+    saved.cells.append(nbformat.v4.new_markdown_cell("Changed elsewhere, so the signature no longer matches."))
     nbformat.write(saved, lab.folder / "foreign.ipynb")
     open_notebook(notebook, lab, "foreign.ipynb")
     pictures = notebook.locator(".jp-OutputArea img")

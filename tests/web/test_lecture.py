@@ -1,8 +1,8 @@
-"""The lecture in a browser, offline: all steps in both languages, with numbers that match the model and add up.
+"""Test the lecture in a browser, offline: all steps in both languages, with numbers that match the model and add up.
 
-A lecturer's own texts take the place of the ones here, and formulas become MathML of an allow-list.
+A lecturer's texts replace the built-in texts, and formulas become MathML that contains only allowed elements.
 
-What the page's scripts make of the lecture's files is held by tests/js/lecture.test.mjs.
+tests/js/lecture.test.mjs tests how the page's scripts read the lecture's files.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def view() -> View:
 
 @pytest.fixture(scope="module")
 def saved(browser: Browser, view: View, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Page]:
-    """The lecture as a file, without a server."""
+    """Yield a page that shows the lecture from a file, without a server."""
     with new_page(browser, viewport={"width": 1920, "height": 1080}, offline=True) as page:
         page.goto(write(tmp_path_factory.mktemp("lecture"), view.html(lecture=True)) + "?tab=lecture")
         page.wait_for_function(f"{SCENE}?.answers.complete")
@@ -69,7 +69,7 @@ def number(text: str) -> float:
 
 
 def check_widths(page: Page, step: int) -> None:
-    """Check that a step fits a telephone and a projector."""
+    """Check that a step fits the screens of a phone and a projector."""
     for width in (390, 1920):
         page.set_viewport_size({"width": width, "height": 1080})
         rest(page)
@@ -87,14 +87,14 @@ def test_all_steps_show_the_models_numbers(saved: Page, view: View) -> None:
         assert shown(page, "").strip()
         assert axe(page, within=None if step == 1 else ".vv-lecture") == []
         check_widths(page, step)
-        page.keyboard.press("PageDown")  # like a presenter's remote; stays at the last step
+        page.keyboard.press("PageDown")  # a presenter's remote sends this key; the last step stays
     turn(page, STAGES)
     for step in range(STAGES - 1, 1, -1):
         page.keyboard.press("ArrowLeft" if step % 2 else "PageUp")
         turn(page, step)
     # All steps follow the selected patch.
     page.locator(".vv-step:visible .vv-picture").first.focus()
-    page.keyboard.press("ArrowRight")  # moves the patch, not the step
+    page.keyboard.press("ArrowRight")  # the key moves the patch instead of changing the step
     turn(page, 2)
     ask(page, query=PATCH)
     assert f"row {PATCH[0] + 1}, column {PATCH[1] + 1}" in shown(page, "h3.vv-which")
@@ -105,7 +105,7 @@ def test_all_steps_show_the_models_numbers(saved: Page, view: View) -> None:
         assert number(said) == pytest.approx(float(view.images[0, channel, middle[0], middle[1]]), abs=6e-4)
     go(page, 3)
     page.locator(".vv-bars-of").focus()
-    page.keyboard.press("ArrowRight")  # another filter, not another step
+    page.keyboard.press("ArrowRight")  # the key selects another filter instead of another step
     rest(page)
     turn(page, 3)
     chosen = int(page.locator(".vv-bars-of").get_attribute("aria-valuenow") or 0) - 1
@@ -114,7 +114,7 @@ def test_all_steps_show_the_models_numbers(saved: Page, view: View) -> None:
     own = float(((weight * view.images[0, :, box[0], box[1]]).sum() + bias[chosen]).detach())
     assert number(shown(page, ".vv-adds").rsplit(" ", 1)[1]) == pytest.approx(own, abs=5e-3)
     go(page, 6)
-    expect(page.locator(".vv-kinds b").first).not_to_have_text("…")  # every head has a kind
+    expect(page.locator(".vv-kinds b").first).not_to_have_text("…")  # every head is classified
     assert sum(map(int, page.locator(".vv-kinds b").all_inner_texts())) == view.trace.depth * view.trace.heads
 
 
@@ -240,8 +240,8 @@ def test_lecturers_texts_replace_bundled_ones(tmp_path: Path) -> None:
     assert (third["title"], third["question"]) == ("One", "Three?")
     assert "<em>words</em>" in third["body"]
     assert "<msub>" in third["body"]
-    assert "&lt;b&gt;" in third["body"]  # no raw HTML
-    assert "<img" not in third["answer"]  # and nothing to download
+    assert "&lt;b&gt;" in third["body"]  # raw HTML is escaped
+    assert "<img" not in third["answer"]  # and nothing is downloaded
     assert own["en"] == here["en"]
     assert [step for step in range(8) if own["zh"][step] != here["zh"][step]] == [2]
     assert "Three?" in viewer_pages.view().html(lecture=True, texts=tmp_path)

@@ -1,6 +1,6 @@
-"""Files that Python writes for the page: queries and keys, and content security policies.
+"""Test the files that Python writes for the page: queries and keys, and content security policies.
 
-What the scripts read from these files is held by tests/js.
+tests/js tests how the scripts read these files.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def test_block_bytes_does_not_depend_on_piece_size(monkeypatch: pytest.MonkeyPat
         return np.frombuffer(file, "<f8", count, offset=32), np.frombuffer(file[-8 * count :], "<f4")
 
     whole = sums()
-    monkeypatch.setattr("vitviz.web.payload.PIECE", 1)  # 16 rows at a time: the prefix ends inside the first piece
+    monkeypatch.setattr("vitviz.web.payload.PIECE", 1)  # 16 rows at a time: the prefix ends inside the first chunk
     for array, expected in zip(sums(), whole, strict=True):
         np.testing.assert_allclose(array, expected, rtol=1e-6, atol=1e-9)
 
@@ -70,7 +70,7 @@ def test_balancing_queries_is_exact() -> None:
     assert np.array_equal(sent, (queries * factor).astype(np.float16).astype(np.float32))
 
 
-# ---- static and saved pages run their own scripts and no others
+# ---- static and saved pages run only their own scripts
 
 FILLING = {"first": "{}", "site": "{}", "lecture": "{}", "script": "page.js", "colors": bundle.colors()}
 STATIC = bundle.fill(bundle.template("site.html"), FILLING)
@@ -88,7 +88,7 @@ def test_policy_allows_only_inline_scripts_by_hash(page: str) -> None:
     assert set(re.findall(r"'sha256-([^']*)'", policy)) == hashes
     assert "unsafe" not in policy
     assert page.index("Content-Security-Policy") < page.index("<script")
-    assert ("script-src 'self' 'sha256-" in policy) == (page is STATIC)  # a static site runs its own files too
+    assert ("script-src 'self' 'sha256-" in policy) == (page is STATIC)  # a static site also runs its own files
 
 
 def test_filling_does_not_change_scripts() -> None:

@@ -1,4 +1,4 @@
-"""Explain, Heads and Layers in a real browser against Python's numbers."""
+"""Compare Explain, Heads and Layers in a real browser with Python's numbers."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def tab(page: Browser, name: str) -> Locator:
 
 
 def explained(page: Browser) -> Locator:
-    """Return the panel of explanations when it shows a map."""
+    """Wait until the panel of explanations shows a map, and return the panel."""
     panel = tab(page, "Explain")
     expect(panel.locator(".vv-low")).not_to_have_text("")
     return panel
@@ -58,7 +58,7 @@ def expect_drawn(page: Browser, panel: Locator, heatmap: Heatmap) -> None:
 
 
 def bars(page: Browser, panel: Locator) -> dict[str, float]:
-    """Return the bars by class when no question is running."""
+    """Wait until no question is running, and return the bars by class."""
     settled(page)
     rows = panel.locator(".vv-moved li").all()
     return {
@@ -129,12 +129,12 @@ def test_faithfulness_and_removal_match_python(opened: Browser, app: Running) ->
     chart = panel.locator(".vv-chart").first
     assert f"Area {test.deletion.area:.2f}" in chart.locator("svg").get_attribute("aria-label")
     points = chart.locator("polyline").first.get_attribute("points").split(" ")
-    down = np.array([float(point.split(",")[1]) for point in points])  # in the drawing, from its top
+    down = np.array([float(point.split(",")[1]) for point in points])  # distances from the top of the drawing
     ticks = chart.locator(".vv-rule").evaluate_all("(rules) => rules.map((rule) => rule.getBBox().y)")
     np.testing.assert_allclose((ticks[0] - down) / (ticks[0] - ticks[2]), test.deletion.probabilities, atol=2e-3)
     gain = f"{'beats' if test.gain >= 0 else 'below'} random by {abs(test.gain):.2f}"
     expect(panel.locator("[data-method=gae] small")).to_contain_text(gain)
-    assert panel.locator(".vv-method").first.get_attribute("data-method") == "gae"  # the best first
+    assert panel.locator(".vv-method").first.get_attribute("data-method") == "gae"  # best method first
     panel.locator("input[data-do=away]").fill("60")
     expect(panel.locator(".vv-moved small").first).not_to_have_text("")
     shown = bars(opened, panel)
@@ -143,7 +143,7 @@ def test_faithfulness_and_removal_match_python(opened: Browser, app: Running) ->
     left, top, right, bottom = view.geometry.frame
     seen = (min(right, view.photo.width) - max(left, 0)) * (min(bottom, view.photo.height) - max(top, 0))
     assert covered == pytest.approx(0.6 * seen / (view.photo.width * view.photo.height), abs=0.02)
-    panel.locator("[data-method=legrad]").click()  # another map: no test, other patches
+    panel.locator("[data-method=legrad]").click()  # another map has no test, and different patches
     expect(panel.locator(".vv-chart")).to_have_count(0)
     expect(panel.locator(".vv-verdict")).to_have_text(untested)
     expect(panel.locator(".vv-title")).to_have_text(view.explain("legrad").title)
@@ -252,7 +252,7 @@ def test_slow_method_starts_and_stops_on_request(opened: Browser) -> None:
     expect(note).to_have_text(method.about)
     expect(panel.locator(".vv-about")).to_contain_text(method.paper)
     settled(opened)
-    assert not gate.held  # it is selected, but not started
+    assert not gate.held  # the method is selected, but not started
     run.click()
     expect(note).to_contain_text(f"Computing {method.title}")
     expect(status).to_be_visible()
@@ -262,7 +262,7 @@ def test_slow_method_starts_and_stops_on_request(opened: Browser) -> None:
     expect(note).to_have_text(method.about)
     assert len(gate.held) == 1
     run.click()
-    example(opened, "Dog")  # another photograph stops it, and does not start it
+    example(opened, "Dog")  # another photograph stops the method, and does not restart it
     opened.wait_for_function(f"{SCENE}?.manifest.image === 'Dog'")
     settled(opened)
     expect(run).to_contain_text(f"Run {method.title}")
@@ -341,7 +341,7 @@ def test_heads_tab_matches_python_and_switches_heads_off(opened: Browser, app: R
     cell.click()
     expect_map(opened, heatmap)
     opened.evaluate("document.activeElement.blur()")
-    opened.keyboard.press("]")  # hidden panels take no keys from the explorer
+    opened.keyboard.press("]")  # hidden panels leave keys to the explorer
     expect_map(opened, view.attention(2, 2))
     panel = tab(opened, "Heads")
     Gate(opened, "**/vitviz/heads")
@@ -391,7 +391,7 @@ def test_layers_tab_matches_python_and_plays(opened: Browser, app: Running) -> N
     shown = pixels(opened, f"() => {pane}.heat.canvas")[middles]
     np.testing.assert_allclose(shown[..., :3] / 255, pca[0], atol=1.01 / 255)
     assert (shown[..., 3] == 255).all()
-    opened.go_back()  # the slider is one step of the history
+    opened.go_back()  # all moves of the slider are one step of the history
     expect(title).to_have_text("Layer 3: patches that look alike to the model")
     expect(slider).to_have_value("3")
     play = panel.locator("[data-do=play]")
@@ -433,7 +433,7 @@ def test_multi_label_and_regression_outputs(page: Browser, app: Running, models:
     panel = explained(page)
     panel.locator("[data-do=test]").click()
     expect(panel.locator(".vv-charts svg")).to_have_count(2)
-    marks = panel.locator(".vv-charts svg g text").all_text_contents()  # of the vertical axes
+    marks = panel.locator(".vv-charts svg g text").all_text_contents()  # labels of the vertical axes
     (test,) = view.faithfulness(view.explain("gae"))
     assert ("0 %" in marks) == several
     if not several:

@@ -1,6 +1,6 @@
-"""Dispatch random actions on pages in a real browser: the log replays, and the address opens the same.
+"""Dispatch random actions on pages in a real browser; replaying the log or opening the address gives the same state.
 
-Each test is of one seed. `REPLAY_SEEDS=500` takes that many seeds in the place of one, and more actions of each.
+Each test uses one seed. `REPLAY_SEEDS=500` uses 500 seeds instead of one, with more actions for each.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from vitviz.web import bundle
 SEEDS = range(int(os.environ.get("REPLAY_SEEDS", "1")))
 LONG = "REPLAY_SEEDS" in os.environ
 RANDOM = Path(__file__).parents[1] / "js" / "random.mjs"
-FROM_EFFECTS = ["opened", "failed"]  # only effects dispatch these, with open scenes
+FROM_EFFECTS = ["opened", "failed"]  # only effects dispatch these actions, with open scenes
 
 ACT = """async ({ seed, count, without, names }) => {
     const { store, scenes } = vitviz;
@@ -43,7 +43,7 @@ CALM = """() => {
     store.dispatch({ type: 'hover', pointer: null });
     store.dispatch({ type: 'change', change: { full: false, help: false, thumbnail: null, tab: 'explore' } });
 }"""
-# Longer than any timer of the page that leads to a question.
+# Waits longer than any timer of the page that starts a question.
 SETTLE = """async () => {
     const { store, scenes, progress, resting } = vitviz;
     for (let quiet = 0; quiet < 2;) {
@@ -53,7 +53,7 @@ SETTLE = """async () => {
         const whole = [scene, ...(beside ? [beside.scene] : [])].every((one) => scenes.get(one?.id)?.answers.complete);
         quiet = whole && store.get() === before && progress.jobs.size === 0 && resting() ? quiet + 1 : 0;
     }
-    store.dispatch({ type: 'message', texts: [] }); // of what could not be loaded meanwhile
+    store.dispatch({ type: 'message', texts: [] }); // clear messages about failed loading
     while (!resting()) await new Promise(requestAnimationFrame);
 }"""
 # The log also contains the actions of effects, which are therefore ignored during the replay.
@@ -70,17 +70,17 @@ PIXELS = "vitviz.views[0].panes.map(({ pane }) => pane.flat().toDataURL())"
 def opened(browser: Chromium, url: str, seed: int) -> Iterator[Page]:
     """Open a complete page with the random actions of the scripts' tests; any error fails the test.
 
-    Whatever goes wrong is told with the seed and the page's log of actions.
+    Failures are reported with the seed and the page's log of actions.
     """
     problems: list[str] = []
     with new_page(browser) as page:
-        page.add_init_script("delete Element.prototype.requestFullscreen;")  # its time depends on the system
+        page.add_init_script("delete Element.prototype.requestFullscreen;")  # its timing depends on the system
         page.on("console", lambda said: problems.append(f"console: {said.text}") if said.type == "error" else None)
         ready(page, url)
         page.wait_for_function(f"{SCENE}?.answers.complete")
         script = re.sub(r"^(export |import .*;$)", "", RANDOM.read_text(encoding="utf-8"), flags=re.MULTILINE)
         script = f"{bundle.script('core/state.js')}const {{ FIELDS }} = vitvizExplorer;\n{script}"
-        page.evaluate(f"() => {{ {script}\nwindow.random = {{ generator, actions }}; }}")  # the policy forbids a tag
+        page.evaluate(f"() => {{ {script}\nwindow.random = {{ generator, actions }}; }}")  # the policy forbids tags
         try:
             yield page
             assert not problems, "\n".join(problems)
@@ -101,7 +101,7 @@ def test_replayed_log_shows_the_same(browser: Chromium, tmp_path: Path, seed: in
         begun = page.evaluate("vitviz.store.log().length")
         act(page, seed, 400 if LONG else 150)
         log = page.evaluate("(begun) => vitviz.store.log().slice(begun)", begun)
-        assert 150 <= len(log) < 950  # a thousand are kept
+        assert 150 <= len(log) < 950  # the log keeps a thousand actions
         page.evaluate(SETTLE)
         other.evaluate(REPLAY, log)
         other.evaluate(SETTLE)
@@ -109,12 +109,12 @@ def test_replayed_log_shows_the_same(browser: Chromium, tmp_path: Path, seed: in
             assert other.evaluate(shown) == page.evaluate(shown)
 
 
-# Some random actions exceed the limits of all scenes; opening a scene fits them.
+# Some random actions exceed the limits of all scenes; opening a scene limits their values.
 FIT = """() => {
     const { scene, pane } = vitviz.store.get();
     vitviz.store.dispatch({ type: 'opened', pane, scene });
 }"""
-# The addressed part of a state; the other pane by its scene, because a default may have no name yet.
+# The part of a state in the address; the other pane is named by its scene, because a default may have no name yet.
 ADDRESSED = """() => {
     const { beside, pointer, base, pace, messages, queryScene, started, ...others } = vitviz.store.get();
     return { ...others, beside: beside?.scene.id };

@@ -1,4 +1,4 @@
-"""The static site in Chromium, with a file server and no other network, compared with Python."""
+"""Compare the static site with Python, in Chromium with a file server and no other network."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ from vitviz.weights.checkpoint import save
 pytestmark = pytest.mark.timeout(900)  # tracing the graphs of two models takes minutes on a busy machine
 TARGET = 3
 OWN_TEXT = "# My embedding\n\nA text.\n\n## A question?\n\nAn answer.\n"
-OTHER = {  # like DINOv3 and SigLIP: graphs with other inputs and outputs
+OTHER = {  # like DINOv3 and SigLIP, whose graphs have different inputs and outputs
     "positions": "rotary", "head_width": 20, "registers": 3, "layer_scale": 0.1, "mlp": "swiglu",
     "pooling": "attention", "class_token": False, "width": 35,
 }  # fmt: skip
@@ -71,7 +71,7 @@ NOISE = """{
 
 
 def write_files(place: Path, source: str) -> Path:
-    """Write a site of a model with one example and a lecturer's own text; return its folder."""
+    """Write a site with one model, one example and a lecturer's text; return its folder."""
     example = place / "noise.png"
     example.write_bytes(photograph(1000))
     given = [Example(example, "Noise", "It shows nothing")]
@@ -99,7 +99,7 @@ def opened(source: str, photo: Path) -> View:
 
 
 def drop(page: Page, photo: Path) -> None:
-    """Give a photograph to the page, and wait until it is open."""
+    """Give a photograph to the page, and wait until the photograph is open."""
     before = page.evaluate(f"{SCENE}.id")
     upload(page, photo)
     page.wait_for_function(f"{SCENE}?.source.photo && {SCENE}.id !== {before!r} && !vitviz.progress.first")
@@ -122,14 +122,14 @@ def showing(browser: Chromium, url: str, source: str, photo: Path) -> Iterator[t
 
 @pytest.fixture(scope="module")
 def shown(browser: Chromium, site: Site, source: str, mine: Path) -> Iterator[tuple[Page, View]]:
-    """The site with a visitor's photograph, and Python's view of it."""
+    """Yield the site with a visitor's photograph, and Python's view of this photograph."""
     with showing(browser, site.url, source, mine) as both:
         yield both
 
 
 @pytest.fixture(scope="module")
 def other(browser: Chromium, mine: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Page, View]]:
-    """The site of another kind of model with the same photograph, and Python's view of it."""
+    """Yield the site of another kind of model with the same photograph, and Python's view of it."""
     place = tmp_path_factory.mktemp("other")
     source = folder(place / "other", mode="native", half=True, **OTHER)
     with serve(write_files(place, source)) as served, showing(browser, served.url, source, mine) as both:
@@ -138,7 +138,7 @@ def other(browser: Chromium, mine: Path, tmp_path_factory: pytest.TempPathFactor
 
 @pytest.fixture(params=["shown", pytest.param("other", marks=pytest.mark.tier("all"))])
 def either(request: pytest.FixtureRequest) -> tuple[Page, View]:
-    """Each of the two sites."""
+    """Return each of the two sites in turn."""
     return request.getfixturevalue(request.param)
 
 
@@ -173,7 +173,7 @@ def test_example_works_without_the_model_whose_needs_are_stated(browser: Chromiu
         expect(page.locator(".vv-needs")).to_contain_text("WebAssembly SIMD, which this browser does not have")
         upload(page, mine)
         expect(page.locator("#notice")).to_contain_text("WebAssembly SIMD, which this browser does not have")
-        complete(page)  # the example is still there
+        complete(page)  # the example remains usable
     assert not [path for path in site.log if "weights" in path or path.endswith(".wasm")]
 
 
@@ -194,7 +194,7 @@ def test_own_photograph_matches_python(shown: tuple[Page, View]) -> None:
 
 @pytest.mark.parametrize("method", in_browser(METHODS))
 def test_methods_match_python(either: tuple[Page, View], method: str) -> None:
-    """On patches and prefix tokens."""
+    """Compare the scores of patches and of prefix tokens."""
     page, view = either
     answer = ask(page, "explain", {"method": method, "target": TARGET, "against": None})
     expected = view.explain(method, TARGET) if METHODS[method].class_specific else view.explain(method)
@@ -219,7 +219,7 @@ def test_removals_and_layers_match_python(either: tuple[Page, View]) -> None:
         index = view.labels.index(label)
         assert (before, after) == pytest.approx((change.before[0, index], change.after[0, index]), abs=1e-4)
     (test,) = ask(page, "faithfulness", {"methods": ["attn_lrp"], "target": TARGET, "against": None})
-    expected = view.faithfulness(view.explain("attn_lrp", TARGET))[0]  # a map without ties, whose order is random
+    expected = view.faithfulness(view.explain("attn_lrp", TARGET))[0]  # without ties, whose order is random
     np.testing.assert_allclose(test["deletion"]["y"], expected.deletion.probabilities, atol=1e-3)
     layers, lens = ask(page, "layers", {}), view.lens(view.best(4))
     np.testing.assert_allclose(layers["read"], lens.probabilities[:, list(lens.classes)], atol=1e-4)
@@ -261,7 +261,7 @@ def test_photographs_of_all_kinds_match_python(page: Page, site: Site, source: s
     upload(page, tmp_path / "text.jpg")
     expect(page.locator("#notice")).to_contain_text("Expected a picture that this browser can read")
     turned = Image.Exif()
-    turned[0x0112] = 6  # by a quarter
+    turned[0x0112] = 6  # cropped by a quarter
     for name, size, close, options in (
         ("portrait.jpg", (200, 120), 0.02, {"quality": 95, "exif": turned}),
         ("panorama.png", (400, 100), 1e-4, {}),
@@ -279,7 +279,7 @@ def test_photographs_of_all_kinds_match_python(page: Page, site: Site, source: s
 
 
 def expect_judged(page: Page, view: View, method: str) -> None:
-    """Half of the patches are 38.5: both round them to 38. Grad-CAM has many patches of score 0, in random order."""
+    """Compare tests of maps. Both sides round half of 77 patches to 38, and order Grad-CAM's many zeros randomly."""
     (test,) = ask(page, "faithfulness", {"methods": [method], "target": TARGET, "against": None})
     (expected,) = view.faithfulness(view.explain(method, TARGET))
     assert test["words"] == expected.describe()
@@ -303,7 +303,7 @@ def test_every_tab_gets_answers_and_address_restores_it(shown: tuple[Page, View]
         expect(page.locator("[role=tabpanel]:not([hidden]) .vv-trouble:not([hidden])")).to_have_count(0)
     expect(page.locator("#notice")).to_be_hidden()
     expect(page.locator("[data-do=page]")).to_be_visible()
-    for hidden in ("#size", "#another"):  # no other input sizes or models
+    for hidden in ("#size", "#another"):  # the site offers no other input sizes or models
         expect(page.locator(hidden)).to_be_hidden()
     for _ in range(2):
         assert axe(page) == []
@@ -409,7 +409,7 @@ def test_address_may_name_a_picture_of_the_site(page: Page, site: Site, source: 
     ):
         ready(page, f"{site.url}?photo={photo}")
         expect(page.locator("#notice")).to_contain_text(words)
-        expect(page.locator(".vv-predictions ol li").first).to_contain_text("thing")  # the example is there instead
+        expect(page.locator(".vv-predictions ol li").first).to_contain_text("thing")  # it shows the example
 
 
 def test_graphs_are_cached_by_model_shape(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -429,7 +429,7 @@ def test_graphs_are_cached_by_model_shape(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 def test_graphs_contain_no_weights_and_files_follow_options(site: Site, source: str) -> None:
-    """Models of one shape share cached graphs, which must be true of all of them."""
+    """Models of one shape share cached graphs, which must be correct for all of them."""
     paths = cached_graphs(zoo.load(source))
     (file,) = site.folder.glob("models/*/graphs.*.bin")
     assert file.read_bytes() == b"".join(path.read_bytes() for path in paths)
@@ -445,7 +445,7 @@ def test_graphs_contain_no_weights_and_files_follow_options(site: Site, source: 
     (weights,) = site.folder.glob("models/*tiny/weights.*.bin")
     assert f"*{weights.suffix} filter=lfs" in (site.folder / ".gitattributes").read_text(encoding="utf-8")
     page = (site.folder / "index.html").read_text(encoding="utf-8")
-    assert "My embedding" in page  # a lecturer's own text
+    assert "My embedding" in page  # a lecturer's text
     assert lecture_texts()["en"][2]["title"] in page
 
 
@@ -511,7 +511,7 @@ def test_service_worker_does_not_cache_damaged_files(browser: Chromium, site: Si
         assert not kept()
         path.write_bytes(whole)
         assert page.evaluate(FETCHED, url) == len(whole)
-        wait_until(kept, "the right file is kept")
+        wait_until(kept, "the correct file is kept")
         path.write_bytes(b"")
         assert page.evaluate(FETCHED, url) == len(whole)
 
@@ -535,7 +535,7 @@ def test_two_sites_of_one_server_have_separate_caches(browser: Chromium, site: S
         ready(page, f"{served.url}one/")
 
 
-# --- Chromium decodes photographs as Python does: what local/opening.js relies on
+# --- local/opening.js relies on Chromium decoding photographs like Python
 
 DECODE = """async (file) => {
     const blob = await (await fetch(`data:image/jpeg;base64,${file}`)).blob();

@@ -1,4 +1,4 @@
-"""The explorer by pointer and touch: selecting patches and thumbnails. On pages from disk."""
+"""Test the explorer by pointer and touch, on pages from disk: selecting patches and thumbnails."""
 
 from __future__ import annotations
 
@@ -38,11 +38,11 @@ def test_query_follows_pointer_until_pinned(explorer: Page) -> None:
     assert title(explorer).endswith("row 3, column 4")
     expect(explorer.locator(".vv-where")).to_contain_text("row 3, column 4, pinned")
     explorer.mouse.click(*centre(explorer, seen, 2, 3))
-    assert title(explorer).endswith("row 3, column 4")  # the pointer is still there
+    assert title(explorer).endswith("row 3, column 4")  # the pointer is still on this patch
     hover(explorer, seen, 5, 5)
     assert title(explorer).endswith("row 6, column 6")
     explorer.mouse.click(*centre(explorer, seen, 5, 5))
-    explorer.mouse.click(*centre(explorer, seen, 1, 1))  # pins another patch instead
+    explorer.mouse.click(*centre(explorer, seen, 1, 1))  # a click pins another patch instead
     explorer.mouse.move(5, 5)
     assert title(explorer).endswith("row 2, column 2")
     explorer.keyboard.press("Escape")
@@ -54,10 +54,10 @@ def test_query_follows_pointer_until_pinned(explorer: Page) -> None:
     hover(explorer, seen, 4, 9)
     first, live = explorer.locator(".vv-strongest li").first, explorer.locator(".vv-live")
     row, column = map(int, re.findall(r"\d+", first.locator("button").inner_text()))
-    expect(live).to_have_attribute("aria-live", "polite")  # screen readers read it when it rests
+    expect(live).to_have_attribute("aria-live", "polite")  # screen readers read the text when the pointer rests
     expect(live).to_contain_text("Layer 3, mean of 5 heads, from patch row 5, column 10.")
     expect(live).to_contain_text(explorer.locator(".vv-note").inner_text())
-    value = first.locator("span").inner_text().strip()  # padded in the list
+    value = first.locator("span").inner_text().strip()  # the list pads values with spaces
     expect(live).to_contain_text(f"Strongest: row {row}, column {column}, {value}.")
 
 
@@ -76,7 +76,7 @@ def test_strongest_patches_are_numbered_and_selectable(explorer: Page) -> None:
     cut = []
     for row, column in strongest:
         left, top, right, bottom = seen.geometry.patch_box(row, column, seen.trace.grid)
-        x, y = round(left * across) + 3, round(top * down) + 3  # within the frame
+        x, y = round(left * across) + 3, round(top * down) + 3  # inside the frame
         assert (right - left) * across > 20 < (bottom - top) * down
         cut.append(aid[y : y + 12, x : x + 9])
         white, dark = ((cut[-1][..., :3] > 200).all(-1), (cut[-1][..., :3] < 50).all(-1) & (cut[-1][..., 3] > 200))
@@ -101,17 +101,17 @@ def point_and_tap(page: Page) -> None:
         finger.send("Input.dispatchTouchEvent", {"type": kind, "touchPoints": points})
 
     touch("touchStart", 1, 1)
-    for patch in ((1, 3), (2, 5), (4, 6)):  # sideways first
+    for patch in ((1, 3), (2, 5), (4, 6)):  # move sideways first
         touch("touchMove", *patch)
         expect(page.locator(".vv-title")).to_contain_text(f"row {patch[0] + 1}, column {patch[1] + 1}")
     touch("touchEnd")
-    assert title(page).endswith("row 5, column 7")  # the last patch stays
+    assert title(page).endswith("row 5, column 7")  # the last patch stays selected
     assert state(page, "pinned") is False
     page.touchscreen.tap(*centre(page, seen, 3, 3))
     expect(page.locator(".vv-where")).to_contain_text("row 4, column 4, pinned")
     touch("touchStart", 1, 1)
     touch("touchMove", 1, 5)  # sideways, because a vertical move scrolls the page
-    expect(page.locator(".vv-note")).to_contain_text("Row 2, column 6:")  # read, but not selected
+    expect(page.locator(".vv-note")).to_contain_text("Row 2, column 6:")  # described, but not selected
     assert title(page).endswith("row 4, column 4")
     touch("touchEnd")
     page.touchscreen.tap(*centre(page, seen, 3, 3))
@@ -230,7 +230,7 @@ def test_thumbnail_under_pointer_or_focus_is_enlarged(explorer: Page) -> None:
     expect(explorer.locator(".vv-scale-words")).to_contain_text(f"Layer 2, head {head + 1}: CLS")
     (said,) = re.findall(r"registers\s([\d.]+)\s%", explorer.locator(".vv-scale-words").inner_text())
     assert float(said) == pytest.approx(100 * rows[head][1:4].sum(), abs=0.7)
-    for query in ((3, 3), (5, 8)):  # it follows like the small ones
+    for query in ((3, 3), (5, 8)):  # the enlarged thumbnail follows like the small thumbnails
         ask(explorer, query=query)
         values, large = patches(seen, 1, head, query, "row"), box(explorer, ".vv-grid .vv-lens")
         assert large["width"] > 2 * small["width"]

@@ -1,4 +1,4 @@
-"""The explorer by keyboard, two panes, the animation, the matrix, and screen readers. On pages from disk."""
+"""Test keyboard, two panes, animation, matrix and screen readers of the explorer, on pages from disk."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def test_keys_on_page_picture_and_inputs(explorer: Page) -> None:
     """tests/js/core.test.mjs tests every key."""
     explorer.keyboard.press("[")
     assert state(explorer, "block") == 1
-    explorer.keyboard.press("ArrowDown")  # scrolls the page
+    explorer.keyboard.press("ArrowDown")  # this key scrolls the page
     assert state(explorer, "query") == "cls"
     hover(explorer, view(), 4, 4)
     explorer.keyboard.press("ArrowDown")
@@ -74,7 +74,7 @@ def test_help_restores_focus_and_full_screen_toggles(explorer: Page) -> None:
         explorer.keyboard.press("[")
         explorer.keyboard.press(close)
         expect(help_).to_be_hidden()
-        explorer.wait_for_function("!vitviz.store.get().help")  # the event of closing comes later
+        explorer.wait_for_function("!vitviz.store.get().help")  # the close event fires later
         expect(picture).to_be_focused()
     assert state(explorer, "block", "help") == [2, False]
     explorer.get_by_role("button", name="Keys").click()
@@ -82,7 +82,7 @@ def test_help_restores_focus_and_full_screen_toggles(explorer: Page) -> None:
     expect(explorer.get_by_role("button", name="Keys")).to_be_focused()
     picture.press("?")
     expect(help_).to_be_visible()
-    help_.evaluate(  # opening before the event of closing keeps it open
+    help_.evaluate(  # reopening before the close event keeps the dialog open
         """(dialog) => new Promise((heard) => {
             dialog.addEventListener('close', () => heard(), { once: true });
             dialog.close();
@@ -102,9 +102,9 @@ def test_help_restores_focus_and_full_screen_toggles(explorer: Page) -> None:
     assert state(explorer, "full") is False
     explorer.get_by_role("button", name="Full screen").click()
     explorer.wait_for_function("document.fullscreenElement !== null")
-    explorer.evaluate("document.exitFullscreen()")  # like the browser's key
+    explorer.evaluate("document.exitFullscreen()")  # like the browser's own key
     explorer.wait_for_function("vitviz.store.get().full === false")
-    for _ in range(4):  # faster than the browser
+    for _ in range(4):  # faster than the browser changes to full screen
         explorer.keyboard.press("f")
     explorer.wait_for_function("document.fullscreenElement === null && !vitviz.store.get().full")
 
@@ -126,7 +126,7 @@ def test_tab_reaches_every_control_with_visible_focus(explorer: Page) -> None:
         )
         if name in reached and name == "vv-picture":
             break
-        assert name == "" or seen >= 2, name  # "" is the page itself, after the last
+        assert name == "" or seen >= 2, name  # "" is the page itself, after the last element
         reached.add(name)
     wanted = {"vv-picture", "query", "mode", "direction", "opacity", "grid", "smooth", "numbered", "color", "gamma"}
     wanted |= {"shared", "play", "compare", "picture", "full", "help", "cell 0,0", "head mean"}
@@ -140,7 +140,7 @@ def test_panes_share_the_query_but_not_the_head(explorer: Page) -> None:
     explorer.click(".vv-heads [data-value='3']")
     assert [title(explorer, pane) for pane in (0, 1)] == [f"Layer 3, head {head}, from CLS" for head in (2, 4)]
     first, second = (pixels(explorer, f"(e) => e.panes[{pane}].pane.photo.canvas") for pane in (0, 1))
-    assert np.array_equal(first, second)  # hatching too, and once
+    assert np.array_equal(first, second)  # the hatching is also drawn, only once
     expect(explorer.locator(".vv-live")).to_contain_text("head 4")  # the chosen one
     for pane in (0, 1):
         hover(explorer, seen, 2, 5, pane)
@@ -159,7 +159,7 @@ def test_panes_share_the_query_but_not_the_head(explorer: Page) -> None:
     expect(explorer.get_by_role("button", name="Compare")).to_have_attribute("aria-pressed", "true")
     explorer.get_by_role("button", name="Compare").click()
     expect(explorer.locator(".vv-pane")).to_have_count(1)
-    assert title(explorer).startswith("Layer 2, head 2")  # the active pane stays
+    assert title(explorer).startswith("Layer 2, head 2")  # the active pane stays the same
     hover(explorer, seen, 0, 0)
     assert title(explorer).endswith("row 1, column 1")
 
@@ -193,7 +193,7 @@ def test_panes_with_different_grids_share_the_place(page: Page, app: Running, sm
     expect_patches(moved := (there[0], there[1] - 1), same_place(moved, seen, other))
     page.locator(".vv-explore .vv-picture").nth(1).focus()
     page.get_by_role("button", name="Compare").click()
-    expect(page.locator(".vv-explore .vv-pane")).to_have_count(1)  # of the active pane
+    expect(page.locator(".vv-explore .vv-pane")).to_have_count(1)  # text of the active pane
     assert page.evaluate("vitviz.store.get().scene.source.model") == small
     row, column = same_place(moved, seen, other)
     assert title(page).endswith(f"from patch row {row + 1}, column {column + 1}")

@@ -1,4 +1,4 @@
-"""The explorer's page from disk, offline: its numbers and pictures compared with Python's."""
+"""Compare numbers and pictures of the explorer's page, opened from disk and offline, with Python's."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def expect_maps(page: Page, seen: View, step: int = 1) -> None:
 
 
 def expect_words(page: Page, seen: View) -> None:
-    """Compare the numbers in the texts beside a map with Python's."""
+    """Compare the numbers in the texts next to a map with Python's."""
     patch, last, prefix = (1, 2), seen.trace.depth - 1, len(seen.trace.prefix)
     away = np.hypot(*(axis - place for axis, place in zip(np.indices(seen.trace.grid), patch, strict=True)))
     rollouts = (("mean", "column", "rollout"),) if viewer_pages.scene(seen).rolls_out else ()
@@ -73,7 +73,7 @@ def test_maps_texts_and_pictures_match_python(offline: Page, tmp_path: Path, kin
     ask(offline, gamma=1)
     expect_maps(offline, seen, step=1 if kind == viewer_pages.FIRST else 2)
     expect_words(offline, seen)
-    if kind == "too many for rollout":  # without rollout in the page, its control is missing
+    if kind == "too many for rollout":  # if the page has no rollout, the control is missing
         ask(offline, mode="attention")
         expect(offline.locator(".vv-modes label")).to_have_text(["Attention"])
         offline.locator(".vv-picture").focus()
@@ -160,12 +160,12 @@ def test_attribution_maps_match_python(offline: Page, tmp_path: Path) -> None:
     assert_picture(offline, text, seen, signed=True, alpha=0.55, smooth=True, gamma=0.5)
     assert viewer_pages.title(offline) == "Gradient times input"
     said, limit = offline.locator(".vv-low, .vv-high, .vv-strongest span").all_inner_texts(), signed.scale().vmax
-    wanted = [-limit, limit, *(value for _, value in signed.top())]  # scores, not shares
+    wanted = [-limit, limit, *(value for _, value in signed.top())]  # scores instead of shares
     assert [viewer_pages.number(text) for text in said] == pytest.approx(wanted, rel=5e-3)
     for button, (patch, _) in zip(offline.locator(".vv-strongest button").all(), signed.top(), strict=True):
         assert [int(place) - 1 for place in re.findall(r"\d+", button.inner_text())] == [*patch]
     expect(offline.locator(".vv-note")).to_contain_text("0.25 on CLS")
-    expect(offline.locator(".vv-honest")).to_be_hidden()  # it is about attention
+    expect(offline.locator(".vv-honest")).to_be_hidden()  # this text describes attention
     hover(offline, seen, 0, 3)
     (said,) = re.findall(r"Row 1, column 4: (−?[\d.]+)\.", offline.locator(".vv-note").inner_text())
     assert viewer_pages.number(said) == pytest.approx(signed.values[0, 3], rel=5e-3)
@@ -236,7 +236,7 @@ def test_truncated_page_reports_missing_parts_and_shows_the_rest(offline: Page, 
     expect(offline.locator(".vv-title")).to_contain_text("Rollout of layers 1 to 3")
     ask(offline, mode="attention", block=2)
     assert pixels(offline, "(view) => view.panes[0].pane.heat.canvas")[..., 3].max() == 255
-    offline.goto(viewer_pages.write(tmp_path, html()[: len(html()) // 2]))  # without its end
+    offline.goto(viewer_pages.write(tmp_path, html()[: len(html()) // 2]))  # truncated
     expect(offline.get_by_role("alert")).to_contain_text("cut short")
 
 

@@ -1,4 +1,4 @@
-"""The notebook widget: its messages in this process, and its page in Chromium with a simulated notebook."""
+"""Test the notebook widget: its messages in this process, and its page in Chromium with a simulated notebook."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def view(small: str) -> View:
 
 
 class Notebook:
-    """Two widgets of one view in a page."""
+    """Show two widgets of one view in a page."""
 
     def __init__(self, page: Browser, view: View) -> None:
         self.page, self.widgets = page, {"first": ExplorerWidget(view), "second": ExplorerWidget(view)}

@@ -42,20 +42,20 @@ from vitviz.view import View
 OVER = ("layers", "heads", "query", "models", "time")
 SUFFIXES = (".gif", ".webp", ".mp4")
 STEPS = 36  # positions of a moving query
-BEYOND = 0.002  # clipped share of all numbers: one outlier would otherwise darken the whole film
-KEPT = 480  # pixels of the longer side of a clip's frame, kept until the scale is known
-LONGEST = 64  # letters of a label
+BEYOND = 0.002  # share of the numbers that is clipped, because one outlier would otherwise darken the whole film
+KEPT = 480  # longer side of the stored clip frames, in pixels
+LONGEST = 64  # characters in a label
 
 
 @dataclass(frozen=True, eq=False)
 class Film:
-    """Maps in frame order, with a label for each, and a title and note for all.
+    """Maps in frame order, with one label per map and a common title and note.
 
     Args:
-        maps: one per frame, over the photograph or a frame of a clip.
-        labels: the part that changes: "layer 3".
-        title: the constant part.
-        note: the model and the photograph.
+        maps: one per frame, drawn over the photograph or over a frame of a clip.
+        labels: one per frame, for example "layer 3".
+        title: text shown on every frame.
+        note: text that names the model and the photograph.
     """
 
     maps: tuple[Heatmap, ...]
@@ -72,7 +72,7 @@ class Film:
 
     @property
     def scale(self) -> Scale:
-        """Return the shared scale, which clips a share `BEYOND` of all numbers."""
+        """Return the shared scale, which clips the fraction `BEYOND` of all numbers."""
         values = np.concatenate([heatmap.values.ravel() for heatmap in self.maps])
         low, high = (float(np.quantile(values, share)) for share in (0.0, 1 - BEYOND))
         return Scale(low, max(low, high), "shared")
@@ -82,7 +82,7 @@ class Film:
 
         Args:
             side: the longer side of the photograph in pixels.
-            dark: light text on a dark background.
+            dark: draw light text on a dark background.
             options: options of `vitviz.draw.overlay.overlay`: cmap, alpha, spotlight, smooth, grid, gamma, gray.
         """
         scale, size, theme = self.scale, max(11, round(side / 32)), Theme.of(dark)
@@ -116,7 +116,7 @@ class Film:
             options: options of `frames`.
 
         Raises:
-            DrawError: for another file type or duration.
+            DrawError: if the file type or the duration is not supported.
             MissingExtraError: for MP4 without PyAV.
         """
         target = Path(path)
@@ -136,11 +136,11 @@ def film_of(
 
     Args:
         view: the photograph and its trace.
-        over: what changes between frames.
-        block, head, query: the constant parts, see `View.attention`. A moving query circles the middle of the picture.
+        over: which of these varies between frames.
+        block, head, query: values of the other two, see `View.attention`. A moving query circles the middle.
 
     Raises:
-        DrawError: for another kind of film.
+        DrawError: if `over` is none of these.
     """
     start, depth, heads = view._query(query), view.trace.depth, view.trace.heads
     where, which = f"from {describe_query(start)}", f"head {head + 1}" if isinstance(head, int) else f"{head} of heads"
@@ -173,17 +173,17 @@ def film_over_models(
     query: Query | None = None,
     opened: Callable[[], object] = lambda: None,
 ) -> Film:
-    """Make a film of several models' attention on one photograph, such as the checkpoints of a training.
+    """Make a film of several models' attention on one photograph, such as the checkpoints of a training run.
 
     Args:
-        models: sources for `vitviz.load`; one is in memory at a time.
+        models: sources for `vitviz.load`; only one model is in memory at a time.
         photo, size: as for `Explorer.open`. All models must have the same grid at this size.
         names: labels; by default the models' names.
         block, head, query: see `View.attention`.
         opened: called after each model.
 
     Raises:
-        DrawError: if the grids differ, or for a single model.
+        DrawError: if the grids differ, or if there is only one model.
     """
     maps, labels, about = [], [], ""
     for index, model in enumerate(models):
@@ -211,13 +211,13 @@ def film_of_clip(
 ) -> Film:
     """Make a film of a clip: attention, or the similarity of all patches to one patch of the first frame.
 
-    Frames run one by one; only the map and a small picture of each are kept.
+    Frames are processed one by one; only the map and a small picture of each are kept.
 
     Args:
         explorer: the model.
         path: path of the clip, see `vitviz.images.video.read_clip`.
-        show: "attention" of a query, or "similarity": the cosine of each patch's final token with that of the query
-            in the first frame.
+        show: "attention" of a query, or "similarity": the cosine similarity of each patch's final token to the
+            query's final token in the first frame.
         frames: number of frames, spread evenly over the clip.
         size: input size of the model.
         block, head: block and head of the attention.
@@ -226,7 +226,7 @@ def film_of_clip(
 
     Raises:
         ImageError: if the file is not a clip or cannot be decoded.
-        DrawError: for another value of `show`.
+        DrawError: if `show` is neither of these.
     """
     if show not in ("attention", "similarity"):
         raise DrawError(f"Expected 'attention' or 'similarity' of a clip, got {show!r}. Choose one of them.")
@@ -267,7 +267,7 @@ def circle(grid: tuple[int, int], steps: int = STEPS) -> list[tuple[int, int]]:
 
 
 def _about(view: View) -> str:
-    """Return model and photograph as text."""
+    """Return a text that names the model and the photograph."""
     name = view.model.pretrained.name if view.model.pretrained else "A Vision Transformer"
     return f"{name}. {view.name}." if view.name else f"{name}."
 

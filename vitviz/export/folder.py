@@ -1,14 +1,14 @@
-"""Export photographs into one folder each: page, pictures and numbers. An interrupted run continues.
+"""Export each photograph into its own folder: page, pictures and numbers. An interrupted run can be continued.
 
 | file | content |
 |---|---|
 | `page.html` | the explorer with the photograph, which opens offline |
 | `attention.png`, `rollout.png`, `gae.png` | maps with caption and color bar; `gae` if the model has class names |
-| `attention.npz`, ... | their numbers with everything needed to reproduce them, see `vitviz.export.numbers` |
+| `attention.npz`, ... | these maps' numbers with everything needed to reproduce them, see `vitviz.export.numbers` |
 | `predictions.csv` | the most probable classes |
 
-A photograph's folder appears when all its files are written, so existing folders are complete. `export.json` beside
-them records model and options.
+A photograph's folder appears only when all its files are written, so existing folders are complete. `export.json`
+next to these folders records the model and the options.
 """
 
 from __future__ import annotations
@@ -33,18 +33,18 @@ from vitviz.view import View
 PARTS = ("page", "pictures", "numbers")
 SETTINGS = "export.json"
 CLASSES = 10
-UNFINISHED = "{:08x}.unfinished"  # a name longer than the folder's could exceed the limit of the file system
+UNFINISHED = "{:08x}.unfinished"  # a temporary name longer than the folder's could exceed the limit of the file system
 
 
 class ExportError(VitvizError):
-    """Raised for a folder that was started with other options."""
+    """Raised if the folder was started with different options."""
 
 
 def begin(folder: Path, settings: dict[str, Any]) -> None:
     """Create the folder, and write the settings of this run.
 
     Raises:
-        ExportError: if the folder has other settings.
+        ExportError: if the folder has different settings.
     """
     folder.mkdir(parents=True, exist_ok=True)
     path, text = folder / SETTINGS, json.dumps(settings, indent=2, ensure_ascii=False) + "\n"
@@ -56,7 +56,7 @@ def begin(folder: Path, settings: dict[str, Any]) -> None:
 
 
 def maps_of(view: View) -> dict[str, Heatmap]:
-    """Return the maps that are exported, by name."""
+    """Return the exported maps by name."""
     maps = {"attention": view.attention(), "rollout": view.rollout()}
     return maps | ({DEFAULT: view.explain()} if view.best(1) else {})
 
@@ -68,7 +68,7 @@ def export_photo(view: View, folder: Path, parts: Collection[str], *, model: str
         view: view of the photograph.
         folder: new folder, which appears when all files are written.
         parts: a subset of `PARTS`.
-        model, photo: sources of model and photograph, for the record of the numbers.
+        model, photo: sources of model and photograph, for the record stored with the numbers.
     """
     beside = folder.with_name(UNFINISHED.format(zlib.crc32(folder.name.encode(errors="surrogateescape"))))
     shutil.rmtree(beside, ignore_errors=True)

@@ -1,21 +1,21 @@
-"""Trace what Python computes from tensors of a forward or backward pass, as graphs without weights.
+"""Trace the formulas that Python applies to tensors of a forward or backward pass, as graphs without weights.
 
-The browser passes the outputs of the graphs of `vitviz.export.onnx` to these. Each formula is a function of
+The browser passes the outputs of the graphs of `vitviz.export.onnx` to these graphs. Each formula is a function of
 `vitviz.attribution` or `vitviz.analysis`, so a change there changes the static site.
 
 | graph | inputs | outputs |
 |---|---|---|
 | fuse_mean, fuse_max, fuse_min | queries, keys (H, N, d) | attention with fused heads (N, N) |
 | roll_out | matrix (N, N), flows (F, N), least (1), residual (1) | flows through one block (F, N) |
-| statistics | queries, keys, columns of the grid (1), pixels of a patch (2) | each statistic of rows (H) |
+| statistics | queries, keys, columns of the grid (1), pixels of a patch (2) | one output per statistic of rows (H) |
 | gae | attention, slope (H, N, N), skipped, attended (N) | attended |
-| gradient_rollout | the same | skipped, attended |
+| gradient_rollout | as for gae | skipped, attended |
 | attention_gradcam | attention, slope (H, N, N), rows (N) | scores (N) |
 | token_gradcam | tokens, slope (1, N, D) | scores (N) |
 | legrad | slope (H, n, N) | scores (N) |
 | attn_lrp | tokens, slope (1, N, D), score (1) | scores (N) |
 
-With attention pooling, gae_pooling, gradient_rollout_pooling and pooled_rows take its attention (H, 1, N) instead.
+With attention pooling, gae_pooling, gradient_rollout_pooling and pooled_rows take the pooling's attention (H, 1, N).
 `least`: entries of the matrix below it are discarded.
 """
 
@@ -50,12 +50,12 @@ ROWS = tuple(
 
 @dataclass(frozen=True, eq=False)
 class Formula:
-    """Formula of a graph without weights.
+    """A formula and the names for its graph.
 
     Args:
-        name: of the graph.
+        name: name of the graph.
         function: takes and returns tensors.
-        signature: names of inputs and outputs: "queries keys -> matrix".
+        signature: names of inputs and outputs, for example "queries keys -> matrix".
     """
 
     name: str
@@ -76,7 +76,7 @@ def formulas(model: ViT) -> Iterator[Formula]:
     for ending, pooling in kinds:
         inputs = ("pooling pooling_slope" if pooling else "attention slope") + " skipped attended"
         yield Formula(f"gae{ending}", partial(_gae, pooling), f"{inputs} -> attended_out")
-        # With pooling the skipped rows do not change.
+        # With attention pooling, the skipped rows do not change.
         outputs = "attended_out" if pooling else "skipped_out attended_out"
         yield Formula(f"gradient_rollout{ending}", partial(_gradient_rollout, pooling), f"{inputs} -> {outputs}")
     if model.attn_pool is not None:
@@ -96,12 +96,12 @@ def missing_statistics(prefix: tuple[str, ...]) -> dict[str, str]:
 
 
 def _block(queries: Tensor, keys: Tensor) -> BlockTrace:
-    return BlockTrace(queries[None], keys[None], queries[None, ..., 0])  # rows are normalised without the last one
+    return BlockTrace(queries[None], keys[None], queries[None, ..., 0])  # log_rows ignores the last
 
 
 def _rows(queries: Tensor, keys: Tensor, prefix: tuple[str, ...], columns: Tensor, patch_pixels: Tensor) -> Rows:
     """Return the rows of all patches."""
-    first, last, grid = len(prefix), queries.shape[1], (0, columns.long())  # of the grid, only the columns are used
+    first, last, grid = len(prefix), queries.shape[1], (0, columns.long())  # the function uses only the grid's columns
     query_range = QueryRange(first, last, prefix, grid, patch_pixels[None])  # type: ignore[arg-type]
     return Rows(_block(queries, keys).log_rows(first, last), first, query_range)
 
@@ -154,5 +154,5 @@ def _legrad(slope: Tensor) -> tuple[Tensor, ...]:
 
 def _attn_lrp(prefix: int, tokens: Tensor, flow: Tensor, score: Tensor) -> tuple[Tensor, ...]:
     scores = (tokens * flow).sum(-1)  # (1, N, D) -> (1, N)
-    # What biases and the softmax absorb is not computed, because it is this difference.
+    # The relevance absorbed by biases and softmax is not computed: it equals this difference.
     return (divide_rest(scores, (score - scores.sum(1))[:, None], prefix)[0],)

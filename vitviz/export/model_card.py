@@ -27,7 +27,7 @@ LICENCES = {
     "apache-2.0", "mit", "bsd-2-clause", "bsd-3-clause", "cc0-1.0", "cc-by-4.0", "cc-by-sa-4.0", "cc-by-nc-4.0",
     "cc-by-nc-sa-4.0", "gpl-3.0", "lgpl-3.0", "agpl-3.0", "mpl-2.0", "openrail", "unknown", "unlicense", "wtfpl"
 }  # fmt: skip
-"""Licence ids of Hugging Face; any other licence is "other" there, with its own name."""
+"""Licence ids of Hugging Face; any other licence gets the id "other" and a name."""
 END = (
     "## Use\n\n```sh\nvitviz predict photo.jpg --model FOLDER\nvitviz app --model FOLDER\n```\n\n"
     '```python\nimport vitviz\n\nview = vitviz.Explorer(vitviz.load("FOLDER")).open("photo.jpg")\n'
@@ -37,7 +37,7 @@ END = (
     "confidence. The figures above apply to images like the training images; photographs from other cameras, places "
     "and times are harder.\n"
 )
-MANY = 30  # classes listed; more are folded
+MANY = 30  # number of classes listed; further classes are only counted
 TASK = "image-classification"
 
 
@@ -47,15 +47,15 @@ def model_card(
     """Return the card as Markdown with YAML front matter.
 
     Args:
-        outcome: the result of the training; its model has `pretrained`.
+        outcome: the result of the training run; its model has `pretrained`.
         data: the training data.
         command: the command that trains the model again; empty if it was trained from Python.
         base: the base model, as `vitviz.load` takes it; empty if trained from scratch.
-        size: size of the weights file in bytes.
-        pictures: file names of the pictures beside the card, with a description of each.
+        size: bytes of the weights file.
+        pictures: file names of the pictures next to the card, with a description of each.
     """
     about = outcome.model.pretrained
-    assert about is not None  # the model is saved before its card
+    assert about is not None  # the model was saved before its card
     parts = [
         _front_matter(outcome, about, data, base),
         f"# {about.name}\n",
@@ -102,7 +102,7 @@ def _front_matter(outcome: Outcome, about: Pretrained, data: Data, base: str) ->
 
 
 def _accuracies(outcome: Outcome) -> list[tuple[str, float]]:
-    """Return top-1, and top-5 if there are more than five classes."""
+    """Return top-1 accuracy, and top-5 accuracy if there are more than five classes."""
     accuracy = outcome.accuracy
     return [("top-1", accuracy.top1), *([("top-5", accuracy.top5)] if len(accuracy.labels) > 5 else [])]
 
@@ -148,7 +148,7 @@ def _data(data: Data) -> str:
     if data.duplicates:
         text += (
             f"\n{len(data.duplicates)} photographs are in two classes or in both splits (`--allow-duplicates`), so the "
-            "accuracy may be too high: a validation image that was also trained on proves nothing.\n"
+            "accuracy may be too high: a validation image that was also used for training tests nothing.\n"
         )
     return text
 

@@ -1,4 +1,4 @@
-"""Write a map's numbers with everything needed to reproduce them, and compare them with a new computation.
+"""Write a map's numbers with everything needed to reproduce them, and compare them with a recomputation.
 
 A file is NPZ (NumPy, without pickle) or CSV. Both contain a JSON record: the question, the model with a checksum of its
 weights, the photograph with a checksum of its pixels, the preprocessing, and versions.
@@ -49,15 +49,15 @@ from vitviz.weights.zoo import bundled
 FORMAT = "vitviz map 1"
 SUFFIXES = (".npz", ".csv")
 COLUMNS = ("row", "column", "value", "left", "top", "right", "bottom")
-LARGEST = 64_000_000  # bytes of a file; 1 MB is a map of 400 x 400 patches as CSV
+LARGEST = 64_000_000  # maximum bytes of a file; a CSV of 400 x 400 patches has less than 10 MB
 ROUNDING = 1e-4  # tolerance relative to the largest number, for other processors and thread counts
-HALF = 2e-2  # the same for numbers of the page, which uses half precision
+HALF = 2e-2  # tolerance for numbers saved on the page, which uses half precision
 # Cached for unchanged weights: hashing takes as long as a forward pass.
 _CHECKSUMS: WeakKeyDictionary[ViT, tuple[list[tuple[int, int]], str]] = WeakKeyDictionary()
 
 
 class NumbersError(VitvizError):
-    """Raised if a file contains no map, or photograph or model do not match it."""
+    """Raised if a file contains no map, or if the photograph or the model does not match it."""
 
 
 def save(view: View, heatmap: Heatmap, path: str | os.PathLike[str], *, model: str = "", photo: str = "") -> Path:
@@ -71,14 +71,14 @@ def save(view: View, heatmap: Heatmap, path: str | os.PathLike[str], *, model: s
         photo: path of the photograph; by default its file name.
 
     Raises:
-        NumbersError: for another file type.
+        NumbersError: if the file type is not supported.
     """
     target = Path(path)
     if target.suffix.lower() not in SUFFIXES:
         raise NumbersError(f"Expected a name ending in {' or '.join(SUFFIXES)}, got {target.name!r}. Rename it.")
     record = json.dumps(describe(view, heatmap, model=model, photo=photo), ensure_ascii=False)
     if target.suffix.lower() == ".npz":
-        with target.open("wb") as file:  # given a name, NumPy may add an ending
+        with target.open("wb") as file:  # if it gets a name instead of a file, NumPy may add an ending
             np.savez(file, **heatmap.arrays(), boxes=boxes(heatmap), record=np.array(record))
     else:
         target.write_text(_as_csv(heatmap, record), encoding="utf-8")
@@ -114,7 +114,7 @@ def describe(view: View, heatmap: Heatmap, *, model: str = "", photo: str = "") 
 
 
 def versions() -> dict[str, str]:
-    """Return the versions of the packages that compute."""
+    """Return the versions of the packages that compute the numbers."""
     return {
         "vitviz": vitviz.__version__,
         "torch": torch.__version__,
@@ -162,7 +162,7 @@ def _as_csv(heatmap: Heatmap, record: str) -> str:
     return text.getvalue()
 
 
-# ---- again
+# ---- reproduction
 
 
 @dataclass(frozen=True, eq=False)
@@ -170,9 +170,9 @@ class Replay:
     """A saved map and the result of repeating its question.
 
     Args:
-        record: record of the file.
+        record: the file's record.
         saved: (gh, gw), saved numbers.
-        heatmap: new result.
+        heatmap: recomputed map.
     """
 
     record: Mapping[str, Any]
@@ -210,11 +210,11 @@ class Replay:
         elif self.equal:
             found = f"Equal but for rounding: {count} differ by at most {number(self.difference)}."
         elif self.difference == float("inf"):
-            found = f"Different: a grid of {self.heatmap.grid} in place of {self.saved.shape}."
+            found = f"Different: the grid is {self.heatmap.grid} instead of {self.saved.shape}."
         else:
-            found = f"Different: {count} differ by up to {number(self.difference)}, rounding by {number(self.allowed)}."
+            found = f"Different: {count} differ by up to {number(self.difference)}, more than {number(self.allowed)}."
         if not self.equal and not self.record["photo"].get("pixels"):
-            found += " The file has no checksum of its photograph: this may be another one."
+            found += " The file has no checksum of its photograph, so this photograph may differ."
         then = self.record.get("versions", {})
         changed = [
             f"{name} {then[name]} then, {now} now" for name, now in versions().items() if then.get(name, now) != now
@@ -233,7 +233,7 @@ def replay(
 
     Args:
         path: file written by `save`.
-        photo: source for `Explorer.open`; by default the recorded path, or the same name beside the file.
+        photo: source for `Explorer.open`; by default the recorded path, or the same name in the file's folder.
         model: source for `vitviz.load`, or a `ViT`; by default the recorded model.
         device: device to run on; by default the model's.
 
@@ -246,7 +246,7 @@ def replay(
         raise NumbersError("Expected a file that names its model, got one that does not. Name it: --model.")
     try:
         return _replay(record, saved, Explorer(source, device), photo, Path(path))
-    except (LookupError, TypeError, AttributeError, ArithmeticError) as error:  # a field of an unexpected type
+    except (LookupError, TypeError, AttributeError, ArithmeticError) as error:  # a field has an unexpected type
         raise NumbersError(
             f"Expected a record of {FORMAT!r}, got wrong fields in {Path(path).name} ({type(error).__name__}). "
             "Save it anew."
@@ -282,16 +282,16 @@ CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]|\\u00(?:[01][0-9a-f]|7f|[89
 
 
 def _check(what: str, then: str | None, now: str, part: str, option: str) -> None:
-    """Raise an error if weights or pixels do not match the file; files of the page may lack checksums."""
+    """Raise an error if weights or pixels do not match the file; files saved by the page may lack checksums."""
     if then and then != now:
         raise NumbersError(
-            f"Expected the {what} as it was, got another one: its {part} have the checksum {now[:16]}…, not "
-            f"{then[:16]}…. Name the right one: {option}."
+            f"Expected the original {what}, got a different one: its {part} have the checksum {now[:16]}…, not "
+            f"{then[:16]}…. Name the original: {option}."
         )
 
 
 def _find_photo(record: Mapping[str, Any], path: Path) -> Path:
-    """Return the photograph of a file: at its path, beside the file, or an example named by the page."""
+    """Return the photograph of a file: at the recorded path, next to the file, or an example named by the page."""
     source = Path(str(record["photo"]["source"]))
     known = [example.path for example in examples() if example.name == str(source)]
     places = [source, path.parent / source.name, *known]

@@ -1,19 +1,19 @@
 """Export a model as ONNX graphs of its parts, which the browser combines to answer the page's questions.
 
-One graph serves all blocks; the weights are in a separate file. The graphs are therefore small and few, and weights are
-in memory once for the forward and once for the backward pass.
+One graph serves all blocks; the weights are in a separate file. The graphs are therefore small and few, and
+memory holds the weights once for the forward and once for the backward pass.
 
 | graph | inputs | outputs |
 |---|---|---|
 | embed | pixels (1, channels, H, W) | tokens (1, N, D) |
 | block | tokens (1, n, D), heads (H) | tokens, queries and keys (H, n, d), lse, mean_row and mean_column (H, n) |
 | gradient | tokens and flow (1, N, D) | attention and its gradient (H, N, N), gradient of the tokens (1, N, D) |
-| relevance | tokens and flow (1, N, D) | gradient of the tokens with the rules of AttnLRP (1, N, D) |
+| relevance | tokens and flow (1, N, D) | gradient of the tokens by the rules of AttnLRP (1, N, D) |
 | values | tokens (1, N, D) | values (H, N, d) |
 | value_attention | tokens (1, N, D), queries and keys (H, N, d), weights (N) | scores (N) |
 | classify | tokens (1, n, D) | logits (1, C) |
 | slope | tokens (1, N, D), weights (1, C) | gradient of the weighted logits with respect to the tokens (1, N, D) |
-| share | tokens (1, N, D), weights (1, C) | the same with the rules of AttnLRP |
+| share | tokens (1, N, D), weights (1, C) | the same gradient by the rules of AttnLRP |
 | lens | tokens (1, N, D), classes (K) | probabilities of the image (K) and patches (K, gh * gw), final tokens (N, D) |
 
 `vitviz.export.formulas` lists the graphs that turn these outputs into scores and statistics.
@@ -50,7 +50,7 @@ from vitviz.outputs import SINGLE, activate
 from vitviz.web.responses import LENS
 
 OPSET = 20
-MOST = 4096  # patches along an axis
+MOST = 4096  # maximum number of patches along an axis
 WEIGHTS = "weights"  # name of the weights file in the graphs
 
 
@@ -60,7 +60,7 @@ class StaticError(VitvizError):
 
 @dataclass(frozen=True, eq=False)
 class Part:
-    """Part of a model with its weights.
+    """A part of a model with its weights.
 
     Args:
         name: "embed", "block 0", ..., "classify".
@@ -87,7 +87,7 @@ def check_exportable(model: ViT) -> None:
     """Check that a model's graphs can be exported.
 
     Raises:
-        StaticError: for nearest-neighbor resizing, no named classes, several labels at once, or values (regression).
+        StaticError: for nearest-neighbor resizing, unnamed classes, multi-label classification, or regression.
     """
     about = model.pretrained
     name = about.name if about else "this model"
@@ -132,11 +132,11 @@ def _graphs(model: ViT) -> Iterator[_Graph]:
     config = model.config
     side, prefix = config.patch_size, len(config.prefix)
     sizes = {size for weight in model.parameters() for size in weight.shape}
-    # Numbers of patches and tokens that no other axis has: equal sizes would be treated as the same axis.
+    # Example sizes must be unique, because the exporter treats equal sizes as the same axis.
     grid = next((5, across) for across in range(7, 99) if sizes.isdisjoint((5 * across, 5 * across + prefix)))
     pixels = torch.zeros(1, config.channels, grid[0] * side, grid[1] * side)
     tokens, heads, weights = model.embed(pixels)[0], torch.ones(config.heads), torch.zeros(1, config.classes)
-    flow = torch.zeros_like(tokens)  # the same tensor twice would become one input
+    flow = torch.zeros_like(tokens)  # the exporter would merge the same tensor, passed twice, into one input
     rows, columns, flows = (torch.export.Dim(name, min=2, max=MOST) for name in ("rows", "columns", "flows"))
     patches = torch.export.Dim("patches", min=2, max=MOST**2)
     count = {1: patches + prefix if prefix else patches}
@@ -166,7 +166,7 @@ def _graphs(model: ViT) -> Iterator[_Graph]:
     ):  # fmt: skip
         yield _Graph(name, _differentiate(function, inputs, part), part, inputs, axes, signature)
     attention, row = torch.zeros(config.heads, *2 * tokens.shape[1:2]), torch.zeros(tokens.shape[1])
-    many = next(size for size in range(len(row) + 1, 999) if size not in sizes)  # as for the grid
+    many = next(size for size in range(len(row) + 1, 999) if size not in sizes)  # unique, like the sizes of the grid
     queries, pooling = torch.zeros(*attention.shape[:2], config.head_size), torch.zeros(config.heads, 1, len(row))
     examples: dict[str, tuple[Tensor, dict[int, Any]]] = {
         "tokens": (tokens, count), "flow": (flow, count), "queries": (queries, count), "keys": (queries, count),
@@ -189,7 +189,7 @@ def _graphs(model: ViT) -> Iterator[_Graph]:
         )
 
 
-# Modules of the forward graphs; parameter names are those of the part.
+# Modules of the forward graphs; their parameters have the same names as in the part.
 
 
 class _Embed(nn.Module):
@@ -214,7 +214,7 @@ class _Embed(nn.Module):
 
 
 class _Heads(Explicit):
-    """Explicit attention with heads multiplied by `factors` (H)."""
+    """Compute explicit attention with heads multiplied by `factors` (H)."""
 
     def __init__(self, factors: Tensor) -> None:
         super().__init__()
@@ -240,7 +240,7 @@ class _Block(nn.Module):
 
 
 class _Values(nn.Module):
-    """Values of all heads."""
+    """Compute the values of all heads."""
 
     def __init__(self, model: ViT) -> None:
         super().__init__()
@@ -262,7 +262,7 @@ class _Classify(nn.Module):
 
 
 class _Lens(_Classify):
-    """The step of `vitviz.analysis.logit_lens` for one block."""
+    """Compute the step of `vitviz.analysis.logit_lens` for one block."""
 
     def forward(self, tokens: Tensor, classes: Tensor) -> tuple[Tensor, ...]:  # type: ignore[override]
         model, classes = self._model[0], classes.long()
@@ -292,7 +292,7 @@ def _slope(model: ViT) -> Backward:
     def run(tokens: Tensor, weights: Tensor) -> tuple[Tensor, ...]:
         leaving, ops = tokens.detach().requires_grad_(), Explicit()
         score = (model.classify(model.finish(leaving), ops) * weights).sum()
-        pool = [seen.probabilities for seen in ops.seen]  # of attention pooling, if any: (1, H, 1, N)
+        pool = [seen.probabilities for seen in ops.seen]  # attention of the pooling, if any: (1, H, 1, N)
         slope, *more = torch.autograd.grad(score, [leaving, *pool])
         return slope, *(row.detach()[0, :, 0] for row in (*pool, *more))
 
@@ -300,7 +300,7 @@ def _slope(model: ViT) -> Backward:
 
 
 class _Rules(AttnLRP):
-    """Operations of AttnLRP with all rows of attention at once, because a dynamic graph has no loop.
+    """Run AttnLRP's operations on all rows of attention at once, because a dynamic graph has no loop.
 
     Absorbed relevance is not computed: it is the difference between the target's score and the sum of the scores.
     """
@@ -342,7 +342,7 @@ def _value_attention(model: ViT) -> Backward:
     return run
 
 
-# Conversion of functions to files.
+# Convert functions to files.
 
 
 def _named(module: nn.Module) -> dict[str, Tensor]:
@@ -354,7 +354,7 @@ def _differentiate(function: Backward, inputs: tuple[Tensor, ...], part: Part) -
     from torch._decomp import get_decompositions
     from torch.fx.experimental.proxy_tensor import make_fx
 
-    simpler: Any = get_decompositions([torch.ops.aten.silu_backward])  # the others have an ONNX equivalent
+    simpler: Any = get_decompositions([torch.ops.aten.silu_backward])  # other operations have an ONNX equivalent
     with torch.enable_grad():
         graph = make_fx(function, simpler, tracing_mode="symbolic", _allow_non_fake_inputs=True)(*inputs)
     # Also matches detached tensors.
@@ -370,9 +370,9 @@ def _differentiate(function: Backward, inputs: tuple[Tensor, ...], part: Part) -
 
 @dataclass(frozen=True, eq=False)
 class _Graph:
-    """Graph to write: a module, its part, example inputs, and their dynamic axes.
+    """A graph to write: a module, its part, example inputs, and their dynamic axes.
 
-    `signature` names inputs and outputs: "tokens weights -> slope".
+    `signature` names inputs and outputs, for example "tokens weights -> slope".
     """
 
     name: str
@@ -383,13 +383,13 @@ class _Graph:
     signature: str
 
     def save(self, path: Path) -> None:
-        """Write the graph, with weights as references into a file called `WEIGHTS`."""
+        """Write the graph, with references to weights in a file named `WEIGHTS`."""
         import onnx_ir
         from onnxscript.optimizer import optimize
 
         takes, gives = (names.split() for names in self.signature.split("->"))
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", FutureWarning)  # internal to PyTorch
+            warnings.simplefilter("ignore", FutureWarning)  # raised inside PyTorch
             exported = torch.export.export(self.module.eval(), self.inputs, dynamic_shapes=self.axes)
             program = torch.onnx.export(
                 exported, (), dynamo=True, opset_version=OPSET, optimize=False, verbose=False,

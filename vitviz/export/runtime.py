@@ -39,7 +39,7 @@ def runtime_files() -> dict[str, bytes]:
 
 
 def cache_folder(name: str) -> Path:
-    """Return the path of a folder in the user's cache, which may not exist."""
+    """Return the path of a folder in the user's cache; the folder may not exist yet."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "vitviz" / name
 
 
@@ -68,7 +68,7 @@ def _fetch(archive: Path) -> None:
         raise StaticError("Expected the program npm, got none. Run pip install 'vitviz[static]'.")
     with place_in_cache(archive.parent) as place:
         command = [npm, "pack", PACKAGE, "--silent", "--pack-destination", str(place)]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)  # the program exists, see above
+        done = subprocess.run(command, capture_output=True, text=True, check=False)  # npm exists, as checked above
         archives = list(place.glob("*.tgz"))
         if done.returncode or not archives:
             last = done.stderr.strip().splitlines()[-1:] or ["no archive"]

@@ -40,7 +40,7 @@ from vitviz.weights import zoo
 TRACED = (
     *("export/onnx.py", "export/formulas.py", "outputs.py", "model/*.py", "attribution/*.py"),
     *("analysis/attention_statistics.py", "analysis/head_statistics.py", "analysis/logit_lens.py"),
-)  # sources of the graphs
+)  # modules whose source code determines the graphs
 TRIAL = 8  # patches per side of the browser's test picture
 # With these two headers, a page can use several threads.
 SPACE = """---
@@ -61,12 +61,12 @@ Written by `vitviz export --static --space`. Photographs stay in the visitor's b
 """
 LFS = ("bin", "wasm", "onnx", "jpg", "png", "webp")
 LARGE = "".join(f"*.{kind} filter=lfs diff=lfs merge=lfs -text\n" for kind in LFS)
-MARK = "service.js"  # a file in every site
+MARK = "service.js"  # every site contains this file
 
 
 @dataclass(eq=False)
 class Site:
-    """Folder of a static site during writing.
+    """The folder of a static site while it is written.
 
     Args:
         folder: path of the site.
@@ -104,10 +104,10 @@ def write_site(
     """Write the folder of a static site for any file server.
 
     Args:
-        folder: new, empty, or an earlier site, which is replaced.
+        folder: a new or empty folder, or an earlier site, which is replaced.
         sources: sources for `vitviz.load`; the page opens with the first. By default bundled models for photographs.
         methods: attribution methods on the page; all that run in a browser by default.
-        photographs: examples; the bundled ones by default.
+        photographs: examples; by default the bundled examples.
         space: also write the files of a static Hugging Face Space: front matter, headers for threads, LFS attributes.
         lang: initial language of the lecture, one of `vitviz.web.lecture_texts.LANGUAGES`.
         texts: folder with a lecturer's own texts, see `vitviz.web.lecture_texts`.
@@ -115,7 +115,7 @@ def write_site(
 
     Raises:
         LectureError: for invalid texts.
-        StaticError: if the folder contains something else, a model or method is not supported in the browser, or the
+        StaticError: if the folder contains other files, a model or method is not supported in the browser, or the
             runtime is not available.
     """
     known = in_browser(METHODS)
@@ -181,9 +181,9 @@ def _write_photograph(site: Site, example: Example) -> str:
 
 def _write_model(site: Site, source: str, model: ViT, methods: Sequence[str]) -> dict[str, Any]:
     """Write a model's graphs and weights, and return its description for the browser."""
-    halves = copy.deepcopy(model).cpu().half().float().eval()  # as in the browser: weights are sent in 16 bits
+    halves = copy.deepcopy(model).cpu().half().float().eval()  # use the browser's weights, which are sent in 16 bits
     config, pretrained = halves.config, halves.pretrained
-    assert pretrained is not None  # check_exportable looked
+    assert pretrained is not None  # check_exportable has verified this
     place = f"models/{_slug(source)}"
     graphs, contents = {}, b""
     for path in cached_graphs(halves):
@@ -222,7 +222,7 @@ def _write_model(site: Site, source: str, model: ViT, methods: Sequence[str]) ->
 
 
 def _reads(model: ViT) -> dict[str, Any]:
-    """Return the weights of prefix tokens, and of all patches together, in what the classifier reads."""
+    """Return the weight of each prefix token, and of all patches together, in the classifier's input."""
     images = torch.zeros(1, model.config.channels, *2 * [2 * model.config.patch_size])
     rows = Case(model, images, None, model.trace(images)).read_rows()[0].tolist()  # (N)
     prefix = len(model.config.prefix)
@@ -244,7 +244,7 @@ def cached_graphs(model: ViT) -> list[Path]:
             graphs = place / "graphs"
             graphs.mkdir()
             save_graphs(model, graphs)
-            with suppress(OSError):  # another export has finished first
+            with suppress(OSError):  # another export finished first
                 graphs.replace(folder)
     return sorted(folder.glob("*.onnx"))
 
@@ -255,7 +255,7 @@ def ramp(size: int) -> Any:
 
 
 def _write_scene(site: Site, example: Example, source: str, model: ViT) -> str:
-    """Write the results of a model on an example, which the page shows before the model is loaded."""
+    """Write a model's results for an example, which the page shows before it loads the model."""
     view = Explorer(model).open(example.path)
     place = f"examples/{_slug(example.name)}/{_slug(source)}"
     scene = Scene.of(view, image=example.name, model=source, caveat=example.caveat(view))

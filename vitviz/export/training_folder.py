@@ -1,12 +1,12 @@
-"""Write the output folder of a training: a model for `vitviz.load` and the page, with a card and pictures.
+"""Write the output folder of a training run: a model for `vitviz.load` and the page, with a card and pictures.
 
 | file | content |
 |---|---|
-| `config.json`, `model.safetensors` | the model: sizes, preprocessing, labels, licence; weights |
+| `config.json`, `model.safetensors` | sizes, preprocessing, labels and licence of the model; its weights |
 | `README.md` | the model card |
 | `confusion.png` | confusion matrix of the validation images |
 | `sheet.png` | 30 validation images with attention, prediction and truth |
-| `before-after.png` | attention before and after, for a model trained from another |
+| `before-after.png` | attention before and after training, for a fine-tuned model |
 | `curves.png` | loss and accuracy by epoch |
 
 The training loop writes its log and state to the same folder (`vitviz.training.loop`).
@@ -34,7 +34,7 @@ from vitviz.weights.checks import WEIGHTS
 
 ROWS, COLUMNS = 5, 6
 COMPARED = 24
-SIDE = 128  # pixels of a picture on a sheet; a multiple of 32 and 64
+SIDE = 128  # pixels per side of a picture on a sheet; a multiple of 32 and 64
 CARD = "README.md"
 CURVES = "curves.png"
 
@@ -45,12 +45,12 @@ def save_training(
     """Write the model, its card and its pictures.
 
     Args:
-        outcome: the result of the training; its model has `pretrained`.
+        outcome: the result of the training run; its model has `pretrained`.
         data: the training data, with classes in the order of the model's outputs.
         folder: created if missing; existing files are replaced.
-        command: command that trains the model again, for the card.
+        command: command that reproduces the training run, for the card.
         base: source of the base model, for the card.
-        before: the base model, for a sheet of both.
+        before: the base model, to compare attention before and after training.
 
     Returns:
         The names of the files, in the order of the table above.
@@ -85,7 +85,7 @@ def save_training(
 
 
 def sample(split: Split, count: int, seed: int) -> list[int]:
-    """Choose random images, evenly over the classes and in their order; reproducible by seed.
+    """Choose random images, evenly distributed over the classes and sorted by class; reproducible by seed.
 
     >>> from types import SimpleNamespace
     >>> sample(SimpleNamespace(classes=torch.tensor([0, 0, 0, 0, 1, 1])), 4, seed=0)[2:]
@@ -104,14 +104,14 @@ def contact_sheet(model: ViT, data: Data, chosen: list[int], before: ViT | None 
         model: the trained model.
         data: its data set.
         chosen: indices of validation images.
-        before: the base model, to draw its attention too.
+        before: the base model, whose attention is drawn too.
     """
     query = "cls" if "cls" in model.config.pooling else "mean"  # the token read by the classifier, or all patches
     predictions = []
     for index in chosen:
         photo = data.val.picture(index)
         views = [Explorer(each).open(photo) for each in (before, model) if each is not None]
-        heatmaps = [view.attention(-1, "mean", query) for view in views]  # of the last layer, mean of its heads
+        heatmaps = [view.attention(-1, "mean", query) for view in views]  # last layer, mean over its heads
         ((label, probability),) = views[-1].predictions(1)
         truth = int(data.val.classes[index])
         pictures = (fit_photo(heatmaps[-1].photo, SIDE), *(draw_map(heatmap, SIDE) for heatmap in heatmaps))
@@ -125,5 +125,5 @@ def contact_sheet(model: ViT, data: Data, chosen: list[int], before: ViT | None 
         return prediction_sheet(predictions, title=f"{name}: before and after", note=text, columns=4, side=SIDE)
     count = sum(bool(prediction.right) for prediction in predictions)
     title = f"{name}: {len(predictions)} validation images, {count} right"
-    text = f"Beside each photograph {text}; each map has its own scale. Drawn by lot, evenly over classes."
+    text = f"Next to each photograph: {text}; each map has its own scale. Random images, evenly over classes."
     return prediction_sheet(predictions, title=title, note=text, columns=COLUMNS, side=SIDE)

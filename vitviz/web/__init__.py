@@ -1,1 +1,1 @@
-"""Hold the browser application, bundle it, and write the data that it reads. Nothing here imports gradio."""
+"""Contain and bundle the browser application, and write the data that it reads. Does not import Gradio."""

@@ -1,17 +1,17 @@
-// A page that stands alone: one file, without a server.
+// A standalone page: one file, without a server.
 import { embeddedBackend } from './backends/embedded.js';
 import { mount } from './page.js';
 import { Explore } from './views/explore.js';
 import { Frame } from './views/frame.js';
 
 /**
- * Start a page that stands alone: its parts are <script type="text/plain"> elements.
+ * Start a standalone page. Its parts are <script type="text/plain"> elements.
  * @param {HTMLElement} root @param {{colors: Record<string, string>, manifest: any, search: string}} given
  */
 export function start(root, { colors, manifest, search }) {
   const backend = embeddedBackend(manifest, (name) => document.getElementById(name)?.textContent);
   const given = { colors, backend, photos: null, first: manifest, models: null, search };
   const page = mount(root, given, { '.vv-explore': Explore, '.vv': Frame });
-  window.vitviz = page; // for tests and benchmarks alone
+  window.vitviz = page; // only for tests and benchmarks
   return page;
 }

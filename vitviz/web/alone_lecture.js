@@ -1,4 +1,4 @@
-// A page that stands alone, with the lecture in it.
+// A standalone page that includes the lecture.
 import { embeddedBackend } from './backends/embedded.js';
 import { mount } from './page.js';
 import { Explore } from './views/explore.js';
@@ -6,7 +6,7 @@ import { Frame } from './views/frame.js';
 import { Lecture } from './views/lecture.js';
 
 /**
- * Start a page that stands alone: its parts are <script type="text/plain"> elements.
+ * Start a standalone page. Its parts are <script type="text/plain"> elements.
  * @param {HTMLElement} root
  * @param {{colors: Record<string, string>, manifest: any, search: string, lecture: import('./page.js').Lectured}} given
  */
@@ -14,6 +14,6 @@ export function start(root, { colors, manifest, search, lecture }) {
   const backend = embeddedBackend(manifest, (name) => document.getElementById(name)?.textContent, true);
   const given = { colors, backend, photos: null, first: manifest, models: null, search, lecture };
   const page = mount(root, given, { '.vv-explore': Explore, '.vv': Frame, '.vv-lecture': Lecture });
-  window.vitviz = page; // for tests and benchmarks alone
+  window.vitviz = page; // only for tests and benchmarks
   return page;
 }

@@ -1,4 +1,4 @@
-// The app: a page that asks a server.
+// The app: a page that sends its questions to a server.
 import { serverBackend } from './backends/server.js';
 import { received } from './effects/photo_link.js';
 import { Photos } from './effects/photos.js';
@@ -13,18 +13,18 @@ import { Lecture } from './views/lecture.js';
 import { Source } from './views/source.js';
 import { TopBar } from './views/topbar.js';
 
-/** The views and the places of app.html that they fill. */
+/** The views, and the elements of app.html that they fill. */
 export const VIEWS = {
   '.vv-explore': Explore, '.vv': Frame, '.vv-explain': Explain, '.vv-heads-view': Heads, '.vv-layers-view': Layers,
   '.vv-lecture': Lecture, '.vv-source': Source, '.vv-top': TopBar, '.vv-debug': Debug,
 };
 
 /**
- * Start the app in `root`, which has app.html in it.
+ * Start the app in `root`, which contains app.html.
  * @param {HTMLElement} root
  * @param {{colors: Record<string, string>, first: any, models: any, lecture: import('./page.js').Lectured,
- *   notice?: string}} given - the first scene's manifest; the list of models, examples, methods and statistics: the
- *   page opens without asking; the lecture's texts; a first message
+ *   notice?: string}} given - the first scene's manifest; the list of models, examples, methods and statistics,
+ *   so that the page opens without a request; the lecture's texts; a first message
  */
 export function start(root, { colors, first, models, lecture, notice }) {
   const photos = new Photos();

@@ -1,8 +1,8 @@
-"""Join the page's scripts into one, for a page that loads no other file.
+"""Bundle the page's scripts into one, for a page that loads no other file.
 
-The modules are plain ES modules, which browsers and Node run without a build step. Here each becomes a function that
-returns its exports, in the order of imports, so that private names of modules do not conflict. Whole lines of comments
-are removed.
+The modules are plain ES modules, which browsers and Node run without a build step. The bundle turns each module into a
+function that returns its exports, in the order of imports, so that private names of modules do not conflict. Lines that
+contain only comments are removed.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ _LEFT = re.compile(r"^(?:import|export)\b.*", re.MULTILINE)
 
 
 class BundleError(VitvizError):
-    """Raised for a module that cannot be joined."""
+    """Raised if a module cannot be bundled."""
 
 
 @cache
 def script(entry: str = ENTRY) -> str:
-    """Return one script that defines `vitvizExplorer`, the exports of `entry`; for a <script> or a function's body."""
+    """Return one script that defines `vitvizExplorer`, the exports of `entry`, for a <script> or a function's body."""
     order: list[str] = []
     bodies: dict[str, str] = {}
     _collect(entry, order, bodies, ())
@@ -84,13 +84,13 @@ def _resolve(name: str, other: str) -> str:
 
 @cache
 def colors() -> str:
-    """Return the color maps of the page as JSON: name to 768 bytes in base64."""
+    """Return the color maps of the page as JSON: each name with 768 bytes in base64."""
     return json.dumps({name: base64.b64encode(lut(name).tobytes()).decode() for name in (*COLOR_MAPS, DIVERGING)})
 
 
 @cache
 def template(name: str = "app.html") -> str:
-    """Return the page's HTML, without any scene."""
+    """Return the page's HTML without a scene."""
     return (HERE / name).read_text(encoding="utf-8")
 
 
@@ -101,9 +101,9 @@ def frame() -> str:
 
 
 def fill(page: str, filling: Mapping[str, str]) -> str:
-    """Return a page with its `@@name@@` replaced, `@@policy@@` by a content security policy.
+    """Return a page with each `@@name@@` replaced, and `@@policy@@` replaced by a content security policy.
 
-    The policy allows only the page's own scripts: those of its origin, and the inline ones by their hashes.
+    The policy allows only the page's scripts: files of its origin, and inline scripts by their hashes.
     """
 
     def filled(text: str, texts: Mapping[str, str]) -> str:
@@ -144,7 +144,7 @@ def style() -> str:
 
 @cache
 def contained_style() -> str:
-    """Return the page's style sheet for a page inside another one, whose width replaces the window's."""
+    """Return the page's style sheet for embedding in an element, whose width replaces the window's."""
     return _WIDE.sub(r"@container vitviz (\1-width", style())
 
 

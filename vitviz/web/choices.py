@@ -15,7 +15,7 @@ def choices(methods: Collection[str] = METHODS, statistics: Collection[str] = ST
     """Return the named methods and statistics, the default methods, and the page's questions."""
     return {
         "methods": [_method(method) for method in METHODS.values() if method.name in methods],
-        "defaults": [DEFAULT, WITHOUT_CLASS],  # the first that the model can compute
+        "defaults": [DEFAULT, WITHOUT_CLASS],  # the default is the first one that the model can compute
         "statistics": [_statistic(statistic) for statistic in STATISTICS.values() if statistic.name in statistics],
         "questions": {name: _question(question) for name, question in QUESTIONS.items() if question.page},
     }

@@ -9,7 +9,7 @@ import { inside } from './inside.js';
  * @param {HTMLElement} element
  * @param {{props: {value: Value | null}, trigger: (event: string, data: any) => void,
  *   server: import('./backends/component.js').Server,
- *   watch: (prop: string, changed: () => void) => void}} host - what Gradio gives to a component's script
+ *   watch: (prop: string, changed: () => void) => void}} host - the object that Gradio passes to a component's script
  * @param {{colors: Record<string, string>, style: string, models: any}} given
  */
 export function start(element, { props, trigger, server, watch }, { colors, style, models }) {

@@ -1,4 +1,4 @@
-"""List the photographs that come with the page."""
+"""List the photographs included with the page."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ THUMBNAIL = 200  # pixels
 
 @dataclass(frozen=True)
 class Example:
-    """Example photograph of the page.
+    """An example photograph of the page.
 
     Args:
         path: path of its file.
-        name: a word for its button and for links.
-        label: a sentence for its tooltip.
-        classes: correct labels of any model.
+        name: one word, used on its button and in links.
+        label: a sentence, shown as its tooltip.
+        classes: correct labels, whichever model uses them.
     """
 
     path: Path
@@ -34,7 +34,7 @@ class Example:
     classes: tuple[str, ...] = ()
 
     def caveat(self, view: View) -> str:
-        """Return a note if the model has no class for this example or predicts a wrong one, else ""."""
+        """Return a note if the model has no class for this example or predicts a wrong class, else ""."""
         if not view.names_classes:
             return ""
         right = {name.casefold() for name in self.classes}
@@ -55,7 +55,7 @@ class Example:
 
 
 def synonyms(label: str) -> set[str]:
-    """Return the names in a label, of which ImageNet has several, such as "tabby, tabby cat"."""
+    """Return the names in a label; ImageNet's labels contain several, such as "tabby, tabby cat"."""
     return {name.strip().casefold() for name in label.split(",")}
 
 

@@ -18,14 +18,14 @@ const STYLE = 'vitviz-style';
 const NOTHING = 'No photograph yet.';
 
 /**
- * Return the selection as Python counts: from 0, a patch as [row, column].
+ * Return the selection in Python's convention: indices from 0, a patch as [row, column].
  * @param {State} state @param {Scene} scene @param {Map<string, Scene>} scenes
  */
 export function selectionOf(state, scene, scenes) {
   const { depth, labels, predictions } = scene.manifest;
   const query = Array.isArray(state.query) ? queryOn(state, scene, scenes) : null;
   const index = state.target ?? predictions[0]?.[2] ?? null;
-  const probability = predictions.find((one) => one[2] === index)?.[1] ?? null; // the manifest has only the best
+  const probability = predictions.find((one) => one[2] === index)?.[1] ?? null; // only the best are listed
   return {
     patch: Array.isArray(query) ? query : null, block: state.block ?? depth - 1, head: state.head,
     prediction: index === null ? null : { label: labels[index], index, probability },
@@ -59,15 +59,15 @@ function follow({ store, scenes }, tell) {
  * @param {HTMLElement} element - contains app.html
  * @param {object} given
  * @param {Record<string, string>} given.colors @param {string} given.style - the style sheet
- * @param {Backend} given.backend @param {any} given.models - Models; null without questions beyond rollout
+ * @param {Backend} given.backend @param {any} given.models - Models; null if the page offers only attention and rollout
  * @param {(selection: any, changed: string[]) => void} given.tell
- * @returns {(photo: string | null) => Promise<void>} shows the photograph of this name
+ * @returns {(photo: string | null) => Promise<void>} a function that shows the photograph with this name
  */
 export function inside(element, { colors, style, backend, models, tell }) {
   if (!document.getElementById(STYLE)) {
     document.head.append(Object.assign(document.createElement('style'), { id: STYLE, textContent: style }));
   }
-  element.style.container = 'vitviz / inline-size'; // the style sheet asks for this width
+  element.style.container = 'vitviz / inline-size'; // the style sheet queries this width
   const root = /** @type {HTMLElement} */ (element.querySelector('.vv'));
   const words = Object.assign(document.createElement('p'), { className: 'vv-absent', role: 'status' });
   element.prepend(words);
@@ -75,7 +75,7 @@ export function inside(element, { colors, style, backend, models, tell }) {
   let page = null;
   let latest = {};
 
-  /** @param {string} text - shown instead of the explorer; empty to show the explorer */
+  /** @param {string} text - message in place of the explorer; empty to show the explorer */
   const say = (text) => {
     write(words, text);
     words.hidden = text === '';
@@ -103,7 +103,7 @@ export function inside(element, { colors, style, backend, models, tell }) {
       page = mount(element, { colors, backend: once, photos: null, first: manifest, models, inside: true,
         search: backend.can.open ? `?photo=${photo}` : '' }, VIEWS);
       follow(page, tell);
-      Object.assign(root, { vitviz: page }); // for tests alone
+      Object.assign(root, { vitviz: page }); // only for tests
     } catch (error) {
       if (latest === mine) say(/** @type {Error} */ (error).message);
     }

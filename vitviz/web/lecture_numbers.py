@@ -4,15 +4,15 @@ Files have the format of safetensors, which `compute/tensors.js` reads. The entr
 
 | file | array | shape |
 |---|---|---|
-| of a scene | levels: the model's input before normalization, 0..255 | (3, H, W) |
-| | filters: of the patch embedding; channels: their indices among the D; bias | (K, 3, p, p), (K), (K) |
+| scene | levels: the model's input before normalization, 0..255 | (3, H, W) |
+| | patch embedding's filters; channels: their indices (0 to D - 1); bias | (K, 3, p, p), (K), (K) |
 | | positions: added to each patch; for rotary positions, cosine and sine | (gh * gw, D) or (gh * gw, 2 d) |
 | | prefix: the tokens in front of the patches, before the first block | (P, D) |
-| of a block | values | (H, N, d) |
+| block | values | (H, N, d) |
 | | center, factor: restore the model's keys and queries from the block file | (H, d) each |
 
 From a block file's queries and keys (see `vitviz.web.payload`), the model's are `query / factor * sqrt(d)` and
-`key * factor + center`. A file omits arrays that a model does not have; `missing` of its facts gives the reasons.
+`key * factor + center`. A file omits arrays that a model does not have; `missing` in its facts gives the reasons.
 Shapes: H heads, N tokens = P prefix tokens followed by gh x gw patches, D width, d head width, p patch size.
 """
 
@@ -37,7 +37,7 @@ from vitviz.web.lecture_texts import LectureError
 from vitviz.web.payload import LARGEST_HALF, balance
 from vitviz.web.responses import lecture_answers
 
-MOST = 2**21  # numbers of an array: 4 MB in half precision
+MOST = 2**21  # maximum numbers of an array: 4 MB in half precision
 
 Arrays = dict[str, NDArray[Any]]
 
@@ -46,7 +46,7 @@ def lecture_bytes(view: View) -> bytes:
     """Return the file of a scene: pixels, filters, positions and prefix tokens of one photograph and model.
 
     Raises:
-        LectureError: for several labels at once or regression, whose prediction has no softmax.
+        LectureError: for multi-label classification or regression, which do not use softmax.
     """
     if view.names_classes and view.model.problem_type != SINGLE:
         raise LectureError(
@@ -66,7 +66,7 @@ def model_bytes(model: ViT, preprocess: Preprocess) -> bytes:
 
 
 def lecture_parts(view: View) -> dict[str, bytes]:
-    """Return the files, by name, that the lecture of a page without a server needs in addition to its block files."""
+    """Return the files, by name, that a lecture without a server needs in addition to the block files."""
     values = {f"values-{block}": values_bytes(view.model, view.trace, block) for block in range(view.trace.depth)}
     return {"lecture": lecture_bytes(view), **values, "answers": lecture_answers(view)}
 
@@ -77,7 +77,7 @@ def values_bytes(model: ViT, trace: Trace, block: int) -> bytes:
 
     Args:
         model: the model of the trace.
-        trace: of one image.
+        trace: trace of one image.
         block: index from 0.
 
     Raises:
@@ -96,7 +96,7 @@ def _model_arrays(model: ViT, grid: tuple[int, int]) -> tuple[Arrays, dict[str, 
     proj = model.patch_embed.proj
     weight = proj.weight.detach()  # (D, 3, p, p)
     count = max(1, min(len(weight), MOST // weight[0].numel()))
-    strongest = weight.flatten(1).norm(dim=1).topk(count).indices.sort().values  # (K,), all if they fit
+    strongest = weight.flatten(1).norm(dim=1).topk(count).indices.sort().values  # (K,), all filters if they fit
     arrays["filters"], arrays["channels"] = _half(weight[strongest]), strongest.int().cpu().numpy()
     bias = torch.zeros(count) if proj.bias is None else proj.bias[strongest]
     arrays["bias"] = _single(bias)

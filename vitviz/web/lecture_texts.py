@@ -33,7 +33,7 @@ _LINE = re.compile(r"(?<=[\u3000-\u9fff\uff00-\uffef])\n(?=[\u3000-\u9fff\uff00-
 
 
 class LectureError(VitvizError):
-    """Raised for an invalid text of the lecture; the message names the file."""
+    """Raised if a text of the lecture is invalid; the message names the file."""
 
 
 def lecture_given(language: str = "en", folder: Path | None = None) -> dict[str, Any]:
@@ -52,7 +52,7 @@ def lecture_texts(folder: Path | None = None) -> dict[str, list[dict[str, str]]]
         folder: a lecturer's folder, whose files en/1-pixels.md to zh/8-explanation.md replace those of vitviz.
 
     Raises:
-        LectureError: for a missing folder, a file with another name, a text of another structure, or an invalid
+        LectureError: for a missing folder, an unexpected file name, a text with the wrong structure, or an invalid
             formula.
     """
     known = {f"{language}/{file}" for language in LANGUAGES for file in FILES}
@@ -107,7 +107,7 @@ def _mathml(element: Element) -> str:
     """Return a formula as HTML with only the elements and attributes of `MATHML`; texts are escaped.
 
     Raises:
-        FormulaError: for another element or attribute.
+        FormulaError: for an element or attribute that `MATHML` lacks.
     """
     unknown = [name for name in (element.tag, *element.attrib) if name not in MATHML]
     if unknown:
@@ -118,12 +118,12 @@ def _mathml(element: Element) -> str:
 
 
 def _escaped(text: str | None) -> str:
-    """Escape a text for HTML. It comes from a renderer that writes characters beyond ASCII as references."""
+    """Escape a text for HTML. The renderer of the text writes non-ASCII characters as references."""
     return html.escape(_REFERENCE.sub(lambda match: html.unescape(match[0]), text or ""))
 
 
 class FormulaError(VitvizError):
-    """Raised for an invalid formula."""
+    """Raised if a formula is invalid."""
 
 
 @cache
@@ -146,7 +146,7 @@ def _markdown() -> Any:
         latex = tokens[place].content
         try:
             return _mathml(convert_to_element(latex))
-        except Exception as error:  # the package's errors have no common class
+        except Exception as error:  # the package's errors have no common base class
             formula = f"${latex}$ ({type(error).__name__})"
             raise FormulaError(formula) from error
 

@@ -1,4 +1,4 @@
-// What every page is: one store, the effects that wait, the views that draw.
+// The base of every page: one store, the asynchronous effects, and the views that draw.
 import { fileName } from './compute/format.js';
 import { decoded } from './compute/payload.js';
 import { queryOn } from './compute/query.js';
@@ -18,7 +18,7 @@ import { SceneEffects } from './effects/scene.js';
 /** @typedef {{title: string, body: string, question: string, answer: string}} Text - HTML of a step of the lecture */
 /** @typedef {{lang: string, texts: Record<string, Text[]>}} Lectured - the eight steps in each language */
 
-const HOME = 'vitviz-model'; // where the browser keeps the model that a person chose last
+const HOME = 'vitviz-model'; // local-storage key of the model chosen last
 
 /** @param {string} url @returns {Promise<HTMLImageElement>} decoded */
 async function decode(url) {
@@ -28,9 +28,9 @@ async function decode(url) {
   return image;
 }
 
-/** The model that was chosen last, for the next visit; it stays in this browser. */
+/** The model chosen last, stored in this browser for the next visit. */
 const home = {
-  get: () => { try { return window.localStorage.getItem(HOME); } catch { return null; } }, // where cookies are refused
+  get: () => { try { return window.localStorage.getItem(HOME); } catch { return null; } }, // if cookies are blocked
   /** @param {string | null} model */
   set(model) {
     try {
@@ -46,10 +46,10 @@ const home = {
  * @param {Record<string, string>} given.colors - tables in base64
  * @param {import('./backends/backend.js').Backend} given.backend
  * @param {import('./effects/photos.js').Photos | null} given.photos
- * @param {import('./core/manifest.js').Manifest} given.first - of the scene that the page opens with
+ * @param {import('./core/manifest.js').Manifest} given.first - manifest of the first scene
  * @param {string} given.search - the query string @param {any} given.models - Models; null without a server
- * @param {Lectured | null} [given.lecture] - texts of the lecture, and the language that the page opens in
- * @param {boolean} [given.inside] - inside another page, which has its own address, keys and colors
+ * @param {Lectured | null} [given.lecture] - texts of the lecture, and its initial language
+ * @param {boolean} [given.inside] - whether another page embeds the explorer, with its own address, keys and colors
  * @param {Record<string, any>} places - views by their selectors
  */
 export function mount(root, { colors: encoded, backend: asked, photos, first, search, models, lecture = null,
@@ -66,7 +66,7 @@ export function mount(root, { colors: encoded, backend: asked, photos, first, se
   let frame = 0;
   const changed = () => { frame ||= requestAnimationFrame(draw); };
   progress.changed = changed;
-  const page = { // `colors`: tables (256, 3) by name; `tables`: the same as whole pixels
+  const page = { // `colors`: tables (256, 3) by name; `tables`: the same tables as packed pixels
     store, scenes, backend, photos, colors, tables, home, changed, first, root, progress, still, inside, drawn: 0,
     drew: () => { page.drawn += 1; },
     resting: () => frame === 0,
@@ -88,7 +88,7 @@ export function mount(root, { colors: encoded, backend: asked, photos, first, se
   followFullScreen(root.matches('.vv') ? root : /** @type {HTMLElement} */ (root.querySelector('.vv')), store);
   followAnimation(store, still);
   const chosen = () => (backend.can.choose ? home.get() : null);
-  /** @param {import('./core/state.js').Source} source - put names in the place of defaults */
+  /** @param {import('./core/state.js').Source} source - replace defaults by names */
   const resolve = ({ image, photo, model, size }) => (backend.can.open
     ? { image: image ?? (photo ? null : first.image), photo, model: model ?? chosen() ?? first.model, size }
     : { image: first.image, photo: null, model: first.model, size: first.size });
@@ -105,7 +105,7 @@ export function mount(root, { colors: encoded, backend: asked, photos, first, se
 }
 
 /**
- * The query on a scene, where it is a patch.
+ * The query on a scene, if it is a patch.
  * @param {import('./core/state.js').State} state @param {Scene} scene @param {Map<string, Scene>} scenes
  */
 function patchOn(state, scene, scenes) {
@@ -114,7 +114,7 @@ function patchOn(state, scene, scenes) {
 }
 
 /**
- * What leaves the page: a link, a picture, the page as a file; and a second pane.
+ * Export a link, a picture or the page as a file, or open a second pane.
  * @param {string} what @param {any} page
  */
 async function leave(what, page) {

@@ -1,6 +1,6 @@
 """Write the files from which the browser computes attention: one for each block, and the rollout matrix.
 
-A file is a header of 32 bytes and arrays without gaps, all little endian; `compute/payload.js` reads it.
+A file consists of a header of 32 bytes and contiguous arrays, all little endian; `compute/payload.js` reads it.
 
     offset  type     block file              rollout file
     0       4 bytes  "VVB1"                  "VVR1"
@@ -17,11 +17,11 @@ A file is a header of 32 bytes and arrays without gaps, all little endian; `comp
 
 The arrays of a block file are the log-sum-exp of each row (H, N), float64; queries (H, N, d) and keys (H, N, d) in 16
 or 32 bits, so that the logits are `queries @ keys.T`; the mean of the rows of all patches (H, N) and the mean of the
-columns of all patches (H, N), float32. The log-sum-exp has 64 bits because it can be 20, where float32 has steps of
-0.000002, which would be the error of every number of a column. The means are included because they need every row: a
-browser would take 20 ms per block for them at 257 tokens, and five seconds at 4,097.
+columns of all patches (H, N), float32. The log-sum-exp has 64 bits because it can reach 20, where float32 has steps
+of 0.000002, and this error would affect every number of a column. The means are included because they need every row:
+computing them in a browser would take 20 ms per block at 257 tokens, and five seconds at 4,097.
 
-The array of a rollout file is the matrix (N, N): row i shows where the information in token i came from.
+A rollout file contains one matrix (N, N): row i shows which tokens the information in token i came from.
 """
 
 from __future__ import annotations
@@ -55,11 +55,11 @@ Dtype = Literal["float16", "float32"]
 HEADER = struct.Struct("<4sHHIIIHHHHI")
 VERSION = 1
 LARGEST_HALF = 65504.0
-PIECE = 2**18  # numbers of a chunk of an N x N matrix: 1 MB, which fits a core's cache
+PIECE = 2**18  # numbers per chunk of an N x N matrix: 1 MB, which fits into a core's cache
 
 
 class PayloadError(VitvizError):
-    """Raised for a trace that cannot be packed."""
+    """Raised if a trace cannot be packed."""
 
 
 @torch.no_grad()
@@ -67,18 +67,18 @@ def block_bytes(trace: Trace, block: int, dtype: Dtype = "float16") -> bytes:
     """Return one block's queries, keys, log-sum-exp and means as a file for the browser.
 
     In half precision, each head's mean key is first subtracted from its keys. This shifts a whole row of logits, which
-    softmax ignores. Keys often share a large offset, and halves of large numbers are coarse: with the offset, a block
-    of DINOv2 S/14 is off by 0.01 in probability, without it by 0.001. Then each channel's queries and keys are balanced
-    by a power of two, which is exact. The log-sum-exp is recomputed from the numbers that are sent, so that rows sum to
-    1 and a cell is the same number in its row and in its column.
+    softmax ignores. Keys often share a large offset, and large half-precision numbers are coarse: for a block of
+    DINOv2 S/14, the error in probability is 0.01 with the offset and 0.001 without it. Then each channel's queries and
+    keys are balanced by a power of two, which is exact. The log-sum-exp is recomputed from the numbers that are sent,
+    so that rows sum to 1 and a cell has the same value in its row and in its column.
 
     Args:
         trace: of one image (B = 1).
         block: index from 0; negative from the last.
-        dtype: of queries and keys. "float32" does not change them.
+        dtype: type of queries and keys; "float32" leaves them unchanged.
 
     Raises:
-        PayloadError: for a batch, an unknown dtype, or numbers that are not finite or too large for a half.
+        PayloadError: for a batch, an unknown dtype, or numbers that are not finite or too large for float16.
         TraceError: if the trace has no such block.
     """
     _check(trace, dtype)
@@ -92,7 +92,7 @@ def block_bytes(trace: Trace, block: int, dtype: Dtype = "float16") -> bytes:
     queries, keys, lse = attention.queries[0].float(), attention.keys[0].float(), attention.lse[0].float()
     if dtype == "float16":
         queries, keys, lse = _halved(queries, keys, lse)
-    precise = Tensor.float if dtype == "float16" else double  # halves have errors above float32's anyway
+    precise = Tensor.float if dtype == "float16" else double  # float16 has larger errors than float32 anyway
     sums, mean_row, mean_column = _sum_rows(precise(queries), precise(keys), precise(lse), len(trace.prefix))
     heads, tokens, width = queries.shape
     arrays = [double(lse) + double(sums).log(), queries, keys, mean_row.float(), mean_column.float()]
@@ -118,7 +118,7 @@ def rollout_bytes(
 
     Args:
         trace: of one image (B = 1), with all blocks from `start` on.
-        dtype: of the matrix.
+        dtype: type of the matrix.
         fuse, discard, residual, start: as for `vitviz.attribution.attention.rollout`.
 
     Raises:
@@ -163,20 +163,20 @@ def _check(trace: Trace, dtype: str) -> None:
 
 
 def balance(queries: Tensor, keys: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the mean key, and the powers of two that multiply queries and divide keys in a file of half precision.
+    """Return the mean key, and the powers of two that multiply queries and divide keys in a half-precision file.
 
-    From queries and keys (H, N, d) to (H, 1, d) each, float64.
+    Queries and keys have shape (H, N, d); the results are float64 of shape (H, 1, d).
     """
     queries, keys = double(queries), double(keys)
     centre = keys.mean(1, keepdim=True)  # (H, 1, d)
     most_q, most_k = queries.abs().amax(1, keepdim=True), (keys - centre).abs().amax(1, keepdim=True)  # (H, 1, d)
-    # A power of two that makes the two maxima about equal; 1 if one of them is zero.
+    # Use the power of two that makes both maxima about equal, or 1 if one of them is zero.
     exponent = (0.5 * (most_k.log2() - most_q.log2())).round()
     return centre, torch.where(exponent.isfinite(), exponent, 0.0).exp2()
 
 
 def _halved(queries: Tensor, keys: Tensor, lse: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Return queries and keys (H, N, d) as halves, centred and balanced, and their log-sum-exp."""
+    """Return queries and keys (H, N, d) in half precision, centred and balanced, and their log-sum-exp."""
     centre, factor = balance(queries, keys)
     queries, keys, lse = double(queries), double(keys), double(lse)
     shift = (queries @ centre.mT).squeeze(-1)  # (H, N, d) @ (H, d, 1) -> (H, N)
@@ -186,7 +186,7 @@ def _halved(queries: Tensor, keys: Tensor, lse: Tensor) -> tuple[Tensor, Tensor,
 
 def _half(values: Tensor, what: str) -> Tensor:
     largest = float(values.abs().max())
-    if not largest <= LARGEST_HALF:  # NaN fails too
+    if not largest <= LARGEST_HALF:  # NaN fails this comparison too
         raise PayloadError(
             f"Expected finite {what} up to {LARGEST_HALF:.0f}, the largest half, got {largest:g} after balancing "
             "queries and keys. Pass dtype='float32'."
@@ -197,7 +197,7 @@ def _half(values: Tensor, what: str) -> Tensor:
 def _sum_rows(queries: Tensor, keys: Tensor, lse: Tensor, prefix: int) -> tuple[Tensor, Tensor, Tensor]:
     """Read all rows once: return their sums and the means over patch queries and over patch keys, each (H, N).
 
-    The sums are 1 up to rounding; the means are of the rows divided by them.
+    The sums are 1 up to rounding; rows are divided by them before the means are taken.
     """
     heads, tokens, _ = queries.shape
     sums, mean_row, mean_column = (torch.zeros_like(lse) for _ in range(3))

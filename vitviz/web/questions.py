@@ -1,8 +1,8 @@
-"""Declare each question that the page or an API client can ask about a photograph.
+"""Declare each query that the page or an API client can send about a photograph.
 
 Routes, queues, API, tools, the page's messages and the documents' table are generated from `QUESTIONS`. The arguments
-of a question, with types, ranges and meaning, are in the signature of the method of that name in
-`vitviz.server.endpoints`. `vitviz/web/local/worker.js` answers it in the browser.
+of a question, with types, ranges and meaning, are in the signature of the method with the same name in
+`vitviz.server.endpoints`. `vitviz/web/local/worker.js` answers questions in the browser.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, kw_only=True)
 class Question:
-    """Question about a photograph.
+    """A question about a photograph.
 
     Args:
         name: name of the method, the route, the tool and the browser's function that answer it.
         waiting: message that the page shows until progress or the answer arrives; empty for none.
-        page: whether the page asks it.
+        page: whether the page uses it.
         programs: whether Gradio's API and the tools offer it.
-        light: whether it takes only milliseconds, so it does not queue with the computations.
+        light: whether it takes only milliseconds and therefore bypasses the queue of computations.
         cached: whether its answer is cached.
         settle: milliseconds that the page waits after the last change, because a slider changes the question often.
         not_in_browser: why the static site cannot answer it; empty if it can.
@@ -48,7 +48,7 @@ QUESTIONS = {
         Question(name="intervene", waiting="Running the model again", settle=200),
         Question(name="attention", page=False, light=True, not_in_browser="the page computes it from a block"),
         Question(name="lecture", waiting="Loading the lecture’s numbers", programs=False, light=True),
-        Question(name="page", waiting="Writing the page", cached=False),  # large, and rarely requested twice
+        Question(name="page", waiting="Writing the page", cached=False),  # large and rarely requested twice
         Question(name="models", programs=False, cached=False, not_in_browser="the page contains the list"),
         Question(
             name="checkpoint", waiting="Uploading the checkpoint", programs=False, cached=False,
@@ -56,4 +56,4 @@ QUESTIONS = {
         ),
     )
 }  # fmt: skip
-"""Every question by its name."""
+"""All questions by name."""

@@ -1,4 +1,4 @@
-"""Describe Python's results as plain data for the page: maps, tests of maps, and the reading of each layer."""
+"""Describe Python's results as plain data for the page: maps, tests of maps, and the logit lens of each layer."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from vitviz.outputs import REGRESSION
 from vitviz.view import View
 from vitviz.web.scene import LEAST_SIDE, ROLLOUT_TOKENS, STAGE_SIDE
 
-LENS = 4  # classes of the logit lens
+LENS = 4  # number of classes in the logit lens
 LECTURE = ("rollout", "gae")  # methods that the lecture compares
 
 
 def constants() -> dict[str, Any]:
-    """Return the constants that the scripts of a static site share with Python: `Constants` of local/endpoints.js."""
+    """Return the constants that a static site's scripts share with Python: `Constants` of local/endpoints.js."""
     return {
         "random": RANDOM, "steps": STEPS, "seed": SEED, "unlikely": UNLIKELY,
         "lens": LENS, "ratio": RATIO, "deviations": DEVIATIONS, "percentiles": PERCENTILES,
@@ -29,7 +29,7 @@ def constants() -> dict[str, Any]:
 
 
 def describe_map(heatmap: Heatmap, seconds: float = 0.0) -> dict[str, Any]:
-    """Describe a map of an attribution method and its computing time."""
+    """Describe an attribution method's map and its computation time."""
     return {
         "values": [rounded(value) for value in heatmap.values.ravel().tolist()],  # (gh, gw), row by row
         "signed": heatmap.signed,
@@ -41,7 +41,7 @@ def describe_map(heatmap: Heatmap, seconds: float = 0.0) -> dict[str, Any]:
 
 
 def describe_test(test: Faithfulness) -> dict[str, Any]:
-    """Describe the test of a map by deletion and insertion."""
+    """Describe the deletion and insertion test of a map."""
     return {
         "words": test.describe(),
         "gain": test.gain,
@@ -81,9 +81,9 @@ def describe_layers(view: View) -> dict[str, Any]:
 
 
 def lecture_answers(view: View) -> bytes:
-    """Return the answers of the lecture's questions for a page without a server: JSON of {"name", "ask", "answer"}.
+    """Return answers to the lecture's questions for a page without a server, as JSON: {"name", "ask", "answer"}.
 
-    The layers and, for a model with named classes, the compared maps with their tests.
+    The answers are the layers and, for a model with named classes, the compared maps with their tests.
     """
     answers: list[dict[str, Any]] = [{"name": "layers", "ask": {}, "answer": describe_layers(view)}]
     if view.names_classes:
@@ -116,5 +116,5 @@ def _curve(curve: Curve) -> dict[str, Any]:
 
 
 def _bytes(shares: Any) -> str:
-    """Encode numbers of 0..1 as bytes in base64."""
+    """Encode numbers from 0 to 1 as bytes in base64."""
     return base64.b64encode(np.rint(255 * np.clip(shares, 0, 1)).astype(np.uint8).tobytes()).decode()

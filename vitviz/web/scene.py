@@ -24,11 +24,11 @@ from vitviz.web import bundle
 from vitviz.web.lecture_texts import lecture_given
 from vitviz.web.payload import block_bytes, count_bytes, rollout_bytes
 
-STAGE_SIDE = 1024  # pixels; the longer side of the photograph on a page
-LEAST_SIDE = 512  # pixels; lines one pixel wide would hide the patches of a photograph of 32 pixels
-SEEN_SIDE = 640  # pixels; the longest side of the model's input on a page
-PICTURE_BYTES = 300_000  # of a page's two pictures, about
-ROLLOUT_TOKENS = 600  # up to which the whole rollout matrix is sent: its size grows with N², its cost with N³
+STAGE_SIDE = 1024  # longer side of the photograph on a page, in pixels
+LEAST_SIDE = 512  # minimum in pixels: on a 32-pixel photograph, one-pixel grid lines would hide the patches
+SEEN_SIDE = 640  # maximum side of the model's input on a page, in pixels
+PICTURE_BYTES = 300_000  # approximate size of a page's two pictures
+ROLLOUT_TOKENS = 600  # maximum for sending the whole rollout matrix, whose size grows with N² and cost with N³
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,8 +36,8 @@ class Scene:
     """Photograph, model and trace that a page shows.
 
     Args:
-        trace: of one image, with all blocks.
-        photo: the upright original; geometry: the part of it that the model saw.
+        trace: trace of one image, with all blocks.
+        photo: the upright original; geometry: the part of it that is the model's input.
         model: the model's source; title: its display name.
         image: the example's name; `None` for a user's photograph.
         own: the hash of a user's photograph; `None` for an example.
@@ -49,10 +49,10 @@ class Scene:
         group: see `vitviz.View.group`.
         known: whether the photograph seems to show one of the classes; `None` without a threshold of the model.
         caveat: text below the predictions, or instead of them.
-        maps: additional maps over this photograph, such as those of attribution methods.
+        maps: additional maps of this photograph, such as attribution maps.
         device, seconds: of the forward pass.
         seen: the model's input as a picture.
-        sizes: input sizes to choose from, each {"size", "words"}.
+        sizes: available input sizes, each {"size", "words"}.
     """
 
     trace: Trace
@@ -83,8 +83,8 @@ class Scene:
         Args:
             view: from `Explorer.open`.
             title: the model's display name; by default that of its weights.
-            caveat: text below the predictions, unless the model needs another one.
-            others: fields of a scene, such as `image`, `maps`, `model` or `size`.
+            caveat: text below the predictions, unless the model needs another text.
+            others: further fields of a scene, such as `image`, `maps`, `model` or `size`.
         """
         about = view.model.pretrained
         best = zip(view.predictions(), view.best(), strict=True) if view.names_classes else ()
@@ -109,12 +109,12 @@ class Scene:
 
     @cached_property
     def picture(self) -> tuple[Image.Image, Geometry]:
-        """Return the photograph at the page's size, and its geometry."""
+        """Return the photograph, resized for the page, and its geometry."""
         return fitted(self.photo, self.geometry, STAGE_SIDE, LEAST_SIDE)
 
     @property
     def summary(self) -> str:
-        """Return the prediction in one line; empty without one."""
+        """Return the prediction in one line, or an empty text if there is none."""
         labels, probabilities = [label for label, *_ in self.predictions], [share for _, share, *_ in self.predictions]
         judged = self.sure_above, self.group, self.known is not False
         return describe_prediction(labels, probabilities, len(self.labels), *judged, self.problem_type)
@@ -193,7 +193,7 @@ def _map(index: int, heatmap: Heatmap) -> dict[str, Any]:
 
 
 def fitted(photo: Image.Image, geometry: Geometry, most: int, least: int = 0) -> tuple[Image.Image, Geometry]:
-    """Return a copy whose longer side has `least` to `most` pixels, and its geometry."""
+    """Return a copy whose longer side has `least` to `most` pixels, and the copy's geometry."""
     factor = max(min(1.0, most / max(photo.size)), least / max(photo.size))
     width, height = (max(1, round(length * factor)) for length in photo.size)
     small = photo if factor == 1.0 else photo.resize((width, height), Image.Resampling.BILINEAR, reducing_gap=2.0)
@@ -203,7 +203,7 @@ def fitted(photo: Image.Image, geometry: Geometry, most: int, least: int = 0) ->
 def _picture(picture: Image.Image, quality: int) -> dict[str, Any]:
     """Return a picture's data URL and size."""
     buffer = io.BytesIO()
-    picture.save(buffer, "JPEG", quality=quality)  # takes a tenth of PNG's time
+    picture.save(buffer, "JPEG", quality=quality)  # encoding takes a tenth of PNG's time
     url = f"data:image/jpeg;base64,{base64.b64encode(buffer.getvalue()).decode()}"
     return {"url": url, "width": picture.width, "height": picture.height}
 
@@ -241,7 +241,7 @@ def standalone(
 
 
 def standalone_frame(entry: str = "alone.js", **filling: str) -> str:
-    """Return the standalone page, with `@@name@@` for parts that are not given.
+    """Return the standalone page, with `@@name@@` in place of missing parts.
 
     Args:
         entry: the script of the page.
@@ -257,7 +257,7 @@ def standalone_bytes(trace: Trace, maps: Sequence[Heatmap] = ()) -> int:
     """Estimate the length of the file of `standalone` without writing it."""
     files = count_bytes(trace, rollout=trace.tokens.shape[1] <= ROLLOUT_TOKENS)
     shell = sum(map(len, (bundle.style(), bundle.template(), bundle.script("alone.js"), bundle.colors())))
-    numbers = sum(22 * heatmap.values.size for heatmap in maps)  # digits of a map's values
+    numbers = sum(22 * heatmap.values.size for heatmap in maps)  # characters of a map's values
     return files * 4 // 3 + shell + numbers + PICTURE_BYTES  # base64 takes four bytes for three
 
 

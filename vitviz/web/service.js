@@ -1,7 +1,7 @@
-// The service worker of a static site: what was loaded once is there without a network. Before this stands a line that
-// defines SITE: `files`, all of the site, and `first`, those that every visit needs. Files that have a hash in their
-// name never change; they are kept where the file has that hash. All others are taken from the network where there is
-// one. Each site has a cache of its own, because several sites may share an origin.
+// The service worker of a static site: files that were loaded once are available offline. The export adds a first line
+// that defines SITE: `files` lists all files of the site, and `first` those that every visit needs. Files with a hash
+// in their names never change and are cached if their content has that hash. All other files are read from the network
+// if it is available. Each site has its own cache, because several sites may share an origin.
 
 const HASHED = /\.([0-9a-f]{8})\.\w+$/;
 const worker = /** @type {any} */ (self);
@@ -15,7 +15,7 @@ const TABLE = Uint32Array.from({ length: 256 }, (_, index) => {
 });
 
 /**
- * Return the CRC-32 of a file in hexadecimal digits, as in its name.
+ * Return the CRC-32 of a file in hexadecimal digits, as in file names.
  * @param {Uint8Array} bytes
  */
 function checksum(bytes) {
@@ -25,7 +25,7 @@ function checksum(bytes) {
 }
 
 /**
- * Keep a file, unless its content is not what its name says.
+ * Cache a file, unless its content does not match the hash in its name.
  * @param {Request | string} request
  * @param {Response} answer
  */
@@ -38,7 +38,7 @@ async function keep(request, answer) {
 /** @param {Request} request */
 async function fetched(request) {
   const answer = await fetch(request);
-  if (answer.ok && known.has(request.url)) keep(request, answer.clone()).catch(() => {}); // no room: it is not kept
+  if (answer.ok && known.has(request.url)) keep(request, answer.clone()).catch(() => {}); // no room to cache it
   return answer;
 }
 
@@ -62,7 +62,7 @@ worker.addEventListener('install', (/** @type {any} */ event) => {
 });
 
 worker.addEventListener('activate', (/** @type {any} */ event) => {
-  const clean = async () => { // files of an earlier version of the site
+  const clean = async () => { // delete files of earlier versions of the site
     const cache = await caches.open(CACHE);
     for (const request of await cache.keys()) if (!known.has(request.url)) await cache.delete(request);
   };

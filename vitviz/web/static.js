@@ -1,4 +1,4 @@
-// A static site: the app's page, with the model in the visitor's own browser.
+// A static site: the app's page, with a model that runs in the visitor's browser.
 import { needs } from './backends/needs.js';
 import { onnxBackend } from './backends/onnx.js';
 import { received } from './effects/photo_link.js';
@@ -7,14 +7,14 @@ import { mount } from './page.js';
 import { VIEWS } from './app.js';
 
 /**
- * Start a static site in `root`, which has app.html in it.
+ * Start a static site in `root`, which contains app.html.
  * @param {HTMLElement} root
  * @param {{colors: Record<string, string>, first: any, site: import('./backends/onnx.js').Site,
  *   lecture: import('./page.js').Lectured}} given
  */
 export function start(root, { colors, first, site, lecture }) {
   const photos = new Photos();
-  const { deviceMemory } = /** @type {any} */ (navigator); // in Chromium alone, and over https
+  const { deviceMemory } = /** @type {any} */ (navigator); // only in Chromium, over https
   for (const entry of site.models.groups[0].entries) entry.needs = needs(site.about[entry.source], deviceMemory);
   const backend = onnxBackend({ base: document.baseURI, site, first, photos });
   const { search, notice } = received(photos, window.location);

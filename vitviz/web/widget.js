@@ -4,12 +4,12 @@ import { inside } from './inside.js';
 
 /**
  * Draw a widget.
- * @param {{model: import('./backends/widget.js').Model, el: HTMLElement}} host - what anywidget gives
+ * @param {{model: import('./backends/widget.js').Model, el: HTMLElement}} host - the object that anywidget passes
  * @param {{template: string, style: string, colors: Record<string, string>}} given
  */
 export function render({ model, el }, { template, style, colors }) {
   el.innerHTML = template;
-  el.dataset.lmSuppressShortcuts = 'true'; // JupyterLab has the same keys for its cells
+  el.dataset.lmSuppressShortcuts = 'true'; // JupyterLab uses the same keys for its cells
   const show = inside(el, { colors, style, models: null,
     backend: widgetBackend({ model, manifest: model.get('manifest') }),
     tell: (selection) => {

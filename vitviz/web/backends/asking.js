@@ -1,4 +1,4 @@
-// Shared by the backends that ask Python: when a question is repeated, and what is sent with it.
+// Shared code of the backends that ask Python: it repeats questions, and adds the source that they need.
 import { BackendError } from './backend.js';
 
 /** @typedef {import('./backend.js').Backend} Backend */
@@ -10,7 +10,7 @@ import { BackendError } from './backend.js';
  * @param {(name: string, ask: object, source: Source | null, file: File | undefined, how: How) => Promise<any>}
  *   options.post - send a question; with a source, Python first opens the scene if it does not have it
  * @param {Backend['can']} options.can
- * @param {any} [options.first] @param {any} [options.models] - manifest and list that are part of the page
+ * @param {any} [options.first] @param {any} [options.models] - manifest and list of models that are part of the page
  * @returns {Backend}
  */
 export function askingBackend({ post, can, first = null, models = null }) {
@@ -19,7 +19,7 @@ export function askingBackend({ post, can, first = null, models = null }) {
 
   return {
     can,
-    /** Ask; repeat once after a lost connection, and with the source if Python does not have the scene. */
+    /** Ask a question. Repeat it once after a lost connection, and with the source if Python lacks the scene. */
     async ask(name, { id, source, file }, more = {}, how = {}) {
       if (name === 'open' && first && same(source, first)) return first;
       if (name === 'models' && models) return models;

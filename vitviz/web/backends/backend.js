@@ -1,9 +1,9 @@
-// The interface between the page and its backends: a server, a worker, or the data of a file.
+// The interface between the page and its backends: a server, a worker, or data in a file.
 
 import { isKept } from '../core/kinds.js';
 import { ROLLOUT } from '../core/state.js';
 
-/** The question of the rollout in saved pages: the whole matrix, with the default options. */
+/** The arguments of rollout in saved pages: the whole matrix, with the default options. */
 export const MATRIX = Object.freeze({ token: null, ...ROLLOUT, start: ROLLOUT.start - 1 });
 
 /** @typedef {import('../core/state.js').Source} Source */
@@ -22,7 +22,7 @@ export const MATRIX = Object.freeze({ token: null, ...ROLLOUT, start: ROLLOUT.st
  * @property {Questions} questions
  */
 /**
- * A question's text until the backend reports progress, and the delay before it is asked, in milliseconds.
+ * The text to show until the backend reports progress, and the delay before the question is sent, in milliseconds.
  * @typedef {Record<string, {waiting: string, settle: number}>} Questions
  */
 
@@ -40,7 +40,7 @@ export const MATRIX = Object.freeze({ token: null, ...ROLLOUT, start: ROLLOUT.st
  * @property {(name: string, about: About, ask?: any, how?: How) => Promise<any>} ask - files are `ArrayBuffer`s
  */
 
-/** Thrown if a question is not answered. The message is for the visitor. */
+/** Thrown if a question cannot be answered. The message is shown to the visitor. */
 export class BackendError extends Error {
   /**
    * @param {string} message @param {'unknown' | 'busy' | 'refused' | 'failed' | 'offline'} kind
@@ -54,13 +54,13 @@ export class BackendError extends Error {
   }
 }
 
-/** The largest input size that would succeed, if an error names one. @param {any} error @returns {number | null} */
+/** The largest input size that would succeed, if an error contains it. @param {any} error @returns {number | null} */
 export function sizeOf(error) {
   return error instanceof BackendError ? error.size : null;
 }
 
 /**
- * Return a photograph: one stored in this browser, by its hash, or a picture of the page's own site, by its address.
+ * Return a photograph: by its hash if stored in this browser, or by its address if it is a picture of this site.
  * @param {string} photo @param {{get: (hash: string) => Promise<Blob | null>}} photos
  * @param {string} base - the address of the page's folder @param {How} how
  */
@@ -91,14 +91,14 @@ export function isSame(one, other) {
   return sorted(one) === sorted(other);
 }
 
-/** The name of the file with the answer of a question; null if there is none. @param {string} name @param {any} ask */
+/** The name of the file that answers a question; null if no file does. @param {string} name @param {any} ask */
 export function fileOf(name, ask) {
   if (name === 'block') return `block-${ask.block}`;
   if (name === 'lecture') return ask.block === undefined ? 'lecture' : `values-${ask.block}`;
   return name === 'rollout' && isSame(ask, MATRIX) ? 'rollout' : null;
 }
 
-/** Whether an error is that of an aborted request. @param {any} error */
+/** Whether an error reports an aborted request. @param {any} error */
 export function isAbort(error) {
   return error?.name === 'AbortError';
 }

@@ -1,5 +1,5 @@
-// The backend of the Gradio component: questions are calls of its server functions, and answers that are bytes come as
-// files of Gradio. Each call returns the next line, progress or the answer; after progress, the page calls again.
+// The backend of the Gradio component: questions are calls of its server functions, and binary answers are files that
+// Gradio serves. Each call returns progress or the answer; after progress, the page calls again.
 import { askingBackend } from './asking.js';
 import { BackendError } from './backend.js';
 
@@ -23,7 +23,7 @@ function aborted(signal) {
 /**
  * @param {object} options
  * @param {Server} options.server
- * @param {() => string} options.beside - the address of the photograph, in whose folder the other files lie
+ * @param {() => string} options.beside - the address of the photograph; the other files are in the same folder
  * @param {import('./backend.js').Models} options.models
  * @returns {Backend}
  */
@@ -37,7 +37,7 @@ export function componentBackend({ server, beside, models }) {
     signal?.throwIfAborted();
     const ticket = newTicket();
     const leaving = aborted(signal);
-    leaving.catch(() => null); // no unhandled rejection after the answer
+    leaving.catch(() => null); // avoid an unhandled rejection after the answer
     try {
       for (;;) {
         const reply = await Promise.race([server.answer({ ticket, name, ask, source }), leaving]);
@@ -57,7 +57,7 @@ export function componentBackend({ server, beside, models }) {
   async function fetched(name, signal) {
     const photo = new URL(beside(), document.baseURI);
     const address = new URL(name, photo);
-    address.search = photo.search; // a signature, where the app has one
+    address.search = photo.search; // a signature, if the app uses signatures
     const answer = await fetch(address, { signal }).catch((error) => {
       if (signal?.aborted) throw error;
       return null;

@@ -4,7 +4,7 @@ import { BackendError, fileOf, isSame } from './backend.js';
 
 /**
  * @param {import('../core/manifest.js').Manifest} manifest
- * @param {(name: string) => string | null | undefined} read - the text of a part, base64
+ * @param {(name: string) => string | null | undefined} read - returns the text of a part, in base64
  * @param {boolean} [lecture] - whether the page contains the lecture
  * @returns {import('./backend.js').Backend}
  */

@@ -1,16 +1,16 @@
-// What a static site's model needs from the visitor's browser, checked and described before anything is loaded.
+// Check and describe a model's browser requirements before a static site loads anything.
 
 /** @typedef {import('../local/graphs.js').About} About */
 
-/** A module with one instruction of WebAssembly's SIMD. */
+/** A WebAssembly module with one SIMD instruction. */
 const SIMD = Uint8Array.of(0, 97, 115, 109, 1, 0, 0, 0, 1, 5, 1, 96, 0, 1, 123, 3, 2, 1, 0, 10, 10, 1, 8, 0, 65, 0, 253,
   15, 253, 98, 11);
 // Measured in Chromium with a ViT-S: 0.8 GB for forward and backward pass in 32 bits, and the runtime's packed copies.
-const COPIES = 14; // memory in multiples of the 16-bit weights
-const MORE = 150e6; // bytes of the page, the runtime and a photograph
-const SHARE = 1 / 3; // of the machine's memory, which a page can take safely
+const COPIES = 14; // memory, relative to the size of the 16-bit weights
+const MORE = 150e6; // bytes for the page, the runtime and a photograph
+const SHARE = 1 / 3; // share of the machine's memory that a page can use safely
 
-/** Why this browser cannot run a model; empty if it can. */
+/** The reason why this browser cannot run a model; empty if it can. */
 export function lack() {
   const runs = typeof WebAssembly === 'object' && WebAssembly.validate(SIMD);
   return runs ? '' : 'The model needs WebAssembly SIMD, which this browser does not have. Chrome and Firefox since '
@@ -18,8 +18,8 @@ export function lack() {
 }
 
 /**
- * The note above the button for own photographs.
- * @param {About} about @param {number | undefined} memory - of the machine, in GB, if the browser reports it
+ * The note above the button that opens the visitor's photographs.
+ * @param {About} about @param {number | undefined} memory - the machine's memory in GB, if the browser reports it
  */
 export function needs({ download, files }, memory) {
   const missing = lack();

@@ -1,4 +1,4 @@
-// The backend of a static site: the model runs in a worker of the visitor's own browser, and examples are files.
+// The backend of a static site: the model runs in a worker of the visitor's browser, and examples are files.
 import { readerOf } from '../compute/readback.js';
 import { BackendError, MATRIX, fileOf, photographOf } from './backend.js';
 import { lack } from './needs.js';
@@ -14,9 +14,9 @@ import { standalone } from './standalone.js';
  * The configuration of a static site, from `vitviz.export.static`.
  * @typedef {object} Site
  * @property {any} models - see `Models` of backend.js
- * @property {Record<string, About>} about - of each model
+ * @property {Record<string, About>} about - the description of each model
  * @property {Record<string, {file: string, scenes: Record<string, string>}>} examples - the file of each, and the
- *   folder of each model's results
+ *   folders with each model's results
  * @property {string} worker @property {string} alone - the frame of a saved page
  */
 
@@ -86,7 +86,7 @@ export function onnxBackend({ base, site, first, photos }) {
     return site.about[model ?? site.models.default];
   }
 
-  /** The id of a scene. @param {Source} source */
+  /** Return the id of a scene. @param {Source} source */
   const idOf = ({ image, photo, model }) => `${image ?? photo} ${model ?? site.models.default}`;
 
   /**
@@ -99,7 +99,7 @@ export function onnxBackend({ base, site, first, photos }) {
     }
     const about = named(source);
     if (lack()) throw new BackendError(lack(), 'refused');
-    await readerOf(document.createElement('canvas')).catch(({ message }) => { // before loading 60 MB
+    await readerOf(document.createElement('canvas')).catch(({ message }) => { // checked before loading 60 MB
       throw new BackendError(message, 'refused');
     });
     const photo = await photograph(source, { signal });
@@ -116,7 +116,7 @@ export function onnxBackend({ base, site, first, photos }) {
     });
   }
 
-  /** The folder with a model's results on an example. @param {Source | undefined} source */
+  /** Return the folder with a model's results for an example. @param {Source | undefined} source */
   const folder = (source) => (source?.image ? site.examples[source.image].scenes[source.model ?? site.models.default]
     : null);
 

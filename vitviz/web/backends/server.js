@@ -1,4 +1,4 @@
-// The backend that asks a vitviz server. Each question is one request, which any replica can answer.
+// The backend for a vitviz server. Each question is one request, which any replica can answer.
 import { askingBackend } from './asking.js';
 import { BackendError, isAbort, photographOf } from './backend.js';
 
@@ -23,14 +23,14 @@ function joined(parts) {
 const bodyOf = (answer) => /** @type {ReadableStream<Uint8Array>} */ (answer.body); // null only after HEAD
 
 /**
- * Read an answer: lines of JSON, the last of which holds the data, an error, or the number of bytes that follow.
+ * Read an answer: lines of JSON; the last line holds the data, an error, or the number of bytes that follow.
  * @param {ReadableStream<Uint8Array>} stream @param {How['progress']} progress
  */
 export async function readAnswer(stream, progress) {
   const reader = stream.getReader();
   try {
     return await lastLine(reader, progress);
-  } finally { // browsers report an answer as failed unless it is read to its end
+  } finally { // browsers report a response as failed unless it is read to its end
     while (!(await reader.read().catch(() => ({ done: true }))).done);
   }
 }
@@ -70,7 +70,7 @@ async function rest(reader, first, count) {
  * @param {object} options
  * @param {string} options.base - the address of the page's folder
  * @param {{get: (hash: string) => Promise<Blob | null>}} options.photos
- * @param {any} [options.first] @param {any} [options.models] - manifest and list that are part of the page
+ * @param {any} [options.first] @param {any} [options.models] - manifest and list of models that are part of the page
  * @returns {Backend}
  */
 export function serverBackend({ base, photos, first = null, models = null }) {
@@ -84,7 +84,7 @@ export function serverBackend({ base, photos, first = null, models = null }) {
     }
     if (!answer.ok) {
       const plain = answer.headers.get('content-type')?.startsWith('text/plain');
-      if (!plain) throw new BackendError(GONE, 'offline'); // a proxy in front of a starting server
+      if (!plain) throw new BackendError(GONE, 'offline'); // the response of a proxy while the server starts
       throw new BackendError(await answer.text(), answer.status === 429 ? 'busy' : 'refused');
     }
     return readAnswer(bodyOf(answer), progress);

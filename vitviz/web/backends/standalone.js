@@ -1,4 +1,4 @@
-// Write one HTML file of a scene, which opens without a network: fill the frame of `vitviz.web.scene.standalone`.
+// Write a scene as one HTML file that opens without a network, by filling the frame of `vitviz.web.scene.standalone`.
 import { describe, escaped } from '../compute/format.js';
 
 /** @param {Blob} blob @returns {Promise<string>} a data URL */
@@ -12,11 +12,11 @@ const inline = (blob) => new Promise((resolve, reject) => {
 /** @param {string} url */
 const inlined = async (url) => (url.startsWith('data:') ? url : inline(await (await fetch(url)).blob()));
 
-/** JSON that cannot end its script element. @param {unknown} value */
+/** Return JSON that cannot end its script element. @param {unknown} value */
 const scripted = (value) => JSON.stringify(value).replaceAll('<', '\\u003c');
 
 /**
- * @param {string} frame - HTML with places for title, parts, manifest and search
+ * @param {string} frame - HTML with placeholders for title, parts, manifest and search
  * @param {import('../core/manifest.js').Manifest} manifest
  * @param {Record<string, ArrayBuffer>} files - `block-0`, ..., and `rollout`
  * @param {string} search - the query string of the initial view

@@ -1,4 +1,4 @@
-// The backend of the notebook widget: questions are messages to the kernel, which answers with their tickets.
+// The backend of the notebook widget: questions are messages to the kernel, whose answers repeat their tickets.
 import { BackendError } from './backend.js';
 
 /** @typedef {import('./backend.js').Backend} Backend */
@@ -11,7 +11,7 @@ import { BackendError } from './backend.js';
  * @property {(event: string, listener: (message: any, buffers: DataView[]) => void) => void} on
  */
 
-const PATIENCE = 60_000; // milliseconds; a kernel answers only between cells
+const PATIENCE = 60_000; // milliseconds; a busy kernel answers only after the running cell
 
 /** @param {{model: Model, manifest: import('../core/manifest.js').Manifest}} options @returns {Backend} */
 export function widgetBackend({ model, manifest }) {
@@ -25,7 +25,7 @@ export function widgetBackend({ model, manifest }) {
     for (const { reject } of waiting.values()) reject(lost());
   });
   model.on('msg:custom', ({ ticket, error }, [buffer] = []) => {
-    const question = waiting.get(ticket); // undefined if another view of the widget asked
+    const question = waiting.get(ticket); // undefined if another view of the widget sent the question
     if (error) question?.reject(new BackendError(error, 'refused'));
     else question?.resolve(buffer.buffer.slice(buffer.byteOffset, buffer.byteOffset + buffer.byteLength));
   });

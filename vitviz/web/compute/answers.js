@@ -1,5 +1,5 @@
-// Attention of every head, fused maps and rollout, from blocks and a question. No DOM.
-// Results for one query are kept until the query changes: the picture, the heads and the wall share them.
+// Compute the attention of every head, fused maps and rollout from blocks and a query. No DOM.
+// Results are cached until the query changes, because the picture, the heads and the wall share them.
 import { column, fuse, fuseColumn, row } from './attention.js';
 import { rolloutColumn, rolloutMeanColumn, rolloutMeanRow, rolloutRow } from './rollout.js';
 import { Sweep } from './sweep.js';
@@ -19,7 +19,7 @@ class BlockAnswers {
     this.logs = new Float32Array(heads * tokens);
     this.values = new Float32Array(heads * tokens);
     /** @type {Map<string, {token: number, direction: string, out: Float32Array}>} */
-    this.fused = new Map(); // by fusion: its question, and the result (N)
+    this.fused = new Map(); // by fusion: the question and its result (N)
     /** @type {Sweep | null} */
     this.sweep = null;
   }
@@ -38,7 +38,7 @@ class BlockAnswers {
   }
 
   /**
-   * Whether fusion by max or min must read every row first, which takes several frames.
+   * Whether fusion (by max or min) must first read every row, which takes several frames.
    * @param {Fusion} how @param {Question} question
    */
   needsSweep(how, { token, direction }) {
@@ -70,7 +70,7 @@ class BlockAnswers {
   }
 }
 
-/** Answers about one photograph and one model. Blocks are added as they are loaded. */
+/** Answers questions about one photograph and one model. Blocks are added as they are loaded. */
 export class Answers {
   /** @param {number} depth - L */
   constructor(depth) {
@@ -79,9 +79,9 @@ export class Answers {
     this.blocks = new Array(depth).fill(null);
     /** @type {Rollout | null} */
     this.rollout = null;
-    this.options = ''; // of rollout, as JSON
+    this.options = ''; // options of rollout, as JSON
     /** @type {Map<number, Float32Array>} */
-    this.rows = new Map(); // of rollout, by token, if there are too many tokens for its matrix
+    this.rows = new Map(); // rows of rollout by token, if there are too many tokens for its matrix
     this.out = new Float32Array(0);
   }
 
@@ -118,7 +118,7 @@ export class Answers {
   }
 
   /**
-   * All heads of a block.
+   * Return the maps of all heads of a block.
    * @param {number} index @param {Question} question
    * @returns {Float32Array | null} (H, N); null while it is loading
    */
@@ -127,7 +127,7 @@ export class Answers {
   }
 
   /**
-   * One map of a block.
+   * Return one map of a block.
    * @param {number} index @param {number | Fusion} head @param {Question} question
    * @returns {Float32Array | null} (N): a view, valid until the next question
    */
@@ -140,7 +140,7 @@ export class Answers {
   }
 
   /**
-   * The sweep that a fused map needs first: call `advance` until it is done.
+   * Return the sweep that a fused map needs first: call `advance` until it is done.
    * @param {number} index @param {number | Fusion} head @param {Question} question @returns {Sweep | null}
    */
   sweep(index, head, question) {
@@ -150,7 +150,7 @@ export class Answers {
     return block.sweep;
   }
 
-  /** Rollout, from its matrix or one of its rows. @param {Question} question @returns {Float32Array | null} (N) */
+  /** Return rollout, from its matrix or single rows. @param {Question} question @returns {Float32Array | null} (N) */
   rolloutOf({ token, direction }) {
     if (this.rollout === null) return direction === 'row' ? this.rows.get(token) ?? null : null;
     const { rollout, out } = this;

@@ -1,5 +1,5 @@
-// Attention from queries and keys: rows (what a token attends to) and columns (which tokens attend to it) of all heads
-// of a block. Results are written into the caller's arrays; these functions allocate nothing.
+// Compute attention from queries and keys: rows (which tokens a token attends to) and columns (which tokens attend to
+// it) of all heads of a block. Results are written into the caller's arrays; these functions allocate nothing.
 //
 // Shapes: H heads, N tokens, d head width. A `Block` is described in payload.js. Arrays (H, N) are flat, head by head.
 //
@@ -12,7 +12,7 @@
 let vector = new Float64Array(64); // the current query or key; float64 avoids a conversion in the inner loop
 
 /**
- * The products of `vector` with each of N vectors, minus a shift: the inner loop of this module.
+ * Compute the products of `vector` with each of N vectors, minus a shift: the inner loop of this module.
  * Four tokens at a time with two sums each: eight independent chains of additions keep the processor's adder busy.
  * @param {Float64Array} vec @param {Float32Array} all @param {number} base @param {number} tokens @param {number} width
  * @param {Float64Array} lse @param {number} at @param {number} step @param {Float32Array} out @param {number} to
@@ -72,7 +72,7 @@ function take(all, from, width) {
 }
 
 /**
- * One row of every head: what `query` attends to.
+ * Compute one row of every head: the tokens that `query` attends to.
  *
  * Each row is divided by its sum, so that the shares on the page add up to 100 %: with queries and keys in half
  * precision, the stored log-sum-exp leaves sums slightly off 1.
@@ -99,8 +99,8 @@ export function row(block, query, logs, rows) {
 }
 
 /**
- * One column of every head: which tokens attend to `key`. It does not sum to 1, because each number is part of another
- * token's row.
+ * Compute one column of every head: the tokens that attend to `key`. It does not sum to 1, because each number is part
+ * of another token's row.
  * @param {Block} block
  * @param {number} key - token, 0..N-1
  * @param {Float32Array} logs - (H, N), gets the logarithms, for `fuseColumn`
@@ -117,7 +117,7 @@ export function column(block, key, logs, columns) {
 }
 
 /**
- * The mean over heads.
+ * Compute the mean over heads.
  * @param {Float32Array} values - (H, N): rows or columns, of one token or their means over patches
  * @param {number} heads
  * @param {number} tokens
@@ -132,7 +132,7 @@ export function fuseMean(values, heads, tokens, out) {
 }
 
 /**
- * The largest or smallest logarithm over heads.
+ * Compute the largest or smallest logarithm over heads.
  * @param {Fusion} how - 'max' or 'min'
  * @param {Float32Array} logs - (H, N)
  * @param {number} heads
@@ -154,7 +154,7 @@ export function extremes(how, logs, heads, tokens, out) {
 }
 
 /**
- * One row with fused heads; it sums to 1. Max and min are taken of logarithms and then go through a softmax, because
+ * Compute one row with fused heads; it sums to 1. Max and min are taken of logarithms, followed by a softmax, because
  * all minimum probabilities could underflow if heads disagree everywhere.
  * @param {Fusion} how
  * @param {Float32Array} logs - (H, N), from `row`
@@ -179,7 +179,7 @@ export function fuse(how, logs, rows, heads, tokens, out) {
 }
 
 /**
- * One column of the attention matrix with fused heads.
+ * Compute one column of the attention matrix with fused heads.
  * @param {Fusion} how
  * @param {Float32Array} logs - (H, N), from `column`
  * @param {Float32Array} columns - (H, N), from `column`

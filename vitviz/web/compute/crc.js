@@ -1,4 +1,4 @@
-// CRC-32 as in zlib, ZIP and PNG.
+// Compute CRC-32 as in zlib, ZIP and PNG.
 import { crc } from '../vendor/fflate.js';
 
 /** @param {Uint8Array} bytes @returns {number} */

@@ -6,8 +6,8 @@
 const halfUp = (value, decimals) => Math.round(value * 10 ** decimals) / 10 ** decimals;
 
 /**
- * A share with at most `digits` significant digits and two decimals: 0.9321 is "93.2 %". As in `vitviz/formatting.py`,
- * only exact values are "0 %" and "100 %".
+ * Format a share with at most `digits` significant digits and two decimals: 0.9321 is "93.2 %". As in
+ * `vitviz/formatting.py`, only exact values are "0 %" and "100 %".
  * @param {number} share
  */
 export function percent(share, digits = 3) {
@@ -38,7 +38,7 @@ export function outputs({ problemType }) {
   return problemType === 'regression' ? plain : percent;
 }
 
-export const PERHAPS = 3; // classes that are named if the model is not sure
+export const PERHAPS = 3; // number of classes listed if the model is not sure
 
 /** The number of classes: "1,000 classes". @param {number} classes */
 export function classCount(classes) {
@@ -51,13 +51,13 @@ export function things(classes) {
 }
 
 /**
- * A prediction in one line, as `describe_prediction` in `vitviz/formatting.py`, which gives the reasons.
+ * Describe a prediction in one line, like `describe_prediction` in `vitviz/formatting.py`, which explains the wording.
  * @param {string[]} labels - the most probable classes, the best first @param {number[]} probabilities
  * @param {number} classes - the number of the model's classes
  * @param {number | null} sureAbove - the probability from which the model is sure; null if it was not measured
  * @param {import('../core/manifest.js').Group | null} group - named if the model is not sure
- * @param {boolean} known - whether the photograph seems to show one of the classes
- * @param {ProblemType} problemType - with several labels, those of 50 % and more are named
+ * @param {boolean} known - whether the photograph probably shows one of the classes
+ * @param {ProblemType} problemType - for multi-label models, labels of 50 % and more are listed
  */
 export function describePrediction(labels, probabilities, classes, sureAbove = null, group = null, known = true,
   problemType = 'single_label_classification') {
@@ -90,7 +90,7 @@ export function describe({ predictions, labels, sureAbove, group = null, known =
 }
 
 /**
- * Texts of a table's column with aligned decimal points, padded behind the unit with spaces as wide as digits.
+ * Align the decimal points in a table's column, by padding after the unit with spaces as wide as digits.
  * @param {string[]} texts
  */
 export function aligned(texts) {
@@ -105,7 +105,7 @@ export function whole(share) {
   return `${Math.round(100 * share)} %`;
 }
 
-/** A number that is not a share, with three significant digits. @param {number} value */
+/** Format a number other than a share, with three significant digits. @param {number} value */
 export function score(value) {
   return Number.isFinite(value) ? String(Number(value.toPrecision(3))).replace('-', '−') : '–';
 }
@@ -186,7 +186,7 @@ export function settings({ mode, discard, residual, gamma }) {
 }
 
 /**
- * What a map's own scale leaves out, in a sentence; empty where it leaves out nothing.
+ * A sentence about the values that a map's own scale clips; empty if it clips none.
  * @param {{clipped: number, vmax: number, most: number}} scale @param {(value: number) => string} unit
  */
 export function clippedWords({ clipped, vmax, most }, unit) {

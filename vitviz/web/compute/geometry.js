@@ -1,5 +1,5 @@
-// Convert between tokens, patches, pixels of the photograph and points of the screen. The arithmetic has the order of
-// vitviz.images.geometry.Geometry, so that both agree to the last bit.
+// Convert between tokens, patches, pixels of the photograph and points of the screen. The order of operations is the
+// same as in vitviz.images.geometry.Geometry, so that both agree to the last bit.
 
 /**
  * The mapping from patches to pixels of the upright photograph. Boxes are [left, top, right, bottom].
@@ -18,7 +18,7 @@ function edge(start, end, index, count) {
 }
 
 /**
- * The box of the photograph that the model saw.
+ * The box of the photograph that the model's input shows.
  * @param {Geometry} geometry
  * @returns {[number, number, number, number]}
  */
@@ -76,7 +76,7 @@ export function patchAt(geometry, x, y, grid) {
 }
 
 /**
- * The patch of another model or photograph at the same relative place, clamped to the box that the model saw.
+ * The patch of another model or photograph at the same relative place, clamped to the model's input.
  * @param {[number, number]} patch
  * @param {{geometry: Geometry, grid: [number, number]}} from - the scene of this patch
  * @param {{geometry: Geometry, grid: [number, number]}} to
@@ -91,11 +91,11 @@ export function samePlace(patch, from, to) {
     const [first, last] = [seen[axis], seen[axis + 2]];
     return Math.min(Math.max(at, first), last - (last - first) / 1e6);
   });
-  return patchAt(to.geometry, x, y, to.grid) ?? [0, 0]; // a model that saw nothing of the photograph
+  return patchAt(to.geometry, x, y, to.grid) ?? [0, 0]; // the model's input contains nothing of the photograph
 }
 
 /**
- * The first pixel of every patch column (gw + 1) and row (gh + 1), with the end appended, clipped to the photograph. A
+ * The first pixel of every patch column (gw + 1) and row (gh + 1), followed by the end, clipped to the photograph. A
  * pixel belongs to the patch that contains its centre.
  * @param {Geometry} geometry
  * @param {[number, number]} grid - [gh, gw]
@@ -112,7 +112,7 @@ export function patchEdges(geometry, grid) {
 /**
  * The geometry of a smaller or larger copy of the photograph.
  * @param {Geometry} geometry
- * @param {number} width - of the copy, in pixels
+ * @param {number} width - width of the copy in pixels
  * @param {number} height
  * @returns {Geometry}
  */
@@ -124,7 +124,7 @@ export function scaled(geometry, width, height) {
 }
 
 /**
- * A photograph in the middle of a box of the screen, as large as fits, with its aspect ratio.
+ * Place a photograph in the middle of a box on the screen, as large as fits with its aspect ratio.
  * @param {[number, number]} image - [width, height] of the photograph
  * @param {[number, number, number, number]} box - [left, top, right, bottom] on the screen
  * @returns {{left: number, top: number, width: number, height: number, scale: number}} its box; `scale`: screen units
@@ -138,9 +138,9 @@ export function fit(image, box) {
 }
 
 /**
- * The token of a query, as Python's `trace.token`.
+ * The token of a query, like Python's `trace.token`.
  * @param {string | [number, number]} query - a prefix token's name in lower case, 'mean', or a patch [row, column]
- * @param {string[]} names - of the prefix tokens
+ * @param {string[]} names - names of the prefix tokens
  * @param {[number, number]} grid - [gh, gw]
  * @returns {number} 0..N-1; -1 for the mean and for tokens that this model does not have
  */

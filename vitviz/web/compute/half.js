@@ -4,7 +4,7 @@
 let table = null;
 
 /**
- * The value of one half: sign, five bits of exponent, ten of fraction.
+ * The value of one half-precision number: sign, five exponent bits, ten fraction bits.
  * @param {number} bits - 0..65535
  * @returns {number}
  */
@@ -26,8 +26,8 @@ function decodeTable() {
 }
 
 /**
- * Convert halves to float32, into `out`. In Chromium 156, the table takes half the time of Float16Array (6 and 12 ms at
- * best for 6.3 million), which some browsers lack.
+ * Convert halves to float32, into `out`. In Chromium 156, the table takes half the time of Float16Array (at best 6 and
+ * 12 ms for 6.3 million numbers); some browsers also lack Float16Array.
  * @param {Uint16Array} bits - the halves' bit patterns
  * @param {Float32Array} out - as long as `bits`
  * @returns {Float32Array} `out`

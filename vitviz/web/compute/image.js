@@ -1,4 +1,4 @@
-// Preprocessing as in `vitviz.images.preprocess`: the same plan, and Pillow's resampling in integer arithmetic.
+// Preprocess photographs like `vitviz.images.preprocess`: the same plan, and Pillow's resampling in integer arithmetic.
 
 /**
  * @typedef {object} Preprocess - see `vitviz.images.preprocess.Preprocess`
@@ -15,7 +15,7 @@
 /** @typedef {{resized: [number, number], at: [number, number], size: [number, number]}} Plan - width and height of the
  * resized picture; left and top of it in the input; height and width of the input */
 
-const BITS = 22; // of a weight's fraction, as in Pillow
+const BITS = 22; // bits of a weight's fraction, as in Pillow
 
 /** Round half to even, as Python does. @param {number} value */
 export function round(value) {
@@ -23,7 +23,7 @@ export function round(value) {
   return Math.abs(value % 1) === 0.5 && whole % 2 !== 0 ? whole - 1 : whole;
 }
 
-/** @param {Preprocess} preprocess @param {number} w @param {number} h - of the photograph @returns {Plan} */
+/** @param {Preprocess} preprocess @param {number} w @param {number} h - size of the photograph @returns {Plan} */
 export function plan(preprocess, w, h) {
   const { height, width, mode, multiple } = preprocess;
   if (mode === 'squash') return { resized: [width, height], at: [0, 0], size: [height, width] };
@@ -67,7 +67,7 @@ const FILTERS = {
 };
 
 /**
- * For each number of a resized line: the first source number, and the weights from there on.
+ * For each number of a resized line, return the first source number and the weights from there on.
  * @param {number} from @param {number} to - lengths @param {string} interpolation
  */
 function taps(from, to, interpolation) {
@@ -132,7 +132,7 @@ export function resizePlane(plane, w, h, rw, rh, interpolation) {
  */
 export function prepare(preprocess, rgba, w, h) {
   const { resized: [rw, rh], at: [left, top], size: [height, width] } = plan(preprocess, w, h);
-  const pixels = new Float32Array(3 * height * width); // zero is the mean color
+  const pixels = new Float32Array(3 * height * width); // after normalization, zero is the mean color
   const plane = new Uint8Array(w * h);
   for (let channel = 0; channel < 3; channel += 1) {
     for (let i = 0; i < plane.length; i += 1) plane[i] = rgba[4 * i + channel];
@@ -150,7 +150,7 @@ export function prepare(preprocess, rgba, w, h) {
 }
 
 /**
- * The picture that a model saw: the inverse of the normalization.
+ * The model's input as a picture: the inverse of the normalization.
  * @param {Preprocess} preprocess @param {Prepared} prepared
  * @returns {Uint8ClampedArray<ArrayBuffer>} (height, width, 4)
  */

@@ -5,13 +5,13 @@ import { entropy, meanDistance, share } from './statistics.js';
 /** @typedef {import('./answers.js').Answers} Answers */
 /** @typedef {import('../core/manifest.js').Manifest} Manifest */
 
-const FEW = 600; // patches, up to which all are queries; of more, SAMPLED ones, spread evenly over the grid
+const FEW = 600; // up to this many patches, all are queries; otherwise, SAMPLED patches are spread evenly over the grid
 const SAMPLED = 64;
 
 /** Means over a head's rows. `far`: the distance relative to that of uniform attention. */
 export const NUMBERS = Object.freeze(['prefix', 'self', 'near', 'distance', 'far', 'spread', 'differ']);
 
-/** Thresholds of the kinds. */
+/** Thresholds between the kinds. */
 export const LIMITS = Object.freeze({ prefix: 0.5, self: 0.25, near: 0.4, spread: 0.9, differ: 0.03 });
 
 /** The kinds, in the order of their checks. */
@@ -32,7 +32,7 @@ export function kindOf({ prefix, self, near, spread, differ }) {
 
 /** Reads the rows of all heads, a few in each frame. */
 export class Study {
-  /** @param {Manifest} manifest @param {Answers} answers - with all blocks */
+  /** @param {Manifest} manifest @param {Answers} answers - must contain all blocks */
   constructor({ depth, heads, grid, prefix }, answers) {
     this.blocks = answers.blocks.map((loaded) => /** @type {NonNullable<typeof loaded>} */ (loaded).block);
     this.heads = heads;
@@ -42,20 +42,20 @@ export class Study {
     this.tokens = patches + prefix.length;
     const count = patches <= FEW ? patches : SAMPLED;
     this.queries = Int32Array.from({ length: count }, (_, i) => Math.floor(((i + 0.5) * patches) / count)); // patches
-    this.at = 0; // of depth x count
+    this.at = 0; // rows read, of depth x count
     this.of = depth * count;
     /** @type {Record<string, Float64Array>} */
     this.sums = Object.fromEntries(NUMBERS.map((name) => [name, new Float64Array(depth * heads)]));
     this.logs = new Float32Array(heads * this.tokens);
     this.rows = new Float32Array(heads * this.tokens);
-    this.mean = new Float64Array(heads * this.tokens); // of the rows of a block
+    this.mean = new Float64Array(heads * this.tokens); // mean of a block's rows
   }
 
   get done() {
     return this.at === this.of;
   }
 
-  /** Read rows for a while. @param {number} milliseconds */
+  /** Read rows for about this long. @param {number} milliseconds */
   advance(milliseconds) {
     const until = performance.now() + milliseconds;
     while (!this.done && performance.now() < until) this.read();

@@ -1,4 +1,4 @@
-// The numbers of the lecture, from the model's input to patches, tokens and the output of one head. No DOM.
+// Compute the lecture's numbers, from the model's input to patches, tokens and the output of one head. No DOM.
 // Shapes: H heads, N tokens = P prefix tokens followed by gh x gw patches, D width, d head width, p patch size.
 import { floatsOf, readTensors } from './tensors.js';
 
@@ -13,7 +13,7 @@ import { floatsOf, readTensors } from './tensors.js';
  * @property {'crop' | 'squash' | 'pad' | 'native'} mode @property {string} interpolation
  * @property {number[]} mean @property {number[]} std
  * @property {number} patch - p @property {[number, number]} grid @property {number} width - D
- * @property {number} heads @property {number} headWidth @property {number} depth @property {number} hidden - of the MLP
+ * @property {number} heads @property {number} headWidth @property {number} depth @property {number} hidden - MLP width
  * @property {number} classes @property {string} pooling
  * @property {'learned' | 'sincos' | 'sincos1d' | 'rotary' | 'none'} positionKind
  * @property {[number, number] | null} learnedGrid
@@ -62,7 +62,7 @@ function normalized(levels, { input: [height, width], at: [left, top], resized: 
 /**
  * The losses of cropping and resizing.
  * @param {Lecture} lecture
- * @returns {{kept: number, scale: [number, number]}} `kept`: the share of the photograph's area that the model sees;
+ * @returns {{kept: number, scale: [number, number]}} `kept`: the share of the photograph's area in the model's input;
  *   `scale`: pixels of the input per pixel of the photograph, across and down
  */
 export function losses({ photo: [w, h], resized: [rw, rh], at: [left, top], input: [height, width] }) {
@@ -212,7 +212,7 @@ export function sumTerms({ weights, values, query }, channel) {
 }
 
 /**
- * The largest numbers by absolute value, and the sum of all others.
+ * The largest numbers by absolute value, and the sum of the rest.
  * @param {ArrayLike<number>} numbers @param {number} count
  * @returns {{best: number[], rest: number, others: number}} `best`: indices, the largest first; `rest`: the sum of the
  *   `others` remaining numbers
@@ -224,8 +224,8 @@ export function largest(numbers, count) {
 }
 
 /**
- * Round numbers so that they add up to their rounded sum. The last one, the rest of many, takes the difference, or the
- * first one if the last would change its sign.
+ * Round numbers so that they add up to their rounded sum. The last number, a sum of many, absorbs the difference, or
+ * the first number if the last one would change its sign.
  * @param {number[]} numbers @param {number} decimals @returns {number[]}
  */
 export function roundedToSum(numbers, decimals) {
@@ -274,7 +274,7 @@ export function ranks(numbers) {
  */
 export function disagreement(first, second) {
   const [own, other] = [ranks(first), ranks(second)];
-  const apart = own.map((rank, n) => other[n] - rank); // positive: higher in the first
+  const apart = own.map((rank, n) => other[n] - rank); // positive if the patch ranks higher in the first map
   const places = [...apart.keys()];
   const over = places.reduce((best, n) => (apart[n] > apart[best] ? n : best), 0);
   const under = places.reduce((best, n) => (apart[n] < apart[best] ? n : best), 0);

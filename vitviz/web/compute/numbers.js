@@ -5,7 +5,7 @@ import { patchBox } from './geometry.js';
 /** @typedef {import('./geometry.js').Geometry} Geometry */
 /** @typedef {import('../core/manifest.js').Manifest} Manifest */
 /** @typedef {Float32Array | Float64Array | Int32Array} Numbers */
-/** @typedef {{data: Numbers, shape: number[]} | string} Entry - of an NPZ: an array or a text */
+/** @typedef {{data: Numbers, shape: number[]} | string} Entry - an array or a text in an NPZ file */
 /**
  * One map: (gh, gw) numbers, the shares of tokens outside the picture by name, and the question for Python.
  * @typedef {{values: ArrayLike<number>, title: string, unit: string, signed: boolean, outside: Record<string, number>,
@@ -24,15 +24,15 @@ function cell(value) {
   return /[",\n]/.test(text) ? `"${text.replaceAll('"', '""')}"` : text;
 }
 
-/** @param {string[]} columns @param {unknown[][]} rows @param {object | null} record - a first line with `#` */
+/** @param {string[]} columns @param {unknown[][]} rows @param {object | null} record - first line, after `#` */
 export function csv(columns, rows, record = null) {
   const lines = [columns, ...rows].map((row) => row.map(cell).join(','));
   return `${[...(record ? [`# ${JSON.stringify(record)}`] : []), ...lines].join('\n')}\n`;
 }
 
 /**
- * The record that reproduces a map. It has no checksums of weights and pixels, which the browser does not have.
- * @param {Manifest} manifest @param {Geometry} geometry - of the photograph on the page @param {Saved} saved
+ * The record to reproduce a map. It omits the checksums of weights and pixels, which the browser lacks.
+ * @param {Manifest} manifest @param {Geometry} geometry - the page photograph's geometry @param {Saved} saved
  */
 export function recordOf(manifest, geometry, { title, unit, signed, outside, question }) {
   const { model, title: name, image, grid, size, badge } = manifest;
@@ -64,7 +64,7 @@ export function mapNpz(manifest, geometry, saved) {
 }
 
 /**
- * Several maps of a layer or of the model.
+ * Write several maps of a layer or of the model.
  * @param {Manifest} manifest @param {Geometry} geometry @param {string} title
  * @param {{block: number, head: number | string, values: ArrayLike<number>}[]} maps - (gh, gw) numbers each
  * @param {'csv' | 'npz'} ending
@@ -108,5 +108,5 @@ function npy(entry) {
 /** Arrays and texts in a file for `numpy.load`. @param {Record<string, Entry>} entries @returns {Uint8Array} */
 export function npz(entries) {
   const files = Object.fromEntries(Object.entries(entries).map(([name, entry]) => [`${name}.npy`, npy(entry)]));
-  return zipSync(files, { level: 0, mtime: new Date(1980, 0, 1) }); // equal maps give equal files
+  return zipSync(files, { level: 0, mtime: new Date(1980, 0, 1) }); // a fixed date, so equal maps give equal files
 }

@@ -1,4 +1,4 @@
-// Read the files that payload.py writes; its docstring has the layout.
+// Read the files that payload.py writes; its docstring defines the layout.
 import { widen } from './half.js';
 
 const HEADER = 32;
@@ -29,7 +29,7 @@ const VERSION = 1;
  * @property {Float32Array} matrix - (N, N), row i is the rollout of token i
  */
 
-/** Thrown for a file that is not valid: truncated, or replaced by an error page. */
+/** Thrown if a file is invalid, for example truncated or replaced by an error page. */
 export class PayloadError extends Error {
   /** @param {string} message */
   constructor(message) {
@@ -38,7 +38,7 @@ export class PayloadError extends Error {
   }
 }
 
-/** @param {ArrayBuffer} buffer @param {string} magic @param {string} what - names it in errors */
+/** @param {ArrayBuffer} buffer @param {string} magic @param {string} what - name of the file in errors */
 function header(buffer, magic, what) {
   if (buffer.byteLength < HEADER) {
     throw new PayloadError(`${what}: expected at least ${HEADER} bytes, got ${buffer.byteLength}. Reload the page.`);
@@ -86,7 +86,7 @@ function checkLength(buffer, sizes, expected, what) {
 
 /** @param {ArrayBuffer} buffer @param {number} offset @param {number} count @param {number} bits */
 function floats(buffer, offset, count, bits) {
-  // Views, not copies: the files are little endian, like every machine that runs a browser.
+  // Use views instead of copies: the files are little endian, like every machine that runs a browser.
   if (bits === 32) return new Float32Array(buffer, offset, count);
   return widen(new Uint16Array(buffer, offset, count), new Float32Array(count));
 }
@@ -106,7 +106,7 @@ export function parseBlock(buffer) {
   const wide = large * (bits / 8);
   checkLength(buffer, sizes, HEADER + 8 * small + 2 * wide + 2 * 4 * small, what);
   const matrices = HEADER + 8 * small;
-  const means = matrices + 2 * wide; // a multiple of 4, also in 16 bits, because both matrices have the same length
+  const means = matrices + 2 * wide; // a multiple of 4 even with 16 bits, because the two matrices have the same length
   return {
     heads, tokens, width, block, prefix, grid,
     lse: new Float64Array(buffer, HEADER, small),
@@ -133,7 +133,7 @@ export function parseRollout(buffer) {
 
 /** @param {string} text - base64 @returns {Uint8Array} */
 export function decoded(text) {
-  const { fromBase64 } = /** @type {any} */ (Uint8Array); // in browsers since 2025
+  const { fromBase64 } = /** @type {any} */ (Uint8Array); // available in browsers since 2025
   if (fromBase64) return fromBase64.call(Uint8Array, text);
   const raw = atob(text);
   return Uint8Array.from({ length: raw.length }, (_, i) => raw.charCodeAt(i));

@@ -6,7 +6,7 @@ import { samePlace, tokenOf } from './geometry.js';
 /** @typedef {import('../effects/scene.js').Scene} Scene */
 
 /**
- * The query on a scene: if the grids differ, the patch at the same place of the photograph.
+ * The query on a scene: if the grids differ, the patch at the same position in the photograph.
  * @param {State} state @param {Scene} scene @param {Map<string, Scene>} scenes
  * @returns {import('../core/state.js').Query}
  */
@@ -23,11 +23,11 @@ export function tokenOn(state, scene, scenes) {
   return tokenOf(queryOn(state, scene, scenes), prefix, grid);
 }
 
-const LENS = 4; // classes of the logit lens: the most probable ones
+const LENS = 4; // the logit lens has this many of the most probable classes
 
 /**
- * The indices in another scene of the chosen classes, by their names. A class that it does not have becomes null, its
- * prediction; the lens, which has only the most probable classes, uses the first.
+ * Find the chosen classes by name in another scene; return their indices. A missing class becomes null, which means
+ * the scene's prediction. The lens has only the most probable classes, and uses the first if the class is missing.
  * @param {Pick<State, 'target' | 'against' | 'lensClass'>} state
  * @param {import('../core/manifest.js').Manifest} from @param {import('../core/manifest.js').Manifest} to
  */
@@ -35,7 +35,7 @@ export function sameClasses({ target, against, lensClass }, from, to) {
   /** @param {number | null} index @param {string[]} names @param {string[]} others */
   const named = (index, names, others) => {
     const name = names[index ?? -1];
-    if (index !== null && others[index] === name) return name === undefined ? null : index; // names may be repeated
+    if (index !== null && others[index] === name) return name === undefined ? null : index; // names can repeat
     const place = others.indexOf(name);
     return place < 0 ? null : place;
   };

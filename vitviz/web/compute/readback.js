@@ -1,5 +1,5 @@
 // Read pixels and pictures from a canvas. Browsers that resist fingerprinting (Firefox with
-// privacy.resistFingerprinting, as in the Tor Browser; Brave) change these pixels, so a known picture is read first.
+// privacy.resistFingerprinting, as in the Tor Browser; Brave) change these pixels, so a known picture is tested first.
 
 /* global VideoFrame */
 import { crc32 } from './crc.js';
@@ -8,12 +8,12 @@ import { crc32 } from './crc.js';
 
 export class ReadbackError extends Error {
   constructor() {
-    super('Expected a canvas to give back the pixels that were drawn, got others: this browser changes them against '
-      + 'fingerprinting. Allow this site to read canvas data, by the picture beside the address, and reload the page.');
+    super('Expected a canvas to return the drawn pixels, got different pixels: this browser changes them against '
+      + 'fingerprinting. Allow this site to read canvas data (icon next to the address), and reload the page.');
   }
 }
 
-const SIDE = 64; // large enough, because noise may change few pixels, and none of a plain picture
+const SIDE = 64; // large, because noise may change only a few pixels, and none of a plain picture
 const KNOWN = Uint8ClampedArray.from({ length: 4 * SIDE ** 2 }, (_, i) => (
   i % 4 === 3 ? 255 : (37 * i + 11 * Math.floor(i / SIDE)) % 256));
 
@@ -54,12 +54,12 @@ const isKnown = (pixels) => KNOWN.every((level, i) => pixels[i] === level);
 export const isExact = (canvas) => isKnown(read(knownLike(canvas)));
 
 /**
- * A function that reads canvases of this kind as they were drawn.
+ * Return a function that reads canvases of this kind exactly.
  * @param {Canvas} canvas @throws {ReadbackError} if there is none
  */
 export async function readerOf(canvas) {
   if (isExact(canvas)) return read;
-  const pixels = await readFrame(knownLike(canvas)).catch(() => []); // no VideoFrame, or none with RGBA
+  const pixels = await readFrame(knownLike(canvas)).catch(() => []); // no VideoFrame, or no RGBA in it
   if (isKnown(pixels)) return readFrame;
   throw new ReadbackError();
 }
@@ -91,7 +91,7 @@ function chunk(name, data) {
 
 /** @param {Uint8ClampedArray} pixels - (height, width, 4) @param {number} width @param {number} height */
 export async function encodePng(pixels, width, height) {
-  const lines = new Uint8Array((1 + 4 * width) * height); // each after a zero: no filter
+  const lines = new Uint8Array((1 + 4 * width) * height); // each row follows a zero, which means no filter
   for (let y = 0; y < height; y += 1) {
     lines.set(pixels.subarray(4 * width * y, 4 * width * (y + 1)), (1 + 4 * width) * y + 1);
   }
@@ -99,7 +99,7 @@ export async function encodePng(pixels, width, height) {
   const head = new Uint8Array(13);
   new DataView(head.buffer).setUint32(0, width);
   new DataView(head.buffer).setUint32(4, height);
-  head.set([8, 6], 8); // bits a channel, RGBA
+  head.set([8, 6], 8); // bits per channel, RGBA
   const data = new Uint8Array(await new Response(stream).arrayBuffer());
   return new Blob([Uint8Array.of(0x89, 0x50, 0x4e, 0x47, 0x0d, 0x0a, 0x1a, 0x0a), chunk('IHDR', head),
     chunk('IDAT', data), chunk('IEND', new Uint8Array())], { type: 'image/png' });

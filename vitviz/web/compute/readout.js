@@ -1,4 +1,4 @@
-// The map in numbers: attention outside the picture, the strongest patches, and how spread out the map is.
+// Describe a map in numbers: attention on other tokens than patches, the strongest patches, and the map's spread.
 import { CLS, MASSES, OTHER, REGISTERS, SELF, entropy, masses, meanDistance, share, topPatches } from './statistics.js';
 import { percent, score } from './format.js';
 
@@ -10,17 +10,17 @@ const TOKENS = { [CLS]: 'CLS token', [OTHER]: 'distillation token', [REGISTERS]:
 /**
  * @typedef {object} Reading
  * @property {{patch: [number, number], value: number}[]} strongest - five at most
- * @property {[string, number][]} masses - outside the picture, and on the query itself
- * @property {string} query - what the query token is: "CLS token", "patch"
+ * @property {[string, number][]} masses - on prefix tokens and on the query itself
+ * @property {string} query - kind of the query token: "CLS token", "patch"
  * @property {number} spread - entropy over all tokens as a share of its maximum; NaN for signed maps
  * @property {number} distance - mean distance from the query in patches; NaN for a query without a position
  */
 
 /**
  * @param {Float32Array} row - (N)
- * @param {{kinds: Uint8Array, grid: [number, number]}} about - of the model and photograph
- * @param {number} token - of the query, -1 for a mean
- * @param {[number, number] | null} patch - of the query
+ * @param {{kinds: Uint8Array, grid: [number, number]}} about - the prefix tokens' kinds and the grid
+ * @param {number} token - the query's token, -1 for a mean
+ * @param {[number, number] | null} patch - the query's patch
  * @param {boolean} signed
  * @returns {Reading}
  */
@@ -40,7 +40,7 @@ export function read(row, { kinds, grid }, token, patch, signed = false) {
 }
 
 /**
- * The shares of a row on prefix tokens and on the query itself, by name. If CLS is the query, its share is listed once.
+ * The shares of a row on prefix tokens and on the query itself, by name. If the query is CLS, its share appears once.
  * @param {Float32Array} row @param {Uint8Array} kinds @param {number} token @returns {[string, number][]}
  */
 export function massesOf(row, kinds, token) {
@@ -62,7 +62,7 @@ export function massWords(named, between = ' · ') {
 /**
  * Sentences for the caption and for screen readers.
  * @param {Reading} reading
- * @param {string} unit - 'attention' for shares; else scores without a unit
+ * @param {string} unit - 'attention' for shares; otherwise, scores have no unit
  * @param {'row' | 'column'} direction
  */
 export function sentences(reading, unit, direction) {

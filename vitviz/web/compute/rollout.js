@@ -1,10 +1,11 @@
-// Attention rollout (Abnar & Zuidema 2020), read from the matrix that the backend sends if there are few tokens.
+// Read attention rollout (Abnar & Zuidema 2020) from the matrix that the backend sends if there are few tokens.
 // The matrix is (N, N), flat: row i shows where the information in token i came from.
 
 /** @typedef {import('./payload.js').Rollout} Rollout */
 
 /**
- * Add `weight` times row `query` to `out`. The row is divided by its sum, which half precision leaves slightly off 1.
+ * Add `weight` times row `query` to `out`. The row is divided by its sum, which is not exactly 1 in
+ * half precision.
  * @param {Float32Array} matrix @param {number} tokens @param {number} query @param {number} weight
  * @param {Float32Array | Float64Array} out
  */
@@ -17,7 +18,7 @@ function addRow(matrix, tokens, query, weight, out) {
 }
 
 /**
- * Where the information in `query` came from.
+ * Compute the share of each token in the information of `query`.
  * @param {Rollout} rollout
  * @param {number} query - token, 0..N-1
  * @param {Float32Array} out - (N), sums to 1
@@ -39,7 +40,7 @@ export function rolloutMeanRow(rollout, out) {
 }
 
 /**
- * Where the information of `key` went: its share of each token. The shares do not sum to 1.
+ * Compute the share of `key` in the information of each token. The shares do not sum to 1.
  * @param {Rollout} rollout
  * @param {number} key - token, 0..N-1
  * @param {Float32Array} out - (N)

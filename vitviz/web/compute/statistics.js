@@ -1,7 +1,7 @@
-// Statistics of one row of attention or rollout: its mass on kinds of tokens, its strongest patches, its spread.
-// A row is (N): P prefix tokens, then gh x gw patches in reading order. Rows sum to 1; no function depends on that.
+// Compute statistics of a row of attention or rollout: its mass on kinds of tokens, its strongest patches, its spread.
+// A row is (N): P prefix tokens, then gh x gw patches in reading order. Rows sum to 1, but no function requires it.
 
-/** Indices of what `masses` writes. */
+/** Indices into the output of `masses`. */
 export const PATCHES = 0;
 export const CLS = 1;
 export const REGISTERS = 2;
@@ -10,7 +10,7 @@ export const SELF = 4;
 export const MASSES = 5;
 
 /**
- * The mass that each prefix token belongs to; computed once for a model.
+ * The index of the mass that each prefix token counts towards; computed once per model.
  * @param {string[]} names - the P names of the prefix tokens, as Python's `trace.prefix`
  * @returns {Uint8Array} (P)
  */
@@ -23,7 +23,7 @@ export function prefixKinds(names) {
 
 /**
  * The share of a row on the patches, on CLS, on all registers together, on other prefix tokens, and on the query itself
- * (which is also part of one of the others; NaN if the query is a mean).
+ * (also part of one of the other masses; NaN if the query is a mean).
  * @param {ArrayLike<number>} row - (N), or (H, N) with `from` at the head's first number
  * @param {number} tokens - N
  * @param {Uint8Array} kinds - (P), from `prefixKinds`
@@ -39,13 +39,13 @@ export function masses(row, tokens, kinds, query, out, from = 0) {
 }
 
 /**
- * The strongest patches in decreasing order; equal ones in reading order.
+ * Find the strongest patches in decreasing order; equal values stay in reading order.
  * @param {ArrayLike<number>} row - (N)
  * @param {number} prefix - P
  * @param {number} tokens - N
  * @param {boolean} signed - whether to compare absolute values
  * @param {Int32Array} out - gets patches counted from 0 in reading order: row `Math.floor(i / gw)`, column `i % gw`
- * @returns {number} how many were written: the length of `out`, or all if there are fewer
+ * @returns {number} number of patches written: the length of `out`, or all patches if there are fewer
  */
 export function topPatches(row, prefix, tokens, signed, out) {
   const size = (/** @type {number} */ i) => (signed ? Math.abs(row[i]) : row[i]);
@@ -82,13 +82,13 @@ export function entropy(row, from, to) {
       plogp += value * Math.log(value);
     }
   }
-  return sum > 0 ? Math.max(0, Math.log(sum) - plogp / sum) : NaN; // rounding can leave -1e-17
+  return sum > 0 ? Math.max(0, Math.log(sum) - plogp / sum) : NaN; // rounding can give -1e-17
 }
 
 /**
  * Entropy as a share of the logarithm of its number of tokens.
  * @param {number} nats
- * @param {number} count - of tokens
+ * @param {number} count - number of tokens
  * @returns {number} 0 to 1; 0 for a single token
  */
 export function share(nats, count) {

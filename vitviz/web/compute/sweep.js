@@ -1,15 +1,15 @@
-// One pass over all rows of a block, in slices that fit a frame. Fusion by max or min needs it for means and columns.
+// Read all rows of a block, in slices that fit a frame. Fusion by max or min needs this for means and columns.
 import { extremes, row } from './attention.js';
 
 /** @typedef {import('./payload.js').Block} Block */
 
-/** @typedef {object} Fused - of one fusion; N tokens
+/** @typedef {object} Fused - results of one fusion; N tokens
  * @property {Float64Array} norms - (N), log-sum-exp of each fused row, for `fuseColumn`
  * @property {Float32Array} meanRow - (N), mean over the patch queries of their fused rows
  * @property {Float32Array} meanColumn - (N), mean over the patch keys of the fused columns
  */
 
-const PACE = 32; // rows between two checks of the clock
+const PACE = 32; // number of rows between two checks of the time
 
 /** @param {number} tokens @returns {Fused & {sums: Float64Array}} */
 function empty(tokens) {
@@ -23,7 +23,7 @@ function empty(tokens) {
 
 /**
  * Fusion by max and min over a whole block: `advance` until `done`, then read `max` and `min`. Fusion by mean needs no
- * sweep, because the payload has the means of every head.
+ * sweep, because the payload contains the means of every head.
  */
 export class Sweep {
   /** @param {Block} block */
@@ -42,14 +42,14 @@ export class Sweep {
     return this.next === this.block.tokens;
   }
 
-  /** The share that is done, 0..1. */
+  /** The completed share, 0..1. */
   get progress() {
     return this.next / this.block.tokens;
   }
 
   /**
    * Continue for about `milliseconds`.
-   * @param {number} milliseconds - Infinity: to the end
+   * @param {number} milliseconds - Infinity to finish
    * @returns {boolean} whether it is done
    */
   advance(milliseconds) {

@@ -1,15 +1,15 @@
-// Files in the format of safetensors: a JSON header, then named arrays, all little endian like browsers.
+// Read and write safetensors files: a JSON header, then named arrays, all little endian like browsers.
 import { widen } from './half.js';
 
 /** @typedef {{dtype: string, shape: number[], data: Uint8Array | Uint16Array | Int32Array | Float32Array}} Tensor */
 
-const LENGTH = 8; // bytes of the header's length
+const LENGTH = 8; // bytes that store the header's length
 /** @type {Record<string, Uint8ArrayConstructor | Uint16ArrayConstructor | Int32ArrayConstructor
  *   | Float32ArrayConstructor>} */
 const KINDS = { U8: Uint8Array, F16: Uint16Array, I32: Int32Array, F32: Float32Array };
 
 /**
- * Return the arrays of a file, as views, and the facts of its metadata.
+ * Return the arrays of a file, as views, and the facts in its metadata.
  * @param {ArrayBuffer} buffer
  * @returns {{tensors: Record<string, Tensor>, facts: any}}
  * @throws {RangeError} for a truncated file
@@ -32,7 +32,7 @@ export function readTensors(buffer) {
 }
 
 /**
- * Return a file. Arrays of wide numbers come first, so that each starts at a multiple of its number's width.
+ * Return a file. Arrays with wider numbers come first, so that each array is aligned to its numbers' width.
  * @param {Record<string, Tensor>} tensors @param {any} facts
  * @returns {ArrayBuffer}
  */
@@ -48,7 +48,7 @@ export function writeTensors(tensors, facts) {
   }
   const bare = new TextEncoder().encode(JSON.stringify(header));
   const length = Math.ceil(bare.length / LENGTH) * LENGTH;
-  const out = new Uint8Array(LENGTH + length + at).fill(32, LENGTH, LENGTH + length); // spaces, which JSON allows
+  const out = new Uint8Array(LENGTH + length + at).fill(32, LENGTH, LENGTH + length); // spaces are valid in JSON
   new DataView(out.buffer).setBigUint64(0, BigInt(length), true);
   out.set(bare, LENGTH);
   for (const [name, { data }] of order) {
@@ -58,7 +58,7 @@ export function writeTensors(tensors, facts) {
   return out.buffer;
 }
 
-/** The numbers of an array in single precision. @param {Tensor} tensor */
+/** Return an array's numbers in single precision. @param {Tensor} tensor */
 export function floatsOf({ dtype, data }) {
   if (dtype === 'F16') return widen(/** @type {Uint16Array} */ (data), new Float32Array(data.length));
   return data instanceof Float32Array ? data : Float32Array.from(data);

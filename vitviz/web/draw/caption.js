@@ -1,4 +1,4 @@
-// The caption below a saved picture: title, color scale, and model. It is on white in any theme, for paper and slides.
+// Draw the caption below a saved picture: title, color scale and model, on white in any theme, for paper and slides.
 import { contextOf } from './dom.js';
 
 /**
@@ -12,8 +12,8 @@ import { contextOf } from './dom.js';
 const PAPER = '#ffffff';
 const INK = '#1a2130';
 const QUIET = '#4b5563';
-const LEAST = 13; // pixels of a letter
-const LETTERS = 46; // per line, about: the font grows with the picture, which is often shown at a smaller size
+const LEAST = 13; // pixels of a character
+const LETTERS = 46; // characters per line, roughly: the font grows with the picture, which is often shown smaller
 
 /**
  * Break a text into lines of at most this width; a wider word is cut.
@@ -40,7 +40,7 @@ export function wrapped(text, width, measure) {
 }
 
 /**
- * Add a caption to a picture: a higher canvas of the same width.
+ * Return a taller canvas of the same width, with the picture and its caption.
  * @param {HTMLCanvasElement} picture @param {Caption} caption
  */
 export function captioned(picture, { title, scale, lines }) {
@@ -74,9 +74,9 @@ export function captioned(picture, { title, scale, lines }) {
 }
 
 /**
- * Draw the color bar between the texts of its ends, narrower if there is little room.
+ * Draw the color bar between its labels, narrower if there is little space.
  * @param {CanvasRenderingContext2D} out @param {NonNullable<Caption['scale']>} scale
- * @param {number} left @param {number} middle @param {number} size - of letters
+ * @param {number} left @param {number} middle @param {number} size - font size in pixels
  */
 function drawScale(out, { bar, low, high, unit }, left, middle, size) {
   const widthOf = (/** @type {string} */ text) => out.measureText(text).width;

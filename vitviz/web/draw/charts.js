@@ -1,4 +1,4 @@
-// Charts as SVG text, as wide as their place. Pure functions of numbers; only `fill` changes the page.
+// Draw charts as SVG text, as wide as their container. Pure functions of numbers; only `fill` changes the page.
 import { escaped } from '../compute/format.js';
 
 const NARROW = 340; // pixels; default width
@@ -13,11 +13,11 @@ const RIGHT = 10;
  * @typedef {object} Line
  * @property {string} name
  * @property {number[]} y
- * @property {string} [kind] - "main" (default), "quiet", or a number 0..7 for one of several
+ * @property {string} [kind] - "main" (default), "quiet", or a number 0..7 to tell several lines apart
  */
 
 /**
- * The height for a width, and functions from numbers to pixels.
+ * Return the height for a width, and functions from numbers to pixels.
  * @param {number} width @param {number[]} x @param {number[]} y - ranges
  */
 function axes(width, [first, last], [low, high]) {
@@ -30,7 +30,7 @@ function axes(width, [first, last], [low, high]) {
 }
 
 /**
- * The frame of a chart: title, rules with their numbers, label of the axis.
+ * Draw the frame of a chart: title, grid lines with their numbers, label of the axis.
  * @param {{title: string, across: string, words: string, units: (value: number) => string, range: [number, number],
  *   kind?: string}} options @param {number} width @param {ReturnType<typeof axes>} place @param {string} inside
  */
@@ -48,10 +48,10 @@ function frame({ title, across, words, units, range: [low, high], kind = '' }, w
  * A line chart.
  * @param {object} options
  * @param {string} options.title @param {string} options.across - label of the horizontal axis
- * @param {number[]} options.x - of all lines @param {number[]} [options.ticks] - those with a number
+ * @param {number[]} options.x - x of all lines @param {number[]} [options.ticks] - values labelled with a number
  * @param {Line[]} options.lines
  * @param {{low: number[], high: number[], name: string} | null} [options.band]
- * @param {[number, number]} [options.range] - of the vertical axis
+ * @param {[number, number]} [options.range] - range of the vertical axis
  * @param {(value: number) => string} options.units - text of a number of the vertical axis
  * @param {(value: number) => string} options.steps - text of a number of the horizontal axis
  * @param {string} options.words - description for screen readers
@@ -111,7 +111,7 @@ export function dots({ title, across, values, range, units, words }, width = NAR
  * @param {(value: number) => string} units
  */
 export function moved(classes, units) {
-  const most = Math.max(1, ...classes.flatMap(([, before, after]) => [before, after])); // of values, not of shares
+  const most = Math.max(1, ...classes.flatMap(([, before, after]) => [before, after])); // values can exceed 1
   const share = (/** @type {number} */ value) => (Math.max(0, value) / most).toFixed(4);
   const rows = classes.map(([label, before, after]) => `<li><span class="vv-name" title="${escaped(label)}"
     >${escaped(label)}</span><i style="--share: ${share(after)}; --before: ${share(before)}"></i
@@ -121,7 +121,7 @@ export function moved(classes, units) {
 }
 
 const GAP = 24; // pixels, as in style.css
-const ENOUGH = 320; // pixels; least width of charts side by side
+const ENOUGH = 320; // pixels; minimum width of charts side by side
 /** @type {WeakMap<Element, {charts: Chart[], width: number}>} */
 const FILLED = new WeakMap();
 /** @type {ResizeObserver | null} */
@@ -139,7 +139,7 @@ function draw(place) {
   place.innerHTML = filled.charts.map((svg) => svg(width)).join('');
 }
 
-/** Draw charts as wide as their place, also after resizing. @param {Element} place @param {Chart[]} charts */
+/** Draw charts as wide as their container, also after resizing. @param {Element} place @param {Chart[]} charts */
 export function fill(place, charts) {
   sized ??= new ResizeObserver((entries) => entries.forEach(({ target }) => draw(target)));
   FILLED.set(place, { charts, width: 0 });

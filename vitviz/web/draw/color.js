@@ -1,12 +1,12 @@
 // Map numbers to 256 colours, as in vitviz.draw.colors.
 
 /**
- * `vmin` has the first colour, `vmax` the last; values beyond are clipped. `signed`: zero has the middle colour.
+ * `vmin` gets the first colour, `vmax` the last; values outside are clipped. If `signed`, zero gets the middle colour.
  * @typedef {object} Scale
  * @property {number} vmin
  * @property {number} vmax
  * @property {boolean} signed
- * @property {number} [clipped] - number of patches beyond the end of a map's own scale, which are marked
+ * @property {number} [clipped] - number of marked patches beyond the end of a map's own scale
  */
 
 const [OWN_QUANTILE, FAR, FEW] = [0.99, 1.5, 16]; // as in vitviz.heatmap
@@ -33,8 +33,8 @@ export function scaleOver(maps, signed = false) {
 }
 
 /**
- * The scale of one map (`Scale.own`): its minimum and maximum; with outliers, it ends at the value that 99 % of the
- * patches do not exceed.
+ * The scale of one map (`Scale.own`): its minimum and maximum; with outliers, it ends at the 99th
+ * percentile of the patches.
  * @param {ArrayLike<number>} map - all finite @param {boolean} signed - symmetric about zero
  * @returns {Scale & {clipped: number, most: number}} `most`: the largest value, or absolute value if signed
  */
@@ -138,7 +138,7 @@ export function spotlight(table, signed) {
   return cached[String(signed)];
 }
 
-const GRAY = 0.6; // share of gray in the colours of an outdated map
+const GRAY = 0.6; // share of gray in an outdated map's colours
 
 /** A table of colours mixed with gray of the same lightness. @param {Uint32Array} table - (256) */
 export function faded(table) {

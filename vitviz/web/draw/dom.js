@@ -11,13 +11,13 @@ export function contextOf(canvas) {
 }
 
 /**
- * Write text into an element; text that is already there causes no layout.
+ * Write text into an element, without a layout if the text is unchanged.
  * @param {any} place @param {unknown} text
  */
 export function write(place, text) {
   const { firstChild } = place;
   const words = String(text);
   if (firstChild?.nodeType === Node.TEXT_NODE && firstChild === place.lastChild) {
-    if (firstChild.data !== words) firstChild.data = words; // keeping the node is cheaper
+    if (firstChild.data !== words) firstChild.data = words; // reusing the node is cheaper
   } else if (place.textContent !== words) place.textContent = words;
 }

@@ -1,7 +1,7 @@
 // Enlarge a map of colour indices to the pixels of its patches, and colour it.
 //
 // Smooth means bilinear between *indices*, coloured afterwards, like Pillow in vitviz.draw.overlay. A canvas would mix
-// colours instead, and a mixture of two colours of viridis is not a colour of viridis.
+// colours instead, and mixtures of viridis colours are not in viridis.
 import { patchEdges } from '../compute/geometry.js';
 
 /** @typedef {import('../compute/geometry.js').Geometry} Geometry */
@@ -10,7 +10,7 @@ const BITS = 22; // fixed point of the weights, as in Pillow: 255 weights fit 31
 const HALF = 1 << (BITS - 1);
 
 /**
- * The resampling of one axis: every pixel is a weighted sum of `count` patches from `first` on.
+ * Plan the resampling of one axis: every pixel is a weighted sum of `count` patches, starting at `first`.
  * @param {number} inside - number of patches
  * @param {number} low - start of the picture, in patches
  * @param {number} high - end of the picture
@@ -18,7 +18,7 @@ const HALF = 1 << (BITS - 1);
  * @returns {{first: Int32Array, count: Int32Array, weights: Int32Array, most: number}} weights (outside, most)
  */
 function taps(inside, low, high, outside) {
-  const begin = Math.fround(low); // Pillow takes the box in single precision
+  const begin = Math.fround(low); // Pillow reads the box in single precision
   const scale = Math.fround(Math.fround(high) - begin) / outside;
   const support = Math.max(scale, 1); // a triangle as wide as a patch, or as a pixel if that is larger
   const most = Math.ceil(support) * 2 + 1;
@@ -68,7 +68,7 @@ function line(input, width, plan, y, table, out, at) {
   const { first, count, weights, most } = plan;
   const from = first[y] * width;
   const lines = count[y];
-  if (lines === 2) { // almost every line of an enlarged map
+  if (lines === 2) { // the usual case in an enlarged map
     const above = weights[y * most];
     const below = weights[y * most + 1];
     for (let x = 0; x < width; x += 1) {
@@ -86,7 +86,7 @@ function line(input, width, plan, y, table, out, at) {
 /** Enlarges maps of one grid onto one photograph or a copy of it, with weights that are computed once for all maps. */
 export class Heat {
   /**
-   * @param {Geometry} geometry - of the picture below the map
+   * @param {Geometry} geometry - geometry of the picture below the map
    * @param {[number, number]} grid - [gh, gw]
    */
   constructor(geometry, grid) {
@@ -107,7 +107,7 @@ export class Heat {
     this.plans = null;
   }
 
-  /** The weights of smooth enlarging, the padded map, and the map with enlarged rows; allocated on first use. */
+  /** The weights for smooth enlarging, the padded map, and the map with enlarged rows; allocated on first use. */
   smoothly() {
     if (this.plans === null) {
       const [gh, gw] = this.grid;
@@ -129,7 +129,7 @@ export class Heat {
   }
 
   /**
-   * Colour the pixels of the model's input; others do not change.
+   * Colour the pixels of the model's input; other pixels do not change.
    * @param {Uint8Array} index - (gh, gw), colour indices
    * @param {Uint32Array} table - (256), from `packed`
    * @param {boolean} smooth - bilinear between patch centres instead of one colour per patch
@@ -147,7 +147,7 @@ export class Heat {
     const { xs, ys, width, patchOfColumn } = this;
     const wide = this.image[0];
     for (let r = 0; r < gh; r += 1) {
-      if (ys[r] === ys[r + 1]) continue; // a patch of padding has no pixels
+      if (ys[r] === ys[r + 1]) continue; // a patch in the padding has no pixels
       const at = ys[r] * wide + xs[0];
       for (let x = 0; x < width; x += 1) out[at + x] = table[index[r * gw + patchOfColumn[x]]];
       for (let y = ys[r] + 1; y < ys[r + 1]; y += 1) out.copyWithin(y * wide + xs[0], at, at + width);

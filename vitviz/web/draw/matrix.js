@@ -1,15 +1,15 @@
-// The N x N attention of one head as a picture: a row for each query, a column for each key. Lines separate the rows of
-// the patch grid. Pointing at a cell selects its row's token as the query and marks its column's patch.
+// Draw the N x N attention of one head: a row for each query, a column for each key. Lines separate the rows of the
+// patch grid. Pointing at a cell selects its row's token as the query and marks its column's patch.
 import { indices, packed, scaleOver } from './color.js';
 import { contextOf, find, write } from './dom.js';
 
 /** @typedef {import('../compute/payload.js').Block} Block */
 
-const MOST = 1024; // rows and columns; with more tokens, every second, third, ... is drawn
+const MOST = 1024; // maximum of rows and columns; with more tokens, only every second, third, ... is drawn
 const SLICE = 8; // milliseconds of work per frame
 
 /**
- * Compute rows of one head's attention until a time.
+ * Compute rows of one head's attention until the time is up.
  * @param {import('../compute/payload.js').Block} block
  * @param {number} head
  * @param {Int32Array} tokens - the n drawn tokens
@@ -128,7 +128,7 @@ export class Matrix {
     this.look = look;
   }
 
-  /** Go on with the work. @returns {boolean} whether there is more to do */
+  /** Continue drawing. @returns {boolean} whether rows remain */
   advance() {
     if (this.block === null) return false;
     const n = this.tokens.length;
@@ -142,7 +142,7 @@ export class Matrix {
 
   /** @param {number} n - rows */
   paint(n) {
-    indices(this.values, scaleOver([this.values]), 0.5, this.index); // square roots: most cells are close to zero
+    indices(this.values, scaleOver([this.values]), 0.5, this.index); // square roots: most cells are near zero
     const context = contextOf(this.canvas);
     const image = context.createImageData(n, n);
     const pixels = new Uint32Array(image.data.buffer);
@@ -153,7 +153,7 @@ export class Matrix {
   }
 
   /**
-   * Frame the row of the token `query` and the column of the token `key`, each if not -1. In pixels of the screen.
+   * Frame the row of the token `query` and the column of the token `key`, each if not -1. Sizes are in screen pixels.
    * @param {number} query @param {number} key
    */
   mark(query, key) {

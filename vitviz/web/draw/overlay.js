@@ -1,5 +1,5 @@
-// Marks over the map, as in vitviz.draw.overlay: hatching outside the model's input, lines between patches, dots on
-// patches beyond the scale, a frame around the query.
+// Draw marks over the map, as in vitviz.draw.overlay: hatching outside the model's input, lines between patches, dots
+// on patches beyond the scale, and a frame around the query.
 import { rint } from './color.js';
 
 const WHITE = [255, 255, 255];
@@ -27,7 +27,7 @@ export function mix(a, b, alpha) {
 
 /**
  * Fade and hatch the pixels outside `region` in place: pairs of light and dark diagonal lines, visible on any
- * photograph, over grayer and flatter colours.
+ * photograph, over colours with less saturation and contrast.
  * @param {Uint8ClampedArray} out - (height, width, 4)
  * @param {[number, number]} image - [width, height]
  * @param {[number, number, number, number]} region - [left, top, right, bottom] in whole pixels
@@ -56,8 +56,8 @@ export function hatchAround(out, image, region) {
 }
 
 /**
- * Lines between patches: a light one on the first pixels of a patch, a dark one on the last of its neighbour. A later
- * box replaces earlier ones where they cross.
+ * Lines between patches: light on the first pixels of a patch, dark on the last pixels of its neighbour. Where boxes
+ * cross, the later box replaces the earlier one.
  * @param {[number, number]} image - [width, height]
  * @param {Int32Array} xs - (gw + 1), from `patchEdges`
  * @param {Int32Array} ys - (gh + 1)
@@ -82,7 +82,7 @@ export function gridBoxes(image, xs, ys, strength = 0.5) {
 }
 
 /**
- * A white frame in a dark casing around one patch, outside its pixels if there is room.
+ * A white frame with dark edges around one patch, outside its pixels if there is space.
  * @param {[number, number]} image - [width, height]
  * @param {Int32Array} xs - (gw + 1), from `patchEdges`
  * @param {Int32Array} ys - (gh + 1)
@@ -93,7 +93,7 @@ export function frameBoxes(image, xs, ys, query) {
   const [width, height] = image;
   const [row, col] = query;
   let [left, top, right, bottom] = [xs[col], ys[row], xs[col + 1], ys[row + 1]];
-  if (!(right > left && bottom > top)) return []; // a patch of padding
+  if (!(right > left && bottom > top)) return []; // a patch in the padding
   const thick = Math.max(1, rint(Math.max(width, height) / 320));
   const casing = Math.max(1, rint(thick / 2));
   const reach = thick + 2 * casing;
@@ -115,7 +115,7 @@ export function frameBoxes(image, xs, ys, query) {
 }
 
 /**
- * The mark of a patch beyond the scale: a white square in a dark casing in its middle, a quarter as wide.
+ * The mark of a patch beyond the scale: a white square with dark edges in its middle, a quarter as wide.
  * @param {Int32Array} xs - (gw + 1) @param {Int32Array} ys - (gh + 1) @param {number} patch - in reading order
  * @returns {Tint[]}
  */

@@ -1,5 +1,5 @@
-// One photograph with a map over it, as layers of canvas: photograph, colours, marks, and visual aids. `flat` joins the
-// first three, which are equal to vitviz.draw.overlay pixel by pixel.
+// Draw a photograph with a map over it, as canvas layers: photograph, colours, marks, and visual aids. `flat` combines
+// the first three, which match vitviz.draw.overlay pixel by pixel.
 import { captioned } from './caption.js';
 import { indices, packed, spotlight } from './color.js';
 import { patchAt } from '../compute/geometry.js';
@@ -31,10 +31,10 @@ const UNSEEN = 'rgba(128, 128, 128, 0.72)'; // instead of hatching, if the pixel
 const NOTHING = { image: [1, 1], frame: [0, 0, 0, 0] };
 const RAMP = Float64Array.from({ length: 256 }, (_, i) => i / 255);
 const STAMPS = 20;
-const TYPE = 0.86; // of the page's font size, which is larger in full screen
+const TYPE = 0.86; // relative to the page's font size, which is larger in full screen
 
 /**
- * Callbacks of pointer events on the photograph. `lift`: the finger left, and its patch stays on show.
+ * Callbacks of pointer events on the photograph. `lift`: the finger left the screen, and its patch stays visible.
  * @typedef {{hover: (patch: Pair | null) => void, lift: () => void, pick: (patch: Pair) => void, resized: () => void}}
  *   Events
  */
@@ -58,7 +58,7 @@ export class Pane {
     this.heat = heat;
     this.marks = marks;
     this.aid = aid;
-    this.geometry = NOTHING; // until a photograph is open
+    this.geometry = NOTHING; // replaced when a photograph opens
     this.grid = /** @type {Pair} */ ([0, 0]);
     this.enlarge = new Heat(this.geometry, this.grid);
     this.colors = new ImageData(1, 1);
@@ -66,7 +66,7 @@ export class Pane {
     this.opacity = 0;
     this.said = { title: '', low: '', high: '', unit: '', details: '' };
     /** @type {unknown[]} */
-    this.barred = []; // arguments of the colour bar on show
+    this.barred = []; // arguments of the current colour bar
     this.sized = new ResizeObserver(([entry]) => {
       const { width, height } = entry.contentRect;
       this.shown = [width, height];
@@ -93,7 +93,7 @@ export class Pane {
       began = [event.clientX, event.clientY];
       if (event.pointerType !== 'mouse') hover(patch(event));
     });
-    // A drag of the finger only points at patches; a tap or click pins one.
+    // Dragging a finger only points at patches; a tap or click pins a patch.
     picture.addEventListener('click', (event) => {
       const moved = began ? Math.hypot(event.clientX - began[0], event.clientY - began[1]) : 0;
       const at = patch(event);
@@ -116,7 +116,7 @@ export class Pane {
   /**
    * Show another photograph.
    * @param {CanvasImageSource} image
-   * @param {import('../compute/geometry.js').Geometry} geometry - of the picture on show
+   * @param {import('../compute/geometry.js').Geometry} geometry - geometry of this picture
    * @param {[number, number]} grid - [gh, gw]
    */
   open(image, geometry, grid) {
@@ -172,7 +172,7 @@ export class Pane {
     if (query) boxes.push(...frameBoxes(geometry.image, enlarge.xs, enlarge.ys, query));
     for (const { color, amount, box: [left, top, right, bottom] } of boxes) {
       if (right <= left || bottom <= top) continue;
-      marks.clearRect(left, top, right - left, bottom - top); // so that crossings are not tinted twice
+      marks.clearRect(left, top, right - left, bottom - top); // prevents tinting crossings twice
       marks.fillStyle = rgba(color, amount);
       marks.fillRect(left, top, right - left, bottom - top);
     }
@@ -204,7 +204,7 @@ export class Pane {
     /** @type {Pair} */
     const zoom = [width / geometry.image[0], height / geometry.image[1]];
     strongest.forEach((patch) => this.box(patch, zoom, fine));
-    strongest.forEach((patch, place) => this.number(patch, zoom, fine, String(place + 1))); // over all boxes
+    strongest.forEach((patch, place) => this.number(patch, zoom, fine, String(place + 1))); // drawn over all boxes
     if (pointer) this.box(pointer, zoom, 2 * fine);
   }
 
@@ -260,7 +260,7 @@ export class Pane {
     out.strokeText(label, 2 * fine, 2 * fine);
     out.fillStyle = '#ffffff';
     out.fillText(label, 2 * fine, 2 * fine);
-    if (this.stamps.size >= STAMPS) this.stamps.clear(); // most have other sizes
+    if (this.stamps.size >= STAMPS) this.stamps.clear(); // most cached pictures have other sizes
     this.stamps.set(key, canvas);
     return canvas;
   }
@@ -283,7 +283,7 @@ export class Pane {
   }
 
   /**
-   * Write the texts around the picture; `details`: its settings, for the caption of a file; `most`: the largest number,
+   * Write the texts around the picture; `details`: its settings, for the caption of a file; `most`: the largest value,
    * if the scale ends below it.
    * @param {{title: string, answer: string, low: string, high: string, unit: string, details?: string,
    *   most?: string}} words
@@ -297,13 +297,13 @@ export class Pane {
     text('.vv-low', low);
     text('.vv-high', high);
     text('.vv-unit', unit);
-    text('.vv-most', most && `● up to ${most}`); // the dot of patches beyond the scale
+    text('.vv-most', most && `● up to ${most}`); // the dot marks patches beyond the scale
   }
 
   /**
    * Draw the colour bar, with the gamma of the map.
    * @param {Uint8Array} bytes - (256, 3) @param {number} gamma @param {boolean} signed
-   * @param {number} [clipped] - number of patches beyond its end, which becomes an arrow
+   * @param {number} [clipped] - number of patches beyond its end, which is then drawn as an arrow
    */
   bar(bytes, gamma, signed, clipped = 0) {
     const barred = [bytes, gamma, signed, clipped > 0];
@@ -320,9 +320,9 @@ export class Pane {
   }
 
   /**
-   * The picture on show, with a caption below.
+   * The current picture with a caption below.
    * @param {string} about - the model, its prediction and the photograph
-   * @param {boolean} print - whether to make it wide enough for print
+   * @param {boolean} print - whether to enlarge it for print
    */
   captioned(about, print = false) {
     const { low, high, unit, details } = this.said;
@@ -337,7 +337,7 @@ export class Pane {
     return this.opacity > 0 ? this.said.title : 'Photograph';
   }
 
-  /** The picture on show without the visual aids: a canvas of the photograph's size. */
+  /** The current picture without visual aids: a canvas of the photograph's size. */
   flat() {
     const canvas = document.createElement('canvas');
     [canvas.width, canvas.height] = this.geometry.image;

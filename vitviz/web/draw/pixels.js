@@ -1,4 +1,4 @@
-// Small pictures of the lecture, with one pixel of the canvas per number: pixels, channels, patches, filters.
+// Draw the lecture's small pictures of pixels, channels, patches and filters, with one canvas pixel per number.
 import { indices, scaleOver } from './color.js';
 import { contextOf } from './dom.js';
 
@@ -18,7 +18,7 @@ export function paintPixels(canvas, width, height, fill) {
 }
 
 /**
- * Join three channels to a colored picture: (3, h, w) of 0..255.
+ * Combine three channels (3, h, w), 0..255, into a colored picture.
  * @param {ArrayLike<number>} levels @param {number} size - h * w @param {Uint32Array} out
  * @param {(n: number) => number} at - index of pixel n in `out`
  */
@@ -28,7 +28,7 @@ export function joinChannels(levels, size, out, at = (n) => n) {
   }
 }
 
-/** Gray levels of signed numbers: zero is the middle gray. @param {ArrayLike<number>} values @param {number} reach */
+/** Gray levels of signed numbers: zero is medium gray. @param {ArrayLike<number>} values @param {number} reach */
 export function levelsAround(values, reach) {
   return Uint8Array.from(values, (value) => 127.5 + (127.5 * value) / (reach || 1) + 0.5);
 }
@@ -43,7 +43,7 @@ export function reachOf(values) {
 /**
  * Paint signed numbers in colors.
  * @param {HTMLCanvasElement} canvas @param {number} width @param {number} height @param {ArrayLike<number>} values
- * @param {Uint32Array} table - (256), packed @param {number} reach - the number with the last color
+ * @param {Uint32Array} table - (256), packed @param {number} reach - the number that gets the last color
  */
 export function paintSigned(canvas, width, height, values, table, reach) {
   const index = new Uint8Array(width * height);
@@ -80,7 +80,7 @@ export function tileUnder(canvas, event, count, across) {
 }
 
 /**
- * Paint numbers as bars up and down from a line in the middle.
+ * Paint numbers as bars above and below a line in the middle.
  * @param {HTMLCanvasElement} canvas @param {ArrayLike<number>} values @param {number} chosen - the highlighted one
  * @param {{bar: string, chosen: string, line: string}} colors
  */

@@ -1,4 +1,4 @@
-// A group of buttons with one tab stop: arrow keys move the focus inside, as in a grid.
+// Give a group of buttons one tab stop: arrow keys move the focus inside the group, as in a grid.
 
 /** @type {WeakMap<Element, string>} */
 const GROUPS = new WeakMap();
@@ -6,7 +6,7 @@ const GROUPS = new WeakMap();
 /** @param {Element} element @returns {HTMLElement[]} */
 const members = (element) => [.../** @type {any} */ (element.querySelectorAll(GROUPS.get(element) ?? 'button'))];
 
-/** Make one button reachable by Tab: the focused one, else the chosen one. @param {Element} element */
+/** Make one button reachable by Tab: the focused button, otherwise the chosen button. @param {Element} element */
 export function oneTabStop(element) {
   const all = members(element);
   const chosen = all.find((button) => button === document.activeElement)
@@ -44,7 +44,7 @@ export function roving(element, selector = 'button') {
     const to = place < 0 ? null : moves[key]?.();
     if (to === null || to === undefined) return;
     event.preventDefault();
-    event.stopPropagation(); // elsewhere, arrows move the query
+    event.stopPropagation(); // outside such groups, arrow keys move the query
     to.focus();
   });
   element.addEventListener('focusin', ({ target }) => {

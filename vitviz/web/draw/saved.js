@@ -1,25 +1,25 @@
-// Pictures for files: small maps together at print size, and standalone SVG charts.
+// Draw pictures for files: sheets of small maps at print size, and standalone SVG charts.
 import { colorGrid } from './color.js';
 import { contextOf } from './dom.js';
 
-export const PRINT = 1890; // pixels: 160 mm at 300 dots an inch
+export const PRINT = 1890; // pixels: 160 mm at 300 dots per inch
 const STYLES = ['fill', 'fill-opacity', 'stroke', 'stroke-width', 'stroke-dasharray', 'opacity', 'font-size',
   'font-weight', 'text-anchor'];
-const LINE = 16; // pixels of a line of the legend
+const LINE = 16; // pixels per line of the legend
 
-/** The same picture, enlarged to print size if it is smaller. @param {HTMLCanvasElement} canvas */
+/** Return the picture, enlarged to print size if it is smaller. @param {HTMLCanvasElement} canvas */
 export function atPrintSize(canvas) {
   const factor = PRINT / canvas.width;
   if (factor <= 1) return canvas;
   const out = document.createElement('canvas');
   [out.width, out.height] = [PRINT, Math.round(canvas.height * factor)];
   const layer = contextOf(out);
-  layer.imageSmoothingEnabled = factor < 2; // the patches of small maps stay sharp
+  layer.imageSmoothingEnabled = factor < 2; // keep the patches of small maps sharp
   layer.drawImage(canvas, 0, 0, out.width, out.height);
   return out;
 }
 
-/** One map, one pixel per patch. @param {Uint8Array} index @param {[number, number]} grid @param {Uint32Array} table */
+/** Draw one pixel per patch. @param {Uint8Array} index @param {[number, number]} grid @param {Uint32Array} table */
 export function canvasOf(index, [gh, gw], table) {
   const out = document.createElement('canvas');
   [out.width, out.height] = [gw, gh];
@@ -31,8 +31,8 @@ export function canvasOf(index, [gh, gw], table) {
 }
 
 /**
- * Small maps in rows, with a label below each.
- * @param {HTMLCanvasElement[]} maps - of one size, one pixel per patch @param {string[]} labels - may be empty
+ * Draw small maps in rows, with a label below each.
+ * @param {HTMLCanvasElement[]} maps - all of the same size, one pixel per patch @param {string[]} labels - may be empty
  * @param {number} columns
  */
 export function together(maps, labels, columns) {
@@ -58,8 +58,8 @@ export function together(maps, labels, columns) {
 }
 
 /**
- * The charts of a place, one below another, as one SVG with its own colors, on white in any theme; text stays text.
- * @param {HTMLElement} place @param {HTMLElement} root - has the theme
+ * Stack the charts of a container vertically in one SVG with its own colors, on white in any theme; text stays text.
+ * @param {HTMLElement} place @param {HTMLElement} root - the element that has the theme
  */
 export function chartsAsSvg(place, root) {
   const dark = root.classList.contains('dark');

@@ -1,24 +1,24 @@
-// All thumbnails of a wall in one picture: the browser's layout and painting of a hundred canvases took longer than
-// their arithmetic. Pure functions: colour indices in, pixels out.
+// Draw all thumbnails of a wall in one picture, because layout and painting of a hundred canvases took longer than
+// computing their pixels. Pure functions from colour indices to pixels.
 
-const ROUND = 3; // corners, in pixels of the page
+const ROUND = 3; // radius of corners, in pixels of the page
 
 /** A box in pixels: [left, top]. @typedef {[number, number]} Corner */
 
 /**
- * The positions of thumbnails, which have one size and one grid.
+ * The positions of thumbnails, which all have the same size and grid.
  * @typedef {object} Places
- * @property {number} width - of the sheet in pixels
+ * @property {number} width - width of the sheet in pixels
  * @property {Corner[]} corners - one for each thumbnail
  * @property {Int32Array} columns - (w) patch column of each pixel of a thumbnail
  * @property {Int32Array} rows - (h)
  * @property {number} across - gw
- * @property {Uint32Array} rim - pixels of a thumbnail that its round corners cut
+ * @property {Uint32Array} rim - pixels of a thumbnail that its round corners cut off
  * @property {Uint32Array} cover - opacity of each, as the highest byte of a pixel
  */
 
 /**
- * The patch (0..count-1) that contains the centre of each of `size` pixels, as in unsmoothed enlarging by browsers.
+ * The patch (0..count-1) that contains the centre of each of `size` pixels, as in browsers without smoothing.
  * @param {number} count @param {number} size
  */
 function nearest(count, size) {
@@ -26,7 +26,7 @@ function nearest(count, size) {
 }
 
 /**
- * The pixels that a round corner cuts, in part or completely.
+ * The pixels that a round corner cuts off, partly or completely.
  * @param {number} wide @param {number} high @param {number} radius @param {number} stride
  */
 function rounded(wide, high, radius, stride) {
@@ -50,10 +50,10 @@ function rounded(wide, high, radius, stride) {
 
 /**
  * @param {[number, number]} grid - [gh, gw]
- * @param {[number, number]} size - of a thumbnail: [width, height] in pixels of the sheet
+ * @param {[number, number]} size - size of a thumbnail: [width, height] in pixels of the sheet
  * @param {Corner[]} corners
- * @param {number} width - of the sheet
- * @param {number} fine - pixels of the sheet per pixel of the page
+ * @param {number} width - width of the sheet
+ * @param {number} fine - sheet pixels per page pixel
  * @returns {Places}
  */
 export function placed([gh, gw], [wide, high], corners, width, fine) {

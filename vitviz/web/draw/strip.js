@@ -1,6 +1,6 @@
-// A row of bars with one selected: a slider for the keyboard and for screen readers.
+// Draw a row of bars, one of them selected, as a slider for the keyboard and for screen readers.
 
-const HIGH = 100; // of the drawing, which is stretched
+const HIGH = 100; // units of the drawing, which is stretched
 
 export class Strip {
   /** @param {HTMLElement} element @param {(place: number) => void} choose - called with the selected bar */
@@ -19,7 +19,7 @@ export class Strip {
         ArrowUp: this.chosen + 1, Home: 0, End: this.count - 1 };
       if (!(event.key in to)) return;
       event.preventDefault();
-      event.stopPropagation(); // elsewhere, arrows turn the pages of the lecture
+      event.stopPropagation(); // outside the strip, arrow keys change the step of the lecture
       choose(Math.min(this.count - 1, Math.max(0, to[event.key])));
     });
   }
@@ -32,8 +32,8 @@ export class Strip {
   }
 
   /**
-   * @param {ArrayLike<number>} values @param {number} chosen @param {string} label - of the numbers
-   * @param {string} said - the chosen number in words
+   * @param {ArrayLike<number>} values @param {number} chosen @param {string} label - name of the numbers
+   * @param {string} said - description of the chosen number
    */
   show(values, chosen, label, said) {
     this.count = values.length;

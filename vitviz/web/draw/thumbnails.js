@@ -1,5 +1,5 @@
-// Small maps that follow the query: the heads of a layer, all layers, or the whole model. Every thumbnail is a button
-// over one sheet with the maps of the whole wall.
+// Show small maps that follow the query: the heads of a layer, all layers, or the whole model. Every thumbnail is a
+// button over one sheet, which contains the maps of the whole wall.
 import { colorGrid, faded, indices, ownScale, scaleOver } from './color.js';
 import { contextOf, find, write } from './dom.js';
 import { oneTabStop, roving } from './roving.js';
@@ -8,12 +8,12 @@ import { escaped, headWords } from '../compute/format.js';
 
 /** @typedef {import('./color.js').Scale} Scale */
 /**
- * One thumbnail. `block` and `head`: of its map; those of the state if undefined.
+ * One thumbnail. `block` and `head` belong to its map; if undefined, the state's values are used.
  * @typedef {{kind: string, value: string, name: string, label: string, block?: any, head?: any}} Item
  */
 
-const FINE = 2; // most pixels of the sheet per pixel of the page
-const MOST = 6_000_000; // pixels of a sheet, which is therefore coarser for a model with a thousand heads
+const FINE = 2; // maximum sheet pixels per page pixel
+const MOST = 6_000_000; // maximum pixels of a sheet, which is therefore coarser for a model with a thousand heads
 const SHEETS = `<canvas class="vv-sheet" width="0" height="0" aria-hidden="true"></canvas>
   <canvas class="vv-lens" aria-hidden="true" hidden></canvas>`;
 
@@ -56,15 +56,15 @@ export class Thumbnails {
     this.grid = /** @type {[number, number]} */ ([0, 0]);
     this.group = 0;
     /** @type {import('./sheet.js').Places | null} */
-    this.places = null; // of the thumbnails on the sheet; null before the browser's layout
+    this.places = null; // positions of the thumbnails on the sheet; null before the browser's layout
     /** @type {number | null} */
     this.near = null; // the enlarged thumbnail
     /** @type {Uint32Array | null} */
-    this.table = null; // of the last drawing
+    this.table = null; // color table of the last drawing
     /** @type {HTMLButtonElement[]} */
     this.buttons = [];
     /** @type {{left: number, top: number, width: number, height: number}[]} */
-    this.boxes = []; // of the maps, in pixels of the page
+    this.boxes = []; // boxes of the maps, in pixels of the page
     this.ratio = 1;
     this.image = new ImageData(1, 1);
     this.pixels = new Uint32Array(1);
@@ -73,7 +73,7 @@ export class Thumbnails {
     this.there = this.waits = this.off = this.pressed = new Uint8Array(0);
     /** @type {any[]} */
     this.words = []; // elements
-    this.large = this.image; // of the lens
+    this.large = this.image; // pixels of the lens
     this.sized = new ResizeObserver(() => this.measure());
     roving(element);
     /** @param {Event} event @returns {string | undefined} */
@@ -102,7 +102,7 @@ export class Thumbnails {
    * Replace the thumbnails.
    * @param {Item[]} items
    * @param {[number, number]} grid - [gh, gw]
-   * @param {{words?: boolean, group?: number}} how - room for words below each; size of numbered groups
+   * @param {{words?: boolean, group?: number}} how - leave space for words below each; size of numbered groups
    */
   build(items, grid, { words = false, group = 0 } = {}) {
     const focus = /** @type {HTMLElement | null} */ (document.activeElement);
@@ -132,12 +132,12 @@ export class Thumbnails {
     this.off = new Uint8Array(items.length); // whether its head is switched off
     this.pressed = new Uint8Array(items.length);
     this.sized.disconnect();
-    this.sized.observe(this.element); // calls `measure` at least once, before the next paint
+    this.sized.observe(this.element); // calls `measure` at least once before the next paint
     oneTabStop(this.element);
     if (focused !== undefined) this.buttons[Number(focused)]?.focus({ preventScroll: true });
   }
 
-  /** Read the browser's layout of the thumbnails, and paint all of them. */
+  /** Read the layout of the thumbnails from the browser, and paint all thumbnails. */
   measure() {
     const outer = this.element.getBoundingClientRect();
     this.places = null;
@@ -172,7 +172,7 @@ export class Thumbnails {
    * @param {(item: Item) => Float32Array | null} values - (N) of an item; null keeps the old picture
    * @param {number} prefix - P
    * @param {Uint32Array} table - (256)
-   * @param {{shared: boolean, signed: boolean, gamma: number, off?: (item: Item) => boolean}} look - `off`: grayed
+   * @param {{shared: boolean, signed: boolean, gamma: number, off?: (item: Item) => boolean}} look - `off`: gray it
    * @returns {Scale | null} the shared scale
    */
   draw(values, prefix, table, { shared, signed, gamma, off = () => false }) {
@@ -239,7 +239,7 @@ export class Thumbnails {
     this.magnify(true);
   }
 
-  /** Draw the lens over the enlarged thumbnail. @param {boolean} moved - whether it was over another one */
+  /** Draw the lens over the enlarged thumbnail. @param {boolean} moved - whether it was over another thumbnail */
   magnify(moved = false) {
     const { near, lens: { canvas }, group, table } = this;
     const shows = near !== null && this.places !== null && table !== null && this.there[near] === 1;
@@ -247,7 +247,7 @@ export class Thumbnails {
       canvas.hidden = !shows;
       if (shows) {
         const { left, top, width, height } = this.boxes[near];
-        const origin = group > 1 ? (100 * (near % group)) / (group - 1) : 50; // keeps it within its group
+        const origin = group > 1 ? (100 * (near % group)) / (group - 1) : 50; // keep the lens within its group
         Object.assign(canvas.style, { left: `${left}px`, top: `${top}px`, width: `${width}px`, height: `${height}px`,
           transformOrigin: `${origin}% 0` });
       }

@@ -1,12 +1,12 @@
-// Load a scene's files by priority: the block on show, the rollout matrix, then the other blocks from the last to the
-// first. If all blocks do not fit into memory, blocks are loaded when they are shown, and the least recently shown one
+// Load a scene's files by priority: the visible block, the rollout matrix, then the other blocks from the last to the
+// first. If not all blocks fit into memory, each block is loaded when it is shown, and the least recently shown block
 // is dropped.
 import { isAbort } from '../backends/backend.js';
 import { parseBlock, parseRollout } from '../compute/payload.js';
 
 const ABREAST = 2;
-const MOST_BYTES = 400 * 2 ** 20; // of queries and keys in float32: 12 blocks of ViT-S up to 10,000 tokens
-const LEAST = 2; // blocks: the one on show and the one under the pointer
+const MOST_BYTES = 400 * 2 ** 20; // limit for queries and keys in float32: 12 blocks of ViT-S with up to 10,000 tokens
+const LEAST = 2; // the visible block and the block under the pointer
 
 /** @typedef {Pick<import('../backends/backend.js').Backend, 'ask'>} Backend */
 
@@ -24,15 +24,15 @@ export class Blocks {
     /** @type {(number | 'rollout')[]} */
     this.queue = [];
     this.running = 0;
-    this.abreast = 1; // the block on show is loaded alone, because other work of the server would delay it
+    this.abreast = 1; // load the visible block alone, because parallel requests would delay it
     /** @type {number[]} */
-    this.held = []; // requested blocks, the most recently shown last
+    this.held = []; // requested blocks, most recently shown last
     this.leaving = new AbortController();
     const tokens = prefix.length + grid[0] * grid[1];
     this.room = Math.max(LEAST, Math.floor(MOST_BYTES / (2 * 4 * heads * tokens * width)));
   }
 
-  /** @param {number} first - the block on show */
+  /** @param {number} first - the visible block */
   start(first) {
     const { depth, rollout } = this.scene.manifest;
     this.want(first);
@@ -89,13 +89,13 @@ export class Blocks {
     try {
       if (what === 'rollout') {
         const { options } = answers;
-        if (options !== scene.firstOptions) return; // the options have changed
+        if (options !== scene.firstOptions) return; // the options of rollout have changed
         const ask = { token: null, ...JSON.parse(options) };
         const buffer = await backend.ask('rollout', scene, ask, { signal });
         if (!signal.aborted) answers.addRollout(parseRollout(buffer));
       } else {
         const buffer = await backend.ask('block', scene, { block: what }, { signal });
-        if (!this.held.includes(what)) return; // dropped while loading
+        if (!this.held.includes(what)) return; // the block was dropped while loading
         answers.add(parseBlock(buffer));
       }
       scene.failed.delete(what);

@@ -8,21 +8,21 @@ import { format } from '../core/url.js';
 /** @typedef {import('../core/store.js').Store<State>} Store */
 
 /**
- * Keep the address a projection of the state, and follow the history.
+ * Update the address from the state, and the state from the browser's history.
  * @param {Store} store
  */
 export function followAddress(store) {
   let written = window.location.search !== '';
   store.subscribe((state, before, action) => {
     if (action.type === 'navigate' || state.linked) return;
-    if (action.type === 'opened' && (before.linked || !written)) return; // the scene of the address
+    if (action.type === 'opened' && (before.linked || !written)) return; // the address already names this scene
     const address = format(state, window.location.search) || window.location.pathname;
     if (address === (window.location.search || window.location.pathname)) return;
     const step = isStep(before, state, action) || action.type === 'undo' || action.type === 'redo';
     try {
       window.history[step ? 'pushState' : 'replaceState'](null, '', address);
       written = true;
-    } catch (error) { // Safari allows a hundred in half a minute; a later change will be written
+    } catch (error) { // Safari allows 100 updates in 30 seconds; a later change updates the address
       if (/** @type {Error} */ (error).name !== 'SecurityError') throw error;
     }
   });
@@ -32,13 +32,13 @@ export function followAddress(store) {
 /** @param {HTMLElement} root @param {Store} store */
 export function followFullScreen(root, store) {
   const isFull = () => document.fullscreenElement === root;
-  let changing = false; // then the event is that of this change
+  let changing = false; // whether this code is changing full screen, which also fires the event
   const settle = async () => {
     if (changing) return;
     changing = true;
     try {
       while (store.get().full !== isFull()) await (isFull() ? document.exitFullscreen() : root.requestFullscreen());
-    } catch { // the browser does not allow it
+    } catch { // the browser does not allow full screen
       store.dispatch({ type: 'change', change: { full: isFull() } });
     }
     changing = false;
@@ -82,7 +82,7 @@ export function download(blob, name) {
 }
 
 /**
- * Save a picture as PNG, or show why that failed.
+ * Save a picture as PNG, or show why saving failed.
  * @param {HTMLCanvasElement} canvas @param {string} name @param {Store} store
  */
 export async function downloadPicture(canvas, name, store) {
@@ -115,7 +115,7 @@ export async function copyLink(store, fragment = '') {
     await navigator.clipboard.writeText(`${address}${fragment}`);
     say('Link copied.');
   } catch {
-    const framed = window.parent !== window; // then the address bar shows another site
+    const framed = window.parent !== window; // in a frame, the address bar shows another site
     const where = framed ? `The link is ${addressOf(store)}` : 'The link is in the address bar.';
     say(`The browser does not allow this page to copy. ${where}`);
   }

@@ -1,5 +1,5 @@
-// A panel's questions to the backend, one request at a time. At every change, a view lists the answers that it needs,
-// in order; requests that are no longer needed are aborted. A failed question is asked again only after `retry`.
+// Send a panel's questions to the backend, one at a time. After every change, a view lists the answers that it needs,
+// in order; requests that are no longer needed are aborted. A failed question is repeated only after `retry`.
 import { isAbort, sizeOf } from '../backends/backend.js';
 
 /** @typedef {import('../backends/backend.js').Progress} Progress */
@@ -8,7 +8,7 @@ import { isAbort, sizeOf } from '../backends/backend.js';
 /** @typedef {ReturnType<import('./progress.js').Progress['watch']>} Watched */
 /** @typedef {{key: string, question: Question, progress: Progress, controller: AbortController, timer: any}} Running */
 
-const MOST = 120; // cached answers; the least recently used one is dropped
+const MOST = 120; // maximum of cached answers; the least recently used answer is dropped
 
 /** @param {Scene} scene @param {Question} question */
 const keyOf = (scene, [name, ask]) => JSON.stringify([scene.id, name, ask]);
@@ -21,22 +21,22 @@ export class Requests {
     /** @type {Map<string, any>} */
     this.answers = new Map();
     /** @type {Map<string, Error>} */
-    this.failed = new Map(); // by key
+    this.failed = new Map(); // errors by key
     /** @type {Running | null} */
     this.running = null;
   }
 
-  /** @param {Scene} scene @param {Question} question @returns {any} undefined while there is none */
+  /** @param {Scene} scene @param {Question} question @returns {any} the answer, or undefined */
   answer(scene, question) {
     const key = keyOf(scene, question);
     const cached = this.answers.get(key);
     if (cached === undefined) return undefined;
-    this.answers.delete(key); // the most recently used one is the last
+    this.answers.delete(key); // the most recently used answer is last
     this.answers.set(key, cached);
     return cached;
   }
 
-  /** Why a question failed; empty if it did not. @param {Scene} scene @param {Question} question */
+  /** The reason why a question failed; empty if it did not. @param {Scene} scene @param {Question} question */
   failure(scene, question) {
     return this.failed.get(keyOf(scene, question))?.message ?? '';
   }
@@ -52,12 +52,12 @@ export class Requests {
     return this.running?.key === keyOf(scene, question) ? this.running.progress : null;
   }
 
-  /** Allow failed questions to be asked again. */
+  /** Allow failed questions to be repeated. */
   retry() {
     this.failed.clear();
   }
 
-  /** Abort, because the tab was left or another photograph is loading. */
+  /** Abort the running request, because the tab was left or another photograph is loading. */
   stop() {
     this.failed.clear();
     this.abort();
@@ -107,7 +107,7 @@ export class Requests {
   /** @param {Scene} scene @param {Question} question @param {any} answer */
   keep(scene, [name, ask], answer) {
     this.answers.set(keyOf(scene, [name, ask]), answer);
-    if (name === 'faithfulness') { // also the test of each method
+    if (name === 'faithfulness') { // also cache the test of each single method
       ask.methods.forEach((/** @type {string} */ method, /** @type {number} */ place) => {
         this.answers.set(keyOf(scene, [name, { ...ask, methods: [method] }]), [answer[place]]);
       });

@@ -2,8 +2,8 @@
 // visitor copies a link with it (photo_link.js).
 
 const NAME = 'vitviz-photos';
-const MOST = 8; // photographs
-const MOST_BYTES = 64e6; // in total; the oldest are deleted first
+const MOST = 8; // number of photographs
+const MOST_BYTES = 64e6; // total bytes; the oldest photographs are deleted first
 
 /** @typedef {{hash: string, blob: Blob, time: number}} Stored */
 

@@ -1,4 +1,4 @@
-// The requests that the backend has not answered yet, for the page's progress line.
+// Track unanswered requests for the page's progress line.
 
 /** @typedef {import('../backends/backend.js').Backend} Backend */
 /** @typedef {import('../backends/backend.js').Progress} Told */
@@ -13,7 +13,7 @@ export class Progress {
     this.changed = () => {};
   }
 
-  /** The request that has waited longest. @returns {Job | null} */
+  /** The oldest unanswered request. @returns {Job | null} */
   get first() {
     return this.jobs.values().next().value ?? null;
   }

@@ -1,4 +1,4 @@
-// Load what the state needs: scenes, their blocks, and rollout. A newer request of a pane aborts the older one.
+// Load the scenes, blocks and rollout that the state needs. A pane's new request aborts its previous one.
 import { isAbort, sizeOf } from '../backends/backend.js';
 import { Answers } from '../compute/answers.js';
 import { describe } from '../compute/format.js';
@@ -24,7 +24,7 @@ export class Scene {
     this.id = id;
     this.source = source;
     this.manifest = manifest;
-    this.image = /** @type {CanvasImageSource} */ (/** @type {unknown} */ (null)); // the photograph, when decoded
+    this.image = /** @type {CanvasImageSource} */ (/** @type {unknown} */ (null)); // the decoded photograph
     this.grid = grid;
     /** @type {import('../compute/geometry.js').Geometry} */
     this.geometry = { image: [photo.width, photo.height], frame };
@@ -38,7 +38,7 @@ export class Scene {
     /** @type {ReturnType<typeof setTimeout> | undefined} */
     this.settling = undefined; // timer of the next request for rollout
     this.asking = false; // whether a row of rollout is being requested
-    this.rolling = new AbortController(); // of rollout with the current options
+    this.rolling = new AbortController(); // aborts requests for rollout when the options change
   }
 }
 
@@ -49,7 +49,7 @@ export class SceneEffects {
   /**
    * @param {object} page
    * @param {import('../core/store.js').Store<State>} page.store
-   * @param {Map<string, Scene>} page.scenes - on show; filled and emptied here
+   * @param {Map<string, Scene>} page.scenes - the visible scenes; this module adds and removes them
    * @param {import('../backends/backend.js').Backend} page.backend
    * @param {(source: Source) => Source} page.resolve - replace defaults by names
    * @param {(model: string | null) => boolean} page.forget - forget the last chosen model; whether it was this one
@@ -60,9 +60,9 @@ export class SceneEffects {
   constructor(page) {
     this.page = page;
     /** @type {({source: Source, controller: AbortController} | null)[]} */
-    this.requests = [null, null]; // of each pane
+    this.requests = [null, null]; // the pending request of each pane
     /** @type {(Source | null)[]} */
-    this.refused = [null, null]; // the source that could not be opened, of each pane
+    this.refused = [null, null]; // for each pane, the source that could not be opened
     /** @type {Map<string, Blocks>} */
     this.blocks = new Map();
     page.store.subscribe((state, before, action) => this.follow(state, action));
@@ -119,7 +119,7 @@ export class SceneEffects {
       if (scene) this.leave(scene);
       if (isAbort(error) || !latest()) return;
       this.requests[pane] = null;
-      if (paneOf(store.get(), pane)?.model === null && this.page.forget(source.model)) { // the page's own is next
+      if (paneOf(store.get(), pane)?.model === null && this.page.forget(source.model)) { // next, open the default
         store.dispatch({ type: 'message', texts: [...store.get().messages, /** @type {Error} */ (error).message] });
         return;
       }
@@ -136,7 +136,7 @@ export class SceneEffects {
    */
   begin(manifest, source, pane) {
     const loading = this.blocks.get(manifest.id);
-    if (loading) return loading.scene; // the other pane opens the same scene
+    if (loading) return loading.scene; // the other pane is opening the same scene
     const { image, model, size, depth } = manifest;
     const scene = new Scene(manifest, { image, photo: image === null ? source.photo : null, model, size });
     this.start(scene, Math.min(paneOf(this.page.store.get(), pane)?.block ?? Infinity, depth - 1));
@@ -151,7 +151,7 @@ export class SceneEffects {
   }
 
   /**
-   * The patches of query and pointer in a pane's scene, at the same places of another scene.
+   * Map the patches of query and pointer in a pane's scene to the same positions in another scene.
    * @param {Scene} scene @param {number} pane
    */
   carried(scene, pane) {
@@ -169,7 +169,7 @@ export class SceneEffects {
     const shown = [state.scene?.id, state.beside?.scene?.id];
     for (const [id, scene] of this.page.scenes) {
       if (shown.includes(id)) continue;
-      if (this.requests.some((request) => request !== null)) continue; // shown until the next scene is open
+      if (this.requests.some((request) => request !== null)) continue; // keep the scene until the next one is open
       this.blocks.get(id)?.stop();
       this.blocks.delete(id);
       clearTimeout(scene.settling);
@@ -240,7 +240,7 @@ export class SceneEffects {
   }
 
   /**
-   * Load one row at a time, always the latest.
+   * Load one row of rollout at a time, always for the latest query.
    * @param {Scene} scene @param {() => number} wanted - the current query token
    */
   async row(scene, wanted) {
@@ -266,7 +266,7 @@ export class SceneEffects {
     const { signal } = scene.rolling;
     try {
       const buffer = await backend.ask('rollout', scene, { token, ...JSON.parse(options) }, { signal });
-      if (!signal.aborted) deliver(buffer); // else options or scene have changed
+      if (!signal.aborted) deliver(buffer); // otherwise options or scene have changed
     } catch (error) {
       if (signal.aborted) return;
       scene.failed.add(what);

@@ -2,9 +2,9 @@
 // iteration would mix axes whose eigenvalues are close, and ONNX has no singular value decomposition.
 
 const COUNT = 3;
-const RESIDUAL = 1e-11; // |A v - value v| of an eigenvector, relative to the largest eigenvalue
-const NOTHING = 1e-12; // relative length of a vector's remainder that counts as zero
-const OFF_DIAGONAL = 1e-26; // share of the squares off the diagonal
+const RESIDUAL = 1e-11; // tolerance of |A v - value v| for an eigenvector v, relative to the largest eigenvalue
+const NOTHING = 1e-12; // a remainder shorter than this share of its vector counts as zero
+const OFF_DIAGONAL = 1e-26; // tolerated share of off-diagonal entries in the sum of squares
 
 /** @param {ArrayLike<number>} a @param {ArrayLike<number>} b */
 export function dot(a, b) {
@@ -58,7 +58,7 @@ function eigenvectors(matrix) {
   return vectors.map((vector, i) => ({ value: matrix[i][i], vector })).sort((a, b) => b.value - a.value);
 }
 
-/** The unit vector of a vector's component orthogonal to an orthonormal basis; null if that is zero.
+/** The unit vector of a vector's component orthogonal to an orthonormal basis; null if it is zero.
  * @param {Float64Array} vector @param {Float64Array[]} basis */
 function orthogonal(vector, basis) {
   const rest = vector.slice();
@@ -94,7 +94,7 @@ export function principalComponents(samples) {
       if (unit) [basis, images].forEach((list, i) => list.push(i ? scatter(unit) : unit));
     }
     next = images.slice(before);
-    const all = basis.length === before; // no direction is left
+    const all = basis.length === before; // the samples span no further dimension
     if (!all && basis.length < 1.5 * looked) continue;
     looked = basis.length;
     ritz = eigenvectors(basis.map((unit) => Float64Array.from(images, (image) => dot(unit, image)))).slice(0, COUNT)

@@ -1,4 +1,4 @@
-// Answers to the panels' questions, like those of `vitviz.server.endpoints`.
+// Answer the panels' questions like `vitviz.server.endpoints`.
 import { percent, score, title } from '../compute/format.js';
 import { round } from '../compute/image.js';
 import { METHODS } from './methods.js';
@@ -102,7 +102,7 @@ export async function faithfulness(context, { methods, target, against }) {
   const whole = probability(run.logits);
   const of = (2 * methods.length + count) * (counts.length - 1);
   let done = 0;
-  /** Probabilities with ever fewer of the first patches of an order. @param {number[]} order */
+  /** Probabilities with fewer and fewer patches, which are the first of an order. @param {number[]} order */
   async function curve(order) {
     const probabilities = [whole];
     for (const visible of counts.slice(1)) {
@@ -136,7 +136,7 @@ export async function faithfulness(context, { methods, target, against }) {
 
 /**
  * @param {number[]} x @param {number[]} y @param {number[][]} random
- * @param {1 | -1} better - 1 if a faithful map has a larger area than random orders, -1 if a smaller one
+ * @param {1 | -1} better - 1 if faithful maps have larger areas than random orders, -1 if they have smaller areas
  */
 function chart(x, y, random, better) {
   const over = (/** @type {(values: number[]) => number} */ join) => (
@@ -162,7 +162,7 @@ function describe(target, deletion, insertion) {
 }
 
 /**
- * Statistics of every head: of its rows of attention, or of the model without it.
+ * Statistics of every head: of its attention rows, or of the model without the head.
  * @param {Context} context @param {{names: string[]}} ask
  */
 export async function heads(context, { names }) {

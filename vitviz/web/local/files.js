@@ -1,4 +1,4 @@
-// Write the files that compute/payload.js reads; `vitviz.web.payload` has the layout.
+// Write the files that compute/payload.js reads; `vitviz.web.payload` defines the layout.
 
 /** @typedef {import('../compute/payload.js').Block} Block */
 

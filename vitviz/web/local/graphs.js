@@ -1,5 +1,5 @@
-// The graphs of a model in onnxruntime-web, see `vitviz.export.onnx`. A session has one graph with the weights of one
-// part; it is created on first use.
+// Run a model's graphs in onnxruntime-web, see `vitviz.export.onnx`. A session combines one graph with the weights of
+// one part; it is created on first use.
 import { widen } from '../compute/half.js';
 
 /** @typedef {import('../compute/image.js').Preprocess} Preprocess */
@@ -10,17 +10,17 @@ import { widen } from '../compute/half.js';
  * @property {string} source @property {string} title @property {string[]} labels @property {number | null} sureAbove
  * @property {number} groupAbove - see `vitviz.Pretrained.group_above`
  * @property {number | null} knownAbove - see `vitviz.Pretrained.known_above`
- * @property {string[][]} groups - of classes: name, then labels
+ * @property {string[][]} groups - groups of classes: name, then labels
  * @property {string[]} prefix @property {number} depth @property {number} heads @property {number} headWidth
  * @property {number} width @property {number} patch
  * @property {number | null} rotary - the base of rotary positions
  * @property {'cls' | 'mean' | 'cls+mean' | 'attention'} pooling
- * @property {{prefix: number[], patches: number}} reads - what `Case.read_rows` returns; of all patches together
- * @property {Record<string, string>} missing - statistics of heads that the model does not have, and why
+ * @property {{prefix: number[], patches: number}} reads - result of `Case.read_rows`, with all patches added up
+ * @property {Record<string, string>} missing - unavailable statistics of heads, with reasons
  * @property {Preprocess} preprocess @property {Record<string, {title: string, signed: boolean,
  *   unit: 'attention' | 'score', specific: boolean}>} methods
- * @property {Record<string, [number, number]>} parts - start and number of the weights of each
- * @property {Record<string, [number, number]>} graphs - start and number of the bytes of each
+ * @property {Record<string, [number, number]>} parts - start and number of each part's weights
+ * @property {Record<string, [number, number]>} graphs - start and number of each graph's bytes
  * @property {{graphs: File, weights: File}} files
  * @property {File} lecture - from `vitviz.web.lecture_numbers.model_bytes`
  * @property {number} download - bytes of all files and of the runtime
@@ -36,7 +36,7 @@ export function ramp(size) {
   return Float32Array.from({ length: size }, (_, i) => ((i * 37) % 129) / 64 - 1);
 }
 
-/** Return a cached promise, or create it; rejected ones are not kept. @template T
+/** Return a cached promise, or create it; rejected promises are not cached. @template T
  * @param {Map<string, Promise<T>>} cache @param {string} key @param {() => Promise<T>} make */
 function once(cache, key, make) {
   const promise = cache.get(key) ?? make();
@@ -61,7 +61,7 @@ export class Graphs {
     this.halves = /** @type {Uint16Array} */ (new Uint16Array(0));
   }
 
-  /** Read the weights and all graphs, so that no question needs the network later. */
+  /** Read the weights and all graphs, so that later questions need no network. */
   async load() {
     const [bytes] = await Promise.all([this.read(this.about.files.weights, 'weights'), this.file()]);
     this.halves = new Uint16Array(bytes.buffer, bytes.byteOffset, bytes.byteLength / 2);

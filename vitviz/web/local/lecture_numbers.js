@@ -1,4 +1,4 @@
-// The numbers of the lecture for a visitor's photograph: `vitviz.web.lecture_numbers`.
+// Compute the lecture's numbers for a visitor's photograph, like `vitviz.web.lecture_numbers`.
 import { plan, restore } from '../compute/image.js';
 import { readTensors, writeTensors } from '../compute/tensors.js';
 
@@ -8,7 +8,7 @@ import { readTensors, writeTensors } from '../compute/tensors.js';
 
 const OTHER_GRID = 'At this shape of the photograph the positions are interpolated, which this site does not show.';
 
-/** The picture that the model saw, channel by channel: (3, H, W). @param {Model} model @param {Prepared} prepared */
+/** The model's input as a picture, channel by channel: (3, H, W). @param {Model} model @param {Prepared} prepared */
 function levelsOf({ about: { preprocess } }, prepared) {
   const rgba = restore(preprocess, prepared);
   const size = prepared.height * prepared.width;

@@ -1,4 +1,4 @@
-// Attribution methods in the browser: block by block, by graphs that are traced from `vitviz.attribution`. Each method
+// Run attribution methods in the browser, block by block, with graphs traced from `vitviz.attribution`. Each method
 // returns a score for every token (N).
 import { breathe } from './model.js';
 import { rollOut, weightsOf } from './rollout.js';
@@ -7,7 +7,7 @@ import { rollOut, weightsOf } from './rollout.js';
 /** @typedef {import('./model.js').Run} Run */
 /**
  * @typedef {object} Case
- * @property {Model} model @property {Run} run @property {Float32Array} weights - of the logits in the explained score
+ * @property {Model} model @property {Run} run @property {Float32Array} weights - weights of the logits in the score
  * @property {() => boolean} canceled - whether the question was withdrawn
  * @property {import('./endpoints.js').Tell} tell
  */
@@ -15,7 +15,7 @@ import { rollOut, weightsOf } from './rollout.js';
 /** @param {Case} kase @returns {number} N */
 const tokensOf = ({ model, run }) => run.stream[0].length / model.about.width;
 
-/** The weight of each token's final row in what the classifier reads: `Case.read_rows`. @param {Case} kase */
+/** The weight of each token's final row in the classifier's input: `Case.read_rows`. @param {Case} kase */
 function readRows(kase) {
   const { reads, prefix } = kase.model.about;
   const tokens = tokensOf(kase);
@@ -23,7 +23,7 @@ function readRows(kase) {
 }
 
 /**
- * Attention and gradient of each block, from the last to the first; before them those of attention pooling.
+ * Yield attention and gradient of attention pooling, if any, and of each block from the last to the first.
  * @param {Case} kase
  */
 async function* backward({ model, run, weights, canceled }, stop = 0) {
@@ -40,7 +40,7 @@ async function* backward({ model, run, weights, canceled }, stop = 0) {
 }
 
 /**
- * A method that carries the rows which the classifier reads from the last attention to the first.
+ * Return a method that propagates the classifier's input rows from the last attention to the first.
  * @param {string} graph @returns {(kase: Case) => Promise<Float32Array>}
  */
 const carried = (graph) => async (kase) => {
@@ -73,7 +73,7 @@ async function token_gradcam(kase) {
   const { depth, pooling } = model.about;
   let { slope: flow } = await model.slope(run.stream[depth], weights);
   let tokens = run.stream[depth];
-  if (pooling === 'cls') { // the classifier does not read the patches that leave the last block
+  if (pooling === 'cls') { // the classifier does not use the last block's output for patches
     flow = (await model.gradient(depth - 1, run, flow)).back;
     tokens = run.stream[depth - 1];
   }
@@ -96,7 +96,7 @@ async function legrad(kase) {
   return total;
 }
 
-/** The rows that a map without a class shows: of CLS, else the mean of all patches. @param {Case} kase */
+/** The rows for a map without a class: CLS if present, else the mean of all patches. @param {Case} kase */
 const query = ({ model, run }) => weightsOf(run.blocks[0], model.about.prefix[0] === 'CLS' ? 0 : -1);
 
 /** @param {Case} kase */
@@ -132,7 +132,7 @@ async function attn_lrp(kase) {
 /** The explained score. @param {Float32Array} logits @param {Float32Array} weights */
 const scoreOf = (logits, weights) => weights.reduce((sum, weight, index) => sum + weight * logits[index], 0);
 
-/** How far the score falls when a patch has the mean color. @param {Case} kase */
+/** The drop of the score when a patch is replaced by the mean color. @param {Case} kase */
 async function occlusion({ model, run, weights, canceled, tell }) {
   const { width, prefix, patch } = model.about;
   const [height, across] = run.grid.map((count) => count * patch);
@@ -142,7 +142,7 @@ async function occlusion({ model, run, weights, canceled, tell }) {
   const score = scoreOf(run.logits, weights);
   for (let n = prefix.length; n < scores.length; n += 1) {
     tell({ text: 'Hiding one patch after another', done: n - prefix.length, of: scores.length - prefix.length });
-    const hidden = tokens.slice(); // before the first block, a token depends on its own patch only
+    const hidden = tokens.slice(); // before the first block, a token depends only on its own patch
     hidden.set(blank.subarray(n * width, (n + 1) * width), n * width);
     const logits = await model.without({ ...run, stream: [hidden] }, new Set(), [], canceled);
     scores[n] = score - scoreOf(logits, weights);

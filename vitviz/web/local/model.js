@@ -4,12 +4,12 @@
 /** @typedef {import('../compute/image.js').Prepared} Prepared */
 /** @typedef {import('../compute/payload.js').Block} Block */
 /**
- * The results of one forward pass. `stream[l]` (N, D) is the input of block l, and the last one the output of the last
- * block. `answers`: cached maps.
+ * The results of one forward pass. `stream[l]` (N, D) is the input of block l, and its last entry is the output of the
+ * last block. `answers`: cached maps.
  * @typedef {{stream: Float32Array[], blocks: Block[], logits: Float32Array, grid: [number, number], angles: Angles,
  *   answers: Map<string, any>}} Run
  */
-/** @typedef {Record<string, Float32Array>} Angles - with rotary positions cos and sin (patches, d), else nothing */
+/** @typedef {Record<string, Float32Array>} Angles - cos and sin (patches, d) with rotary positions, else empty */
 /** @typedef {Float32Array<ArrayBuffer>} Floats */
 
 export class Stopped extends Error {}
@@ -34,7 +34,7 @@ export function softmax(logits) {
 
 /**
  * Rotations of the patches of a grid: `vitviz.model.positions.rotary_angles`.
- * @param {[number, number]} grid @param {number} width - of a head @param {number} base
+ * @param {[number, number]} grid @param {number} width - width of a head @param {number} base
  * @returns {Angles}
  */
 export function rotaryAngles([gh, gw], width, base) {
@@ -62,7 +62,7 @@ export class Model {
     this.all = new Float32Array(this.about.heads).fill(1);
   }
 
-  /** The tokens that enter the first block. @param {Pick<Prepared, 'pixels' | 'height' | 'width'>} prepared */
+  /** The input tokens of the first block. @param {Pick<Prepared, 'pixels' | 'height' | 'width'>} prepared */
   async embed({ pixels, height, width }) {
     const { tokens } = await this.graphs.run('embed', 'embed', { pixels: [pixels, [1, 3, height, width]] });
     return tokens.data;
@@ -110,7 +110,7 @@ export class Model {
   }
 
   /**
-   * The logits without some patches and heads. Patches are removed from the sequence.
+   * Return the logits without some patches and heads. Patches are removed from the sequence.
    * @param {Pick<Run, 'stream' | 'angles'>} run @param {Set<number>} hidden - patches
    * @param {[number, number][]} off - block and head of each disabled head @param {() => boolean} canceled
    */
@@ -133,9 +133,9 @@ export class Model {
   }
 
   /**
-   * The gradient of the weighted sum of logits with respect to a block's output, classified as if it were the last.
-   * @param {Float32Array} tokens @param {Float32Array} weights - of the logits
-   * @param {'slope' | 'share'} [graph] - the plain gradient, or the rules of AttnLRP
+   * The gradient of the weighted sum of logits with respect to a block's output, passed directly to the classifier.
+   * @param {Float32Array} tokens @param {Float32Array} weights - weights of the logits
+   * @param {'slope' | 'share'} [graph] - the plain gradient, or by the rules of AttnLRP
    * @returns {Promise<{slope: Float32Array, pool: {pooling: Float32Array, pooling_slope: Float32Array} | null}>}
    *   `pool`: the attention of attention pooling and its gradient, (H, N) each
    */
@@ -168,7 +168,7 @@ export class Model {
   }
 
   /**
-   * Run a graph whose inputs have the names of `vitviz.export.formulas`, which tell their shapes.
+   * Run a graph whose inputs have the names of `vitviz.export.formulas`; the names determine the shapes.
    * @param {string} graph @param {Record<string, Float32Array>} arrays @param {number} tokens - N
    * @param {string} [part] - the part of the model with the graph's weights; none by default
    * @returns {Promise<Record<string, Float32Array>>}

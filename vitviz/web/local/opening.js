@@ -47,7 +47,7 @@ async function decode(blob) {
   return canvas;
 }
 
-/** The photograph at the page's size. @param {OffscreenCanvas} canvas @param {Constants['sides']} sides */
+/** Resize the photograph for the page. @param {OffscreenCanvas} canvas @param {Constants['sides']} sides */
 async function stage(canvas, [least, most]) {
   const longer = Math.max(canvas.width, canvas.height);
   const factor = Math.max(Math.min(1, most / longer), least / longer);

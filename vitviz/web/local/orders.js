@@ -1,10 +1,10 @@
-// The orders of patches of `vitviz.evaluation.faithfulness`: PyTorch's generator and `torch.randperm`.
+// Reproduce the patch orders of `vitviz.evaluation.faithfulness`: PyTorch's generator and `torch.randperm`.
 
 const [SIZE, MIDDLE] = [624, 397];
 
 /**
  * The Mersenne Twister MT19937 (Matsumoto and Nishimura 1998). @param {number} seed
- * @returns {() => number} the next whole number of 32 bits
+ * @returns {() => number} returns the next 32-bit integer
  */
 function twister(seed) {
   const state = new Uint32Array(SIZE);

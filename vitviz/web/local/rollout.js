@@ -1,4 +1,4 @@
-// Rollout with its options, by graphs that are traced from `vitviz.attribution.attention`.
+// Compute rollout with its options, with graphs traced from `vitviz.attribution.attention`.
 
 /** @typedef {import('../compute/payload.js').Block} Block */
 /** @typedef {{fuse: string, discard: number, residual: number, start: number}} Options - `start` counts from 0 */
@@ -12,7 +12,7 @@ export function weightsOf({ tokens, prefix }, token) {
 }
 
 /**
- * Carry rows of weights from the last block to the first: where their information came from.
+ * Propagate rows of weights from the last block to the first, to find where their information came from.
  * @param {import('./model.js').Model} model @param {Block[]} blocks @param {Float32Array} flows - (F, N)
  * @param {Options} options
  * @returns {Promise<Float32Array>} (F, N)

@@ -1,4 +1,4 @@
-// The worker of a static site: it answers the questions of the server's endpoints, one at a time.
+// The worker of a static site: it answers the same questions as the server's endpoints, one at a time.
 import { crc32 } from '../compute/crc.js';
 import { ReadbackError } from '../compute/readback.js';
 import { explain, faithfulness, heads, intervene } from './endpoints.js';
@@ -18,7 +18,7 @@ import { rollOut, weightsOf } from './rollout.js';
  */
 
 const MOST_SCENES = 3;
-const CLOSE = 1e-3; // largest difference of the test's logits
+const CLOSE = 1e-3; // largest allowed difference of the test's logits
 
 class SiteError extends Error {}
 
@@ -80,8 +80,8 @@ export function start(self, ort, runtime, constants) {
     const run = await model.open({ pixels, height, width, frame: [0, 0, width, height] }, () => false);
     const off = Math.max(...logits.map((value, index) => Math.abs(value - run.logits[index])));
     if (!(off <= CLOSE)) {
-      throw new SiteError(`Expected the logits of a trial within ${CLOSE}, got ${off}: this browser computes otherwise `
-        + `than ${about.title} does elsewhere. Update it, or try another one.`);
+      throw new SiteError(`Expected test logits within ${CLOSE}, got a difference of ${off}: this browser computes `
+        + `${about.title} incorrectly. Update the browser, or try another browser.`);
     }
     return model;
   }
@@ -90,7 +90,7 @@ export function start(self, ort, runtime, constants) {
   function once(cache, key, make) {
     const promise = cache.get(key) ?? make();
     cache.delete(key);
-    cache.set(key, promise); // the most recently used one is the last
+    cache.set(key, promise); // the most recently used entry is last
     promise.catch(() => cache.delete(key));
     return promise;
   }
@@ -99,7 +99,7 @@ export function start(self, ort, runtime, constants) {
   async function open({ scene, about, photo }) {
     const model = await once(models, about.source, () => load(about));
     const opened = await once(scenes, scene, async () => {
-      report({}); // replaces the text about loading by the question's own
+      report({}); // replace the text about loading by the question's text
       const { canvas, prepared } = await prepareBlob(about, photo);
       const began = performance.now();
       const run = await model.open(prepared, () => false);
