@@ -33,6 +33,6 @@ export function start(root, { colors, first, models, lecture, notice }) {
   const page = mount(root, { colors, backend, photos, first, models, lecture, search }, VIEWS);
   const texts = [notice, came].filter(Boolean);
   if (texts.length) page.store.dispatch({ type: 'message', texts });
-  window.vitviz = page; // for tests and benchmarks alone
+  window.vitviz = page; // only for tests and benchmarks
   return page;
 }

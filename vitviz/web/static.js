@@ -20,7 +20,7 @@ export function start(root, { colors, first, site, lecture }) {
   const { search, notice } = received(photos, window.location);
   const page = mount(root, { colors, backend, photos, first, models: site.models, lecture, search }, VIEWS);
   if (notice) page.store.dispatch({ type: 'message', texts: [notice] });
-  navigator.serviceWorker?.register('service.js').catch(() => null); // without it the page works, only not offline
-  window.vitviz = page; // for tests and benchmarks alone
+  navigator.serviceWorker?.register('service.js').catch(() => null); // without it, the page works only online
+  window.vitviz = page; // only for tests and benchmarks
   return page;
 }

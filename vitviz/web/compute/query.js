@@ -1,4 +1,4 @@
-// The query token of a scene: two panes share one query, and their grids may differ.
+// Find the query token of a scene: two panes share one query, but their grids may differ.
 import { activeQuery, defaultQuery, hasQuery } from '../core/state.js';
 import { samePlace, tokenOf } from './geometry.js';
 

@@ -1,4 +1,4 @@
-// The visitor's own photographs. They stay in this browser: a reload finds them again. An address holds one only if the
+// Store the visitor's photographs in this browser, so that they survive a reload. An address contains one only if the
 // visitor copies a link with it (photo_link.js).
 
 const NAME = 'vitviz-photos';
