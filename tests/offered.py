@@ -1,4 +1,4 @@
-"""Make models in folders, and a server's endpoints with them on the menu."""
+"""Create model folders, and server endpoints that offer these models."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -108,7 +108,8 @@ class Rows:
     def among_patches(self) -> Tensor:
         """Return the rows without their prefix tokens, rescaled to sum to 1: (B, H, n, gh * gw).
 
-        From logarithms: where prefix tokens take nearly all, the probabilities of patches underflow in float32.
+        Computed from log-probabilities: if prefix tokens receive nearly all the attention, the probabilities of patches
+        underflow in float32.
         """
         return self.log[..., len(self.queries.prefix) :].softmax(-1)
 
@@ -141,7 +142,9 @@ Measure = Callable[[Rows], Tensor | str]
 def row_statistics(
     block_trace: BlockTrace, queries: QueryRange, measures: Mapping[str, Measure]
 ) -> dict[str, Tensor | str]:
-    """Return statistics of attention rows as means over the queries: name -> (B, H), float64, or a reason.
+    """Return statistics of attention rows as means over the queries.
+
+    Each is (B, H) in float64, or the reason why it is missing.
 
     The memory is a few chunks of `trace.CHUNK_BYTES` for any N.
     """

@@ -163,7 +163,7 @@ def _hatch_around(out: Image.Image, region: Box) -> None:
 
 
 def _hatch(out: Image.Image, box: Box) -> None:
-    """Draw diagonal light and dark lines over grayer colors, visible on any photograph."""
+    """Desaturate a box and draw diagonal light and dark lines on it, visible on any photograph."""
     longer = max(out.size)
     line, period = max(1, round(longer / 900)), max(8, round(longer / 56))
     profile = np.full(period, 128, np.uint8)

@@ -162,7 +162,7 @@ class UploadFolder:
             self._files = {name: files for name, files in self._files.items() if files}
 
     def _place(self, visitor: str, digest: str, name: str) -> Path:
-        """Return the path for a file; the same file from two visitors has two folders."""
+        """Return the path for a file; identical files from two visitors get separate folders."""
         safe = strip_invalid_filename_characters(Path(name).name, NAME_BYTES).lstrip(".") or "upload"
         return self.root / hmac.new(self._secret, f"{visitor} {digest}".encode(), "sha256").hexdigest() / safe
 

@@ -37,7 +37,7 @@ from vitviz.web.lecture_texts import LectureError
 from vitviz.web.payload import LARGEST_HALF, balance
 from vitviz.web.responses import lecture_answers
 
-MOST = 2**21  # maximum numbers of an array: 4 MB in half precision
+MOST = 2**21  # maximum number of elements in an array: 4 MB in half precision
 
 Arrays = dict[str, NDArray[Any]]
 

@@ -26,11 +26,13 @@ SHOWN = 8  # maximum number of maps along the longer side
 
 @dataclass(frozen=True, eq=False)
 class Table:
-    """One kind of positions.
+    """Values of one type of position embedding.
 
     Args:
         title: name.
-        values: (gh * gw, channels), with the meaning of a channel and the unit.
+        values: of shape (gh * gw, channels).
+        channel: description of a channel.
+        unit: unit of the values.
         reach: limit of the colors.
         cosines: (k, gh * gw), similarity of the chosen positions to all positions.
     """
