@@ -16,21 +16,21 @@ function compare({ file, name, limit, tokens, fused, ...expected }) {
   if (fused.length) sweep.advance(Infinity);
   const [logs, rows, columns, out] = [heads, heads, heads, 1].map((parts) => new Float32Array(parts * count).fill(77));
   tokens.forEach((token, place) => {
-    const told = `${name}, token ${token}`;
+    const label = `${name}, token ${token}`;
     const at = (all) => all.subarray(place * (all.length / tokens.length), (place + 1) * (all.length / tokens.length));
     row(block, token, logs, rows);
-    near(rows, at(expected.rows), limit, { told });
+    near(rows, at(expected.rows), limit, { told: label });
     for (let from = 0; from < rows.length; from += count) near([sum(rows.subarray(from, from + count))], [1], 1e-6);
     for (const { how, rows: fusedRows } of fused) {
-      near(logs.map(Math.exp), rows, 1e-8, { rtol: 1e-5, told });
+      near(logs.map(Math.exp), rows, 1e-8, { rtol: 1e-5, told: label });
       fuse(how, logs, rows, heads, count, out);
-      near(out, at(fusedRows), limit, { told: `${told}, ${how}` });
+      near(out, at(fusedRows), limit, { told: `${label}, ${how}` });
     }
     column(block, token, logs, columns);
-    near(columns, at(expected.columns), limit, { told });
+    near(columns, at(expected.columns), limit, { told: label });
     for (const { how, columns: fusedColumns } of fused) {
       fuseColumn(how, logs, columns, heads, count, how === 'mean' ? null : sweep[how].norms, out);
-      near(out, at(fusedColumns), limit, { told: `${told}, ${how}` });
+      near(out, at(fusedColumns), limit, { told: `${label}, ${how}` });
     }
   });
 }
@@ -42,16 +42,16 @@ test('outliers stay within the error of half precision', () => OUTLIERS.forEach(
 test('means over patches equal the model\'s', () => {
   const tiny = BLOCKS.filter(({ fused }) => fused.length);
   assert.deepEqual([tiny.length, BLOCKS.length], [30, 42]); // the remaining files are all blocks of the bundled model
-  for (const { file, name: told, limit, meanRow, meanColumn, fused: [mean, ...fused] } of tiny) {
+  for (const { file, name: label, limit, meanRow, meanColumn, fused: [mean, ...fused] } of tiny) {
     const block = parseBlock(file);
     const out = new Float32Array(block.tokens).fill(77);
     fuseMean(block.meanRow, block.heads, block.tokens, out);
-    same([block.meanRow, block.meanColumn, out], [meanRow, meanColumn, mean.meanRow], limit, { told });
+    same([block.meanRow, block.meanColumn, out], [meanRow, meanColumn, mean.meanRow], limit, { told: label });
     const sweep = new Sweep(block); // advance in the smallest slices
     for (let i = 0; i < block.tokens; i += 1) sweep.advance(0);
     assert.equal(sweep.advance(0), true);
     for (const { how, meanRow: fusedRow, meanColumn: fusedColumn } of fused) {
-      same(sweep[how], { meanRow: fusedRow, meanColumn: fusedColumn }, limit, { told });
+      same(sweep[how], { meanRow: fusedRow, meanColumn: fusedColumn }, limit, { told: label });
     }
   }
 });
@@ -64,9 +64,9 @@ test('fusion by min works where every probability underflows', () => {
 });
 
 test('a float32 block is read bit by bit', () => {
-  for (const { name: told, file, sizes, sent: { lse, ...sent } } of BLOCKS.filter((block) => block.sent)) {
-    same(parseBlock(file), { ...sizes, ...sent }, 0, { told });
-    near(parseBlock(file).lse, lse, 1e-12, { told });
+  for (const { name: label, file, sizes, sent: { lse, ...sent } } of BLOCKS.filter((block) => block.sent)) {
+    same(parseBlock(file), { ...sizes, ...sent }, 0, { told: label });
+    near(parseBlock(file).lse, lse, 1e-12, { told: label });
   }
 });
 

@@ -14,11 +14,11 @@ for (const [name, calls] of Map.groupBy(VECTORS.calls, (call) => call.function))
     const [path, method] = [name.slice(0, name.lastIndexOf('.')), name.slice(name.lastIndexOf('.') + 1)];
     const { [method]: called } = await import(`../../vitviz/web/${path}.js`);
     calls.forEach(({ args, expected, atol, rtol, written }, place) => {
-      const told = `call ${place}, ${JSON.stringify(args, briefly)}`;
+      const label = `call ${place}, ${JSON.stringify(args, briefly)}`;
       const before = args.map(copy);
-      same(called(...args), expected, atol, { rtol, told });
-      before.forEach((arg, i) => (written[i] ? same(args[i], written[i], atol, { rtol, told })
-        : assert.deepEqual(args[i], arg, told)));
+      same(called(...args), expected, atol, { rtol, told: label });
+      before.forEach((arg, i) => (written[i] ? same(args[i], written[i], atol, { rtol, told: label })
+        : assert.deepEqual(args[i], arg, label)));
     });
   });
 }
@@ -76,7 +76,7 @@ const LARGE = ranked(['crane', 'tiger', 'church', 'crane', 'duck', 'lion'], [4, 
 const chosen = (target, against = null, lensClass = null) => ({ target, against, lensClass });
 
 test('a class keeps its name in another model, or becomes the prediction', () => {
-  for (const [asked, from, to, expected] of [
+  for (const [state, from, to, expected] of [
     [chosen(2, 0), SMALL, LARGE, chosen(4, 2)],
     [chosen(1, 2), SMALL, LARGE, chosen(null, 4)], // a model without dogs
     [chosen(null, null), SMALL, LARGE, chosen(null, null)],
@@ -89,6 +89,6 @@ test('a class keeps its name in another model, or becomes the prediction', () =>
     [chosen(null, null, 1), SMALL, LARGE, chosen(null, null, 3)], // crane
     [chosen(null, null, 2), SMALL, LARGE, chosen(null, null, 0)], // no dogs, so the prediction is used
   ]) {
-    assert.deepEqual(sameClasses(asked, from, to), expected);
+    assert.deepEqual(sameClasses(state, from, to), expected);
   }
 });

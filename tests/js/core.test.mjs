@@ -53,15 +53,15 @@ test('after any actions, the state is plain data that address and log reproduce'
     const next = actions(generator(seed));
     for (let i = 0; i < 250; i += 1) {
       const action = frozen(next(store.get()));
-      const told = `seed ${seed}, action ${i}: ${JSON.stringify(action)}`;
-      assert.doesNotThrow(() => store.dispatch(action), told);
+      const label = `seed ${seed}, action ${i}: ${JSON.stringify(action)}`;
+      assert.doesNotThrow(() => store.dispatch(action), label);
       const state = frozen(store.get());
-      assert.deepEqual(JSON.parse(JSON.stringify(state)), state, told);
-      assert.deepEqual(Object.keys(state).sort(), Object.keys(INITIAL).sort(), told);
+      assert.deepEqual(JSON.parse(JSON.stringify(state)), state, label);
+      assert.deepEqual(Object.keys(state).sort(), Object.keys(INITIAL).sort(), label);
       const { state: read, messages } = parse(format(state));
-      assert.deepEqual(addressed(read), addressed(state), told);
-      assert.deepEqual(messages, [], told);
-      assert.ok(state.beside !== null || state.pane === 0, told);
+      assert.deepEqual(addressed(read), addressed(state), label);
+      assert.deepEqual(messages, [], label);
+      assert.ok(state.beside !== null || state.pane === 0, label);
     }
     const [log, again] = [JSON.parse(JSON.stringify(store.log())), make()];
     assert.equal(log.length, 250);
@@ -272,10 +272,10 @@ test('invalid parts are reported and replaced by defaults', () => {
   for (const [part, texts] of Object.entries(data('address_cases'))) {
     for (const text of texts) {
       const { state, messages } = parse(`?${part}=${encodeURIComponent(text)}&direction=column`);
-      const told = `${part}=${text}`;
-      assert.equal(messages.length, 1, told);
-      assert.ok(messages[0].startsWith(`${part}: expected `), told);
-      assert.deepEqual(state, part === 'direction' ? { ...INITIAL } : { ...INITIAL, direction: 'column' }, told);
+      const label = `${part}=${text}`;
+      assert.equal(messages.length, 1, label);
+      assert.ok(messages[0].startsWith(`${part}: expected `), label);
+      assert.deepEqual(state, part === 'direction' ? { ...INITIAL } : { ...INITIAL, direction: 'column' }, label);
     }
   }
 });

@@ -155,25 +155,25 @@ test('panes load independently; closing one aborts its request', async () => {
 });
 
 test('the block of the head under the pointer is loaded, and the block on show stays', async () => {
-  const asked = [];
+  const blocks = [];
   const { store, effects, answer, change } = page({ more: { grid: [2000, 2000], depth: 6 }, block: async (_, block) => {
-    asked.push(block); // the memory is too small for all blocks
+    blocks.push(block); // the memory is too small for all blocks
     throw broken(); // the answer is irrelevant
   } });
   await answer(0);
-  assert.deepEqual(asked, [5]);
+  assert.deepEqual(blocks, [5]);
   for (const [hovered, expected] of [[3, [5, 3]], [3, [5, 3]], [null, [5, 3]], [77, [5, 3]], [0, [5, 3, 0]]]) {
     change({ thumbnail: hovered === null ? null : { block: hovered, head: 1 } });
     await settled();
-    assert.deepEqual(asked, expected); // 77 belongs to the previous model
+    assert.deepEqual(blocks, expected); // 77 belongs to the previous model
   }
   assert.deepEqual(effects.blocks.get(store.get().scene.id).held, [0, 5]);
 });
 
 test('the visible block is loaded first, then rollout, then the other blocks, also after a failure', async () => {
-  const [asked, waiting] = [[], []];
+  const [loads, waiting] = [[], []];
   const load = (what) => new Promise((_, reject) => {
-    asked.push(what);
+    loads.push(what);
     waiting.push(() => reject(broken()));
   });
   const { store, answer, change } = page({ more: { depth: 9, rollout: true }, rollout: () => load('rollout'),
@@ -183,82 +183,82 @@ test('the visible block is loaded first, then rollout, then the other blocks, al
     await settled();
   };
   await answer(0);
-  assert.deepEqual(asked, [8]); // loaded alone
+  assert.deepEqual(loads, [8]); // loaded alone
   await next();
-  assert.deepEqual(asked, [8, 'rollout', 7]); // then two at a time, from the last block
+  assert.deepEqual(loads, [8, 'rollout', 7]); // then two at a time, from the last block
   assert.deepEqual(store.get().messages, ['Could not load layer 9. It broke.']);
   change({ thumbnail: { block: 2, head: 0 } });
   change({ block: 1 });
   for (let i = 0; i < 3; i += 1) await next();
-  assert.deepEqual(asked, [8, 'rollout', 7, 1, 2, 6]);
+  assert.deepEqual(loads, [8, 'rollout', 7, 1, 2, 6]);
 });
 
 test('the block on show is loaded while the photograph is decoded', async () => {
-  const asked = [];
+  const loads = [];
   let decoded = () => {};
   const { opens, ask, answer, change, ids } = page({
     decode: (url) => new Promise((resolve) => { decoded = () => resolve({ url }); }),
     block: (scene, block, { signal }) => {
-      asked.push([scene.id, block, signal]);
+      loads.push([scene.id, block, signal]);
       return never();
     },
   });
   await answer(0);
-  assert.deepEqual([asked.map(([id, block]) => [id, block]), ids()], [[['first m 224', 2]], []]);
+  assert.deepEqual([loads.map(([id, block]) => [id, block]), ids()], [[['first m 224', 2]], []]);
   decoded();
   await settled();
-  assert.deepEqual([asked.length, ids()], [1, ['first m 224']]);
+  assert.deepEqual([loads.length, ids()], [1, ['first m 224']]);
   ask({ image: 'a' });
   await answer(1);
-  assert.equal(asked[1][0], 'a m 224');
+  assert.equal(loads[1][0], 'a m 224');
   change({ image: 'first' }); // go back before it is decoded
   decoded();
   await settled();
-  assert.deepEqual([asked[1][2].aborted, opens.length], [true, 2]);
+  assert.deepEqual([loads[1][2].aborted, opens.length], [true, 2]);
 });
 
 /** Return requests for rollout that are never answered. */
 function rollouts() {
-  const asked = [];
+  const calls = [];
   const rollout = (scene, ask, { signal }) => {
-    asked.push({ scene: scene.id[0], ask, signal });
+    calls.push({ scene: scene.id[0], ask, signal });
     return new Promise((_, reject) => {
       signal.addEventListener('abort', () => reject(new DOMException('', 'AbortError')));
     });
   };
-  return { rollout, told: (field) => asked.map(({ scene, ask, signal }) => [scene, ask[field], signal.aborted]) };
+  return { rollout, told: (field) => calls.map(({ scene, ask, signal }) => [scene, ask[field], signal.aborted]) };
 }
 
 test('leaving a scene aborts its row of rollout without a message', async () => {
-  const { told, rollout } = rollouts();
+  const { told: fieldsOf, rollout } = rollouts();
   const { store, ask, answer, change } = page({ rollout });
   await answer(0);
   change({ mode: 'rollout' });
   ask({ image: 'b' });
-  assert.deepEqual(told('token'), [['f', 0, false]]); // the row is shown until the other scene is open
+  assert.deepEqual(fieldsOf('token'), [['f', 0, false]]); // the row is shown until the other scene is open
   await answer(1);
   await settled();
-  assert.deepEqual(told('token'), [['f', 0, true], ['b', 0, false]]); // the other scene requests its own row
+  assert.deepEqual(fieldsOf('token'), [['f', 0, true], ['b', 0, false]]); // the other scene requests its own row
   assert.deepEqual(store.get().messages, []);
 });
 
 test('rollout with other options aborts the older request; none is sent for a closed scene', async (context) => {
-  const { told, rollout } = rollouts();
+  const { told: fieldsOf, rollout } = rollouts();
   const { ask, opens, change } = page({ rollout, more: { rollout: true }, block: async () => { throw broken(); } });
   context.mock.timers.enable({ apis: ['setTimeout'] });
   const flush = () => new Promise((resolve) => { setImmediate(resolve); });
   opens[0].answer();
   await flush();
-  assert.deepEqual(told('discard'), [['f', 0, false]]); // the matrix, after the visible block
+  assert.deepEqual(fieldsOf('discard'), [['f', 0, false]]); // the matrix, after the visible block
   change({ discard: 0.5 });
   context.mock.timers.tick(1000);
-  assert.deepEqual(told('discard'), [['f', 0, true], ['f', 0.5, false]]);
+  assert.deepEqual(fieldsOf('discard'), [['f', 0, true], ['f', 0.5, false]]);
   change({ discard: 0.7 });
   ask({ image: 'b' });
   opens[1].answer();
   await flush();
   context.mock.timers.tick(1000);
-  assert.deepEqual(told('discard'), [['f', 0, true], ['f', 0.5, true], ['b', 0.7, false]]);
+  assert.deepEqual(fieldsOf('discard'), [['f', 0, true], ['f', 0.5, true], ['b', 0.7, false]]);
 });
 
 // ---- questions of the panels
@@ -268,104 +268,104 @@ const method = (name) => ['explain', { method: name, target: null, against: null
 
 /** Return requests to a backend that answers when the test tells it to. */
 function panel() {
-  const asked = [];
+  const calls = [];
   const take = (name, scene, ask, { signal, progress }) => new Promise((resolve, reject) => {
     const settle = (how) => async (value) => {
       how(value);
       await settled();
     };
-    asked.push({ ask, signal, progress, answer: settle(resolve), fail: settle(reject) });
+    calls.push({ ask, signal, progress, answer: settle(resolve), fail: settle(reject) });
   });
-  const told = { changes: 0 };
+  const counter = { changes: 0 };
   const backend = { questions: { intervene: { settle: 200 } }, ask: take };
-  const requests = new Requests(backend, () => { told.changes += 1; });
-  return { asked, told, requests, want: (...questions) => requests.want(SCENE, questions),
+  const requests = new Requests(backend, () => { counter.changes += 1; });
+  return { asked: calls, told: counter, requests, want: (...questions) => requests.want(SCENE, questions),
     answer: (question) => requests.answer(SCENE, question) };
 }
 
 test('an answer is requested once and cached', async () => {
-  const { asked, told, requests, want, answer } = panel();
+  const { asked: calls, told: counter, requests, want, answer } = panel();
   want(method('lrp'));
   want(method('lrp'));
-  assert.deepEqual([asked.length, answer(method('lrp'))], [1, undefined]);
-  await asked[0].answer('map');
-  assert.deepEqual([answer(method('lrp')), told.changes, requests.running], ['map', 1, null]);
+  assert.deepEqual([calls.length, answer(method('lrp'))], [1, undefined]);
+  await calls[0].answer('map');
+  assert.deepEqual([answer(method('lrp')), counter.changes, requests.running], ['map', 1, null]);
   want(method('lrp'));
-  assert.equal(asked.length, 1);
+  assert.equal(calls.length, 1);
   assert.equal(requests.answer({ id: 'other' }, method('lrp')), undefined);
 });
 
 test('a newer question aborts the older one, whose answer is dropped', async () => {
-  const { asked, told, want, answer } = panel();
+  const { asked: calls, told: counter, want, answer } = panel();
   want(method('slow'));
   want(method('fast'));
-  assert.deepEqual(asked.map(({ signal }) => signal.aborted), [true, false]);
-  await asked[0].answer('slow'); // answered although aborted
-  assert.deepEqual([answer(method('slow')), told.changes], [undefined, 0]);
-  await asked[1].answer('fast');
+  assert.deepEqual(calls.map(({ signal }) => signal.aborted), [true, false]);
+  await calls[0].answer('slow'); // answered although aborted
+  assert.deepEqual([answer(method('slow')), counter.changes], [undefined, 0]);
+  await calls[1].answer('fast');
   assert.equal(answer(method('fast')), 'fast');
 });
 
 test('questions are asked in order, one at a time', async () => {
-  const { asked, want } = panel();
+  const { asked: calls, want } = panel();
   want(method('one'), method('two'));
-  assert.deepEqual(asked.map(({ ask }) => ask.method), ['one']);
-  await asked[0].answer(1);
+  assert.deepEqual(calls.map(({ ask }) => ask.method), ['one']);
+  await calls[0].answer(1);
   want(method('one'), method('two'));
-  assert.deepEqual(asked.map(({ ask }) => ask.method), ['one', 'two']);
+  assert.deepEqual(calls.map(({ ask }) => ask.method), ['one', 'two']);
 });
 
 test('questions that are no longer needed are aborted', async () => {
-  const { asked, requests, want } = panel();
+  const { asked: calls, requests, want } = panel();
   want(method('one'));
   want();
-  assert.equal(asked[0].signal.aborted, true);
+  assert.equal(calls[0].signal.aborted, true);
   want(method('two'));
   requests.stop();
-  assert.equal(asked[1].signal.aborted, true);
-  await asked[1].fail(new DOMException('', 'AbortError'));
+  assert.equal(calls[1].signal.aborted, true);
+  await calls[1].fail(new DOMException('', 'AbortError'));
   assert.equal(requests.failure(SCENE, method('two')), '');
 });
 
 test('a failed question reports why and is repeated only on request', async () => {
-  const { asked, requests, want } = panel();
+  const { asked: calls, requests, want } = panel();
   want(method('one'));
-  await asked[0].fail(new BackendError('Too large.', 'refused'));
+  await calls[0].fail(new BackendError('Too large.', 'refused'));
   want(method('one'));
-  assert.deepEqual([asked.length, requests.failure(SCENE, method('one'))], [1, 'Too large.']);
+  assert.deepEqual([calls.length, requests.failure(SCENE, method('one'))], [1, 'Too large.']);
   requests.retry();
   want(method('one'));
-  assert.deepEqual([asked.length, requests.failure(SCENE, method('one'))], [2, '']);
+  assert.deepEqual([calls.length, requests.failure(SCENE, method('one'))], [2, '']);
 });
 
 test('progress is reported only while the question runs', async () => {
-  const { asked, told, requests, want } = panel();
+  const { asked: calls, told: counter, requests, want } = panel();
   const progress = (name) => requests.progress(SCENE, method(name));
   want(method('one'));
-  asked[0].progress({ ahead: 2 });
-  assert.deepEqual([progress('one'), progress('two'), told.changes], [{ ahead: 2 }, null, 1]);
+  calls[0].progress({ ahead: 2 });
+  assert.deepEqual([progress('one'), progress('two'), counter.changes], [{ ahead: 2 }, null, 1]);
   want(method('two'));
-  asked[0].progress({ ahead: 1 });
-  assert.deepEqual([progress('one'), told.changes], [null, 1]);
+  calls[0].progress({ ahead: 1 });
+  assert.deepEqual([progress('one'), counter.changes], [null, 1]);
 });
 
 test('a slider\'s question is sent when the slider rests', async (context) => {
   context.mock.timers.enable({ apis: ['setTimeout'] });
-  const { asked, want } = panel();
+  const { asked: calls, want } = panel();
   for (let patch = 0; patch < 5; patch += 1) {
     want(['intervene', { patches: [patch], heads: [] }]);
     context.mock.timers.tick(100);
   }
-  assert.equal(asked.length, 0);
+  assert.equal(calls.length, 0);
   context.mock.timers.tick(200);
-  assert.deepEqual(asked.map(({ ask }) => ask.patches), [[4]]);
+  assert.deepEqual(calls.map(({ ask }) => ask.patches), [[4]]);
 });
 
 test('a test of several maps answers each of them, and the least recently used answers are dropped', async () => {
-  const { asked, requests, want, answer } = panel();
+  const { asked: calls, requests, want, answer } = panel();
   const question = (...methods) => ['faithfulness', { methods, target: 1, against: null }];
   want(question('a', 'b'));
-  await asked[0].answer(['A', 'B']);
+  await calls[0].answer(['A', 'B']);
   assert.deepEqual([answer(question('b')), answer(question('a'))], [['B'], ['A']]); // `a` was used last
   for (let i = 0; i < 119; i += 1) requests.keep(SCENE, method(`m${i}`), i);
   assert.deepEqual([answer(question('a')), answer(question('b'))], [['A'], undefined]);

@@ -54,10 +54,10 @@ test('graphs and weights are read once; a released session is created again', as
   const files = { weights: 'weights.bin', graphs: 'graphs.bin' };
   const bounds = { block: [0, 2], gradient: [2, 1], gae: [3, 1] };
   let online = false;
-  const made = [];
+  const sessions = [];
   const ort = { InferenceSession: { create: async (bytes) => {
-    made.push({ bytes, released: false, async release() { this.released = true; } });
-    return made.at(-1);
+    sessions.push({ bytes, released: false, async release() { this.released = true; } });
+    return sessions.at(-1);
   } } };
   const about = { parts: { one: [0, 0], two: [0, 0], late: [0, 1] }, graphs: bounds, files };
   const graphs = new Graphs(ort, about, async (file) => {
@@ -73,7 +73,7 @@ test('graphs and weights are read once; a released session is created again', as
   assert.equal(read.length, 2);
   await graphs.release('block', 'one');
   assert.notEqual(await graphs.session('block', 'one'), first);
-  assert.deepEqual([made.map(({ released }) => released), read.length], [[true, false, false], 2]);
+  assert.deepEqual([sessions.map(({ released }) => released), read.length], [[true, false, false], 2]);
   await graphs.load();
   online = false; // later, no method needs the network
   for (const [name, bytes] of [['block', [1, 2]], ['gradient', [3]], ['gae', [4]]]) {

@@ -33,10 +33,10 @@ const NAMES = { images: ['church', 'dog', 'Straße', 'a b&c=d?#1+%', '日本'], 
 /**
  * Return a generator of actions that a page in this state may dispatch, and of some invalid actions.
  * @param {() => number} random
- * @param {object} given
- * @param {typeof SCENES} given.scenes - scenes that are open or may be opened
- * @param {typeof NAMES} given.names
- * @param {string[]} given.without - types of actions to leave out
+ * @param {object} options
+ * @param {typeof SCENES} options.scenes - scenes that are open or may be opened
+ * @param {typeof NAMES} options.names
+ * @param {string[]} options.without - types of actions to leave out
  */
 export function actions(random, { scenes = SCENES, names = NAMES, without = [] } = {}) {
   const whole = (count) => Math.floor(random() * count);

@@ -10,22 +10,22 @@ const COUNT = GRID[0] * GRID[1];
 
 /** What each sentence claims, of cells {row, column, value} and the query's place. */
 const CLAIMS = [
-  [/mostly to itself/, (cells, [r, c]) => cells.filter((one) => one.row === r && one.column === c)],
+  [/mostly to itself/, (cells, [r, c]) => cells.filter((cell) => cell.row === r && cell.column === c)],
   [/mostly to its neighbours/, (cells, [r, c]) => (
-    cells.filter((one) => Math.max(Math.abs(one.row - r), Math.abs(one.column - c)) <= 1))],
-  [/along its row/, (cells, [r]) => cells.filter((one) => one.row === r)],
-  [/along its column/, (cells, [, c]) => cells.filter((one) => one.column === c)],
-  [/top third/, (cells) => cells.filter((one) => one.row < GRID[0] / 3)],
-  [/bottom third/, (cells) => cells.filter((one) => one.row >= (2 * GRID[0]) / 3)],
-  [/left third/, (cells) => cells.filter((one) => one.column < GRID[1] / 3)],
-  [/right third/, (cells) => cells.filter((one) => one.column >= (2 * GRID[1]) / 3)],
+    cells.filter((cell) => Math.max(Math.abs(cell.row - r), Math.abs(cell.column - c)) <= 1))],
+  [/along its row/, (cells, [r]) => cells.filter((cell) => cell.row === r)],
+  [/along its column/, (cells, [, c]) => cells.filter((cell) => cell.column === c)],
+  [/top third/, (cells) => cells.filter((cell) => cell.row < GRID[0] / 3)],
+  [/bottom third/, (cells) => cells.filter((cell) => cell.row >= (2 * GRID[0]) / 3)],
+  [/left third/, (cells) => cells.filter((cell) => cell.column < GRID[1] / 3)],
+  [/right third/, (cells) => cells.filter((cell) => cell.column >= (2 * GRID[1]) / 3)],
   [/to one patch/, (cells) => cells.slice(0, 1)],
   [/mostly to (\d+) patches/, (cells, _, [, count]) => cells.slice(0, Number(count))],
   [/half goes to (\d+) of 77/, (cells, _, [, count]) => cells.slice(0, Number(count))],
 ];
 
 /** A row that is peaked, banded or flat, more or less of it outside the picture. */
-function made(random) {
+function randomRow(random) {
   const [outside, sharp, band] = [random() ** 3, 6 * random(), Math.floor(5 * random())];
   const [r, c] = GRID.map((count) => Math.floor(count * random()));
   const values = Array.from({ length: COUNT }, (_, place) => {
@@ -42,7 +42,7 @@ test('what the sentence says of a row of attention is so', () => {
   const random = generator(5);
   const said = new Set();
   for (let round = 0; round < 2000; round += 1) {
-    const { row, patch } = made(random);
+    const { row, patch } = randomRow(random);
     const spread = share(entropy(row, 0, row.length), row.length);
     const distance = meanDistance(row, PREFIX, GRID, patch);
     const words = sentence(row, { name: 'This patch', prefix: PREFIX, grid: GRID, patch, spread, distance });
@@ -55,9 +55,9 @@ test('what the sentence says of a row of attention is so', () => {
     else if (/evenly to everything/.test(words)) assert.ok(spread > 0.95, words);
     else if (/far away/.test(words)) assert.ok(distance > GRID[1] / 2, words);
     else {
-      const [pattern, part] = CLAIMS.find(([one]) => one.test(words));
-      const found = part(cells, patch, pattern.exec(words));
-      assert.ok(sum(found) > 0.5 - 1e-6, `${words} ${sum(found)}`);
+      const [pattern, part] = CLAIMS.find(([regex]) => regex.test(words));
+      const claimed = part(cells, patch, pattern.exec(words));
+      assert.ok(sum(claimed) > 0.5 - 1e-6, `${words} ${sum(claimed)}`);
     }
   }
   assert.ok(said.size >= 8, [...said].join('\n'));

@@ -21,21 +21,21 @@ async function everyCut(whole, check) {
   const cuts = Array.from({ length: whole.length + 1 }, (_, cut) => [whole.subarray(0, cut), whole.subarray(cut)]);
   cuts.push(Array.from(whole, (byte) => [byte]), [whole]);
   for (const chunks of cuts) {
-    const told = [];
-    await check(() => readAnswer(stream(...chunks), (progress) => told.push(progress)), told);
+    const messages = [];
+    await check(() => readAnswer(stream(...chunks), (progress) => messages.push(progress)), messages);
   }
 }
 
 test('data and bytes are complete for any chunks, even if bytes look like lines', async () => {
   const data = { naïve: [1, null, '\n'] };
-  await everyCut(bytes(HEAD, line({ data })), async (read, told) => {
-    assert.deepEqual([await read(), told], [data, PROGRESS]);
+  await everyCut(bytes(HEAD, line({ data })), async (read, messages) => {
+    assert.deepEqual([await read(), messages], [data, PROGRESS]);
   });
   for (const file of [[10, 0, 255, 123, 10, 10, 125], []]) {
-    await everyCut(bytes(HEAD, line({ bytes: file.length }), file), async (read, told) => {
+    await everyCut(bytes(HEAD, line({ bytes: file.length }), file), async (read, messages) => {
       const answer = await read();
       assert.ok(answer instanceof ArrayBuffer);
-      assert.deepEqual([[...new Uint8Array(answer)], told], [file, PROGRESS]);
+      assert.deepEqual([[...new Uint8Array(answer)], messages], [file, PROGRESS]);
     });
   }
 });
@@ -63,7 +63,7 @@ const PHOTO = new Blob(['a photograph']);
 const ask = (...question) => (backend) => backend.ask(...question);
 
 /** Ask a server that gives these answers in turn; also return its requests. */
-async function asked(answers, question, { photo = PHOTO, ...options } = {}) {
+async function exchange(answers, question, { photo = PHOTO, ...options } = {}) {
   const requests = [];
   const fetched = globalThis.fetch;
   globalThis.fetch = async (url, { method, body, signal }) => {
@@ -84,7 +84,7 @@ async function asked(answers, question, { photo = PHOTO, ...options } = {}) {
 const UNKNOWN = { error: { kind: 'unknown', text: 'No such scene.' } };
 
 test('a question about a scene is one request', async () => {
-  const { requests, value } = await asked([{ data: 7 }], ask('explain', SCENE, { method: 'lrp' }));
+  const { requests, value } = await exchange([{ data: 7 }], ask('explain', SCENE, { method: 'lrp' }));
   assert.equal(value, 7);
   assert.deepEqual(requests.map(({ url, method, fields }) => [url, method, fields]),
     [['http://page.test/app/vitviz/explain', 'POST', { ask: JSON.stringify({ scene: 'abc', method: 'lrp' }) }]]);
@@ -93,7 +93,7 @@ test('a question about a scene is one request', async () => {
 test('a question about an unknown scene is repeated with source and photograph', async () => {
   const { signal } = new AbortController();
   const question = ask('heads', SCENE, { names: [] }, { signal });
-  const { requests, value } = await asked([UNKNOWN, { data: 7 }], question);
+  const { requests, value } = await exchange([UNKNOWN, { data: 7 }], question);
   assert.equal(value, 7);
   const [first, second] = requests.map(({ fields }) => fields);
   assert.deepEqual([Object.keys(first), second.ask], [['ask'], first.ask]);
@@ -101,12 +101,12 @@ test('a question about an unknown scene is repeated with source and photograph',
   assert.equal(await second.photo.text(), 'a photograph');
   assert.ok(requests.every((request) => request.signal === signal));
   const example = { id: 'abc', source: { ...SOURCE, image: 'church', photo: null } };
-  const again = await asked([UNKNOWN, { data: 7 }], ask('layers', example));
+  const again = await exchange([UNKNOWN, { data: 7 }], ask('layers', example));
   assert.deepEqual(Object.keys(again.requests[1].fields), ['ask', 'source']); // an example has no photograph to send
 });
 
 test('a photograph stored in another browser is refused', async () => {
-  const { requests, error } = await asked([UNKNOWN, { data: 7 }], ask('layers', SCENE), { photo: null });
+  const { requests, error } = await exchange([UNKNOWN, { data: 7 }], ask('layers', SCENE), { photo: null });
   assert.deepEqual([requests.length, error instanceof BackendError, error.kind], [1, true, 'refused']);
   assert.match(error.message, /only in the browser/);
 });
@@ -123,10 +123,10 @@ test('a lost connection is retried once, also after an unknown scene; other fail
     ...['busy', 'refused', 'failed'].map((kind) => (
       [[no(kind), { data: 7 }], ask('block', SCENE, { block: 3 }), 1, kind])),
   ]) {
-    const { requests, value, error } = await asked(answers, question);
+    const { requests, value, error } = await exchange(answers, question);
     assert.deepEqual([requests.length, error?.kind ?? value], [count, outcome]);
   }
-  const { requests: [, second] } = await asked([lost(), { data: 7 }], ask('open', { source: SOURCE }));
+  const { requests: [, second] } = await exchange([lost(), { data: 7 }], ask('open', { source: SOURCE }));
   assert.equal(await second.fields.photo.text(), 'a photograph');
 });
 
@@ -136,21 +136,21 @@ test('offline, refusing and busy servers are distinguished; an abort stays an ab
   const kinds = [];
   const page = new Response('<html>', { status: 502, headers: { 'content-type': 'text/html' } });
   for (const answer of [new TypeError('fetch failed'), plain(429), plain(413), page]) {
-    kinds.push((({ kind, message }) => [kind, message])((await asked([answer, answer], open)).error));
+    kinds.push((({ kind, message }) => [kind, message])((await exchange([answer, answer], open)).error));
   }
   const gone = 'The server does not answer. Try again in a moment.';
   assert.deepEqual(kinds, [['offline', gone], ['busy', 'Too many.'], ['refused', 'Too many.'], ['offline', gone]]);
-  const aborted = await asked([new DOMException('', 'AbortError'), { data: 7 }], ask('layers', SCENE));
+  const aborted = await exchange([new DOMException('', 'AbortError'), { data: 7 }], ask('layers', SCENE));
   assert.deepEqual([aborted.requests.length, aborted.error.name], [1, 'AbortError']);
 });
 
 test('data that is part of the page is not requested', async () => {
   const first = { id: 'abc', image: 'church', model: 'm', size: 224 };
-  const given = { first, models: { groups: [] } };
+  const options = { first, models: { groups: [] } };
   const source = { image: 'church', photo: null, model: 'm', size: 224 };
   const both = (backend) => Promise.all([backend.ask('open', { source }), backend.ask('models', {})]);
-  const known = await asked([], both, given);
-  assert.deepEqual([known.value, known.requests.length], [[first, given.models], 0]);
-  const other = await asked([{ data: 8 }], ask('open', { source: { ...source, model: 'n' } }), given);
+  const known = await exchange([], both, options);
+  assert.deepEqual([known.value, known.requests.length], [[first, options.models], 0]);
+  const other = await exchange([{ data: 8 }], ask('open', { source: { ...source, model: 'n' } }), options);
   assert.deepEqual([other.value, other.requests.length], [8, 1]);
 });

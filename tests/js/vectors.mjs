@@ -19,12 +19,12 @@ export const VECTORS = read('../../build/vectors.json');
 export const data = (name) => read(`${name}.json`);
 
 /** Assert that two lists of numbers have equal length and differ by at most `atol + rtol * |expected|`. */
-export function near(actual, expected, atol, { rtol = 0, told = '' } = {}) {
-  assert.equal(actual.length, expected.length, told);
+export function near(actual, expected, atol, { rtol = 0, told: label = '' } = {}) {
+  assert.equal(actual.length, expected.length, label);
   for (let i = 0; i < actual.length; i += 1) {
     const close = Math.abs(actual[i] - expected[i]) <= atol + rtol * Math.abs(expected[i]);
     if (!close && !Object.is(actual[i], expected[i])) {
-      assert.fail(`${told}: expected ${expected[i]} at ${i}, got ${actual[i]}.`);
+      assert.fail(`${label}: expected ${expected[i]} at ${i}, got ${actual[i]}.`);
     }
   }
 }

@@ -11,7 +11,7 @@ test('every translation is of a text of the page, and the help has all its block
   const texts = read('app.html') + read('views/controls.js');
   const help = texts.slice(texts.indexOf('vv-reading-help'));
   const blocks = help.slice(0, help.indexOf('</section>')).match(/<(h2|p|li)[ >]/g).length;
-  for (const lang of LANGUAGES.filter((one) => one !== 'en')) {
+  for (const lang of LANGUAGES.filter((code) => code !== 'en')) {
     const words = wordsOf(lang);
     assert.deepEqual(Object.keys(words.page).filter((english) => !texts.includes(english)), []);
     assert.equal(words.help.length, blocks);

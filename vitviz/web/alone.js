@@ -6,12 +6,12 @@ import { Frame } from './views/frame.js';
 
 /**
  * Start a standalone page. Its parts are <script type="text/plain"> elements.
- * @param {HTMLElement} root @param {{colors: Record<string, string>, manifest: any, search: string}} given
+ * @param {HTMLElement} root @param {{colors: Record<string, string>, manifest: any, search: string}} options
  */
 export function start(root, { colors, manifest, search }) {
   const backend = embeddedBackend(manifest, (name) => document.getElementById(name)?.textContent);
-  const given = { colors, backend, photos: null, first: manifest, models: null, search };
-  const page = mount(root, given, { '.vv-explore': Explore, '.vv': Frame });
+  const options = { colors, backend, photos: null, first: manifest, models: null, search };
+  const page = mount(root, options, { '.vv-explore': Explore, '.vv': Frame });
   window.vitviz = page; // only for tests and benchmarks
   return page;
 }

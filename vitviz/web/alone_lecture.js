@@ -8,12 +8,13 @@ import { Lecture } from './views/lecture.js';
 /**
  * Start a standalone page. Its parts are <script type="text/plain"> elements.
  * @param {HTMLElement} root
- * @param {{colors: Record<string, string>, manifest: any, search: string, lecture: import('./page.js').Lectured}} given
+ * @param {{colors: Record<string, string>, manifest: any, search: string,
+ *   lecture: import('./page.js').Lectured}} options
  */
 export function start(root, { colors, manifest, search, lecture }) {
   const backend = embeddedBackend(manifest, (name) => document.getElementById(name)?.textContent, true);
-  const given = { colors, backend, photos: null, first: manifest, models: null, search, lecture };
-  const page = mount(root, given, { '.vv-explore': Explore, '.vv': Frame, '.vv-lecture': Lecture });
+  const options = { colors, backend, photos: null, first: manifest, models: null, search, lecture };
+  const page = mount(root, options, { '.vv-explore': Explore, '.vv': Frame, '.vv-lecture': Lecture });
   window.vitviz = page; // only for tests and benchmarks
   return page;
 }

@@ -23,7 +23,7 @@ export const VIEWS = {
  * Start the app in `root`, which contains app.html.
  * @param {HTMLElement} root
  * @param {{colors: Record<string, string>, first: any, models: any, lecture: import('./page.js').Lectured,
- *   notice?: string}} given - the first scene's manifest; the list of models, examples, methods and statistics,
+ *   notice?: string}} options - the first scene's manifest; the list of models, examples, methods and statistics,
  *   so that the page opens without a request; the lecture's texts; a first message
  */
 export function start(root, { colors, first, models, lecture, notice }) {

@@ -10,7 +10,7 @@ import { inside } from './inside.js';
  * @param {{props: {value: Value | null}, trigger: (event: string, data: any) => void,
  *   server: import('./backends/component.js').Server,
  *   watch: (prop: string, changed: () => void) => void}} host - the object that Gradio passes to a component's script
- * @param {{colors: Record<string, string>, style: string, models: any}} given
+ * @param {{colors: Record<string, string>, style: string, models: any}} options
  */
 export function start(element, { props, trigger, server, watch }, { colors, style, models }) {
   const beside = () => props.value?.photo.url ?? '';

@@ -25,7 +25,7 @@ export function selectionOf(state, scene, scenes) {
   const { depth, labels, predictions } = scene.manifest;
   const query = Array.isArray(state.query) ? queryOn(state, scene, scenes) : null;
   const index = state.target ?? predictions[0]?.[2] ?? null;
-  const probability = predictions.find((one) => one[2] === index)?.[1] ?? null; // only the best are listed
+  const probability = predictions.find((entry) => entry[2] === index)?.[1] ?? null; // only the best are listed
   return {
     patch: Array.isArray(query) ? query : null, block: state.block ?? depth - 1, head: state.head,
     prediction: index === null ? null : { label: labels[index], index, probability },
@@ -42,25 +42,26 @@ const isSame = (one, other) => JSON.stringify(one) === JSON.stringify(other);
  */
 function follow({ store, scenes }, tell) {
   /** @type {any} */
-  let told = { patch: null };
+  let before = { patch: null };
   store.subscribe((state) => {
     const scene = scenes.get(state.scene?.id ?? '');
     if (!scene || state.playing) return;
     const selection = selectionOf(state, scene, scenes);
-    const first = told.block === undefined;
-    const changed = Object.keys(selection).filter((name) => !isSame(/** @type {any} */ (selection)[name], told[name])
+    const first = before.block === undefined;
+    const changed = Object.keys(selection).filter((name) => !isSame(/** @type {any} */ (selection)[name], before[name])
       && !(first && name !== 'prediction'));
-    told = selection;
+    before = selection;
     if (changed.length) tell(selection, changed);
   });
 }
 
 /**
  * @param {HTMLElement} element - contains app.html
- * @param {object} given
- * @param {Record<string, string>} given.colors @param {string} given.style - the style sheet
- * @param {Backend} given.backend @param {any} given.models - Models; null if the page offers only attention and rollout
- * @param {(selection: any, changed: string[]) => void} given.tell
+ * @param {object} options
+ * @param {Record<string, string>} options.colors @param {string} options.style - the style sheet
+ * @param {Backend} options.backend
+ * @param {any} options.models - Models; null if the page offers only attention and rollout
+ * @param {(selection: any, changed: string[]) => void} options.tell
  * @returns {(photo: string | null) => Promise<void>} a function that shows the photograph with this name
  */
 export function inside(element, { colors, style, backend, models, tell }) {

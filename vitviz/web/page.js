@@ -42,17 +42,17 @@ const home = {
 
 /**
  * @param {HTMLElement} root
- * @param {object} given
- * @param {Record<string, string>} given.colors - tables in base64
- * @param {import('./backends/backend.js').Backend} given.backend
- * @param {import('./effects/photos.js').Photos | null} given.photos
- * @param {import('./core/manifest.js').Manifest} given.first - manifest of the first scene
- * @param {string} given.search - the query string @param {any} given.models - Models; null without a server
- * @param {Lectured | null} [given.lecture] - texts of the lecture, and its initial language
- * @param {boolean} [given.inside] - whether another page embeds the explorer, with its own address, keys and colors
+ * @param {object} options
+ * @param {Record<string, string>} options.colors - tables in base64
+ * @param {import('./backends/backend.js').Backend} options.backend
+ * @param {import('./effects/photos.js').Photos | null} options.photos
+ * @param {import('./core/manifest.js').Manifest} options.first - manifest of the first scene
+ * @param {string} options.search - the query string @param {any} options.models - Models; null without a server
+ * @param {Lectured | null} [options.lecture] - texts of the lecture, and its initial language
+ * @param {boolean} [options.inside] - whether another page embeds the explorer, with its own address, keys and colors
  * @param {Record<string, any>} places - views by their selectors
  */
-export function mount(root, { colors: encoded, backend: asked, photos, first, search, models, lecture = null,
+export function mount(root, { colors: encoded, backend: innerBackend, photos, first, search, models, lecture = null,
   inside = false }, places) {
   const colors = Object.fromEntries(Object.entries(encoded).map(([name, text]) => [name, decoded(text)]));
   const tables = Object.fromEntries(Object.entries(colors).map(([name, bytes]) => [name, packed(bytes)]));
@@ -62,7 +62,7 @@ export function mount(root, { colors: encoded, backend: asked, photos, first, se
   const scenes = new Map();
   const progress = new Progress(models?.questions ?? {});
   const still = window.matchMedia('(prefers-reduced-motion: reduce)');
-  const backend = progress.watch(asked);
+  const backend = progress.watch(innerBackend);
   let frame = 0;
   const changed = () => { frame ||= requestAnimationFrame(draw); };
   progress.changed = changed;

@@ -10,7 +10,7 @@ import { VIEWS } from './app.js';
  * Start a static site in `root`, which contains app.html.
  * @param {HTMLElement} root
  * @param {{colors: Record<string, string>, first: any, site: import('./backends/onnx.js').Site,
- *   lecture: import('./page.js').Lectured}} given
+ *   lecture: import('./page.js').Lectured}} options
  */
 export function start(root, { colors, first, site, lecture }) {
   const photos = new Photos();

@@ -5,7 +5,7 @@ import { inside } from './inside.js';
 /**
  * Draw a widget.
  * @param {{model: import('./backends/widget.js').Model, el: HTMLElement}} host - the object that anywidget passes
- * @param {{template: string, style: string, colors: Record<string, string>}} given
+ * @param {{template: string, style: string, colors: Record<string, string>}} options
  */
 export function render({ model, el }, { template, style, colors }) {
   el.innerHTML = template;

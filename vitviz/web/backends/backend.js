@@ -85,10 +85,10 @@ export async function photographOf(photo, photos, base, { signal } = {}) {
   throw new BackendError(message, answer ? 'refused' : 'offline');
 }
 
-/** Whether two questions have equal arguments. @param {any} one @param {any} other */
-export function isSame(one, other) {
+/** Whether two questions have equal arguments. @param {any} question @param {any} other */
+export function isSame(question, other) {
   const sorted = (/** @type {any} */ ask) => JSON.stringify(Object.entries(ask).sort(([a], [b]) => (a < b ? -1 : 1)));
-  return sorted(one) === sorted(other);
+  return sorted(question) === sorted(other);
 }
 
 /** The name of the file that answers a question; null if no file does. @param {string} name @param {any} ask */

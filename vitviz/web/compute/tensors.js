@@ -37,8 +37,8 @@ export function readTensors(buffer) {
  * @returns {ArrayBuffer}
  */
 export function writeTensors(tensors, facts) {
-  const order = Object.entries(tensors).sort(([, one], [, other]) => (
-    other.data.BYTES_PER_ELEMENT - one.data.BYTES_PER_ELEMENT));
+  const order = Object.entries(tensors).sort(([, tensor], [, other]) => (
+    other.data.BYTES_PER_ELEMENT - tensor.data.BYTES_PER_ELEMENT));
   let at = 0;
   /** @type {Record<string, any>} */
   const header = { __metadata__: { facts: JSON.stringify(facts) } };

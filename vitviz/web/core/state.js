@@ -201,8 +201,8 @@ export function hasQuery(query, { prefix, grid }) {
  */
 export function activeQuery(state) {
   const { query, queryScene, pointer } = state;
-  const here = state.scene?.id ?? null;
-  if (Array.isArray(query)) return { query, scene: queryScene ?? here };
+  const id = state.scene?.id ?? null;
+  if (Array.isArray(query)) return { query, scene: queryScene ?? id };
   if (pointer && pointer.query !== null) return { query: pointer.query, scene: pointer.scene };
-  return { query, scene: here };
+  return { query, scene: id };
 }

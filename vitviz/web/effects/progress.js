@@ -35,10 +35,10 @@ export class Progress {
     if (!words) return backend.ask(name, about, ask, how);
     /** @type {Job} */
     const job = { words, began: performance.now(), told: {} };
-    const tell = (/** @type {Told} */ told) => {
-      job.told = told;
+    const tell = (/** @type {Told} */ progress) => {
+      job.told = progress;
       this.changed();
-      how.progress?.(told);
+      how.progress?.(progress);
     };
     this.jobs.add(job);
     this.changed();

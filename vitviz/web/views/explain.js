@@ -84,16 +84,16 @@ export class Explain extends View {
     saveMenu(page, this.find('.vv-testing'), 'the curves', chartChoices(this.find('.vv-charts'), () => (
       this.charted ? curvesCsv(this.charted) : null)), name('test'));
     /** @type {() => Row[]} */
-    const made = () => this.made ?? [];
+    const rows = () => this.made ?? [];
     saveMenu(page, this.find('.vv-beside'), 'the maps side by side', [
       { words: 'Picture (PNG)', ending: 'png', make: () => withWords(together(this.all('.vv-all canvas'),
-        made().map(({ method: { title } }) => title), Math.min(4, made().length)),
+        rows().map(({ method: { title } }) => title), Math.min(4, rows().length)),
       String(this.find('.vv-one-scale').textContent), [aboutOf(this.scene)]) },
       { words: 'Numbers (CSV)', ending: 'csv', make: () => {
         const [, gw] = this.scene.grid;
-        const names = made().map(({ method }) => method.name);
-        return csv(['row', 'column', ...names], made()[0].heatmap.values.map((_, i) => (
-          [Math.floor(i / gw), i % gw, ...made().map(({ heatmap }) => heatmap.values[i])])));
+        const names = rows().map(({ method }) => method.name);
+        return csv(['row', 'column', ...names], rows()[0].heatmap.values.map((_, i) => (
+          [Math.floor(i / gw), i % gw, ...rows().map(({ heatmap }) => heatmap.values[i])])));
       } }], name('methods'));
   }
 
@@ -364,15 +364,15 @@ export class Explain extends View {
 
   /**
    * Show all finished maps side by side, each on its own scale.
-   * @param {Row[]} made @param {number} tested
+   * @param {Row[]} rows @param {number} tested
    */
-  beside(made, tested) {
-    this.made = made;
-    this.find('.vv-beside').hidden = made.length < 2;
-    if (made.length < 2) return;
+  beside(rows, tested) {
+    this.made = rows;
+    this.find('.vv-beside').hidden = rows.length < 2;
+    if (rows.length < 2) return;
     const [gh, gw] = this.scene.grid;
     write(this.find('.vv-beside h2'), `All maps side by side${tested > 1 ? ', best first' : ''}`);
-    this.find('.vv-all').innerHTML = made.map(({ method: { title }, heatmap, test }) => {
+    this.find('.vv-all').innerHTML = rows.map(({ method: { title }, heatmap, test }) => {
       const words = [test && gained(test), `${heatmap.seconds.toFixed(1)} s`].filter(Boolean).join(' · ');
       return `<figure class="vv-small"><canvas width="${gw}" height="${gh}" role="img" aria-label="${escaped(title)}"
         ></canvas><figcaption>${escaped(title)}<small>${words}</small></figcaption></figure>`;
@@ -380,7 +380,7 @@ export class Explain extends View {
     write(this.find('.vv-one-scale'), 'Each map has its own scale: compare shapes, not brightness. In signed maps, red '
       + 'supports the class and blue opposes it.');
     this.all('.vv-all canvas').forEach((canvas, place) => {
-      const { values, signed } = made[place].heatmap;
+      const { values, signed } = rows[place].heatmap;
       this.small(canvas, values, ownScale(values, signed));
     });
   }

@@ -232,17 +232,17 @@ export class Explore extends View {
   /** @param {State} state @returns {boolean} whether there is work left for another frame */
   render(state) {
     this.count(state);
-    const here = this.sceneOf(state.pane);
-    if (!here) return false;
+    const scene = this.sceneOf(state.pane);
+    if (!scene) return false;
     let more = false;
     this.panes.forEach((held, pane) => {
       more = this.drawPane(state, held, pane) || more;
     });
     const lang = languageOf(state.lang, this.page.lecture);
-    if (here !== this.offered || lang !== this.lang) this.offer(here, state, lang);
-    more = this.drawThumbnails(state, here) || more;
-    this.controls.show(state, here, queryOn(state, here, this.page.scenes), this.panes[state.pane].signed);
-    more = this.drawMatrix(state, here) || more;
+    if (scene !== this.offered || lang !== this.lang) this.offer(scene, state, lang);
+    more = this.drawThumbnails(state, scene) || more;
+    this.controls.show(state, scene, queryOn(state, scene, this.page.scenes), this.panes[state.pane].signed);
+    more = this.drawMatrix(state, scene) || more;
     return more;
   }
 

@@ -146,9 +146,9 @@ export class Frame extends View {
     const place = this.find('.vv-message');
     place.hidden = messages.length === 0;
     write(place.querySelector('span'), messages.join(' '));
-    for (const here of this.all('[data-at]')) { // repeat the message beside the control that caused it
-      here.hidden = place.hidden || here.dataset.at !== at;
-      write(here, here.hidden ? '' : messages.join(' '));
+    for (const copy of this.all('[data-at]')) { // repeat the message beside the control that caused it
+      copy.hidden = place.hidden || copy.dataset.at !== at;
+      write(copy, copy.hidden ? '' : messages.join(' '));
     }
     const button = place.querySelector('[data-do=fits]');
     button.hidden = offer === null;

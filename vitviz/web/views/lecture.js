@@ -171,8 +171,8 @@ export class Lecture extends View {
       if (Number(button.dataset.step) === step) button.setAttribute('aria-current', 'step');
       else button.removeAttribute('aria-current');
     }
-    const here = this.find(`[data-step="${step}"]`).parentElement;
-    here.parentElement.scrollTo({ left: here.offsetLeft - 40 });
+    const item = this.find(`[data-step="${step}"]`).parentElement;
+    item.parentElement.scrollTo({ left: item.offsetLeft - 40 });
   }
 
   /** Show the tensor shape at each stage. @param {State} state @param {Scene} scene @param {Numbers} lecture */
@@ -198,8 +198,8 @@ export class Lecture extends View {
     write(place.querySelector('h2'), words.scan);
     place.querySelector('.vv-code').innerHTML = qrCode(address);
     write(place.querySelector('.vv-address'), address);
-    const here = ['localhost', '127.0.0.1', '[::1]'].includes(new URL(address).hostname);
-    write(place.querySelector('.vv-quiet'), [here && words.here, photo && words.own].filter(Boolean).join(' '));
+    const local = ['localhost', '127.0.0.1', '[::1]'].includes(new URL(address).hostname);
+    write(place.querySelector('.vv-quiet'), [local && words.here, photo && words.own].filter(Boolean).join(' '));
     write(place.querySelector('button'), words.close);
     place.setAttribute('aria-label', escaped(words.code));
   }

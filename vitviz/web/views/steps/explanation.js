@@ -153,13 +153,13 @@ export class Explanation extends View {
     });
     write(this.find('.vv-alike'), words.alike(correlation.toFixed(2).replace('-', '−')));
     this.find('.vv-apart ol').innerHTML = patches.map((patch, place) => {
-      const told = words.differ(place + 1, patchWords(patchAt(patch, scene), lang),
+      const sentence = words.differ(place + 1, patchWords(patchAt(patch, scene), lang),
         [first[patch], second[patch]].map(Math.round), first.length);
       const [best] = scene.manifest.predictions;
       const gone = lost[place]?.classes.find((/** @type {any[]} */ [label]) => label === best[0]);
       const share = (/** @type {number} */ value) => percent(value, 4).replace(' ', '\u00a0'); // without a line break
       const after = gone ? words.lost(place + 1, gone[0], share(gone[1]), share(gone[2])) : '';
-      return `<li>${escaped(told)}<br><span>${escaped(after)}</span></li>`;
+      return `<li>${escaped(sentence)}<br><span>${escaped(after)}</span></li>`;
     }).join('');
   }
 

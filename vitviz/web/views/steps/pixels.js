@@ -96,8 +96,8 @@ export class Pixels extends Step {
         pixels[at].toFixed(3).replace('-', '−')];
       [...row.querySelectorAll('td')].forEach((cell, place) => write(cell, cells[place]));
     });
-    const here = this.find('.vv-here');
-    Object.assign(here.style, { left: `${(100 * x) / width}%`, top: `${(100 * y) / height}%`,
+    const marker = this.find('.vv-here');
+    Object.assign(marker.style, { left: `${(100 * x) / width}%`, top: `${(100 * y) / height}%`,
       width: `${100 / width}%`, height: `${100 / height}%` });
   }
 }

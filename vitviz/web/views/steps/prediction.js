@@ -100,10 +100,10 @@ export class Prediction extends View {
     this.find('.vv-classes').innerHTML = answer.names.map((name, place) => `<button type="button" data-name="${place}"
       ><i class="vv-key vv-plot-${place}"></i>${escaped(name)}</button>`).join('');
     this.find('.vv-afters').innerHTML = answer.readings.map((layer, at) => {
-      const told = answer.names.map((name, place) => `${name} ${percent(answer.read[at][place])}`).join(', ');
+      const title = answer.names.map((name, place) => `${name} ${percent(answer.read[at][place])}`).join(', ');
       const bars = answer.read[at].map((share, place) => (
         `<i class="vv-plot-${place}" style="--share: ${share.toFixed(4)}"></i>`)).join('');
-      return `<button type="button" class="vv-small" data-layer="${layer - 1}" title="${escaped(told)}"
+      return `<button type="button" class="vv-small" data-layer="${layer - 1}" title="${escaped(title)}"
         ><span class="vv-columns">${bars}</span><span>${layer}</span></button>`;
     }).join('');
   }
