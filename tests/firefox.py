@@ -112,15 +112,15 @@ def new_tab(path: str, folder: Path, preferences: Mapping[str, bool | int | str]
             stderr=errors,
         )
     try:
-        found: list[str] = []
+        addresses: list[str] = []
 
-        def told() -> bool:
+        def has_address() -> bool:
             assert process.poll() is None, log.read_text(encoding="utf-8")
-            found[:] = re.findall(r"WebDriver BiDi listening on (ws://\S+)", log.read_text(encoding="utf-8"))
-            return bool(found)
+            addresses[:] = re.findall(r"WebDriver BiDi listening on (ws://\S+)", log.read_text(encoding="utf-8"))
+            return bool(addresses)
 
-        wait_until(told, "Firefox logs its WebDriver address", 60, poll=0.1)
-        with connect(f"{found[0]}/session", max_size=None) as connection:
+        wait_until(has_address, "Firefox logs its WebDriver address", 60, poll=0.1)
+        with connect(f"{addresses[0]}/session", max_size=None) as connection:
             yield Tab(connection)
     finally:
         process.terminate()

@@ -374,7 +374,7 @@ def color_calls() -> Iterator[Call]:
     yield call("draw/color.colorGrid", [index, page, np.full(4, 77, np.uint32)], None, written={2: page[index]})
     maps = [np.array([0.1, -0.4, 0.2], np.float32), np.array([0.3, 0.0], np.float32)]
     for signed in (False, True):
-        expected = limits_of(Scale.over([one[None] for one in maps], "shared", signed))
+        expected = limits_of(Scale.over([scores[None] for scores in maps], "shared", signed))
         yield call("draw/color.scaleOver", [maps, signed], expected)
 
 

@@ -62,7 +62,7 @@ def photograph(seed: int = 0, width: int = 90, height: int = 60) -> bytes:
     return saved(Image.fromarray(pixels), "PNG")
 
 
-def made(place: Path, sources: tuple[str, ...], memory: float = 10.0, **allowed: object) -> Endpoints:
+def new_endpoints(place: Path, sources: tuple[str, ...], memory: float = 10.0, **allowed: object) -> Endpoints:
     """Return the server's endpoints, with memory for `memory` models and one example, "Noise"."""
     place.mkdir(exist_ok=True)
     (place / "uploads").mkdir(exist_ok=True)

@@ -328,7 +328,7 @@ def _attend(
         k = tape.norm(k, p, name + "k_norm", c.norm_eps)
     if c.positions == "rotary":
         angles = rotations(*grid, c.head_size, c.rotary_base)[slice(None) if changes.keep is None else changes.keep]
-        q, k = (tape.proportional(lambda t: _turn(t, angles), one) for one in (q, k))
+        q, k = (tape.proportional(lambda t: _turn(t, angles), part) for part in (q, k))
     mixed, attention = _mix(tape, q, k, v, allowed=changes.allowed.get(block))
     for head in range(c.heads):
         if mode := changes.heads.get((block, head)):

@@ -102,7 +102,7 @@ def test_readme_shows_the_output_of_its_example(tmp_path: Path, monkeypatch: pyt
     assert f'view.describe()  # "{view.describe()}"' in code
 
 
-def test_example_by_name() -> None:
+def test_example_is_found_by_name_in_any_case() -> None:
     assert vitviz.example("Church") == vitviz.example("church") == ROOT / "examples" / "church.jpg"
     assert {vitviz.example(example.name) for example in examples()} == {example.path for example in examples()}
     with pytest.raises(ValueError, match=r"Expected one of the examples .*church.*, got 'tower'\. Choose one of them"):
@@ -183,7 +183,7 @@ LONGEST = [next(group) for name, group in groupby(RUN, key=lambda arguments: arg
 @pytest.mark.tier("all")
 @pytest.mark.parametrize(
     "arguments",
-    [pytest.param(one, marks=() if one in LONGEST else pytest.mark.tier("all")) for one in RUN],
+    [pytest.param(example, marks=() if example in LONGEST else pytest.mark.tier("all")) for example in RUN],
     ids=" ".join,
 )
 def test_quick_commands_run(arguments: tuple[str, ...], elsewhere: Path, capsys: pytest.CaptureFixture[str]) -> None:

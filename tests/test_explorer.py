@@ -303,8 +303,8 @@ def test_many_photographs_are_opened_in_batches_and_in_order(monkeypatch: pytest
     assert "a.png" in repr(views[0])
     # With little memory, batches are smaller.
     model = with_weights()
-    one, two = (forward_bytes(model.config, 1 + tiny.GRID[0] * tiny.GRID[1], batch) for batch in (1, 2))
-    monkeypatch.setattr(vitviz.explorer.memory, "available_bytes", lambda device: (one + two) // 2)
+    single, double = (forward_bytes(model.config, 1 + tiny.GRID[0] * tiny.GRID[1], batch) for batch in (1, 2))
+    monkeypatch.setattr(vitviz.explorer.memory, "available_bytes", lambda device: (single + double) // 2)
     sizes = counted(model)
     assert len(list(Explorer(model).open_many([photo(seed) for seed in range(5)], progress=False))) == 5
     assert sizes == [1] * 5

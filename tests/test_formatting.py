@@ -32,7 +32,7 @@ def test_percent_rounds_no_share_to_0_or_100(share: float, digits: int) -> None:
         assert sum(letter.isdigit() for letter in text.lstrip("0.")) <= max(digits, 3)
 
 
-def test_numbers_are_short() -> None:
+def test_numbers_are_formatted_with_few_digits_and_their_unit() -> None:
     for value, unit, text in (
         (0.12, "attention", "12 %"), (0.999, "attention", "> 99 %"), (0.12, "", "0.12"), (-1.5, "relevance", "−1.5"),
         (1234.0, "", "1234"), (0.0, "", "0"), (1.2e-7, "", "1.2e−07"), (3e38, "", "3e+38"),

@@ -22,7 +22,7 @@ from asking import Site
 from hostile_files import OLD, SAFE, WHOLE
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from offered import made
+from offered import new_endpoints
 from PIL import Image
 
 import vitviz
@@ -148,7 +148,7 @@ def odd_value(rng: random.Random, known: list[Any], depth: int = 3) -> Any:
 
 def test_odd_requests_get_expected_statuses(small: str, tmp_path: Path) -> None:
     """Send requests as the page and API clients do."""
-    site = Site(made(tmp_path / "page", (small,), upload=True))
+    site = Site(new_endpoints(tmp_path / "page", (small,), upload=True))
     scene = site.ask("open", source={"image": "Noise"})["data"]["id"]
     known: list[Any] = [scene, "rollout", "attention", "mean", "distance", "Noise"]
     known += [["rollout"], ["distance"], [[0, 0]], [0, 1]]

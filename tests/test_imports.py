@@ -143,7 +143,7 @@ IMPORTS = [imported for module, path in KNOWN.items() for imported in imports(mo
 DECLARED = {CALLED.get(name, name) for name in ranges()}  # names of modules
 
 
-def test_imports_go_down_only() -> None:
+def test_modules_import_nothing_from_higher_layers() -> None:
     assert [module for module in KNOWN if layer(module) is None] == [], "place it in LAYERS"
     ours = [(imported, target(imported.name)) for imported in IMPORTS if imported.top in {"vitviz", "app"}]
     inner = [

@@ -140,7 +140,7 @@ def test_the_notices_are_current() -> None:
         ({"License": "Copyright 2023\nall of it"}, "see the licence in its files"),
     ],
 )
-def test_licence_from_metadata(fields: dict[str, str], licence: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_licence_is_read_from_metadata(fields: dict[str, str], licence: str, monkeypatch: pytest.MonkeyPatch) -> None:
     about = Message()
     for name, value in fields.items():
         about[name] = value
@@ -161,7 +161,7 @@ def test_threshold_is_the_lowest_percent_with_enough_right_images() -> None:
     assert find_threshold(probability, right) == min(threshold for threshold, share in shares.items() if share >= RIGHT)
 
 
-def test_threshold_of_all_right_and_all_wrong_images() -> None:
+def test_threshold_is_0_if_all_are_right_and_1_if_all_are_wrong() -> None:
     probability = torch.tensor([0.2, 0.9, 0.6])
     assert find_threshold(probability, torch.tensor([True, True, True])) == 0.0
     assert find_threshold(probability, torch.tensor([False, False, False])) == 1.0
@@ -181,7 +181,7 @@ TRAINS = {row["folder"]: row["class"] for row in rows("classes.csv")}
 CLASSES = {*TRAINS.values()} - {LEFT_OUT, UNKNOWN}
 
 
-def test_enough_foreign_photographs_are_known_and_enough_unknown_ones_train_nothing() -> None:
+def test_labelled_photographs_are_numerous_and_unknown_ones_are_of_no_class() -> None:
     images = {row["folder"]: int(row["images"]) for row in rows("wild_labels.csv")}
     known = [row["folder"] for row in rows("wild_labels.csv") if row["answers"] != UNKNOWN]
     unknown = [folder for folder, trained in TRAINS.items() if trained == UNKNOWN]

@@ -206,7 +206,7 @@ def test_effective_rank_of_large_inputs_is_missing(monkeypatch: pytest.MonkeyPat
     assert head_statistics(model, trace, names=["effective_rank"]).missing == {}
 
 
-def test_statistics_of_traces_with_graph_or_cuts() -> None:
+def test_statistics_accept_traces_with_graph_or_cuts() -> None:
     model, images = tiny.model(), tiny.images(1)
     expected = stacked(head_statistics(model, model.trace(images), GEOMETRY))
     np.testing.assert_allclose(
@@ -218,7 +218,7 @@ def test_statistics_of_traces_with_graph_or_cuts() -> None:
     np.testing.assert_allclose(statistics["effective_rank"][1], rank_by_hand(cut.attention(1).numpy())[0], rtol=1e-4)
 
 
-def test_statistics_of_kept_blocks_half_precision_and_no_classifier() -> None:
+def test_statistics_work_with_kept_blocks_half_precision_and_no_classifier() -> None:
     model, images = tiny.model(), tiny.images()
     all_blocks = head_statistics(model, model.trace(images))
     some_blocks = head_statistics(model, model.trace(images, blocks=[0, -1]))
@@ -311,7 +311,7 @@ def test_statistic_missing_for_one_photograph_has_no_mean(folder: Path, monkeypa
     assert np.isfinite(statistics["entropy"]).all()
 
 
-def test_folder_target_and_limit(folder: Path) -> None:
+def test_folder_statistics_use_target_and_limit(folder: Path) -> None:
     model, names = native_model(), ["gradient", "ablation_logit", "entropy"]
     statistics = folder_statistics(model, folder, names=names, target="thing 5", limit=3)
     expected = one_by_one(model, [folder / f"word {i % 2}" / f"{i}.png" for i in range(3)], names, target=5)
@@ -426,7 +426,7 @@ def test_statistics_include_importances_of_the_target() -> None:
     np.testing.assert_allclose(predicted["gradient"], head_gradients(model, trace, best).mean(0).numpy())
 
 
-def test_importances_of_kept_blocks() -> None:
+def test_importances_of_kept_blocks_match_the_full_trace() -> None:
     model, images = tiny.model(), tiny.images()
     full, late, gaps = (model.trace(images, blocks=blocks) for blocks in ([0, 1, 2], [1, 2], [0, 2]))
     gradients, expected = head_gradients(model, late, TARGET), head_gradients(model, full, TARGET)[:, 1:]

@@ -73,7 +73,7 @@ def test_no_intervention_keeps_logits_and_drop_removes_patches(changes: dict) ->
         close(intervene(model, images, drop=all_patches).logits_after, model(images, Edits(keep=no_patch)))
 
 
-def test_baseline_colors() -> None:
+def test_baselines_have_the_named_color() -> None:
     model, images = known(), tiny.images()
     black = baseline_images(model, images, "black")
     photo = black * torch.tensor(GREY.std)[:, None, None] + torch.tensor(GREY.mean)[:, None, None]

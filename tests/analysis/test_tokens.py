@@ -246,7 +246,7 @@ def test_filters_of_one_picture_have_one_component() -> None:
     np.testing.assert_array_equal(filters.pictures[1:], 0.5)  # zero weights are grey
 
 
-def test_grey_filters_and_invalid_arguments_of_filters() -> None:
+def test_filters_of_one_channel_are_grey_and_invalid_arguments_are_refused() -> None:
     grey = patch_filters(tiny.model(channels=1), 100)
     assert grey.components.shape == (tiny.WIDTH, 1, tiny.PATCH, tiny.PATCH)
     np.testing.assert_array_equal(grey.pictures[..., 0], grey.pictures[..., 2])

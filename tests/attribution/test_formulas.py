@@ -169,7 +169,7 @@ def test_legrad_sums_gradients_of_the_score_after_each_block(kind: str) -> None:
         check(legrad, kind, functools.partial(formula, pooling="tokens"), pooling="tokens")
 
 
-def test_gradient_methods_on_a_model_of_one_block() -> None:
+def test_gradient_methods_work_with_one_block() -> None:
     """Grad-CAM of tokens then uses the input of the only block."""
     case = cases.case(cases.model(depth=1), cases.images(), cases.TARGETS)
     for method in gradient.METHODS:

@@ -103,7 +103,7 @@ def test_invalid_methods_and_options_raise(name: str, option: str, value: Any, w
         attribute(cases.model(), cases.images(), None if option == "contrast" else 3, name, **{option: value})
 
 
-def test_class_index_of_index_or_label() -> None:
+def test_class_index_accepts_an_index_or_a_label() -> None:
     model = labelled()
     assert class_index(model, 17) == 17
     assert class_index(model, "church") == class_index(model, " Church ") == 0
@@ -133,7 +133,7 @@ def test_unknown_classes_raise(named: Any, words: str) -> None:
         class_index(tiny.model(), "church")
 
 
-def test_targets_of_a_batch() -> None:
+def test_targets_of_a_batch_are_resolved_to_classes() -> None:
     model = labelled()
     logits = torch.zeros(3, 29)
     logits[[0, 1, 2], [5, 0, 5]] = 1.0

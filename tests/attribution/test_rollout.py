@@ -196,7 +196,7 @@ def test_rollout_memory_is_bounded(fuse: str, discard: float, tokens: int, monke
 
 
 @pytest.mark.parametrize("name", TRACES)
-def test_attention_of_single_and_fused_heads(name: str) -> None:
+def test_attention_of_single_and_fused_heads_matches_dense_weights(name: str) -> None:
     trace = TRACES[name]
     count = len(trace.prefix)
     for block in range(trace.depth):

@@ -413,7 +413,7 @@ def test_summary_counts_trainable_parameters_by_layer_for_a_batch(run: Run) -> N
     assert "for 32 images of" in printed
 
 
-def test_json_of_a_model_and_of_data(run: Run, model: str, things: Path, quick: None) -> None:
+def test_json_names_the_model_its_input_size_and_the_data(run: Run, model: str, things: Path, quick: None) -> None:
     answers = {}
     for command, options in {
         "summary": (),

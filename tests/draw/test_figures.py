@@ -184,7 +184,7 @@ def maps(drawn: Figure, number: int, grid: tuple[int, int], step: int) -> np.nda
 @pytest.mark.parametrize(
     ("case", "step"), [("plain", 2), ("registers", 2), ("panorama", 5), ("sincos", 2), ("rotary", 2)]
 )
-def test_positions_and_their_similarity(case: str, step: int) -> None:
+def test_figure_shows_positions_and_their_similarity(case: str, step: int) -> None:
     model, (gh, gw), drawn = view(case).model, view(case).trace.grid, figure(case, "positions")
     y, x = (axis.ravel().astype(float) for axis in np.mgrid[:gh, :gw])
     if case == "rotary":

@@ -141,7 +141,7 @@ def test_inconsistent_heatmaps_are_refused(change, words):
     heatmap(prefix_mass={"CLS": 1.0000001, "registers": -1e-8})  # rounding errors are tolerated
 
 
-def test_scale_of_one_heatmap():
+def test_scale_of_one_heatmap_covers_its_values():
     values = np.linspace(-1, 3, GH * GW).reshape(GH, GW)
     assert heatmap(values).scale() == Scale(-1, 3, "each")
     assert heatmap(values).scale("signed") == Scale(-3, 3, "signed", signed=True)

@@ -126,7 +126,7 @@ def test_sheets_describe_their_scale(monkeypatch):
     assert "zero has the middle colour" in written(monkeypatch, signed)
 
 
-def test_sheets_with_a_width_and_with_both_scales():
+def test_sheets_fill_their_width_with_every_scale():
     maps = [heatmap(0.1, np.linspace(0, 0.02 * most, GH * GW).reshape(GH, GW)) for most in (1, 2, 5, 7)]
     photo = fit_photo(maps[0].photo, 200)
     for scale in ("shared", "each", "both"):

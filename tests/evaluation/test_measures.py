@@ -121,7 +121,7 @@ def test_visible_counts_decrease_from_all_patches_to_the_least(patches: int, ste
     assert max(-np.diff(counts), default=0) <= patches / steps + 1
 
 
-def test_visible_counts_of_shares() -> None:
+def test_visible_counts_follow_shares() -> None:
     assert visible_counts(20, [0.5, 0.05], 0) == [20, 10, 1, 0]
     assert visible_counts(20, 4, 1) == [20, 15, 10, 5, 1]
     for invalid in (0, -1, [], [1.5], [float("nan")]):

@@ -81,14 +81,14 @@ def outcome(data: Data, seed: int = 0) -> Outcome:
 
 @pytest.mark.usefixtures("one_thread")
 def test_training_folder_has_model_and_pictures(data: Data, tmp_path: Path) -> None:
-    made = outcome(data)
-    files = save_training(made, data, tmp_path, command="vitviz train --data noise", before=outcome(data, 1).model)
+    trained = outcome(data)
+    files = save_training(trained, data, tmp_path, command="vitviz train --data noise", before=outcome(data, 1).model)
     assert set(files) == {path.name for path in tmp_path.iterdir()}
     again, images = vitviz.load(tmp_path), torch.rand(2, 3, 16, 16)
-    assert torch.equal(again(images), made.model(images))
-    assert again.pretrained == made.model.pretrained
+    assert torch.equal(again(images), trained.model(images))
+    assert again.pretrained == trained.model.pretrained
     assert all(Image.open(tmp_path / name).size > (400, 300) for name in files if name.endswith(".png"))
-    explorer, chosen = vitviz.Explorer(made.model), sample(data.val, ROWS * COLUMNS, made.recipe.seed)
+    explorer, chosen = vitviz.Explorer(trained.model), sample(data.val, ROWS * COLUMNS, trained.recipe.seed)
     answers = [explorer.open(data.val.samples.paths[index]).best(1)[0] for index in chosen]
     right = sum(answer == int(data.val.classes[index]) for answer, index in zip(answers, chosen, strict=True))
     assert 0 < right < len(chosen)
@@ -100,21 +100,21 @@ def test_training_folder_has_model_and_pictures(data: Data, tmp_path: Path) -> N
     assert np.array_equal(pixels[top : top + first.shape[0], left : left + first.shape[1]], first)
 
 
-def test_model_card_front_matter(data: Data) -> None:
-    made = outcome(data)
+def test_model_card_front_matter_has_licence_and_results(data: Data) -> None:
+    trained = outcome(data)
     facts = {"command": "vitviz train", "size": 1234, "base": "hf:owner/model", "pictures": {}}
-    _, head, _body = model_card(made, data, **facts).split("---\n", 2)
+    _, head, _body = model_card(trained, data, **facts).split("---\n", 2)
     said = yaml.safe_load(head)
     assert said["license"] == "other"
     assert said["license_name"] == 'Our own: see "terms" #2'
     assert said["base_model"] == "owner/model"
     (result,) = said["model-index"][0]["results"]
     assert result["metrics"] == [{"type": "accuracy", "name": "top-1", "value": pytest.approx(27 / 33, abs=1e-6)}]
-    read = ModelCard(model_card(made, data, **facts)).data  # parsed like Hugging Face does
-    assert (read.license, read.base_model, read.model_name) == ("other", "owner/model", made.model.pretrained.name)
+    read = ModelCard(model_card(trained, data, **facts)).data  # parsed like Hugging Face does
+    assert (read.license, read.base_model, read.model_name) == ("other", "owner/model", trained.model.pretrained.name)
     assert [result.metric_value for result in read.eval_results] == [pytest.approx(27 / 33, abs=1e-6)]
-    made.model.pretrained = Pretrained(name="x", preprocess=Preprocess(), labels=LABELS, licence="Apache-2.0")
-    assert yaml.safe_load(model_card(made, data, **facts).split("---\n", 2)[1])["license"] == "apache-2.0"
+    trained.model.pretrained = Pretrained(name="x", preprocess=Preprocess(), labels=LABELS, licence="Apache-2.0")
+    assert yaml.safe_load(model_card(trained, data, **facts).split("---\n", 2)[1])["license"] == "apache-2.0"
 
 
 def test_model_card_contains_everything_to_reproduce(data: Data) -> None:

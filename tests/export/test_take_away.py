@@ -66,7 +66,7 @@ def view(place: Path, explorer: vitviz.Explorer) -> vitviz.View:
 
 
 @pytest.fixture
-def here(place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+def workdir(place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """Return the working folder of a test, which contains only the photograph."""
     monkeypatch.chdir(tmp_path)
     shutil.copy(place / "photo.png", tmp_path)
@@ -75,7 +75,7 @@ def here(place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterat
 
 @pytest.mark.parametrize("ending", ["npz", "csv"])
 def test_replay_reproduces_numbers_bit_by_bit(
-    ending: str, place: Path, here: Path, view: vitviz.View, one_thread: None
+    ending: str, place: Path, workdir: Path, view: vitviz.View, one_thread: None
 ) -> None:
     for name, heatmap in {
         "attention": view.attention(1, 2, (3, 4)),
@@ -83,14 +83,14 @@ def test_replay_reproduces_numbers_bit_by_bit(
         "against": view.explain("gae", contrast=(3, "thing 5")),
         "signed": view.explain("attn_lrp", 7),
     }.items():
-        path = numbers.save(view, heatmap, here / f"{name}.{ending}", model=str(place / "first"), photo="photo.png")
+        path = numbers.save(view, heatmap, workdir / f"{name}.{ending}", model=str(place / "first"), photo="photo.png")
         again = numbers.replay(path)
         assert again.identical, (name, again.describe())
         np.testing.assert_array_equal(again.saved, heatmap.values)
         assert again.heatmap.title == heatmap.title
 
 
-def test_numbers_are_readable_with_csv_and_numpy(view: vitviz.View, here: Path) -> None:
+def test_numbers_are_readable_with_csv_and_numpy(view: vitviz.View, workdir: Path) -> None:
     heatmap = view.attention(1, 2, (3, 4))
     with numbers.save(view, heatmap, "map.csv").open(encoding="utf-8", newline="") as file:
         record = json.loads(file.readline().removeprefix("# "))
@@ -109,7 +109,9 @@ def test_numbers_are_readable_with_csv_and_numpy(view: vitviz.View, here: Path) 
     np.testing.assert_array_equal(vitviz.Heatmap.load("map.npz", view.photo).values, heatmap.values)
 
 
-def test_replay_reports_equality_and_wrong_inputs(place: Path, here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_replay_reports_equality_and_wrong_inputs(
+    place: Path, workdir: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     model = ["--model", str(place / "first"), "--device", "cpu"]
     assert main(["explain", "photo.png", "--method", "gae", "-o", "why.csv", *model]) == 0
     assert main(["replay", "why.csv"]) == 0
@@ -136,7 +138,7 @@ def frames_of(path: Path) -> list[Image.Image]:
 
 
 @pytest.mark.parametrize(("over", "ending"), [("layers", "gif"), ("heads", "webp"), ("query", "mp4")])
-def test_film_has_a_frame_for_each_map_on_one_scale(over: str, ending: str, view: vitviz.View, here: Path) -> None:
+def test_film_has_a_frame_for_each_map_on_one_scale(over: str, ending: str, view: vitviz.View, workdir: Path) -> None:
     film = film_of(view, over, block=1)
     frames = frames_of(film.save(f"film.{ending}", seconds=0.2, side=200))
     count = {"layers": tiny.DEPTH, "heads": tiny.HEADS, "query": len(circle(view.trace.grid))}[over]
@@ -159,7 +161,7 @@ def test_films_use_the_spotlight_style(view: vitviz.View) -> None:
     assert first.tobytes() == figure.tobytes() != tinted.tobytes()
 
 
-def test_film_of_clip_follows_a_patch(place: Path, explorer: vitviz.Explorer, here: Path) -> None:
+def test_film_of_clip_follows_a_patch(place: Path, explorer: vitviz.Explorer, workdir: Path) -> None:
     clip = place / "clip.mp4"
     times = [frame.time for frame in read_clip(clip, 5)]
     assert times == sorted(set(times))
@@ -175,8 +177,8 @@ def test_film_of_clip_follows_a_patch(place: Path, explorer: vitviz.Explorer, he
     np.testing.assert_allclose(first.values, explorer.open(picture).attention().values, atol=1e-6)
 
 
-def test_read_clip_refuses_other_files(place: Path, here: Path) -> None:
-    clip, path = place / "clip.mp4", here / "bad.mp4"
+def test_read_clip_refuses_other_files(place: Path, workdir: Path) -> None:
+    clip, path = place / "clip.mp4", workdir / "bad.mp4"
     with av.open("sound.mp4", "w") as container:
         stream = container.add_stream("aac", rate=8000)
         frame = av.AudioFrame.from_ndarray(np.zeros((1, 1024), np.float32), format="fltp", layout="mono")
@@ -190,7 +192,9 @@ def test_read_clip_refuses_other_files(place: Path, here: Path) -> None:
             list(read_clip(path))
 
 
-def test_film_command(place: Path, here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_film_command_writes_heads_models_and_clips(
+    place: Path, workdir: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     model = ["--model", str(place / "first"), "--device", "cpu"]
     assert main(["film", "photo.png", "--over", "heads", "--layer", "2", "-o", "heads.webp", "--json", *model]) == 0
     (said,) = json.loads(capsys.readouterr().out)["images"]
@@ -261,12 +265,12 @@ def test_figures_match_the_analysis(view: vitviz.View) -> None:
 
 
 def test_interrupted_folder_export_continues(
-    place: Path, here: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    place: Path, workdir: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    photos = here / "photos" / "deep"
+    photos = workdir / "photos" / "deep"
     photos.mkdir(parents=True)
     for index, name in enumerate(("a.png", "b.png", "deep/c.png")):
-        Image.fromarray(random_rgb(40, 60, index)).save(here / "photos" / name)
+        Image.fromarray(random_rgb(40, 60, index)).save(workdir / "photos" / name)
     command = ["export", "photos", "-o", "out", "--model", str(place / "first"), "--device", "cpu"]
     real, opened = vitviz.Explorer.open, []
 
@@ -279,18 +283,18 @@ def test_interrupted_folder_export_continues(
     with monkeypatch.context() as stopped:
         stopped.setattr(vitviz.Explorer, "open", open_two)
         assert main(command) == 130
-    before = {path: path.stat().st_mtime_ns for path in (here / "out").rglob("page.html")}
+    before = {path: path.stat().st_mtime_ns for path in (workdir / "out").rglob("page.html")}
     assert len(before) == 2
-    (here / "photos" / "broken.png").write_text("no photograph")
+    (workdir / "photos" / "broken.png").write_text("no photograph")
     assert main(command) == 2
     assert "broken.png" in capsys.readouterr().err
-    after = {path: path.stat().st_mtime_ns for path in (here / "out").rglob("page.html")}
+    after = {path: path.stat().st_mtime_ns for path in (workdir / "out").rglob("page.html")}
     assert before.items() < after.items()
-    assert sorted(path.name for path in (here / "out" / "deep" / "c").iterdir()) == [
+    assert sorted(path.name for path in (workdir / "out" / "deep" / "c").iterdir()) == [
         *("attention.npz", "attention.png", "gae.npz", "gae.png", "page.html", "predictions.csv"),
         *("rollout.npz", "rollout.png"),
     ]
-    assert numbers.replay(here / "out" / "deep" / "c" / "gae.npz").equal
-    assert Image.open(here / "out" / "a" / "attention.png").width > 500
+    assert numbers.replay(workdir / "out" / "deep" / "c" / "gae.npz").equal
+    assert Image.open(workdir / "out" / "a" / "attention.png").width > 500
     assert main([*command, "--parts", "page"]) == 2
     assert "Name a new one" in capsys.readouterr().err

@@ -62,7 +62,7 @@ def test_path_bytes_and_pil_sources_agree(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("format", ["PNG", "BMP", "TIFF", "PPM", "WEBP", "GIF", "JPEG", "JPEG2000", "AVIF", "MPO"])
-def test_formats_and_the_first_frame_of_animations(format: str) -> None:
+def test_each_format_is_read_with_the_first_frame_of_animations(format: str) -> None:
     colour = (200, 40, 90)
     frames = [Image.new("RGB", (24, 16), name) for name in (colour, "lime", "blue")]
     options = LOSSLESS.get(format, {})
@@ -77,7 +77,7 @@ def test_formats_and_the_first_frame_of_animations(format: str) -> None:
 
 
 @pytest.mark.parametrize("dtype", ["uint8", "<u2", ">u2", "f2", "f4", "f8"])
-def test_arrays_of_each_dtype(dtype: str) -> None:
+def test_arrays_of_each_dtype_become_8_bit_rgb(dtype: str) -> None:
     white = {"u1": 255, "u2": 65535}.get(np.dtype(dtype).str[1:], 1)
     for shape in ((4, 6), (4, 6, 1), (4, 6, 3)):
         levels = np.random.default_rng(1).integers(0, 256, shape)
@@ -113,7 +113,7 @@ def test_invalid_arrays_and_objects_raise(source: Any, words: str) -> None:
 
 
 @pytest.mark.parametrize(("format", "orientation"), pairs(["PNG", "TIFF", "WEBP", "JPEG"], range(1, 9)))
-def test_exif_orientation(format: str, orientation: int) -> None:
+def test_exif_orientation_is_applied(format: str, orientation: int) -> None:
     # Blocks of 16 x 16 survive JPEG compression.
     upright = np.kron(random_rgb(2, 3, seed=4), np.ones((16, 16, 1), np.uint8))
     stored = Image.fromarray(stored_as(upright, orientation).copy())
@@ -151,7 +151,7 @@ def test_transparent_colors_become_white() -> None:
     assert pixels(deep)[0, :, 0].tolist() == [0, 255, 2]
 
 
-def test_grey_bilevel_cmyk_and_other_color_spaces() -> None:
+def test_grey_bilevel_cmyk_and_other_color_spaces_become_rgb() -> None:
     grey = np.random.default_rng(5).integers(0, 256, (4, 5), dtype=np.uint8)
     assert (pixels(png(grey)) == grey[..., None]).all()
     bits = grey > 127
@@ -190,7 +190,7 @@ def test_alpha_is_composed_over_white(mode: str) -> None:
         assert np.abs(pixels(rgba) - expected).max() <= 0.51
 
 
-def test_sixteen_bit_pictures_in_every_byte_order() -> None:
+def test_sixteen_bit_pictures_of_every_byte_order_become_8_bit() -> None:
     deep = np.array([[0, 257, 1000], [128, 129, 65535]], np.uint16)
     for mode, dtype in (("I;16", "<u2"), ("I;16L", "<u2"), ("I;16B", ">u2"), ("I;16N", "=u2")):
         picture = Image.frombytes(mode, (3, 2), deep.astype(dtype).tobytes())
@@ -213,7 +213,7 @@ def test_sixteen_bit_pictures_in_every_byte_order() -> None:
         ([-2.0, -2.0, -2.0], [0, 0, 0]),
     ],
 )
-def test_integers_and_floats_in_files(values: list[float], expected: list[int]) -> None:
+def test_integers_and_floats_in_files_become_8_bit(values: list[float], expected: list[int]) -> None:
     picture = Image.fromarray(np.array([values], np.float32 if isinstance(values[0], float) else np.int32))
     assert picture.mode in "IF"
     for source in (picture, saved(picture, "TIFF")):

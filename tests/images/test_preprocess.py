@@ -81,7 +81,7 @@ def test_crop_of_any_shape_matches_torchvision_without_margins(
     assert bottom <= h + 1e-9
 
 
-def test_frames_of_crop_native_and_pad() -> None:
+def test_frames_of_crop_native_and_pad_match_numbers_by_hand() -> None:
     """640 x 480 -> 341 x 256 (341.33 cut off) -> 224 x 224 from (round(58.5) = 58, 16).
 
     The crop is 224 of 256 pixels, as in ImageNet evaluation: the default omits 1/8 of the shorter side.
@@ -279,7 +279,7 @@ def test_patch_boxes_tile_the_frame_and_patch_at_inverts_them(
         assert box[1] <= points[0][1] < box[3]
 
 
-def test_geometry_of_a_known_case_and_invalid_arguments() -> None:
+def test_geometry_matches_a_known_case_and_refuses_invalid_arguments() -> None:
     geometry = Geometry(image=(70, 30), input=(30, 70), frame=(0, 0, 70, 30))
     assert geometry.patch_box(2, 5, (3, 7)) == (50, 20, 60, 30)
     assert geometry.patch_at(55, 21, (3, 7)) == (2, 5)
@@ -401,7 +401,7 @@ def test_queries_at_1536_pixels_take_bounded_memory() -> None:
     assert allocations.most < 150e6
 
 
-def test_size_option_of_the_command_line(capsys: pytest.CaptureFixture[str]) -> None:
+def test_size_option_of_the_command_line_matches_open(capsys: pytest.CaptureFixture[str]) -> None:
     options = ["predict", str(CHURCH), "--model", "vit-cifar10", "--device", "cpu", "--size"]
     label, probability = Explorer("vit-cifar10").open(CHURCH, size=48).predictions(1)[0]
     assert main([*options, "48", "--json"]) == 0

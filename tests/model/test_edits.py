@@ -144,7 +144,7 @@ def test_removing_all_patches_needs_a_pooled_prefix_token() -> None:
             tiny.model(**changes)(tiny.images(), Edits(keep=none))
 
 
-def test_trace_of_a_rectangle_of_patches(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_trace_of_a_rectangle_of_patches_matches_forward(monkeypatch: pytest.MonkeyPatch) -> None:
     model, images = tiny.model(positions="rotary", head_width=16, registers=1), tiny.images()
     rows, columns = torch.meshgrid(torch.arange(2, 5), torch.arange(3, 8), indexing="ij")
     keep = (rows * 11 + columns).flatten()

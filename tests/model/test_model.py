@@ -150,10 +150,10 @@ def test_stochastic_depth_drops_whole_images_and_keeps_the_mean() -> None:
     drop, x = DropPath(0.3), torch.randn(4001, 3, 2)
     assert drop.eval()(x) is x
     out = drop.train()(x)
-    kept = (out != 0).all(dim=(1, 2))
-    assert torch.equal(out[~kept], torch.zeros_like(out[~kept]))
-    close(out[kept], x[kept] / 0.7)
-    assert float(kept.float().mean()) == pytest.approx(0.7, abs=5 * (0.21 / 4001) ** 0.5)
+    nonzero = (out != 0).all(dim=(1, 2))
+    assert torch.equal(out[~nonzero], torch.zeros_like(out[~nonzero]))
+    close(out[nonzero], x[nonzero] / 0.7)
+    assert float(nonzero.float().mean()) == pytest.approx(0.7, abs=5 * (0.21 / 4001) ** 0.5)
     for depth, rates in ((5, [0, 0.05, 0.1, 0.15, 0.2]), (1, [0])):
         model = tiny.model(depth=depth, path_dropout=0.2)
         assert [block.drop_path.rate for block in model.blocks] == pytest.approx(rates)
@@ -428,9 +428,11 @@ def test_attention_dropout_keeps_the_mean(dtype: torch.dtype) -> None:
     without_dropout = attention(q, k, eye, 0.3).detach()
     torch.manual_seed(0)
     with_dropout = attention(q, k, eye, 0.3, dropout=0.25).detach()
-    kept = with_dropout != 0
-    assert float(kept.double().mean()) == pytest.approx(0.75, abs=0.02)
-    torch.testing.assert_close(with_dropout[kept].double(), without_dropout[kept].double() / 0.75, rtol=2e-2, atol=2e-2)
+    nonzero = with_dropout != 0
+    assert float(nonzero.double().mean()) == pytest.approx(0.75, abs=0.02)
+    torch.testing.assert_close(
+        with_dropout[nonzero].double(), without_dropout[nonzero].double() / 0.75, rtol=2e-2, atol=2e-2
+    )
 
 
 @pytest.mark.parametrize("tokens", [64, ops.EXPLICIT_TOKENS + 1])

@@ -52,7 +52,7 @@ def test_trace_queries_match_softmax_attention(
 
 
 @pytest.mark.parametrize("name", PREFIXES)
-def test_token_by_name_and_by_row_and_column(name: str) -> None:
+def test_token_is_found_by_name_index_row_and_column(name: str) -> None:
     trace = tiny.trace(depth=1, **PREFIXES[name])
     for index, token in enumerate(trace.prefix):
         assert trace.token(token) == trace.token(token.lower()) == trace.token(index) == index
@@ -76,7 +76,7 @@ def test_unknown_queries_raise_with_valid_choices(query: object) -> None:
         tiny.trace(depth=1, class_token=False, pooling="mean").row(0, "cls")
 
 
-def test_block_indices_and_attentions_sequence() -> None:
+def test_attentions_and_block_indices_cover_kept_blocks_only() -> None:
     trace = tiny.model().trace(tiny.images(), blocks=[0, 2])
     first, last = trace.attentions  # the kept blocks only
     for attention, same in ((first, trace.attention(-3)), (last, trace.attention(-1)), (last, trace.attentions[-1])):
@@ -141,21 +141,21 @@ def test_recomputed_queries_and_keys_match_kept_ones(
 ) -> None:
     model, images = tiny.model(**changes), tiny.images()
     with torch.no_grad(), torch.autocast("cpu", cast, enabled=cast is not None):
-        kept = model.trace(images)
+        stored = model.trace(images)
         monkeypatch.setattr(vitviz.model.trace, "KEEP_BYTES", 0)
         recomputed = model.trace(images)
     # Queries outside autocast use the precision of the run.
     tolerance = 1e-5 if cast is None else 0.1  # bfloat16 has three significant digits
-    close(recomputed.logits, kept.logits, tolerance)
-    assert recomputed.nbytes < kept.nbytes
-    for block in kept.blocks:
+    close(recomputed.logits, stored.logits, tolerance)
+    assert recomputed.nbytes < stored.nbytes
+    for block in stored.blocks:
         assert recomputed.states[block].attention is None
-        close(recomputed.stream(block), kept.stream(block), tolerance)
-        close(recomputed.attention(block), kept.attention(block), tolerance)
+        close(recomputed.stream(block), stored.stream(block), tolerance)
+        close(recomputed.attention(block), stored.attention(block), tolerance)
         ones = torch.ones(recomputed.states[block].lse.shape)
         close(recomputed.attention(block).sum(-1), ones, 1e-5 if cast is None else 5e-3)
         close(recomputed.image(1).row(block, (2, 3)), recomputed.row(block, (2, 3))[1:], tolerance)
-        close(recomputed.column(block, 4), kept.column(block, 4), tolerance)
+        close(recomputed.column(block, 4), stored.column(block, 4), tolerance)
         with torch.autocast("cpu", torch.bfloat16):  # autocast at the time of the query changes nothing
             close(recomputed.row(block, "mean"), recomputed.attention(block)[:, :, len(recomputed.prefix) :].mean(2))
             close(recomputed.column(block, 4), recomputed.attention(block)[..., 4], 1e-5 if cast is None else 1e-4)
@@ -227,7 +227,7 @@ def test_large_logits_keep_the_precision_of_the_model(dtype: torch.dtype, tolera
         torch.testing.assert_close(trace.column(block, "cls"), rows[..., 0], atol=tolerance, rtol=0)
 
 
-def test_row_sums_in_chunks_on_other_devices() -> None:
+def test_row_sums_on_other_devices_have_the_same_shapes() -> None:
     """Other devices compute row sums separately; the meta device checks shapes only."""
     q = torch.zeros(tiny.BATCH, tiny.HEADS, 78, 17, device="meta")
     mixed, lse = attention_and_lse(q, q, q)

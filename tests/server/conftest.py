@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 from anyio.from_thread import BlockingPortal, start_blocking_portal
-from offered import ask_without_end, folder, made
+from offered import ask_without_end, folder, new_endpoints
 
 from vitviz.server import endpoints as module
 from vitviz.server.endpoints import Endpoints
@@ -24,7 +24,7 @@ def sources(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, ...]:
 @pytest.fixture
 def endpoints(tmp_path: Path, sources: tuple[str, ...]) -> Endpoints:
     """Return endpoints with the three models; the first is the default."""
-    return made(tmp_path / "page", sources)
+    return new_endpoints(tmp_path / "page", sources)
 
 
 @pytest.fixture(scope="session")

@@ -12,7 +12,7 @@ import httpx
 import pytest
 from anyio.from_thread import BlockingPortal
 from asking import InProcess
-from offered import made, photograph
+from offered import new_endpoints, photograph
 from starlette.datastructures import Headers
 from starlette.responses import Response
 from starlette.routing import Router
@@ -99,7 +99,7 @@ def form(name: str, data: bytes, filename: str | None = None, end: bool = True) 
 
 @pytest.fixture
 def page(tmp_path: Path, sources: tuple[str, ...], portal: BlockingPortal) -> Page:
-    return Page(made(tmp_path / "page", sources, upload=True, stall=STALL, disk=2 * 10**6), portal)
+    return Page(new_endpoints(tmp_path / "page", sources, upload=True, stall=STALL, disk=2 * 10**6), portal)
 
 
 def looked_up(monkeypatch: pytest.MonkeyPatch) -> list[str]:

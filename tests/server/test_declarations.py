@@ -13,7 +13,7 @@ import pytest
 import tiny
 import torch
 from asking import Site
-from offered import ask, made, photograph, view_of
+from offered import ask, new_endpoints, photograph, view_of
 from torch import Tensor
 
 from vitviz.analysis.attention_statistics import Rows
@@ -62,7 +62,7 @@ def declared(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def site(tmp_path: Path, sources: tuple[str, ...]) -> Iterator[Site]:
-    with closing(Site(made(tmp_path / "page", sources[:1]))) as site:
+    with closing(Site(new_endpoints(tmp_path / "page", sources[:1]))) as site:
         yield site
 
 

@@ -11,7 +11,7 @@ import pytest
 import tiny
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from offered import WIDTH, ask, cached, folder, made, photograph, view_of
+from offered import WIDTH, ask, cached, folder, new_endpoints, photograph, view_of
 
 from vitviz.attribution.attention import rollout_matrix
 from vitviz.attribution.registry import METHODS
@@ -40,7 +40,7 @@ def sources(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, ...]:
 
 @pytest.fixture(scope="module")
 def endpoints(tmp_path_factory: pytest.TempPathFactory, sources: tuple[str, ...]) -> Endpoints:
-    return made(tmp_path_factory.mktemp("page"), sources, side=8 * WIDTH)
+    return new_endpoints(tmp_path_factory.mktemp("page"), sources, side=8 * WIDTH)
 
 
 @pytest.fixture(scope="module")

@@ -17,7 +17,7 @@ import pytest
 from asking import FORM, Site, form, last, progress, progress_with, wait_for_rest
 from attacked import ROOT
 from image_files import heic, heic_photo
-from offered import folder, made, photograph
+from offered import folder, new_endpoints, photograph
 from patience import wait_until
 from playwright.sync_api import Page as Browser
 
@@ -34,7 +34,7 @@ EVIL = "https://evil.example"
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory, sources: tuple[str, ...]) -> Iterator[Site]:
-    with closing(Site(made(tmp_path_factory.mktemp("page"), sources))) as site:
+    with closing(Site(new_endpoints(tmp_path_factory.mktemp("page"), sources))) as site:
         yield site
 
 

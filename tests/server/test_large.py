@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import tiny
 import torch
-from offered import WIDTH, ask, folder, made, photograph, view_of, visiting
+from offered import WIDTH, ask, folder, new_endpoints, photograph, view_of, visiting
 from patience import patience
 
 from vitviz.attribution.registry import METHODS, attribute
@@ -176,7 +176,7 @@ def test_estimates_grow_quadratically_for_methods_that_hold_matrices() -> None:
 def test_short_questions_are_refused_if_they_do_not_fit(
     name: str, arguments: dict[str, Any], estimate: Any, facts: tuple[Any, ...], tmp_path: Path
 ) -> None:
-    endpoints = made(tmp_path / "page", (folder(tmp_path / "a", classes=3_000),))
+    endpoints = new_endpoints(tmp_path / "page", (folder(tmp_path / "a", classes=3_000),))
     scene = ask(endpoints, "open", photo=photograph(1), size=4 * WIDTH)["id"]
     config, (rows, columns) = view_of(endpoints, scene).model.config, view_of(endpoints, scene).trace.grid
     memory, _ = estimate(config, 4, *facts)(rows * columns)

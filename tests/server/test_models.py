@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import tiny
-from offered import SIZE, folder, made, photograph
+from offered import SIZE, folder, new_endpoints, photograph
 from patience import patience, wait_until
 
 from vitviz.model.vit import ViT
@@ -91,7 +91,7 @@ def test_names_of_library_models_are_permitted_only_if_typing_is_allowed(sources
 def test_paths_and_addresses_are_never_read_for_visitors(
     typed: bool, sources: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    endpoints = made(tmp_path / "page", sources, typed=typed, upload=typed)
+    endpoints = new_endpoints(tmp_path / "page", sources, typed=typed, upload=typed)
     monkeypatch.setattr("vitviz.server.menu.zoo.load", lambda source: pytest.fail(f"{source} was read"))
     monkeypatch.setattr("vitviz.server.menu.load_remote", lambda *source: pytest.fail(f"{source} was fetched"))
     for text in NO_NAMES:
@@ -108,7 +108,7 @@ def test_local_folder_does_not_replace_a_remote_model_of_its_name(
     folder(tmp_path / "timm:tiny", 9)
     names: list[tuple[str, str]] = []
     monkeypatch.setattr("vitviz.server.menu.load_remote", lambda *name: names.append(name) or tiny.model())
-    made(tmp_path / "page", sources).begin("timm:tiny")[1].result()
+    new_endpoints(tmp_path / "page", sources).begin("timm:tiny")[1].result()
     assert names == [("timm", "tiny")]
 
 

@@ -12,11 +12,11 @@ from vitviz.web import bundle
 TAG = re.compile(r'<meta\s+(?:property|name)="((?:og|twitter):[\w:]+)"\s+content="([^"]*)"')
 
 
-def test_a_links_preview_is_ours(app: Running) -> None:
+def test_a_link_preview_has_our_title_and_picture(app: Running) -> None:
     with urlopen(app.url) as answer:
-        found = TAG.findall(answer.read().decode())
-    tags = dict(found)
-    assert len(tags) == len(found)  # none twice: crawlers take the first or the last
+        pairs = TAG.findall(answer.read().decode())
+    tags = dict(pairs)
+    assert len(tags) == len(pairs)  # none twice: crawlers take the first or the last
     assert (tags["og:title"], tags["og:description"]) == (bundle.TITLE, bundle.LEAD)
     assert not [text for text in tags.values() if "radio" in text]
     assert tags["og:image"].startswith("http")

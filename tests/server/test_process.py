@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from attacked import ROOT, Server, started
-from offered import WIDTH, made, photograph
+from offered import WIDTH, new_endpoints, photograph
 from patience import patience, wait_until
 from PIL import ExifTags, Image
 
@@ -70,7 +70,7 @@ def test_interrupted_uploads_leave_no_files(server: Server) -> None:
 
 
 def test_processes_with_one_secret_have_the_same_ids(server: Server, model: str, tmp_path: Path) -> None:
-    local = made(tmp_path / "page", (model,), secret=SECRET.encode()).open(photograph(5), size=2 * WIDTH)
+    local = new_endpoints(tmp_path / "page", (model,), secret=SECRET.encode()).open(photograph(5), size=2 * WIDTH)
     assert server.ask("open", photo=photograph(5), source={"size": 2 * WIDTH})["data"]["id"] == local["id"]
 
 

@@ -17,7 +17,7 @@ from asking import Site, wait_for_rest
 from gradio.mcp import GradioMCPServer
 from gradio_client import Client, handle_file
 from gradio_client.exceptions import AppError
-from offered import made, photograph
+from offered import new_endpoints, photograph
 from patience import patience, wait_until
 
 from vitviz.server.account import Resource
@@ -31,7 +31,7 @@ NAMES = [name for name, question in QUESTIONS.items() if question.programs]
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory, sources: tuple[str, ...]) -> Iterator[Site]:
-    with closing(Site(made(tmp_path_factory.mktemp("page"), sources[:1], mcp=True), listens=True)) as site:
+    with closing(Site(new_endpoints(tmp_path_factory.mktemp("page"), sources[:1], mcp=True), listens=True)) as site:
         yield site
 
 
@@ -157,7 +157,7 @@ def test_question_of_a_tool_is_booked_for_its_visitor(
 ) -> None:
     """Gradio forwards a tool's question to its own server."""
     monkeypatch.setenv("FORWARDED_ALLOW_IPS", "10.0.0.1" if proxies else "127.0.0.1")
-    with closing(Site(made(tmp_path / "page", sources, mcp=True, proxies=proxies), listens=True)) as site:
+    with closing(Site(new_endpoints(tmp_path / "page", sources, mcp=True, proxies=proxies), listens=True)) as site:
         addresses, join, visitors = [], site.endpoints.flights.join, ["203.0.113.7", "203.0.113.8"]
         monkeypatch.setattr(
             site.endpoints.flights, "join", lambda *args: addresses.append(args[2].address) or join(*args)

@@ -10,7 +10,7 @@ from pathlib import Path
 import httpx
 import pytest
 from asking import Site, last, progress, progress_with, wait_for_rest
-from offered import folder, forget_scenes, made, photograph
+from offered import folder, forget_scenes, new_endpoints, photograph
 from patience import patience
 
 from vitviz.server import endpoints, routes
@@ -21,7 +21,7 @@ from vitviz.settings import Settings
 @pytest.fixture(scope="module")
 def sites(tmp_path_factory: pytest.TempPathFactory, sources: tuple[str, ...]) -> Iterator[list[Site]]:
     """Return two servers that share no state."""
-    sites = [Site(made(tmp_path_factory.mktemp("page"), sources, upload=True)) for _ in range(2)]
+    sites = [Site(new_endpoints(tmp_path_factory.mktemp("page"), sources, upload=True)) for _ in range(2)]
     yield sites
     for site in sites:
         site.close()

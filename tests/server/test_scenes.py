@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import tiny
 import torch
-from offered import ask, cached, folder, forget_scenes, made, photograph
+from offered import ask, cached, folder, forget_scenes, new_endpoints, photograph
 from patience import patience
 
 from vitviz.explorer import Explorer
@@ -133,7 +133,7 @@ def test_error_is_raised_for_all_who_wait_and_not_cached() -> None:
 
 
 def test_evicted_model_is_freed_and_loaded_again(tmp_path: Path, sources: tuple[str, ...]) -> None:
-    endpoints = made(tmp_path / "page", sources, memory=2.5)
+    endpoints = new_endpoints(tmp_path / "page", sources, memory=2.5)
     scene = endpoints.open(photograph(), sources[1])["id"]
     opened = cached(endpoints, scene)
     alive, values = weakref.ref(opened.view.model), endpoints.attention(scene, 0)["values"]
@@ -151,7 +151,7 @@ def test_evicted_model_is_freed_and_loaded_again(tmp_path: Path, sources: tuple[
 def test_scene_of_a_model_evicted_meanwhile_is_not_cached(
     tmp_path: Path, sources: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    endpoints, run = made(tmp_path / "page", sources, memory=2.5), module.open_view
+    endpoints, run = new_endpoints(tmp_path / "page", sources, memory=2.5), module.open_view
 
     def open_view(*arguments: object) -> object:
         endpoints.loaded.get(sources[2])  # evicts the model that is running
@@ -206,7 +206,7 @@ def test_error_texts_hide_pythons_and_the_next_question_is_answered(
 
 def test_vanished_model_is_reported_and_others_answer(tmp_path: Path) -> None:
     first, second = (folder(tmp_path / name, seed) for seed, name in enumerate(("first", "second")))
-    endpoints = made(tmp_path / "page", (first, second))
+    endpoints = new_endpoints(tmp_path / "page", (first, second))
     before = ask(endpoints, "open", photo=photograph(2))["predictions"]
     weights = Path(first) / "model.safetensors"
     weights.write_bytes(bytes(weights.stat().st_size))  # the running server has a copy in memory
@@ -223,7 +223,7 @@ def test_vanished_model_is_reported_and_others_answer(tmp_path: Path) -> None:
     assert ask(endpoints, "open", photo=photograph(2), model=second)["predictions"] != before
 
 
-def test_full_disk_and_clock_jumps_do_not_matter(endpoints: Endpoints, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_answers_write_no_file_and_ignore_clock_jumps(endpoints: Endpoints, monkeypatch: pytest.MonkeyPatch) -> None:
     scene = ask(endpoints, "open", photo=photograph(5))["id"]
     monkeypatch.setattr(shutil, "copyfileobj", lambda *_: pytest.fail("a file was written"))
     for jump in (1e9, -1e9):

@@ -114,7 +114,7 @@ def test_short_questions_get_their_share_beside_photographs(
     assert log == ["photo begins", "photo ends", "short begins", "other begins", "other ends", "short ends"]
 
 
-def test_addresses_take_turns(scheduler: Scheduler, log: list[str]) -> None:
+def test_waiting_computations_alternate_between_addresses(scheduler: Scheduler, log: list[str]) -> None:
     first = Work(scheduler, Kind.PHOTO, log, "first", Client("crowd")).wait()
     works = []
     for address, names in (("crowd", "bcd"), ("other", "xy"), ("third", "z")):

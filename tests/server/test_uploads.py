@@ -21,7 +21,7 @@ from vitviz.server.uploads import PREFIX, DiskFullError, UploadError, UploadFold
 CHURCH = ROOT / "examples" / "church.jpg"
 
 
-def made(place: Path, **options: int) -> UploadFolder:
+def new_upload_folder(place: Path, **options: int) -> UploadFolder:
     place.mkdir()
     return UploadFolder(place, **options)
 
@@ -31,7 +31,7 @@ def add(uploads: UploadFolder, visitor: str, seed: int = 0) -> Path:
 
 
 def test_links_out_of_the_upload_folder_are_refused(tmp_path: Path) -> None:
-    uploads = made(tmp_path / "uploads")
+    uploads = new_upload_folder(tmp_path / "uploads")
     (uploads.root / "link.jpg").symlink_to(CHURCH)
     (uploads.root / "circle.jpg").symlink_to(uploads.root / "circle.jpg")
     for name in ("link.jpg", "circle.jpg", "../uploads", "", "nothing.jpg", "\0"):
@@ -49,7 +49,7 @@ def test_links_out_of_the_upload_folder_are_refused(tmp_path: Path) -> None:
 def test_visitor_who_uses_most_loses_the_oldest_files(tmp_path: Path) -> None:
     size = max(len(photograph(seed)) for seed in range(30))
     quota = 10 * size + 99
-    uploads = made(tmp_path / "uploads", quota=quota)
+    uploads = new_upload_folder(tmp_path / "uploads", quota=quota)
     quiet = add(uploads, "quiet", 29)
     greedy = [add(uploads, "greedy", seed) for seed in range(20)]
     assert quiet.exists()
@@ -62,7 +62,7 @@ def test_visitor_who_uses_most_loses_the_oldest_files(tmp_path: Path) -> None:
 
 def test_same_file_of_two_visitors_has_two_folders(tmp_path: Path) -> None:
     """A path must not reveal that another visitor sent the same photograph."""
-    uploads = made(tmp_path / "uploads", quota=4 * max(len(photograph(seed)) for seed in range(3)) + 99)
+    uploads = new_upload_folder(tmp_path / "uploads", quota=4 * max(len(photograph(seed)) for seed in range(3)) + 99)
     mine, other = add(uploads, "visitor"), add(uploads, "other")
     assert add(uploads, "visitor") == mine != other
     for seed in (1, 2):  # beyond half of the quota, this visitor's oldest file is removed
@@ -71,7 +71,7 @@ def test_same_file_of_two_visitors_has_two_folders(tmp_path: Path) -> None:
 
 
 def test_files_expire_after_a_day_whatever_the_clock_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    uploads, wall, before = made(tmp_path / "uploads"), time.time, time.monotonic()
+    uploads, wall, before = new_upload_folder(tmp_path / "uploads"), time.time, time.monotonic()
     mine = add(uploads, "visitor")
     for seed, years in ((1, 10), (2, -10)):
         monkeypatch.setattr(time, "time", lambda years=years: wall() + years * 365 * 86_400.0)
@@ -95,7 +95,7 @@ def test_old_files_expire_without_another_upload(tmp_path: Path, monkeypatch: py
 
 
 def test_full_disk_is_reported_and_leaves_no_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    uploads = made(tmp_path / "full")
+    uploads = new_upload_folder(tmp_path / "full")
     full = OSError(errno.ENOSPC, "No space left on device", str(uploads.root))
     with monkeypatch.context() as broken:
         broken.setattr("vitviz.server.uploads.hash_file", Mock(side_effect=full))

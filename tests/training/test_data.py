@@ -353,7 +353,7 @@ def test_each_augmentation_changes_images_at_random(changes: dict) -> None:
     assert len({image.numpy().tobytes() for image in augmented(same, **changes)}) > 1
 
 
-def test_default_flip_and_crop_augmentation() -> None:
+def test_default_changes_nothing_and_flip_and_crop_match_their_definition() -> None:
     assert augmentation(Recipe(), (8, 8)) is None
     assert not Recipe().augments
     assert set(AUGMENTATION) < set(vars(Recipe()))

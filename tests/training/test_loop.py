@@ -202,7 +202,7 @@ def test_mismatched_models_data_and_teachers_are_refused(tmp_path: Path) -> None
             cases.run(tmp_path, vit, data, cases.recipe(**settings), **options)
 
 
-def test_dropouts_of_the_recipe_and_state_of_the_caller(tmp_path: Path) -> None:
+def test_dropouts_follow_the_recipe_and_the_callers_state_is_kept(tmp_path: Path) -> None:
     data = cases.data()
     vit, tokens = cases.model(data, dropout=0.1), []
 

@@ -91,7 +91,7 @@ def test_cosine_schedule_matches_torch(steps: int, warmup: int, final: float) ->
     assert [*map(warmup_then("cosine", steps, warmup, final), range(steps))] == pytest.approx(expected)
 
 
-def test_other_schedules_and_sgd() -> None:
+def test_other_schedules_and_sgd_follow_the_recipe() -> None:
     line, flat = (warmup_then(name, 20, 4, 0.1) for name in ("linear", "constant"))
     assert [line(step) for step in (0, 3, 4, 12, 20)] == pytest.approx([0.25, 1.0, 1.0, 0.55, 0.1])
     assert [flat(step) for step in (0, 4, 19)] == [0.25, 1.0, 1.0]

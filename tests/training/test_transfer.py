@@ -91,7 +91,7 @@ def test_start_from_records_the_source(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("pooling", ["cls", "mean", "cls+mean", "attention"])
 @pytest.mark.parametrize("old", [{}, {"pooling": "attention"}], ids=["from cls", "from attention"])
-def test_start_from_with_another_pooling(old: dict, pooling: str) -> None:
+def test_start_from_changes_the_pooling_reproducibly(old: dict, pooling: str) -> None:
     """New weights depend on the seed, and the caller's random state is preserved."""
     first = source(width=35, registers=1, **old)
     torch.manual_seed(5)

@@ -297,12 +297,12 @@ def test_checkpoints_unknown_scenes_and_blocks_are_refused(backend: Backend) -> 
 
 
 def test_progress_messages_have_the_documented_fields(backend: Backend) -> None:
-    told = backend.send("block", {"block": 0})["told"]
+    messages = backend.send("block", {"block": 0})["told"]
     if backend.can("explain"):
         slow = backend.send("faithfulness", {"methods": ["gae", "legrad"], **CLASS})["told"]
         assert any(progress.get("text") for progress in slow)
         assert any("done" in progress for progress in slow)
-        told += slow
-    for progress in told:
+        messages += slow
+    for progress in messages:
         assert all(isinstance(value, PROGRESS[name]) for name, value in progress.items()), progress
         assert progress.get("done", 0) <= progress.get("of", 0)

@@ -68,13 +68,13 @@ def drawn(page: Browser, name: str) -> None:
 
 
 @pytest.fixture
-def told(embedding: tuple[str, Path]) -> Told:
+def events(embedding: tuple[str, Path]) -> Told:
     embedding[1].write_text("", encoding="utf-8")
     return Told(embedding[1])
 
 
 @pytest.fixture
-def opened(page: Browser, embedding: tuple[str, Path], told: Told) -> Browser:
+def opened(page: Browser, embedding: tuple[str, Path], events: Told) -> Browser:
     page.goto(embedding[0])
     drawn(page, "left")
     return page
@@ -90,20 +90,20 @@ def click_patch(page: Browser, name: str, view: View, row: int, column: int) -> 
     page.mouse.click(box["x"] + x, box["y"] + y)
 
 
-def test_events_reach_python_only_from_their_explorer(opened: Browser, told: Told, view: View) -> None:
-    first = told.wait("left", "select_prediction", "select")["select_prediction"]
+def test_events_reach_python_only_from_their_explorer(opened: Browser, events: Told, view: View) -> None:
+    first = events.wait("left", "select_prediction", "select")["select_prediction"]
     (label, probability), (index,) = view.predictions(1)[0], view.best(1)
     assert (first["prediction"]["label"], first["prediction"]["index"]) == (label, index)
     assert first["prediction"]["probability"] == pytest.approx(probability, abs=1e-6)
     assert (first["patch"], first["block"], first["head"]) == (None, view.trace.depth - 1, "mean")
     click_patch(opened, "left", view, 1, 2)
-    assert told.wait("left", "select_patch")["select_patch"]["patch"] == [1, 2]
+    assert events.wait("left", "select_patch")["select_patch"]["patch"] == [1, 2]
     opened.click("#left .vv-heads button[data-value='1']")
     opened.click("#left .vv-layers button[data-value='0']")
-    last = told.wait("left", "select_head", "select_block")
+    last = events.wait("left", "select_head", "select_block")
     assert (last["select_head"]["head"], last["select_block"]["block"]) == (1, 0)
     assert last["select_block"]["patch"] == [1, 2]
-    assert told.of("right") == []
+    assert events.of("right") == []
     for tab, selector in (
         ("explain", ".vv-method small:not(:empty)"),
         ("heads", ".vv-cell"),

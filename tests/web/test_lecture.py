@@ -118,7 +118,7 @@ def test_all_steps_show_the_models_numbers(saved: Page, view: View) -> None:
     assert sum(map(int, page.locator(".vv-kinds b").all_inner_texts())) == view.trace.depth * view.trace.heads
 
 
-def test_all_steps_in_chinese(saved: Page) -> None:
+def test_all_steps_are_in_chinese(saved: Page) -> None:
     page = saved
     page.click("[data-do=lang]")
     expect(page.locator("[role=tab]")).to_have_text(["探索", "课堂"])
@@ -235,15 +235,15 @@ def body(folder: Path, formula: str) -> str:
 
 def test_lecturers_texts_replace_bundled_ones(tmp_path: Path) -> None:
     text = "# One\n\nTwo *words*, <b>$a_1$</b>.\n\n## Three?\n\nFour![](http://x.example/a.png)\n"
-    own, here = texts_with(tmp_path, text, f"zh/{FILES[2]}"), lecture_texts()
+    own, bundled = texts_with(tmp_path, text, f"zh/{FILES[2]}"), lecture_texts()
     third = own["zh"][2]
     assert (third["title"], third["question"]) == ("One", "Three?")
     assert "<em>words</em>" in third["body"]
     assert "<msub>" in third["body"]
     assert "&lt;b&gt;" in third["body"]  # raw HTML is escaped
     assert "<img" not in third["answer"]  # and nothing is downloaded
-    assert own["en"] == here["en"]
-    assert [step for step in range(8) if own["zh"][step] != here["zh"][step]] == [2]
+    assert own["en"] == bundled["en"]
+    assert [step for step in range(8) if own["zh"][step] != bundled["zh"][step]] == [2]
     assert "Three?" in viewer_pages.view().html(lecture=True, texts=tmp_path)
 
 

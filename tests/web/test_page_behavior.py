@@ -21,7 +21,7 @@ def open_tab(page: Browser, name: str) -> None:
     settled(page)
 
 
-def test_an_error_stands_where_it_arose_and_in_view(opened: Browser) -> None:
+def test_an_error_is_shown_in_view_and_where_it_arose(opened: Browser) -> None:
     upload(opened, Path(__file__))
     expect(opened.locator("#notice")).to_be_in_viewport(ratio=0.95)
     said = opened.locator("#notice span").inner_text()
@@ -101,12 +101,12 @@ def test_a_link_carries_the_photograph_in_its_fragment(browser: Chromium, app: R
     assert "photo" not in address
     assert len(fragment) <= 24_000 * 4 / 3 + 4
     with new_page(browser) as other:
-        asked: list[str] = []
-        other.on("request", lambda request: asked.append(request.url))
+        requested: list[str] = []
+        other.on("request", lambda request: requested.append(request.url))
         ready(other, link)
         other.wait_for_function(f"{SCENE}?.source.photo && vitviz.store.get().block === 1")
         expect(other.locator("#notice")).to_contain_text("This photograph came with the link")
-        assert not [url for url in asked if fragment[:40] in url]
+        assert not [url for url in requested if fragment[:40] in url]
     for bad in ("x" * 40_000, "%%%", "aGVsbG8"):
         with new_page(browser) as other:
             ready(other, f"{address}#photo={bad}")

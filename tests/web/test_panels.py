@@ -387,7 +387,7 @@ def test_layers_tab_matches_python_and_plays(opened: Browser, app: Running) -> N
     settled(opened)
     pane = f"{view_of('.vv-layers-view')}.pane"
     edges = [np.array(opened.evaluate(f"[...{pane}.enlarge.{axis}]")) for axis in ("ys", "xs")]
-    middles = np.ix_(*((some[1:] + some[:-1]) // 2 for some in edges))
+    middles = np.ix_(*((coordinates[1:] + coordinates[:-1]) // 2 for coordinates in edges))
     shown = pixels(opened, f"() => {pane}.heat.canvas")[middles]
     np.testing.assert_allclose(shown[..., :3] / 255, pca[0], atol=1.01 / 255)
     assert (shown[..., 3] == 255).all()
@@ -422,7 +422,9 @@ def test_reduced_motion_steps_one_layer_per_press(page: Browser, app: Running) -
 
 
 @pytest.mark.parametrize("kind", ["several", "value"])
-def test_multi_label_and_regression_outputs(page: Browser, app: Running, models: dict[str, str], kind: str) -> None:
+def test_multi_label_and_regression_outputs_match_python(
+    page: Browser, app: Running, models: dict[str, str], kind: str
+) -> None:
     ready(page, f"{app.url}?model={models[kind]}")
     view, several, panel = app.view(model=models[kind]), kind == "several", page.locator(".vv-predictions")
     said = [output(value, view.model.problem_type) for _, value in view.predictions()]

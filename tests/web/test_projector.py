@@ -84,14 +84,14 @@ def test_no_step_of_the_lecture_overflows_on_a_projector(
         seen = []
         while not seen or place(lecture) != seen[-1]:
             seen.append(place(lecture))
-            found = measured(lecture)
+            measures = measured(lecture)
             where = (seen[-1], width)
-            assert found.pop("share") >= SHARE, where
-            assert found.pop("drawn"), where
-            assert found == {"outside": [], "cut": [], "small": [], "over": 0, "page": 0}, where
+            assert measures.pop("share") >= SHARE, where
+            assert measures.pop("drawn"), where
+            assert measures == {"outside": [], "cut": [], "small": [], "over": 0, "page": 0}, where
             lecture.keyboard.press("PageDown")
             lecture.wait_for_function("vitviz.resting()")
-        assert len({one.split(" / ")[0] for one in seen}) == STAGES
+        assert len({label.split(" / ")[0] for label in seen}) == STAGES
         assert len(seen) > 2 * STAGES
 
 
@@ -120,7 +120,7 @@ def test_a_presenters_remote_turns_parts_and_blackens_the_screen(lecture: Browse
     expect(lecture.locator(".vv-qr button")).to_be_in_viewport(ratio=1)
 
 
-def test_a_step_begins_at_its_top(page: Browser, app: Running) -> None:
+def test_the_next_step_is_scrolled_to_its_top(page: Browser, app: Running) -> None:
     ready(page, f"{app.url}?tab=lecture")
     page.set_viewport_size({"width": 1280, "height": 720})
     expect(page.locator(".vv-step:visible .vv-picture").first).to_be_visible()

@@ -74,10 +74,10 @@ def write_files(place: Path, source: str) -> Path:
     """Write a site with one model, one example and a lecturer's text; return its folder."""
     example = place / "noise.png"
     example.write_bytes(photograph(1000))
-    given = [Example(example, "Noise", "It shows nothing")]
+    examples = [Example(example, "Noise", "It shows nothing")]
     (place / "texts" / "zh").mkdir(parents=True)
     (place / "texts" / "zh" / FILES[2]).write_text(OWN_TEXT, encoding="utf-8")
-    options = {"photographs": given, "space": True, "texts": place / "texts"}
+    options = {"photographs": examples, "space": True, "texts": place / "texts"}
     write_site(place / "site", [source], **options, tell=lambda _: None)
     return place / "site"
 
@@ -413,11 +413,11 @@ def test_address_may_name_a_picture_of_the_site(page: Page, site: Site, source: 
 
 
 def test_graphs_are_cached_by_model_shape(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    made = []
+    configs = []
 
     def count(model: Any, folder: Path) -> None:
-        made.append(model.config)
-        (folder / "block.onnx").write_bytes(str(len(made)).encode())
+        configs.append(model.config)
+        (folder / "block.onnx").write_bytes(str(len(configs)).encode())
 
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setattr(static, "save_graphs", count)
@@ -450,7 +450,7 @@ def test_graphs_contain_no_weights_and_files_follow_options(site: Site, source: 
 
 
 @pytest.mark.parametrize(
-    ("given", "words"),
+    ("arguments", "words"),
     [
         ([], "Expected one photograph and one model, or --static DIR"),
         (["a.jpg", "--static", "site"], "Expected --static alone, got a.jpg too"),
@@ -460,8 +460,10 @@ def test_graphs_contain_no_weights_and_files_follow_options(site: Site, source: 
         (["a.jpg", "--model", "a", "--model", "b"], "Expected one photograph and one model"),
     ],
 )
-def test_invalid_export_commands_are_refused(given: list[str], words: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["export", *given]) == 2
+def test_invalid_export_commands_are_refused(
+    arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["export", *arguments]) == 2
     assert words in capsys.readouterr().err
 
 
@@ -503,15 +505,15 @@ def test_service_worker_does_not_cache_damaged_files(browser: Chromium, site: Si
         (path,) = served.folder.glob("models/*tiny/weights.*.bin")
         url, whole = served.url + path.relative_to(served.folder).as_posix(), path.read_bytes()
 
-        def kept() -> bool:
+        def cached() -> bool:
             return bool(page.evaluate("async (url) => Boolean(await caches.match(url))", url))
 
         path.write_bytes(whole[: len(whole) // 2])
         assert page.evaluate(FETCHED, url) == len(whole) // 2
-        assert not kept()
+        assert not cached()
         path.write_bytes(whole)
         assert page.evaluate(FETCHED, url) == len(whole)
-        wait_until(kept, "the correct file is kept")
+        wait_until(cached, "the correct file is kept")
         path.write_bytes(b"")
         assert page.evaluate(FETCHED, url) == len(whole)
 

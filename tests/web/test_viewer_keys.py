@@ -16,7 +16,7 @@ from vitviz.heatmap import Scale
 from vitviz.view import View
 
 
-def test_keys_on_page_picture_and_inputs(explorer: Page) -> None:
+def test_keys_act_on_the_focused_page_picture_or_input(explorer: Page) -> None:
     """tests/js/core.test.mjs tests every key."""
     explorer.keyboard.press("[")
     assert state(explorer, "block") == 1
@@ -238,7 +238,7 @@ def test_animation_steps_through_layers_or_heads_and_stops(explorer: Page) -> No
     explorer.get_by_role("button", name="Stop heads").click()
 
 
-def test_matrix_and_picture_follow_each_other(explorer: Page) -> None:
+def test_matrix_and_picture_mark_the_same_patch(explorer: Page) -> None:
     seen = view()
     ask(explorer, head=2, block=1)
     explorer.get_by_text("The full attention matrix of one head").click()

@@ -161,8 +161,8 @@ def _continued(options: Options, recipe: Recipe) -> tuple[ViT, Data]:
     sizes = _sizes(options)
     fixed = SIZES & set(options) - {"image_size", "pooling", "heads"}  # heads may belong to a weights file
     if fixed:
-        given = ", ".join(option.opts[0] for option in ALL if option.name in fixed)
-        raise TrainingError(f"Expected the sizes of the model that --from names, got {given}. Leave out one of them.")
+        names = ", ".join(option.opts[0] for option in ALL if option.name in fixed)
+        raise TrainingError(f"Expected the sizes of the model that --from names, got {names}. Leave out one of them.")
     source = _source(options)
     data = _open(options, sizes.get("image_size", source.config.image_size), recipe.seed)
     about = source.pretrained

@@ -96,11 +96,15 @@ class Film:
 
         note = " ".join(filter(None, [self.note, describe_scale(scale, unit, clipped=True)]))
         photos: dict[int, Image.Image] = {}
-        for one, label in zip(self.maps, self.labels, strict=True):
-            photo = photos.get(id(one.photo)) or fit_photo(one.photo, side)
-            photos = {id(one.photo): photo}
-            picture = one.over(photo).overlay(scale=scale, **style)
-            mass = f"outside: {percent(sum(one.prefix_mass.values()), 2)}" if one.prefix_mass and one.in_shares else ""
+        for heatmap, label in zip(self.maps, self.labels, strict=True):
+            photo = photos.get(id(heatmap.photo)) or fit_photo(heatmap.photo, side)
+            photos = {id(heatmap.photo): photo}
+            picture = heatmap.over(photo).overlay(scale=scale, **style)
+            mass = (
+                f"outside: {percent(sum(heatmap.prefix_mass.values()), 2)}"
+                if heatmap.prefix_mass and heatmap.in_shares
+                else ""
+            )
             words = ((label, theme.text, True), (mass, theme.muted, False))
             lines = tuple(((shorten(text, slot, measure), color, bold),) for text, color, bold in words)
             yield _even(

@@ -129,11 +129,11 @@ def weights_checksum(model: ViT) -> str:
     state = [(tensor.data_ptr(), tensor._version) for tensor in model.state_dict().values()]
     if model in _CHECKSUMS and _CHECKSUMS[model][0] == state:
         return _CHECKSUMS[model][1]
-    found = hashlib.sha256(repr(model.config).encode())
+    digest = hashlib.sha256(repr(model.config).encode())
     for name, tensor in sorted(model.state_dict().items()):
-        found.update(f"{name} {tuple(tensor.shape)}".encode())
-        found.update(tensor.float().cpu().contiguous().numpy().data)
-    _CHECKSUMS[model] = state, found.hexdigest()
+        digest.update(f"{name} {tuple(tensor.shape)}".encode())
+        digest.update(tensor.float().cpu().contiguous().numpy().data)
+    _CHECKSUMS[model] = state, digest.hexdigest()
     return _CHECKSUMS[model][1]
 
 
@@ -206,20 +206,20 @@ class Replay:
         """Return the outcome as text, with the versions that differ."""
         count = f"{self.saved.size:,} numbers"
         if self.identical:
-            found = f"Equal: all {count} are the same to the last bit."
+            outcome = f"Equal: all {count} are the same to the last bit."
         elif self.equal:
-            found = f"Equal but for rounding: {count} differ by at most {number(self.difference)}."
+            outcome = f"Equal but for rounding: {count} differ by at most {number(self.difference)}."
         elif self.difference == float("inf"):
-            found = f"Different: the grid is {self.heatmap.grid} instead of {self.saved.shape}."
+            outcome = f"Different: the grid is {self.heatmap.grid} instead of {self.saved.shape}."
         else:
-            found = f"Different: {count} differ by up to {number(self.difference)}, more than {number(self.allowed)}."
+            outcome = f"Different: {count} differ by up to {number(self.difference)}, more than {number(self.allowed)}."
         if not self.equal and not self.record["photo"].get("pixels"):
-            found += " The file has no checksum of its photograph, so this photograph may differ."
+            outcome += " The file has no checksum of its photograph, so this photograph may differ."
         then = self.record.get("versions", {})
         changed = [
             f"{name} {then[name]} then, {now} now" for name, now in versions().items() if then.get(name, now) != now
         ]
-        return " ".join([found, *(["Versions: " + "; ".join(changed) + "."] if changed else [])])
+        return " ".join([outcome, *(["Versions: " + "; ".join(changed) + "."] if changed else [])])
 
 
 def replay(

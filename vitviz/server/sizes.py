@@ -171,12 +171,12 @@ def fits_in_memory(explorer: Explorer, allowed: Settings) -> Callable[[int], boo
 
     def fits(patches: int) -> bool:
         tokens = patches + len(config.prefix)
-        kept = kept_bytes(config, tokens, itemsize=itemsize)
-        kept += patches * config.channels * config.patch_size**2 * itemsize
+        scene_bytes = kept_bytes(config, tokens, itemsize=itemsize)
+        scene_bytes += patches * config.channels * config.patch_size**2 * itemsize
         return (
             patches <= MOST_PATCHES
             and forward_bytes(config, tokens, itemsize=itemsize) <= allowed.question_memory
-            and kept <= SHARE_OF_SCENE * allowed.scene_memory
+            and scene_bytes <= SHARE_OF_SCENE * allowed.scene_memory
         )
 
     return fits
