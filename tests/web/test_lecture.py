@@ -112,7 +112,7 @@ def test_all_steps_show_the_models_numbers(saved: Page, view: View) -> None:
     box = [slice(place * side, (place + 1) * side) for place in PATCH]
     weight, bias = view.model.patch_embed.proj.weight[chosen], view.model.patch_embed.proj.bias
     own = float(((weight * view.images[0, :, box[0], box[1]]).sum() + bias[chosen]).detach())
-    assert number(shown(page, ".vv-adds").rsplit(" ", 1)[1]) == pytest.approx(own, abs=5e-3)
+    assert number(shown(page, ".vv-adds").rstrip(".").rsplit(" ", 1)[1]) == pytest.approx(own, abs=5e-3)
     go(page, 6)
     expect(page.locator(".vv-kinds b").first).not_to_have_text("…")  # every head is classified
     assert sum(map(int, page.locator(".vv-kinds b").all_inner_texts())) == view.trace.depth * view.trace.heads

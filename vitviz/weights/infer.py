@@ -128,8 +128,8 @@ class Architecture:
             expected = self.config.rotary_base ** (torch.arange(len(periods)) / len(periods))
             if not torch.allclose(periods, expected, rtol=2e-2):
                 raise ConvertError(
-                    f"Expected rotations of base {self.config.rotary_base:g}, got another base in {_PERIODS!r}, which "
-                    "is not supported."
+                    f"Expected rotations of base {self.config.rotary_base:g}, got another base in {_PERIODS!r}. "
+                    "Choose a checkpoint with that base."
                 )
         state = self.naming.convert(tensors, self.config)
         if self.facebook and self.config.positions == "rotary":
@@ -150,7 +150,9 @@ class Architecture:
     def _fit(self, preprocess: Preprocess) -> Preprocess:
         """Return preprocessing for the model's input size; keep a reference's preprocessing if its size is the same."""
         if self.config.channels != 3:
-            raise ConvertError(f"Expected a model for photographs, with 3 channels, got {self.config.channels}.")
+            raise ConvertError(
+                f"Expected a model with 3 input channels, got {self.config.channels}. Choose a model for photographs."
+            )
         size = self.config.image_size
         same = self.like is not None and size == self.like.config.image_size
         return preprocess if same else preprocess.shaped(*size)
