@@ -24,7 +24,7 @@ from offered import folder, photograph
 from patience import patience, wait_until
 from playwright.sync_api import Page as Browser
 from playwright.sync_api import expect
-from running import SCENE, Running, click_patch, expect_map, own_photograph, ready, upload
+from running import SCENE, Running, click_patch, expect_map, own_photograph, ready, settled, upload
 
 import vitviz
 from vitviz.explorer import Explorer
@@ -174,7 +174,7 @@ def show_tab(page: Browser, name: str) -> None:
     """Open a tab, and wait until it shows its answers and no error."""
     page.get_by_role("tab", name=name).click()
     expect(page.locator(f".vv-tab:visible {ANSWERS[name]}").first).to_be_visible()
-    page.wait_for_function("vitviz.progress.jobs.size === 0 && vitviz.resting()")
+    settled(page)
     expect_no_trouble(page)
 
 
