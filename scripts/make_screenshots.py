@@ -3,6 +3,7 @@
     python scripts/make_screenshots.py                 # docs/page.png
     python scripts/make_screenshots.py --all FOLDER    # three widths, light and dark, full pages
     python scripts/make_screenshots.py --own a.jpg ... # docs/first-minute.webp: the page with these photographs
+    python scripts/make_screenshots.py --preview       # vitviz/web/preview.jpg: link previews
     python scripts/make_screenshots.py --lecture       # docs/lecture/: the eight steps of the lecture at two sizes
 
 Needs the development requirements and a Chromium on the PATH.
@@ -20,6 +21,8 @@ from pathlib import Path
 from PIL import Image
 from playwright.sync_api import Browser, Playwright, sync_playwright
 
+from vitviz.web import bundle
+
 os.environ["GRADIO_ANALYTICS_ENABLED"] = "False"
 
 ROOT = Path(__file__).parents[1]
@@ -27,6 +30,7 @@ CHROMIUMS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-sta
 FLAGS = ["--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking", "--disable-sync"]
 COMPLETE = "window.vitviz?.scenes.get(vitviz.store.get().scene?.id)?.answers.complete"
 SIZES = {"wide": (1440, 900), "middle": (1024, 768), "phone": (390, 844)}
+PREVIEW = (1200, 630)  # as sites that show previews crop them
 
 
 def serve() -> str:
@@ -116,6 +120,7 @@ def main() -> None:
     parser.add_argument("--all", type=Path, metavar="FOLDER", help="write every size and theme to FOLDER")
     parser.add_argument("--own", type=Path, nargs="+", metavar="PHOTOGRAPH", help="write docs/first-minute.webp")
     parser.add_argument("--lecture", action="store_true", help="write docs/lecture/")
+    parser.add_argument("--preview", action="store_true", help="write the picture of link previews")
     args = parser.parse_args()
     address = serve()
     with sync_playwright() as playwright:
@@ -124,6 +129,8 @@ def main() -> None:
             shoot_own(browser, address, args.own, ROOT / "docs" / "first-minute.webp")
         elif args.lecture:
             shoot_lecture(browser, address, ROOT / "docs" / "lecture")
+        elif args.preview:
+            shoot(browser, address, ROOT / "vitviz" / "web" / bundle.PREVIEW, PREVIEW, "light", whole=False)
         elif args.all is None:
             (ROOT / "docs").mkdir(exist_ok=True)
             shoot(browser, address, ROOT / "docs" / "page.png", SIZES["wide"], "light", whole=False)

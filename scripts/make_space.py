@@ -67,7 +67,7 @@ def make(kind: str, folder: Path, torch_index: str = "") -> None:
 
 
 def write_app(kind: str, folder: Path, torch_index: str) -> None:
-    """Write a Space for `app.py`."""
+    """Write the files of a Gradio Space that runs `app.py`."""
     folder.mkdir(parents=True)
     for name in FILES:
         source = ROOT / name

@@ -257,7 +257,7 @@ def test_other_commands_name_existing_targets() -> None:
         assert is_ours(words) or program in FOREIGN or PROGRAMS[program](words[1:]), words
 
 
-# As tests/conftest.py does, before timm and transformers import torchvision directly.
+# Import torchvision as tests/conftest.py does, before timm and transformers import it directly.
 FIRST = "from vitviz.images.torchvision_import import import_torchvision\nimport_torchvision()"
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 SHIPPED = {"vitviz", "IPython"}  # IPython comes with any notebook

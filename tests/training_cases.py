@@ -94,7 +94,7 @@ def normalized(images: Split) -> Tensor:
 
 
 def at_step(number: int, action: Callable[[], object]) -> Callable[[], None]:
-    """Call `action` in a step, counted from 1 in this session, or in each for 0; return a function that undoes it."""
+    """Call `action` in training step `number` of this session (0: in every step); return a function that stops that."""
     original, steps = loop.training_loss, []
 
     def training_loss(*args: Any) -> Tensor:

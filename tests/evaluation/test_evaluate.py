@@ -180,7 +180,7 @@ print(result.images, sorted(row.method for row in result.rows))
 
 @pytest.mark.tier("all")
 def test_evaluate_with_two_processes_matches_one(photos: Path, tmp_path: Path) -> None:
-    """The processes are started as by torchrun; the launcher's store listens on a free port."""
+    """Start processes with the environment that torchrun sets; the launcher's store listens on a free port."""
     out = tmp_path / "results.jsonl"
     store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     torchrun = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(store.port), "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"}

@@ -102,7 +102,7 @@ def space(place: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def started(space: Path) -> Iterator[Server]:
-    """Start the Space with ZeroGPU, with a stub of the host's package."""
+    """Start the Space as under ZeroGPU, with a stub of the host's package `spaces`."""
     stub = space.parent / "stub"
     stub.mkdir()
     (stub / "spaces.py").write_text(STUB)

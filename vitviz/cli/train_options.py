@@ -189,7 +189,7 @@ def build_recipe(options: Options) -> Recipe:
 
 
 def _default_recipe(options: Options) -> str:
-    """Return the name of the default recipe; the one for pretrained weights changes them only slightly."""
+    """Return the name of the default recipe; for pretrained weights, one with smaller updates."""
     if "source" not in options:
         return Recipe.name
     return "head" if options.get("freeze") == "backbone" else "finetune"
