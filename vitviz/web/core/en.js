@@ -19,6 +19,7 @@ export const EN = {
     photo: 'The photograph', input: 'The model’s input', channels: 'The input as three channels of numbers',
     level: 'level, 0 to 255', share: '÷ 255', less: '− mean', by: '÷ standard deviation', number: 'model input',
     size: '{0} × {1} pixels = {2} numbers', lost: '{0} of the numbers remain.',
+    enlarged: 'The photograph was enlarged: the input has more numbers, but no more detail.',
     whole: 'The input contains the whole photograph; nothing is cropped.',
     cropped: 'The input contains {0} of the photograph’s area; the hatched part is cropped.',
     pixel: 'The pixel in row {0}, column {1}. Point at another pixel to see its numbers.',

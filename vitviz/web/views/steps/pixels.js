@@ -81,7 +81,8 @@ export class Pixels extends Step {
     write(second, filled(words.size, width, height, many(3 * size)));
     const shareSeen = whole(losses(lecture).kept);
     const seen = shareSeen === whole(1) ? words.whole : filled(words.cropped, shareSeen);
-    write(this.find('.vv-lost'), `${filled(words.lost, whole(size / (w * h)))} ${seen}`);
+    const share = size / (w * h);
+    write(this.find('.vv-lost'), `${share > 1 ? words.enlarged : filled(words.lost, whole(share))} ${seen}`);
   }
 
   /** Show how the numbers of a pixel are computed. @param {any} words @param {Lecture} lecture
