@@ -165,3 +165,11 @@ def test_a_first_visit_begins_with_a_pointer_that_any_input_stops(browser: Chrom
     ready(page, app.url)
     expect(page.locator(".vv-ghost")).to_have_count(0)
     context.close()
+
+
+def test_lecture_says_that_a_small_photograph_was_enlarged(opened: Browser, tmp_path: Path) -> None:
+    with Image.open(DOG) as photo:
+        photo.resize((66, 42)).save(tmp_path / "small.png")
+    upload(opened, tmp_path / "small.png")
+    open_tab(opened, "Lecture")
+    expect(opened.locator(".vv-lost")).to_contain_text("enlarged")
