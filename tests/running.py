@@ -83,7 +83,7 @@ class Running:
     """The app under test, with the same photographs in Python."""
 
     def __init__(self, *models: str, bundled: Sequence[str] = (MODEL,), **allowed: Any) -> None:
-        settings = Settings(models=models, **allowed)
+        settings = Settings(models=models, **{"sharper": False, **allowed})  # no requests at times of their own
         self.endpoints = Endpoints(Menu(settings, bundled=list(bundled), uploads=upload_folder()))
         self.default = self.endpoints.menu.default
         self.port = free_port()

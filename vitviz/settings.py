@@ -171,6 +171,10 @@ class Settings:
         usual="1 on localhost only, else 0", placed=lambda place: place.local, option="--allow-typed")
     upload: bool = _field(
         "VITVIZ_ALLOW_UPLOAD", _switch, False, "visitors may upload checkpoints", option="--allow-upload")
+    sharper: bool = _field(
+        "VITVIZ_SHARPER", _switch, True,
+        "while no visitor waits, also open the photograph at twice the input size, if that takes up to two seconds, so "
+        "that the page's button Sharper answers at once")
     memory: int = _field(
         "VITVIZ_MODEL_MEMORY", _number(GIGABYTE), 4,
         "memory for loaded models, in GB; the least recently used are evicted first",

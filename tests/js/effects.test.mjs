@@ -16,14 +16,15 @@ const broken = () => new BackendError('It broke.', 'failed');
 const manifestOf = ({ image, model, size }) => ({
   id: `${image} ${model} ${size}`, image, model, size, depth: 3, heads: 2, width: 4, grid: [2, 3], prefix: ['CLS'],
   maps: [], frame: [0, 0, 30, 20], photo: { url: `data:${image}`, width: 30, height: 20 }, rollout: false,
-  predictions: [], labels: [], sureAbove: null,
+  predictions: [], labels: [], sureAbove: null, sizes: [],
 });
 
 /** Return a page whose backend answers when the test tells it to. */
-function page({ block = never, rollout = null, stored = null, more = {}, decode = async (url) => ({ url }) } = {}) {
+function page({ block = never, rollout = null, stored = null, more = {}, decode = async (url) => ({ url }), own = 224,
+} = {}) {
   const store = createStore({ ...INITIAL, linked: true }, reduce, { step: isStep, restore });
   const opens = [];
-  const open = ({ source }, _, { signal }) => new Promise((resolve, reject) => {
+  const open = ({ source }, _, { signal = new AbortController().signal } = {}) => new Promise((resolve, reject) => {
     signal.addEventListener('abort', () => reject(new DOMException('', 'AbortError')));
     opens.push({ source, signal, answer: () => resolve({ ...manifestOf(source), ...more }),
       fail: (text) => reject(new BackendError(text, 'refused')) });
@@ -35,7 +36,7 @@ function page({ block = never, rollout = null, stored = null, more = {}, decode 
   };
   const scenes = new Map();
   const resolve = ({ image, photo, model, size }) => (
-    { image: image ?? 'first', photo, model: model ?? stored ?? 'm', size: size ?? 224 });
+    { image: image ?? 'first', photo, model: model ?? stored ?? 'm', size: size ?? own });
   const forget = (model) => {
     const last = stored === model && stored !== null;
     if (last) stored = null;
@@ -85,6 +86,24 @@ test('a newer request aborts the older one', async () => {
   assert.equal(store.get().scene.id, 'b m 224');
   await answer(4);
   assert.equal(store.get().scene.id, 'd m 224');
+});
+
+test('the next larger size is opened ahead once, and a click on it waits for that', async () => {
+  const sizes = [null, 448].map((size) => ({ size, factor: 1, patches: 6, seconds: 0.1, ahead: size !== null }));
+  const { store, opens, ask, answer, effects } = page({ more: { sizes }, own: null });
+  effects.openAhead();
+  await answer(0);
+  effects.openAhead();
+  effects.openAhead();
+  assert.deepEqual(opens.map(({ source }) => source.size), [null, 448]);
+  ask({ size: 448 });
+  await settled();
+  assert.equal(opens.length, 2);
+  await answer(1);
+  await answer(2);
+  assert.equal(store.get().scene.source.size, 448);
+  effects.openAhead();
+  assert.equal(opens.length, 3);
 });
 
 test('a loading scene is not requested twice, and going back aborts it', async () => {

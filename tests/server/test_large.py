@@ -26,7 +26,7 @@ from vitviz.server import scheduler as scheduling
 from vitviz.server import sizes
 from vitviz.server.endpoints import Endpoints
 from vitviz.server.routes import describe_error
-from vitviz.server.scheduler import Kind, Scheduler, current
+from vitviz.server.scheduler import BusyError, Kind, Scheduler, current
 from vitviz.server.sizes import (
     Pace,
     TooLargeError,
@@ -76,14 +76,11 @@ def test_sizes_range_from_the_models_own_to_the_largest(mode: str, side: int, pa
         height, width = preprocess.at(choice.size, patch).input_size(900, 600)
         assert choice.patches == (height // patch) * (width // patch)
         assert choice.seconds == pytest.approx(0.1 * sizes.work(small, choice.patches + 1) / sizes.work(small, 257))
-        assert f"{choice.patches:,} patches" in choice.describe()["words"]
 
 
-def test_model_of_the_largest_size_has_one_choice_and_estimates_are_rounded() -> None:
+def test_model_of_the_largest_size_has_one_choice() -> None:
     (own,) = sizes.sizes(config(), Preprocess(height=224, width=224), (9, 9), None, 224)
-    assert own.describe() == {"size": None, "words": "Standard - 256 patches"}
-    texts = {0.3: "under a second", 3.4: "about 3 s", 61: "about 60 s", 100: "about 2 min", 3000: "about 50 min"}
-    assert {seconds: sizes.about(seconds) for seconds in texts} == texts
+    assert own == sizes.Size(None, 1.0, 256, None)
 
 
 def test_fastest_run_determines_the_pace() -> None:
@@ -93,6 +90,16 @@ def test_fastest_run_determines_the_pace() -> None:
     assert sizes.faster(view, None) == Pace(tokens, 1.0)
     assert sizes.faster(view, Pace(tokens, 0.5)) == Pace(tokens, 0.5)
     assert sizes.faster(view, Pace(tokens, 2.0)) == Pace(tokens, 1.0)
+
+
+def test_photograph_is_opened_ahead_only_while_nothing_runs(endpoints: Endpoints) -> None:
+    larger = ask(endpoints, "open", image="Noise")["sizes"][1]
+    assert larger["ahead"] == endpoints.menu.settings.sharper
+    with endpoints.scheduler.run(Kind.SHORT), pytest.raises(BusyError):
+        ask(endpoints, "open", image="Noise", size=larger["size"], ahead=True)
+    assert ask(endpoints, "open", image="Noise", size=larger["size"], ahead=True)["size"] == larger["size"]
+    endpoints.menu.settings = replace(endpoints.menu.settings, sharper=False)
+    assert not any(size["ahead"] for size in ask(endpoints, "open", photo=photograph(3))["sizes"])
 
 
 def test_large_input_pauses_for_another_visitors_photograph(

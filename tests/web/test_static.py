@@ -211,6 +211,23 @@ def test_methods_match_python(either: tuple[Page, View], method: str) -> None:
         assert number == pytest.approx(share * value, rel=0.01, abs=near)
 
 
+def test_sharper_map_matches_python(shown: tuple[Page, View], site: Site, source: str, mine: Path) -> None:
+    page, view = shown
+    page.click("[data-do=sharper]")
+    page.wait_for_function(f"{SCENE}.source.size !== null")
+    size = page.evaluate(f"{SCENE}.source.size")
+    finer = Explorer(zoo.load(source)).open(mine, size=size)
+    manifest = page.evaluate(f"vitviz.scenes.get({SCENE}.id).manifest")
+    assert manifest["grid"] == list(finer.trace.grid)
+    assert manifest["predictions"][0][1] == pytest.approx(finer.predictions(1)[0][1], abs=1e-3)
+    patches = [grid[0] * grid[1] for grid in (view.trace.grid, finer.trace.grid)]
+    assert [each["patches"] for each in manifest["sizes"]] == patches
+    page.click("[data-do=sharper]")
+    page.wait_for_function(f"{SCENE}.source.size === null")
+    example = static._sizes(Explorer(zoo.load(source)).open(mine))
+    assert [(each["size"], each["patches"]) for each in example] == list(zip((None, size), patches, strict=True))
+
+
 def test_removals_and_layers_match_python(either: tuple[Page, View]) -> None:
     page, view = either
     change = view.intervene(drop=[(0, 1), (2, 2)], heads=[(2, 4)])

@@ -26,7 +26,9 @@ from vitviz.explorer import Explorer
 from vitviz.export.formulas import missing_statistics
 from vitviz.export.onnx import StaticError, check_exportable, parts, save_graphs
 from vitviz.export.runtime import GLUE, MODULE, WASM, cache_folder, place_in_cache, runtime_files
+from vitviz.images.preprocess import Preprocess
 from vitviz.model.vit import ViT
+from vitviz.view import View
 from vitviz.web import bundle
 from vitviz.web.choices import choices, in_browser
 from vitviz.web.examples import Example, examples
@@ -198,7 +200,7 @@ def _write_model(site: Site, source: str, model: ViT, methods: Sequence[str]) ->
         "graphs": site.write(f"{place}/graphs.bin", contents),
         "weights": site.write(f"{place}/weights.bin", np.concatenate(arrays).astype("<f2").tobytes()),
     }
-    shared = model_bytes(halves, pretrained.preprocess)
+    shared, (size, larger) = model_bytes(halves, pretrained.preprocess), _larger(model)
     side = TRIAL * config.patch_size
     with torch.no_grad():
         logits = halves(torch.from_numpy(ramp(3 * side * side)).reshape(1, 3, side, side))[0].tolist()
@@ -211,6 +213,7 @@ def _write_model(site: Site, source: str, model: ViT, methods: Sequence[str]) ->
         "rotary": config.rotary_base if config.positions == "rotary" else None, "pooling": config.pooling,
         "reads": _reads(halves), "missing": missing_statistics(config.prefix),
         "preprocess": pretrained.preprocess.to_dict(),
+        "larger": {"size": size, "preprocess": larger.to_dict()},
         "methods": {
             name: {"title": about.title, "signed": about.signed, "unit": about.unit, "specific": about.class_specific}
             for name, about in METHODS.items()
@@ -259,7 +262,7 @@ def _write_scene(site: Site, example: Example, source: str, model: ViT) -> str:
     view = Explorer(model).open(example.path)
     place = f"examples/{_slug(example.name)}/{_slug(source)}"
     scene = Scene.of(view, image=example.name, model=source, caveat=example.caveat(view))
-    manifest = {**scene.manifest(f"{example.name} {source}"), "badge": None, "sizes": []}
+    manifest = {**scene.manifest(f"{example.name} {source}"), "badge": None, "sizes": _sizes(view)}
     site.write(f"{place}/manifest.json", json.dumps(manifest), hashed=False)
     for block in range(view.trace.depth):
         site.write(f"{place}/block-{block}.bin", block_bytes(view.trace, block), hashed=False)
@@ -268,6 +271,23 @@ def _write_scene(site: Site, example: Example, source: str, model: ViT) -> str:
     if scene.rolls_out:
         site.write(f"{place}/rollout.bin", rollout_bytes(view.trace), hashed=False)
     return place
+
+
+def _larger(model: ViT) -> tuple[int, Preprocess]:
+    """Return twice the model's own input size, and the preprocessing for it."""
+    own = Explorer(model).preprocess
+    return round(2 * own.side), own.at(round(2 * own.side), model.config.patch_size)
+
+
+def _sizes(view: View) -> list[dict[str, Any]]:
+    """Return the two input sizes of a static site, as `vitviz.server.sizes.Size` describes them."""
+    size, larger = _larger(view.model)
+    (height, width), patch = larger.input_size(*view.photo.size), view.model.config.patch_size
+    counts = {None: view.trace.grid[0] * view.trace.grid[1], size: (height // patch) * (width // patch)}
+    return [
+        {"size": name, "factor": 2 if name else 1, "patches": patches, "seconds": None, "ahead": False}
+        for name, patches in counts.items()
+    ]
 
 
 def _choices(models: dict[str, ViT], photographs: Sequence[Example], methods: Sequence[str]) -> dict[str, Any]:

@@ -117,6 +117,11 @@ class Preprocess:
         """Return the input's (height, width) for a photograph of width x height pixels."""
         return self.plan(width, height)[2]
 
+    @property
+    def side(self) -> float:
+        """Return the input size that `at` takes for this preprocessing."""
+        return math.sqrt(self.height * self.width) if self.mode == "native" else max(self.height, self.width)
+
     def at(self, size: int, multiple: int) -> "Preprocess":
         """Return this preprocessing for another input size.
 

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, get_args
 
 import numpy as np
@@ -35,11 +35,12 @@ from vitviz.server.gpu import ask_view, open_view
 from vitviz.server.menu import LargerModels, Menu, describe_bytes
 from vitviz.server.models import Loaded, Models
 from vitviz.server.scenes import MAPS, OPEN, Cache, Flights, Key, OpenScene, UnknownScene, scene_id
-from vitviz.server.scheduler import Kind, Scheduler, check_cancelled, report
+from vitviz.server.scheduler import BusyError, Kind, Scheduler, check_cancelled, report
 from vitviz.server.sizes import (
     USUAL,
     Need,
     Pace,
+    Size,
     check_fits,
     check_question,
     cost,
@@ -64,6 +65,7 @@ from vitviz.web.scene import ROLLOUT_TOKENS, Scene, standalone, standalone_bytes
 
 TEST_PASSES = 36.0  # forward passes that testing one map takes
 FURTHER_TEST_PASSES = 9  # forward passes for each further map
+AHEAD = 2.0  # longest forward pass in seconds that the page may ask for before the visitor does
 BEST = 5  # number of classes before and after an intervention
 TRIM_EVERY = 5.0  # seconds between returns of freed memory, because the kernel clears memory before reuse
 LIGHT_TOKENS = 1_400  # with more tokens, questions declared as light take longer than a few milliseconds
@@ -124,6 +126,7 @@ class Endpoints:
         model: args.Name | None = None,
         size: args.Size | None = None,
         image: args.Name | None = None,
+        ahead: args.Switch = False,
     ) -> dict[str, Any]:
         """Open a photograph: run a Vision Transformer on it once, and return its id and predictions.
 
@@ -136,12 +139,15 @@ class Endpoints:
             model: a name from the list of models; by default the page's own.
             size: input size in pixels; by default the model's own. Larger inputs have more patches.
             image: the name of an example, instead of a photograph.
+            ahead: do it only if nothing else waits or runs, because nobody has asked for it yet.
         """
         data, example = self._photograph(photo, image)
         source = self.menu.permit(model or self.menu.default)
         loaded = self._load(source)
         name = scene_id(data, loaded.fingerprint, size, self.menu.settings.secret)
         scene: OpenScene | None = self.cache.get((name, OPEN))
+        if scene is None and ahead and not self.scheduler.idle:
+            raise BusyError(self.scheduler.seconds(Kind.PHOTO))
         return (scene or self._open(name, data, example, source, loaded.explorer, size)).manifest
 
     def block(self, scene: args.SceneId, block: args.Index) -> bytes:
@@ -534,7 +540,7 @@ class Endpoints:
             own=None if example else hashlib.sha256(data).hexdigest()[:32],
             model=source,
             size=size,
-            sizes=[choice.describe() for choice in choices_of_size],
+            sizes=[{**asdict(choice), "ahead": self._is_quick(choice)} for choice in choices_of_size],
         )
         opened = OpenScene(name, view, source, scene, scene.manifest(name))
         if self.loaded.holds(explorer):  # a scene would keep an evicted model in memory
@@ -543,6 +549,10 @@ class Endpoints:
             self._trimmed = time.monotonic()
             return_freed_memory()
         return opened
+
+    def _is_quick(self, size: Size) -> bool:
+        """Return whether the page may open a photograph at this size before the visitor asks for it."""
+        return self.menu.settings.sharper and size.size is not None and 0 < (size.seconds or 0) <= AHEAD
 
     def _view(self, explorer: Explorer, picture: Image.Image, size: int | None) -> View:
         check_fits(explorer, picture.size, size, self.menu.settings)  # the number of patches may depend on the shape

@@ -157,6 +157,12 @@ class Scheduler:
                 raise
 
     @property
+    def idle(self) -> bool:
+        """Return whether no computation waits or runs."""
+        with self._changed:
+            return not any(self._running.values()) and not any(self._waiting.values())
+
+    @property
     def waiting(self) -> int:
         """Return how many computations of all kinds are waiting."""
         with self._changed:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
-from typing import Any
 
 from vitviz.attribution.inputs import Method
 from vitviz.errors import VitvizError
@@ -69,13 +68,6 @@ class Size:
     patches: int
     seconds: float | None
 
-    def describe(self) -> dict[str, Any]:
-        """Return the size for the page, with a label such as "2 × - 1,024 patches - about 3 s"."""
-        if self.size is None:
-            return {"size": None, "words": f"Standard - {self.patches:,} patches"}
-        cost = "" if self.seconds is None else f" - {about(self.seconds)}"
-        return {"size": self.size, "words": f"{self.factor:.2g} × - {self.patches:,} patches{cost}"}
-
 
 def work(config: ViTConfig, tokens: int) -> float:
     """Estimate the multiplications of a forward pass.
@@ -112,7 +104,7 @@ def sizes(
         limit: largest size in pixels.
         fits: whether a number of patches fits; larger sizes are not offered.
     """
-    side = math.sqrt(own.height * own.width) if own.mode == "native" else max(own.height, own.width)
+    side = own.side
     top = largest_that_fits(config, own, photo, limit, fits) or 0
     choices: list[int | None] = [None]
     step = 2 * side
@@ -139,15 +131,6 @@ def faster(view: View, before: Pace | None) -> Pace:
     now = Pace(view.trace.tokens.shape[1], view.seconds)
     config = view.model.config
     return before if before and before.at(config, now.tokens) < now.seconds else now
-
-
-def about(seconds: float) -> str:
-    """Return an estimated time, rounded to its precision: "about 40 s"."""
-    if seconds < 1:
-        return "under a second"
-    if seconds < 10:
-        return f"about {seconds:.0f} s"
-    return f"about {round(seconds, -1):.0f} s" if seconds < 90 else f"about {seconds / 60:.0f} min"
 
 
 def is_large(config: ViTConfig, own: Preprocess, patches: int) -> bool:

@@ -87,7 +87,8 @@ export function onnxBackend({ base, site, first, photos }) {
   }
 
   /** Return the id of a scene. @param {Source} source */
-  const idOf = ({ image, photo, model }) => `${image ?? photo} ${model ?? site.models.default}`;
+  const idOf = ({ image, photo, model, size }) => (
+    `${image ?? photo} ${model ?? site.models.default}${size ? ` ${size}` : ''}`);
 
   /**
    * Ask the worker.
@@ -112,28 +113,29 @@ export function onnxBackend({ base, site, first, photos }) {
         requests.delete(id);
         reject(new DOMException('The question was withdrawn.', 'AbortError'));
       });
-      started().postMessage({ id, name, scene, about, photo, ask });
+      started().postMessage({ id, name, scene, about, photo, size: source.size, ask });
     });
   }
 
   /** Return the folder with a model's results for an example. @param {Source | undefined} source */
-  const folder = (source) => (source?.image ? site.examples[source.image].scenes[source.model ?? site.models.default]
-    : null);
+  const folder = (source) => (source?.image && !source.size
+    ? site.examples[source.image].scenes[source.model ?? site.models.default] : null);
 
   /** @param {Source} source @param {How} how */
   async function open(source, how) {
     const about = named(source);
-    if (source.size) {
-      throw new BackendError('Expected the model’s own input size, got another. Leave it out.', 'refused');
+    if (source.size && source.size !== about.larger.size) {
+      throw new BackendError(`Expected the model’s own input size or ${about.larger.size}, got ${source.size}. Choose `
+        + 'one of them.', 'refused');
     }
-    if (source.image && source.image === first.image && about.source === first.model) return first;
+    if (source.image && !source.size && source.image === first.image && about.source === first.model) return first;
     const place = folder(source);
     if (place) return (await file(`${place}/manifest.json`, how)).json();
     const id = idOf({ ...source, model: about.source });
     const manifest = await compute('open', { id, source }, {}, how);
     for (const part of [manifest.photo, manifest.seen]) part.url = addressOf(part.blob);
     manifest.photo.hash = source.photo;
-    return { ...manifest, id, own: source.photo };
+    return { ...manifest, id, image: source.image, own: source.photo };
   }
 
   /** @param {Subject} scene @param {string} search @param {How} how */

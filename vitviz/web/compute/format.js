@@ -117,6 +117,14 @@ export function about(seconds) {
   return seconds < 90 ? `about ${10 * Math.round(seconds / 10)} s` : `about ${Math.round(seconds / 60)} min`;
 }
 
+/** An input size in a menu: "2 × · 1,040 patches · about 3 s". @param {import('../core/manifest.js').Size} size */
+export function sizeWords({ size, factor, patches, seconds }) {
+  const parts = [size === null ? 'Standard' : `${Number(factor.toPrecision(2))} ×`,
+    `${patches.toLocaleString('en')} patches`];
+  if (size !== null && seconds !== null) parts.push(about(seconds));
+  return parts.join(' · ');
+}
+
 /** A measured time: "96 ms", "61.2 s". @param {number} seconds */
 export function duration(seconds) {
   return seconds < 1 ? `${Math.round(1000 * seconds)} ms` : `${seconds.toFixed(1)} s`;

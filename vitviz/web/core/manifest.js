@@ -5,6 +5,12 @@
 /** @typedef {[name: string, probability: number, members: string[]]} Group - the members of most probability */
 
 /**
+ * An input size; null is the model's own. `factor`: relative to it; `seconds`: estimated time of the forward pass;
+ * `ahead`: whether the page may open it before the visitor asks for it.
+ * @typedef {{size: number | null, factor: number, patches: number, seconds: number | null, ahead: boolean}} Size
+ */
+
+/**
  * The manifest of a scene, written by `vitviz.web.scene`.
  * @typedef {object} Manifest
  * @property {string} id - identifies photograph, model and input size: the same three give the same id
@@ -23,7 +29,7 @@
  *   whether the photograph seems to show one of the classes; null if the model comes without a measure
  * @property {string} caveat
  * @property {{id: string, title: string, values: number[], signed: boolean, unit: string, note: string}[]} maps
- * @property {{device: string, seconds: number} | null} badge @property {{size: number | null, words: string}[]} sizes
+ * @property {{device: string, seconds: number} | null} badge @property {Size[]} sizes
  * @property {{url: string, width: number, height: number} | null} seen
  */
 

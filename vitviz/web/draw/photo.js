@@ -14,7 +14,8 @@ import { contextOf, find, write } from './dom.js';
 
 const HTML = `
 <div class="vv-picture" tabindex="0" role="application" aria-roledescription="photograph with attention map">
-  <div class="vv-held"><canvas></canvas><canvas></canvas><canvas></canvas><canvas class="vv-aid"></canvas></div>
+  <div class="vv-held"><canvas></canvas><canvas></canvas><canvas></canvas><canvas class="vv-aid"></canvas
+  ><canvas></canvas></div>
 </div>
 <figcaption>
   <p class="vv-line"><strong class="vv-title"></strong><span class="vv-answer"></span
@@ -30,6 +31,7 @@ const UNSEEN = 'rgba(128, 128, 128, 0.72)'; // instead of hatching, if the pixel
 /** @type {Geometry} */
 const NOTHING = { image: [1, 1], frame: [0, 0, 0, 0] };
 const RAMP = Float64Array.from({ length: 256 }, (_, i) => i / 255);
+const FADE = 300; // milliseconds
 const STAMPS = 20;
 const TYPE = 0.86; // relative to the page's font size, which is larger in full screen
 
@@ -53,11 +55,12 @@ export class Pane {
     this.picture.setAttribute('aria-label', label);
     /** @type {HTMLElement} */
     this.held = find(element, '.vv-held');
-    const [photo, heat, marks, aid] = [...this.held.querySelectorAll('canvas')].map(contextOf);
+    const [photo, heat, marks, aid, last] = [...this.held.querySelectorAll('canvas')].map(contextOf);
     this.photo = photo;
     this.heat = heat;
     this.marks = marks;
     this.aid = aid;
+    this.last = last; // the previous map, while a sharper one of the same photograph is loading
     this.geometry = NOTHING; // replaced when a photograph opens
     this.grid = /** @type {Pair} */ ([0, 0]);
     this.enlarge = new Heat(this.geometry, this.grid);
@@ -118,9 +121,13 @@ export class Pane {
    * @param {CanvasImageSource} image
    * @param {import('../compute/geometry.js').Geometry} geometry - geometry of this picture
    * @param {[number, number]} grid - [gh, gw]
+   * @param {boolean} [same] - whether it is the same photograph with another grid: the old map stays until the new one
+   *   is painted
    */
-  open(image, geometry, grid) {
+  open(image, geometry, grid, same = false) {
     const [width, height] = geometry.image;
+    if (same) this.keep();
+    else this.last.canvas.hidden = true;
     this.geometry = geometry;
     this.grid = grid;
     this.enlarge = new Heat(geometry, grid);
@@ -158,6 +165,7 @@ export class Pane {
     this.heat.putImageData(this.colors, 0, 0, left, top, this.enlarge.width, this.enlarge.height);
     this.opacity = bare ? 0 : opacity;
     this.heat.canvas.style.opacity = String(this.opacity);
+    if (!this.last.canvas.hidden && this.last.canvas.getAnimations().length === 0) this.fade();
   }
 
   /**
@@ -176,6 +184,23 @@ export class Pane {
       marks.fillStyle = rgba(color, amount);
       marks.fillRect(left, top, right - left, bottom - top);
     }
+  }
+
+  /** Keep the map above the layers, until `paint` fades it out. */
+  keep() {
+    const { canvas } = this.last;
+    [canvas.width, canvas.height] = this.geometry.image;
+    this.last.drawImage(this.heat.canvas, 0, 0);
+    canvas.style.opacity = String(this.opacity);
+    canvas.hidden = false;
+  }
+
+  /** Fade the old map out. */
+  fade() {
+    const { canvas } = this.last;
+    const still = window.matchMedia('(prefers-reduced-motion: reduce)').matches;
+    const animation = canvas.animate({ opacity: 0 }, still ? 0 : FADE);
+    animation.onfinish = () => { canvas.hidden = true; };
   }
 
   /** Cover hidden patches. @param {number[]} patches - in reading order */

@@ -32,7 +32,7 @@ export class Progress {
    */
   async run(backend, name, about, ask, how = {}) {
     const words = this.questions[name]?.waiting;
-    if (!words) return backend.ask(name, about, ask, how);
+    if (!words || ask?.ahead) return backend.ask(name, about, ask, how);
     /** @type {Job} */
     const job = { words, began: performance.now(), told: {} };
     const tell = (/** @type {Told} */ progress) => {

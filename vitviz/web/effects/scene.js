@@ -14,6 +14,7 @@ import { Blocks } from './blocks.js';
 /** @typedef {import('../core/state.js').Source} Source */
 /** @typedef {import('../core/manifest.js').Manifest} Manifest */
 
+const IDLE = 1500; // milliseconds without an action before the sharper size is opened ahead
 const PAUSE = 250; // milliseconds without a change before rollout is requested
 
 /** The loaded results of one model on one photograph at one input size. */
@@ -65,6 +66,10 @@ export class SceneEffects {
     this.refused = [null, null]; // for each pane, the source that could not be opened
     /** @type {Map<string, Blocks>} */
     this.blocks = new Map();
+    /** @type {{scene: string, source: Source, done: Promise<any>} | null} */
+    this.ahead = null; // the latest source that was opened before the visitor asked for it
+    /** @type {ReturnType<typeof setTimeout> | undefined} */
+    this.idle = undefined;
     page.store.subscribe((state, before, action) => this.follow(state, action));
   }
 
@@ -78,6 +83,19 @@ export class SceneEffects {
     this.check(state, 1);
     this.clean(state);
     for (const pane of [0, 1]) this.want(state, pane);
+    clearTimeout(this.idle);
+    this.idle = setTimeout(() => this.openAhead(), IDLE);
+  }
+
+  /** Open the photograph at the next larger input size, if that is quick, so that the visitor need not wait for it. */
+  openAhead() {
+    const scene = this.page.scenes.get(this.page.store.get().scene?.id ?? '');
+    const finer = scene?.manifest.sizes[1];
+    if (!scene || !finer?.ahead || scene.source.size !== null || this.ahead?.scene === scene.id) return;
+    if (this.requests.some((request) => request !== null)) return;
+    const source = { ...scene.source, size: finer.size };
+    const done = this.page.backend.ask('open', { source }, { ahead: true }).catch(() => null); // others are waiting
+    this.ahead = { scene: scene.id, source, done };
   }
 
   /** Open a pane's source, if it is neither open nor loading. @param {State} state @param {number} pane */
@@ -106,6 +124,7 @@ export class SceneEffects {
     /** @type {Scene | undefined} */
     let scene;
     try {
+      if (this.ahead && alike(this.ahead.source, source)) await this.ahead.done;
       const manifest = await backend.ask('open', { source }, {}, { signal: controller.signal });
       if (!latest()) return;
       scene = scenes.get(manifest.id) ?? this.begin(manifest, source, pane);

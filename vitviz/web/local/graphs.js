@@ -19,6 +19,7 @@ import { widen } from '../compute/half.js';
  * @property {Record<string, string>} missing - unavailable statistics of heads, with reasons
  * @property {Preprocess} preprocess @property {Record<string, {title: string, signed: boolean,
  *   unit: 'attention' | 'score', specific: boolean}>} methods
+ * @property {{size: number, preprocess: Preprocess}} larger - the input size with four times as many patches
  * @property {Record<string, [number, number]>} parts - start and number of each part's weights
  * @property {Record<string, [number, number]>} graphs - start and number of each graph's bytes
  * @property {{graphs: File, weights: File}} files

@@ -1,6 +1,6 @@
 // Open a photograph in the visitor's browser: decode it, prepare the model's input, and describe the results.
 import { PERHAPS } from '../compute/format.js';
-import { prepare, restore } from '../compute/image.js';
+import { plan, prepare, restore } from '../compute/image.js';
 import { pictureOf, pixelsOf } from '../compute/readback.js';
 import { softmax } from './model.js';
 
@@ -58,11 +58,25 @@ async function stage(canvas, [least, most]) {
   return picture(small, 0.9);
 }
 
-/** @param {About} about @param {Blob} blob */
-export async function prepareBlob(about, blob) {
+/**
+ * @param {About} about @param {Blob} blob @param {number | null} size - the larger input size; null for the model's own
+ */
+export async function prepareBlob({ preprocess, larger }, blob, size) {
   const canvas = await decode(blob);
   const { width, height } = canvas;
-  return { canvas, prepared: prepare(about.preprocess, await pixelsOf(canvas), width, height) };
+  return { canvas, prepared: prepare(size ? larger.preprocess : preprocess, await pixelsOf(canvas), width, height) };
+}
+
+/**
+ * The two input sizes of a photograph, as `vitviz.export.static` describes them for the examples.
+ * @param {About} about @param {OffscreenCanvas} photo @returns {import('../core/manifest.js').Size[]}
+ */
+function sizesOf({ preprocess, larger, patch }, { width, height }) {
+  return [preprocess, larger.preprocess].map((each, place) => {
+    const [down, across] = plan(each, width, height).size;
+    return { size: place ? larger.size : null, factor: place + 1, patches: (down * across) / patch ** 2, seconds: null,
+      ahead: false };
+  });
 }
 
 /**
@@ -92,10 +106,11 @@ export function judge({ labels, groups, groupAbove, knownAbove }, logits) {
 
 /**
  * The manifest of a scene, see core/manifest.js; pictures are blobs.
- * @param {About} about @param {Constants} constants @param {OffscreenCanvas} canvas @param {Prepared} prepared
- * @param {import('./model.js').Run} run @param {number} seconds
+ * @param {{model: {about: About}, canvas: OffscreenCanvas, prepared: Prepared, size: number | null,
+ *   run: import('./model.js').Run, seconds: number}} opened
+ * @param {Constants} constants
  */
-export async function describeScene(about, constants, canvas, prepared, run, seconds) {
+export async function describeScene({ model: { about }, canvas, prepared, size, run, seconds }, constants) {
   const photo = await stage(canvas, constants.sides);
   const factor = photo.width / canvas.width;
   const [saw, context] = canvasOf(prepared.width, prepared.height);
@@ -107,8 +122,9 @@ export async function describeScene(about, constants, canvas, prepared, run, sec
   return {
     photo, seen: await picture(saw, 0.85), frame: prepared.frame.map((edge) => edge * factor), grid: run.grid, prefix,
     depth, heads, width: headWidth, blocks: depth, rollout: run.blocks[0].tokens <= constants.rollout, image: null,
-    model: source, title, size: null, predictions, labels,
+    model: source, title, size, predictions, labels,
     problemType: 'single_label_classification',
-    sureAbove, ...judge(about, run.logits), caveat: '', maps: [], badge: { device: 'browser', seconds }, sizes: [],
+    sureAbove, ...judge(about, run.logits), caveat: '', maps: [], badge: { device: 'browser', seconds },
+    sizes: sizesOf(about, canvas),
   };
 }

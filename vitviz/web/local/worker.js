@@ -14,7 +14,8 @@ import { rollOut, weightsOf } from './rollout.js';
 /** @typedef {import('./graphs.js').File} File */
 /**
  * A question about a scene, with the model and the photograph that open it.
- * @typedef {{id: number, name: string, scene: string, about: About, photo: Blob, ask: any}} Question
+ * @typedef {{id: number, name: string, scene: string, about: About, photo: Blob, size: number | null, ask: any}}
+ *   Question
  */
 
 const MOST_SCENES = 3;
@@ -96,14 +97,14 @@ export function start(self, ort, runtime, constants) {
   }
 
   /** @param {Question} question */
-  async function open({ scene, about, photo }) {
+  async function open({ scene, about, photo, size }) {
     const model = await once(models, about.source, () => load(about));
     const opened = await once(scenes, scene, async () => {
       report({}); // replace the text about loading by the question's text
-      const { canvas, prepared } = await prepareBlob(about, photo);
+      const { canvas, prepared } = await prepareBlob(about, photo, size);
       const began = performance.now();
       const run = await model.open(prepared, () => false);
-      return { model, run, prepared, canvas, seconds: (performance.now() - began) / 1000 };
+      return { model, run, prepared, canvas, size, seconds: (performance.now() - began) / 1000 };
     });
     for (const old of [...scenes.keys()].slice(0, -MOST_SCENES)) scenes.delete(old);
     return opened;
@@ -111,8 +112,7 @@ export function start(self, ort, runtime, constants) {
 
   /** @type {Record<string, (scene: any, ask: any) => Promise<any>>} */
   const answers = {
-    open: ({ model, canvas, prepared, run, seconds }) => (
-      describeScene(model.about, constants, canvas, prepared, run, seconds)),
+    open: (opened) => describeScene(opened, constants),
     block: async ({ run }, { block }) => blockFile(run.blocks[block]),
     rollout: async ({ model, run }, { token, ...options }) => {
       const [first] = run.blocks;

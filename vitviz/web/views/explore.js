@@ -304,8 +304,9 @@ export class Explore extends View {
     const showing = paneOf(state, pane);
     if (!scene || !showing) return false;
     if (held.scene !== scene) {
+      const [before, now] = [held.scene, scene].map((each) => each && JSON.stringify({ ...each.source, size: null }));
       held.scene = scene;
-      held.pane.open(scene.image, scene.geometry, scene.grid);
+      held.pane.open(scene.image, scene.geometry, scene.grid, before === now);
     }
     const place = this.placeOn(state, showing, scene);
     const { block } = place;

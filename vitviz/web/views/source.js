@@ -1,5 +1,5 @@
 // The photograph (dropped, pasted, chosen, taken with a webcam, or an example) and the input size.
-import { escaped } from '../compute/format.js';
+import { escaped, sizeWords } from '../compute/format.js';
 import { pictureOf } from '../compute/readback.js';
 import { find, write } from '../draw/dom.js';
 import { View } from './view.js';
@@ -168,8 +168,9 @@ export class Source extends View {
     this.finer = sizes[1]?.size ?? null; // each step doubles the side
     this.sharper.hidden = this.finer === null;
     write(this.sharper, chosen === null ? 'Sharper' : 'Standard');
-    const others = sizes.some(({ size }) => size === chosen) ? [] : [{ size: chosen, words: `${chosen} pixels` }];
-    this.find('#size select').innerHTML = [...sizes, ...others].map(({ size, words }) => `<option
+    const offered = sizes.map((size) => ({ size: size.size, words: sizeWords(size) }));
+    if (sizes.every(({ size }) => size !== chosen)) offered.push({ size: chosen, words: `${chosen} pixels` });
+    this.find('#size select').innerHTML = offered.map(({ size, words }) => `<option
       value="${size ?? ''}">${escaped(words)}</option>`).join('');
     this.size = undefined;
   }
