@@ -105,6 +105,7 @@ def test_saved_page_matches_python(
     endpoints: Endpoints, scene: str, fine: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert endpoints.page(scene, "?layer=2").decode() == standalone(cached(endpoints, scene).scene, "?layer=2")
+    assert endpoints.page(scene, lecture=True).count(b'id="values-') == tiny.DEPTH
     monkeypatch.setattr(module, "PAGE_MEGABYTES", 0.1)
     with pytest.raises(ArgumentError, match=r"1,233 tokens\. Choose a smaller input size"):
         endpoints.page(fine)

@@ -269,6 +269,15 @@ def test_saved_page_works_offline_and_saved_pictures_have_captions(
     with new_page(browser, offline=True) as saved:
         ready(saved, file.as_uri())
         expect_map(saved, app.view().attention(1, 2, (4, 5)))
+    page.click("[data-tab=lecture]")
+    with page.expect_download() as coming:
+        page.click("[data-go=save]")
+    coming.value.save_as(file)
+    with new_page(browser, offline=True) as saved:
+        ready(saved, file.as_uri())
+        expect(saved.locator(".vv-step:visible")).to_have_count(1)
+        expect(saved.locator("[data-go=save]")).to_have_count(0)
+    page.click("[data-tab=explore]")
     name, caption, pixels = captioned(page)
     assert name == "vitviz-Church-Tiny-native-Layer-2-head-3-from-patch-row-5-column-6.png"
     for part in (read["title"], read["low"], f"{read['high']}  of attention", read["answer"], "Church"):

@@ -57,7 +57,7 @@ from vitviz.server.sizes import (
 from vitviz.view import PAGE_MEGABYTES, View
 from vitviz.web.choices import choices
 from vitviz.web.examples import Example, examples
-from vitviz.web.lecture_numbers import lecture_bytes, values_bytes
+from vitviz.web.lecture_numbers import lecture_bytes, lecture_parts, values_bytes
 from vitviz.web.payload import block_bytes, rollout_bytes, rollout_row_bytes
 from vitviz.web.questions import QUESTIONS
 from vitviz.web.responses import describe_layers, describe_map, describe_test, rounded
@@ -352,12 +352,13 @@ class Endpoints:
             "frame": heatmap.geometry.frame,
         }
 
-    def page(self, scene: args.SceneId, search: args.Search = "") -> bytes:
+    def page(self, scene: args.SceneId, search: args.Search = "", lecture: args.Switch = False) -> bytes:
         """Return the explorer with this photograph as one HTML file that works offline.
 
         Args:
             scene: the id of an open photograph.
             search: query string of the view with which the file opens.
+            lecture: include the lecture, with the computed answers of its steps.
         """
         opened = self._scene(scene)
         trace = opened.view.trace
@@ -366,9 +367,12 @@ class Endpoints:
                 f"Expected a page of at most {PAGE_MEGABYTES} MB, got one of about {megabytes:.0f} MB for "
                 f"{trace.tokens.shape[1]:,} tokens. Choose a smaller input size."
             )
-        with self.scheduler.run(Kind.LONG):
+        about = METHODS[DEFAULT]  # the lecture compares it with rollout
+        turn = lecture and self._turn(opened, "the lecture", method_need, about, slow=True)
+        with turn or self.scheduler.run(Kind.LONG):
             report("Writing the page")
-            return standalone(opened.scene, search).encode()
+            parts = lecture_parts(opened.view) if lecture else None
+            return standalone(opened.scene, search, lecture=parts).encode()
 
     def models(self) -> dict[str, Any]:
         """Return the models, examples, methods and statistics to choose from."""

@@ -138,7 +138,7 @@ async function leave(what, page) {
   if (what !== 'page') return;
   try {
     const search = format(saved(store.get()));
-    const bytes = await backend.ask('page', scene, { search });
+    const bytes = await backend.ask('page', scene, { search, lecture: store.get().tab === 'lecture' });
     download(new Blob([bytes], { type: 'text/html' }), fileName(['vitviz', image, model], 'html'));
   } catch (error) {
     const { message } = /** @type {Error} */ (error);

@@ -156,6 +156,9 @@ export function onnxBackend({ base, site, first, photos }) {
     async ask(name, about, ask = {}, how = {}) {
       if (name === 'models') return site.models;
       if (name === 'open') return open(/** @type {Source} */ (about.source), how);
+      if (name === 'page' && ask.lecture) {
+        throw new BackendError('A static site cannot save its lecture. Use vitviz export --lecture.', 'refused');
+      }
       if (name === 'page') return page(about, ask.search, how);
       if (name === 'checkpoint') throw new BackendError('This site takes no checkpoints. Use vitviz app.', 'refused');
       const part = about.source && about.id === idOf(about.source) && folder(about.source) && fileOf(name, ask);

@@ -102,7 +102,7 @@ export const ZH = {
   ],
   patch: '第 {0} 行第 {1} 列',
   fits: '以 {0} 像素打开',
-  lecture: { path: '照片在模型中的处理流程', back: '上一步', next: '下一步', code: '二维码', notes: '讲稿', close: '关闭',
+  lecture: { path: '照片在模型中的处理流程', back: '上一步', next: '下一步', code: '二维码', save: '保存为 HTML', notes: '讲稿', close: '关闭',
     ask: '问题', answer: '答案', step: '第', waiting: '正在载入这张照片的数字……',
     own: '链接不包含您自己的照片，照片只保存在这个浏览器里。',
     here: '这个地址只在本机有效。请在手机能够访问的网络上提供此页面。',

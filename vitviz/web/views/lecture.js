@@ -35,6 +35,7 @@ const HTML = `
     data-step="${at + 1}"><b>${at + 1}</b> <span></span><small></small></button></li>`).join('')}</ol></nav>
   <div class="vv-buttons"><button type="button" data-go="-1"></button><span class="vv-place"></span
     ><button type="button" data-go="1"></button><button type="button" data-go="qr" data-needs="link"></button
+    ><button type="button" data-go="save" data-needs="page"></button
     ><button type="button" data-go="notes" title="n" aria-pressed="false"></button></div>
   <div class="vv-text"><h2></h2><div class="vv-notes"><div class="vv-body"></div>
     <details class="vv-question"><summary></summary><div></div></details></div></div>
@@ -49,7 +50,9 @@ export class Lecture extends View {
   constructor(root, page) {
     super(root, page);
     root.innerHTML = HTML;
-    if (!page.backend.can.link) this.find('[data-needs=link]').remove();
+    const { can } = page.backend;
+    if (!can.link) this.find('[data-needs=link]').remove();
+    if (!can.page) this.find('[data-needs=page]').remove();
     this.requests = new Requests(page.backend, page.changed);
     this.steps = KINDS.map((Kind, at) => new Kind(this.find(`[data-of="${at + 1}"]`), page));
     /** @type {{file: ArrayBuffer, lecture: import('../compute/lecture_numbers.js').Lecture} | null} */
@@ -69,6 +72,7 @@ export class Lecture extends View {
     if (!what) return;
     this.requests.retry();
     if (what.go === 'qr') this.change({ qr: true });
+    else if (what.go === 'save') this.page.act('page');
     else if (what.go === 'notes') this.change({ notes: !this.page.store.get().notes });
     else if (what.go) this.page.store.dispatch({ type: 'turn', by: Number(what.go) });
     else this.change({ step: Number(what.step) });
@@ -147,7 +151,7 @@ export class Lecture extends View {
       this.root.setAttribute('aria-label', words.path);
       write(this.find('[data-go="-1"]'), `← ${words.back}`);
       write(this.find('[data-go="1"]'), `${words.next} →`);
-      for (const [go, text] of [['qr', words.code], ['notes', words.notes]]) {
+      for (const [go, text] of [['qr', words.code], ['save', words.save], ['notes', words.notes]]) {
         const button = this.find(`[data-go=${go}]`);
         if (button) write(button, text);
       }
