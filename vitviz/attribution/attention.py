@@ -277,7 +277,7 @@ def used_rows(block_trace: BlockTrace, weights: Tensor) -> list[tuple[int, int]]
 def mix(weights: Tensor, rows: Tensor) -> Tensor:
     """Return the weighted sum of rows in full precision: (..., n), (..., n, N) -> (..., N)."""
     with torch.autocast(rows.device.type, enabled=False):
-        return (weights[..., None, :] @ rows).squeeze(-2)  # (..., 1, n) @ (..., n, N)
+        return (weights[..., None, :] @ rows.to(weights.dtype)).squeeze(-2)  # (..., 1, n) @ (..., n, N)
 
 
 def _check_fusion(fuse: str) -> None:
