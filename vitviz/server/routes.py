@@ -140,6 +140,8 @@ def describe_error(error: Exception) -> Line:
         return {"kind": "busy", "text": str(error), "seconds": round(error.seconds, 1)}
     if isinstance(error, TooLargeError):
         return {"kind": "refused", "text": str(error), "size": error.size}
+    if isinstance(error, OverBudgetError):
+        return {"kind": "busy", "text": f"Busy: too many {error.resource.value}. Try again in 10 s.", "seconds": 10.0}
     if isinstance(error, Cancelled):
         return {"kind": "failed", "text": "The computation was stopped. Ask again."}
     if isinstance(error, VitvizError):
