@@ -15,7 +15,7 @@ from offered import photograph
 from vitviz.explorer import Explorer
 from vitviz.images.decoding import ImageError
 from vitviz.server import endpoints as module
-from vitviz.server import gpu
+from vitviz.server import gpu, opening
 from vitviz.server.endpoints import Endpoints
 
 
@@ -37,7 +37,7 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[tuple[str, int]]]:
     monkeypatch.setitem(sys.modules, "spaces", SimpleNamespace(GPU=borrow))
     monkeypatch.setenv("SPACES_ZERO_GPU", "true")
     importlib.reload(gpu)
-    monkeypatch.setattr(module, "open_view", gpu.open_view)
+    monkeypatch.setattr(opening, "open_view", gpu.open_view)
     monkeypatch.setattr(module, "ask_view", gpu.ask_view)
     yield calls
     monkeypatch.undo()
