@@ -103,7 +103,7 @@ def type_name(hint: Any) -> str:
         return " | ".join(map(repr, parts))
     if parts:
         return " | ".join(map(type_name, parts))
-    return {str: "string", int: "number", float: "number", NoneType: "null"}[hint]
+    return {str: "string", bool: "boolean", int: "number", float: "number", NoneType: "null"}[hint]
 
 
 TABLES = {"settings.md": (settings,), "names.md": (methods, statistics, questions)}

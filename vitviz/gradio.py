@@ -21,10 +21,11 @@ from collections.abc import Callable
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import gradio as gr
 from gradio.data_classes import FileData, GradioModel
+from gradio.events import EventListener
 from PIL import Image
 from torch import nn
 
@@ -278,7 +279,7 @@ class AttentionExplorer(ExplorerHTML):
         CheckpointError: if the model does not exist.
     """
 
-    EVENTS = cast("list[Any]", ["select", "select_patch", "select_block", "select_head", "select_prediction"])
+    EVENTS = [EventListener(f"select{part}") for part in ("", "_patch", "_block", "_head", "_prediction")]
     data_model = Shown
 
     def __init__(

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import tiny
+from gradio.context import LocalContext
 from offered import photograph
 
 from vitviz.explorer import Explorer
@@ -71,6 +72,8 @@ def test_gpu_is_borrowed_only_to_run_the_model(calls: list[tuple[str, int]], end
     assert endpoints.heads(scene, ["distance"])["values"]
     assert [name for name, _ in calls] == ["run_model", *["run_question"] * 4]
     assert all(0 < seconds <= 60 for _, seconds in calls)
+    gpu.identify({"type": "http", "headers": [], "client": ("203.0.113.7", 1)})
+    assert LocalContext.request.get().client.host == "203.0.113.7"  # ZeroGPU charges this visitor's quota
 
 
 @pytest.mark.usefixtures("calls")

@@ -28,7 +28,7 @@ export const VIEWS = {
  */
 export function start(root, _host, { colors, first, models, lecture, notice }) {
   const photos = new Photos();
-  const backend = serverBackend({ base: document.baseURI, photos, first, models });
+  const backend = serverBackend({ base: document.baseURI, photos });
   const { search, notice: came } = received(photos, window.location);
   const page = mount(root, { colors, backend, photos, first, models, lecture, search }, VIEWS);
   const texts = [notice, came].filter(Boolean);
