@@ -18,7 +18,8 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
 
-from vitviz.export.static import write_site  # noqa: E402 - of this checkout
+from vitviz.export import SPACE_CARD  # noqa: E402 - of this checkout
+from vitviz.export.static import write_site  # noqa: E402
 
 KINDS = ("static", "zerogpu", "cpu")
 FILES = ("app.py", "LICENSE", "THIRD_PARTY_NOTICES.md", "vitviz", "checkpoints", "examples")
@@ -29,17 +30,11 @@ PYTHON = {"cpu": "3.11", "zerogpu": "3.10.13"}  # ZeroGPU supports few versions
 HARDWARE = {"cpu": "cpu-basic", "zerogpu": "zero-a10g"}
 LARGE = 10 * 10**6  # bytes above which the hub requires LFS
 FRONT = """---
-title: vitviz
-emoji: 🔍
-colorFrom: indigo
-colorTo: gray
-sdk: gradio
+{card}sdk: gradio
 sdk_version: {gradio}
 python_version: "{python}"
 app_file: app.py
 suggested_hardware: {hardware}
-license: apache-2.0
-short_description: See inside a Vision Transformer, on your own photo
 ---
 
 Drop a photograph to see the predictions of a Vision Transformer, and point at a patch to see the attention of every
@@ -75,7 +70,13 @@ def write_app(kind: str, folder: Path, torch_index: str) -> None:
             shutil.copytree(source, folder / name, ignore=WITHOUT)
         else:
             shutil.copy2(source, folder / name)
-    values = {"kind": kind, "gradio": pins()["gradio"], "python": PYTHON[kind], "hardware": HARDWARE[kind]}
+    values = {
+        "card": SPACE_CARD,
+        "kind": kind,
+        "gradio": pins()["gradio"],
+        "python": PYTHON[kind],
+        "hardware": HARDWARE[kind],
+    }
     (folder / "README.md").write_text(FRONT.format(**values), encoding="utf-8")
     (folder / "requirements.txt").write_text(requirements(torch_index), encoding="utf-8")
 

@@ -6,20 +6,18 @@ import queue
 import socket
 from collections.abc import Callable, Iterator
 from itertools import repeat
-from types import SimpleNamespace
 from typing import Any
 
 import anyio
 import httpx
 import pytest
 from anyio.from_thread import start_blocking_portal
-from gradio import http_server
 from patience import patience, wait_until
 
+from vitviz.server import server
 from vitviz.server.endpoints import Endpoints
 from vitviz.server.pages import Page
 from vitviz.server.scheduler import Kind
-from vitviz.server.server import launch
 
 FORM = {"nothing": (None, "")}  # makes httpx send a multipart form without a file
 CHUNK = 2**18  # bytes per chunk of a body
@@ -88,6 +86,16 @@ def last(body: bytes) -> Any:
             return line
 
 
+class Unstarted(server.Server):
+    """Server that never listens."""
+
+    def run_in_thread(self) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
+
 class Site(Visitor):
     """Page as `launch` assembles it, without a socket unless it `listens`."""
 
@@ -98,20 +106,21 @@ class Site(Visitor):
         options = {"prevent_thread_lock": True, "quiet": True}
         if listens:
             self.url = f"http://127.0.0.1:{free_port()}"
-            launch(self.page, endpoints.menu.settings, "127.0.0.1", int(self.url.rpartition(":")[2]), **options)
+            server.launch(self.page, endpoints.menu.settings, "127.0.0.1", int(self.url.rpartition(":")[2]), **options)
             self.client = httpx.Client(base_url=self.url, timeout=patience(60))
         else:
-            server = SimpleNamespace(close=lambda: None)
             with pytest.MonkeyPatch.context() as patch:
-                patch.setattr(http_server, "start_server", lambda **_: ("127.0.0.1", 80, f"{self.url}/", server))
-                patch.setattr(httpx, "get", lambda *_, **__: httpx.Response(200))  # gradio calls it on startup
-                launch(self.page, endpoints.menu.settings, **options)
+                patch.setattr(server, "Server", Unstarted)
+                for name in ("get", "head"):  # Gradio's requests to its own server when it starts
+                    patch.setattr(httpx, name, lambda *_, **__: httpx.Response(200))
+                server.launch(self.page, endpoints.menu.settings, **options)
+            self.app = self.page.server.config.app
             self.client = self.client_at("127.0.0.1")
             self.client.get("/gradio_api/startup-events").raise_for_status()
 
     def client_at(self, address: str, hangs: bool = False) -> httpx.Client:
         """Return a client whose requests come from an address; if it `hangs`, its requests never end."""
-        return httpx.Client(base_url=self.url, transport=InProcess(self.page.app, self.portal, address, hangs))
+        return httpx.Client(base_url=self.url, transport=InProcess(self.app, self.portal, address, hangs))
 
     def close(self) -> None:
         self.client.close()

@@ -1,7 +1,6 @@
 """Provide the explorer as a component for other Gradio apps; see docs/embedding.md.
 
-The component has the page, questions, cache and queue of `vitviz app`, but not its server. Except for
-`HTML.__getattr__`, this module uses only Gradio's public interface.
+The component has the page, questions, cache and queue of `vitviz app`, but not its server.
 """
 
 from __future__ import annotations
@@ -9,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import hmac
 import io
-import json
 import os
 import re
 import secrets
@@ -23,7 +21,7 @@ from collections.abc import Callable
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import gradio as gr
 from gradio.data_classes import FileData, GradioModel
@@ -34,9 +32,10 @@ from torch import nn
 from vitviz.errors import VitvizError
 from vitviz.images.decoding import decode
 from vitviz.model.vit import ViT
-from vitviz.server.account import OverBudgetError, Resource
+from vitviz.server.account import Resource
 from vitviz.server.arguments import MAX_PHOTO_BYTES, quote
 from vitviz.server.endpoints import Endpoints
+from vitviz.server.html import ExplorerHTML
 from vitviz.server.menu import Menu
 from vitviz.server.routes import describe_error, lines
 from vitviz.server.scheduler import Client
@@ -50,7 +49,6 @@ __all__ = ["AttentionExplorer", "ComponentError"]
 ALLOWED = tuple(q.name for q in QUESTIONS.values() if q.page and q.programs)  # questions that a component answers
 ABANDONED = 10.0  # seconds without a call of the page after which its question is stopped
 IN_MEMORY = "model"  # source name of a model that was passed as an object
-START = "vitvizExplorer.start(element, {{ props, trigger, server, watch }}, {setup});"
 _NAME = re.compile(r"[0-9a-f]{32}")
 
 
@@ -199,8 +197,6 @@ class _Engine:
                             break
                         else:
                             question.lines.put_nowait(message)
-        except OverBudgetError:
-            line = {"error": {"kind": "busy", "text": "Busy: too many questions are open. Try again in 10 s."}}
         except Exception as error:  # noqa: BLE001 - described to the page
             line = {"error": describe_error(error)}
         finally:
@@ -262,7 +258,7 @@ def _refused(text: str) -> dict[str, Any]:
     return {"error": {"kind": "refused", "text": text}}
 
 
-class AttentionExplorer(gr.HTML):
+class AttentionExplorer(ExplorerHTML):
     """The explorer of one model as a Gradio component.
 
     Its value is a photograph: a path, a PIL image or an array (H, W, 3). Functions receive it as the path of the
@@ -305,20 +301,8 @@ class AttentionExplorer(gr.HTML):
             engine.leave(ticket, _address(request))
 
         setup = {"style": bundle.contained_style(), "models": engine.endpoints.models()}
-        super().__init__(
-            value,
-            html_template=bundle.template(),
-            js_on_load=bundle.script("component.js")
-            + START.format(setup=f"{{ colors: {bundle.colors()}, ...{json.dumps(setup)} }}"),
-            apply_default_css=False,
-            server_functions=[answer, leave],
-            **options,
-        )
+        super().__init__(value, "component.js", setup, server_functions=[answer, leave], **options)
         self._made = True
-
-    def __getattr__(self, name: str) -> NoReturn:
-        """Refuse unknown attributes; `gr.HTML` would treat any quoted word of a script as an event."""
-        raise AttributeError(f"{type(self).__name__} has no attribute {name}")
 
     def postprocess(self, value: Any) -> Any:
         """Write a photograph where browsers can fetch it, and return it as `Shown`; `None` stays `None`.
@@ -361,10 +345,6 @@ class AttentionExplorer(gr.HTML):
     def example_value(self) -> Any:
         """Return an argument of `postprocess`, for Gradio's examples."""
         return Image.new("RGB", (32, 32))
-
-    def get_block_name(self) -> str:
-        """Return the name of the front end's component."""
-        return "html"
 
 
 def _address(request: gr.Request) -> str:

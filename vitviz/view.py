@@ -18,7 +18,7 @@ from vitviz.analysis.interventions import Change, intervene
 from vitviz.analysis.logit_lens import LogitLens, logit_lens
 from vitviz.analysis.tokens import TokenPCA, token_pca
 from vitviz.attribution.attention import Fusion, attention_heads, check_head
-from vitviz.attribution.inputs import Named
+from vitviz.attribution.inputs import Method, Named
 from vitviz.attribution.registry import DEFAULT, attribute, check_options
 from vitviz.errors import VitvizError
 from vitviz.evaluation.faithfulness import Faithfulness, curve_passes, faithfulness
@@ -263,7 +263,7 @@ class View:
     @check_arguments(ExplorerError)
     def explain(
         self,
-        method: str = DEFAULT,
+        method: str | Method = DEFAULT,
         target: Named | None = None,
         *,
         contrast: tuple[Named, Named] | None = None,
@@ -272,7 +272,7 @@ class View:
         """Return a map of the patches that support a class.
 
         Args:
-            method: a name in `vitviz.attribution.registry.METHODS`.
+            method: a method of `vitviz.attribution.registry.METHODS`, or its name.
             target: the class to explain, as index or label; by default the predicted class.
             contrast: (A, B) instead of a target: explain why class A rather than class B.
             options: options of the method.
@@ -290,12 +290,12 @@ class View:
 
         def compute() -> Heatmap:
             (heatmap,) = attribute(
-                self.model, self.images, target, method, contrast=contrast, trace=self.trace, **options
+                self.model, self.images, target, about, contrast=contrast, trace=self.trace, **options
             )
             return heatmap.over(self.photo, self.geometry)
 
         with watch(about.title, about.passes(self._patches, **options), self.trace.tokens.shape[1]):
-            key = ("explain", method, target, contrast, repr(sorted({**about.options, **options}.items())))
+            key = ("explain", about.name, target, contrast, repr(sorted({**about.options, **options}.items())))
             heatmap: Heatmap = self._cached(key, compute)
         return heatmap
 

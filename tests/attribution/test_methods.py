@@ -36,7 +36,7 @@ def explain(
     model: ViT, pixels: Tensor, target: Any, method: str, *, contrast: Any = None, trace: Trace | None = None
 ) -> Tensor:
     """Return the score of each token: (B, N)."""
-    return score_tokens(model, pixels, target, method, contrast, trace, cases.FEW.get(method, {}))[1]
+    return score_tokens(model, pixels, target, METHODS[method], contrast, trace, cases.FEW.get(method, {}))[1]
 
 
 def test_the_registry_has_every_method_with_its_options() -> None:

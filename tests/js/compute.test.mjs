@@ -1,7 +1,7 @@
 import assert from 'node:assert/strict';
 import test from 'node:test';
 import { fileName, percent, settings } from '../../vitviz/web/compute/format.js';
-import { csv, mapsFile } from '../../vitviz/web/compute/numbers.js';
+import { csv, mapsFile } from '../../vitviz/web/compute/map_files.js';
 import { sameClasses } from '../../vitviz/web/compute/query.js';
 import { wrapped } from '../../vitviz/web/draw/caption.js';
 import { VECTORS, same } from './vectors.mjs';

@@ -2,6 +2,7 @@ import assert from 'node:assert/strict';
 import test from 'node:test';
 import { BackendError } from '../../vitviz/web/backends/backend.js';
 import { readAnswer, serverBackend } from '../../vitviz/web/backends/server.js';
+import { Progress } from '../../vitviz/web/effects/progress.js';
 
 const bytes = (...parts) => Buffer.concat(parts.map((part) => Buffer.from(part)));
 const line = (value) => `${JSON.stringify(value)}\n`;
@@ -63,7 +64,7 @@ const PHOTO = new Blob(['a photograph']);
 const ask = (...question) => (backend) => backend.ask(...question);
 
 /** Ask a server that gives these answers in turn; also return its requests. */
-async function exchange(answers, question, { photo = PHOTO, ...options } = {}) {
+async function exchange(answers, question, { photo = PHOTO, first = null } = {}) {
   const requests = [];
   const fetched = globalThis.fetch;
   globalThis.fetch = async (url, { method, body, signal }) => {
@@ -73,8 +74,9 @@ async function exchange(answers, question, { photo = PHOTO, ...options } = {}) {
     return answer instanceof Response ? answer : new Response(line(answer));
   };
   try {
-    const backend = serverBackend({ base: 'http://page.test/app/', photos: { get: async () => photo }, ...options });
-    const [{ value, reason: error }] = await Promise.allSettled([question(backend)]);
+    const backend = serverBackend({ base: 'http://page.test/app/', photos: { get: async () => photo } });
+    const watched = new Progress({}).watch(backend, first, { image: 'first', photo: null, model: 'm', size: 224 });
+    const [{ value, reason: error }] = await Promise.allSettled([question(watched)]);
     return { requests, value, error };
   } finally {
     globalThis.fetch = fetched;
@@ -145,12 +147,10 @@ test('offline, refusing and busy servers are distinguished; an abort stays an ab
 });
 
 test('data that is part of the page is not requested', async () => {
-  const first = { id: 'abc', image: 'church', model: 'm', size: 224 };
-  const options = { first, models: { groups: [] } };
-  const source = { image: 'church', photo: null, model: 'm', size: 224 };
-  const both = (backend) => Promise.all([backend.ask('open', { source }), backend.ask('models', {})]);
-  const known = await exchange([], both, options);
-  assert.deepEqual([known.value, known.requests.length], [[first, options.models], 0]);
-  const other = await exchange([{ data: 8 }], ask('open', { source: { ...source, model: 'n' } }), options);
+  const first = { id: 'abc', image: 'first', photo: { url: 'data:,' } };
+  const source = { size: 224, model: 'm', photo: null, image: 'first' };
+  const known = await exchange([], ask('open', { source }), { first });
+  assert.deepEqual([known.value, known.requests.length], [first, 0]);
+  const other = await exchange([{ data: 8 }], ask('open', { source: { ...source, model: 'n' } }), { first });
   assert.deepEqual([other.value, other.requests.length], [8, 1]);
 });

@@ -11,6 +11,7 @@ from anyio.from_thread import BlockingPortal, start_blocking_portal
 from offered import ask_without_end, folder, new_endpoints
 
 from vitviz.server import endpoints as module
+from vitviz.server import opening
 from vitviz.server.endpoints import Endpoints
 
 
@@ -43,13 +44,13 @@ def endless(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def held(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
     """Hold up every forward pass on a photograph until the event is set."""
-    run, end = module.open_view, threading.Event()
+    run, end = opening.open_view, threading.Event()
 
     def open_view(*arguments: Any) -> Any:
         while not end.wait(0.02):
             torch.zeros(1).sum()  # raises Cancelled if the client has left
         return run(*arguments)
 
-    monkeypatch.setattr(module, "open_view", open_view)
+    monkeypatch.setattr(opening, "open_view", open_view)
     yield end
     end.set()

@@ -29,7 +29,9 @@ STALL = 0.2  # seconds until stalled clients are disconnected
 
 
 def walled(app: Callable[..., Any], uploads: UploadFolder, allowed: Settings) -> Firewall:
-    return Firewall(app, uploads=uploads, account=uploads.account, max_file=10**6, allowed=allowed, busy=lambda _: "")
+    return Firewall(
+        app, uploads=uploads, account=uploads.account, max_file=10**6, allowed=allowed, leave=lambda _: None
+    )
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,7 @@ from offered import WIDTH, ask, cached, folder, new_endpoints, photograph, view_
 from vitviz.attribution.attention import rollout_matrix
 from vitviz.attribution.registry import METHODS
 from vitviz.server import endpoints as module
+from vitviz.server import opening
 from vitviz.server.arguments import ArgumentError
 from vitviz.server.endpoints import Endpoints
 from vitviz.server.routes import describe_error
@@ -58,7 +59,7 @@ def test_open_is_idempotent_and_ids_depend_on_photograph_model_and_size(
     endpoints: Endpoints, sources: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first = endpoints.open(photograph(), sources[0])
-    monkeypatch.setattr(module, "open_view", lambda *_: pytest.fail("the model ran again"))
+    monkeypatch.setattr(opening, "open_view", lambda *_: pytest.fail("the model ran again"))
     assert endpoints.open(photograph()) is first  # with the default model
     monkeypatch.undo()
     others = [endpoints.open(photograph(7)), endpoints.open(photograph(), sources[3])]

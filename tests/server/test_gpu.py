@@ -10,12 +10,13 @@ from typing import Any
 import numpy as np
 import pytest
 import tiny
+from gradio.context import LocalContext
 from offered import photograph
 
 from vitviz.explorer import Explorer
 from vitviz.images.decoding import ImageError
 from vitviz.server import endpoints as module
-from vitviz.server import gpu
+from vitviz.server import gpu, opening
 from vitviz.server.endpoints import Endpoints
 
 
@@ -37,7 +38,7 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[tuple[str, int]]]:
     monkeypatch.setitem(sys.modules, "spaces", SimpleNamespace(GPU=borrow))
     monkeypatch.setenv("SPACES_ZERO_GPU", "true")
     importlib.reload(gpu)
-    monkeypatch.setattr(module, "open_view", gpu.open_view)
+    monkeypatch.setattr(opening, "open_view", gpu.open_view)
     monkeypatch.setattr(module, "ask_view", gpu.ask_view)
     yield calls
     monkeypatch.undo()
@@ -71,6 +72,8 @@ def test_gpu_is_borrowed_only_to_run_the_model(calls: list[tuple[str, int]], end
     assert endpoints.heads(scene, ["distance"])["values"]
     assert [name for name, _ in calls] == ["run_model", *["run_question"] * 4]
     assert all(0 < seconds <= 60 for _, seconds in calls)
+    gpu.identify({"type": "http", "headers": [], "client": ("203.0.113.7", 1)})
+    assert LocalContext.request.get().client.host == "203.0.113.7"  # ZeroGPU charges this visitor's quota
 
 
 @pytest.mark.usefixtures("calls")

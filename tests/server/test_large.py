@@ -21,7 +21,7 @@ from vitviz.images.preprocess import Preprocess
 from vitviz.model.config import ViTConfig
 from vitviz.model.memory import kept_bytes
 from vitviz.model.ops import Explicit
-from vitviz.server import endpoints as module
+from vitviz.server import opening as module
 from vitviz.server import scheduler as scheduling
 from vitviz.server import sizes
 from vitviz.server.endpoints import Endpoints

@@ -1,6 +1,5 @@
 """The menu of models, the names that visitors may use, and the memory limit of loaded models."""
 
-import io
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -116,8 +115,8 @@ def test_uploaded_checkpoint_is_permitted_only_by_its_hash(sources: tuple[str, .
     (tmp_path / "uploads").mkdir()
     uploads = UploadFolder(tmp_path / "uploads")
     weights = (Path(sources[1]) / "model.safetensors").read_bytes()
-    path = uploads.add("visitor", "mine.safetensors", io.BytesIO(weights))
-    picture = uploads.add("visitor", "mine.png", io.BytesIO(photograph()))
+    path = uploads.add("visitor", "mine.safetensors", weights)
+    picture = uploads.add("visitor", "mine.png", photograph())
     source = f"upload:{path.parent.name[:16]}"
     menu = Menu(Settings(models=sources, upload=True), bundled=[], uploads=uploads)
     assert menu.permit(source) == source

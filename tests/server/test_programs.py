@@ -14,7 +14,6 @@ import numpy as np
 import pytest
 import tiny
 from asking import Site, wait_for_rest
-from gradio.mcp import GradioMCPServer
 from gradio_client import Client, handle_file
 from gradio_client.exceptions import AppError
 from offered import new_endpoints, photograph
@@ -23,7 +22,7 @@ from patience import patience, wait_until
 from vitviz.server.account import Resource
 from vitviz.server.connections import QuietAccepts, connection_budget
 from vitviz.server.scheduler import Kind
-from vitviz.server.uploads import UploadError, upload_folder
+from vitviz.server.uploads import upload_folder
 from vitviz.web.questions import QUESTIONS
 
 NAMES = [name for name, question in QUESTIONS.items() if question.programs]
@@ -118,18 +117,18 @@ def test_tools_are_listed_and_answer(site: Site, scene: str) -> None:
 
 def test_photographs_of_tools_are_stored_in_the_upload_folder_and_booked(site: Site) -> None:
     """Other users of the machine could read Gradio's default folder."""
-    account, data = site.endpoints.account, photograph()
+    account, data = site.endpoints.account, photograph(9)
 
-    def keep(kind: str, content: bytes) -> str:
-        photo = f"data:{kind};base64,{base64.b64encode(content).decode()}"
-        return GradioMCPServer.convert_strings_to_filedata(None, {"photo": photo}, [["photo"]])["photo"]["path"]
+    def opened(kind: str, content: bytes) -> dict[str, Any]:
+        return call_tool(site, "open", photo=f"data:{kind};base64,{base64.b64encode(content).decode()}")
 
     before = account.used(Resource.DISK)
-    with pytest.raises(UploadError, match="Expected a picture"):
-        keep("text/html", b"no picture")
+    with pytest.raises(AssertionError, match="Expected a picture"):
+        opened("text/html", b"no picture")
     assert account.used(Resource.DISK) == before
-    assert Path(keep("image/png", data)).is_relative_to(upload_folder().root)
+    assert "predictions" in opened("image/png", data)["content"][0]["text"]
     assert account.used(Resource.DISK) == before + len(data)
+    assert data in [path.read_bytes() for path in upload_folder().root.rglob("photo")]
 
 
 def test_server_keeps_idle_connections_longer_than_nginx(site: Site) -> None:

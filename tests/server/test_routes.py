@@ -13,7 +13,7 @@ from asking import Site, last, progress, progress_with, wait_for_rest
 from offered import folder, forget_scenes, new_endpoints, photograph
 from patience import patience
 
-from vitviz.server import endpoints, routes
+from vitviz.server import opening, routes
 from vitviz.server.scheduler import Cancelled
 from vitviz.settings import Settings
 
@@ -98,7 +98,7 @@ def test_closed_connection_cancels_decoding(site: Site, monkeypatch: pytest.Monk
             cancelled.set()
             raise
 
-    monkeypatch.setattr(endpoints, "decode_apart", decode)
+    monkeypatch.setattr(opening, "decode_apart", decode)
     with site.stream("open", photo=photograph(32)) as answer:
         assert progress_with("text", answer.iter_lines())["text"] == "Opening the photograph"
     assert cancelled.wait(patience(60))

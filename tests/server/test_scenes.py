@@ -16,7 +16,8 @@ from patience import patience
 
 from vitviz.explorer import Explorer
 from vitviz.images.decoding import ImageError
-from vitviz.server import endpoints as module
+from vitviz.server import endpoints as answering
+from vitviz.server import opening
 from vitviz.server.account import Account, Resource
 from vitviz.server.endpoints import Endpoints
 from vitviz.server.health import health
@@ -151,13 +152,13 @@ def test_evicted_model_is_freed_and_loaded_again(tmp_path: Path, sources: tuple[
 def test_scene_of_a_model_evicted_meanwhile_is_not_cached(
     tmp_path: Path, sources: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    endpoints, run = new_endpoints(tmp_path / "page", sources, memory=2.5), module.open_view
+    endpoints, run = new_endpoints(tmp_path / "page", sources, memory=2.5), opening.open_view
 
     def open_view(*arguments: object) -> object:
         endpoints.loaded.get(sources[2])  # evicts the model that is running
         return run(*arguments)
 
-    monkeypatch.setattr(module, "open_view", open_view)
+    monkeypatch.setattr(opening, "open_view", open_view)
     manifest = endpoints.open(photograph(), sources[1])
     assert manifest["predictions"]
     assert cached(endpoints, manifest["id"]) is None
@@ -192,7 +193,7 @@ def test_error_texts_hide_pythons_and_the_next_question_is_answered(
 ) -> None:
     scene = ask(endpoints, "open", photo=photograph())["id"]
     with monkeypatch.context() as broken:
-        for name in ("open_view", "ask_view"):
+        for module, name in ((opening, "open_view"), (answering, "ask_view")):
             broken.setattr(module, name, Mock(side_effect=error))
         for name, arguments in (("open", {"photo": photograph(1)}), ("explain", {"scene": scene, "method": "gae"})):
             with pytest.raises(type(error)) as failed:

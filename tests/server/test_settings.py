@@ -2,20 +2,14 @@
 
 import re
 import socket
-import time
 from collections.abc import Iterator
 from dataclasses import replace
-from itertools import count
-from types import SimpleNamespace
 
-import gradio as gr
-import httpx
 import pytest
-from asking import free_port
-from patience import patience
 
 from vitviz.cli.main import main
-from vitviz.server.api import CheckedBlocks
+from vitviz.server.endpoints import Endpoints
+from vitviz.server.pages import Page
 from vitviz.server.server import launch
 from vitviz.settings import GIGABYTE, SETTINGS, Settings, SettingsError, settings
 
@@ -113,33 +107,23 @@ def test_command_line_overrides_settings(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 @pytest.fixture
-def demo() -> Iterator[CheckedBlocks]:
-    with CheckedBlocks() as demo:
-        gr.Markdown("It answers.")
-    yield demo
-    demo.close()
+def page(endpoints: Endpoints) -> Iterator[Page]:
+    page = Page(endpoints)
+    yield page
+    page.close()
 
 
-def test_page_is_served_on_a_slow_machine(demo: CheckedBlocks, monkeypatch: pytest.MonkeyPatch) -> None:
-    # Gradio's own request for the page takes longer than three seconds.
-    monkeypatch.setattr("gradio.networking.url_ok", lambda url: False)
-    # Gradio's server takes longer than five seconds to listen.
-    monkeypatch.setattr("gradio.http_server.time", SimpleNamespace(time=count(0, 10).__next__, sleep=time.sleep))
-    _, address, _ = launch(demo, Settings(), "127.0.0.1", free_port(), prevent_thread_lock=True, quiet=True)
-    assert "It answers." in httpx.get(address, timeout=patience(60)).text
-
-
-def test_used_port_is_an_error(demo: CheckedBlocks) -> None:
+def test_used_port_is_an_error(page: Page) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         with pytest.raises(OSError, match="Cannot find empty port"):
-            launch(demo, Settings(), "127.0.0.1", taken.getsockname()[1], prevent_thread_lock=True, quiet=True)
+            launch(page, Settings(), "127.0.0.1", taken.getsockname()[1], prevent_thread_lock=True, quiet=True)
 
 
-def test_tools_need_their_package(demo: CheckedBlocks, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tools_need_their_package(page: Page, monkeypatch: pytest.MonkeyPatch) -> None:
     assert not settings(environ={}).mcp
     assert settings(environ={"VITVIZ_MCP": "1"}).mcp
     monkeypatch.setattr("vitviz.server.server.find_spec", lambda name: None)
     with pytest.raises(SettingsError, match=r"pip install 'gradio\[mcp\]'"):
-        launch(demo, Settings(mcp=True))
+        launch(page, Settings(mcp=True))

@@ -1,7 +1,6 @@
 """The upload folder: its paths, owners, quota and cleanup."""
 
 import errno
-import io
 import os
 import tempfile
 import time
@@ -27,7 +26,7 @@ def new_upload_folder(place: Path, **options: int) -> UploadFolder:
 
 
 def add(uploads: UploadFolder, visitor: str, seed: int = 0) -> Path:
-    return uploads.add(visitor, "mine.png", io.BytesIO(photograph(seed)))
+    return uploads.add(visitor, "mine.png", photograph(seed))
 
 
 def test_links_out_of_the_upload_folder_are_refused(tmp_path: Path) -> None:

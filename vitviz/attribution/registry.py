@@ -22,18 +22,20 @@ DEFAULT, WITHOUT_CLASS = "gae", "rollout"
 """Default method, and the default for models without class names."""
 
 
-def method_named(name: str) -> Method:
-    """Return the method of this name.
+def method_named(name: str | Method) -> Method:
+    """Return the method of this name; a method itself is returned unchanged.
 
     Raises:
         ExplainError: if it does not exist.
     """
+    if isinstance(name, Method):
+        return name
     if name not in METHODS:
         raise ExplainError(f"Expected one of the methods {', '.join(METHODS)}, got {name!r}. Choose one of them.")
     return METHODS[name]
 
 
-def check_options(name: str, options: Mapping[str, Any]) -> Method:
+def check_options(name: str | Method, options: Mapping[str, Any]) -> Method:
     """Check names and types of a method's options, and return the method.
 
     Raises:
@@ -43,13 +45,14 @@ def check_options(name: str, options: Mapping[str, Any]) -> Method:
     if unknown := sorted(set(options) - set(method.options)):
         takes = ", ".join(method.options) or "none"
         raise ExplainError(
-            f"Expected options of {name} ({takes}), got {', '.join(unknown)}; it has no such option. Leave it out."
+            f"Expected options of {method.name} ({takes}), got {', '.join(unknown)}; it has no such option. "
+            "Leave it out."
         )
     hints = field_types(method.function)
     for option, value in options.items():
         if not matches_type(plain(value), hints[option]):
             raise ExplainError(
-                f"Expected {option} of {name} to be {describe_type(hints[option])}, got {value!r:.80}. "
+                f"Expected {option} of {method.name} to be {describe_type(hints[option])}, got {value!r:.80}. "
                 f"The default is {method.options[option]}."
             )
     return method
@@ -60,7 +63,7 @@ def attribute(
     model: ViT,
     images: Tensor,
     target: TargetLike = None,
-    method: str = DEFAULT,
+    method: str | Method = DEFAULT,
     *,
     contrast: tuple[Named, Named] | None = None,
     trace: Trace | None = None,
@@ -75,7 +78,7 @@ def attribute(
         model: in eval mode.
         images: (B, channels, H, W) normalised pixels.
         target: the class to explain, as index or label, for all images or one for each; by default the predicted class.
-        method: a name in `METHODS`.
+        method: a method of `METHODS`, or its name.
         contrast: (A, B) instead of `target`: why A rather than B.
         trace: an existing trace of these images, without graph and edits.
         options: options of the method, see `METHODS[method].options`.
@@ -83,48 +86,49 @@ def attribute(
     Raises:
         ExplainError: if the method, a class or an option does not exist.
     """
+    method = check_options(method, options)
     case, scores = score_tokens(model, images, target, method, contrast, trace, options)
-    return METHODS[method].heatmaps(scores, case.trace, options, case.resolved, " ".join(case.notes))
+    return method.heatmaps(scores, case.trace, options, case.resolved, " ".join(case.notes))
 
 
 def score_tokens(
     model: ViT,
     images: Tensor,
     target: TargetLike,
-    method: str,
+    method: Method,
     contrast: tuple[Named, Named] | None,
     trace: Trace | None,
     options: Mapping[str, Any],
 ) -> tuple[Case, Tensor]:
-    """Run a method, with the arguments and errors of `attribute`.
+    """Run a method, with the arguments and errors of `attribute`; `options` are checked.
 
     Returns:
         The case, and the score of each token, prefix tokens first: (B, N), in the model's precision, on its device.
     """
-    chosen = check_options(method, options)
-    if contrast is not None and not chosen.class_specific:
+    if contrast is not None and not method.class_specific:
         raise ExplainError(
-            f"Expected a class-specific method for a contrast, got {method}, which ignores classes. Choose another."
+            f"Expected a class-specific method for a contrast, got {method.name}, which ignores classes. "
+            "Choose another."
         )
     images = images.to(next(model.parameters()).device)
     trace = trace or model.trace(images)
     resolved = resolve_target(model, trace.logits, target, contrast)
-    if resolved is None and chosen.class_specific:
+    if resolved is None and method.class_specific:
         others = ", ".join(name for name, other in METHODS.items() if not other.class_specific)
         raise ExplainError(
-            f"Expected a model with a classifier for {method}, which explains a class, got one without. Choose a "
+            f"Expected a model with a classifier for {method.name}, which explains a class, got one without. Choose a "
             f"method that needs no class: {others}."
         )
     with untouched(images.device):
         case = Case(model, images, resolved, trace)
-        return case, chosen.function(case, **options).detach()
+        return case, method.function(case, **options).detach()
 
 
 def score_patches(
     model: ViT, images: Tensor, target: TargetLike = None, method: str = DEFAULT, **options: Any
 ) -> Tensor:
     """Return the scores of patches, (B, gh, gw), instead of the maps of `attribute`."""
-    case, scores = score_tokens(model, images, target, method, None, None, options)
+    case, scores = score_tokens(model, images, target, check_options(method, options), None, None, options)
     patches: Tensor = scores[:, len(case.trace.prefix) :].unflatten(1, case.trace.grid)  # (B, gh * gw) -> (B, gh, gw)
     return patches
 

@@ -10,10 +10,10 @@ import click
 from vitviz.cli import options as shared
 from vitviz.cli.options import PATH, Args, Command, Names, Several
 from vitviz.errors import VitvizError
+from vitviz.export import PARTS
 from vitviz.resources import DEFAULT
 
 FOR_ONE = ("size", "like", "heads", "labels", "preprocess", "problem_type", "device")  # not for --static
-PARTS = ("page", "pictures", "numbers")  # of `vitviz.export.folder`
 
 
 @click.command(cls=Command)

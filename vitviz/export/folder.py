@@ -30,7 +30,6 @@ from vitviz.heatmap import Heatmap
 from vitviz.outputs import REGRESSION
 from vitviz.view import View
 
-PARTS = ("page", "pictures", "numbers")
 SETTINGS = "export.json"
 CLASSES = 10
 UNFINISHED = "{:08x}.unfinished"  # a temporary name longer than the folder's could exceed the limit of the file system
@@ -67,7 +66,7 @@ def export_photo(view: View, folder: Path, parts: Collection[str], *, model: str
     Args:
         view: view of the photograph.
         folder: new folder, which appears when all files are written.
-        parts: a subset of `PARTS`.
+        parts: a subset of `vitviz.export.PARTS`.
         model, photo: sources of model and photograph, for the record stored with the numbers.
     """
     beside = folder.with_name(UNFINISHED.format(zlib.crc32(folder.name.encode(errors="surrogateescape"))))

@@ -23,6 +23,7 @@ from vitviz.analysis.head_statistics import STATISTICS
 from vitviz.attribution.inputs import Case
 from vitviz.attribution.registry import METHODS
 from vitviz.explorer import Explorer
+from vitviz.export import SPACE_CARD
 from vitviz.export.formulas import missing_statistics
 from vitviz.export.onnx import StaticError, check_exportable, parts, save_graphs
 from vitviz.export.runtime import GLUE, MODULE, WASM, cache_folder, place_in_cache, runtime_files
@@ -45,14 +46,8 @@ TRACED = (
 )  # modules whose source code determines the graphs
 TRIAL = 8  # patches per side of the browser's test picture
 # With these two headers, a page can use several threads.
-SPACE = """---
-title: vitviz
-emoji: 🔍
-colorFrom: indigo
-colorTo: gray
-sdk: static
-license: apache-2.0
-short_description: See inside a Vision Transformer, on your own photo
+SPACE = f"""---
+{SPACE_CARD}sdk: static
 custom_headers:
   cross-origin-embedder-policy: require-corp
   cross-origin-opener-policy: same-origin

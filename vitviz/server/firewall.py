@@ -1,4 +1,4 @@
-"""Check requests before Gradio handles them: an ASGI middleware that replaces Gradio's own CORS middleware.
+"""Check requests before Gradio handles them: an ASGI middleware around Gradio's whole application.
 
 Gradio serves more than this page needs (monitoring, reloading, a proxy for files on other hosts, direct calls that
 bypass the queue), allows every origin, and limits neither body sizes nor requests per visitor. The firewall refuses
@@ -15,7 +15,6 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
-from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 import anyio
@@ -56,6 +55,7 @@ REST_SECONDS = 30  # time limit for reading the rest of a refused body
 PREVIEW = re.compile(rb'<meta\s+(?:property="og:|name="twitter:)[^>]*>\s*')  # gradio's own
 INLINE = re.compile(rb"<script(?![^>]*\ssrc=)(?=[\s>])")  # inline only: a nonce would allow a script from any host
 
+
 log = logging.getLogger(__name__)
 
 CSP = {
@@ -82,7 +82,7 @@ class Firewall:
         account: where requests and their bodies are booked.
         max_file: largest allowed upload, in bytes.
         allowed: the operator's settings.
-        busy: returns a message if an event from an address must be refused now; empty if it is accepted.
+        leave: called with the name of a session whose client left before the end of its events.
         log: request log, if any.
     """
 
@@ -94,12 +94,11 @@ class Firewall:
         account: Account,
         max_file: int,
         allowed: Settings,
-        busy: Callable[[str], str],
+        leave: Callable[[str], None],
         log: RequestLog | None = None,
-        **_options: Any,
     ) -> None:
         self.app, self.uploads, self.account, self.max_file = app, uploads, account, max_file
-        self.allowed, self.hosts, self.busy, self.log = allowed, allowed.hosts, busy, log
+        self.allowed, self.hosts, self.leave, self.log = allowed, allowed.hosts, leave, log
         tools = {"GET": [MCP], "POST": [MCP], "DELETE": [MCP]} if allowed.mcp else {}
         served = {"GET": GET, "HEAD": GET, "POST": POST, "DELETE": []}
         self.routes = {name: re.compile("|".join([*paths, *tools.get(name, [])])) for name, paths in served.items()}
@@ -155,8 +154,7 @@ class Firewall:
         except Exception:  # raised by Gradio for unexpected input
             log.exception("A request could not be answered.")
             if not status:
-                text = "This request could not be answered. Check it against /gradio_api/info."
-                await PlainTextResponse(text, 500)(scope, receive, answer)
+                await unanswered()(scope, receive, answer)
         finally:
             if self.log is not None:
                 self.log.write(scope, status, began)
@@ -190,16 +188,30 @@ class Firewall:
             await JSONResponse(await self._upload(scope, receive, visitor))(scope, receive, send)
         elif path == f"{API}/upload_progress":  # no progress is sent: the upload's own answer marks its end
             await Response('data: {"msg": "done"}\n\n', media_type="text/event-stream")(scope, receive, send)
+        elif path == "/" and scope["method"] == "HEAD":  # at once: Gradio waits three seconds for it when it starts
+            await Response(media_type="text/html")(scope, receive, send)
         elif scope["method"] == "POST" and path.startswith(API):
             with self.account.book(Resource.TRANSFERS, visitor, 0) as booking:
-                receive = await self._checked_body(scope, receive, booking)
-                if (path.endswith("/join") or "/call/" in path) and (text := self.busy(visitor)):
-                    # Not 503: Gradio's client would replace the message by one without the waiting time.
-                    await JSONResponse({"detail": text}, 429, {"retry-after": "10"})(scope, receive, send)
-                else:
-                    await self.app(scope, receive, send)
+                await self.app(scope, await self._checked_body(scope, receive, booking, visitor), send)
+        elif session := session_of(scope):
+            await self._follow(session, scope, receive, send)
         else:
             await self.app(scope, receive, send)
+
+    async def _follow(self, session: str, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass a stream of events on; call `leave` if the client leaves before its end."""
+        complete = False
+
+        async def answer(message: Message) -> None:
+            nonlocal complete
+            await send(message)
+            complete = message["type"] == "http.response.body" and not message.get("more_body", False)
+
+        try:
+            await self.app(scope, receive, answer)
+        finally:
+            if not complete:
+                self.leave(session)
 
     # Checking requests
 
@@ -230,23 +242,33 @@ class Firewall:
         own = {host.lower(), headers.get("x-forwarded-host", host).split(",")[0].strip().lower()}
         if scope["method"] in ("POST", "DELETE") and origin is not None and urlsplit(origin).netloc.lower() not in own:
             raise Refused(403, "This page accepts no requests from other sites.")
+        if origin is not None:
+            del headers["origin"]  # Gradio would let the other site read the answer
 
-    async def _checked_body(self, scope: Scope, receive: Receive, booking: Booking) -> Receive:
-        """Read a bounded JSON body, and check what Gradio does not check."""
+    async def _checked_body(self, scope: Scope, receive: Receive, booking: Booking, visitor: str) -> Receive:
+        """Read a bounded JSON body, and check what Gradio does not check: sessions, and files at any depth."""
         kind = Headers(scope=scope).get("content-type", "").split(";")[0].strip().lower()
         if kind not in ("application/json", ""):
             raise Refused(415, "Expected a body of type application/json.")
-        body = bytearray()
+        text = bytearray()
         async for chunk in chunks(receive, JSON_BYTES, booking, self.allowed.stall):
-            body += chunk
+            text += chunk
         try:
-            content = json.loads(body.decode() or "{}")
-        except (ValueError, RecursionError) as error:
+            content = json.loads(text.decode() or "{}")
+            if not isinstance(content, dict):
+                raise TypeError
+            if (name := content.get("session_hash")) is not None:
+                check_session(name)
+            if "/call/" in scope["path"]:
+                content.pop("session_hash", None)  # then the event's name is its session, which `leave` needs
+            if re.fullmatch(MCP, route(scope)):
+                content = await anyio.to_thread.run_sync(self.uploads.store_photographs, content, visitor)
+            body = json.dumps(self.uploads.resolved(content)).encode()
+        except UploadError as error:
+            raise Refused(403, str(error)) from error
+        except (TypeError, ValueError, RecursionError) as error:
             raise Refused(400, "Expected a JSON object as the body.") from error
-        if not isinstance(content, dict):
-            raise Refused(400, "Expected a JSON object as the body.")
-        if (name := content.get("session_hash")) is not None:
-            check_session(name)
+        MutableHeaders(scope=scope)["content-length"] = str(len(body))
         sent = False
 
         async def replay() -> Message:
@@ -254,7 +276,7 @@ class Firewall:
             if sent:
                 return await receive()  # returns when the client disconnects
             sent = True
-            return {"type": "http.request", "body": bytes(body), "more_body": False}
+            return {"type": "http.request", "body": body, "more_body": False}
 
         return replay
 
@@ -321,8 +343,7 @@ class _Page:
         start, body = self._start, INLINE.sub(b'<script nonce="%s"' % self.nonce.encode(), self._body)
         if PREVIEW.search(body):
             body = PREVIEW.sub(b"", body).replace(b"</head>", self._preview().encode() + b"</head>", 1)
-        if body:  # the answer to HEAD has no body
-            MutableHeaders(scope=start)["content-length"] = str(len(body))
+        MutableHeaders(scope=start)["content-length"] = str(len(body))
         self._start = {}
         return [start, {**message, "body": body}]
 
@@ -348,11 +369,24 @@ class _Body:
                 await self()
 
 
+def unanswered(*_: object) -> Response:
+    """Return the answer to a request that raised an unexpected error."""
+    return PlainTextResponse("This request could not be answered. Check it against /gradio_api/info.", 500)
+
+
 def is_last(scope: Scope) -> bool:
     """Return whether the server closes the connection after this answer although the client may still send a body."""
     headers = Headers(scope=scope)
     closes = scope["http_version"] == "1.0" or "close" in headers.get("connection", "").lower()
     return closes and "expect" not in headers
+
+
+def session_of(scope: Scope) -> str:
+    """Return the session whose events a request streams; empty for other requests."""
+    path = route(scope)
+    if path == f"{API}/queue/data":
+        return str(parse_qs(scope["query_string"].decode("latin-1")).get("session_hash", [""])[0])
+    return path.rpartition("/")[2] if path.startswith(f"{API}/call/") and scope["method"] == "GET" else ""
 
 
 def check_session(name: object) -> None:

@@ -18,7 +18,10 @@ from typing import Any, cast
 
 import gradio as gr
 import torch
+from gradio.context import LocalContext
 from PIL import Image
+from starlette.requests import Request
+from starlette.types import Scope
 from torch import Tensor
 
 from vitviz.errors import VitvizError
@@ -100,6 +103,12 @@ def run_question(view: View, question: str, options: dict[str, Any], device: tor
     if BORROWED and device != CPU:
         view = moved(view, view.model.to(best_device()))
     return getattr(view, question)(**options)
+
+
+def identify(scope: Scope) -> None:
+    """Tell ZeroGPU whose quota the questions of a request use; it reads the request from Gradio's context."""
+    if BORROWED:
+        LocalContext.request.set(gr.Request(Request(scope)))
 
 
 def open_view(explorer: Explorer, photo: Image.Image, size: int | None) -> View:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +10,10 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from vitviz.server.api import CheckedBlocks, add_endpoints
+from vitviz.server.api import Programs
 from vitviz.server.endpoints import Endpoints
 from vitviz.server.health import health_route
+from vitviz.server.html import ExplorerHTML
 from vitviz.server.menu import Menu
 from vitviz.server.routes import Questions
 from vitviz.server.uploads import upload_folder
@@ -21,22 +21,8 @@ from vitviz.settings import Settings, settings
 from vitviz.web import bundle
 from vitviz.web.lecture_texts import lecture_given
 
-START = "vitvizExplorer.start(element, {{ colors: {colors}, ...JSON.parse(props.value) }});"
 
-
-class Application(gr.HTML):
-    """Component of the browser application. It has no events: Gradio would treat any quoted word of a script as one."""
-
-    def __getattr__(self, name: str) -> Any:
-        """Raise an error for missing attributes, which `gr.HTML` would return as events."""
-        raise AttributeError(name)
-
-    def get_block_name(self) -> str:
-        """Return the component's name in Gradio's front end."""
-        return "html"
-
-
-class Page(CheckedBlocks):
+class Page(gr.Blocks):
     """Page of vitviz.
 
     Args:
@@ -45,40 +31,29 @@ class Page(CheckedBlocks):
 
     Attributes:
         routes: routes for the page's questions and for the server's health.
+        programs: the endpoints for API clients.
     """
 
     def __init__(self, endpoints: Endpoints, lecture: Path | None = None) -> None:
         texts = lecture_given(folder=lecture)
-        upload_folder()  # sets GRADIO_TEMP_DIR before Gradio reads it
-        super().__init__(
-            scheduler=endpoints.scheduler,
-            title="vitviz",
-            fill_width=True,
-            analytics_enabled=False,
-            delete_cache=(3600, 86400),
-        )
-        self.endpoints = endpoints
+        upload_folder().account = endpoints.account  # creates the folder before Gradio reads GRADIO_TEMP_DIR
+        super().__init__(title="vitviz", fill_width=True, analytics_enabled=False, delete_cache=(3600, 86400))
+        self.endpoints, self.programs = endpoints, Programs(endpoints)
         preview = Route(f"/vitviz/{bundle.PREVIEW}", _preview)
         self.routes: list[Route] = [Questions(endpoints).route(), health_route(endpoints), preview]
         with self:
-            Application(
-                first_value(endpoints, texts),
-                html_template=bundle.template(),
-                js_on_load=bundle.script() + START.format(colors=bundle.colors()),
-                apply_default_css=False,
-                elem_id="vitviz",
-            )
-            add_endpoints(endpoints)
+            ExplorerHTML(None, bundle.ENTRY, first_data(endpoints, texts), elem_id="vitviz")
+            self.programs.add()
 
 
 async def _preview(_request: Request) -> Response:
     return Response(bundle.picture(), media_type="image/jpeg")
 
 
-def first_value(endpoints: Endpoints, lecture: dict[str, Any]) -> str:
-    """Return the page's initial data as JSON, so that the page works before its first request."""
+def first_data(endpoints: Endpoints, lecture: dict[str, Any]) -> dict[str, Any]:
+    """Return the page's initial data, so that the page works before its first request."""
     first = endpoints.open(image=endpoints.examples[0].name)
-    return json.dumps({"first": first, "models": endpoints.models(), "lecture": lecture, "notice": endpoints.notice})
+    return {"first": first, "models": endpoints.models(), "lecture": lecture, "notice": endpoints.notice}
 
 
 def build(allowed: Settings | None = None, lecture: Path | None = None) -> Page:

@@ -18,10 +18,7 @@ from contextlib import ExitStack, aclosing, asynccontextmanager, suppress
 from typing import Any
 
 import anyio
-import gradio as gr
-from gradio.context import LocalContext
 from starlette.datastructures import Headers
-from starlette.requests import Request
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
@@ -32,6 +29,7 @@ from vitviz.server.account import OverBudgetError, Resource
 from vitviz.server.arguments import MAX_PHOTO_BYTES, ArgumentError, check, quote
 from vitviz.server.bodies import BODY_SECONDS, FIELD_BYTES, Form, Refused, address, busy, chunks, left, read_form
 from vitviz.server.endpoints import CheckedQuestion, Endpoints
+from vitviz.server.gpu import identify
 from vitviz.server.health import OUTCOME
 from vitviz.server.menu import NO_UPLOADS, UPLOAD
 from vitviz.server.scenes import UnknownScene
@@ -140,6 +138,8 @@ def describe_error(error: Exception) -> Line:
         return {"kind": "busy", "text": str(error), "seconds": round(error.seconds, 1)}
     if isinstance(error, TooLargeError):
         return {"kind": "refused", "text": str(error), "size": error.size}
+    if isinstance(error, OverBudgetError):
+        return {"kind": "busy", "text": f"Busy: too many {error.resource.value}. Try again in 10 s.", "seconds": 10.0}
     if isinstance(error, Cancelled):
         return {"kind": "failed", "text": "The computation was stopped. Ask again."}
     if isinstance(error, VitvizError):
@@ -175,7 +175,7 @@ class Questions:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request; cancel it if its client disconnects."""
         client = Client(address(scope))
-        LocalContext.request.set(gr.Request(Request(scope)))  # ZeroGPU identifies the visitor's quota by it
+        identify(scope)
         try:
             with self.endpoints.account.book(Resource.QUESTIONS, client.address):
                 await self._answer(str(scope["path_params"]["name"]), client, scope, receive, send)

@@ -7,8 +7,10 @@ SIGTERM, and after `kill -9` by the next process that starts.
 from __future__ import annotations
 
 import atexit
+import base64
 import hashlib
 import hmac
+import io
 import os
 import re
 import secrets
@@ -41,6 +43,7 @@ _OWN = re.compile(rf"{PREFIX}\d+-[0-9a-f]{{8}}")
 CHECKPOINT = ".safetensors"
 DISK_FULL = "Expected room on the server's disk for this file, got none. Try again later."
 EXPIRE_EVERY = 600.0  # seconds between checks of the age of files
+STORED = "https://uploads.invalid/"  # addresses of files in the folder; Gradio's tools accept only addresses
 NO_SUCH_UPLOAD = "Expected a file that was uploaded to this page and is still there. Upload it again."
 
 
@@ -74,13 +77,13 @@ class UploadFolder:
         self._lock = threading.RLock()
 
     def check(self, path: str | Path) -> Path:
-        """Return the real path of an uploaded file; a relative path is relative to this folder.
+        """Return the real path of an uploaded file, from a path relative to this folder or an address of `STORED`.
 
         Raises:
             UploadError: for any other path, with one message for all, so that visitors cannot probe this machine.
         """
         try:
-            real = Path(self.root, path).resolve(strict=True)
+            real = Path(self.root, str(path).removeprefix(STORED)).resolve(strict=True)
         except (OSError, ValueError, RuntimeError) as error:  # missing file, null byte or loop of links
             raise UploadError(NO_SUCH_UPLOAD) from error
         if not (real.is_relative_to(self.root) and real.is_file()):
@@ -106,7 +109,27 @@ class UploadFolder:
             return [self.resolved(value) for value in payload]
         return payload
 
-    def add(self, visitor: str, name: str, file: IO[bytes]) -> Path:
+    def store_photographs(self, payload: Any, visitor: str) -> Any:
+        """Return a tool's request with an address of `STORED` for each `data:` URL; Gradio would store any file.
+
+        Raises:
+            UploadError: if a file is not a picture.
+            DiskFullError: if the disk or the budget is full.
+        """
+        if isinstance(payload, dict):
+            return {name: self.store_photographs(value, visitor) for name, value in payload.items()}
+        if isinstance(payload, list):
+            return [self.store_photographs(value, visitor) for value in payload]
+        if not (isinstance(payload, str) and payload.startswith("data:")):
+            return payload
+        try:
+            data = base64.b64decode(payload.partition(",")[2], validate=True)
+        except ValueError as error:
+            raise UploadError("Expected a picture as a data: URL in base64, got something else. Encode it.") from error
+        check_type(io.BytesIO(data), "", False)
+        return STORED + self.add(visitor, "photo", data).relative_to(self.root).as_posix()
+
+    def add(self, visitor: str, name: str, data: bytes) -> Path:
         """Store a visitor's file, and remove older files that no longer fit.
 
         Raises:
@@ -114,9 +137,8 @@ class UploadFolder:
         """
         with self.receive(visitor) as incoming:
             try:
-                while part := file.read(2**20):
-                    incoming.booking.add(len(part))
-                    incoming.file.write(part)
+                incoming.booking.add(len(data))
+                incoming.file.write(data)
             except (OSError, OverBudgetError) as error:
                 raise DiskFullError(DISK_FULL) from error
             return incoming.keep(name)

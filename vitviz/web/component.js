@@ -14,7 +14,7 @@ import { inside } from './inside.js';
  */
 export function start(element, { props, trigger, server, watch }, { colors, style, models }) {
   const beside = () => props.value?.photo.url ?? '';
-  const show = inside(element, { colors, style, models, backend: componentBackend({ server, beside, models }),
+  const show = inside(element, { colors, style, models, backend: componentBackend({ server, beside }),
     tell: (selection, changed) => {
       for (const part of changed) trigger(`select_${part}`, selection);
       trigger('select', { ...selection, index: selection.patch, value: selection.prediction?.label ?? null });

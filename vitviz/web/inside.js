@@ -1,6 +1,7 @@
 // The explorer inside another page, which chooses the photograph and receives the selection.
 import { queryOn } from './compute/query.js';
 import { write } from './draw/dom.js';
+import { persist } from './effects/progress.js';
 import { mount } from './page.js';
 import { Explain } from './views/explain.js';
 import { Explore } from './views/explore.js';
@@ -93,15 +94,10 @@ export function inside(element, { colors, style, backend, models, tell }) {
     say(`${models?.questions.open.waiting ?? ''} …`);
     try {
       const source = { image: null, photo, model: null, size: null };
-      const manifest = await backend.ask('open', { source });
+      const manifest = await persist(backend, 'open', { source }, {}, {});
       if (latest !== mine) return;
       say('');
-      const opening = { ...source, model: manifest.model };
-      /** @type {Backend} */
-      const once = { can: backend.can, ask: (name, about, ask, how) => ( // this scene is already open
-        name === 'open' && isSame(about.source, opening) ? Promise.resolve(manifest)
-          : backend.ask(name, about, ask, how)) };
-      page = mount(element, { colors, backend: once, photos: null, first: manifest, models, inside: true,
+      page = mount(element, { colors, backend, photos: null, first: manifest, photo, models, inside: true,
         search: backend.can.open ? `?photo=${photo}` : '' }, VIEWS);
       follow(page, tell);
       Object.assign(root, { vitviz: page }); // only for tests

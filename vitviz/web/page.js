@@ -47,13 +47,14 @@ const home = {
  * @param {import('./backends/backend.js').Backend} options.backend
  * @param {import('./effects/photos.js').Photos | null} options.photos
  * @param {import('./core/manifest.js').Manifest} options.first - manifest of the first scene
+ * @param {string | null} [options.photo] - name of the first scene's photograph, if it is not an example
  * @param {string} options.search - the query string @param {any} options.models - Models; null without a server
  * @param {Lectured | null} [options.lecture] - texts of the lecture, and its initial language
  * @param {boolean} [options.inside] - whether another page embeds the explorer, with its own address, keys and colors
  * @param {Record<string, any>} places - views by their selectors
  */
-export function mount(root, { colors: encoded, backend: innerBackend, photos, first, search, models, lecture = null,
-  inside = false }, places) {
+export function mount(root, { colors: encoded, backend: innerBackend, photos, first, photo = null, search, models,
+  lecture = null, inside = false }, places) {
   const colors = Object.fromEntries(Object.entries(encoded).map(([name, text]) => [name, decoded(text)]));
   const tables = Object.fromEntries(Object.entries(colors).map(([name, bytes]) => [name, packed(bytes)]));
   const { state, messages } = parse(search);
@@ -62,7 +63,8 @@ export function mount(root, { colors: encoded, backend: innerBackend, photos, fi
   const scenes = new Map();
   const progress = new Progress(models?.questions ?? {});
   const still = window.matchMedia('(prefers-reduced-motion: reduce)');
-  const backend = progress.watch(innerBackend);
+  const backend = progress.watch(innerBackend, first,
+    { image: first.image, photo, model: first.model, size: first.size });
   let frame = 0;
   const changed = () => { frame ||= requestAnimationFrame(draw); };
   progress.changed = changed;

@@ -133,7 +133,7 @@ class Scene:
             seen.thumbnail((SEEN_SIDE, SEEN_SIDE))
         return {
             "id": name,
-            "photo": {**_picture(small, 90), "hash": self.own},
+            "photo": _picture(small, 90),
             "frame": geometry.frame,
             "grid": trace.grid,
             "prefix": trace.prefix,

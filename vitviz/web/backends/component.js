@@ -1,11 +1,9 @@
 // The backend of the Gradio component: questions are calls of its server functions, and binary answers are files that
 // Gradio serves. Each call returns progress or the answer; after progress, the page calls again.
-import { askingBackend } from './asking.js';
 import { BackendError } from './backend.js';
 
 /** @typedef {import('./backend.js').Backend} Backend */
 /** @typedef {import('./backend.js').How} How */
-/** @typedef {import('../core/state.js').Source} Source */
 /** @typedef {{answer: (call: any) => Promise<any>, leave: (ticket: string) => Promise<any>}} Server */
 
 const GONE = 'The server does not answer. Try again in a moment.';
@@ -24,23 +22,20 @@ function aborted(signal) {
  * @param {object} options
  * @param {Server} options.server
  * @param {() => string} options.beside - the address of the photograph; the other files are in the same folder
- * @param {import('./backend.js').Models} options.models
  * @returns {Backend}
  */
-export function componentBackend({ server, beside, models }) {
-  /**
-   * @param {string} name @param {object} ask @param {Source | null} source @param {File | undefined} file
-   * @param {How} how
-   */
-  async function post(name, ask, source, file, { signal, progress }) {
+export function componentBackend({ server, beside }) {
+  /** @type {Backend['ask']} */
+  async function ask(name, { id, source = null, file }, more = {}, { signal, progress } = {}) {
     if (file) throw new BackendError('This page takes no checkpoints.', 'refused');
     signal?.throwIfAborted();
     const ticket = newTicket();
     const leaving = aborted(signal);
     leaving.catch(() => null); // avoid an unhandled rejection after the answer
+    const call = { ticket, name, ask: id ? { scene: id, ...more } : more, source };
     try {
       for (;;) {
-        const reply = await Promise.race([server.answer({ ticket, name, ask, source }), leaving]);
+        const reply = await Promise.race([server.answer(call), leaving]);
         if (!reply) throw new BackendError(GONE, 'offline'); // Gradio's page hides connection errors
         if (reply.error) throw new BackendError(reply.error.text, reply.error.kind, reply.error.size ?? null);
         if ('file' in reply) return await fetched(reply.file, signal);
@@ -66,8 +61,7 @@ export function componentBackend({ server, beside, models }) {
     return answer.arrayBuffer();
   }
 
-  return askingBackend({
-    can: { open: true, choose: false, rollout: true, explain: true, page: true, link: false, lecture: false },
-    post, models,
-  });
+  return {
+    can: { open: true, choose: false, rollout: true, explain: true, page: true, link: false, lecture: false }, ask,
+  };
 }

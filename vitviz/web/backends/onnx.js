@@ -20,17 +20,19 @@ import { standalone } from './standalone.js';
  * @property {string} worker @property {string} alone - the frame of a saved page
  */
 
+const UNKNOWN = 'Expected an open photograph, got another. Open it.';
+
 /** @param {Blob} blob @returns {string} an address that is valid until the page is closed */
 const addressOf = (blob) => URL.createObjectURL(blob);
 
 /**
  * @param {object} options
  * @param {string} options.base - the address of the site's folder
- * @param {Site} options.site @param {Manifest} options.first
+ * @param {Site} options.site
  * @param {{get: (hash: string) => Promise<Blob | null>}} options.photos
  * @returns {Backend}
  */
-export function onnxBackend({ base, site, first, photos }) {
+export function onnxBackend({ base, site, photos }) {
   /** @type {Worker | null} */
   let worker = null;
   let count = 0;
@@ -95,9 +97,7 @@ export function onnxBackend({ base, site, first, photos }) {
    * @param {string} name @param {Subject} scene @param {any} ask @param {How} how @returns {Promise<any>}
    */
   async function compute(name, { id: scene, source }, ask, { signal, progress }) {
-    if (!source || scene !== idOf(source)) {
-      throw new BackendError('Expected an open photograph, got another. Open it.', 'unknown');
-    }
+    if (!source || scene !== idOf(source)) throw new BackendError(UNKNOWN, 'unknown');
     const about = named(source);
     if (lack()) throw new BackendError(lack(), 'refused');
     await readerOf(document.createElement('canvas')).catch(({ message }) => { // checked before loading 60 MB
@@ -128,14 +128,12 @@ export function onnxBackend({ base, site, first, photos }) {
       throw new BackendError(`Expected the model’s own input size or ${about.larger.size}, got ${source.size}. Choose `
         + 'one of them.', 'refused');
     }
-    if (source.image && !source.size && source.image === first.image && about.source === first.model) return first;
     const place = folder(source);
     if (place) return (await file(`${place}/manifest.json`, how)).json();
     const id = idOf({ ...source, model: about.source });
     const manifest = await compute('open', { id, source }, {}, how);
     for (const part of [manifest.photo, manifest.seen]) part.url = addressOf(part.blob);
-    manifest.photo.hash = source.photo;
-    return { ...manifest, id, image: source.image, own: source.photo };
+    return { ...manifest, id, image: source.image };
   }
 
   /** @param {Subject} scene @param {string} search @param {How} how */
@@ -154,14 +152,14 @@ export function onnxBackend({ base, site, first, photos }) {
   const backend = {
     can: { open: true, choose: true, rollout: true, explain: true, page: true, link: true, lecture: true },
     async ask(name, about, ask = {}, how = {}) {
-      if (name === 'models') return site.models;
-      if (name === 'open') return open(/** @type {Source} */ (about.source), how);
+      if (name === 'checkpoint') throw new BackendError('This site takes no checkpoints. Use vitviz app.', 'refused');
+      if (!about.source) throw new BackendError(UNKNOWN, 'unknown'); // the page repeats the question with the source
+      if (name === 'open') return open(about.source, how);
       if (name === 'page' && ask.lecture) {
         throw new BackendError('A static site cannot save its lecture. Use vitviz export --lecture.', 'refused');
       }
       if (name === 'page') return page(about, ask.search, how);
-      if (name === 'checkpoint') throw new BackendError('This site takes no checkpoints. Use vitviz app.', 'refused');
-      const part = about.source && about.id === idOf(about.source) && folder(about.source) && fileOf(name, ask);
+      const part = about.id === idOf(about.source) && folder(about.source) && fileOf(name, ask);
       if (!part) return compute(name, about, ask, how);
       return (await file(`${folder(about.source)}/${part}.bin`, how)).arrayBuffer();
     },

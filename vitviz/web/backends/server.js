@@ -1,10 +1,8 @@
 // The backend for a vitviz server. Each question is one request, which any replica can answer.
-import { askingBackend } from './asking.js';
 import { BackendError, isAbort, photographOf } from './backend.js';
 
 /** @typedef {import('./backend.js').Backend} Backend */
 /** @typedef {import('./backend.js').How} How */
-/** @typedef {import('../core/state.js').Source} Source */
 
 const GONE = 'The server does not answer. Try again in a moment.';
 
@@ -70,10 +68,9 @@ async function rest(reader, first, count) {
  * @param {object} options
  * @param {string} options.base - the address of the page's folder
  * @param {{get: (hash: string) => Promise<Blob | null>}} options.photos
- * @param {any} [options.first] @param {any} [options.models] - manifest and list of models that are part of the page
  * @returns {Backend}
  */
-export function serverBackend({ base, photos, first = null, models = null }) {
+export function serverBackend({ base, photos }) {
   /** @param {string} name @param {FormData} body @param {How} how */
   async function send(name, body, { signal, progress }) {
     let answer;
@@ -90,10 +87,10 @@ export function serverBackend({ base, photos, first = null, models = null }) {
     return readAnswer(bodyOf(answer), progress);
   }
 
-  /** @param {object} ask @param {Source | null} source @param {File | undefined} file @param {How} how */
-  async function form(ask, source, file, { signal }) {
+  /** @param {import('./backend.js').About} about @param {object} ask @param {How} how */
+  async function form({ id, source, file }, ask, { signal }) {
     const body = new FormData();
-    body.set('ask', JSON.stringify(ask));
+    body.set('ask', JSON.stringify(id ? { scene: id, ...ask } : ask));
     if (source) {
       const { image, model, size } = source;
       body.set('source', JSON.stringify({ image, model, size }));
@@ -103,9 +100,8 @@ export function serverBackend({ base, photos, first = null, models = null }) {
     return body;
   }
 
-  return askingBackend({
+  return {
     can: { open: true, choose: true, rollout: true, explain: true, page: true, link: true, lecture: true },
-    post: async (name, ask, source, file, how) => send(name, await form(ask, source, file, how), how),
-    first, models,
-  });
+    ask: async (name, about, ask = {}, how = {}) => send(name, await form(about, ask, how), how),
+  };
 }

@@ -4,7 +4,7 @@ import { isAbort, sizeOf } from '../backends/backend.js';
 
 /** @typedef {import('../backends/backend.js').Progress} Progress */
 /** @typedef {import('./scene.js').Scene} Scene */
-/** @typedef {[name: string, ask: any]} Question */
+/** @typedef {{[N in keyof Asks]: [name: N, ask: Asks[N]]}[keyof Asks]} Question */
 /** @typedef {ReturnType<import('./progress.js').Progress['watch']>} Watched */
 /** @typedef {{key: string, question: Question, progress: Progress, controller: AbortController, timer: any}} Running */
 
@@ -105,10 +105,11 @@ export class Requests {
   }
 
   /** @param {Scene} scene @param {Question} question @param {any} answer */
-  keep(scene, [name, ask], answer) {
-    this.answers.set(keyOf(scene, [name, ask]), answer);
+  keep(scene, question, answer) {
+    this.answers.set(keyOf(scene, question), answer);
+    const [name, ask] = question;
     if (name === 'faithfulness') { // also cache the test of each single method
-      ask.methods.forEach((/** @type {string} */ method, /** @type {number} */ place) => {
+      ask.methods.forEach((method, place) => {
         this.answers.set(keyOf(scene, [name, { ...ask, methods: [method] }]), [answer[place]]);
       });
     }

@@ -8,6 +8,7 @@ import { randomOrders, rankPatches } from './orders.js';
 /** @typedef {import('./model.js').Model} Model */
 /** @typedef {import('./model.js').Run} Run */
 /** @typedef {import('../compute/image.js').Prepared} Prepared */
+/** @template {keyof Asks} N @typedef {Required<Asks[N]>} Ask - the page sends all arguments */
 /** @typedef {(progress: {text: string, done?: number, of?: number}) => void} Tell */
 /**
  * Constants that are shared with Python: `vitviz.web.responses.constants`.
@@ -21,7 +22,7 @@ import { randomOrders, rankPatches } from './orders.js';
 
 const BEST = 5; // classes
 
-/** @param {Context} context @param {{target: number | null, against: number | null}} ask */
+/** @param {Context} context @param {Pick<Ask<'explain'>, 'target' | 'against'>} ask */
 function weightsOf({ run: { logits } }, { target, against }) {
   const weights = new Float32Array(logits.length);
   weights[target ?? logits.indexOf(Math.max(...logits))] = 1;
@@ -29,7 +30,7 @@ function weightsOf({ run: { logits } }, { target, against }) {
   return weights;
 }
 
-/** @param {Context} context @param {{method: string, target: number | null, against: number | null}} ask */
+/** @param {Context} context @param {Ask<'explain'>} ask */
 export async function explain(context, ask) {
   const key = JSON.stringify([ask.method, ask.target, ask.against]);
   const map = context.run.answers.get(key) ?? await computed(context, ask);
@@ -39,7 +40,7 @@ export async function explain(context, ask) {
 
 /**
  * The title of a map, as `Method.heatmaps` writes it.
- * @param {Context} context @param {{method: string, target: number | null, against: number | null}} ask
+ * @param {Context} context @param {Ask<'explain'>} ask
  */
 function titled({ model: { about }, run: { logits } }, { method, target, against }) {
   const { labels, methods, prefix, depth } = about;
@@ -51,7 +52,7 @@ function titled({ model: { about }, run: { logits } }, { method, target, against
   return `${name}, for ${aim}${against === null || against === undefined ? '' : ` rather than ${labels[against]}`}`;
 }
 
-/** @param {Context} context @param {{method: string, target: number | null, against: number | null}} ask */
+/** @param {Context} context @param {Ask<'explain'>} ask */
 async function computed(context, ask) {
   const { model, run, canceled, tell } = context;
   const { prefix } = model.about;
@@ -69,13 +70,13 @@ async function computed(context, ask) {
 
 /**
  * Probabilities before and after removing patches and heads.
- * @param {Context} context @param {{patches: number[], heads: [number, number][], classes?: number[]}} ask
+ * @param {Context} context @param {Ask<'intervene'>} ask
  */
-export async function intervene({ model, run, canceled }, { patches, heads, classes = [] }) {
-  const logits = await model.without(run, new Set(patches), heads, canceled);
+export async function intervene({ model, run, canceled }, { patches, heads, classes }) {
+  const logits = await model.without(run, new Set(patches), heads ?? [], canceled);
   const [before, after] = [softmax(run.logits), softmax(logits)];
   const order = [...before.keys()].sort((a, b) => Math.max(before[b], after[b]) - Math.max(before[a], after[a]));
-  const best = [...new Set([...order.slice(0, BEST).sort((a, b) => before[b] - before[a]), ...classes])];
+  const best = [...new Set([...order.slice(0, BEST).sort((a, b) => before[b] - before[a]), ...classes ?? []])];
   return { classes: best.map((index) => [model.about.labels[index], before[index], after[index]]) };
 }
 
@@ -85,7 +86,7 @@ const area = (x, y) => y.slice(1).reduce((sum, value, i) => sum + ((value + y[i]
 
 /**
  * Deletion and insertion curves of maps. Patches are removed from the sequence.
- * @param {Context} context @param {{methods: string[], target: number | null, against: number | null}} ask
+ * @param {Context} context @param {Ask<'faithfulness'>} ask
  */
 export async function faithfulness(context, { methods, target, against }) {
   const { model, run, canceled, tell, constants: { random: count, steps, seed, unlikely } } = context;
@@ -163,7 +164,7 @@ function describe(target, deletion, insertion) {
 
 /**
  * Statistics of every head: of its attention rows, or of the model without the head.
- * @param {Context} context @param {{names: string[]}} ask
+ * @param {Context} context @param {Ask<'heads'>} ask
  */
 export async function heads(context, { names }) {
   const { model, run, prepared, canceled, tell } = context;

@@ -9,7 +9,7 @@ import {
 } from '../compute/format.js';
 import { contextOf, write } from '../draw/dom.js';
 import { together } from '../draw/saved.js';
-import { csv } from '../compute/numbers.js';
+import { csv } from '../compute/map_files.js';
 import { chartChoices, mapChoices, aboutOf, nameOf, saveMenu, withWords } from './save.js';
 import { View } from './view.js';
 
@@ -123,12 +123,12 @@ export class Explain extends View {
       against: known(against) === of ? null : known(against) };
   }
 
-  /** @param {Chosen} chosen @param {Method} [method] @returns {Question} */
+  /** @param {Chosen} chosen @param {Method} [method] @returns {['explain', Required<Asks['explain']>]} */
   map({ method, target, against }, { name, specific } = method) {
     return ['explain', { method: name, target: specific ? target : null, against: specific ? against : null }];
   }
 
-  /** @param {Chosen} chosen @param {Method[]} methods @returns {Question} */
+  /** @param {Chosen} chosen @param {Method[]} methods @returns {['faithfulness', Asks['faithfulness']]} */
   test({ method, target, against }, methods = [method]) {
     return ['faithfulness', { methods: methods.map(({ name }) => name), target, against }];
   }
@@ -147,6 +147,7 @@ export class Explain extends View {
     const isOpen = (/** @type {Question} */ question) => (
       !this.maps.answer(scene, question) && !this.maps.failure(scene, question));
     const [map, test] = [this.map(chosen), this.test(chosen)];
+    /** @type {Question[]} */
     const needed = !chosen.method.slow || isStarted(map) ? [map] : [];
     if (isStarted(test) && this.maps.answer(scene, map)) needed.push(test);
     const every = isStarted(this.test(chosen, [])) ? this.every(chosen, scene) : [];
@@ -457,16 +458,17 @@ export class Explain extends View {
   verdict(scene) {
     const { method } = this.shown;
     const test = this.tested(scene, method);
-    const every = this.maps.running?.question[0] === 'faithfulness' ? this.maps.running : null;
-    const running = every?.question[1].methods.includes(method.name) ? every : null;
-    const count = running?.question[1].methods.length ?? 1;
-    const words = count > 1 ? `Testing ${count} maps` : `Testing ${method.title}`;
-    write(this.find('.vv-verdict'), test?.words ?? (running ? progressWords(running.progress, words) : UNTESTED));
+    const { running } = this.maps;
+    const [name, ask] = running?.question ?? ['layers', {}];
+    const methods = name === 'faithfulness' && ask.methods.includes(method.name) ? ask.methods : []; // being tested
+    const words = methods.length > 1 ? `Testing ${methods.length} maps` : `Testing ${method.title}`;
+    write(this.find('.vv-verdict'), test?.words ?? (running && methods.length ? progressWords(running.progress, words)
+      : UNTESTED));
     this.say('.vv-area', test ? AREA : '');
     const button = this.find('[data-do=test]');
     button.hidden = Boolean(test);
     button.disabled = !this.heatmap;
-    write(button, running && count === 1 ? 'Stop' : 'Test this map');
+    write(button, methods.length === 1 ? 'Stop' : 'Test this map');
     if (test === this.charted) return;
     this.charted = test;
     fill(this.find('.vv-charts'), test ? [

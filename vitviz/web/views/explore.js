@@ -6,7 +6,7 @@ import {
 } from '../compute/format.js';
 import { write } from '../draw/dom.js';
 import { tokenOf } from '../compute/geometry.js';
-import { npz } from '../compute/numbers.js';
+import { npz } from '../compute/map_files.js';
 import { massWords, massesOf, read, sentences } from '../compute/readout.js';
 import { sentence } from '../compute/sentence.js';
 import { prefixKinds } from '../compute/statistics.js';
@@ -509,7 +509,7 @@ export class Explore extends View {
 /**
  * Return a map with the request that reproduces it in Python, if there is one.
  * @param {Place} place @param {Scene} scene @param {Shown} shown @param {Float32Array} values
- * @returns {import('../compute/numbers.js').Saved}
+ * @returns {import('../compute/map_files.js').Saved}
  */
 function savedOf(place, { manifest }, { unit, signed, name }, values) {
   const { mode, direction, block, head, query } = place;

@@ -8,7 +8,7 @@ import { Requests, sceneOf } from '../effects/panels.js';
 import { queryOn } from '../compute/query.js';
 import { tokenOf } from '../compute/geometry.js';
 import { escaped, headOf, outputs, percent, progressWords, score, title } from '../compute/format.js';
-import { csv } from '../compute/numbers.js';
+import { csv } from '../compute/map_files.js';
 import { write } from '../draw/dom.js';
 import { chartChoices, mapChoices, nameOf, saveMenu } from './save.js';
 import { View } from './view.js';

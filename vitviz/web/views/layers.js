@@ -7,7 +7,7 @@ import { oneTabStop, roving } from '../draw/roving.js';
 import { Requests, sceneOf } from '../effects/panels.js';
 import { decoded } from '../compute/payload.js';
 import { escaped, outputs, percent, playWords, progressWords, whole } from '../compute/format.js';
-import { csv } from '../compute/numbers.js';
+import { csv } from '../compute/map_files.js';
 import { contextOf, write } from '../draw/dom.js';
 import { together } from '../draw/saved.js';
 import { aboutOf, chartChoices, mapChoices, nameOf, saveMenu, withWords } from './save.js';

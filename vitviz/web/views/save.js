@@ -1,12 +1,12 @@
 // A small menu beside a picture that saves it or its numbers.
 import { fileName } from '../compute/format.js';
-import { mapCsv, mapNpz, mapsFile } from '../compute/numbers.js';
+import { mapCsv, mapNpz, mapsFile } from '../compute/map_files.js';
 import { captioned } from '../draw/caption.js';
 import { atPrintSize, canvasOf, chartsAsSvg, together } from '../draw/saved.js';
 import { download, downloadPicture } from '../effects/browser.js';
 
 /** @typedef {import('../effects/scene.js').Scene} Scene */
-/** @typedef {import('../compute/numbers.js').Saved} Saved */
+/** @typedef {import('../compute/map_files.js').Saved} Saved */
 /** @typedef {HTMLCanvasElement | string | Uint8Array} Content - null if there is nothing to save yet */
 /** @typedef {{words: string, ending: string, make: () => Content | null}} Choice */
 

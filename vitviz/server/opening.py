@@ -1,0 +1,212 @@
+"""Open photographs: load models, run each once on a photograph, and hold the results in a bounded cache."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import time
+from collections.abc import Sequence
+from concurrent.futures import Future
+from dataclasses import asdict
+
+from PIL import Image
+
+from vitviz.errors import VitvizError
+from vitviz.explorer import Explorer
+from vitviz.images.decoding import decode_apart
+from vitviz.model.devices import return_freed_memory
+from vitviz.server.account import Account
+from vitviz.server.arguments import ArgumentError, quote
+from vitviz.server.gpu import open_view
+from vitviz.server.menu import LargerModels, Menu, describe_bytes
+from vitviz.server.models import Loaded, Models
+from vitviz.server.scenes import OPEN, Cache, Flights, OpenScene, UnknownScene, scene_id
+from vitviz.server.scheduler import BusyError, Kind, Scheduler, check_cancelled, report
+from vitviz.server.sizes import USUAL, Pace, Size, check_fits, cost, faster, fits_in_memory, is_large, largest, sizes
+from vitviz.view import View
+from vitviz.web.examples import Example, examples
+from vitviz.web.scene import Scene
+
+AHEAD = 2.0  # longest forward pass in seconds that the page may ask for before the visitor does
+TRIM_EVERY = 5.0  # seconds between returns of freed memory, because the kernel clears memory before reuse
+LIGHT_TOKENS = 1_400  # with more tokens, questions declared as light take longer than a few milliseconds
+
+log = logging.getLogger(__name__)
+
+
+class ModelLoadError(VitvizError):
+    """Raised if a model cannot be loaded; the message gives the reason."""
+
+
+class Opening:
+    """Open photographs with the models of a menu.
+
+    Args:
+        menu: the page's models, and the rules for other models that visitors name.
+        photographs: the page's examples; by default those that come with vitviz.
+
+    Attributes:
+        account: where memory, disk space and places are booked.
+        cache: open photographs and answers.
+        notice: why the page opens with a model other than the operator's choice; empty if it does not.
+    """
+
+    def __init__(self, menu: Menu, photographs: Sequence[Example] | None = None) -> None:
+        self.menu, self.examples = menu, list(examples() if photographs is None else photographs)
+        self.account = Account(menu.settings)
+        if menu.uploads is not None:
+            menu.uploads.account = self.account
+        self.scheduler, self.flights = Scheduler(self.account), Flights(self.account)
+        self.cache = Cache(self.account)
+        self._paces: dict[str, Pace] = {}
+        self._trimmed = time.monotonic()  # when freed memory was last returned
+        self._larger = LargerModels(menu)
+        self.loaded = self._models()
+        self.notice = self._settle_default()
+
+    def open_scene(
+        self, photo: bytes | None, image: str | None, model: str | None, size: int | None, ahead: bool
+    ) -> OpenScene:
+        """Return the scene of a photograph or an example; the model runs only if the cache lacks the scene.
+
+        Raises:
+            BusyError: if the model would have to run `ahead` of a visitor's request while anything else waits or runs.
+        """
+        data, example = self._photograph(photo, image)
+        source = self.menu.permit(model or self.menu.default)
+        loaded = self._load(source)
+        name = scene_id(data, loaded.fingerprint, size, self.menu.settings.secret)
+        scene: OpenScene | None = self.cache.get((name, OPEN))
+        if scene is None and ahead and not self.scheduler.idle:
+            raise BusyError(self.scheduler.seconds(Kind.PHOTO))
+        return scene or self._open(name, data, example, source, loaded.explorer, size)
+
+    def begin(self, model: str | None) -> tuple[str, Future[Loaded]]:
+        """Start loading a model; return a progress message, and the future of the model.
+
+        Raises:
+            MenuError: if visitors may not use the model.
+        """
+        source = self.menu.permit(model or self.menu.default)
+        entry = self.menu.entry(source)
+        size = f" ({describe_bytes(entry.size)})" if entry.size else ""
+        return f"Loading {entry.title}{size}", self.loaded.begin(source)
+
+    def _is_large(self, name: str | None) -> bool:
+        """Return whether even light questions about a scene take longer than a few milliseconds."""
+        scene: OpenScene | None = self.cache.get((name, OPEN))
+        return scene is not None and scene.view.trace.tokens.shape[1] > LIGHT_TOKENS
+
+    def _models(self) -> Models:
+        menu = self.menu
+        return Models(menu.load, menu.settings.memory, menu.default, lambda name: menu.entry(name).size, self._drop)
+
+    def _drop(self, source: str, explorer: Explorer) -> None:
+        """Drop the scenes of an evicted model, which would keep it in memory."""
+        self._paces.pop(source, None)
+        self.cache.discard(lambda value: isinstance(value, OpenScene) and value.view.model is explorer.model)
+
+    def _settle_default(self) -> str:
+        """Load the page's first model, or the bundled one if that fails; return the error message, or ""."""
+        named, menu = self.menu.entry(self.menu.default), self.menu
+        try:
+            self._load(menu.default)
+        except VitvizError as error:
+            if menu.default == menu.bundled:
+                raise
+            menu.default = menu.bundled
+            self.loaded = self._models()  # replaced, because it pins the default; no model is loaded yet
+            self._load(menu.default)
+            log.warning("The page opens with %s: %s", menu.default, error)
+            return f"Could not open {named.title}; the page shows {menu.entry(menu.default).title} instead. {error}"
+        return ""
+
+    def _load(self, source: str) -> Loaded:
+        title = self.menu.entry(source).title
+        try:
+            return self.loaded.get(source)
+        except VitvizError as error:
+            text = str(error).replace(source, title)  # visitors do not need the path
+            raise ModelLoadError(text if title in text else f"{title}: {text}") from error
+        except Exception as error:
+            log.exception("A model could not be loaded.")
+            kind = type(error).__name__
+            raise ModelLoadError(f"Expected {title} to open, got {kind}. Choose another model.") from error
+
+    def _photograph(self, photo: bytes | None, image: str | None) -> tuple[bytes, Example | None]:
+        """Return the bytes of a photograph, and the example that it equals, if any."""
+        if photo is not None:
+            equal = (
+                example
+                for example in self.examples
+                if example.path.stat().st_size == len(photo) and example.path.read_bytes() == photo
+            )
+            return photo, next(equal, None)
+        if image is None:
+            raise ArgumentError("Expected a photograph, or the name of an example; got neither. Choose one.")
+        examples = {example.name: example for example in self.examples}
+        if image not in examples:
+            known = ", ".join(examples)
+            raise ArgumentError(f"Expected one of the examples {known}; got {quote(image)}. Choose one of them.")
+        return examples[image].path.read_bytes(), examples[image]
+
+    def _open(
+        self, name: str, data: bytes, example: Example | None, source: str, explorer: Explorer, size: int | None
+    ) -> OpenScene:
+        config, limit = explorer.model.config, self.menu.settings.side
+        most = largest(config, limit)
+        if size is not None and size > most:
+            raise ArgumentError(f"Expected an input of at most {most} pixels for this model, got {size}. Choose fewer.")
+        patches, seconds = cost(config, explorer.preprocess, USUAL, self._paces.get(source), size)
+        check_fits(explorer, USUAL, size, self.menu.settings)
+        running = f"Running the model on {patches:,} patches"
+
+        def decode_photo() -> Image.Image:
+            report("Opening the photograph")
+            return decode_apart(data, check=check_cancelled)
+
+        if is_large(config, explorer.preprocess, patches):  # pauses for other visitors' photographs
+            with self.scheduler.run(Kind.LONG):
+                with self.scheduler.wait_and_run(Kind.DECODE):
+                    picture = decode_photo()
+                report(running, seconds)
+                view = self._view(explorer, picture, size)
+        else:
+            with self.scheduler.run(Kind.DECODE):  # held until the end, to limit the number of decoded pictures
+                picture = decode_photo()
+                with self.scheduler.wait_and_run(Kind.PHOTO):
+                    report(running, seconds)
+                    view = self._view(explorer, picture, size)
+        pace = self._paces[source] = faster(view, self._paces.get(source))
+        fits = fits_in_memory(explorer, self.menu.settings)
+        choices_of_size = sizes(config, explorer.preprocess, view.photo.size, pace, limit, fits)
+        scene = Scene.of(
+            view,
+            caveat=example.caveat(view) if example else "",
+            image=example.name if example else None,
+            own=None if example else hashlib.sha256(data).hexdigest()[:32],
+            model=source,
+            size=size,
+            sizes=[{**asdict(choice), "ahead": self._is_quick(choice)} for choice in choices_of_size],
+        )
+        opened = OpenScene(name, view, source, scene, scene.manifest(name))
+        if self.loaded.holds(explorer):  # a scene would keep an evicted model in memory
+            self.cache.put((name, OPEN), opened)
+        if time.monotonic() - self._trimmed > TRIM_EVERY:
+            self._trimmed = time.monotonic()
+            return_freed_memory()
+        return opened
+
+    def _is_quick(self, size: Size) -> bool:
+        """Return whether the page may open a photograph at this size before the visitor asks for it."""
+        return self.menu.settings.sharper and size.size is not None and 0 < (size.seconds or 0) <= AHEAD
+
+    def _view(self, explorer: Explorer, picture: Image.Image, size: int | None) -> View:
+        check_fits(explorer, picture.size, size, self.menu.settings)  # the number of patches may depend on the shape
+        return open_view(explorer, picture, size)
+
+    def _scene(self, name: str) -> OpenScene:
+        scene: OpenScene | None = self.cache.get((name, OPEN))
+        if scene is None:
+            raise UnknownScene
+        return scene

@@ -1,0 +1,14 @@
+/** Arguments of the questions, from the signatures of vitviz.server.endpoints; written by `make tables`. */
+interface Asks {
+  open: { model?: string | null, size?: number | null, image?: string | null };
+  block: { block: number };
+  rollout: { token?: number | null, fuse?: 'mean' | 'max' | 'min', discard?: number, residual?: number, start?: number };
+  explain: { method?: string, target?: number | null, against?: number | null };
+  faithfulness: { methods: string[], target?: number | null, against?: number | null };
+  heads: { names: string[] };
+  layers: {};
+  intervene: { patches?: number[] | null, heads?: [number, number][] | null, classes?: number[] | null };
+  lecture: { block?: number | null };
+  page: { search?: string };
+  models: {};
+}
