@@ -1,14 +1,13 @@
 // The backend of the Gradio component: questions are calls of its server functions, and binary answers are files that
 // Gradio serves. Each call returns progress or the answer; after progress, the page calls again.
 import { askingBackend } from './asking.js';
-import { BackendError } from './backend.js';
+import { say } from '../core/words.js';
+import { BackendError, GONE } from './backend.js';
 
 /** @typedef {import('./backend.js').Backend} Backend */
 /** @typedef {import('./backend.js').How} How */
 /** @typedef {import('../core/state.js').Source} Source */
 /** @typedef {{answer: (call: any) => Promise<any>, leave: (ticket: string) => Promise<any>}} Server */
-
-const GONE = 'The server does not answer. Try again in a moment.';
 
 /** Return an unguessable name for a question; crypto.randomUUID exists only over https. */
 function newTicket() {
@@ -33,7 +32,7 @@ export function componentBackend({ server, beside, models }) {
    * @param {How} how
    */
   async function post(name, ask, source, file, { signal, progress }) {
-    if (file) throw new BackendError('This page takes no checkpoints.', 'refused');
+    if (file) throw new BackendError(say('This page takes no checkpoints.'), 'refused');
     signal?.throwIfAborted();
     const ticket = newTicket();
     const leaving = aborted(signal);
@@ -41,7 +40,7 @@ export function componentBackend({ server, beside, models }) {
     try {
       for (;;) {
         const reply = await Promise.race([server.answer({ ticket, name, ask, source }), leaving]);
-        if (!reply) throw new BackendError(GONE, 'offline'); // Gradio's page hides connection errors
+        if (!reply) throw new BackendError(say(GONE), 'offline'); // Gradio's page hides connection errors
         if (reply.error) throw new BackendError(reply.error.text, reply.error.kind, reply.error.size ?? null);
         if ('file' in reply) return await fetched(reply.file, signal);
         if ('data' in reply) return reply.data;
@@ -62,7 +61,7 @@ export function componentBackend({ server, beside, models }) {
       if (signal?.aborted) throw error;
       return null;
     });
-    if (!answer?.ok) throw new BackendError(GONE, 'offline');
+    if (!answer?.ok) throw new BackendError(say(GONE), 'offline');
     return answer.arrayBuffer();
   }
 

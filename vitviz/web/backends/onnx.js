@@ -1,5 +1,6 @@
 // The backend of a static site: the model runs in a worker of the visitor's browser, and examples are files.
 import { readerOf } from '../compute/readback.js';
+import { say } from '../core/words.js';
 import { BackendError, MATRIX, fileOf, photographOf } from './backend.js';
 import { lack } from './needs.js';
 import { standalone } from './standalone.js';
@@ -50,8 +51,8 @@ export function onnxBackend({ base, site, first, photos }) {
     };
     worker.onerror = () => {
       for (const { reject } of requests.values()) {
-        reject(new BackendError('The part of the page that computes could not start. This needs a browser of 2023 or '
-          + 'later, with WebAssembly.', 'failed'));
+        reject(new BackendError(say('The part of the page that computes could not start. This needs a browser of 2023 '
+          + 'or later, with WebAssembly.'), 'failed'));
       }
       requests.clear();
       worker = null;
@@ -65,7 +66,9 @@ export function onnxBackend({ base, site, first, photos }) {
       if (error.name === 'AbortError') throw error;
       return null;
     });
-    if (!answer?.ok) throw new BackendError(`Expected the file ${path}, got none. Check the connection.`, 'offline');
+    if (!answer?.ok) {
+      throw new BackendError(say('Expected the file {0}, got none. Check the connection.', path), 'offline');
+    }
     return answer;
   }
 
@@ -78,10 +81,11 @@ export function onnxBackend({ base, site, first, photos }) {
   /** @param {Source} source */
   function named({ image, model }) {
     if (model && !site.about[model]) {
-      throw new BackendError(`Expected a model of this site, got ${model}. Choose one from the menu.`, 'refused');
+      throw new BackendError(say('Expected a model of this site, got {0}. Choose one from the menu.', model),
+        'refused');
     }
     if (image && !site.examples[image]) {
-      throw new BackendError(`Expected an example of this site, got ${image}. Choose one of them.`, 'refused');
+      throw new BackendError(say('Expected an example of this site, got {0}. Choose one of them.', image), 'refused');
     }
     return site.about[model ?? site.models.default];
   }
@@ -96,7 +100,7 @@ export function onnxBackend({ base, site, first, photos }) {
    */
   async function compute(name, { id: scene, source }, ask, { signal, progress }) {
     if (!source || scene !== idOf(source)) {
-      throw new BackendError('Expected an open photograph, got another. Open it.', 'unknown');
+      throw new BackendError(say('Expected an open photograph, got another. Open it.'), 'unknown');
     }
     const about = named(source);
     if (lack()) throw new BackendError(lack(), 'refused');
@@ -125,8 +129,8 @@ export function onnxBackend({ base, site, first, photos }) {
   async function open(source, how) {
     const about = named(source);
     if (source.size && source.size !== about.larger.size) {
-      throw new BackendError(`Expected the model’s own input size or ${about.larger.size}, got ${source.size}. Choose `
-        + 'one of them.', 'refused');
+      throw new BackendError(say('Expected the model’s own input size or {0}, got {1}. Choose one of them.',
+        about.larger.size, source.size), 'refused');
     }
     if (source.image && !source.size && source.image === first.image && about.source === first.model) return first;
     const place = folder(source);
@@ -157,10 +161,12 @@ export function onnxBackend({ base, site, first, photos }) {
       if (name === 'models') return site.models;
       if (name === 'open') return open(/** @type {Source} */ (about.source), how);
       if (name === 'page' && ask.lecture) {
-        throw new BackendError('A static site cannot save its lecture. Use vitviz export --lecture.', 'refused');
+        throw new BackendError(say('A static site cannot save its lecture. Use vitviz export --lecture.'), 'refused');
       }
       if (name === 'page') return page(about, ask.search, how);
-      if (name === 'checkpoint') throw new BackendError('This site takes no checkpoints. Use vitviz app.', 'refused');
+      if (name === 'checkpoint') {
+        throw new BackendError(say('This site takes no checkpoints. Use vitviz app.'), 'refused');
+      }
       const part = about.source && about.id === idOf(about.source) && folder(about.source) && fileOf(name, ask);
       if (!part) return compute(name, about, ask, how);
       return (await file(`${folder(about.source)}/${part}.bin`, how)).arrayBuffer();
