@@ -29,7 +29,7 @@ const linter = new Linter();
 
 /** The texts of a script, and those that are put together from pieces. */
 function textsOf(name) {
-  const [texts, glued] = [[], []];
+  const [texts, glued] = [attributesOf(read(name)), []];
   const rule = { create: () => ({ CallExpression({ callee, arguments: all }) {
     for (const argument of all.slice(0, FUNCTIONS[callee.name] ?? 0)) {
       const text = constant(argument);
@@ -43,12 +43,17 @@ function textsOf(name) {
   return { texts, glued };
 }
 
+const TEXT = /\b(?:aria-label|aria-roledescription|title|placeholder|alt)="([^"$]+)"/g;
+
+/** The attributes of HTML that are texts, as in draw/translate.js, without those that scripts fill in. */
+const attributesOf = (html) => [...html.matchAll(TEXT)]
+  .map(([, text]) => text).filter((text) => /[a-z]{2}/i.test(text));
+
 /** The texts of app.html, and of its attributes; those with translate="no" are left out. */
 function textsOfPage() {
   const html = PAGE.replace(/<(\w+)[^>]*translate="no"[^>]*>[^<]*<\/\1>/g, '');
   const inside = [...html.matchAll(/>([^<]+)</g)].map(([, text]) => text);
-  const attributes = [...html.matchAll(/(?:aria-label|title|placeholder|alt)="([^"]*)"/g)].map(([, text]) => text);
-  return [...inside, ...attributes].map((text) => text.trim()).filter((text) => /[a-z]/i.test(text));
+  return [...inside, ...attributesOf(html)].map((text) => text.trim()).filter((text) => /[a-z]/i.test(text));
 }
 
 const FOUND = SCRIPTS.map(textsOf);

@@ -105,17 +105,25 @@ const PATTERNS = Object.fromEntries(LANGUAGES.map((lang) => [lang, Object.entrie
   .filter(([english]) => english.includes('{0}')).sort(([a], [b]) => b.length - a.length)
   .map(([english, text]) => ({ english, pattern: patternOf(english), text }))]));
 
+/** @type {[RegExp, (...texts: string[]) => string][]} */
+const PARTS = [[/(?<=\.) /, joined], [/, /, (...items) => listed(items)]]; // sentences, items of a list
+
 /**
- * Translate a text that Python or a worker wrote: by its English, or by a template whose placeholders stand for its
- * values, which are translated as well. Other texts stay as they are.
+ * Translate a text that Python or a worker wrote: by its English, by a template with placeholders for its values, or in
+ * parts. Values are translated as well. Other texts stay as they are.
  * @param {string} text @returns {string}
  */
 export function translated(text) {
-  const { sent } = wordsOf(language);
-  if (Object.hasOwn(sent, text)) return sent[text];
+  const { page, sent } = wordsOf(language);
+  for (const texts of [sent, page]) if (Object.hasOwn(texts, text)) return texts[text];
   for (const { english, pattern, text: template } of PATTERNS[language]) {
     const found = text.endsWith('.') === english.endsWith('.') && pattern.exec(text); // sentences, or names
     if (found) return filled(template, ...found.slice(1).map(translated));
+  }
+  for (const [between, join] of PARTS) {
+    const parts = text.split(between);
+    const others = parts.map((part) => (parts.length > 1 ? translated(part) : part));
+    if (others.every((part, place) => part !== parts[place])) return join(...others);
   }
   return named(text);
 }

@@ -122,6 +122,8 @@ export const ZH = {
     'Reading all rows of layer {0}: {1} done.': '正在读取第 {0} 层的所有行：已完成 {1}。',
     'Photograph. Arrow keys move the patch, c returns to CLS, question mark lists all keys.':
       '照片。方向键移动图块，c 返回 CLS，问号列出所有按键。',
+    'photograph with attention map': '叠加注意力图的照片',
+    'All attention of one head, a row for each token': '一个头的全部注意力，每个词元一行',
     'Hover to explore. Click to pin a patch.': '移动指针来探索，点击可固定一个图块。', 'Pin this patch': '固定这个图块',
     'Your turn': '轮到您了', 'blue to red, white at zero': '蓝到红，零为白色',
     '■ Stop heads': '■ 停止播放头', '■ Stop layers': '■ 停止播放层', '▶ Next head': '▶ 下一个头', '▶ Next layer': '▶ 下一层',
@@ -276,12 +278,14 @@ export const ZH = {
   // list lacks, such as rare errors, appears in English.
   sent: {
     // Methods
-    Attention: '注意力', 'Attention rollout': '注意力 rollout', 'Value-weighted attention': '按值加权的注意力',
+    'Attention rollout': '注意力 rollout', 'Value-weighted attention': '按值加权的注意力',
     'Gradient rollout': '梯度 rollout', 'Grad-CAM of attention': '注意力的 Grad-CAM', 'Grad-CAM of tokens': '词元的 Grad-CAM',
     'Generic attention explainability': '通用注意力解释（GAE）', LeGrad: 'LeGrad 方法',
     'Transformer attribution': 'Transformer 归因', AttnLRP: 'AttnLRP 方法', 'Gradient of the pixels': '像素梯度',
     'Integrated gradients': '积分梯度', Occlusion: '遮挡', 'Kernel SHAP': 'Kernel SHAP 方法',
-    '{0}, for {1}': '{0}：{1}', '{0} rather than {1}': '{0}而不是{1}', attention: '注意力',
+    '{0}, for {1}': '{0}：{1}', '{0} rather than {1}': '{0}而不是{1}', attention: '注意力', score: '得分',
+    'Outside the picture: {0}.': '图像之外：{0}。', '{0} on {1}': '{1} {0}', 'register {0}': '寄存器 {0}',
+    'Blank: all patches score the same.': '空白：所有图块得分相同。',
     'The attention of one token in one block. It shows where information comes from, not what it is used for.':
       '一个词元在一层中的注意力。它显示信息从哪里来，不显示信息的用途。',
     'Attention followed through all blocks. It is the same for every class.': '追踪注意力经过所有层。它对每个类别都相同。',
@@ -312,8 +316,7 @@ export const ZH = {
     ['Removing the patches that this map names first brings {0} down faster than {1}: {2}; showing them first brings '
       + 'it up faster than {3}: {4}.']:
       '先去掉这张图排在最前的图块，{0}下降得比{1}快：{2}；先显示它们，则上升得比{3}快：{4}。',
-    '{0} The whole image is {1} with only {2}: there is little to take away.':
-      '{0}整张图像是{1}的概率只有 {2}，可以去掉的很少。',
+    'The whole image is {0} with only {1}: there is little to take away.': '整张图像是{0}的概率只有 {1}，可以去掉的很少。',
     'all {0} random orders': '全部 {0} 个随机顺序', '{0} of {1} random orders': '{1} 个随机顺序中的 {0} 个', none: '0',
     'area {0} against {1} ({2}-{3})': '面积 {0}，随机为 {1}（{2}–{3}）',
     // Statistics of heads
@@ -352,7 +355,7 @@ export const ZH = {
     // Progress
     'Running the model on the photograph': '正在对照片运行模型', 'Computing rollout': '正在计算 rollout',
     'Computing a map': '正在计算图', 'Testing maps': '正在检验图', 'Measuring heads': '正在测量各个头',
-    'Reading the layers': '正在读取各层', 'Running the model again': '正在重新运行模型',
+    'Running the model again': '正在重新运行模型',
     'Loading the lecture’s numbers': '正在载入课堂的数字', 'Writing the page': '正在生成页面',
     'Uploading the checkpoint': '正在上传权重文件', 'Opening the photograph': '正在打开照片',
     'Measuring the heads': '正在测量各个头', 'Computing {0}': '正在计算{0}', 'Testing the map': '正在检验图',
@@ -374,8 +377,7 @@ export const ZH = {
       '这个模型输出 {0} 个没有类别名称的数。它的注意力可以照常探索。',
     'On this machine': '本机的模型', 'Downloaded when chosen': '选择时下载', 'Standard - {0} patches': '标准 - {0} 个图块',
     '{0} × - {1} patches': '{0} × - {1} 个图块', '{0} × - {1} patches - {2}': '{0} × - {1} 个图块 - {2}',
-    'under a second': '不到 1 秒', 'about {0} s': '约 {0} 秒', 'about {0} min': '约 {0} 分钟',
-    '{0} ({1})': '{0}（{1}）', '{0} · {1}': '{0} · {1}', 'licence unknown': '许可证未知', 'licence not stated': '许可证未注明',
+    'about {0} s': '约 {0} 秒', 'about {0} min': '约 {0} 分钟', '{0} ({1})': '{0}（{1}）', '{0} · {1}': '{0} · {1}', 'licence unknown': '许可证未知', 'licence not stated': '许可证未注明',
     'the first Vision Transformer, trained on 14 million labelled photographs':
       '第一个 Vision Transformer，用 1400 万张带标签的照片训练',
     'the same design, trained on ImageNet\'s 1.3 million photographs alone': '同样的设计，只用 ImageNet 的 130 万张照片训练',

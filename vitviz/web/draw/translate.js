@@ -1,7 +1,7 @@
 // Translate the texts of HTML that does not change with the numbers: those of app.html, and of the views' frames.
 import { LANGUAGES, say, wordsOf } from '../core/words.js';
 
-const NAMED = ['aria-label', 'title', 'placeholder', 'alt']; // attributes
+const NAMED = ['aria-label', 'aria-roledescription', 'title', 'placeholder', 'alt']; // attributes
 const KNOWN = new Set(LANGUAGES.flatMap((lang) => Object.keys(wordsOf(lang).page)));
 /** @type {WeakMap<Node, Record<string, {english: string, shown: string}>>} */
 const DONE = new WeakMap(); // the translated texts of each node, by attribute; its own is ''

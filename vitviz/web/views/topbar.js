@@ -108,7 +108,7 @@ export class TopBar extends View {
     this.select.innerHTML = groups.filter(({ entries }) => entries.length).map(({ title, entries }) => `<optgroup
       label="${escaped(translated(title))}">${entries.map(({ source, words, tip }) => `<option
       value="${escaped(source)}"
-      title="${escaped(translated(tip ?? ''))}">${escaped(translated(words))}</option>`).join('')}</optgroup>`).join('')
+      title="${escaped(translated(tip ?? ''))}">${escaped(words)}</option>`).join('')}</optgroup>`).join('')
       + (typed || upload ? `<option value="${OTHER}">${say('Another model …')}</option>` : '');
     this.select.value = this.value;
   }
