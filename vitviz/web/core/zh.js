@@ -375,9 +375,9 @@ export const ZH = {
       '这个模型没有分类器，因此没有预测。它的注意力可以照常探索。',
     'This model returns {0} numbers without class names. Its attention can be explored as usual.':
       '这个模型输出 {0} 个没有类别名称的数。它的注意力可以照常探索。',
-    'On this machine': '本机的模型', 'Downloaded when chosen': '选择时下载', 'Standard - {0} patches': '标准 - {0} 个图块',
-    '{0} × - {1} patches': '{0} × - {1} 个图块', '{0} × - {1} patches - {2}': '{0} × - {1} 个图块 - {2}',
-    'about {0} s': '约 {0} 秒', 'about {0} min': '约 {0} 分钟', '{0} ({1})': '{0}（{1}）', '{0} · {1}': '{0} · {1}', 'licence unknown': '许可证未知', 'licence not stated': '许可证未注明',
+    'On this machine': '本机的模型', 'Downloaded when chosen': '选择时下载',
+    '{0} ({1})': '{0}（{1}）', '{0} · {1}': '{0} · {1}',
+    'licence unknown': '许可证未知', 'licence not stated': '许可证未注明',
     'the first Vision Transformer, trained on 14 million labelled photographs':
       '第一个 Vision Transformer，用 1400 万张带标签的照片训练',
     'the same design, trained on ImageNet\'s 1.3 million photographs alone': '同样的设计，只用 ImageNet 的 130 万张照片训练',
