@@ -13,6 +13,7 @@ from itertools import product
 from typing import Any
 
 import numpy as np
+import pytest
 import tiny
 import torch
 import viewer_pages
@@ -33,15 +34,23 @@ from vitviz.evaluation.faithfulness import random_orders, rank_patches
 from vitviz.explorer import Explorer
 from vitviz.formatting import percent
 from vitviz.heatmap import Scale
+from vitviz.images.decoding import decode
 from vitviz.images.geometry import Geometry
+from vitviz.images.limits import ImageError
 from vitviz.images.preprocess import Preprocess
 from vitviz.model.positions import rotary_angles, sincos_positions
 from vitviz.model.trace import Trace
+from vitviz.server.menu import Menu
+from vitviz.server.scheduler import BusyError
+from vitviz.settings import Settings
 from vitviz.view import View
-from vitviz.web.choices import in_browser
+from vitviz.web.choices import choices, in_browser
+from vitviz.web.examples import examples
 from vitviz.web.lecture_numbers import lecture_bytes, values_bytes
 from vitviz.web.payload import Dtype, block_bytes, rollout_bytes
 from vitviz.web.scene import fitted
+from vitviz.weights import zoo
+from vitviz.weights.checks import CONFIG
 
 OUT = viewer_pages.ROOT / "build" / "vectors.json"
 Array = NDArray[Any]
@@ -489,6 +498,42 @@ def lectures_with_gaps() -> dict[str, Any]:
     return {**files, "similar": np.cos(turned - turned[9]).mean(1)}
 
 
+# ---- texts that the page translates ----
+
+REJECTED = (b"", b"plain text", b"%PDF-1.7", b"<svg xmlns=''/>", b"\x89PNG\r\n\x1a\n" + bytes(40), bytes(9))
+
+
+def texts() -> Iterator[str]:
+    """Yield what the page receives from Python as text: declared texts, and the messages that visitors meet most."""
+    chosen = choices()
+    for declared in (*chosen["methods"], *chosen["statistics"]):
+        yield from (declared["title"], declared["about"], declared.get("unit", ""))
+    yield from (question["waiting"] for question in chosen["questions"].values())
+    yield from (text for example in examples() for text in (example.name, example.label))
+    menu = Menu(Settings())
+    yield from (title for title, _ in menu.groups)
+    yield from (model.known_for for model in menu.catalog)
+    view = viewer_pages.view()
+    maps = [view.explain("gae"), view.explain("gae", contrast=tuple(view.best(2)))]
+    yield from (heatmap.title for heatmap in maps)
+    yield from (test.describe() for test in view.faithfulness(maps[:1], steps=2, random=2))
+    yield from map(refusal, REJECTED)
+    yield str(BusyError(30.0))
+
+
+def refusal(data: bytes) -> str:
+    with pytest.raises(ImageError) as raised:
+        decode(data)
+    return str(raised.value)
+
+
+def labels() -> Iterator[str]:
+    """Yield the classes of the bundled models, and the groups of these."""
+    for name in zoo.bundled():
+        about = json.loads((zoo.folder_of(name) / CONFIG).read_text(encoding="utf-8"))
+        yield from (*about["labels"], *(group[0] for group in about.get("groups", ())))
+
+
 def vectors() -> dict[str, Any]:
     numbers = [*rollout_calls(), *preprocess_calls(), *geometry_calls(), *same_place_calls(), *statistic_calls()]
     return {
@@ -499,6 +544,8 @@ def vectors() -> dict[str, Any]:
         "lecture": lecture(),
         "lecturesWithGaps": lectures_with_gaps(),
         "inBrowser": in_browser(METHODS),
+        "texts": sorted(set(filter(None, texts()))),
+        "labels": sorted(set(labels())),
     }
 
 

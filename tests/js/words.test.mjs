@@ -1,23 +1,98 @@
-// Translations belong to texts that the page has.
+// Every text of the page has a translation: those of app.html, of the scripts, and of what Python and a worker send.
 import assert from 'node:assert/strict';
-import { readFileSync } from 'node:fs';
+import { readFileSync, readdirSync } from 'node:fs';
 import test from 'node:test';
-import { LANGUAGES, wordsOf } from '../../vitviz/web/core/words.js';
+import { Linter } from 'eslint';
+import { LANGUAGES, inEnglish, named, say, speak, translated, wordsOf } from '../../vitviz/web/core/words.js';
+import { VECTORS } from './vectors.mjs';
 
 const WEB = new URL('../../vitviz/web/', import.meta.url);
-const read = (name) => readFileSync(new URL(name, WEB), 'utf8').replace(/\s+/g, ' ');
+const read = (name) => readFileSync(new URL(name, WEB), 'utf8');
+const SCRIPTS = readdirSync(WEB, { recursive: true }).map((name) => name.replaceAll('\\', '/'))
+  .filter((name) => name.endsWith('.js') && !name.startsWith('vendor/'));
+const FUNCTIONS = { say: 1, phrase: 1, plural: 3 }; // how many of their arguments can be texts
+const [HELP, PAGE] = (() => {
+  const html = read('app.html').replace(/\s+/g, ' ');
+  const [, help] = /(<section [^>]*vv-reading-help.*?<\/section>)/.exec(html);
+  return [help, html.replace(help.replace(/^<[^>]*>/, ''), '')];
+})();
 
-test('every translation is of a text of the page, and the help has all its blocks', () => {
-  const texts = read('app.html') + read('views/controls.js');
-  const help = texts.slice(texts.indexOf('vv-reading-help'));
-  const blocks = help.slice(0, help.indexOf('</section>')).match(/<(h2|p|li)[ >]/g).length;
-  for (const lang of LANGUAGES.filter((code) => code !== 'en')) {
-    const words = wordsOf(lang);
-    assert.deepEqual(Object.keys(words.page).filter((english) => !texts.includes(english)), []);
-    assert.equal(words.help.length, blocks);
-  }
+/** The value of a constant text; undefined for any other expression. */
+function constant({ type, value, operator, left, right }) {
+  if (type === 'Literal') return value;
+  if (type !== 'BinaryExpression' || operator !== '+') return undefined;
+  const parts = [left, right].map(constant);
+  return parts.includes(undefined) ? undefined : parts.join('');
+}
+
+const linter = new Linter();
+
+/** The texts of a script, and those that are put together from pieces. */
+function textsOf(name) {
+  const [texts, glued] = [attributesOf(read(name)), []];
+  const rule = { create: () => ({ CallExpression({ callee, arguments: all }) {
+    for (const argument of all.slice(0, FUNCTIONS[callee.name] ?? 0)) {
+      const text = constant(argument);
+      if (text !== undefined) texts.push(text);
+      else if (/BinaryExpression|TemplateLiteral/.test(argument.type)) glued.push(`${name}:${argument.loc.start.line}`);
+    }
+  } }) };
+  const failures = linter.verify(read(name), { plugins: { page: { rules: { texts: rule } } },
+    rules: { 'page/texts': 'error' } });
+  assert.deepEqual(failures, []);
+  return { texts, glued };
+}
+
+const TEXT = /\b(?:aria-label|aria-roledescription|title|placeholder|alt)="([^"$]+)"/g;
+
+/** The attributes of HTML that are texts, as in draw/translate.js, without those that scripts fill in. */
+const attributesOf = (html) => [...html.matchAll(TEXT)]
+  .map(([, text]) => text).filter((text) => /[a-z]{2}/i.test(text));
+
+/** The texts of app.html, and of its attributes; those with translate="no" are left out. */
+function textsOfPage() {
+  const html = PAGE.replace(/<(\w+)[^>]*translate="no"[^>]*>[^<]*<\/\1>/g, '');
+  const inside = [...html.matchAll(/>([^<]+)</g)].map(([, text]) => text);
+  return [...inside, ...attributesOf(html)].map((text) => text.trim()).filter((text) => /[a-z]/i.test(text));
+}
+
+const FOUND = SCRIPTS.map(textsOf);
+const USED = new Set([...textsOfPage(), ...FOUND.flatMap(({ texts }) => texts)]);
+const OTHERS = LANGUAGES.filter((lang) => lang !== 'en');
+const placesOf = (text) => [...new Set(text.match(/\{\d\}/g))].sort();
+
+test('no text is put together from pieces', () => {
+  assert.deepEqual(FOUND.flatMap(({ glued }) => glued), []);
 });
 
-test('an unknown language is English', () => {
+for (const lang of OTHERS) {
+  test(`every text of the page is in ${lang}, and no other`, () => {
+    const { page, sent, help } = wordsOf(lang);
+    assert.deepEqual([...USED].filter((english) => page[english] === undefined), []);
+    assert.deepEqual(Object.keys(page).filter((english) => !USED.has(english)), []);
+    assert.equal(help.length, HELP.match(/<(h2|p|li)[ >]/g).length);
+    for (const [english, text] of Object.entries({ ...page, ...sent })) {
+      assert.deepEqual(placesOf(text), placesOf(english), english);
+    }
+  });
+
+  test(`what Python sends is in ${lang}`, () => {
+    speak(lang);
+    const isEnglish = (text) => /^[^\p{Lo}]*$|[a-z]+ [a-z]+ [a-z]+/u.test(text);
+    assert.deepEqual(VECTORS.texts.map(translated).filter(isEnglish), []);
+    assert.deepEqual(VECTORS.labels.filter((label) => named(label) === label), []);
+    speak('en');
+  });
+}
+
+test('a missing text is in English, and a missing value is empty', () => {
+  speak(OTHERS[0]);
+  assert.equal(say('{0} of nothing, {1}', 3), '3 of nothing, ');
+  assert.notEqual(say('Attention'), 'Attention');
+  assert.equal(inEnglish(() => say('Attention')), 'Attention');
+  assert.equal(named('constructor'), 'constructor');
+  speak('xx');
+  assert.equal(say('Attention'), 'Attention');
+  speak('en');
   assert.equal(wordsOf('xx'), wordsOf('en'));
 });

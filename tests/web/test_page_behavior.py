@@ -14,6 +14,7 @@ from playwright.sync_api import expect
 from running import DOG, SCENE, THINGS, Running, change, example, expect_map, own_photograph, ready, settled, upload
 
 EXPLAIN = ".vv-explain"
+SENTENCE = re.compile(r"\b[a-z]{2,}(?: [a-z]{2,}){3}")  # four English words
 
 
 def open_tab(page: Browser, name: str) -> None:
@@ -126,16 +127,38 @@ def test_explain_of_a_portrait_uses_the_width_of_the_page(opened: Browser, tmp_p
     assert opened.evaluate("document.documentElement.scrollHeight") < 2400
 
 
-def test_the_page_speaks_chinese_and_english_again(opened: Browser) -> None:
-    texts = "[...document.querySelectorAll('.vv label, .vv h2, .vv legend, .vv button')].map((one) => one.textContent)"
-    english = opened.evaluate(texts)
-    opened.click("[data-do=lang]")
-    expect(opened.locator("#photo .vv-file")).to_contain_text("您的照片")
-    expect(opened.locator(".vv-queries")).to_contain_text("所有图块")
-    opened.click("[data-do=lang]")
-    expect(opened.locator("#photo .vv-file")).to_contain_text("Your photo")
-    settled(opened)
-    assert opened.evaluate(texts) == english
+def test_the_page_speaks_chinese_and_english_again(page: Browser, app: Running, models: dict[str, str]) -> None:
+    ready(page, f"{app.url}?model={models['several']}")
+    tabs = page.locator("[role=tab]")
+
+    def texts(announced: str) -> list[str]:
+        expect(page.locator(".vv-live")).to_contain_text(announced)
+        shown = []
+        for tab in tabs.all():
+            tab.click()
+            settled(page)
+            shown.append(page.locator(".vv").inner_text())
+        return shown
+
+    change(page, query=[2, 3], off=["0,0"], tab="explain")
+    page.locator(f"{EXPLAIN} [data-do=test]").click()
+    english = texts("stays on the patch")
+    page.click("[data-do=lang]")
+    for text in texts("留在图块自身"):
+        assert not SENTENCE.findall(text)
+    upload(page, Path(__file__))
+    expect(page.locator("#notice span")).to_have_text(re.compile("需要.*照片，.*是文本。"))
+    page.click("#notice [data-do=dismiss]")
+    search = page.locator(".vv-known input")
+    change(page, tab="explore")
+    page.evaluate("document.querySelector('.vv-known').open = true")
+    for wanted, names in (("猫", ["猫"]), ("dog", ["狗"]), ("", ["狗", "猫", "fox"])):  # by either name
+        search.fill(wanted)
+        expect(page.locator(".vv-known li")).to_have_text(names)
+    expect(page.locator(".vv-known li").nth(1)).to_have_attribute("title", "cat")
+    page.evaluate("document.querySelector('.vv-known').open = false")
+    page.click("[data-do=lang]")
+    assert texts("stays on the patch") == english
 
 
 def test_sharper_keeps_the_patch_and_goes_back(opened: Browser, app: Running) -> None:

@@ -78,7 +78,7 @@ export function inside(element, { colors, style, backend, models, tell }) {
   let latest = {};
 
   /** @param {string} text - message in place of the explorer; empty to show the explorer */
-  const say = (text) => {
+  const display = (text) => {
     write(words, text);
     words.hidden = text === '';
     root.hidden = text !== '';
@@ -86,23 +86,23 @@ export function inside(element, { colors, style, backend, models, tell }) {
 
   return async (photo) => {
     const mine = latest = {};
-    if (photo === null) return say(NOTHING);
+    if (photo === null) return display(NOTHING);
     if (page) {
-      say('');
+      display('');
       return page.store.dispatch({ type: 'open', source: { photo } });
     }
-    say(`${models?.questions.open.waiting ?? ''} …`);
+    display(`${models?.questions.open.waiting ?? ''} …`);
     try {
       const source = { image: null, photo, model: null, size: null };
       const manifest = await persist(backend, 'open', { source }, {}, {});
       if (latest !== mine) return;
-      say('');
+      display('');
       page = mount(element, { colors, backend, photos: null, first: manifest, photo, models, inside: true,
         search: backend.can.open ? `?photo=${photo}` : '' }, VIEWS);
       follow(page, tell);
       Object.assign(root, { vitviz: page }); // only for tests
     } catch (error) {
-      if (latest === mine) say(/** @type {Error} */ (error).message);
+      if (latest === mine) display(/** @type {Error} */ (error).message);
     }
   };
 }

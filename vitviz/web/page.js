@@ -6,6 +6,7 @@ import { isStep, reduce, restore, showable } from './core/actions.js';
 import { INITIAL, saved } from './core/state.js';
 import { createStore } from './core/store.js';
 import { format, parse } from './core/url.js';
+import { languageOf, say, speak } from './core/words.js';
 import { packed } from './draw/color.js';
 import {
   copyLink, download, downloadPicture, followAddress, followAnimation, followFullScreen,
@@ -81,6 +82,7 @@ export function mount(root, { colors: encoded, backend: innerBackend, photos, fi
   });
   function draw() {
     frame = 0;
+    speak(languageOf(store.get().lang, lecture));
     const shown = showable(store.get());
     const more = page.views.map((view) => view.render(shown)).some(Boolean);
     if (more) changed();
@@ -144,6 +146,6 @@ async function leave(what, page) {
     download(new Blob([bytes], { type: 'text/html' }), fileName(['vitviz', image, model], 'html'));
   } catch (error) {
     const { message } = /** @type {Error} */ (error);
-    store.dispatch({ type: 'message', texts: [`The page could not be saved. ${message}`], at: 'actions' });
+    store.dispatch({ type: 'message', texts: [say('The page could not be saved. {0}', message)], at: 'actions' });
   }
 }

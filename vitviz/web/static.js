@@ -15,7 +15,9 @@ import { VIEWS } from './app.js';
 export function start(root, { colors, first, site, lecture }) {
   const photos = new Photos();
   const { deviceMemory } = /** @type {any} */ (navigator); // only in Chromium, over https
-  for (const entry of site.models.groups[0].entries) entry.needs = needs(site.about[entry.source], deviceMemory);
+  for (const entry of site.models.groups[0].entries) {
+    entry.needs = () => needs(site.about[entry.source], deviceMemory);
+  }
   const backend = onnxBackend({ base: document.baseURI, site, photos });
   const { search, notice } = received(photos, window.location);
   const page = mount(root, { colors, backend, photos, first, models: site.models, lecture, search }, VIEWS);

@@ -2,6 +2,7 @@
 
 import { isKept } from '../core/kinds.js';
 import { ROLLOUT } from '../core/state.js';
+import { phrase, say, translated } from '../core/words.js';
 
 /** The arguments of rollout in saved pages: the whole matrix, with the default options. */
 export const MATRIX = Object.freeze({ token: null, ...ROLLOUT, start: ROLLOUT.start - 1 });
@@ -10,7 +11,7 @@ export const MATRIX = Object.freeze({ token: null, ...ROLLOUT, start: ROLLOUT.st
 /** @typedef {import('../core/manifest.js').Manifest} Manifest */
 /** @typedef {{text?: string, ahead?: number, seconds?: number, done?: number, of?: number}} Progress */
 /** @typedef {{signal?: AbortSignal, progress?: (progress: Progress) => void}} How */
-/** @typedef {{source: string, words: string, tip?: string, needs?: string}} Entry - a model, and its requirements */
+/** @typedef {{source: string, words: string, tip?: string, needs?: () => string}} Entry - `needs`: its requirements */
 /** @typedef {Entry & {classes: number}} Larger - a model with more classes */
 /**
  * The choices of the page. Methods and statistics: see views/explain.js and views/head_statistics.js.
@@ -40,6 +41,8 @@ export const MATRIX = Object.freeze({ token: null, ...ROLLOUT, start: ROLLOUT.st
  * @property {(name: string, about: About, ask?: any, how?: How) => Promise<any>} ask - files are `ArrayBuffer`s
  */
 
+export const GONE = phrase('The server does not answer. Try again in a moment.');
+
 /** Thrown if a question cannot be answered. The message is shown to the visitor. */
 export class BackendError extends Error {
   /**
@@ -47,7 +50,7 @@ export class BackendError extends Error {
    * @param {number | null} [size] - the largest input size that would succeed
    */
   constructor(message, kind, size = null) {
-    super(message);
+    super(translated(message)); // of a server or worker
     this.name = 'BackendError';
     this.kind = kind;
     this.size = size;
@@ -68,12 +71,13 @@ export async function photographOf(photo, photos, base, { signal } = {}) {
   if (isKept(photo)) {
     const blob = await photos.get(photo);
     if (blob) return blob;
-    const message = 'The photograph of this link is stored only in the browser that created the link.';
+    const message = say('The photograph of this link is stored only in the browser that created the link.');
     throw new BackendError(message, 'refused');
   }
   const address = URL.canParse(photo, base) ? new URL(photo, base) : null;
   if (address?.origin !== new URL(base).origin) {
-    const message = `Expected the address of a picture of this site, got ${photo}. Save the picture and drop it here.`;
+    const message = say('Expected the address of a picture of this site, got {0}. Save the picture and drop it here.',
+      photo);
     throw new BackendError(message, 'refused');
   }
   const answer = await fetch(address, { signal, mode: 'same-origin' }).catch((error) => {
@@ -81,7 +85,7 @@ export async function photographOf(photo, photos, base, { signal } = {}) {
     return null;
   });
   if (answer?.ok) return answer.blob();
-  const message = `Expected a picture of this site at ${photo}, got none. Check the address or choose a file.`;
+  const message = say('Expected a picture of this site at {0}, got none. Check the address or choose a file.', photo);
   throw new BackendError(message, answer ? 'refused' : 'offline');
 }
 

@@ -1,5 +1,6 @@
 // The backend of a self-contained page, whose <script type="text/plain"> elements contain the files.
 import { decoded } from '../compute/payload.js';
+import { say } from '../core/words.js';
 import { BackendError, fileOf, isSame } from './backend.js';
 
 /**
@@ -9,16 +10,19 @@ import { BackendError, fileOf, isSame } from './backend.js';
  * @returns {import('./backend.js').Backend}
  */
 export function embeddedBackend(manifest, read, lecture = false) {
-  const why = 'it was cut short when it was saved or sent';
   /** @param {string} name */
   const file = (name) => {
     const text = read(name)?.trim();
-    if (!text) throw new BackendError(`A part of this page is missing: ${why}.`, 'failed');
+    if (!text) {
+      throw new BackendError(say('A part of this page is missing: it was cut short when it was saved or sent.'),
+        'failed');
+    }
     try {
       return /** @type {ArrayBuffer} */ (decoded(text).buffer);
     } catch (error) { // SyntaxError or DOMException, depending on the browser's version
       const { message } = /** @type {Error} */ (error);
-      throw new BackendError(`A part of this page is damaged: ${why} (${message}).`, 'failed');
+      throw new BackendError(say('A part of this page is damaged: it was cut short when it was saved or sent '
+        + '({0}).', message), 'failed');
     }
   };
   return {
@@ -26,14 +30,15 @@ export function embeddedBackend(manifest, read, lecture = false) {
     async ask(name, { id }, ask = {}, { signal } = {}) {
       if (name === 'open') return manifest;
       signal?.throwIfAborted();
-      if (id && id !== manifest.id) throw new BackendError('This page does not contain that photograph.', 'unknown');
+      if (id && id !== manifest.id) {
+        throw new BackendError(say('This page does not contain that photograph.'), 'unknown');
+      }
       const part = fileOf(name, ask);
       if (part && (lecture || name !== 'lecture')) return file(part);
       const answers = lecture ? JSON.parse(new TextDecoder().decode(file('answers'))) : [];
       const saved = answers.find((/** @type {any} */ each) => each.name === name && isSame(each.ask, ask));
       if (saved) return saved.answer;
-      const message = 'This saved page has no server. Open the photograph in the app.';
-      throw new BackendError(message, 'refused');
+      throw new BackendError(say('This saved page has no server. Open the photograph in the app.'), 'refused');
     },
   };
 }

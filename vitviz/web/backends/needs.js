@@ -1,5 +1,7 @@
 // Check and describe a model's browser requirements before a static site loads anything.
 
+import { joined, say } from '../core/words.js';
+
 /** @typedef {import('../local/graphs.js').About} About */
 
 /** A WebAssembly module with one SIMD instruction. */
@@ -13,8 +15,8 @@ const SHARE = 1 / 3; // share of the machine's memory that a page can use safely
 /** The reason why this browser cannot run a model; empty if it can. */
 export function lack() {
   const runs = typeof WebAssembly === 'object' && WebAssembly.validate(SIMD);
-  return runs ? '' : 'The model needs WebAssembly SIMD, which this browser does not have. Chrome and Firefox since '
-    + '2021 and Safari since 2023 have it. In this browser you can still explore the examples.';
+  return runs ? '' : say('The model needs WebAssembly SIMD, which this browser does not have. Chrome and Firefox since '
+    + '2021 and Safari since 2023 have it. In this browser you can still explore the examples.');
 }
 
 /**
@@ -26,7 +28,8 @@ export function needs({ download, files }, memory) {
   if (missing) return missing;
   const taken = COPIES * files.weights.bytes + MORE;
   const little = memory !== undefined && taken > SHARE * memory * 1e9;
-  return `Your photograph stays in this browser, which downloads the model once (${Math.ceil(download / 1e6)} MB).`
-    + (little ? ` The model takes about ${(taken / 1e9).toFixed(1)} GB of memory, and this machine has ${memory} GB. `
-      + 'If the browser closes the page, use the examples or choose a smaller model.' : '');
+  return joined(
+    say('Your photograph stays in this browser, which downloads the model once ({0} MB).', Math.ceil(download / 1e6)),
+    little && say('The model takes about {0} GB of memory, and this machine has {1} GB. If the browser closes the '
+      + 'page, use the examples or choose a smaller model.', (taken / 1e9).toFixed(1), memory));
 }

@@ -1,5 +1,6 @@
 // The backend of a static site: the model runs in a worker of the visitor's browser, and examples are files.
 import { readerOf } from '../compute/readback.js';
+import { phrase, say } from '../core/words.js';
 import { BackendError, MATRIX, fileOf, photographOf } from './backend.js';
 import { lack } from './needs.js';
 import { standalone } from './standalone.js';
@@ -20,7 +21,7 @@ import { standalone } from './standalone.js';
  * @property {string} worker @property {string} alone - the frame of a saved page
  */
 
-const UNKNOWN = 'Expected an open photograph, got another. Open it.';
+const UNKNOWN = phrase('Expected an open photograph, got another. Open it.');
 
 /** @param {Blob} blob @returns {string} an address that is valid until the page is closed */
 const addressOf = (blob) => URL.createObjectURL(blob);
@@ -52,8 +53,8 @@ export function onnxBackend({ base, site, photos }) {
     };
     worker.onerror = () => {
       for (const { reject } of requests.values()) {
-        reject(new BackendError('The part of the page that computes could not start. This needs a browser of 2023 or '
-          + 'later, with WebAssembly.', 'failed'));
+        reject(new BackendError(say('The part of the page that computes could not start. This needs a browser of 2023 '
+          + 'or later, with WebAssembly.'), 'failed'));
       }
       requests.clear();
       worker = null;
@@ -67,7 +68,9 @@ export function onnxBackend({ base, site, photos }) {
       if (error.name === 'AbortError') throw error;
       return null;
     });
-    if (!answer?.ok) throw new BackendError(`Expected the file ${path}, got none. Check the connection.`, 'offline');
+    if (!answer?.ok) {
+      throw new BackendError(say('Expected the file {0}, got none. Check the connection.', path), 'offline');
+    }
     return answer;
   }
 
@@ -80,10 +83,11 @@ export function onnxBackend({ base, site, photos }) {
   /** @param {Source} source */
   function named({ image, model }) {
     if (model && !site.about[model]) {
-      throw new BackendError(`Expected a model of this site, got ${model}. Choose one from the menu.`, 'refused');
+      throw new BackendError(say('Expected a model of this site, got {0}. Choose one from the menu.', model),
+        'refused');
     }
     if (image && !site.examples[image]) {
-      throw new BackendError(`Expected an example of this site, got ${image}. Choose one of them.`, 'refused');
+      throw new BackendError(say('Expected an example of this site, got {0}. Choose one of them.', image), 'refused');
     }
     return site.about[model ?? site.models.default];
   }
@@ -97,7 +101,7 @@ export function onnxBackend({ base, site, photos }) {
    * @param {string} name @param {Subject} scene @param {any} ask @param {How} how @returns {Promise<any>}
    */
   async function compute(name, { id: scene, source }, ask, { signal, progress }) {
-    if (!source || scene !== idOf(source)) throw new BackendError(UNKNOWN, 'unknown');
+    if (!source || scene !== idOf(source)) throw new BackendError(say(UNKNOWN), 'unknown');
     const about = named(source);
     if (lack()) throw new BackendError(lack(), 'refused');
     await readerOf(document.createElement('canvas')).catch(({ message }) => { // checked before loading 60 MB
@@ -125,8 +129,8 @@ export function onnxBackend({ base, site, photos }) {
   async function open(source, how) {
     const about = named(source);
     if (source.size && source.size !== about.larger.size) {
-      throw new BackendError(`Expected the model’s own input size or ${about.larger.size}, got ${source.size}. Choose `
-        + 'one of them.', 'refused');
+      throw new BackendError(say('Expected the model’s own input size or {0}, got {1}. Choose one of them.',
+        about.larger.size, source.size), 'refused');
     }
     const place = folder(source);
     if (place) return (await file(`${place}/manifest.json`, how)).json();
@@ -152,11 +156,13 @@ export function onnxBackend({ base, site, photos }) {
   const backend = {
     can: { open: true, choose: true, rollout: true, explain: true, page: true, link: true, lecture: true },
     async ask(name, about, ask = {}, how = {}) {
-      if (name === 'checkpoint') throw new BackendError('This site takes no checkpoints. Use vitviz app.', 'refused');
-      if (!about.source) throw new BackendError(UNKNOWN, 'unknown'); // the page repeats the question with the source
+      if (name === 'checkpoint') {
+        throw new BackendError(say('This site takes no checkpoints. Use vitviz app.'), 'refused');
+      }
+      if (!about.source) throw new BackendError(say(UNKNOWN), 'unknown'); // the page repeats it with the source
       if (name === 'open') return open(about.source, how);
       if (name === 'page' && ask.lecture) {
-        throw new BackendError('A static site cannot save its lecture. Use vitviz export --lecture.', 'refused');
+        throw new BackendError(say('A static site cannot save its lecture. Use vitviz export --lecture.'), 'refused');
       }
       if (name === 'page') return page(about, ask.search, how);
       const part = about.id === idOf(about.source) && folder(about.source) && fileOf(name, ask);

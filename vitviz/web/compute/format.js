@@ -1,4 +1,5 @@
-// Format numbers and positions as text. Layers, heads, rows and columns count from 1.
+// Format numbers and positions as text in the page's language. Layers, heads, rows and columns count from 1.
+import { listed, named, phrase, plural, say, translated } from '../core/words.js';
 
 /** @typedef {import('../core/manifest.js').ProblemType} ProblemType */
 
@@ -42,12 +43,12 @@ export const PERHAPS = 3; // number of classes listed if the model is not sure
 
 /** The number of classes: "1,000 classes". @param {number} classes */
 export function classCount(classes) {
-  return classes === 1 ? '1 class' : `${classes.toLocaleString('en')} classes`;
+  return plural(classes, '{0} class', '{0} classes');
 }
 
 /** The number of classes in a sentence for visitors: "260 things". @param {number} classes */
 export function things(classes) {
-  return count(classes, 'thing');
+  return plural(classes, '{0} thing', '{0} things');
 }
 
 /**
@@ -63,24 +64,26 @@ export function describePrediction(labels, probabilities, classes, sureAbove = n
   problemType = 'single_label_classification') {
   if (labels.length === 0) return '';
   if (problemType === 'regression') {
-    return labels.slice(0, PERHAPS).map((label, at) => `${label}: ${plain(probabilities[at])}`).join(', ');
+    return listed(labels.slice(0, PERHAPS).map((label, at) => say('{0}: {1}', named(label), plain(probabilities[at]))));
   }
   if (problemType === 'multi_label_classification') {
-    const words = labels.map((label, at) => `${label} ${percent(probabilities[at])}`);
+    const words = labels.map((label, at) => `${named(label)} ${percent(probabilities[at])}`);
     const there = words.filter((_, at) => probabilities[at] >= 0.5).slice(0, PERHAPS);
-    const all = count(classes, 'label');
-    return there.length ? `Of ${all}: ${there.join(', ')}` : `None of ${all}; the best match is ${words[0]}`;
+    const all = plural(classes, '{0} label', '{0} labels');
+    return there.length ? say('Of {0}: {1}', all, listed(there))
+      : say('None of {0}; the best match is {1}', all, words[0]);
   }
   if (!known) {
-    return `Perhaps none of the ${things(classes)} this model knows; the best match is ${labels[0]}`;
+    return say('Perhaps none of the {0} this model knows; the best match is {1}', things(classes), named(labels[0]));
   }
   if (sureAbove === null || probabilities[0] >= sureAbove) {
-    return `Best match among ${classCount(classes)}: ${labels[0]} ${percent(probabilities[0])}`;
+    return say('Best match among {0}: {1} {2}', classCount(classes), named(labels[0]), percent(probabilities[0]));
   }
-  const others = (group ? group[2] : labels).slice(0, PERHAPS);
-  const last = others.pop();
-  const perhaps = `perhaps ${others.length ? `${others.join(', ')} or ` : ''}${last}`;
-  return group ? `Probably some kind of ${group[0]} (${percent(group[1])}): ${perhaps}` : `Not sure: ${perhaps}`;
+  const others = (group ? group[2] : labels).slice(0, PERHAPS).map(named);
+  const last = /** @type {string} */ (others.pop());
+  const perhaps = others.length ? say('{0} or {1}', listed(others), last) : last;
+  if (!group) return say('Not sure: perhaps {0}', perhaps);
+  return say('Probably some kind of {0} ({1}): perhaps {2}', named(group[0]), percent(group[1]), perhaps);
 }
 
 /** A prediction in one line; empty without a classifier. @param {import('../core/manifest.js').Manifest} manifest */
@@ -112,15 +115,16 @@ export function score(value) {
 
 /** An estimated time, rounded to its precision: "about 40 s". @param {number} seconds */
 export function about(seconds) {
-  if (seconds < 1) return 'under a second';
-  if (seconds < 10) return `about ${Math.round(seconds)} s`;
-  return seconds < 90 ? `about ${10 * Math.round(seconds / 10)} s` : `about ${Math.round(seconds / 60)} min`;
+  if (seconds < 1) return say('under a second');
+  if (seconds < 10) return say('about {0} s', Math.round(seconds));
+  if (seconds < 90) return say('about {0} s', 10 * Math.round(seconds / 10));
+  return say('about {0} min', Math.round(seconds / 60));
 }
 
 /** An input size in a menu: "2 × · 1,040 patches · about 3 s". @param {import('../core/manifest.js').Size} size */
 export function sizeWords({ size, factor, patches, seconds }) {
-  const parts = [size === null ? 'Standard' : `${Number(factor.toPrecision(2))} ×`,
-    `${patches.toLocaleString('en')} patches`];
+  const parts = [size === null ? say('Standard') : `${Number(factor.toPrecision(2))} ×`,
+    plural(patches, '{0} patch', '{0} patches')];
   if (size !== null && seconds !== null) parts.push(about(seconds));
   return parts.join(' · ');
 }
@@ -132,40 +136,60 @@ export function duration(seconds) {
 
 /** Progress in one line. @param {import('../backends/backend.js').Progress} progress @param {string} words */
 export function progressWords({ text, ahead, seconds, done, of }, words) {
-  const parts = [text ?? words];
-  if (done !== undefined && of) parts.push(`${done} of ${of}`);
-  if (ahead) parts.push(`number ${ahead + 1} in the queue`);
+  const parts = [text === undefined ? words : translated(text)];
+  if (done !== undefined && of) parts.push(say('{0} of {1}', done, of));
+  if (ahead) parts.push(say('number {0} in the queue', ahead + 1));
   if (seconds) parts.push(about(seconds));
   return parts.join(' · ');
 }
 
+/** @param {[number, number]} patch */
+export function patchWords([row, column]) {
+  return say('row {0}, column {1}', row + 1, column + 1);
+}
+
 /** @param {string | [number, number]} query */
 export function queryWords(query) {
-  if (Array.isArray(query)) return `patch row ${query[0] + 1}, column ${query[1] + 1}`;
-  if (query === 'mean') return 'all patches';
-  return query === 'cls' ? 'CLS' : query;
+  if (Array.isArray(query)) return say('patch {0}', patchWords(query));
+  if (query === 'mean') return say('all patches');
+  if (query.startsWith('register ')) return say('register {0}', query.slice(9));
+  return query === 'cls' ? 'CLS' : say(phrase('distillation'));
+}
+
+/** The query of a row, or the token of a column. @param {string} direction @param {string | [number, number]} query */
+export function fromWords(direction, query) {
+  return direction === 'row' ? say('from {0}', queryWords(query)) : say('to {0}', queryWords(query));
+}
+
+/** @type {Record<string, string>} */
+const FUSIONS = { mean: phrase('mean'), max: phrase('max'), min: phrase('min') };
+
+/** @param {string} fusion */
+export function fusionWords(fusion) {
+  return say(FUSIONS[fusion]);
 }
 
 /** @param {number | string} head @param {number} heads */
 export function headWords(head, heads) {
-  return typeof head === 'number' ? `head ${head + 1}` : `${head} of ${heads} heads`;
+  return typeof head === 'number' ? say('head {0}', head + 1) : say('{0} of {1} heads', fusionWords(head), heads);
+}
+
+/** A head of a layer: "Layer 4, head 6". @param {number} block @param {number} head */
+export function placeWords(block, head) {
+  return say('Layer {0}, head {1}', block + 1, head + 1);
 }
 
 /** Layer and head, from 0, of "3,5". @param {string} name @returns {[number, number]} */
 export const headOf = (name) => /** @type {any} */ (name.split(',').map(Number));
 
-/** A number with its noun: "5 heads". @param {number} number @param {string} noun - in the singular */
-export function count(number, noun) {
-  return `${number.toLocaleString('en')} ${noun}${number === 1 ? '' : 's'}`;
-}
-
 /**
  * The label of an animation's button. With reduced motion, each press is one step.
- * @param {boolean} playing @param {boolean} still @param {string} noun - "head" or "layer"
+ * @param {boolean} playing @param {boolean} still @param {boolean} heads - whether it steps through heads, not layers
  */
-export function playWords(playing, still, noun) {
-  if (playing) return `■ Stop ${noun}s`;
-  return still ? `▶ Next ${noun}` : `▶ Play ${noun}s`;
+export function playWords(playing, still, heads) {
+  if (playing) return heads ? say('■ Stop heads') : say('■ Stop layers');
+  if (still) return heads ? say('▶ Next head') : say('▶ Next layer');
+  return heads ? say('▶ Play heads') : say('▶ Play layers');
 }
 
 /**
@@ -175,11 +199,11 @@ export function playWords(playing, still, noun) {
  * @param {{heads: number, depth: number}} model @param {{fuse: string, start: number}} rolling - `start` from 0
  */
 export function title({ mode, block, head, query, direction }, { heads, depth }, rolling, name = '') {
-  const from = direction === 'row' ? `from ${queryWords(query)}` : `to ${queryWords(query)}`;
-  if (mode === 'attention') return `Layer ${block + 1}, ${headWords(head, heads)}, ${from}`;
-  const layers = `layers ${rolling.start + 1} to ${depth}`;
-  if (mode === 'rollout') return `Rollout of ${layers}, ${rolling.fuse} of heads, ${from}`;
-  return name;
+  const from = fromWords(direction, query);
+  if (mode === 'attention') return say('Layer {0}, {1}, {2}', block + 1, headWords(head, heads), from);
+  if (mode !== 'rollout') return translated(name);
+  const fused = fusionWords(rolling.fuse);
+  return say('Rollout of layers {0} to {1}, {2} of heads, {3}', rolling.start + 1, depth, fused, from);
 }
 
 /**
@@ -187,9 +211,9 @@ export function title({ mode, block, head, query, direction }, { heads, depth },
  * @param {{mode: string, discard: number, residual: number, gamma: number}} shown
  */
 export function settings({ mode, discard, residual, gamma }) {
-  const parts = mode === 'rollout' ? [`skip connection ${whole(residual)}`] : [];
-  if (mode === 'rollout' && discard > 0) parts.push(`weakest ${whole(discard)} discarded`);
-  if (gamma !== 1) parts.push(`gamma ${score(gamma)}`);
+  const parts = mode === 'rollout' ? [say('skip connection {0}', whole(residual))] : [];
+  if (mode === 'rollout' && discard > 0) parts.push(say('weakest {0} discarded', whole(discard)));
+  if (gamma !== 1) parts.push(say('gamma {0}', score(gamma)));
   return parts.join(' · ');
 }
 
@@ -199,8 +223,8 @@ export function settings({ mode, discard, residual, gamma }) {
  */
 export function clippedWords({ clipped, vmax, most }, unit) {
   if (clipped === 0) return '';
-  const patches = clipped === 1 ? '1 patch' : `${clipped} patches`;
-  return `Colours end at ${unit(vmax)}; dots mark ${patches} beyond it (up to ${unit(most)}).`;
+  const patches = plural(clipped, '{0} patch', '{0} patches');
+  return say('Colours end at {0}; dots mark {1} beyond it (up to {2}).', unit(vmax), patches, unit(most));
 }
 
 /** A file name: "vitviz-Church-Layer-12-head-3.png". @param {(string | null)[]} parts @param {string} ending */

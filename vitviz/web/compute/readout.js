@@ -1,17 +1,21 @@
 // Describe a map in numbers: attention on other tokens than patches, the strongest patches, and the map's spread.
 import { CLS, MASSES, OTHER, REGISTERS, SELF, entropy, masses, meanDistance, share, topPatches } from './statistics.js';
-import { percent, score } from './format.js';
+import { joined, listed, phrase, say } from '../core/words.js';
+import { patchWords, percent, score } from './format.js';
 
 const FIVE = new Int32Array(5);
 const MASS = new Float64Array(MASSES);
 /** @type {Record<number, string>} */
-const TOKENS = { [CLS]: 'CLS token', [OTHER]: 'distillation token', [REGISTERS]: 'register' };
+const STAYS = {
+  [CLS]: phrase('{0} stays on the CLS token itself.'), [REGISTERS]: phrase('{0} stays on the register itself.'),
+  [OTHER]: phrase('{0} stays on the distillation token itself.'),
+};
 
 /**
  * @typedef {object} Reading
  * @property {{patch: [number, number], value: number}[]} strongest - five at most
  * @property {[string, number][]} masses - on prefix tokens and on the query itself
- * @property {string} query - kind of the query token: "CLS token", "patch"
+ * @property {string} stays - a text about the share that stays on the query
  * @property {number} spread - entropy over all tokens as a share of its maximum; NaN for signed maps
  * @property {number} distance - mean distance from the query in patches; NaN for a query without a position
  */
@@ -33,7 +37,7 @@ export function read(row, { kinds, grid }, token, patch, signed = false) {
       patch: [Math.floor(place / grid[1]), place % grid[1]], value: row[prefix + place],
     })),
     masses: massesOf(row, kinds, token),
-    query: TOKENS[kinds[token]] ?? 'patch',
+    stays: STAYS[kinds[token]] ?? phrase('{0} stays on the patch itself.'),
     spread: signed ? NaN : share(entropy(row, 0, tokens), tokens),
     distance: signed ? NaN : meanDistance(row, prefix, grid, patch),
   };
@@ -54,9 +58,13 @@ export function massesOf(row, kinds, token) {
   return named;
 }
 
-/** The text below a thumbnail: "CLS 12 % · self 3 %". @param {[string, number][]} named @param {string} between */
-export function massWords(named, between = ' · ') {
-  return named.map(([name, value]) => `${name}\u00a0${percent(value, 2).replaceAll(' ', '\u00a0')}`).join(between);
+/** @type {Record<string, string>} */
+const NAMES = { distillation: phrase('distillation'), registers: phrase('registers'), self: phrase('self') };
+const nameOf = (/** @type {string} */ name) => say(NAMES[name] ?? name);
+
+/** The text below a thumbnail: "CLS 12 % · self 3 %". @param {[string, number][]} shares @param {string} between */
+export function massWords(shares, between = ' · ') {
+  return shares.map(([name, value]) => `${nameOf(name)} ${percent(value, 2)}`.replaceAll(' ', '\u00a0')).join(between);
 }
 
 /**
@@ -70,16 +78,16 @@ export function sentences(reading, unit, direction) {
   const out = [];
   const outside = reading.masses.filter(([name]) => name !== 'self');
   if (unit === 'attention' && direction === 'row' && outside.length) {
-    out.push(`Outside the picture: ${outside.map(([name, value]) => `${percent(value)} on ${name}`).join(', ')}.`);
+    out.push(say('Outside the picture: {0}.', listed(outside.map(([name, value]) => (
+      say('{0} on {1}', percent(value), nameOf(name)))))));
   }
   const self = reading.masses.find(([name]) => name === 'self');
-  if (self && unit === 'attention') out.push(`${percent(self[1])} stays on the ${reading.query} itself.`);
+  if (self && unit === 'attention') out.push(say(reading.stays, percent(self[1])));
   if (Number.isFinite(reading.spread) && direction === 'row') {
-    out.push(`Spread: ${percent(reading.spread, 2)} (100 %: evenly on all tokens).`
-      + `${Number.isFinite(reading.distance) ? ` Mean distance: ${reading.distance.toFixed(1)} patches.` : ''}`);
+    out.push(say('Spread: {0} (100 %: evenly on all tokens).', percent(reading.spread, 2)));
+    if (Number.isFinite(reading.distance)) out.push(say('Mean distance: {0} patches.', reading.distance.toFixed(1)));
   }
   const best = reading.strongest[0];
-  const [row, column] = best?.patch ?? [0, 0];
-  const strongest = best ? `Strongest: row ${row + 1}, column ${column + 1}, ${number(best.value)}.` : '';
-  return { words: out.join(' '), strongest };
+  const strongest = best ? say('Strongest: {0}, {1}.', patchWords(best.patch), number(best.value)) : '';
+  return { words: joined(...out), strongest };
 }

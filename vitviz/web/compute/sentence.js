@@ -1,5 +1,6 @@
-// One generated sentence about a row of attention. Each claim is a threshold on the row's own numbers, so it is always
-// true of them; tests/js/sentence.test.mjs counts them again.
+// One generated sentence about a row of attention, in the page's language. Each claim is a threshold on the row's own
+// numbers, so it is always true of them; tests/js/sentence.test.mjs counts them again.
+import { phrase, say } from '../core/words.js';
 
 const MOST = 0.5; // of the attention: "mostly"
 const EVEN = 0.95; // spread from which attention is even
@@ -15,7 +16,6 @@ const FEW = 10; // patches
  * @param {number} about.spread - entropy as a share of its maximum @param {number} about.distance - in patches
  */
 export function sentence(row, { name, prefix, grid: [gh, gw], patch, spread, distance }) {
-  const claim = (/** @type {string} */ words) => `${name} attends ${words}.`;
   /** The share of the attention that some patches get. */
   const share = (/** @type {(row: number, column: number) => boolean} */ isIn) => {
     let sum = 0;
@@ -25,24 +25,29 @@ export function sentence(row, { name, prefix, grid: [gh, gw], patch, spread, dis
     }
     return sum;
   };
-  if (share(() => true) < MOST) return claim('mostly to tokens outside the picture');
-  if (spread > EVEN) return claim('almost evenly to everything');
+  if (share(() => true) < MOST) return say('{0} attends mostly to tokens outside the picture.', name);
+  if (spread > EVEN) return say('{0} attends almost evenly to everything.', name);
   if (patch) {
     const [r, c] = patch;
-    if (share((y, x) => y === r && x === c) > MOST) return claim('mostly to itself');
-    if (share((y, x) => Math.abs(y - r) < 2 && Math.abs(x - c) < 2) > MOST) return claim('mostly to its neighbours');
-    if (share((y) => y === r) > MOST) return claim('mostly along its row');
-    if (share((_, x) => x === c) > MOST) return claim('mostly along its column');
+    if (share((y, x) => y === r && x === c) > MOST) return say('{0} attends mostly to itself.', name);
+    if (share((y, x) => Math.abs(y - r) < 2 && Math.abs(x - c) < 2) > MOST) {
+      return say('{0} attends mostly to its neighbours.', name);
+    }
+    if (share((y) => y === r) > MOST) return say('{0} attends mostly along its row.', name);
+    if (share((_, x) => x === c) > MOST) return say('{0} attends mostly along its column.', name);
   }
   const best = Float64Array.from(row).slice(prefix).sort().reverse();
   let few = 0;
   for (let sum = 0; few < best.length && sum <= MOST; few += 1) sum += best[few];
-  if (few <= FEW) return claim(`mostly to ${few === 1 ? 'one patch' : `${few} patches`}`);
-  for (const [words, isIn] of /** @type {[string, (y: number, x: number) => boolean][]} */ ([
-    ['top', (y) => y < gh / 3], ['bottom', (y) => y >= (2 * gh) / 3], ['left', (_, x) => x < gw / 3],
-    ['right', (_, x) => x >= (2 * gw) / 3]])) {
-    if (share(isIn) > MOST) return claim(`mostly to the ${words} third of the picture`);
+  if (few === 1) return say('{0} attends mostly to one patch.', name);
+  if (few <= FEW) return say('{0} attends mostly to {1} patches.', name, few);
+  for (const [claim, isIn] of /** @type {[string, (y: number, x: number) => boolean][]} */ ([
+    [phrase('{0} attends mostly to the top third of the picture.'), (y) => y < gh / 3],
+    [phrase('{0} attends mostly to the bottom third of the picture.'), (y) => y >= (2 * gh) / 3],
+    [phrase('{0} attends mostly to the left third of the picture.'), (_, x) => x < gw / 3],
+    [phrase('{0} attends mostly to the right third of the picture.'), (_, x) => x >= (2 * gw) / 3]])) {
+    if (share(isIn) > MOST) return say(claim, name);
   }
-  if (distance > FAR * Math.max(gh, gw)) return claim('to many patches, most of them far away');
-  return claim(`to many patches: half goes to ${few} of ${gh * gw}`);
+  if (distance > FAR * Math.max(gh, gw)) return say('{0} attends to many patches, most of them far away.', name);
+  return say('{0} attends to many patches: half goes to {1} of {2}.', name, few, gh * gw);
 }

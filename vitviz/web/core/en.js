@@ -1,13 +1,11 @@
-// The texts of the tabs and the lecture in English; app.html has the rest. Texts missing in another language appear in
-// English.
+// The texts of the lecture in English. Texts missing in another language appear in English.
 
 export const EN = {
-  tabs: { explore: 'Explore', explain: 'Explain', heads: 'Heads', layers: 'Layers', lecture: 'Lecture',
-    help: 'How to read this' },
-  page: {}, // app.html itself
-  help: [],
+  page: {}, // texts of app.html and of the scripts, which are their own English
+  sent: {}, // texts that Python or a worker sends
+  classes: {},
+  help: [], // blocks of app.html
   patch: 'row {0}, column {1}',
-  fits: 'Open at {0} pixels',
   lecture: { path: 'The path through the model', back: 'Back', next: 'Next', code: 'QR code', save: 'Save as HTML',
     notes: 'Notes', close: 'Close', ask: 'Question', answer: 'Answer', step: 'Step',
     waiting: 'Loading the numbers of this photograph …',
@@ -93,15 +91,10 @@ export const EN = {
     band: 'range of random orders', chart: 'Insertion', across: 'patches shown', found: 'Where the maps disagree most',
     without: 'Without these patches and their eight neighbours', none: 'This model has no class names, so there is no '
       + 'prediction to explain.', waiting: 'Computing the maps', testing: 'Testing both maps',
-    alike: (/** @type {string} */ value) => `Rank correlation of the two maps: ${value} (1: same order, 0: unrelated).`,
-    /** @param {number} number @param {string} patch @param {number[]} ranks @param {number} of */
-    differ: (number, patch, ranks, of) => `Patch ${number}, ${patch}: rank ${ranks[0]} of ${of} in rollout, rank `
-      + `${ranks[1]} in GAE.`,
-    /** @param {number} number @param {string} label @param {string} before @param {string} after */
-    lost: (number, label, before, after) => `Without patch ${number} and its neighbours: ${label} ${before} → `
-      + `${after}.`,
-    /** @param {number[]} areas @param {number} chance */
-    areas: (areas, chance) => `Area under the curve: rollout ${areas[0].toFixed(2)}, GAE ${areas[1].toFixed(2)}, random`
-      + ` ${chance.toFixed(2)}. A larger area means that the map ranks the decisive patches earlier.`,
+    alike: 'Rank correlation of the two maps: {0} (1: same order, 0: unrelated).',
+    differ: 'Patch {0}, {1}: rank {2} of {3} in rollout, rank {4} in GAE.',
+    lost: 'Without patch {0} and its neighbours: {1} {2} → {3}.',
+    areas: 'Area under the curve: rollout {0}, GAE {1}, random {2}. A larger area means that the map ranks the '
+      + 'decisive patches earlier.',
   },
 };

@@ -1,8 +1,7 @@
 // The texts of the page in Chinese.
 
 export const ZH = {
-  tabs: { explore: '探索', explain: '解释', heads: '注意力头', layers: '层', lecture: '课堂', help: '如何阅读' },
-  // Texts of app.html, keyed by their English.
+  // Texts of app.html and of the scripts, by their English. {0} stands for the first value, which is often a number.
   page: {
     'Skip to the photograph': '跳到照片',
     'Drop a photograph, point at a patch, and see where every head of a Vision Transformer looks.':
@@ -70,6 +69,376 @@ export const ZH = {
       + 'colour in the last layers does not mean that every patch shows the class.']:
       '分类器单独用于每个图块。如果分类器还读取 CLS，则给每个图块加上 CLS。靠后的层把全局信息复制到图块中：最后几层颜色均匀，并不表示每个图块都属于这个类别。',
     Lecture: '课堂', 'How to read this': '如何阅读',
+    Explore: '探索', Explain: '解释', CLS: 'CLS', '¼ s': '¼ 秒', '0.6 s': '0.6 秒', '1.2 s': '1.2 秒',
+    'timm:vit_small_patch16_224.dino, hf:facebook/dinov2-small or torchvision:vit_b_16':
+      'timm:vit_small_patch16_224.dino、hf:facebook/dinov2-small 或 torchvision:vit_b_16',
+    'This view as one file, which opens without a network': '把当前视图存为一个文件，无需网络即可打开',
+    // Texts of the scripts. The first two join sentences, and items of a list.
+    ' ': '', ', ': '、', '{0}.': '{0}。', '{0}, {1}': '{0}，{1}', '{0}: {1}': '{0}：{1}', '{0}: {1}.': '{0}：{1}。',
+    '{0}: {1} {2}': '{0}：{1} {2}', '{0} ({1})': '{0}（{1}）', '{0} or {1}': '{0}或{1}', '{0} of {1}': '{0} / {1}',
+    // Layers, heads and patches
+    'row {0}, column {1}': '第 {0} 行第 {1} 列', 'Row {0}, column {1}: {2}.': '第 {0} 行第 {1} 列：{2}。',
+    'patch {0}': '{0}的图块', 'all patches': '所有图块', 'register {0}': '寄存器 {0}', distillation: '蒸馏词元',
+    registers: '寄存器', self: '自身', 'from {0}': '从{0}出发', 'to {0}': '关注{0}', 'head {0}': '头 {0}', mean: '平均',
+    max: '最大', min: '最小', '{0} of {1} heads': '{1} 个头的{0}', '{0} patch': '{0} 个图块', '{0} patches': '{0} 个图块',
+    '{0} head': '{0} 个头', '{0} heads': '{0} 个头', '{0} layer': '{0} 层', 'All {0} layers': '全部 {0} 层',
+    '{0} × {1} patches': '{0} × {1} 个图块', '{0} pixels': '{0} 像素', 'Layer {0}': '第 {0} 层', 'layer {0}': '第 {0} 层',
+    rollout: 'rollout', 'layer, 1 to {0}': '层，1 到 {0}', 'Layer {0}, head {1}': '第 {0} 层，头 {1}',
+    'Layer {0}, {1}, {2}': '第 {0} 层，{1}，{2}', 'Layer {0}: {1}, {2}': '第 {0} 层：{1}，{2}',
+    '{0}, {1} of heads': '{0}，各头的{1}', '{0}, pinned': '{0}，已固定', '{0}, off': '{0}，已关闭', '{0}: off': '{0}：已关闭',
+    'Rollout of layers {0} to {1}, {2} of heads, {3}': '第 {0} 到 {1} 层的 rollout，各头的{2}，{3}',
+    'skip connection {0}': '跳跃连接 {0}', 'weakest {0} discarded': '舍去最弱的 {0}', 'gamma {0}': '伽马 {0}',
+    // The sentences about a map
+    'This patch': '这个图块', 'The average patch': '平均来看，图块',
+    '{0} attends mostly to tokens outside the picture.': '{0}主要关注图像之外的词元。',
+    '{0} attends almost evenly to everything.': '{0}几乎均匀地关注所有词元。',
+    '{0} attends mostly to itself.': '{0}主要关注自身。', '{0} attends mostly to its neighbours.': '{0}主要关注相邻图块。',
+    '{0} attends mostly along its row.': '{0}主要关注所在的行。',
+    '{0} attends mostly along its column.': '{0}主要关注所在的列。',
+    '{0} attends mostly to one patch.': '{0}主要关注一个图块。', '{0} attends mostly to {1} patches.': '{0}主要关注 {1} 个图块。',
+    '{0} attends mostly to the top third of the picture.': '{0}主要关注画面上方三分之一。',
+    '{0} attends mostly to the bottom third of the picture.': '{0}主要关注画面下方三分之一。',
+    '{0} attends mostly to the left third of the picture.': '{0}主要关注画面左侧三分之一。',
+    '{0} attends mostly to the right third of the picture.': '{0}主要关注画面右侧三分之一。',
+    '{0} attends to many patches, most of them far away.': '{0}关注许多图块，大多在远处。',
+    '{0} attends to many patches: half goes to {1} of {2}.': '{0}关注许多图块：一半注意力在 {2} 个图块中的 {1} 个上。',
+    '{0} stays on the CLS token itself.': '{0} 留在 CLS 词元自身。', '{0} stays on the patch itself.': '{0} 留在图块自身。',
+    '{0} stays on the register itself.': '{0} 留在寄存器自身。',
+    '{0} stays on the distillation token itself.': '{0} 留在蒸馏词元自身。',
+    'Outside the picture: {0}.': '图像之外：{0}。', '{0} on {1}': '{1} {0}',
+    'Spread: {0} (100 %: evenly on all tokens).': '分散度：{0}（100 % 表示均匀分布在所有词元上）。',
+    'Mean distance: {0} patches.': '平均距离：{0} 个图块。', 'Strongest: {0}, {1}.': '最强：{0}，{1}。',
+    'of attention': '的注意力', 'up to {0}': '最高 {0}', 'under 1 %': '低于 1 %', 'over 99 %': '高于 99 %',
+    'Colours end at {0}; dots mark {1} beyond it (up to {2}).': '色标止于 {0}；圆点标出超出它的 {1}（最高 {2}）。',
+    'one scale per map: compare shapes, not brightness': '每张图各有色标：请比较形状，而不是亮度',
+    'shared scale: {0} to {1} per patch': '共用色标：每个图块 {0} 到 {1}',
+    'Rows are numbered by layer, {0}; {1}.': '每行一层，{0}；{1}。', 'Labels are layer.head; {0}.': '编号为“层.头”；{0}。',
+    'Layer {0}, head {1}, {2} × {2} tokens.': '第 {0} 层，头 {1}，{2} × {2} 个词元。',
+    'Layer {0}, head {1}, {2} × {2} tokens (one patch in {3}).': '第 {0} 层，头 {1}，{2} × {2} 个词元（每 {3} 个图块取一个）。',
+    ['Each row shows where one token attends; lines separate the rows of patches. Colours show the square root of '
+      + 'attention, because most values are close to zero.']:
+      '每一行显示一个词元关注哪里；线条分隔图块的各行。颜色表示注意力的平方根，因为大多数值接近零。',
+    'Choose a head above to see another one.': '在上方选择一个头，可以查看另一个。',
+    'Reading all rows of layer {0}: {1} done.': '正在读取第 {0} 层的所有行：已完成 {1}。',
+    'Photograph. Arrow keys move the patch, c returns to CLS, question mark lists all keys.':
+      '照片。方向键移动图块，c 返回 CLS，问号列出所有按键。',
+    'photograph with attention map': '叠加注意力图的照片',
+    'All attention of one head, a row for each token': '一个头的全部注意力，每个词元一行',
+    'Hover to explore. Click to pin a patch.': '移动指针来探索，点击可固定一个图块。', 'Pin this patch': '固定这个图块',
+    'Your turn': '轮到您了', 'blue to red, white at zero': '蓝到红，零为白色',
+    '■ Stop heads': '■ 停止播放头', '■ Stop layers': '■ 停止播放层', '▶ Next head': '▶ 下一个头', '▶ Next layer': '▶ 下一层',
+    '▶ Play heads': '▶ 逐头播放', '▶ Play layers': '▶ 逐层播放',
+    'Layer {0} could not be loaded': '无法载入第 {0} 层', 'Rollout could not be loaded': '无法载入 rollout',
+    'With this many patches, rollout is available only for “what it attends to”':
+      '图块这么多时，rollout 只能用于“它关注什么”',
+    'This map does not exist for this photograph': '这张照片没有这幅图',
+    // Keys
+    'move the patch': '移动图块', 'previous and next layer': '上一层和下一层', 'previous and next head': '上一个头和下一个头',
+    'mean of all heads': '所有头的平均',
+    'from CLS (from all patches if the model has no CLS)': '从 CLS 出发（没有 CLS 的模型从所有图块出发）',
+    'what it attends to, or what attends to it': '它关注什么，或什么关注它', 'rollout on and off': '打开或关闭 rollout',
+    'patch grid on and off': '显示或隐藏图块网格', 'map on and off': '显示或隐藏图', 'full screen on and off': '进入或退出全屏',
+    'undo; with Shift, redo': '撤销；加 Shift 为重做', 'this list': '这个列表',
+    'close the help; unpin the patch': '关闭帮助；取消固定图块',
+    'Lecture: previous and next step; in full screen, previous and next part of it':
+      '课堂：上一步和下一步；全屏时为该步的上一部分和下一部分',
+    'Lecture in full screen: notes on and off': '课堂全屏：显示或隐藏讲稿',
+    'Lecture: black screen, until the next key': '课堂：黑屏，直到按下一个键',
+    // Predictions
+    '{0} class': '{0} 个类别', '{0} classes': '{0} 个类别', '{0} thing': '{0} 种事物', '{0} things': '{0} 种事物',
+    '{0} label': '{0} 个标签', '{0} labels': '{0} 个标签', 'Of {0}: {1}': '{0}中：{1}',
+    'None of {0}; the best match is {1}': '{0}都不符合；最接近的是{1}',
+    'Perhaps none of the {0} this model knows; the best match is {1}': '也许不是模型认识的 {0}之一；最接近的是{1}',
+    'Best match among {0}: {1} {2}': '在 {0}中最接近：{1} {2}', 'Not sure: perhaps {0}': '不确定：也许是{0}',
+    'Probably some kind of {0} ({1}): perhaps {2}': '很可能是某种{0}（{1}）：也许是{2}',
+    'Best match among the {0} this model knows': '在模型认识的 {0}中最接近的', 'No predictions': '没有预测',
+    ['The best match is below {0}. At and above that, at least 90\u00a0% of the predictions on validation images were '
+      + 'right.']:
+      '最接近的类别低于 {0}。达到这个数值的预测，在验证图像上至少 90\u00a0% 是正确的。',
+    'All {0} this model knows': '模型认识的全部 {0}', '{0} in alphabetical order.': '共 {0} 个，按拼音排列。',
+    '{0} of {1}.': '{1} 个中的 {0} 个。', '{0} of {1}, the first {2} listed.': '{1} 个中的 {0} 个，列出前 {2} 个。',
+    'The model can only return one of these classes.': '模型只能给出这些类别之一。',
+    'Use a model with {0} classes: {1}': '使用有 {0} 个类别的模型：{1}', 'Your models': '您的模型',
+    'Another model …': '另一个模型……', Sharper: '更精细', Standard: '标准', 'Cut into {0} × {1} patches': '切成 {0} × {1} 个图块',
+    'Your photograph': '您的照片',
+    // Explain
+    'Photograph with the map of a method. Arrow keys read the map patch by patch, Enter hides a patch.':
+      '叠加了一种方法的图的照片。方向键逐个图块读取数值，回车键遮住一个图块。',
+    ['The test hides the patches that the map ranks highest. If the map is faithful, the probability of the class '
+      + 'falls faster than with random patches.']:
+      '检验会遮住图中排名最高的图块。如果这张图可信，类别的概率会比随机遮住图块时下降得更快。',
+    ['The area is the mean probability while patches are hidden (a smaller area is better) or shown (a larger area is '
+      + 'better). The brackets give the range of the random orders.']:
+      '面积是遮住图块（越小越好）或显示图块（越大越好）过程中的平均概率。括号内是随机顺序的范围。',
+    'beats random by {0}': '比随机高 {0}', 'below random by {0}': '比随机低 {0}', '{0} s': '{0} 秒',
+    'A class cannot be compared with itself, so it is compared with all others.':
+      '一个类别不能与自身比较，因此改为与所有其他类别比较。',
+    '{0} switched off in the tab Heads. The bars below take this into account; maps and tests do not.':
+      '“注意力头”标签页中关闭了 {0}。下方的条形已计入，图和检验则没有。',
+    All: '全部', First: '首选', 'Most probable': '最可能的', 'any other': '任何其他类别', running: '正在运行', slow: '较慢',
+    'Stop ({0} of {1} maps)': '停止（{0} / {1} 张图）', 'Run and test {0} methods': '运行并检验 {0} 种方法',
+    'Run {0} methods': '运行 {0} 种方法', Stop: '停止', 'Run {0} (may take minutes)': '运行{0}（可能需要几分钟）',
+    'Skips {0} slow method; run it individually.': '跳过 {0} 种较慢的方法；请单独运行。',
+    'Skips {0} slow methods; run those individually.': '跳过 {0} 种较慢的方法；请单独运行。',
+    'Tested methods come first, best on top.': '检验过的方法排在前面，最好的在最上面。',
+    'All maps side by side': '所有图并列', 'All maps side by side, best first': '所有图并列，最好的在前',
+    ['Each map has its own scale: compare shapes, not brightness. In signed maps, red supports the class and blue '
+      + 'opposes it.']: '每张图各有色标：请比较形状，而不是亮度。在带符号的图中，红色支持该类别，蓝色反对它。',
+    'opposes · supports': '反对 · 支持', 'Computing {0}': '正在计算{0}', 'Explain the other picture: {0}': '解释另一张图：{0}',
+    'Testing {0} maps': '正在检验 {0} 张图', 'Testing {0}': '正在检验{0}', 'Test this map': '检验这张图',
+    'Deletion: strongest first': '删除：先遮住最强的', 'Insertion: strongest first': '插入：先显示最强的',
+    'patches hidden': '已遮住的图块', 'patches shown': '已显示的图块', 'this map': '这张图',
+    'mean of random orders': '随机顺序的平均', '{0} random orders': '{0} 个随机顺序',
+    'Area {0}; random orders: {1}.': '面积 {0}；随机顺序：{1}。', 'was {0}': '原为 {0}',
+    'All patches are hidden, so there is no prediction.': '所有图块都被遮住，因此没有预测。',
+    // Heads and Layers
+    ['All heads are on. Tick “Click to switch heads off” and click some heads: the bars show how the prediction '
+      + 'changes.']:
+      '所有头都已打开。勾选“点击关闭头”，再点击一些头：条形显示预测如何变化。',
+    'Off: {0} of {1}, layer.head {2}': '已关闭 {0} / {1}，层.头 {2}',
+    'Photograph with the map of a head. Point at a head in the table to see its map.':
+      '叠加了一个头的图的照片。指向表中的一个头，可以看到它的图。',
+    'One dot per head, {0} in all.': '每个头一个点，共 {0} 个。',
+    'Photograph with the principal components of a layer’s patches, or the prediction from each patch.':
+      '叠加了一层图块的主成分或由每个图块得到的预测的照片。',
+    'Patches that look alike to the model': '在模型看来相似的图块',
+    'Layer {0}: patches that look alike to the model': '第 {0} 层：在模型看来相似的图块',
+    '{0}, predicted from each patch': '{0}，由每个图块预测',
+    'Layer {0}: {1}, predicted from each patch': '第 {0} 层：{1}，由每个图块预测',
+    'Reading the layers': '正在读取各层', 'Click a small map to enlarge it.': '点击小图可以放大。',
+    'This model has no classifier, so there are no predictions.': '这个模型没有分类器，因此没有预测。',
+    'Value after each layer': '每一层之后的数值', 'Probability after each layer': '每一层之后的概率',
+    // Files and links
+    'Save this map': '保存这张图', 'Save the curves': '保存曲线', 'Save the maps side by side': '保存并列的图',
+    'Save heads of the layer': '保存这一层的头', 'Save all layers': '保存所有层',
+    'Save all heads of all layers': '保存所有层的所有头', 'Save the matrix': '保存矩阵', 'Save the statistic': '保存统计量',
+    'Save the chart': '保存图表', 'Save the small maps': '保存小图', 'Heads of the layer': '这一层的头', 'All layers': '所有层',
+    'All heads of all layers': '所有层的所有头', 'Picture (PNG)': '图片（PNG）', 'Picture (SVG)': '图片（SVG）',
+    'Numbers (CSV)': '数值（CSV）', 'Numbers (NPZ)': '数值（NPZ）', 'There is nothing to save yet.': '还没有可以保存的内容。',
+    'The page could not be saved. {0}': '无法保存页面。{0}', 'The picture could not be saved. {0}': '无法保存图片。{0}',
+    'Link copied.': '链接已复制。', 'It contains your photograph.': '链接包含您的照片。',
+    'It does not contain your photograph, which stays in this browser.': '链接不包含您的照片，照片只保存在这个浏览器里。',
+    'The link is {0}': '链接是 {0}', 'The link is in the address bar.': '链接在地址栏中。',
+    'The browser does not allow this page to copy.': '浏览器不允许此页面复制。',
+    'This browser cannot write WebP. Send the page as HTML instead.': '这个浏览器不能生成 WebP。请改为发送 HTML 页面。',
+    'The photograph is too detailed for a link. Send the page as HTML instead.':
+      '照片细节太多，放不进链接。请改为发送 HTML 页面。',
+    // Progress and errors
+    'under a second': '不到 1 秒', 'about {0} s': '约 {0} 秒', 'about {0} min': '约 {0} 分钟',
+    'number {0} in the queue': '排在第 {0} 位', 'Open at {0} pixels': '以 {0} 像素打开',
+    'Could not load {0}. {1}': '无法载入{0}。{1}', 'Rollout could not be loaded. {0}': '无法载入 rollout。{0}',
+    'This page has no rollout, because rollout from this many patches was too large to save.':
+      '此页面没有 rollout，因为图块这么多时 rollout 太大，无法保存。',
+    'The browser may not use the camera. Allow it in the address bar, then try again.':
+      '浏览器无权使用摄像头。请在地址栏中允许，然后重试。',
+    'No camera found. Connect one, or choose a file.': '没有找到摄像头。请连接摄像头，或选择文件。',
+    'Another program is using the camera. Close it, then try again.': '另一个程序正在使用摄像头。请将其关闭，然后重试。',
+    'This page cannot use the camera: browsers allow it only over https. Choose a file.':
+      '此页面不能使用摄像头：浏览器只在 https 下允许。请选择文件。',
+    'Waiting for the camera …': '正在等待摄像头……',
+    'No photograph on the clipboard. Copy one first.': '剪贴板里没有照片。请先复制一张。',
+    'The browser does not allow this page to read the clipboard. Press Ctrl+V, or Cmd+V on a Mac.':
+      '浏览器不允许此页面读取剪贴板。请按 Ctrl+V，在 Mac 上按 Cmd+V。',
+    'The server does not answer. Try again in a moment.': '服务器没有响应。请稍后重试。',
+    'The answer was cut short. Try again.': '响应不完整。请重试。',
+    'The photograph of this link is stored only in the browser that created the link.':
+      '这个链接的照片只保存在创建链接的浏览器里。',
+    'Expected the address of a picture of this site, got {0}. Save the picture and drop it here.':
+      '需要本站图片的地址，得到的是 {0}。请保存图片，再拖到这里。',
+    'Expected a picture of this site at {0}, got none. Check the address or choose a file.':
+      '本站的 {0} 处没有图片。请检查地址，或选择文件。',
+    'This page takes no checkpoints.': '此页面不接受权重文件。',
+    'This site takes no checkpoints. Use vitviz app.': '本站不接受权重文件。请使用 vitviz app。',
+    'A part of this page is missing: it was cut short when it was saved or sent.':
+      '此页面缺少一部分：保存或发送时被截断了。',
+    'A part of this page is damaged: it was cut short when it was saved or sent ({0}).':
+      '此页面有一部分已损坏：保存或发送时被截断了（{0}）。',
+    'This page does not contain that photograph.': '此页面不包含那张照片。',
+    'This saved page has no server. Open the photograph in the app.': '这个保存的页面没有服务器。请在应用中打开照片。',
+    ['The model needs WebAssembly SIMD, which this browser does not have. Chrome and Firefox since 2021 and Safari '
+      + 'since 2023 have it. In this browser you can still explore the examples.']:
+      '模型需要 WebAssembly SIMD，而这个浏览器没有。Chrome 和 Firefox 自 2021 年起、Safari 自 2023 年起具备。在这个浏览器中仍可探索示例。',
+    'Your photograph stays in this browser, which downloads the model once ({0} MB).':
+      '您的照片只留在这个浏览器里，浏览器会下载一次模型（{0} MB）。',
+    ['The model takes about {0} GB of memory, and this machine has {1} GB. If the browser closes the page, use the '
+      + 'examples or choose a smaller model.']:
+      '模型大约需要 {0} GB 内存，本机有 {1} GB。如果浏览器关闭页面，请使用示例或选择较小的模型。',
+    'The part of the page that computes could not start. This needs a browser of 2023 or later, with WebAssembly.':
+      '页面的计算部分无法启动。它需要 2023 年或更新的、支持 WebAssembly 的浏览器。',
+    'Expected the file {0}, got none. Check the connection.': '没有得到文件 {0}。请检查网络连接。',
+    'Expected a model of this site, got {0}. Choose one from the menu.': '本站没有模型 {0}。请从菜单中选择。',
+    'Expected an example of this site, got {0}. Choose one of them.': '本站没有示例 {0}。请选择其中一个示例。',
+    'Expected an open photograph, got another. Open it.': '这张照片没有打开。请先打开它。',
+    'Expected the model’s own input size or {0}, got {1}. Choose one of them.':
+      '输入尺寸只能是模型自身的尺寸或 {0}，得到的是 {1}。请选择其中之一。',
+    'A static site cannot save its lecture. Use vitviz export --lecture.':
+      '静态网站不能保存课堂。请使用 vitviz export --lecture。',
+  },
+  // Texts that Python and the worker of static sites send, by their English. A value takes the place of {0}; what this
+  // list lacks, such as rare errors, appears in English.
+  sent: {
+    // Methods
+    'Attention rollout': '注意力 rollout', 'Value-weighted attention': '按值加权的注意力',
+    'Gradient rollout': '梯度 rollout', 'Grad-CAM of attention': '注意力的 Grad-CAM', 'Grad-CAM of tokens': '词元的 Grad-CAM',
+    'Generic attention explainability': '通用注意力解释（GAE）', LeGrad: 'LeGrad 方法',
+    'Transformer attribution': 'Transformer 归因', AttnLRP: 'AttnLRP 方法', 'Gradient of the pixels': '像素梯度',
+    'Integrated gradients': '积分梯度', Occlusion: '遮挡', 'Kernel SHAP': 'Kernel SHAP 方法',
+    '{0}, for {1}': '{0}：{1}', '{0} rather than {1}': '{0}而不是{1}', attention: '注意力', score: '得分',
+    'Outside the picture: {0}.': '图像之外：{0}。', '{0} on {1}': '{1} {0}', 'register {0}': '寄存器 {0}',
+    'Blank: all patches score the same.': '空白：所有图块得分相同。',
+    'The attention of one token in one block. It shows where information comes from, not what it is used for.':
+      '一个词元在一层中的注意力。它显示信息从哪里来，不显示信息的用途。',
+    'Attention followed through all blocks. It is the same for every class.': '追踪注意力经过所有层。它对每个类别都相同。',
+    'How much each token adds to the query token: the norm of attention times value.':
+      '每个词元给查询词元增加了多少：注意力乘以值的范数。',
+    'Attention that supports the class, combined over all blocks.': '支持该类别的注意力，合并所有层。',
+    'The attention of one block, each head weighted by the gradient of the class score.':
+      '一层的注意力，每个头按类别得分的梯度加权。',
+    'The output tokens of one block, each channel weighted by the gradient of the class score.':
+      '一层输出的词元，每个通道按类别得分的梯度加权。',
+    'Attention that supports the class, accumulated block by block.': '支持该类别的注意力，逐层累积。',
+    ['How much the class score after each block would rise if that block attended more to a patch. The score is read '
+      + 'from the tokens that the classifier uses, or from all with pooling=tokens, as in the authors\' code.']:
+      '如果一层更关注某个图块，该层之后的类别得分会上升多少。得分取自分类器使用的词元；pooling=tokens 时与作者的代码一样，取自所有词元。',
+    ['Relevance of the attention times its gradient, combined over all blocks. It shows only evidence for a class; in '
+      + 'small models, rounding can change it noticeably.']:
+      '注意力的相关性乘以它的梯度，合并所有层。它只显示支持类别的依据；在小模型中，舍入误差会明显改变它。',
+    'The class score distributed over the tokens, layer by layer; all values add up to it.':
+      '把类别得分逐层分配到各个词元；所有数值之和等于该得分。',
+    'How strongly the class score reacts to small changes of a patch\'s pixels.': '类别得分对图块像素微小变化的反应有多强。',
+    'How much each patch adds to the class score along a path from a blank picture to this one.':
+      '沿着从空白图像到这张图像的路径，每个图块给类别得分增加了多少。',
+    'How much the class score falls when a patch is hidden.': '遮住一个图块时，类别得分下降多少。',
+    'How much each square of patches adds to the class score, averaged over subsets of other squares.':
+      '每个由图块组成的方块给类别得分增加了多少，对其他方块的子集取平均。',
+    'Estimated from {0} samples: two such maps correlate about {1}.': '由 {0} 个样本估计：两张这样的图的相关系数约为 {1}。',
+    // The test of a map
+    ['Removing the patches that this map names first brings {0} down faster than {1}: {2}; showing them first brings '
+      + 'it up faster than {3}: {4}.']:
+      '先去掉这张图排在最前的图块，{0}下降得比{1}快：{2}；先显示它们，则上升得比{3}快：{4}。',
+    'The whole image is {0} with only {1}: there is little to take away.': '整张图像是{0}的概率只有 {1}，可以去掉的很少。',
+    'all {0} random orders': '全部 {0} 个随机顺序', '{0} of {1} random orders': '{1} 个随机顺序中的 {0} 个', none: '0',
+    'area {0} against {1} ({2}-{3})': '面积 {0}，随机为 {1}（{2}–{3}）',
+    // Statistics of heads
+    'Attention distance': '注意力距离', 'Attention entropy': '注意力熵', 'Attention entropy, relative': '相对注意力熵',
+    'On the class token': '在类别词元上', 'On registers': '在寄存器上', 'On itself': '在自身上', 'On neighbours': '在相邻图块上',
+    'On other patches': '在其他图块上', 'Effective rank': '有效秩', 'Importance by gradient': '梯度重要性',
+    'Probability drop': '概率下降', 'Logit drop': 'logit 下降', patches: '图块', px: '像素', nats: '奈特',
+    ['Mean distance from a patch to the patches it attends to, weighted by attention. Prefix tokens are excluded as '
+      + 'queries and keys, and the rest of the row is rescaled to 1 (Dosovitskiy et al. 2021, figure 7).']:
+      '从一个图块到它所关注图块的平均距离，按注意力加权。前缀词元既不作查询也不作键，行的其余部分重新缩放为 1（Dosovitskiy 等，2021，图 7）。',
+    'The same in pixels of the photograph, in which patches may not be square.': '同上，以照片的像素计；在照片上图块不一定是正方形。',
+    'Spread of attention over all tokens: 0 for a single token, ln N for N equal shares.':
+      '注意力在所有词元上的分散程度：只在一个词元上为 0，N 份相等时为 ln N。',
+    'The entropy divided by ln N: 1 for equal shares on all tokens.': '熵除以 ln N：所有词元份额相等时为 1。',
+    'Share of the attention that goes to the class token.': '类别词元得到的注意力份额。',
+    'Share on all other prefix tokens: registers and the distillation token.': '其他前缀词元（寄存器和蒸馏词元）得到的份额。',
+    'Share that stays on the token itself.': '留在词元自身的份额。',
+    'Share on the 8 patches around the query patch (fewer at the border).': '查询图块周围 8 个图块得到的份额（边缘处较少）。',
+    ['Share on all patches except the query and its neighbours. From a patch, the shares on the class token, '
+      + 'registers, itself, neighbours and other patches add up to 1. From a prefix token, the share on itself is also '
+      + 'counted as class token or registers.']:
+      '除查询图块及其相邻图块外，所有图块得到的份额。从图块出发，类别词元、寄存器、自身、相邻图块和其他图块的份额之和为 1。从前缀词元出发，自身的份额也计入类别词元或寄存器。',
+    ['Effective number of dimensions of the N × N attention matrix: the exponential of the entropy of its singular '
+      + 'values (Roy and Vetterli 2007). 1 if all rows are equal, N if each token attends to a different one. It does '
+      + 'not depend on the query.']:
+      'N × N 注意力矩阵的有效维数：奇异值熵的指数（Roy 和 Vetterli，2007）。所有行相同时为 1，每个词元关注不同词元时为 N。它与查询无关。',
+    'Absolute gradient of the target\'s logit with respect to a scale on the head\'s output (Michel et al. 2019).':
+      '目标的 logit 对头输出的缩放系数的梯度的绝对值（Michel 等，2019）。',
+    'Exact drop of the target\'s probability when the head\'s output is set to zero; negative if it rises.':
+      '把头的输出设为零时，目标概率的准确下降量；上升时为负。',
+    'Exact drop of the target\'s logit when the head\'s output is set to zero.': '把头的输出设为零时，目标 logit 的准确下降量。',
+    '{0} has no position in the image': '{0} 在图像中没有位置',
+    '{0} tokens exceed the limit of {1} for its O(N³) time': '{0} 个词元超过了上限 {1}，因为计算时间为 O(N³)',
+    'it needs a singular value decomposition': '它需要奇异值分解',
+    'the graphs do not compute gradients of heads': '计算图不计算头的梯度',
+    // Progress
+    'Running the model on the photograph': '正在对照片运行模型', 'Computing rollout': '正在计算 rollout',
+    'Computing a map': '正在计算图', 'Testing maps': '正在检验图', 'Measuring heads': '正在测量各个头',
+    'Running the model again': '正在重新运行模型',
+    'Loading the lecture’s numbers': '正在载入课堂的数字', 'Writing the page': '正在生成页面',
+    'Uploading the checkpoint': '正在上传权重文件', 'Opening the photograph': '正在打开照片',
+    'Measuring the heads': '正在测量各个头', 'Computing {0}': '正在计算{0}', 'Testing the map': '正在检验图',
+    'Testing {0} maps': '正在检验 {0} 张图', 'Hiding one patch after another': '正在逐个遮住图块',
+    'Switching heads off': '正在逐个关闭头', 'Loading the {0}, in MB': '正在载入 {0}（MB）', 'Trying the model': '正在试运行模型',
+    // Photographs, models and sizes
+    Church: '教堂', 'Church: Berlin Cathedral behind a row of trees': '教堂：一排树后面的柏林大教堂', Dog: '狗',
+    'Dog: a German shepherd on a meadow': '狗：草地上的德国牧羊犬', Lizard: '蜥蜴',
+    'Lizard on a twig of the same colour': '蜥蜴，趴在颜色相同的树枝上', Cat: '猫',
+    'Cat: Chelsea looks into the camera': '猫：Chelsea 看着镜头',
+    Giraffe: '长颈鹿', 'Two giraffes among bare trees': '光秃的树间的两只长颈鹿', Panda: '大熊猫', 'Giant panda on a rock': '岩石上的大熊猫',
+    Koala: '考拉', 'Koala in the fork of a tree': '树杈上的考拉', Hedgehog: '刺猬', 'Hedgehog in the grass': '草丛中的刺猬',
+    'None of this model\'s classes fits this example, so it shows the best match.':
+      '这个模型没有适合此示例的类别，因此显示最接近的类别。',
+    'The model gets this example wrong. {0}.': '模型把这个示例认错了。{0}。',
+    'This model has no classifier, so it makes no predictions. Its attention can be explored as usual.':
+      '这个模型没有分类器，因此没有预测。它的注意力可以照常探索。',
+    'This model returns {0} numbers without class names. Its attention can be explored as usual.':
+      '这个模型输出 {0} 个没有类别名称的数。它的注意力可以照常探索。',
+    'On this machine': '本机的模型', 'Downloaded when chosen': '选择时下载',
+    '{0} ({1})': '{0}（{1}）', '{0} · {1}': '{0} · {1}',
+    'licence unknown': '许可证未知', 'licence not stated': '许可证未注明',
+    'the first Vision Transformer, trained on 14 million labelled photographs':
+      '第一个 Vision Transformer，用 1400 万张带标签的照片训练',
+    'the same design, trained on ImageNet\'s 1.3 million photographs alone': '同样的设计，只用 ImageNet 的 130 万张照片训练',
+    'distilled from a convolutional network through an additional token': '通过一个额外的词元从卷积网络蒸馏',
+    'the plain design with a better training recipe': '普通的设计，更好的训练方法',
+    'trained without labels; its attention heads outline objects': '不用标签训练；它的注意力头勾勒出物体',
+    'registers keep empty background free of stray attention': '寄存器使空白背景不受杂散注意力干扰',
+    'rotary positions: made for photographs of any size': '旋转位置编码：适用于任何尺寸的照片',
+    'trained to fill in three quarters of the patches': '训练目标是填补四分之三的图块',
+    'trained on captions, then on ImageNet; few and large patches': '先用图片说明训练，再用 ImageNet；图块少而大',
+    'trained on captions; no class token, attention pooling': '用图片说明训练；没有类别词元，采用注意力池化',
+    // Errors
+    'Expected a photograph as {0}, got {1} in {2}. Save or export it as JPEG or PNG.':
+      '需要 {0} 格式的照片，{2}是{1}。请另存或导出为 JPEG 或 PNG。',
+    'Expected a photograph as {0}, got {1}, which is empty. Save or upload it again.':
+      '需要 {0} 格式的照片，{1}是空的。请重新保存或上传。',
+    ['Expected a complete photograph as {0}, got {1}, which cannot be decoded ({2}). Save it again as JPEG or PNG, or '
+      + 'upload it again.']: '需要完整的 {0} 格式照片，{1}无法解码（{2}）。请另存为 JPEG 或 PNG，或重新上传。',
+    'JPEG, PNG, WebP, GIF, BMP, TIFF or AVIF': 'JPEG、PNG、WebP、GIF、BMP、TIFF 或 AVIF', 'this file': '这个文件', text: '文本',
+    'a PDF document': 'PDF 文档', 'a ZIP archive or an office document': 'ZIP 压缩包或办公文档',
+    'a video or a similar file': '视频或类似的文件', 'an SVG drawing, which has no pixels,': '没有像素的 SVG 图形',
+    'a damaged JPEG': '损坏的 JPEG', 'a damaged PNG': '损坏的 PNG', 'a Photoshop document': 'Photoshop 文档',
+    'an unknown format (first bytes {0})': '未知格式（开头的字节 {0}）',
+    ['Expected a photograph that Pillow reads, got a HEIC photo (the format of many phones) in {0}. Run {1}, or save '
+      + 'it as JPEG or PNG.']: '{0}是 HEIC 照片（许多手机的格式），服务器不能读取。请另存为 JPEG 或 PNG，或运行 {1}。',
+    'Expected an image of at most {0} megapixels, got {1} ({2} megapixels) in {3}. Make it smaller and try again.':
+      '图像最大为 {0} 百万像素，{3}有 {1}（{2} 百万像素）。请缩小后重试。',
+    'Expected an image of at most {0} megapixels, got far more in {1}. Make it smaller.':
+      '图像最大为 {0} 百万像素，{1}远大于此。请缩小。',
+    'Expected sides of at most {0} pixels and {1} times each other, got {2} in {3}. Cut out the part that matters.':
+      '边长最多 {0} 像素，且一边最多是另一边的 {1} 倍，{3}为 {2}。请裁剪出重要的部分。',
+    'Expected an image with pixels, got {0} in {1}. Choose another one.': '图像必须有像素，{1}为 {0}。请选择另一张。',
+    'Expected an image that is decoded in {0} s, got {1}, which takes longer. Save it again as JPEG.':
+      '{1}解码超过 {0} 秒。请另存为 JPEG。',
+    'Expected a request of at most {0} MB. Send less.': '请求最大为 {0} MB。请选择较小的文件。',
+    'Expected a file of at most {0} MB. Send a smaller one.': '文件最大为 {0} MB。请选择较小的文件。',
+    'Expected a photograph of at most {0} MB, got {1} MB. Make it smaller.': '照片最大为 {0} MB，这张有 {1} MB。请缩小。',
+    ['Expected a picture that this browser can read, got something else. Choose another file, such as a JPEG, PNG or '
+      + 'WebP.']:
+      '这个浏览器不能读取此文件。请选择另一个文件，例如 JPEG、PNG 或 WebP。',
+    'Expected at most {0} megapixels, got {1}. Make the photograph smaller.': '照片最大为 {0} 百万像素，这张是 {1}。请缩小。',
+    'Busy: too many requests are waiting. Try again in about {0} s.': '服务器繁忙：等待的请求太多。请在约 {0} 秒后重试。',
+    'Busy: {0} requests are waiting. Try again in about {1} s.': '服务器繁忙：有 {0} 个请求在等待。请在约 {1} 秒后重试。',
+    'Busy: {0}. Try again in {1} s.': '服务器繁忙：{0}。请在 {1} 秒后重试。',
+    'this address has too many requests open': '此地址的未完成请求太多', 'too much is being sent': '正在发送的数据太多',
+    'too many answers to this address are waiting to be read': '此地址有太多响应等待读取',
+    ['Expected an input of at most {0} patches that fits into memory, got {1}, which take about {2} GB. Choose at most '
+      + '{3} pixels.']: '输入最多 {0} 个图块，且须能放入内存；现在是 {1} 个，约需 {2} GB。请选择最多 {3} 像素。',
+    ['Expected an input of at most {0} patches that fits into memory, got {1}, which take about {2} GB. Choose another '
+      + 'model.']: '输入最多 {0} 个图块，且须能放入内存；现在是 {1} 个，约需 {2} GB。请选择另一个模型。',
+    ['Expected a question that fits into memory and time, got {0} on {1} patches, which takes about {2} GB and {3} '
+      + 'forward passes. Open the photograph at {4} pixels or fewer.']:
+      '{1} 个图块的“{0}”需要约 {2} GB 内存和 {3} 次前向计算，超过了上限。请以 {4} 像素或更小的尺寸打开照片。',
+    ['Expected a question that fits into memory and time, got {0} on {1} patches, which takes about {2} GB and {3} '
+      + 'forward passes. Choose another question.']:
+      '{1} 个图块的“{0}”需要约 {2} GB 内存和 {3} 次前向计算，超过了上限。请选择其他问题。',
+    'statistics of heads': '头的统计量', 'reading all layers': '读取所有层', 'an intervention': '干预',
+    'There was not enough memory. Choose a smaller input size, or try again.': '内存不足。请选择较小的输入尺寸，或重试。',
+    'This could not be computed. Try again, or choose something else.': '无法计算。请重试，或选择其他内容。',
+    'The computation was stopped. Ask again.': '计算已停止。请重试。',
+    'Expected the name of a model, such as {0}; got {1}. Check the name.': '需要模型的名称，例如 {0}；得到的是 {1}。请检查名称。',
   },
   // The blocks of the tab "How to read this" in page order, as HTML.
   help: [
@@ -101,8 +470,8 @@ export const ZH = {
     '点击一个图块，或选中照片后使用方向键；<kbd>c</kbd> 返回 CLS。点击照片旁的头或层可以放大。<kbd>?</kbd> 列出所有按键。',
   ],
   patch: '第 {0} 行第 {1} 列',
-  fits: '以 {0} 像素打开',
-  lecture: { path: '照片在模型中的处理流程', back: '上一步', next: '下一步', code: '二维码', save: '保存为 HTML', notes: '讲稿', close: '关闭',
+  lecture: { path: '照片在模型中的处理流程', back: '上一步', next: '下一步', code: '二维码', save: '保存为 HTML',
+    notes: '讲稿', close: '关闭',
     ask: '问题', answer: '答案', step: '第', waiting: '正在载入这张照片的数字……',
     own: '链接不包含您自己的照片，照片只保存在这个浏览器里。',
     here: '这个地址只在本机有效。请在手机能够访问的网络上提供此页面。',
@@ -177,14 +546,9 @@ export const ZH = {
     random: '随机顺序的平均', band: '随机顺序的范围', chart: '插入曲线', across: '已显示的图块', found: '分歧最大的地方',
     without: '去掉这些图块及其周围八个图块',
     none: '这个模型没有类别名称，因此没有可以解释的预测。', waiting: '正在计算两张图', testing: '正在检验两张图',
-    alike: (/** @type {string} */ value) => `两张图的等级相关：${value}（1 表示顺序相同，0 表示无关）。`,
-    /** @param {number} number @param {string} patch @param {number[]} ranks @param {number} of */
-    differ: (number, patch, ranks, of) => `图块 ${number}（${patch}）：在 ${of} 个图块中，rollout 排第 ${ranks[0]}，GAE 排第 ${
-      ranks[1]}。`,
-    /** @param {number} number @param {string} label @param {string} before @param {string} after */
-    lost: (number, label, before, after) => `去掉图块 ${number} 及其周围的图块：${label} ${before} → ${after}。`,
-    /** @param {number[]} areas @param {number} chance */
-    areas: (areas, chance) => `曲线下面积：rollout ${areas[0].toFixed(2)}，GAE ${areas[1].toFixed(2)}，随机 ${
-      chance.toFixed(2)}。面积越大，说明图把关键图块排得越靠前。`,
+    alike: '两张图的等级相关：{0}（1 表示顺序相同，0 表示无关）。',
+    differ: '图块 {0}（{1}）：在 {3} 个图块中，rollout 排第 {2}，GAE 排第 {4}。',
+    lost: '去掉图块 {0} 及其周围的图块：{1} {2} → {3}。',
+    areas: '曲线下面积：rollout {0}，GAE {1}，随机 {2}。面积越大，说明图把关键图块排得越靠前。',
   },
 };

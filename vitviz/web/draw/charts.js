@@ -1,5 +1,6 @@
 // Draw charts as SVG text, as wide as their container. Pure functions of numbers; only `fill` changes the page.
-import { escaped } from '../compute/format.js';
+import { escaped, placeWords } from '../compute/format.js';
+import { named, say } from '../core/words.js';
 
 const NARROW = 340; // pixels; default width
 const LEFT = 48;
@@ -96,7 +97,8 @@ export function dots({ title, across, values, range, units, words }, width = NAR
   const place = axes(width, [-0.5, depth - 0.5], range);
   const marks = values.flatMap((row, layer) => row.map((value, head) => (Number.isFinite(value) ? `<circle
     class="vv-dot" r="4.5" cx="${place.px(layer).toFixed(1)}" cy="${place.py(Number(value)).toFixed(1)}"
-    data-place="${layer},${head}"><title>Layer ${layer + 1}, head ${head + 1}: ${escaped(units(Number(value)))}</title
+    data-place="${layer},${head}"><title>${
+    escaped(say('{0}: {1}', placeWords(layer, head), units(Number(value))))}</title
     ></circle>` : '')));
   const every = Math.ceil(depth / Math.floor(width / 28));
   const names = values.map((_, layer) => (layer % every ? '' : `<text x="${place.px(layer).toFixed(1)}"
@@ -114,8 +116,9 @@ export function moved(classes, units) {
   const most = Math.max(1, ...classes.flatMap(([, before, after]) => [before, after])); // values can exceed 1
   const share = (/** @type {number} */ value) => (Math.max(0, value) / most).toFixed(4);
   const rows = classes.map(([label, before, after]) => `<li><span class="vv-name" title="${escaped(label)}"
-    >${escaped(label)}</span><i style="--share: ${share(after)}; --before: ${share(before)}"></i
-    ><span>${escaped(units(after))}</span><small>${before === after ? '' : `was ${escaped(units(before))}`}</small
+    >${escaped(named(label))}</span><i style="--share: ${share(after)}; --before: ${share(before)}"></i
+    ><span>${escaped(units(after))}</span><small>${
+    before === after ? '' : escaped(say('was {0}', units(before)))}</small
     ></li>`);
   return `<ol class="vv-moved">${rows.join('')}</ol>`;
 }

@@ -2,6 +2,7 @@
 // patch grid. Pointing at a cell selects its row's token as the query and marks its column's patch.
 import { indices, packed, scaleOver } from './color.js';
 import { contextOf, find, write } from './dom.js';
+import { joined, say } from '../core/words.js';
 
 /** @typedef {import('../compute/payload.js').Block} Block */
 
@@ -54,11 +55,14 @@ export function drawn(count, prefix) {
  */
 function sentence({ block, tokens, prefix }, head, fused) {
   const step = Math.ceil((tokens - prefix) / MOST);
-  const part = step > 1 ? ` (one patch in ${step})` : '';
-  const choose = fused ? ' Choose a head above to see another one.' : '';
-  return `Layer ${block + 1}, head ${head + 1}, ${tokens} × ${tokens} tokens${part}. Each row shows where one token `
-    + `attends; lines separate the rows of patches. Colours show the square root of attention, because most values are `
-    + `close to zero.${choose}`;
+  const place = [block + 1, head + 1, tokens];
+  return joined(
+    step > 1 ? say('Layer {0}, head {1}, {2} × {2} tokens (one patch in {3}).', ...place, step)
+      : say('Layer {0}, head {1}, {2} × {2} tokens.', ...place),
+    say('Each row shows where one token attends; lines separate the rows of patches. Colours show the square root of '
+      + 'attention, because most values are close to zero.'),
+    fused && say('Choose a head above to see another one.'),
+  );
 }
 
 export class Matrix {

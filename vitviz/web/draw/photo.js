@@ -8,6 +8,7 @@ import { Heat } from './heat.js';
 import { dotBoxes, frameBoxes, gridBoxes, hatchAround } from './overlay.js';
 import { atPrintSize } from './saved.js';
 import { contextOf, find, write } from './dom.js';
+import { say } from '../core/words.js';
 
 /** @typedef {import('../compute/geometry.js').Geometry} Geometry */
 /** @typedef {[number, number]} Pair - a patch [row, column], or of lengths [across, down] */
@@ -67,7 +68,7 @@ export class Pane {
     this.colors = new ImageData(1, 1);
     this.words = new Uint32Array(1);
     this.opacity = 0;
-    this.said = { title: '', low: '', high: '', unit: '', details: '' };
+    this.said = { title: '', name: '', low: '', high: '', unit: '', details: '' };
     /** @type {unknown[]} */
     this.barred = []; // arguments of the current colour bar
     this.sized = new ResizeObserver(([entry]) => {
@@ -309,12 +310,12 @@ export class Pane {
 
   /**
    * Write the texts around the picture; `details`: its settings, for the caption of a file; `most`: the largest value,
-   * if the scale ends below it.
+   * if the scale ends below it; `name`: the title in English, for the file's name.
    * @param {{title: string, answer: string, low: string, high: string, unit: string, details?: string,
-   *   most?: string}} words
+   *   most?: string, name?: string}} words
    */
-  say({ title, answer, low, high, unit, details = '', most = '' }) {
-    this.said = { title, low, high, unit, details };
+  say({ title, answer, low, high, unit, details = '', most = '', name = title }) {
+    this.said = { title, name, low, high, unit, details };
     /** @param {string} name @param {string} words */
     const text = (name, words) => write(find(this.element, name), words);
     text('.vv-title', title);
@@ -322,7 +323,7 @@ export class Pane {
     text('.vv-low', low);
     text('.vv-high', high);
     text('.vv-unit', unit);
-    text('.vv-most', most && `● up to ${most}`); // the dot marks patches beyond the scale
+    text('.vv-most', most && `● ${say('up to {0}', most)}`); // the dot marks patches beyond the scale
   }
 
   /**
@@ -353,13 +354,13 @@ export class Pane {
     const { low, high, unit, details } = this.said;
     const scale = low && this.opacity > 0 ? { bar: find(this.element, '.vv-bar'), low, high, unit } : null;
     const flat = print ? atPrintSize(this.flat()) : this.flat();
-    return captioned(flat, { title: this.titled, scale,
+    return captioned(flat, { title: this.opacity > 0 ? this.said.title : say('Photograph'), scale,
       lines: [scale ? details : '', about].filter(Boolean) });
   }
 
-  /** The title of a saved picture: without colors, it shows only the photograph. */
+  /** The name of a saved picture: without colors, it shows only the photograph. */
   get titled() {
-    return this.opacity > 0 ? this.said.title : 'Photograph';
+    return this.opacity > 0 ? this.said.name : 'Photograph';
   }
 
   /** The current picture without visual aids: a canvas of the photograph's size. */

@@ -4,7 +4,8 @@ import { colorGrid, faded, indices, ownScale, scaleOver } from './color.js';
 import { contextOf, find, write } from './dom.js';
 import { oneTabStop, roving } from './roving.js';
 import { placed, stamp } from './sheet.js';
-import { escaped, headWords } from '../compute/format.js';
+import { escaped, fusionWords, headWords, placeWords } from '../compute/format.js';
+import { say } from '../core/words.js';
 
 /** @typedef {import('./color.js').Scale} Scale */
 /**
@@ -26,20 +27,20 @@ const item = (kind, value, name, label, more) => ({ kind, value: String(value), 
 /** The maps of one layer: three fusions, then each head. @param {number} heads @returns {Item[]} */
 export function headItems(heads) {
   return ['mean', 'max', 'min', ...Array(heads).keys()].map((head) => item('head', head,
-    typeof head === 'number' ? `head ${head + 1}` : head, headWords(head, heads), { head }));
+    typeof head === 'number' ? headWords(head, heads) : fusionWords(head), headWords(head, heads), { head }));
 }
 
 /** One map for each layer. @param {number} depth @returns {Item[]} */
 export function layerItems(depth) {
   return Array.from({ length: depth }, (_, block) => (
-    item('block', block, String(block + 1), `Layer ${block + 1}`, { block })));
+    item('block', block, String(block + 1), say('Layer {0}', block + 1), { block })));
 }
 
 /** Every head of every layer. @param {number} depth @param {number} heads @returns {Item[]} */
 export function cellItems(depth, heads) {
   return [...Array(depth * heads).keys()].map((place) => {
     const [block, head] = [Math.floor(place / heads), place % heads];
-    return item('cell', `${block},${head}`, '', `Layer ${block + 1}, ${headWords(head, heads)}`, { block, head });
+    return item('cell', `${block},${head}`, '', placeWords(block, head), { block, head });
   });
 }
 

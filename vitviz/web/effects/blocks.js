@@ -3,6 +3,7 @@
 // is dropped.
 import { isAbort } from '../backends/backend.js';
 import { parseBlock, parseRollout } from '../compute/payload.js';
+import { say } from '../core/words.js';
 
 const ABREAST = 2;
 const MOST_BYTES = 400 * 2 ** 20; // limit for queries and keys in float32: 12 blocks of ViT-S with up to 10,000 tokens
@@ -102,7 +103,8 @@ export class Blocks {
     } catch (error) {
       if (isAbort(error) || signal.aborted) return;
       scene.failed.add(what);
-      this.events.failed(what === 'rollout' ? 'rollout' : `layer ${what + 1}`, /** @type {Error} */ (error));
+      const lost = what === 'rollout' ? say('rollout') : say('layer {0}', what + 1);
+      this.events.failed(lost, /** @type {Error} */ (error));
     }
     this.events.changed();
   }

@@ -3,6 +3,7 @@ import { pictureOf } from '../compute/readback.js';
 import { isStep } from '../core/actions.js';
 import { isKept } from '../core/kinds.js';
 import { format } from '../core/url.js';
+import { joined, say } from '../core/words.js';
 
 /** @typedef {import('../core/state.js').State} State */
 /** @typedef {import('../core/store.js').Store<State>} Store */
@@ -90,7 +91,7 @@ export async function downloadPicture(canvas, name, store) {
     download(await pictureOf(canvas), name);
   } catch (error) {
     const { message } = /** @type {Error} */ (error);
-    store.dispatch({ type: 'message', texts: [`The picture could not be saved. ${message}`], at: 'actions' });
+    store.dispatch({ type: 'message', texts: [say('The picture could not be saved. {0}', message)], at: 'actions' });
   }
 }
 
@@ -105,18 +106,18 @@ export function addressOf(store) {
  */
 export async function copyLink(store, fragment = '') {
   const state = store.get();
-  const without = isKept(state.photo ?? '') ? ' It does not contain your photograph, which stays in this browser.' : '';
-  const own = fragment ? ' It contains your photograph.' : without;
-  const say = (/** @type {string} */ text) => (
-    store.dispatch({ type: 'message', texts: [`${text}${own}`], at: 'actions' }));
+  const own = fragment ? say('It contains your photograph.')
+    : isKept(state.photo ?? '') && say('It does not contain your photograph, which stays in this browser.');
+  const tell = (/** @type {string[]} */ ...texts) => (
+    store.dispatch({ type: 'message', texts: [joined(...texts, own)], at: 'actions' }));
   try {
     const address = new URL(addressOf(store));
     if (fragment) address.searchParams.delete('photo');
     await navigator.clipboard.writeText(`${address}${fragment}`);
-    say('Link copied.');
+    tell(say('Link copied.'));
   } catch {
     const framed = window.parent !== window; // in a frame, the address bar shows another site
-    const where = framed ? `The link is ${addressOf(store)}` : 'The link is in the address bar.';
-    say(`The browser does not allow this page to copy. ${where}`);
+    const where = framed ? say('The link is {0}', addressOf(store)) : say('The link is in the address bar.');
+    tell(say('The browser does not allow this page to copy.'), where);
   }
 }

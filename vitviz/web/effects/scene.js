@@ -8,6 +8,7 @@ import { rolloutOptions, tokenOn } from '../compute/query.js';
 import { prefixKinds } from '../compute/statistics.js';
 import { limitsOf } from '../core/manifest.js';
 import { ROLLOUT, paneOf, sourceOf } from '../core/state.js';
+import { listed, say } from '../core/words.js';
 import { Blocks } from './blocks.js';
 
 /** @typedef {import('../core/state.js').State} State */
@@ -31,7 +32,6 @@ export class Scene {
     this.geometry = { image: [photo.width, photo.height], frame };
     this.answers = new Answers(depth);
     this.kinds = prefixKinds(prefix);
-    this.said = describe(manifest);
     /** @type {Set<number | 'rollout' | string>} */
     this.failed = new Set(); // files that could not be loaded: blocks, 'rollout', rows of rollout as 'row 7'
     this.firstOptions = JSON.stringify(rolloutOptions(/** @type {any} */ (ROLLOUT), depth));
@@ -40,6 +40,11 @@ export class Scene {
     this.settling = undefined; // timer of the next request for rollout
     this.asking = false; // whether a row of rollout is being requested
     this.rolling = new AbortController(); // aborts requests for rollout when the options change
+  }
+
+  /** The prediction in one line. */
+  get said() {
+    return describe(this.manifest);
   }
 }
 
@@ -220,7 +225,7 @@ export class SceneEffects {
       changed: this.page.changed,
       failed: (what, error) => {
         lost.push(what);
-        const text = `Could not load ${lost.join(', ')}. ${error.message}`;
+        const text = say('Could not load {0}. {1}', listed(lost), error.message);
         this.page.store.dispatch({ type: 'message', texts: [text] });
       },
     });
@@ -290,7 +295,7 @@ export class SceneEffects {
       if (signal.aborted) return;
       scene.failed.add(what);
       const { message } = /** @type {Error} */ (error);
-      store.dispatch({ type: 'message', texts: [`Rollout could not be loaded. ${message}`] });
+      store.dispatch({ type: 'message', texts: [say('Rollout could not be loaded. {0}', message)] });
     }
     changed();
   }

@@ -1,12 +1,13 @@
 // The controls beside the picture show the state and change it. They are native inputs, which work with keyboards and
 // screen readers.
-import { aligned, escaped, percent, playWords, queryWords, score, whole } from '../compute/format.js';
+import { aligned, escaped, patchWords, percent, playWords, score, whole } from '../compute/format.js';
 import { write } from '../draw/dom.js';
 import { KEYS, LECTURE_KEYS } from '../core/keys.js';
+import { say, translated } from '../core/words.js';
 import { isOwn } from '../effects/photo_link.js';
 
 const FIRST = 'viridis'; // the default color map
-const ITEM = '<li><button type="button" title="Pin this patch"></button><span></span></li>';
+const ITEM = '<li><button type="button"></button><span></span></li>';
 const SHARES = new Set(['opacity', 'discard', 'residual']);
 
 /** @typedef {import('../core/state.js').State} State */
@@ -55,11 +56,6 @@ export class Controls {
     this.listed = ''; // strongest patches shown
     this.colored = ''; // color map shown
     this.canRoll = false; // whether the options of rollout can be changed
-    const colors = host.colors.map((name) => `<option>${escaped(name)}</option>`);
-    this.find('[data-key=color]').innerHTML = `${colors.join('')}
-      <option value="signed" hidden>blue to red, white at zero</option>`;
-    this.find('.vv-help dl').innerHTML = [...KEYS, ...LECTURE_KEYS]
-      .map(({ keys, does }) => `<dt>${escaped(keys)}</dt><dd>${escaped(does)}</dd>`).join('');
     root.addEventListener('input', (event) => this.changed(event.target));
     root.addEventListener('click', (event) => this.clicked(event));
     // The event fires asynchronously: the dialog may have been opened again by then.
@@ -107,20 +103,26 @@ export class Controls {
   }
 
   /**
-   * Build the choices of queries and maps for a scene.
+   * Build the choices for a scene: queries, maps, colors; and the list of keys.
    * @param {{prefix: string[], maps: {id: string, title: string}[], depth: number, rollout: boolean,
-   *   can: import('../backends/backend.js').Backend['can'], words: Record<string, string>}} about - `rollout`: whether
-   *   rollout is available; `can.rollout`: whether its options can be changed; `words`: translations
+   *   can: import('../backends/backend.js').Backend['can']}} about - `rollout`: whether rollout is available;
+   *   `can.rollout`: whether its options can be changed
    */
-  build({ prefix, maps, can, rollout, depth, words }) {
+  build({ prefix, maps, can, rollout, depth }) {
     /** @param {string} key @param {string} value @param {string} label */
     const chip = (key, value, label) => `<label class="vv-chip"><input type="radio" name="${this.name}-${key}"
-      data-key="${key}" value="${escaped(value)}">${escaped(words[label] ?? label)}</label>`;
-    const queries = [...prefix.map((name) => [name.toLowerCase(), name]), ['mean', 'All patches']];
+      data-key="${key}" value="${escaped(value)}">${escaped(label)}</label>`;
+    const queries = [...prefix.map((name) => [name.toLowerCase(), name]), ['mean', say('All patches')]];
     this.find('.vv-queries').innerHTML = queries.map(([value, label]) => chip('query', value, label)).join('');
-    const modes = [['attention', 'Attention'], ...(rollout ? [['rollout', 'Rollout']] : []),
-      ...maps.map(({ id, title }) => [id, title])];
+    const modes = [['attention', say('Attention')], ...(rollout ? [['rollout', say('Rollout')]] : []),
+      ...maps.map(({ id, title }) => [id, translated(title)])];
     this.find('.vv-modes').innerHTML = modes.map(([value, label]) => chip('mode', value, label)).join('');
+    const colors = this.host.colors.map((name) => `<option>${escaped(name)}</option>`);
+    this.find('[data-key=color]').innerHTML = `${colors.join('')}
+      <option value="signed" hidden>${say('blue to red, white at zero')}</option>`;
+    this.colored = '';
+    this.find('.vv-help dl').innerHTML = [...KEYS, ...LECTURE_KEYS]
+      .map(({ keys, does }) => `<dt>${escaped(keys)}</dt><dd>${escaped(say(does))}</dd>`).join('');
     this.canRoll = can.rollout;
     this.find('[data-key=start]').max = String(depth);
     const inputs = /** @type {any} */ (this.root.querySelectorAll('[data-key]'));
@@ -146,15 +148,15 @@ export class Controls {
     }
     put(this.find('.vv-rollout'), 'hidden', !this.canRoll || state.mode !== 'rollout');
     const pinned = Array.isArray(state.query);
-    const where = `${queryWords(query).replace('patch ', '')}${pinned ? ', pinned' : ''}`;
-    write(this.find('.vv-where span'), Array.isArray(query) ? where : 'Hover to explore. Click to pin a patch.');
+    const where = Array.isArray(query) ? patchWords(query) : say('Hover to explore. Click to pin a patch.');
+    write(this.find('.vv-where span'), pinned ? say('{0}, pinned', where) : where);
     put(this.find('[data-do=unpin]'), 'hidden', !pinned);
     const carried = this.find('[data-do=photo-link]');
     if (carried) put(carried, 'hidden', !isOwn(state));
     press(this.find('[data-do=compare]'), state.beside !== null);
     const button = this.find('[data-do=play]');
     press(button, state.playing);
-    write(button, playWords(state.playing, this.host.still.matches, typeof state.head === 'number' ? 'head' : 'layer'));
+    write(button, playWords(state.playing, this.host.still.matches, typeof state.head === 'number'));
     const help = this.find('.vv-help');
     if (state.help && !help.open) help.showModal();
     if (!state.help && help.open) help.close();
@@ -176,8 +178,7 @@ export class Controls {
    */
   list(strongest, unit) {
     const numbers = aligned(strongest.map(({ value }) => (unit === 'attention' ? percent : score)(value)));
-    const text = strongest.map(({ patch: [row, column] }, place) => (
-      `${row},${column}|row ${row + 1}, column ${column + 1}|${numbers[place]}`)).join('\n');
+    const text = strongest.map(({ patch }, place) => `${patch}|${patchWords(patch)}|${numbers[place]}`).join('\n');
     if (text === this.listed) return;
     this.listed = text;
     const lines = text.split('\n').filter(Boolean);
@@ -188,6 +189,7 @@ export class Controls {
       const [patch, words, value] = line.split('|');
       const [button, number] = items.children[rank].children;
       button.dataset.patch = patch;
+      button.title = say('Pin this patch');
       write(button, words);
       write(number, value);
     });

@@ -4,9 +4,8 @@ import { beyond, colorGrid, indices, ownScale } from '../draw/color.js';
 import { Pane } from '../draw/photo.js';
 import { oneTabStop, roving } from '../draw/roving.js';
 import { Requests, sceneOf } from '../effects/panels.js';
-import {
-  clippedWords, count, escaped, headOf, outputs, percent, progressWords, score, whole,
-} from '../compute/format.js';
+import { clippedWords, escaped, headOf, outputs, percent, progressWords, score, whole } from '../compute/format.js';
+import { joined, named, phrase, plural, say, spoken, translated } from '../core/words.js';
 import { contextOf, write } from '../draw/dom.js';
 import { together } from '../draw/saved.js';
 import { csv } from '../compute/map_files.js';
@@ -24,20 +23,21 @@ import { View } from './view.js';
 /** @typedef {{method: Method, target: number | null, against: number | null, classifies: boolean}} Chosen */
 
 const SIGNED = 'RdBu_r';
-const NUMERALS = ['no', 'one', 'two', 'three', 'four', 'five', 'six'];
 /** @type {Record<string, [number, number]>} */
 const STEPS = Object.freeze({ ArrowUp: [-1, 0], ArrowDown: [1, 0], ArrowLeft: [0, -1], ArrowRight: [0, 1] });
-const UNTESTED = 'The test hides the patches that the map ranks highest. If the map is faithful, the probability of '
-  + 'the class falls faster than with random patches.';
-const AREA = 'The area is the mean probability while patches are hidden (a smaller area is better) or shown (a larger '
-  + 'area is better). The brackets give the range of the random orders.';
-const LABEL = 'Photograph with the map of a method. Arrow keys read the map patch by patch, Enter hides a patch.';
+const UNTESTED = phrase('The test hides the patches that the map ranks highest. If the map is faithful, the '
+  + 'probability of the class falls faster than with random patches.');
+const AREA = phrase('The area is the mean probability while patches are hidden (a smaller area is better) or shown (a '
+  + 'larger area is better). The brackets give the range of the random orders.');
+const LABEL = phrase('Photograph with the map of a method. Arrow keys read the map patch by patch, Enter hides a '
+  + 'patch.');
 
 /** Return the difference from random orders, as area. @param {{gain: number}} test */
-const gained = ({ gain }) => `${gain >= 0 ? 'beats random by' : 'below random by'} ${Math.abs(gain).toFixed(2)}`;
+const gained = ({ gain }) => (gain >= 0 ? say('beats random by {0}', gain.toFixed(2))
+  : say('below random by {0}', (-gain).toFixed(2)));
 
-/** @param {number} number */
-const numeral = (number) => NUMERALS[number] ?? String(number);
+/** @param {{seconds: number}} heatmap */
+const took = ({ seconds }) => say('{0} s', seconds.toFixed(1));
 
 export class Explain extends View {
   /** @param {HTMLElement} root @param {import('./explore.js').Page} page */
@@ -79,17 +79,17 @@ export class Explain extends View {
   saves() {
     const { page, pane } = this;
     const name = (/** @type {string} */ what) => () => nameOf(this.scene, what);
-    saveMenu(page, this.find('.vv-pane figcaption'), 'this map', mapChoices(() => this.scene
+    saveMenu(page, this.find('.vv-pane figcaption'), phrase('Save this map'), mapChoices(() => this.scene
       && { scene: this.scene, pane, saved: this.saved() }), () => nameOf(this.scene, pane.titled));
-    saveMenu(page, this.find('.vv-testing'), 'the curves', chartChoices(this.find('.vv-charts'), () => (
+    saveMenu(page, this.find('.vv-testing'), phrase('Save the curves'), chartChoices(this.find('.vv-charts'), () => (
       this.charted ? curvesCsv(this.charted) : null)), name('test'));
     /** @type {() => Row[]} */
     const rows = () => this.made ?? [];
-    saveMenu(page, this.find('.vv-beside'), 'the maps side by side', [
-      { words: 'Picture (PNG)', ending: 'png', make: () => withWords(together(this.all('.vv-all canvas'),
-        rows().map(({ method: { title } }) => title), Math.min(4, rows().length)),
+    saveMenu(page, this.find('.vv-beside'), phrase('Save the maps side by side'), [
+      { words: phrase('Picture (PNG)'), ending: 'png', make: () => withWords(together(this.all('.vv-all canvas'),
+        rows().map(({ method: { title } }) => translated(title)), Math.min(4, rows().length)),
       String(this.find('.vv-one-scale').textContent), [aboutOf(this.scene)]) },
-      { words: 'Numbers (CSV)', ending: 'csv', make: () => {
+      { words: phrase('Numbers (CSV)'), ending: 'csv', make: () => {
         const [, gw] = this.scene.grid;
         const names = rows().map(({ method }) => method.name);
         return csv(['row', 'column', ...names], rows()[0].heatmap.values.map((_, i) => (
@@ -172,7 +172,7 @@ export class Explain extends View {
     const same = value('target') === value('against');
     const against = same || value('against') === '' ? null : Number(value('against'));
     this.change({ target: Number(value('target')), against,
-      messages: same ? ['A class cannot be compared with itself, so it is compared with all others.'] : [] });
+      messages: same ? [say('A class cannot be compared with itself, so it is compared with all others.')] : [] });
   }
 
   /** @param {DOMStringMap | undefined} what */
@@ -234,7 +234,7 @@ export class Explain extends View {
       for (const requests of [this.maps, this.bars]) requests.stop();
       return false;
     }
-    const other = this.isNew(scene);
+    const other = this.isNew(scene, spoken());
     this.shown = this.chosen(state, scene);
     const { pointer } = state;
     this.under = pointer?.over && pointer.scene === scene.id ? pointer.patch : null;
@@ -246,9 +246,9 @@ export class Explain extends View {
     const without = ['intervene', { patches: this.gone, heads: state.off.map(headOf),
       classes: [this.shown.target, this.shown.against].filter((index) => index !== null) }];
     this.bars.want(scene, this.shown.classifies && this.gone.length < scene.grid[0] * scene.grid[1] ? [without] : []);
-    const off = count(state.off.length, 'head');
-    this.say('.vv-heads-off', state.off.length ? `${off} switched off in the tab Heads. The bars below take this `
-      + 'into account; maps and tests do not.' : '');
+    const off = plural(state.off.length, '{0} head', '{0} heads');
+    this.say('.vv-heads-off', state.off.length ? say('{0} switched off in the tab Heads. The bars below take this into '
+      + 'account; maps and tests do not.', off) : '');
     this.choices(scene);
     this.list(scene);
     this.draw(state, scene);
@@ -261,7 +261,7 @@ export class Explain extends View {
       ['.vv-testing .vv-row', this.maps, this.test(this.shown)], ['.vv-erasing .vv-row', this.bars, without]];
     const [at, requests, lost] = questions.find(([, of, question]) => (
       of.failure(scene, question))) ?? questions[0];
-    this.trouble(requests.failure(scene, lost), requests.fittingSize(scene, lost), { at });
+    this.trouble(requests.failure(scene, lost), requests.fittingSize(scene, lost), at);
     return false;
   }
 
@@ -272,7 +272,7 @@ export class Explain extends View {
     this.find('.vv-bars').innerHTML = '';
     this.barred = null;
     this.drawn = this.charted = null;
-    this.listed = '';
+    this.listed = this.offered = '';
     const { classifies } = this.shown;
     for (const part of this.all('.vv-class, .vv-testing, .vv-erasing')) part.hidden = !classifies;
   }
@@ -291,15 +291,17 @@ export class Explain extends View {
     const [target, against] = ['target', 'against'].map((key) => this.find(`[data-ask=${key}]`));
     if (this.offered !== id) {
       this.offered = id;
-      /** @param {number} index @param {string} words */
-      const option = (index, words) => `<option value="${index}">${escaped(words)}</option>`;
-      const best = predictions.map(([label, share, index]) => option(index, `${label} · ${outputs(manifest)(share)}`));
-      const all = labels.map((label, index) => ({ label, index })).sort((a, b) => a.label.localeCompare(b.label));
-      const rest = `<optgroup label="All">${all.map(({ label, index }) => option(index, label)).join('')}</optgroup>`;
+      /** @param {number} index @param {string} [share] */
+      const option = (index, share) => `<option value="${index}" title="${escaped(labels[index])}">${
+        escaped([named(labels[index]), share].filter(Boolean).join(' · '))}</option>`;
+      const best = predictions.map(([, share, index]) => option(index, outputs(manifest)(share)));
+      const order = labels.map((_, index) => index).sort((a, b) => (
+        named(labels[a]).localeCompare(named(labels[b]), spoken())));
+      const rest = `<optgroup label="${say('All')}">${order.map((index) => option(index)).join('')}</optgroup>`;
       const probable = (/** @type {string[]} */ list) => `<optgroup label="${
-        manifest.problemType === 'regression' ? 'First' : 'Most probable'}">${list.join('')}</optgroup>`;
+        manifest.problemType === 'regression' ? say('First') : say('Most probable')}">${list.join('')}</optgroup>`;
       target.innerHTML = probable(best) + rest;
-      against.innerHTML = `<option value="">any other</option>${probable(best.slice(1))}${rest}`;
+      against.innerHTML = `<option value="">${say('any other')}</option>${probable(best.slice(1))}${rest}`;
     }
     const values = [this.shown.target, this.shown.against].map((index) => String(index ?? ''));
     [target, against].forEach((select, place) => {
@@ -323,7 +325,7 @@ export class Explain extends View {
     this.ranked = false;
     const tested = rows.filter(({ test }) => test).length;
     const lines = rows.map(({ method: { name, slow }, heatmap, test, runs }) => [name, test && gained(test),
-      runs ? 'running' : heatmap ? `${heatmap.seconds.toFixed(1)} s` : slow && 'slow'].filter(Boolean));
+      runs ? say('running') : heatmap ? took(heatmap) : slow && say('slow')].filter(Boolean));
     const listed = JSON.stringify([lines, shown.target, shown.against]);
     this.buttons(rows, tested);
     if (listed !== this.listed) {
@@ -332,7 +334,8 @@ export class Explain extends View {
       const held = /** @type {any} */ (document.activeElement)?.closest?.('.vv-method')?.dataset.method;
       this.find('.vv-methods').innerHTML = rows.map(({ method: { name, title } }, place) => `<button type="button"
         class="vv-small vv-method" data-method="${name}"><canvas width="${gw}" height="${gh}"></canvas
-        ><span>${escaped(title)}</span><small>${lines[place].slice(1).join(' · ')}</small></button>`).join('');
+        ><span>${escaped(translated(title))}</span><small>${
+        lines[place].slice(1).join(' · ')}</small></button>`).join('');
       if (held) this.find(`[data-method="${held}"]`)?.focus({ preventScroll: true });
       this.all('.vv-methods canvas').forEach((canvas, place) => {
         const { heatmap } = rows[place];
@@ -355,12 +358,12 @@ export class Explain extends View {
     const quick = rows.filter(({ method }) => !method.slow);
     const slow = rows.filter(({ method }) => method.slow);
     const there = quick.filter(({ heatmap }) => heatmap).length;
-    write(this.find('[data-do=all]'), this.running ? `Stop (${there} of ${quick.length} maps)`
-      : `Run${this.shown.classifies ? ' and test' : ''} ${quick.length} methods`);
-    const left = slow.length ? `Skips ${numeral(slow.length)} slow method${slow.length > 1 ? 's' : ''}; run ${
-      slow.length > 1 ? 'those' : 'it'} individually.` : '';
-    const order = tested > 1 ? ' Tested methods come first, best on top.' : '';
-    write(this.find('.vv-left-out'), `${left}${order}`);
+    write(this.find('[data-do=all]'), this.running ? say('Stop ({0} of {1} maps)', there, quick.length)
+      : this.shown.classifies ? say('Run and test {0} methods', quick.length) : say('Run {0} methods', quick.length));
+    write(this.find('.vv-left-out'), joined(
+      slow.length > 0 && plural(slow.length, 'Skips {0} slow method; run it individually.',
+        'Skips {0} slow methods; run those individually.'),
+      tested > 1 && say('Tested methods come first, best on top.')));
   }
 
   /**
@@ -372,14 +375,16 @@ export class Explain extends View {
     this.find('.vv-beside').hidden = rows.length < 2;
     if (rows.length < 2) return;
     const [gh, gw] = this.scene.grid;
-    write(this.find('.vv-beside h2'), `All maps side by side${tested > 1 ? ', best first' : ''}`);
+    write(this.find('.vv-beside h2'), tested > 1 ? say('All maps side by side, best first')
+      : say('All maps side by side'));
     this.find('.vv-all').innerHTML = rows.map(({ method: { title }, heatmap, test }) => {
-      const words = [test && gained(test), `${heatmap.seconds.toFixed(1)} s`].filter(Boolean).join(' · ');
-      return `<figure class="vv-small"><canvas width="${gw}" height="${gh}" role="img" aria-label="${escaped(title)}"
-        ></canvas><figcaption>${escaped(title)}<small>${words}</small></figcaption></figure>`;
+      const words = [test && gained(test), took(heatmap)].filter(Boolean).join(' · ');
+      const name = escaped(translated(title));
+      return `<figure class="vv-small"><canvas width="${gw}" height="${gh}" role="img" aria-label="${name}"
+        ></canvas><figcaption>${name}<small>${words}</small></figcaption></figure>`;
     }).join('');
-    write(this.find('.vv-one-scale'), 'Each map has its own scale: compare shapes, not brightness. In signed maps, red '
-      + 'supports the class and blue opposes it.');
+    write(this.find('.vv-one-scale'), say('Each map has its own scale: compare shapes, not brightness. In signed maps, '
+      + 'red supports the class and blue opposes it.'));
     this.all('.vv-all canvas').forEach((canvas, place) => {
       const { values, signed } = rows[place].heatmap;
       this.small(canvas, values, ownScale(values, signed));
@@ -431,17 +436,20 @@ export class Explain extends View {
     const running = this.maps.progress(scene, this.map(this.shown));
     const unit = heatmap?.unit === 'attention' ? percent : score;
     const scale = heatmap && ownScale(heatmap.values, heatmap.signed);
-    this.pane.say({ title: heatmap?.title ?? method.title, answer: scene.said, low: scale ? unit(scale.vmin) : '',
-      high: scale ? unit(scale.vmax) : '', unit: heatmap?.signed ? 'opposes · supports' : heatmap?.unit ?? '' });
-    const at = under && heatmap ? `Row ${under[0] + 1}, column ${under[1] + 1}: ${
-      unit(heatmap.values[under[0] * scene.grid[1] + under[1]])}. ` : '';
-    write(this.find('.vv-note'), running ? progressWords(running, `Computing ${method.title}`)
-      : `${at}${method.about}`);
+    const [name, titled] = [heatmap?.title ?? method.title, translated(method.title)];
+    this.pane.say({ title: translated(name), name, answer: scene.said, low: scale ? unit(scale.vmin) : '',
+      high: scale ? unit(scale.vmax) : '',
+      unit: heatmap?.signed ? say('opposes · supports') : translated(heatmap?.unit ?? '') });
+    const at = under && heatmap && say('Row {0}, column {1}: {2}.', under[0] + 1, under[1] + 1,
+      unit(heatmap.values[under[0] * scene.grid[1] + under[1]]));
+    write(this.find('.vv-note'), running ? progressWords(running, say('Computing {0}', titled))
+      : joined(at, translated(method.about)));
     const clipped = scale ? clippedWords(scale, unit) : '';
-    write(this.find('.vv-about'), [method.paper, clipped, heatmap?.note].filter(Boolean).join(' · '));
+    write(this.find('.vv-about'), [method.paper, clipped, translated(heatmap?.note ?? '')]
+      .filter(Boolean).join(' · '));
     const run = this.find('[data-do=run]');
     run.hidden = !method.slow || Boolean(heatmap);
-    write(run, running ? 'Stop' : `Run ${method.title} (may take minutes)`);
+    write(run, running ? say('Stop') : say('Run {0} (may take minutes)', titled));
   }
 
   /** With two panes, offer to explain the other picture. @param {State} state */
@@ -449,7 +457,7 @@ export class Explain extends View {
     const scene = this.page.scenes.get(beside?.scene?.id ?? '');
     const button = this.find('[data-do=other]');
     button.hidden = !scene || scene === this.scene;
-    if (scene) write(button, `Explain the other picture: ${aboutOf(scene)}`);
+    if (scene) write(button, say('Explain the other picture: {0}', aboutOf(scene)));
   }
 
   // The test of the map
@@ -461,19 +469,20 @@ export class Explain extends View {
     const { running } = this.maps;
     const [name, ask] = running?.question ?? ['layers', {}];
     const methods = name === 'faithfulness' && ask.methods.includes(method.name) ? ask.methods : []; // being tested
-    const words = methods.length > 1 ? `Testing ${methods.length} maps` : `Testing ${method.title}`;
-    write(this.find('.vv-verdict'), test?.words ?? (running && methods.length ? progressWords(running.progress, words)
-      : UNTESTED));
-    this.say('.vv-area', test ? AREA : '');
+    const words = methods.length > 1 ? say('Testing {0} maps', methods.length)
+      : say('Testing {0}', translated(method.title));
+    write(this.find('.vv-verdict'), test ? translated(test.words)
+      : running && methods.length ? progressWords(running.progress, words) : say(UNTESTED));
+    this.say('.vv-area', test ? say(AREA) : '');
     const button = this.find('[data-do=test]');
     button.hidden = Boolean(test);
     button.disabled = !this.heatmap;
-    write(button, methods.length === 1 ? 'Stop' : 'Test this map');
+    write(button, methods.length === 1 ? say('Stop') : say('Test this map'));
     if (test === this.charted) return;
     this.charted = test;
     fill(this.find('.vv-charts'), test ? [
-      this.curve(test.deletion, 'Deletion: strongest first', 'patches hidden'),
-      this.curve(test.insertion, 'Insertion: strongest first', 'patches shown')] : []);
+      this.curve(test.deletion, say('Deletion: strongest first'), say('patches hidden')),
+      this.curve(test.insertion, say('Insertion: strongest first'), say('patches shown'))] : []);
   }
 
   /** @param {any} curve @param {string} title @param {string} across @returns {import('../draw/charts.js').Chart} */
@@ -484,9 +493,10 @@ export class Explain extends View {
     return (width) => chart({
       title, across, x: curve.x, units: (value) => number(value, 2), steps: whole,
       range: rangeOf(manifest, [curve.y, curve.random, curve.low, curve.high]),
-      lines: [{ name: 'this map', y: curve.y }, { name: 'mean of random orders', y: curve.random, kind: 'quiet' }],
-      band: { low: curve.low, high: curve.high, name: `${curve.n} random orders` },
-      words: `Area ${area(curve.area)}; random orders: ${area(curve.chance)}.`,
+      lines: [{ name: say('this map'), y: curve.y },
+        { name: say('mean of random orders'), y: curve.random, kind: 'quiet' }],
+      band: { low: curve.low, high: curve.high, name: say('{0} random orders', curve.n) },
+      words: say('Area {0}; random orders: {1}.', area(curve.area), area(curve.chance)),
     }, width);
   }
 
@@ -499,7 +509,7 @@ export class Explain extends View {
     write(slider.nextElementSibling, whole(removed / 100));
     this.find('[data-do=restore]').hidden = removed === 0 && erased.length === 0;
     const nothing = this.gone.length === grid[0] * grid[1];
-    if (nothing) write(this.find('.vv-bars'), 'All patches are hidden, so there is no prediction.');
+    if (nothing) write(this.find('.vv-bars'), say('All patches are hidden, so there is no prediction.'));
     else if (answer && answer !== this.barred) {
       this.find('.vv-bars').innerHTML = moved(answer.classes, outputs(manifest));
     }

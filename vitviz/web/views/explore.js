@@ -2,7 +2,8 @@
 // input into actions.
 import { queryOn, rolloutOptions, sameClasses, tokenOn } from '../compute/query.js';
 import {
-  clippedWords, count, fileName, percent, queryWords, score, settings, title, whole,
+  clippedWords, fileName, fromWords, fusionWords, percent, placeWords, queryWords, score, settings, title,
+  whole,
 } from '../compute/format.js';
 import { write } from '../draw/dom.js';
 import { tokenOf } from '../compute/geometry.js';
@@ -12,12 +13,13 @@ import { sentence } from '../compute/sentence.js';
 import { prefixKinds } from '../compute/statistics.js';
 import { showable } from '../core/actions.js';
 import { PANE, paneOf, pick } from '../core/state.js';
-import { languageOf, wordsOf } from '../core/words.js';
+import { inEnglish, joined, phrase, plural, say, spoken, translated } from '../core/words.js';
 import { welcome } from '../effects/welcome.js';
 import { beyond, indices, ownScale } from '../draw/color.js';
 import { Thumbnails, headItems, layerItems, cellItems } from '../draw/thumbnails.js';
 import { Matrix } from '../draw/matrix.js';
 import { Pane } from '../draw/photo.js';
+import { translate } from '../draw/translate.js';
 import { Controls } from './controls.js';
 import { listen } from './keyboard.js';
 import { Predictions } from './predictions.js';
@@ -44,7 +46,7 @@ import { View } from './view.js';
 /** @typedef {{pane: Pane, scene: Scene | null, index: Uint8Array, signed: boolean}} Held - a pane and its scene */
 
 const SIGNED = 'RdBu_r';
-const LABEL = 'Photograph. Arrow keys move the patch, c returns to CLS, question mark lists all keys.';
+const LABEL = phrase('Photograph. Arrow keys move the patch, c returns to CLS, question mark lists all keys.');
 const SAY_AFTER = 400; // milliseconds without changes before a screen reader announces the note
 const SLICE = 6; // milliseconds per frame for work that spans several frames
 
@@ -81,10 +83,11 @@ export class Explore extends View {
   saves() {
     const place = () => this.placeNow(this.page.store.get().pane);
     /**
-     * @param {string} selector @param {string} what @param {Thumbnails} maps @param {number} columns
-     * @param {() => string} [words] - below the picture
+     * @param {string} selector @param {string} label @param {string} what - title and name of the file
+     * @param {Thumbnails} maps @param {number} columns @param {() => string} [words] - below the picture
      */
-    const add = (selector, what, maps, columns, words = () => String(this.find(selector).textContent).trim()) => {
+    const add = (selector, label, what, maps, columns,
+      words = () => String(this.find(selector).textContent).trim()) => {
       /** @param {Item} item */
       const placed = ({ block, head }) => {
         const now = place();
@@ -93,21 +96,21 @@ export class Explore extends View {
       };
       const shown = () => {
         const now = place();
-        return now && { scene: now.scene, maps, columns, title: `${what}, ${now.from}`, placed,
-          words: words() };
+        return now && { scene: now.scene, maps, columns, placed, words: words(),
+          title: () => say('{0}, {1}', say(what), fromWords(now.place.direction, now.place.query)) };
       };
       const values = (/** @type {Item} */ item) => {
         const [now, { block, head }] = [place(), placed(item)];
         return now && now.scene.answers.map(block, head, now.question);
       };
-      saveMenu(this.page, this.find(selector), what.toLowerCase(), mapsChoices(shown, values),
+      saveMenu(this.page, this.find(selector), label, mapsChoices(shown, values),
         () => nameOf(place()?.scene, what), 'beforebegin');
     };
-    add('.vv-heads-title', 'Heads of the layer', this.heads, 5);
-    add('.vv-layers-title', 'All layers', this.layers, 6);
-    add('.vv-scale-words', 'All heads of all layers', this.grid, 12, () => (
-      `Labels are layer.head; ${scaleWords(this.gridScale)}.`));
-    saveMenu(this.page, this.find('.vv-matrix-place p'), 'the matrix', this.matrixChoices(place),
+    add('.vv-heads-title', phrase('Save heads of the layer'), phrase('Heads of the layer'), this.heads, 5);
+    add('.vv-layers-title', phrase('Save all layers'), phrase('All layers'), this.layers, 6);
+    add('.vv-scale-words', phrase('Save all heads of all layers'), phrase('All heads of all layers'), this.grid, 12,
+      () => say('Labels are layer.head; {0}.', scaleWords(this.gridScale)));
+    saveMenu(this.page, this.find('.vv-matrix-place p'), phrase('Save the matrix'), this.matrixChoices(place),
       () => nameOf(place()?.scene, 'matrix'), 'beforebegin');
   }
 
@@ -115,9 +118,9 @@ export class Explore extends View {
   matrixChoices(place) {
     const { matrix } = this;
     return [
-      { words: 'Picture (PNG)', ending: 'png', make: () => (matrix.block && place()
+      { words: phrase('Picture (PNG)'), ending: 'png', make: () => (matrix.block && place()
         ? withWords(matrix.canvas, String(matrix.words.textContent), [aboutOf(place().scene)]) : null) },
-      { words: 'Numbers (NPZ)', ending: 'npz', make: () => (matrix.block && matrix.next >= matrix.tokens.length
+      { words: phrase('Numbers (NPZ)'), ending: 'npz', make: () => (matrix.block && matrix.next >= matrix.tokens.length
         ? npz({ values: { data: matrix.values, shape: [matrix.tokens.length, matrix.tokens.length] },
           tokens: { data: matrix.tokens, shape: [matrix.tokens.length] },
           record: JSON.stringify({ block: matrix.block.block, head: matrix.head,
@@ -134,8 +137,7 @@ export class Explore extends View {
     const place = this.placeOn(state, showing, scene);
     const question = { token: tokenOf(place.query, scene.manifest.prefix, scene.manifest.grid),
       direction: place.direction };
-    const from = `${place.direction === 'row' ? 'from' : 'to'} ${queryWords(place.query)}`;
-    return { place, scene, question, from };
+    return { place, scene, question };
   }
 
   /** @param {number} pane */
@@ -165,8 +167,8 @@ export class Explore extends View {
       resized: () => this.page.changed(),
     }, LABEL);
     element.addEventListener('focusin', () => this.activate(number()));
-    saveMenu(this.page, element.querySelector('figcaption'), 'this map', mapChoices(() => this.saved(number())),
-      () => nameOf(scene(), pane.titled));
+    saveMenu(this.page, element.querySelector('figcaption'), phrase('Save this map'),
+      mapChoices(() => this.saved(number())), () => nameOf(scene(), pane.titled));
     this.panes.push({ pane, scene: null, index: new Uint8Array(0), signed: false });
   }
 
@@ -238,8 +240,7 @@ export class Explore extends View {
     this.panes.forEach((held, pane) => {
       more = this.drawPane(state, held, pane) || more;
     });
-    const lang = languageOf(state.lang, this.page.lecture);
-    if (scene !== this.offered || lang !== this.lang) this.offer(scene, state, lang);
+    if (this.isNew(scene, spoken())) this.offer(scene, state);
     more = this.drawThumbnails(state, scene) || more;
     this.controls.show(state, scene, queryOn(state, scene, this.page.scenes), this.panes[state.pane].signed);
     more = this.drawMatrix(state, scene) || more;
@@ -261,6 +262,7 @@ export class Explore extends View {
       element.className = 'vv-pane';
       this.find('.vv-panes').append(element);
       this.addPane(element);
+      translate(element);
     }
     if (!two && this.panes.length === 2) { // the remaining pane takes over what the active one showed
       const [gone] = this.panes.splice(1, 1);
@@ -273,16 +275,14 @@ export class Explore extends View {
   }
 
   /**
-   * Build the parts that change only with the scene: choices, thumbnails.
-   * @param {Scene} scene @param {State} state @param {string} lang
+   * Build the parts that change only with scene and language: choices, thumbnails.
+   * @param {Scene} scene @param {State} state
    */
-  offer(scene, { scene: opened }, lang) {
-    this.offered = scene;
-    this.lang = lang;
+  offer(scene, { scene: opened }) {
     const { prefix, maps, depth, heads, grid, frame } = scene.manifest;
     this.predictions.show(scene.manifest);
     const rollout = opened?.limits.modes.includes('rollout') === true;
-    this.controls.build({ prefix, maps, depth, can: this.page.backend.can, rollout, words: wordsOf(lang).page });
+    this.controls.build({ prefix, maps, depth, can: this.page.backend.can, rollout });
     const lines = new Set(prefixKinds(prefix)).size + 1; // below a head: the kinds of mass, and the query's own
     const shape = (frame[2] - frame[0]) / (frame[3] - frame[1]);
     const sizes = { shape, columns: heads, heads: heads + 3, layers: depth, lines };
@@ -316,7 +316,7 @@ export class Explore extends View {
     const active = pane === state.pane;
     const { image, title: model } = scene.manifest;
     write(held.pane.element.querySelector('.vv-of'), state.beside
-      ? [image ?? 'Your photograph', model].filter(Boolean).join(' · ') : '');
+      ? [translated(image ?? say('Your photograph')), model].filter(Boolean).join(' · ') : '');
     const { values } = shown;
     if (values === null) held.pane.mark(state.grid, shown.patch);
     if (values !== null && this.page.drawn === 0) welcome(this.page, scene, held.pane.held);
@@ -342,17 +342,17 @@ export class Explore extends View {
     const patch = Array.isArray(query) ? query : null;
     const plain = { signed: false, unit: 'attention', name: '', note: '', missing: '', question, patch };
     if (mode === 'attention') {
-      const missing = failed.has(block) ? `Layer ${block + 1} could not be loaded` : '';
+      const missing = failed.has(block) ? say('Layer {0} could not be loaded', block + 1) : '';
       return { ...plain, missing, values: answers.map(block, head, question) };
     }
     if (mode === 'rollout') {
       const lost = failed.has('rollout') || failed.has(`row ${question.token}`);
-      const missing = lost ? 'Rollout could not be loaded' : !manifest.rollout && direction === 'column'
-        ? 'With this many patches, rollout is available only for “what it attends to”' : '';
+      const missing = lost ? say('Rollout could not be loaded') : !manifest.rollout && direction === 'column'
+        ? say('With this many patches, rollout is available only for “what it attends to”') : '';
       return { ...plain, missing, values: answers.rolloutOf(question) };
     }
     const map = manifest.maps.find(({ id }) => id === mode);
-    if (!map) return { ...plain, values: null, missing: 'This map does not exist for this photograph' };
+    if (!map) return { ...plain, values: null, missing: say('This map does not exist for this photograph') };
     return { ...plain, signed: map.signed, unit: map.unit, name: map.title, note: map.note, patch: null,
       question: { token: -1, direction: 'row' }, values: Float32Array.from(map.values) };
   }
@@ -373,8 +373,9 @@ export class Explore extends View {
     indices(patches, scale, place.gamma, held.index);
     pane.paint(held.index, table, { ...place, signed: shown.signed });
     const unit = shown.unit === 'attention' ? percent : score;
-    pane.say({ title: title(place, manifest, rolloutOptions(place, manifest.depth), shown.name), answer: said,
-      low: unit(scale.vmin), high: unit(scale.vmax), unit: shown.unit === 'attention' ? 'of attention' : shown.unit,
+    const titled = () => title(place, manifest, rolloutOptions(place, manifest.depth), shown.name);
+    pane.say({ title: titled(), name: inEnglish(titled), answer: said, low: unit(scale.vmin), high: unit(scale.vmax),
+      unit: shown.unit === 'attention' ? say('of attention') : translated(shown.unit),
       details: [settings(place), clippedWords(scale, unit)].filter(Boolean).join(' · '),
       most: scale.clipped ? unit(scale.most) : '' });
     pane.bar(bytes, place.gamma, shown.signed, scale.clipped);
@@ -387,13 +388,13 @@ export class Explore extends View {
     const { words, strongest } = sentences(reading, shown.unit, shown.question.direction);
     const led = own && String(own) === String(shown.patch); // for the query itself, the text already says "on itself"
     const at = own && !led
-      ? `Row ${own[0] + 1}, column ${own[1] + 1}: ${unit(patches[own[0] * manifest.grid[1] + own[1]])}.` : '';
+      && say('Row {0}, column {1}: {2}.', own[0] + 1, own[1] + 1, unit(patches[own[0] * manifest.grid[1] + own[1]]));
     const { question: { direction }, patch } = shown;
-    const name = Array.isArray(place.query) ? 'This patch' : place.query === 'mean' ? 'The average patch'
-      : queryWords(place.query);
+    const name = Array.isArray(place.query) ? say('This patch')
+      : place.query === 'mean' ? say('The average patch') : queryWords(place.query);
     write(this.find('.vv-sentence'), shown.unit === 'attention' && direction === 'row' && !shown.signed
       ? sentence(shown.values, { ...reading, name, prefix, grid: manifest.grid, patch }) : '');
-    this.report([at, shown.note, words].filter(Boolean).join(' '), strongest, place.mode);
+    this.report(joined(at, translated(shown.note), words), strongest, place.mode);
     this.controls.list(reading.strongest, shown.unit);
   }
 
@@ -418,7 +419,8 @@ export class Explore extends View {
   advance(sweep, block, active) {
     if (sweep === null) return false;
     sweep.advance(SLICE);
-    if (active) write(this.find('.vv-note'), `Reading all rows of layer ${block + 1}: ${whole(sweep.progress)} done.`);
+    if (active) write(this.find('.vv-note'), (
+      say('Reading all rows of layer {0}: {1} done.', block + 1, whole(sweep.progress))));
     return true;
   }
 
@@ -430,12 +432,12 @@ export class Explore extends View {
     write(this.find('.vv-note'), words);
     this.find('.vv-honest').hidden = !['attention', 'rollout'].includes(mode);
     /** @type {string} */
-    const say = `${this.panes[this.page.store.get().pane].pane.title}. ${words} ${strongest}`.trim();
-    if (say === this.said) return;
-    this.said = say;
+    const said = joined(say('{0}.', this.panes[this.page.store.get().pane].pane.title), words, strongest);
+    if (said === this.said) return;
+    this.said = said;
     clearTimeout(this.saying);
     this.saying = setTimeout(() => {
-      this.find('.vv-live').textContent = say;
+      this.find('.vv-live').textContent = said;
     }, SAY_AFTER);
   }
 
@@ -451,7 +453,7 @@ export class Explore extends View {
     const look = { shared, signed: false, gamma, off: isOff };
     /** @param {Thumbnails} wall @param {(item: Item) => Float32Array | null} values */
     const draw = (wall, values) => wall.draw(values, manifest.prefix.length, table, look);
-    const from = `${direction === 'row' ? 'from' : 'to'} ${queryWords(query)}`;
+    const from = fromWords(direction, query);
     /** @param {Float32Array | null} values @param {string} between */
     const masses = (values, between) => (values && direction === 'row'
       ? massWords(massesOf(values, kinds, question.token), between) : '');
@@ -462,20 +464,19 @@ export class Explore extends View {
     const heads = draw(this.heads, ofHead);
     this.heads.say((item) => masses(ofHead(item), '\n'));
     this.heads.press((item) => mode === 'attention' && item.head === head);
-    const ofLayer = `Layer ${block + 1}: ${count(manifest.heads, 'head')}, ${from}`;
+    const ofLayer = say('Layer {0}: {1}, {2}', block + 1, plural(manifest.heads, '{0} head', '{0} heads'), from);
     this.titled('.vv-heads-title', ofLayer, scaleWords(heads));
     const layers = draw(this.layers, (item) => answers.map(item.block, fusion, question));
     this.layers.press((item) => mode === 'attention' && item.block === block);
-    const all = `${manifest.depth > 1 ? 'All ' : ''}${count(manifest.depth, 'layer')}, ${fusion} of heads`;
+    const all = say('{0}, {1} of heads', plural(manifest.depth, '{0} layer', 'All {0} layers'), fusionWords(fusion));
     this.titled('.vv-layers-title', all, scaleWords(layers));
     if (this.find('.vv-whole').open) {
       const ofCell = (/** @type {{block?: any, head?: any}} */ item) => answers.map(item.block, item.head, question);
       this.gridScale = draw(this.grid, ofCell);
       this.grid.press((item) => mode === 'attention' && item.block === block && item.head === head);
-      const name = thumbnail && `Layer ${thumbnail.block + 1}, head ${Number(thumbnail.head) + 1}`;
-      const words = thumbnail ? `${name}: ${masses(ofCell(thumbnail), ' · ') || from}`
-        : `Rows are numbered by layer, ${from}; ${scaleWords(this.gridScale)}.`;
-      write(this.find('.vv-scale-words'), words);
+      write(this.find('.vv-scale-words'), thumbnail ? say('{0}: {1}',
+        placeWords(thumbnail.block, Number(thumbnail.head)), masses(ofCell(thumbnail), ' · ') || from)
+        : say('Rows are numbered by layer, {0}; {1}.', from, scaleWords(this.gridScale)));
     }
     return sweep !== null;
   }
@@ -519,8 +520,8 @@ function savedOf(place, { manifest }, { unit, signed, name }, values) {
   const question = direction !== 'row' ? {} : mode === 'attention' ? { method: 'attention', block, head, query }
     : mode === 'rollout' ? { method: 'rollout', query, ...rolling } : {};
   const outside = Object.fromEntries(manifest.prefix.slice(0, prefix).map((name, i) => [name, values[i]]));
-  return { values: values.slice(prefix), title: title(place, manifest, rolling, name), unit, signed, outside,
-    question };
+  return { values: values.slice(prefix), title: inEnglish(() => title(place, manifest, rolling, name)), unit, signed,
+    outside, question };
 }
 
 /**
@@ -540,6 +541,6 @@ function nextSweep(answers, block, fusion, question) {
 
 /** @param {import('../draw/color.js').Scale | null} scale */
 function scaleWords(scale) {
-  if (scale === null) return 'one scale per map: compare shapes, not brightness';
-  return `shared scale: ${percent(scale.vmin)} to ${percent(scale.vmax)} per patch`;
+  if (scale === null) return say('one scale per map: compare shapes, not brightness');
+  return say('shared scale: {0} to {1} per patch', percent(scale.vmin), percent(scale.vmax));
 }

@@ -1,51 +1,20 @@
 // The frame around every view: tabs, theme, full screen, messages and progress.
 import { progressWords } from '../compute/format.js';
 import { write } from '../draw/dom.js';
-import { LANGUAGES, filled, languageOf, wordsOf } from '../core/words.js';
+import { LANGUAGES, joined, say, spoken, translated, wordsOf } from '../core/words.js';
 import { oneTabStop, roving } from '../draw/roving.js';
+import { translate } from '../draw/translate.js';
 import { View } from './view.js';
 
 /** @typedef {import('../core/state.js').State} State */
 
-/** Elements whose text is built from numbers. */
-const MADE = '.vv-message, .vv-at, .vv-status, .vv-predictions, .vv-note, .vv-sentence, .vv-live, .vv-title, '
-  + '.vv-answer, .vv-about, .vv-verdict, .vv-trouble, .vv-methods, .vv-wall, .vv-charts, .vv-help';
-const NAMED = ['aria-label', 'title', 'placeholder', 'alt']; // attributes to translate
 const TICK = 500; // milliseconds between updates of the elapsed time
-
-/**
- * Return the texts of the page that have a translation, with their English.
- * @param {HTMLElement} root @returns {{english: string, show: (words: string) => void}[]}
- */
-function textsOf(root) {
-  const known = new Set(LANGUAGES.flatMap((lang) => Object.keys(wordsOf(lang).page)));
-  const plain = (/** @type {string} */ text) => text.replace(/\s+/g, ' ').trim();
-  /** @type {ReturnType<typeof textsOf>} */
-  const texts = [];
-  const nodes = document.createTreeWalker(root, NodeFilter.SHOW_TEXT);
-  while (nodes.nextNode()) {
-    const node = /** @type {Text} */ (nodes.currentNode);
-    const english = plain(node.data);
-    const [before, after] = [/^\s*/, /\s*$/].map((space) => space.exec(node.data)?.[0] ?? '');
-    if (known.has(english) && !node.parentElement?.closest('[role=tab]')) {
-      texts.push({ english, show: (words) => { node.data = `${before}${words}${after}`; } });
-    }
-  }
-  for (const element of root.querySelectorAll(NAMED.map((name) => `[${name}]`).join())) {
-    for (const name of NAMED) {
-      const english = plain(element.getAttribute(name) ?? '');
-      if (known.has(english)) texts.push({ english, show: (words) => element.setAttribute(name, words) });
-    }
-  }
-  return texts;
-}
 
 export class Frame extends View {
   /** @param {HTMLElement} root - the page @param {import('./explore.js').Page} page */
   constructor(root, page) {
     super(root, page);
     this.main = this.find('.vv-main');
-    this.texts = textsOf(root);
     this.blocks = this.all('.vv-reading-help :is(h2, p, li)').map((block) => ({ block, english: block.innerHTML }));
     const can = /** @type {Record<string, boolean>} */ (page.backend.can);
     for (const part of this.all('[data-needs]')) { // at least one of these capabilities
@@ -54,7 +23,7 @@ export class Frame extends View {
     this.main.classList.toggle('vv-alone', !page.backend.can.choose);
     this.tabs = this.all('[role=tab]');
     this.shape = ''; // shape of the photographs
-    this.lang = ''; // language of the tabs and the lecture
+    this.lang = 'en';
     this.dark = window.matchMedia('(prefers-color-scheme: dark)');
     this.dark.addEventListener('change', () => page.changed());
     if (page.inside) { // the surrounding page has its own skip link and theme
@@ -106,26 +75,23 @@ export class Frame extends View {
     this.state = state;
     this.root.classList.toggle('dark', this.isDark());
     this.root.classList.toggle('vv-blank', state.blank && state.tab === 'lecture');
-    this.speak(languageOf(state.lang, this.page.lecture));
+    this.speak(spoken());
     if (state.tab !== before?.tab) this.turn(state.tab);
     if (state.full !== before?.full) this.press('[data-do=full]', () => state.full);
-    if (state.messages !== before?.messages) this.tell(state);
+    if (state.messages !== before?.messages || state.lang !== before?.lang) this.tell(state);
     this.arrange(state);
     this.report();
     return false;
   }
 
-  /** Text that is put together from numbers is in English. @param {string} lang */
+  /** Translate the texts that do not change with the numbers. @param {string} lang */
   speak(lang) {
     if (lang === this.lang) return;
     this.lang = lang;
-    if (!this.tabs.length) return;
     if (!this.page.inside) document.documentElement.lang = lang;
-    for (const tab of this.tabs) write(tab, wordsOf(lang).tabs[tab.dataset.tab]);
-    const { page, help } = wordsOf(lang);
-    for (const { english, show } of this.texts) show(page[english] ?? english);
+    const { help } = wordsOf(lang);
     this.blocks.forEach(({ block, english }, place) => { block.innerHTML = help[place] ?? english; });
-    for (const place of this.all(MADE)) place.lang = 'en';
+    translate(this.root);
   }
 
   /** @param {string} chosen */
@@ -145,14 +111,15 @@ export class Frame extends View {
   tell({ messages, place: at, offer }) {
     const place = this.find('.vv-message');
     place.hidden = messages.length === 0;
-    write(place.querySelector('span'), messages.join(' '));
+    const text = joined(...messages.map(translated));
+    write(place.querySelector('span'), text);
     for (const copy of this.all('[data-at]')) { // repeat the message beside the control that caused it
       copy.hidden = place.hidden || copy.dataset.at !== at;
-      write(copy, copy.hidden ? '' : messages.join(' '));
+      write(copy, copy.hidden ? '' : text);
     }
     const button = place.querySelector('[data-do=fits]');
     button.hidden = offer === null;
-    write(button, filled(wordsOf('en').fits, offer?.source.size));
+    write(button, say('Open at {0} pixels', offer?.source.size));
   }
 
   /** The layout follows the photograph's shape: what a portrait leaves free is the thumbnails'. @param {State} state */
@@ -178,7 +145,7 @@ export class Frame extends View {
     if (job === null) return;
     const seconds = (performance.now() - job.began) / 1000;
     const since = seconds < 2 ? '' : ` · ${Math.floor(seconds)} s`;
-    write(place.querySelector('p'), `${progressWords(job.told, job.words)}${since}`);
+    write(place.querySelector('p'), `${progressWords(job.told, translated(job.words))}${since}`);
     const bar = place.querySelector('i');
     const known = job.told.seconds ? `${job.told.seconds.toFixed(1)}s` : '';
     bar.classList.toggle('vv-sure-of-time', known !== '');

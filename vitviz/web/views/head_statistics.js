@@ -7,7 +7,8 @@ import { oneTabStop, roving } from '../draw/roving.js';
 import { Requests, sceneOf } from '../effects/panels.js';
 import { queryOn } from '../compute/query.js';
 import { tokenOf } from '../compute/geometry.js';
-import { escaped, headOf, outputs, percent, progressWords, score, title } from '../compute/format.js';
+import { escaped, headOf, outputs, percent, placeWords, progressWords, score, title } from '../compute/format.js';
+import { inEnglish, joined, listed, phrase, say, spoken, translated } from '../core/words.js';
 import { csv } from '../compute/map_files.js';
 import { write } from '../draw/dom.js';
 import { chartChoices, mapChoices, nameOf, saveMenu } from './save.js';
@@ -28,9 +29,9 @@ const FIRST = 'distance';
 const SIGNED = 'RdBu_r';
 const DARK = 0.179; // luminance above which black text has more contrast than white
 const NAMED = 12; // heads per row; in longer rows there is no room for numbers, which then appear only in tooltips
-const NONE_OFF = 'All heads are on. Tick “Click to switch heads off” and click some heads: the bars show how the '
-  + 'prediction changes.';
-const LABEL = 'Photograph with the map of a head. Point at a head in the table to see its map.';
+const NONE_OFF = phrase('All heads are on. Tick “Click to switch heads off” and click some heads: the bars show '
+  + 'how the prediction changes.');
+const LABEL = phrase('Photograph with the map of a head. Point at a head in the table to see its map.');
 
 /** Return the relative luminance (WCAG) of an sRGB color of 0..255. @param {number[]} color */
 function luminance(color) {
@@ -71,11 +72,11 @@ export class Heads extends View {
     select.addEventListener('change', () => this.change({ statistic: select.value }));
     /** @type {import('./save.js').Saved | null} */
     this.saved = null; // the map over the photograph
-    saveMenu(page, this.find('.vv-pane figcaption'), 'this map', mapChoices(() => this.scene
+    saveMenu(page, this.find('.vv-pane figcaption'), phrase('Save this map'), mapChoices(() => this.scene
       && { scene: this.scene, pane: this.pane, saved: this.saved }), () => nameOf(this.scene, this.pane.titled));
-    saveMenu(page, this.find('.vv-choosing'), 'the statistic', chartChoices(this.find('.vv-charts'), () => (
-      this.colored?.values ? this.asCsv() : null)), () => nameOf(this.scene, this.colored?.statistic.title),
-    'beforeend');
+    const charts = chartChoices(this.find('.vv-charts'), () => (this.colored?.values ? this.asCsv() : null));
+    saveMenu(page, this.find('.vv-choosing'), phrase('Save the statistic'), charts,
+      () => nameOf(this.scene, this.colored?.statistic.title), 'beforeend');
   }
 
   /** Return the table as CSV, with the columns of `HeadStatistics.save`. */
@@ -122,7 +123,7 @@ export class Heads extends View {
       return false;
     }
     const before = this.scene?.manifest;
-    if (this.isNew(scene)) this.open(scene, before);
+    if (this.isNew(scene, spoken())) this.open(scene, before);
     const known = this.known(scene);
     const named = (/** @type {string | null} */ wanted) => known.find(({ name }) => name === wanted);
     const statistic = named(state.statistic) ?? named(FIRST) ?? known[0];
@@ -140,7 +141,7 @@ export class Heads extends View {
     /** @type {[string, Requests, Question]} */
     const [at, requests, lost] = this.numbers.failure(scene, ask) ? ['.vv-about', this.numbers, ask]
       : ['.vv-off', this.bars, without];
-    this.trouble(requests.failure(scene, lost), requests.fittingSize(scene, lost), { at });
+    this.trouble(requests.failure(scene, lost), requests.fittingSize(scene, lost), at);
     return false;
   }
 
@@ -163,15 +164,18 @@ export class Heads extends View {
     this.colored = this.barred = null;
     this.find('.vv-bars').innerHTML = '';
     this.find('[data-ask=statistic]').innerHTML = this.known(scene).map(({ name, title: words, unit, slow }) => `<option
-      value="${name}">${escaped(words)}${unit ? ` (${unit})` : ''}${slow ? ' · slow' : ''}</option>`).join('');
-    if (before?.depth === depth && before.heads === heads) return;
+      value="${name}">${escaped([unit ? say('{0} ({1})', translated(words), translated(unit)) : translated(words),
+      slow && say('slow')].filter(Boolean).join(' · '))}</option>`).join('');
+    const { manifest } = scene;
+    if (before !== manifest && before?.depth === depth && before.heads === heads) return; // else, the language changed
     const across = Array.from({ length: heads }, (_, head) => `<b role="columnheader">${head + 1}</b>`).join('');
     const rows = Array.from({ length: depth }, (_, layer) => `<div role="row"><b role="rowheader">${layer + 1}</b>${
       Array.from({ length: heads }, (__, head) => `<span role="gridcell"><button type="button" class="vv-cell"
         data-place="${layer},${head}"></button></span>`).join('')}</div>`);
     const table = this.find('.vv-table');
     table.style.setProperty('--columns', heads);
-    table.innerHTML = `<div role="row"><b role="columnheader"><small>layer</small></b>${across}</div>${rows.join('')}`;
+    table.innerHTML = `<div role="row"><b role="columnheader"><small>${say('layer')}</small></b>${across}</div>${
+      rows.join('')}`;
     this.cells = this.all('.vv-cell');
     oneTabStop(table);
   }
@@ -183,8 +187,8 @@ export class Heads extends View {
     const running = this.numbers.progress(scene, ask);
     const missing = this.numbers.answer(scene, ask)?.missing[name] ?? '';
     this.root.classList.toggle('vv-waiting', running !== null);
-    const waits = running && `${progressWords(running, `Computing ${words}`)}.`;
-    write(this.find('.vv-about'), [about, missing, waits].filter(Boolean).join(' '));
+    const waits = running && say('{0}.', progressWords(running, say('Computing {0}', translated(words))));
+    write(this.find('.vv-about'), joined(translated(about), translated(missing), waits));
   }
 
   /** @param {State} state @param {Scene} scene @param {Statistic} statistic @param {Values | null} values - (L, H) */
@@ -210,8 +214,9 @@ export class Heads extends View {
       const isOff = off.includes(cell.dataset.place ?? '');
       cell.style.background = scale ? `rgb(${color.join(' ')})` : '';
       cell.style.color = luminance(color) > DARK ? '#000000' : '#ffffff';
-      const said = words && `: ${statistic.title} ${words}`;
-      cell.title = `Layer ${layer + 1}, head ${head + 1}${said}${isOff ? ', off' : ''}`;
+      const where = placeWords(layer, head);
+      const said = words ? say('{0}: {1} {2}', where, translated(statistic.title), words) : where;
+      cell.title = isOff ? say('{0}, off', said) : said;
       cell.setAttribute('aria-label', cell.title);
       cell.setAttribute('aria-pressed', String(isOff));
       write(cell, isOff ? '✕' : heads > NAMED ? '' : words.replaceAll(' ', '\u00a0'));
@@ -228,13 +233,14 @@ export class Heads extends View {
     const side = (/** @type {string} */ selector) => this.find(`.vv-side ${selector}`);
     write(side('.vv-low'), scale ? unit(scale.vmin) : '');
     write(side('.vv-high'), scale ? unit(scale.vmax) : '');
-    write(side('.vv-unit'), statistic.unit);
+    write(side('.vv-unit'), translated(statistic.unit));
     const table = this.page.tables[scale?.signed ? SIGNED : 'viridis'];
     const pixels = new ImageData(new Uint8ClampedArray(table.slice().buffer), 256, 1);
     side('.vv-bar').getContext('2d').putImageData(pixels, 0, 0);
     /** @type {Parameters<typeof dots>[0] | null} */
-    const drawn = scale && { title: statistic.title, across: `layer, 1 to ${values.length}`, values, units: unit,
-      range: [Math.min(0, scale.vmin), scale.vmax], words: `One dot per head, ${count} in all.` };
+    const drawn = scale && { title: translated(statistic.title), values, units: unit,
+      across: say('layer, 1 to {0}', values.length), range: [Math.min(0, scale.vmin), scale.vmax],
+      words: say('One dot per head, {0} in all.', count) };
     fill(this.find('.vv-charts'), drawn ? [(width) => dots(drawn, width)] : []);
   }
 
@@ -261,11 +267,15 @@ export class Heads extends View {
     const color = off ? 'gray' : state.color ?? 'viridis';
     pane.paint(index, this.page.tables[color], { ...state, signed: false });
     pane.bar(this.page.colors[color], state.gamma, false, scale.clipped);
-    const words = title({ ...state, mode: 'attention', block, head, query }, manifest, { fuse: 'mean', start: 0 });
+    const titled = () => {
+      const words = title({ ...state, mode: 'attention', block, head, query }, manifest, { fuse: 'mean', start: 0 });
+      return off ? say('{0}: off', words) : words;
+    };
+    const name = inEnglish(titled);
     const outside = Object.fromEntries(manifest.prefix.map((name, i) => [name, row[i]]));
-    this.saved = { values: patches.slice(), title: words, unit: 'attention', signed: false, outside,
+    this.saved = { values: patches.slice(), title: name, unit: 'attention', signed: false, outside,
       question: state.direction === 'row' ? { method: 'attention', block, head, query } : {} };
-    pane.say({ title: off ? `${words}: off` : words, answer: scene.said, unit: 'of attention',
+    pane.say({ title: titled(), name, answer: scene.said, unit: say('of attention'),
       low: percent(scale.vmin), high: percent(scale.vmax) });
   }
 
@@ -275,9 +285,8 @@ export class Heads extends View {
    */
   off({ off }, manifest, answer) {
     const names = off.map((head) => headOf(head).map((i) => i + 1).join('.'));
-    const listed = `${names.slice(0, 12).join(', ')}${names.length > 12 ? ', …' : ''}`;
-    write(this.find('.vv-off'), off.length === 0 ? NONE_OFF
-      : `Off: ${off.length} of ${this.cells.length}, layer.head ${listed}`);
+    write(this.find('.vv-off'), off.length === 0 ? say(NONE_OFF) : say('Off: {0} of {1}, layer.head {2}', off.length,
+      this.cells.length, listed(names.length > 12 ? [...names.slice(0, 12), '…'] : names)));
     this.find('[data-do=on]').hidden = off.length === 0;
     if (answer && answer !== this.barred) this.find('.vv-bars').innerHTML = moved(answer.classes, outputs(manifest));
     this.barred = answer ?? this.barred;

@@ -7,6 +7,7 @@ import { oneTabStop, roving } from '../draw/roving.js';
 import { Requests, sceneOf } from '../effects/panels.js';
 import { decoded } from '../compute/payload.js';
 import { escaped, outputs, percent, playWords, progressWords, whole } from '../compute/format.js';
+import { inEnglish, joined, listed, named, phrase, say, spoken } from '../core/words.js';
 import { csv } from '../compute/map_files.js';
 import { contextOf, write } from '../draw/dom.js';
 import { together } from '../draw/saved.js';
@@ -21,7 +22,7 @@ import { View } from './view.js';
 
 /** @type {import('../effects/panels.js').Question} */
 const LAYERS = ['layers', {}];
-const ALIKE = 'Patches that look alike to the model';
+const ALIKE = phrase('Patches that look alike to the model');
 
 /**
  * Return the largest of some byte-encoded probabilities or values, in words.
@@ -29,8 +30,10 @@ const ALIKE = 'Patches that look alike to the model';
  */
 function upTo(bytes, manifest, [low, high]) {
   const most = bytes.reduce((top, byte) => Math.max(top, byte), 0);
-  if (manifest.problemType === 'regression') return `up to ${outputs(manifest)(low + (most / 255) * (high - low))}`;
-  return most < 3 ? 'under 1 %' : most > 252 ? 'over 99 %' : `up to ${whole(most / 255)}`;
+  if (manifest.problemType === 'regression') {
+    return say('up to {0}', outputs(manifest)(low + (most / 255) * (high - low)));
+  }
+  return most < 3 ? say('under 1 %') : most > 252 ? say('over 99 %') : say('up to {0}', whole(most / 255));
 }
 
 export class Layers extends View {
@@ -39,7 +42,7 @@ export class Layers extends View {
     super(root, page);
     this.requests = new Requests(page.backend, page.changed);
     this.pane = new Pane(this.find('.vv-pane'), { hover() {}, lift() {}, pick() {}, resized: () => page.changed() },
-      'Photograph with the principal components of a layer’s patches, or the prediction from each patch.');
+      phrase('Photograph with the principal components of a layer’s patches, or the prediction from each patch.'));
     this.lastClass = 0; // the selected class, kept while colors are shown
     const select = this.find('[data-ask=class]');
     select.addEventListener('change', () => this.change({ lensClass: Number(select.value) }));
@@ -65,21 +68,22 @@ export class Layers extends View {
   saves() {
     const { page, pane } = this;
     const [picture] = mapChoices(() => this.scene && { scene: this.scene, pane, saved: null });
-    saveMenu(page, this.find('.vv-pane figcaption'), 'this map', [picture], () => nameOf(this.scene, pane.titled));
-    saveMenu(page, this.find('.vv-side'), 'the chart', chartChoices(this.find('.vv-charts'), () => {
+    saveMenu(page, this.find('.vv-pane figcaption'), phrase('Save this map'), [picture],
+      () => nameOf(this.scene, pane.titled));
+    saveMenu(page, this.find('.vv-side'), phrase('Save the chart'), chartChoices(this.find('.vv-charts'), () => {
       if (!this.answer?.names.length) return null;
       const { names, readings, read } = this.answer; // the columns of `LogitLens.to_pandas`
       return csv(['block', ...names], readings.map((layer, at) => [layer - 1, ...read[at]]));
     }), () => nameOf(this.scene, 'layers'));
     for (const kind of ['alike', 'read']) {
       /** @type {import('./save.js').Choice} */
-      const choice = { words: 'Picture (PNG)', ending: 'png', make: () => {
+      const choice = { words: phrase('Picture (PNG)'), ending: 'png', make: () => {
         const maps = this.all(`.vv-${kind} canvas`);
         const labels = this.all(`.vv-${kind} span`).map(({ textContent }) => textContent);
-        const title = kind === 'read' ? `${this.read}, predicted from each patch` : ALIKE;
+        const title = kind === 'read' ? say('{0}, predicted from each patch', named(this.read)) : say(ALIKE);
         return maps.length ? withWords(together(maps, labels, 6), title, [aboutOf(this.scene)]) : null;
       } };
-      saveMenu(page, this.find(`.vv-${kind}`), 'the small maps', [choice], () => nameOf(this.scene, kind),
+      saveMenu(page, this.find(`.vv-${kind}`), phrase('Save the small maps'), [choice], () => nameOf(this.scene, kind),
         'beforebegin');
     }
   }
@@ -96,27 +100,28 @@ export class Layers extends View {
       this.requests.stop();
       return false;
     }
-    if (this.isNew(scene)) this.open(scene);
+    if (this.isNew(scene, spoken())) this.open(scene);
     this.requests.want(scene, [LAYERS]);
     const answer = this.requests.answer(scene, LAYERS) ?? null;
     if (answer !== this.answer) this.answered(answer);
     this.say('.vv-trouble', this.requests.failure(scene, LAYERS));
     const button = this.find('[data-do=play]');
     button.setAttribute('aria-pressed', String(state.playing));
-    write(button, playWords(state.playing, this.page.still.matches, 'layer'));
+    write(button, playWords(state.playing, this.page.still.matches, false));
     const layer = Math.min(state.block ?? Infinity, scene.manifest.depth - 1) + 1;
     if (Number(this.slider.value) !== layer) this.slider.value = String(layer);
-    write(this.slider.nextElementSibling, `${layer} of ${scene.manifest.depth}`);
+    write(this.slider.nextElementSibling, say('{0} of {1}', layer, scene.manifest.depth));
     const running = this.requests.progress(scene, LAYERS);
     this.pane.element.classList.toggle('vv-waiting', running !== null);
-    write(this.find('.vv-note'), running ? progressWords(running, 'Reading the layers')
-      : 'Click a small map to enlarge it.');
+    write(this.find('.vv-note'), running ? progressWords(running, say('Reading the layers'))
+      : say('Click a small map to enlarge it.'));
     if (answer) this.show(state, scene, answer);
     return false;
   }
 
   /** Another photograph, model or size. @param {Scene} scene */
   open(scene) {
+    this.answer = null;
     this.pane.open(scene.image, scene.geometry, scene.grid);
     this.pane.say({ title: '', answer: scene.said, low: '', high: '', unit: '' });
     this.root.style.setProperty('--shape', String(scene.grid[1] / scene.grid[0]));
@@ -135,9 +140,9 @@ export class Layers extends View {
     this.bytes = names.length ? decoded(answer.patches) : new Uint8Array(0);
     this.find('.vv-reading').hidden = names.length === 0;
     this.find('[data-ask=class]').innerHTML = names
-      .map((name, place) => `<option value="${place}">${escaped(name)}</option>`).join('');
+      .map((name, place) => `<option value="${place}">${escaped(named(name))}</option>`).join('');
     if (names.length) fill(this.find('.vv-charts'), [(width) => this.lines(width, answer)]);
-    else write(this.find('.vv-charts'), 'This model has no classifier, so there are no predictions.');
+    else write(this.find('.vv-charts'), say('This model has no classifier, so there are no predictions.'));
     this.wall('alike', layers, (at) => percent(explained[at], 2), (at, out) => out.set(this.colors(at)));
   }
 
@@ -148,11 +153,13 @@ export class Layers extends View {
     const regression = manifest.problemType === 'regression';
     const every = Math.ceil(readings.length / Math.floor(width / 28));
     return chart({
-      title: `${regression ? 'Value' : 'Probability'} after each layer`, across: 'layer', x: readings,
+      title: regression ? say('Value after each layer') : say('Probability after each layer'), across: say('layer'),
+      x: readings,
       units: (value) => number(value, 2), range: rangeOf(manifest, read),
       steps: String, ticks: readings.filter((_, place) => place % every === 0),
-      lines: names.map((name, place) => ({ name, y: read.map((row) => row[place]), kind: String(place) })),
-      words: names.map((name, place) => `${name}: ${read.map((row) => number(row[place])).join(', ')}`).join('. '),
+      lines: names.map((name, place) => ({ name: named(name), y: read.map((row) => row[place]), kind: String(place) })),
+      words: joined(...names.map((name, place) => (
+        say('{0}: {1}.', named(name), listed(read.map((row) => number(row[place]))))))),
     }, width);
   }
 
@@ -165,7 +172,7 @@ export class Layers extends View {
     const [gh, gw] = this.scene.grid;
     const box = this.find(`.vv-${kind}`);
     box.innerHTML = layers.map((layer, at) => `<button type="button" class="vv-small" data-kind="${kind}"
-      data-layer="${layer - 1}"><canvas width="${gw}" height="${gh}"></canvas><span>layer ${layer}</span
+      data-layer="${layer - 1}"><canvas width="${gw}" height="${gh}"></canvas><span>${say('layer {0}', layer)}</span
       ><small>${escaped(words(at))}</small></button>`).join('');
     this.all(`.vv-${kind} canvas`).forEach((canvas, at) => {
       const layer = contextOf(canvas);
@@ -217,8 +224,10 @@ export class Layers extends View {
     this.pane.bar(this.page.colors.viridis, 1, false);
     this.pane.element.classList.toggle('vv-no-scale', kind === 'alike');
     const [low, high] = range.map((end) => outputs(scene.manifest)(end));
-    this.pane.say({ title: `Layer ${layer}: ${kind === 'read' ? `${names[chosen]}, predicted from each patch`
-      : ALIKE.toLowerCase()}`, answer: scene.said, low, high, unit: '' });
+    const titled = () => (kind === 'read'
+      ? say('Layer {0}: {1}, predicted from each patch', layer, named(names[chosen]))
+      : say('Layer {0}: patches that look alike to the model', layer));
+    this.pane.say({ title: titled(), name: inEnglish(titled), answer: scene.said, low, high, unit: '' });
     this.press('[data-layer]', (data) => data.kind === kind && Number(data.layer) === layer - 1);
   }
 }

@@ -1,5 +1,6 @@
 // The predictions panel: probabilities, and the list of all classes.
 import { aligned, classCount, describe, outputs, percent, things } from '../compute/format.js';
+import { joined, named, say, spoken, translated } from '../core/words.js';
 import { write } from '../draw/dom.js';
 
 const MOST = 400; // classes listed at once; the search box finds the rest
@@ -29,17 +30,17 @@ export class Predictions {
     const single = manifest.problemType === 'single_label_classification';
     const unsure = single && known !== false && sureAbove !== null && predictions[0]?.[1] < sureAbove;
     const heading = single && known !== false && !unsure
-      ? `Best match among the ${things(labels.length)} this model knows` : describe(manifest);
-    this.say('h2', predictions.length ? heading : caveat && 'No predictions');
+      ? say('Best match among the {0} this model knows', things(labels.length)) : describe(manifest);
+    this.say('h2', predictions.length ? heading : caveat && say('No predictions'));
     const numbers = aligned(predictions.map(([, share]) => outputs(manifest)(share)));
     this.find('ol').replaceChildren(...predictions.map(([label, share], place) => (
       row(label, share, numbers[place], manifest))));
-    this.say('.vv-sure', unsure ? `The best match is below ${percent(sureAbove, 2)}. At and above that, at least `
-      + '90\u00a0% of the predictions on validation images were right.' : '');
-    this.say('.vv-caveat', caveat);
+    this.say('.vv-sure', unsure ? say('The best match is below {0}. At and above that, at least 90\u00a0% of the '
+      + 'predictions on validation images were right.', percent(sureAbove, 2)) : '');
+    this.say('.vv-caveat', translated(caveat));
     this.find('.vv-known').hidden = labels.length === 0 || manifest.problemType === 'regression';
-    write(this.find('.vv-known summary'), `All ${classCount(labels.length)} this model knows`);
-    this.labels = [...labels].sort((label, other) => label.localeCompare(other, 'en'));
+    write(this.find('.vv-known summary'), say('All {0} this model knows', classCount(labels.length)));
+    this.labels = [...labels].sort((label, other) => named(label).localeCompare(named(other), spoken()));
     this.list();
   }
 
@@ -54,17 +55,18 @@ export class Predictions {
   list() {
     if (!this.find('.vv-known').open) return;
     const wanted = this.search.value.trim().toLowerCase();
-    const matches = this.labels.filter((label) => label.toLowerCase().includes(wanted));
+    const matches = this.labels.filter((label) => (
+      [label, named(label)].some((name) => name.toLowerCase().includes(wanted))));
     this.find('.vv-known ul').replaceChildren(...matches.slice(0, MOST).map((label) => {
       const item = document.createElement('li');
-      item.textContent = label;
+      Object.assign(item, { textContent: named(label), title: label });
       return item;
     }));
-    const cut = matches.length > MOST ? `, the first ${MOST} listed` : '';
-    const none = matches.length === 0 ? '. The model can only return one of these classes' : '';
     const [count, all] = [matches.length, this.labels.length].map((number) => number.toLocaleString('en'));
-    write(this.find('.vv-known p'), wanted || cut ? `${count} of ${all}${cut}${none}.`
-      : `${all} in alphabetical order.`);
+    const cut = matches.length > MOST;
+    write(this.find('.vv-known p'), !wanted && !cut ? say('{0} in alphabetical order.', all) : joined(
+      cut ? say('{0} of {1}, the first {2} listed.', count, all, MOST) : say('{0} of {1}.', count, all),
+      matches.length === 0 && say('The model can only return one of these classes.')));
   }
 }
 
@@ -76,7 +78,7 @@ function row(label, share, number, manifest) {
   const item = document.createElement('li');
   item.innerHTML = '<span class="vv-name"></span><i></i><span></span>';
   const [name, bar, column] = /** @type {any} */ (item.children);
-  name.textContent = label;
+  name.textContent = named(label);
   name.title = label;
   bar.style.setProperty('--share', share.toFixed(4));
   bar.hidden = manifest.problemType === 'regression';

@@ -1,6 +1,7 @@
 // A small menu beside a picture that saves it or its numbers.
 import { fileName } from '../compute/format.js';
 import { mapCsv, mapNpz, mapsFile } from '../compute/map_files.js';
+import { inEnglish, phrase, say, translated } from '../core/words.js';
 import { captioned } from '../draw/caption.js';
 import { atPrintSize, canvasOf, chartsAsSvg, together } from '../draw/saved.js';
 import { download, downloadPicture } from '../effects/browser.js';
@@ -16,14 +17,14 @@ const TYPES = { png: 'image/png', svg: 'image/svg+xml', csv: 'text/csv', npz: 'a
 /**
  * Add a menu to the page.
  * @param {import('./explore.js').Page} page @param {any} place - the menu goes into it, or before it
- * @param {string} what - a description of the saved object @param {Choice[]} choices
+ * @param {string} label - "Save this map" @param {Choice[]} choices
  * @param {() => (string | null)[]} name - parts of the file's name
  * @param {InsertPosition} where
  */
-export function saveMenu(page, place, what, choices, name, where = 'afterbegin') {
+export function saveMenu(page, place, label, choices, name, where = 'afterbegin') {
   const menu = document.createElement('details');
   menu.className = 'vv-save';
-  menu.innerHTML = `<summary aria-label="Save ${what}" title="Save ${what}"><svg viewBox="0 0 16 16" width="15"
+  menu.innerHTML = `<summary aria-label="${label}" title="${label}"><svg viewBox="0 0 16 16" width="15"
     height="15" aria-hidden="true" fill="none" stroke="currentColor" stroke-width="1.5"><path d="M8 2v8M4.5 7 8 10.5
     11.5 7M2.5 13.5h11"/></svg></summary><div>${choices.map(({ words }, index) => (
     `<button type="button" data-save="${index}">${words}</button>`)).join('')}</div>`;
@@ -36,7 +37,7 @@ export function saveMenu(page, place, what, choices, name, where = 'afterbegin')
     const { ending, make } = choices[Number(chosen.dataset.save)];
     const content = make();
     if (content) save(content, fileName(['vitviz', ...name()], ending), TYPES[ending], page.store);
-    else page.store.dispatch({ type: 'message', texts: [`There is nothing to save for ${what} yet.`] });
+    else page.store.dispatch({ type: 'message', texts: [say('There is nothing to save yet.')] });
   });
   menu.addEventListener('keydown', (event) => {
     if (event.key !== 'Escape' || !menu.open) return;
@@ -74,20 +75,20 @@ export function mapChoices(shown) {
     return now?.saved ? write(now.scene, now.saved) : null;
   };
   return [
-    { words: 'Picture (PNG)', ending: 'png', make: () => {
+    { words: phrase('Picture (PNG)'), ending: 'png', make: () => {
       const now = shown();
       return now && now.pane.captioned(aboutOf(now.scene), true);
     } },
-    { words: 'Numbers (CSV)', ending: 'csv', make: numbers(({ manifest, geometry }, saved) => (
+    { words: phrase('Numbers (CSV)'), ending: 'csv', make: numbers(({ manifest, geometry }, saved) => (
       mapCsv(manifest, geometry, saved))) },
-    { words: 'Numbers (NPZ)', ending: 'npz', make: numbers(({ manifest, geometry }, saved) => (
+    { words: phrase('Numbers (NPZ)'), ending: 'npz', make: numbers(({ manifest, geometry }, saved) => (
       mapNpz(manifest, geometry, saved))) },
   ];
 }
 
 /**
  * Return the choices for the small maps of attention.
- * @param {() => {scene: Scene, maps: import('../draw/thumbnails.js').Thumbnails, columns: number, title: string,
+ * @param {() => {scene: Scene, maps: import('../draw/thumbnails.js').Thumbnails, columns: number, title: () => string,
  *   words: string, placed: (item: import('../draw/thumbnails.js').Item) => {block: number, head: any}} | null} shown
  * @param {(item: import('../draw/thumbnails.js').Item) => Float32Array | null} values - (N)
  * @returns {Choice[]}
@@ -101,19 +102,19 @@ export function mapsChoices(shown, values) {
     const { manifest, geometry } = now.scene;
     const maps = /** @type {any[]} */ (all).map((map) => (
       { ...map, values: map.values.subarray(manifest.prefix.length) }));
-    return mapsFile(manifest, geometry, now.title, maps, ending);
+    return mapsFile(manifest, geometry, inEnglish(now.title), maps, ending);
   };
   return [
-    { words: 'Picture (PNG)', ending: 'png', make: () => {
+    { words: phrase('Picture (PNG)'), ending: 'png', make: () => {
       const now = shown();
       if (!now?.maps.table) return null;
       const { maps: { items, index, table }, scene, columns, title, words, placed } = now;
       const labels = items.map((item) => item.name || `${placed(item).block + 1}.${placed(item).head + 1}`);
       const drawn = index.map((map) => canvasOf(map, scene.grid, /** @type {Uint32Array} */ (table)));
-      return withWords(together(drawn, labels, Math.min(columns, drawn.length)), title, [words, aboutOf(scene)]);
+      return withWords(together(drawn, labels, Math.min(columns, drawn.length)), title(), [words, aboutOf(scene)]);
     } },
-    { words: 'Numbers (CSV)', ending: 'csv', make: numbers('csv') },
-    { words: 'Numbers (NPZ)', ending: 'npz', make: numbers('npz') },
+    { words: phrase('Numbers (CSV)'), ending: 'csv', make: numbers('csv') },
+    { words: phrase('Numbers (NPZ)'), ending: 'npz', make: numbers('npz') },
   ];
 }
 
@@ -124,15 +125,15 @@ export function mapsChoices(shown, values) {
  */
 export function chartChoices(place, table) {
   return [
-    { words: 'Picture (SVG)', ending: 'svg', make: () => (place.querySelector('svg')
+    { words: phrase('Picture (SVG)'), ending: 'svg', make: () => (place.querySelector('svg')
       ? chartsAsSvg(place, /** @type {HTMLElement} */ (place.closest('.vv'))) : null) },
-    { words: 'Numbers (CSV)', ending: 'csv', make: table },
+    { words: phrase('Numbers (CSV)'), ending: 'csv', make: table },
   ];
 }
 
 /** Return model, prediction and photograph for a caption. @param {Scene} scene */
 export function aboutOf({ manifest: { title, image }, said }) {
-  return [title, said, image].filter(Boolean).join(' · ');
+  return [title, said, image && translated(image)].filter(Boolean).join(' · ');
 }
 
 /** Parts of a file name. @param {Scene | null | undefined} scene @param {string} what @returns {(string | null)[]} */

@@ -1,6 +1,7 @@
 // The photograph (dropped, pasted, chosen, taken with a webcam, or an example) and the input size.
 import { escaped, sizeWords } from '../compute/format.js';
 import { pictureOf } from '../compute/readback.js';
+import { phrase, say, spoken, translated } from '../core/words.js';
 import { find, write } from '../draw/dom.js';
 import { View } from './view.js';
 
@@ -8,10 +9,11 @@ import { View } from './view.js';
 
 /** @type {Record<string, string>} */
 const WEBCAM = {
-  NotAllowedError: 'The browser may not use the camera. Allow it in the address bar, then try again.',
-  NotFoundError: 'No camera found. Connect one, or choose a file.',
-  NotReadableError: 'Another program is using the camera. Close it, then try again.',
+  NotAllowedError: phrase('The browser may not use the camera. Allow it in the address bar, then try again.'),
+  NotFoundError: phrase('No camera found. Connect one, or choose a file.'),
+  NotReadableError: phrase('Another program is using the camera. Close it, then try again.'),
 };
+const NO_CAMERA = phrase('This page cannot use the camera: browsers allow it only over https. Choose a file.');
 const QUALITY = 0.92; // JPEG quality of webcam photographs
 
 const carriesFile = (/** @type {any} */ event) => [...(event.dataTransfer?.types ?? [])].includes('Files');
@@ -25,14 +27,17 @@ export class Source extends View {
     this.image = undefined; // the pressed example
     /** @type {number | null | undefined} */
     this.size = undefined; // the chosen size
+    this.lang = ''; // of the examples' names
+    /** @type {import('../effects/scene.js').Scene | null} */
+    this.seen = null; // the scene whose input is shown
     const input = this.find('.vv-file input');
     input.addEventListener('change', () => {
       this.take(input.files[0]);
       input.value = ''; // so that the same file can be chosen again
     });
-    this.find('.vv-examples').innerHTML = page.models.examples.map(({ name, label, thumbnail }) => `<button
-      type="button" data-kind="example" data-value="${escaped(name)}" title="${escaped(label)}" aria-pressed="false"
-      ><img alt="" src="${thumbnail}"><span>${escaped(name)}</span></button>`).join('');
+    this.find('.vv-examples').innerHTML = page.models.examples.map(({ name, thumbnail }) => `<button type="button"
+      data-kind="example" data-value="${escaped(name)}" aria-pressed="false"><img alt="" src="${thumbnail}"
+      ><span></span></button>`).join('');
     this.sharper = find(page.root, '[data-do=sharper]');
     this.sharper.addEventListener('click', () => (
       this.open({ size: page.store.get().size === null ? this.finer : null })));
@@ -93,16 +98,16 @@ export class Source extends View {
         const type = item.types.find((type) => type.startsWith('image/'));
         if (type) return void await this.take(await item.getType(type));
       }
-      this.tell('No photograph on the clipboard. Copy one first.');
+      this.tell(say('No photograph on the clipboard. Copy one first.'));
     } catch { // permission denied, or an old browser
-      this.tell('The browser does not allow this page to read the clipboard. Press Ctrl+V, or Cmd+V on a Mac.');
+      this.tell(say('The browser does not allow this page to read the clipboard. Press Ctrl+V, or Cmd+V on a Mac.'));
     }
   }
 
   // The webcam
 
   async start() {
-    write(this.find('dialog p'), 'Waiting for the camera …');
+    write(this.find('dialog p'), say('Waiting for the camera …'));
     this.find('[data-do=shutter]').disabled = true;
     this.dialog.showModal();
     try {
@@ -117,8 +122,7 @@ export class Source extends View {
       this.find('[data-do=shutter]').disabled = false;
     } catch (error) {
       const { name } = /** @type {Error} */ (error);
-      write(this.find('dialog p'), WEBCAM[name] ?? 'This page cannot use the camera: browsers allow it only over '
-        + 'https. Choose a file.');
+      write(this.find('dialog p'), say(WEBCAM[name] ?? NO_CAMERA));
     }
   }
 
@@ -144,22 +148,33 @@ export class Source extends View {
 
   /** @param {State} state @returns {boolean} */
   render(state) {
+    if (spoken() !== this.lang) this.name();
     if (state.image !== this.image) {
       this.image = state.image;
       this.press('[data-kind=example]', ({ value }) => value === state.image);
     }
     const model = state.model ?? this.page.models.default;
     const entries = this.page.models.groups.flatMap((group) => group.entries);
-    this.say('.vv-needs', entries.find(({ source }) => source === model)?.needs ?? '');
+    this.say('.vv-needs', entries.find(({ source }) => source === model)?.needs?.() ?? '');
     const scene = this.page.scenes.get(state.scene?.id ?? '');
     if (!scene) return false;
-    if (this.isNew(scene)) this.sizes(scene.manifest, state.size);
+    if (this.isNew(scene, spoken())) this.sizes(scene.manifest, state.size);
     if (state.size !== this.size) {
       this.size = state.size;
       this.find('#size select').value = state.size === null ? '' : String(state.size);
     }
-    if (this.find('.vv-seen').open && scene !== this.seen) this.look(scene);
+    if (this.find('.vv-seen').open) this.look(scene);
     return false;
+  }
+
+  /** Write the names of the examples. */
+  name() {
+    this.lang = spoken();
+    this.all('[data-kind=example]').forEach((button, place) => {
+      const { name, label } = this.page.models.examples[place];
+      button.title = translated(label);
+      write(button.querySelector('span'), translated(name));
+    });
   }
 
   /** @param {import('../core/manifest.js').Manifest} manifest @param {number | null} chosen */
@@ -167,9 +182,9 @@ export class Source extends View {
     this.find('#size').hidden = sizes.length === 0;
     this.finer = sizes[1]?.size ?? null; // each step doubles the side
     this.sharper.hidden = this.finer === null;
-    write(this.sharper, chosen === null ? 'Sharper' : 'Standard');
+    write(this.sharper, chosen === null ? say('Sharper') : say('Standard'));
     const offered = sizes.map((size) => ({ size: size.size, words: sizeWords(size) }));
-    if (sizes.every(({ size }) => size !== chosen)) offered.push({ size: chosen, words: `${chosen} pixels` });
+    if (sizes.every(({ size }) => size !== chosen)) offered.push({ size: chosen, words: say('{0} pixels', chosen) });
     this.find('#size select').innerHTML = offered.map(({ size, words }) => `<option
       value="${size ?? ''}">${escaped(words)}</option>`).join('');
     this.size = undefined;
@@ -177,9 +192,9 @@ export class Source extends View {
 
   /** @param {import('../effects/scene.js').Scene} scene */
   look(scene) {
-    this.seen = scene;
     const { seen, grid } = scene.manifest;
-    if (seen) this.find('.vv-seen img').src = seen.url;
-    write(this.find('.vv-seen p'), `Cut into ${grid[0]} × ${grid[1]} patches`);
+    if (seen && scene !== this.seen) this.find('.vv-seen img').src = seen.url;
+    this.seen = scene;
+    write(this.find('.vv-seen p'), say('Cut into {0} × {1} patches', ...grid));
   }
 }

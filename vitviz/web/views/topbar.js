@@ -1,5 +1,6 @@
 // The top bar: the model, where it ran, and the form for models that are not in the menu.
 import { duration, escaped } from '../compute/format.js';
+import { say, spoken, translated } from '../core/words.js';
 import { find, write } from '../draw/dom.js';
 import { uploadCheckpoint } from '../effects/upload.js';
 import { View } from './view.js';
@@ -26,6 +27,7 @@ export class TopBar extends View {
     this.chosen = null; // the chosen model while it loads
     this.pause = 0;
     this.value = ''; // value of the menu
+    this.lang = ''; // of the menu
     let typing = false;
     this.select.addEventListener('keydown', (/** @type {KeyboardEvent} */ { key }) => { typing = key !== 'Enter'; });
     this.select.addEventListener('pointerdown', () => { typing = false; });
@@ -50,8 +52,6 @@ export class TopBar extends View {
     file.addEventListener('change', () => this.upload(file));
     this.larger.addEventListener('click', (/** @type {{target: HTMLElement}} */ { target: { dataset } }) => (
       dataset.source && this.choose(dataset.source)));
-    this.propose();
-    this.list();
   }
 
   /** Show or hide the form. @param {boolean} open */
@@ -103,24 +103,25 @@ export class TopBar extends View {
   }
 
   list() {
-    const groups = [...this.models.groups, { title: 'Your models', entries: this.brought }];
+    const groups = [...this.models.groups, { title: say('Your models'), entries: this.brought }];
     const { typed, upload } = this.models.more;
     this.select.innerHTML = groups.filter(({ entries }) => entries.length).map(({ title, entries }) => `<optgroup
-      label="${escaped(title)}">${entries.map(({ source, words, tip }) => `<option value="${escaped(source)}"
-      title="${escaped(tip ?? '')}">${escaped(words)}</option>`).join('')}</optgroup>`).join('')
-      + (typed || upload ? `<option value="${OTHER}">Another model …</option>` : '');
+      label="${escaped(translated(title))}">${entries.map(({ source, words, tip }) => `<option
+      value="${escaped(source)}"
+      title="${escaped(translated(tip ?? ''))}">${escaped(words)}</option>`).join('')}</optgroup>`).join('')
+      + (typed || upload ? `<option value="${OTHER}">${say('Another model …')}</option>` : '');
     this.select.value = this.value;
   }
 
   /** List models with more classes. */
   propose() {
     /** @param {Larger} model */
-    const button = ({ source, words, tip }, before = '') => `<button type="button" data-source="${escaped(source)}"
-      title="${escaped(tip ?? '')}">${escaped(before + words)}</button>`;
+    const button = ({ source, words, tip }, label = words) => `<button type="button" data-source="${escaped(source)}"
+      title="${escaped(translated(tip ?? ''))}">${escaped(label)}</button>`;
     const [best, ...others] = this.models.larger ?? [];
     if (!best) return;
-    const words = `Use a model with ${best.classes.toLocaleString('en')} classes: `;
-    this.larger.querySelector('.vv-best').innerHTML = button(best, words);
+    const label = say('Use a model with {0} classes: {1}', best.classes.toLocaleString('en'), best.words);
+    this.larger.querySelector('.vv-best').innerHTML = button(best, label);
     this.larger.querySelector('.vv-others').innerHTML = others.map((model) => button(model)).join('');
     this.larger.querySelector('details').hidden = others.length === 0;
   }
@@ -134,7 +135,12 @@ export class TopBar extends View {
     }
     const scene = this.page.scenes.get(state.scene?.id ?? '');
     const before = this.scene?.source.model;
-    if (!scene || !this.isNew(scene)) return false;
+    if (spoken() !== this.lang) {
+      this.lang = spoken();
+      this.propose();
+      this.list();
+    }
+    if (!scene || !this.isNew(scene, this.lang)) return false;
     this.opened(scene, before);
     return false;
   }
@@ -144,7 +150,7 @@ export class TopBar extends View {
     if (model && !this.known(model)) this.bring({ source: model, words: model });
     this.select.value = this.value;
     const option = this.select.selectedOptions[0];
-    this.select.title = option ? [option.textContent, option.title].filter(Boolean).join(': ') : '';
+    this.select.title = option?.title ? say('{0}: {1}', option.textContent, option.title) : option?.textContent ?? '';
     write(find(this.page.root, '.vv-model-about'), this.select.title);
     if (before !== undefined && before !== model) this.form.hidden = true;
     if (this.chosen === model) { // the visitor's own models are not kept between visits
@@ -153,7 +159,7 @@ export class TopBar extends View {
     this.chosen = null;
     const { badge, grid } = manifest;
     write(this.find('.vv-badge'), badge
-      ? `${badge.device} · ${duration(badge.seconds)} · ${grid[0]} × ${grid[1]} patches` : '');
+      ? `${badge.device} · ${duration(badge.seconds)} · ${say('{0} × {1} patches', ...grid)}` : '');
     this.larger.hidden = !(this.models.larger ?? []).some(({ classes }) => classes > manifest.labels.length);
   }
 }

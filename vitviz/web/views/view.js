@@ -1,5 +1,5 @@
 // The base class of views: an element of the page, and the store.
-import { filled, wordsOf } from '../core/words.js';
+import { say } from '../core/words.js';
 import { write } from '../draw/dom.js';
 
 /** @typedef {import('../core/state.js').State} State */
@@ -12,6 +12,7 @@ export class View {
     this.page = page;
     /** @type {Scene} */
     this.scene = /** @type {any} */ (null); // the shown scene; null at first
+    this.spoken = 'en';
   }
 
   /** @param {string} selector @returns {any} */
@@ -24,10 +25,14 @@ export class View {
     return [...this.root.querySelectorAll(selector)];
   }
 
-  /** Show a scene; return whether it differs from the previous one. @param {Scene} scene */
-  isNew(scene) {
-    const other = scene !== this.scene;
+  /**
+   * Show a scene; return whether it or the language differs from the previous one.
+   * @param {Scene} scene @param {string} [lang] - of the view's texts
+   */
+  isNew(scene, lang = this.spoken) {
+    const other = scene !== this.scene || lang !== this.spoken;
     this.scene = scene;
+    this.spoken = lang;
     return other;
   }
 
@@ -46,9 +51,9 @@ export class View {
   /**
    * Show why a request failed, with a button for the largest input size at which it works, if any.
    * @param {string | null | undefined} words @param {number | null} size
-   * @param {{lang?: string, at?: string}} [where] - `at`: the element before the message
+   * @param {string} [at] - the element before the message
    */
-  trouble(words, size, { lang = 'en', at } = {}) {
+  trouble(words, size, at) {
     this.say('.vv-trouble', words);
     const place = this.find('.vv-trouble');
     const before = at && words ? this.find(at) : null;
@@ -66,7 +71,7 @@ export class View {
     button.hidden = size === null;
     if (size === null) return;
     button.dataset.size = String(size);
-    write(button, filled(wordsOf(lang).fits, size));
+    write(button, say('Open at {0} pixels', size));
   }
 
   /** Set which buttons are pressed. @param {string} selector @param {(data: DOMStringMap) => boolean} pressed */

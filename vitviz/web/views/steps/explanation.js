@@ -2,7 +2,7 @@
 // where the maps disagree most.
 import { escaped, percent, progressWords, score } from '../../compute/format.js';
 import { disagreement } from '../../compute/lecture_numbers.js';
-import { wordsOf } from '../../core/words.js';
+import { filled, named, wordsOf } from '../../core/words.js';
 import { chart, fill } from '../../draw/charts.js';
 import { indices, scaleOver } from '../../draw/color.js';
 import { write } from '../../draw/dom.js';
@@ -89,7 +89,7 @@ export class Explanation extends View {
     const refused = maps.find((question) => this.maps.failure(scene, question)) ?? test;
     const requests = refused === test ? this.tests : this.maps;
     this.trouble(classifies ? requests.failure(scene, refused) : words.none,
-      classifies ? requests.fittingSize(scene, refused) : null, { lang: state.lang });
+      classifies ? requests.fittingSize(scene, refused) : null);
     const running = this.tests.progress(scene, test)
       ?? maps.map((question) => this.maps.progress(scene, question)).find(Boolean);
     write(this.find('.vv-note'), running ? progressWords(running, words.waiting) : '');
@@ -151,14 +151,15 @@ export class Explanation extends View {
       const said = place ? score : percent;
       pane.say({ title: words.titles[place], answer: '', low: said(scale.vmin), high: said(scale.vmax), unit: '' });
     });
-    write(this.find('.vv-alike'), words.alike(correlation.toFixed(2).replace('-', '−')));
+    write(this.find('.vv-alike'), filled(words.alike, correlation.toFixed(2).replace('-', '−')));
     this.find('.vv-apart ol').innerHTML = patches.map((patch, place) => {
-      const sentence = words.differ(place + 1, patchWords(patchAt(patch, scene), lang),
-        [first[patch], second[patch]].map(Math.round), first.length);
+      const [ours, theirs] = [first[patch], second[patch]].map(Math.round);
+      const sentence = filled(words.differ, place + 1, patchWords(patchAt(patch, scene), lang), ours, first.length,
+        theirs);
       const [best] = scene.manifest.predictions;
       const gone = lost[place]?.classes.find((/** @type {any[]} */ [label]) => label === best[0]);
       const share = (/** @type {number} */ value) => percent(value, 4).replace(' ', '\u00a0'); // without a line break
-      const after = gone ? words.lost(place + 1, gone[0], share(gone[1]), share(gone[2])) : '';
+      const after = gone ? filled(words.lost, place + 1, named(gone[0]), share(gone[1]), share(gone[2])) : '';
       return `<li>${escaped(sentence)}<br><span>${escaped(after)}</span></li>`;
     }).join('');
   }
@@ -170,7 +171,7 @@ export class Explanation extends View {
     const words = wordsOf(lang).explanation;
     const curves = tests.map(({ insertion }) => insertion);
     const [{ x, low, high, random, chance }] = curves;
-    const areas = words.areas(curves.map(({ area }) => area), chance);
+    const areas = filled(words.areas, ...[...curves.map(({ area }) => area), chance].map((area) => area.toFixed(2)));
     fill(this.find('.vv-charts'), [(width) => chart({
       title: words.chart, across: words.across, x, units: (value) => percent(value, 2), words: areas,
       steps: (value) => percent(value, 2), band: { low, high, name: words.band },

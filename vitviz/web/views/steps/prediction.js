@@ -3,7 +3,7 @@
 import { escaped, percent } from '../../compute/format.js';
 import { roundedToSum } from '../../compute/lecture_numbers.js';
 import { decoded } from '../../compute/payload.js';
-import { filled, wordsOf } from '../../core/words.js';
+import { filled, listed, named, wordsOf } from '../../core/words.js';
 import { chart, fill } from '../../draw/charts.js';
 import { write } from '../../draw/dom.js';
 import { Pane } from '../../draw/photo.js';
@@ -82,7 +82,7 @@ export class Prediction extends View {
   translate(lang) {
     if (this.lang === lang) return;
     this.lang = lang;
-    this.drawn = this.charted = '';
+    this.answer = null; // the names of its classes are in the other language
     for (const place of this.all('[data-word]')) write(place, wordsOf(lang).prediction[place.dataset.word]);
     for (const [place, word] of [['.vv-afters', 'each'], ['.vv-classes', 'class']]) {
       this.find(place).setAttribute('aria-label', wordsOf(lang).prediction[word]);
@@ -98,9 +98,9 @@ export class Prediction extends View {
     if (!answer?.names.length) return;
     this.bytes = decoded(answer.patches);
     this.find('.vv-classes').innerHTML = answer.names.map((name, place) => `<button type="button" data-name="${place}"
-      ><i class="vv-key vv-plot-${place}"></i>${escaped(name)}</button>`).join('');
+      ><i class="vv-key vv-plot-${place}"></i>${escaped(named(name))}</button>`).join('');
     this.find('.vv-afters').innerHTML = answer.readings.map((layer, at) => {
-      const title = answer.names.map((name, place) => `${name} ${percent(answer.read[at][place])}`).join(', ');
+      const title = listed(answer.names.map((name, place) => `${named(name)} ${percent(answer.read[at][place])}`));
       const bars = answer.read[at].map((share, place) => (
         `<i class="vv-plot-${place}" style="--share: ${share.toFixed(4)}"></i>`)).join('');
       return `<button type="button" class="vv-small" data-layer="${layer - 1}" title="${escaped(title)}"
@@ -118,14 +118,14 @@ export class Prediction extends View {
     if (drawn === this.drawn) return;
     this.drawn = drawn;
     const words = wordsOf(lang).prediction;
-    const name = answer.names[this.chosen];
+    const name = named(answer.names[this.chosen]);
     this.press('[data-layer]', (data) => Number(data.layer) === layer - 1);
     this.press('[data-name]', (data) => Number(data.name) === this.chosen);
     this.pane.paint(this.mapOf(at, this.chosen), this.page.tables.viridis, { smooth: false, opacity });
     this.pane.bar(this.page.colors.viridis, 1, false);
     this.pane.mark(false, patch);
     const after = filled(words.after, layer);
-    this.pane.say({ title: `${name}, ${words.map}, ${after}`, answer: '', low: '0 %', high: '100 %', unit: '' });
+    this.pane.say({ title: listed([name, words.map, after]), answer: '', low: '0 %', high: '100 %', unit: '' });
     write(this.find('.vv-now'), filled(words.now, layer));
     this.shares(answer, at, words);
     write(this.find('.vv-last'), at === answer.readings.length - 1 ? words.last : '');
@@ -145,7 +145,7 @@ export class Prediction extends View {
     const all = [...read[at], Math.max(0, 1 - read[at].reduce((sum, value) => sum + value, 0))];
     const shown = roundedToSum(all.map((value) => 100 * value), 2);
     this.find('.vv-shares').innerHTML = all.map((share, place) => `<li><span class="vv-name">${
-      escaped(names[place] ?? words.rest)}</span><i class="vv-plot-${place < names.length ? place : 'quiet'}"
+      escaped(named(names[place] ?? words.rest))}</span><i class="vv-plot-${place < names.length ? place : 'quiet'}"
       style="--share: ${share.toFixed(4)}"></i><span data-share="${place}">${shown[place].toFixed(2)} %</span></li>`)
       .join('');
   }
@@ -164,9 +164,10 @@ export class Prediction extends View {
         title: /** @type {string} */ (title), across: words.layer, x: readings, steps: String,
         ticks: readings.filter((_, at) => at % Math.ceil(readings.length / Math.floor(width / 28)) === 0),
         units: (value) => percent(value, 2),
-        lines: names.map((name, index) => ({ name, kind: String(index),
+        lines: names.map((name, index) => ({ name: named(name), kind: String(index),
           y: /** @type {number[][]} */ (rows).map((row) => row[index]) })),
-        words: names.map((name, index) => `${name}: ${/** @type {number[][]} */ (rows).map((row) => percent(row[index]))
+        words: names.map((name, index) => `${named(name)}: ${
+          /** @type {number[][]} */ (rows).map((row) => percent(row[index]))
           .join(', ')}`).join('. '),
       }, width)));
   }
