@@ -279,7 +279,7 @@ class AttentionExplorer(ExplorerHTML):
         CheckpointError: if the model does not exist.
     """
 
-    EVENTS = [EventListener(f"select{part}") for part in ("", "_patch", "_block", "_head", "_prediction")]
+    EVENTS: Any = [EventListener(f"select{part}") for part in ("", "_patch", "_block", "_head", "_prediction")]
     data_model = Shown
 
     def __init__(

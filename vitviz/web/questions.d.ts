@@ -1,6 +1,6 @@
 /** Arguments of the questions, from the signatures of vitviz.server.endpoints; written by `make tables`. */
 interface Asks {
-  open: { model?: string | null, size?: number | null, image?: string | null };
+  open: { model?: string | null, size?: number | null, image?: string | null, ahead?: boolean };
   block: { block: number };
   rollout: { token?: number | null, fuse?: 'mean' | 'max' | 'min', discard?: number, residual?: number, start?: number };
   explain: { method?: string, target?: number | null, against?: number | null };
@@ -9,6 +9,6 @@ interface Asks {
   layers: {};
   intervene: { patches?: number[] | null, heads?: [number, number][] | null, classes?: number[] | null };
   lecture: { block?: number | null };
-  page: { search?: string };
+  page: { search?: string, lecture?: boolean };
   models: {};
 }
