@@ -513,6 +513,7 @@ def texts() -> Iterator[str]:
     menu = Menu(Settings())
     yield from (title for title, _ in menu.groups)
     yield from (model.known_for for model in menu.catalog)
+    yield "Outside the picture: 3.2 % on CLS, 0.1 % on register 1."
     view = viewer_pages.view()
     maps = [view.explain("gae"), view.explain("gae", contrast=tuple(view.best(2)))]
     yield from (heatmap.title for heatmap in maps)

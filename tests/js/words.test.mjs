@@ -90,6 +90,8 @@ test('a missing text is in English, and a missing value is empty', () => {
   assert.equal(say('{0} of nothing, {1}', 3), '3 of nothing, ');
   assert.notEqual(say('Attention'), 'Attention');
   assert.equal(inEnglish(() => say('Attention')), 'Attention');
+  const unknown = 'MIT; fine-tuned on images';
+  assert.equal(translated(unknown), unknown);
   assert.equal(named('constructor'), 'constructor');
   speak('xx');
   assert.equal(say('Attention'), 'Attention');

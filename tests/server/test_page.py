@@ -271,8 +271,9 @@ def slide(page: Browser, key: str, value: float) -> None:
     )
 
 
-def test_pointer_layers_and_heads_need_no_request(opened: Browser, requests: list[Request], app: Running) -> None:
+def test_pointer_layers_and_heads_need_no_request(requests: list[Request], opened: Browser, app: Running) -> None:
     complete(opened)
+    assert f"{app.url}vitviz/open" not in [request.url for request in requests]  # the page contains its first scene
     requests.clear()
     box = opened.locator(".vv-held").first.bounding_box()
     drawn = opened.evaluate("vitviz.drawn")

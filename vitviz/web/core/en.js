@@ -77,9 +77,10 @@ export const EN = {
     chartWords: 'One dot per head: the mean distance from a patch to the patches that it attends to.',
     unit: 'of attention', aria: 'Photograph with the attention of a head. Arrow keys move the patch.',
   },
-  prediction: { now: 'After layer {0}, the classifier would predict', after: 'after layer {0}',
+  prediction: { now: 'After layer {0}, the classifier would predict',
+    title: '{0}, predicted from each patch, after layer {1}',
     rest: 'all other classes', each: 'After each layer',
-    image: 'Predicted from the whole image', patch: 'Predicted from', layer: 'layer', class: 'Class',
+    image: 'Predicted from the whole image', patch: 'Predicted from {0}', layer: 'layer', class: 'Class',
     map: 'predicted from each patch', last: 'This is the model’s prediction.',
     alone: 'The classifier is applied to each patch as if it were the only one. Late layers copy global information '
       + 'into all patches, so a uniform colour does not mean that every patch shows the class.',

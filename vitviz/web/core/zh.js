@@ -284,7 +284,8 @@ export const ZH = {
     'Transformer attribution': 'Transformer 归因', AttnLRP: 'AttnLRP 方法', 'Gradient of the pixels': '像素梯度',
     'Integrated gradients': '积分梯度', Occlusion: '遮挡', 'Kernel SHAP': 'Kernel SHAP 方法',
     '{0}, for {1}': '{0}：{1}', '{0} rather than {1}': '{0}而不是{1}', attention: '注意力', score: '得分',
-    'Outside the picture: {0}.': '图像之外：{0}。', '{0} on {1}': '{1} {0}', 'register {0}': '寄存器 {0}',
+    'Outside the picture: {0}.': '图像之外：{0}。', '{0} on CLS': 'CLS {0}',
+    '{0} on register {1}': '寄存器 {1} {0}', '{0} on distillation': '蒸馏词元 {0}',
     'Blank: all patches score the same.': '空白：所有图块得分相同。',
     'The attention of one token in one block. It shows where information comes from, not what it is used for.':
       '一个词元在一层中的注意力。它显示信息从哪里来，不显示信息的用途。',
@@ -537,8 +538,9 @@ export const ZH = {
     chartWords: '每个点代表一个头：从图块到它所关注图块的平均距离。',
     unit: '的注意力', aria: '叠加了一个头的注意力的照片。用方向键移动图块。',
   },
-  prediction: { now: '第 {0} 层之后，分类器会预测', after: '第 {0} 层之后', rest: '所有其他类别', each: '每一层之后', image: '由整张图像预测',
-    patch: '由此图块预测', layer: '层', class: '类别', map: '由每个图块预测', last: '这就是模型的预测。',
+  prediction: { now: '第 {0} 层之后，分类器会预测', title: '{0}，由每个图块预测，第 {1} 层之后',
+    rest: '所有其他类别', each: '每一层之后', image: '由整张图像预测',
+    patch: '由{0}的图块预测', layer: '层', class: '类别', map: '由每个图块预测', last: '这就是模型的预测。',
     alone: '分类器单独应用于每个图块。靠后的层会把全局信息复制到所有图块，因此处处同色并不表示每个图块都属于这个类别。',
     none: '这个模型没有类别名称，因此没有预测。', waiting: '正在读取各层' },
   explanation: {

@@ -124,8 +124,7 @@ export class Prediction extends View {
     this.pane.paint(this.mapOf(at, this.chosen), this.page.tables.viridis, { smooth: false, opacity });
     this.pane.bar(this.page.colors.viridis, 1, false);
     this.pane.mark(false, patch);
-    const after = filled(words.after, layer);
-    this.pane.say({ title: listed([name, words.map, after]), answer: '', low: '0 %', high: '100 %', unit: '' });
+    this.pane.say({ title: filled(words.title, name, layer), answer: '', low: '0 %', high: '100 %', unit: '' });
     write(this.find('.vv-now'), filled(words.now, layer));
     this.shares(answer, at, words);
     write(this.find('.vv-last'), at === answer.readings.length - 1 ? words.last : '');
@@ -159,7 +158,7 @@ export class Prediction extends View {
     const words = wordsOf(lang).prediction;
     const place = patch[0] * grid[1] + patch[1];
     const own = readings.map((_, at) => names.map((__, index) => this.mapOf(at, index)[place] / 255));
-    fill(this.find('.vv-charts'), [[words.image, read], [`${words.patch} ${patchWords(patch, lang)}`, own]].map(
+    fill(this.find('.vv-charts'), [[words.image, read], [filled(words.patch, patchWords(patch, lang)), own]].map(
       ([title, rows]) => (width) => chart({
         title: /** @type {string} */ (title), across: words.layer, x: readings, steps: String,
         ticks: readings.filter((_, at) => at % Math.ceil(readings.length / Math.floor(width / 28)) === 0),
