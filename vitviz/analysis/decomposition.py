@@ -18,14 +18,14 @@ from torch import Tensor
 from vitviz.analysis import AnalysisError
 from vitviz.analysis.logit_lens import check_one_image
 from vitviz.analysis.tokens import block_outputs
-from vitviz.attribution.inputs import Named, class_index, class_name
+from vitviz.attribution.targets import TargetOf, class_name, resolve_target
 from vitviz.formatting import short_repr
 from vitviz.model.devices import double
 from vitviz.model.layers import LayerScale
 from vitviz.model.trace import Trace
 from vitviz.model.tracing import project_part
 from vitviz.model.vit import ViT
-from vitviz.outputs import SINGLE, rank
+from vitviz.outputs import SINGLE
 
 Floats = NDArray[np.float64]
 
@@ -59,7 +59,7 @@ class Decomposition:
 
 
 @torch.no_grad()
-def decompose(model: ViT, trace: Trace, target: Named | None = None) -> Decomposition:
+def decompose(model: ViT, trace: Trace, target: TargetOf | None = None) -> Decomposition:
     """Compute the contribution of each head and MLP to a class's logit minus the mean of all logits.
 
     The mean is subtracted because a constant added to all logits does not change a softmax. For several labels and for
@@ -71,7 +71,8 @@ def decompose(model: ViT, trace: Trace, target: Named | None = None) -> Decompos
         target: the class, as index or label; by default the predicted class.
 
     Raises:
-        AnalysisError: without a classifier, or if its pooling is not linear or a block was not kept.
+        AnalysisError: without a classifier, for a target that is not a class, or if the pooling is not linear or a
+            block was not kept.
         ExplainError: if the class does not exist.
     """
     check_one_image(trace)
@@ -83,7 +84,10 @@ def decompose(model: ViT, trace: Trace, target: Named | None = None) -> Decompos
         )
     if trace.blocks != tuple(range(trace.depth)):
         raise AnalysisError(f"Expected a trace with all blocks, got {list(trace.blocks)}. Omit blocks=.")
-    index = int(rank(trace.logits[0], model.problem_type)[0]) if target is None else class_index(model, target)
+    resolved = resolve_target(model, trace.logits, target)
+    if resolved is None or resolved.kind != "class":
+        raise AnalysisError(f"Expected a class to decompose its logit, got {target!s:.60}. Name one class.")
+    index = int(resolved.points)
     outputs = [double(tokens[0]) for _, tokens in block_outputs(model, trace)]  # L x (N, D)
     slope, constant = _slope(model, trace, index, outputs[-1])
     heads, biases, mlps = [], [], []

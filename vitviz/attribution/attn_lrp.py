@@ -83,6 +83,11 @@ class AttnLRP(Ops):
         weight, bias = layer.weight.detach(), layer.bias.detach()
         return cast(Callable[..., Tensor], _Norm.apply)(x, weight, bias, self.absorbed, layer.eps)
 
+    def unit(self, x: Tensor) -> Tensor:
+        """Divide by a constant length, like the deviation of a norm."""
+        unit: Tensor = x / x.detach().norm(dim=-1, keepdim=True).clamp_min(torch.finfo(x.dtype).tiny)
+        return unit
+
     def activation(self, function: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
         """Multiply by the constant slope f(x) / x. Every f here is x times a gate with value 1/2 at 0."""
         fixed = x.detach()

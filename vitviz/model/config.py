@@ -121,6 +121,11 @@ class ViTConfig:
         return self.head_width if self.head_width is not None else self.width // self.heads
 
     @property
+    def feature_width(self) -> int:
+        """Return F, the width of the features: the classifier's input."""
+        return 2 * self.width if self.pooling == "cls+mean" else self.width
+
+    @property
     def hidden(self) -> int:
         """Return the hidden width of the MLP."""
         return self.mlp_width if self.mlp_width is not None else 4 * self.width

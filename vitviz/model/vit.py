@@ -115,8 +115,7 @@ class ViT(nn.Module):
         self.norm_pre = make_norm(config, width) if config.norm_pre else nn.Identity()
         self.norm = make_norm(config, width)
         self.attn_pool = AttentionPool(config) if config.pooling == "attention" else None
-        pooled = 2 * width if config.pooling == "cls+mean" else width
-        self.head = nn.Linear(pooled, config.classes) if config.classes else None
+        self.head = nn.Linear(config.feature_width, config.classes) if config.classes else None
         # DeiT: the distillation token has its own classifier; the prediction is the mean of the two.
         distilled = config.distillation_token and config.classes > 0
         self.head_dist = nn.Linear(width, config.classes) if distilled else None
@@ -198,6 +197,11 @@ class ViT(nn.Module):
         """
         tokens, grid = self.embed(images)
         return self.run(tokens, self.angles(grid), edits)
+
+    def features(self, images: Tensor) -> Tensor:
+        """Return the pooled features, the classifier's input: (B, channels, H, W) -> (B, F)."""
+        tokens, grid = self.embed(images)
+        return self.read_out(self.encode(tokens, self.angles(grid)))
 
     def run(
         self, tokens: Tensor, angles: Angles | None, edits: Edits | None = None, *, ops: Ops = PLAIN, start: int = 0
