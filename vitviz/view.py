@@ -6,6 +6,7 @@ import io
 import math
 import os
 from collections.abc import Callable, Collection, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +36,7 @@ from vitviz.model.trace import Query, Trace, describe_query
 from vitviz.model.vit import ViT
 from vitviz.outputs import SINGLE, activate, rank
 from vitviz.progress import watch
+from vitviz.weights.text_tower import TextTower, classify_texts
 
 CACHED_RESULTS = 256
 CACHED_BYTES = 64 * 2**20  # cache size for the results of one photograph
@@ -285,7 +287,8 @@ class View:
         Args:
             method: a method of `vitviz.attribution.registry.METHODS`, or its name.
             target: a class, as index or label; a `Group` of classes, an `Output`, a `Unit` or `Direction` of the
-                features, or the `Similarity` to another view; or its spelling. By default the predicted class.
+                features, the `Similarity` to another view, or a `Text` (CLIP, SigLIP); or its spelling. By default the
+                predicted class.
             contrast: (A, B) instead of a target: explain why class A rather than class B.
             options: options of the method.
 
@@ -362,6 +365,27 @@ class View:
     ) -> LogitLens:
         """Return the classes or a target after each block; see `vitviz.analysis.logit_lens.logit_lens`."""
         return logit_lens(self.model, self.trace, classes, target=target, contrast=contrast)
+
+    @check_arguments(ExplorerError)
+    def texts(self, texts: Sequence[str], tower: TextTower | str | os.PathLike[str] | None = None) -> "View":
+        """Return a view of this photograph whose classes are texts: zero-shot classification by CLIP or SigLIP.
+
+        The image tower does not run again. `view.texts(["a cat", "a sofa"]).predictions()` returns the probabilities of
+        CLIP's softmax, or of SigLIP's sigmoids.
+
+        Args:
+            texts: such as "a photo of a cat".
+            tower: a `vitviz.weights.text_tower.TextTower`, or the folder or `hf:` name of the whole model; by default
+                the text tower beside the model's weights, which is loaded on first use.
+
+        Raises:
+            ConvertError: for a model without a text tower or its tokenizer, no text, or a text twice.
+        """
+        model = classify_texts(self.model, texts, tower)
+        with torch.no_grad():
+            trace = replace(self.trace, logits=model.classify(self.trace.tokens))
+        parts = self.preprocess, self.photo, self._pixels, self.geometry, trace, self.seconds, self.name
+        return View(model, *parts)
 
     @check_arguments(ExplorerError)
     def compare(self, other: "View", descriptor: Descriptor = "tokens", block: int = -1) -> PatchSimilarity:

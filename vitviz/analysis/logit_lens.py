@@ -197,7 +197,7 @@ def classify_patches(model: ViT, tokens: Tensor) -> Tensor:
     norm before pooling, the image's logits are the mean of the patches' logits.
     """
     assert model.head is not None  # checked by the callers
-    logits: Tensor = model.head(pool_patches(model, tokens))
+    logits: Tensor = model.head(model.project(pool_patches(model, tokens)))
     if model.head_dist is not None:
         logits = (logits + model.head_dist(tokens[:, len(model.config.prefix) :])) / 2
     return logits

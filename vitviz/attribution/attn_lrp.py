@@ -31,7 +31,8 @@ from vitviz.model.vit import ViT
 
 Softmax = Literal["taylor", "constant"]
 
-KINDS = {"qkv": "qkv", "kv": "qkv", "proj": "proj", "fc1": "mlp", "fc2": "mlp", "head": "head", "head_dist": "head"}
+KINDS = {"qkv": "qkv", "kv": "qkv", "proj": "proj", "fc1": "mlp", "fc2": "mlp"}
+KINDS |= dict.fromkeys(("projection", "head", "head_dist"), "head")
 """Kind of a linear map by the last part of its name."""
 
 

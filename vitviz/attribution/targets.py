@@ -1,8 +1,8 @@
 """Define targets: the functions of a model's output that methods explain, and the ways to name them.
 
 A target reads the classifier's outputs or its input, the features. Each has one spelling for the command line, the API
-and addresses: `group:281,282`, `output:3`, `unit:17`, `direction:0.1,-0.2,...`, `similar:0.1,-0.2,...`; a class is its
-label or index.
+and addresses: `group:281,282`, `output:3`, `unit:17`, `direction:0.1,-0.2,...`, `similar:0.1,-0.2,...`, `text:a cat`; a
+class is its label or index.
 
 Shapes: B images, C outputs of the classifier, F features, k classes of a target.
 """
@@ -57,6 +57,7 @@ class Target:
         names: text for each image, such as "church", or "church rather than gas pump".
         problem_type: meaning of the classifier's outputs.
         spellings: for each image, see the module; empty for classes and contrasts.
+        projection: (E, F), the map from features to the embedding of a similarity; `None` if it compares features.
     """
 
     points: Tensor
@@ -64,6 +65,7 @@ class Target:
     names: tuple[str, ...] = ()
     problem_type: ProblemType = SINGLE
     spellings: tuple[str, ...] = ()
+    projection: Tensor | None = None
 
     @property
     def features(self) -> bool:
@@ -97,6 +99,7 @@ class Target:
         points = self.points.to(outputs.device)
         if self.features:
             points = points.to(outputs.dtype)
+            outputs = outputs if self.projection is None else outputs @ self.projection.to(outputs).T  # (B, E)
             return ((ops.unit(outputs) if self.kind == "similarity" else outputs) * points).sum(1)
         logits = outputs.gather(1, points)  # (B, k)
         if self.kind == "contrast":
@@ -129,7 +132,9 @@ class Target:
         features by their positive contributions to the dot product.
         """
         if self.features:
-            positive = (outputs * self.points.to(outputs)).clamp_min(0)
+            points = self.points.to(outputs)
+            weights = points if self.projection is None else points @ self.projection.to(outputs)  # (B, F)
+            positive = (outputs * weights).clamp_min(0)
             return positive / positive.sum(1, keepdim=True).clamp_min(torch.finfo(outputs.dtype).tiny)
         with torch.enable_grad():
             outputs = outputs.detach().requires_grad_()
@@ -297,6 +302,38 @@ class Direction(TargetSpec):
 
 
 @dataclass(frozen=True)
+class Text(TargetSpec):
+    """Cosine of the image's embedding and a text's, for CLIP and SigLIP: `Text("a photo of a cat")`.
+
+    Args:
+        text: the text.
+    """
+
+    text: str
+    reads_features = True
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.text, str) or not self.text.strip():
+            raise ExplainError(f"Expected a text, got {self.text!r:.60}. Write what to look for.")
+
+    def __str__(self) -> str:
+        return f"text:{self.text}"
+
+    def resolve(self, model: ViT, batch: int) -> Target:
+        """Return the target; see `TargetSpec.resolve`.
+
+        Raises:
+            ConvertError: for a model without a text tower.
+        """
+        from vitviz.weights.text_tower import text_tower_of
+
+        tower = text_tower_of(model)
+        vector, matrix = tower.embed([self.text])[0].cpu(), tower.projection
+        target = same_target(vector, "similarity", f"the similarity to “{self.text}”", str(self), batch)
+        return target if matrix is None else replace(target, projection=matrix.cpu())
+
+
+@dataclass(frozen=True)
 class Similarity(TargetSpec):
     """Cosine of the features and a reference embedding, which stays fixed.
 
@@ -337,7 +374,7 @@ class Similarity(TargetSpec):
         return same_target(vector, "similarity", name, str(self), batch)
 
 
-SPELLINGS = ("group", "output", "unit", "direction", "similar")
+SPELLINGS = ("group", "output", "unit", "direction", "similar", "text")
 """Words before the colon of a spelled target."""
 TargetOf = Named | TargetSpec
 """Target of one image."""
@@ -401,6 +438,8 @@ def read_spelling(model: ViT, text: str) -> TargetOf:
         return Group([part.strip() for part in rest.split(",") if part.strip()])
     if word == "output":
         return Output(rest.strip())
+    if word == "text":
+        return Text(rest.strip())
     numbers, _, name = rest.partition(";")
     try:
         if word == "unit":

@@ -151,16 +151,19 @@ model = together(
     kind,
     printed,
 )
+text = click.option(
+    "--text", cls=Several, metavar="TEXT", help="use texts as the classes (CLIP and SigLIP, with their text tower)"
+)
 size = click.option("--size", type=int, metavar="PIXELS", help="side of the model's input (default: its own)")
-photo = together(click.argument("photo", type=PATH), size, model)
+photo = together(click.argument("photo", type=PATH), size, text, model)
 photos = together(
-    click.argument("photos", type=PATH, nargs=-1, required=True, metavar="FILE_OR_FOLDER..."), size, model
+    click.argument("photos", type=PATH, nargs=-1, required=True, metavar="FILE_OR_FOLDER..."), size, text, model
 )
 
 
 TARGET = (
     "what to explain: a class as label or index from 0, group:CLASS,CLASS,..., output:CLASS, unit:NUMBER, "
-    "direction:FILE or similar:PHOTO (default: the most probable class)"
+    "direction:FILE, similar:PHOTO or text:WORDS (default: the most probable class)"
 )
 target = together(
     click.option("--target", metavar="TARGET", help=TARGET),
@@ -185,7 +188,9 @@ def open_explorer(args: Args) -> Explorer:
     from vitviz.explorer import Explorer
     from vitviz.model.devices import device_named
 
-    return Explorer(load_model(args), device=device_named(args.device))
+    explorer = Explorer(load_model(args), device=device_named(args.device))
+    texts = getattr(args, "text", ())
+    return explorer.texts(texts) if texts else explorer
 
 
 def photograph(path: str | Path) -> str | Path | bytes:

@@ -21,7 +21,7 @@ from vitviz.analysis.head_statistics import STATISTICS
 from vitviz.attribution.attention import DISCARD, FUSE, RESIDUAL, START, Fusion
 from vitviz.attribution.inputs import Method
 from vitviz.attribution.registry import DEFAULT, METHODS, method_named
-from vitviz.attribution.targets import Similarity, TargetSpec, class_index, read_spelling
+from vitviz.attribution.targets import Similarity, TargetSpec, Text, class_index, read_spelling
 from vitviz.heatmap import Heatmap
 from vitviz.outputs import REGRESSION
 from vitviz.server import arguments as args
@@ -403,6 +403,8 @@ class Endpoints(Opening):
         view = opened.view
         if isinstance(target, str):
             spec = read_spelling(view.model, self._with_vector(opened, target))
+            if isinstance(spec, Text):
+                raise ArgumentError("Expected a target without a text tower, got a text. Use Python or the shell.")
             if isinstance(spec, TargetSpec):
                 if against is not None:
                     raise ArgumentError(

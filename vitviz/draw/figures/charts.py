@@ -158,15 +158,16 @@ def decomposition(view: View, options: FigureOptions, *, photo: str = "", dark: 
     layers, count = parts.heads.shape
     table = np.concatenate([parts.heads, parts.mlps[:, None]], axis=1)  # (L, H + 1)
     rest = parts.start + parts.constant + parts.biases.sum()
-    above = ", above the mean of all logits" if view.model.problem_type == SINGLE else ""
+    above = ", above the mean of all logits" if parts.scale == "logit" and view.model.problem_type == SINGLE else ""
+    explained = f"the logit of {parts.name}" if parts.scale == "logit" else f"{parts.name} ({parts.scale})"
     caption = (
-        f"Direct contribution of each head and MLP to the logit of {parts.name}{above}: heads "
+        f"Direct contribution of each head and MLP to {explained}{above}: heads "
         f"{_hundredths(parts.heads.sum())}, MLPs {_hundredths(parts.mlps.sum())}, everything else (embedding, biases) "
         f"{_hundredths(rest)}, total {_hundredths(parts.total)}. The standard deviation in the final norm is held "
         f"fixed. Indirect effects through later blocks are attributed to those blocks. {page.describe(view, photo)}"
     )
     high = min(5.6, 0.24 * layers + 1.0)
-    figure = page.new_page(f"The logit of {parts.name} in parts", caption, high)
+    figure = page.new_page(f"{explained[0].upper()}{explained[1:]} in parts", caption, high)
     left, right = figure.subplots(1, 2, width_ratios=[3.2 if page.fitting(2.6, 2) == 2 else 2.2, 1], sharey=True)
     cell = (0.7 * page.inner() - 0.5) / (count + 1)  # inches
     reach = float(np.abs(table).max()) or 1.0
@@ -180,7 +181,7 @@ def decomposition(view: View, options: FigureOptions, *, photo: str = "", dark: 
         for (row, column), value in np.ndenumerate(table):
             ink = "white" if abs(value) > 0.6 * reach else "black" if not dark else "#eceef2"
             left.text(column, row, _hundredths(value), ha="center", va="center", fontsize=5, color=ink)
-    page.bar(image, left, "added to the logit", [table], "bottom", aspect=30)
+    page.bar(image, left, f"added to the {parts.scale}", [table], "bottom", aspect=30)
     rows = np.arange(layers)  # in the order of the table
     right.barh(rows - 0.19, parts.heads.sum(1), 0.38, color=page.ACCENTS[dark]["attention"], label="heads")
     right.barh(rows + 0.19, parts.mlps, 0.38, color=page.ACCENTS[dark]["mlp"], label="MLP", hatch="////")
