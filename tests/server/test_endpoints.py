@@ -284,6 +284,8 @@ TABLE: list[tuple[str, dict[str, Any], str]] = [  # endpoint, arguments, part of
     ("explain", {"target": "unit:99"}, "99"),
     ("explain", {"target": "similar:1,2"}, f"{tiny.WIDTH} numbers"),
     ("explain", {"target": "direction:1,x"}, "1,x"),
+    ("explain", {"target": f"similar:{'0' * 32}"}, "not open"),
+    ("explain", {"target": "text:a cat"}, "text tower"),
     ("explain", {"target": 99}, "99"),
     ("explain", {"target": True}, "True"),
     ("explain", {"target": 3, "against": 3}, "different"),

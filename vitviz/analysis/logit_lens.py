@@ -102,19 +102,18 @@ def logit_lens(
         ExplainError: if a class or target does not exist.
     """
     check_one_image(trace)
-    aims = _aims(model, trace, classes, target, contrast)
+    aims, count = _aims(model, trace, classes, target, contrast), trace.grid[0] * trace.grid[1]
     blocks, logits, readings, patches, best = [], [], [], [], []
     for block, tokens in _final_tokens(model, trace):
         blocks.append(block)
-        features, patch_features = model.read_out(tokens), pool_patches(model, tokens)  # (1, F), (1, n, F)
-        of_image, of_patches = features.new_zeros(1, 0).float(), features.new_zeros(patch_features.shape[1], 0).float()
-        if model.head is not None:
-            of_image = model.classify(tokens).float()  # (1, C)
-            of_patches = classify_patches(model, tokens)[0].float()  # (n, C)
+        of_image = tokens.new_zeros(1, 0) if model.head is None else model.classify(tokens).float()  # (1, C)
+        of_patches = tokens.new_zeros(count, 0) if model.head is None else classify_patches(model, tokens)[0].float()
         logits.append(of_image[0])
-        readings.append(_read(aims, features.float(), of_image)[0])  # (K,)
-        patches.append(_read(aims, patch_features[0].float(), of_patches).unflatten(0, trace.grid))  # (gh, gw, K)
         best.append(_best(model, of_patches, trace.grid))
+        if aims and aims[0].features:
+            of_image, of_patches = model.read_out(tokens).float(), pool_patches(model, tokens)[0].float()  # (1, F), ...
+        readings.append(_read(aims, of_image)[0])  # (K,)
+        patches.append(_read(aims, of_patches).unflatten(0, trace.grid))  # (gh, gw, K)
     stacked = torch.stack(logits)  # (L, C)
     return LogitLens(
         blocks=tuple(blocks),
@@ -155,13 +154,12 @@ def _aims(
     ]
 
 
-def _read(aims: Sequence[Target], features: Tensor, logits: Tensor) -> Tensor:
-    """Return the targets' readings of several rows: features (n, F), logits (n, C) -> (n, K)."""
+def _read(aims: Sequence[Target], outputs: Tensor) -> Tensor:
+    """Return the targets' readings of several rows: logits (n, C) or features (n, F) -> (n, K)."""
     if aims and all(aim.kind == "class" for aim in aims):  # one softmax for all classes
-        problem_type, indices = aims[0].problem_type, [int(aim.points) for aim in aims]
-        return activate(logits, problem_type)[:, indices]
-    columns = [aim.repeat(len(logits)).reading(features if aim.features else logits) for aim in aims]
-    return torch.stack(columns, dim=1) if columns else logits[:, :0]
+        return activate(outputs, aims[0].problem_type)[:, [int(aim.points) for aim in aims]]
+    columns = [aim.repeat(len(outputs)).reading(outputs) for aim in aims]
+    return torch.stack(columns, dim=1) if columns else outputs[:, :0]
 
 
 def _best(model: ViT, logits: Tensor, grid: tuple[int, int]) -> tuple[Tensor, Tensor]:

@@ -426,7 +426,10 @@ class Endpoints(Opening):
         word, _, name = spelling.partition(":")
         if word != "similar" or not re.fullmatch("[0-9a-f]{32}", name):
             return spelling
-        other = self._scene(name)
+        try:
+            other = self._scene(name)
+        except UnknownScene:  # this error would make the page send the explained photograph again
+            raise ArgumentError(f"Expected another open photograph, got {name}, which is not open. Open it.") from None
         if other.view.model is not opened.view.model:
             raise ArgumentError(
                 "Expected a photograph opened with the same model, got one of another model. Open both with one model."
