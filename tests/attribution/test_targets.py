@@ -302,6 +302,7 @@ def test_a_view_explains_its_similarity_to_another_without_a_classifier() -> Non
     first, second = (explorer.open(photograph(seed)) for seed in (1, 2))
     heatmap = first.explain("occlusion", Similarity(second, "the second"))
     assert heatmap.title == "Occlusion, for the similarity to the second (cosine)"
+    assert heatmap.unit == "cosine"  # the unit of a color bar
     (test,) = first.faithfulness(heatmap, steps=2, random=1)
     cosine = float(first.features @ second.features / np.linalg.norm(first.features) / np.linalg.norm(second.features))
     assert test.deletion.probabilities[0] == pytest.approx(cosine, abs=1e-5)

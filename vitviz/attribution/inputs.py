@@ -152,7 +152,7 @@ class Method:
                 geometry=geometry,
                 photo=photo,
                 title=f"{title}, for {explained.describe(index)}" if explained else title,
-                unit=self.unit,
+                unit=explained.score_scale if explained and explained.features and self.signed else self.unit,
                 signed=self.signed,
                 prefix_mass=dict(zip(trace.prefix, of_image[:count].tolist(), strict=True)),
                 query=query if isinstance(query, tuple) else None,

@@ -133,7 +133,8 @@ def lens(view: View, options: FigureOptions, *, photo: str = "", dark: bool = Fa
         "The final norm and the classifier, applied to the tokens after each layer (logit lens). Tokens of early "
         f"layers differ from those that the classifier was trained on. {below}{page.describe(view, photo)}"
     )
-    figure = page.new_page("The prediction after each layer", caption, 2.9)
+    named = "The prediction" if options.target is None else outputs.names[0][0].upper() + outputs.names[0][1:]
+    figure = page.new_page(f"{named} after each layer", caption, 2.9)
     axes = figure.subplots()
     colors = list(page.ACCENTS[dark].values())
     across = [block + 1 for block in outputs.blocks]
