@@ -28,7 +28,7 @@ from vitviz.server import arguments as args
 from vitviz.server.arguments import ArgumentError, check, quote
 from vitviz.server.gpu import ask_view
 from vitviz.server.opening import Opening
-from vitviz.server.scenes import MAPS, OPEN, Key, OpenScene
+from vitviz.server.scenes import MAPS, OPEN, Key, OpenScene, UnknownScene
 from vitviz.server.scheduler import Kind, report
 from vitviz.server.sizes import Need, check_question, heads_need, is_large, layers_need, method_need, passes_need
 from vitviz.view import PAGE_MEGABYTES, View
