@@ -8,7 +8,8 @@ import tiny
 import torch
 from torch import Tensor
 
-from vitviz.attribution.inputs import Case, resolve_target
+from vitviz.attribution.inputs import Case
+from vitviz.attribution.targets import resolve_target
 from vitviz.images.preprocess import Preprocess
 from vitviz.model.vit import ViT
 

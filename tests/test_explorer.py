@@ -15,8 +15,8 @@ import vitviz.explorer
 import vitviz.model.trace
 import vitviz.view
 from vitviz.attribution.attention import attention, rollout
-from vitviz.attribution.inputs import ExplainError
 from vitviz.attribution.registry import METHODS
+from vitviz.attribution.targets import ExplainError
 from vitviz.explorer import Explorer
 from vitviz.extras import MissingExtraError
 from vitviz.images.decoding import ImageError
@@ -96,7 +96,7 @@ def test_faithfulness_uses_the_class_of_the_map(view: View, target: dict) -> Non
     np.testing.assert_array_equal(inferred.deletion.probabilities, explicit.deletion.probabilities)
     rollout = view.rollout()  # rollout has no class, and can be combined with any
     assert view.faithfulness([heatmap, rollout], **short)[0].gain == pytest.approx(inferred.gain)
-    with pytest.raises(ExplainError, match="different classes"):
+    with pytest.raises(ExplainError, match="maps of one target, got different"):
         view.faithfulness([heatmap, view.explain("gae", 2)], **short)
 
 

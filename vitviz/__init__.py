@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from vitviz.attribution.attention import attention, rollout
     from vitviz.attribution.registry import METHODS, attribute
+    from vitviz.attribution.targets import Direction, Group, Output, Similarity, Text, Unit
     from vitviz.draw.overlay import overlay
     from vitviz.errors import VitvizError
     from vitviz.evaluation.faithfulness import faithfulness
@@ -34,13 +35,19 @@ __version__ = "1.0.0"
 
 __all__ = [
     "METHODS",
+    "Direction",
     "Explorer",
+    "Group",
     "Heatmap",
     "ImageError",
     "ModelError",
+    "Output",
     "Preprocess",
     "Pretrained",
+    "Similarity",
+    "Text",
     "Trace",
+    "Unit",
     "ViT",
     "ViTConfig",
     "View",
@@ -63,6 +70,7 @@ __all__ = [
 _MODULES = {
     "attribution.attention": ("attention", "rollout"),
     "attribution.registry": ("METHODS", "attribute"),
+    "attribution.targets": ("Direction", "Group", "Output", "Similarity", "Text", "Unit"),
     "draw.overlay": ("overlay",),
     "errors": ("VitvizError",),
     "evaluation.faithfulness": ("faithfulness",),

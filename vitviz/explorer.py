@@ -20,6 +20,7 @@ from vitviz.model.devices import device_named
 from vitviz.model.vit import ViT
 from vitviz.progress import watch
 from vitviz.view import ExplorerError, View
+from vitviz.weights.text_tower import TextTower, classify_texts
 from vitviz.weights.zoo import load
 
 MANY_TOKENS = 4_000  # with more tokens, the first layer may take seconds
@@ -51,6 +52,13 @@ class Explorer:
         height, width = model.config.image_size
         own = model.pretrained.preprocess if model.pretrained else None
         self.preprocess = own or Preprocess(height=height, width=width, mode="squash")
+
+    @check_arguments(ExplorerError)
+    def texts(self, texts: Sequence[str], tower: TextTower | str | os.PathLike[str] | None = None) -> "Explorer":
+        """Return an explorer whose classes are texts, for CLIP and SigLIP; see `View.texts`."""
+        explorer = Explorer(classify_texts(self.model, texts, tower))
+        explorer.preprocess = self.preprocess
+        return explorer
 
     @check_arguments(ExplorerError)
     def open(self, image: Any, *, size: int | None = None) -> View:

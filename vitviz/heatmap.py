@@ -260,6 +260,14 @@ class Heatmap:
         """Return whether prefix masses are shares, not numbers in the map's unit."""
         return self.unit in ("", "attention")
 
+    @property
+    def explained(self) -> int | str | tuple[int, int] | None:
+        """Return the explained class, target (as its spelling) or contrast of two classes; `None` for none."""
+        if len(self.classes) == 2:
+            return self.classes[0], self.classes[1]
+        target: int | str | None = self.classes[0] if self.classes else self.question.get("target")
+        return target
+
     def over(self, photo: Image.Image, geometry: Geometry | None = None) -> Heatmap:
         """Return the map over another picture.
 

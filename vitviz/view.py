@@ -6,20 +6,25 @@ import io
 import math
 import os
 from collections.abc import Callable, Collection, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor
 
 from vitviz.analysis.head_statistics import CHEAP, HeadStatistics, head_statistics
 from vitviz.analysis.interventions import Change, intervene
 from vitviz.analysis.logit_lens import LogitLens, logit_lens
+from vitviz.analysis.pairs import Descriptor, PatchSimilarity, compare_patches
 from vitviz.analysis.tokens import TokenPCA, token_pca
 from vitviz.attribution.attention import Fusion, attention_heads, check_head
-from vitviz.attribution.inputs import Method, Named
+from vitviz.attribution.inputs import Method
 from vitviz.attribution.registry import DEFAULT, attribute, check_options
+from vitviz.attribution.targets import Named, TargetOf
 from vitviz.errors import VitvizError
 from vitviz.evaluation.faithfulness import Faithfulness, curve_passes, faithfulness
 from vitviz.fields import check_arguments
@@ -31,6 +36,7 @@ from vitviz.model.trace import Query, Trace, describe_query
 from vitviz.model.vit import ViT
 from vitviz.outputs import SINGLE, activate, rank
 from vitviz.progress import watch
+from vitviz.weights.text_tower import TextTower, classify_texts
 
 CACHED_RESULTS = 256
 CACHED_BYTES = 64 * 2**20  # cache size for the results of one photograph
@@ -104,6 +110,13 @@ class View:
     def names_classes(self) -> bool:
         """Return whether the model has a classifier with class names, which `predictions` needs."""
         return self.trace.logits is not None and len(self.labels) > 0
+
+    @property
+    def features(self) -> NDArray[np.float32]:
+        """Return the pooled features, the classifier's input: (F,)."""
+        with torch.no_grad():
+            pooled: NDArray[np.float32] = self.model.read_out(self.trace.tokens)[0].float().cpu().numpy()
+        return pooled
 
     def seen(self) -> Image.Image:
         """Return the model's input as a picture: the photograph after resizing and cropping."""
@@ -264,21 +277,23 @@ class View:
     def explain(
         self,
         method: str | Method = DEFAULT,
-        target: Named | None = None,
+        target: TargetOf | None = None,
         *,
         contrast: tuple[Named, Named] | None = None,
         **options: Any,
     ) -> Heatmap:
-        """Return a map of the patches that support a class.
+        """Return a map of the patches that support a class or another target.
 
         Args:
             method: a method of `vitviz.attribution.registry.METHODS`, or its name.
-            target: the class to explain, as index or label; by default the predicted class.
+            target: a class, as index or label; a `Group` of classes, an `Output`, a `Unit` or `Direction` of the
+                features, the `Similarity` to another view, or a `Text` (CLIP, SigLIP); or its spelling. By default the
+                predicted class.
             contrast: (A, B) instead of a target: explain why class A rather than class B.
             options: options of the method.
 
         Raises:
-            ExplainError: if the method, class or an option does not exist.
+            ExplainError: if the method, target or an option does not exist.
         """
         options = {name: tuple(value) if isinstance(value, list) else value for name, value in options.items()}
         about = check_options(method, options)
@@ -303,7 +318,7 @@ class View:
     def faithfulness(
         self,
         maps: Heatmap | Sequence[Heatmap],
-        target: Named | None = None,
+        target: TargetOf | None = None,
         *,
         contrast: tuple[Named, Named] | None = None,
         **options: Any,
@@ -312,7 +327,7 @@ class View:
 
         Args:
             maps: one or several maps, which share the random orders.
-            target, contrast: the class to test, as in `explain`; by default the class of the maps, or the predicted
+            target, contrast: the target to test, as in `explain`; by default the target of the maps, or the predicted
                 class for maps without one.
             options: baseline, steps, random, seed, progress.
 
@@ -320,7 +335,7 @@ class View:
             One result per map, in order.
 
         Raises:
-            ExplainError: if the maps explain different classes and no target is given.
+            ExplainError: if the maps explain different targets and no target is given.
         """
         maps = [maps] if isinstance(maps, Heatmap) else list(maps)
         passes = curve_passes(len(maps), self._patches, **options)
@@ -329,22 +344,71 @@ class View:
 
     @check_arguments(ExplorerError)
     def heads(
-        self, names: Collection[str] = CHEAP, *, query: Query | None = None, target: Named | None = None
+        self,
+        names: Collection[str] = CHEAP,
+        *,
+        query: Query | None = None,
+        target: TargetOf | None = None,
+        contrast: tuple[Named, Named] | None = None,
     ) -> HeadStatistics:
         """Return statistics of every head; see `vitviz.analysis.head_statistics.head_statistics`."""
-        return head_statistics(self.model, self.trace, self.geometry, names=names, query=query, target=target)
+        aim: dict[str, Any] = {"target": target, "contrast": contrast}
+        return head_statistics(self.model, self.trace, self.geometry, names=names, query=query, **aim)
 
     @check_arguments(ExplorerError)
-    def lens(self, classes: Sequence[Named] | None = None) -> LogitLens:
-        """Return the classifier's output after each block; see `vitviz.analysis.logit_lens.logit_lens`."""
-        return logit_lens(self.model, self.trace, classes)
+    def lens(
+        self,
+        classes: Sequence[Named] | None = None,
+        *,
+        target: TargetOf | None = None,
+        contrast: tuple[Named, Named] | None = None,
+    ) -> LogitLens:
+        """Return the classes or a target after each block; see `vitviz.analysis.logit_lens.logit_lens`."""
+        return logit_lens(self.model, self.trace, classes, target=target, contrast=contrast)
+
+    @check_arguments(ExplorerError)
+    def texts(self, texts: Sequence[str], tower: TextTower | str | os.PathLike[str] | None = None) -> "View":
+        """Return a view of this photograph whose classes are texts: zero-shot classification by CLIP or SigLIP.
+
+        The image tower does not run again. `view.texts(["a cat", "a sofa"]).predictions()` returns the probabilities of
+        CLIP's softmax, or of SigLIP's sigmoids.
+
+        Args:
+            texts: such as "a photo of a cat".
+            tower: a `vitviz.weights.text_tower.TextTower`, or the folder or `hf:` name of the whole model; by default
+                the text tower beside the model's weights, which is loaded on first use.
+
+        Raises:
+            ConvertError: for a model without a text tower or its tokenizer, no text, or a text twice.
+        """
+        model = classify_texts(self.model, texts, tower)
+        with torch.no_grad():
+            trace = replace(self.trace, logits=model.classify(self.trace.tokens))
+        parts = self.preprocess, self.photo, self._pixels, self.geometry, trace, self.seconds, self.name
+        return View(model, *parts)
+
+    @check_arguments(ExplorerError)
+    def compare(self, other: "View", descriptor: Descriptor = "tokens", block: int = -1) -> PatchSimilarity:
+        """Return the cosine of each patch and each patch of another photograph; see `vitviz.analysis.pairs`.
+
+        `view.compare(other).mutual(10)` returns the ten most similar pairs of mutual nearest neighbours.
+
+        Raises:
+            ExplorerError: for a view of another model.
+        """
+        if other.model is not self.model:
+            raise ExplorerError(
+                "Expected a view of the same model, got a view of another model. Open both photographs with one "
+                "Explorer."
+            )
+        return compare_patches(self.model, self.trace, other.trace, descriptor, block)
 
     def token_pca(self) -> TokenPCA:
         """Return three principal components of each block's patches; see `vitviz.analysis.tokens.token_pca`."""
         return token_pca(self.model, self.trace)
 
     def intervene(self, **changes: Any) -> Change:
-        """Turn heads off, cut edges or remove patches, and return the effect;
+        """Turn heads off, cut edges or remove patches, and return the effect on the classes and on a `target`;
         see `vitviz.analysis.interventions.intervene`.
 
         `view.intervene(drop=[(3, 4)]).top(3)` returns the three classes that change most when that patch is removed.

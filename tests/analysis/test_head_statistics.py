@@ -24,7 +24,7 @@ from vitviz.analysis import AnalysisError
 from vitviz.analysis.attention_statistics import QueryRange, effective_rank, row_statistics
 from vitviz.analysis.head_statistics import CHEAP, STATISTICS, HeadStatistics, folder_statistics, head_statistics
 from vitviz.analysis.importance import head_ablations, head_gradients
-from vitviz.attribution.inputs import Target
+from vitviz.attribution.targets import Target
 from vitviz.images.decoding import decode
 from vitviz.images.folders import DataError
 from vitviz.images.geometry import Geometry
@@ -375,8 +375,8 @@ def test_invalid_folders_and_limits_raise(folder: Path, tmp_path: Path) -> None:
 # ---- importance by gradient (Michel et al. 2019), and by ablation
 
 kinds = pytest.mark.parametrize("kind", tiny.KINDS)
-TARGET = Target(torch.tensor([3, 11]))
-CONTRAST = Target(torch.tensor([3, 11]), torch.tensor([7, 2]))
+TARGETS = [Target(torch.tensor([[3], [11]])), Target(torch.tensor([[3, 7], [11, 2]]), "contrast")]
+TARGET = TARGETS[0]
 
 
 @kinds
@@ -385,7 +385,7 @@ def test_head_gradients_match_equation_2_of_michel(kind: str) -> None:
     model, images = tiny.model(**tiny.KINDS[kind]), tiny.images()
     run = reference.run(model, images)
     attentions = [attention.tensor for attention in run.attentions]
-    for target in (TARGET, CONTRAST):
+    for target in TARGETS:
         slopes = torch.autograd.grad(target.score(run.logits.tensor).sum(), attentions, retain_graph=True)
         expected = [(a * slope).sum((2, 3)).abs() for a, slope in zip(attentions, slopes, strict=True)]
         gradients = head_gradients(model, model.trace(images), target)
@@ -401,10 +401,10 @@ def test_head_ablations_match_edited_models(monkeypatch: pytest.MonkeyPatch, kin
     trace, logits = model.trace(images), model(images).double()
     places = [(block, head) for block in range(3) for head in range(5)]
     edited = [model(images, Edits(heads={place: "zero"})).double() for place in places]
-    for target in (TARGET, CONTRAST):
+    for target in TARGETS:
         probability, logit = head_ablations(model, trace, target)
         for (block, head), without in zip(places, edited, strict=True):
-            drop = target.score(logits.softmax(1)) - target.score(without.softmax(1))
+            drop = target.reading(logits) - target.reading(without)
             torch.testing.assert_close(probability[:, block, head], drop, rtol=1e-3, atol=2e-5)
             drop = target.score(logits) - target.score(without)
             torch.testing.assert_close(logit[:, block, head], drop, rtol=1e-3, atol=2e-5)
@@ -422,7 +422,7 @@ def test_statistics_include_importances_of_the_target() -> None:
         np.testing.assert_allclose(statistics.deviations[name], values.numpy().std(0))
     assert statistics.target == "class 3, class 11"
     predicted = head_statistics(model, trace, names=names)
-    best = Target(model(images).argmax(1))
+    best = Target(model(images).argmax(1, keepdim=True))
     np.testing.assert_allclose(predicted["gradient"], head_gradients(model, trace, best).mean(0).numpy())
 
 

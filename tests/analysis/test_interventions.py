@@ -14,7 +14,7 @@ from tiny import close
 from vitviz.analysis import AnalysisError
 from vitviz.analysis.interventions import Drop, Swap, intervene
 from vitviz.attribution.baselines import BLUR, baseline_images, pixel_mask
-from vitviz.attribution.inputs import ExplainError
+from vitviz.attribution.targets import ExplainError
 from vitviz.images.preprocess import Preprocess
 from vitviz.model.edits import Cut, EditError, Edits
 

@@ -15,7 +15,7 @@ from vitviz.analysis import AnalysisError
 from vitviz.analysis.filters import patch_filters, position_similarity
 from vitviz.analysis.logit_lens import logit_lens
 from vitviz.analysis.tokens import block_outputs, token_norms, token_pca, token_similarity
-from vitviz.attribution.inputs import ExplainError
+from vitviz.attribution.targets import ExplainError
 from vitviz.model.trace import Trace, TraceError
 from vitviz.model.vit import ViT
 

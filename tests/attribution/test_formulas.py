@@ -21,9 +21,10 @@ from torch import Tensor
 from vitviz.attribution import gradient, perturbation
 from vitviz.attribution.baselines import baseline_images
 from vitviz.attribution.gradient import attention_gradcam, gae, gradient_rollout, legrad, token_gradcam
-from vitviz.attribution.inputs import ExplainError, Method
+from vitviz.attribution.inputs import Method
 from vitviz.attribution.perturbation import input_gradient, integrated_gradients, kernel_shap, occlusion, superpixels
 from vitviz.attribution.relevance import attn_lrp, transformer_lrp
+from vitviz.attribution.targets import ExplainError
 from vitviz.model.vit import ViT
 
 pytestmark = pytest.mark.usefixtures("one_thread")

@@ -17,8 +17,9 @@ from torch import Tensor
 
 from vitviz.attribution.attention import attention, rollout
 from vitviz.attribution.gradient import gae
-from vitviz.attribution.inputs import Case, ExplainError, Method, Target, class_index, resolve_target
+from vitviz.attribution.inputs import Case, Method
 from vitviz.attribution.registry import METHODS, attribute, method_named, score_tokens, untouched
+from vitviz.attribution.targets import ExplainError, Target, class_index, resolve_target
 from vitviz.model.trace import Trace
 from vitviz.model.vit import ViT
 
@@ -142,8 +143,7 @@ def test_targets_of_a_batch_are_resolved_to_classes() -> None:
         (torch.tensor([9, 8, 7]), [9, 8, 7]),
     ]:  # fmt: skip
         resolved = resolve_target(model, logits, target)
-        assert resolved.against is None
-        assert resolved.classes.tolist() == classes
+        assert (resolved.kind, resolved.points[:, 0].tolist()) == ("class", classes)
     assert resolve_target(model, logits, None).description == "thing 5, church"
     with pytest.raises(ExplainError, match="3 images, got 2"):
         resolve_target(model, logits, [1, 2])
@@ -155,9 +155,8 @@ def test_a_contrast_is_the_difference_of_two_logits() -> None:
     resolved = resolve_target(model, logits, contrast=("church", 4))
     assert resolved.description == "church rather than thing 4"
     torch.testing.assert_close(resolved.score(logits), logits[:, 0] - logits[:, 4])
-    each = Target(torch.tensor([3, 1, 2]), torch.tensor([0, 0, 5]))
-    assert each.repeat(2).classes.tolist() == [3, 3, 1, 1, 2, 2]
-    assert each.repeat(2).against.tolist() == [0, 0, 0, 0, 5, 5]
+    each = Target(torch.tensor([[3, 0], [1, 0], [2, 5]]), "contrast")
+    assert each.repeat(2).points.tolist() == [[3, 0], [3, 0], [1, 0], [1, 0], [2, 5], [2, 5]]
     for wrong, fact in (((3, 3), "3"), ((3, "castle"), "castle")):
         with pytest.raises(ExplainError, match=fact):
             resolve_target(model, logits, contrast=wrong)
@@ -181,7 +180,7 @@ def test_attribute_records_method_class_and_options() -> None:
     assert heatmap.question == {"method": "occlusion", "contrast": (4, 0), **METHODS["occlusion"].options}
     predicted = model(pixels).argmax(1).tolist()
     assert [heatmap.classes for heatmap in attribute(model, pixels)] == [(index,) for index in predicted]
-    case = Case(model, pixels, Target(torch.tensor([3, 8])), model.trace(pixels))
+    case = Case(model, pixels, Target(torch.tensor([[3], [8]])), model.trace(pixels))
     expected = gae(case)[:, 3:].unflatten(1, (3, 5)).detach().numpy()
     np.testing.assert_allclose(np.stack(attribute(model, pixels, [3, 8], "gae")), expected, rtol=1e-5, atol=1e-7)
 

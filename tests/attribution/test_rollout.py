@@ -24,7 +24,7 @@ from vitviz.attribution.attention import (
     rollout_matrix,
     rollout_scores,
 )
-from vitviz.attribution.inputs import ExplainError
+from vitviz.attribution.targets import ExplainError
 from vitviz.attribution.values import value_attention
 from vitviz.model.trace import BlockState, BlockTrace, Trace
 

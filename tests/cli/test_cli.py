@@ -26,6 +26,7 @@ from running import CHURCH, folder
 from safetensors.torch import save_file
 
 import vitviz
+from vitviz import Group, Similarity
 from vitviz.cli import predict
 from vitviz.cli.commands import vitviz as vitviz_command
 from vitviz.cli.main import main
@@ -96,7 +97,10 @@ REFUSED = {
     "explain PHOTO --method rollout --fuse max --set fuse=max": "--set fuse",
     "explain PHOTO --layer 2": "--method attention",
     "explain PHOTO --method gae --query 7,4": "--query",
-    "explain PHOTO --method rollout --target 3": "every class",
+    "explain PHOTO --method rollout --target 3": "every target",
+    "explain PHOTO --target direction:nowhere.npy": "nowhere.npy",
+    "explain PHOTO --target group:3,3": "twice",
+    "heads . --rather-than 3": "--target",
     "explain PHOTO --method legrad --start 0": "--start from 1 to",
     "explain PHOTO --method gae --set target=3": "got target",
     "explain PHOTO --method attention_gradcam --layer 2 --set block=1": "--set block",
@@ -244,6 +248,8 @@ WRITTEN: dict[str, Callable[[vitviz.View], Image.Image | vitviz.Heatmap]] = {
     LRP: lambda view: view.explain("attn_lrp", contrast=("thing 5", 7), gamma_mlp=0.1),
     "explain PHOTO --method attn_lrp": lambda view: view.explain("attn_lrp").overlay(),  # colors of a signed map
     ROLLOUT: lambda view: view.rollout(fuse="max", discard=0.5, start=2),
+    "explain PHOTO --method occlusion --target similar:PHOTO": lambda view: view.explain("occlusion", Similarity(view)),
+    "explain PHOTO --target group:thing_5,7": lambda view: view.explain("gae", Group(["thing 5", 7])),
     "explain PHOTO": lambda view: view.explain("gae"),  # the page's default method
     "sheet PHOTO --layer 3 --query mean": lambda view: view.head_sheet(2, "mean", cmap="viridis"),
     "sheet PHOTO --dark --scale both --width 999": lambda view: view.layer_sheet(**WIDE, cmap="viridis"),
@@ -254,7 +260,7 @@ WRITTEN: dict[str, Callable[[vitviz.View], Image.Image | vitviz.Heatmap]] = {
 def test_commands_write_the_same_as_the_view(command: str, run: Run, view: vitviz.View, tmp_path: Path) -> None:
     expected = WRITTEN[command](view)
     out = tmp_path / "out.png"
-    words = [{"PHOTO": CHURCH, "thing_5": "thing 5"}.get(word, word) for word in command.split()]
+    words = [word.replace("PHOTO", str(CHURCH)).replace("thing_5", "thing 5") for word in command.split()]
     if isinstance(expected, Image.Image):
         run(*words, "-o", out)
         assert same_picture(out, expected)
@@ -365,6 +371,8 @@ def test_json_has_the_same_form_for_every_command(
     assert [entry["distance"] for entry in heads] == pytest.approx(
         view.heads(["distance"])["distance"].ravel().tolist()
     )
+    unit = answer("lens", "--target", "unit:3")["layers"][-1]
+    assert unit["values"] == {"unit 3 of the features": pytest.approx(float(view.features[3]), rel=1e-4)}
     last = answer("lens", "-k", "2")["layers"][-1]
     assert last == {"layer": view.trace.depth, "probabilities": pytest.approx(dict(view.predictions(2)))}
     for command, name in (("sheet", "sheet.png"), ("export", "page.html")):

@@ -20,7 +20,8 @@ from torch.distributed import TCPStore
 
 from vitviz.attribution import registry as methods
 from vitviz.attribution.attention import rollout
-from vitviz.attribution.inputs import Case, ExplainError, Method
+from vitviz.attribution.inputs import Case, Method
+from vitviz.attribution.targets import ExplainError
 from vitviz.evaluation import EvaluationError
 from vitviz.evaluation.evaluate import evaluate
 from vitviz.evaluation.faithfulness import faithfulness

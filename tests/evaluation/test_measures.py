@@ -17,8 +17,8 @@ from torch import Tensor
 
 from vitviz.analysis import AnalysisError
 from vitviz.attribution.baselines import baseline_images, pixel_mask
-from vitviz.attribution.inputs import ExplainError
 from vitviz.attribution.registry import score_patches
+from vitviz.attribution.targets import ExplainError
 from vitviz.evaluation import EvaluationError
 from vitviz.evaluation.faithfulness import (
     Curve,
@@ -59,7 +59,7 @@ def test_masked_logits_match_shorter_sequences(kind: str) -> None:
     masked = MaskedModel(model, images)
     rows = zip(image, visible.numpy(), strict=True)
     expected = [partial_logits(model, images[index, None], row.nonzero()) for index, row in rows]
-    np.testing.assert_allclose(masked.logits(visible, image), expected, rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(masked.outputs(visible, image), expected, rtol=1e-5, atol=1e-5)
     torch.testing.assert_close(masked.unmasked(), model(images).detach().double(), rtol=1e-5, atol=1e-5)
     # A model that pools patches keeps one patch.
     (result,) = faithfulness(model, images[:1], torch.rand(1, *GRID), 0, random=1)
@@ -68,7 +68,7 @@ def test_masked_logits_match_shorter_sequences(kind: str) -> None:
     assert result.deletion.fractions[-1] == pytest.approx(1 - least / PATCHES)
     if least:
         with pytest.raises(EvaluationError, match="at least one visible patch"):
-            masked.logits(torch.zeros(1, PATCHES, dtype=torch.bool), torch.zeros(1, dtype=torch.long))
+            masked.outputs(torch.zeros(1, PATCHES, dtype=torch.bool), torch.zeros(1, dtype=torch.long))
 
 
 @pytest.mark.parametrize("baseline", ["blur", "mean", "zero", "black"])
@@ -80,7 +80,7 @@ def test_masked_logits_match_painted_images(baseline: str) -> None:
     visible = torch.rand(9, PATCHES, generator=torch.Generator().manual_seed(0)) < 0.5
     visible[0] = False  # all patches may be painted over
     image = torch.arange(9) % 2
-    logits = MaskedModel(model, images, baseline).logits(visible, image)
+    logits = MaskedModel(model, images, baseline).outputs(visible, image)
     mask = pixel_mask(~visible.unflatten(1, GRID), PATCH)
     with torch.no_grad():
         expected = model(torch.where(mask, baseline_images(model, images[image], baseline), images[image])).double()
@@ -93,7 +93,7 @@ def test_equal_masks_run_once() -> None:
     visible[:, 0] = True
     visible[5:, 1] = True
     image = torch.tensor([0] * 10 + [1] * 2)
-    logits = MaskedModel(model, pictures(2)).logits(visible, image, lambda *args: calls.append(args))
+    logits = MaskedModel(model, pictures(2)).outputs(visible, image, lambda *args: calls.append(args))
     assert calls[-1] == (3, 3)
     assert logits[:5].unique(dim=0).shape[0] == logits[5:10].unique(dim=0).shape[0] == 1
     assert not torch.equal(logits[9], logits[10])

@@ -18,8 +18,10 @@ from offered import folder as save_model
 from PIL import Image, ImageSequence
 
 import vitviz
+from vitviz import Direction, Similarity
 from vitviz.analysis import AnalysisError
 from vitviz.analysis.decomposition import decompose
+from vitviz.attribution.targets import resolve_target
 from vitviz.cli.main import main
 from vitviz.draw.figures import draw
 from vitviz.draw.overlay import OVER_GRAY
@@ -217,12 +219,19 @@ def test_film_command_writes_heads_models_and_clips(
         {"pooling": "mean", "norm_pooled": True, "class_token": False},
     ],
 )
+@torch.no_grad()
 def test_decomposition_adds_up_to_the_logit(changes: dict[str, object]) -> None:
     model = tiny.model(**changes)
     trace = model.trace(tiny.images(1))
     parts = decompose(model, trace, 3)
     assert parts.total == pytest.approx(float(trace.logits[0, 3] - trace.logits[0].mean()), abs=1e-5)
     assert parts.heads.shape == (tiny.DEPTH, tiny.HEADS)
+    vector = np.random.default_rng(0).normal(size=model.config.feature_width).tolist()
+    for target, scale in ((Direction(vector), "value"), (Similarity(vector), "cosine")):
+        parts, resolved = decompose(model, trace, target), resolve_target(model, None, target)
+        score = float(resolved.score(model.read_out(trace.tokens)))
+        assert (parts.total, parts.scale) == (pytest.approx(score, abs=1e-5), scale)
+        np.testing.assert_allclose(parts.tokens.sum(2), parts.heads, atol=1e-9)
 
 
 @torch.no_grad()
@@ -239,6 +248,8 @@ def test_decomposition_of_last_block_matches_the_head_output() -> None:
     aim = (model.head.weight[3] - model.head.weight.mean(0)) * model.norm.weight
     expected = (added - added.mean()) @ aim / deviation
     assert parts.heads[-1, 2] == pytest.approx(float(expected), rel=1e-4, abs=1e-6)
+    part = trace.attention(-1)[0, 2, 0, 9] * values[9] @ last.attn.proj.weight[:, start].T  # from one patch
+    assert parts.tokens[-1, 2, 9] == pytest.approx(float((part - part.mean()) @ aim / deviation), rel=1e-4, abs=1e-6)
 
 
 def test_decomposition_refuses_attention_pooling() -> None:

@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from offered import WIDTH, ask, cached, folder, new_endpoints, photograph, view_of
 
+from vitviz import Group, Similarity
 from vitviz.attribution.attention import rollout_matrix
 from vitviz.attribution.registry import METHODS
 from vitviz.server import endpoints as module
@@ -133,6 +134,36 @@ def test_explain_with_a_contrast_matches_python(endpoints: Endpoints, scene: str
     assert pairs[0] == pairs[1]
 
 
+def test_other_targets_match_python_in_every_question(
+    endpoints: Endpoints, scene: str, sources: tuple[str, ...]
+) -> None:
+    view, other = view_of(endpoints, scene), endpoints.open(photograph(7))["id"]
+    similarity = Similarity(view_of(endpoints, other), "the other photograph")
+    for text, target in (("group:3,5", Group([3, 5])), ("thing 7", 7), (f"similar:{other}", similarity)):
+        answer, heatmap = ask(endpoints, "explain", scene=scene, target=text), view.explain("gae", target)
+        np.testing.assert_allclose(answer["values"], heatmap.values.ravel(), rtol=6e-5, atol=1e-9)
+        assert answer["title"] == heatmap.title
+        (test,) = ask(endpoints, "faithfulness", scene=scene, methods=["gae"], target=text)
+        (expected,) = view.faithfulness(heatmap)
+        assert (test["words"], test["scale"]) == (expected.describe(), expected.scale)
+        change = view.intervene(drop=[(0, 1)], target=target)
+        numbers = [change.target, pytest.approx(change.target_before[0], rel=1e-4), change.target_after[0]]
+        removed = ask(endpoints, "intervene", scene=scene, patches=[1], target=text)
+        assert removed["target"][:2] == numbers[:2]
+        assert removed["target"][2] == pytest.approx(numbers[2], rel=1e-4)
+        heads = ask(endpoints, "heads", scene=scene, names=["gradient"], target=text)
+        np.testing.assert_allclose(
+            heads["values"]["gradient"], view.heads(["gradient"], target=target)["gradient"], rtol=1e-4
+        )
+        layers, lens = ask(endpoints, "layers", scene=scene, target=text), view.lens(target=target)
+        np.testing.assert_allclose(layers["read"], lens.readings, rtol=1e-4)
+        assert layers["scale"] == removed["scale"] == lens.scale
+    blind = endpoints.open(photograph(), sources[1])["id"]
+    assert endpoints.explain(blind, "gae", "unit:3")["title"].endswith("unit 3 of the features (value)")
+    with pytest.raises(ArgumentError, match="another model"):
+        endpoints.explain(scene, "gae", f"similar:{blind}")
+
+
 def test_faithfulness_matches_python_and_maps_share_random_orders(endpoints: Endpoints, scene: str) -> None:
     view = view_of(endpoints, scene)
     tests = ask(endpoints, "faithfulness", scene=scene, methods=["gae", "rollout"], target=7, against=None)
@@ -246,7 +277,15 @@ TABLE: list[tuple[str, dict[str, Any], str]] = [  # endpoint, arguments, part of
     ("open", {"photo": photograph(), "detail": 91}, "detail"),
     ("explain", {"method": "grad"}, "grad"),
     ("explain", {"method": 7}, "method"),
-    ("explain", {"target": "thing 1"}, "target"),
+    ("explain", {"target": [1]}, "target"),
+    ("explain", {"target": "nothing"}, "nothing"),
+    ("explain", {"target": "group:"}, "at least one class"),
+    ("explain", {"target": "group:3,5", "against": 4}, "group:3,5"),
+    ("explain", {"target": "unit:99"}, "99"),
+    ("explain", {"target": "similar:1,2"}, f"{tiny.WIDTH} numbers"),
+    ("explain", {"target": "direction:1,x"}, "1,x"),
+    ("explain", {"target": f"similar:{'0' * 32}"}, "not open"),
+    ("explain", {"target": "text:a cat"}, "text tower"),
     ("explain", {"target": 99}, "99"),
     ("explain", {"target": True}, "True"),
     ("explain", {"target": 3, "against": 3}, "different"),

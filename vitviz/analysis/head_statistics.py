@@ -19,7 +19,7 @@ from vitviz.analysis import AnalysisError, importance
 from vitviz.analysis import attention_statistics as rows
 from vitviz.analysis.attention_statistics import QueryRange, row_statistics
 from vitviz.analysis.importance import Importance
-from vitviz.attribution.inputs import Named, TargetLike, resolve_target
+from vitviz.attribution.targets import Named, TargetLike, TargetOf, resolve_target
 from vitviz.formatting import data_frame, short_repr, text_table
 from vitviz.images.folders import batches, find_images, progress_bar, spread
 from vitviz.images.geometry import Geometry
@@ -113,7 +113,7 @@ _ALL = (
     ),
     Statistic(
         importance.gradient, "Importance by gradient", "",
-        "Absolute gradient of the target's logit with respect to a scale on the head's output (Michel et al. 2019).",
+        "Absolute gradient of the target's score with respect to a scale on the head's output (Michel et al. 2019).",
         0.0, None, "model", "the graphs do not compute gradients of heads",
     ),
     Statistic(
@@ -122,8 +122,9 @@ _ALL = (
         -1.0, 1.0, "model",
     ),
     Statistic(
-        importance.ablation_logit, "Logit drop", "",
-        "Exact drop of the target's logit when the head's output is set to zero.", None, None, "model",
+        importance.ablation_logit, "Score drop", "",
+        "Exact drop of the target's score when the head's output is set to zero: of its logit, or its value or cosine.",
+        None, None, "model",
     ),
 )  # fmt: skip
 STATISTICS: dict[str, Statistic] = {statistic.name: statistic for statistic in _ALL}
@@ -139,7 +140,8 @@ class HeadStatistics:
         missing: name -> reason for NaN values.
         blocks: the L block indices, from 0.
         query: the query: "patches", or a token such as "cls" or "(3, 4)".
-        target: display name of the class of the importances; empty without importances.
+        target: display name of the target of the importances; empty without importances.
+        scale: what the target's score is: logit, value or cosine; empty without importances.
     """
 
     samples: Mapping[str, Array]
@@ -147,6 +149,7 @@ class HeadStatistics:
     missing: Mapping[str, str]
     query: str
     target: str
+    scale: str = ""
 
     __repr__ = short_repr
 
@@ -221,7 +224,8 @@ class HeadStatistics:
         ]
         heading = ["layer", "head", *(STATISTICS[name].heading for name in self.present)]
         missing = [f"no {name}: {why}" for name, why in self.missing.items()]
-        return "\n".join([text_table([heading, *rows], left=0), *missing])
+        target = [f"target: {self.target} ({self.scale})"] if self.target else []
+        return "\n".join([text_table([heading, *rows], left=0), *target, *missing])
 
     def _places(self) -> list[tuple[int, int]]:
         """Return block and head of each row."""
@@ -237,6 +241,7 @@ def head_statistics(
     names: Collection[str] = CHEAP,
     query: Query | None = None,
     target: TargetLike = None,
+    contrast: tuple[Named, Named] | None = None,
 ) -> HeadStatistics:
     """Compute statistics of every head of a trace.
 
@@ -246,12 +251,12 @@ def head_statistics(
         geometry: geometry for `distance_pixels`, one for all images or one for each.
         names: names of `STATISTICS`; by default the statistics that read rows of attention.
         query: the query token; by default the mean over all patches.
-        target: the class of the importances; by default the predicted class.
+        target, contrast: the target of the importances, see `resolve_target`; by default the predicted class.
 
     Raises:
         AnalysisError: if a statistic does not exist, the geometries do not fit, or the query is a mean.
         TraceError: if the trace lacks the token or a block.
-        ExplainError: if the class does not exist.
+        ExplainError: if the target does not exist.
     """
     unknown = sorted(set(names) - set(STATISTICS))
     if unknown or not names:
@@ -269,10 +274,10 @@ def head_statistics(
             of_block |= {name: function(block_trace) for name, function in of_matrices.items()}
             for name, values in of_block.items():
                 blocks.setdefault(name, []).append(values)
-    resolved = resolve_target(model, trace.logits, target)
+    resolved = resolve_target(model, trace.logits, target, contrast, len(trace.tokens))
     importances = None if resolved is None else Importance(model, trace, resolved)
     results: dict[str, Tensor | str] = {
-        name: "this model has no classifier" if importances is None else function(importances)
+        name: "this model has no classifier, and no target is given" if importances is None else function(importances)
         for name, function in of_model.items()
     }
     for name, per_block in blocks.items():
@@ -286,6 +291,7 @@ def head_statistics(
         blocks=trace.blocks,
         query="patches" if query is None else str(query),
         target=importances.target.description if importances and of_model else "",
+        scale=importances.target.score_scale if importances and of_model else "",
     )
 
 
@@ -295,7 +301,8 @@ def folder_statistics(
     *,
     names: Collection[str] = CHEAP,
     query: Query | None = None,
-    target: Named | None = None,
+    target: TargetOf | None = None,
+    contrast: tuple[Named, Named] | None = None,
     batch_size: int = 8,
     limit: int | None = None,
     size: int | None = None,
@@ -309,7 +316,7 @@ def folder_statistics(
         model: model with `pretrained`; runs on its device in eval mode.
         folder: folder of images, searched recursively.
         names, query: as for `head_statistics`.
-        target: the class of the importances; by default each image's predicted class.
+        target, contrast: the target of the importances; by default each image's predicted class.
         batch_size: images per batch; only images of equal size run together.
         limit: maximum number of images, spread evenly over the subfolders.
         size: input size in pixels, see `Preprocess.at`; the model's own by default.
@@ -330,12 +337,13 @@ def folder_statistics(
     with eval_mode(model), progress_bar(len(files), show=progress) as bar:
         for batch in batches(files, preprocess, batch_size):
             trace = model.trace(batch.images.to(weight.device, weight.dtype))
-            parts.append(head_statistics(model, trace, batch.geometries, names=names, query=query, target=target))
+            aim: dict[str, Any] = {"target": target, "contrast": contrast}
+            parts.append(head_statistics(model, trace, batch.geometries, names=names, query=query, **aim))
             bar.update(len(batch.images))
     first = parts[0]  # the folder has images
     return replace(
         first,
         samples={name: np.concatenate([part.samples[name] for part in parts]) for name in first.samples},
         missing={name: why for part in parts for name, why in part.missing.items()},
-        target="each image's predicted class" if first.target and target is None else first.target,
+        target="each image's predicted class" if first.target and target is None and contrast is None else first.target,
     )

@@ -10,12 +10,12 @@ import torch
 from torch import Tensor
 
 from vitviz.analysis import AnalysisError
-from vitviz.attribution.inputs import Target
+from vitviz.attribution.targets import Target
 from vitviz.model.edits import BlockEdit
 from vitviz.model.ops import Ops
 from vitviz.model.trace import Trace
 from vitviz.model.vit import ViT
-from vitviz.outputs import REGRESSION, ProblemType, activate
+from vitviz.outputs import REGRESSION
 
 # Maximum size of a block's widest tensor when copies of an image, each without one head, run together.
 TOGETHER_BYTES = 32 * 2**20
@@ -31,7 +31,7 @@ class Importance:
 
     @cached_property
     def ablations(self) -> tuple[Tensor, Tensor]:
-        """Return the drops of probability and logit, see `head_ablations`."""
+        """Return the drops of reading and score, see `head_ablations`."""
         return head_ablations(self.model, self.trace, self.target)
 
 
@@ -42,12 +42,15 @@ def gradient(inputs: Importance) -> Tensor:
 
 def ablation_probability(inputs: Importance) -> Tensor | str:
     """Return the drop of the probability: (B, L, H), or the reason why it is missing."""
-    values = inputs.model.problem_type == REGRESSION
-    return "this model predicts values, not probabilities" if values else inputs.ablations[0]
+    if inputs.target.reading_scale == "probability":
+        return inputs.ablations[0]
+    if inputs.model.problem_type == REGRESSION:
+        return "this model predicts values, not probabilities"
+    return f"this target is a {inputs.target.reading_scale}, not a probability"
 
 
 def ablation_logit(inputs: Importance) -> Tensor:
-    """Return the drop of the logit: (B, L, H)."""
+    """Return the drop of the score: (B, L, H)."""
     return inputs.ablations[1]
 
 
@@ -64,7 +67,7 @@ def head_gradients(model: ViT, trace: Trace, target: Target) -> Tensor:
         AnalysisError: if dropout is active.
         TraceError: if the trace lacks a block.
     """
-    check_ready(model, trace)
+    check_ready(model, trace, target)
     gradients: list[Tensor] = []
     upstream: Tensor | None = None  # gradient of the score in the input of the block above: (B, N, D)
     # Run each block again from its stored input, last to first: only one block's graph is in memory.
@@ -75,7 +78,7 @@ def head_gradients(model: ViT, trace: Trace, target: Target) -> Tensor:
             scale = stream.new_ones(len(stream), trace.heads, 1, 1).requires_grad_()
             tokens = model.blocks[index](stream, angles, Ops(BlockEdit(scale=scale)))
             if upstream is None:
-                score = target.score(model.classify(model.finish(tokens)).float()).sum()
+                score = target.score(target.read(model, model.finish(tokens)).float()).sum()
                 upstream, slope = torch.autograd.grad(score, (stream, scale))
             else:
                 upstream, slope = torch.autograd.grad(tokens, (stream, scale), upstream)
@@ -86,20 +89,19 @@ def head_gradients(model: ViT, trace: Trace, target: Target) -> Tensor:
 
 @torch.no_grad()
 def head_ablations(model: ViT, trace: Trace, target: Target) -> tuple[Tensor, Tensor]:
-    """Compute the exact drop of the target's probability and logit when each head's output is zero.
+    """Compute the exact drop of the target's reading and score when each head's output is zero.
 
     Earlier blocks come from the trace, which must have no edits; the rest runs for several heads at once.
 
     Returns:
-        Drops of probability and logit: (B, L, H) each, float64; negative for a gain. For a contrast, the drops of the
-        difference of the two classes.
+        Drops of `Target.reading` and `Target.score`: (B, L, H) each, float64; negative for a gain.
 
     Raises:
         AnalysisError: if dropout is active.
     """
-    logits_before = check_ready(model, trace)
+    before = check_ready(model, trace, target)
     angles = model.angles(trace.grid)
-    drops = torch.empty(2, len(logits_before), len(trace.blocks), trace.heads, dtype=torch.float64)
+    drops = torch.empty(2, len(before), len(trace.blocks), trace.heads, dtype=torch.float64)
     for place, index in enumerate(trace.blocks):
         stream = trace.stream(index)
         for heads in torch.arange(trace.heads).split(_together(model, stream)):
@@ -110,22 +112,21 @@ def head_ablations(model: ViT, trace: Trace, target: Target) -> tuple[Tensor, Te
             tokens = model.blocks[index](copies, angles, Ops(BlockEdit(zero=mask)))
             for block in model.blocks[index + 1 :]:
                 tokens = block(tokens, angles)
-            logits = model.classify(model.finish(tokens))  # (B * h, C)
-            drops[:, :, place, heads] = _lost(target, logits_before, logits, model.problem_type)
+            after = target.read(model, model.finish(tokens))  # (B * h, C) or (B * h, F)
+            drops[:, :, place, heads] = _lost(target, before, after)
     return drops[0], drops[1]
 
 
-def _lost(target: Target, logits_before: Tensor, logits_after: Tensor, problem_type: ProblemType) -> Tensor:
-    """Return the drop of the target's probability and logit, from logits (B, C) to (B * h, C): (2, B, h)."""
-    times = len(logits_after) // len(logits_before)
-    before, after = logits_before.cpu().double(), logits_after.cpu().double()
-    repeated = target.repeat(times)
-    drops = []
-    probabilities = activate(before, problem_type), activate(after, problem_type)
-    for old, new in (probabilities, (before, after)):
-        drop = target.score(old).repeat_interleave(times) - repeated.score(new)  # (B * h,)
-        drops.append(drop.unflatten(0, (-1, times)))  # (B, h)
-    return torch.stack(drops)
+def _lost(target: Target, before: Tensor, after: Tensor) -> Tensor:
+    """Return the drops of the target's reading and score, from outputs (B, C) to (B * h, C): (2, B, h)."""
+    times, repeated = len(after) // len(before), target.repeat(len(after) // len(before))
+    before, after = before.cpu().double(), after.cpu().double()
+    drops = [
+        target.reading(before).repeat_interleave(times) - repeated.reading(after),
+        target.score(before).repeat_interleave(times) - repeated.score(after),
+    ]
+    lost: Tensor = torch.stack(drops).unflatten(1, (-1, times))  # (2, B * h) -> (2, B, h)
+    return lost
 
 
 def _together(model: ViT, stream: Tensor) -> int:
@@ -135,11 +136,18 @@ def _together(model: ViT, stream: Tensor) -> int:
     return max(1, TOGETHER_BYTES // (stream.shape[0] * stream.shape[1] * widest * stream.element_size()))
 
 
-def check_ready(model: ViT, trace: Trace) -> Tensor:
-    """Return the logits (B, C) of a trace; raise `AnalysisError` without a classifier, or with active dropout."""
+def check_ready(model: ViT, trace: Trace, target: Target) -> Tensor:
+    """Return the outputs of a trace that the target reads: (B, C) or (B, F).
+
+    Raises:
+        AnalysisError: without a classifier that the target needs, or with active dropout.
+    """
     config = model.config
-    if trace.logits is None:
-        raise AnalysisError("Expected a model with a classifier, got one without. Compute statistics of rows instead.")
+    if trace.logits is None and not target.features:
+        raise AnalysisError(
+            "Expected a model with a classifier, got one without. Choose a target of the features, such as Unit(0)."
+        )
     if model.training and (config.dropout or config.attention_dropout or config.path_dropout):
         raise AnalysisError("Expected a model in eval mode, got active dropout. Call model.eval() first.")
-    return trace.logits.detach()
+    outputs = model.read_out(trace.tokens) if trace.logits is None or target.features else trace.logits
+    return outputs.detach()

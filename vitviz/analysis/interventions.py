@@ -7,8 +7,8 @@ normalised.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, get_args
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
 import torch
@@ -17,6 +17,7 @@ from torch import Tensor
 
 from vitviz.analysis import AnalysisError
 from vitviz.attribution.baselines import baseline_images, pixel_mask
+from vitviz.attribution.targets import Named, Scale, TargetLike, reads_features, resolve_target
 from vitviz.fields import check_arguments
 from vitviz.formatting import data_frame, short_repr
 from vitviz.model.edits import Cut, Edits, HeadMode
@@ -53,12 +54,18 @@ class Change:
         logits_before, logits_after: (B, C), float64.
         labels: labels of the classes; empty if the model has none.
         problem_type: meaning of the outputs; for regression, values replace probabilities.
+        target: name of the target, or empty if none was given; `scale` says what its readings are.
+        target_before, target_after: (B,), the target's readings; empty without a target.
     """
 
     logits_before: NDArray[np.float64]
     logits_after: NDArray[np.float64]
     labels: tuple[str, ...] = ()
     problem_type: ProblemType = SINGLE
+    target: str = ""
+    scale: Scale = "probability"
+    target_before: NDArray[np.float64] = field(default_factory=lambda: np.zeros(0))
+    target_after: NDArray[np.float64] = field(default_factory=lambda: np.zeros(0))
 
     __repr__ = short_repr
 
@@ -125,6 +132,8 @@ def intervene(
     mode: Drop = "remove",
     swap: Swap | None = None,
     before: Tensor | None = None,
+    target: TargetLike = None,
+    contrast: tuple[Named, Named] | None = None,
 ) -> Change:
     """Run the model with changes and compare with the unchanged run. Changes can be combined.
 
@@ -132,7 +141,7 @@ def intervene(
     run over the remaining patches.
 
     Args:
-        model: model in eval mode with a classifier; not changed.
+        model: model in eval mode with a classifier, or with a target of the features; not changed.
         images: (B, channels, H, W) normalised pixels.
         heads: (block, head) -> "zero" or "mean", see `Edits`; a plain list of (block, head) means "zero".
         cuts: edges of attention to cut, see `Cut`.
@@ -140,18 +149,21 @@ def intervene(
         mode: "remove" removes them from the sequence; the other modes paint over them, see `baseline_images`.
         swap: region to copy from other images.
         before: (B, C), the unchanged logits of these images, if known.
+        target, contrast: a target to read as well, see `resolve_target`.
 
     Raises:
-        AnalysisError: without a classifier, in training mode, or if a patch, mode or swap does not fit.
+        AnalysisError: without a classifier and a target of the features, in training mode, or if a patch, mode or
+            swap does not fit.
         EditError: if a head or cut does not fit, or no token remains.
-        ExplainError: for "black" with a model without preprocessing.
+        ExplainError: for "black" with a model without preprocessing, or a target that does not fit.
     """
-    check_predicts(model, mode)
+    features = reads_features(model, target)
+    check_runs(model, mode, features=features)
     images = images.to(next(model.parameters()).device)
     dropped, patch = _mask(drop, model.check(images)).to(images.device), model.config.patch_size  # (gh, gw)
     keep: Tensor | None = None
     with torch.no_grad():
-        logits_before = model(images) if before is None else before
+        outputs_before = _outputs(model, images, None, features, before)
         changed = images if swap is None else _swapped(images, swap, patch)
         if mode == "remove":
             keep = (~dropped).flatten().nonzero().T if dropped.any() else None  # (1, K)
@@ -159,16 +171,51 @@ def intervene(
             changed = torch.where(pixel_mask(dropped[None], patch), baseline_images(model, changed, mode), changed)
         modes: dict[tuple[int, int], HeadMode]
         modes = dict(heads) if isinstance(heads, Mapping) else dict.fromkeys(heads, "zero")
-        logits = model(changed, Edits(heads=modes, cuts=cuts, keep=keep))
+        outputs = _outputs(model, changed, Edits(heads=modes, cuts=cuts, keep=keep), features)
     labels = model.pretrained.labels if model.pretrained else ()
-    before_and_after = logits_before.detach().cpu().double().numpy(), logits.cpu().double().numpy()
-    return Change(*before_and_after, labels, model.problem_type)
+    (logits_before, _), (logits, _) = outputs_before, outputs
+    named = {} if target is contrast is None else _readings(model, target, contrast, outputs_before, outputs)
+    return Change(logits_before.numpy(), logits.numpy(), labels, model.problem_type, **named)
 
 
-def check_predicts(model: ViT, mode: Drop) -> None:
-    """Raise `AnalysisError` without a classifier, in training mode, or for an unknown mode."""
-    if model.head is None:
-        raise AnalysisError("Expected a model with a classifier, got one without. Load one that predicts classes.")
+def _outputs(
+    model: ViT, images: Tensor, edits: Edits | None, features: bool, logits: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
+    """Return the logits (B, C) and, on request, the features (B, F), in float64 on the CPU; what is missing is empty.
+
+    `logits` are those of the images, if known.
+    """
+    pooled = images.new_zeros(len(images), 0)
+    if logits is None or features:
+        embedded, grid = model.embed(images)
+        tokens = model.encode(embedded, model.angles(grid), edits)
+        pooled = model.read_out(tokens) if features else pooled
+        logits = images.new_zeros(len(images), 0) if model.head is None else model.classify(tokens)
+    return logits.detach().cpu().double(), pooled.cpu().double()
+
+
+def _readings(
+    model: ViT,
+    target: TargetLike,
+    contrast: tuple[Named, Named] | None,
+    before: tuple[Tensor, Tensor],
+    after: tuple[Tensor, Tensor],
+) -> dict[str, Any]:
+    """Return a target's name, scale and readings, as fields of `Change`; outputs are those of `_outputs`."""
+    resolved = resolve_target(model, before[0], target, contrast)
+    assert resolved is not None  # a target is given
+    numbers = [resolved.reading(outputs[int(resolved.features)]).numpy() for outputs in (before, after)]
+    described = {"target": resolved.description, "scale": resolved.reading_scale}
+    return described | dict(zip(("target_before", "target_after"), numbers, strict=True))
+
+
+def check_runs(model: ViT, mode: Drop, *, features: bool = False) -> None:
+    """Raise `AnalysisError` in training mode, for an unknown mode, or without a classifier if no features are read."""
+    if model.head is None and not features:
+        raise AnalysisError(
+            "Expected a model with a classifier, got one without. Load one that predicts classes, or choose a target "
+            "of the features: Unit(i), Direction(vector) or Similarity(view)."
+        )
     if model.training:
         raise AnalysisError("Expected a model in eval mode, got one in training mode. Call model.eval() first.")
     if mode not in get_args(Drop):

@@ -16,7 +16,15 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from vitviz.analysis import AnalysisError
-from vitviz.attribution.inputs import Named, class_index, class_name
+from vitviz.attribution.targets import (
+    Named,
+    Scale,
+    Target,
+    TargetOf,
+    class_index,
+    class_name,
+    resolve_target,
+)
 from vitviz.formatting import data_frame, short_repr
 from vitviz.model.trace import Trace
 from vitviz.model.vit import ViT
@@ -36,12 +44,15 @@ class LogitLens:
 
     Args:
         blocks: the L block indices, from 0; the reading after the last block is the model's prediction.
-        logits, probabilities: (L, C), for the image; for regression, values replace probabilities.
-        classes: indices of the K chosen classes.
-        names: their display names.
-        patches: (L, gh, gw, K), their probability among all C classes, for each patch.
-        best: (L, gh, gw), the most probable class of each patch.
-        best_probability: (L, gh, gw), its probability.
+        logits, probabilities: (L, C), for the image; for regression, values replace probabilities. Without a
+            classifier, C is 0.
+        classes: indices of the K chosen classes; empty if the target is not a class.
+        names: their display names, or the target's (K = 1).
+        scale: what the readings are.
+        readings: (L, K), the probability of each chosen class, or the target's probability, value or cosine.
+        patches: (L, gh, gw, K), the same for each patch.
+        best: (L, gh, gw), the most probable class of each patch; -1 without a classifier.
+        best_probability: (L, gh, gw), its probability; NaN without a classifier.
     """
 
     blocks: tuple[int, ...]
@@ -49,6 +60,8 @@ class LogitLens:
     probabilities: Floats
     classes: tuple[int, ...]
     names: tuple[str, ...]
+    scale: Scale
+    readings: Floats
     patches: Floats
     best: NDArray[np.int64]
     best_probability: Floats
@@ -56,68 +69,114 @@ class LogitLens:
     __repr__ = short_repr
 
     def to_pandas(self) -> "pd.DataFrame":
-        """Return the image's probability of each chosen class after each block, one column per class.
+        """Return the image's reading of each chosen class, or of the target, after each block, one column for each.
 
         Raises:
             MissingExtraError: if pandas is not installed.
         """
-        chosen = self.probabilities[:, list(self.classes)].T  # (L, C) -> (K, L)
-        return data_frame({"block": self.blocks, **dict(zip(self.names, chosen, strict=True))})
+        return data_frame({"block": self.blocks, **dict(zip(self.names, self.readings.T, strict=True))})
 
 
 @torch.no_grad()
-def logit_lens(model: ViT, trace: Trace, classes: Sequence[Named] | None = None) -> LogitLens:
-    """Apply final norm and classifier to the tokens after each block.
+def logit_lens(
+    model: ViT,
+    trace: Trace,
+    classes: Sequence[Named] | None = None,
+    *,
+    target: TargetOf | None = None,
+    contrast: tuple[Named, Named] | None = None,
+) -> LogitLens:
+    """Apply final norm and classifier to the tokens after each block, or read a target from them.
 
-    The image uses the model's pooling; a patch is classified as if it were pooled alone (see `classify_patches`). The
-    classifier was not trained on the tokens of early blocks, so its reading does not show all their information.
+    The image uses the model's pooling; a patch is read as if it were pooled alone (see `pool_patches`). The classifier
+    was not trained on the tokens of early blocks, so its reading does not show all their information.
 
     Args:
         model: the model of the trace.
         trace: trace of one image. Blocks whose successor was not kept are left out.
         classes: classes to read from the patches, as index or label; by default the most probable ones.
+        target, contrast: a target to read instead, see `resolve_target`.
 
     Raises:
-        AnalysisError: without a classifier, or for several images.
-        ExplainError: if a class does not exist.
+        AnalysisError: without a classifier that the target needs, or for several images.
+        ExplainError: if a class or target does not exist.
     """
     check_one_image(trace)
-    if trace.logits is None:
-        raise AnalysisError("Expected a model with a classifier, got one without. Try token_pca instead.")
-    if classes is None:
-        chosen: list[int] = rank(trace.logits[0], model.problem_type)[:CLASSES].tolist()
-    else:
-        chosen = [class_index(model, name) for name in classes]
-    blocks, logits, patches, best = [], [], [], []
+    aims, count = _aims(model, trace, classes, target, contrast), trace.grid[0] * trace.grid[1]
+    blocks, logits, readings, patches, best = [], [], [], [], []
     for block, tokens in _final_tokens(model, trace):
         blocks.append(block)
-        logits.append(model.classify(tokens)[0].float())  # (C,)
-        of_patches = classify_patches(model, tokens)[0].float()  # (gh * gw, C)
-        probabilities = activate(of_patches, model.problem_type).unflatten(0, trace.grid)  # (gh, gw, C)
-        patches.append(probabilities[..., chosen])  # (gh, gw, K)
-        best.append(probabilities.max(-1))
+        of_image = tokens.new_zeros(1, 0) if model.head is None else model.classify(tokens).float()  # (1, C)
+        of_patches = tokens.new_zeros(count, 0) if model.head is None else classify_patches(model, tokens)[0].float()
+        logits.append(of_image[0])
+        best.append(_best(model, of_patches, trace.grid))
+        if aims and aims[0].features:
+            of_image, of_patches = model.read_out(tokens).float(), pool_patches(model, tokens)[0].float()  # (1, F), ...
+        readings.append(_read(aims, of_image)[0])  # (K,)
+        patches.append(_read(aims, of_patches).unflatten(0, trace.grid))  # (gh, gw, K)
     stacked = torch.stack(logits)  # (L, C)
     return LogitLens(
         blocks=tuple(blocks),
         logits=stacked.cpu().numpy(),
         probabilities=activate(stacked, model.problem_type).cpu().numpy(),
-        classes=tuple(chosen),
-        names=tuple(class_name(model, index) for index in chosen),
+        classes=tuple(index for aim in aims for index in aim.points[0].tolist() if aim.kind == "class"),
+        names=tuple(aim.names[0] for aim in aims),
+        scale=aims[0].reading_scale if aims else "probability",
+        readings=torch.stack(readings).cpu().numpy(),
         patches=torch.stack(patches).cpu().numpy(),
-        best=torch.stack([top.indices for top in best]).cpu().numpy(),
-        best_probability=torch.stack([top.values for top in best]).cpu().numpy(),
+        best=torch.stack([indices for indices, _ in best]).cpu().numpy(),
+        best_probability=torch.stack([values for _, values in best]).cpu().numpy(),
     )
 
 
-def classify_patches(model: ViT, tokens: Tensor) -> Tensor:
-    """Return the logits of each patch pooled alone: final tokens (B, N, D) -> (B, gh * gw, C).
+def _aims(
+    model: ViT,
+    trace: Trace,
+    classes: Sequence[Named] | None,
+    target: TargetOf | None,
+    contrast: tuple[Named, Named] | None,
+) -> list[Target]:
+    """Return the targets to read: one for each class, or the target."""
+    if target is not None or contrast is not None:
+        resolved = resolve_target(model, trace.logits, target, contrast)
+        assert resolved is not None  # a target is given
+        return [resolved]
+    if trace.logits is None:
+        raise AnalysisError(
+            "Expected a model with a classifier, got one without. Choose a target of the features, such as "
+            "target=Similarity(view), or try token_pca instead."
+        )
+    if classes is None:
+        classes = rank(trace.logits[0], model.problem_type)[:CLASSES].tolist()
+    indices = [class_index(model, named) for named in classes]
+    return [
+        Target(torch.tensor([[index]]), "class", (class_name(model, index),), model.problem_type) for index in indices
+    ]
+
+
+def _read(aims: Sequence[Target], outputs: Tensor) -> Tensor:
+    """Return the targets' readings of several rows: logits (n, C) or features (n, F) -> (n, K)."""
+    if aims and all(aim.kind == "class" for aim in aims):  # one softmax for all classes
+        return activate(outputs, aims[0].problem_type)[:, [int(aim.points) for aim in aims]]
+    columns = [aim.repeat(len(outputs)).reading(outputs) for aim in aims]
+    return torch.stack(columns, dim=1) if columns else outputs[:, :0]
+
+
+def _best(model: ViT, logits: Tensor, grid: tuple[int, int]) -> tuple[Tensor, Tensor]:
+    """Return the most probable class of each patch and its probability: (n, C) -> (gh, gw) each."""
+    if not logits.shape[1]:
+        return torch.full(grid, -1), torch.full(grid, torch.nan)
+    top = activate(logits, model.problem_type).max(-1)
+    return top.indices.unflatten(0, grid), top.values.unflatten(0, grid)
+
+
+def pool_patches(model: ViT, tokens: Tensor) -> Tensor:
+    """Return the features of each patch pooled alone: final tokens (B, N, D) -> (B, gh * gw, F).
 
     By pooling: "cls": the patch replaces the class token. "mean": it is the only patch. "cls+mean": it is the only
-    patch, with the class token. "attention": the pool's query attends only to this token. If the distillation token has
-    a classifier, the patch replaces both tokens. For "mean" and "cls+mean" with the norm before pooling, the image's
-    logits are the mean of the patches' logits. `tokens` are as for `ViT.classify`.
+    patch, with the class token. "attention": the pool's query attends only to this token. `tokens` are as for
+    `ViT.classify`.
     """
-    assert model.head is not None  # checked by the callers
     patches = tokens[:, len(model.config.prefix) :]  # (B, gh * gw, D)
     pooled = patches
     if model.attn_pool is not None:
@@ -126,9 +185,19 @@ def classify_patches(model: ViT, tokens: Tensor) -> Tensor:
         pooled = model.norm(pooled)
     if model.config.pooling == "cls+mean":
         pooled = torch.cat([tokens[:, :1].expand_as(patches), pooled], dim=2)  # (B, gh * gw, 2 D)
-    logits: Tensor = model.head(pooled)
+    return pooled
+
+
+def classify_patches(model: ViT, tokens: Tensor) -> Tensor:
+    """Return the logits of each patch pooled alone (see `pool_patches`): final tokens (B, N, D) -> (B, gh * gw, C).
+
+    If the distillation token has a classifier, the patch replaces this token too. For "mean" and "cls+mean" with the
+    norm before pooling, the image's logits are the mean of the patches' logits.
+    """
+    assert model.head is not None  # checked by the callers
+    logits: Tensor = model.head(model.project(pool_patches(model, tokens)))
     if model.head_dist is not None:
-        logits = (logits + model.head_dist(patches)) / 2
+        logits = (logits + model.head_dist(tokens[:, len(model.config.prefix) :])) / 2
     return logits
 
 

@@ -44,6 +44,10 @@ class AlphaBeta(Explicit):
         """Apply a norm; relevance passes unchanged."""
         return self._apply(layer, _unchanged, x)
 
+    def unit(self, x: Tensor) -> Tensor:
+        """Divide by the length; relevance passes unchanged."""
+        return self._apply(super().unit, _unchanged, x)
+
     def activation(self, function: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
         """Apply an activation; relevance passes unchanged."""
         return self._apply(function, _unchanged, x)

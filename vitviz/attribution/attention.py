@@ -14,7 +14,8 @@ from typing import Any, Literal, get_args
 import torch
 from torch import Tensor
 
-from vitviz.attribution.inputs import Case, ExplainError, Method
+from vitviz.attribution.inputs import Case, Method
+from vitviz.attribution.targets import ExplainError
 from vitviz.fields import check_arguments
 from vitviz.heatmap import Heatmap
 from vitviz.model.trace import BlockTrace, Query, Trace, describe_query

@@ -31,7 +31,8 @@ from vitviz.model.vit import ViT
 
 Softmax = Literal["taylor", "constant"]
 
-KINDS = {"qkv": "qkv", "kv": "qkv", "proj": "proj", "fc1": "mlp", "fc2": "mlp", "head": "head", "head_dist": "head"}
+KINDS = {"qkv": "qkv", "kv": "qkv", "proj": "proj", "fc1": "mlp", "fc2": "mlp"}
+KINDS |= dict.fromkeys(("projection", "head", "head_dist"), "head")
 """Kind of a linear map by the last part of its name."""
 
 
@@ -82,6 +83,11 @@ class AttnLRP(Ops):
             raise TypeError(f"Expected a LayerNorm, got {type(layer).__name__}. Write a rule for it.")
         weight, bias = layer.weight.detach(), layer.bias.detach()
         return cast(Callable[..., Tensor], _Norm.apply)(x, weight, bias, self.absorbed, layer.eps)
+
+    def unit(self, x: Tensor) -> Tensor:
+        """Divide by a constant length, like the deviation of a norm."""
+        unit: Tensor = x / x.detach().norm(dim=-1, keepdim=True).clamp_min(torch.finfo(x.dtype).tiny)
+        return unit
 
     def activation(self, function: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
         """Multiply by the constant slope f(x) / x. Every f here is x times a gate with value 1/2 at 0."""

@@ -8,7 +8,7 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor
 
-from vitviz.attribution.inputs import ExplainError
+from vitviz.attribution.targets import ExplainError
 from vitviz.model.vit import ViT
 
 Baseline = Literal["blur", "mean", "zero", "black"]

@@ -18,7 +18,8 @@ import torch
 from torch import Tensor
 
 from vitviz.attribution.attention import discard_weakest, mix
-from vitviz.attribution.inputs import Case, ExplainError, Method
+from vitviz.attribution.inputs import Case, Method
+from vitviz.attribution.targets import ExplainError
 from vitviz.model.ops import Explicit
 from vitviz.progress import advance
 
@@ -50,7 +51,7 @@ def backward(case: Case, stop: int = 0) -> Iterator[Step]:
             out = ops.block(index, model.blocks[index], entering, angles)
             advance(entering, 1 / trace.depth)
             if flow is None:  # after the last block, continue to the score
-                out = case.target.score(model.classify(model.finish(out), ops)).sum()
+                out = case.score(model.finish(out), ops).sum()
         matrices = [attended.probabilities for attended in ops.seen]
         ops.seen.clear()  # `seen` also holds the logits
         gradients = torch.autograd.grad(out, matrices + [entering] * (index > stop), flow)
@@ -187,8 +188,7 @@ def token_gradcam(case: Case, *, block: int | None = None) -> Tensor:
             tokens = model.blocks[last](trace.stream(last), angles)
     with torch.enable_grad():
         tokens.requires_grad_()
-        logits = model.run(tokens, angles, start=index + 1) if index < last else model.classify(model.finish(tokens))
-        score = case.target.score(logits)
+        score = case.score(model.encode(tokens, angles, start=index + 1) if index < last else model.finish(tokens))
         gradient = torch.autograd.grad(score.sum(), tokens)[0]  # (B, N, D)
     return weigh_channels(tokens.detach(), gradient, len(trace.prefix))
 
@@ -232,7 +232,7 @@ def legrad(case: Case, *, start: int = 0, pooling: Pooling = "model") -> Tensor:
                 tokens = model.finish(trace.stream(index + 1).detach())
             else:
                 tokens = trace.tokens.detach()
-            score = case.target.score(model.classify(tokens, ops))
+            score = case.score(tokens, ops)
             probabilities = ops.seen[0].probabilities
             ops.seen.clear()  # `seen` also holds the logits
             gradient = torch.autograd.grad(score.sum(), probabilities)[0]  # (B, H, N, N) or (B, H, 1, N)

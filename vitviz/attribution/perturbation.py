@@ -15,7 +15,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from vitviz.attribution.baselines import Baseline, baseline_images, pixel_mask
-from vitviz.attribution.inputs import Case, ExplainError, Method, Target
+from vitviz.attribution.inputs import Case, Method
+from vitviz.attribution.targets import ExplainError, Target
 from vitviz.extras import extra
 from vitviz.model.vit import ViT
 
@@ -32,7 +33,7 @@ def input_gradient(case: Case) -> Tensor:
 
     target, model = case.target, case.model
     pixels = case.images.detach().clone().requires_grad_()
-    gradient = Saliency(lambda images: target.score(model(images))).attribute(pixels, abs=True)
+    gradient = Saliency(lambda images: target.score(target.outputs(model, images))).attribute(pixels, abs=True)
     return _to_tokens(case, gradient)
 
 
@@ -201,7 +202,7 @@ def _one_by_one(case: Case, baseline: Baseline) -> Iterator[tuple[Tensor, Tensor
 
 
 def _score(model: ViT, target: Target, pixels: Tensor) -> Tensor:
-    return target.repeat(len(pixels)).score(model(pixels))
+    return target.repeat(len(pixels)).score(target.outputs(model, pixels))
 
 
 def _to_tokens(case: Case, pixels: Tensor) -> Tensor:

@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from vitviz.attribution import attention, gradient, perturbation, relevance, values
-from vitviz.attribution.inputs import Case, ExplainError, Method, Named, TargetLike, resolve_target
+from vitviz.attribution.inputs import Case, Method
+from vitviz.attribution.targets import ExplainError, Named, TargetLike, resolve_target
 from vitviz.fields import check_arguments, describe_type, field_types, matches_type, plain
 from vitviz.heatmap import Heatmap
 from vitviz.model.trace import Trace
@@ -77,7 +78,8 @@ def attribute(
     Args:
         model: in eval mode.
         images: (B, channels, H, W) normalised pixels.
-        target: the class to explain, as index or label, for all images or one for each; by default the predicted class.
+        target: what to explain: a class, as index or label, or a `TargetSpec`, for all images or one for each; by
+            default the predicted class.
         method: a method of `METHODS`, or its name.
         contrast: (A, B) instead of `target`: why A rather than B.
         trace: an existing trace of these images, without graph and edits.
@@ -112,12 +114,13 @@ def score_tokens(
         )
     images = images.to(next(model.parameters()).device)
     trace = trace or model.trace(images)
-    resolved = resolve_target(model, trace.logits, target, contrast)
+    resolved = resolve_target(model, trace.logits, target, contrast, len(images))
     if resolved is None and method.class_specific:
         others = ", ".join(name for name, other in METHODS.items() if not other.class_specific)
         raise ExplainError(
             f"Expected a model with a classifier for {method.name}, which explains a class, got one without. Choose a "
-            f"method that needs no class: {others}."
+            f"target of the features, Unit(i), Direction(vector) or Similarity(view), or a method that needs no "
+            f"target: {others}."
         )
     with untouched(images.device):
         case = Case(model, images, resolved, trace)

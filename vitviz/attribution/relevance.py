@@ -14,7 +14,8 @@ from torch import Tensor
 
 from vitviz.attribution.alpha_beta import AlphaBeta
 from vitviz.attribution.attn_lrp import AttnLRP, Softmax
-from vitviz.attribution.inputs import Case, ExplainError, Method
+from vitviz.attribution.inputs import Case, Method
+from vitviz.attribution.targets import ExplainError
 from vitviz.progress import advance
 
 
@@ -28,8 +29,8 @@ def transformer_lrp(case: Case, *, start: int = 0) -> Tensor:
     the effect.
 
     Attention pooling is an additional block with one row. A token's path to itself through the residual stream only is
-    excluded, because it is the same for every class. With a contrast, the relevance starts from the first class, and
-    the gradient from the difference.
+    excluded, because it is the same for every class. `Target.relevance` defines where the relevance starts, such as at
+    the first class of a contrast; the gradient is the score's.
 
     Args:
         case: model, images and target.
@@ -69,11 +70,11 @@ def _steps(case: Case, start: int) -> Iterator[Tensor]:
         with torch.enable_grad():
             out = ops.block(index, model.blocks[index], entering, angles)
             advance(entering, 1 / trace.depth)
-            if flows is None:  # after the last block, continue to the logits (B, C)
-                out = model.classify(model.finish(out, ops), ops)
-                logits = out.detach().requires_grad_()
-                (slope,) = torch.autograd.grad(target.score(logits).sum(), logits)  # 1 and, for a contrast, -1
-                flows = slope, slope.clamp(min=0)  # a contrast starts from the relevance of its first class
+            if flows is None:  # after the last block, continue to the outputs: (B, C) or (B, F)
+                out = target.read(model, model.finish(out, ops), ops)
+                outputs = out.detach().requires_grad_()
+                (slope,) = torch.autograd.grad(target.score(outputs).sum(), outputs)
+                flows = slope, target.relevance(outputs.detach())
         inputs = [entering, *(attended.probabilities for attended in ops.seen)]
         gradients = torch.autograd.grad(out, inputs, flows[0], retain_graph=True)
         ops.relevance = True
@@ -101,7 +102,7 @@ def attn_lrp(
     softmax: Softmax = "taylor",
     conserve: bool = True,
 ) -> Tensor:
-    """Distribute a logit, or the difference of two, over the tokens: AttnLRP (Achtibat et al. 2024, ICML).
+    """Distribute the target's score over the tokens: AttnLRP (Achtibat et al. 2024, ICML).
 
     The score of a token is the relevance of the first block's input, a patch with its position embedding. Patches do
     not overlap, so the rule of the patch embedding would only move relevance inside a patch.
@@ -109,7 +110,8 @@ def attn_lrp(
     Biases and the softmax absorb relevance, which the paper discards; passing it to the inputs of each layer would make
     the maps less faithful. With `conserve`, the absorbed relevance is divided equally between the prefix tokens
     (or all patches if there are none, which keeps their order). All scores then sum to the target's score, up to
-    rounding and the share of `epsilon` at the classifier.
+    rounding and the share of `epsilon` at the classifier. The length of the features in a cosine is a constant, like
+    the deviation in a norm.
 
     Args:
         case: model, images and target.
@@ -138,8 +140,10 @@ def attn_lrp(
     tokens, absorbed = tokens.detach().requires_grad_(), tokens.new_zeros(len(tokens), 1).requires_grad_()
     with torch.enable_grad():
         ops = AttnLRP(model, absorbed, gammas, epsilon, softmax, conserve)
-        score = target.score(model.run(tokens, model.angles(grid), ops=ops))
-        slope, rest = torch.autograd.grad(score.sum(), [tokens, absorbed])  # (B, N, D), (B, 1)
+        outputs = target.read(model, model.encode(tokens, model.angles(grid), ops=ops), ops)  # (B, C) or (B, F)
+        score = target.score(outputs, ops)
+        slope, rest, share = torch.autograd.grad(score.sum(), [tokens, absorbed, outputs])  # (B, N, D), (B, 1), ...
+    rest = rest + (score - (outputs * share).sum(1)).detach()[:, None]  # the log-sum-exp of a group is not linear
     scores = (tokens.detach() * slope).sum(-1)  # (B, N, D) -> (B, N)
     return divide_rest(scores, rest, len(model.config.prefix)) if conserve else scores
 

@@ -12,7 +12,8 @@ import torch
 from torch import Tensor
 
 from vitviz.attribution.attention import used_rows
-from vitviz.attribution.inputs import Case, ExplainError, Method
+from vitviz.attribution.inputs import Case, Method
+from vitviz.attribution.targets import ExplainError
 from vitviz.model.devices import double
 from vitviz.model.layers import Block, LayerScale
 from vitviz.model.trace import Query

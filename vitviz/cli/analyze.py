@@ -12,7 +12,9 @@ from vitviz.cli.options import PATH, Args, Command, Names, Several
 from vitviz.errors import VitvizError
 from vitviz.formatting import output as format_output
 from vitviz.formatting import text_table
-from vitviz.outputs import REGRESSION
+from vitviz.outputs import REGRESSION, SINGLE
+
+PLURALS = {"probability": "probabilities", "logit": "logits", "cosine": "cosines", "value": "values"}
 
 if TYPE_CHECKING:
     from vitviz.analysis.head_statistics import HeadStatistics
@@ -28,7 +30,7 @@ if TYPE_CHECKING:
     help="statistics to compute, or all (default: those that need only rows of attention)",
 )
 @click.option("--query", help="the query token (default: the mean over all patches)")
-@click.option("--target", metavar="CLASS", help="the class for importances (default: the most probable)")
+@shared.target
 @click.option("--limit", type=int, help="for a folder: the maximum number of images, spread over its subfolders")
 @click.option(
     "-o", "--output", type=PATH, metavar="FILE.csv", help="write a table, with layers and heads counted from 0"
@@ -46,14 +48,17 @@ def heads(args: Args) -> None:
     if Path(args.photo).is_dir():
         grid = None if explorer.preprocess.mode == "native" else explorer.model.config.grid_of(*size)
         query = shared.parse_query(args.query, grid)
-        options = {"names": names, "query": query, "target": args.target, "limit": args.limit, "size": args.size}
+        options = {"names": names, "query": query, "limit": args.limit, "size": args.size}
+        options |= shared.target_of(args, explorer, None)
         statistics = folder_statistics(explorer.model, args.photo, **options, progress=not args.quiet)
         record = {"data": {"folder": args.photo, "images": statistics.images}, "heads": _heads(statistics)}
     else:
         view = explorer.open(shared.photograph(args.photo), size=args.size)
         query = shared.parse_query(args.query, view.trace.grid)
-        statistics = view.heads(names, query=query, target=args.target)
+        statistics = view.heads(names, query=query, **shared.target_of(args, explorer, view))
         record = {"images": [shared.photo_record(args.photo, view, heads=_heads(statistics))]}
+    if statistics.target:
+        record |= {"target": statistics.target, "scale": statistics.scale}
     if output:
         statistics.save(output)
         counts = f"{len(statistics.rows())} heads, {len(statistics.present)} statistics, {statistics.images} images"
@@ -83,19 +88,21 @@ def _heads(statistics: HeadStatistics) -> list[dict[str, Any]]:
     metavar="FILE.npz",
     help="write the probabilities of the image and of each patch, and the patches' colors",
 )
+@shared.target
 @shared.photo
 def lens(args: Args) -> None:
-    """Show the classifier's prediction after each layer (logit lens)."""
+    """Show the classifier's prediction, or a target, after each layer (logit lens)."""
     import numpy as np
 
     output = shared.output_path(args.output, ".npz") if args.output else None
     if args.k < 1:
         raise VitvizError(f"Expected -k of at least 1, got {args.k}. Ask for more classes.")
-    view = shared.open_view(args)
-    lens = view.lens(view.best(args.k))
-    readings = lens.probabilities[:, list(lens.classes)]  # (L, K)
-    problem_type = view.model.problem_type
-    unit = "values" if problem_type == REGRESSION else "probabilities"
+    explorer = shared.open_explorer(args)
+    view = explorer.open(shared.photograph(args.photo), size=args.size)
+    named = args.target is not None or args.rather_than is not None
+    lens = view.lens(**shared.target_of(args, explorer, view)) if named else view.lens(view.best(args.k))
+    readings, unit = lens.readings, PLURALS[lens.scale]  # (L, K)
+    problem_type = SINGLE if lens.scale == "probability" else REGRESSION
     if args.json:
         layers = [
             {"layer": block + 1, unit: dict(zip(lens.names, row, strict=True))}
@@ -105,7 +112,8 @@ def lens(args: Args) -> None:
     else:
         numbered = zip(lens.blocks, readings, strict=True)
         rows = [[str(block + 1), *(format_output(value, problem_type) for value in row)] for block, row in numbered]
-        print(text_table([["layer", *lens.names], *rows], left=0))
+        about = "" if lens.scale == "probability" else f" ({lens.scale})"
+        print(text_table([["layer", *(f"{name}{about}" for name in lens.names)], *rows], left=0))
     if output:
         colors = view.token_pca()
         with output.open("wb") as file:  # NumPy would append .npz to a name

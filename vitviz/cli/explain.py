@@ -54,12 +54,7 @@ def _method_help(name: str, about: str) -> str:
     type=Names("vitviz.attribution.registry", "METHODS"),
     help="default: gae, as on the page; rollout for a model without classes",
 )
-@click.option(
-    "--target", metavar="CLASS", help="the class to explain: a label, or its index from 0 (default: the most probable)"
-)
-@click.option(
-    "--rather-than", metavar="CLASS", help="explain the difference between the target's and this class's logit"
-)
+@shared.target
 @click.option(
     "--set",
     multiple=True,
@@ -87,15 +82,17 @@ def _method_help(name: str, about: str) -> str:
 @click.option("--smooth", is_flag=True, help="interpolate between patches")
 @shared.photo
 def explain(args: Args) -> None:
-    """Draw a map over a photograph: attention, or evidence for a class."""
+    """Draw a map over a photograph: attention, or evidence for a class or another target."""
     from vitviz.attribution.registry import DEFAULT, WITHOUT_CLASS
     from vitviz.draw.colorbar import describe_clipped
     from vitviz.export import numbers
 
     output = shared.output_path(args.output, *shared.PICTURES, *numbers.SUFFIXES)
-    view = shared.open_view(args)
-    args.method = args.method or (DEFAULT if view.names_classes else WITHOUT_CLASS)
-    heatmap = _heatmap(view, args)
+    explorer = shared.open_explorer(args)
+    view = explorer.open(shared.photograph(args.photo), size=args.size)
+    args.method = args.method or (DEFAULT if view.names_classes or args.target else WITHOUT_CLASS)
+    target = shared.target_of(args, explorer, view)
+    heatmap = _heatmap(view, args, target)
     if output.suffix.lower() in numbers.SUFFIXES:
         numbers.save(view, heatmap, output, model=args.model, photo=args.photo)
     else:
@@ -106,12 +103,12 @@ def explain(args: Args) -> None:
         shared.note(args, describe_clipped(scale, heatmap.unit, float(abs(heatmap.values).max())))
     if heatmap.estimate:
         shared.note(args, heatmap.estimate)
-    test = view.faithfulness(heatmap, **_target(view, args))[0] if args.test else None
+    test = view.faithfulness(heatmap, **target)[0] if args.test else None
     if args.json:
         about = {"method": args.method, "title": heatmap.title, "output": str(output)}
         if test:
             areas = {"deletion": test.deletion.area, "insertion": test.insertion.area, "gain": test.gain}
-            about["faithfulness"] = {"summary": test.describe(), **areas}
+            about["faithfulness"] = {"summary": test.describe(), "scale": test.scale, **areas}
         shared.print_photo(args, view, **about, values=heatmap.values, outside=dict(heatmap.prefix_mass))
     elif test:
         print(test.describe())
@@ -127,14 +124,14 @@ def _picture(heatmap: Heatmap, args: Args) -> Image.Image:
     return card(heatmap, side=max(heatmap.photo.size), gray=False, **options)
 
 
-def _heatmap(view: View, args: Args) -> Heatmap:
+def _heatmap(view: View, args: Args, target: dict[str, Any]) -> Heatmap:
     from vitviz.attribution.registry import check_options
 
     method, options = methods()[args.method], _method_options(view, args)
     if not (method.class_specific or args.test) and (args.target or args.rather_than):
         raise VitvizError(
             f"Expected a class-specific method with --target or --rather-than, got {method.name}, whose map is the "
-            "same for every class. Choose another method."
+            "same for every target. Choose another method."
         )
     settings = dict(map(shared.parse_setting, args.set))
     check_options(method.name, settings)
@@ -142,8 +139,7 @@ def _heatmap(view: View, args: Args) -> Heatmap:
         raise VitvizError(
             f"Expected one value for {repeated[0]}, got --{OPTIONS[repeated[0]][0]} and --set {repeated[0]}. Choose."
         )
-    target = _target(view, args) if method.class_specific else {}
-    return view.explain(method.name, **target, **options, **settings)
+    return view.explain(method.name, **(target if method.class_specific else {}), **options, **settings)
 
 
 def _method_options(view: View, args: Args) -> dict[str, Any]:
@@ -167,13 +163,6 @@ def _method_options(view: View, args: Args) -> dict[str, Any]:
             value = shared.parse_query(value, view.trace.grid)
         options[name] = value
     return options
-
-
-def _target(view: View, args: Args) -> dict[str, Any]:
-    """Return the class, or two classes to compare, as arguments of `View.explain`."""
-    if args.rather_than is None:
-        return {"target": args.target}
-    return {"contrast": (view.best(1)[0] if args.target is None else args.target, args.rather_than)}
 
 
 @click.command(cls=Command)

@@ -100,7 +100,7 @@ def _photo_figures(args: Args, explorer: Explorer, names: tuple[str, ...]) -> di
     if not only:
         return {}
     view = explorer.open(shared.photograph(_single_path(args)), size=args.size)
-    map_options = _map_options(args, view)
+    map_options = _map_options(args, view) | {"target": shared.parse_target(args.target, explorer, args.size)}
     filters = [number - 1 for number in args.chosen] if args.chosen else args.filters
     options = {"photo": Path(_single_path(args)).name, "dark": args.dark, "filters": filters}
     return draw(view, only, width=args.width, bare=args.bare, **options, **map_options)
@@ -130,7 +130,7 @@ def _inside(args: Args, explorer: Explorer) -> dict[str, Any]:
 
 def _map_options(args: Args, view: View) -> dict[str, Any]:
     """Return the options of the map, with block and head counted from 0."""
-    options: dict[str, Any] = {"head": shared.parse_head(args.head, view.trace.heads), "target": args.target}
+    options: dict[str, Any] = {"head": shared.parse_head(args.head, view.trace.heads)}
     options |= {"query": shared.parse_query(args.query, view.trace.grid)}
     if args.layer is not None:
         options["block"] = shared.parse_layer(args.layer, view.trace.depth)

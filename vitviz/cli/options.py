@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 FUSIONS: tuple[Fusion, ...] = ("mean", "max", "min")
 PICTURES = (".png", ".jpg", ".jpeg", ".webp")
 Args = SimpleNamespace  # values of a command's options by name
+FILES_OF_TARGETS = ("direction", "similar")  # spellings of `attribution.targets` that accept a file
 STANDARD_INPUT = "-"  # as a photograph's path
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -150,10 +151,23 @@ model = together(
     kind,
     printed,
 )
+text = click.option(
+    "--text", cls=Several, metavar="TEXT", help="use texts as the classes (CLIP and SigLIP, with their text tower)"
+)
 size = click.option("--size", type=int, metavar="PIXELS", help="side of the model's input (default: its own)")
-photo = together(click.argument("photo", type=PATH), size, model)
+photo = together(click.argument("photo", type=PATH), size, text, model)
 photos = together(
-    click.argument("photos", type=PATH, nargs=-1, required=True, metavar="FILE_OR_FOLDER..."), size, model
+    click.argument("photos", type=PATH, nargs=-1, required=True, metavar="FILE_OR_FOLDER..."), size, text, model
+)
+
+
+TARGET = (
+    "what to explain: a class as label or index from 0, group:CLASS,CLASS,..., output:CLASS, unit:NUMBER, "
+    "direction:FILE, similar:PHOTO or text:WORDS (default: the most probable class)"
+)
+target = together(
+    click.option("--target", metavar="TARGET", help=TARGET),
+    click.option("--rather-than", metavar="CLASS", help="the difference between the target's and this class's logit"),
 )
 
 
@@ -174,7 +188,9 @@ def open_explorer(args: Args) -> Explorer:
     from vitviz.explorer import Explorer
     from vitviz.model.devices import device_named
 
-    return Explorer(load_model(args), device=device_named(args.device))
+    explorer = Explorer(load_model(args), device=device_named(args.device))
+    texts = getattr(args, "text", ())
+    return explorer.texts(texts) if texts else explorer
 
 
 def photograph(path: str | Path) -> str | Path | bytes:
@@ -185,6 +201,18 @@ def photograph(path: str | Path) -> str | Path | bytes:
 def open_view(args: Args) -> View:
     """Open the photograph."""
     return open_explorer(args).open(photograph(args.photo), size=args.size)
+
+
+def target_of(args: Args, explorer: Explorer, view: View | None) -> dict[str, Any]:
+    """Return --target and --rather-than as arguments of `View.explain`.
+
+    Without --target, a contrast compares with the view's most probable class.
+    """
+    if args.rather_than is None:
+        return {"target": parse_target(args.target, explorer, args.size)}
+    if args.target is None and view is None:
+        raise VitvizError("Expected --target with --rather-than over a folder, got only --rather-than. Name a class.")
+    return {"contrast": (view.best(1)[0] if args.target is None and view else args.target, args.rather_than)}
 
 
 def parse_query(text: str | None, grid: tuple[int, int] | None) -> str | tuple[int, int] | None:
@@ -202,6 +230,47 @@ def parse_query(text: str | None, grid: tuple[int, int] | None) -> str | tuple[i
         bounds = f"from 1,1{f' to {grid[0]},{grid[1]}' if grid else ''}"
         raise VitvizError(f"Expected --query as a token's name or ROW,COLUMN {bounds}, got {text!r:.60}. Correct it.")
     return int(row) - 1, int(column) - 1
+
+
+def parse_target(text: str | None, explorer: Explorer, size: int | None) -> Any:
+    """Parse a target: a class, or a spelling in which a photograph or a file of numbers may replace a vector.
+
+    Args:
+        text: typed by the user.
+        explorer: opens the photograph of `similar:PHOTO`.
+        size: of the model's input.
+    """
+    word, colon, path = (text or "").partition(":")
+    if not colon or word not in FILES_OF_TARGETS or _is_vector(path):
+        return text
+    from vitviz.attribution.targets import Direction, Similarity
+
+    if word == "similar":
+        return Similarity(explorer.open(photograph(path), size=size))
+    return Direction(_read_vector(Path(path)), Path(path).stem)
+
+
+def _is_vector(text: str) -> bool:
+    """Return whether a text is a list of numbers, with or without a name after a semicolon."""
+    try:
+        return len([float(number) for number in text.partition(";")[0].split(",")]) > 1
+    except ValueError:
+        return False
+
+
+def _read_vector(path: Path) -> Any:
+    """Read a vector from a .npy file, or from text with numbers separated by white space or commas."""
+    import numpy as np
+
+    try:
+        if path.suffix.lower() == ".npy":
+            return np.load(path, allow_pickle=False)
+        return np.array([float(number) for number in path.read_text(encoding="utf-8").replace(",", " ").split()])
+    except (OSError, ValueError) as error:
+        raise VitvizError(
+            f"Expected direction: followed by numbers, or by a .npy or text file of numbers, got {str(path)!r:.60}: "
+            f"{error}. Correct it."
+        ) from error
 
 
 def parse_head(text: str, heads: int) -> int | str:

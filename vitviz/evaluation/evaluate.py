@@ -16,8 +16,8 @@ from torch import Tensor
 from tqdm import tqdm
 
 from vitviz.analysis.interventions import Drop
-from vitviz.attribution.inputs import ExplainError
 from vitviz.attribution.registry import METHODS, check_options, method_named, score_patches
+from vitviz.attribution.targets import ExplainError
 from vitviz.evaluation import EvaluationError, check_classifies
 from vitviz.evaluation.faithfulness import RANDOM, SEED, STEPS, faithfulness
 from vitviz.evaluation.records import Journal, Key, Record, gather, processes, rank_file, read_all, write

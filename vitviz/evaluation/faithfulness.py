@@ -11,7 +11,7 @@ Shapes: B images, n = gh x gw patches, C classes, M maps, O orders, S steps, R r
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 import numpy as np
 import torch
@@ -19,14 +19,23 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
 from vitviz.analysis.interventions import Drop
-from vitviz.attribution.inputs import ExplainError, Named, Target, resolve_target
+from vitviz.attribution.targets import (
+    ExplainError,
+    Named,
+    Scale,
+    Target,
+    TargetLike,
+    TargetOf,
+    reads_features,
+    resolve_target,
+)
 from vitviz.evaluation import EvaluationError
 from vitviz.evaluation.masking import MaskedModel, Progress
 from vitviz.fields import check_arguments
 from vitviz.formatting import data_frame, percent, plain, short_repr
 from vitviz.heatmap import Heatmap
 from vitviz.model.vit import ViT
-from vitviz.outputs import REGRESSION, SEVERAL, SINGLE, ProblemType, activate
+from vitviz.outputs import SEVERAL
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -52,11 +61,11 @@ class Curve:
     Args:
         kind: "deletion": patches with the highest scores are removed first. "insertion": they are shown first.
         fractions: (S,), increasing share of removed (deletion) or visible (insertion) patches.
-        probabilities: (S,), probabilities of the target.
-        correct: (S,) bools, whether the target is predicted; false for values (regression).
+        probabilities: (S,), probabilities of the target, or its readings on another scale.
+        correct: (S,) bools, whether the target is predicted; false without a probability.
         random: (R, S), the probabilities for R random orders.
         random_correct: (R, S) bools.
-        problem_type: meaning of the outputs; for regression, values replace probabilities.
+        scale: what `probabilities` are: probability, logit, cosine or value.
     """
 
     kind: Literal["deletion", "insertion"]
@@ -65,13 +74,13 @@ class Curve:
     correct: NDArray[np.bool_]
     random: Floats
     random_correct: NDArray[np.bool_]
-    problem_type: ProblemType = SINGLE
+    scale: Scale = "probability"
 
     __repr__ = short_repr
 
     @property
     def area(self) -> float:
-        """Return the area under the probabilities, 0..1, or under the values (regression).
+        """Return the area under the probabilities, 0..1, or under the readings on another scale.
 
         Lower is better for deletion, higher for insertion.
         """
@@ -79,8 +88,8 @@ class Curve:
 
     @property
     def accuracy(self) -> float:
-        """Return the area under `correct`, 0..1; NaN for values (regression)."""
-        return math.nan if self.problem_type == REGRESSION else float(area(self.fractions, self.correct))
+        """Return the area under `correct`, 0..1; NaN without a probability."""
+        return float(area(self.fractions, self.correct)) if self.scale == "probability" else math.nan
 
     @property
     def random_areas(self) -> Floats:
@@ -94,8 +103,8 @@ class Curve:
 
     @property
     def random_accuracy(self) -> float:
-        """Return the mean area under `random_correct`; NaN for values (regression)."""
-        return math.nan if self.problem_type == REGRESSION else float(area(self.fractions, self.random_correct).mean())
+        """Return the mean area under `random_correct`; NaN without a probability."""
+        return float(area(self.fractions, self.random_correct).mean()) if self.scale == "probability" else math.nan
 
     @property
     def band(self) -> tuple[Floats, Floats]:
@@ -115,14 +124,15 @@ class Curve:
         return int(worse.sum())
 
     def describe(self) -> str:
-        """Return the areas as a phrase: "area 0.31 against 0.52 (0.47-0.58)"."""
+        """Return the areas as a phrase: "area 0.31 against 0.52 (0.47-0.58)", or "cosine area 0.31 ..."."""
         low, high = self.random_areas.min(), self.random_areas.max()
         area, chance, least, most = map(self.number, (self.area, self.random_area, low, high))
-        return f"area {area} against {chance} ({least}-{most})"
+        kind = "" if self.scale == "probability" else f"{self.scale} "
+        return f"{kind}area {area} against {chance} ({least}-{most})"
 
     def number(self, area: float) -> str:
-        """Format an area; two decimals for probabilities."""
-        return plain(area) if self.problem_type == REGRESSION else f"{area:.2f}"
+        """Format an area; two decimals for probabilities and cosines."""
+        return f"{area:.2f}" if self.scale in ("probability", "cosine") else plain(area)
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -136,7 +146,7 @@ class Faithfulness:
     Args:
         deletion, insertion: the curves.
         baseline: replacement of removed patches; "remove" means none.
-        target: display name of the class or contrast.
+        target: display name of the target.
     """
 
     deletion: Curve
@@ -144,8 +154,15 @@ class Faithfulness:
     baseline: Drop
     target: str
 
+    @property
+    def scale(self) -> Scale:
+        """Return what the curves show: probability, logit, cosine or value."""
+        return self.deletion.scale
+
     def to_pandas(self) -> "pd.DataFrame":
-        """Return both curves as a table with one row per step: kind, fraction, probability, correct, mean of random.
+        """Return both curves as a table with one row per step: kind, fraction, reading, correct, mean of random.
+
+        The column of the readings is named after their scale: probability, logit, cosine or value.
 
         Raises:
             MissingExtraError: if pandas is not installed.
@@ -155,7 +172,7 @@ class Faithfulness:
             {
                 "kind": np.repeat([curve.kind for curve in curves], [len(curve.fractions) for curve in curves]),
                 "fraction": np.concatenate([curve.fractions for curve in curves]),
-                "probability": np.concatenate([curve.probabilities for curve in curves]),
+                self.scale: np.concatenate([curve.probabilities for curve in curves]),
                 "correct": np.concatenate([curve.correct for curve in curves]),
                 "random": np.concatenate([curve.random.mean(axis=0) for curve in curves]),
             }
@@ -191,7 +208,7 @@ class Faithfulness:
             f"{_of(insertion.beaten, self.n)}: {insertion.describe()}."
         )
         start = float(deletion.probabilities[0])
-        if deletion.problem_type != REGRESSION and start < UNLIKELY:
+        if self.scale == "probability" and start < UNLIKELY:
             sentence += f" The whole image is {self.target} with only {percent(start)}: there is little to take away."
         return sentence
 
@@ -201,7 +218,7 @@ def faithfulness(
     model: ViT,
     images: Tensor,
     maps: Maps,
-    target: Named | Sequence[Named] | Tensor | None = None,
+    target: TargetLike = None,
     *,
     contrast: tuple[Named, Named] | None = None,
     baseline: Drop = "remove",
@@ -212,16 +229,17 @@ def faithfulness(
 ) -> tuple[Faithfulness, ...]:
     """Compute insertion and deletion curves of maps and of random orders, in one batch.
 
-    The score is the target's probability, even if another class becomes more probable. With ten steps, a curve costs
-    4.5 forward passes if patches are removed, and 9 if they are painted over.
+    The curves show the target's probability, even if another class becomes more probable, or its logit, cosine or value
+    (see `Target.reading`). With ten steps, a curve costs 4.5 forward passes if patches are removed, and 9 if they are
+    painted over.
 
     Args:
-        model: model in eval mode with a classifier; not changed.
+        model: model in eval mode; not changed.
         images: (B, channels, H, W) normalised pixels.
         maps: patch scores (M, gh, gw) or the result of `attribute`: one map per image, or several maps of one image,
             which share the random orders.
-        target: the class, as index or label: one for all images, or one per image. By default, the class that the maps
-            explain, or the predicted class if they explain none.
+        target: a class, as index or label, or another target (see `resolve_target`): one for all images, or one per
+            image. By default, the target that the maps explain, or the predicted class if they explain none.
         contrast: (A, B) instead of `target`: the probability of A among the two, or for values (regression) their
             difference.
         baseline: "remove" removes patches from the sequence; "blur", "mean", "zero" and "black" paint over them.
@@ -238,13 +256,14 @@ def faithfulness(
         EvaluationError: if maps do not fit the images, maps or logits are not finite, or for a contrast in a model with
             several labels per image.
         AnalysisError: as for `MaskedModel`.
-        ExplainError: if a class does not exist, or the maps explain different classes and there is no target.
+        ExplainError: if a target does not exist, or the maps explain different targets and there is no target.
     """
     if random < 1:
         raise EvaluationError(f"Expected at least one random order to compare with, got {random}. Try {RANDOM}.")
-    masked = MaskedModel(model, images, baseline)
     if target is None and contrast is None:
-        target, contrast = _explained(maps, len(masked.images))
+        target, contrast = _explained(maps, len(images))
+    features = reads_features(model, target)
+    masked = MaskedModel(model, images, baseline, features=features)
     scores, image = flat_maps(maps, masked)  # (M, n), (M,)
     counts = visible_counts(masked.patches, steps, masked.least)  # S decreasing numbers
     order = rank_patches(scores, seed)
@@ -253,27 +272,31 @@ def faithfulness(
     orders = torch.cat([order, order.flip(1), random_orders(masked.patches, random, seed).repeat(batch, 1)])
     image_of = torch.cat([image, image, torch.arange(batch).repeat_interleave(random)])  # (2 M + B R,)
     visible = first_patches(orders, counts).flatten(0, 1)  # (2 M + B R, S, n) -> (rows, n)
-    logits = masked.logits(visible, image_of.repeat_interleave(len(counts)), progress)  # (rows, C)
+    outputs = masked.outputs(visible, image_of.repeat_interleave(len(counts)), progress)  # (rows, C) or (rows, F)
     first_rows = [int((image_of == index).nonzero()[0]) * len(counts) for index in range(batch)]
-    targets = resolve_target(model, logits[first_rows], target, contrast)  # the logits of whole images: (B, C)
+    whole = None if features else outputs[first_rows]  # logits of the whole images: (B, C)
+    targets = resolve_target(model, whole, target, contrast, batch)
     assert targets is not None  # MaskedModel checked that there is a classifier
-    against = None if targets.against is None else targets.against[image_of]
-    row_targets = Target(targets.classes[image_of], against).repeat(len(counts))
-    kind, steps_shape = model.problem_type, (-1, len(counts))
-    probabilities = target_probability(row_targets, logits, kind).unflatten(0, steps_shape).numpy()  # (2 M + B R, S)
-    correct = is_predicted(row_targets, logits, kind).unflatten(0, steps_shape).numpy()  # (2 M + B R, S)
+    if targets.kind == "contrast" and model.problem_type == SEVERAL:
+        raise EvaluationError(
+            "Expected one label to test with a model of several labels, got a contrast of two. Test each separately."
+        )
+    row_targets, scale = targets.select(image_of).repeat(len(counts)), targets.reading_scale
+    steps_shape = (-1, len(counts))
+    probabilities = row_targets.reading(outputs).unflatten(0, steps_shape).numpy()  # (2 M + B R, S)
+    correct = row_targets.predicted(outputs).unflatten(0, steps_shape).numpy()  # (2 M + B R, S)
     shares = np.array(counts) / masked.patches
     results = []
     for inserted, index in enumerate(image.tolist()):
         deleted, chance = many + inserted, slice(2 * many + index * random, 2 * many + (index + 1) * random)
         deletion = Curve(
             kind="deletion", fractions=1.0 - shares, probabilities=probabilities[deleted], correct=correct[deleted],
-            random=probabilities[chance], random_correct=correct[chance], problem_type=kind,
+            random=probabilities[chance], random_correct=correct[chance], scale=scale,
         )  # fmt: skip
         insertion = Curve(
             kind="insertion", fractions=shares[::-1], probabilities=probabilities[inserted, ::-1],
             correct=correct[inserted, ::-1], random=probabilities[chance, ::-1],
-            random_correct=correct[chance, ::-1], problem_type=kind,
+            random_correct=correct[chance, ::-1], scale=scale,
         )  # fmt: skip
         name = targets.names[index]
         results.append(Faithfulness(deletion=deletion, insertion=insertion, baseline=baseline, target=name))
@@ -295,19 +318,18 @@ def curve_passes(
     return (2 * maps + random) * passes_per_curve + 1
 
 
-def _explained(maps: Maps, images: int) -> tuple[Named | list[Named] | None, tuple[Named, Named] | None]:
-    """Return the class, one for each image, or the contrast that maps explain; `None` twice for none."""
+def _explained(maps: Maps, images: int) -> tuple[TargetLike, tuple[Named, Named] | None]:
+    """Return the target, one for each image, or the contrast that maps explain; `None` twice for none."""
     sequence: Iterable[Any] = [maps] if isinstance(maps, Heatmap) else maps
-    classes = [heatmap.classes for heatmap in sequence if isinstance(heatmap, Heatmap)]
-    different = {indices for indices in classes if indices}
+    explained = [heatmap.explained for heatmap in sequence if isinstance(heatmap, Heatmap)]
+    different = [*dict.fromkeys(target for target in explained if target is not None)]
     if len(different) > 1:
-        if images > 1 and all(len(indices) == 1 for indices in classes):
-            return [indices[0] for indices in classes], None
-        raise ExplainError(
-            f"Expected maps of one class, got different classes: {sorted(different)}. Test each, or pass a target."
-        )
-    for indices in different:
-        return (indices[0], None) if len(indices) == 1 else (None, (indices[0], indices[1]))
+        if images > 1 and not any(target is None or isinstance(target, tuple) for target in explained):
+            return cast(list[TargetOf], explained), None
+        named = ", ".join(f"{target!s:.60}" for target in different)
+        raise ExplainError(f"Expected maps of one target, got different ones: {named}. Test each, or pass a target.")
+    for target in different:
+        return (None, target) if isinstance(target, tuple) else (target, None)
     return None, None
 
 
@@ -335,11 +357,11 @@ def flat_maps(maps: Maps, masked: MaskedModel) -> tuple[Tensor, Tensor]:
     return scores.flatten(1), image  # (M, gh, gw) -> (M, n)
 
 
-def target_classes(model: ViT, images: Tensor, target: Named | Sequence[Named] | Tensor | None) -> Tensor | None:
-    """Return the named or predicted class of each image (B,); `None` without a classifier."""
+def target_of_images(model: ViT, images: Tensor, target: TargetLike) -> Target | None:
+    """Return the named target, or the predicted class, of each image; `None` without a classifier and a target."""
     with torch.no_grad():
-        targets = resolve_target(model, None if model.head is None else model(images), target)
-    return None if targets is None else targets.classes
+        predicted = target is None and model.head is not None
+        return resolve_target(model, model(images) if predicted else None, target, batch=len(images))
 
 
 def _of(beaten: int, count: int) -> str:
@@ -348,32 +370,6 @@ def _of(beaten: int, count: int) -> str:
     if beaten == count:
         return f"the {orders}" if count == 1 else f"all {count} {orders}"
     return f"{'none' if beaten == 0 else beaten} of {count} {orders}"
-
-
-def target_probability(target: Target, logits: Tensor, problem_type: ProblemType = SINGLE) -> Tensor:
-    """Return the probability of the target, or of A among A and B for a contrast: (R, C) -> (R,).
-
-    For values (regression), return the value or the difference of two.
-    """
-    if target.against is None or problem_type == REGRESSION:
-        return target.score(activate(logits, problem_type))
-    if problem_type == SEVERAL:
-        raise EvaluationError(
-            "Expected one label to test with a model of several labels, got a contrast of two. Test each separately."
-        )
-    return target.score(logits).sigmoid()
-
-
-def is_predicted(target: Target, logits: Tensor, problem_type: ProblemType = SINGLE) -> Tensor:
-    """Return whether the target is the most probable class, or A is before B for a contrast: (R, C) -> (R,).
-
-    With several labels per image, labels of 50 % and more count as predicted; values (regression) never do.
-    """
-    if problem_type == REGRESSION:
-        return torch.zeros(len(logits), dtype=torch.bool, device=logits.device)
-    if target.against is not None or problem_type == SEVERAL:
-        return target.score(logits) > 0
-    return logits.argmax(1) == target.classes.to(logits.device)
 
 
 def rank_patches(scores: Tensor, seed: int = 0) -> Tensor:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 import torch
 from torch import Tensor
 
-from vitviz.analysis.interventions import Drop, check_predicts
+from vitviz.analysis.interventions import Drop, check_runs
 from vitviz.attribution.baselines import baseline_images, pixel_mask
 from vitviz.evaluation import EvaluationError
 from vitviz.model.vit import ViT
@@ -20,15 +20,16 @@ CPU_TOKENS, TOKENS = 4096, 65_536
 
 
 class MaskedModel:
-    """Model that predicts from some patches of images.
+    """Model that reads logits or features from some patches of images.
 
     With the baseline "remove", images are embedded once, and the blocks run on the tokens of the visible patches. The
     other baselines paint over the pixels (`baseline_images`) and run the whole image.
 
     Args:
-        model: model in eval mode with a classifier; not changed.
+        model: model in eval mode; not changed.
         images: (B, channels, H, W) normalised pixels.
         baseline: "remove", "blur", "mean", "zero" or "black".
+        features: whether to read the features, (B, F), instead of the logits, (B, C).
 
     Attributes:
         grid: (gh, gw).
@@ -36,13 +37,13 @@ class MaskedModel:
         least: smallest number of visible patches: 1 if the model pools only patches, else 0.
 
     Raises:
-        AnalysisError: if the model has no classifier or is in training mode, or for an unknown baseline.
+        AnalysisError: for logits of a model without a classifier, in training mode, or for an unknown baseline.
         ExplainError: for "black" with a model without preprocessing.
     """
 
-    def __init__(self, model: ViT, images: Tensor, baseline: Drop = "remove") -> None:
-        check_predicts(model, baseline)
-        self.model, self.baseline = model, baseline
+    def __init__(self, model: ViT, images: Tensor, baseline: Drop = "remove", *, features: bool = False) -> None:
+        check_runs(model, baseline, features=features)
+        self.model, self.baseline, self.features = model, baseline, features
         self.images = images.to(next(model.parameters()).device)
         self.grid = model.check(self.images)
         self.patches = self.grid[0] * self.grid[1]
@@ -55,12 +56,14 @@ class MaskedModel:
                 self._behind = baseline_images(model, self.images, baseline)
 
     def unmasked(self) -> Tensor:
-        """Return the logits of the whole images: (B, C), float64, on the CPU."""
+        """Return the outputs of the whole images: (B, C) or (B, F), float64, on the CPU."""
         batch = len(self.images)
-        return self.logits(torch.ones(batch, self.patches, dtype=torch.bool), torch.arange(batch))
+        return self.outputs(torch.ones(batch, self.patches, dtype=torch.bool), torch.arange(batch))
 
-    def logits(self, visible: Tensor, image: Tensor, progress: Progress | None = None) -> Tensor:
-        """Return the logits of masked images; duplicates run once, and equal numbers of visible patches run together.
+    def outputs(self, visible: Tensor, image: Tensor, progress: Progress | None = None) -> Tensor:
+        """Return the logits or features of masked images.
+
+        Duplicates run once, and equal numbers of visible patches run together.
 
         Args:
             visible: (R, n) bools.
@@ -68,10 +71,10 @@ class MaskedModel:
             progress: called with (completed, total) masked images.
 
         Returns:
-            Logits (R, C), float64, on the CPU.
+            Logits (R, C) or features (R, F), float64, on the CPU.
 
         Raises:
-            EvaluationError: if fewer than `least` patches are visible, or logits are NaN or infinite.
+            EvaluationError: if fewer than `least` patches are visible, or outputs are NaN or infinite.
         """
         if visible.dtype != torch.bool or visible.ndim != 2 or visible.shape[1] != self.patches:
             raise EvaluationError(
@@ -86,17 +89,17 @@ class MaskedModel:
             torch.cat([image.cpu()[:, None], visible.cpu().long()], dim=1), dim=0, return_inverse=True
         )
         image, visible = rows[:, 0], rows[:, 1:].bool()
-        logits_of: dict[int, Tensor] = {}
+        outputs_of: dict[int, Tensor] = {}
         for indices in self._batches(visible.sum(1)):
             with torch.no_grad():
-                batch_logits = self._run(visible[indices], image[indices]).cpu().double()  # (r, C)
-            logits_of.update(zip(indices.tolist(), batch_logits, strict=True))
+                batch_outputs = self._run(visible[indices], image[indices]).cpu().double()  # (r, C) or (r, F)
+            outputs_of.update(zip(indices.tolist(), batch_outputs, strict=True))
             if progress is not None:
-                progress(len(logits_of), len(rows))
-        logits = torch.stack([logits_of[index] for index in range(len(rows))])
-        if not bool(logits.isfinite().all()):
+                progress(len(outputs_of), len(rows))
+        outputs = torch.stack([outputs_of[index] for index in range(len(rows))])
+        if not bool(outputs.isfinite().all()):
             raise EvaluationError("Expected finite logits, got NaN or infinity. Check the weights and their precision.")
-        return logits[inverse]
+        return outputs[inverse]
 
     def _batches(self, counts: Tensor) -> Iterator[Tensor]:
         """Yield indices of masked images per batch, with equal sequence length and a limited number of tokens."""
@@ -108,12 +111,12 @@ class MaskedModel:
             yield from (counts == count).nonzero().flatten().split(max(1, most // tokens))
 
     def _run(self, visible: Tensor, image: Tensor) -> Tensor:
-        """Return the logits (r, C) of one batch of masked images: visible (r, n), image (r,)."""
+        """Return the outputs of one batch of masked images: visible (r, n), image (r,)."""
         image, visible = image.to(self.images.device), visible.to(self.images.device)
         if self.baseline != "remove":
             mask = pixel_mask(visible.unflatten(1, self.grid), self.model.config.patch_size)  # (r, 1, H, W)
-            logits: Tensor = self.model(torch.where(mask, self.images[image], self._behind[image]))
-            return logits
+            painted = torch.where(mask, self.images[image], self._behind[image])
+            return self.model.features(painted) if self.features else self.model(painted)
         keep = visible.nonzero()[:, 1].reshape(len(visible), int(visible[0].sum()))  # (r, K)
         prefix = torch.arange(len(self.model.config.prefix), device=keep.device).expand(len(keep), -1)  # (r, P)
         tokens = self._tokens[image[:, None], torch.cat([prefix, keep + prefix.shape[1]], dim=1)]  # (r, P + K, D)
@@ -121,4 +124,5 @@ class MaskedModel:
         if angles is not None:
             cos, sin = (angle[keep][:, None] for angle in angles)  # (n, d) -> (r, K, d) -> (r, 1, K, d)
             angles = cos, sin
-        return self.model.run(tokens, angles)
+        encoded = self.model.encode(tokens, angles)
+        return self.model.read_out(encoded) if self.features else self.model.classify(encoded)

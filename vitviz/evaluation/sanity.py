@@ -15,9 +15,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from vitviz.attribution.inputs import Named
 from vitviz.attribution.registry import DEFAULT, method_named, score_patches
-from vitviz.evaluation.faithfulness import Floats, target_classes
+from vitviz.attribution.targets import TargetLike
+from vitviz.evaluation.faithfulness import Floats, target_of_images
 from vitviz.evaluation.sensitivity import spearman
 from vitviz.model.vit import ViT
 
@@ -53,7 +53,7 @@ class Sanity:
 def sanity(
     model: ViT,
     images: Tensor,
-    target: Named | Sequence[Named] | Tensor | None = None,
+    target: TargetLike = None,
     method: str = DEFAULT,
     *,
     seed: int = 0,
@@ -67,7 +67,7 @@ def sanity(
     Args:
         model: model in eval mode; not changed.
         images: (B, channels, H, W) normalised pixels.
-        target: the class, as index or label; by default the class predicted by the original model.
+        target: see `resolve_target`; by default the class predicted by the original model.
         method: name of the method; `options` are its options.
         seed: seed of the random weights.
 
@@ -75,10 +75,10 @@ def sanity(
         ExplainError: if the method, class or an option does not exist.
     """
     images = images.to(next(model.parameters()).device)
-    classes = target_classes(model, images, target)  # (B,)
+    resolved = target_of_images(model, images, target)
 
     def maps(network: ViT) -> Tensor:
-        return score_patches(network, images, classes, method, **options).flatten(1).cpu().double()  # (B, n)
+        return score_patches(network, images, resolved, method, **options).flatten(1).cpu().double()  # (B, n)
 
     original, changed = maps(model), copy.deepcopy(model)
     parts, ranks = model_parts(changed), []

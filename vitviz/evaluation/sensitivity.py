@@ -14,10 +14,10 @@ import torch
 from torch import Tensor
 
 from vitviz.analysis.interventions import Drop
-from vitviz.attribution.inputs import Named, resolve_target
 from vitviz.attribution.registry import DEFAULT, score_patches, untouched
+from vitviz.attribution.targets import TargetLike, reads_features, resolve_target
 from vitviz.evaluation import EvaluationError
-from vitviz.evaluation.faithfulness import Floats, Maps, flat_maps, random_orders, target_classes
+from vitviz.evaluation.faithfulness import Floats, Maps, flat_maps, random_orders, target_of_images
 from vitviz.evaluation.masking import MaskedModel
 from vitviz.extras import extra
 from vitviz.model.vit import ViT
@@ -42,7 +42,7 @@ def sensitivity_n(
     model: ViT,
     images: Tensor,
     maps: Maps,
-    target: Named | Sequence[Named] | Tensor | None = None,
+    target: TargetLike = None,
     *,
     sizes: Sequence[int] | None = None,
     samples: int = 32,
@@ -63,7 +63,8 @@ def sensitivity_n(
     Raises:
         EvaluationError, AnalysisError: as for `faithfulness`, or for sizes that leave no patch visible.
     """
-    masked = MaskedModel(model, images, baseline)
+    features = reads_features(model, target)
+    masked = MaskedModel(model, images, baseline, features=features)
     scores, image = flat_maps(maps, masked)  # (M, n), (M,)
     most, batch = masked.patches - masked.least, len(masked.images)
     if sizes is None:
@@ -76,12 +77,12 @@ def sensitivity_n(
             f"{samples}. Try the defaults."
         )
     removed = torch.cat([random_sets(masked.patches, size, samples, seed + size) for size in chosen])  # (Z samples, n)
-    whole = masked.unmasked()  # (B, C)
-    targets = resolve_target(model, whole, target)
+    whole = masked.unmasked()  # (B, C) or (B, F)
+    targets = resolve_target(model, None if features else whole, target, batch=batch)
     assert targets is not None  # MaskedModel checked that there is a classifier
     image_of = torch.arange(batch).repeat_interleave(len(removed))
-    logits = masked.logits(~removed.repeat(batch, 1), image_of)  # (B * Z * samples, C)
-    drops = targets.score(whole)[image_of] - targets.repeat(len(removed)).score(logits)
+    outputs = masked.outputs(~removed.repeat(batch, 1), image_of)  # (B * Z * samples, C) or (..., F)
+    drops = targets.score(whole)[image_of] - targets.repeat(len(removed)).score(outputs)
     drops = drops.unflatten(0, (batch, len(chosen), samples))  # (B, Z, samples)
     sums = (scores @ removed.double().T).unflatten(1, (len(chosen), samples))  # (M, n) @ (n, ...) -> (M, Z, samples)
     return SensitivityN(sizes=chosen, correlations=pearson(sums, drops[image]).numpy())
@@ -95,7 +96,7 @@ def random_sets(patches: int, size: int, count: int, seed: int) -> Tensor:
 def max_sensitivity(
     model: ViT,
     images: Tensor,
-    target: Named | Sequence[Named] | Tensor | None = None,
+    target: TargetLike = None,
     method: str = DEFAULT,
     *,
     radius: float = 0.02,
@@ -111,7 +112,7 @@ def max_sensitivity(
     Args:
         model: model in eval mode.
         images: (B, channels, H, W) normalised pixels.
-        target: the class, as index or label; by default the class predicted without noise.
+        target: see `resolve_target`; by default the class predicted without noise.
         method: name of the method; `options` are its options.
         radius: range of the uniform noise in normalised pixels, -radius..radius.
         samples: number of noisy images.
@@ -132,13 +133,13 @@ def max_sensitivity(
             f"Expected a radius above 0 and at least 1 sample, got {radius} and {samples}. Try the defaults."
         )
     images = images.to(next(model.parameters()).device)
-    fixed = target_classes(model, images, target)  # (B,)
+    fixed = target_of_images(model, images, target)
 
     def explain(inputs: Tensor | tuple[Tensor, ...]) -> tuple[Tensor]:
         """Return maps (b, gh, gw) as a tuple, because captum would treat a tensor as a tuple of rows."""
         pixels = (inputs if isinstance(inputs, Tensor) else inputs[0]).to(images.dtype)  # the noise is in float32
-        classes = None if fixed is None else fixed.repeat_interleave(len(pixels) // len(images))
-        return (score_patches(model, pixels, classes, method, **options),)
+        targets = None if fixed is None else fixed.repeat(len(pixels) // len(images))
+        return (score_patches(model, pixels, targets, method, **options),)
 
     most = min(TOGETHER, samples) * len(images)
     with untouched(images.device):

@@ -96,6 +96,8 @@ def check_exportable(model: ViT) -> None:
         problem = "no preprocessing"
     elif model.head is None or not about.labels:
         problem = "no named classes"
+    elif model.config.cosine:
+        problem = "texts as classes"
     elif about.preprocess.interpolation == "nearest":
         problem = "nearest-neighbor resizing"
     elif model.problem_type != SINGLE:

@@ -50,6 +50,8 @@ class ViTConfig:
         norm_pre: whether to apply a layer norm before the first block (CLIP).
         norm_pooled: whether the final norm is applied after pooling instead of to every token.
         norm_eps: epsilon of every layer norm.
+        projection: width of a linear map without a bias between the features and the classifier; `None` for none.
+        cosine: whether the classifier's input is divided by its length (CLIP with texts as classes).
         dropout, attention_dropout, path_dropout: probabilities in training; path_dropout increases linearly with depth.
     """
 
@@ -80,6 +82,8 @@ class ViTConfig:
     norm_pre: bool = False
     norm_pooled: bool = False
     norm_eps: float = 1e-6
+    projection: int | None = None
+    cosine: bool = False
     dropout: float = 0.0
     attention_dropout: float = 0.0
     path_dropout: float = 0.0
@@ -95,6 +99,8 @@ class ViTConfig:
                 f"Expected a width that is a multiple of {self.heads} heads, got {self.width}. "
                 f"Try width {self.width - self.width % self.heads or self.heads}, or set head_width."
             )
+        if self.distillation_token and (self.projection or self.cosine):
+            raise ModelError("Expected no distillation token with a projection or cosine, got one. Leave it out.")
         if "cls" in self.pooling and not self.class_token:
             raise ModelError(f"Expected a class token for pooling={self.pooling!r}, got none. Use pooling='mean'.")
         if self.positions == "sincos" and self.width % 4:
@@ -119,6 +125,11 @@ class ViTConfig:
     def head_size(self) -> int:
         """Return d, the width of one head."""
         return self.head_width if self.head_width is not None else self.width // self.heads
+
+    @property
+    def feature_width(self) -> int:
+        """Return F, the width of the features: the pooled tokens."""
+        return 2 * self.width if self.pooling == "cls+mean" else self.width
 
     @property
     def hidden(self) -> int:
@@ -174,7 +185,7 @@ class ViTConfig:
 
 RANGES: dict[str, tuple[float, float]] = {
     **dict.fromkeys(("image_size", "position_grid", "patch_size", "channels"), (1, math.inf)),
-    **dict.fromkeys(("width", "depth", "heads", "head_width", "mlp_width"), (1, math.inf)),
+    **dict.fromkeys(("width", "depth", "heads", "head_width", "mlp_width", "projection"), (1, math.inf)),
     **dict.fromkeys(("classes", "registers"), (0, math.inf)),
     **dict.fromkeys(("dropout", "attention_dropout", "path_dropout"), (0.0, 0.999)),
     "norm_eps": (1e-30, 1.0),  # with 0, a layer norm could divide by zero

@@ -76,6 +76,10 @@ class Ops:
         """Add a branch to the residual stream."""
         return x + branch
 
+    def unit(self, x: Tensor) -> Tensor:
+        """Divide each vector by its length: (..., F) -> (..., F)."""
+        return F.normalize(x, dim=-1)
+
     def attend(
         self, q: Tensor, k: Tensor, v: Tensor, scale: float, *, dropout: float = 0.0, learned_query: bool = False
     ) -> Tensor:

@@ -98,6 +98,7 @@ class ViT(nn.Module):
                 f"Expected {config.classes} labels, one for each class, got {len(pretrained.labels)}. Name every class."
             )
         self.config, self.pretrained = config, pretrained
+        self.text_source = ""  # folder or name of the model with its text tower, if any
         width = config.width
         self.patch_embed = PatchEmbed(config)
         # Prefix tokens have no position embedding: it would only add to their initial value.
@@ -115,8 +116,10 @@ class ViT(nn.Module):
         self.norm_pre = make_norm(config, width) if config.norm_pre else nn.Identity()
         self.norm = make_norm(config, width)
         self.attn_pool = AttentionPool(config) if config.pooling == "attention" else None
-        pooled = 2 * width if config.pooling == "cls+mean" else width
-        self.head = nn.Linear(pooled, config.classes) if config.classes else None
+        joint = config.projection or config.feature_width
+        projects = config.projection is not None and config.classes > 0
+        self.projection = nn.Linear(config.feature_width, joint, bias=False) if projects else None
+        self.head = nn.Linear(joint, config.classes) if config.classes else None
         # DeiT: the distillation token has its own classifier; the prediction is the mean of the two.
         distilled = config.distillation_token and config.classes > 0
         self.head_dist = nn.Linear(width, config.classes) if distilled else None
@@ -142,7 +145,7 @@ class ViT(nn.Module):
                 parts = 3 if name.endswith("qkv.weight") else 2
                 bound = math.sqrt(6.0 / (parameter.shape[0] // parts + parameter.shape[1]))
                 nn.init.uniform_(parameter, -bound, bound)
-            elif name.endswith(("proj.weight", "q.weight", "fc1.weight", "fc2.weight")):
+            elif name.endswith(("proj.weight", "q.weight", "fc1.weight", "fc2.weight", "projection.weight")):
                 nn.init.xavier_uniform_(parameter)
             elif name.endswith(("fc1.bias", "fc2.bias")):
                 nn.init.normal_(parameter, std=1e-6)
@@ -199,6 +202,11 @@ class ViT(nn.Module):
         tokens, grid = self.embed(images)
         return self.run(tokens, self.angles(grid), edits)
 
+    def features(self, images: Tensor) -> Tensor:
+        """Return the pooled features, which the classifier reads: (B, channels, H, W) -> (B, F)."""
+        tokens, grid = self.embed(images)
+        return self.read_out(self.encode(tokens, self.angles(grid)))
+
     def run(
         self, tokens: Tensor, angles: Angles | None, edits: Edits | None = None, *, ops: Ops = PLAIN, start: int = 0
     ) -> Tensor:
@@ -239,7 +247,7 @@ class ViT(nn.Module):
         return tokens if self.config.norm_pooled else ops.norm(self.norm, tokens)
 
     def read_out(self, tokens: Tensor, ops: Ops = PLAIN) -> Tensor:
-        """Return the classifier's input from final tokens: (B, N, D) -> (B, D), or (B, 2 D) for cls+mean."""
+        """Return the features from final tokens: (B, N, D) -> (B, D), or (B, 2 D) for cls+mean."""
         if self.attn_pool is not None:
             pooled: Tensor = self.attn_pool(tokens, ops)
         else:
@@ -248,6 +256,12 @@ class ViT(nn.Module):
                 parts.append(ops.fixed(_mean, tokens[:, len(self.config.prefix) :]))
             pooled = torch.cat(parts, dim=1)
         return ops.norm(self.norm, pooled) if self.config.norm_pooled else pooled
+
+    def project(self, features: Tensor, ops: Ops = PLAIN) -> Tensor:
+        """Return the classifier's input from features, (..., F): projected and divided by its length, if configured."""
+        if self.projection is not None:
+            features = ops.linear(self.projection, features)
+        return ops.unit(features) if self.config.cosine else features
 
     def classify(self, tokens: Tensor, ops: Ops = PLAIN) -> Tensor:
         """Return the logits (B, C) of final tokens, or the pooled features (B, D) without a classifier."""
@@ -267,7 +281,7 @@ class ViT(nn.Module):
         """
         if self.head is None:
             raise ModelError("Expected a model with a classifier, got one without. Create it with classes > 0.")
-        logits = ops.linear(self.head, self.read_out(tokens, ops))
+        logits = ops.linear(self.head, self.project(self.read_out(tokens, ops), ops))
         if self.head_dist is None:
             return (logits,)
         return logits, ops.linear(self.head_dist, tokens[:, self.config.distillation_at])

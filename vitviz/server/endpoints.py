@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
@@ -20,13 +21,14 @@ from vitviz.analysis.head_statistics import STATISTICS
 from vitviz.attribution.attention import DISCARD, FUSE, RESIDUAL, START, Fusion
 from vitviz.attribution.inputs import Method
 from vitviz.attribution.registry import DEFAULT, METHODS, method_named
+from vitviz.attribution.targets import Similarity, TargetSpec, Text, class_index, read_spelling
 from vitviz.heatmap import Heatmap
 from vitviz.outputs import REGRESSION
 from vitviz.server import arguments as args
 from vitviz.server.arguments import ArgumentError, check, quote
 from vitviz.server.gpu import ask_view
 from vitviz.server.opening import Opening
-from vitviz.server.scenes import MAPS, OPEN, Key, OpenScene
+from vitviz.server.scenes import MAPS, OPEN, Key, OpenScene, UnknownScene
 from vitviz.server.scheduler import Kind, report
 from vitviz.server.sizes import Need, check_question, heads_need, is_large, layers_need, method_need, passes_need
 from vitviz.view import PAGE_MEGABYTES, View
@@ -127,19 +129,21 @@ class Endpoints(Opening):
         self,
         scene: args.SceneId,
         method: args.Name = DEFAULT,
-        target: args.Index | None = None,
+        target: args.Target | None = None,
         against: args.Index | None = None,
     ) -> dict[str, Any]:
-        """Explain a prediction: return how much each patch supports a class, row by row.
+        """Explain a prediction: return how much each patch supports a class or another target, row by row.
 
         Args:
             scene: the id of an open photograph.
             method: the name of an attribution method, such as gae, token_gradcam, attn_lrp, occlusion or kernel_shap.
-            target: the class, by index; by default the most probable one.
+            target: the class, by index; by default the most probable one. Or a text: a label, group:3,5 for the sum of
+                probabilities, output:3 for one output, unit:17 or direction:0.1,-0.2,... for the features, or
+                similar:SCENE for the similarity to another open photograph.
             against: another class, to explain what distinguishes the target from it.
         """
         opened, about = self._scene(scene), method_named(method)
-        classes = _classes(opened.view, target, against)
+        classes = self._aim(opened, target, against)
         if not about.class_specific and against is None:
             classes = {}  # one map for all classes
         with self._turn(opened, about.title, method_need, about, slow=about.slow):
@@ -151,7 +155,7 @@ class Endpoints(Opening):
         self,
         scene: args.SceneId,
         methods: args.Names,
-        target: args.Index | None = None,
+        target: args.Target | None = None,
         against: args.Index | None = None,
     ) -> list[dict[str, Any]]:
         """Test whether maps are faithful: remove patches in the order of each map, and compare with random orders.
@@ -161,11 +165,11 @@ class Endpoints(Opening):
         Args:
             scene: the id of an open photograph.
             methods: names of attribution methods, see explain.
-            target: the class, by index; by default the most probable one.
+            target: the class, by index, or a text as for explain; by default the most probable class.
             against: another class, to test what distinguishes the target from it.
         """
         opened, abouts = self._scene(scene), [method_named(name) for name in methods]
-        classes, count = _classes(opened.view, target, against), len(abouts)
+        classes, count = self._aim(opened, target, against), len(abouts)
         test_passes = TEST_PASSES + FURTHER_TEST_PASSES * (count - 1)
         for about in abouts:
             self._check(opened, about.title, method_need, about, test_passes)
@@ -187,32 +191,47 @@ class Endpoints(Opening):
             tests = ask_view(opened.view, "faithfulness", maps=maps, progress=progress, **classes)
         return [describe_test(test) for test in tests]
 
-    def heads(self, scene: args.SceneId, names: args.Names) -> dict[str, Any]:
+    def heads(
+        self,
+        scene: args.SceneId,
+        names: args.Names,
+        target: args.Target | None = None,
+        against: args.Index | None = None,
+    ) -> dict[str, Any]:
         """Return statistics of every head: a table (layers x heads) for each name, or why it is missing.
 
         Args:
             scene: the id of an open photograph.
             names: statistics such as distance, entropy, mass_cls, effective_rank or ablation_probability.
+            target: the target of gradient and ablations, as for explain; by default the most probable class.
+            against: another class, from which the target is distinguished.
         """
         opened = self._scene(scene)
         if unknown := [name for name in names if name not in STATISTICS]:
             raise ArgumentError(f"Expected names among {', '.join(STATISTICS)}; got {quote(unknown[0])}. Change it.")
         slow = any(STATISTICS[name].reads != "rows" for name in names)
+        aim = {} if target is against is None else self._aim(opened, target, against)
         with self._turn(opened, "statistics of heads", heads_need, names, slow=slow):
             report("Measuring the heads")
-            table = ask_view(opened.view, "heads", names=names)
+            table = ask_view(opened.view, "heads", names=names, **aim)
         values = {name: [list(map(rounded, row)) for row in table[name].tolist()] for name in table.present}
-        return {"values": values, "missing": dict(table.missing)}
+        named = {"target": table.target, "scale": table.scale} if aim else {}
+        return {"values": values, "missing": dict(table.missing), **named}
 
-    def layers(self, scene: args.SceneId) -> dict[str, Any]:
+    def layers(
+        self, scene: args.SceneId, target: args.Target | None = None, against: args.Index | None = None
+    ) -> dict[str, Any]:
         """Return the classifier's output after each layer (logit lens), and three principal components as colors.
 
         Args:
             scene: the id of an open photograph.
+            target: a target to read instead of the most probable classes, as for explain.
+            against: another class, from which the target is distinguished.
         """
         opened = self._scene(scene)
+        aim = {} if target is against is None else self._aim(opened, target, against)
         with self._turn(opened, "reading all layers", layers_need):
-            return describe_layers(opened.view)
+            return describe_layers(opened.view, **aim)
 
     def lecture(self, scene: args.SceneId, block: args.Index | None = None) -> bytes:
         """Return the numbers behind the lecture as a file of `vitviz.web.lecture_numbers`.
@@ -231,6 +250,8 @@ class Endpoints(Opening):
         patches: args.Patches | None = None,
         heads: args.Heads | None = None,
         classes: args.Classes | None = None,
+        target: args.Target | None = None,
+        against: args.Index | None = None,
     ) -> dict[str, Any]:
         """Run the model without some patches or heads, and return probabilities (or values) before and after.
 
@@ -239,6 +260,8 @@ class Endpoints(Opening):
             patches: numbers of patches to remove, counted from 0 row by row.
             heads: [layer, head] of heads to switch off, both counted from 0.
             classes: indices of classes to list besides the most probable ones.
+            target: a target to list as well, as for explain.
+            against: another class, from which the target is distinguished.
         """
         opened, removed = self._scene(scene), sorted(set(patches or []))
         view, count = opened.view, _patches(opened.view)
@@ -249,15 +272,19 @@ class Endpoints(Opening):
         for index in classes or []:
             _check_index("class", index, len(view.labels))
         drop = [divmod(patch, view.trace.grid[1]) for patch in removed]
+        aim = {} if target is against is None else self._aim(opened, target, against)
         with self._turn(opened, "an intervention", passes_need):
-            change = ask_view(view, "intervene", drop=drop, heads=[tuple(pair) for pair in heads or []])
+            change = ask_view(view, "intervene", drop=drop, heads=[tuple(pair) for pair in heads or []], **aim)
+        numbers = (*change.target_before.tolist(), *change.target_after.tolist())
+        named = {"target": [change.target, *map(rounded, numbers)], "scale": change.scale} if aim else {}
         before, after = change.before[0], change.after[0]  # (C,)
         order = np.argsort(-np.maximum(before, after), kind="stable")[:BEST].tolist()
         order.sort(key=lambda index: -before[index])
         if view.model.problem_type == REGRESSION:
             order = view.best(BEST)
         order = list(dict.fromkeys([*order, *(classes or [])]))
-        return {"classes": [[view.labels[index], float(before[index]), float(after[index])] for index in order]}
+        listed = [[view.labels[index], float(before[index]), float(after[index])] for index in order]
+        return {"classes": listed, **named}
 
     def attention(
         self, scene: args.SceneId, block: args.Index, head: args.Head = "mean", query: args.Token | None = None
@@ -371,6 +398,44 @@ class Endpoints(Opening):
         with self.scheduler.run(Kind.LONG if slow or large else Kind.SHORT):
             yield
 
+    def _aim(self, opened: OpenScene, target: int | str | None, against: int | None) -> dict[str, Any]:
+        """Return a target or a contrast as arguments of `View.explain`; targets other than classes as spellings."""
+        view = opened.view
+        if isinstance(target, str):
+            spec = read_spelling(view.model, self._with_vector(opened, target))
+            if isinstance(spec, Text):
+                raise ArgumentError("Expected a target without a text tower, got a text. Use Python or the shell.")
+            if isinstance(spec, TargetSpec):
+                if against is not None:
+                    raise ArgumentError(
+                        f"Expected a class to compare with {against}, got {target!r:.60}. Leave one out."
+                    )
+                spec.resolve(view.model, 1)  # raises errors before the question waits for its turn
+                return {"target": str(spec)}
+            target = class_index(view.model, target)
+        for index in (target, against):
+            _check_index("class", index, len(view.labels))
+        if target is None and view.names_classes:
+            target = view.best(1)[0]
+        if against is not None and against == target:
+            raise ArgumentError(f"Expected two different classes, got {target} twice. Choose another one.")
+        return {"target": target} if against is None else {"contrast": (target, against)}
+
+    def _with_vector(self, opened: OpenScene, spelling: str) -> str:
+        """Return the spelling of a target with the features of the photograph that `similar:SCENE` names."""
+        word, _, name = spelling.partition(":")
+        if word != "similar" or not re.fullmatch("[0-9a-f]{32}", name):
+            return spelling
+        try:
+            other = self._scene(name)
+        except UnknownScene:  # this error would make the page send the explained photograph again
+            raise ArgumentError(f"Expected another open photograph, got {name}, which is not open. Open it.") from None
+        if other.view.model is not opened.view.model:
+            raise ArgumentError(
+                "Expected a photograph opened with the same model, got one of another model. Open both with one model."
+            )
+        return str(Similarity(other.view.features, other.scene.image or "the other photograph"))
+
     def _map(self, scene: OpenScene, method: Method, classes: dict[str, Any]) -> tuple[Heatmap, float]:
         """Return a map and its computing time in seconds."""
         key = f"{method.name} {sorted(classes.items())}"
@@ -411,14 +476,3 @@ def _check_index(name: str, index: int | None, count: int) -> None:
 
 def _patches(view: View) -> int:
     return view.trace.grid[0] * view.trace.grid[1]
-
-
-def _classes(view: View, target: int | None, against: int | None) -> dict[str, Any]:
-    """Return the class, or the contrast of two classes, as arguments of `View.explain`."""
-    for index in (target, against):
-        _check_index("class", index, len(view.labels))
-    if target is None and view.names_classes:
-        target = view.best(1)[0]
-    if against is not None and against == target:
-        raise ArgumentError(f"Expected two different classes, got {target} twice. Choose another one.")
-    return {"target": target} if against is None else {"contrast": (target, against)}

@@ -3,11 +3,11 @@ interface Asks {
   open: { model?: string | null, size?: number | null, image?: string | null, ahead?: boolean };
   block: { block: number };
   rollout: { token?: number | null, fuse?: 'mean' | 'max' | 'min', discard?: number, residual?: number, start?: number };
-  explain: { method?: string, target?: number | null, against?: number | null };
-  faithfulness: { methods: string[], target?: number | null, against?: number | null };
-  heads: { names: string[] };
-  layers: {};
-  intervene: { patches?: number[] | null, heads?: [number, number][] | null, classes?: number[] | null };
+  explain: { method?: string, target?: number | string | null, against?: number | null };
+  faithfulness: { methods: string[], target?: number | string | null, against?: number | null };
+  heads: { names: string[], target?: number | string | null, against?: number | null };
+  layers: { target?: number | string | null, against?: number | null };
+  intervene: { patches?: number[] | null, heads?: [number, number][] | null, classes?: number[] | null, target?: number | string | null, against?: number | null };
   lecture: { block?: number | null };
   page: { search?: string, lecture?: boolean };
   models: {};

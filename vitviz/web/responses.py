@@ -11,7 +11,6 @@ import numpy as np
 from vitviz.analysis.tokens import DEVIATIONS, PERCENTILES, RATIO
 from vitviz.evaluation.faithfulness import RANDOM, SEED, STEPS, UNLIKELY, Curve, Faithfulness
 from vitviz.heatmap import Heatmap
-from vitviz.outputs import REGRESSION
 from vitviz.view import View
 from vitviz.web.scene import LEAST_SIDE, ROLLOUT_TOKENS, STAGE_SIDE
 
@@ -44,6 +43,7 @@ def describe_test(test: Faithfulness) -> dict[str, Any]:
     """Describe the deletion and insertion test of a map."""
     return {
         "words": test.describe(),
+        "scale": test.scale,
         "gain": test.gain,
         "deletion": _curve(test.deletion),
         "insertion": _curve(test.insertion),
@@ -55,8 +55,11 @@ def rounded(value: float) -> float | None:
     return float(f"{value:.5g}") if np.isfinite(value) else None
 
 
-def describe_layers(view: View) -> dict[str, Any]:
-    """Describe the logit lens after each layer, and three principal components as colors."""
+def describe_layers(view: View, **aim: Any) -> dict[str, Any]:
+    """Describe the logit lens after each layer, and three principal components as colors.
+
+    `aim` is a target or a contrast to read instead of the most probable classes.
+    """
     colors = view.token_pca()
     answer: dict[str, Any] = {
         "layers": [block + 1 for block in colors.blocks],
@@ -64,14 +67,15 @@ def describe_layers(view: View) -> dict[str, Any]:
         "explained": [round(float(share), 4) for share in colors.explained.sum(1)],
         "names": [],
     }
-    if view.names_classes:
-        lens = view.lens(view.best(LENS))
+    if view.names_classes or aim:
+        lens = view.lens(**aim) if aim else view.lens(view.best(LENS))
         low, high = (0.0, 1.0)
-        if view.model.problem_type == REGRESSION:
+        if lens.scale != "probability":
             low, high = float(lens.patches.min()), float(lens.patches.max())
         answer |= {
             "names": list(lens.names),
-            "read": [[float(f"{p:.5g}") for p in row] for row in lens.probabilities[:, list(lens.classes)].tolist()],
+            "scale": lens.scale,
+            "read": [[float(f"{p:.5g}") for p in row] for row in lens.readings.tolist()],
             # (L, gh, gw, K) -> (L, K, gh, gw)
             "patches": _bytes((np.moveaxis(lens.patches, 3, 1) - low) / ((high - low) or 1.0)),
             "range": [rounded(low), rounded(high)],

@@ -330,6 +330,16 @@ CLIPS = {"clip": "CLIP", "metaclip_2": "MetaClip2", "chinese_clip": "ChineseCLIP
 """Families with CLIP's vision tower: model_type -> prefix of their classes' names."""
 
 
+WITH_TEXTS = {"clip": "CLIPModel", "siglip": "SiglipModel"}
+"""model_type -> class of a whole model, with both towers."""
+
+
+def has_text_tower(settings: Mapping[str, Any]) -> bool:
+    """Return whether a `config.json` is of a model whose text tower vitviz reads."""
+    whole = WITH_TEXTS.get(str(settings.get("model_type")))
+    return whole is not None and (settings.get("architectures") or [whole]) == [whole]
+
+
 def _siglip(settings: Mapping[str, Any]) -> Converted:
     """Read SigLIP's vision tower, alone or inside a `SiglipModel`, and its classifier.
 

@@ -142,7 +142,9 @@ def hub_folder(name: str) -> Path:
 
 def _load_hugging_face(name: str) -> ViT:
     folder = hub_folder(name)
-    return load_transformers_folder(folder, name=name, licence=_licence(folder))
+    model = load_transformers_folder(folder, name=name, licence=_licence(folder))
+    model.text_source = f"hf:{name}" if model.text_source else ""  # its folder lacks the tokenizer
+    return model
 
 
 def _hugging_face_reference(name: str) -> Reference:

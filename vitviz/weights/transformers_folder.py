@@ -18,7 +18,14 @@ from vitviz.model.vit import Pretrained, ViT
 from vitviz.outputs import ProblemType
 from vitviz.weights import checks
 from vitviz.weights.checks import CONFIG, OLD_WEIGHTS, WEIGHTS, ConvertError, checked_settings, read_json
-from vitviz.weights.from_transformers import TypedSettings, convert_transformers, fit_labels, labels, read_settings
+from vitviz.weights.from_transformers import (
+    TypedSettings,
+    convert_transformers,
+    fit_labels,
+    has_text_tower,
+    labels,
+    read_settings,
+)
 from vitviz.weights.infer import Reference
 
 _HALF = {"image_mean": (0.5,) * 3, "image_std": (0.5,) * 3}
@@ -111,7 +118,9 @@ def load_transformers_folder(path: str | os.PathLike[str], *, name: str | None =
     about = about_transformers(
         settings, read_preprocessor(folder), title, licence=licence, source=f"transformers folder {title}"
     )
-    return convert_transformers(tensors, settings, about, where=repr(str(folder)))
+    model = convert_transformers(tensors, settings, about, where=repr(str(folder)))
+    model.text_source = str(folder) if has_text_tower(settings) else ""
+    return model
 
 
 def read_reference_folder(folder: Path, name: str) -> Reference:

@@ -79,7 +79,7 @@ def statistics(view: View, options: FigureOptions, *, photo: str = "", dark: boo
 def curves(view: View, options: FigureOptions, *, photo: str = "", dark: bool = False) -> Figure:
     """Draw the class's probability while patches are deleted and inserted in a map's order, and in random orders."""
     heatmap = options.heatmap(view)
-    test = view.faithfulness(heatmap, options.target if not heatmap.classes else None)[0]
+    test = view.faithfulness(heatmap, options.target if heatmap.explained is None else None)[0]
     caption = (
         f"{test.describe()} The grey band spans {test.n} random orders; the dashed line is their mean. "
         f"{page.describe(view, photo)}"
@@ -88,8 +88,8 @@ def curves(view: View, options: FigureOptions, *, photo: str = "", dark: bool = 
     figure = page.new_page(f"Deletion and insertion: {heatmap.title}", caption, 2.6 if across == 2 else 4.2)
     left, right = figure.subplots(2 // across, across, sharey=True)
     color = page.ACCENTS[dark]["attention"]
-    regression = view.model.problem_type == REGRESSION
-    ylabel = test.target if regression else f"probability of {test.target} (%)"
+    in_percent = test.scale == "probability"
+    ylabel = f"probability of {test.target} (%)" if in_percent else f"{test.target} ({test.scale})"
     for axes, curve, title in (
         (left, test.deletion, "strongest patches deleted first"),
         (right, test.insertion, "strongest patches inserted first"),
@@ -99,7 +99,7 @@ def curves(view: View, options: FigureOptions, *, photo: str = "", dark: bool = 
         axes.set_ylabel(ylabel if axes is left or across == 1 else "")
         axes.set(xlabel=f"share of the patches {'deleted' if curve.kind == 'deletion' else 'shown'} (%)", xlim=(0, 100))
         axes.set_label(curve.kind)
-    if not regression:
+    if in_percent:
         top = _top(test.deletion.band[1], test.insertion.band[1])
         left.set_ylim(-0.02 * top, 1.02 * top)  # leaves room for lines at 0 and 100 %
     page.key(figure, right)
@@ -107,8 +107,8 @@ def curves(view: View, options: FigureOptions, *, photo: str = "", dark: bool = 
 
 
 def _curve(axes: Axes, curve: Curve, color: str) -> None:
-    """Draw one curve with the band of random orders, in percent or in the model's own unit (regression)."""
-    unit = 1 if curve.problem_type == REGRESSION else 100
+    """Draw one curve with the band of random orders, in percent or on the target's own scale."""
+    unit = 100 if curve.scale == "probability" else 1
     low, high = curve.band
     across = 100 * curve.fractions
     axes.fill_between(across, unit * low, unit * high, color="#999999", alpha=0.35, linewidth=0)
@@ -125,28 +125,27 @@ def _top(*shares: NDArray[Any]) -> float:
 @page.styled
 def lens(view: View, options: FigureOptions, *, photo: str = "", dark: bool = False) -> Figure:
     """Draw the probability of the most probable classes after each layer (logit lens)."""
-    outputs = view.lens(view.best(CLASSES) if options.target is None else [options.target])
-    problem_type = view.model.problem_type
-    low = bool((outputs.probabilities[:, outputs.classes] < LEAST / 100).any()) and problem_type != REGRESSION
+    outputs = view.lens(view.best(CLASSES) if options.target is None else None, target=options.target)
+    in_percent = outputs.scale == "probability"
+    low = bool((outputs.readings < LEAST / 100).any()) and in_percent
     below = f"Smaller probabilities are drawn at {LEAST:g} %. " if low else ""
     caption = (
         "The final norm and the classifier, applied to the tokens after each layer (logit lens). Tokens of early "
         f"layers differ from those that the classifier was trained on. {below}{page.describe(view, photo)}"
     )
-    figure = page.new_page("The prediction after each layer", caption, 2.9)
+    named = "The prediction" if options.target is None else outputs.names[0][0].upper() + outputs.names[0][1:]
+    figure = page.new_page(f"{named} after each layer", caption, 2.9)
     axes = figure.subplots()
     colors = list(page.ACCENTS[dark].values())
     across = [block + 1 for block in outputs.blocks]
-    unit = 1 if problem_type == REGRESSION else 100
-    for place, (index, name) in enumerate(zip(outputs.classes, outputs.names, strict=True)):
-        y = unit * outputs.probabilities[:, index]
-        y = y if problem_type == REGRESSION else np.maximum(y, LEAST)
-        last = output(float(outputs.probabilities[-1, index]), problem_type)
+    for place, (name, readings) in enumerate(zip(outputs.names, outputs.readings.T, strict=True)):
+        y = np.maximum(100 * readings, LEAST) if in_percent else readings
+        last = output(float(readings[-1]), SINGLE if in_percent else REGRESSION)
         style: dict[str, Any] = {"color": colors[place % len(colors)], "linestyle": LINES[place % len(LINES)]}
         axes.plot(across, y, marker="o", markersize=2.5, linewidth=1.4, clip_on=False, label=f"{name} {last}", **style)
-    axes.set(xlabel="layer", ylabel="value", label="lens")
+    axes.set(xlabel="layer", ylabel=outputs.scale, label="lens")
     page.count(axes)
-    if problem_type != REGRESSION:
+    if in_percent:
         axes.set(ylabel="probability (%), logarithmic", yscale="log", ylim=(LEAST, 100))
         axes.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
     page.key(figure, axes)
@@ -160,15 +159,16 @@ def decomposition(view: View, options: FigureOptions, *, photo: str = "", dark: 
     layers, count = parts.heads.shape
     table = np.concatenate([parts.heads, parts.mlps[:, None]], axis=1)  # (L, H + 1)
     rest = parts.start + parts.constant + parts.biases.sum()
-    above = ", above the mean of all logits" if view.model.problem_type == SINGLE else ""
+    above = ", above the mean of all logits" if parts.scale == "logit" and view.model.problem_type == SINGLE else ""
+    explained = f"the logit of {parts.name}" if parts.scale == "logit" else f"{parts.name} ({parts.scale})"
     caption = (
-        f"Direct contribution of each head and MLP to the logit of {parts.name}{above}: heads "
+        f"Direct contribution of each head and MLP to {explained}{above}: heads "
         f"{_hundredths(parts.heads.sum())}, MLPs {_hundredths(parts.mlps.sum())}, everything else (embedding, biases) "
         f"{_hundredths(rest)}, total {_hundredths(parts.total)}. The standard deviation in the final norm is held "
         f"fixed. Indirect effects through later blocks are attributed to those blocks. {page.describe(view, photo)}"
     )
     high = min(5.6, 0.24 * layers + 1.0)
-    figure = page.new_page(f"The logit of {parts.name} in parts", caption, high)
+    figure = page.new_page(f"{explained[0].upper()}{explained[1:]} in parts", caption, high)
     left, right = figure.subplots(1, 2, width_ratios=[3.2 if page.fitting(2.6, 2) == 2 else 2.2, 1], sharey=True)
     cell = (0.7 * page.inner() - 0.5) / (count + 1)  # inches
     reach = float(np.abs(table).max()) or 1.0
@@ -182,7 +182,7 @@ def decomposition(view: View, options: FigureOptions, *, photo: str = "", dark: 
         for (row, column), value in np.ndenumerate(table):
             ink = "white" if abs(value) > 0.6 * reach else "black" if not dark else "#eceef2"
             left.text(column, row, _hundredths(value), ha="center", va="center", fontsize=5, color=ink)
-    page.bar(image, left, "added to the logit", [table], "bottom", aspect=30)
+    page.bar(image, left, f"added to the {parts.scale}", [table], "bottom", aspect=30)
     rows = np.arange(layers)  # in the order of the table
     right.barh(rows - 0.19, parts.heads.sum(1), 0.38, color=page.ACCENTS[dark]["attention"], label="heads")
     right.barh(rows + 0.19, parts.mlps, 0.38, color=page.ACCENTS[dark]["mlp"], label="MLP", hatch="////")

@@ -21,7 +21,7 @@ from matplotlib.colors import LogNorm, Normalize, PowerNorm
 from matplotlib.figure import Figure
 
 from vitviz.attribution.attention import Fusion
-from vitviz.attribution.inputs import Named
+from vitviz.attribution.targets import TargetOf
 from vitviz.draw.colors import SEQUENTIAL, DrawError
 from vitviz.draw.figures import page
 from vitviz.draw.overlay import OVER_GRAY
@@ -47,7 +47,7 @@ class FigureOptions:
     Args:
         block, head, query: which attention to show; see `View.attention`.
         method: for `overlay` and `curves`, an attribution method, or "attention" for the head and query above.
-        target: class for methods, curves and the decomposition; by default the predicted class.
+        target: target of methods and curves, class of the decomposition; by default the predicted class.
         methods: methods to compare.
     """
 
@@ -55,7 +55,7 @@ class FigureOptions:
     head: int | Fusion = "mean"
     query: Query | None = None
     method: str = "attention"
-    target: Named | None = None
+    target: TargetOf | None = None
     methods: Sequence[str] = METHODS
 
     def heatmap(self, view: View) -> Heatmap:
@@ -200,7 +200,7 @@ def methods(view: View, options: FigureOptions, *, photo: str = "", dark: bool =
     """Draw the maps of several methods for one class, each with its gain over random orders of patches."""
     target = options.target if options.target is not None or not view.best(1) else view.best(1)[0]
     maps = [view.explain(name, target) for name in options.methods]
-    tests = view.faithfulness(maps, target) if view.best(1) else ()
+    tests = () if target is None else view.faithfulness(maps, target)
     titles = [heatmap.title.partition(", for ")[0] for heatmap in maps]
     labels = titles
     if tests:

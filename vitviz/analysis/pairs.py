@@ -1,0 +1,173 @@
+"""Compare two photographs patch by patch: cosines of tokens, mutual nearest neighbours, and the similarity in parts.
+
+Keys as descriptors: Amir et al. 2022, "Deep ViT Features as Dense Visual Descriptors". To explain a similarity, use
+`Similarity(view)` as the target of any attribution method (`vitviz.attribution.targets`).
+
+Shapes: n and m patches of the first and the second photograph; D width, H heads, d head width, F features.
+"""
+
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from numpy.typing import NDArray
+from torch import Tensor
+
+from vitviz.analysis import AnalysisError
+from vitviz.analysis.logit_lens import check_one_image
+from vitviz.fields import check_arguments
+from vitviz.formatting import short_repr
+from vitviz.model.devices import double
+from vitviz.model.trace import Trace
+from vitviz.model.tracing import project_part
+from vitviz.model.vit import ViT
+
+Floats = NDArray[np.float32]
+Descriptor = Literal["tokens", "queries", "keys", "values"]
+"""Vectors that describe patches: a block's output tokens after the final norm, or its queries, keys or values."""
+Patch = tuple[int, int]
+
+
+@torch.no_grad()
+def patch_descriptors(model: ViT, trace: Trace, descriptor: Descriptor = "tokens", block: int = -1) -> Tensor:
+    """Return the descriptor of each patch: (n, D), or (n, H * d) for queries, keys and values of all heads.
+
+    Queries and keys are taken before a rotation, which would add the position.
+
+    Args:
+        model: the model of the trace.
+        trace: trace of one image.
+        descriptor: what describes a patch.
+        block: index from 0; negative from the last.
+
+    Raises:
+        AnalysisError: for several images, an unknown descriptor, or a block whose output is unknown.
+        TraceError: if the block does not exist.
+    """
+    check_one_image(trace)
+    if descriptor not in get_args(Descriptor):
+        raise AnalysisError(f"Expected one of {', '.join(get_args(Descriptor))}, got {descriptor!r}. Choose one.")
+    stream, prefix = trace.stream(block), len(trace.prefix)  # checks the block
+    if descriptor == "tokens":
+        return _normed_output(model, trace, block % trace.depth)[prefix:]
+    part, layer = ("queries", "keys", "values").index(descriptor), model.blocks[block]
+    vectors = project_part(layer.attn, layer.norm1(stream), parts=slice(part, part + 1))[0, 0]  # (H, N, d)
+    norm = {"queries": layer.attn.q_norm, "keys": layer.attn.k_norm}.get(descriptor)
+    vectors = vectors if norm is None else norm(vectors)
+    return vectors[:, prefix:].transpose(0, 1).flatten(1)  # (H, n, d) -> (n, H * d)
+
+
+def _normed_output(model: ViT, trace: Trace, block: int) -> Tensor:
+    """Return a block's output after the final norm: (N, D)."""
+    if block == trace.depth - 1:
+        final = trace.tokens[0].detach()
+        return model.norm(final) if model.config.norm_pooled else final
+    if block + 1 not in trace.blocks:
+        raise AnalysisError(
+            f"Expected a trace with block {block + 1}, whose input is the output of block {block}, got blocks "
+            f"{list(trace.blocks)}. Keep more."
+        )
+    return model.norm(trace.stream(block + 1)[0].detach())  # type: ignore[no-any-return]
+
+
+@dataclass(frozen=True)
+class Match:
+    """Two patches (row, column), each the most similar one to the other in its photograph, and their cosine."""
+
+    first: Patch
+    second: Patch
+    cosine: float
+
+
+@dataclass(frozen=True, eq=False)
+class PatchSimilarity:
+    """Cosine similarity of the patches of two photographs.
+
+    Args:
+        cosines: (gh, gw, gh', gw'), -1..1.
+        descriptor, block: what was compared; the block counts from 0.
+    """
+
+    cosines: Floats
+    descriptor: Descriptor
+    block: int
+
+    __repr__ = short_repr
+
+    def mutual(self, count: int | None = None) -> tuple[Match, ...]:
+        """Return the mutual nearest neighbours, the most similar first; all of them, or the first `count`.
+
+        Raises:
+            AnalysisError: for a negative count.
+        """
+        if count is not None and count < 0:
+            raise AnalysisError(f"Expected a number of matches of at least 0, got {count}. Pass None for all.")
+        first_grid, second_grid = self.cosines.shape[:2], self.cosines.shape[2:]
+        table = self.cosines.reshape(first_grid[0] * first_grid[1], -1)  # (n, m)
+        there, back = table.argmax(1), table.argmax(0)
+        firsts = np.flatnonzero(back[there] == np.arange(len(table)))
+        strengths = table[firsts, there[firsts]]
+        return tuple(
+            Match(
+                divmod(int(firsts[place]), first_grid[1]),
+                divmod(int(there[firsts[place]]), second_grid[1]),
+                float(strengths[place]),
+            )
+            for place in np.argsort(-strengths, kind="stable")[:count]
+        )
+
+
+@check_arguments(AnalysisError)
+def compare_patches(
+    model: ViT, first: Trace, second: Trace, descriptor: Descriptor = "tokens", block: int = -1
+) -> PatchSimilarity:
+    """Return the cosine similarity of each patch of one photograph to each patch of another.
+
+    Args:
+        model: the model of both traces.
+        first, second: traces of one image each; their grids may differ.
+        descriptor, block: as for `patch_descriptors`.
+    """
+    vectors = (patch_descriptors(model, trace, descriptor, block) for trace in (first, second))
+    one, other = (F.normalize(each.float(), dim=-1) for each in vectors)  # (n, D), (m, D)
+    cosines = (one @ other.T).clamp(-1.0, 1.0).unflatten(1, second.grid).unflatten(0, first.grid)
+    return PatchSimilarity(cosines.cpu().numpy(), descriptor, block % first.depth)
+
+
+@torch.no_grad()
+def similarity_parts(model: ViT, first: Trace, second: Trace) -> NDArray[np.float64]:
+    """Split the cosine of two photographs' features over pairs of patches: (gh, gw, gh', gw'), whose sum is the cosine.
+
+    With pooling by the mean, the features are a mean over patches, and their dot product a sum over pairs of patches.
+    If the norm follows the pooling, its deviation is that of the photograph, so that it is linear.
+
+    Args:
+        model: the model of both traces, which pools by the mean.
+        first, second: traces of one image each.
+
+    Raises:
+        AnalysisError: for several images, or another pooling.
+    """
+    if model.config.pooling != "mean":
+        raise AnalysisError(
+            f"Expected a model that pools by the mean over patches, got pooling {model.config.pooling!r}. Explain the "
+            "similarity with an attribution method: target=Similarity(view)."
+        )
+    one, other = (_patch_features(model, trace) for trace in (first, second))
+    lengths = [each.sum(0).norm() for each in (one, other)]
+    parts = (one @ other.T) / (lengths[0] * lengths[1])  # (n, F) @ (F, m) -> (n, m)
+    split: NDArray[np.float64] = parts.unflatten(1, second.grid).unflatten(0, first.grid).cpu().numpy()
+    return split
+
+
+def _patch_features(model: ViT, trace: Trace) -> Tensor:
+    """Return the part of each patch in the features, whose sum they are: (n, F), float64."""
+    check_one_image(trace)
+    patches = double(trace.tokens[0, len(trace.prefix) :])  # (n, D)
+    if model.config.norm_pooled:
+        norm, deviation = model.norm, (patches.mean(0).var(unbiased=False) + model.norm.eps).sqrt()
+        centered = patches - patches.mean(1, keepdim=True)  # the norm subtracts the mean of the channels
+        patches = centered / deviation * double(norm.weight) + double(norm.bias)
+    return patches / len(patches)
