@@ -56,7 +56,7 @@ def by_hand(model: ViT, name: str, images: Tensor) -> Tensor:
 
 
 def scores(model: ViT, images: Tensor, target: Any, method: str) -> Tensor:
-    return score_tokens(model, images, target, method, None, None, cases.FEW.get(method, {}))[1]
+    return score_tokens(model, images, target, METHODS[method], None, None, cases.FEW.get(method, {}))[1]
 
 
 @pytest.mark.parametrize("kind", tiny.KINDS)
@@ -147,7 +147,7 @@ def test_scores_of_additive_methods_sum_to_the_score(kind: str) -> None:
             continue
         blank = target.score(target.outputs(model, torch.zeros_like(images)))
         options = {"steps": 96}
-        integrated = score_tokens(model, images, spec, "integrated_gradients", None, None, options)[1]
+        integrated = score_tokens(model, images, spec, METHODS["integrated_gradients"], None, None, options)[1]
         cases.close(integrated.sum(1), score - blank, 1e-2)
 
 

@@ -4,6 +4,7 @@ import {
   attend, disagreement, dotTerms, embed, filterMap, filterProduct, largest, losses, parseLecture, parseValues,
   positionSimilarity, roundedToSum, sinePositions, sumTerms,
 } from '../../vitviz/web/compute/lecture_numbers.js';
+import { numberOf } from '../../vitviz/web/compute/exercises.js';
 import { parseBlock } from '../../vitviz/web/compute/payload.js';
 import { readTensors, writeTensors } from '../../vitviz/web/compute/tensors.js';
 import { VECTORS, near, sum } from './vectors.mjs';
@@ -56,6 +57,12 @@ test('omitted terms are added up, and maps are compared by rank', () => {
   const { over, under, first, second, correlation } = disagreement([9, 8, 7, 6], [1, 3, 4, 2]);
   assert.deepEqual([over, under, [...first], [...second]], [0, 2, [1, 2, 3, 4], [4, 2, 1, 3]]);
   near([correlation], [-0.4], 1e-9);
+});
+
+test('answers are read as people write numbers', () => {
+  const read = { '150,528': 150528, '1,234.5': 1234.5, '0,5': 0.5, ' −1.26 ': -1.26, '5.28 %': 5.28, '12 345': 12345 };
+  for (const [text, number] of Object.entries(read)) assert.equal(numberOf(text), number);
+  for (const text of ['', ' ', 'many', '1,2,3', '-']) assert.ok(Number.isNaN(numberOf(text)), text);
 });
 
 test('reasons are given for missing parts of a model', () => {

@@ -26,7 +26,9 @@ from scipy.stats import rankdata, spearmanr
 from viewer_pages import SCENE, ask, rest, write
 
 from vitviz.view import View
-from vitviz.web.lecture_texts import FILES, MATHML, LectureError, lecture_texts
+from vitviz.web.exercise_texts import KINDS
+from vitviz.web.exercises import Exercise, exercises
+from vitviz.web.lecture_texts import FILES, MATHML, STEPS, LectureError, lecture_texts
 
 STAGES = 8
 HALF = 2e-3
@@ -208,6 +210,47 @@ def test_steps_7_and_8_match_lens_and_faithfulness(saved: Page, view: View) -> N
     tests = view.faithfulness(maps, view.best(1)[0])
     expect(saved.locator(".vv-areas")).to_contain_text(f"rollout {tests[0].insertion.area:.2f}")
     expect(saved.locator(".vv-step:not([hidden]) .vv-chart polyline")).to_have_count(3)
+
+
+def answer(page: Page, view: View, exercise: Exercise, value: float) -> str:
+    """Answer an exercise on the page, and return the verdict."""
+    form = page.locator(f".vv-exercises form[data-kind={exercise.kind}]")
+    if exercise.kind == "number":
+        form.locator("input").fill(f"{value:,.9f}")
+    elif exercise.kind == "choice":
+        form.locator("input").nth(int(value)).check()
+    else:
+        left, top, right, bottom = view.geometry.patch_box(*divmod(int(value), view.trace.grid[1]), view.trace.grid)
+        box = form.locator(".vv-held").bounding_box()
+        zoom = box["width"] / view.photo.width
+        form.locator(".vv-held").click(position={"x": (left + right) / 2 * zoom, "y": (top + bottom) / 2 * zoom})
+    form.locator("[data-word=check]").click()
+    return form.locator(".vv-verdict").inner_text()
+
+
+def test_the_page_checks_every_exercise_against_pythons_answer(saved: Page, view: View) -> None:
+    page, expected = saved, exercises(view)
+    for place, step in enumerate(STEPS, 1):
+        own = [exercise for exercise in expected if exercise.step == step]
+        assert [exercise.kind for exercise in own] == list(KINDS)
+        go(page, place)
+        page.click(".vv-exercises summary")
+        page.wait_for_function("vitviz.views.find((view) => view.exercises).exercises.exercises.length === 3")
+        read = page.evaluate("vitviz.views.find((view) => view.exercises).exercises.exercises")
+        for exercise, shown in zip(own, read, strict=True):
+            assert shown["answer"] == pytest.approx(exercise.answer, rel=HALF), (step, exercise.kind)
+            assert set(shown["accepted"]) == set(exercise.accepted), step
+            for value, said in zip(exercise.values, shown["values"], strict=True):
+                assert said == (value if isinstance(value, str) else pytest.approx(value, rel=5 * HALF)), step
+            patches = view.trace.grid[0] * view.trace.grid[1]
+            wrong = {
+                "number": exercise.answer + 1.5 * exercise.tolerance,
+                "choice": (exercise.answer + 1) % 2,
+                "patch": next(patch for patch in range(patches) if patch not in exercise.accepted),
+            }[exercise.kind]
+            assert answer(page, view, exercise, wrong).startswith("Not yet")
+            assert answer(page, view, exercise, exercise.answer).startswith("Right.")
+    assert axe(page, within=".vv-exercises") == []
 
 
 SCRIPTS = [

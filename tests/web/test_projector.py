@@ -6,11 +6,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from browsing import new_page
 from patience import wait_until
 from PIL import Image
+from playwright.sync_api import Browser as Chromium
 from playwright.sync_api import Page as Browser
 from playwright.sync_api import expect
-from running import DOG, MODEL, SCENE, Running, ready, upload
+from running import DOG, MODEL, SCENE, Running, axe, ready, upload
 from viewer_pages import state
 
 STAGES = 8
@@ -118,6 +120,26 @@ def test_a_presenters_remote_turns_parts_and_blackens_the_screen(lecture: Browse
     assert not measured(lecture)["outside"]
     lecture.locator("[data-go=qr]").click()
     expect(lecture.locator(".vv-qr button")).to_be_in_viewport(ratio=1)
+
+
+def test_phones_vote_and_the_projector_shows_the_counts(lecture: Browser, browser: Chromium) -> None:
+    lecture.set_viewport_size({"width": 1280, "height": 720})
+    lecture.evaluate("vitviz.store.dispatch({ type: 'change', change: { step: 3 } })")
+    lecture.locator("[data-do=vote]").click()
+    address = lecture.locator(".vv-vote .vv-address")
+    expect(address).to_contain_text("/vote/")
+    with new_page(browser, viewport={"width": 390, "height": 844}) as phone:
+        phone.goto(address.inner_text())
+        assert axe(phone) == []
+        phone.locator("button").nth(1).click()
+        expect(phone.locator("p")).to_contain_text("counted")
+    expect(lecture.locator(".vv-counts b")).to_have_text(["0", "1", "0"])
+    lecture.locator("[data-do=reveal]").click()
+    expect(lecture.locator(".vv-counts .vv-right")).to_contain_text("fewer numbers")  # 588 numbers, 384 filters
+    for selector in (".vv-code svg", ".vv-solution", "[data-do=end]"):
+        expect(lecture.locator(f".vv-vote {selector}")).to_be_in_viewport(ratio=1)
+    lecture.locator("[data-do=end]").click()
+    expect(lecture.locator(".vv-vote")).to_be_hidden()
 
 
 def test_the_next_step_is_scrolled_to_its_top(page: Browser, app: Running) -> None:

@@ -34,9 +34,10 @@ from vitviz.server.sizes import Need, check_question, heads_need, is_large, laye
 from vitviz.view import PAGE_MEGABYTES, View
 from vitviz.web.choices import choices
 from vitviz.web.lecture_numbers import lecture_bytes, lecture_parts, values_bytes
+from vitviz.web.lecture_texts import LANGUAGES
 from vitviz.web.payload import block_bytes, rollout_bytes, rollout_row_bytes
 from vitviz.web.questions import QUESTIONS
-from vitviz.web.responses import describe_layers, describe_map, describe_test, rounded
+from vitviz.web.responses import LECTURE, describe_layers, describe_map, describe_test, rounded
 from vitviz.web.scene import ROLLOUT_TOKENS, standalone, standalone_bytes
 
 TEST_PASSES = 36.0  # forward passes that testing one map takes
@@ -333,6 +334,23 @@ class Endpoints(Opening):
             report("Writing the page")
             parts = lecture_parts(opened.view) if lecture else None
             return standalone(opened.scene, search, lecture=parts).encode()
+
+    def worksheet(self, scene: args.SceneId, language: args.Name = "en") -> bytes:
+        """Return the lecture's exercises about a photograph as a PDF file, with solutions.
+
+        Args:
+            scene: the id of an open photograph.
+            language: en or zh.
+        """
+        from vitviz.export.worksheet import write_worksheet  # imports matplotlib
+
+        opened = self._scene(scene)
+        if language not in LANGUAGES:
+            known = ", ".join(LANGUAGES)
+            raise ArgumentError(f"Expected a language among {known}; got {quote(language)}. Choose one of them.")
+        with self._turn(opened, "the worksheet", method_need, METHODS[LECTURE[1]], slow=True):
+            report("Drawing the worksheet", self._seconds(opened, METHODS[LECTURE[1]].cost))
+            return write_worksheet(opened.view, language, opened.scene.image or "")
 
     def models(self) -> dict[str, Any]:
         """Return the models, examples, methods and statistics to choose from."""

@@ -12,6 +12,7 @@ from xml.etree.ElementTree import Element
 from vitviz.errors import VitvizError
 from vitviz.extras import extra
 from vitviz.resources import resource_folder
+from vitviz.web.exercise_texts import exercises_given
 
 LANGUAGES = tuple(sorted(place.name for place in resource_folder("lecture").iterdir() if place.is_dir()))
 STEPS = ("pixels", "patches", "embedding", "positions", "attention", "heads", "prediction", "explanation")
@@ -37,12 +38,12 @@ class LectureError(VitvizError):
 
 
 def lecture_given(language: str = "en", folder: Path | None = None) -> dict[str, Any]:
-    """Return the data of the lecture for a page: its texts, and its initial language.
+    """Return the data of the lecture for a page: its texts, its exercises, and its initial language.
 
     Raises:
         LectureError: see `lecture_texts`.
     """
-    return {"lang": language, "texts": lecture_texts(folder)}
+    return {"lang": language, "texts": lecture_texts(folder), "exercises": exercises_given(LANGUAGES)}
 
 
 def lecture_texts(folder: Path | None = None) -> dict[str, list[dict[str, str]]]:

@@ -17,7 +17,11 @@ import { SceneEffects } from './effects/scene.js';
 
 /** @typedef {import('./effects/scene.js').Scene} Scene */
 /** @typedef {{title: string, body: string, question: string, answer: string}} Text - HTML of a step of the lecture */
-/** @typedef {{lang: string, texts: Record<string, Text[]>}} Lectured - the eight steps in each language */
+/**
+ * The eight steps in each language, and the exercises; what a server offers: votes of the audience, and a worksheet.
+ * @typedef {{lang: string, texts: Record<string, Text[]>, exercises?: import('./compute/exercises.js').Given,
+ *   votes?: boolean, worksheet?: boolean}} Lectured
+ */
 
 const HOME = 'vitviz-model'; // local-storage key of the model chosen last
 
@@ -139,13 +143,19 @@ async function leave(what, page) {
     const { canvas, name } = views[0].picture();
     await downloadPicture(canvas, name, store);
   }
-  if (what !== 'page') return;
+  if (what !== 'page' && what !== 'worksheet') return;
+  const isPage = what === 'page';
+  const state = store.get();
+  const ask = isPage ? { search: format(saved(state)), lecture: state.tab === 'lecture' }
+    : { language: languageOf(state.lang, page.lecture) };
+  const name = fileName(['vitviz', isPage ? null : what, image, model], isPage ? 'html' : 'pdf');
   try {
-    const search = format(saved(store.get()));
-    const bytes = await backend.ask('page', scene, { search, lecture: store.get().tab === 'lecture' });
-    download(new Blob([bytes], { type: 'text/html' }), fileName(['vitviz', image, model], 'html'));
+    const bytes = await backend.ask(what, scene, ask);
+    download(new Blob([bytes], { type: isPage ? 'text/html' : 'application/pdf' }), name);
   } catch (error) {
     const { message } = /** @type {Error} */ (error);
-    store.dispatch({ type: 'message', texts: [say('The page could not be saved. {0}', message)], at: 'actions' });
+    const text = isPage ? say('The page could not be saved. {0}', message)
+      : say('The worksheet could not be drawn. {0}', message);
+    store.dispatch({ type: 'message', texts: [text], at: isPage ? 'actions' : what });
   }
 }

@@ -10,5 +10,6 @@ interface Asks {
   intervene: { patches?: number[] | null, heads?: [number, number][] | null, classes?: number[] | null, target?: number | string | null, against?: number | null };
   lecture: { block?: number | null };
   page: { search?: string, lecture?: boolean };
+  worksheet: { language?: string };
   models: {};
 }

@@ -1,6 +1,7 @@
 // The lecture: eight steps from the photograph to the prediction, each with a text and a picture of the loaded model's
 // numbers. The tensor strip marks the current step.
 import { queryOn } from '../compute/query.js';
+import { NAMES } from '../compute/exercises.js';
 import { escaped } from '../compute/format.js';
 import { parseLecture } from '../compute/lecture_numbers.js';
 import { languageOf, wordsOf } from '../core/words.js';
@@ -9,6 +10,7 @@ import { write } from '../draw/dom.js';
 import { qrCode } from '../draw/qr.js';
 import { addressOf } from '../effects/browser.js';
 import { Requests, sceneOf } from '../effects/panels.js';
+import { Exercises } from './exercises.js';
 import { listenSteps } from './keyboard.js';
 import { Attention } from './steps/attention.js';
 import { Explanation } from './steps/explanation.js';
@@ -19,6 +21,7 @@ import { Pixels } from './steps/pixels.js';
 import { Positions } from './steps/positions.js';
 import { Prediction } from './steps/prediction.js';
 import { View } from './view.js';
+import { Vote } from './vote.js';
 
 /** @typedef {import('../core/state.js').State} State */
 /** @typedef {import('../effects/scene.js').Scene} Scene */
@@ -38,7 +41,8 @@ const HTML = `
     ><button type="button" data-go="save" data-needs="page"></button
     ><button type="button" data-go="notes" title="n" aria-pressed="false"></button></div>
   <div class="vv-text"><h2></h2><div class="vv-notes"><div class="vv-body"></div>
-    <details class="vv-question"><summary></summary><div></div></details></div></div>
+    <details class="vv-question"><summary></summary><div></div></details></div>
+    <details class="vv-exercises" hidden></details></div>
   <div class="vv-steps">${KINDS.map((_, at) => `<section class="vv-step" data-of="${at + 1}" hidden></section>`)
     .join('')}<p class="vv-waits vv-quiet" hidden></p>
     <p class="vv-trouble" role="status" hidden></p></div>
@@ -55,6 +59,8 @@ export class Lecture extends View {
     if (!can.page) this.find('[data-needs=page]').remove();
     this.requests = new Requests(page.backend, page.changed);
     this.steps = KINDS.map((Kind, at) => new Kind(this.find(`[data-of="${at + 1}"]`), page));
+    this.exercises = new Exercises(this.find('.vv-exercises'), page);
+    this.vote = page.lecture?.votes ? new Vote(root, page) : null;
     /** @type {{file: ArrayBuffer, lecture: import('../compute/lecture_numbers.js').Lecture} | null} */
     this.parsed = null;
     this.told = this.coded = this.shaped = ''; // what text, QR code and tensor strip show
@@ -97,6 +103,7 @@ export class Lecture extends View {
     this.find('.vv-waits').hidden = Boolean(lecture) || !this.requests.progress(scene, ASK);
     for (const section of this.all('.vv-step')) section.hidden = Number(section.dataset.of) !== state.step;
     const more = this.steps[state.step - 1].render(shown, scene, lecture);
+    for (const part of [this.exercises, this.vote]) part?.render(shown, scene, lecture, NAMES[state.step - 1]);
     this.fit(shown, scene);
     return more;
   }

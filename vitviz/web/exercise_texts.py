@@ -1,0 +1,51 @@
+"""Read the texts of the lecture's exercises: one Markdown file per language, with three exercises for each step.
+
+Each step has an exercise of each kind of `KINDS`. `{0}`, `{1}`, ... are numbers of the photograph, which
+`vitviz.web.exercises` and `compute/exercises.js` compute in the same order.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+from typing import Any
+
+from vitviz.resources import resource_folder
+
+FILE = "exercises.md"
+KINDS = ("number", "choice", "patch")  # the answer: a number, one of several texts, or a patch
+# The right choice of each step, by index; the other steps' choices depend on the numbers.
+CHOICES = {"pixels": 1, "patches": 2, "positions": 1, "attention": 0, "prediction": 2, "explanation": 1}
+# A number is right within `relative` of the answer, and always within `least`; a whole number within `relativeWhole`
+# and `leastWhole`. A patch is right if its value is at most `patch` of the range of all values below the largest one.
+TOLERANCES = {"relative": 0.01, "least": 0.01, "relativeWhole": 1e-4, "leastWhole": 0.5, "patch": 0.05}
+
+_BETWEEN_CHINESE = re.compile(r"(?<=[\u3000-\u9fff\uff00-\uffef])\n(?=[\u3000-\u9fff\uff00-\uffef])")
+
+
+@cache
+def exercise_texts(language: str) -> dict[str, dict[str, dict[str, Any]]]:
+    """Return the texts by step and kind: {"ask": question, "choices": texts, "solution": text}."""
+    text = (resource_folder("lecture") / language / FILE).read_text(encoding="utf-8")
+    return {
+        step: {kind: _exercise(body) for kind, body in _sections("## ", steps)} for step, steps in _sections("# ", text)
+    }
+
+
+def exercises_given(languages: tuple[str, ...]) -> dict[str, Any]:
+    """Return the data of the exercises for a page: texts by language, right choices, and tolerances."""
+    texts = {language: exercise_texts(language) for language in languages}
+    return {"texts": texts, "choices": CHOICES, "tolerances": TOLERANCES}
+
+
+def _sections(mark: str, text: str) -> list[tuple[str, str]]:
+    """Return the headings that start with `mark`, and the text below each."""
+    parts = re.split(rf"^{mark}(.+)$", text, flags=re.MULTILINE)
+    return [*zip(parts[1::2], parts[2::2], strict=True)]
+
+
+def _exercise(body: str) -> dict[str, Any]:
+    ask, *choices, solution = (
+        _BETWEEN_CHINESE.sub("", part).replace("\n", " ") for part in re.split(r"\n\n|\n(?=- )", body.strip())
+    )
+    return {"ask": ask, "choices": [choice.removeprefix("- ") for choice in choices], "solution": solution}

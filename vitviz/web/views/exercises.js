@@ -1,0 +1,198 @@
+// The exercises of a step of the lecture: a number, a choice and a patch. The page checks the answers.
+import { exercisesOf, isRight, middleOf, numberOf, questionsOf, said } from '../compute/exercises.js';
+import { filled, wordsOf } from '../core/words.js';
+import { write } from '../draw/dom.js';
+import { Pane } from '../draw/photo.js';
+import { Requests } from '../effects/panels.js';
+import { View } from './view.js';
+
+/** @typedef {import('../effects/scene.js').Scene} Scene */
+/** @typedef {import('../compute/lecture_numbers.js').Lecture} Lecture */
+/** @typedef {import('../compute/exercises.js').Kind} Kind */
+/** @typedef {import('../core/state.js').State & {lang: string}} Shown */
+
+/** The fields of the answers. @type {Record<Kind, string>} */
+const FIELDS = {
+  number: `<label><span data-word="yours"></span> <input type="text" name="number" inputmode="decimal"
+    autocomplete="off"></label>`,
+  choice: '<div class="vv-choices" role="radiogroup"></div>',
+  patch: '<figure class="vv-pane vv-plain"></figure><p class="vv-picked"></p>',
+};
+const KINDS = /** @type {Kind[]} */ (Object.keys(FIELDS));
+
+const HTML = `<summary></summary><p class="vv-trouble" role="status" hidden></p>
+  ${KINDS.map((kind) => `<form data-kind="${kind}" hidden><p class="vv-ask"></p>${FIELDS[kind]}<div class="vv-row"
+    ><button data-word="check"></button><button type="button" data-do="solve" data-word="solve" hidden></button></div>
+    <p class="vv-verdict" role="status"></p></form>`).join('')}
+  <div class="vv-row"><button type="button" data-do="numbers" data-word="numbers"></button><button type="button"
+    data-do="worksheet" data-word="worksheet"></button></div><p class="vv-at" data-at="worksheet" hidden></p>`;
+
+/** The arrow keys, as steps of rows and columns. @type {Record<string, [number, number]>} */
+const ARROWS = { ArrowUp: [-1, 0], ArrowDown: [1, 0], ArrowLeft: [0, -1], ArrowRight: [0, 1] };
+
+export class Exercises extends View {
+  /** @param {HTMLDetailsElement} root @param {import('./explore.js').Page} page */
+  constructor(root, page) {
+    super(root, page);
+    this.fold = root;
+    root.innerHTML = HTML;
+    if (!page.lecture?.worksheet) this.find('[data-do=worksheet]').remove();
+    this.requests = new Requests(page.backend, page.changed);
+    this.pane = new Pane(this.find('.vv-pane'), { hover() {}, lift() {}, pick: (patch) => this.pick(patch),
+      resized() {} }, '');
+    /** @type {[number, number] | null} */
+    this.picked = null;
+    this.step = this.lang = this.shown = ''; // `shown`: key of the exercises on the page
+    /** @type {import('../compute/exercises.js').Exercise[]} */
+    this.exercises = [];
+    root.addEventListener('toggle', () => page.changed());
+    root.addEventListener('submit', (event) => {
+      event.preventDefault();
+      this.check(/** @type {HTMLFormElement} */ (event.target));
+    });
+    root.addEventListener('click', (/** @type {any} */ { target }) => {
+      const button = target.closest('[data-do]');
+      if (button?.dataset.do === 'solve') this.solve(button.form, wordsOf(this.lang).exercises.solution);
+      if (button?.dataset.do === 'numbers') this.look();
+      if (button?.dataset.do === 'worksheet') this.page.act('worksheet');
+    });
+    this.pane.picture.addEventListener('keydown', (event) => {
+      const by = ARROWS[event.key];
+      if (!by) return;
+      event.preventDefault(); // the same keys turn the page
+      const from = this.picked ?? middleOf(this.scene);
+      const to = from.map((at, axis) => Math.max(0, Math.min(this.scene.grid[axis] - 1, at + by[axis])));
+      this.pick(/** @type {[number, number]} */ (to));
+    });
+  }
+
+  /**
+   * @param {Shown} state @param {Scene} scene @param {Lecture | null} lecture - null while it loads
+   * @param {string} step - its name
+   */
+  render({ lang }, scene, lecture, step) {
+    const given = this.page.lecture?.exercises;
+    const texts = given?.texts[lang]?.[step];
+    this.root.hidden = !texts;
+    if (!given || !texts) return;
+    this.translate(lang);
+    this.isNew(scene);
+    if (this.step !== step) {
+      this.fold.open = false;
+      this.exercises = [];
+      this.shown = '';
+    }
+    this.step = step;
+    if (!this.fold.open) {
+      this.requests.stop();
+      return;
+    }
+    const questions = questionsOf(step, scene);
+    this.requests.want(scene, /** @type {any[]} */ (questions));
+    const failed = questions.map((question) => this.requests.failure(scene, /** @type {any} */ (question)));
+    this.say('.vv-trouble', failed.find(Boolean));
+    const key = `${scene.id} ${step} ${lang}`;
+    if (!lecture || this.shown === key) return;
+    const answers = questions.map((question) => this.requests.answer(scene, /** @type {any} */ (question)));
+    const exercises = exercisesOf(step, { scene, lecture, given, answers });
+    this.shown = exercises ? key : '';
+    this.exercises = exercises ?? [];
+    for (const kind of KINDS) this.fill(kind, texts[kind]);
+  }
+
+  /** @param {string} lang */
+  translate(lang) {
+    if (this.lang === lang) return;
+    this.lang = lang;
+    const words = wordsOf(lang).exercises;
+    write(this.find('summary'), words.title);
+    for (const place of this.all('[data-word]')) write(place, words[place.dataset.word]);
+    this.pane.picture.setAttribute('aria-label', words.aria);
+  }
+
+  /** Show an exercise, or hide its form. @param {Kind} kind @param {import('../compute/exercises.js').Text} text */
+  fill(kind, text) {
+    const form = this.find(`[data-kind=${kind}]`);
+    const exercise = this.of(kind);
+    form.hidden = !exercise;
+    if (!exercise) return;
+    form.reset();
+    form.querySelector('[data-do=solve]').hidden = true;
+    delete form.dataset.right;
+    write(form.querySelector('.vv-verdict'), '');
+    write(form.querySelector('.vv-ask'), filled(text.ask, ...exercise.values.map(said)));
+    if (kind === 'choice') {
+      const choices = this.find('.vv-choices');
+      choices.setAttribute('aria-label', text.ask);
+      choices.replaceChildren(...text.choices.map((words, place) => {
+        const label = Object.assign(document.createElement('label'), { className: 'vv-check' });
+        const radio = Object.assign(document.createElement('input'), { type: 'radio', name: 'choice', value: place });
+        label.append(radio, ` ${words}`);
+        return label;
+      }));
+    }
+    if (kind === 'patch') {
+      this.pane.open(this.scene.image, this.scene.geometry, this.scene.grid);
+      this.pick(null);
+    }
+  }
+
+  /** @param {Kind} kind */
+  of(kind) {
+    return this.exercises.find((exercise) => exercise.kind === kind);
+  }
+
+  /** @param {[number, number] | null} patch */
+  pick(patch) {
+    this.picked = patch;
+    this.pane.mark(true, patch);
+    const { none, picked } = wordsOf(this.lang).exercises;
+    write(this.find('.vv-picked'), patch ? filled(picked, patch[0] + 1, patch[1] + 1) : none);
+  }
+
+  /** @param {HTMLFormElement} form @returns {number} NaN without an answer */
+  answer({ dataset: { kind }, elements }) {
+    const fields = /** @type {any} */ (elements);
+    if (kind === 'number') return numberOf(fields.number.value);
+    if (kind === 'choice') return fields.choice.value === '' ? NaN : Number(fields.choice.value);
+    return this.picked ? this.picked[0] * this.scene.grid[1] + this.picked[1] : NaN;
+  }
+
+  /** @param {HTMLFormElement} form */
+  check(form) {
+    const exercise = this.of(/** @type {Kind} */ (form.dataset.kind));
+    if (!exercise) return;
+    const words = wordsOf(this.lang).exercises;
+    const answer = this.answer(form);
+    if (Number.isNaN(answer)) {
+      delete form.dataset.right;
+      write(form.querySelector('.vv-verdict'), words[`${exercise.kind}Missing`]);
+    } else if (isRight(exercise, answer)) {
+      form.dataset.right = 'yes';
+      this.solve(form, words.right);
+    } else {
+      form.dataset.right = 'no';
+      write(form.querySelector('.vv-verdict'), words.wrong);
+      /** @type {any} */ (form.querySelector('[data-do=solve]')).hidden = false;
+    }
+  }
+
+  /** @param {HTMLFormElement} form @param {string} verdict */
+  solve(form, verdict) {
+    const exercise = this.of(/** @type {Kind} */ (form.dataset.kind));
+    const text = this.page.lecture?.exercises?.texts[this.lang]?.[this.step]?.[/** @type {Kind} */ (form.dataset.kind)];
+    if (!exercise || !text) return;
+    const between = this.lang === 'zh' ? '' : ' ';
+    const solution = filled(text.solution, ...exercise.values.map(said));
+    write(form.querySelector('.vv-verdict'), `${verdict}${between}${solution}`);
+    /** @type {any} */ (form.querySelector('[data-do=solve]')).hidden = true;
+  }
+
+  /** Show the patch and the head of the exercises in the step. */
+  look() {
+    const { depth } = this.scene.manifest;
+    /** @type {Record<string, Partial<import('../core/state.js').State>>} */
+    const heads = { attention: { block: 0, head: 0 }, heads: { block: depth - 1, head: 'mean' } };
+    this.change({ query: middleOf(this.scene), ...heads[this.step] });
+  }
+}
