@@ -325,7 +325,7 @@ export const ZH = {
     'Attention distance': '注意力距离', 'Attention entropy': '注意力熵', 'Attention entropy, relative': '相对注意力熵',
     'On the class token': '在类别词元上', 'On registers': '在寄存器上', 'On itself': '在自身上', 'On neighbours': '在相邻图块上',
     'On other patches': '在其他图块上', 'Effective rank': '有效秩', 'Importance by gradient': '梯度重要性',
-    'Probability drop': '概率下降', 'Logit drop': 'logit 下降', patches: '图块', px: '像素', nats: '奈特',
+    'Probability drop': '概率下降', 'Score drop': '得分下降', patches: '图块', px: '像素', nats: '奈特',
     ['Mean distance from a patch to the patches it attends to, weighted by attention. Prefix tokens are excluded as '
       + 'queries and keys, and the rest of the row is rescaled to 1 (Dosovitskiy et al. 2021, figure 7).']:
       '从一个图块到它所关注图块的平均距离，按注意力加权。前缀词元既不作查询也不作键，行的其余部分重新缩放为 1（Dosovitskiy 等，2021，图 7）。',
@@ -345,11 +345,12 @@ export const ZH = {
       + 'values (Roy and Vetterli 2007). 1 if all rows are equal, N if each token attends to a different one. It does '
       + 'not depend on the query.']:
       'N × N 注意力矩阵的有效维数：奇异值熵的指数（Roy 和 Vetterli，2007）。所有行相同时为 1，每个词元关注不同词元时为 N。它与查询无关。',
-    'Absolute gradient of the target\'s logit with respect to a scale on the head\'s output (Michel et al. 2019).':
-      '目标的 logit 对头输出的缩放系数的梯度的绝对值（Michel 等，2019）。',
+    'Absolute gradient of the target\'s score with respect to a scale on the head\'s output (Michel et al. 2019).':
+      '目标得分对头输出的缩放系数的梯度的绝对值（Michel 等，2019）。',
     'Exact drop of the target\'s probability when the head\'s output is set to zero; negative if it rises.':
       '把头的输出设为零时，目标概率的准确下降量；上升时为负。',
-    'Exact drop of the target\'s logit when the head\'s output is set to zero.': '把头的输出设为零时，目标 logit 的准确下降量。',
+    'Exact drop of the target\'s score when the head\'s output is set to zero: of its logit, or its value or cosine.':
+      '把头的输出设为零时，目标得分（logit、数值或余弦）的准确下降量。',
     '{0} has no position in the image': '{0} 在图像中没有位置',
     '{0} tokens exceed the limit of {1} for its O(N³) time': '{0} 个词元超过了上限 {1}，因为计算时间为 O(N³)',
     'it needs a singular value decomposition': '它需要奇异值分解',

@@ -22,10 +22,18 @@ import { randomOrders, rankPatches } from './orders.js';
 
 const BEST = 5; // classes
 
+/** @param {Context} context @param {Ask<'explain'>['target']} target @returns {number} the index of the class */
+function classOf({ run: { logits } }, target) {
+  if (typeof target === 'string') {
+    throw new Error(`expected a class by its index, got ${target}. Static sites explain classes only: use vitviz app.`);
+  }
+  return target ?? logits.indexOf(Math.max(...logits));
+}
+
 /** @param {Context} context @param {Pick<Ask<'explain'>, 'target' | 'against'>} ask */
-function weightsOf({ run: { logits } }, { target, against }) {
-  const weights = new Float32Array(logits.length);
-  weights[target ?? logits.indexOf(Math.max(...logits))] = 1;
+function weightsOf(context, { target, against }) {
+  const weights = new Float32Array(context.run.logits.length);
+  weights[classOf(context, target)] = 1;
   if (against !== null && against !== undefined) weights[against] = -1;
   return weights;
 }
@@ -42,13 +50,14 @@ export async function explain(context, ask) {
  * The title of a map, as `Method.heatmaps` writes it.
  * @param {Context} context @param {Ask<'explain'>} ask
  */
-function titled({ model: { about }, run: { logits } }, { method, target, against }) {
+function titled(context, { method, target, against }) {
+  const { about } = context.model;
   const { labels, methods, prefix, depth } = about;
   const query = prefix.includes('CLS') ? 'cls' : 'mean';
   const shown = { mode: method, block: depth - 1, head: 'mean', query, direction: 'row' };
   const name = title(shown, about, { fuse: 'mean', start: 0 }, methods[method].title);
   if (!methods[method].specific) return name;
-  const aim = labels[target ?? logits.indexOf(Math.max(...logits))];
+  const aim = labels[classOf(context, target)];
   return `${name}, for ${aim}${against === null || against === undefined ? '' : ` rather than ${labels[against]}`}`;
 }
 
