@@ -124,12 +124,14 @@ def intervene(
     drop: Iterable[tuple[int, int]] = (),
     mode: Drop = "remove",
     swap: Swap | None = None,
+    order: Sequence[int] | None = None,
+    positions: bool = True,
     before: Tensor | None = None,
 ) -> Change:
     """Run the model with changes and compare with the unchanged run. Changes can be combined.
 
-    Regions are swapped first, then patches are dropped (including swapped ones); heads and edges are changed in the
-    run over the remaining patches.
+    Regions are swapped first, then patches are dropped (including swapped ones) and put into another order; heads and
+    edges are changed in the run over the remaining patches.
 
     Args:
         model: model in eval mode with a classifier; not changed.
@@ -139,6 +141,8 @@ def intervene(
         drop: patches (row, column) to drop.
         mode: "remove" removes them from the sequence; the other modes paint over them, see `baseline_images`.
         swap: region to copy from other images.
+        order: for each place of the grid, row by row, the patch to move there.
+        positions: if false, all patches get the same position, so that the model cannot tell their order.
         before: (B, C), the unchanged logits of these images, if known.
 
     Raises:
@@ -157,9 +161,13 @@ def intervene(
             keep = (~dropped).flatten().nonzero().T if dropped.any() else None  # (1, K)
         elif dropped.any():
             changed = torch.where(pixel_mask(dropped[None], patch), baseline_images(model, changed, mode), changed)
+        if order is not None:
+            changed = _reordered(changed, order, patch)
         modes: dict[tuple[int, int], HeadMode]
         modes = dict(heads) if isinstance(heads, Mapping) else dict.fromkeys(heads, "zero")
-        logits = model(changed, Edits(heads=modes, cuts=cuts, keep=keep))
+        tokens, grid = model.embed(changed, positions=positions)
+        angles = model.angles(grid) if positions else None
+        logits = model.run(tokens, angles, Edits(heads=modes, cuts=cuts, keep=keep))
     labels = model.pretrained.labels if model.pretrained else ()
     before_and_after = logits_before.detach().cpu().double().numpy(), logits.cpu().double().numpy()
     return Change(*before_and_after, labels, model.problem_type)
@@ -185,6 +193,19 @@ def _mask(drop: Iterable[tuple[int, int]], grid: tuple[int, int]) -> Tensor:
             )
         mask[patch] = True
     return mask
+
+
+def _reordered(images: Tensor, order: Sequence[int], patch: int) -> Tensor:
+    """Return the images with their patches in another order."""
+    rows, columns = (side // patch for side in images.shape[2:])
+    if sorted(order) != list(range(rows * columns)):
+        raise AnalysisError(
+            f"Expected each patch from 0 to {rows * columns - 1} once in the order, got {len(order)} numbers. "
+            "List every patch."
+        )
+    tiles = images.unflatten(3, (columns, patch)).unflatten(2, (rows, patch))  # (B, channels, gh, p, gw, p)
+    listed = tiles.transpose(3, 4).flatten(2, 3)[:, :, list(order)]  # (B, channels, gh * gw, p, p)
+    return listed.unflatten(2, (rows, columns)).transpose(3, 4).flatten(4, 5).flatten(2, 3)
 
 
 def _swapped(images: Tensor, swap: Swap, patch: int) -> Tensor:

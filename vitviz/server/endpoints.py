@@ -14,9 +14,9 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass
+from functools import partial
 from typing import Any, get_args
 
-import numpy as np
 from PIL import Image
 
 from vitviz.analysis.head_statistics import STATISTICS
@@ -27,7 +27,6 @@ from vitviz.explorer import Explorer
 from vitviz.heatmap import Heatmap
 from vitviz.images.decoding import decode_apart
 from vitviz.model.devices import return_freed_memory
-from vitviz.outputs import REGRESSION
 from vitviz.server import arguments as args
 from vitviz.server.account import Account
 from vitviz.server.arguments import ArgumentError, check, quote
@@ -57,16 +56,22 @@ from vitviz.server.sizes import (
 from vitviz.view import PAGE_MEGABYTES, View
 from vitviz.web.choices import choices
 from vitviz.web.examples import Example, examples
-from vitviz.web.lecture_numbers import lecture_bytes, lecture_parts, values_bytes
+from vitviz.web.lecture_numbers import lecture_bytes, lecture_parts, token_bytes, values_bytes
 from vitviz.web.payload import block_bytes, rollout_bytes, rollout_row_bytes
 from vitviz.web.questions import QUESTIONS
-from vitviz.web.responses import describe_layers, describe_map, describe_test, rounded
+from vitviz.web.responses import (
+    describe_change,
+    describe_layers,
+    describe_map,
+    describe_rearranged,
+    describe_test,
+    rounded,
+)
 from vitviz.web.scene import ROLLOUT_TOKENS, Scene, standalone, standalone_bytes
 
 TEST_PASSES = 36.0  # forward passes that testing one map takes
 FURTHER_TEST_PASSES = 9  # forward passes for each further map
 AHEAD = 2.0  # longest forward pass in seconds that the page may ask for before the visitor does
-BEST = 5  # number of classes before and after an intervention
 TRIM_EVERY = 5.0  # seconds between returns of freed memory, because the kernel clears memory before reuse
 LIGHT_TOKENS = 1_400  # with more tokens, questions declared as light take longer than a few milliseconds
 
@@ -281,16 +286,22 @@ class Endpoints:
         with self._turn(opened, "reading all layers", layers_need):
             return describe_layers(opened.view)
 
-    def lecture(self, scene: args.SceneId, block: args.Index | None = None) -> bytes:
+    def lecture(self, scene: args.SceneId, block: args.Index | None = None, token: args.Index | None = None) -> bytes:
         """Return the numbers behind the lecture as a file of `vitviz.web.lecture_numbers`.
 
         Args:
             scene: the id of an open photograph.
             block: the values of this block, counted from 0; `null` for pixels, filters, positions and prefix tokens.
+            token: with a block: the parts of the block for this token, counted from 0, instead of the values.
         """
         view = self._scene(scene).view
         _check_index("block", block, view.trace.depth)
-        return lecture_bytes(view) if block is None else values_bytes(view.model, view.trace, block)
+        _check_index("token", token, view.trace.tokens.shape[1])
+        if block is None:
+            return lecture_bytes(view)
+        if token is None:
+            return values_bytes(view.model, view.trace, block)
+        return token_bytes(view.model, view.trace, block, token)
 
     def intervene(
         self,
@@ -318,13 +329,19 @@ class Endpoints:
         drop = [divmod(patch, view.trace.grid[1]) for patch in removed]
         with self._turn(opened, "an intervention", passes_need):
             change = ask_view(view, "intervene", drop=drop, heads=[tuple(pair) for pair in heads or []])
-        before, after = change.before[0], change.after[0]  # (C,)
-        order = np.argsort(-np.maximum(before, after), kind="stable")[:BEST].tolist()
-        order.sort(key=lambda index: -before[index])
-        if view.model.problem_type == REGRESSION:
-            order = view.best(BEST)
-        order = list(dict.fromkeys([*order, *(classes or [])]))
-        return {"classes": [[view.labels[index], float(before[index]), float(after[index])] for index in order]}
+        return {"classes": describe_change(view, change, classes or ())}
+
+    def rearrange(self, scene: args.SceneId, shuffle: args.Index = 0, positions: bool = True) -> dict[str, Any]:
+        """Run the model with shuffled patches or without positions, and return probabilities before and after.
+
+        Args:
+            scene: the id of an open photograph.
+            shuffle: the seed of a random order of the patches; 0 keeps their order.
+            positions: whether each patch keeps its position; if not, all get the same one.
+        """
+        opened = self._scene(scene)
+        with self._turn(opened, "an intervention", passes_need):
+            return describe_rearranged(opened.view, shuffle, positions, partial(ask_view, opened.view, "intervene"))
 
     def attention(
         self, scene: args.SceneId, block: args.Index, head: args.Head = "mean", query: args.Token | None = None

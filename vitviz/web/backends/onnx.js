@@ -161,7 +161,8 @@ export function onnxBackend({ base, site, first, photos }) {
       }
       if (name === 'page') return page(about, ask.search, how);
       if (name === 'checkpoint') throw new BackendError('This site takes no checkpoints. Use vitviz app.', 'refused');
-      const part = about.source && about.id === idOf(about.source) && folder(about.source) && fileOf(name, ask);
+      const isFile = about.source && about.id === idOf(about.source) && folder(about.source) && ask.token === undefined;
+      const part = isFile && fileOf(name, ask);
       if (!part) return compute(name, about, ask, how);
       return (await file(`${folder(about.source)}/${part}.bin`, how)).arrayBuffer();
     },
