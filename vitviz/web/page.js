@@ -16,7 +16,7 @@ import { SceneEffects } from './effects/scene.js';
 
 /** @typedef {import('./effects/scene.js').Scene} Scene */
 /** @typedef {{title: string, body: string, question: string, answer: string}} Text - HTML of a step of the lecture */
-/** @typedef {{lang: string, texts: Record<string, Text[]>}} Lectured - the eight steps in each language */
+/** @typedef {{lang: string, texts: Record<string, Text[]>}} Lectured - the steps in each language */
 
 const HOME = 'vitviz-model'; // local-storage key of the model chosen last
 

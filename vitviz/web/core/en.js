@@ -78,14 +78,14 @@ export const EN = {
   cls: {
     start: '{0} before layer 1: {1} learned numbers, the same for every photograph', layer: 'Layer', mean: 'Mean patch',
     none: 'This model has no CLS. It predicts from all patches, so their mean takes its place here.',
-    chart: 'How similar is the token to its own start?', meanPatch: 'patches, on average',
+    chart: 'Similarity to its own start', meanPatch: 'patches, on average',
     title: 'What {0} reads in layer {1}: mean of the heads', shares: 'Where the attention of {0} goes in layer {1}',
     patches: 'all patches together', row: 'The bars add up to 100 %. The map shows only the part on the patches.',
     wall: 'What {0} reads in every layer: click one. Each map has its own scale', unit: 'of attention',
     aria: 'Photograph with the attention of CLS.',
   },
   residual: {
-    chart: 'The token of {0}: its length, and the length of what each layer adds', layer: 'layer',
+    chart: 'The token of {0}: its length, and the length of what each layer adds', layer: 'Layer',
     length: 'length of the token that enters the layer', added: 'length of what the layer adds',
     grown: 'The token of {0} enters layer 1 with length {1} and layer {3} with length {2}.',
     title: 'How similar is each token that enters layer {0} to its own patch vector?', unit: 'cosine',
@@ -149,7 +149,7 @@ export const EN = {
   },
   cost: {
     matrix: 'Layer {0}, head {1}: the attention of every token (rows) to every token (columns)',
-    tokens: '{0} patches + {1} prefix tokens = {2} tokens', weights: '{0} × {0} = {1} weights in one head',
+    tokens: '{0} patches and {1} token(s) in front of them: N = {2}', weights: '{0} × {0} = {1} weights in one head',
     all: '× {0} heads × {1} layers = {2} weights for this photograph',
     twice: 'Twice the side: {0} tokens, {1} weights per head, {2} times as many',
     side: 'Side of the input', pixels: '{0} × {1} px', chart: 'Multiplications of all layers, in billions',

@@ -3,7 +3,7 @@
 // is the number of screens in full screen, which `data-part` in the module's HTML refers to.
 export const LECTURE = Object.freeze([
   { name: 'question', parts: 2 },
-  { name: 'pixels', parts: 2 },
+  { name: 'pixels', parts: 3 },
   { name: 'patches', parts: 3 },
   { name: 'embedding', parts: 3 },
   { name: 'positions', parts: 4 },
@@ -15,7 +15,7 @@ export const LECTURE = Object.freeze([
   { name: 'mlp', parts: 2 },
   { name: 'heads', parts: 3 },
   { name: 'cost', parts: 2 },
-  { name: 'prediction', parts: 2 },
+  { name: 'prediction', parts: 3 },
   { name: 'training', parts: 1 },
   { name: 'explanation', parts: 4 },
   { name: 'closing', parts: 1 },

@@ -80,6 +80,8 @@ export class Lecture extends View {
     const code = this.find('.vv-qr');
     code.addEventListener('close', () => !code.open && this.change({ qr: false }));
     document.addEventListener('fullscreenchange', () => page.changed());
+    const grown = new ResizeObserver(() => page.store.get().full && page.changed()); // a chart changed its height
+    for (const section of this.all('.vv-step')) grown.observe(section);
     listenSteps(root, page);
   }
 

@@ -13,9 +13,9 @@ import { among } from './tokens.js';
 /** @typedef {import('./step.js').Lecture} Lecture */
 
 const HTML = `
-  <div data-part="1"><h3 class="vv-start-title"></h3><canvas class="vv-bars-of"></canvas></div>
-  <div class="vv-charts" data-part="1"></div>
-  <div class="vv-flow" data-part="2">
+  <div class="vv-flow" data-part="1"><div><h3 class="vv-start-title"></h3><canvas class="vv-bars-of"></canvas></div>
+    <div class="vv-charts"></div></div>
+  <div class="vv-flow vv-big-first" data-part="2">
     <div>${slider('layer', { min: 1, max: 12 })}<figure class="vv-pane"></figure></div>
     <div><h3 class="vv-shares-title"></h3><ol class="vv-shares vv-large"></ol><p class="vv-size" data-word="row"></p
       ></div>

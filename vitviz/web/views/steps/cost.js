@@ -17,7 +17,7 @@ const MOST = 400; // rows and columns of the drawn matrix
 const SIDES = [1, 6]; // range of the input's side, relative to the model's
 const HTML = `
   <div class="vv-flow" data-part="1">
-    <div><h3 class="vv-matrix-title"></h3><canvas class="vv-square"></canvas></div>
+    <div><h3 class="vv-matrix-title"></h3><div class="vv-box"><canvas class="vv-square"></canvas></div></div>
     <div><ol class="vv-steps-of"></ol></div>
   </div>
   <div data-part="2">${slider('side', { min: SIDES[0], max: SIDES[1], step: 0.25 })}<div class="vv-charts"></div>

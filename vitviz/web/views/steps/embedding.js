@@ -15,7 +15,7 @@ const SIGNED = 'RdBu_r';
 const TILE = 22; // minimum CSS pixels per filter
 const MOST = 32; // filters per row
 const HTML = `
-  <div class="vv-flow" data-part="1 2">
+  <div class="vv-flow vv-big-first" data-part="1 2">
     <div><h3 class="vv-map-title"></h3><figure class="vv-pane vv-unnamed"></figure></div>
     <div><div data-part="1"><h3 class="vv-sum-title"></h3>
       <div class="vv-product">

@@ -16,7 +16,7 @@ import { bars, patchAt, patchWords } from './tokens.js';
 
 const METHODS = ['rollout', 'gae'];
 const NAMES = ['Rollout', 'GAE'];
-const BITES = 'dog'; // the example whose prediction changes most without the patches that GAE names
+const BITES = 'Dog'; // the example whose prediction changes most without the patches that GAE names
 
 const HTML = `
   <div class="vv-both" data-part="1 2 3"><figure class="vv-pane"></figure><figure class="vv-pane"></figure></div>
@@ -25,7 +25,7 @@ const HTML = `
     ><p class="vv-alike"></p><ol></ol></div>
     <div class="vv-half" data-part="3"><div class="vv-row"><button type="button" data-do="insert"></button></div>
       <div class="vv-charts"></div><p class="vv-areas"></p></div></div>
-  <div class="vv-flow vv-hide" data-part="4"><div><figure class="vv-pane vv-plain"></figure></div>
+  <div class="vv-flow vv-big-first vv-hide" data-part="4"><div><figure class="vv-pane vv-plain"></figure></div>
     <div><h3 data-word="hide"></h3>${slider('hidden', { min: 1, max: 50 })}<ol class="vv-shares vv-large"></ol>
       <p class="vv-size vv-says"></p><div class="vv-row vv-offered"><button type="button" data-do="example"></button
       ></div></div></div>`;

@@ -69,11 +69,11 @@ export class InBlock extends Step {
     this.root.classList.toggle('vv-empty', !files.every(Boolean) || !lecture);
     if (!lecture || !files.every(Boolean)) return false;
     const file = files[files.length - 1];
-    const parsed = this.parsed?.file === file ? this.parsed : { file, parts: parseParts(file) };
-    this.parsed = parsed;
+    if (this.parsed?.file !== file) this.parsed = { file, parts: parseParts(file) };
+    const { parts } = /** @type {{parts: Parts}} */ (this.parsed);
     if (this.differs(scene.id, state.lang, block, head, token, this.channel, state.theme)) {
       const words = wordsOf(state.lang)[this.name];
-      /** @type {any} */ (this).draw({ ...state, query: patch }, words, scene, lecture, parsed.parts, files);
+      /** @type {any} */ (this).draw({ ...state, query: patch }, words, scene, lecture, parts, files);
     }
     return false;
   }

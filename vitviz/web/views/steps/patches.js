@@ -17,7 +17,7 @@ const TILE = 46; // CSS pixels per patch of the row
 const LISTED = 12; // numbers that are written out
 const CHANNELS = ['R', 'G', 'B'];
 const HTML = `
-  <div class="vv-flow" data-part="1 2">
+  <div class="vv-flow vv-big-first" data-part="1 2">
     <div><h3 data-word="grid"></h3><figure class="vv-pane vv-plain"></figure></div>
     <div><h3 class="vv-which" data-part="1"></h3>
       <div class="vv-flow vv-three vv-four" data-part="1"><div><canvas class="vv-patch"></canvas
@@ -29,8 +29,8 @@ const HTML = `
   </div>
   <h3 class="vv-all-title" data-part="2"></h3><div class="vv-framed" data-part="2"><canvas class="vv-row-of"></canvas
     ><i class="vv-here"></i></div>
-  <div class="vv-flow vv-shuffle" data-part="3">
-    <div><h3 data-word="shuffled"></h3><canvas class="vv-moved-patches"></canvas></div>
+  <div class="vv-flow vv-big-first vv-shuffle" data-part="3">
+    <div><h3 data-word="shuffled"></h3><div class="vv-box"><canvas class="vv-moved-patches"></canvas></div></div>
     <div><div class="vv-row"><button type="button" data-do="shuffle"></button><button type="button" data-do="order"
       ></button></div><h3 class="vv-now"></h3><ol class="vv-shares vv-large"></ol><p class="vv-size vv-verdict-of"></p>
       <p class="vv-trouble" role="status" hidden></p></div>

@@ -19,7 +19,7 @@ const CASES = [{ name: 'ordered', shuffle: 0, positions: true }, { name: 'shuffl
   { name: 'orderedWithout', shuffle: 0, positions: false }, { name: 'shuffledWithout', shuffle: 1, positions: false }];
 const HTML = `
   <div data-part="1"><h3 class="vv-tokens-title"></h3><ol class="vv-tokens"></ol><p class="vv-size vv-start"></p></div>
-  <div class="vv-flow" data-part="1 2">
+  <div class="vv-flow vv-big-first" data-part="1 2">
     <div><h3 class="vv-own"></h3><figure class="vv-pane vv-unnamed"></figure></div>
     <div data-part="2"><h3 data-word="sine"></h3><figure class="vv-pane vv-unnamed"></figure></div>
   </div>

@@ -48,7 +48,7 @@ export class Residual extends Step {
     this.grown(state, words, lecture, token, depth);
     const start = this.startOf(lecture, block);
     this.heat(this.pane, start.subarray(prefix.length), state.opacity, { said: score, unit: words.unit, range: [0, 1],
-      title: filled(words.title, block + 1) });
+      overlay: 'even', title: filled(words.title, block + 1) });
     write(this.find('.vv-left-of'), filled(words.left, patchWords(state.query, state.lang), block + 1,
       score(start[token])));
     this.wall.draw((item) => this.startOf(lecture, item.block), prefix.length, this.page.tables.viridis,
