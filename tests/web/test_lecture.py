@@ -162,8 +162,8 @@ def test_all_steps_are_in_chinese(saved: Page) -> None:
 def test_numbers_of_a_head_match_model_and_add_up(saved: Page, view: View) -> None:
     ask(saved, query=PATCH)
     go(saved, "attention")
-    saved.select_option(".vv-step [data-ask=layer]", label=str(BLOCK + 1))
-    saved.select_option(".vv-step [data-ask=head]", label=str(HEAD + 1))
+    saved.select_option(".vv-step:visible [data-ask=layer]", label=str(BLOCK + 1))
+    saved.select_option(".vv-step:visible [data-ask=head]", label=str(HEAD + 1))
     queries, keys, values = head_tensors(view, BLOCK, HEAD)
     token = len(view.trace.prefix) + PATCH[0] * view.trace.grid[1] + PATCH[1]
     dots = keys @ queries[token]
@@ -207,6 +207,7 @@ def test_numbers_of_a_head_match_model_and_add_up(saved: Page, view: View) -> No
 
     saved.locator("[data-do=product]").click()  # one product after another
     saved.locator("[data-do=product]").click()
+    rest(saved)
     first = (queries[token] * keys[other])[:2].sum()
     assert number(saved.locator("[data-sum=dot]").inner_text()) == pytest.approx(first, abs=near)
     for slider in ("scale", "temperature"):  # both divide q . k
@@ -293,7 +294,7 @@ def texts_with(folder: Path, text: str, name: str = "en/pixels.md") -> dict[str,
 
 
 def body(folder: Path, formula: str) -> str:
-    return texts_with(folder, f"# Title\n\nBody ${formula}$ here.\n\n## Question?\n\nAnswer.\n")["en"][0]["body"]
+    return texts_with(folder, f"# Title\n\nBody ${formula}$ here.\n\n## Question?\n\nAnswer.\n")["en"][1]["body"]
 
 
 def test_lecturers_texts_replace_bundled_ones(tmp_path: Path) -> None:

@@ -205,7 +205,8 @@ def _reordered(images: Tensor, order: Sequence[int], patch: int) -> Tensor:
         )
     tiles = images.unflatten(3, (columns, patch)).unflatten(2, (rows, patch))  # (B, channels, gh, p, gw, p)
     listed = tiles.transpose(3, 4).flatten(2, 3)[:, :, list(order)]  # (B, channels, gh * gw, p, p)
-    return listed.unflatten(2, (rows, columns)).transpose(3, 4).flatten(4, 5).flatten(2, 3)
+    out: Tensor = listed.unflatten(2, (rows, columns)).transpose(3, 4).flatten(4, 5).flatten(2, 3)
+    return out
 
 
 def _swapped(images: Tensor, swap: Swap, patch: int) -> Tensor:

@@ -264,7 +264,8 @@ class _Parts(nn.Module):
 
     def forward(self, tokens: Tensor, *angles: Tensor) -> tuple[Tensor, ...]:
         attn, normed = self.block.attn, self.block.norm1(tokens)
-        mixed = Explicit().attend(*attn.project(normed, angles or None), attn.scale)
+        rotations = (angles[0], angles[1]) if angles else None
+        mixed = Explicit().attend(*attn.project(normed, rotations), attn.scale)
         parts = block_parts(self.block, tokens, mixed)
         return normed[0], *(parts[name] for name in PARTS)
 

@@ -331,7 +331,7 @@ class Endpoints:
             change = ask_view(view, "intervene", drop=drop, heads=[tuple(pair) for pair in heads or []])
         return {"classes": describe_change(view, change, classes or ())}
 
-    def rearrange(self, scene: args.SceneId, shuffle: args.Index = 0, positions: bool = True) -> dict[str, Any]:
+    def rearrange(self, scene: args.SceneId, shuffle: args.Index = 0, positions: args.Switch = True) -> dict[str, Any]:
         """Run the model with shuffled patches or without positions, and return probabilities before and after.
 
         Args:

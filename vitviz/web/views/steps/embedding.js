@@ -28,8 +28,8 @@ const HTML = `
         role="slider" data-arrows></canvas></div>
     </div>
   </div>
-  <h3 class="vv-wall-title" data-part="3"></h3><div class="vv-framed" data-part="3"><canvas class="vv-filters"></canvas
-    ><i class="vv-here"></i></div>
+  <h3 class="vv-wall-title" data-part="3"></h3><div class="vv-box" data-part="3"><div class="vv-framed"
+    ><canvas class="vv-filters"></canvas><i class="vv-here"></i></div></div>
   <p class="vv-missing vv-quiet" data-part="3"></p>`;
 
 export class Embedding extends Step {

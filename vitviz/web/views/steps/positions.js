@@ -24,7 +24,7 @@ const HTML = `
     <div data-part="2"><h3 data-word="sine"></h3><figure class="vv-pane vv-unnamed"></figure></div>
   </div>
   <p class="vv-similar" data-part="1 2"></p>
-  <div data-part="3"><h3 data-word="wall"></h3><canvas class="vv-places"></canvas
+  <div data-part="3"><h3 data-word="wall"></h3><div class="vv-box"><canvas class="vv-places"></canvas></div
     ><p class="vv-missing vv-quiet"></p></div>
   <div class="vv-apart-from" data-part="4"><h3 data-word="without"></h3><div class="vv-flow vv-cases">${CASES.map((
     { name }) => `<div><h3 data-word="${name}"></h3><canvas class="vv-moved-patches"></canvas><ol class="vv-shares"
