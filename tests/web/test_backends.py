@@ -49,7 +49,6 @@ QUESTIONS = [  # the required capability, and a question
     ("explain", "layers", {}),
     ("lecture", "lecture", {}),
     ("lecture", "lecture", {"block": 1}),
-    ("explain", "lecture", {"block": 1, "token": 3}),
     ("explain", "rearrange", {"shuffle": 2, "positions": False}),
     ("explain", "intervene", {"patches": [0, 7], "heads": [[0, 1]]}),
     ("page", "page", {"search": "?layer=2"}),

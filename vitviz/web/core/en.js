@@ -85,7 +85,7 @@ export const EN = {
     aria: 'Photograph with the attention of CLS.',
   },
   residual: {
-    chart: 'The token of {0}: its length, and the length of what each layer adds', layer: 'Layer',
+    chart: 'Length of the token, and of what is added', layer: 'Layer',
     length: 'length of the token that enters the layer', added: 'length of what the layer adds',
     grown: 'The token of {0} enters layer 1 with length {1} and layer {3} with length {2}.',
     title: 'How similar is each token that enters layer {0} to its own patch vector?', unit: 'cosine',
@@ -129,7 +129,7 @@ export const EN = {
     reading: 'Reading the rows of all heads: {0}', title: 'Layer {0}, {1}, from the patch',
     head: 'head {0}', mean: 'mean of the heads', max: 'maximum of the heads', min: 'minimum of the heads',
     wall: 'Every head of every layer, from this patch: click one. Each map has its own scale',
-    chart: 'Attention distance of the heads, in patches', across: 'layer, 1 to {0}',
+    chart: 'Attention distance, in patches', across: 'layer, 1 to {0}',
     chartWords: 'One dot per head: the mean distance from a patch to the patches that it attends to.',
     unit: 'of attention', aria: 'Photograph with the attention of a head. Arrow keys move the patch.',
   },
@@ -143,7 +143,7 @@ export const EN = {
   mlp: {
     in: 'The token after the second norm: {0} numbers', hidden: 'Hidden layer after {1}: {0} numbers',
     out: 'What the MLP adds to the token: {0} numbers', before: 'before the activation', after: 'after {0}',
-    chart: 'The {0} hidden numbers of this token, sorted', rank: 'share of the hidden numbers',
+    chart: 'The {0} hidden numbers, sorted', rank: 'share of the hidden numbers',
     active: '{0} of the {1} hidden numbers are positive. The largest is number {2} with {3}.',
     compared: 'In this layer, attention adds a vector of length {0} to this token, and the MLP one of length {1}.',
   },
@@ -159,10 +159,10 @@ export const EN = {
       + 'this model’s own size.',
   },
   training: {
-    chart: 'Accuracy on 10,000 test photographs after each epoch', epoch: 'epoch', accuracy: 'vit-cifar10',
+    chart: 'Test accuracy after each epoch', epoch: 'epoch', accuracy: 'vit-cifar10',
     chance: 'guessing among ten classes',
-    facts: ['Recorded while training vit-cifar10, a small model that comes with vitviz: 50 epochs, then 32 more with a '
-      + 'lower learning rate.', 'It took 5.4 hours on two CPU cores and ended at 84.21 %.'],
+    facts: ['Recorded on 10,000 test photographs while training vit-cifar10, a small model that comes with vitviz: 50 '
+      + 'epochs, then 32 more with a lower learning rate.', 'It took 5.4 hours on two CPU cores and ended at 84.21 %.'],
   },
   closing: {
     photo: 'Photograph', photoSays: '{0} numbers', patches: 'Patches', patchesSay: '{0} × {1} squares of {2} pixels',

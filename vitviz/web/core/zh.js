@@ -172,7 +172,7 @@ export const ZH = {
     aria: '叠加了 CLS 注意力的照片。',
   },
   residual: {
-    chart: '{0}的词元：它的长度，以及每一层加上的向量的长度', layer: '层',
+    chart: '词元的长度，以及每层加上的长度', layer: '层',
     length: '进入该层的词元的长度', added: '该层加上的向量的长度',
     grown: '{0}的词元进入第 1 层时长度为 {1}，进入第 {3} 层时为 {2}。',
     title: '进入第 {0} 层的每个词元与它自己的图块向量有多相似？', unit: '余弦',
@@ -226,7 +226,7 @@ export const ZH = {
   mlp: {
     in: '第二次归一化之后的词元：{0} 个数', hidden: '{1} 之后的隐藏层：{0} 个数',
     out: 'MLP 加到词元上的向量：{0} 个数', before: '激活函数之前', after: '{0} 之后',
-    chart: '这个词元的 {0} 个隐藏数，从小到大', rank: '隐藏数的比例',
+    chart: '{0} 个隐藏数，从小到大', rank: '隐藏数的比例',
     active: '{1} 个隐藏数中有 {0} 是正的。最大的是第 {2} 个：{3}。',
     compared: '在这一层，注意力给这个词元加上长度为 {0} 的向量，MLP 加上长度为 {1} 的向量。',
   },
@@ -240,9 +240,9 @@ export const ZH = {
     share: '{0} 个词元：{1} 的乘法用于词元两两之间；共 {2} 十亿次，是模型自身尺寸的 {3} 倍。',
   },
   training: {
-    chart: '每个 epoch 之后在 10,000 张测试照片上的准确率', epoch: 'epoch', accuracy: 'vit-cifar10',
+    chart: '每个 epoch 之后的测试准确率', epoch: 'epoch', accuracy: 'vit-cifar10',
     chance: '在十个类别中随机猜测',
-    facts: ['训练 vit-cifar10 时的记录，它是 vitviz 自带的小模型：先训练 50 个 epoch，再用更低的学习率训练 32 个。',
+    facts: ['训练 vit-cifar10 时在 10,000 张测试照片上的记录，它是 vitviz 自带的小模型：先训练 50 个 epoch，再用更低的学习率训练 32 个。',
       '在两个 CPU 核心上用了 5.4 小时，最后达到 84.21 %。'],
   },
   closing: {

@@ -73,7 +73,7 @@ export class Residual extends Step {
     const layers = long.map((_, block) => block + 1);
     const name = patchWords(query, lang);
     write(this.find('.vv-grown'), filled(words.grown, name, score(long[0]), score(long[depth - 1]), depth));
-    fill(this.find('.vv-charts'), [(width) => chart({ title: filled(words.chart, name), across: words.layer, x: layers,
+    fill(this.find('.vv-charts'), [(width) => chart({ title: words.chart, across: words.layer, x: layers,
       lines: [{ name: words.length, y: long, kind: '0' }, { name: words.added, y: more, kind: '1' }],
       range: [0, Math.max(...long, ...more)], units: score, steps: String,
       words: `${words.length}: ${long.map(score).join(', ')}. ${words.added}: ${more.map(score).join(', ')}` },
