@@ -141,6 +141,7 @@ export class Explanation extends Step {
     const example = examples.find((/** @type {{name: string}} */ { name }) => name === BITES);
     this.find('.vv-offered').hidden = !example || scene.source.image === BITES;
     write(this.find('[data-do=example]'), filled(words.bites, example?.label ?? ''));
+    this.find('.vv-hide').hidden = !best;
     if (!best) return;
     const shares = questions.map((question, place) => this.hidden.answer(scene, question)?.classes
       .find((/** @type {any[]} */ [label]) => label === best[0])?.[2] ?? this.deleted(tested, place));

@@ -95,16 +95,17 @@ export class Patches extends Step {
    * @param {Scene} scene @param {Lecture} lecture */
   order(state, words, scene, lecture) {
     const { rearranged } = this;
-    const ask = { shuffle: this.seed, positions: true };
-    rearranged.want(scene, this.seed ? [ask] : []);
-    const change = this.seed ? rearranged.change(scene, ask) : rearranged.unchanged(scene);
+    const seed = scene.manifest.predictions.length ? this.seed : 0; // without classes, there is nothing to compare
+    const ask = { shuffle: seed, positions: true };
+    rearranged.want(scene, seed ? [ask] : []);
+    const change = seed ? rearranged.change(scene, ask) : rearranged.unchanged(scene);
     this.say('.vv-trouble', rearranged.failure(scene, ask));
     const canvas = this.find('.vv-moved-patches');
     if (change) rearranged.paint(canvas, scene, lecture, change.order);
     write(this.find('[data-do=shuffle]'), words.shuffle);
     write(this.find('[data-do=order]'), words.order);
-    this.press('[data-do=order]', () => this.seed === 0);
-    write(this.find('.vv-now'), this.seed ? words.nowShuffled : words.nowOrdered);
+    this.press('[data-do=order]', () => seed === 0);
+    write(this.find('.vv-now'), seed ? words.nowShuffled : words.nowOrdered);
     const classes = change?.classes ?? [];
     this.find('.vv-shuffle .vv-shares').innerHTML = rearranged.bars(classes);
     write(this.find('.vv-verdict-of'), classes.length ? filled(words.verdict, classes[0][0],
