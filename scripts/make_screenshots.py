@@ -4,7 +4,7 @@
     python scripts/make_screenshots.py --all FOLDER    # three widths, light and dark, full pages
     python scripts/make_screenshots.py --own a.jpg ... # docs/first-minute.webp: the page with these photographs
     python scripts/make_screenshots.py --preview       # vitviz/web/preview.jpg: link previews
-    python scripts/make_screenshots.py --lecture       # docs/lecture/: the eight steps of the lecture at two sizes
+    python scripts/make_screenshots.py --lecture       # docs/lecture/: one screen of each step of the lecture
 
 Needs the development requirements and a Chromium on the PATH.
 """
@@ -22,6 +22,7 @@ from PIL import Image
 from playwright.sync_api import Browser, Playwright, sync_playwright
 
 from vitviz.web import bundle
+from vitviz.web.lecture_texts import STEPS
 
 os.environ["GRADIO_ANALYTICS_ENABLED"] = "False"
 
@@ -30,6 +31,8 @@ CHROMIUMS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-sta
 FLAGS = ["--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking", "--disable-sync"]
 COMPLETE = "window.vitviz?.scenes.get(vitviz.store.get().scene?.id)?.answers.complete"
 SIZES = {"wide": (1440, 900), "middle": (1024, 768), "phone": (390, 844)}
+# The screens of the steps in docs/lecture.md, if not the first ones.
+SCREENS = {"pixels": 2, "positions": 2, "cls": 2, "residual": 3, "attention": 5, "explanation": 4}
 PREVIEW = (1200, 630)  # as sites that show previews crop them
 
 
@@ -90,28 +93,23 @@ def shoot_own(browser: Browser, address: str, photographs: list[Path], file: Pat
 
 
 def shoot_lecture(browser: Browser, address: str, folder: Path) -> None:
-    """Take screenshots of the steps of the lecture at the sizes of a projector and a phone."""
+    """Take a screenshot of one screen of each step of the lecture, in full screen on a projector."""
     folder.mkdir(exist_ok=True)
-    for name, (width, height) in {"wide": (1920, 1080), "phone": (390, 844)}.items():
-        page = browser.new_page(viewport={"width": width, "height": height})
-        page.goto(f"{address}?tab=lecture&from=6,10&theme=light")
-        page.wait_for_function(COMPLETE, timeout=120_000)
-        for step in range(1, 9):
-            page.click(f"[data-step='{step}']")
-            if step == 8:
-                page.wait_for_selector("[data-do=insert]:visible", timeout=240_000)
-                page.click("[data-do=insert]")
-                page.wait_for_selector(".vv-step:visible .vv-charts svg", timeout=240_000)
-            page.wait_for_function("vitviz.resting() && !vitviz.progress.first", timeout=240_000)
-            page.wait_for_timeout(1200)  # rows and charts
-            page.wait_for_function("vitviz.resting() && !vitviz.progress.first", timeout=240_000)
-            if name == "phone":  # the picture is below the title
-                page.locator(".vv-tensors").scroll_into_view_if_needed()
-                page.evaluate("document.querySelector('.vv-progress').scrollIntoView()")
-            file = folder / f"{step}-{name}.webp"
-            Image.open(io.BytesIO(page.screenshot())).convert("RGB").save(file, quality=70, method=6)
-            print(file, file.stat().st_size)
-        page.close()
+    page = browser.new_page(viewport={"width": 1280, "height": 720})
+    page.goto(f"{address}?tab=lecture&from=6,10&theme=light")
+    page.wait_for_function(COMPLETE, timeout=120_000)
+    page.locator(".vv-strip [data-do=full]").click()
+    rested = "vitviz.resting() && !vitviz.progress.first"
+    for step, name in enumerate(STEPS, 1):
+        for change in ({"step": step}, {"part": SCREENS.get(name, 1)}):  # a change of the step resets the screen
+            page.evaluate("change => vitviz.store.dispatch({ type: 'change', change })", change)
+        for _ in range(2):  # answers can start further requests
+            page.wait_for_timeout(1200)
+            page.wait_for_function(rested, timeout=240_000)
+        file = folder / f"{name}.webp"
+        Image.open(io.BytesIO(page.screenshot())).convert("RGB").save(file, quality=60, method=6)
+        print(file, file.stat().st_size)
+    page.close()
 
 
 def main() -> None:

@@ -46,7 +46,7 @@ from vitviz.settings import Settings
 from vitviz.view import View
 from vitviz.web.choices import choices, in_browser
 from vitviz.web.examples import examples
-from vitviz.web.lecture_numbers import lecture_bytes, values_bytes
+from vitviz.web.lecture_numbers import lecture_bytes, token_bytes, values_bytes
 from vitviz.web.payload import Dtype, block_bytes, rollout_bytes
 from vitviz.web.scene import fitted
 from vitviz.weights import zoo
@@ -484,6 +484,9 @@ def lecture() -> dict[str, Any]:
         "sines": sincos_positions(grid, 20), "prefix": trace.stream(0)[0, : len(trace.prefix)],
         "query": queries[token], "dots": dots, "weights": weights, "row": trace.row(BLOCK, token)[0, HEAD],
         "sum": weights @ values, "largestValue": float(np.abs(values).max()),
+        "parts": token_bytes(model, trace, BLOCK, token), "blockAt": BLOCK,
+        "normed": model.blocks[BLOCK].norm1(trace.stream(BLOCK))[0, token].detach(),
+        "added": float((trace.stream(BLOCK + 1) - trace.stream(BLOCK))[0, token].norm()),
     }  # fmt: skip
 
 

@@ -192,7 +192,7 @@ def test_quick_commands_run(arguments: tuple[str, ...], elsewhere: Path, capsys:
         replaced += ["--size", "112"]  # faster than the default size
     if "texts" in replaced:  # as docs/lecture.md describes
         (elsewhere / "texts" / "en").mkdir(parents=True)
-        shutil.copy(resource_folder("lecture") / "en" / "5-attention.md", elsewhere / "texts" / "en")
+        shutil.copy(resource_folder("lecture") / "en" / "attention.md", elsewhere / "texts" / "en")
     before = set(elsewhere.iterdir())
     assert main(replaced) == 0, capsys.readouterr().err
     written = {path.name for path in set(elsewhere.iterdir()) - before}

@@ -132,9 +132,11 @@ def box(page: Page, selector: str) -> dict[str, float]:
     return page.locator(selector).first.bounding_box()
 
 
-def centre(page: Page, seen: View, row: int, column: int, pane: int = 0) -> tuple[float, float]:
+def centre(
+    page: Page, seen: View, row: int, column: int, pane: int = 0, selector: str = ".vv-held"
+) -> tuple[float, float]:
     """Return the centre of a patch's visible part on the screen."""
-    picture = page.locator(".vv-held").nth(pane)
+    picture = page.locator(selector).nth(pane)
     picture.scroll_into_view_if_needed()
     box = picture.bounding_box()
     left, top, right, bottom = seen.geometry.patch_box(row, column, seen.trace.grid)

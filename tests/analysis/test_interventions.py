@@ -156,3 +156,21 @@ def test_models_that_cannot_predict_raise() -> None:
             intervene(model, tiny.images(), **options)
     with pytest.raises(ExplainError, match="'white'"):
         baseline_images(known(), tiny.images(), "white")
+
+
+def test_order_matters_only_with_positions() -> None:
+    model, images = tiny.model().double(), tiny.images(1).double()
+    grid = model.check(images)
+    order = torch.randperm(grid[0] * grid[1], generator=torch.Generator().manual_seed(0)).tolist()
+    moved = torch.empty_like(images)
+    for place, patch in enumerate(order):
+        (to_row, to_column), (row, column) = divmod(place, grid[1]), divmod(patch, grid[1])
+        side = model.config.patch_size
+        tile = images[..., row * side : (row + 1) * side, column * side : (column + 1) * side]
+        moved[..., to_row * side : (to_row + 1) * side, to_column * side : (to_column + 1) * side] = tile
+    close(intervene(model, images, order=order).logits_after, model(moved).detach())
+    shuffled, ordered = (intervene(model, images, order=o, positions=False).logits_after for o in (order, None))
+    close(shuffled, ordered)
+    assert np.abs(ordered - model(images).detach().numpy()).max() > 1e-3
+    with pytest.raises(AnalysisError, match="each patch"):
+        intervene(model, images, order=[0, 0, 1])

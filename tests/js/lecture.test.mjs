@@ -1,12 +1,14 @@
 import assert from 'node:assert/strict';
+import { readFileSync } from 'node:fs';
 import test from 'node:test';
 import {
-  attend, disagreement, dotTerms, embed, filterMap, filterProduct, largest, losses, parseLecture, parseValues,
-  positionSimilarity, roundedToSum, sinePositions, sumTerms,
+  attend, costOf, disagreement, dotTerms, effectiveCount, embed, filterMap, filterProduct, largest, losses, momentsOf,
+  parseLecture, parseParts, parseValues, positionSimilarity, roundedToSum, sinePositions, softmaxOf, sumTerms,
 } from '../../vitviz/web/compute/lecture_numbers.js';
 import { numberOf } from '../../vitviz/web/compute/exercises.js';
 import { parseBlock } from '../../vitviz/web/compute/payload.js';
 import { readTensors, writeTensors } from '../../vitviz/web/compute/tensors.js';
+import { FIRST, SECOND } from '../../vitviz/web/views/steps/training.js';
 import { VECTORS, near, sum } from './vectors.mjs';
 
 const { lecture: MODEL, lecturesWithGaps: GAPS } = VECTORS;
@@ -46,6 +48,34 @@ test('a head matches the model, and its terms add up', () => {
   near(head.sum, values, 2 * HALF * MODEL.largestValue);
   near([sum(head.weights), sum(head.powers)], [1, head.total], 0, { rtol: 1e-6 });
   near([sum(dotTerms(head, 7)), sum(sumTerms(head, 5))], [head.dots[7], head.sum[5]], 0, { rtol: 1e-6 });
+});
+
+test('heads of a token follow from its other numbers, and norms of the stream from its tokens', () => {
+  const parts = parseParts(MODEL.parts);
+  const { mean, deviation } = momentsOf(parts.stream);
+  near([...parts.normed], MODEL.normed, 1e-4);
+  near([parts.stream.reduce((total, value) => total + ((value - mean) / deviation) ** 2, 0) / parts.stream.length], [1],
+    1e-6);
+  const { tokens } = parseBlock(MODEL.block);
+  const at = MODEL.blockAt * tokens + MODEL.token;
+  near([LECTURE.lengths[at]], [Math.hypot(...parts.stream)], 1e-4);
+  near([LECTURE.start[MODEL.token], LECTURE.added[at]], [1, MODEL.added], 1e-3);
+});
+
+test('a temperature spreads the softmax, and costs grow with pairs of tokens', () => {
+  near([...softmaxOf([0, Math.log(3)])], [0.25, 0.75], 1e-12);
+  near([effectiveCount(softmaxOf([5, 1, 2, 9], 1e9)), effectiveCount([1, 0])], [4, 1], 1e-6);
+  const small = { width: 6, heads: 2, headWidth: 3, hidden: 24, depth: 1, activation: 'gelu' };
+  assert.deepEqual(costOf(small, 10), { tokens: 10, pairs: 1200, rest: 10 * (144 + 288) });
+  assert.equal(costOf(small, 20).pairs, 4800);
+});
+
+test('the training curve is the recorded one', () => {
+  for (const [file, shown] of [['curves-first', FIRST], ['curves', SECOND]]) {
+    const text = readFileSync(new URL(`../../checkpoints/vit-cifar10/${file}.csv`, import.meta.url), 'utf8');
+    const [head, ...rows] = text.trim().split('\n').map((line) => line.split(','));
+    assert.deepEqual(shown, rows.map((row) => Math.round(1e4 * Number(row[head.indexOf('top1')]))));
+  }
 });
 
 test('omitted terms are added up, and maps are compared by rank', () => {

@@ -96,16 +96,21 @@ test('the smallest probable group is named, and low scores mean an unknown photo
   assert.equal(judge({ ...about, groupAbove: 0.96 }, logits).group, null);
 });
 
-test('the lecture shows positions only on the model\'s own grid', () => {
+test('the lecture shows positions only on the model\'s own grid, and how tokens change', () => {
   const positions = { dtype: 'F32', shape: [6, 1], data: Float32Array.of(1, 2, 3, 4, 5, 6) };
   const shared = new Uint8Array(writeTensors({ positions }, { grid: [2, 3], missing: {} }));
-  const about = { preprocess: { mode: 'squash', height: 2, width: 3, mean: [0, 0, 0], std: [1, 1, 1] } };
+  const about = { depth: 2, width: 2,
+    preprocess: { mode: 'squash', height: 2, width: 3, mean: [0, 0, 0], std: [1, 1, 1] } };
+  const stream = [Float32Array.of(3, 4, 0, 1), Float32Array.of(6, 8, 1, 0)];
   const size = { height: 2, width: 3 };
   const opened = { model: { about }, prepared: { ...size, pixels: new Float32Array(18) }, canvas: size };
-  const [own, other] = [[2, 3], [3, 2]].map((grid) => readTensors(lectureFile({ ...opened, run: { grid } }, shared)));
+  const [own, other] = [[2, 3], [3, 2]].map((grid) => readTensors(
+    lectureFile({ ...opened, run: { grid, stream } }, shared)));
   assert.deepEqual([own.tensors.positions, own.facts.missing], [positions, {}]);
   assert.equal(other.tensors.positions, undefined);
   assert.match(other.facts.missing.positions, /interpolated/);
+  assert.deepEqual(['lengths', 'start', 'added'].map((name) => [...own.tensors[name].data]),
+    [[5, 1, 10, 1], [1, 1, 1, 0], [5, Math.fround(Math.SQRT2)]]);
 });
 
 test('the values of a block are in single precision, neither centered nor scaled', async () => {

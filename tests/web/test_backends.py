@@ -31,7 +31,7 @@ from vitviz.export.static import write_site
 from vitviz.gradio import AttentionExplorer
 from vitviz.server import routes
 from vitviz.view import View
-from vitviz.web.lecture_numbers import lecture_bytes, values_bytes
+from vitviz.web.lecture_numbers import lecture_bytes, token_bytes, values_bytes
 from vitviz.web.payload import HEADER, block_bytes, rollout_bytes
 
 BACKENDS = ("server", "component", "embedded", "onnx")
@@ -49,6 +49,7 @@ QUESTIONS = [  # the required capability, and a question
     ("explain", "layers", {}),
     ("lecture", "lecture", {}),
     ("lecture", "lecture", {"block": 1}),
+    ("explain", "rearrange", {"shuffle": 2, "positions": False}),
     ("explain", "intervene", {"patches": [0, 7], "heads": [[0, 1]]}),
     ("page", "page", {"search": "?layer=2"}),
 ]
@@ -258,8 +259,13 @@ def test_backend_answers_or_refuses_each_question(backend: Backend, needs: str, 
 def test_lecture_numbers_match_python(backend: Backend) -> None:
     if not backend.can("lecture"):
         return
-    view = backend.view
-    for ask, expected in (({}, lecture_bytes(view)), ({"block": 1}, values_bytes(view.model, view.trace, 1))):
+    view, middle = backend.view, backend.view.trace.token(tuple(side // 2 for side in backend.view.trace.grid))
+    files = {
+        "scene": ({}, lecture_bytes(view)),
+        "block": ({"block": 1}, values_bytes(view.model, view.trace, 1)),
+        "token": ({"block": 1, "token": middle}, token_bytes(view.model, view.trace, 1, middle)),
+    }
+    for ask, expected in files.values():
         tensors, arrays = (load(data) for data in (backend.ask("lecture", ask), expected))
         assert sorted(tensors) == sorted(arrays)
         for name, array in arrays.items():

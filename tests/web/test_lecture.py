@@ -7,6 +7,7 @@ tests/js/lecture.test.mjs tests how the page's scripts read the lecture's files.
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
 from collections.abc import Iterator
@@ -19,18 +20,21 @@ import pytest
 import viewer_pages
 from browsing import new_page
 from js_vectors import BLOCK, HEAD, PATCH, head_tensors
+from numpy.typing import NDArray
 from patience import wait_until
 from playwright.sync_api import Browser, Page, expect
 from running import axe
+from safetensors.numpy import load
 from scipy.stats import rankdata, spearmanr
 from viewer_pages import SCENE, ask, rest, write
 
 from vitviz.view import View
 from vitviz.web.exercise_texts import KINDS
 from vitviz.web.exercises import Exercise, exercises
+from vitviz.web.lecture_numbers import token_bytes
 from vitviz.web.lecture_texts import FILES, MATHML, STEPS, LectureError, lecture_texts
 
-STAGES = 8
+STAGES = len(STEPS)
 HALF = 2e-3
 
 
@@ -57,7 +61,8 @@ def turn(page: Page, step: int) -> None:
     rest(page)
 
 
-def go(page: Page, step: int) -> None:
+def go(page: Page, name: str) -> None:
+    step = STEPS.index(name) + 1
     page.click(f".vv-lecture button[data-step='{step}']")
     turn(page, step)
 
@@ -78,10 +83,22 @@ def check_widths(page: Page, step: int) -> None:
         assert page.evaluate("document.documentElement.scrollWidth") <= width, step
 
 
+def near_shares(view: View) -> NDArray[np.float64]:
+    """Return the sums of attention to the patches around nine patches, in the first third of the layers: (l, H)."""
+    (rows, columns), prefix = view.trace.grid, len(view.trace.prefix)
+    shares = np.zeros((-(-view.trace.depth // 3), view.trace.heads))
+    for (block, _), r, c in itertools.product(np.ndenumerate(shares[:, 0]), (1, 2, 3), (1, 2, 3)):
+        row, column = r * rows // 4, c * columns // 4
+        weights = view.trace.row(block[0], (row, column))[0, :, prefix:].unflatten(1, (rows, columns)).numpy()
+        window = weights[:, max(0, row - 1) : row + 2, max(0, column - 1) : column + 2].sum((1, 2))
+        shares[block[0]] += window - weights[:, row, column]
+    return shares
+
+
 def test_all_steps_show_the_models_numbers(saved: Page, view: View) -> None:
     page, side = saved, view.model.config.patch_size
     texts = lecture_texts()["en"]
-    go(page, 1)
+    go(page, STEPS[0])
     expect(page.locator("[role=tab]")).to_have_text(["Explore", "Lecture"])
     for step in range(1, STAGES + 1):
         turn(page, step)
@@ -91,31 +108,37 @@ def test_all_steps_show_the_models_numbers(saved: Page, view: View) -> None:
         check_widths(page, step)
         page.keyboard.press("PageDown")  # a presenter's remote sends this key; the last step stays
     turn(page, STAGES)
-    for step in range(STAGES - 1, 1, -1):
+    for step in range(STAGES - 1, STEPS.index("patches"), -1):
         page.keyboard.press("ArrowLeft" if step % 2 else "PageUp")
         turn(page, step)
     # All steps follow the selected patch.
     page.locator(".vv-step:visible .vv-picture").first.focus()
     page.keyboard.press("ArrowRight")  # the key moves the patch instead of changing the step
-    turn(page, 2)
+    turn(page, STEPS.index("patches") + 1)
     ask(page, query=PATCH)
     assert f"row {PATCH[0] + 1}, column {PATCH[1] + 1}" in shown(page, "h3.vv-which")
     page.click("[data-go='-1']")
-    turn(page, 1)
+    turn(page, STEPS.index("pixels") + 1)
     middle = [place * side + side // 2 for place in PATCH]
     for channel, said in enumerate(page.locator(".vv-sums tbody td:last-child").all_inner_texts()):
         assert number(said) == pytest.approx(float(view.images[0, channel, middle[0], middle[1]]), abs=6e-4)
-    go(page, 3)
-    page.locator(".vv-bars-of").focus()
+    go(page, "embedding")
+    bars = page.locator(".vv-step:visible .vv-bars-of")
+    bars.focus()
     page.keyboard.press("ArrowRight")  # the key selects another filter instead of another step
     rest(page)
-    turn(page, 3)
-    chosen = int(page.locator(".vv-bars-of").get_attribute("aria-valuenow") or 0) - 1
+    turn(page, STEPS.index("embedding") + 1)
+    chosen = int(bars.get_attribute("aria-valuenow") or 0) - 1
     box = [slice(place * side, (place + 1) * side) for place in PATCH]
     weight, bias = view.model.patch_embed.proj.weight[chosen], view.model.patch_embed.proj.bias
     own = float(((weight * view.images[0, :, box[0], box[1]]).sum() + bias[chosen]).detach())
     assert number(shown(page, ".vv-adds").rstrip(".").rsplit(" ", 1)[1]) == pytest.approx(own, abs=5e-3)
-    go(page, 6)
+    go(page, "attention")  # begins with a local head of an early layer
+    shares = near_shares(view)
+    block, head = np.unravel_index(shares.argmax(), shares.shape)
+    expect(page.locator(".vv-step:visible [data-ask=layer]")).to_have_value(str(block))
+    expect(page.locator(".vv-step:visible [data-ask=head]")).to_have_value(str(head))
+    go(page, "heads")
     expect(page.locator(".vv-kinds b").first).not_to_have_text("…")  # every head is classified
     assert sum(map(int, page.locator(".vv-kinds b").all_inner_texts())) == view.trace.depth * view.trace.heads
 
@@ -127,7 +150,7 @@ def test_all_steps_are_in_chinese(saved: Page) -> None:
     assert page.evaluate("document.documentElement.lang") == "zh"
     texts = lecture_texts()["zh"]
     for step in range(1, STAGES + 1):
-        go(page, step)
+        go(page, STEPS[step - 1])
         expect(page.locator(".vv-text h2")).to_have_text(texts[step - 1]["title"])
         page.click(".vv-question summary")
         expect(page.locator(".vv-question > div")).to_be_visible()
@@ -138,11 +161,11 @@ def test_all_steps_are_in_chinese(saved: Page) -> None:
     expect(page.locator("[role=tab]")).to_have_text(["Explore", "Lecture"])
 
 
-def test_numbers_of_step_5_match_model_and_add_up(saved: Page, view: View) -> None:
+def test_numbers_of_a_head_match_model_and_add_up(saved: Page, view: View) -> None:
     ask(saved, query=PATCH)
-    go(saved, 5)
-    saved.select_option(".vv-step [data-ask=layer]", label=str(BLOCK + 1))
-    saved.select_option(".vv-step [data-ask=head]", label=str(HEAD + 1))
+    go(saved, "attention")
+    saved.select_option(".vv-step:visible [data-ask=layer]", label=str(BLOCK + 1))
+    saved.select_option(".vv-step:visible [data-ask=head]", label=str(HEAD + 1))
     queries, keys, values = head_tensors(view, BLOCK, HEAD)
     token = len(view.trace.prefix) + PATCH[0] * view.trace.grid[1] + PATCH[1]
     dots = keys @ queries[token]
@@ -184,9 +207,50 @@ def test_numbers_of_step_5_match_model_and_add_up(saved: Page, view: View) -> No
     assert number(text.split("=")[-1]) == pytest.approx(product, abs=2 * HALF * np.abs(queries * keys).max())
     assert saved.locator(".vv-q").get_attribute("aria-valuetext") is not None
 
+    saved.locator("[data-do=product]").click()  # one product after another
+    saved.locator("[data-do=product]").click()
+    rest(saved)
+    first = (queries[token] * keys[other])[:2].sum()
+    assert number(saved.locator("[data-sum=dot]").inner_text()) == pytest.approx(first, abs=near)
+    for slider in ("scale", "temperature"):  # both divide q . k
+        saved.locator(f"[data-slide={slider}]").fill("0.5")
+    warm = np.exp((scaled - scaled.max()) / 10)
+    rest(saved)
+    largest = re.search(r" with ([\d.]+) %", saved.locator(".vv-tuned-sum").inner_text())
+    assert largest is not None
+    assert float(largest[1]) == pytest.approx(100 * warm.max() / warm.sum(), abs=0.2)
 
-def test_steps_7_and_8_match_lens_and_faithfulness(saved: Page, view: View) -> None:
-    go(saved, 7)
+
+def test_a_guess_is_ranked_among_the_patches(saved: Page, view: View) -> None:
+    ask(saved, query=PATCH, block=BLOCK, head=HEAD)
+    go(saved, "attention")
+    saved.click("[data-do=guess]")
+    expect(saved.locator(".vv-guess")).to_contain_text("Click your guess")
+    ask(saved, query=PATCH)
+    guess = (view.trace.grid[0] - 1, 0)
+    saved.mouse.click(*viewer_pages.centre(saved, view, *guess, selector=".vv-step:visible .vv-held"))
+    row = view.trace.row(BLOCK, PATCH)[0, HEAD, len(view.trace.prefix) :].numpy()
+    place = guess[0] * view.trace.grid[1] + guess[1]
+    rank = 1 + int((row > row[place]).sum())
+    expect(saved.locator(".vv-guess")).to_contain_text(f"is number {rank} of {row.size}")
+
+
+def test_parts_of_a_token_add_up_to_the_next_layer(view: View) -> None:
+    model, trace = view.model, view.trace
+    token = len(trace.prefix) + 5
+    for block in range(trace.depth - 1):
+        parts, layer = load(token_bytes(model, trace, block, token)), model.blocks[block]
+        np.testing.assert_allclose(parts["stream"], trace.stream(block)[0, token], atol=1e-6)
+        np.testing.assert_allclose(parts["normed"], layer.norm1(trace.stream(block))[0, token].detach(), atol=1e-5)
+        bias = layer.ls1(layer.attn.proj.bias).detach()
+        np.testing.assert_allclose(parts["heads"].sum(0) + bias.numpy(), parts["attended"], atol=5 * HALF)
+        after = parts["stream"] + parts["attended"] + parts["transformed"]
+        np.testing.assert_allclose(after, trace.stream(block + 1)[0, token], atol=5 * HALF)
+        assert parts["after"].shape == (model.config.hidden,)
+
+
+def test_prediction_and_explanation_match_lens_and_faithfulness(saved: Page, view: View) -> None:
+    go(saved, "prediction")
     lens = view.lens(view.best(4))
     for block in (0, 2):
         saved.click(f".vv-afters [data-layer='{block}']")
@@ -198,7 +262,7 @@ def test_steps_7_and_8_match_lens_and_faithfulness(saved: Page, view: View) -> N
 
         wait_until(lambda: np.allclose(shares(), expected, rtol=0, atol=0.02), f"the shares of layer {block + 1}")  # noqa: B023
         assert sum(shares()) == pytest.approx(100)
-    go(saved, 8)
+    go(saved, "explanation")
     maps = [view.explain("rollout"), view.explain("gae", view.best(1)[0])]
     first, second = (heatmap.values.ravel() for heatmap in maps)
     ranks = [rankdata(-np.array([float(f"{value:.5g}") for value in values])) for values in (first, second)]
@@ -265,7 +329,7 @@ SCRIPTS = [
 ]
 
 
-def texts_with(folder: Path, text: str, name: str = "en/1-pixels.md") -> dict[str, list[dict[str, str]]]:
+def texts_with(folder: Path, text: str, name: str = "en/pixels.md") -> dict[str, list[dict[str, str]]]:
     """Return the lecture's texts with one replaced."""
     (folder / name).parent.mkdir()
     (folder / name).write_text(text, encoding="utf-8")
@@ -273,7 +337,7 @@ def texts_with(folder: Path, text: str, name: str = "en/1-pixels.md") -> dict[st
 
 
 def body(folder: Path, formula: str) -> str:
-    return texts_with(folder, f"# Title\n\nBody ${formula}$ here.\n\n## Question?\n\nAnswer.\n")["en"][0]["body"]
+    return texts_with(folder, f"# Title\n\nBody ${formula}$ here.\n\n## Question?\n\nAnswer.\n")["en"][1]["body"]
 
 
 def test_lecturers_texts_replace_bundled_ones(tmp_path: Path) -> None:
@@ -286,18 +350,18 @@ def test_lecturers_texts_replace_bundled_ones(tmp_path: Path) -> None:
     assert "&lt;b&gt;" in third["body"]  # raw HTML is escaped
     assert "<img" not in third["answer"]  # and nothing is downloaded
     assert own["en"] == bundled["en"]
-    assert [step for step in range(8) if own["zh"][step] != bundled["zh"][step]] == [2]
+    assert [step for step in range(STAGES) if own["zh"][step] != bundled["zh"][step]] == [2]
     assert "Three?" in viewer_pages.view().html(lecture=True, texts=tmp_path)
 
 
 @pytest.mark.parametrize(
     ("name", "text", "said"),
     [
-        ("en/9-more.md", "# A\n\nB\n\n## C\n\nD\n", "9-more.md"),
-        ("en/1-pixels.md", "No heading.\n", "other headings"),
-        ("en/1-pixels.md", "# A\n\nB\n\n## C\n", "no answer"),
-        ("en/1-pixels.md", "# A\n\n## C\n\nD\n", "no text"),
-        ("en/1-pixels.md", "# A\n\n$x_1_2$\n\n## C\n\nD\n", "x_1_2"),
+        ("en/more.md", "# A\n\nB\n\n## C\n\nD\n", "more.md"),
+        ("en/pixels.md", "No heading.\n", "other headings"),
+        ("en/pixels.md", "# A\n\nB\n\n## C\n", "no answer"),
+        ("en/pixels.md", "# A\n\n## C\n\nD\n", "no text"),
+        ("en/pixels.md", "# A\n\n$x_1_2$\n\n## C\n\nD\n", "x_1_2"),
         ("en/notes.txt", "# A\n", "Put one there"),
     ],
 )
@@ -334,7 +398,7 @@ def test_valid_formulas_are_kept(tmp_path: Path) -> None:
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no pipes here")
 def test_texts_must_be_regular_files_of_limited_size(tmp_path: Path) -> None:
     (tmp_path / "en").mkdir()
-    path = tmp_path / "en" / "1-pixels.md"
+    path = tmp_path / "en" / "pixels.md"
     for make, words in (
         (os.mkfifo, "regular file"),
         (lambda path: path.symlink_to("/dev/zero"), "regular file"),

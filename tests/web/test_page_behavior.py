@@ -13,6 +13,8 @@ from playwright.sync_api import Page as Browser
 from playwright.sync_api import expect
 from running import DOG, SCENE, THINGS, Running, change, example, expect_map, own_photograph, ready, settled, upload
 
+from vitviz.web.lecture_texts import STEPS
+
 EXPLAIN = ".vv-explain"
 SENTENCE = re.compile(r"\b[a-z]{2,}(?: [a-z]{2,}){3}")  # four English words
 
@@ -195,4 +197,5 @@ def test_lecture_says_that_a_small_photograph_was_enlarged(opened: Browser, tmp_
         photo.resize((66, 42)).save(tmp_path / "small.png")
     upload(opened, tmp_path / "small.png")
     open_tab(opened, "Lecture")
-    expect(opened.locator(".vv-lost")).to_contain_text("enlarged")
+    opened.locator(f".vv-lecture button[data-step='{STEPS.index('pixels') + 1}']").click()
+    expect(opened.locator(".vv-step:visible .vv-lost")).to_contain_text("enlarged")

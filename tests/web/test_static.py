@@ -41,8 +41,9 @@ from vitviz.model.vit import Pretrained
 from vitviz.view import View
 from vitviz.web.choices import in_browser
 from vitviz.web.examples import Example
-from vitviz.web.lecture_numbers import lecture_bytes, values_bytes
+from vitviz.web.lecture_numbers import lecture_bytes, token_bytes, values_bytes
 from vitviz.web.lecture_texts import FILES, LectureError, lecture_texts
+from vitviz.web.responses import describe_rearranged
 from vitviz.weights import zoo
 from vitviz.weights.checkpoint import save
 
@@ -262,6 +263,19 @@ def test_lecture_numbers_match_python(shown: tuple[Page, View]) -> None:
     assert sorted(tensors) == sorted(arrays)
     for name, array in arrays.items():
         np.testing.assert_allclose(tensors[name], array, atol=2e-3, err_msg=name)
+    parts, expected = (
+        load(ask(page, "lecture", {"block": 1, "token": 7})),
+        load(token_bytes(seen.model, seen.trace, 1, 7)),
+    )
+    assert sorted(parts) == sorted(expected)
+    for name, array in expected.items():
+        np.testing.assert_allclose(parts[name], array, atol=5e-3, err_msg=name)
+    for shuffle, positions in ((3, True), (3, False)):
+        change = ask(page, "rearrange", {"shuffle": shuffle, "positions": positions})
+        python = describe_rearranged(seen, shuffle, positions)
+        assert change["order"] == python["order"]
+        for (label, _, after), (name, _, expected_after) in zip(change["classes"], python["classes"], strict=True):
+            assert (label, after) == (name, pytest.approx(expected_after, abs=1e-3))
     values, expected = load(ask(page, "lecture", {"block": 1})), load(values_bytes(seen.model, seen.trace, 1))
     np.testing.assert_allclose(values["values"], expected["values"], atol=5e-3)
     assert (values["factor"] == 1).all()

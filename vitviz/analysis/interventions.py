@@ -131,14 +131,16 @@ def intervene(
     drop: Iterable[tuple[int, int]] = (),
     mode: Drop = "remove",
     swap: Swap | None = None,
+    order: Sequence[int] | None = None,
+    positions: bool = True,
     before: Tensor | None = None,
     target: TargetLike = None,
     contrast: tuple[Named, Named] | None = None,
 ) -> Change:
     """Run the model with changes and compare with the unchanged run. Changes can be combined.
 
-    Regions are swapped first, then patches are dropped (including swapped ones); heads and edges are changed in the
-    run over the remaining patches.
+    Regions are swapped first, then patches are dropped (including swapped ones) and put into another order; heads and
+    edges are changed in the run over the remaining patches.
 
     Args:
         model: model in eval mode with a classifier, or with a target of the features; not changed.
@@ -148,6 +150,8 @@ def intervene(
         drop: patches (row, column) to drop.
         mode: "remove" removes them from the sequence; the other modes paint over them, see `baseline_images`.
         swap: region to copy from other images.
+        order: for each place of the grid, row by row, the patch to move there.
+        positions: if false, all patches get the same position, so that the model cannot tell their order.
         before: (B, C), the unchanged logits of these images, if known.
         target, contrast: a target to read as well, see `resolve_target`.
 
@@ -169,9 +173,11 @@ def intervene(
             keep = (~dropped).flatten().nonzero().T if dropped.any() else None  # (1, K)
         elif dropped.any():
             changed = torch.where(pixel_mask(dropped[None], patch), baseline_images(model, changed, mode), changed)
+        if order is not None:
+            changed = _reordered(changed, order, patch)
         modes: dict[tuple[int, int], HeadMode]
         modes = dict(heads) if isinstance(heads, Mapping) else dict.fromkeys(heads, "zero")
-        outputs = _outputs(model, changed, Edits(heads=modes, cuts=cuts, keep=keep), features)
+        outputs = _outputs(model, changed, Edits(heads=modes, cuts=cuts, keep=keep), features, positions=positions)
     labels = model.pretrained.labels if model.pretrained else ()
     (logits_before, _), (logits, _) = outputs_before, outputs
     named = {} if target is contrast is None else _readings(model, target, contrast, outputs_before, outputs)
@@ -179,7 +185,12 @@ def intervene(
 
 
 def _outputs(
-    model: ViT, images: Tensor, edits: Edits | None, features: bool, logits: Tensor | None = None
+    model: ViT,
+    images: Tensor,
+    edits: Edits | None,
+    features: bool,
+    logits: Tensor | None = None,
+    positions: bool = True,
 ) -> tuple[Tensor, Tensor]:
     """Return the logits (B, C) and, on request, the features (B, F), in float64 on the CPU; what is missing is empty.
 
@@ -187,8 +198,8 @@ def _outputs(
     """
     pooled = images.new_zeros(len(images), 0)
     if logits is None or features:
-        embedded, grid = model.embed(images)
-        tokens = model.encode(embedded, model.angles(grid), edits)
+        embedded, grid = model.embed(images, positions=positions)
+        tokens = model.encode(embedded, model.angles(grid) if positions else None, edits)
         pooled = model.read_out(tokens) if features else pooled
         logits = images.new_zeros(len(images), 0) if model.head is None else model.classify(tokens)
     return logits.detach().cpu().double(), pooled.cpu().double()
@@ -232,6 +243,20 @@ def _mask(drop: Iterable[tuple[int, int]], grid: tuple[int, int]) -> Tensor:
             )
         mask[patch] = True
     return mask
+
+
+def _reordered(images: Tensor, order: Sequence[int], patch: int) -> Tensor:
+    """Return the images with their patches in another order."""
+    rows, columns = (side // patch for side in images.shape[2:])
+    if sorted(order) != list(range(rows * columns)):
+        raise AnalysisError(
+            f"Expected each patch from 0 to {rows * columns - 1} once in the order, got {len(order)} numbers. "
+            "List every patch."
+        )
+    tiles = images.unflatten(3, (columns, patch)).unflatten(2, (rows, patch))  # (B, channels, gh, p, gw, p)
+    listed = tiles.transpose(3, 4).flatten(2, 3)[:, :, list(order)]  # (B, channels, gh * gw, p, p)
+    out: Tensor = listed.unflatten(2, (rows, columns)).transpose(3, 4).flatten(4, 5).flatten(2, 3)
+    return out
 
 
 def _swapped(images: Tensor, swap: Swap, patch: int) -> Tensor:

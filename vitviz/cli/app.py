@@ -14,7 +14,7 @@ from vitviz.cli.options import PATH, Args, Command
 from vitviz.extras import extra
 from vitviz.settings import SETTINGS, Setting, settings
 
-LECTURE = "your own texts for the lecture: Markdown files such as en/1-pixels.md, which replace the bundled ones"
+LECTURE = "your own texts for the lecture: Markdown files such as en/pixels.md, which replace the bundled ones"
 OPTIONS = {name: setting for name, setting in SETTINGS.items() if setting.option}
 
 

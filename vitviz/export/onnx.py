@@ -10,6 +10,7 @@ memory holds the weights once for the forward and once for the backward pass.
 | gradient | tokens and flow (1, N, D) | attention and its gradient (H, N, N), gradient of the tokens (1, N, D) |
 | relevance | tokens and flow (1, N, D) | gradient of the tokens by the rules of AttnLRP (1, N, D) |
 | values | tokens (1, N, D) | values (H, N, d) |
+| parts | tokens (1, N, D) | normed (N, D) and the tensors of `vitviz.web.lecture_numbers.block_parts` |
 | value_attention | tokens (1, N, D), queries and keys (H, N, d), weights (N) | scores (N) |
 | classify | tokens (1, n, D) | logits (1, C) |
 | slope | tokens (1, N, D), weights (1, C) | gradient of the weighted logits with respect to the tokens (1, N, D) |
@@ -19,8 +20,8 @@ memory holds the weights once for the forward and once for the backward pass.
 `vitviz.export.formulas` lists the graphs that turn these outputs into scores and statistics.
 
 `n` is any number of tokens, because patches may be removed. `heads` multiplies the output of each head; 0 disables it.
-With rotary positions block, gradient and relevance also take the angles of the patches, cos and sin (n - P, d). With
-attention pooling slope also returns the attention of the pooling and its gradient, (H, N) each.
+With rotary positions block, parts, gradient and relevance also take the angles of the patches, cos and sin (n - P, d).
+With attention pooling slope also returns the attention of the pooling and its gradient, (H, N) each.
 Shapes: H heads, N tokens = P prefix tokens followed by gh x gw patches, D width, d head width, C classes.
 """
 
@@ -47,6 +48,7 @@ from vitviz.model.trace import BlockTrace
 from vitviz.model.tracing import project_part
 from vitviz.model.vit import ViT
 from vitviz.outputs import SINGLE, activate
+from vitviz.web.lecture_numbers import PARTS, block_parts
 from vitviz.web.responses import LENS
 
 OPSET = 20
@@ -154,6 +156,9 @@ def _graphs(model: ViT) -> Iterator[_Graph]:
         f"tokens heads{names} -> out queries keys lse mean_row mean_column",
     )  # fmt: skip
     yield _Graph("values", _Values(model), middle, (tokens,), (count,), "tokens -> values")
+    yield _Graph(
+        "parts", _Parts(model), middle, (tokens, *angles), (count, *both), f"tokens{names} -> normed {' '.join(PARTS)}"
+    )
     yield _Graph("classify", classify, last, (tokens,), (count,), "tokens -> logits")
     classes = torch.zeros(min(LENS, config.classes))
     yield _Graph("lens", _Lens(model), last, (tokens, classes), (count, {}), "tokens classes -> image patches final")
@@ -250,6 +255,21 @@ class _Values(nn.Module):
 
     def forward(self, tokens: Tensor) -> Tensor:
         return project_part(self.block.attn, self.block.norm1(tokens), parts=slice(2, 3))[0, 0]  # (H, N, d)
+
+
+class _Parts(nn.Module):
+    """Compute the parts of a block for all tokens."""
+
+    def __init__(self, model: ViT) -> None:
+        super().__init__()
+        self.block = model.blocks[0]
+
+    def forward(self, tokens: Tensor, *angles: Tensor) -> tuple[Tensor, ...]:
+        attn, normed = self.block.attn, self.block.norm1(tokens)
+        rotations = (angles[0], angles[1]) if angles else None
+        mixed = Explicit().attend(*attn.project(normed, rotations), attn.scale)
+        parts = block_parts(self.block, tokens, mixed)
+        return normed[0], *(parts[name] for name in PARTS)
 
 
 class _Classify(nn.Module):

@@ -43,6 +43,7 @@ from vitviz.weights import zoo
 TRACED = (
     *("export/onnx.py", "export/formulas.py", "outputs.py", "model/*.py", "attribution/*.py"),
     *("analysis/attention_statistics.py", "analysis/head_statistics.py", "analysis/logit_lens.py"),
+    "web/lecture_numbers.py",
 )  # modules whose source code determines the graphs
 TRIAL = 8  # patches per side of the browser's test picture
 # With these two headers, a page can use several threads.
@@ -206,6 +207,7 @@ def _write_model(site: Site, source: str, model: ViT, methods: Sequence[str]) ->
         "prefix": list(config.prefix), "depth": config.depth,
         "heads": config.heads, "headWidth": config.head_size, "width": config.width, "patch": config.patch_size,
         "rotary": config.rotary_base if config.positions == "rotary" else None, "pooling": config.pooling,
+        "normPre": config.norm_pre,
         "reads": _reads(halves), "missing": missing_statistics(config.prefix),
         "preprocess": pretrained.preprocess.to_dict(),
         "larger": {"size": size, "preprocess": larger.to_dict()},

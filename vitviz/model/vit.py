@@ -152,12 +152,15 @@ class ViT(nn.Module):
             elif name.endswith("bias"):
                 nn.init.zeros_(parameter)
 
-    def embed(self, images: Tensor) -> tuple[Tensor, tuple[int, int]]:
-        """Return the input tokens of the first block and their grid: (B, channels, H, W) -> (B, N, D), (gh, gw)."""
+    def embed(self, images: Tensor, *, positions: bool = True) -> tuple[Tensor, tuple[int, int]]:
+        """Return the input tokens of the first block and their grid: (B, channels, H, W) -> (B, N, D), (gh, gw).
+
+        Without `positions`, every patch gets the mean of all position embeddings.
+        """
         grid = self.check(images)
         patches = self.patch_embed(images)  # (B, gh * gw, D)
-        if (positions := self.positions(grid)) is not None:
-            patches = patches + positions
+        if (added := self.positions(grid)) is not None:
+            patches = patches + (added if positions else added.mean(dim=1, keepdim=True))
         prefix = [token for token in (self.cls_token, self.dist_token, self.reg_token) if token is not None]
         tokens = torch.cat([*(token.expand(len(images), -1, -1) for token in prefix), patches], dim=1)  # (B, N, D)
         out: Tensor = self.norm_pre(self.dropout(tokens))

@@ -13,9 +13,8 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, get_args
-
-import numpy as np
 
 from vitviz.analysis.head_statistics import STATISTICS
 from vitviz.attribution.attention import DISCARD, FUSE, RESIDUAL, START, Fusion
@@ -23,7 +22,6 @@ from vitviz.attribution.inputs import Method
 from vitviz.attribution.registry import DEFAULT, METHODS, method_named
 from vitviz.attribution.targets import Similarity, TargetSpec, Text, class_index, read_spelling
 from vitviz.heatmap import Heatmap
-from vitviz.outputs import REGRESSION
 from vitviz.server import arguments as args
 from vitviz.server.arguments import ArgumentError, check, quote
 from vitviz.server.gpu import ask_view
@@ -33,16 +31,23 @@ from vitviz.server.scheduler import Kind, report
 from vitviz.server.sizes import Need, check_question, heads_need, is_large, layers_need, method_need, passes_need
 from vitviz.view import PAGE_MEGABYTES, View
 from vitviz.web.choices import choices
-from vitviz.web.lecture_numbers import lecture_bytes, lecture_parts, values_bytes
+from vitviz.web.lecture_numbers import lecture_bytes, lecture_parts, token_bytes, values_bytes
 from vitviz.web.lecture_texts import LANGUAGES
 from vitviz.web.payload import block_bytes, rollout_bytes, rollout_row_bytes
 from vitviz.web.questions import QUESTIONS
-from vitviz.web.responses import LECTURE, describe_layers, describe_map, describe_test, rounded
+from vitviz.web.responses import (
+    LECTURE,
+    describe_change,
+    describe_layers,
+    describe_map,
+    describe_rearranged,
+    describe_test,
+    rounded,
+)
 from vitviz.web.scene import ROLLOUT_TOKENS, standalone, standalone_bytes
 
 TEST_PASSES = 36.0  # forward passes that testing one map takes
 FURTHER_TEST_PASSES = 9  # forward passes for each further map
-BEST = 5  # number of classes before and after an intervention
 
 
 @dataclass(frozen=True, eq=False)
@@ -234,16 +239,22 @@ class Endpoints(Opening):
         with self._turn(opened, "reading all layers", layers_need):
             return describe_layers(opened.view, **aim)
 
-    def lecture(self, scene: args.SceneId, block: args.Index | None = None) -> bytes:
+    def lecture(self, scene: args.SceneId, block: args.Index | None = None, token: args.Index | None = None) -> bytes:
         """Return the numbers behind the lecture as a file of `vitviz.web.lecture_numbers`.
 
         Args:
             scene: the id of an open photograph.
             block: the values of this block, counted from 0; `null` for pixels, filters, positions and prefix tokens.
+            token: with a block: the parts of the block for this token, counted from 0, instead of the values.
         """
         view = self._scene(scene).view
         _check_index("block", block, view.trace.depth)
-        return lecture_bytes(view) if block is None else values_bytes(view.model, view.trace, block)
+        _check_index("token", token, view.trace.tokens.shape[1])
+        if block is None:
+            return lecture_bytes(view)
+        if token is None:
+            return values_bytes(view.model, view.trace, block)
+        return token_bytes(view.model, view.trace, block, token)
 
     def intervene(
         self,
@@ -278,14 +289,19 @@ class Endpoints(Opening):
             change = ask_view(view, "intervene", drop=drop, heads=[tuple(pair) for pair in heads or []], **aim)
         numbers = (*change.target_before.tolist(), *change.target_after.tolist())
         named = {"target": [change.target, *map(rounded, numbers)], "scale": change.scale} if aim else {}
-        before, after = change.before[0], change.after[0]  # (C,)
-        order = np.argsort(-np.maximum(before, after), kind="stable")[:BEST].tolist()
-        order.sort(key=lambda index: -before[index])
-        if view.model.problem_type == REGRESSION:
-            order = view.best(BEST)
-        order = list(dict.fromkeys([*order, *(classes or [])]))
-        listed = [[view.labels[index], float(before[index]), float(after[index])] for index in order]
-        return {"classes": listed, **named}
+        return {"classes": describe_change(view, change, classes or ()), **named}
+
+    def rearrange(self, scene: args.SceneId, shuffle: args.Index = 0, positions: args.Switch = True) -> dict[str, Any]:
+        """Run the model with shuffled patches or without positions, and return probabilities before and after.
+
+        Args:
+            scene: the id of an open photograph.
+            shuffle: the seed of a random order of the patches; 0 keeps their order.
+            positions: whether each patch keeps its position; if not, all get the same one.
+        """
+        opened = self._scene(scene)
+        with self._turn(opened, "an intervention", passes_need):
+            return describe_rearranged(opened.view, shuffle, positions, partial(ask_view, opened.view, "intervene"))
 
     def attention(
         self, scene: args.SceneId, block: args.Index, head: args.Head = "mean", query: args.Token | None = None

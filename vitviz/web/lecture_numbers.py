@@ -1,4 +1,4 @@
-"""Write the numbers of the lecture: the steps from a photograph to tokens, and the values of a block.
+"""Write the numbers of the lecture: the steps from a photograph to tokens, the values of a block, a token in a block.
 
 Files have the format of safetensors, which `compute/tensors.js` reads. The entry `facts` of their metadata is JSON.
 
@@ -8,26 +8,40 @@ Files have the format of safetensors, which `compute/tensors.js` reads. The entr
 | | patch embedding's filters; channels: their indices (0 to D - 1); bias | (K, 3, p, p), (K), (K) |
 | | positions: added to each patch; for rotary positions, cosine and sine | (gh * gw, D) or (gh * gw, 2 d) |
 | | prefix: the tokens in front of the patches, before the first block | (P, D) |
+| | lengths: norm of each token that enters a block | (L, N) |
+| | start: cosine of each token that enters a block with the same token before the first block | (L, N) |
+| | added: norm of what each block but the last adds to each token | (L - 1, N) |
 | block | values | (H, N, d) |
 | | center, factor: restore the model's keys and queries from the block file | (H, d) each |
+| token | stream: the token that enters the block; normed: after the first norm | (D) each |
+| | heads: what each head adds to the token, without the projection's bias | (H, D) |
+| | attended: what attention adds to the token | (D) |
+| | renormed: the sum of token and `attended` after the second norm | (D) |
+| | before, after: hidden layer of the MLP, before and after the activation | (M), or (2 M), and (M) |
+| | transformed: what the MLP adds to the token | (D) |
 
 From a block file's queries and keys (see `vitviz.web.payload`), the model's are `query / factor * sqrt(d)` and
 `key * factor + center`. A file omits arrays that a model does not have; `missing` in its facts gives the reasons.
-Shapes: H heads, N tokens = P prefix tokens followed by gh x gw patches, D width, d head width, p patch size.
+Shapes: L blocks, H heads, N tokens = P prefix tokens followed by gh x gw patches, D width, d head width, M width of the
+MLP, p patch size.
 """
 
 from __future__ import annotations
 
 import json
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from safetensors.numpy import save
-from torch import Tensor
+from torch import Tensor, nn
+from torch.nn.functional import cosine_similarity
 
 from vitviz.images.preprocess import Preprocess
+from vitviz.model.layers import Block
+from vitviz.model.ops import Ops
 from vitviz.model.trace import Trace
 from vitviz.model.tracing import project_part
 from vitviz.model.vit import ViT
@@ -38,6 +52,8 @@ from vitviz.web.payload import LARGEST_HALF, balance
 from vitviz.web.responses import lecture_answers
 
 MOST = 2**21  # maximum number of elements in an array: 4 MB in half precision
+
+PARTS = ("heads", "attended", "renormed", "before", "after", "transformed")  # tensors of `block_parts`
 
 Arrays = dict[str, NDArray[Any]]
 
@@ -55,6 +71,7 @@ def lecture_bytes(view: View) -> bytes:
         )
     levels = np.asarray(view.seen()).transpose(2, 0, 1)  # (H, W, 3) -> (3, H, W)
     arrays, facts = _model_arrays(view.model, view.trace.grid)
+    arrays |= _stream_arrays(view.trace)
     facts |= _photo_facts(view.preprocess, *view.photo.size)
     return _file({"levels": np.ascontiguousarray(levels), **arrays}, facts)
 
@@ -67,8 +84,13 @@ def model_bytes(model: ViT, preprocess: Preprocess) -> bytes:
 
 def lecture_parts(view: View) -> dict[str, bytes]:
     """Return the files, by name, that a lecture without a server needs in addition to the block files."""
-    values = {f"values-{block}": values_bytes(view.model, view.trace, block) for block in range(view.trace.depth)}
-    return {"lecture": lecture_bytes(view), **values, "answers": lecture_answers(view)}
+    model, trace = view.model, view.trace
+    files = {"lecture": lecture_bytes(view), "answers": lecture_answers(view)}
+    middle = trace.token((trace.grid[0] // 2, trace.grid[1] // 2))  # the patch that the lecture starts with
+    for block in range(trace.depth):
+        files[f"values-{block}"] = values_bytes(model, trace, block)
+        files[f"token-{block}-{middle}"] = token_bytes(model, trace, block, middle)
+    return files
 
 
 @torch.no_grad()
@@ -87,6 +109,81 @@ def values_bytes(model: ViT, trace: Trace, block: int) -> bytes:
     values = project_part(layer.attn, layer.norm1(trace.stream(block)), parts=slice(2, 3))[0, 0]  # (H, N, d)
     center, factor = balance(attention.queries[0], attention.keys[0])
     return _file({"values": _half(values), "center": _single(center[:, 0]), "factor": _single(factor[:, 0])}, {})
+
+
+@torch.no_grad()
+def token_bytes(model: ViT, trace: Trace, block: int, token: int) -> bytes:
+    """Return the file of one token in one block.
+
+    Args:
+        model: the model of the trace.
+        trace: trace of one image.
+        block, token: indices from 0.
+
+    Raises:
+        TraceError: if the trace has no such block.
+    """
+    attention, layer, stream = trace.block(block), model.blocks[block], trace.stream(block)
+    normed = layer.norm1(stream)  # (1, N, D)
+    values = project_part(layer.attn, normed, parts=slice(2, 3))[0]  # (1, H, N, d)
+    mixed = attention.rows(token, token + 1).to(values) @ values  # (1, H, 1, N) @ (1, H, N, d) -> (1, H, 1, d)
+    parts = block_parts(layer, stream[:, token : token + 1], mixed)
+    own = {"stream": _single(stream[0, token]), "normed": _single(normed[0, token])}
+    return _file({**own, **{name: _half(part[..., 0, :]) for name, part in parts.items()}}, {})
+
+
+def block_parts(block: Block, tokens: Tensor, mixed: Tensor) -> dict[str, Tensor]:
+    """Return the parts of a block after its attention, by the names of the file of a token.
+
+    Args:
+        block: the block.
+        tokens: (1, n, D), its input.
+        mixed: (1, H, n, d), the outputs of the heads.
+
+    Returns:
+        (H, n, D) for "heads"; (n, ...) for all others.
+    """
+    record, attn = _Record(), block.attn
+    by_head = attn.proj.weight.unflatten(1, (attn.heads, -1)).transpose(0, 1)  # (D, H * d) -> (H, D, d)
+    heads = block.ls1(mixed[0] @ by_head.mT)  # (H, n, d) @ (H, d, D) -> (H, n, D)
+    block.finish(tokens, attn.merge(mixed), record)
+    (attended, transformed), (renormed,), ((_, before), (after, _)) = record.branches, record.normed, record.linears
+    parts = {"attended": attended, "renormed": renormed, "before": before, "after": after, "transformed": transformed}
+    return {"heads": heads, **{name: part[0] for name, part in parts.items()}}
+
+
+class _Record(Ops):
+    """Record the results of norms, the inputs and results of linear layers, and the branches that are added."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.normed: list[Tensor] = []
+        self.linears: list[tuple[Tensor, Tensor]] = []
+        self.branches: list[Tensor] = []
+
+    def norm(self, layer: nn.Module, x: Tensor) -> Tensor:
+        self.normed.append(super().norm(layer, x))
+        return self.normed[-1]
+
+    def linear(self, layer: nn.Linear, x: Tensor) -> Tensor:
+        self.linears.append((x, super().linear(layer, x)))
+        return self.linears[-1][1]
+
+    def add(self, x: Tensor, branch: Tensor) -> Tensor:
+        self.branches.append(branch)
+        return super().add(x, branch)
+
+
+def _stream_arrays(trace: Trace) -> Arrays:
+    """Return how the tokens change from block to block."""
+    streams = [trace.stream(block)[0].float() for block in range(trace.depth)]  # L x (N, D)
+    lengths = torch.stack([stream.norm(dim=1) for stream in streams])
+    start = torch.stack([cosine_similarity(stream, streams[0], dim=1) for stream in streams])
+    added = [(after - before).norm(dim=1) for before, after in pairwise(streams)]
+    return {
+        "lengths": _single(lengths), "start": _single(start),
+        "added": _single(torch.stack(added) if added else lengths[:0]),
+    }  # fmt: skip
 
 
 @torch.no_grad()
@@ -123,7 +220,8 @@ def _model_arrays(model: ViT, grid: tuple[int, int]) -> tuple[Arrays, dict[str, 
         "heads": config.heads, "headWidth": config.head_size, "depth": config.depth, "hidden": config.hidden,
         "classes": config.classes, "pooling": config.pooling, "positionKind": config.positions,
         "learnedGrid": list(config.learned_grid) if config.positions == "learned" else None,
-        "normPre": config.norm_pre, "missing": missing,
+        "normPre": config.norm_pre, "activation": "swiglu" if config.mlp == "swiglu" else config.activation,
+        "epsilon": config.norm_eps, "missing": missing,
     }  # fmt: skip
     return arrays, facts
 

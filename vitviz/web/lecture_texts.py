@@ -1,4 +1,7 @@
-"""Read the texts of the lecture: one Markdown file per step and language, which a lecturer may replace."""
+"""Read the texts of the lecture: one Markdown file per step and language, which a lecturer may replace.
+
+`vitviz/web/core/steps.js` lists the steps.
+"""
 
 from __future__ import annotations
 
@@ -15,8 +18,10 @@ from vitviz.resources import resource_folder
 from vitviz.web.exercise_texts import exercises_given
 
 LANGUAGES = tuple(sorted(place.name for place in resource_folder("lecture").iterdir() if place.is_dir()))
-STEPS = ("pixels", "patches", "embedding", "positions", "attention", "heads", "prediction", "explanation")
-FILES = tuple(f"{place}-{name}.md" for place, name in enumerate(STEPS, 1))
+_DECLARED = (Path(__file__).parent / "core" / "steps.js").read_text(encoding="utf-8")
+STEPS = tuple(re.findall(r"^  \{ name: '(\w+)'", _DECLARED, re.MULTILINE))
+"""The names of the steps in order."""
+FILES = tuple(f"{name}.md" for name in STEPS)
 MAX_TEXT = 200_000  # bytes
 SHAPE = "one heading with # (the title), text, one heading with ## (a question to the audience), and its answer"
 _MATHML = """
@@ -47,10 +52,10 @@ def lecture_given(language: str = "en", folder: Path | None = None) -> dict[str,
 
 
 def lecture_texts(folder: Path | None = None) -> dict[str, list[dict[str, str]]]:
-    """Return the eight steps of the lecture in each language as HTML: title, body, question and answer.
+    """Return the steps of the lecture in each language as HTML: title, body, question and answer.
 
     Args:
-        folder: a lecturer's folder, whose files en/1-pixels.md to zh/8-explanation.md replace those of vitviz.
+        folder: a lecturer's folder, whose files such as en/pixels.md replace those of vitviz.
 
     Raises:
         LectureError: for a missing folder, an unexpected file name, a text with the wrong structure, or an invalid
@@ -69,10 +74,10 @@ def _own_files(folder: Path, known: set[str]) -> dict[str, Path]:
     """Return a lecturer's files by name."""
     files = {path.relative_to(folder).as_posix(): path for path in sorted(folder.rglob("*.md"))}
     if not files:
-        raise LectureError(f"Expected a folder with texts such as en/1-pixels.md, got {folder}. Put one there.")
+        raise LectureError(f"Expected a folder with texts such as en/{FILES[0]}, got {folder}. Put one there.")
     if unknown := [name for name in files if name not in known]:
         raise LectureError(
-            f"Expected texts named {FILES[0]} to {FILES[-1]} in the folders {' and '.join(LANGUAGES)}, "
+            f"Expected texts named {', '.join(FILES)} in the folders {' and '.join(LANGUAGES)}, "
             f"got {unknown[0]} in {folder}. Rename it."
         )
     return files

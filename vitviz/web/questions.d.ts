@@ -8,7 +8,8 @@ interface Asks {
   heads: { names: string[], target?: number | string | null, against?: number | null };
   layers: { target?: number | string | null, against?: number | null };
   intervene: { patches?: number[] | null, heads?: [number, number][] | null, classes?: number[] | null, target?: number | string | null, against?: number | null };
-  lecture: { block?: number | null };
+  rearrange: { shuffle?: number, positions?: boolean };
+  lecture: { block?: number | null, token?: number | null };
   page: { search?: string, lecture?: boolean };
   worksheet: { language?: string };
   models: {};

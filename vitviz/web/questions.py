@@ -46,6 +46,7 @@ QUESTIONS = {
         Question(name="heads", waiting="Measuring heads"),
         Question(name="layers", waiting="Reading the layers"),
         Question(name="intervene", waiting="Running the model again", settle=200),
+        Question(name="rearrange", waiting="Running the model again"),
         Question(name="attention", page=False, light=True, not_in_browser="the page computes it from a block"),
         Question(name="lecture", waiting="Loading the lecture’s numbers", programs=False, light=True),
         Question(name="page", waiting="Writing the page", cached=False),  # large and rarely requested twice

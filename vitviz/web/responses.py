@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import base64
 import json
+from collections.abc import Callable, Collection
 from typing import Any
 
 import numpy as np
 
+from vitviz.analysis.interventions import Change
 from vitviz.analysis.tokens import DEVIATIONS, PERCENTILES, RATIO
-from vitviz.evaluation.faithfulness import RANDOM, SEED, STEPS, UNLIKELY, Curve, Faithfulness
+from vitviz.evaluation.faithfulness import RANDOM, SEED, STEPS, UNLIKELY, Curve, Faithfulness, random_orders
 from vitviz.heatmap import Heatmap
+from vitviz.outputs import REGRESSION
 from vitviz.view import View
 from vitviz.web.scene import LEAST_SIDE, ROLLOUT_TOKENS, STAGE_SIDE
 
+BEST = 5  # number of classes before and after a change
 LENS = 4  # number of classes in the logit lens
 LECTURE = ("rollout", "gae")  # methods that the lecture compares
 
@@ -84,10 +88,39 @@ def describe_layers(view: View, **aim: Any) -> dict[str, Any]:
     return answer
 
 
+def describe_change(view: View, change: Change, classes: Collection[int] = ()) -> list[list[Any]]:
+    """Return label, probability before and after for the most probable classes and for `classes`."""
+    before, after = change.before[0], change.after[0]  # (C,)
+    order = np.argsort(-np.maximum(before, after), kind="stable")[:BEST].tolist()
+    order.sort(key=lambda index: -before[index])
+    if view.model.problem_type == REGRESSION:
+        order = view.best(BEST)
+    order = list(dict.fromkeys([*order, *classes]))
+    return [[view.labels[index], float(before[index]), float(after[index])] for index in order]
+
+
+def describe_rearranged(
+    view: View, shuffle: int, positions: bool, run: Callable[..., Change] | None = None
+) -> dict[str, Any]:
+    """Describe the prediction with shuffled patches or without positions.
+
+    Args:
+        view: an open photograph.
+        shuffle: the seed of the order; 0 keeps the order.
+        positions: whether patches keep their positions.
+        run: replaces `view.intervene`.
+    """
+    count = view.trace.grid[0] * view.trace.grid[1]
+    order = random_orders(count, 1, shuffle)[0].tolist() if shuffle else list(range(count))
+    change = (run or view.intervene)(order=order, positions=positions)
+    return {"order": order, "classes": describe_change(view, change)}
+
+
 def lecture_answers(view: View) -> bytes:
     """Return answers to the lecture's questions for a page without a server, as JSON: {"name", "ask", "answer"}.
 
-    The answers are the layers and, for a model with named classes, the compared maps with their tests.
+    The answers are the layers and, for a model with named classes, the compared maps with their tests, and predictions
+    from shuffled patches and without positions.
     """
     answers: list[dict[str, Any]] = [{"name": "layers", "ask": {}, "answer": describe_layers(view)}]
     if view.names_classes:
@@ -99,6 +132,9 @@ def lecture_answers(view: View) -> bytes:
         tests = [describe_test(test) for test in view.faithfulness(maps, best)]
         both = {"methods": list(LECTURE), "target": best, "against": None}
         answers.append({"name": "faithfulness", "ask": both, "answer": tests})
+        for shuffle, positions in ((1, True), (0, False), (1, False)):
+            ask = {"shuffle": shuffle, "positions": positions}
+            answers.append({"name": "rearrange", "ask": ask, "answer": describe_rearranged(view, shuffle, positions)})
     return json.dumps(answers, allow_nan=False).encode()
 
 

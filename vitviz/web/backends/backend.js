@@ -98,7 +98,10 @@ export function isSame(question, other) {
 /** The name of the file that answers a question; null if no file does. @param {string} name @param {any} ask */
 export function fileOf(name, ask) {
   if (name === 'block') return `block-${ask.block}`;
-  if (name === 'lecture') return ask.block === undefined ? 'lecture' : `values-${ask.block}`;
+  if (name === 'lecture') {
+    if (ask.block === undefined) return 'lecture';
+    return ask.token === undefined ? `values-${ask.block}` : `token-${ask.block}-${ask.token}`;
+  }
   return name === 'rollout' && isSame(ask, MATRIX) ? 'rollout' : null;
 }
 

@@ -165,7 +165,8 @@ export function onnxBackend({ base, site, photos }) {
         throw new BackendError(say('A static site cannot save its lecture. Use vitviz export --lecture.'), 'refused');
       }
       if (name === 'page') return page(about, ask.search, how);
-      const part = about.id === idOf(about.source) && folder(about.source) && fileOf(name, ask);
+      const isFile = about.id === idOf(about.source) && folder(about.source) && ask.token === undefined;
+      const part = isFile && fileOf(name, ask);
       if (!part) return compute(name, about, ask, how);
       return (await file(`${folder(about.source)}/${part}.bin`, how)).arrayBuffer();
     },

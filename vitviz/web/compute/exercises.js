@@ -43,9 +43,6 @@ const QUESTIONS = {
 /** @type {Record<string, (numbers: Numbers) => Exercise[] | null>} */
 const STEPS = { pixels, patches, embedding, positions, attention, heads, prediction, explanation };
 
-/** The names of the steps in order. */
-export const NAMES = Object.keys(STEPS);
-
 /** The questions that the exercises of a step need. @param {string} step @param {Scene} scene @returns {Questions} */
 export function questionsOf(step, scene) {
   return QUESTIONS[step]?.(scene) ?? [];

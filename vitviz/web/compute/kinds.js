@@ -115,3 +115,40 @@ export class Study {
     return Array.from({ length: this.sums.self.length }, (_, place) => kindOf(this.numbers(place)));
   }
 }
+
+const EARLY = 1 / 3; // of the layers
+
+/**
+ * The head of an early layer that attends most to the eight patches around its query.
+ * @param {Answers} answers - must contain all blocks
+ * @param {Pick<Manifest, 'depth' | 'heads' | 'prefix'>} manifest @param {[number, number]} grid
+ * @returns {{block: number, head: number}}
+ */
+export function localHead(answers, { depth, heads, prefix }, [rows, columns]) {
+  const tokens = prefix.length + rows * columns;
+  const [logs, weights] = [new Float32Array(heads * tokens), new Float32Array(heads * tokens)];
+  const places = [1, 2, 3].flatMap((r) => [1, 2, 3].map((c) => [(r * rows) >> 2, (c * columns) >> 2]));
+  let best = { block: 0, head: 0, near: -1 };
+  for (let block = 0; block < Math.ceil(EARLY * depth); block += 1) {
+    const near = new Float64Array(heads);
+    for (const [r, c] of places) {
+      row(/** @type {any} */ (answers.blocks[block]).block, prefix.length + r * columns + c, logs, weights);
+      for (let head = 0; head < heads; head += 1) near[head] += around(weights.subarray(head * tokens), prefix.length,
+        [rows, columns], [r, c]);
+    }
+    near.forEach((sum, head) => { if (sum > best.near) best = { block, head, near: sum }; });
+  }
+  return { block: best.block, head: best.head };
+}
+
+/** The share of the patches around a patch, without the patch itself. @param {Float32Array} weights - (N)
+ * @param {number} prefix @param {[number, number]} grid @param {number[]} patch */
+function around(weights, prefix, [rows, columns], [row_, column]) {
+  let sum = 0;
+  for (let r = Math.max(0, row_ - 1); r <= Math.min(rows - 1, row_ + 1); r += 1) {
+    for (let c = Math.max(0, column - 1); c <= Math.min(columns - 1, column + 1); c += 1) {
+      if (r !== row_ || c !== column) sum += weights[prefix + r * columns + c];
+    }
+  }
+  return sum;
+}

@@ -25,6 +25,10 @@ import { floatsOf, readTensors } from './tensors.js';
  * @property {Float32Array} bias - (K)
  * @property {{table: Float32Array, width: number} | null} positions - (gh * gw, width)
  * @property {Float32Array} prefix - (P, D)
+ * @property {string} activation - of the MLP: "gelu", "swiglu", ... @property {number} epsilon - of the norms
+ * @property {Float32Array} lengths - (L, N), norms of the tokens that enter each block
+ * @property {Float32Array} start - (L, N), their cosines with the same tokens before the first block
+ * @property {Float32Array} added - (L - 1, N), norms of what each block but the last adds
  */
 
 /** @param {ArrayBuffer} buffer @returns {Lecture} */
@@ -32,12 +36,13 @@ export function parseLecture(buffer) {
   const { tensors, facts } = readTensors(buffer);
   const levels = /** @type {Uint8Array} */ (tensors.levels.data);
   const { positions, prefix } = tensors;
+  const [lengths, start, added] = [tensors.lengths, tensors.start, tensors.added].map(floatsOf);
   return {
     ...facts, levels, pixels: normalized(levels, facts),
     filters: floatsOf(tensors.filters), channels: /** @type {Int32Array} */ (tensors.channels.data),
     bias: floatsOf(tensors.bias),
     positions: positions ? { table: floatsOf(positions), width: positions.shape[1] } : null,
-    prefix: prefix ? floatsOf(prefix) : new Float32Array(0),
+    prefix: prefix ? floatsOf(prefix) : new Float32Array(0), lengths, start, added,
   };
 }
 
@@ -163,6 +168,68 @@ export function sinePositions([gh, gw], width) {
 export function parseValues(buffer) {
   const { values, center, factor } = readTensors(buffer).tensors;
   return { values: floatsOf(values), center: floatsOf(center), factor: floatsOf(factor) };
+}
+
+/**
+ * The parts of a block for one token: see the file of a token in `vitviz.web.lecture_numbers`.
+ * @typedef {object} Parts
+ * @property {Float32Array} stream @property {Float32Array} normed - (D) each
+ * @property {Float32Array} heads - (H, D)
+ * @property {Float32Array} attended @property {Float32Array} renormed - (D) each
+ * @property {Float32Array} before - (M), or (2 M) with a gate @property {Float32Array} after - (M)
+ * @property {Float32Array} transformed - (D)
+ */
+
+/** @param {ArrayBuffer} buffer @returns {Parts} */
+export function parseParts(buffer) {
+  const { tensors } = readTensors(buffer);
+  return /** @type {Parts} */ (Object.fromEntries(Object.entries(tensors)
+    .map(([name, tensor]) => [name, floatsOf(tensor)])));
+}
+
+/**
+ * The multiplications of all blocks for a number of tokens: `pairs`, of every query with every key and of the weights
+ * with the values; `rest`, of the matrices that are applied to each token.
+ * @param {Pick<Lecture, 'width' | 'heads' | 'headWidth' | 'hidden' | 'depth' | 'activation'>} lecture
+ * @param {number} tokens
+ */
+export function costOf({ width, heads, headWidth, hidden, depth, activation }, tokens) {
+  const inner = heads * headWidth;
+  const layers = activation === 'swiglu' ? 3 : 2; // of the MLP
+  return { tokens, pairs: 2 * depth * inner * tokens ** 2,
+    rest: depth * tokens * (4 * width * inner + layers * width * hidden) };
+}
+
+/** The Euclidean norm. @param {ArrayLike<number>} numbers */
+export function lengthOf(numbers) {
+  let sum = 0;
+  for (let i = 0; i < numbers.length; i += 1) sum += numbers[i] ** 2;
+  return Math.sqrt(sum);
+}
+
+/** Mean and standard deviation of all numbers, as a norm computes them. @param {ArrayLike<number>} numbers */
+export function momentsOf(numbers) {
+  const mean = sumOf(numbers) / numbers.length;
+  let squares = 0;
+  for (let i = 0; i < numbers.length; i += 1) squares += (numbers[i] - mean) ** 2;
+  return { mean, deviation: Math.sqrt(squares / numbers.length) };
+}
+
+/**
+ * The softmax with a temperature.
+ * @param {ArrayLike<number>} numbers @param {number} [temperature]
+ * @returns {Float64Array}
+ */
+export function softmaxOf(numbers, temperature = 1) {
+  const most = Math.max(...Array.from(numbers));
+  const powers = Float64Array.from(numbers, (value) => Math.exp((value - most) / temperature));
+  const total = sumOf(powers);
+  return powers.map((power) => power / total);
+}
+
+/** The number of equal shares with the same entropy: 1 to N. @param {ArrayLike<number>} shares */
+export function effectiveCount(shares) {
+  return Math.exp(-Array.from(shares).reduce((sum, share) => sum + (share > 0 ? share * Math.log(share) : 0), 0));
 }
 
 /**

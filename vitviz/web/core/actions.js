@@ -1,7 +1,8 @@
 // The reducer: the new state after an action. It is pure and total: an unknown action changes nothing.
 import { QUERY } from './kinds.js';
-import { FIELDS, INITIAL, PANE, PARTS, SOURCE, STEPS, activeQuery, defaultQuery, hasQuery, paneOf, pick, sourceOf,
+import { FIELDS, INITIAL, PANE, SOURCE, activeQuery, defaultQuery, hasQuery, paneOf, pick, sourceOf,
 } from './state.js';
+import { PARTS, STEPS } from './steps.js';
 import { ADDRESSED, format, parse } from './url.js';
 
 /** @typedef {import('./state.js').State} State */

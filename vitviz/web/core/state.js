@@ -2,6 +2,7 @@
 // addresses count them from 1.
 import { FUSE, HEAD, HEADS, LAYER, PHOTO, QUERY, SWITCH, either, named, oneOf, places, whole, within,
 } from './kinds.js';
+import { STEPS } from './steps.js';
 import { LANGUAGES } from './words.js';
 
 /**
@@ -64,10 +65,6 @@ import { LANGUAGES } from './words.js';
  * @property {boolean} [quiet] - changes add no entry to the history
  * @property {boolean} [saved] - false if saved pages start with the initial value
  */
-
-/** Number of screens per step of the lecture in full screen; `data-part` in views/steps/. */
-export const PARTS = Object.freeze([2, 2, 3, 3, 4, 3, 2, 3]);
-export const STEPS = PARTS.length; // of the lecture
 
 /** All fields of the state; those in the address in the order of the address. */
 export const FIELDS = Object.freeze({

@@ -82,16 +82,15 @@ export function tileUnder(canvas, event, count, across) {
 /**
  * Paint numbers as bars above and below a line in the middle.
  * @param {HTMLCanvasElement} canvas @param {ArrayLike<number>} values @param {number} chosen - the highlighted one
- * @param {{bar: string, chosen: string, line: string}} colors
+ * @param {{bar: string, chosen: string, line: string}} colors @param {number} [reach] - the number of the longest bar
  */
-export function paintBars(canvas, values, chosen, colors) {
+export function paintBars(canvas, values, chosen, colors, reach = reachOf(values)) {
   const [step, high] = [3, 90];
   [canvas.width, canvas.height] = [values.length * step, 2 * high];
   const out = contextOf(canvas);
-  const reach = reachOf(values) || 1;
   for (let n = 0; n < values.length; n += 1) {
     out.fillStyle = n === chosen ? colors.chosen : colors.bar;
-    const long = Math.round((high * values[n]) / reach);
+    const long = Math.round((high * values[n]) / (reach || 1));
     out.fillRect(n * step, high - Math.max(0, long), step - 1, Math.abs(long) || 1);
   }
   out.fillStyle = colors.line;

@@ -82,11 +82,31 @@ async function computed(context, ask) {
  * @param {Context} context @param {Ask<'intervene'>} ask
  */
 export async function intervene({ model, run, canceled }, { patches, heads, classes }) {
-  const logits = await model.without(run, new Set(patches), heads ?? [], canceled);
+  return { classes: changes(model, run, await model.without(run, new Set(patches), heads ?? [], canceled),
+    classes ?? []) };
+}
+
+/**
+ * Probabilities before and after moving patches or removing positions: `vitviz.web.responses.describe_rearranged`.
+ * @param {Context} context @param {{shuffle: number, positions: boolean}} ask
+ */
+export async function rearrange({ model, run, prepared, canceled }, { shuffle, positions }) {
+  const patches = run.grid[0] * run.grid[1];
+  const order = shuffle ? randomOrders(patches, 1, shuffle)[0] : Array.from({ length: patches }, (_, patch) => patch);
+  const logits = await model.rearranged(prepared, run, order, positions, canceled);
+  return { order, classes: changes(model, run, logits) };
+}
+
+/**
+ * Label, probability before and after of the most probable classes and of `classes`.
+ * @param {Model} model @param {Run} run @param {Float32Array} logits - after a change @param {number[]} [classes]
+ * @returns {[string, number, number][]}
+ */
+function changes(model, run, logits, classes = []) {
   const [before, after] = [softmax(run.logits), softmax(logits)];
   const order = [...before.keys()].sort((a, b) => Math.max(before[b], after[b]) - Math.max(before[a], after[a]));
-  const best = [...new Set([...order.slice(0, BEST).sort((a, b) => before[b] - before[a]), ...classes ?? []])];
-  return { classes: best.map((index) => [model.about.labels[index], before[index], after[index]]) };
+  const best = [...new Set([...order.slice(0, BEST).sort((a, b) => before[b] - before[a]), ...classes])];
+  return best.map((index) => [model.about.labels[index], before[index], after[index]]);
 }
 
 /** The mean height of a curve over 0..1. @param {number[]} x @param {number[]} y */

@@ -14,6 +14,7 @@ import { widen } from '../compute/half.js';
  * @property {string[]} prefix @property {number} depth @property {number} heads @property {number} headWidth
  * @property {number} width @property {number} patch
  * @property {number | null} rotary - the base of rotary positions
+ * @property {boolean} normPre - whether a norm follows the positions
  * @property {'cls' | 'mean' | 'cls+mean' | 'attention'} pooling
  * @property {{prefix: number[], patches: number}} reads - result of `Case.read_rows`, with all patches added up
  * @property {Record<string, string>} missing - unavailable statistics of heads, with reasons

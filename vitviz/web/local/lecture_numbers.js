@@ -32,9 +32,51 @@ export function lectureFile({ model, run, prepared, canvas }, shared) {
     missing.positions = OTHER_GRID;
   }
   const levels = levelsOf(model, prepared);
-  return writeTensors({ ...tensors, levels: { dtype: 'U8', shape: [3, height, width], data: levels } },
+  /** @type {import('../compute/tensors.js').Tensor} */
+  const picture = { dtype: 'U8', shape: [3, height, width], data: levels };
+  return writeTensors({ ...tensors, ...streamTensors(run, model.about), levels: picture },
     { ...facts, grid: run.grid, missing, photo: [canvas.width, canvas.height], resized, at, input: [height, width],
       mode, interpolation, mean, std });
+}
+
+/** How the tokens change from block to block: the tensors `lengths`, `start` and `added`. @param {Run} run
+ * @param {{depth: number, width: number}} about */
+function streamTensors({ stream }, { depth, width }) {
+  const tokens = stream[0].length / width;
+  const of = (/** @type {Float32Array} */ all, /** @type {number} */ n) => all.subarray(n * width, (n + 1) * width);
+  const [lengths, start] = [new Float32Array(depth * tokens), new Float32Array(depth * tokens)];
+  const added = new Float32Array((depth - 1) * tokens);
+  for (let block = 0, at = 0; block < depth; block += 1) {
+    for (let n = 0; n < tokens; n += 1, at += 1) {
+      const [own, first] = [of(stream[block], n), of(stream[0], n)];
+      lengths[at] = Math.hypot(...own);
+      start[at] = own.reduce((sum, value, i) => sum + value * first[i], 0) / (lengths[at] * Math.hypot(...first));
+      if (block + 1 < depth) added[at] = Math.hypot(...of(stream[block + 1], n).map((value, i) => value - own[i]));
+    }
+  }
+  return Object.fromEntries(Object.entries({ lengths, start, added }).map(([name, data]) => (
+    [name, { dtype: 'F32', shape: [data.length / tokens, tokens], data }])));
+}
+
+/**
+ * The file of a token in a block. @param {{model: Model, run: Run}} opened @param {number} block @param {number} token
+ */
+export async function tokenFile({ model, run }, block, token) {
+  const { heads, tokens } = run.blocks[block];
+  const parts = await model.parts(run, block);
+  /** @type {Record<string, import('../compute/tensors.js').Tensor>} */
+  const tensors = {};
+  for (const [name, data] of Object.entries(parts)) {
+    const rows = name === 'heads' ? heads : 1;
+    const width = data.length / (rows * tokens);
+    const own = new Float32Array(rows * width);
+    for (let row = 0; row < rows; row += 1) {
+      const from = (row * tokens + token) * width;
+      own.set(data.subarray(from, from + width), row * width);
+    }
+    tensors[name] = { dtype: 'F32', shape: rows > 1 ? [rows, width] : [width], data: own };
+  }
+  return writeTensors(tensors, {});
 }
 
 /**

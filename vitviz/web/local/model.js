@@ -54,6 +54,26 @@ function rowsOf(matrix, rows, width) {
   return selected;
 }
 
+/**
+ * The pixels with the patches in another order. @param {Pick<Prepared, 'pixels' | 'height' | 'width'>} prepared
+ * @param {number[]} order - the patch to move to each place @param {number} side - of a patch, in pixels
+ */
+function reordered({ pixels, height, width }, order, side) {
+  const columns = width / side;
+  const out = new Float32Array(pixels.length);
+  const at = (/** @type {number} */ patch, /** @type {number} */ y) => (
+    (Math.floor(patch / columns) * side + y) * width + (patch % columns) * side);
+  for (let channel = 0; channel < 3; channel += 1) {
+    order.forEach((patch, place) => {
+      for (let y = 0; y < side; y += 1) {
+        const from = channel * height * width + at(patch, y);
+        out.set(pixels.subarray(from, from + side), channel * height * width + at(place, y));
+      }
+    });
+  }
+  return out;
+}
+
 export class Model {
   /** @param {Graphs} graphs */
   constructor(graphs) {
@@ -102,6 +122,43 @@ export class Model {
   angleInputs(angles) {
     const { headWidth: d } = this.about;
     return Object.fromEntries(Object.entries(angles).map(([name, data]) => [name, [data, [data.length / d, d]]]));
+  }
+
+  /**
+   * The parts of a block for all tokens: its input `stream`, and the outputs of the graph. Those of one block are kept,
+   * because the lecture reads one token after another.
+   * @param {Run} run @param {number} block @returns {Promise<Record<string, Float32Array>>}
+   */
+  async parts({ stream, angles, answers }, block) {
+    const cached = answers.get('parts');
+    if (cached?.block === block) return cached.parts;
+    const outputs = await this.graphs.run('parts', `block ${block}`,
+      { tokens: this.shaped(stream[block]), ...this.angleInputs(angles) });
+    const parts = { stream: stream[block],
+      ...Object.fromEntries(Object.entries(outputs).map(([name, { data }]) => [name, data])) };
+    answers.set('parts', { block, parts });
+    return parts;
+  }
+
+  /**
+   * Return the logits with the patches in another order, or with one position for all patches.
+   * @param {Prepared} prepared @param {Run} run @param {number[]} order - the patch to move to each place
+   * @param {boolean} positions @param {() => boolean} canceled
+   */
+  async rearranged(prepared, run, order, positions, canceled) {
+    const { width, prefix, patch, normPre } = this.about;
+    if (!positions && normPre) throw new Error('In this model, a norm follows the positions. Open it with vitviz app.');
+    const stream = await this.embed({ ...prepared, pixels: reordered(prepared, order, patch) });
+    if (positions) return this.without({ stream: [stream], angles: run.angles }, new Set(), [], canceled);
+    // The embedding of a picture of zeros is the bias plus each position.
+    const blank = await this.embed({ ...prepared, pixels: new Float32Array(prepared.pixels.length) });
+    const [from, patches] = [prefix.length * width, stream.length / width - prefix.length];
+    const mean = new Float64Array(width);
+    for (let i = from; i < blank.length; i += 1) mean[i % width] += blank[i] / patches;
+    for (let i = from; i < stream.length; i += 1) stream[i] += mean[i % width] - blank[i];
+    const angles = Object.fromEntries(Object.entries(run.angles).map(([name, { length }]) => (
+      [name, new Float32Array(length).fill(name === 'cos' ? 1 : 0)])));
+    return this.without({ stream: [stream], angles }, new Set(), [], canceled);
   }
 
   /** @param {Float32Array} tokens - output of the last block */

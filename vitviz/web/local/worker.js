@@ -1,11 +1,11 @@
 // The worker of a static site: it answers the same questions as the server's endpoints, one at a time.
 import { crc32 } from '../compute/crc.js';
 import { ReadbackError } from '../compute/readback.js';
-import { explain, faithfulness, heads, intervene } from './endpoints.js';
+import { explain, faithfulness, heads, intervene, rearrange } from './endpoints.js';
 import { blockFile, rolloutFile } from './files.js';
 import { Graphs, ramp } from './graphs.js';
 import { layers } from './layers.js';
-import { lectureFile, valuesFile } from './lecture_numbers.js';
+import { lectureFile, tokenFile, valuesFile } from './lecture_numbers.js';
 import { Stopped, Model } from './model.js';
 import { PhotographError, describeScene, prepareBlob } from './opening.js';
 import { rollOut, weightsOf } from './rollout.js';
@@ -121,11 +121,11 @@ export function start(self, ort, runtime, constants) {
       for (let n = 0; n < first.tokens; n += 1) identity[n * (first.tokens + 1)] = 1;
       return rolloutFile(await rollOut(model, run.blocks, identity, options), first, options.start);
     },
-    async lecture(opened, { block }) {
-      if (block !== undefined) return valuesFile(opened, block);
+    async lecture(opened, { block, token }) {
+      if (block !== undefined) return token === undefined ? valuesFile(opened, block) : tokenFile(opened, block, token);
       return lectureFile(opened, await read(opened.model.about.lecture, 'numbers of the model'));
     },
-    explain, faithfulness, heads, intervene, layers,
+    explain, faithfulness, heads, intervene, layers, rearrange,
   };
 
   /** @param {Question} question */

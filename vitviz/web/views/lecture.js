@@ -1,11 +1,11 @@
-// The lecture: eight steps from the photograph to the prediction, each with a text and a picture of the loaded model's
+// The lecture: steps from the photograph to the prediction, each with a text and a picture of the loaded model's
 // numbers. The tensor strip marks the current step.
+import { localHead } from '../compute/kinds.js';
 import { queryOn } from '../compute/query.js';
-import { NAMES } from '../compute/exercises.js';
 import { escaped } from '../compute/format.js';
 import { parseLecture } from '../compute/lecture_numbers.js';
 import { languageOf, wordsOf } from '../core/words.js';
-import { PARTS, STEPS } from '../core/state.js';
+import { LECTURE, PARTS, STEPS } from '../core/steps.js';
 import { write } from '../draw/dom.js';
 import { qrCode } from '../draw/qr.js';
 import { addressOf } from '../effects/browser.js';
@@ -13,28 +13,41 @@ import { Requests, sceneOf } from '../effects/panels.js';
 import { Exercises } from './exercises.js';
 import { listenSteps } from './keyboard.js';
 import { Attention } from './steps/attention.js';
-import { Explanation } from './steps/explanation.js';
+import { Closing } from './steps/closing.js';
+import { ClassToken } from './steps/cls.js';
+import { Cost } from './steps/cost.js';
 import { Embedding } from './steps/embedding.js';
+import { Explanation } from './steps/explanation.js';
 import { HeadsStep } from './steps/heads.js';
+import { HiddenLayer } from './steps/mlp.js';
+import { Norm } from './steps/norm.js';
 import { Patches } from './steps/patches.js';
 import { Pixels } from './steps/pixels.js';
 import { Positions } from './steps/positions.js';
 import { Prediction } from './steps/prediction.js';
+import { Projection } from './steps/projection.js';
+import { QuestionStep } from './steps/question.js';
+import { Residual } from './steps/residual.js';
+import { Training } from './steps/training.js';
 import { View } from './view.js';
 import { Vote } from './vote.js';
 
 /** @typedef {import('../core/state.js').State} State */
 /** @typedef {import('../effects/scene.js').Scene} Scene */
 /** @typedef {import('../compute/lecture_numbers.js').Lecture | null} Numbers - of a scene; null while they load */
-/** @typedef {State & {lang: string, query: [number, number]}} Shown */
+/** @typedef {import('./steps/step.js').Shown} Shown */
 
-const KINDS = [Pixels, Patches, Embedding, Positions, Attention, HeadsStep, Prediction, Explanation];
+/** The views of the steps by name. @type {Record<string, new (root: HTMLElement, page: any) => any>} */
+const KINDS = { question: QuestionStep, pixels: Pixels, patches: Patches, embedding: Embedding, positions: Positions,
+  cls: ClassToken, residual: Residual, norm: Norm, attention: Attention, projection: Projection, mlp: HiddenLayer,
+  heads: HeadsStep, cost: Cost, prediction: Prediction, training: Training, explanation: Explanation,
+  closing: Closing };
 /** @type {import('../effects/panels.js').Question} */
 const ASK = ['lecture', {}];
 const LEAST = 60; // minimum height of a picture in full screen, in pixels
 
 const HTML = `
-  <nav class="vv-progress"><ol class="vv-tensors">${KINDS.map((_, at) => `<li><button type="button"
+  <nav class="vv-progress"><ol class="vv-tensors">${LECTURE.map((_, at) => `<li><button type="button"
     data-step="${at + 1}"><b>${at + 1}</b> <span></span><small></small></button></li>`).join('')}</ol></nav>
   <div class="vv-buttons"><button type="button" data-go="-1"></button><span class="vv-place"></span
     ><button type="button" data-go="1"></button><button type="button" data-go="qr" data-needs="link"></button
@@ -43,7 +56,7 @@ const HTML = `
   <div class="vv-text"><h2></h2><div class="vv-notes"><div class="vv-body"></div>
     <details class="vv-question"><summary></summary><div></div></details></div>
     <details class="vv-exercises" hidden></details></div>
-  <div class="vv-steps">${KINDS.map((_, at) => `<section class="vv-step" data-of="${at + 1}" hidden></section>`)
+  <div class="vv-steps">${LECTURE.map((_, at) => `<section class="vv-step" data-of="${at + 1}" hidden></section>`)
     .join('')}<p class="vv-waits vv-quiet" hidden></p>
     <p class="vv-trouble" role="status" hidden></p></div>
   <dialog class="vv-qr"><h2></h2><div class="vv-code"></div><p class="vv-address"></p><p class="vv-quiet"></p>
@@ -58,18 +71,22 @@ export class Lecture extends View {
     if (!can.link) this.find('[data-needs=link]').remove();
     if (!can.page) this.find('[data-needs=page]').remove();
     this.requests = new Requests(page.backend, page.changed);
-    this.steps = KINDS.map((Kind, at) => new Kind(this.find(`[data-of="${at + 1}"]`), page));
+    this.steps = LECTURE.map(({ name }, at) => new KINDS[name](this.find(`[data-of="${at + 1}"]`), page));
     this.exercises = new Exercises(this.find('.vv-exercises'), page);
     this.vote = page.lecture?.votes ? new Vote(root, page) : null;
     /** @type {{file: ArrayBuffer, lecture: import('../compute/lecture_numbers.js').Lecture} | null} */
     this.parsed = null;
     this.told = this.coded = this.shaped = ''; // what text, QR code and tensor strip show
+    /** @type {{id: string, block: number, head: number} | null} */
+    this.local = null; // a head of a scene that attends to neighbours
     this.fitted = ''; // the conditions that the picture sizes were computed for
     root.addEventListener('click', ({ target }) => (
       this.clicked(/** @type {any} */ (target).closest('[data-step], [data-go]')?.dataset)));
     const code = this.find('.vv-qr');
     code.addEventListener('close', () => !code.open && this.change({ qr: false }));
     document.addEventListener('fullscreenchange', () => page.changed());
+    const grown = new ResizeObserver(() => page.store.get().full && page.changed()); // a chart changed its height
+    for (const section of this.all('.vv-step')) grown.observe(section);
     listenSteps(root, page);
   }
 
@@ -93,7 +110,7 @@ export class Lecture extends View {
     }
     this.isNew(scene);
     const lang = languageOf(state.lang, this.page.lecture);
-    const shown = { ...state, lang, query: this.patch(state, scene) };
+    const shown = { ...state, lang, query: this.patch(state, scene), example: this.example(state, scene) };
     this.requests.want(scene, [ASK]);
     const lecture = this.numbers(this.requests.answer(scene, ASK));
     this.tell(shown);
@@ -103,7 +120,8 @@ export class Lecture extends View {
     this.find('.vv-waits').hidden = Boolean(lecture) || !this.requests.progress(scene, ASK);
     for (const section of this.all('.vv-step')) section.hidden = Number(section.dataset.of) !== state.step;
     const more = this.steps[state.step - 1].render(shown, scene, lecture);
-    for (const part of [this.exercises, this.vote]) part?.render(shown, scene, lecture, NAMES[state.step - 1]);
+    const { name } = LECTURE[state.step - 1];
+    for (const part of [this.exercises, this.vote]) part?.render(shown, scene, lecture, name);
     this.fit(shown, scene);
     return more;
   }
@@ -147,6 +165,15 @@ export class Lecture extends View {
     return Array.isArray(query) ? query : [scene.grid[0] >> 1, scene.grid[1] >> 1];
   }
 
+  /** Return the head of the steps about one block: the chosen one, else one of an early layer that attends to
+   * neighbours. @param {State} state @param {Scene} scene @returns {{block: number, head: number}} */
+  example({ block, head }, { id, manifest, answers, grid }) {
+    const chosen = Math.min(block ?? Infinity, manifest.depth - 1);
+    if (typeof head === 'number') return { block: chosen, head: Math.min(head, manifest.heads - 1) };
+    if (this.local?.id !== id && answers.complete) this.local = { id, ...localHead(answers, manifest, grid) };
+    return this.local?.id === id ? this.local : { block: chosen, head: 0 };
+  }
+
   /** @param {Shown} state */
   tell({ step, lang }) {
     if (this.told === `${lang} ${step}`) return;
@@ -163,7 +190,7 @@ export class Lecture extends View {
         if (button) write(button, text);
       }
       write(this.find('.vv-waits'), words.waiting);
-      this.all('.vv-tensors span').forEach((stage, at) => write(stage, wordsOf(lang).stages[at]));
+      this.all('.vv-tensors span').forEach((stage, at) => write(stage, wordsOf(lang).stages[LECTURE[at].name]));
     }
     if (this.told && !this.told.endsWith(` ${step}`) && this.root.getBoundingClientRect().top < 0) {
       this.root.scrollIntoView(); // start each step at its top
@@ -189,9 +216,9 @@ export class Lecture extends View {
   /** Show the tensor shape at each stage. @param {State} state @param {Scene} scene @param {Numbers} lecture */
   strip(state, { manifest }, lecture) {
     const shapes = shapesOf(manifest, lecture);
-    if (shapes.join() === this.shaped) return;
-    this.shaped = shapes.join();
-    this.all('.vv-tensors small').forEach((shape, at) => write(shape, shapes[at]));
+    if (Object.values(shapes).join() === this.shaped) return;
+    this.shaped = Object.values(shapes).join();
+    this.all('.vv-tensors small').forEach((shape, at) => write(shape, shapes[LECTURE[at].name] ?? ''));
   }
 
   /** Show the link to the current state as a QR code. @param {Shown} state */
@@ -217,8 +244,8 @@ export class Lecture extends View {
 }
 
 /**
- * Return the shape of the tensor at each stage.
- * @param {import('../core/manifest.js').Manifest} manifest @param {Numbers} lecture
+ * Return the shape of the tensor at each step.
+ * @param {import('../core/manifest.js').Manifest} manifest @param {Numbers} lecture @returns {Record<string, string>}
  */
 function shapesOf({ grid, prefix, depth, heads, width, labels }, lecture) {
   const patches = grid[0] * grid[1];
@@ -226,7 +253,12 @@ function shapesOf({ grid, prefix, depth, heads, width, labels }, lecture) {
   const channels = lecture?.width ?? heads * width;
   const [down, across] = lecture?.input ?? ['H', 'W'];
   const numbers = lecture ? 3 * lecture.patch ** 2 : '3P²';
-  return [`3 × ${down} × ${across}`, `${patches} × ${numbers}`, `${patches} × ${channels}`,
-    `${tokens} × ${channels}`, `${tokens} × ${width}`, `${depth} × ${heads} × ${tokens} × ${tokens}`,
-    labels.length ? `${labels.length}` : `${channels}`, `${grid[0]} × ${grid[1]}`];
+  const stream = `${tokens} × ${channels}`;
+  const outputs = String(labels.length || channels);
+  return { question: outputs, pixels: `3 × ${down} × ${across}`, patches: `${patches} × ${numbers}`,
+    embedding: `${patches} × ${channels}`, positions: stream, cls: `1 × ${channels}`, residual: stream, norm: stream,
+    attention: `${tokens} × ${width}`, projection: `${tokens} × ${heads * width}`,
+    mlp: `${tokens} × ${lecture?.hidden ?? 'M'}`, heads: `${depth} × ${heads} × ${tokens} × ${tokens}`,
+    cost: `${tokens} × ${tokens}`, prediction: outputs, training: '', explanation: `${grid[0]} × ${grid[1]}`,
+    closing: outputs };
 }

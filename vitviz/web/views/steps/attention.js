@@ -1,18 +1,17 @@
-// Step 5 of the lecture: one head computed for one patch, from query times key to the sum of values. Each number can be
-// inspected and is derived from those before it.
-import { attend, dotTerms, largest, parseValues, roundedToSum, sumTerms } from '../../compute/lecture_numbers.js';
+// One head computed for one patch, from query times key to the sum of values: first a guess of what it attends to, then
+// one product after another. Each number can be inspected and is derived from those before it.
+import { attend, dotTerms, effectiveCount, largest, parseValues, roundedToSum, softmaxOf, sumTerms,
+} from '../../compute/lecture_numbers.js';
 import { escaped, percent } from '../../compute/format.js';
 import { filled, wordsOf } from '../../core/words.js';
-import { indices, scaleOver } from '../../draw/color.js';
 import { write } from '../../draw/dom.js';
-import { Pane } from '../../draw/photo.js';
 import { roving } from '../../draw/roving.js';
 import { Strip } from '../../draw/strip.js';
 import { Requests } from '../../effects/panels.js';
-import { View } from '../view.js';
+import { Step, slider } from './step.js';
 import { decimal, figures, patchAt, patchWords, sumWords, tokenWords } from './tokens.js';
 
-/** @typedef {import('../../core/state.js').State} State */
+/** @typedef {import('./step.js').Shown} Shown */
 /** @typedef {import('../../effects/scene.js').Scene} Scene */
 /** @typedef {import('../../compute/lecture_numbers.js').Head} Head */
 /** @typedef {'scaled' | 'weights' | 'given'} Kind - of a map */
@@ -21,58 +20,78 @@ import { decimal, figures, patchAt, patchWords, sumWords, tokenWords } from './t
 const KINDS = ['scaled', 'weights', 'given'];
 const ROWS = 7; // tokens with their own row; the rest are summed
 const TERMS = 4; // terms of a sum that are written out
-const SIGNED = 'RdBu_r';
+const GUESS = 1; // the screen of the guess, in full screen
+const FIRST = 3; // the screen of the first products
+const SOFTMAX = 7; // the screen of the sliders
+const HOT = 1; // range of the sliders, as powers of ten
 
 const HTML = `
   <div class="vv-half"><div class="vv-row vv-which">
       <label><span data-word="layer"></span> <select data-ask="layer"></select></label>
       <label><span data-word="head"></span> <select data-ask="head"></select></label></div>
-    <div class="vv-row vv-maps" role="group"><span data-word="map"></span>${KINDS.map((kind) => (
+    <p class="vv-guess" role="status"></p><div class="vv-row vv-offscreen"><button type="button" data-do="guess"
+      ></button></div>
+    <div class="vv-row vv-maps vv-offscreen" role="group"><span data-word="map"></span>${KINDS.map((kind) => (
     `<button type="button" data-kind="${kind}" data-word="${kind}"></button>`)).join('')}</div>
     <figure class="vv-pane"></figure><p class="vv-trouble" role="status" hidden></p></div>
-  <div class="vv-half vv-work" data-part="2 3 4">
-    <div class="vv-half" data-part="2"><h3>1 · <span data-word="first"></span></h3>
+  <div class="vv-half vv-work" data-part="3 4 5 6 7">
+    <div class="vv-half" data-part="3 4"><h3>1 · <span data-word="first"></span></h3>
     <div class="vv-strips"><small class="vv-of-query"></small><div class="vv-q"></div>
       <small class="vv-of-key"></small><div class="vv-k"></div>
       <small data-word="product"></small><div class="vv-p"></div></div>
+    <div class="vv-row"><button type="button" data-do="product"></button><button type="button" data-do="products"
+      data-part="4"></button></div>
     <p class="vv-sum vv-dot-sum"></p></div>
-    <div class="vv-half" data-part="3"><h3>2 · <span data-word="second"></span></h3>
+    <div class="vv-half" data-part="5"><h3>2 · <span data-word="second"></span></h3>
     <div class="vv-strips"><small data-word="all"></small><div class="vv-a"></div></div>
     <p class="vv-sum vv-softmax-sum"></p>
     <table class="vv-table-sum"><thead></thead><tbody></tbody><tfoot></tfoot></table></div>
-    <div class="vv-half" data-part="4"><h3>3 · <span data-word="third"></span></h3>
+    <div class="vv-half" data-part="6"><h3>3 · <span data-word="third"></span></h3>
     <div class="vv-strips"><small data-word="out"></small><div class="vv-z"></div></div>
     <p class="vv-sum vv-value-sum"></p></div>
+    <div class="vv-half" data-part="7"><h3 data-word="tuned"></h3>
+    ${slider('scale', { min: -HOT, max: HOT, step: 0.05 })}${slider('temperature', { min: -HOT, max: HOT, step: 0.05 })}
+    <div class="vv-strips"><small data-word="all"></small><div class="vv-t"></div></div>
+    <p class="vv-sum vv-tuned-sum"></p></div>
   </div>`;
 
-export class Attention extends View {
+export class Attention extends Step {
   /** @param {HTMLElement} root @param {import('../explore.js').Page} page */
   constructor(root, page) {
-    super(root, page);
-    root.innerHTML = HTML;
+    super(root, page, HTML);
     root.classList.add('vv-two-halves');
     this.requests = new Requests(page.backend, page.changed);
-    this.pane = new Pane(this.find('.vv-pane'), { lift() {}, resized: () => page.changed(),
-      hover: (patch) => patch && this.look(this.tokenOf(patch)),
-      pick: (patch) => page.store.dispatch({ type: 'pick', patch, scene: this.scene.id }) }, '');
+    this.pane = this.photograph('.vv-pane', { hover: (patch) => patch && !this.hides && this.look(this.tokenOf(patch)),
+      pick: (patch) => this.pick(patch) });
+    this.guess = /** @type {[number, number] | null} */ (null); // the patch that the audience expects
+    this.guesses = false; // outside full screen: the map is hidden until somebody guesses
+    this.hides = false; // whether the map is hidden now
+    this.products = Infinity; // number of products of query and key that are shown
+    this.scale = this.temperature = 0; // of the softmax, as powers of ten
+    this.part = 0; // the screen, in full screen
     this.kind = /** @type {Kind} */ ('weights');
     this.other = -1; // the token whose key is shown; -1: the strongest
     this.channel = 0; // channel of queries, keys and their products
     this.valueChannel = 0; // channel of values
-    this.key = this.drawn = this.lang = '';
+    this.key = this.lang = '';
     this.head = /** @type {Head | null} */ (null);
-    this.index = new Uint8Array(0);
     const across = (/** @type {number} */ place) => this.set({ channel: place });
     this.q = new Strip(this.find('.vv-q'), across);
     this.k = new Strip(this.find('.vv-k'), across);
     this.p = new Strip(this.find('.vv-p'), across);
     this.a = new Strip(this.find('.vv-a'), (token) => this.look(token));
+    this.t = new Strip(this.find('.vv-t'), (token) => this.look(token));
     this.z = new Strip(this.find('.vv-z'), (valueChannel) => this.set({ valueChannel }));
     root.addEventListener('click', ({ target }) => {
-      const data = /** @type {any} */ (target).closest('[data-kind], [data-token]')?.dataset;
+      const data = /** @type {any} */ (target).closest('[data-kind], [data-token], [data-do]')?.dataset;
       if (data?.kind) this.set({ kind: data.kind });
       if (data?.token) this.look(Number(data.token));
+      if (data?.do === 'guess') this.set({ guesses: true, guess: null });
+      if (data?.do === 'product') this.unfold(this.count(this.head?.query.length ?? 1) + 1);
+      if (data?.do === 'products') this.unfold(Infinity);
     });
+    this.onSlide('scale', (scale) => { this.scale = scale; });
+    this.onSlide('temperature', (temperature) => { this.temperature = temperature; });
     const table = this.find('tbody');
     for (const event of ['pointerover', 'focusin']) {
       table.addEventListener(event, (/** @type {any} */ { target }) => {
@@ -84,8 +103,27 @@ export class Attention extends View {
     table.dataset.arrows = '';
     for (const [name, field] of [['layer', 'block'], ['head', 'head']]) {
       const select = this.find(`[data-ask=${name}]`);
-      select.addEventListener('change', () => this.change({ [field]: Number(select.value) }));
+      select.addEventListener('change', () => this.change({ ...this.example, [field]: Number(select.value) }));
     }
+    this.example = { block: 0, head: 0 };
+  }
+
+  /** Choose a patch, or guess that the head attends to it. @param {[number, number]} patch */
+  pick(patch) {
+    if (this.hides) this.set({ guess: patch, guesses: false });
+    else this.page.store.dispatch({ type: 'pick', patch, scene: this.scene.id });
+  }
+
+  /** The number of products that are shown, of d. @param {number} d */
+  count(d) {
+    return this.part === FIRST && this.products > d ? 1 : Math.min(this.products, d);
+  }
+
+  /** Show the first products of query and key. @param {number} products */
+  unfold(products) {
+    const d = this.head?.query.length ?? 1;
+    const count = this.part === FIRST || products === Infinity ? products : ((products - 1) % d) + 1;
+    this.set({ products: count, channel: Math.min(count, d) - 1 });
   }
 
   /** Return the token of a patch. @param {[number, number]} patch */
@@ -99,7 +137,8 @@ export class Attention extends View {
     this.set({ other: token });
   }
 
-  /** @param {Partial<Pick<Attention, 'kind' | 'other' | 'channel' | 'valueChannel'>>} change */
+  /** @param {Partial<Pick<Attention, 'kind' | 'other' | 'channel' | 'valueChannel' | 'guess' | 'guesses' |
+   *   'products'>>} change */
   set(change) {
     Object.assign(this, change);
     this.page.changed();
@@ -107,14 +146,15 @@ export class Attention extends View {
 
   /**
    * Show the step. The state contains its language and, as its query, the chosen patch.
-   * @param {State & {lang: string}} state @param {Scene} scene @returns {boolean}
+   * @param {Shown} state @param {Scene} scene @returns {boolean}
    */
   render(state, scene) {
     if (this.isNew(scene)) this.open(scene);
     const { depth, heads } = scene.manifest;
-    const block = Math.min(state.block ?? Infinity, depth - 1);
-    const head = typeof state.head === 'number' ? Math.min(state.head, heads - 1) : 0;
-    const token = this.tokenOf(/** @type {[number, number]} */ (state.query));
+    const { block, head } = state.example;
+    const token = this.tokenOf(state.query);
+    this.example = state.example;
+    this.turn(state.full ? state.part : 0);
     this.translate(state.lang);
     this.choices(depth, heads, block, head);
     /** @type {import('../../effects/panels.js').Question} */
@@ -128,10 +168,20 @@ export class Attention extends View {
     return false;
   }
 
+  /** Show another screen. @param {number} part - 0 outside full screen */
+  turn(part) {
+    this.hides = part ? part === GUESS : this.guesses;
+    if (part === this.part) return;
+    this.part = part;
+    this.products = Infinity; // on the first screen of products, the first one
+    if (part === FIRST) this.channel = 0;
+    if (part === GUESS) this.guess = null;
+  }
+
   /** Reset the step for a new photograph, model or size. @param {Scene} scene */
   open(scene) {
     this.pane.open(scene.image, scene.geometry, scene.grid);
-    this.index = new Uint8Array(scene.grid[0] * scene.grid[1]);
+    this.guess = null;
     this.head = null;
     this.key = '';
     this.other = -1;
@@ -143,7 +193,10 @@ export class Attention extends View {
     this.lang = lang;
     this.drawn = '';
     const words = wordsOf(lang).attention;
-    for (const place of this.all('[data-word]')) write(place, words[place.dataset.word]);
+    this.label(words);
+    for (const [what, name] of [['guess', 'guessFirst'], ['product', 'next'], ['products', 'allProducts']]) {
+      write(this.find(`[data-do=${what}]`), words[name]);
+    }
     this.find('.vv-maps').setAttribute('aria-label', words.map);
     this.pane.picture.setAttribute('aria-label', words.looks);
     this.find('thead').innerHTML = `<tr>${['token', 'dot', 'scaled', 'powers', 'weights'].map((name) => (
@@ -179,45 +232,92 @@ export class Attention extends View {
     this.key = key;
     this.head = attend(held, parseValues(file), head, token);
     this.other = -1;
+    this.guess = null;
   }
 
-  /** @param {State & {lang: string}} state @param {Scene} scene @param {Head} head @param {number} token */
+  /** @param {Shown} state @param {Scene} scene @param {Head} head @param {number} token */
   draw({ lang, opacity }, scene, head, token) {
-    const { other, kind, channel, valueChannel } = this;
+    const { other, kind, channel, valueChannel, guess, hides, part, products, scale, temperature } = this;
     const key = head.weights.indexOf(Math.max(...head.weights));
     const looked = other < 0 ? key : other;
-    const drawn = [this.key, lang, looked, kind, channel, valueChannel, opacity, this.pane.shown].join();
-    if (drawn === this.drawn) return;
-    this.drawn = drawn;
+    if (!this.differs(this.key, lang, looked, kind, channel, valueChannel, opacity, this.pane.shown, guess, hides, part,
+      products, scale, temperature)) return;
     this.press('[data-kind]', (data) => data.kind === kind);
     this.map(scene, head, token, looked, opacity);
     this.dot(scene, head, token, looked);
     this.softmax(scene, head, looked);
     this.values(scene, head);
+    this.tuned(scene, head, looked);
+    this.guessed(scene, head);
+  }
+
+  /** Ask for a guess, or compare it with the weights. @param {Scene} scene @param {Head} head */
+  guessed(scene, head) {
+    const { guess, hides, lang } = this;
+    const words = wordsOf(lang).attention;
+    const place = this.find('.vv-guess');
+    this.find('[data-do=guess]').hidden = hides;
+    const prefix = scene.manifest.prefix.length;
+    const weights = head.weights.subarray(prefix);
+    const best = weights.indexOf(Math.max(...weights));
+    const strongest = filled(words.strongest, patchWords(patchAt(best, scene), lang), percent(weights[best]));
+    if (hides) write(place, guess ? filled(words.chosen, patchWords(guess, lang)) : words.predict);
+    else if (guess) {
+      const own = weights[this.tokenOf(guess) - prefix];
+      const rank = 1 + weights.reduce((count, weight) => count + Number(weight > own), 0);
+      write(place, `${filled(words.ranked, patchWords(guess, lang), rank, weights.length, percent(own))} ${strongest}`);
+    } else write(place, this.part === GUESS + 1 ? strongest : '');
+  }
+
+  /** The softmax with the scale and the temperature of the sliders. @param {Head} head */
+  tunedWeights({ dots, query }) {
+    return softmaxOf(dots, Math.sqrt(query.length) * 10 ** (this.scale + this.temperature));
+  }
+
+  /** Show how scale and temperature change the weights. @param {Scene} scene @param {Head} head
+   * @param {number} looked */
+  tuned(scene, head, looked) {
+    const { lang } = this;
+    const words = wordsOf(lang).attention;
+    const d = head.query.length;
+    const weights = this.tunedWeights(head);
+    const name = tokenWords(looked, scene, lang);
+    this.t.show(weights, looked, words.all, `${name}: ${percent(weights[looked])}`);
+    this.slide('scale', this.scale, `q · k / ${figures(Math.sqrt(d) * 10 ** this.scale)}`);
+    this.slide('temperature', this.temperature, `T = ${figures(10 ** this.temperature)}`);
+    const best = weights.indexOf(Math.max(...weights));
+    write(this.find('.vv-tuned-sum'), filled(words.tunedSum, tokenWords(best, scene, lang), percent(weights[best]),
+      figures(effectiveCount(weights)), weights.length));
   }
 
   /** @param {Scene} scene @param {Head} head @param {number} token @param {number} looked @param {number} opacity */
   map(scene, head, token, looked, opacity) {
-    const { pane, page, kind, lang } = this;
+    const { pane, lang, guess } = this;
     const { prefix } = scene.manifest;
+    const words = wordsOf(lang).attention;
+    const from = patchWords(patchAt(token - prefix.length, scene), lang);
+    pane.mark(false, patchAt(token - prefix.length, scene));
+    pane.point(guess ? [guess] : [], this.hides || looked < prefix.length ? null
+      : patchAt(looked - prefix.length, scene));
+    if (this.hides) {
+      pane.clear();
+      pane.point(guess ? [guess] : [], null);
+      pane.say({ title: filled(words.hidden, from), answer: '', low: '', high: '', unit: '' });
+      return;
+    }
+    const isTuned = (this.part === 0 || this.part === SOFTMAX) && (this.scale !== 0 || this.temperature !== 0);
+    const kind = isTuned || (this.part && this.part !== SOFTMAX) ? 'weights' : this.kind;
+    const weights = isTuned ? this.tunedWeights(head) : head.weights;
     const d = head.query.length;
     const lengths = head.weights.map((weight, n) => weight * Math.hypot(...head.values.subarray(n * d, (n + 1) * d)));
-    const all = { scaled: head.scaled, weights: head.weights, given: lengths }[kind];
-    const values = all.subarray(prefix.length);
+    const values = { scaled: head.scaled, weights, given: lengths }[kind].subarray(prefix.length);
     const signed = kind === 'scaled';
-    const scale = scaleOver([values], signed);
-    const colors = signed ? SIGNED : 'viridis';
-    indices(values, scale, 1, this.index);
-    pane.paint(this.index, page.tables[colors], { smooth: false, opacity, overlay: signed ? 'even' : 'spotlight' });
-    pane.bar(page.colors[colors], 1, signed);
-    pane.mark(false, patchAt(token - prefix.length, scene));
-    pane.point([], looked < prefix.length ? null : patchAt(looked - prefix.length, scene));
-    const words = wordsOf(lang).attention;
-    const said = kind === 'weights' ? (/** @type {number} */ value) => percent(value) : figures;
     const beside = prefix.length && kind === 'weights'
-      ? prefix.map((name, n) => `${percent(head.weights[n])} ${name}`).join(', ') : '';
-    pane.say({ title: `${words[kind]}, ${words.from} ${patchWords(patchAt(token - prefix.length, scene), lang)}`,
-      answer: beside && `${words.beside}: ${beside}`, low: said(scale.vmin), high: said(scale.vmax), unit: '' });
+      ? prefix.map((name, n) => `${percent(weights[n])} ${name}`).join(', ') : '';
+    this.heat(pane, values, opacity, { signed, overlay: signed ? 'even' : 'spotlight',
+      said: kind === 'weights' ? (value) => percent(value) : figures,
+      title: `${isTuned ? words.tuned : words[kind]}, ${words.from} ${from}`,
+      answer: beside && `${words.beside}: ${beside}` });
   }
 
   /** Show query, key and products; write the dot product as a sum. @param {Scene} scene @param {Head} head
@@ -229,6 +329,7 @@ export class Attention extends View {
     const words = wordsOf(lang).attention;
     const key = head.keys.subarray(looked * d, (looked + 1) * d);
     const terms = dotTerms(head, looked);
+    const count = this.count(d);
     const [of, from] = [looked, token].map((n) => tokenWords(n, scene, lang));
     write(this.find('.vv-of-query'), `q: ${words.query} ${from}`);
     write(this.find('.vv-of-key'), `k: ${words.key} ${of}`);
@@ -236,12 +337,29 @@ export class Attention extends View {
       figures(terms[at])}`;
     this.q.show(head.query, at, `${words.query} ${from}`, `q${at + 1} = ${figures(head.query[at])}`);
     this.k.show(key, at, `${words.key} ${of}`, `k${at + 1} = ${figures(key[at])}`);
-    this.p.show(terms, at, words.product, product);
+    this.p.show(terms.map((term, n) => (n < count ? term : 0)), at, words.product, product);
+    this.find('[data-do=product]').disabled = this.part === FIRST && count === d;
+    this.find('.vv-dot-sum').innerHTML = `${product}<br>${count < d ? this.partial(terms, count)
+      : this.whole(terms, head.dots[looked])}`;
+  }
+
+  /** The sum of the first products. @param {Float64Array} terms @param {number} count */
+  partial(terms, count) {
+    const words = wordsOf(this.lang).attention;
+    const first = terms.subarray(0, count);
+    const shown = [...first.subarray(Math.max(0, count - TERMS))];
+    const sum = first.reduce((total, term) => total + term, 0);
+    return `${count > TERMS ? '… + ' : ''}${sumWords(shown)} = <b data-sum="dot">${decimal(sum)}</b>
+      <small>(${filled(words.so, count, terms.length)})</small>`;
+  }
+
+  /** The dot product as the sum of its largest terms. @param {Float64Array} terms @param {number} dot */
+  whole(terms, dot) {
     const { best, rest, others } = largest(terms, TERMS);
     const shown = roundedToSum([...best.map((n) => terms[n]), ...(others ? [rest] : [])], 2);
-    const sum = `q · k = ${sumWords(shown)} = <b data-sum="dot">${decimal(head.dots[looked])}</b>`;
-    const more = filled(words.more, TERMS, others);
-    this.find('.vv-dot-sum').innerHTML = `${product}<br>${sum}${others ? ` <small>(${more})</small>` : ''}`;
+    const more = filled(wordsOf(this.lang).attention.more, TERMS, others);
+    return `q · k = ${sumWords(shown)} = <b data-sum="dot">${decimal(dot)}</b>${others ? ` <small>(${more})</small>`
+      : ''}`;
   }
 
   /** @param {Scene} scene @param {Head} head @param {number} looked */

@@ -1,7 +1,6 @@
-// Step 3 of the lecture: patches become vectors. A patch times a filter is one number; all filters make the vector.
+// Patches become vectors. A patch times a filter is one number; all filters make the vector.
 import { score } from '../../compute/format.js';
 import { embed, filterMap, filterOf, filterProduct, patchOf } from '../../compute/lecture_numbers.js';
-import { indices, scaleOver } from '../../draw/color.js';
 import { filled, wordsOf } from '../../core/words.js';
 import { write } from '../../draw/dom.js';
 import { frameTile, joinChannels, levelsAround, paintBars, paintPixels, paintSigned, paintTiles, reachOf, tileUnder,
@@ -16,7 +15,7 @@ const SIGNED = 'RdBu_r';
 const TILE = 22; // minimum CSS pixels per filter
 const MOST = 32; // filters per row
 const HTML = `
-  <div class="vv-flow" data-part="1 2">
+  <div class="vv-flow vv-big-first" data-part="1 2">
     <div><h3 class="vv-map-title"></h3><figure class="vv-pane vv-unnamed"></figure></div>
     <div><div data-part="1"><h3 class="vv-sum-title"></h3>
       <div class="vv-product">
@@ -29,8 +28,8 @@ const HTML = `
         role="slider" data-arrows></canvas></div>
     </div>
   </div>
-  <h3 class="vv-wall-title" data-part="3"></h3><div class="vv-framed" data-part="3"><canvas class="vv-filters"></canvas
-    ><i class="vv-here"></i></div>
+  <h3 class="vv-wall-title" data-part="3"></h3><div class="vv-box" data-part="3"><div class="vv-framed"
+    ><canvas class="vv-filters"></canvas><i class="vv-here"></i></div></div>
   <p class="vv-missing vv-quiet" data-part="3"></p>`;
 
 export class Embedding extends Step {
@@ -40,7 +39,6 @@ export class Embedding extends Step {
     this.pane = this.photograph('.vv-pane');
     this.filter = -1; // index among the loaded filters; -1: the one with the largest response to the patch
     this.count = this.across = 1; // filters in all, and per row
-    this.index = new Uint8Array(0);
     const [wall, bars] = [this.find('.vv-filters'), this.find('.vv-bars-of')];
     wall.addEventListener('click', (/** @type {MouseEvent} */ event) => (
       this.choose(tileUnder(wall, event, this.count, this.across))));
@@ -138,14 +136,8 @@ export class Embedding extends Step {
   /** Draw the response of the filter to every patch. @param {Shown} state @param {any} words @param {Lecture} lecture
    * @param {number} number */
   map(state, words, lecture, number) {
-    const values = filterMap(lecture, this.chosen);
-    const scale = scaleOver([values], true);
-    this.index = new Uint8Array(values.length);
-    indices(values, scale, 1, this.index);
-    const look = { smooth: false, opacity: state.opacity, overlay: 'spotlight', signed: true };
-    this.pane.paint(this.index, this.page.tables[SIGNED], look);
-    this.pane.bar(this.page.colors[SIGNED], 1, true);
+    this.heat(this.pane, filterMap(lecture, this.chosen), state.opacity,
+      { signed: true, said: score, unit: words.unit });
     write(this.find('.vv-map-title'), filled(words.map, number));
-    this.pane.say({ title: '', answer: '', low: score(scale.vmin), high: score(scale.vmax), unit: words.unit });
   }
 }

@@ -1,31 +1,40 @@
-// Step 8 of the lecture: a map of attention (rollout) beside a map of a class (GAE), the test of both, and the patches
-// where the maps disagree most.
+// Explanations: a map of attention (rollout) beside a map of a class (GAE), the test of both, the patches where
+// the maps disagree most, and the prediction without the patches that a map names.
 import { escaped, percent, progressWords, score } from '../../compute/format.js';
-import { disagreement } from '../../compute/lecture_numbers.js';
+import { disagreement, ranks } from '../../compute/lecture_numbers.js';
 import { filled, named, wordsOf } from '../../core/words.js';
 import { chart, fill } from '../../draw/charts.js';
-import { indices, scaleOver } from '../../draw/color.js';
 import { write } from '../../draw/dom.js';
-import { Pane } from '../../draw/photo.js';
 import { Requests } from '../../effects/panels.js';
-import { View } from '../view.js';
-import { patchAt, patchWords } from './tokens.js';
+import { Step, slider } from './step.js';
+import { bars, patchAt, patchWords } from './tokens.js';
 
-/** @typedef {import('../../core/state.js').State} State */
+/** @typedef {import('./step.js').Shown} Shown */
 /** @typedef {import('../../effects/scene.js').Scene} Scene */
 /** @typedef {import('../../effects/panels.js').Question} Question */
 /** @typedef {{values: number[], signed: boolean}} Heatmap */
 
 const METHODS = ['rollout', 'gae'];
 const NAMES = ['Rollout', 'GAE'];
+const BITES = 'Dog'; // the example whose prediction changes most without the patches that GAE names
 
 const HTML = `
-  <div class="vv-both"><figure class="vv-pane"></figure><figure class="vv-pane"></figure></div>
+  <div class="vv-both" data-part="1 2 3"><figure class="vv-pane"></figure><figure class="vv-pane"></figure></div>
   <p class="vv-trouble" role="status" hidden></p><p class="vv-note" role="status"></p>
   <div class="vv-two-halves" data-part="2 3"><div class="vv-half vv-apart" data-part="2"><h3></h3
     ><p class="vv-alike"></p><ol></ol></div>
     <div class="vv-half" data-part="3"><div class="vv-row"><button type="button" data-do="insert"></button></div>
-      <div class="vv-charts"></div><p class="vv-areas"></p></div></div>`;
+      <div class="vv-charts"></div><p class="vv-areas"></p></div></div>
+  <div class="vv-flow vv-big-first vv-hide" data-part="4"><div><figure class="vv-pane vv-plain"></figure></div>
+    <div><h3 data-word="hide"></h3>${slider('hidden', { min: 1, max: 50 })}<ol class="vv-shares vv-large"></ol>
+      <p class="vv-size vv-says"></p><div class="vv-row vv-offered"><button type="button" data-do="example"></button
+      ></div></div></div>`;
+
+/** Patches in a fixed order that looks random. @param {number} patches */
+function scattered(patches) {
+  const key = (/** @type {number} */ place) => Math.imul(place + 1, 0x9e3779b1) >>> 0;
+  return Array.from({ length: patches }, (_, place) => place).sort((a, b) => key(a) - key(b));
+}
 
 /** Return a patch and its neighbours, row by row. @param {number} place @param {[number, number]} grid */
 function around(place, [rows, columns]) {
@@ -34,17 +43,18 @@ function around(place, [rows, columns]) {
     .filter(([r, c]) => r >= 0 && r < rows && c >= 0 && c < columns).map(([r, c]) => r * columns + c);
 }
 
-export class Explanation extends View {
+export class Explanation extends Step {
   /** @param {HTMLElement} root @param {import('../explore.js').Page} page */
   constructor(root, page) {
-    super(root, page);
-    root.innerHTML = HTML;
+    super(root, page, HTML);
     this.maps = new Requests(page.backend, page.changed);
     this.tests = new Requests(page.backend, page.changed);
-    this.panes = this.all('.vv-pane').map((place) => new Pane(place, { hover() {}, lift() {},
-      pick: (patch) => page.store.dispatch({ type: 'pick', patch, scene: this.scene.id }),
-      resized: () => page.changed() }, ''));
-    this.drawn = this.charted = this.lang = '';
+    this.panes = [1, 2].map((at) => this.photograph(`.vv-both > :nth-child(${at})`, { hover() {}, lift() {} }));
+    this.without = this.photograph('.vv-hide .vv-pane', { hover() {}, lift() {} });
+    this.percent = 10; // of the patches that are hidden
+    this.onSlide('hidden', (percent_) => { this.percent = percent_; });
+    this.hidden = new Requests(page.backend, page.changed);
+    this.charted = this.lang = '';
     /** @type {{key: string, result: ReturnType<typeof disagreement>} | null} */
     this.apart = null;
     this.find('[data-do=insert]').addEventListener('click', () => {
@@ -53,6 +63,8 @@ export class Explanation extends View {
       this.tests.retry();
       page.store.dispatch({ type: 'start', question, on: !started.includes(question) });
     });
+    this.find('[data-do=example]').addEventListener('click', () => (
+      page.store.dispatch({ type: 'open', source: { image: BITES } })));
   }
 
   /** @param {Scene} scene */
@@ -67,11 +79,11 @@ export class Explanation extends View {
 
   /**
    * Show the step. The state contains its language and, as its query, the chosen patch.
-   * @param {State & {lang: string}} state @param {Scene} scene @returns {boolean}
+   * @param {Shown} state @param {Scene} scene @returns {boolean}
    */
   render(state, scene) {
     if (this.isNew(scene)) {
-      for (const pane of this.panes) pane.open(scene.image, scene.geometry, scene.grid);
+      for (const pane of [...this.panes, this.without]) pane.open(scene.image, scene.geometry, scene.grid);
       this.drawn = this.charted = '';
       this.apart = null;
       fill(this.find('.vv-charts'), []);
@@ -102,7 +114,54 @@ export class Explanation extends View {
     }
     if (tested) this.curves(state.lang, tested);
     else write(this.find('.vv-areas'), '');
+    this.hide(words, scene, heatmaps.every(Boolean) ? heatmaps : [], tested);
     return false;
+  }
+
+  /**
+   * Show the prediction without the patches that each map ranks highest, and without as many scattered ones.
+   * @param {any} words @param {Scene} scene @param {(Heatmap | undefined)[]} maps - both, or none while they load
+   * @param {any[] | undefined} tested
+   */
+  hide(words, scene, maps, tested) {
+    const patches = scene.grid[0] * scene.grid[1];
+    const count = Math.max(1, Math.round((this.percent / 100) * patches));
+    const rows = [...maps.map((map) => {
+      const rank = ranks(/** @type {Heatmap} */ (map).values);
+      return [...rank.keys()].sort((a, b) => rank[a] - rank[b]);
+    }), scattered(patches)].map((order) => order.slice(0, count));
+    /** @type {Question[]} */
+    const questions = maps.length ? rows.map((hidden) => ['intervene', { patches: hidden, heads: [] }]) : [];
+    this.hidden.want(scene, this.page.backend.can.explain ? questions : []);
+    this.without.mark(false, null);
+    this.without.cover(maps.length ? rows[1] : []);
+    this.slide('hidden', this.percent, `${this.percent} %`);
+    const [best] = scene.manifest.predictions;
+    const { examples = [] } = this.page.models ?? {};
+    const example = examples.find((/** @type {{name: string}} */ { name }) => name === BITES);
+    this.find('.vv-offered').hidden = !example || scene.source.image === BITES;
+    write(this.find('[data-do=example]'), filled(words.bites, example?.label ?? ''));
+    this.find('.vv-hide').hidden = !best;
+    if (!best) return;
+    const shares = questions.map((question, place) => this.hidden.answer(scene, question)?.classes
+      .find((/** @type {any[]} */ [label]) => label === best[0])?.[2] ?? this.deleted(tested, place));
+    const names = [...NAMES, words.scattered];
+    const list = [[words.nothing, best[1]], ...shares.map((share, place) => [names[place], share])];
+    this.find('.vv-hide .vv-shares').innerHTML = bars(list.map(([name, share]) => (
+      [name, share ?? 0, share === undefined ? '…' : percent(share)])), (place) => ['quiet', 0, 1, 'quiet'][place]);
+    write(this.find('.vv-says'), filled(words.hiding, best[0], count, patches));
+  }
+
+  /** The probability without the hidden patches, from a test that a saved page contains.
+   * @param {any[] | undefined} tested @param {number} place - of the map; 2 for random orders
+   * @returns {number | undefined} */
+  deleted(tested, place) {
+    if (!tested || this.page.backend.can.explain) return undefined;
+    const { x, y, random } = tested[Math.min(place, 1)].deletion;
+    const values = place === 2 ? random : y;
+    const at = x.reduce((/** @type {number} */ best, /** @type {number} */ visible, /** @type {number} */ i) => (
+      Math.abs(1 - visible - this.percent / 100) < Math.abs(1 - x[best] - this.percent / 100) ? i : best), 0);
+    return values[at];
   }
 
   /** Return the questions about the patches where the maps disagree. @param {Scene} scene
@@ -125,31 +184,24 @@ export class Explanation extends View {
     this.lang = lang;
     this.drawn = this.charted = '';
     write(this.find('.vv-apart h3'), words.found);
+    this.label(words);
     this.panes.forEach((pane, place) => pane.picture.setAttribute('aria-label', words.titles[place]));
   }
 
   /**
    * Draw both maps, mark the patches where they disagree, and describe these in words.
-   * @param {State & {lang: string}} state @param {Scene} scene @param {Heatmap[]} maps @param {any[]} lost
+   * @param {Shown} state @param {Scene} scene @param {Heatmap[]} maps @param {any[]} lost
    */
   draw({ lang, opacity }, scene, maps, lost) {
-    const drawn = [lang, opacity, lost.map(Boolean), ...this.panes.map((pane) => pane.shown)].join();
-    if (drawn === this.drawn || !this.apart) return;
-    this.drawn = drawn;
+    if (!this.apart || !this.differs(lang, opacity, lost.map(Boolean), ...this.panes.map((pane) => pane.shown))) return;
     const words = wordsOf(lang).explanation;
     const { over, under, first, second, correlation } = this.apart.result;
     const patches = [over, under];
     this.panes.forEach((pane, place) => {
       const { values, signed } = maps[place];
-      const scale = scaleOver([values], signed);
-      const index = new Uint8Array(values.length);
-      indices(values, scale, 1, index);
-      pane.paint(index, this.page.tables[signed ? 'RdBu_r' : 'viridis'], { smooth: false, opacity,
-        overlay: 'spotlight', signed });
-      pane.bar(this.page.colors[signed ? 'RdBu_r' : 'viridis'], 1, signed);
+      this.heat(pane, values, opacity, { signed, said: place ? score : (value) => percent(value),
+        title: words.titles[place] });
       pane.point(patches.map((patch) => patchAt(patch, scene)), null);
-      const said = place ? score : percent;
-      pane.say({ title: words.titles[place], answer: '', low: said(scale.vmin), high: said(scale.vmax), unit: '' });
     });
     write(this.find('.vv-alike'), filled(words.alike, correlation.toFixed(2).replace('-', '−')));
     this.find('.vv-apart ol').innerHTML = patches.map((patch, place) => {

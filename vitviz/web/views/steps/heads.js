@@ -1,4 +1,4 @@
-// Step 6 of the lecture: all heads of all layers, their attention distances, and the kinds of heads in this model.
+// All heads of all layers, their attention distances, and the kinds of heads in this model.
 import { percent, score, whole } from '../../compute/format.js';
 import { tokenOf } from '../../compute/geometry.js';
 import { KINDS, LIMITS, Study } from '../../compute/kinds.js';

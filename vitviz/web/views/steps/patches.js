@@ -1,10 +1,11 @@
-// Step 2 of the lecture: pixels become patches. It shows one patch, its numbers, and the sequence of all patches.
-import { score } from '../../compute/format.js';
+// Pixels become patches: one patch, its numbers, the sequence of all patches, and what their order means to the model.
+import { percent, score } from '../../compute/format.js';
 import { patchOf } from '../../compute/lecture_numbers.js';
 import { filled, wordsOf } from '../../core/words.js';
 import { write } from '../../draw/dom.js';
 import { frameTile, joinChannels, paintPixels, paintSigned, paintTiles, reachOf, tileUnder,
 } from '../../draw/pixels.js';
+import { Rearranged } from './rearranged.js';
 import { Step } from './step.js';
 
 /** @typedef {import('./step.js').Shown} Shown */
@@ -16,7 +17,7 @@ const TILE = 46; // CSS pixels per patch of the row
 const LISTED = 12; // numbers that are written out
 const CHANNELS = ['R', 'G', 'B'];
 const HTML = `
-  <div class="vv-flow">
+  <div class="vv-flow vv-big-first" data-part="1 2">
     <div><h3 data-word="grid"></h3><figure class="vv-pane vv-plain"></figure></div>
     <div><h3 class="vv-which" data-part="1"></h3>
       <div class="vv-flow vv-three vv-four" data-part="1"><div><canvas class="vv-patch"></canvas
@@ -27,7 +28,13 @@ const HTML = `
         ><p class="vv-listed"></p></div></div>
   </div>
   <h3 class="vv-all-title" data-part="2"></h3><div class="vv-framed" data-part="2"><canvas class="vv-row-of"></canvas
-    ><i class="vv-here"></i></div>`;
+    ><i class="vv-here"></i></div>
+  <div class="vv-flow vv-big-first vv-shuffle" data-part="3">
+    <div><h3 data-word="shuffled"></h3><div class="vv-box"><canvas class="vv-moved-patches"></canvas></div></div>
+    <div><div class="vv-row"><button type="button" data-do="shuffle"></button><button type="button" data-do="order"
+      ></button></div><h3 class="vv-now"></h3><ol class="vv-shares vv-large"></ol><p class="vv-size vv-verdict-of"></p>
+      <p class="vv-trouble" role="status" hidden></p></div>
+  </div>`;
 
 export class Patches extends Step {
   /** @param {HTMLElement} root @param {import('../explore.js').Page} page */
@@ -52,6 +59,13 @@ export class Patches extends Step {
       if (place >= 0) this.change({ query: [Math.floor(at / columns), at % columns] });
     });
     this.shown = 1; // number of patches in the shown part of the row
+    this.seed = 1; // of the order; 0 for reading order
+    this.last = 1; // seed of the last random order
+    this.rearranged = new Rearranged(page);
+    this.find('.vv-shuffle').addEventListener('click', (/** @type {any} */ { target }) => {
+      const what = target.closest('[data-do]')?.dataset.do;
+      if (what) this.shuffle(what === 'shuffle');
+    });
   }
 
   /** @param {Shown} state @param {Scene} scene @param {Lecture | null} lecture @returns {boolean} */
@@ -64,7 +78,38 @@ export class Patches extends Step {
     const wide = this.root.clientWidth;
     if (this.differs(scene.id, state.lang, state.query, wide)) this.draw(state, words, lecture, wide);
     this.read(words, lecture, state.query);
+    this.order(state, words, scene, lecture);
     return false;
+  }
+
+  /** Use another order, or reading order. @param {boolean} random */
+  shuffle(random) {
+    if (random && this.seed) this.last += 1;
+    if (!this.page.backend.can.explain) this.last = 1; // a saved page contains the result of one order
+    this.seed = random ? this.last : 0;
+    this.rearranged.requests.retry();
+    this.page.changed();
+  }
+
+  /** Show the patches in the chosen order, and what the model then predicts. @param {Shown} state @param {any} words
+   * @param {Scene} scene @param {Lecture} lecture */
+  order(state, words, scene, lecture) {
+    const { rearranged } = this;
+    const seed = scene.manifest.predictions.length ? this.seed : 0; // without classes, there is nothing to compare
+    const ask = { shuffle: seed, positions: true };
+    rearranged.want(scene, seed ? [ask] : []);
+    const change = seed ? rearranged.change(scene, ask) : rearranged.unchanged(scene);
+    this.say('.vv-trouble', rearranged.failure(scene, ask));
+    const canvas = this.find('.vv-moved-patches');
+    if (change) rearranged.paint(canvas, scene, lecture, change.order);
+    write(this.find('[data-do=shuffle]'), words.shuffle);
+    write(this.find('[data-do=order]'), words.order);
+    this.press('[data-do=order]', () => seed === 0);
+    write(this.find('.vv-now'), seed ? words.nowShuffled : words.nowOrdered);
+    const classes = change?.classes ?? [];
+    this.find('.vv-shuffle .vv-shares').innerHTML = rearranged.bars(classes);
+    write(this.find('.vv-verdict-of'), classes.length ? filled(words.verdict, classes[0][0],
+      ...classes[0].slice(1).map((share) => percent(/** @type {number} */ (share)))) : '');
   }
 
   /** @param {Shown} state @param {any} words @param {Lecture} lecture @param {number} wide */

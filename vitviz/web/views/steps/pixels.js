@@ -1,4 +1,4 @@
-// Step 1 of the lecture: the photograph becomes pixels, and some detail is lost.
+// The photograph becomes pixels, and some detail is lost.
 import { score, whole } from '../../compute/format.js';
 import { losses } from '../../compute/lecture_numbers.js';
 import { filled, wordsOf } from '../../core/words.js';
@@ -12,16 +12,17 @@ import { Step } from './step.js';
 
 const CHANNELS = ['R', 'G', 'B'];
 const HTML = `
-  <div class="vv-flow" data-part="1">
-    <div><h3 data-word="photo"></h3><figure class="vv-pane vv-plain"></figure><p class="vv-size"></p></div>
-    <div><h3 data-word="input"></h3><div class="vv-framed"><canvas class="vv-input"></canvas
-      ><i class="vv-here"></i></div><p class="vv-size"></p></div>
+  <div class="vv-flow" data-part="1 2">
+    <div data-part="1"><h3 data-word="photo"></h3><figure class="vv-pane vv-plain"></figure><p class="vv-size"></p
+      ></div>
+    <div data-part="2"><h3 data-word="input"></h3><div class="vv-box"><div class="vv-framed"><canvas class="vv-input"
+      ></canvas><i class="vv-here"></i></div></div><p class="vv-size"></p></div>
   </div>
-  <p class="vv-lost" data-part="1"></p>
-  <h3 data-word="channels" data-part="2"></h3>
-  <div class="vv-flow vv-three" data-part="2">${CHANNELS.map((name) => `<div><canvas class="vv-channel"></canvas
+  <p class="vv-lost" data-part="2"></p>
+  <h3 data-word="channels" data-part="3"></h3>
+  <div class="vv-flow vv-three" data-part="3">${CHANNELS.map((name) => `<div><canvas class="vv-channel"></canvas
     ><p class="vv-size">${name}</p></div>`).join('')}</div>
-  <table class="vv-sums" data-part="2"><caption></caption><thead><tr><th></th><th data-word="level"></th
+  <table class="vv-sums" data-part="3"><caption></caption><thead><tr><th></th><th data-word="level"></th
     ><th data-word="share"></th><th data-word="less"></th><th data-word="by"></th><th data-word="number"></th></tr
     ></thead><tbody>${CHANNELS.map((name) => (
     `<tr><th>${name}</th><td></td><td></td><td></td><td></td><td></td></tr>`)).join('')}</tbody></table>`;

@@ -1,25 +1,36 @@
-// Step 4 of the lecture: tokens get positions. CLS and registers join the patches; nearby positions are similar.
-import { score } from '../../compute/format.js';
+// Tokens get positions: CLS and registers join the patches, nearby positions are similar, and without positions the
+// order of the patches does not matter.
+import { percent, score } from '../../compute/format.js';
 import { positionSimilarity, sinePositions } from '../../compute/lecture_numbers.js';
 import { indices, scaleOver } from '../../draw/color.js';
 import { filled, wordsOf } from '../../core/words.js';
 import { write } from '../../draw/dom.js';
+import { Rearranged } from './rearranged.js';
 import { Step } from './step.js';
+import { bars } from './tokens.js';
 
 /** @typedef {import('./step.js').Shown} Shown */
 /** @typedef {import('./step.js').Scene} Scene */
 /** @typedef {import('./step.js').Lecture} Lecture */
 /** @typedef {NonNullable<Lecture['positions']>} Table */
 
+/** Orders of the patches, with and without positions. @type {{name: string, shuffle: number, positions: boolean}[]} */
+const CASES = [{ name: 'ordered', shuffle: 0, positions: true }, { name: 'shuffled', shuffle: 1, positions: true },
+  { name: 'orderedWithout', shuffle: 0, positions: false }, { name: 'shuffledWithout', shuffle: 1, positions: false }];
 const HTML = `
   <div data-part="1"><h3 class="vv-tokens-title"></h3><ol class="vv-tokens"></ol><p class="vv-size vv-start"></p></div>
-  <div class="vv-flow" data-part="1 2">
+  <div class="vv-flow vv-big-first" data-part="1 2">
     <div><h3 class="vv-own"></h3><figure class="vv-pane vv-unnamed"></figure></div>
     <div data-part="2"><h3 data-word="sine"></h3><figure class="vv-pane vv-unnamed"></figure></div>
   </div>
   <p class="vv-similar" data-part="1 2"></p>
-  <div data-part="3"><h3 data-word="wall"></h3><canvas class="vv-places"></canvas
-    ><p class="vv-missing vv-quiet"></p></div>`;
+  <div data-part="3"><h3 data-word="wall"></h3><div class="vv-box"><canvas class="vv-places"></canvas></div
+    ><p class="vv-missing vv-quiet"></p></div>
+  <div class="vv-apart-from" data-part="4"><h3 data-word="without"></h3><div class="vv-flow vv-cases">${CASES.map((
+    { name }) => `<div><h3 data-word="${name}"></h3><canvas class="vv-moved-patches"></canvas><ol class="vv-shares"
+    ></ol></div>`).join('')}</div><p class="vv-lost vv-verdict-of"></p><p class="vv-trouble" role="status" hidden></p
+    ></div>`;
+const SAME = 1e-3; // difference of equal probabilities
 const TILES = [7, 11]; // maximum numbers of maps, down and across
 
 export class Positions extends Step {
@@ -28,6 +39,7 @@ export class Positions extends Step {
     super(root, page, HTML);
     /** @type {{key: string, positions: Table} | null} */
     this.held = null; // sine and cosine positions
+    this.rearranged = new Rearranged(page);
     this.panes = [1, 2].map((at) => this.photograph(`.vv-flow > div:nth-child(${at}) .vv-pane`));
   }
 
@@ -40,6 +52,7 @@ export class Positions extends Step {
       this.describe(pane, words.aria);
     }
     if (!lecture) return false;
+    this.cases(words, scene, lecture);
     if (!this.differs(scene.id, state.lang, state.query, state.color)) return false;
     const { positions, grid, width, missing, positionKind } = lecture;
     this.label(words);
@@ -53,6 +66,30 @@ export class Positions extends Step {
     this.map(state, words, this.panes[1], this.sine(grid, width), grid);
     this.wall(positions ?? this.sine(grid, width), grid, state.color ?? 'viridis');
     return false;
+  }
+
+  /** Compare the predictions with and without positions, in both orders. @param {any} words @param {Scene} scene
+   * @param {Lecture} lecture */
+  cases(words, scene, lecture) {
+    const { rearranged } = this;
+    const asks = CASES.map(({ shuffle, positions }) => ({ shuffle, positions }));
+    rearranged.want(scene, asks.slice(1));
+    const changes = asks.map((ask, place) => (
+      place ? rearranged.change(scene, ask) : rearranged.unchanged(scene)));
+    this.say('.vv-trouble', asks.map((ask) => rearranged.failure(scene, ask)).find(Boolean));
+    const order = changes[1]?.order;
+    this.all('.vv-cases > div').forEach((place, at) => {
+      const moved = CASES[at].shuffle ? order : changes[0]?.order;
+      const [canvas, list] = [place.querySelector('canvas'), place.querySelector('ol')];
+      if (moved) rearranged.paint(canvas, scene, lecture, moved);
+      const classes = [...(changes[at]?.classes ?? [])].sort((a, b) => b[2] - a[2]).slice(0, 2);
+      const html = bars(classes.map(([label, , after]) => [label, after, percent(after)]));
+      if (list.innerHTML !== html) list.innerHTML = html;
+    });
+    const [, , ordered, mixed] = changes;
+    const best = ordered?.classes[0];
+    const other = mixed?.classes.find(([label]) => label === best?.[0]);
+    write(this.find('.vv-verdict-of'), best && other && Math.abs(best[2] - other[2]) < SAME ? words.same : '');
   }
 
   /** @param {[number, number]} grid @param {number} width */
@@ -82,13 +119,7 @@ export class Positions extends Step {
    */
   map(state, words, pane, table, grid) {
     const values = positionSimilarity(table, state.query[0] * grid[1] + state.query[1]);
-    const scale = scaleOver([values]);
-    const index = new Uint8Array(values.length);
-    indices(values, scale, 1, index);
-    const color = state.color ?? 'viridis';
-    pane.paint(index, this.page.tables[color], { smooth: false, opacity: 0.9 });
-    pane.bar(this.page.colors[color], 1, false);
-    pane.say({ title: '', answer: '', low: score(scale.vmin), high: score(scale.vmax), unit: words.unit });
+    this.heat(pane, values, 0.9, { said: score, unit: words.unit, color: state.color ?? 'viridis', overlay: 'even' });
   }
 
   /** Draw the maps of many positions, each at its position. @param {Table} table @param {[number, number]} grid

@@ -1,4 +1,4 @@
-// Step 7 of the lecture. The residual stream up to the prediction: the classifier's output after each block, for
+// From tokens to the prediction: the classifier's output after each block, for
 // the image and for the chosen patch.
 import { escaped, percent } from '../../compute/format.js';
 import { roundedToSum } from '../../compute/lecture_numbers.js';
@@ -21,19 +21,20 @@ const LAYERS = ['layers', {}];
 
 const HTML = `
   <div class="vv-half" data-part="1"><div class="vv-row vv-maps vv-classes" role="group"></div>
-    <figure class="vv-pane"></figure><p class="vv-quiet" data-word="alone"></p>
+    <figure class="vv-pane"></figure>
     <p class="vv-trouble" role="status" hidden></p></div>
   <div class="vv-half vv-work" data-part="1">
     <h3 data-word="each"></h3><div class="vv-afters" role="group" data-arrows></div>
-    <h3 class="vv-now"></h3><ol class="vv-shares"></ol><p class="vv-quiet vv-last"></p></div>
-  <div class="vv-charts vv-across" data-part="2"></div>`;
+    <h3 class="vv-now"></h3><ol class="vv-shares"></ol><p class="vv-quiet vv-last"></p>
+    <p class="vv-quiet" data-word="alone"></p></div>
+  <div class="vv-charts vv-across" data-part="2"></div><div class="vv-charts vv-across" data-part="3"></div>`;
 
 export class Prediction extends View {
   /** @param {HTMLElement} root @param {import('../explore.js').Page} page */
   constructor(root, page) {
     super(root, page);
     root.innerHTML = HTML;
-    root.classList.add('vv-two-halves');
+    root.classList.add('vv-two-halves', 'vv-big-first');
     this.requests = new Requests(page.backend, page.changed);
     this.pane = new Pane(this.find('.vv-pane'), { hover() {}, lift() {}, resized: () => page.changed(),
       pick: (patch) => page.store.dispatch({ type: 'pick', patch, scene: this.scene.id }) }, '');
@@ -158,8 +159,9 @@ export class Prediction extends View {
     const words = wordsOf(lang).prediction;
     const place = patch[0] * grid[1] + patch[1];
     const own = readings.map((_, at) => names.map((__, index) => this.mapOf(at, index)[place] / 255));
-    fill(this.find('.vv-charts'), [[words.image, read], [filled(words.patch, patchWords(patch, lang)), own]].map(
-      ([title, rows]) => (width) => chart({
+    const places = this.all('.vv-charts');
+    [[words.image, read], [filled(words.patch, patchWords(patch, lang)), own]].forEach(
+      ([title, rows], at) => fill(places[at], [(width) => chart({
         title: /** @type {string} */ (title), across: words.layer, x: readings, steps: String,
         ticks: readings.filter((_, at) => at % Math.ceil(readings.length / Math.floor(width / 28)) === 0),
         units: (value) => percent(value, 2),
@@ -168,6 +170,6 @@ export class Prediction extends View {
         words: names.map((name, index) => `${named(name)}: ${
           /** @type {number[][]} */ (rows).map((row) => percent(row[index]))
           .join(', ')}`).join('. '),
-      }, width)));
+      }, width)]));
   }
 }

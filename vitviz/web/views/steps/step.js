@@ -1,11 +1,19 @@
-// The base class of the lecture's steps: photographs with selectable patches, and texts in two languages.
+// The base class of the lecture's steps: photographs with selectable patches, maps, sliders, and texts by language.
+import { percent } from '../../compute/format.js';
+import { indices, scaleOver } from '../../draw/color.js';
 import { Pane } from '../../draw/photo.js';
 import { write } from '../../draw/dom.js';
 import { View } from '../view.js';
 
-/** @typedef {import('../../core/state.js').State & {lang: string, query: [number, number]}} Shown */
+/**
+ * The state for a step: its language, the chosen patch, and the head of the steps about one block.
+ * @typedef {import('../../core/state.js').State & {lang: string, query: [number, number],
+ *   example: {block: number, head: number}}} Shown
+ */
 /** @typedef {import('../../effects/scene.js').Scene} Scene */
 /** @typedef {import('../../compute/lecture_numbers.js').Lecture} Lecture */
+
+const SIGNED = 'RdBu_r';
 
 export class Step extends View {
   /** @param {HTMLElement} root @param {import('../explore.js').Page} page @param {string} html */
@@ -17,14 +25,15 @@ export class Step extends View {
 
   /**
    * Add a photograph whose patches respond to pointer and clicks, as in the other views.
-   * @param {string} selector @returns {Pane}
+   * @param {string} selector @param {Partial<import('../../draw/photo.js').Events>} [events] - replace the usual ones
+   * @returns {Pane}
    */
-  photograph(selector) {
+  photograph(selector, events = {}) {
     const { store } = this.page;
     return new Pane(this.find(selector), {
       hover: (patch) => this.hover(patch, true), lift: () => store.dispatch({ type: 'lift' }),
       pick: (patch) => store.dispatch({ type: 'pick', patch, scene: this.scene.id }),
-      resized: () => this.page.changed(),
+      resized: () => this.page.changed(), ...events,
     }, '');
   }
 
@@ -49,10 +58,52 @@ export class Step extends View {
     if (pane.picture.getAttribute('aria-label') !== words) pane.picture.setAttribute('aria-label', words);
   }
 
+  /**
+   * Draw numbers of the patches over a photograph, with their scale.
+   * @param {Pane} pane @param {ArrayLike<number>} values @param {number} opacity
+   * @param {{signed?: boolean, unit?: string, said?: (value: number) => string, title?: string, answer?: string,
+   *   color?: string, overlay?: string, range?: [number, number]}} [how]
+   */
+  heat(pane, values, opacity, { signed = false, unit = '', said = (value) => percent(value), title = '', answer = '',
+    color = 'viridis', overlay = 'spotlight', range } = {}) {
+    const scale = range ? { vmin: range[0], vmax: range[1], signed } : scaleOver([values], signed);
+    const index = new Uint8Array(values.length);
+    indices(values, scale, 1, index);
+    const colors = signed ? SIGNED : color;
+    pane.paint(index, this.page.tables[colors], { smooth: false, opacity, overlay, signed });
+    pane.bar(this.page.colors[colors], 1, signed);
+    pane.say({ title, answer, low: said(scale.vmin), high: said(scale.vmax), unit });
+  }
+
+  /** React to a slider. @param {string} name - its `data-slide` @param {(value: number) => void} moved */
+  onSlide(name, moved) {
+    this.find(`[data-slide=${name}]`).addEventListener('input', (/** @type {any} */ { target }) => {
+      moved(Number(target.value));
+      this.page.changed();
+    });
+  }
+
+  /** Show a slider's value. @param {string} name @param {number} value @param {string} words @param {number} [max] */
+  slide(name, value, words, max) {
+    const slider = this.find(`[data-slide=${name}]`);
+    if (max !== undefined) slider.max = String(max);
+    if (Number(slider.value) !== value) slider.value = String(value);
+    slider.setAttribute('aria-valuetext', words);
+    write(slider.nextElementSibling, words);
+  }
+
   /** Return colors of the page's style, for canvases. */
   colors() {
     const style = window.getComputedStyle(this.root);
     const of = (/** @type {string} */ name) => style.getPropertyValue(`--vv-${name}`).trim();
     return { bar: of('quiet'), chosen: of('second'), line: of('hair') };
   }
+}
+
+/** The HTML of a slider. @param {string} name @param {{min: number, max: number, step?: number}} range
+ * @param {string} [part] - the screens that show it in full screen */
+export function slider(name, { min, max, step = 1 }, part) {
+  return `<label class="vv-field vv-wide"${part ? ` data-part="${part}"` : ''}><span data-word="${name}"></span><input
+    type="range" data-slide="${name}" min="${min}" max="${max}" step="${step}"><output class="vv-number"></output
+    ></label>`;
 }

@@ -1,5 +1,5 @@
 // Names of tokens and formatted numbers for the steps of the lecture.
-import { score } from '../../compute/format.js';
+import { escaped, score } from '../../compute/format.js';
 import { filled, wordsOf } from '../../core/words.js';
 
 /** @typedef {import('../../effects/scene.js').Scene} Scene */
@@ -33,3 +33,17 @@ export function decimal(value) {
 
 /** Format a number with three significant digits. @param {number} value */
 export const figures = (value) => score(value);
+
+/** The HTML of bars: a name, a share from 0 to 1, and the text of its number. @param {[string, number, string][]} rows
+ * @param {(place: number) => number | string} [color] - of `vv-plot-` */
+export function bars(rows, color = () => 0) {
+  return rows.map(([name, share, said], place) => `<li><span class="vv-name">${escaped(name)}</span><i
+    class="vv-plot-${color(place)}" style="--share: ${Math.min(1, Math.max(0, share)).toFixed(4)}"></i><span>${
+    escaped(said)}</span></li>`).join('');
+}
+
+/** Bars whose lengths are relative to the largest. @param {[string, number, string][]} rows */
+export function among(rows) {
+  const most = Math.max(1e-12, ...rows.map(([, value]) => value));
+  return bars(rows.map(([name, value, said]) => [name, value / most, said]));
+}

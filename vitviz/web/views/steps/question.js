@@ -1,0 +1,87 @@
+// The first step of the lecture: the final answer, and how far one place sees in a convolution and in attention.
+import { outputs, percent } from '../../compute/format.js';
+import { tokenOf } from '../../compute/geometry.js';
+import { filled, wordsOf } from '../../core/words.js';
+import { write } from '../../draw/dom.js';
+import { Step, slider } from './step.js';
+import { bars } from './tokens.js';
+
+/** @typedef {import('./step.js').Shown} Shown */
+/** @typedef {import('./step.js').Scene} Scene */
+
+const HTML = `
+  <div class="vv-flow vv-big-first" data-part="1">
+    <div><figure class="vv-pane vv-plain"></figure></div>
+    <div><h3 class="vv-task"></h3><ol class="vv-shares vv-large"></ol><p class="vv-size" data-word="honest"></p></div>
+  </div>
+  ${slider('layer', { min: 1, max: 12 }, '2')}
+  <div class="vv-flow vv-big-last" data-part="2">
+    <div><h3 class="vv-cnn"></h3><figure class="vv-pane vv-plain"></figure><p class="vv-size vv-cnn-count"></p></div>
+    <div><h3 class="vv-vit"></h3><figure class="vv-pane vv-unnamed"></figure><p class="vv-size vv-vit-count"></p></div>
+  </div>`;
+
+/** Return whether a patch is within a square window around another. @param {number} place
+ * @param {[number, number]} patch @param {number} radius @param {number} columns */
+function isNear(place, [row, column], radius, columns) {
+  return Math.max(Math.abs(Math.floor(place / columns) - row), Math.abs((place % columns) - column)) <= radius;
+}
+
+export class QuestionStep extends Step {
+  /** @param {HTMLElement} root @param {import('../explore.js').Page} page */
+  constructor(root, page) {
+    super(root, page, HTML);
+    this.panes = ['[data-part="1"]', '.vv-flow[data-part="2"] > :first-child', '.vv-flow[data-part="2"] > :last-child']
+      .map((place) => this.photograph(`${place} .vv-pane`));
+    this.layer = 1;
+    this.onSlide('layer', (layer) => { this.layer = layer; });
+  }
+
+  /** @param {Shown} state @param {Scene} scene @returns {boolean} */
+  render(state, scene) {
+    const words = wordsOf(state.lang).question;
+    const { manifest, grid, answers } = scene;
+    if (this.isNew(scene)) {
+      for (const pane of this.panes) pane.open(scene.image, scene.geometry, grid);
+      this.layer = 1;
+      this.drawn = '';
+    }
+    const row = answers.map(this.layer - 1, 'mean', { token: tokenOf(state.query, manifest.prefix, grid),
+      direction: 'row' });
+    if (!this.differs(scene.id, state.lang, state.query, this.layer, Boolean(row), state.opacity)) return false;
+    this.label(words);
+    this.slide('layer', this.layer, String(this.layer), manifest.depth);
+    for (const pane of this.panes) this.describe(pane, words.aria);
+    this.answer(words, manifest);
+    this.reach(state, words, scene, row);
+    return false;
+  }
+
+  /** @param {Record<string, string>} words @param {import('../../core/manifest.js').Manifest} manifest */
+  answer(words, manifest) {
+    const { predictions, labels, title } = manifest;
+    write(this.find('.vv-task'), predictions.length ? filled(words.task, labels.length.toLocaleString('en'))
+      : filled(words.none, title));
+    const say = outputs(manifest);
+    this.find('.vv-shares').innerHTML = bars(predictions.map(([label, share]) => [label, share, say(share)]));
+    this.find('[data-word=honest]').hidden = !predictions.length;
+  }
+
+  /** @param {Shown} state @param {Record<string, string>} words @param {Scene} scene
+   * @param {Float32Array | null} row */
+  reach({ query, opacity }, words, { manifest: { prefix }, grid: [rows, columns] }, row) {
+    const [, local, global] = this.panes;
+    const places = Array.from({ length: rows * columns }, (_, place) => place);
+    const outside = places.filter((place) => !isNear(place, query, this.layer, columns));
+    local.mark(false, query);
+    local.cover(outside);
+    write(this.find('.vv-cnn'), filled(words.cnn, this.layer));
+    write(this.find('.vv-cnn-count'), filled(words.cnnCount, places.length - outside.length, places.length));
+    write(this.find('.vv-vit'), filled(words.vit, this.layer));
+    global.mark(false, query);
+    if (!row) return;
+    const weights = row.subarray(prefix.length);
+    const far = outside.reduce((sum, place) => sum + weights[place], 0);
+    this.heat(global, weights, opacity, { unit: words.unit });
+    write(this.find('.vv-vit-count'), filled(words.vitCount, percent(far)));
+  }
+}
