@@ -26,6 +26,7 @@ OTHERS = (
 EXPLORER = vitviz.Explorer(tiny.model(**tiny.SMALL))
 PHOTO = np.zeros((12, 20, 3), np.uint8)
 VIEW = EXPLORER.open(PHOTO)
+REQUIRED: dict[str, dict[str, Any]] = {"compare": {"other": VIEW}, "texts": {"texts": ["a cat"]}}
 FUNCTIONS = (vitviz.load, vitviz.preset, vitviz.example, vitviz.summary, vitviz.Explorer)
 
 
@@ -47,7 +48,8 @@ def questions() -> dict[str, Callable[[Any], object]]:
     for name, method in inspect.getmembers(VIEW, inspect.ismethod):
         parameters = inspect.signature(method).parameters.values()
         if not name.startswith("_") and name not in ("save_html", "faithfulness"):
-            add(method, name, [parameter.name for parameter in parameters if parameter.kind != parameter.VAR_KEYWORD])
+            given = partial(method, **REQUIRED.get(name, {}))
+            add(given, name, [parameter.name for parameter in parameters if parameter.kind != parameter.VAR_KEYWORD])
     add(VIEW.faithfulness, "faithfulness", ["maps"])
     quick = partial(VIEW.faithfulness, VIEW.attention(), steps=2, random=1)
     add(quick, "faithfulness", ["target", "contrast"])
