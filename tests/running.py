@@ -49,7 +49,8 @@ READ = """() => {
     };
 }"""
 SETTLED = """() => vitviz.resting() && vitviz.progress.jobs.size === 0
-    && vitviz.views.every((view) => ['maps', 'bars', 'numbers', 'requests'].every((name) => !view[name]?.running))"""
+    && vitviz.views.every((view) => ['maps', 'bars', 'others', 'numbers', 'requests']
+        .every((name) => !view[name]?.running))"""
 SCENE = "vitviz.scenes.get(vitviz.store.get().scene?.id)"  # the scene of the active pane
 
 

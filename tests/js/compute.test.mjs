@@ -1,5 +1,8 @@
 import assert from 'node:assert/strict';
 import test from 'node:test';
+import { completions } from '../../vitviz/web/compute/completions.js';
+import { chosenOf, mapQuestion, testQuestion } from '../../vitviz/web/compute/explaining.js';
+import { hiddenPatches, outcomeOf, pinned, valueAt } from '../../vitviz/web/compute/hiding.js';
 import { fileName, percent, settings } from '../../vitviz/web/compute/format.js';
 import { csv, mapsFile } from '../../vitviz/web/compute/map_files.js';
 import { sameClasses } from '../../vitviz/web/compute/query.js';
@@ -91,4 +94,42 @@ test('a class keeps its name in another model, or becomes the prediction', () =>
   ]) {
     assert.deepEqual(sameClasses(state, from, to), expected);
   }
+});
+
+test('what is typed finds the start of a label, then of a word, then the rest, whatever the case and accents', () => {
+  const labels = ['sea cat', 'Cat', 'wildcat', 'dog', 'Cât fish'];
+  assert.deepEqual(completions(labels, ' CAT'), [1, 4, 0, 2]);
+  assert.deepEqual(completions(labels, ''), [0, 1, 2, 3, 4]);
+  assert.deepEqual(completions(labels, 'x'), []);
+});
+
+test('the strongest patches and the clicked ones are hidden, each once', () => {
+  assert.deepEqual(hiddenPatches([0.1, 3, -2, 3], 50, [0, 1, 9], 4), [1, 3, 0]);
+  assert.deepEqual(hiddenPatches([], 50, [2], 4), [2]);
+});
+
+test('an answer flips if the first class led before, but not after', () => {
+  const classes = [['tench', 0.1, 0.5], ['fox', 0.05, 0.1], ['dog', 0.3, 0.2], ['cat', 0.5, 0.15]];
+  const shown = pinned(classes, ['cat', 'dog']);
+  assert.deepEqual(shown.map(([label]) => label), ['cat', 'dog', 'tench']);
+  const { behind, flipped, best } = outcomeOf(shown);
+  assert.deepEqual([behind, flipped, best], [false, true, 'tench']);
+  const swapped = outcomeOf(pinned(classes, ['dog', 'cat']));
+  assert.deepEqual([swapped.behind, swapped.flipped], [true, false]);
+  assert.equal(valueAt([0, 0.5, 1], [1, 0, 4], 0.75), 2);
+  assert.equal(valueAt([0, 0.5, 1], [1, 0, 4], 0), 1);
+});
+
+test('a model without the chosen classes or method explains its prediction with a default', () => {
+  const methods = [{ name: 'rollout', specific: false }, { name: 'gae', specific: true }];
+  const manifest = { predictions: [['b', 0.9, 1]], labels: ['a', 'b'] };
+  const state = { method: 'lost', target: 7, against: 1 };
+  const chosen = chosenOf(state, manifest, methods, ['gae', 'rollout']);
+  assert.deepEqual([chosen.method.name, chosen.target, chosen.against], ['gae', 1, null]);
+  const without = chosenOf(state, { predictions: [], labels: [] }, methods, ['gae', 'rollout']);
+  assert.deepEqual([without.method.name, without.target], ['rollout', null]);
+  const contrast = chosenOf({ ...state, target: 0 }, manifest, methods, ['gae']);
+  assert.deepEqual(mapQuestion(contrast)[1], { method: 'gae', target: 0, against: 1 });
+  assert.deepEqual(mapQuestion(contrast, methods[0])[1], { method: 'rollout', target: null, against: null });
+  assert.deepEqual(testQuestion(contrast, methods)[1], { methods: ['rollout', 'gae'], target: 0, against: 1 });
 });

@@ -5,13 +5,28 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import numpy as np
 import pytest
 from browsing import new_page
 from PIL import Image
 from playwright.sync_api import Browser as Chromium
 from playwright.sync_api import Page as Browser
 from playwright.sync_api import expect
-from running import DOG, SCENE, THINGS, Running, change, example, expect_map, own_photograph, ready, settled, upload
+from running import (
+    DOG,
+    SCENE,
+    THINGS,
+    Running,
+    address,
+    axe,
+    change,
+    example,
+    expect_map,
+    own_photograph,
+    ready,
+    settled,
+    upload,
+)
 
 from vitviz.web.lecture_texts import STEPS
 
@@ -68,7 +83,7 @@ def test_what_if_bars_have_the_other_class_and_apply_heads_that_are_off(opened: 
     settled(opened)
     expect(opened.locator(f"{EXPLAIN} .vv-heads-off")).to_contain_text("2 heads switched off")
     after = view.intervene(heads=[(0, 0), (2, 1)]).after[0]
-    row = opened.locator(f"{EXPLAIN} .vv-moved li").filter(has_text=last)
+    row = opened.locator(f"{EXPLAIN} .vv-pinned").filter(has_text=last)
     share = float(re.search(r"--share: ([\d.]+)", row.locator("i").get_attribute("style"))[1])
     assert share == pytest.approx(float(after[view.labels.index(last)]), abs=2e-3)
 
@@ -84,11 +99,92 @@ def test_compare_starts_with_a_choice_and_names_both_pictures(opened: Browser, a
     assert len(set(titles)) == 2
     example(opened, "Dog")
     expect(names.nth(1)).to_have_text(re.compile(r"^Dog · "))
-    open_tab(opened, "Explain")
+    open_tab(opened, "Explain")  # both photographs, each with its map
+    names, titles = (opened.locator(f"{EXPLAIN} {name}") for name in (".vv-of", ".vv-title"))
+    expect(names).to_have_text([re.compile(r"^Church · "), re.compile(r"^Dog · ")])
+    expect(titles).to_have_text([view.explain("gae").title for view in (app.view(), app.view(DOG))])
     other = opened.locator(f"{EXPLAIN} [data-do=other]")
     expect(other).to_contain_text("Church")
     other.click()
     expect(other).to_contain_text("Dog")
+    opened.locator(f"{EXPLAIN} .vv-held").nth(1).click()  # explains that photograph, and hides no patch
+    expect(other).to_contain_text("Church")
+    assert opened.evaluate("vitviz.store.get().erased") == []
+
+
+def test_class_field_completes_what_is_typed_by_keyboard_and_pointer(opened: Browser, app: Running) -> None:
+    open_tab(opened, "Explain")
+    field = opened.locator(f"{EXPLAIN} [data-ask=target]")
+    text, options = field.get_by_role("combobox", name="Explain"), field.get_by_role("option")
+    best = app.view().predictions(1)[0][0]
+    text.click()
+    expect(options).to_have_count(len(THINGS))
+    expect(field.get_by_role("option", selected=True)).to_contain_text(best)
+    assert axe(opened, within=EXPLAIN) == []
+    text.fill("THING")
+    text.press("ArrowDown")
+    active = field.locator(f"#{text.get_attribute('aria-activedescendant')}")
+    expect(active).to_have_class("vv-active")
+    text.press("Escape")
+    expect(text).to_have_value(best)
+    expect(text).to_have_attribute("aria-expanded", "false")
+    text.fill("no such class")
+    expect(field.get_by_role("status")).to_have_text("No class has this name.")
+    text.blur()
+    expect(text).to_have_value(best)
+    text.fill("5")
+    options.get_by_text("thing 5").click()
+    expect(opened.locator(f"{EXPLAIN} .vv-title")).to_contain_text("for thing 5")
+
+
+def test_why_one_class_and_not_another_hides_patches_until_the_answer_flips(
+    opened: Browser, app: Running, tmp_path: Path
+) -> None:
+    view, panel = app.view(), opened.locator(EXPLAIN)
+    best, second, *_, unlikely = (view.labels[index] for index in view.best(13))
+    open_tab(opened, "Explain")
+    start = panel.get_by_role("button", name=f"Why {best}, not {second}?")
+    start.click()
+    expect(start).to_be_hidden()
+    pair = [best, unlikely]  # needs many steps
+    panel.get_by_role("combobox", name="rather than").fill(unlikely)
+    opened.keyboard.press("Enter")
+    panel.locator("[data-method=rollout]").click()
+    expect(panel.locator(".vv-speaks")).to_contain_text("the same for every class")
+    panel.locator("[data-do=specific]").click()
+    panel.locator("[data-method=attn_lrp]").click()
+    expect(panel.locator(".vv-speaks")).to_contain_text(f"Red patches speak for {pair[0]}, blue ones for {pair[1]}.")
+    expect(panel.locator(".vv-pinned .vv-name")).to_have_text(pair)
+    settled(opened)
+    panel.locator("[data-do=flip]").click()
+    opened.wait_for_function("!vitviz.views.find(({ hiding }) => hiding).hiding.searching")
+    settled(opened)
+    (rows, columns), classes = view.trace.grid, [view.labels.index(label) for label in pair]
+    order = np.argsort(-view.explain("attn_lrp", contrast=tuple(pair)).values.ravel(), kind="stable")
+
+    def leads(percent: int) -> float:
+        gone = [divmod(int(patch), columns) for patch in order[: round(percent / 100 * rows * columns)]]
+        first, second = view.intervene(drop=gone).after[0][classes]
+        return first - second
+
+    removed = opened.evaluate("vitviz.store.get().removed")
+    assert removed > 4
+    assert leads(removed) < 2e-3
+    assert all(leads(percent) > -2e-3 for percent in range(2, removed, 2))
+    expect(panel.locator(".vv-outcome")).to_contain_text(f"the answer flips: {pair[1]} leads {pair[0]}.")
+    expect(panel.locator(".vv-fall .vv-chart")).to_have_count(1)
+    panel.locator("[data-do=chance]").click()
+    expect(panel.locator(".vv-chance")).to_contain_text("random patches hidden")
+    with opened.expect_download() as card:
+        panel.locator("[data-do=card]").click()
+    assert card.value.suggested_filename.startswith("vitviz-Church-")
+    card.value.save_as(tmp_path / "card.png")
+    with Image.open(tmp_path / "card.png") as picture:
+        assert picture.width == 1890
+    assert address(opened)["against"] == str(classes[1])
+    panel.locator("[data-do=swap]").click()
+    expect(panel.locator(".vv-erasing h2")).to_have_text(f"Why {pair[1]}, not {pair[0]}?")
+    expect(panel.locator(".vv-outcome")).to_contain_text(f"{pair[0]} leads {pair[1]} already")
 
 
 def test_a_link_carries_the_photograph_in_its_fragment(browser: Chromium, app: Running, tmp_path: Path) -> None:

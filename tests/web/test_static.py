@@ -331,6 +331,10 @@ def test_every_tab_gets_answers_and_address_restores_it(shown: tuple[Page, View]
     for tab in ("explain", "heads", "layers", "lecture", "explore"):
         page.click(f"[role=tab][data-tab={tab}]")
         page.wait_for_function("!vitviz.progress.first && vitviz.resting()")
+        if tab == "explain":  # "Why A, not B?"
+            page.click(".vv-explain [data-do=versus]")
+            page.click(".vv-explain [data-do=further]")
+            expect(page.locator(".vv-outcome")).to_have_text(re.compile(r"^With \d+ of \d+ patches hidden"))
         expect(page.locator("[role=tabpanel]:not([hidden]) .vv-trouble:not([hidden])")).to_have_count(0)
     expect(page.locator("#notice")).to_be_hidden()
     expect(page.locator("[data-do=page]")).to_be_visible()

@@ -134,6 +134,11 @@ export function duration(seconds) {
   return seconds < 1 ? `${Math.round(1000 * seconds)} ms` : `${seconds.toFixed(1)} s`;
 }
 
+/** The names of a photograph and its model. @param {{image: string | null, title: string}} manifest */
+export function pictureWords({ image, title: model }) {
+  return [translated(image ?? say('Your photograph')), model].filter(Boolean).join(' · ');
+}
+
 /** Progress in one line. @param {import('../backends/backend.js').Progress} progress @param {string} words */
 export function progressWords({ text, ahead, seconds, done, of }, words) {
   const parts = [text === undefined ? words : translated(text)];

@@ -44,8 +44,9 @@ export const ZH = {
     Smooth: '平滑', 'Number the strongest': '给最强的图块编号', 'Colours': '颜色', Gamma: '伽马', Scale: '色标',
     'Scale of the thumbnails': '缩略图的色标', 'per map': '每图各自', shared: '共用',
     'Every head of every layer': '每一层的每个头', 'The full attention matrix of one head': '一个头的完整注意力矩阵',
-    Explanations: '解释', 'Why this class': '为什么是这个类别', Class: '类别', 'rather than': '而不是',
-    'What if we hide these patches?': '如果遮住这些图块？',
+    Explanations: '解释', 'What if we hide these patches?': '如果遮住这些图块？', Class: '类别',
+    'rather than': '而不是', 'What to explain': '解释什么',
+    'Swap the two classes': '交换两个类别', 'Save as a card': '保存为卡片', 'Send the card': '发送卡片',
     'Click patches on the photograph to hide them, or hide the strongest ones.': '点击照片上的图块将其遮住，或遮住最强的图块。',
     'Hide the strongest': '遮住最强的', 'Show all patches again': '重新显示所有图块', Method: '方法',
     'Is this map faithful?': '这张图可信吗？', Heads: '注意力头',
@@ -173,9 +174,31 @@ export const ZH = {
     'beats random by {0}': '比随机高 {0}', 'below random by {0}': '比随机低 {0}', '{0} s': '{0} 秒',
     'A class cannot be compared with itself, so it is compared with all others.':
       '一个类别不能与自身比较，因此改为与所有其他类别比较。',
-    '{0} switched off in the tab Heads. The bars below take this into account; maps and tests do not.':
-      '“注意力头”标签页中关闭了 {0}。下方的条形已计入，图和检验则没有。',
-    All: '全部', First: '首选', 'Most probable': '最可能的', 'any other': '任何其他类别', running: '正在运行', slow: '较慢',
+    ['{0} switched off in the tab Heads. The map and its test use all heads; only the probabilities with hidden '
+      + 'patches take this into account.']:
+      '在“注意力头”标签页中关闭了 {0}。图和检验使用所有的头；只有遮住图块后的概率考虑了这一点。',
+    'Why {0}, not {1}?': '为什么是{0}，而不是{1}？', 'No class has this name.': '没有这个名称的类别。',
+    '{0} classes; the first {1} are listed. Type to find the others.': '共 {0} 个类别，列出前 {1} 个。输入文字可查找其余类别。',
+    'Red patches speak for {0}, blue ones for {1}.': '红色图块支持{0}，蓝色图块支持{1}。',
+    'Bright patches speak for {0} rather than {1}.': '明亮的图块支持{0}而不是{1}。',
+    'This map is the same for every class: it cannot tell {0} from {1}.': '这张图对每个类别都一样，无法区分{0}和{1}。',
+    'Use {0}': '改用{0}', 'Hide {0} % more': '再遮住 {0} %', 'Hide until the answer flips': '遮到答案翻转为止',
+    'With all patches, {0} leads {1}.': '不遮任何图块时，{0}领先{1}。',
+    'With all patches, {1} leads {0} already. Swap the two classes to see what speaks for {1}.':
+      '不遮任何图块时，{1}已经领先{0}。交换两个类别，可以看到什么支持{1}。',
+    'With {2} of {3} patches hidden, {0} still leads {1}.': '遮住 {3} 个图块中的 {2} 个，{0}仍然领先{1}。',
+    'With {2} of {3} patches hidden, the answer flips: {1} leads {0}.': '遮住 {3} 个图块中的 {2} 个，答案翻转：{1}领先{0}。',
+    'The best match is {0}.': '最佳匹配是{0}。', 'Probability of both classes': '两个类别的概率',
+    'Would random patches do the same? The test hides patches in random orders for comparison.':
+      '随机遮住图块也会这样吗？检验会按随机顺序遮住图块作比较。',
+    'Tested: this map beats random patches by {0}.': '已检验：这张图比随机图块高 {0}。',
+    'Tested: this map is below random patches by {0}.': '已检验：这张图比随机图块低 {0}。',
+    'With as many random patches hidden, {0} keeps {1} of the probability of both (mean of {2} orders).':
+      '随机遮住同样多的图块时，{0}保留两者总概率的 {1}（{2} 个顺序的平均）。',
+    'All patches, with the map': '全部图块和图', '{0} of {1} patches hidden': '遮住 {1} 个图块中的 {0} 个',
+    '{0} switched off for the probabilities on the right.': '右侧的概率是关闭 {0} 后的结果。',
+    'The picture could not be sent. {0}': '图片无法发送。{0}',
+    'any other': '任何其他类别', running: '正在运行', slow: '较慢',
     'Stop ({0} of {1} maps)': '停止（{0} / {1} 张图）', 'Run and test {0} methods': '运行并检验 {0} 种方法',
     'Run {0} methods': '运行 {0} 种方法', Stop: '停止', 'Run {0} (may take minutes)': '运行{0}（可能需要几分钟）',
     'Skips {0} slow method; run it individually.': '跳过 {0} 种较慢的方法；请单独运行。',
@@ -454,8 +477,8 @@ export const ZH = {
     '<b>合并的头。</b>所有头的平均仍是总和为 100 % 的分布。各头的最大值或最小值不是，因此页面把这样的行重新缩放到 100 %。',
     '<b>注意力</b>显示一层。<b>Rollout</b>（Abnar 和 Zuidema，2020）合并所有层：它把各层的注意力矩阵相乘，跳跃连接占一半权重，由此估计哪些图块对该词元有贡献。',
     '<b>解释。</b>这些图显示哪些图块支持一个类别。各种方法依据不同：通过注意力的梯度（GAE、LeGrad）、逐层回传的相关性（AttnLRP），或遮住图块的影响（遮挡）。<em>而不是</em>用来比较两'
-      + '个类别。在带符号的图中，红色支持该类别，蓝色反对它。各种方法并不一致，请加以检验：<b>这张图可信吗？</b>会遮住图中排名最高的图块，并与随机遮住图块相比较。如果概率下降得不比随机更快，这张图就不能解释预测'
-      + '。',
+      + '个类别：逐步遮住最支持第一个类别的图块，直到答案翻转，再把前后两张图保存为一张卡片。在带符号的图中，红色支持该类别，蓝色反对它。各种方法并不一致，请加以检验：'
+      + '<b>这张图可信吗？</b>会遮住图中排名最高的图块，并与随机遮住图块相比较。如果概率下降得不比随机更快，这张图就不能解释预测。',
     '<b>注意力头</b>和<b>层。</b>“注意力头”标签页按统计量（例如注意力距离）比较所有的头。点击一个头可在“探索”中查看，也可以关闭一些头，观察预测的变化。“层”标签页显示分类器在每一层之后会预测什么'
       + '，以及哪些图块相似。',
     '这些图不能说明什么',

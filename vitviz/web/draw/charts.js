@@ -110,16 +110,15 @@ export function dots({ title, across, values, range, units, words }, width = NAR
 /**
  * Bars of probabilities or values before and after a change.
  * @param {[string, number, number][]} classes - label, before, after
- * @param {(value: number) => string} units
+ * @param {(value: number) => string} units @param {number} [pinned] - number of classes at the top to emphasize
  */
-export function moved(classes, units) {
+export function moved(classes, units, pinned = 0) {
   const most = Math.max(1, ...classes.flatMap(([, before, after]) => [before, after])); // values can exceed 1
   const share = (/** @type {number} */ value) => (Math.max(0, value) / most).toFixed(4);
-  const rows = classes.map(([label, before, after]) => `<li><span class="vv-name" title="${escaped(label)}"
-    >${escaped(named(label))}</span><i style="--share: ${share(after)}; --before: ${share(before)}"></i
-    ><span>${escaped(units(after))}</span><small>${
-    before === after ? '' : escaped(say('was {0}', units(before)))}</small
-    ></li>`);
+  const rows = classes.map(([label, before, after], place) => `<li class="${place < pinned ? 'vv-pinned' : ''}"><span
+    class="vv-name" title="${escaped(label)}">${escaped(named(label))}</span><i style="--share: ${
+  share(after)}; --before: ${share(before)}"></i><span>${escaped(units(after))}</span><small>${
+    before === after ? '' : escaped(say('was {0}', units(before)))}</small></li>`);
   return `<ol class="vv-moved">${rows.join('')}</ol>`;
 }
 

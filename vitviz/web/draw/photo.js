@@ -363,13 +363,16 @@ export class Pane {
     return this.opacity > 0 ? this.said.name : 'Photograph';
   }
 
-  /** The current picture without visual aids: a canvas of the photograph's size. */
-  flat() {
+  /**
+   * The current picture without visual aids: a canvas of the photograph's size.
+   * @param {boolean} [heat] - whether to draw the colors
+   */
+  flat(heat = true) {
     const canvas = document.createElement('canvas');
     [canvas.width, canvas.height] = this.geometry.image;
     const out = contextOf(canvas);
     out.drawImage(this.photo.canvas, 0, 0);
-    out.globalAlpha = this.opacity;
+    out.globalAlpha = heat ? this.opacity : 0;
     out.drawImage(this.heat.canvas, 0, 0);
     out.globalAlpha = 1;
     out.drawImage(this.marks.canvas, 0, 0);

@@ -95,6 +95,26 @@ export async function downloadPicture(canvas, name, store) {
   }
 }
 
+/** Return whether the browser can send pictures to other programs, as phones do. */
+export function canShare() {
+  return Boolean(navigator.canShare?.({ files: [new File([], 'picture.png', { type: 'image/png' })] }));
+}
+
+/**
+ * Send a picture with another program that the visitor chooses, or show why this failed.
+ * @param {HTMLCanvasElement} canvas @param {string} name @param {Store} store
+ */
+export async function sharePicture(canvas, name, store) {
+  try {
+    const picture = await pictureOf(canvas);
+    await navigator.share({ files: [new File([picture], name, { type: picture.type })] });
+  } catch (error) {
+    const { name: kind, message } = /** @type {Error} */ (error);
+    if (kind === 'AbortError') return; // the visitor closed the list of programs
+    store.dispatch({ type: 'message', texts: [say('The picture could not be sent. {0}', message)], at: 'actions' });
+  }
+}
+
 /** The absolute link to the current view. @param {Store} store */
 export function addressOf(store) {
   return new URL(format(store.get(), window.location.search) || window.location.pathname, window.location.href).href;

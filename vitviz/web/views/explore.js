@@ -2,7 +2,7 @@
 // input into actions.
 import { queryOn, rolloutOptions, sameClasses, tokenOn } from '../compute/query.js';
 import {
-  clippedWords, fileName, fromWords, fusionWords, percent, placeWords, queryWords, score, settings, title,
+  clippedWords, fileName, fromWords, fusionWords, percent, pictureWords, placeWords, queryWords, score, settings, title,
   whole,
 } from '../compute/format.js';
 import { write } from '../draw/dom.js';
@@ -314,9 +314,7 @@ export class Explore extends View {
     held.signed = shown.signed;
     held.pane.element.classList.toggle('vv-waiting', shown.values === null && !shown.missing);
     const active = pane === state.pane;
-    const { image, title: model } = scene.manifest;
-    write(held.pane.element.querySelector('.vv-of'), state.beside
-      ? [translated(image ?? say('Your photograph')), model].filter(Boolean).join(' · ') : '');
+    write(held.pane.element.querySelector('.vv-of'), state.beside ? pictureWords(scene.manifest) : '');
     const { values } = shown;
     if (values === null) held.pane.mark(state.grid, shown.patch);
     if (values !== null && this.page.drawn === 0) welcome(this.page, scene, held.pane.held);

@@ -1,0 +1,123 @@
+// A text field with a list that completes what is typed: the editable combobox of the ARIA Authoring Practices Guide.
+import { completions, folded } from '../compute/completions.js';
+import { escaped } from '../compute/format.js';
+import { find, write } from '../draw/dom.js';
+
+/** @typedef {{value: number | null, label: string, note: string, english: string}} Option - both names are found */
+
+const MOST = 400; // options listed at once; typing finds the rest
+
+export class Combobox {
+  /**
+   * @param {HTMLElement} root - a .vv-combobox of app.html
+   * @param {() => Option[]} options - in the order of the list
+   * @param {(value: number | null) => void} choose - called with the option that the visitor chooses
+   * @param {(matches: number, listed: number) => string} count - the text below the list
+   */
+  constructor(root, options, choose, count) {
+    this.options = options;
+    this.choose = choose;
+    this.count = count;
+    /** @type {HTMLInputElement} */
+    this.input = find(root, 'input');
+    /** @type {HTMLElement} */
+    this.popup = find(root, '.vv-options');
+    /** @type {HTMLElement} */
+    this.list = find(root, 'ul');
+    this.status = find(root, 'p');
+    this.list.id = `vv-list-${Math.random().toString(36).slice(2)}`; // unique with several explorers on one page
+    this.input.setAttribute('aria-controls', this.list.id);
+    /** @type {Option[]} */
+    this.matches = [];
+    this.active = -1; // place of the option that Enter chooses
+    /** @type {{value: number | null, label: string}} */
+    this.chosen = { value: null, label: '' };
+    this.input.addEventListener('input', () => this.open(true));
+    this.input.addEventListener('click', () => this.popup.hidden && this.open(false));
+    this.input.addEventListener('focus', () => this.input.select());
+    this.input.addEventListener('keydown', (event) => this.keyed(event));
+    this.input.addEventListener('blur', () => this.leave());
+    this.popup.addEventListener('mousedown', (event) => event.preventDefault()); // the field keeps the focus
+    this.list.addEventListener('click', ({ target }) => {
+      const place = /** @type {any} */ (target).closest('[role=option]')?.dataset.place;
+      if (place) this.take(this.matches[Number(place)]);
+    });
+  }
+
+  /** Show a choice, unless the visitor is typing. @param {number | null} value @param {string} label */
+  show(value, label) {
+    this.chosen = { value, label };
+    if (this.popup.hidden && this.input.value !== label) this.input.value = label;
+  }
+
+  /** List the options that match what was typed. @param {boolean} typing - otherwise, list all options */
+  open(typing) {
+    const all = this.options();
+    const places = completions(all.map(({ label, english }) => (
+      label === english ? label : `${label} ${english}`)), typing ? this.input.value : '');
+    this.matches = places.slice(0, MOST).map((place) => all[place]);
+    this.list.innerHTML = this.matches.map(({ value, label, english, note }, place) => `<li role="option"
+      id="${this.list.id}-${place}" title="${escaped(english)}" data-place="${place}"
+      aria-selected="${value === this.chosen.value}"><span>${escaped(label)}</span><small>${escaped(note)}</small></li>`).join('');
+    write(this.status, this.count(places.length, this.matches.length));
+    this.popup.hidden = false;
+    this.input.setAttribute('aria-expanded', 'true');
+    const chosen = this.matches.findIndex(({ value }) => value === this.chosen.value);
+    this.activate(typing ? Math.min(0, this.matches.length - 1) : chosen);
+  }
+
+  close() {
+    this.popup.hidden = true;
+    this.input.setAttribute('aria-expanded', 'false');
+    this.activate(-1);
+  }
+
+  /** @param {number} place */
+  activate(place) {
+    this.list.children[this.active]?.classList.remove('vv-active');
+    this.active = place;
+    const option = this.list.children[place];
+    option?.classList.add('vv-active');
+    option?.scrollIntoView({ block: 'nearest' });
+    if (option) this.input.setAttribute('aria-activedescendant', option.id);
+    else this.input.removeAttribute('aria-activedescendant');
+  }
+
+  /** @param {KeyboardEvent} event */
+  keyed(event) {
+    const { key, isComposing } = event;
+    const step = { ArrowDown: 1, ArrowUp: -1 }[key];
+    const isOpen = !this.popup.hidden;
+    if (isComposing || !(step || (isOpen && ['Enter', 'Escape'].includes(key)))) return;
+    event.preventDefault();
+    event.stopPropagation();
+    if (key === 'Escape') this.revert();
+    else if (key === 'Enter') this.leave();
+    else if (!isOpen) this.open(false);
+    else if (step) this.activate((this.active + step + this.matches.length) % Math.max(1, this.matches.length));
+  }
+
+  /** Choose the active option, or one whose name was typed in full; otherwise keep the choice. */
+  leave() {
+    if (this.popup.hidden) return;
+    const typed = folded(this.input.value);
+    const active = document.activeElement === this.input ? this.matches[this.active] : null;
+    const named = this.options().find(({ label, english, value }) => (
+      typed ? [label, english].some((name) => folded(name) === typed) : value === null));
+    const option = active ?? named;
+    if (option) this.take(option);
+    else this.revert();
+  }
+
+  /** @param {Option} option */
+  take({ value, label }) {
+    this.close();
+    this.input.value = label;
+    if (value !== this.chosen.value) this.choose(value);
+  }
+
+  revert() {
+    this.close();
+    this.input.value = this.chosen.label;
+  }
+}

@@ -1,0 +1,161 @@
+// The methods of the Explain view: a list with a small map each, the button that runs all, and the maps side by side.
+import { testQuestion, mapQuestion, usable } from '../compute/explaining.js';
+import { escaped } from '../compute/format.js';
+import { csv } from '../compute/map_files.js';
+import { joined, phrase, plural, say, translated } from '../core/words.js';
+import { colorGrid, indices, ownScale } from '../draw/color.js';
+import { contextOf, write } from '../draw/dom.js';
+import { oneTabStop, roving } from '../draw/roving.js';
+import { together } from '../draw/saved.js';
+import { colorsOf } from './explain_pane.js';
+import { aboutOf, nameOf, saveMenu, withWords } from './save.js';
+
+/** @typedef {import('../effects/scene.js').Scene} Scene */
+/** @typedef {import('../compute/explaining.js').Chosen} Chosen */
+/** @typedef {import('../compute/explaining.js').Method} Method */
+/** @typedef {import('../effects/panels.js').Question} Question */
+/** @typedef {import('./explain_pane.js').Heatmap} Heatmap */
+/** @typedef {{method: Method, heatmap: Heatmap | undefined, test: any, runs: unknown}} Row */
+
+const OWN_SCALES = phrase('Each map has its own scale: compare shapes, not brightness. In signed maps, red supports '
+  + 'the class and blue opposes it.');
+
+/** Return the difference from random orders, as area. @param {{gain: number}} test */
+const gained = ({ gain }) => (gain >= 0 ? say('beats random by {0}', gain.toFixed(2))
+  : say('below random by {0}', (-gain).toFixed(2)));
+
+/** @param {{seconds: number}} heatmap */
+const took = ({ seconds }) => say('{0} s', seconds.toFixed(1));
+
+export class MethodList {
+  /** @param {import('./explain.js').Explain} view */
+  constructor(view) {
+    this.view = view;
+    this.running = false; // whether all methods are running
+    this.ranked = false; // whether to select the best method, because all have just been tested
+    this.listed = this.pressed = ''; // what is shown, to skip redraws
+    /** @type {(Row & {heatmap: Heatmap})[]} */
+    this.made = []; // rows with a map
+    roving(view.find('.vv-methods'));
+    saveMenu(view.page, view.find('.vv-beside'), phrase('Save the maps side by side'), [
+      { words: phrase('Picture (PNG)'), ending: 'png', make: () => withWords(together(view.all('.vv-all canvas'),
+        this.made.map(({ method: { title } }) => translated(title)), Math.min(4, this.made.length)),
+      String(view.find('.vv-one-scale').textContent), [aboutOf(view.scene)]) },
+      { words: phrase('Numbers (CSV)'), ending: 'csv', make: () => this.table() },
+    ], () => nameOf(view.scene, 'methods'));
+  }
+
+  /** Return all maps as CSV, with a column for each method. */
+  table() {
+    const [, gw] = this.view.scene.grid;
+    const names = this.made.map(({ method }) => method.name);
+    return csv(['row', 'column', ...names], this.made[0].heatmap.values.map((_, i) => (
+      [Math.floor(i / gw), i % gw, ...this.made.map(({ heatmap }) => heatmap.values[i])])));
+  }
+
+  /** Forget what was listed for another photograph. */
+  open() {
+    this.listed = '';
+  }
+
+  /** Return the questions for the maps and tests of all fast methods. @param {Chosen} chosen @param {Scene} scene
+   * @returns {Question[]} */
+  all(chosen, scene) {
+    const quick = usable(this.view.methods, chosen.classifies).filter(({ slow }) => !slow);
+    const untested = quick.filter((method) => !this.view.tested(scene, method));
+    const tests = chosen.classifies && untested.length ? [testQuestion(chosen, untested)] : [];
+    return [...quick.map((method) => mapQuestion(chosen, method)), ...tests];
+  }
+
+  /** Note whether all methods are running. @param {boolean} running @param {boolean} wanted */
+  run(running, wanted) {
+    if (this.running && !running && wanted) this.ranked = true;
+    this.running = running;
+  }
+
+  /** List the methods with a small map each: tested ones first, best on top. @param {Scene} scene */
+  show(scene) {
+    const { shown, maps, methods } = this.view;
+    const rows = usable(methods, shown.classifies).map((method) => ({ method,
+      heatmap: maps.answer(scene, mapQuestion(shown, method)), test: this.view.tested(scene, method),
+      runs: maps.progress(scene, mapQuestion(shown, method)) }));
+    rows.sort((a, b) => (b.test?.gain ?? -Infinity) - (a.test?.gain ?? -Infinity) || 0);
+    if (this.ranked && rows[0].test) this.view.change({ method: rows[0].method.name });
+    this.ranked = false;
+    const tested = rows.filter(({ test }) => test).length;
+    this.buttons(rows, tested);
+    this.buildList(rows, tested);
+    if (this.pressed === shown.method.name) return;
+    this.pressed = shown.method.name;
+    this.view.press('[data-method]', ({ method }) => method === this.pressed);
+    oneTabStop(this.view.find('.vv-methods'));
+  }
+
+  /** @param {Row[]} rows @param {number} tested - number of rows with a test */
+  buildList(rows, tested) {
+    const { view } = this;
+    const lines = rows.map(({ method: { name, slow }, heatmap, test, runs }) => [name, test && gained(test),
+      runs ? say('running') : heatmap ? took(heatmap) : slow && say('slow')].filter(Boolean));
+    const listed = JSON.stringify([lines, view.shown.target, view.shown.against]);
+    if (listed === this.listed) return;
+    this.listed = listed;
+    const [gh, gw] = view.scene.grid;
+    const held = /** @type {any} */ (document.activeElement)?.closest?.('.vv-method')?.dataset.method;
+    view.find('.vv-methods').innerHTML = rows.map(({ method: { name, title } }, place) => `<button type="button"
+      class="vv-small vv-method" data-method="${name}"><canvas width="${gw}" height="${gh}"></canvas
+      ><span>${escaped(translated(title))}</span><small>${
+      lines[place].slice(1).join(' · ')}</small></button>`).join('');
+    if (held) view.find(`[data-method="${held}"]`)?.focus({ preventScroll: true });
+    view.all('.vv-methods canvas').forEach((canvas, place) => this.small(canvas, rows[place].heatmap));
+    this.beside(/** @type {typeof this.made} */ (rows.filter(({ heatmap }) => heatmap)), tested);
+    this.pressed = '';
+  }
+
+  /** Update the button that runs all methods, and say which it skips. @param {Row[]} rows @param {number} tested */
+  buttons(rows, tested) {
+    const { view } = this;
+    const quick = rows.filter(({ method }) => !method.slow);
+    const slow = rows.length - quick.length;
+    const there = quick.filter(({ heatmap }) => heatmap).length;
+    write(view.find('[data-do=all]'), this.running ? say('Stop ({0} of {1} maps)', there, quick.length)
+      : view.shown.classifies ? say('Run and test {0} methods', quick.length) : say('Run {0} methods', quick.length));
+    write(view.find('.vv-left-out'), joined(
+      slow > 0 && plural(slow, 'Skips {0} slow method; run it individually.',
+        'Skips {0} slow methods; run those individually.'),
+      tested > 1 && say('Tested methods come first, best on top.')));
+  }
+
+  /** Show all finished maps side by side. @param {(Row & {heatmap: Heatmap})[]} rows @param {number} tested */
+  beside(rows, tested) {
+    const { view } = this;
+    this.made = rows;
+    view.find('.vv-beside').hidden = rows.length < 2;
+    if (rows.length < 2) return;
+    const [gh, gw] = view.scene.grid;
+    write(view.find('.vv-beside h2'), tested > 1 ? say('All maps side by side, best first')
+      : say('All maps side by side'));
+    view.find('.vv-all').innerHTML = rows.map(({ method: { title }, heatmap, test }) => {
+      const words = [test && gained(test), took(heatmap)].filter(Boolean).join(' · ');
+      const name = escaped(translated(title));
+      return `<figure class="vv-small"><canvas width="${gw}" height="${gh}" role="img" aria-label="${name}"
+        ></canvas><figcaption>${name}<small>${words}</small></figcaption></figure>`;
+    }).join('');
+    write(view.find('.vv-one-scale'), say(OWN_SCALES));
+    view.all('.vv-all canvas').forEach((canvas, place) => this.small(canvas, rows[place].heatmap));
+  }
+
+  /**
+   * Paint a map on its own scale, with one pixel per patch.
+   * @param {HTMLCanvasElement} canvas @param {Heatmap} [map]
+   */
+  small(canvas, map) {
+    if (!map) return;
+    const layer = contextOf(canvas);
+    const [gh, gw] = this.view.scene.grid;
+    const pixels = layer.createImageData(gw, gh);
+    const index = new Uint8Array(gh * gw);
+    indices(map.values, ownScale(map.values, map.signed), 1, index);
+    colorGrid(index, this.view.page.tables[colorsOf(map.signed)], new Uint32Array(pixels.data.buffer));
+    layer.putImageData(pixels, 0, 0);
+  }
+}

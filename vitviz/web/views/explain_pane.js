@@ -1,0 +1,145 @@
+// A photograph in the Explain view, under the map of a method.
+import { clippedWords, percent, pictureWords, progressWords, score } from '../compute/format.js';
+import { joined, phrase, say, translated } from '../core/words.js';
+import { beyond, indices, ownScale } from '../draw/color.js';
+import { find, write } from '../draw/dom.js';
+import { Pane } from '../draw/photo.js';
+
+/** @typedef {import('../core/state.js').State} State */
+/** @typedef {import('../effects/scene.js').Scene} Scene */
+/** @typedef {import('../compute/explaining.js').Method} Method */
+/**
+ * @typedef {{values: number[], signed: boolean, unit: string, title: string, note: string, seconds: number}} Heatmap
+ */
+/** @typedef {[number, number]} Patch - [row, column] */
+/**
+ * What a pane shows. `failure`: why there is no map; `named`: whether to name photograph and model, because there are
+ * two panes.
+ * @typedef {{scene: Scene, method: Method, heatmap: Heatmap | undefined, waiting: boolean, failure: string,
+ *   gone: number[], under: Patch | null, named: boolean}} Shown
+ */
+
+const SIGNED = 'RdBu_r';
+const LABEL = phrase('Photograph with the map of a method. Arrow keys read the map patch by patch, Enter hides a '
+  + 'patch.');
+/** @type {Record<string, Patch>} */
+const STEPS = Object.freeze({ ArrowUp: [-1, 0], ArrowDown: [1, 0], ArrowLeft: [0, -1], ArrowRight: [0, 1] });
+
+/** Return the name of a map's colors. @param {boolean} signed */
+export function colorsOf(signed) {
+  return signed ? SIGNED : 'viridis';
+}
+
+/** Return the format of a map's values. @param {string | undefined} unit */
+export function unitOf(unit) {
+  return unit === 'attention' ? percent : score;
+}
+
+export class MapPane {
+  /**
+   * @param {HTMLElement} element @param {import('./explore.js').Page} page
+   * @param {{hover: (patch: Patch | null) => void, pick: (patch: Patch) => void}} events
+   */
+  constructor(element, page, events) {
+    this.page = page;
+    this.events = events;
+    this.pane = new Pane(element, { ...events, lift() {}, resized: () => page.changed() }, LABEL);
+    this.pane.picture.addEventListener('keydown', (event) => this.keyed(event));
+    /** @type {Shown | null} */
+    this.shown = null;
+    this.drawn = ''; // the colors on the canvas, to skip redraws
+    /** @type {Heatmap | undefined} */
+    this.heatmap = undefined; // the map on the canvas
+    this.index = new Uint8Array(0);
+    this.beyond = /** @type {number[]} */ ([]);
+  }
+
+  /** Move the marked patch with the arrow keys, starting from the middle. @param {any} event */
+  keyed(event) {
+    const step = STEPS[event.key];
+    if (!this.shown || (!step && event.key !== 'Enter')) return;
+    event.preventDefault();
+    event.stopPropagation();
+    const { under, scene: { grid } } = this.shown;
+    if (!step && under) this.events.pick(under);
+    const from = under ?? grid.map((count) => count >> 1);
+    const [row, column] = from.map((place, axis) => Math.min(Math.max(place + (step?.[axis] ?? 0), 0), grid[axis] - 1));
+    if (step) this.events.hover([row, column]);
+  }
+
+  /** @param {Shown} shown @param {State} look */
+  show(shown, { opacity, overlay }) {
+    const { scene, heatmap, waiting, gone, under } = shown;
+    const { pane } = this;
+    if (scene !== this.shown?.scene) {
+      pane.open(scene.image, scene.geometry, scene.grid);
+      this.drawn = '';
+    }
+    this.shown = shown;
+    pane.element.classList.toggle('vv-waiting', waiting);
+    const look = `${opacity} ${overlay}`;
+    if (heatmap !== this.heatmap || look !== this.drawn) {
+      [this.heatmap, this.drawn] = [heatmap, look];
+      if (heatmap) this.paint(heatmap, { opacity, overlay });
+      else pane.clear();
+    }
+    pane.mark(false, null, heatmap ? this.beyond : []);
+    pane.cover(gone);
+    pane.point([], under);
+    this.say(shown);
+  }
+
+  /** @param {Heatmap} heatmap @param {Pick<State, 'opacity' | 'overlay'>} look */
+  paint({ values, signed }, look) {
+    const scale = ownScale(values, signed);
+    const name = colorsOf(signed);
+    this.index = new Uint8Array(values.length);
+    indices(values, scale, 1, this.index);
+    this.pane.paint(this.index, this.page.tables[name], { ...look, smooth: false, signed });
+    this.pane.bar(this.page.colors[name], 1, signed, scale.clipped);
+    this.beyond = beyond(values, scale);
+  }
+
+  /** @param {Shown} shown */
+  say({ scene, method, heatmap, failure, named }) {
+    const unit = unitOf(heatmap?.unit);
+    const scale = heatmap && ownScale(heatmap.values, heatmap.signed);
+    const name = heatmap?.title ?? (failure || method.title);
+    this.pane.say({ title: translated(name), name, answer: scene.said,
+      low: scale ? unit(scale.vmin) : '', high: scale ? unit(scale.vmax) : '',
+      unit: heatmap?.signed ? say('opposes · supports') : translated(heatmap?.unit ?? '') });
+    write(find(this.pane.element, '.vv-of'), named ? pictureWords(scene.manifest) : '');
+  }
+
+  /**
+   * Return the notes below the picture: the value under the pointer and the method; its paper and the map's notes.
+   * @param {import('../backends/backend.js').Progress | null} running
+   */
+  notes(running) {
+    const { scene, method, heatmap, under } = /** @type {Shown} */ (this.shown);
+    const unit = unitOf(heatmap?.unit);
+    const at = under && heatmap && say('Row {0}, column {1}: {2}.', under[0] + 1, under[1] + 1,
+      unit(heatmap.values[under[0] * scene.grid[1] + under[1]]));
+    const clipped = heatmap ? clippedWords(ownScale(heatmap.values, heatmap.signed), unit) : '';
+    return { note: running ? progressWords(running, say('Computing {0}', translated(method.title)))
+      : joined(at, translated(method.about)),
+    about: [method.paper, clipped, translated(heatmap?.note ?? '')].filter(Boolean).join(' · ') };
+  }
+
+  /**
+   * Return the photograph with its map, and with the hidden patches covered instead.
+   * @param {number[]} gone @returns {[HTMLCanvasElement, HTMLCanvasElement]}
+   */
+  beforeAfter(gone) {
+    this.pane.mark(false);
+    const before = this.pane.flat();
+    this.pane.cover(gone);
+    const after = this.pane.flat(false);
+    this.page.changed(); // draws the marks again
+    return [before, after];
+  }
+
+  close() {
+    this.pane.close();
+  }
+}

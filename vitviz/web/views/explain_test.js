@@ -1,0 +1,96 @@
+// The test of a map in the Explain view: whether the prediction depends on the patches that the map ranks highest.
+import { testQuestion } from '../compute/explaining.js';
+import { outputs, percent, progressWords, whole } from '../compute/format.js';
+import { csv } from '../compute/map_files.js';
+import { phrase, say, translated } from '../core/words.js';
+import { chart, fill, rangeOf } from '../draw/charts.js';
+import { write } from '../draw/dom.js';
+import { chartChoices, nameOf, saveMenu } from './save.js';
+
+/** @typedef {import('../effects/scene.js').Scene} Scene */
+
+const UNTESTED = phrase('The test hides the patches that the map ranks highest. If the map is faithful, the '
+  + 'probability of the class falls faster than with random patches.');
+const AREA = phrase('The area is the mean probability while patches are hidden (a smaller area is better) or shown (a '
+  + 'larger area is better). The brackets give the range of the random orders.');
+
+export class MapTest {
+  /** @param {import('./explain.js').Explain} view */
+  constructor(view) {
+    this.view = view;
+    /** @type {any} */
+    this.charted = null; // the test whose curves are shown
+    const charts = chartChoices(view.find('.vv-charts'), () => (this.charted ? curvesCsv(this.charted) : null));
+    saveMenu(view.page, view.find('.vv-testing'), phrase('Save the curves'), charts, () => nameOf(view.scene, 'test'));
+  }
+
+  /** Forget the curves of another photograph. */
+  open() {
+    this.charted = null;
+  }
+
+  /**
+   * Return the progress of a test of the chosen map, and how many maps it tests.
+   * @returns {{count: number, told: import('../backends/backend.js').Progress | null}}
+   */
+  progress() {
+    const { maps: { running }, shown: { method } } = this.view;
+    const [name, ask] = running?.question ?? ['layers', {}];
+    const methods = name === 'faithfulness' && ask.methods.includes(method.name) ? ask.methods : []; // being tested
+    return { count: methods.length, told: running && methods.length ? running.progress : null };
+  }
+
+  /** @param {Scene} scene */
+  show(scene) {
+    const { view } = this;
+    const { method } = view.shown;
+    const test = view.tested(scene, method);
+    const { count, told } = this.progress();
+    const words = count > 1 ? say('Testing {0} maps', count) : say('Testing {0}', translated(method.title));
+    write(view.find('.vv-verdict'), test ? translated(test.words) : told ? progressWords(told, words) : say(UNTESTED));
+    view.say('.vv-area', test ? say(AREA) : '');
+    const button = view.find('[data-do=test]');
+    button.hidden = Boolean(test);
+    button.disabled = !view.heatmap;
+    write(button, count === 1 ? say('Stop') : say('Test this map'));
+    if (test === this.charted) return;
+    this.charted = test;
+    fill(view.find('.vv-charts'), test ? [
+      this.curve(scene, test.deletion, say('Deletion: strongest first'), say('patches hidden')),
+      this.curve(scene, test.insertion, say('Insertion: strongest first'), say('patches shown'))] : []);
+  }
+
+  /**
+   * @param {Scene} scene @param {any} curve @param {string} title @param {string} across
+   * @returns {import('../draw/charts.js').Chart}
+   */
+  curve({ manifest }, curve, title, across) {
+    const number = outputs(manifest);
+    const area = (/** @type {number} */ value) => (number === percent ? value.toFixed(2) : number(value));
+    return (width) => chart({
+      title, across, x: curve.x, units: (value) => number(value, 2), steps: whole,
+      range: rangeOf(manifest, [curve.y, curve.random, curve.low, curve.high]),
+      lines: [{ name: say('this map'), y: curve.y },
+        { name: say('mean of random orders'), y: curve.random, kind: 'quiet' }],
+      band: { low: curve.low, high: curve.high, name: say('{0} random orders', curve.n) },
+      words: say('Area {0}; random orders: {1}.', area(curve.area), area(curve.chance)),
+    }, width);
+  }
+
+  /** Start or stop the test. */
+  toggle() {
+    this.view.toggle(testQuestion(this.view.shown));
+  }
+}
+
+/** Return the curves of a test as CSV. @param {any} test @returns {string} */
+function curvesCsv(test) {
+  /** @param {string} kind */
+  const rowsOf = (kind) => {
+    const { x, y, random, low, high } = test[kind];
+    return x.map((/** @type {number} */ fraction, /** @type {number} */ i) => (
+      [kind, fraction, y[i], random[i], low[i], high[i]]));
+  };
+  const rows = ['deletion', 'insertion'].flatMap(rowsOf);
+  return csv(['kind', 'fraction', 'probability', 'random', 'low', 'high'], rows);
+}
