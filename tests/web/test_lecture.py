@@ -294,10 +294,10 @@ def answer(page: Page, view: View, exercise: Exercise, value: float) -> str:
 
 def test_the_page_checks_every_exercise_against_pythons_answer(saved: Page, view: View) -> None:
     page, expected = saved, exercises(view)
-    for place, step in enumerate(STEPS, 1):
+    for step in dict.fromkeys(exercise.step for exercise in expected):
         own = [exercise for exercise in expected if exercise.step == step]
         assert [exercise.kind for exercise in own] == list(KINDS)
-        go(page, place)
+        go(page, step)
         page.click(".vv-exercises summary")
         page.wait_for_function("vitviz.views.find((view) => view.exercises).exercises.exercises.length === 3")
         read = page.evaluate("vitviz.views.find((view) => view.exercises).exercises.exercises")
