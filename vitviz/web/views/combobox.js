@@ -58,8 +58,8 @@ export class Combobox {
     this.matches = places.slice(0, MOST).map((place) => all[place]);
     this.list.innerHTML = this.matches.map(({ value, label, english, note }, place) => `<li role="option"
       id="${this.list.id}-${place}" title="${escaped(english)}" data-place="${place}"
-      aria-selected="${value === this.chosen.value}"><span>${escaped(label)}</span><small>${escaped(note)}</small></li>`)
-      .join('');
+      aria-selected="${value === this.chosen.value}"><span>${escaped(label)}</span
+      ><small>${escaped(note)}</small></li>`).join('');
     write(this.status, this.count(places.length, this.matches.length));
     this.popup.hidden = false;
     this.input.setAttribute('aria-expanded', 'true');
