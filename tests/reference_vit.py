@@ -95,6 +95,11 @@ class Tape:
         out = centred / deviation * weight + bias
         return self.record(out, (x,), lambda r: (self.norm_rule(r, x.tensor, out, weight / deviation, bias),))
 
+    def shift(self, x: Value, constant: Tensor) -> Value:
+        """Add a constant; the input gets relevance in proportion, and the constant absorbs the rest."""
+        out = x.tensor + constant
+        return self.record(out, (x,), lambda r: (self.shift_rule(r, x.tensor, out),))
+
     def softmax(self, x: Value, allowed: Tensor | None = None) -> Value:
         power = (x.tensor - x.tensor.amax(-1, keepdim=True)).exp() * (1.0 if allowed is None else allowed)
         out = power / power.sum(-1, keepdim=True)
@@ -144,6 +149,9 @@ class CheferTape(Tape):
 
     softmax_rule = norm_rule
 
+    def shift_rule(self, r: Tensor, x: Tensor, out: Tensor) -> Tensor:
+        return x * self.divide(r, out)
+
 
 @dataclass(eq=False)
 class AttnTape(Tape):
@@ -184,6 +192,10 @@ class AttnTape(Tape):
         contributions = x[..., None, :] * centre * scale[..., None]  # (..., D, D)
         self.book(bias * r / out)
         return (contributions * (r / out)[..., None]).sum(-2)
+
+    def shift_rule(self, r: Tensor, x: Tensor, out: Tensor) -> Tensor:
+        self.book(r - x / out * r)
+        return x / out * r
 
     def softmax_rule(self, r: Tensor, x: Tensor, out: Tensor) -> Tensor:
         into = x * (r - out * r.sum(-1, keepdim=True))  # proposition 3.1
@@ -329,7 +341,8 @@ def _attend(
     if c.positions == "rotary":
         angles = rotations(*grid, c.head_size, c.rotary_base)[slice(None) if changes.keep is None else changes.keep]
         q, k = (tape.proportional(lambda t: _turn(t, angles), part) for part in (q, k))
-    mixed, attention = _mix(tape, q, k, v, allowed=changes.allowed.get(block))
+    bias = _bias(c, p[name + "bias_table"], grid, changes.keep) if c.relative_bias else None
+    mixed, attention = _mix(tape, q, k, v, allowed=changes.allowed.get(block), bias=bias)
     for head in range(c.heads):
         if mode := changes.heads.get((block, head)):
             parts = list(mixed.tensor.split(c.head_size, -1))
@@ -346,11 +359,29 @@ def _turn(x: Tensor, angles: Tensor) -> Tensor:
     return torch.cat([front, turned], 2)
 
 
+def _bias(c: ViTConfig, table: Tensor, grid: tuple[int, int], keep: list[int] | None) -> Tensor:
+    """Bao et al. 2022: one number for each head and each difference of rows and columns, (H, N, N)."""
+    rows, columns = (2 * side - 1 for side in c.learned_grid)
+    between = table[: rows * columns].reshape(rows, columns, c.heads)
+    shown = [(n // grid[1], n % grid[1]) for n in (range(grid[0] * grid[1]) if keep is None else keep)]
+    tokens = [None] * len(c.prefix) + shown
+    out = torch.zeros(c.heads, len(tokens), len(tokens)).double()
+    for query, at in enumerate(tokens):
+        for key, other in enumerate(tokens):
+            if at and other:
+                out[:, query, key] = between[at[0] - other[0] + rows // 2, at[1] - other[1] + columns // 2]
+            else:
+                out[:, query, key] = table[rows * columns + (0 if other else 1 if at else 2)]
+    return out
+
+
 def _mix(
-    tape: Tape, q: Value, k: Value, v: Value, fixed: bool = False, allowed: Tensor | None = None
-) -> tuple[Value, Value]:
+    tape: Tape, q: Value, k: Value, v: Value, fixed: bool = False, allowed: Tensor | None = None,
+    bias: Tensor | None = None,
+) -> tuple[Value, Value]:  # fmt: skip
     logits = tape.product(lambda a, b: a @ b.mT, q, k, fixed)
-    attention = tape.softmax(tape.same(lambda t: t / q.tensor.shape[-1] ** 0.5, logits), allowed)
+    logits = tape.same(lambda t: t / q.tensor.shape[-1] ** 0.5, logits)
+    attention = tape.softmax(logits if bias is None else tape.shift(logits, bias), allowed)
     if not attention.tensor.requires_grad:
         attention.tensor.requires_grad_()
     mixed = tape.product(lambda a, b: a @ b, attention, v, fixed=tape.constant)

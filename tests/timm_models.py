@@ -8,9 +8,11 @@ from typing import Any
 import torch
 from safetensors.torch import save_file
 from timm.layers import GELU, LayerNorm, QuickGELU, SwiGLUPacked
+from timm.models.beit import Beit
 from timm.models.deit import VisionTransformerDistilled
 from timm.models.eva import Eva
 from timm.models.vision_transformer import VisionTransformer
+from timm.models.vision_transformer_relpos import VisionTransformerRelPos
 from torch import Tensor, nn
 
 from vitviz.model.vit import ViT
@@ -45,6 +47,17 @@ def eva(**changes: Any) -> nn.Module:
     return shaken(Eva(**{**SIZES, **changes}))
 
 
+FIXED = {name: value for name, value in SIZES.items() if name != "dynamic_img_size"}
+
+
+def beit(**changes: Any) -> nn.Module:
+    return shaken(Beit(**FIXED, **{"use_rel_pos_bias": True, "use_abs_pos_emb": False, **changes}))
+
+
+def relpos(**changes: Any) -> nn.Module:
+    return shaken(VisionTransformerRelPos(**FIXED, **{"class_token": True, "init_values": 0.5, **changes}))
+
+
 FAMILIES: dict[str, Callable[..., nn.Module]] = {
     "vit": vit,
     "vit without a classifier": partial(vit, num_classes=0),
@@ -73,6 +86,13 @@ FAMILIES: dict[str, Callable[..., nn.Module]] = {
     "eva": eva,
     "eva without a bias": partial(eva, qkv_bias=False, global_pool="token"),
     "eva with attention pooling": partial(eva, global_pool="map"),
+    "beit": partial(beit, init_values=0.5),
+    "beit, one shared table": partial(beit, use_rel_pos_bias=False, use_shared_rel_pos_bias=True, global_pool="token"),
+    "beit, both tables and positions": partial(beit, use_shared_rel_pos_bias=True, use_abs_pos_emb=True, swiglu_mlp=True),
+    "relative positions by a network": partial(relpos, fc_norm=True),
+    "relative positions by Swin v2's network": partial(relpos, rel_pos_type="mlp-swin", class_token=False),
+    "relative positions by a table": partial(relpos, rel_pos_type="bias", global_pool="token", qk_norm=True),
+    "relative positions shared": partial(relpos, shared_rel_pos=True, rel_pos_dim=7),
     "dinov3": partial(eva, **ROTARY, qkv_bias=False),
     "dinov3 with biases": partial(eva, **ROTARY, global_pool="token"),
     "dinov3 swiglu": partial(eva, **ROTARY, swiglu_mlp=True, swiglu_align_to=8),

@@ -37,6 +37,7 @@ KINDS: dict[str, dict[str, Any]] = {
         "class_token": False, "pooling": "attention", "width": 20, "mlp": "swiglu", "mlp_bias": False
     },
     "attention, class token, norm after": {"pooling": "attention", "width": 20, "norm_pooled": True, "registers": 1},
+    "relative bias": {"positions": "none", "relative_bias": True, "registers": 1},
     "attention and distillation": {"pooling": "attention", "width": 20, "distillation_token": True},
 }  # fmt: skip
 """Models that together have every kind of prefix, pooling, position, norm and MLP."""

@@ -96,6 +96,10 @@ class AttnLRP(Ops):
             return function(a.detach(), b)
         return (function(a, b.detach()) + function(a.detach(), b)) / 2
 
+    def append(self, x: Tensor, channels: Tensor) -> Tensor:
+        """Append channels, which absorb their relevance."""
+        return super().append(x, channels.detach() * (1 + self.absorbed[:, :, None, None]))
+
     def attend(
         self, q: Tensor, k: Tensor, v: Tensor, scale: float, *, dropout: float = 0.0, learned_query: bool = False
     ) -> Tensor:

@@ -44,6 +44,8 @@ class ViTConfig:
         layer_scale: initial per-channel scale after attention and MLP; `None` for none.
         rotary_base: base of rotary positions: of n = head width / 4 rotations, the slowest has a period of
             rotary_base^(1 - 1/n) times the fastest's.
+        relative_bias: whether each head adds a learned number to the logit of two tokens, which depends on the
+            difference of their rows and columns (BEiT); learned for the same grid as learned positions.
         qkv_bias, patch_bias, mlp_bias: whether these linear maps have a bias.
         qk_norm: whether to apply a layer norm to queries and keys of each head.
         mlp: two layers with `activation`, or gated ("swiglu").
@@ -70,6 +72,7 @@ class ViTConfig:
     position_grid: tuple[int, int] | None = None
     position_antialias: bool = True
     rotary_base: float = 100.0
+    relative_bias: bool = False
     layer_scale: float | None = None
     qkv_bias: bool = True
     patch_bias: bool = True
@@ -104,6 +107,8 @@ class ViTConfig:
         if self.positions == "rotary" and self.head_size % 4:
             size = self.head_size
             raise ModelError(f"Expected a head width divisible by 4 for rotary positions, got {size}. Set head_width.")
+        if self.positions == "rotary" and self.relative_bias:
+            raise ModelError("Expected rotary positions or relative_bias, got both. Choose one of them.")
         if self.norm_pooled and self.pooling == "cls+mean":
             raise ModelError("Expected pooling of one token for norm_pooled=True, got 'cls+mean'. Change pooling.")
         if self.pooling == "attention" and self.width % self.heads:
@@ -119,6 +124,10 @@ class ViTConfig:
     def head_size(self) -> int:
         """Return d, the width of one head."""
         return self.head_width if self.head_width is not None else self.width // self.heads
+
+    def query_width(self, tokens: int) -> int:
+        """Return the width of a head's queries and keys for N tokens; a bias of the logits takes N more channels."""
+        return self.head_size + (tokens if self.relative_bias else 0)
 
     @property
     def hidden(self) -> int:

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from vitviz.model.config import ViTConfig
 from vitviz.model.ops import PLAIN, Ops
-from vitviz.model.positions import Angles, rotate
+from vitviz.model.positions import Angles, relative_bias, rotate
 
 
 class PatchEmbed(nn.Module):
@@ -50,6 +50,10 @@ class Attention(nn.Module):
             make_norm(config, self.head_width) if config.qk_norm else nn.Identity() for _ in range(2)
         )
         self.proj = nn.Linear(inner, config.width)
+        self.bias_grid = config.learned_grid
+        rows, columns = (2 * side - 1 for side in self.bias_grid)
+        entries = rows * columns + (3 if config.prefix else 0)
+        self.bias_table = nn.Parameter(torch.zeros(entries, self.heads)) if config.relative_bias else None
         self.attention_dropout = config.attention_dropout
         self.dropout = nn.Dropout(config.dropout)
 
@@ -59,11 +63,22 @@ class Attention(nn.Module):
         q, k, v = qkv.permute(2, 0, 3, 1, 4)  # -> 3 x (B, H, N, d)
         return *self.place(q, k, angles, ops), v
 
-    def place(self, q: Tensor, k: Tensor, angles: Angles | None, ops: Ops = PLAIN) -> tuple[Tensor, Tensor]:
-        """Apply norm and rotation to queries and keys, (B, H, N, d) each."""
+    def place(
+        self, q: Tensor, k: Tensor, angles: Angles | None, ops: Ops = PLAIN, heads: slice = slice(None)
+    ) -> tuple[Tensor, Tensor]:
+        """Apply norm and positions to queries and keys of `heads`, (B, H, N, d) each.
+
+        A bias of the logits becomes N more channels: those of a query hold its row of the bias, and those of key m are
+        1 at m and 0 elsewhere. So queries and keys alone give the logits everywhere, also in the browser.
+        """
         q, k = ops.norm(self.q_norm, q), ops.norm(self.k_norm, k)
         if angles is None:
             return q, k
+        if self.bias_table is not None:
+            tokens, patches = q.shape[2], angles[0].shape[-2]
+            bias = relative_bias(self.bias_table[:, heads], self.bias_grid, angles[0], tokens - patches)
+            index = torch.arange(tokens, device=q.device)
+            return ops.append(q, bias / self.scale), ops.append(k, index[:, None] == index)
         rotation = partial(rotate, angles=angles)
         return ops.fixed(rotation, q), ops.fixed(rotation, k)
 

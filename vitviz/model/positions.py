@@ -1,4 +1,4 @@
-"""Compute positions of patches: learned tables on another grid, fixed sines, and rotations.
+"""Compute positions of patches: learned tables on another grid, fixed sines, rotations, and relative biases.
 
 Shapes: B images, H heads, gh x gw patches, D width, d head width, P prefix tokens, N = P + gh * gw tokens.
 """
@@ -9,8 +9,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-Angles = tuple[Tensor, Tensor]
-"""Cosine and sine of each patch's rotation: (gh * gw, d), or (B, 1, K, d) if each image keeps its own K patches."""
+Angles = tuple[Tensor, ...]
+"""What the blocks need to know about the places of the patches: (gh * gw, m), or (B, 1, K, m) if each image keeps its own
+K patches. Cosine and sine of each patch's rotation, m = d; or `coordinates` alone, m = 2."""
 
 
 def sincos_positions(grid: tuple[int, int], width: int, temperature: float = 10_000.0) -> Tensor:
@@ -69,3 +70,41 @@ def rotate(x: Tensor, angles: Angles) -> Tensor:
     first, second = patches.chunk(2, dim=-1)
     rotated = patches * cos + torch.cat([-second, first], dim=-1) * sin
     return torch.cat([prefix, rotated], dim=2)
+
+
+def coordinates(grid: tuple[int, int], table: tuple[int, int]) -> Tensor:
+    """Return (row, column) of each patch, (gh * gw, 2), in steps of a table of relative positions for another grid.
+
+    Two patches that are m rows apart differ by m (2 th - 1) / (2 gh - 1), so the bilinear interpolation in
+    `relative_bias` equals a table resized to 2 gh - 1 rows, as in transformers.
+    """
+    y, x = (torch.arange(count) * ((2 * own - 1) / (2 * count - 1)) for count, own in zip(grid, table, strict=True))
+    return torch.stack(torch.meshgrid(y, x, indexing="ij"), dim=-1).flatten(0, 1)
+
+
+def relative_bias(table: Tensor, grid: tuple[int, int], places: Tensor, prefix: int) -> Tensor:
+    """Return the bias of the logits of each pair of tokens: (1, H, N, N), or (B, H, N, N) if `places` differ by image.
+
+    Bao et al. 2022, "BEiT: BERT Pre-Training of Image Transformers".
+
+    Args:
+        table: ((2 th - 1) * (2 tw - 1) + 3, H): one row for each difference query - key of rows and columns, then
+            one each for prefix to patch, patch to prefix and prefix to prefix; models without prefix lack these.
+        grid: (th, tw).
+        places: `coordinates`.
+        prefix: P.
+    """
+    rows, columns = (2 * side - 1 for side in grid)
+    image = table[: rows * columns].float().T.reshape(1, -1, rows, columns)  # (1, H, 2 th - 1, 2 tw - 1)
+    offsets = places[..., :, None, :] - places[..., None, :, :]  # (n, n, 2) or (B, 1, n, n, 2)
+    reach = torch.tensor([max(1, side - 1) for side in grid], device=places.device)
+    at = (offsets / reach).flip(-1).flatten(0, -4) if offsets.ndim > 3 else (offsets / reach).flip(-1)[None]  # x, y
+    image = image.expand(at.shape[0], -1, -1, -1)
+    bias = F.grid_sample(image, at, padding_mode="border", align_corners=True)  # (1 or B, H, n, n)
+    if prefix:
+        to_patch, from_patch, within = table[rows * columns :].float()[:, None, :, None, None]  # (1, H, 1, 1) each
+        shape = (*bias.shape[:2], prefix)
+        bias = torch.cat([from_patch.expand(*bias.shape[:3], prefix), bias], dim=3)  # (1 or B, H, n, N)
+        top = [within.expand(*shape, prefix), to_patch.expand(*shape, bias.shape[2])]
+        bias = torch.cat([torch.cat(top, dim=3), bias], dim=2)  # (1 or B, H, N, N)
+    return bias

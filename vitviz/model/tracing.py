@@ -55,7 +55,8 @@ class Tracer(Ops):
             explicit = Explicit(self.edit)
             mixed = explicit.attend(*attn.project(block.norm1(x), angles), attn.scale)
             return mixed, *self._explicit_trace(explicit)
-        if not keeps_queries(2 * len(self.blocks) * x[..., 0].numel() * attn.proj.in_features * x.element_size()):
+        channels = attn.heads * (attn.head_width + (0 if attn.bias_table is None else x.shape[1]))
+        if not keeps_queries(2 * len(self.blocks) * x[..., 0].numel() * channels * x.element_size()):
             return *_attend_by_head(block, x, angles), None
         q, k, v = attn.project(block.norm1(x), angles)
         q = q * attn.scale
@@ -144,7 +145,7 @@ def _attend_by_head(block: Block, x: Tensor, angles: Angles | None) -> tuple[Ten
     for head in range(attn.heads):
         pieces = [project_part(attn, block.norm1(piece), heads=slice(head, head + 1)) for piece in x.split(step, dim=1)]
         q, k, v = torch.cat(pieces, dim=3)  # 3 x (B, 1, N, d)
-        q, k = attn.place(q, k, angles)
+        q, k = attn.place(q, k, angles, heads=slice(head, head + 1))
         mixed_head, lse = attention_and_lse(q, k, v, attn.scale)
         mixed[:, :, head] = mixed_head[:, 0]  # (B, N, d)
         sums.append(lse)

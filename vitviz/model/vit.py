@@ -23,7 +23,7 @@ from vitviz.model.config import ModelError, ViTConfig
 from vitviz.model.edits import BlockEdit, EditError, Edits
 from vitviz.model.layers import AttentionPool, Block, PatchEmbed, make_norm
 from vitviz.model.ops import PLAIN, Ops
-from vitviz.model.positions import FIXED, Angles, resize_positions, rotary_angles
+from vitviz.model.positions import FIXED, Angles, coordinates, resize_positions, rotary_angles
 from vitviz.model.trace import Trace
 from vitviz.model.tracing import Tracer
 from vitviz.outputs import REGRESSION, SINGLE, ProblemType
@@ -161,7 +161,9 @@ class ViT(nn.Module):
         return out, grid
 
     def angles(self, grid: tuple[int, int]) -> Angles | None:
-        """Return the rotations of rotary positions for a grid of patches; `None` for other positions."""
+        """Return the `Angles` of a grid of patches; `None` if the blocks use no positions."""
+        if self.config.relative_bias:
+            return (coordinates(grid, self.config.learned_grid).to(self.norm.weight.device),)
         if self.config.positions != "rotary":
             return None
         cos, sin = rotary_angles(grid, self.config.head_size, self.config.rotary_base)

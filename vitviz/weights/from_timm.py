@@ -8,7 +8,6 @@ import math
 from collections.abc import Mapping
 from typing import Any, NoReturn
 
-import torch
 from torch import nn
 
 from vitviz.images.preprocess import Preprocess
@@ -19,14 +18,13 @@ from vitviz.weights import naming
 from vitviz.weights.checks import ConvertError, assemble, checked_settings
 from vitviz.weights.classifier import number_classes, read_classifiers
 from vitviz.weights.naming import State
+from vitviz.weights.timm_state import OWN_TABLE, SHARED_TABLES, fill_tables, separate_halves
 
 _CLASSIFIERS = ("head", "head_dist")
-_BIASED = ("Beit", "VisionTransformerRelPos")
 _SWIN = ("SwinTransformer", "SwinTransformerV2", "SwinTransformerV2Cr")
 _PARALLEL, _POST_NORM = ("ParallelScalingBlock", "DiffParallelScalingBlock"), ("ResPostBlock", "EvaBlockPostNorm")
 _PYRAMIDS = ("PoolingVisionTransformer", "MultiScaleVit", "Hiera", "PyramidVisionTransformerV2")
 WHY_NOT = {
-    **dict.fromkeys(_BIASED, "it adds a bias for relative positions to the attention logits"),
     **dict.fromkeys((*_SWIN, "VisionTransformerSAM"), "it uses windowed, not global, attention"),
     **dict.fromkeys(_PYRAMIDS, "the number of its patches changes from stage to stage"),
     "MaxxVit": "it uses attention in windows and grids, between convolutions",
@@ -56,7 +54,8 @@ def convert_timm(model: nn.Module, cfg: Mapping[str, Any] | None = None) -> ViT:
     """Convert a timm model to a `ViT` with the same outputs and attention: a copy in float32 and in eval mode.
 
     Covers `VisionTransformer` (ViT, DeiT III, DINO, MAE, DINOv2, CLIP, SigLIP and related models), its distilled form
-    (DeiT) and `Eva` with learned positions or DINOv3's rotary ones. Dropout rates are not carried over.
+    (DeiT), `Eva` with learned positions or DINOv3's rotary ones, `Beit` and `VisionTransformerRelPos`. Dropout rates
+    are not carried over.
 
     Args:
         model: built by timm.
@@ -69,29 +68,12 @@ def convert_timm(model: nn.Module, cfg: Mapping[str, Any] | None = None) -> ViT:
     """
     config, interleaved = config_of(model)
     state, _ = read_classifiers(model, model.state_dict(), *_CLASSIFIERS)
+    if config.relative_bias:
+        fill_tables(model, state)
     new = naming.TIMM.convert(state, config)
     if interleaved:
         separate_halves(new, config)
     return assemble(config, new, about_timm(cfg, config) if cfg else None)
-
-
-def separate_halves(state: State, config: ViTConfig) -> None:
-    """Reorder the channels of queries and keys in place for rotations that pair channels half a head apart.
-
-    Pairs (0, 1), (2, 3), ... become (0, d / 2), (1, d / 2 + 1), ... in queries and keys alike, so that their products
-    do not change.
-    """
-    heads, d = config.heads, config.head_size
-    order = torch.arange(d).reshape(-1, 2).T.flatten()
-    for index in range(config.depth):
-        at = f"blocks.{index}.attn."
-        for name in (at + "qkv.weight", at + "qkv.bias"):
-            if name in state:
-                parts = state[name].unflatten(0, (3, heads, d))  # (3 H d, ...) -> (3, H, d, ...)
-                state[name] = torch.cat([parts[:2][:, :, order], parts[2:]]).flatten(0, 2)
-        for name in (f"{at}{part}_norm.{kind}" for part in "qk" for kind in ("weight", "bias")):
-            if name in state:
-                state[name] = state[name][order]
 
 
 # --- settings of a built model
@@ -107,12 +89,14 @@ def config_of(model: nn.Module) -> tuple[ViTConfig, bool]:
         ConvertError: with the reason, for a model that cannot be converted.
     """
     import_torchvision()
+    from timm.models.beit import Beit
     from timm.models.deit import VisionTransformerDistilled
     from timm.models.eva import Eva
     from timm.models.vision_transformer import VisionTransformer
+    from timm.models.vision_transformer_relpos import VisionTransformerRelPos
 
     built: Any = model  # timm's attributes have no type hints
-    _only(built, VisionTransformer, VisionTransformerDistilled, Eva)
+    _only(built, VisionTransformer, VisionTransformerDistilled, Eva, Beit, VisionTransformerRelPos)
     stem, blocks = built.patch_embed, list(built.blocks)
     _only(stem, _layers().PatchEmbed)
     _refuse_if(type(stem.norm) is not nn.Identity, "its patch embedding ends in a norm")
@@ -120,7 +104,7 @@ def config_of(model: nn.Module) -> tuple[ViTConfig, bool]:
     _refuse_if(patch[0] != patch[1], f"its patches of {patch} are not square")
     if getattr(stem, "dynamic_img_pad", False) and any(side % patch[0] for side in stem.img_size):
         _refuse(f"it pads images of {stem.img_size} to patches of {patch}; build it with dynamic_img_pad=False")
-    block, *others = (_block_settings(block) for block in blocks)
+    block, *others = (_block_settings(part) for part in blocks)
     for index, other in enumerate(others, 1):
         if differ := [name for name in block if block[name] != other[name]]:
             _refuse(f"its blocks 0 and {index} differ in {', '.join(differ)}")
@@ -135,9 +119,10 @@ def config_of(model: nn.Module) -> tuple[ViTConfig, bool]:
         "classes": read_classifiers(built, {}, *_CLASSIFIERS)[1],  # num_classes may describe a replaced classifier
         "class_token": built.cls_token is not None,
         "distillation_token": type(built) is VisionTransformerDistilled,
-        "registers": 0 if built.reg_token is None else built.reg_token.shape[1],
-        "norm_pre": _is_norm(built.norm_pre),
+        "registers": 0 if (registers := getattr(built, "reg_token", None)) is None else registers.shape[1],
+        "norm_pre": _is_norm(getattr(built, "norm_pre", nn.Identity())),
         "norm_eps": _epsilon(built),
+        "relative_bias": block.pop("relative_bias") or any(getattr(built, name, None) for name in SHARED_TABLES),
     }
     settings |= _positions(built) | _pooling(built, block)
     if settings["distillation_token"] and (settings["registers"] or not settings["classes"] or settings["norm_pooled"]):
@@ -148,19 +133,20 @@ def config_of(model: nn.Module) -> tuple[ViTConfig, bool]:
 
 def _block_settings(block: Any) -> dict[str, Any]:
     """Return the config fields of a block, and whether its rotations pair neighbouring channels."""
+    from timm.models import beit
     from timm.models.eva import EvaAttention, EvaBlock
     from timm.models.vision_transformer import Block
+    from timm.models.vision_transformer_relpos import RelPosAttention, RelPosBlock
 
-    _only(block, Block, EvaBlock)
+    _only(block, Block, EvaBlock, beit.Block, RelPosBlock)
     attn: Any = block.attn
     layers = _layers()
-    _only(attn, layers.Attention, EvaAttention, layers.AttentionRope)
-    _refuse_if(type(attn.norm) is not nn.Identity, "it has norms inside attention (sub-layer norms)")
+    _only(attn, layers.Attention, EvaAttention, layers.AttentionRope, beit.Attention, RelPosAttention)
+    _refuse_if(_has_norm(attn, "norm"), "it has norms inside attention (sub-layer norms)")
     _refuse_if(getattr(attn, "gate", None) is not None, "the output of its attention is gated")
     _refuse_if(getattr(attn, "num_kv_groups", 1) != 1, "its heads share keys (grouped-query attention)")
     _refuse_if(not (_is_norm(block.norm1) and _is_norm(block.norm2)), "its blocks lack a norm before attention or MLP")
-    is_eva = type(block) is EvaBlock
-    if is_eva:
+    if hasattr(block, "gamma_1"):
         _refuse_if((block.gamma_1 is None) != (block.gamma_2 is None), "it scales attention but not the MLP")
         scale = None if block.gamma_1 is None else float(block.init_values)
     else:
@@ -172,11 +158,12 @@ def _block_settings(block: Any) -> dict[str, Any]:
     biases = [getattr(attn, "q_bias", None), *(linear.bias for linear in maps)]
     return {
         "heads": attn.num_heads,
-        "head_width": attn.head_dim,
-        "qk_norm": _is_norm(attn.q_norm),
+        "head_width": attn.proj.in_features // attn.num_heads,
+        "qk_norm": _is_norm(getattr(attn, "q_norm", nn.Identity())),
         "qkv_bias": any(bias is not None for bias in biases),
         "layer_scale": scale,
         "interleaved": not getattr(attn, "rotate_half", True),
+        "relative_bias": any(getattr(attn, name, None) is not None for name in ("rel_pos", OWN_TABLE)),
     } | _mlp_settings(block.mlp)
 
 
@@ -208,7 +195,7 @@ def _activation(act: nn.Module) -> str:
 def _positions(built: Any) -> dict[str, Any]:
     rope = getattr(built, "rope", None)
     if rope is None:
-        return {"positions": "none" if built.pos_embed is None else "learned", "interleaved": False}
+        return {"positions": "none" if getattr(built, "pos_embed", None) is None else "learned", "interleaved": False}
     _only(rope, _layers().RotaryEmbeddingDinoV3)
     _refuse_if(built.pos_embed is not None, "it has both learned and rotary positions")
     if rope.grid_indexing != "ij" or rope.grid_offset or rope.normalize_coords != "separate":
@@ -221,7 +208,7 @@ def _positions(built: Any) -> dict[str, Any]:
 def _pooling(built: Any, block: Mapping[str, Any]) -> dict[str, Any]:
     """Return the config fields of the pooling before the classifier."""
     prefix, include = built.num_prefix_tokens, getattr(built, "pool_include_prefix", None)
-    pool = "map" if built.attn_pool is not None else built.global_pool
+    pool = "map" if getattr(built, "attn_pool", None) is not None else built.global_pool
     if pool not in ("token", "avg", "map"):
         _refuse(f"its global_pool={pool!r}: expected 'token', 'avg' or 'map', such as create_model(global_pool='avg')")
     _refuse_if(pool == "avg" and include and prefix, "it averages prefix tokens and patches together")
@@ -261,6 +248,10 @@ def _is_norm(module: nn.Module) -> bool:
     if type(module) not in known or getattr(module, "bias", None) is None:
         _refuse(f"its norm is {type(module).__name__}: expected LayerNorm with weight and bias")
     return True
+
+
+def _has_norm(module: Any, name: str) -> bool:
+    return type(getattr(module, name, nn.Identity())) is not nn.Identity
 
 
 def _epsilon(model: nn.Module) -> float:

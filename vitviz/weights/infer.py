@@ -35,7 +35,6 @@ _DINOV2_HEADS, _DINOV3_HEADS = {1536: 24}, {1280: 20, 4096: 32}
 NOT_SHOWN: tuple[tuple[str, str, str], ...] = (
     (r"(^|\.)(layers|features)\.\d+\.(blocks\.)?\d+\.att(n|ention)\.", "Swin", WHY_NOT["SwinTransformer"]),
     (r"\.rel_pos_[hw]$", "SAM or MViT", WHY_NOT["VisionTransformerSAM"]),
-    (r"relative_position_bias|rel_pos_bias", "a model with relative positions, such as BEiT", WHY_NOT["Beit"]),
     (
         r"(^|\.)resblocks\.\d+\.",
         "CLIP with OpenAI's or OpenCLIP's tensor names",
@@ -226,11 +225,11 @@ class Architecture:
         shapes, scaled = self.shapes, "blocks.0.ls1.gamma" in self.shapes
         eva = "blocks.0.gamma_1" in self.theirs
         class_token, registers = "cls_token" in shapes, "reg_token" in shapes
-        sure = self.naming is not naming.CLIP
+        sure = self.naming not in (naming.CLIP, naming.BEIT)
         if self.naming is naming.TIMM and rotary:
             sure = class_token and registers and (eva or "storage_tokens" in self.theirs)  # DINOv3
         elif self.naming is naming.TIMM:
-            others = {"norm_pre.weight", "attn_pool.latent"}
+            others = {"norm_pre.weight", "attn_pool.latent", "bias_table", "blocks.0.attn.bias_table"}
             parts = ("attn.q.bias", "attn.q.weight", "attn.q_norm.weight", "mlp.gate.weight")
             others |= {f"blocks.0.{part}" for part in parts}
             sure = (class_token or registers or scaled) and not eva and not others & {*shapes}
