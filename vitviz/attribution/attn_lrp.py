@@ -71,13 +71,17 @@ class AttnLRP(Ops):
         return cast(Callable[..., Tensor], _Linear.apply)(x, layer.weight.detach(), bias, absorbed, *numbers)
 
     def norm(self, layer: nn.Module, x: Tensor) -> Tensor:
-        """Apply a layer norm with a constant deviation.
+        """Apply a norm with a constant deviation.
 
         Raises:
-            TypeError: for other norms, which have no rule here.
+            TypeError: for norms that have no rule here.
         """
         if isinstance(layer, nn.Identity):
             return x
+        if isinstance(layer, nn.RMSNorm):
+            assert layer.eps is not None
+            scale = (x.detach().square().mean(-1, keepdim=True) + layer.eps).rsqrt()
+            return x * scale * layer.weight.detach()
         if not isinstance(layer, nn.LayerNorm):
             raise TypeError(f"Expected a LayerNorm, got {type(layer).__name__}. Write a rule for it.")
         weight, bias = layer.weight.detach(), layer.bias.detach()

@@ -32,7 +32,7 @@ def forward_bytes(config: ViTConfig, tokens: int, batch: int = 1, itemsize: int 
     inner = config.heads * config.query_width(tokens)
     number_bytes = batch * tokens * itemsize  # bytes of one number per token
     trace_bytes = kept_bytes(config, tokens, batch, itemsize)
-    placed = PLACED if config.qk_norm or config.positions == "rotary" else 0
+    placed = PLACED if config.qk_norm or config.rotary else 0
     work = number_bytes * (WIDE * config.width + (INNER + placed) * inner)
     # With half-precision weights, a query needs the stored queries and keys plus float32 copies of both.
     query = number_bytes * (config.width + 2 * inner) + 12 * batch * tokens * inner

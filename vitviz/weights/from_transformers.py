@@ -29,7 +29,7 @@ _DEFAULTS: dict[str, Any] = {
     "num_channels": 3,
 }
 VIT_DEFAULTS = _DEFAULTS | {"layer_norm_eps": 1e-12, "qkv_bias": True}
-BEIT_DEFAULTS = VIT_DEFAULTS | {"layer_scale_init_value": 0.1, "use_mean_pooling": True}
+BEIT_DEFAULTS = _DEFAULTS | {"layer_norm_eps": 1e-12, "layer_scale_init_value": 0.1, "use_mean_pooling": True}
 BEIT_TABLES = ("use_relative_position_bias", "use_shared_relative_position_bias")
 BEIT_DEFAULTS |= dict.fromkeys(("use_absolute_position_embeddings", *BEIT_TABLES), False)
 MSN_DEFAULTS = VIT_DEFAULTS | {"layer_norm_eps": 1e-6}

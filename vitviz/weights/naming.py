@@ -2,8 +2,9 @@
 
 A `Naming` maps a library's names to ours. If the layout also differs, it maps to an intermediate name, which `merge`
 resolves: `attn.q`, `attn.k`, `attn.v` are stacked to `attn.qkv`, `mlp.gate` and `mlp.up` to `mlp.fc1`, `attn_pool.qkv`
-is split, `patch_embed.linear` is reshaped to a convolution, `bias_table` is added to those of all blocks, and
-`head_alone` becomes two classifiers. Every tensor is used exactly once, ignored for a stated reason, or reported as unknown.
+is split, `patch_embed.linear` is reshaped to a convolution, `bias_table` is added to those of all blocks, `rates` are
+split by block, and `head_alone` becomes two classifiers. Every tensor is used exactly once, ignored for a stated
+reason, or reported as unknown.
 """
 
 import math
@@ -164,6 +165,8 @@ def merge(new: State, *, patches: int, free_biases: bool = False) -> State:
         side = math.isqrt(flat.shape[1] // 3)
         new["patch_embed.proj.weight"] = flat.unflatten(1, (side, side, 3)).permute(0, 3, 1, 2).contiguous()
         new["patch_embed.proj.bias"] = new.pop("patch_embed.linear.bias")
+    if (rates := new.pop("rates", None)) is not None:  # (2, L, H, d / 2)
+        new |= {f"blocks.{index}.attn.rates": rates[:, index] for index in range(rates.shape[1])}
     if (shared := new.pop("bias_table", None)) is not None:
         for name in (f"{at}attn.bias_table" for at in blocks):
             new[name] = shared + new[name] if name in new else shared
@@ -239,14 +242,16 @@ _QKV_PROJ = {f"{part}_proj": f"attn.{part}" for part in "qkv"}
 
 TIMM = Naming(  # also covers facebookresearch's names, which differ slightly
     library="timm's",
-    names=_same("cls_token", "dist_token", "reg_token", "pos_embed", "patch_embed.proj", "norm_pre", "norm")
+    names=_same("cls_token", "dist_token", "reg_token", "pos_embed", "patch_embed.proj", "patch_embed.norm")
+    | _same("norm_pre", "norm")
     | _same("head", "head_dist", *(f"attn_pool.{part}" for part in ("latent", "q", "kv", "proj", "norm")))
     | _same("attn_pool.mlp.fc1", "attn_pool.mlp.fc2")
-    | {"fc_norm": "norm", "register_tokens": "reg_token", "storage_tokens": "reg_token"}
+    | {"rope.freqs": "rates", "fc_norm": "norm", "register_tokens": "reg_token", "storage_tokens": "reg_token"}
     | {f"{at}.relative_position_bias_table": "bias_table" for at in ("rel_pos_bias", "shared_rel_pos")}
     | _blocks(
         "blocks.",
         _same("norm1", "norm2", "attn.qkv", "attn.proj", "attn.q_norm", "attn.k_norm", "mlp.fc1", "mlp.fc2")
+        | _same("attn.norm", "mlp.norm")
         | {f"attn.{theirs}": ours for theirs, ours in _QKV_PROJ.items()}
         | {f"attn.{part}_bias": f"attn.{part}.bias" for part in "qkv"}
         | {f"ls{half}.gamma": f"ls{half}.gamma" for half in "12"}

@@ -39,7 +39,14 @@ PROCESSORS: dict[str, dict[str, Any]] = {
 }
 _SHORTER = {"CLIP", "ChineseCLIP", "Bit"}  # one number as the size is the shorter side; elsewhere, a square's side
 _USUAL = {"vit": "ViT", "deit": "DeiT", "dinov2": "Bit", "dinov3": "DINOv3ViT", "clip": "CLIP", "siglip": "Siglip"}
-_USUAL |= {"beit": "Beit", "data2vec-vision": "Beit", "metaclip": "CLIP", "chinese": "CLIP", "altclip": "CLIP", "ijepa": "ViT"}
+_USUAL |= {
+    "beit": "Beit",
+    "data2vec-vision": "Beit",
+    "metaclip": "CLIP",
+    "chinese": "CLIP",
+    "altclip": "CLIP",
+    "ijepa": "ViT",
+}
 # Settings of a family's published models that differ from the defaults of their processor.
 _PUBLISHED: dict[str, dict[str, Any]] = {"deit": _IMAGENET, "dinov2": _IMAGENET | {"size": {"shortest_edge": 256}}}
 _RESAMPLE: dict[int, Interpolation] = {0: "nearest", 1: "lanczos", 2: "bilinear", 3: "bicubic"}  # Pillow's numbers
