@@ -28,6 +28,8 @@ DINOV2 |= {"mlp_ratio": 2, "layerscale_value": 0.7}
 DINOV3 = SIZES | {"hidden_size": 5 * 12, "layerscale_value": 0.7}
 RECTANGLE = {"image_size": [28, 44]} if MAJOR > 4 else {}
 NO_BIAS = {f"{part}_bias": False for part in ("query", "value", "proj", "mlp")}
+BIASES = [{f"use_{kind}": True} for kind in ("relative_position_bias", "shared_relative_position_bias")]
+BIASES += [{"use_absolute_position_embeddings": True, "layer_scale_init_value": 0.0}]
 TEXT = {"hidden_size": 10, "num_attention_heads": 5, "num_hidden_layers": 1, "intermediate_size": 11}
 TEXT |= {"vocab_size": 17, "max_position_embeddings": 19, "bos_token_id": 1, "eos_token_id": 2}
 
@@ -71,8 +73,7 @@ class Case:
         if self.whole:
             settings = {"vision_config": settings, "text_config": TEXT}
         labels = {"num_labels": CLASSES} if self.read is logits else {}
-        model = getattr(hf, self.family + self.kind)(self.config(**settings, **labels))
-        model.set_attn_implementation("eager")
+        model = getattr(hf, self.family + self.kind)(self.config(**settings, **labels, attn_implementation="eager"))
         with torch.no_grad():
             for parameter in model.parameters():
                 parameter.add_(torch.randn_like(parameter) * 0.2)
@@ -105,6 +106,9 @@ CASES = {
     "DINOv3": Case("DINOv3ViT", "Model", DINOV3 | REGISTERS, pooled),
     "DINOv3-gated": Case("DINOv3ViT", "Model", DINOV3 | GATED, pooled),
     "DINOv3-no-bias": Case("DINOv3ViT", "Model", DINOV3 | NO_BIAS | {"rope_theta": 31.0} | RECTANGLE, pooled),
+    "BEiT": Case("Beit", "Model", SIZES | BIASES[0], pooled),
+    "BEiT-classifier": Case("Beit", CLASSIFIER, SIZES | BIASES[1] | {"use_mean_pooling": False}, logits),
+    "Data2Vec-classifier": Case("Data2VecVision", CLASSIFIER, SIZES | BIASES[0] | BIASES[1] | BIASES[2], logits),
     "CLIP": Case("CLIPVision", "Model", SIZES, pooled),
     "CLIP-projection": Case("CLIPVision", "ModelWithProjection", SIZES | {"projection_dim": 7}, pooled, tower=TOWER),
     "CLIP-whole": Case("CLIP", "Model", SIZES | {"hidden_act": "gelu"}, pooled, True, TOWER),

@@ -38,7 +38,7 @@ from vitviz.images.decoding import decode
 from vitviz.images.geometry import Geometry
 from vitviz.images.limits import ImageError
 from vitviz.images.preprocess import Preprocess
-from vitviz.model.positions import rotary_angles, sincos_positions
+from vitviz.model.positions import sincos_positions
 from vitviz.model.trace import Trace
 from vitviz.server.menu import Menu
 from vitviz.server.scheduler import BusyError
@@ -491,12 +491,12 @@ def lecture() -> dict[str, Any]:
 
 
 def lectures_with_gaps() -> dict[str, Any]:
-    files, grid, base = {}, (0, 0), 0.0
+    files: dict[str, Any] = {}
     for positions in ("none", "rotary"):
         model = tiny.model(positions=positions, head_width=8, class_token=False, pooling="mean", patch_bias=False)
         view = Explorer(model).open(viewer_pages.photograph(200, 170))
-        files[positions], grid, base = lecture_bytes(view), view.trace.grid, model.config.rotary_base
-    cos, sin = (table.numpy() for table in rotary_angles(grid, 8, base))
+        files[positions], angles = lecture_bytes(view), model.angles(view.trace.grid)
+    cos, sin = (table.numpy() for table in angles or ())
     turned = np.arctan2(sin, cos)
     return {**files, "similar": np.cos(turned - turned[9]).mean(1)}
 

@@ -89,11 +89,19 @@ class Tape:
         return self.record(out, (x,), lambda r: (self.linear_rule(r, x.tensor, out, weight, bias, kind),))
 
     def norm(self, x: Value, p: Parameters, name: str, eps: float) -> Value:
-        weight, bias = p[f"{name}.weight"], p[f"{name}.bias"]
-        centred = x.tensor - x.tensor.mean(-1, keepdim=True)
+        """Apply a layer norm, or without a bias the norm by the root mean square; without a weight, nothing."""
+        if f"{name}.weight" not in p:
+            return x
+        weight, bias = p[f"{name}.weight"], p.get(f"{name}.bias", torch.zeros(()).double())
+        centred = x.tensor - x.tensor.mean(-1, keepdim=True) if f"{name}.bias" in p else x.tensor
         deviation = (centred.square().mean(-1, keepdim=True) + eps).sqrt()
         out = centred / deviation * weight + bias
         return self.record(out, (x,), lambda r: (self.norm_rule(r, x.tensor, out, weight / deviation, bias),))
+
+    def shift(self, x: Value, constant: Tensor) -> Value:
+        """Add a constant; the input gets relevance in proportion, and the constant absorbs the rest."""
+        out = x.tensor + constant
+        return self.record(out, (x,), lambda r: (self.shift_rule(r, x.tensor, out),))
 
     def softmax(self, x: Value, allowed: Tensor | None = None) -> Value:
         power = (x.tensor - x.tensor.amax(-1, keepdim=True)).exp() * (1.0 if allowed is None else allowed)
@@ -144,6 +152,9 @@ class CheferTape(Tape):
 
     softmax_rule = norm_rule
 
+    def shift_rule(self, r: Tensor, x: Tensor, out: Tensor) -> Tensor:
+        return x * self.divide(r, out)
+
 
 @dataclass(eq=False)
 class AttnTape(Tape):
@@ -180,10 +191,14 @@ class AttnTape(Tape):
         return into
 
     def norm_rule(self, r: Tensor, x: Tensor, out: Tensor, scale: Tensor, bias: Tensor) -> Tensor:
-        centre = torch.eye(x.shape[-1]).double() - 1.0 / x.shape[-1]
+        centre = torch.eye(x.shape[-1]).double() - (1.0 / x.shape[-1] if bias.ndim else 0.0)
         contributions = x[..., None, :] * centre * scale[..., None]  # (..., D, D)
         self.book(bias * r / out)
         return (contributions * (r / out)[..., None]).sum(-2)
+
+    def shift_rule(self, r: Tensor, x: Tensor, out: Tensor) -> Tensor:
+        self.book(r - x / out * r)
+        return x / out * r
 
     def softmax_rule(self, r: Tensor, x: Tensor, out: Tensor) -> Tensor:
         into = x * (r - out * r.sum(-1, keepdim=True))  # proposition 3.1
@@ -228,12 +243,20 @@ def run(
     for index in range(min(depth, c.depth)):
         name = f"blocks.{index}."
         stay, branch = tape.clone(x)
-        branch = tape.norm(branch, p, name + "norm1", c.norm_eps)
+        stay, beside = tape.clone(stay) if c.parallel else (stay, stay)
+        branch = branch if c.norm_post else tape.norm(branch, p, name + "norm1", c.norm_eps)
         branch, attention, values = _attend(tape, p, index, c, branch, grid, changes)
+        branch = tape.norm(branch, p, name + "norm1", c.norm_eps) if c.norm_post else branch
+        if c.parallel:
+            beside = _mlp(tape, p, name + "mlp.", c, tape.norm(beside, p, name + "norm1", c.norm_eps))
+            branch = tape.add(branch, beside)
         x = tape.add(stay, _scaled(tape, p.get(name + "ls1.gamma"), branch))
-        stay, branch = tape.clone(x)
-        branch = tape.norm(branch, p, name + "norm2", c.norm_eps)
-        x = tape.add(stay, _scaled(tape, p.get(name + "ls2.gamma"), _mlp(tape, p, name + "mlp.", c, branch)))
+        if not c.parallel:
+            stay, branch = tape.clone(x)
+            branch = branch if c.norm_post else tape.norm(branch, p, name + "norm2", c.norm_eps)
+            branch = _mlp(tape, p, name + "mlp.", c, branch)
+            branch = tape.norm(branch, p, name + "norm2", c.norm_eps) if c.norm_post else branch
+            x = tape.add(stay, _scaled(tape, p.get(name + "ls2.gamma"), branch))
         result.attentions.append(attention)
         result.values.append(values.tensor)
         result.leaving.append(x.tensor)
@@ -269,8 +292,8 @@ def _embed(tape: Tape, c: ViTConfig, p: Parameters, images: Tensor, grid: tuple[
     batch, (rows, columns), side = len(images), grid, c.patch_size
     pixels = images.reshape(batch, c.channels, rows, side, columns, side).permute(0, 2, 4, 1, 3, 5)
     x = pixels.reshape(batch, rows * columns, -1) @ p["patch_embed.proj.weight"].flatten(1).T
-    x = x + p.get("patch_embed.proj.bias", 0.0)
-    if c.positions == "learned":
+    x = tape.norm(Value(x + p.get("patch_embed.proj.bias", 0.0)), p, "patch_embed.norm", c.norm_eps).tensor
+    if c.learned:
         table = p["pos_embed"].reshape(1, *c.learned_grid, -1).permute(0, 3, 1, 2)
         if grid != c.learned_grid:
             table = F.interpolate(table, grid, mode="bicubic", antialias=c.position_antialias)
@@ -300,12 +323,20 @@ def sincos1d(rows: int, columns: int, width: int) -> list[list[float]]:
     ]
 
 
-def rotations(rows: int, columns: int, width: int, base: float) -> Tensor:
-    """Siméoni et al. 2025: the angle of each patch and pair of channels, (rows * columns, d / 2)."""
-    quarter = width // 4
+def rotations(c: ViTConfig, rows: int, columns: int, rates: Tensor | None) -> Tensor:
+    """Siméoni et al. 2025, Heo et al. 2024: angles of patches and pairs of channels, (..., rows * columns, d / 2)."""
     places = [(2 * (y + 0.5) / rows - 1, 2 * (x + 0.5) / columns - 1) for y in range(rows) for x in range(columns)]
-    angles = [[2 * math.pi * at / base ** (4 * i / width) for at in place for i in range(quarter)] for place in places]
-    return torch.tensor(angles).double()
+    if c.rotary_places == "index":
+        up, along = (
+            (own / count) for own, count in zip(c.rotary_grid or (rows, columns), (rows, columns), strict=True)
+        )
+        first = c.rotary_offset
+        places = [((y + first) * up, (x + first) * along) for y in range(rows) for x in range(columns)]
+    if rates is not None:  # (2, H, d / 2)
+        return torch.stack([y * rates[0] + x * rates[1] for y, x in places], 1)
+    quarter, turn = c.head_size // 4, 1.0 if c.rotary_places == "index" else 2 * math.pi
+    steps = [turn / c.rotary_base ** (4 * i / c.head_size) for i in range(quarter)]
+    return torch.tensor([[at * step for at in place for step in steps] for place in places]).double()
 
 
 def _scaled(tape: Tape, scale: Tensor | None, x: Value) -> Value:
@@ -326,31 +357,52 @@ def _attend(
     if c.qk_norm:
         q = tape.norm(q, p, name + "q_norm", c.norm_eps)
         k = tape.norm(k, p, name + "k_norm", c.norm_eps)
-    if c.positions == "rotary":
-        angles = rotations(*grid, c.head_size, c.rotary_base)[slice(None) if changes.keep is None else changes.keep]
+    if c.rotary:
+        angles = rotations(c, *grid, p.get(name + "rates"))
+        angles = angles if changes.keep is None else angles[..., changes.keep, :]
         q, k = (tape.proportional(lambda t: _turn(t, angles), part) for part in (q, k))
-    mixed, attention = _mix(tape, q, k, v, allowed=changes.allowed.get(block))
+    bias = _bias(c, p[name + "bias_table"], grid, changes.keep) if c.relative_bias else None
+    mixed, attention = _mix(tape, q, k, v, allowed=changes.allowed.get(block), bias=bias)
     for head in range(c.heads):
         if mode := changes.heads.get((block, head)):
             parts = list(mixed.tensor.split(c.head_size, -1))
             parts[head] = parts[head].mean(1, keepdim=True).expand_as(parts[head]) * (mode == "mean")
             mixed = Value(torch.cat(parts, -1))
+    mixed = tape.norm(mixed, p, name + "norm", c.norm_eps)
     return tape.linear(mixed, p[name + "proj.weight"], p[name + "proj.bias"], "proj"), attention, v
 
 
 def _turn(x: Tensor, angles: Tensor) -> Tensor:
     """Rotate pairs of channels (i, i + d / 2) of the patches in x (B, H, N, d)."""
-    front, patches = x[:, :, : -len(angles)], x[:, :, -len(angles) :]
+    front, patches = x[:, :, : -angles.shape[-2]], x[:, :, -angles.shape[-2] :]
     a, b = patches.split(x.shape[-1] // 2, -1)
     turned = torch.cat([a * angles.cos() - b * angles.sin(), b * angles.cos() + a * angles.sin()], -1)
     return torch.cat([front, turned], 2)
 
 
+def _bias(c: ViTConfig, table: Tensor, grid: tuple[int, int], keep: list[int] | None) -> Tensor:
+    """Bao et al. 2022: one number for each head and each difference of rows and columns, (H, N, N)."""
+    rows, columns = (2 * side - 1 for side in c.learned_grid)
+    between = table[: rows * columns].reshape(rows, columns, c.heads)
+    shown = [(n // grid[1], n % grid[1]) for n in (range(grid[0] * grid[1]) if keep is None else keep)]
+    tokens = [None] * len(c.prefix) + shown
+    out = torch.zeros(c.heads, len(tokens), len(tokens)).double()
+    for query, at in enumerate(tokens):
+        for key, other in enumerate(tokens):
+            if at and other:
+                out[:, query, key] = between[at[0] - other[0] + rows // 2, at[1] - other[1] + columns // 2]
+            else:
+                out[:, query, key] = table[rows * columns + (0 if other else 1 if at else 2)]
+    return out
+
+
 def _mix(
-    tape: Tape, q: Value, k: Value, v: Value, fixed: bool = False, allowed: Tensor | None = None
-) -> tuple[Value, Value]:
+    tape: Tape, q: Value, k: Value, v: Value, fixed: bool = False, allowed: Tensor | None = None,
+    bias: Tensor | None = None,
+) -> tuple[Value, Value]:  # fmt: skip
     logits = tape.product(lambda a, b: a @ b.mT, q, k, fixed)
-    attention = tape.softmax(tape.same(lambda t: t / q.tensor.shape[-1] ** 0.5, logits), allowed)
+    logits = tape.same(lambda t: t / q.tensor.shape[-1] ** 0.5, logits)
+    attention = tape.softmax(logits if bias is None else tape.shift(logits, bias), allowed)
     if not attention.tensor.requires_grad:
         attention.tensor.requires_grad_()
     mixed = tape.product(lambda a, b: a @ b, attention, v, fixed=tape.constant)
@@ -364,6 +416,7 @@ def _mlp(tape: Tape, p: Parameters, name: str, c: ViTConfig, x: Value) -> Value:
         hidden = tape.product(torch.mul, tape.same(ACTIVATIONS["silu"], gate), passed)
     else:
         hidden = tape.same(ACTIVATIONS[c.activation], hidden)
+    hidden = tape.norm(hidden, p, name + "norm", c.norm_eps)
     return tape.linear(hidden, p[name + "fc2.weight"], p.get(name + "fc2.bias"), "mlp")
 
 
@@ -372,7 +425,8 @@ def _attention_pool(tape: Tape, p: Parameters, c: ViTConfig, x: Value) -> tuple[
     q = Value(p["attn_pool.latent"] @ p["attn_pool.q.weight"].T + p["attn_pool.q.bias"])
     kv = tape.linear(x, p["attn_pool.kv.weight"], p["attn_pool.kv.bias"], "qkv")
     heads = [(q, 0), (kv, 0), (kv, c.width)]
-    q, k, v = (_heads(tape, value, start, c.heads, c.width // c.heads) for value, start in heads)
+    count = c.pool_heads or c.heads
+    q, k, v = (_heads(tape, value, start, count, c.width // count) for value, start in heads)
     mixed, attention = _mix(tape, q, k, v, fixed=True)
     pooled = tape.linear(mixed, p["attn_pool.proj.weight"], p["attn_pool.proj.bias"], "proj")
     stay, branch = tape.clone(pooled)

@@ -7,10 +7,17 @@ from typing import Any
 
 import torch
 from safetensors.torch import save_file
-from timm.layers import GELU, LayerNorm, QuickGELU, SwiGLUPacked
+from timm.layers import GELU, LayerNorm, QuickGELU, RmsNorm, SwiGLU, SwiGLUPacked
+from timm.models.beit import Beit
 from timm.models.deit import VisionTransformerDistilled
 from timm.models.eva import Eva
-from timm.models.vision_transformer import VisionTransformer
+from timm.models.vision_transformer import (
+    ParallelScalingBlock,
+    ParallelThingsBlock,
+    ResPostBlock,
+    VisionTransformer,
+)
+from timm.models.vision_transformer_relpos import ResPostRelPosBlock, VisionTransformerRelPos
 from torch import Tensor, nn
 
 from vitviz.model.vit import ViT
@@ -22,6 +29,7 @@ OTHER = (11 * 5, 2 * 5)  # a grid that differs in both directions
 ROTARY: dict[str, Any] = {"rope_type": "dinov3", "rope_temperature": 31.0, "rope_rotate_half": True}
 ROTARY |= {"use_rot_pos_emb": True, "use_abs_pos_emb": False, "num_reg_tokens": 2, "use_fc_norm": False}
 ROTARY |= {"init_values": 0.5, "norm_layer": partial(LayerNorm, eps=1e-3)}
+INDEX: dict[str, Any] = {"use_rot_pos_emb": True, "ref_feat_shape": (7, 3), "norm_layer": partial(LayerNorm, eps=1e-3)}
 
 
 @torch.no_grad()
@@ -43,6 +51,17 @@ def distilled(**changes: Any) -> nn.Module:
 
 def eva(**changes: Any) -> nn.Module:
     return shaken(Eva(**{**SIZES, **changes}))
+
+
+FIXED = {name: value for name, value in SIZES.items() if name != "dynamic_img_size"}
+
+
+def beit(**changes: Any) -> nn.Module:
+    return shaken(Beit(**FIXED, **{"use_rel_pos_bias": True, "use_abs_pos_emb": False, **changes}))
+
+
+def relpos(**changes: Any) -> nn.Module:
+    return shaken(VisionTransformerRelPos(**{**FIXED, "class_token": True, "init_values": 0.5, **changes}))
 
 
 FAMILIES: dict[str, Callable[..., nn.Module]] = {
@@ -73,17 +92,84 @@ FAMILIES: dict[str, Callable[..., nn.Module]] = {
     "eva": eva,
     "eva without a bias": partial(eva, qkv_bias=False, global_pool="token"),
     "eva with attention pooling": partial(eva, global_pool="map"),
+    "beit": partial(beit, init_values=0.5),
+    "beit, one shared table": partial(beit, use_rel_pos_bias=False, use_shared_rel_pos_bias=True, global_pool="token"),
+    "beit, both tables and positions": partial(
+        beit, use_shared_rel_pos_bias=True, use_abs_pos_emb=True, swiglu_mlp=True
+    ),
+    "relative positions by a network": partial(relpos, fc_norm=True),
+    "relative positions by Swin v2's network": partial(relpos, rel_pos_type="mlp-swin", class_token=False),
+    "relative positions by a table": partial(relpos, rel_pos_type="bias", global_pool="token", qk_norm=True),
+    "relative positions shared": partial(relpos, shared_rel_pos=True, rel_pos_dim=7),
     "dinov3": partial(eva, **ROTARY, qkv_bias=False),
     "dinov3 with biases": partial(eva, **ROTARY, global_pool="token"),
     "dinov3 swiglu": partial(eva, **ROTARY, swiglu_mlp=True, swiglu_align_to=8),
     "rotary, packed swiglu": partial(eva, **ROTARY, swiglu_mlp=True),
     "rotary, neighbours turned": partial(eva, **ROTARY | {"rope_rotate_half": False}),
     "rotary, neighbours turned, qk norm": partial(eva, **ROTARY | {"rope_rotate_half": False}, qk_norm=True),
+    "eva02": partial(eva, **INDEX, swiglu_mlp=True, scale_mlp=True, qkv_fused=False, qk_norm=True),
+    "eva02 with inner norms": partial(eva, **INDEX, swiglu_mlp=True, scale_mlp=True, scale_attn_inner=True),
+    "eva02 with norms after": partial(eva, **INDEX, use_post_norm=True, init_values=0.5, global_pool="token", depth=2),
+    "perception encoder": partial(
+        eva,
+        **INDEX,
+        attn_type="rope",
+        rope_grid_offset=1.0,
+        rope_grid_indexing="xy",
+        use_pre_transformer_norm=True,
+        global_pool="map",
+        attn_pool_num_heads=3,
+    ),
+    "rotary by axis, columns first": partial(
+        eva,
+        **INDEX | {"use_abs_pos_emb": False, "ref_feat_shape": None},
+        rope_grid_indexing="xy",
+        rope_rotate_half=True,
+    ),
+    "learned rotations": partial(eva, **INDEX | {"rope_type": "mixed"}, rope_grid_indexing="xy", no_embed_class=True),
+    "learned rotations, rows first": partial(eva, **INDEX | {"rope_type": "mixed", "use_abs_pos_emb": False}),
+    "sapiens2": partial(
+        eva,
+        **ROTARY | {"norm_layer": partial(RmsNorm, eps=1e-3)},
+        attn_type="rope",
+        qkv_fused=False,
+        qk_norm=True,
+        num_kv_heads=(1, 5, 1),
+        attn_only_layer_scale=True,
+        swiglu_mlp=True,
+    ),
+    "no norm at the end": partial(vit, final_norm=False),
+    "aimv2": partial(
+        vit,
+        class_token=False,
+        fc_norm=False,
+        global_pool="avg",
+        qkv_bias=False,
+        proj_bias=False,
+        act_layer="silu",
+        norm_layer=partial(RmsNorm, eps=1e-3),
+        embed_norm_layer=partial(RmsNorm, eps=1e-3),
+        mlp_layer=SwiGLU,
+    ),
+    "beit3": partial(vit, scale_attn_norm=True, scale_mlp_norm=True),
+    "norms after": partial(vit, block_fn=ResPostBlock, depth=2),
+    "relative positions, norms after": partial(relpos, block_fn=ResPostRelPosBlock, init_values=None, depth=2),
+    "parallel": partial(vit, block_fn=ParallelScalingBlock, init_values=0.5, qk_norm=True),
+    "parallel, one output": partial(
+        vit, block_fn=partial(ParallelScalingBlock, fuse_out_proj=True), qkv_bias=False, proj_bias=False
+    ),
+    "two attentions and two MLPs": partial(vit, block_fn=ParallelThingsBlock, init_values=0.5),
+    "two attentions without biases": partial(vit, block_fn=ParallelThingsBlock, qkv_bias=False, proj_bias=False),
     "rotary, three projections": partial(eva, **ROTARY, qkv_fused=False),
     "rotary, three projections without a bias": partial(eva, **ROTARY, qkv_fused=False, qkv_bias=False),
     "rotary, plain attention": partial(eva, **ROTARY, attn_type="rope"),
     "rotary, plain attention, three projections": partial(eva, **ROTARY, attn_type="rope", qkv_fused=False),
 }
+
+REARRANGED = {"relative positions by a network", "relative positions by Swin v2's network", "relative positions shared"}
+REARRANGED |= {"relative positions, norms after", "sapiens2", "parallel", "parallel, one output"}
+REARRANGED |= {"two attentions and two MLPs", "two attentions without biases"}
+"""Families whose files can be read only with the model."""
 
 
 # --- single files of weights

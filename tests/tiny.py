@@ -29,15 +29,27 @@ KINDS: dict[str, dict[str, Any]] = {
     "distillation, no class token": {
         "distillation_token": True, "class_token": False, "pooling": "mean", "registers": 1
     },
-    "mean, no prefix": {"class_token": False, "pooling": "mean", "positions": "sincos", "width": 20},
+    "mean, no prefix, root-mean-square norms": {
+        "class_token": False, "pooling": "mean", "positions": "sincos", "width": 20, "norm": "rms", "norm_patch": True
+    },
     "mean beside a class token": {"pooling": "mean", "norm_pooled": True, "positions": "none"},
+    "learned positions and rotations": {
+        "positions": "learned+rotary", "rotary_learned": True, "rotary_places": "index", "rotary_grid": (5, 9),
+        "rotary_offset": 1.0, "head_width": 16,
+    },
     "class token and mean": {"pooling": "cls+mean", "norm_pre": True, "qk_norm": True, "qkv_bias": False},
-    "registers, no class token": {"class_token": False, "registers": 2, "pooling": "mean", "norm_pooled": True},
+    "registers, parallel": {
+        "class_token": False, "registers": 2, "pooling": "mean", "norm_pooled": True, "parallel": True
+    },
     "attention, gated": {
-        "class_token": False, "pooling": "attention", "width": 20, "mlp": "swiglu", "mlp_bias": False
+        "class_token": False, "pooling": "attention", "width": 20, "mlp": "swiglu", "mlp_bias": False,
+        "pool_heads": 4, "norm_attention": True, "norm_mlp": True
     },
     "attention, class token, norm after": {"pooling": "attention", "width": 20, "norm_pooled": True, "registers": 1},
-    "attention and distillation": {"pooling": "attention", "width": 20, "distillation_token": True},
+    "relative bias": {"positions": "none", "relative_bias": True, "registers": 1, "norm_final": False},
+    "attention, distillation, norms after": {
+        "pooling": "attention", "width": 20, "distillation_token": True, "norm_post": True, "qk_norm": True
+    },
 }  # fmt: skip
 """Models that together have every kind of prefix, pooling, position, norm and MLP."""
 

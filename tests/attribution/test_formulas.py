@@ -313,7 +313,7 @@ def shapley(model: ViT, image: Tensor, base: Tensor, squares: Tensor, label: int
     [
         *(("registers, rotary", baseline, 3, 40, 1e-5) for baseline in BASELINES),
         ("class token", "zero", 2, 2000, 0.04),
-        ("mean, no prefix", "mean", 2, 2000, 0.04),
+        ("mean, no prefix, root-mean-square norms", "mean", 2, 2000, 0.04),
     ],
 )
 def test_kernel_shap_finds_shapley_values(

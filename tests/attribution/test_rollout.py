@@ -8,6 +8,7 @@ import pytest
 import reference_vit as reference
 import tiny
 import torch
+import torch.nn.functional as F
 from allocations import Allocations
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -222,14 +223,23 @@ def test_rollout_of_missing_blocks_raises() -> None:
     close(rollout_scores(trace, start=1), rollout_scores(model.trace(images), start=1))
 
 
+def centered(x: torch.Tensor, weight: torch.Tensor | None) -> torch.Tensor:
+    """Apply a layer norm without its division, or nothing."""
+    return x if weight is None else (x - x.mean(-1, keepdim=True)) * weight
+
+
 @functools.cache
 def vectors(kind: str, block: int) -> torch.Tensor:
     """Return the vector that token j adds to token i through each head: (B, H, i, j, D)."""
     model = cases.model(kind)
     run, p = reference.run(model, cases.images()), reference.parameters(model)
     name = f"blocks.{range(3)[block]}."
-    weight = p[name + "attn.proj.weight"].unflatten(1, (tiny.HEADS, -1))  # (D, H, d)
-    added = torch.einsum("bhjd,ohd->bhjo", run.values[block], weight) * p.get(name + "ls1.gamma", 1.0)
+    values, width = run.values[block], run.values[block].shape[-1]
+    sides = [(h * width, (tiny.HEADS - 1 - h) * width) for h in range(tiny.HEADS)]
+    alone = torch.stack([F.pad(values[:, h], side) for h, side in enumerate(sides)], 1)  # (B, H, N, H * d), rest 0
+    added = centered(alone, p.get(name + "attn.norm.weight")) @ p[name + "attn.proj.weight"].T  # (B, H, N, D)
+    added = centered(added, p[name + "norm1.weight"] if model.config.norm_post else None)
+    added = added * p.get(name + "ls1.gamma", 1.0)
     return run.attentions[block].tensor.detach()[..., None] * added[:, :, None]
 
 

@@ -66,7 +66,8 @@ def test_start_from_copies_all_weights_but_the_head(kind: dict) -> None:
         size = (grid[0] * PATCH, grid[1] * PATCH)
         new = start_from(old, LABELS, name="new", image_size=size)
         assert (new.config.image_size, new.config.learned_grid) == (size, grid)
-        assert final(new, images(grid)).equal(final(old, images(grid)))
+        rounding = 1e-5 if old.config.relative_bias else 0.0  # its table was interpolated in another order
+        torch.testing.assert_close(final(new, images(grid)), final(old, images(grid)), rtol=0, atol=rounding)
         assert new.pos_embed is None or new.pos_embed.shape[1] == grid[0] * grid[1]
         assert new.pretrained.preprocess == PREPROCESS.shaped(*size)
 

@@ -117,6 +117,8 @@ def test_defaults_match_transformers() -> None:
         (ours_of.VIT_DEFAULTS, hf.ViTConfig()),
         (ours_of.VIT_DEFAULTS, hf.DeiTConfig()),
         (ours_of.MSN_DEFAULTS, hf.ViTMSNConfig()),
+        (ours_of.BEIT_DEFAULTS, hf.BeitConfig()),
+        (ours_of.BEIT_DEFAULTS, hf.Data2VecVisionConfig()),
         (without_registers, hf.Dinov2Config()),
         (ours_of.DINOV2_DEFAULTS, hf.Dinov2WithRegistersConfig()),
         (ours_of.DINOV3_DEFAULTS, hf.DINOv3ViTConfig()),
@@ -158,7 +160,7 @@ def test_unsupported_types_and_settings_are_refused(settings: dict[str, Any], te
 
 
 def test_preprocessing_defaults_match_transformers() -> None:
-    for ours in ("ViT", "DeiT", "CLIP", "Siglip", "DINOv3ViT", "Bit"):
+    for ours in ("ViT", "DeiT", "CLIP", "Siglip", "DINOv3ViT", "Bit", "Beit"):
         dinov3 = "Fast" if MAJOR == 4 and ours == "DINOv3ViT" else ""
         processor = getattr(hf, f"{ours}ImageProcessor{dinov3}")().to_dict()
         settings = {"model_type": "vit"}

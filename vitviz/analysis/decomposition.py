@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, nn
 
 from vitviz.analysis import AnalysisError
 from vitviz.analysis.logit_lens import check_one_image
@@ -86,6 +86,11 @@ def decompose(model: ViT, trace: Trace, target: TargetOf | None = None) -> Decom
     if model.config.pooling == "attention":
         raise AnalysisError(
             "Expected pooling by CLS or mean, which is linear, got attention. Use an attribution method."
+        )
+    if model.config.norm_attention or model.config.norm_post:
+        raise AnalysisError(
+            "Expected attention whose output is added as it is, got a norm after it, so that the shares of heads do "
+            "not add up. Use an attribution method."
         )
     if trace.blocks != tuple(range(trace.depth)):
         raise AnalysisError(f"Expected a trace with all blocks, got {list(trace.blocks)}. Omit blocks=.")
@@ -176,15 +181,19 @@ def _slope(model: ViT, trace: Trace, target: Target, last: Tensor) -> tuple[Tens
     `last` is the output (N, D) of the last block.
     """
     norm, slope = model.norm, torch.zeros_like(last)
-    gain = double(norm.weight)
     readers, constant = _readers(model, trace, target)
     for weights, direction in readers:
-        aim = gain * direction
-        aim = aim - aim.mean()  # the norm subtracts the mean of the channels
+        if isinstance(norm, nn.Identity):
+            slope += weights[:, None] * direction
+            continue
+        assert isinstance(norm, nn.LayerNorm | nn.RMSNorm)
+        aim = double(norm.weight) * direction
         read = (weights @ last)[None] if model.config.norm_pooled else last  # input of the norm: (1, D) or (N, D)
-        deviation = (read.var(-1, unbiased=False) + norm.eps).sqrt()  # (1,) or (N,)
+        if isinstance(norm, nn.LayerNorm):  # it subtracts the mean of the channels, and adds a bias
+            aim, read = aim - aim.mean(), read - read.mean(-1, keepdim=True)
+            constant = constant + double(norm.bias) @ direction
+        deviation = (read.square().mean(-1) + (norm.eps or 0.0)).sqrt()  # (1,) or (N,)
         slope += (weights / deviation)[:, None] * aim
-        constant = constant + double(norm.bias) @ direction
     return slope, constant
 
 
@@ -193,7 +202,7 @@ def _attention_part(model: ViT, trace: Trace, block: int, slope: Tensor) -> tupl
     layer, block_trace = model.blocks[block], trace.block(block)
     scale = double(layer.ls1.gamma) if isinstance(layer.ls1, LayerScale) else 1.0
     aims = slope * scale  # (N, D)
-    values = double(project_part(layer.attn, layer.norm1(trace.stream(block)), parts=slice(2, 3))[0][0])  # (H, N, d)
+    values = double(project_part(layer.attn, layer.enter(trace.stream(block)), parts=slice(2, 3))[0][0])  # (H, N, d)
     joined = (aims @ double(layer.attn.proj.weight)).unflatten(1, (layer.attn.heads, -1))  # (N, H * d) -> (N, H, d)
     total = values.new_zeros(values.shape[:2])  # (H, N)
     for start, stop in block_trace.chunks():

@@ -72,13 +72,17 @@ class AttnLRP(Ops):
         return cast(Callable[..., Tensor], _Linear.apply)(x, layer.weight.detach(), bias, absorbed, *numbers)
 
     def norm(self, layer: nn.Module, x: Tensor) -> Tensor:
-        """Apply a layer norm with a constant deviation.
+        """Apply a norm with a constant deviation.
 
         Raises:
-            TypeError: for other norms, which have no rule here.
+            TypeError: for norms that have no rule here.
         """
         if isinstance(layer, nn.Identity):
             return x
+        if isinstance(layer, nn.RMSNorm):
+            assert layer.eps is not None
+            scale = (x.detach().square().mean(-1, keepdim=True) + layer.eps).rsqrt()
+            return x * scale * layer.weight.detach()
         if not isinstance(layer, nn.LayerNorm):
             raise TypeError(f"Expected a LayerNorm, got {type(layer).__name__}. Write a rule for it.")
         weight, bias = layer.weight.detach(), layer.bias.detach()
@@ -101,6 +105,10 @@ class AttnLRP(Ops):
         if constant:
             return function(a.detach(), b)
         return (function(a, b.detach()) + function(a.detach(), b)) / 2
+
+    def append(self, x: Tensor, channels: Tensor) -> Tensor:
+        """Append channels, which absorb their relevance."""
+        return super().append(x, channels.detach() * (1 + self.absorbed[:, :, None, None]))
 
     def attend(
         self, q: Tensor, k: Tensor, v: Tensor, scale: float, *, dropout: float = 0.0, learned_query: bool = False

@@ -9,7 +9,7 @@ Shapes: B images, H heads, N tokens, D width, d head width.
 from typing import Literal
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from vitviz.attribution.attention import used_rows
 from vitviz.attribution.inputs import Case, Method
@@ -26,7 +26,8 @@ def value_attention(
 ) -> Tensor:
     """Return each token's contribution to `query` in one block: the norm of a_ij f(x_j), f(x) = (x W_V + b_V) W_O.
 
-    W_O includes the layer scale, if any. As in the authors' code, the bias of the output projection is excluded.
+    W_O includes the layer scale, if any. As in the authors' code, the bias of the output projection is excluded. A norm
+    of the heads' outputs is part of W_O except for its division by the deviation, which is the same for all tokens.
 
     Args:
         case: images and model.
@@ -58,18 +59,28 @@ def head_products(block: Block, stream: Tensor) -> Tensor:
     Norms of sums over heads need only these products, not a vector of width D for each query and key. Differences of
     squares lose half of the digits, hence double precision.
     """
-    attn, scale = block.attn, block.ls1
-    values = project_part(attn, block.norm1(stream), parts=slice(2, 3))[0]  # (B, H, N, d)
+    attn = block.attn
+    values = project_part(attn, block.enter(stream), parts=slice(2, 3))[0]  # (B, H, N, d)
     values = double(values).transpose(1, 2)  # (B, N, H, d)
-    out = double(attn.proj.weight)  # (D, H * d)
-    if isinstance(scale, LayerScale):
-        out = double(scale.gamma)[:, None] * out
+    out = _output_map(block)  # (D, H * d)
     between = (out.T @ out).unflatten(0, (attn.heads, -1))  # (H * d, D) @ (D, H * d) -> (H, d, H * d)
     products = [
         ((values[:, :, head] @ between[head]).unflatten(2, (attn.heads, -1)) * values).sum(3)  # (B, N, H)
         for head in range(attn.heads)
     ]
     return torch.stack(products, dim=2)
+
+
+def _output_map(block: Block) -> Tensor:
+    """Return the linear map from the heads' outputs to the residual stream, (D, H * d), in float64."""
+    out, inner, outer = double(block.attn.proj.weight), block.attn.norm, block.norm1
+    if isinstance(inner, nn.LayerNorm | nn.RMSNorm):
+        out = out * double(inner.weight)
+        out = out - out.mean(1, keepdim=True) if isinstance(inner, nn.LayerNorm) else out
+    if block.post and isinstance(outer, nn.LayerNorm | nn.RMSNorm):
+        out = out - out.mean(0) if isinstance(outer, nn.LayerNorm) else out
+        out = double(outer.weight)[:, None] * out
+    return double(block.ls1.gamma)[:, None] * out if isinstance(block.ls1, LayerScale) else out
 
 
 def _norms_of_sums(case: Case, block: int, query: Query, products: Tensor) -> Tensor:

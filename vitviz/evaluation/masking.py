@@ -122,7 +122,6 @@ class MaskedModel:
         tokens = self._tokens[image[:, None], torch.cat([prefix, keep + prefix.shape[1]], dim=1)]  # (r, P + K, D)
         angles = self._angles
         if angles is not None:
-            cos, sin = (angle[keep][:, None] for angle in angles)  # (n, d) -> (r, K, d) -> (r, 1, K, d)
-            angles = cos, sin
+            angles = tuple(angle[keep][:, None] for angle in angles)  # (n, d) -> (r, K, d) -> (r, 1, K, d)
         encoded = self.model.encode(tokens, angles)
         return self.model.read_out(encoded) if self.features else self.model.classify(encoded)

@@ -112,7 +112,7 @@ def _model(outcome: Outcome, about: Pretrained, base: str, size: int) -> str:
     count = sum(parameter.numel() for parameter in outcome.model.parameters())
     megabytes = f"{size / 1e6:.0f}" if size >= 1e7 else f"{size / 1e6:.2g}"
     sizes = f"{config.depth} blocks, {config.heads} heads, width {config.width}, patches of {config.patch_size} × "
-    sizes += f"{config.patch_size} pixels, {config.positions} positions"
+    sizes += f"{config.patch_size} pixels, {config.position_kind} positions"
     sizes += f", {config.registers} registers" * bool(config.registers)
     sizes += ", a distillation token" * config.distillation_token
     start = f"It started from `{base}`." if base else "It was trained from scratch."

@@ -89,7 +89,8 @@ def check_exportable(model: ViT) -> None:
     """Check that a model's graphs can be exported.
 
     Raises:
-        StaticError: for nearest-neighbor resizing, unnamed classes, multi-label classification, or regression.
+        StaticError: for nearest-neighbor resizing, unnamed classes, multi-label classification, regression, a bias of
+            the attention logits, or rotations by row and column.
     """
     about = model.pretrained
     name = about.name if about else "this model"
@@ -104,6 +105,10 @@ def check_exportable(model: ViT) -> None:
         problem = "nearest-neighbor resizing"
     elif model.problem_type != SINGLE:
         problem = f"outputs for {model.problem_type}, which the static page cannot show yet"
+    if model.config.relative_bias:
+        problem = "a bias of the attention logits, which its graphs do not have yet"
+    elif model.config.rotary and (model.config.rotary_places == "index" or model.config.rotary_learned):
+        problem = "rotations by row and column, which the static page does not compute yet"
     if problem:
         raise StaticError(
             f"Expected a model that chooses one of its named classes and a smooth resizing, got {name} with {problem}. "
@@ -210,7 +215,8 @@ class _Embed(nn.Module):
 
     def forward(self, pixels: Tensor) -> Tensor:
         config, features = self.config, self.patch_embed.proj(pixels)  # (1, D, gh, gw)
-        patches, grid = features.flatten(2).transpose(1, 2), (features.shape[2], features.shape[3])
+        grid = features.shape[2], features.shape[3]
+        patches = self.patch_embed.norm(features.flatten(2).transpose(1, 2))
         if self.pos_embed is not None:
             patches = patches + resize_positions(self.pos_embed, config.learned_grid, grid, config.position_antialias)
         elif fixed := FIXED.get(config.positions):
@@ -254,7 +260,7 @@ class _Values(nn.Module):
         self.block = model.blocks[0]
 
     def forward(self, tokens: Tensor) -> Tensor:
-        return project_part(self.block.attn, self.block.norm1(tokens), parts=slice(2, 3))[0, 0]  # (H, N, d)
+        return project_part(self.block.attn, self.block.enter(tokens), parts=slice(2, 3))[0, 0]  # (H, N, d)
 
 
 class _Parts(nn.Module):

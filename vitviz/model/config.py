@@ -38,20 +38,33 @@ class ViTConfig:
         pooling: input of the classifier: the class token, the mean over patches, both concatenated, or attention
             pooling with a learned query.
         positions: learned; fixed sine and cosine of row and column (sincos) or of reading order (sincos1d); rotary
-            (rotates queries and keys); or none.
+            (rotates queries and keys); both learned and rotary; or none.
         position_grid: (rows, columns) of the learned positions; `None` for the grid of `image_size`.
         position_antialias: whether to low-pass filter positions when interpolating to fewer patches.
         layer_scale: initial per-channel scale after attention and MLP; `None` for none.
         rotary_base: base of rotary positions: of n = head width / 4 rotations, the slowest has a period of
             rotary_base^(1 - 1/n) times the fastest's.
+        rotary_places: rotations count rows and columns ("index"), or take the place relative to the image (DINOv3).
+        rotary_grid: (rows, columns) to which "index" scales every grid, as in training; `None` for no scaling.
+        rotary_offset: number of the first row and column of "index".
+        rotary_learned: whether each head of each block has learned rates of rotation instead of those of rotary_base.
+        relative_bias: whether each head adds a learned number to the logit of two tokens, which depends on the
+            difference of their rows and columns (BEiT); learned for the same grid as learned positions.
         qkv_bias, patch_bias, mlp_bias: whether these linear maps have a bias.
         qk_norm: whether to apply a layer norm to queries and keys of each head.
         mlp: two layers with `activation`, or gated ("swiglu").
-        norm_pre: whether to apply a layer norm before the first block (CLIP).
+        norm: layer norm, or by the root mean square without mean and bias ("rms").
+        norm_patch: whether to apply a norm to the projections of the patches, before positions are added (AIMv2).
+        norm_pre: whether to apply a norm before the first block (CLIP).
+        norm_attention, norm_mlp: whether to apply a norm before the last linear map of attention and MLP (EVA-02).
+        norm_post: whether blocks normalise the outputs of attention and MLP instead of their inputs.
+        norm_final: whether there is a norm after the last block.
         norm_pooled: whether the final norm is applied after pooling instead of to every token.
-        norm_eps: epsilon of every layer norm.
+        norm_eps: epsilon of every norm.
         projection: width of a linear map without a bias between the features and the classifier; `None` for none.
         cosine: whether the classifier's input is divided by its length (CLIP with texts as classes).
+        parallel: whether attention and MLP of a block read the same normalised tokens, and are added together.
+        pool_heads: heads of attention pooling; `None` for the heads of a block.
         dropout, attention_dropout, path_dropout: probabilities in training; path_dropout increases linearly with depth.
     """
 
@@ -68,10 +81,15 @@ class ViTConfig:
     distillation_token: bool = False
     registers: int = 0
     pooling: Literal["cls", "mean", "cls+mean", "attention"] = "cls"
-    positions: Literal["learned", "sincos", "sincos1d", "rotary", "none"] = "learned"
+    positions: Literal["learned", "sincos", "sincos1d", "rotary", "learned+rotary", "none"] = "learned"
     position_grid: tuple[int, int] | None = None
     position_antialias: bool = True
     rotary_base: float = 100.0
+    rotary_places: Literal["image", "index"] = "image"
+    rotary_grid: tuple[int, int] | None = None
+    rotary_offset: float = 0.0
+    rotary_learned: bool = False
+    relative_bias: bool = False
     layer_scale: float | None = None
     qkv_bias: bool = True
     patch_bias: bool = True
@@ -79,11 +97,19 @@ class ViTConfig:
     qk_norm: bool = False
     mlp: Literal["mlp", "swiglu"] = "mlp"
     activation: Literal["gelu", "gelu_tanh", "quick_gelu"] = "gelu"
+    norm: Literal["layer", "rms"] = "layer"
+    norm_patch: bool = False
     norm_pre: bool = False
+    norm_attention: bool = False
+    norm_mlp: bool = False
+    norm_post: bool = False
+    norm_final: bool = True
     norm_pooled: bool = False
     norm_eps: float = 1e-6
     projection: int | None = None
     cosine: bool = False
+    parallel: bool = False
+    pool_heads: int | None = None
     dropout: float = 0.0
     attention_dropout: float = 0.0
     path_dropout: float = 0.0
@@ -107,13 +133,19 @@ class ViTConfig:
             raise ModelError(f"Expected a width divisible by 4 for positions='sincos', got {self.width}. Change width.")
         if self.positions == "sincos1d" and self.width % 2:
             raise ModelError(f"Expected an even width for positions='sincos1d', got {self.width}. Change width.")
-        if self.positions == "rotary" and self.head_size % 4:
+        if self.rotary and self.head_size % 4:
             size = self.head_size
             raise ModelError(f"Expected a head width divisible by 4 for rotary positions, got {size}. Set head_width.")
+        if self.rotary and self.relative_bias:
+            raise ModelError("Expected rotary positions or relative_bias, got both. Choose one of them.")
         if self.norm_pooled and self.pooling == "cls+mean":
             raise ModelError("Expected pooling of one token for norm_pooled=True, got 'cls+mean'. Change pooling.")
-        if self.pooling == "attention" and self.width % self.heads:
-            raise ModelError(f"Expected a width divisible by {self.heads} heads to pool, got {self.width}. Change it.")
+        if self.norm_pooled and not self.norm_final:
+            raise ModelError("Expected norm_pooled=False without a final norm, got True. Change one of them.")
+        if self.norm_post and self.parallel:
+            raise ModelError("Expected norm_post or parallel, got both. Choose one of them.")
+        if self.pooling == "attention" and self.width % (heads := self.pool_heads or self.heads):
+            raise ModelError(f"Expected a width divisible by {heads} heads to pool, got {self.width}. Change it.")
         self.grid_of(*self.image_size)
         if self.image_size[0] * self.image_size[1] > MAX_PIXELS:
             raise ModelError(
@@ -126,6 +158,10 @@ class ViTConfig:
         """Return d, the width of one head."""
         return self.head_width if self.head_width is not None else self.width // self.heads
 
+    def query_width(self, tokens: int) -> int:
+        """Return the width of a head's queries and keys for N tokens; a bias of the logits takes N more channels."""
+        return self.head_size + (tokens if self.relative_bias else 0)
+
     @property
     def feature_width(self) -> int:
         """Return F, the width of the features: the pooled tokens."""
@@ -135,6 +171,21 @@ class ViTConfig:
     def hidden(self) -> int:
         """Return the hidden width of the MLP."""
         return self.mlp_width if self.mlp_width is not None else 4 * self.width
+
+    @property
+    def rotary(self) -> bool:
+        """Return whether queries and keys are rotated."""
+        return "rotary" in self.positions
+
+    @property
+    def learned(self) -> bool:
+        """Return whether tokens get learned positions."""
+        return "learned" in self.positions
+
+    @property
+    def position_kind(self) -> str:
+        """Return `positions`, or "relative" if a bias of the attention logits is the only position."""
+        return "relative" if self.relative_bias and self.positions == "none" else self.positions
 
     @property
     def grid(self) -> tuple[int, int]:
@@ -184,12 +235,13 @@ class ViTConfig:
 
 
 RANGES: dict[str, tuple[float, float]] = {
-    **dict.fromkeys(("image_size", "position_grid", "patch_size", "channels"), (1, math.inf)),
-    **dict.fromkeys(("width", "depth", "heads", "head_width", "mlp_width", "projection"), (1, math.inf)),
+    **dict.fromkeys(("image_size", "position_grid", "rotary_grid", "patch_size", "channels"), (1, math.inf)),
+    **dict.fromkeys(("width", "depth", "heads", "head_width", "mlp_width", "projection", "pool_heads"), (1, math.inf)),
     **dict.fromkeys(("classes", "registers"), (0, math.inf)),
     **dict.fromkeys(("dropout", "attention_dropout", "path_dropout"), (0.0, 0.999)),
     "norm_eps": (1e-30, 1.0),  # with 0, a layer norm could divide by zero
     "rotary_base": (1.0, 1e12),  # ratio of periods, in float32
+    "rotary_offset": (-1e6, 1e6),
     "layer_scale": (0.0, 1e6),
 }
 """Inclusive range of every number in `ViTConfig`."""

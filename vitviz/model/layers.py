@@ -5,6 +5,7 @@ Each part calls the operations of an `Ops` object, which implements them: see `v
 Shapes: B images, H heads, N tokens, D width, d head width. Parameter names follow timm's.
 """
 
+import math
 from collections.abc import Callable
 from functools import partial
 
@@ -14,7 +15,7 @@ from torch import Tensor, nn
 
 from vitviz.model.config import ViTConfig
 from vitviz.model.ops import PLAIN, Ops
-from vitviz.model.positions import Angles, rotate
+from vitviz.model.positions import Angles, relative_bias, rotary_angles, rotary_rates, rotate, wide
 
 
 class PatchEmbed(nn.Module):
@@ -24,17 +25,18 @@ class PatchEmbed(nn.Module):
         super().__init__()
         side = config.patch_size
         self.proj = nn.Conv2d(config.channels, config.width, kernel_size=side, stride=side, bias=config.patch_bias)
+        self.norm = make_norm(config, config.width) if config.norm_patch else nn.Identity()
 
     def forward(self, images: Tensor) -> Tensor:
         """Return the tokens of all patches: (B, channels, H, W) -> (B, gh * gw, D)."""
         features = self.proj(images)  # (B, D, gh, gw)
-        tokens: Tensor = features.flatten(2).transpose(1, 2)  # (B, D, gh * gw) -> (B, gh * gw, D)
+        tokens: Tensor = self.norm(features.flatten(2).transpose(1, 2))  # (B, D, gh * gw) -> (B, gh * gw, D)
         return tokens
 
 
-def make_norm(config: ViTConfig, width: int) -> nn.LayerNorm:
+def make_norm(config: ViTConfig, width: int) -> nn.Module:
     """Return the model's norm layer for vectors of this width."""
-    return nn.LayerNorm(width, eps=config.norm_eps)
+    return (nn.RMSNorm if config.norm == "rms" else nn.LayerNorm)(width, eps=config.norm_eps)
 
 
 class Attention(nn.Module):
@@ -49,7 +51,17 @@ class Attention(nn.Module):
         self.q_norm, self.k_norm = (
             make_norm(config, self.head_width) if config.qk_norm else nn.Identity() for _ in range(2)
         )
+        self.norm = make_norm(config, inner) if config.norm_attention else nn.Identity()
         self.proj = nn.Linear(inner, config.width)
+        self.rates = None
+        if config.rotary_learned:
+            self.rates = nn.Parameter(rotary_rates(self.head_width, config.rotary_base).repeat(1, self.heads, 1))
+        self.bias_grid = config.learned_grid
+        self.bias_table = None
+        if config.relative_bias:
+            entries = math.prod(2 * side - 1 for side in self.bias_grid)
+            entries += 3 * bool(config.class_token or config.distillation_token or config.registers)
+            self.bias_table = nn.Parameter(torch.zeros(entries, self.heads))
         self.attention_dropout = config.attention_dropout
         self.dropout = nn.Dropout(config.dropout)
 
@@ -59,17 +71,30 @@ class Attention(nn.Module):
         q, k, v = qkv.permute(2, 0, 3, 1, 4)  # -> 3 x (B, H, N, d)
         return *self.place(q, k, angles, ops), v
 
-    def place(self, q: Tensor, k: Tensor, angles: Angles | None, ops: Ops = PLAIN) -> tuple[Tensor, Tensor]:
-        """Apply norm and rotation to queries and keys, (B, H, N, d) each."""
+    def place(
+        self, q: Tensor, k: Tensor, angles: Angles | None, ops: Ops = PLAIN, heads: slice = slice(None)
+    ) -> tuple[Tensor, Tensor]:
+        """Apply norm and positions to queries and keys of `heads`, (B, H, N, d) each.
+
+        A bias of the logits becomes N more channels: those of a query hold its row of the bias, and those of key m are
+        1 at m and 0 elsewhere. So queries and keys alone give the logits everywhere, also in the browser.
+        """
         q, k = ops.norm(self.q_norm, q), ops.norm(self.k_norm, k)
         if angles is None:
             return q, k
+        if self.bias_table is not None:
+            tokens, patches = q.shape[2], angles[0].shape[-2]
+            bias = relative_bias(self.bias_table[:, heads], self.bias_grid, angles[0], tokens - patches)
+            index = torch.arange(tokens, device=q.device)
+            return ops.append(q, bias / self.scale), ops.append(k, index[:, None] == index)
+        if self.rates is not None:
+            angles = rotary_angles(angles[0], wide(self.rates[:, heads]))
         rotation = partial(rotate, angles=angles)
         return ops.fixed(rotation, q), ops.fixed(rotation, k)
 
     def merge(self, mixed: Tensor, ops: Ops = PLAIN) -> Tensor:
         """Concatenate the heads and project them: (B, H, N, d) -> (B, N, D)."""
-        joined = mixed.transpose(1, 2).flatten(2)  # (B, N, H * d)
+        joined = ops.norm(self.norm, mixed.transpose(1, 2).flatten(2))  # (B, N, H * d)
         return self.dropout(ops.linear(self.proj, joined))  # type: ignore[no-any-return]
 
     def forward(self, x: Tensor, angles: Angles | None = None, ops: Ops = PLAIN, first: int | None = None) -> Tensor:
@@ -102,6 +127,7 @@ class MLP(nn.Module):
         super().__init__()
         self.gated = config.mlp == "swiglu"
         self.fc1 = nn.Linear(config.width, 2 * config.hidden if self.gated else config.hidden, bias=config.mlp_bias)
+        self.norm = make_norm(config, config.hidden) if config.norm_mlp else nn.Identity()
         self.fc2 = nn.Linear(config.hidden, config.width, bias=config.mlp_bias)
         self.activation = F.silu if self.gated else ACTIVATIONS[config.activation]
         self.dropout = nn.Dropout(config.dropout)
@@ -114,7 +140,8 @@ class MLP(nn.Module):
             hidden = ops.product(torch.mul, ops.activation(self.activation, gate), value)
         else:
             hidden = ops.activation(self.activation, hidden)
-        return self.dropout(ops.linear(self.fc2, self.dropout(hidden)))  # type: ignore[no-any-return]
+        hidden = ops.norm(self.norm, self.dropout(hidden))
+        return self.dropout(ops.linear(self.fc2, hidden))  # type: ignore[no-any-return]
 
 
 class LayerScale(nn.Module):
@@ -145,28 +172,41 @@ class DropPath(nn.Module):
 
 
 class Block(nn.Module):
-    """Pre-norm Transformer block: attention and MLP, each added to the residual stream."""
+    """Transformer block: attention and MLP, each added to the residual stream, or both together."""
 
     def __init__(self, config: ViTConfig, path_dropout: float) -> None:
         super().__init__()
         scale = config.layer_scale
+        self.post, self.parallel = config.norm_post, config.parallel
         self.norm1 = make_norm(config, config.width)
         self.attn = Attention(config)
         self.ls1 = nn.Identity() if scale is None else LayerScale(config.width, scale)
-        self.norm2 = make_norm(config, config.width)
+        self.norm2 = nn.Identity() if self.parallel else make_norm(config, config.width)
         self.mlp = MLP(config)
-        self.ls2 = nn.Identity() if scale is None else LayerScale(config.width, scale)
+        self.ls2 = nn.Identity() if scale is None or self.parallel else LayerScale(config.width, scale)
         self.drop_path = DropPath(path_dropout)
 
     def forward(self, x: Tensor, angles: Angles | None = None, ops: Ops = PLAIN, first: int | None = None) -> Tensor:
         """Run the block: (B, N, D) -> (B, N, D), or (B, first, D) to compute only the first tokens."""
-        attended = self.attn(ops.norm(self.norm1, x), angles, ops, first)
-        return self.finish(x[:, :first], attended, ops)
+        entered = self.enter(x, ops)
+        return self.finish(x[:, :first], self.attn(entered, angles, ops, first), ops, entered[:, :first])
 
-    def finish(self, x: Tensor, attended: Tensor, ops: Ops = PLAIN) -> Tensor:
-        """Add the attention output (B, N, D) to the stream (B, N, D), then the MLP's output."""
+    def enter(self, x: Tensor, ops: Ops = PLAIN) -> Tensor:
+        """Return the input of attention: (B, N, D) -> (B, N, D)."""
+        return x if self.post else ops.norm(self.norm1, x)
+
+    def finish(self, x: Tensor, attended: Tensor, ops: Ops = PLAIN, entered: Tensor | None = None) -> Tensor:
+        """Add the attention output (B, N, D) to the stream (B, N, D), then the MLP's output.
+
+        `entered` is the result of `enter`, which a parallel block computes again if it is missing.
+        """
+        if self.parallel:
+            both = ops.add(attended, self.mlp(self.enter(x, ops) if entered is None else entered, ops))
+            return ops.add(x, self.drop_path(ops.scale(self.ls1, both)))
+        attended = ops.norm(self.norm1, attended) if self.post else attended
         x = ops.add(x, self.drop_path(ops.scale(self.ls1, attended)))
-        branch = self.mlp(ops.norm(self.norm2, x), ops)
+        branch = self.mlp(x if self.post else ops.norm(self.norm2, x), ops)
+        branch = ops.norm(self.norm2, branch) if self.post else branch
         return ops.add(x, self.drop_path(ops.scale(self.ls2, branch)))
 
 
@@ -175,7 +215,7 @@ class AttentionPool(nn.Module):
 
     def __init__(self, config: ViTConfig) -> None:
         super().__init__()
-        width, self.heads = config.width, config.heads
+        width, self.heads = config.width, config.pool_heads or config.heads
         self.latent = nn.Parameter(torch.zeros(1, 1, width))
         self.q = nn.Linear(width, width)
         self.kv = nn.Linear(width, 2 * width)

@@ -29,10 +29,10 @@ def forward_bytes(config: ViTConfig, tokens: int, batch: int = 1, itemsize: int 
 
     `tokens` is N per image, `batch` is B, and `itemsize` the bytes per number in the model's precision.
     """
-    inner = config.heads * config.head_size
+    inner = config.heads * config.query_width(tokens)
     number_bytes = batch * tokens * itemsize  # bytes of one number per token
     trace_bytes = kept_bytes(config, tokens, batch, itemsize)
-    placed = PLACED if config.qk_norm or config.positions == "rotary" else 0
+    placed = PLACED if config.qk_norm or config.rotary else 0
     work = number_bytes * (WIDE * config.width + (INNER + placed) * inner)
     # With half-precision weights, a query needs the stored queries and keys plus float32 copies of both.
     query = number_bytes * (config.width + 2 * inner) + 12 * batch * tokens * inner
@@ -44,7 +44,7 @@ def kept_bytes(config: ViTConfig, tokens: int, batch: int = 1, itemsize: int = 4
     """Return the bytes that a trace of all blocks keeps; arguments as in `forward_bytes`."""
     number_bytes = batch * tokens * itemsize  # bytes of one number per token
     stored = config.depth * (number_bytes * config.width + 4 * batch * tokens * config.heads)  # streams and row sums
-    query_key_bytes = 2 * config.depth * number_bytes * config.heads * config.head_size  # queries and keys
+    query_key_bytes = 2 * config.depth * number_bytes * config.heads * config.query_width(tokens)  # queries and keys
     return stored + (query_key_bytes if keeps_queries(query_key_bytes) else 0)
 
 

@@ -12,6 +12,7 @@ Shapes: B images, H heads, N keys, n queries, D width, d head width.
 
 import copy
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -66,6 +67,10 @@ class Ops:
         """Apply a linear map without parameters: a rotation, a mean over tokens."""
         return function(x)
 
+    def append(self, x: Tensor, channels: Tensor) -> Tensor:
+        """Append channels that do not depend on the input: (..., d), broadcastable to (..., m) -> (..., d + m)."""
+        return self.fixed(partial(_append, channels=channels), x)
+
     def product(
         self, function: Callable[[Tensor, Tensor], Tensor], a: Tensor, b: Tensor, *, constant: bool = False
     ) -> Tensor:
@@ -100,6 +105,10 @@ class Ops:
     def edit_heads(self, mixed: Tensor) -> Tensor:
         """Edit the outputs of the heads before the output projection: (B, H, n, d) -> (B, H, n, d)."""
         return mixed if self.edit is None else self.edit.apply(mixed)
+
+
+def _append(x: Tensor, channels: Tensor) -> Tensor:
+    return torch.cat([x, channels.to(x).expand(*x.shape[:-1], channels.shape[-1])], dim=-1)
 
 
 PLAIN = Ops()
@@ -187,8 +196,9 @@ def attention_and_lse(q: Tensor, k: Tensor, v: Tensor, scale: float = 1.0) -> tu
     """
     if q.device.type == "cpu":
         # The CPU kernel behind scaled_dot_product_attention computes the row sums anyway.
-        mixed, lse = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(q, k, v, scale=scale)
-        return mixed, lse
+        wide = F.pad(v, (0, q.shape[-1] - v.shape[-1]))  # the kernel takes values of the same width only
+        mixed, lse = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(q, k, wide, scale=scale)
+        return mixed[..., : v.shape[-1]], lse
     mixed = F.scaled_dot_product_attention(q, k, v, scale=scale)
     # Elsewhere the kernel depends on the device and on d. The row sums are therefore computed separately, in chunks,
     # from the logits that `BlockTrace.rows` uses, even under autocast.

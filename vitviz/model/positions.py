@@ -1,16 +1,16 @@
-"""Compute positions of patches: learned tables on another grid, fixed sines, and rotations.
+"""Compute positions of patches: learned tables on another grid, fixed sines, rotations, and relative biases.
 
 Shapes: B images, H heads, gh x gw patches, D width, d head width, P prefix tokens, N = P + gh * gw tokens.
 """
-
-import math
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-Angles = tuple[Tensor, Tensor]
-"""Cosine and sine of each patch's rotation: (gh * gw, d), or (B, 1, K, d) if each image keeps its own K patches."""
+Angles = tuple[Tensor, ...]
+"""What the blocks need to know about the places of the patches: (gh * gw, m), or (B, 1, K, m) if each image keeps its
+own K patches. Cosine and sine of each patch's rotation, m = d; or, if they differ from block to block, the patch's row
+and column alone, m = 2."""
 
 
 def sincos_positions(grid: tuple[int, int], width: int, temperature: float = 10_000.0) -> Tensor:
@@ -46,19 +46,54 @@ def resize_positions(table: Tensor, old: tuple[int, int], new: tuple[int, int], 
     return image.flatten(2).transpose(1, 2).to(table.dtype)  # (1, nh * nw, D)
 
 
-def rotary_angles(grid: tuple[int, int], head_width: int, base: float) -> Angles:
-    """Return cosine and sine of each patch's rotation, (gh * gw, d) each.
+def resize_biases(table: Tensor, old: tuple[int, int], new: tuple[int, int]) -> Tensor:
+    """Interpolate a table of `relative_bias` for another grid, bilinear, as `relative_places` does on the fly."""
+    rows, columns = (2 * side - 1 for side in old)
+    image = table[: rows * columns].T.reshape(1, -1, rows, columns)  # (1, H, 2 oh - 1, 2 ow - 1)
+    image = F.interpolate(image, [2 * side - 1 for side in new], mode="bilinear")
+    return torch.cat([image.flatten(2)[0].T, table[rows * columns :]])
 
-    A quarter of the channels rotates with y and a quarter with x. The second half of the channels, which forms pairs
-    with the first, has the same angles. Siméoni et al. 2025 (DINOv3), after Su et al. 2021 (RoFormer): patch centres
-    are in -1..1 for any grid, and the angle is 2 pi times the coordinate, divided by base ** (4 i / d).
+
+def image_places(grid: tuple[int, int]) -> Tensor:
+    """Return (row, column) of each patch's centre, (gh * gw, 2), relative to the image: -1..1 for any grid (DINOv3)."""
+    return _places(*((torch.arange(count) + 0.5) / count * 2 - 1 for count in grid))
+
+
+def index_places(grid: tuple[int, int], scaled: tuple[int, int] | None = None, offset: float = 0.0) -> Tensor:
+    """Return (row, column) of each patch, (gh * gw, 2), counted from `offset`; `scaled` to another grid (EVA-02)."""
+    sizes = zip(grid, scaled or grid, strict=True)
+    return _places(*((torch.arange(count) + offset) / count * own for count, own in sizes))
+
+
+def _places(y: Tensor, x: Tensor) -> Tensor:
+    return torch.stack(torch.meshgrid(y, x, indexing="ij"), dim=-1).flatten(0, 1)  # (gh), (gw) -> (gh * gw, 2)
+
+
+def rotary_rates(head_width: int, base: float) -> Tensor:
+    """Return the rates of rotation (2, 1, d / 2) with the row and with the column, base ** (-4 i / d).
+
+    The first half of the pairs of channels rotates with the row and the other with the column: Siméoni et al. 2025
+    (DINOv3), Fang et al. 2024 (EVA-02), after Su et al. 2021 (RoFormer).
     """
-    y, x = ((torch.arange(count) + 0.5) / count * 2 - 1 for count in grid)  # (gh,), (gw,)
-    y, x = torch.meshgrid(y, x, indexing="ij")  # (gh, gw) each
-    frequency = base ** -(torch.arange(head_width // 4) * 4 / head_width)  # (d / 4,)
-    angles = 2 * math.pi * torch.stack([y.flatten(), x.flatten()], dim=1)[:, :, None] * frequency  # (gh * gw, 2, d / 4)
-    angles = angles.flatten(1).repeat(1, 2)  # (gh * gw, d)
+    rates = base ** -(torch.arange(head_width // 4) * 4 / head_width)  # (d / 4,)
+    still = torch.zeros_like(rates)
+    return torch.stack([torch.cat([rates, still]), torch.cat([still, rates])])[:, None]
+
+
+def rotary_angles(places: Tensor, rates: Tensor) -> Angles:
+    """Return cosine and sine of each patch's rotation: (..., n, 2), (2, H, d / 2) -> (..., H, n, d) each.
+
+    The second half of the channels, which forms pairs with the first, has the same angles. Heo et al. 2024, "Rotary
+    Position Embedding for Vision Transformer": with learned rates, an angle depends on both row and column.
+    """
+    angles = places[..., :1] * rates[0, :, None] + places[..., 1:] * rates[1, :, None]  # (..., H, n, d / 2)
+    angles = angles.repeat(*(1,) * (angles.ndim - 1), 2)
     return angles.cos(), angles.sin()
+
+
+def wide(x: Tensor) -> Tensor:
+    """Return a tensor in single precision at least."""
+    return x.to(torch.promote_types(x.dtype, torch.float32))
 
 
 def rotate(x: Tensor, angles: Angles) -> Tensor:
@@ -69,3 +104,42 @@ def rotate(x: Tensor, angles: Angles) -> Tensor:
     first, second = patches.chunk(2, dim=-1)
     rotated = patches * cos + torch.cat([-second, first], dim=-1) * sin
     return torch.cat([prefix, rotated], dim=2)
+
+
+def relative_places(grid: tuple[int, int], table: tuple[int, int]) -> Tensor:
+    """Return (row, column) of each patch, (gh * gw, 2), in steps of a table of relative positions for another grid.
+
+    Two patches that are m rows apart differ by m (2 th - 1) / (2 gh - 1), so the bilinear interpolation in
+    `relative_bias` equals a table resized to 2 gh - 1 rows, as in transformers.
+    """
+    sizes = zip(grid, table, strict=True)
+    return _places(*(torch.arange(count) * ((2 * own - 1) / (2 * count - 1)) for count, own in sizes))
+
+
+def relative_bias(table: Tensor, grid: tuple[int, int], places: Tensor, prefix: int) -> Tensor:
+    """Return the bias of the logits of each pair of tokens: (1, H, N, N), or (B, H, N, N) if `places` differ by image.
+
+    Bao et al. 2022, "BEiT: BERT Pre-Training of Image Transformers".
+
+    Args:
+        table: ((2 th - 1) * (2 tw - 1) + 3, H): one row for each difference query - key of rows and columns, then
+            one each for prefix to patch, patch to prefix and prefix to prefix; models without prefix lack these.
+        grid: (th, tw).
+        places: `relative_places`.
+        prefix: P.
+    """
+    rows, columns = (2 * side - 1 for side in grid)
+    table = wide(table)
+    image = table[: rows * columns].T.reshape(1, -1, rows, columns)  # (1, H, 2 th - 1, 2 tw - 1)
+    offsets = places[..., :, None, :] - places[..., None, :, :]  # (n, n, 2) or (B, 1, n, n, 2)
+    reach = torch.tensor([max(1, side - 1) for side in grid], device=places.device)
+    at = (offsets / reach).flip(-1).flatten(0, -4) if offsets.ndim > 3 else (offsets / reach).flip(-1)[None]  # x, y
+    image, at = image.expand(at.shape[0], -1, -1, -1), at.to(image)
+    bias = F.grid_sample(image, at, padding_mode="border", align_corners=True)  # (1 or B, H, n, n)
+    if prefix:
+        to_patch, from_patch, within = table[rows * columns :, None, :, None, None]  # (1, H, 1, 1) each
+        shape = (*bias.shape[:2], prefix)
+        bias = torch.cat([from_patch.expand(*bias.shape[:3], prefix), bias], dim=3)  # (1 or B, H, n, N)
+        top = [within.expand(*shape, prefix), to_patch.expand(*shape, bias.shape[2])]
+        bias = torch.cat([torch.cat(top, dim=3), bias], dim=2)  # (1 or B, H, N, N)
+    return bias

@@ -181,7 +181,7 @@ class BlockState:
         """Return one image of the batch, as a batch of one (views, not copies)."""
         single, angles = slice(index, index + 1), self.angles
         if angles is not None and angles[0].ndim == 4:  # each image has its own patches and rotations
-            angles = angles[0][single], angles[1][single]
+            angles = tuple(angle[single] for angle in angles)
         attention = self.attention and self.attention.image(index)
         return BlockState(self.stream[single], self.lse[single], self.project, angles, attention)
 

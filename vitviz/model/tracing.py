@@ -53,11 +53,12 @@ class Tracer(Ops):
         attn = block.attn
         if self.edit is not None and self.edit.mask is not None:
             explicit = Explicit(self.edit)
-            mixed = explicit.attend(*attn.project(block.norm1(x), angles), attn.scale)
+            mixed = explicit.attend(*attn.project(block.enter(x), angles), attn.scale)
             return mixed, *self._explicit_trace(explicit)
-        if not keeps_queries(2 * len(self.blocks) * x[..., 0].numel() * attn.proj.in_features * x.element_size()):
+        channels = attn.heads * (attn.head_width + (0 if attn.bias_table is None else x.shape[1]))
+        if not keeps_queries(2 * len(self.blocks) * x[..., 0].numel() * channels * x.element_size()):
             return *_attend_by_head(block, x, angles), None
-        q, k, v = attn.project(block.norm1(x), angles)
+        q, k, v = attn.project(block.enter(x), angles)
         q = q * attn.scale
         mixed, lse = attention_and_lse(q, k, v)
         # The keys are a view of the qkv buffer; copying them frees the rest.
@@ -95,7 +96,7 @@ class Recall:
             )
         attn = self._block.attn
         with torch.no_grad(), torch.autocast(self._device, self._cast, enabled=self._cast is not None):
-            q, k = project_part(attn, self._block.norm1(x), parts=slice(0, 2))
+            q, k = project_part(attn, self._block.enter(x), parts=slice(0, 2))
             q, k = attn.place(q, k, angles)
         # In half precision, a scaled query would be rounded again, and its row would not sum to 1.
         return q.to(torch.promote_types(q.dtype, torch.float32)) * attn.scale, k
@@ -142,9 +143,9 @@ def _attend_by_head(block: Block, x: Tensor, angles: Angles | None) -> tuple[Ten
     attn, step = block.attn, _step(block, x)
     mixed, sums = x.new_empty(*x.shape[:2], attn.heads, attn.head_width), []
     for head in range(attn.heads):
-        pieces = [project_part(attn, block.norm1(piece), heads=slice(head, head + 1)) for piece in x.split(step, dim=1)]
+        pieces = [project_part(attn, block.enter(piece), heads=slice(head, head + 1)) for piece in x.split(step, dim=1)]
         q, k, v = torch.cat(pieces, dim=3)  # 3 x (B, 1, N, d)
-        q, k = attn.place(q, k, angles)
+        q, k = attn.place(q, k, angles, heads=slice(head, head + 1))
         mixed_head, lse = attention_and_lse(q, k, v, attn.scale)
         mixed[:, :, head] = mixed_head[:, 0]  # (B, N, d)
         sums.append(lse)

@@ -23,7 +23,16 @@ from vitviz.model.config import ModelError, ViTConfig
 from vitviz.model.edits import BlockEdit, EditError, Edits
 from vitviz.model.layers import AttentionPool, Block, PatchEmbed, make_norm
 from vitviz.model.ops import PLAIN, Ops
-from vitviz.model.positions import FIXED, Angles, resize_positions, rotary_angles
+from vitviz.model.positions import (
+    FIXED,
+    Angles,
+    image_places,
+    index_places,
+    relative_places,
+    resize_positions,
+    rotary_angles,
+    rotary_rates,
+)
 from vitviz.model.trace import Trace
 from vitviz.model.tracing import Tracer
 from vitviz.outputs import REGRESSION, SINGLE, ProblemType
@@ -106,15 +115,14 @@ class ViT(nn.Module):
         self.dist_token = nn.Parameter(torch.zeros(1, 1, width)) if config.distillation_token else None
         self.reg_token = nn.Parameter(torch.zeros(1, config.registers, width)) if config.registers else None
         rows, columns = config.learned_grid
-        learned = config.positions == "learned"
-        self.pos_embed = nn.Parameter(torch.zeros(1, rows * columns, width)) if learned else None
+        self.pos_embed = nn.Parameter(torch.zeros(1, rows * columns, width)) if config.learned else None
         self.dropout = nn.Dropout(config.dropout)
         # Plain numbers instead of torch.linspace, whose tensors have no values on the meta device.
         rates = (config.path_dropout * index / max(1, config.depth - 1) for index in range(config.depth))
         blocks = nn.ModuleList(Block(config, rate) for rate in rates)
         self.blocks = cast("Sequence[Block]", blocks)  # for the type checker
         self.norm_pre = make_norm(config, width) if config.norm_pre else nn.Identity()
-        self.norm = make_norm(config, width)
+        self.norm = make_norm(config, width) if config.norm_final else nn.Identity()
         self.attn_pool = AttentionPool(config) if config.pooling == "attention" else None
         joint = config.projection or config.feature_width
         projects = config.projection is not None and config.classes > 0
@@ -128,7 +136,7 @@ class ViT(nn.Module):
     @torch.no_grad()
     def reset_parameters(self) -> None:
         """Initialise like the paper's JAX code: Xavier for attention and MLP, LeCun for patches, zeros for the head."""
-        if self.norm.weight.is_meta:
+        if self.patch_embed.proj.weight.is_meta:
             return  # the meta device stores no values, and nn.init would import PyTorch's compiler, which takes seconds
         for name, parameter in self.named_parameters():
             if name.endswith(("cls_token", "head.weight", "head.bias", "head_dist.weight", "head_dist.bias")):
@@ -167,11 +175,20 @@ class ViT(nn.Module):
         return out, grid
 
     def angles(self, grid: tuple[int, int]) -> Angles | None:
-        """Return the rotations of rotary positions for a grid of patches; `None` for other positions."""
-        if self.config.positions != "rotary":
+        """Return the `Angles` of a grid of patches; `None` if the blocks use no positions."""
+        config, weight = self.config, self.patch_embed.proj.weight
+        if config.relative_bias:
+            return (relative_places(grid, config.learned_grid).to(weight.device),)
+        if not config.rotary:
             return None
-        cos, sin = rotary_angles(grid, self.config.head_size, self.config.rotary_base)
-        return cos.to(self.norm.weight), sin.to(self.norm.weight)
+        if config.rotary_places == "image":
+            places = 2 * math.pi * image_places(grid)
+        else:
+            places = index_places(grid, config.rotary_grid, config.rotary_offset)
+        if config.rotary_learned:
+            return (places.to(weight.device),)
+        rates = rotary_rates(config.head_size, config.rotary_base)
+        return tuple(angle[0].to(weight) for angle in rotary_angles(places, rates))
 
     def check(self, images: Tensor) -> tuple[int, int]:
         """Return the grid (gh, gw) of these images.
@@ -192,7 +209,7 @@ class ViT(nn.Module):
     def positions(self, grid: tuple[int, int]) -> Tensor | None:
         """Return the position embeddings of a grid of patches, (1, gh * gw, D), or `None`."""
         if fixed := FIXED.get(self.config.positions):
-            return fixed(grid, self.config.width).to(self.norm.weight)
+            return fixed(grid, self.config.width).to(self.patch_embed.proj.weight)
         if self.pos_embed is None or grid == self.config.learned_grid:
             return self.pos_embed
         return resize_positions(self.pos_embed, self.config.learned_grid, grid, self.config.position_antialias)

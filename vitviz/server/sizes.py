@@ -77,7 +77,7 @@ def work(config: ViTConfig, tokens: int) -> float:
     """
     inner = config.heads * config.head_size
     layers = 4 * config.width * inner + (3 if config.mlp == "swiglu" else 2) * config.width * config.hidden
-    return config.depth * (layers * tokens + 2 * inner * tokens**2)
+    return config.depth * (layers * tokens + (inner + config.heads * config.query_width(tokens)) * tokens**2)
 
 
 def largest(config: ViTConfig, limit: int) -> int:

@@ -10,7 +10,7 @@ from typing import Literal
 import torch
 
 from vitviz.images.preprocess import Preprocess
-from vitviz.model.positions import resize_positions
+from vitviz.model.positions import resize_biases, resize_positions
 from vitviz.model.vit import Pretrained, ViT
 from vitviz.outputs import SINGLE
 from vitviz.training import TrainingError
@@ -92,13 +92,15 @@ def start_from(
         torch.default_generator.manual_seed(seed)
         model = ViT(config, record)
     weights = {key: value.detach().float() for key, value in source.state_dict().items()}
-    if source.pos_embed is not None and old.learned_grid != config.learned_grid:
-        grids = old.learned_grid, config.learned_grid
+    grids = old.learned_grid, config.learned_grid
+    if source.pos_embed is not None and grids[0] != grids[1]:
         weights["pos_embed"] = resize_positions(weights["pos_embed"], *grids, config.position_antialias)
+    for name in [name for name in weights if name.endswith("bias_table")]:
+        weights[name] = resize_biases(weights[name], *grids)
     state, new = model.state_dict(), () if keep_head else ("head.", "head_dist.")
     state |= {key: value for key, value in weights.items() if key in state and not key.startswith(new)}
     model.load_state_dict(state, strict=True)
-    return model.to(source.norm.weight.device).eval()
+    return model.to(source.patch_embed.proj.weight.device).eval()
 
 
 def resized(preprocess: Preprocess, size: tuple[int, int]) -> Preprocess:

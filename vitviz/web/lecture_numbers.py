@@ -103,10 +103,16 @@ def values_bytes(model: ViT, trace: Trace, block: int) -> bytes:
         block: index from 0.
 
     Raises:
+        LectureError: for a model that adds a bias to the attention logits.
         TraceError: if the trace has no such block.
     """
+    if model.config.relative_bias:
+        raise LectureError(
+            "Expected logits that are queries times keys, got a model that adds a bias, which this step does not show "
+            "yet. Choose another model."
+        )
     attention, layer = trace.block(block), model.blocks[block]
-    values = project_part(layer.attn, layer.norm1(trace.stream(block)), parts=slice(2, 3))[0, 0]  # (H, N, d)
+    values = project_part(layer.attn, layer.enter(trace.stream(block)), parts=slice(2, 3))[0, 0]  # (H, N, d)
     center, factor = balance(attention.queries[0], attention.keys[0])
     return _file({"values": _half(values), "center": _single(center[:, 0]), "factor": _single(factor[:, 0])}, {})
 
@@ -121,8 +127,16 @@ def token_bytes(model: ViT, trace: Trace, block: int, token: int) -> bytes:
         block, token: indices from 0.
 
     Raises:
+        LectureError: for a model whose blocks have another form.
         TraceError: if the trace has no such block.
     """
+    config = model.config
+    moved = config.norm_post or config.norm_attention or config.norm_mlp
+    if moved or config.parallel or config.norm != "layer" or config.relative_bias:
+        raise LectureError(
+            "Expected blocks of the form x + attention(norm(x)), then x + MLP(norm(x)), got a model of another form, "
+            "which this step does not show yet. Choose another model."
+        )
     attention, layer, stream = trace.block(block), model.blocks[block], trace.stream(block)
     normed = layer.norm1(stream)  # (1, N, D)
     values = project_part(layer.attn, normed, parts=slice(2, 3))[0]  # (1, H, N, d)
@@ -203,7 +217,8 @@ def _model_arrays(model: ViT, grid: tuple[int, int]) -> tuple[Arrays, dict[str, 
         )
     added = model.positions(grid)  # (1, gh * gw, D)
     angles = model.angles(grid)  # 2 x (gh * gw, d)
-    table = torch.cat(angles, dim=-1) if angles else None if added is None else added[0]
+    turned = angles is not None and config.positions == "rotary" and not config.rotary_learned
+    table = torch.cat(angles, dim=-1) if angles and turned else None if added is None else added[0]
     if table is None:
         missing["positions"] = "This model adds no positions to its tokens."
     elif table.numel() > MOST:
@@ -218,8 +233,8 @@ def _model_arrays(model: ViT, grid: tuple[int, int]) -> tuple[Arrays, dict[str, 
     facts = {
         "patch": config.patch_size, "grid": list(grid), "width": config.width,
         "heads": config.heads, "headWidth": config.head_size, "depth": config.depth, "hidden": config.hidden,
-        "classes": config.classes, "pooling": config.pooling, "positionKind": config.positions,
-        "learnedGrid": list(config.learned_grid) if config.positions == "learned" else None,
+        "classes": config.classes, "pooling": config.pooling, "positionKind": config.position_kind,
+        "learnedGrid": list(config.learned_grid) if config.learned else None,
         "normPre": config.norm_pre, "activation": "swiglu" if config.mlp == "swiglu" else config.activation,
         "epsilon": config.norm_eps, "missing": missing,
     }  # fmt: skip

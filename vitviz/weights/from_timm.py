@@ -8,7 +8,6 @@ import math
 from collections.abc import Mapping
 from typing import Any, NoReturn
 
-import torch
 from torch import nn
 
 from vitviz.images.preprocess import Preprocess
@@ -18,15 +17,13 @@ from vitviz.model.vit import Pretrained, ViT
 from vitviz.weights import naming
 from vitviz.weights.checks import ConvertError, assemble, checked_settings
 from vitviz.weights.classifier import number_classes, read_classifiers
-from vitviz.weights.naming import State
+from vitviz.weights.timm_state import OWN_TABLE, SHARED_TABLES, Channels, rearranged, reorder_channels
 
 _CLASSIFIERS = ("head", "head_dist")
-_BIASED = ("Beit", "VisionTransformerRelPos")
 _SWIN = ("SwinTransformer", "SwinTransformerV2", "SwinTransformerV2Cr")
-_PARALLEL, _POST_NORM = ("ParallelScalingBlock", "DiffParallelScalingBlock"), ("ResPostBlock", "EvaBlockPostNorm")
 _PYRAMIDS = ("PoolingVisionTransformer", "MultiScaleVit", "Hiera", "PyramidVisionTransformerV2")
+_DIFFERENCE = "its attention is the difference of two softmaxes, which does not sum to 1"
 WHY_NOT = {
-    **dict.fromkeys(_BIASED, "it adds a bias for relative positions to the attention logits"),
     **dict.fromkeys((*_SWIN, "VisionTransformerSAM"), "it uses windowed, not global, attention"),
     **dict.fromkeys(_PYRAMIDS, "the number of its patches changes from stage to stage"),
     "MaxxVit": "it uses attention in windows and grids, between convolutions",
@@ -36,14 +33,10 @@ WHY_NOT = {
     "TNT": "it has a second transformer inside every patch",
     "Xcit": "its attention runs between channels, not between patches",
     "NaFlexVit": "it takes lists of patches of any number; load the vit_ model of the same size",
-    **dict.fromkeys(_PARALLEL, "attention and MLP run in parallel in its blocks"),
-    "ParallelThingsBlock": "several attentions run in parallel in its blocks",
-    **dict.fromkeys(_POST_NORM, "its blocks normalise the output of a branch, not its input"),
-    "DiffAttention": "its attention is the difference of two softmaxes, which does not sum to 1",
+    **dict.fromkeys(("DiffAttention", "DiffParallelScalingBlock"), _DIFFERENCE),
     "HybridEmbed": "its stem is a convolutional network: a patch depends on pixels far outside its square",
     "AttentionPoolPrr": "its pooling refines the patches by another attention",
-    "RotaryEmbeddingCat": "its rotations count patches; only those of DINOv3, relative to the image, are supported",
-    "RotaryEmbeddingMixed": "its rotations are learned; only those of DINOv3 are supported",
+    "RotaryEmbeddingMRope": "its rotations also have a temporal part",
 }
 """Name of a timm class -> the reason why a model that contains it cannot be converted."""
 
@@ -55,8 +48,9 @@ _ADVICE = "Set model.pretrained_cfg = None, and pass the preprocessing: vitviz.l
 def convert_timm(model: nn.Module, cfg: Mapping[str, Any] | None = None) -> ViT:
     """Convert a timm model to a `ViT` with the same outputs and attention: a copy in float32 and in eval mode.
 
-    Covers `VisionTransformer` (ViT, DeiT III, DINO, MAE, DINOv2, CLIP, SigLIP and related models), its distilled form
-    (DeiT) and `Eva` with learned positions or DINOv3's rotary ones. Dropout rates are not carried over.
+    Covers `VisionTransformer` (ViT, DeiT III, DINO, MAE, DINOv2, CLIP, SigLIP, AIMv2, RADIO and related models), its
+    distilled form (DeiT), `Eva` (EVA, EVA-02, the Perception Encoder, DINOv3, RoPE-ViT, Sapiens2), `Beit` and
+    `VisionTransformerRelPos`. Dropout rates are not carried over.
 
     Args:
         model: built by timm.
@@ -67,60 +61,40 @@ def convert_timm(model: nn.Module, cfg: Mapping[str, Any] | None = None) -> ViT:
             that `ViT` does not have.
         CheckpointError: if its tensors do not match its settings.
     """
-    config, interleaved = config_of(model)
+    config, channels = config_of(model)
     state, _ = read_classifiers(model, model.state_dict(), *_CLASSIFIERS)
-    new = naming.TIMM.convert(state, config)
-    if interleaved:
-        separate_halves(new, config)
+    new = naming.TIMM.convert(rearranged(model, state), config)
+    reorder_channels(new, config, channels)
     return assemble(config, new, about_timm(cfg, config) if cfg else None)
-
-
-def separate_halves(state: State, config: ViTConfig) -> None:
-    """Reorder the channels of queries and keys in place for rotations that pair channels half a head apart.
-
-    Pairs (0, 1), (2, 3), ... become (0, d / 2), (1, d / 2 + 1), ... in queries and keys alike, so that their products
-    do not change.
-    """
-    heads, d = config.heads, config.head_size
-    order = torch.arange(d).reshape(-1, 2).T.flatten()
-    for index in range(config.depth):
-        at = f"blocks.{index}.attn."
-        for name in (at + "qkv.weight", at + "qkv.bias"):
-            if name in state:
-                parts = state[name].unflatten(0, (3, heads, d))  # (3 H d, ...) -> (3, H, d, ...)
-                state[name] = torch.cat([parts[:2][:, :, order], parts[2:]]).flatten(0, 2)
-        for name in (f"{at}{part}_norm.{kind}" for part in "qk" for kind in ("weight", "bias")):
-            if name in state:
-                state[name] = state[name][order]
 
 
 # --- settings of a built model
 
 
 @checked_settings()
-def config_of(model: nn.Module) -> tuple[ViTConfig, bool]:
-    """Return the config of a built model, which may be on the meta device, and how rotations pair channels.
-
-    The second value is True if they pair neighbouring channels, and False for channels half a head apart.
+def config_of(model: nn.Module) -> tuple[ViTConfig, Channels]:
+    """Return the config of a built model, which may be on the meta device, and the order of its heads' channels.
 
     Raises:
         ConvertError: with the reason, for a model that cannot be converted.
     """
     import_torchvision()
+    from timm.models.beit import Beit
     from timm.models.deit import VisionTransformerDistilled
     from timm.models.eva import Eva
     from timm.models.vision_transformer import VisionTransformer
+    from timm.models.vision_transformer_relpos import VisionTransformerRelPos
 
     built: Any = model  # timm's attributes have no type hints
-    _only(built, VisionTransformer, VisionTransformerDistilled, Eva)
-    stem, blocks = built.patch_embed, list(built.blocks)
-    _only(stem, _layers().PatchEmbed)
-    _refuse_if(type(stem.norm) is not nn.Identity, "its patch embedding ends in a norm")
+    _only(built, VisionTransformer, VisionTransformerDistilled, Eva, Beit, VisionTransformerRelPos)
+    layers, stem, blocks = _layers(), built.patch_embed, list(built.blocks)
+    _only(stem, layers.PatchEmbed)
     patch = stem.patch_size
     _refuse_if(patch[0] != patch[1], f"its patches of {patch} are not square")
     if getattr(stem, "dynamic_img_pad", False) and any(side % patch[0] for side in stem.img_size):
         _refuse(f"it pads images of {stem.img_size} to patches of {patch}; build it with dynamic_img_pad=False")
-    block, *others = (_block_settings(block) for block in blocks)
+    block, *others = (_block_settings(part) for part in blocks)
+    neighbors = not getattr(getattr(blocks[0], "attn", None), "rotate_half", True)
     for index, other in enumerate(others, 1):
         if differ := [name for name in block if block[name] != other[name]]:
             _refuse(f"its blocks 0 and {index} differ in {', '.join(differ)}")
@@ -130,60 +104,106 @@ def config_of(model: nn.Module) -> tuple[ViTConfig, bool]:
         "patch_size": patch[0],
         "channels": stem.proj.in_channels,
         "patch_bias": stem.proj.bias is not None,
+        "norm_patch": _is_norm(stem.norm),
+        "norm": "rms" if _of(built, layers.RmsNorm) else "layer",
         "width": built.embed_dim,
         "depth": len(blocks),
         "classes": read_classifiers(built, {}, *_CLASSIFIERS)[1],  # num_classes may describe a replaced classifier
         "class_token": built.cls_token is not None,
         "distillation_token": type(built) is VisionTransformerDistilled,
-        "registers": 0 if built.reg_token is None else built.reg_token.shape[1],
-        "norm_pre": _is_norm(built.norm_pre),
+        "registers": 0 if (registers := getattr(built, "reg_token", None)) is None else registers.shape[1],
+        "norm_pre": _is_norm(getattr(built, "norm_pre", nn.Identity())),
         "norm_eps": _epsilon(built),
+        "relative_bias": block.pop("relative_bias") or any(getattr(built, name, None) for name in SHARED_TABLES),
     }
     settings |= _positions(built) | _pooling(built, block)
     if settings["distillation_token"] and (settings["registers"] or not settings["classes"] or settings["norm_pooled"]):
         _refuse("its distillation token comes with registers, without a classifier, or with a norm after pooling")
-    interleaved = settings.pop("interleaved")
-    return ViTConfig(**settings), interleaved
+    return ViTConfig(**settings), Channels(
+        neighbors, getattr(getattr(built, "rope", None), "grid_indexing", "") == "xy"
+    )
 
 
 def _block_settings(block: Any) -> dict[str, Any]:
-    """Return the config fields of a block, and whether its rotations pair neighbouring channels."""
-    from timm.models.eva import EvaAttention, EvaBlock
-    from timm.models.vision_transformer import Block
+    """Return the config fields of a block."""
+    from timm.models import beit, eva, vision_transformer
+    from timm.models import vision_transformer_relpos as relpos
 
-    _only(block, Block, EvaBlock)
+    post = (vision_transformer.ResPostBlock, eva.EvaBlockPostNorm, relpos.ResPostRelPosBlock)
+    beside = (vision_transformer.ParallelScalingBlock, vision_transformer.ParallelThingsBlock)
+    _only(block, vision_transformer.Block, eva.EvaBlock, beit.Block, relpos.RelPosBlock, *post, *beside)
+    if type(block) in beside:
+        return _parallel_settings(block)
     attn: Any = block.attn
     layers = _layers()
-    _only(attn, layers.Attention, EvaAttention, layers.AttentionRope)
-    _refuse_if(type(attn.norm) is not nn.Identity, "it has norms inside attention (sub-layer norms)")
+    _only(attn, layers.Attention, eva.EvaAttention, layers.AttentionRope, beit.Attention, relpos.RelPosAttention)
     _refuse_if(getattr(attn, "gate", None) is not None, "the output of its attention is gated")
-    _refuse_if(getattr(attn, "num_kv_groups", 1) != 1, "its heads share keys (grouped-query attention)")
-    _refuse_if(not (_is_norm(block.norm1) and _is_norm(block.norm2)), "its blocks lack a norm before attention or MLP")
-    is_eva = type(block) is EvaBlock
-    if is_eva:
-        _refuse_if((block.gamma_1 is None) != (block.gamma_2 is None), "it scales attention but not the MLP")
-        scale = None if block.gamma_1 is None else float(block.init_values)
-    else:
-        for part in (block.ls1, block.ls2):
-            _only(part, layers.LayerScale, nn.Identity)
-        scale = None if type(block.ls1) is nn.Identity else float(block.ls1.init_values)
+    _refuse_if(not (_is_norm(block.norm1) and _is_norm(block.norm2)), "its blocks lack a norm of attention or MLP")
+    # EVA's post-norm blocks have no scales, whatever `init_values` is.
+    parts = [getattr(block, name, None) for name in ("gamma_1", "ls1")]
+    scales = [part for part in parts if part is not None and type(part) is not nn.Identity]
+    for part in (getattr(block, name, None) for name in ("ls1", "ls2")):
+        _only(part, layers.LayerScale, nn.Identity, type(None))
+    initial = getattr(scales[0], "init_values", getattr(block, "init_values", None)) if scales else None
     # EVA's keys have no bias. If one map computes all three, the biases of queries and values are separate tensors.
     maps = (attn.q_proj, attn.k_proj, attn.v_proj) if attn.qkv is None else (attn.qkv,)
     biases = [getattr(attn, "q_bias", None), *(linear.bias for linear in maps)]
     return {
         "heads": attn.num_heads,
-        "head_width": attn.head_dim,
-        "qk_norm": _is_norm(attn.q_norm),
+        "head_width": attn.proj.in_features // attn.num_heads,
+        "qk_norm": _is_norm(getattr(attn, "q_norm", nn.Identity())),
+        "norm_attention": _is_norm(getattr(attn, "norm", nn.Identity())),
+        "norm_post": type(block) in post,
         "qkv_bias": any(bias is not None for bias in biases),
-        "layer_scale": scale,
-        "interleaved": not getattr(attn, "rotate_half", True),
+        "layer_scale": None if initial is None else float(initial),
+        "relative_bias": any(getattr(attn, name, None) is not None for name in ("rel_pos", OWN_TABLE)),
     } | _mlp_settings(block.mlp)
+
+
+def _parallel_settings(block: Any) -> dict[str, Any]:
+    """Return the config fields of a block with parallel branches, which `rearranged` merges to one of each kind."""
+    from timm.models.vision_transformer import ParallelThingsBlock
+
+    if type(block) is ParallelThingsBlock:
+        branches = [_branch_settings(attn, ffn) for attn, ffn in zip(block.attns, block.ffns, strict=True)]
+        _refuse_if(any(branch != branches[0] for branch in branches), "its parallel branches differ")
+        first, count = branches[0], len(branches)
+        return first | {"heads": first["heads"] * count, "mlp_width": first["mlp_width"] * count}
+    scaled = type(block.ls) is not nn.Identity
+    up = block.in_split[0]
+    _refuse_if(not _is_norm(block.in_norm), "its blocks lack a norm of attention or MLP")
+    return {
+        "heads": block.num_heads,
+        "head_width": block.head_dim,
+        "qk_norm": _is_norm(block.q_norm),
+        "qkv_bias": block.in_proj.bias is not None,
+        "layer_scale": float(block.ls.init_values) if scaled else None,
+        "parallel": True,
+        "mlp": "mlp",
+        "mlp_width": up,
+        "activation": _activation(block.mlp_act),
+        "relative_bias": False,
+    }
+
+
+def _branch_settings(attn: Any, ffn: Any) -> dict[str, Any]:
+    """Return the config fields of one pair of parallel branches."""
+    layers = _layers()
+    _only(attn.attn, layers.Attention)
+    _only(ffn.mlp, layers.Mlp)
+    _refuse_if(_is_norm(attn.attn.norm) or _is_norm(attn.attn.q_norm), "its parallel branches have inner norms")
+    _refuse_if(not (_is_norm(attn.norm) and _is_norm(ffn.norm)), "its blocks lack a norm of attention or MLP")
+    for part in (attn.ls, ffn.ls):
+        _only(part, layers.LayerScale, nn.Identity)
+    _refuse_if(_is_norm(ffn.mlp.norm), "its parallel branches have inner norms")
+    # The branches' norms and scales become part of their linear maps, which need biases.
+    sizes = {"heads": attn.attn.num_heads, "head_width": attn.attn.head_dim, "relative_bias": False}
+    return sizes | _mlp_settings(ffn.mlp) | {"qkv_bias": True, "mlp_bias": True}
 
 
 def _mlp_settings(mlp: Any) -> dict[str, Any]:
     layers = _layers()
     _only(mlp, layers.Mlp, layers.GluMlp, layers.SwiGLU)
-    _refuse_if(type(mlp.norm) is not nn.Identity, "it has norms inside its MLPs (sub-layer norms)")
     gated = type(mlp) is not layers.Mlp
     if gated and (type(mlp.act) is not nn.SiLU or getattr(mlp, "gate_last", False)):
         _refuse(f"its MLP is gated by {type(mlp.act).__name__} of the second half: only SiLU of the first is supported")
@@ -191,6 +211,7 @@ def _mlp_settings(mlp: Any) -> dict[str, Any]:
     _refuse_if((first.bias is None) != (mlp.fc2.bias is None), "one layer of its MLP has a bias and the other has none")
     return {
         "mlp": "swiglu" if gated else "mlp",
+        "norm_mlp": _is_norm(mlp.norm),
         "mlp_width": mlp.fc2.in_features,
         "mlp_bias": mlp.fc2.bias is not None,
         "activation": "gelu" if gated else _activation(mlp.act),
@@ -206,22 +227,29 @@ def _activation(act: nn.Module) -> str:
 
 
 def _positions(built: Any) -> dict[str, Any]:
-    rope = getattr(built, "rope", None)
+    layers, rope = _layers(), getattr(built, "rope", None)
+    learned = getattr(built, "pos_embed", None) is not None
     if rope is None:
-        return {"positions": "none" if built.pos_embed is None else "learned", "interleaved": False}
-    _only(rope, _layers().RotaryEmbeddingDinoV3)
-    _refuse_if(built.pos_embed is not None, "it has both learned and rotary positions")
-    if rope.grid_indexing != "ij" or rope.grid_offset or rope.normalize_coords != "separate":
+        return {"positions": "learned" if learned else "none"}
+    _only(rope, layers.RotaryEmbeddingDinoV3, layers.RotaryEmbeddingCat, layers.RotaryEmbeddingMixed)
+    kind: dict[str, Any] = {"positions": "learned+rotary" if learned else "rotary", "rotary_base": rope.temperature}
+    if type(rope) is layers.RotaryEmbeddingMixed:
+        return kind | {"rotary_places": "index", "rotary_learned": True}
+    if type(rope) is layers.RotaryEmbeddingCat:
+        _refuse_if(rope.grid_type != "index" or rope.in_pixels, "its rotations do not count patches")
+        scaled = None if rope.ref_feat_shape is None else tuple(rope.ref_feat_shape)
+        return kind | {"rotary_places": "index", "rotary_grid": scaled, "rotary_offset": float(rope.grid_offset)}
+    if rope.grid_offset or rope.normalize_coords != "separate":
         _refuse("its rotary positions do not use DINOv3's coordinates")
     if rope.min_period is not None and rope.max_period is not None:
         _refuse("its rotary positions have a shortest and a longest period: only a temperature is supported")
-    return {"positions": "rotary", "rotary_base": rope.temperature}
+    return kind
 
 
 def _pooling(built: Any, block: Mapping[str, Any]) -> dict[str, Any]:
     """Return the config fields of the pooling before the classifier."""
     prefix, include = built.num_prefix_tokens, getattr(built, "pool_include_prefix", None)
-    pool = "map" if built.attn_pool is not None else built.global_pool
+    pool = "map" if getattr(built, "attn_pool", None) is not None else built.global_pool
     if pool not in ("token", "avg", "map"):
         _refuse(f"its global_pool={pool!r}: expected 'token', 'avg' or 'map', such as create_model(global_pool='avg')")
     _refuse_if(pool == "avg" and include and prefix, "it averages prefix tokens and patches together")
@@ -230,9 +258,14 @@ def _pooling(built: Any, block: Mapping[str, Any]) -> dict[str, Any]:
             _refuse("its attention pooling leaves out the prefix tokens")
         _check_pool(built.attn_pool, block)
     before, after = _is_norm(built.norm), _is_norm(built.fc_norm)
-    _refuse_if(before == after, "it normalises its tokens twice at the end" if before else "it has no norm at the end")
+    _refuse_if(before and after, "it normalises its tokens twice at the end")
     _refuse_if(pool == "map" and after, "it normalises the output of its attention pooling")
-    return {"pooling": {"token": "cls", "avg": "mean", "map": "attention"}[pool], "norm_pooled": after}
+    return {
+        "pooling": {"token": "cls", "avg": "mean", "map": "attention"}[pool],
+        "norm_final": before or after,
+        "norm_pooled": after,
+        "pool_heads": built.attn_pool.num_heads if pool == "map" else None,
+    }
 
 
 def _check_pool(pool: Any, block: Mapping[str, Any]) -> None:
@@ -245,27 +278,36 @@ def _check_pool(pool: Any, block: Mapping[str, Any]) -> None:
     if not (_is_norm(pool.norm) and isinstance(pool.q, nn.Linear) and pool.q.bias is not None):
         _refuse("its attention pooling lacks the norm or the projection of the query, or its bias")
     mlp = _mlp_settings(pool.mlp)
-    if pool.num_heads != block["heads"] or any(mlp[name] != block[name] for name in mlp):
-        _refuse("its attention pooling differs from its blocks in its heads or MLP")
+    if any(mlp[name] != block[name] for name in mlp):
+        _refuse("its attention pooling differs from its blocks in its MLP")
 
 
 def _is_norm(module: nn.Module) -> bool:
-    """Return whether a module is a layer norm with weight and bias (True) or the identity (False).
+    """Return whether a module is a norm with weights (True) or the identity (False).
 
     Raises:
         ConvertError: for another norm.
     """
     if type(module) is nn.Identity:
         return False
-    known = (nn.LayerNorm, _layers().LayerNorm, _layers().LayerNormFp32)
-    if type(module) not in known or getattr(module, "bias", None) is None:
-        _refuse(f"its norm is {type(module).__name__}: expected LayerNorm with weight and bias")
+    layers = _layers()
+    plain = type(module) in (nn.LayerNorm, layers.LayerNorm, layers.LayerNormFp32)
+    if getattr(module, "weight", None) is None or not (
+        type(module) is layers.RmsNorm or (plain and module.bias is not None)
+    ):
+        _refuse(f"its norm is {type(module).__name__}: expected RmsNorm, or LayerNorm with weight and bias")
     return True
 
 
+def _of(model: nn.Module, kind: type) -> list[Any]:
+    return [module for module in model.modules() if isinstance(module, kind)]
+
+
 def _epsilon(model: nn.Module) -> float:
-    values = {module.eps for module in model.modules() if isinstance(module, nn.LayerNorm)}
-    _refuse_if(len(values) != 1, f"its layer norms have different epsilons {sorted(values)}")
+    layer, rms = _of(model, nn.LayerNorm), _of(model, _layers().RmsNorm)
+    _refuse_if(layer and rms, "it has both layer norms and root-mean-square norms")
+    values = {module.eps for module in (*layer, *rms)}
+    _refuse_if(len(values) != 1, f"its norms have different epsilons {sorted(values)}")
     return float(values.pop())
 
 

@@ -29,6 +29,9 @@ _DEFAULTS: dict[str, Any] = {
     "num_channels": 3,
 }
 VIT_DEFAULTS = _DEFAULTS | {"layer_norm_eps": 1e-12, "qkv_bias": True}
+BEIT_DEFAULTS = _DEFAULTS | {"layer_norm_eps": 1e-12, "layer_scale_init_value": 0.1, "use_mean_pooling": True}
+BEIT_TABLES = ("use_relative_position_bias", "use_shared_relative_position_bias")
+BEIT_DEFAULTS |= dict.fromkeys(("use_absolute_position_embeddings", *BEIT_TABLES), False)
 MSN_DEFAULTS = VIT_DEFAULTS | {"layer_norm_eps": 1e-6}
 DINOV2_DEFAULTS: dict[str, Any] = {"hidden_act": "gelu", "layer_norm_eps": 1e-6, "num_channels": 3, "qkv_bias": True}
 DINOV2_DEFAULTS |= {"layerscale_value": 1.0, "use_swiglu_ffn": False}
@@ -200,9 +203,6 @@ def read_settings(settings: Mapping[str, Any]) -> Converted:
     kind = kind if isinstance(kind, str) else None
     if kind not in FAMILIES:
         why = REFUSED.get(kind or "", "it is not known")
-        biases = ("use_relative_position_bias", "use_shared_relative_position_bias")
-        if why == _BIAS and not any(settings.get(name) for name in biases):
-            why = "its tensor names are unknown, even without a relative position bias"
         raise ConvertError(f"Expected one of {', '.join(FAMILIES)}, got model_type {kind!r}: {why}.")
     return FAMILIES[kind](settings)
 
@@ -251,6 +251,29 @@ def _vit(settings: Mapping[str, Any]) -> Converted:
         **without_token,
     )
     return config, naming.DEIT if stem == "DeiT" else naming.VIT
+
+
+def _beit(settings: Mapping[str, Any]) -> Converted:
+    """Read BEiT and Data2Vec: biases of the attention logits by relative position, in each block or shared by all.
+
+    Bao et al. 2022, "BEiT: BERT Pre-Training of Image Transformers"; Baevski et al. 2022, "data2vec". The classifier
+    reads the mean over patches after a norm, or the class token.
+    """
+    stem = {"beit": "Beit"}.get(str(settings.get("model_type")), "Data2VecVision")
+    checked = TypedSettings(settings, stem, BEIT_DEFAULTS)
+    classified = checked.architecture((f"{stem}Model", f"{stem}ForImageClassification")) != f"{stem}Model"
+    mean, scale = checked.typed("use_mean_pooling", bool), checked.typed("layer_scale_init_value", float)
+    config = _config(
+        checked,
+        square=False,
+        classes=len(labels(settings)) if classified else 0,
+        pooling="mean" if mean else "cls",
+        norm_pooled=mean,
+        positions="learned" if checked.typed("use_absolute_position_embeddings", bool) else "none",
+        relative_bias=any(checked.typed(name, bool) for name in BEIT_TABLES),
+        layer_scale=scale if scale > 0 else None,
+    )
+    return config, naming.BEIT
 
 
 def _dinov2(settings: Mapping[str, Any]) -> Converted:
@@ -378,6 +401,8 @@ def _tower(
 FAMILIES: dict[str, Callable[[Mapping[str, Any]], Converted]] = {
     "vit": _vit,
     "deit": _vit,
+    "beit": _beit,
+    "data2vec-vision": _beit,
     "dinov2": _dinov2,
     "dinov2_with_registers": _dinov2,
     "dinov3_vit": _dinov3,
@@ -390,11 +415,9 @@ FAMILIES: dict[str, Callable[[Mapping[str, Any]], Converted]] = {
 }
 
 _WINDOWS = "its attention stays inside windows, so no block has one attention matrix over the image"
-_BIAS = "it adds a relative position bias to the attention logits, which the model does not have"
 _CONVOLUTIONS = "it mixes convolutions with attention"
 REFUSED: dict[str, str] = {
     **dict.fromkeys(("swin", "swinv2", "hiera", "maxvit"), _WINDOWS),
-    **dict.fromkeys(("beit", "data2vec-vision"), _BIAS),
     **dict.fromkeys(("levit", "cvt", "mobilevit", "mobilevitv2", "efficientformer"), _CONVOLUTIONS),
     "altclip": "only its vision tower is supported; save it alone, model.vision_model.save_pretrained(folder)",
     "vit_hybrid": "its patches come from a ResNet",

@@ -20,8 +20,9 @@ from vitviz.model.config import ViTConfig
 from vitviz.model.vit import Pretrained
 from vitviz.weights import naming
 from vitviz.weights.checks import ConvertError
-from vitviz.weights.from_timm import WHY_NOT, separate_halves
+from vitviz.weights.from_timm import WHY_NOT
 from vitviz.weights.naming import NAMINGS, Naming, State
+from vitviz.weights.timm_state import Channels, reorder_channels
 
 Shapes = Mapping[str, tuple[int, ...]]
 
@@ -35,7 +36,6 @@ _DINOV2_HEADS, _DINOV3_HEADS = {1536: 24}, {1280: 20, 4096: 32}
 NOT_SHOWN: tuple[tuple[str, str, str], ...] = (
     (r"(^|\.)(layers|features)\.\d+\.(blocks\.)?\d+\.att(n|ention)\.", "Swin", WHY_NOT["SwinTransformer"]),
     (r"\.rel_pos_[hw]$", "SAM or MViT", WHY_NOT["VisionTransformerSAM"]),
-    (r"relative_position_bias|rel_pos_bias", "a model with relative positions, such as BEiT", WHY_NOT["Beit"]),
     (
         r"(^|\.)resblocks\.\d+\.",
         "CLIP with OpenAI's or OpenCLIP's tensor names",
@@ -62,13 +62,13 @@ class Reference:
         name: name of the model as the caller wrote it.
         config: config of the model.
         about: its preprocessing and labels.
-        interleaved: whether rotary positions pair neighbouring channels.
+        channels: order of the channels of a head in rotary positions.
     """
 
     name: str
     config: ViTConfig
     about: Pretrained
-    interleaved: bool = False
+    channels: Channels = Channels()  # noqa: RUF009 - immutable
 
 
 class Architecture:
@@ -137,8 +137,8 @@ class Architecture:
             for name in [name for name in state if name.endswith("attn.qkv.bias")]:
                 q, k, v = state[name].chunk(3)
                 state[name] = torch.cat([q, torch.zeros_like(k), v])
-        if self.like is not None and self.like.interleaved:
-            separate_halves(state, self.config)
+        if self.like is not None:
+            reorder_channels(state, self.config, self.like.channels)
         return state
 
     def describe(self, more: Iterable[str] = ()) -> str:
@@ -226,11 +226,12 @@ class Architecture:
         shapes, scaled = self.shapes, "blocks.0.ls1.gamma" in self.shapes
         eva = "blocks.0.gamma_1" in self.theirs
         class_token, registers = "cls_token" in shapes, "reg_token" in shapes
-        sure = self.naming is not naming.CLIP
+        sure = self.naming not in (naming.CLIP, naming.BEIT)
         if self.naming is naming.TIMM and rotary:
             sure = class_token and registers and (eva or "storage_tokens" in self.theirs)  # DINOv3
         elif self.naming is naming.TIMM:
-            others = {"norm_pre.weight", "attn_pool.latent"}
+            others = {"norm_pre.weight", "attn_pool.latent", "bias_table", "blocks.0.attn.bias_table"}
+            others |= {"patch_embed.norm.weight", "blocks.0.attn.norm.weight", "blocks.0.mlp.norm.weight", "rates"}
             parts = ("attn.q.bias", "attn.q.weight", "attn.q_norm.weight", "mlp.gate.weight")
             others |= {f"blocks.0.{part}" for part in parts}
             sure = (class_token or registers or scaled) and not eva and not others & {*shapes}

@@ -2,8 +2,9 @@
 
 A `Naming` maps a library's names to ours. If the layout also differs, it maps to an intermediate name, which `merge`
 resolves: `attn.q`, `attn.k`, `attn.v` are stacked to `attn.qkv`, `mlp.gate` and `mlp.up` to `mlp.fc1`, `attn_pool.qkv`
-is split, `patch_embed.linear` is reshaped to a convolution, and `head_alone` becomes two classifiers. Every tensor is
-used exactly once, ignored for a stated reason, or reported as unknown.
+is split, `patch_embed.linear` is reshaped to a convolution, `bias_table` is added to those of all blocks, `rates` are
+split by block, and `head_alone` becomes two classifiers. Every tensor is used exactly once, ignored for a stated
+reason, or reported as unknown.
 """
 
 import math
@@ -164,6 +165,11 @@ def merge(new: State, *, patches: int, free_biases: bool = False) -> State:
         side = math.isqrt(flat.shape[1] // 3)
         new["patch_embed.proj.weight"] = flat.unflatten(1, (side, side, 3)).permute(0, 3, 1, 2).contiguous()
         new["patch_embed.proj.bias"] = new.pop("patch_embed.linear.bias")
+    if (rates := new.pop("rates", None)) is not None:  # (2, L, H, d / 2)
+        new |= {f"blocks.{index}.attn.rates": rates[:, index] for index in range(rates.shape[1])}
+    if (shared := new.pop("bias_table", None)) is not None:
+        for name in (f"{at}attn.bias_table" for at in blocks):
+            new[name] = shared + new[name] if name in new else shared
     if "pos_embed" in new:
         _fold_positions(new, patches)
     return new
@@ -236,17 +242,21 @@ _QKV_PROJ = {f"{part}_proj": f"attn.{part}" for part in "qkv"}
 
 TIMM = Naming(  # also covers facebookresearch's names, which differ slightly
     library="timm's",
-    names=_same("cls_token", "dist_token", "reg_token", "pos_embed", "patch_embed.proj", "norm_pre", "norm")
+    names=_same("cls_token", "dist_token", "reg_token", "pos_embed", "patch_embed.proj", "patch_embed.norm")
+    | _same("norm_pre", "norm")
     | _same("head", "head_dist", *(f"attn_pool.{part}" for part in ("latent", "q", "kv", "proj", "norm")))
     | _same("attn_pool.mlp.fc1", "attn_pool.mlp.fc2")
-    | {"fc_norm": "norm", "register_tokens": "reg_token", "storage_tokens": "reg_token"}
+    | {"rope.freqs": "rates", "fc_norm": "norm", "register_tokens": "reg_token", "storage_tokens": "reg_token"}
+    | {f"{at}.relative_position_bias_table": "bias_table" for at in ("rel_pos_bias", "shared_rel_pos")}
     | _blocks(
         "blocks.",
         _same("norm1", "norm2", "attn.qkv", "attn.proj", "attn.q_norm", "attn.k_norm", "mlp.fc1", "mlp.fc2")
+        | _same("attn.norm", "mlp.norm")
         | {f"attn.{theirs}": ours for theirs, ours in _QKV_PROJ.items()}
         | {f"attn.{part}_bias": f"attn.{part}.bias" for part in "qkv"}
         | {f"ls{half}.gamma": f"ls{half}.gamma" for half in "12"}
         | {f"gamma_{half}": f"ls{half}.gamma" for half in "12"}
+        | {f"attn.{at}relative_position_bias_table": "attn.bias_table" for at in ("", "rel_pos.")}
         | {"mlp.fc1_g": "mlp.gate", "mlp.fc1_x": "mlp.up"}
         | {"mlp.w1": "mlp.gate", "mlp.w2": "mlp.up", "mlp.w12": "mlp.fc1", "mlp.w3": "mlp.fc2"},
     ),
@@ -257,6 +267,7 @@ TIMM = Naming(  # also covers facebookresearch's names, which differ slightly
         r"local_cls_norm\.": "norm of local crops",
         r"rope_embed\.periods$": "",  # constants that `Architecture.convert` checks
         r"blocks\.\d+\.attn\.qkv\.bias_mask$": "",  # zero for keys
+        r"(.*\.)?relative_position_index$": "",  # computed from the grid
     },
     free_biases=True,
 )
@@ -292,6 +303,23 @@ DEIT = replace(
     names={**VIT.names, "classifier": "head_alone", "cls_classifier": "head", "distillation_classifier": "head_dist"},
     marks=(*VIT.marks, "embeddings.distillation_token"),
     bases=("deit.",),
+)
+BEIT = replace(
+    VIT,
+    names={
+        **VIT.names,
+        "pooler.layernorm": "norm",
+        "encoder.relative_position_bias.relative_position_bias_table": "bias_table",
+    }
+    | _blocks(
+        "encoder.layer.",
+        {f"lambda_{half}": f"ls{half}.gamma" for half in "12"}
+        | {"attention.attention.relative_position_bias.relative_position_bias_table": "attn.bias_table"},
+    ),
+    marks=(VIT.marks[0], "encoder.layer.0.lambda_1"),
+    bases=("beit.", "data2vec_vision."),
+    unread={**VIT.unread, r"(.*\.)?relative_position_index$": ""},
+    free_biases=True,
 )
 DINOV2 = replace(
     VIT,
@@ -414,5 +442,5 @@ LUCIDRAINS = Naming(  # versions without norms around the patch projection
     norm_eps=1e-5,
 )
 
-NAMINGS = (TIMM, DEIT, VIT, DINOV2, DINOV3, CLIP, SIGLIP_CLASSIFIER, SIGLIP, TORCHVISION, BOURKE, LUCIDRAINS)
+NAMINGS = (TIMM, DEIT, BEIT, VIT, DINOV2, DINOV3, CLIP, SIGLIP_CLASSIFIER, SIGLIP, TORCHVISION, BOURKE, LUCIDRAINS)
 """All namings, in the order in which their marks are tried."""

@@ -21,6 +21,7 @@ from vitviz.model.vit import Pretrained, ViT
 from vitviz.weights.from_timm import about_timm, config_of, convert_timm
 from vitviz.weights.from_torchvision import BUILDERS, about_torchvision, config_of_torchvision, convert_torchvision
 from vitviz.weights.infer import Reference
+from vitviz.weights.timm_state import check_file_names
 from vitviz.weights.transformers_folder import load_transformers_folder, read_reference_folder
 
 ABOUT = ("config.json", "preprocessor_config.json", "processor_config.json", "README.md")
@@ -192,8 +193,9 @@ def _load_timm(name: str) -> ViT:
 
 def _timm_reference(name: str) -> Reference:
     model = _empty_timm_model(name)
-    config, interleaved = config_of(model)
-    return Reference(f"timm:{name}", config, about_timm(model.pretrained_cfg, config), interleaved)
+    config, channels = config_of(model)
+    check_file_names(model)
+    return Reference(f"timm:{name}", config, about_timm(model.pretrained_cfg, config), channels)
 
 
 def _empty_timm_model(name: str) -> Any:

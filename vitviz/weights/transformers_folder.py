@@ -37,6 +37,7 @@ _CUT = _ALL | {"resample": 3, "do_center_crop": True, "crop_size": 224}
 PROCESSORS: dict[str, dict[str, Any]] = {
     "ViT": _ALL | _HALF | {"resample": 2, "size": 224},
     "DeiT": _CUT | _HALF | {"size": 256},
+    "Beit": _ALL | _HALF | {"resample": 3, "size": 224},
     "DINOv3ViT": _ALL | _IMAGENET | {"resample": 2, "size": 224},
     "CLIP": _CUT | _OPENAI | {"size": {"shortest_edge": 224}},
     "ChineseCLIP": _CUT | _OPENAI | {"size": {"shortest_edge": 224}},
@@ -45,7 +46,14 @@ PROCESSORS: dict[str, dict[str, Any]] = {
 }
 _SHORTER = {"CLIP", "ChineseCLIP", "Bit"}  # one number as the size is the shorter side; elsewhere, a square's side
 _USUAL = {"vit": "ViT", "deit": "DeiT", "dinov2": "Bit", "dinov3": "DINOv3ViT", "clip": "CLIP", "siglip": "Siglip"}
-_USUAL |= {"metaclip": "CLIP", "chinese": "CLIP", "altclip": "CLIP", "ijepa": "ViT"}
+_USUAL |= {
+    "beit": "Beit",
+    "data2vec-vision": "Beit",
+    "metaclip": "CLIP",
+    "chinese": "CLIP",
+    "altclip": "CLIP",
+    "ijepa": "ViT",
+}
 # Settings of a family's published models that differ from the defaults of their processor.
 _PUBLISHED: dict[str, dict[str, Any]] = {"deit": _IMAGENET, "dinov2": _IMAGENET | {"size": {"shortest_edge": 256}}}
 _RESAMPLE: dict[int, Interpolation] = {0: "nearest", 1: "lanczos", 2: "bilinear", 3: "bicubic"}  # Pillow's numbers

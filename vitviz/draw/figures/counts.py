@@ -70,7 +70,7 @@ def parameters(view: View, *, photo: str = "", dark: bool = False) -> Figure:
     names = [f"{count.name} (×\N{NO-BREAK SPACE}{count.blocks})" if count.blocks else count.name for count in rows]
     caption = (
         f"{total:,} parameters, {size / 1e6:,.1f} MB in memory. “× {model.config.depth}” is the number of "
-        f"blocks; their parameters are added up. {COMPUTED.get(model.config.positions, '')}{describe(view, photo)}"
+        f"blocks; their parameters are added up. {COMPUTED.get(model.config.position_kind, '')}{describe(view, photo)}"
     )
     wrapped = ["\n".join(wrap(name, SMALL, 0.36 * inner())) for name in names]
     height = 0.21 if not any("\n" in name for name in wrapped) else 0.31

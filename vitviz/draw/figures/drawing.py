@@ -28,6 +28,11 @@ Point = tuple[float, float]
 Shape = tuple[int, ...]
 
 NBSP = "\N{NO-BREAK SPACE}"
+BESIDE = (
+    "In this model attention and MLP read the same normalised tokens and are added together; they are drawn one after "
+    "the other. "
+)
+NORMS = {"layer": "LayerNorm", "rms": "RMSNorm"}
 ACTIVATION = {"gelu": "GELU", "gelu_tanh": "GELU (tanh)", "quick_gelu": "quick GELU"}
 
 # Inches. Rows extend from EDGE to page.inner() - EDGE; lines between rows run outside this range.
@@ -48,7 +53,7 @@ def shapes(view: View, *, photo: str = "", dark: bool = False) -> Figure:
     passing = f"{page.counted(way.norm.shape[0], 'token')} of {config.width} channels"
     caption = (
         f"Shapes for one image: {passing} pass through the blocks; inside attention the shape is (heads, tokens, "
-        f"channels per head). ⊕ adds the input of the branch. {page.describe(view, photo)}"
+        f"channels per head). ⊕ adds the input of the branch. {BESIDE * config.parallel}{page.describe(view, photo)}"
     )
     end = f"{config.classes:,} logits" if config.classes else f"{way.ending[-1].shape[0]:,} features"
     heading = f"From {format_shape(way.image)} to {end}"
@@ -346,7 +351,9 @@ def route(config: ViTConfig, size: tuple[int, int]) -> Route:
     out = {name: row.shape[1:] for name, row in rows.items()}
     into = {name: row.input[1:] for name, row in rows.items()}
     scaled = ", scale" if config.layer_scale is not None else ""
-    placed = (", norm" if config.qk_norm else "") + (", rotate" if config.positions == "rotary" else "")
+    before, after = ("no norm", f", {NORMS[config.norm]}") if config.norm_post else (NORMS[config.norm], "")
+    inner = {True: f", {NORMS[config.norm]}", False: ""}
+    placed = (", norm" if config.qk_norm else "") + (", rotate" if config.rotary else "")
     attended = ops.seen[0]
     heads, weights = tuple(attended.keys.shape[1:]), tuple(attended.probabilities.shape[1:])
     joined = into["blocks.0.attn.proj"]
@@ -354,7 +361,7 @@ def route(config: ViTConfig, size: tuple[int, int]) -> Route:
     return Route(
         image=(config.channels, *size),
         embedding=_embedding(config, out, into),
-        norm=Stage("LayerNorm", out["blocks.0.norm1"], "norm"),
+        norm=Stage(before, out["blocks.0.norm1"], "norm"),
         inputs=(
             Stage(f"Queries: linear{placed}", heads, "attention"),
             Stage(f"Keys: linear{placed}", heads, "attention"),
@@ -362,12 +369,20 @@ def route(config: ViTConfig, size: tuple[int, int]) -> Route:
         ),
         weights=Stage(f"Softmax of q{NBSP}kᵀ{NBSP}/{NBSP}√{heads[-1]}", weights, "attention"),
         mixed=Stage("Weights × values", heads, "attention"),
-        output=Stage(f"Side by side ({joined[-1]}), linear{scaled}", out["blocks.0.attn"], "attention"),
+        output=Stage(
+            f"Side by side ({joined[-1]}){inner[config.norm_attention]}, linear{after}{scaled}",
+            out["blocks.0.attn"],
+            "attention",
+        ),
         mlp=(
-            Stage("LayerNorm", out["blocks.0.norm2"], "norm"),
+            Stage("the same tokens" if config.parallel else before, out["blocks.0.norm1"], "norm"),
             Stage("Linear", out["blocks.0.mlp.fc1"], "mlp"),
             Stage(between, into["blocks.0.mlp.fc2"], "mlp"),
-            Stage(f"Linear{scaled}", out["blocks.0.mlp.fc2"], "mlp"),
+            Stage(
+                f"{f'{NORMS[config.norm]}, linear' if config.norm_mlp else 'Linear'}{after}{scaled}",
+                out["blocks.0.mlp.fc2"],
+                "mlp",
+            ),
         ),
         ending=_ending(config, out, into),
     )
@@ -380,8 +395,10 @@ def _embedding(config: ViTConfig, out: dict[str, Shape], into: dict[str, Shape])
         Stage(f"Convolution {p} × {p}, stride{NBSP}{p}", out["patch_embed.proj"], "embedding"),
         Stage("Flatten, transpose", out["patch_embed"], "embedding"),
     ]
-    if config.positions in ("learned", "sincos", "sincos1d"):
-        kind = "learned" if config.positions == "learned" else "sinusoidal"
+    if config.norm_patch:
+        stages.append(Stage(NORMS[config.norm], out["patch_embed.norm"], "norm"))
+    if config.positions not in ("rotary", "none"):
+        kind = "learned" if config.learned else "sinusoidal"
         if kind == "learned" and config.learned_grid != (gh, gw):
             kind = "interpolated"
         stages.append(Stage(f"Add {kind} positions", out["patch_embed"], "embedding"))
@@ -390,7 +407,7 @@ def _embedding(config: ViTConfig, out: dict[str, Shape], into: dict[str, Shape])
         names += [f"{config.registers} register{'s' * (config.registers > 1)}"] if config.registers else []
         stages.append(Stage(f"Prepend {', '.join(names)}", into["norm_pre"], "embedding"))
     if config.norm_pre:
-        stages.append(Stage("LayerNorm", out["norm_pre"], "norm"))
+        stages.append(Stage(NORMS[config.norm], out["norm_pre"], "norm"))
     return tuple(stages)
 
 
@@ -401,11 +418,11 @@ def _ending(config: ViTConfig, out: dict[str, Shape], into: dict[str, Shape]) ->
         "cls": "Take CLS",
         "mean": f"Mean of {patches} patches",
         "cls+mean": "CLS beside the mean of patches",
-        "attention": f"Attention pooling, {config.heads} head{'s' * (config.heads > 1)}, MLP",
+        "attention": f"Attention pooling, {page.counted(config.pool_heads or config.heads, 'head')}, MLP",
     }[config.pooling]
-    norm = Stage("LayerNorm", out["norm"], "norm")
-    pooled = Stage(words, into["norm"] if config.norm_pooled else into.get("head", out[""]), "head")
-    stages = [pooled, norm] if config.norm_pooled else [norm, pooled]
+    norm = [Stage(NORMS[config.norm], out["norm"], "norm")] * config.norm_final
+    pooled = [Stage(words, into["norm"] if config.norm_pooled else into.get("head", out[""]), "head")]
+    stages = [*pooled, *norm] if config.norm_pooled else [*norm, *pooled]
     if config.classes:
         caption = "Two linear, their mean" if config.distillation_token else "Linear"
         stages.append(Stage(caption, out["head"], "head"))

@@ -106,7 +106,7 @@ def inside(model: ViT, statistics: HeadStatistics, *, photo: str = "", dark: boo
 
 def _about_positions(model: ViT) -> str:
     if model.config.positions == "none":
-        return "The model has no positions."
+        return "The model has no position embeddings."
     step = -(-max(model.config.grid) // places.SHOWN)
     fixed = "its fixed sinusoidal positions"
     kind = {"rotary": "the angles of its rotary positions", "sincos": fixed, "sincos1d": fixed}

@@ -93,13 +93,14 @@ def positions_of(model: ViT, grid: tuple[int, int], chosen: Tensor) -> list[Tabl
     """Return the model's own positions, if it has any, and the sinusoidal positions."""
     config, tables = model.config, []
     own = model.positions(grid)  # (1, gh * gw, D)
-    if (angles := model.angles(grid)) is not None:
+    angles = model.angles(grid)
+    if config.rotary and not config.rotary_learned and angles is not None:
         # (gh * gw, 2 d): every pair's angle twice. The cosine of two rows is the mean of cos(angle - angle').
         both = torch.cat(angles, dim=1).float().cpu()
         half = array(both[:, : both.shape[1] // 4])  # (gh * gw, d / 2)
         channel = "rotated pair: first those of the row"
         tables.append(Table("Rotary: cosines of the angles", half, channel, "cosine", 1.0, _cosines(both, chosen)))
-    elif config.positions == "learned" and own is not None:
+    if config.learned and own is not None:
         tables.append(_table("Learned positions", own[0], chosen))
     elif config.positions == "sincos1d":
         tables.append(_table("One-dimensional sinusoids", sincos1d_positions(grid, config.width)[0], chosen))
@@ -149,8 +150,12 @@ def _caption(model: ViT) -> str:
             "patch of a row is near the first patch of the next. Beside them: sinusoidal positions of row and column.",
             "rotary": "Rotary: no position embedding. The model rotates queries and keys by these angles in every "
             "block; sinusoidal positions are shown for comparison.",
+            "learned+rotary": "The model adds learned positions to the tokens, and rotates queries and keys in every "
+            "block.",
+            "relative": "No position embedding: each head adds a learned number to the logit of two patches, which "
+            "depends on the difference of their rows and columns; sinusoidal positions are shown for comparison.",
             "none": "This model has no positions; sinusoidal positions are shown for comparison.",
-        }[config.positions]
+        }[config.position_kind]
     )
 
 

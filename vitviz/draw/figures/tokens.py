@@ -174,10 +174,10 @@ def embedding(view: View, *, photo: str = "", dark: bool = False) -> Figure:
     flat = page.array(model.patch_embed(view.images)[0])  # (gh * gw, D)
     tokens = page.array(model.embed(view.images)[0][0])  # (N, D)
     prefix, reach = config.prefix, page.reach_of(flat, tokens)
-    kinds = {"learned": "learned", "sincos": "sinusoidal", "sincos1d": "sinusoidal"}
+    kinds = {"learned": "learned", "learned+rotary": "learned", "sincos": "sinusoidal", "sincos1d": "sinusoidal"}
     added = f"{kinds[config.positions]} positions added" if config.positions in kinds else None
     steps = [added, "layer norm" if config.norm_pre else None]
-    preparation = ", ".join(step for step in steps if step) or "no positions added: " + config.positions
+    preparation = ", ".join(step for step in steps if step) or "no positions added: " + config.position_kind
     caption = (
         f"Flattened: the responses of the {config.width} filters on the {gh} × {gw} patches as a table of "
         f"{len(flat)} × {config.width}. Below: the {len(tokens)} tokens that enter the first block ({preparation}"

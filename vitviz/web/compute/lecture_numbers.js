@@ -15,7 +15,7 @@ import { floatsOf, readTensors } from './tensors.js';
  * @property {number} patch - p @property {[number, number]} grid @property {number} width - D
  * @property {number} heads @property {number} headWidth @property {number} depth @property {number} hidden - MLP width
  * @property {number} classes @property {string} pooling
- * @property {'learned' | 'sincos' | 'sincos1d' | 'rotary' | 'none'} positionKind
+ * @property {'learned' | 'sincos' | 'sincos1d' | 'rotary' | 'learned+rotary' | 'relative' | 'none'} positionKind
  * @property {[number, number] | null} learnedGrid
  * @property {boolean} normPre - whether a norm follows the positions
  * @property {{filters?: string, positions?: string, prefix?: string}} missing - the reasons for missing tensors

@@ -69,7 +69,10 @@ export const EN = {
     alone: 'This model has no prefix tokens; it predicts from all patches.',
     learned: 'This model: learned positions', sincos: 'This model: sine and cosine, fixed',
     sincos1d: 'This model: sine and cosine of the position in reading order, fixed',
-    rotary: 'This model: rotary positions, in every layer', none: 'This model has no positions',
+    rotary: 'This model: rotary positions, in every layer',
+    'learned+rotary': 'This model: learned positions, and rotary positions in every layer',
+    relative: 'This model adds no positions: attention adds a number for each difference of rows and columns',
+    none: 'This model has no positions',
     sine: 'For comparison: sine and cosine',
     similar: 'Similarity of the position in row {0}, column {1} to every other position: the cosine of the two '
       + 'vectors. The map does not depend on the photograph.',
