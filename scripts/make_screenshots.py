@@ -103,8 +103,9 @@ def shoot_lecture(browser: Browser, address: str, folder: Path) -> None:
     for step, name in enumerate(STEPS, 1):
         for change in ({"step": step}, {"part": SCREENS.get(name, 1)}):  # a change of the step resets the screen
             page.evaluate("change => vitviz.store.dispatch({ type: 'change', change })", change)
-        for _ in range(2):  # answers can start further requests
-            page.wait_for_timeout(1200)
+        page.mouse.move(0, 0)
+        for _ in range(5):  # answers start further requests
+            page.wait_for_timeout(800)
             page.wait_for_function(rested, timeout=240_000)
         file = folder / f"{name}.webp"
         Image.open(io.BytesIO(page.screenshot())).convert("RGB").save(file, quality=60, method=6)
