@@ -39,7 +39,9 @@ def by_hand(model: ViT, trace: Trace, descriptor: Descriptor, block: int) -> Ten
     return vectors[len(trace.prefix) :]
 
 
-@pytest.mark.parametrize("kind", ["class token", "registers, rotary", "class token and mean", "mean, no prefix"])
+@pytest.mark.parametrize(
+    "kind", ["class token", "registers, rotary", "class token and mean", "mean, no prefix, root-mean-square norms"]
+)
 @pytest.mark.parametrize("descriptor", DESCRIPTORS)
 def test_cosines_of_descriptors_match_the_block(kind: str, descriptor: Descriptor) -> None:
     model, first, second = pair(**tiny.KINDS[kind])
@@ -74,7 +76,9 @@ def test_mutual_matches_are_nearest_in_both_directions() -> None:
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("kind", ["mean, no prefix", "registers, no class token", "mean beside a class token"])
+@pytest.mark.parametrize(
+    "kind", ["mean, no prefix, root-mean-square norms", "registers, parallel", "mean beside a class token"]
+)
 def test_parts_of_a_similarity_sum_to_the_cosine(kind: str) -> None:
     model, first, second = pair(**{**tiny.KINDS[kind], "classes": 0})
     one, other = (model.features(tiny.images(1, seed, grid, 2))[0] for seed, grid in ((1, (3, 5)), (2, (4, 3))))

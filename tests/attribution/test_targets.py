@@ -165,8 +165,11 @@ def test_the_gradient_of_a_similarity_is_that_of_the_cosine(kind: str) -> None:
 @torch.no_grad()
 @pytest.mark.parametrize("classes", [29, 0])
 def test_tests_heads_lens_and_interventions_read_the_target(classes: int) -> None:
-    model, images = cases.known("mean, no prefix", torch.float64, classes=classes) if classes else None, cases.images(1)
-    model = model or cases.model("mean, no prefix", classes=0)
+    model, images = (
+        cases.known("mean, no prefix, root-mean-square norms", torch.float64, classes=classes) if classes else None,
+        cases.images(1),
+    )
+    model = model or cases.model("mean, no prefix, root-mean-square norms", classes=0)
     trace = model.trace(images)
     names = ["gradient", "ablation_probability", "ablation_logit"]
     for name, spec in specs(model).items():

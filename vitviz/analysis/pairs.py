@@ -13,7 +13,7 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, nn
 
 from vitviz.analysis import AnalysisError
 from vitviz.analysis.logit_lens import check_one_image
@@ -53,7 +53,7 @@ def patch_descriptors(model: ViT, trace: Trace, descriptor: Descriptor = "tokens
     if descriptor == "tokens":
         return _normed_output(model, trace, block % trace.depth)[prefix:]
     part, layer = ("queries", "keys", "values").index(descriptor), model.blocks[block]
-    vectors = project_part(layer.attn, layer.norm1(stream), parts=slice(part, part + 1))[0, 0]  # (H, N, d)
+    vectors = project_part(layer.attn, layer.enter(stream), parts=slice(part, part + 1))[0, 0]  # (H, N, d)
     norm = {"queries": layer.attn.q_norm, "keys": layer.attn.k_norm}.get(descriptor)
     vectors = vectors if norm is None else norm(vectors)
     return vectors[:, prefix:].transpose(0, 1).flatten(1)  # (H, n, d) -> (n, H * d)
@@ -166,8 +166,11 @@ def _patch_features(model: ViT, trace: Trace) -> Tensor:
     """Return the part of each patch in the features, whose sum they are: (n, F), float64."""
     check_one_image(trace)
     patches = double(trace.tokens[0, len(trace.prefix) :])  # (n, D)
-    if model.config.norm_pooled:
-        norm, deviation = model.norm, (patches.mean(0).var(unbiased=False) + model.norm.eps).sqrt()
-        centered = patches - patches.mean(1, keepdim=True)  # the norm subtracts the mean of the channels
-        patches = centered / deviation * double(norm.weight) + double(norm.bias)
+    norm = model.norm
+    if model.config.norm_pooled and isinstance(norm, nn.LayerNorm | nn.RMSNorm):
+        if isinstance(norm, nn.LayerNorm):  # it subtracts the mean of the channels, and adds a bias
+            patches = patches - patches.mean(1, keepdim=True)
+        deviation = (patches.mean(0).square().mean() + (norm.eps or 0.0)).sqrt()
+        patches = patches / deviation * double(norm.weight)
+        patches = patches + double(norm.bias) if isinstance(norm, nn.LayerNorm) else patches
     return patches / len(patches)

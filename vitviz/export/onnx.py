@@ -107,6 +107,8 @@ def check_exportable(model: ViT) -> None:
         problem = f"outputs for {model.problem_type}, which the static page cannot show yet"
     if model.config.relative_bias:
         problem = "a bias of the attention logits, which its graphs do not have yet"
+    elif not model.config.plain_blocks:
+        problem = "blocks of another form, which the lecture's graph does not have yet"
     elif model.config.rotary and (model.config.rotary_places == "index" or model.config.rotary_learned):
         problem = "rotations by row and column, which the static page does not compute yet"
     if problem:

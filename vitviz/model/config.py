@@ -163,6 +163,12 @@ class ViTConfig:
         return self.head_size + (tokens if self.relative_bias else 0)
 
     @property
+    def plain_blocks(self) -> bool:
+        """Return whether each block is x + attention(norm(x)), then x + MLP(norm(x)), with layer norms only there."""
+        moved = self.norm_post or self.norm_attention or self.norm_mlp
+        return not (moved or self.parallel or self.norm != "layer" or self.relative_bias)
+
+    @property
     def feature_width(self) -> int:
         """Return F, the width of the features: the pooled tokens."""
         return 2 * self.width if self.pooling == "cls+mean" else self.width

@@ -130,9 +130,7 @@ def token_bytes(model: ViT, trace: Trace, block: int, token: int) -> bytes:
         LectureError: for a model whose blocks have another form.
         TraceError: if the trace has no such block.
     """
-    config = model.config
-    moved = config.norm_post or config.norm_attention or config.norm_mlp
-    if moved or config.parallel or config.norm != "layer" or config.relative_bias:
+    if not model.config.plain_blocks:
         raise LectureError(
             "Expected blocks of the form x + attention(norm(x)), then x + MLP(norm(x)), got a model of another form, "
             "which this step does not show yet. Choose another model."
@@ -176,8 +174,10 @@ class _Record(Ops):
         self.branches: list[Tensor] = []
 
     def norm(self, layer: nn.Module, x: Tensor) -> Tensor:
-        self.normed.append(super().norm(layer, x))
-        return self.normed[-1]
+        normed = super().norm(layer, x)
+        if not isinstance(layer, nn.Identity):  # a norm that this model does not have
+            self.normed.append(normed)
+        return normed
 
     def linear(self, layer: nn.Linear, x: Tensor) -> Tensor:
         self.linears.append((x, super().linear(layer, x)))

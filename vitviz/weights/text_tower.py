@@ -152,7 +152,7 @@ def classify_texts(model: ViT, texts: Sequence[str], tower: TextTower | str | os
     if repeated := [name for place, name in enumerate(names) if name in names[:place]]:
         raise ConvertError(f"Expected different texts, got {repeated[0]!r:.80} twice. Leave it out once.")
     found = text_tower_of(model, tower)
-    scale, weight = found.model.logit_scale.detach().exp(), model.norm.weight
+    scale, weight = found.model.logit_scale.detach().exp(), model.patch_embed.proj.weight
     head = (scale * found.embed(names)).to(weight)  # (n, E)
     bias = found.model.logit_bias.detach().expand(len(names)) if found.sigmoid else torch.zeros(len(names))
     state = {name: tensor for name, tensor in model.state_dict().items() if not name.startswith(("head", "projection"))}
