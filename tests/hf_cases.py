@@ -82,7 +82,9 @@ class Case:
     def run(self, model: torch.nn.Module, images: Tensor) -> Any:
         part = getattr(model, self.tower) if self.tower else model
         # DINO's models interpolate their positions by default.
-        more = {} if self.family.lower().startswith("dino") else {"interpolate_pos_encoding": True}
+        more: dict[str, Any] = {} if self.family.lower().startswith("dino") else {"interpolate_pos_encoding": True}
+        if self.family == "ViTMAE":  # keeps the order of the patches
+            more["noise"] = torch.arange(images[0, 0].numel() // PATCH**2).float().expand(len(images), -1)
         with torch.no_grad():
             return part(images, output_attentions=True, **more)
 
@@ -113,6 +115,8 @@ CASES = {
     "CLIP-projection": Case("CLIPVision", "ModelWithProjection", SIZES | {"projection_dim": 7}, pooled, tower=TOWER),
     "CLIP-whole": Case("CLIP", "Model", SIZES | {"hidden_act": "gelu"}, pooled, True, TOWER),
     "ViT-MSN-classifier": Case("ViTMSN", CLASSIFIER, SIZES, logits),
+    "ViT-MAE": Case("ViTMAE", "Model", SIZES | {"mask_ratio": 0.0}, first),
+    "CLIP-classifier": Case("CLIP", CLASSIFIER, SIZES, logits, True),
     "I-JEPA": Case("IJepa", "Model", SIZES, mean),
     "I-JEPA-classifier": Case("IJepa", CLASSIFIER, SIZES, logits),
     "MetaCLIP2": Case("MetaClip2Vision", "Model", SIZES, pooled),

@@ -116,6 +116,7 @@ def test_defaults_match_transformers() -> None:
     for ours, theirs in (
         (ours_of.VIT_DEFAULTS, hf.ViTConfig()),
         (ours_of.VIT_DEFAULTS, hf.DeiTConfig()),
+        (ours_of.VIT_DEFAULTS, hf.ViTMAEConfig()),
         (ours_of.MSN_DEFAULTS, hf.ViTMSNConfig()),
         (ours_of.BEIT_DEFAULTS, hf.BeitConfig()),
         (ours_of.BEIT_DEFAULTS, hf.Data2VecVisionConfig()),
@@ -138,7 +139,6 @@ def test_defaults_match_transformers() -> None:
     [
         *[({"model_type": kind}, f"got model_type {kind!r}: ") for kind in (*REFUSED, "resnet", None)],
         ({"model_type": "vit", "architectures": ["ViTForMaskedImageModeling"]}, "got .*ViTForMaskedImageModeling"),
-        ({"model_type": "clip", "architectures": ["CLIPForImageClassification"]}, "without the final norm"),
         ({"model_type": "siglip_vision_model", "vision_use_head": False}, "vision_use_head as true.*got False"),
         ({"model_type": "vit", "hidden_act": "relu"}, "hidden_act as one of gelu, .*got 'relu'"),
         ({"model_type": "vit", "hidden_size": "768"}, "width to be a whole number .*got '768'"),

@@ -228,7 +228,7 @@ def _config(checked: TypedSettings, *, square: bool = True, **more: Any) -> ViTC
 
 
 def _vit(settings: Mapping[str, Any]) -> Converted:
-    """Read ViT and models like it: Google's, DINO, MSN, I-JEPA, and DeiT with and without distillation token.
+    """Read ViT and models like it: Google's, DINO, MSN, MAE's encoder, I-JEPA, and DeiT with and without distillation.
 
     Dosovitskiy et al. 2021, "An Image is Worth 16x16 Words"; Caron et al. 2021, "Emerging Properties in Self-Supervised
     Vision Transformers"; Touvron et al. 2021, "Training data-efficient image transformers". The classifier reads the
@@ -236,10 +236,12 @@ def _vit(settings: Mapping[str, Any]) -> Converted:
     and averages the patches. `DeiTForImageClassificationWithTeacher` averages the logits of two classifiers;
     `DeiTForImageClassification` has only the classifier of the class token.
     """
-    stem = {"deit": "DeiT", "vit_msn": "ViTMSN", "ijepa": "IJepa"}.get(str(settings.get("model_type")), "ViT")
-    classes = (f"{stem}Model", f"{stem}ForImageClassification")
+    stems = {"deit": "DeiT", "vit_msn": "ViTMSN", "vit_mae": "ViTMAE", "ijepa": "IJepa"}
+    stem = stems.get(str(settings.get("model_type")), "ViT")
+    classes = (f"{stem}Model", f"{stem}ForPreTraining" if stem == "ViTMAE" else f"{stem}ForImageClassification")
     checked = TypedSettings(settings, stem, MSN_DEFAULTS if stem == "ViTMSN" else VIT_DEFAULTS)
-    bare = checked.architecture((*classes, f"{classes[1]}WithTeacher") if stem == "DeiT" else classes) == classes[0]
+    kind = checked.architecture((*classes, f"{classes[1]}WithTeacher") if stem == "DeiT" else classes)
+    bare = kind == classes[0] or stem == "ViTMAE"  # MAE's encoder is shown with all patches, without the decoder
     without_token = {"class_token": False, "pooling": "mean"} if stem == "IJepa" else {}
     config = _config(
         checked,
@@ -337,16 +339,19 @@ def _dinov3(settings: Mapping[str, Any]) -> Converted:
 def _clip(settings: Mapping[str, Any]) -> Converted:
     """Read the vision tower of CLIP or a related model, with or without its projection, or inside a `CLIPModel`.
 
-    Radford et al. 2021, "Learning Transferable Visual Models From Natural Language Supervision". There is no
-    classifier: the model returns the class token after the final norm, before the projection into the text space.
+    Radford et al. 2021, "Learning Transferable Visual Models From Natural Language Supervision". The model returns the
+    class token after the final norm, before the projection into the text space. `CLIPForImageClassification` reads the
+    mean over patches without that norm.
     """
-    if settings.get("architectures") == ["CLIPForImageClassification"]:
-        expected = "a model without this classifier, which reads the mean over patches without the final norm"
-        raise TypedSettings(settings, "CLIP", {}).refuse("architectures", expected)
     stem = CLIPS[str(settings.get("model_type")).removesuffix("_vision_model")]
-    alone = (f"{stem}VisionModel", f"{stem}VisionModelWithProjection")
-    checked, _ = _tower(settings, stem, alone, CLIP_DEFAULTS)
-    return _config(checked, classes=0, norm_pre=True, norm_pooled=True, patch_bias=False), naming.CLIP
+    classifier = f"{stem}ForImageClassification"
+    alone = (f"{stem}VisionModel", f"{stem}VisionModelWithProjection", classifier)
+    checked, kind = _tower(settings, stem, alone, CLIP_DEFAULTS)
+    common: dict[str, Any] = {"norm_pre": True, "patch_bias": False}
+    if kind == classifier:
+        config = _config(checked, classes=len(labels(settings)), pooling="mean", norm_final=False, **common)
+        return config, naming.CLIP_CLASSIFIER
+    return _config(checked, classes=0, norm_pooled=True, **common), naming.CLIP
 
 
 CLIPS = {"clip": "CLIP", "metaclip_2": "MetaClip2", "chinese_clip": "ChineseCLIP", "altclip": "AltCLIP"}
@@ -407,6 +412,7 @@ FAMILIES: dict[str, Callable[[Mapping[str, Any]], Converted]] = {
     "dinov2_with_registers": _dinov2,
     "dinov3_vit": _dinov3,
     "vit_msn": _vit,
+    "vit_mae": _vit,
     "ijepa": _vit,
     **{f"{kind}_vision_model": _clip for kind in CLIPS},
     **dict.fromkeys(("clip", "metaclip_2", "chinese_clip"), _clip),
@@ -421,7 +427,6 @@ REFUSED: dict[str, str] = {
     **dict.fromkeys(("levit", "cvt", "mobilevit", "mobilevitv2", "efficientformer"), _CONVOLUTIONS),
     "altclip": "only its vision tower is supported; save it alone, model.vision_model.save_pretrained(folder)",
     "vit_hybrid": "its patches come from a ResNet",
-    "vit_mae": "it hides three quarters of the patches; encoders fine-tuned from it have model_type 'vit'",
     "siglip2": "it takes lists of patches with a mask; SigLIP 2 of a fixed size has model_type 'siglip'",
     **dict.fromkeys(("mlcd", "mlcd_vision_model"), "it rotates the class token by a learned angle (rotary positions)"),
     **dict.fromkeys(("aimv2", "aimv2_vision_model"), "it uses RMS norms, one of them after its patch projection"),

@@ -295,7 +295,8 @@ VIT = Naming(
     ),
     marks=("embeddings.patch_embeddings.projection.weight", "encoder.layer.0.layernorm_before.weight"),
     bases=("vit.", "ijepa."),
-    unread={r"embeddings\.mask_token$": "", r"pooler\.dense\.": ""},  # for training and for other tasks
+    # for training and for other tasks
+    unread={r"embeddings\.mask_token$": "", r"pooler\.dense\.": "", r"decoder\.": "decoder of MAE"},
     norm_eps=1e-12,
 )
 DEIT = replace(
@@ -376,6 +377,9 @@ CLIP = Naming(
     # The text tower, projections for comparing images with texts, and the indices of positions in older files.
     unread={r"text_(model|projection)\.|visual_projection\.|logit_(scale|bias)$|embeddings\.position_ids$": ""},
     flat=True,
+)
+CLIP_CLASSIFIER = replace(  # reads the patches before the final norm
+    CLIP, bases=("vision_model.vision_model.", *CLIP.bases), unread={**CLIP.unread, r"post_layernorm\.": ""}
 )
 SIGLIP = replace(
     CLIP,

@@ -55,7 +55,11 @@ _USUAL |= {
     "ijepa": "ViT",
 }
 # Settings of a family's published models that differ from the defaults of their processor.
-_PUBLISHED: dict[str, dict[str, Any]] = {"deit": _IMAGENET, "dinov2": _IMAGENET | {"size": {"shortest_edge": 256}}}
+_PUBLISHED: dict[str, dict[str, Any]] = {
+    "deit": _IMAGENET,
+    "vit_mae": _IMAGENET,
+    "dinov2": _IMAGENET | {"size": {"shortest_edge": 256}},
+}
 _RESAMPLE: dict[int, Interpolation] = {0: "nearest", 1: "lanczos", 2: "bilinear", 3: "bicubic"}  # Pillow's numbers
 
 
@@ -202,8 +206,9 @@ def _load(path: Path) -> dict[str, Tensor]:
 
 def _usual(settings: Mapping[str, Any]) -> Preprocess:
     """Return the family's usual preprocessing at the model's size; for DINOv2, whose grid is larger, at 224 pixels."""
-    config, family = read_settings(settings)[0], str(settings.get("model_type")).partition("_")[0]
-    usual = preprocess_transformers({"model_type": family}, _PUBLISHED.get(family, {}))
+    config, kind = read_settings(settings)[0], str(settings.get("model_type"))
+    family = kind.partition("_")[0]
+    usual = preprocess_transformers({"model_type": family}, _PUBLISHED.get(kind, _PUBLISHED.get(family, {})))
     return usual.at(usual.height, config.patch_size) if family == "dinov2" else usual.shaped(*config.image_size)
 
 
