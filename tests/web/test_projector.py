@@ -140,7 +140,8 @@ def test_a_presenters_remote_turns_parts_and_blackens_the_screen(lecture: Browse
 
 def test_phones_vote_and_the_projector_shows_the_counts(lecture: Browser, browser: Chromium) -> None:
     lecture.set_viewport_size({"width": 1280, "height": 720})
-    lecture.evaluate("vitviz.store.dispatch({ type: 'change', change: { step: 3 } })")
+    step = STEPS.index("embedding") + 1
+    lecture.evaluate("step => vitviz.store.dispatch({ type: 'change', change: { step } })", step)
     lecture.locator("[data-do=vote]").click()
     address = lecture.locator(".vv-vote .vv-address")
     expect(address).to_contain_text("/vote/")

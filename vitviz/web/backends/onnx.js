@@ -165,9 +165,8 @@ export function onnxBackend({ base, site, photos }) {
         throw new BackendError(say('A static site cannot save its lecture. Use vitviz export --lecture.'), 'refused');
       }
       if (name === 'page') return page(about, ask.search, how);
-      const isFile = about.id === idOf(about.source) && folder(about.source) && ask.token === undefined;
-      const part = isFile && fileOf(name, ask);
-      if (!part) return compute(name, about, ask, how);
+      const part = about.id === idOf(about.source) && folder(about.source) && fileOf(name, ask);
+      if (!part || ask.token >= 0) return compute(name, about, ask, how); // examples have no files of single tokens
       return (await file(`${folder(about.source)}/${part}.bin`, how)).arrayBuffer();
     },
   };
