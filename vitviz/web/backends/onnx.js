@@ -166,7 +166,8 @@ export function onnxBackend({ base, site, photos }) {
       }
       if (name === 'page') return page(about, ask.search, how);
       const part = about.id === idOf(about.source) && folder(about.source) && fileOf(name, ask);
-      if (!part || ask.token >= 0) return compute(name, about, ask, how); // examples have no files of single tokens
+      const single = Number.isInteger(ask.token); // examples have no files of single tokens
+      if (!part || single) return compute(name, about, ask, how);
       return (await file(`${folder(about.source)}/${part}.bin`, how)).arrayBuffer();
     },
   };
