@@ -114,12 +114,18 @@ class Firewall:
             "referrer-policy": "same-origin",
         }
 
+    async def _pass_on(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass a request on below the root path, which Gradio's app strips, also where it is a route's own prefix."""
+        root = getattr(self.app, "root_path", "")
+        await self.app({**scope, "path": root + scope["path"]}, receive, send)
+
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request, or pass it on to Gradio."""
         if scope["type"] != "http":
             if scope["type"] == "lifespan":
                 await self.app(scope, receive, send)
             return
+        scope["root_path"] = scope.get("root_path") or getattr(self.app, "root_path", "")  # Gradio sets it later
         if scope["path"] == scope.get("root_path") != "":  # the page's relative URLs need the trailing slash
             query = scope["query_string"].decode("latin-1")
             await RedirectResponse(f"{scope['path']}/{'?' * bool(query)}{query}")(scope, receive, send)
@@ -196,11 +202,11 @@ class Firewall:
             await Response(media_type="text/html")(scope, receive, send)
         elif scope["method"] == "POST" and path.startswith(API):
             with self.account.book(Resource.TRANSFERS, visitor, 0) as booking:
-                await self.app(scope, await self._checked_body(scope, receive, booking, visitor), send)
+                await self._pass_on(scope, await self._checked_body(scope, receive, booking, visitor), send)
         elif session := session_of(scope):
             await self._follow(session, scope, receive, send)
         else:
-            await self.app(scope, receive, send)
+            await self._pass_on(scope, receive, send)
 
     async def _follow(self, session: str, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass a stream of events on; call `leave` if the client leaves before its end."""
