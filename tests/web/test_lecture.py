@@ -72,7 +72,7 @@ def shown(page: Page, selector: str) -> str:
 
 
 def number(text: str) -> float:
-    return float(text.replace("\N{MINUS SIGN}", "-").replace(" %", "").strip())
+    return float(text.replace("\N{MINUS SIGN}", "-").replace("%", "").strip())
 
 
 def check_widths(page: Page, step: int) -> None:
