@@ -313,7 +313,7 @@ def expect_judged(page: Page, view: View, method: str) -> None:
     """Compare tests of maps. Both sides round half of 77 patches to 38, and order Grad-CAM's many zeros randomly."""
     (test,) = ask(page, "faithfulness", {"methods": [method], "target": TARGET, "against": None})
     (expected,) = view.faithfulness(view.explain(method, TARGET))
-    assert test["words"] == expected.describe()
+    assert test["words"].replace("\xa0", " ") == expected.describe()
     assert test["gain"] == pytest.approx(expected.gain, abs=1e-5)
     for name in ("deletion", "insertion"):
         curve = getattr(expected, name)

@@ -104,7 +104,9 @@ export class Frame extends View {
     this.lang = lang;
     if (!this.page.inside) document.documentElement.lang = lang;
     const { help } = wordsOf(lang);
-    this.blocks.forEach(({ block, english }, place) => { block.innerHTML = help[place] ? unbroken(help[place]) : english; });
+    this.blocks.forEach(({ block, english }, place) => {
+      block.innerHTML = help[place] ? unbroken(help[place]) : english;
+    });
     translate(this.root);
   }
 
