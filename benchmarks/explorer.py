@@ -114,7 +114,13 @@ def follow(page: Page, client: CDPSession, folder: Path, args: argparse.Namespac
         path = folder / "page.html"
         path.write_text(make().html(), encoding="utf-8")
         opened(page, path)
-        page.evaluate("(open) => { document.querySelector('.vv-whole').open = open; }", whole)
+        page.evaluate(
+            """(whole) => {
+            document.querySelector('.vv-whole').open = whole;
+            vitviz.store.dispatch({ type: 'change', change: { open: whole ? [] : ['more'] } });
+        }""",
+            whole,
+        )
         plain, throttled = moves(page, client, args.moves, 1), moves(page, client, args.moves, 4)
         last = f"{slow * FRAME:8.1f}" if slow else f"{'-':>8}"
         print(f"  {name:<36} {plain[0]:8.1f} {plain[1]:8.1f} {frames * FRAME:8.1f} "

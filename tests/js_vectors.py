@@ -32,7 +32,7 @@ from vitviz.draw.colors import lut
 from vitviz.draw.overlay import overlay, patch_edges
 from vitviz.evaluation.faithfulness import random_orders, rank_patches
 from vitviz.explorer import Explorer
-from vitviz.formatting import percent
+from vitviz.formatting import percent, unbroken
 from vitviz.heatmap import Scale
 from vitviz.images.decoding import decode
 from vitviz.images.geometry import Geometry
@@ -409,11 +409,11 @@ def picture_call(geometry: Geometry, values: Array, cmap: str = "viridis", **loo
 
 def format_calls() -> Iterator[Call]:
     for index in range(4097):  # many are halfway between two rounded values
-        yield call("compute/format.percent", [index / 4096], percent(index / 4096))
+        yield call("compute/format.percent", [index / 4096], unbroken(percent(index / 4096)))
     for name, function in (("percent", "percent"), ("prediction", "describePrediction")):
         for *args, text in json.loads((viewer_pages.ROOT / f"tests/{name}_cases.json").read_text(encoding="utf-8")):
             if args[0] is not None:  # JSON has no number that is not finite
-                yield call(f"compute/format.{function}", args, text)
+                yield call(f"compute/format.{function}", args, unbroken(text))
 
 
 # ---- the static site ----

@@ -227,7 +227,7 @@ def differences(read: dict[str, Any], heatmap: Heatmap) -> list[str]:
     for name, value in heatmap.prefix_mass.items():
         shares["registers" if name.startswith("register") else name] += value
     for name, value in shares.items():
-        text = re.search(rf"([\d.]+) % (?:stays on the|on) {name}", read["note"])  # the query's own share is told apart
+        text = re.search(rf"([\d.]+)\s% (?:stays on the|on) {name}", read["note"])
         if text is None or abs(float(text[1]) / 100 - value) > CLOSE + ROUNDED:
             wrong.append(f"{value} on {name}, the page says {read['note']!r}")
     return wrong
@@ -246,13 +246,20 @@ def click_patch(page: Browser, view: View, row: int, column: int) -> None:
     page.mouse.click(*at_patch(page, view, row, column))
 
 
+def more(page: Browser, *parts: str) -> None:
+    """Open the controls of the second level, and folded parts."""
+    change(page, open=["more", *parts])
+
+
 def head(page: Browser, value: int | str) -> None:
     """Click a head's thumbnail; heads count from 0."""
+    more(page)
     page.click(f".vv-heads button[data-value='{value}']")
 
 
 def layer(page: Browser, block: int) -> None:
     """Click a layer's thumbnail; blocks count from 0."""
+    more(page)
     page.click(f".vv-layers button[data-value='{block}']")
 
 

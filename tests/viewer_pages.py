@@ -90,10 +90,10 @@ def write(folder: Path, text: str) -> str:
 
 
 def show(page: Page, folder: Path, text: str | None = None) -> None:
-    """Open a page from disk, and wait until it is complete."""
+    """Open a page from disk with all its controls, and wait until it is complete."""
     page.goto(write(folder, html() if text is None else text))
     page.wait_for_function(f"{SCENE}?.answers.complete")
-    rest(page)
+    ask(page, open=["more"])
 
 
 STATE = """(names) => {
@@ -172,7 +172,7 @@ CLOSE = 2e-3 + 6e-4  # of a share: half precision, and percent rounded to one di
 def number(text: str) -> float:
     """Parse a share or a score printed by the page."""
     stripped = re.sub("[\u2007\u2008]", "", text).strip().replace("\N{MINUS SIGN}", "-")  # columns are padded
-    value, percent = re.fullmatch(r"(?:[<>] )?(-?[\d.]+)( %)?", stripped).groups()
+    value, percent = re.fullmatch(r"(?:[<>]\s)?(-?[\d.]+)(\s%)?", stripped).groups()
     return float(value) / (100 if percent else 1)
 
 

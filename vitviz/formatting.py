@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +12,13 @@ from vitviz.outputs import REGRESSION, SINGLE, ProblemType
 if TYPE_CHECKING:
     import pandas as pd
 
-MINUS, DASH = "\N{MINUS SIGN}", "\N{EN DASH}"
+MINUS, DASH, NO_BREAK = "\N{MINUS SIGN}", "\N{EN DASH}", "\N{NO-BREAK SPACE}"
+_UNBROKEN = re.compile(r"(?<=\d) (?=[×%])|(?<=\d ×) (?=\d)|(?<=[<>]) (?=[−\d])")
+
+
+def unbroken(text: str) -> str:
+    """Return a text for pages and pictures, in which lines do not break within "16 × 16" and "< 8.3 %"."""
+    return _UNBROKEN.sub(NO_BREAK, text)
 
 
 def percent(share: float, digits: int = 3) -> str:

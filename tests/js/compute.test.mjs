@@ -50,8 +50,8 @@ test('a file name contains the title', () => {
 
 test('a caption contains the options of rollout and a gamma other than 1; a share that is not finite is a dash', () => {
   const shown = { mode: 'rollout', discard: 0.2, residual: 0.5, gamma: 0.4 };
-  assert.equal(settings(shown), 'skip connection 50 % · weakest 20 % discarded · gamma 0.4');
-  assert.equal(settings({ ...shown, discard: 0, gamma: 1 }), 'skip connection 50 %');
+  assert.equal(settings(shown), 'skip connection 50\u00a0% · weakest 20\u00a0% discarded · gamma 0.4');
+  assert.equal(settings({ ...shown, discard: 0, gamma: 1 }), 'skip connection 50\u00a0%');
   assert.equal(settings({ ...shown, mode: 'attention', gamma: 1 }), '');
   for (const share of [NaN, Infinity, -Infinity]) assert.equal(percent(share), '–');
 });

@@ -62,7 +62,7 @@ export function actions(random, { scenes = SCENES, names = NAMES, without = [] }
     mode: (state) => pick(limits(state).modes), start: () => 1 + whole(12), color: () => maybe(pick(COLORS)),
     method: () => maybe('lrp'), statistic: () => maybe('distance'), off: () => pick([[], ['0,0'], ['2,0', '1,0']]),
     thumbnail: () => maybe({ block: whole(3), head: whole(2) }), full: () => random() < 0.5, help: () => random() < 0.5,
-    erased: () => pick([[], [whole(9)], [3, whole(3)]]),
+    erased: () => pick([[], [whole(9)], [3, whole(3)]]), open: () => pick([[], ['more'], ['input', 'more', 'look']]),
   };
   const change = (state) => {
     const chosen = Array.from({ length: 1 + whole(3) }, () => pick(Object.keys(fields)));
@@ -75,7 +75,7 @@ export function actions(random, { scenes = SCENES, names = NAMES, without = [] }
       'from=3,4', 'from=cls', 'from=900,900', 'pane=2', 'pane=1', 'pane=7', 'layer2=2', 'color=nothing',
       'mode=nothing', 'off=1.1,2.1', 'off=99.1', 'opacity=2', 'erased=3,1', 'erased=0', 'erased=9999', 'removed=40',
       'removed=101', 'bare=1', 'numbered=0', 'gamma=0.5', 'tab=heads', 'step=5',
-      'step=9', 'lang=zh', 'colours=magma', 'start=99', 'head=99', '%',
+      'step=9', 'lang=zh', 'colours=magma', 'open=more,look', 'open=all', 'start=99', 'head=99', '%',
       '&&=', String(random())];
     return `?${Array.from({ length: whole(6) }, () => pick(parts)).join('&')}${state.pane ? '&x=1' : ''}`;
   };

@@ -15,7 +15,7 @@ from patience import patience
 from playwright.sync_api import Browser as Chromium
 from playwright.sync_api import Page as Browser
 from playwright.sync_api import expect
-from running import CHURCH, DOG, Running, example, expect_map, expect_unchanged, head, ready, served, settled
+from running import CHURCH, DOG, Running, change, example, expect_map, expect_unchanged, head, ready, served, settled
 from safetensors.torch import save_file
 
 from vitviz.attribution.registry import METHODS
@@ -165,6 +165,7 @@ def test_page_still_answers_while_it_reports_that_a_model_loads(
 
 
 def finer(page: Browser, index: int) -> None:
+    change(page, open=["input"])
     page.locator("#size select").select_option(index=index)
 
 

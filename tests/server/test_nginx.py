@@ -24,7 +24,7 @@ from offered import folder, photograph
 from patience import patience, wait_until
 from playwright.sync_api import Page as Browser
 from playwright.sync_api import expect
-from running import SCENE, Running, click_patch, expect_map, own_photograph, ready, settled, upload
+from running import SCENE, Running, click_patch, expect_map, more, own_photograph, ready, settled, upload
 
 import vitviz
 from vitviz.explorer import Explorer
@@ -205,7 +205,7 @@ def test_page_uses_both_servers_and_survives_the_end_of_one(page: Browser, tmp_p
             page.keyboard.press("[")
             expect_map(page, view.attention(1, query=(3, 4)))
             page.check(".vv-modes input[value=rollout]")
-            page.click(".vv-rollout summary")
+            more(page, "rollout")
             page.select_option("[data-key=fuse]", "max")
             expect_map(page, view.rollout((3, 4), fuse="max"))
             expect_no_trouble(page)

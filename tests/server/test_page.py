@@ -34,6 +34,7 @@ from running import (
     expect_unchanged,
     head,
     layer,
+    more,
     own_photograph,
     ready,
     settled,
@@ -64,8 +65,8 @@ def test_page_shows_every_layer_head_and_patch_of_the_bundled_model(page: Browse
         expect(page.locator(absent)).not_to_be_visible()
     assert page.locator(".vv-heads button").count() == 3 + view.trace.heads
     assert page.locator(".vv-layers button").count() == view.trace.depth
-    assert page.locator(".vv-grid button").count() == view.trace.depth * view.trace.heads
-    expect(page.locator("#badge")).to_contain_text(re.compile(r"(CPU|CUDA|MPS) · [\d.]+ m?s · 13 × 20 patches"))
+    assert page.locator(".vv-grid button").count() == view.trace.depth * (1 + view.trace.heads)
+    expect(page.locator("#badge")).to_contain_text(re.compile(r"(CPU|CUDA|MPS) · [\d.]+\sm?s · 13\s×\s20 patches"))
     expect(page.locator(".vv-known")).to_contain_text("10 classes")
     expect(page.get_by_role("alert")).not_to_be_visible()
     complete(page)
@@ -189,7 +190,7 @@ def test_evicted_photograph_is_opened_again(opened: Browser, app: Running, tmp_p
     expect_map(opened, app.view(photo).attention())
     forget(app)
     opened.check(".vv-modes input[value=rollout]")
-    opened.click(".vv-rollout summary")
+    more(opened, "rollout")
     opened.select_option("[data-key=fuse]", "max")
     expect_map(opened, app.view(photo).rollout(fuse="max"))
     forget(app)
@@ -216,7 +217,7 @@ def test_page_has_a_skip_link_themes_history_and_progress(opened: Browser) -> No
     assert buttons.evaluate_all("(all) => all.filter(({ tabIndex }) => tabIndex === 0).length") == 1
     buttons.first.focus()
     opened.keyboard.press("ArrowRight")
-    assert opened.evaluate("document.activeElement.dataset.value") == "0,1"
+    assert opened.evaluate("document.activeElement.dataset.value") == "0,0"
     light = ground()
     opened.click(".theme")
     expect(opened.locator(".vv")).to_have_class("vv dark")
@@ -289,7 +290,7 @@ def test_pointer_layers_and_heads_need_no_request(requests: list[Request], opene
         head(opened, number)
     slide(opened, "opacity", 0.8)
     slide(opened, "gamma", 0.5)
-    opened.click(".vv-matrix summary")
+    more(opened, "matrix")
     click_patch(opened, app.view(), 4, 4)
     before = opened.evaluate("vitviz.store.get().scene.id")
     opened.click("[data-do=compare]")
@@ -307,7 +308,7 @@ def test_rollout_options_match_python(opened: Browser, requests: list[Request], 
     opened.check(".vv-modes input[value=rollout]")
     expect_map(opened, view.rollout())
     assert functions(requests) == []
-    opened.click(".vv-rollout summary")
+    more(opened, "rollout")
     opened.select_option("[data-key=fuse]", "max")
     expect_map(opened, view.rollout(fuse="max"))
     slide(opened, "discard", 0.5)
@@ -351,7 +352,7 @@ def test_rollout_of_many_patches_is_requested_by_row(
     page.check(".vv-queries input[value=cls]")
     expect_map(page, view.rollout())
     assert len(requests) == before  # this row is cached
-    page.click(".vv-rollout summary")
+    more(page, "rollout")
     page.select_option("[data-key=fuse]", "min")
     slide(page, "start", 2)
     expect_map(page, view.rollout(fuse="min", start=1))
@@ -444,7 +445,7 @@ def test_panels_agree_and_classes_are_searched_by_keyboard(page: Browser, app: R
     expect_text(page, view)
     for tab in ("Explain", "Heads", "Layers", "Explore"):
         page.get_by_role("tab", name=tab).click()
-        expect(page.locator(".vv-answer:visible")).to_have_text(view.describe())
+        expect(page.locator(".vv-tab:visible .vv-answer")).to_have_text(view.describe())
     classes = view.labels
     listed = page.locator(".vv-known li")
     expect(page.locator(".vv-known summary")).to_have_text(f"All {len(classes)} classes this model knows")

@@ -22,6 +22,7 @@ from running import (
     example,
     expect_map,
     layer,
+    more,
     own_photograph,
     ready,
     upload,
@@ -78,9 +79,10 @@ def test_link_restores_the_input_size(page: Browser, app: Running, small: str) -
     ready(page, f"{app.url}?model={small}")
     own = app.view(model=small).preprocess
     expect_map(page, app.view(model=small).attention())
+    change(page, open=["input"])
     options = [option.strip() for option in page.locator("#size select option").all_inner_texts()]
     assert options[0] == "Standard · 77 patches"
-    assert re.fullmatch(r"2 × · 308 patches · (under a second|about \d+ (s|min))", options[1])
+    assert re.fullmatch(r"2\s× · 308 patches · (under a second|about \d+\s(s|min))", options[1])
     page.locator("#size select").select_option(index=1)
     page.wait_for_function("vitviz.store.get().scene.source.size !== null")
     size = page.evaluate("vitviz.store.get().size")
@@ -95,8 +97,7 @@ def test_link_restores_the_input_size(page: Browser, app: Running, small: str) -
     expect_map(page, finer.attention(query=(5, 6)))
     expect(page.locator("#size select")).to_have_value(str(size))
     assert address(page) == restored
-    page.click(".vv-seen summary")
-    expect(page.locator(".vv-seen p")).to_contain_text("14 × 22 patches")
+    expect(page.locator(".vv-seen .vv-quiet")).to_contain_text("14 × 22 patches")
     page.go_back()  # undoes the click
     page.go_back()
     page.wait_for_function("vitviz.store.get().scene.source.size === null")
@@ -261,6 +262,7 @@ def test_saved_page_works_offline_and_saved_pictures_have_captions(
     """tests/web/test_viewer_page.py checks the pixels of the map."""
     ready(page, f"{app.url}?image=Church&layer=2&head=3&from=5,6&color=magma")
     read = expect_map(page, app.view().attention(1, 2, (4, 5)))
+    more(page)
     with page.expect_download() as coming:
         page.click("[data-do=page]")
     file = tmp_path / coming.value.suggested_filename
@@ -288,8 +290,7 @@ def test_saved_page_works_offline_and_saved_pictures_have_captions(
     page.wait_for_function("vitviz.views[0].panes[0].pane.title.startsWith('Rollout of layers 2 to 3, max of heads')")
     name, caption, _ = captioned(page)
     assert "Rollout-of-layers-2-to-3-max-of-heads-from-CLS" in name
-    assert "skip connection 40 % · weakest 20 % discarded · gamma 0.5" in caption
-    page.click(".vv-more > summary")
+    assert "skip connection 40\xa0% · weakest 20\xa0% discarded · gamma 0.5" in caption
     page.get_by_label("Photograph only").check()
     page.wait_for_function("vitviz.views[0].panes[0].pane.opacity === 0")
     name, caption, _ = captioned(page)

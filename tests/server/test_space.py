@@ -186,7 +186,7 @@ def test_link_copied_in_the_hosts_frame_restores_the_state(page: Page, started: 
     frame = framed(page, SITE, f"{started.url}/?image=Dog&layer=5&head=2&from=4,7", allow)
     frame.wait_for_function("window.vitviz?.drawn > 0")
     frame.wait_for_function("!vitviz.store.get().linked")
-    frame.click(".vv-layers button[data-value='6']")
+    frame.click(".vv-grid button[data-value='6,1']")
     before = frame.evaluate(f"({STATE})(vitviz.store.get())")
     frame.click("[data-do=link]")
     message = frame.locator(".vv-message")

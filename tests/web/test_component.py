@@ -98,8 +98,7 @@ def test_events_reach_python_only_from_their_explorer(opened: Browser, events: T
     assert (first["patch"], first["block"], first["head"]) == (None, view.trace.depth - 1, "mean")
     click_patch(opened, "left", view, 1, 2)
     assert events.wait("left", "select_patch")["select_patch"]["patch"] == [1, 2]
-    opened.click("#left .vv-heads button[data-value='1']")
-    opened.click("#left .vv-layers button[data-value='0']")
+    opened.click("#left .vv-grid button[data-value='0,1']")
     last = events.wait("left", "select_head", "select_block")
     assert (last["select_head"]["head"], last["select_block"]["block"]) == (1, 0)
     assert last["select_block"]["patch"] == [1, 2]

@@ -72,7 +72,7 @@ def shown(page: Page, selector: str) -> str:
 
 
 def number(text: str) -> float:
-    return float(text.replace("\N{MINUS SIGN}", "-").replace(" %", "").strip())
+    return float(text.replace("\N{MINUS SIGN}", "-").replace("%", "").strip())
 
 
 def check_widths(page: Page, step: int) -> None:
@@ -216,7 +216,7 @@ def test_numbers_of_a_head_match_model_and_add_up(saved: Page, view: View) -> No
         saved.locator(f"[data-slide={slider}]").fill("0.5")
     warm = np.exp((scaled - scaled.max()) / 10)
     rest(saved)
-    largest = re.search(r" with ([\d.]+) %", saved.locator(".vv-tuned-sum").inner_text())
+    largest = re.search(r" with ([\d.]+)\s%", saved.locator(".vv-tuned-sum").inner_text())
     assert largest is not None
     assert float(largest[1]) == pytest.approx(100 * warm.max() / warm.sum(), abs=0.2)
 

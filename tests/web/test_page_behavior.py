@@ -69,6 +69,9 @@ def test_the_side_panel_has_no_scroller_and_its_buttons_are_in_sight(opened: Bro
     expect(opened.locator("[data-key=opacity]")).to_be_hidden()  # until one asks for more
     opened.click(".vv-more > summary")
     expect(opened.locator("[data-key=opacity]")).to_be_visible()
+    opened.wait_for_function("new URLSearchParams(location.search).get('open') === 'more'")
+    opened.keyboard.press("m")
+    expect(opened.locator("[data-key=opacity]")).to_be_hidden()
     opened.evaluate("scrollTo(0, 500)")
     upload(opened, own_photograph(tmp_path))
     opened.wait_for_function(f"{SCENE}?.source.photo")

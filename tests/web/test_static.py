@@ -23,7 +23,7 @@ from patience import wait_until
 from PIL import Image
 from playwright.sync_api import Browser as Chromium
 from playwright.sync_api import Page, Route, expect
-from running import CHURCH, DOG, address, axe, complete, folder, ready, upload
+from running import CHURCH, DOG, address, axe, complete, folder, more, ready, upload
 from safetensors.numpy import load
 from scipy.stats import spearmanr
 from static_site import Site, serve
@@ -203,7 +203,7 @@ def test_methods_match_python(either: tuple[Page, View], method: str) -> None:
     np.testing.assert_allclose(values, expected.values.ravel(), atol=1e-3 * np.abs(expected.values).max())
     assert spearmanr(values, expected.values.ravel()).statistic > 0.999
     assert (answer["title"], answer["signed"]) == (expected.title, expected.signed)
-    beside = re.findall(r"(\S+?)(?: %)? on ", answer["note"])
+    beside = re.findall(r"(\S+?)(?:\s%)? on ", answer["note"])
     assert len(beside) == len(expected.prefix_mass)
     share = 100 if expected.in_shares else 1
     for said, value in zip(beside, expected.prefix_mass.values(), strict=True):
@@ -313,7 +313,7 @@ def expect_judged(page: Page, view: View, method: str) -> None:
     """Compare tests of maps. Both sides round half of 77 patches to 38, and order Grad-CAM's many zeros randomly."""
     (test,) = ask(page, "faithfulness", {"methods": [method], "target": TARGET, "against": None})
     (expected,) = view.faithfulness(view.explain(method, TARGET))
-    assert test["words"] == expected.describe()
+    assert test["words"].replace("\xa0", " ") == expected.describe()
     assert test["gain"] == pytest.approx(expected.gain, abs=1e-5)
     for name in ("deletion", "insertion"):
         curve = getattr(expected, name)
@@ -337,6 +337,7 @@ def test_every_tab_gets_answers_and_address_restores_it(shown: tuple[Page, View]
             expect(page.locator(".vv-outcome")).to_have_text(re.compile(r"^With \d+ of \d+ patches hidden"))
         expect(page.locator("[role=tabpanel]:not([hidden]) .vv-trouble:not([hidden])")).to_have_count(0)
     expect(page.locator("#notice")).to_be_hidden()
+    more(page, "input")
     expect(page.locator("[data-do=page]")).to_be_visible()
     expect(page.locator("#another")).to_be_hidden()  # the site offers no other models
     for _ in range(2):
@@ -407,6 +408,7 @@ def test_site_works_offline_after_first_visit(browser: Chromium, site: Site, min
 def test_saved_page_matches_python(shown: tuple[Page, View], browser: Chromium, tmp_path: Path) -> None:
     page, seen = shown
     page.locator(".vv-explore").press("1")
+    more(page)
     with page.expect_download() as download:
         page.get_by_role("button", name="Save as HTML").click()
     download.value.save_as(tmp_path / "saved.html")

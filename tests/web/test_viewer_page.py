@@ -49,13 +49,14 @@ def expect_words(page: Page, seen: View) -> None:
         ask(page, block=last, head=head, query=patch, direction=direction, mode=mode)
         row = row_of(seen, last, head, patch, direction, mode)
         patches, note = row[prefix:].reshape(seen.trace.grid), page.locator(".vv-note").inner_text()
-        (own,) = re.findall(r"((?:[<>] )?[\d.]+ %) stays on the patch itself", note)
+        (own,) = re.findall(r"((?:[<>]\s)?[\d.]+\s%) stays on the patch itself", note)
         shown = [own, *page.locator(".vv-low, .vv-high, .vv-strongest span").all_inner_texts()]
         wanted = [row[seen.trace.token(patch)], patches.min(), Scale.own(patches).vmax, *-np.sort(-patches.ravel())[:5]]
         assert [viewer_pages.number(text) for text in shown] == pytest.approx(wanted, abs=CLOSE)
         if direction == "row":
-            (spread,) = re.findall(r"Spread: ([\d.]+ %)", note)
-            (far,) = re.findall(r"Mean distance: ([\d.]+) patches", note)
+            more = page.locator(".vv-spread").inner_text()
+            (spread,) = re.findall(r"Spread: ([\d.]+\s%)", more)
+            (far,) = re.findall(r"Mean distance: ([\d.]+) patches", more)
             entropy = -(row * np.log(row)).sum() / np.log(len(row))
             assert viewer_pages.number(spread) == pytest.approx(entropy, abs=0.011)
             assert float(far) == pytest.approx((patches * away).sum() / patches.sum(), abs=0.1)

@@ -79,7 +79,7 @@ def test_selection_reaches_only_its_widget(notebook: Notebook, view: View) -> No
     page, (first, second) = notebook.page, notebook.widgets.values()
     page.locator("#second .vv-picture").focus()
     page.keyboard.press("ArrowRight")
-    page.click("#second .vv-heads button[data-value='1']")
+    page.click(f"#second .vv-grid button[data-value='{view.trace.depth - 1},1']")
     wait_until(lambda: page.evaluate("true") and second.selection.get("head") == 1, "a selection")
     rows, columns = view.trace.grid
     assert second.selection["patch"] == [rows // 2, columns // 2]

@@ -1,15 +1,14 @@
 """Set text in pictures: font, and lines that fit a width."""
 
 import os
-import re
 from collections.abc import Callable
 from functools import lru_cache
 
 from PIL import ImageFont
 
+from vitviz.formatting import NO_BREAK, unbroken
+
 ELLIPSIS = "\N{HORIZONTAL ELLIPSIS}"
-# Spaces at which lines do not break: "16 × 16", "< 8.3 %".
-UNBROKEN = re.compile(r"(?<=\d) (?=[×%])|(?<=\d ×) (?=\d)|(?<=[<>]) (?=\d)")
 
 
 @lru_cache(maxsize=64)
@@ -27,12 +26,12 @@ def wrap(text: str, width: float, measure: Callable[[str], float]) -> tuple[str,
     No-break spaces, and spaces within sizes and percentages, keep words together.
     """
     lines: list[str] = []
-    for word in UNBROKEN.sub("\N{NO-BREAK SPACE}", text).split(" ") if text else ():
+    for word in unbroken(text).split(" ") if text else ():
         if lines and measure(f"{lines[-1]} {word}") <= width:
             lines[-1] += f" {word}"
         else:
             lines.append(word)
-    return tuple(shorten(line.replace("\N{NO-BREAK SPACE}", " "), width, measure) for line in lines)
+    return tuple(shorten(line.replace(NO_BREAK, " "), width, measure) for line in lines)
 
 
 def shorten(text: str, width: float, measure: Callable[[str], float]) -> str:

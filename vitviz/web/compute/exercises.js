@@ -1,5 +1,6 @@
 // Compute the answers of the lecture's exercises from the numbers that the steps show, like `vitviz.web.exercises`. If
 // an exercise asks about one patch, it is the patch in the middle.
+import { integer } from '../core/figures.js';
 import { named } from '../core/words.js';
 import { score } from './format.js';
 import { attend, embed, filterMap, parseValues, patchOf, positionSimilarity, ranks, sinePositions, sumOf,
@@ -71,7 +72,7 @@ export function middleOf({ grid }) {
 /** Format a value of an exercise. @param {number | string} value */
 export function said(value) {
   if (typeof value === 'string') return named(value);
-  return Number.isInteger(value) ? value.toLocaleString('en').replace('-', '−') : score(value);
+  return Number.isInteger(value) ? integer(value).replace('-', '−') : score(value);
 }
 
 /**

@@ -1,7 +1,15 @@
 // Format numbers and positions as text in the page's language. Layers, heads, rows and columns count from 1.
+import { NBSP, integer } from '../core/figures.js';
 import { listed, named, phrase, plural, say, translated } from '../core/words.js';
 
 /** @typedef {import('../core/manifest.js').ProblemType} ProblemType */
+
+/** A number with its unit: "93.2 %", "40 s". @param {number | string} number @param {string} unit */
+const measure = (number, unit) => `${number}${NBSP}${unit}`;
+
+/** The sides of a grid or an array: "13 × 20"; letters stand for unknown sides. @param {...(number | string)} sides */
+export const sized = (...sides) => sides.map((side) => (typeof side === 'number' ? integer(side) : side))
+  .join(`${NBSP}×${NBSP}`);
 
 /** @param {number} value @param {number} decimals */
 const halfUp = (value, decimals) => Math.round(value * 10 ** decimals) / 10 ** decimals;
@@ -15,13 +23,13 @@ export function percent(share, digits = 3) {
   const size = 100 * Math.abs(share);
   const sign = share < 0 ? '−' : '';
   if (!Number.isFinite(size)) return '–';
-  if (size > 0 && size < 0.01) return '< 0.01 %';
-  if (size === 0 || size >= 100) return `${sign}${halfUp(size, 0)} %`;
+  if (size > 0 && size < 0.01) return `<${NBSP}${measure(0.01, '%')}`;
+  if (size === 0 || size >= 100) return sign + measure(halfUp(size, 0), '%');
   for (const [below, decimals] of [[1, 2], [10, Math.min(2, digits - 1)], [100, digits - 2]]) {
     const rounded = halfUp(size, decimals);
-    if (rounded < below) return `${sign}${rounded.toFixed(decimals)} %`;
+    if (rounded < below) return sign + measure(rounded.toFixed(decimals), '%');
   }
-  return `> ${sign}${(100 - 10 ** (2 - digits)).toFixed(digits - 2)} %`;
+  return `>${NBSP}${sign}${measure((100 - 10 ** (2 - digits)).toFixed(digits - 2), '%')}`;
 }
 
 /** A predicted value with four significant digits, or more if its integer part has more. @param {number} value */
@@ -105,7 +113,7 @@ export function aligned(texts) {
 
 /** A tick of an axis or a slider in whole percent. @param {number} share */
 export function whole(share) {
-  return `${Math.round(100 * share)} %`;
+  return measure(Math.round(100 * share), '%');
 }
 
 /** Format a number other than a share, with three significant digits. @param {number} value */
@@ -123,7 +131,7 @@ export function about(seconds) {
 
 /** An input size in a menu: "2 × · 1,040 patches · about 3 s". @param {import('../core/manifest.js').Size} size */
 export function sizeWords({ size, factor, patches, seconds }) {
-  const parts = [size === null ? say('Standard') : `${Number(factor.toPrecision(2))} ×`,
+  const parts = [size === null ? say('Standard') : measure(Number(factor.toPrecision(2)), '×'),
     plural(patches, '{0} patch', '{0} patches')];
   if (size !== null && seconds !== null) parts.push(about(seconds));
   return parts.join(' · ');
@@ -131,7 +139,7 @@ export function sizeWords({ size, factor, patches, seconds }) {
 
 /** A measured time: "96 ms", "61.2 s". @param {number} seconds */
 export function duration(seconds) {
-  return seconds < 1 ? `${Math.round(1000 * seconds)} ms` : `${seconds.toFixed(1)} s`;
+  return seconds < 1 ? measure(Math.round(1000 * seconds), 'ms') : measure(seconds.toFixed(1), 's');
 }
 
 /** The names of a photograph and its model. @param {{image: string | null, title: string}} manifest */
@@ -182,6 +190,14 @@ export function headWords(head, heads) {
 /** A head of a layer: "Layer 4, head 6". @param {number} block @param {number} head */
 export function placeWords(block, head) {
   return say('Layer {0}, head {1}', block + 1, head + 1);
+}
+
+/**
+ * A head of a layer, or the mean of all: "Layer 4, mean of 6 heads".
+ * @param {number} block @param {number | string} head @param {number} heads
+ */
+export function cellWords(block, head, heads) {
+  return say('Layer {0}, {1}', block + 1, headWords(head, heads));
 }
 
 /** Layer and head, from 0, of "3,5". @param {string} name @returns {[number, number]} */

@@ -1,4 +1,5 @@
 // Describe a map in numbers: attention on other tokens than patches, the strongest patches, and the map's spread.
+import { NBSP } from '../core/figures.js';
 import { CLS, MASSES, OTHER, REGISTERS, SELF, entropy, masses, meanDistance, share, topPatches } from './statistics.js';
 import { joined, listed, phrase, say } from '../core/words.js';
 import { patchWords, percent, score } from './format.js';
@@ -64,7 +65,7 @@ const nameOf = (/** @type {string} */ name) => say(NAMES[name] ?? name);
 
 /** The text below a thumbnail: "CLS 12 % · self 3 %". @param {[string, number][]} shares @param {string} between */
 export function massWords(shares, between = ' · ') {
-  return shares.map(([name, value]) => `${nameOf(name)} ${percent(value, 2)}`.replaceAll(' ', '\u00a0')).join(between);
+  return shares.map(([name, value]) => `${nameOf(name)}${NBSP}${percent(value, 2)}`).join(between);
 }
 
 /**
@@ -83,11 +84,11 @@ export function sentences(reading, unit, direction) {
   }
   const self = reading.masses.find(([name]) => name === 'self');
   if (self && unit === 'attention') out.push(say(reading.stays, percent(self[1])));
-  if (Number.isFinite(reading.spread) && direction === 'row') {
-    out.push(say('Spread: {0} (100 %: evenly on all tokens).', percent(reading.spread, 2)));
-    if (Number.isFinite(reading.distance)) out.push(say('Mean distance: {0} patches.', reading.distance.toFixed(1)));
-  }
+  const spread = Number.isFinite(reading.spread) && direction === 'row'
+    && say('Spread: {0} (100 %: evenly on all tokens).', percent(reading.spread, 2));
+  const distance = spread && Number.isFinite(reading.distance)
+    && say('Mean distance: {0} patches.', reading.distance.toFixed(1));
   const best = reading.strongest[0];
   const strongest = best ? say('Strongest: {0}, {1}.', patchWords(best.patch), number(best.value)) : '';
-  return { words: joined(...out), strongest };
+  return { words: joined(...out), spread: joined(spread, distance), strongest };
 }

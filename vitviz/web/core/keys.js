@@ -1,5 +1,5 @@
 // Map a key and a state to an action. views/keyboard.js decides when keys apply (not while somebody types).
-import { defaultQuery } from './state.js';
+import { defaultQuery, folded } from './state.js';
 import { phrase } from './words.js';
 
 /** @typedef {import('./state.js').State} State */
@@ -16,6 +16,7 @@ export const KEYS = [
   { keys: 'r', does: phrase('rollout on and off') },
   { keys: 'g', does: phrase('patch grid on and off') },
   { keys: 'b', does: phrase('map on and off') },
+  { keys: 'm', does: phrase('more controls and numbers') },
   { keys: 'f', does: phrase('full screen on and off') },
   { keys: 'Ctrl Z', does: phrase('undo; with Shift, redo') },
   { keys: '?', does: phrase('this list') },
@@ -68,6 +69,7 @@ const ACTIONS = {
   r: (state) => change({ mode: state.mode === 'rollout' ? 'attention' : 'rollout' }),
   g: (state) => change({ grid: !state.grid }),
   b: (state) => change({ bare: !state.bare }),
+  m: (state) => change({ open: folded(state, 'more') }),
   f: (state) => change({ full: !state.full }),
   '?': (state) => change({ help: !state.help }),
   Escape: (state) => (state.help ? change({ help: false }) : Array.isArray(state.query) ? { type: 'unpin' } : null),

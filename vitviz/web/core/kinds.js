@@ -18,6 +18,15 @@ const listed = (words) => `${words.slice(0, -1).join(', ')} or ${words.at(-1)}`;
 /** @param {string} text */
 const ordinal = (text) => (/^[1-9]\d{0,4}$/.test(text) ? Number(text) - 1 : BAD);
 
+/** Encode lists of known words, separated by commas. @param {...string} words @returns {Kind} */
+export const someOf = (...words) => ({
+  read(text) {
+    const list = [...new Set(text.split(','))];
+    return list.every((word) => words.includes(word)) ? list : BAD;
+  },
+  write: (list) => list.join(','), expected: `some of ${listed(words)}`,
+});
+
 /** @template {string} T @param {...T} words @returns {Kind} */
 export const oneOf = (...words) => ({ read: (text) => (words.includes(/** @type {T} */ (text)) ? text : BAD),
   write: String, expected: listed(words), values: words });

@@ -1,6 +1,6 @@
 // The state of the page as one plain object. Code counts blocks, heads, rows and columns from 0; the page and its
 // addresses count them from 1.
-import { FUSE, HEAD, HEADS, LAYER, PHOTO, QUERY, SWITCH, either, named, oneOf, places, whole, within,
+import { FUSE, HEAD, HEADS, LAYER, PHOTO, QUERY, SWITCH, either, named, oneOf, places, someOf, whole, within,
 } from './kinds.js';
 import { STEPS } from './steps.js';
 import { LANGUAGES } from './words.js';
@@ -66,6 +66,12 @@ import { LANGUAGES } from './words.js';
  * @property {boolean} [saved] - false if saved pages start with the initial value
  */
 
+/**
+ * The folded parts of the page, `data-fold` in app.html. "more" is the second level of Explore, after the photograph,
+ * the prediction, the map and all heads; the others contain what is rarely used.
+ */
+export const FOLDS = Object.freeze(['more', 'look', 'rollout', 'matrix', 'input', 'classes', 'models']);
+
 /** All fields of the state; those in the address in the order of the address. */
 export const FIELDS = Object.freeze({
   tab: { initial: 'explore', url: 'tab', kind: oneOf('explore', 'explain', 'heads', 'layers', 'lecture', 'help') },
@@ -115,6 +121,8 @@ export const FIELDS = Object.freeze({
   off: { initial: /** @type {string[]} */ ([]), url: 'off', kind: HEADS }, // as "block,head" from 0
   lensClass: { initial: /** @type {number | null} */ (null), url: 'class',
     kind: whole(0, 999999, 'the place of a class') },
+  /** the parts of FOLDS that are open */
+  open: { initial: /** @type {string[]} */ ([]), url: 'open', kind: someOf(...FOLDS), quiet: true },
   theme: { initial: /** @type {string | null} */ (null), url: 'theme', kind: oneOf('light', 'dark'),
     quiet: true }, // null: the browser's preference
 
@@ -168,6 +176,16 @@ export function saved(state) {
 /** @param {any} from @param {readonly string[]} keys @returns {any} */
 export function pick(from, keys) {
   return Object.fromEntries(keys.map((key) => [key, from[key]]));
+}
+
+/** Return whether a folded part is open. @param {Pick<State, 'open'>} state @param {string} name */
+export function isOpen({ open }, name) {
+  return open.includes(name);
+}
+
+/** Return `open` with a part opened or folded. @param {Pick<State, 'open'>} state @param {string} name */
+export function folded({ open }, name) {
+  return open.includes(name) ? open.filter((other) => other !== name) : [...open, name];
 }
 
 /** Return the state of a pane: the active one or the inactive one. @param {State} state @param {number} pane */

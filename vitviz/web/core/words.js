@@ -4,6 +4,7 @@
 // names instead (`wordsOf`).
 import { CLASSES_ZH } from './classes_zh.js';
 import { EN } from './en.js';
+import { integer, unbroken } from './figures.js';
 import { ZH } from './zh.js';
 
 /** @typedef {Record<string, any>} Words - texts by part of the page and name */
@@ -34,11 +35,13 @@ export function languageOf(chosen, lecture) {
 }
 
 /**
- * Replace the placeholders {0}, {1}, ... of a text by values. A missing text or value is empty.
+ * Replace the placeholders {0}, {1}, ... of a text by values. Numbers get separated thousands and stay with their units
+ * in one line. A missing text or value is empty.
  * @param {string | undefined} text @param {...unknown} values
  */
 export function filled(text, ...values) {
-  return (text ?? '').replace(/\{(\d)\}/g, (_, place) => String(values[place] ?? ''));
+  return unbroken((text ?? '').replace(/\{(\d)\}/g, (_, place) => (
+    typeof values[place] === 'number' ? integer(values[place]) : String(values[place] ?? ''))));
 }
 
 // ---- texts by their English
@@ -79,7 +82,7 @@ export const phrase = (english) => english;
 /** Choose between a text for one and a text for any other number, and fill in the number. @param {number} number
  * @param {string} one @param {string} many */
 export function plural(number, one, many) {
-  return say(number === 1 ? one : many, number.toLocaleString('en'));
+  return say(number === 1 ? one : many, number);
 }
 
 /** Join items, such as names. @param {string[]} items */
@@ -114,6 +117,11 @@ const PARTS = [[/(?<=\.) /, joined], [/, /, (...items) => listed(items)]]; // se
  * @param {string} text @returns {string}
  */
 export function translated(text) {
+  return unbroken(translatedText(text));
+}
+
+/** @param {string} text @returns {string} */
+function translatedText(text) {
   const { page, sent } = wordsOf(language);
   for (const texts of [sent, page]) if (Object.hasOwn(texts, text)) return texts[text];
   for (const { english, pattern, text: template } of PATTERNS[language]) {

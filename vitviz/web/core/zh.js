@@ -18,7 +18,7 @@ export const ZH = {
     'Cut the photograph into more and smaller patches': '把照片切成更多、更小的图块',
     'This shows what the token attends to, not why the model predicts a class.':
       '这里显示词元关注什么，不是模型预测某个类别的原因。',
-    'What is': '什么是', patch: '图块', layer: '层', head: '头', spread: '分散度',
+    'What is': '什么是', patch: '图块', layer: '层', head: '头',
     ['patch: one of the square tiles that the photograph is cut into. The model reads the photograph as a '
       + 'sequence of patches.']:
       '图块：照片被切成的方块。模型把照片读作图块的序列。',
@@ -30,19 +30,18 @@ export const ZH = {
     ['head: each layer computes attention several times in parallel, once per head. Different heads '
       + 'attend to different things.']:
       '头：每一层并行计算多次注意力，每个头一次。不同的头关注不同的内容。',
-    'spread: 0 % if all attention is on one token, 100 % if every token gets the same share.':
-      '分散度：所有注意力集中在一个词元上时为 0 %，均匀分布时为 100 %。',
     'Search the classes': '搜索类别', Search: '搜索', Classes: '类别',
     'Other models with as many classes': '类别同样多的其他模型', From: '起点', Unpin: '取消固定', Show: '显示',
     'All patches': '所有图块', Attention: '注意力', Rollout: 'Rollout',
     'what it attends to': '它关注什么', 'what attends to it': '什么关注它', 'Rollout options': 'Rollout 选项',
     'Combine heads by': '合并各个头', 'Discard the weakest': '舍去最弱的', 'Skip connection': '跳跃连接',
-    'First layer': '起始层', every: '每', 'Animation speed': '动画速度', Compare: '对比', 'Copy link': '复制链接',
+    'First layer': '起始层', 'Play: every': '播放间隔', 'Animation speed': '动画速度', Compare: '对比', 'Copy link': '复制链接',
     'Copy link with photo': '复制含照片的链接', 'Save picture': '保存图片', 'Save as HTML': '保存为 HTML',
-    'Keys ?': '快捷键 ?', Keys: '快捷键', 'Strongest patches': '最强的图块', More: '更多', Opacity: '不透明度',
+    'Keys (?)': '快捷键（?）', Keys: '快捷键', 'Strongest patches': '最强的图块', More: '更多',
+    Direction: '方向', 'Map over the photograph': '照片上的图', 'Colours and gamma': '颜色和伽马', Opacity: '不透明度',
     'Opacity follows the value': '不透明度随数值变化', 'Photograph only': '只显示照片', 'Patch grid': '图块网格',
-    Smooth: '平滑', 'Number the strongest': '给最强的图块编号', 'Colours': '颜色', Gamma: '伽马', Scale: '色标',
-    'Scale of the thumbnails': '缩略图的色标', 'per map': '每图各自', shared: '共用',
+    Smooth: '平滑', 'Number the strongest': '给最强的图块编号', 'Colours': '颜色', Gamma: '伽马',
+    'Scale of the small maps': '小图的色标', 'per map': '每图各自', shared: '共用',
     'Every head of every layer': '每一层的每个头', 'The full attention matrix of one head': '一个头的完整注意力矩阵',
     Explanations: '解释', 'What if we hide these patches?': '如果遮住这些图块？', Class: '类别',
     'rather than': '而不是', 'What to explain': '解释什么',
@@ -85,7 +84,7 @@ export const ZH = {
     '{0} head': '{0} 个头', '{0} heads': '{0} 个头', '{0} layer': '{0} 层', 'All {0} layers': '全部 {0} 层',
     '{0} × {1} patches': '{0} × {1} 个图块', '{0} pixels': '{0} 像素', 'Layer {0}': '第 {0} 层', 'layer {0}': '第 {0} 层',
     rollout: 'rollout', 'layer, 1 to {0}': '层，1 到 {0}', 'Layer {0}, head {1}': '第 {0} 层，头 {1}',
-    'Layer {0}, {1}, {2}': '第 {0} 层，{1}，{2}', 'Layer {0}: {1}, {2}': '第 {0} 层：{1}，{2}',
+    'Layer {0}, {1}': '第 {0} 层，{1}', 'Layer {0}, {1}, {2}': '第 {0} 层，{1}，{2}', 'Layer {0}: {1}, {2}': '第 {0} 层：{1}，{2}',
     '{0}, {1} of heads': '{0}，各头的{1}', '{0}, pinned': '{0}，已固定', '{0}, off': '{0}，已关闭', '{0}: off': '{0}：已关闭',
     'Rollout of layers {0} to {1}, {2} of heads, {3}': '第 {0} 到 {1} 层的 rollout，各头的{2}，{3}',
     'skip connection {0}': '跳跃连接 {0}', 'weakest {0} discarded': '舍去最弱的 {0}', 'gamma {0}': '伽马 {0}',
@@ -113,7 +112,7 @@ export const ZH = {
     'Colours end at {0}; dots mark {1} beyond it (up to {2}).': '色标止于 {0}；圆点标出超出它的 {1}（最高 {2}）。',
     'one scale per map: compare shapes, not brightness': '每张图各有色标：请比较形状，而不是亮度',
     'shared scale: {0} to {1} per patch': '共用色标：每个图块 {0} 到 {1}',
-    'Rows are numbered by layer, {0}; {1}.': '每行一层，{0}；{1}。', 'Labels are layer.head; {0}.': '编号为“层.头”；{0}。',
+    'One row per layer: the mean, then each head; {0}.': '每行一层，先是平均，再是各个头；{0}。', 'Labels are layer.head; {0}.': '编号为“层.头”；{0}。',
     'Layer {0}, head {1}, {2} × {2} tokens.': '第 {0} 层，头 {1}，{2} × {2} 个词元。',
     'Layer {0}, head {1}, {2} × {2} tokens (one patch in {3}).': '第 {0} 层，头 {1}，{2} × {2} 个词元（每 {3} 个图块取一个）。',
     ['Each row shows where one token attends; lines separate the rows of patches. Colours show the square root of '
@@ -135,7 +134,7 @@ export const ZH = {
     'This map does not exist for this photograph': '这张照片没有这幅图',
     // Keys
     'move the patch': '移动图块', 'previous and next layer': '上一层和下一层', 'previous and next head': '上一个头和下一个头',
-    'mean of all heads': '所有头的平均',
+    'mean of all heads': '所有头的平均', 'more controls and numbers': '更多控件和数值',
     'from CLS (from all patches if the model has no CLS)': '从 CLS 出发（没有 CLS 的模型从所有图块出发）',
     'what it attends to, or what attends to it': '它关注什么，或什么关注它', 'rollout on and off': '打开或关闭 rollout',
     'patch grid on and off': '显示或隐藏图块网格', 'map on and off': '显示或隐藏图', 'full screen on and off': '进入或退出全屏',
@@ -472,7 +471,7 @@ export const ZH = {
     '<b>您看到的是什么。</b>模型把照片切成方形图块。每个图块成为一个<em>词元</em>，即一串数字。另有一个词元 <b>CLS</b>，收集分类所需的信息。在每一层，每个词元都从所有词元获取信息；权重就'
       + '是它的<b>注意力</b>。一层并行计算多次注意力，每个<b>头</b>一次。',
     '<b>颜色。</b>所选词元越关注一个图块，图块越亮。每一行注意力的总和是 100 %，其中一部分可能在照片之外，在 CLS 或寄存器词元上；页面会写出这一份额。色条表示色标。默认每张缩略图有各自的色标，请比'
-      + '较形状而不是亮度；也可以让缩略图共用一个色标。',
+      + '较形状而不是亮度；也可以在<em>更多</em>中让缩略图共用一个色标。',
     '<b>起点。</b>注意力总是从一个词元出发。从 <em>CLS</em> 出发，可以看到模型在哪里收集预测所需的信息。点击一个图块，可以看到它关注哪里。距离因头和模型而异，“注意力头”标签页给出测量值。',
     '<b>合并的头。</b>所有头的平均仍是总和为 100 % 的分布。各头的最大值或最小值不是，因此页面把这样的行重新缩放到 100 %。',
     '<b>注意力</b>显示一层。<b>Rollout</b>（Abnar 和 Zuidema，2020）合并所有层：它把各层的注意力矩阵相乘，跳跃连接占一半权重，由此估计哪些图块对该词元有贡献。',
@@ -493,7 +492,7 @@ export const ZH = {
       + '示注意力，没有预测。',
     '<b>输入尺寸</b>在切割之前放大照片，因此图块更多、更小。尺寸加倍，图块是四倍，计算量略多于四倍。模型在训练时的尺寸下效果最好：尺寸更大时图更精细，但预测可能变差。',
     '操作',
-    '点击一个图块，或选中照片后使用方向键；<kbd>c</kbd> 返回 CLS。点击照片旁的头或层可以放大。<kbd>?</kbd> 列出所有按键。',
+    '点击一个图块，或选中照片后使用方向键；<kbd>c</kbd> 返回 CLS。点击照片旁的头或层可以放大。<em>更多</em>中有其他控件和数值。<kbd>?</kbd> 列出所有按键。',
   ],
   patch: '第 {0} 行第 {1} 列',
   lecture: { path: '照片在模型中的处理流程', back: '上一步', next: '下一步', code: '二维码', save: '保存为 HTML',

@@ -4,7 +4,7 @@ import { colorGrid, faded, indices, ownScale, scaleOver } from './color.js';
 import { contextOf, find, write } from './dom.js';
 import { oneTabStop, roving } from './roving.js';
 import { placed, stamp } from './sheet.js';
-import { escaped, fusionWords, headWords, placeWords } from '../compute/format.js';
+import { cellWords, escaped, fusionWords, headWords } from '../compute/format.js';
 import { say } from '../core/words.js';
 
 /** @typedef {import('./color.js').Scale} Scale */
@@ -36,12 +36,15 @@ export function layerItems(depth) {
     item('block', block, String(block + 1), say('Layer {0}', block + 1), { block })));
 }
 
-/** Every head of every layer. @param {number} depth @param {number} heads @returns {Item[]} */
-export function cellItems(depth, heads) {
-  return [...Array(depth * heads).keys()].map((place) => {
-    const [block, head] = [Math.floor(place / heads), place % heads];
-    return item('cell', `${block},${head}`, '', placeWords(block, head), { block, head });
-  });
+/**
+ * Every head of every layer.
+ * @param {number} depth @param {number} heads @param {boolean} [mean] - whether the mean of a layer's heads comes first
+ * @returns {Item[]}
+ */
+export function cellItems(depth, heads, mean = false) {
+  const all = [...(mean ? ['mean'] : []), ...Array(heads).keys()];
+  return Array.from({ length: depth }, (_, block) => all.map((head) => (
+    item('cell', `${block},${head}`, '', cellWords(block, head, heads), { block, head })))).flat();
 }
 
 export class Thumbnails {

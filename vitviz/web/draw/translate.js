@@ -1,6 +1,8 @@
 // Translate the texts of HTML that does not change with the numbers: those of app.html, and of the views' frames.
 import { LANGUAGES, say, wordsOf } from '../core/words.js';
 
+/** @param {string} text */
+const plainOf = (text) => text.replace(/\s+/g, ' ').trim(); // no-break spaces, too
 const NAMED = ['aria-label', 'aria-roledescription', 'title', 'placeholder', 'alt']; // attributes
 const KNOWN = new Set(LANGUAGES.flatMap((lang) => Object.keys(wordsOf(lang).page)));
 /** @type {WeakMap<Node, Record<string, {english: string, shown: string}>>} */
@@ -10,12 +12,12 @@ const DONE = new WeakMap(); // the translated texts of each node, by attribute; 
  * @param {Node} node @param {string} name @param {string} text - as it is @param {(text: string) => void} write
  */
 function show(node, name, text, write) {
-  const plain = text.replace(/\s+/g, ' ').trim();
+  const plain = plainOf(text);
   const done = DONE.get(node) ?? {};
   const english = done[name]?.shown === plain ? done[name].english : plain; // otherwise, a view has changed it
   if (!KNOWN.has(english)) return;
   const shown = say(english);
-  DONE.set(node, { ...done, [name]: { english, shown } });
+  DONE.set(node, { ...done, [name]: { english, shown: plainOf(shown) } });
   if (shown !== plain) write(text.replace(text.trim(), () => shown));
 }
 

@@ -1,30 +1,28 @@
-// The Explore view: one or two panes, the thumbnails, the readout. It draws the state and the scenes, and turns user
-// input into actions.
+// The Explore view: one or two panes, the readout, and the small maps of walls.js. It draws the state and the scenes,
+// and turns user input into actions.
 import { queryOn, rolloutOptions, sameClasses, tokenOn } from '../compute/query.js';
 import {
-  clippedWords, fileName, fromWords, fusionWords, percent, pictureWords, placeWords, queryWords, score, settings, title,
-  whole,
+  clippedWords, fileName, percent, pictureWords, queryWords, score, settings, title, whole,
 } from '../compute/format.js';
 import { write } from '../draw/dom.js';
 import { tokenOf } from '../compute/geometry.js';
 import { npz } from '../compute/map_files.js';
-import { massWords, massesOf, read, sentences } from '../compute/readout.js';
+import { read, sentences } from '../compute/readout.js';
 import { sentence } from '../compute/sentence.js';
-import { prefixKinds } from '../compute/statistics.js';
 import { showable } from '../core/actions.js';
-import { PANE, paneOf, pick } from '../core/state.js';
-import { inEnglish, joined, phrase, plural, say, spoken, translated } from '../core/words.js';
+import { PANE, isOpen, paneOf, pick } from '../core/state.js';
+import { inEnglish, joined, phrase, say, spoken, translated } from '../core/words.js';
 import { welcome } from '../effects/welcome.js';
 import { beyond, indices, ownScale } from '../draw/color.js';
-import { Thumbnails, headItems, layerItems, cellItems } from '../draw/thumbnails.js';
 import { Matrix } from '../draw/matrix.js';
 import { Pane } from '../draw/photo.js';
 import { translate } from '../draw/translate.js';
 import { Controls } from './controls.js';
 import { listen } from './keyboard.js';
 import { Predictions } from './predictions.js';
-import { aboutOf, mapChoices, mapsChoices, nameOf, saveMenu, withWords } from './save.js';
+import { aboutOf, mapChoices, nameOf, saveMenu, withWords } from './save.js';
 import { View } from './view.js';
+import { Walls } from './walls.js';
 
 /** @typedef {import('../core/state.js').State} State */
 /** @typedef {import('../effects/scene.js').Scene} Scene */
@@ -41,7 +39,6 @@ import { View } from './view.js';
  */
 
 /** @typedef {import('../compute/answers.js').Answers} Answers */
-/** @typedef {import('../draw/thumbnails.js').Item} Item */
 /** @typedef {State & {block: number, query: import('../core/state.js').Query}} Place - with block and query set */
 /** @typedef {{pane: Pane, scene: Scene | null, index: Uint8Array, signed: boolean}} Held - a pane and its scene */
 
@@ -61,56 +58,16 @@ export class Explore extends View {
     /** @type {Held[]} */
     this.panes = [];
     this.said = ''; // the latest announcement
-    /** @type {import('../draw/color.js').Scale | null} */
-    this.gridScale = null; // shared by the maps of all heads
     this.addPane(this.find('.vv-pane'));
-    const choose = (/** @type {Item} */ { block, head }) => this.dispatch({ type: 'map', block, head });
-    const peek = (/** @type {Item | null} */ item) => (
-      this.change({ thumbnail: item && { block: item.block, head: item.head } }));
-    this.heads = new Thumbnails(this.find('.vv-heads'), choose);
-    this.layers = new Thumbnails(this.find('.vv-layers'), choose);
-    this.grid = new Thumbnails(this.find('.vv-grid'), choose, peek);
+    const place = () => this.placeNow(this.page.store.get().pane);
+    this.walls = new Walls(this.find('.vv-walls'), page, place);
     this.predictions = new Predictions(this.find('.vv-predictions'));
     this.matrix = new Matrix(this.find('.vv-matrix-place'), (cell) => this.point(cell), (cell) => this.pickCell(cell));
-    for (const fold of root.querySelectorAll('details')) fold.addEventListener('toggle', () => page.changed());
+    this.find('.vv-whole').addEventListener('toggle', () => page.changed());
     root.addEventListener('click', ({ target }) => (
       this.differ(/** @type {any} */ (target).closest('[data-versus]')?.dataset.versus)));
     listen(root, page);
-    this.saves();
-  }
-
-  /** Add menus that save the small maps. */
-  saves() {
-    const place = () => this.placeNow(this.page.store.get().pane);
-    /**
-     * @param {string} selector @param {string} label @param {string} what - title and name of the file
-     * @param {Thumbnails} maps @param {number} columns @param {() => string} [words] - below the picture
-     */
-    const add = (selector, label, what, maps, columns,
-      words = () => String(this.find(selector).textContent).trim()) => {
-      /** @param {Item} item */
-      const placed = ({ block, head }) => {
-        const now = place();
-        const fusion = typeof now?.place.head === 'string' ? now.place.head : 'mean';
-        return { block: block ?? now?.place.block ?? 0, head: head ?? fusion };
-      };
-      const shown = () => {
-        const now = place();
-        return now && { scene: now.scene, maps, columns, placed, words: words(),
-          title: () => say('{0}, {1}', say(what), fromWords(now.place.direction, now.place.query)) };
-      };
-      const values = (/** @type {Item} */ item) => {
-        const [now, { block, head }] = [place(), placed(item)];
-        return now && now.scene.answers.map(block, head, now.question);
-      };
-      saveMenu(this.page, this.find(selector), label, mapsChoices(shown, values),
-        () => nameOf(place()?.scene, what), 'beforebegin');
-    };
-    add('.vv-heads-title', phrase('Save heads of the layer'), phrase('Heads of the layer'), this.heads, 5);
-    add('.vv-layers-title', phrase('Save all layers'), phrase('All layers'), this.layers, 6);
-    add('.vv-scale-words', phrase('Save all heads of all layers'), phrase('All heads of all layers'), this.grid, 12,
-      () => say('Labels are layer.head; {0}.', scaleWords(this.gridScale)));
-    saveMenu(this.page, this.find('.vv-matrix-place p'), phrase('Save the matrix'), this.matrixChoices(place),
+    saveMenu(page, this.find('.vv-matrix-place p'), phrase('Save the matrix'), this.matrixChoices(place),
       () => nameOf(place()?.scene, 'matrix'), 'beforebegin');
   }
 
@@ -241,7 +198,7 @@ export class Explore extends View {
       more = this.drawPane(state, held, pane) || more;
     });
     if (this.isNew(scene, spoken())) this.offer(scene, state);
-    more = this.drawThumbnails(state, scene) || more;
+    more = this.walls.draw(state, scene, this.coloring(state, false).table) || more;
     this.controls.show(state, scene, queryOn(state, scene, this.page.scenes), this.panes[state.pane].signed);
     more = this.drawMatrix(state, scene) || more;
     return more;
@@ -279,17 +236,11 @@ export class Explore extends View {
    * @param {Scene} scene @param {State} state
    */
   offer(scene, { scene: opened }) {
-    const { prefix, maps, depth, heads, grid, frame } = scene.manifest;
+    const { prefix, maps, depth } = scene.manifest;
     this.predictions.show(scene.manifest);
     const rollout = opened?.limits.modes.includes('rollout') === true;
     this.controls.build({ prefix, maps, depth, can: this.page.backend.can, rollout });
-    const lines = new Set(prefixKinds(prefix)).size + 1; // below a head: the kinds of mass, and the query's own
-    const shape = (frame[2] - frame[0]) / (frame[3] - frame[1]);
-    const sizes = { shape, columns: heads, heads: heads + 3, layers: depth, lines };
-    for (const [name, size] of Object.entries(sizes)) this.root.style.setProperty(`--${name}`, String(size));
-    this.heads.build(headItems(heads), grid, { words: true });
-    this.layers.build(layerItems(depth), grid);
-    this.grid.build(cellItems(depth, heads), grid, { group: heads });
+    this.walls.offer(scene);
   }
 
   /** @param {State} state @param {boolean} signed */
@@ -383,7 +334,7 @@ export class Explore extends View {
     const own = pointer?.over && pointer.scene === scene.id && this.panes[pointer.pane] === held ? pointer.patch : null;
     pane.point(place.numbered ? reading.strongest.map(({ patch }) => patch) : [], own);
     if (!active) return;
-    const { words, strongest } = sentences(reading, shown.unit, shown.question.direction);
+    const { words, spread, strongest } = sentences(reading, shown.unit, shown.question.direction);
     const led = own && String(own) === String(shown.patch); // for the query itself, the text already says "on itself"
     const at = own && !led
       && say('Row {0}, column {1}: {2}.', own[0] + 1, own[1] + 1, unit(patches[own[0] * manifest.grid[1] + own[1]]));
@@ -392,7 +343,7 @@ export class Explore extends View {
       : place.query === 'mean' ? say('The average patch') : queryWords(place.query);
     write(this.find('.vv-sentence'), shown.unit === 'attention' && direction === 'row' && !shown.signed
       ? sentence(shown.values, { ...reading, name, prefix, grid: manifest.grid, patch }) : '');
-    this.report(joined(at, translated(shown.note), words), strongest, place.mode);
+    this.report(joined(at, translated(shown.note), words), strongest, place.mode, spread);
     this.controls.list(reading.strongest, shown.unit);
   }
 
@@ -424,10 +375,11 @@ export class Explore extends View {
 
   /**
    * Write the note below the picture, and announce it to screen readers once it stops changing.
-   * @param {string} words @param {string} strongest @param {string} mode
+   * @param {string} words @param {string} strongest @param {string} mode @param {string} [spread] - for "More"
    */
-  report(words, strongest, mode) {
+  report(words, strongest, mode, spread = '') {
     write(this.find('.vv-note'), words);
+    write(this.find('.vv-spread'), spread);
     this.find('.vv-honest').hidden = !['attention', 'rollout'].includes(mode);
     /** @type {string} */
     const said = joined(say('{0}.', this.panes[this.page.store.get().pane].pane.title), words, strongest);
@@ -440,57 +392,8 @@ export class Explore extends View {
   }
 
   /** @param {State} state @param {Scene} scene @returns {boolean} whether there is work left */
-  drawThumbnails(state, scene) {
-    const { manifest, answers, kinds } = scene;
-    const { head, direction, shared, gamma, mode, thumbnail } = state;
-    const block = Math.min(state.block ?? Infinity, manifest.depth - 1);
-    const query = queryOn(state, scene, this.page.scenes);
-    const question = { token: tokenOf(query, manifest.prefix, manifest.grid), direction };
-    const { table } = this.coloring(state, false);
-    const isOff = (/** @type {Item} */ item) => state.off.includes(`${item.block ?? block},${item.head}`);
-    const look = { shared, signed: false, gamma, off: isOff };
-    /** @param {Thumbnails} wall @param {(item: Item) => Float32Array | null} values */
-    const draw = (wall, values) => wall.draw(values, manifest.prefix.length, table, look);
-    const from = fromWords(direction, query);
-    /** @param {Float32Array | null} values @param {string} between */
-    const masses = (values, between) => (values && direction === 'row'
-      ? massWords(massesOf(values, kinds, question.token), between) : '');
-    const fusion = typeof head === 'string' ? head : 'mean';
-    const sweep = nextSweep(answers, block, fusion, question);
-    sweep?.advance(SLICE);
-    const ofHead = (/** @type {Item} */ item) => answers.map(block, item.head, question);
-    const heads = draw(this.heads, ofHead);
-    this.heads.say((item) => masses(ofHead(item), '\n'));
-    this.heads.press((item) => mode === 'attention' && item.head === head);
-    const ofLayer = say('Layer {0}: {1}, {2}', block + 1, plural(manifest.heads, '{0} head', '{0} heads'), from);
-    this.titled('.vv-heads-title', ofLayer, scaleWords(heads));
-    const layers = draw(this.layers, (item) => answers.map(item.block, fusion, question));
-    this.layers.press((item) => mode === 'attention' && item.block === block);
-    const all = say('{0}, {1} of heads', plural(manifest.depth, '{0} layer', 'All {0} layers'), fusionWords(fusion));
-    this.titled('.vv-layers-title', all, scaleWords(layers));
-    if (this.find('.vv-whole').open) {
-      const ofCell = (/** @type {{block?: any, head?: any}} */ item) => answers.map(item.block, item.head, question);
-      this.gridScale = draw(this.grid, ofCell);
-      this.grid.press((item) => mode === 'attention' && item.block === block && item.head === head);
-      write(this.find('.vv-scale-words'), thumbnail ? say('{0}: {1}',
-        placeWords(thumbnail.block, Number(thumbnail.head)), masses(ofCell(thumbnail), ' · ') || from)
-        : say('Rows are numbered by layer, {0}; {1}.', from, scaleWords(this.gridScale)));
-    }
-    return sweep !== null;
-  }
-
-  /** @param {string} selector @param {string} words @param {string} small */
-  titled(selector, words, small) {
-    const place = this.find(selector);
-    if (place.childElementCount === 0) place.innerHTML = '<span></span> <small></small>';
-    const [first, second] = place.children;
-    write(first, words);
-    write(second, small);
-  }
-
-  /** @param {State} state @param {Scene} scene @returns {boolean} whether there is work left */
   drawMatrix(state, scene) {
-    if (!this.find('.vv-matrix').open) return false;
+    if (!isOpen(state, 'more') || !isOpen(state, 'matrix')) return false;
     const { answers, manifest, id } = scene;
     const block = Math.min(state.block ?? Infinity, manifest.depth - 1);
     const held = answers.blocks[block];
@@ -520,25 +423,4 @@ function savedOf(place, { manifest }, { unit, signed, name }, values) {
   const outside = Object.fromEntries(manifest.prefix.slice(0, prefix).map((name, i) => [name, values[i]]));
   return { values: values.slice(prefix), title: inEnglish(() => title(place, manifest, rolling, name)), unit, signed,
     outside, question };
-}
-
-/**
- * Return the next max or min to compute, some rows per frame: for the shown layer first, then for the layer strip.
- * @param {Answers} answers @param {number} block @param {import('../compute/attention.js').Fusion} fusion
- * @param {import('../compute/answers.js').Question} question
- */
-function nextSweep(answers, block, fusion, question) {
-  const first = answers.sweep(block, 'max', question);
-  if (first !== null || fusion === 'mean') return first;
-  for (let other = answers.depth - 1; other >= 0; other -= 1) {
-    const sweep = answers.sweep(other, fusion, question);
-    if (sweep !== null) return sweep;
-  }
-  return null;
-}
-
-/** @param {import('../draw/color.js').Scale | null} scale */
-function scaleWords(scale) {
-  if (scale === null) return say('one scale per map: compare shapes, not brightness');
-  return say('shared scale: {0} to {1} per patch', percent(scale.vmin), percent(scale.vmax));
 }

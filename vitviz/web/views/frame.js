@@ -1,7 +1,9 @@
 // The frame around every view: tabs, theme, full screen, messages and progress.
 import { progressWords } from '../compute/format.js';
 import { write } from '../draw/dom.js';
+import { unbroken } from '../core/figures.js';
 import { LANGUAGES, joined, say, spoken, translated, wordsOf } from '../core/words.js';
+import { folded, isOpen } from '../core/state.js';
 import { oneTabStop, roving } from '../draw/roving.js';
 import { translate } from '../draw/translate.js';
 import { View } from './view.js';
@@ -21,6 +23,8 @@ export class Frame extends View {
       if (!part.dataset.needs.split(' ').some((/** @type {string} */ need) => can[need])) part.remove();
     }
     this.main.classList.toggle('vv-alone', !page.backend.can.choose);
+    this.folds = this.all('[data-fold]');
+    for (const fold of this.folds) fold.addEventListener('toggle', () => this.fold(fold));
     this.tabs = this.all('[role=tab]');
     this.shape = ''; // shape of the photographs
     this.lang = 'en';
@@ -51,6 +55,12 @@ export class Frame extends View {
     this.all('.vv-tab:not([hidden]) .vv-picture').find((picture) => picture.getClientRects().length)?.focus();
   }
 
+  /** A part was opened or folded. @param {HTMLDetailsElement} part */
+  fold({ open, dataset: { fold = '' } }) {
+    const state = this.page.store.get();
+    if (open !== isOpen(state, fold)) this.change({ open: folded(state, fold) });
+  }
+
   /** Open what was offered in the place of a refusal. @param {string | undefined} size - of a panel's question */
   openFitting(size) {
     const { store } = this.page;
@@ -79,6 +89,10 @@ export class Frame extends View {
     if (state.tab !== before?.tab) this.turn(state.tab);
     if (state.full !== before?.full) this.press('[data-do=full]', () => state.full);
     if (state.messages !== before?.messages || state.lang !== before?.lang) this.tell(state);
+    for (const fold of this.folds) { // only what changed: a part that was just opened is not in the state yet
+      const open = isOpen(state, fold.dataset.fold);
+      if (!before || open !== isOpen(before, fold.dataset.fold)) fold.open = open;
+    }
     this.arrange(state);
     this.report();
     return false;
@@ -90,7 +104,9 @@ export class Frame extends View {
     this.lang = lang;
     if (!this.page.inside) document.documentElement.lang = lang;
     const { help } = wordsOf(lang);
-    this.blocks.forEach(({ block, english }, place) => { block.innerHTML = help[place] ?? english; });
+    this.blocks.forEach(({ block, english }, place) => {
+      block.innerHTML = help[place] ? unbroken(help[place]) : english;
+    });
     translate(this.root);
   }
 

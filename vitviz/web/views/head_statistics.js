@@ -219,7 +219,7 @@ export class Heads extends View {
       cell.title = isOff ? say('{0}, off', said) : said;
       cell.setAttribute('aria-label', cell.title);
       cell.setAttribute('aria-pressed', String(isOff));
-      write(cell, isOff ? '✕' : heads > NAMED ? '' : words.replaceAll(' ', '\u00a0'));
+      write(cell, isOff ? '✕' : heads > NAMED ? '' : words);
     });
     if (fresh) this.scale(statistic, scale, values ?? [], depth * heads, unit);
   }

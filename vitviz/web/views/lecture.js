@@ -2,8 +2,9 @@
 // numbers. The tensor strip marks the current step.
 import { localHead } from '../compute/kinds.js';
 import { queryOn } from '../compute/query.js';
-import { escaped } from '../compute/format.js';
+import { escaped, sized } from '../compute/format.js';
 import { parseLecture } from '../compute/lecture_numbers.js';
+import { integer } from '../core/figures.js';
 import { languageOf, wordsOf } from '../core/words.js';
 import { LECTURE, PARTS, STEPS } from '../core/steps.js';
 import { write } from '../draw/dom.js';
@@ -253,12 +254,12 @@ function shapesOf({ grid, prefix, depth, heads, width, labels }, lecture) {
   const channels = lecture?.width ?? heads * width;
   const [down, across] = lecture?.input ?? ['H', 'W'];
   const numbers = lecture ? 3 * lecture.patch ** 2 : '3P²';
-  const stream = `${tokens} × ${channels}`;
-  const outputs = String(labels.length || channels);
-  return { question: outputs, pixels: `3 × ${down} × ${across}`, patches: `${patches} × ${numbers}`,
-    embedding: `${patches} × ${channels}`, positions: stream, cls: `1 × ${channels}`, residual: stream, norm: stream,
-    attention: `${tokens} × ${width}`, projection: `${tokens} × ${heads * width}`,
-    mlp: `${tokens} × ${lecture?.hidden ?? 'M'}`, heads: `${depth} × ${heads} × ${tokens} × ${tokens}`,
-    cost: `${tokens} × ${tokens}`, prediction: outputs, training: '', explanation: `${grid[0]} × ${grid[1]}`,
+  const stream = sized(tokens, channels);
+  const outputs = integer(labels.length || channels);
+  return { question: outputs, pixels: sized(3, down, across), patches: sized(patches, numbers),
+    embedding: sized(patches, channels), positions: stream, cls: sized(1, channels), residual: stream, norm: stream,
+    attention: sized(tokens, width), projection: sized(tokens, heads * width),
+    mlp: sized(tokens, lecture?.hidden ?? 'M'), heads: sized(depth, heads, tokens, tokens),
+    cost: sized(tokens, tokens), prediction: outputs, training: '', explanation: sized(...grid),
     closing: outputs };
 }

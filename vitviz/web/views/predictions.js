@@ -1,6 +1,7 @@
 // The predictions panel: probabilities, and the list of all classes.
 import { aligned, classCount, describe, outputs, percent, things } from '../compute/format.js';
 import { joined, named, say, spoken, translated } from '../core/words.js';
+import { integer } from '../core/figures.js';
 import { write } from '../draw/dom.js';
 
 const MOST = 400; // classes listed at once; the search box finds the rest
@@ -62,7 +63,7 @@ export class Predictions {
       Object.assign(item, { textContent: named(label), title: label });
       return item;
     }));
-    const [count, all] = [matches.length, this.labels.length].map((number) => number.toLocaleString('en'));
+    const [count, all] = [matches.length, this.labels.length].map(integer);
     const cut = matches.length > MOST;
     write(this.find('.vv-known p'), !wanted && !cut ? say('{0} in alphabetical order.', all) : joined(
       cut ? say('{0} of {1}, the first {2} listed.', count, all, MOST) : say('{0} of {1}.', count, all),

@@ -109,7 +109,7 @@ export function mapsChoices(shown, values) {
       const now = shown();
       if (!now?.maps.table) return null;
       const { maps: { items, index, table }, scene, columns, title, words, placed } = now;
-      const labels = items.map((item) => item.name || `${placed(item).block + 1}.${placed(item).head + 1}`);
+      const labels = items.map((item) => item.name || labelOf(placed(item)));
       const drawn = index.map((map) => canvasOf(map, scene.grid, /** @type {Uint32Array} */ (table)));
       return withWords(together(drawn, labels, Math.min(columns, drawn.length)), title(), [words, aboutOf(scene)]);
     } },
@@ -129,6 +129,11 @@ export function chartChoices(place, table) {
       ? chartsAsSvg(place, /** @type {HTMLElement} */ (place.closest('.vv'))) : null) },
     { words: phrase('Numbers (CSV)'), ending: 'csv', make: table },
   ];
+}
+
+/** The label of a small map: "4.6", or "4.mean". @param {{block: number, head: number | string}} place */
+function labelOf({ block, head }) {
+  return `${block + 1}.${typeof head === 'number' ? head + 1 : head}`;
 }
 
 /** Return model, prediction and photograph for a caption. @param {Scene} scene */

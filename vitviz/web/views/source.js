@@ -2,6 +2,7 @@
 import { escaped, sizeWords } from '../compute/format.js';
 import { pictureOf } from '../compute/readback.js';
 import { phrase, say, spoken, translated } from '../core/words.js';
+import { isOpen } from '../core/state.js';
 import { find, write } from '../draw/dom.js';
 import { View } from './view.js';
 
@@ -48,7 +49,6 @@ export class Source extends View {
     root.addEventListener('click', ({ target }) => (
       this.clicked(/** @type {any} */ (target).closest('[data-do], [data-kind]')?.dataset)));
     this.dialog.addEventListener('close', () => this.stop());
-    this.find('.vv-seen').addEventListener('toggle', () => page.changed());
     for (const name of ['dragover', 'dragleave', 'drop']) {
       document.addEventListener(name, (event) => {
         if (!carriesFile(event)) return;
@@ -163,7 +163,7 @@ export class Source extends View {
       this.size = state.size;
       this.find('#size select').value = state.size === null ? '' : String(state.size);
     }
-    if (this.find('.vv-seen').open) this.look(scene);
+    if (isOpen(state, 'input')) this.look(scene);
     return false;
   }
 
@@ -183,7 +183,8 @@ export class Source extends View {
     this.finer = sizes[1]?.size ?? null; // each step doubles the side
     this.sharper.hidden = this.finer === null;
     write(this.sharper, chosen === null ? say('Sharper') : say('Standard'));
-    const offered = sizes.map((size) => ({ size: size.size, words: sizeWords(size) }));
+    const offered = sizes.map((size) => ( // without the time of the chosen size, which has run
+      { size: size.size, words: sizeWords(size.size === chosen ? { ...size, seconds: null } : size) }));
     if (sizes.every(({ size }) => size !== chosen)) offered.push({ size: chosen, words: say('{0} pixels', chosen) });
     this.find('#size select').innerHTML = offered.map(({ size, words }) => `<option
       value="${size ?? ''}">${escaped(words)}</option>`).join('');
@@ -195,6 +196,6 @@ export class Source extends View {
     const { seen, grid } = scene.manifest;
     if (seen && scene !== this.seen) this.find('.vv-seen img').src = seen.url;
     this.seen = scene;
-    write(this.find('.vv-seen p'), say('Cut into {0} × {1} patches', ...grid));
+    write(this.find('.vv-seen .vv-quiet'), say('Cut into {0} × {1} patches', ...grid));
   }
 }

@@ -120,7 +120,7 @@ export class TopBar extends View {
       title="${escaped(translated(tip ?? ''))}">${escaped(label)}</button>`;
     const [best, ...others] = this.models.larger ?? [];
     if (!best) return;
-    const label = say('Use a model with {0} classes: {1}', best.classes.toLocaleString('en'), best.words);
+    const label = say('Use a model with {0} classes: {1}', best.classes, best.words);
     this.larger.querySelector('.vv-best').innerHTML = button(best, label);
     this.larger.querySelector('.vv-others').innerHTML = others.map((model) => button(model)).join('');
     this.larger.querySelector('details').hidden = others.length === 0;

@@ -1,5 +1,5 @@
 // The last step: the whole path in one table, with the numbers of this photograph and model.
-import { describe } from '../../compute/format.js';
+import { describe, sized } from '../../compute/format.js';
 import { filled, wordsOf } from '../../core/words.js';
 import { write } from '../../draw/dom.js';
 import { Step } from './step.js';
@@ -11,9 +11,6 @@ import { Step } from './step.js';
 const HTML = `
   <div class="vv-flow"><div><figure class="vv-pane vv-plain"></figure><p class="vv-lost vv-final"></p></div>
     <div><table class="vv-path"><tbody></tbody></table></div></div>`;
-
-/** @param {number} value */
-const many = (value) => value.toLocaleString('en');
 
 export class Closing extends Step {
   /** @param {HTMLElement} root @param {import('../explore.js').Page} page */
@@ -37,10 +34,10 @@ export class Closing extends Step {
     const tokens = patches + prefix.length;
     this.describe(this.pane, words.aria);
     const rows = [
-      [words.photo, `3 × ${height} × ${width}`, filled(words.photoSays, many(3 * height * width))],
-      [words.patches, `${patches} × ${3 * patch ** 2}`, filled(words.patchesSay, grid[0], grid[1], patch)],
-      [words.tokens, `${tokens} × ${channels}`, words.tokensSay],
-      [words.blocks, `${depth} ×`, filled(words.blocksSay, heads, many(depth * heads * tokens ** 2))],
+      [words.photo, sized(3, height, width), filled(words.photoSays, 3 * height * width)],
+      [words.patches, sized(patches, 3 * patch ** 2), filled(words.patchesSay, grid[0], grid[1], patch)],
+      [words.tokens, sized(tokens, channels), words.tokensSay],
+      [words.blocks, `${depth} ×`, filled(words.blocksSay, heads, depth * heads * tokens ** 2)],
       [words.classes, String(labels.length || channels), words.classesSay],
     ];
     this.find('.vv-path tbody').innerHTML = rows.map(([name, shape, says]) => (

@@ -2,6 +2,7 @@
 import { score, whole } from '../../compute/format.js';
 import { row } from '../../compute/attention.js';
 import { costOf } from '../../compute/lecture_numbers.js';
+import { integer } from '../../core/figures.js';
 import { filled, wordsOf } from '../../core/words.js';
 import { chart, fill } from '../../draw/charts.js';
 import { indices, ownScale } from '../../draw/color.js';
@@ -24,7 +25,7 @@ const HTML = `
     <p class="vv-lost vv-share-of"></p></div>`;
 
 /** @param {number} value */
-const many = (value) => Math.round(value).toLocaleString('en');
+const many = (value) => integer(Math.round(value));
 
 export class Cost extends Step {
   /** @param {HTMLElement} root @param {import('../explore.js').Page} page */

@@ -27,9 +27,6 @@ const HTML = `
     ></thead><tbody>${CHANNELS.map((name) => (
     `<tr><th>${name}</th><td></td><td></td><td></td><td></td><td></td></tr>`)).join('')}</tbody></table>`;
 
-/** @param {number} value */
-const many = (value) => value.toLocaleString('en');
-
 export class Pixels extends Step {
   /** @param {HTMLElement} root @param {import('../explore.js').Page} page */
   constructor(root, page) {
@@ -78,8 +75,8 @@ export class Pixels extends Step {
       for (let n = 0; n < size; n += 1) out[n] = (0xff000000 | (levels[channel * size + n] * 0x10101)) >>> 0;
     }));
     const [first, second] = this.all('.vv-flow:first-child .vv-size');
-    write(first, filled(words.size, w, h, many(3 * w * h)));
-    write(second, filled(words.size, width, height, many(3 * size)));
+    write(first, filled(words.size, w, h, 3 * w * h));
+    write(second, filled(words.size, width, height, 3 * size));
     const shareSeen = whole(losses(lecture).kept);
     const seen = shareSeen === whole(1) ? words.whole : filled(words.cropped, shareSeen);
     const share = size / (w * h);

@@ -59,7 +59,7 @@ export class QuestionStep extends Step {
   /** @param {Record<string, string>} words @param {import('../../core/manifest.js').Manifest} manifest */
   answer(words, manifest) {
     const { predictions, labels, title } = manifest;
-    write(this.find('.vv-task'), predictions.length ? filled(words.task, labels.length.toLocaleString('en'))
+    write(this.find('.vv-task'), predictions.length ? filled(words.task, labels.length)
       : filled(words.none, title));
     const say = outputs(manifest);
     this.find('.vv-shares').innerHTML = bars(predictions.map(([label, share]) => [label, share, say(share)]));

@@ -1,0 +1,168 @@
+// The small maps of Explore: every head of every layer, and under "More" the heads of one layer and all layers.
+import { cellWords, fromWords, fusionWords, percent } from '../compute/format.js';
+import { tokenOf } from '../compute/geometry.js';
+import { queryOn } from '../compute/query.js';
+import { massWords, massesOf } from '../compute/readout.js';
+import { prefixKinds } from '../compute/statistics.js';
+import { isOpen } from '../core/state.js';
+import { phrase, plural, say } from '../core/words.js';
+import { write } from '../draw/dom.js';
+import { Thumbnails, cellItems, headItems, layerItems } from '../draw/thumbnails.js';
+import { mapsChoices, nameOf, saveMenu } from './save.js';
+import { View } from './view.js';
+
+/** @typedef {import('../core/state.js').State} State */
+/** @typedef {import('../effects/scene.js').Scene} Scene */
+/** @typedef {import('../compute/answers.js').Answers} Answers */
+/** @typedef {import('../draw/thumbnails.js').Item} Item */
+
+const SLICE = 6; // milliseconds per frame for work that spans several frames
+const ACROSS = { heads: 4, layers: 8 }; // maximum of small maps in a row: room for the words below each
+
+const PICTURED = 6; // and in a saved picture
+
+/** Small maps per row, so that no row has only one. @param {number} maps @param {number} most */
+const balanced = (maps, most) => Math.ceil(maps / Math.ceil(maps / most));
+
+export class Walls extends View {
+  /**
+   * @param {HTMLElement} root - .vv-walls of Explore @param {import('./explore.js').Page} page
+   * @param {() => any} place - the map of the active pane and its place, see `Explore.placeNow`
+   */
+  constructor(root, page, place) {
+    super(root, page);
+    const choose = (/** @type {Item} */ { block, head }) => page.store.dispatch({ type: 'map', block, head });
+    const peek = (/** @type {Item | null} */ item) => (
+      this.change({ thumbnail: item && { block: item.block, head: item.head } }));
+    this.heads = new Thumbnails(this.find('.vv-heads'), choose);
+    this.layers = new Thumbnails(this.find('.vv-layers'), choose);
+    this.grid = new Thumbnails(this.find('.vv-grid'), choose, peek);
+    /** @type {import('../draw/color.js').Scale | null} */
+    this.gridScale = null; // shared by the maps of all heads
+    this.saves(place);
+  }
+
+  /** Add menus that save the small maps. @param {() => any} place */
+  saves(place) {
+    /**
+     * @param {string} selector @param {string} label @param {string} what - title and name of the file
+     * @param {Thumbnails} maps @param {() => string} [words] - below the picture
+     */
+    const add = (selector, label, what, maps, words = () => String(this.find(selector).textContent).trim()) => {
+      /** @param {Item} item */
+      const placed = ({ block, head }) => {
+        const now = place();
+        const fusion = typeof now?.place.head === 'string' ? now.place.head : 'mean';
+        return { block: block ?? now?.place.block ?? 0, head: head ?? fusion };
+      };
+      const shown = () => {
+        const now = place();
+        const columns = maps.group ? 2 * maps.group : balanced(maps.items.length, PICTURED);
+        return now && { scene: now.scene, maps, columns, placed, words: words(),
+          title: () => say('{0}, {1}', say(what), fromWords(now.place.direction, now.place.query)) };
+      };
+      const values = (/** @type {Item} */ item) => {
+        const [now, { block, head }] = [place(), placed(item)];
+        return now && now.scene.answers.map(block, head, now.question);
+      };
+      saveMenu(this.page, this.find(selector), label, mapsChoices(shown, values),
+        () => nameOf(place()?.scene, what), 'beforebegin');
+    };
+    add('.vv-heads-title', phrase('Save heads of the layer'), phrase('Heads of the layer'), this.heads);
+    add('.vv-layers-title', phrase('Save all layers'), phrase('All layers'), this.layers);
+    add('.vv-scale-words', phrase('Save all heads of all layers'), phrase('All heads of all layers'), this.grid,
+      () => say('Labels are layer.head; {0}.', scaleWords(this.gridScale)));
+  }
+
+  /** Build the thumbnails of a scene. @param {Scene} scene */
+  offer({ manifest: { prefix, depth, heads, grid, frame } }) {
+    const lines = new Set(prefixKinds(prefix)).size + 1; // below a head: the kinds of mass, and the query's own
+    const shape = (frame[2] - frame[0]) / (frame[3] - frame[1]);
+    const sizes = { shape, heads, columns: heads + 1, layers: depth, lines,
+      'heads-across': balanced(heads + 3, ACROSS.heads), 'layers-across': balanced(depth, ACROSS.layers) };
+    for (const [name, size] of Object.entries(sizes)) this.root.style.setProperty(`--${name}`, String(size));
+    this.heads.build(headItems(heads), grid, { words: true });
+    this.layers.build(layerItems(depth), grid);
+    this.grid.build(cellItems(depth, heads, true), grid, { group: heads + 1 });
+  }
+
+  /**
+   * @param {State} state @param {Scene} scene @param {Uint32Array} table - (256) colors
+   * @returns {boolean} whether there is work left
+   */
+  draw(state, scene, table) {
+    const { direction, shared, gamma } = state;
+    const block = Math.min(state.block ?? Infinity, scene.manifest.depth - 1);
+    const query = queryOn(state, scene, this.page.scenes);
+    const question = { token: tokenOf(query, scene.manifest.prefix, scene.manifest.grid), direction };
+    const isOff = (/** @type {Item} */ item) => state.off.includes(`${item.block ?? block},${item.head}`);
+    const look = { shared, signed: false, gamma, off: isOff };
+    /** @param {Thumbnails} wall @param {(item: Item) => Float32Array | null} values */
+    const draw = (wall, values) => wall.draw(values, scene.manifest.prefix.length, table, look);
+    /** @param {Float32Array | null} values @param {string} between */
+    const masses = (values, between) => (values && direction === 'row'
+      ? massWords(massesOf(values, scene.kinds, question.token), between) : '');
+    const now = { state, scene, block, question, draw, masses, from: fromWords(direction, query) };
+    if (this.find('.vv-whole').open) this.drawAll(now);
+    return isOpen(state, 'more') && this.drawStrips(now);
+  }
+
+  /** Every head of every layer. @param {any} now */
+  drawAll({ state: { mode, head, thumbnail }, scene: { answers, manifest }, block, question, draw, from, masses }) {
+    const ofCell = (/** @type {{block?: any, head?: any}} */ item) => answers.map(item.block, item.head, question);
+    this.gridScale = draw(this.grid, ofCell);
+    this.grid.press((item) => mode === 'attention' && item.block === block && item.head === head);
+    const name = thumbnail && cellWords(thumbnail.block, thumbnail.head, manifest.heads);
+    write(this.find('.vv-scale-words'), thumbnail ? say('{0}: {1}', name, masses(ofCell(thumbnail), ' · ') || from)
+      : say('One row per layer: the mean, then each head; {0}.', scaleWords(this.gridScale)));
+  }
+
+  /** The heads of the layer, and all layers. @param {any} now @returns {boolean} whether there is work left */
+  drawStrips({ state: { mode, head }, scene: { manifest, answers }, block, question, draw, from, masses }) {
+    /** @type {import('../compute/attention.js').Fusion} */
+    const fusion = typeof head === 'number' ? 'mean' : head;
+    const sweep = nextSweep(answers, block, fusion, question);
+    sweep?.advance(SLICE);
+    const ofHead = (/** @type {Item} */ item) => answers.map(block, item.head, question);
+    const heads = draw(this.heads, ofHead);
+    this.heads.say((item) => masses(ofHead(item), '\n'));
+    this.heads.press((item) => mode === 'attention' && item.head === head);
+    const ofLayer = say('Layer {0}: {1}, {2}', block + 1, plural(manifest.heads, '{0} head', '{0} heads'), from);
+    this.titled('.vv-heads-title', ofLayer, scaleWords(heads));
+    const layers = draw(this.layers, (/** @type {Item} */ item) => answers.map(item.block, fusion, question));
+    this.layers.press((item) => mode === 'attention' && item.block === block);
+    const all = say('{0}, {1} of heads', plural(manifest.depth, '{0} layer', 'All {0} layers'), fusionWords(fusion));
+    this.titled('.vv-layers-title', all, scaleWords(layers));
+    return sweep !== null;
+  }
+
+  /** @param {string} selector @param {string} words @param {string} small */
+  titled(selector, words, small) {
+    const place = this.find(selector);
+    if (place.childElementCount === 0) place.innerHTML = '<span></span> <small></small>';
+    const [first, second] = place.children;
+    write(first, words);
+    write(second, small);
+  }
+}
+
+/**
+ * Return the next max or min to compute, some rows per frame: for the shown layer first, then for the layer strip.
+ * @param {Answers} answers @param {number} block @param {import('../compute/attention.js').Fusion} fusion
+ * @param {import('../compute/answers.js').Question} question
+ */
+function nextSweep(answers, block, fusion, question) {
+  const first = answers.sweep(block, 'max', question);
+  if (first !== null || fusion === 'mean') return first;
+  for (let other = answers.depth - 1; other >= 0; other -= 1) {
+    const sweep = answers.sweep(other, fusion, question);
+    if (sweep !== null) return sweep;
+  }
+  return null;
+}
+
+/** @param {import('../draw/color.js').Scale | null} scale */
+function scaleWords(scale) {
+  if (scale === null) return say('one scale per map: compare shapes, not brightness');
+  return say('shared scale: {0} to {1} per patch', percent(scale.vmin), percent(scale.vmax));
+}
