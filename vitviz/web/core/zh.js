@@ -112,7 +112,8 @@ export const ZH = {
     'Colours end at {0}; dots mark {1} beyond it (up to {2}).': '色标止于 {0}；圆点标出超出它的 {1}（最高 {2}）。',
     'one scale per map: compare shapes, not brightness': '每张图各有色标：请比较形状，而不是亮度',
     'shared scale: {0} to {1} per patch': '共用色标：每个图块 {0} 到 {1}',
-    'One row per layer: the mean, then each head; {0}.': '每行一层，先是平均，再是各个头；{0}。', 'Labels are layer.head; {0}.': '编号为“层.头”；{0}。',
+    'One row per layer: the mean, then each head; {0}.': '每行一层，先是平均，再是各个头；{0}。',
+    'Labels are layer.head; {0}.': '编号为“层.头”；{0}。',
     'Layer {0}, head {1}, {2} × {2} tokens.': '第 {0} 层，头 {1}，{2} × {2} 个词元。',
     'Layer {0}, head {1}, {2} × {2} tokens (one patch in {3}).': '第 {0} 层，头 {1}，{2} × {2} 个词元（每 {3} 个图块取一个）。',
     ['Each row shows where one token attends; lines separate the rows of patches. Colours show the square root of '
