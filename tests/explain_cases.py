@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from vitviz.attribution.inputs import Case
-from vitviz.attribution.targets import resolve_target
+from vitviz.attribution.target_specs import resolve_target
 from vitviz.images.preprocess import Preprocess
 from vitviz.model.vit import ViT
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from vitviz.attribution.attention import attention, rollout
     from vitviz.attribution.registry import METHODS, attribute
-    from vitviz.attribution.targets import Direction, Group, Output, Similarity, Text, Unit
+    from vitviz.attribution.target_specs import Direction, Group, Output, Similarity, Text, Unit
     from vitviz.draw.overlay import overlay
     from vitviz.errors import VitvizError
     from vitviz.evaluation.faithfulness import faithfulness
@@ -70,7 +70,7 @@ __all__ = [
 _MODULES = {
     "attribution.attention": ("attention", "rollout"),
     "attribution.registry": ("METHODS", "attribute"),
-    "attribution.targets": ("Direction", "Group", "Output", "Similarity", "Text", "Unit"),
+    "attribution.target_specs": ("Direction", "Group", "Output", "Similarity", "Text", "Unit"),
     "draw.overlay": ("overlay",),
     "errors": ("VitvizError",),
     "evaluation.faithfulness": ("faithfulness",),

@@ -24,7 +24,7 @@ from vitviz.analysis.tokens import TokenPCA, token_pca
 from vitviz.attribution.attention import Fusion, attention_heads, check_head
 from vitviz.attribution.inputs import Method
 from vitviz.attribution.registry import DEFAULT, attribute, check_options
-from vitviz.attribution.targets import Named, TargetOf
+from vitviz.attribution.target_specs import Named, TargetOf
 from vitviz.errors import VitvizError
 from vitviz.evaluation.faithfulness import Faithfulness, curve_passes, faithfulness
 from vitviz.fields import check_arguments

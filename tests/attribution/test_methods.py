@@ -19,7 +19,8 @@ from vitviz.attribution.attention import attention, rollout
 from vitviz.attribution.gradient import gae
 from vitviz.attribution.inputs import Case, Method
 from vitviz.attribution.registry import METHODS, attribute, method_named, score_tokens, untouched
-from vitviz.attribution.targets import ExplainError, Target, class_index, resolve_target
+from vitviz.attribution.target_specs import class_index, resolve_target
+from vitviz.attribution.targets import ExplainError, Target
 from vitviz.model.trace import Trace
 from vitviz.model.vit import ViT
 

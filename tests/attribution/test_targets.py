@@ -21,7 +21,8 @@ from vitviz.analysis.head_statistics import head_statistics
 from vitviz.analysis.interventions import intervene
 from vitviz.analysis.logit_lens import logit_lens
 from vitviz.attribution.registry import METHODS, attribute, score_tokens
-from vitviz.attribution.targets import ExplainError, Target, TargetSpec, read_spelling, resolve_target
+from vitviz.attribution.target_specs import TargetSpec, read_spelling, resolve_target
+from vitviz.attribution.targets import ExplainError, Target
 from vitviz.evaluation.faithfulness import faithfulness
 from vitviz.evaluation.sensitivity import sensitivity_n
 from vitviz.model.vit import ViT

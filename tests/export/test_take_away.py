@@ -21,7 +21,7 @@ import vitviz
 from vitviz import Direction, Similarity
 from vitviz.analysis import AnalysisError
 from vitviz.analysis.decomposition import decompose
-from vitviz.attribution.targets import resolve_target
+from vitviz.attribution.target_specs import resolve_target
 from vitviz.cli.main import main
 from vitviz.draw.figures import draw
 from vitviz.draw.overlay import OVER_GRAY

@@ -18,7 +18,8 @@ from torch import Tensor, nn
 from vitviz.analysis import AnalysisError
 from vitviz.analysis.logit_lens import check_one_image
 from vitviz.analysis.tokens import block_outputs
-from vitviz.attribution.targets import Target, TargetOf, resolve_target
+from vitviz.attribution.target_specs import TargetOf, resolve_target
+from vitviz.attribution.targets import Target
 from vitviz.formatting import short_repr
 from vitviz.model.devices import double
 from vitviz.model.layers import LayerScale

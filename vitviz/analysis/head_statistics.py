@@ -19,7 +19,7 @@ from vitviz.analysis import AnalysisError, importance
 from vitviz.analysis import attention_statistics as rows
 from vitviz.analysis.attention_statistics import QueryRange, row_statistics
 from vitviz.analysis.importance import Importance
-from vitviz.attribution.targets import Named, TargetLike, TargetOf, resolve_target
+from vitviz.attribution.target_specs import Named, TargetLike, TargetOf, resolve_target
 from vitviz.formatting import data_frame, short_repr, text_table
 from vitviz.images.folders import batches, find_images, progress_bar, spread
 from vitviz.images.geometry import Geometry

@@ -17,7 +17,8 @@ from torch import Tensor
 
 from vitviz.analysis import AnalysisError
 from vitviz.attribution.baselines import baseline_images, pixel_mask
-from vitviz.attribution.targets import Named, Scale, TargetLike, reads_features, resolve_target
+from vitviz.attribution.target_specs import Named, TargetLike, reads_features, resolve_target
+from vitviz.attribution.targets import Scale
 from vitviz.fields import check_arguments
 from vitviz.formatting import data_frame, short_repr
 from vitviz.model.edits import Cut, Edits, HeadMode

@@ -16,15 +16,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from vitviz.analysis import AnalysisError
-from vitviz.attribution.targets import (
-    Named,
-    Scale,
-    Target,
-    TargetOf,
-    class_index,
-    class_name,
-    resolve_target,
-)
+from vitviz.attribution.target_specs import Named, TargetOf, class_index, class_name, resolve_target
+from vitviz.attribution.targets import Scale, Target
 from vitviz.formatting import data_frame, short_repr
 from vitviz.model.trace import Trace
 from vitviz.model.vit import ViT

@@ -10,7 +10,8 @@ from torch import Tensor
 
 from vitviz.attribution import attention, gradient, perturbation, relevance, values
 from vitviz.attribution.inputs import Case, Method
-from vitviz.attribution.targets import ExplainError, Named, TargetLike, resolve_target
+from vitviz.attribution.target_specs import Named, TargetLike, resolve_target
+from vitviz.attribution.targets import ExplainError
 from vitviz.fields import check_arguments, describe_type, field_types, matches_type, plain
 from vitviz.heatmap import Heatmap
 from vitviz.model.trace import Trace

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 FUSIONS: tuple[Fusion, ...] = ("mean", "max", "min")
 PICTURES = (".png", ".jpg", ".jpeg", ".webp")
 Args = SimpleNamespace  # values of a command's options by name
-FILES_OF_TARGETS = ("direction", "similar")  # spellings of `attribution.targets` that accept a file
+FILES_OF_TARGETS = ("direction", "similar")  # spellings of `attribution.target_specs` that accept a file
 STANDARD_INPUT = "-"  # as a photograph's path
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -243,7 +243,7 @@ def parse_target(text: str | None, explorer: Explorer, size: int | None) -> Any:
     word, colon, path = (text or "").partition(":")
     if not colon or word not in FILES_OF_TARGETS or _is_vector(path):
         return text
-    from vitviz.attribution.targets import Direction, Similarity
+    from vitviz.attribution.target_specs import Direction, Similarity
 
     if word == "similar":
         return Similarity(explorer.open(photograph(path), size=size))

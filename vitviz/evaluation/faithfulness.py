@@ -19,16 +19,8 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
 from vitviz.analysis.interventions import Drop
-from vitviz.attribution.targets import (
-    ExplainError,
-    Named,
-    Scale,
-    Target,
-    TargetLike,
-    TargetOf,
-    reads_features,
-    resolve_target,
-)
+from vitviz.attribution.target_specs import Named, TargetLike, TargetOf, reads_features, resolve_target
+from vitviz.attribution.targets import ExplainError, Scale, Target
 from vitviz.evaluation import EvaluationError
 from vitviz.evaluation.masking import MaskedModel, Progress
 from vitviz.fields import check_arguments

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from vitviz.attribution.registry import DEFAULT, method_named, score_patches
-from vitviz.attribution.targets import TargetLike
+from vitviz.attribution.target_specs import TargetLike
 from vitviz.evaluation.faithfulness import Floats, target_of_images
 from vitviz.evaluation.sensitivity import spearman
 from vitviz.model.vit import ViT

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from vitviz.analysis.interventions import Drop
 from vitviz.attribution.registry import DEFAULT, score_patches, untouched
-from vitviz.attribution.targets import TargetLike, reads_features, resolve_target
+from vitviz.attribution.target_specs import TargetLike, reads_features, resolve_target
 from vitviz.evaluation import EvaluationError
 from vitviz.evaluation.faithfulness import Floats, Maps, flat_maps, random_orders, target_of_images
 from vitviz.evaluation.masking import MaskedModel

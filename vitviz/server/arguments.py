@@ -29,7 +29,7 @@ Size = Annotated[int, Field(ge=1, le=10**5, description="a size in pixels")]
 Index = Annotated[int, Field(ge=0, le=10**6, description="a whole number from 0")]
 Spelling = Annotated[str, Field(min_length=1, max_length=60_000, description="a label or a target's spelling")]
 Target = Index | Spelling
-"""A class by index from 0, or a text: see `vitviz.attribution.targets`."""
+"""A class by index from 0, or a text: see `vitviz.attribution.target_specs`."""
 Token = Annotated[int, Field(ge=-1, le=10**6, description="a token's number from 0, -1 for the mean over patches")]
 Share = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False, description="a number from 0 to 1")]
 Switch = Annotated[bool, Field(description="true or false")]

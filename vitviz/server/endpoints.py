@@ -20,7 +20,7 @@ from vitviz.analysis.head_statistics import STATISTICS
 from vitviz.attribution.attention import DISCARD, FUSE, RESIDUAL, START, Fusion
 from vitviz.attribution.inputs import Method
 from vitviz.attribution.registry import DEFAULT, METHODS, method_named
-from vitviz.attribution.targets import Similarity, TargetSpec, Text, class_index, read_spelling
+from vitviz.attribution.target_specs import Similarity, TargetSpec, Text, class_index, read_spelling
 from vitviz.heatmap import Heatmap
 from vitviz.server import arguments as args
 from vitviz.server.arguments import ArgumentError, check, quote

@@ -21,7 +21,7 @@ from matplotlib.colors import LogNorm, Normalize, PowerNorm
 from matplotlib.figure import Figure
 
 from vitviz.attribution.attention import Fusion
-from vitviz.attribution.targets import TargetOf
+from vitviz.attribution.target_specs import TargetOf
 from vitviz.draw.colors import SEQUENTIAL, DrawError
 from vitviz.draw.figures import page
 from vitviz.draw.overlay import OVER_GRAY
