@@ -1,4 +1,4 @@
-"""Decompose a class's logit, or a target of the features, into contributions of heads, tokens and MLPs.
+"""Decompose a class's logit, or the score of a target of the features, into contributions of heads, tokens and MLPs.
 
 Direct logit attribution: Elhage et al. 2021, "A Mathematical Framework for Transformer Circuits"; for texts in CLIP:
 Gandelsman et al. 2024, "Interpreting CLIP's Image Representation via Text-Based Decomposition". The residual stream is
@@ -38,14 +38,14 @@ class Decomposition:
     Args:
         blocks: the L block indices, from 0.
         heads: (L, H), contributions of the heads.
-        tokens: (L, H, N), the same for each token that a head attends to, prefix tokens first; the sum is `heads`.
+        tokens: (L, H, N), `heads` split by the attended token, prefix tokens first; the sum over tokens is `heads`.
         mlps: (L,), contributions of the MLPs.
         biases: (L,), contributions of the output biases of attention.
         start: contribution of the first block's input tokens.
         constant: contribution of the biases of final norm and classifier.
         total: the sum of all contributions, equal to the logit minus the mean of the logits, or to the score.
         target: index of the class; -1 for a target of the features. `name` is its display name.
-        scale: what the contributions are: logit, value or cosine.
+        scale: scale of the contributions: logit, value or cosine.
     """
 
     blocks: tuple[int, ...]
@@ -68,8 +68,8 @@ def decompose(model: ViT, trace: Trace, target: TargetOf | None = None) -> Decom
     """Compute the contribution of each head, token and MLP to a class's logit minus the mean of all logits.
 
     The mean is subtracted because a constant added to all logits does not change a softmax. For several labels and for
-    values, which have no softmax, the output itself is decomposed, and for a target of the features its score. The
-    length of the features in a cosine is held fixed, like the deviation of the final norm.
+    values, which have no softmax, the output itself is decomposed, and for a target of the features its score. In a
+    cosine, the length of the features is held constant, like the standard deviation of the final norm.
 
     Args:
         model: the model of the trace.
@@ -77,8 +77,8 @@ def decompose(model: ViT, trace: Trace, target: TargetOf | None = None) -> Decom
         target: a class, as index or label, or a target of the features; by default the predicted class.
 
     Raises:
-        AnalysisError: without a classifier, for another target, or if the pooling is not linear or a
-            block was not kept.
+        AnalysisError: without a classifier and a target, for other kinds of targets, if the pooling is not linear, if a
+            norm follows attention, or if a block was not kept.
         ExplainError: if the class does not exist.
     """
     check_one_image(trace)
@@ -90,8 +90,8 @@ def decompose(model: ViT, trace: Trace, target: TargetOf | None = None) -> Decom
         )
     if model.config.norm_attention or model.config.norm_post:
         raise AnalysisError(
-            "Expected attention whose output is added as it is, got a norm after it, so that the shares of heads do "
-            "not add up. Use an attribution method."
+            "Expected attention whose output is added to the residual stream directly, got a norm before the sum, so "
+            "the contributions of heads do not add up. Use an attribution method."
         )
     if trace.blocks != tuple(range(trace.depth)):
         raise AnalysisError(f"Expected a trace with all blocks, got {list(trace.blocks)}. Omit blocks=.")
@@ -136,7 +136,7 @@ def _readers(model: ViT, trace: Trace, target: Target) -> tuple[list[tuple[Tenso
     readers = [(first if kind == "cls" else mean, rows[0])]
     if kind == "cls+mean":
         readers = [(first, rows[0][:width]), (mean, rows[0][width:])]
-    if len(rows) > 1:  # the distillation token has a classifier
+    if len(rows) > 1:  # the distillation token has its own classifier
         dist = torch.zeros_like(first)
         dist[model.config.distillation_at] = 1.0
         readers.append((dist, rows[1]))
@@ -144,7 +144,7 @@ def _readers(model: ViT, trace: Trace, target: Target) -> tuple[list[tuple[Tenso
 
 
 def _class_rows(model: ViT, trace: Trace, target: Target) -> tuple[list[Tensor], Tensor]:
-    """Return the direction of a class in the features (F,) for each classifier, and the bias."""
+    """Return the direction of a class in the features, (F,), for each classifier, and the bias."""
     assert model.head is not None  # the target is a class
     heads = [model.head] if model.head_dist is None else [model.head, model.head_dist]
     index, centering = int(target.points), float(model.problem_type == SINGLE)  # the mean of all logits, or zero
@@ -159,14 +159,17 @@ def _class_rows(model: ViT, trace: Trace, target: Target) -> tuple[list[Tensor],
 
 
 def _feature_direction(model: ViT, trace: Trace, target: Target) -> tuple[list[Tensor], Tensor]:
-    """Return the direction of a target in the features (F,), and no bias."""
+    """Return the direction of a target in the features, [(F,)], and a bias of zero."""
     vector = double(target.points[0].to(trace.tokens.device))
     cosine = target.kind == "similarity"
     return [_before_projection(model, trace, vector, target.projection, cosine)], vector.new_zeros(())
 
 
 def _before_projection(model: ViT, trace: Trace, vector: Tensor, matrix: Tensor | None, cosine: bool) -> Tensor:
-    """Return the direction in the features (F,) whose dot product is that of `vector` and the embedding (E,)."""
+    """Map a vector in the embedding (E,) to the direction in the features (F,) that has the same dot product.
+
+    With `cosine`, the direction is divided by the length of the embedding, which is held constant.
+    """
     features = double(model.read_out(trace.tokens)[0])  # (F,)
     if matrix is not None:
         matrix = double(matrix.to(features.device))  # (E, F)

@@ -123,7 +123,7 @@ _ALL = (
     ),
     Statistic(
         importance.ablation_logit, "Score drop", "",
-        "Exact drop of the target's score when the head's output is set to zero: of its logit, or its value or cosine.",
+        "Exact drop of the target's score (logit, value or cosine) when the head's output is set to zero.",
         None, None, "model",
     ),
 )  # fmt: skip
@@ -141,7 +141,7 @@ class HeadStatistics:
         blocks: the L block indices, from 0.
         query: the query: "patches", or a token such as "cls" or "(3, 4)".
         target: display name of the target of the importances; empty without importances.
-        scale: what the target's score is: logit, value or cosine; empty without importances.
+        scale: scale of the target's score: logit, value or cosine; empty without importances.
     """
 
     samples: Mapping[str, Array]
@@ -337,8 +337,11 @@ def folder_statistics(
     with eval_mode(model), progress_bar(len(files), show=progress) as bar:
         for batch in batches(files, preprocess, batch_size):
             trace = model.trace(batch.images.to(weight.device, weight.dtype))
-            aim: dict[str, Any] = {"target": target, "contrast": contrast}
-            parts.append(head_statistics(model, trace, batch.geometries, names=names, query=query, **aim))
+            parts.append(
+                head_statistics(
+                    model, trace, batch.geometries, names=names, query=query, target=target, contrast=contrast
+                )
+            )
             bar.update(len(batch.images))
     first = parts[0]  # the folder has images
     return replace(

@@ -31,7 +31,7 @@ class Importance:
 
     @cached_property
     def ablations(self) -> tuple[Tensor, Tensor]:
-        """Return the drops of reading and score, see `head_ablations`."""
+        """Return the drops of the target's reading and score, see `head_ablations`."""
         return head_ablations(self.model, self.trace, self.target)
 
 
@@ -118,8 +118,9 @@ def head_ablations(model: ViT, trace: Trace, target: Target) -> tuple[Tensor, Te
 
 
 def _lost(target: Target, before: Tensor, after: Tensor) -> Tensor:
-    """Return the drops of the target's reading and score, from outputs (B, C) to (B * h, C): (2, B, h)."""
-    times, repeated = len(after) // len(before), target.repeat(len(after) // len(before))
+    """Return the drops of the target's reading and score from outputs (B, C) to outputs (B * h, C): (2, B, h)."""
+    times = len(after) // len(before)
+    repeated = target.repeat(times)
     before, after = before.cpu().double(), after.cpu().double()
     drops = [
         target.reading(before).repeat_interleave(times) - repeated.reading(after),
@@ -137,10 +138,10 @@ def _together(model: ViT, stream: Tensor) -> int:
 
 
 def check_ready(model: ViT, trace: Trace, target: Target) -> Tensor:
-    """Return the outputs of a trace that the target reads: (B, C) or (B, F).
+    """Return what the target reads from a trace: logits (B, C) or features (B, F).
 
     Raises:
-        AnalysisError: without a classifier that the target needs, or with active dropout.
+        AnalysisError: if the target needs a classifier and the model has none, or if dropout is active.
     """
     config = model.config
     if trace.logits is None and not target.features:

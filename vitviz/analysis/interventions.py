@@ -17,7 +17,7 @@ from torch import Tensor
 
 from vitviz.analysis import AnalysisError
 from vitviz.attribution.baselines import baseline_images, pixel_mask
-from vitviz.attribution.target_specs import Named, TargetLike, reads_features, resolve_target
+from vitviz.attribution.target_specs import FEATURE_TARGETS, Named, TargetLike, reads_features, resolve_target
 from vitviz.attribution.targets import Scale
 from vitviz.fields import check_arguments
 from vitviz.formatting import data_frame, short_repr
@@ -55,7 +55,7 @@ class Change:
         logits_before, logits_after: (B, C), float64.
         labels: labels of the classes; empty if the model has none.
         problem_type: meaning of the outputs; for regression, values replace probabilities.
-        target: name of the target, or empty if none was given; `scale` says what its readings are.
+        target: name of the target, or empty if none was given; `scale` is the scale of its readings.
         target_before, target_after: (B,), the target's readings; empty without a target.
     """
 
@@ -151,14 +151,14 @@ def intervene(
         drop: patches (row, column) to drop.
         mode: "remove" removes them from the sequence; the other modes paint over them, see `baseline_images`.
         swap: region to copy from other images.
-        order: for each place of the grid, row by row, the patch to move there.
+        order: for each position of the grid, row by row, the number of the patch to move there.
         positions: if false, all patches get the same position, so that the model cannot tell their order.
         before: (B, C), the unchanged logits of these images, if known.
-        target, contrast: a target to read as well, see `resolve_target`.
+        target, contrast: a target to read before and after the changes, see `resolve_target`.
 
     Raises:
-        AnalysisError: without a classifier and a target of the features, in training mode, or if a patch, mode or
-            swap does not fit.
+        AnalysisError: with neither a classifier nor a target of the features, in training mode, or if a patch, mode,
+            swap or order does not fit.
         EditError: if a head or cut does not fit, or no token remains.
         ExplainError: for "black" with a model without preprocessing, or a target that does not fit.
     """
@@ -181,8 +181,9 @@ def intervene(
         outputs = _outputs(model, changed, Edits(heads=modes, cuts=cuts, keep=keep), features, positions=positions)
     labels = model.pretrained.labels if model.pretrained else ()
     (logits_before, _), (logits, _) = outputs_before, outputs
-    named = {} if target is contrast is None else _readings(model, target, contrast, outputs_before, outputs)
-    return Change(logits_before.numpy(), logits.numpy(), labels, model.problem_type, **named)
+    explained = target is not None or contrast is not None
+    readings = _readings(model, target, contrast, outputs_before, outputs) if explained else {}
+    return Change(logits_before.numpy(), logits.numpy(), labels, model.problem_type, **readings)
 
 
 def _outputs(
@@ -193,9 +194,9 @@ def _outputs(
     logits: Tensor | None = None,
     positions: bool = True,
 ) -> tuple[Tensor, Tensor]:
-    """Return the logits (B, C) and, on request, the features (B, F), in float64 on the CPU; what is missing is empty.
+    """Return the logits (B, C) and, on request, the features (B, F), in float64 on the CPU; missing ones are (B, 0).
 
-    `logits` are those of the images, if known.
+    `logits` are the logits of these images, if known.
     """
     pooled = images.new_zeros(len(images), 0)
     if logits is None or features:
@@ -213,20 +214,26 @@ def _readings(
     before: tuple[Tensor, Tensor],
     after: tuple[Tensor, Tensor],
 ) -> dict[str, Any]:
-    """Return a target's name, scale and readings, as fields of `Change`; outputs are those of `_outputs`."""
+    """Return a target's name, scale and readings as fields of `Change`; `before` and `after` come from `_outputs`."""
     resolved = resolve_target(model, before[0], target, contrast)
     assert resolved is not None  # a target is given
-    numbers = [resolved.reading(outputs[int(resolved.features)]).numpy() for outputs in (before, after)]
-    described = {"target": resolved.description, "scale": resolved.reading_scale}
-    return described | dict(zip(("target_before", "target_after"), numbers, strict=True))
+    target_before, target_after = (
+        resolved.reading(features if resolved.features else logits).numpy() for logits, features in (before, after)
+    )
+    return {
+        "target": resolved.description,
+        "scale": resolved.reading_scale,
+        "target_before": target_before,
+        "target_after": target_after,
+    }
 
 
 def check_runs(model: ViT, mode: Drop, *, features: bool = False) -> None:
-    """Raise `AnalysisError` in training mode, for an unknown mode, or without a classifier if no features are read."""
+    """Raise `AnalysisError` in training mode, for an unknown mode, or without a classifier unless features are read."""
     if model.head is None and not features:
         raise AnalysisError(
             "Expected a model with a classifier, got one without. Load one that predicts classes, or choose a target "
-            "of the features: Unit(i), Direction(vector) or Similarity(view)."
+            f"of the features: {FEATURE_TARGETS}."
         )
     if model.training:
         raise AnalysisError("Expected a model in eval mode, got one in training mode. Call model.eval() first.")
@@ -247,7 +254,7 @@ def _mask(drop: Iterable[tuple[int, int]], grid: tuple[int, int]) -> Tensor:
 
 
 def _reordered(images: Tensor, order: Sequence[int], patch: int) -> Tensor:
-    """Return the images with their patches in another order."""
+    """Return the images with their patches in another order; see `intervene`."""
     rows, columns = (side // patch for side in images.shape[2:])
     if sorted(order) != list(range(rows * columns)):
         raise AnalysisError(

@@ -41,7 +41,7 @@ class LogitLens:
             classifier, C is 0.
         classes: indices of the K chosen classes; empty if the target is not a class.
         names: their display names, or the target's (K = 1).
-        scale: what the readings are.
+        scale: scale of the readings.
         readings: (L, K), the probability of each chosen class, or the target's probability, value or cosine.
         patches: (L, gh, gw, K), the same for each patch.
         best: (L, gh, gw), the most probable class of each patch; -1 without a classifier.
@@ -62,7 +62,7 @@ class LogitLens:
     __repr__ = short_repr
 
     def to_pandas(self) -> "pd.DataFrame":
-        """Return the image's reading of each chosen class, or of the target, after each block, one column for each.
+        """Return the image's readings after each block, with one column for each chosen class or one for the target.
 
         Raises:
             MissingExtraError: if pandas is not installed.
@@ -91,11 +91,11 @@ def logit_lens(
         target, contrast: a target to read instead, see `resolve_target`.
 
     Raises:
-        AnalysisError: without a classifier that the target needs, or for several images.
+        AnalysisError: if the target needs a classifier and the model has none, or for several images.
         ExplainError: if a class or target does not exist.
     """
     check_one_image(trace)
-    aims, count = _aims(model, trace, classes, target, contrast), trace.grid[0] * trace.grid[1]
+    targets, count = _targets(model, trace, classes, target, contrast), trace.grid[0] * trace.grid[1]
     blocks, logits, readings, patches, best = [], [], [], [], []
     for block, tokens in _final_tokens(model, trace):
         blocks.append(block)
@@ -103,18 +103,18 @@ def logit_lens(
         of_patches = tokens.new_zeros(count, 0) if model.head is None else classify_patches(model, tokens)[0].float()
         logits.append(of_image[0])
         best.append(_best(model, of_patches, trace.grid))
-        if aims and aims[0].features:
+        if targets and targets[0].features:
             of_image, of_patches = model.read_out(tokens).float(), pool_patches(model, tokens)[0].float()  # (1, F), ...
-        readings.append(_read(aims, of_image)[0])  # (K,)
-        patches.append(_read(aims, of_patches).unflatten(0, trace.grid))  # (gh, gw, K)
+        readings.append(_read(targets, of_image)[0])  # (K,)
+        patches.append(_read(targets, of_patches).unflatten(0, trace.grid))  # (gh, gw, K)
     stacked = torch.stack(logits)  # (L, C)
     return LogitLens(
         blocks=tuple(blocks),
         logits=stacked.cpu().numpy(),
         probabilities=activate(stacked, model.problem_type).cpu().numpy(),
-        classes=tuple(index for aim in aims for index in aim.points[0].tolist() if aim.kind == "class"),
-        names=tuple(aim.names[0] for aim in aims),
-        scale=aims[0].reading_scale if aims else "probability",
+        classes=tuple(int(each.points) for each in targets if each.kind == "class"),
+        names=tuple(each.names[0] for each in targets),
+        scale=targets[0].reading_scale if targets else "probability",
         readings=torch.stack(readings).cpu().numpy(),
         patches=torch.stack(patches).cpu().numpy(),
         best=torch.stack([indices for indices, _ in best]).cpu().numpy(),
@@ -122,14 +122,14 @@ def logit_lens(
     )
 
 
-def _aims(
+def _targets(
     model: ViT,
     trace: Trace,
     classes: Sequence[Named] | None,
     target: TargetOf | None,
     contrast: tuple[Named, Named] | None,
 ) -> list[Target]:
-    """Return the targets to read: one for each class, or the target."""
+    """Return the targets to read, with one image each: one for each class, or the given target."""
     if target is not None or contrast is not None:
         resolved = resolve_target(model, trace.logits, target, contrast)
         assert resolved is not None  # a target is given
@@ -147,11 +147,11 @@ def _aims(
     ]
 
 
-def _read(aims: Sequence[Target], outputs: Tensor) -> Tensor:
-    """Return the targets' readings of several rows: logits (n, C) or features (n, F) -> (n, K)."""
-    if aims and all(aim.kind == "class" for aim in aims):  # one softmax for all classes
-        return activate(outputs, aims[0].problem_type)[:, [int(aim.points) for aim in aims]]
-    columns = [aim.repeat(len(outputs)).reading(outputs) for aim in aims]
+def _read(targets: Sequence[Target], outputs: Tensor) -> Tensor:
+    """Return the readings of K targets from n rows: logits (n, C) or features (n, F) -> (n, K)."""
+    if targets and all(each.kind == "class" for each in targets):  # one softmax for all classes
+        return activate(outputs, targets[0].problem_type)[:, [int(each.points) for each in targets]]
+    columns = [each.repeat(len(outputs)).reading(outputs) for each in targets]
     return torch.stack(columns, dim=1) if columns else outputs[:, :0]
 
 
@@ -164,7 +164,7 @@ def _best(model: ViT, logits: Tensor, grid: tuple[int, int]) -> tuple[Tensor, Te
 
 
 def pool_patches(model: ViT, tokens: Tensor) -> Tensor:
-    """Return the features of each patch pooled alone: final tokens (B, N, D) -> (B, gh * gw, F).
+    """Return the features of each patch, pooled alone: final tokens (B, N, D) -> (B, gh * gw, F).
 
     By pooling: "cls": the patch replaces the class token. "mean": it is the only patch. "cls+mean": it is the only
     patch, with the class token. "attention": the pool's query attends only to this token. `tokens` are as for
@@ -182,7 +182,7 @@ def pool_patches(model: ViT, tokens: Tensor) -> Tensor:
 
 
 def classify_patches(model: ViT, tokens: Tensor) -> Tensor:
-    """Return the logits of each patch pooled alone (see `pool_patches`): final tokens (B, N, D) -> (B, gh * gw, C).
+    """Return the logits of each patch, pooled alone (see `pool_patches`): final tokens (B, N, D) -> (B, gh * gw, C).
 
     If the distillation token has a classifier, the patch replaces this token too. For "mean" and "cls+mean" with the
     norm before pooling, the image's logits are the mean of the patches' logits.

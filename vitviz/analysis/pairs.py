@@ -1,7 +1,7 @@
-"""Compare two photographs patch by patch: cosines of tokens, mutual nearest neighbours, and the similarity in parts.
+"""Compare the patches of two photographs: cosine similarities, mutual nearest neighbours, and parts of the similarity.
 
 Keys as descriptors: Amir et al. 2022, "Deep ViT Features as Dense Visual Descriptors". To explain a similarity, use
-`Similarity(view)` as the target of any attribution method (`vitviz.attribution.targets`).
+`Similarity(view)` as the target of any attribution method (`vitviz.attribution.target_specs`).
 
 Shapes: n and m patches of the first and the second photograph; D width, H heads, d head width, F features.
 """
@@ -34,7 +34,7 @@ Patch = tuple[int, int]
 def patch_descriptors(model: ViT, trace: Trace, descriptor: Descriptor = "tokens", block: int = -1) -> Tensor:
     """Return the descriptor of each patch: (n, D), or (n, H * d) for queries, keys and values of all heads.
 
-    Queries and keys are taken before a rotation, which would add the position.
+    Queries and keys do not contain rotary positions or relative position biases.
 
     Args:
         model: the model of the trace.
@@ -43,7 +43,7 @@ def patch_descriptors(model: ViT, trace: Trace, descriptor: Descriptor = "tokens
         block: index from 0; negative from the last.
 
     Raises:
-        AnalysisError: for several images, an unknown descriptor, or a block whose output is unknown.
+        AnalysisError: for several images, an unknown descriptor, or a block whose output was not kept.
         TraceError: if the block does not exist.
     """
     check_one_image(trace)
@@ -67,14 +67,15 @@ def _normed_output(model: ViT, trace: Trace, block: int) -> Tensor:
     if block + 1 not in trace.blocks:
         raise AnalysisError(
             f"Expected a trace with block {block + 1}, whose input is the output of block {block}, got blocks "
-            f"{list(trace.blocks)}. Keep more."
+            f"{list(trace.blocks)}. Omit blocks=."
         )
-    return model.norm(trace.stream(block + 1)[0].detach())  # type: ignore[no-any-return]
+    normed: Tensor = model.norm(trace.stream(block + 1)[0].detach())
+    return normed
 
 
 @dataclass(frozen=True)
 class Match:
-    """Two patches (row, column), each the most similar one to the other in its photograph, and their cosine."""
+    """Two patches (row, column) that are mutual nearest neighbours, and their cosine similarity."""
 
     first: Patch
     second: Patch
@@ -97,7 +98,7 @@ class PatchSimilarity:
     __repr__ = short_repr
 
     def mutual(self, count: int | None = None) -> tuple[Match, ...]:
-        """Return the mutual nearest neighbours, the most similar first; all of them, or the first `count`.
+        """Return all mutual nearest neighbours, or the `count` most similar ones, by decreasing similarity.
 
         Raises:
             AnalysisError: for a negative count.
@@ -106,16 +107,17 @@ class PatchSimilarity:
             raise AnalysisError(f"Expected a number of matches of at least 0, got {count}. Pass None for all.")
         first_grid, second_grid = self.cosines.shape[:2], self.cosines.shape[2:]
         table = self.cosines.reshape(first_grid[0] * first_grid[1], -1)  # (n, m)
-        there, back = table.argmax(1), table.argmax(0)
-        firsts = np.flatnonzero(back[there] == np.arange(len(table)))
-        strengths = table[firsts, there[firsts]]
+        nearest_second, nearest_first = table.argmax(1), table.argmax(0)  # (n,), (m,)
+        firsts = np.flatnonzero(nearest_first[nearest_second] == np.arange(len(table)))
+        seconds = nearest_second[firsts]
+        cosines = table[firsts, seconds]
         return tuple(
             Match(
-                divmod(int(firsts[place]), first_grid[1]),
-                divmod(int(there[firsts[place]]), second_grid[1]),
-                float(strengths[place]),
+                divmod(int(firsts[index]), first_grid[1]),
+                divmod(int(seconds[index]), second_grid[1]),
+                float(cosines[index]),
             )
-            for place in np.argsort(-strengths, kind="stable")[:count]
+            for index in np.argsort(-cosines, kind="stable")[:count]
         )
 
 
@@ -141,7 +143,7 @@ def similarity_parts(model: ViT, first: Trace, second: Trace) -> NDArray[np.floa
     """Split the cosine of two photographs' features over pairs of patches: (gh, gw, gh', gw'), whose sum is the cosine.
 
     With pooling by the mean, the features are a mean over patches, and their dot product a sum over pairs of patches.
-    If the norm follows the pooling, its deviation is that of the photograph, so that it is linear.
+    If the norm follows the pooling, its standard deviation is held constant for each photograph, so it is linear.
 
     Args:
         model: the model of both traces, which pools by the mean.
@@ -163,7 +165,7 @@ def similarity_parts(model: ViT, first: Trace, second: Trace) -> NDArray[np.floa
 
 
 def _patch_features(model: ViT, trace: Trace) -> Tensor:
-    """Return the part of each patch in the features, whose sum they are: (n, F), float64."""
+    """Return the contribution of each patch to the features, (n, F), float64; the sum over patches is the features."""
     check_one_image(trace)
     patches = double(trace.tokens[0, len(trace.prefix) :])  # (n, D)
     norm = model.norm

@@ -9,7 +9,7 @@ Shapes: n patches of all photographs, D width, K components.
 import os
 import zipfile
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 
 import numpy as np
@@ -25,8 +25,7 @@ from vitviz.model.trace import Trace
 from vitviz.model.vit import ViT
 
 Floats = NDArray[np.float32]
-SAVED = ("components", "explained", "low", "high", "threshold", "descriptor", "block")
-BINS = 256  # of the histogram from which the threshold of the foreground is computed
+BINS = 256  # number of bins of the histogram for the threshold of the foreground
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -37,7 +36,7 @@ class PCABasis:
         components: (K, D), unit vectors.
         explained: (K,), fraction of the variance that each explains.
         low, high: (K,), scores that become colors 0 and 1.
-        threshold: score of the first component above which a patch belongs to the foreground.
+        threshold: patches whose score on the first component is above it belong to the foreground.
         descriptor, block: what describes a patch, see `patch_descriptors`.
     """
 
@@ -73,7 +72,7 @@ class PCABasis:
         return colors[..., :3]
 
     def foreground(self, model: ViT, trace: Trace) -> NDArray[np.bool_]:
-        """Return the mask of the foreground, by the first component: (gh, gw)."""
+        """Return the mask of the foreground, computed from the first component: (gh, gw)."""
         mask: NDArray[np.bool_] = self.scores(model, trace)[..., 0] > self.threshold
         return mask
 
@@ -91,7 +90,7 @@ class PCABasis:
         """Read a basis that `save` wrote.
 
         Raises:
-            AnalysisError: for another file.
+            AnalysisError: if the file has another format.
         """
         if not zipfile.is_zipfile(path):
             raise AnalysisError(f"Expected a .npz file of PCABasis.save, got {os.fspath(path)!r:.80}. Save it anew.")
@@ -103,6 +102,9 @@ class PCABasis:
         return cls(**saved | plain)
 
 
+SAVED = tuple(field.name for field in fields(PCABasis))
+
+
 @check_arguments(AnalysisError)
 def fit_pca(
     model: ViT, traces: Sequence[Trace], descriptor: Descriptor = "tokens", block: int = -1, *, count: int = 3
@@ -110,7 +112,7 @@ def fit_pca(
     """Fit principal components to the patches of several photographs.
 
     The sign of the first component is chosen so that patches at the borders of the photographs, which are mostly
-    background, score lower than the rest. The threshold of the foreground is Otsu's (1979), which maximizes the
+    background, score lower than the rest. The threshold of the foreground follows Otsu (1979): it maximizes the
     variance between the two groups of patches.
 
     Args:
@@ -154,7 +156,7 @@ def _border(grid: tuple[int, int]) -> torch.Tensor:
 
 
 def _otsu(values: NDArray[np.float64]) -> float:
-    """Return the threshold that maximizes the variance between the values above and below it (Otsu 1979)."""
+    """Return the threshold that maximizes the between-class variance of the values above and below it (Otsu 1979)."""
     counts, edges = np.histogram(values, BINS)
     middles, below = (edges[:-1] + edges[1:]) / 2, counts.cumsum()
     sums, above = (counts * middles).cumsum(), len(values) - below

@@ -45,7 +45,7 @@ class AlphaBeta(Explicit):
         return self._apply(layer, _unchanged, x)
 
     def unit(self, x: Tensor) -> Tensor:
-        """Divide by the length; relevance passes unchanged."""
+        """Divide each vector by its length; relevance passes unchanged."""
         return self._apply(super().unit, _unchanged, x)
 
     def activation(self, function: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:

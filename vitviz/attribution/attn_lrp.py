@@ -72,7 +72,7 @@ class AttnLRP(Ops):
         return cast(Callable[..., Tensor], _Linear.apply)(x, layer.weight.detach(), bias, absorbed, *numbers)
 
     def norm(self, layer: nn.Module, x: Tensor) -> Tensor:
-        """Apply a norm with a constant deviation.
+        """Apply a norm, with its standard deviation or root mean square held constant.
 
         Raises:
             TypeError: for norms that have no rule here.
@@ -84,12 +84,12 @@ class AttnLRP(Ops):
             scale = (x.detach().square().mean(-1, keepdim=True) + layer.eps).rsqrt()
             return x * scale * layer.weight.detach()
         if not isinstance(layer, nn.LayerNorm):
-            raise TypeError(f"Expected a LayerNorm, got {type(layer).__name__}. Write a rule for it.")
+            raise TypeError(f"Expected a LayerNorm or RMSNorm, got {type(layer).__name__}. Write a rule for it.")
         weight, bias = layer.weight.detach(), layer.bias.detach()
         return cast(Callable[..., Tensor], _Norm.apply)(x, weight, bias, self.absorbed, layer.eps)
 
     def unit(self, x: Tensor) -> Tensor:
-        """Divide by a constant length, like the deviation of a norm."""
+        """Divide each vector by its length, held constant like the standard deviation of a norm."""
         unit: Tensor = x / x.detach().norm(dim=-1, keepdim=True).clamp_min(torch.finfo(x.dtype).tiny)
         return unit
 
@@ -107,7 +107,7 @@ class AttnLRP(Ops):
         return (function(a, b.detach()) + function(a.detach(), b)) / 2
 
     def append(self, x: Tensor, channels: Tensor) -> Tensor:
-        """Append channels, which absorb their relevance."""
+        """Append constant channels, which absorb the relevance that they receive."""
         return super().append(x, channels.detach() * (1 + self.absorbed[:, :, None, None]))
 
     def attend(

@@ -30,7 +30,7 @@ class Case:
     Args:
         model: in eval mode.
         images: (B, channels, H, W) normalised pixels, on the model's device.
-        resolved: the target, or `None` without a classifier if none is given.
+        resolved: the target; `None` if the model has no classifier and no target is given.
         trace: trace of these images, without a graph.
         notes: notes of a method about its result, such as its uncertainty.
     """
@@ -57,10 +57,10 @@ class Case:
         return self.target.score(self.target.read(self.model, tokens, ops), ops)
 
     def read_rows(self) -> Tensor:
-        """Return the weight of each token's final row in what the target reads: (B, N), summing to 1.
+        """Return the weight of each final token in the outputs that the target reads: (B, N), summing to 1.
 
-        Class token, all patches, or both; an active distillation token has weight one half. Attention pooling is
-        excluded, which reduces the sum. Features do not contain the distillation token.
+        The weight is on the class token, on all patches, or on both. A distillation token with its own classifier has
+        weight one half; targets of the features do not read it. Attention pooling is excluded, which reduces the sum.
         """
         model, trace = self.model, self.trace
         names = {"cls": ["cls"], "mean": ["mean"], "cls+mean": ["cls", "mean"], "attention": []}[model.config.pooling]

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from vitviz.attribution import attention, gradient, perturbation, relevance, values
 from vitviz.attribution.inputs import Case, Method
-from vitviz.attribution.target_specs import Named, TargetLike, resolve_target
+from vitviz.attribution.target_specs import FEATURE_TARGETS, Named, TargetLike, resolve_target
 from vitviz.attribution.targets import ExplainError
 from vitviz.fields import check_arguments, describe_type, field_types, matches_type, plain
 from vitviz.heatmap import Heatmap
@@ -103,7 +103,7 @@ def score_tokens(
     trace: Trace | None,
     options: Mapping[str, Any],
 ) -> tuple[Case, Tensor]:
-    """Run a method, with the arguments and errors of `attribute`; `options` are checked.
+    """Run a method, with the arguments and errors of `attribute`; the caller has checked `options`.
 
     Returns:
         The case, and the score of each token, prefix tokens first: (B, N), in the model's precision, on its device.
@@ -120,8 +120,7 @@ def score_tokens(
         others = ", ".join(name for name, other in METHODS.items() if not other.class_specific)
         raise ExplainError(
             f"Expected a model with a classifier for {method.name}, which explains a class, got one without. Choose a "
-            f"target of the features, Unit(i), Direction(vector) or Similarity(view), or a method that needs no "
-            f"target: {others}."
+            f"target of the features ({FEATURE_TARGETS}), or a method that needs no target: {others}."
         )
     with untouched(images.device):
         case = Case(model, images, resolved, trace)

@@ -30,7 +30,7 @@ def transformer_lrp(case: Case, *, start: int = 0) -> Tensor:
 
     Attention pooling is an additional block with one row. A token's path to itself through the residual stream only is
     excluded, because it is the same for every class. `Target.relevance` defines where the relevance starts, such as at
-    the first class of a contrast; the gradient is the score's.
+    the first class of a contrast. The gradient is that of the score.
 
     Args:
         case: model, images and target.
@@ -110,8 +110,8 @@ def attn_lrp(
     Biases and the softmax absorb relevance, which the paper discards; passing it to the inputs of each layer would make
     the maps less faithful. With `conserve`, the absorbed relevance is divided equally between the prefix tokens
     (or all patches if there are none, which keeps their order). All scores then sum to the target's score, up to
-    rounding and the share of `epsilon` at the classifier. The length of the features in a cosine is a constant, like
-    the deviation in a norm.
+    rounding and the share of `epsilon` at the classifier. In a cosine, the length of the features is held constant,
+    like the standard deviation in a norm.
 
     Args:
         case: model, images and target.
@@ -142,8 +142,9 @@ def attn_lrp(
         ops = AttnLRP(model, absorbed, gammas, epsilon, softmax, conserve)
         outputs = target.read(model, model.encode(tokens, model.angles(grid), ops=ops), ops)  # (B, C) or (B, F)
         score = target.score(outputs, ops)
-        slope, rest, share = torch.autograd.grad(score.sum(), [tokens, absorbed, outputs])  # (B, N, D), (B, 1), ...
-    rest = rest + (score - (outputs * share).sum(1)).detach()[:, None]  # the log-sum-exp of a group is not linear
+        slope, rest, weights = torch.autograd.grad(score.sum(), [tokens, absorbed, outputs])  # (B, N, D), (B, 1), ...
+    # The log-sum-exp of a group is not linear: the rest of the score counts as absorbed.
+    rest = rest + (score - (outputs * weights).sum(1)).detach()[:, None]
     scores = (tokens.detach() * slope).sum(-1)  # (B, N, D) -> (B, N)
     return divide_rest(scores, rest, len(model.config.prefix)) if conserve else scores
 

@@ -24,10 +24,13 @@ from vitviz.outputs import SINGLE, ProblemType, rank
 
 Named = int | str
 """A class: its index, or its label."""
+FEATURE_TARGETS = "Unit(i), Direction(vector) or Similarity(view)"
+"""Targets that need no classifier, as part of error messages."""
+OTHER_MODEL = "Expected a view of the same model, got a view of another model. Open both photographs with one Explorer."
 
 
 class TargetSpec(ABC):
-    """Target that is not a class: `str` of it is its spelling."""
+    """Target other than a class; `str(spec)` is its spelling."""
 
     reads_features = False
 
@@ -36,13 +39,13 @@ class TargetSpec(ABC):
         """Return the target for a batch of images.
 
         Raises:
-            ExplainError: if the model has no such output or features.
+            ExplainError: if the target does not fit the model's outputs or features.
         """
 
 
 @dataclass(frozen=True)
 class Group(TargetSpec):
-    """Group of classes, whose probabilities are added: `Group(["cat", "dog"])`.
+    """Group of classes, whose reading is their summed probability: `Group(["cat", "dog"])`.
 
     Args:
         classes: their indices or labels.
@@ -98,10 +101,10 @@ class Output(TargetSpec):
 
 @dataclass(frozen=True)
 class Unit(TargetSpec):
-    """One of the features, counted from 0: the classifier's input.
+    """One of the features, which are the classifier's input.
 
     Args:
-        index: from 0.
+        index: index of the feature, from 0.
     """
 
     index: int
@@ -114,7 +117,9 @@ class Unit(TargetSpec):
         """Return the target; see `TargetSpec.resolve`."""
         count = model.config.feature_width
         if isinstance(self.index, bool) or not isinstance(self.index, int) or not 0 <= self.index < count:
-            raise ExplainError(f"Expected a unit among 0..{count - 1} of the features, got {self.index!r}. Choose one.")
+            raise ExplainError(
+                f"Expected the index of a feature, 0..{count - 1}, got {self.index!r}. Choose one of them."
+            )
         return same_target(
             torch.eye(count)[self.index], "direction", f"unit {self.index} of the features", str(self), batch
         )
@@ -148,7 +153,7 @@ class Direction(TargetSpec):
 
 @dataclass(frozen=True)
 class Text(TargetSpec):
-    """Cosine of the image's embedding and a text's, for CLIP and SigLIP: `Text("a photo of a cat")`.
+    """Cosine similarity of the image's and a text's embedding, for CLIP and SigLIP: `Text("a photo of a cat")`.
 
     Args:
         text: the text.
@@ -180,7 +185,7 @@ class Text(TargetSpec):
 
 @dataclass(frozen=True)
 class Similarity(TargetSpec):
-    """Cosine of the features and a reference embedding, which stays fixed.
+    """Cosine similarity of the features and a fixed reference.
 
     Args:
         reference: a `View` of the same model, or F numbers, not all zero.
@@ -210,21 +215,18 @@ class Similarity(TargetSpec):
     def resolve(self, model: ViT, batch: int) -> Target:
         """Return the target; see `TargetSpec.resolve`."""
         if self.model is not None and self.model is not model:
-            raise ExplainError(
-                "Expected a view of the same model, got a view of another model. Open both photographs with one "
-                "Explorer."
-            )
+            raise ExplainError(OTHER_MODEL)
         vector = torch.nn.functional.normalize(fit_vector(model, self.reference, "a reference"), dim=0)
         name = f"the similarity to {self.name or 'a reference'}"
         return same_target(vector, "similarity", name, str(self), batch)
 
 
 SPELLINGS = ("group", "output", "unit", "direction", "similar", "text")
-"""Words before the colon of a spelled target."""
+"""Words before the colon of a spelling."""
 TargetOf = Named | TargetSpec
 """Target of one image."""
 TargetLike = TargetOf | Target | Sequence[TargetOf] | Tensor | None
-"""Target of all images, or one for each; `None` for the predicted class."""
+"""One target for all images, or one for each; `None` for the predicted class."""
 
 
 def resolve_target(
@@ -248,8 +250,8 @@ def resolve_target(
         `None` without a classifier if no target is given.
 
     Raises:
-        ExplainError: if a class does not exist, a target does not fit the model, the number of targets does not match
-            the images, or both are given.
+        ExplainError: if a class does not exist, a target does not fit the model, the number of targets differs from the
+            number of images, or both a target and a contrast are given.
     """
     if target is not None and contrast is not None:
         raise ExplainError(f"Expected a target or a contrast, got both: {target!r} and {contrast!r}. Leave one out.")
@@ -270,10 +272,10 @@ def resolve_target(
 
 
 def read_spelling(model: ViT, text: str) -> TargetOf:
-    """Return the class or target that a text names; an exact label takes precedence over a spelling.
+    """Parse a spelling; return the text itself if it has none of the `SPELLINGS`, or if it is a class label.
 
     Raises:
-        ExplainError: if the text begins like a spelling, and the rest is not one.
+        ExplainError: if the part after the colon is invalid.
     """
     word, colon, rest = text.strip().partition(":")
     labels = model.pretrained.labels if model.pretrained else ()
@@ -332,11 +334,11 @@ def _contrast(model: ViT, contrast: tuple[Named, Named], batch: int) -> Target:
 
 
 def _joined(targets: list[Target]) -> Target:
-    """Return one target for each image, in a batch."""
+    """Concatenate the targets of single images to the target of a batch."""
     kinds = {(target.kind, target.points.shape[1]) for target in targets}
     if len(kinds) > 1:
-        found = sorted(f"{kind} of {width} numbers" for kind, width in kinds)
-        raise ExplainError(f"Expected targets of one kind in a batch, got {', '.join(found)}. Run each kind alone.")
+        described = sorted(f"{kind} of {width} numbers" for kind, width in kinds)
+        raise ExplainError(f"Expected targets of one kind in a batch, got {', '.join(described)}. Run each kind alone.")
     names, spellings = (
         tuple(text for target in targets for text in getattr(target, texts)) for texts in ("names", "spellings")
     )
@@ -347,7 +349,7 @@ def _joined(targets: list[Target]) -> Target:
 def same_target(
     points: Tensor, kind: Kind, name: str, spelling: str, batch: int, problem_type: ProblemType = SINGLE
 ) -> Target:
-    """Return one target for all images of a batch; `points` has one row."""
+    """Return a batch with the same target for every image; `points` is that of one image, (k,) or (F,)."""
     return Target(points.expand(batch, -1), kind, (name,) * batch, problem_type, (spelling,) * batch)
 
 
@@ -356,7 +358,7 @@ def check_classifier(model: ViT, what: str) -> None:
     if model.head is None:
         raise ExplainError(
             f"Expected a model with a classifier to explain {what}, got one without. Choose a target of the features: "
-            "Unit(i), Direction(vector) or Similarity(view)."
+            f"{FEATURE_TARGETS}."
         )
 
 
@@ -367,14 +369,14 @@ def as_vector(vector: Any, what: str) -> tuple[float, ...]:
         raise ExplainError(f"Expected {what} as a list of numbers, got {vector!r:.60}. Give one number per feature.")
     numbers = array.astype(np.float32).tolist()
     if not all(map(math.isfinite, numbers)):
-        raise ExplainError(f"Expected {what} of finite numbers, got NaN or infinity. Look for the division by zero.")
+        raise ExplainError(f"Expected {what} of finite numbers, got NaN or infinity. Look for a division by zero.")
     if not any(numbers):
-        raise ExplainError(f"Expected {what} that is not zero, got only zeros. Give a vector with a length.")
+        raise ExplainError(f"Expected {what} that is not zero, got only zeros. Give another vector.")
     return tuple(numbers)
 
 
 def fit_vector(model: ViT, vector: Sequence[float], what: str) -> Tensor:
-    """Return a vector (F,) after checking its length."""
+    """Check that a vector has one number for each feature, and return it as a tensor: (F,)."""
     if len(vector) != (count := model.config.feature_width):
         raise ExplainError(
             f"Expected {what} of {count} numbers, one for each feature of this model, got {len(vector)}. "
@@ -384,12 +386,12 @@ def fit_vector(model: ViT, vector: Sequence[float], what: str) -> Tensor:
 
 
 def spell_vector(word: str, vector: Iterable[float], name: str) -> str:
-    """Return the spelling of a vector; nine digits determine a float32."""
+    """Return the spelling of a vector, with nine digits, which determine a float32 exactly."""
     return f"{word}:{','.join(f'{number:.9g}' for number in vector)}{f';{name}' if name else ''}"
 
 
 def either(names: Sequence[str]) -> str:
-    """Return names as text: "cat, dog or fox"."""
+    """Join names with commas and "or", as in "cat, dog or fox"."""
     *most, last = names
     return f"{', '.join(most)} or {last}" if most else last
 
@@ -420,6 +422,6 @@ def class_index(model: ViT, named: Named) -> int:
 
 
 def class_name(model: ViT, index: int) -> str:
-    """Return the label of a class, or "class 7"."""
+    """Return the label of a class; without labels, its index, as in "class 7"."""
     labels = model.pretrained.labels if model.pretrained else ()
     return labels[index] if labels else f"class {index}"

@@ -32,9 +32,9 @@ class ExplainError(VitvizError):
 
 @dataclass(frozen=True, eq=False)
 class Target:
-    """Target of an explanation for each image: a function of the classifier's outputs or of the features.
+    """Target of an explanation: a function of the classifier's outputs or of the features, for each image of a batch.
 
-    | kind | score, which methods explain | reading, which tests show |
+    | kind | score: what methods explain | reading: what tests and curves show |
     |---|---|---|
     | class | its logit | its probability (softmax, or sigmoid with several labels), or its value |
     | contrast | the difference of two logits or values | the probability of A among A and B, or the difference |
@@ -43,15 +43,16 @@ class Target:
     | direction | the dot product of the features with a vector | the same |
     | similarity | the cosine of the features and a reference | the same |
 
-    A group's score is the logit of one class that replaces the group: its softmax is the sum of the probabilities.
+    A group's score is the logit of one class that replaces the group: the softmax of this logit is the summed
+    probability of the group.
 
     Args:
-        points: (B, k), class indices; (B, F), vectors of a direction, or of length 1 for a similarity.
+        points: (B, k), class indices; (B, F), vectors of a direction; (B, F) or (B, E), unit vectors of a similarity.
         kind: the function.
-        names: text for each image, such as "church", or "church rather than gas pump".
+        names: display name for each image, such as "church", or "church rather than gas pump".
         problem_type: meaning of the classifier's outputs.
-        spellings: for each image, see the module; empty for classes and contrasts.
-        projection: (E, F), the map from features to the embedding of a similarity; `None` if it compares features.
+        spellings: spelling for each image (see `vitviz.attribution.target_specs`); empty for classes and contrasts.
+        projection: (E, F), map from the features to the embedding of a similarity; `None` to compare the features.
     """
 
     points: Tensor
@@ -68,14 +69,14 @@ class Target:
 
     @property
     def score_scale(self) -> Scale:
-        """Return what `score` is."""
+        """Return the scale of `score`."""
         if self.kind == "similarity":
             return "cosine"
         return "value" if self.kind == "direction" or self.problem_type == REGRESSION else "logit"
 
     @property
     def reading_scale(self) -> Scale:
-        """Return what `reading` is."""
+        """Return the scale of `reading`."""
         sigmoid = self.problem_type == SEVERAL and self.kind in ("class", "output")
         softmax = self.problem_type == SINGLE and self.kind in ("class", "contrast", "group")
         return "probability" if sigmoid or softmax else self.score_scale
@@ -89,7 +90,7 @@ class Target:
         return model.read_out(tokens, ops) if self.features else model.classify(tokens, ops)
 
     def score(self, outputs: Tensor, ops: Ops = PLAIN) -> Tensor:
-        """Return the explained score: (B, C) or (B, F) -> (B,)."""
+        """Compute the score that methods explain: (B, C) or (B, F) -> (B,)."""
         points = self.points.to(outputs.device)
         if self.features:
             points = points.to(outputs.dtype)
@@ -101,7 +102,7 @@ class Target:
         return logits.logsumexp(1) if self.kind == "group" else logits[:, 0]
 
     def reading(self, outputs: Tensor) -> Tensor:
-        """Return the probability, value or cosine that tests show: (B, C) or (B, F) -> (B,)."""
+        """Compute the probability, logit, value or cosine that tests show: (B, C) or (B, F) -> (B,)."""
         if self.reading_scale != "probability":
             return self.score(outputs)
         if self.kind == "contrast":
@@ -109,9 +110,10 @@ class Target:
         return activate(outputs, self.problem_type).gather(1, self.points.to(outputs.device)).sum(1)
 
     def predicted(self, outputs: Tensor) -> Tensor:
-        """Return whether the target is predicted: (B, C) or (B, F) -> (B,) bools; never without a probability.
+        """Return whether the target is predicted: (B, C) or (B, F) -> (B,) bools.
 
-        The most probable class is the target or in the group; A is before B; a label has 50 % or more.
+        A class or group is predicted if it is, or contains, the most probable class; a contrast if A is more probable
+        than B; a label if its probability is above 50 %. Targets without a probability are never predicted.
         """
         if self.reading_scale != "probability":
             return torch.zeros(len(outputs), dtype=torch.bool, device=outputs.device)
@@ -120,10 +122,10 @@ class Target:
         return (outputs.argmax(1, keepdim=True) == self.points.to(outputs.device)).any(1)
 
     def relevance(self, outputs: Tensor) -> Tensor:
-        """Return the relevance from which propagation by the alpha-beta rule starts: it sums to 1 for each image.
+        """Return the initial relevance of the outputs for the alpha-beta rule, which sums to 1 for each image.
 
-        It starts at the class, at the first class of a contrast, at the classes of a group by their softmax, and at the
-        features by their positive contributions to the dot product.
+        All relevance is on the class, or on the first class of a contrast. The classes of a group share it by their
+        softmax, and features by their positive contributions to the dot product.
         """
         if self.features:
             points = self.points.to(outputs)
@@ -136,7 +138,7 @@ class Target:
         return slope.clamp_min(0)
 
     def select(self, images: Tensor | Sequence[int] | slice) -> Target:
-        """Return the targets of some images, which may repeat."""
+        """Return the targets of selected images of the batch; an image may occur several times."""
         rows = torch.arange(len(self.points))[images]
         names, spellings = (
             tuple(texts[row] for row in rows.tolist()) if texts else () for texts in (self.names, self.spellings)
@@ -153,22 +155,22 @@ class Target:
 
     @property
     def description(self) -> str:
-        """Return the different names of the images' targets, at most the first three."""
+        """Return the distinct names of the images' targets, at most the first `LISTED`."""
         names = list(dict.fromkeys(self.names))
         return ", ".join(names[:LISTED]) + (", ..." if len(names) > LISTED else "")
 
     @property
     def indices(self) -> list[tuple[int, ...]]:
-        """Return the class index of each image, or the two class indices of a contrast; empty for other targets."""
+        """Return the class index of each image, or the two class indices of a contrast; empty for other kinds."""
         named = self.kind in ("class", "contrast")
         return [tuple(row) if named else () for row in self.points.tolist()]
 
     def describe(self, image: int) -> str:
-        """Return the name of an image's target, with the score's scale unless it is a class or a contrast."""
+        """Return the name of an image's target, followed by the score's scale unless it is a class or contrast."""
         return self.names[image] + ("" if self.kind in ("class", "contrast") else f" ({self.score_scale})")
 
     def question(self, image: int) -> dict[str, Any]:
-        """Return the target of an image as arguments of `View.explain`, as JSON data."""
+        """Return the arguments of `View.explain` that give an image's target, as JSON data."""
         if self.spellings:
             return {"target": self.spellings[image]}
         classes = self.indices[image]

@@ -26,8 +26,9 @@ def value_attention(
 ) -> Tensor:
     """Return each token's contribution to `query` in one block: the norm of a_ij f(x_j), f(x) = (x W_V + b_V) W_O.
 
-    W_O includes the layer scale, if any. As in the authors' code, the bias of the output projection is excluded. A norm
-    of the heads' outputs is part of W_O except for its division by the deviation, which is the same for all tokens.
+    W_O includes the layer scale, if any. As in the authors' code, the bias of the output projection is excluded. If the
+    outputs of the heads or of attention are normalised, W_O includes this norm except for the division by the standard
+    deviation, which is the same for all tokens j.
 
     Args:
         case: images and model.

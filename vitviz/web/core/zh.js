@@ -372,7 +372,7 @@ export const ZH = {
       '目标得分对头输出的缩放系数的梯度的绝对值（Michel 等，2019）。',
     'Exact drop of the target\'s probability when the head\'s output is set to zero; negative if it rises.':
       '把头的输出设为零时，目标概率的准确下降量；上升时为负。',
-    'Exact drop of the target\'s score when the head\'s output is set to zero: of its logit, or its value or cosine.':
+    'Exact drop of the target\'s score (logit, value or cosine) when the head\'s output is set to zero.':
       '把头的输出设为零时，目标得分（logit、数值或余弦）的准确下降量。',
     '{0} has no position in the image': '{0} 在图像中没有位置',
     '{0} tokens exceed the limit of {1} for its O(N³) time': '{0} 个词元超过了上限 {1}，因为计算时间为 O(N³)',
