@@ -24,7 +24,7 @@ from vitviz.analysis.tokens import TokenPCA, token_pca
 from vitviz.attribution.attention import Fusion, attention_heads, check_head
 from vitviz.attribution.inputs import Method
 from vitviz.attribution.registry import DEFAULT, attribute, check_options
-from vitviz.attribution.target_specs import Named, TargetOf
+from vitviz.attribution.target_specs import OTHER_MODEL, Named, TargetOf
 from vitviz.errors import VitvizError
 from vitviz.evaluation.faithfulness import Faithfulness, curve_passes, faithfulness
 from vitviz.fields import check_arguments
@@ -113,7 +113,7 @@ class View:
 
     @property
     def features(self) -> NDArray[np.float32]:
-        """Return the pooled features, the classifier's input: (F,)."""
+        """Return the features, the classifier's input: (F,)."""
         with torch.no_grad():
             pooled: NDArray[np.float32] = self.model.read_out(self.trace.tokens)[0].float().cpu().numpy()
         return pooled
@@ -352,8 +352,9 @@ class View:
         contrast: tuple[Named, Named] | None = None,
     ) -> HeadStatistics:
         """Return statistics of every head; see `vitviz.analysis.head_statistics.head_statistics`."""
-        aim: dict[str, Any] = {"target": target, "contrast": contrast}
-        return head_statistics(self.model, self.trace, self.geometry, names=names, query=query, **aim)
+        return head_statistics(
+            self.model, self.trace, self.geometry, names=names, query=query, target=target, contrast=contrast
+        )
 
     @check_arguments(ExplorerError)
     def lens(
@@ -363,7 +364,7 @@ class View:
         target: TargetOf | None = None,
         contrast: tuple[Named, Named] | None = None,
     ) -> LogitLens:
-        """Return the classes or a target after each block; see `vitviz.analysis.logit_lens.logit_lens`."""
+        """Return readings of classes or of a target after each block; see `vitviz.analysis.logit_lens.logit_lens`."""
         return logit_lens(self.model, self.trace, classes, target=target, contrast=contrast)
 
     @check_arguments(ExplorerError)
@@ -376,10 +377,10 @@ class View:
         Args:
             texts: such as "a photo of a cat".
             tower: a `vitviz.weights.text_tower.TextTower`, or the folder or `hf:` name of the whole model; by default
-                the text tower beside the model's weights, which is loaded on first use.
+                the text tower stored with the model's weights, which is loaded on first use.
 
         Raises:
-            ConvertError: for a model without a text tower or its tokenizer, no text, or a text twice.
+            ConvertError: for a model without a text tower or tokenizer, without texts, or if a text occurs twice.
         """
         model = classify_texts(self.model, texts, tower)
         with torch.no_grad():
@@ -389,7 +390,7 @@ class View:
 
     @check_arguments(ExplorerError)
     def compare(self, other: "View", descriptor: Descriptor = "tokens", block: int = -1) -> PatchSimilarity:
-        """Return the cosine of each patch and each patch of another photograph; see `vitviz.analysis.pairs`.
+        """Return the cosine similarity of each patch to each patch of another photograph; see `vitviz.analysis.pairs`.
 
         `view.compare(other).mutual(10)` returns the ten most similar pairs of mutual nearest neighbours.
 
@@ -397,10 +398,7 @@ class View:
             ExplorerError: for a view of another model.
         """
         if other.model is not self.model:
-            raise ExplorerError(
-                "Expected a view of the same model, got a view of another model. Open both photographs with one "
-                "Explorer."
-            )
+            raise ExplorerError(OTHER_MODEL)
         return compare_patches(self.model, self.trace, other.trace, descriptor, block)
 
     def token_pca(self) -> TokenPCA:
@@ -408,7 +406,7 @@ class View:
         return token_pca(self.model, self.trace)
 
     def intervene(self, **changes: Any) -> Change:
-        """Turn heads off, cut edges or remove patches, and return the effect on the classes and on a `target`;
+        """Turn heads off, cut edges, remove or reorder patches, and return the effect on the classes and on a `target`;
         see `vitviz.analysis.interventions.intervene`.
 
         `view.intervene(drop=[(3, 4)]).top(3)` returns the three classes that change most when that patch is removed.

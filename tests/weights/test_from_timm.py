@@ -189,7 +189,10 @@ REFUSED: dict[str, tuple[Callable[[], nn.Module], str]] = {
     "another patch shape": (lambda: vit(patch_size=(5, 7), img_size=(15, 35)), r"patches of \(5, 7\) are not square"),
     "padded images": (lambda: vit(img_size=(17, 35), dynamic_img_pad=True), r"of \(17, 35\).*dynamic_img_pad=False"),
     "two kinds of norms": (lambda: vit(embed_norm_layer=RmsNorm), "both layer norms and root-mean-square"),
-    "parallel with inner norms": (lambda: vit(block_fn=ParallelThingsBlock, qk_norm=True), "branches have inner"),
+    "parallel with inner norms": (
+        lambda: vit(block_fn=ParallelThingsBlock, qk_norm=True),
+        "branches have norms inside",
+    ),
     "difference": (lambda: vit(attn_layer="diff", embed_dim=60), r"\(DiffAttention\).*difference of two"),
     "gated attention": (lambda: changed(vit(), "blocks.0.attn", Attention(60, num_heads=5, gated=True)), "gated"),
     "relu": (lambda: vit(act_layer=nn.ReLU), "activation of its MLP is ReLU"),
@@ -204,7 +207,7 @@ REFUSED: dict[str, tuple[Callable[[], nn.Module], str]] = {
     "pooling without prefix": (lambda: vit(global_pool="map"), "leaves out the prefix"),
     "another MLP in pooling": (lambda: eva(global_pool="map", attn_pool_mlp_ratio=3.0), "differs .* in its MLP"),
     "gates and pooling": (lambda: eva(global_pool="map", swiglu_mlp=True), "differs .* in its MLP"),
-    "rotations in time": (lambda: eva(**ROTARY | {"rope_type": "mrope"}), r"\(RotaryEmbeddingMRope\).*temporal"),
+    "rotations in time": (lambda: eva(**ROTARY | {"rope_type": "mrope"}), r"\(RotaryEmbeddingMRope\).*depend on time"),
     "shifted rotations": (lambda: eva(**ROTARY, rope_grid_offset=0.5), "DINOv3.s coordinates"),
     "distilled without a classifier": (lambda: distilled(num_classes=0), "distillation token"),
     "different blocks": (

@@ -54,10 +54,10 @@ class Curve:
         kind: "deletion": patches with the highest scores are removed first. "insertion": they are shown first.
         fractions: (S,), increasing share of removed (deletion) or visible (insertion) patches.
         probabilities: (S,), probabilities of the target, or its readings on another scale.
-        correct: (S,) bools, whether the target is predicted; false without a probability.
+        correct: (S,) bools, whether the target is predicted; false on another scale.
         random: (R, S), the probabilities for R random orders.
         random_correct: (R, S) bools.
-        scale: what `probabilities` are: probability, logit, cosine or value.
+        scale: scale of `probabilities`: probability, logit, cosine or value.
     """
 
     kind: Literal["deletion", "insertion"]
@@ -80,7 +80,7 @@ class Curve:
 
     @property
     def accuracy(self) -> float:
-        """Return the area under `correct`, 0..1; NaN without a probability."""
+        """Return the area under `correct`, 0..1; NaN on another scale than probability."""
         return float(area(self.fractions, self.correct)) if self.scale == "probability" else math.nan
 
     @property
@@ -95,7 +95,7 @@ class Curve:
 
     @property
     def random_accuracy(self) -> float:
-        """Return the mean area under `random_correct`; NaN without a probability."""
+        """Return the mean area under `random_correct`; NaN on another scale than probability."""
         return float(area(self.fractions, self.random_correct).mean()) if self.scale == "probability" else math.nan
 
     @property
@@ -148,7 +148,7 @@ class Faithfulness:
 
     @property
     def scale(self) -> Scale:
-        """Return what the curves show: probability, logit, cosine or value."""
+        """Return the scale of the curves: probability, logit, cosine or value."""
         return self.deletion.scale
 
     def to_pandas(self) -> "pd.DataFrame":
@@ -221,8 +221,8 @@ def faithfulness(
 ) -> tuple[Faithfulness, ...]:
     """Compute insertion and deletion curves of maps and of random orders, in one batch.
 
-    The curves show the target's probability, even if another class becomes more probable, or its logit, cosine or value
-    (see `Target.reading`). With ten steps, a curve costs 4.5 forward passes if patches are removed, and 9 if they are
+    The curves show the target's probability, logit, cosine or value (see `Target.reading`), even if another class
+    becomes more probable. With ten steps, a curve costs 4.5 forward passes if patches are removed, and 9 if they are
     painted over.
 
     Args:
@@ -311,7 +311,7 @@ def curve_passes(
 
 
 def _explained(maps: Maps, images: int) -> tuple[TargetLike, tuple[Named, Named] | None]:
-    """Return the target, one for each image, or the contrast that maps explain; `None` twice for none."""
+    """Return the target of the maps (or one for each image), and their contrast; one or both are `None`."""
     sequence: Iterable[Any] = [maps] if isinstance(maps, Heatmap) else maps
     explained = [heatmap.explained for heatmap in sequence if isinstance(heatmap, Heatmap)]
     different = [*dict.fromkeys(target for target in explained if target is not None)]
@@ -350,7 +350,7 @@ def flat_maps(maps: Maps, masked: MaskedModel) -> tuple[Tensor, Tensor]:
 
 
 def target_of_images(model: ViT, images: Tensor, target: TargetLike) -> Target | None:
-    """Return the named target, or the predicted class, of each image; `None` without a classifier and a target."""
+    """Return the given target or each image's predicted class; `None` with neither a target nor a classifier."""
     with torch.no_grad():
         predicted = target is None and model.head is not None
         return resolve_target(model, model(images) if predicted else None, target, batch=len(images))

@@ -20,7 +20,7 @@ CPU_TOKENS, TOKENS = 4096, 65_536
 
 
 class MaskedModel:
-    """Model that reads logits or features from some patches of images.
+    """Model that computes logits or features from the visible patches of images.
 
     With the baseline "remove", images are embedded once, and the blocks run on the tokens of the visible patches. The
     other baselines paint over the pixels (`baseline_images`) and run the whole image.
@@ -37,7 +37,8 @@ class MaskedModel:
         least: smallest number of visible patches: 1 if the model pools only patches, else 0.
 
     Raises:
-        AnalysisError: for logits of a model without a classifier, in training mode, or for an unknown baseline.
+        AnalysisError: for logits of a model without a classifier, for a model in training mode, or for an unknown
+            baseline.
         ExplainError: for "black" with a model without preprocessing.
     """
 
@@ -98,7 +99,7 @@ class MaskedModel:
                 progress(len(outputs_of), len(rows))
         outputs = torch.stack([outputs_of[index] for index in range(len(rows))])
         if not bool(outputs.isfinite().all()):
-            raise EvaluationError("Expected finite logits, got NaN or infinity. Check the weights and their precision.")
+            raise EvaluationError("Expected finite outputs, got NaN or infinity. Check the weights and precision.")
         return outputs[inverse]
 
     def _batches(self, counts: Tensor) -> Iterator[Tensor]:

@@ -119,7 +119,7 @@ class Preprocess:
 
     @property
     def side(self) -> float:
-        """Return the input size that `at` takes for this preprocessing."""
+        """Return the input size of this preprocessing in pixels, as `at` takes it."""
         return math.sqrt(self.height * self.width) if self.mode == "native" else max(self.height, self.width)
 
     def at(self, size: int, multiple: int) -> "Preprocess":

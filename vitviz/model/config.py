@@ -38,33 +38,35 @@ class ViTConfig:
         pooling: input of the classifier: the class token, the mean over patches, both concatenated, or attention
             pooling with a learned query.
         positions: learned; fixed sine and cosine of row and column (sincos) or of reading order (sincos1d); rotary
-            (rotates queries and keys); both learned and rotary; or none.
+            (rotates queries and keys); learned and rotary together; or none.
         position_grid: (rows, columns) of the learned positions; `None` for the grid of `image_size`.
         position_antialias: whether to low-pass filter positions when interpolating to fewer patches.
         layer_scale: initial per-channel scale after attention and MLP; `None` for none.
         rotary_base: base of rotary positions: of n = head width / 4 rotations, the slowest has a period of
             rotary_base^(1 - 1/n) times the fastest's.
-        rotary_places: rotations count rows and columns ("index"), or take the place relative to the image (DINOv3).
-        rotary_grid: (rows, columns) to which "index" scales every grid, as in training; `None` for no scaling.
-        rotary_offset: number of the first row and column of "index".
-        rotary_learned: whether each head of each block has learned rates of rotation instead of those of rotary_base.
-        relative_bias: whether each head adds a learned number to the logit of two tokens, which depends on the
-            difference of their rows and columns (BEiT); learned for the same grid as learned positions.
+        rotary_places: coordinates that determine the rotations: row and column numbers ("index"), or coordinates
+            relative to the image, -1..1 ("image", DINOv3).
+        rotary_grid: (rows, columns) of the training grid, to which "index" scales every grid; `None` for no scaling.
+        rotary_offset: number of the first row and column for "index".
+        rotary_learned: whether each head of each block has learned rotation rates (frequencies), instead of those of
+            rotary_base.
+        relative_bias: whether each head adds a learned relative position bias to the attention logits, which depends on
+            the difference of rows and columns (BEiT); learned for the same grid as learned positions.
         qkv_bias, patch_bias, mlp_bias: whether these linear maps have a bias.
         qk_norm: whether to apply a layer norm to queries and keys of each head.
         mlp: two layers with `activation`, or gated ("swiglu").
-        norm: layer norm, or by the root mean square without mean and bias ("rms").
-        norm_patch: whether to apply a norm to the projections of the patches, before positions are added (AIMv2).
+        norm: layer norm ("layer"), or RMS norm, which divides by the root mean square and has no bias ("rms").
+        norm_patch: whether to apply a norm to the patch embeddings, before positions are added (AIMv2).
         norm_pre: whether to apply a norm before the first block (CLIP).
         norm_attention, norm_mlp: whether to apply a norm before the last linear map of attention and MLP (EVA-02).
         norm_post: whether blocks normalise the outputs of attention and MLP instead of their inputs.
         norm_final: whether there is a norm after the last block.
         norm_pooled: whether the final norm is applied after pooling instead of to every token.
         norm_eps: epsilon of every norm.
-        projection: width of a linear map without a bias between the features and the classifier; `None` for none.
+        projection: output width of a linear map without bias between the features and the classifier; `None` for none.
         cosine: whether the classifier's input is divided by its length (CLIP with texts as classes).
-        parallel: whether attention and MLP of a block read the same normalised tokens, and are added together.
-        pool_heads: heads of attention pooling; `None` for the heads of a block.
+        parallel: whether attention and MLP of a block read the same normalised tokens, and their outputs are summed.
+        pool_heads: number of heads of attention pooling; `None` for as many as in a block.
         dropout, attention_dropout, path_dropout: probabilities in training; path_dropout increases linearly with depth.
     """
 
@@ -159,18 +161,21 @@ class ViTConfig:
         return self.head_width if self.head_width is not None else self.width // self.heads
 
     def query_width(self, tokens: int) -> int:
-        """Return the width of a head's queries and keys for N tokens; a bias of the logits takes N more channels."""
+        """Return the width of a head's queries and keys for N tokens; a relative position bias adds N channels."""
         return self.head_size + (tokens if self.relative_bias else 0)
 
     @property
     def plain_blocks(self) -> bool:
-        """Return whether each block is x + attention(norm(x)), then x + MLP(norm(x)), with layer norms only there."""
+        """Return whether each block is x + attention(norm(x)), then x + MLP(norm(x)).
+
+        All norms are layer norms, and there is no relative position bias.
+        """
         moved = self.norm_post or self.norm_attention or self.norm_mlp
         return not (moved or self.parallel or self.norm != "layer" or self.relative_bias)
 
     @property
     def feature_width(self) -> int:
-        """Return F, the width of the features: the pooled tokens."""
+        """Return F, the number of features, which are the pooled tokens."""
         return 2 * self.width if self.pooling == "cls+mean" else self.width
 
     @property
@@ -185,12 +190,12 @@ class ViTConfig:
 
     @property
     def learned(self) -> bool:
-        """Return whether tokens get learned positions."""
+        """Return whether learned position embeddings are added to the tokens."""
         return "learned" in self.positions
 
     @property
     def position_kind(self) -> str:
-        """Return `positions`, or "relative" if a bias of the attention logits is the only position."""
+        """Return the kind of positions: `positions`, or "relative" if the model has only a relative position bias."""
         return "relative" if self.relative_bias and self.positions == "none" else self.positions
 
     @property

@@ -60,7 +60,7 @@ class Attention(nn.Module):
         self.bias_table = None
         if config.relative_bias:
             entries = math.prod(2 * side - 1 for side in self.bias_grid)
-            entries += 3 * bool(config.class_token or config.distillation_token or config.registers)
+            entries += 3 * bool(config.prefix)  # prefix to patch, patch to prefix, prefix to prefix
             self.bias_table = nn.Parameter(torch.zeros(entries, self.heads))
         self.attention_dropout = config.attention_dropout
         self.dropout = nn.Dropout(config.dropout)
@@ -76,8 +76,8 @@ class Attention(nn.Module):
     ) -> tuple[Tensor, Tensor]:
         """Apply norm and positions to queries and keys of `heads`, (B, H, N, d) each.
 
-        A bias of the logits becomes N more channels: those of a query hold its row of the bias, and those of key m are
-        1 at m and 0 elsewhere. So queries and keys alone give the logits everywhere, also in the browser.
+        A relative position bias becomes N more channels: those of a query hold its row of the bias, and those of key m
+        are 1 at m and 0 elsewhere. The logits therefore depend only on queries and keys, also in the browser.
         """
         q, k = ops.norm(self.q_norm, q), ops.norm(self.k_norm, k)
         if angles is None:
@@ -95,7 +95,8 @@ class Attention(nn.Module):
     def merge(self, mixed: Tensor, ops: Ops = PLAIN) -> Tensor:
         """Concatenate the heads and project them: (B, H, N, d) -> (B, N, D)."""
         joined = ops.norm(self.norm, mixed.transpose(1, 2).flatten(2))  # (B, N, H * d)
-        return self.dropout(ops.linear(self.proj, joined))  # type: ignore[no-any-return]
+        out: Tensor = self.dropout(ops.linear(self.proj, joined))
+        return out
 
     def forward(self, x: Tensor, angles: Angles | None = None, ops: Ops = PLAIN, first: int | None = None) -> Tensor:
         """Attend: (B, N, D) -> (B, N, D), or (B, first, D) to compute only the first tokens."""
@@ -141,7 +142,8 @@ class MLP(nn.Module):
         else:
             hidden = ops.activation(self.activation, hidden)
         hidden = ops.norm(self.norm, self.dropout(hidden))
-        return self.dropout(ops.linear(self.fc2, hidden))  # type: ignore[no-any-return]
+        out: Tensor = self.dropout(ops.linear(self.fc2, hidden))
+        return out
 
 
 class LayerScale(nn.Module):
@@ -172,7 +174,7 @@ class DropPath(nn.Module):
 
 
 class Block(nn.Module):
-    """Transformer block: attention and MLP, each added to the residual stream, or both together."""
+    """Transformer block: attention and MLP, added to the residual stream one after the other or in parallel."""
 
     def __init__(self, config: ViTConfig, path_dropout: float) -> None:
         super().__init__()
@@ -198,7 +200,7 @@ class Block(nn.Module):
     def finish(self, x: Tensor, attended: Tensor, ops: Ops = PLAIN, entered: Tensor | None = None) -> Tensor:
         """Add the attention output (B, N, D) to the stream (B, N, D), then the MLP's output.
 
-        `entered` is the result of `enter`, which a parallel block computes again if it is missing.
+        `entered` is the result of `enter`; without it, a parallel block computes it again.
         """
         if self.parallel:
             both = ops.add(attended, self.mlp(self.enter(x, ops) if entered is None else entered, ops))

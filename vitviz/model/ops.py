@@ -196,8 +196,8 @@ def attention_and_lse(q: Tensor, k: Tensor, v: Tensor, scale: float = 1.0) -> tu
     """
     if q.device.type == "cpu":
         # The CPU kernel behind scaled_dot_product_attention computes the row sums anyway.
-        wide = F.pad(v, (0, q.shape[-1] - v.shape[-1]))  # the kernel takes values of the same width only
-        mixed, lse = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(q, k, wide, scale=scale)
+        padded = F.pad(v, (0, q.shape[-1] - v.shape[-1]))  # the kernel requires values of the queries' width
+        mixed, lse = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(q, k, padded, scale=scale)
         return mixed[..., : v.shape[-1]], lse
     mixed = F.scaled_dot_product_attention(q, k, v, scale=scale)
     # Elsewhere the kernel depends on the device and on d. The row sums are therefore computed separately, in chunks,

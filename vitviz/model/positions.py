@@ -1,4 +1,4 @@
-"""Compute positions of patches: learned tables on another grid, fixed sines, rotations, and relative biases.
+"""Compute positions of patches: learned tables on another grid, fixed sines, rotations, relative position biases.
 
 Shapes: B images, H heads, gh x gw patches, D width, d head width, P prefix tokens, N = P + gh * gw tokens.
 """
@@ -8,9 +8,10 @@ import torch.nn.functional as F
 from torch import Tensor
 
 Angles = tuple[Tensor, ...]
-"""What the blocks need to know about the places of the patches: (gh * gw, m), or (B, 1, K, m) if each image keeps its
-own K patches. Cosine and sine of each patch's rotation, m = d; or, if they differ from block to block, the patch's row
-and column alone, m = 2."""
+"""Positions of the patches for the blocks: tensors (gh * gw, m), or (B, 1, K, m) if each image keeps its own K patches.
+
+If all blocks share their rotations: cosine and sine of each patch's rotation, m = d. For learned rotations and relative
+position biases, which differ between blocks: only the row and column of each patch, m = 2."""
 
 
 def sincos_positions(grid: tuple[int, int], width: int, temperature: float = 10_000.0) -> Tensor:
@@ -47,7 +48,7 @@ def resize_positions(table: Tensor, old: tuple[int, int], new: tuple[int, int], 
 
 
 def resize_biases(table: Tensor, old: tuple[int, int], new: tuple[int, int]) -> Tensor:
-    """Interpolate a table of `relative_bias` for another grid, bilinear, as `relative_places` does on the fly."""
+    """Resize a table of `relative_bias` to another grid, with the bilinear interpolation of `relative_places`."""
     rows, columns = (2 * side - 1 for side in old)
     image = table[: rows * columns].T.reshape(1, -1, rows, columns)  # (1, H, 2 oh - 1, 2 ow - 1)
     image = F.interpolate(image, [2 * side - 1 for side in new], mode="bilinear")
@@ -70,14 +71,14 @@ def _places(y: Tensor, x: Tensor) -> Tensor:
 
 
 def rotary_rates(head_width: int, base: float) -> Tensor:
-    """Return the rates of rotation (2, 1, d / 2) with the row and with the column, base ** (-4 i / d).
+    """Return the rotation rates (frequencies) for row and column, (2, 1, d / 2): base ** (-4 i / d).
 
-    The first half of the pairs of channels rotates with the row and the other with the column: Siméoni et al. 2025
+    The first half of the pairs of channels rotates with the row and the second with the column: Siméoni et al. 2025
     (DINOv3), Fang et al. 2024 (EVA-02), after Su et al. 2021 (RoFormer).
     """
     rates = base ** -(torch.arange(head_width // 4) * 4 / head_width)  # (d / 4,)
-    still = torch.zeros_like(rates)
-    return torch.stack([torch.cat([rates, still]), torch.cat([still, rates])])[:, None]
+    zeros = torch.zeros_like(rates)
+    return torch.stack([torch.cat([rates, zeros]), torch.cat([zeros, rates])])[:, None]
 
 
 def rotary_angles(places: Tensor, rates: Tensor) -> Angles:
@@ -92,7 +93,7 @@ def rotary_angles(places: Tensor, rates: Tensor) -> Angles:
 
 
 def wide(x: Tensor) -> Tensor:
-    """Return a tensor in single precision at least."""
+    """Convert a half-precision tensor to float32; return others unchanged."""
     return x.to(torch.promote_types(x.dtype, torch.float32))
 
 
@@ -107,7 +108,7 @@ def rotate(x: Tensor, angles: Angles) -> Tensor:
 
 
 def relative_places(grid: tuple[int, int], table: tuple[int, int]) -> Tensor:
-    """Return (row, column) of each patch, (gh * gw, 2), in steps of a table of relative positions for another grid.
+    """Return (row, column) of each patch, (gh * gw, 2), in units of a table of relative positions for another grid.
 
     Two patches that are m rows apart differ by m (2 th - 1) / (2 gh - 1), so the bilinear interpolation in
     `relative_bias` equals a table resized to 2 gh - 1 rows, as in transformers.
@@ -117,13 +118,13 @@ def relative_places(grid: tuple[int, int], table: tuple[int, int]) -> Tensor:
 
 
 def relative_bias(table: Tensor, grid: tuple[int, int], places: Tensor, prefix: int) -> Tensor:
-    """Return the bias of the logits of each pair of tokens: (1, H, N, N), or (B, H, N, N) if `places` differ by image.
+    """Return the relative position bias of each pair of tokens: (1, H, N, N), or (B, H, N, N) with `places` by image.
 
     Bao et al. 2022, "BEiT: BERT Pre-Training of Image Transformers".
 
     Args:
         table: ((2 th - 1) * (2 tw - 1) + 3, H): one row for each difference query - key of rows and columns, then
-            one each for prefix to patch, patch to prefix and prefix to prefix; models without prefix lack these.
+            one row each for prefix to patch, patch to prefix and prefix to prefix, unless the model has no prefix.
         grid: (th, tw).
         places: `relative_places`.
         prefix: P.

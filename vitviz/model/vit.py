@@ -107,7 +107,7 @@ class ViT(nn.Module):
                 f"Expected {config.classes} labels, one for each class, got {len(pretrained.labels)}. Name every class."
             )
         self.config, self.pretrained = config, pretrained
-        self.text_source = ""  # folder or name of the model with its text tower, if any
+        self.text_source = ""  # folder or hf: name from which the text tower can be loaded
         width = config.width
         self.patch_embed = PatchEmbed(config)
         # Prefix tokens have no position embedding: it would only add to their initial value.
@@ -163,7 +163,7 @@ class ViT(nn.Module):
     def embed(self, images: Tensor, *, positions: bool = True) -> tuple[Tensor, tuple[int, int]]:
         """Return the input tokens of the first block and their grid: (B, channels, H, W) -> (B, N, D), (gh, gw).
 
-        Without `positions`, every patch gets the mean of all position embeddings.
+        With `positions=False`, every patch gets the mean of all position embeddings.
         """
         grid = self.check(images)
         patches = self.patch_embed(images)  # (B, gh * gw, D)
@@ -223,7 +223,7 @@ class ViT(nn.Module):
         return self.run(tokens, self.angles(grid), edits)
 
     def features(self, images: Tensor) -> Tensor:
-        """Return the pooled features, which the classifier reads: (B, channels, H, W) -> (B, F)."""
+        """Return the features, the classifier's input: (B, channels, H, W) -> (B, F)."""
         tokens, grid = self.embed(images)
         return self.read_out(self.encode(tokens, self.angles(grid)))
 
@@ -278,7 +278,7 @@ class ViT(nn.Module):
         return ops.norm(self.norm, pooled) if self.config.norm_pooled else pooled
 
     def project(self, features: Tensor, ops: Ops = PLAIN) -> Tensor:
-        """Return the classifier's input from features, (..., F): projected and divided by its length, if configured."""
+        """Return the classifier's input from features (..., F): projected and divided by its length, as configured."""
         if self.projection is not None:
             features = ops.linear(self.projection, features)
         return ops.unit(features) if self.config.cosine else features

@@ -22,6 +22,7 @@ from vitviz.weights.timm_state import OWN_TABLE, SHARED_TABLES, Channels, rearra
 _CLASSIFIERS = ("head", "head_dist")
 _SWIN = ("SwinTransformer", "SwinTransformerV2", "SwinTransformerV2Cr")
 _PYRAMIDS = ("PoolingVisionTransformer", "MultiScaleVit", "Hiera", "PyramidVisionTransformerV2")
+_LACKS_NORM = "its blocks lack a norm for attention or MLP"
 _DIFFERENCE = "its attention is the difference of two softmaxes, which does not sum to 1"
 WHY_NOT = {
     **dict.fromkeys((*_SWIN, "VisionTransformerSAM"), "it uses windowed, not global, attention"),
@@ -36,7 +37,7 @@ WHY_NOT = {
     **dict.fromkeys(("DiffAttention", "DiffParallelScalingBlock"), _DIFFERENCE),
     "HybridEmbed": "its stem is a convolutional network: a patch depends on pixels far outside its square",
     "AttentionPoolPrr": "its pooling refines the patches by another attention",
-    "RotaryEmbeddingMRope": "its rotations also have a temporal part",
+    "RotaryEmbeddingMRope": "its rotations also depend on time",
 }
 """Name of a timm class -> the reason why a model that contains it cannot be converted."""
 
@@ -105,7 +106,7 @@ def config_of(model: nn.Module) -> tuple[ViTConfig, Channels]:
         "channels": stem.proj.in_channels,
         "patch_bias": stem.proj.bias is not None,
         "norm_patch": _is_norm(stem.norm),
-        "norm": "rms" if _of(built, layers.RmsNorm) else "layer",
+        "norm": "rms" if _modules(built, layers.RmsNorm) else "layer",
         "width": built.embed_dim,
         "depth": len(blocks),
         "classes": read_classifiers(built, {}, *_CLASSIFIERS)[1],  # num_classes may describe a replaced classifier
@@ -138,7 +139,7 @@ def _block_settings(block: Any) -> dict[str, Any]:
     layers = _layers()
     _only(attn, layers.Attention, eva.EvaAttention, layers.AttentionRope, beit.Attention, relpos.RelPosAttention)
     _refuse_if(getattr(attn, "gate", None) is not None, "the output of its attention is gated")
-    _refuse_if(not (_is_norm(block.norm1) and _is_norm(block.norm2)), "its blocks lack a norm of attention or MLP")
+    _refuse_if(not (_is_norm(block.norm1) and _is_norm(block.norm2)), _LACKS_NORM)
     # EVA's post-norm blocks have no scales, whatever `init_values` is.
     parts = [getattr(block, name, None) for name in ("gamma_1", "ls1")]
     scales = [part for part in parts if part is not None and type(part) is not nn.Identity]
@@ -161,7 +162,7 @@ def _block_settings(block: Any) -> dict[str, Any]:
 
 
 def _parallel_settings(block: Any) -> dict[str, Any]:
-    """Return the config fields of a block with parallel branches, which `rearranged` merges to one of each kind."""
+    """Return the config fields of a block with parallel branches, as `rearranged` converts it."""
     from timm.models.vision_transformer import ParallelThingsBlock
 
     if type(block) is ParallelThingsBlock:
@@ -171,7 +172,7 @@ def _parallel_settings(block: Any) -> dict[str, Any]:
         return first | {"heads": first["heads"] * count, "mlp_width": first["mlp_width"] * count}
     scaled = type(block.ls) is not nn.Identity
     up = block.in_split[0]
-    _refuse_if(not _is_norm(block.in_norm), "its blocks lack a norm of attention or MLP")
+    _refuse_if(not _is_norm(block.in_norm), _LACKS_NORM)
     return {
         "heads": block.num_heads,
         "head_width": block.head_dim,
@@ -187,15 +188,15 @@ def _parallel_settings(block: Any) -> dict[str, Any]:
 
 
 def _branch_settings(attn: Any, ffn: Any) -> dict[str, Any]:
-    """Return the config fields of one pair of parallel branches."""
+    """Return the config fields of an attention branch and an MLP branch."""
     layers = _layers()
     _only(attn.attn, layers.Attention)
     _only(ffn.mlp, layers.Mlp)
-    _refuse_if(_is_norm(attn.attn.norm) or _is_norm(attn.attn.q_norm), "its parallel branches have inner norms")
-    _refuse_if(not (_is_norm(attn.norm) and _is_norm(ffn.norm)), "its blocks lack a norm of attention or MLP")
+    inner = (attn.attn.norm, attn.attn.q_norm, ffn.mlp.norm)
+    _refuse_if(any(map(_is_norm, inner)), "its parallel branches have norms inside attention or MLP")
+    _refuse_if(not (_is_norm(attn.norm) and _is_norm(ffn.norm)), _LACKS_NORM)
     for part in (attn.ls, ffn.ls):
         _only(part, layers.LayerScale, nn.Identity)
-    _refuse_if(_is_norm(ffn.mlp.norm), "its parallel branches have inner norms")
     # The branches' norms and scales become part of their linear maps, which need biases.
     sizes = {"heads": attn.attn.num_heads, "head_width": attn.attn.head_dim, "relative_bias": False}
     return sizes | _mlp_settings(ffn.mlp) | {"qkv_bias": True, "mlp_bias": True}
@@ -299,12 +300,12 @@ def _is_norm(module: nn.Module) -> bool:
     return True
 
 
-def _of(model: nn.Module, kind: type) -> list[Any]:
+def _modules(model: nn.Module, kind: type) -> list[Any]:
     return [module for module in model.modules() if isinstance(module, kind)]
 
 
 def _epsilon(model: nn.Module) -> float:
-    layer, rms = _of(model, nn.LayerNorm), _of(model, _layers().RmsNorm)
+    layer, rms = _modules(model, nn.LayerNorm), _modules(model, _layers().RmsNorm)
     _refuse_if(layer and rms, "it has both layer norms and root-mean-square norms")
     values = {module.eps for module in (*layer, *rms)}
     _refuse_if(len(values) != 1, f"its norms have different epsilons {sorted(values)}")

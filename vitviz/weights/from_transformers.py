@@ -256,7 +256,7 @@ def _vit(settings: Mapping[str, Any]) -> Converted:
 
 
 def _beit(settings: Mapping[str, Any]) -> Converted:
-    """Read BEiT and Data2Vec: biases of the attention logits by relative position, in each block or shared by all.
+    """Read BEiT and Data2Vec, with relative position biases in each block, or shared by all blocks, or without.
 
     Bao et al. 2022, "BEiT: BERT Pre-Training of Image Transformers"; Baevski et al. 2022, "data2vec". The classifier
     reads the mean over patches after a norm, or the class token.
@@ -359,11 +359,11 @@ CLIPS = {"clip": "CLIP", "metaclip_2": "MetaClip2", "chinese_clip": "ChineseCLIP
 
 
 WITH_TEXTS = {"clip": "CLIPModel", "siglip": "SiglipModel"}
-"""model_type -> class of a whole model, with both towers."""
+"""model_type -> class of a model with both towers, for images and texts."""
 
 
 def has_text_tower(settings: Mapping[str, Any]) -> bool:
-    """Return whether a `config.json` is of a model whose text tower vitviz reads."""
+    """Return whether a `config.json` describes a model with a text tower that vitviz can load."""
     whole = WITH_TEXTS.get(str(settings.get("model_type")))
     return whole is not None and (settings.get("architectures") or [whole]) == [whole]
 
@@ -429,7 +429,7 @@ REFUSED: dict[str, str] = {
     "vit_hybrid": "its patches come from a ResNet",
     "siglip2": "it takes lists of patches with a mask; SigLIP 2 of a fixed size has model_type 'siglip'",
     **dict.fromkeys(("mlcd", "mlcd_vision_model"), "it rotates the class token by a learned angle (rotary positions)"),
-    **dict.fromkeys(("aimv2", "aimv2_vision_model"), "it uses RMS norms, one of them after its patch projection"),
+    **dict.fromkeys(("aimv2", "aimv2_vision_model"), "its tensor names are not supported; load it from timm"),
     "dinov3_convnext": "it is a convolutional network without attention",
     "timm_wrapper": "it wraps a timm model; load its timm_model in memory",
 }

@@ -62,7 +62,7 @@ class Reference:
         name: name of the model as the caller wrote it.
         config: config of the model.
         about: its preprocessing and labels.
-        channels: order of the channels of a head in rotary positions.
+        channels: order of each head's channels for rotary positions.
     """
 
     name: str

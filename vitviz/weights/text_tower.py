@@ -4,7 +4,7 @@ Radford et al. 2021, "Learning Transferable Visual Models From Natural Language 
 Loss for Language Image Pre-Training". The logit of a text is a scale times the cosine of image and text embedding, plus
 a bias in SigLIP.
 
-Shapes: n texts, F features of the image, E numbers of an embedding.
+Shapes: n texts, F features of the image, E width of the embeddings.
 """
 
 import os
@@ -53,17 +53,17 @@ class TextTower:
 
     @property
     def sigmoid(self) -> bool:
-        """Return whether each text has its own probability (SigLIP), instead of sharing a softmax (CLIP)."""
+        """Return whether each text has its own sigmoid (SigLIP), instead of one softmax over all texts (CLIP)."""
         return bool(self.model.config.model_type == "siglip")
 
     @property
     def projection(self) -> Tensor | None:
-        """Return the map from the image's features to its embedding, (E, F); `None` if they are the same (SigLIP)."""
+        """Return the map from the image's features to its embedding, (E, F); `None` in SigLIP, where they are equal."""
         return None if self.sigmoid else self.model.visual_projection.weight.detach()
 
     @torch.no_grad()
     def embed(self, texts: Sequence[str]) -> Tensor:
-        """Return the embeddings of texts, of length 1: (n, E)."""
+        """Return the embeddings of texts as unit vectors: (n, E)."""
         limit = self.model.config.text_config.max_position_embeddings
         padding = "max_length" if self.sigmoid else True  # SigLIP was trained on texts of one length
         tokens = self.tokenizer(list(texts), padding=padding, max_length=limit, truncation=True, return_tensors="pt")
@@ -113,36 +113,36 @@ def _folder(source: str) -> Path:
 
 
 def text_tower_of(model: ViT, tower: TextTower | str | os.PathLike[str] | None = None) -> TextTower:
-    """Return a model's text tower: the given one, or the one beside its weights, which is loaded on first use.
+    """Return the given text tower, or the one stored with the model's weights, which is loaded on first use.
 
     Raises:
-        ConvertError: if the model has none, or the tower belongs to another model.
+        ConvertError: if the model has no text tower, or the tower belongs to another model.
     """
     if tower is None and not model.text_source:
         raise ConvertError(
             "Expected a model with a text tower, such as hf:openai/clip-vit-base-patch32, got one without. Load such a "
             "model, or pass tower=TextTower(model, tokenizer)."
         )
-    found = tower if isinstance(tower, TextTower) else load_text_tower(os.fspath(tower or model.text_source))
-    width = found.model.config.vision_config.hidden_size
+    text_tower = tower if isinstance(tower, TextTower) else load_text_tower(os.fspath(tower or model.text_source))
+    width = text_tower.model.config.vision_config.hidden_size
     if width != model.config.feature_width:
         raise ConvertError(
             f"Expected the text tower of this model with {model.config.feature_width} features, got one for {width}. "
-            "Load both from one place."
+            "Load both from the same source."
         )
-    return found
+    return text_tower
 
 
 def classify_texts(model: ViT, texts: Sequence[str], tower: TextTower | str | os.PathLike[str] | None = None) -> ViT:
-    """Return a model whose classes are texts; it shares the weights of the image tower.
+    """Return a model whose classes are texts, for zero-shot classification; it shares the image tower's weights.
 
     Args:
         model: the image tower of CLIP or SigLIP.
         texts: such as "a photo of a cat".
-        tower: the text tower; by default the one beside the model's weights.
+        tower: the text tower; by default the one stored with the model's weights.
 
     Raises:
-        ConvertError: for no text, a text twice, or a model without a text tower.
+        ConvertError: without texts, if a text occurs twice, or for a model without a text tower.
     """
     names = [texts] if isinstance(texts, str) else list(texts)
     if not names or not all(isinstance(name, str) and name.strip() for name in names):
@@ -151,29 +151,30 @@ def classify_texts(model: ViT, texts: Sequence[str], tower: TextTower | str | os
         )
     if repeated := [name for place, name in enumerate(names) if name in names[:place]]:
         raise ConvertError(f"Expected different texts, got {repeated[0]!r:.80} twice. Leave it out once.")
-    found = text_tower_of(model, tower)
-    scale, weight = found.model.logit_scale.detach().exp(), model.patch_embed.proj.weight
-    head = (scale * found.embed(names)).to(weight)  # (n, E)
-    bias = found.model.logit_bias.detach().expand(len(names)) if found.sigmoid else torch.zeros(len(names))
+    text_tower = text_tower_of(model, tower)
+    scale, weight = text_tower.model.logit_scale.detach().exp(), model.patch_embed.proj.weight
+    head = (scale * text_tower.embed(names)).to(weight)  # (n, E)
+    bias = text_tower.model.logit_bias.detach().expand(len(names)) if text_tower.sigmoid else torch.zeros(len(names))
     state = {name: tensor for name, tensor in model.state_dict().items() if not name.startswith(("head", "projection"))}
     state |= {"head.weight": head, "head.bias": bias.to(weight).clone()}
-    if found.projection is not None:
-        state["projection.weight"] = found.projection.to(weight)
+    projection = text_tower.projection  # (E, F)
+    if projection is not None:
+        state["projection.weight"] = projection.to(weight)
     config = replace(
         model.config,
         classes=len(names),
         cosine=True,
-        projection=None if found.projection is None else len(found.projection),
+        projection=None if projection is None else len(projection),
     )
     with torch.device("meta"):
-        classifier = ViT(config, _about(model, names, sigmoid=found.sigmoid))
+        classifier = ViT(config, _about(model, names, sigmoid=text_tower.sigmoid))
     classifier.load_state_dict(state, strict=True, assign=True)
     classifier.text_source = model.text_source
     return classifier.train(model.training).requires_grad_(weight.requires_grad)
 
 
 def _about(model: ViT, texts: Sequence[str], *, sigmoid: bool) -> Pretrained | None:
-    """Return the model's metadata with texts as labels."""
+    """Return the model's metadata with the texts as labels."""
     if model.pretrained is None:
         return None
     labels, meaning = tuple(texts), SEVERAL if sigmoid else SINGLE

@@ -1,4 +1,4 @@
-"""Rearrange the tensors of timm models whose parts `ViT` computes in another form."""
+"""Rearrange the tensors of timm models for parts that `ViT` computes in another form."""
 
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
@@ -12,7 +12,7 @@ from vitviz.weights.checks import ConvertError
 from vitviz.weights.naming import State
 
 OWN_TABLE, SHARED_TABLES = "relative_position_bias_table", ("rel_pos_bias", "shared_rel_pos")
-"""Attributes of timm's attention and models that hold biases by relative position."""
+"""Attributes that hold relative position biases: of timm's attention, and of its models."""
 
 
 class Channels(NamedTuple):
@@ -20,7 +20,7 @@ class Channels(NamedTuple):
 
     Args:
         neighbors: whether rotations pair neighbouring channels, instead of channels half a head apart.
-        columns_first: whether the first rotations follow the column, instead of the row.
+        columns_first: whether the first rotations depend on the column, instead of the row.
     """
 
     neighbors: bool = False
@@ -28,9 +28,9 @@ class Channels(NamedTuple):
 
 
 def reorder_channels(state: State, config: ViTConfig, channels: Channels) -> None:
-    """Reorder the channels of queries and keys in place: pairs half a head apart, and rotations by the row first.
+    """Reorder the channels of queries and keys in place for `rotate`: pairs half a head apart, rotations by row first.
 
-    The order is the same in queries and keys, so their products do not change.
+    The order is the same in queries and keys, so their dot products do not change.
     """
     if not config.rotary:
         return
@@ -59,13 +59,13 @@ def check_file_names(model: nn.Module) -> None:
     """
     if kinds := {type(module).__name__ for _, module, _ in _changes(model)}:
         raise ConvertError(
-            f"Expected a model whose tensors have one meaning, got one with {', '.join(sorted(kinds))}. Load the file "
-            "into the model: vitviz.load(timm.create_model(NAME, checkpoint_path=FILE))."
+            f"Expected a model whose tensors need no rearranging, got one with {', '.join(sorted(kinds))}. Load the "
+            "file into the model: vitviz.load(timm.create_model(NAME, checkpoint_path=FILE))."
         )
 
 
 def _changes(model: nn.Module) -> Iterator[tuple[str, nn.Module, Callable[[Any, State], State]]]:
-    """Yield the name of each module whose tensors are rearranged, the module, and the function that does it."""
+    """Yield name, module and rearranging function for each module whose tensors must be rearranged."""
     import timm.layers
     from timm.models.eva import EvaBlock
     from timm.models.vision_transformer import ParallelScalingBlock, ParallelThingsBlock
@@ -95,7 +95,7 @@ def rearranged(model: nn.Module, state: Mapping[str, Tensor]) -> State:
 
 
 def _table(module: Any, _: State) -> State:
-    """Replace a network (Swin v2) by the biases of all relative positions: (rows, H), 3 of them 0 with a prefix."""
+    """Replace Swin v2's network by the table of biases that it computes, (rows, H), with 3 zero rows for a prefix."""
     with eval_mode(module):
         biases = module.bias_act(module.mlp(module.rel_coords_log)) * (module.bias_gain or 1.0)
     table = biases.flatten(0, 1)  # (2 gh - 1, 2 gw - 1, H) -> (rows, H)
@@ -116,7 +116,7 @@ def _scaled(_: Any, tensors: State) -> State:
 
 
 def _split(block: Any, tensors: State) -> State:
-    """Split the joint projections of attention and MLP (Dehghani et al. 2023)."""
+    """Split the fused projections of attention and MLP (Dehghani et al. 2023)."""
     hidden = block.in_split[0]
     new = {name.replace("in_norm", "norm1"): tensor for name, tensor in tensors.items() if name.startswith("in_norm")}
     new |= {f"attn.{name}": tensor for name, tensor in tensors.items() if name.startswith(("q_norm.", "k_norm."))}
@@ -135,9 +135,9 @@ def _split(block: Any, tensors: State) -> State:
 
 
 def _joined(block: Any, _: State) -> State:
-    """Join parallel attentions to one with all their heads, and parallel MLPs to one of their total width."""
+    """Merge parallel attentions into one with all heads, and parallel MLPs into one of the total width."""
     new: State = {}
-    for norm in ("norm1", "norm2"):  # those of the branches become part of the linear maps
+    for norm in ("norm1", "norm2"):  # the branches' own norms are folded into their linear maps
         first = block.attns[0].norm
         new |= {f"{norm}.weight": torch.ones_like(first.weight)}
         new |= {} if getattr(first, "bias", None) is None else {f"{norm}.bias": torch.zeros_like(first.bias)}
@@ -157,14 +157,14 @@ def _joined(block: Any, _: State) -> State:
 
 
 def _fold_in(norm: Any, linear: nn.Linear) -> tuple[Tensor, Tensor]:
-    """Return weight and bias of a linear map of a norm's output, without the norm's own weight and bias."""
+    """Fold a norm's weight and bias into the linear map after it; return weight and bias of the map."""
     bias = linear.weight.new_zeros(len(linear.weight)) if linear.bias is None else linear.bias
     shift = getattr(norm, "bias", None)
     return linear.weight * norm.weight, bias if shift is None else bias + linear.weight @ shift
 
 
 def _fold_out(linear: nn.Linear, scale: nn.Module) -> tuple[Tensor, Tensor]:
-    """Return weight and bias of a linear map followed by a layer scale."""
+    """Fold a layer scale into the linear map before it; return weight and bias of the map."""
     factor = getattr(scale, "gamma", torch.ones_like(linear.weight[:, 0]))
     bias = torch.zeros_like(factor) if linear.bias is None else linear.bias
     return linear.weight * factor[:, None], bias * factor
