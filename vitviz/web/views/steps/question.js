@@ -1,7 +1,7 @@
 // The first step of the lecture: the final answer, and how far one place sees in a convolution and in attention.
 import { outputs, percent } from '../../compute/format.js';
 import { tokenOf } from '../../compute/geometry.js';
-import { filled, wordsOf } from '../../core/words.js';
+import { filled, say, wordsOf } from '../../core/words.js';
 import { write } from '../../draw/dom.js';
 import { Step, slider } from './step.js';
 import { bars } from './tokens.js';
@@ -61,8 +61,8 @@ export class QuestionStep extends Step {
     const { predictions, labels, title } = manifest;
     write(this.find('.vv-task'), predictions.length ? filled(words.task, labels.length)
       : filled(words.none, title));
-    const say = outputs(manifest);
-    this.find('.vv-shares').innerHTML = bars(predictions.map(([label, share]) => [label, share, say(share)]));
+    const number = outputs(manifest);
+    this.find('.vv-shares').innerHTML = bars(predictions.map(([label, share]) => [label, share, number(share)]));
     this.find('[data-word=honest]').hidden = !predictions.length;
   }
 
@@ -81,7 +81,7 @@ export class QuestionStep extends Step {
     if (!row) return;
     const weights = row.subarray(prefix.length);
     const far = outside.reduce((sum, place) => sum + weights[place], 0);
-    this.heat(global, weights, opacity, { unit: words.unit });
+    this.heat(global, weights, opacity, { unit: say('of attention') });
     write(this.find('.vv-vit-count'), filled(words.vitCount, percent(far)));
   }
 }

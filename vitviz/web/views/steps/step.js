@@ -1,5 +1,6 @@
 // The base class of the lecture's steps: photographs with selectable patches, maps, sliders, and texts by language.
 import { percent } from '../../compute/format.js';
+import { say } from '../../core/words.js';
 import { indices, scaleOver } from '../../draw/color.js';
 import { Pane } from '../../draw/photo.js';
 import { write } from '../../draw/dom.js';
@@ -45,10 +46,11 @@ export class Step extends View {
     return true;
   }
 
-  /** Write texts into the elements that have their names. @param {Record<string, unknown>} words */
+  /** Write texts into the elements that have their names. @param {Record<string, any>} words - of the step */
   label(words) {
+    const texts = { layer: say('Layer'), input: say('The model’s input'), ...words };
     for (const place of this.all('[data-word]')) {
-      const text = words[place.dataset.word];
+      const text = texts[place.dataset.word];
       if (typeof text === 'string') write(place, text);
     }
   }
