@@ -2,6 +2,7 @@
 import { percent, score } from '../../compute/format.js';
 import { patchOf } from '../../compute/lecture_numbers.js';
 import { filled, wordsOf } from '../../core/words.js';
+import { SIGNED } from '../../draw/color.js';
 import { write } from '../../draw/dom.js';
 import { frameTile, joinChannels, paintPixels, paintSigned, paintTiles, reachOf, tileUnder,
 } from '../../draw/pixels.js';
@@ -12,7 +13,6 @@ import { Step } from './step.js';
 /** @typedef {import('./step.js').Scene} Scene */
 /** @typedef {import('./step.js').Lecture} Lecture */
 
-const SIGNED = 'RdBu_r';
 const TILE = 46; // CSS pixels per patch of the row
 const LISTED = 12; // numbers that are written out
 const CHANNELS = ['R', 'G', 'B'];

@@ -1,7 +1,7 @@
 // The base class of the lecture's steps: photographs with selectable patches, maps, sliders, and texts by language.
 import { percent } from '../../compute/format.js';
 import { say } from '../../core/words.js';
-import { indices, scaleOver } from '../../draw/color.js';
+import { SIGNED, indices, scaleOver } from '../../draw/color.js';
 import { Pane } from '../../draw/photo.js';
 import { write } from '../../draw/dom.js';
 import { View } from '../view.js';
@@ -13,8 +13,6 @@ import { View } from '../view.js';
  */
 /** @typedef {import('../../effects/scene.js').Scene} Scene */
 /** @typedef {import('../../compute/lecture_numbers.js').Lecture} Lecture */
-
-const SIGNED = 'RdBu_r';
 
 export class Step extends View {
   /** @param {HTMLElement} root @param {import('../explore.js').Page} page @param {string} html */
