@@ -77,7 +77,7 @@ export class Vote extends View {
     const sum = counts.reduce((all, count) => all + count, 0);
     const exercise = lecture && this.revealed ? choiceOf(step, { scene, lecture, given, answers: [] }) : null;
     this.bars(text.choices, counts, sum, exercise?.answer ?? null);
-    write(this.find('.vv-voices'), vote ? filled(words.voices, sum, Math.ceil(vote.seconds / 60)) : words.opening);
+    write(this.find('.vv-voices'), vote ? filled(words.counted, sum, Math.ceil(vote.seconds / 60)) : words.opening);
     this.say('.vv-solution', exercise && filled(text.solution, ...exercise.values.map(said)));
     if (vote) this.code(this.votes.addressOf(vote), lang);
   }

@@ -1,5 +1,5 @@
 // Explanations: a map of attention (rollout) beside a map of a class (GAE), the test of both, the patches where
-// the maps disagree most, and the prediction without the patches that a map names.
+// the maps disagree most, and the prediction without the patches that a map ranks highest.
 import { escaped, patchWords, percent, progressWords, score } from '../../compute/format.js';
 import { disagreement, ranks } from '../../compute/lecture_numbers.js';
 import { filled, named, say, wordsOf } from '../../core/words.js';
@@ -16,7 +16,7 @@ import { bars, patchAt } from './tokens.js';
 
 const METHODS = ['rollout', 'gae'];
 const NAMES = ['Rollout', 'GAE'];
-const BITES = 'Dog'; // the example whose prediction changes most without the patches that GAE names
+const EXAMPLE = 'Dog'; // its prediction changes most without the patches that GAE ranks highest
 
 const HTML = `
   <div class="vv-both" data-part="1 2 3"><figure class="vv-pane"></figure><figure class="vv-pane"></figure></div>
@@ -64,7 +64,7 @@ export class Explanation extends Step {
       page.store.dispatch({ type: 'start', question, on: !started.includes(question) });
     });
     this.find('[data-do=example]').addEventListener('click', () => (
-      page.store.dispatch({ type: 'open', source: { image: BITES } })));
+      page.store.dispatch({ type: 'open', source: { image: EXAMPLE } })));
   }
 
   /** @param {Scene} scene */
@@ -138,9 +138,9 @@ export class Explanation extends Step {
     this.slide('hidden', this.percent, `${this.percent} %`);
     const [best] = scene.manifest.predictions;
     const { examples = [] } = this.page.models ?? {};
-    const example = examples.find((/** @type {{name: string}} */ { name }) => name === BITES);
-    this.find('.vv-offered').hidden = !example || scene.source.image === BITES;
-    write(this.find('[data-do=example]'), filled(words.bites, example?.label ?? ''));
+    const example = examples.find((/** @type {{name: string}} */ { name }) => name === EXAMPLE);
+    this.find('.vv-offered').hidden = !example || scene.source.image === EXAMPLE;
+    write(this.find('[data-do=example]'), filled(words.example, example?.label ?? ''));
     this.find('.vv-hide').hidden = !best;
     if (!best) return;
     const shares = questions.map((question, place) => this.hidden.answer(scene, question)?.classes

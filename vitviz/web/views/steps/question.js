@@ -12,7 +12,7 @@ import { bars } from './tokens.js';
 const HTML = `
   <div class="vv-flow vv-big-first" data-part="1">
     <div><figure class="vv-pane vv-plain"></figure></div>
-    <div><h3 class="vv-task"></h3><ol class="vv-shares vv-large"></ol><p class="vv-size" data-word="honest"></p></div>
+    <div><h3 class="vv-task"></h3><ol class="vv-shares vv-large"></ol><p class="vv-size" data-word="origin"></p></div>
   </div>
   ${slider('layer', { min: 1, max: 12 }, '2')}
   <div class="vv-flow vv-big-last" data-part="2">
@@ -63,7 +63,7 @@ export class QuestionStep extends Step {
       : filled(words.none, title));
     const number = outputs(manifest);
     this.find('.vv-shares').innerHTML = bars(predictions.map(([label, share]) => [label, share, number(share)]));
-    this.find('[data-word=honest]').hidden = !predictions.length;
+    this.find('[data-word=origin]').hidden = !predictions.length;
   }
 
   /** @param {Shown} state @param {Record<string, string>} words @param {Scene} scene
