@@ -150,3 +150,19 @@ export function tokenOf(query, names, grid) {
   const inside = row >= 0 && row < grid[0] && col >= 0 && col < grid[1];
   return inside ? names.length + row * grid[1] + col : -1;
 }
+
+/** Rows and columns that the arrow keys move. @type {Readonly<Record<string, [number, number]>>} */
+const ARROWS = Object.freeze({ ArrowUp: [-1, 0], ArrowDown: [1, 0], ArrowLeft: [0, -1], ArrowRight: [0, 1] });
+
+/**
+ * Return the patch to which an arrow key moves, or null for another key.
+ * @param {string} key @param {[number, number] | null} patch - null starts from the middle
+ * @param {[number, number]} grid - [gh, gw] @returns {[number, number] | null}
+ */
+export function patchAfter(key, patch, grid) {
+  const step = ARROWS[key];
+  if (!step) return null;
+  const from = patch ?? grid.map((count) => count >> 1);
+  const [row, column] = from.map((at, axis) => Math.min(Math.max(at + step[axis], 0), grid[axis] - 1));
+  return [row, column];
+}

@@ -13,9 +13,10 @@ import { ZH } from './zh.js';
 const TEXTS = { en: EN, zh: { ...ZH, classes: CLASSES_ZH } };
 export const LANGUAGES = Object.keys(TEXTS);
 
-/** A text of a part, with what the language lacks in English. @param {any} own @param {any} english @returns {any} */
+/** Return a part of the texts, with English for those that the language lacks. @param {any} own @param {any} english
+ * @returns {any} */
 function completed(own, english) {
-  if (own === undefined || typeof english === 'string') return own ?? english;
+  if (own === undefined) return english;
   if (Array.isArray(english) && english.length) return english.map((text, place) => own[place] ?? text);
   return Array.isArray(english) ? own : { ...english, ...own };
 }

@@ -9,6 +9,7 @@
  * @property {number} [clipped] - number of marked patches beyond the end of a map's own scale
  */
 
+export const SIGNED = 'RdBu_r'; // the colors of signed maps
 const [OWN_QUANTILE, FAR, FEW] = [0.99, 1.5, 16]; // as in vitviz.heatmap
 
 /**

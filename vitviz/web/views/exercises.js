@@ -1,5 +1,6 @@
 // The exercises of a step of the lecture: a number, a choice and a patch. The page checks the answers.
 import { exercisesOf, isRight, middleOf, numberOf, questionsOf, said } from '../compute/exercises.js';
+import { patchAfter } from '../compute/geometry.js';
 import { filled, wordsOf } from '../core/words.js';
 import { write } from '../draw/dom.js';
 import { Pane } from '../draw/photo.js';
@@ -26,9 +27,6 @@ const HTML = `<summary></summary><p class="vv-trouble" role="status" hidden></p>
     <p class="vv-verdict" role="status"></p></form>`).join('')}
   <div class="vv-row"><button type="button" data-do="numbers" data-word="numbers"></button><button type="button"
     data-do="worksheet" data-word="worksheet"></button></div><p class="vv-at" data-at="worksheet" hidden></p>`;
-
-/** The arrow keys, as steps of rows and columns. @type {Record<string, [number, number]>} */
-const ARROWS = { ArrowUp: [-1, 0], ArrowDown: [1, 0], ArrowLeft: [0, -1], ArrowRight: [0, 1] };
 
 export class Exercises extends View {
   /** @param {HTMLDetailsElement} root @param {import('./explore.js').Page} page */
@@ -57,12 +55,10 @@ export class Exercises extends View {
       if (button?.dataset.do === 'worksheet') this.page.act('worksheet');
     });
     this.pane.picture.addEventListener('keydown', (event) => {
-      const by = ARROWS[event.key];
-      if (!by) return;
+      const to = patchAfter(event.key, this.picked, this.scene.grid);
+      if (!to) return;
       event.preventDefault(); // the same keys turn the page
-      const from = this.picked ?? middleOf(this.scene);
-      const to = from.map((at, axis) => Math.max(0, Math.min(this.scene.grid[axis] - 1, at + by[axis])));
-      this.pick(/** @type {[number, number]} */ (to));
+      this.pick(to);
     });
   }
 

@@ -6,7 +6,6 @@ import { hiddenPatches } from '../compute/hiding.js';
 import { sameClasses } from '../compute/query.js';
 import { phrase, plural, say, spoken, translated } from '../core/words.js';
 import { write } from '../draw/dom.js';
-import { translate } from '../draw/translate.js';
 import { Requests, sceneOf } from '../effects/panels.js';
 import { Hiding } from './explain_hiding.js';
 import { MethodList } from './explain_methods.js';
@@ -14,7 +13,7 @@ import { MapPane } from './explain_pane.js';
 import { TargetField } from './explain_target.js';
 import { MapTest } from './explain_test.js';
 import { mapChoices, nameOf, saveMenu } from './save.js';
-import { View } from './view.js';
+import { View, countPanes } from './view.js';
 
 /** @typedef {import('../core/state.js').State} State */
 /** @typedef {import('../effects/scene.js').Scene} Scene */
@@ -216,7 +215,8 @@ export class Explain extends View {
     const { pointer } = state;
     const beside = this.page.scenes.get(state.beside?.scene?.id ?? '') ?? null;
     const other = beside === scene ? null : beside;
-    this.count(other !== null, state.pane, scene);
+    countPanes(this, other !== null, state.pane);
+    this.root.style.setProperty('--shape', String(scene.grid[1] / scene.grid[0]));
     const underOf = (/** @type {Scene} */ of) => (
       pointer?.over && pointer.scene === of.id && !pointer.query ? pointer.patch : null);
     const { method } = this.shown;
@@ -253,20 +253,5 @@ export class Explain extends View {
     this.panes[1 - state.pane].show({ scene: other, method, heatmap: this.others.answer(other, question), gone: [],
       waiting: this.others.progress(other, question) !== null, failure: this.others.failure(other, question),
       under: underOf(other), named: true }, state);
-  }
-
-  /** Add or remove the second pane. @param {boolean} two @param {number} active @param {Scene} scene */
-  count(two, active, scene) {
-    if (two && this.panes.length === 1) {
-      const element = document.createElement('figure');
-      element.className = 'vv-pane';
-      this.find('.vv-panes').append(element);
-      this.addPane(element);
-      translate(element);
-    }
-    if (!two && this.panes.length === 2) this.panes.splice(1, 1)[0].close();
-    this.find('.vv-panes').classList.toggle('vv-two', two);
-    this.panes.forEach(({ pane }, place) => pane.element.classList.toggle('vv-active', two && place === active));
-    this.root.style.setProperty('--shape', String(scene.grid[1] / scene.grid[0]));
   }
 }

@@ -1,7 +1,8 @@
 // A photograph in the Explain view, under the map of a method.
 import { clippedWords, percent, pictureWords, progressWords, score } from '../compute/format.js';
+import { patchAfter } from '../compute/geometry.js';
 import { joined, phrase, say, translated } from '../core/words.js';
-import { beyond, indices, ownScale } from '../draw/color.js';
+import { SIGNED, beyond, indices, ownScale } from '../draw/color.js';
 import { find, write } from '../draw/dom.js';
 import { Pane } from '../draw/photo.js';
 
@@ -19,11 +20,8 @@ import { Pane } from '../draw/photo.js';
  *   gone: number[], under: Patch | null, named: boolean}} Shown
  */
 
-const SIGNED = 'RdBu_r';
 const LABEL = phrase('Photograph with the map of a method. Arrow keys read the map patch by patch, Enter hides a '
   + 'patch.');
-/** @type {Record<string, Patch>} */
-const STEPS = Object.freeze({ ArrowUp: [-1, 0], ArrowDown: [1, 0], ArrowLeft: [0, -1], ArrowRight: [0, 1] });
 
 /** Return the name of a map's colors. @param {boolean} signed */
 export function colorsOf(signed) {
@@ -56,15 +54,14 @@ export class MapPane {
 
   /** Move the marked patch with the arrow keys, starting from the middle. @param {any} event */
   keyed(event) {
-    const step = STEPS[event.key];
-    if (!this.shown || (!step && event.key !== 'Enter')) return;
+    if (!this.shown) return;
+    const { under, scene: { grid } } = this.shown;
+    const to = patchAfter(event.key, under, grid);
+    if (!to && event.key !== 'Enter') return;
     event.preventDefault();
     event.stopPropagation();
-    const { under, scene: { grid } } = this.shown;
-    if (!step && under) this.events.pick(under);
-    const from = under ?? grid.map((count) => count >> 1);
-    const [row, column] = from.map((place, axis) => Math.min(Math.max(place + (step?.[axis] ?? 0), 0), grid[axis] - 1));
-    if (step) this.events.hover([row, column]);
+    if (to) this.events.hover(to);
+    else if (under) this.events.pick(under);
   }
 
   /** @param {Shown} shown @param {State} look */
@@ -137,9 +134,5 @@ export class MapPane {
     const after = this.pane.flat(false);
     this.page.changed(); // draws the marks again
     return [before, after];
-  }
-
-  close() {
-    this.pane.close();
   }
 }

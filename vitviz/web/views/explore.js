@@ -13,15 +13,14 @@ import { showable } from '../core/actions.js';
 import { PANE, isOpen, paneOf, pick } from '../core/state.js';
 import { inEnglish, joined, phrase, say, spoken, translated } from '../core/words.js';
 import { welcome } from '../effects/welcome.js';
-import { beyond, indices, ownScale } from '../draw/color.js';
+import { SIGNED, beyond, indices, ownScale } from '../draw/color.js';
 import { Matrix } from '../draw/matrix.js';
 import { Pane } from '../draw/photo.js';
-import { translate } from '../draw/translate.js';
 import { Controls } from './controls.js';
 import { listen } from './keyboard.js';
 import { Predictions } from './predictions.js';
 import { aboutOf, mapChoices, nameOf, saveMenu, withWords } from './save.js';
-import { View } from './view.js';
+import { View, countPanes } from './view.js';
 import { Walls } from './walls.js';
 
 /** @typedef {import('../core/state.js').State} State */
@@ -42,7 +41,6 @@ import { Walls } from './walls.js';
 /** @typedef {State & {block: number, query: import('../core/state.js').Query}} Place - with block and query set */
 /** @typedef {{pane: Pane, scene: Scene | null, index: Uint8Array, signed: boolean}} Held - a pane and its scene */
 
-const SIGNED = 'RdBu_r';
 const LABEL = phrase('Photograph. Arrow keys move the patch, c returns to CLS, question mark lists all keys.');
 const SAY_AFTER = 400; // milliseconds without changes before a screen reader announces the note
 const SLICE = 6; // milliseconds per frame for work that spans several frames
@@ -213,22 +211,9 @@ export class Explore extends View {
 
   /** Add or remove a pane to match the state. @param {State} state */
   count(state) {
-    const two = state.beside !== null;
-    if (two && this.panes.length === 1) {
-      const element = document.createElement('figure');
-      element.className = 'vv-pane';
-      this.find('.vv-panes').append(element);
-      this.addPane(element);
-      translate(element);
-    }
-    if (!two && this.panes.length === 2) { // the remaining pane takes over what the active one showed
-      const [gone] = this.panes.splice(1, 1);
-      gone.pane.close();
-    }
-    this.find('.vv-panes').classList.toggle('vv-two', two);
+    countPanes(this, state.beside !== null, state.pane);
     const [first, second] = [state, state.beside].map((pane) => JSON.stringify(pane && pick(pane, PANE)));
     this.find('.vv-versus').hidden = first !== second;
-    this.panes.forEach(({ pane }, place) => pane.element.classList.toggle('vv-active', two && place === state.pane));
   }
 
   /**

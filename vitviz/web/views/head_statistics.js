@@ -1,7 +1,7 @@
 // The Heads view: a table of all heads, layers down and heads across, colored by a statistic; the map of the head under
 // the pointer; and the prediction with heads switched off.
 import { dots, fill, moved } from '../draw/charts.js';
-import { beyond, indices, ownScale, scaleOver } from '../draw/color.js';
+import { SIGNED, beyond, indices, ownScale, scaleOver } from '../draw/color.js';
 import { Pane } from '../draw/photo.js';
 import { oneTabStop, roving } from '../draw/roving.js';
 import { Requests, sceneOf } from '../effects/panels.js';
@@ -26,7 +26,6 @@ import { View } from './view.js';
 /** @typedef {(number | null)[][]} Values - null where the statistic does not exist */
 
 const FIRST = 'distance';
-const SIGNED = 'RdBu_r';
 const DARK = 0.179; // luminance above which black text has more contrast than white
 const NAMED = 12; // heads per row; in longer rows there is no room for numbers, which then appear only in tooltips
 const NONE_OFF = phrase('All heads are on. Tick “Click to switch heads off” and click some heads: the bars show '

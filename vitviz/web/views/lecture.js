@@ -5,7 +5,7 @@ import { queryOn } from '../compute/query.js';
 import { escaped, sized } from '../compute/format.js';
 import { parseLecture } from '../compute/lecture_numbers.js';
 import { integer } from '../core/figures.js';
-import { languageOf, wordsOf } from '../core/words.js';
+import { languageOf, say, wordsOf } from '../core/words.js';
 import { LECTURE, PARTS, STEPS } from '../core/steps.js';
 import { write } from '../draw/dom.js';
 import { qrCode } from '../draw/qr.js';
@@ -186,7 +186,7 @@ export class Lecture extends View {
       this.root.setAttribute('aria-label', words.path);
       write(this.find('[data-go="-1"]'), `← ${words.back}`);
       write(this.find('[data-go="1"]'), `${words.next} →`);
-      for (const [go, text] of [['qr', words.code], ['save', words.save], ['notes', words.notes]]) {
+      for (const [go, text] of [['qr', words.code], ['save', say('Save as HTML')], ['notes', words.notes]]) {
         const button = this.find(`[data-go=${go}]`);
         if (button) write(button, text);
       }
@@ -239,7 +239,7 @@ export class Lecture extends View {
     write(place.querySelector('.vv-address'), address);
     const local = ['localhost', '127.0.0.1', '[::1]'].includes(new URL(address).hostname);
     write(place.querySelector('.vv-quiet'), [local && words.here, photo && words.own].filter(Boolean).join(' '));
-    write(place.querySelector('button'), words.close);
+    write(place.querySelector('button'), say('Close'));
     place.setAttribute('aria-label', escaped(words.code));
   }
 }

@@ -1,6 +1,7 @@
 // The base class of views: an element of the page, and the store.
 import { say } from '../core/words.js';
 import { write } from '../draw/dom.js';
+import { translate } from '../draw/translate.js';
 
 /** @typedef {import('../core/state.js').State} State */
 /** @typedef {import('../effects/scene.js').Scene} Scene */
@@ -88,4 +89,20 @@ export class View {
     store.dispatch({ type: 'hover', pointer: patch && this.scene
       && { scene: this.scene.id, pane: store.get().pane, query: asks ? patch : null, patch, over: true } });
   }
+}
+
+/** Show one photograph or two. @param {any} view - Explore or Explain @param {boolean} two @param {number} active */
+export function countPanes(view, two, active) {
+  const { panes } = view;
+  const place = view.find('.vv-panes');
+  if (two && panes.length === 1) {
+    const element = Object.assign(document.createElement('figure'), { className: 'vv-pane' });
+    place.append(element);
+    view.addPane(element);
+    translate(element);
+  }
+  if (!two && panes.length === 2) panes.splice(1, 1)[0].pane.close(); // the other one shows what the active one showed
+  place.classList.toggle('vv-two', two);
+  panes.forEach((/** @type {any} */ { pane }, /** @type {number} */ at) => (
+    pane.element.classList.toggle('vv-active', two && at === active)));
 }

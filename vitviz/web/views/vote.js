@@ -1,6 +1,6 @@
 // A vote of the audience on a step of the lecture: a QR code for phones, and the counts as bars.
 import { choiceOf, said } from '../compute/exercises.js';
-import { filled, wordsOf } from '../core/words.js';
+import { filled, say, wordsOf } from '../core/words.js';
 import { write } from '../draw/dom.js';
 import { qrCode } from '../draw/qr.js';
 import { Votes } from '../effects/votes.js';
@@ -15,7 +15,7 @@ const HTML = `<dialog class="vv-vote"><div class="vv-poll"><h2></h2><ol class="v
   <div class="vv-scan"><div class="vv-code"></div><p class="vv-address"></p><p class="vv-quiet vv-local"></p></div>
   <div class="vv-row"><button type="button" data-do="reveal" data-word="reveal"></button><button type="button"
     data-do="again" data-word="again"></button><button type="button" data-do="end" data-word="end"></button><button
-    type="button" data-do="close" data-word="close"></button></div></dialog>`;
+    type="button" data-do="close"></button></div></dialog>`;
 
 export class Vote extends View {
   /** @param {HTMLElement} root - the lecture @param {import('./explore.js').Page} page */
@@ -69,6 +69,7 @@ export class Vote extends View {
     this.lang = lang;
     if (!given || !text || !this.dialog.open) return;
     for (const place of this.dialog.querySelectorAll('[data-word]')) write(place, words[place.dataset.word]);
+    write(this.find('.vv-vote [data-do=close]'), say('Close'));
     const { vote, failure } = this.votes;
     this.say('.vv-vote .vv-trouble', failure);
     write(this.find('.vv-vote h2'), text.ask);
@@ -76,7 +77,7 @@ export class Vote extends View {
     const sum = counts.reduce((all, count) => all + count, 0);
     const exercise = lecture && this.revealed ? choiceOf(step, { scene, lecture, given, answers: [] }) : null;
     this.bars(text.choices, counts, sum, exercise?.answer ?? null);
-    write(this.find('.vv-voices'), vote ? filled(words.voices, sum, Math.ceil(vote.seconds / 60)) : words.opening);
+    write(this.find('.vv-voices'), vote ? filled(words.counted, sum, Math.ceil(vote.seconds / 60)) : words.opening);
     this.say('.vv-solution', exercise && filled(text.solution, ...exercise.values.map(said)));
     if (vote) this.code(this.votes.addressOf(vote), lang);
   }

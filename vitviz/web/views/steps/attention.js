@@ -2,14 +2,14 @@
 // one product after another. Each number can be inspected and is derived from those before it.
 import { attend, dotTerms, effectiveCount, largest, parseValues, roundedToSum, softmaxOf, sumTerms,
 } from '../../compute/lecture_numbers.js';
-import { escaped, percent } from '../../compute/format.js';
+import { escaped, patchWords, percent } from '../../compute/format.js';
 import { filled, wordsOf } from '../../core/words.js';
 import { write } from '../../draw/dom.js';
 import { roving } from '../../draw/roving.js';
 import { Strip } from '../../draw/strip.js';
 import { Requests } from '../../effects/panels.js';
 import { Step, slider } from './step.js';
-import { decimal, figures, patchAt, patchWords, sumWords, tokenWords } from './tokens.js';
+import { decimal, figures, patchAt, sumWords, tokenWords } from './tokens.js';
 
 /** @typedef {import('./step.js').Shown} Shown */
 /** @typedef {import('../../effects/scene.js').Scene} Scene */
@@ -260,12 +260,12 @@ export class Attention extends Step {
     const prefix = scene.manifest.prefix.length;
     const weights = head.weights.subarray(prefix);
     const best = weights.indexOf(Math.max(...weights));
-    const strongest = filled(words.strongest, patchWords(patchAt(best, scene), lang), percent(weights[best]));
-    if (hides) write(place, guess ? filled(words.chosen, patchWords(guess, lang)) : words.predict);
+    const strongest = filled(words.strongest, patchWords(patchAt(best, scene)), percent(weights[best]));
+    if (hides) write(place, guess ? filled(words.chosen, patchWords(guess)) : words.predict);
     else if (guess) {
       const own = weights[this.tokenOf(guess) - prefix];
       const rank = 1 + weights.reduce((count, weight) => count + Number(weight > own), 0);
-      write(place, `${filled(words.ranked, patchWords(guess, lang), rank, weights.length, percent(own))} ${strongest}`);
+      write(place, `${filled(words.ranked, patchWords(guess), rank, weights.length, percent(own))} ${strongest}`);
     } else write(place, this.part === GUESS + 1 ? strongest : '');
   }
 
@@ -281,12 +281,12 @@ export class Attention extends Step {
     const words = wordsOf(lang).attention;
     const d = head.query.length;
     const weights = this.tunedWeights(head);
-    const name = tokenWords(looked, scene, lang);
+    const name = tokenWords(looked, scene);
     this.t.show(weights, looked, words.all, `${name}: ${percent(weights[looked])}`);
     this.slide('scale', this.scale, `q · k / ${figures(Math.sqrt(d) * 10 ** this.scale)}`);
     this.slide('temperature', this.temperature, `T = ${figures(10 ** this.temperature)}`);
     const best = weights.indexOf(Math.max(...weights));
-    write(this.find('.vv-tuned-sum'), filled(words.tunedSum, tokenWords(best, scene, lang), percent(weights[best]),
+    write(this.find('.vv-tuned-sum'), filled(words.tunedSum, tokenWords(best, scene), percent(weights[best]),
       figures(effectiveCount(weights)), weights.length));
   }
 
@@ -295,7 +295,7 @@ export class Attention extends Step {
     const { pane, lang, guess } = this;
     const { prefix } = scene.manifest;
     const words = wordsOf(lang).attention;
-    const from = patchWords(patchAt(token - prefix.length, scene), lang);
+    const from = patchWords(patchAt(token - prefix.length, scene));
     pane.mark(false, patchAt(token - prefix.length, scene));
     pane.point(guess ? [guess] : [], this.hides || looked < prefix.length ? null
       : patchAt(looked - prefix.length, scene));
@@ -330,7 +330,7 @@ export class Attention extends Step {
     const key = head.keys.subarray(looked * d, (looked + 1) * d);
     const terms = dotTerms(head, looked);
     const count = this.count(d);
-    const [of, from] = [looked, token].map((n) => tokenWords(n, scene, lang));
+    const [of, from] = [looked, token].map((n) => tokenWords(n, scene));
     write(this.find('.vv-of-query'), `q: ${words.query} ${from}`);
     write(this.find('.vv-of-key'), `k: ${words.key} ${of}`);
     const product = `q${at + 1} × k${at + 1} = ${figures(head.query[at])} × ${figures(key[at])} = ${
@@ -368,7 +368,7 @@ export class Attention extends Step {
     const words = wordsOf(lang).attention;
     const { dots, scaled, powers, weights, total } = head;
     const top = Math.max(...scaled);
-    const name = (/** @type {number} */ n) => tokenWords(n, scene, lang);
+    const name = (/** @type {number} */ n) => tokenWords(n, scene);
     const d = head.query.length;
     this.a.show(weights, looked, words.all, `${name(looked)}: ${percent(weights[looked])}`);
     this.find('.vv-softmax-sum').innerHTML = `${escaped(name(looked))}: s = ${decimal(dots[looked])} / √${d} = ${
@@ -407,7 +407,7 @@ export class Attention extends Step {
     const { best, rest, others } = largest(terms, TERMS);
     const shown = roundedToSum([...best.map((n) => terms[n]), rest], 3);
     const parts = best.map((n) => `${percent(head.weights[n])} × ${figures(head.values[n * d + at])} <small>(${
-      escaped(tokenWords(n, scene, lang))})</small>`);
+      escaped(tokenWords(n, scene))})</small>`);
     this.z.show(head.sum, at, words.out, `z${at + 1} = ${figures(head.sum[at])}`);
     const signed = shown.map((term, n) => `${term < 0 ? '−' : n ? '+' : ''} ${Math.abs(term).toFixed(3)}`).join(' ');
     this.find('.vv-value-sum').innerHTML = `z${at + 1} = ${parts.join(' + ')} + … <small>(${others} ${words.other}`

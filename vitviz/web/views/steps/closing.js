@@ -1,6 +1,6 @@
 // The last step: the whole path in one table, with the numbers of this photograph and model.
 import { describe, sized } from '../../compute/format.js';
-import { filled, wordsOf } from '../../core/words.js';
+import { filled, say, wordsOf } from '../../core/words.js';
 import { write } from '../../draw/dom.js';
 import { Step } from './step.js';
 
@@ -34,11 +34,11 @@ export class Closing extends Step {
     const tokens = patches + prefix.length;
     this.describe(this.pane, words.aria);
     const rows = [
-      [words.photo, sized(3, height, width), filled(words.photoSays, 3 * height * width)],
+      [say('Photograph'), sized(3, height, width), filled(words.photoSays, 3 * height * width)],
       [words.patches, sized(patches, 3 * patch ** 2), filled(words.patchesSay, grid[0], grid[1], patch)],
       [words.tokens, sized(tokens, channels), words.tokensSay],
-      [words.blocks, `${depth} ×`, filled(words.blocksSay, heads, depth * heads * tokens ** 2)],
-      [words.classes, String(labels.length || channels), words.classesSay],
+      [say('Layers'), `${depth} ×`, filled(words.blocksSay, heads, depth * heads * tokens ** 2)],
+      [say('Classes'), String(labels.length || channels), words.classesSay],
     ];
     this.find('.vv-path tbody').innerHTML = rows.map(([name, shape, says]) => (
       `<tr><th scope="row">${name}</th><td>${shape}</td><td>${says}</td></tr>`)).join('');

@@ -1,6 +1,6 @@
 // CLS by itself: the vector that it starts with, what it attends to in each layer, and how far it moves from its start.
 import { percent, score } from '../../compute/format.js';
-import { filled, wordsOf } from '../../core/words.js';
+import { filled, say, wordsOf } from '../../core/words.js';
 import { chart, fill } from '../../draw/charts.js';
 import { write } from '../../draw/dom.js';
 import { paintBars } from '../../draw/pixels.js';
@@ -67,7 +67,7 @@ export class ClassToken extends Step {
    * @param {number} opacity */
   attention(words, { manifest: { prefix } }, row, title, opacity) {
     const patches = row.subarray(prefix.length);
-    this.heat(this.pane, patches, opacity, { unit: words.unit, title });
+    this.heat(this.pane, patches, opacity, { unit: say('of attention'), title });
     const rows = prefix.map((name, n) => /** @type {[string, number, string]} */ ([name, row[n], percent(row[n])]));
     const seen = patches.reduce((sum, share) => sum + share, 0);
     this.find('.vv-shares').innerHTML = among([...rows, [words.patches, seen, percent(seen)]]);
@@ -90,7 +90,7 @@ export class ClassToken extends Step {
     const lines = [{ name: words.meanPatch, y: patches, kind: '1' }];
     if (prefix.length) lines.unshift({ name, y: layers.map((layer) => start[(layer - 1) * tokens]), kind: '0' });
     const low = Math.min(0, ...lines.flatMap(({ y }) => y));
-    fill(this.find('.vv-charts'), [(width) => chart({ title: words.chart, across: words.layer, x: layers, lines,
+    fill(this.find('.vv-charts'), [(width) => chart({ title: words.chart, across: say('Layer'), x: layers, lines,
       range: [low, 1], units: score, steps: String, words: lines.map((line) => (
         `${line.name}: ${line.y.map(score).join(', ')}`)).join('. ') }, width)]);
   }

@@ -2,6 +2,7 @@
 import { score } from '../../compute/format.js';
 import { embed, filterMap, filterOf, filterProduct, patchOf } from '../../compute/lecture_numbers.js';
 import { filled, wordsOf } from '../../core/words.js';
+import { SIGNED } from '../../draw/color.js';
 import { write } from '../../draw/dom.js';
 import { frameTile, joinChannels, levelsAround, paintBars, paintPixels, paintSigned, paintTiles, reachOf, tileUnder,
 } from '../../draw/pixels.js';
@@ -11,7 +12,6 @@ import { Step } from './step.js';
 /** @typedef {import('./step.js').Scene} Scene */
 /** @typedef {import('./step.js').Lecture} Lecture */
 
-const SIGNED = 'RdBu_r';
 const TILE = 22; // minimum CSS pixels per filter
 const MOST = 32; // filters per row
 const HTML = `

@@ -1,13 +1,13 @@
 // Explanations: a map of attention (rollout) beside a map of a class (GAE), the test of both, the patches where
-// the maps disagree most, and the prediction without the patches that a map names.
-import { escaped, percent, progressWords, score } from '../../compute/format.js';
+// the maps disagree most, and the prediction without the patches that a map ranks highest.
+import { escaped, patchWords, percent, progressWords, score } from '../../compute/format.js';
 import { disagreement, ranks } from '../../compute/lecture_numbers.js';
-import { filled, named, wordsOf } from '../../core/words.js';
+import { filled, named, say, wordsOf } from '../../core/words.js';
 import { chart, fill } from '../../draw/charts.js';
 import { write } from '../../draw/dom.js';
 import { Requests } from '../../effects/panels.js';
 import { Step, slider } from './step.js';
-import { bars, patchAt, patchWords } from './tokens.js';
+import { bars, patchAt } from './tokens.js';
 
 /** @typedef {import('./step.js').Shown} Shown */
 /** @typedef {import('../../effects/scene.js').Scene} Scene */
@@ -16,7 +16,7 @@ import { bars, patchAt, patchWords } from './tokens.js';
 
 const METHODS = ['rollout', 'gae'];
 const NAMES = ['Rollout', 'GAE'];
-const BITES = 'Dog'; // the example whose prediction changes most without the patches that GAE names
+const EXAMPLE = 'Dog'; // its prediction changes most without the patches that GAE ranks highest
 
 const HTML = `
   <div class="vv-both" data-part="1 2 3"><figure class="vv-pane"></figure><figure class="vv-pane"></figure></div>
@@ -64,7 +64,7 @@ export class Explanation extends Step {
       page.store.dispatch({ type: 'start', question, on: !started.includes(question) });
     });
     this.find('[data-do=example]').addEventListener('click', () => (
-      page.store.dispatch({ type: 'open', source: { image: BITES } })));
+      page.store.dispatch({ type: 'open', source: { image: EXAMPLE } })));
   }
 
   /** @param {Scene} scene */
@@ -108,7 +108,7 @@ export class Explanation extends Step {
     const button = this.find('[data-do=insert]');
     const tested = this.tests.answer(scene, test);
     button.hidden = Boolean(tested) || !classifies || !this.page.backend.can.explain;
-    write(button, waits && !this.tests.failure(scene, test) ? words.stop : words.test);
+    write(button, waits && !this.tests.failure(scene, test) ? say('Stop') : words.test);
     if (heatmaps.every(Boolean)) {
       this.draw(state, scene, heatmaps, lost.map((question) => this.maps.answer(scene, question)));
     }
@@ -138,9 +138,9 @@ export class Explanation extends Step {
     this.slide('hidden', this.percent, `${this.percent} %`);
     const [best] = scene.manifest.predictions;
     const { examples = [] } = this.page.models ?? {};
-    const example = examples.find((/** @type {{name: string}} */ { name }) => name === BITES);
-    this.find('.vv-offered').hidden = !example || scene.source.image === BITES;
-    write(this.find('[data-do=example]'), filled(words.bites, example?.label ?? ''));
+    const example = examples.find((/** @type {{name: string}} */ { name }) => name === EXAMPLE);
+    this.find('.vv-offered').hidden = !example || scene.source.image === EXAMPLE;
+    write(this.find('[data-do=example]'), filled(words.example, example?.label ?? ''));
     this.find('.vv-hide').hidden = !best;
     if (!best) return;
     const shares = questions.map((question, place) => this.hidden.answer(scene, question)?.classes
@@ -206,7 +206,7 @@ export class Explanation extends Step {
     write(this.find('.vv-alike'), filled(words.alike, correlation.toFixed(2).replace('-', '−')));
     this.find('.vv-apart ol').innerHTML = patches.map((patch, place) => {
       const [ours, theirs] = [first[patch], second[patch]].map(Math.round);
-      const sentence = filled(words.differ, place + 1, patchWords(patchAt(patch, scene), lang), ours, first.length,
+      const sentence = filled(words.differ, place + 1, patchWords(patchAt(patch, scene)), ours, first.length,
         theirs);
       const [best] = scene.manifest.predictions;
       const gone = lost[place]?.classes.find((/** @type {any[]} */ [label]) => label === best[0]);
@@ -225,10 +225,10 @@ export class Explanation extends Step {
     const [{ x, low, high, random, chance }] = curves;
     const areas = filled(words.areas, ...[...curves.map(({ area }) => area), chance].map((area) => area.toFixed(2)));
     fill(this.find('.vv-charts'), [(width) => chart({
-      title: words.chart, across: words.across, x, units: (value) => percent(value, 2), words: areas,
+      title: words.chart, across: say('patches shown'), x, units: (value) => percent(value, 2), words: areas,
       steps: (value) => percent(value, 2), band: { low, high, name: words.band },
       lines: [...curves.map(({ y }, place) => ({ name: NAMES[place], y, kind: String(place) })),
-        { name: words.random, y: random, kind: 'quiet' }],
+        { name: say('mean of random orders'), y: random, kind: 'quiet' }],
     }, width)]);
     write(this.find('.vv-areas'), areas);
   }

@@ -1,13 +1,13 @@
 // The base class of the steps about one token in one block: the choice of the layer, and the numbers of the token. Each
 // step has a method `draw(state, words, scene, lecture, parts, files)`.
+import { patchWords } from '../../compute/format.js';
 import { tokenOf } from '../../compute/geometry.js';
 import { parseParts } from '../../compute/lecture_numbers.js';
-import { filled, wordsOf } from '../../core/words.js';
+import { filled, say, wordsOf } from '../../core/words.js';
 import { tileUnder } from '../../draw/pixels.js';
 import { write } from '../../draw/dom.js';
 import { Requests } from '../../effects/panels.js';
 import { Step } from './step.js';
-import { patchWords } from './tokens.js';
 
 /** @typedef {import('./step.js').Shown} Shown */
 /** @typedef {import('./step.js').Scene} Scene */
@@ -81,9 +81,9 @@ export class InBlock extends Step {
   /** Name the token. @param {Shown} state @param {[number, number]} patch */
   named({ lang, query }, patch) {
     const words = wordsOf(lang).block;
-    write(this.find('[data-word=layer]'), words.layer);
+    write(this.find('[data-word=layer]'), say('Layer'));
     const saved = String(patch) === String(query) ? '' : ` ${words.saved}`;
-    write(this.find('.vv-of-token'), filled(words.token, patchWords(patch, lang)) + saved);
+    write(this.find('.vv-of-token'), filled(words.token, patchWords(patch)) + saved);
   }
 
   /** @param {number} depth @param {number} block */

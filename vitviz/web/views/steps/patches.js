@@ -2,6 +2,7 @@
 import { percent, score } from '../../compute/format.js';
 import { patchOf } from '../../compute/lecture_numbers.js';
 import { filled, wordsOf } from '../../core/words.js';
+import { SIGNED } from '../../draw/color.js';
 import { write } from '../../draw/dom.js';
 import { frameTile, joinChannels, paintPixels, paintSigned, paintTiles, reachOf, tileUnder,
 } from '../../draw/pixels.js';
@@ -12,7 +13,6 @@ import { Step } from './step.js';
 /** @typedef {import('./step.js').Scene} Scene */
 /** @typedef {import('./step.js').Lecture} Lecture */
 
-const SIGNED = 'RdBu_r';
 const TILE = 46; // CSS pixels per patch of the row
 const LISTED = 12; // numbers that are written out
 const CHANNELS = ['R', 'G', 'B'];
@@ -30,7 +30,7 @@ const HTML = `
   <h3 class="vv-all-title" data-part="2"></h3><div class="vv-framed" data-part="2"><canvas class="vv-row-of"></canvas
     ><i class="vv-here"></i></div>
   <div class="vv-flow vv-big-first vv-shuffle" data-part="3">
-    <div><h3 data-word="shuffled"></h3><div class="vv-box"><canvas class="vv-moved-patches"></canvas></div></div>
+    <div><h3 data-word="input"></h3><div class="vv-box"><canvas class="vv-moved-patches"></canvas></div></div>
     <div><div class="vv-row"><button type="button" data-do="shuffle"></button><button type="button" data-do="order"
       ></button></div><h3 class="vv-now"></h3><ol class="vv-shares vv-large"></ol><p class="vv-size vv-verdict-of"></p>
       <p class="vv-trouble" role="status" hidden></p></div>

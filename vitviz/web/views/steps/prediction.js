@@ -1,16 +1,15 @@
 // From tokens to the prediction: the classifier's output after each block, for
 // the image and for the chosen patch.
-import { escaped, percent } from '../../compute/format.js';
+import { escaped, patchWords, percent } from '../../compute/format.js';
 import { roundedToSum } from '../../compute/lecture_numbers.js';
 import { decoded } from '../../compute/payload.js';
-import { filled, listed, named, wordsOf } from '../../core/words.js';
+import { filled, listed, named, say, wordsOf } from '../../core/words.js';
 import { chart, fill } from '../../draw/charts.js';
 import { write } from '../../draw/dom.js';
 import { Pane } from '../../draw/photo.js';
 import { roving } from '../../draw/roving.js';
 import { Requests } from '../../effects/panels.js';
 import { View } from '../view.js';
-import { patchWords } from './tokens.js';
 
 /** @typedef {import('../../core/state.js').State} State */
 /** @typedef {import('../../effects/scene.js').Scene} Scene */
@@ -68,7 +67,7 @@ export class Prediction extends View {
     this.say('.vv-trouble', this.requests.failure(scene, LAYERS) || (answer && !answer.names.length ? words.none : ''));
     this.root.classList.toggle('vv-empty', !answer?.names.length);
     if (answer?.names.length) this.draw(state, scene, answer);
-    else if (!answer) this.pane.say({ title: words.waiting, answer: '', low: '', high: '', unit: '' });
+    else if (!answer) this.pane.say({ title: say('Reading the layers'), answer: '', low: '', high: '', unit: '' });
     return false;
   }
 
@@ -84,11 +83,11 @@ export class Prediction extends View {
     if (this.lang === lang) return;
     this.lang = lang;
     this.answer = null; // the names of its classes are in the other language
-    for (const place of this.all('[data-word]')) write(place, wordsOf(lang).prediction[place.dataset.word]);
-    for (const [place, word] of [['.vv-afters', 'each'], ['.vv-classes', 'class']]) {
-      this.find(place).setAttribute('aria-label', wordsOf(lang).prediction[word]);
-    }
-    this.pane.picture.setAttribute('aria-label', wordsOf(lang).prediction.map);
+    const words = wordsOf(lang).prediction;
+    this.label(words);
+    this.find('.vv-afters').setAttribute('aria-label', words.each);
+    this.find('.vv-classes').setAttribute('aria-label', say('Class'));
+    this.describe(this.pane, words.map);
   }
 
   /** @param {Answer | null} answer */
@@ -160,9 +159,9 @@ export class Prediction extends View {
     const place = patch[0] * grid[1] + patch[1];
     const own = readings.map((_, at) => names.map((__, index) => this.mapOf(at, index)[place] / 255));
     const places = this.all('.vv-charts');
-    [[words.image, read], [filled(words.patch, patchWords(patch, lang)), own]].forEach(
+    [[words.image, read], [filled(words.patch, patchWords(patch)), own]].forEach(
       ([title, rows], at) => fill(places[at], [(width) => chart({
-        title: /** @type {string} */ (title), across: words.layer, x: readings, steps: String,
+        title: /** @type {string} */ (title), across: say('layer'), x: readings, steps: String,
         ticks: readings.filter((_, at) => at % Math.ceil(readings.length / Math.floor(width / 28)) === 0),
         units: (value) => percent(value, 2),
         lines: names.map((name, index) => ({ name: named(name), kind: String(index),

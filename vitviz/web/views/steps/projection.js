@@ -3,6 +3,7 @@ import { percent, score } from '../../compute/format.js';
 import { tokenOf } from '../../compute/geometry.js';
 import { attend, lengthOf, parseValues } from '../../compute/lecture_numbers.js';
 import { filled } from '../../core/words.js';
+import { SIGNED } from '../../draw/color.js';
 import { paintBars, paintSigned, reachOf } from '../../draw/pixels.js';
 import { write } from '../../draw/dom.js';
 import { InBlock } from './in_block.js';
@@ -11,7 +12,6 @@ import { among } from './tokens.js';
 /** @typedef {import('./in_block.js').Parts} Parts */
 /** @typedef {import('./step.js').Scene} Scene */
 
-const SIGNED = 'RdBu_r';
 const HTML = `
   <div class="vv-work" data-part="1"><h3 class="vv-outs"></h3><div class="vv-head-rows"></div>
     <h3 class="vv-joined-title"></h3><canvas class="vv-vector vv-joined"></canvas></div>

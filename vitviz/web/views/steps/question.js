@@ -1,7 +1,7 @@
 // The first step of the lecture: the final answer, and how far one place sees in a convolution and in attention.
 import { outputs, percent } from '../../compute/format.js';
 import { tokenOf } from '../../compute/geometry.js';
-import { filled, wordsOf } from '../../core/words.js';
+import { filled, say, wordsOf } from '../../core/words.js';
 import { write } from '../../draw/dom.js';
 import { Step, slider } from './step.js';
 import { bars } from './tokens.js';
@@ -12,7 +12,7 @@ import { bars } from './tokens.js';
 const HTML = `
   <div class="vv-flow vv-big-first" data-part="1">
     <div><figure class="vv-pane vv-plain"></figure></div>
-    <div><h3 class="vv-task"></h3><ol class="vv-shares vv-large"></ol><p class="vv-size" data-word="honest"></p></div>
+    <div><h3 class="vv-task"></h3><ol class="vv-shares vv-large"></ol><p class="vv-size" data-word="origin"></p></div>
   </div>
   ${slider('layer', { min: 1, max: 12 }, '2')}
   <div class="vv-flow vv-big-last" data-part="2">
@@ -61,9 +61,9 @@ export class QuestionStep extends Step {
     const { predictions, labels, title } = manifest;
     write(this.find('.vv-task'), predictions.length ? filled(words.task, labels.length)
       : filled(words.none, title));
-    const say = outputs(manifest);
-    this.find('.vv-shares').innerHTML = bars(predictions.map(([label, share]) => [label, share, say(share)]));
-    this.find('[data-word=honest]').hidden = !predictions.length;
+    const number = outputs(manifest);
+    this.find('.vv-shares').innerHTML = bars(predictions.map(([label, share]) => [label, share, number(share)]));
+    this.find('[data-word=origin]').hidden = !predictions.length;
   }
 
   /** @param {Shown} state @param {Record<string, string>} words @param {Scene} scene
@@ -81,7 +81,7 @@ export class QuestionStep extends Step {
     if (!row) return;
     const weights = row.subarray(prefix.length);
     const far = outside.reduce((sum, place) => sum + weights[place], 0);
-    this.heat(global, weights, opacity, { unit: words.unit });
+    this.heat(global, weights, opacity, { unit: say('of attention') });
     write(this.find('.vv-vit-count'), filled(words.vitCount, percent(far)));
   }
 }

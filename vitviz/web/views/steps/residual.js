@@ -1,12 +1,11 @@
 // The residual stream: each block adds a vector to every token. The tokens grow, and lose the patch they began with.
-import { score } from '../../compute/format.js';
+import { patchWords, score } from '../../compute/format.js';
 import { tokenOf } from '../../compute/geometry.js';
-import { filled, wordsOf } from '../../core/words.js';
+import { filled, say, wordsOf } from '../../core/words.js';
 import { chart, fill } from '../../draw/charts.js';
 import { write } from '../../draw/dom.js';
 import { Thumbnails, layerItems } from '../../draw/thumbnails.js';
 import { Step, slider } from './step.js';
-import { patchWords } from './tokens.js';
 
 /** @typedef {import('./step.js').Shown} Shown */
 /** @typedef {import('./step.js').Scene} Scene */
@@ -49,7 +48,7 @@ export class Residual extends Step {
     const start = this.startOf(lecture, block);
     this.heat(this.pane, start.subarray(prefix.length), state.opacity, { said: score, unit: words.unit, range: [0, 1],
       overlay: 'even', title: filled(words.title, block + 1) });
-    write(this.find('.vv-left-of'), filled(words.left, patchWords(state.query, state.lang), block + 1,
+    write(this.find('.vv-left-of'), filled(words.left, patchWords(state.query), block + 1,
       score(start[token])));
     this.wall.draw((item) => this.startOf(lecture, item.block), prefix.length, this.page.tables.viridis,
       { shared: true, signed: false, gamma: 1 });
@@ -65,15 +64,15 @@ export class Residual extends Step {
 
   /** Chart how long the token is before each block, and what each block adds. @param {Shown} state
    * @param {Record<string, string>} words @param {Lecture} lecture @param {number} token @param {number} depth */
-  grown({ query, lang }, words, { lengths, added }, token, depth) {
+  grown({ query }, words, { lengths, added }, token, depth) {
     const tokens = lengths.length / depth;
     const of = (/** @type {Float32Array} */ all) => Array.from({ length: all.length / tokens },
       (_, block) => all[block * tokens + token]);
     const [long, more] = [of(lengths), of(added)];
     const layers = long.map((_, block) => block + 1);
-    const name = patchWords(query, lang);
+    const name = patchWords(query);
     write(this.find('.vv-grown'), filled(words.grown, name, score(long[0]), score(long[depth - 1]), depth));
-    fill(this.find('.vv-charts'), [(width) => chart({ title: words.chart, across: words.layer, x: layers,
+    fill(this.find('.vv-charts'), [(width) => chart({ title: words.chart, across: say('Layer'), x: layers,
       lines: [{ name: words.length, y: long, kind: '0' }, { name: words.added, y: more, kind: '1' }],
       range: [0, Math.max(...long, ...more)], units: score, steps: String,
       words: `${words.length}: ${long.map(score).join(', ')}. ${words.added}: ${more.map(score).join(', ')}` },

@@ -1,6 +1,7 @@
 // The base class of the lecture's steps: photographs with selectable patches, maps, sliders, and texts by language.
 import { percent } from '../../compute/format.js';
-import { indices, scaleOver } from '../../draw/color.js';
+import { say } from '../../core/words.js';
+import { SIGNED, indices, scaleOver } from '../../draw/color.js';
 import { Pane } from '../../draw/photo.js';
 import { write } from '../../draw/dom.js';
 import { View } from '../view.js';
@@ -12,8 +13,6 @@ import { View } from '../view.js';
  */
 /** @typedef {import('../../effects/scene.js').Scene} Scene */
 /** @typedef {import('../../compute/lecture_numbers.js').Lecture} Lecture */
-
-const SIGNED = 'RdBu_r';
 
 export class Step extends View {
   /** @param {HTMLElement} root @param {import('../explore.js').Page} page @param {string} html */
@@ -45,10 +44,11 @@ export class Step extends View {
     return true;
   }
 
-  /** Write texts into the elements that have their names. @param {Record<string, unknown>} words */
+  /** Write texts into the elements that have their names. @param {Record<string, any>} words - of the step */
   label(words) {
+    const texts = { layer: say('Layer'), input: say('The model’s input'), ...words };
     for (const place of this.all('[data-word]')) {
-      const text = words[place.dataset.word];
+      const text = texts[place.dataset.word];
       if (typeof text === 'string') write(place, text);
     }
   }

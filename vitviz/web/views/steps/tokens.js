@@ -1,23 +1,17 @@
 // Names of tokens and formatted numbers for the steps of the lecture.
-import { escaped, score } from '../../compute/format.js';
-import { filled, wordsOf } from '../../core/words.js';
+import { escaped, patchWords, score } from '../../compute/format.js';
 
 /** @typedef {import('../../effects/scene.js').Scene} Scene */
-
-/** @param {[number, number]} patch @param {string} lang */
-export function patchWords([row, column], lang) {
-  return filled(wordsOf(lang).patch, row + 1, column + 1);
-}
 
 /** @param {number} place - index of a patch, row by row @param {Scene} scene @returns {[number, number]} */
 export function patchAt(place, { grid: [, columns] }) {
   return [Math.floor(place / columns), place % columns];
 }
 
-/** Return a token's name. @param {number} token @param {Scene} scene @param {string} lang */
-export function tokenWords(token, scene, lang) {
+/** Return a token's name. @param {number} token @param {Scene} scene */
+export function tokenWords(token, scene) {
   const { prefix } = scene.manifest;
-  return token < prefix.length ? prefix[token] : patchWords(patchAt(token - prefix.length, scene), lang);
+  return token < prefix.length ? prefix[token] : patchWords(patchAt(token - prefix.length, scene));
 }
 
 /** @param {number[]} numbers - the first has a sign only if it is negative */
