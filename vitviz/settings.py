@@ -19,6 +19,7 @@ from vitviz.errors import VitvizError
 LOCALHOST = {"127.0.0.1", "localhost", "::1"}
 SPACES = ("https://huggingface.co", "https://*.hf.space")
 GIGABYTE = 10**9
+SHARPER_SECONDS = 2.0  # longest forward pass that the page may ask for before the visitor does
 LEAST_SECRET = 16  # characters
 HOST = r"\*|[\w.-]+|\[[0-9a-fA-F:]+\]"  # without scheme, port and path
 ORIGIN = r"https?://(\*\.)?[\w.-]+(:\d+)?"
@@ -173,8 +174,8 @@ class Settings:
         "VITVIZ_ALLOW_UPLOAD", _switch, False, "visitors may upload checkpoints", option="--allow-upload")
     sharper: bool = _field(
         "VITVIZ_SHARPER", _switch, True,
-        "while no visitor waits, also open the photograph at twice the input size, if that takes up to two seconds, so "
-        "that the page's button Sharper answers at once")
+        "while no visitor waits, also open the photograph at twice the input size, if that takes up to "
+        f"{SHARPER_SECONDS:g} seconds, so that the page's button Sharper answers at once")
     memory: int = _field(
         "VITVIZ_MODEL_MEMORY", _number(GIGABYTE), 4,
         "memory for loaded models, in GB; the least recently used are evicted first",

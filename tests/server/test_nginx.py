@@ -28,6 +28,7 @@ from running import SCENE, Running, click_patch, expect_map, more, own_photograp
 
 import vitviz
 from vitviz.explorer import Explorer
+from vitviz.web import bundle
 
 pytestmark = pytest.mark.tier("all")
 
@@ -119,6 +120,9 @@ def test_questions_are_answered_under_a_path_while_one_server_is_down(behind: tu
     ):  # the last address includes the path
         assert httpx.get(address, timeout=patience(60)).json()["ready"]
     assert visitor(f"{bare}{PREFIX}/").ask("models")["data"]["groups"]
+    for address in (url, f"{bare}{PREFIX}/"):  # the path removed by nginx, and kept
+        picture = httpx.get(f"{address}vitviz/{bundle.PREVIEW}", timeout=patience(60))
+        assert picture.headers["content-type"] == "image/jpeg"
 
 
 @pytest.mark.parametrize("proxied", [True, False], ids=["path removed by nginx", "path kept"])

@@ -88,13 +88,13 @@ def test_hostile_requests_count_nothing(site: Site, vote: dict[str, str], monkey
     other = site.client.post("/vote", json={"step": STEP, "lang": "en", "code": vote["code"], "key": "wrong"}).json()
     assert other["code"] != vote["code"]  # nobody replaces another lecturer's question
     site.client.post(f"/vote/{other['code']}/end", json=other)
-    monkeypatch.setattr(module, "MOST_VOICES", 1)
+    monkeypatch.setattr(module, "MOST_PHONES", 1)
     client.post(address, data={"choice": 1})
     assert phone(site, vote).post(address, data={"choice": 1}).status_code == 429
     assert counts(site, vote) == [0, 1, 0, 0]
 
 
-def test_an_address_opens_few_votes(site: Site) -> None:
+def test_open_votes_of_an_address_are_bounded(site: Site) -> None:
     client = site.client_at("192.0.2.7")
     opened = [client.post("/vote", json={"step": STEP, "lang": "en"}) for _ in range(VOTES_OF_ADDRESS + 1)]
     assert [answer.status_code for answer in opened] == [200] * VOTES_OF_ADDRESS + [429]

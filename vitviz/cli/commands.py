@@ -25,7 +25,7 @@ HELP = """Look inside a Vision Transformer.
   vitviz sheet photo.jpg --layer 12 -o heads.png    every head of a layer on one sheet
   vitviz figures photo.jpg -o figures --format pdf  figures for print: the photograph's path through the model
   vitviz film photo.jpg --over layers -o film.mp4   attention as GIF, WebP or MP4; also for a video clip
-  vitviz worksheet photo.jpg --lang zh -o sheet.pdf the lecture's exercises, with room for answers and solutions
+  vitviz worksheet photo.jpg --lang zh -o sheet.pdf the lecture's exercises with room for answers, and solutions
   vitviz export photo.jpg -o page.html              the explorer as one file that opens offline
   vitviz export photos -o exported                  page, pictures and numbers of each photograph
   vitviz export --static site                       a static site; models run in the browser

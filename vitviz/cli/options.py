@@ -206,7 +206,7 @@ def open_view(args: Args) -> View:
 def target_of(args: Args, explorer: Explorer, view: View | None) -> dict[str, Any]:
     """Return --target and --rather-than as arguments of `View.explain`.
 
-    Without --target, a contrast compares with the view's most probable class.
+    With --rather-than alone, the other class is the most probable one of the view.
     """
     if args.rather_than is None:
         return {"target": parse_target(args.target, explorer, args.size)}
@@ -233,7 +233,7 @@ def parse_query(text: str | None, grid: tuple[int, int] | None) -> str | tuple[i
 
 
 def parse_target(text: str | None, explorer: Explorer, size: int | None) -> Any:
-    """Parse a target: a class, or a spelling in which a photograph or a file of numbers may replace a vector.
+    """Parse a target: a class, or a text in which a photograph or a file of numbers may stand for a vector.
 
     Args:
         text: typed by the user.

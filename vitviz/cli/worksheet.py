@@ -17,7 +17,7 @@ from vitviz.cli.options import PATH, Args, Command, Names
 def worksheet(args: Args) -> None:
     """Write the lecture's exercises about a photograph as PDF, with room for answers, and solutions on the last pages.
 
-    Chinese needs a font with Chinese letters on this machine.
+    Chinese needs an installed font with Chinese characters.
     """
     from vitviz.export.worksheet import write_worksheet
 

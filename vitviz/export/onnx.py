@@ -89,8 +89,8 @@ def check_exportable(model: ViT) -> None:
     """Check that a model's graphs can be exported.
 
     Raises:
-        StaticError: for nearest-neighbor resizing, unnamed classes, multi-label classification, regression, a bias of
-            the attention logits, or rotations by row and column.
+        StaticError: for nearest-neighbor resizing, unnamed classes, multi-label classification, regression, a relative
+            position bias, or rotary positions that count rows and columns or are learned.
     """
     about = model.pretrained
     name = about.name if about else "this model"
@@ -106,11 +106,11 @@ def check_exportable(model: ViT) -> None:
     elif model.problem_type != SINGLE:
         problem = f"outputs for {model.problem_type}, which the static page cannot show yet"
     if model.config.relative_bias:
-        problem = "a bias of the attention logits, which its graphs do not have yet"
+        problem = "a relative position bias, which its graphs do not have yet"
     elif not model.config.plain_blocks:
-        problem = "blocks of another form, which the lecture's graph does not have yet"
+        problem = "blocks of another form, which the lecture's graph does not support yet"
     elif model.config.rotary and (model.config.rotary_places == "index" or model.config.rotary_learned):
-        problem = "rotations by row and column, which the static page does not compute yet"
+        problem = "rotary positions that count rows and columns or are learned, which the page does not compute yet"
     if problem:
         raise StaticError(
             f"Expected a model that chooses one of its named classes and a smooth resizing, got {name} with {problem}. "
@@ -266,7 +266,7 @@ class _Values(nn.Module):
 
 
 class _Parts(nn.Module):
-    """Compute the parts of a block for all tokens."""
+    """Compute the parts of a block, see `vitviz.web.lecture_numbers.block_parts`, for all tokens."""
 
     def __init__(self, model: ViT) -> None:
         super().__init__()

@@ -282,8 +282,8 @@ def _sizes(view: View) -> list[dict[str, Any]]:
     (height, width), patch = larger.input_size(*view.photo.size), view.model.config.patch_size
     counts = {None: view.trace.grid[0] * view.trace.grid[1], size: (height // patch) * (width // patch)}
     return [
-        {"size": name, "factor": 2 if name else 1, "patches": patches, "seconds": None, "ahead": False}
-        for name, patches in counts.items()
+        {"size": side, "factor": 2 if side else 1, "patches": patches, "seconds": None, "ahead": False}
+        for side, patches in counts.items()
     ]
 
 

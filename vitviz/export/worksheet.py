@@ -35,7 +35,7 @@ WORDS = {
         "signed": "左：模型的输入。右：每个图块的数值，红色为正，蓝色为负。",
     },
 }  # fmt: skip
-PHOTOGRAPHS = ("pixels", "patches")  # steps whose exercise is about the photograph itself
+PHOTOGRAPHS = ("pixels", "patches")  # steps whose exercise shows the photograph instead of a map
 
 
 def write_worksheet(view: View, language: str = "en", photo: str = "") -> bytes:

@@ -25,6 +25,7 @@ MAX_NAME = 200  # bytes in the name of a field or file
 FIELD_BYTES = 2**20  # all fields together, without the file
 SLOW_BYTES, SLOW_SECONDS = 20_000, 30.0  # bodies with fewer bytes in this time are refused
 BODY_SECONDS = 300  # time limit for receiving a request body
+RETRY = 10  # seconds after which a refused client may try again
 PIECE = 2**15  # bytes of an answer that are sent at once
 
 V = TypeVar("V")
@@ -46,7 +47,7 @@ class Stalled(Exception):
 
 def busy(what: str) -> Refused:
     """Return the error for a request that exceeds a limit."""
-    return Refused(429, f"Busy: {what}. Try again in 10 s.", retry_after="10")
+    return Refused(429, f"Busy: {what}. Try again in {RETRY} s.", retry_after=str(RETRY))
 
 
 def address(scope: Scope) -> str:

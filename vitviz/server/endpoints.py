@@ -87,7 +87,7 @@ class Endpoints(Opening):
             model: a name from the list of models; by default the page's own.
             size: input size in pixels; by default the model's own. Larger inputs have more patches.
             image: the name of an example, instead of a photograph.
-            ahead: do it only if nothing else waits or runs, because nobody has asked for it yet.
+            ahead: open it before the visitor asks for it; refused while anything else waits or runs.
         """
         return self.open_scene(photo, image, model, size, ahead).manifest
 
@@ -149,12 +149,12 @@ class Endpoints(Opening):
             against: another class, to explain what distinguishes the target from it.
         """
         opened, about = self._scene(scene), method_named(method)
-        classes = self._aim(opened, target, against)
+        aim = self._aim(opened, target, against)
         if not about.class_specific and against is None:
-            classes = {}  # one map for all classes
+            aim = {}  # one map for all classes
         with self._turn(opened, about.title, method_need, about, slow=about.slow):
             report(f"Computing {about.title}", self._seconds(opened, about.passes(_patches(opened.view))))
-            heatmap, seconds = self._map(opened, about, classes)
+            heatmap, seconds = self._map(opened, about, aim)
         return describe_map(heatmap, seconds)
 
     def faithfulness(
@@ -175,7 +175,7 @@ class Endpoints(Opening):
             against: another class, to test what distinguishes the target from it.
         """
         opened, abouts = self._scene(scene), [method_named(name) for name in methods]
-        classes, count = self._aim(opened, target, against), len(abouts)
+        aim, count = self._aim(opened, target, against), len(abouts)
         test_passes = TEST_PASSES + FURTHER_TEST_PASSES * (count - 1)
         for about in abouts:
             self._check(opened, about.title, method_need, about, test_passes)
@@ -185,7 +185,7 @@ class Endpoints(Opening):
                 self.scheduler.give_way(Kind.LONG)
                 passes = sum(method.cost for method in abouts[done:]) + test_passes
                 report(f"Computing {about.title}", self._seconds(opened, passes), done=done, of=2 * count)
-                maps.append(self._map(opened, about, classes if about.class_specific else {})[0])
+                maps.append(self._map(opened, about, aim if about.class_specific else {})[0])
 
             def progress(done: int, of: int) -> None:
                 self.scheduler.give_way(Kind.LONG)
@@ -194,7 +194,7 @@ class Endpoints(Opening):
                 report(text, seconds, done=count + count * done // of, of=2 * count)
 
             progress(0, 1)
-            tests = ask_view(opened.view, "faithfulness", maps=maps, progress=progress, **classes)
+            tests = ask_view(opened.view, "faithfulness", maps=maps, progress=progress, **aim)
         return [describe_test(test) for test in tests]
 
     def heads(
@@ -297,7 +297,7 @@ class Endpoints(Opening):
         Args:
             scene: the id of an open photograph.
             shuffle: the seed of a random order of the patches; 0 keeps their order.
-            positions: whether each patch keeps its position; if not, all get the same one.
+            positions: whether patches keep their positions; if false, all get the same position.
         """
         opened = self._scene(scene)
         with self._turn(opened, "an intervention", passes_need):
@@ -433,12 +433,12 @@ class Endpoints(Opening):
             yield
 
     def _aim(self, opened: OpenScene, target: int | str | None, against: int | None) -> dict[str, Any]:
-        """Return a target or a contrast as arguments of `View.explain`; targets other than classes as spellings."""
+        """Return a target or a contrast as arguments of `View.explain`; targets other than classes become text."""
         view = opened.view
         if isinstance(target, str):
             spec = read_spelling(view.model, self._with_vector(opened, target))
             if isinstance(spec, Text):
-                raise ArgumentError("Expected a target without a text tower, got a text. Use Python or the shell.")
+                raise ArgumentError("Expected a target that needs no text tower, got a text. Use Python or the shell.")
             if isinstance(spec, TargetSpec):
                 if against is not None:
                     raise ArgumentError(
@@ -456,7 +456,7 @@ class Endpoints(Opening):
         return {"target": target} if against is None else {"contrast": (target, against)}
 
     def _with_vector(self, opened: OpenScene, spelling: str) -> str:
-        """Return the spelling of a target with the features of the photograph that `similar:SCENE` names."""
+        """Replace the photograph in `similar:SCENE` by its features; other spellings stay as they are."""
         word, _, name = spelling.partition(":")
         if word != "similar" or not re.fullmatch("[0-9a-f]{32}", name):
             return spelling
@@ -470,12 +470,12 @@ class Endpoints(Opening):
             )
         return str(Similarity(other.view.features, other.scene.image or "the other photograph"))
 
-    def _map(self, scene: OpenScene, method: Method, classes: dict[str, Any]) -> tuple[Heatmap, float]:
+    def _map(self, scene: OpenScene, method: Method, aim: dict[str, Any]) -> tuple[Heatmap, float]:
         """Return a map and its computing time in seconds."""
-        key = f"{method.name} {sorted(classes.items())}"
+        key = f"{method.name} {sorted(aim.items())}"
         if key not in scene.maps:
             began = time.perf_counter()
-            heatmap = ask_view(scene.view, "explain", method=method, **classes)
+            heatmap = ask_view(scene.view, "explain", method=method, **aim)
             if len(scene.maps) >= MAPS:
                 scene.maps.pop(next(iter(scene.maps)), None)
             scene.maps[key] = heatmap, time.perf_counter() - began

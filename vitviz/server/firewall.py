@@ -59,7 +59,6 @@ REST_SECONDS = 30  # time limit for reading the rest of a refused body
 PREVIEW = re.compile(rb'<meta\s+(?:property="og:|name="twitter:)[^>]*>\s*')  # gradio's own
 INLINE = re.compile(rb"<script(?![^>]*\ssrc=)(?=[\s>])")  # inline only: a nonce would allow a script from any host
 
-
 log = logging.getLogger(__name__)
 
 CSP = {
@@ -102,6 +101,7 @@ class Firewall:
         log: RequestLog | None = None,
     ) -> None:
         self.app, self.uploads, self.account, self.max_file = app, uploads, account, max_file
+        self.root: str = getattr(app, "root_path", "")  # GRADIO_ROOT_PATH; FastAPI sets it in the scope only later
         self.allowed, self.hosts, self.leave, self.log = allowed, allowed.hosts, leave, log
         tools = {"GET": [MCP], "POST": [MCP], "DELETE": [MCP]} if allowed.mcp else {}
         served = {"GET": GET, "HEAD": GET, "POST": POST, "DELETE": []}
@@ -114,25 +114,18 @@ class Firewall:
             "referrer-policy": "same-origin",
         }
 
-    async def _pass_on(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass a request on below the root path, which Gradio's app strips, also where it is a route's own prefix."""
-        root = getattr(self.app, "root_path", "")
-        await self.app({**scope, "path": root + scope["path"]}, receive, send)
-
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request, or pass it on to Gradio."""
         if scope["type"] != "http":
             if scope["type"] == "lifespan":
                 await self.app(scope, receive, send)
             return
-        scope["root_path"] = scope.get("root_path") or getattr(self.app, "root_path", "")  # Gradio sets it later
-        if scope["path"] == scope.get("root_path") != "":  # the page's relative URLs need the trailing slash
+        if scope["path"] == self.root != "":  # the page's relative URLs need the trailing slash
             query = scope["query_string"].decode("latin-1")
             await RedirectResponse(f"{scope['path']}/{'?' * bool(query)}{query}")(scope, receive, send)
             return
-        root = scope.get("root_path", "")
         status, began, scope[OUTCOME] = 0, time.perf_counter(), {}
-        scope["path"], scope["root_path"] = below_root(scope), ""
+        scope["path"] = below_root(scope["path"], self.root)
         receive = body = _Body(receive)
 
         self._believe_proxies(scope)
@@ -141,7 +134,7 @@ class Firewall:
             # That request passes through no proxy, so the visitor's address is entered once per proxy.
             MutableHeaders(scope=scope)["x-forwarded-for"] = ", ".join([visitor] * max(1, self.allowed.proxies))
 
-        page = _Page(partial(self._preview, scope, root))
+        page = _Page(partial(self._preview, scope))
 
         async def answer(message: Message) -> None:
             nonlocal status
@@ -180,10 +173,10 @@ class Firewall:
             if len(entries) >= self.allowed.proxies:
                 scope["client"] = (entries[-self.allowed.proxies], 0)
 
-    def _preview(self, scope: Scope, root: str) -> str:
+    def _preview(self, scope: Scope) -> str:
         """Return the tags for previews of a link to the page."""
         host = Headers(scope=scope).get("host", "")
-        return bundle.preview(f"{scope['scheme']}://{host}{root}/vitviz/{bundle.PREVIEW}")
+        return bundle.preview(f"{scope['scheme']}://{host}{self.root}/vitviz/{bundle.PREVIEW}")
 
     def _place(self, visitor: str) -> Booking:
         """Book one request."""
@@ -198,7 +191,7 @@ class Firewall:
             await JSONResponse(await self._upload(scope, receive, visitor))(scope, receive, send)
         elif path == f"{API}/upload_progress":  # no progress is sent: the upload's own answer marks its end
             await Response('data: {"msg": "done"}\n\n', media_type="text/event-stream")(scope, receive, send)
-        elif path == "/" and scope["method"] == "HEAD":  # at once: Gradio waits three seconds for it when it starts
+        elif path == "/" and scope["method"] == "HEAD":  # when Gradio starts, it waits three seconds for it
             await Response(media_type="text/html")(scope, receive, send)
         elif scope["method"] == "POST" and path.startswith(API):
             with self.account.book(Resource.TRANSFERS, visitor, 0) as booking:
@@ -207,6 +200,15 @@ class Firewall:
             await self._follow(session, scope, receive, send)
         else:
             await self._pass_on(scope, receive, send)
+
+    async def _pass_on(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass a request on to Gradio's application, with the root path in front of its path.
+
+        The firewall uses paths below the root path, see `below_root`. Gradio's application expects the root path at the
+        start of every path, and removes it. If it were missing, the application would remove /vitviz from /vitviz/open
+        where that is also the root path, and mounted applications (MCP) would find none of their routes.
+        """
+        await self.app({**scope, "path": self.root + scope["path"]}, receive, send)
 
     async def _follow(self, session: str, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass a stream of events on; call `leave` if the client leaves before its end."""
@@ -218,7 +220,7 @@ class Firewall:
             complete = message["type"] == "http.response.body" and not message.get("more_body", False)
 
         try:
-            await self.app(scope, receive, answer)
+            await self._pass_on(scope, receive, answer)
         finally:
             if not complete:
                 self.leave(session)
@@ -270,7 +272,7 @@ class Firewall:
             if (name := content.get("session_hash")) is not None:
                 check_session(name)
             if "/call/" in scope["path"]:
-                content.pop("session_hash", None)  # then the event's name is its session, which `leave` needs
+                content.pop("session_hash", None)  # Gradio then takes the event's id as its session, as `leave` does
             if re.fullmatch(MCP, route(scope)):
                 content = await anyio.to_thread.run_sync(self.uploads.store_photographs, content, visitor)
             body = json.dumps(self.uploads.resolved(content)).encode()
@@ -405,14 +407,14 @@ def check_session(name: object) -> None:
         raise Refused(400, "Expected a session_hash of at most 64 letters and digits.")
 
 
-def below_root(scope: Scope) -> str:
+def below_root(path: str, root: str) -> str:
     """Return the path of a request within this app, whether or not a proxy has removed the root path.
 
-    If the root path is also /vitviz, Starlette would strip the prefix of the questions' own routes.
+    Paths of our own routes start with /vitviz/. If the root path is also /vitviz, they keep this prefix.
     """
-    path, root = str(scope["path"]), str(scope.get("root_path", "")).rstrip("/")
-    question = path.startswith("/vitviz/") and is_question(path.removeprefix("/vitviz/"))
-    return path.removeprefix(root) if path.startswith(f"{root}/") and not question else path
+    root, name = root.rstrip("/"), path.removeprefix("/vitviz/")
+    is_own = name != path and (is_question(name) or name == bundle.PREVIEW)
+    return path.removeprefix(root) if path.startswith(f"{root}/") and not is_own else path
 
 
 def route(scope: Scope) -> str:

@@ -106,7 +106,7 @@ def run_question(view: View, question: str, options: dict[str, Any], device: tor
 
 
 def identify(scope: Scope) -> None:
-    """Tell ZeroGPU whose quota the questions of a request use; it reads the request from Gradio's context."""
+    """Tell ZeroGPU which visitor's quota to charge; it reads the request from Gradio's context."""
     if BORROWED:
         LocalContext.request.set(gr.Request(Request(scope)))
 

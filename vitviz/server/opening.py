@@ -23,11 +23,11 @@ from vitviz.server.models import Loaded, Models
 from vitviz.server.scenes import OPEN, Cache, Flights, OpenScene, UnknownScene, scene_id
 from vitviz.server.scheduler import BusyError, Kind, Scheduler, check_cancelled, report
 from vitviz.server.sizes import USUAL, Pace, Size, check_fits, cost, faster, fits_in_memory, is_large, largest, sizes
+from vitviz.settings import SHARPER_SECONDS
 from vitviz.view import View
 from vitviz.web.examples import Example, examples
 from vitviz.web.scene import Scene
 
-AHEAD = 2.0  # longest forward pass in seconds that the page may ask for before the visitor does
 TRIM_EVERY = 5.0  # seconds between returns of freed memory, because the kernel clears memory before reuse
 LIGHT_TOKENS = 1_400  # with more tokens, questions declared as light take longer than a few milliseconds
 
@@ -199,7 +199,7 @@ class Opening:
 
     def _is_quick(self, size: Size) -> bool:
         """Return whether the page may open a photograph at this size before the visitor asks for it."""
-        return self.menu.settings.sharper and size.size is not None and 0 < (size.seconds or 0) <= AHEAD
+        return self.menu.settings.sharper and size.size is not None and 0 < (size.seconds or 0) <= SHARPER_SECONDS
 
     def _view(self, explorer: Explorer, picture: Image.Image, size: int | None) -> View:
         check_fits(explorer, picture.size, size, self.menu.settings)  # the number of patches may depend on the shape

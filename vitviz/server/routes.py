@@ -27,7 +27,18 @@ from vitviz.model.memory import is_out_of_memory
 from vitviz.server import arguments as args
 from vitviz.server.account import OverBudgetError, Resource
 from vitviz.server.arguments import MAX_PHOTO_BYTES, ArgumentError, check, quote
-from vitviz.server.bodies import BODY_SECONDS, FIELD_BYTES, Form, Refused, address, busy, chunks, left, read_form
+from vitviz.server.bodies import (
+    BODY_SECONDS,
+    FIELD_BYTES,
+    RETRY,
+    Form,
+    Refused,
+    address,
+    busy,
+    chunks,
+    left,
+    read_form,
+)
 from vitviz.server.endpoints import CheckedQuestion, Endpoints
 from vitviz.server.gpu import identify
 from vitviz.server.health import OUTCOME
@@ -139,7 +150,8 @@ def describe_error(error: Exception) -> Line:
     if isinstance(error, TooLargeError):
         return {"kind": "refused", "text": str(error), "size": error.size}
     if isinstance(error, OverBudgetError):
-        return {"kind": "busy", "text": f"Busy: too many {error.resource.value}. Try again in 10 s.", "seconds": 10.0}
+        text = f"Busy: too many {error.resource.value}. Try again in {RETRY} s."
+        return {"kind": "busy", "text": text, "seconds": float(RETRY)}
     if isinstance(error, Cancelled):
         return {"kind": "failed", "text": "The computation was stopped. Ask again."}
     if isinstance(error, VitvizError):
@@ -220,7 +232,7 @@ class Questions:
                 data = line.get("data")
                 size = len(data) if isinstance(data, bytes) else 0
                 if not self.endpoints.account.fits(Resource.TRANSFERS, client.address, size):
-                    data, line = b"", {"error": {"kind": "busy", "text": UNREAD, "seconds": 10.0}}
+                    data, line = b"", {"error": {"kind": "busy", "text": UNREAD, "seconds": float(RETRY)}}
                 if "progress" not in line:
                     outcome["outcome"] = line["error"]["kind"] if "error" in line else "answered"
                 content = data if isinstance(data, bytes) else b""
@@ -266,7 +278,7 @@ class Questions:
             yield form, incoming
 
 
-UNREAD = "Busy: too many answers to this address are waiting to be read. Try again in 10 s."
+UNREAD = f"Busy: too many answers to this address are waiting to be read. Try again in {RETRY} s."
 HEADERS = [
     (b"content-type", b"application/octet-stream"),
     (b"cache-control", b"no-store, no-transform"),

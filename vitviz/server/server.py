@@ -18,7 +18,7 @@ from starlette.types import ASGIApp
 
 from vitviz.images.worker import workers
 from vitviz.model.devices import share_freed_memory
-from vitviz.server.account import Resource
+from vitviz.server.account import QUESTIONS_OF_ADDRESS, Resource
 from vitviz.server.arguments import MAX_PHOTO_BYTES
 from vitviz.server.connections import (
     ACCEPTED_AT_ONCE,
@@ -37,7 +37,7 @@ from vitviz.settings import Settings, SettingsError, shared
 from vitviz.web import bundle
 
 MAX_SESSIONS = 256  # sessions whose state Gradio keeps
-MOST_RUNNING, MOST_WAITING = 256, 64  # events of Gradio's queue; an address may have 64 open questions
+MOST_RUNNING, MOST_WAITING = 256, QUESTIONS_OF_ADDRESS  # events of Gradio's queue
 
 THEME = gr.themes.Monochrome(
     primary_hue="indigo",
@@ -53,8 +53,8 @@ class Server(uvicorn.Server):
     """Server for `gr.Blocks.launch`, with the firewall and bounded connections.
 
     It keeps idle connections open while there are few. By default uvicorn closes idle connections after five seconds,
-    as httpx does: a request that httpx sends just then gets no answer. Unlike Gradio's server, it waits more than five
-    seconds until it listens, as on a busy machine.
+    as httpx does: a request that httpx sends just then gets no answer. Gradio's own server gives up if it does
+    not listen within five seconds; this one waits longer, because the machine may be busy.
 
     Args:
         config: uvicorn's configuration.
@@ -95,7 +95,7 @@ class Server(uvicorn.Server):
         self.thread.start()
         while not self.started:
             if not self.thread.is_alive():
-                raise OSError(f"Expected the free port {self.config.port}, got one in use. Choose another.")
+                raise OSError(f"Expected a free port, got {self.config.port}, which is in use. Choose another.")
             time.sleep(0.01)
 
     def close(self) -> None:
@@ -132,7 +132,7 @@ def launch(
     page.endpoints.account.budgets[Resource.CONNECTIONS] = connection_budget(files)
     os.environ.setdefault("GRADIO_ANALYTICS_ENABLED", "False")
     workers().warm()
-    # Gradio's `launch` has no option for the firewall and the connections: docs/security.md says why it stays.
+    # `launch` has no option for the server's class, so Gradio's name is replaced; docs/security.md gives the reasons.
     setattr(http_server, "Server", partial(Server, page=page, allowed=allowed, files=files))  # noqa: B010 - for mypy
     # Direct calls, which would bypass the queue, are refused.
     page.queue(api_open=False, max_size=MOST_WAITING)

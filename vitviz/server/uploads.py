@@ -43,7 +43,7 @@ _OWN = re.compile(rf"{PREFIX}\d+-[0-9a-f]{{8}}")
 CHECKPOINT = ".safetensors"
 DISK_FULL = "Expected room on the server's disk for this file, got none. Try again later."
 EXPIRE_EVERY = 600.0  # seconds between checks of the age of files
-STORED = "https://uploads.invalid/"  # addresses of files in the folder; Gradio's tools accept only addresses
+STORED = "https://uploads.invalid/"  # start of the URLs of stored files; Gradio's tools accept files only as URLs
 NO_SUCH_UPLOAD = "Expected a file that was uploaded to this page and is still there. Upload it again."
 
 
@@ -77,7 +77,7 @@ class UploadFolder:
         self._lock = threading.RLock()
 
     def check(self, path: str | Path) -> Path:
-        """Return the real path of an uploaded file, from a path relative to this folder or an address of `STORED`.
+        """Return the real path of an uploaded file, from a path relative to this folder or a URL of `STORED`.
 
         Raises:
             UploadError: for any other path, with one message for all, so that visitors cannot probe this machine.
@@ -110,7 +110,9 @@ class UploadFolder:
         return payload
 
     def store_photographs(self, payload: Any, visitor: str) -> Any:
-        """Return a tool's request with an address of `STORED` for each `data:` URL; Gradio would store any file.
+        """Store the pictures in a tool's request, and return it with a URL of `STORED` for each `data:` URL.
+
+        Gradio would store files of any type.
 
         Raises:
             UploadError: if a file is not a picture.

@@ -8,8 +8,9 @@
 | `POST /vote/CODE/count` | JSON: key | JSON: counts, seconds left |
 | `POST /vote/CODE/end` | JSON: key | JSON: nothing; the vote is forgotten |
 
-Clients choose a question by the name of its step; they send no texts. Of a phone, the server keeps a random token from
-a cookie, to count it once, but not what it chose. A vote is forgotten after `SECONDS`.
+Clients choose a question by the name of its step; they send no texts. For each phone that has
+voted, the server keeps a random token from a cookie, so that the phone counts once, but not what it chose. A vote is
+forgotten after `SECONDS`.
 """
 
 from __future__ import annotations
@@ -36,15 +37,15 @@ from vitviz.web.exercise_texts import exercise_texts
 from vitviz.web.lecture_texts import LANGUAGES
 
 SECONDS = 30 * 60
-MOST_VOICES = 1_000
+MOST_PHONES = 1_000
 MOST_BYTES = 10**6  # of a request's body
-LETTERS = "23456789abcdefghjkmnpqrstuvwxyz"  # without those that look alike
-CODE = rf"[{LETTERS}]{{6}}"
-COOKIE, TOKEN = "vitviz_voice", r"[\w-]{22}"
+LETTERS, LENGTH = "23456789abcdefghjkmnpqrstuvwxyz", 6  # of a code; without letters and digits that look alike
+CODE = rf"[{LETTERS}]{{{LENGTH}}}"
+COOKIE, TOKEN = "vitviz_phone", r"[\w-]{22}"  # as `secrets.token_urlsafe(16)` returns
 
 WORDS = {
     "en": {
-        "counted": "Your vote is counted.", "next": "Show the next question", "full": "This vote has enough voices.",
+        "counted": "Your vote is counted.", "next": "Show the next question", "full": "This vote is full.",
         "cookie": "Your browser did not send this page’s cookie. Allow cookies, and open the page again.",
         "over": "This vote is over.",
     },
@@ -53,7 +54,7 @@ WORDS = {
         "cookie": "浏览器没有发送此页面的 cookie。请允许 cookie，然后重新打开此页面。", "over": "投票已经结束。",
     },
 }  # fmt: skip
-"""Texts of the phones' page."""
+"""Texts of the page that phones show."""
 
 PAGE = """<!doctype html>
 <html lang="{lang}"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
@@ -77,8 +78,8 @@ class Vote:
         key: secret of the lecturer who opened it.
         ends: when the vote is forgotten, by `time.monotonic`.
         booking: its place among the open votes.
-        counts: number of voices for each choice.
-        voices: tokens of the phones that have voted.
+        counts: number of phones that voted for each choice.
+        phones: tokens of the phones that have voted.
     """
 
     step: str
@@ -87,7 +88,7 @@ class Vote:
     ends: float
     booking: Booking
     counts: list[int] = field(init=False)
-    voices: set[str] = field(default_factory=set)
+    phones: set[str] = field(default_factory=set)
 
     def __post_init__(self) -> None:
         self.counts = [0] * len(self.text["choices"])
@@ -98,9 +99,9 @@ class Vote:
         return exercise_texts(self.lang)[self.step]["choice"]
 
     def add(self, token: str, choice: int) -> None:
-        """Count a phone, once."""
-        if token not in self.voices and len(self.voices) < MOST_VOICES:
-            self.voices.add(token)
+        """Count a phone's choice, unless the phone has voted before or the vote is full."""
+        if token not in self.phones and len(self.phones) < MOST_PHONES:
+            self.phones.add(token)
             self.counts[choice] += 1
 
 
@@ -136,7 +137,7 @@ class Votes:
         if isinstance(code, str) and vote is not None and _is_key(vote, asked):
             booking, key = vote.booking, vote.key
         else:
-            code, key = "".join(secrets.choice(LETTERS) for _ in range(6)), secrets.token_urlsafe(16)
+            code, key = "".join(secrets.choice(LETTERS) for _ in range(LENGTH)), secrets.token_urlsafe(16)
             try:
                 booking = self.account.book(Resource.VOTES, address(request.scope))
             except OverBudgetError as error:
@@ -149,7 +150,7 @@ class Votes:
         vote, token = self._find(request.path_params["code"]), _token(request)
         if vote is None:
             return _over()
-        answer = _closed(vote, "counted") if token in vote.voices else _question(vote)
+        answer = _closed(vote, "counted") if token in vote.phones else _question(vote)
         if token is None:
             answer.set_cookie(
                 COOKIE, secrets.token_urlsafe(16), SECONDS, path=None, httponly=True, samesite="lax",
@@ -171,7 +172,7 @@ class Votes:
         if not (re.fullmatch(r"\d", choice, re.ASCII) and int(choice) < len(vote.counts)):
             raise Refused(400, f"Expected a choice from 0 to {len(vote.counts) - 1}. Use the page’s buttons.")
         vote.add(token, int(choice))
-        return _closed(vote, "counted") if token in vote.voices else _closed(vote, "full", 429)
+        return _closed(vote, "counted") if token in vote.phones else _closed(vote, "full", 429)
 
     async def _count(self, request: Request) -> Response:
         vote = await self._own(request)
@@ -220,7 +221,7 @@ class Votes:
 
 
 def _answering(answer: Callable[[Request], Awaitable[Response]]) -> Callable[[Request], Awaitable[Response]]:
-    """Return an endpoint that answers refused requests, and whose answers are never cached."""
+    """Wrap an endpoint: refused requests get an answer, and no answer is cached."""
 
     async def endpoint(request: Request) -> Response:
         try:

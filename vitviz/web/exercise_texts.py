@@ -1,6 +1,6 @@
 """Read the texts of the lecture's exercises: one Markdown file per language, with three exercises for each step.
 
-Each step has an exercise of each kind of `KINDS`. `{0}`, `{1}`, ... are numbers of the photograph, which
+Each step has one exercise of each kind in `KINDS`. `{0}`, `{1}`, ... stand for numbers of the photograph, which
 `vitviz.web.exercises` and `compute/exercises.js` compute in the same order.
 """
 
@@ -14,7 +14,7 @@ from vitviz.resources import resource_folder
 
 FILE = "exercises.md"
 KINDS = ("number", "choice", "patch")  # the answer: a number, one of several texts, or a patch
-# The right choice of each step, by index; the other steps' choices depend on the numbers.
+# Index of the right choice, for steps where it is the same for every photograph.
 CHOICES = {"pixels": 1, "patches": 2, "positions": 1, "attention": 0, "prediction": 2, "explanation": 1}
 # A number is right within `relative` of the answer, and always within `least`; a whole number within `relativeWhole`
 # and `leastWhole`. A patch is right if its value is at most `patch` of the range of all values below the largest one.

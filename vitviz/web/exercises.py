@@ -1,7 +1,7 @@
-"""Compute the answers of the lecture's exercises from the numbers that the steps show.
+"""Compute the answers to the lecture's exercises from the numbers that the steps show.
 
-`compute/exercises.js` does the same in the browser; `tests/web/test_lecture.py` compares all of them. If an exercise
-asks about one patch, it is the patch in the middle.
+`compute/exercises.js` does the same in the browser; `tests/web/test_lecture.py` compares all answers. Exercises about
+one patch use the patch in the middle.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from vitviz.web.responses import LECTURE, rounded
 
 Value = str | float
 FAR = 0.05  # relative difference of two mean distances below which they are about equal
-TOP = 10  # the highest tenth of the patches
+TOP = 10  # one patch in ten belongs to the highest
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,8 +36,8 @@ class Exercise:
         kind: kind of the answer, one of `vitviz.web.exercise_texts.KINDS`.
         values: numbers and names for the placeholders of the texts.
         answer: the number, the index of the choice, or the index of the patch, row by row.
-        accepted: indices of the patches that are right.
-        scores: (gh, gw), the numbers of the patches that the answer is the largest of.
+        accepted: indices of all patches that count as right.
+        scores: (gh, gw), one number per patch; the answer is the patch with the largest.
     """
 
     step: str
@@ -248,9 +248,9 @@ def _choice(step: str, *values: Value, answer: int | None = None) -> Exercise:
 def _patch(
     step: str, photo: Photo, scores: NDArray[Any], *values: Value, said: bool = True, more: tuple[Value, ...] = ()
 ) -> Exercise:
-    """Return the exercise to find the patch with the largest score; `nan` marks patches that do not take part.
+    """Return the exercise to find the patch with the largest score; patches with `nan` are excluded.
 
-    The texts get row and column of the patch and, if `said`, its score.
+    The texts get the patch's row and column and, if `said`, its score.
     """
     best, range_ = int(np.nanargmax(scores)), float(np.nanmax(scores) - np.nanmin(scores))
     row, column = divmod(best, photo.view.trace.grid[1])

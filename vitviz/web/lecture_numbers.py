@@ -103,13 +103,13 @@ def values_bytes(model: ViT, trace: Trace, block: int) -> bytes:
         block: index from 0.
 
     Raises:
-        LectureError: for a model that adds a bias to the attention logits.
+        LectureError: for a model with a relative position bias.
         TraceError: if the trace has no such block.
     """
     if model.config.relative_bias:
         raise LectureError(
-            "Expected logits that are queries times keys, got a model that adds a bias, which this step does not show "
-            "yet. Choose another model."
+            "Expected attention logits that are queries times keys, got a model with a relative position bias, which "
+            "this step does not show yet. Choose another model."
         )
     attention, layer = trace.block(block), model.blocks[block]
     values = project_part(layer.attn, layer.enter(trace.stream(block)), parts=slice(2, 3))[0, 0]  # (H, N, d)
@@ -175,7 +175,7 @@ class _Record(Ops):
 
     def norm(self, layer: nn.Module, x: Tensor) -> Tensor:
         normed = super().norm(layer, x)
-        if not isinstance(layer, nn.Identity):  # a norm that this model does not have
+        if not isinstance(layer, nn.Identity):  # stands for a norm that this model does not have
             self.normed.append(normed)
         return normed
 
@@ -189,7 +189,7 @@ class _Record(Ops):
 
 
 def _stream_arrays(trace: Trace) -> Arrays:
-    """Return how the tokens change from block to block."""
+    """Return lengths and cosines that show how the tokens change from block to block."""
     streams = [trace.stream(block)[0].float() for block in range(trace.depth)]  # L x (N, D)
     lengths = torch.stack([stream.norm(dim=1) for stream in streams])
     start = torch.stack([cosine_similarity(stream, streams[0], dim=1) for stream in streams])

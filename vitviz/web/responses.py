@@ -89,7 +89,7 @@ def describe_layers(view: View, **aim: Any) -> dict[str, Any]:
 
 
 def describe_change(view: View, change: Change, classes: Collection[int] = ()) -> list[list[Any]]:
-    """Return label, probability before and after for the most probable classes and for `classes`."""
+    """Return [label, probability before, probability after] for the most probable classes and for `classes`."""
     before, after = change.before[0], change.after[0]  # (C,)
     order = np.argsort(-np.maximum(before, after), kind="stable")[:BEST].tolist()
     order.sort(key=lambda index: -before[index])
@@ -106,8 +106,8 @@ def describe_rearranged(
 
     Args:
         view: an open photograph.
-        shuffle: the seed of the order; 0 keeps the order.
-        positions: whether patches keep their positions.
+        shuffle: seed of a random order of the patches; 0 keeps their order.
+        positions: whether patches keep their positions; if false, all get the same position.
         run: replaces `view.intervene`.
     """
     count = view.trace.grid[0] * view.trace.grid[1]

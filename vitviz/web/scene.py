@@ -52,8 +52,8 @@ class Scene:
         maps: additional maps of this photograph, such as attribution maps.
         device, seconds: of the forward pass.
         seen: the model's input as a picture.
-        sizes: available input sizes, the model's own first: "size", "factor", "patches", "seconds", and whether the
-            page may open one "ahead" of the visitor's wish.
+        sizes: available input sizes, the model's own first: "size", "factor", "patches", "seconds", and "ahead",
+            whether the page may open it before the visitor asks for it.
     """
 
     trace: Trace

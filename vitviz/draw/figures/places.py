@@ -152,7 +152,7 @@ def _caption(model: ViT) -> str:
             "block; sinusoidal positions are shown for comparison.",
             "learned+rotary": "The model adds learned positions to the tokens, and rotates queries and keys in every "
             "block.",
-            "relative": "No position embedding: each head adds a learned number to the logit of two patches, which "
+            "relative": "Relative position bias: each head adds a learned number to the logit of two patches, which "
             "depends on the difference of their rows and columns; sinusoidal positions are shown for comparison.",
             "none": "This model has no positions; sinusoidal positions are shown for comparison.",
         }[config.position_kind]

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
+from string import ascii_lowercase
 from typing import Any
 
 import matplotlib as mpl
@@ -20,15 +21,15 @@ from numpy.typing import NDArray
 
 from vitviz.draw.colors import DIVERGING, SEQUENTIAL, DrawError
 from vitviz.draw.figures import METADATA, page
-from vitviz.draw.text import UNBROKEN
+from vitviz.formatting import NO_BREAK, unbroken
 
 WIDTH, HEIGHT, MARGIN = 8.27, 11.69, 0.8  # A4, in inches
 HEADING, BODY = 11.0, 9.0  # points
 INDENT, GAP = 0.35, 0.16  # inches: room for a label, and between exercises
-PICTURE, TICKS, ROOM = 2.0, 0.25, 0.25  # inches: height of pictures, room for their ticks, and above an answer
+PICTURE, TICKS, ROOM = 2.0, 0.25, 0.25  # inches: height of pictures, space for ticks, and space above an answer line
 ACROSS = WIDTH - 2 * MARGIN
 CHINESE = "\u3000-\u9fff\uff00-\uffef"
-# A word with its space, or a Chinese letter with the punctuation behind it.
+# A word with the space after it, or a Chinese character with the punctuation after it.
 _UNITS = re.compile(rf"[{CHINESE}][，。：；？！）、]*|[^ {CHINESE}]+ ?| ")
 _STYLES = ("Bold", "Light", "Thin", "Medium", "Black", "Mono", "Serif")
 
@@ -38,9 +39,9 @@ class Task:
     """Exercise on a worksheet.
 
     Args:
-        ask, solution: texts.
-        choices: texts to tick; empty for other exercises.
-        field: text in front of the room for the answer; empty for choices.
+        ask, solution: the question and its solution.
+        choices: answers to tick; empty for other kinds of exercises.
+        field: the line to fill in, such as "Answer: ....."; empty for choices.
         pictures: drawn side by side: (gh, gw) numbers of the patches, or (H, W, 3) a photograph.
         legend: text below the pictures.
     """
@@ -58,7 +59,7 @@ class Sheet:
     """Contents of a worksheet.
 
     Args:
-        title, about, name: the heading, the text below it, and the room for a name.
+        title, about, name: the heading, the text below it, and the line for a name.
         solutions: heading of the second part.
         sections: titles, each with its exercises.
         grid: rows and columns of patches.
@@ -93,7 +94,7 @@ def worksheet(sheet: Sheet) -> bytes:
     """Return the pages as a PDF file.
 
     Raises:
-        DrawError: if the texts contain Chinese, and no installed font has the letters.
+        DrawError: if the texts contain Chinese, and no installed font has all the characters.
     """
     letters = "".join(sorted(set(re.findall(f"[{CHINESE}]", sheet.words()))))
     families = [*page.STYLE["font.family"]]
@@ -113,7 +114,7 @@ def worksheet(sheet: Sheet) -> bytes:
 
 @cache
 def find_font(letters: str, paths: tuple[str, ...]) -> str:
-    """Return the first file of a regular font that has all letters.
+    """Return the first font file that has all letters, regular fonts before bold and light ones.
 
     Raises:
         DrawError: if there is none.
@@ -126,8 +127,8 @@ def find_font(letters: str, paths: tuple[str, ...]) -> str:
         if all(font.get_char_index(ord(letter)) for letter in letters):
             return path
     raise DrawError(
-        f"Expected a font with Chinese letters for matplotlib, got none in {len(paths)} font files. Install one, such "
-        "as Noto Sans CJK (Debian and Ubuntu: apt install fonts-noto-cjk), or choose English."
+        f"Expected a font with Chinese characters for matplotlib, got none in {len(paths)} font files. Install one, "
+        "such as Noto Sans CJK (Debian and Ubuntu: apt install fonts-noto-cjk), or choose English."
     )
 
 
@@ -146,8 +147,8 @@ def _exercises(sheet: Sheet) -> Iterable[Block]:
     yield _space(_answer(sheet.name, 0), 1.5 * GAP)
     for number, (title, tasks) in enumerate(sheet.sections, 1):
         heading: list[Block] = [_space(_lines(f"{number}  {title}", HEADING, bold=True), 0.05)]
-        for letter, task in zip("abc", tasks, strict=False):
-            parts = [*heading, _labelled(f"{number}{letter}", task.ask)]
+        for label, task in _with_labels(number, tasks):
+            parts = [*heading, _labelled(label, task.ask)]
             parts += [_lines(f"☐  {choice}", indent=INDENT) for choice in task.choices]
             if task.pictures:
                 parts.append(_pictures(task.pictures, task.legend, sheet.grid))
@@ -161,8 +162,13 @@ def _solutions(sheet: Sheet) -> Iterable[Block]:
     yield _space(_lines(sheet.solutions, 1.4 * HEADING, bold=True), GAP)
     for number, (title, tasks) in enumerate(sheet.sections, 1):
         parts = [_lines(f"{number}  {title}", BODY, bold=True)]
-        parts += [_labelled(f"{number}{letter}", task.solution) for letter, task in zip("abc", tasks, strict=False)]
+        parts += [_labelled(label, task.solution) for label, task in _with_labels(number, tasks)]
         yield _space(_stack(parts), GAP)
+
+
+def _with_labels(number: int, tasks: Sequence[Task]) -> Iterable[tuple[str, Task]]:
+    """Pair the exercises of a section with their labels: "3a", "3b", ..."""
+    return zip((f"{number}{letter}" for letter in ascii_lowercase[: len(tasks)]), tasks, strict=True)
 
 
 def _pages(blocks: Iterable[Block]) -> list[Figure]:
@@ -205,7 +211,7 @@ def _labelled(label: str, words: str) -> Block:
 
 
 def _over(first: Block, second: Block) -> Block:
-    """Draw two blocks at one place."""
+    """Draw two blocks at the same position, such as a label and the text beside it."""
 
     def draw(figure: Figure, top: float) -> None:
         first.draw(figure, top)
@@ -215,7 +221,7 @@ def _over(first: Block, second: Block) -> Block:
 
 
 def _answer(field: str, indent: float = INDENT) -> Block:
-    """Leave room for the answer, above and behind a text."""
+    """Leave space to write, and draw the line to fill in below it."""
     return _stack([Block(ROOM, lambda *_: None), _lines(field, indent=indent)])
 
 
@@ -234,7 +240,7 @@ def _pictures(pictures: Sequence[NDArray[Any]], legend: str, grid: tuple[int, in
 
 
 def _draw_picture(axes: Axes, values: NDArray[Any], grid: tuple[int, int], side: float) -> None:
-    """Draw a photograph or numbers of patches, with rows and columns numbered from 1."""
+    """Draw a photograph or a map of the patches, with rows and columns numbered from 1."""
     rows, columns = grid
     extent = (0.5, columns + 0.5, rows + 0.5, 0.5)
     if values.ndim == 3:
@@ -255,23 +261,23 @@ def _draw_picture(axes: Axes, values: NDArray[Any], grid: tuple[int, int], side:
 
 
 def _write(figure: Figure, left: float, top: float, words: str, size: float, bold: bool) -> None:
-    look: dict[str, Any] = {}  # few Chinese fonts have bold letters
+    look: dict[str, Any] = {}  # few Chinese fonts have a bold weight
     if not re.search(f"[{CHINESE}]", words):
         look = {"fontfamily": page.STYLE["font.family"], "fontweight": "bold" if bold else "normal"}
     figure.text(left / WIDTH, 1 - top / HEIGHT, words, fontsize=size, va="top", **look)
 
 
 def wrap(words: str, size: float, width: float, bold: bool = False) -> list[str]:
-    """Return lines of at most `width` inches; Chinese breaks between letters."""
+    """Split a text into lines of at most `width` inches; Chinese text breaks between characters."""
     lines = [""]
-    for unit in _UNITS.findall(UNBROKEN.sub("\N{NO-BREAK SPACE}", words)):
+    for unit in _UNITS.findall(unbroken(words)):
         if lines[-1] and _measure((lines[-1] + unit).rstrip(), size, bold) > width:
             lines.append("")
         lines[-1] += unit
-    return [line.rstrip().replace("\N{NO-BREAK SPACE}", " ") for line in lines]
+    return [line.rstrip().replace(NO_BREAK, " ") for line in lines]
 
 
 def _measure(words: str, size: float, bold: bool) -> float:
-    """Return the width in inches; Chinese letters are as wide as high."""
+    """Return the width in inches; a Chinese character is as wide as the font size."""
     rest = re.sub(f"[{CHINESE}]", "", words)
     return page.measure(rest, size, bold) + (len(words) - len(rest)) * size / 72
