@@ -53,11 +53,11 @@ def test_link_restores_its_state(page: Browser, app: Running, small: str) -> Non
 @pytest.mark.tier("all")
 def test_link_opens_a_step_of_the_lecture_and_its_qr_code(page: Browser, app: Running) -> None:
     page.set_viewport_size({"width": 390, "height": 844})
-    ready(page, f"{app.url}?tab=lecture&step=4&lang=zh&from=6,10")
+    ready(page, f"{app.url}?tab=lecture&step=5&lang=zh&from=6,10")
     expect(page.locator("[role=tab][aria-selected=true]")).to_be_in_viewport(ratio=1)  # the list scrolls on a phone
     page.set_viewport_size({"width": 1440, "height": 900})
     chosen = page.locator(".vv-tensors [aria-current]")
-    expect(chosen).to_have_attribute("data-step", "4")
+    expect(chosen).to_have_attribute("data-step", "5")
     expect(page.locator(".vv-text h2")).to_have_text("每个词元得到位置")
     expect(page.locator(".vv-tokens [aria-current]")).to_have_text(f"图块 {5 * app.view().trace.grid[1] + 10}")
     page.click("[data-go=qr]")
@@ -66,12 +66,12 @@ def test_link_opens_a_step_of_the_lecture_and_its_qr_code(page: Browser, app: Ru
     page.keyboard.press("PageDown")  # the dialog is open, so the step stays
     page.keyboard.press("Escape")
     expect(page.locator(".vv-code")).not_to_be_visible()
-    expect(chosen).to_have_attribute("data-step", "4")
+    expect(chosen).to_have_attribute("data-step", "5")
     page.click("[data-go='1']")
-    expect(page.locator(".vv-step:visible")).to_have_attribute("data-of", "5")
-    assert address(page)["step"] == "5"
+    expect(page.locator(".vv-step:visible")).to_have_attribute("data-of", "6")
+    assert address(page)["step"] == "6"
     page.go_back()
-    expect(chosen).to_have_attribute("data-step", "4")
+    expect(chosen).to_have_attribute("data-step", "5")
 
 
 @pytest.mark.tier("all")
