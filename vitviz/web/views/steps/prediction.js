@@ -6,10 +6,9 @@ import { decoded } from '../../compute/payload.js';
 import { filled, listed, named, say, wordsOf } from '../../core/words.js';
 import { chart, fill } from '../../draw/charts.js';
 import { write } from '../../draw/dom.js';
-import { Pane } from '../../draw/photo.js';
 import { roving } from '../../draw/roving.js';
 import { Requests } from '../../effects/panels.js';
-import { View } from '../view.js';
+import { Step } from './step.js';
 
 /** @typedef {import('../../core/state.js').State} State */
 /** @typedef {import('../../effects/scene.js').Scene} Scene */
@@ -28,20 +27,18 @@ const HTML = `
     <p class="vv-quiet" data-word="alone"></p></div>
   <div class="vv-charts vv-across" data-part="2"></div><div class="vv-charts vv-across" data-part="3"></div>`;
 
-export class Prediction extends View {
+export class Prediction extends Step {
   /** @param {HTMLElement} root @param {import('../explore.js').Page} page */
   constructor(root, page) {
-    super(root, page);
-    root.innerHTML = HTML;
+    super(root, page, HTML);
     root.classList.add('vv-two-halves', 'vv-big-first');
     this.requests = new Requests(page.backend, page.changed);
-    this.pane = new Pane(this.find('.vv-pane'), { hover() {}, lift() {}, resized: () => page.changed(),
-      pick: (patch) => page.store.dispatch({ type: 'pick', patch, scene: this.scene.id }) }, '');
+    this.pane = this.photograph('.vv-pane', { hover() {}, lift() {} });
     /** @type {Answer | null} */
     this.answer = null;
     this.bytes = /** @type {Uint8Array} */ (new Uint8Array(0)); // (L, K, gh, gw), 0..255
     this.chosen = 0; // index of the chosen class
-    this.drawn = this.charted = this.lang = '';
+    this.charted = this.lang = '';
     root.addEventListener('click', ({ target }) => {
       const { layer, name } = /** @type {any} */ (target).closest('[data-layer], [data-name]')?.dataset ?? {};
       if (layer !== undefined) this.change({ block: Number(layer) });

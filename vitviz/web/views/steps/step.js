@@ -46,6 +46,7 @@ export class Step extends View {
 
   /** Write texts into the elements that have their names. @param {Record<string, any>} words - of the step */
   label(words) {
+    /** @type {Record<string, any>} */
     const texts = { layer: say('Layer'), input: say('The model’s input'), ...words };
     for (const place of this.all('[data-word]')) {
       const text = texts[place.dataset.word];
