@@ -55,8 +55,11 @@ help:
 app: $(VENV)/.app
 	@$(PY) app.py
 
-test: $(VENV)/.test chromium lint types js
-	$(TEST_ENV) $(PY) -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
+# Types and scripts are checked beside the tests, which leave the second core idle while a browser waits.
+test: $(VENV)/.test $(VENV)/.js chromium lint
+	@mkdir -p build; $(MAKE) --no-print-directory types js > build/checks.log 2>&1 & checks=$$!; \
+	$(TEST_ENV) $(PY) -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder; tests=$$?; \
+	wait $$checks || { cat build/checks.log; exit 1; }; tail -n 2 build/checks.log; exit $$tests
 
 # Tests that `make test` omits. CONTRIBUTING.md explains the tiers; except for `test-all`, they are run by hand.
 test-engines: firefox

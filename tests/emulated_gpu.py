@@ -42,7 +42,7 @@ class OnGPU(Tensor):
         return wrapper
 
     @property
-    def device(self) -> torch.device:  # type: ignore[override]
+    def device(self) -> torch.device:
         """Return cuda:0."""
         return GPU
 
@@ -73,7 +73,7 @@ class OnGPU(Tensor):
         """Return the numbers."""
         return self.inner.tolist()
 
-    def __repr__(self) -> str:  # type: ignore[override]
+    def __repr__(self) -> str:
         return f"OnGPU({self.inner})"
 
     @classmethod
@@ -101,17 +101,17 @@ class _ToGPU(torch.autograd.Function):
         return OnGPU(tensor.detach().clone())
 
     @staticmethod
-    def backward(_: Any, gradient: Tensor) -> Tensor:  # type: ignore[override]
+    def backward(_: Any, gradient: Tensor) -> Tensor:
         return gradient.inner if isinstance(gradient, OnGPU) else gradient
 
 
 class _ToCPU(torch.autograd.Function):
     @staticmethod
     def forward(_: Any, tensor: Tensor) -> Tensor:
-        return tensor.inner.clone()  # type: ignore[attr-defined]
+        return tensor.inner.clone()
 
     @staticmethod
-    def backward(_: Any, gradient: Tensor) -> Tensor:  # type: ignore[override]
+    def backward(_: Any, gradient: Tensor) -> Tensor:
         return OnGPU(gradient)
 
 
@@ -134,7 +134,7 @@ class _Places(TorchFunctionMode):
 
 
 def _move(func: Any, tensor: Tensor, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
-    """Move a tensor, and change its type as asked."""
+    """Return a tensor on the device and with the type that the arguments of `Tensor.to` or its relatives name."""
     target = {Tensor.cuda: GPU, Tensor.cpu: CPU}.get(func)
     rest = []
     for value in (*args, kwargs.pop("device", None)):
@@ -148,7 +148,7 @@ def _move(func: Any, tensor: Tensor, args: tuple[Any, ...], kwargs: dict[str, An
     if target is not None and (target.type == "cuda") != on_gpu:
         tensor = _ToCPU.apply(tensor) if on_gpu else _ToGPU.apply(tensor)
     with torch._C.DisableTorchFunction():
-        return Tensor.to(tensor, *rest, **kwargs) if rest or kwargs else tensor  # type: ignore[no-any-return]
+        return Tensor.to(tensor, *rest, **kwargs) if rest or kwargs else tensor
 
 
 @contextmanager

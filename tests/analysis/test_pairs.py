@@ -95,7 +95,7 @@ def test_parts_of_a_similarity_sum_to_the_cosine(kind: str) -> None:
 def test_unknown_descriptors_and_blocks_raise() -> None:
     model, first, _ = pair()
     with pytest.raises(AnalysisError, match="keys, values, got 'heads'"):
-        patch_descriptors(model, first, "heads")  # type: ignore[arg-type]
+        patch_descriptors(model, first, "heads")
     with pytest.raises(AnalysisError, match=r"block 2, .* block 1, got blocks \[1\]"):
         patch_descriptors(model, model.trace(tiny.images(1, 1, (3, 5), 2), blocks=[1]), "tokens", 1)
 

@@ -97,7 +97,7 @@ def test_scores_and_readings_of_outputs_match_their_formulas(
         score = max(logits) + math.log(sum(numbers[index] for index in picked))
         expected["group"] = (picked, score, sum(shares[index] for index in picked))
     for kind, (points, score, reading) in expected.items():
-        target = Target(torch.tensor([points]), kind, problem_type=problem_type)  # type: ignore[arg-type]
+        target = Target(torch.tensor([points]), kind, problem_type=problem_type)
         assert float(target.score(outputs)) == pytest.approx(score, rel=1e-9, abs=1e-9)
         assert float(target.reading(outputs)) == pytest.approx(reading, rel=1e-9, abs=1e-12)
         in_shares = target.reading_scale == "probability"

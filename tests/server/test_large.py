@@ -225,7 +225,7 @@ SHAPES = {  # DINOv2's models
 def explorer_of(config: ViTConfig, mode: str = "crop") -> Any:
     """Return a stub of an explorer, without the model's gigabytes of weights."""
     model = torch.nn.Linear(1, 1)
-    model.config = config  # type: ignore[assignment]
+    model.config = config
     own = Preprocess(height=518, width=518, mode=mode, multiple=config.patch_size)
     return SimpleNamespace(model=model, preprocess=own)
 

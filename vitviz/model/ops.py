@@ -45,15 +45,18 @@ class Ops:
 
     def block(self, index: int, block: Any, x: Tensor, angles: Angles | None) -> Tensor:
         """Run block number `index`, a `vitviz.model.layers.Block`: (B, N, D) -> (B, N, D)."""
-        return block(x, angles, self)  # type: ignore[no-any-return]
+        y: Tensor = block(x, angles, self)
+        return y
 
     def linear(self, layer: nn.Linear, x: Tensor) -> Tensor:
         """Apply a linear layer: (..., D) -> (..., D')."""
-        return layer(x)  # type: ignore[no-any-return]
+        y: Tensor = layer(x)
+        return y
 
     def norm(self, layer: nn.Module, x: Tensor) -> Tensor:
         """Apply a norm, or the identity if the model has none: (..., D) -> (..., D)."""
-        return layer(x)  # type: ignore[no-any-return]
+        y: Tensor = layer(x)
+        return y
 
     def activation(self, function: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
         """Apply a non-linearity to each number."""
@@ -130,7 +133,8 @@ class ReadTokens(Ops):
 
     def block(self, index: int, block: Any, x: Tensor, angles: Angles | None) -> Tensor:
         """Run a block, the last one only for the first tokens: (B, N, D) -> (B, n, D)."""
-        return block(x, angles, self, self.count if index == self.last else None)  # type: ignore[no-any-return]
+        y: Tensor = block(x, angles, self, self.count if index == self.last else None)
+        return y
 
 
 class Attended(NamedTuple):
