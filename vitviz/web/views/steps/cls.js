@@ -4,8 +4,8 @@ import { filled, say, wordsOf } from '../../core/words.js';
 import { chart, fill } from '../../draw/charts.js';
 import { write } from '../../draw/dom.js';
 import { paintBars } from '../../draw/pixels.js';
-import { Thumbnails, layerItems } from '../../draw/thumbnails.js';
-import { Step, slider } from './step.js';
+import { LayersStep } from './layers_step.js';
+import { slider } from './step.js';
 import { among } from './tokens.js';
 
 /** @typedef {import('./step.js').Shown} Shown */
@@ -22,34 +22,23 @@ const HTML = `
   </div>
   <div data-part="3"><h3 class="vv-wall-title"></h3><div class="vv-layer-wall"></div></div>`;
 
-export class ClassToken extends Step {
+export class ClassToken extends LayersStep {
   /** @param {HTMLElement} root @param {import('../explore.js').Page} page */
   constructor(root, page) {
     super(root, page, HTML);
-    this.pane = this.photograph('.vv-pane');
-    this.wall = new Thumbnails(this.find('.vv-layer-wall'), ({ block }) => this.change({ block }));
-    this.onSlide('layer', (layer) => this.change({ block: layer - 1 }));
   }
 
   /** @param {Shown} state @param {Scene} scene @param {Lecture | null} lecture @returns {boolean} */
   render(state, scene, lecture) {
     const words = wordsOf(state.lang).cls;
-    const { manifest: { depth, prefix, frame }, answers, grid } = scene;
-    const block = Math.min(state.block ?? Infinity, depth - 1);
-    if (this.isNew(scene)) {
-      this.pane.open(scene.image, scene.geometry, grid);
-      this.root.style.setProperty('--shape', String((frame[2] - frame[0]) / (frame[3] - frame[1])));
-      this.wall.build(layerItems(depth), grid);
-      this.drawn = '';
-    }
+    const { manifest: { depth, prefix }, answers } = scene;
+    const block = this.open(state, scene);
     const name = prefix.includes('CLS') ? 'CLS' : words.mean;
     /** @type {import('../../compute/answers.js').Question} */
     const question = { token: prefix.indexOf('CLS'), direction: 'row' }; // -1: the mean over patches
     const of = (/** @type {number} */ layer) => answers.map(layer, 'mean', question);
     const row = of(block);
-    this.wall.draw((item) => of(item.block), prefix.length, this.page.tables.viridis,
-      { shared: false, signed: false, gamma: 1 });
-    this.wall.press((item) => item.block === block);
+    this.layers(of, scene, block, false);
     if (!this.differs(scene.id, state.lang, block, Boolean(row), Boolean(lecture), state.opacity, state.theme)) {
       return false;
     }

@@ -4,8 +4,8 @@ import { tokenOf } from '../../compute/geometry.js';
 import { filled, say, wordsOf } from '../../core/words.js';
 import { chart, fill } from '../../draw/charts.js';
 import { write } from '../../draw/dom.js';
-import { Thumbnails, layerItems } from '../../draw/thumbnails.js';
-import { Step, slider } from './step.js';
+import { LayersStep } from './layers_step.js';
+import { slider } from './step.js';
 
 /** @typedef {import('./step.js').Shown} Shown */
 /** @typedef {import('./step.js').Scene} Scene */
@@ -17,26 +17,17 @@ const HTML = `
     <p class="vv-lost vv-left-of"></p></div>
   <div data-part="3"><h3 data-word="wall"></h3><div class="vv-layer-wall"></div></div>`;
 
-export class Residual extends Step {
+export class Residual extends LayersStep {
   /** @param {HTMLElement} root @param {import('../explore.js').Page} page */
   constructor(root, page) {
     super(root, page, HTML);
-    this.pane = this.photograph('.vv-pane');
-    this.wall = new Thumbnails(this.find('.vv-layer-wall'), ({ block }) => this.change({ block }));
-    this.onSlide('layer', (layer) => this.change({ block: layer - 1 }));
   }
 
   /** @param {Shown} state @param {Scene} scene @param {Lecture | null} lecture @returns {boolean} */
   render(state, scene, lecture) {
     const words = wordsOf(state.lang).residual;
-    const { manifest: { depth, prefix, frame }, grid } = scene;
-    const block = Math.min(state.block ?? Infinity, depth - 1);
-    if (this.isNew(scene)) {
-      this.pane.open(scene.image, scene.geometry, grid);
-      this.root.style.setProperty('--shape', String((frame[2] - frame[0]) / (frame[3] - frame[1])));
-      this.wall.build(layerItems(depth), grid);
-      this.drawn = '';
-    }
+    const { manifest: { depth, prefix }, grid } = scene;
+    const block = this.open(state, scene);
     this.pane.mark(false, state.query);
     if (!lecture) return false;
     if (!this.differs(scene.id, state.lang, state.query, block, state.opacity)) return false;
@@ -50,9 +41,7 @@ export class Residual extends Step {
       overlay: 'even', title: filled(words.title, block + 1) });
     write(this.find('.vv-left-of'), filled(words.left, patchWords(state.query), block + 1,
       score(start[token])));
-    this.wall.draw((item) => this.startOf(lecture, item.block), prefix.length, this.page.tables.viridis,
-      { shared: true, signed: false, gamma: 1 });
-    this.wall.press((item) => item.block === block);
+    this.layers((layer) => this.startOf(lecture, layer), scene, block, true);
     return false;
   }
 
