@@ -299,7 +299,8 @@ def axe(page: Browser, *only: str, within: str | None = None) -> list[Any]:
 
 def expect_accessible(page: Browser) -> None:
     """Assert that the open page passes axe in both themes, and fits a width of 390 pixels."""
-    assert not axe(page)
+    violations = axe(page)
+    assert not violations, violations
     page.click(".theme")  # the dark theme differs only in colors
     assert not axe(page, "color-contrast")
     page.click(".theme")

@@ -138,9 +138,7 @@ export class Walls extends View {
 
   /** @param {string} selector @param {string} words @param {string} small */
   titled(selector, words, small) {
-    const place = this.find(selector);
-    if (place.childElementCount === 0) place.innerHTML = '<span></span> <small></small>';
-    const [first, second] = place.children;
+    const [first, second] = this.find(selector).children;
     write(first, words);
     write(second, small);
   }
