@@ -70,7 +70,7 @@ def film_first_seconds(browser: Browser, address: str) -> tuple[list[Image.Image
 
     chromium.on("Page.screencastFrame", keep)
     chromium.send("Page.startScreencast", {"format": "jpeg", "quality": 90})
-    page.goto(f"{address}?theme=light", wait_until="commit")
+    page.goto(address, wait_until="commit")  # the welcome needs an address without parameters
     page.wait_for_timeout(1_000 * SECONDS)
     chromium.send("Page.stopScreencast")
     frames = [Image.open(io.BytesIO(data)).resize(PICTURE_SIZE, Image.Resampling.LANCZOS) for _, data in shots]
