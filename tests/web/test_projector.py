@@ -89,6 +89,7 @@ def test_no_step_of_the_lecture_overflows_on_a_projector(
         upload(lecture, tmp_path / "tall.png")
         lecture.wait_for_function(f"{SCENE}?.source.photo && {SCENE}.answers.complete")
     lecture.evaluate("lang => vitviz.store.dispatch({ type: 'change', change: { lang } })", lang)
+    labels = lecture.evaluate(f"{SCENE}.manifest.labels")
     for width, height in PROJECTORS:
         lecture.set_viewport_size({"width": width, "height": height})
         lecture.evaluate("vitviz.store.dispatch({ type: 'change', change: { step: 1 } })")
@@ -98,6 +99,8 @@ def test_no_step_of_the_lecture_overflows_on_a_projector(
             measures = measured(lecture)
             where = (seen[-1], width)
             assert measures.pop("share") >= SHARE, where
+            text = lecture.inner_text(".vv-lecture")
+            assert not [label for label in labels if lang == "zh" and label in text], where
             assert measures == {"outside": [], "cut": [], "small": [], "over": 0, "page": 0}, where
             lecture.keyboard.press("PageDown")
             lecture.wait_for_function("vitviz.resting()")

@@ -2,7 +2,7 @@
 // the maps disagree most, and the prediction without the patches that a map ranks highest.
 import { escaped, patchWords, percent, progressWords, score } from '../../compute/format.js';
 import { disagreement, ranks } from '../../compute/lecture_numbers.js';
-import { filled, named, say, wordsOf } from '../../core/words.js';
+import { filled, named, say, translated, wordsOf } from '../../core/words.js';
 import { chart, fill } from '../../draw/charts.js';
 import { write } from '../../draw/dom.js';
 import { Requests } from '../../effects/panels.js';
@@ -140,7 +140,7 @@ export class Explanation extends Step {
     const { examples = [] } = this.page.models ?? {};
     const example = examples.find((/** @type {{name: string}} */ { name }) => name === EXAMPLE);
     this.find('.vv-offered').hidden = !example || scene.source.image === EXAMPLE;
-    write(this.find('[data-do=example]'), filled(words.example, example?.label ?? ''));
+    write(this.find('[data-do=example]'), filled(words.example, example ? translated(example.label) : ''));
     this.find('.vv-hide').hidden = !best;
     if (!best) return;
     const shares = questions.map((question, place) => this.hidden.answer(scene, question)?.classes
@@ -149,7 +149,7 @@ export class Explanation extends Step {
     const list = [[words.nothing, best[1]], ...shares.map((share, place) => [names[place], share])];
     this.find('.vv-hide .vv-shares').innerHTML = bars(list.map(([name, share]) => (
       [name, share ?? 0, share === undefined ? '…' : percent(share)])), (place) => ['quiet', 0, 1, 'quiet'][place]);
-    write(this.find('.vv-says'), filled(words.hiding, best[0], count, patches));
+    write(this.find('.vv-says'), filled(words.hiding, named(best[0]), count, patches));
   }
 
   /** The probability without the hidden patches, from a test that a saved page contains.

@@ -1,7 +1,7 @@
 // Pixels become patches: one patch, its numbers, the sequence of all patches, and what their order means to the model.
 import { percent, score } from '../../compute/format.js';
 import { patchOf } from '../../compute/lecture_numbers.js';
-import { filled, wordsOf } from '../../core/words.js';
+import { filled, named, wordsOf } from '../../core/words.js';
 import { SIGNED } from '../../draw/color.js';
 import { write } from '../../draw/dom.js';
 import { frameTile, joinChannels, paintPixels, paintSigned, paintTiles, reachOf, tileUnder,
@@ -108,7 +108,7 @@ export class Patches extends Step {
     write(this.find('.vv-now'), seed ? words.nowShuffled : words.nowOrdered);
     const classes = change?.classes ?? [];
     this.find('.vv-shuffle .vv-shares').innerHTML = rearranged.bars(classes);
-    write(this.find('.vv-verdict-of'), classes.length ? filled(words.verdict, classes[0][0],
+    write(this.find('.vv-verdict-of'), classes.length ? filled(words.verdict, named(classes[0][0]),
       ...classes[0].slice(1).map((share) => percent(/** @type {number} */ (share)))) : '');
   }
 

@@ -1,13 +1,12 @@
 // Tokens get positions: CLS and registers join the patches, nearby positions are similar, and without positions the
 // order of the patches does not matter.
-import { percent, score } from '../../compute/format.js';
+import { score } from '../../compute/format.js';
 import { positionSimilarity, sinePositions } from '../../compute/lecture_numbers.js';
 import { indices, scaleOver } from '../../draw/color.js';
 import { filled, say, wordsOf } from '../../core/words.js';
 import { write } from '../../draw/dom.js';
 import { Rearranged } from './rearranged.js';
 import { Step } from './step.js';
-import { bars } from './tokens.js';
 
 /** @typedef {import('./step.js').Shown} Shown */
 /** @typedef {import('./step.js').Scene} Scene */
@@ -82,8 +81,7 @@ export class Positions extends Step {
       const moved = CASES[at].shuffle ? order : changes[0]?.order;
       const [canvas, list] = [place.querySelector('canvas'), place.querySelector('ol')];
       if (moved) rearranged.paint(canvas, scene, lecture, moved);
-      const classes = [...(changes[at]?.classes ?? [])].sort((a, b) => b[2] - a[2]).slice(0, 2);
-      const html = bars(classes.map(([label, , after]) => [label, after, percent(after)]));
+      const html = rearranged.bars(changes[at]?.classes ?? [], 2);
       if (list.innerHTML !== html) list.innerHTML = html;
     });
     const [, , ordered, mixed] = changes;

@@ -1,7 +1,7 @@
 // The first step of the lecture: the final answer, and how far one place sees in a convolution and in attention.
 import { outputs, percent } from '../../compute/format.js';
 import { tokenOf } from '../../compute/geometry.js';
-import { filled, say, wordsOf } from '../../core/words.js';
+import { filled, named, say, wordsOf } from '../../core/words.js';
 import { write } from '../../draw/dom.js';
 import { Step, slider } from './step.js';
 import { bars } from './tokens.js';
@@ -62,7 +62,7 @@ export class QuestionStep extends Step {
     write(this.find('.vv-task'), predictions.length ? filled(words.task, labels.length)
       : filled(words.none, title));
     const number = outputs(manifest);
-    this.find('.vv-shares').innerHTML = bars(predictions.map(([label, share]) => [label, share, number(share)]));
+    this.find('.vv-shares').innerHTML = bars(predictions.map(([label, share]) => [named(label), share, number(share)]));
     this.find('[data-word=origin]').hidden = !predictions.length;
   }
 

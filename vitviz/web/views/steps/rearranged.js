@@ -3,6 +3,7 @@ import { percent } from '../../compute/format.js';
 import { Requests } from '../../effects/panels.js';
 import { joinChannels, paintPixels } from '../../draw/pixels.js';
 import { patchOf } from '../../compute/lecture_numbers.js';
+import { named } from '../../core/words.js';
 import { bars } from './tokens.js';
 
 /** @typedef {import('./step.js').Scene} Scene */
@@ -42,10 +43,10 @@ export class Rearranged {
       classes: predictions.slice(0, MOST).map(([label, share]) => [label, share, share]) };
   }
 
-  /** Bars of the classes after the change. @param {Class[]} classes */
-  bars(classes) {
-    return bars([...classes].sort((a, b) => b[2] - a[2]).slice(0, MOST)
-      .map(([label, , after]) => [label, after, percent(after)]));
+  /** Bars of the most probable classes after the change. @param {Class[]} classes @param {number} [count] */
+  bars(classes, count = MOST) {
+    return bars([...classes].sort((a, b) => b[2] - a[2]).slice(0, count)
+      .map(([label, , after]) => [named(label), after, percent(after)]));
   }
 
   /**
