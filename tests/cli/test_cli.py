@@ -40,8 +40,8 @@ from vitviz.draw.figures.worksheet import find_font
 from vitviz.draw.sheet import card
 from vitviz.evaluation.evaluate import evaluate
 from vitviz.formatting import percent
-from vitviz.web.exercise_texts import KINDS
-from vitviz.web.exercises import STEPS, exercises
+from vitviz.web.exercise_texts import exercise_texts
+from vitviz.web.exercises import exercises
 from vitviz.weights.catalog import CATALOG
 from vitviz.weights.zoo import bundled
 
@@ -72,7 +72,7 @@ def test_worksheet_has_all_exercises_and_their_solutions(run: Run, view: vitviz.
     pages = [" ".join(page.extract_text().split()) for page in pypdf.PdfReader(tmp_path / "sheet.pdf").pages]
     (second,) = (place for place, text in enumerate(pages) if text.startswith("Solutions"))
     texts = [exercise.texts("en") for exercise in exercises(view)]
-    assert len(texts) == len(KINDS) * len(STEPS)
+    assert len(texts) == sum(map(len, exercise_texts("en").values()))
     for part, name in ((pages[:second], "ask"), (pages[second:], "solution")):
         assert [text[name] for text in texts if text[name] not in " ".join(part)] == []
     with pytest.raises(DrawError, match="fonts-noto-cjk"):

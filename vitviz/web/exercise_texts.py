@@ -1,7 +1,7 @@
-"""Read the texts of the lecture's exercises: one Markdown file per language, with three exercises for each step.
+"""Read the texts of the lecture's exercises: one Markdown file per language, with up to three exercises for each step.
 
-Each step has one exercise of each kind in `KINDS`. `{0}`, `{1}`, ... stand for numbers of the photograph, which
-`vitviz.web.exercises` and `compute/exercises.js` compute in the same order.
+Each step has at most one exercise of each kind in `KINDS`; the files declare which. `{0}`, `{1}`, ... stand for numbers
+of the photograph, which `vitviz.web.exercises` and `compute/exercises.js` compute in the same order.
 """
 
 from __future__ import annotations
@@ -15,7 +15,10 @@ from vitviz.resources import resource_folder
 FILE = "exercises.md"
 KINDS = ("number", "choice", "patch")  # the answer: a number, one of several texts, or a patch
 # Index of the right choice, for steps where it is the same for every photograph.
-CHOICES = {"pixels": 1, "patches": 2, "positions": 1, "attention": 0, "prediction": 2, "explanation": 1}
+CHOICES = {
+    "question": 2, "pixels": 1, "patches": 2, "positions": 1, "cls": 0, "residual": 1, "norm": 2, "attention": 0,
+    "projection": 2, "mlp": 0, "prediction": 2, "training": 0, "explanation": 1, "closing": 1,
+}  # fmt: skip
 # A number is right within `relative` of the answer, and always within `least`; a whole number within `relativeWhole`
 # and `leastWhole`. A patch is right if its value is at most `patch` of the range of all values below the largest one.
 TOLERANCES = {"relative": 0.01, "least": 0.01, "relativeWhole": 1e-4, "leastWhole": 0.5, "patch": 0.05}

@@ -25,7 +25,7 @@ from vitviz.formatting import NO_BREAK, unbroken
 
 WIDTH, HEIGHT, MARGIN = 8.27, 11.69, 0.8  # A4, in inches
 HEADING, BODY = 11.0, 9.0  # points
-INDENT, GAP = 0.35, 0.16  # inches: room for a label, and between exercises
+INDENT, GAP = 0.4, 0.16  # inches: room for a label, and between exercises
 PICTURE, TICKS, ROOM = 2.0, 0.25, 0.25  # inches: height of pictures, space for ticks, and space above an answer line
 ACROSS = WIDTH - 2 * MARGIN
 CHINESE = "\u3000-\u9fff\uff00-\uffef"

@@ -3,46 +3,68 @@
 import { integer } from '../core/figures.js';
 import { named } from '../core/words.js';
 import { score } from './format.js';
-import { attend, embed, filterMap, parseValues, patchOf, positionSimilarity, ranks, sinePositions, sumOf,
-} from './lecture_numbers.js';
+import { tokenOf } from './geometry.js';
+import { attend, costOf, embed, filterMap, largest, layerWeights, lengthOf, momentsOf, parseParts, parseValues, patchOf,
+  positionSimilarity, ranks, sinePositions, sumOf } from './lecture_numbers.js';
 import { decoded } from './payload.js';
 import { meanDistance } from './statistics.js';
 
 /** @typedef {import('../effects/scene.js').Scene} Scene */
 /** @typedef {import('./lecture_numbers.js').Lecture} Lecture */
+/** @typedef {import('../core/state.js').State} State */
 /** @typedef {'number' | 'choice' | 'patch'} Kind - of an answer */
 /** @typedef {{ask: string, choices: string[], solution: string}} Text */
 /**
  * Data of `vitviz.web.exercise_texts`: texts by language, step and kind; right choices by step; tolerances by name.
- * @typedef {{texts: Record<string, Record<string, Record<Kind, Text>>>, choices: Record<string, number>,
+ * @typedef {{texts: Record<string, Record<string, Partial<Record<Kind, Text>>>>, choices: Record<string, number>,
  *   tolerances: Record<string, number>}} Given
  */
 /**
  * An exercise. `answer`: the number, the index of the choice, or the index of the patch, row by row.
  * @typedef {{kind: Kind, values: (number | string)[], answer: number, tolerance: number, accepted: number[]}} Exercise
  */
+/** @typedef {(Exercise | null)[]} Computed - exercises of a step; null for those that the model does not support */
 /** @typedef {[string, any][]} Questions - to the backend */
 /**
- * The numbers for the exercises of a step.
- * @typedef {{scene: Scene, lecture: Lecture, given: Given, answers: any[]}} Numbers - `answers` to its questions
+ * The numbers for the exercises of a step. `answers`: to its questions; undefined while one loads, null if it failed.
+ * @typedef {{scene: Scene, lecture: Lecture, given: Given, answers: any[]}} Numbers
  */
 
 const FAR = 0.05; // relative difference of two mean distances below which they are about equal
 const TOP = 10; // the highest tenth of the patches
+
+/** The question about the numbers of the middle token in the middle block. @param {Scene} scene @returns {Questions} */
+const aboutToken = (scene) => [['lecture', { block: scene.manifest.depth >> 1, token: middleToken(scene) }]];
 
 /**
  * The questions of each step besides the scene's own data.
  * @type {Record<string, (scene: Scene) => Questions>}
  */
 const QUESTIONS = {
+  norm: aboutToken, projection: aboutToken,
   attention: () => [['lecture', { block: 0 }]],
   prediction: ({ manifest: { predictions } }) => (predictions.length ? [['layers', {}]] : []),
   explanation: ({ manifest: { predictions } }) => (predictions.length ? ['rollout', 'gae'].map((method, place) => (
     ['explain', { method, target: place ? predictions[0][2] : null, against: null }])) : []),
 };
 
-/** @type {Record<string, (numbers: Numbers) => Exercise[] | null>} */
-const STEPS = { pixels, patches, embedding, positions, attention, heads, prediction, explanation };
+/** @type {Record<string, (numbers: Numbers) => Computed | null>} */
+const STEPS = { question, pixels, patches, embedding, positions, cls, residual, norm, attention, projection, mlp, heads,
+  cost, prediction, training, explanation, closing };
+
+/** The layer and head of each step's exercises. @type {Record<string, (depth: number) => Partial<State>>} */
+const PLACES = {
+  cls: (depth) => ({ block: depth - 1, head: 'mean' }), residual: (depth) => ({ block: depth - 1 }),
+  norm: (depth) => ({ block: depth >> 1, head: 0 }), attention: () => ({ block: 0, head: 0 }),
+  projection: (depth) => ({ block: depth >> 1, head: 0 }), mlp: (depth) => ({ block: depth >> 1, head: 0 }),
+  heads: (depth) => ({ block: depth - 1, head: 'mean' }), cost: (depth) => ({ block: depth - 1, head: 0 }),
+};
+
+/** The patch, layer and head of a step's exercises. @param {string} step @param {Scene} scene
+ * @returns {Partial<State>} */
+export function placeOf(step, scene) {
+  return { query: middleOf(scene), ...PLACES[step]?.(scene.manifest.depth) };
+}
 
 /** The questions that the exercises of a step need. @param {string} step @param {Scene} scene @returns {Questions} */
 export function questionsOf(step, scene) {
@@ -50,11 +72,15 @@ export function questionsOf(step, scene) {
 }
 
 /**
- * The exercises of a step; null while numbers are missing. Exercises that the model does not support are left out.
+ * The exercises of a step; null while numbers are missing. Exercises that the model does not support are left out, and
+ * those whose question failed.
  * @param {string} step @param {Numbers} numbers @returns {Exercise[] | null}
  */
 export function exercisesOf(step, numbers) {
-  return numbers.answers.every(Boolean) ? STEPS[step]?.(numbers) ?? null : null;
+  if (numbers.answers.includes(undefined)) return null;
+  const computed = STEPS[step]?.(numbers) ?? null;
+  const fixed = numbers.given.choices[step];
+  return computed && [...computed, fixed === undefined ? null : choice(fixed)].filter((each) => each !== null);
 }
 
 /** The choice of a step, which needs no answers to questions. @param {string} step @param {Numbers} numbers */
@@ -68,6 +94,9 @@ export function choiceOf(step, numbers) {
 export function middleOf({ grid }) {
   return [grid[0] >> 1, grid[1] >> 1];
 }
+
+/** The index of the token of the patch in the middle. @param {Scene} scene */
+const middleToken = (scene) => tokenOf(middleOf(scene), scene.manifest.prefix, scene.grid);
 
 /** Format a value of an exercise. @param {number | string} value */
 export function said(value) {
@@ -91,8 +120,8 @@ export function isRight({ kind, answer, tolerance, accepted }, found) {
   return Math.abs(found - answer) <= tolerance;
 }
 
-/** @param {Numbers} numbers @param {number} answer @param {(number | string)[]} values @param {number[]} more
- * @returns {Exercise} */
+/** @param {Numbers} numbers @param {number} answer @param {(number | string)[]} values
+ * @param {(number | string)[]} more @returns {Exercise} */
 function number({ given: { tolerances } }, answer, values, more = []) {
   const ending = Number.isInteger(answer) ? 'Whole' : '';
   const tolerance = Math.max(tolerances[`relative${ending}`] * Math.abs(answer), tolerances[`least${ending}`]);
@@ -108,11 +137,12 @@ function choice(answer, values = []) {
  * The exercise to find the patch with the largest score; NaN marks patches that do not take part. The texts get row and
  * column of the patch and, with `isSaid`, its score.
  * @param {Numbers} numbers @param {ArrayLike<number>} scores @param {(number | string)[]} values
- * @param {{isSaid?: boolean, more?: number[]}} [options] @returns {Exercise}
+ * @param {{isSaid?: boolean, more?: number[]}} [options] @returns {Exercise | null} null if none takes part
  */
 function patch({ scene: { grid: [, columns] }, given }, scores, values, { isSaid = true, more = [] } = {}) {
   const all = Array.from(scores);
   const known = all.filter((value) => !Number.isNaN(value));
+  if (!known.length) return null;
   const [low, high] = [Math.min(...known), Math.max(...known)];
   const answer = all.indexOf(high);
   const least = high - given.tolerances.patch * (high - low);
@@ -128,27 +158,53 @@ const spotOf = (scene) => middleOf(scene).map((at) => at + 1);
 const ofPatches = ({ grid: [rows, columns] }, measure) => (
   Array.from({ length: rows * columns }, (_, n) => measure([Math.floor(n / columns), n % columns])));
 
+/** Numbers of the patches; those of the middle patch and its eight neighbours become NaN. @param {Scene} scene
+ * @param {ArrayLike<number>} scores */
+function outside(scene, scores) {
+  const [row, column] = middleOf(scene);
+  return ofPatches(scene, ([down, across]) => (Math.max(Math.abs(down - row), Math.abs(across - column)) > 1
+    ? scores[down * scene.grid[1] + across] : NaN));
+}
+
+/**
+ * The attention from a token to each patch in percent; null while it loads.
+ * @param {Scene} scene @param {number} block @param {number | 'mean'} head @param {number} token - -1: all patches
+ */
+function attentionOf({ answers, manifest: { prefix } }, block, head, token) {
+  const row = answers.map(block, head, { token, direction: 'row' });
+  return row && Float64Array.from(row.subarray(prefix.length), (share) => 100 * share);
+}
+
+/** @param {Numbers} numbers */
+function question(numbers) {
+  const { scene, scene: { grid: [rows, columns] } } = numbers;
+  const [row, column] = middleOf(scene);
+  const scores = attentionOf(scene, 0, 'mean', middleToken(scene));
+  return scores && [
+    number(numbers, Math.max(row, rows - 1 - row, column, columns - 1 - column), [...spotOf(scene), rows, columns]),
+    patch(numbers, outside(scene, scores), spotOf(scene)),
+  ];
+}
+
 /** @param {Numbers} numbers */
 function pixels(numbers) {
-  const { scene, lecture, given } = numbers;
+  const { scene, lecture } = numbers;
   const { levels, patch: side, input: [, width], mean, std } = lecture;
   const [down, across] = middleOf(scene).map((at) => at * side + (side >> 1));
   const level = levels[down * width + across];
   return [
     number(numbers, (level / 255 - mean[0]) / std[0], [...spotOf(scene), level, mean[0], std[0]]),
-    choice(given.choices.pixels),
     patch(numbers, ofPatches(scene, (at) => sumOf(patchOf(levels, lecture, at)) / (3 * side * side)), []),
   ];
 }
 
 /** @param {Numbers} numbers */
 function patches(numbers) {
-  const { scene: { grid: [rows, columns] }, lecture: { patch: side }, given } = numbers;
+  const { scene: { grid: [rows, columns] }, lecture: { patch: side } } = numbers;
   const place = Math.floor((2 * rows * columns) / 5);
   const sought = Array.from({ length: rows * columns }, (_, n) => Number(n === place));
   return [
     number(numbers, 3 * side * side, [side]),
-    choice(given.choices.patches),
     patch(numbers, sought, [place + 1, columns], { isSaid: false }),
   ];
 }
@@ -169,78 +225,162 @@ function embedding(numbers) {
 
 /** @param {Numbers} numbers */
 function positions(numbers) {
-  const { scene, scene: { grid, manifest: { prefix } }, lecture, given } = numbers;
+  const { scene, scene: { grid, manifest: { prefix } }, lecture } = numbers;
   const [rows, columns] = grid;
-  const middle = middleOf(scene);
   const table = lecture.positions ?? sinePositions(grid, lecture.width);
-  const similar = positionSimilarity(table, middle[0] * columns + middle[1]).map((value, n) => {
-    const far = Math.max(Math.abs(Math.floor(n / columns) - middle[0]), Math.abs((n % columns) - middle[1]));
-    return far > 1 ? value : NaN;
-  });
-  const counted = [
+  const similar = positionSimilarity(table, middleToken(scene) - prefix.length);
+  return [
     number(numbers, rows * columns + prefix.length, [rows, columns, prefix.length]),
-    choice(given.choices.positions),
+    patch(numbers, outside(scene, similar), spotOf(scene)),
   ];
-  return similar.every(Number.isNaN) ? counted : [...counted, patch(numbers, similar, spotOf(scene))];
+}
+
+/** @param {Numbers} numbers */
+function cls(numbers) {
+  const { scene: { answers, grid, manifest: { depth, prefix } } } = numbers;
+  const token = prefix.indexOf('CLS');
+  if (token < 0) return [];
+  const row = answers.map(depth - 1, 'mean', { token, direction: 'row' });
+  if (!row) return null;
+  const shares = Float64Array.from(row, (share) => 100 * share);
+  const tokens = prefix.length + grid[0] * grid[1];
+  return [
+    number(numbers, 100 / tokens, [tokens], [depth, shares[token]]),
+    patch(numbers, shares.subarray(prefix.length), [depth]),
+  ];
+}
+
+/** @param {Numbers} numbers */
+function residual(numbers) {
+  const { scene, scene: { manifest: { depth, prefix } }, lecture: { lengths, added, start } } = numbers;
+  if (depth === 1) return [];
+  const token = middleToken(scene);
+  const tokens = lengths.length / depth;
+  return [
+    number(numbers, lengths[token] + added[token], [...spotOf(scene), lengths[token], added[token]],
+      [lengths[tokens + token]]),
+    patch(numbers, start.subarray((depth - 1) * tokens + prefix.length), [depth]),
+  ];
+}
+
+/** @param {Numbers} numbers */
+function norm(numbers) {
+  const { scene, scene: { manifest: { depth, prefix } }, lecture: { lengths, epsilon }, answers: [file] } = numbers;
+  const tokens = lengths.length / depth;
+  const block = depth >> 1;
+  const longest = patch(numbers, lengths.subarray(block * tokens + prefix.length, (block + 1) * tokens), [block + 1]);
+  if (!file) return [longest];
+  const { stream } = parseParts(file);
+  const place = largest(stream, 1).best[0];
+  const { mean, deviation } = momentsOf(stream);
+  const spread = Math.sqrt(deviation ** 2 + epsilon);
+  return [
+    number(numbers, (stream[place] - mean) / spread, [block + 1, ...spotOf(scene), place + 1, stream[place], mean,
+      spread]),
+    longest,
+  ];
 }
 
 /** @param {Numbers} numbers */
 function attention(numbers) {
-  const { scene, scene: { grid, manifest: { prefix } }, given, answers: [file] } = numbers;
+  const { scene, scene: { manifest: { prefix } }, answers: [file] } = numbers;
+  if (!file) return [];
   const loaded = scene.answers.blocks[0];
   if (!loaded) return null;
-  const [row, column] = middleOf(scene);
-  const head = attend(loaded.block, parseValues(file), 0, prefix.length + row * grid[1] + column);
+  const head = attend(loaded.block, parseValues(file), 0, middleToken(scene));
   const best = head.weights.indexOf(Math.max(...head.weights));
   return [
     number(numbers, head.scaled[best], [1, 1, ...spotOf(scene), head.dots[best], head.query.length]),
-    choice(given.choices.attention),
     patch(numbers, head.weights.subarray(prefix.length).map((weight) => 100 * weight), [1, 1, ...spotOf(scene)]),
+  ];
+}
+
+/** @param {Numbers} numbers */
+function projection(numbers) {
+  const { scene, lecture: { heads: count, headWidth, width, depth }, answers: [file] } = numbers;
+  const matrix = number(numbers, count * headWidth * width, [count, headWidth, width]);
+  if (!file) return [matrix];
+  const { heads: outs } = parseParts(file);
+  const lengths = Array.from({ length: count }, (_, at) => lengthOf(outs.subarray(at * width, (at + 1) * width)));
+  const head = lengths.indexOf(Math.max(...lengths));
+  const scores = attentionOf(scene, depth >> 1, head, middleToken(scene));
+  return scores && [matrix, patch(numbers, scores, [(depth >> 1) + 1, head + 1, ...spotOf(scene)])];
+}
+
+/** @param {Numbers} numbers */
+function mlp(numbers) {
+  const { scene: { manifest: { depth, prefix } }, lecture, lecture: { added, width, hidden } } = numbers;
+  const weights = layerWeights(lecture);
+  const block = Math.min(depth >> 1, depth - 2);
+  const tokens = added.length / (depth - 1);
+  return [
+    number(numbers, weights.mlp, [weights.matrices, width, hidden], [weights.attention]),
+    depth > 1 ? patch(numbers, added.subarray(block * tokens + prefix.length, (block + 1) * tokens), [block + 1])
+      : null,
   ];
 }
 
 /** @param {Numbers} numbers */
 function heads(numbers) {
   const { scene, scene: { answers, grid, manifest: { depth, heads: count, prefix } } } = numbers;
-  const [row, column] = middleOf(scene);
   const tokens = prefix.length + grid[0] * grid[1];
-  /** @type {import('./answers.js').Question} */
-  const question = { token: prefix.length + row * grid[1] + column, direction: 'row' };
+  const token = middleToken(scene);
   if (!answers.has(0) || !answers.has(depth - 1)) return null;
   const [first, last] = [0, depth - 1].map((block) => {
-    const rows = /** @type {Float32Array} */ (answers.heads(block, question));
+    const rows = /** @type {Float32Array} */ (answers.heads(block, { token, direction: 'row' }));
     const far = Array.from({ length: count }, (_, head) => (
-      meanDistance(rows.subarray(head * tokens, (head + 1) * tokens), prefix.length, grid, [row, column])));
+      meanDistance(rows.subarray(head * tokens, (head + 1) * tokens), prefix.length, grid, middleOf(scene))));
     return sumOf(far) / count;
   });
   const isEqual = Math.abs(first - last) <= FAR * Math.max(first, last);
-  const mean = /** @type {Float32Array} */ (answers.map(depth - 1, 'mean', question)).subarray(prefix.length);
+  const mean = /** @type {Float64Array} */ (attentionOf(scene, depth - 1, 'mean', token));
   return [
     number(numbers, depth * count * tokens ** 2, [depth, count, tokens]),
     choice(isEqual ? 2 : Number(first < last), [first, last]),
-    patch(numbers, Float64Array.from(mean, (share) => 100 * share), [depth, ...spotOf(scene)]),
+    patch(numbers, mean, [depth, ...spotOf(scene)]),
+  ];
+}
+
+/** @param {Numbers} numbers */
+function cost(numbers) {
+  const { scene, scene: { grid, manifest: { prefix } }, lecture, lecture: { depth } } = numbers;
+  const scores = attentionOf(scene, depth - 1, 0, -1);
+  if (!scores) return null;
+  const count = grid[0] * grid[1];
+  const { tokens, pairs, rest } = costOf(lecture, count + prefix.length);
+  const larger = (4 * count + prefix.length) ** 2;
+  return [
+    number(numbers, larger, [count, prefix.length], [larger / tokens ** 2]),
+    choice(pairs > rest ? 0 : 1, [pairs / 1e9, rest / 1e9, (tokens * rest) / pairs]),
+    patch(numbers, scores, [depth]),
   ];
 }
 
 /** @param {Numbers} numbers */
 function prediction(numbers) {
-  const { scene: { grid, manifest: { predictions } }, given, answers: [layers] } = numbers;
-  const lens = choice(given.choices.prediction);
-  if (!layers) return [lens];
+  const { scene: { grid, manifest: { predictions } }, answers: [layers] } = numbers;
+  if (!layers) return [];
   const count = grid[0] * grid[1];
   const { names, readings } = layers;
   const from = (readings.length - 1) * names.length * count;
   const own = patch(numbers, Float64Array.from(decoded(layers.patches).subarray(from, from + count),
     (byte) => byte / 2.55), [names[0]]);
   const [[first, p], [second, q]] = [predictions[0], predictions[1] ?? ['', 0]];
-  return q > 0 ? [number(numbers, Math.log(p / q), [first, 100 * p, second, 100 * q]), lens, own] : [lens, own];
+  return [q > 0 ? number(numbers, Math.log(p / q), [first, 100 * p, second, 100 * q]) : null, own];
+}
+
+/** @param {Numbers} numbers */
+function training(numbers) {
+  const { scene: { manifest: { labels, predictions } } } = numbers;
+  if (!predictions.length) return [];
+  const [[name, p]] = predictions;
+  return [number(numbers, Math.log(labels.length), [labels.length], [name, Math.log(1 / p)])];
 }
 
 /** @param {Numbers} numbers */
 function explanation(numbers) {
-  const { given, answers } = numbers;
-  const other = choice(given.choices.explanation);
-  if (!answers.length) return [other];
+  const { answers } = numbers;
+  if (!answers.every(Boolean) || !answers.length) return [];
   const [rollout, gae] = answers.map(({ values }) => /** @type {number[]} */ (values));
   const count = rollout.length;
   const top = Math.max(1, Math.floor(count / TOP));
@@ -249,7 +389,13 @@ function explanation(numbers) {
   const rank = Math.round(ranks(gae)[own[0]]);
   return [
     number(numbers, (top * top) / count, [top, count], [own.filter((place) => others.includes(place)).length]),
-    other,
     patch(numbers, rollout, [], { isSaid: false, more: [rank, count] }),
   ];
+}
+
+/** @param {Numbers} numbers */
+function closing(numbers) {
+  const { scene: { grid, manifest: { prefix } }, lecture: { width, levels } } = numbers;
+  const tokens = grid[0] * grid[1] + prefix.length;
+  return [number(numbers, tokens * width, [tokens, width], [levels.length])];
 }

@@ -188,16 +188,24 @@ export function parseParts(buffer) {
 }
 
 /**
+ * The numbers of weights of a block, without biases: of attention and the MLP; `matrices` of the MLP.
+ * @param {Pick<Lecture, 'width' | 'heads' | 'headWidth' | 'hidden' | 'activation'>} lecture
+ */
+export function layerWeights({ width, heads, headWidth, hidden, activation }) {
+  const matrices = activation === 'swiglu' ? 3 : 2;
+  return { attention: 4 * width * heads * headWidth, mlp: matrices * width * hidden, matrices };
+}
+
+/**
  * The multiplications of all blocks for a number of tokens: `pairs`, of every query with every key and of the weights
  * with the values; `rest`, of the matrices that are applied to each token.
  * @param {Pick<Lecture, 'width' | 'heads' | 'headWidth' | 'hidden' | 'depth' | 'activation'>} lecture
  * @param {number} tokens
  */
-export function costOf({ width, heads, headWidth, hidden, depth, activation }, tokens) {
-  const inner = heads * headWidth;
-  const layers = activation === 'swiglu' ? 3 : 2; // of the MLP
-  return { tokens, pairs: 2 * depth * inner * tokens ** 2,
-    rest: depth * tokens * (4 * width * inner + layers * width * hidden) };
+export function costOf(lecture, tokens) {
+  const { heads, headWidth, depth } = lecture;
+  const { attention, mlp } = layerWeights(lecture);
+  return { tokens, pairs: 2 * depth * heads * headWidth * tokens ** 2, rest: depth * tokens * (attention + mlp) };
 }
 
 /** The Euclidean norm. @param {ArrayLike<number>} numbers */

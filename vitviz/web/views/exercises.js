@@ -1,5 +1,5 @@
 // The exercises of a step of the lecture: a number, a choice and a patch. The page checks the answers.
-import { exercisesOf, isRight, middleOf, numberOf, questionsOf, said } from '../compute/exercises.js';
+import { exercisesOf, isRight, numberOf, placeOf, questionsOf, said } from '../compute/exercises.js';
 import { patchAfter } from '../compute/geometry.js';
 import { filled, wordsOf } from '../core/words.js';
 import { write } from '../draw/dom.js';
@@ -71,6 +71,7 @@ export class Exercises extends View {
     const texts = given?.texts[lang]?.[step];
     this.root.hidden = !texts;
     if (!given || !texts) return;
+    this.find('[data-do=numbers]').hidden = !texts.patch; // without a patch, there is nothing to choose
     this.translate(lang);
     this.isNew(scene);
     if (this.step !== step) {
@@ -87,9 +88,10 @@ export class Exercises extends View {
     this.requests.want(scene, /** @type {any[]} */ (questions));
     const failed = questions.map((question) => this.requests.failure(scene, /** @type {any} */ (question)));
     this.say('.vv-trouble', failed.find(Boolean));
-    const key = `${scene.id} ${step} ${lang}`;
+    const answers = questions.map((question, at) => (
+      failed[at] ? null : this.requests.answer(scene, /** @type {any} */ (question))));
+    const key = [scene.id, step, lang, ...answers.map(Boolean)].join(' ');
     if (!lecture || this.shown === key) return;
-    const answers = questions.map((question) => this.requests.answer(scene, /** @type {any} */ (question)));
     const exercises = exercisesOf(step, { scene, lecture, given, answers });
     this.shown = exercises ? key : '';
     this.exercises = exercises ?? [];
@@ -106,12 +108,12 @@ export class Exercises extends View {
     this.pane.picture.setAttribute('aria-label', words.aria);
   }
 
-  /** Show an exercise, or hide its form. @param {Kind} kind @param {import('../compute/exercises.js').Text} text */
+  /** Show an exercise, or hide its form. @param {Kind} kind @param {import('../compute/exercises.js').Text} [text] */
   fill(kind, text) {
     const form = this.find(`[data-kind=${kind}]`);
     const exercise = this.of(kind);
-    form.hidden = !exercise;
-    if (!exercise) return;
+    form.hidden = !exercise || !text;
+    if (!exercise || !text) return;
     form.reset();
     form.querySelector('[data-do=solve]').hidden = true;
     delete form.dataset.right;
@@ -186,9 +188,6 @@ export class Exercises extends View {
 
   /** Show the patch and the head of the exercises in the step. */
   look() {
-    const { depth } = this.scene.manifest;
-    /** @type {Record<string, Partial<import('../core/state.js').State>>} */
-    const heads = { attention: { block: 0, head: 0 }, heads: { block: depth - 1, head: 'mean' } };
-    this.change({ query: middleOf(this.scene), ...heads[this.step] });
+    this.change(placeOf(this.step, this.scene));
   }
 }
