@@ -1,5 +1,6 @@
 """Votes of an audience by phone: what is counted, what ends them, and hostile requests."""
 
+import html
 import re
 from collections.abc import Iterator
 from contextlib import closing
@@ -56,11 +57,13 @@ def test_each_phone_counts_once_until_the_next_question(site: Site, vote: dict[s
     assert "counted" in phones[0].post(address, data={"choice": 1}).text  # a second vote changes nothing
     assert "counted" in phones[0].get(address).text
     assert counts(site, vote) == [1, 0, 2, 0]
-    again = site.client.post("/vote", json={"step": "positions", "lang": "zh", **vote}).json()
-    assert again == vote  # phones keep their address
-    assert exercise_texts("zh")["positions"]["choice"]["ask"] in phones[0].get(address).text
-    assert phones[0].post(address, data={"choice": 1}).status_code == 200
-    assert counts(site, vote) == [0, 1, 0]
+    for step, texts in exercise_texts("zh").items():
+        again = site.client.post("/vote", json={"step": step, "lang": "zh", **vote}).json()
+        assert again == vote  # phones keep their address
+        shown = html.unescape(phones[0].get(address).text)
+        assert all(text in shown for text in (texts["choice"]["ask"], *texts["choice"]["choices"])), step
+        assert phones[0].post(address, data={"choice": 1}).status_code == 200
+        assert counts(site, vote) == [0, 1] + [0] * (len(texts["choice"]["choices"]) - 2)
 
 
 def test_hostile_requests_count_nothing(site: Site, vote: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
