@@ -21,7 +21,7 @@ WORDS = {
         "about": "Photograph: {photo}. Model: {model}. It predicts: {prediction}.",
         "name": "Name: ................................",
         "number": "Answer: ................................", "patch": "Row .........., column ..........",
-        "photo": "The model’s input. Rows and columns count patches.",
+        "right": "{choice}. {reason}", "photo": "The model’s input. Rows and columns count patches.",
         "map": "Left: the model’s input. Right: the number of each patch; bright means large.",
         "signed": "Left: the model’s input. Right: the number of each patch; red is positive, blue negative.",
     },
@@ -30,7 +30,7 @@ WORDS = {
         "about": "照片：{photo}。模型：{model}。预测：{prediction}。",
         "name": "姓名：................................",
         "number": "答案：................................", "patch": "第 .......... 行第 .......... 列",
-        "photo": "模型的输入。行和列按图块计数。",
+        "right": "{choice}。{reason}", "photo": "模型的输入。行和列按图块计数。",
         "map": "左：模型的输入。右：每个图块的数值，越亮越大。",
         "signed": "左：模型的输入。右：每个图块的数值，红色为正，蓝色为负。",
     },
@@ -74,7 +74,9 @@ def write_worksheet(view: View, language: str = "en", photo: str = "") -> bytes:
 
 def _task(exercise: Exercise, seen: NDArray[Any], language: str) -> Task:
     words, texts, scores = WORDS[language], exercise.texts(language), exercise.scores
-    right = f"{texts['choices'][int(exercise.answer)]}. " if exercise.kind == "choice" else ""
+    solution = texts["solution"]
+    if exercise.kind == "choice":
+        solution = words["right"].format(choice=texts["choices"][int(exercise.answer)], reason=solution)
     pictures: list[NDArray[Any]] = []
     legend = ""
     if scores is not None:
@@ -82,7 +84,7 @@ def _task(exercise: Exercise, seen: NDArray[Any], language: str) -> Task:
         pictures = [seen] if is_photo else [seen, scores]
         legend = words["photo" if is_photo else "signed" if np.nanmin(scores) < 0 else "map"]
     return Task(
-        ask=texts["ask"], solution=right + texts["solution"], choices=texts["choices"],
+        ask=texts["ask"], solution=solution, choices=texts["choices"],
         field=words.get(exercise.kind, ""), pictures=pictures, legend=legend,
     )  # fmt: skip
 
