@@ -5,6 +5,7 @@
     python scripts/make_screenshots.py --own a.jpg ... # docs/first-minute.webp: the page with these photographs
     python scripts/make_screenshots.py --preview       # vitviz/web/preview.jpg: link previews
     python scripts/make_screenshots.py --lecture       # docs/lecture/: one screen of each step of the lecture
+    python scripts/make_screenshots.py --target        # docs/targets.webp: Explain with a group of classes
 
 Needs the development requirements and a Chromium on the PATH.
 """
@@ -33,6 +34,11 @@ COMPLETE = "window.vitviz?.scenes.get(vitviz.store.get().scene?.id)?.answers.com
 SIZES = {"wide": (1440, 900), "middle": (1024, 768), "phone": (390, 844)}
 # The screens of the steps in docs/lecture.md, if not the first ones.
 SCREENS = {"pixels": 2, "positions": 2, "cls": 2, "residual": 3, "attention": 5, "explanation": 4}
+TWO_CLASSES = """() => {
+    const { labels } = vitviz.scenes.get(vitviz.store.get().scene.id).manifest;
+    const classes = ['German shepherd', 'dog'].map((name) => labels.indexOf(name)).sort((a, b) => a - b);
+    vitviz.store.dispatch({ type: 'change', change: { target: `group:${classes}` } });
+}"""
 PREVIEW = (1200, 630)  # as sites that show previews crop them
 
 
@@ -113,12 +119,27 @@ def shoot_lecture(browser: Browser, address: str, folder: Path) -> None:
     page.close()
 
 
+def shoot_target(browser: Browser, address: str, file: Path) -> None:
+    """Take a screenshot of Explain with a group of classes and the list from which it was chosen."""
+    page = browser.new_page(viewport={"width": 1280, "height": 720})
+    page.goto(f"{address}?tab=explain&image=Dog&method=attn_lrp&theme=light")
+    page.wait_for_function(COMPLETE)
+    page.evaluate(TWO_CLASSES)
+    page.wait_for_function("vitviz.views.find(({ field }) => field).heatmap?.target", timeout=120_000)
+    page.locator(".vv-explain [data-ask=target] input").click()
+    page.wait_for_timeout(800)
+    Image.open(io.BytesIO(page.screenshot())).convert("RGB").save(file, quality=80, method=6)
+    print(file, file.stat().st_size)
+    page.close()
+
+
 def main() -> None:
     """Take the requested screenshots."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--all", type=Path, metavar="FOLDER", help="write every size and theme to FOLDER")
     parser.add_argument("--own", type=Path, nargs="+", metavar="PHOTOGRAPH", help="write docs/first-minute.webp")
     parser.add_argument("--lecture", action="store_true", help="write docs/lecture/")
+    parser.add_argument("--target", action="store_true", help="write docs/targets.webp")
     parser.add_argument("--preview", action="store_true", help="write the picture of link previews")
     args = parser.parse_args()
     address = serve()
@@ -128,6 +149,8 @@ def main() -> None:
             shoot_own(browser, address, args.own, ROOT / "docs" / "first-minute.webp")
         elif args.lecture:
             shoot_lecture(browser, address, ROOT / "docs" / "lecture")
+        elif args.target:
+            shoot_target(browser, address, ROOT / "docs" / "targets.webp")
         elif args.preview:
             shoot(browser, address, ROOT / "vitviz" / "web" / bundle.PREVIEW, PREVIEW, "light", whole=False)
         elif args.all is None:

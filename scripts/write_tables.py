@@ -1,4 +1,4 @@
-"""Write the documents' tables of settings, methods, statistics and questions, and the types of questions for tsc."""
+"""Write the documents' tables of settings, methods, targets and so on, and the types of questions for tsc."""
 
 import inspect
 import re
@@ -11,6 +11,7 @@ from typing import Any
 
 from vitviz.analysis.head_statistics import STATISTICS
 from vitviz.attribution.registry import METHODS
+from vitviz.attribution.target_specs import SPELLINGS
 from vitviz.server import arguments as args
 from vitviz.server.endpoints import Endpoints
 from vitviz.settings import SETTINGS
@@ -72,6 +73,12 @@ def questions() -> str:
     return table("question, arguments, asked by, in a static site, answer", rows)
 
 
+def targets() -> str:
+    """Return the table of targets other than classes in static sites."""
+    rows = ((f"`{word}:`", reason or IN_BROWSER) for word, reason in SPELLINGS.items())
+    return table("target, in a static site", rows)
+
+
 def types() -> str:
     """Return the arguments of the page's questions as TypeScript, without the scene."""
     lines = []
@@ -106,7 +113,7 @@ def type_name(hint: Any) -> str:
     return {str: "string", bool: "boolean", int: "number", float: "number", NoneType: "null"}[hint]
 
 
-TABLES = {"settings.md": (settings,), "names.md": (methods, statistics, questions)}
+TABLES = {"settings.md": (settings,), "names.md": (methods, statistics, questions), "targets.md": (targets,)}
 
 
 def filled(document: str) -> str:

@@ -1,6 +1,7 @@
 """Test targets: scores and readings against formulas, in methods, tests of maps, heads, lens and interventions."""
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import explain_cases as cases
@@ -233,6 +234,8 @@ def test_spellings_name_the_same_target() -> None:
         assert (first.names, first.kind) == (second.names, second.kind)
         assert resolve_target(model, None, first.spellings[0]).names == first.names[:1]
     assert resolve_target(model, None, Group(["church", 1])).names == ("church or gas pump",)
+    model.pretrained = replace(model.pretrained, groups=(("building", "church", "gas pump"),))
+    assert resolve_target(model, None, Group([1, "church"])).names == ("some kind of building",)
     model.pretrained = tiny.known(labels=("group:1,2", *cases.LABELS[1:])).pretrained
     assert resolve_target(model, None, "group:1,2").kind == "class"  # a label, not a group
 

@@ -6,6 +6,7 @@ import { hiddenPatches, outcomeOf, pinned, valueAt } from '../../vitviz/web/comp
 import { fileName, percent, settings } from '../../vitviz/web/compute/format.js';
 import { csv, mapsFile } from '../../vitviz/web/compute/map_files.js';
 import { sameClasses } from '../../vitviz/web/compute/query.js';
+import { groupOf, targetName } from '../../vitviz/web/compute/targets.js';
 import { wrapped } from '../../vitviz/web/draw/caption.js';
 import { VECTORS, same } from './vectors.mjs';
 
@@ -132,4 +133,27 @@ test('a model without the chosen classes or method explains its prediction with 
   assert.deepEqual(mapQuestion(contrast)[1], { method: 'gae', target: 0, against: 1 });
   assert.deepEqual(mapQuestion(contrast, methods[0])[1], { method: 'rollout', target: null, against: null });
   assert.deepEqual(testQuestion(contrast, methods)[1], { methods: ['rollout', 'gae'], target: 0, against: 1 });
+});
+
+test('a group or the other photograph is explained without a second class, if the model has it', () => {
+  const methods = [{ name: 'rollout', specific: false }, { name: 'gae', specific: true }];
+  const problemType = 'single_label_classification';
+  const manifest = { predictions: [['b', 0.9, 1]], labels: ['a', 'b', 'c'], problemType, groups: [['pet', 'c', 'a']] };
+  const aimed = (target, of = manifest, other = undefined) => {
+    const chosen = chosenOf({ method: 'gae', target, against: 0 }, of, methods, ['gae', 'rollout'], other);
+    return [chosen.target, chosen.against];
+  };
+  assert.deepEqual(aimed('group:1,2'), ['group:1,2', null]);
+  assert.deepEqual(aimed('group:1,3'), [1, 0]); // without such a class
+  assert.deepEqual(aimed('group:1,2', { ...manifest, problemType: 'regression' }), [1, 0]);
+  assert.deepEqual(aimed('similar:other', manifest, 'ff'), ['similar:ff', null]);
+  assert.deepEqual(aimed('similar:other'), [1, 0]);
+  assert.deepEqual(aimed('similar:other', { ...manifest, predictions: [], labels: [] }, 'ff'), ['similar:ff', null]);
+  assert.equal(targetName('group:0,2', manifest), 'some kind of pet');
+  assert.equal(targetName('group:1,2', manifest), 'b or c');
+  assert.equal(groupOf([2, 0, 2]), 'group:0,2');
+  assert.equal(groupOf([2]), 2);
+  const renamed = { predictions: [], labels: ['c', 'x', 'b'] };
+  const there = (target) => sameClasses({ target, against: null, lensClass: null }, manifest, renamed).target;
+  assert.deepEqual([there('group:1,2'), there('group:0,2'), there('text:a')], ['group:0,2', null, 'text:a']);
 });

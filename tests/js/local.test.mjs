@@ -2,6 +2,7 @@ import assert from 'node:assert/strict';
 import test from 'node:test';
 import { needs } from '../../vitviz/web/backends/needs.js';
 import { readTensors, writeTensors } from '../../vitviz/web/compute/tensors.js';
+import { Aim } from '../../vitviz/web/local/aim.js';
 import { Graphs } from '../../vitviz/web/local/graphs.js';
 import { lectureFile, valuesFile } from '../../vitviz/web/local/lecture_numbers.js';
 import { METHODS } from '../../vitviz/web/local/methods.js';
@@ -23,7 +24,8 @@ function summing() {
   const model = new Model({ about: ABOUT, run });
   const tokens = Float32Array.from({ length: 14 }, (_, i) => i);
   const opened = { stream: [tokens], grid: [2, 3], angles: {}, logits: Float32Array.of(91) };
-  return { ran, task: { model, run: opened, weights: Float32Array.of(1), canceled: () => false, tell() {} } };
+  const aim = new Aim({ labels: ['sum'], groups: [] }, opened.logits, {}, {});
+  return { ran, task: { model, run: opened, aim, canceled: () => false, tell() {} } };
 }
 
 test('the browser has the methods that Python lists', () => {

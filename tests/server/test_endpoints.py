@@ -144,6 +144,7 @@ def test_other_targets_match_python_in_every_question(
         answer, heatmap = ask(endpoints, "explain", scene=scene, target=text), view.explain("gae", target)
         np.testing.assert_allclose(answer["values"], heatmap.values.ravel(), rtol=6e-5, atol=1e-9)
         assert answer["title"] == heatmap.title
+        assert answer.get("target", target) == (target if isinstance(target, int) else str(target))
         (test,) = ask(endpoints, "faithfulness", scene=scene, methods=["gae"], target=text)
         (expected,) = view.faithfulness(heatmap)
         assert (test["words"], test["scale"]) == (expected.describe(), expected.scale)

@@ -28,6 +28,7 @@ from running import (
     upload,
 )
 
+from vitviz import Group, Similarity
 from vitviz.web.lecture_texts import STEPS
 
 EXPLAIN = ".vv-explain"
@@ -106,10 +107,20 @@ def test_compare_starts_with_a_choice_and_names_both_pictures(opened: Browser, a
     names, titles = (opened.locator(f"{EXPLAIN} {name}") for name in (".vv-of", ".vv-title"))
     expect(names).to_have_text([re.compile(r"^Church · "), re.compile(r"^Dog · ")])
     expect(titles).to_have_text([view.explain("gae").title for view in (app.view(), app.view(DOG))])
+    choice = opened.locator(f"{EXPLAIN} [data-ask=target]")
+    choice.get_by_role("combobox").fill("similarity")
+    choice.get_by_role("option").click()
+    settled(opened)
+    church, dog = app.view(), app.view(DOG)
+    alike = [church.explain("gae", Similarity(dog, "Dog")), dog.explain("gae", Similarity(church, "Church"))]
+    expect(titles).to_have_text([heatmap.title for heatmap in alike])
+    expect(opened.locator(f"{EXPLAIN} .vv-pinned")).to_contain_text("cosine")
+    assert address(opened)["target"] == "similar:other"
     other = opened.locator(f"{EXPLAIN} [data-do=other]")
     expect(other).to_contain_text("Church")
     other.click()
     expect(other).to_contain_text("Dog")
+    expect(choice.get_by_role("combobox")).to_have_value("similarity to Dog")
     opened.locator(f"{EXPLAIN} .vv-held").nth(1).click()  # explains that photograph, and hides no patch
     expect(other).to_contain_text("Church")
     assert opened.evaluate("vitviz.store.get().erased") == []
@@ -137,7 +148,33 @@ def test_class_field_completes_what_is_typed_by_keyboard_and_pointer(opened: Bro
     expect(text).to_have_value(best)
     text.fill("5")
     options.get_by_text("thing 5").click()
-    expect(opened.locator(f"{EXPLAIN} .vv-title")).to_contain_text("for thing 5")
+    title, rather = (opened.locator(f"{EXPLAIN} {part}") for part in (".vv-title", "[data-ask=against]"))
+    expect(title).to_contain_text("for thing 5")
+    expect(rather).to_be_visible()
+    text.fill("thing 7")
+    text.press("Shift+Enter")  # ticks it
+    expect(text).to_have_value("thing 5 or thing 7")
+    options.filter(has_text="thing 3").locator(".vv-tick").click()
+    expect(field.get_by_role("option", selected=True)).to_have_count(3)
+    assert axe(opened, within=EXPLAIN) == []
+    text.press("Enter")  # keeps the group
+    expect(text).to_have_value("thing 3, thing 5 or thing 7")
+    expect(rather).to_be_hidden()
+    settled(opened)
+    view, group = app.view(), Group([3, 5, 7])
+    expect(title).to_have_text(view.explain("gae", group).title)
+    assert address(opened)["target"] == str(group)
+    row = opened.locator(f"{EXPLAIN} .vv-pinned")
+    expect(row).to_contain_text("thing 3, thing 5 or thing 7")
+    opened.click(f"{EXPLAIN} [data-do=test]")
+    expect(opened.locator(f"{EXPLAIN} .vv-verdict")).to_contain_text("brings thing 3, thing 5 or thing 7 down")
+    expect(opened.locator(f"{EXPLAIN} .vv-charts")).to_contain_text("probability")
+    opened.reload()
+    expect(text).to_have_value("thing 3, thing 5 or thing 7")
+    text.click()
+    for name in ("thing 3", "thing 5", "thing 7"):  # the last one stays
+        options.filter(has=opened.get_by_text(name, exact=True)).locator(".vv-tick").click()
+    expect(field.get_by_role("option", selected=True)).to_contain_text("thing 7")
 
 
 def test_why_one_class_and_not_another_hides_patches_until_the_answer_flips(

@@ -22,6 +22,7 @@ from offered import photograph
 from patience import wait_until
 from PIL import Image
 from playwright.sync_api import Browser as Chromium
+from playwright.sync_api import Error as PlaywrightError
 from playwright.sync_api import Page, Route, expect
 from running import CHURCH, DOG, address, axe, complete, folder, more, ready, upload
 from safetensors.numpy import load
@@ -35,6 +36,7 @@ from vitviz.explorer import Explorer
 from vitviz.export import static
 from vitviz.export.onnx import StaticError
 from vitviz.export.static import cached_graphs, write_site
+from vitviz.heatmap import Heatmap
 from vitviz.images.decoding import decode
 from vitviz.images.preprocess import Preprocess
 from vitviz.model.vit import Pretrained
@@ -48,7 +50,7 @@ from vitviz.weights import zoo
 from vitviz.weights.checkpoint import save
 
 pytestmark = pytest.mark.timeout(900)  # tracing the graphs of two models takes minutes on a busy machine
-TARGET = 3
+TARGET, GROUP = 3, "group:1,3,5,6,9"
 OWN_TEXT = "# My embedding\n\nA text.\n\n## A question?\n\nAn answer.\n"
 OTHER = {  # like DINOv3 and SigLIP, whose graphs have different inputs and outputs
     "positions": "rotary", "head_width": 20, "registers": 3, "layer_scale": 0.1, "mlp": "swiglu",
@@ -197,8 +199,12 @@ def test_own_photograph_matches_python(shown: tuple[Page, View]) -> None:
 def test_methods_match_python(either: tuple[Page, View], method: str) -> None:
     """Compare the scores of patches and of prefix tokens."""
     page, view = either
-    answer = ask(page, "explain", {"method": method, "target": TARGET, "against": None})
-    expected = view.explain(method, TARGET) if METHODS[method].class_specific else view.explain(method)
+    for target in (TARGET, GROUP) if METHODS[method].class_specific else (None,):
+        answer = ask(page, "explain", {"method": method, "target": target, "against": None})
+        expect_map(answer, view.explain(method, target))
+
+
+def expect_map(answer: dict[str, Any], expected: Heatmap) -> None:
     values = np.array(answer["values"])
     np.testing.assert_allclose(values, expected.values.ravel(), atol=1e-3 * np.abs(expected.values).max())
     assert spearmanr(values, expected.values.ravel()).statistic > 0.999
@@ -233,11 +239,18 @@ def test_removals_and_layers_match_python(either: tuple[Page, View]) -> None:
     page, view = either
     change = view.intervene(drop=[(0, 1), (2, 2)], heads=[(2, 4)])
     gone = [1, 2 * view.trace.grid[1] + 2]
-    for label, before, after in ask(page, "intervene", {"patches": gone, "heads": [[2, 4]]})["classes"]:
+    answer = ask(page, "intervene", {"patches": gone, "heads": [[2, 4]], "target": GROUP})
+    grouped = view.intervene(drop=[(0, 1), (2, 2)], heads=[(2, 4)], target=GROUP)
+    assert answer["target"][0] == grouped.target
+    assert answer["target"][1:] == pytest.approx([grouped.target_before[0], grouped.target_after[0]], abs=1e-4)
+    with pytest.raises(PlaywrightError, match="A static site cannot explain it, because it has no text tower"):
+        ask(page, "explain", {"method": "gae", "target": "text:a cat", "against": None})
+    for label, before, after in answer["classes"]:
         index = view.labels.index(label)
         assert (before, after) == pytest.approx((change.before[0, index], change.after[0, index]), abs=1e-4)
-    (test,) = ask(page, "faithfulness", {"methods": ["attn_lrp"], "target": TARGET, "against": None})
-    expected = view.faithfulness(view.explain("attn_lrp", TARGET))[0]  # without ties, whose order is random
+    (test,) = ask(page, "faithfulness", {"methods": ["attn_lrp"], "target": GROUP, "against": None})
+    expected = view.faithfulness(view.explain("attn_lrp", GROUP))[0]  # without ties, whose order is random
+    assert test["scale"] == expected.scale
     np.testing.assert_allclose(test["deletion"]["y"], expected.deletion.probabilities, atol=1e-3)
     layers, lens = ask(page, "layers", {}), view.lens(view.best(4))
     np.testing.assert_allclose(layers["read"], lens.probabilities[:, list(lens.classes)], atol=1e-4)

@@ -11,6 +11,7 @@ import torch
 import transformers as hf
 from hf_cases import SIZES
 from image_files import random_rgb
+from offered import SIZE, ask, new_endpoints, photograph, view_of
 from PIL import Image
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
 
@@ -20,6 +21,8 @@ from vitviz.analysis.decomposition import decompose
 from vitviz.attribution.registry import METHODS
 from vitviz.cli.main import main
 from vitviz.export.onnx import StaticError, check_exportable
+from vitviz.server.arguments import ArgumentError
+from vitviz.server.models import bytes_of
 from vitviz.weights.checkpoint import load_folder, save
 from vitviz.weights.checks import ConvertError
 from vitviz.weights.text_tower import TextTower
@@ -135,6 +138,23 @@ def test_the_shell_reads_texts(folder: Path, tmp_path: Path, capsys: pytest.Capt
     assert out.is_file()
 
 
+@pytest.mark.parametrize("family", ["CLIP"])
+def test_a_server_explains_short_texts_if_the_tower_fits(folder: Path, tmp_path: Path) -> None:
+    endpoints = new_endpoints(tmp_path / "page", (str(folder),), memory=100)
+    manifest = endpoints.open(photograph())
+    answer = ask(endpoints, "explain", scene=manifest["id"], method="attn_lrp", target="text:a cat")
+    expected = view_of(endpoints, manifest["id"]).explain("attn_lrp", Text("a cat"))
+    assert (manifest["texts"], answer["title"], answer["target"]) == (True, expected.title, "text:a cat")
+    np.testing.assert_allclose(answer["values"], expected.values.ravel(), rtol=6e-5, atol=1e-9)
+    (test,) = ask(endpoints, "faithfulness", scene=manifest["id"], methods=["gae"], target="text:a sofa")
+    assert test["scale"] == "cosine"
+    with pytest.raises(ArgumentError, match="at most 300 letters, got 301"):
+        endpoints.explain(manifest["id"], "gae", f"text:{'a' * 301}")
+    full = new_endpoints(tmp_path / "full", (str(folder),), memory=2 * bytes_of(vitviz.load(folder)) / SIZE)
+    with pytest.raises(ArgumentError, match="text tower that fits"):
+        full.explain(full.open(photograph())["id"], "gae", "text:a cat")
+
+
 @families
 def test_wrong_texts_and_towers_raise(family: str, folder: Path) -> None:
     view = vitviz.Explorer(vitviz.load(folder)).open(PHOTO)
@@ -146,9 +166,9 @@ def test_wrong_texts_and_towers_raise(family: str, folder: Path) -> None:
         with pytest.raises(ConvertError, match=words):
             view.texts(texts)
     plain = vitviz.Explorer(tiny.known()).open(PHOTO)
-    for ask in (lambda: plain.texts(TEXTS), lambda: plain.explain("gae", Text("a cat"))):
+    for run in (lambda: plain.texts(TEXTS), lambda: plain.explain("gae", Text("a cat"))):
         with pytest.raises(ConvertError, match=r"text tower.*got one without"):
-            ask()
+            run()
     with pytest.raises(ConvertError, match=f"{tiny.WIDTH} features, got one for {SIZES['hidden_size']}"):
         plain.texts(TEXTS, TextTower(theirs(family), tokenizer()))
     with pytest.raises(ConvertError, match="SiglipModel, with its text tower, got Linear"):

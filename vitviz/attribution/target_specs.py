@@ -73,9 +73,8 @@ class Group(TargetSpec):
         indices = [class_index(model, named) for named in self.classes]
         if repeated := [named for place, named in enumerate(self.classes) if indices[place] in indices[:place]]:
             raise ExplainError(f"Expected different classes in a group, got {repeated[0]!r} twice. Leave it out once.")
-        names = [class_name(model, index) for index in indices]
-        name = f"{', '.join(names[:LISTED])}, ... ({len(names)} classes)" if len(names) > LISTED + 1 else either(names)
-        return same_target(torch.tensor(indices), "group", name, f"group:{','.join(map(str, indices))}", batch)
+        spelling = f"group:{','.join(map(str, indices))}"
+        return same_target(torch.tensor(indices), "group", group_name(model, indices), spelling, batch)
 
 
 @dataclass(frozen=True)
@@ -221,8 +220,16 @@ class Similarity(TargetSpec):
         return same_target(vector, "similarity", name, str(self), batch)
 
 
-SPELLINGS = ("group", "output", "unit", "direction", "similar", "text")
-"""Words before the colon of a spelling."""
+_NO_FEATURES = "its graphs return logits, but no features"
+SPELLINGS = {
+    "group": "",
+    "output": "it shows probabilities",
+    "unit": _NO_FEATURES,
+    "direction": _NO_FEATURES,
+    "similar": _NO_FEATURES,
+    "text": "it has no text tower",
+}
+"""Words before the colon of a spelling, and why a static site cannot explain such targets; empty if it can."""
 TargetOf = Named | TargetSpec
 """Target of one image."""
 TargetLike = TargetOf | Target | Sequence[TargetOf] | Tensor | None
@@ -425,3 +432,12 @@ def class_name(model: ViT, index: int) -> str:
     """Return the label of a class; without labels, its index, as in "class 7"."""
     labels = model.pretrained.labels if model.pretrained else ()
     return labels[index] if labels else f"class {index}"
+
+
+def group_name(model: ViT, indices: Sequence[int]) -> str:
+    """Return "some kind of dog" for a named group of the checkpoint, else "cat or dog", or the first `LISTED` names."""
+    names = [class_name(model, index) for index in indices]
+    for title, *members in model.pretrained.groups if model.pretrained else ():
+        if sorted(members) == sorted(names):
+            return f"some kind of {title}"
+    return f"{', '.join(names[:LISTED])}, ... ({len(names)} classes)" if len(names) > LISTED + 1 else either(names)

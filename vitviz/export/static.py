@@ -22,6 +22,7 @@ from vitviz import __version__
 from vitviz.analysis.head_statistics import STATISTICS
 from vitviz.attribution.inputs import Case
 from vitviz.attribution.registry import METHODS
+from vitviz.attribution.target_specs import SPELLINGS
 from vitviz.explorer import Explorer
 from vitviz.export import SPACE_CARD
 from vitviz.export.formulas import missing_statistics
@@ -299,7 +300,7 @@ def _choices(models: dict[str, ViT], photographs: Sequence[Example], methods: Se
         "default": next(iter(models)),
         "more": {"typed": False, "upload": False},
         "examples": [example.describe() for example in photographs],
-        **choices(methods, in_browser(STATISTICS)),
+        **choices(methods, in_browser(STATISTICS), [word for word, reason in SPELLINGS.items() if not reason]),
     }
 
 

@@ -21,10 +21,12 @@ from vitviz.attribution.attention import DISCARD, FUSE, RESIDUAL, START, Fusion
 from vitviz.attribution.inputs import Method
 from vitviz.attribution.registry import DEFAULT, METHODS, method_named
 from vitviz.attribution.target_specs import Similarity, TargetSpec, Text, class_index, read_spelling
+from vitviz.errors import VitvizError
 from vitviz.heatmap import Heatmap
 from vitviz.server import arguments as args
 from vitviz.server.arguments import ArgumentError, check, quote
 from vitviz.server.gpu import ask_view
+from vitviz.server.menu import describe_bytes
 from vitviz.server.opening import Opening
 from vitviz.server.scenes import MAPS, OPEN, Key, OpenScene, UnknownScene
 from vitviz.server.scheduler import Kind, report
@@ -45,9 +47,12 @@ from vitviz.web.responses import (
     rounded,
 )
 from vitviz.web.scene import ROLLOUT_TOKENS, standalone, standalone_bytes
+from vitviz.weights.text_tower import text_tower_of
 
 TEST_PASSES = 36.0  # forward passes that testing one map takes
 FURTHER_TEST_PASSES = 9  # forward passes for each further map
+TEXT_LETTERS = 300  # of a text as a target; CLIP reads the first 77 tokens
+TOWERS = 2.5  # memory of both towers relative to the image tower: 2.2 for SigLIP B/16
 
 
 @dataclass(frozen=True, eq=False)
@@ -144,8 +149,9 @@ class Endpoints(Opening):
             scene: the id of an open photograph.
             method: the name of an attribution method, such as gae, token_gradcam, attn_lrp, occlusion or kernel_shap.
             target: the class, by index; by default the most probable one. Or a text: a label, group:3,5 for the sum of
-                probabilities, output:3 for one output, unit:17 or direction:0.1,-0.2,... for the features, or
-                similar:SCENE for the similarity to another open photograph.
+                probabilities, output:3 for one output, unit:17 or direction:0.1,-0.2,... for the features,
+                similar:SCENE for the similarity to another open photograph, or text:a cat for the similarity to a text
+                (CLIP, SigLIP).
             against: another class, to explain what distinguishes the target from it.
         """
         opened, about = self._scene(scene), method_named(method)
@@ -438,7 +444,7 @@ class Endpoints(Opening):
         if isinstance(target, str):
             spec = read_spelling(view.model, self._with_vector(opened, target))
             if isinstance(spec, Text):
-                raise ArgumentError("Expected a target that needs no text tower, got a text. Use Python or the shell.")
+                self._load_text_tower(opened, spec)
             if isinstance(spec, TargetSpec):
                 if against is not None:
                     raise ArgumentError(
@@ -454,6 +460,31 @@ class Endpoints(Opening):
         if against is not None and against == target:
             raise ArgumentError(f"Expected two different classes, got {target} twice. Choose another one.")
         return {"target": target} if against is None else {"contrast": (target, against)}
+
+    def _load_text_tower(self, opened: OpenScene, text: Text) -> None:
+        """Load the model's text tower, unless it is loaded.
+
+        Raises:
+            ArgumentError: for a text that is too long, a model without a text tower, or a tower that does not fit into
+                the memory for models.
+        """
+        if len(text.text) > TEXT_LETTERS:
+            raise ArgumentError(
+                f"Expected a text of at most {TEXT_LETTERS} letters, got {len(text.text)}. Use fewer words."
+            )
+        need, free = TOWERS * self._load(opened.model).nbytes, self.menu.settings.memory - self.loaded.used
+        if opened.view.model.text_source and need > free:
+            raise ArgumentError(
+                f"Expected a text tower that fits into {describe_bytes(max(0, free))} of memory, got one that takes "
+                f"about {describe_bytes(int(need))}. Start the page with a larger --model-memory."
+            )
+        with self.scheduler.run(Kind.LONG):
+            report("Reading the text")
+            try:
+                text_tower_of(opened.view.model)
+            except VitvizError as error:
+                place, title = opened.view.model.text_source, self.menu.entry(opened.model).title
+                raise ArgumentError(str(error).replace(place, title) if place else str(error)) from error
 
     def _with_vector(self, opened: OpenScene, spelling: str) -> str:
         """Replace the photograph in `similar:SCENE` by its features; other spellings stay as they are."""

@@ -1,4 +1,4 @@
-"""Describe methods, statistics and questions for a page."""
+"""Describe methods, statistics, targets and questions for a page."""
 
 from __future__ import annotations
 
@@ -8,15 +8,21 @@ from typing import Any
 from vitviz.analysis.head_statistics import STATISTICS, Statistic
 from vitviz.attribution.inputs import Method
 from vitviz.attribution.registry import DEFAULT, METHODS, WITHOUT_CLASS
+from vitviz.attribution.target_specs import SPELLINGS
 from vitviz.web.questions import QUESTIONS, Question
 
 
-def choices(methods: Collection[str] = METHODS, statistics: Collection[str] = STATISTICS) -> dict[str, Any]:
-    """Return the named methods and statistics, the default methods, and the page's questions."""
+def choices(
+    methods: Collection[str] = METHODS,
+    statistics: Collection[str] = STATISTICS,
+    targets: Collection[str] = tuple(SPELLINGS),
+) -> dict[str, Any]:
+    """Return the named methods, statistics and targets, the default methods, and the page's questions."""
     return {
         "methods": [_method(method) for method in METHODS.values() if method.name in methods],
         "defaults": [DEFAULT, WITHOUT_CLASS],  # the default is the first one that the model can compute
         "statistics": [_statistic(statistic) for statistic in STATISTICS.values() if statistic.name in statistics],
+        "targets": list(targets),  # words before the colon of a spelling
         "questions": {name: _question(question) for name, question in QUESTIONS.items() if question.page},
     }
 

@@ -25,7 +25,7 @@ const NOTHING = 'No photograph yet.';
 export function selectionOf(state, scene, scenes) {
   const { depth, labels, predictions } = scene.manifest;
   const query = Array.isArray(state.query) ? queryOn(state, scene, scenes) : null;
-  const index = state.target ?? predictions[0]?.[2] ?? null;
+  const index = typeof state.target === 'number' ? state.target : predictions[0]?.[2] ?? null;
   const probability = predictions.find((entry) => entry[2] === index)?.[1] ?? null; // only the best are listed
   return {
     patch: Array.isArray(query) ? query : null, block: state.block ?? depth - 1, head: state.head,

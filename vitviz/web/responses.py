@@ -11,6 +11,7 @@ import numpy as np
 
 from vitviz.analysis.interventions import Change
 from vitviz.analysis.tokens import DEVIATIONS, PERCENTILES, RATIO
+from vitviz.attribution.target_specs import SPELLINGS
 from vitviz.evaluation.faithfulness import RANDOM, SEED, STEPS, UNLIKELY, Curve, Faithfulness, random_orders
 from vitviz.heatmap import Heatmap
 from vitviz.outputs import REGRESSION
@@ -27,13 +28,18 @@ def constants() -> dict[str, Any]:
     return {
         "random": RANDOM, "steps": STEPS, "seed": SEED, "unlikely": UNLIKELY,
         "lens": LENS, "ratio": RATIO, "deviations": DEVIATIONS, "percentiles": PERCENTILES,
-        "sides": (LEAST_SIDE, STAGE_SIDE), "rollout": ROLLOUT_TOKENS,
+        "sides": (LEAST_SIDE, STAGE_SIDE), "rollout": ROLLOUT_TOKENS, "targets": SPELLINGS,
     }  # fmt: skip
 
 
 def describe_map(heatmap: Heatmap, seconds: float = 0.0) -> dict[str, Any]:
-    """Describe an attribution method's map and its computation time."""
+    """Describe an attribution method's map and its computation time.
+
+    "target" is the spelling of a target other than a class, from which files of the map can be repeated.
+    """
+    target = heatmap.question.get("target")
     return {
+        **({"target": target} if isinstance(target, str) else {}),
         "values": [rounded(value) for value in heatmap.values.ravel().tolist()],  # (gh, gw), row by row
         "signed": heatmap.signed,
         "unit": heatmap.unit,

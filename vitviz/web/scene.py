@@ -45,6 +45,8 @@ class Scene:
         predictions: the best classes with probabilities and indices, in decreasing order; empty without classes.
         problem_type: the meaning of the model's outputs; in regression, values replace probabilities.
         labels: all classes of the model.
+        groups: named groups of classes, see `vitviz.Pretrained.groups`.
+        texts: whether the model has a text tower, so that texts can be explained.
         sure_above: probability from which the model is sure of its first class; `None` if it was not measured.
         group: see `vitviz.View.group`.
         known: whether the photograph seems to show one of the classes; `None` without a threshold of the model.
@@ -67,6 +69,8 @@ class Scene:
     predictions: Sequence[tuple[str, float, int]] = ()
     problem_type: ProblemType = SINGLE
     labels: Sequence[str] = ()
+    groups: Sequence[tuple[str, ...]] = ()
+    texts: bool = False
     sure_above: float | None = None
     group: tuple[str, float, list[str]] | None = None
     known: bool | None = None
@@ -98,6 +102,8 @@ class Scene:
             predictions=[(label, probability, index) for (label, probability), index in best],
             problem_type=view.model.problem_type,
             labels=view.labels,
+            groups=about.groups if about else (),
+            texts=bool(view.model.text_source),
             sure_above=view.sure_above,
             group=view.group(),
             known=view.known,
@@ -150,6 +156,8 @@ class Scene:
             "predictions": list(map(list, self.predictions)),
             "problemType": self.problem_type,
             "labels": list(self.labels) if self.predictions else [],
+            "groups": list(map(list, self.groups)) if self.predictions else [],
+            "texts": self.texts,
             "sureAbove": self.sure_above,
             "group": self.group,
             "known": self.known,

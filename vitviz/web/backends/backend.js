@@ -20,6 +20,7 @@ export const MATRIX = Object.freeze({ token: null, ...ROLLOUT, start: ROLLOUT.st
  * @property {{typed: boolean, upload: boolean}} more @property {Larger[]} [larger]
  * @property {{name: string, label: string, thumbnail: string}[]} examples @property {any[]} methods
  * @property {any[]} statistics @property {string[]} defaults - initial methods
+ * @property {string[]} targets - words of the targets besides classes, see compute/targets.js
  * @property {Questions} questions
  */
 /**

@@ -1,27 +1,47 @@
-// The questions of the Explain view: the map of a method for a class or a contrast, and the test of maps.
+// The questions of the Explain view: the map of a method for a target or a contrast, and the test of maps.
+import { OTHER, classesOf, hasGroups } from './targets.js';
 
 /** @typedef {{name: string, title: string, paper: string, about: string, specific: boolean, slow: boolean}} Method */
-/** @typedef {{method: Method, target: number | null, against: number | null, classifies: boolean}} Chosen */
+/** @typedef {import('./targets.js').Target} Target */
+/**
+ * `target`: as in questions, null without a classifier unless one was chosen; `against`: a class, with a class only.
+ * @typedef {{method: Method, target: Target | null, against: number | null}} Chosen
+ */
 
-/** Return the methods that a model supports. @param {Method[]} methods @param {boolean} classifies */
-export function usable(methods, classifies) {
-  return methods.filter(({ specific }) => classifies || !specific);
+/** Return the methods that do not need a target, or all. @param {Method[]} methods @param {Target | null} target */
+export function usable(methods, target) {
+  return methods.filter(({ specific }) => target !== null || !specific);
 }
 
 /**
- * Return the chosen method and classes, limited to those that the model has.
- * @param {{method: string | null, target: number | null, against: number | null}} state
- * @param {Pick<import('../core/manifest.js').Manifest, 'predictions' | 'labels'>} manifest
- * @param {Method[]} methods @param {string[]} defaults @returns {Chosen}
+ * Return a target as in questions; null if the model or the page does not have it.
+ * @param {Target | null} target @param {import('../core/manifest.js').Manifest} manifest
+ * @param {string} [other] - the id of the photograph in the other pane, opened with the same model
  */
-export function chosenOf({ method, target, against }, { predictions, labels }, methods, defaults) {
-  const classifies = predictions.length > 0;
-  const offered = usable(methods, classifies);
-  const named = (/** @type {string | null} */ name) => offered.find((each) => each.name === name);
-  const known = (/** @type {number | null} */ index) => (index !== null && index < labels.length ? index : null);
-  const of = known(target) ?? predictions[0]?.[2] ?? null;
-  return { method: named(method) ?? defaults.map(named).find(Boolean) ?? offered[0], target: of, classifies,
-    against: known(against) === of ? null : known(against) };
+function offered(target, manifest, other) {
+  if (target === OTHER) return other ? `similar:${other}` : null;
+  const classes = classesOf(target);
+  if (classes.length === 0) return target;
+  return classes.every((index) => index < manifest.labels.length) && (classes.length === 1 || hasGroups(manifest))
+    ? target : null;
+}
+
+/**
+ * Return the chosen method and target, limited to those that the model has.
+ * @param {{method: string | null, target: Target | null, against: number | null}} state
+ * @param {import('../core/manifest.js').Manifest} manifest
+ * @param {Method[]} methods @param {string[]} defaults
+ * @param {string} [other] - the id of the photograph in the other pane, opened with the same model
+ * @returns {Chosen}
+ */
+export function chosenOf({ method, target, against }, manifest, methods, defaults, other) {
+  const { predictions, labels } = manifest;
+  const of = offered(target, manifest, other) ?? predictions[0]?.[2] ?? null;
+  const able = usable(methods, of);
+  const named = (/** @type {string | null} */ name) => able.find((each) => each.name === name);
+  const compares = typeof of === 'number' && against !== null && against < labels.length && against !== of;
+  return { method: named(method) ?? defaults.map(named).find(Boolean) ?? able[0], target: of,
+    against: compares ? against : null };
 }
 
 /** @param {Chosen} chosen @param {Method} [method] @returns {['explain', Required<Asks['explain']>]} */

@@ -47,6 +47,13 @@ export function outputs({ problemType }) {
   return problemType === 'regression' ? plain : percent;
 }
 
+/** The format of a target's numbers. @param {import('./targets.js').Scale} scale
+ * @returns {(value: number, digits?: number) => string} */
+export function scaled(scale) {
+  if (scale === 'probability') return percent;
+  return scale === 'cosine' ? (value) => value.toFixed(2).replace('-', '−') : plain;
+}
+
 export const PERHAPS = 3; // number of classes listed if the model is not sure
 
 /** The number of classes: "1,000 classes". @param {number} classes */

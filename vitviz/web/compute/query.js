@@ -1,6 +1,7 @@
 // Find the query token of a scene: two panes share one query, but their grids may differ.
 import { activeQuery, defaultQuery, hasQuery } from '../core/state.js';
 import { samePlace, tokenOf } from './geometry.js';
+import { classesOf, groupOf } from './targets.js';
 
 /** @typedef {import('../core/state.js').State} State */
 /** @typedef {import('../effects/scene.js').Scene} Scene */
@@ -32,7 +33,7 @@ const LENS = 4; // the logit lens has this many of the most probable classes
  * @param {import('../core/manifest.js').Manifest} from @param {import('../core/manifest.js').Manifest} to
  */
 export function sameClasses({ target, against, lensClass }, from, to) {
-  /** @param {number | null} index @param {string[]} names @param {string[]} others */
+  /** @param {number | null} index @param {string[]} names @param {string[]} others @returns {number | null} */
   const named = (index, names, others) => {
     const name = names[index ?? -1];
     if (index !== null && others[index] === name) return name === undefined ? null : index; // names can repeat
@@ -40,7 +41,9 @@ export function sameClasses({ target, against, lensClass }, from, to) {
     return place < 0 ? null : place;
   };
   const [read, other] = [from, to].map(({ predictions }) => predictions.slice(0, LENS).map(([label]) => label));
-  return { target: named(target, from.labels, to.labels), against: named(against, from.labels, to.labels),
+  const members = classesOf(target).map((index) => named(index, from.labels, to.labels));
+  const group = members.includes(null) ? null : groupOf(/** @type {number[]} */ (members));
+  return { target: members.length ? group : target, against: named(against, from.labels, to.labels),
     lensClass: lensClass === null ? null : named(lensClass, read, other) ?? 0 };
 }
 

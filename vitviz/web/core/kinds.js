@@ -52,6 +52,8 @@ export const whole = (low, high, expected) => ({
   write: String, expected, range: [low, high, 1],
 });
 
+const CLASS = whole(0, 999999, 'the number of a class');
+
 /** Accept letters of any script, without control characters. @param {string} expected @returns {Kind} */
 export const named = (expected) => ({ read: (text) => (/^[^\p{Cc}]{1,200}$/u.test(text) ? text : BAD), write: String,
   expected });
@@ -65,6 +67,22 @@ export const places = (expected) => ({
   write: (list) => list.map((/** @type {number} */ place) => place + 1).join(','),
   expected,
 });
+
+/**
+ * A class by its number, or the spelling of another target, such as "group:3,5". The classes of a group are sorted.
+ * @type {Kind}
+ */
+export const TARGET = {
+  read(text) {
+    const [, word, rest] = /^(?:(group|output|unit|direction|similar|text):)?([^\p{Cc}]{1,2000})$/u.exec(text) ?? [];
+    if (word && word !== 'group') return text;
+    const classes = [...new Set((rest ?? '').split(','))].map(CLASS.read);
+    if (classes.includes(BAD) || (!word && classes.length > 1)) return BAD;
+    return classes.length === 1 ? classes[0] : `group:${classes.sort((a, b) => a - b).join(',')}`;
+  },
+  write: String,
+  expected: 'the number of a class, or a target such as group:3,5',
+};
 
 /** @type {Kind} */
 export const SWITCH = either('1', '0');

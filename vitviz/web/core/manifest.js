@@ -24,6 +24,8 @@
  * @property {[string, number, number][]} predictions - the best classes with their probabilities and indices
  * @property {ProblemType} problemType - what the outputs mean; for regression, values replace probabilities
  * @property {string[]} labels - all classes
+ * @property {string[][]} [groups] - named groups of classes: name, then labels
+ * @property {boolean} [texts] - whether the model has a text tower
  * @property {number | null} sureAbove - smallest probability at which the model counts as sure
  * @property {Group | null} [group] - see `vitviz.View.group` @property {boolean | null} [known] -
  *   whether the photograph seems to show one of the classes; null if the model comes without a measure

@@ -1,6 +1,6 @@
 // The state of the page as one plain object. Code counts blocks, heads, rows and columns from 0; the page and its
 // addresses count them from 1.
-import { FUSE, HEAD, HEADS, LAYER, PHOTO, QUERY, SWITCH, either, named, oneOf, places, someOf, whole, within,
+import { FUSE, HEAD, HEADS, LAYER, PHOTO, QUERY, SWITCH, TARGET, either, named, oneOf, places, someOf, whole, within,
 } from './kinds.js';
 import { STEPS } from './steps.js';
 import { LANGUAGES } from './words.js';
@@ -109,8 +109,8 @@ export const FIELDS = Object.freeze({
   residual: { initial: 0.5, url: 'residual', kind: within(0, 1), quiet: true },
   start: { initial: 1, url: 'start', kind: whole(1, 99999, 'a layer, counted from 1'), quiet: true },
   method: { initial: /** @type {string | null} */ (null), url: 'method', kind: named('the name of a method') },
-  target: { initial: /** @type {number | null} */ (null), url: 'target',
-    kind: whole(0, 999999, 'the number of a class') },
+  /** a class, or the spelling of another target, see compute/targets.js */
+  target: { initial: /** @type {number | string | null} */ (null), url: 'target', kind: TARGET },
   against: { initial: /** @type {number | null} */ (null), url: 'against',
     kind: whole(0, 999999, 'the number of a class') },
   /** Explain: percentage of the strongest patches to hide; `erased`: patches that were hidden individually */

@@ -165,12 +165,19 @@ export const ZH = {
     // Explain
     'Photograph with the map of a method. Arrow keys read the map patch by patch, Enter hides a patch.':
       '叠加了一种方法的图的照片。方向键逐个图块读取数值，回车键遮住一个图块。',
-    ['The test hides the patches that the map ranks highest. If the map is faithful, the probability of the class '
-      + 'falls faster than with random patches.']:
-      '检验会遮住图中排名最高的图块。如果这张图可信，类别的概率会比随机遮住图块时下降得更快。',
-    ['The area is the mean probability while patches are hidden (a smaller area is better) or shown (a larger area is '
+    probability: '概率', logit: 'logit 值', cosine: '余弦', value: '数值', 'no target': '无目标',
+    ['The test hides the patches that the map ranks highest. If the map is faithful, the {0} of the target falls '
+      + 'faster than with random patches.']:
+      '检验会遮住图中排名最高的图块。如果这张图可信，目标的{0}会比随机遮住图块时下降得更快。',
+    ['The area is the mean {0} while patches are hidden (a smaller area is better) or shown (a larger area is '
       + 'better). The brackets give the range of the random orders.']:
-      '面积是遮住图块（越小越好）或显示图块（越大越好）过程中的平均概率。括号内是随机顺序的范围。',
+      '面积是遮住图块（越小越好）或显示图块（越大越好）过程中的平均{0}。括号内是随机顺序的范围。',
+    'Type a text, such as “a cat”, to explain its similarity to the photograph.':
+      '输入一段文字（例如“a cat”），解释它与照片的相似度。',
+    ['The similarity needs a second photograph with the same model (“Compare” in Explore). The prediction is explained '
+      + 'instead.']:
+      '相似度需要用同一模型打开的第二张照片（“探索”中的“对比”）。现在改为解释预测。',
+    'Tick several for a group, whose probabilities add up (Shift+Enter).': '勾选多个即成一组，其概率相加（Shift+Enter）。',
     'beats random by {0}': '比随机高 {0}', 'below random by {0}': '比随机低 {0}', '{0} s': '{0} 秒',
     'A class cannot be compared with itself, so it is compared with all others.':
       '一个类别不能与自身比较，因此改为与所有其他类别比较。',
@@ -307,7 +314,12 @@ export const ZH = {
     'Generic attention explainability': '通用注意力解释（GAE）', LeGrad: 'LeGrad 方法',
     'Transformer attribution': 'Transformer 归因', AttnLRP: 'AttnLRP 方法', 'Gradient of the pixels': '像素梯度',
     'Integrated gradients': '积分梯度', Occlusion: '遮挡', 'Kernel SHAP': 'Kernel SHAP 方法',
-    '{0}, for {1}': '{0}：{1}', '{0} rather than {1}': '{0}而不是{1}', attention: '注意力', score: '得分',
+    '{0}, for {1}': '{0}：{1}', '{0} rather than {1}': '{0}而不是{1}', '{0} (logit)': '{0}（logit 值）',
+    '{0} (cosine)': '{0}（余弦）', '{0} (value)': '{0}（数值）', 'some kind of {0}': '某种{0}',
+    '{0}, ... ({1} classes)': '{0}……（{1} 个类别）', 'the other photograph': '另一张照片',
+    'similarity to “{0}”': '与“{0}”的相似度', 'similarity to {0}': '与{0}的相似度',
+    'the similarity to “{0}”': '与“{0}”的相似度', 'the similarity to {0}': '与{0}的相似度',
+    'unit {0} of the features': '特征的第 {0} 个分量', attention: '注意力', score: '得分',
     'Outside the picture: {0}.': '图像之外：{0}。', '{0} on CLS': 'CLS {0}',
     '{0} on register {1}': '寄存器 {1} {0}', '{0} on distillation': '蒸馏词元 {0}',
     'Blank: all patches score the same.': '空白：所有图块得分相同。',
@@ -344,6 +356,7 @@ export const ZH = {
     'The whole image is {0} with only {1}: there is little to take away.': '整张图像是{0}的概率只有 {1}，可以去掉的很少。',
     'all {0} random orders': '全部 {0} 个随机顺序', '{0} of {1} random orders': '{1} 个随机顺序中的 {0} 个', none: '0',
     'area {0} against {1} ({2}-{3})': '面积 {0}，随机为 {1}（{2}–{3}）',
+    'cosine area {0} against {1} ({2}-{3})': '余弦面积 {0}，随机为 {1}（{2}–{3}）',
     // Statistics of heads
     'Attention distance': '注意力距离', 'Attention entropy': '注意力熵', 'Attention entropy, relative': '相对注意力熵',
     'On the class token': '在类别词元上', 'On registers': '在寄存器上', 'On itself': '在自身上', 'On neighbours': '在相邻图块上',

@@ -7,6 +7,7 @@ const LEFT = 48;
 const BOTTOM = 38;
 const TOP = 24;
 const RIGHT = 10;
+const LETTERS = 14; // pixels; width of the label of the vertical axis
 
 /** @typedef {(width: number) => string} Chart - SVG text for a width in pixels */
 
@@ -19,29 +20,34 @@ const RIGHT = 10;
 
 /**
  * Return the height for a width, and functions from numbers to pixels.
- * @param {number} width @param {number[]} x @param {number[]} y - ranges
+ * @param {number} width @param {number[]} x @param {number[]} y - ranges @param {string} [up] - label of the y axis
  */
-function axes(width, [first, last], [low, high]) {
+function axes(width, [first, last], [low, high], up = '') {
   const height = Math.round(Math.min(400, Math.max(190, 0.5 * width)));
+  const left = up ? LEFT + LETTERS : LEFT;
   return {
-    height,
-    px: (/** @type {number} */ value) => LEFT + ((value - first) / (last - first || 1)) * (width - LEFT - RIGHT),
+    height, left,
+    px: (/** @type {number} */ value) => left + ((value - first) / (last - first || 1)) * (width - left - RIGHT),
     py: (/** @type {number} */ value) => TOP + (1 - (value - low) / (high - low || 1)) * (height - TOP - BOTTOM),
   };
 }
 
 /**
- * Draw the frame of a chart: title, grid lines with their numbers, label of the axis.
- * @param {{title: string, across: string, words: string, units: (value: number) => string, range: [number, number],
- *   kind?: string}} options @param {number} width @param {ReturnType<typeof axes>} place @param {string} inside
+ * Draw the frame of a chart: title, grid lines with their numbers, labels of the axes.
+ * @param {{title: string, across: string, up?: string, words: string, units: (value: number) => string,
+ *   range: [number, number], kind?: string}} options
+ * @param {number} width @param {ReturnType<typeof axes>} place @param {string} inside
  */
-function frame({ title, across, words, units, range: [low, high], kind = '' }, width, { height, py }, inside) {
+function frame({ title, across, up = '', words, units, range, kind = '' }, width, { height, left, py }, inside) {
+  const [low, high] = range;
+  const label = up && `<text text-anchor="middle" transform="translate(11 ${py((low + high) / 2)}) rotate(-90)">${
+    escaped(up)}</text>`;
   const rules = [low, (low + high) / 2, high].map((value) => `<g><path class="vv-rule"
-    d="M${LEFT} ${py(value)}H${width - RIGHT}"/><text x="${LEFT - 6}" y="${py(value) + 4}"
+    d="M${left} ${py(value)}H${width - RIGHT}"/><text x="${left - 6}" y="${py(value) + 4}"
     text-anchor="end">${escaped(units(value))}</text></g>`);
   return `<figure class="vv-chart${kind}"><svg viewBox="0 0 ${width} ${height}" role="img"
-    aria-label="${escaped(`${title}. ${words}`)}"><text class="vv-chart-title" x="${LEFT}" y="14"
-    >${escaped(title)}</text>${rules.join('')}${inside}<text x="${(LEFT + width - RIGHT) / 2}" y="${height - 4}"
+    aria-label="${escaped(`${title}. ${words}`)}"><text class="vv-chart-title" x="${left}" y="14"
+    >${escaped(title)}</text>${label}${rules.join('')}${inside}<text x="${(left + width - RIGHT) / 2}" y="${height - 4}"
     text-anchor="middle">${escaped(across)}</text></svg>`;
 }
 
@@ -49,6 +55,7 @@ function frame({ title, across, words, units, range: [low, high], kind = '' }, w
  * A line chart.
  * @param {object} options
  * @param {string} options.title @param {string} options.across - label of the horizontal axis
+ * @param {string} [options.up] - label of the vertical axis
  * @param {number[]} options.x - x of all lines @param {number[]} [options.ticks] - values labelled with a number
  * @param {Line[]} options.lines
  * @param {{low: number[], high: number[], name: string} | null} [options.band]
@@ -59,9 +66,9 @@ function frame({ title, across, words, units, range: [low, high], kind = '' }, w
  * @param {number} [width] - in pixels
  */
 export function chart(options, width = NARROW) {
-  const { title, across, x, lines, ticks, band = null, range = [0, 1], units, steps, words } = options;
+  const { title, across, up, x, lines, ticks, band = null, range = [0, 1], units, steps, words } = options;
   const [first, last] = [x[0], x[x.length - 1]];
-  const place = axes(width, [first, last], range);
+  const place = axes(width, [first, last], range, up);
   const points = (/** @type {number[]} */ ys) => ys.map((y, i) => (
     `${place.px(x[i]).toFixed(1)},${place.py(y).toFixed(1)}`));
   const below = (ticks ?? [first, (first + last) / 2, last]).map((value) => `<text x="${place.px(value)}"
@@ -73,17 +80,18 @@ export function chart(options, width = NARROW) {
   const drawn = lines.map(({ y }, i) => `<polyline class="${kinds[i]}" points="${points(y).join(' ')}"/>`);
   const keys = [...lines.map(({ name }, i) => [name, kinds[i]]), ...(band ? [[band.name, 'vv-band']] : [])];
   const legend = keys.map(([name, kind]) => `<span><i class="${kind}"></i>${escaped(name)}</span>`).join('');
-  return `${frame({ title, across, words, units, range }, width, place, `${below.join('')}${area}${drawn.join('')}`)}
+  const inside = `${below.join('')}${area}${drawn.join('')}`;
+  return `${frame({ title, across, up, words, units, range }, width, place, inside)}
     <figcaption>${legend}</figcaption></figure>`;
 }
 
 /**
  * The range of a vertical axis: 0 to 1 for probabilities, minimum to maximum for values.
- * @param {{problemType: string}} manifest @param {number[][]} numbers @returns {[number, number]}
+ * @param {import('../compute/targets.js').Scale} scale @param {number[][]} numbers @returns {[number, number]}
  */
-export function rangeOf({ problemType }, numbers) {
+export function rangeOf(scale, numbers) {
   const all = numbers.flat();
-  return problemType === 'regression' ? [Math.min(...all), Math.max(...all)] : [0, 1];
+  return scale === 'probability' ? [0, 1] : [Math.min(...all), Math.max(...all)];
 }
 
 /**
@@ -111,14 +119,15 @@ export function dots({ title, across, values, range, units, words }, width = NAR
  * Bars of probabilities or values before and after a change.
  * @param {[string, number, number][]} classes - label, before, after
  * @param {(value: number) => string} units @param {number} [pinned] - number of classes at the top to emphasize
+ * @param {(value: number) => string} [short] - units of the number before
  */
-export function moved(classes, units, pinned = 0) {
+export function moved(classes, units, pinned = 0, short = units) {
   const most = Math.max(1, ...classes.flatMap(([, before, after]) => [before, after])); // values can exceed 1
   const share = (/** @type {number} */ value) => (Math.max(0, value) / most).toFixed(4);
   const rows = classes.map(([label, before, after], place) => `<li class="${place < pinned ? 'vv-pinned' : ''}"><span
     class="vv-name" title="${escaped(label)}">${escaped(named(label))}</span><i style="--share: ${
   share(after)}; --before: ${share(before)}"></i><span>${escaped(units(after))}</span><small>${
-    before === after ? '' : escaped(say('was {0}', units(before)))}</small></li>`);
+    before === after ? '' : escaped(say('was {0}', short(before)))}</small></li>`);
   return `<ol class="vv-moved">${rows.join('')}</ol>`;
 }
 

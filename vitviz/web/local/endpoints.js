@@ -1,6 +1,7 @@
 // Answer the panels' questions like `vitviz.server.endpoints`.
 import { percent, score, title } from '../compute/format.js';
 import { round } from '../compute/image.js';
+import { Aim } from './aim.js';
 import { METHODS } from './methods.js';
 import { breathe, softmax } from './model.js';
 import { randomOrders, rankPatches } from './orders.js';
@@ -13,7 +14,8 @@ import { randomOrders, rankPatches } from './orders.js';
 /**
  * Constants that are shared with Python: `vitviz.web.responses.constants`.
  * @typedef {{random: number, steps: number, seed: number, unlikely: number, lens: number, ratio: number,
- *   deviations: number, percentiles: [number, number], sides: [number, number], rollout: number}} Constants
+ *   deviations: number, percentiles: [number, number], sides: [number, number], rollout: number,
+ *   targets: Record<string, string>}} Constants
  */
 /**
  * @typedef {{model: Model, run: Run, prepared: Prepared, constants: Constants, canceled: () => boolean,
@@ -22,20 +24,9 @@ import { randomOrders, rankPatches } from './orders.js';
 
 const BEST = 5; // classes
 
-/** @param {Context} context @param {Ask<'explain'>['target']} target @returns {number} the index of the class */
-function classOf({ run: { logits } }, target) {
-  if (typeof target === 'string') {
-    throw new Error(`expected a class by its index, got ${target}. Static sites explain classes only: use vitviz app.`);
-  }
-  return target ?? logits.indexOf(Math.max(...logits));
-}
-
 /** @param {Context} context @param {Pick<Ask<'explain'>, 'target' | 'against'>} ask */
-function weightsOf(context, { target, against }) {
-  const weights = new Float32Array(context.run.logits.length);
-  weights[classOf(context, target)] = 1;
-  if (against !== null && against !== undefined) weights[against] = -1;
-  return weights;
+function aimOf({ model, run, constants }, ask) {
+  return new Aim(model.about, run.logits, ask, constants.targets);
 }
 
 /** @param {Context} context @param {Ask<'explain'>} ask */
@@ -50,15 +41,13 @@ export async function explain(context, ask) {
  * The title of a map, as `Method.heatmaps` writes it.
  * @param {Context} context @param {Ask<'explain'>} ask
  */
-function titled(context, { method, target, against }) {
+function titled(context, { method, ...ask }) {
   const { about } = context.model;
-  const { labels, methods, prefix, depth } = about;
+  const { methods, prefix, depth } = about;
   const query = prefix.includes('CLS') ? 'cls' : 'mean';
   const shown = { mode: method, block: depth - 1, head: 'mean', query, direction: 'row' };
   const name = title(shown, about, { fuse: 'mean', start: 0 }, methods[method].title);
-  if (!methods[method].specific) return name;
-  const aim = labels[classOf(context, target)];
-  return `${name}, for ${aim}${against === null || against === undefined ? '' : ` rather than ${labels[against]}`}`;
+  return methods[method].specific ? `${name}, for ${aimOf(context, ask).titled}` : name;
 }
 
 /** @param {Context} context @param {Ask<'explain'>} ask */
@@ -67,23 +56,27 @@ async function computed(context, ask) {
   const { prefix } = model.about;
   const { signed, unit } = model.about.methods[ask.method];
   const began = performance.now();
-  const scores = await METHODS[ask.method]({ model, run, weights: weightsOf(context, ask), canceled, tell });
+  const aim = aimOf(context, ask);
+  const scores = await METHODS[ask.method]({ model, run, aim, weights: aim.weights(run.logits), canceled, tell });
   const format = unit === 'attention' ? percent : score;
   const mass = prefix.map((name, n) => `${format(scores[n])} on ${name}`).join(', ');
   const values = [...scores.subarray(prefix.length)];
   const blank = values.every((value) => value === values[0]);
   const note = `${mass && `Outside the picture: ${mass}. `}${blank ? 'Blank: all patches score the same.' : ''}`.trim();
-  return { values, signed, unit, title: titled(context, ask),
-    note, seconds: (performance.now() - began) / 1000 };
+  return { values, signed, unit, title: titled(context, ask), ...(typeof ask.target === 'string'
+    ? { target: ask.target } : {}), note, seconds: (performance.now() - began) / 1000 };
 }
 
 /**
  * Probabilities before and after removing patches and heads.
  * @param {Context} context @param {Ask<'intervene'>} ask
  */
-export async function intervene({ model, run, canceled }, { patches, heads, classes }) {
-  return { classes: changes(model, run, await model.without(run, new Set(patches), heads ?? [], canceled),
-    classes ?? []) };
+export async function intervene(context, { patches, heads, classes, target, against }) {
+  const { model, run, canceled } = context;
+  const aim = aimOf(context, { target, against });
+  const logits = await model.without(run, new Set(patches), heads ?? [], canceled);
+  return { classes: changes(model, run, logits, classes ?? []), ...(target === undefined || target === null ? {}
+    : { target: [aim.name, aim.reading(run.logits), aim.reading(logits)], scale: 'probability' }) };
 }
 
 /**
@@ -124,12 +117,8 @@ export async function faithfulness(context, { methods, target, against }) {
   const least = model.about.prefix.length && !model.about.pooling.includes('mean') ? 0 : 1;
   const counts = [...new Set(Array.from({ length: steps + 1 }, (_, i) => (
     Math.max(least, round(((steps - i) / steps) * patches)))))];
-  const weights = weightsOf(context, { target, against });
-  const first = weights.indexOf(1);
-  const second = weights.indexOf(-1);
-  const probability = (/** @type {Float32Array} */ logits) => (second < 0 ? softmax(logits)[first]
-    : softmax([logits[first], logits[second]])[0]);
-  const whole = probability(run.logits);
+  const aim = aimOf(context, { target, against });
+  const whole = aim.reading(run.logits);
   const of = (2 * methods.length + count) * (counts.length - 1);
   let done = 0;
   /** Probabilities with fewer and fewer patches, which are the first of an order. @param {number[]} order */
@@ -137,7 +126,7 @@ export async function faithfulness(context, { methods, target, against }) {
     const probabilities = [whole];
     for (const visible of counts.slice(1)) {
       tell({ text: methods.length === 1 ? 'Testing the map' : `Testing ${methods.length} maps`, done, of });
-      probabilities.push(probability(await model.without(run, new Set(order.slice(visible)), [], canceled)));
+      probabilities.push(aim.reading(await model.without(run, new Set(order.slice(visible)), [], canceled)));
       done += 1;
     }
     return probabilities;
@@ -155,11 +144,10 @@ export async function faithfulness(context, { methods, target, against }) {
     const deletion = chart(removed, hidden, random, -1);
     const insertion = chart([...shares].reverse(), [...shown].reverse(), random.map((each) => [...each].reverse()), 1);
     const gain = (deletion.chance - deletion.area + insertion.area - insertion.chance) / 2;
-    const named = second < 0 ? model.about.labels[first]
-      : `${model.about.labels[first]} rather than ${model.about.labels[second]}`;
-    const doubt = whole < unlikely ? ` The whole image is ${named} with only ${percent(whole)}: there is little to `
+    const doubt = whole < unlikely ? ` The whole image is ${aim.name} with only ${percent(whole)}: there is little to `
       + 'take away.' : '';
-    answers.push({ words: describe(named, deletion, insertion) + doubt, gain, deletion, insertion });
+    const words = describe(aim.name, deletion, insertion) + doubt;
+    answers.push({ words, scale: 'probability', gain, deletion, insertion });
   }
   return answers;
 }

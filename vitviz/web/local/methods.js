@@ -7,7 +7,8 @@ import { rollOut, weightsOf } from './rollout.js';
 /** @typedef {import('./model.js').Run} Run */
 /**
  * @typedef {object} Case
- * @property {Model} model @property {Run} run @property {Float32Array} weights - weights of the logits in the score
+ * @property {Model} model @property {Run} run @property {import('./aim.js').Aim} aim - the target
+ * @property {Float32Array} weights - gradient of the score with respect to the logits
  * @property {() => boolean} canceled - whether the question was withdrawn
  * @property {import('./endpoints.js').Tell} tell
  */
@@ -82,11 +83,13 @@ async function token_gradcam(kase) {
 
 /** @param {Case} kase */
 async function legrad(kase) {
-  const { model, run, weights, canceled } = kase;
+  const { model, run, aim, canceled } = kase;
   const total = new Float64Array(tokensOf(kase));
   for (let block = 0; block < model.about.depth; block += 1) {
     await breathe(canceled);
-    const { slope: flow, pool } = await model.slope(run.stream[block + 1], weights);
+    const tokens = run.stream[block + 1];
+    const weights = aim.classes.length > 1 ? aim.weights(await model.classify(tokens)) : kase.weights;
+    const { slope: flow, pool } = await model.slope(tokens, weights);
     /** @type {Record<string, Float32Array>} */
     const slopes = pool ? { pooling_slope: pool.pooling_slope }
       : { slope: (await model.gradient(block, run, flow)).slope };
@@ -118,34 +121,31 @@ async function value_attention(kase) {
 
 /** @param {Case} kase */
 async function attn_lrp(kase) {
-  const { model, run, weights, canceled } = kase;
+  const { model, run, aim, weights, canceled } = kase;
   const { depth } = model.about;
   let { slope: flow } = await model.slope(run.stream[depth], weights, 'share');
   for (let block = depth - 1; block >= 0; block -= 1) {
     await breathe(canceled);
     flow = await model.relevance(block, run, flow);
   }
-  const score = Float32Array.of(scoreOf(run.logits, weights));
+  const score = Float32Array.of(aim.score(run.logits));
   return (await model.apply('attn_lrp', { tokens: run.stream[0], flow, score }, tokensOf(kase))).scores;
 }
 
-/** The explained score. @param {Float32Array} logits @param {Float32Array} weights */
-const scoreOf = (logits, weights) => weights.reduce((sum, weight, index) => sum + weight * logits[index], 0);
-
 /** The drop of the score when a patch is replaced by the mean color. @param {Case} kase */
-async function occlusion({ model, run, weights, canceled, tell }) {
+async function occlusion({ model, run, aim, canceled, tell }) {
   const { width, prefix, patch } = model.about;
   const [height, across] = run.grid.map((count) => count * patch);
   const blank = await model.embed({ pixels: new Float32Array(3 * height * across), height, width: across });
   const [tokens] = run.stream;
   const scores = new Float64Array(tokens.length / width);
-  const score = scoreOf(run.logits, weights);
+  const score = aim.score(run.logits);
   for (let n = prefix.length; n < scores.length; n += 1) {
     tell({ text: 'Hiding one patch after another', done: n - prefix.length, of: scores.length - prefix.length });
     const hidden = tokens.slice(); // before the first block, a token depends only on its own patch
     hidden.set(blank.subarray(n * width, (n + 1) * width), n * width);
     const logits = await model.without({ ...run, stream: [hidden] }, new Set(), [], canceled);
-    scores[n] = score - scoreOf(logits, weights);
+    scores[n] = score - aim.score(logits);
   }
   return scores;
 }

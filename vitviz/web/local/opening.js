@@ -122,7 +122,7 @@ export async function describeScene({ model: { about }, canvas, prepared, size, 
   return {
     photo, seen: await picture(saw, 0.85), frame: prepared.frame.map((edge) => edge * factor), grid: run.grid, prefix,
     depth, heads, width: headWidth, blocks: depth, rollout: run.blocks[0].tokens <= constants.rollout, image: null,
-    model: source, title, size, predictions, labels,
+    model: source, title, size, predictions, labels, groups: about.groups,
     problemType: 'single_label_classification',
     sureAbove, ...judge(about, run.logits), caveat: '', maps: [], badge: { device: 'browser', seconds },
     sizes: sizesOf(about, canvas),

@@ -1,23 +1,37 @@
 // A text field with a list that completes what is typed: the editable combobox of the ARIA Authoring Practices Guide.
+// Where several options can be ticked, a click on the tick box or Shift+Enter ticks one, and the list stays open.
 import { completions, folded } from '../compute/completions.js';
 import { escaped } from '../compute/format.js';
 import { find, write } from '../draw/dom.js';
 
-/** @typedef {{value: number | null, label: string, note: string, english: string}} Option - both names are found */
+/** @typedef {number | string | null} Value - numbers can be ticked */
+/** @typedef {{value: Value, label: string, note: string, english: string}} Option - both names are found */
+/**
+ * @typedef {object} Behavior
+ * @property {() => Option[]} options - in the order of the list
+ * @property {(typed: string) => Option[]} [further] - options that contain what was typed, below the others
+ * @property {(value: any) => void} choose - called with the option that the visitor chooses
+ * @property {(matches: number, listed: number) => string} count - the text below the list
+ * @property {() => number[] | null} [ticked] - the ticked options; null if options cannot be ticked
+ * @property {(value: Value) => void} [tick] - called with the option that the visitor ticks or unticks
+ */
 
 const MOST = 400; // options listed at once; typing finds the rest
 
 export class Combobox {
   /**
    * @param {HTMLElement} root - a .vv-combobox of app.html
-   * @param {() => Option[]} options - in the order of the list
-   * @param {(value: number | null) => void} choose - called with the option that the visitor chooses
-   * @param {(matches: number, listed: number) => string} count - the text below the list
+   * @param {Behavior} behavior
    */
-  constructor(root, options, choose, count) {
+  constructor(root, { options, choose, count, further = () => [], ticked = () => null, tick = () => {} }) {
     this.options = options;
+    this.further = further;
     this.choose = choose;
     this.count = count;
+    this.ticked = ticked;
+    this.tick = tick;
+    this.ticking = false; // whether the visitor ticked an option of the open list
+    this.typing = false; // whether the list is limited to what was typed
     /** @type {HTMLInputElement} */
     this.input = find(root, 'input');
     /** @type {HTMLElement} */
@@ -30,7 +44,7 @@ export class Combobox {
     /** @type {Option[]} */
     this.matches = [];
     this.active = -1; // place of the option that Enter chooses
-    /** @type {{value: number | null, label: string}} */
+    /** @type {{value: Value, label: string}} */
     this.chosen = { value: null, label: '' };
     this.input.addEventListener('input', () => this.open(true));
     this.input.addEventListener('click', () => this.popup.hidden && this.open(false));
@@ -40,35 +54,63 @@ export class Combobox {
     this.popup.addEventListener('mousedown', (event) => event.preventDefault()); // the field keeps the focus
     this.list.addEventListener('click', ({ target }) => {
       const place = /** @type {any} */ (target).closest('[role=option]')?.dataset.place;
-      if (place) this.take(this.matches[Number(place)]);
+      if (!place) return;
+      if (/** @type {any} */ (target).closest('.vv-tick')) this.toggle(Number(place));
+      else this.take(this.matches[Number(place)]);
     });
   }
 
-  /** Show a choice, unless the visitor is typing. @param {number | null} value @param {string} label */
+  /** Show a choice, unless the visitor is typing. @param {Value} value @param {string} label */
   show(value, label) {
     this.chosen = { value, label };
-    if (this.popup.hidden && this.input.value !== label) this.input.value = label;
+    if (!this.popup.hidden) this.mark();
+    if (this.input.value === label || !(this.popup.hidden || (this.ticking && !this.typing))) return;
+    this.input.value = label;
+    if (this.ticking) this.input.select(); // the visitor's next letters replace it
   }
 
   /** List the options that match what was typed. @param {boolean} typing - otherwise, list all options */
   open(typing) {
+    this.typing = typing;
     const all = this.options();
     const places = completions(all.map(({ label, english }) => (
       label === english ? label : `${label} ${english}`)), typing ? this.input.value : '');
-    this.matches = places.slice(0, MOST).map((place) => all[place]);
+    const further = typing ? this.further(this.input.value.trim()) : [];
+    this.matches = [...places.slice(0, MOST).map((place) => all[place]), ...further];
+    const ticks = this.ticked() !== null;
+    this.list.setAttribute('aria-multiselectable', String(ticks));
     this.list.innerHTML = this.matches.map(({ value, label, english, note }, place) => `<li role="option"
-      id="${this.list.id}-${place}" title="${escaped(english)}" data-place="${place}"
-      aria-selected="${value === this.chosen.value}"><span>${escaped(label)}</span
-      ><small>${escaped(note)}</small></li>`).join('');
-    write(this.status, this.count(places.length, this.matches.length));
+      id="${this.list.id}-${place}" title="${escaped(english)}" data-place="${place}">${
+      ticks ? `<i class="${typeof value === 'number' ? 'vv-tick' : ''}" aria-hidden="true"></i>` : ''}<span>${
+      escaped(label)}</span><small>${escaped(note)}</small></li>`).join('');
+    this.mark();
+    write(this.status, this.count(places.length + further.length, this.matches.length));
     this.popup.hidden = false;
     this.input.setAttribute('aria-expanded', 'true');
     const chosen = this.matches.findIndex(({ value }) => value === this.chosen.value);
     this.activate(typing ? Math.min(0, this.matches.length - 1) : chosen);
   }
 
+  /** Mark the chosen and ticked options. */
+  mark() {
+    const ticked = this.ticked() ?? [];
+    this.matches.forEach(({ value }, place) => this.list.children[place].setAttribute('aria-selected',
+      String(value === this.chosen.value || ticked.includes(/** @type {number} */ (value)))));
+  }
+
+  /** Tick an option, or untick it, and list all options again. @param {number} place */
+  toggle(place) {
+    const option = this.matches[place];
+    if (!option || this.ticked() === null || typeof option.value !== 'number') return;
+    this.ticking = true;
+    this.tick(option.value);
+    if (this.typing) this.open(false);
+    this.activate(this.matches.findIndex(({ value }) => value === option.value));
+  }
+
   close() {
     this.popup.hidden = true;
+    this.ticking = false;
     this.input.setAttribute('aria-expanded', 'false');
     this.activate(-1);
   }
@@ -93,9 +135,16 @@ export class Combobox {
     event.preventDefault();
     event.stopPropagation();
     if (key === 'Escape') this.revert();
+    else if (key === 'Enter' && event.shiftKey) this.toggle(this.active);
+    else if (key === 'Enter' && this.ticking && this.isTicked(this.matches[this.active])) this.revert();
     else if (key === 'Enter') this.leave();
     else if (!isOpen) this.open(false);
     else if (step) this.activate((this.active + step + this.matches.length) % Math.max(1, this.matches.length));
+  }
+
+  /** @param {Option | undefined} option */
+  isTicked(option) {
+    return !option || Boolean(this.ticked()?.includes(/** @type {number} */ (option.value)));
   }
 
   /** Choose the active option, or one whose name was typed in full; otherwise keep the choice. */
@@ -105,7 +154,7 @@ export class Combobox {
     const active = document.activeElement === this.input ? this.matches[this.active] : null;
     const named = this.options().find(({ label, english, value }) => (
       typed ? [label, english].some((name) => folded(name) === typed) : value === null));
-    const option = active ?? named;
+    const option = active ?? (this.ticking ? null : named);
     if (option) this.take(option);
     else this.revert();
   }

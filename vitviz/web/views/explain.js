@@ -4,6 +4,7 @@ import { chosenOf, mapQuestion, testQuestion } from '../compute/explaining.js';
 import { headOf, pictureWords } from '../compute/format.js';
 import { hiddenPatches } from '../compute/hiding.js';
 import { sameClasses } from '../compute/query.js';
+import { OTHER } from '../compute/targets.js';
 import { phrase, plural, say, spoken, translated } from '../core/words.js';
 import { write } from '../draw/dom.js';
 import { Requests, sceneOf } from '../effects/panels.js';
@@ -22,6 +23,9 @@ import { View, countPanes } from './view.js';
 /** @typedef {import('../effects/panels.js').Question} Question */
 /** @typedef {import('./explain_pane.js').Heatmap} Heatmap */
 /** @typedef {import('./explain_pane.js').Patch} Patch */
+
+const ALONE = phrase('The similarity needs a second photograph with the same model (“Compare” in Explore). The '
+  + 'prediction is explained instead.');
 
 export class Explain extends View {
   /** @param {HTMLElement} root @param {import('./explore.js').Page} page */
@@ -42,7 +46,7 @@ export class Explain extends View {
     this.heatmap = undefined; // the chosen map
     /** @type {number[]} */
     this.gone = []; // hidden patches
-    this.field = new TargetField(this.find('.vv-class'), (change) => this.change(change));
+    this.field = new TargetField(this.find('.vv-class'), page.models.targets, (change) => this.change(change));
     this.list = new MethodList(this);
     this.test = new MapTest(this);
     this.hiding = new Hiding(this);
@@ -91,8 +95,9 @@ export class Explain extends View {
    */
   saved({ shown }) {
     if (!shown?.heatmap) return null;
-    const { heatmap: { values, title, unit, signed } } = shown;
-    const [, { method, target, against }] = mapQuestion(shown.scene === this.scene ? this.shown : this.otherShown);
+    const { heatmap: { values, title, unit, signed, target: spelling } } = shown;
+    const [, ask] = mapQuestion(shown.scene === this.scene ? this.shown : this.otherShown);
+    const { method, against, target = null } = { ...ask, ...(spelling ? { target: spelling } : {}) };
     const aim = against !== null ? { contrast: [target, against] } : target !== null ? { target } : {};
     return { values, title, unit, signed, outside: {}, question: { method, ...aim } };
   }
@@ -174,22 +179,32 @@ export class Explain extends View {
       return false;
     }
     const { methods, defaults } = this;
-    const other = this.isNew(scene, spoken());
-    this.shown = chosenOf(state, scene.manifest, methods, defaults);
-    if (other) this.open();
+    const isOther = this.isNew(scene, spoken());
+    const { models } = this.page;
+    const beside = this.beside(state, scene);
+    const compares = models.targets.includes('similar');
+    const peer = compares && beside?.manifest.model === scene.manifest.model ? beside : null;
+    const other = compares ? peer?.id : 'other'; // the backend refuses it
+    this.shown = chosenOf(state, scene.manifest, methods, defaults, other);
+    if (isOther) this.open();
     this.maps.want(scene, this.needed(scene, state.started));
     this.heatmap = this.maps.answer(scene, mapQuestion(this.shown));
     const patches = scene.grid[0] * scene.grid[1];
     this.gone = hiddenPatches(this.heatmap?.values ?? [], state.removed, state.erased, patches);
+    const { target, against } = this.shown;
     /** @type {Question} */
     const without = ['intervene', { patches: this.gone, heads: state.off.map(headOf),
-      classes: [this.shown.target, this.shown.against].filter((index) => index !== null) }];
-    this.bars.want(scene, this.shown.classifies && this.gone.length < patches ? [without] : []);
-    if (this.shown.target !== null) this.field.show(this.shown, scene);
-    this.draw(state, scene);
+      classes: [target, against].filter((index) => typeof index === 'number'),
+      ...(typeof target === 'string' ? { target } : {}) }];
+    this.bars.want(scene, target !== null && this.gone.length < patches ? [without] : []);
+    this.field.show(this.shown, scene, peer);
+    const waits = state.beside !== null && beside === null && state.beside.scene?.id !== scene.id;
+    this.say('.vv-no-peer', state.target === OTHER && compares && !peer && !waits ? say(ALONE) : '');
+    for (const part of this.all('.vv-testing, .vv-erasing')) part.hidden = target === null;
+    this.draw(state, scene, beside);
     this.list.show(scene);
     this.test.show(scene);
-    this.hiding.show(state, scene, this.bars.answer(scene, without)?.classes, this.bars.failure(scene, without) !== '');
+    this.hiding.show(state, scene, this.bars.answer(scene, without), this.bars.failure(scene, without) !== '');
     this.troubles(scene, without);
     return false;
   }
@@ -197,8 +212,12 @@ export class Explain extends View {
   /** Reset the view for a new photograph, model or size. */
   open() {
     for (const part of [this.list, this.test, this.hiding]) part.open();
-    const { classifies } = this.shown;
-    for (const part of this.all('.vv-class, .vv-testing, .vv-erasing')) part.hidden = !classifies;
+  }
+
+  /** Return the scene of the other pane; null if there is none. @param {State} state @param {Scene} scene */
+  beside(state, scene) {
+    const beside = this.page.scenes.get(state.beside?.scene?.id ?? '') ?? null;
+    return beside === scene ? null : beside;
   }
 
   /** Say why a request failed, where its answer would be. @param {Scene} scene @param {Question} without */
@@ -210,11 +229,9 @@ export class Explain extends View {
     this.trouble(requests.failure(scene, lost), requests.fittingSize(scene, lost), at);
   }
 
-  /** Draw the photographs with their maps. @param {State} state @param {Scene} scene */
-  draw(state, scene) {
+  /** Draw the photographs with their maps. @param {State} state @param {Scene} scene @param {Scene | null} other */
+  draw(state, scene, other) {
     const { pointer } = state;
-    const beside = this.page.scenes.get(state.beside?.scene?.id ?? '') ?? null;
-    const other = beside === scene ? null : beside;
     countPanes(this, other !== null, state.pane);
     this.root.style.setProperty('--shape', String(scene.grid[1] / scene.grid[0]));
     const underOf = (/** @type {Scene} */ of) => (
@@ -239,13 +256,14 @@ export class Explain extends View {
   }
 
   /**
-   * Draw the other pane: the same method, and the same classes by name.
+   * Draw the other pane: the same method, and the same classes by name, or the similarity to the explained photograph.
    * @param {State} state @param {Scene | null} other @param {(scene: Scene) => Patch | null} underOf
    */
   drawOther(state, other, underOf) {
     if (other === null) return this.others.stop();
     const classes = sameClasses(state, this.scene.manifest, other.manifest);
-    this.otherShown = chosenOf({ ...state, ...classes }, other.manifest, this.methods, this.defaults);
+    const back = this.shown.target === `similar:${other.id}` ? this.scene.id : undefined;
+    this.otherShown = chosenOf({ ...state, ...classes }, other.manifest, this.methods, this.defaults, back);
     const question = mapQuestion(this.otherShown);
     const { method } = this.otherShown;
     const wanted = !method.slow || state.started.includes(JSON.stringify(mapQuestion(this.shown)));

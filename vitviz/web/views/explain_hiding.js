@@ -1,8 +1,9 @@
 // What if patches are hidden? The prediction without them and, for two classes, the guided view "Why A, not B?": the
 // map of the contrast, both probabilities, patches hidden step by step until the answer flips, and a card to send.
 import { mapQuestion } from '../compute/explaining.js';
-import { fileName, outputs, percent, whole } from '../compute/format.js';
+import { fileName, outputs, percent, scaled, whole } from '../compute/format.js';
 import { outcomeOf, pinned, valueAt } from '../compute/hiding.js';
+import { SCALES } from '../compute/targets.js';
 import { joined, named, phrase, plural, say, translated } from '../core/words.js';
 import { beforeAfterCard } from '../draw/card.js';
 import { chart, fill, moved } from '../draw/charts.js';
@@ -14,6 +15,7 @@ import { aboutOf, nameOf } from './save.js';
 /** @typedef {import('../core/state.js').State} State */
 /** @typedef {import('../effects/scene.js').Scene} Scene */
 /** @typedef {import('../compute/hiding.js').Change} Change */
+/** @typedef {import('../compute/targets.js').Scale} Scale */
 /** @typedef {[string, string]} Pair - the labels of two classes */
 
 const GENERAL = phrase('This map is the same for every class: it cannot tell {0} from {1}.');
@@ -51,7 +53,7 @@ export class Hiding {
   /** Return the labels of the two classes; null without a contrast, and for regression. @returns {Pair | null} */
   get pair() {
     const { scene: { manifest: { labels, problemType } }, shown: { target, against } } = this.view;
-    return against === null || target === null || problemType === 'regression' ? null
+    return against === null || typeof target !== 'number' || problemType === 'regression' ? null
       : [labels[target], labels[against]];
   }
 
@@ -69,10 +71,12 @@ export class Hiding {
   }
 
   /**
-   * @param {State} state @param {Scene} scene @param {Change[] | undefined} classes - of the answer, if there is one
+   * @param {State} state @param {Scene} scene
+   * @param {{classes: Change[], target?: Change, scale?: Scale} | undefined} answer - if there is one
    * @param {boolean} failed - whether there will be no answer
    */
-  show(state, scene, classes, failed) {
+  show(state, scene, answer, failed) {
+    const classes = answer?.classes;
     const { view, pair } = this;
     const [gh, gw] = scene.grid;
     view.find('.vv-side').classList.toggle('vv-guided', pair !== null);
@@ -85,15 +89,32 @@ export class Hiding {
     }
     if (view.gone.length === gh * gw) {
       write(view.find('.vv-bars'), say('All patches are hidden, so there is no prediction.'));
-    } else if (classes) this.bars(scene, pair ? pinned(classes, pair) : classes, pair);
+    } else if (answer) this.bars(scene, answer, pair);
     this.search(state, pair, classes, failed);
     if (pair) this.guide(state, pair);
   }
 
-  /** @param {Scene} scene @param {Change[]} classes @param {Pair | null} pair */
-  bars({ manifest }, classes, pair) {
+  /**
+   * Return the bar of a target other than a class.
+   * @param {Scale} scale @param {number} before @param {number} after
+   */
+  bar(scale, before, after) {
+    const number = scaled(scale);
+    const word = scale === 'probability' ? '' : `${say(SCALES[scale])} `;
+    const { label } = this.view.field.names(this.view.shown.target);
+    return moved([[label, before, after]], (value) => word + number(value), 1, number);
+  }
+
+  /**
+   * Draw a bar for a target other than a class, and for each class.
+   * @param {Scene} scene @param {{classes: Change[], target?: Change, scale?: Scale}} answer @param {Pair | null} pair
+   */
+  bars({ manifest }, { classes: all, target, scale }, pair) {
+    const classes = pair ? pinned(all, pair) : all;
     this.outcome = pair && classes.length > 1 ? outcomeOf(classes) : null;
-    const bars = moved(classes, outputs(manifest), pair ? pair.length : 0);
+    const [, before, after] = target ?? [];
+    const first = scale ? this.bar(scale, Number(before), Number(after)) : '';
+    const bars = first + (classes.length ? moved(classes, outputs(manifest), pair ? pair.length : 0) : '');
     if (bars === this.barred) return;
     this.barred = bars;
     this.view.find('.vv-bars').innerHTML = bars;

@@ -61,9 +61,9 @@ export class MethodList {
   /** Return the questions for the maps and tests of all fast methods. @param {Chosen} chosen @param {Scene} scene
    * @returns {Question[]} */
   all(chosen, scene) {
-    const quick = usable(this.view.methods, chosen.classifies).filter(({ slow }) => !slow);
+    const quick = usable(this.view.methods, chosen.target).filter(({ slow }) => !slow);
     const untested = quick.filter((method) => !this.view.tested(scene, method));
-    const tests = chosen.classifies && untested.length ? [testQuestion(chosen, untested)] : [];
+    const tests = chosen.target !== null && untested.length ? [testQuestion(chosen, untested)] : [];
     return [...quick.map((method) => mapQuestion(chosen, method)), ...tests];
   }
 
@@ -76,7 +76,7 @@ export class MethodList {
   /** List the methods with a small map each: tested ones first, best on top. @param {Scene} scene */
   show(scene) {
     const { shown, maps, methods } = this.view;
-    const rows = usable(methods, shown.classifies).map((method) => ({ method,
+    const rows = usable(methods, shown.target).map((method) => ({ method,
       heatmap: maps.answer(scene, mapQuestion(shown, method)), test: this.view.tested(scene, method),
       runs: maps.progress(scene, mapQuestion(shown, method)) }));
     rows.sort((a, b) => (b.test?.gain ?? -Infinity) - (a.test?.gain ?? -Infinity) || 0);
@@ -118,7 +118,8 @@ export class MethodList {
     const slow = rows.length - quick.length;
     const there = quick.filter(({ heatmap }) => heatmap).length;
     write(view.find('[data-do=all]'), this.running ? say('Stop ({0} of {1} maps)', there, quick.length)
-      : view.shown.classifies ? say('Run and test {0} methods', quick.length) : say('Run {0} methods', quick.length));
+      : view.shown.target === null ? say('Run {0} methods', quick.length)
+        : say('Run and test {0} methods', quick.length));
     write(view.find('.vv-left-out'), joined(
       slow > 0 && plural(slow, 'Skips {0} slow method; run it individually.',
         'Skips {0} slow methods; run those individually.'),

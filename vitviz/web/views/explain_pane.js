@@ -10,7 +10,9 @@ import { Pane } from '../draw/photo.js';
 /** @typedef {import('../effects/scene.js').Scene} Scene */
 /** @typedef {import('../compute/explaining.js').Method} Method */
 /**
- * @typedef {{values: number[], signed: boolean, unit: string, title: string, note: string, seconds: number}} Heatmap
+ * `target`: the spelling of a target other than a class, for files.
+ * @typedef {{values: number[], signed: boolean, unit: string, title: string, note: string, seconds: number,
+ *   target?: string}} Heatmap
  */
 /** @typedef {[number, number]} Patch - [row, column] */
 /**

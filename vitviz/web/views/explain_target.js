@@ -1,15 +1,21 @@
-// The field that says what to explain: a class, and a class to compare it with.
+// The field that says what to explain: a class, a class to compare it with, or another target, such as a group.
 import { outputs } from '../compute/format.js';
+import { OTHER, SCALES, classesOf, groupOf, hasGroups, namedGroups, scaleOf, targetName, wordOf,
+} from '../compute/targets.js';
 import { find, write } from '../draw/dom.js';
-import { named, phrase, say, spoken } from '../core/words.js';
+import { named, phrase, plural, say, spoken, translated } from '../core/words.js';
 import { Combobox } from './combobox.js';
 
 /** @typedef {import('../effects/scene.js').Scene} Scene */
+/** @typedef {import('../compute/targets.js').Target} Target */
 /** @typedef {import('./combobox.js').Option} Option */
-/** @typedef {{target: number | null, against: number | null}} Classes */
+/** @typedef {{target: Target | null, against: number | null}} Aim */
 
 const SAME = phrase('A class cannot be compared with itself, so it is compared with all others.');
 const MORE = phrase('{0} classes; the first {1} are listed. Type to find the others.');
+const NOTHING = phrase('no target');
+const TYPE = phrase('Type a text, such as “a cat”, to explain its similarity to the photograph.');
+const TICK = phrase('Tick several for a group, whose probabilities add up (Shift+Enter).');
 
 /** The question about two classes. */
 export const WHY = phrase('Why {0}, not {1}?');
@@ -17,32 +23,102 @@ export const WHY = phrase('Why {0}, not {1}?');
 export class TargetField {
   /**
    * @param {HTMLElement} root - .vv-class of app.html
+   * @param {string[]} words - of the targets that the backend explains besides classes
    * @param {(change: Partial<import('../core/state.js').State>) => void} change
    */
-  constructor(root, change) {
+  constructor(root, words, change) {
     this.root = root;
+    this.words = words;
     this.change = change;
-    /** @type {Classes} */
+    /** @type {Aim} */
     this.shown = { target: null, against: null };
     /** @type {Scene | null} */
     this.scene = null;
+    /** @type {Scene | null} */
+    this.other = null;
     /** @type {Option[] | null} */
     this.classes = null; // the most probable classes, then the others by name; null until a list opens
     this.lang = spoken(); // of the list
     const count = (/** @type {number} */ matches, /** @type {number} */ listed) => (
       matches === 0 ? say('No class has this name.') : matches > listed ? say(MORE, matches, listed) : '');
     const field = (/** @type {string} */ name) => find(root, `[data-ask=${name}]`);
-    this.target = new Combobox(field('target'), () => this.options(), (target) => {
-      const same = target === this.shown.against;
-      change({ target, messages: same ? [say(SAME)] : [], ...(same ? { against: null } : {}) });
-    }, count);
-    this.against = new Combobox(field('against'), () => [
-      { value: null, label: say('any other'), note: '', english: 'any other' },
-      ...this.options().filter(({ value }) => value !== this.shown.target)],
-    (against) => change({ ...this.shown, against, messages: [] }), count);
+    this.target = new Combobox(field('target'), {
+      options: () => this.targets(), further: (typed) => this.texts(typed), choose: (target) => this.choose(target),
+      count: (matches, listed) => count(matches, listed) || (this.ticks ? say(TICK)
+        : this.manifest.texts ? say(TYPE) : ''),
+      ticked: () => (this.ticks ? classesOf(this.shown.target) : null),
+      tick: (target) => this.tick(Number(target)),
+    });
+    this.against = new Combobox(field('against'), {
+      options: () => [{ value: null, label: say('any other'), note: '', english: 'any other' },
+        ...this.options().filter(({ value }) => value !== this.shown.target)],
+      choose: (against) => change({ target: this.shown.target, against: /** @type {number | null} */ (against),
+        messages: [] }),
+      count });
     find(root, '[data-do=swap]').addEventListener('click', () => (
-      change({ target: this.shown.against, against: this.shown.target })));
+      change({ target: this.shown.against, against: /** @type {number | null} */ (this.shown.target) })));
     find(root, '[data-do=versus]').addEventListener('click', () => this.compare());
+  }
+
+  /** Whether several classes can be ticked. */
+  get ticks() {
+    return this.scene !== null && this.words.includes('group') && hasGroups(this.scene.manifest);
+  }
+
+  /** @param {Target | null} target */
+  choose(target) {
+    const same = target === this.shown.against;
+    const single = typeof target === 'number';
+    const address = typeof target === 'string' && wordOf(target) === 'similar' ? OTHER : target;
+    this.change({ target: address, messages: same && single ? [say(SAME)] : [],
+      ...(same || !single ? { against: null } : {}) });
+  }
+
+  /** Add a class to the group, or take it out; the last one stays. @param {number} index */
+  tick(index) {
+    const classes = classesOf(this.shown.target);
+    const others = classes.filter((each) => each !== index);
+    this.choose(groupOf(others.length < classes.length && others.length ? others : [...classes, index]));
+  }
+
+  /**
+   * Return the targets to choose from: the most probable classes, the ticked ones, the other photograph, named groups
+   * (first those with the most probable class), the other classes.
+   * @returns {Option[]}
+   */
+  targets() {
+    if (!this.scene) return [];
+    const { manifest } = this.scene;
+    const classes = this.options();
+    const best = manifest.predictions.length;
+    const ticked = classesOf(this.shown.target);
+    const isFirst = (/** @type {Option} */ { value }, /** @type {number} */ place) => (
+      place < best || (ticked.length > 1 && ticked.includes(Number(value))));
+    const others = this.other ? [`similar:${this.other.id}`] : [];
+    const groups = this.ticks ? namedGroups(manifest).map(({ target }) => target) : [];
+    const hasBest = (/** @type {Target} */ group) => Number(classesOf(group).includes(manifest.predictions[0][2]));
+    groups.sort((a, b) => hasBest(b) - hasBest(a));
+    return [...(classes.length ? [] : [{ value: null, label: say(NOTHING), english: NOTHING, note: '' }]),
+      ...classes.filter(isFirst), ...[...others, ...groups].map((value) => ({ value, ...this.names(value),
+        note: this.noteOf(value) })), ...classes.filter((option, place) => !isFirst(option, place))];
+  }
+
+  /** Return the typed text as a target, if the model has a text tower. @param {string} typed @returns {Option[]} */
+  texts(typed) {
+    if (!typed || !this.manifest.texts || !this.words.includes('text')) return [];
+    const value = `text:${typed}`;
+    return [{ value, ...this.names(value), note: this.noteOf(value) }];
+  }
+
+  /** @param {Target} target */
+  noteOf(target) {
+    const { length } = classesOf(target);
+    return length ? plural(length, '{0} class', '{0} classes') : say(SCALES[scaleOf(target, this.manifest)]);
+  }
+
+  /** Return the manifest of the scene, which is there once a list opens. */
+  get manifest() {
+    return /** @type {Scene} */ (this.scene).manifest;
   }
 
   /** Return the classes to choose from. @returns {Option[]} */
@@ -59,8 +135,16 @@ export class TargetField {
     return this.classes;
   }
 
+  /** Return a target's name in both languages. @param {Target | null | undefined} target */
+  names(target) {
+    if (target === null || target === undefined || !this.scene) return { label: '', english: '' };
+    const english = targetName(target, this.manifest, this.other?.manifest.image);
+    return { label: translated(english), english };
+  }
+
   /** Return the most probable class other than the target. */
   get rival() {
+    if (typeof this.shown.target !== 'number') return undefined;
     return this.scene?.manifest.predictions.map(([,, index]) => index).find((index) => index !== this.shown.target);
   }
 
@@ -69,17 +153,20 @@ export class TargetField {
     if (this.rival !== undefined) this.change({ ...this.shown, against: this.rival });
   }
 
-  /** @param {Classes} shown @param {Scene} scene */
-  show(shown, scene) {
+  /** @param {Aim} shown @param {Scene} scene @param {Scene | null} other - the other photograph with the same model */
+  show(shown, scene, other) {
+    const { labels, texts } = scene.manifest;
+    this.root.hidden = labels.length === 0 && other === null && !texts && shown.target === null;
+    this.other = other;
     if (scene !== this.scene || this.lang !== spoken()) this.classes = null;
     [this.shown, this.scene, this.lang] = [shown, scene, spoken()];
-    const { labels } = scene.manifest;
-    const nameOf = (/** @type {number | null | undefined} */ index) => named(labels[index ?? -1] ?? '');
-    this.target.show(shown.target, nameOf(shown.target));
-    this.against.show(shown.against, shown.against === null ? say('any other') : nameOf(shown.against));
-    find(this.root, '[data-do=swap]').hidden = shown.against === null;
+    const { target, against } = shown;
+    this.target.show(target, target === null ? say(NOTHING) : this.names(target).label);
+    this.against.show(against, against === null ? say('any other') : this.names(against).label);
+    find(this.root, '[data-ask=against]').hidden = typeof target !== 'number';
+    find(this.root, '[data-do=swap]').hidden = against === null;
     const start = find(this.root, '[data-do=versus]');
-    start.hidden = shown.against !== null || this.rival === undefined;
-    write(start, say(WHY, nameOf(shown.target), nameOf(this.rival)));
+    start.hidden = against !== null || this.rival === undefined;
+    write(start, say(WHY, this.names(target).label, this.names(this.rival).label));
   }
 }

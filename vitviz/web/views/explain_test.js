@@ -1,17 +1,19 @@
 // The test of a map in the Explain view: whether the prediction depends on the patches that the map ranks highest.
 import { testQuestion } from '../compute/explaining.js';
-import { outputs, percent, progressWords, whole } from '../compute/format.js';
+import { progressWords, scaled, whole } from '../compute/format.js';
 import { csv } from '../compute/map_files.js';
+import { SCALES, scaleOf } from '../compute/targets.js';
 import { phrase, say, translated } from '../core/words.js';
 import { chart, fill, rangeOf } from '../draw/charts.js';
 import { write } from '../draw/dom.js';
 import { chartChoices, nameOf, saveMenu } from './save.js';
 
 /** @typedef {import('../effects/scene.js').Scene} Scene */
+/** @typedef {import('../compute/targets.js').Scale} Scale */
 
-const UNTESTED = phrase('The test hides the patches that the map ranks highest. If the map is faithful, the '
-  + 'probability of the class falls faster than with random patches.');
-const AREA = phrase('The area is the mean probability while patches are hidden (a smaller area is better) or shown (a '
+const UNTESTED = phrase('The test hides the patches that the map ranks highest. If the map is faithful, the {0} of the '
+  + 'target falls faster than with random patches.');
+const AREA = phrase('The area is the mean {0} while patches are hidden (a smaller area is better) or shown (a '
   + 'larger area is better). The brackets give the range of the random orders.');
 
 export class MapTest {
@@ -47,8 +49,12 @@ export class MapTest {
     const test = view.tested(scene, method);
     const { count, told } = this.progress();
     const words = count > 1 ? say('Testing {0} maps', count) : say('Testing {0}', translated(method.title));
-    write(view.find('.vv-verdict'), test ? translated(test.words) : told ? progressWords(told, words) : say(UNTESTED));
-    view.say('.vv-area', test ? say(AREA) : '');
+    const { target } = view.shown;
+    /** @type {Scale} */
+    const scale = test?.scale ?? (target === null ? 'value' : scaleOf(target, scene.manifest));
+    write(view.find('.vv-verdict'), test ? translated(test.words) : told ? progressWords(told, words)
+      : say(UNTESTED, say(SCALES[scale])));
+    view.say('.vv-area', test ? say(AREA, say(SCALES[scale])) : '');
     const button = view.find('[data-do=test]');
     button.hidden = Boolean(test);
     button.disabled = !view.heatmap;
@@ -56,20 +62,20 @@ export class MapTest {
     if (test === this.charted) return;
     this.charted = test;
     fill(view.find('.vv-charts'), test ? [
-      this.curve(scene, test.deletion, say('Deletion: strongest first'), say('patches hidden')),
-      this.curve(scene, test.insertion, say('Insertion: strongest first'), say('patches shown'))] : []);
+      this.curve(test.deletion, scale, say('Deletion: strongest first'), say('patches hidden')),
+      this.curve(test.insertion, scale, say('Insertion: strongest first'), say('patches shown'))] : []);
   }
 
   /**
-   * @param {Scene} scene @param {any} curve @param {string} title @param {string} across
+   * @param {any} curve @param {Scale} scale @param {string} title @param {string} across
    * @returns {import('../draw/charts.js').Chart}
    */
-  curve({ manifest }, curve, title, across) {
-    const number = outputs(manifest);
-    const area = (/** @type {number} */ value) => (number === percent ? value.toFixed(2) : number(value));
+  curve(curve, scale, title, across) {
+    const number = scaled(scale);
+    const area = (/** @type {number} */ value) => (scale === 'probability' ? value.toFixed(2) : number(value));
     return (width) => chart({
-      title, across, x: curve.x, units: (value) => number(value, 2), steps: whole,
-      range: rangeOf(manifest, [curve.y, curve.random, curve.low, curve.high]),
+      title, across, up: say(SCALES[scale]), x: curve.x, units: (value) => number(value, 2), steps: whole,
+      range: rangeOf(scale, [curve.y, curve.random, curve.low, curve.high]),
       lines: [{ name: say('this map'), y: curve.y },
         { name: say('mean of random orders'), y: curve.random, kind: 'quiet' }],
       band: { low: curve.low, high: curve.high, name: say('{0} random orders', curve.n) },
@@ -92,5 +98,5 @@ function curvesCsv(test) {
       [kind, fraction, y[i], random[i], low[i], high[i]]));
   };
   const rows = ['deletion', 'insertion'].flatMap(rowsOf);
-  return csv(['kind', 'fraction', 'probability', 'random', 'low', 'high'], rows);
+  return csv(['kind', 'fraction', test.scale, 'random', 'low', 'high'], rows);
 }

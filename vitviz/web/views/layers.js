@@ -6,6 +6,7 @@ import { Pane } from '../draw/photo.js';
 import { oneTabStop, roving } from '../draw/roving.js';
 import { Requests, sceneOf } from '../effects/panels.js';
 import { decoded } from '../compute/payload.js';
+import { scaleOf } from '../compute/targets.js';
 import { escaped, outputs, percent, playWords, progressWords, whole } from '../compute/format.js';
 import { inEnglish, joined, listed, named, phrase, say, spoken } from '../core/words.js';
 import { csv } from '../compute/map_files.js';
@@ -155,7 +156,7 @@ export class Layers extends View {
     return chart({
       title: regression ? say('Value after each layer') : say('Probability after each layer'), across: say('layer'),
       x: readings,
-      units: (value) => number(value, 2), range: rangeOf(manifest, read),
+      units: (value) => number(value, 2), range: rangeOf(scaleOf(0, manifest), read),
       steps: String, ticks: readings.filter((_, place) => place % every === 0),
       lines: names.map((name, place) => ({ name: named(name), y: read.map((row) => row[place]), kind: String(place) })),
       words: joined(...names.map((name, place) => (
