@@ -19,6 +19,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from vitviz.extras import MissingExtraError
+from vitviz.images.torchvision_import import import_torchvision
 from vitviz.model.vit import Pretrained, ViT
 from vitviz.outputs import SEVERAL, SINGLE
 from vitviz.weights.checks import CONFIG, ConvertError, read_json
@@ -84,6 +85,7 @@ def load_text_tower(source: str) -> TextTower:
         ConvertError: for a model without a text tower, or without a tokenizer.
         RemoteError: if the model is neither cached nor reachable.
     """
+    import_torchvision()  # transformers imports torchvision, whose import may fail
     try:
         import transformers
     except ModuleNotFoundError as error:
