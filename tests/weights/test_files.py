@@ -16,6 +16,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pairwise import pairs
 from timm.layers import SwiGLUPacked
+from timm.models.vision_transformer import checkpoint_filter_fn
 from timm_models import (
     DINOV3,
     FAMILIES,
@@ -444,13 +445,64 @@ def test_unsupported_model_is_refused(name: str) -> None:
         Architecture(shapes)
 
 
-def test_files_of_current_vit_pytorch_and_openai_are_refused() -> None:
-    for name, words in (
-        ("to_patch_embedding.3.weight", "vit_pytorch .*norm before the projection of a patch"),
-        ("visual.transformer.resblocks.0.ln_1.weight", "CLIP with OpenAI's .*load it as timm:NAME"),
-    ):
-        with pytest.raises(ConvertError, match=words):
-            Architecture({name: (19,)})
+@pytest.mark.parametrize(
+    ("surplus", "words"),
+    [
+        (
+            ("stem.a", "stem.b", "mask_token"),
+            r"looks like DINOv2 with timm's .*: 2 tensors unknown: stem\.a, stem\.b\. ",
+        ),
+        (("storage_tokens", "extra.weight"), r"looks like DINOv3 .*: 1 tensor unknown: extra\.weight\. "),
+        (("blocks.0.attn.rel_pos_h",), r"looks like ViT .*: 1 tensor unknown: .*\. That is SAM or MViT.*windowed"),
+    ],
+)
+def test_unknown_tensors_are_listed_with_the_closest_naming(surplus: tuple[str, ...], words: str) -> None:
+    shapes = {name: tuple(tensor.shape) for name, tensor in STATES["dinov2 with registers"].items()}
+    with pytest.raises(ConvertError, match=words):
+        Architecture(shapes | dict.fromkeys(surplus, (19,)))
+
+
+def test_file_without_a_mark_is_compared_with_the_closest_naming() -> None:
+    shapes = {name: tuple(tensor.shape) for name, tensor in STATES["deit"].items() if name != "patch_embed.proj.weight"}
+    with pytest.raises(ConvertError, match=r"looks like ViT with timm's .*: patch_embed\.proj\.weight missing\. "):
+        Architecture(shapes)
+    with pytest.raises(ConvertError, match=r"vit_pytorch .*norm before the projection of a patch"):
+        Architecture({"to_patch_embedding.3.weight": (19,)})
+
+
+@pytest.mark.parametrize("text", [False, True])
+@torch.no_grad()
+def test_clip_in_openais_names_gives_timms_embedding(tmp_path: Path, text: bool) -> None:
+    theirs: Any = FAMILIES["clip"](img_size=PIXELS, class_token=True)
+    parts: dict[str, Any] = {"conv1.weight": (60, 3, 5, 5), "class_embedding": (60,), "proj": (60, 29)}
+    parts["positional_embedding"] = (50, 60)
+    parts |= {f"ln_{at}.{kind}": (60,) for at in ("pre", "post") for kind in ("weight", "bias")}
+    block = {"attn.in_proj_weight": (180, 60), "attn.in_proj_bias": (180,), "attn.out_proj.weight": (60, 60)}
+    block |= {"mlp.c_fc.weight": (132, 60), "mlp.c_fc.bias": (132,), "mlp.c_proj.weight": (60, 132)}
+    block |= dict.fromkeys(("attn.out_proj.bias", "mlp.c_proj.bias"), (60,))
+    block |= {f"ln_{half}.{kind}": (60,) for half in "12" for kind in ("weight", "bias")}
+    parts |= {f"transformer.resblocks.{index}.{name}": shape for index in range(3) for name, shape in block.items()}
+    draw = torch.Generator().manual_seed(2)
+    state = {f"visual.{name}": torch.randn(shape, generator=draw) * 0.2 for name, shape in parts.items()}
+    theirs.load_state_dict(checkpoint_filter_fn(state, theirs))
+    if text:
+        state |= {"positional_embedding": torch.zeros(7, 11), "transformer.resblocks.0.ln_1.weight": torch.ones(11)}
+        state |= {"logit_scale": torch.tensor(4.0)}
+    path = written(state, tmp_path, ".pt")
+    with pytest.raises(ConvertError, match="several published models"):
+        vitviz.load(path, heads=5)
+    model = load_file(path, like=reference_of(theirs))
+    assert_equal(model, theirs)
+    assert not model.pretrained.labels
+    assert ("without the text tower" in model.pretrained.source) == text
+
+
+@torch.no_grad()
+def test_open_clip_with_a_timm_trunk_gives_its_features(tmp_path: Path) -> None:
+    theirs = FAMILIES["siglip without a classifier"](img_size=PIXELS)
+    state = prefixed("visual.trunk.", state_of(theirs)) | {"visual.head.proj.weight": torch.ones(2, 60)}
+    path = written(state | {"text.transformer.resblocks.0.ln_1.weight": torch.ones(3)}, tmp_path, ".pt")
+    assert_equal(load_file(path, like=reference_of(theirs)), theirs)
 
 
 # --- renaming and merging

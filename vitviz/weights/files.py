@@ -5,6 +5,7 @@ model that the caller names.
 """
 
 import os
+import re
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,12 @@ MAX_NESTS = 3
 PREFIXES = ("module.", "_orig_mod.", "backbone.", "model.")
 # Projection heads that self-supervised training adds to a backbone; they are not classifiers and have no attention.
 PROJECTIONS = ("dino_head.", "ibot_head.", "head.mlp.", "head.last_layer.")
+# Prefixes of the vision tower in files of OpenAI and OpenCLIP, and names of their other tensors.
+TOWERS = ("visual.trunk.", "visual.")
+TEXTS = re.compile(
+    r"(text|transformer|ln_final|token_embedding|positional_embedding|logit_scale|logit_bias|text_projection"
+    r"|visual\.head|input_resolution|context_length|vocab_size)\b"
+)
 
 
 @checked_settings()
@@ -68,6 +75,8 @@ def load_file(path: str | os.PathLike[str], *, heads: int | None = None, like: R
 def _labels(model: Architecture, like: Reference | None) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Return labels for the classes of a file, and a description of this assumption."""
     classes = model.config.classes
+    if model.embeds:  # the outputs are an image embedding
+        return (), ()
     if like is not None and classes == like.config.classes:  # empty if the reference's outputs are features
         labels = like.about.labels
         return labels, (f"labels: the {len(labels):,} of {like.name}",) if labels else ()
@@ -116,6 +125,11 @@ def _unwrap(tensors: dict[str, Tensor], where: str) -> tuple[dict[str, Tensor], 
     stripped = True
     while stripped and tensors:
         stripped = False
+        tower = next((tower for tower in TOWERS if any(name.startswith(tower) for name in tensors)), None)
+        if tower and all(name.startswith(tower) or TEXTS.match(name) for name in tensors):
+            left_out = ("without the text tower",) if any(not name.startswith("visual.") for name in tensors) else ()
+            tensors = {name.removeprefix(tower): own for name, own in tensors.items() if name.startswith(tower)}
+            stripped = True
         if any(name.startswith("backbone.") for name in tensors):
             rest = {name: tensor for name, tensor in tensors.items() if not name.startswith(PROJECTIONS)}
             if len(rest) < len(tensors) and all(name.startswith("backbone.") for name in rest):

@@ -19,7 +19,7 @@ from vitviz.images.preprocess import Preprocess
 from vitviz.model.config import ViTConfig
 from vitviz.model.vit import Pretrained
 from vitviz.weights import naming
-from vitviz.weights.checks import ConvertError
+from vitviz.weights.checks import ConvertError, abbreviate
 from vitviz.weights.from_timm import WHY_NOT
 from vitviz.weights.naming import NAMINGS, Naming, State
 from vitviz.weights.timm_state import Channels, reorder_channels
@@ -32,26 +32,24 @@ _MOCO_WIDTH = 384
 _HEADS = {width: width // 64 for width in range(192, 1025, 64)} | {1152: 16, 1280: 16, 1408: 16, 1664: 16}
 _DINOV2_HEADS, _DINOV3_HEADS = {1536: 24}, {1280: 20, 4096: 32}
 
-# Tensor names that identify an unsupported kind of model: pattern, kind, reason. The first match is reported.
+# Tensor names that identify an unsupported kind of model: pattern, kind, reason. Only names that the closest naming
+# lacks are tried, and the first match is reported.
 NOT_SHOWN: tuple[tuple[str, str, str], ...] = (
     (r"(^|\.)(layers|features)\.\d+\.(blocks\.)?\d+\.att(n|ention)\.", "Swin", WHY_NOT["SwinTransformer"]),
     (r"\.rel_pos_[hw]$", "SAM or MViT", WHY_NOT["VisionTransformerSAM"]),
-    (
-        r"(^|\.)resblocks\.\d+\.",
-        "CLIP with OpenAI's or OpenCLIP's tensor names",
-        "vitviz reads only timm's and transformers' names; load it as timm:NAME or hf:NAME",
-    ),
     (
         r"^to_patch_embedding\.3\.",
         "a model of vit_pytorch with norms around its patch projection",
         "it has a norm before the projection of a patch and another after it (Kumar et al. 2023)",
     ),
-    (
-        r"(^|\.)bn\d?\.running_mean$|^layer1\.0\.conv1\.|^stem\.",
-        "a convolutional or hybrid network",
-        "it has no attention between square patches of the image",
-    ),
 )
+# The same for files that resemble no naming.
+CONVOLUTIONS = (
+    r"(^|\.)bn\d?\.running_mean$|^layer1\.0\.conv1\.|^stem\.",
+    "a convolutional or hybrid network",
+    "it has no attention between square patches of the image",
+)
+_RESEMBLES = 2 / 3  # minimum share of known tensors to name the closest naming
 
 
 @dataclass(frozen=True)
@@ -89,9 +87,6 @@ class Architecture:
     """
 
     def __init__(self, theirs: Shapes, *, heads: int | None = None, like: Reference | None = None) -> None:
-        for pattern, model, reason in NOT_SHOWN:
-            if any(re.search(pattern, name) for name in theirs):
-                raise ConvertError(f"Expected a Vision Transformer, got {model}, which cannot be shown: {reason}.")
         self.theirs, self.like = theirs, like
         self.naming = _find_naming(theirs)
         renamed = self.naming.rename(theirs)
@@ -100,7 +95,9 @@ class Architecture:
         if flat := self.shapes.pop("patch_embed.linear.weight", ()):  # a linear map of a patch's pixels
             side = math.isqrt(flat[-1] // 3)
             self.shapes["patch_embed.proj.weight"] = (flat[0], 3, side, side)
-        head = self.shapes.get("head.weight") or self.shapes.get("head_alone.weight") or (0, 0)
+        self.embeds = "embedding" in self.shapes  # CLIP: the outputs are an image embedding, not classes
+        embedding = self.shapes.get("embedding", ())[::-1]
+        head = embedding or self.shapes.get("head.weight") or self.shapes.get("head_alone.weight") or (0, 0)
         own_names = (_PERIODS, "register_tokens", "storage_tokens", "mask_token")
         self.facebook = self.naming is naming.TIMM and any(name in theirs for name in own_names)
         self.asks_heads = False
@@ -226,7 +223,7 @@ class Architecture:
         shapes, scaled = self.shapes, "blocks.0.ls1.gamma" in self.shapes
         eva = "blocks.0.gamma_1" in self.theirs
         class_token, registers = "cls_token" in shapes, "reg_token" in shapes
-        sure = self.naming not in (naming.CLIP, naming.BEIT)
+        sure = self.naming not in (naming.CLIP, naming.BEIT, naming.OPENCLIP)
         if self.naming is naming.TIMM and rotary:
             sure = class_token and registers and (eva or "storage_tokens" in self.theirs)  # DINOv3
         elif self.naming is naming.TIMM:
@@ -327,14 +324,50 @@ def _find_naming(shapes: Shapes) -> Naming:
     """Return the first naming scheme whose characteristic tensor names (`marks`) are all present.
 
     Raises:
-        ConvertError: if no scheme matches.
+        ConvertError: with the closest naming and the names that it does not have, if no scheme has all names.
     """
     names = sorted(shapes)
-    for known in NAMINGS:
-        if {known.bare(name) for name in names}.issuperset(known.marks):
-            return known
+    fitting = next((known for known in NAMINGS if {*map(known.bare, names)}.issuperset(known.marks)), None)
+    closest = fitting or min(NAMINGS, key=lambda known: len(known.unknown(names)))
+    unknown = closest.unknown(names)
+    if fitting and not unknown:
+        return fitting
+    resembles = fitting is not None or len(unknown) <= len(names) * (1 - _RESEMBLES)
+    model, reason = _not_shown(unknown, NOT_SHOWN if resembles else (*NOT_SHOWN, CONVOLUTIONS))
+    if resembles:
+        missing = sorted({*closest.marks} - {*map(closest.bare, names)})
+        count = "1 tensor" if len(unknown) == 1 else f"{len(unknown)} tensors"
+        problems = [f"{count} unknown: {abbreviate(unknown)}"] if unknown else []
+        problems += [f"{abbreviate(missing)} missing"] if missing else []
+        advice = f"That is {model}, which cannot be shown: {reason}." if model else _BY_NAME
+        raise ConvertError(
+            f"Expected the tensors of a Vision Transformer, got a file that looks like {_family(closest, names)} with "
+            f"{closest.library} tensor names: {'; '.join(problems)}. {advice}"
+        )
+    if model:
+        raise ConvertError(f"Expected a Vision Transformer, got {model}, which cannot be shown: {reason}.")
     examples = ", ".join(f"{name:.80}" for name in names[:3])
     raise ConvertError(
-        "Expected a Vision Transformer with tensor names of timm, facebookresearch, transformers, torchvision or a "
-        f"tutorial, got {len(names)} tensors named {examples}, ... Load the model by its name in its library."
+        "Expected a Vision Transformer with tensor names of timm, facebookresearch, transformers, OpenCLIP, "
+        f"torchvision or a tutorial, got {len(names)} tensors named {examples}, ... Load the model by its name in its "
+        "library."
     )
+
+
+_BY_NAME = "Remove tensors that its forward pass does not use, or load the model by its name in its library."
+
+
+def _not_shown(unknown: Iterable[str], kinds: Iterable[tuple[str, str, str]]) -> tuple[str, str]:
+    """Return the kind of model to which unknown tensors belong, and why it is refused; empty if unrecognised."""
+    names = list(unknown)
+    found = (kind for kind in kinds if any(re.search(kind[0], name) for name in names))
+    return next(((model, reason) for _, model, reason in found), ("", ""))
+
+
+def _family(closest: Naming, names: Iterable[str]) -> str:
+    """Return the name of the family whose tensors these are; facebookresearch's names are nearly timm's."""
+    if closest is not naming.TIMM:
+        return closest.family
+    if {_PERIODS, "storage_tokens"} & {*names}:
+        return "DINOv3"
+    return "DINOv2" if {"mask_token", "blocks.0.ls1.gamma"} <= {*names} else closest.family

@@ -3,8 +3,8 @@
 A `Naming` maps a library's names to ours. If the layout also differs, it maps to an intermediate name, which `merge`
 resolves: `attn.q`, `attn.k`, `attn.v` are stacked to `attn.qkv`, `mlp.gate` and `mlp.up` to `mlp.fc1`, `attn_pool.qkv`
 is split, `patch_embed.linear` is reshaped to a convolution, `bias_table` is added to those of all blocks, `rates` are
-split by block, and `head_alone` becomes two classifiers. Every tensor is used exactly once, ignored for a stated
-reason, or reported as unknown.
+split by block, `head_alone` becomes two classifiers, and `embedding` (F, C) a classifier without a bias. Every tensor
+is used exactly once, ignored for a stated reason, or reported as unknown.
 """
 
 import math
@@ -49,6 +49,7 @@ class Naming:
 
     Args:
         library: name of the library for messages, in the possessive form ("timm's").
+        family: name of the models for messages.
         names: the library's names -> ours, without ".weight" and ".bias"; # stands for the number of a block.
         marks: names of tensors that occur together only in this naming.
         bases: prefixes that the names have if the model is part of a larger one.
@@ -61,6 +62,7 @@ class Naming:
     """
 
     library: str
+    family: str = "ViT"
     names: Mapping[str, str]
     marks: tuple[str, ...] = ()
     bases: tuple[str, ...] = ()
@@ -109,6 +111,11 @@ class Naming:
             else:
                 result.names[ours] = theirs
         return result
+
+    def unknown(self, names: Iterable[str]) -> list[str]:
+        """Return the names that this naming neither translates nor leaves out."""
+        bare = {name: self.bare(name) for name in names}
+        return [n for n, own in bare.items() if not (self._ours(own) or any(re.match(p, own) for p in self.unread))]
 
     def _ours(self, bare: str) -> str | None:
         bare = bare.replace("in_proj_", "in_proj.")  # torch.nn.MultiheadAttention
@@ -159,6 +166,8 @@ def merge(new: State, *, patches: int, free_biases: bool = False) -> State:
         if (head := new.pop(f"head_alone.{kind}", None)) is not None:
             # Our logits are the mean of two classifiers, so this one doubled and one of zeros give the same logits.
             new |= {f"head.{kind}": 2 * head, f"head_dist.{kind}": torch.zeros_like(head)}
+    if (embedding := new.pop("embedding", None)) is not None:
+        new |= {"head.weight": embedding.T, "head.bias": embedding.new_zeros(embedding.shape[1:])}
     if "reg_token" in new and new["reg_token"].shape[1:2] == (0,):
         del new["reg_token"]  # transformers' DINOv3 without registers has a tensor of shape (1, 0, D)
     if (flat := new.pop("patch_embed.linear.weight", None)) is not None:  # weights for flattened pixels (p, p, 3)
@@ -301,12 +310,14 @@ VIT = Naming(
 )
 DEIT = replace(
     VIT,
+    family="DeiT",
     names={**VIT.names, "classifier": "head_alone", "cls_classifier": "head", "distillation_classifier": "head_dist"},
     marks=(*VIT.marks, "embeddings.distillation_token"),
     bases=("deit.",),
 )
 BEIT = replace(
     VIT,
+    family="BEiT",
     names={
         **VIT.names,
         "pooler.layernorm": "norm",
@@ -324,12 +335,14 @@ BEIT = replace(
 )
 DINOV2 = replace(
     VIT,
+    family="DINOv2",
     marks=(VIT.marks[0], "encoder.layer.0.layer_scale1.lambda1"),
     bases=("dinov2.", "dinov2_with_registers."),
     norm_eps=1e-6,
 )
 DINOV3 = replace(
     VIT,
+    family="DINOv3",
     names={
         "embeddings.cls_token": "cls_token",
         "embeddings.register_tokens": "reg_token",
@@ -351,6 +364,7 @@ DINOV3 = replace(
 )
 CLIP = Naming(
     library="transformers'",
+    family="CLIP",
     names={
         "embeddings.class_embedding": "cls_token",
         "embeddings.position_embedding.weight": "pos_embed",
@@ -383,12 +397,33 @@ CLIP_CLASSIFIER = replace(  # reads the patches before the final norm
 )
 SIGLIP = replace(
     CLIP,
+    family="SigLIP",
     marks=(CLIP.marks[0], "encoder.layers.0.self_attn.q_proj.weight"),
     activation="gelu_tanh",
     preprocess=CONVENTIONS["half"],
 )
 SIGLIP_CLASSIFIER = replace(  # reads the mean over patches and ignores the attention pooling
     SIGLIP, marks=(*SIGLIP.marks, "classifier.weight"), unread={**CLIP.unread, r"head\.": ""}
+)
+OPENCLIP = Naming(
+    library="OpenAI's and OpenCLIP's",
+    family="CLIP",
+    names={
+        "class_embedding": "cls_token",
+        "positional_embedding": "pos_embed",
+        "conv1": "patch_embed.proj",
+        "ln_pre": "norm_pre",
+        "ln_post": "norm",
+        "proj": "embedding",
+    }
+    | _blocks(
+        "transformer.resblocks.",
+        {"ln_1": "norm1", "attn.in_proj": "attn.qkv", "attn.out_proj": "attn.proj", "ln_2": "norm2"}
+        | {"mlp.c_fc": "mlp.fc1", "mlp.c_proj": "mlp.fc2"}
+        | {f"ls_{half}.gamma": f"ls{half}.gamma" for half in "12"},
+    ),
+    marks=("conv1.weight", "transformer.resblocks.0.ln_1.weight"),
+    flat=True,
 )
 TORCHVISION = Naming(
     library="torchvision's",
@@ -446,5 +481,6 @@ LUCIDRAINS = Naming(  # versions without norms around the patch projection
     norm_eps=1e-5,
 )
 
-NAMINGS = (TIMM, DEIT, BEIT, VIT, DINOV2, DINOV3, CLIP, SIGLIP_CLASSIFIER, SIGLIP, TORCHVISION, BOURKE, LUCIDRAINS)
+NAMINGS = (TIMM, DEIT, BEIT, VIT, DINOV2, DINOV3, CLIP, SIGLIP_CLASSIFIER, SIGLIP, OPENCLIP, TORCHVISION, BOURKE)
+NAMINGS += (LUCIDRAINS,)
 """All namings, in the order in which their marks are tried."""
