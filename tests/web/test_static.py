@@ -52,9 +52,9 @@ from vitviz.weights.checkpoint import save
 pytestmark = pytest.mark.timeout(900)  # tracing the graphs of two models takes minutes on a busy machine
 TARGET, GROUP = 3, "group:1,3,5,6,9"
 OWN_TEXT = "# My embedding\n\nA text.\n\n## A question?\n\nAn answer.\n"
-OTHER = {  # like DINOv3 and SigLIP, whose graphs have different inputs and outputs
+OTHER = {  # like DINOv3, SigLIP and RADIO, whose graphs have different inputs and outputs
     "positions": "rotary", "head_width": 20, "registers": 3, "layer_scale": 0.1, "mlp": "swiglu",
-    "pooling": "attention", "class_token": False, "width": 35,
+    "pooling": "attention", "class_token": False, "width": 35, "norm_final": False,
 }  # fmt: skip
 SCENE = "vitviz.store.get().scene"
 ASK = """async ([name, ask]) => {
@@ -528,12 +528,19 @@ def test_write_site_refuses_unsupported_models_before_writing(source: str, tmp_p
     assert not (tmp_path / "a").exists()
     (tmp_path / "letter.txt").write_text("mine")
     refused("Expected a new or empty folder", tmp_path, [source])
-    for classes, smooth, problem in ((0, "bicubic", "no named classes"), (29, "nearest", "nearest-neighbor resizing")):
-        model = tiny.model(classes=classes)
+    for name, changes, smooth, problem in (
+        ("unnamed", {"classes": 0}, "bicubic", "no named classes"),
+        ("nearest", {}, "nearest", "nearest-neighbor resizing"),
+        ("normed", {"norm_patch": True}, "bicubic", "a norm after the patch projection"),
+    ):
+        model = tiny.model(**changes)
         preprocess = Preprocess(mode="squash", height=91, width=143, interpolation=smooth)
-        model.pretrained = Pretrained(name="Odd", preprocess=preprocess, labels=tuple(map(str, range(classes))))
-        save(model, tmp_path / smooth)
-        refused(problem, tmp_path / "b", [str(tmp_path / smooth)])
+        labels = tuple(map(str, range(model.config.classes)))
+        model.pretrained = Pretrained(name="Odd", preprocess=preprocess, labels=labels)
+        save(model, tmp_path / name)
+        refused(problem, tmp_path / "b", [str(tmp_path / name)])
+    with pytest.raises(LectureError, match="a model with a norm after them"):
+        lecture_bytes(Explorer(model).open(photograph(5, 320, 200)))
 
 
 @contextmanager

@@ -90,7 +90,8 @@ def check_exportable(model: ViT) -> None:
 
     Raises:
         StaticError: for nearest-neighbor resizing, unnamed classes, multi-label classification, regression, a relative
-            position bias, or rotary positions that count rows and columns or are learned.
+            position bias, a norm after the patch projection, other input channels than red, green and blue, or rotary
+            positions that count rows and columns or are learned.
     """
     about = model.pretrained
     name = about.name if about else "this model"
@@ -107,6 +108,10 @@ def check_exportable(model: ViT) -> None:
         problem = f"outputs for {model.problem_type}, which the static page cannot show yet"
     if model.config.relative_bias:
         problem = "a relative position bias, which its graphs do not have yet"
+    elif model.config.norm_patch:
+        problem = "a norm after the patch projection, which the lecture does not show yet"
+    elif model.config.channels != 3:
+        problem = f"{model.config.channels} input channels, which the page cannot read from photographs"
     elif not model.config.plain_blocks:
         problem = "blocks of another form, which the lecture's graph does not support yet"
     elif model.config.rotary and (model.config.rotary_places == "index" or model.config.rotary_learned):

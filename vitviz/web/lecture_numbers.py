@@ -62,12 +62,18 @@ def lecture_bytes(view: View) -> bytes:
     """Return the file of a scene: pixels, filters, positions and prefix tokens of one photograph and model.
 
     Raises:
-        LectureError: for multi-label classification or regression, which do not use softmax.
+        LectureError: for multi-label classification or regression, which do not use softmax, and for patch embeddings
+            that are not filters times pixels of a color photograph.
     """
     if view.names_classes and view.model.problem_type != SINGLE:
         raise LectureError(
             "Expected a model that chooses one class of several, because the lecture ends with a softmax, got one of "
             f"{view.model.problem_type}. Choose another model."
+        )
+    if view.model.config.norm_patch or view.model.config.channels != 3:
+        raise LectureError(
+            "Expected patch embeddings that are filters times red, green and blue, got a model with a norm after them, "
+            f"or {view.model.config.channels} input channels, which the lecture does not show. Choose another model."
         )
     levels = np.asarray(view.seen()).transpose(2, 0, 1)  # (H, W, 3) -> (3, H, W)
     arrays, facts = _model_arrays(view.model, view.trace.grid)
