@@ -30,7 +30,7 @@ help:
 	@echo "make app            set up .venv, then serve the app on port 7860"
 	@echo "make test           set up .venv, then run lint, types and tests, after every change (about six minutes)"
 	@echo "make test-all       run the slower tests: wheels, notebooks, Spaces, nginx, crashes"
-	@echo "make test-names     run the tests of all model names of timm and transformers, by hand"
+	@echo "make test-names     compare all names of timm, torchvision and transformers, and write docs/models.md, by hand"
 	@echo "make test-versions  run the tests with the oldest and newest packages, by hand"
 	@echo "make test-engines   run the tests in Firefox, by hand"
 	@echo "make test-cuda      run the tests that need an NVIDIA GPU"
@@ -63,8 +63,12 @@ test: $(VENV)/.test $(VENV)/.js chromium lint
 
 # Tests that `make test` omits. CONTRIBUTING.md explains the tiers; except for `test-all`, they are run by hand.
 test-engines: firefox
-test-all test-names test-versions test-engines: $(VENV)/.test chromium
+test-all test-versions test-engines: $(VENV)/.test chromium
 	$(TEST_ENV) $(PY) -m pytest --tier $(@:test-%=%) -n $(WORKERS) --dist loadfile --no-loadscope-reorder
+
+# Takes about ten minutes and 4 GB of memory.
+test-names: $(VENV)/.test
+	$(TEST_ENV) $(PY) scripts/write_model_names.py
 
 # Tests that need an NVIDIA GPU. On other machines `make test` skips them.
 test-cuda: $(VENV)/.test

@@ -1,72 +1,291 @@
-"""Write which of timm's names open into docs/models.md, by family: python scripts/write_model_names.py.
+"""Write which names of timm, torchvision and transformers open into docs/models.md: make test-names.
 
-Models are built on the meta device with two blocks where timm allows it, and only their config is read.
-`make test-names` compares the outputs of every name.
+Names that open are built with two blocks and random weights, and their outputs and attention are compared with the
+library's; names whose parts are the same share a run. `--settings` only reads the settings, without a comparison.
 """
 
+import argparse
+import dataclasses
+import importlib
 import re
+import sys
 from collections import defaultdict
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from vitviz.images.torchvision_import import import_torchvision
+from vitviz.model.config import ViTConfig
+from vitviz.model.vit import ViT
 from vitviz.weights.checks import CheckpointError
-from vitviz.weights.from_timm import config_of
+from vitviz.weights.from_timm import config_of, convert_timm
+from vitviz.weights.from_torchvision import convert_torchvision
+from vitviz.weights.from_transformers import read_settings
+from vitviz.weights.objects import convert_transformers_object
 
-FAMILIES = (  # modules of timm whose names look like Vision Transformers
+# The names that look like Vision Transformers: modules of timm; a pattern of names in torchvision; and in transformers
+# the model types with an image model whose settings have patches and heads.
+MODULES = (
     "vision_transformer deit beit eva vision_transformer_relpos naflexvit cait vision_transformer_sam "
     "vision_transformer_hybrid qwen3_vit gemma4_vit deepseek_vit swin_transformer swin_transformer_v2 "
     "swin_transformer_v2_cr hiera hieradet_sam2 mvitv2 pvt_v2 pit twins nest tnt convit crossvit volo xcit levit davit "
     "maxxvit tiny_vit gcvit coat"
 )
-SIZES: list[dict[str, Any]] = [{"depth": 2, "embed_dim": 192, "num_heads": 4}, {"depth": 2}, {}]  # tried in this order
-START, END = "<!-- names of timm -->\n", "<!-- end -->\n"
+TORCHVISION = re.compile("vit_|swin_|maxvit_")
+MAPPINGS = "MODEL_FOR_IMAGE_MAPPING_NAMES", "MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING_NAMES", "MODEL_MAPPING_NAMES"
+
+TOLERANCE = 1e-5  # of attention; of outputs in proportion to the largest
+MAX_WIDTH, HEADS = 1_024, 8  # wider models are compared with this number of heads
+EQUAL, DIFFERS = "equal", "it differs:"
+START, END = "<!-- {} -->\n", "<!-- end -->\n"
+ERRORS = TypeError, RuntimeError, AssertionError, ValueError, IndexError, AttributeError, KeyError
 
 
-def build(name: str) -> nn.Module:
-    """Return a model without values."""
+def build(name: str, device: str = "meta") -> nn.Module:
+    """Return a model of timm, with two blocks if timm allows it; for a comparison, wide models are made narrower."""
     import timm
 
-    for sizes in SIZES:
-        errors = TypeError, RuntimeError, AssertionError, ValueError, IndexError, AttributeError, KeyError
-        with suppress(*errors), torch.device("meta"):
-            return timm.create_model(name, pretrained=False, **sizes)
+    def attempt(changes: dict[str, Any], device: str) -> Any:
+        with suppress(*ERRORS), torch.device(device):
+            return timm.create_model(name, pretrained=False, **changes)
+
+    two: dict[str, Any] = {"depth": 2}
+    for sizes in (two, two | {"num_kv_heads": HEADS // 2}, {}):
+        if (built := attempt(sizes, "meta")) is None:
+            continue
+        if device == "meta":
+            return built
+        width = getattr(built, "embed_dim", 0)
+        if width > MAX_WIDTH:
+            sizes |= {"embed_dim": width // built.blocks[0].attn.num_heads * HEADS, "num_heads": HEADS}
+        return attempt(sizes, device)
     raise AssertionError(f"timm cannot build {name}")
 
 
-def refusal(name: str) -> str:
-    """Return why a model is refused, or "" if it opens."""
+def reason(error: CheckpointError) -> str:
+    """Return why a model is refused."""
+    why = re.sub(r"^.*(?:unsupported timm model(?: \(\w+\))?: |got model_type '\w+': )", "", str(error)).rstrip(".")
+    return re.sub(r"^it has a (\w+) where only .*", r"\1 is another architecture", why)
+
+
+# --- comparison
+
+
+def outcome(compare: Callable[..., None], name: str, *arguments: Any) -> str:
+    """Return "equal", why a model is refused, or how it differs."""
+    print(f"comparing {name}", flush=True)
     try:
-        config_of(build(name))
+        compare(name, *arguments)
     except CheckpointError as error:
-        why = re.sub(r"^.*unsupported timm model(?: \(\w+\))?: ", "", str(error)).rstrip(".")
-        return re.sub(r"^it has a (\w+) where only .*", r"\1 is another architecture", why)
-    return ""
+        return reason(error)
+    except AssertionError as error:
+        print(error, flush=True)
+        return f"{DIFFERS} {name}"
+    return EQUAL
 
 
-def table() -> str:
-    """Return the table of families: names that open, all names, and the reasons for the others."""
+@torch.no_grad()
+def shaken(model: nn.Module) -> Any:
+    """Add noise to all parameters, half of which are initially zeros or ones, so that each one matters."""
+    for parameter in model.parameters():
+        parameter.add_(torch.randn(parameter.shape) * 0.02)
+    return model.eval()
+
+
+def check(ours: ViT, images: Tensor, tokens: Tensor, outputs: Tensor | None, attentions: list[Tensor]) -> None:
+    """Compare tokens after the last norm, outputs and attention with another library's.
+
+    Raises:
+        AssertionError: if they differ.
+    """
+    trace = ours.trace(images)
+    count = len(attentions) // len(trace.attentions)  # attentions of a block that we show as one
+    assert len(attentions) == count * len(trace.attentions), "another number of attentions"
+    theirs = [torch.cat(attentions[at : at + count], dim=1) for at in range(0, len(attentions), count)]
+    for attention, reference in zip(trace.attentions, theirs, strict=True):
+        torch.testing.assert_close(attention, reference, rtol=0, atol=TOLERANCE)
+    pairs = [(trace.tokens, tokens)] + ([] if outputs is None else [(ours(images), outputs)])
+    for result, expected in pairs:
+        torch.testing.assert_close(result, expected, rtol=0, atol=TOLERANCE * max(1.0, float(expected.abs().max())))
+
+
+def pixels(config: ViTConfig) -> Tensor:
+    """Return a random image of the model's input size."""
+    return torch.randn(1, config.channels, *config.image_size)
+
+
+@torch.no_grad()
+def compare_timm(name: str) -> None:
+    """Compare a name with timm; raise `AssertionError` if they differ."""
+    theirs = shaken(build(name, "cpu"))
+    ours = convert_timm(theirs)
+    attentions: list[Tensor] = []
+    for module in theirs.modules():
+        if hasattr(module, "fused_attn") and hasattr(module, "attn_drop"):
+            module.fused_attn = False
+            module.attn_drop.register_forward_hook(lambda _module, _given, out: attentions.append(out))
+    images = pixels(ours.config)
+    tokens = theirs.forward_features(images)
+    given, attentions[:] = attentions[: len(attentions)], []
+    check(ours, images, tokens, theirs(images), given)
+
+
+@torch.no_grad()
+def compare_torchvision(name: str) -> None:
+    """Compare a name with torchvision; raise `AssertionError` if they differ."""
+    import torchvision.models
+
+    theirs = getattr(torchvision.models, name)()
+    theirs.encoder.layers = theirs.encoder.layers[:2]
+    ours = convert_torchvision(shaken(theirs))
+    images, attentions = pixels(ours.config), []
+    for layer in theirs.encoder.layers:
+        attention = layer.self_attention
+        layer.ln_1.register_forward_hook(
+            lambda _module, _given, out, own=attention: attentions.append(
+                own(out, out, out, average_attn_weights=False)[1]
+            )
+        )
+    outputs = theirs(images)
+    check(ours, images, ours.trace(images).tokens, outputs, attentions)
+
+
+@torch.no_grad()
+def compare_transformers(kind: str, config: Any) -> None:
+    """Compare a class with transformers; raise `AssertionError` if they differ."""
+    import transformers
+
+    theirs = shaken(getattr(transformers, kind)._from_config(config, attn_implementation="eager"))
+    ours = convert_transformers_object(theirs)
+    images = pixels(ours.config)
+    more = {"noise": torch.arange(ours.config.grid[0] * ours.config.grid[1])[None].float()} if "MAE" in kind else {}
+    out = theirs(images, output_attentions=True, output_hidden_states=True, **more)
+    tokens = getattr(out, "last_hidden_state", None)
+    tokens = ours.trace(images).tokens if tokens is None else tokens  # classifiers return logits only
+    logits = out.get("logits") if "Classification" in kind else None  # MAE's are pixels
+    check(ours, images, tokens, logits, list(out.attentions))
+
+
+# --- tables
+
+
+def signature(model: nn.Module, config: ViTConfig) -> tuple[Any, ...]:
+    """Return what names must have in common to share a run: settings and classes of parts, but not sizes."""
+    sizes = {"image_size", "patch_size", "width", "depth", "heads", "head_width", "mlp_width", "classes", "channels"}
+    sizes |= {"position_grid", "rotary_grid", "layer_scale", "pool_heads", "projection"}
+    settings = dataclasses.asdict(config).items()
+    kinds = {f"{type(module).__module__}.{type(module).__name__}" for module in model.modules()}
+    scaled = config.layer_scale is not None
+    return (scaled, *((name, value) for name, value in settings if name not in sizes), *sorted(kinds))
+
+
+def timm_results(compare: bool) -> Iterator[tuple[str, str, str]]:
+    """Yield family, name and result of timm's names: "equal", why it is refused, or that it differs."""
     import timm
 
-    lines, counts = ["| family in timm | open | of | refused because |", "|---|---|---|---|"], [0, 0]
-    for family in FAMILIES.split():
-        names = timm.list_models(module=family)
-        reasons: dict[str, list[str]] = defaultdict(list)
-        for name in names:
-            reasons[refusal(name)].append(name)
-        opened = len(reasons.pop("", []))
-        counts[0], counts[1] = counts[0] + opened, counts[1] + len(names)
-        why = "; ".join(f"{reason} ({len(refused)})" for reason, refused in reasons.items())
-        lines.append(f"| `{family}` | {opened} | {len(names)} | {why} |")
+    done: dict[tuple[Any, ...], str] = {}
+    for family in MODULES.split():
+        for name in timm.list_models(module=family):
+            built = build(name)
+            try:
+                config, _ = config_of(built)
+            except CheckpointError as error:
+                yield family, name, reason(error)
+                continue
+            key = signature(built, config)
+            if compare and key not in done:
+                done[key] = outcome(compare_timm, name)
+            yield family, name, done.get(key, EQUAL)
+
+
+def torchvision_results(compare: bool) -> Iterator[tuple[str, str, str]]:
+    """Yield the same for torchvision's names."""
+    import torchvision.models
+
+    for name in filter(TORCHVISION.match, torchvision.models.list_models()):
+        family = "vit" if name.startswith("vit_") else name.partition("_")[0]
+        if family != "vit":
+            yield family, name, "it is no VisionTransformer of torchvision"
+            continue
+        yield family, name, outcome(compare_torchvision, name) if compare else EQUAL
+
+
+def transformers_results(compare: bool) -> Iterator[tuple[str, str, str]]:
+    """Yield model type, class and result of transformers' image models."""
+    import transformers
+
+    auto: Any = importlib.import_module("transformers.models.auto.modeling_auto")
+    models, classifiers, others = (getattr(auto, name) for name in MAPPINGS)
+    kinds: dict[str, list[str]] = defaultdict(list)
+    for mapping in (models, {k: v for k, v in others.items() if k.endswith("_vision_model")}, classifiers):
+        for family, names in mapping.items():
+            kinds[family] += [names] if isinstance(names, str) else names
+    for family in sorted({*kinds} & {*transformers.CONFIG_MAPPING}):
+        own = transformers.CONFIG_MAPPING[family]
+        settings = own().to_dict()
+        vision = settings | (settings.get("vision_config") or {})
+        if not ("patch_size" in vision and {"num_attention_heads", "num_heads", "n_head"} & {*vision}):
+            continue
+        for kind in dict.fromkeys(kinds[family]):
+            try:
+                read_settings(settings | {"architectures": [kind], "model_type": family})
+            except CheckpointError as error:
+                yield family, kind, reason(error)
+                continue
+            result = EQUAL
+            if compare:
+                changed = own()
+                inner = getattr(changed, "vision_config", changed)
+                inner.num_hidden_layers = 2
+                changed.mask_ratio = 0.0  # MAE then keeps all patches
+                result = outcome(compare_transformers, kind, changed)
+            yield family, kind, result
+
+
+def table(results: Iterator[tuple[str, str, str]], heading: str) -> str:
+    """Return the table of families: names that open, all names, and the reasons for the others."""
+    families: dict[str, dict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
+    for family, name, result in results:
+        families[family][result].append(name)
+    lines, counts = [f"| {heading} | equal | of | refused because |", "|---|---|---|---|"], [0, 0]
+    for family, reasons in families.items():
+        opened = len(reasons.pop(EQUAL, []))
+        why = "; ".join(f"{reason} ({len(names)})" for reason, names in reasons.items())
+        total = opened + sum(map(len, reasons.values()))
+        counts = [counts[0] + opened, counts[1] + total]
+        lines.append(f"| `{family}` | {opened} | {total} | {why} |")
     return "\n".join([*lines, f"| all of these | {counts[0]} | {counts[1]} | |", ""])
 
 
-if __name__ == "__main__":
+LIBRARIES = {
+    "names of timm": (timm_results, "family in timm"),
+    "names of torchvision": (torchvision_results, "family in torchvision"),
+    "names of transformers": (transformers_results, "model type in transformers"),
+}
+
+
+def main() -> None:
+    """Write the tables."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--settings", action="store_true", help="read the settings only")
+    parser.add_argument("--library", choices=LIBRARIES, action="append", help="write this table only")
+    chosen = parser.parse_args()
     import_torchvision()
+    torch.manual_seed(0)
     path = Path(__file__).parents[1] / "docs" / "models.md"
-    before, _, rest = path.read_text(encoding="utf-8").partition(START)
-    path.write_text(before + START + table() + END + rest.partition(END)[2], encoding="utf-8")
+    for title in chosen.library or LIBRARIES:
+        results, heading = LIBRARIES[title]
+        new = table(results(not chosen.settings), heading)
+        before, start, rest = path.read_text(encoding="utf-8").partition(START.format(title))
+        assert start, title
+        path.write_text(before + start + new + END + rest.partition(END)[2], encoding="utf-8")
+    if DIFFERS in path.read_text(encoding="utf-8"):
+        sys.exit(f"Expected equal outputs, got names that differ. {path} lists them.")
+
+
+if __name__ == "__main__":
+    main()

@@ -36,7 +36,7 @@ settings.register_profile("fuzz", deadline=None, print_blob=True)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "test"))
 IN_CI = os.environ.get("CI", "").lower() not in ("", "0", "false")
 
-TIERS = ("test", "all", "names", "versions", "engines")  # `make test`, `make test-all` and so on
+TIERS = ("test", "all", "versions", "engines")  # `make test`, `make test-all` and so on
 NO_GPU = not torch.cuda.is_available()
 LONG = ("server", "web", "training")  # folders whose tests start browsers, servers and processes
 

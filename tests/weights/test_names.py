@@ -1,51 +1,43 @@
-"""Check that every timm model with attention, built by name, matches timm or is refused with a message."""
+"""Check that the table of names is complete, and that its comparison detects a difference."""
 
-import inspect
-from contextlib import suppress
+import re
+import runpy
+from pathlib import Path
 from typing import Any
 
 import pytest
 import timm
 import torch
-from torch import Tensor, nn
 
-from vitviz.weights.checks import CheckpointError
-from vitviz.weights.from_timm import convert_timm
+from vitviz.weights import from_timm
 
-pytestmark = [pytest.mark.tier("names"), pytest.mark.usefixtures("one_thread")]
+ROOT = Path(__file__).parents[2]
+SCRIPT = runpy.run_path(str(ROOT / "scripts" / "write_model_names.py"))
 
-SMALL: list[dict[str, Any]] = [{"depth": 2, "embed_dim": 60, "num_heads": 5}, {"depth": 2}, {}]  # tried in this order
-
-
-def has_attention(module: str) -> bool:
-    """Return whether a module of timm's models defines or imports an attention layer."""
-    source = inspect.getsource(__import__(f"timm.models.{module}", fromlist=[module]))
-    return "Attention" in source or "Attn" in source
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
-MODULES = [name for name in timm.list_modules() if has_attention(name)]
-NAMES = [name for module in MODULES for name in timm.list_models(module=module)]
+def test_table_counts_every_name_of_timm() -> None:
+    table = (ROOT / "docs" / "models.md").read_text(encoding="utf-8").partition(SCRIPT["START"].format("names of timm"))
+    rows = re.findall(r"^\| `(\w+)` \| (\d+) \| (\d+) \|(.*)\|$", table[2].partition(SCRIPT["END"])[0], re.M)
+    assert [family for family, *_ in rows] == SCRIPT["MODULES"].split()
+    for family, equal, names, reasons in rows:
+        assert int(equal) + sum(map(int, re.findall(r"\((\d+)\)(?:;| $)", reasons))) == int(names)
+        assert SCRIPT["DIFFERS"] not in reasons
+        if timm.__version__ == "1.0.31":
+            assert int(names) == len(timm.list_models(module=family)), family
 
 
-def build(name: str) -> nn.Module:
-    """Return a model with random weights, as small as possible."""
-    for sizes in SMALL:
-        with suppress(TypeError, RuntimeError, AssertionError, ValueError, IndexError, AttributeError, KeyError):
-            return timm.create_model(name, pretrained=False, **sizes).eval()
-    raise AssertionError(f"timm cannot build {name}")
+def test_comparison_finds_equal_refused_and_different_names(monkeypatch: pytest.MonkeyPatch) -> None:
+    torch.manual_seed(1)
+    outcome, compare, name = SCRIPT["outcome"], SCRIPT["compare_timm"], "vit_tiny_patch16_224"
+    assert outcome(compare, name) == SCRIPT["EQUAL"]
+    assert "between channels" in outcome(compare, "xcit_nano_12_p16_224")
+    config_of = from_timm.config_of
 
+    def wrong(model: Any) -> Any:
+        config, channels = config_of(model)
+        return type(config)(**config.to_dict() | {"activation": "gelu_tanh"}), channels
 
-@pytest.mark.parametrize("name", NAMES)
-@torch.no_grad()
-def test_model_matches_timm_or_is_refused(name: str, record_property: Any) -> None:
-    theirs, refusal = build(name), ""
-    try:
-        ours = convert_timm(theirs)
-    except CheckpointError as error:
-        refusal = str(error)
-    record_property("refusal", refusal)
-    if refusal:
-        assert refusal.startswith("Expected")
-        return
-    images: Tensor = torch.randn(1, ours.config.channels, *ours.config.image_size)
-    torch.testing.assert_close(ours(images), theirs(images), rtol=0, atol=1e-4)
+    monkeypatch.setattr(from_timm, "config_of", wrong)
+    assert outcome(compare, name) == f"{SCRIPT['DIFFERS']} {name}"
