@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from vitviz.evaluation.faithfulness import faithfulness
     from vitviz.explorer import Explorer
     from vitviz.heatmap import Heatmap
+    from vitviz.images.bands import Bands
     from vitviz.images.limits import ImageError
     from vitviz.images.preprocess import Preprocess
     from vitviz.model.config import ModelError, ViTConfig, preset
@@ -35,6 +36,7 @@ __version__ = "1.0.0"
 
 __all__ = [
     "METHODS",
+    "Bands",
     "Direction",
     "Explorer",
     "Group",
@@ -76,6 +78,7 @@ _MODULES = {
     "evaluation.faithfulness": ("faithfulness",),
     "explorer": ("Explorer",),
     "heatmap": ("Heatmap",),
+    "images.bands": ("Bands",),
     "images.limits": ("ImageError",),
     "images.preprocess": ("Preprocess",),
     "model.config": ("ModelError", "ViTConfig", "preset"),

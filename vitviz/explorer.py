@@ -12,6 +12,7 @@ from PIL import Image
 from torch import nn
 
 from vitviz.fields import check_arguments
+from vitviz.images.bands import Bands, read_bands
 from vitviz.images.decoding import decode, display_name
 from vitviz.images.folders import find_images, progress_bar, spread
 from vitviz.images.preprocess import Preprocess
@@ -23,6 +24,7 @@ from vitviz.view import ExplorerError, View
 from vitviz.weights.text_tower import TextTower, classify_texts
 from vitviz.weights.zoo import load
 
+Photo = Image.Image | Bands
 MANY_TOKENS = 4_000  # with more tokens, the first layer may take seconds
 
 
@@ -51,7 +53,9 @@ class Explorer:
         self.device = next(model.parameters()).device
         height, width = model.config.image_size
         own = model.pretrained.preprocess if model.pretrained else None
-        self.preprocess = own or Preprocess(height=height, width=width, mode="squash")
+        self.preprocess = own or Preprocess(height=height, width=width, mode="squash").with_channels(
+            model.config.channels
+        )
 
     @check_arguments(ExplorerError)
     def texts(self, texts: Sequence[str], tower: TextTower | str | os.PathLike[str] | None = None) -> "Explorer":
@@ -66,7 +70,8 @@ class Explorer:
 
         Args:
             image: a path, an open file or its bytes, a PIL image, an array (H, W), (H, W, 3) or (H, W, 4), or a tensor
-                (H, W) or (3, H, W), without resizing or normalization.
+                (H, W) or (3, H, W), without resizing or normalization. For a model with other bands than red, green and
+                blue: an array (H, W, channels), a `.npy` file with one, or `vitviz.Bands`.
             size: input size in pixels, see `Preprocess.at`; by default, the model's own size.
 
         Raises:
@@ -79,7 +84,7 @@ class Explorer:
                 f"Expected one photograph, got a {type(image).__name__} of {len(image)}. Use open_many for several, "
                 "or numpy.asarray for pixels in lists."
             )
-        (view,) = self._fit(self._at(size), [_read(image)])
+        (view,) = self._fit(self._at(size), [self._read(image)])
         return view
 
     @check_arguments(ExplorerError)
@@ -124,7 +129,7 @@ class Explorer:
         """Yield the views of `open_many`."""
         total, pending = len(images) if isinstance(images, Sequence) else None, iter(images)
         with progress_bar(total, show=progress) as bar:
-            while photos := [_read(image) for image in islice(pending, batch_size)]:
+            while photos := [self._read(image) for image in islice(pending, batch_size)]:
                 sizes = [preprocess.input_size(*photo.size) for photo, _ in photos]
                 views: dict[int, View] = {}
                 for size in dict.fromkeys(sizes):
@@ -133,7 +138,14 @@ class Explorer:
                 bar.update(len(photos))
                 yield from (views[index] for index in range(len(photos)))
 
-    def _fit(self, preprocess: Preprocess, photos: Sequence[tuple[Image.Image, str]]) -> list[View]:
+    def _read(self, image: Any) -> tuple[Photo, str]:
+        """Decode a photograph or read bands, and return it with its file name, or ""."""
+        path = image if isinstance(image, str | os.PathLike) else getattr(image, "name", None)
+        image = read_bands(image, self.preprocess.bands)
+        photo = image if isinstance(image, Bands) else decode(image)
+        return photo, display_name(os.fsdecode(path)) if isinstance(path, str | os.PathLike) else ""
+
+    def _fit(self, preprocess: Preprocess, photos: Sequence[tuple[Photo, str]]) -> list[View]:
         """Run photographs of equal input size in one batch, or in halves if memory is short."""
         photo, _ = photos[0]
         need, free = self._bytes(preprocess, photo, len(photos)), memory.available_bytes(self.device)
@@ -155,10 +167,10 @@ class Explorer:
     def _at(self, size: int | None) -> Preprocess:
         return self.preprocess if size is None else self.preprocess.at(size, self.model.config.patch_size)
 
-    def _run(self, preprocess: Preprocess, photos: Sequence[tuple[Image.Image, str]]) -> list[View]:
+    def _run(self, preprocess: Preprocess, photos: Sequence[tuple[Photo, str]]) -> list[View]:
         prepared = [preprocess(photo) for photo, _ in photos]
         precision = next(self.model.parameters()).dtype  # half-precision weights need half-precision pixels
-        stacked = torch.stack([torch.from_numpy(image.pixels) for image in prepared])  # B x (3, H, W) -> (B, 3, H, W)
+        stacked = torch.stack([torch.from_numpy(image.pixels) for image in prepared])  # B x (C, H, W) -> (B, C, H, W)
         pixels = stacked.to(self.device, precision)
         began = time.perf_counter()
         tokens = self._tokens(preprocess, photos[0][0])
@@ -169,19 +181,19 @@ class Explorer:
         seconds = (time.perf_counter() - began) / len(photos)
         traces = [trace] if len(photos) == 1 else [trace.image(index) for index in range(len(photos))]
         return [
-            View(self.model, preprocess, photo, image.pixels, image.geometry, trace, seconds, name)
+            View(self.model, preprocess, preprocess.picture(photo), image.pixels, image.geometry, trace, seconds, name)
             for (photo, name), image, trace in zip(photos, prepared, traces, strict=True)
         ]
 
-    def _tokens(self, preprocess: Preprocess, photo: Image.Image) -> int:
+    def _tokens(self, preprocess: Preprocess, photo: Photo) -> int:
         rows, columns = self.model.config.grid_of(*preprocess.input_size(*photo.size))
         return len(self.model.config.prefix) + rows * columns
 
-    def _bytes(self, preprocess: Preprocess, photo: Image.Image, batch: int = 1) -> int:
+    def _bytes(self, preprocess: Preprocess, photo: Photo, batch: int = 1) -> int:
         itemsize = next(self.model.parameters()).dtype.itemsize
         return memory.forward_bytes(self.model.config, self._tokens(preprocess, photo), batch, itemsize)
 
-    def _too_large(self, preprocess: Preprocess, photo: Image.Image, takes: str, free: int) -> ExplorerError:
+    def _too_large(self, preprocess: Preprocess, photo: Photo, takes: str, free: int) -> ExplorerError:
         """Return the error for a photograph that does not fit, with the largest size that fits into `free` bytes."""
         height, width = preprocess.input_size(*photo.size)
         patch, below = self.model.config.patch_size, max(preprocess.height, preprocess.width)
@@ -191,12 +203,6 @@ class Explorer:
             f"Expected an image that fits into memory, got one of {height} x {width} pixels, "
             f"{self._tokens(preprocess, photo):,} tokens, which takes {takes} on {self.device.type.upper()}. {advice}"
         )
-
-
-def _read(image: Any) -> tuple[Image.Image, str]:
-    """Decode a photograph, and return it with its file name, or ""."""
-    path = image if isinstance(image, str | os.PathLike) else getattr(image, "name", None)
-    return decode(image), display_name(os.fsdecode(path)) if isinstance(path, str | os.PathLike) else ""
 
 
 def _size(count: int) -> str:

@@ -7,6 +7,7 @@ import math
 import os
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 from types import SimpleNamespace
@@ -155,9 +156,12 @@ text = click.option(
     "--text", cls=Several, metavar="TEXT", help="use texts as the classes (CLIP and SigLIP, with their text tower)"
 )
 size = click.option("--size", type=int, metavar="PIXELS", help="side of the model's input (default: its own)")
-photo = together(click.argument("photo", type=PATH), size, text, model)
+bands = click.option(
+    "--bands", metavar="NAME[,NAME,NAME]", help="bands to show in grey, or as red, green and blue, for other inputs"
+)
+photo = together(click.argument("photo", type=PATH), size, bands, text, model)
 photos = together(
-    click.argument("photos", type=PATH, nargs=-1, required=True, metavar="FILE_OR_FOLDER..."), size, text, model
+    click.argument("photos", type=PATH, nargs=-1, required=True, metavar="FILE_OR_FOLDER..."), size, bands, text, model
 )
 
 
@@ -189,6 +193,8 @@ def open_explorer(args: Args) -> Explorer:
     from vitviz.model.devices import device_named
 
     explorer = Explorer(load_model(args), device=device_named(args.device))
+    if names := getattr(args, "bands", None):
+        explorer.preprocess = replace(explorer.preprocess, shown=tuple(names.split(",")))
     texts = getattr(args, "text", ())
     return explorer.texts(texts) if texts else explorer
 

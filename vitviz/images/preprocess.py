@@ -10,6 +10,7 @@ import numpy.typing as npt
 from PIL import Image
 
 from vitviz.fields import check_fields, check_names, is_whole
+from vitviz.images.bands import RGB, Bands, band_names, planes_of_photo, to_picture
 from vitviz.images.geometry import Geometry
 from vitviz.images.limits import MAX_PIXELS, ImageError, check_size
 
@@ -28,7 +29,7 @@ _RESIZED_PIXELS = 40_000_000  # 160 MB, after the rows and after the columns are
 
 @dataclass(frozen=True, eq=False)
 class Prepared:
-    """Input of a model: normalized pixels (3, H, W), float32, and their geometry."""
+    """Input of a model: normalized pixels (channels, H, W), float32, and their geometry."""
 
     pixels: npt.NDArray[np.float32]
     geometry: Geometry
@@ -49,6 +50,10 @@ class Preprocess:
         multiple: for "native", the patch size in pixels.
         interpolation: name of Pillow's filter.
         mean, std: per channel, for pixels from 0 to 1; by default ImageNet's. Use the values from training.
+        bands: names of the channels, in the model's order; by default red, green and blue. A model with a single band
+            of another name reads a photograph's brightness.
+        shown: one band, or three, which the picture shows as red, green and blue; by default the bands with these
+            names, or the first band.
 
     Raises:
         ImageError: for invalid settings, and when called with an image too elongated to resize.
@@ -60,11 +65,26 @@ class Preprocess:
     resize: int | tuple[int, int] | None = None
     multiple: int = 16
     interpolation: Interpolation = "bicubic"
-    mean: tuple[float, float, float] = (0.485, 0.456, 0.406)
-    std: tuple[float, float, float] = (0.229, 0.224, 0.225)
+    mean: tuple[float, ...] = (0.485, 0.456, 0.406)
+    std: tuple[float, ...] = (0.229, 0.224, 0.225)
+    bands: tuple[str, ...] = RGB
+    shown: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         check_fields(self, ImageError, _RANGES)
+        counts = {len(self.mean), len(self.std), len(self.bands)}
+        if len(counts) > 1 or not self.bands or len({*self.bands}) < len(self.bands):
+            raise ImageError(
+                f"Expected a mean, a standard deviation and a different name for each band, got {len(self.mean)}, "
+                f"{len(self.std)} and {', '.join(self.bands)!r:.120}. Give as many of each."
+            )
+        if not self.shown:
+            object.__setattr__(self, "shown", RGB if {*RGB} <= {*self.bands} else self.bands[:1])
+        if len(self.shown) not in (1, 3) or not {*self.shown} <= {*self.bands}:
+            raise ImageError(
+                f"Expected one or three of the bands {', '.join(self.bands)} to show, got {', '.join(self.shown)}. "
+                "Choose from these."
+            )
         size = f"{self.height} x {self.width}"
         if self.height * self.width > MAX_PIXELS:
             raise ImageError(f"Expected an input of at most {MAX_PIXELS} pixels, got {size}. Choose a smaller one.")
@@ -91,9 +111,9 @@ class Preprocess:
             return self.resize
         return (self.resize if self.resize is not None else round(min(self.height, self.width) / 0.875),)
 
-    def __call__(self, image: Image.Image) -> Prepared:
-        """Prepare an RGB image from `decode`: float32 pixels (3, H, W) and their geometry."""
-        if not isinstance(image, Image.Image) or image.mode != "RGB":
+    def __call__(self, image: Image.Image | Bands) -> Prepared:
+        """Prepare an RGB image from `decode`, or bands: float32 pixels (channels, H, W) and their geometry."""
+        if not isinstance(image, Bands) and (not isinstance(image, Image.Image) or image.mode != "RGB"):
             got = f"mode {image.mode}" if isinstance(image, Image.Image) else type(image).__name__
             raise ImageError(f"Expected an upright PIL image of mode RGB, got {got}. Call decode(image) first.")
         check_size(*image.size, "this image")
@@ -104,11 +124,13 @@ class Preprocess:
                 f"Expected a less elongated image, got {image.width} x {image.height}, which would be resized to "
                 f"{rw} x {rh}. Cut out the part that matters, or use mode='pad'."
             )
-        resized = image.resize((rw, rh), Image.Resampling[self.interpolation.upper()])
-        part = resized.crop((max(0, -left), max(0, -top), min(rw, width - left), min(rh, height - top)))
-        pixels = np.zeros((3, height, width), np.float32)  # zero is the mean color, used for padding
+        planes = image.planes(self.bands) if isinstance(image, Bands) else planes_of_photo(image, self.bands)
+        resized = (plane.resize((rw, rh), Image.Resampling[self.interpolation.upper()]) for plane in planes)
+        box = max(0, -left), max(0, -top), min(rw, width - left), min(rh, height - top)
+        parts = [plane.crop(box) for plane in resized]
+        pixels = np.zeros((len(self.bands), height, width), np.float32)  # zero is the mean color, used for padding
         x, y = max(0, left), max(0, top)
-        pixels[:, y : y + part.height, x : x + part.width] = self._normalize(part)
+        pixels[:, y : y + parts[0].height, x : x + parts[0].width] = self._normalize(parts)
         sx, sy = image.width / rw, image.height / rh  # pixels of the photograph in one pixel of the resized picture
         frame = (-left * sx, -top * sy, (width - left) * sx, (height - top) * sy)
         return Prepared(pixels, Geometry(image.size, (height, width), frame))
@@ -192,30 +214,51 @@ class Preprocess:
         across, down = (max(1, min(round(side), int(patches))) for side in (across, down))
         return across * self.multiple, down * self.multiple
 
-    def _normalize(self, image: Image.Image) -> npt.NDArray[np.float32]:
-        """Normalize an RGB picture to float32 (3, h, w), with the steps of torchvision's ToTensor and Normalize."""
-        pixels = np.array(image, np.float32).transpose(2, 0, 1)  # (h, w, 3) -> (3, h, w)
+    def _normalize(self, planes: list[Image.Image]) -> npt.NDArray[np.float32]:
+        """Normalize pictures to float32 (channels, h, w), with the steps of torchvision's ToTensor and Normalize."""
+        arrays = [np.atleast_3d(np.array(plane, np.float32)) for plane in planes]
+        pixels = (arrays[0] if len(arrays) == 1 else np.concatenate(arrays, axis=2)).transpose(2, 0, 1)
         mean, std = (np.array(v, np.float32)[:, None, None] for v in (self.mean, self.std))
-        pixels /= np.float32(255)  # in place, to avoid four copies of a large input
+        if planes[0].mode != "F":
+            pixels /= np.float32(255)  # in place, to avoid four copies of a large input
         pixels -= mean
         pixels /= std
         return pixels
 
     def restore(self, pixels: npt.NDArray[np.floating[Any]]) -> Image.Image:
-        """Return the picture of normalized pixels (3, H, W), rounded."""
-        pixels = np.asarray(pixels)
-        if pixels.ndim != 3 or pixels.shape[0] != 3 or pixels.size == 0 or not np.isfinite(pixels).all():
-            raise ImageError(f"Expected finite pixels (3, H, W), got shape {pixels.shape} or NaN. Choose one image.")
+        """Return the picture of normalized pixels (channels, H, W), rounded; see `shown`."""
+        pixels, count = np.asarray(pixels), len(self.bands)
+        if pixels.ndim != 3 or pixels.shape[0] != count or pixels.size == 0 or not np.isfinite(pixels).all():
+            raise ImageError(
+                f"Expected finite pixels ({count}, H, W), got shape {pixels.shape} or NaN. Choose one image."
+            )
         mean, std = (np.array(v, np.float64)[:, None, None] for v in (self.mean, self.std))
-        levels = np.rint((pixels * std + mean) * 255).clip(0, 255).astype(np.uint8)
-        return Image.fromarray(np.ascontiguousarray(levels.transpose(1, 2, 0)))  # (3, H, W) -> (H, W, 3)
+        values = (pixels * std + mean)[[self.bands.index(name) for name in self.shown]]
+        values = values.clip(0, 1) if self.bands == RGB else values
+        return to_picture(values.transpose(1, 2, 0))  # (1 or 3, H, W) -> (H, W, 1 or 3)
+
+    def picture(self, image: Image.Image | Bands) -> Image.Image:
+        """Return the RGB picture that shows an image: the photograph, or the `shown` bands."""
+        return image.picture(self.shown) if isinstance(image, Bands) else image
+
+    def with_channels(self, count: int) -> "Preprocess":
+        """Return this preprocessing for a model with `count` channels.
+
+        If their number differs, all have the average mean and standard deviation and are called grey, or band 1, band 2
+        and so on.
+        """
+        if count == len(self.bands):
+            return self
+        mean, std = ((sum(values) / len(values),) * count for values in (self.mean, self.std))
+        return replace(self, mean=mean, std=std, bands=band_names(count), shown=())
 
     def describe(self) -> str:
         """Return the settings as text: "ImageNet's mean and standard deviation, 224 x 224 pixels, squashed ..."."""
         colors = f"{_MEANS.get(self.mean[0], 'own')} mean and standard deviation"
         forms = {"crop": f"cut from {self._describe_resize()}", "squash": "squashed", "pad": "padded"}
         form = forms.get(self.mode, "in the photograph's own shape")
-        return f"{colors}, {self.height} x {self.width} pixels, {form} ({self.interpolation})"
+        bands = "" if self.bands == RGB else f", of {', '.join(self.bands)}"
+        return f"{colors}{bands}, {self.height} x {self.width} pixels, {form} ({self.interpolation})"
 
     def _describe_resize(self) -> str:
         sides = " x ".join(map(str, self._resize))
@@ -224,10 +267,13 @@ class Preprocess:
     def to_dict(self) -> dict[str, Any]:
         """Return the settings as numbers, strings and lists, ready for JSON."""
         values = {field.name: getattr(self, field.name) for field in fields(self)}
-        return values | {"mean": list(self.mean), "std": list(self.std)}
+        lists = {name: list(values.pop(name)) for name in ("mean", "std", "bands", "shown")}
+        return values | {name: lists[name] for name in (("mean", "std") if self.bands == RGB else lists)}
 
     @classmethod
     def from_dict(cls, settings: Mapping[str, Any]) -> "Preprocess":
-        """Build from the result of `to_dict`; all keys are required, because a default mean could be wrong."""
-        check_names(settings, [field.name for field in fields(cls)], ImageError, complete=True)
+        """Build from the result of `to_dict`; all keys but those of bands are required: a default could be wrong."""
+        known = {field.name for field in fields(cls)}
+        own = settings.keys() if isinstance(settings, Mapping) else ()
+        check_names(settings, sorted(known - ({"bands", "shown"} - {*own})), ImageError, complete=True)
         return cls(**settings)

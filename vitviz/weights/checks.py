@@ -300,6 +300,11 @@ def check_input(config: ViTConfig, preprocess: Preprocess) -> None:
     Raises:
         CheckpointError: if it does not; the message states both sizes.
     """
+    if len(preprocess.bands) != config.channels:
+        raise CheckpointError(
+            f"Expected preprocessing of {config.channels} channels, as many as the model reads, got "
+            f"{', '.join(preprocess.bands)}. Give as many bands, means and standard deviations."
+        )
     height, width = preprocess.height, preprocess.width
     if preprocess.mode == "native":  # the input's sides may be any multiples of this number
         height = width = preprocess.multiple

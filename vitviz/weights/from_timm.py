@@ -10,6 +10,7 @@ from typing import Any, NoReturn
 
 from torch import nn
 
+from vitviz.images.bands import band_names
 from vitviz.images.preprocess import Preprocess
 from vitviz.images.torchvision_import import import_torchvision
 from vitviz.model.config import ViTConfig
@@ -374,13 +375,16 @@ def object_timm(model: nn.Module, config: ViTConfig, preprocess: Preprocess | No
     assumed = f"labels: the {len(labels):,} of its pretrained_cfg"
     if not labels and not (config.norm_pre and config.classes == cfg.get("num_classes")):  # CLIP's projection
         labels, assumed = number_classes(config.classes)
+    own = preprocess or preprocess_timm(cfg, config)
+    same = preprocess is not None or config.channels == len(cfg["mean"])
+    averaged = () if same else (f"preprocessing: {own.describe()}, each with the average of its pretrained_cfg",)
     return Pretrained(
         name=cfg.get("architecture") or type(model).__name__,
-        preprocess=preprocess or preprocess_timm(cfg, config),
+        preprocess=own,
         labels=labels,
         class_ids=class_ids,
         source="timm model in memory" + ("" if preprocess else ", with the preprocessing of its pretrained_cfg"),
-        assumed=(assumed,) if labels else (),
+        assumed=(*((assumed,) if labels else ()), *averaged),
     )
 
 
@@ -394,19 +398,19 @@ def preprocess_timm(cfg: Mapping[str, Any], config: ViTConfig) -> Preprocess:
     if missing := ", ".join(name for name in needed if cfg.get(name) is None):
         raise ConvertError(f"Expected a pretrained_cfg with preprocessing, got one without {missing}. {_ADVICE}")
     (height, width), share, mode = config.image_size, cfg["crop_pct"], cfg["crop_mode"]
-    if config.channels != 3:
-        raise ConvertError(f"Expected a model that reads 3 channels, got one that reads {config.channels}. {_ADVICE}")
     if cfg["interpolation"] not in ("bilinear", "bicubic", "lanczos", "nearest"):
         raise ConvertError(
             f"Expected bilinear, bicubic, lanczos or nearest interpolation, got {cfg['interpolation']!r}. {_ADVICE}"
         )
     common = {"height": height, "width": width, "interpolation": cfg["interpolation"]}
-    common |= {"mean": tuple(cfg["mean"]), "std": tuple(cfg["std"])}
+    common |= {"mean": tuple(cfg["mean"]), "std": tuple(cfg["std"]), "bands": band_names(len(cfg["mean"]))}
     if mode == "center":
         box = math.floor(height / share), math.floor(width / share)
-        return Preprocess(mode="crop", resize=box[0] if box[0] == box[1] else box, **common)
+        crop = Preprocess(mode="crop", resize=box[0] if box[0] == box[1] else box, **common)
+        return crop.with_channels(config.channels)
     if mode in ("squash", "border") and share == 1.0:
-        return Preprocess(mode="squash" if mode == "squash" else "pad", **common)
+        whole = Preprocess(mode="squash" if mode == "squash" else "pad", **common)
+        return whole.with_channels(config.channels)
     raise ConvertError(
         "Expected crop_mode 'center', or 'squash' or 'border' of the whole image (crop_pct 1), got "
         f"crop_mode={mode!r} with crop_pct={share} for {height} x {width} pixels. {_ADVICE}"

@@ -112,7 +112,7 @@ def read_preprocess(preprocess: Any, config: ViTConfig) -> Preprocess:
         CheckpointError: for preprocessing in any other form.
     """
     if isinstance(preprocess, str) and preprocess in CONVENTIONS:
-        return CONVENTIONS[preprocess].shaped(*config.image_size)
+        return CONVENTIONS[preprocess].shaped(*config.image_size).with_channels(config.channels)
     settings = read_json(Path(preprocess)) if isinstance(preprocess, str | os.PathLike) else preprocess
     if isinstance(settings, Preprocess):
         return settings

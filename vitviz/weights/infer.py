@@ -146,11 +146,7 @@ class Architecture:
 
     def _fit(self, preprocess: Preprocess) -> Preprocess:
         """Return preprocessing for the model's input size; keep a reference's preprocessing if its size is the same."""
-        if self.config.channels != 3:
-            raise ConvertError(
-                f"Expected a model with 3 input channels, got {self.config.channels}. Choose a model for photographs."
-            )
-        size = self.config.image_size
+        preprocess, size = preprocess.with_channels(self.config.channels), self.config.image_size
         same = self.like is not None and size == self.like.config.image_size
         return preprocess if same else preprocess.shaped(*size)
 

@@ -107,9 +107,7 @@ def _attach_usual(
     model: ViT, preprocess: Preprocess, source: nn.Module, library: str, labels: tuple[str, ...] = ()
 ) -> ViT:
     """Attach the usual preprocessing, and labels or else class numbers, to a model that was converted from `source`."""
-    if model.config.channels != 3:
-        return model
-    preprocess = preprocess.shaped(*model.config.image_size)
+    preprocess = preprocess.shaped(*model.config.image_size).with_channels(model.config.channels)
     words = "labels: the 1,000 of ImageNet"
     if not labels:
         labels, words = number_classes(model.config.classes)

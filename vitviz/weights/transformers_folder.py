@@ -12,7 +12,8 @@ from typing import Any
 
 from torch import Tensor
 
-from vitviz.fields import matches_type
+from vitviz.fields import is_whole, matches_type
+from vitviz.images.bands import MAX_BANDS, band_names
 from vitviz.images.preprocess import Interpolation, Preprocess
 from vitviz.model.vit import Pretrained, ViT
 from vitviz.outputs import ProblemType
@@ -91,7 +92,10 @@ def about_transformers(
     """
     preprocess = _usual(settings) if preprocessor is None else preprocess_transformers(settings, preprocessor)
     named = labels(settings) if "ForImageClassification" in str(settings.get("architectures")) else ()
-    assumed = [] if preprocessor is not None else [f"preprocessing: {preprocess.describe()}"]
+    means = (preprocessor or {}).get("image_mean")
+    stated = len(means) if isinstance(means, list | tuple) else 3
+    known = preprocessor is not None and stated == len(preprocess.bands)
+    assumed = [] if known else [f"preprocessing: {preprocess.describe()}"]
     if named and all(name == f"LABEL_{index}" for index, name in enumerate(named)):
         assumed.append("labels: LABEL_0, LABEL_1, ..., because no names of its classes were saved")
     problem = TypedSettings(settings, "classifier", {"problem_type": None})
@@ -209,7 +213,8 @@ def _usual(settings: Mapping[str, Any]) -> Preprocess:
     config, kind = read_settings(settings)[0], str(settings.get("model_type"))
     family = kind.partition("_")[0]
     usual = preprocess_transformers({"model_type": family}, _PUBLISHED.get(kind, _PUBLISHED.get(family, {})))
-    return usual.at(usual.height, config.patch_size) if family == "dinov2" else usual.shaped(*config.image_size)
+    usual = usual.at(usual.height, config.patch_size) if family == "dinov2" else usual.shaped(*config.image_size)
+    return usual.with_channels(config.channels)
 
 
 def preprocess_transformers(settings: Mapping[str, Any], preprocessor: Mapping[str, Any]) -> Preprocess:
@@ -239,10 +244,11 @@ def preprocess_transformers(settings: Mapping[str, Any], preprocessor: Mapping[s
         raise checked.refuse("rescale_factor", "a number above 0")
     scale = 1.0 if abs(scale - 1) < 1e-6 else scale  # 1 / 255 with rounding errors
     # The processor computes (scale * x - mean) / std for pixels x from 0 to 1; here mean and std are divided by scale.
+    channels = tower.get("num_channels", 3) if isinstance(tower, Mapping) else 3
     mean, std = (0.0,) * 3, (1 / scale,) * 3
     if checked.typed("do_normalize", bool):
-        mean, std = (_three(checked, name, scale) for name in ("image_mean", "image_std"))
-    return Preprocess(
+        mean, std = (_numbers(checked, name, scale) for name in ("image_mean", "image_std"))
+    read = Preprocess(
         height=height,
         width=width,
         mode="crop" if crop else "squash",
@@ -250,7 +256,9 @@ def preprocess_transformers(settings: Mapping[str, Any], preprocessor: Mapping[s
         interpolation=_RESAMPLE[resample],
         mean=mean,
         std=std,
+        bands=band_names(len(mean)),
     )
+    return read.with_channels(channels) if is_whole(channels) and 0 < channels <= MAX_BANDS else read
 
 
 def _kind(settings: Mapping[str, Any], preprocessor: Mapping[str, Any]) -> str:
@@ -284,10 +292,10 @@ def _size(checked: TypedSettings, kind: str, crop: bool) -> tuple[int | None, tu
     return sizes.typed("shortest_edge" if "shortest_edge" in size else "height", int), box
 
 
-def _three(checked: TypedSettings, name: str, scale: float) -> tuple[float, float, float]:
-    """Return one number for each channel, divided by `scale`."""
+def _numbers(checked: TypedSettings, name: str, scale: float) -> tuple[float, ...]:
+    """Return one number for each channel, or for each of three if they share one, divided by `scale`."""
     value = checked.get(name)
     values = [value] * 3 if isinstance(value, int | float) else value
-    if not matches_type(values, tuple[float, float, float]):
-        raise checked.refuse(name, "one number for each of three channels")
-    return values[0] / scale, values[1] / scale, values[2] / scale
+    if not matches_type(values, tuple[float, ...]) or not 0 < len(values) <= MAX_BANDS:
+        raise checked.refuse(name, "one number for each channel")
+    return tuple(value / scale for value in values)
