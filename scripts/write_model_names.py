@@ -163,7 +163,13 @@ def compare_transformers(kind: str, config: Any) -> None:
     ours = convert_transformers_object(theirs)
     images = pixels(ours.config)
     more = {"noise": torch.arange(ours.config.grid[0] * ours.config.grid[1])[None].float()} if "MAE" in kind else {}
-    out = theirs(images, output_attentions=True, output_hidden_states=True, **more)
+    given = images
+    if "Siglip2" in kind:  # NaFlex takes flattened patches (B, gh * gw, p * p * 3)
+        (rows, columns), side = ours.config.grid, ours.config.patch_size
+        cut = images.unflatten(3, (columns, side)).unflatten(2, (rows, side))
+        given = cut.permute(0, 2, 4, 3, 5, 1).flatten(3).flatten(1, 2)
+        more = {"spatial_shapes": torch.tensor([[rows, columns]]), "pixel_attention_mask": torch.ones(given.shape[:2])}
+    out = theirs(given, output_attentions=True, output_hidden_states=True, **more)
     tokens = getattr(out, "last_hidden_state", None)
     tokens = ours.trace(images).tokens if tokens is None else tokens  # classifiers return logits only
     logits = out.get("logits") if "Classification" in kind else None  # MAE's are pixels

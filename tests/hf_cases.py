@@ -83,6 +83,14 @@ class Case:
         part = getattr(model, self.tower) if self.tower else model
         # DINO's models interpolate their positions by default.
         more: dict[str, Any] = {} if self.family.lower().startswith("dino") else {"interpolate_pos_encoding": True}
+        if self.family in ("Yolos", "DPT", "MLCDVision", "Aimv2Vision", "Aimv2"):
+            more = {}  # they interpolate always, or never
+        if self.family.startswith("Siglip2"):
+            grid = tuple(side // PATCH for side in images.shape[2:])
+            cut = images.unflatten(3, (grid[1], PATCH)).unflatten(2, (grid[0], PATCH))  # (B, 3, gh, p, gw, p)
+            images = cut.permute(0, 2, 4, 3, 5, 1).flatten(3).flatten(1, 2)  # (B, gh * gw, p * p * 3)
+            mask = torch.ones(images.shape[:2], dtype=torch.int64)
+            more = {"pixel_attention_mask": mask, "spatial_shapes": torch.tensor([grid] * len(images))}
         if self.family == "ViTMAE":  # keeps the order of the patches
             more["noise"] = torch.arange(images[0, 0].numel() // PATCH**2).float().expand(len(images), -1)
         with torch.no_grad():
@@ -128,7 +136,23 @@ CASES = {
     "SigLIP-whole": Case("Siglip", "Model", SIZES, pooled, True, TOWER),
     "SigLIP-classifier": Case("Siglip", CLASSIFIER, SIZES, logits, True),
 }
+NAFLEX = {name: value for name, value in SIZES.items() if name != "image_size"} | {"num_patches": 121}
+AIMV2 = {name: value for name, value in SIZES.items() if name != "layer_norm_eps"} | {"rms_norm_eps": 1e-3}
+YOLOS = SIZES | {"image_size": [28, 44], "num_detection_tokens": 3, "use_mid_position_embeddings": False}
 if MAJOR > 4:
+    CASES |= {
+        "BLIP": Case("BlipVision", "Model", SIZES, first),
+        "YOLOS": Case("Yolos", "Model", YOLOS, first),
+        "DPT": Case("DPT", "Model", SIZES, first),
+        "MLCD": Case("MLCDVision", "Model", SIZES | {"hidden_size": 60}, pooled),
+        "AIMv2": Case("Aimv2Vision", "Model", AIMV2, pooled),
+        "AIMv2-biases": Case("Aimv2Vision", "Model", AIMV2 | {"qkv_bias": True, "mlp_bias": True}, pooled),
+        "SigLIP2": Case("Siglip2Vision", "Model", NAFLEX, pooled),
+        "BLIP-whole": Case("Blip", "Model", SIZES, first, True, TOWER),
+        "AIMv2-whole": Case("Aimv2", "Model", AIMV2, pooled, True, TOWER),
+        "SigLIP2-whole": Case("Siglip2", "Model", NAFLEX, pooled, True, TOWER),
+        "SigLIP2-classifier": Case("Siglip2", CLASSIFIER, NAFLEX, logits, True),
+    }
     CASES["ViT-head-width"] = Case("ViT", "Model", SIZES | {"hidden_size": 19, "head_dim": 17}, first)
 each_case = pytest.mark.parametrize("case", CASES.values(), ids=CASES)
 
@@ -166,7 +190,10 @@ def assert_same(case: Case, theirs: torch.nn.Module, ours: ViT, size: tuple[int,
     if attentions is None:  # the image model inside SigLIP
         assert MAJOR == 4
         attentions = trace.attentions
+    order = torch.arange(trace.tokens.shape[1])
+    if case.family == "Yolos":  # its detection tokens follow the patches
+        order = torch.cat([order[:1], order[-3:], order[1:-3]])
     for attention, reference in zip(trace.attentions, attentions, strict=True):
-        torch.testing.assert_close(attention, reference, rtol=0, atol=1e-5)
+        torch.testing.assert_close(attention, reference[:, :, order][..., order], rtol=0, atol=1e-5)
     if case.read is not logits:
-        torch.testing.assert_close(trace.tokens, expected.last_hidden_state, rtol=0, atol=1e-4)
+        torch.testing.assert_close(trace.tokens, expected.last_hidden_state[:, order], rtol=0, atol=1e-4)

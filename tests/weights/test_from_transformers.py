@@ -58,7 +58,8 @@ def test_folder_and_object_match_transformers(tmp_path: Path, case: Case) -> Non
     about, classes = ours.pretrained, CLASSES if case.read is logits else 0
     assert (about.name, about.licence, about.preprocess.mode) == ("my-model", "unknown", "squash")
     assert len(about.labels) == ours.config.classes == classes
-    for size in (ours.config.image_size, (28, 52), (60, 24)):
+    other = () if case.family.startswith("Aimv2") else ((28, 52), (60, 24))  # AIMv2 takes images of its own size only
+    for size in (ours.config.image_size, *other):
         assert_same(case, theirs, ours, size)
     state, settings = files_of(case)
     with torch.no_grad():
@@ -111,7 +112,7 @@ def test_partial_patches_are_dropped(tmp_path: Path) -> None:
 
 
 def test_defaults_match_transformers() -> None:
-    assert {case.config.model_type for case in CASES.values()} == set(FAMILIES)
+    assert {case.config.model_type for case in CASES.values()} | {"mlcd", "mlcd_vision_model"} == set(FAMILIES)
     without_registers = {name: value for name, value in ours_of.DINOV2_DEFAULTS.items() if "register" not in name}
     for ours, theirs in (
         (ours_of.VIT_DEFAULTS, hf.ViTConfig()),
@@ -125,6 +126,11 @@ def test_defaults_match_transformers() -> None:
         (ours_of.DINOV3_DEFAULTS, hf.DINOv3ViTConfig()),
         (ours_of.CLIP_DEFAULTS, hf.CLIPVisionConfig()),
         (ours_of.SIGLIP_DEFAULTS, hf.SiglipVisionConfig()),
+        (ours_of.YOLOS_DEFAULTS, hf.YolosConfig()),
+        (ours_of.DPT_DEFAULTS, hf.DPTConfig()),
+        (ours_of.BLIP_DEFAULTS, hf.BlipVisionConfig(num_channels=3)),
+        (ours_of.MLCD_DEFAULTS, hf.MLCDVisionConfig()),
+        (ours_of.AIMV2_DEFAULTS, hf.Aimv2VisionConfig(layer_norm_eps=1e-5)),
     ):
         expected = (ours if MAJOR == 4 else {}) | theirs.to_dict()
         assert ours == {name: expected[name] for name in ours}, type(theirs).__name__
@@ -149,6 +155,11 @@ def test_defaults_match_transformers() -> None:
         ({"model_type": "clip_vision_model", "image_size": 31}, "room for a patch of 32 x 32"),
         ({"model_type": "dinov3_vit", "use_gated_mlp": True}, "hidden_act as silu in a gated MLP, got 'gelu'"),
         ({"model_type": "dinov2", "image_size": 224}, "without hidden_size"),
+        ({"model_type": "yolos"}, "use_mid_position_embeddings as false"),
+        ({"model_type": "dpt", "is_hybrid": True}, "is_hybrid as false"),
+        ({"model_type": "mlcd", "num_key_value_groups": 2}, "num_key_value_groups as 1"),
+        ({"model_type": "aimv2_vision_model", "is_native": True}, "is_native as false"),
+        ({"model_type": "siglip2_vision_model", "num_channels": 1}, "num_channels as 3"),
     ],
 )
 def test_unsupported_types_and_settings_are_refused(settings: dict[str, Any], text: str) -> None:
@@ -159,8 +170,11 @@ def test_unsupported_types_and_settings_are_refused(settings: dict[str, Any], te
 # --- folders: labels and preprocessing
 
 
+NEW = ("Blip", "DPT", "Yolos", "Siglip2") if MAJOR > 4 else ()
+
+
 def test_preprocessing_defaults_match_transformers() -> None:
-    for ours in ("ViT", "DeiT", "CLIP", "Siglip", "DINOv3ViT", "Bit", "Beit"):
+    for ours in ("ViT", "DeiT", "CLIP", "Siglip", "DINOv3ViT", "Bit", "Beit", *NEW):
         dinov3 = "Fast" if MAJOR == 4 and ours == "DINOv3ViT" else ""
         processor = getattr(hf, f"{ours}ImageProcessor{dinov3}")().to_dict()
         settings = {"model_type": "vit"}

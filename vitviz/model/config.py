@@ -41,6 +41,7 @@ class ViTConfig:
             (rotates queries and keys); learned and rotary together; or none.
         position_grid: (rows, columns) of the learned positions; `None` for the grid of `image_size`.
         position_antialias: whether to low-pass filter positions when interpolating to fewer patches.
+        position_mode: interpolation of learned positions.
         layer_scale: initial per-channel scale after attention and MLP; `None` for none.
         rotary_base: base of rotary positions: of n = head width / 4 rotations, the slowest has a period of
             rotary_base^(1 - 1/n) times the fastest's.
@@ -50,6 +51,7 @@ class ViTConfig:
         rotary_offset: number of the first row and column for "index".
         rotary_learned: whether each head of each block has learned rotation rates (frequencies), instead of those of
             rotary_base.
+        rotary_class: whether the class token is rotated too, by learned angles (MLCD).
         relative_bias: whether each head adds a learned relative position bias to the attention logits, which depends on
             the difference of rows and columns (BEiT); learned for the same grid as learned positions.
         qkv_bias, patch_bias, mlp_bias: whether these linear maps have a bias.
@@ -67,6 +69,7 @@ class ViTConfig:
         cosine: whether the classifier's input is divided by its length (CLIP with texts as classes).
         parallel: whether attention and MLP of a block read the same normalised tokens, and their outputs are summed.
         pool_heads: number of heads of attention pooling; `None` for as many as in a block.
+        pool_mlp: whether attention pooling ends with a norm and an MLP.
         dropout, attention_dropout, path_dropout: probabilities in training; path_dropout increases linearly with depth.
     """
 
@@ -86,11 +89,13 @@ class ViTConfig:
     positions: Literal["learned", "sincos", "sincos1d", "rotary", "learned+rotary", "none"] = "learned"
     position_grid: tuple[int, int] | None = None
     position_antialias: bool = True
+    position_mode: Literal["bicubic", "bilinear"] = "bicubic"
     rotary_base: float = 100.0
     rotary_places: Literal["image", "index"] = "image"
     rotary_grid: tuple[int, int] | None = None
     rotary_offset: float = 0.0
     rotary_learned: bool = False
+    rotary_class: bool = False
     relative_bias: bool = False
     layer_scale: float | None = None
     qkv_bias: bool = True
@@ -112,6 +117,7 @@ class ViTConfig:
     cosine: bool = False
     parallel: bool = False
     pool_heads: int | None = None
+    pool_mlp: bool = True
     dropout: float = 0.0
     attention_dropout: float = 0.0
     path_dropout: float = 0.0
@@ -138,6 +144,10 @@ class ViTConfig:
         if self.rotary and self.head_size % 4:
             size = self.head_size
             raise ModelError(f"Expected a head width divisible by 4 for rotary positions, got {size}. Set head_width.")
+        if self.rotary_class and not (self.rotary and self.class_token):
+            raise ModelError(
+                "Expected rotary positions and a class token for rotary_class=True, got none. Change them."
+            )
         if self.rotary and self.relative_bias:
             raise ModelError("Expected rotary positions or relative_bias, got both. Choose one of them.")
         if self.norm_pooled and self.pooling == "cls+mean":

@@ -56,6 +56,7 @@ class Attention(nn.Module):
         self.rates = None
         if config.rotary_learned:
             self.rates = nn.Parameter(rotary_rates(self.head_width, config.rotary_base).repeat(1, self.heads, 1))
+        self.class_angle = nn.Parameter(torch.zeros(self.head_width // 2)) if config.rotary_class else None
         self.bias_grid = config.learned_grid
         self.bias_table = None
         if config.relative_bias:
@@ -89,7 +90,7 @@ class Attention(nn.Module):
             return ops.append(q, bias / self.scale), ops.append(k, index[:, None] == index)
         if self.rates is not None:
             angles = rotary_angles(angles[0], wide(self.rates[:, heads]))
-        rotation = partial(rotate, angles=angles)
+        rotation = partial(rotate, angles=angles, class_angle=self.class_angle)
         return ops.fixed(rotation, q), ops.fixed(rotation, k)
 
     def merge(self, mixed: Tensor, ops: Ops = PLAIN) -> Tensor:
@@ -213,7 +214,7 @@ class Block(nn.Module):
 
 
 class AttentionPool(nn.Module):
-    """Pooling by one learned query that attends to all tokens, and an MLP (Zhai et al. 2022; SigLIP)."""
+    """Pooling by one learned query that attends to all tokens, usually with an MLP (Zhai et al. 2022; SigLIP)."""
 
     def __init__(self, config: ViTConfig) -> None:
         super().__init__()
@@ -222,8 +223,8 @@ class AttentionPool(nn.Module):
         self.q = nn.Linear(width, width)
         self.kv = nn.Linear(width, 2 * width)
         self.proj = nn.Linear(width, width)
-        self.norm = make_norm(config, width)
-        self.mlp = MLP(config)
+        self.norm = make_norm(config, width) if config.pool_mlp else None
+        self.mlp = MLP(config) if config.pool_mlp else None
 
     def forward(self, x: Tensor, ops: Ops = PLAIN) -> Tensor:
         """Pool the tokens: (B, N, D) -> (B, D)."""
@@ -232,4 +233,6 @@ class AttentionPool(nn.Module):
         k, v = ops.linear(self.kv, x).unflatten(2, (2, self.heads, -1)).permute(2, 0, 3, 1, 4)  # 2 x (B, H, N, d)
         mixed = ops.attend(q, k, v, q.shape[-1] ** -0.5, learned_query=True)  # (B, H, 1, d)
         pooled = ops.linear(self.proj, mixed.transpose(1, 2).flatten(2))  # (B, 1, D)
-        return ops.add(pooled, self.mlp(ops.norm(self.norm, pooled), ops)).squeeze(1)
+        if self.mlp is not None and self.norm is not None:
+            pooled = ops.add(pooled, self.mlp(ops.norm(self.norm, pooled), ops))
+        return pooled.squeeze(1)

@@ -40,10 +40,12 @@ FIXED = {"sincos": sincos_positions, "sincos1d": sincos1d_positions}
 """Fixed positions computed from the grid, by name in `ViTConfig.positions`."""
 
 
-def resize_positions(table: Tensor, old: tuple[int, int], new: tuple[int, int], antialias: bool) -> Tensor:
-    """Interpolate learned positions to another grid, bicubic: (1, oh * ow, D) -> (1, nh * nw, D)."""
+def resize_positions(
+    table: Tensor, old: tuple[int, int], new: tuple[int, int], antialias: bool, mode: str = "bicubic"
+) -> Tensor:
+    """Interpolate learned positions to another grid: (1, oh * ow, D) -> (1, nh * nw, D)."""
     image = table.float().reshape(1, *old, -1).permute(0, 3, 1, 2)  # (1, D, oh, ow)
-    image = F.interpolate(image, size=new, mode="bicubic", antialias=antialias)  # (1, D, nh, nw)
+    image = F.interpolate(image, size=new, mode=mode, antialias=antialias)  # (1, D, nh, nw)
     return image.flatten(2).transpose(1, 2).to(table.dtype)  # (1, nh * nw, D)
 
 
@@ -97,14 +99,20 @@ def wide(x: Tensor) -> Tensor:
     return x.to(torch.promote_types(x.dtype, torch.float32))
 
 
-def rotate(x: Tensor, angles: Angles) -> Tensor:
-    """Rotate the patch tokens of (B, H, N, d); prefix tokens have no position."""
-    cos, sin = (angle.to(x) for angle in angles)
-    count = cos.shape[-2]
+def rotate(x: Tensor, angles: Angles, class_angle: Tensor | None = None) -> Tensor:
+    """Rotate the patch tokens of (B, H, N, d), and the class token by `class_angle` (d / 2), if given."""
+    count = angles[0].shape[-2]
     prefix, patches = x.split([x.shape[2] - count, count], dim=2)
-    first, second = patches.chunk(2, dim=-1)
-    rotated = patches * cos + torch.cat([-second, first], dim=-1) * sin
-    return torch.cat([prefix, rotated], dim=2)
+    if class_angle is not None:
+        turn = wide(class_angle).repeat(2)[None]  # (1, d)
+        prefix = torch.cat([_turned(prefix[:, :, :1], (turn.cos(), turn.sin())), prefix[:, :, 1:]], dim=2)
+    return torch.cat([prefix, _turned(patches, angles)], dim=2)
+
+
+def _turned(x: Tensor, angles: Angles) -> Tensor:
+    cos, sin = (angle.to(x) for angle in angles)
+    first, second = x.chunk(2, dim=-1)
+    return x * cos + torch.cat([-second, first], dim=-1) * sin
 
 
 def relative_places(grid: tuple[int, int], table: tuple[int, int]) -> Tensor:

@@ -212,7 +212,10 @@ class ViT(nn.Module):
             return fixed(grid, self.config.width).to(self.patch_embed.proj.weight)
         if self.pos_embed is None or grid == self.config.learned_grid:
             return self.pos_embed
-        return resize_positions(self.pos_embed, self.config.learned_grid, grid, self.config.position_antialias)
+        config = self.config
+        return resize_positions(
+            self.pos_embed, config.learned_grid, grid, config.position_antialias, config.position_mode
+        )
 
     def forward(self, images: Tensor, edits: Edits | None = None) -> Tensor:
         """Classify normalised pixels: (B, channels, H, W) -> logits (B, C), or features (B, D) without a classifier.

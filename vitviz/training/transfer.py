@@ -94,7 +94,9 @@ def start_from(
     weights = {key: value.detach().float() for key, value in source.state_dict().items()}
     grids = old.learned_grid, config.learned_grid
     if source.pos_embed is not None and grids[0] != grids[1]:
-        weights["pos_embed"] = resize_positions(weights["pos_embed"], *grids, config.position_antialias)
+        weights["pos_embed"] = resize_positions(
+            weights["pos_embed"], *grids, config.position_antialias, config.position_mode
+        )
     for name in [name for name in weights if name.endswith("bias_table")]:
         weights[name] = resize_biases(weights[name], *grids)
     state, new = model.state_dict(), () if keep_head else ("head.", "head_dist.")

@@ -4,6 +4,7 @@ One function per family maps settings to a config and tensor names. Missing sett
 Types are checked, because the file may be untrusted. Dropout rates are not read, because only training uses them.
 """
 
+import math
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
@@ -42,6 +43,17 @@ DINOV3_DEFAULTS |= dict.fromkeys(("query_bias", "value_bias", "proj_bias", "mlp_
 DINOV3_DEFAULTS |= {"key_bias": False, "use_gated_mlp": False}
 CLIP_DEFAULTS = _DEFAULTS | {"patch_size": 32, "hidden_act": "quick_gelu", "layer_norm_eps": 1e-5}
 SIGLIP_DEFAULTS = _DEFAULTS | {"hidden_act": "gelu_pytorch_tanh", "layer_norm_eps": 1e-6, "vision_use_head": True}
+
+YOLOS_DEFAULTS = VIT_DEFAULTS | {"image_size": [512, 864], "num_detection_tokens": 100}
+YOLOS_DEFAULTS |= {"use_mid_position_embeddings": True}
+DPT_DEFAULTS = VIT_DEFAULTS | {"image_size": 384, "is_hybrid": False, "backbone_config": None}
+BLIP_DEFAULTS = _DEFAULTS | {"image_size": 384, "layer_norm_eps": 1e-5}
+MLCD_DEFAULTS = _DEFAULTS | {"hidden_size": 1664, "num_hidden_layers": 48, "num_attention_heads": 16, "patch_size": 14}
+MLCD_DEFAULTS |= {"intermediate_size": 8192, "image_size": 336, "layer_norm_eps": 1e-5, "num_key_value_groups": 1}
+MLCD_DEFAULTS |= {"rope_parameters": {"rope_type": "axial", "rope_theta": 10_000.0}}
+AIMV2_DEFAULTS = _DEFAULTS | {"hidden_size": 1024, "num_hidden_layers": 24, "num_attention_heads": 8, "patch_size": 14}
+AIMV2_DEFAULTS |= {"intermediate_size": 2816, "layer_norm_eps": 1e-5, "rms_norm_eps": 1e-5, "hidden_act": "silu"}
+AIMV2_DEFAULTS |= {"use_head": True, "is_native": False, "qkv_bias": False, "mlp_bias": False}
 
 ACTIVATIONS = {"gelu": "gelu", "gelu_python": "gelu", "gelu_pytorch_tanh": "gelu_tanh", "quick_gelu": "quick_gelu"}
 """Hugging Face's names of the activations that `ViT` supports -> ours."""
@@ -374,14 +386,110 @@ def _siglip(settings: Mapping[str, Any]) -> Converted:
     Zhai et al. 2023, "Sigmoid Loss for Language Image Pre-Training". Without a class token, a learned query pools the
     patches. `SiglipForImageClassification` reads their mean instead.
     """
-    classifier = "SiglipForImageClassification"
-    checked, kind = _tower(settings, "SigLIP", ("SiglipVisionModel", classifier), SIGLIP_DEFAULTS)
+    flexible = str(settings.get("model_type")).startswith("siglip2")
+    stem = "Siglip2" if flexible else "Siglip"
+    classifier = f"{stem}ForImageClassification"
+    defaults = SIGLIP_DEFAULTS | {"num_patches": 256}
+    checked, kind = _tower(settings, "SigLIP", (f"{stem}VisionModel", classifier), defaults)
     mean = kind == classifier
     if not mean and not checked.typed("vision_use_head", bool):
         raise checked.refuse("vision_use_head", "true: without it the model has no output for the image")
     classes = len(labels(settings)) if mean else 0
-    config = _config(checked, classes=classes, class_token=False, pooling="mean" if mean else "attention")
-    return config, naming.SIGLIP_CLASSIFIER if mean else naming.SIGLIP
+    more: dict[str, Any] = {"classes": classes, "class_token": False, "pooling": "mean" if mean else "attention"}
+    if flexible:
+        side = math.isqrt(checked.typed("num_patches", int)) * checked.square("patch_size")
+        more |= {"image_size": (side, side), "position_mode": "bilinear", "position_antialias": True}
+        if checked.get("num_channels") != 3:
+            raise checked.refuse("num_channels", "3")
+        return _config(checked, **more), naming.SIGLIP2_CLASSIFIER if mean else naming.SIGLIP2
+    return _config(checked, **more), naming.SIGLIP_CLASSIFIER if mean else naming.SIGLIP
+
+
+def _yolos(settings: Mapping[str, Any]) -> Converted:
+    """Read YOLOS, whose detection tokens are shown as registers in front of the patches.
+
+    Fang et al. 2021, "You Only Look at One Sequence". The detection heads are left out.
+    """
+    checked = TypedSettings(settings, "YOLOS", YOLOS_DEFAULTS)
+    checked.architecture(("YolosModel", "YolosForObjectDetection"))
+    if checked.typed("use_mid_position_embeddings", bool):
+        raise checked.refuse("use_mid_position_embeddings", "false, because vitviz adds positions only once")
+    registers, bias = checked.typed("num_detection_tokens", int), checked.get("qkv_bias")
+    return _config(checked, square=False, classes=0, registers=registers, qkv_bias=bias), naming.YOLOS
+
+
+def _dpt(settings: Mapping[str, Any]) -> Converted:
+    """Read DPT's encoder: a ViT whose positions are interpolated linearly; its decoder is left out.
+
+    Ranftl et al. 2021, "Vision Transformers for Dense Prediction".
+    """
+    checked = TypedSettings(settings, "DPT", DPT_DEFAULTS)
+    checked.architecture(("DPTModel", "DPTForDepthEstimation", "DPTForSemanticSegmentation"))
+    if checked.typed("is_hybrid", bool) or checked.get("backbone_config") is not None:
+        raise checked.refuse("is_hybrid", "false and no backbone_config, because its patches come from another network")
+    return _config(checked, classes=0, qkv_bias=checked.get("qkv_bias"), position_mode="bilinear"), naming.DPT
+
+
+def _blip(settings: Mapping[str, Any]) -> Converted:
+    """Read BLIP's vision encoder. Its features are the class token after the final norm, which the text model reads.
+
+    Li et al. 2022, "BLIP". transformers' `pooler_output` applies the final norm twice.
+    """
+    heads = ("ForConditionalGeneration", "ForQuestionAnswering", "ForImageTextRetrieval")
+    alone = ("BlipVisionModel", *(f"Blip{head}" for head in heads))
+    checked, _ = _tower(settings, "BLIP", alone, BLIP_DEFAULTS)
+    return _config(checked, classes=0), naming.BLIP
+
+
+def _mlcd(settings: Mapping[str, Any]) -> Converted:
+    """Read MLCD's vision tower: CLIP's with rotary positions, which also rotate the class token by a learned angle.
+
+    An et al. 2024, "Multi-label Cluster Discrimination for Visual Representation Learning".
+    """
+    checked = TypedSettings(settings, "MLCD", MLCD_DEFAULTS)
+    checked.architecture(("MLCDVisionModel",))
+    if checked.get("num_key_value_groups") != 1:
+        raise checked.refuse("num_key_value_groups", "1")
+    rope = checked.typed("rope_parameters", dict)
+    if rope.get("rope_type", "axial") != "axial":
+        raise checked.refuse("rope_parameters", "axial")
+    config = _config(
+        checked,
+        classes=0,
+        norm_pre=True,
+        norm_pooled=True,
+        patch_bias=False,
+        positions="rotary",
+        rotary_places="index",
+        rotary_class=True,
+        rotary_base=rope.get("rope_theta", 10_000.0),
+    )
+    return config, naming.MLCD
+
+
+def _aimv2(settings: Mapping[str, Any]) -> Converted:
+    """Read AIMv2's vision tower with its attention pooling, which has no MLP.
+
+    Fini et al. 2024, "Multimodal Autoregressive Pre-training of Large Vision Encoders".
+    """
+    checked, _ = _tower(settings, "AIMv2", ("Aimv2VisionModel",), AIMV2_DEFAULTS)
+    for name, needed in {"is_native": False, "use_head": True, "hidden_act": "silu"}.items():
+        if checked.get(name) != needed:
+            raise checked.refuse(name, str(needed).lower())
+    config = _config(
+        checked,
+        classes=0,
+        class_token=False,
+        pooling="attention",
+        pool_mlp=False,
+        norm="rms",
+        norm_patch=True,
+        norm_eps=checked.get("rms_norm_eps"),
+        mlp="swiglu",
+        qkv_bias=checked.get("qkv_bias"),
+        mlp_bias=checked.get("mlp_bias"),
+    )
+    return config, naming.AIMV2
 
 
 def _tower(
@@ -416,8 +524,12 @@ FAMILIES: dict[str, Callable[[Mapping[str, Any]], Converted]] = {
     "ijepa": _vit,
     **{f"{kind}_vision_model": _clip for kind in CLIPS},
     **dict.fromkeys(("clip", "metaclip_2", "chinese_clip"), _clip),
-    "siglip": _siglip,
-    "siglip_vision_model": _siglip,
+    **dict.fromkeys(("siglip", "siglip_vision_model", "siglip2", "siglip2_vision_model"), _siglip),
+    "yolos": _yolos,
+    "dpt": _dpt,
+    **dict.fromkeys(("blip", "blip_vision_model"), _blip),
+    **dict.fromkeys(("mlcd", "mlcd_vision_model"), _mlcd),
+    **dict.fromkeys(("aimv2", "aimv2_vision_model"), _aimv2),
 }
 
 _WINDOWS = "its attention stays inside windows, so no block has one attention matrix over the image"
@@ -427,9 +539,6 @@ REFUSED: dict[str, str] = {
     **dict.fromkeys(("levit", "cvt", "mobilevit", "mobilevitv2", "efficientformer"), _CONVOLUTIONS),
     "altclip": "only its vision tower is supported; save it alone, model.vision_model.save_pretrained(folder)",
     "vit_hybrid": "its patches come from a ResNet",
-    "siglip2": "it takes lists of patches with a mask; SigLIP 2 of a fixed size has model_type 'siglip'",
-    **dict.fromkeys(("mlcd", "mlcd_vision_model"), "it rotates the class token by a learned angle (rotary positions)"),
-    **dict.fromkeys(("aimv2", "aimv2_vision_model"), "its tensor names are not supported; load it from timm"),
     "dinov3_convnext": "it is a convolutional network without attention",
     "timm_wrapper": "it wraps a timm model; load its timm_model in memory",
 }

@@ -3,8 +3,9 @@
 A `Naming` maps a library's names to ours. If the layout also differs, it maps to an intermediate name, which `merge`
 resolves: `attn.q`, `attn.k`, `attn.v` are stacked to `attn.qkv`, `mlp.gate` and `mlp.up` to `mlp.fc1`, `attn_pool.qkv`
 is split, `patch_embed.linear` is reshaped to a convolution, `bias_table` is added to those of all blocks, `rates` are
-split by block, `head_alone` becomes two classifiers, and `embedding` (F, C) a classifier without a bias. Every tensor
-is used exactly once, ignored for a stated reason, or reported as unknown.
+split by block, `class_angle` is copied to every block, `pos_embed_registers_last` is reordered, `head_alone` becomes
+two classifiers, and `embedding` (F, C) a classifier without a bias. Every tensor is used exactly once, ignored for a
+stated reason, or reported as unknown.
 """
 
 import math
@@ -159,6 +160,11 @@ def merge(new: State, *, patches: int, free_biases: bool = False) -> State:
         _stack(new, at + "attn.qkv", [at + f"attn.{part}" for part in "qkv"])
         gated = any(name.startswith(at + "mlp.gate.") for name in new)
         _stack(new, at + "mlp.fc1", [at + "mlp.gate", at + "mlp.up"] if gated else [at + "mlp.up"])
+    if "attn_pool.k.weight" in new:  # AIMv2: the learned query has no linear map
+        _stack(new, "attn_pool.kv", ["attn_pool.k", "attn_pool.v"])
+        width = len(new["attn_pool.kv.weight"]) // 2
+        new |= {"attn_pool.q.weight": torch.eye(width), "attn_pool.q.bias": torch.zeros(width)}
+        new.setdefault("attn_pool.kv.bias", torch.zeros(2 * width))
     for kind in ("weight", "bias"):
         if (qkv := new.pop(f"attn_pool.qkv.{kind}", None)) is not None:
             third = len(qkv) // 3
@@ -176,6 +182,11 @@ def merge(new: State, *, patches: int, free_biases: bool = False) -> State:
         new["patch_embed.proj.bias"] = new.pop("patch_embed.linear.bias")
     if (rates := new.pop("rates", None)) is not None:  # (2, L, H, d / 2)
         new |= {f"blocks.{index}.attn.rates": rates[:, index] for index in range(rates.shape[1])}
+    if (angle := new.pop("class_angle", None)) is not None:  # (1, d / 2)
+        new |= {f"{at}attn.class_angle": angle[0] for at in blocks}
+    if (table := new.pop("pos_embed_registers_last", None)) is not None and "reg_token" in new:
+        count = new["reg_token"].shape[1]
+        new["pos_embed"] = torch.cat([table[:, :1], table[:, -count:], table[:, 1:-count]], dim=1)
     if (shared := new.pop("bias_table", None)) is not None:
         for name in (f"{at}attn.bias_table" for at in blocks):
             new[name] = shared + new[name] if name in new else shared
@@ -405,6 +416,59 @@ SIGLIP = replace(
 SIGLIP_CLASSIFIER = replace(  # reads the mean over patches and ignores the attention pooling
     SIGLIP, marks=(*SIGLIP.marks, "classifier.weight"), unread={**CLIP.unread, r"head\.": ""}
 )
+SIGLIP2 = replace(SIGLIP, names={**SIGLIP.names, "embeddings.patch_embedding": "patch_embed.linear"})
+SIGLIP2_CLASSIFIER = replace(SIGLIP2, unread=SIGLIP_CLASSIFIER.unread)
+MLCD = replace(
+    CLIP,
+    family="MLCD",
+    names={**CLIP.names, "class_pos_emb": "class_angle"},
+    unread={r"vision_rotary_embedding\.": "", r"embeddings\.position_ids$": ""},
+)
+AIMV2 = Naming(
+    library="transformers'",
+    family="AIMv2",
+    names={
+        "embeddings.patch_embed": "patch_embed.proj",
+        "embeddings.rms_norm": "patch_embed.norm",
+        "embeddings.position_embedding.weight": "pos_embed",
+        "rms_norm": "norm",
+        "head.cls_token": "attn_pool.latent",
+        "head.k_proj": "attn_pool.k",
+        "head.v_proj": "attn_pool.v",
+        "head.output_proj": "attn_pool.proj",
+    }
+    | _blocks(
+        "encoder.layers.",
+        {f"attention.{theirs}": ours for theirs, ours in _QKV_PROJ.items()}
+        | {"attention.out_proj": "attn.proj", "rms_norm1": "norm1", "rms_norm2": "norm2"}
+        | {"ffn.gate_proj": "mlp.gate", "ffn.up_proj": "mlp.up", "ffn.down_proj": "mlp.fc2"},
+    ),
+    bases=("vision_model.",),
+    unread={r"text_model\.|(visual|text)_projection\.|logit_scale$|embeddings\.position_ids$": ""},
+    flat=True,
+    free_biases=True,
+)
+BLIP = Naming(
+    library="transformers'",
+    family="BLIP",
+    names={
+        "embeddings.class_embedding": "cls_token",
+        "embeddings.position_embedding": "pos_embed",
+        "embeddings.patch_embedding": "patch_embed.proj",
+        "post_layernorm": "norm",
+    }
+    | _blocks(
+        "encoder.layers.",
+        {"self_attn.qkv": "attn.qkv", "self_attn.projection": "attn.proj"}
+        | {"layer_norm1": "norm1", "layer_norm2": "norm2"}
+        | _same("mlp.fc1", "mlp.fc2"),
+    ),
+    bases=("vision_model.",),
+    unread={
+        r"text_(model|encoder|decoder)\.": "text model",
+        r"(visual_projection|text_projection|vision_proj|text_proj|itm_head)\.|logit_scale$": "",
+    },
+)
 OPENCLIP = Naming(
     library="OpenAI's and OpenCLIP's",
     family="CLIP",
@@ -479,6 +543,20 @@ LUCIDRAINS = Naming(  # versions without norms around the patch projection
     ),
     marks=("to_patch_embedding.1.weight", "transformer.layers.0.0.fn.to_qkv.weight"),
     norm_eps=1e-5,
+)
+
+YOLOS = replace(
+    VIT,
+    family="YOLOS",
+    names={
+        **VIT.names,
+        "embeddings.detection_tokens": "reg_token",
+        "embeddings.position_embeddings": "pos_embed_registers_last",
+    },
+    unread={r"pooler\.dense\.": "", r"(class_labels_classifier|bbox_predictor)\.": "detection heads"},
+)
+DPT = replace(
+    VIT, family="DPT", bases=("dpt.",), unread={r"pooler\.dense\.": "", r"(neck|head|auxiliary_head)\.": "decoder"}
 )
 
 NAMINGS = (TIMM, DEIT, BEIT, VIT, DINOV2, DINOV3, CLIP, SIGLIP_CLASSIFIER, SIGLIP, OPENCLIP, TORCHVISION, BOURKE)

@@ -4,6 +4,7 @@
 with tensors only.
 """
 
+import math
 import os
 import re
 from collections.abc import Mapping
@@ -44,6 +45,10 @@ PROCESSORS: dict[str, dict[str, Any]] = {
     "ChineseCLIP": _CUT | _OPENAI | {"size": {"shortest_edge": 224}},
     "Bit": _CUT | _OPENAI | {"size": {"shortest_edge": 224}},
     "Siglip": _ALL | _HALF | {"resample": 3, "size": 224},
+    "Siglip2": _ALL | _HALF | {"resample": 2, "max_num_patches": 256, "patch_size": 16},
+    "DPT": _ALL | _HALF | {"resample": 3, "size": {"height": 384, "width": 384}, "keep_aspect_ratio": False},
+    "Blip": _ALL | _OPENAI | {"resample": 3, "size": {"height": 384, "width": 384}},
+    "Yolos": _ALL | _IMAGENET | {"resample": 2, "size": {"shortest_edge": 800, "longest_edge": 1333}},
 }
 _SHORTER = {"CLIP", "ChineseCLIP", "Bit"}  # one number as the size is the shorter side; elsewhere, a square's side
 _USUAL = {"vit": "ViT", "deit": "DeiT", "dinov2": "Bit", "dinov3": "DINOv3ViT", "clip": "CLIP", "siglip": "Siglip"}
@@ -54,6 +59,12 @@ _USUAL |= {
     "chinese": "CLIP",
     "altclip": "CLIP",
     "ijepa": "ViT",
+    "siglip2": "Siglip2",
+    "dpt": "DPT",
+    "blip": "Blip",
+    "yolos": "Yolos",
+    "mlcd": "CLIP",
+    "aimv2": "CLIP",
 }
 # Settings of a family's published models that differ from the defaults of their processor.
 _PUBLISHED: dict[str, dict[str, Any]] = {
@@ -75,10 +86,11 @@ def about_transformers(
 ) -> Pretrained:
     """Return preprocessing and labels of a `transformers` model.
 
-    Preprocessing differs from `transformers`' own in four ways. A crop with an odd margin is shifted by one pixel.
+    Preprocessing differs from `transformers`' own in five ways. A crop with an odd margin is shifted by one pixel.
     Resizing works on Pillow images, not on tensors. An input size that is not a multiple of the patch size (SigLIP: 384
     and 14 pixels) is rounded down. DeiT's processor squashes the picture before the crop; vitviz resizes the
-    shorter side, as in DeiT's training.
+    shorter side, as in DeiT's training. SigLIP 2 NaFlex and YOLOS keep a photograph's shape, but vitviz rounds its
+    sides to patches in another way, and gives YOLOS as many pixels as a square of its shorter side has.
 
     Args:
         settings: the model's `config.json`.
@@ -232,8 +244,17 @@ def preprocess_transformers(settings: Mapping[str, Any], preprocessor: Mapping[s
         raise checked.refuse("do_resize", "true, because photographs may have any size")
     if not isinstance(resample := checked.get("resample"), int) or resample not in _RESAMPLE:
         raise checked.refuse("resample", f"one of {_RESAMPLE}")
-    crop = checked.typed("do_center_crop", bool)
-    shorter, (height, width) = _size(checked, kind, crop)
+    crop, mode = checked.typed("do_center_crop", bool), "squash"
+    if values.get("keep_aspect_ratio"):
+        raise checked.refuse("keep_aspect_ratio", "false, because shapes would differ")
+    if kind == "Siglip2":
+        mode, shorter = "native", None
+        height = width = math.isqrt(max(1, checked.typed("max_num_patches", int))) * checked.square("patch_size")
+    elif kind == "Yolos":
+        mode, shorter = "native", None
+        height = width = TypedSettings(checked.typed("size", dict), "Preprocessing", {}).typed("shortest_edge", int)
+    else:
+        shorter, (height, width) = _size(checked, kind, crop)
     tower = settings.get("vision_config_dict") or settings.get("vision_config") or settings
     patch = tower.get("patch_size", 1) if isinstance(tower, Mapping) else 1
     patch = patch[0] if isinstance(patch, list | tuple) and patch else patch
@@ -245,20 +266,23 @@ def preprocess_transformers(settings: Mapping[str, Any], preprocessor: Mapping[s
     scale = 1.0 if abs(scale - 1) < 1e-6 else scale  # 1 / 255 with rounding errors
     # The processor computes (scale * x - mean) / std for pixels x from 0 to 1; here mean and std are divided by scale.
     channels = tower.get("num_channels", 3) if isinstance(tower, Mapping) else 3
+    if not is_whole(channels) or not 0 < channels <= MAX_BANDS:
+        raise ConvertError(f"Expected num_channels from 1 to {MAX_BANDS}, got {channels!r:.80}. Correct config.json.")
     mean, std = (0.0,) * 3, (1 / scale,) * 3
     if checked.typed("do_normalize", bool):
-        mean, std = (_numbers(checked, name, scale) for name in ("image_mean", "image_std"))
+        mean, std = (_numbers(checked, name, scale, channels) for name in ("image_mean", "image_std"))
     read = Preprocess(
         height=height,
         width=width,
-        mode="crop" if crop else "squash",
+        mode="crop" if crop else mode,
+        multiple=patch if mode == "native" and is_whole(patch) and patch > 1 else 16,
         resize=shorter,
         interpolation=_RESAMPLE[resample],
         mean=mean,
         std=std,
         bands=band_names(len(mean)),
     )
-    return read.with_channels(channels) if is_whole(channels) and 0 < channels <= MAX_BANDS else read
+    return read.with_channels(channels)
 
 
 def _kind(settings: Mapping[str, Any], preprocessor: Mapping[str, Any]) -> str:
@@ -292,10 +316,10 @@ def _size(checked: TypedSettings, kind: str, crop: bool) -> tuple[int | None, tu
     return sizes.typed("shortest_edge" if "shortest_edge" in size else "height", int), box
 
 
-def _numbers(checked: TypedSettings, name: str, scale: float) -> tuple[float, ...]:
-    """Return one number for each channel, or for each of three if they share one, divided by `scale`."""
+def _numbers(checked: TypedSettings, name: str, scale: float, channels: Any) -> tuple[float, ...]:
+    """Return one number for each channel, or for three, divided by `scale`."""
     value = checked.get(name)
     values = [value] * 3 if isinstance(value, int | float) else value
-    if not matches_type(values, tuple[float, ...]) or not 0 < len(values) <= MAX_BANDS:
+    if not matches_type(values, tuple[float, ...]) or len(values) not in (3, channels):
         raise checked.refuse(name, "one number for each channel")
     return tuple(value / scale for value in values)
