@@ -360,6 +360,10 @@ def _attend(
     if c.rotary:
         angles = rotations(c, *grid, p.get(name + "rates"))
         angles = angles if changes.keep is None else angles[..., changes.keep, :]
+        if c.rotary_class:  # the other prefix tokens have an angle of 0
+            turned = torch.zeros(len(c.prefix), c.head_size // 2).double()
+            turned[0] = p[name + "class_angle"]
+            angles = torch.cat([turned.expand(*angles.shape[:-2], -1, -1), angles], dim=-2)
         q, k = (tape.proportional(lambda t: _turn(t, angles), part) for part in (q, k))
     bias = _bias(c, p[name + "bias_table"], grid, changes.keep) if c.relative_bias else None
     mixed, attention = _mix(tape, q, k, v, allowed=changes.allowed.get(block), bias=bias)
@@ -427,7 +431,9 @@ def _attention_pool(tape: Tape, p: Parameters, c: ViTConfig, x: Value) -> tuple[
     heads = [(q, 0), (kv, 0), (kv, c.width)]
     count = c.pool_heads or c.heads
     q, k, v = (_heads(tape, value, start, count, c.width // count) for value, start in heads)
-    mixed, attention = _mix(tape, q, k, v, fixed=True)
+    left_out = torch.arange(x.tensor.shape[1]) < len(c.prefix)  # probability 0
+    bias = None if c.pool_prefix else -1e3 * left_out.double()
+    mixed, attention = _mix(tape, q, k, v, fixed=True, bias=bias)
     pooled = tape.linear(mixed, p["attn_pool.proj.weight"], p["attn_pool.proj.bias"], "proj")
     stay, branch = tape.clone(pooled)
     branch = tape.norm(branch, p, "attn_pool.norm", c.norm_eps)

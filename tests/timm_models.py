@@ -11,6 +11,7 @@ from timm.layers import GELU, LayerNorm, QuickGELU, RmsNorm, SwiGLU, SwiGLUPacke
 from timm.models.beit import Beit
 from timm.models.deit import VisionTransformerDistilled
 from timm.models.eva import Eva
+from timm.models.naflexvit import NaFlexVit, NaFlexVitCfg
 from timm.models.vision_transformer import (
     ParallelScalingBlock,
     ParallelThingsBlock,
@@ -62,6 +63,13 @@ def beit(**changes: Any) -> nn.Module:
 
 def relpos(**changes: Any) -> nn.Module:
     return shaken(VisionTransformerRelPos(**{**FIXED, "class_token": True, "init_values": 0.5, **changes}))
+
+
+def naflex(**changes: Any) -> nn.Module:
+    sizes = {"patch_size": 5, "embed_dim": 60, "depth": 3, "num_heads": 5, "mlp_ratio": 2.2, "reg_tokens": 2}
+    model = NaFlexVit(NaFlexVitCfg(**{**sizes, "pos_embed_grid_size": (3, 7), **changes}), num_classes=29)
+    model.dynamic_img_size = True
+    return shaken(model)
 
 
 FAMILIES: dict[str, Callable[..., nn.Module]] = {
@@ -160,6 +168,14 @@ FAMILIES: dict[str, Callable[..., nn.Module]] = {
     ),
     "two attentions and two MLPs": partial(vit, block_fn=ParallelThingsBlock, init_values=0.5),
     "two attentions without biases": partial(vit, block_fn=ParallelThingsBlock, qkv_bias=False, proj_bias=False),
+    "naflex": partial(naflex, global_pool="avg", fc_norm=True, init_values=0.5, pos_embed_interp_mode="bilinear"),
+    "naflex, cropped positions": partial(
+        naflex, class_token=True, global_pool="token", final_norm=False, pos_embed_ar_preserving=True
+    ),
+    "naflex with attention pooling": partial(naflex, global_pool="map", class_token=True, embed_proj_type="conv"),
+    "naflex, rotary": partial(naflex, pos_embed="none", rope_type="axial", global_pool="avg"),
+    "attention pooling with another MLP": partial(eva, global_pool="map", attn_pool_mlp_ratio=3.0),
+    "attention pooling of patches": partial(vit, global_pool="map", reg_tokens=2, pool_include_prefix=False),
     "rotary, three projections": partial(eva, **ROTARY, qkv_fused=False),
     "rotary, three projections without a bias": partial(eva, **ROTARY, qkv_fused=False, qkv_bias=False),
     "rotary, plain attention": partial(eva, **ROTARY, attn_type="rope"),
@@ -168,6 +184,7 @@ FAMILIES: dict[str, Callable[..., nn.Module]] = {
 
 REARRANGED = {"relative positions by a network", "relative positions by Swin v2's network", "relative positions shared"}
 REARRANGED |= {"relative positions, norms after", "sapiens2", "parallel", "parallel, one output"}
+REARRANGED |= {name for name in FAMILIES if name.startswith("naflex")}
 REARRANGED |= {"two attentions and two MLPs", "two attentions without biases"}
 """Families whose files can be read only with the model."""
 

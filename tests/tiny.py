@@ -35,7 +35,7 @@ KINDS: dict[str, dict[str, Any]] = {
     "mean beside a class token": {"pooling": "mean", "norm_pooled": True, "positions": "none"},
     "learned positions and rotations": {
         "positions": "learned+rotary", "rotary_learned": True, "rotary_places": "index", "rotary_grid": (5, 9),
-        "rotary_offset": 1.0, "head_width": 16,
+        "rotary_offset": 1.0, "head_width": 16, "rotary_class": True, "registers": 1,
     },
     "class token and mean": {"pooling": "cls+mean", "norm_pre": True, "qk_norm": True, "qkv_bias": False},
     "registers, parallel": {
@@ -45,7 +45,10 @@ KINDS: dict[str, dict[str, Any]] = {
         "class_token": False, "pooling": "attention", "width": 20, "mlp": "swiglu", "mlp_bias": False,
         "pool_heads": 4, "norm_attention": True, "norm_mlp": True
     },
-    "attention, class token, norm after": {"pooling": "attention", "width": 20, "norm_pooled": True, "registers": 1},
+    "attention, class token, norm after": {
+        "pooling": "attention", "width": 20, "norm_pooled": True, "registers": 1, "pool_prefix": False,
+        "pool_mlp_width": 13
+    },
     "relative bias": {"positions": "none", "relative_bias": True, "registers": 1, "norm_final": False},
     "attention, distillation, norms after": {
         "pooling": "attention", "width": 20, "distillation_token": True, "norm_post": True, "qk_norm": True

@@ -12,7 +12,7 @@ import torch
 from timm.data import create_transform, resolve_data_config
 from timm.layers import Attention, LayerNorm, RmsNorm, SwiGLUPacked
 from timm.models.vision_transformer import ParallelThingsBlock, VisionTransformer
-from timm_models import FAMILIES, OTHER, ROTARY, SIZES, distilled, eva, shaken, vit
+from timm_models import FAMILIES, OTHER, ROTARY, SIZES, distilled, eva, naflex, shaken, vit
 from torch import Tensor, nn
 
 from vitviz.images.decoding import decode
@@ -202,8 +202,8 @@ REFUSED: dict[str, tuple[Callable[[], nn.Module], str]] = {
     "refined patches": (lambda: vit(global_pool="prr"), r"\(AttentionPoolPrr\)"),
     "mean with prefix": (lambda: vit(global_pool="avg", pool_include_prefix=True), "averages prefix tokens"),
     "a norm after pooling": (lambda: siglip(fc_norm=True), "normalises the output of its attention"),
-    "pooling without prefix": (lambda: vit(global_pool="map"), "leaves out the prefix"),
-    "another MLP in pooling": (lambda: eva(global_pool="map", attn_pool_mlp_ratio=3.0), "differs .* in its MLP"),
+    "sums of rows and columns": (lambda: naflex(pos_embed="factorized"), "a row's and a column's"),
+    "aligned corners": (lambda: naflex(pos_embed_align_corners=True), "aligned corners"),
     "gates and pooling": (lambda: eva(global_pool="map", swiglu_mlp=True), "differs .* in its MLP"),
     "rotations in time": (lambda: eva(**ROTARY | {"rope_type": "mrope"}), r"\(RotaryEmbeddingMRope\).*depend on time"),
     "shifted rotations": (lambda: eva(**ROTARY, rope_grid_offset=0.5), "DINOv3.s coordinates"),
@@ -237,7 +237,6 @@ REFUSED |= {
         ("maxvit_rmlp_pico_rw_256", MAXVIT, r"\(MaxxVit\).*windows and grids"),
         ("cait_xxs24_224", SMALL, r"\(Cait\).*talking heads"),
         ("xcit_nano_12_p16_224", SMALL | {"embed_dim": 64, "num_heads": 4}, r"\(Xcit\).*between channels"),
-        ("vit_tiny_patch16_224", SMALL | {"use_naflex": True}, r"\(NaFlexVit\).*the vit_ model of the same size"),
     )
 }
 

@@ -110,8 +110,10 @@ def check_exportable(model: ViT) -> None:
         problem = "a relative position bias, which its graphs do not have yet"
     elif model.config.norm_patch:
         problem = "a norm after the patch projection, which the lecture does not show yet"
-    elif model.config.position_mode != "bicubic":
-        problem = f"{model.config.position_mode} interpolation of positions, which its graphs do not have yet"
+    elif model.config.position_mode != "bicubic" or model.config.position_crop:
+        problem = "bilinear or cropped positions, which its graphs do not have yet"
+    elif not model.config.pool_prefix or model.config.pool_mlp_width is not None:
+        problem = "attention pooling of another form, which its graphs do not have yet"
     elif model.config.channels != 3:
         problem = f"{model.config.channels} input channels, which the page cannot read from photographs"
     elif not model.config.plain_blocks:

@@ -42,6 +42,7 @@ class ViTConfig:
         position_grid: (rows, columns) of the learned positions; `None` for the grid of `image_size`.
         position_antialias: whether to low-pass filter positions when interpolating to fewer patches.
         position_mode: interpolation of learned positions.
+        position_crop: whether positions are interpolated to a square of the longer side and cropped (RADIO).
         layer_scale: initial per-channel scale after attention and MLP; `None` for none.
         rotary_base: base of rotary positions: of n = head width / 4 rotations, the slowest has a period of
             rotary_base^(1 - 1/n) times the fastest's.
@@ -69,7 +70,8 @@ class ViTConfig:
         cosine: whether the classifier's input is divided by its length (CLIP with texts as classes).
         parallel: whether attention and MLP of a block read the same normalised tokens, and their outputs are summed.
         pool_heads: number of heads of attention pooling; `None` for as many as in a block.
-        pool_mlp: whether attention pooling ends with a norm and an MLP.
+        pool_prefix: whether attention pooling reads prefix tokens too.
+        pool_mlp_width: hidden width of its MLP; `None` for the width of the blocks' MLPs, 0 for no norm and no MLP.
         dropout, attention_dropout, path_dropout: probabilities in training; path_dropout increases linearly with depth.
     """
 
@@ -90,6 +92,7 @@ class ViTConfig:
     position_grid: tuple[int, int] | None = None
     position_antialias: bool = True
     position_mode: Literal["bicubic", "bilinear"] = "bicubic"
+    position_crop: bool = False
     rotary_base: float = 100.0
     rotary_places: Literal["image", "index"] = "image"
     rotary_grid: tuple[int, int] | None = None
@@ -117,7 +120,8 @@ class ViTConfig:
     cosine: bool = False
     parallel: bool = False
     pool_heads: int | None = None
-    pool_mlp: bool = True
+    pool_prefix: bool = True
+    pool_mlp_width: int | None = None
     dropout: float = 0.0
     attention_dropout: float = 0.0
     path_dropout: float = 0.0
@@ -258,7 +262,7 @@ class ViTConfig:
 RANGES: dict[str, tuple[float, float]] = {
     **dict.fromkeys(("image_size", "position_grid", "rotary_grid", "patch_size", "channels"), (1, math.inf)),
     **dict.fromkeys(("width", "depth", "heads", "head_width", "mlp_width", "projection", "pool_heads"), (1, math.inf)),
-    **dict.fromkeys(("classes", "registers"), (0, math.inf)),
+    **dict.fromkeys(("classes", "registers", "pool_mlp_width"), (0, math.inf)),
     **dict.fromkeys(("dropout", "attention_dropout", "path_dropout"), (0.0, 0.999)),
     "norm_eps": (1e-30, 1.0),  # with 0, a layer norm could divide by zero
     "rotary_base": (1.0, 1e12),  # ratio of periods, in float32

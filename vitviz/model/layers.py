@@ -7,6 +7,7 @@ Shapes: B images, H heads, N tokens, D width, d head width. Parameter names foll
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 
 import torch
@@ -213,25 +214,34 @@ class Block(nn.Module):
         return ops.add(x, self.drop_path(ops.scale(self.ls2, branch)))
 
 
+SKIPPED = 1e3  # decrease of the logits of tokens that pooling leaves out: exp(-1000) is 0 in float32
+
+
 class AttentionPool(nn.Module):
     """Pooling by one learned query that attends to all tokens, usually with an MLP (Zhai et al. 2022; SigLIP)."""
 
     def __init__(self, config: ViTConfig) -> None:
         super().__init__()
         width, self.heads = config.width, config.pool_heads or config.heads
+        self.skipped = 0 if config.pool_prefix else len(config.prefix)
         self.latent = nn.Parameter(torch.zeros(1, 1, width))
         self.q = nn.Linear(width, width)
         self.kv = nn.Linear(width, 2 * width)
         self.proj = nn.Linear(width, width)
-        self.norm = make_norm(config, width) if config.pool_mlp else None
-        self.mlp = MLP(config) if config.pool_mlp else None
+        hidden = config.hidden if config.pool_mlp_width is None else config.pool_mlp_width
+        self.norm = make_norm(config, width) if hidden else None
+        self.mlp = MLP(replace(config, mlp_width=hidden)) if hidden else None
 
     def forward(self, x: Tensor, ops: Ops = PLAIN) -> Tensor:
         """Pool the tokens: (B, N, D) -> (B, D)."""
         latent = self.latent.expand(x.shape[0], -1, -1)  # not len(x), which would be a constant in an exported graph
         q = self.q(latent).unflatten(2, (self.heads, -1)).transpose(1, 2)  # (B, H, 1, d)
         k, v = ops.linear(self.kv, x).unflatten(2, (2, self.heads, -1)).permute(2, 0, 3, 1, 4)  # 2 x (B, H, N, d)
-        mixed = ops.attend(q, k, v, q.shape[-1] ** -0.5, learned_query=True)  # (B, H, 1, d)
+        scale = q.shape[-1] ** -0.5
+        if self.skipped:  # one more channel lowers the logits of prefix tokens, whose probability becomes 0
+            first = torch.arange(x.shape[1], device=x.device)[:, None] < self.skipped  # (N, 1)
+            q, k = F.pad(q, (0, 1), value=1.0), ops.append(k, first * (-SKIPPED / scale))
+        mixed = ops.attend(q, k, v, scale, learned_query=True)  # (B, H, 1, d)
         pooled = ops.linear(self.proj, mixed.transpose(1, 2).flatten(2))  # (B, 1, D)
         if self.mlp is not None and self.norm is not None:
             pooled = ops.add(pooled, self.mlp(ops.norm(self.norm, pooled), ops))

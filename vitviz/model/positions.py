@@ -41,11 +41,17 @@ FIXED = {"sincos": sincos_positions, "sincos1d": sincos1d_positions}
 
 
 def resize_positions(
-    table: Tensor, old: tuple[int, int], new: tuple[int, int], antialias: bool, mode: str = "bicubic"
+    table: Tensor,
+    old: tuple[int, int],
+    new: tuple[int, int],
+    antialias: bool,
+    mode: str = "bicubic",
+    crop: bool = False,
 ) -> Tensor:
-    """Interpolate learned positions to another grid: (1, oh * ow, D) -> (1, nh * nw, D)."""
+    """Interpolate learned positions to another grid, or `crop` a square: (1, oh * ow, D) -> (1, nh * nw, D)."""
     image = table.float().reshape(1, *old, -1).permute(0, 3, 1, 2)  # (1, D, oh, ow)
-    image = F.interpolate(image, size=new, mode=mode, antialias=antialias)  # (1, D, nh, nw)
+    size = (max(new),) * 2 if crop else new
+    image = F.interpolate(image, size=size, mode=mode, antialias=antialias)[..., : new[0], : new[1]]  # (1, D, nh, nw)
     return image.flatten(2).transpose(1, 2).to(table.dtype)  # (1, nh * nw, D)
 
 

@@ -214,8 +214,9 @@ class ViT(nn.Module):
             return self.pos_embed
         config = self.config
         return resize_positions(
-            self.pos_embed, config.learned_grid, grid, config.position_antialias, config.position_mode
-        )
+            self.pos_embed, config.learned_grid, grid, config.position_antialias, config.position_mode,
+            config.position_crop,
+        )  # fmt: skip
 
     def forward(self, images: Tensor, edits: Edits | None = None) -> Tensor:
         """Classify normalised pixels: (B, channels, H, W) -> logits (B, C), or features (B, D) without a classifier.

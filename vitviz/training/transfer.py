@@ -95,7 +95,7 @@ def start_from(
     grids = old.learned_grid, config.learned_grid
     if source.pos_embed is not None and grids[0] != grids[1]:
         weights["pos_embed"] = resize_positions(
-            weights["pos_embed"], *grids, config.position_antialias, config.position_mode
+            weights["pos_embed"], *grids, config.position_antialias, config.position_mode, config.position_crop
         )
     for name in [name for name in weights if name.endswith("bias_table")]:
         weights[name] = resize_biases(weights[name], *grids)

@@ -34,7 +34,6 @@ WHY_NOT = {
     "CrossVit": "it has two streams of patches of two sizes",
     "TNT": "it has a second transformer inside every patch",
     "Xcit": "its attention runs between channels, not between patches",
-    "NaFlexVit": "it takes lists of patches of any number; load the vit_ model of the same size",
     **dict.fromkeys(("DiffAttention", "DiffParallelScalingBlock"), _DIFFERENCE),
     "HybridEmbed": "its stem is a convolutional network: a patch depends on pixels far outside its square",
     "AttentionPoolPrr": "its pooling refines the patches by another attention",
@@ -51,8 +50,8 @@ def convert_timm(model: nn.Module, cfg: Mapping[str, Any] | None = None) -> ViT:
     """Convert a timm model to a `ViT` with the same outputs and attention: a copy in float32 and in eval mode.
 
     Covers `VisionTransformer` (ViT, DeiT III, DINO, MAE, DINOv2, CLIP, SigLIP, AIMv2, RADIO and related models), its
-    distilled form (DeiT), `Eva` (EVA, EVA-02, the Perception Encoder, DINOv3, RoPE-ViT, Sapiens2), `Beit` and
-    `VisionTransformerRelPos`. Dropout rates are not carried over.
+    distilled form (DeiT), `Eva` (EVA, EVA-02, the Perception Encoder, DINOv3, RoPE-ViT, Sapiens2), `Beit`,
+    `VisionTransformerRelPos` and `NaFlexVit`. Dropout rates are not carried over.
 
     Args:
         model: built by timm.
@@ -84,17 +83,21 @@ def config_of(model: nn.Module) -> tuple[ViTConfig, Channels]:
     from timm.models.beit import Beit
     from timm.models.deit import VisionTransformerDistilled
     from timm.models.eva import Eva
+    from timm.models.naflexvit import NaFlexEmbeds, NaFlexVit
     from timm.models.vision_transformer import VisionTransformer
     from timm.models.vision_transformer_relpos import VisionTransformerRelPos
 
     built: Any = model  # timm's attributes have no type hints
-    _only(built, VisionTransformer, VisionTransformerDistilled, Eva, Beit, VisionTransformerRelPos)
-    layers, stem, blocks = _layers(), built.patch_embed, list(built.blocks)
-    _only(stem, layers.PatchEmbed)
+    _only(built, VisionTransformer, VisionTransformerDistilled, Eva, Beit, VisionTransformerRelPos, NaFlexVit)
+    flexible = type(built) is NaFlexVit
+    layers, blocks = _layers(), list(built.blocks)
+    stem, tokens = (built.embeds, built.embeds) if flexible else (built.patch_embed, built)
+    _only(stem, NaFlexEmbeds if flexible else layers.PatchEmbed)
     patch = stem.patch_size
+    size = _flexible_size(built) if flexible else stem.img_size
     _refuse_if(patch[0] != patch[1], f"its patches of {patch} are not square")
-    if getattr(stem, "dynamic_img_pad", False) and any(side % patch[0] for side in stem.img_size):
-        _refuse(f"it pads images of {stem.img_size} to patches of {patch}; build it with dynamic_img_pad=False")
+    if getattr(stem, "dynamic_img_pad", False) and any(side % patch[0] for side in size):
+        _refuse(f"it pads images of {size} to patches of {patch}; build it with dynamic_img_pad=False")
     block, *others = (_block_settings(part) for part in blocks)
     neighbors = not getattr(getattr(blocks[0], "attn", None), "rotate_half", True)
     for index, other in enumerate(others, 1):
@@ -102,28 +105,48 @@ def config_of(model: nn.Module) -> tuple[ViTConfig, Channels]:
             _refuse(f"its blocks 0 and {index} differ in {', '.join(differ)}")
     settings = block | {
         # Like timm, leave out the pixels at the right and bottom that do not fill a patch.
-        "image_size": tuple(side // patch[0] * patch[0] for side in stem.img_size),
+        "image_size": tuple(side // patch[0] * patch[0] for side in size),
         "patch_size": patch[0],
-        "channels": stem.proj.in_channels,
+        "channels": stem.in_chans if flexible else stem.proj.in_channels,
         "patch_bias": stem.proj.bias is not None,
         "norm_patch": _is_norm(stem.norm),
         "norm": "rms" if _modules(built, layers.RmsNorm) else "layer",
         "width": built.embed_dim,
         "depth": len(blocks),
         "classes": read_classifiers(built, {}, *_CLASSIFIERS)[1],  # num_classes may describe a replaced classifier
-        "class_token": built.cls_token is not None,
+        "class_token": tokens.cls_token is not None,
         "distillation_token": type(built) is VisionTransformerDistilled,
-        "registers": 0 if (registers := getattr(built, "reg_token", None)) is None else registers.shape[1],
+        "registers": 0 if (registers := getattr(tokens, "reg_token", None)) is None else registers.shape[1],
         "norm_pre": _is_norm(getattr(built, "norm_pre", nn.Identity())),
         "norm_eps": _epsilon(built),
         "relative_bias": block.pop("relative_bias") or any(getattr(built, name, None) for name in SHARED_TABLES),
     }
-    settings |= _positions(built) | _pooling(built, block)
+    settings |= _positions(built, tokens) | _pooling(built, block)
+    settings |= _flexible_positions(stem) if flexible else {}
     if settings["distillation_token"] and (settings["registers"] or not settings["classes"] or settings["norm_pooled"]):
         _refuse("its distillation token comes with registers, without a classifier, or with a norm after pooling")
     return ViTConfig(**settings), Channels(
         neighbors, getattr(getattr(built, "rope", None), "grid_indexing", "") == "xy"
     )
+
+
+def _flexible_size(built: Any) -> tuple[int, ...]:
+    """Return the input size in the `pretrained_cfg` of a model that accepts any size, or the size of its positions."""
+    published = (getattr(built, "pretrained_cfg", None) or {}).get("input_size")
+    grid, patch = built.embeds.pos_embed_grid_size or (14, 14), built.embeds.patch_size
+    return tuple(published[1:]) if published else (grid[0] * patch[0], grid[1] * patch[1])
+
+
+def _flexible_positions(stem: Any) -> dict[str, Any]:
+    """Return the config fields of NaFlex positions."""
+    _refuse_if(stem.norm_input is not None, "it has a norm before the projection of a patch")
+    _refuse_if(stem.pos_embed_type == "factorized", "its positions are sums of a row's and a column's")
+    _refuse_if(stem.pos_embed_align_corners, "its positions are interpolated with aligned corners")
+    mode = stem.pos_embed_interp_mode
+    _refuse_if(mode not in ("bicubic", "bilinear"), f"its positions are interpolated by {mode}")
+    fields = {"position_mode": mode, "position_antialias": bool(stem.pos_embed_antialias)}
+    fields["position_grid"] = None if stem.pos_embed is None else tuple(stem.pos_embed_grid_size)
+    return fields | {"position_crop": bool(stem.pos_embed_ar_preserving)}
 
 
 def _block_settings(block: Any) -> dict[str, Any]:
@@ -228,9 +251,9 @@ def _activation(act: nn.Module) -> str:
     return "gelu_tanh" if getattr(act, "approximate", "none") == "tanh" else known[name]
 
 
-def _positions(built: Any) -> dict[str, Any]:
+def _positions(built: Any, tokens: Any) -> dict[str, Any]:
     layers, rope = _layers(), getattr(built, "rope", None)
-    learned = getattr(built, "pos_embed", None) is not None
+    learned = getattr(tokens, "pos_embed", None) is not None
     if rope is None:
         return {"positions": "learned" if learned else "none"}
     _only(rope, layers.RotaryEmbeddingDinoV3, layers.RotaryEmbeddingCat, layers.RotaryEmbeddingMixed)
@@ -256,22 +279,23 @@ def _pooling(built: Any, block: Mapping[str, Any]) -> dict[str, Any]:
         _refuse(f"its global_pool={pool!r}: expected 'token', 'avg' or 'map', such as create_model(global_pool='avg')")
     _refuse_if(pool == "avg" and include and prefix, "it averages prefix tokens and patches together")
     if pool == "map":
-        if include is False and prefix:  # None: Eva, which always includes them
-            _refuse("its attention pooling leaves out the prefix tokens")
         _check_pool(built.attn_pool, block)
     before, after = _is_norm(built.norm), _is_norm(built.fc_norm)
     _refuse_if(before and after, "it normalises its tokens twice at the end")
     _refuse_if(pool == "map" and after, "it normalises the output of its attention pooling")
+    width = built.attn_pool.mlp.fc2.in_features if pool == "map" else block["mlp_width"]
     return {
         "pooling": {"token": "cls", "avg": "mean", "map": "attention"}[pool],
         "norm_final": before or after,
         "norm_pooled": after,
         "pool_heads": built.attn_pool.num_heads if pool == "map" else None,
+        "pool_mlp_width": None if width == block["mlp_width"] else width,
+        "pool_prefix": pool != "map" or not prefix or include is not False,  # None: Eva, which always reads them
     }
 
 
 def _check_pool(pool: Any, block: Mapping[str, Any]) -> None:
-    """Check that attention pooling has one query, and the heads, MLP and activation of the blocks."""
+    """Check that attention pooling has one query, and an MLP like the blocks', perhaps of another width."""
     _only(pool, _layers().AttentionPoolLatent)
     _only(pool.mlp, _layers().Mlp)
     plain = (pool.q_norm, pool.k_norm)
@@ -280,7 +304,7 @@ def _check_pool(pool: Any, block: Mapping[str, Any]) -> None:
     if not (_is_norm(pool.norm) and isinstance(pool.q, nn.Linear) and pool.q.bias is not None):
         _refuse("its attention pooling lacks the norm or the projection of the query, or its bias")
     mlp = _mlp_settings(pool.mlp)
-    if any(mlp[name] != block[name] for name in mlp):
+    if any(mlp[name] != block[name] for name in mlp if name != "mlp_width"):
         _refuse("its attention pooling differs from its blocks in its MLP")
 
 

@@ -481,7 +481,7 @@ def _aimv2(settings: Mapping[str, Any]) -> Converted:
         classes=0,
         class_token=False,
         pooling="attention",
-        pool_mlp=False,
+        pool_mlp_width=0,
         norm="rms",
         norm_patch=True,
         norm_eps=checked.get("rms_norm_eps"),

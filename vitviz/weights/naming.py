@@ -266,6 +266,8 @@ TIMM = Naming(  # also covers facebookresearch's names, which differ slightly
     | _same("norm_pre", "norm")
     | _same("head", "head_dist", *(f"attn_pool.{part}" for part in ("latent", "q", "kv", "proj", "norm")))
     | _same("attn_pool.mlp.fc1", "attn_pool.mlp.fc2")
+    | {f"embeds.{part}": part for part in ("cls_token", "reg_token", "pos_embed")}
+    | {f"embeds.{part}": f"patch_embed.{part}" for part in ("proj", "norm")}
     | {"rope.freqs": "rates", "fc_norm": "norm", "register_tokens": "reg_token", "storage_tokens": "reg_token"}
     | {f"{at}.relative_position_bias_table": "bias_table" for at in ("rel_pos_bias", "shared_rel_pos")}
     | _blocks(

@@ -68,6 +68,7 @@ def _changes(model: nn.Module) -> Iterator[tuple[str, nn.Module, Callable[[Any, 
     """Yield name, module and rearranging function for each module whose tensors must be rearranged."""
     import timm.layers
     from timm.models.eva import EvaBlock
+    from timm.models.naflexvit import NaFlexEmbeds
     from timm.models.vision_transformer import ParallelScalingBlock, ParallelThingsBlock
 
     layers: Any = timm.layers  # without type hints
@@ -77,6 +78,7 @@ def _changes(model: nn.Module) -> Iterator[tuple[str, nn.Module, Callable[[Any, 
         EvaBlock: (lambda block: block.gamma_1 is not None and block.gamma_2 is None, _scaled),
         ParallelScalingBlock: (lambda _: True, _split),
         ParallelThingsBlock: (lambda _: True, _joined),
+        NaFlexEmbeds: (lambda _: True, _embeds),
     }
     for name, module in model.named_modules():
         if type(module) in kinds and kinds[type(module)][0](module):
@@ -132,6 +134,18 @@ def _split(block: Any, tensors: State) -> State:
         new["attn.proj.bias"] = tensors.get("out_proj.bias", joint.new_zeros(len(joint)))
     new.setdefault("mlp.fc2.bias", torch.zeros_like(new["mlp.fc2.weight"][:, 0]))
     return new | ({"mlp.fc1.bias": tensors["mlp_bias"]} if "mlp_bias" in tensors else {})
+
+
+def _embeds(module: Any, tensors: State) -> State:
+    """Reshape the linear map of flattened patches to a convolution, and the table of positions to (1, gh * gw, D)."""
+    if module.is_linear:
+        (side, _), flat = module.patch_size, tensors["proj.weight"]
+        shape = (side, side, module.in_chans) if module.channels_last else (module.in_chans, side, side)
+        order = (0, 3, 1, 2) if module.channels_last else (0, 1, 2, 3)
+        tensors["proj.weight"] = flat.unflatten(1, shape).permute(order).contiguous()
+    if "pos_embed" in tensors:
+        tensors["pos_embed"] = tensors["pos_embed"].flatten(1, 2)
+    return tensors
 
 
 def _joined(block: Any, _: State) -> State:
