@@ -30,7 +30,7 @@ Fit = Literal["crop", "squash"]
 MEMORY = 3 * 2**30
 """Maximum bytes of pixels in memory, for both splits; enough for CIFAR-10, or Imagenette at 224 x 224."""
 _LISTED = 24  # maximum classes or duplicates to list
-Channels = tuple[float, float, float]
+Channels = tuple[float, ...]
 
 
 @dataclass(frozen=True, eq=False)

@@ -561,6 +561,8 @@ DPT = replace(
     VIT, family="DPT", bases=("dpt.",), unread={r"pooler\.dense\.": "", r"(neck|head|auxiliary_head)\.": "decoder"}
 )
 
-NAMINGS = (TIMM, DEIT, BEIT, VIT, DINOV2, DINOV3, CLIP, SIGLIP_CLASSIFIER, SIGLIP, OPENCLIP, TORCHVISION, BOURKE)
-NAMINGS += (LUCIDRAINS,)
+NAMINGS = (
+    *(TIMM, DEIT, BEIT, VIT, DINOV2, DINOV3, CLIP, SIGLIP_CLASSIFIER, SIGLIP, OPENCLIP, TORCHVISION, BOURKE),
+    LUCIDRAINS,
+)
 """All namings, in the order in which their marks are tried."""

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from vitviz.fields import is_whole, matches_type
 from vitviz.images.bands import MAX_BANDS, band_names
-from vitviz.images.preprocess import Interpolation, Preprocess
+from vitviz.images.preprocess import Interpolation, Mode, Preprocess
 from vitviz.model.vit import Pretrained, ViT
 from vitviz.outputs import ProblemType
 from vitviz.weights import checks
@@ -244,7 +244,8 @@ def preprocess_transformers(settings: Mapping[str, Any], preprocessor: Mapping[s
         raise checked.refuse("do_resize", "true, because photographs may have any size")
     if not isinstance(resample := checked.get("resample"), int) or resample not in _RESAMPLE:
         raise checked.refuse("resample", f"one of {_RESAMPLE}")
-    crop, mode = checked.typed("do_center_crop", bool), "squash"
+    crop = checked.typed("do_center_crop", bool)
+    mode: Mode = "crop" if crop else "squash"
     if values.get("keep_aspect_ratio"):
         raise checked.refuse("keep_aspect_ratio", "false, because shapes would differ")
     if kind == "Siglip2":
@@ -268,14 +269,15 @@ def preprocess_transformers(settings: Mapping[str, Any], preprocessor: Mapping[s
     channels = tower.get("num_channels", 3) if isinstance(tower, Mapping) else 3
     if not is_whole(channels) or not 0 < channels <= MAX_BANDS:
         raise ConvertError(f"Expected num_channels from 1 to {MAX_BANDS}, got {channels!r:.80}. Correct config.json.")
-    mean, std = (0.0,) * 3, (1 / scale,) * 3
+    mean: tuple[float, ...] = (0.0,) * 3
+    std: tuple[float, ...] = (1 / scale,) * 3
     if checked.typed("do_normalize", bool):
         mean, std = (_numbers(checked, name, scale, channels) for name in ("image_mean", "image_std"))
     read = Preprocess(
         height=height,
         width=width,
-        mode="crop" if crop else mode,
-        multiple=patch if mode == "native" and is_whole(patch) and patch > 1 else 16,
+        mode=mode,
+        multiple=patch if mode == "native" and isinstance(patch, int) and patch > 1 else 16,
         resize=shorter,
         interpolation=_RESAMPLE[resample],
         mean=mean,
