@@ -141,7 +141,7 @@ IN_ITSELF: dict[str, Any] = {}
 IN_ITSELF["model"] = IN_ITSELF
 F32 = {"dtype": "F32", "shape": [60], "data_offsets": [0, 240]}
 OVERLAP = {f"norm.{name}": F32 for name in ("bias", "weight")}
-NAMES = [f"blocks.0.{index}" for index in range(10_000)]
+NAMES = [f"blocks.{index}.norm1.weight" for index in range(10_000)]
 WHOLE, OLD, SAFE = saved(STATE), saved_old(STATE), save(STATE)
 
 
