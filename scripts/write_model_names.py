@@ -68,7 +68,7 @@ def build(name: str, device: str = "meta") -> nn.Module:
 
 def reason(error: CheckpointError) -> str:
     """Return why a model is refused."""
-    why = re.sub(r"^.*(?:unsupported timm model(?: \(\w+\))?: |got model_type '\w+': )", "", str(error)).rstrip(".")
+    why = re.sub(r"^.*(?:unsupported timm model(?: \(\w+\))?: |got model_type '[\w-]+': )", "", str(error)).rstrip(".")
     return re.sub(r"^it has a (\w+) where only .*", r"\1 is another architecture", why)
 
 
