@@ -16,6 +16,7 @@ from PIL import Image
 
 from vitviz.formatting import describe_prediction
 from vitviz.heatmap import Heatmap
+from vitviz.images.bands import RGB
 from vitviz.images.geometry import Geometry
 from vitviz.model.trace import Trace
 from vitviz.outputs import SINGLE, ProblemType
@@ -107,7 +108,7 @@ class Scene:
             sure_above=view.sure_above,
             group=view.group(),
             known=view.known,
-            caveat=" ".join(filter(None, (_caveat(view) or caveat, _assumptions(view)))),
+            caveat=" ".join(filter(None, (_caveat(view) or caveat, _bands(view), _assumptions(view)))),
             device=view.device,
             seconds=view.seconds,
             seen=view.seen(),
@@ -182,6 +183,16 @@ def _caveat(view: View) -> str:
         count = view.trace.logits.shape[1]
         return f"This model returns {count} numbers without class names. Its attention can be explored as usual."
     return ""
+
+
+def _bands(view: View) -> str:
+    """Return what a model with other channels than red, green and blue reads, and what the picture shows."""
+    bands, shown = view.preprocess.bands, view.preprocess.shown
+    if bands == RGB:
+        return ""
+    if len(bands) == 1:
+        return f"This model reads one band, {bands[0]}: the brightness of a photograph, or an array."
+    return f"This model reads arrays with the bands {', '.join(bands)}; the picture shows {', '.join(shown)}."
 
 
 def _assumptions(view: View) -> str:
