@@ -35,7 +35,7 @@ KINDS: dict[str, dict[str, Any]] = {
     "mean beside a class token": {"pooling": "mean", "norm_pooled": True, "positions": "none"},
     "learned positions and rotations": {
         "positions": "learned+rotary", "rotary_learned": True, "rotary_places": "index", "rotary_grid": (5, 9),
-        "rotary_offset": 1.0, "head_width": 16, "rotary_class": True, "registers": 1,
+        "rotary_offset": 1.0, "head_width": 16,
     },
     "class token and mean": {"pooling": "cls+mean", "norm_pre": True, "qk_norm": True, "qkv_bias": False},
     "registers, parallel": {

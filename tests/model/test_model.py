@@ -37,6 +37,7 @@ VARIANTS = {
     "no classifier": {"classes": 0},
     "large epsilon": {"norm_eps": 0.1},
     "rotary, slow": {"positions": "rotary", "head_width": 20, "rotary_base": 10.0},
+    "rotary, class token too": {"positions": "rotary", "head_width": 16, "rotary_class": True, "registers": 2},
     "norm of queries and keys": {"qk_norm": True},
     "gated": {"mlp": "swiglu"},
     "quick gelu": {"activation": "quick_gelu", "norm_pre": True, "patch_bias": False},

@@ -118,7 +118,9 @@ def check_exportable(model: ViT) -> None:
         problem = f"{model.config.channels} input channels, which the page cannot read from photographs"
     elif not model.config.plain_blocks:
         problem = "blocks of another form, which the lecture's graph does not support yet"
-    elif model.config.rotary and (model.config.rotary_places == "index" or model.config.rotary_learned):
+    elif model.config.rotary and (
+        model.config.rotary_places == "index" or model.config.rotary_learned or model.config.rotary_class
+    ):
         problem = "rotary positions that count rows and columns or are learned, which the page does not compute yet"
     if problem:
         raise StaticError(
