@@ -165,7 +165,7 @@ class Explorer:
         raise self._too_large(preprocess, photo, takes, free)
 
     def _at(self, size: int | None) -> Preprocess:
-        return self.preprocess if size is None else self.preprocess.at(size, self.model.config.patch_size)
+        return self.preprocess if size is None else self.preprocess.at(size, self.model.config.size_multiple)
 
     def _run(self, preprocess: Preprocess, photos: Sequence[tuple[Photo, str]]) -> list[View]:
         prepared = [preprocess(photo) for photo, _ in photos]
@@ -196,8 +196,8 @@ class Explorer:
     def _too_large(self, preprocess: Preprocess, photo: Photo, takes: str, free: int) -> ExplorerError:
         """Return the error for a photograph that does not fit, with the largest size that fits into `free` bytes."""
         height, width = preprocess.input_size(*photo.size)
-        patch, below = self.model.config.patch_size, max(preprocess.height, preprocess.width)
-        fits = memory.largest_side(lambda side: self._bytes(self._at(side), photo), free, patch, below)
+        multiple, below = self.model.config.size_multiple, max(preprocess.height, preprocess.width)
+        fits = memory.largest_side(lambda side: self._bytes(self._at(side), photo), free, multiple, below)
         advice = f"The largest that fits is size={fits}." if fits else "No size fits: free some memory."
         return ExplorerError(
             f"Expected an image that fits into memory, got one of {height} x {width} pixels, "

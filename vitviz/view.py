@@ -224,7 +224,7 @@ class View:
                 default, or the mean without one.
         """
         if isinstance(head, int):
-            check_head(self.trace, head)
+            check_head(self.trace, head, block)
             return self.head_maps(block, query)[head]
         return self.explain("attention", block=block, head=head, query=query)
 
@@ -258,8 +258,8 @@ class View:
         from vitviz.draw.sheet import sheet
 
         maps = [self.attention(block, "mean", query), *self.head_maps(block, query)]
-        labels = ["mean", *(f"head {head + 1}" for head in range(self.trace.heads))]
-        title = f"Layer {block % self.trace.depth + 1}, from {describe_query(self._query(query))}"
+        labels = ["mean", *(f"head {head + 1}" for head in range(self.trace.block(block).lse.shape[1]))]
+        title = f"{self.trace.name_of(block)}, from {describe_query(self._query(query))}"
         settings: dict[str, Any] = {"title": title, "labels": labels, "plain": True}
         return sheet(maps, **settings | options)
 
@@ -268,7 +268,7 @@ class View:
         """Draw a contact sheet of the photograph and all blocks with fused heads; `options` as for `head_sheet`."""
         from vitviz.draw.sheet import sheet
 
-        labels = [f"layer {block + 1}" for block in self.trace.blocks]
+        labels = [self.trace.name_of(block).lower() for block in self.trace.blocks]
         title = f"All layers, {head} of heads, from {describe_query(self._query(query))}"
         settings: dict[str, Any] = {"title": title, "labels": labels, "plain": True}
         return sheet(self.layer_maps(head, query), **settings | options)
@@ -479,6 +479,8 @@ class View:
         """
         about = html.escape(self.describe() or "vitviz")
         picture = f'<img alt="{about}" src="data:image/png;base64,{base64.b64encode(self._repr_png_()).decode()}"'
+        if self.trace.layouts:  # no page shows them
+            return f"<div>{picture}></div>"
         if (megabytes := self._megabytes()) > CELL_MEGABYTES:
             limit = f", limit={math.ceil(megabytes)}" if megabytes > PAGE_MEGABYTES else ""
             words = (

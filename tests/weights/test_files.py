@@ -162,7 +162,7 @@ def test_like_reads_settings_of_timm_torchvision_folders_and_bundled_models(
     assert about.assumed == ("labels: the 1,000 of timm:test_vit.r160_in1k",)
     for source, words in (
         ("torchvision:vit_b_16", r"Expected 12 blocks in .*\(like torchvision:vit_b_16\), got 6"),
-        ("timm:swin_tiny_patch4_window7_224", "windowed"),
+        ("timm:swin_tiny_patch4_window7_224", "load the file into the library's model"),
         ("timm:no_such_model", "Expected a timm model"),
         (path, "Expected like as a bundled model, a checkpoint folder, or torchvision:NAME"),
         ("", "Expected like as a bundled model"),
@@ -417,7 +417,7 @@ def test_incomplete_parts_are_refused(tmp_path: Path) -> None:
 NOT_SHOWN: dict[str, tuple[Callable[[], nn.Module], str]] = {
     name: (lambda name=name: timm.create_model(name), words)
     for name, words in {
-        "swin_tiny_patch4_window7_224": "Swin.*windowed",
+        "swin_tiny_patch4_window7_224": "Swin.*load the file into",
         "beit_base_patch16_224": "several published models",
         "samvit_base_patch16_224": "SAM.*windowed",
         "resnet18": "convolutional.*no attention",

@@ -20,7 +20,7 @@ from torchvision.models.vision_transformer import ConvStemConfig
 
 from vitviz.weights import naming
 from vitviz.weights.checks import ConvertError
-from vitviz.weights.from_torchvision import BUILDERS, about_torchvision, convert_torchvision
+from vitviz.weights.from_torchvision import PLAIN, about_torchvision, convert_torchvision
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -88,7 +88,7 @@ def test_unsupported_models_are_refused() -> None:
             convert_torchvision(model)
 
 
-@pytest.mark.parametrize("name", BUILDERS)
+@pytest.mark.parametrize("name", PLAIN)
 def test_current_and_older_tensor_names_are_known(name: str) -> None:
     with torch.device("meta"):
         state = getattr(MODELS, name)().state_dict()

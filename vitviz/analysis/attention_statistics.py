@@ -36,18 +36,28 @@ class QueryRange:
 
     @classmethod
     def of(
-        cls, trace: Trace, geometry: Geometry | Sequence[Geometry] | None = None, query: Query | None = None
+        cls,
+        trace: Trace,
+        geometry: Geometry | Sequence[Geometry] | None = None,
+        query: Query | None = None,
+        block: int = -1,
     ) -> "QueryRange":
-        """Return the range of one token of a trace, or of all patches for `query=None`.
+        """Return the range of one token in each matrix of a block, or of all patches for `query=None`.
 
         Raises:
             AnalysisError: unless there is one geometry for each image, or if the query is a mean.
             TraceError: if the token does not exist.
         """
-        batch, tokens = trace.tokens.shape[:2]
+        batch, prefix, grid = len(trace.tokens), len(trace.prefix), trace.grid_in(block)
         if query == "mean":
             raise AnalysisError("Expected one token as the query, got 'mean'. Omit it to average over patches.")
-        first = len(trace.prefix) if query is None else trace.token(query)
+        token = None if query is None else trace.token(query, block)
+        if trace.layouts:  # the tokens of a window, at the same place in every window
+            windows = trace.layouts[block]
+            rows, columns = (windows.places[-1] + 1).tolist()
+            grid = rows, columns
+            token = None if token is None else place_in_windows(windows.members, token)[1]
+        first = prefix if token is None else token
         pixels = None
         if geometry is not None:
             frames = [photo.frame for photo in ([geometry] if isinstance(geometry, Geometry) else geometry)]
@@ -56,13 +66,21 @@ class QueryRange:
                     f"Expected one geometry for each of the {batch} images, got {len(frames)}. Give one for all images."
                 )
             extents = torch.tensor([[bottom - top, right - left] for left, top, right, bottom in frames])
-            pixels = (extents / torch.tensor(trace.grid)).to(trace.tokens.device)
-        return cls(first, tokens if query is None else first + 1, trace.prefix, trace.grid, pixels)
+            pixels = (extents / torch.tensor(trace.grid_in(block))).to(trace.tokens.device)
+            if len(pixels) > 1:  # one for each matrix
+                pixels = pixels.repeat_interleave(len(trace.block(block).lse) // batch, dim=0)
+        return cls(first, prefix + grid[0] * grid[1] if token is None else first + 1, trace.prefix, grid, pixels)
 
     @property
     def are_patches(self) -> bool:
         """Return whether the queries are patches; prefix tokens have no position in the image."""
         return self.first >= len(self.prefix)
+
+
+def place_in_windows(members: Tensor, token: int) -> tuple[int, int]:
+    """Return the window of a token and its index there: (W, M) tokens of each window."""
+    window, index = members.eq(token).nonzero()[0].tolist()
+    return window, index
 
 
 @dataclass(frozen=True, eq=False)

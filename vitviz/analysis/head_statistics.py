@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
 from vitviz.analysis import AnalysisError, importance
 from vitviz.analysis import attention_statistics as rows
-from vitviz.analysis.attention_statistics import QueryRange, row_statistics
+from vitviz.analysis.attention_statistics import QueryRange, place_in_windows, row_statistics
 from vitviz.analysis.importance import Importance
 from vitviz.attribution.target_specs import Named, TargetLike, TargetOf, resolve_target
 from vitviz.formatting import data_frame, short_repr, text_table
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
     import pandas as pd
 
 Array = NDArray[np.float64]
+_NO_TARGET = "this model has no classifier, and no target is given"
+_WINDOWED = "models with attention in windows have no matrix over all tokens and no edits"
 
 
 @dataclass(frozen=True)
@@ -142,6 +145,8 @@ class HeadStatistics:
         query: the query: "patches", or a token such as "cls" or "(3, 4)".
         target: display name of the target of the importances; empty without importances.
         scale: scale of the target's score: logit, value or cosine; empty without importances.
+        heads: heads of each block if blocks differ; numbers of other heads are NaN.
+        stages: stage of each block, from 1, in models with stages.
     """
 
     samples: Mapping[str, Array]
@@ -150,6 +155,8 @@ class HeadStatistics:
     query: str
     target: str
     scale: str = ""
+    heads: tuple[int, ...] = ()
+    stages: tuple[int, ...] = ()
 
     __repr__ = short_repr
 
@@ -188,7 +195,7 @@ class HeadStatistics:
     @property
     def header(self) -> list[str]:
         """Return the column headings of `rows`, with units."""
-        names = ["block (from 0)", "head (from 0)"]
+        names = ["block (from 0)", *(["stage (from 1)"] if self.stages else []), "head (from 0)"]
         for name in self.present:
             heading = STATISTICS[name].heading
             names.append(heading)
@@ -199,7 +206,7 @@ class HeadStatistics:
     def rows(self) -> list[list[float]]:
         """Return one row per head; missing statistics have no column."""
         kinds = [self.values, self.deviations] if self.images > 1 else [self.values]
-        columns = [kind[name].ravel().tolist() for name in self.present for kind in kinds]  # each has L * H numbers
+        columns = [self._per_head(kind[name]) for name in self.present for kind in kinds]  # each has L * H numbers
         return [[*place, *numbers] for place, *numbers in zip(self._places(), *columns, strict=True)]
 
     def to_pandas(self) -> "pd.DataFrame":
@@ -218,19 +225,34 @@ class HeadStatistics:
 
     def table(self) -> str:
         """Return the means as text for a terminal, with layers and heads from 1."""
-        means = [[f"{mean:.4g}" for mean in self[name].ravel()] for name in self.present]
+        means = [[f"{mean:.4g}" for mean in self._per_head(self[name])] for name in self.present]
         rows = [
-            [str(block + 1), str(head + 1), *row] for (block, head), *row in zip(self._places(), *means, strict=True)
+            [str(block + 1), *map(str, stage), str(head + 1), *row]
+            for (block, *stage, head), *row in zip(self._places(), *means, strict=True)
         ]
-        heading = ["layer", "head", *(STATISTICS[name].heading for name in self.present)]
+        heading = [
+            "layer",
+            *(["stage"] if self.stages else []),
+            "head",
+            *(STATISTICS[name].heading for name in self.present),
+        ]
         missing = [f"no {name}: {why}" for name, why in self.missing.items()]
         target = [f"target: {self.target} ({self.scale})"] if self.target else []
         return "\n".join([text_table([heading, *rows], left=0), *target, *missing])
 
-    def _places(self) -> list[tuple[int, int]]:
-        """Return block and head of each row."""
-        heads = next(iter(self.samples.values())).shape[2]
-        return [(block, head) for block in self.blocks for head in range(heads)]
+    def _counts(self) -> tuple[int, ...]:
+        """Return the number of heads of each block."""
+        return self.heads or (next(iter(self.samples.values())).shape[2],) * len(self.blocks)
+
+    def _per_head(self, values: Array) -> list[float]:
+        """Return the numbers of existing heads, block by block: (L, H)."""
+        return [number for row, count in zip(values.tolist(), self._counts(), strict=True) for number in row[:count]]
+
+    def _places(self) -> list[tuple[int, ...]]:
+        """Return block, stage (if any) and head of each row."""
+        stages: list[tuple[int, ...]] = [(stage,) for stage in self.stages] or [()] * len(self.blocks)
+        blocks = zip(self.blocks, stages, self._counts(), strict=True)
+        return [(block, *stage, head) for block, stage, count in blocks for head in range(count)]
 
 
 def head_statistics(
@@ -250,7 +272,8 @@ def head_statistics(
         trace: trace of one or several images; "gradient" and the ablations need one without edits.
         geometry: geometry for `distance_pixels`, one for all images or one for each.
         names: names of `STATISTICS`; by default the statistics that read rows of attention.
-        query: the query token; by default the mean over all patches.
+        query: the query token; by default the mean over all patches. In windowed models, a patch of every block's
+            stage; statistics are means over windows, and distances count patches of the stage.
         target, contrast: the target of the importances, see `resolve_target`; by default the predicted class.
 
     Raises:
@@ -261,29 +284,39 @@ def head_statistics(
     unknown = sorted(set(names) - set(STATISTICS))
     if unknown or not names:
         raise AnalysisError(f"Expected names among {', '.join(STATISTICS)}, got {unknown or 'none'}. Choose some.")
-    queries = QueryRange.of(trace, geometry, query)
     chosen = [statistic for name, statistic in STATISTICS.items() if name in names]  # in the order of STATISTICS
+    heads = tuple(trace.block(block).lse.shape[1] for block in trace.blocks)
+    windowed = _WINDOWED if trace.layouts else ""
     of_rows, of_matrices, of_model = (
         {statistic.name: statistic.function for statistic in chosen if statistic.reads == reads}
         for reads in ("rows", "matrix", "model")
     )
     blocks: dict[str, list[Tensor | str]] = {}
     with torch.no_grad():
-        for block_trace in map(trace.block, trace.blocks):
+        for block in trace.blocks:
+            block_trace, queries = trace.block(block), QueryRange.of(trace, geometry, query, block)
             of_block = row_statistics(block_trace, queries, of_rows)
-            of_block |= {name: function(block_trace) for name, function in of_matrices.items()}
+            of_block |= {name: windowed or function(block_trace) for name, function in of_matrices.items()}
             for name, values in of_block.items():
+                if windowed and isinstance(values, Tensor):  # the mean over windows, or the window of the query
+                    values = values.unflatten(0, (len(trace.tokens), -1))  # (B * W, H) -> (B, W, H)
+                    if query is None:
+                        values = values.mean(1)
+                    else:
+                        members, token = trace.layouts[block].members, trace.token(query, block)
+                        values = values[:, place_in_windows(members, token)[0]]
                 blocks.setdefault(name, []).append(values)
     resolved = resolve_target(model, trace.logits, target, contrast, len(trace.tokens))
     importances = None if resolved is None else Importance(model, trace, resolved)
     results: dict[str, Tensor | str] = {
-        name: "this model has no classifier, and no target is given" if importances is None else function(importances)
+        name: windowed or (_NO_TARGET if importances is None else function(importances))
         for name, function in of_model.items()
     }
     for name, per_block in blocks.items():
         arrays = [values for values in per_block if not isinstance(values, str)]
-        results[name] = torch.stack(arrays, dim=1) if arrays else per_block[0]  # L x (B, H) -> (B, L, H)
-    blank = torch.full((len(trace.tokens), len(trace.blocks), trace.heads), torch.nan).numpy()
+        padded = [F.pad(values, (0, max(heads) - values.shape[1]), value=torch.nan) for values in arrays]
+        results[name] = torch.stack(padded, dim=1) if arrays else per_block[0]  # L x (B, H) -> (B, L, H)
+    blank = torch.full((len(trace.tokens), len(trace.blocks), max(heads)), torch.nan).numpy()
     results = {statistic.name: results[statistic.name] for statistic in chosen}
     return HeadStatistics(
         samples={name: blank if isinstance(values, str) else values.numpy() for name, values in results.items()},
@@ -292,6 +325,8 @@ def head_statistics(
         query="patches" if query is None else str(query),
         target=importances.target.description if importances and of_model else "",
         scale=importances.target.score_scale if importances and of_model else "",
+        heads=heads if windowed else (),
+        stages=tuple(trace.layouts[block].stage + 1 for block in trace.blocks if trace.layouts),
     )
 
 
@@ -330,7 +365,7 @@ def folder_statistics(
         raise AnalysisError("Expected a model with preprocessing (`pretrained`), got one without. Load it by name.")
     if min(batch_size, 1 if limit is None else limit) < 1:
         raise AnalysisError(f"Expected batch_size and limit of at least 1, got {batch_size} and {limit}. Raise them.")
-    preprocess = about.preprocess if size is None else about.preprocess.at(size, model.config.patch_size)
+    preprocess = about.preprocess if size is None else about.preprocess.at(size, model.config.size_multiple)
     files = spread(find_images(Path(folder)), limit)
     weight = next(model.parameters())
     parts: list[HeadStatistics] = []

@@ -19,6 +19,7 @@ from vitviz.analysis import AnalysisError
 from vitviz.attribution.baselines import baseline_images, pixel_mask
 from vitviz.attribution.target_specs import FEATURE_TARGETS, Named, TargetLike, reads_features, resolve_target
 from vitviz.attribution.targets import Scale
+from vitviz.errors import refuse_windows
 from vitviz.fields import check_arguments
 from vitviz.formatting import data_frame, short_repr
 from vitviz.model.edits import Cut, Edits, HeadMode
@@ -239,6 +240,8 @@ def check_runs(model: ViT, mode: Drop, *, features: bool = False) -> None:
         raise AnalysisError("Expected a model in eval mode, got one in training mode. Call model.eval() first.")
     if mode not in get_args(Drop):
         raise AnalysisError(f"Expected one of {', '.join(get_args(Drop))}, got {mode!r}. Choose one of these.")
+    if mode == "remove":
+        refuse_windows(model.config, "removing patches, instead of painting over them ('blur')", AnalysisError)
 
 
 def _mask(drop: Iterable[tuple[int, int]], grid: tuple[int, int]) -> Tensor:

@@ -18,6 +18,7 @@ from torch import Tensor
 from vitviz.analysis import AnalysisError
 from vitviz.attribution.target_specs import Named, TargetOf, class_index, class_name, resolve_target
 from vitviz.attribution.targets import Scale, Target
+from vitviz.errors import refuse_windows
 from vitviz.formatting import data_frame, short_repr
 from vitviz.model.trace import Trace
 from vitviz.model.vit import ViT
@@ -203,6 +204,7 @@ def _final_tokens(model: ViT, trace: Trace) -> Iterator[tuple[int, Tensor]]:
 
 
 def check_one_image(trace: Trace) -> None:
-    """Raise `AnalysisError` unless the trace has one image."""
+    """Raise an error unless the trace has one image, with attention over all its tokens."""
+    refuse_windows(trace, "this analysis of tokens", AnalysisError)
     if len(trace.tokens) != 1:
         raise AnalysisError(f"Expected the trace of one image, got {len(trace.tokens)}. Choose one: trace.image(0).")

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from vitviz.attribution.inputs import Case, Method
 from vitviz.attribution.targets import ExplainError
+from vitviz.errors import refuse_windows
 from vitviz.fields import check_arguments
 from vitviz.heatmap import Heatmap
 from vitviz.model.trace import BlockTrace, Query, Trace, describe_query
@@ -51,7 +52,7 @@ def attention(trace: Trace, block: int = -1, head: int | Fusion = "mean", query:
 
 def attention_heads(trace: Trace, block: int = -1, query: Query | None = None) -> list[list[Heatmap]]:
     """Return the attention of a token in one block for each head, at the cost of one call of `attention`."""
-    rows = trace.row(block, trace.default_query if query is None else query).unbind(1)  # H x (B, N)
+    rows = trace.row(block, trace.default_query if query is None else query).unbind(1)  # H of the block x (B, N)
     return [
         ATTENTION.heatmaps(row, trace, {"block": block, "head": head, "query": query}) for head, row in enumerate(rows)
     ]
@@ -61,16 +62,18 @@ def attention_scores(trace: Trace, block: int = -1, head: int | Fusion = "mean",
     """Return the token scores from which `attention` makes maps: (B, N)."""
     query = trace.default_query if query is None else query
     if isinstance(head, int):
-        check_head(trace, head)
+        check_head(trace, head, block)
         return trace.row(block, query)[:, head]
     _check_fusion(head)
-    return _step(trace.block(block), trace.weights(query), head)
+    scores: Tensor = within(trace, block, partial(_step, trace.block(block), fuse=head), trace.weights(query, block))
+    return scores
 
 
-def check_head(trace: Trace, head: int) -> None:
-    """Raise `ExplainError` if the head does not exist."""
-    if not 0 <= head < trace.heads:
-        raise ExplainError(f"Expected a head among 0..{trace.heads - 1} or mean, max, min, got {head}. Choose one.")
+def check_head(trace: Trace, head: int, block: int = -1) -> None:
+    """Raise `ExplainError` if the head does not exist in a block."""
+    heads = trace.block(block).lse.shape[1]
+    if not 0 <= head < heads:
+        raise ExplainError(f"Expected a head among 0..{heads - 1} or mean, max, min, got {head}. Choose one.")
 
 
 @check_arguments(ExplainError)
@@ -88,14 +91,15 @@ def rollout(
 
     The product is A_L ... A_start, where A = (1 - residual) x fused attention + residual x identity. The row is carried
     as a vector from the last block to the first: O(L N²) time, tripled by `discard` above a few thousand
-    tokens. N x N matrices take at most `WORK_BYTES`.
+    tokens. N x N matrices take at most `WORK_BYTES`. In a windowed model, the query is a patch of the last stage, the
+    map has the patches that enter block `start`, and merged tokens count as the mean of 2 x 2 tokens.
 
     Args:
         trace: trace of the model with all blocks from `start` on.
         query: as for `attention`.
         fuse: how to fuse heads: "mean" (the paper), "max" or "min" (Gildenblat 2020).
-        discard: fraction of the weakest attention entries to discard in each block, per image (Gildenblat 2020), except
-            attention to prefix tokens and each row's strongest entry.
+        discard: fraction of the weakest attention entries to discard in each block, per image or window (Gildenblat
+            2020), except attention to prefix tokens and each row's strongest entry.
         residual: weight of the residual connection, 0..1; 0.5 in the paper.
         start: first block to include, from 0.
         rescale: what to rescale to a row sum of 1 after "max", "min" or discard. "attention": the fused attention,
@@ -124,18 +128,35 @@ def rollout_scores(
     _check_rollout(trace, fuse, discard, residual, start)
     flow = trace.weights(trace.default_query if query is None else query)  # (B, N)
     for block in range(trace.depth - 1, start - 1, -1):
-        block_trace, count = trace.block(block), int(discard * flow.shape[1] ** 2)
-        if count or rescale == "sum":
-            flow = _step_rescaled(block_trace, flow, fuse, count, len(trace.prefix), residual, rescale)
-        else:
-            flow = (1.0 - residual) * _step(block_trace, flow, fuse) + residual * flow
+        step = partial(
+            _rollout_step, trace.block(block), fuse=fuse, discard=discard, prefix=len(trace.prefix),
+            residual=residual, rescale=rescale,
+        )  # fmt: skip
+        flow = entering(trace, block, within(trace, block, step, flow))
     return flow
+
+
+def _rollout_step(
+    block_trace: BlockTrace,
+    flow: Tensor,
+    *,
+    fuse: Fusion,
+    discard: float,
+    prefix: int,
+    residual: float,
+    rescale: Rescale,
+) -> Tensor:
+    """Carry rows of `rollout` through one block: (B, N) -> (B, N)."""
+    if (count := int(discard * flow.shape[1] ** 2)) or rescale == "sum":
+        return _step_rescaled(block_trace, flow, fuse, count, prefix, residual, rescale)
+    return (1.0 - residual) * _step(block_trace, flow, fuse) + residual * flow
 
 
 def rollout_matrix(
     trace: Trace, *, fuse: Fusion = FUSE, discard: float = DISCARD, residual: float = RESIDUAL, start: int = START
 ) -> Tensor:
     """Return the rollout from every token to every token: (B, N, N), rows sum to 1. O(L N³) time: for small N."""
+    refuse_windows(trace, "a rollout matrix", ExplainError)
     _check_rollout(trace, fuse, discard, residual, start)
     batch, tokens = trace.tokens.shape[:2]
     eye = torch.eye(tokens, device=trace.tokens.device)
@@ -281,6 +302,29 @@ def mix(weights: Tensor, rows: Tensor) -> Tensor:
         return (weights[..., None, :] @ rows.to(weights.dtype)).squeeze(-2)  # (..., 1, n) @ (..., n, N)
 
 
+def within(trace: Trace, block: int, step: Callable[..., Any], *rows: Tensor) -> Any:
+    """Apply `step`, which uses the matrices of `trace.block(block)`, to rows (B, N).
+
+    In a windowed model, the windows are the images of a batch: (B * W, M).
+    """
+    if not trace.layouts:
+        return step(*rows)
+    windows = trace.layouts[block]
+    results = step(*map(windows.split, rows))
+    return tuple(map(windows.join, results)) if isinstance(results, tuple) else windows.join(results)
+
+
+def entering(trace: Trace, block: int, rows: Tensor) -> Tensor:
+    """Return rows (B, N) over a block's tokens as rows over its input tokens.
+
+    If the block merges tokens, each of the 2 x 2 tokens gets a quarter: merging counts as their mean.
+    """
+    if not trace.layouts or not trace.layouts[block].merges:
+        return rows
+    squares: Tensor = (rows / 4).unflatten(1, trace.layouts[block].grid)  # (B, gh, gw)
+    return squares.repeat_interleave(2, 1).repeat_interleave(2, 2).flatten(1)
+
+
 def _check_fusion(fuse: str) -> None:
     if fuse not in get_args(Fusion):
         raise ExplainError(f"Expected mean, max, min or a head's number to fuse heads, got {fuse!r}. Choose one.")
@@ -301,14 +345,14 @@ def _check_rollout(trace: Trace, fuse: str, discard: float, residual: float, sta
 
 
 def _describe_attention(trace: Trace, options: Mapping[str, Any]) -> str:
-    head = options["head"]
-    which = f"head {head + 1}" if isinstance(head, int) else f"{head} of {trace.heads} heads"
-    return f"Layer {options['block'] % trace.depth + 1}, {which}, from {describe_query(options['query'])}"
+    head, block = options["head"], options["block"]
+    which = f"head {head + 1}" if isinstance(head, int) else f"{head} of {trace.block(block).lse.shape[1]} heads"
+    return f"{trace.name_of(block)}, {which}, from {describe_query(options['query'])}"
 
 
 def _describe_rollout(trace: Trace, options: Mapping[str, Any]) -> str:
     layers, query = f"layers {options['start'] + 1} to {trace.depth}", describe_query(options["query"])
-    return f"Rollout of {layers}, {options['fuse']} of heads, from {query}"
+    return f"Rollout of {layers}, {options['fuse']} of heads, from {query}{trace.stage_name(-1)}"
 
 
 def _of_case(public: Callable[..., Any], scores: Callable[..., Tensor]) -> Callable[..., Tensor]:

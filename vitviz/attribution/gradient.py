@@ -10,17 +10,19 @@ for class token and mean. Attention pooling is an additional attention with one 
 Shapes: B images, H heads, N tokens = P prefix tokens followed by gh x gw patches, D width.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Literal
+from functools import partial
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
-from vitviz.attribution.attention import discard_weakest, mix
+from vitviz.attribution.attention import discard_weakest, entering, mix, within
 from vitviz.attribution.inputs import Case, Method
 from vitviz.attribution.targets import ExplainError
 from vitviz.model.ops import Explicit
+from vitviz.model.trace import Trace
 from vitviz.progress import advance
 
 Pooling = Literal["model", "tokens"]
@@ -28,11 +30,15 @@ Pooling = Literal["model", "tokens"]
 
 @dataclass(frozen=True, eq=False)
 class Step:
-    """One attention matrix and its gradient, both (B, H, N, N), or (B, H, 1, N) for attention pooling."""
+    """One attention matrix and its gradient, both (B, H, N, N), or (B, H, 1, N) for attention pooling.
+
+    In windowed models, the windows are the images of a batch: (B * W, H, M, M).
+    """
 
     attention: Tensor
     gradient: Tensor
     pooling: bool = False
+    block: int = -1
 
 
 def backward(case: Case, stop: int = 0) -> Iterator[Step]:
@@ -56,10 +62,33 @@ def backward(case: Case, stop: int = 0) -> Iterator[Step]:
         ops.seen.clear()  # `seen` also holds the logits
         gradients = torch.autograd.grad(out, matrices + [entering] * (index > stop), flow)
         flow = gradients[-1] if index > stop else None
-        steps = [Step(matrices[place].detach(), gradients[place], pooling=place > 0) for place in range(len(matrices))]
+        gradients = (_attendable(trace, index, gradients[0]), *gradients[1:])
+        steps = [
+            Step(matrices[place].detach(), gradients[place], pooling=place > 0, block=index)
+            for place in range(len(matrices))
+        ]
         del out, matrices, gradients  # free them before the next block
         while steps:
             yield steps.pop()
+
+
+def carry(trace: Trace, step: Step, function: Callable[..., Any], *rows: Tensor) -> Any:
+    """Carry rows (B, N) through one attention by a function of the step and of rows, to the block's input tokens."""
+    carried = partial(function, step)
+    if step.pooling:
+        return carried(*rows)
+    results = within(trace, step.block, carried, *rows)
+    if isinstance(results, tuple):
+        return tuple(entering(trace, step.block, row) for row in results)
+    return entering(trace, step.block, results)
+
+
+def _attendable(trace: Trace, block: int, gradient: Tensor) -> Tensor:
+    """Return a gradient of a block's attention, set to 0 between tokens that a mask separates."""
+    mask = trace.layouts[block].mask if trace.layouts else None
+    if mask is None:
+        return gradient
+    return gradient.masked_fill(mask.ne(0).repeat(len(gradient) // len(mask), 1, 1, 1), 0.0)
 
 
 def fuse(step: Step, clamp: bool = False) -> Tensor:
@@ -84,8 +113,8 @@ def gradient_rollout(case: Case, *, discard: float = 0.0, residual: float = 0.5)
 
     Args:
         case: images, model and target.
-        discard: fraction of the weakest entries of F to discard in each block, per image, except columns of prefix
-            tokens and each row's strongest entry.
+        discard: fraction of the weakest entries of F to discard in each block, per image or window, except columns of
+            prefix tokens and each row's strongest entry.
         residual: weight of the skip connection, 0..1.
     """
     for name, value, fits in (("discard", discard, 0 <= discard < 1), ("residual", residual, 0 <= residual <= 1)):
@@ -94,7 +123,8 @@ def gradient_rollout(case: Case, *, discard: float = 0.0, residual: float = 0.5)
     skipped = case.read_rows()  # (B, N), through skip connections only; `attended` includes attention
     attended = torch.zeros_like(skipped)
     for step in backward(case):
-        skipped, attended = gradient_rollout_step(step, skipped, attended, discard, residual, len(case.trace.prefix))
+        function = partial(gradient_rollout_step, discard=discard, residual=residual, prefix=len(case.trace.prefix))
+        skipped, attended = carry(case.trace, step, function, skipped, attended)
         del step  # free the matrices before the next block
     return attended
 
@@ -124,7 +154,7 @@ def gae(case: Case) -> Tensor:
     skipped = case.read_rows()  # (B, N)
     attended = torch.zeros_like(skipped)
     for step in backward(case):
-        attended = gae_step(step, skipped, attended)
+        skipped, attended = carry(case.trace, step, _gae_rows, skipped, attended)
         del step  # free the matrices before the next block
     return attended
 
@@ -133,6 +163,10 @@ def gae_step(step: Step, skipped: Tensor, attended: Tensor) -> Tensor:
     """Return `attended` after one attention of `gae`: both (B, N) -> (B, N)."""
     fused = fuse(step, clamp=True)
     return attended + (fused[:, 0] if step.pooling else mix(skipped + attended, fused))
+
+
+def _gae_rows(step: Step, skipped: Tensor, attended: Tensor) -> tuple[Tensor, Tensor]:
+    return skipped, gae_step(step, skipped, attended)
 
 
 def attention_gradcam(case: Case, *, block: int = -1) -> Tensor:
@@ -152,7 +186,18 @@ def attention_gradcam(case: Case, *, block: int = -1) -> Tensor:
             case.model.attn_pool(case.trace.tokens, ops := Explicit())
         rows = pooled_rows(ops.seen[0].probabilities, rows)
     *_, step = backward(case, index)
-    return gradcam(step, rows, len(case.trace.prefix))
+    for later in range(case.trace.depth - 1, index, -1):  # to tokens of the block's stage
+        rows = entering(case.trace, later, rows)
+    attention, gradient = (
+        within(case.trace, index, partial(_rows_of_heads, matrix), rows).mT
+        for matrix in (step.attention, step.gradient)
+    )  # (B, N, H) -> (B, H, N) each
+    return weigh_heads(attention, gradient, len(case.trace.prefix))
+
+
+def _rows_of_heads(matrix: Tensor, rows: Tensor) -> Tensor:
+    """Return the weighted sum of each head's rows: (B, H, N, N), (B, N) -> (B, N, H)."""
+    return mix(rows[:, None], matrix).mT
 
 
 def pooled_rows(pooling: Tensor, rows: Tensor) -> Tensor:
@@ -162,7 +207,12 @@ def pooled_rows(pooling: Tensor, rows: Tensor) -> Tensor:
 
 def gradcam(step: Step, rows: Tensor, prefix: int) -> Tensor:
     """Weight each head's attention from `rows` (B, N) by its gradient's mean over the patches: (B, N)."""
-    attention, gradient = (mix(rows[:, None], matrix) for matrix in (step.attention, step.gradient))  # (B, H, N) each
+    attention, gradient = (_rows_of_heads(matrix, rows).mT for matrix in (step.attention, step.gradient))  # (B, H, N)
+    return weigh_heads(attention, gradient, prefix)
+
+
+def weigh_heads(attention: Tensor, gradient: Tensor, prefix: int) -> Tensor:
+    """Weight each head's row of attention (B, H, N) by the mean of its gradient over the patches: (B, N)."""
     weights = gradient[:, :, prefix:].mean(-1, keepdim=True)  # (B, H, 1)
     return (attention * weights).mean(1).clamp_min(0)
 
@@ -217,11 +267,12 @@ def legrad(case: Case, *, start: int = 0, pooling: Pooling = "model") -> Tensor:
         ExplainError: for "tokens" with attention pooling.
     """
     trace, model = case.trace, case.model
+    first = _first_readable(case, _index(case, start))
     if pooling == "tokens" and model.attn_pool is not None:
         raise ExplainError("Expected pooling='model' for a model with attention pooling, got 'tokens'. Use 'model'.")
     angles = model.angles(trace.grid)
     total = torch.zeros_like(trace.tokens[:, :, 0])  # (B, N)
-    for index in range(_index(case, start), trace.depth):
+    for index in range(first, trace.depth):
         ops = Explicit()
         with torch.enable_grad():
             if model.attn_pool is None:
@@ -236,10 +287,26 @@ def legrad(case: Case, *, start: int = 0, pooling: Pooling = "model") -> Tensor:
             probabilities = ops.seen[0].probabilities
             ops.seen.clear()  # `seen` also holds the logits
             gradient = torch.autograd.grad(score.sum(), probabilities)[0]  # (B, H, N, N) or (B, H, 1, N)
-        total += sensitivity(gradient)
+        gradient = _attendable(trace, index, gradient)
+        share = total.new_full(total.shape, 1 / total.shape[1])  # of each row in the mean over all rows
+        total += within(trace, index, partial(_sensitive, gradient), share)
         advance(trace.stream(index), 2 / trace.depth)
         del ops, tokens, score, probabilities, gradient  # free them before the next block
     return total
+
+
+def _first_readable(case: Case, first: int) -> int:
+    """Return the first block from `first` on whose tokens the classifier can read: all, or those of the last stage."""
+    trace = case.trace
+    last_stage = next(block for block in range(trace.depth) if trace.grid_in(block) == trace.grid_in(-1))
+    if last_stage > first:
+        case.notes.append(f"Layers {last_stage + 1} to {trace.depth} only, whose tokens the classifier can read.")
+    return max(first, last_stage)
+
+
+def _sensitive(gradient: Tensor, rows: Tensor) -> Tensor:
+    """Return `sensitivity`, times the share (B, N) of the rows: a window has only some of them."""
+    return sensitivity(gradient) * rows.sum(1, keepdim=True)
 
 
 def sensitivity(gradient: Tensor) -> Tensor:

@@ -4,6 +4,7 @@ Shapes: B images, N tokens = P prefix tokens followed by gh x gw patches, C clas
 """
 
 import inspect
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -88,6 +89,7 @@ class Method:
         signed: whether negative scores oppose the target.
         unit: unit of the scores: "attention" for shares that sum to 1, else "score".
         not_in_browser: why the static site cannot compute it; empty if it can.
+        not_in_windows: why it does not explain windowed models; empty if it does.
         describe: `describe(trace, options)` -> the title of a map, if it differs from `title`.
 
     Attributes:
@@ -108,6 +110,7 @@ class Method:
     signed: bool = False
     unit: Literal["attention", "score"] = "score"
     not_in_browser: str = ""
+    not_in_windows: str = ""
     describe: Callable[[Trace, Mapping[str, Any]], str] | None = None
     name: str = field(init=False)
     family: str = field(init=False)
@@ -142,20 +145,23 @@ class Method:
         query = used.get("query")
         title = self.describe(trace, used) if self.describe else self.title
         size = trace.grid[1] * trace.patch_size, trace.grid[0] * trace.patch_size  # (width, height)
+        patches = scores.shape[1] - len(trace.prefix)  # of one stage in models with stages
+        grids = [trace.grid, *(layout.grid for layout in trace.layouts)]
+        grid = next(grid for grid in grids if math.prod(grid) == patches)
         geometry = Geometry(size, (size[1], size[0]), (0.0, 0.0, float(size[0]), float(size[1])))
         photo, count = Image.new("RGB", size, "gray"), len(trace.prefix)
         maps = []
         for index, of_image in enumerate(scores.detach().float().cpu()):  # (N,); NumPy has no bfloat16
             explained = target if self.class_specific else None
             heatmap = Heatmap(
-                values=of_image[count:].unflatten(0, trace.grid).numpy(),  # (gh * gw,) -> (gh, gw)
+                values=of_image[count:].unflatten(0, grid).numpy(),  # (gh * gw,) -> (gh, gw)
                 geometry=geometry,
                 photo=photo,
                 title=f"{title}, for {explained.describe(index)}" if explained else title,
                 unit=explained.score_scale if explained and explained.features and self.signed else self.unit,
                 signed=self.signed,
                 prefix_mass=dict(zip(trace.prefix, of_image[:count].tolist(), strict=True)),
-                query=query if isinstance(query, tuple) else None,
+                query=query if isinstance(query, tuple) and grid == trace.grid_in(used.get("block", -1)) else None,
                 classes=explained.indices[index] if explained else (),
                 question={"method": self.name, **(explained.question(index) if explained else {}), **used},
                 estimate=estimate,

@@ -16,6 +16,7 @@ from vitviz.fields import check_arguments, describe_type, field_types, matches_t
 from vitviz.heatmap import Heatmap
 from vitviz.model.trace import Trace
 from vitviz.model.vit import ViT
+from vitviz.model.windowed_vit import WindowedViT
 
 MODULES = (attention, values, gradient, relevance, perturbation)
 METHODS: dict[str, Method] = {method.name: method for module in MODULES for method in module.METHODS}
@@ -112,6 +113,12 @@ def score_tokens(
         raise ExplainError(
             f"Expected a class-specific method for a contrast, got {method.name}, which ignores classes. "
             "Choose another."
+        )
+    if method.not_in_windows and isinstance(model, WindowedViT):
+        others = ", ".join(name for name, other in METHODS.items() if not other.not_in_windows)
+        raise ExplainError(
+            f"Expected a method for models with attention in windows (Swin), got {method.name}: "
+            f"{method.not_in_windows}. Choose one of {others}."
         )
     images = images.to(next(model.parameters()).device)
     trace = trace or model.trace(images)

@@ -155,9 +155,11 @@ def divide_rest(scores: Tensor, rest: Tensor, prefix: int) -> Tensor:
     return torch.cat([takers + rest / takers.shape[1], scores[:, takers.shape[1] :]], dim=1)
 
 
+WINDOWS = "its rules do not cover the merging of tokens and the cosine attention of Swin"
 METHODS = (
     Method(
         function=transformer_lrp,
+        not_in_windows=WINDOWS,
         not_in_browser="its rules are not exported as graphs",
         title="Transformer attribution",
         paper="Chefer, Gur and Wolf 2021, Transformer Interpretability Beyond Attention Visualization, CVPR",
@@ -168,6 +170,7 @@ METHODS = (
     ),
     Method(
         function=attn_lrp,
+        not_in_windows=WINDOWS,
         title="AttnLRP",
         paper="Achtibat et al. 2024, AttnLRP: Attention-Aware Layer-Wise Relevance Propagation for Transformers, ICML",
         about="The class score distributed over the tokens, layer by layer; all values add up to it.",

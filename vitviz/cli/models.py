@@ -116,7 +116,8 @@ def _validate_sizes(args: Args) -> None:
     output = shared.output_path(args.figure, ".png", ".svg", ".pdf", option="--figure") if args.figure else None
     explorer = shared.open_explorer(args)
     patch, own = explorer.model.config.patch_size, explorer.preprocess
-    inputs = [own.at(size, patch) for size in sorted({*args.sizes})]  # checks all sizes before any work
+    multiple = explorer.model.config.size_multiple
+    inputs = [own.at(size, multiple) for size in sorted({*args.sizes})]  # checks all sizes before any work
     results = {}
     for preprocess in inputs:
         side = max(preprocess.height, preprocess.width)

@@ -334,7 +334,7 @@ def input_size(args: Args, explorer: Explorer) -> tuple[int, int]:
     """Return height and width of the model's input at `--size`; in mode "native" each photograph has its own size."""
     preprocess = explorer.preprocess
     if args.size is not None:
-        preprocess = preprocess.at(args.size, explorer.model.config.patch_size)
+        preprocess = preprocess.at(args.size, explorer.model.config.size_multiple)
     return preprocess.height, preprocess.width
 
 

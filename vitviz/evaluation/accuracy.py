@@ -197,7 +197,7 @@ def validate(
     if min(batch_size, 1 if limit is None else limit) < 1:
         raise EvaluationError(f"Expected batch_size and limit of at least 1, got {batch_size} and {limit}. Raise them.")
     if size is not None:
-        about = replace(about, preprocess=about.preprocess.at(size, model.config.patch_size))
+        about = replace(about, preprocess=about.preprocess.at(size, model.config.size_multiple))
     total, source = _images(data, root, about, batch_size, limit)
     weight = next(model.parameters())
     moved = ((images.to(weight.device, weight.dtype), true.to(weight.device)) for images, true in source)

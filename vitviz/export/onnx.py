@@ -40,7 +40,7 @@ from torch import Tensor, nn
 from vitviz.analysis.logit_lens import classify_patches
 from vitviz.attribution.attn_lrp import KINDS, AttnLRP
 from vitviz.attribution.values import head_products, norms_of_rows
-from vitviz.errors import VitvizError
+from vitviz.errors import VitvizError, refuse_windows
 from vitviz.export.formulas import Formula, formulas
 from vitviz.model.ops import Explicit
 from vitviz.model.positions import FIXED, resize_positions
@@ -93,6 +93,7 @@ def check_exportable(model: ViT) -> None:
             position bias, a norm after the patch projection, other input channels than red, green and blue, or rotary
             positions that count rows and columns or are learned.
     """
+    refuse_windows(model.config, "a static site", StaticError)
     about = model.pretrained
     name = about.name if about else "this model"
     problem = ""

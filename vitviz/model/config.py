@@ -188,9 +188,19 @@ class ViTConfig:
         return not (moved or self.parallel or self.norm != "layer" or self.relative_bias)
 
     @property
+    def final_width(self) -> int:
+        """Return the width of the last block's tokens."""
+        return self.width
+
+    @property
+    def size_multiple(self) -> int:
+        """Return the number of pixels of which the sides of an image must be multiples."""
+        return self.patch_size
+
+    @property
     def feature_width(self) -> int:
         """Return F, the number of features, which are the pooled tokens."""
-        return 2 * self.width if self.pooling == "cls+mean" else self.width
+        return 2 * self.final_width if self.pooling == "cls+mean" else self.final_width
 
     @property
     def hidden(self) -> int:
@@ -237,13 +247,14 @@ class ViTConfig:
         """Return (gh, gw) for an image of height x width pixels.
 
         Raises:
-            ModelError: if a side is not a positive multiple of the patch size.
+            ModelError: if a side is not a positive multiple of `size_multiple`.
         """
-        patch = self.patch_size
-        if height < patch or width < patch or height % patch or width % patch:
-            near = " x ".join(str(max(patch, round(side / patch) * patch)) for side in (height, width))
+        patch, least = self.patch_size, self.size_multiple
+        if height < least or width < least or height % least or width % least:
+            near = " x ".join(str(max(least, round(side / least) * least)) for side in (height, width))
+            kind = "patches" if least == patch else "windows of every stage, multiples"
             raise ModelError(
-                f"Expected an image that divides into patches of {patch} x {patch}, got {height} x {width} pixels. "
+                f"Expected an image that divides into {kind} of {least} x {least}, got {height} x {width} pixels. "
                 f"Resize it, for instance to {near}."
             )
         return height // patch, width // patch

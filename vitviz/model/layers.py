@@ -87,6 +87,8 @@ class Attention(nn.Module):
         if self.bias_table is not None:
             tokens, patches = q.shape[2], angles[0].shape[-2]
             bias = relative_bias(self.bias_table[:, heads], self.bias_grid, angles[0], tokens - patches)
+            if len(angles) > 1:  # masks of the windows of an image, (W, 1, N, N); q has the windows of B images
+                bias = bias + angles[1].repeat(len(q) // len(angles[1]), 1, 1, 1)
             index = torch.arange(tokens, device=q.device)
             return ops.append(q, bias / self.scale), ops.append(k, index[:, None] == index)
         if self.rates is not None:

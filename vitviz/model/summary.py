@@ -15,6 +15,7 @@ from vitviz.model.config import ModelError, ViTConfig
 from vitviz.model.layers import DropPath
 from vitviz.model.ops import PLAIN, Ops
 from vitviz.model.vit import ViT
+from vitviz.model.windowed_vit import build
 
 
 @dataclass(frozen=True)
@@ -57,7 +58,7 @@ def run_on_meta(config: ViTConfig, size: tuple[int, int], batch: int = 1, ops: O
         return lambda *_: flops_before.update({name: counter.get_total_flops()})
 
     with torch.device("meta"), torch.no_grad(), FlopCounterMode(display=False) as counter:
-        model = ViT(config).eval().requires_grad_(False)  # the counter's hooks would need gradients
+        model = build(config).eval().requires_grad_(False)  # the counter's hooks would need gradients
         for name, module in model.named_modules():
             if name and not isinstance(module, nn.ModuleList):
                 module.register_forward_pre_hook(note_flops(name))

@@ -10,9 +10,11 @@ patches, n rows, D width, d head width.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, cast
 
 import torch
@@ -22,6 +24,7 @@ from vitviz.errors import VitvizError
 from vitviz.fields import matches_type
 from vitviz.formatting import short_repr
 from vitviz.model.positions import Angles
+from vitviz.model.windows import SparseAttention, Windows
 
 # Maximum size in bytes of a chunk of an N x N matrix while rows are summed. It fits a core's cache, because the sums
 # read each chunk three times (at 4,097 tokens on a CPU, 4 MB chunks take 0.6 times as long as 64 MB).
@@ -67,9 +70,9 @@ class BlockTrace:
 
     __repr__ = short_repr
 
-    def image(self, index: int) -> BlockTrace:
-        """Return one image of the batch, as a batch of one (views, not copies)."""
-        single = slice(index, index + 1)
+    def image(self, index: int, windows: int = 1) -> BlockTrace:
+        """Return one image of the batch, as a batch of one or of its windows (views, not copies)."""
+        single = slice(index * windows, (index + 1) * windows)
         probabilities = None if self.probabilities is None else self.probabilities[single]
         return BlockTrace(self.queries[single], self.keys[single], self.lse[single], probabilities, self.cut)
 
@@ -180,10 +183,12 @@ class BlockState:
     def image(self, index: int) -> BlockState:
         """Return one image of the batch, as a batch of one (views, not copies)."""
         single, angles = slice(index, index + 1), self.angles
-        if angles is not None and angles[0].ndim == 4:  # each image has its own patches and rotations
+        windows = len(self.lse) // len(self.stream)
+        if angles is not None and windows == 1 and angles[0].ndim == 4:  # each image has its own patches and rotations
             angles = tuple(angle[single] for angle in angles)
-        attention = self.attention and self.attention.image(index)
-        return BlockState(self.stream[single], self.lse[single], self.project, angles, attention)
+        attention = self.attention and self.attention.image(index, windows)
+        lse = self.lse[index * windows : (index + 1) * windows]
+        return BlockState(self.stream[single], lse, self.project, angles, attention)
 
     @property
     def nbytes(self) -> int:
@@ -207,6 +212,7 @@ class Trace:
         states: the state of each of `blocks`.
         depth: L, the number of blocks of the model.
         patch_size: side length of a patch in pixels.
+        layouts: windows of each block in a windowed model, whose `grid` is the first stage's and `tokens` the last's.
     """
 
     logits: Tensor | None
@@ -217,6 +223,7 @@ class Trace:
     states: tuple[BlockState, ...]
     depth: int
     patch_size: int = 1
+    layouts: tuple[Windows, ...] = ()
 
     def __repr__(self) -> str:
         batch, tokens, width = self.tokens.shape
@@ -252,6 +259,18 @@ class Trace:
         """Return "cls" if the model has a class token, else "mean"."""
         return "cls" if "CLS" in self.prefix else "mean"
 
+    def grid_in(self, block: int) -> tuple[int, int]:
+        """Return the rows and columns of patches in a block."""
+        return self.layouts[block].grid if self.layouts else self.grid
+
+    def name_of(self, block: int) -> str:
+        """Return the display name of a block: "Layer 5", or "Layer 5 (stage 3)" in a model with stages."""
+        return f"Layer {block % self.depth + 1}{self.stage_name(block)}"
+
+    def stage_name(self, block: int) -> str:
+        """Return the display name of a block's stage, such as " (stage 3)", or "" in a model without stages."""
+        return f" (stage {self.layouts[block].stage + 1})" if self.layouts else ""
+
     def block(self, block: int) -> BlockTrace:
         """Return the attention of a block; negative indices count from the last block of the model.
 
@@ -277,11 +296,21 @@ class Trace:
 
     def attention(self, block: int) -> Tensor:
         """Return the attention matrix of a block: (B, H, N, N), float32; rows sum to 1."""
+        if self.layouts:
+            return self.sparse(block).dense()
         block_trace = self.block(block)
         return block_trace.rows(0, block_trace.queries.shape[2])
 
+    def sparse(self, block: int) -> SparseAttention:
+        """Return the attention of a block of a windowed model."""
+        probabilities = self.block(block).probabilities
+        assert probabilities is not None  # windowed models keep them
+        return SparseAttention(probabilities, self.layouts[block], partial(self.weights, block=block))
+
     def row(self, block: int, query: Query = "cls") -> Tensor:
         """Return the attention from `query` in `block`: (B, H, N), sums to 1; "mean" averages over the patches."""
+        if self.layouts:
+            return self.sparse(block).row(query)
         block_trace = self.block(block)
         if query == "mean":
             return block_trace.propagate(self.weights(query))
@@ -290,6 +319,8 @@ class Trace:
 
     def column(self, block: int, key: Query = "cls") -> Tensor:
         """Return the attention from each token to `key` in `block`: (B, H, N); "mean" averages over the patches."""
+        if self.layouts:
+            return self.sparse(block).column(key)
         block_trace = self.block(block)
         if key == "mean":
             # Mean over the patch keys, row by row: chunks of (B, H, n, N).
@@ -298,13 +329,13 @@ class Trace:
             return torch.cat(parts, dim=2)
         return block_trace.column(self.token(key))
 
-    def token(self, query: Query) -> int:
-        """Return the index 0..N-1 of a token: a prefix token's name, a patch (row, column) or an index.
+    def token(self, query: Query, block: int = -1) -> int:
+        """Return the index 0..N-1 of a token in a block: a prefix token's name, a patch (row, column) or an index.
 
         Raises:
             TraceError: if the token does not exist.
         """
-        rows, columns = self.grid
+        rows, columns = self.grid_in(block)
         count = len(self.prefix) + rows * columns
         names = [name.lower() for name in self.prefix]
         if isinstance(query, str) and query.lower() in names:
@@ -318,19 +349,20 @@ class Trace:
             return len(names) + query[0] * columns + query[1]
         if isinstance(query, int) and 0 <= query < count:
             return query
-        known = ", ".join(map(repr, names)) or "the named tokens (none, because this model has no class token)"
+        known = ", ".join(map(repr, names)) or "names (no class token: ask for 'mean', the mean over all queries)"
         raise TraceError(
-            f"Expected a query among {known}, 'mean', a patch (row, column) inside the {rows} x {columns} grid "
-            f"or a token index below {count}, got {query!r}. Choose one of them."
+            f"Expected a query among {known}, 'mean', a patch (row, column) inside the {rows} x {columns} grid"
+            f"{self.stage_name(block)} or a token index below {count}, got {query!r}. Choose one of them."
         )
 
-    def weights(self, query: Query) -> Tensor:
-        """Return a query as weights over tokens (B, N) that sum to 1: one token, or the mean over all patches."""
-        weights = torch.zeros(self.tokens.shape[:2], device=self.tokens.device)
+    def weights(self, query: Query, block: int = -1) -> Tensor:
+        """Return a query as weights (B, N) over a block's tokens that sum to 1: one token, or the mean over patches."""
+        patches = math.prod(self.grid_in(block))
+        weights = torch.zeros(len(self.tokens), len(self.prefix) + patches, device=self.tokens.device)
         if query == "mean":
-            weights[:, len(self.prefix) :] = 1.0 / (self.grid[0] * self.grid[1])
+            weights[:, len(self.prefix) :] = 1.0 / patches
         else:
-            weights[:, self.token(query)] = 1.0
+            weights[:, self.token(query, block)] = 1.0
         return weights
 
     def image(self, index: int) -> Trace:
@@ -349,7 +381,7 @@ class Trace:
 
 
 class Attentions(Sequence[Tensor]):
-    """Lazy sequence: computes each kept block's probabilities (B, H, N, N) on access."""
+    """Lazy sequence: computes each kept block's probabilities (B, H, N, N), or `SparseAttention`, on access."""
 
     def __init__(self, trace: Trace) -> None:
         self._trace = trace
@@ -363,6 +395,8 @@ class Attentions(Sequence[Tensor]):
     def __getitem__(self, index: Any) -> Any:
         if isinstance(index, slice):
             return tuple(self[i] for i in range(*index.indices(len(self))))
+        if self._trace.layouts:
+            return self._trace.sparse(self._trace.blocks[index])
         block_trace = self._trace.states[index].open()
         if block_trace.probabilities is not None:
             return block_trace.probabilities

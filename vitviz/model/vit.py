@@ -17,6 +17,7 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
+from vitviz.errors import refuse_windows
 from vitviz.fields import check_fields
 from vitviz.images.preprocess import Preprocess
 from vitviz.model.config import ModelError, ViTConfig
@@ -35,6 +36,7 @@ from vitviz.model.positions import (
 )
 from vitviz.model.trace import Trace
 from vitviz.model.tracing import Tracer
+from vitviz.model.windows import Windows
 from vitviz.outputs import REGRESSION, SINGLE, ProblemType
 from vitviz.progress import advance
 
@@ -100,6 +102,8 @@ class ViT(nn.Module):
         pretrained: metadata of the weights; `None` for new weights.
     """
 
+    tracing: type[Tracer] = Tracer
+
     def __init__(self, config: ViTConfig, pretrained: Pretrained | None = None) -> None:
         super().__init__()
         if pretrained and pretrained.labels and len(pretrained.labels) != config.classes:
@@ -119,10 +123,9 @@ class ViT(nn.Module):
         self.dropout = nn.Dropout(config.dropout)
         # Plain numbers instead of torch.linspace, whose tensors have no values on the meta device.
         rates = (config.path_dropout * index / max(1, config.depth - 1) for index in range(config.depth))
-        blocks = nn.ModuleList(Block(config, rate) for rate in rates)
-        self.blocks = cast("Sequence[Block]", blocks)  # for the type checker
+        self.blocks = cast("Sequence[Block]", nn.ModuleList(self.make_blocks(list(rates))))  # for the type checker
         self.norm_pre = make_norm(config, width) if config.norm_pre else nn.Identity()
-        self.norm = make_norm(config, width) if config.norm_final else nn.Identity()
+        self.norm = make_norm(config, config.final_width) if config.norm_final else nn.Identity()
         self.attn_pool = AttentionPool(config) if config.pooling == "attention" else None
         joint = config.projection or config.feature_width
         projects = config.projection is not None and config.classes > 0
@@ -132,6 +135,10 @@ class ViT(nn.Module):
         distilled = config.distillation_token and config.classes > 0
         self.head_dist = nn.Linear(width, config.classes) if distilled else None
         self.reset_parameters()
+
+    def make_blocks(self, rates: Sequence[float]) -> Iterator[Block]:
+        """Yield the blocks; `rates` are their probabilities of stochastic depth."""
+        return (Block(self.config, rate) for rate in rates)
 
     @torch.no_grad()
     def reset_parameters(self) -> None:
@@ -177,6 +184,8 @@ class ViT(nn.Module):
     def angles(self, grid: tuple[int, int]) -> Angles | None:
         """Return the `Angles` of a grid of patches; `None` if the blocks use no positions."""
         config, weight = self.config, self.patch_embed.proj.weight
+        if layouts := self.layouts(grid):
+            return cast("Angles", layouts)
         if config.relative_bias:
             return (relative_places(grid, config.learned_grid).to(weight.device),)
         if not config.rotary:
@@ -189,6 +198,10 @@ class ViT(nn.Module):
             return (places.to(weight.device),)
         rates = rotary_rates(config.head_size, config.rotary_base)
         return tuple(angle[0].to(weight) for angle in rotary_angles(places, rates))
+
+    def layouts(self, grid: tuple[int, int]) -> tuple[Windows, ...]:  # noqa: ARG002
+        """Return the windows of each block, of which only windowed models have some."""
+        return ()
 
     def check(self, images: Tensor) -> tuple[int, int]:
         """Return the grid (gh, gw) of these images.
@@ -256,6 +269,7 @@ class ViT(nn.Module):
             raise ModelError(f"Expected a first block among 0..{self.config.depth - 1}, got {start}. Choose one.")
         changes: dict[int, BlockEdit] = {}
         if edits:
+            refuse_windows(self.config, "edits of the forward pass", EditError)
             changes = edits.by_block(self.config, len(tokens), tokens.shape[1], tokens.device)
             tokens, angles = edits.gather(tokens, angles, self.config)
         if early := [index for index in changes if index < start]:
@@ -340,7 +354,7 @@ class ViT(nn.Module):
         chosen = self._chosen(blocks)
         if self.training and (self.config.dropout or self.config.attention_dropout or self.config.path_dropout):
             raise ModelError("Expected a model in eval mode, got active dropout. Call model.eval().")
-        tracer = Tracer(chosen, grad)
+        tracer = self.tracing(chosen, grad)
         with torch.set_grad_enabled(grad):
             tokens, grid = self.embed(images)
             angles = self.angles(grid)
@@ -349,7 +363,7 @@ class ViT(nn.Module):
             logits = None if self.head is None else self.classify(tokens)
         return Trace(
             logits, tokens, grid, self.config.prefix, chosen, tuple(tracer.states), self.config.depth,
-            self.config.patch_size,
+            self.config.patch_size, self.layouts(grid),
         )  # fmt: skip
 
     def _chosen(self, blocks: Iterable[int] | None) -> tuple[int, ...]:

@@ -39,6 +39,7 @@ from safetensors.numpy import save
 from torch import Tensor, nn
 from torch.nn.functional import cosine_similarity
 
+from vitviz.errors import refuse_windows
 from vitviz.images.preprocess import Preprocess
 from vitviz.model.layers import Block
 from vitviz.model.ops import Ops
@@ -65,6 +66,7 @@ def lecture_bytes(view: View) -> bytes:
         LectureError: for multi-label classification or regression, which do not use softmax, and for patch embeddings
             that are not filters times pixels of a color photograph.
     """
+    refuse_windows(view.model.config, "the lecture", LectureError)
     if view.names_classes and view.model.problem_type != SINGLE:
         raise LectureError(
             "Expected a model that chooses one class of several, because the lecture ends with a softmax, got one of "

@@ -14,13 +14,14 @@ from typing import Any
 
 from PIL import Image
 
+from vitviz.errors import refuse_windows
 from vitviz.formatting import describe_prediction
 from vitviz.heatmap import Heatmap
 from vitviz.images.bands import RGB
 from vitviz.images.geometry import Geometry
 from vitviz.model.trace import Trace
 from vitviz.outputs import SINGLE, ProblemType
-from vitviz.view import View
+from vitviz.view import ExplorerError, View
 from vitviz.web import bundle
 from vitviz.web.lecture_texts import lecture_given
 from vitviz.web.payload import block_bytes, count_bytes, rollout_bytes
@@ -92,6 +93,7 @@ class Scene:
             caveat: text below the predictions, unless the model needs another text.
             others: further fields of a scene, such as `image`, `maps`, `model` or `size`.
         """
+        refuse_windows(view.model.config, "the page", ExplorerError)
         about = view.model.pretrained
         best = zip(view.predictions(), view.best(), strict=True) if view.names_classes else ()
         known: dict[str, Any] = {"model": about.source if about else "", **others}

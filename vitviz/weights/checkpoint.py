@@ -18,6 +18,7 @@ from vitviz.fields import check_names
 from vitviz.images.preprocess import Preprocess
 from vitviz.model.config import ViTConfig
 from vitviz.model.vit import Pretrained, ViT
+from vitviz.model.windowed_vit import WindowedConfig
 from vitviz.weights import checks
 from vitviz.weights.checks import CONFIG, WEIGHTS, CheckpointError
 
@@ -105,7 +106,7 @@ def read_config(path: Path) -> tuple[ViTConfig, Pretrained]:
     facts = (*_FACTS, *(name for name in _OPTIONAL if name in data))
     try:
         check_names(data, ("format", "model", "preprocess", *facts), CheckpointError, complete=True)
-        config = ViTConfig.from_dict(data["model"])
+        config = (WindowedConfig if "windows" in data["model"] else ViTConfig).from_dict(data["model"])
         about = Pretrained(preprocess=Preprocess.from_dict(data["preprocess"]), **{name: data[name] for name in facts})
         _check_about(config, about)
     except VitvizError as error:

@@ -1,7 +1,7 @@
 """Convert timm models: config, tensors, labels and preprocessing.
 
-Classes are compared exactly and options one by one, because vitviz can show only models with one N x N softmax
-attention over all tokens in every block.
+Classes are compared exactly and options one by one, because vitviz can show only models with one softmax attention in
+every block, over all tokens or in windows.
 """
 
 import math
@@ -19,14 +19,17 @@ from vitviz.weights import naming
 from vitviz.weights.checks import ConvertError, assemble, checked_settings
 from vitviz.weights.classifier import number_classes, read_classifiers
 from vitviz.weights.timm_state import OWN_TABLE, SHARED_TABLES, Channels, rearranged, reorder_channels
+from vitviz.weights.windowed import read_swin
 
 _CLASSIFIERS = ("head", "head_dist")
-_SWIN = ("SwinTransformer", "SwinTransformerV2", "SwinTransformerV2Cr")
+SWINS = ("SwinTransformer", "SwinTransformerV2")
+"""Names of the classes that become a `WindowedViT`."""
 _PYRAMIDS = ("PoolingVisionTransformer", "MultiScaleVit", "Hiera", "PyramidVisionTransformerV2")
 _LACKS_NORM = "its blocks lack a norm for attention or MLP"
 _DIFFERENCE = "its attention is the difference of two softmaxes, which does not sum to 1"
 WHY_NOT = {
-    **dict.fromkeys((*_SWIN, "VisionTransformerSAM"), "it uses windowed, not global, attention"),
+    "SwinTransformerV2Cr": "it computes relative position biases and norms of Swin v2 in another way",
+    "VisionTransformerSAM": "it uses windowed, not global, attention",
     **dict.fromkeys(_PYRAMIDS, "the number of its patches changes from stage to stage"),
     "MaxxVit": "it uses attention in windows and grids, between convolutions",
     "Cait": "it mixes its heads before and after the softmax (talking heads)",
@@ -51,7 +54,8 @@ def convert_timm(model: nn.Module, cfg: Mapping[str, Any] | None = None) -> ViT:
 
     Covers `VisionTransformer` (ViT, DeiT III, DINO, MAE, DINOv2, CLIP, SigLIP, AIMv2, RADIO and related models), its
     distilled form (DeiT), `Eva` (EVA, EVA-02, the Perception Encoder, DINOv3, RoPE-ViT, Sapiens2), `Beit`,
-    `VisionTransformerRelPos` and `NaFlexVit`. Dropout rates are not carried over.
+    `VisionTransformerRelPos` and `NaFlexVit`; `SwinTransformer` and `SwinTransformerV2` become a `WindowedViT`. Dropout
+    rates are not carried over.
 
     Args:
         model: built by timm.
@@ -62,6 +66,9 @@ def convert_timm(model: nn.Module, cfg: Mapping[str, Any] | None = None) -> ViT:
             that `ViT` does not have.
         CheckpointError: if its tensors do not match its settings.
     """
+    if _is_swin(model):
+        swin, names = read_swin(model, "timm")
+        return assemble(swin, names.convert(model.state_dict(), swin), about_timm(cfg, swin) if cfg else None)
     config, channels = config_of(model)
     state, _ = read_classifiers(model, model.state_dict(), *_CLASSIFIERS)
     new = naming.TIMM.convert(rearranged(model, state), config)
@@ -79,6 +86,8 @@ def config_of(model: nn.Module) -> tuple[ViTConfig, Channels]:
     Raises:
         ConvertError: with the reason, for a model that cannot be converted.
     """
+    if _is_swin(model):
+        return read_swin(model, "timm")[0], Channels()
     import_torchvision()
     from timm.models.beit import Beit
     from timm.models.deit import VisionTransformerDistilled
@@ -147,6 +156,10 @@ def _flexible_positions(stem: Any) -> dict[str, Any]:
     fields = {"position_mode": mode, "position_antialias": bool(stem.pos_embed_antialias)}
     fields["position_grid"] = None if stem.pos_embed is None else tuple(stem.pos_embed_grid_size)
     return fields | {"position_crop": bool(stem.pos_embed_ar_preserving)}
+
+
+def _is_swin(model: nn.Module) -> bool:
+    return type(model).__name__ in SWINS and type(model).__module__.startswith("timm.")
 
 
 def _block_settings(block: Any) -> dict[str, Any]:

@@ -16,8 +16,11 @@ from vitviz.model.vit import Pretrained, ViT
 from vitviz.weights import naming
 from vitviz.weights.checks import ConvertError, assemble, checked_settings
 from vitviz.weights.classifier import read_classifiers
+from vitviz.weights.windowed import read_swin
 
-BUILDERS = ("vit_b_16", "vit_b_32", "vit_l_16", "vit_l_32", "vit_h_14")
+SWINS = ("swin_t", "swin_s", "swin_b", "swin_v2_t", "swin_v2_s", "swin_v2_b")
+PLAIN = ("vit_b_16", "vit_b_32", "vit_l_16", "vit_l_32", "vit_h_14")
+BUILDERS = (*PLAIN, *SWINS)
 """Names of the Vision Transformers in `torchvision.models`."""
 
 _SWAG = "facebookresearch/SWAG"
@@ -28,29 +31,37 @@ def convert_torchvision(model: nn.Module, weights: Any = None) -> ViT:
     """Convert a torchvision Vision Transformer: a copy in float32 and in eval mode.
 
     Args:
-        model: a `torchvision.models.VisionTransformer`; its classifier may have been replaced by a linear layer.
+        model: a `torchvision.models.VisionTransformer` or `SwinTransformer`; its classifier may have been replaced by
+            a linear layer.
         weights: the enum member of its published weights, with labels and preprocessing; `None` for other weights.
 
     Raises:
         ConvertError: if the model has another class, was changed beyond its classifier, or `weights` has other classes.
     """
     torchvision = import_torchvision()
-    from torchvision.models import VisionTransformer
+    from torchvision.models import SwinTransformer, VisionTransformer
 
-    if not isinstance(model, VisionTransformer):
+    if not isinstance(model, VisionTransformer | SwinTransformer):
         raise ConvertError(
-            f"Expected a VisionTransformer of torchvision {torchvision.__version__}, got {type(model).__name__}. "
-            "Build it with torchvision.models."
+            f"Expected a VisionTransformer or SwinTransformer of torchvision {torchvision.__version__}, got "
+            f"{type(model).__name__}. Build it with torchvision.models."
         )
-    config = config_of_torchvision(model)
-    state, _ = read_classifiers(model, model.state_dict(), "heads")
+    config, names = _read(model)
+    state, _ = read_classifiers(model, model.state_dict(), "heads", "head")
     about = about_torchvision(weights) if weights is not None else None
-    return assemble(config, naming.TORCHVISION.convert(state, config), about)
+    return assemble(config, names.convert(state, config), about)
 
 
 def config_of_torchvision(model: Any) -> ViTConfig:
     """Return the config of a built model, which may be on the meta device."""
-    return ViTConfig(
+    return _read(model)[0]
+
+
+def _read(model: Any) -> tuple[ViTConfig, naming.Naming]:
+    """Return the config of a built model, and the names of its tensors."""
+    if hasattr(model, "features"):
+        return read_swin(model, "torchvision")
+    config = ViTConfig(
         image_size=(model.image_size, model.image_size),
         patch_size=model.patch_size,
         width=model.hidden_dim,
@@ -61,6 +72,7 @@ def config_of_torchvision(model: Any) -> ViTConfig:
         position_antialias=False,
         norm_eps=model.encoder.ln.eps,
     )
+    return config, naming.TORCHVISION
 
 
 @checked_settings()

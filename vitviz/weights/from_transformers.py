@@ -6,6 +6,7 @@ Types are checked, because the file may be untrusted. Dropout rates are not read
 
 import math
 from collections.abc import Callable, Collection, Mapping
+from dataclasses import replace
 from typing import Any
 
 from torch import Tensor
@@ -13,9 +14,11 @@ from torch import Tensor
 from vitviz.fields import describe_type, matches_type
 from vitviz.model.config import ViTConfig
 from vitviz.model.vit import Pretrained, ViT
+from vitviz.model.windowed_vit import WindowedConfig
 from vitviz.weights import naming
 from vitviz.weights.checks import ConvertError, assemble, checked_settings
 from vitviz.weights.naming import Naming
+from vitviz.weights.windowed import TRANSFORMERS_SWIN
 
 Converted = tuple[ViTConfig, Naming]
 
@@ -54,6 +57,10 @@ MLCD_DEFAULTS |= {"rope_parameters": {"rope_type": "axial", "rope_theta": 10_000
 AIMV2_DEFAULTS = _DEFAULTS | {"hidden_size": 1024, "num_hidden_layers": 24, "num_attention_heads": 8, "patch_size": 14}
 AIMV2_DEFAULTS |= {"intermediate_size": 2816, "layer_norm_eps": 1e-5, "rms_norm_eps": 1e-5, "hidden_act": "silu"}
 AIMV2_DEFAULTS |= {"use_head": True, "is_native": False, "qkv_bias": False, "mlp_bias": False}
+SWIN_DEFAULTS: dict[str, Any] = {"image_size": 224, "patch_size": 4, "num_channels": 3, "embed_dim": 96}
+SWIN_DEFAULTS |= {"depths": (2, 2, 6, 2), "num_heads": (3, 6, 12, 24), "window_size": 7, "mlp_ratio": 4.0}
+SWIN_DEFAULTS |= {"hidden_act": "gelu", "layer_norm_eps": 1e-5, "qkv_bias": True, "use_absolute_embeddings": False}
+SWIN_DEFAULTS |= {"pretrained_window_sizes": (0, 0, 0, 0)}
 
 ACTIVATIONS = {"gelu": "gelu", "gelu_python": "gelu", "gelu_pytorch_tanh": "gelu_tanh", "quick_gelu": "quick_gelu"}
 """Hugging Face's names of the activations that `ViT` supports -> ours."""
@@ -511,6 +518,44 @@ def _tower(
     return TypedSettings(tower, family, defaults), kind
 
 
+def _swin(settings: Mapping[str, Any]) -> Converted:
+    """Read Swin and Swin v2. The classifier, and without it the model's output, reads the mean over the last stage.
+
+    Liu et al. 2021, "Swin Transformer"; Liu et al. 2022, "Swin Transformer V2".
+    """
+    second = settings.get("model_type") == "swinv2"
+    stem = "Swinv2" if second else "Swin"
+    checked = TypedSettings(settings, stem, SWIN_DEFAULTS)
+    classified = checked.architecture((f"{stem}Model", f"{stem}ForImageClassification")) != f"{stem}Model"
+    if checked.typed("use_absolute_embeddings", bool):
+        raise checked.refuse("use_absolute_embeddings", "false")
+    depths, heads, trained = (
+        tuple(checked.typed(name, list[int] | tuple[int, ...]))
+        for name in ("depths", "num_heads", "pretrained_window_sizes")
+    )
+    patch, window = checked.square("patch_size"), checked.typed("window_size", int)
+    image, width = checked.image(patch, square=False), checked.typed("embed_dim", int)
+    activation: Any = checked.activation()
+    sides = [min(image) // (patch * 2**stage) for stage in range(len(depths))]
+    config = WindowedConfig(
+        image_size=image,
+        patch_size=patch,
+        channels=checked.get("num_channels"),
+        width=width,
+        mlp_width=int(width * checked.typed("mlp_ratio", float)),
+        classes=len(labels(settings)) if classified else 0,
+        depths=depths,
+        stage_heads=heads,
+        windows=tuple(min(window, side) for side in sides),
+        qkv_bias=checked.get("qkv_bias"),
+        activation=activation,
+        norm_eps=checked.get("layer_norm_eps"),
+        norm_post=second,
+        cosine_attention=second,
+    )
+    return config, replace(TRANSFORMERS_SWIN, pretrained=trained if second else ())
+
+
 FAMILIES: dict[str, Callable[[Mapping[str, Any]], Converted]] = {
     "vit": _vit,
     "deit": _vit,
@@ -530,12 +575,13 @@ FAMILIES: dict[str, Callable[[Mapping[str, Any]], Converted]] = {
     **dict.fromkeys(("blip", "blip_vision_model"), _blip),
     **dict.fromkeys(("mlcd", "mlcd_vision_model"), _mlcd),
     **dict.fromkeys(("aimv2", "aimv2_vision_model"), _aimv2),
+    **dict.fromkeys(("swin", "swinv2"), _swin),
 }
 
 _WINDOWS = "its attention stays inside windows, so no block has one attention matrix over the image"
 _CONVOLUTIONS = "it mixes convolutions with attention"
 REFUSED: dict[str, str] = {
-    **dict.fromkeys(("swin", "swinv2", "hiera", "maxvit"), _WINDOWS),
+    **dict.fromkeys(("hiera", "maxvit"), _WINDOWS),
     **dict.fromkeys(("levit", "cvt", "mobilevit", "mobilevitv2", "efficientformer"), _CONVOLUTIONS),
     "altclip": "only its vision tower is supported; save it alone, model.vision_model.save_pretrained(folder)",
     "vit_hybrid": "its patches come from a ResNet",

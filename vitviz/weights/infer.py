@@ -18,6 +18,7 @@ from vitviz.fields import is_whole
 from vitviz.images.preprocess import Preprocess
 from vitviz.model.config import ViTConfig
 from vitviz.model.vit import Pretrained
+from vitviz.model.windowed_vit import WindowedConfig
 from vitviz.weights import naming
 from vitviz.weights.checks import ConvertError, abbreviate
 from vitviz.weights.from_timm import WHY_NOT
@@ -32,10 +33,14 @@ _MOCO_WIDTH = 384
 _HEADS = {width: width // 64 for width in range(192, 1025, 64)} | {1152: 16, 1280: 16, 1408: 16, 1664: 16}
 _DINOV2_HEADS, _DINOV3_HEADS = {1536: 24}, {1280: 20, 4096: 32}
 
+SWIN_FILE = (
+    "its tensors do not show the size of the input; load the file into the library's model, and pass that model: "
+    "vitviz.load(timm.create_model(NAME, checkpoint_path=FILE))"
+)
 # Tensor names that identify an unsupported kind of model: pattern, kind, reason. Only names that the closest naming
 # lacks are tried, and the first match is reported.
 NOT_SHOWN: tuple[tuple[str, str, str], ...] = (
-    (r"(^|\.)(layers|features)\.\d+\.(blocks\.)?\d+\.att(n|ention)\.", "Swin", WHY_NOT["SwinTransformer"]),
+    (r"(^|\.)(layers|features)\.\d+\.(blocks\.)?\d+\.att(n|ention)\.", "Swin", SWIN_FILE),
     (r"\.rel_pos_[hw]$", "SAM or MViT", WHY_NOT["VisionTransformerSAM"]),
     (
         r"^to_patch_embedding\.3\.",
@@ -67,6 +72,10 @@ class Reference:
     config: ViTConfig
     about: Pretrained
     channels: Channels = Channels()  # noqa: RUF009 - immutable
+
+    def __post_init__(self) -> None:
+        if isinstance(self.config, WindowedConfig):
+            raise ConvertError(f"Expected like as a model with attention over all tokens, got Swin: {SWIN_FILE}.")
 
 
 class Architecture:

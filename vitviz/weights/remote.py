@@ -19,7 +19,13 @@ from vitviz.images.torchvision_import import import_torchvision
 from vitviz.model.config import ViTConfig
 from vitviz.model.vit import Pretrained, ViT
 from vitviz.weights.from_timm import about_timm, config_of, convert_timm
-from vitviz.weights.from_torchvision import BUILDERS, about_torchvision, config_of_torchvision, convert_torchvision
+from vitviz.weights.from_torchvision import (
+    BUILDERS,
+    PLAIN,
+    about_torchvision,
+    config_of_torchvision,
+    convert_torchvision,
+)
 from vitviz.weights.infer import Reference
 from vitviz.weights.timm_state import check_file_names
 from vitviz.weights.transformers_folder import load_transformers_folder, read_reference_folder
@@ -255,7 +261,7 @@ def _torchvision_weights(name: str, builders: Collection[str], listed: str) -> t
             f"Expected weights of {architecture} among {', '.join(published.__members__)}, got {tag!r}. Choose one."
         )
     weights = published[tag] if tag else published.DEFAULT
-    settings = {"image_size": weights.meta["min_size"][0]} if architecture in BUILDERS else {}
+    settings = {"image_size": weights.meta["min_size"][0]} if architecture in PLAIN else {}
     return weights, lambda: models.get_model(architecture, **settings)
 
 

@@ -65,11 +65,15 @@ _USUAL |= {
     "yolos": "Yolos",
     "mlcd": "CLIP",
     "aimv2": "CLIP",
+    "swin": "ViT",
+    "swinv2": "ViT",
 }
 # Settings of a family's published models that differ from the defaults of their processor.
 _PUBLISHED: dict[str, dict[str, Any]] = {
     "deit": _IMAGENET,
     "vit_mae": _IMAGENET,
+    "swin": _IMAGENET,
+    "swinv2": _IMAGENET | {"size": 256},
     "dinov2": _IMAGENET | {"size": {"shortest_edge": 256}},
 }
 _RESAMPLE: dict[int, Interpolation] = {0: "nearest", 1: "lanczos", 2: "bilinear", 3: "bicubic"}  # Pillow's numbers

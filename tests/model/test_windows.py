@@ -1,0 +1,298 @@
+"""Test windowed models (Swin) against three libraries, and their sparse attention against dense matrices."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torchvision.models.swin_transformer as tv
+import transformers as hf
+from PIL import Image
+from timm.models.swin_transformer import SwinTransformer
+from timm.models.swin_transformer_v2 import SwinTransformerV2
+from timm_models import shaken
+from torch import Tensor
+
+import vitviz
+from vitviz.analysis.head_statistics import STATISTICS, head_statistics
+from vitviz.attribution.registry import METHODS
+from vitviz.attribution.targets import ExplainError
+from vitviz.draw import figures
+from vitviz.errors import VitvizError
+from vitviz.explorer import Explorer
+from vitviz.export.film import film_of
+from vitviz.export.onnx import check_exportable
+from vitviz.images.preprocess import Preprocess
+from vitviz.model.config import ModelError
+from vitviz.model.edits import Edits
+from vitviz.model.trace import Trace, TraceError
+from vitviz.model.vit import Pretrained
+from vitviz.model.windowed_vit import WindowedConfig, WindowedViT
+from vitviz.model.windows import SparseAttention
+from vitviz.server.models import Models
+from vitviz.training.transfer import start_from
+from vitviz.web.lecture_numbers import lecture_bytes
+from vitviz.weights import checkpoint
+from vitviz.weights.checks import ConvertError
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+SIZES: dict[str, Any] = {"patch_size": 2, "embed_dim": 12, "depths": (2, 2, 1), "num_heads": (2, 3, 4)}
+TIMM = SIZES | {"img_size": 48, "window_size": (6, 4, 6), "mlp_ratio": 2.5, "num_classes": 7}
+HF = SIZES | {"image_size": 48, "window_size": 6, "mlp_ratio": 2.5, "num_labels": 7, "attn_implementation": "eager"}
+V2 = {"pretrained_window_sizes": (7, 0, 3)}
+
+
+def torchvision_swin(**parts: Any) -> Any:
+    return tv.SwinTransformer([2, 2], 12, [2, 2, 1], [2, 3, 4], [6, 6], mlp_ratio=2.5, num_classes=7, **parts)
+
+
+LIBRARIES: dict[str, Callable[[], Any]] = {
+    "timm v1": lambda: SwinTransformer(**TIMM),
+    "timm v2": lambda: SwinTransformerV2(**TIMM, **V2),
+    "torchvision v1": torchvision_swin,
+    "torchvision v2": lambda: torchvision_swin(block=tv.SwinTransformerBlockV2, downsample_layer=tv.PatchMergingV2),
+    "transformers v1": lambda: hf.SwinForImageClassification(hf.SwinConfig(**HF)),
+    "transformers v2": lambda: hf.Swinv2ForImageClassification(hf.Swinv2Config(**HF, **V2)),
+}
+
+
+@pytest.mark.parametrize("name", LIBRARIES)
+@torch.no_grad()
+def test_swin_matches_its_library(name: str) -> None:
+    theirs: Any = shaken(LIBRARIES[name]())
+    images, expected = torch.randn(2, 3, 48, 48, generator=torch.Generator().manual_seed(1)), []
+    for module in theirs.modules():
+        if "timm" in name and hasattr(module, "attn_drop"):
+            module.fused_attn = False
+            module.attn_drop.register_forward_hook(lambda _module, _given, out: expected.append(out))
+    ours = vitviz.load(theirs)
+    trace = ours.trace(images)
+    out = theirs(images, output_attentions=True) if "transformers" in name else theirs(images)
+    blocks = list(range(5))
+    if "transformers" in name:
+        expected, out, blocks = out.attentions, out.logits, [1, 3, 4]  # the last block of each stage
+    assert len(expected) == (0 if "torchvision" in name else len(blocks)), "torchvision does not return attention"
+    for block, reference in zip(blocks, expected, strict=False):
+        torch.testing.assert_close(trace.attentions[block].probabilities, reference, rtol=0, atol=1e-5)
+        assert reference.std() > 1e-2
+    for logits in (ours(images), trace.logits):
+        torch.testing.assert_close(logits, out, rtol=0, atol=1e-5)
+
+
+def test_unsupported_swins_are_refused_with_the_reason() -> None:
+    for changes, reason in (
+        ({"global_pool": "max"}, "global_pool='max'"),
+        ({"always_partition": True, "img_size": 24}, "multiples of"),
+        ({"img_size": 40}, "multiples of 240 x 240"),
+        ({"window_size": ((6, 4), 4, 6)}, "not square"),
+    ):
+        with pytest.raises(ConvertError, match=reason):
+            vitviz.load(SwinTransformer(**TIMM | changes))
+
+
+def small(**changes: Any) -> WindowedViT:
+    """Return a model with two stages of 24 x 16 and 12 x 8 tokens for images of 48 x 32 pixels."""
+    sizes: dict[str, Any] = {"image_size": (48, 32), "patch_size": 2, "width": 12, "depths": (2, 2), "windows": (4, 2)}
+    torch.manual_seed(3)
+    model = WindowedViT(WindowedConfig(**sizes | {"stage_heads": (2, 3), "classes": 5, "mlp_width": 17} | changes))
+    return shaken(model)  # type: ignore[return-value]
+
+
+def images(count: int = 2) -> Tensor:
+    return torch.randn(count, 3, 48, 32, generator=torch.Generator().manual_seed(7))
+
+
+def test_the_sparse_matrix_holds_what_a_block_reads() -> None:
+    model = small(cosine_attention=True, norm_post=True)
+    trace = model.trace(images())
+    angles = model.angles(trace.grid)
+    for block, (side, grid) in enumerate([(4, (24, 16))] * 2 + [(2, (12, 8))] * 2):
+        attention, shift = trace.attentions[block], side // 2 * (block % 2)
+        dense, tokens = attention.dense(), grid[0] * grid[1]
+        assert attention.shape == dense.shape == (2, 2 + block // 2, tokens, tokens)
+        row, column = np.indices(grid).reshape(2, -1)
+        windows = np.stack([(row - shift) // side, (column - shift) // side])  # in the image, without wrapping around
+        together = torch.from_numpy((windows[:, :, None] == windows[:, None]).all(0))
+        assert torch.equal(dense[0, 0] > 1e-30, together)
+        torch.testing.assert_close(dense.sum(-1), torch.ones_like(dense[..., 0]))
+        query = (grid[0] // 2, 3)
+        token = query[0] * grid[1] + query[1]
+        torch.testing.assert_close(attention.row(query), dense[:, :, token])
+        torch.testing.assert_close(attention.row(), dense.mean(2))
+        torch.testing.assert_close(trace.column(block, query), dense[..., token])
+        torch.testing.assert_close(trace.image(1).attention(block)[0], dense[1])
+        if not trace.layouts[block].merges:  # outputs that change with one input token are those that attend to it
+            changed = trace.stream(block).clone()
+            changed[:, token] += 1.0
+            difference = model.blocks[block](changed, angles) - model.blocks[block](trace.stream(block), angles)
+            assert torch.equal(difference[0].abs().amax(-1) > 1e-4, together[token])
+
+
+def merging(grid: tuple[int, int]) -> Tensor:
+    """Return the mean of 2 x 2 tokens as a matrix (n, 4 n)."""
+    rows, columns = grid
+    matrix = torch.zeros(rows, columns, 2 * rows, 2 * columns)
+    for row in range(rows):
+        for column in range(columns):
+            matrix[row, column, 2 * row : 2 * row + 2, 2 * column : 2 * column + 2] = 0.25
+    return matrix.reshape(rows * columns, -1)
+
+
+def dense_product(trace: Trace, matrices: list[Tensor]) -> Tensor:
+    """Multiply a matrix (B, n, n) of each block, and the merging of tokens."""
+    product = torch.eye(matrices[0].shape[1]).expand_as(matrices[0])
+    for block, matrix in enumerate(matrices):
+        layout = trace.layouts[block]
+        product = matrix @ (merging(layout.grid) @ product if layout.merges else product)
+    return product
+
+
+@pytest.mark.parametrize(("fuse", "residual"), [("mean", 0.5), ("max", 0.3)])
+def test_rollout_is_the_dense_product_with_merging(fuse: str, residual: float) -> None:
+    trace = small().trace(images())
+    matrices = []
+    for attention in trace.attentions:
+        fused = getattr(torch, {"mean": "mean", "max": "amax"}[fuse])(attention.dense(), dim=1)
+        fused = fused / fused.sum(-1, keepdim=True)
+        matrices.append((1 - residual) * fused + residual * torch.eye(fused.shape[1]))
+    product = dense_product(trace, matrices)
+    for query, row in (((3, 5), product[:, 3 * 8 + 5]), (None, product.mean(1))):
+        maps = vitviz.rollout(trace, query, fuse=fuse, residual=residual)
+        for heatmap, expected in zip(maps, row, strict=True):
+            np.testing.assert_allclose(heatmap.values, expected.view(24, 16), atol=1e-6)
+        assert maps[0].title.endswith("(stage 2)")
+        assert maps[0].query is None
+
+
+def test_gradient_methods_match_dense_formulas() -> None:
+    model, pixels, label = small(), images(1), 3
+    trace = model.trace(pixels, grad=True)
+    attentions = [attention.probabilities for attention in trace.attentions]
+    slopes = torch.autograd.grad(trace.logits[0, label], attentions)
+
+    def dense(block: int, matrices: Tensor) -> Tensor:
+        mask = trace.layouts[block].mask
+        matrices = matrices if mask is None else matrices.masked_fill(mask < 0, 0.0)
+        return SparseAttention(matrices, trace.layouts[block], trace.weights).dense()
+
+    with torch.no_grad():
+        attended = [dense(block, attention) for block, attention in enumerate(attentions)]
+        gradients = [dense(block, slope) for block, slope in enumerate(slopes)]
+        eyes = [torch.eye(matrix.shape[-1]) for matrix in attended]
+        pairs = list(zip(attended, gradients, strict=True))
+        added = [eye + (a * g).clamp(0).mean(1) for eye, (a, g) in zip(eyes, pairs, strict=True)]
+        scores = {"gae": dense_product(trace, added) - dense_product(trace, [eye[None] for eye in eyes])}
+        rolled = [0.5 * (a * g).mean(1).clamp(0) + 0.5 * eye for eye, (a, g) in zip(eyes, pairs, strict=True)]
+        rolled = [matrix / matrix.sum(-1, keepdim=True) for matrix in rolled]
+        scale = [0.5 / (0.5 * (a * g).mean(1).clamp(0).sum(-1) + 0.5) for a, g in pairs]
+        skipped = dense_product(trace, [torch.diag_embed(each) for each in scale])
+        scores["gradient_rollout"] = dense_product(trace, rolled) - skipped
+        expected = {name: matrix.mean(1) for name, matrix in scores.items()}
+        row, slope = attended[1].mean(2), gradients[1].mean(2)  # (1, H, n), of the mean over queries
+        expected["attention_gradcam"] = (row * slope.mean(-1, keepdim=True)).mean(1).clamp(0)
+    for name, reference in expected.items():
+        options = {"block": 1} if name == "attention_gradcam" else {}
+        (heatmap,) = vitviz.attribute(model, pixels, label, name, **options)
+        assert heatmap.grid == (24, 16)
+        assert reference.std() > 0
+        np.testing.assert_allclose(heatmap.values, reference.view(24, 16), atol=2e-7, rtol=2e-3)
+    (legrad,) = vitviz.attribute(model, pixels, label, "legrad", start=3)
+    np.testing.assert_allclose(legrad.values, gradients[3].clamp(0).mean((1, 2)).view(12, 8), atol=1e-7, rtol=2e-3)
+    assert "Layers 3 to 4 only" in vitviz.attribute(model, pixels, label, "legrad")[0].estimate
+
+
+def test_a_view_names_the_stage_and_refuses_other_queries() -> None:
+    view = Explorer(small()).open(np.random.default_rng(0).integers(0, 255, (60, 80, 3), np.uint8))
+    heatmap = view.attention(2, head=1, query=(3, 5))
+    assert heatmap.title == "Layer 3 (stage 2), head 2, from patch row 4, column 6"
+    assert heatmap.query == (3, 5)
+    np.testing.assert_allclose(heatmap.values, view.trace.attentions[2].row((3, 5))[0, 1].view(12, 8))
+    left, top, right, bottom = heatmap.geometry.patch_box(3, 5, heatmap.grid)  # of the 2 x 2 patches that it merges
+    first, last = (heatmap.geometry.patch_box(*patch, view.trace.grid) for patch in ((6, 10), (7, 11)))
+    assert (left, top, right, bottom) == pytest.approx((*first[:2], *last[2:]))
+    assert len(view.head_maps(1)) == 2
+    assert len(view.head_maps(2)) == 3
+    assert view.head_sheet(2).size
+    assert view.layer_sheet().size
+    for query, words in (("cls", "'mean', the mean over all queries"), ((12, 0), r"12 x 8 grid \(stage 2\)")):
+        with pytest.raises(TraceError, match=words):
+            view.attention(3, query=query)
+    with pytest.raises(ExplainError, match=r"0\.\.1"):
+        view.attention(0, head=2)
+    for name, method in METHODS.items():
+        if method.not_in_windows:
+            with pytest.raises(ExplainError, match=method.not_in_windows):
+                view.explain(name)
+
+
+def test_statistics_are_those_of_the_dense_matrices() -> None:
+    model = small()
+    trace = model.trace(images())
+    statistics = head_statistics(model, trace, names=STATISTICS)
+    assert statistics.stages == (1, 1, 2, 2)
+    assert statistics.heads == (2, 2, 3, 3)
+    assert [row[:3] for row in statistics.rows()][3:5] == [[1, 1, 1], [2, 2, 0]]
+    assert "stage" in statistics.table().splitlines()[0]
+    assert set(statistics.missing) >= {"gradient", "mass_cls"}
+    for index, attention in enumerate(trace.attentions):
+        dense, (rows, columns) = attention.dense().double(), attention.windows.grid
+        places = torch.cartesian_prod(torch.arange(rows), torch.arange(columns)).double()
+        distance = (dense * torch.cdist(places, places)).sum(-1).mean(-1)
+        count = dense.shape[1]
+        np.testing.assert_allclose(statistics.samples["distance"][:, index, :count], distance, rtol=1e-4)
+        entropy = torch.special.entr(dense).sum(-1).mean(-1)
+        np.testing.assert_allclose(statistics.samples["entropy"][:, index, :count], entropy, rtol=1e-4)
+        assert np.isnan(statistics.samples["distance"][:, index, count:]).all()
+    one = head_statistics(model, model.trace(images(), blocks=[1]), names=["mass_self"], query=(9, 4))
+    token = 9 * 16 + 4
+    np.testing.assert_allclose(one.samples["mass_self"][:, 0], trace.attention(1)[:, :, token, token], rtol=1e-5)
+
+
+def known(model: WindowedViT) -> WindowedViT:
+    labels = tuple(f"class {index}" for index in range(5))
+    model.pretrained = Pretrained(name="tiny", preprocess=Preprocess(height=48, width=32, mode="squash"), labels=labels)
+    return model
+
+
+def test_a_checkpoint_keeps_windows_and_sizes_must_fit_them(tmp_path: Path) -> None:
+    model = known(small(cosine_attention=True, norm_post=True))
+    checkpoint.save(model, tmp_path)
+    loaded = checkpoint.load_folder(tmp_path)
+    assert loaded.config == model.config
+    larger = torch.randn(1, 3, 64, 32)
+    torch.testing.assert_close(loaded(larger), model.trace(larger).logits)
+    with pytest.raises(ModelError, match="52 x 32 pixels"):
+        model(torch.randn(1, 3, 52, 32))
+    with pytest.raises(ModelError, match="stage_heads"):
+        small(stage_heads=(2,))
+    with pytest.raises(ModelError, match="patches alone"):
+        small(registers=3)
+
+
+def test_everything_else_refuses_windowed_models_in_the_same_sentence() -> None:
+    model = known(small())
+    view = Explorer(model).open(Image.new("RGB", (80, 60)))
+    others: list[Callable[[], object]] = [
+        view.html,
+        lambda: lecture_bytes(view),
+        lambda: check_exportable(model),
+        lambda: Models(lambda _: model, 10**9, "tiny").get("tiny"),
+        lambda: figures.draw(view, ["heads"]),
+        lambda: film_of(view),
+        lambda: start_from(model, name="new", labels=("a", "b")),
+        lambda: model(view.images, Edits(heads={(0, 1): "zero"})),
+        lambda: view.intervene(drop=[(0, 0)]),
+        lambda: view.faithfulness(view.rollout()),
+        view.lens,
+        view.token_pca,
+        lambda: view.compare(view),
+    ]
+    for other in others:
+        with pytest.raises(VitvizError) as caught:
+            other()
+        assert str(caught.value).endswith(", view.heads, view.explain or trace.attentions in Python.")
+    assert "<img" in view._repr_html_()
+    assert "<iframe" not in view._repr_html_()
