@@ -181,7 +181,7 @@ def test_similar_patches_and_matches_of_two_photographs_equal_pythons(opened: Br
     opened.wait_for_function("new URLSearchParams(location.search).get('matches') === '9'")
     assert there.items() <= address(opened).items()
     assert axe(opened, within=".vv-explore .vv-left") == []
-    opened.keyboard.press("s")
+    opened.locator(".vv-explore .vv-picture").first.press("s")
     expect(opened.locator(".vv-lines")).to_be_hidden()
 
 
