@@ -137,7 +137,7 @@ export const ZH = {
     'Point at a patch to see which patches are similar': '指向一个图块，看哪些图块与它相似',
     'Only patches of the same model can be compared': '只能比较同一个模型的图块',
     'The patches could not be compared': '无法比较图块', 'The patches could not be compared. {0}': '无法比较图块。{0}',
-    'Each photograph has its own scale.': '每张照片各用自己的色标。', cosine: '余弦',
+    'Each photograph has its own scale.': '每张照片各用自己的色标。',
     '{0} of {1}: {2}': '{0}（共 {1}）：{2}',
     '{0} line between mutual nearest neighbours': '互为最近邻的连线 {0} 条',
     '{0} lines between mutual nearest neighbours': '互为最近邻的连线 {0} 条', '{0} and {1}, {2}': '{0}和{1}，{2}',
