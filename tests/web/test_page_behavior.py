@@ -36,7 +36,8 @@ from vitviz.view import View
 from vitviz.web.lecture_texts import STEPS
 
 EXPLAIN = ".vv-explain"
-MATCHED = "vitviz.views[0].similarity.matching?.done && vitviz.resting() && vitviz.progress.jobs.size === 0"
+MATCHED = """vitviz.scenes.size === 2 && vitviz.views[0].similarity.matching?.done && vitviz.resting()
+    && vitviz.progress.jobs.size === 0"""
 SIMILAR = """() => {
     const view = vitviz.views[0];
     const maps = [0, 1].map((pane) => {
