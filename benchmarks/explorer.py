@@ -2,10 +2,10 @@
 
     python benchmarks/explorer.py                # needs Chromium; prints medians and 95th percentiles
 
-Standalone pages of random models of common sizes are opened from disk, and the pointer moves many times. A time runs
-from the event to the paint of the frame that it causes, without the wait for the frame to begin, because browsers
-deliver real pointer events just before a frame. The times are measured again with the CPU throttled to
-a quarter of its speed.
+Standalone pages of random models of common sizes are opened from disk, and the pointer moves many times. In the app,
+the same is measured for similar patches in two photographs. A time runs from the event to the paint of the frame that
+it causes, without the wait for the frame to begin, because browsers deliver real pointer events just before a frame.
+The times are measured again with the CPU throttled to a quarter of its speed.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import argparse
 import platform
 import shutil
 import statistics
+import sys
 import tempfile
 import time
 from pathlib import Path
@@ -23,6 +24,10 @@ import numpy as np
 import torch
 from PIL import Image
 from playwright.sync_api import CDPSession, Page, sync_playwright
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "scripts"))
+
+from make_screenshots import serve
 
 import vitviz
 from vitviz.explorer import Explorer
@@ -82,6 +87,15 @@ def moves(page: Page, client: CDPSession, count: int, throttle: float) -> tuple[
     return statistics.median(times), statistics.quantiles(times, n=20)[-1]
 
 
+MATCHED = """(() => {
+    const { scenes, views, resting } = window.vitviz ?? {};
+    return scenes?.size === 2 && [...scenes.values()].every(({ answers }) => answers.complete)
+        && views[0].similarity.matching?.done && resting();
+})()"""
+# The patches of both photographs, and the next larger input size.
+PATCHES = """[[...vitviz.scenes.values()].map(({ grid }) => grid[0] * grid[1]),
+    vitviz.scenes.values().next().value.manifest.sizes[1].size]"""
+
 WATCH = """(() => {
     const look = () => {
         if (window.vitviz?.drawn > 0) window.firstMap = performance.now();
@@ -127,6 +141,28 @@ def follow(page: Page, client: CDPSession, folder: Path, args: argparse.Namespac
               f"{throttled[0]:8.1f} {throttled[1]:8.1f} {last}", flush=True)  # fmt: skip
 
 
+def similar(page: Page, client: CDPSession, args: argparse.Namespace) -> None:
+    """Measure pointer moves in two photographs without thumbnails: similar patches, and attention for comparison."""
+    address, requests = serve(), []
+    page.on("request", lambda request: requests.append(request.url))
+    print("\n  two photographs, default model")
+    size: int | None = None
+    for _ in range(2):
+        sizes = f"&size={size}&size2={size}" if size else ""
+        page.goto(f"{address}?image=Cat&image2=Dog&pane=1&mode=similarity{sizes}")
+        page.wait_for_function(MATCHED, timeout=240_000)
+        page.evaluate("document.querySelector('.vv-whole').open = false")
+        patches, size = page.evaluate(PATCHES)
+        before = len(requests)
+        for mode in ("attention", "similarity"):
+            page.evaluate("(mode) => vitviz.store.dispatch({ type: 'change', change: { mode } })", mode)
+            plain, throttled = moves(page, client, args.moves, 1), moves(page, client, args.moves, 4)
+            name = f"{patches[0]:,} and {patches[1]:,} patches, {mode}"
+            print(f"  {name:<36} {plain[0]:8.1f} {plain[1]:8.1f} {FRAME:8.1f} "
+                  f"{throttled[0]:8.1f} {throttled[1]:8.1f} {'-':>8}", flush=True)  # fmt: skip
+        print(f"  requests while pointing: {len(requests) - before} (target 0)")
+
+
 def alone(page: Page, folder: Path) -> None:
     """Measure size and start of a standalone page, and check that it makes no requests."""
     view = Explorer(vitviz.load("dinov2-s14-imagenette")).open(EXAMPLE)
@@ -159,6 +195,7 @@ def main() -> None:
         client = page.context.new_cdp_session(page)
         print(f"{platform.machine()}, {torch.get_num_threads()} threads, Chromium {browser.version}")
         follow(page, client, Path(name), args)
+        similar(page, client, args)
         alone(page, Path(name))
         browser.close()
 

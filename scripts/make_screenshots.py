@@ -4,6 +4,7 @@
     python scripts/make_screenshots.py --all FOLDER    # three widths, light and dark, full pages
     python scripts/make_screenshots.py --own a.jpg ... # docs/first-minute.webp: the page with these photographs
     python scripts/make_screenshots.py --preview       # vitviz/web/preview.jpg: link previews
+    python scripts/make_screenshots.py --similar       # docs/similar.webp: similar patches of two photographs
     python scripts/make_screenshots.py --lecture       # docs/lecture/: one screen of each step of the lecture
     python scripts/make_screenshots.py --target        # docs/targets.webp: Explain with a group of classes
 
@@ -98,6 +99,18 @@ def shoot_own(browser: Browser, address: str, photographs: list[Path], file: Pat
     print(file, sheet.size)
 
 
+def shoot_similar(browser: Browser, address: str, file: Path) -> None:
+    """Take a screenshot of two photographs, with the patches that are similar to a pinned one."""
+    page = browser.new_page(viewport={"width": 1440, "height": 900})
+    page.goto(f"{address}?theme=light&image=Dog&image2=Koala&pane=1&mode=similarity&from=4,15")
+    page.wait_for_function(f"{COMPLETE} && vitviz.views[0].similarity.matching?.done && vitviz.resting()")
+    page.wait_for_timeout(800)  # wait for fonts
+    picture = Image.open(io.BytesIO(page.locator(".vv-explore .vv-panes").screenshot())).convert("RGB")
+    picture.save(file, quality=80, method=6)
+    print(file, picture.size)
+    page.close()
+
+
 def shoot_lecture(browser: Browser, address: str, folder: Path) -> None:
     """Take a screenshot of one screen of each step of the lecture, in full screen on a projector."""
     folder.mkdir(exist_ok=True)
@@ -140,6 +153,7 @@ def main() -> None:
     parser.add_argument("--own", type=Path, nargs="+", metavar="PHOTOGRAPH", help="write docs/first-minute.webp")
     parser.add_argument("--lecture", action="store_true", help="write docs/lecture/")
     parser.add_argument("--target", action="store_true", help="write docs/targets.webp")
+    parser.add_argument("--similar", action="store_true", help="write docs/similar.webp")
     parser.add_argument("--preview", action="store_true", help="write the picture of link previews")
     args = parser.parse_args()
     address = serve()
@@ -151,6 +165,8 @@ def main() -> None:
             shoot_lecture(browser, address, ROOT / "docs" / "lecture")
         elif args.target:
             shoot_target(browser, address, ROOT / "docs" / "targets.webp")
+        elif args.similar:
+            shoot_similar(browser, address, ROOT / "docs" / "similar.webp")
         elif args.preview:
             shoot(browser, address, ROOT / "vitviz" / "web" / bundle.PREVIEW, PREVIEW, "light", whole=False)
         elif args.all is None:

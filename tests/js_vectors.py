@@ -6,11 +6,12 @@ The numbers come from the Python code, or from NumPy for short formulas. `make j
 from __future__ import annotations
 
 import base64
+import dataclasses
 import json
 from collections.abc import Iterator
 from functools import cache
 from itertools import product
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import pytest
@@ -22,9 +23,11 @@ from pairwise import pairs
 from pictures import photograph
 from PIL import Image
 from torch import Tensor
+from torch.nn.functional import normalize
 
 import vitviz
 from vitviz.analysis.filters import position_similarity
+from vitviz.analysis.pairs import Descriptor, compare_patches, patch_descriptors
 from vitviz.analysis.tokens import point_up, principal_components
 from vitviz.attribution.attention import attention_scores, rollout_matrix, rollout_scores
 from vitviz.attribution.registry import METHODS
@@ -47,7 +50,7 @@ from vitviz.view import View
 from vitviz.web.choices import choices, in_browser
 from vitviz.web.examples import examples
 from vitviz.web.lecture_numbers import lecture_bytes, token_bytes, values_bytes
-from vitviz.web.payload import Dtype, block_bytes, rollout_bytes
+from vitviz.web.payload import Dtype, block_bytes, descriptor_bytes, rollout_bytes
 from vitviz.web.scene import fitted
 from vitviz.weights import zoo
 from vitviz.weights.checks import CONFIG
@@ -226,6 +229,25 @@ def rollout_calls() -> Iterator[Call]:
                 yield call("compute/rollout.rolloutRow", [page, token, out], None, atol, written={2: expected})
             column = {2: matrix[:, token]}
             yield call("compute/rollout.rolloutColumn", [page, token, out], None, limit, written=column)
+
+
+def similarity_calls() -> Iterator[Call]:
+    model = tiny.model(**tiny.SMALL)
+    traces = [model.trace(tiny.images(1, seed, grid, 2)) for seed, grid in ((1, (3, 5)), (2, (4, 3)))]
+    for descriptor, half in product(get_args(Descriptor), (0, 1)):
+        expected, pages = compare_patches(model, *traces, descriptor), []
+        for trace in traces:
+            vectors = normalize(patch_descriptors(model, trace, descriptor, expected.block), dim=-1)
+            sizes = {"tokens": vectors.shape[0], "width": vectors.shape[1], "block": expected.block}
+            pages.append({**sizes, "grid": trace.grid, "vectors": vectors})
+            file = descriptor_bytes(model, trace, descriptor, expected.block, ("float32", "float16")[half])
+            yield call("compute/payload.parseDescriptors", [file], pages[-1], atol=(1e-6, 1e-3)[half])
+        if half:
+            continue
+        matches = [dataclasses.asdict(match) for match in expected.mutual()]
+        yield call("compute/similarity.mutual", pages, matches, atol=1e-6)
+        row, out = expected.cosines[1, 3].ravel(), np.full(12, 77, np.float32)
+        yield call("compute/similarity.cosines", [pages[0], 8, pages[1], out], None, 1e-6, written={3: row})
 
 
 def preprocess_calls() -> Iterator[Call]:
@@ -539,11 +561,19 @@ def labels() -> Iterator[str]:
 
 
 def vectors() -> dict[str, Any]:
-    numbers = [*rollout_calls(), *preprocess_calls(), *geometry_calls(), *same_place_calls(), *statistic_calls()]
+    numbers = [*rollout_calls(), *similarity_calls(), *preprocess_calls(), *geometry_calls()]
     return {
         "blocks": [*tiny_blocks(), *real_blocks()],
         "outliers": [block_case(str(kind), outliers(**kind), 1, "float16") for kind in OUTLIERS],
-        "calls": [*numbers, *color_calls(), *picture_calls(), *format_calls(), *site_calls()],
+        "calls": [
+            *numbers,
+            *same_place_calls(),
+            *statistic_calls(),
+            *color_calls(),
+            *picture_calls(),
+            *format_calls(),
+            *site_calls(),
+        ],
         "viridis": lut("viridis"),
         "lecture": lecture(),
         "lecturesWithGaps": lectures_with_gaps(),

@@ -233,10 +233,10 @@ def differences(read: dict[str, Any], heatmap: Heatmap) -> list[str]:
     return wrong
 
 
-def at_patch(page: Browser, view: View, row: int, column: int) -> tuple[float, float]:
+def at_patch(page: Browser, view: View, row: int, column: int, pane: int = 0) -> tuple[float, float]:
     """Return the centre of a patch on the screen, after scrolling to the top."""
     page.evaluate("window.scrollTo(0, 0)")
-    box = page.locator(".vv-held").first.bounding_box()
+    box = page.locator(".vv-held").nth(pane).bounding_box()
     left, top, right, bottom = view.geometry.patch_box(row, column, view.trace.grid)
     width, height = view.photo.size
     return box["x"] + (left + right) / 2 / width * box["width"], box["y"] + (top + bottom) / 2 / height * box["height"]

@@ -19,7 +19,7 @@ from torch import Tensor
 from vitviz.analysis.head_statistics import CHEAP, HeadStatistics, head_statistics
 from vitviz.analysis.interventions import Change, intervene
 from vitviz.analysis.logit_lens import LogitLens, logit_lens
-from vitviz.analysis.pairs import Descriptor, PatchSimilarity, compare_patches
+from vitviz.analysis.pairs import BLOCK, DESCRIPTOR, Descriptor, PatchSimilarity, compare_patches
 from vitviz.analysis.tokens import TokenPCA, token_pca
 from vitviz.attribution.attention import Fusion, attention_heads, check_head
 from vitviz.attribution.inputs import Method
@@ -389,7 +389,7 @@ class View:
         return View(model, *parts)
 
     @check_arguments(ExplorerError)
-    def compare(self, other: "View", descriptor: Descriptor = "tokens", block: int = -1) -> PatchSimilarity:
+    def compare(self, other: "View", descriptor: Descriptor = DESCRIPTOR, block: int = BLOCK) -> PatchSimilarity:
         """Return the cosine similarity of each patch to each patch of another photograph; see `vitviz.analysis.pairs`.
 
         `view.compare(other).mutual(10)` returns the ten most similar pairs of mutual nearest neighbours.

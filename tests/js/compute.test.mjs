@@ -5,7 +5,9 @@ import { chosenOf, mapQuestion, testQuestion } from '../../vitviz/web/compute/ex
 import { hiddenPatches, outcomeOf, pinned, valueAt } from '../../vitviz/web/compute/hiding.js';
 import { fileName, percent, settings } from '../../vitviz/web/compute/format.js';
 import { csv, mapsFile } from '../../vitviz/web/compute/map_files.js';
+import { parseDescriptors } from '../../vitviz/web/compute/payload.js';
 import { sameClasses } from '../../vitviz/web/compute/query.js';
+import { mutual } from '../../vitviz/web/compute/similarity.js';
 import { groupOf, targetName } from '../../vitviz/web/compute/targets.js';
 import { wrapped } from '../../vitviz/web/draw/caption.js';
 import { VECTORS, same } from './vectors.mjs';
@@ -26,6 +28,14 @@ for (const [name, calls] of Map.groupBy(VECTORS.calls, (call) => call.function))
     });
   });
 }
+
+test('in half precision, every patch of a photograph is the nearest neighbour of itself', () => {
+  const { args } = VECTORS.calls.filter((call) => call.function === 'compute/payload.parseDescriptors').at(-1);
+  const own = parseDescriptors(args[0]);
+  const matches = mutual(own, own);
+  assert.equal(matches.length, own.tokens);
+  for (const { first, second } of matches) assert.deepEqual(first, second);
+});
 
 const letters = (text) => text.length; // each character has a width of 1
 

@@ -277,6 +277,8 @@ TABLE: list[tuple[str, dict[str, Any], str]] = [  # endpoint, arguments, part of
     *(("open", {"photo": photograph(), "size": size}, "size") for size in (91.0, True, 0, 10**6)),
     *(("open", {"photo": photograph(), "size": size}, str(size)) for size in (1, 12, 9 * WIDTH, 10**5)),
     ("open", {"photo": photograph(), "detail": 91}, "detail"),
+    ("descriptors", {"descriptor": "pixels"}, "tokens, queries, keys or values"),
+    ("descriptors", {"block": tiny.DEPTH}, str(tiny.DEPTH)),
     ("explain", {"method": "grad"}, "grad"),
     ("explain", {"method": 7}, "method"),
     ("explain", {"target": [1]}, "target"),

@@ -10,8 +10,9 @@ import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 from urllib.parse import quote
 
 import numpy as np
@@ -25,7 +26,9 @@ from playwright.sync_api import Page
 from running import CHURCH, SCENE, Running, complete, ready
 from safetensors.numpy import load
 from static_site import serve
+from torch.nn.functional import normalize
 
+from vitviz.analysis.pairs import Descriptor, patch_descriptors
 from vitviz.attribution.attention import rollout_matrix
 from vitviz.export.static import write_site
 from vitviz.gradio import AttentionExplorer
@@ -41,6 +44,7 @@ OTHER = {"fuse": "max", "discard": 0.3, "residual": 0.2, "start": 1}
 LEAST = {"fuse": "min", "discard": 0, "residual": 0.5, "start": 0}
 CLASS = {"target": 3, "against": None}
 QUESTIONS = [  # the required capability, and a question
+    ("explain", "descriptors", {"descriptor": "keys", "block": 1}),
     ("rollout", "rollout", {"token": 5, **USUAL}),
     ("rollout", "rollout", {"token": None, **OTHER}),
     ("explain", "explain", {"method": "token_gradcam", **CLASS}),
@@ -241,6 +245,18 @@ def test_rollout_rows_match_python(backend: Backend) -> None:
         for token in (0, 5, -1) if can else ():
             row = np.frombuffer(backend.ask("rollout", {"token": token, **options}), "<f4")
             np.testing.assert_allclose(row, expected[token], atol=max(1e-6, backend.close / 20))
+
+
+def test_descriptors_match_python(backend: Backend) -> None:
+    trace = backend.view.trace
+    for descriptor, block in product(get_args(Descriptor), range(trace.depth)) if backend.can("explain") else ():
+        file = backend.ask("descriptors", {"descriptor": descriptor, "block": block})
+        magic, _, bits, *sizes = HEADER.unpack_from(file)
+        assert (magic, sizes[0], *sizes[3:7]) == (b"VVD1", 1, block, 0, *trace.grid)
+        vectors = np.frombuffer(file, "<f2" if bits == 16 else "<f4", offset=HEADER.size).reshape(sizes[1:3])
+        expected = normalize(patch_descriptors(backend.view.model, trace, descriptor, block), dim=-1)
+        lengths = np.linalg.norm(vectors.astype(np.float32), axis=-1, keepdims=True)
+        np.testing.assert_allclose(vectors / lengths, expected, atol=1e-3, err_msg=f"{descriptor} {block}")
 
 
 # ---- questions that only some backends answer, and refused questions

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,8 +19,10 @@ from running import (
     THINGS,
     Running,
     address,
+    at_patch,
     axe,
     change,
+    complete,
     example,
     expect_map,
     own_photograph,
@@ -29,9 +32,20 @@ from running import (
 )
 
 from vitviz import Group, Similarity
+from vitviz.view import View
 from vitviz.web.lecture_texts import STEPS
 
 EXPLAIN = ".vv-explain"
+MATCHED = """vitviz.scenes.size === 2 && vitviz.views[0].similarity.matching?.done && vitviz.resting()
+    && vitviz.progress.jobs.size === 0"""
+SIMILAR = """() => {
+    const view = vitviz.views[0];
+    const maps = [0, 1].map((pane) => {
+        const { place, scene } = view.placeNow(pane);
+        return [...view.shown(place, scene).values];
+    });
+    return [maps, view.similarity.matching.matches];
+}"""
 SENTENCE = re.compile(r"\b[a-z]{2,}(?: [a-z]{2,}){3}")  # four English words
 
 
@@ -124,6 +138,52 @@ def test_compare_starts_with_a_choice_and_names_both_pictures(opened: Browser, a
     opened.locator(f"{EXPLAIN} .vv-held").nth(1).click()  # explains that photograph, and hides no patch
     expect(other).to_contain_text("Church")
     assert opened.evaluate("vitviz.store.get().erased") == []
+
+
+def test_similar_patches_and_matches_of_two_photographs_equal_pythons(opened: Browser, app: Running) -> None:
+    church, dog = app.view(), app.view(DOG)
+    requests = "performance.getEntriesByType('resource').filter(({ name }) => name.includes('/vitviz/')).length"
+    search = "?image2=Dog&pane=1&mode=similarity&from=2,3&matches=4"
+    opened.evaluate("(search) => vitviz.store.dispatch({ type: 'navigate', search })", search)
+    opened.wait_for_function(MATCHED)
+    complete(opened)
+
+    def expect_python(*views: View, place: tuple[int, int] = (1, 2), **descriptor: Any) -> None:
+        """Compare maps from a patch of the last view, lines and their text with Python's."""
+        maps, matches = opened.evaluate(SIMILAR)
+        for values, view in zip(maps, (church, dog), strict=True):
+            cosines = views[-1].compare(view, **descriptor).cosines[place]
+            np.testing.assert_allclose(np.reshape(values, cosines.shape), cosines, atol=1e-3)
+        expected = church.compare(dog, **descriptor).mutual()
+        assert [(*match["first"], *match["second"]) for match in matches] == [(*m.first, *m.second) for m in expected]
+        text = opened.locator(".vv-lines").get_attribute("aria-label")
+        (row, column), (row2, column2) = expected[0].first, expected[0].second
+        assert f"row {row + 1}, column {column + 1} and row {row2 + 1}, column {column2 + 1}, " in text
+
+    expect_python(church)
+    expect(opened.locator(".vv-lines g")).to_have_count(4)
+    expect(opened.locator("[data-ask=descriptor]")).to_have_value("values")
+    expect(opened.locator("[data-ask=descriptorBlock]")).to_have_value(str(church.trace.depth - 2))
+    opened.keyboard.press("Escape")
+    before = opened.evaluate(requests)
+    opened.mouse.move(*at_patch(opened, dog, 2, 3, pane=1))
+    opened.wait_for_function("vitviz.store.get().pointer?.pane === 1 && vitviz.resting()")
+    expect_python(dog, place=(2, 3))
+    opened.locator("[data-ask=matches]").fill("0")
+    expect(opened.locator(".vv-lines g:not(.vv-marked)")).to_have_count(0)
+    assert opened.evaluate(requests) == before
+    opened.select_option("[data-ask=descriptor]", "keys")
+    opened.select_option("[data-ask=descriptorBlock]", "0")
+    opened.locator("[data-ask=matches]").fill("9")
+    opened.wait_for_function(MATCHED)
+    assert opened.evaluate(requests) == before + 4  # one for each photograph and choice
+    expect_python(dog, place=(2, 3), descriptor="keys", block=0)
+    there = {"mode": "similarity", "descriptor": "keys", "descriptor-layer": "1", "matches": "9"}
+    opened.wait_for_function("new URLSearchParams(location.search).get('matches') === '9'")
+    assert there.items() <= address(opened).items()
+    assert axe(opened) == []
+    opened.locator(".vv-explore .vv-picture").first.press("s")
+    expect(opened.locator(".vv-lines")).to_be_hidden()
 
 
 def test_class_field_completes_what_is_typed_by_keyboard_and_pointer(opened: Browser, app: Running) -> None:

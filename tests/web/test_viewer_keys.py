@@ -70,7 +70,7 @@ def test_help_restores_focus_and_full_screen_toggles(explorer: Page) -> None:
         picture.focus()
         explorer.keyboard.press("?")
         expect(help_).to_be_visible()
-        expect(help_.locator("dt")).to_have_count(17)
+        expect(help_.locator("dt")).to_have_count(18)
         explorer.keyboard.press("[")
         explorer.keyboard.press(close)
         expect(help_).to_be_hidden()

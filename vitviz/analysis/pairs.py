@@ -27,6 +27,9 @@ from vitviz.model.vit import ViT
 Floats = NDArray[np.float32]
 Descriptor = Literal["tokens", "queries", "keys", "values"]
 """Vectors that describe patches: a block's output tokens after the final norm, or its queries, keys or values."""
+DESCRIPTOR: Descriptor = "values"
+"""With `BLOCK`, the descriptor that finds most patches in mirror images: `benchmarks/pairs.py`, default model."""
+BLOCK = -2  # the next to last
 Patch = tuple[int, int]
 
 
@@ -123,7 +126,7 @@ class PatchSimilarity:
 
 @check_arguments(AnalysisError)
 def compare_patches(
-    model: ViT, first: Trace, second: Trace, descriptor: Descriptor = "tokens", block: int = -1
+    model: ViT, first: Trace, second: Trace, descriptor: Descriptor = DESCRIPTOR, block: int = BLOCK
 ) -> PatchSimilarity:
     """Return the cosine similarity of each patch of one photograph to each patch of another.
 

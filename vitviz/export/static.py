@@ -20,6 +20,7 @@ import torch
 
 from vitviz import __version__
 from vitviz.analysis.head_statistics import STATISTICS
+from vitviz.analysis.pairs import BLOCK, DESCRIPTOR
 from vitviz.attribution.inputs import Case
 from vitviz.attribution.registry import METHODS
 from vitviz.attribution.target_specs import SPELLINGS
@@ -36,7 +37,7 @@ from vitviz.web.choices import choices, in_browser
 from vitviz.web.examples import Example, examples
 from vitviz.web.lecture_numbers import lecture_bytes, model_bytes, values_bytes
 from vitviz.web.lecture_texts import lecture_given
-from vitviz.web.payload import block_bytes, rollout_bytes
+from vitviz.web.payload import block_bytes, descriptor_bytes, rollout_bytes
 from vitviz.web.responses import constants
 from vitviz.web.scene import Scene, standalone_frame
 from vitviz.weights import zoo
@@ -265,6 +266,7 @@ def _write_scene(site: Site, example: Example, source: str, model: ViT) -> str:
     for block in range(view.trace.depth):
         site.write(f"{place}/block-{block}.bin", block_bytes(view.trace, block), hashed=False)
         site.write(f"{place}/values-{block}.bin", values_bytes(model, view.trace, block), hashed=False)
+    site.write(f"{place}/descriptors.bin", descriptor_bytes(model, view.trace, DESCRIPTOR, BLOCK), hashed=False)
     site.write(f"{place}/lecture.bin", lecture_bytes(view), hashed=False)
     if scene.rolls_out:
         site.write(f"{place}/rollout.bin", rollout_bytes(view.trace), hashed=False)

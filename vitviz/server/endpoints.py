@@ -17,6 +17,7 @@ from functools import partial
 from typing import Any, get_args
 
 from vitviz.analysis.head_statistics import STATISTICS
+from vitviz.analysis.pairs import BLOCK, DESCRIPTOR, Descriptor
 from vitviz.attribution.attention import DISCARD, FUSE, RESIDUAL, START, Fusion
 from vitviz.attribution.inputs import Method
 from vitviz.attribution.registry import DEFAULT, METHODS, method_named
@@ -35,7 +36,7 @@ from vitviz.view import PAGE_MEGABYTES, View
 from vitviz.web.choices import choices
 from vitviz.web.lecture_numbers import lecture_bytes, lecture_parts, token_bytes, values_bytes
 from vitviz.web.lecture_texts import LANGUAGES
-from vitviz.web.payload import block_bytes, rollout_bytes, rollout_row_bytes
+from vitviz.web.payload import block_bytes, descriptor_bytes, rollout_bytes, rollout_row_bytes
 from vitviz.web.questions import QUESTIONS
 from vitviz.web.responses import (
     LECTURE,
@@ -106,6 +107,20 @@ class Endpoints(Opening):
         trace = self._scene(scene).view.trace
         _check_index("block", block, trace.depth)
         return block_bytes(trace, block)
+
+    def descriptors(
+        self, scene: args.SceneId, descriptor: Descriptor = DESCRIPTOR, block: args.Index | None = None
+    ) -> bytes:
+        """Return a unit vector for each patch as a file of `vitviz.web.payload`; dot products are cosines.
+
+        Args:
+            scene: the id of an open photograph.
+            descriptor: tokens after a block, or its queries, keys or values.
+            block: counted from 0; by default the one whose values find most patches in mirror images.
+        """
+        view = self._scene(scene).view
+        _check_index("block", block, view.trace.depth)
+        return descriptor_bytes(view.model, view.trace, descriptor, BLOCK if block is None else block)
 
     def rollout(
         self,

@@ -6,6 +6,7 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 from vitviz.analysis.head_statistics import STATISTICS, Statistic
+from vitviz.analysis.pairs import BLOCK, DESCRIPTOR
 from vitviz.attribution.inputs import Method
 from vitviz.attribution.registry import DEFAULT, METHODS, WITHOUT_CLASS
 from vitviz.attribution.target_specs import SPELLINGS
@@ -17,12 +18,13 @@ def choices(
     statistics: Collection[str] = STATISTICS,
     targets: Collection[str] = tuple(SPELLINGS),
 ) -> dict[str, Any]:
-    """Return the named methods, statistics and targets, the default methods, and the page's questions."""
+    """Return the named methods, statistics and targets, the defaults, and the page's questions."""
     return {
         "methods": [_method(method) for method in METHODS.values() if method.name in methods],
         "defaults": [DEFAULT, WITHOUT_CLASS],  # the default is the first one that the model can compute
         "statistics": [_statistic(statistic) for statistic in STATISTICS.values() if statistic.name in statistics],
         "targets": list(targets),  # words before the colon of a spelling
+        "similarity": {"descriptor": DESCRIPTOR, "block": BLOCK},  # the block counts from the last
         "questions": {name: _question(question) for name, question in QUESTIONS.items() if question.page},
     }
 

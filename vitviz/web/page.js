@@ -105,8 +105,8 @@ export function mount(root, { colors: encoded, backend: innerBackend, photos, fi
     if (was) home.set(null);
     return was;
   };
-  const effects = new SceneEffects(
-    { store, scenes, backend, decode, changed, resolve, forget, colors: Object.keys(colors) });
+  const effects = new SceneEffects({ store, scenes, backend, decode, changed, resolve, forget,
+    colors: Object.keys(colors), similarity: models?.similarity });
   effects.follow(store.get(), { type: 'start' });
   changed();
   return page;

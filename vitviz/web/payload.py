@@ -1,16 +1,16 @@
-"""Write the files from which the browser computes attention: one for each block, and the rollout matrix.
+"""Write the files from which the browser computes maps: attention of a block, the rollout matrix, and descriptors.
 
 A file consists of a header of 32 bytes and contiguous arrays, all little endian; `compute/payload.js` reads it.
 
-    offset  type     block file              rollout file
-    0       4 bytes  "VVB1"                  "VVR1"
+    offset  type     block file              rollout file                        descriptors file
+    0       4 bytes  "VVB1"                  "VVR1"                              "VVD1"
     4       uint16   version, 1
     6       uint16   bits per number of the matrices: 16 or 32
-    8       uint32   H, heads                1
-    12      uint32   N, tokens
-    16      uint32   d, head width           N
-    20      uint16   block, from 0           first block of the rollout, from 0
-    22      uint16   P, prefix tokens
+    8       uint32   H, heads                1                                   1
+    12      uint32   N, tokens                                                   n, patches
+    16      uint32   d, head width           N                                   F, numbers per patch
+    20      uint16   block, from 0           first block of the rollout, from 0  block, from 0
+    22      uint16   P, prefix tokens                                            0
     24      uint16   gh, rows of patches
     26      uint16   gw, columns of patches
     28      uint32   length of the whole file in bytes
@@ -22,6 +22,9 @@ of 0.000002, and this error would affect every number of a column. The means are
 computing them in a browser would take 20 ms per block at 257 tokens, and five seconds at 4,097.
 
 A rollout file contains one matrix (N, N): row i shows which tokens the information in token i came from.
+
+A descriptors file contains one unit vector for each patch (n, F), whose dot products are the cosines of
+`vitviz.analysis.pairs`. In half precision, cosines differ by less than 0.001.
 """
 
 from __future__ import annotations
@@ -33,11 +36,14 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+from torch.nn.functional import normalize
 
+from vitviz.analysis.pairs import Descriptor, patch_descriptors
 from vitviz.attribution.attention import DISCARD, FUSE, RESIDUAL, START, Fusion, rollout_matrix, rollout_scores
 from vitviz.errors import VitvizError
 from vitviz.model.devices import double
 from vitviz.model.trace import Trace
+from vitviz.model.vit import ViT
 
 __all__ = [
     "LARGEST_HALF",
@@ -46,6 +52,7 @@ __all__ = [
     "balance",
     "block_bytes",
     "count_bytes",
+    "descriptor_bytes",
     "rollout_bytes",
     "rollout_row_bytes",
 ]
@@ -101,7 +108,8 @@ def block_bytes(trace: Trace, block: int, dtype: Dtype = "float16") -> bytes:
             f"Expected finite attention in block {block % trace.depth} (counted from 0), got NaN or infinite numbers. "
             "Look for them in the model's weights and its input."
         )
-    return _packed(b"VVB1", trace, dtype, (heads, tokens, width, block % trace.depth), arrays)
+    sizes = heads, tokens, width, block % trace.depth, len(trace.prefix)
+    return _packed(b"VVB1", trace, dtype, sizes, arrays)
 
 
 @torch.no_grad()
@@ -128,7 +136,7 @@ def rollout_bytes(
     _check(trace, dtype)
     matrix = rollout_matrix(trace, fuse=fuse, discard=discard, residual=residual, start=start)[0]  # (1, N, N) -> (N, N)
     matrix = matrix.half() if dtype == "float16" else matrix.float()
-    return _packed(b"VVR1", trace, dtype, (1, len(matrix), len(matrix), start), [matrix])
+    return _packed(b"VVR1", trace, dtype, (1, len(matrix), len(matrix), start, len(trace.prefix)), [matrix])
 
 
 def rollout_row_bytes(trace: Trace, token: int, **options: Any) -> bytes:
@@ -144,6 +152,31 @@ def rollout_row_bytes(trace: Trace, token: int, **options: Any) -> bytes:
     """
     row = rollout_scores(trace, "mean" if token < 0 else token, **options)[0].cpu().numpy()  # (N,)
     return bytes(row.astype("<f4").tobytes())
+
+
+def descriptor_bytes(model: ViT, trace: Trace, descriptor: Descriptor, block: int, dtype: Dtype = "float16") -> bytes:
+    """Return unit vectors that describe the patches as a file for the browser, which computes their cosines.
+
+    Args:
+        model: the model of the trace.
+        trace: of one image (B = 1).
+        descriptor, block: as for `vitviz.analysis.pairs.patch_descriptors`.
+        dtype: type of the vectors.
+
+    Raises:
+        PayloadError: for a batch, an unknown dtype, or numbers that are not finite.
+        AnalysisError: for an unknown descriptor.
+        TraceError: if the trace has no such block.
+    """
+    _check(trace, dtype)
+    vectors = normalize(patch_descriptors(model, trace, descriptor, block).float(), dim=-1)  # (n, F)
+    if not bool(vectors.isfinite().all()):
+        raise PayloadError(
+            f"Expected finite {descriptor} in block {block % trace.depth} (counted from 0), got NaN or infinite "
+            "numbers. Look for them in the model's weights and its input."
+        )
+    vectors = vectors.half() if dtype == "float16" else vectors
+    return _packed(b"VVD1", trace, dtype, (1, *vectors.shape, block % trace.depth, 0), [vectors])
 
 
 def count_bytes(trace: Trace, *, rollout: bool) -> int:
@@ -215,15 +248,15 @@ def _sum_rows(queries: Tensor, keys: Tensor, lse: Tensor, prefix: int) -> tuple[
     return sums, mean_row, mean_column
 
 
-def _packed(magic: bytes, trace: Trace, dtype: Dtype, sizes: tuple[int, int, int, int], arrays: list[Tensor]) -> bytes:
-    """Pack a header and arrays as one file; `sizes` are heads, tokens, width and block."""
+def _packed(magic: bytes, trace: Trace, dtype: Dtype, sizes: tuple[int, ...], arrays: list[Tensor]) -> bytes:
+    """Pack a header and arrays as one file; `sizes` are heads, tokens, width, block and prefix tokens."""
     parts = [_little_endian(array) for array in arrays]
     length = HEADER.size + sum(part.nbytes for part in parts)
     if length >= 2**32:
         raise PayloadError(f"Expected a file below 4 GB, got {length / 2**30:.1f} GB. Open the photograph smaller.")
     rows, columns = trace.grid
     bits = 16 if dtype == "float16" else 32
-    header = HEADER.pack(magic, VERSION, bits, *sizes, len(trace.prefix), rows, columns, length)
+    header = HEADER.pack(magic, VERSION, bits, *sizes, rows, columns, length)
     return b"".join([header, *(part.tobytes() for part in parts)])
 
 

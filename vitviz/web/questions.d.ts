@@ -2,6 +2,7 @@
 interface Asks {
   open: { model?: string | null, size?: number | null, image?: string | null, ahead?: boolean };
   block: { block: number };
+  descriptors: { descriptor?: 'tokens' | 'queries' | 'keys' | 'values', block?: number | null };
   rollout: { token?: number | null, fuse?: 'mean' | 'max' | 'min', discard?: number, residual?: number, start?: number };
   explain: { method?: string, target?: number | string | null, against?: number | null };
   faithfulness: { methods: string[], target?: number | string | null, against?: number | null };

@@ -40,6 +40,7 @@ QUESTIONS = {
     for question in (
         Question(name="open", waiting="Running the model on the photograph", cached=False),  # scenes are cached
         Question(name="block", light=True),  # the page fetches blocks in the background
+        Question(name="descriptors", waiting="Reading the patches", light=True),
         Question(name="rollout", waiting="Computing rollout"),
         Question(name="explain", waiting="Computing a map"),
         Question(name="faithfulness", waiting="Testing maps"),

@@ -1,7 +1,8 @@
 // The backend of a static site: the model runs in a worker of the visitor's browser, and examples are files.
+import { descriptorsOf } from '../compute/query.js';
 import { readerOf } from '../compute/readback.js';
 import { phrase, say } from '../core/words.js';
-import { BackendError, MATRIX, fileOf, photographOf } from './backend.js';
+import { BackendError, MATRIX, fileOf, isSame, photographOf } from './backend.js';
 import { lack } from './needs.js';
 import { standalone } from './standalone.js';
 
@@ -125,6 +126,10 @@ export function onnxBackend({ base, site, photos }) {
   const folder = (source) => (source?.image && !source.size
     ? site.examples[source.image].scenes[source.model ?? site.models.default] : null);
 
+  /** The question whose answer is a file beside each example. @param {Source} source */
+  const usual = (source) => (
+    descriptorsOf({ descriptor: null, descriptorBlock: null }, named(source).depth, site.models.similarity));
+
   /** @param {Source} source @param {How} how */
   async function open(source, how) {
     const about = named(source);
@@ -165,7 +170,8 @@ export function onnxBackend({ base, site, photos }) {
         throw new BackendError(say('A static site cannot save its lecture. Use vitviz export --lecture.'), 'refused');
       }
       if (name === 'page') return page(about, ask.search, how);
-      const part = about.id === idOf(about.source) && folder(about.source) && fileOf(name, ask);
+      const part = about.id === idOf(about.source) && folder(about.source) && (fileOf(name, ask)
+        ?? (name === 'descriptors' && isSame(ask, usual(about.source)) ? name : null));
       const single = Number.isInteger(ask.token); // examples have no files of single tokens
       if (!part || single) return compute(name, about, ask, how);
       return (await file(`${folder(about.source)}/${part}.bin`, how)).arrayBuffer();

@@ -1,5 +1,6 @@
 // Format numbers and positions as text in the page's language. Layers, heads, rows and columns count from 1.
 import { NBSP, integer } from '../core/figures.js';
+import { SIMILARITY } from '../core/state.js';
 import { listed, named, phrase, plural, say, translated } from '../core/words.js';
 
 /** @typedef {import('../core/manifest.js').ProblemType} ProblemType */
@@ -220,15 +221,27 @@ export function playWords(playing, still, heads) {
   return heads ? say('▶ Play heads') : say('▶ Play layers');
 }
 
+/** @type {Record<import('../core/state.js').Descriptor, string>} */
+const DESCRIPTORS = { tokens: phrase('tokens'), queries: phrase('queries'), keys: phrase('keys'),
+  values: phrase('values') };
+
+/** What describes a patch. @param {import('../core/state.js').Descriptor} descriptor */
+export function descriptorWords(descriptor) {
+  return say(DESCRIPTORS[descriptor]);
+}
+
 /**
  * The title of a picture.
  * @param {{mode: string, block: number, head: number | string, query: import('../core/state.js').Query,
- *   direction: string}} shown
+ *   direction: string, descriptor?: import('../core/state.js').Descriptor | null}} shown
  * @param {{heads: number, depth: number}} model @param {{fuse: string, start: number}} rolling - `start` from 0
  */
-export function title({ mode, block, head, query, direction }, { heads, depth }, rolling, name = '') {
+export function title({ mode, block, head, query, direction, descriptor }, { heads, depth }, rolling, name = '') {
   const from = fromWords(direction, query);
   if (mode === 'attention') return say('Layer {0}, {1}, {2}', block + 1, headWords(head, heads), from);
+  if (descriptor && mode === SIMILARITY) {
+    return say('Similarity to {0}, {1} of layer {2}', queryWords(query), descriptorWords(descriptor), block + 1);
+  }
   if (mode !== 'rollout') return translated(name);
   const fused = fusionWords(rolling.fuse);
   return say('Rollout of layers {0} to {1}, {2} of heads, {3}', rolling.start + 1, depth, fused, from);

@@ -1,5 +1,6 @@
 // Read the files that payload.py writes; its docstring defines the layout.
 import { widen } from './half.js';
+import { normalize } from './similarity.js';
 
 const HEADER = 32;
 const VERSION = 1;
@@ -27,6 +28,13 @@ const VERSION = 1;
  * @property {number} prefix - P
  * @property {[number, number]} grid - [gh, gw]
  * @property {Float32Array} matrix - (N, N), row i is the rollout of token i
+ */
+
+/**
+ * Vectors of length 1 that describe the patches.
+ * @typedef {object} Described
+ * @property {number} tokens - n, patches @property {number} width - F @property {number} block - from 0
+ * @property {[number, number]} grid - [gh, gw] @property {Float32Array} vectors - (n, F)
  */
 
 /** Thrown if a file is invalid, for example truncated or replaced by an error page. */
@@ -129,6 +137,22 @@ export function parseRollout(buffer) {
   const { tokens, block: start, prefix, grid, bits } = sizes;
   checkLength(buffer, sizes, HEADER + tokens * tokens * (bits / 8), what);
   return { tokens, start, prefix, grid, matrix: floats(buffer, HEADER, tokens * tokens, bits) };
+}
+
+/**
+ * Parse a file of descriptors.
+ * @param {ArrayBuffer} buffer
+ * @returns {Described}
+ * @throws {PayloadError}
+ */
+export function parseDescriptors(buffer) {
+  const what = 'descriptors';
+  const sizes = header(buffer, 'VVD1', what);
+  const { tokens, width, block, grid, bits } = sizes;
+  checkLength(buffer, sizes, HEADER + tokens * width * (bits / 8), what);
+  const vectors = floats(buffer, HEADER, tokens * width, bits);
+  normalize(vectors, width);
+  return { tokens, width, block, grid, vectors };
 }
 
 /** @param {string} text - base64 @returns {Uint8Array} */

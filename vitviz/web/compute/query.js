@@ -47,6 +47,16 @@ export function sameClasses({ target, against, lensClass }, from, to) {
     lensClass: lensClass === null ? null : named(lensClass, read, other) ?? 0 };
 }
 
+/**
+ * The question for the descriptors of patches. @param {Pick<State, 'descriptor' | 'descriptorBlock'>} state
+ * @param {number} depth @param {import('../backends/backend.js').Models['similarity']} defaults
+ * @returns {Required<Asks['descriptors']> & {block: number}}
+ */
+export function descriptorsOf({ descriptor, descriptorBlock }, depth, defaults) {
+  return { descriptor: descriptor ?? defaults.descriptor,
+    block: Math.min(descriptorBlock ?? Math.max(0, depth + defaults.block), depth - 1) };
+}
+
 /** The options of rollout in a question. @param {State} state @param {number} depth */
 export function rolloutOptions({ fuse, discard, residual, start }, depth) {
   return { fuse, discard, residual, start: Math.min(start, depth) - 1 };

@@ -84,7 +84,7 @@ export function sentences(reading, unit, direction) {
   }
   const self = reading.masses.find(([name]) => name === 'self');
   if (self && unit === 'attention') out.push(say(reading.stays, percent(self[1])));
-  const spread = Number.isFinite(reading.spread) && direction === 'row'
+  const spread = Number.isFinite(reading.spread) && direction === 'row' && unit !== 'cosine'
     && say('Spread: {0} (100 %: evenly on all tokens).', percent(reading.spread, 2));
   const distance = spread && Number.isFinite(reading.distance)
     && say('Mean distance: {0} patches.', reading.distance.toFixed(1));

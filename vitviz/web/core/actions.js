@@ -41,6 +41,10 @@ export function fit(state, limits) {
   if (fitted.block >= depth) {
     replace('block', depth - 1, `layer: expected 1 to ${depth}, got ${fitted.block + 1}; this is layer ${depth}.`);
   }
+  const { descriptorBlock } = state;
+  if (descriptorBlock !== null && descriptorBlock >= depth) {
+    replace('descriptorBlock', null, `descriptor-layer: expected 1 to ${depth}, got ${descriptorBlock + 1}.`);
+  }
   if (state.start > depth) {
     replace('start', depth, `start: expected 1 to ${depth}, got ${state.start}; this is layer ${depth}.`);
   }

@@ -1,5 +1,5 @@
 // Map a key and a state to an action. views/keyboard.js decides when keys apply (not while somebody types).
-import { defaultQuery, folded } from './state.js';
+import { SIMILARITY, defaultQuery, folded } from './state.js';
 import { phrase } from './words.js';
 
 /** @typedef {import('./state.js').State} State */
@@ -14,6 +14,7 @@ export const KEYS = [
   { keys: 'c', does: phrase('from CLS (from all patches if the model has no CLS)') },
   { keys: 'd', does: phrase('what it attends to, or what attends to it') },
   { keys: 'r', does: phrase('rollout on and off') },
+  { keys: 's', does: phrase('similar patches on and off') },
   { keys: 'g', does: phrase('patch grid on and off') },
   { keys: 'b', does: phrase('map on and off') },
   { keys: 'm', does: phrase('more controls and numbers') },
@@ -67,6 +68,7 @@ const ACTIONS = {
   c: (state) => change({ query: defaultQuery(limitsOf(state)) }),
   d: (state) => change({ direction: state.direction === 'row' ? 'column' : 'row' }),
   r: (state) => change({ mode: state.mode === 'rollout' ? 'attention' : 'rollout' }),
+  s: (state) => change({ mode: state.mode === SIMILARITY ? 'attention' : SIMILARITY }),
   g: (state) => change({ grid: !state.grid }),
   b: (state) => change({ bare: !state.bare }),
   m: (state) => change({ open: folded(state, 'more') }),

@@ -1,4 +1,5 @@
 // The manifest that a backend returns for a scene, and the limits that the page derives from it.
+import { SIMILARITY } from './state.js';
 
 /** @typedef {'single_label_classification' | 'multi_label_classification' | 'regression'} ProblemType */
 
@@ -36,13 +37,15 @@
  */
 
 /**
- * @param {Manifest} manifest @param {boolean} rollout - whether the backend can compute rollout without the matrix
+ * @param {Manifest} manifest @param {{rollout: boolean, explain: boolean}} can - whether the backend can compute
+ *   rollout without the matrix; and answer questions about maps, which include similarity
  * @param {string[]} colors
  * @returns {import('./state.js').Limits}
  */
-export function limitsOf(manifest, rollout, colors) {
+export function limitsOf(manifest, can, colors) {
   const { depth, heads, grid, prefix, maps } = manifest;
-  const flows = rollout || manifest.rollout;
-  const modes = ['attention', ...(flows ? ['rollout'] : []), ...maps.map(({ id }) => id)];
+  const flows = can.rollout || manifest.rollout;
+  const modes = ['attention', ...(flows ? ['rollout'] : []), ...(can.explain ? [SIMILARITY] : []),
+    ...maps.map(({ id }) => id)];
   return { depth, heads, grid, prefix, modes, colors };
 }

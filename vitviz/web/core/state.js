@@ -19,6 +19,8 @@ import { LANGUAGES } from './words.js';
  * @property {number | null} size - input size in pixels; null for the model's own
  */
 
+/** @typedef {NonNullable<Asks['descriptors']['descriptor']>} Descriptor */
+
 /**
  * The choices that a scene offers.
  * @typedef {object} Limits
@@ -108,6 +110,11 @@ export const FIELDS = Object.freeze({
   discard: { initial: 0, url: 'discard', kind: within(0, 0.95), quiet: true },
   residual: { initial: 0.5, url: 'residual', kind: within(0, 1), quiet: true },
   start: { initial: 1, url: 'start', kind: whole(1, 99999, 'a layer, counted from 1'), quiet: true },
+  /** Similar patches: what describes a patch, and of which layer; null for the defaults, `Models.similarity` */
+  descriptor: { initial: /** @type {Descriptor | null} */ (null), url: 'descriptor',
+    kind: oneOf('tokens', 'queries', 'keys', 'values') },
+  descriptorBlock: { initial: /** @type {number | null} */ (null), url: 'descriptor-layer', kind: LAYER },
+  matches: { initial: 10, url: 'matches', kind: whole(0, 9999, 'a number of matches, 0 to 9999'), quiet: true },
   method: { initial: /** @type {string | null} */ (null), url: 'method', kind: named('the name of a method') },
   /** a class, or the spelling of another target, see compute/targets.js */
   target: { initial: /** @type {number | string | null} */ (null), url: 'target', kind: TARGET },
@@ -168,9 +175,13 @@ const { fuse, discard, residual, start } = INITIAL;
 /** The default options of rollout, used for the files that accompany a photograph. */
 export const ROLLOUT = Object.freeze({ fuse, discard, residual, start });
 
-/** Return the initial state of a saved page, which has only Explore. @param {State} state @returns {State} */
+export const SIMILARITY = 'similarity'; // the mode that shows similar patches
+
+/** Return the initial state of a saved page, which has only Explore, and no descriptors of patches.
+ * @param {State} state @returns {State} */
 export function saved(state) {
-  return { ...state, ...pick(INITIAL, ENTRIES.filter(([, { saved: has }]) => has === false).map(([name]) => name)) };
+  return { ...state, ...pick(INITIAL, ENTRIES.filter(([, { saved: has }]) => has === false).map(([name]) => name)),
+    mode: state.mode === SIMILARITY ? INITIAL.mode : state.mode };
 }
 
 /** @param {any} from @param {readonly string[]} keys @returns {any} */

@@ -129,6 +129,19 @@ export const ZH = {
     'Your turn': '轮到您了', 'blue to red, white at zero': '蓝到红，零为白色',
     '■ Stop heads': '■ 停止播放头', '■ Stop layers': '■ 停止播放层', '▶ Next head': '▶ 下一个头', '▶ Next layer': '▶ 下一层',
     '▶ Play heads': '▶ 逐头播放', '▶ Play layers': '▶ 逐层播放',
+    'Similar patches': '相似图块', 'Similarity to {0}, {1} of layer {2}': '与{0}的相似度，第 {2} 层的{1}',
+    tokens: '词元', queries: '查询', keys: '键', values: '值', 'of layer': '层',
+    'Mutual matches': '互相匹配',
+    'Lines between patches of which each is the other’s nearest neighbour': '互为最近邻的图块之间的连线',
+    'similar patches on and off': '打开或关闭相似图块',
+    'Point at a patch to see which patches are similar': '指向一个图块，看哪些图块与它相似',
+    'Only patches of the same model can be compared': '只能比较同一个模型的图块',
+    'The patches could not be compared': '无法比较图块', 'The patches could not be compared. {0}': '无法比较图块。{0}',
+    'Each photograph has its own scale.': '每张照片各用自己的色标。',
+    '{0} of {1}: {2}': '{0}（共 {1}）：{2}',
+    '{0} line between mutual nearest neighbours': '互为最近邻的连线 {0} 条',
+    '{0} lines between mutual nearest neighbours': '互为最近邻的连线 {0} 条', '{0} and {1}, {2}': '{0}和{1}，{2}',
+    'This page cannot compare patches. Open the photograph in the app.': '此页面无法比较图块。请在应用中打开照片。',
     'Layer {0} could not be loaded': '无法载入第 {0} 层', 'Rollout could not be loaded': '无法载入 rollout',
     'With this many patches, rollout is available only for “what it attends to”':
       '图块这么多时，rollout 只能用于“它关注什么”',
@@ -393,6 +406,7 @@ export const ZH = {
     'the graphs do not compute gradients of heads': '计算图不计算头的梯度',
     // Progress
     'Running the model on the photograph': '正在对照片运行模型', 'Computing rollout': '正在计算 rollout',
+    'Reading the patches': '正在读取图块',
     'Computing a map': '正在计算图', 'Testing maps': '正在检验图', 'Measuring heads': '正在测量各个头',
     'Running the model again': '正在重新运行模型',
     'Loading the lecture’s numbers': '正在载入课堂的数字', 'Drawing the worksheet': '正在绘制练习纸', 'Writing the page': '正在生成页面',
@@ -489,6 +503,8 @@ export const ZH = {
     '<b>起点。</b>注意力总是从一个词元出发。从 <em>CLS</em> 出发，可以看到模型在哪里收集预测所需的信息。点击一个图块，可以看到它关注哪里。距离因头和模型而异，“注意力头”标签页给出测量值。',
     '<b>合并的头。</b>所有头的平均仍是总和为 100 % 的分布。各头的最大值或最小值不是，因此页面把这样的行重新缩放到 100 %。',
     '<b>注意力</b>显示一层。<b>Rollout</b>（Abnar 和 Zuidema，2020）合并所有层：它把各层的注意力矩阵相乘，跳跃连接占一半权重，由此估计哪些图块对该词元有贡献。',
+    '<b>相似图块</b>比较一层中描述图块的向量。指向一个图块：其他图块的颜色是两个向量夹角的余弦，方向相同时为 1。'
+      + '使用<em>对比</em>时，第二张照片显示其中哪些图块相似，连线连接互为最近邻的图块。这里的相似是对模型而言，而不是对眼睛而言。',
     '<b>解释。</b>这些图显示哪些图块支持一个类别。各种方法依据不同：通过注意力的梯度（GAE、LeGrad）、逐层回传的相关性（AttnLRP），或遮住图块的影响（遮挡）。<em>而不是</em>用来比较两'
       + '个类别：逐步遮住最支持第一个类别的图块，直到答案翻转，再把前后两张图保存为一张卡片。在带符号的图中，红色支持该类别，蓝色反对它。各种方法并不一致，请加以检验：'
       + '<b>这张图可信吗？</b>会遮住图中排名最高的图块，并与随机遮住图块相比较。如果概率下降得不比随机更快，这张图就不能解释预测。',

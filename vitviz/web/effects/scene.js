@@ -4,12 +4,13 @@ import { Answers } from '../compute/answers.js';
 import { describe } from '../compute/format.js';
 import { samePlace } from '../compute/geometry.js';
 import { parseRollout } from '../compute/payload.js';
-import { rolloutOptions, tokenOn } from '../compute/query.js';
+import { descriptorsOf, rolloutOptions, tokenOn } from '../compute/query.js';
 import { prefixKinds } from '../compute/statistics.js';
 import { limitsOf } from '../core/manifest.js';
-import { ROLLOUT, paneOf, sourceOf } from '../core/state.js';
+import { ROLLOUT, SIMILARITY, paneOf, sourceOf } from '../core/state.js';
 import { listed, say } from '../core/words.js';
 import { Blocks } from './blocks.js';
+import { Descriptors } from './descriptors.js';
 
 /** @typedef {import('../core/state.js').State} State */
 /** @typedef {import('../core/state.js').Source} Source */
@@ -34,6 +35,8 @@ export class Scene {
     this.kinds = prefixKinds(prefix);
     /** @type {Set<number | 'rollout' | string>} */
     this.failed = new Set(); // files that could not be loaded: blocks, 'rollout', rows of rollout as 'row 7'
+    /** @type {Map<string, import('../compute/payload.js').Described>} */
+    this.described = new Map(); // descriptors of patches by their question, see effects/descriptors.js
     this.firstOptions = JSON.stringify(rolloutOptions(/** @type {any} */ (ROLLOUT), depth));
     this.answers.options = this.firstOptions;
     /** @type {ReturnType<typeof setTimeout> | undefined} */
@@ -62,6 +65,7 @@ export class SceneEffects {
    * @param {(url: string) => Promise<CanvasImageSource>} page.decode
    * @param {() => void} page.changed - called after loading anything that is not part of the state
    * @param {string[]} page.colors
+   * @param {import('../backends/backend.js').Models['similarity']} page.similarity - undefined without a server
    */
   constructor(page) {
     this.page = page;
@@ -71,6 +75,7 @@ export class SceneEffects {
     this.refused = [null, null]; // for each pane, the source that could not be opened
     /** @type {Map<string, Blocks>} */
     this.blocks = new Map();
+    this.descriptors = new Descriptors(page);
     /** @type {{scene: string, source: Source, done: Promise<any>} | null} */
     this.ahead = null; // the latest source that was opened before the visitor asked for it
     /** @type {ReturnType<typeof setTimeout> | undefined} */
@@ -83,6 +88,9 @@ export class SceneEffects {
     if (action.type === 'open' || action.type === 'navigate') this.refused = [null, null];
     if (action.type === 'change' && typeof action.change.block === 'number') {
       this.blocks.get(state.scene?.id ?? '')?.retry(action.change.block);
+    }
+    if (action.type === 'change' && action.change.mode === SIMILARITY) {
+      for (const scene of this.page.scenes.values()) this.descriptors.retry(scene);
     }
     this.check(state, 0);
     this.check(state, 1);
@@ -138,7 +146,7 @@ export class SceneEffects {
       this.requests[pane] = null;
       scenes.set(scene.id, scene);
       store.dispatch({ type: 'opened', pane, carried: this.carried(scene, pane),
-        scene: { id: scene.id, source: scene.source, limits: limitsOf(manifest, backend.can.rollout, colors) } });
+        scene: { id: scene.id, source: scene.source, limits: limitsOf(manifest, backend.can, colors) } });
     } catch (error) {
       if (scene) this.leave(scene);
       if (isAbort(error) || !latest()) return;
@@ -198,6 +206,7 @@ export class SceneEffects {
       this.blocks.delete(id);
       clearTimeout(scene.settling);
       scene.rolling.abort();
+      this.descriptors.leave(scene);
       this.page.scenes.delete(id);
     }
   }
@@ -215,6 +224,7 @@ export class SceneEffects {
     if (blocks) blocks.want(block); // the last request has priority
     else this.start(scene, block);
     this.rollout(state, scene);
+    if (state.mode === SIMILARITY) this.descriptors.want(scene, descriptorsOf(state, depth, this.page.similarity));
   }
 
   /** @param {Scene} scene @param {number} block */

@@ -32,6 +32,29 @@ export function blockFile(block) {
   return file('VVB1', block, [lse, queries, keys, meanRow, meanColumn]);
 }
 
+/**
+ * Vectors of all heads (H, N, d) as one vector for each patch: (n, H * d).
+ * @param {Float32Array} vectors @param {Block} block - of the vectors' shape
+ */
+export function patchVectors(vectors, { heads, tokens, width, prefix }) {
+  const joined = new Float32Array((tokens - prefix) * heads * width);
+  for (let patch = 0, at = 0; patch < tokens - prefix; patch += 1) {
+    for (let head = 0; head < heads; head += 1, at += width) {
+      const from = (head * tokens + prefix + patch) * width;
+      joined.set(vectors.subarray(from, from + width), at);
+    }
+  }
+  return joined;
+}
+
+/** @param {Float32Array} vectors - (n, F), of any lengths @param {Block} block - any block of the scene
+ * @param {number} index - of the described block */
+export function descriptorsFile(vectors, { tokens, prefix, grid }, index) {
+  const patches = tokens - prefix;
+  return file('VVD1', { heads: 1, tokens: patches, width: vectors.length / patches, block: index, prefix: 0, grid },
+    [vectors]);
+}
+
 /** @param {Float32Array} matrix - (N, N) @param {Block} block - any block of the scene @param {number} start */
 export function rolloutFile(matrix, { tokens, prefix, grid }, start) {
   return file('VVR1', { heads: 1, tokens, width: tokens, block: start, prefix, grid }, [matrix]);

@@ -1,5 +1,6 @@
-// The logit lens of each layer, and principal components of its patches as colors (`vitviz.analysis`).
+// The logit lens of each layer, and its patches: principal components as colors, and descriptors (`vitviz.analysis`).
 import { dot, principalComponents } from './components.js';
+import { descriptorsFile, patchVectors } from './files.js';
 import { breathe, softmax } from './model.js';
 
 /** @typedef {import('./endpoints.js').Context} Context */
@@ -46,6 +47,27 @@ function scoresOf(rows, samples, before) {
     return covariance < 0 ? own.map((value) => -value) : own;
   });
   return { scores, explained: components.reduce((sum, { share }) => sum + share, 0) };
+}
+
+/**
+ * The descriptors of patches as a file: `vitviz.analysis.pairs.patch_descriptors`.
+ * @param {Context} context @param {import('./endpoints.js').Ask<'descriptors'> & {block: number}} ask
+ */
+export async function descriptors({ model, run, constants }, { descriptor, block }) {
+  const { rotary, width, prefix } = model.about;
+  const own = run.blocks[block];
+  if (descriptor === 'tokens') {
+    const classes = new Float32Array(Math.min(constants.lens, run.logits.length)); // the graph reads as many
+    const { final } = await model.apply('lens', { tokens: run.stream[block + 1], classes }, own.tokens, 'classify');
+    return descriptorsFile(final.slice(prefix.length * width), own, block);
+  }
+  if (descriptor !== 'values' && rotary !== null) {
+    throw new Error('This model’s queries and keys contain rotary positions. Compare values or tokens.');
+  }
+  const { values } = descriptor === 'values'
+    ? await model.apply('values', { tokens: run.stream[block] }, own.tokens, `block ${block}`)
+    : { values: own[descriptor] };
+  return descriptorsFile(patchVectors(values, own), own, block);
 }
 
 /** @param {Context} context */

@@ -4,7 +4,7 @@ import { ReadbackError } from '../compute/readback.js';
 import { explain, faithfulness, heads, intervene, rearrange } from './endpoints.js';
 import { blockFile, rolloutFile } from './files.js';
 import { Graphs, ramp } from './graphs.js';
-import { layers } from './layers.js';
+import { descriptors, layers } from './layers.js';
 import { lectureFile, tokenFile, valuesFile } from './lecture_numbers.js';
 import { Stopped, Model } from './model.js';
 import { PhotographError, describeScene, prepareBlob } from './opening.js';
@@ -125,7 +125,7 @@ export function start(self, ort, runtime, constants) {
       if (block !== undefined) return token === undefined ? valuesFile(opened, block) : tokenFile(opened, block, token);
       return lectureFile(opened, await read(opened.model.about.lecture, 'numbers of the model'));
     },
-    explain, faithfulness, heads, intervene, layers, rearrange,
+    descriptors, explain, faithfulness, heads, intervene, layers, rearrange,
   };
 
   /** @param {Question} question */

@@ -3,6 +3,7 @@
 import { aligned, escaped, patchWords, percent, playWords, score, whole } from '../compute/format.js';
 import { write } from '../draw/dom.js';
 import { KEYS, LECTURE_KEYS } from '../core/keys.js';
+import { SIMILARITY } from '../core/state.js';
 import { say, translated } from '../core/words.js';
 import { isOwn } from '../effects/photo_link.js';
 
@@ -105,16 +106,17 @@ export class Controls {
   /**
    * Build the choices for a scene: queries, maps, colors; and the list of keys.
    * @param {{prefix: string[], maps: {id: string, title: string}[], depth: number, rollout: boolean,
-   *   can: import('../backends/backend.js').Backend['can']}} about - `rollout`: whether rollout is available;
+   *   similarity: boolean, can: import('../backends/backend.js').Backend['can']}} about - whether maps are available;
    *   `can.rollout`: whether its options can be changed
    */
-  build({ prefix, maps, can, rollout, depth }) {
+  build({ prefix, maps, can, rollout, similarity, depth }) {
     /** @param {string} key @param {string} value @param {string} label */
     const chip = (key, value, label) => `<label class="vv-chip"><input type="radio" name="${this.name}-${key}"
       data-key="${key}" value="${escaped(value)}">${escaped(label)}</label>`;
     const queries = [...prefix.map((name) => [name.toLowerCase(), name]), ['mean', say('All patches')]];
     this.find('.vv-queries').innerHTML = queries.map(([value, label]) => chip('query', value, label)).join('');
     const modes = [['attention', say('Attention')], ...(rollout ? [['rollout', say('Rollout')]] : []),
+      ...(similarity ? [[SIMILARITY, say('Similar patches')]] : []),
       ...maps.map(({ id, title }) => [id, translated(title)])];
     this.find('.vv-modes').innerHTML = modes.map(([value, label]) => chip('mode', value, label)).join('');
     const colors = this.host.colors.map((name) => `<option>${escaped(name)}</option>`);

@@ -10,7 +10,7 @@ import { npz } from '../compute/map_files.js';
 import { read, sentences } from '../compute/readout.js';
 import { sentence } from '../compute/sentence.js';
 import { showable } from '../core/actions.js';
-import { PANE, isOpen, paneOf, pick } from '../core/state.js';
+import { PANE, SIMILARITY, activeQuery, isOpen, paneOf, pick } from '../core/state.js';
 import { inEnglish, joined, phrase, say, spoken, translated } from '../core/words.js';
 import { welcome } from '../effects/welcome.js';
 import { SIGNED, beyond, indices, ownScale } from '../draw/color.js';
@@ -20,6 +20,7 @@ import { Controls } from './controls.js';
 import { listen } from './keyboard.js';
 import { Predictions } from './predictions.js';
 import { aboutOf, mapChoices, nameOf, saveMenu, withWords } from './save.js';
+import { Similarity } from './similarity.js';
 import { View, countPanes } from './view.js';
 import { Walls } from './walls.js';
 
@@ -38,7 +39,11 @@ import { Walls } from './walls.js';
  */
 
 /** @typedef {import('../compute/answers.js').Answers} Answers */
-/** @typedef {State & {block: number, query: import('../core/state.js').Query}} Place - with block and query set */
+/**
+ * The state with block and query set. `asked`: the query before it was mapped to the pane's grid, and its scene.
+ * @typedef {State & {block: number, query: import('../core/state.js').Query, asked: ReturnType<typeof activeQuery>}}
+ *   Place
+ */
 /** @typedef {{pane: Pane, scene: Scene | null, index: Uint8Array, signed: boolean}} Held - a pane and its scene */
 
 const LABEL = phrase('Photograph. Arrow keys move the patch, c returns to CLS, question mark lists all keys.');
@@ -59,6 +64,7 @@ export class Explore extends View {
     this.addPane(this.find('.vv-pane'));
     const place = () => this.placeNow(this.page.store.get().pane);
     this.walls = new Walls(this.find('.vv-walls'), page, place);
+    this.similarity = new Similarity(this.find('.vv-left'), page);
     this.predictions = new Predictions(this.find('.vv-predictions'));
     this.matrix = new Matrix(this.find('.vv-matrix-place'), (cell) => this.point(cell), (cell) => this.pickCell(cell));
     this.find('.vv-whole').addEventListener('toggle', () => page.changed());
@@ -160,6 +166,11 @@ export class Explore extends View {
     return this.page.scenes.get(paneOf(this.page.store.get(), pane)?.scene?.id ?? '');
   }
 
+  /** The scenes of all panes, from left to right; two of them may be the same. @returns {Scene[]} */
+  get scenes() {
+    return /** @type {Scene[]} */ (this.panes.map((_, pane) => this.sceneOf(pane)).filter(Boolean));
+  }
+
   // The matrix: a cell's row is the query, and its column is the marked patch.
 
   /** @param {[number, number]} cell @param {Scene} scene */
@@ -199,6 +210,8 @@ export class Explore extends View {
     more = this.walls.draw(state, scene, this.coloring(state, false).table) || more;
     this.controls.show(state, scene, queryOn(state, scene, this.page.scenes), this.panes[state.pane].signed);
     more = this.drawMatrix(state, scene) || more;
+    more = this.similarity.draw(this.placeOn(state, state, scene), this.scenes, this.panes.map(({ pane }) => pane))
+      || more;
     return more;
   }
 
@@ -223,8 +236,8 @@ export class Explore extends View {
   offer(scene, { scene: opened }) {
     const { prefix, maps, depth } = scene.manifest;
     this.predictions.show(scene.manifest);
-    const rollout = opened?.limits.modes.includes('rollout') === true;
-    this.controls.build({ prefix, maps, depth, can: this.page.backend.can, rollout });
+    const [rollout, similarity] = ['rollout', SIMILARITY].map((mode) => opened?.limits.modes.includes(mode) === true);
+    this.controls.build({ prefix, maps, depth, can: this.page.backend.can, rollout, similarity });
     this.walls.offer(scene);
   }
 
@@ -255,7 +268,8 @@ export class Explore extends View {
     if (values === null) held.pane.mark(state.grid, shown.patch);
     if (values !== null && this.page.drawn === 0) welcome(this.page, scene, held.pane.held);
     if (values !== null) this.drawMap(place, scene, held, { ...shown, values }, active);
-    else if (shown.missing) this.drawMissing(held.pane, shown.missing, active);
+    else if (shown.missing) this.drawMissing(held.pane, shown.missing, scene, place.mode, active);
+    else if (place.mode !== 'attention') return false;
     else return this.advance(scene.answers.sweep(block, showing.head, shown.question), block, active);
     this.page.drew();
     return false;
@@ -266,12 +280,19 @@ export class Explore extends View {
    * @returns {Place}
    */
   placeOn(state, { block, head }, scene) {
-    return { ...state, block: Math.min(block ?? Infinity, scene.manifest.depth - 1), head,
+    const asked = activeQuery(state);
+    if (state.mode === SIMILARITY && asked.query) { // the query stays on its photograph
+      return { ...state, ...this.similarity.question(state, scene), head, asked, query: asked.query };
+    }
+    return { ...state, block: Math.min(block ?? Infinity, scene.manifest.depth - 1), head, asked,
       query: queryOn(state, scene, this.page.scenes) };
   }
 
   /** @param {Place} place @param {Scene} scene @returns {Shown} */
-  shown({ mode, direction, block, head, query }, { manifest, answers, failed }) {
+  shown(place, scene) {
+    const { mode, direction, block, head, query } = place;
+    const { manifest, answers, failed } = scene;
+    if (mode === SIMILARITY) return this.similarity.shown(place, scene, this.scenes);
     const question = { token: tokenOf(query, manifest.prefix, manifest.grid), direction };
     const patch = Array.isArray(query) ? query : null;
     const plain = { signed: false, unit: 'attention', name: '', note: '', missing: '', question, patch };
@@ -334,14 +355,14 @@ export class Explore extends View {
 
   /**
    * Show the reason instead of the old picture, which would be mistaken for the map.
-   * @param {Pane} pane @param {string} words @param {boolean} active
+   * @param {Pane} pane @param {string} words @param {Scene} scene @param {string} mode @param {boolean} active
    */
-  drawMissing(pane, words, active) {
+  drawMissing(pane, words, { said }, mode, active) {
     pane.clear();
-    pane.say({ title: words, answer: '', low: '', high: '', unit: '' });
+    pane.say({ title: words, answer: said, low: '', high: '', unit: '' });
     if (!active) return;
     write(this.find('.vv-sentence'), '');
-    this.report('', '', 'attention');
+    this.report('', '', mode);
     this.controls.list([], '');
   }
 

@@ -1,0 +1,153 @@
+// Similar patches in Explore: the cosine of the patch under the pointer and all patches of one photograph or two, and
+// lines between mutual nearest neighbours.
+import { descriptorWords, patchWords, score } from '../compute/format.js';
+import { descriptorsOf } from '../compute/query.js';
+import { Matching, cosines } from '../compute/similarity.js';
+import { FIELDS, SIMILARITY, hasQuery } from '../core/state.js';
+import { phrase, plural, say, spoken } from '../core/words.js';
+import { write } from '../draw/dom.js';
+import { Lines } from '../draw/lines.js';
+import { keyOf } from '../effects/descriptors.js';
+import { View } from './view.js';
+
+/** @typedef {import('../core/state.js').State} State */
+/** @typedef {import('../effects/scene.js').Scene} Scene */
+/** @typedef {import('../draw/photo.js').Pane} Pane */
+/** @typedef {import('./explore.js').Place} Place */
+
+const SLICE = 6; // milliseconds per frame for work that spans several frames
+
+export class Similarity extends View {
+  /** @param {HTMLElement} root - .vv-left of Explore @param {import('./explore.js').Page} page */
+  constructor(root, page) {
+    super(root, page);
+    this.lines = new Lines(this.find('.vv-panes'), page.changed);
+    /** @type {Matching | null} */
+    this.matching = null;
+    this.matched = ''; // the pair of photographs and the descriptor of `matching`
+    /** @type {WeakMap<Scene, {asked: string, values: Float32Array}>} */
+    this.maps = new WeakMap(); // the latest map of each scene
+    this.controls = this.find('.vv-similarity');
+    this.controls.addEventListener('input', (/** @type {any} */ { target: { value, dataset: { ask } } }) => (
+      this.change({ [ask]: ask === 'descriptor' ? value : Number(value) })));
+  }
+
+  /** @param {State} state @param {Scene} scene */
+  question(state, scene) {
+    return descriptorsOf(state, scene.manifest.depth, this.page.models.similarity);
+  }
+
+  /**
+   * The map of a pane; see `Shown` of explore.js.
+   * @param {Place} place @param {Scene} scene @param {Scene[]} scenes - of all panes
+   */
+  shown(place, scene, scenes) {
+    const { query, scene: id } = place.asked;
+    const from = this.page.scenes.get(id ?? '');
+    const plain = { values: /** @type {Float32Array | null} */ (null), missing: '', signed: false,
+      unit: phrase('cosine'), name: '', note: '', patch: /** @type {[number, number] | null} */ (null),
+      question: { token: -1, direction: /** @type {'row'} */ ('row') } };
+    if (!Array.isArray(query) || !from || !hasQuery(query, from.manifest)) {
+      return { ...plain, missing: say('Point at a patch to see which patches are similar') };
+    }
+    if (!alike(scene, from)) return { ...plain, missing: say('Only patches of the same model can be compared') };
+    const key = keyOf(this.question(place, scene));
+    if ([scene, from].some(({ failed }) => failed.has(key))) {
+      return { ...plain, missing: say('The patches could not be compared') };
+    }
+    return { ...plain, values: this.cosines(query, from, scene, key), patch: scene === from ? query : null,
+      note: new Set(scenes).size > 1 ? say('Each photograph has its own scale.') : '' };
+  }
+
+  /**
+   * The cosines of a patch with all patches of a scene; null while they are loading.
+   * @param {[number, number]} query @param {Scene} from - of the patch @param {Scene} scene
+   * @param {string} key - of the descriptor
+   */
+  cosines(query, from, scene, key) {
+    const [own, to] = [from, scene].map(({ described }) => described.get(key));
+    if (!own || !to) return null;
+    const asked = JSON.stringify([query, from.id, key]);
+    const cached = this.maps.get(scene);
+    if (cached?.asked === asked) return cached.values;
+    const values = new Float32Array(to.tokens);
+    cosines(own, query[0] * own.grid[1] + query[1], to, values);
+    this.maps.set(scene, { asked, values });
+    return values;
+  }
+
+  /**
+   * Show the controls and the lines. @param {Place} place - of the active pane
+   * @param {Scene[]} scenes - of all panes @param {Pane[]} panes
+   * @returns {boolean} whether there is work left for another frame
+   */
+  draw(place, scenes, panes) {
+    const on = place.mode === SIMILARITY;
+    this.controls.hidden = !on;
+    this.find('.vv-from').hidden = on; // only patches are compared
+    const more = on && scenes.length === 2 && this.match(place, scenes);
+    const { matching } = this;
+    const lined = on && scenes.length === 2 && matching?.done ? matching.matches : [];
+    if (on) this.update(place, scenes, lined.length, more);
+    const { query, scene: asked } = place.asked;
+    const marked = lined.findIndex((match) => [match.first, match.second].some(([row, column], pane) => (
+      scenes[pane].id === asked && row === query?.[0] && column === query[1])));
+    const drawn = lined.slice(0, place.matches);
+    const further = marked >= drawn.length; // the match of the patch under the pointer is always drawn
+    if (further) drawn.push(lined[marked]);
+    this.lines.show(drawn, { key: JSON.stringify([this.matched, drawn.length, further && marked, spoken()]),
+      words: () => wordsOf(drawn, lined.length), marked: further ? drawn.length - 1 : marked,
+      faint: Array.isArray(query), panes });
+    return more;
+  }
+
+  /** Find mutual nearest neighbours, over several frames. @param {Place} place @param {Scene[]} scenes */
+  match(place, scenes) {
+    const key = keyOf(this.question(place, scenes[0]));
+    const [first, second] = scenes.map((scene) => scene.described.get(key));
+    const matched = JSON.stringify([scenes.map(({ id }) => id), key]);
+    if (matched !== this.matched || !this.matching) {
+      this.matching = null;
+      if (!first || !second || !alike(scenes[0], scenes[1])) return false;
+      this.matched = matched;
+      this.matching = new Matching(first, second);
+    }
+    return !this.matching.done && !this.matching.advance(SLICE);
+  }
+
+  /** @param {Place} place @param {Scene[]} scenes @param {number} count - of matches @param {boolean} busy */
+  update(place, [scene, other], count, busy) {
+    const { descriptor, block } = this.question(place, scene);
+    const { depth } = scene.manifest;
+    const [kind, layer, matches] = ['descriptor', 'descriptorBlock', 'matches'].map((ask) => (
+      this.find(`[data-ask=${ask}]`)));
+    if (this.isNew(scene, spoken())) {
+      const { values = [] } = FIELDS.descriptor.kind;
+      kind.innerHTML = values.map((name) => `<option value="${name}">${descriptorWords(name)}</option>`).join('');
+      layer.innerHTML = Array.from({ length: depth }, (_, i) => `<option value="${i}">${i + 1}</option>`).join('');
+    }
+    if (kind.value !== descriptor) kind.value = descriptor;
+    if (layer.value !== String(block)) layer.value = String(block);
+    const field = matches.closest('label');
+    if (field.hidden !== !other) field.hidden = !other;
+    if (count && matches.max !== String(count)) matches.max = String(count);
+    if (matches.value !== String(Math.min(place.matches, count || place.matches))) {
+      matches.value = String(place.matches);
+    }
+    write(matches.nextElementSibling, busy ? '…' : count ? say('{0} of {1}', Math.min(place.matches, count), count)
+      : '0');
+  }
+}
+
+/** Whether one model made both scenes. @param {Scene} a @param {Scene} b */
+function alike({ manifest: a }, { manifest: b }) {
+  return a.model === b.model;
+}
+
+/** Describe lines for screen readers. @param {import('../compute/similarity.js').Match[]} drawn @param {number} all */
+function wordsOf(drawn, all) {
+  const pairs = drawn.map(({ first, second, cosine }) => (
+    say('{0} and {1}, {2}', patchWords(first), patchWords(second), score(cosine))));
+  return say('{0} of {1}: {2}', plural(drawn.length, '{0} line between mutual nearest neighbours',
+    '{0} lines between mutual nearest neighbours'), all, pairs.join('; '));
+}
