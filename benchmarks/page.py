@@ -89,7 +89,7 @@ class Side:
         shown = f"(before) => {{ const now = ({SHOWN})(); return now && now !== before; }}"
         self.page.wait_for_function(shown, arg=before, polling=5, timeout=LOADED)
         seconds = time.perf_counter() - began
-        took = re.search(r"([\d.]+) (ms|s) ", self.page.locator("#badge").inner_text())
+        took = re.search(r"([\d.]+)\s(ms|s)\s", self.page.locator("#badge").inner_text())
         assert took, "Expected the time of the forward pass on the page, got none."
         self.beyond.append(1000 * (seconds - float(took[1]) / (1000 if took[2] == "ms" else 1)))
         self.page.wait_for_function(COMPLETE, timeout=LOADED)
