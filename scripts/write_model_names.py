@@ -1,7 +1,8 @@
 """Write which names of timm, torchvision and transformers open into docs/models.md: make test-names.
 
-Names that open are built with two blocks and random weights, and their outputs and attention are compared with the
-library's; names whose parts are the same share a run. `--settings` only reads the settings, without a comparison.
+Names that open are built with two blocks (per stage) and random weights, and their outputs and attention are compared
+with the library's; names whose parts are the same share a run. `--settings` only reads the settings, without a
+comparison.
 """
 
 import argparse
@@ -12,6 +13,7 @@ import sys
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -21,9 +23,10 @@ from torch import Tensor, nn
 from vitviz.images.torchvision_import import import_torchvision
 from vitviz.model.config import ViTConfig
 from vitviz.model.vit import ViT
+from vitviz.model.windowed_vit import WindowedConfig
 from vitviz.weights.checks import CheckpointError
 from vitviz.weights.from_timm import config_of, convert_timm
-from vitviz.weights.from_torchvision import convert_torchvision
+from vitviz.weights.from_torchvision import BUILDERS, SWINS, convert_torchvision
 from vitviz.weights.from_transformers import read_settings
 from vitviz.weights.objects import convert_transformers_object
 
@@ -40,6 +43,7 @@ MAPPINGS = "MODEL_FOR_IMAGE_MAPPING_NAMES", "MODEL_FOR_IMAGE_CLASSIFICATION_MAPP
 
 TOLERANCE = 1e-5  # of attention; of outputs in proportion to the largest
 MAX_WIDTH, HEADS = 1_024, 8  # wider models are compared with this number of heads
+STAGES = (2, 2, 2, 2)  # blocks of each stage of a windowed model
 EQUAL, DIFFERS = "equal", "it differs:"
 START, END = "<!-- {} -->\n", "<!-- end -->\n"
 ERRORS = TypeError, RuntimeError, AssertionError, ValueError, IndexError, AttributeError, KeyError
@@ -54,7 +58,7 @@ def build(name: str, device: str = "meta") -> nn.Module:
             return timm.create_model(name, pretrained=False, **changes)
 
     two: dict[str, Any] = {"depth": 2}
-    for sizes in (two, two | {"num_kv_heads": HEADS // 2}, {}):
+    for sizes in (two, two | {"num_kv_heads": HEADS // 2}, {"depths": STAGES}, {}):
         if (built := attempt(sizes, "meta")) is None:
             continue
         if device == "meta":
@@ -99,16 +103,21 @@ def shaken(model: nn.Module) -> Any:
 def check(ours: ViT, images: Tensor, tokens: Tensor, outputs: Tensor | None, attentions: list[Tensor]) -> None:
     """Compare tokens after the last norm, outputs and attention with another library's.
 
+    Of windowed models, the attention in windows is compared: of all blocks, or of the last block of each stage.
+
     Raises:
         AssertionError: if they differ.
     """
     trace = ours.trace(images)
-    count = len(attentions) // len(trace.attentions)  # attentions of a block that we show as one
-    assert len(attentions) == count * len(trace.attentions), "another number of attentions"
+    own = [getattr(attention, "probabilities", attention) for attention in trace.attentions]
+    if isinstance(ours.config, WindowedConfig) and len(attentions) == len(ours.config.depths):
+        own = [own[last - 1] for last in accumulate(ours.config.depths)]
+    count = len(attentions) // len(own)  # attentions of a block that we show as one
+    assert len(attentions) == count * len(own), "another number of attentions"
     theirs = [torch.cat(attentions[at : at + count], dim=1) for at in range(0, len(attentions), count)]
-    for attention, reference in zip(trace.attentions, theirs, strict=True):
+    for attention, reference in zip(own, theirs, strict=True):
         torch.testing.assert_close(attention, reference, rtol=0, atol=TOLERANCE)
-    pairs = [(trace.tokens, tokens)] + ([] if outputs is None else [(ours(images), outputs)])
+    pairs = [(trace.tokens, tokens.reshape_as(trace.tokens))] + ([] if outputs is None else [(ours(images), outputs)])
     for result, expected in pairs:
         torch.testing.assert_close(result, expected, rtol=0, atol=TOLERANCE * max(1.0, float(expected.abs().max())))
 
@@ -125,7 +134,7 @@ def compare_timm(name: str) -> None:
     ours = convert_timm(theirs)
     attentions: list[Tensor] = []
     for module in theirs.modules():
-        if hasattr(module, "fused_attn") and hasattr(module, "attn_drop"):
+        if hasattr(module, "attn_drop"):
             module.fused_attn = False
             module.attn_drop.register_forward_hook(lambda _module, _given, out: attentions.append(out))
     images = pixels(ours.config)
@@ -140,6 +149,12 @@ def compare_torchvision(name: str) -> None:
     import torchvision.models
 
     theirs = getattr(torchvision.models, name)()
+    if name in SWINS:  # torchvision does not return their attention
+        ours = convert_torchvision(shaken(theirs))
+        images = pixels(ours.config)
+        outputs = theirs(images)
+        torch.testing.assert_close(ours(images), outputs, rtol=0, atol=TOLERANCE * max(1.0, float(outputs.abs().max())))
+        return
     theirs.encoder.layers = theirs.encoder.layers[:2]
     ours = convert_torchvision(shaken(theirs))
     images, attentions = pixels(ours.config), []
@@ -214,8 +229,8 @@ def torchvision_results(compare: bool) -> Iterator[tuple[str, str, str]]:
 
     for name in filter(TORCHVISION.match, torchvision.models.list_models()):
         family = "vit" if name.startswith("vit_") else name.partition("_")[0]
-        if family != "vit":
-            yield family, name, "it is no VisionTransformer of torchvision"
+        if name not in BUILDERS:
+            yield family, name, "it is neither a VisionTransformer nor a SwinTransformer of torchvision"
             continue
         yield family, name, outcome(compare_torchvision, name) if compare else EQUAL
 
@@ -246,7 +261,10 @@ def transformers_results(compare: bool) -> Iterator[tuple[str, str, str]]:
             if compare:
                 changed = own()
                 inner = getattr(changed, "vision_config", changed)
-                inner.num_hidden_layers = 2
+                if hasattr(inner, "depths"):
+                    inner.depths = list(STAGES)
+                else:
+                    inner.num_hidden_layers = 2
                 changed.mask_ratio = 0.0  # MAE then keeps all patches
                 result = outcome(compare_transformers, kind, changed)
             yield family, kind, result
