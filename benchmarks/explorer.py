@@ -2,10 +2,10 @@
 
     python benchmarks/explorer.py                # needs Chromium; prints medians and 95th percentiles
 
-Standalone pages of random models of common sizes are opened from disk, and the pointer moves many times. In the app,
-the same is measured for similar patches in two photographs. A time runs from the event to the paint of the frame that
-it causes, without the wait for the frame to begin, because browsers deliver real pointer events just before a frame.
-The times are measured again with the CPU throttled to a quarter of its speed.
+The script opens saved pages of randomly initialized models of common sizes, and moves the pointer many times. It
+measures the same in the app, for attention and for similar patches in two photographs. A time runs from the event to
+the paint of the frame that it causes, without the wait for the frame to begin, because browsers deliver real pointer
+events just before a frame. The times are measured again with the CPU throttled to a quarter of its speed.
 """
 
 from __future__ import annotations

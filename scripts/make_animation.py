@@ -58,7 +58,7 @@ def film_pointer(browser: Browser, address: str) -> tuple[list[Image.Image], lis
 
 
 def film_first_seconds(browser: Browser, address: str) -> tuple[list[Image.Image], list[int]]:
-    """Open the page without touching it, and return its frames for `SECONDS`, with their durations in milliseconds."""
+    """Open the page, send no input, and return the frames of its first `SECONDS`, with durations in milliseconds."""
     page = browser.new_page(viewport={"width": WINDOW_SIZE[0], "height": WINDOW_SIZE[1]})
     page.goto("about:blank")
     shots: list[tuple[float, bytes]] = []

@@ -75,7 +75,7 @@ def test_swin_matches_its_library(name: str) -> None:
     if "transformers" in name:
         expected, out, blocks = out.attentions, out.logits, [1, 3, 4]  # the last block of each stage
     assert len(expected) == (0 if "torchvision" in name else len(blocks)), "torchvision does not return attention"
-    for block, reference in zip(blocks, expected, strict=False):
+    for block, reference in zip(blocks[: len(expected)], expected, strict=True):
         torch.testing.assert_close(trace.attentions[block].probabilities, reference, rtol=0, atol=1e-5)
         assert reference.std() > 1e-2
     for logits in (ours(images), trace.logits):
@@ -98,7 +98,7 @@ def small(**changes: Any) -> WindowedViT:
     sizes: dict[str, Any] = {"image_size": (48, 32), "patch_size": 2, "width": 12, "depths": (2, 2), "windows": (4, 2)}
     torch.manual_seed(3)
     model = WindowedViT(WindowedConfig(**sizes | {"stage_heads": (2, 3), "classes": 5, "mlp_width": 17} | changes))
-    return shaken(model)  # type: ignore[return-value]
+    return shaken(model)
 
 
 def images(count: int = 2) -> Tensor:

@@ -52,7 +52,7 @@ from vitviz.weights.checkpoint import save
 pytestmark = pytest.mark.timeout(900)  # tracing the graphs of two models takes minutes on a busy machine
 TARGET, GROUP = 3, "group:1,3,5,6,9"
 OWN_TEXT = "# My embedding\n\nA text.\n\n## A question?\n\nAn answer.\n"
-OTHER = {  # like DINOv3, SigLIP and RADIO, whose graphs have different inputs and outputs
+OTHER = {  # parts of DINOv3, SigLIP and RADIO, with which graphs have other inputs and outputs
     "positions": "rotary", "head_width": 20, "registers": 3, "layer_scale": 0.1, "mlp": "swiglu",
     "pooling": "attention", "class_token": False, "width": 35, "norm_final": False,
 }  # fmt: skip

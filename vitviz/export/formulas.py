@@ -101,8 +101,10 @@ def _block(queries: Tensor, keys: Tensor) -> BlockTrace:
 
 def _rows(queries: Tensor, keys: Tensor, prefix: tuple[str, ...], columns: Tensor, patch_pixels: Tensor) -> Rows:
     """Return the rows of all patches."""
-    first, last, grid = len(prefix), queries.shape[1], (0, columns.long())  # the function uses only the grid's columns
-    query_range = QueryRange(first, last, prefix, grid, patch_pixels[None])  # type: ignore[arg-type]
+    first, last = len(prefix), queries.shape[1]
+    grid: Any = (0, columns.long())  # a tensor is traced; only the number of columns is used
+    sizes: Any = patch_pixels[None]
+    query_range = QueryRange(first, last, prefix, grid, sizes)
     return Rows(_block(queries, keys).log_rows(first, last), first, query_range)
 
 

@@ -56,7 +56,7 @@ def resize_positions(
 
 
 def resize_biases(table: Tensor, old: tuple[int, int], new: tuple[int, int]) -> Tensor:
-    """Resize a table of `relative_bias` to another grid, with the bilinear interpolation of `relative_places`."""
+    """Resize a relative position bias table to another grid by bilinear interpolation: (R, H) -> (R', H)."""
     rows, columns = (2 * side - 1 for side in old)
     image = table[: rows * columns].T.reshape(1, -1, rows, columns)  # (1, H, 2 oh - 1, 2 ow - 1)
     image = F.interpolate(image, [2 * side - 1 for side in new], mode="bilinear")

@@ -71,7 +71,7 @@ class BlockTrace:
     __repr__ = short_repr
 
     def image(self, index: int, windows: int = 1) -> BlockTrace:
-        """Return one image of the batch, as a batch of one or of its windows (views, not copies)."""
+        """Select one image: a batch of one, or of the windows of this image. Tensors are views, not copies."""
         single = slice(index * windows, (index + 1) * windows)
         probabilities = None if self.probabilities is None else self.probabilities[single]
         return BlockTrace(self.queries[single], self.keys[single], self.lse[single], probabilities, self.cut)
@@ -330,7 +330,7 @@ class Trace:
         return block_trace.column(self.token(key))
 
     def token(self, query: Query, block: int = -1) -> int:
-        """Return the index 0..N-1 of a token in a block: a prefix token's name, a patch (row, column) or an index.
+        """Return the index of a token in a block, 0..N-1, from a prefix token's name, a patch (row, column) or index.
 
         Raises:
             TraceError: if the token does not exist.

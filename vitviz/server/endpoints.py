@@ -111,7 +111,9 @@ class Endpoints(Opening):
     def descriptors(
         self, scene: args.SceneId, descriptor: Descriptor = DESCRIPTOR, block: args.Index | None = None
     ) -> bytes:
-        """Return a unit vector for each patch as a file of `vitviz.web.payload`; dot products are cosines.
+        """Return the descriptor of each patch, divided by its length, so that dot products are cosine similarities.
+
+        The format of the file is described in `vitviz.web.payload`.
 
         Args:
             scene: the id of an open photograph.

@@ -43,7 +43,7 @@ _OWN = re.compile(rf"{PREFIX}\d+-[0-9a-f]{{8}}")
 CHECKPOINT = ".safetensors"
 DISK_FULL = "Expected room on the server's disk for this file, got none. Try again later."
 EXPIRE_EVERY = 600.0  # seconds between checks of the age of files
-STORED = "https://uploads.invalid/"  # start of the URLs of stored files; Gradio's tools accept files only as URLs
+STORED = "https://uploads.invalid/"  # prefix of stored files; Gradio's tools accept files only as URLs
 NO_SUCH_UPLOAD = "Expected a file that was uploaded to this page and is still there. Upload it again."
 
 

@@ -8,9 +8,9 @@
 | `POST /vote/CODE/count` | JSON: key | JSON: counts, seconds left |
 | `POST /vote/CODE/end` | JSON: key | JSON: nothing; the vote is forgotten |
 
-Clients choose a question by the name of its step; they send no texts. For each phone that has
-voted, the server keeps a random token from a cookie, so that the phone counts once, but not what it chose. A vote is
-forgotten after `SECONDS`.
+A client opens a vote with the name of a step, and cannot set the texts that phones show. To count each phone once, the
+server keeps a random token from a cookie of each phone that has voted, but not its choice. It forgets a vote after
+`SECONDS`.
 """
 
 from __future__ import annotations

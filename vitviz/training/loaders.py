@@ -173,4 +173,5 @@ def mixing(recipe: Recipe, classes: int) -> Callable[[Tensor, Tensor], tuple[Ten
     parts += [v2.CutMix(alpha=recipe.cutmix, num_classes=classes)] if recipe.cutmix else []
     if not parts:
         return lambda images, labels: (images, F.one_hot(labels, classes).float())
-    return v2.RandomChoice(parts) if len(parts) > 1 else parts[0]  # type: ignore[no-any-return]
+    mix: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]] = v2.RandomChoice(parts) if len(parts) > 1 else parts[0]
+    return mix

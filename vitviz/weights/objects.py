@@ -169,7 +169,8 @@ def no_progress_bars() -> Iterator[None]:
 
 def _peft(model: nn.Module) -> ViT:
     """Merge the adapters into a copy and convert it."""
-    return convert_object(copy.deepcopy(model).merge_and_unload())  # type: ignore[operator]
+    adapted: Any = copy.deepcopy(model)  # a class of peft
+    return convert_object(adapted.merge_and_unload())
 
 
 CONVERTERS: dict[str, Callable[[nn.Module], ViT]] = {

@@ -278,6 +278,6 @@ def wrap(words: str, size: float, width: float, bold: bool = False) -> list[str]
 
 
 def _measure(words: str, size: float, bold: bool) -> float:
-    """Return the width in inches; a Chinese character is as wide as the font size."""
+    """Return the width of a text in inches. A Chinese character is one em wide."""
     rest = re.sub(f"[{CHINESE}]", "", words)
     return page.measure(rest, size, bold) + (len(words) - len(rest)) * size / 72
