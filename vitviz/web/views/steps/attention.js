@@ -101,11 +101,10 @@ export class Attention extends Step {
     }
     roving(table);
     table.dataset.arrows = '';
-    for (const [name, field] of [['layer', 'block'], ['head', 'head']]) {
-      const select = this.find(`[data-ask=${name}]`);
-      select.addEventListener('change', () => this.change({ ...this.example, [field]: Number(select.value) }));
+    const [layer, head] = ['layer', 'head'].map((name) => this.find(`[data-ask=${name}]`));
+    for (const select of [layer, head]) {
+      select.addEventListener('change', () => this.change({ block: Number(layer.value), head: Number(head.value) }));
     }
-    this.example = { block: 0, head: 0 };
   }
 
   /** Choose a patch, or guess that the head attends to it. @param {[number, number]} patch */
@@ -153,7 +152,6 @@ export class Attention extends Step {
     const { depth, heads } = scene.manifest;
     const { block, head } = state.example;
     const token = this.tokenOf(state.query);
-    this.example = state.example;
     this.turn(state.full ? state.part : 0);
     this.translate(state.lang);
     this.choices(depth, heads, block, head);
