@@ -2,12 +2,13 @@
 
     python benchmarks/attention.py                       # ViT-S/16 and ViT-B/16 at 224, 512 and 1,024 pixels
     python benchmarks/attention.py --sizes 224 --models small
-    python benchmarks/attention.py --device cuda --dtype bfloat16 --sizes 224 1024 4096
+    python benchmarks/attention.py --device cuda --dtypes float32 bfloat16 --sizes 224 1024 2048
 
 A random timm Vision Transformer is converted to our implementation and to transformers. First, logits and attention of
-all three are compared. Then each way runs in separate processes: one measures the median time of a forward pass,
-another the increase in peak memory. The second process makes the C library return memory immediately
-(`MALLOC_MMAP_THRESHOLD_`), because memory reserved between passes would otherwise hide what a pass needs.
+all three are compared. On the CPU, each way then runs in separate processes: one measures the median time of a forward
+pass, another the increase in peak memory. The second process makes the C library return memory immediately
+(`MALLOC_MMAP_THRESHOLD_`), because memory reserved between passes would otherwise hide what a pass needs. On a GPU,
+whose memory PyTorch counts, one process measures everything.
 """
 
 from __future__ import annotations
@@ -115,8 +116,9 @@ class Hooks:
             block.attn.attn_drop.register_forward_hook(lambda _m, _i, out: self.attentions.append(out))
 
     def __call__(self, images: Tensor) -> tuple[Tensor, list[Tensor]]:
-        self.attentions = []
-        return self.model(images), self.attentions
+        logits = self.model(images)
+        attentions, self.attentions = self.attentions, []  # otherwise they would stay in memory
+        return logits, attentions
 
 
 def dense_rollout(attentions: list[Tensor]) -> Tensor:
@@ -164,6 +166,11 @@ def measure(way: str, model: str, side: int, device: str, dtype: str, repeats: i
     """Return the median seconds of one way and its increase in peak memory in MB, in this process."""
     module, run = prepare(way, model, side)
     module.to(device)
+    return time_and_memory(run, side, device, dtype, repeats)
+
+
+def time_and_memory(run: Callable[[Tensor], Any], side: int, device: str, dtype: str, repeats: int) -> dict[str, float]:
+    """Return the median seconds of a function of images and its increase in peak memory in MB."""
     images = torch.randn(1, 3, side, side, device=device)
     times, before = [], 0.0
     with torch.no_grad(), torch.autocast(device, getattr(torch, dtype), enabled=dtype != "float32"):
@@ -207,10 +214,10 @@ def agree(model: str, side: int) -> None:
         raise SystemExit("Expected equal logits (within 1e-4) and attention (1e-5), got the differences above.")
 
 
-def alone(way: str, model: str, side: int, args: argparse.Namespace, lean: bool) -> dict[str, float]:
+def alone(way: str, model: str, side: int, dtype: str, args: argparse.Namespace, lean: bool) -> dict[str, float]:
     """Run `measure` in a separate process; `lean` measures memory: one pass, no memory reserved by the C library."""
     repeats = 1 if lean else args.repeats
-    command = [sys.executable, __file__, "--one", way, model, str(side), args.device, args.dtype, str(repeats)]
+    command = [sys.executable, __file__, "--one", way, model, str(side), args.device, dtype, str(repeats)]
     environment = {**os.environ, "MALLOC_MMAP_THRESHOLD_": str(2**20)} if lean else None
     done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
     if done.returncode:
@@ -220,21 +227,38 @@ def alone(way: str, model: str, side: int, args: argparse.Namespace, lean: bool)
 
 
 def compare(model: str, side: int, args: argparse.Namespace) -> None:
-    """Print one table: every way on one model at one size."""
+    """Print one table for each type: every way on one model at one size."""
     tokens = (side // PATCH) ** 2 + 1
-    print(f"\nViT-{model[0].upper()}/{PATCH} at {side} px, {tokens:,} tokens, {args.device}, {args.dtype}")
     if side <= args.agree_up_to:
         agree(model, side)
-    rows: dict[str, dict[str, float]] = {}
-    for way in (way for way in WAYS if any(part in way for part in args.ways)):
-        try:
-            time_run, memory_run = (alone(way, model, side, args, lean) for lean in (False, True))
-        except RuntimeError as error:
-            print(f"  {way:<40} failed: {error}")
+    ways = [way for way in WAYS if any(part in way for part in args.ways)]
+    measured: dict[str, dict[str, dict[str, float] | str]] = {dtype: {} for dtype in args.dtypes}
+    for way in ways:
+        prepared = prepare(way, model, side) if args.device == "cuda" else None
+        for dtype in args.dtypes:
+            try:
+                if prepared is None:
+                    time_run, memory_run = (alone(way, model, side, dtype, args, lean) for lean in (False, True))
+                    measured[dtype][way] = time_run | {"memory": memory_run["memory"]}
+                else:
+                    prepared[0].to(args.device)
+                    measured[dtype][way] = time_and_memory(prepared[1], side, args.device, dtype, args.repeats)
+            except RuntimeError as error:
+                measured[dtype][way] = f"failed: {str(error)[:100]}"
+    for dtype, rows in measured.items():
+        print(f"\nViT-{model[0].upper()}/{PATCH} at {side} px, {tokens:,} tokens, {args.device}, {dtype}")
+        print_rows(rows)
+
+
+def print_rows(rows: dict[str, dict[str, float] | str]) -> None:
+    """Print the results of each way, with ratios to our fused forward pass."""
+    fused = rows["ours: forward"]
+    assert not isinstance(fused, str)
+    for way, row in rows.items():
+        if isinstance(row, str):
+            print(f"  {way:<40} {row}")
             continue
-        rows[way] = {"seconds": time_run["seconds"], "memory": memory_run["memory"]}
-        fused = rows["ours: forward"]
-        seconds, memory = rows[way]["seconds"], rows[way]["memory"]
+        seconds, memory = row["seconds"], row["memory"]
         ratios = f"{seconds / fused['seconds']:6.2f} x"
         if fused["memory"] >= 20:  # smaller numbers are mostly noise
             ratios += f" {memory / fused['memory']:6.2f} x"
@@ -246,7 +270,7 @@ def main() -> None:
     parser.add_argument("--models", nargs="+", choices=SIZES, default=list(SIZES))
     parser.add_argument("--sizes", nargs="+", type=int, default=[224, 512, 1024], metavar="PIXELS")
     parser.add_argument("--device", default="cpu", choices=("cpu", "cuda"))
-    parser.add_argument("--dtype", default="float32", choices=("float32", "bfloat16", "float16"))
+    parser.add_argument("--dtypes", nargs="+", default=["float32"], choices=("float32", "bfloat16", "float16"))
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--ways", nargs="+", default=[""], metavar="PART", help="only ways with a PART in their names")
     parser.add_argument(
@@ -260,6 +284,8 @@ def main() -> None:
         return
     threads, python = torch.get_num_threads(), platform.python_version()
     print(f"{platform.machine()}, {threads} threads, Python {python}, torch {torch.__version__}")
+    if args.device == "cuda":
+        print(f"  {torch.cuda.get_device_name()}, CUDA {torch.version.cuda}")
     print("  time: median of", args.repeats, "| memory: peak above the start | ratios: to our fused forward")
     for model in args.models:
         for side in args.sizes:

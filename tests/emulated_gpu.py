@@ -1,5 +1,7 @@
 """Emulate a GPU: tensors that say cuda:0, compute on the CPU, and refuse what a GPU's tensors refuse.
 
+On a machine with a GPU, `emulated_gpu` yields the real one, so that the same tests run on it.
+
 PyTorch's C++ code sees a CPU tensor, so that autograd and autocast work without a driver. Python code sees the device
 `cuda:0`. Operations on tensors of two devices and `.numpy()` are refused. The current thread and those that it starts
 have the GPU; other processes do not.
@@ -20,6 +22,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import return_and_correct_aliasing
 from torch.utils._pytree import tree_flatten, tree_map
 
+REAL = torch.cuda.is_available()
 GPU, CPU = torch.device("cuda:0"), torch.device("cpu")
 aten = torch.ops.aten
 MOVES = {Tensor.to, Tensor.cuda, Tensor.cpu}
@@ -84,6 +87,8 @@ class OnGPU(Tensor):
         foreign = [value for value in tensors if not isinstance(value, OnGPU) and value.dim() > 0]
         if foreign and func.overloadpacket not in TAKE_BOTH:
             raise RuntimeError(f"Expected all tensors on the same device, got cuda:0 and cpu in {func}.")
+        if func.overloadpacket is aten._scaled_dot_product_efficient_attention:
+            func, args = aten._scaled_dot_product_flash_attention_for_cpu.default, args[:3]
         result = func(*tree_map(_inner, args), **tree_map(_inner, kwargs))
         if func.overloadpacket is aten.copy_ and not isinstance(args[0], OnGPU):
             return args[0]
@@ -153,7 +158,11 @@ def _move(func: Any, tensor: Tensor, args: tuple[Any, ...], kwargs: dict[str, An
 
 @contextmanager
 def emulated_gpu() -> Iterator[torch.device]:
-    """Yield the device of a GPU that this machine seems to have."""
+    """Yield the device of a GPU that this machine has, or seems to have."""
+    if REAL:
+        with torch.backends.cudnn.flags(enabled=True, allow_tf32=False):  # convolutions as exact as the CPU's
+            yield GPU
+        return
     autocast = torch.autocast
 
     def on_cpu(kind: str, *args: Any, **kwargs: Any) -> torch.autocast:

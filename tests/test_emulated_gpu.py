@@ -1,4 +1,4 @@
-"""Run everything that takes a device on an emulated GPU, and compare with the CPU."""
+"""Compare everything that takes a device with the CPU, on an emulated GPU, or on a real one (`make test-cuda`)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 import tiny
 import torch
 import training_cases
-from emulated_gpu import OnGPU, emulated_gpu
+from emulated_gpu import REAL, OnGPU, emulated_gpu
 from offered import ask, new_endpoints
 from running import CHURCH, folder
 
@@ -26,6 +26,7 @@ from vitviz.training.loop import Trainer
 from vitviz.view import View
 
 CLOSE = 3e-5  # relative to the largest number
+pytestmark = [pytest.mark.cuda] if REAL else []
 
 
 @pytest.fixture(autouse=True)

@@ -6,16 +6,19 @@ import warnings
 from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import pytest
 import tiny
 import torch
+from numpy.typing import NDArray
+from typing_extensions import TypeAliasType
 
 import vitviz
 from vitviz import VitvizError
 from vitviz.attribution.registry import METHODS
+from vitviz.fields import matches_type
 
 PACKAGE = Path(vitviz.__file__).parent
 VALID_SOMEWHERE = (None, True, -1, 10**9, 1.5, float("nan"), np.float32(3))
@@ -90,3 +93,13 @@ def test_every_error_of_the_package_derives_from_vitviz_error() -> None:
         if isinstance(node, ast.Raise) and node.exc and ast.unparse(node.exc).startswith("ValueError")
     }
     assert (direct, raised) == ({"errors.py"}, set())
+
+
+def test_hints_that_are_type_aliases_are_checked() -> None:
+    """`NDArray` and `ArrayLike` are such aliases from numpy 2.5 on."""
+    item = TypeVar("item")
+    parametrized = TypeAliasType("parametrized", list[item] | tuple[item, ...], type_params=(item,))
+    plain = TypeAliasType("plain", int | str)
+    for hint, right, wrong in ((plain, "3", 1.5), (parametrized[int], [1, 2], {1}), (NDArray[np.int64], np.ones(2), 3)):
+        assert matches_type(right, hint)
+        assert not matches_type(wrong, hint)

@@ -112,8 +112,12 @@ def matches_type(value: object, hint: Any, *, finite: bool = True) -> bool:
     not match float.
     """
     matches = functools.partial(matches_type, finite=finite)
+    while hasattr(
+        alias := typing.get_origin(hint) or hint, "__value__"
+    ):  # a type alias: numpy 2.5's NDArray, ArrayLike
+        hint = alias.__value__
     origin, inner = typing.get_origin(hint), typing.get_args(hint)
-    if hint is Any:
+    if hint is Any or isinstance(hint, typing.TypeVar):
         return True
     if origin in (types.UnionType, typing.Union):
         return any(matches(value, alternative) for alternative in inner)

@@ -212,7 +212,7 @@ GAMMAS = {"qkv": 0.1, "proj": 0.2, "mlp": 0.3, "head": 0.4}
 def test_attn_lrp_matches_the_papers_rules(
     kind: str, gammas: dict[str, float], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("vitviz.attribution.attn_lrp.CHUNK_BYTES", 2 * 5 * 19 * 8 * 3)  # three rows of attention
+    monkeypatch.setattr("vitviz.model.trace.CHUNK_BYTES", 2 * 5 * 19 * 8 * 3)  # three rows of attention
     model, images = cases.model(kind), cases.images()
     case, options = cases.case(model, images, cases.TARGETS), {f"gamma_{name}": gamma for name, gamma in gammas.items()}
     paper = attn_lrp(case, conserve=False, **options)

@@ -164,7 +164,7 @@ def row_statistics(
 
     Each is (B, H) in float64, or the reason why it is missing.
 
-    The memory is a few chunks of `trace.CHUNK_BYTES` for any N.
+    The memory is a few chunks of `trace.chunk_bytes` for any N.
     """
     sums: dict[str, Tensor | str] = {}
     for start, stop in block_trace.chunks() if measures else ():

@@ -28,7 +28,7 @@ FUSE: Fusion = "mean"
 DISCARD, RESIDUAL, START = 0.0, 0.5, 0
 
 # Maximum memory of N x N matrices in one step of rollout, in bytes, for any number of tokens: up to half for fused
-# attention, the rest for temporary chunks (`trace.CHUNK_BYTES` each).
+# attention, the rest for temporary chunks (`trace.chunk_bytes` each).
 WORK_BYTES = 64 * 2**20
 
 

@@ -26,7 +26,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from vitviz.model.ops import Ops
-from vitviz.model.trace import CHUNK_BYTES
+from vitviz.model.trace import chunk_bytes
 from vitviz.model.vit import ViT
 
 Softmax = Literal["taylor", "constant"]
@@ -188,7 +188,7 @@ class _Attend(torch.autograd.Function):
         by_query, by_key = ctx.needs_input_grad[:2]
         into_q, into_k, into_v = torch.empty_like(q), torch.zeros_like(k), torch.zeros_like(v)
         absorbed = q.new_zeros(len(q), 1)
-        rows = max(1, CHUNK_BYTES // (q.element_size() * q.shape[0] * q.shape[1] * k.shape[2]))
+        rows = max(1, chunk_bytes(q.device) // (q.element_size() * q.shape[0] * q.shape[1] * k.shape[2]))
         for start in range(0, q.shape[2], rows):
             chunk = slice(start, start + rows)
             queries, flow = q[:, :, chunk], grad[:, :, chunk]

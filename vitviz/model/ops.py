@@ -203,6 +203,10 @@ def attention_and_lse(q: Tensor, k: Tensor, v: Tensor, scale: float = 1.0) -> tu
         padded = F.pad(v, (0, q.shape[-1] - v.shape[-1]))  # the kernel requires values of the queries' width
         mixed, lse = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(q, k, padded, scale=scale)
         return mixed[..., : v.shape[-1]], lse
+    if q.device.type == "cuda" and q.dtype != torch.float64 and not (q.shape[-1] | v.shape[-1]) % 8:
+        # This kernel of GPUs returns the row sums too, for widths that are multiples of 8.
+        mixed, lse, *_ = torch.ops.aten._scaled_dot_product_efficient_attention(q, k, v, None, True, scale=scale)
+        return mixed, lse[..., : q.shape[2]]
     mixed = F.scaled_dot_product_attention(q, k, v, scale=scale)
     # Elsewhere the kernel depends on the device and on d. The row sums are therefore computed separately, in chunks,
     # from the logits that `BlockTrace.rows` uses, even under autocast.

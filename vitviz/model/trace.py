@@ -26,9 +26,16 @@ from vitviz.formatting import short_repr
 from vitviz.model.positions import Angles
 from vitviz.model.windows import SparseAttention, Windows
 
-# Maximum size in bytes of a chunk of an N x N matrix while rows are summed. It fits a core's cache, because the sums
-# read each chunk three times (at 4,097 tokens on a CPU, 4 MB chunks take 0.6 times as long as 64 MB).
-CHUNK_BYTES = 4 * 2**20
+# Maximum size in bytes of a chunk of an N x N matrix while rows are summed. On the CPU it fits a core's cache, because
+# the sums read each chunk three times (at 4,097 tokens, 4 MB chunks take 0.6 times as long as 64 MB). On a GPU, every
+# chunk costs several kernel launches.
+CHUNK_BYTES, GPU_CHUNK_BYTES = 4 * 2**20, 64 * 2**20
+
+
+def chunk_bytes(device: torch.device) -> int:
+    """Return the maximum size in bytes of a chunk of an N x N matrix on a device."""
+    return CHUNK_BYTES if device.type == "cpu" else GPU_CHUNK_BYTES
+
 
 # From this N on, the fused kernel computes weighted sums of rows on the CPU: chunks would have too few rows.
 MANY_TOKENS = 6_000
@@ -115,9 +122,9 @@ class BlockTrace:
         return logits.sub_(self.lse).exp_().float()
 
     def chunks(self) -> Iterator[tuple[int, int]]:
-        """Yield row ranges (start, stop) whose attention (B, H, n, N) takes at most `CHUNK_BYTES`."""
+        """Yield row ranges (start, stop) whose attention (B, H, n, N) takes at most `chunk_bytes`."""
         batch, heads, tokens, _ = self.queries.shape
-        step = max(1, CHUNK_BYTES // (4 * batch * heads * tokens))
+        step = max(1, chunk_bytes(self.queries.device) // (4 * batch * heads * tokens))
         for start in range(0, tokens, step):
             yield start, min(start + step, tokens)
 

@@ -13,8 +13,9 @@ from vitviz.model.ops import Explicit, Ops, attention_and_lse
 from vitviz.model.positions import Angles
 from vitviz.model.trace import BlockState, BlockTrace, TraceError, keeps_queries
 
-# A trace runs an MLP in pieces of tokens, so its hidden layer takes this many bytes instead of 4 to 8 times (N, D).
-PIECE_BYTES = 2 * 2**20
+# A trace runs an MLP in pieces of tokens, so its hidden layer takes this many bytes instead of 4 to 8 times (N, D). On
+# a GPU, every piece costs several kernel launches.
+PIECE_BYTES, GPU_PIECE_BYTES = 2 * 2**20, 32 * 2**20
 PIECE_TOKENS = 256  # in smaller pieces, reading the weights again costs more than the smaller hidden layer saves
 
 
@@ -56,9 +57,12 @@ class Tracer(Ops):
             mixed = explicit.attend(*attn.project(block.enter(x), angles), attn.scale)
             return mixed, *self._explicit_trace(explicit)
         channels = attn.heads * (attn.head_width + (0 if attn.bias_table is None else x.shape[1]))
-        if not keeps_queries(2 * len(self.blocks) * x[..., 0].numel() * channels * x.element_size()):
+        kept = keeps_queries(2 * len(self.blocks) * x[..., 0].numel() * channels * x.element_size())
+        if not kept and (x.device.type == "cpu" or attn.bias_table is not None):
             return *_attend_by_head(block, x, angles), None
         q, k, v = attn.project(block.enter(x), angles)
+        if not kept:  # head by head, a GPU would spend most of the time on launching kernels
+            return *attention_and_lse(q, k, v, attn.scale), None
         q = q * attn.scale
         mixed, lse = attention_and_lse(q, k, v)
         # The keys are a view of the qkv buffer; copying them frees the rest.
@@ -107,19 +111,20 @@ class Recall:
         return [(weight.data_ptr(), weight._version) for part in parts for weight in part.parameters()]
 
 
-def tokens_per_piece(batch: int, tokens: int, hidden: int) -> int:
-    """Return the number of tokens per image for each piece of about PIECE_BYTES in an MLP.
+def tokens_per_piece(batch: int, tokens: int, hidden: int, on_cpu: bool = True) -> int:
+    """Return the number of tokens per image for each piece of about PIECE_BYTES, or GPU_PIECE_BYTES, in an MLP.
 
     `hidden` is the size in bytes of one token in the MLP's hidden layer.
     """
-    limit = max(PIECE_BYTES, PIECE_TOKENS * hidden)
+    limit = max(PIECE_BYTES if on_cpu else GPU_PIECE_BYTES, PIECE_TOKENS * hidden)
     # Pieces of equal size: a last piece of two tokens would read all weights for only two tokens.
     count = max(1, round(batch * tokens * hidden / limit))
     return -(-tokens // count)
 
 
 def _step(block: Block, x: Tensor) -> int:
-    return tokens_per_piece(x.shape[0], x.shape[1], block.mlp.fc1.out_features * x.element_size())
+    hidden = block.mlp.fc1.out_features * x.element_size()
+    return tokens_per_piece(x.shape[0], x.shape[1], hidden, on_cpu=x.device.type == "cpu")
 
 
 def _finish(block: Block, x: Tensor, mixed: Tensor) -> Tensor:

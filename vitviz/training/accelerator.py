@@ -20,7 +20,7 @@ _TIMEOUT = timedelta(days=2)  # processes wait while one computes features
 def make_accelerator(device: torch.device, recipe: Recipe) -> Accelerator:
     """Return a new accelerator; under torchrun, it is connected to the other processes."""
     AcceleratorState._reset_state(reset_partial_state=True)  # discard the state of an earlier run in this process
-    if device.type == "cuda":
+    if device.type == "cuda" and device.index is not None:
         torch.cuda.set_device(device)
     handlers = [InitProcessGroupKwargs(timeout=_TIMEOUT), DistributedDataParallelKwargs(gradient_as_bucket_view=True)]
     with patch_environment(ACCELERATE_TORCH_DEVICE=str(device)):
