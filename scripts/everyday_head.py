@@ -4,7 +4,8 @@
     python scripts/everyday_head.py train ARCHIVES FEATURES --base dinov2-s14-everyday --output OUT
 
 FEATURES contains the outputs of scripts/cache_features.py: everyday256.npz, everyday2.npz, imagenette.npz, unknown.npz,
-and the same names with -1, -2, ... for augmented pictures. ARCHIVES contains the lists of images; the classes are in
+and the same names with -1, -2, ... for augmented pictures; or the outputs of scripts/train_everyday.py, which trains a
+backbone for each fold (fold0, fold1, ..., all). ARCHIVES contains the lists of images; the classes are in
 scripts/everyday/.
 
 The head is the sum of two heads: one trained by gradient descent, and one whose rows are the whitened means of the
@@ -24,7 +25,7 @@ import argparse
 import csv
 import gzip
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -40,19 +41,19 @@ from vitviz.weights.checkpoint import save
 TABLES = Path(__file__).parent / "everyday"
 SETS = {"everyday256": "1", "everyday2": "2", "imagenette": "I"}
 FOLDS = (
-    ("2C", "2D"), ("1C", "2Z"), ("1A", "1H", "1J", "1Y", "1V", "1E", "1O", "1B", "1Q", "1D", "1S"),
+    ("2C", "2D", "1A", "1H", "1J", "1Y", "1V", "1E", "1O", "1B", "1Q", "1D", "1S"),
+    ("1C", "2Z", "1G", "1R", "1I", "1K", "1L", "1P", "1W", "1Z"),
     ("2W", "2R", "2K", "2H", "2X", "2G", "2J", "2B", "2a", "2b", "2O", "2L", "2F", "2V"),
-    ("1G", "1R", "1I", "1K", "1L", "1P", "1W", "1Z"),
 )  # fmt: skip
-"""Sources that are held out together in each fold: COCO, Caltech-101, three groups of smaller collections."""
+"""Sources that are held out together: COCO and web photographs; Caltech-101 and others; the rest of everyday2."""
 FIT = ("text", "screen", "noise", "shapes", "gradient")
 """Kinds of drawn pictures used for training; other kinds are only used in the report."""
+HELD_OUT = 10  # a fold holds out one class in ten
 RIDGE = 0.3  # share of the mean variance to add to the variance of each feature
 LEAST = 12  # minimum training images of a class whose held-out photographs are scored
 SHARP = 160  # minimum short side of the original in pixels
 RIGHT = 0.9  # minimum accuracy of sure predictions, see `Pretrained.sure_above`
 SURE_OF_UNKNOWN = 0.08  # maximum share of unknown pictures with sure predictions
-HEAD = "; head trained by us on everyday256, everyday2 and Imagenette"
 LEFT_OUT, UNKNOWN = "left out", "unknown"
 
 
@@ -109,6 +110,11 @@ def read_features(folder: Path, name: str) -> tuple[Tensor, list[str]]:
 
 def read_material(archives: Path, folder: Path) -> Material:
     """Read features, classes and sources."""
+    return material(archives, {name: read_features(folder, name) for name in (*SETS, UNKNOWN)})
+
+
+def material(archives: Path, collections: Mapping[str, tuple[Tensor, list[str]]]) -> Material:
+    """Return the classes and sources of collections, given as features (n, V, R) and the pictures' paths."""
     with (TABLES / "classes.csv").open(encoding="utf-8", newline="") as file:
         trains = {row["folder"]: row["class"] for row in csv.DictReader(file)}
     with (TABLES / "wild_labels.csv").open(encoding="utf-8", newline="") as file:
@@ -121,7 +127,7 @@ def read_material(archives: Path, folder: Path) -> Material:
     outliers, others = [], {}
     least = 99
     for name, number in SETS.items():
-        collection, paths = read_features(folder, name)
+        collection, paths = collections[name]
         least = min(least, collection.shape[1])
         folders = [IMAGENETTE.get(path.split("/")[-2], path.split("/")[-2]) for path in paths]
         files = [path.split("/")[-1] for path in paths]
@@ -138,7 +144,7 @@ def read_material(archives: Path, folder: Path) -> Material:
                 others.setdefault("classes left out", []).append(chosen[:, 0])
             else:
                 outliers.append(chosen)
-    collection, paths = read_features(folder, "unknown")
+    collection, paths = collections[UNKNOWN]
     kinds = np.array([path.split("/")[-2] for path in paths])
     for kind in sorted({*kinds}):
         chosen = collection[torch.from_numpy(kinds == kind)]
@@ -260,15 +266,26 @@ class Answers:
         return self.logits.argmax(1) == self.classes
 
 
-def run_folds(data: Material, settings: Settings) -> Answers:
-    """Hold out each group of sources in turn, with a tenth of the classes, and return their logits."""
-    logits, classes, folds, unknown = [], [], [], {kind: [] for kind in ("held-out classes", *data.others)}
+def held_out(data: Material, number: int) -> tuple[Tensor, Tensor]:
+    """Return the photographs (n,) and the classes (C,) that a fold holds out, as masks."""
     order = torch.randperm(len(data.labels), generator=torch.Generator().manual_seed(20261123))
-    for number, fold in enumerate(FOLDS):
-        held = torch.from_numpy(np.isin(data.sources, fold))
-        unknown_classes = torch.zeros(len(data.labels), dtype=torch.bool)
-        unknown_classes[order[number :: 2 * len(FOLDS)]] = True
-        rows = (~held & ~unknown_classes[data.classes]).nonzero()[:, 0]
+    unknown_classes = torch.zeros(len(data.labels), dtype=torch.bool)
+    unknown_classes[order[number::HELD_OUT]] = True
+    return torch.from_numpy(np.isin(data.sources, FOLDS[number])), unknown_classes
+
+
+def fold_rows(data: Material, number: int) -> Tensor:
+    """Return the rows of a fold's training photographs."""
+    held, unknown_classes = held_out(data, number)
+    return (~held & ~unknown_classes[data.classes]).nonzero()[:, 0]
+
+
+def run_folds(materials: Sequence[Material], settings: Settings) -> Answers:
+    """Return the logits of the photographs that each fold holds out, with the fold's own features."""
+    logits, classes, folds, unknown = [], [], [], {kind: [] for kind in ("held-out classes", *materials[0].others)}
+    for number, data in enumerate(materials):
+        held, unknown_classes = held_out(data, number)
+        rows = fold_rows(data, number)
         weight, bias = fit_head(data, rows, settings, seed=number)
         enough = torch.bincount(data.classes[rows], minlength=len(data.labels)) >= LEAST
         scored = held & data.sharp & enough[data.classes]
@@ -374,12 +391,15 @@ def main() -> None:
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
     settings = Settings(**{name: getattr(args, name) for name in vars(Settings())})
-    data = read_material(args.archives, args.features)
+    trained = args.features / "all"
+    data = read_material(args.archives, trained if trained.exists() else args.features)
     counts = data.classes.bincount()
     size = f"{len(data.labels)} classes, {len(data.classes):,} pictures in {data.features.shape[1]} versions"
     per_class = f"{counts.min()} to {counts.max()} per class, {len(data.outliers)} without a class"
     lines = [f"{size}, {per_class}; {settings}", ""]
-    answers = run_folds(data, settings)
+    folders = [args.features / f"fold{number}" for number in range(len(FOLDS))]
+    materials = [read_material(args.archives, folder) if folder.exists() else data for folder in folders]
+    answers = run_folds(materials, settings)
     degree = temperature(answers)
     unknown = {kind: logits / degree for kind, logits in answers.unknown.items()}
     answers = replace(answers, logits=answers.logits / degree, unknown=unknown)
@@ -406,13 +426,18 @@ def main() -> None:
     model.pretrained = replace(
         about,
         labels=data.labels,
-        source=about.source.removesuffix(HEAD) + HEAD,
         class_ids=tuple((synsets.get(label, "").split() or [label])[0] for label in data.labels),
         sure_above=sure_above,
         known_above=round(known_above, 3),
         groups=groups(data.labels),
     )
     save(model, args.output, dtype=torch.float16)
+    with (args.output / "classes.csv").open("w", encoding="utf-8", newline="") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(("class", "synsets", "train"))
+        writer.writerows(
+            zip(data.labels, (synsets.get(label, "") for label in data.labels), counts.tolist(), strict=True)
+        )
     (args.output / "figures.md").write_text("\n".join(lines) + "\n", encoding="utf-8")
     (args.output / "settings.json").write_text(json.dumps(vars(settings), indent=2) + "\n", encoding="utf-8")
 

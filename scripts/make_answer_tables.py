@@ -2,8 +2,8 @@
 
     python scripts/make_answer_tables.py ARCHIVES scripts/everyday
 
-ARCHIVES contains everyday256-images.csv.gz, everyday2-images.csv.gz and their class lists; see
-scripts/make_everyday.py. Run it before any training; it does not use a model. It writes
+ARCHIVES contains everyday256-images.csv.gz, everyday2-images.csv.gz and their class lists. Run it before any training;
+it does not use a model. It writes
 
 - classes.csv: for each folder of the training material, the class that it belongs to, "left out" (too small, too
   similar to another folder, or rarely photographed; may serve as an example of unknown pictures), or "unknown" (drawn

@@ -13,14 +13,15 @@ from pathlib import Path
 
 import pytest
 import torch
+import torch.nn.functional as F
 from PIL import Image
 
 ROOT = Path(__file__).parents[1]
 SCRIPTS, EXAMPLES = ROOT / "scripts", ROOT / "examples"
 sys.path.insert(0, str(SCRIPTS))
 
+import everyday_head  # noqa: E402
 import write_notices  # noqa: E402
-from finish_everyday import RIGHT, cells_above, find_threshold  # noqa: E402
 from make_examples import ITEMS, LONGER_SIDE, SKIMAGE, Example, photograph, qt_resource, source  # noqa: E402
 
 # ---- example photographs
@@ -151,22 +152,22 @@ def test_licence_is_read_from_metadata(fields: dict[str, str], licence: str, mon
 # ---- the everyday model: its threshold and tables
 
 
-def test_threshold_is_the_lowest_percent_with_enough_right_images() -> None:
-    probability = torch.rand(2000, generator=torch.Generator().manual_seed(3))
-    right = torch.rand(2000, generator=torch.Generator().manual_seed(4)) < probability  # calibrated
-    shares = {}
-    for percents in range(100):
-        above = [hit for p, hit in zip(probability.tolist(), right.tolist(), strict=True) if p >= percents / 100]
-        shares[percents / 100] = sum(above) / len(above)
-    assert find_threshold(probability, right) == min(threshold for threshold, share in shares.items() if share >= RIGHT)
+def test_sure_predictions_are_right_and_rare_on_unknown_pictures() -> None:
+    torch.manual_seed(3)
+    classes = torch.randint(10, (3000,))
+    logits = torch.randn(3000, 10) + 3 * torch.rand(3000, 1) * F.one_hot(classes, 10)
+    folds = torch.arange(3000) % len(everyday_head.FOLDS)
+    answers = everyday_head.Answers(logits, classes, folds, {"held-out classes": torch.randn(500, 10)})
+    hotter = replace(answers, logits=3 * logits)
+    assert everyday_head.temperature(hotter) == pytest.approx(3 * everyday_head.temperature(answers), rel=0.06)
+    sure_above, known_above = everyday_head.thresholds(answers)
 
+    def sure(logits: torch.Tensor) -> torch.Tensor:
+        return (logits.softmax(1).amax(1) >= sure_above) & (logits.logsumexp(1) >= known_above)
 
-def test_threshold_is_0_if_all_are_right_and_1_if_all_are_wrong() -> None:
-    probability = torch.tensor([0.2, 0.9, 0.6])
-    assert find_threshold(probability, torch.tensor([True, True, True])) == 0.0
-    assert find_threshold(probability, torch.tensor([False, False, False])) == 1.0
-    assert cells_above(0.5, probability, torch.tensor([True, True, False])) == "66.67 % | 50.00 % | 100.00 %"
-    assert cells_above(0.0, probability, torch.tensor([True, True, True])) == "100.00 % | 100.00 % | none"
+    assert answers.right[sure(logits)].double().mean() >= everyday_head.RIGHT
+    assert 0 < sure(answers.unknown["held-out classes"]).double().mean() <= everyday_head.SURE_OF_UNKNOWN
+    assert sure(logits).double().mean() > 0.1
 
 
 LEFT_OUT, UNKNOWN = "left out", "unknown"
