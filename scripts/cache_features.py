@@ -8,9 +8,6 @@ SEED, each picture is first cropped, mirrored, squashed to a square, sometimes s
 JPEG of a random quality, so that sharpness, shape and compression do not distinguish the classes; crops depend on the
 seed.
 
-With --tokens B, the inputs of block B (from 0) are saved too, in OUT.npz.tokens/START.npy (512, N, D) float16, to train
-block B and later blocks without running the earlier ones. It needs --augment, which gives all inputs the same shape.
-
 OUT.npz contains `features` (n, R) float16 and `paths` (n,), relative to FOLDER. Finished parts are saved in
 OUT.npz.parts, and the same command continues an interrupted run.
 """
@@ -60,11 +57,8 @@ def augment(photo: Image.Image, rng: random.Random) -> Image.Image:
 
 
 @torch.inference_mode()
-def compute(model: ViT, folder: Path, paths: list[str], seed: int | None, block: int | None) -> tuple[Array, Array]:
-    """Return the features (n, R) of pictures, and the inputs of a block (n, N, D), or (n, 0) without a block.
-
-    Pictures with inputs of one shape run together.
-    """
+def compute(model: ViT, folder: Path, paths: list[str], seed: int | None) -> Array:
+    """Return the features (n, R) of pictures; pictures with inputs of one shape run together."""
     assert model.pretrained is not None
     assert model.head is not None
     pixels = []
@@ -77,27 +71,12 @@ def compute(model: ViT, folder: Path, paths: list[str], seed: int | None, block:
     for index, image in enumerate(pixels):
         shapes.setdefault(tuple(image.shape), []).append(index)
     features = np.empty((len(paths), model.head.in_features), np.float16)
-    tokens = np.empty((len(paths), 0), np.float16)
-    head_inputs: list[torch.Tensor] = []
-    inputs_of_block: list[torch.Tensor] = []
-    hooks = [] if block is None else [
-        model.blocks[block].register_forward_pre_hook(lambda _, inputs: inputs_of_block.append(inputs[0].float()))
-    ]  # fmt: skip
-    hooks.append(model.head.register_forward_pre_hook(lambda _, inputs: head_inputs.append(inputs[0].float())))
     for indices in shapes.values():
         for start in range(0, len(indices), BATCH):
             chosen = indices[start : start + BATCH]
             with torch.autocast("cpu", torch.bfloat16):
-                model(torch.stack([pixels[index] for index in chosen]))
-            features[chosen] = head_inputs.pop().half().numpy()
-            if inputs_of_block:
-                part = inputs_of_block.pop().half().numpy()  # (k, N, D)
-                if tokens.shape[1:] != part.shape[1:]:
-                    tokens = np.empty((len(paths), *part.shape[1:]), np.float16)
-                tokens[chosen] = part
-    for hook in hooks:
-        hook.remove()
-    return features, tokens
+                features[chosen] = model.features(torch.stack([pixels[index] for index in chosen])).half().numpy()
+    return features
 
 
 def main() -> None:
@@ -107,7 +86,6 @@ def main() -> None:
     parser.add_argument("folder", type=Path, help="the folder of pictures")
     parser.add_argument("output", type=Path, metavar="OUT.npz", help="the file to write")
     parser.add_argument("--augment", type=int, metavar="SEED", help="augment each picture")
-    parser.add_argument("--tokens", type=int, metavar="B", help="also save the inputs of this block; with --augment")
     parser.add_argument("--threads", type=int, default=torch.get_num_threads(), help="number of PyTorch's threads")
     parser.add_argument("--size", type=int, help="input size in pixels (default: the model's)")
     args = parser.parse_args()
@@ -124,12 +102,7 @@ def main() -> None:
     for start in range(0, len(paths), PART):
         part = parts / f"{start}.npy"
         if not part.exists():
-            features, tokens = compute(model, args.folder, paths[start : start + PART], args.augment, args.tokens)
-            if args.tokens is not None:
-                folder = args.output.with_name(args.output.name + ".tokens")
-                folder.mkdir(exist_ok=True)
-                np.save(folder / f"{start}.npy", tokens)
-            np.save(parts / "unfinished.npy", features)
+            np.save(parts / "unfinished.npy", compute(model, args.folder, paths[start : start + PART], args.augment))
             (parts / "unfinished.npy").rename(part)
             print(f"{min(start + PART, len(paths)):,} of {len(paths):,}", flush=True)
     features = np.concatenate([np.load(parts / f"{start}.npy") for start in range(0, len(paths), PART)])

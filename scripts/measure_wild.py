@@ -156,14 +156,14 @@ def write_classes(path: Path, labels: tuple[str, ...], answers: Run, table: dict
 
 
 def draw_sheet(path: Path, model: ViT, answers: Run, table: dict[str, str]) -> None:
-    """Draw photographs with the most probable class; without a probability if the model is not sure."""
+    """Draw photographs with the most probable class, and a question mark if the model is not sure."""
     assert model.pretrained is not None
     labels, right = model.pretrained.labels, right_classes(model.pretrained.labels, answers.folders, table)
     sure, predictions = certain(model, answers.logits), []
     probability, best = answers.logits.softmax(1).max(1)
     for index in torch.linspace(0, len(answers.paths) - 1, SHOWN).long().tolist():
         folder, label = answers.folders[index], labels[int(best[index])]
-        name = label if sure[index] else f"perhaps {label}"
+        name = label if sure[index] else f"{label}?"
         picture = fit_photo(decode(answers.paths[index]), 128)
         hit = bool(right[index, best[index]])
         predictions.append(Prediction((picture,), name, float(probability[index]), folder, hit))

@@ -175,7 +175,7 @@ class Settings:
 
     seconds: float = 60
     batch: int = 512
-    rate: float = 4e-4
+    rate: float = 5e-4
     head_rate: float = 2e-3
     layer_decay: float = 0.75
     weight_decay: float = 0.05
