@@ -8,6 +8,9 @@ from vitviz.fields import check_arguments
 DEFAULT = "dinov2-s14-everyday"
 """Default model of the commands and the page."""
 
+PUBLISHED = "hf:facebook/dinov2-with-registers-small-imagenet1k-1-layer"
+"""Published model that a Space opens with, and that other pages suggest first if they reach the model hub."""
+
 
 def resource_folder(name: str) -> Path:
     """Return the bundled folder `name` ("examples", "checkpoints").

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from vitviz.errors import VitvizError
+from vitviz.resources import PUBLISHED
 
 LOCALHOST = {"127.0.0.1", "localhost", "::1"}
 SPACES = ("https://huggingface.co", "https://*.hf.space")
@@ -166,7 +167,9 @@ class Settings:
         "VITVIZ_DEFAULT", _text, "",
         "the model that the page opens with: one from the menu, or anything that `vitviz.load` accepts; if it cannot "
         "be loaded, the page shows a message and opens with the bundled one",
-        usual="the first `--model`, else the bundled one", option="--default", metavar="MODEL")
+        usual=f"the first `--model`, else the bundled one; on a Space `{PUBLISHED}`",
+        placed=lambda place: PUBLISHED if place.space and not place.environ.get("VITVIZ_MODELS") else "",
+        option="--default", metavar="MODEL")
     typed: bool = _field(
         "VITVIZ_ALLOW_TYPED", _switch, True, "visitors may enter names of torchvision, timm and Hugging Face models",
         usual="1 on localhost only, else 0", placed=lambda place: place.local, option="--allow-typed")

@@ -120,13 +120,19 @@ def test_catalog_agrees_with_torchvision(entry: CatalogEntry) -> None:
 
 @each_of("hf")
 def test_catalog_agrees_with_transformers(entry: CatalogEntry) -> None:
-    assert len(CATALOG) == len({entry.source for entry in CATALOG}) == len({entry.title for entry in CATALOG}) == 10
+    assert len(CATALOG) == len({entry.source for entry in CATALOG}) == len({entry.title for entry in CATALOG}) == 11
     assert {entry.source.partition(":")[0] for entry in CATALOG} == set(LIBRARIES)
-    assert name_of(entry) == "google/vit-base-patch16-224"  # another model needs its own config below
-    config = hf.ViTConfig(num_labels=entry.classes)  # the defaults are those of this model
+    build, config = {
+        "google/vit-base-patch16-224": (hf.ViTForImageClassification, hf.ViTConfig()),
+        "facebook/dinov2-with-registers-small-imagenet1k-1-layer": (
+            hf.Dinov2WithRegistersForImageClassification,
+            hf.Dinov2WithRegistersConfig(hidden_size=384, num_attention_heads=6, image_size=518, patch_size=14),
+        ),
+    }[name_of(entry)]
+    config.num_labels = entry.classes
     with torch.device("meta"):
-        assert count(hf.ViTForImageClassification(config)) == entry.parameters
-    assert config.image_size == entry.input_size
+        assert count(build(config)) == entry.parameters
+    assert entry.input_size == 224
 
 
 @pytest.fixture

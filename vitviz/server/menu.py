@@ -13,6 +13,7 @@ from typing import Any
 
 from vitviz.errors import VitvizError
 from vitviz.model.vit import ViT
+from vitviz.resources import PUBLISHED
 from vitviz.server.uploads import UploadFolder
 from vitviz.settings import GIGABYTE, Settings
 from vitviz.weights import zoo
@@ -161,7 +162,7 @@ class Menu:
 
 
 class LargerModels:
-    """Catalog models with class names that are on the model hub and fit into memory, smallest first.
+    """Catalog models with class names that are on the model hub and fit into memory: `PUBLISHED`, then smaller first.
 
     When the page is built, a background thread checks once whether the hub can be reached.
     """
@@ -169,7 +170,9 @@ class LargerModels:
     def __init__(self, menu: Menu) -> None:
         free = menu.settings.memory - menu.entry(menu.default).size
         models = (model for model in menu.catalog if model.classes and model.source.startswith(tuple(HUBS)))
-        self._models = sorted((model for model in models if model.size <= free), key=lambda model: model.size)
+        self._models = sorted(
+            (model for model in models if model.size <= free), key=lambda model: (model.source != PUBLISHED, model.size)
+        )
         self._reachable = ThreadPoolExecutor(1, thread_name_prefix="hub").submit(self._reaches_hub)
 
     def _reaches_hub(self) -> bool:

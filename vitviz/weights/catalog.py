@@ -1,15 +1,17 @@
-"""List ten published models with the facts that a menu shows before a download.
+"""List published models with the facts that a menu shows before a download.
 
 Sources of the facts, which a test compares with the installed libraries:
 
 - Architecture, `classes` and `parameters`: the `meta` of torchvision's weights; for timm and transformers, the built
-  model. All ten files are in float32, with four bytes per parameter.
+  model. All files are in float32, with four bytes per parameter.
 - `licence`: timm's `pretrained_cfg`; for google/vit-base-patch16-224 its model card. torchvision states none for these
   weights.
 - `input_size`: the size that the weights' own preprocessing produces.
 """
 
 from dataclasses import dataclass
+
+from vitviz.resources import PUBLISHED
 
 
 @dataclass(frozen=True)
@@ -56,6 +58,11 @@ CATALOG: tuple[CatalogEntry, ...] = (
     CatalogEntry(
         "timm:deit3_small_patch16_224.fb_in1k", "DeiT III S/16", 22_059_496,
         known_for="the plain design with a better training recipe", classes=1000,
+    ),
+    CatalogEntry(
+        PUBLISHED, "DINOv2 S/14 with registers, 1,000 classes", 22_827_112,
+        known_for="registers keep empty background free of stray attention; a linear classifier for ImageNet",
+        classes=1000,
     ),
     CatalogEntry(
         "timm:vit_small_patch16_224.dino", "DINO S/16", 21_665_664,
