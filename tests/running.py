@@ -300,10 +300,7 @@ def axe(page: Browser, *only: str, within: str | None = None) -> list[Any]:
 
 
 def expect_accessible(page: Browser, within: str | None = None) -> None:
-    """Assert that the page passes axe in the light theme, and in the dark one, perhaps only within an element.
-
-    Assert that the page fits a width of 390 pixels.
-    """
+    """Assert that the page fits a phone and passes axe in both themes; in the dark theme, `within` limits the check."""
     violations = axe(page)
     assert not violations, violations
     page.click(".theme")  # the dark theme differs only in colors
