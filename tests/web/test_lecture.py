@@ -76,8 +76,8 @@ def number(text: str) -> float:
 
 
 def check_widths(page: Page, step: int) -> None:
-    """Check that a step fits the screens of a phone and a projector."""
-    for width in (390, 1920):
+    """Check that a step fits the screens of a phone and a projector, beginning with the size of the previous step."""
+    for width in (1920, 390) if step % 2 else (390, 1920):
         page.set_viewport_size({"width": width, "height": 1080})
         rest(page)
         assert page.evaluate("document.documentElement.scrollWidth") <= width, step

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import json
 import re
+from pathlib import Path
 
 import numpy as np
 import pytest
 import tiny
 from patience import wait_until
+from PIL import Image
 from playwright.sync_api import Locator, expect
 from playwright.sync_api import Page as Browser
-from running import DOG, SCENE, THINGS, Gate, Running, example, expect_map, ready, settled
+from running import DOG, SCENE, THINGS, Gate, Running, example, expect_map, ready, settled, upload
 from viewer_pages import pixels
 
 from vitviz.attribution.registry import METHODS
@@ -125,8 +127,19 @@ def test_explain_maps_match_python(opened: Browser, app: Running) -> None:
 
 
 def test_faithfulness_and_removal_match_python(opened: Browser, app: Running) -> None:
-    panel = explained(opened)
-    view = app.view()
+    panel, view = explained(opened), app.view()
+    columns, gone = view.trace.grid[1], [(2, 3), (4, 9), (5, 9)]  # hidden by clicks
+    held = panel.locator(".vv-held")
+    scale = held.bounding_box()["width"] / view.photo.width
+    for row, column in gone:
+        left, top, right, bottom = view.geometry.patch_box(row, column, view.trace.grid)
+        held.click(position={"x": scale * (left + right) / 2, "y": scale * (top + bottom) / 2})
+    expect(panel.locator(".vv-moved small").first).not_to_have_text("")
+    shown = bars(opened, panel)
+    assert opened.evaluate("vitviz.store.get().erased") == [row * columns + column for row, column in gone]
+    assert shown == pytest.approx(after_drop(view, shown, drop=gone), abs=2e-3)
+    panel.locator("[data-do=restore]").click()
+    assert bars(opened, panel) == pytest.approx(dict(view.predictions(5)), abs=1e-3)
     untested = panel.locator(".vv-verdict").inner_text()
     panel.locator("[data-do=test]").click()
     expect(panel.locator(".vv-chart")).to_have_count(2)
@@ -157,22 +170,6 @@ def test_faithfulness_and_removal_match_python(opened: Browser, app: Running) ->
     assert shown == pytest.approx(after_drop(view, shown, drop=strongest(view, "legrad", 0.6)), abs=2e-3)
 
 
-def test_clicks_hide_patches(opened: Browser, app: Running) -> None:
-    panel, view = explained(opened), app.view()
-    columns, gone = view.trace.grid[1], [(2, 3), (4, 9), (5, 9)]
-    held = panel.locator(".vv-held")
-    scale = held.bounding_box()["width"] / view.photo.width
-    for row, column in gone:
-        left, top, right, bottom = view.geometry.patch_box(row, column, view.trace.grid)
-        held.click(position={"x": scale * (left + right) / 2, "y": scale * (top + bottom) / 2})
-    expect(panel.locator(".vv-moved small").first).not_to_have_text("")
-    shown = bars(opened, panel)
-    assert opened.evaluate("vitviz.store.get().erased") == [row * columns + column for row, column in gone]
-    assert shown == pytest.approx(after_drop(view, shown, drop=gone), abs=2e-3)
-    panel.locator("[data-do=restore]").click()
-    assert bars(opened, panel) == pytest.approx(dict(view.predictions(5)), abs=1e-3)
-
-
 def test_failed_questions_are_reported_and_retried(opened: Browser) -> None:
     for name in ("Explain", "Heads", "Layers"):
         opened.route(QUESTIONS, lambda route: route.fulfill(status=502))
@@ -198,7 +195,10 @@ def test_failed_questions_are_reported_and_retried(opened: Browser) -> None:
     expect(panel.locator(".vv-low")).not_to_have_text("")
 
 
-def test_all_methods_are_ranked_by_faithfulness(opened: Browser) -> None:
+def test_all_methods_are_ranked_and_use_the_width_of_the_page(opened: Browser, tmp_path: Path) -> None:
+    Image.open(DOG).resize((500, 760)).save(tmp_path / "tall.png")
+    upload(opened, tmp_path / "tall.png")
+    opened.wait_for_function(f"{SCENE}?.source.photo")
     panel = explained(opened)
     quick = [name for name, method in METHODS.items() if method.cost <= 20]
     run, left_out = panel.locator("[data-do=all]"), panel.locator(".vv-left-out")
@@ -216,6 +216,9 @@ def test_all_methods_are_ranked_by_faithfulness(opened: Browser) -> None:
     assert gains == sorted(gains, reverse=True)
     expect(panel.locator(".vv-one-scale")).to_contain_text("own scale")
     expect(panel.locator(".vv-method").first).to_have_attribute("aria-pressed", "true")  # the best is shown
+    settled(opened)
+    assert panel.locator(".vv-walls").bounding_box()["width"] > 800
+    assert opened.evaluate("document.documentElement.scrollHeight") < 2400
 
 
 @pytest.mark.tier("all")
