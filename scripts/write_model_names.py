@@ -110,11 +110,15 @@ def check(ours: ViT, images: Tensor, tokens: Tensor, outputs: Tensor | None, att
     """
     trace = ours.trace(images)
     own = [getattr(attention, "probabilities", attention) for attention in trace.attentions]
-    if isinstance(ours.config, WindowedConfig) and len(attentions) == len(ours.config.depths):
+    if isinstance(ours.config, WindowedConfig) and 1 < len(ours.config.depths) == len(attentions):
         own = [own[last - 1] for last in accumulate(ours.config.depths)]
     count = len(attentions) // len(own)  # attentions of a block that we show as one
     assert len(attentions) == count * len(own), "another number of attentions"
     theirs = [torch.cat(attentions[at : at + count], dim=1) for at in range(0, len(attentions), count)]
+    if tokens.ndim == 4 and tokens.shape[1] == trace.tokens.shape[2]:  # a map of features, channels first
+        tokens = tokens.flatten(2).mT
+    if any(each.ndim == 3 for each in theirs):  # SAM's heads are in the batch
+        theirs = [each.reshape(attention.shape) for each, attention in zip(theirs, own, strict=True)]
     for attention, reference in zip(own, theirs, strict=True):
         torch.testing.assert_close(attention, reference, rtol=0, atol=TOLERANCE)
     pairs = [(trace.tokens, tokens.reshape_as(trace.tokens))] + ([] if outputs is None else [(ours(images), outputs)])

@@ -419,7 +419,7 @@ NOT_SHOWN: dict[str, tuple[Callable[[], nn.Module], str]] = {
     for name, words in {
         "swin_tiny_patch4_window7_224": "Swin.*load the file into",
         "beit_base_patch16_224": "several published models",
-        "samvit_base_patch16_224": "SAM.*windowed",
+        "samvit_base_patch16_224": "SAM.*open only whole; load the file into",
         "resnet18": "convolutional.*no attention",
         "maxvit_tiny_tf_224": "hybrid network",
         "xcit_nano_12_p16_224": "hybrid network",
@@ -453,7 +453,10 @@ def test_unsupported_model_is_refused(name: str) -> None:
             r"looks like DINOv2 with timm's .*: 2 tensors unknown: stem\.a, stem\.b\. ",
         ),
         (("storage_tokens", "extra.weight"), r"looks like DINOv3 .*: 1 tensor unknown: extra\.weight\. "),
-        (("blocks.0.attn.rel_pos_h",), r"looks like ViT .*: 1 tensor unknown: .*\. That is SAM or MViT.*windowed"),
+        (
+            ("blocks.0.attn.rel_pos_h",),
+            r"looks like ViT .*: 1 tensor unknown: .*\. That is SAM, ViTDet or MViT.*open only whole",
+        ),
     ],
 )
 def test_unknown_tensors_are_listed_with_the_closest_naming(surplus: tuple[str, ...], words: str) -> None:

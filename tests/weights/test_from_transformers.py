@@ -112,7 +112,8 @@ def test_partial_patches_are_dropped(tmp_path: Path) -> None:
 
 
 def test_defaults_match_transformers() -> None:
-    elsewhere = {"mlcd", "mlcd_vision_model", "swin", "swinv2"}  # Swin in tests/model/test_windows.py
+    elsewhere = {"mlcd", "mlcd_vision_model", "swin", "swinv2"}  # windowed models in tests/model/test_windows.py
+    elsewhere |= {"sam", "sam_vision_model", "sam_hq", "sam_hq_vision_model", "vitdet"}
     assert {case.config.model_type for case in CASES.values()} | elsewhere == set(FAMILIES)
     without_registers = {name: value for name, value in ours_of.DINOV2_DEFAULTS.items() if "register" not in name}
     for ours, theirs in (
@@ -132,6 +133,9 @@ def test_defaults_match_transformers() -> None:
         (ours_of.BLIP_DEFAULTS, hf.BlipVisionConfig(num_channels=3)),
         (ours_of.MLCD_DEFAULTS, hf.MLCDVisionConfig()),
         (ours_of.AIMV2_DEFAULTS, hf.Aimv2VisionConfig(layer_norm_eps=1e-5)),
+        (ours_of.SAM_DEFAULTS, hf.SamVisionConfig()),
+        (ours_of.SAM_DEFAULTS, hf.SamHQVisionConfig()),
+        (ours_of.VITDET_DEFAULTS, hf.VitDetConfig()),
     ):
         expected = (ours if MAJOR == 4 else {}) | theirs.to_dict()
         assert ours == {name: expected[name] for name in ours}, type(theirs).__name__
@@ -171,7 +175,7 @@ def test_unsupported_types_and_settings_are_refused(settings: dict[str, Any], te
 # --- folders: labels and preprocessing
 
 
-NEW = ("Blip", "DPT", "Yolos", "Siglip2") if MAJOR > 4 else ()
+NEW = ("Blip", "DPT", "Yolos", "Siglip2", "Sam") if MAJOR > 4 else ()
 
 
 def test_preprocessing_defaults_match_transformers() -> None:

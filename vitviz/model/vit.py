@@ -278,10 +278,13 @@ class ViT(nn.Module):
             block_ops = ops.edited(changes[index]) if index in changes else ops
             entering, tokens = tokens, block_ops.block(index, self.blocks[index], tokens, angles)
             advance(entering, 1 / self.config.depth)
-        return self.finish(tokens, ops)
+        return self.finish(tokens, ops, angles)
 
-    def finish(self, tokens: Tensor, ops: Ops = PLAIN) -> Tensor:
-        """Apply the final norm, in models that have it before pooling: (B, N, D) -> (B, N, D)."""
+    def finish(self, tokens: Tensor, ops: Ops = PLAIN, angles: Angles | None = None) -> Tensor:  # noqa: ARG002
+        """Apply the final norm, in models that have it before pooling: (B, N, D) -> (B, N, D).
+
+        Models with convolutions after the blocks need `angles`, see `encode`.
+        """
         return tokens if self.config.norm_pooled else ops.norm(self.norm, tokens)
 
     def read_out(self, tokens: Tensor, ops: Ops = PLAIN) -> Tensor:

@@ -18,7 +18,7 @@ from vitviz.model.windowed_vit import WindowedConfig
 from vitviz.weights import naming
 from vitviz.weights.checks import ConvertError, assemble, checked_settings
 from vitviz.weights.naming import Naming
-from vitviz.weights.windowed import TRANSFORMERS_SWIN
+from vitviz.weights.windowed import TRANSFORMERS_SAM, TRANSFORMERS_SWIN, VITDET
 
 Converted = tuple[ViTConfig, Naming]
 
@@ -61,6 +61,14 @@ SWIN_DEFAULTS: dict[str, Any] = {"image_size": 224, "patch_size": 4, "num_channe
 SWIN_DEFAULTS |= {"depths": (2, 2, 6, 2), "num_heads": (3, 6, 12, 24), "window_size": 7, "mlp_ratio": 4.0}
 SWIN_DEFAULTS |= {"hidden_act": "gelu", "layer_norm_eps": 1e-5, "qkv_bias": True, "use_absolute_embeddings": False}
 SWIN_DEFAULTS |= {"pretrained_window_sizes": (0, 0, 0, 0)}
+_BY_RATIO = {name: value for name, value in _DEFAULTS.items() if name != "intermediate_size"} | {"mlp_ratio": 4.0}
+SAM_DEFAULTS = _BY_RATIO | {"layer_norm_eps": 1e-6, "image_size": 1024, "window_size": 14, "output_channels": 256}
+SAM_DEFAULTS |= {"global_attn_indexes": [2, 5, 8, 11]}
+SAM_DEFAULTS |= dict.fromkeys(("qkv_bias", "use_abs_pos", "use_rel_pos"), True)
+VITDET_DEFAULTS = _BY_RATIO | {"layer_norm_eps": 1e-6, "pretrain_image_size": 224, "window_size": 0}
+VITDET_DEFAULTS |= {"window_block_indices": [], "residual_block_indices": [], "qkv_bias": True}
+VITDET_DEFAULTS |= {"use_absolute_position_embeddings": True, "use_relative_position_embeddings": False}
+MAX_BLOCKS = 1_000  # of SAM and ViTDet, whose blocks are numbered while reading the settings
 
 ACTIVATIONS = {"gelu": "gelu", "gelu_python": "gelu", "gelu_pytorch_tanh": "gelu_tanh", "quick_gelu": "quick_gelu"}
 """Hugging Face's names of the activations that `ViT` supports -> ours."""
@@ -94,6 +102,10 @@ class TypedSettings:
             raise ConvertError(
                 f"Expected all {self._family} settings, got a file without {', '.join(missing)}. Fetch it again."
             )
+
+    def states(self, name: str) -> bool:
+        """Return whether the file has a value for a setting, other than null."""
+        return self._values.get(name) is not None
 
     def typed(self, name: str, hint: Any) -> Any:
         """Return a value after checking its type; the caller checks its range."""
@@ -226,7 +238,9 @@ def read_settings(settings: Mapping[str, Any]) -> Converted:
     return FAMILIES[kind](settings)
 
 
-def _config(checked: TypedSettings, *, square: bool = True, **more: Any) -> ViTConfig:
+def _config(
+    checked: TypedSettings, kind: type[ViTConfig] = ViTConfig, *, square: bool = True, **more: Any
+) -> ViTConfig:
     """Return the config from settings that most families share; `ViTConfig` checks types and ranges."""
     patch = checked.square("patch_size")
     common: dict[str, Any] = {
@@ -243,7 +257,7 @@ def _config(checked: TypedSettings, *, square: bool = True, **more: Any) -> ViTC
         common["mlp_width"] = checked.get("intermediate_size")
     if more.get("mlp") != "swiglu":
         common["activation"] = checked.activation()
-    return ViTConfig(**common | more)
+    return kind(**common | more)
 
 
 def _vit(settings: Mapping[str, Any]) -> Converted:
@@ -261,7 +275,7 @@ def _vit(settings: Mapping[str, Any]) -> Converted:
     checked = TypedSettings(settings, stem, MSN_DEFAULTS if stem == "ViTMSN" else VIT_DEFAULTS)
     kind = checked.architecture((*classes, f"{classes[1]}WithTeacher") if stem == "DeiT" else classes)
     bare = kind == classes[0] or stem == "ViTMAE"  # MAE's encoder is shown with all patches, without the decoder
-    without_token = {"class_token": False, "pooling": "mean"} if stem == "IJepa" else {}
+    without_token: dict[str, Any] = {"class_token": False, "pooling": "mean"} if stem == "IJepa" else {}
     config = _config(
         checked,
         square=False,
@@ -556,6 +570,76 @@ def _swin(settings: Mapping[str, Any]) -> Converted:
     return config, replace(TRANSFORMERS_SWIN, pretrained=trained if second else ())
 
 
+def _sam(settings: Mapping[str, Any]) -> Converted:
+    """Read the image encoder of SAM or SAM-HQ, alone or inside the whole model, with its neck.
+
+    Kirillov et al. 2023, "Segment Anything"; Ke et al. 2023, "Segment Anything in High Quality".
+    """
+    stem = "SamHQ" if str(settings.get("model_type")).startswith("sam_hq") else "Sam"
+    checked, _ = _tower(settings, stem, (f"{stem}VisionModel",), SAM_DEFAULTS)
+    more = _windows(checked, "global_attn_indexes", checked.typed("use_rel_pos", bool))
+    config = _config(
+        checked,
+        WindowedConfig,
+        mlp_width=checked.typed("mlp_dim", int) if checked.states("mlp_dim") else _by_ratio(checked),
+        positions="learned" if checked.typed("use_abs_pos", bool) else "none",
+        neck=checked.typed("output_channels", int) or None,
+        **more,
+    )
+    return config, TRANSFORMERS_SAM
+
+
+def _vitdet(settings: Mapping[str, Any]) -> Converted:
+    """Read ViTDet's encoder, without convolutions between its blocks.
+
+    Li et al. 2022, "Exploring Plain Vision Transformer Backbones for Object Detection". The features are the mean over
+    patches. Without windows and relative positions, it is a plain Vision Transformer.
+    """
+    checked = TypedSettings(settings, "ViTDet", VITDET_DEFAULTS)
+    checked.architecture(("VitDetModel", "VitDetBackbone"))
+    if checked.typed("residual_block_indices", list[int] | tuple[int, ...]):
+        raise checked.refuse("residual_block_indices", "empty: convolutions between blocks are not supported")
+    learned = checked.typed("use_absolute_position_embeddings", bool)
+    side = checked.square("pretrain_image_size") // checked.square("patch_size")
+    more: dict[str, Any] = {
+        "mlp_width": _by_ratio(checked),
+        "positions": "learned" if learned else "none",
+        "position_grid": (side, side) if learned else None,
+    }
+    biased = checked.typed("use_relative_position_embeddings", bool)
+    windows = _windows(checked, "window_block_indices", biased)
+    if not biased and len(windows["global_blocks"]) == windows["depths"][0]:
+        more |= {"qkv_bias": windows["qkv_bias"], "norm_final": False, "class_token": False, "pooling": "mean"}
+        return _config(checked, square=False, classes=0, **more), VITDET
+    return _config(checked, WindowedConfig, square=False, **more, **windows), VITDET
+
+
+def _by_ratio(checked: TypedSettings) -> int:
+    return int(checked.typed("hidden_size", int) * checked.typed("mlp_ratio", float))
+
+
+def _windows(checked: TypedSettings, name: str, biased: bool) -> dict[str, Any]:
+    """Return the config fields of SAM's and ViTDet's windows; setting `name` lists the blocks with or without them."""
+    listed = {*checked.typed(name, list[int] | tuple[int, ...])}
+    depth, window = checked.typed("num_hidden_layers", int), checked.typed("window_size", int)
+    if not 0 < depth <= MAX_BLOCKS:
+        raise checked.refuse("num_hidden_layers", f"1 to {MAX_BLOCKS:,}")
+    lists_windows = name == "window_block_indices"
+    everywhere = [index for index in range(depth) if window < 1 or (index in listed) != lists_windows]
+    return {
+        "depths": (depth,),
+        "stage_heads": (checked.typed("num_attention_heads", int),),
+        "windows": (max(1, window),),
+        "classes": 0,
+        "qkv_bias": checked.get("qkv_bias"),
+        "norm_patch": False,
+        "norm_final": False,
+        "padded": True,
+        "global_blocks": tuple(everywhere),
+        "window_bias": "decomposed" if biased else "none",
+    }
+
+
 FAMILIES: dict[str, Callable[[Mapping[str, Any]], Converted]] = {
     "vit": _vit,
     "deit": _vit,
@@ -576,6 +660,8 @@ FAMILIES: dict[str, Callable[[Mapping[str, Any]], Converted]] = {
     **dict.fromkeys(("mlcd", "mlcd_vision_model"), _mlcd),
     **dict.fromkeys(("aimv2", "aimv2_vision_model"), _aimv2),
     **dict.fromkeys(("swin", "swinv2"), _swin),
+    **dict.fromkeys(("sam", "sam_vision_model", "sam_hq", "sam_hq_vision_model"), _sam),
+    "vitdet": _vitdet,
 }
 
 _WINDOWS = "its attention stays inside windows, so no block has one attention matrix over the image"

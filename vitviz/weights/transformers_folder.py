@@ -48,6 +48,7 @@ PROCESSORS: dict[str, dict[str, Any]] = {
     "Siglip2": _ALL | _HALF | {"resample": 2, "max_num_patches": 256, "patch_size": 16},
     "DPT": _ALL | _HALF | {"resample": 3, "size": {"height": 384, "width": 384}, "keep_aspect_ratio": False},
     "Blip": _ALL | _OPENAI | {"resample": 3, "size": {"height": 384, "width": 384}},
+    "Sam": _ALL | _IMAGENET | {"resample": 2, "size": {"longest_edge": 1024}},
     "Yolos": _ALL | _IMAGENET | {"resample": 2, "size": {"shortest_edge": 800, "longest_edge": 1333}},
 }
 _SHORTER = {"CLIP", "ChineseCLIP", "Bit"}  # one number as the size is the shorter side; elsewhere, a square's side
@@ -67,6 +68,8 @@ _USUAL |= {
     "aimv2": "CLIP",
     "swin": "ViT",
     "swinv2": "ViT",
+    "sam": "Sam",
+    "vitdet": "ViT",
 }
 # Settings of a family's published models that differ from the defaults of their processor.
 _PUBLISHED: dict[str, dict[str, Any]] = {
@@ -75,6 +78,7 @@ _PUBLISHED: dict[str, dict[str, Any]] = {
     "swin": _IMAGENET,
     "swinv2": _IMAGENET | {"size": 256},
     "dinov2": _IMAGENET | {"size": {"shortest_edge": 256}},
+    "vitdet": _IMAGENET,
 }
 _RESAMPLE: dict[int, Interpolation] = {0: "nearest", 1: "lanczos", 2: "bilinear", 3: "bicubic"}  # Pillow's numbers
 
@@ -90,11 +94,12 @@ def about_transformers(
 ) -> Pretrained:
     """Return preprocessing and labels of a `transformers` model.
 
-    Preprocessing differs from `transformers`' own in five ways. A crop with an odd margin is shifted by one pixel.
+    Preprocessing differs from `transformers`' own in six ways. A crop with an odd margin is shifted by one pixel.
     Resizing works on Pillow images, not on tensors. An input size that is not a multiple of the patch size (SigLIP: 384
     and 14 pixels) is rounded down. DeiT's processor squashes the picture before the crop; vitviz resizes the
     shorter side, as in DeiT's training. SigLIP 2 NaFlex and YOLOS keep a photograph's shape, but vitviz rounds its
-    sides to patches in another way, and gives YOLOS as many pixels as a square of its shorter side has.
+    sides to patches in another way, and gives YOLOS as many pixels as a square of its shorter side has. SAM's processor
+    pads at the right and at the bottom; vitviz centres the picture.
 
     Args:
         settings: the model's `config.json`.
@@ -255,6 +260,9 @@ def preprocess_transformers(settings: Mapping[str, Any], preprocessor: Mapping[s
     if kind == "Siglip2":
         mode, shorter = "native", None
         height = width = math.isqrt(max(1, checked.typed("max_num_patches", int))) * checked.square("patch_size")
+    elif kind == "Sam":
+        mode, shorter = "pad", None
+        height = width = TypedSettings(checked.typed("size", dict), "Preprocessing", {}).typed("longest_edge", int)
     elif kind == "Yolos":
         mode, shorter = "native", None
         height = width = TypedSettings(checked.typed("size", dict), "Preprocessing", {}).typed("shortest_edge", int)
