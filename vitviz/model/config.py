@@ -57,7 +57,7 @@ class ViTConfig:
             the difference of rows and columns (BEiT); learned for the same grid as learned positions.
         qkv_bias, patch_bias, mlp_bias: whether these linear maps have a bias.
         qk_norm: whether to apply a layer norm to queries and keys of each head.
-        mlp: two layers with `activation`, or gated ("swiglu").
+        mlp: two layers with `activation`, or gated by SiLU ("swiglu"), by `activation` ("geglu") or by ReLU ("reglu").
         norm: layer norm ("layer"), or RMS norm, which divides by the root mean square and has no bias ("rms").
         norm_patch: whether to apply a norm to the patch embeddings, before positions are added (AIMv2).
         norm_pre: whether to apply a norm before the first block (CLIP).
@@ -105,7 +105,7 @@ class ViTConfig:
     patch_bias: bool = True
     mlp_bias: bool = True
     qk_norm: bool = False
-    mlp: Literal["mlp", "swiglu"] = "mlp"
+    mlp: Literal["mlp", "swiglu", "geglu", "reglu"] = "mlp"
     activation: Literal["gelu", "gelu_tanh", "quick_gelu"] = "gelu"
     norm: Literal["layer", "rms"] = "layer"
     norm_patch: bool = False
@@ -206,6 +206,11 @@ class ViTConfig:
     def hidden(self) -> int:
         """Return the hidden width of the MLP."""
         return self.mlp_width if self.mlp_width is not None else 4 * self.width
+
+    @property
+    def gated(self) -> bool:
+        """Return whether the MLP is gated."""
+        return self.mlp != "mlp"
 
     @property
     def rotary(self) -> bool:

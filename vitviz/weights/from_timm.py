@@ -301,17 +301,20 @@ def _mlp_settings(mlp: Any) -> dict[str, Any]:
     layers = _layers()
     _only(mlp, layers.Mlp, layers.GluMlp, layers.SwiGLU)
     gated = type(mlp) is not layers.Mlp
-    if gated and (type(mlp.act) is not nn.SiLU or getattr(mlp, "gate_last", False)):
-        _refuse(f"its MLP is gated by {type(mlp.act).__name__} of the second half: only SiLU of the first is supported")
+    gate = GATES.get(type(mlp.act).__name__, "geglu")
     first = mlp.fc1_g if type(mlp) is layers.SwiGLU else mlp.fc1
     _refuse_if((first.bias is None) != (mlp.fc2.bias is None), "one layer of its MLP has a bias and the other has none")
     return {
-        "mlp": "swiglu" if gated else "mlp",
+        "mlp": gate if gated else "mlp",
         "norm_mlp": _is_norm(mlp.norm),
         "mlp_width": mlp.fc2.in_features,
         "mlp_bias": mlp.fc2.bias is not None,
-        "activation": "gelu" if gated else _activation(mlp.act),
+        "activation": "gelu" if gated and gate != "geglu" else _activation(mlp.act),
     }
+
+
+GATES = {"SiLU": "swiglu", "ReLU": "reglu"}
+"""Name of an activation's class -> `ViTConfig.mlp`; GELU and its forms are "geglu"."""
 
 
 def _activation(act: nn.Module) -> str:

@@ -73,6 +73,9 @@ MAX_BLOCKS = 1_000  # of SAM and ViTDet, whose blocks are numbered while reading
 ACTIVATIONS = {"gelu": "gelu", "gelu_python": "gelu", "gelu_pytorch_tanh": "gelu_tanh", "quick_gelu": "quick_gelu"}
 """Hugging Face's names of the activations that `ViT` supports -> ours."""
 
+GATES = {"silu": "swiglu", "swish": "swiglu", "relu": "reglu"}
+"""Hugging Face's names of gates -> `ViTConfig.mlp`; those in `ACTIVATIONS` are "geglu"."""
+
 
 class TypedSettings:
     """Settings by name, with checks of their types.
@@ -146,6 +149,12 @@ class TypedSettings:
         if not isinstance(activation, str) or activation not in ACTIVATIONS:
             raise self.refuse("hidden_act", f"one of {', '.join(ACTIVATIONS)}")
         return ACTIVATIONS[activation]
+
+    def gated(self) -> dict[str, Any]:
+        """Return the config fields of a gated MLP."""
+        if gate := GATES.get(str(self.get("hidden_act"))):
+            return {"mlp": gate}
+        return {"mlp": "geglu", "activation": self.activation()}
 
     def architecture(self, allowed: Collection[str]) -> str:
         """Return the class of the weights, one of `allowed`; by default the first, the model without a head.
@@ -255,7 +264,7 @@ def _config(
     }
     if "mlp_width" not in more:
         common["mlp_width"] = checked.get("intermediate_size")
-    if more.get("mlp") != "swiglu":
+    if "mlp" not in more:
         common["activation"] = checked.activation()
     return kind(**common | more)
 
@@ -326,17 +335,18 @@ def _dinov2(settings: Mapping[str, Any]) -> Converted:
     checked.need("hidden_size", "num_hidden_layers", "num_attention_heads", "mlp_ratio", "image_size", "patch_size")
     hidden = int(checked.typed("hidden_size", int) * checked.typed("mlp_ratio", float))
     gated = checked.typed("use_swiglu_ffn", bool)
+    more: dict[str, Any] = {"mlp": "swiglu"} if gated else {}
     config = _config(
         checked,
         # A gated MLP has three matrices instead of two, so its width is two thirds, rounded up to a multiple of 8.
         mlp_width=(int(hidden * 2 / 3) + 7) // 8 * 8 if gated else hidden,
-        mlp="swiglu" if gated else "mlp",
         classes=len(labels(settings)) if classified else 0,
         pooling="cls+mean" if classified else "cls",
         registers=checked.get("num_register_tokens") if registered else 0,
         position_antialias=registered,
         layer_scale=checked.get("layerscale_value"),
         qkv_bias=checked.get("qkv_bias"),
+        **more,
     )
     return config, naming.DINOV2
 
@@ -349,14 +359,11 @@ def _dinov3(settings: Mapping[str, Any]) -> Converted:
     checked = TypedSettings(settings, "DINOv3", DINOV3_DEFAULTS)
     checked.architecture(("DINOv3ViTModel", "DINOv3ViTBackbone"))
     gated = checked.typed("use_gated_mlp", bool)
-    if gated and checked.get("hidden_act") != "silu":
-        raise checked.refuse("hidden_act", "silu in a gated MLP")
     maps = {"query_bias": "q_proj", "key_bias": "k_proj", "value_bias": "v_proj", "proj_bias": "o_proj"}
     unbiased = {name for setting, name in maps.items() if not checked.typed(setting, bool)}
     config = _config(
         checked,
         square=False,
-        mlp="swiglu" if gated else "mlp",
         classes=0,
         registers=checked.get("num_register_tokens"),
         positions="rotary",
@@ -365,6 +372,7 @@ def _dinov3(settings: Mapping[str, Any]) -> Converted:
         layer_scale=checked.get("layerscale_value"),
         qkv_bias=not {"q_proj", "k_proj", "v_proj"} <= unbiased,
         mlp_bias=checked.get("mlp_bias"),
+        **(checked.gated() if gated else {}),
     )
     return config, naming.DINOV3.without_biases(f"layer.#.attention.{name}" for name in unbiased)
 
@@ -494,7 +502,7 @@ def _aimv2(settings: Mapping[str, Any]) -> Converted:
     Fini et al. 2024, "Multimodal Autoregressive Pre-training of Large Vision Encoders".
     """
     checked, _ = _tower(settings, "AIMv2", ("Aimv2VisionModel",), AIMV2_DEFAULTS)
-    for name, needed in {"is_native": False, "use_head": True, "hidden_act": "silu"}.items():
+    for name, needed in {"is_native": False, "use_head": True}.items():
         if checked.get(name) != needed:
             raise checked.refuse(name, str(needed).lower())
     config = _config(
@@ -506,9 +514,9 @@ def _aimv2(settings: Mapping[str, Any]) -> Converted:
         norm="rms",
         norm_patch=True,
         norm_eps=checked.get("rms_norm_eps"),
-        mlp="swiglu",
         qkv_bias=checked.get("qkv_bias"),
         mlp_bias=checked.get("mlp_bias"),
+        **checked.gated(),
     )
     return config, naming.AIMV2
 

@@ -217,7 +217,7 @@ class Architecture:
         # MoCo v3's ViT-S has more heads than usual at this width; `convert` recognises its position table.
         self.asks_heads = self.naming is naming.TIMM and width == _MOCO_WIDTH and prefix > 0 and caveat != ""
         assumed = [f"norm epsilon {config.norm_eps:g}", f"pooling {config.pooling}"]
-        assumed += [] if config.mlp == "swiglu" else [f"activation {config.activation}"]
+        assumed += ["gate SiLU" if config.gated else f"activation {config.activation}"]
         assumed += [f"rotary positions of base {_ROTARY_BASE:g}", f"image size {side * patch}"] if rotary else []
         return config, tuple(filter(None, (caveat, *assumed)))
 
