@@ -188,6 +188,9 @@ def compare_transformers(kind: str, config: Any) -> None:
         cut = images.unflatten(3, (columns, side)).unflatten(2, (rows, side))
         given = cut.permute(0, 2, 4, 3, 5, 1).flatten(3).flatten(1, 2)
         more = {"spatial_shapes": torch.tensor([[rows, columns]]), "pixel_attention_mask": torch.ones(given.shape[:2])}
+    if ours.config.frames > 1:  # pictures of tubes to frames: (B, C, gh p, W) -> (B, T, 3, H, W)
+        given = images.unflatten(2, (ours.config.frames, -1)).unflatten(1, (-1, 3))
+        given = given.permute(0, 3, 1, 2, 4, 5).flatten(1, 2)
     out = theirs(given, output_attentions=True, output_hidden_states=True, **more)
     tokens = getattr(out, "last_hidden_state", None)
     tokens = ours.trace(images).tokens if tokens is None else tokens  # classifiers return logits only

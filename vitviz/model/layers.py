@@ -35,9 +35,9 @@ class PatchEmbed(nn.Module):
         return tokens
 
 
-def make_norm(config: ViTConfig, width: int) -> nn.Module:
-    """Return the model's norm layer for vectors of this width."""
-    return (nn.RMSNorm if config.norm == "rms" else nn.LayerNorm)(width, eps=config.norm_eps)
+def make_norm(config: ViTConfig, width: int, eps: float | None = None) -> nn.Module:
+    """Return the model's norm layer for vectors of this width, with its epsilon or another."""
+    return (nn.RMSNorm if config.norm == "rms" else nn.LayerNorm)(width, eps=eps or config.norm_eps)
 
 
 class Attention(nn.Module):

@@ -125,7 +125,8 @@ class ViT(nn.Module):
         rates = (config.path_dropout * index / max(1, config.depth - 1) for index in range(config.depth))
         self.blocks = cast("Sequence[Block]", nn.ModuleList(self.make_blocks(list(rates))))  # for the type checker
         self.norm_pre = make_norm(config, width) if config.norm_pre else nn.Identity()
-        self.norm = make_norm(config, config.final_width) if config.norm_final else nn.Identity()
+        final_eps = config.norm_final_eps
+        self.norm = make_norm(config, config.final_width, final_eps) if config.norm_final else nn.Identity()
         self.attn_pool = AttentionPool(config) if config.pooling == "attention" else None
         joint = config.projection or config.feature_width
         projects = config.projection is not None and config.classes > 0

@@ -47,6 +47,10 @@ DINOV3_DEFAULTS |= {"key_bias": False, "use_gated_mlp": False}
 CLIP_DEFAULTS = _DEFAULTS | {"patch_size": 32, "hidden_act": "quick_gelu", "layer_norm_eps": 1e-5}
 SIGLIP_DEFAULTS = _DEFAULTS | {"hidden_act": "gelu_pytorch_tanh", "layer_norm_eps": 1e-6, "vision_use_head": True}
 
+VIDEOMAE_DEFAULTS = _DEFAULTS | {"layer_norm_eps": 1e-12, "num_frames": 16, "tubelet_size": 2, "qv_bias": True}
+VIDEOMAE_DEFAULTS |= {"use_mean_pooling": True}
+VIVIT_DEFAULTS = {name: value for name, value in _DEFAULTS.items() if name != "patch_size"} | {"qkv_bias": True}
+VIVIT_DEFAULTS |= {"layer_norm_eps": 1e-6, "num_frames": 32, "tubelet_size": [2, 16, 16], "hidden_act": "gelu_fast"}
 YOLOS_DEFAULTS = VIT_DEFAULTS | {"image_size": [512, 864], "num_detection_tokens": 100}
 YOLOS_DEFAULTS |= {"use_mid_position_embeddings": True}
 DPT_DEFAULTS = VIT_DEFAULTS | {"image_size": 384, "is_hybrid": False, "backbone_config": None}
@@ -71,6 +75,7 @@ VITDET_DEFAULTS |= {"use_absolute_position_embeddings": True, "use_relative_posi
 MAX_BLOCKS = 1_000  # of SAM and ViTDet, whose blocks are numbered while reading the settings
 
 ACTIVATIONS = {"gelu": "gelu", "gelu_python": "gelu", "gelu_pytorch_tanh": "gelu_tanh", "quick_gelu": "quick_gelu"}
+ACTIVATIONS |= {"gelu_fast": "gelu_tanh", "gelu_new": "gelu_tanh"}  # equal up to rounding
 """Hugging Face's names of the activations that `ViT` supports -> ours."""
 
 GATES = {"silu": "swiglu", "swish": "swiglu", "relu": "reglu"}
@@ -199,12 +204,17 @@ def labels(settings: Mapping[str, Any]) -> tuple[str, ...]:
     return tuple(by_index[index] for index in range(len(by_index)))
 
 
+def is_classifier(settings: Mapping[str, Any]) -> bool:
+    """Return whether the settings name a class with a classifier, of images or videos."""
+    return any(f"For{kind}Classification" in str(settings.get("architectures")) for kind in ("Image", "Video"))
+
+
 def fit_labels(settings: dict[str, Any], classes: int) -> dict[str, Any]:
     """Return the settings, without a classifier's class names if their number is not `classes`.
 
     Fine-tuning may replace the classifier and leave the old names in the settings.
     """
-    if "ForImageClassification" not in str(settings.get("architectures")) or len(labels(settings)) == classes:
+    if not is_classifier(settings) or len(labels(settings)) == classes:
         return settings
     return {**settings, "id2label": None, "num_labels": classes}
 
@@ -251,9 +261,9 @@ def _config(
     checked: TypedSettings, kind: type[ViTConfig] = ViTConfig, *, square: bool = True, **more: Any
 ) -> ViTConfig:
     """Return the config from settings that most families share; `ViTConfig` checks types and ranges."""
-    patch = checked.square("patch_size")
+    patch = more.get("patch_size") or checked.square("patch_size")
     common: dict[str, Any] = {
-        "image_size": checked.image(patch, square=square),
+        "image_size": more.get("image_size") or checked.image(patch, square=square),
         "patch_size": patch,
         "channels": checked.get("num_channels"),
         "width": checked.get("hidden_size"),
@@ -445,6 +455,63 @@ def _yolos(settings: Mapping[str, Any]) -> Converted:
         raise checked.refuse("use_mid_position_embeddings", "false, because vitviz adds positions only once")
     registers, bias = checked.typed("num_detection_tokens", int), checked.get("qkv_bias")
     return _config(checked, square=False, classes=0, registers=registers, qkv_bias=bias), naming.YOLOS
+
+
+def _videomae(settings: Mapping[str, Any]) -> Converted:
+    """Read VideoMAE, whose tubes of frames are patches; the pictures of its tubes are below one another in the input.
+
+    Tong et al. 2022, "VideoMAE". The classifier reads the mean over patches after a norm. The decoder is left out, and
+    the fixed positions become a table.
+    """
+    classifier = "VideoMAEForVideoClassification"
+    checked = TypedSettings(settings, "VideoMAE", VIDEOMAE_DEFAULTS)
+    classified = checked.architecture(("VideoMAEModel", classifier, "VideoMAEForPreTraining")) == classifier
+    mean = checked.typed("use_mean_pooling", bool)
+    if classified and not mean:
+        raise checked.refuse("use_mean_pooling", "true: else the classifier reads the first patch")
+    config = _video(
+        checked,
+        (checked.typed("tubelet_size", int), checked.square("patch_size")),
+        class_token=False,
+        pooling="mean",
+        norm_final=classified or not mean,
+        norm_pooled=classified,
+        norm_final_eps=1e-5 if classified else None,  # not in the settings
+        qkv_bias=checked.get("qv_bias"),
+        classes=len(labels(settings)) if classified else 0,
+    )
+    return config, naming.VIDEOMAE
+
+
+def _vivit(settings: Mapping[str, Any]) -> Converted:
+    """Read ViViT with attention between all tubes, whose classifier reads the class token.
+
+    Arnab et al. 2021, "ViViT: A Video Vision Transformer", model 1.
+    """
+    checked = TypedSettings(settings, "ViViT", VIVIT_DEFAULTS)
+    classified = checked.architecture(("VivitModel", "VivitForVideoClassification")) != "VivitModel"
+    tube = checked.typed("tubelet_size", tuple[int, int, int] | list[int])
+    if len(tube) != 3 or tube[1] != tube[2]:
+        raise checked.refuse("tubelet_size", "frames, and two equal sides in pixels")
+    classes = len(labels(settings)) if classified else 0
+    return _video(checked, (tube[0], tube[1]), qkv_bias=checked.get("qkv_bias"), classes=classes), naming.VIVIT
+
+
+def _video(checked: TypedSettings, tube: tuple[int, int], **more: Any) -> ViTConfig:
+    """Return the config of a video model with tubes of (frames, pixels)."""
+    length, patch = tube
+    count = checked.typed("num_frames", int)
+    if min(length, patch, count) < 1 or count % length:
+        raise checked.refuse("num_frames", f"a multiple of {length} frames, the length of a tube")
+    height, width = checked.image(patch, square=False)
+    return _config(
+        checked,
+        patch_size=patch,
+        image_size=(count // length * height, width),
+        frames=count // length,
+        channels=length * checked.typed("num_channels", int),
+        **more,
+    )
 
 
 def _dpt(settings: Mapping[str, Any]) -> Converted:
@@ -663,6 +730,8 @@ FAMILIES: dict[str, Callable[[Mapping[str, Any]], Converted]] = {
     **dict.fromkeys(("clip", "metaclip_2", "chinese_clip"), _clip),
     **dict.fromkeys(("siglip", "siglip_vision_model", "siglip2", "siglip2_vision_model"), _siglip),
     "yolos": _yolos,
+    "videomae": _videomae,
+    "vivit": _vivit,
     "dpt": _dpt,
     **dict.fromkeys(("blip", "blip_vision_model"), _blip),
     **dict.fromkeys(("mlcd", "mlcd_vision_model"), _mlcd),
