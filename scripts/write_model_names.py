@@ -110,11 +110,15 @@ def check(ours: ViT, images: Tensor, tokens: Tensor, outputs: Tensor | None, att
     """
     trace = ours.trace(images)
     own = [getattr(attention, "probabilities", attention) for attention in trace.attentions]
-    if isinstance(ours.config, WindowedConfig) and len(attentions) == len(ours.config.depths):
+    if isinstance(ours.config, WindowedConfig) and 1 < len(ours.config.depths) == len(attentions):
         own = [own[last - 1] for last in accumulate(ours.config.depths)]
     count = len(attentions) // len(own)  # attentions of a block that we show as one
     assert len(attentions) == count * len(own), "another number of attentions"
     theirs = [torch.cat(attentions[at : at + count], dim=1) for at in range(0, len(attentions), count)]
+    if tokens.ndim == 4 and tokens.shape[1] == trace.tokens.shape[2]:  # a map of features, channels first
+        tokens = tokens.flatten(2).mT
+    if any(each.ndim == 3 for each in theirs):  # SAM's heads are in the batch
+        theirs = [each.reshape(attention.shape) for each, attention in zip(theirs, own, strict=True)]
     for attention, reference in zip(own, theirs, strict=True):
         torch.testing.assert_close(attention, reference, rtol=0, atol=TOLERANCE)
     pairs = [(trace.tokens, tokens.reshape_as(trace.tokens))] + ([] if outputs is None else [(ours(images), outputs)])
@@ -184,6 +188,9 @@ def compare_transformers(kind: str, config: Any) -> None:
         cut = images.unflatten(3, (columns, side)).unflatten(2, (rows, side))
         given = cut.permute(0, 2, 4, 3, 5, 1).flatten(3).flatten(1, 2)
         more = {"spatial_shapes": torch.tensor([[rows, columns]]), "pixel_attention_mask": torch.ones(given.shape[:2])}
+    if ours.config.frames > 1:  # pictures of tubes to frames: (B, C, gh p, W) -> (B, T, 3, H, W)
+        given = images.unflatten(2, (ours.config.frames, -1)).unflatten(1, (-1, 3))
+        given = given.permute(0, 3, 1, 2, 4, 5).flatten(1, 2)
     out = theirs(given, output_attentions=True, output_hidden_states=True, **more)
     tokens = getattr(out, "last_hidden_state", None)
     tokens = ours.trace(images).tokens if tokens is None else tokens  # classifiers return logits only

@@ -115,6 +115,7 @@ CASES = {
     ),
     "DINOv3": Case("DINOv3ViT", "Model", DINOV3 | REGISTERS, pooled),
     "DINOv3-gated": Case("DINOv3ViT", "Model", DINOV3 | GATED, pooled),
+    "DINOv3-gated-by-gelu": Case("DINOv3ViT", "Model", DINOV3 | {"use_gated_mlp": True, "hidden_act": "gelu"}, pooled),
     "DINOv3-no-bias": Case("DINOv3ViT", "Model", DINOV3 | NO_BIAS | {"rope_theta": 31.0} | RECTANGLE, pooled),
     "BEiT": Case("Beit", "Model", SIZES | BIASES[0], pooled),
     "BEiT-classifier": Case("Beit", CLASSIFIER, SIZES | BIASES[1] | {"use_mean_pooling": False}, logits),
@@ -146,7 +147,9 @@ if MAJOR > 4:
         "DPT": Case("DPT", "Model", SIZES, first),
         "MLCD": Case("MLCDVision", "Model", SIZES | {"hidden_size": 60}, pooled),
         "AIMv2": Case("Aimv2Vision", "Model", AIMV2, pooled),
-        "AIMv2-biases": Case("Aimv2Vision", "Model", AIMV2 | {"qkv_bias": True, "mlp_bias": True}, pooled),
+        "AIMv2-biases": Case(
+            "Aimv2Vision", "Model", AIMV2 | {"qkv_bias": True, "mlp_bias": True, "hidden_act": "relu"}, pooled
+        ),
         "SigLIP2": Case("Siglip2Vision", "Model", NAFLEX, pooled),
         "BLIP-whole": Case("Blip", "Model", SIZES, first, True, TOWER),
         "AIMv2-whole": Case("Aimv2", "Model", AIMV2, pooled, True, TOWER),

@@ -415,9 +415,11 @@ def _mix(
 
 def _mlp(tape: Tape, p: Parameters, name: str, c: ViTConfig, x: Value) -> Value:
     hidden = tape.linear(x, p[name + "fc1.weight"], p.get(name + "fc1.bias"), "mlp")
-    if c.mlp == "swiglu":
+    if c.gated:
         gate, passed = (tape.move(lambda t, i=i: t.split(c.hidden, -1)[i], hidden) for i in range(2))
-        hidden = tape.product(torch.mul, tape.same(ACTIVATIONS["silu"], gate), passed)
+        hidden = tape.product(
+            torch.mul, tape.same(ACTIVATIONS["silu" if c.mlp == "swiglu" else c.activation], gate), passed
+        )
     else:
         hidden = tape.same(ACTIVATIONS[c.activation], hidden)
     hidden = tape.norm(hidden, p, name + "norm", c.norm_eps)

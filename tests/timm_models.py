@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 from safetensors.torch import save_file
-from timm.layers import GELU, LayerNorm, QuickGELU, RmsNorm, SwiGLU, SwiGLUPacked
+from timm.layers import GELU, GluMlp, LayerNorm, QuickGELU, RmsNorm, SwiGLU, SwiGLUPacked
 from timm.models.beit import Beit
 from timm.models.deit import VisionTransformerDistilled
 from timm.models.eva import Eva
@@ -84,6 +84,8 @@ FAMILIES: dict[str, Callable[..., nn.Module]] = {
     "dinov2 with registers": partial(vit, init_values=1e-5, reg_tokens=2, no_embed_class=True),
     "registers with positions": partial(vit, reg_tokens=2),
     "dinov2 giant": partial(vit, mlp_layer=SwiGLUPacked, act_layer=nn.SiLU, init_values=1e-5),
+    "gated by gelu": partial(vit, mlp_layer=GluMlp, act_layer="gelu_tanh"),
+    "gated by relu, gate first": partial(vit, mlp_layer=partial(GluMlp, gate_last=False), act_layer=nn.ReLU),
     "clip": partial(vit, pre_norm=True, norm_layer=partial(LayerNorm, eps=1e-5), act_layer=QuickGELU),
     "clip with exact gelu": partial(vit, pre_norm=True, norm_layer=nn.LayerNorm, act_layer=GELU),
     "siglip": partial(vit, class_token=False, global_pool="map", act_layer="gelu_tanh"),
@@ -184,6 +186,7 @@ FAMILIES: dict[str, Callable[..., nn.Module]] = {
 
 REARRANGED = {"relative positions by a network", "relative positions by Swin v2's network", "relative positions shared"}
 REARRANGED |= {"relative positions, norms after", "sapiens2", "parallel", "parallel, one output"}
+REARRANGED |= {"gated by gelu"}
 REARRANGED |= {name for name in FAMILIES if name.startswith("naflex")}
 REARRANGED |= {"two attentions and two MLPs", "two attentions without biases"}
 """Families whose files can be read only with the model."""

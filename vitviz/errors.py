@@ -16,6 +16,6 @@ def refuse_windows(model: object, what: str, error: type[VitvizError]) -> None:
     """
     if getattr(model, "windows", ()) or getattr(model, "layouts", ()):
         raise error(
-            f"Expected a model with attention over all tokens for {what}, got one with attention in windows (Swin). "
+            f"Expected a model with attention over all tokens for {what}, got one with windows (Swin, SAM). "
             "Use view.attention, view.rollout, view.heads, view.explain or trace.attentions in Python."
         )

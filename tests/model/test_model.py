@@ -40,6 +40,7 @@ VARIANTS = {
     "rotary, class token too": {"positions": "rotary", "head_width": 16, "rotary_class": True, "registers": 2},
     "norm of queries and keys": {"qk_norm": True},
     "gated": {"mlp": "swiglu"},
+    "gated by gelu": {"mlp": "geglu", "activation": "gelu_tanh"},
     "quick gelu": {"activation": "quick_gelu", "norm_pre": True, "patch_bias": False},
     "no biases": {"mlp_bias": False, "patch_bias": False, "qkv_bias": False},
     "attention pooling": {"pooling": "attention", "class_token": False, "width": 35, "activation": "gelu_tanh"},

@@ -1,4 +1,4 @@
-"""Test windowed models (Swin) against three libraries, and their sparse attention against dense matrices."""
+"""Test windowed models (Swin, SAM) against their libraries, and their sparse attention against dense matrices."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -12,6 +12,7 @@ import transformers as hf
 from PIL import Image
 from timm.models.swin_transformer import SwinTransformer
 from timm.models.swin_transformer_v2 import SwinTransformerV2
+from timm.models.vision_transformer_sam import VisionTransformerSAM
 from timm_models import shaken
 from torch import Tensor
 
@@ -82,6 +83,57 @@ def test_swin_matches_its_library(name: str) -> None:
         torch.testing.assert_close(logits, out, rtol=0, atol=1e-5)
 
 
+# Windows of 3 x 3 tokens with padding, and block 1 without windows, in a grid of 5 x 5 tokens, or 4 x 7 below.
+SAM: dict[str, Any] = {"window_size": 3, "global_attn_indexes": [1], "num_channels": 2, "qkv_bias": False}
+SAM |= {"output_channels": 11, "attn_implementation": "eager"}
+SAM |= {"hidden_size": 15, "num_hidden_layers": 3, "num_attention_heads": 3, "image_size": 20, "patch_size": 4}
+VITDET = SAM | {"window_block_indices": [0, 2], "use_relative_position_embeddings": True, "pretrain_image_size": 24}
+VITDET = {name: value for name, value in VITDET.items() if name != "global_attn_indexes"}
+TIMM_SAM: dict[str, Any] = {"img_size": (20, 28), "patch_size": 4, "in_chans": 2, "embed_dim": 15, "depth": 3}
+TIMM_SAM |= {"num_heads": 3, "window_size": 3, "global_attn_indexes": (1,), "use_rel_pos": True, "num_classes": 7}
+PADDED: dict[str, Callable[[], Any]] = {
+    "timm": lambda: VisionTransformerSAM(**TIMM_SAM, neck_chans=11),
+    "timm, other parts": lambda: VisionTransformerSAM(
+        **TIMM_SAM, neck_chans=None, use_abs_pos=False, qk_norm=True, init_values=0.5, pre_norm=True
+    ),
+    "transformers": lambda: hf.SamVisionModel(hf.SamVisionConfig(**SAM)),
+    "transformers, whole": lambda: hf.SamModel(hf.SamConfig(vision_config=SAM, attn_implementation="eager")),
+    "transformers, high quality": lambda: hf.SamHQVisionModel(hf.SamHQVisionConfig(**SAM | {"use_rel_pos": False})),
+    "ViTDet": lambda: hf.VitDetModel(hf.VitDetConfig(**VITDET)),
+    "ViTDet without windows": lambda: hf.VitDetModel(hf.VitDetConfig(**VITDET | {"window_block_indices": []})),
+    "plain ViTDet": lambda: hf.VitDetBackbone(
+        hf.VitDetConfig(**VITDET | {"window_size": 0, "use_relative_position_embeddings": False})
+    ),
+}
+
+
+@pytest.mark.parametrize("name", PADDED)
+@torch.no_grad()
+def test_sam_and_vitdet_match_their_library(name: str) -> None:
+    theirs: Any = shaken(PADDED[name]())
+    encoder, expected = getattr(theirs, "vision_encoder", theirs), []
+    for module in theirs.modules():
+        if "timm" in name and hasattr(module, "attn_drop"):
+            module.fused_attn = False
+            module.attn_drop.register_forward_hook(lambda _module, _given, out: expected.append(out))
+    ours = vitviz.load(theirs)
+    for size in (ours.config.image_size, (16, 28))[: 1 if "transformers" in name else 2]:  # SAM takes one size there
+        images = torch.randn(2, 2, *size, generator=torch.Generator().manual_seed(1))
+        trace = ours.trace(images)
+        expected.clear()
+        out = encoder(images) if "timm" in name else encoder(images, output_attentions=True)
+        tokens = theirs.forward_features(images) if "timm" in name else None
+        if tokens is None:
+            tokens = out.feature_maps[-1] if "plain" in name else out.last_hidden_state
+        torch.testing.assert_close(trace.tokens, tokens.flatten(2).mT, rtol=0, atol=1e-5)
+        logits = out if "timm" in name else tokens.mean((2, 3))
+        torch.testing.assert_close(ours(images), logits, rtol=0, atol=1e-5)
+        for attention, reference in zip(trace.attentions, (expected or out.attentions)[:3], strict=True):
+            own = getattr(attention, "probabilities", attention)
+            torch.testing.assert_close(own, reference.reshape(own.shape), rtol=0, atol=1e-5)
+            assert reference.std() > 1e-2
+
+
 def test_unsupported_swins_are_refused_with_the_reason() -> None:
     for changes, reason in (
         ({"global_pool": "max"}, "global_pool='max'"),
@@ -99,6 +151,12 @@ def small(**changes: Any) -> WindowedViT:
     torch.manual_seed(3)
     model = WindowedViT(WindowedConfig(**sizes | {"stage_heads": (2, 3), "classes": 5, "mlp_width": 17} | changes))
     return shaken(model)
+
+
+# As SAM: windows of 5 x 5 tokens with padding in a grid of 24 x 16, block 2 without windows, and a neck.
+LIKE_SAM: dict[str, Any] = {"depths": (4,), "stage_heads": (2,), "windows": (5,), "padded": True, "global_blocks": (2,)}
+LIKE_SAM |= {"window_bias": "decomposed", "neck": 11, "positions": "learned", "norm_patch": False, "norm_final": False}
+each_kind = pytest.mark.parametrize("changes", [{}, LIKE_SAM], ids=["Swin", "SAM"])
 
 
 def images(count: int = 2) -> Tensor:
@@ -131,6 +189,42 @@ def test_the_sparse_matrix_holds_what_a_block_reads() -> None:
             assert torch.equal(difference[0].abs().amax(-1) > 1e-4, together[token])
 
 
+def test_padding_gets_the_rest_of_a_row(tmp_path: Path) -> None:
+    model = small(**LIKE_SAM)
+    trace = model.trace(images())
+    row, column = np.indices((24, 16)).reshape(2, -1)
+    windows = np.stack([row // 5, column // 5])
+    whole = torch.from_numpy((row < 20) & (column < 15))  # of tokens in windows without padding
+    statistics = head_statistics(model, trace, names=["entropy"])
+    for block, attention in enumerate(trace.attentions):
+        dense = attention.dense()
+        assert attention.shape == dense.shape == (2, 2, 384, 384)
+        if block == 2:
+            assert trace.block(block).probabilities is None, "queries and keys are smaller"
+        together = torch.from_numpy((windows[:, :, None] == windows[:, None]).all(0)) | (block == 2)
+        assert torch.equal(dense[0, 0] > 1e-30, together)
+        full = whole | (block == 2)
+        sums = dense.sum(-1)
+        torch.testing.assert_close(sums[..., full], torch.ones_like(sums[..., full]))
+        assert block == 2 or sums[..., ~full].mean() < 0.9
+        token = 17 * 16 + 15  # in a window with padding
+        for query, weights in (((17, 15), torch.eye(384)[token]), ("mean", torch.full((384,), 1 / 384))):
+            for result in (attention.row(query), trace.row(block, query)):
+                torch.testing.assert_close(result, torch.einsum("q,bhqk->bhk", weights, dense))
+            for result in (attention.column(query), trace.column(block, query)):
+                torch.testing.assert_close(result, torch.einsum("k,bhqk->bhq", weights, dense))
+        entropy = torch.special.entr(dense[:, :, full]).sum(-1).mean(-1)
+        np.testing.assert_allclose(statistics.samples["entropy"][:, block], entropy, rtol=1e-4)
+    with torch.no_grad():
+        angles = model.angles(trace.grid)
+        entered = trace.stream(2).detach()
+        torch.testing.assert_close(model.encode(entered, angles, start=2), trace.tokens)
+    checkpoint.save(known(model), tmp_path)
+    assert checkpoint.load_folder(tmp_path).config == model.config
+    with pytest.raises(ModelError, match=r"global_blocks in 0\.\.3"):
+        small(**LIKE_SAM | {"global_blocks": (4,)})
+
+
 def merging(grid: tuple[int, int]) -> Tensor:
     """Return the mean of 2 x 2 tokens as a matrix (n, 4 n)."""
     rows, columns = grid
@@ -150,25 +244,29 @@ def dense_product(trace: Trace, matrices: list[Tensor]) -> Tensor:
     return product
 
 
-@pytest.mark.parametrize(("fuse", "residual"), [("mean", 0.5), ("max", 0.3)])
-def test_rollout_is_the_dense_product_with_merging(fuse: str, residual: float) -> None:
-    trace = small().trace(images())
+@pytest.mark.parametrize(
+    ("fuse", "residual", "changes"), [("mean", 0.5, {}), ("max", 0.3, {}), ("mean", 0.5, LIKE_SAM)]
+)
+def test_rollout_is_the_dense_product_with_merging(fuse: str, residual: float, changes: dict) -> None:
+    trace = small(**changes).trace(images())
     matrices = []
     for attention in trace.attentions:
         fused = getattr(torch, {"mean": "mean", "max": "amax"}[fuse])(attention.dense(), dim=1)
-        fused = fused / fused.sum(-1, keepdim=True)
+        fused = fused / fused.sum(-1, keepdim=True) if fuse == "max" else fused
         matrices.append((1 - residual) * fused + residual * torch.eye(fused.shape[1]))
     product = dense_product(trace, matrices)
-    for query, row in (((3, 5), product[:, 3 * 8 + 5]), (None, product.mean(1))):
+    columns = trace.grid_in(-1)[1]
+    for query, row in (((3, 5), product[:, 3 * columns + 5]), (None, product.mean(1))):
         maps = vitviz.rollout(trace, query, fuse=fuse, residual=residual)
         for heatmap, expected in zip(maps, row, strict=True):
             np.testing.assert_allclose(heatmap.values, expected.view(24, 16), atol=1e-6)
-        assert maps[0].title.endswith("(stage 2)")
-        assert maps[0].query is None
+        assert maps[0].title.endswith("(stage 2)") == (not changes)
+        assert maps[0].query == (query if changes else None)
 
 
-def test_gradient_methods_match_dense_formulas() -> None:
-    model, pixels, label = small(), images(1), 3
+@each_kind
+def test_gradient_methods_match_dense_formulas(changes: dict) -> None:
+    model, pixels, label = small(**changes), images(1), 3
     trace = model.trace(pixels, grad=True)
     attentions = [attention.probabilities for attention in trace.attentions]
     slopes = torch.autograd.grad(trace.logits[0, label], attentions)
@@ -189,7 +287,8 @@ def test_gradient_methods_match_dense_formulas() -> None:
         rolled = [matrix / matrix.sum(-1, keepdim=True) for matrix in rolled]
         scale = [0.5 / (0.5 * (a * g).mean(1).clamp(0).sum(-1) + 0.5) for a, g in pairs]
         skipped = dense_product(trace, [torch.diag_embed(each) for each in scale])
-        scores["gradient_rollout"] = dense_product(trace, rolled) - skipped
+        if not changes:  # else a row's sum contains the padding's share
+            scores["gradient_rollout"] = dense_product(trace, rolled) - skipped
         expected = {name: matrix.mean(1) for name, matrix in scores.items()}
         row, slope = attended[1].mean(2), gradients[1].mean(2)  # (1, H, n), of the mean over queries
         expected["attention_gradcam"] = (row * slope.mean(-1, keepdim=True)).mean(1).clamp(0)
@@ -200,8 +299,10 @@ def test_gradient_methods_match_dense_formulas() -> None:
         assert reference.std() > 0
         np.testing.assert_allclose(heatmap.values, reference.view(24, 16), atol=2e-7, rtol=2e-3)
     (legrad,) = vitviz.attribute(model, pixels, label, "legrad", start=3)
-    np.testing.assert_allclose(legrad.values, gradients[3].clamp(0).mean((1, 2)).view(12, 8), atol=1e-7, rtol=2e-3)
-    assert "Layers 3 to 4 only" in vitviz.attribute(model, pixels, label, "legrad")[0].estimate
+    expected = gradients[3].clamp(0).mean((1, 2)).view(trace.grid_in(-1))
+    np.testing.assert_allclose(legrad.values, expected, atol=1e-7, rtol=2e-3)
+    assert ("Layers 3 to 4 only" in vitviz.attribute(model, pixels, label, "legrad")[0].estimate) == (not changes)
+    assert vitviz.attribute(model, pixels, label, "token_gradcam")[0].values.any()
 
 
 def test_a_view_names_the_stage_and_refuses_other_queries() -> None:

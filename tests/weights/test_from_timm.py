@@ -10,7 +10,7 @@ import skimage.data
 import timm
 import torch
 from timm.data import create_transform, resolve_data_config
-from timm.layers import Attention, LayerNorm, RmsNorm, SwiGLUPacked
+from timm.layers import Attention, GluMlp, LayerNorm, RmsNorm
 from timm.models.vision_transformer import ParallelThingsBlock, VisionTransformer
 from timm_models import FAMILIES, OTHER, ROTARY, SIZES, distilled, eva, naflex, shaken, vit
 from torch import Tensor, nn
@@ -194,7 +194,7 @@ REFUSED: dict[str, tuple[Callable[[], nn.Module], str]] = {
     "difference": (lambda: vit(attn_layer="diff", embed_dim=60), r"\(DiffAttention\).*difference of two"),
     "gated attention": (lambda: changed(vit(), "blocks.0.attn", Attention(60, num_heads=5, gated=True)), "gated"),
     "relu": (lambda: vit(act_layer=nn.ReLU), "activation of its MLP is ReLU"),
-    "another gate": (lambda: vit(mlp_layer=partial(SwiGLUPacked, gate_last=True)), "second half"),
+    "another gate": (lambda: vit(mlp_layer=GluMlp, act_layer=nn.Sigmoid), "activation of its MLP is Sigmoid"),
     "norm without weights": (lambda: vit(norm_layer=partial(LayerNorm, affine=False)), "weight and bias"),
     "two norms": (lambda: eva(use_post_transformer_norm=True), "normalises its tokens twice"),
     "maximum": (lambda: vit(global_pool="max"), "global_pool='max'"),

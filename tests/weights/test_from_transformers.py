@@ -1,9 +1,11 @@
 """Check that converted models and folders of Hugging Face's transformers match transformers."""
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import transformers as hf
@@ -25,9 +27,14 @@ from hostile_files import Call
 from image_files import random_rgb
 from PIL import Image
 from safetensors.torch import load_file, save_file
+from timm_models import shaken
 
 import vitviz.weights.from_transformers as ours_of
+from vitviz.explorer import Explorer
+from vitviz.images.bands import stack_frames
+from vitviz.images.limits import ImageError
 from vitviz.images.preprocess import Preprocess
+from vitviz.model.config import ModelError
 from vitviz.model.vit import ViT
 from vitviz.weights.checks import CheckpointError, ConvertError
 from vitviz.weights.from_transformers import FAMILIES, REFUSED, convert_transformers
@@ -111,8 +118,57 @@ def test_partial_patches_are_dropped(tmp_path: Path) -> None:
         torch.testing.assert_close(ours(images[..., :44, :44]), theirs(images).pooler_output, rtol=0, atol=1e-4)
 
 
+VIDEO = {name: value for name, value in SIZES.items() if name != "patch_size"} | {"image_size": 12, "num_frames": 6}
+MAE = VIDEO | {"hidden_size": 30, "patch_size": 4, "tubelet_size": 2, "num_labels": CLASSES}
+VIVIT = VIDEO | {"tubelet_size": [3, 4, 4], "num_labels": CLASSES}
+VIDEOS: dict[str, Callable[[], Any]] = {
+    "VideoMAE": lambda: hf.VideoMAEModel(hf.VideoMAEConfig(**MAE)),
+    "VideoMAE with a norm": lambda: hf.VideoMAEModel(hf.VideoMAEConfig(**MAE, use_mean_pooling=False, qv_bias=False)),
+    "VideoMAE-classifier": lambda: hf.VideoMAEForVideoClassification(hf.VideoMAEConfig(**MAE)),
+    "ViViT": lambda: hf.VivitModel(hf.VivitConfig(**VIVIT)),
+    "ViViT-classifier": lambda: hf.VivitForVideoClassification(hf.VivitConfig(**VIVIT)),
+}
+
+
+@pytest.mark.parametrize("name", VIDEOS)
+def test_videos_match_transformers(name: str, tmp_path: Path) -> None:
+    """A tube of frames is a patch, and pictures of tubes are below one another."""
+    theirs = VIDEOS[name]()
+    theirs.set_attn_implementation("eager")
+    theirs = shaken(theirs)
+    theirs.save_pretrained(tmp_path)
+    ours = load(tmp_path)
+    assert_equal(load(theirs), ours)
+    preprocess, tube = ours.pretrained.preprocess, ours.config.channels // 3
+    assert (ours.config.frames, preprocess.mode) == (6 // tube, "squash")
+    frames = np.random.default_rng(0).integers(0, 255, (6, 12, 12, 3), np.uint8)
+    view = Explorer(ours).open(stack_frames(frames, ours.config.channels))
+    mean, std = (torch.tensor(each[:3])[:, None, None] for each in (preprocess.mean, preprocess.std))
+    with torch.no_grad():
+        pixels = (torch.from_numpy(frames).permute(0, 3, 1, 2) / 255 - mean) / std
+        out = theirs(pixels[None], output_attentions=True)
+    tokens = out.get("last_hidden_state")
+    if tokens is not None:
+        torch.testing.assert_close(view.trace.tokens, tokens, rtol=0, atol=1e-5)
+    for attention, reference in zip(view.trace.attentions, out.attentions, strict=True):
+        torch.testing.assert_close(attention, reference, rtol=0, atol=1e-5)
+    if tokens is None:
+        torch.testing.assert_close(view.trace.logits, out.logits, rtol=0, atol=1e-5)
+        assert len(ours.pretrained.labels) == CLASSES
+    else:
+        features = tokens[:, 0] if name == "ViViT" else tokens.mean(1)
+        torch.testing.assert_close(ours(view.images), features, rtol=0, atol=1e-5)
+    assert view.attention(1, query=(3, 2)).grid == (3 * ours.config.frames, 3)
+    with pytest.raises(ModelError, match="Stack them with stack_frames"):
+        ours(view.images[:, :, :12])
+    with pytest.raises(ImageError, match="fill tubes"):
+        stack_frames(frames[:5], ours.config.channels)
+
+
 def test_defaults_match_transformers() -> None:
-    elsewhere = {"mlcd", "mlcd_vision_model", "swin", "swinv2"}  # Swin in tests/model/test_windows.py
+    elsewhere = {"mlcd", "mlcd_vision_model", "swin", "swinv2"}  # windowed models in tests/model/test_windows.py
+    elsewhere |= {"videomae", "vivit"}  # below
+    elsewhere |= {"sam", "sam_vision_model", "sam_hq", "sam_hq_vision_model", "vitdet"}
     assert {case.config.model_type for case in CASES.values()} | elsewhere == set(FAMILIES)
     without_registers = {name: value for name, value in ours_of.DINOV2_DEFAULTS.items() if "register" not in name}
     for ours, theirs in (
@@ -132,6 +188,11 @@ def test_defaults_match_transformers() -> None:
         (ours_of.BLIP_DEFAULTS, hf.BlipVisionConfig(num_channels=3)),
         (ours_of.MLCD_DEFAULTS, hf.MLCDVisionConfig()),
         (ours_of.AIMV2_DEFAULTS, hf.Aimv2VisionConfig(layer_norm_eps=1e-5)),
+        (ours_of.VIDEOMAE_DEFAULTS, hf.VideoMAEConfig()),
+        (ours_of.VIVIT_DEFAULTS, hf.VivitConfig()),
+        (ours_of.SAM_DEFAULTS, hf.SamVisionConfig()),
+        (ours_of.SAM_DEFAULTS, hf.SamHQVisionConfig()),
+        (ours_of.VITDET_DEFAULTS, hf.VitDetConfig()),
     ):
         expected = (ours if MAJOR == 4 else {}) | theirs.to_dict()
         assert ours == {name: expected[name] for name in ours}, type(theirs).__name__
@@ -154,7 +215,7 @@ def test_defaults_match_transformers() -> None:
         ({"model_type": "clip", "vision_config": 3}, "vision_config as an object, got 3"),
         ({"model_type": "clip_vision_model", "image_size": [224, 448]}, "as a square"),
         ({"model_type": "clip_vision_model", "image_size": 31}, "room for a patch of 32 x 32"),
-        ({"model_type": "dinov3_vit", "use_gated_mlp": True}, "hidden_act as silu in a gated MLP, got 'gelu'"),
+        ({"model_type": "dinov3_vit", "use_gated_mlp": True, "hidden_act": "tanh"}, "hidden_act as .*got 'tanh'"),
         ({"model_type": "dinov2", "image_size": 224}, "without hidden_size"),
         ({"model_type": "yolos"}, "use_mid_position_embeddings as false"),
         ({"model_type": "dpt", "is_hybrid": True}, "is_hybrid as false"),
@@ -171,7 +232,7 @@ def test_unsupported_types_and_settings_are_refused(settings: dict[str, Any], te
 # --- folders: labels and preprocessing
 
 
-NEW = ("Blip", "DPT", "Yolos", "Siglip2") if MAJOR > 4 else ()
+NEW = ("Blip", "DPT", "Yolos", "Siglip2", "Sam") if MAJOR > 4 else ()
 
 
 def test_preprocessing_defaults_match_transformers() -> None:

@@ -273,7 +273,7 @@ def head_statistics(
         geometry: geometry for `distance_pixels`, one for all images or one for each.
         names: names of `STATISTICS`; by default the statistics that read rows of attention.
         query: the query token; by default the mean over all patches. In windowed models, a patch of every block's
-            stage; statistics are means over windows, and distances count patches of the stage.
+            stage; statistics are means over windows without padding, and distances count patches of the stage.
         target, contrast: the target of the importances, see `resolve_target`; by default the predicted class.
 
     Raises:
@@ -299,12 +299,12 @@ def head_statistics(
             of_block |= {name: windowed or function(block_trace) for name, function in of_matrices.items()}
             for name, values in of_block.items():
                 if windowed and isinstance(values, Tensor):  # the mean over windows, or the window of the query
+                    windows = trace.layouts[block]
                     values = values.unflatten(0, (len(trace.tokens), -1))  # (B * W, H) -> (B, W, H)
                     if query is None:
-                        values = values.mean(1)
+                        values = values[:, windows.whole].mean(1)  # NaN if all windows have padding
                     else:
-                        members, token = trace.layouts[block].members, trace.token(query, block)
-                        values = values[:, place_in_windows(members, token)[0]]
+                        values = values[:, place_in_windows(windows.members, trace.token(query, block))[0]]
                 blocks.setdefault(name, []).append(values)
     resolved = resolve_target(model, trace.logits, target, contrast, len(trace.tokens))
     importances = None if resolved is None else Importance(model, trace, resolved)
@@ -326,7 +326,7 @@ def head_statistics(
         target=importances.target.description if importances and of_model else "",
         scale=importances.target.score_scale if importances and of_model else "",
         heads=heads if windowed else (),
-        stages=tuple(trace.layouts[block].stage + 1 for block in trace.blocks if trace.layouts),
+        stages=tuple(trace.layouts[block].stage + 1 for block in trace.blocks if trace.stage_name(block)),
     )
 
 

@@ -133,7 +133,7 @@ def _lost(target: Target, before: Tensor, after: Tensor) -> Tensor:
 def _together(model: ViT, stream: Tensor) -> int:
     """Return the number of copies of a batch (B, N, D) per run."""
     config = model.config
-    widest = max(3 * config.heads * config.head_size, config.hidden * (2 if config.mlp == "swiglu" else 1))
+    widest = max(3 * config.heads * config.head_size, config.hidden * (2 if config.gated else 1))
     return max(1, TOGETHER_BYTES // (stream.shape[0] * stream.shape[1] * widest * stream.element_size()))
 
 

@@ -57,7 +57,7 @@ def backward(case: Case, stop: int = 0) -> Iterator[Step]:
             out = ops.block(index, model.blocks[index], entering, angles)
             advance(entering, 1 / trace.depth)
             if flow is None:  # after the last block, continue to the score
-                out = case.score(model.finish(out), ops).sum()
+                out = case.score(model.finish(out, angles=angles), ops).sum()
         matrices = [attended.probabilities for attended in ops.seen]
         ops.seen.clear()  # `seen` also holds the logits
         gradients = torch.autograd.grad(out, matrices + [entering] * (index > stop), flow)
@@ -238,7 +238,8 @@ def token_gradcam(case: Case, *, block: int | None = None) -> Tensor:
             tokens = model.blocks[last](trace.stream(last), angles)
     with torch.enable_grad():
         tokens.requires_grad_()
-        score = case.score(model.encode(tokens, angles, start=index + 1) if index < last else model.finish(tokens))
+        encoded = model.encode(tokens, angles, start=index + 1) if index < last else model.finish(tokens, angles=angles)
+        score = case.score(encoded)
         gradient = torch.autograd.grad(score.sum(), tokens)[0]  # (B, N, D)
     return weigh_channels(tokens.detach(), gradient, len(trace.prefix))
 
@@ -276,7 +277,8 @@ def legrad(case: Case, *, start: int = 0, pooling: Pooling = "model") -> Tensor:
         ops = Explicit()
         with torch.enable_grad():
             if model.attn_pool is None:
-                tokens = model.finish(ops.block(index, model.blocks[index], trace.stream(index).detach(), angles))
+                tokens = ops.block(index, model.blocks[index], trace.stream(index).detach(), angles)
+                tokens = model.finish(tokens, angles=angles)
                 if pooling == "tokens":  # the classifier then reads the mean
                     tokens = tokens.mean(1, keepdim=True).expand_as(tokens)  # (B, N, D)
             elif index < trace.depth - 1:
@@ -305,8 +307,9 @@ def _first_readable(case: Case, first: int) -> int:
 
 
 def _sensitive(gradient: Tensor, rows: Tensor) -> Tensor:
-    """Return `sensitivity`, times the share (B, N) of the rows: a window has only some of them."""
-    return sensitivity(gradient) * rows.sum(1, keepdim=True)
+    """Return `sensitivity`, times the share (B, N) of the rows: a window has only some of them, and perhaps padding."""
+    padded = rows.shape[1] / rows.ne(0).sum(1, keepdim=True)
+    return sensitivity(gradient) * rows.sum(1, keepdim=True) * padded
 
 
 def sensitivity(gradient: Tensor) -> Tensor:

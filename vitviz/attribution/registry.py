@@ -117,7 +117,7 @@ def score_tokens(
     if method.not_in_windows and isinstance(model, WindowedViT):
         others = ", ".join(name for name, other in METHODS.items() if not other.not_in_windows)
         raise ExplainError(
-            f"Expected a method for models with attention in windows (Swin), got {method.name}: "
+            f"Expected a method for models with attention in windows (Swin, SAM), got {method.name}: "
             f"{method.not_in_windows}. Choose one of {others}."
         )
     images = images.to(next(model.parameters()).device)

@@ -155,7 +155,9 @@ def divide_rest(scores: Tensor, rest: Tensor, prefix: int) -> Tensor:
     return torch.cat([takers + rest / takers.shape[1], scores[:, takers.shape[1] :]], dim=1)
 
 
-WINDOWS = "its rules do not cover the merging of tokens and the cosine attention of Swin"
+WINDOWS = (
+    "its rules do not cover merged tokens and cosine attention of Swin, and products of queries with positions in SAM"
+)
 METHODS = (
     Method(
         function=transformer_lrp,

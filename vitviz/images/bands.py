@@ -17,6 +17,25 @@ SUFFIX = ".npy"
 MAX_BANDS = 1_000  # in settings of a file, which may be untrusted
 
 
+def stack_frames(frames: npt.NDArray[Any], channels: int) -> npt.NDArray[Any]:
+    """Return a video as one array of bands, for a model such as VideoMAE: (T, H, W, C) -> (T' H, W, channels).
+
+    The frames of a tube become the bands of a picture, and the T' = T C / channels pictures follow below one another.
+
+    Raises:
+        ImageError: for frames that do not fill whole tubes.
+    """
+    frames = np.asarray(frames)
+    if frames.ndim != 4 or channels % frames.shape[3] or frames.shape[0] % (channels // frames.shape[3]):
+        raise ImageError(
+            f"Expected frames (T, height, width, C) that fill tubes of {channels} channels, got {frames.shape}. Choose "
+            "other frames."
+        )
+    height, width, colors = frames.shape[1:]
+    tubes = frames.reshape(-1, channels // colors, height, width, colors).transpose(0, 2, 3, 1, 4)
+    return tubes.reshape(-1, width, channels)  # (T', H, W, tube, C) -> (T' H, W, channels)
+
+
 def band_names(count: int) -> tuple[str, ...]:
     """Return names for channels without names."""
     return {1: ("grey",), 3: RGB}.get(count, tuple(f"band {index + 1}" for index in range(count)))

@@ -32,6 +32,8 @@ class ViTConfig:
         heads: H, heads in each block.
         head_width: d; `None` means width // heads.
         mlp_width: hidden width of the MLP; `None` means 4 x width.
+        frames: pictures below one another in the input, each of the frames of a tube as its channels (VideoMAE). With
+            more than 1, the input size is fixed, because positions count tubes, rows and columns.
         classes: C; 0 for a model without a classifier.
         class_token, distillation_token: whether the model has these prefix tokens.
         registers: number of register tokens.
@@ -57,7 +59,7 @@ class ViTConfig:
             the difference of rows and columns (BEiT); learned for the same grid as learned positions.
         qkv_bias, patch_bias, mlp_bias: whether these linear maps have a bias.
         qk_norm: whether to apply a layer norm to queries and keys of each head.
-        mlp: two layers with `activation`, or gated ("swiglu").
+        mlp: two layers with `activation`, or gated by SiLU ("swiglu"), by `activation` ("geglu") or by ReLU ("reglu").
         norm: layer norm ("layer"), or RMS norm, which divides by the root mean square and has no bias ("rms").
         norm_patch: whether to apply a norm to the patch embeddings, before positions are added (AIMv2).
         norm_pre: whether to apply a norm before the first block (CLIP).
@@ -66,6 +68,7 @@ class ViTConfig:
         norm_final: whether there is a norm after the last block.
         norm_pooled: whether the final norm is applied after pooling instead of to every token.
         norm_eps: epsilon of every norm.
+        norm_final_eps: epsilon of the final norm; `None` for the same.
         projection: output width of a linear map without bias between the features and the classifier; `None` for none.
         cosine: whether the classifier's input is divided by its length (CLIP with texts as classes).
         parallel: whether attention and MLP of a block read the same normalised tokens, and their outputs are summed.
@@ -78,6 +81,7 @@ class ViTConfig:
     image_size: tuple[int, int] = (224, 224)
     patch_size: int = 16
     channels: int = 3
+    frames: int = 1
     width: int = 384
     depth: int = 12
     heads: int = 6
@@ -105,7 +109,7 @@ class ViTConfig:
     patch_bias: bool = True
     mlp_bias: bool = True
     qk_norm: bool = False
-    mlp: Literal["mlp", "swiglu"] = "mlp"
+    mlp: Literal["mlp", "swiglu", "geglu", "reglu"] = "mlp"
     activation: Literal["gelu", "gelu_tanh", "quick_gelu"] = "gelu"
     norm: Literal["layer", "rms"] = "layer"
     norm_patch: bool = False
@@ -116,6 +120,7 @@ class ViTConfig:
     norm_final: bool = True
     norm_pooled: bool = False
     norm_eps: float = 1e-6
+    norm_final_eps: float | None = None
     projection: int | None = None
     cosine: bool = False
     parallel: bool = False
@@ -162,7 +167,10 @@ class ViTConfig:
             raise ModelError("Expected norm_post or parallel, got both. Choose one of them.")
         if self.pooling == "attention" and self.width % (heads := self.pool_heads or self.heads):
             raise ModelError(f"Expected a width divisible by {heads} heads to pool, got {self.width}. Change it.")
-        self.grid_of(*self.image_size)
+        if self.grid_of(*self.image_size)[0] % self.frames:
+            raise ModelError(
+                f"Expected the height of {self.frames} pictures of patches, got {self.image_size[0]}. Change frames."
+            )
         if self.image_size[0] * self.image_size[1] > MAX_PIXELS:
             raise ModelError(
                 f"Expected an image_size of at most {MAX_PIXELS:,} pixels, got {self.image_size[0]} x "
@@ -208,6 +216,11 @@ class ViTConfig:
         return self.mlp_width if self.mlp_width is not None else 4 * self.width
 
     @property
+    def gated(self) -> bool:
+        """Return whether the MLP is gated."""
+        return self.mlp != "mlp"
+
+    @property
     def rotary(self) -> bool:
         """Return whether queries and keys are rotated."""
         return "rotary" in self.positions
@@ -250,6 +263,12 @@ class ViTConfig:
             ModelError: if a side is not a positive multiple of `size_multiple`.
         """
         patch, least = self.patch_size, self.size_multiple
+        if self.frames > 1 and (height, width) != self.image_size:
+            own = " x ".join(map(str, self.image_size))
+            raise ModelError(
+                f"Expected {self.frames} pictures of a video below one another, {own} pixels, got {height} x {width}. "
+                "Stack them with stack_frames."
+            )
         if height < least or width < least or height % least or width % least:
             near = " x ".join(str(max(least, round(side / least) * least)) for side in (height, width))
             kind = "patches" if least == patch else "windows of every stage, multiples"
@@ -271,11 +290,11 @@ class ViTConfig:
 
 
 RANGES: dict[str, tuple[float, float]] = {
-    **dict.fromkeys(("image_size", "position_grid", "rotary_grid", "patch_size", "channels"), (1, math.inf)),
+    **dict.fromkeys(("image_size", "position_grid", "rotary_grid", "patch_size", "channels", "frames"), (1, math.inf)),
     **dict.fromkeys(("width", "depth", "heads", "head_width", "mlp_width", "projection", "pool_heads"), (1, math.inf)),
     **dict.fromkeys(("classes", "registers", "pool_mlp_width"), (0, math.inf)),
     **dict.fromkeys(("dropout", "attention_dropout", "path_dropout"), (0.0, 0.999)),
-    "norm_eps": (1e-30, 1.0),  # with 0, a layer norm could divide by zero
+    **dict.fromkeys(("norm_eps", "norm_final_eps"), (1e-30, 1.0)),  # with 0, a layer norm could divide by zero
     "rotary_base": (1.0, 1e12),  # ratio of periods, in float32
     "rotary_offset": (-1e6, 1e6),
     "layer_scale": (0.0, 1e6),

@@ -35,9 +35,9 @@ class PatchEmbed(nn.Module):
         return tokens
 
 
-def make_norm(config: ViTConfig, width: int) -> nn.Module:
-    """Return the model's norm layer for vectors of this width."""
-    return (nn.RMSNorm if config.norm == "rms" else nn.LayerNorm)(width, eps=config.norm_eps)
+def make_norm(config: ViTConfig, width: int, eps: float | None = None) -> nn.Module:
+    """Return the model's norm layer for vectors of this width, with its epsilon or another."""
+    return (nn.RMSNorm if config.norm == "rms" else nn.LayerNorm)(width, eps=eps or config.norm_eps)
 
 
 class Attention(nn.Module):
@@ -121,20 +121,23 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "quick_gelu": quick_gelu,
 }
 
+GATES: dict[str, Callable[[Tensor], Tensor]] = {"swiglu": F.silu, "reglu": F.relu}
+"""Gates of `ViTConfig.mlp` other than `ViTConfig.activation`."""
+
 
 class MLP(nn.Module):
-    """Two linear layers with a non-linearity, or a gated MLP for "swiglu" (Shazeer 2020).
+    """Two linear layers with a non-linearity, or a gated MLP (Shazeer 2020).
 
     The gate and its factor are the two halves of `fc1`.
     """
 
     def __init__(self, config: ViTConfig) -> None:
         super().__init__()
-        self.gated = config.mlp == "swiglu"
+        self.gated = config.gated
         self.fc1 = nn.Linear(config.width, 2 * config.hidden if self.gated else config.hidden, bias=config.mlp_bias)
         self.norm = make_norm(config, config.hidden) if config.norm_mlp else nn.Identity()
         self.fc2 = nn.Linear(config.hidden, config.width, bias=config.mlp_bias)
-        self.activation = F.silu if self.gated else ACTIVATIONS[config.activation]
+        self.activation = GATES.get(config.mlp, ACTIVATIONS[config.activation])
         self.dropout = nn.Dropout(config.dropout)
 
     def forward(self, x: Tensor, ops: Ops = PLAIN) -> Tensor:

@@ -45,7 +45,8 @@ def kept_bytes(config: ViTConfig, tokens: int, batch: int = 1, itemsize: int = 4
     number_bytes = batch * tokens * itemsize  # bytes of one number per token
     stored = config.depth * (number_bytes * config.width + 4 * batch * tokens * config.heads)  # streams and row sums
     query_key_bytes = 2 * config.depth * number_bytes * config.heads * config.query_width(tokens)  # queries and keys
-    return stored + (query_key_bytes if keeps_queries(query_key_bytes) else 0)
+    always = hasattr(config, "windows")  # windowed models cannot recompute them
+    return stored + (query_key_bytes if always or keeps_queries(query_key_bytes) else 0)
 
 
 def available_bytes(device: torch.device | str) -> int | None:

@@ -26,13 +26,16 @@ def sincos_positions(grid: tuple[int, int], width: int, temperature: float = 10_
     return torch.cat([x.sin(), x.cos(), y.sin(), y.cos()], dim=1)[None]
 
 
-def sincos1d_positions(grid: tuple[int, int], width: int, temperature: float = 10_000.0) -> Tensor:
+def sincos1d_positions(
+    grid: tuple[int, int], width: int, temperature: float = 10_000.0, dtype: torch.dtype = torch.float32
+) -> Tensor:
     """Return fixed positions in reading order (1, gh * gw, D): alternating sine and cosine, as for text.
 
-    Vaswani et al. 2017, "Attention Is All You Need", section 3.5. The patch one row below is gw positions away.
+    Vaswani et al. 2017, "Attention Is All You Need", section 3.5. The patch one row below is gw positions away. In
+    float32, the positions of 1,500 patches have errors of 1e-4.
     """
-    place = torch.arange(grid[0] * grid[1])[:, None].float()  # (gh * gw, 1)
-    angles = place * temperature ** (-torch.arange(width // 2) * 2 / width)  # (gh * gw, D / 2)
+    place = torch.arange(grid[0] * grid[1])[:, None].to(dtype)  # (gh * gw, 1)
+    angles = place * temperature ** (-torch.arange(width // 2).to(dtype) * 2 / width)  # (gh * gw, D / 2)
     return torch.stack([angles.sin(), angles.cos()], dim=2).flatten(1)[None]  # (gh * gw, D / 2, 2) -> (1, gh * gw, D)
 
 

@@ -271,12 +271,12 @@ class Trace:
         return self.layouts[block].grid if self.layouts else self.grid
 
     def name_of(self, block: int) -> str:
-        """Return the display name of a block: "Layer 5", or "Layer 5 (stage 3)" in a model with stages."""
+        """Return the display name of a block: "Layer 5", or "Layer 5 (stage 3)" in a model with several stages."""
         return f"Layer {block % self.depth + 1}{self.stage_name(block)}"
 
     def stage_name(self, block: int) -> str:
-        """Return the display name of a block's stage, such as " (stage 3)", or "" in a model without stages."""
-        return f" (stage {self.layouts[block].stage + 1})" if self.layouts else ""
+        """Return the display name of a block's stage, such as " (stage 3)", or "" in a model with one stage."""
+        return f" (stage {self.layouts[block].stage + 1})" if self.layouts and self.layouts[-1].stage else ""
 
     def block(self, block: int) -> BlockTrace:
         """Return the attention of a block; negative indices count from the last block of the model.
@@ -302,7 +302,7 @@ class Trace:
         return self.states[self.blocks.index(index)]
 
     def attention(self, block: int) -> Tensor:
-        """Return the attention matrix of a block: (B, H, N, N), float32; rows sum to 1."""
+        """Return the attention matrix of a block: (B, H, N, N), float32; rows sum to 1 (see `SparseAttention`)."""
         if self.layouts:
             return self.sparse(block).dense()
         block_trace = self.block(block)
@@ -310,15 +310,19 @@ class Trace:
 
     def sparse(self, block: int) -> SparseAttention:
         """Return the attention of a block of a windowed model."""
-        probabilities = self.block(block).probabilities
-        assert probabilities is not None  # windowed models keep them
+        block_trace = self.block(block)
+        probabilities = block_trace.probabilities
+        if probabilities is None:
+            probabilities = block_trace.rows(0, block_trace.queries.shape[2])
         return SparseAttention(probabilities, self.layouts[block], partial(self.weights, block=block))
 
     def row(self, block: int, query: Query = "cls") -> Tensor:
         """Return the attention from `query` in `block`: (B, H, N), sums to 1; "mean" averages over the patches."""
-        if self.layouts:
-            return self.sparse(block).row(query)
         block_trace = self.block(block)
+        if self.layouts:
+            windows = self.layouts[block]
+            rows = block_trace.propagate(windows.split(self.weights(query, block)))  # (B * W, H, M)
+            return windows.join(rows.mT).mT
         if query == "mean":
             return block_trace.propagate(self.weights(query))
         token = self.token(query)
@@ -326,15 +330,14 @@ class Trace:
 
     def column(self, block: int, key: Query = "cls") -> Tensor:
         """Return the attention from each token to `key` in `block`: (B, H, N); "mean" averages over the patches."""
-        if self.layouts:
-            return self.sparse(block).column(key)
         block_trace = self.block(block)
-        if key == "mean":
-            # Mean over the patch keys, row by row: chunks of (B, H, n, N).
-            prefix = len(self.prefix)
-            parts = [block_trace.rows(*chunk)[..., prefix:].mean(-1) for chunk in block_trace.chunks()]
-            return torch.cat(parts, dim=2)
-        return block_trace.column(self.token(key))
+        if not self.layouts and key != "mean":
+            return block_trace.column(self.token(key))
+        weights = self.weights(key, block)  # of the keys, row by row: chunks of (B, H, n, N)
+        weights = self.layouts[block].split(weights) if self.layouts else weights
+        parts = [(block_trace.rows(*chunk) @ weights[:, None, :, None]).squeeze(-1) for chunk in block_trace.chunks()]
+        columns = torch.cat(parts, dim=2)
+        return self.layouts[block].join(columns.mT).mT if self.layouts else columns
 
     def token(self, query: Query, block: int = -1) -> int:
         """Return the index of a token in a block, 0..N-1, from a prefix token's name, a patch (row, column) or index.

@@ -125,7 +125,8 @@ class ViT(nn.Module):
         rates = (config.path_dropout * index / max(1, config.depth - 1) for index in range(config.depth))
         self.blocks = cast("Sequence[Block]", nn.ModuleList(self.make_blocks(list(rates))))  # for the type checker
         self.norm_pre = make_norm(config, width) if config.norm_pre else nn.Identity()
-        self.norm = make_norm(config, config.final_width) if config.norm_final else nn.Identity()
+        final_eps = config.norm_final_eps
+        self.norm = make_norm(config, config.final_width, final_eps) if config.norm_final else nn.Identity()
         self.attn_pool = AttentionPool(config) if config.pooling == "attention" else None
         joint = config.projection or config.feature_width
         projects = config.projection is not None and config.classes > 0
@@ -278,10 +279,13 @@ class ViT(nn.Module):
             block_ops = ops.edited(changes[index]) if index in changes else ops
             entering, tokens = tokens, block_ops.block(index, self.blocks[index], tokens, angles)
             advance(entering, 1 / self.config.depth)
-        return self.finish(tokens, ops)
+        return self.finish(tokens, ops, angles)
 
-    def finish(self, tokens: Tensor, ops: Ops = PLAIN) -> Tensor:
-        """Apply the final norm, in models that have it before pooling: (B, N, D) -> (B, N, D)."""
+    def finish(self, tokens: Tensor, ops: Ops = PLAIN, angles: Angles | None = None) -> Tensor:  # noqa: ARG002
+        """Apply the final norm, in models that have it before pooling: (B, N, D) -> (B, N, D).
+
+        Models with convolutions after the blocks need `angles`, see `encode`.
+        """
         return tokens if self.config.norm_pooled else ops.norm(self.norm, tokens)
 
     def read_out(self, tokens: Tensor, ops: Ops = PLAIN) -> Tensor:

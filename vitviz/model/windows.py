@@ -1,7 +1,8 @@
 """Describe attention in windows as a sparse matrix between the tokens of a stage (Liu et al. 2021, "Swin Transformer").
 
 A windowed model has stages: the tokens of the first are the patches, and each later stage merges 2 x 2 tokens into one.
-A token attends to the tokens of its window; every second block shifts the windows. Tokens are in reading order, without
+A token attends to the tokens of its window. Swin shifts the windows of every second block. SAM has one stage, pads the
+windows at the border with zeros, and some blocks have one window, the whole grid. Tokens are in reading order, without
 the shift, so token (row, column) covers the same square of the image in every block of its stage.
 
 Shapes: B images, H heads of a block, n = gh x gw tokens of its stage, W windows of M tokens each.
@@ -28,7 +29,7 @@ class Windows:
         stage: number of the stage, from 0.
         grid: (gh, gw), rows and columns of tokens.
         merges: whether the block first merges 2 x 2 tokens of the stage before.
-        members: (W, M), the tokens of each window.
+        members: (W, M), the tokens of each window; n where padding fills a window.
         places: (M, 2), row and column of each token in its window.
         mask: (W, 1, M, M), `MASKED` between tokens that a shift brings into one window, else 0; `None` without shift.
     """
@@ -40,36 +41,55 @@ class Windows:
     places: Tensor
     mask: Tensor | None
 
+    @property
+    def tokens(self) -> int:
+        """Return n, the number of tokens of the stage."""
+        return self.grid[0] * self.grid[1]
+
+    @property
+    def whole(self) -> Tensor:
+        """Return which windows have no padding, (W,)."""
+        return self.members.lt(self.tokens).all(1)
+
     def split(self, tokens: Tensor) -> Tensor:
-        """Return the tokens of each window: (B, n, ...) -> (B * W, M, ...)."""
+        """Return the tokens of each window, zeros as padding: (B, n, ...) -> (B * W, M, ...)."""
+        if self.members.numel() > self.tokens:
+            tokens = torch.cat([tokens, torch.zeros_like(tokens[:, :1])], dim=1)
         return tokens[:, self.members].flatten(0, 1)
 
     def join(self, tokens: Tensor) -> Tensor:
-        """Return tokens in reading order: (B * W, M, ...) -> (B, n, ...)."""
-        order = self.members.flatten().argsort()
+        """Return tokens in reading order, without padding: (B * W, M, ...) -> (B, n, ...)."""
+        order = self.members.flatten().argsort()[: self.tokens]
         return cast(Tensor, tokens.unflatten(0, (-1, len(self.members))).flatten(1, 2)[:, order])
 
 
-def partition(stage: int, grid: tuple[int, int], window: int, index: int, device: Any) -> Windows:
-    """Return the windows of block `index` of a stage; every second block shifts them along sides with several."""
-    shift = [window // 2 if index % 2 and side > window else 0 for side in grid]
+def partition(
+    stage: int, grid: tuple[int, int], window: tuple[int, int], device: Any, *, shifts: bool = False, merges: bool
+) -> Windows:
+    """Return the windows of a block; `shifts` moves them by half a window along sides with several."""
+    shift = [side // 2 if shifts and whole > side else 0 for side, whole in zip(window, grid, strict=True)]
 
-    def windows(of_tokens: Tensor) -> Tensor:  # (gh, gw) -> (W, M)
-        rolled = of_tokens.roll([-steps for steps in shift], (0, 1)).unflatten(0, (-1, window))
-        squares: Tensor = rolled.unflatten(2, (-1, window)).transpose(1, 2)
+    def windows(of_tokens: Tensor) -> Tensor:  # (rows, columns) -> (W, M)
+        rolled = of_tokens.roll([-steps for steps in shift], (0, 1)).unflatten(0, (-1, window[0]))
+        squares: Tensor = rolled.unflatten(2, (-1, window[1])).transpose(1, 2)
         return squares.flatten(2).flatten(0, 1)
 
-    rows, columns = (torch.arange(side, device=device) for side in grid)
+    padded = [-(-whole // side) * side for side, whole in zip(window, grid, strict=True)]
+    rows, columns = torch.arange(padded[0], device=device)[:, None], torch.arange(padded[1], device=device)
     # The roll moves the first tokens of each axis into the last window.
-    parts = windows((rows < shift[0])[:, None] * 2 + (columns < shift[1]))
+    parts = windows((rows < shift[0]) * 2 + (columns < shift[1]))
     mask = (parts[:, None, :, None] != parts[:, None, None, :]) * MASKED if any(shift) else None
-    places = torch.cartesian_prod(*2 * [torch.arange(window, device=device)]).view(-1, 2)
-    return Windows(stage, grid, stage > 0 and index == 0, windows(rows[:, None] * grid[1] + columns), places, mask)
+    places = torch.cartesian_prod(*(torch.arange(side, device=device) for side in window)).view(-1, 2)
+    inside = (rows < grid[0]) & (columns < grid[1])
+    members = windows(torch.where(inside, rows * grid[1] + columns, grid[0] * grid[1]))
+    return Windows(stage, grid, merges, members, places, mask)
 
 
 @dataclass(frozen=True, eq=False)
 class SparseAttention:
-    """Attention of one block: a sparse matrix between the n tokens of its stage, whose rows sum to 1.
+    """Attention of one block: a sparse matrix between the n tokens of its stage.
+
+    Its rows sum to 1, except in windows with padding, which gets the rest.
 
     Args:
         probabilities: (B * W, H, M, M), from and to the tokens of each window.
@@ -86,11 +106,11 @@ class SparseAttention:
     @property
     def shape(self) -> tuple[int, ...]:
         """Return (B, H, n, n), the shape of `dense()`."""
-        count, tokens = len(self.windows.members), self.windows.members.numel()
-        return len(self.probabilities) // count, self.probabilities.shape[1], tokens, tokens
+        tokens = self.windows.tokens
+        return len(self.probabilities) // len(self.windows.members), self.probabilities.shape[1], tokens, tokens
 
     def row(self, query: Any = "mean") -> Tensor:
-        """Return the attention from a patch (row, column) of the stage, or the mean over all: (B, H, n), sums to 1."""
+        """Return the attention from a patch (row, column) of the stage, or the mean over all: (B, H, n)."""
         return self._mix(query, self.probabilities)
 
     def column(self, key: Any = "mean") -> Tensor:
@@ -100,7 +120,7 @@ class SparseAttention:
     def dense(self) -> Tensor:
         """Return the whole matrix, with zeros between windows: (B, H, n, n)."""
         batch, _, tokens, _ = self.shape
-        places = torch.eye(tokens, device=self.windows.members.device)[self.windows.members]  # (W, M, n)
+        places = torch.eye(tokens + 1, device=self.windows.members.device)[self.windows.members, :tokens]  # (W, M, n)
         windows = self.probabilities.unflatten(0, (batch, -1)).float()  # (B, W, H, M, M)
         return torch.einsum("bwhqk,wqm,wkn->bhmn", windows, places, places)
 

@@ -76,7 +76,7 @@ def work(config: ViTConfig, tokens: int) -> float:
     2 H d per pair of tokens.
     """
     inner = config.heads * config.head_size
-    layers = 4 * config.width * inner + (3 if config.mlp == "swiglu" else 2) * config.width * config.hidden
+    layers = 4 * config.width * inner + (3 if config.gated else 2) * config.width * config.hidden
     return config.depth * (layers * tokens + (inner + config.heads * config.query_width(tokens)) * tokens**2)
 
 

@@ -110,7 +110,7 @@ class Photo:
     def layer_weights(self) -> tuple[int, int, int]:
         """Return the numbers of weights of a block without biases: of attention and the MLP; matrices of the MLP."""
         config = self.view.model.config
-        matrices = 3 if config.mlp == "swiglu" else 2
+        matrices = 3 if config.gated else 2
         inner = config.heads * config.head_size
         return 4 * config.width * inner, matrices * config.width * config.hidden, matrices
 

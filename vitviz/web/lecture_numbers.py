@@ -243,7 +243,7 @@ def _model_arrays(model: ViT, grid: tuple[int, int]) -> tuple[Arrays, dict[str, 
         "heads": config.heads, "headWidth": config.head_size, "depth": config.depth, "hidden": config.hidden,
         "classes": config.classes, "pooling": config.pooling, "positionKind": config.position_kind,
         "learnedGrid": list(config.learned_grid) if config.learned else None,
-        "normPre": config.norm_pre, "activation": "swiglu" if config.mlp == "swiglu" else config.activation,
+        "normPre": config.norm_pre, "activation": config.mlp if config.gated else config.activation,
         "epsilon": config.norm_eps, "missing": missing,
     }  # fmt: skip
     return arrays, facts

@@ -15,21 +15,21 @@ from vitviz.images.preprocess import Preprocess
 from vitviz.images.torchvision_import import import_torchvision
 from vitviz.model.config import ViTConfig
 from vitviz.model.vit import Pretrained, ViT
+from vitviz.model.windowed_vit import NECK_EPS, WindowedConfig
 from vitviz.weights import naming
 from vitviz.weights.checks import ConvertError, assemble, checked_settings
 from vitviz.weights.classifier import number_classes, read_classifiers
 from vitviz.weights.timm_state import OWN_TABLE, SHARED_TABLES, Channels, rearranged, reorder_channels
-from vitviz.weights.windowed import read_swin
+from vitviz.weights.windowed import TIMM_SAM, read_swin
 
 _CLASSIFIERS = ("head", "head_dist")
-SWINS = ("SwinTransformer", "SwinTransformerV2")
+WINDOWED = ("SwinTransformer", "SwinTransformerV2", "VisionTransformerSAM")
 """Names of the classes that become a `WindowedViT`."""
 _PYRAMIDS = ("PoolingVisionTransformer", "MultiScaleVit", "Hiera", "PyramidVisionTransformerV2")
 _LACKS_NORM = "its blocks lack a norm for attention or MLP"
 _DIFFERENCE = "its attention is the difference of two softmaxes, which does not sum to 1"
 WHY_NOT = {
     "SwinTransformerV2Cr": "it computes relative position biases and norms of Swin v2 in another way",
-    "VisionTransformerSAM": "it uses windowed, not global, attention",
     **dict.fromkeys(_PYRAMIDS, "the number of its patches changes from stage to stage"),
     "MaxxVit": "it uses attention in windows and grids, between convolutions",
     "Cait": "it mixes its heads before and after the softmax (talking heads)",
@@ -54,8 +54,8 @@ def convert_timm(model: nn.Module, cfg: Mapping[str, Any] | None = None) -> ViT:
 
     Covers `VisionTransformer` (ViT, DeiT III, DINO, MAE, DINOv2, CLIP, SigLIP, AIMv2, RADIO and related models), its
     distilled form (DeiT), `Eva` (EVA, EVA-02, the Perception Encoder, DINOv3, RoPE-ViT, Sapiens2), `Beit`,
-    `VisionTransformerRelPos` and `NaFlexVit`; `SwinTransformer` and `SwinTransformerV2` become a `WindowedViT`. Dropout
-    rates are not carried over.
+    `VisionTransformerRelPos` and `NaFlexVit`; `SwinTransformer`, `SwinTransformerV2` and `VisionTransformerSAM` become
+    a `WindowedViT`. Dropout rates are not carried over.
 
     Args:
         model: built by timm.
@@ -66,9 +66,10 @@ def convert_timm(model: nn.Module, cfg: Mapping[str, Any] | None = None) -> ViT:
             that `ViT` does not have.
         CheckpointError: if its tensors do not match its settings.
     """
-    if _is_swin(model):
-        swin, names = read_swin(model, "timm")
-        return assemble(swin, names.convert(model.state_dict(), swin), about_timm(cfg, swin) if cfg else None)
+    if _is_windowed(model):
+        windowed, names = _read_windowed(model)
+        state = names.convert(model.state_dict(), windowed)
+        return assemble(windowed, state, about_timm(cfg, windowed) if cfg else None)
     config, channels = config_of(model)
     state, _ = read_classifiers(model, model.state_dict(), *_CLASSIFIERS)
     new = naming.TIMM.convert(rearranged(model, state), config)
@@ -86,8 +87,8 @@ def config_of(model: nn.Module) -> tuple[ViTConfig, Channels]:
     Raises:
         ConvertError: with the reason, for a model that cannot be converted.
     """
-    if _is_swin(model):
-        return read_swin(model, "timm")[0], Channels()
+    if _is_windowed(model):
+        return _read_windowed(model)[0], Channels()
     import_torchvision()
     from timm.models.beit import Beit
     from timm.models.deit import VisionTransformerDistilled
@@ -158,8 +159,60 @@ def _flexible_positions(stem: Any) -> dict[str, Any]:
     return fields | {"position_crop": bool(stem.pos_embed_ar_preserving)}
 
 
-def _is_swin(model: nn.Module) -> bool:
-    return type(model).__name__ in SWINS and type(model).__module__.startswith("timm.")
+def _is_windowed(model: nn.Module) -> bool:
+    return type(model).__name__ in WINDOWED and type(model).__module__.startswith("timm.")
+
+
+def _read_windowed(model: nn.Module) -> tuple[WindowedConfig, naming.Naming]:
+    return _read_sam(model) if type(model).__name__ == "VisionTransformerSAM" else read_swin(model, "timm")
+
+
+def _read_sam(built: Any) -> tuple[WindowedConfig, naming.Naming]:
+    """Return the config of SAM's image encoder, and the names of its tensors."""
+    from timm.models.vision_transformer_sam import Attention, Block
+
+    layers, blocks, stem = _layers(), list(built.blocks), built.patch_embed
+    neck: list[Any] = list(built.neck.children())  # none in a norm
+    _only(stem, layers.PatchEmbed)
+    _refuse_if(stem.patch_size[0] != stem.patch_size[1], f"its patches of {stem.patch_size} are not square")
+    _refuse_if(built.rope_global is not None, "it has rotary positions in windows")
+    for block in blocks:
+        _only(block, Block)
+        _only(block.attn, Attention)
+    settings = [_usual_settings(block) for block in blocks]
+    _refuse_if(any(other != settings[0] for other in settings), "its blocks differ")
+    windows = {block.window_size for block in blocks} - {0}
+    _refuse_if(len(windows) > 1, "its windows differ")
+    _only(built.head, layers.ClassifierHead)
+    _refuse_if(built.global_pool != "avg", f"its global_pool={built.global_pool!r}: expected 'avg'")
+    _only(built.neck, nn.Sequential, layers.LayerNorm2d)
+    of_neck = _modules(built, layers.LayerNorm2d)
+    epsilons = {norm.eps for norm in _modules(built, nn.LayerNorm) if norm not in of_neck}
+    _refuse_if(len(epsilons) != 1, f"its norms have different epsilons {sorted(epsilons)}")
+    _refuse_if({norm.eps for norm in of_neck} != {NECK_EPS}, f"the epsilon of its neck is not {NECK_EPS}")
+    _refuse_if(len(biases := {block.attn.use_rel_pos for block in blocks}) != 1, "its blocks differ")
+    config = WindowedConfig(
+        image_size=tuple(side // stem.patch_size[0] * stem.patch_size[0] for side in stem.img_size),
+        patch_size=stem.patch_size[0],
+        channels=stem.proj.in_channels,
+        patch_bias=stem.proj.bias is not None,
+        norm_patch=_is_norm(stem.norm),
+        norm_pre=_is_norm(built.norm_pre),
+        norm_eps=epsilons.pop(),
+        norm_final=False,
+        width=built.embed_dim,
+        classes=read_classifiers(built.head, {}, "fc")[1],
+        positions="none" if built.pos_embed is None else "learned",
+        depths=(len(blocks),),
+        stage_heads=(settings[0].pop("heads"),),
+        windows=(max(windows, default=1),),
+        padded=True,
+        global_blocks=tuple(index for index, block in enumerate(blocks) if not block.window_size),
+        window_bias="decomposed" if biases == {True} else "none",
+        neck=neck[0].out_channels if neck else 0,
+        **settings[0],
+    )
+    return config, TIMM_SAM
 
 
 def _block_settings(block: Any) -> dict[str, Any]:
@@ -176,6 +229,13 @@ def _block_settings(block: Any) -> dict[str, Any]:
     layers = _layers()
     _only(attn, layers.Attention, eva.EvaAttention, layers.AttentionRope, beit.Attention, relpos.RelPosAttention)
     _refuse_if(getattr(attn, "gate", None) is not None, "the output of its attention is gated")
+    bias = any(getattr(attn, name, None) is not None for name in ("rel_pos", OWN_TABLE))
+    return _usual_settings(block) | {"norm_post": type(block) in post, "relative_bias": bias}
+
+
+def _usual_settings(block: Any) -> dict[str, Any]:
+    """Return the config fields that blocks with an attention and an MLP share."""
+    attn, layers = block.attn, _layers()
     _refuse_if(not (_is_norm(block.norm1) and _is_norm(block.norm2)), _LACKS_NORM)
     # EVA's post-norm blocks have no scales, whatever `init_values` is.
     parts = [getattr(block, name, None) for name in ("gamma_1", "ls1")]
@@ -184,17 +244,15 @@ def _block_settings(block: Any) -> dict[str, Any]:
         _only(part, layers.LayerScale, nn.Identity, type(None))
     initial = getattr(scales[0], "init_values", getattr(block, "init_values", None)) if scales else None
     # EVA's keys have no bias. If one map computes all three, the biases of queries and values are separate tensors.
-    maps = (attn.q_proj, attn.k_proj, attn.v_proj) if attn.qkv is None else (attn.qkv,)
+    maps: tuple[Any, ...] = (attn.qkv,) if attn.qkv is not None else (attn.q_proj, attn.k_proj, attn.v_proj)
     biases = [getattr(attn, "q_bias", None), *(linear.bias for linear in maps)]
     return {
         "heads": attn.num_heads,
         "head_width": attn.proj.in_features // attn.num_heads,
         "qk_norm": _is_norm(getattr(attn, "q_norm", nn.Identity())),
         "norm_attention": _is_norm(getattr(attn, "norm", nn.Identity())),
-        "norm_post": type(block) in post,
         "qkv_bias": any(bias is not None for bias in biases),
         "layer_scale": None if initial is None else float(initial),
-        "relative_bias": any(getattr(attn, name, None) is not None for name in ("rel_pos", OWN_TABLE)),
     } | _mlp_settings(block.mlp)
 
 
@@ -243,17 +301,20 @@ def _mlp_settings(mlp: Any) -> dict[str, Any]:
     layers = _layers()
     _only(mlp, layers.Mlp, layers.GluMlp, layers.SwiGLU)
     gated = type(mlp) is not layers.Mlp
-    if gated and (type(mlp.act) is not nn.SiLU or getattr(mlp, "gate_last", False)):
-        _refuse(f"its MLP is gated by {type(mlp.act).__name__} of the second half: only SiLU of the first is supported")
+    gate = GATES.get(type(mlp.act).__name__, "geglu")
     first = mlp.fc1_g if type(mlp) is layers.SwiGLU else mlp.fc1
     _refuse_if((first.bias is None) != (mlp.fc2.bias is None), "one layer of its MLP has a bias and the other has none")
     return {
-        "mlp": "swiglu" if gated else "mlp",
+        "mlp": gate if gated else "mlp",
         "norm_mlp": _is_norm(mlp.norm),
         "mlp_width": mlp.fc2.in_features,
         "mlp_bias": mlp.fc2.bias is not None,
-        "activation": "gelu" if gated else _activation(mlp.act),
+        "activation": "gelu" if gated and gate != "geglu" else _activation(mlp.act),
     }
+
+
+GATES = {"SiLU": "swiglu", "ReLU": "reglu"}
+"""Name of an activation's class -> `ViTConfig.mlp`; GELU and its forms are "geglu"."""
 
 
 def _activation(act: nn.Module) -> str:

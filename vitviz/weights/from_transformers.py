@@ -18,7 +18,7 @@ from vitviz.model.windowed_vit import WindowedConfig
 from vitviz.weights import naming
 from vitviz.weights.checks import ConvertError, assemble, checked_settings
 from vitviz.weights.naming import Naming
-from vitviz.weights.windowed import TRANSFORMERS_SWIN
+from vitviz.weights.windowed import TRANSFORMERS_SAM, TRANSFORMERS_SWIN, VITDET
 
 Converted = tuple[ViTConfig, Naming]
 
@@ -47,6 +47,10 @@ DINOV3_DEFAULTS |= {"key_bias": False, "use_gated_mlp": False}
 CLIP_DEFAULTS = _DEFAULTS | {"patch_size": 32, "hidden_act": "quick_gelu", "layer_norm_eps": 1e-5}
 SIGLIP_DEFAULTS = _DEFAULTS | {"hidden_act": "gelu_pytorch_tanh", "layer_norm_eps": 1e-6, "vision_use_head": True}
 
+VIDEOMAE_DEFAULTS = _DEFAULTS | {"layer_norm_eps": 1e-12, "num_frames": 16, "tubelet_size": 2, "qv_bias": True}
+VIDEOMAE_DEFAULTS |= {"use_mean_pooling": True}
+VIVIT_DEFAULTS = {name: value for name, value in _DEFAULTS.items() if name != "patch_size"} | {"qkv_bias": True}
+VIVIT_DEFAULTS |= {"layer_norm_eps": 1e-6, "num_frames": 32, "tubelet_size": [2, 16, 16], "hidden_act": "gelu_fast"}
 YOLOS_DEFAULTS = VIT_DEFAULTS | {"image_size": [512, 864], "num_detection_tokens": 100}
 YOLOS_DEFAULTS |= {"use_mid_position_embeddings": True}
 DPT_DEFAULTS = VIT_DEFAULTS | {"image_size": 384, "is_hybrid": False, "backbone_config": None}
@@ -61,9 +65,21 @@ SWIN_DEFAULTS: dict[str, Any] = {"image_size": 224, "patch_size": 4, "num_channe
 SWIN_DEFAULTS |= {"depths": (2, 2, 6, 2), "num_heads": (3, 6, 12, 24), "window_size": 7, "mlp_ratio": 4.0}
 SWIN_DEFAULTS |= {"hidden_act": "gelu", "layer_norm_eps": 1e-5, "qkv_bias": True, "use_absolute_embeddings": False}
 SWIN_DEFAULTS |= {"pretrained_window_sizes": (0, 0, 0, 0)}
+_BY_RATIO = {name: value for name, value in _DEFAULTS.items() if name != "intermediate_size"} | {"mlp_ratio": 4.0}
+SAM_DEFAULTS = _BY_RATIO | {"layer_norm_eps": 1e-6, "image_size": 1024, "window_size": 14, "output_channels": 256}
+SAM_DEFAULTS |= {"global_attn_indexes": [2, 5, 8, 11]}
+SAM_DEFAULTS |= dict.fromkeys(("qkv_bias", "use_abs_pos", "use_rel_pos"), True)
+VITDET_DEFAULTS = _BY_RATIO | {"layer_norm_eps": 1e-6, "pretrain_image_size": 224, "window_size": 0}
+VITDET_DEFAULTS |= {"window_block_indices": [], "residual_block_indices": [], "qkv_bias": True}
+VITDET_DEFAULTS |= {"use_absolute_position_embeddings": True, "use_relative_position_embeddings": False}
+MAX_BLOCKS = 1_000  # of SAM and ViTDet, whose blocks are numbered while reading the settings
 
 ACTIVATIONS = {"gelu": "gelu", "gelu_python": "gelu", "gelu_pytorch_tanh": "gelu_tanh", "quick_gelu": "quick_gelu"}
+ACTIVATIONS |= {"gelu_fast": "gelu_tanh", "gelu_new": "gelu_tanh"}  # equal up to rounding
 """Hugging Face's names of the activations that `ViT` supports -> ours."""
+
+GATES = {"silu": "swiglu", "swish": "swiglu", "relu": "reglu"}
+"""Hugging Face's names of gates -> `ViTConfig.mlp`; those in `ACTIVATIONS` are "geglu"."""
 
 
 class TypedSettings:
@@ -94,6 +110,10 @@ class TypedSettings:
             raise ConvertError(
                 f"Expected all {self._family} settings, got a file without {', '.join(missing)}. Fetch it again."
             )
+
+    def states(self, name: str) -> bool:
+        """Return whether the file has a value for a setting, other than null."""
+        return self._values.get(name) is not None
 
     def typed(self, name: str, hint: Any) -> Any:
         """Return a value after checking its type; the caller checks its range."""
@@ -134,6 +154,12 @@ class TypedSettings:
         if not isinstance(activation, str) or activation not in ACTIVATIONS:
             raise self.refuse("hidden_act", f"one of {', '.join(ACTIVATIONS)}")
         return ACTIVATIONS[activation]
+
+    def gated(self) -> dict[str, Any]:
+        """Return the config fields of a gated MLP."""
+        if gate := GATES.get(str(self.get("hidden_act"))):
+            return {"mlp": gate}
+        return {"mlp": "geglu", "activation": self.activation()}
 
     def architecture(self, allowed: Collection[str]) -> str:
         """Return the class of the weights, one of `allowed`; by default the first, the model without a head.
@@ -178,12 +204,17 @@ def labels(settings: Mapping[str, Any]) -> tuple[str, ...]:
     return tuple(by_index[index] for index in range(len(by_index)))
 
 
+def is_classifier(settings: Mapping[str, Any]) -> bool:
+    """Return whether the settings name a class with a classifier, of images or videos."""
+    return any(f"For{kind}Classification" in str(settings.get("architectures")) for kind in ("Image", "Video"))
+
+
 def fit_labels(settings: dict[str, Any], classes: int) -> dict[str, Any]:
     """Return the settings, without a classifier's class names if their number is not `classes`.
 
     Fine-tuning may replace the classifier and leave the old names in the settings.
     """
-    if "ForImageClassification" not in str(settings.get("architectures")) or len(labels(settings)) == classes:
+    if not is_classifier(settings) or len(labels(settings)) == classes:
         return settings
     return {**settings, "id2label": None, "num_labels": classes}
 
@@ -226,11 +257,13 @@ def read_settings(settings: Mapping[str, Any]) -> Converted:
     return FAMILIES[kind](settings)
 
 
-def _config(checked: TypedSettings, *, square: bool = True, **more: Any) -> ViTConfig:
+def _config(
+    checked: TypedSettings, kind: type[ViTConfig] = ViTConfig, *, square: bool = True, **more: Any
+) -> ViTConfig:
     """Return the config from settings that most families share; `ViTConfig` checks types and ranges."""
-    patch = checked.square("patch_size")
+    patch = more.get("patch_size") or checked.square("patch_size")
     common: dict[str, Any] = {
-        "image_size": checked.image(patch, square=square),
+        "image_size": more.get("image_size") or checked.image(patch, square=square),
         "patch_size": patch,
         "channels": checked.get("num_channels"),
         "width": checked.get("hidden_size"),
@@ -241,9 +274,9 @@ def _config(checked: TypedSettings, *, square: bool = True, **more: Any) -> ViTC
     }
     if "mlp_width" not in more:
         common["mlp_width"] = checked.get("intermediate_size")
-    if more.get("mlp") != "swiglu":
+    if "mlp" not in more:
         common["activation"] = checked.activation()
-    return ViTConfig(**common | more)
+    return kind(**common | more)
 
 
 def _vit(settings: Mapping[str, Any]) -> Converted:
@@ -261,7 +294,7 @@ def _vit(settings: Mapping[str, Any]) -> Converted:
     checked = TypedSettings(settings, stem, MSN_DEFAULTS if stem == "ViTMSN" else VIT_DEFAULTS)
     kind = checked.architecture((*classes, f"{classes[1]}WithTeacher") if stem == "DeiT" else classes)
     bare = kind == classes[0] or stem == "ViTMAE"  # MAE's encoder is shown with all patches, without the decoder
-    without_token = {"class_token": False, "pooling": "mean"} if stem == "IJepa" else {}
+    without_token: dict[str, Any] = {"class_token": False, "pooling": "mean"} if stem == "IJepa" else {}
     config = _config(
         checked,
         square=False,
@@ -312,17 +345,18 @@ def _dinov2(settings: Mapping[str, Any]) -> Converted:
     checked.need("hidden_size", "num_hidden_layers", "num_attention_heads", "mlp_ratio", "image_size", "patch_size")
     hidden = int(checked.typed("hidden_size", int) * checked.typed("mlp_ratio", float))
     gated = checked.typed("use_swiglu_ffn", bool)
+    more: dict[str, Any] = {"mlp": "swiglu"} if gated else {}
     config = _config(
         checked,
         # A gated MLP has three matrices instead of two, so its width is two thirds, rounded up to a multiple of 8.
         mlp_width=(int(hidden * 2 / 3) + 7) // 8 * 8 if gated else hidden,
-        mlp="swiglu" if gated else "mlp",
         classes=len(labels(settings)) if classified else 0,
         pooling="cls+mean" if classified else "cls",
         registers=checked.get("num_register_tokens") if registered else 0,
         position_antialias=registered,
         layer_scale=checked.get("layerscale_value"),
         qkv_bias=checked.get("qkv_bias"),
+        **more,
     )
     return config, naming.DINOV2
 
@@ -335,14 +369,11 @@ def _dinov3(settings: Mapping[str, Any]) -> Converted:
     checked = TypedSettings(settings, "DINOv3", DINOV3_DEFAULTS)
     checked.architecture(("DINOv3ViTModel", "DINOv3ViTBackbone"))
     gated = checked.typed("use_gated_mlp", bool)
-    if gated and checked.get("hidden_act") != "silu":
-        raise checked.refuse("hidden_act", "silu in a gated MLP")
     maps = {"query_bias": "q_proj", "key_bias": "k_proj", "value_bias": "v_proj", "proj_bias": "o_proj"}
     unbiased = {name for setting, name in maps.items() if not checked.typed(setting, bool)}
     config = _config(
         checked,
         square=False,
-        mlp="swiglu" if gated else "mlp",
         classes=0,
         registers=checked.get("num_register_tokens"),
         positions="rotary",
@@ -351,6 +382,7 @@ def _dinov3(settings: Mapping[str, Any]) -> Converted:
         layer_scale=checked.get("layerscale_value"),
         qkv_bias=not {"q_proj", "k_proj", "v_proj"} <= unbiased,
         mlp_bias=checked.get("mlp_bias"),
+        **(checked.gated() if gated else {}),
     )
     return config, naming.DINOV3.without_biases(f"layer.#.attention.{name}" for name in unbiased)
 
@@ -425,6 +457,63 @@ def _yolos(settings: Mapping[str, Any]) -> Converted:
     return _config(checked, square=False, classes=0, registers=registers, qkv_bias=bias), naming.YOLOS
 
 
+def _videomae(settings: Mapping[str, Any]) -> Converted:
+    """Read VideoMAE, whose tubes of frames are patches; the pictures of its tubes are below one another in the input.
+
+    Tong et al. 2022, "VideoMAE". The classifier reads the mean over patches after a norm. The decoder is left out, and
+    the fixed positions become a table.
+    """
+    classifier = "VideoMAEForVideoClassification"
+    checked = TypedSettings(settings, "VideoMAE", VIDEOMAE_DEFAULTS)
+    classified = checked.architecture(("VideoMAEModel", classifier, "VideoMAEForPreTraining")) == classifier
+    mean = checked.typed("use_mean_pooling", bool)
+    if classified and not mean:
+        raise checked.refuse("use_mean_pooling", "true: else the classifier reads the first patch")
+    config = _video(
+        checked,
+        (checked.typed("tubelet_size", int), checked.square("patch_size")),
+        class_token=False,
+        pooling="mean",
+        norm_final=classified or not mean,
+        norm_pooled=classified,
+        norm_final_eps=1e-5 if classified else None,  # not in the settings
+        qkv_bias=checked.get("qv_bias"),
+        classes=len(labels(settings)) if classified else 0,
+    )
+    return config, naming.VIDEOMAE
+
+
+def _vivit(settings: Mapping[str, Any]) -> Converted:
+    """Read ViViT with attention between all tubes, whose classifier reads the class token.
+
+    Arnab et al. 2021, "ViViT: A Video Vision Transformer", model 1.
+    """
+    checked = TypedSettings(settings, "ViViT", VIVIT_DEFAULTS)
+    classified = checked.architecture(("VivitModel", "VivitForVideoClassification")) != "VivitModel"
+    tube = checked.typed("tubelet_size", tuple[int, int, int] | list[int])
+    if len(tube) != 3 or tube[1] != tube[2]:
+        raise checked.refuse("tubelet_size", "frames, and two equal sides in pixels")
+    classes = len(labels(settings)) if classified else 0
+    return _video(checked, (tube[0], tube[1]), qkv_bias=checked.get("qkv_bias"), classes=classes), naming.VIVIT
+
+
+def _video(checked: TypedSettings, tube: tuple[int, int], **more: Any) -> ViTConfig:
+    """Return the config of a video model with tubes of (frames, pixels)."""
+    length, patch = tube
+    count = checked.typed("num_frames", int)
+    if min(length, patch, count) < 1 or count % length:
+        raise checked.refuse("num_frames", f"a multiple of {length} frames, the length of a tube")
+    height, width = checked.image(patch, square=False)
+    return _config(
+        checked,
+        patch_size=patch,
+        image_size=(count // length * height, width),
+        frames=count // length,
+        channels=length * checked.typed("num_channels", int),
+        **more,
+    )
+
+
 def _dpt(settings: Mapping[str, Any]) -> Converted:
     """Read DPT's encoder: a ViT whose positions are interpolated linearly; its decoder is left out.
 
@@ -480,7 +569,7 @@ def _aimv2(settings: Mapping[str, Any]) -> Converted:
     Fini et al. 2024, "Multimodal Autoregressive Pre-training of Large Vision Encoders".
     """
     checked, _ = _tower(settings, "AIMv2", ("Aimv2VisionModel",), AIMV2_DEFAULTS)
-    for name, needed in {"is_native": False, "use_head": True, "hidden_act": "silu"}.items():
+    for name, needed in {"is_native": False, "use_head": True}.items():
         if checked.get(name) != needed:
             raise checked.refuse(name, str(needed).lower())
     config = _config(
@@ -492,9 +581,9 @@ def _aimv2(settings: Mapping[str, Any]) -> Converted:
         norm="rms",
         norm_patch=True,
         norm_eps=checked.get("rms_norm_eps"),
-        mlp="swiglu",
         qkv_bias=checked.get("qkv_bias"),
         mlp_bias=checked.get("mlp_bias"),
+        **checked.gated(),
     )
     return config, naming.AIMV2
 
@@ -556,6 +645,76 @@ def _swin(settings: Mapping[str, Any]) -> Converted:
     return config, replace(TRANSFORMERS_SWIN, pretrained=trained if second else ())
 
 
+def _sam(settings: Mapping[str, Any]) -> Converted:
+    """Read the image encoder of SAM or SAM-HQ, alone or inside the whole model, with its neck.
+
+    Kirillov et al. 2023, "Segment Anything"; Ke et al. 2023, "Segment Anything in High Quality".
+    """
+    stem = "SamHQ" if str(settings.get("model_type")).startswith("sam_hq") else "Sam"
+    checked, _ = _tower(settings, stem, (f"{stem}VisionModel",), SAM_DEFAULTS)
+    more = _windows(checked, "global_attn_indexes", checked.typed("use_rel_pos", bool))
+    config = _config(
+        checked,
+        WindowedConfig,
+        mlp_width=checked.typed("mlp_dim", int) if checked.states("mlp_dim") else _by_ratio(checked),
+        positions="learned" if checked.typed("use_abs_pos", bool) else "none",
+        neck=checked.typed("output_channels", int) or None,
+        **more,
+    )
+    return config, TRANSFORMERS_SAM
+
+
+def _vitdet(settings: Mapping[str, Any]) -> Converted:
+    """Read ViTDet's encoder, without convolutions between its blocks.
+
+    Li et al. 2022, "Exploring Plain Vision Transformer Backbones for Object Detection". The features are the mean over
+    patches. Without windows and relative positions, it is a plain Vision Transformer.
+    """
+    checked = TypedSettings(settings, "ViTDet", VITDET_DEFAULTS)
+    checked.architecture(("VitDetModel", "VitDetBackbone"))
+    if checked.typed("residual_block_indices", list[int] | tuple[int, ...]):
+        raise checked.refuse("residual_block_indices", "empty: convolutions between blocks are not supported")
+    learned = checked.typed("use_absolute_position_embeddings", bool)
+    side = checked.square("pretrain_image_size") // checked.square("patch_size")
+    more: dict[str, Any] = {
+        "mlp_width": _by_ratio(checked),
+        "positions": "learned" if learned else "none",
+        "position_grid": (side, side) if learned else None,
+    }
+    biased = checked.typed("use_relative_position_embeddings", bool)
+    windows = _windows(checked, "window_block_indices", biased)
+    if not biased and len(windows["global_blocks"]) == windows["depths"][0]:
+        more |= {"qkv_bias": windows["qkv_bias"], "norm_final": False, "class_token": False, "pooling": "mean"}
+        return _config(checked, square=False, classes=0, **more), VITDET
+    return _config(checked, WindowedConfig, square=False, **more, **windows), VITDET
+
+
+def _by_ratio(checked: TypedSettings) -> int:
+    return int(checked.typed("hidden_size", int) * checked.typed("mlp_ratio", float))
+
+
+def _windows(checked: TypedSettings, name: str, biased: bool) -> dict[str, Any]:
+    """Return the config fields of SAM's and ViTDet's windows; setting `name` lists the blocks with or without them."""
+    listed = {*checked.typed(name, list[int] | tuple[int, ...])}
+    depth, window = checked.typed("num_hidden_layers", int), checked.typed("window_size", int)
+    if not 0 < depth <= MAX_BLOCKS:
+        raise checked.refuse("num_hidden_layers", f"1 to {MAX_BLOCKS:,}")
+    lists_windows = name == "window_block_indices"
+    everywhere = [index for index in range(depth) if window < 1 or (index in listed) != lists_windows]
+    return {
+        "depths": (depth,),
+        "stage_heads": (checked.typed("num_attention_heads", int),),
+        "windows": (max(1, window),),
+        "classes": 0,
+        "qkv_bias": checked.get("qkv_bias"),
+        "norm_patch": False,
+        "norm_final": False,
+        "padded": True,
+        "global_blocks": tuple(everywhere),
+        "window_bias": "decomposed" if biased else "none",
+    }
+
+
 FAMILIES: dict[str, Callable[[Mapping[str, Any]], Converted]] = {
     "vit": _vit,
     "deit": _vit,
@@ -571,11 +730,15 @@ FAMILIES: dict[str, Callable[[Mapping[str, Any]], Converted]] = {
     **dict.fromkeys(("clip", "metaclip_2", "chinese_clip"), _clip),
     **dict.fromkeys(("siglip", "siglip_vision_model", "siglip2", "siglip2_vision_model"), _siglip),
     "yolos": _yolos,
+    "videomae": _videomae,
+    "vivit": _vivit,
     "dpt": _dpt,
     **dict.fromkeys(("blip", "blip_vision_model"), _blip),
     **dict.fromkeys(("mlcd", "mlcd_vision_model"), _mlcd),
     **dict.fromkeys(("aimv2", "aimv2_vision_model"), _aimv2),
     **dict.fromkeys(("swin", "swinv2"), _swin),
+    **dict.fromkeys(("sam", "sam_vision_model", "sam_hq", "sam_hq_vision_model"), _sam),
+    "vitdet": _vitdet,
 }
 
 _WINDOWS = "its attention stays inside windows, so no block has one attention matrix over the image"

@@ -21,7 +21,6 @@ from vitviz.model.vit import Pretrained
 from vitviz.model.windowed_vit import WindowedConfig
 from vitviz.weights import naming
 from vitviz.weights.checks import ConvertError, abbreviate
-from vitviz.weights.from_timm import WHY_NOT
 from vitviz.weights.naming import NAMINGS, Naming, State
 from vitviz.weights.timm_state import Channels, reorder_channels
 
@@ -33,15 +32,16 @@ _MOCO_WIDTH = 384
 _HEADS = {width: width // 64 for width in range(192, 1025, 64)} | {1152: 16, 1280: 16, 1408: 16, 1664: 16}
 _DINOV2_HEADS, _DINOV3_HEADS = {1536: 24}, {1280: 20, 4096: 32}
 
-SWIN_FILE = (
-    "its tensors do not show the size of the input; load the file into the library's model, and pass that model: "
-    "vitviz.load(timm.create_model(NAME, checkpoint_path=FILE))"
+_INTO_MODEL = (
+    "load the file into the library's model, and pass that model: vitviz.load(timm.create_model(NAME, "
+    "checkpoint_path=FILE))"
 )
+SWIN_FILE = f"its tensors do not show the size of the input; {_INTO_MODEL}"
 # Tensor names that identify an unsupported kind of model: pattern, kind, reason. Only names that the closest naming
 # lacks are tried, and the first match is reported.
 NOT_SHOWN: tuple[tuple[str, str, str], ...] = (
     (r"(^|\.)(layers|features)\.\d+\.(blocks\.)?\d+\.att(n|ention)\.", "Swin", SWIN_FILE),
-    (r"\.rel_pos_[hw]$", "SAM or MViT", WHY_NOT["VisionTransformerSAM"]),
+    (r"\.rel_pos_[hw]$", "SAM, ViTDet or MViT", f"models with attention in windows open only whole; {_INTO_MODEL}"),
     (
         r"^to_patch_embedding\.3\.",
         "a model of vit_pytorch with norms around its patch projection",
@@ -75,7 +75,9 @@ class Reference:
 
     def __post_init__(self) -> None:
         if isinstance(self.config, WindowedConfig):
-            raise ConvertError(f"Expected like as a model with attention over all tokens, got Swin: {SWIN_FILE}.")
+            raise ConvertError(
+                f"Expected like as a model with attention over all tokens, got one in windows: {_INTO_MODEL}."
+            )
 
 
 class Architecture:
@@ -215,7 +217,7 @@ class Architecture:
         # MoCo v3's ViT-S has more heads than usual at this width; `convert` recognises its position table.
         self.asks_heads = self.naming is naming.TIMM and width == _MOCO_WIDTH and prefix > 0 and caveat != ""
         assumed = [f"norm epsilon {config.norm_eps:g}", f"pooling {config.pooling}"]
-        assumed += [] if config.mlp == "swiglu" else [f"activation {config.activation}"]
+        assumed += ["gate SiLU" if config.gated else f"activation {config.activation}"]
         assumed += [f"rotary positions of base {_ROTARY_BASE:g}", f"image size {side * patch}"] if rotary else []
         return config, tuple(filter(None, (caveat, *assumed)))
 

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from vitviz.images.preprocess import Preprocess
 from vitviz.model.config import ViTConfig
+from vitviz.model.positions import sincos1d_positions
 from vitviz.weights.checks import ConvertError, abbreviate
 
 State = dict[str, Tensor]
@@ -547,6 +548,43 @@ LUCIDRAINS = Naming(  # versions without norms around the patch projection
     norm_eps=1e-5,
 )
 
+
+@dataclass(frozen=True, kw_only=True)
+class TubeNaming(Naming):
+    """Names of tensors whose patches are tubes of a video: (D, C, frames, p, p).
+
+    Args:
+        sincos: whether the library computes fixed positions in reading order, which become a table.
+    """
+
+    sincos: bool = False
+
+    def convert(self, state: Mapping[str, Tensor], config: ViTConfig) -> State:
+        """Return a state dict in our names; see `Naming.convert`."""
+        flat = {name: t.transpose(1, 2).flatten(1, 2) if t.ndim == 5 else t for name, t in state.items()}
+        new = super().convert(flat, config)
+        if self.sincos:
+            new["pos_embed"] = sincos1d_positions(config.learned_grid, config.width, dtype=torch.float64).float()
+        return new
+
+
+_QV = {f"encoder.layer.#.attention.attention.{part}_bias": f"blocks.#.attn.{part}.bias" for part in "qv"}
+VIDEOMAE = TubeNaming(
+    library="transformers'",
+    family="VideoMAE",
+    names={**VIT.names, **_QV, "fc_norm": "norm"},
+    bases=("videomae.",),
+    unread={r"decoder\.|encoder_to_decoder\.|mask_token$": "decoder"},
+    free_biases=True,
+    sincos=True,
+)
+VIVIT = TubeNaming(
+    library="transformers'",
+    family="ViViT",
+    names=VIT.names,
+    bases=("vivit.",),
+    unread={r"pooler\.dense\.": ""},
+)
 YOLOS = replace(
     VIT,
     family="YOLOS",

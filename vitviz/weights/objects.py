@@ -18,14 +18,14 @@ from vitviz.images.preprocess import Preprocess
 from vitviz.model.vit import Pretrained, ViT
 from vitviz.weights.checks import CONFIG, DTYPES, ConvertError, attach, checked_settings, read_json
 from vitviz.weights.classifier import number_classes, read_classifiers
-from vitviz.weights.from_timm import SWINS, convert_timm, object_timm
+from vitviz.weights.from_timm import WINDOWED, convert_timm, object_timm
 from vitviz.weights.from_torchvision import convert_torchvision
 from vitviz.weights.from_transformers import convert_transformers, fit_labels
 from vitviz.weights.given import read_preprocess
 from vitviz.weights.naming import CONVENTIONS, TORCHVISION
 from vitviz.weights.transformers_folder import about_transformers, read_tensors
 
-_MODELS = {"VisionTransformer", *SWINS, "Eva", "PreTrainedModel", "PeftModel", "ViT"}  # classes of wrapped models
+_MODELS = {"VisionTransformer", *WINDOWED, "Eva", "PreTrainedModel", "PeftModel", "ViT"}  # classes of wrapped models
 _CLASSIFIERS = ("classifier", "cls_classifier", "distillation_classifier")  # attributes of transformers models
 
 

@@ -74,6 +74,7 @@ def _changes(model: nn.Module) -> Iterator[tuple[str, nn.Module, Callable[[Any, 
     layers: Any = timm.layers  # without type hints
     kinds: dict[Any, tuple[Callable[[Any], Any], Callable[[Any, State], State]]] = {
         layers.RelPosMlp: (lambda _: True, _table),
+        layers.GluMlp: (lambda mlp: mlp.gate_last, _gate_first),
         layers.AttentionRope: (lambda attn: attn.num_kv_groups > 1, _repeated),
         EvaBlock: (lambda block: block.gamma_1 is not None and block.gamma_2 is None, _scaled),
         ParallelScalingBlock: (lambda _: True, _split),
@@ -102,6 +103,11 @@ def _table(module: Any, _: State) -> State:
         biases = module.bias_act(module.mlp(module.rel_coords_log)) * (module.bias_gain or 1.0)
     table = biases.flatten(0, 1)  # (2 gh - 1, 2 gw - 1, H) -> (rows, H)
     return {OWN_TABLE: torch.cat([table, table.new_zeros(3, module.num_heads)]) if module.prefix_tokens else table}
+
+
+def _gate_first(_: Any, tensors: State) -> State:
+    """Move the gate to the first half of the hidden layer."""
+    return {name: t.roll(len(t) // 2, 0) if name.startswith("fc1.") else t for name, t in tensors.items()}
 
 
 def _repeated(module: Any, tensors: State) -> State:

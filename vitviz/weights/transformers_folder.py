@@ -25,6 +25,7 @@ from vitviz.weights.from_transformers import (
     convert_transformers,
     fit_labels,
     has_text_tower,
+    is_classifier,
     labels,
     read_settings,
 )
@@ -48,6 +49,9 @@ PROCESSORS: dict[str, dict[str, Any]] = {
     "Siglip2": _ALL | _HALF | {"resample": 2, "max_num_patches": 256, "patch_size": 16},
     "DPT": _ALL | _HALF | {"resample": 3, "size": {"height": 384, "width": 384}, "keep_aspect_ratio": False},
     "Blip": _ALL | _OPENAI | {"resample": 3, "size": {"height": 384, "width": 384}},
+    "Sam": _ALL | _IMAGENET | {"resample": 2, "size": {"longest_edge": 1024}},
+    "VideoMAE": _CUT | _HALF | {"resample": 2, "size": {"shortest_edge": 224}},
+    "Vivit": _CUT | _HALF | {"resample": 2, "size": {"shortest_edge": 256}, "rescale_factor": 1 / 127.5},
     "Yolos": _ALL | _IMAGENET | {"resample": 2, "size": {"shortest_edge": 800, "longest_edge": 1333}},
 }
 _SHORTER = {"CLIP", "ChineseCLIP", "Bit"}  # one number as the size is the shorter side; elsewhere, a square's side
@@ -67,6 +71,10 @@ _USUAL |= {
     "aimv2": "CLIP",
     "swin": "ViT",
     "swinv2": "ViT",
+    "sam": "Sam",
+    "vitdet": "ViT",
+    "videomae": "VideoMAE",
+    "vivit": "Vivit",
 }
 # Settings of a family's published models that differ from the defaults of their processor.
 _PUBLISHED: dict[str, dict[str, Any]] = {
@@ -75,6 +83,8 @@ _PUBLISHED: dict[str, dict[str, Any]] = {
     "swin": _IMAGENET,
     "swinv2": _IMAGENET | {"size": 256},
     "dinov2": _IMAGENET | {"size": {"shortest_edge": 256}},
+    "vitdet": _IMAGENET,
+    "videomae": _IMAGENET,
 }
 _RESAMPLE: dict[int, Interpolation] = {0: "nearest", 1: "lanczos", 2: "bilinear", 3: "bicubic"}  # Pillow's numbers
 
@@ -90,11 +100,12 @@ def about_transformers(
 ) -> Pretrained:
     """Return preprocessing and labels of a `transformers` model.
 
-    Preprocessing differs from `transformers`' own in five ways. A crop with an odd margin is shifted by one pixel.
+    Preprocessing differs from `transformers`' own in seven ways. A crop with an odd margin is shifted by one pixel.
     Resizing works on Pillow images, not on tensors. An input size that is not a multiple of the patch size (SigLIP: 384
     and 14 pixels) is rounded down. DeiT's processor squashes the picture before the crop; vitviz resizes the
     shorter side, as in DeiT's training. SigLIP 2 NaFlex and YOLOS keep a photograph's shape, but vitviz rounds its
-    sides to patches in another way, and gives YOLOS as many pixels as a square of its shorter side has.
+    sides to patches in another way, and gives YOLOS as many pixels as a square of its shorter side has. SAM's processor
+    pads at the right and at the bottom; vitviz centres the picture. The frames of a video are squashed, not cropped.
 
     Args:
         settings: the model's `config.json`.
@@ -107,7 +118,7 @@ def about_transformers(
         ConvertError: for steps that `Preprocess` does not have, or values of wrong types or ranges.
     """
     preprocess = _usual(settings) if preprocessor is None else preprocess_transformers(settings, preprocessor)
-    named = labels(settings) if "ForImageClassification" in str(settings.get("architectures")) else ()
+    named = labels(settings) if is_classifier(settings) else ()
     means = (preprocessor or {}).get("image_mean")
     stated = len(means) if isinstance(means, list | tuple) else 3
     known = preprocessor is not None and stated == len(preprocess.bands)
@@ -228,6 +239,8 @@ def _usual(settings: Mapping[str, Any]) -> Preprocess:
     """Return the family's usual preprocessing at the model's size; for DINOv2, whose grid is larger, at 224 pixels."""
     config, kind = read_settings(settings)[0], str(settings.get("model_type"))
     family = kind.partition("_")[0]
+    if config.frames > 1:
+        return preprocess_transformers(settings, _PUBLISHED.get(kind, {}))
     usual = preprocess_transformers({"model_type": family}, _PUBLISHED.get(kind, _PUBLISHED.get(family, {})))
     usual = usual.at(usual.height, config.patch_size) if family == "dinov2" else usual.shaped(*config.image_size)
     return usual.with_channels(config.channels)
@@ -255,6 +268,9 @@ def preprocess_transformers(settings: Mapping[str, Any], preprocessor: Mapping[s
     if kind == "Siglip2":
         mode, shorter = "native", None
         height = width = math.isqrt(max(1, checked.typed("max_num_patches", int))) * checked.square("patch_size")
+    elif kind == "Sam":
+        mode, shorter = "pad", None
+        height = width = TypedSettings(checked.typed("size", dict), "Preprocessing", {}).typed("longest_edge", int)
     elif kind == "Yolos":
         mode, shorter = "native", None
         height = width = TypedSettings(checked.typed("size", dict), "Preprocessing", {}).typed("shortest_edge", int)
@@ -273,10 +289,12 @@ def preprocess_transformers(settings: Mapping[str, Any], preprocessor: Mapping[s
     channels = tower.get("num_channels", 3) if isinstance(tower, Mapping) else 3
     if not is_whole(channels) or not 0 < channels <= MAX_BANDS:
         raise ConvertError(f"Expected num_channels from 1 to {MAX_BANDS}, got {channels!r:.80}. Correct config.json.")
-    mean: tuple[float, ...] = (0.0,) * 3
+    shift = 1 / scale if values.get("offset", kind == "Vivit") else 0.0  # ViViT subtracts 1 after rescaling
+    mean: tuple[float, ...] = (shift,) * 3
     std: tuple[float, ...] = (1 / scale,) * 3
     if checked.typed("do_normalize", bool):
         mean, std = (_numbers(checked, name, scale, channels) for name in ("image_mean", "image_std"))
+        mean = tuple(value + shift for value in mean)
     read = Preprocess(
         height=height,
         width=width,
@@ -288,7 +306,24 @@ def preprocess_transformers(settings: Mapping[str, Any], preprocessor: Mapping[s
         std=std,
         bands=band_names(len(mean)),
     )
-    return read.with_channels(channels)
+    return _of_tubes(read, settings) if kind in ("VideoMAE", "Vivit") else read.with_channels(channels)
+
+
+def _of_tubes(read: Preprocess, settings: Mapping[str, Any]) -> Preprocess:
+    """Return the preprocessing of stacked frames, see `stack_frames`, from that of a frame."""
+    config = read_settings(settings)[0]
+    length = config.channels // len(read.bands)
+    bands = tuple(f"{band} of frame {frame + 1}" for frame in range(length) for band in read.bands)
+    return Preprocess(
+        height=config.image_size[0],
+        width=config.image_size[1],
+        mode="squash",
+        interpolation=read.interpolation,
+        mean=read.mean * length,
+        std=read.std * length,
+        bands=bands,
+        shown=bands[: len(read.bands)],
+    )
 
 
 def _kind(settings: Mapping[str, Any], preprocessor: Mapping[str, Any]) -> str:

@@ -1,7 +1,7 @@
-"""Convert Swin, versions 1 and 2, of timm, torchvision and transformers: config and tensors.
+"""Convert windowed models: Swin of timm, torchvision and transformers, config and tensors; the tensors of SAM, ViTDet.
 
 The blocks of all stages are numbered through, and the map that merges tokens belongs to the first block of a stage. The
-network of version 2 that computes relative position biases (Liu et al. 2022, "Swin Transformer V2", section 3.3) is
+network of Swin v2 that computes relative position biases (Liu et al. 2022, "Swin Transformer V2", section 3.3) is
 replaced by the table that it computes for the model's windows.
 """
 
@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from vitviz.model.windowed_vit import WindowedConfig
 from vitviz.weights.checks import ConvertError
 from vitviz.weights.classifier import read_classifiers
-from vitviz.weights.naming import Naming, State
+from vitviz.weights.naming import TIMM, Naming, State
 
 _NETWORK = ("cpb_mlp", "continuous_position_bias_mlp")
 _LARGEST = math.log(100)  # of the logarithms of version 2's factors
@@ -125,6 +125,57 @@ TRANSFORMERS_SWIN = WindowedNaming(
     merge=r"encoder\.layers\.(\d+)\.downsample\.",
     early=True,
     unread=_BUFFERS | {r"embeddings\.mask_token$": "mask token"},
+    free_biases=True,
+)
+
+
+# --- SAM and ViTDet
+
+
+class GridNaming(Naming):
+    """Names of tensors whose positions have the shape (1, gh, gw, D) in SAM, and a row too many in ViTDet."""
+
+    def convert(self, state: Mapping[str, Tensor], config: Any) -> State:
+        """Return a state dict in our names; see `Naming.convert`."""
+        new = dict(state)
+        for name, tensor in state.items():
+            if name.endswith("pos_embed") and tensor.ndim == 4:
+                new[name] = tensor.flatten(1, 2)
+            if name.endswith("position_embeddings") and tensor.ndim == 3:
+                new[name] = tensor[:, 1:]  # ViTDet has no class token, only its position
+        return super().convert(new, config)
+
+
+_SIDES = ("rel_pos_h", "rel_pos_w")
+_NECK = ("conv1", "norm1", "conv2", "norm2")
+TIMM_SAM = GridNaming(
+    library="timm's",
+    family="SAM",
+    names={name: ours for name, ours in TIMM.names.items() if name != "head"}
+    | {f"blocks.#.attn.{side}": f"blocks.#.attn.{side}" for side in _SIDES}
+    | {f"neck.{index}": f"neck.{part}" for index, part in enumerate(_NECK)}
+    | {"neck": "neck.norm2", "head.fc": "head"},
+    free_biases=True,
+)
+TRANSFORMERS_SAM = GridNaming(
+    library="transformers'",
+    family="SAM",
+    names={"pos_embed": "pos_embed", "patch_embed.projection": "patch_embed.proj"}
+    | {f"neck.{part.replace('norm', 'layer_norm')}": f"neck.{part}" for part in _NECK}
+    | {f"layers.#.attn.{part}": f"blocks.#.attn.{part}" for part in ("qkv", "proj", *_SIDES)}
+    | {f"layers.#.layer_norm{half}": f"blocks.#.norm{half}" for half in "12"}
+    | {f"layers.#.mlp.lin{half}": f"blocks.#.mlp.fc{half}" for half in "12"},
+    bases=("vision_encoder.",),
+    unread={r"(prompt_encoder|mask_decoder|shared_image_embedding)\.": "prompt encoder and mask decoder"},
+    free_biases=True,
+)
+VITDET = GridNaming(
+    library="transformers'",
+    family="ViTDet",
+    names={"embeddings.position_embeddings": "pos_embed", "embeddings.projection": "patch_embed.proj"}
+    | {f"encoder.layer.#.attention.{part}": f"blocks.#.attn.{part}" for part in ("qkv", "proj", *_SIDES)}
+    | {f"encoder.layer.#.{part}": f"blocks.#.{part}" for part in ("norm1", "norm2", "mlp.fc1", "mlp.fc2")},
+    bases=("vitdet.",),
     free_biases=True,
 )
 

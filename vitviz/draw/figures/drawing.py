@@ -357,7 +357,8 @@ def route(config: ViTConfig, size: tuple[int, int]) -> Route:
     attended = ops.seen[0]
     heads, weights = tuple(attended.keys.shape[1:]), tuple(attended.probabilities.shape[1:])
     joined = into["blocks.0.attn.proj"]
-    between = "SiLU of one half times the other" if config.mlp == "swiglu" else ACTIVATION[config.activation]
+    between = {"swiglu": "SiLU", "reglu": "ReLU"}.get(config.mlp, ACTIVATION[config.activation])
+    between += " of one half times the other" if config.gated else ""
     return Route(
         image=(config.channels, *size),
         embedding=_embedding(config, out, into),

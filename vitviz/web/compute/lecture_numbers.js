@@ -187,12 +187,15 @@ export function parseParts(buffer) {
     .map(([name, tensor]) => [name, floatsOf(tensor)])));
 }
 
+/** Whether the MLP is gated, with three matrices. @param {string} activation - of the lecture: "gelu", "swiglu", ... */
+export const isGate = (activation) => activation.endsWith('glu');
+
 /**
  * The numbers of weights of a block, without biases: of attention and the MLP; `matrices` of the MLP.
  * @param {Pick<Lecture, 'width' | 'heads' | 'headWidth' | 'hidden' | 'activation'>} lecture
  */
 export function layerWeights({ width, heads, headWidth, hidden, activation }) {
-  const matrices = activation === 'swiglu' ? 3 : 2;
+  const matrices = isGate(activation) ? 3 : 2;
   return { attention: 4 * width * heads * headWidth, mlp: matrices * width * hidden, matrices };
 }
 

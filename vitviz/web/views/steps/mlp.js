@@ -1,6 +1,6 @@
 // The MLP: each token alone goes through a wider hidden layer and an activation.
 import { percent, score } from '../../compute/format.js';
-import { lengthOf } from '../../compute/lecture_numbers.js';
+import { isGate, lengthOf } from '../../compute/lecture_numbers.js';
 import { filled } from '../../core/words.js';
 import { chart, fill } from '../../draw/charts.js';
 import { paintBars } from '../../draw/pixels.js';
@@ -10,7 +10,6 @@ import { InBlock } from './in_block.js';
 /** @typedef {import('./in_block.js').Parts} Parts */
 
 const POINTS = 400; // most points of a line
-const SWIGLU = 'swiglu';
 const HTML = `
   <div class="vv-work" data-part="1"><h3 class="vv-in"></h3><canvas class="vv-bars-of"></canvas>
     <h3 class="vv-hidden"></h3><canvas class="vv-bars-of"></canvas>
@@ -45,7 +44,7 @@ export class HiddenLayer extends InBlock {
     write(this.find('.vv-hidden'), filled(words.hidden, after.length, name));
     write(this.find('.vv-out'), filled(words.out, width));
     const lines = [{ name: filled(words.after, name), y: sorted(after), kind: '1' }];
-    if (activation !== SWIGLU) lines.unshift({ name: words.before, y: sorted(before), kind: '0' });
+    if (!isGate(activation)) lines.unshift({ name: words.before, y: sorted(before), kind: '0' });
     const x = lines[0].y.map((_, i) => i / Math.max(1, lines[0].y.length - 1));
     const all = lines.flatMap(({ y }) => y);
     const active = after.reduce((count, value) => count + Number(value > 0), 0) / after.length;
