@@ -20,6 +20,7 @@ from vitviz.heatmap import Heatmap
 from vitviz.images.bands import RGB
 from vitviz.images.geometry import Geometry
 from vitviz.model.trace import Trace
+from vitviz.model.vit import ViT
 from vitviz.outputs import SINGLE, ProblemType
 from vitviz.view import ExplorerError, View
 from vitviz.web import bundle
@@ -98,7 +99,7 @@ class Scene:
         """
         refuse_windows(view.model.config, "the page", ExplorerError)
         about = view.model.pretrained
-        most = LISTED_TEXTS if view.model.config.cosine else LISTED_CLASSES
+        most = listed(view.model)
         best = zip(view.predictions(most), view.best(most), strict=True) if view.names_classes else ()
         known: dict[str, Any] = {"model": about.source if about else "", **others}
         return cls(
@@ -181,6 +182,11 @@ class Scene:
     def rolls_out(self) -> bool:
         """Return whether the whole rollout matrix is sent to the browser."""
         return self.trace.tokens.shape[1] <= ROLLOUT_TOKENS
+
+
+def listed(model: ViT) -> int:
+    """Return the number of predictions in a page's list; more if the classes are texts."""
+    return LISTED_TEXTS if model.config.cosine else LISTED_CLASSES
 
 
 def _caveat(view: View) -> str:
