@@ -23,12 +23,13 @@ export const LIMITS = [
 export const SCENES = LIMITS.map((limits, place) => ({
   id: `scene-${place}`, limits,
   source: { image: place === 1 ? null : `image-${place}`, photo: place === 1 ? '0123456789abcdef' : null,
-    model: `model-${place}`, size: place === 2 ? 518 : null },
+    model: `model-${place}`, size: place === 2 ? 518 : null, texts: null },
 }));
 
 /** Names of images, photographs and models with characters that an address must escape. */
 const NAMES = { images: ['church', 'dog', 'Straße', 'a b&c=d?#1+%', '日本'], models: ['timm/vit_small', 'm2', 'm3'],
-  photos: ['0123456789abcdef', '00112233'], sizes: [96, 224, 448, 518] };
+  photos: ['0123456789abcdef', '00112233'], sizes: [96, 224, 448, 518],
+  texts: [['a cat', 'a sofa'], ['50 % & more'], ['沙发']] };
 
 /**
  * Return a generator of actions that a page in this state may dispatch, and of some invalid actions.
@@ -58,6 +59,7 @@ export function actions(random, { scenes = SCENES, names = NAMES, without = [] }
     ...Object.fromEntries(known.map(any)),
     image: () => maybe(pick(names.images)), photo: () => maybe(pick(names.photos)),
     model: () => maybe(pick(names.models)), size: () => maybe(pick(names.sizes)),
+    texts: () => maybe(pick(names.texts ?? [null])),
     block: (state) => whole(limits(state).depth), head, query,
     mode: (state) => pick(limits(state).modes), start: () => 1 + whole(12), color: () => maybe(pick(COLORS)),
     target: () => pick([null, whole(9), 'group:1,4', 'similar:other', 'text:a cat, 50 % & more']),
@@ -84,7 +86,7 @@ export function actions(random, { scenes = SCENES, names = NAMES, without = [] }
   const makers = {
     change: (state) => ({ change: change(state), quiet: random() < 0.1 }),
     open: () => ({ source: pick([{ image: pick(names.images) }, { photo: pick(names.photos) },
-      { size: pick(names.sizes) }, { model: pick(names.models) },
+      { size: pick(names.sizes) }, { model: pick(names.models) }, { texts: pick(names.texts ?? [null]) },
       { model: pick(names.models), size: pick(names.sizes) }]) }),
     opened: (state) => ({ pane: whole(2), scene: pick(scenes),
       carried: maybe({ query: maybe(patch(state)), pointer: maybe(patch(state)) }) }),

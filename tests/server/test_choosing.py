@@ -66,6 +66,7 @@ def test_menu_describes_models_and_switches_between_them(
     choose(opened, models["bare"])
     expect_model(opened, app, models["bare"], 3, "mean")
     expect(opened.locator(".vv-predictions")).to_contain_text("no classifier")
+    expect(opened.get_by_label("Texts as classes")).to_be_hidden()  # without a text tower
     expect(opened.locator(".vv-explore .vv-answer")).to_have_text("")
     choose(opened, app.default)
     expect_model(opened, app, app.default, 3)  # the query is CLS again

@@ -158,7 +158,7 @@ def models(loader: Loader, room: float, **more: Callable) -> Models:
 
 def test_least_recently_used_model_is_evicted_and_the_default_kept(loader: Loader) -> None:
     evicted: list[str] = []
-    cache = models(loader, 3.5, evicted=lambda name, _: evicted.append(name))
+    cache = models(loader, 3.5, evicted=evicted.append)
     explorers = {name: cache.get(name) for name in ("first", "a", "b")}
     assert cache.get("a") is explorers["a"]
     cache.get("c")

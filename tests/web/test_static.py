@@ -48,13 +48,14 @@ from vitviz.web.lecture_texts import FILES, LectureError, lecture_texts
 from vitviz.web.responses import describe_rearranged
 from vitviz.weights import zoo
 from vitviz.weights.checkpoint import save
+from vitviz.weights.checks import ConvertError
 
 pytestmark = pytest.mark.timeout(900)  # tracing the graphs of two models takes minutes on a busy machine
 TARGET, GROUP = 3, "group:1,3,5,6,9"
 OWN_TEXT = "# My embedding\n\nA text.\n\n## A question?\n\nAn answer.\n"
-OTHER = {  # parts of DINOv3, SigLIP and RADIO, with which graphs have other inputs and outputs
+OTHER = {  # parts of DINOv3, SigLIP, RADIO, and CLIP with texts as classes; their graphs differ
     "positions": "rotary", "head_width": 20, "registers": 3, "layer_scale": 0.1, "mlp": "swiglu",
-    "pooling": "attention", "class_token": False, "width": 35, "norm_final": False,
+    "pooling": "attention", "class_token": False, "width": 35, "norm_final": False, "projection": 7, "cosine": True,
 }  # fmt: skip
 SCENE = "vitviz.store.get().scene"
 ASK = """async ([name, ask]) => {
@@ -237,6 +238,7 @@ def test_sharper_map_matches_python(shown: tuple[Page, View], site: Site, source
 
 def test_removals_and_layers_match_python(either: tuple[Page, View]) -> None:
     page, view = either
+    assert page.evaluate(f"vitviz.scenes.get({SCENE}.id).manifest.zeroShot") == view.model.config.cosine
     change = view.intervene(drop=[(0, 1), (2, 2)], heads=[(2, 4)])
     gone = [1, 2 * view.trace.grid[1] + 2]
     answer = ask(page, "intervene", {"patches": gone, "heads": [[2, 4]], "target": GROUP})
@@ -525,6 +527,8 @@ def test_write_site_refuses_unsupported_models_before_writing(source: str, tmp_p
     refused("Expected methods that run in a browser", tmp_path / "a", [source], methods=["kernel_shap"])
     with pytest.raises(LectureError, match="nowhere"):
         write_site(tmp_path / "a", [source], texts=tmp_path / "nowhere", tell=lambda _: None)
+    with pytest.raises(ConvertError, match="text tower"):
+        write_site(tmp_path / "a", [source], classes=["a cat"], tell=lambda _: None)
     assert not (tmp_path / "a").exists()
     (tmp_path / "letter.txt").write_text("mine")
     refused("Expected a new or empty folder", tmp_path, [source])

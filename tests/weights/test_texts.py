@@ -11,10 +11,13 @@ import pytest
 import tiny
 import torch
 import transformers as hf
+from browsing import new_page
 from hf_cases import SIZES
 from image_files import random_rgb
 from offered import SIZE, ask, new_endpoints, photograph, view_of
 from PIL import Image
+from playwright.sync_api import Browser, Page, expect
+from running import DOG, address, axe, change, example, ready, served, settled
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
 
 import vitviz
@@ -124,8 +127,11 @@ def test_texts_are_explained_compared_and_tested_like_classes(family: str, folde
         assert decompose(read.model, read.trace, "a cat").total == pytest.approx(
             float(logits[0] - logits.mean()), abs=1e-3
         )
-    with pytest.raises(StaticError):
+    if family == "CLIP":
         check_exportable(read.model)
+    else:
+        with pytest.raises(StaticError, match="outputs for multi_label_classification"):
+            check_exportable(read.model)
 
 
 @pytest.mark.parametrize("family", ["CLIP"])
@@ -133,7 +139,8 @@ def test_the_shell_reads_texts(folder: Path, tmp_path: Path) -> None:
     PHOTO.save(tmp_path / "photo.png")
     chosen = ["--model", str(folder), str(tmp_path / "photo.png")]
     # In a new process, in which nothing has imported torchvision, transformers must load as well.
-    predict = [sys.executable, "-m", "vitviz", "predict", "--text", *TEXTS[:2], *chosen]
+    (tmp_path / "texts.txt").write_text(f"{TEXTS[1]}\n\n", encoding="utf-8")
+    predict = [sys.executable, "-m", "vitviz", "predict", "--text", TEXTS[0], f"@{tmp_path / 'texts.txt'}", *chosen]
     told = subprocess.run(predict, check=True, capture_output=True, text=True).stdout
     expected = vitviz.Explorer(vitviz.load(folder)).texts(TEXTS[:2]).open(PHOTO).describe()
     assert expected in told
@@ -152,11 +159,60 @@ def test_a_server_explains_short_texts_if_the_tower_fits(folder: Path, tmp_path:
     np.testing.assert_allclose(answer["values"], expected.values.ravel(), rtol=6e-5, atol=1e-9)
     (test,) = ask(endpoints, "faithfulness", scene=manifest["id"], methods=["gae"], target="text:a sofa")
     assert test["scale"] == "cosine"
+    texts = ask(endpoints, "open", photo=photograph(), texts=TEXTS)
+    plain, read = (view_of(endpoints, each["id"]) for each in (manifest, texts))
+    assert read.trace.states[0].stream.data_ptr() == plain.trace.states[0].stream.data_ptr()  # the tower ran once
+    assert texts["labels"] == TEXTS
+    assert texts["predictions"][0][:2] == list(read.predictions(1)[0])
+    itself = ask(endpoints, "intervene", scene=texts["id"], target=f"similar:{manifest['id']}")
+    assert itself["target"][1] == pytest.approx(1, abs=1e-5)
     with pytest.raises(ArgumentError, match="at most 300 letters, got 301"):
         endpoints.explain(manifest["id"], "gae", f"text:{'a' * 301}")
     full = new_endpoints(tmp_path / "full", (str(folder),), memory=2 * bytes_of(vitviz.load(folder)) / SIZE)
     with pytest.raises(ArgumentError, match="text tower that fits"):
         full.explain(full.open(photograph())["id"], "gae", "text:a cat")
+
+
+@pytest.mark.parametrize("family", ["CLIP"])
+def test_texts_become_the_classes_of_the_page(folder: Path, tmp_path: Path, page: Page, browser: Browser) -> None:
+    def expect_predictions(shown: Page, view: vitviz.View) -> None:
+        expect(shown.locator(".vv-predictions h2")).to_have_text(f"Best match among {len(view.labels)} texts")
+        names, bars = (shown.locator(f".vv-predictions li {part}") for part in (".vv-name", "i"))
+        labels, shares = zip(*view.predictions(), strict=True)
+        expect(names).to_have_text(labels)
+        drawn = bars.evaluate_all("all => all.map(({ style }) => Number(style.getPropertyValue('--share')))")
+        assert drawn == pytest.approx(shares, abs=1e-3)
+
+    for app in served(str(folder), bundled=()):
+        ready(page, app.url)
+        field = page.get_by_label("Texts as classes")
+        expect(page.locator(".vv-predictions h2")).to_have_text("No predictions")
+        field.fill("a cat，two cats on a sofa, a sofa , a cat")
+        field.press("Enter")
+        read = app.view().texts(["a cat", "two cats on a sofa", "a sofa"])
+        expect_predictions(page, read)
+        assert axe(page) == []
+        change(page, tab="explain", target=0, against=2, method="gae")
+        heatmap = read.explain("gae", contrast=("a cat", "a sofa"))
+        expect(page.locator(".vv-explain .vv-title")).to_have_text(heatmap.title)
+        page.click(".vv-explain [data-do=test]")
+        expect(page.locator(".vv-explain .vv-verdict")).to_have_text(read.faithfulness(heatmap)[0].describe())
+        assert address(page)["texts"] == "a cat,two cats on a sofa,a sofa"
+        change(page, tab="explore")
+        example(page, "Dog")
+        settled(page)
+        expect_predictions(page, app.view(DOG).texts(read.labels))
+        page.reload()
+        expect_predictions(page, app.view(DOG).texts(read.labels))
+        field.fill("")
+        page.get_by_role("button", name="Classify", exact=True).click()
+        expect(page.locator(".vv-predictions h2")).to_have_text("No predictions")
+    saved = tmp_path / "page.html"
+    saved.write_text(read.html(), encoding="utf-8")
+    with new_page(browser, offline=True) as alone:
+        alone.goto(saved.as_uri())
+        expect_predictions(alone, read)
+        expect(alone.get_by_label("Texts as classes")).to_have_count(0)
 
 
 @families

@@ -49,6 +49,7 @@ FOR_ONE = ("size", "like", "heads", "labels", "preprocess", "problem_type", "dev
 @click.option(
     "--methods", cls=Several, type=Names("vitviz.attribution.registry", "METHODS"), help="with --static (default: all)"
 )
+@shared.text
 @shared.size
 @shared.kind
 @shared.printed
@@ -132,6 +133,7 @@ def _write_site(args: Args) -> None:
         shared.note(args, text)
 
     options = {"methods": args.methods, "space": args.space, "lang": args.lang or "en"}
+    options["classes"] = shared.texts_of(args)
     texts = None if args.texts is None else Path(args.texts)
     site = write_site(folder, list(args.models), **options, texts=texts, tell=tell)
     size = sum(path.stat().st_size for path in site.folder.rglob("*") if path.is_file())

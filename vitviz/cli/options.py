@@ -153,7 +153,10 @@ model = together(
     printed,
 )
 text = click.option(
-    "--text", cls=Several, metavar="TEXT", help="use texts as the classes (CLIP and SigLIP, with their text tower)"
+    "--text",
+    cls=Several,
+    metavar="TEXT",
+    help="use texts as the classes (CLIP and SigLIP, with their text tower); @FILE stands for its lines",
 )
 size = click.option("--size", type=int, metavar="PIXELS", help="side of the model's input (default: its own)")
 bands = click.option(
@@ -195,8 +198,20 @@ def open_explorer(args: Args) -> Explorer:
     explorer = Explorer(load_model(args), device=device_named(args.device))
     if names := getattr(args, "bands", None):
         explorer.preprocess = replace(explorer.preprocess, shown=tuple(names.split(",")))
-    texts = getattr(args, "text", ())
+    texts = texts_of(args)
     return explorer.texts(texts) if texts else explorer
+
+
+def texts_of(args: Args) -> list[str]:
+    """Return the texts of `--text`, with the lines of a file in place of @FILE."""
+    texts: list[str] = []
+    for text in getattr(args, "text", ()):
+        try:
+            lines = Path(text[1:]).read_text(encoding="utf-8").splitlines() if text.startswith("@") else [text]
+        except (OSError, ValueError) as error:
+            raise VitvizError(f"Expected --text @FILE with one text a line, got {error}. Correct it.") from error
+        texts += [line.strip() for line in lines if line.strip() or len(lines) == 1]
+    return texts
 
 
 def photograph(path: str | Path) -> str | Path | bytes:

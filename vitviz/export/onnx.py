@@ -101,8 +101,6 @@ def check_exportable(model: ViT) -> None:
         problem = "no preprocessing"
     elif model.head is None or not about.labels:
         problem = "no named classes"
-    elif model.config.cosine:
-        problem = "texts as classes"
     elif about.preprocess.interpolation == "nearest":
         problem = "nearest-neighbor resizing"
     elif model.problem_type != SINGLE:
@@ -296,6 +294,7 @@ class _Classify(nn.Module):
     def __init__(self, model: ViT) -> None:
         super().__init__()
         self.norm, self.head, self.head_dist, self.pool = model.norm, model.head, model.head_dist, model.attn_pool
+        self.projection = model.projection
         self._model = [model]  # in a list, so that other weights are not registered
 
     def forward(self, tokens: Tensor) -> Tensor:

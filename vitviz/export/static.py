@@ -39,8 +39,9 @@ from vitviz.web.lecture_numbers import lecture_bytes, model_bytes, values_bytes
 from vitviz.web.lecture_texts import lecture_given
 from vitviz.web.payload import block_bytes, descriptor_bytes, rollout_bytes
 from vitviz.web.responses import constants
-from vitviz.web.scene import Scene, standalone_frame
+from vitviz.web.scene import Scene, listed, standalone_frame
 from vitviz.weights import zoo
+from vitviz.weights.text_tower import classify_texts
 
 TRACED = (
     *("export/onnx.py", "export/formulas.py", "outputs.py", "model/*.py", "attribution/*.py"),
@@ -99,6 +100,7 @@ def write_site(
     space: bool = False,
     lang: str = "en",
     texts: Path | None = None,
+    classes: Sequence[str] = (),
     tell: Callable[[str], None] = print,
 ) -> Site:
     """Write the folder of a static site for any file server.
@@ -111,9 +113,11 @@ def write_site(
         space: also write the files of a static Hugging Face Space: front matter, headers for threads, LFS attributes.
         lang: initial language of the lecture, one of `vitviz.web.lecture_texts.LANGUAGES`.
         texts: folder with a lecturer's own texts, see `vitviz.web.lecture_texts`.
+        classes: texts that are the classes (CLIP), see `vitviz.View.texts`; the text tower reads them now.
         tell: called with a line for each step.
 
     Raises:
+        ConvertError: for `classes`, if a model has no text tower.
         LectureError: for invalid texts.
         StaticError: if the folder contains other files, a model or method is not supported in the browser, or the
             runtime is not available.
@@ -132,7 +136,7 @@ def write_site(
     sources = list(sources) or [name for name in (zoo.DEFAULT, *zoo.bundled()) if name.startswith("dinov2")]
     sources = list(dict.fromkeys(sources))
     photographs = list(examples() if photographs is None else photographs)
-    models = {source: zoo.load(source) for source in sources}
+    models = {source: _load(source, classes) for source in sources}
     for model in models.values():
         check_exportable(model)
     site = Site(folder)
@@ -162,6 +166,15 @@ def write_site(
         site.write("README.md", SPACE, hashed=False)
         site.write(".gitattributes", LARGE, hashed=False)
     return site
+
+
+def _load(source: str, texts: Sequence[str]) -> ViT:
+    """Load a model, with texts as its classes if there are any."""
+    model = zoo.load(source)
+    if texts:
+        model = classify_texts(model, texts)
+        model.text_source = ""  # the site does not contain the text tower
+    return model
 
 
 def _write_runtime(site: Site) -> dict[str, dict[str, Any]]:
@@ -205,7 +218,7 @@ def _write_model(site: Site, source: str, model: ViT, methods: Sequence[str]) ->
     return {
         "source": source, "title": pretrained.name, "labels": list(pretrained.labels),
         "sureAbove": pretrained.sure_above, "groupAbove": pretrained.group_above, "knownAbove": pretrained.known_above,
-        "groups": pretrained.groups,
+        "groups": pretrained.groups, "zeroShot": config.cosine, "listed": listed(model),
         "prefix": list(config.prefix), "depth": config.depth,
         "heads": config.heads, "headWidth": config.head_size, "width": config.width, "patch": config.patch_size,
         "rotary": config.rotary_base if config.positions == "rotary" else None, "pooling": config.pooling,

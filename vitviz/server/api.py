@@ -39,7 +39,11 @@ class Programs:
         """Add the endpoints to the `gr.Blocks` that is being built."""
 
         async def open_upload(
-            request: gr.Request, photo: FileData, model: str | None = None, size: int | None = None
+            request: gr.Request,
+            photo: FileData,
+            model: str | None = None,
+            size: int | None = None,
+            texts: list[str] | None = None,
         ) -> dict[str, Any]:
             file: Any = photo  # Gradio passes on whatever the client sent
             path = file.get("path") if isinstance(file, dict) else getattr(file, "path", None)
@@ -49,7 +53,8 @@ class Programs:
                 data = await asyncio.to_thread(upload_folder().check(path).read_bytes)
             except UploadError as error:
                 raise _shown(str(error)) from error
-            manifest = await self._answer(request, "open", {"photo": data, "model": model, "size": size})
+            opening = {"photo": data, "model": model, "size": size, "texts": texts}
+            manifest = await self._answer(request, "open", opening)
             return {name: value for name, value in manifest.items() if name not in PICTURES}
 
         for name, question in QUESTIONS.items():

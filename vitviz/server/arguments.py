@@ -36,6 +36,7 @@ Switch = Annotated[bool, Field(description="true or false")]
 Fuse = Literal["mean", "max", "min"]
 Head = Annotated[str, Field(pattern=r"^(mean|max|min|[1-9][0-9]{0,4})$", description="mean, max, min or a head from 1")]
 Search = Annotated[str, Field(max_length=4000, description="a query string")]
+Texts = Annotated[list[Name], Field(min_length=1, max_length=100, fail_fast=True, description="a list of texts")]
 Names = Annotated[list[Name], Field(min_length=1, max_length=32, fail_fast=True, description="a list of names")]
 Patches = Annotated[
     list[Index], Field(max_length=MOST_PATCHES, fail_fast=True, description="a list of patches' numbers from 0")

@@ -22,12 +22,10 @@ from vitviz.attribution.attention import DISCARD, FUSE, RESIDUAL, START, Fusion
 from vitviz.attribution.inputs import Method
 from vitviz.attribution.registry import DEFAULT, METHODS, method_named
 from vitviz.attribution.target_specs import Similarity, TargetSpec, Text, class_index, read_spelling
-from vitviz.errors import VitvizError
 from vitviz.heatmap import Heatmap
 from vitviz.server import arguments as args
 from vitviz.server.arguments import ArgumentError, check, quote
 from vitviz.server.gpu import ask_view
-from vitviz.server.menu import describe_bytes
 from vitviz.server.opening import Opening
 from vitviz.server.scenes import MAPS, OPEN, Key, OpenScene, UnknownScene
 from vitviz.server.scheduler import Kind, report
@@ -48,12 +46,10 @@ from vitviz.web.responses import (
     rounded,
 )
 from vitviz.web.scene import ROLLOUT_TOKENS, standalone, standalone_bytes
-from vitviz.weights.text_tower import text_tower_of
 
 TEST_PASSES = 36.0  # forward passes that testing one map takes
 FURTHER_TEST_PASSES = 9  # forward passes for each further map
 TEXT_LETTERS = 300  # of a text as a target; CLIP reads the first 77 tokens
-TOWERS = 2.5  # memory of both towers relative to the image tower: 2.2 for SigLIP B/16
 
 
 @dataclass(frozen=True, eq=False)
@@ -81,6 +77,7 @@ class Endpoints(Opening):
         size: args.Size | None = None,
         image: args.Name | None = None,
         ahead: args.Switch = False,
+        texts: args.Texts | None = None,
     ) -> dict[str, Any]:
         """Open a photograph: run a Vision Transformer on it once, and return its id and predictions.
 
@@ -94,8 +91,10 @@ class Endpoints(Opening):
             size: input size in pixels; by default the model's own. Larger inputs have more patches.
             image: the name of an example, instead of a photograph.
             ahead: open it before the visitor asks for it; refused while anything else waits or runs.
+            texts: texts that become the classes, such as "a photo of a cat", for models with a text tower (CLIP,
+                SigLIP); they are classes for all other endpoints too.
         """
-        return self.open_scene(photo, image, model, size, ahead).manifest
+        return self.open_scene(photo, image, model, size, ahead, texts).manifest
 
     def block(self, scene: args.SceneId, block: args.Index) -> bytes:
         """Return queries, keys and log-sum-exp of one block as a file of `vitviz.web.payload`.
@@ -461,7 +460,11 @@ class Endpoints(Opening):
         if isinstance(target, str):
             spec = read_spelling(view.model, self._with_vector(opened, target))
             if isinstance(spec, Text):
-                self._load_text_tower(opened, spec)
+                if len(spec.text) > TEXT_LETTERS:
+                    raise ArgumentError(
+                        f"Expected a text of at most {TEXT_LETTERS} letters, got {len(spec.text)}. Use fewer words."
+                    )
+                self.load_text_tower(opened)
             if isinstance(spec, TargetSpec):
                 if against is not None:
                     raise ArgumentError(
@@ -478,31 +481,6 @@ class Endpoints(Opening):
             raise ArgumentError(f"Expected two different classes, got {target} twice. Choose another one.")
         return {"target": target} if against is None else {"contrast": (target, against)}
 
-    def _load_text_tower(self, opened: OpenScene, text: Text) -> None:
-        """Load the model's text tower, unless it is loaded.
-
-        Raises:
-            ArgumentError: for a text that is too long, a model without a text tower, or a tower that does not fit into
-                the memory for models.
-        """
-        if len(text.text) > TEXT_LETTERS:
-            raise ArgumentError(
-                f"Expected a text of at most {TEXT_LETTERS} letters, got {len(text.text)}. Use fewer words."
-            )
-        need, free = TOWERS * self._load(opened.model).nbytes, self.menu.settings.memory - self.loaded.used
-        if opened.view.model.text_source and need > free:
-            raise ArgumentError(
-                f"Expected a text tower that fits into {describe_bytes(max(0, free))} of memory, got one that takes "
-                f"about {describe_bytes(int(need))}. Start the page with a larger --model-memory."
-            )
-        with self.scheduler.run(Kind.LONG):
-            report("Reading the text")
-            try:
-                text_tower_of(opened.view.model)
-            except VitvizError as error:
-                place, title = opened.view.model.text_source, self.menu.entry(opened.model).title
-                raise ArgumentError(str(error).replace(place, title) if place else str(error)) from error
-
     def _with_vector(self, opened: OpenScene, spelling: str) -> str:
         """Replace the photograph in `similar:SCENE` by its features; other spellings stay as they are."""
         word, _, name = spelling.partition(":")
@@ -512,7 +490,7 @@ class Endpoints(Opening):
             other = self._scene(name)
         except UnknownScene:  # this error would make the page send the explained photograph again
             raise ArgumentError(f"Expected another open photograph, got {name}, which is not open. Open it.") from None
-        if other.view.model is not opened.view.model:
+        if other.model != opened.model:  # with texts as classes, each scene has its own classifier
             raise ArgumentError(
                 "Expected a photograph opened with the same model, got one of another model. Open both with one model."
             )

@@ -69,7 +69,7 @@ class Models:
         limit: memory for models, in bytes.
         pinned: the model that is never evicted.
         size: returns a model's expected bytes, which are freed before it is loaded; 0 if unknown.
-        evicted: called with every evicted model.
+        evicted: called with the name of every evicted model.
     """
 
     def __init__(
@@ -78,7 +78,7 @@ class Models:
         limit: int,
         pinned: str,
         size: Callable[[str], int] = lambda _: 0,
-        evicted: Callable[[str, Explorer], None] = lambda *_: None,
+        evicted: Callable[[str], None] = lambda _: None,
     ) -> None:
         self._load, self._limit, self._pinned, self._size, self._evicted = load, limit, pinned, size, evicted
         self._held: OrderedDict[str, Loaded] = OrderedDict()
@@ -149,8 +149,9 @@ class Models:
             for name in [name for name in self._held if name != self._pinned]:
                 if self._used() + size <= self._limit:
                     break
-                evicted.append((name, self._held.pop(name)))
+                del self._held[name]
+                evicted.append(name)
             if new is not None:
                 self._held[new[0]] = new[1]
-        for name, loaded in evicted:  # without the lock, because the callback may call `holds`
-            self._evicted(name, loaded.explorer)
+        for name in evicted:  # without the lock, because the callback may call `holds`
+            self._evicted(name)

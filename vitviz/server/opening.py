@@ -8,6 +8,7 @@ import time
 from collections.abc import Sequence
 from concurrent.futures import Future
 from dataclasses import asdict
+from typing import Any
 
 from PIL import Image
 
@@ -27,8 +28,11 @@ from vitviz.settings import SHARPER_SECONDS
 from vitviz.view import View
 from vitviz.web.examples import Example, examples
 from vitviz.web.scene import Scene
+from vitviz.weights.text_tower import text_tower_of
 
 TRIM_EVERY = 5.0  # seconds between returns of freed memory, because the kernel clears memory before reuse
+TOWERS = 2.5  # memory of both towers relative to the image tower: 2.2 for SigLIP B/16
+READING = "Reading the text"  # progress message
 LIGHT_TOKENS = 1_400  # with more tokens, questions declared as light take longer than a few milliseconds
 
 log = logging.getLogger(__name__)
@@ -59,26 +63,36 @@ class Opening:
         self.scheduler, self.flights = Scheduler(self.account), Flights(self.account)
         self.cache = Cache(self.account)
         self._paces: dict[str, Pace] = {}
+        self._text_source = ""  # of the text tower loaded last, which stays in memory
         self._trimmed = time.monotonic()  # when freed memory was last returned
         self._larger = LargerModels(menu)
         self.loaded = self._models()
         self.notice = self._settle_default()
 
     def open_scene(
-        self, photo: bytes | None, image: str | None, model: str | None, size: int | None, ahead: bool
+        self,
+        photo: bytes | None,
+        image: str | None,
+        model: str | None,
+        size: int | None,
+        ahead: bool,
+        texts: Sequence[str] | None = None,
     ) -> OpenScene:
         """Return the scene of a photograph or an example; the model runs only if the cache lacks the scene.
 
         Raises:
+            ArgumentError, ConvertError: for texts as classes, if the model has no text tower or it does not fit.
             BusyError: if the model would have to run `ahead` of a visitor's request while anything else waits or runs.
         """
         data, example = self._photograph(photo, image)
         source = self.menu.permit(model or self.menu.default)
         loaded = self._load(source)
-        name = scene_id(data, loaded.fingerprint, size, self.menu.settings.secret)
+        name = scene_id(data, loaded.fingerprint, size, self.menu.settings.secret, texts)
         scene: OpenScene | None = self.cache.get((name, OPEN))
         if scene is None and ahead and not self.scheduler.idle:
             raise BusyError(self.scheduler.seconds(Kind.PHOTO))
+        if scene is None and texts:
+            return self._classify_texts(name, self.open_scene(photo, image, model, size, ahead), texts)
         return scene or self._open(name, data, example, source, loaded.explorer, size)
 
     def begin(self, model: str | None) -> tuple[str, Future[Loaded]]:
@@ -101,10 +115,10 @@ class Opening:
         menu = self.menu
         return Models(menu.load, menu.settings.memory, menu.default, lambda name: menu.entry(name).size, self._drop)
 
-    def _drop(self, source: str, explorer: Explorer) -> None:
+    def _drop(self, source: str) -> None:
         """Drop the scenes of an evicted model, which would keep it in memory."""
         self._paces.pop(source, None)
-        self.cache.discard(lambda value: isinstance(value, OpenScene) and value.view.model is explorer.model)
+        self.cache.discard(lambda value: isinstance(value, OpenScene) and value.model == source)
 
     def _settle_default(self) -> str:
         """Load the page's first model, or the bundled one if that fails; return the error message, or ""."""
@@ -189,13 +203,53 @@ class Opening:
             size=size,
             sizes=[{**asdict(choice), "ahead": self._is_quick(choice)} for choice in choices_of_size],
         )
-        opened = OpenScene(name, view, source, scene, scene.manifest(name))
-        if self.loaded.holds(explorer):  # a scene would keep an evicted model in memory
-            self.cache.put((name, OPEN), opened)
+        opened = self._keep(OpenScene(name, view, source, scene, scene.manifest(name)), explorer)
         if time.monotonic() - self._trimmed > TRIM_EVERY:
             self._trimmed = time.monotonic()
             return_freed_memory()
         return opened
+
+    def _keep(self, opened: OpenScene, explorer: Explorer) -> OpenScene:
+        """Cache a scene, unless its model has been evicted: the scene would keep the model in memory."""
+        if self.loaded.holds(explorer):
+            self.cache.put((opened.id, OPEN), opened)
+        return opened
+
+    def _classify_texts(self, name: str, opened: OpenScene, texts: Sequence[str]) -> OpenScene:
+        """Return a scene whose classes are texts; the image tower does not run again."""
+        explorer = self._load(opened.model).explorer
+        self.load_text_tower(opened)
+        with self.scheduler.run(Kind.SHORT):
+            report(READING)
+            view = opened.view.texts(texts)
+        plain = opened.scene
+        source: dict[str, Any] = {"image": plain.image, "own": plain.own, "model": plain.model, "size": plain.size}
+        scene = Scene.of(view, sizes=plain.sizes, **source)
+        return self._keep(OpenScene(name, view, opened.model, scene, scene.manifest(name)), explorer)
+
+    def load_text_tower(self, opened: OpenScene) -> None:
+        """Load the text tower of a scene's model, unless it is loaded.
+
+        Raises:
+            ArgumentError: for a model without a text tower, or if the tower does not fit into the memory for models.
+        """
+        model = opened.view.model
+        if model.text_source and model.text_source == self._text_source:
+            return
+        need, free = TOWERS * self._load(opened.model).nbytes, self.menu.settings.memory - self.loaded.used
+        if model.text_source and need > free:
+            raise ArgumentError(
+                f"Expected a text tower that fits into {describe_bytes(max(0, free))} of memory, got one that takes "
+                f"about {describe_bytes(int(need))}. Start the page with a larger --model-memory."
+            )
+        with self.scheduler.run(Kind.LONG):
+            report(READING)
+            try:
+                text_tower_of(model)
+            except VitvizError as error:
+                place, title = model.text_source, self.menu.entry(opened.model).title
+                raise ArgumentError(str(error).replace(place, title) if place else str(error)) from error
+        self._text_source = model.text_source
 
     def _is_quick(self, size: Size) -> bool:
         """Return whether the page may open a photograph at this size before the visitor asks for it."""

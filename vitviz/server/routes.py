@@ -75,7 +75,7 @@ async def lines(
         name: the endpoint's name.
         arguments: the endpoint's arguments from a client, not yet checked.
         client: sender of the request.
-        source: {image, model, size}, if the scene must be opened before the question is answered.
+        source: {image, model, size, texts}, if the scene must be opened before the question is answered.
         photo: content of the photograph's file; `None` for an example.
     """
     try:
@@ -116,7 +116,12 @@ def _opening(arguments: object, source: object, photo: bytes | None) -> dict[str
     return opening
 
 
-def _source(image: args.Name | None = None, model: args.Name | None = None, size: args.Size | None = None) -> None:
+def _source(
+    image: args.Name | None = None,
+    model: args.Name | None = None,
+    size: args.Size | None = None,
+    texts: args.Texts | None = None,
+) -> None:
     """Declare the arguments of a source."""
 
 

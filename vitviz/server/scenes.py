@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+import json
 import sys
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextvars import copy_context
 from dataclasses import dataclass, field, replace
@@ -48,7 +49,7 @@ class OpenScene:
     """A photograph that one model has processed, with its trace.
 
     Args:
-        id: hash of photograph, model and input size.
+        id: hash of photograph, model, input size, and texts as classes.
         view: view of the photograph.
         model: the model's source.
         scene: content of a saved page.
@@ -129,9 +130,13 @@ class Cache:
             self._entries.pop(key)[1].close()
 
 
-def scene_id(photo: bytes, fingerprint: str, size: int | None, secret: bytes) -> str:
+def scene_id(
+    photo: bytes, fingerprint: str, size: int | None, secret: bytes, texts: Sequence[str] | None = None
+) -> str:
     """Return the id of a scene: equal in all processes that share the secret, and unguessable without it."""
-    parts = (hashlib.sha256(photo).hexdigest(), fingerprint, str(size))
+    parts = [hashlib.sha256(photo).hexdigest(), fingerprint, str(size)]
+    if texts:
+        parts.append(json.dumps(texts))
     return hmac.new(secret, " ".join(parts).encode(), "sha256").hexdigest()[:ID_DIGITS]
 
 

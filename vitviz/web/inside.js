@@ -1,5 +1,6 @@
 // The explorer inside another page, which chooses the photograph and receives the selection.
 import { queryOn } from './compute/query.js';
+import { SOURCE } from './core/state.js';
 import { write } from './draw/dom.js';
 import { persist } from './effects/progress.js';
 import { mount } from './page.js';
@@ -93,7 +94,7 @@ export function inside(element, { colors, style, backend, models, tell }) {
     }
     display(`${models?.questions.open.waiting ?? ''} …`);
     try {
-      const source = { image: null, photo, model: null, size: null };
+      const source = { ...SOURCE, photo };
       const manifest = await persist(backend, 'open', { source }, {}, {});
       if (latest !== mine) return;
       display('');

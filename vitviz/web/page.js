@@ -69,7 +69,7 @@ export function mount(root, { colors: encoded, backend: innerBackend, photos, fi
   const progress = new Progress(models?.questions ?? {});
   const still = window.matchMedia('(prefers-reduced-motion: reduce)');
   const backend = progress.watch(innerBackend, first,
-    { image: first.image, photo, model: first.model, size: first.size });
+    { image: first.image, photo, model: first.model, size: first.size, texts: null });
   let frame = 0;
   const changed = () => { frame ||= requestAnimationFrame(draw); };
   progress.changed = changed;
@@ -97,9 +97,9 @@ export function mount(root, { colors: encoded, backend: innerBackend, photos, fi
   followAnimation(store, still);
   const chosen = () => (backend.can.choose ? home.get() : null);
   /** @param {import('./core/state.js').Source} source - replace defaults by names */
-  const resolve = ({ image, photo, model, size }) => (backend.can.open
-    ? { image: image ?? (photo ? null : first.image), photo, model: model ?? chosen() ?? first.model, size }
-    : { image: first.image, photo: null, model: first.model, size: first.size });
+  const resolve = ({ image, photo, model, size, texts }) => (backend.can.open
+    ? { image: image ?? (photo ? null : first.image), photo, model: model ?? chosen() ?? first.model, size, texts }
+    : { image: first.image, photo: null, model: first.model, size: first.size, texts: null });
   const forget = (/** @type {string | null} */ model) => {
     const was = model !== null && model === home.get();
     if (was) home.set(null);

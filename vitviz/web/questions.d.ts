@@ -1,6 +1,6 @@
 /** Arguments of the questions, from the signatures of vitviz.server.endpoints; written by `make tables`. */
 interface Asks {
-  open: { model?: string | null, size?: number | null, image?: string | null, ahead?: boolean };
+  open: { model?: string | null, size?: number | null, image?: string | null, ahead?: boolean, texts?: string[] | null };
   block: { block: number };
   descriptors: { descriptor?: 'tokens' | 'queries' | 'keys' | 'values', block?: number | null };
   rollout: { token?: number | null, fuse?: 'mean' | 'max' | 'min', discard?: number, residual?: number, start?: number };

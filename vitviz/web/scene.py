@@ -20,6 +20,7 @@ from vitviz.heatmap import Heatmap
 from vitviz.images.bands import RGB
 from vitviz.images.geometry import Geometry
 from vitviz.model.trace import Trace
+from vitviz.model.vit import ViT
 from vitviz.outputs import SINGLE, ProblemType
 from vitviz.view import ExplorerError, View
 from vitviz.web import bundle
@@ -28,6 +29,7 @@ from vitviz.web.payload import block_bytes, count_bytes, rollout_bytes
 
 STAGE_SIDE = 1024  # longer side of the photograph on a page, in pixels
 LEAST_SIDE = 512  # minimum in pixels: on a 32-pixel photograph, one-pixel grid lines would hide the patches
+LISTED_CLASSES, LISTED_TEXTS = 5, 10  # predictions in the list
 SEEN_SIDE = 640  # maximum side of the model's input on a page, in pixels
 PICTURE_BYTES = 300_000  # approximate size of a page's two pictures
 ROLLOUT_TOKENS = 600  # maximum for sending the whole rollout matrix, whose size grows with N² and cost with N³
@@ -48,7 +50,8 @@ class Scene:
         problem_type: the meaning of the model's outputs; in regression, values replace probabilities.
         labels: all classes of the model.
         groups: named groups of classes, see `vitviz.Pretrained.groups`.
-        texts: whether the model has a text tower, so that texts can be explained.
+        texts: whether the model has a text tower, so that texts can be explained and become the classes.
+        zero_shot: whether the classes are texts, see `vitviz.View.texts`.
         sure_above: probability from which the model is sure of its first class; `None` if it was not measured.
         group: see `vitviz.View.group`.
         known: whether the photograph seems to show one of the classes; `None` without a threshold of the model.
@@ -73,6 +76,7 @@ class Scene:
     labels: Sequence[str] = ()
     groups: Sequence[tuple[str, ...]] = ()
     texts: bool = False
+    zero_shot: bool = False
     sure_above: float | None = None
     group: tuple[str, float, list[str]] | None = None
     known: bool | None = None
@@ -95,7 +99,8 @@ class Scene:
         """
         refuse_windows(view.model.config, "the page", ExplorerError)
         about = view.model.pretrained
-        best = zip(view.predictions(), view.best(), strict=True) if view.names_classes else ()
+        most = listed(view.model)
+        best = zip(view.predictions(most), view.best(most), strict=True) if view.names_classes else ()
         known: dict[str, Any] = {"model": about.source if about else "", **others}
         return cls(
             trace=view.trace,
@@ -107,6 +112,7 @@ class Scene:
             labels=view.labels,
             groups=about.groups if about else (),
             texts=bool(view.model.text_source),
+            zero_shot=view.model.config.cosine,
             sure_above=view.sure_above,
             group=view.group(),
             known=view.known,
@@ -161,6 +167,7 @@ class Scene:
             "labels": list(self.labels) if self.predictions else [],
             "groups": list(map(list, self.groups)) if self.predictions else [],
             "texts": self.texts,
+            "zeroShot": self.zero_shot,
             "sureAbove": self.sure_above,
             "group": self.group,
             "known": self.known,
@@ -175,6 +182,11 @@ class Scene:
     def rolls_out(self) -> bool:
         """Return whether the whole rollout matrix is sent to the browser."""
         return self.trace.tokens.shape[1] <= ROLLOUT_TOKENS
+
+
+def listed(model: ViT) -> int:
+    """Return the number of predictions in a page's list; more if the classes are texts."""
+    return LISTED_TEXTS if model.config.cosine else LISTED_CLASSES
 
 
 def _caveat(view: View) -> str:

@@ -137,6 +137,9 @@ export function onnxBackend({ base, site, photos }) {
       throw new BackendError(say('Expected the model’s own input size or {0}, got {1}. Choose one of them.',
         about.larger.size, source.size), 'refused');
     }
+    if (source.texts) {
+      throw new BackendError(say('A static site has no text tower to read texts. Use vitviz app.'), 'refused');
+    }
     const place = folder(source);
     if (place) return (await file(`${place}/manifest.json`, how)).json();
     const id = idOf({ ...source, model: about.source });

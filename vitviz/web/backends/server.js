@@ -91,8 +91,8 @@ export function serverBackend({ base, photos }) {
     const body = new FormData();
     body.set('ask', JSON.stringify(id ? { scene: id, ...ask } : ask));
     if (source) {
-      const { image, model, size } = source;
-      body.set('source', JSON.stringify({ image, model, size }));
+      const { image, model, size, texts } = source;
+      body.set('source', JSON.stringify({ image, model, size, texts }));
       if (source.photo) body.set('photo', await photographOf(source.photo, photos, base, { signal }), 'photo');
     }
     if (file) body.set('photo', file, file.name);

@@ -62,6 +62,11 @@ export function classCount(classes) {
   return plural(classes, '{0} class', '{0} classes');
 }
 
+/** The number of texts that are the classes: "3 texts". @param {number} texts */
+export function textCount(texts) {
+  return plural(texts, '{0} text', '{0} texts');
+}
+
 /** The number of classes in a sentence for visitors: "260 things". @param {number} classes */
 export function things(classes) {
   return plural(classes, '{0} thing', '{0} things');

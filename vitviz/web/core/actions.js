@@ -109,15 +109,17 @@ function changed(state, { change }) {
 }
 
 /**
- * Request a scene: an example replaces a photograph and vice versa; a new model resets the input size.
+ * Request a scene: an example replaces a photograph and vice versa; a new model resets input size and texts.
  * @param {State} state @param {Action} action
  */
 function sourced(state, { source, at = null }) {
   const next = { ...state, ...source, linked: false, messages: [], place: at, erased: [], removed: 0 };
   if (source.image) next.photo = null;
   if (source.photo) next.image = null;
-  if ('model' in source && !('size' in source)) next.size = null;
-  if ('model' in source) Object.assign(next, { target: null, against: null, lensClass: null }); // its classes differ
+  if ('model' in source) Object.assign(next, { size: null, texts: null, ...source });
+  if ('model' in source || 'texts' in source) { // the classes differ
+    Object.assign(next, { target: null, against: null, lensClass: null });
+  }
   const last = state.scene && state.block === state.scene.limits.depth - 1;
   if ('model' in source && last) next.block = null; // keep showing the last layer
   return next;

@@ -131,6 +131,18 @@ export function isKept(photo) {
   return /^[0-9a-f]{8,64}$/.test(photo);
 }
 
+const MOST_TEXTS = 100; // as Python's `vitviz.server.arguments.Texts`
+
+/** Texts that are the classes, separated by commas. @type {Kind} */
+export const TEXTS = {
+  read(text) {
+    const list = [...new Set(text.split(/[,，、]/).map((part) => part.trim()).filter(Boolean))];
+    const short = list.length > 0 && list.length <= MOST_TEXTS && list.every((part) => part.length <= 300);
+    return short && /^[^\p{Cc}]{1,2000}$/u.test(text) ? list : BAD;
+  },
+  write: (list) => list.join(','), expected: `1 to ${MOST_TEXTS} texts, separated by commas`,
+};
+
 /** @type {Kind} */
 export const PHOTO = {
   read: (text) => (isKept(text) || /^[^\p{Cc}]{1,300}\.\w{3,5}$/u.test(text) ? text : BAD), write: String,

@@ -14,7 +14,7 @@ import { SIMILARITY } from './state.js';
 /**
  * The manifest of a scene, written by `vitviz.web.scene`.
  * @typedef {object} Manifest
- * @property {string} id - identifies photograph, model and input size: the same three give the same id
+ * @property {string} id - identifies photograph, model, input size and texts: the same four give the same id
  * @property {{url: string, width: number, height: number}} photo
  * @property {[number, number, number, number]} frame - the model's input, in pixels of `photo`
  * @property {[number, number]} grid @property {string[]} prefix @property {number} depth @property {number} heads
@@ -27,6 +27,7 @@ import { SIMILARITY } from './state.js';
  * @property {string[]} labels - all classes
  * @property {string[][]} [groups] - named groups of classes: name, then labels
  * @property {boolean} [texts] - whether the model has a text tower
+ * @property {boolean} [zeroShot] - whether the classes are texts
  * @property {number | null} sureAbove - smallest probability at which the model counts as sure
  * @property {Group | null} [group] - see `vitviz.View.group` @property {boolean | null} [known] -
  *   whether the photograph seems to show one of the classes; null if the model comes without a measure

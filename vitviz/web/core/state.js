@@ -1,7 +1,7 @@
 // The state of the page as one plain object. Code counts blocks, heads, rows and columns from 0; the page and its
 // addresses count them from 1.
-import { FUSE, HEAD, HEADS, LAYER, PHOTO, QUERY, SWITCH, TARGET, either, named, oneOf, places, someOf, whole, within,
-} from './kinds.js';
+import { FUSE, HEAD, HEADS, LAYER, PHOTO, QUERY, SWITCH, TARGET, TEXTS, either, named, oneOf, places, someOf, whole,
+  within } from './kinds.js';
 import { STEPS } from './steps.js';
 import { LANGUAGES } from './words.js';
 
@@ -17,6 +17,7 @@ import { LANGUAGES } from './words.js';
  *   address of a picture on the same site
  * @property {string | null} model
  * @property {number | null} size - input size in pixels; null for the model's own
+ * @property {string[] | null} texts - the classes, for a model with a text tower; null for the model's own
  */
 
 /** @typedef {NonNullable<Asks['descriptors']['descriptor']>} Descriptor */
@@ -41,7 +42,7 @@ import { LANGUAGES } from './words.js';
  * The state of one pane.
  * @typedef {object} PaneState
  * @property {string | null} image @property {string | null} photo @property {string | null} model
- * @property {number | null} size
+ * @property {number | null} size @property {string[] | null} texts
  * @property {number | null} block - from 0; null for the last one
  * @property {number | 'mean' | 'max' | 'min'} head - from 0, or how heads are fused
  * @property {Opened | null} scene
@@ -85,6 +86,7 @@ export const FIELDS = Object.freeze({
   model: { initial: /** @type {string | null} */ (null), url: 'model', kind: named('the name of a model'), pane: true },
   size: { initial: /** @type {number | null} */ (null), url: 'size', kind: whole(10, 99999, 'an input size in pixels'),
     pane: true },
+  texts: { initial: /** @type {string[] | null} */ (null), url: 'texts', kind: TEXTS, pane: true, saved: false },
   block: { initial: /** @type {number | null} */ (null), url: 'layer', kind: LAYER, pane: true }, // null: the last one
   head: { initial: /** @type {PaneState['head']} */ ('mean'), url: 'head', kind: HEAD, pane: true },
   /** null: the default query; a patch stays pinned until it is unpinned */
@@ -169,7 +171,7 @@ export const INITIAL = Object.freeze(/** @type {any} */ (
 /** The fields of a pane, which are swapped when the other pane becomes active. */
 export const PANE = Object.freeze(ENTRIES.filter(([, { pane }]) => pane).map(([name]) => name));
 
-export const SOURCE = Object.freeze({ image: null, photo: null, model: null, size: null });
+export const SOURCE = Object.freeze({ image: null, photo: null, model: null, size: null, texts: null });
 
 const { fuse, discard, residual, start } = INITIAL;
 /** The default options of rollout, used for the files that accompany a photograph. */

@@ -30,7 +30,8 @@ export const ZH = {
     ['head: each layer computes attention several times in parallel, once per head. Different heads '
       + 'attend to different things.']:
       '头：每一层并行计算多次注意力，每个头一次。不同的头关注不同的内容。',
-    'Search the classes': '搜索类别', Search: '搜索', Classes: '类别',
+    'Search the classes': '搜索类别', Search: '搜索', Classes: '类别', 'Texts as classes': '以文字为类别', Classify: '分类',
+    'a cat, a sofa, nothing': 'a cat, a sofa, nothing',
     'Other models with as many classes': '类别同样多的其他模型', From: '起点', Unpin: '取消固定', Show: '显示',
     'All patches': '所有图块', Attention: '注意力', Rollout: 'Rollout',
     'what it attends to': '它关注什么', 'what attends to it': '什么关注它', 'Rollout options': 'Rollout 选项',
@@ -166,6 +167,10 @@ export const ZH = {
     'Best match among {0}: {1} {2}': '在 {0}中最接近：{1} {2}', 'Not sure: perhaps {0}': '不确定：也许是{0}',
     'Probably some kind of {0} ({1}): perhaps {2}': '很可能是某种{0}（{1}）：也许是{2}',
     'Best match among the {0} this model knows': '在模型认识的 {0}中最接近的', 'No predictions': '没有预测',
+    '{0} text': '{0} 段文字', '{0} texts': '{0} 段文字', 'Best match among {0}': '在 {0}中最接近的', 'All {0}': '全部 {0}',
+    'Expected at most 100 short texts, separated by commas. Use fewer words.':
+      '应为不超过 100 段简短的文字，用逗号分隔。请减少字数。',
+    'A static site has no text tower to read texts. Use vitviz app.': '静态网站没有读取文字的文本塔。请使用 vitviz app。',
     ['The best match is below {0}. At and above that, at least 90\u00a0% of the predictions on validation images were '
       + 'right.']:
       '最接近的类别低于 {0}。达到这个数值的预测，在验证图像上至少 90\u00a0% 是正确的。',
@@ -405,7 +410,8 @@ export const ZH = {
     'it needs a singular value decomposition': '它需要奇异值分解',
     'the graphs do not compute gradients of heads': '计算图不计算头的梯度',
     // Progress
-    'Running the model on the photograph': '正在对照片运行模型', 'Computing rollout': '正在计算 rollout',
+    'Running the model on the photograph': '正在对照片运行模型',
+    'Computing rollout': '正在计算 rollout', 'Reading the text': '正在读取文字',
     'Reading the patches': '正在读取图块',
     'Computing a map': '正在计算图', 'Testing maps': '正在检验图', 'Measuring heads': '正在测量各个头',
     'Running the model again': '正在重新运行模型',
@@ -520,6 +526,8 @@ export const ZH = {
     '其他模型和更小的图块',
     '顶部的<b>菜单</b>列出本机的模型和已发布的模型，后者在选择时下载。页面打开时使用您上次在这个浏览器中选择的模型。如果菜单末尾有<em>另一个模型</em>，可以输入名称或上传文件。没有类别名称的模型只显'
       + '示注意力，没有预测。',
+    '<b>以文字为类别。</b>带文本塔的模型（CLIP、SigLIP）可以按任意文字分类。在预测下方输入简短的说明，用逗号分隔，例如'
+      + '“a photo of a cat, a photo of a sofa”。它们就成为页面的类别。清空输入框即可恢复模型自己的类别。',
     '<b>输入尺寸</b>在切割之前放大照片，因此图块更多、更小。尺寸加倍，图块是四倍，计算量略多于四倍。模型在训练时的尺寸下效果最好：尺寸更大时图更精细，但预测可能变差。',
     '操作',
     '点击一个图块，或选中照片后使用方向键；<kbd>c</kbd> 返回 CLS。点击照片旁的头或层可以放大。<em>更多</em>中有其他控件和数值。<kbd>?</kbd> 列出所有按键。',

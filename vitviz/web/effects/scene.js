@@ -170,7 +170,8 @@ export class SceneEffects {
     const loading = this.blocks.get(manifest.id);
     if (loading) return loading.scene; // the other pane is opening the same scene
     const { image, model, size, depth } = manifest;
-    const scene = new Scene(manifest, { image, photo: image === null ? source.photo : null, model, size });
+    const photo = image === null ? source.photo : null;
+    const scene = new Scene(manifest, { image, photo, model, size, texts: source.texts });
     this.start(scene, Math.min(paneOf(this.page.store.get(), pane)?.block ?? Infinity, depth - 1));
     return scene;
   }

@@ -11,6 +11,7 @@ import { widen } from '../compute/half.js';
  * @property {number} groupAbove - see `vitviz.Pretrained.group_above`
  * @property {number | null} knownAbove - see `vitviz.Pretrained.known_above`
  * @property {string[][]} groups - groups of classes: name, then labels
+ * @property {boolean} zeroShot - whether the classes are texts @property {number} listed - predictions in the list
  * @property {string[]} prefix @property {number} depth @property {number} heads @property {number} headWidth
  * @property {number} width @property {number} patch
  * @property {number | null} rotary - the base of rotary positions

@@ -8,7 +8,6 @@ import { softmax } from './model.js';
 /** @typedef {import('./endpoints.js').Constants} Constants */
 /** @typedef {import('../compute/image.js').Prepared} Prepared */
 
-const BEST = 5;
 const MOST_PIXELS = 50e6;
 
 export class PhotographError extends Error {}
@@ -116,14 +115,14 @@ export async function describeScene({ model: { about }, canvas, prepared, size, 
   const [saw, context] = canvasOf(prepared.width, prepared.height);
   context.putImageData(new ImageData(restore(about.preprocess, prepared), prepared.width, prepared.height), 0, 0);
   const shares = softmax(run.logits);
-  const best = [...shares.keys()].sort((a, b) => shares[b] - shares[a]).slice(0, BEST);
+  const best = [...shares.keys()].sort((a, b) => shares[b] - shares[a]).slice(0, about.listed);
   const { depth, heads, headWidth, prefix, labels, sureAbove, source, title } = about;
   const predictions = best.map((index) => [labels[index], shares[index], index]);
   return {
     photo, seen: await picture(saw, 0.85), frame: prepared.frame.map((edge) => edge * factor), grid: run.grid, prefix,
     depth, heads, width: headWidth, blocks: depth, rollout: run.blocks[0].tokens <= constants.rollout, image: null,
     model: source, title, size, predictions, labels, groups: about.groups,
-    problemType: 'single_label_classification',
+    problemType: 'single_label_classification', zeroShot: about.zeroShot,
     sureAbove, ...judge(about, run.logits), caveat: '', maps: [], badge: { device: 'browser', seconds },
     sizes: sizesOf(about, canvas),
   };

@@ -65,7 +65,7 @@ export class Explore extends View {
     const place = () => this.placeNow(this.page.store.get().pane);
     this.walls = new Walls(this.find('.vv-walls'), page, place);
     this.similarity = new Similarity(this.find('.vv-left'), page);
-    this.predictions = new Predictions(this.find('.vv-predictions'));
+    this.predictions = new Predictions(this.find('.vv-predictions'), this.dispatch);
     this.matrix = new Matrix(this.find('.vv-matrix-place'), (cell) => this.point(cell), (cell) => this.pickCell(cell));
     this.find('.vv-whole').addEventListener('toggle', () => page.changed());
     root.addEventListener('click', ({ target }) => (
@@ -235,7 +235,7 @@ export class Explore extends View {
    */
   offer(scene, { scene: opened }) {
     const { prefix, maps, depth } = scene.manifest;
-    this.predictions.show(scene.manifest);
+    this.predictions.show(scene);
     const [rollout, similarity] = ['rollout', SIMILARITY].map((mode) => opened?.limits.modes.includes(mode) === true);
     this.controls.build({ prefix, maps, depth, can: this.page.backend.can, rollout, similarity });
     this.walls.offer(scene);
@@ -253,7 +253,8 @@ export class Explore extends View {
     const showing = paneOf(state, pane);
     if (!scene || !showing) return false;
     if (held.scene !== scene) {
-      const [before, now] = [held.scene, scene].map((each) => each && JSON.stringify({ ...each.source, size: null }));
+      const [before, now] = [held.scene, scene].map((each) => each && (
+        JSON.stringify({ ...each.source, size: null, texts: null })));
       held.scene = scene;
       held.pane.open(scene.image, scene.geometry, scene.grid, before === now);
     }

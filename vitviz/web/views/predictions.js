@@ -1,5 +1,6 @@
-// The predictions panel: probabilities, and the list of all classes.
-import { aligned, classCount, describe, outputs, percent, things } from '../compute/format.js';
+// The predictions panel: probabilities, the list of all classes, and texts as classes.
+import { TEXTS } from '../core/kinds.js';
+import { aligned, classCount, describe, outputs, percent, textCount, things } from '../compute/format.js';
 import { joined, named, say, spoken, translated } from '../core/words.js';
 import { integer } from '../core/figures.js';
 import { write } from '../draw/dom.js';
@@ -10,14 +11,23 @@ const MOST = 400; // classes listed at once; the search box finds the rest
 
 /** The panel beside the photograph. */
 export class Predictions {
-  /** @param {HTMLElement} root - .vv-predictions of app.html */
-  constructor(root) {
+  /**
+   * @param {HTMLElement} root - .vv-predictions of app.html
+   * @param {(action: import('../core/store.js').Action) => void} dispatch
+   */
+  constructor(root, dispatch) {
     this.root = root;
+    this.dispatch = dispatch;
     /** @type {string[]} */
     this.labels = [];
     this.search = this.find('.vv-known input');
     this.search.addEventListener('input', () => this.list());
     this.find('.vv-known').addEventListener('toggle', () => this.list());
+    this.texts = this.find('.vv-texts');
+    this.texts?.addEventListener('submit', (/** @type {Event} */ event) => {
+      event.preventDefault();
+      this.classify(this.texts.elements.texts.value.trim());
+    });
   }
 
   /** @param {string} selector @returns {any} */
@@ -25,13 +35,22 @@ export class Predictions {
     return this.root.querySelector(selector);
   }
 
-  /** Show the predictions for a new photograph or model. @param {Manifest} manifest */
-  show(manifest) {
-    const { predictions, labels, sureAbove, known, caveat } = manifest;
+  /** Make texts the classes, or return to the model's own. @param {string} typed - separated by commas */
+  classify(typed) {
+    const texts = typed ? TEXTS.read(typed) : null;
+    if (texts !== undefined) return this.dispatch({ type: 'open', source: { texts }, at: 'texts' });
+    const text = say('Expected at most 100 short texts, separated by commas. Use fewer words.');
+    return this.dispatch({ type: 'message', texts: [text], at: 'texts' });
+  }
+
+  /** Show the predictions for a new photograph or model. @param {import('../effects/scene.js').Scene} scene */
+  show({ manifest, source }) {
+    const { predictions, labels, sureAbove, known, caveat, zeroShot } = manifest;
     const single = manifest.problemType === 'single_label_classification';
     const unsure = single && known !== false && sureAbove !== null && predictions[0]?.[1] < sureAbove;
-    const heading = single && known !== false && !unsure
-      ? say('Best match among the {0} this model knows', things(labels.length)) : describe(manifest);
+    const heading = !single || known === false || unsure ? describe(manifest)
+      : zeroShot ? say('Best match among {0}', textCount(labels.length))
+        : say('Best match among the {0} this model knows', things(labels.length));
     this.say('h2', predictions.length ? heading : caveat && say('No predictions'));
     const numbers = aligned(predictions.map(([, share]) => outputs(manifest)(share)));
     this.find('ol').replaceChildren(...predictions.map(([label, share], place) => (
@@ -40,7 +59,12 @@ export class Predictions {
       + 'predictions on validation images were right.', percent(sureAbove, 2)) : '');
     this.say('.vv-caveat', translated(caveat));
     this.find('.vv-known').hidden = labels.length === 0 || manifest.problemType === 'regression';
-    write(this.find('.vv-known summary'), say('All {0} this model knows', classCount(labels.length)));
+    write(this.find('.vv-known summary'), zeroShot ? say('All {0}', textCount(labels.length))
+      : say('All {0} this model knows', classCount(labels.length)));
+    if (this.texts) {
+      this.texts.hidden = !manifest.texts;
+      this.texts.elements.texts.value = (source.texts ?? []).join(', ');
+    }
     this.labels = [...labels].sort((label, other) => named(label).localeCompare(named(other), spoken()));
     this.list();
   }
