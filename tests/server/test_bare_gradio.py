@@ -83,7 +83,7 @@ def elsewhere() -> str:
 
 def opened(server: Server, photo: Any) -> str:
     """Return the photograph endpoint's answer to a file."""
-    return server.call("open", photo, *(() if server.folder.name == "bare" else (None, None)))
+    return server.call("open", photo, *(() if server.folder.name == "bare" else (None, None, None)))
 
 
 def sent(server: Server) -> dict[str, Any]:

@@ -79,7 +79,7 @@ def test_many_long_questions_delay_no_others_and_stop_with_their_clients(site: S
         assert progress_with("done", answers[0].iter_lines())["of"] == 4
         wait_until(lambda: ahead() == 45, "all long questions run or wait")
         path = site.upload("mine.png", photograph(1)).json()[0]
-        assert "predictions" in site.call("open", {"path": path}, None, None)
+        assert "predictions" in site.call("open", {"path": path}, None, None, None)
         own = site.ask("open", photo=photograph(2), source={})["data"]["id"]
         assert "data" in site.ask("explain", {"scene": own, "method": "token_gradcam", "target": 3})
         assert "data" in site.ask("layers", {"scene": scene})
@@ -111,13 +111,13 @@ def test_events_of_an_address_are_bounded(site: Site, held: threading.Event) -> 
     path, account = site.upload("mine.png", photograph(3)).json()[0], site.endpoints.account
     share = account.budgets[Resource.QUESTIONS].each
     for event in range(share):
-        body = {"data": [{"path": path}, None, 140 + event], "fn_index": number, "session_hash": f"crowd{event}"}
+        body = {"data": [{"path": path}, None, 140 + event, None], "fn_index": number, "session_hash": f"crowd{event}"}
         assert site.client.post("/gradio_api/queue/join", json=body).status_code == 200
     wait_until(lambda: account.used(Resource.QUESTIONS, "127.0.0.1") == share, "all events have started")
-    assert "Busy: too many open questions" in site.call("open", {"path": path}, None, None)
+    assert "Busy: too many open questions" in site.call("open", {"path": path}, None, None, None)
     held.set()
     wait_until(lambda: account.used(Resource.QUESTIONS, "127.0.0.1") == 0, "all events have ended")
-    assert "predictions" in site.call("open", {"path": path}, None, None)
+    assert "predictions" in site.call("open", {"path": path}, None, None, None)
 
 
 def test_open_questions_and_requests_of_an_address_are_bounded(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -234,7 +234,7 @@ def test_refusals_are_error_lines_and_error_events(site: Site) -> None:
     assert not any(leak in event for leak in LEAKS)
     photo = {"path": site.upload("mine.png", photograph(2)).json()[0]}
     for data in ([7, None, 5], [photo, None, "many"], [photo, 7, None], [photo, None, 10**9]):
-        event = site.call("open", *data)  # Gradio cannot parse some of these
+        event = site.call("open", *data, None)  # Gradio cannot parse some of these
         assert "event: error" in event
         assert "xpected" in event
         assert not any(leak in event for leak in LEAKS)

@@ -444,6 +444,8 @@ export const ZH = {
     'the plain design with a better training recipe': '普通的设计，更好的训练方法',
     'trained without labels; its attention heads outline objects': '不用标签训练；它的注意力头勾勒出物体',
     'registers keep empty background free of stray attention': '寄存器使空白背景不受杂散注意力干扰',
+    'registers keep empty background free of stray attention; a linear classifier for ImageNet':
+      '寄存器使空白背景不受杂散注意力干扰；带有 ImageNet 线性分类器',
     'rotary positions: made for photographs of any size': '旋转位置编码：适用于任何尺寸的照片',
     'trained to fill in three quarters of the patches': '训练目标是填补四分之三的图块',
     'trained on captions, then on ImageNet; few and large patches': '先用图片说明训练，再用 ImageNet；图块少而大',
