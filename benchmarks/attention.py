@@ -251,7 +251,7 @@ def compare(model: str, side: int, args: argparse.Namespace) -> None:
 
 
 def print_rows(rows: dict[str, dict[str, float] | str]) -> None:
-    """Print the results of each way, with ratios to our fused forward pass."""
+    """Print time and memory of each implementation, and their ratios to our fused forward pass."""
     fused = rows["ours: forward"]
     assert not isinstance(fused, str)
     for way, row in rows.items():

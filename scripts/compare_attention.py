@@ -46,7 +46,7 @@ def attention(view: View) -> Heatmap:
 
 
 def on_object(explorer: Explorer, photos: list[Image.Image]) -> tuple[float, float, float]:
-    """Return means over photographs: share of the attention on the object, its average precision, object area."""
+    """Return three means over photographs: share of the attention on the object, average precision, object's area."""
     sums = np.zeros(3)
     for photo in photos:
         mask = white_background(photo)

@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
+from everyday_head import TABLES, auroc, calibration_error
 from torch import Tensor
 
 import vitviz
@@ -31,13 +32,11 @@ from vitviz.images.decoding import decode
 from vitviz.images.folders import batches, list_images
 from vitviz.model.vit import ViT
 
-TABLES = Path(__file__).parent / "everyday"
 HEADING = "## Evaluations on wild/"
 COLUMNS = (
     "date", "commit", "model", "known", "top-1", "top-5", "group", "ECE", "sure", "right when sure", "sure of unknown",
     "AUROC", "Imagenette's ten",
 )  # fmt: skip
-BINS = 15
 SHOWN = 60
 
 
@@ -66,11 +65,6 @@ def run(model: ViT, folder: Path, bfloat16: bool) -> Run:
         indices.append(batch.classes)
     order = torch.cat(indices).argsort()
     return Run(torch.cat(logits)[order], tuple(paths))
-
-
-def auroc(known: Tensor, unknown: Tensor) -> float:
-    """Return the probability that a known photograph has a higher score, with ties counting half: (n,), (m,)."""
-    return float(((known[:, None] > unknown).float() + 0.5 * (known[:, None] == unknown).float()).mean())
 
 
 def right_classes(labels: tuple[str, ...], folders: tuple[str, ...], table: dict[str, str]) -> Tensor:
@@ -103,12 +97,7 @@ def measure(model: ViT, answers: Run, table: dict[str, str]) -> dict[str, str]:
     hit = right.gather(1, first[:, None])[:, 0]
     in_top5 = right.gather(1, probabilities.topk(5).indices).any(1)
     sure = certain(model, answers.logits)
-    place = (best * BINS).long().clamp_max(BINS - 1)
-    error = sum(
-        abs(float(best[inside].mean()) - float(hit[inside].float().mean())) * int(inside.sum())
-        for index in range(BINS)
-        if (inside := known & (place == index)).any()
-    ) / int(known.sum())
+    error = calibration_error(best[known], hit[known])
     grouped = hit.clone()
     members = [[labels.index(label) for label in group[1:]] for group in about.groups]
     for columns in sorted(members, key=len, reverse=True):  # the smallest group with a sufficient probability counts

@@ -106,7 +106,7 @@ def read_pictures(paths: list[Path], preprocess: Preprocess, device: torch.devic
 
 
 def uniform(like: Tensor, low: float, high: float) -> Tensor:
-    """Return a random number for each picture of a batch: (k,)."""
+    """Return one random number between `low` and `high` for each picture of a batch: (k,)."""
     return torch.empty(len(like), device=like.device).uniform_(low, high)
 
 
@@ -188,7 +188,7 @@ class Settings:
 
 
 def batches(data: Material, rows: Tensor, settings: Settings, device: torch.device) -> Iterator[tuple[Tensor, Tensor]]:
-    """Yield pictures (k,) and their rows in `data` (k,), or -1 for those without a class, without an end."""
+    """Yield endless batches: numbers of pictures (k,), and their rows in `data` (k,), or -1 if they have no class."""
     weights = everyday_head.chances(data.classes[rows], data.sources[rows.numpy()], settings.source_power)
     exposed = round(EXPOSED * settings.batch)
     pictures, outliers = data.features[:, 0, 0].long(), data.outliers[:, 0, 0].long()
@@ -200,7 +200,7 @@ def batches(data: Material, rows: Tensor, settings: Settings, device: torch.devi
 
 
 def train(base: ViT, data: Material, rows: Tensor, pictures: Pictures, settings: Settings) -> ViT:
-    """Return the average of the weights of a training run on rows."""
+    """Train a copy of `base` on some rows of `data`, and return it with the moving average of its weights."""
     device = pictures.aspects.device
     torch.manual_seed(settings.seed)
     random.seed(settings.seed)
@@ -217,24 +217,29 @@ def train(base: ViT, data: Material, rows: Tensor, pictures: Pictures, settings:
     present[classes[rows.to(device)]] = 1
     absent, present = present == 0, present / present.sum()
     assert model.pretrained is not None
+    preprocess = model.pretrained.preprocess
     stream, start, step, steps, total = batches(data, rows, settings, device), time.perf_counter(), 0, CHECKED, 0.0
-    while step < steps:
-        progress = step / steps if steps > CHECKED else 0.0
-        share = warmup_then("cosine", steps, min(CHECKED * 3, steps // 4))(step) if steps > CHECKED else step / 30
-        for group, rate in zip(optimizer.param_groups, rates, strict=True):
-            group["lr"] = rate * share
+
+    def loss_of_batch(sides: tuple[int, ...]) -> Tensor:
         index, row = next(stream)
         known = row >= 0
         targets = F.one_hot(classes[row.clamp_min(0)], len(data.labels)).float()
         targets = targets * (1 - settings.smoothing) + settings.smoothing * present
         targets[~known] = present
-        images = augment(pictures, index, sharp[row.clamp_min(0)] | ~known, random.choice(SIDES[progress >= 0.75]))
+        images = augment(pictures, index, sharp[row.clamp_min(0)] | ~known, random.choice(sides))
+        count = int(known.sum())  # pictures with a class come first; only these are mixed
         with torch.autocast(device.type, torch.bfloat16):
-            count = int(settings.batch * (1 - EXPOSED))
             mixed, wanted = mix(images[:count], targets[:count])
-            logits = model(normalize(torch.cat([mixed, images[count:]]), model.pretrained.preprocess)).float()
+            logits = model(normalize(torch.cat([mixed, images[count:]]), preprocess)).float()
         losses = -(torch.cat([wanted, targets[count:]]) * logits.masked_fill(absent, -1e4).log_softmax(1)).sum(1)
-        loss = losses[:count].mean() + settings.exposure * losses[count:].mean()
+        return losses[:count].mean() + settings.exposure * losses[count:].mean()
+
+    while step < steps:
+        planned = steps > CHECKED  # the first steps are only timed, at a low rate
+        share = warmup_then("cosine", steps, min(CHECKED * 3, steps // 4))(step) if planned else step / 30
+        for group, rate in zip(optimizer.param_groups, rates, strict=True):
+            group["lr"] = rate * share
+        loss = loss_of_batch(SIDES[1] if planned and step >= 0.75 * steps else SIDES[0])
         optimizer.zero_grad()
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
@@ -292,7 +297,7 @@ def features(model: ViT, native: list[Tensor]) -> Tensor:
 
 @torch.inference_mode()
 def features_of_crops(model: ViT, pictures: Pictures, sharp: Tensor) -> Tensor:
-    """Return the features (n, R) of a random crop of each picture."""
+    """Crop each picture at random, and return the features of the crops: (n, R)."""
     assert model.pretrained is not None
     parts = []
     for index in torch.arange(len(pictures.aspects), device=sharp.device).split(512):

@@ -50,14 +50,11 @@ THEME = gr.themes.Monochrome(
 
 
 class Queue(queueing.Queue):
-    """Gradio's queue of the questions of API clients.
-
-    Gradio looks for new events every millisecond, which takes 6 % of a core while nobody asks anything.
-    """
+    """Gradio's queue of requests from API clients, which checks less often for new ones; see docs/security.md."""
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
-        self.sleep_when_free, self.progress_update_sleep_when_free = 0.02, 0.1  # seconds
+        self.sleep_when_free, self.progress_update_sleep_when_free = 0.02, 0.1  # seconds; in Gradio 0.001, 0.01
 
 
 class Server(uvicorn.Server):
