@@ -1,5 +1,6 @@
 import assert from 'node:assert/strict';
 import test from 'node:test';
+import { gzipSync } from 'node:zlib';
 import { needs } from '../../vitviz/web/backends/needs.js';
 import { readTensors, writeTensors } from '../../vitviz/web/compute/tensors.js';
 import { Aim } from '../../vitviz/web/local/aim.js';
@@ -45,42 +46,53 @@ test('occlusion scores a patch by the loss without it, and stops when it is canc
 });
 
 test('the note states download and memory, and warns of little memory', () => {
-  const about = { download: 58.2e6, files: { weights: { bytes: 44e6 } } };
+  const about = { download: 58.2e6, parts: { one: [0, 9, 20e6], two: [9, 9, 2e6] } };
   assert.match(needs(about, undefined), /once \(59 MB\)\.$/);
   assert.equal(needs(about, 8), needs(about, undefined));
   assert.match(needs(about, 1), /about 0\.8 GB of memory, and this machine has 1 GB\./);
 });
 
-test('graphs and weights are read once; a released session is created again', async () => {
-  const read = [];
+test('a part is used when its weights arrive; a released session is created again offline', async () => {
   const files = { weights: 'weights.bin', graphs: 'graphs.bin' };
-  const bounds = { block: [0, 2], gradient: [2, 1], gae: [3, 1] };
-  let online = false;
+  const packed = [[0x3c00, 0xb800], [0x4000]].map((halves) => gzipSync(Uint8Array.from(
+    [...halves.map((half) => half & 255), ...halves.map((half) => half >> 8)])));
+  const whole = new Uint8Array(Buffer.concat(packed));
+  const about = { files, graphs: { block: [0, 2], gradient: [2, 1], gae: [3, 1] },
+    parts: { one: [0, packed[0].length, 2], two: [packed[0].length, packed[1].length, 1] } };
   const sessions = [];
-  const ort = { InferenceSession: { create: async (bytes) => {
-    sessions.push({ bytes, released: false, async release() { this.released = true; } });
+  const ort = { InferenceSession: { create: async (bytes, { externalData: [{ data }] }) => {
+    sessions.push({ bytes: [...bytes], weights: [...new Float32Array(data.buffer)],
+      async release() { this.released = true; } });
     return sessions.at(-1);
   } } };
-  const about = { parts: { one: [0, 0], two: [0, 0], late: [0, 1] }, graphs: bounds, files };
-  const graphs = new Graphs(ort, about, async (file) => {
+  const [read, arriving] = [[], Promise.withResolvers()];
+  let online = false;
+  const graphs = new Graphs(ort, about, async (file, _name, arrived) => {
     read.push(file);
     if (!online) throw new Error('offline');
-    return Uint8Array.of(1, 2, 3, 4);
+    if (file === files.graphs) return Uint8Array.of(1, 2, 3, 4);
+    arrived(whole, packed[0].length);
+    await arriving.promise;
+    arrived(whole, whole.length);
+    return whole;
   });
-  await assert.rejects(graphs.session('block', 'one'), /offline/);
+  await assert.rejects(graphs.session('gae', ''), /offline/);
   online = true; // after a failure, the file is read again
+  const loaded = graphs.load();
   const first = await graphs.session('block', 'one');
-  await graphs.session('block', 'two');
-  assert.equal(await graphs.session('block', 'one'), first);
-  assert.equal(read.length, 2);
-  await graphs.release('block', 'one');
-  assert.notEqual(await graphs.session('block', 'one'), first);
-  assert.deepEqual([sessions.map(({ released }) => released), read.length], [[true, false, false], 2]);
-  await graphs.load();
+  assert.deepEqual([first.bytes, first.weights], [[1, 2], [1, -0.5]]);
+  const second = graphs.session('block', 'two');
+  assert.equal(sessions.length, 1, 'the weights of the second part have not arrived');
+  arriving.resolve();
+  assert.deepEqual((await second).weights, [2]);
+  await loaded;
   online = false; // later, no method needs the network
-  for (const [name, bytes] of [['block', [1, 2]], ['gradient', [3]], ['gae', [4]]]) {
-    assert.deepEqual([...(await graphs.session(name, name === 'gae' ? '' : 'late')).bytes], bytes);
-  }
+  assert.equal(await graphs.session('block', 'one'), first);
+  await graphs.release('block', 'one');
+  assert.deepEqual([first.released, (await graphs.session('block', 'one')).weights], [true, [1, -0.5]]);
+  assert.deepEqual((await graphs.session('gradient', 'two')).bytes, [3]);
+  assert.deepEqual((await graphs.session('gae', '')).bytes, [4]);
+  assert.deepEqual(read, [files.graphs, files.weights, files.graphs]);
 });
 
 test('the smallest probable group is named, and low scores mean an unknown photograph', () => {

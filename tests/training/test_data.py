@@ -353,6 +353,16 @@ def test_each_augmentation_changes_images_at_random(changes: dict) -> None:
     assert len({image.numpy().tobytes() for image in augmented(same, **changes)}) > 1
 
 
+def test_images_augmented_together_are_cropped_and_mirrored_alike(photos: Path) -> None:
+    data = open_data(photos, size=(24, 16), memory=2**30)
+    transform = augmentation(Recipe(crop_padding=8, flip=True), (24, 16))
+    same = torch.zeros(40, dtype=torch.long)
+    images, _ = Images(data.train, transform=transform, together=10)[1, same]
+    groups = images.split(10)
+    assert all(group.equal(group[:1].expand_as(group)) for group in groups)
+    assert len({group[0].numpy().tobytes() for group in groups}) > 1
+
+
 def test_default_changes_nothing_and_flip_and_crop_match_their_definition() -> None:
     assert augmentation(Recipe(), (8, 8)) is None
     assert not Recipe().augments

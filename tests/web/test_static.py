@@ -171,14 +171,15 @@ def test_example_works_without_the_model_whose_needs_are_stated(browser: Chromiu
         for step in range(5):
             page.mouse.move(box["x"] + 20 + 15 * step, box["y"] + 30)
         assert len(site.log) == before
+    lacking = "WebAssembly SIMD and DecompressionStream, which this browser does not have"
     with new_page(browser) as page:
         page.add_init_script(f"{MEMORY % 0.25}; WebAssembly.validate = () => false")
         ready(page, site.url)
-        expect(page.locator(".vv-needs")).to_contain_text("WebAssembly SIMD, which this browser does not have")
+        expect(page.locator(".vv-needs")).to_contain_text(lacking)
         upload(page, mine)
-        expect(page.locator("#notice")).to_contain_text("WebAssembly SIMD, which this browser does not have")
+        expect(page.locator("#notice")).to_contain_text(lacking)
         complete(page)  # the example remains usable
-    assert not [path for path in site.log if "weights" in path or path.endswith(".wasm")]
+    assert not [path for path in site.log if "weights" in path or "runtime/wasm" in path]
 
 
 def test_own_photograph_matches_python(shown: tuple[Page, View]) -> None:

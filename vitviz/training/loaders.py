@@ -36,11 +36,18 @@ class Images(Dataset[Loaded]):
     Args:
         split: the images and their classes.
         features: a `FeatureCache` to read instead of pixels.
-        transform: augmentation of one image (3, H, W) uint8.
+        transform: augmentation of images (k, 3, H, W) uint8 that draws its random numbers once.
+        together: number of images of a batch in each call of `transform`.
     """
 
-    def __init__(self, split: Split, features: Any = None, transform: Callable[[Tensor], Tensor] | None = None) -> None:
-        self.split, self.source, self.transform = split, features or split, transform
+    def __init__(
+        self,
+        split: Split,
+        features: Any = None,
+        transform: Callable[[Tensor], Tensor] | None = None,
+        together: int = 1,
+    ) -> None:
+        self.split, self.source, self.transform, self.together = split, features or split, transform, together
         decodes = features is None and split.images is None
         local = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))  # processes of torchrun on this machine
         self.workers = min(8, max(1, cores() // local)) if transform or decodes else 0
@@ -52,7 +59,7 @@ class Images(Dataset[Loaded]):
         if self.transform is not None:
             with torch.random.fork_rng(devices=[]):
                 torch.default_generator.manual_seed(seed)
-                inputs = torch.stack([self.transform(image) for image in inputs])
+                inputs = torch.cat([self.transform(images) for images in inputs.split(self.together)])
         return inputs, self.split.classes[indices]
 
     def load(self, keys: Sampler[Key] | Sequence[Key], device: torch.device) -> DataLoader[Loaded]:
@@ -141,7 +148,7 @@ def normalize(images: Tensor, preprocess: Preprocess) -> Tensor:
 
 
 def augmentation(recipe: Recipe, size: tuple[int, int]) -> Callable[[Tensor], Tensor] | None:
-    """Return the recipe's augmentation of one image (3, H, W) uint8, or `None`."""
+    """Return the recipe's augmentation of images (k, 3, H, W) uint8, or `None`."""
     import_torchvision()
     from torchvision.transforms import InterpolationMode, v2
 

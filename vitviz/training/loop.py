@@ -217,7 +217,9 @@ class Trainer:
         train, val = self.features or (None, None)
         transform = None if train else loaders.augmentation(recipe, data.train.size)
         sampler.start = self.progress.step
-        self.batches = iter(loaders.Images(data.train, train, transform).load(sampler, self.device))
+        self.batches = iter(
+            loaders.Images(data.train, train, transform, recipe.augment_together).load(sampler, self.device)
+        )
         keys = loaders.validation_keys(len(data.val), recipe, sampler.rank, sampler.processes)
         self.val_batches = loaders.Images(data.val, val).load(keys, self.device)
 

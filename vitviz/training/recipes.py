@@ -96,6 +96,9 @@ class Recipe:
     flip: bool = _choice(False, "mirror half of the images")
     policy: Literal["none", "trivial", "rand"] = _choice("none", "TrivialAugment Wide or RandAugment")
     erase: float = _number(0.0, 0, 1, "share of images with an erased rectangle")
+    augment_together: int = _number(
+        1, 1, INF, "images of a batch with the same crop, flip, policy and erasing; more are faster", int
+    )
     mixup: float = _number(0.0, 0, INF, "blend pairs of images; alpha of the Beta distribution")
     cutmix: float = _number(0.0, 0, INF, "paste a part of another image; with --mixup, each batch uses one of the two")
 
@@ -184,7 +187,7 @@ _ALL = (
     KnownRecipe(
         recipe=Recipe(
             name="vit-cifar10-gpu", epochs=200, batch=512, lr=1e-3, warmup=10.0, policy="trivial", erase=0.25,
-            mixup=0.2, cutmix=1.0, **_CROP_FLIP, **_REGULARIZED,
+            augment_together=8, mixup=0.2, cutmix=1.0, precision="bfloat16", **_CROP_FLIP, **_REGULARIZED,
         ),
         about="A larger ViT, trained longer with stronger augmentation, on a GPU.",
         model={**_CIFAR_MEAN, "width": 256, "depth": 7, "heads": 4},

@@ -14,19 +14,21 @@ const SHARE = 1 / 3; // share of the machine's memory that a page can use safely
 
 /** The reason why this browser cannot run a model; empty if it can. */
 export function lack() {
-  const runs = typeof WebAssembly === 'object' && WebAssembly.validate(SIMD);
-  return runs ? '' : say('The model needs WebAssembly SIMD, which this browser does not have. Chrome and Firefox since '
-    + '2021 and Safari since 2023 have it. In this browser you can still explore the examples.');
+  const simd = typeof WebAssembly === 'object' && WebAssembly.validate(SIMD);
+  const runs = simd && typeof DecompressionStream === 'function';
+  return runs ? '' : say('The model needs WebAssembly SIMD and DecompressionStream, which this browser does not have. '
+    + 'Chrome since 2021 and Firefox and Safari since 2023 have them. In this browser you can still explore the '
+    + 'examples.');
 }
 
 /**
  * The note above the button that opens the visitor's photographs.
  * @param {About} about @param {number | undefined} memory - the machine's memory in GB, if the browser reports it
  */
-export function needs({ download, files }, memory) {
+export function needs({ download, parts }, memory) {
   const missing = lack();
   if (missing) return missing;
-  const taken = COPIES * files.weights.bytes + MORE;
+  const taken = COPIES * 2 * Object.values(parts).reduce((sum, [, , count]) => sum + count, 0) + MORE;
   const little = memory !== undefined && taken > SHARE * memory * 1e9;
   return joined(
     say('Your photograph stays in this browser, which downloads the model once ({0} MB).', Math.ceil(download / 1e6)),

@@ -1,4 +1,4 @@
-// Convert half-precision numbers (IEEE 754 binary16) to float32, which represents each of them exactly.
+// Convert half-precision numbers (IEEE 754 binary16) to float32, which represents them exactly; decompress them.
 
 /** @type {Float32Array | null} The float32 of every 16-bit pattern, filled on first use (256 kB). */
 let table = null;
@@ -39,4 +39,21 @@ export function widen(bits, out) {
   const values = decodeTable();
   for (let i = 0; i < bits.length; i += 1) out[i] = values[bits[i]];
   return out;
+}
+
+/**
+ * Decompress halves whose low bytes are stored before their high bytes, see `vitviz.export.static`.
+ * @param {Uint8Array<ArrayBuffer>} packed - in gzip
+ * @returns {Promise<Uint16Array>} the halves' bit patterns
+ */
+export async function unpack(packed) {
+  const planes = await inflate(packed);
+  const count = planes.length / 2;
+  return Uint16Array.from({ length: count }, (_, i) => planes[i] | (planes[count + i] << 8));
+}
+
+/** @param {Uint8Array<ArrayBuffer>} packed - in gzip @returns {Promise<Uint8Array<ArrayBuffer>>} */
+export async function inflate(packed) {
+  const stream = new Blob([packed]).stream().pipeThrough(new DecompressionStream('gzip'));
+  return new Uint8Array(await new Response(stream).arrayBuffer());
 }

@@ -304,9 +304,10 @@ export const ZH = {
       '此页面有一部分已损坏：保存或发送时被截断了（{0}）。',
     'This page does not contain that photograph.': '此页面不包含那张照片。',
     'This saved page has no server. Open the photograph in the app.': '这个保存的页面没有服务器。请在应用中打开照片。',
-    ['The model needs WebAssembly SIMD, which this browser does not have. Chrome and Firefox since 2021 and Safari '
-      + 'since 2023 have it. In this browser you can still explore the examples.']:
-      '模型需要 WebAssembly SIMD，而这个浏览器没有。Chrome 和 Firefox 自 2021 年起、Safari 自 2023 年起具备。在这个浏览器中仍可探索示例。',
+    ['The model needs WebAssembly SIMD and DecompressionStream, which this browser does not have. Chrome since 2021 '
+      + 'and Firefox and Safari since 2023 have them. In this browser you can still explore the examples.']:
+      '模型需要 WebAssembly SIMD 和 DecompressionStream，而这个浏览器没有。Chrome 自 2021 年起、Firefox 和 Safari 自 2023 年起具备。'
+      + '在这个浏览器中仍可探索示例。',
     'Your photograph stays in this browser, which downloads the model once ({0} MB).':
       '您的照片只留在这个浏览器里，浏览器会下载一次模型（{0} MB）。',
     ['The model takes about {0} GB of memory, and this machine has {1} GB. If the browser closes the page, use the '

@@ -1,6 +1,6 @@
 // Run a model's graphs in onnxruntime-web, see `vitviz.export.onnx`. A session combines one graph with the weights of
 // one part; it is created on first use.
-import { widen } from '../compute/half.js';
+import { unpack, widen } from '../compute/half.js';
 
 /** @typedef {import('../compute/image.js').Preprocess} Preprocess */
 /** @typedef {Record<string, {data: Float32Array, dims: readonly number[]}>} Tensors */
@@ -22,7 +22,8 @@ import { widen } from '../compute/half.js';
  * @property {Preprocess} preprocess @property {Record<string, {title: string, signed: boolean,
  *   unit: 'attention' | 'score', specific: boolean}>} methods
  * @property {{size: number, preprocess: Preprocess}} larger - the input size with four times as many patches
- * @property {Record<string, [number, number]>} parts - start and number of each part's weights
+ * @property {Record<string, [number, number, number]>} parts - start and number of each part's bytes in the file of the
+ *   weights, and number of its weights
  * @property {Record<string, [number, number]>} graphs - start and number of each graph's bytes
  * @property {{graphs: File, weights: File}} files
  * @property {File} lecture - from `vitviz.web.lecture_numbers.model_bytes`
@@ -30,6 +31,11 @@ import { widen } from '../compute/half.js';
  * @property {{height: number, width: number, logits: number[]}} check - the logits for the pixels of `ramp`
  */
 /** @typedef {{url: string, bytes: number, crc: number}} File */
+/** @typedef {Uint8Array<ArrayBuffer>} Bytes */
+/**
+ * Read a file, and call `arrived` with its bytes and the number of them that have arrived.
+ * @typedef {(file: File, name: string, arrived?: (bytes: Bytes, count: number) => void) => Promise<Bytes>} Read
+ */
 
 /**
  * The test pixels of a site, equal to Python's. @param {number} size
@@ -51,7 +57,7 @@ function once(cache, key, make) {
 export class Graphs {
   /**
    * @param {any} ort - onnxruntime-web @param {About} about
-   * @param {(file: File, name: string) => Promise<Uint8Array>} read
+   * @param {Read} read
    */
   constructor(ort, about, read) {
     this.ort = ort;
@@ -59,15 +65,37 @@ export class Graphs {
     this.read = read;
     /** @type {Map<string, Promise<any>>} */
     this.sessions = new Map();
-    /** @type {Map<string, Promise<Uint8Array>>} */
+    /** @type {Map<string, Promise<Bytes>>} */
     this.files = new Map();
-    this.halves = /** @type {Uint16Array} */ (new Uint16Array(0));
+    /** @type {Map<string, Promise<Uint16Array>>} */
+    this.halves = new Map();
+    this.packed = /** @type {Bytes} */ (new Uint8Array(0));
+    this.arrived = 0;
+    /** @type {(() => void)[]} */
+    this.waiting = [];
   }
 
-  /** Read the weights and all graphs, so that later questions need no network. */
+  /** Read the weights and all graphs, so that later questions need no network. Parts can be used as they arrive. */
   async load() {
-    const [bytes] = await Promise.all([this.read(this.about.files.weights, 'weights'), this.file()]);
-    this.halves = new Uint16Array(bytes.buffer, bytes.byteOffset, bytes.byteLength / 2);
+    const { files, parts } = this.about;
+    const arrived = (/** @type {Bytes} */ bytes, /** @type {number} */ count) => {
+      [this.packed, this.arrived] = [bytes, count];
+      for (const resume of this.waiting.splice(0)) resume();
+    };
+    const unpacked = Promise.all(Object.keys(parts).map((part) => this.weights(part)));
+    unpacked.catch(() => {}); // a damaged file is reported below
+    await Promise.all([this.read(files.weights, 'weights', arrived), this.file()]);
+    await unpacked;
+    this.packed = new Uint8Array(0);
+  }
+
+  /** The weights of a part in 16 bits, as soon as they have arrived. @param {string} part */
+  weights(part) {
+    return once(this.halves, part, async () => {
+      const [start, length] = this.about.parts[part];
+      while (this.arrived < start + length) await new Promise((resolve) => { this.waiting.push(() => resolve(null)); });
+      return unpack(this.packed.subarray(start, start + length));
+    });
   }
 
   /** Read the file of all graphs. */
@@ -82,8 +110,8 @@ export class Graphs {
 
   /** @param {string} graph @param {string} part */
   async make(graph, part) {
-    const [start, count] = this.about.parts[part] ?? [0, 0];
-    const numbers = widen(this.halves.subarray(start, start + count), new Float32Array(count));
+    const halves = part ? await this.weights(part) : new Uint16Array(0);
+    const numbers = widen(halves, new Float32Array(halves.length));
     const [from, length] = this.about.graphs[graph];
     const bytes = (await this.file()).subarray(from, from + length);
     return this.ort.InferenceSession.create(bytes, { executionProviders: ['wasm'], logSeverityLevel: 3,

@@ -1,5 +1,6 @@
 // The worker of a static site: it answers the same questions as the server's endpoints, one at a time.
 import { crc32 } from '../compute/crc.js';
+import { inflate } from '../compute/half.js';
 import { ReadbackError } from '../compute/readback.js';
 import { explain, faithfulness, heads, intervene, rearrange } from './endpoints.js';
 import { blockFile, rolloutFile } from './files.js';
@@ -39,8 +40,8 @@ export function start(self, ort, runtime, constants) {
   /** @type {(progress: any) => void} */
   let report = () => {};
 
-  /** Read a file, and report progress. @param {File} file @param {string} name */
-  async function read({ url, bytes, crc }, name) {
+  /** Read a file, and report progress. @type {import('./graphs.js').Read} */
+  async function read({ url, bytes, crc }, name, arrived = () => {}) {
     const answer = await fetch(new URL(url, self.location.href)).catch(() => null);
     if (!answer?.ok || !answer.body) {
       throw new SiteError(`Expected the file ${url}, got ${answer ? `status ${answer.status}` : 'no answer'}. `
@@ -53,6 +54,7 @@ export function start(self, ort, runtime, constants) {
       if (ended) break;
       if (at + value.length <= bytes) whole.set(value, at);
       at += value.length;
+      arrived(whole, Math.min(at, bytes));
       const [done, of] = [at, bytes].map((count) => Math.ceil(count / 1e6));
       if (of > 1) report({ text: `Loading the ${name}, in MB`, done, of });
     }
@@ -66,19 +68,22 @@ export function start(self, ort, runtime, constants) {
   async function begin() {
     ort.env.wasm.numThreads = self.crossOriginIsolated ? Math.min(4, navigator.hardwareConcurrency) : 1;
     ort.env.wasm.wasmPaths = { mjs: new URL(runtime.mjs.url, self.location.href).href };
-    ort.env.wasm.wasmBinary = await read(runtime.wasm, 'runtime');
+    ort.env.wasm.wasmBinary = (await inflate(await read(runtime.wasm, 'runtime'))).buffer;
   }
 
   /** @param {About} about */
   async function load(about) {
     await (ready ??= begin().catch((error) => { ready = null; throw error; }));
     const graphs = new Graphs(ort, about, read);
-    await graphs.load();
     const model = new Model(graphs);
-    report({ text: 'Trying the model' });
     const { height, width, logits } = about.check;
     const pixels = ramp(3 * height * width);
-    const run = await model.open({ pixels, height, width, frame: [0, 0, width, height] }, () => false);
+    const loaded = graphs.load();
+    const trial = model.open({ pixels, height, width, frame: [0, 0, width, height] }, () => false);
+    trial.catch(() => {}); // a file that could not be read is reported first
+    await loaded;
+    report({ text: 'Trying the model' });
+    const run = await trial;
     const off = Math.max(...logits.map((value, index) => Math.abs(value - run.logits[index])));
     if (!(off <= CLOSE)) {
       throw new SiteError(`Expected test logits within ${CLOSE}, got a difference of ${off}: this browser computes `
