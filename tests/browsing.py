@@ -14,6 +14,8 @@ from patience import patience
 from playwright.sync_api import Browser, BrowserContext, Error, Page, expect
 
 VIEWPORT = {"width": 1440, "height": 900}
+# A static site reloads itself when its service worker is ready, so only the tests of service workers allow them.
+CONTEXT = {"viewport": VIEWPORT, "service_workers": "block"}
 STORAGE = "local_storage,indexeddb,cache_storage,service_workers"
 CHROMIUMS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 # Chromium reads only the last list of disabled features. The first three would start two pages for the address bar of
@@ -76,7 +78,7 @@ def watch(context: BrowserContext) -> list[str]:
 @contextmanager
 def new_page(browser: Browser, **options: Any) -> Iterator[Page]:
     """Open a page with its own cookies and cache, and options of `Browser.new_context`; fail on problems of `watch`."""
-    context = browser.new_context(**{"viewport": VIEWPORT, **options})
+    context = browser.new_context(**{**CONTEXT, **options})
     problems = watch(context)
     limit_waits(context)
     try:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 import torch
-from browsing import FLAGS, VIEWPORT, find_chromium, leave, limit_waits, no_chromium, watch
+from browsing import CONTEXT, FLAGS, find_chromium, leave, limit_waits, no_chromium, watch
 from hypothesis import settings
 from patience import patience
 from playwright.sync_api import Browser, BrowserContext, Page, Request, sync_playwright
@@ -92,7 +92,7 @@ def browser() -> Iterator[Browser]:
 @pytest.fixture(scope="session")
 def shared_context(browser: Browser) -> Iterator[tuple[BrowserContext, list[str]]]:
     """Return the context of `page`, and the problems that `watch` finds in it."""
-    context = browser.new_context(viewport=VIEWPORT)
+    context = browser.new_context(**CONTEXT)
     problems = watch(context)
     yield context, problems
     context.close()

@@ -373,7 +373,7 @@ def test_noisy_canvas_readback_does_not_change_numbers(
     browser: Chromium, site: Site, shown: tuple[Page, View], mine: Path
 ) -> None:
     """Chromium does not resist fingerprinting, so the test adds noise; the worker then reads through a video frame."""
-    with new_page(browser, service_workers="block") as page:
+    with new_page(browser) as page:
 
         def with_noise(route: Route) -> None:
             answer = route.fetch()
@@ -405,13 +405,10 @@ def test_error_names_the_damaged_file(page: Page, site: Site, mine: Path, tmp_pa
 
 @pytest.mark.tier("all")
 def test_site_works_offline_after_first_visit(browser: Chromium, site: Site, mine: Path) -> None:
-    with new_page(browser) as page:
+    with keeping(browser, site.url) as page:
         page.add_init_script(MEMORY % 0.25)
         ready(page, site.url)
         expect(page.locator(".vv-needs")).to_contain_text("0.2 GB of memory, and this machine has 0.25 GB")
-        page.wait_for_function("navigator.serviceWorker.controller")
-        page.reload()
-        ready(page, site.url)
         complete(page)
         drop(page, mine)
         page.context.set_offline(True)
@@ -550,11 +547,16 @@ def test_write_site_refuses_unsupported_models_before_writing(source: str, tmp_p
 
 @contextmanager
 def keeping(browser: Chromium, url: str) -> Iterator[Page]:
-    """Open a site that its service worker controls."""
-    with new_page(browser) as page:
-        ready(page, url)
-        page.wait_for_function("navigator.serviceWorker.controller")
+    """Open a site, which reloads itself when its service worker is ready."""
+    with new_page(browser, service_workers="allow") as page:
+        page.goto(url)
+        isolated(page)
         yield page
+
+
+def isolated(page: Page) -> None:
+    """Wait for a page whose model may use several threads."""
+    page.wait_for_function("window.crossOriginIsolated && window.vitviz?.drawn > 0")
 
 
 FETCHED = "async (url) => (await (await fetch(url)).arrayBuffer()).byteLength"
@@ -589,8 +591,8 @@ def test_two_sites_of_one_server_have_separate_caches(browser: Chromium, site: S
         ((name, count),) = page.evaluate(copies)
         assert "one" in name
         assert count > 0
-        ready(page, f"{served.url}two/")
-        page.wait_for_function("navigator.serviceWorker.controller?.state === 'activated'")
+        page.goto(f"{served.url}two/")
+        isolated(page)
         held = dict(page.evaluate(copies))
         assert len(held) == 2
         assert held[name] >= count

@@ -1,7 +1,8 @@
 // The service worker of a static site: files that were loaded once are available offline. The export adds a first line
 // that defines SITE: `files` lists all files of the site, and `first` those that every visit needs. Files with a hash
 // in their names never change and are cached if their content has that hash. All other files are read from the network
-// if it is available. Each site has its own cache, because several sites may share an origin.
+// if it is available. Each site has its own cache, because several sites may share an origin. Pages and workers get the
+// headers of cross-origin isolation, which several threads need, because most file servers do not send them.
 
 const HASHED = /\.([0-9a-f]{8})\.\w+$/;
 const worker = /** @type {any} */ (self);
@@ -42,6 +43,14 @@ async function fetched(request) {
   return answer;
 }
 
+/** Add the headers of cross-origin isolation. @param {Response} answer */
+function isolated(answer) {
+  const headers = new Headers(answer.headers);
+  headers.set('Cross-Origin-Opener-Policy', 'same-origin');
+  headers.set('Cross-Origin-Embedder-Policy', 'require-corp');
+  return new Response(answer.body, { status: answer.status, statusText: answer.statusText, headers });
+}
+
 /** @param {Request} request */
 async function answer(request) {
   const bare = request.url.split(/[?#]/)[0];
@@ -71,5 +80,7 @@ worker.addEventListener('activate', (/** @type {any} */ event) => {
 
 worker.addEventListener('fetch', (/** @type {any} */ event) => {
   const { request } = event;
-  if (request.method === 'GET' && request.url.startsWith(worker.location.origin)) event.respondWith(answer(request));
+  if (request.method !== 'GET' || !request.url.startsWith(worker.location.origin)) return;
+  const runs = ['document', 'worker'].includes(request.destination);
+  event.respondWith(runs ? answer(request).then(isolated) : answer(request));
 });

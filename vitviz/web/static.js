@@ -22,7 +22,22 @@ export function start(root, { colors, first, site, lecture }) {
   const { search, notice } = received(photos, window.location);
   const page = mount(root, { colors, backend, photos, first, models: site.models, lecture, search }, VIEWS);
   if (notice) page.store.dispatch({ type: 'message', texts: [notice] });
-  navigator.serviceWorker?.register('service.js').catch(() => null); // without it, the page works only online
+  serveOffline();
   window.vitviz = page; // only for tests and benchmarks
   return page;
+}
+
+/**
+ * Register the service worker. Its headers isolate the page, which lets the model compute in several threads, but only
+ * from the next load on: the page is therefore loaded again on a first visit, unless the visitor has already used it.
+ */
+function serveOffline() {
+  const { serviceWorker } = navigator;
+  if (!serviceWorker) return; // without it, the page works only online, in one thread
+  const used = new AbortController();
+  if (!window.crossOriginIsolated && !serviceWorker.controller && window === window.top) {
+    for (const kind of ['pointerdown', 'keydown', 'dragenter']) window.addEventListener(kind, () => used.abort(), used);
+    serviceWorker.addEventListener('controllerchange', () => window.location.reload(), used);
+  }
+  serviceWorker.register('service.js').catch(() => null);
 }
