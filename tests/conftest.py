@@ -7,6 +7,12 @@ os.environ["GRADIO_ANALYTICS_ENABLED"] = "False"
 os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ["TRANSFORMERS_OFFLINE"] = "1"
 
+import sys
+
+# Gradio imports jsonschema, which would build a grammar for a format of addresses that nothing here uses: seconds in
+# each worker. jsonschema works without this package, which only Jupyter installs.
+sys.modules.setdefault("rfc3987_syntax", None)
+
 from vitviz.images.torchvision_import import import_torchvision
 
 import_torchvision()  # before timm and transformers import torchvision

@@ -321,6 +321,7 @@ def test_invalid_confusion_matrices_are_refused() -> None:
 # --- the page --------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.tier("all")
 @pytest.mark.parametrize(
     ("name", "case"),
     [pytest.param(name, *case.values, marks=case.marks) for name in NAMES[:5] for case in cases_of(name)],

@@ -329,6 +329,7 @@ FILES: dict[str, tuple[Callable[[], bytes], list[int] | str, float]] = {
 }
 
 
+@pytest.mark.tier("all")
 def test_decoding_any_file_takes_bounded_memory(tmp_path: Path) -> None:
     """Check that the largest files are decoded in a limited process, too."""
     (tmp_path / "small").write_bytes(saved(Image.new("RGB", (300, 300)), "PNG"))

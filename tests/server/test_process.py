@@ -58,6 +58,7 @@ def test_refusal_reaches_a_client_that_is_still_sending(server: Server, path: st
         assert line.makefile("rb").read().startswith(f"HTTP/1.1 {status} ".encode())
 
 
+@pytest.mark.tier("all")
 def test_interrupted_uploads_leave_no_files(server: Server) -> None:
     before, paths = server.files(), ["/gradio_api/upload", "/vitviz/open", "/vitviz/checkpoint"]
     for path in 2 * paths:
@@ -103,6 +104,7 @@ def test_containers_health_check_detects_a_missing_server(server: Server) -> Non
         assert done.returncode == code, done.stderr
 
 
+@pytest.mark.tier("all")
 def test_sigterm_removes_uploads(server: Server) -> None:  # the last test that uses this server
     assert server.upload("mine.png", photograph()).status_code == 200
     assert any(path.name == "mine.png" for path in server.files())

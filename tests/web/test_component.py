@@ -121,6 +121,7 @@ BESIDE = """(() => {
 BLOCKS = "['left', 'right'].map((name) => document.querySelector(`#${name} .vv`).vitviz.store.get().block)"
 
 
+@pytest.mark.tier("all")
 def test_two_explorers_have_separate_photographs_choices_and_keys(opened: Browser, view: View) -> None:
     assert not opened.evaluate(BESIDE)  # each of two explorers takes half of the window
     opened.set_viewport_size({"width": 2000, "height": 900})

@@ -95,6 +95,7 @@ def near_shares(view: View) -> NDArray[np.float64]:
     return shares
 
 
+@pytest.mark.tier("all")
 def test_all_steps_show_the_models_numbers(saved: Page, view: View) -> None:
     page, side = saved, view.model.config.patch_size
     texts = lecture_texts()["en"]
@@ -143,6 +144,7 @@ def test_all_steps_show_the_models_numbers(saved: Page, view: View) -> None:
     assert sum(map(int, page.locator(".vv-kinds b").all_inner_texts())) == view.trace.depth * view.trace.heads
 
 
+@pytest.mark.tier("all")
 def test_all_steps_are_in_chinese(saved: Page) -> None:
     page = saved
     page.click("[data-do=lang]")
@@ -292,6 +294,7 @@ def answer(page: Page, view: View, exercise: Exercise, value: float) -> str:
     return form.locator(".vv-verdict").inner_text()
 
 
+@pytest.mark.tier("all")
 def test_the_page_checks_every_exercise_against_pythons_answer(saved: Page, view: View) -> None:
     page, expected = saved, exercises(view)
     for step in STEPS:

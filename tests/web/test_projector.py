@@ -80,6 +80,7 @@ def place(page: Browser) -> str:
     return page.locator(".vv-place").inner_text()
 
 
+@pytest.mark.tier("all")
 @pytest.mark.parametrize(("lang", "is_tall"), [("en", False), ("zh", True)])
 def test_no_step_of_the_lecture_overflows_on_a_projector(
     lecture: Browser, tmp_path: Path, lang: str, is_tall: bool

@@ -280,6 +280,7 @@ def assert_takes_photographs(model: ViT) -> None:
             assert model(torch.from_numpy(prepared.pixels)[None]).isfinite().all()
 
 
+@pytest.mark.tier("all")
 @pytest.mark.parametrize(("part", "fields"), [("model", ViTConfig), ("preprocess", Preprocess)])
 def test_any_config_value_loads_or_raises_checkpoint_error(tmp_path: Path, part: str, fields: Any) -> None:
     save(small_model(), tmp_path)
@@ -291,6 +292,7 @@ def test_any_config_value_loads_or_raises_checkpoint_error(tmp_path: Path, part:
             assert_takes_photographs(load_folder(tmp_path))
 
 
+@pytest.mark.tier("all")
 @hf_cases.each_case
 def test_any_transformers_setting_loads_or_raises_checkpoint_error(case: hf_cases.Case) -> None:
     """Each case tests a subset of the values."""
