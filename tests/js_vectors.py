@@ -8,7 +8,7 @@ from __future__ import annotations
 import base64
 import dataclasses
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import cache
 from itertools import product
 from typing import Any, get_args
@@ -18,6 +18,7 @@ import pytest
 import tiny
 import torch
 import viewer_pages
+import windowed
 from numpy.typing import NDArray
 from pairwise import pairs
 from pictures import photograph
@@ -29,7 +30,7 @@ import vitviz
 from vitviz.analysis.filters import position_similarity
 from vitviz.analysis.pairs import Descriptor, compare_patches, patch_descriptors
 from vitviz.analysis.tokens import point_up, principal_components
-from vitviz.attribution.attention import attention_scores, rollout_matrix, rollout_scores
+from vitviz.attribution.attention import attention_scores, entered_grid, rollout_matrix, rollout_scores
 from vitviz.attribution.registry import METHODS
 from vitviz.draw.colors import lut
 from vitviz.draw.overlay import overlay, patch_edges
@@ -109,15 +110,18 @@ def outliers(key_bias: float = 0.0, gain: float = 1.0, spread: float = 0.0) -> T
     return model.trace(tiny.images(1))
 
 
-def block_case(name: str, trace: Trace, block: int, dtype: Dtype, tokens: list[int] | None = None) -> dict[str, Any]:
+def block_case(
+    name: str, trace: Trace, block: int, dtype: Dtype, tokens: Sequence[int] | None = None
+) -> dict[str, Any]:
     """Return a block's file, and rows and columns (T, H, N) of its attention, for all tokens by default."""
-    exact = tiny.dense(trace, block)[0].numpy()  # (H, N, N) in float64
+    exact = (trace.attention(block) if trace.layouts else tiny.dense(trace, block))[0].numpy()  # (H, N, N)
     heads, count = exact.shape[:2]
     tokens = tokens or list(range(count))
-    sizes = {"heads": heads, "tokens": count, "width": trace.head_width, "block": block}
+    sizes = {"heads": heads, "tokens": count, "block": block}
+    sizes |= {} if trace.layouts else {"width": trace.head_width}
     return {
         "name": f"{name}, block {block}, {dtype}", "file": block_bytes(trace, block, dtype), "limit": LIMITS[dtype],
-        "sizes": {**sizes, "prefix": len(trace.prefix), "grid": trace.grid}, "tokens": tokens,
+        "sizes": {**sizes, "prefix": len(trace.prefix), "grid": trace.grid_in(block)}, "tokens": tokens,
         "rows": exact[:, tokens].swapaxes(0, 1).astype(np.float32),
         "columns": exact[:, :, tokens].transpose(2, 0, 1).astype(np.float32), "fused": [],
     }  # fmt: skip
@@ -148,6 +152,28 @@ def tiny_blocks() -> Iterator[dict[str, Any]]:
         for dtype in LIMITS:
             case = {**block_case(name, trace, block, dtype), **means, "fused": fused}
             yield {**case, "sent": sent} if dtype == "float32" else case
+
+
+@cache
+def swin(**changes: Any) -> Trace:
+    model = windowed.small(image_size=(16, 24), **changes)
+    return model.trace(torch.randn(1, 3, 16, 24, generator=torch.Generator().manual_seed(7)))
+
+
+def windowed_blocks() -> Iterator[dict[str, Any]]:
+    """Yield blocks with windows: shifted, merged, padded, and without windows in between (SAM)."""
+    for name, changes in (("Swin", {}), ("SAM", windowed.LIKE_SAM)):
+        trace = swin(**changes)
+        for block in range(trace.depth):
+            count = trace.attention(block).shape[-1]
+            means = {"meanRow": trace.row(block, "mean")[0], "meanColumn": trace.column(block, "mean")[0]}
+            fused = []
+            for how in ("mean", "max", "min"):
+                rows = torch.cat([attention_scores(trace, block, how, token) for token in range(count)])  # (N, N)
+                of_patches = {"meanRow": rows.mean(0), "meanColumn": rows.mean(1)}
+                fused.append({"how": how, "rows": rows, "columns": rows.T.contiguous(), **of_patches})
+            for dtype in LIMITS:
+                yield {**block_case(name, trace, block, dtype), **means, "fused": fused}
 
 
 def real_blocks() -> Iterator[dict[str, Any]]:
@@ -208,27 +234,43 @@ def plain(geometry: Geometry) -> dict[str, Any]:
 def rollout_calls() -> Iterator[Call]:
     changed_options = {"fuse": "max", "discard": 0.5, "residual": 0.25, "start": 1}
     for (name, options), half in product(
-        (("registers", {}), ("no class token", {}), ("registers", changed_options)), (0, 1)
+        (
+            ("registers", {}),
+            ("no class token", {}),
+            ("registers", changed_options),
+            ("Swin", {}),
+            ("Swin", {"start": 2}),
+        ),
+        (0, 1),
     ):
-        trace, limit = traced(name), (1e-6, 2e-3)[half]
+        trace, limit = (swin() if name == "Swin" else traced(name)), (1e-6, 2e-3)[half]
         count, prefix = trace.tokens.shape[1], len(trace.prefix)
-        matrix = rollout_matrix(trace, **options)[0].numpy()  # (N, N)
-        page = {"tokens": count, "start": options.get("start", 0), "prefix": prefix, "grid": trace.grid}
+        matrix = rollout_matrix(trace, **options)[0].numpy()  # (rows, N)
+        grid = entered_grid(trace, options.get("start", 0))
+        page = {
+            "rows": count,
+            "tokens": matrix.shape[1],
+            "start": options.get("start", 0),
+            "prefix": prefix,
+            "grid": grid,
+        }
         file = rollout_bytes(trace, ("float32", "float16")[half], **options)
         yield call("compute/payload.parseRollout", [file], {**page, "matrix": matrix}, atol=half * 2.0**-12)
 
         sent = matrix.astype((np.float32, np.float16)[half]).astype(np.float32)
-        page, out = {**page, "matrix": sent}, np.full(count, 77, np.float32)
+        page = {**page, "matrix": sent}
+        out, out_column = (np.full(side, 77, np.float32) for side in (matrix.shape[1], count))
         means = {"Row": rollout_scores(trace, "mean", **options)[0].numpy(), "Column": matrix[:, prefix:].mean(1)}
         for kind, mean in means.items():
-            yield call(f"compute/rollout.rolloutMean{kind}", [page, out], None, limit, written={1: mean})
+            empty = np.full(len(mean), 77, np.float32)
+            yield call(f"compute/rollout.rolloutMean{kind}", [page, empty], None, limit, written={1: mean})
         shares = sent.astype(np.float64) / sent.sum(1, dtype=np.float64, keepdims=True)
-        for token in (0, prefix, 30, count - 1):
+        for token in (0, prefix, 23, count - 1):
             row = rollout_scores(trace, token, **options)[0].numpy()
             for expected, atol in ((row, limit), (shares[token], 1e-7)):  # only shares sum to exactly 1
                 yield call("compute/rollout.rolloutRow", [page, token, out], None, atol, written={2: expected})
             column = {2: matrix[:, token]}
-            yield call("compute/rollout.rolloutColumn", [page, token, out], None, limit, written=column)
+            yield call("compute/rollout.rolloutColumn", [page, token, out_column], None, limit, written=column)
 
 
 def similarity_calls() -> Iterator[Call]:
@@ -563,7 +605,7 @@ def labels() -> Iterator[str]:
 def vectors() -> dict[str, Any]:
     numbers = [*rollout_calls(), *similarity_calls(), *preprocess_calls(), *geometry_calls()]
     return {
-        "blocks": [*tiny_blocks(), *real_blocks()],
+        "blocks": [*tiny_blocks(), *windowed_blocks(), *real_blocks()],
         "outliers": [block_case(str(kind), outliers(**kind), 1, "float16") for kind in OUTLIERS],
         "calls": [
             *numbers,

@@ -10,6 +10,7 @@ from urllib.parse import parse_qs, urlsplit
 
 import numpy as np
 import tiny
+import windowed
 from asking import free_port
 from offered import folder
 from patience import wait_until
@@ -27,6 +28,7 @@ from vitviz.server.server import launch
 from vitviz.server.uploads import upload_folder
 from vitviz.settings import Settings
 from vitviz.view import View
+from vitviz.weights.checkpoint import save
 
 MODEL, EVERYDAY = "dinov2-s14-imagenette", "dinov2-s14-everyday"
 EXAMPLES = resource_folder("examples")
@@ -42,9 +44,10 @@ READ = """() => {
         title: text('.vv-title'), answer: text('.vv-answer'), low: text('.vv-low'), high: text('.vv-high'),
         note: view.find('.vv-note').textContent,
         strongest: [...view.root.querySelectorAll('.vv-strongest li')].map((one) =>
-            [one.querySelector('button').dataset.patch.split(',').map(Number), one.querySelector('span').textContent]),
+            [one.querySelector('button').textContent.match(/\\d+/g).map((place) => place - 1),
+                one.querySelector('span').textContent]),
         colors: Array.from(one.index),
-        grid: one.scene?.manifest.grid ?? [],
+        grid: one.pane.grid,
         waiting: one.pane.element.classList.contains('vv-waiting') || !vitviz.resting(),
     };
 }"""
@@ -76,8 +79,11 @@ MODELS: dict[str, dict[str, Any]] = {
 
 
 def make_models(place: Path) -> dict[str, str]:
-    """Save `MODELS`, and return their folders by name."""
-    return {name: folder(place / name, **options) for name, options in MODELS.items()}
+    """Save `MODELS` and a windowed model, and return their folders by name."""
+    save(windowed.known(windowed.small()), place / "windowed")
+    return {name: folder(place / name, **options) for name, options in MODELS.items()} | {
+        "windowed": str(place / "windowed")
+    }
 
 
 class Running:

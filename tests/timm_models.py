@@ -19,6 +19,7 @@ from timm.models.vision_transformer import (
     VisionTransformer,
 )
 from timm.models.vision_transformer_relpos import ResPostRelPosBlock, VisionTransformerRelPos
+from tiny import shaken
 from torch import Tensor, nn
 
 from vitviz.model.vit import ViT
@@ -31,15 +32,6 @@ ROTARY: dict[str, Any] = {"rope_type": "dinov3", "rope_temperature": 31.0, "rope
 ROTARY |= {"use_rot_pos_emb": True, "use_abs_pos_emb": False, "num_reg_tokens": 2, "use_fc_norm": False}
 ROTARY |= {"init_values": 0.5, "norm_layer": partial(LayerNorm, eps=1e-3)}
 INDEX: dict[str, Any] = {"use_rot_pos_emb": True, "ref_feat_shape": (7, 3), "norm_layer": partial(LayerNorm, eps=1e-3)}
-
-
-@torch.no_grad()
-def shaken(model: nn.Module, seed: int = 0) -> nn.Module:
-    """Add noise to all tensors, half of which are zeros or ones initially, so that each one matters."""
-    generator = torch.Generator().manual_seed(seed)
-    for parameter in model.parameters():
-        parameter.add_(torch.randn(parameter.shape, generator=generator) * 0.2)
-    return model.eval()
 
 
 def vit(**changes: Any) -> nn.Module:

@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from vitviz.images.preprocess import Preprocess
 from vitviz.model.config import ViTConfig
@@ -115,6 +115,15 @@ def trace(batch: int = BATCH, seed: int = 0, grad: bool = False, **changes: Any)
     """Return the trace of random images by a random model with the same grid."""
     sizes = {"grid": changes.get("grid", GRID), "patch": changes.get("patch", PATCH)}
     return model(seed, **changes).trace(images(batch, seed + 1, **sizes), grad=grad)
+
+
+@torch.no_grad()
+def shaken(model: nn.Module, seed: int = 0) -> nn.Module:
+    """Add noise to all tensors, half of which are zeros or ones initially, so that each one matters."""
+    generator = torch.Generator().manual_seed(seed)
+    for parameter in model.parameters():
+        parameter.add_(torch.randn(parameter.shape, generator=generator) * 0.2)
+    return model.eval()
 
 
 def dense(trace: Trace, block: int) -> Tensor:

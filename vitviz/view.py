@@ -258,7 +258,7 @@ class View:
         from vitviz.draw.sheet import sheet
 
         maps = [self.attention(block, "mean", query), *self.head_maps(block, query)]
-        labels = ["mean", *(f"head {head + 1}" for head in range(self.trace.block(block).lse.shape[1]))]
+        labels = ["mean", *(f"head {head + 1}" for head in range(self.trace.heads_in(block)))]
         title = f"{self.trace.name_of(block)}, from {describe_query(self._query(query))}"
         settings: dict[str, Any] = {"title": title, "labels": labels, "plain": True}
         return sheet(maps, **settings | options)

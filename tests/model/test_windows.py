@@ -13,11 +13,13 @@ from PIL import Image
 from timm.models.swin_transformer import SwinTransformer
 from timm.models.swin_transformer_v2 import SwinTransformerV2
 from timm.models.vision_transformer_sam import VisionTransformerSAM
-from timm_models import shaken
+from tiny import shaken
 from torch import Tensor
+from windowed import LIKE_SAM, known, small
 
 import vitviz
 from vitviz.analysis.head_statistics import STATISTICS, head_statistics
+from vitviz.attribution.attention import rollout_matrix
 from vitviz.attribution.registry import METHODS
 from vitviz.attribution.targets import ExplainError
 from vitviz.draw import figures
@@ -25,14 +27,10 @@ from vitviz.errors import VitvizError
 from vitviz.explorer import Explorer
 from vitviz.export.film import film_of
 from vitviz.export.onnx import check_exportable
-from vitviz.images.preprocess import Preprocess
 from vitviz.model.config import ModelError
 from vitviz.model.edits import Edits
 from vitviz.model.trace import Trace, TraceError
-from vitviz.model.vit import Pretrained
-from vitviz.model.windowed_vit import WindowedConfig, WindowedViT
 from vitviz.model.windows import SparseAttention
-from vitviz.server.models import Models
 from vitviz.training.transfer import start_from
 from vitviz.web.lecture_numbers import lecture_bytes
 from vitviz.weights import checkpoint
@@ -145,17 +143,6 @@ def test_unsupported_swins_are_refused_with_the_reason() -> None:
             vitviz.load(SwinTransformer(**TIMM | changes))
 
 
-def small(**changes: Any) -> WindowedViT:
-    """Return a model with two stages of 24 x 16 and 12 x 8 tokens for images of 48 x 32 pixels."""
-    sizes: dict[str, Any] = {"image_size": (48, 32), "patch_size": 2, "width": 12, "depths": (2, 2), "windows": (4, 2)}
-    torch.manual_seed(3)
-    model = WindowedViT(WindowedConfig(**sizes | {"stage_heads": (2, 3), "classes": 5, "mlp_width": 17} | changes))
-    return shaken(model)
-
-
-# As SAM: windows of 5 x 5 tokens with padding in a grid of 24 x 16, block 2 without windows, and a neck.
-LIKE_SAM: dict[str, Any] = {"depths": (4,), "stage_heads": (2,), "windows": (5,), "padded": True, "global_blocks": (2,)}
-LIKE_SAM |= {"window_bias": "decomposed", "neck": 11, "positions": "learned", "norm_patch": False, "norm_final": False}
 each_kind = pytest.mark.parametrize("changes", [{}, LIKE_SAM], ids=["Swin", "SAM"])
 
 
@@ -256,6 +243,7 @@ def test_rollout_is_the_dense_product_with_merging(fuse: str, residual: float, c
         matrices.append((1 - residual) * fused + residual * torch.eye(fused.shape[1]))
     product = dense_product(trace, matrices)
     columns = trace.grid_in(-1)[1]
+    torch.testing.assert_close(rollout_matrix(trace, fuse=fuse, residual=residual), product, rtol=0, atol=1e-6)
     for query, row in (((3, 5), product[:, 3 * columns + 5]), (None, product.mean(1))):
         maps = vitviz.rollout(trace, query, fuse=fuse, residual=residual)
         for heatmap, expected in zip(maps, row, strict=True):
@@ -352,12 +340,6 @@ def test_statistics_are_those_of_the_dense_matrices() -> None:
     np.testing.assert_allclose(one.samples["mass_self"][:, 0], trace.attention(1)[:, :, token, token], rtol=1e-5)
 
 
-def known(model: WindowedViT) -> WindowedViT:
-    labels = tuple(f"class {index}" for index in range(5))
-    model.pretrained = Pretrained(name="tiny", preprocess=Preprocess(height=48, width=32, mode="squash"), labels=labels)
-    return model
-
-
 def test_a_checkpoint_keeps_windows_and_sizes_must_fit_them(tmp_path: Path) -> None:
     model = known(small(cosine_attention=True, norm_post=True))
     checkpoint.save(model, tmp_path)
@@ -380,7 +362,6 @@ def test_everything_else_refuses_windowed_models_in_the_same_sentence() -> None:
         view.html,
         lambda: lecture_bytes(view),
         lambda: check_exportable(model),
-        lambda: Models(lambda _: model, 10**9, "tiny").get("tiny"),
         lambda: figures.draw(view, ["heads"]),
         lambda: film_of(view),
         lambda: start_from(model, name="new", labels=("a", "b")),

@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import tiny
 import viewer_pages
@@ -18,6 +19,7 @@ from playwright.sync_api import Page as Browser
 from playwright.sync_api import Request, expect
 from running import (
     CHURCH,
+    CLOSE,
     DOG,
     EVERYDAY,
     HOSTILE,
@@ -487,3 +489,51 @@ def test_only_the_first_of_very_many_classes_are_listed(offline: Browser, tmp_pa
     expect(offline.locator(".vv-known [role=status]")).to_have_text("21,841 of 21,841, the first 400 listed.")
     offline.fill(".vv-known input", "thing 21840")
     expect(offline.locator(".vv-known li")).to_have_text(["thing 21840"])
+
+
+def test_windowed_model_shows_the_window_of_a_patch_in_every_stage(
+    page: Browser, app: Running, models: dict[str, str]
+) -> None:
+    ready(page, f"{app.url}?model={models['windowed']}")
+    view = app.view(CHURCH, models["windowed"])
+    expect_map(page, view.attention())
+    assert page.locator(".vv-queries").inner_text() == "All patches"
+    stages = page.locator(".vv-whole .vv-stage")
+    expect(stages).to_have_text(["Stage 1: 24 × 16 patches, 2 heads", "Stage 2: 12 × 8 patches, 3 heads"])
+    expect(page.locator(".vv-whole .vv-grid button")).to_have_count(2 * 3 + 2 * 4)
+    page.mouse.move(*at_patch(page, view, 7, 10))  # a patch of the first stage
+    expect_map(page, view.attention(3, query=(3, 5)))
+    page.mouse.down()
+    page.mouse.up()
+    layer(page, 1)
+    expect_map(page, view.attention(1, query=(7, 11)))  # the middle of the patch of the second stage
+    head(page, 1)
+    expect_map(page, view.attention(1, 1, (7, 11)))
+    page.focus(".vv-explore .vv-picture")
+    page.keyboard.press("ArrowUp")
+    expect_map(page, view.attention(1, 1, (6, 11)))
+    change(page, direction="column", query=[7, 11], block=2)
+    settled(page)
+    column = view.trace.attentions[2].column((3, 5))[0, 1]  # (n,)
+    np.testing.assert_allclose(
+        page.evaluate(f"[...{SCENE}.answers.map(2, 1, {{ token: 29, direction: 'column' }})]"), column, atol=CLOSE
+    )
+    change(page, direction="row", mode="rollout", head="mean")
+    expect_map(page, view.rollout((3, 5)))
+    change(page, tab="explain", mode="attention", method="legrad")
+    settled(page)
+    explained = "vitviz.views.find((view) => view.hiding)"
+    legrad = view.explain("legrad", view.best(1)[0]).values  # of the last stage
+    np.testing.assert_allclose(page.evaluate(f"{explained}.heatmap.values"), legrad.ravel(), rtol=1e-4)
+    assert page.evaluate(f"{explained}.pane.grid") == [12, 8]
+    expect(page.locator(".vv-explain .vv-heads-off")).to_contain_text("only within windows")
+    page.click(".vv-explain [data-do=test]")
+    expect(page.locator(".vv-testing .vv-verdict")).to_contain_text("Covering the patches")
+    change(page, tab="heads")
+    settled(page)
+    distances = view.heads(["distance"])["distance"]
+    cells = page.locator(".vv-cell").all_inner_texts()
+    np.testing.assert_allclose([float(cell) for cell in cells], distances[np.isfinite(distances)], rtol=5e-3)
+    change(page, tab="layers")
+    expect(page.locator(".vv-absent")).to_contain_text("only within windows")
+    expect(page.locator(".vv-layers-view")).to_be_hidden()

@@ -205,10 +205,10 @@ def test_manifest_matches_python(backend: Backend) -> None:
 
 def attention(file: bytes) -> NDArray[np.float32]:
     """Return the attention (H, N, N) of a block's file."""
-    _, _, bits, heads, tokens, width, *_ = HEADER.unpack_from(file)
-    number = np.dtype("<f2" if bits == 16 else "<f4")
+    _, _, bits, heads, _, tokens, width, *_ = HEADER.unpack_from(file)
     lse = np.frombuffer(file, "<f8", heads * tokens, HEADER.size).reshape(heads, tokens, 1)
-    both = np.frombuffer(file, number, 2 * heads * tokens * width, HEADER.size + lse.nbytes)
+    start = HEADER.size + lse.nbytes + 2 * 4 * heads * tokens + 4 * tokens  # after the means and the tokens
+    both = np.frombuffer(file, "<f2" if bits == 16 else "<f4", offset=start)
     queries, keys = both.reshape(2, heads, tokens, width).astype(np.float64)
     return np.exp(queries @ keys.transpose(0, 2, 1) - lse).astype(np.float32)  # (H, N, d) @ (H, d, N) -> (H, N, N)
 
@@ -225,7 +225,7 @@ def test_blocks_match_python(backend: Backend) -> None:
 
 def matrix(file: bytes) -> NDArray[np.float32]:
     """Return the rows (N, N) of a rollout file."""
-    _, _, bits, _, tokens, *_ = HEADER.unpack_from(file)
+    _, _, bits, _, _, tokens, *_ = HEADER.unpack_from(file)
     return np.frombuffer(file, "<f2" if bits == 16 else "<f4", offset=HEADER.size).reshape(tokens, tokens)
 
 
@@ -252,8 +252,8 @@ def test_descriptors_match_python(backend: Backend) -> None:
     for descriptor, block in product(get_args(Descriptor), range(trace.depth)) if backend.can("explain") else ():
         file = backend.ask("descriptors", {"descriptor": descriptor, "block": block})
         magic, _, bits, *sizes = HEADER.unpack_from(file)
-        assert (magic, sizes[0], *sizes[3:7]) == (b"VVD1", 1, block, 0, *trace.grid)
-        vectors = np.frombuffer(file, "<f2" if bits == 16 else "<f4", offset=HEADER.size).reshape(sizes[1:3])
+        assert (magic, sizes[0], *sizes[4:8]) == (b"VVD1", 1, block, 0, *trace.grid)
+        vectors = np.frombuffer(file, "<f2" if bits == 16 else "<f4", offset=HEADER.size).reshape(sizes[2:4])
         expected = normalize(patch_descriptors(backend.view.model, trace, descriptor, block), dim=-1)
         lengths = np.linalg.norm(vectors.astype(np.float32), axis=-1, keepdims=True)
         np.testing.assert_allclose(vectors / lengths, expected, atol=1e-3, err_msg=f"{descriptor} {block}")

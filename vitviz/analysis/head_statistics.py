@@ -285,7 +285,7 @@ def head_statistics(
     if unknown or not names:
         raise AnalysisError(f"Expected names among {', '.join(STATISTICS)}, got {unknown or 'none'}. Choose some.")
     chosen = [statistic for name, statistic in STATISTICS.items() if name in names]  # in the order of STATISTICS
-    heads = tuple(trace.block(block).lse.shape[1] for block in trace.blocks)
+    heads = tuple(map(trace.heads_in, trace.blocks))
     windowed = _WINDOWED if trace.layouts else ""
     of_rows, of_matrices, of_model = (
         {statistic.name: statistic.function for statistic in chosen if statistic.reads == reads}

@@ -16,7 +16,6 @@ from torch import Tensor
 
 from vitviz.attribution.inputs import Case, Method
 from vitviz.attribution.targets import ExplainError
-from vitviz.errors import refuse_windows
 from vitviz.fields import check_arguments
 from vitviz.heatmap import Heatmap
 from vitviz.model.trace import BlockTrace, Query, Trace, describe_query
@@ -71,7 +70,7 @@ def attention_scores(trace: Trace, block: int = -1, head: int | Fusion = "mean",
 
 def check_head(trace: Trace, head: int, block: int = -1) -> None:
     """Raise `ExplainError` if the head does not exist in a block."""
-    heads = trace.block(block).lse.shape[1]
+    heads = trace.heads_in(block)
     if not 0 <= head < heads:
         raise ExplainError(f"Expected a head among 0..{heads - 1} or mean, max, min, got {head}. Choose one.")
 
@@ -155,9 +154,15 @@ def _rollout_step(
 def rollout_matrix(
     trace: Trace, *, fuse: Fusion = FUSE, discard: float = DISCARD, residual: float = RESIDUAL, start: int = START
 ) -> Tensor:
-    """Return the rollout from every token to every token: (B, N, N), rows sum to 1. O(L N³) time: for small N."""
-    refuse_windows(trace, "a rollout matrix", ExplainError)
+    """Return the rollout from every token to every token: (B, N, N), rows sum to 1. O(L N³) time: for small N.
+
+    In a windowed model, rows are the patches of the last stage, and columns those that enter block `start`.
+    """
     _check_rollout(trace, fuse, discard, residual, start)
+    if trace.layouts:  # a sparse product: one flow per patch of the last stage
+        options: dict[str, Any] = {"fuse": fuse, "discard": discard, "residual": residual, "start": start}
+        rows = [rollout_scores(trace, token, **options) for token in range(trace.tokens.shape[1])]
+        return torch.stack(rows, dim=1)
     batch, tokens = trace.tokens.shape[:2]
     eye = torch.eye(tokens, device=trace.tokens.device)
     product = eye.expand(batch, -1, -1)
@@ -166,6 +171,13 @@ def rollout_matrix(
         with torch.autocast(eye.device.type, enabled=False):
             product = ((1.0 - residual) * fused + residual * eye) @ product  # (B, N, N) @ (B, N, N)
     return product
+
+
+def entered_grid(trace: Trace, block: int) -> tuple[int, int]:
+    """Return the rows and columns of the patches that enter a block, before it merges any."""
+    rows, columns = trace.grid_in(block)
+    factor = 2 if trace.layouts and trace.layouts[block].merges else 1
+    return factor * rows, factor * columns
 
 
 def fuse_heads(block_trace: BlockTrace, fuse: Fusion, start: int, stop: int, rescale: bool = True) -> Tensor:
@@ -346,7 +358,7 @@ def _check_rollout(trace: Trace, fuse: str, discard: float, residual: float, sta
 
 def _describe_attention(trace: Trace, options: Mapping[str, Any]) -> str:
     head, block = options["head"], options["block"]
-    which = f"head {head + 1}" if isinstance(head, int) else f"{head} of {trace.block(block).lse.shape[1]} heads"
+    which = f"head {head + 1}" if isinstance(head, int) else f"{head} of {trace.heads_in(block)} heads"
     return f"{trace.name_of(block)}, {which}, from {describe_query(options['query'])}"
 
 

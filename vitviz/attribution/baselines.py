@@ -17,7 +17,7 @@ BLUR = 1.0
 """Standard deviation of the blur in patches: it removes detail finer than a patch, but keeps colors."""
 
 
-def baseline_images(model: ViT, images: Tensor, kind: Baseline = "blur") -> Tensor:
+def baseline_images(model: ViT, images: Tensor, kind: Baseline = "blur", patch_size: int | None = None) -> Tensor:
     """Return baseline images: (B, channels, H, W).
 
     Args:
@@ -25,12 +25,13 @@ def baseline_images(model: ViT, images: Tensor, kind: Baseline = "blur") -> Tens
         images: (B, channels, H, W) normalised pixels.
         kind: "blur", a Gaussian blur of `BLUR` patches (weights rescaled at the border); "mean", the image's own mean
             color; "zero", zero in normalised pixels, the mean color of the training data; "black".
+        patch_size: side of the hidden patches in pixels; by default the model's.
 
     Raises:
         ExplainError: for an unknown kind, or "black" with a model without preprocessing.
     """
     if kind == "blur":
-        sigma = BLUR * model.config.patch_size
+        sigma = BLUR * (patch_size or model.config.patch_size)
         down, across = (_gaussian(extent, sigma).to(images) for extent in images.shape[2:])
         return down @ images @ across.T  # (H, H) @ (B, channels, H, W) @ (W, W)
     if kind == "mean":

@@ -328,6 +328,8 @@ def _explained(maps: Maps, images: int) -> tuple[TargetLike, tuple[Named, Named]
 def flat_maps(maps: Maps, masked: MaskedModel) -> tuple[Tensor, Tensor]:
     """Return maps (M, gh, gw) as scores (M, n), float64 on the CPU, and the image of each (M,).
 
+    In windowed models, a map of an earlier stage is averaged over each patch of the last one.
+
     Raises:
         EvaluationError: if maps do not fit the images or are not finite.
     """
@@ -335,7 +337,7 @@ def flat_maps(maps: Maps, masked: MaskedModel) -> tuple[Tensor, Tensor]:
         scores = maps.detach().cpu().double()
     else:
         sequence: Iterable[Any] = [maps] if isinstance(maps, Heatmap) else maps
-        arrays = [np.asarray(patch_scores, np.float64) for patch_scores in sequence]
+        arrays = [_averaged(np.asarray(patch_scores, np.float64), masked.grid) for patch_scores in sequence]
         scores = torch.from_numpy(np.stack(arrays)) if len({array.shape for array in arrays}) == 1 else torch.empty(0)
     batch = len(masked.images)
     if scores.ndim != 3 or scores.shape[1:] != masked.grid or not len(scores) or batch not in (1, len(scores)):
@@ -347,6 +349,13 @@ def flat_maps(maps: Maps, masked: MaskedModel) -> tuple[Tensor, Tensor]:
         raise EvaluationError("Expected finite scores to order patches by, got NaN or infinity. Check the method.")
     image = torch.arange(len(scores)) if batch > 1 else torch.zeros(len(scores), dtype=torch.long)
     return scores.flatten(1), image  # (M, gh, gw) -> (M, n)
+
+
+def _averaged(scores: Floats, grid: tuple[int, int]) -> Floats:
+    """Return the mean of patch scores (gh, gw) in each patch of a coarser grid, if its patches consist of theirs."""
+    if scores.ndim != 2 or scores.shape[0] % grid[0] or scores.shape[1] % grid[1]:
+        return scores
+    return np.asarray(scores.reshape(grid[0], scores.shape[0] // grid[0], grid[1], -1).mean(axis=(1, 3)))
 
 
 def target_of_images(model: ViT, images: Tensor, target: TargetLike) -> Target | None:

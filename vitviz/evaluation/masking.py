@@ -23,7 +23,8 @@ class MaskedModel:
     """Model that computes logits or features from the visible patches of images.
 
     With the baseline "remove", images are embedded once, and the blocks run on the tokens of the visible patches. The
-    other baselines paint over the pixels (`baseline_images`) and run the whole image.
+    other baselines paint over the pixels (`baseline_images`) and run the whole image. In windowed models, they paint
+    over patches of the last stage.
 
     Args:
         model: model in eval mode; not changed.
@@ -46,15 +47,18 @@ class MaskedModel:
         check_runs(model, baseline, features=features)
         self.model, self.baseline, self.features = model, baseline, features
         self.images = images.to(next(model.parameters()).device)
-        self.grid = model.check(self.images)
-        self.patches = self.grid[0] * self.grid[1]
+        grid = model.check(self.images)
+        layouts = model.layouts(grid)
+        self.grid = layouts[-1].grid if layouts else grid
+        self.patches, self._input_patches = self.grid[0] * self.grid[1], grid[0] * grid[1]
+        self._patch_size = model.config.patch_size * (grid[0] // self.grid[0])
         self.least = int(baseline == "remove" and (not model.config.prefix or "mean" in model.config.pooling))
         with torch.no_grad():
             if baseline == "remove":
                 self._tokens, _ = model.embed(self.images)  # (B, N, D)
-                self._angles = model.angles(self.grid)  # 2 x (n, d), or none
+                self._angles = model.angles(grid)  # 2 x (n, d), or none
             else:
-                self._behind = baseline_images(model, self.images, baseline)
+                self._behind = baseline_images(model, self.images, baseline, self._patch_size)
 
     def unmasked(self) -> Tensor:
         """Return the outputs of the whole images: (B, C) or (B, F), float64, on the CPU."""
@@ -106,7 +110,7 @@ class MaskedModel:
         """Yield indices of masked images per batch, with equal sequence length and a limited number of tokens."""
         most = CPU_TOKENS if self.images.device.type == "cpu" else TOKENS
         if self.baseline != "remove":
-            counts = torch.full_like(counts, self.patches)
+            counts = torch.full_like(counts, self._input_patches)
         for count in counts.unique().tolist():
             tokens = max(1, len(self.model.config.prefix) + count)
             yield from (counts == count).nonzero().flatten().split(max(1, most // tokens))
@@ -115,7 +119,7 @@ class MaskedModel:
         """Return the outputs of one batch of masked images: visible (r, n), image (r,)."""
         image, visible = image.to(self.images.device), visible.to(self.images.device)
         if self.baseline != "remove":
-            mask = pixel_mask(visible.unflatten(1, self.grid), self.model.config.patch_size)  # (r, 1, H, W)
+            mask = pixel_mask(visible.unflatten(1, self.grid), self._patch_size)  # (r, 1, H, W)
             painted = torch.where(mask, self.images[image], self._behind[image])
             return self.model.features(painted) if self.features else self.model(painted)
         keep = visible.nonzero()[:, 1].reshape(len(visible), int(visible[0].sum()))  # (r, K)

@@ -186,6 +186,10 @@ class ViTConfig:
         """Return the width of a head's queries and keys for N tokens; a relative position bias adds N channels."""
         return self.head_size + (tokens if self.relative_bias else 0)
 
+    def pairs(self, tokens: int) -> int:
+        """Return the number of pairs of a query and a key in a head of the first block, for N tokens."""
+        return tokens**2
+
     @property
     def plain_blocks(self) -> bool:
         """Return whether each block is x + attention(norm(x)), then x + MLP(norm(x)).

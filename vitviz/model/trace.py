@@ -270,6 +270,10 @@ class Trace:
         """Return the rows and columns of patches in a block."""
         return self.layouts[block].grid if self.layouts else self.grid
 
+    def heads_in(self, block: int) -> int:
+        """Return the number of heads of a block."""
+        return self._state(block).lse.shape[1]
+
     def name_of(self, block: int) -> str:
         """Return the display name of a block: "Layer 5", or "Layer 5 (stage 3)" in a model with several stages."""
         return f"Layer {block % self.depth + 1}{self.stage_name(block)}"

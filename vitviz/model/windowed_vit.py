@@ -93,6 +93,10 @@ class WindowedConfig(ViTConfig):
         side = math.ceil(tokens**0.5) if self.global_blocks else max(self.windows)
         return self.head_size + {"table": side**2, "decomposed": 2 * side, "none": 0}[self.window_bias]
 
+    def pairs(self, tokens: int) -> int:
+        """Return the number of pairs of a query and a key in the windows of the first block, or without windows."""
+        return tokens * (tokens if self.global_blocks else min(tokens, self.windows[0] ** 2))
+
     def stage_config(self, stage: int) -> ViTConfig:
         """Return the config of one block of a stage, whose images are windows and whose patches are their tokens."""
         same = {field.name: getattr(self, field.name) for field in dataclasses.fields(ViTConfig)}

@@ -45,7 +45,7 @@ from vitviz.web.responses import (
     describe_test,
     rounded,
 )
-from vitviz.web.scene import ROLLOUT_TOKENS, standalone, standalone_bytes
+from vitviz.web.scene import ROLLOUT_TOKENS, rolls_out, standalone, standalone_bytes
 
 TEST_PASSES = 36.0  # forward passes that testing one map takes
 FURTHER_TEST_PASSES = 9  # forward passes for each further map
@@ -146,7 +146,7 @@ class Endpoints(Opening):
         trace = opened.view.trace
         options: Any = {"fuse": fuse, "discard": float(discard), "residual": float(residual), "start": start}
         tokens = trace.tokens.shape[1]
-        if token is None and tokens > ROLLOUT_TOKENS:
+        if token is None and not rolls_out(trace):
             raise ArgumentError(f"Expected at most {ROLLOUT_TOKENS} tokens for all rows, got {tokens}. Ask for a row.")
         _check_index("token", token, tokens)
         with self._turn(opened, about.title, method_need, about):
@@ -198,7 +198,9 @@ class Endpoints(Opening):
         """
         opened, abouts = self._scene(scene), [method_named(name) for name in methods]
         aim, count = self._aim(opened, target, against), len(abouts)
-        test_passes = TEST_PASSES + FURTHER_TEST_PASSES * (count - 1)
+        test_passes, options = TEST_PASSES + FURTHER_TEST_PASSES * (count - 1), {}
+        if opened.view.trace.layouts:  # they run all patches, some of them painted over
+            test_passes, options = 2 * test_passes, {"baseline": "blur"}
         for about in abouts:
             self._check(opened, about.title, method_need, about, test_passes)
         maps: list[Heatmap] = []
@@ -216,7 +218,7 @@ class Endpoints(Opening):
                 report(text, seconds, done=count + count * done // of, of=2 * count)
 
             progress(0, 1)
-            tests = ask_view(opened.view, "faithfulness", maps=maps, progress=progress, **aim)
+            tests = ask_view(opened.view, "faithfulness", maps=maps, progress=progress, **options, **aim)
         return [describe_test(test) for test in tests]
 
     def heads(
@@ -339,9 +341,10 @@ class Endpoints(Opening):
         view = self._scene(scene).view
         trace, number = view.trace, int(head) if head.isdecimal() else 1
         _check_index("block", block, trace.depth)
-        if number > trace.heads:
-            raise ArgumentError(f"Expected a head from 1 to {trace.heads}, or mean, max, min; got {head}. Choose one.")
-        _check_index("token", query, trace.tokens.shape[1])
+        heads, (rows, columns) = trace.heads_in(block), trace.grid_in(block)
+        if number > heads:
+            raise ArgumentError(f"Expected a head from 1 to {heads}, or mean, max, min; got {head}. Choose one.")
+        _check_index("token", query, len(trace.prefix) + rows * columns)
         index = next((fusion for fusion in get_args(Fusion) if fusion == head), number - 1)
         heatmap = view.attention(block, index, "mean" if query == -1 else query)
         return {

@@ -73,17 +73,17 @@ def work(config: ViTConfig, tokens: int) -> float:
     """Estimate the multiplications of a forward pass.
 
     A block with width D, H heads of width d and hidden width M takes 4 D H d + 2 D M per token (3 D M with a gate), and
-    2 H d per pair of tokens.
+    2 H d per pair of a query and a key.
     """
     inner = config.heads * config.head_size
     layers = 4 * config.width * inner + (3 if config.gated else 2) * config.width * config.hidden
-    return config.depth * (layers * tokens + (inner + config.heads * config.query_width(tokens)) * tokens**2)
+    return config.depth * (layers * tokens + (inner + config.heads * config.query_width(tokens)) * config.pairs(tokens))
 
 
 def largest(config: ViTConfig, limit: int) -> int:
     """Return the largest input size of a model in pixels, up to `limit`."""
-    patch = config.patch_size
-    return min(limit, math.isqrt(MOST_PATCHES) * patch) // patch * patch
+    multiple = config.size_multiple
+    return min(limit, math.isqrt(MOST_PATCHES) * config.patch_size) // multiple * multiple
 
 
 def sizes(
@@ -121,7 +121,7 @@ def cost(
 ) -> tuple[int, float | None]:
     """Return the number of patches of a photograph at an input size, and the model's estimated seconds."""
     patch = config.patch_size
-    height, width = (own if size is None else own.at(size, patch)).input_size(*photo)
+    height, width = (own if size is None else own.at(size, config.size_multiple)).input_size(*photo)
     patches = (height // patch) * (width // patch)
     return patches, None if pace is None else pace.at(config, patches + len(config.prefix))
 
@@ -244,7 +244,7 @@ def layers_need(config: ViTConfig, itemsize: int) -> Need:
 def question_bytes(config: ViTConfig, method: Method, tokens: int, itemsize: int) -> int:
     """Estimate the memory of an attribution method in bytes, see `Method`; within 20 % of measurements."""
     forward = forward_bytes(config, tokens, itemsize=itemsize)
-    matrices = method.matrices * config.heads * tokens**2
+    matrices = method.matrices * config.heads * config.pairs(tokens)
     activations = method.activations * config.depth * tokens * config.width
     return forward + int((matrices + activations) * itemsize)
 
@@ -296,12 +296,12 @@ def largest_that_fits(
     config: ViTConfig, own: Preprocess, photo: tuple[int, int], limit: int, fits: Callable[[int], bool]
 ) -> int | None:
     """Return the largest input size of a photograph whose number of patches fits; `None` if there is none."""
-    low, high = 0, largest(config, limit) // config.patch_size
+    low, high = 0, largest(config, limit) // config.size_multiple
     while low < high:
         middle = (low + high + 1) // 2
-        patches = most_patches(config, own, photo, middle * config.patch_size)
+        patches = most_patches(config, own, photo, middle * config.size_multiple)
         low, high = (middle, high) if fits(patches) else (low, middle - 1)
-    return low * config.patch_size or None
+    return low * config.size_multiple or None
 
 
 def most_patches(config: ViTConfig, own: Preprocess, photo: tuple[int, int], size: int | None) -> int:

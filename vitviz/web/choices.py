@@ -36,7 +36,8 @@ def in_browser(table: Mapping[str, Method | Statistic | Question]) -> tuple[str,
 
 def _method(method: Method) -> dict[str, Any]:
     same = ("name", "title", "paper", "about", "signed", "cost", "slow")
-    return {**{name: getattr(method, name) for name in same}, "specific": method.class_specific}
+    more = {"specific": method.class_specific, "windows": not method.not_in_windows}
+    return {**{name: getattr(method, name) for name in same}, **more}
 
 
 def _statistic(statistic: Statistic) -> dict[str, Any]:

@@ -1,27 +1,37 @@
 """Write the files from which the browser computes maps: attention of a block, the rollout matrix, and descriptors.
 
-A file consists of a header of 32 bytes and contiguous arrays, all little endian; `compute/payload.js` reads it.
+A file consists of a header of 40 bytes and contiguous arrays, all little endian; `compute/payload.js` reads it.
 
     offset  type     block file              rollout file                        descriptors file
     0       4 bytes  "VVB1"                  "VVR1"                              "VVD1"
-    4       uint16   version, 1
+    4       uint16   version, 2
     6       uint16   bits per number of the matrices: 16 or 32
-    8       uint32   H, heads                1                                   1
+    8       uint16   H, heads                1                                   1
+    10      uint16   1 if keys are shared    0                                   0
     12      uint32   N, tokens                                                   n, patches
-    16      uint32   d, head width           N                                   F, numbers per patch
+    16      uint32   d, head width           number of rows                      F, numbers per patch
     20      uint16   block, from 0           first block of the rollout, from 0  block, from 0
     22      uint16   P, prefix tokens                                            0
     24      uint16   gh, rows of patches
     26      uint16   gw, columns of patches
     28      uint32   length of the whole file in bytes
+    32      uint32   W, windows              1                                   1
+    36      uint32   M, tokens of a window   N                                   n
 
-The arrays of a block file are the log-sum-exp of each row (H, N), float64; queries (H, N, d) and keys (H, N, d) in 16
-or 32 bits, so that the logits are `queries @ keys.T`; the mean of the rows of all patches (H, N) and the mean of the
-columns of all patches (H, N), float32. The log-sum-exp has 64 bits because it can reach 20, where float32 has steps
-of 0.000002, and this error would affect every number of a column. The means are included because they need every row:
-computing them in a browser would take 20 ms per block at 257 tokens, and five seconds at 4,097.
+A block's tokens attend to each other in W windows of M tokens; in a model without windows, W is 1 and M is N. The
+arrays of a block file are the log-sum-exp of each row (H, W, M), float64; the mean of the rows of all patches (H, N)
+and the mean of the columns of all patches (H, N), float32; the tokens of each window (W, M), int32, where N stands for
+padding; and queries (H, W, M, d) and keys (H, W, M, d) in 16 or 32 bits, so that the logits of a window are
+`queries @ keys.T`. The log-sum-exp has 64 bits because it can reach 20, where float32 has steps of 0.000002, and this
+error would affect every number of a column. The means are included because they need every row: computing them in a
+browser would take 20 ms per block at 257 tokens, and five seconds at 4,097.
 
-A rollout file contains one matrix (N, N): row i shows which tokens the information in token i came from.
+Where a trace holds probabilities instead (Swin), queries are their logarithms, d is M, and the keys are the identity
+matrix (M, M), which all heads and windows share. Biases and masks are included, and the file is smaller: a window of 49
+tokens has fewer numbers per query than a query and a key of 32 channels each.
+
+A rollout file contains one matrix (rows, N): row i shows which tokens the information in token i came from. In a
+windowed model, rows are patches of the last stage, and columns the patches that enter the first block.
 
 A descriptors file contains one unit vector for each patch (n, F), whose dot products are the cosines of
 `vitviz.analysis.pairs`. In half precision, cosines differ by less than 0.001.
@@ -32,17 +42,25 @@ from __future__ import annotations
 import struct
 from typing import Any, Literal, get_args
 
-import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.functional import normalize
 
 from vitviz.analysis.pairs import Descriptor, patch_descriptors
-from vitviz.attribution.attention import DISCARD, FUSE, RESIDUAL, START, Fusion, rollout_matrix, rollout_scores
+from vitviz.attribution.attention import (
+    DISCARD,
+    FUSE,
+    RESIDUAL,
+    START,
+    Fusion,
+    entered_grid,
+    rollout_matrix,
+    rollout_scores,
+)
 from vitviz.errors import VitvizError
 from vitviz.model.devices import double
-from vitviz.model.trace import Trace
+from vitviz.model.trace import BlockTrace, Trace
 from vitviz.model.vit import ViT
 
 __all__ = [
@@ -59,8 +77,8 @@ __all__ = [
 
 Dtype = Literal["float16", "float32"]
 
-HEADER = struct.Struct("<4sHHIIIHHHHI")
-VERSION = 1
+HEADER = struct.Struct("<4sHHHHIIHHHHIII")
+VERSION = 2
 LARGEST_HALF = 65504.0
 PIECE = 2**18  # numbers per chunk of an N x N matrix: 1 MB, which fits into a core's cache
 
@@ -90,26 +108,31 @@ def block_bytes(trace: Trace, block: int, dtype: Dtype = "float16") -> bytes:
     """
     _check(trace, dtype)
     attention = trace.block(block)
-    if attention.cut:
+    if attention.cut and not trace.layouts:
         raise PayloadError(
             "Expected a trace without cut edges, got one with some: the browser computes attention from queries and "
             "keys only. Ask the trace itself."
         )
-    # (H, N, d) twice, (H, N)
-    queries, keys, lse = attention.queries[0].float(), attention.keys[0].float(), attention.lse[0].float()
-    if dtype == "float16":
-        queries, keys, lse = _halved(queries, keys, lse)
+    queries, keys, lse = _logit_parts(attention, dtype)  # (H, W, M, d), (H or 1, W or 1, M, d), (H, W, M)
+    heads, count, size, width = queries.shape
+    prefix, grid = len(trace.prefix), trace.grid_in(block)
+    tokens = prefix + grid[0] * grid[1]
+    members = trace.layouts[block].members if trace.layouts else torch.arange(tokens)[None]  # (W, M)
+    members = members.to(queries.device)
     precise = Tensor.float if dtype == "float16" else double  # float16 has larger errors than float32 anyway
-    sums, mean_row, mean_column = _sum_rows(precise(queries), precise(keys), precise(lse), len(trace.prefix))
-    heads, tokens, width = queries.shape
-    arrays = [double(lse) + double(sums).log(), queries, keys, mean_row.float(), mean_column.float()]
+    is_patch = (members >= prefix) & (members < tokens)
+    sums, *means = _sum_rows(precise(queries), precise(keys), precise(lse), is_patch)
+    order = members.flatten().argsort()[:tokens]
+    mean_row, mean_column = (mean.flatten(1)[:, order].float() for mean in means)  # (H, W, M) -> (H, N)
+    arrays = [double(lse) + double(sums).log(), mean_row, mean_column, members.int(), queries, keys]
     if not all(bool(array.isfinite().all()) for array in arrays):
         raise PayloadError(
             f"Expected finite attention in block {block % trace.depth} (counted from 0), got NaN or infinite numbers. "
             "Look for them in the model's weights and its input."
         )
-    sizes = heads, tokens, width, block % trace.depth, len(trace.prefix)
-    return _packed(b"VVB1", trace, dtype, sizes, arrays)
+    shared = int(len(keys) < heads or keys.shape[1] < count)
+    sizes = heads, shared, tokens, width, block % trace.depth, prefix, *grid
+    return _packed(b"VVB1", dtype, sizes, (count, size), arrays)
 
 
 @torch.no_grad()
@@ -122,7 +145,7 @@ def rollout_bytes(
     residual: float = RESIDUAL,
     start: int = START,
 ) -> bytes:
-    """Return rollout from every token to every token as a file for the browser: O(L N³) time, 2 or 4 N² bytes.
+    """Return rollout from every token to every token as a file for the browser, see `rollout_matrix`.
 
     Args:
         trace: of one image (B = 1), with all blocks from `start` on.
@@ -136,7 +159,9 @@ def rollout_bytes(
     _check(trace, dtype)
     matrix = rollout_matrix(trace, fuse=fuse, discard=discard, residual=residual, start=start)[0]  # (1, N, N) -> (N, N)
     matrix = matrix.half() if dtype == "float16" else matrix.float()
-    return _packed(b"VVR1", trace, dtype, (1, len(matrix), len(matrix), start, len(trace.prefix)), [matrix])
+    rows, tokens = matrix.shape
+    sizes = 1, 0, tokens, rows, start, len(trace.prefix), *entered_grid(trace, start)
+    return _packed(b"VVR1", dtype, sizes, (1, tokens), [matrix])
 
 
 def rollout_row_bytes(trace: Trace, token: int, **options: Any) -> bytes:
@@ -144,7 +169,7 @@ def rollout_row_bytes(trace: Trace, token: int, **options: Any) -> bytes:
 
     Args:
         trace: of one image (B = 1).
-        token: index, prefix tokens first, or -1 for the mean over patches.
+        token: index, prefix tokens first, or -1 for the mean over patches; of the last stage in a windowed model.
         options: as for `vitviz.attribution.attention.rollout`.
 
     Raises:
@@ -176,14 +201,15 @@ def descriptor_bytes(model: ViT, trace: Trace, descriptor: Descriptor, block: in
             "numbers. Look for them in the model's weights and its input."
         )
     vectors = vectors.half() if dtype == "float16" else vectors
-    return _packed(b"VVD1", trace, dtype, (1, *vectors.shape, block % trace.depth, 0), [vectors])
+    sizes = 1, 0, *vectors.shape, block % trace.depth, 0, *trace.grid
+    return _packed(b"VVD1", dtype, sizes, (1, len(vectors)), [vectors])
 
 
 def count_bytes(trace: Trace, *, rollout: bool) -> int:
     """Return the total length of all block files and the rollout file in half precision, without writing them."""
     tokens, channels = trace.tokens.shape[1], trace.heads * trace.head_width
     rows = trace.heads * tokens * (8 + 4 + 4)  # log-sum-exp and two means
-    blocks = trace.depth * (HEADER.size + rows + 2 * 2 * tokens * channels)
+    blocks = trace.depth * (HEADER.size + rows + 2 * 2 * tokens * channels + 4 * tokens)
     return blocks + (HEADER.size + 2 * tokens**2 if rollout else 0)
 
 
@@ -208,11 +234,25 @@ def balance(queries: Tensor, keys: Tensor) -> tuple[Tensor, Tensor]:
     return centre, torch.where(exponent.isfinite(), exponent, 0.0).exp2()
 
 
+def _logit_parts(attention: BlockTrace, dtype: Dtype) -> tuple[Tensor, Tensor, Tensor]:
+    """Return queries (H, W, M, d), keys of this shape or (1, 1, M, d), and log-sum-exp (H, W, M) of a block."""
+    if attention.probabilities is not None:
+        size = attention.probabilities.shape[-1]
+        queries = attention.log_rows(0, size).transpose(0, 1)  # (W, H, M, M) -> (H, W, M, M)
+        keys = torch.eye(size, device=queries.device)[None, None]
+        if dtype == "float16":
+            queries, keys = _half(queries, "queries"), keys.half()
+        return queries, keys, torch.zeros(queries.shape[:3], device=queries.device)
+    parts = attention.queries, attention.keys, attention.lse
+    queries, keys, lse = (part.float().transpose(0, 1) for part in parts)  # (W, H, M, d) -> (H, W, M, d)
+    return _halved(queries, keys, lse) if dtype == "float16" else (queries, keys, lse)
+
+
 def _halved(queries: Tensor, keys: Tensor, lse: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Return queries and keys (H, N, d) in half precision, centred and balanced, and their log-sum-exp."""
-    centre, factor = balance(queries, keys)
+    """Return queries and keys (H, W, M, d) in half precision, centred and balanced, and their log-sum-exp."""
+    centre, factor = (part[:, None] for part in balance(queries.flatten(1, 2), keys.flatten(1, 2)))  # (H, 1, 1, d)
     queries, keys, lse = double(queries), double(keys), double(lse)
-    shift = (queries @ centre.mT).squeeze(-1)  # (H, N, d) @ (H, d, 1) -> (H, N)
+    shift = (queries @ centre.mT).squeeze(-1)  # (H, W, M, d) @ (H, 1, d, 1) -> (H, W, M)
     keys = keys - centre
     return _half(queries * factor, "queries"), _half(keys / factor, "keys"), (lse - shift).float()
 
@@ -227,39 +267,42 @@ def _half(values: Tensor, what: str) -> Tensor:
     return values.half()
 
 
-def _sum_rows(queries: Tensor, keys: Tensor, lse: Tensor, prefix: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Read all rows once: return their sums and the means over patch queries and over patch keys, each (H, N).
+def _sum_rows(queries: Tensor, keys: Tensor, lse: Tensor, is_patch: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Read all rows once: return their sums and the means over patch queries and over patch keys, each (H, W, M).
 
-    The sums are 1 up to rounding; rows are divided by them before the means are taken.
+    The sums are 1 up to rounding; rows are divided by them before the means are taken. `is_patch` has shape (W, M).
     """
-    heads, tokens, _ = queries.shape
     sums, mean_row, mean_column = (torch.zeros_like(lse) for _ in range(3))
-    count, step = tokens - prefix, max(16, PIECE // tokens)
+    heads, windows, size = lse.shape
+    shares = is_patch.to(lse) / is_patch.sum()  # (W, M)
+    keys, step = keys.expand(heads, windows, -1, -1), max(16, PIECE // (windows * size))
     for head in range(heads):
-        for first in range(0, tokens, step):
-            part = slice(first, min(first + step, tokens))
-            rows = (queries[head, part] @ keys[head].T).sub_(lse[head, part, None]).exp_()  # (n, d) @ (d, N) -> (n, N)
-            total = rows.sum(-1)  # (n,)
-            weights = 1.0 / total
-            mean_column[head, part] = rows[:, prefix:].sum(-1) * weights / count
-            weights[: max(0, prefix - first)] = 0.0  # the mean is over patch queries
-            mean_row[head] += weights @ rows / count  # (n,) @ (n, N) -> (N,)
-            sums[head, part] = total
+        for first in range(0, size, step):
+            part = slice(first, min(first + step, size))
+            logits = queries[head, :, part] @ keys[head].mT  # (W, m, d) @ (W, d, M) -> (W, m, M)
+            rows = logits.sub_(lse[head, :, part, None]).exp_()
+            total = rows.sum(-1)  # (W, m)
+            mean_column[head, :, part] = (rows @ shares[..., None]).squeeze(-1) / total
+            mean_row[head] += ((shares[:, part] / total)[:, None] @ rows).squeeze(1)  # (W, 1, m) @ (W, m, M)
+            sums[head, :, part] = total
     return sums, mean_row, mean_column
 
 
-def _packed(magic: bytes, trace: Trace, dtype: Dtype, sizes: tuple[int, ...], arrays: list[Tensor]) -> bytes:
-    """Pack a header and arrays as one file; `sizes` are heads, tokens, width, block and prefix tokens."""
+def _packed(
+    magic: bytes, dtype: Dtype, sizes: tuple[int, ...], windows: tuple[int, int], arrays: list[Tensor]
+) -> bytes:
+    """Pack a header and arrays as one file.
+
+    `sizes` are heads, shared keys, tokens, width, block, prefix tokens, rows and columns; `windows` W and M.
+    """
     parts = [_little_endian(array) for array in arrays]
     length = HEADER.size + sum(part.nbytes for part in parts)
     if length >= 2**32:
         raise PayloadError(f"Expected a file below 4 GB, got {length / 2**30:.1f} GB. Open the photograph smaller.")
-    rows, columns = trace.grid
-    bits = 16 if dtype == "float16" else 32
-    header = HEADER.pack(magic, VERSION, bits, *sizes, rows, columns, length)
+    header = HEADER.pack(magic, VERSION, 16 if dtype == "float16" else 32, *sizes, length, *windows)
     return b"".join([header, *(part.tobytes() for part in parts)])
 
 
-def _little_endian(array: Tensor) -> NDArray[np.floating]:
-    values: NDArray[np.floating] = array.contiguous().cpu().numpy()
+def _little_endian(array: Tensor) -> NDArray[Any]:
+    values: NDArray[Any] = array.contiguous().cpu().numpy()
     return values.astype(values.dtype.newbyteorder("<"), copy=False)

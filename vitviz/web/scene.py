@@ -97,7 +97,6 @@ class Scene:
             caveat: text below the predictions, unless the model needs another text.
             others: further fields of a scene, such as `image`, `maps`, `model` or `size`.
         """
-        refuse_windows(view.model.config, "the page", ExplorerError)
         about = view.model.pretrained
         most = listed(view.model)
         best = zip(view.predictions(most), view.best(most), strict=True) if view.names_classes else ()
@@ -154,7 +153,8 @@ class Scene:
             "prefix": trace.prefix,
             "depth": trace.depth,
             "heads": trace.heads,
-            "width": trace.head_width,
+            "width": trace.head_width or trace.layouts[0].members.shape[1],  # of a query in the block files
+            **({"stages": _stages(trace)} if trace.layouts else {}),
             "blocks": trace.depth,
             "rollout": self.rolls_out,
             "image": self.image,
@@ -181,7 +181,23 @@ class Scene:
     @property
     def rolls_out(self) -> bool:
         """Return whether the whole rollout matrix is sent to the browser."""
-        return self.trace.tokens.shape[1] <= ROLLOUT_TOKENS
+        return rolls_out(self.trace)
+
+
+def rolls_out(trace: Trace) -> bool:
+    """Return whether a rollout matrix is small enough for the browser."""
+    rows, columns = trace.tokens.shape[1], trace.stream(0).shape[1]
+    return rows * columns <= ROLLOUT_TOKENS**2
+
+
+def _stages(trace: Trace) -> list[dict[str, Any]]:
+    """Return the number of blocks, heads and the grid of each stage of a windowed model."""
+    stages: list[dict[str, Any]] = []
+    for block, layout in enumerate(trace.layouts):
+        if layout.stage == len(stages):
+            stages.append({"depth": 0, "heads": trace.heads_in(block), "grid": layout.grid})
+        stages[-1]["depth"] += 1
+    return stages
 
 
 def listed(model: ViT) -> int:
@@ -255,6 +271,7 @@ def standalone(
         lecture: numbers of the lecture (`vitviz.web.lecture_numbers.lecture_parts`), to include it.
         texts: folder with a lecturer's own texts, see `vitviz.web.lecture_texts`.
     """
+    refuse_windows(scene.trace, "a saved page", ExplorerError)
     trace = scene.trace
     files = {f"block-{block}": block_bytes(trace, block) for block in range(trace.depth)}
     if scene.rolls_out:
@@ -289,7 +306,7 @@ def standalone_frame(entry: str = "alone.js", **filling: str) -> str:
 
 def standalone_bytes(trace: Trace, maps: Sequence[Heatmap] = ()) -> int:
     """Estimate the length of the file of `standalone` without writing it."""
-    files = count_bytes(trace, rollout=trace.tokens.shape[1] <= ROLLOUT_TOKENS)
+    files = count_bytes(trace, rollout=rolls_out(trace))
     shell = sum(map(len, (bundle.style(), bundle.template(), bundle.script("alone.js"), bundle.colors())))
     numbers = sum(22 * heatmap.values.size for heatmap in maps)  # characters of a map's values
     return files * 4 // 3 + shell + numbers + PICTURE_BYTES  # base64 takes four bytes for three

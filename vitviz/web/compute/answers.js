@@ -1,6 +1,6 @@
 // Compute the attention of every head, fused maps and rollout from blocks and a query. No DOM.
 // Results are cached until the query changes, because the picture, the heads and the wall share them.
-import { column, fuse, fuseColumn, row } from './attention.js';
+import { column, fuse, fuseColumn, fuseMean, row } from './attention.js';
 import { rolloutColumn, rolloutMeanColumn, rolloutMeanRow, rolloutRow } from './rollout.js';
 import { Sweep } from './sweep.js';
 
@@ -12,11 +12,11 @@ import { Sweep } from './sweep.js';
 class BlockAnswers {
   /** @param {Block} block */
   constructor(block) {
-    const { heads, tokens } = block;
+    const { heads, tokens, size } = block;
     this.block = block;
     this.token = NaN; // no question yet
     this.direction = '';
-    this.logs = new Float32Array(heads * tokens);
+    this.logs = new Float32Array(heads * size);
     this.values = new Float32Array(heads * tokens);
     /** @type {Map<string, {token: number, direction: string, out: Float32Array}>} */
     this.fused = new Map(); // by fusion: the question and its result (N)
@@ -61,8 +61,9 @@ class BlockAnswers {
       this.fused.set(how, cached);
     }
     if (cached.token !== token || cached.direction !== direction) {
-      if (direction === 'row') fuse(how, this.logs, values, block.heads, block.tokens, cached.out);
-      else fuseColumn(how, this.logs, values, block.heads, block.tokens, swept?.norms ?? null, cached.out);
+      if (token < 0) fuseMean(values, block.heads, block.tokens, cached.out);
+      else if (direction === 'row') fuse(how, block, token, this.logs, values, cached.out);
+      else fuseColumn(how, block, token, this.logs, values, swept?.norms ?? null, cached.out);
       cached.token = token;
       cached.direction = direction;
     }
@@ -82,7 +83,7 @@ export class Answers {
     this.options = ''; // options of rollout, as JSON
     /** @type {Map<number, Float32Array>} */
     this.rows = new Map(); // rows of rollout by token, if there are too many tokens for its matrix
-    this.out = new Float32Array(0);
+    this.out = { row: new Float32Array(0), column: new Float32Array(0) }; // rollout
   }
 
   /** @param {Block} block */
@@ -98,7 +99,7 @@ export class Answers {
   /** @param {Rollout} rollout */
   addRollout(rollout) {
     this.rollout = rollout;
-    this.out = new Float32Array(rollout.tokens);
+    this.out = { row: new Float32Array(rollout.tokens), column: new Float32Array(rollout.rows) };
   }
 
   /** Discard rollout after a change of its options. @param {string} options - as JSON */
@@ -153,7 +154,8 @@ export class Answers {
   /** Return rollout, from its matrix or single rows. @param {Question} question @returns {Float32Array | null} (N) */
   rolloutOf({ token, direction }) {
     if (this.rollout === null) return direction === 'row' ? this.rows.get(token) ?? null : null;
-    const { rollout, out } = this;
+    const { rollout } = this;
+    const out = this.out[direction];
     if (direction === 'row') {
       if (token < 0) rolloutMeanRow(rollout, out);
       else rolloutRow(rollout, token, out);

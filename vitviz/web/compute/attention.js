@@ -1,15 +1,18 @@
 // Compute attention from queries and keys: rows (which tokens a token attends to) and columns (which tokens attend to
 // it) of all heads of a block. Results are written into the caller's arrays; these functions allocate nothing.
 //
-// Shapes: H heads, N tokens, d head width. A `Block` is described in payload.js. Arrays (H, N) are flat, head by head.
+// Shapes: H heads, N tokens, W windows of M tokens, d head width. A `Block` is described in payload.js. Arrays (H, N)
+// are flat, head by head. Logits are computed for the tokens of one window, and results spread over all tokens. Without
+// windows, the window contains all tokens.
 //
-// The layout of queries and keys is (H, N, d), as in the model. The transposed (H, d, N) is not faster (measured):
+// The layout of queries and keys is (H, W, M, d), as in the model. The transposed (d, M) is not faster (measured):
 // JavaScript engines vectorise neither, so speed comes from independent sums and from reading each number once.
 
 /** @typedef {import('./payload.js').Block} Block */
 /** @typedef {'mean' | 'max' | 'min'} Fusion */
 
 let vector = new Float64Array(64); // the current query or key; float64 avoids a conversion in the inner loop
+let scratch = new Float64Array(64); // of the tokens of a window
 
 /**
  * Compute the products of `vector` with each of N vectors, minus a shift: the inner loop of this module.
@@ -71,30 +74,67 @@ function take(all, from, width) {
   return vector;
 }
 
+/** Return numbers for the tokens of a window, with any content. @param {number} size - M */
+function inWindow(size) {
+  if (scratch.length < size) scratch = new Float64Array(size);
+  return scratch;
+}
+
+/**
+ * Write the numbers of a window's tokens to their places among all tokens; others get 0.
+ * @param {Block} block @param {number} start - of the window in `members` @param {Float64Array} values - (M)
+ * @param {number} scale @param {Float32Array} out @param {number} to - start in `out`
+ */
+function spread({ tokens, size, members }, start, values, scale, out, to) {
+  if (size < tokens) out.fill(0, to, to + tokens);
+  for (let i = 0; i < size; i += 1) {
+    const token = members[start + i];
+    if (token < tokens) out[to + token] = values[i] * scale;
+  }
+}
+
+/** The start of a token's window in `members`. @param {Block} block @param {number} token */
+const startOf = ({ places, size }, token) => places[token] - (places[token] % size);
+
+/**
+ * Compute the logarithms of one row of every head, for the tokens of the query's window.
+ * @param {Block} block
+ * @param {number} query - token, 0..N-1
+ * @param {Float32Array} logs - (H, M)
+ */
+export function logRow(block, query, logs) {
+  const { heads, width, windows, size, places, shared, queries, keys, lse } = block;
+  const place = places[query];
+  const start = startOf(block, query);
+  for (let head = 0; head < heads; head += 1) {
+    const from = head * windows * size;
+    const vec = take(queries, (from + place) * width, width);
+    products(vec, keys, shared ? 0 : (from + start) * width, size, width, lse, from + place, 0, logs, head * size);
+  }
+}
+
 /**
  * Compute one row of every head: the tokens that `query` attends to.
  *
  * Each row is divided by its sum, so that the shares on the page add up to 100 %: with queries and keys in half
- * precision, the stored log-sum-exp leaves sums slightly off 1.
+ * precision, the stored log-sum-exp leaves sums slightly off 1. A window with padding has less: padding gets the rest.
  * @param {Block} block
  * @param {number} query - token, 0..N-1
- * @param {Float32Array} logs - (H, N), gets the logarithms, for `fuse`
+ * @param {Float32Array} logs - (H, M), gets the logarithms in the query's window, for `fuse`
  * @param {Float32Array} rows - (H, N), gets the probabilities; each head's sum to 1
  */
 export function row(block, query, logs, rows) {
-  const { heads, tokens, width, queries, keys, lse } = block;
+  const { heads, tokens, size } = block;
+  const start = startOf(block, query);
+  const values = inWindow(size);
+  logRow(block, query, logs);
   for (let head = 0; head < heads; head += 1) {
-    const from = head * tokens;
-    const vec = take(queries, (from + query) * width, width);
-    products(vec, keys, from * width, tokens, width, lse, from + query, 0, logs, from);
     let sum = 0;
-    for (let i = from; i < from + tokens; i += 1) {
-      const value = Math.exp(logs[i]);
-      rows[i] = value;
-      sum += value;
+    for (let i = 0; i < size; i += 1) {
+      values[i] = Math.exp(logs[head * size + i]);
+      sum += values[i];
     }
-    const share = 1 / sum;
-    for (let i = from; i < from + tokens; i += 1) rows[i] *= share;
+    spread(block, start, values, 1 / sum, rows, head * tokens);
   }
 }
 
@@ -103,16 +143,21 @@ export function row(block, query, logs, rows) {
  * of another token's row.
  * @param {Block} block
  * @param {number} key - token, 0..N-1
- * @param {Float32Array} logs - (H, N), gets the logarithms, for `fuseColumn`
+ * @param {Float32Array} logs - (H, M), gets the logarithms in the key's window, for `fuseColumn`
  * @param {Float32Array} columns - (H, N), gets the probabilities
  */
 export function column(block, key, logs, columns) {
-  const { heads, tokens, width, queries, keys, lse } = block;
+  const { heads, tokens, width, windows, size, places, shared, queries, keys, lse } = block;
+  const place = places[key];
+  const start = startOf(block, key);
+  const values = inWindow(size);
   for (let head = 0; head < heads; head += 1) {
-    const from = head * tokens;
-    const vec = take(keys, (from + key) * width, width);
-    products(vec, queries, from * width, tokens, width, lse, from, 1, logs, from);
-    for (let i = from; i < from + tokens; i += 1) columns[i] = Math.exp(logs[i]);
+    const from = head * windows * size;
+    const at = head * size;
+    const vec = take(keys, (shared ? place % size : from + place) * width, width);
+    products(vec, queries, (from + start) * width, size, width, lse, from + start, 1, logs, at);
+    for (let i = 0; i < size; i += 1) values[i] = Math.exp(logs[at + i]);
+    spread(block, start, values, 1, columns, head * tokens);
   }
 }
 
@@ -134,10 +179,10 @@ export function fuseMean(values, heads, tokens, out) {
 /**
  * Compute the largest or smallest logarithm over heads.
  * @param {Fusion} how - 'max' or 'min'
- * @param {Float32Array} logs - (H, N)
+ * @param {Float32Array} logs - (H, M)
  * @param {number} heads
- * @param {number} tokens
- * @param {Float32Array | Float64Array} out - (N)
+ * @param {number} tokens - M
+ * @param {Float32Array | Float64Array} out - (M)
  * @returns {number} the largest of `out`
  */
 export function extremes(how, logs, heads, tokens, out) {
@@ -157,44 +202,49 @@ export function extremes(how, logs, heads, tokens, out) {
  * Compute one row with fused heads; it sums to 1. Max and min are taken of logarithms, followed by a softmax, because
  * all minimum probabilities could underflow if heads disagree everywhere.
  * @param {Fusion} how
- * @param {Float32Array} logs - (H, N), from `row`
+ * @param {Block} block
+ * @param {number} query - token, 0..N-1
+ * @param {Float32Array} logs - (H, M), from `row`
  * @param {Float32Array} rows - (H, N), from `row`
- * @param {number} heads
- * @param {number} tokens
  * @param {Float32Array} out - (N)
  */
-export function fuse(how, logs, rows, heads, tokens, out) {
+export function fuse(how, block, query, logs, rows, out) {
+  const { heads, tokens, size } = block;
   if (how === 'mean') {
     fuseMean(rows, heads, tokens, out);
     return;
   }
-  const top = extremes(how, logs, heads, tokens, out);
+  const values = inWindow(size);
+  const top = extremes(how, logs, heads, size, values);
   let sum = 0;
-  for (let n = 0; n < tokens; n += 1) {
-    const value = Math.exp(out[n] - top);
-    out[n] = value;
-    sum += value;
+  for (let i = 0; i < size; i += 1) {
+    values[i] = Math.exp(values[i] - top);
+    sum += values[i];
   }
-  for (let n = 0; n < tokens; n += 1) out[n] /= sum;
+  spread(block, startOf(block, query), values, 1 / sum, out, 0);
 }
 
 /**
  * Compute one column of the attention matrix with fused heads.
  * @param {Fusion} how
- * @param {Float32Array} logs - (H, N), from `column`
+ * @param {Block} block
+ * @param {number} key - token, 0..N-1
+ * @param {Float32Array} logs - (H, M), from `column`
  * @param {Float32Array} columns - (H, N), from `column`
- * @param {number} heads
- * @param {number} tokens
- * @param {Float32Array | Float64Array | null} norms - (N), log-sum-exp of every fused row, from a `Sweep` of this
+ * @param {Float64Array | null} norms - (W, M), log-sum-exp of every fused row, from a `Sweep` of this
  *   block (sweep.js): it rescales each row to sum to 1. Not needed for the mean.
  * @param {Float32Array} out - (N)
  */
-export function fuseColumn(how, logs, columns, heads, tokens, norms, out) {
+export function fuseColumn(how, block, key, logs, columns, norms, out) {
+  const { heads, tokens, size } = block;
   if (how === 'mean') {
     fuseMean(columns, heads, tokens, out);
     return;
   }
-  extremes(how, logs, heads, tokens, out);
+  const values = inWindow(size);
+  const start = startOf(block, key);
   const rows = /** @type {Float64Array} */ (norms);
-  for (let n = 0; n < tokens; n += 1) out[n] = Math.exp(out[n] - rows[n]);
+  extremes(how, logs, heads, size, values);
+  for (let i = 0; i < size; i += 1) values[i] = Math.exp(values[i] - rows[start + i]);
+  spread(block, start, values, 1, out, 0);
 }

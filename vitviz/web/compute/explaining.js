@@ -1,7 +1,11 @@
 // The questions of the Explain view: the map of a method for a target or a contrast, and the test of maps.
 import { OTHER, classesOf, hasGroups } from './targets.js';
 
-/** @typedef {{name: string, title: string, paper: string, about: string, specific: boolean, slow: boolean}} Method */
+/**
+ * `windows`: whether it explains models with attention in windows.
+ * @typedef {{name: string, title: string, paper: string, about: string, specific: boolean, slow: boolean,
+ *   windows: boolean}} Method
+ */
 /** @typedef {import('./targets.js').Target} Target */
 /**
  * `target`: as in questions, null without a classifier unless one was chosen; `against`: a class, with a class only.

@@ -1,5 +1,6 @@
 // Format numbers and positions as text in the page's language. Layers, heads, rows and columns count from 1.
 import { NBSP, integer } from '../core/figures.js';
+import { stageOf } from '../core/stages.js';
 import { SIMILARITY } from '../core/state.js';
 import { listed, named, phrase, plural, say, translated } from '../core/words.js';
 
@@ -200,17 +201,32 @@ export function headWords(head, heads) {
   return typeof head === 'number' ? say('head {0}', head + 1) : say('{0} of {1} heads', fusionWords(head), heads);
 }
 
-/** A head of a layer: "Layer 4, head 6". @param {number} block @param {number} head */
-export function placeWords(block, head) {
-  return say('Layer {0}, head {1}', block + 1, head + 1);
+/** @typedef {import('../core/stages.js').Sizes} Sizes */
+
+/** The number of a layer: "5", or "5 (stage 3)" in a model with several stages. @param {number} block
+ * @param {Sizes} [model] */
+export function layerWords(block, model) {
+  return model?.stages && model.stages.length > 1 ? say('{0} (stage {1})', block + 1, stageOf(model, block).index + 1)
+    : String(block + 1);
+}
+
+/** A stage: "Stage 2: 28 × 28 patches, 6 heads". @param {number} index
+ * @param {import('../core/stages.js').Stage} stage */
+export function stageWords(index, { grid, heads }) {
+  return say('Stage {0}: {1} patches, {2}', index + 1, sized(...grid), plural(heads, '{0} head', '{0} heads'));
+}
+
+/** A head of a layer: "Layer 4, head 6". @param {number} block @param {number} head @param {Sizes} [model] */
+export function placeWords(block, head, model) {
+  return say('Layer {0}, head {1}', layerWords(block, model), head + 1);
 }
 
 /**
  * A head of a layer, or the mean of all: "Layer 4, mean of 6 heads".
- * @param {number} block @param {number | string} head @param {number} heads
+ * @param {number} block @param {number | string} head @param {Sizes} model
  */
-export function cellWords(block, head, heads) {
-  return say('Layer {0}, {1}', block + 1, headWords(head, heads));
+export function cellWords(block, head, model) {
+  return say('Layer {0}, {1}', layerWords(block, model), headWords(head, stageOf(model, block).heads));
 }
 
 /** Layer and head, from 0, of "3,5". @param {string} name @returns {[number, number]} */
@@ -239,17 +255,23 @@ export function descriptorWords(descriptor) {
  * The title of a picture.
  * @param {{mode: string, block: number, head: number | string, query: import('../core/state.js').Query,
  *   direction: string, descriptor?: import('../core/state.js').Descriptor | null}} shown
- * @param {{heads: number, depth: number}} model @param {{fuse: string, start: number}} rolling - `start` from 0
+ * @param {Sizes} model @param {{fuse: string, start: number}} rolling - `start` from 0
  */
-export function title({ mode, block, head, query, direction, descriptor }, { heads, depth }, rolling, name = '') {
+export function title({ mode, block, head, query, direction, descriptor }, model, rolling, name = '') {
   const from = fromWords(direction, query);
-  if (mode === 'attention') return say('Layer {0}, {1}, {2}', block + 1, headWords(head, heads), from);
+  const { depth } = model;
+  if (mode === 'attention') {
+    const heads = headWords(head, stageOf(model, block).heads);
+    return say('Layer {0}, {1}, {2}', layerWords(block, model), heads, from);
+  }
   if (descriptor && mode === SIMILARITY) {
     return say('Similarity to {0}, {1} of layer {2}', queryWords(query), descriptorWords(descriptor), block + 1);
   }
   if (mode !== 'rollout') return translated(name);
   const fused = fusionWords(rolling.fuse);
-  return say('Rollout of layers {0} to {1}, {2} of heads, {3}', rolling.start + 1, depth, fused, from);
+  const last = stageOf(model, depth - 1).index;
+  const asked = direction === 'row' && last > 0 ? say('{0} (stage {1})', from, last + 1) : from;
+  return say('Rollout of layers {0} to {1}, {2} of heads, {3}', rolling.start + 1, depth, fused, asked);
 }
 
 /**

@@ -1,5 +1,6 @@
 // Write numbers as CSV and NPZ (NumPy's arrays in a ZIP), with the columns and the record of vitviz/export/numbers.py.
 import { zipSync } from '../vendor/fflate.js';
+import { gridOf } from '../core/stages.js';
 import { patchBox } from './geometry.js';
 
 /** @typedef {import('./geometry.js').Geometry} Geometry */
@@ -34,8 +35,9 @@ export function csv(columns, rows, record = null) {
  * The record to reproduce a map. It omits the checksums of weights and pixels, which the browser lacks.
  * @param {Manifest} manifest @param {Geometry} geometry - the page photograph's geometry @param {Saved} saved
  */
-export function recordOf(manifest, geometry, { title, unit, signed, outside, question }) {
-  const { model, title: name, image, grid, size, badge } = manifest;
+export function recordOf(manifest, geometry, { values, title, unit, signed, outside, question }) {
+  const { model, title: name, image, size, badge } = manifest;
+  const grid = gridOf(manifest, values.length);
   return { format: FORMAT, map: { title, unit, signed, outside }, question,
     model: { source: model ?? '', name, weights: null },
     photo: { source: image ?? '', size: geometry.image, pixels: null },
@@ -45,7 +47,7 @@ export function recordOf(manifest, geometry, { title, unit, signed, outside, que
 
 /** @param {Manifest} manifest @param {Geometry} geometry @param {Saved} saved */
 export function mapCsv(manifest, geometry, saved) {
-  const [gh, gw] = manifest.grid;
+  const [gh, gw] = gridOf(manifest, saved.values.length);
   const rows = Array.from({ length: gh * gw }, (_, i) => {
     const [row, column] = [Math.floor(i / gw), i % gw];
     return [row, column, saved.values[i], ...patchBox(geometry, row, column, [gh, gw])];
@@ -55,7 +57,7 @@ export function mapCsv(manifest, geometry, saved) {
 
 /** @param {Manifest} manifest @param {Geometry} geometry @param {Saved} saved */
 export function mapNpz(manifest, geometry, saved) {
-  const [gh, gw] = manifest.grid;
+  const [gh, gw] = gridOf(manifest, saved.values.length);
   const boxes = Array.from({ length: gh * gw }, (_, i) => (
     patchBox(geometry, Math.floor(i / gw), i % gw, [gh, gw]))).flat();
   return npz({ values: { data: Float32Array.from(saved.values), shape: [gh, gw] },
@@ -70,19 +72,27 @@ export function mapNpz(manifest, geometry, saved) {
  * @param {'csv' | 'npz'} ending
  */
 export function mapsFile(manifest, geometry, title, maps, ending) {
-  const [gh, gw] = manifest.grid;
   const saved = { values: [], title, unit: 'attention', signed: false, outside: {}, question: {} };
   const record = { ...recordOf(manifest, geometry, saved), maps: maps.map(({ block, head }) => ({ block, head })) };
   if (ending === 'csv') {
-    const rows = maps.flatMap(({ block, head, values }) => (
-      Array.from(values, (value, i) => [block, head, Math.floor(i / gw), i % gw, value])));
+    const rows = maps.flatMap(({ block, head, values }) => {
+      const [, gw] = gridOf(manifest, values.length);
+      return Array.from(values, (value, i) => [block, head, Math.floor(i / gw), i % gw, value]);
+    });
     return csv(['block', 'head', ...COLUMNS.slice(0, 3)], rows, record);
   }
-  const all = new Float32Array(maps.length * gh * gw);
-  maps.forEach(({ values }, place) => all.set(values, place * gh * gw));
-  return npz({ values: { data: all, shape: [maps.length, gh, gw] },
-    blocks: { data: Int32Array.from(maps, ({ block }) => block), shape: [maps.length] },
-    record: JSON.stringify(record) });
+  /** @type {Record<string, Entry>} */
+  const arrays = {};
+  const sizes = [...new Set(maps.map(({ values }) => values.length))]; // one for each stage
+  sizes.forEach((size, stage) => {
+    const same = maps.filter(({ values }) => values.length === size);
+    const all = new Float32Array(same.length * size);
+    same.forEach(({ values }, place) => all.set(values, place * size));
+    const suffix = sizes.length > 1 ? `_${stage + 1}` : '';
+    arrays[`values${suffix}`] = { data: all, shape: [same.length, ...gridOf(manifest, size)] };
+    arrays[`blocks${suffix}`] = { data: Int32Array.from(same, ({ block }) => block), shape: [same.length] };
+  });
+  return npz({ ...arrays, record: JSON.stringify(record) });
 }
 
 // Files

@@ -2,11 +2,12 @@
 import { widen } from './half.js';
 import { normalize } from './similarity.js';
 
-const HEADER = 32;
-const VERSION = 1;
+const HEADER = 40;
+const VERSION = 2;
 
 /**
- * One block, for attention.js. Shapes: H heads, N tokens (P prefix tokens, then gh x gw patches), d head width.
+ * One block, for attention.js. Shapes: H heads, N tokens (P prefix tokens, then gh x gw patches), d head width. Tokens
+ * attend to each other in W windows of M tokens; without windows, W is 1 and M is N.
  * @typedef {object} Block
  * @property {number} heads - H
  * @property {number} tokens - N
@@ -14,20 +15,26 @@ const VERSION = 1;
  * @property {number} block - index in the model, from 0
  * @property {number} prefix - P
  * @property {[number, number]} grid - [gh, gw]
- * @property {Float64Array} lse - (H, N), log-sum-exp of each row of logits
- * @property {Float32Array} queries - (H, N, d), scaled: logits are queries @ keys.T
- * @property {Float32Array} keys - (H, N, d)
+ * @property {number} windows - W
+ * @property {number} size - M
+ * @property {Int32Array} members - (W, M), the token at each place in the windows; N for padding
+ * @property {Int32Array} places - (N), the place of each token in `members`
+ * @property {Float64Array} lse - (H, W, M), log-sum-exp of each row of logits
+ * @property {Float32Array} queries - (H, W, M, d), scaled: the logits of a window are queries @ keys.T
+ * @property {Float32Array} keys - (H, W, M, d), or (M, d) if all heads and windows share them
+ * @property {boolean} shared - whether they do
  * @property {Float32Array} meanRow - (H, N), mean of the rows of all patches
  * @property {Float32Array} meanColumn - (H, N), mean of the columns of all patches
  */
 
 /**
  * @typedef {object} Rollout
+ * @property {number} rows - number of queries: N, or in windowed models the patches of the last stage
  * @property {number} tokens - N
  * @property {number} start - first block of the rollout, from 0
  * @property {number} prefix - P
- * @property {[number, number]} grid - [gh, gw]
- * @property {Float32Array} matrix - (N, N), row i is the rollout of token i
+ * @property {[number, number]} grid - [gh, gw], of the columns
+ * @property {Float32Array} matrix - (rows, N), row i is the rollout of token i
  */
 
 /**
@@ -67,12 +74,15 @@ function header(buffer, magic, what) {
   const sizes = {
     bits,
     grid,
-    heads: view.getUint32(8, true),
+    heads: view.getUint16(8, true),
+    shared: view.getUint16(10, true) === 1,
     tokens: view.getUint32(12, true),
     width: view.getUint32(16, true),
     block: view.getUint16(20, true),
     prefix: view.getUint16(22, true),
     length: view.getUint32(28, true),
+    windows: view.getUint32(32, true),
+    size: view.getUint32(36, true),
   };
   if (sizes.prefix + sizes.grid[0] * sizes.grid[1] !== sizes.tokens) {
     const sum = `${sizes.prefix} prefix tokens and ${sizes.grid.join(' x ')} patches`;
@@ -108,21 +118,35 @@ function floats(buffer, offset, count, bits) {
 export function parseBlock(buffer) {
   const what = 'block';
   const sizes = header(buffer, 'VVB1', what);
-  const { heads, tokens, width, block, prefix, grid, bits } = sizes;
-  const large = heads * tokens * width;
-  const small = heads * tokens;
-  const wide = large * (bits / 8);
-  checkLength(buffer, sizes, HEADER + 8 * small + 2 * wide + 2 * 4 * small, what);
-  const matrices = HEADER + 8 * small;
-  const means = matrices + 2 * wide; // a multiple of 4 even with 16 bits, because the two matrices have the same length
+  const { heads, tokens, width, block, prefix, grid, bits, windows, size, shared } = sizes;
+  const count = windows * size; // M tokens in each window
+  const [ofQueries, ofKeys] = [heads * count * width, (shared ? size : heads * count) * width];
+  const means = HEADER + 8 * heads * count;
+  const members = means + 2 * 4 * heads * tokens;
+  const matrices = members + 4 * count;
+  const keys = matrices + (bits / 8) * ofQueries;
+  checkLength(buffer, sizes, keys + (bits / 8) * ofKeys, what);
   return {
-    heads, tokens, width, block, prefix, grid,
-    lse: new Float64Array(buffer, HEADER, small),
-    queries: floats(buffer, matrices, large, bits),
-    keys: floats(buffer, matrices + wide, large, bits),
-    meanRow: new Float32Array(buffer, means, small),
-    meanColumn: new Float32Array(buffer, means + 4 * small, small),
+    heads, tokens, width, block, prefix, grid, shared,
+    ...windowsOf(new Int32Array(buffer, members, count), tokens, windows, size),
+    lse: new Float64Array(buffer, HEADER, heads * count),
+    queries: floats(buffer, matrices, ofQueries, bits),
+    keys: floats(buffer, keys, ofKeys, bits),
+    meanRow: new Float32Array(buffer, means, heads * tokens),
+    meanColumn: new Float32Array(buffer, means + 4 * heads * tokens, heads * tokens),
   };
+}
+
+/**
+ * The windows of a block, see `Block`. By default, all tokens are in one window.
+ * @param {Int32Array} members - (W, M) @param {number} tokens - N
+ */
+export function windowsOf(members, tokens, windows = 1, size = tokens) {
+  const places = new Int32Array(tokens);
+  members.forEach((token, place) => {
+    if (token < tokens) places[token] = place;
+  });
+  return { windows, size, members, places };
 }
 
 /**
@@ -134,9 +158,9 @@ export function parseBlock(buffer) {
 export function parseRollout(buffer) {
   const what = 'rollout';
   const sizes = header(buffer, 'VVR1', what);
-  const { tokens, block: start, prefix, grid, bits } = sizes;
-  checkLength(buffer, sizes, HEADER + tokens * tokens * (bits / 8), what);
-  return { tokens, start, prefix, grid, matrix: floats(buffer, HEADER, tokens * tokens, bits) };
+  const { tokens, width: rows, block: start, prefix, grid, bits } = sizes;
+  checkLength(buffer, sizes, HEADER + rows * tokens * (bits / 8), what);
+  return { rows, tokens, start, prefix, grid, matrix: floats(buffer, HEADER, rows * tokens, bits) };
 }
 
 /**

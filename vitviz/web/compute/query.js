@@ -1,4 +1,5 @@
 // Find the query token of a scene: two panes share one query, but their grids may differ.
+import { stageOf, patchIn } from '../core/stages.js';
 import { activeQuery, defaultQuery, hasQuery } from '../core/state.js';
 import { samePlace, tokenOf } from './geometry.js';
 import { classesOf, groupOf } from './targets.js';
@@ -9,19 +10,33 @@ import { classesOf, groupOf } from './targets.js';
 /**
  * The query on a scene: if the grids differ, the patch at the same position in the photograph.
  * @param {State} state @param {Scene} scene @param {Map<string, Scene>} scenes
+ * @param {[number, number]} [grid] - of the patch, if it is of another stage than the first
  * @returns {import('../core/state.js').Query}
  */
-export function queryOn(state, scene, scenes) {
+export function queryOn(state, scene, scenes, grid = scene.manifest.grid) {
   const { query, scene: id } = activeQuery(state);
   const from = scenes.get(id ?? '') ?? scene;
   const own = Array.isArray(query) && from !== scene ? samePlace(query, from, scene) : query;
-  return own !== null && hasQuery(own, scene.manifest) ? own : defaultQuery(scene.manifest);
+  const known = own !== null && hasQuery(own, scene.manifest) ? own : defaultQuery(scene.manifest);
+  return patchIn(known, scene.manifest.grid, grid);
 }
 
-/** @param {State} state @param {Scene} scene @param {Map<string, Scene>} scenes @returns {number} -1 for the mean */
-export function tokenOn(state, scene, scenes) {
-  const { prefix, grid } = scene.manifest;
-  return tokenOf(queryOn(state, scene, scenes), prefix, grid);
+/**
+ * The query's token; -1 for the mean.
+ * @param {State} state @param {Scene} scene @param {Map<string, Scene>} scenes
+ * @param {[number, number]} [grid] - as for `queryOn`
+ */
+export function tokenOn(state, scene, scenes, grid = scene.manifest.grid) {
+  return tokenOf(queryOn(state, scene, scenes, grid), scene.manifest.prefix, grid);
+}
+
+/**
+ * The question for the attention of a block.
+ * @param {State} state @param {Scene} scene @param {Map<string, Scene>} scenes @param {number} block
+ * @returns {import('./answers.js').Question}
+ */
+export function questionOn(state, scene, scenes, block) {
+  return { token: tokenOn(state, scene, scenes, stageOf(scene.manifest, block).grid), direction: state.direction };
 }
 
 const LENS = 4; // the logit lens has this many of the most probable classes

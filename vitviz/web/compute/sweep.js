@@ -1,20 +1,20 @@
 // Read all rows of a block, in slices that fit a frame. Fusion by max or min needs this for means and columns.
-import { extremes, row } from './attention.js';
+import { extremes, logRow } from './attention.js';
 
 /** @typedef {import('./payload.js').Block} Block */
 
-/** @typedef {object} Fused - results of one fusion; N tokens
- * @property {Float64Array} norms - (N), log-sum-exp of each fused row, for `fuseColumn`
+/** @typedef {object} Fused - results of one fusion; N tokens in W windows of M tokens
+ * @property {Float64Array} norms - (W, M), log-sum-exp of each fused row, for `fuseColumn`
  * @property {Float32Array} meanRow - (N), mean over the patch queries of their fused rows
  * @property {Float32Array} meanColumn - (N), mean over the patch keys of the fused columns
  */
 
 const PACE = 32; // number of rows between two checks of the time
 
-/** @param {number} tokens @returns {Fused & {sums: Float64Array}} */
-function empty(tokens) {
+/** @param {Block} block @returns {Fused & {sums: Float64Array}} */
+function empty({ tokens, windows, size }) {
   return {
-    norms: new Float64Array(tokens),
+    norms: new Float64Array(windows * size),
     meanRow: new Float32Array(tokens),
     meanColumn: new Float32Array(tokens),
     sums: new Float64Array(tokens),
@@ -28,14 +28,13 @@ function empty(tokens) {
 export class Sweep {
   /** @param {Block} block */
   constructor(block) {
-    const { heads, tokens } = block;
+    const { heads, size } = block;
     this.block = block;
-    this.next = 0;
-    this.max = empty(tokens);
-    this.min = empty(tokens);
-    this.logs = new Float32Array(heads * tokens);
-    this.rows = new Float32Array(heads * tokens);
-    this.fused = new Float64Array(tokens);
+    this.next = 0; // token
+    this.max = empty(block);
+    this.min = empty(block);
+    this.logs = new Float32Array(heads * size);
+    this.fused = new Float64Array(size);
   }
 
   get done() {
@@ -53,13 +52,13 @@ export class Sweep {
    * @returns {boolean} whether it is done
    */
   advance(milliseconds) {
-    const { heads, tokens } = this.block;
+    const { heads, size } = this.block;
     const until = performance.now() + milliseconds;
     do {
       for (let left = PACE; left > 0 && !this.done; left -= 1) {
-        row(this.block, this.next, this.logs, this.rows);
-        this.add(this.max, extremes('max', this.logs, heads, tokens, this.fused));
-        this.add(this.min, extremes('min', this.logs, heads, tokens, this.fused));
+        logRow(this.block, this.next, this.logs);
+        this.add(this.max, extremes('max', this.logs, heads, size, this.fused));
+        this.add(this.min, extremes('min', this.logs, heads, size, this.fused));
         this.next += 1;
       }
     } while (!this.done && performance.now() < until);
@@ -72,20 +71,25 @@ export class Sweep {
    * @param {ReturnType<typeof empty>} total @param {number} top
    */
   add(total, top) {
-    const { tokens, prefix } = this.block;
+    const { tokens, prefix, size, places, members } = this.block;
     const { fused } = this;
+    const place = places[this.next];
+    const start = place - (place % size);
     let sum = 0;
     let patches = 0;
-    for (let n = 0; n < tokens; n += 1) {
-      const value = Math.exp(fused[n] - top);
-      fused[n] = value;
+    for (let i = 0; i < size; i += 1) {
+      const value = Math.exp(fused[i] - top);
+      const token = members[start + i];
+      fused[i] = value;
       sum += value;
-      if (n >= prefix) patches += value;
+      if (token >= prefix && token < tokens) patches += value;
     }
-    total.norms[this.next] = top + Math.log(sum);
+    total.norms[place] = top + Math.log(sum);
     total.meanColumn[this.next] = patches / sum / (tokens - prefix);
     if (this.next < prefix) return; // means are over patch queries
-    for (let n = 0; n < tokens; n += 1) total.sums[n] += fused[n] / sum;
+    for (let i = 0; i < size; i += 1) {
+      if (members[start + i] < tokens) total.sums[members[start + i]] += fused[i] / sum;
+    }
   }
 
   /** @param {ReturnType<typeof empty>} total */

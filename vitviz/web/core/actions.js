@@ -2,6 +2,7 @@
 import { QUERY } from './kinds.js';
 import { FIELDS, INITIAL, PANE, SOURCE, activeQuery, defaultQuery, hasQuery, paneOf, pick, sourceOf,
 } from './state.js';
+import { lastGrid, patchIn, stageOf } from './stages.js';
 import { PARTS, STEPS } from './steps.js';
 import { ADDRESSED, format, parse } from './url.js';
 
@@ -36,7 +37,7 @@ export function fit(state, limits) {
     if (chosen === null || list.includes(chosen)) continue;
     replace(field, INITIAL[field], `${field}: expected one of ${list.join(', ')}, got ${quoted(chosen)}.`);
   }
-  const { depth, heads, grid, prefix } = limits;
+  const { depth, grid, prefix } = limits;
   fitted.block ??= depth - 1;
   if (fitted.block >= depth) {
     replace('block', depth - 1, `layer: expected 1 to ${depth}, got ${fitted.block + 1}; this is layer ${depth}.`);
@@ -48,6 +49,7 @@ export function fit(state, limits) {
   if (state.start > depth) {
     replace('start', depth, `start: expected 1 to ${depth}, got ${state.start}; this is layer ${depth}.`);
   }
+  const { heads } = stageOf(limits, fitted.block);
   if (typeof state.head === 'number' && state.head >= heads) {
     replace('head', 'mean', `head: expected 1 to ${heads}, got ${state.head + 1}; this is the mean of all.`);
   }
@@ -195,17 +197,21 @@ function navigated(state, { search }) {
 /** @param {State} state @param {Action} action */
 const moved = (state, { row, column, from }) => {
   if (!state.scene) return state;
-  const [rows, columns] = state.scene.limits.grid;
-  const query = from ?? activeQuery(state).query;
+  const { limits } = state.scene;
+  const grid = state.mode === 'rollout' ? lastGrid(limits) : stageOf(limits, state.block ?? limits.depth - 1).grid;
+  const [rows, columns] = grid;
+  const query = patchIn(from ?? activeQuery(state).query, limits.grid, grid);
+  /** @type {[number, number]} */
   const to = Array.isArray(query) ? [clamp(query[0] + row, rows), clamp(query[1] + column, columns)]
     : [rows >> 1, columns >> 1];
-  return changed(state, { type: 'change', change: { query: to } });
+  return changed(state, { type: 'change', change: { query: patchIn(to, grid, limits.grid) } });
 };
 
 /** Advance the animation by one: to the next head if one is chosen, else to the next layer. @param {State} state */
 function stepped(state) {
   if (!state.scene || !state.playing) return state;
-  const { depth, heads } = state.scene.limits;
+  const { depth } = state.scene.limits;
+  const { heads } = stageOf(state.scene.limits, state.block ?? depth - 1);
   const block = ((state.block ?? depth - 1) + 1) % depth;
   if (state.tab === 'layers') return { ...state, block };
   const next = typeof state.head === 'number' ? { head: (state.head + 1) % heads } : { block };

@@ -1,5 +1,6 @@
 // Map a key and a state to an action. views/keyboard.js decides when keys apply (not while somebody types).
 import { SIMILARITY, defaultQuery, folded } from './state.js';
+import { stageOf } from './stages.js';
 import { phrase } from './words.js';
 
 /** @typedef {import('./state.js').State} State */
@@ -50,7 +51,8 @@ const block = (state, by) => {
 /** Step through the maps in this order: fused, head 1, head 2, ... @param {State} state @param {number} by */
 const head = (state, by) => {
   const place = typeof state.head === 'number' ? state.head + 1 : 0;
-  const to = clamp(place + by, limitsOf(state).heads + 1);
+  const limits = limitsOf(state);
+  const to = clamp(place + by, stageOf(limits, state.block ?? limits.depth - 1).heads + 1);
   return change(to === place ? {} : { head: to === 0 ? 'mean' : to - 1 });
 };
 

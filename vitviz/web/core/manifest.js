@@ -18,6 +18,7 @@ import { SIMILARITY } from './state.js';
  * @property {{url: string, width: number, height: number}} photo
  * @property {[number, number, number, number]} frame - the model's input, in pixels of `photo`
  * @property {[number, number]} grid @property {string[]} prefix @property {number} depth @property {number} heads
+ * @property {import('./stages.js').Stage[]} [stages] - of a windowed model; `grid` and `heads` are those of the first
  * @property {number} width - d, the size of a head
  * @property {boolean} rollout - whether the full matrix is available (only with few tokens)
  * @property {string | null} image - the example's name @property {string | null} model @property {number | null} size
@@ -44,9 +45,9 @@ import { SIMILARITY } from './state.js';
  * @returns {import('./state.js').Limits}
  */
 export function limitsOf(manifest, can, colors) {
-  const { depth, heads, grid, prefix, maps } = manifest;
+  const { depth, heads, grid, prefix, maps, stages } = manifest;
   const flows = can.rollout || manifest.rollout;
-  const modes = ['attention', ...(flows ? ['rollout'] : []), ...(can.explain ? [SIMILARITY] : []),
+  const modes = ['attention', ...(flows ? ['rollout'] : []), ...(can.explain && !stages ? [SIMILARITY] : []),
     ...maps.map(({ id }) => id)];
-  return { depth, heads, grid, prefix, modes, colors };
+  return { depth, heads, grid, prefix, modes, colors, ...(stages ? { stages } : {}) };
 }

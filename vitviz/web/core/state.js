@@ -6,7 +6,8 @@ import { STEPS } from './steps.js';
 import { LANGUAGES } from './words.js';
 
 /**
- * @typedef {string | [number, number]} Query - 'cls', 'distillation', 'register 2', 'mean', or a patch [row, column]
+ * @typedef {string | [number, number]} Query - 'cls', 'distillation', 'register 2', 'mean', or a patch [row, column],
+ *   in windowed models of the first stage, so that it stays in place from layer to layer
  */
 
 /**
@@ -28,6 +29,7 @@ import { LANGUAGES } from './words.js';
  * @property {number} depth - L, blocks
  * @property {number} heads - H
  * @property {[number, number]} grid - [gh, gw]
+ * @property {import('./stages.js').Stage[]} [stages] - see `Manifest`
  * @property {string[]} prefix - names of the prefix tokens, as Python's `trace.prefix`
  * @property {string[]} modes
  * @property {string[]} colors

@@ -85,6 +85,11 @@ export const ZH = {
     '{0} head': '{0} 个头', '{0} heads': '{0} 个头', '{0} layer': '{0} 层', 'All {0} layers': '全部 {0} 层',
     '{0} × {1} patches': '{0} × {1} 个图块', '{0} pixels': '{0} 像素', 'Layer {0}': '第 {0} 层', 'layer {0}': '第 {0} 层',
     rollout: 'rollout', 'layer, 1 to {0}': '层，1 到 {0}', 'Layer {0}, head {1}': '第 {0} 层，头 {1}',
+    '{0} (stage {1})': '{0}（阶段 {1}）', 'Stage {0}: {1} patches, {2}': '阶段 {0}：{1} 个图块，{2}',
+    'This tab needs attention over all tokens. In this model, patches attend only within windows.':
+      '此视图需要所有词元之间的注意力；该模型的图块只在窗口内互相关注。',
+    ['Hiding patches and switching heads off need attention over all tokens. In this model, patches attend only '
+      + 'within windows.']: '隐藏图块和关闭注意力头需要所有词元之间的注意力；该模型的图块只在窗口内互相关注。',
     'Layer {0}, {1}': '第 {0} 层，{1}', 'Layer {0}, {1}, {2}': '第 {0} 层，{1}，{2}', 'Layer {0}: {1}, {2}': '第 {0} 层：{1}，{2}',
     '{0}, {1} of heads': '{0}，各头的{1}', '{0}, pinned': '{0}，已固定', '{0}, off': '{0}，已关闭', '{0}: off': '{0}：已关闭',
     'Rollout of layers {0} to {1}, {2} of heads, {3}': '第 {0} 到 {1} 层的 rollout，各头的{2}，{3}',

@@ -8,6 +8,7 @@ import { joined, say } from '../core/words.js';
 
 const MOST = 1024; // maximum of rows and columns; with more tokens, only every second, third, ... is drawn
 const SLICE = 8; // milliseconds of work per frame
+const LEAST = 10; // pixels between two lines
 
 /**
  * Compute rows of one head's attention until the time is up.
@@ -20,15 +21,19 @@ const SLICE = 8; // milliseconds of work per frame
  * @returns {number} the next row to compute
  */
 export function someRows(block, head, tokens, first, until, out) {
-  const { width, queries, keys, lse } = block;
-  const base = head * block.tokens;
+  const { width, windows, size, places, shared, queries, keys, lse } = block;
+  const base = head * windows * size;
   const n = tokens.length;
   let place = first;
   do {
-    const query = (base + tokens[place]) * width;
+    const at = places[tokens[place]];
+    const window = Math.floor(at / size);
+    const query = (base + at) * width;
     for (let j = 0; j < n; j += 1) {
-      const key = (base + tokens[j]) * width;
-      let sum = -lse[base + tokens[place]];
+      const other = places[tokens[j]];
+      if (Math.floor(other / size) !== window) continue; // no attention between windows
+      const key = (shared ? other % size : base + other) * width;
+      let sum = -lse[base + at];
       for (let x = 0; x < width; x += 1) sum += queries[query + x] * keys[key + x];
       out[place * n + j] = Math.exp(sum);
     }
@@ -169,8 +174,9 @@ export class Matrix {
     const place = (/** @type {number} */ token) => this.tokens.findLastIndex((shown) => shown <= token) * step;
     context.clearRect(0, 0, size, size);
     const { prefix, grid } = this.block;
+    const rows = size / grid[0] < LEAST ? 0 : grid[0]; // lines that are too close would hide the cells
     context.fillStyle = 'rgba(255, 255, 255, 0.4)';
-    for (let row = 0; row < grid[0]; row += 1) {
+    for (let row = 0; row < rows; row += 1) {
       const at = Math.round(place(prefix + row * grid[1]));
       context.fillRect(0, at, size, 1);
       context.fillRect(at, 0, 1, size);

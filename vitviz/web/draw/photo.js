@@ -2,7 +2,7 @@
 // the first three, which match vitviz.draw.overlay pixel by pixel.
 import { captioned } from './caption.js';
 import { indices, packed, spotlight } from './color.js';
-import { patchAt } from '../compute/geometry.js';
+import { patchAt, patchEdges } from '../compute/geometry.js';
 import { isExact } from '../compute/readback.js';
 import { Heat } from './heat.js';
 import { dotBoxes, frameBoxes, gridBoxes, hatchAround } from './overlay.js';
@@ -130,8 +130,7 @@ export class Pane {
     if (same) this.keep();
     else this.last.canvas.hidden = true;
     this.geometry = geometry;
-    this.grid = grid;
-    this.enlarge = new Heat(geometry, grid);
+    this.cut(grid);
     for (const layer of [this.photo, this.heat, this.marks]) {
       layer.canvas.width = width;
       layer.canvas.height = height;
@@ -155,6 +154,13 @@ export class Pane {
     this.words = new Uint32Array(this.colors.data.buffer);
   }
 
+  /** Expect maps of this grid: in a windowed model, each stage has its own. @param {[number, number]} grid */
+  cut(grid) {
+    if (String(grid) === String(this.grid) && this.enlarge.frame === this.geometry.frame) return;
+    this.grid = grid;
+    this.enlarge = new Heat(this.geometry, grid);
+  }
+
   /**
    * @param {Uint8Array} index - (gh, gw) color indices
    * @param {Uint32Array} table - (256), from `packed`
@@ -172,13 +178,15 @@ export class Pane {
   /**
    * Lines between patches, dots on patches beyond the scale, and a frame around the query.
    * @param {boolean} grid @param {Pair | null} [query] @param {number[]} [beyond] - patches in reading order
+   * @param {Pair} [of] - the grid of the query
    */
-  mark(grid, query, beyond = []) {
+  mark(grid, query, beyond = [], of = this.grid) {
     const { marks, enlarge, geometry } = this;
     marks.clearRect(0, 0, ...geometry.image);
     const boxes = grid ? gridBoxes(geometry.image, enlarge.xs, enlarge.ys) : [];
     for (const patch of beyond) boxes.push(...dotBoxes(enlarge.xs, enlarge.ys, patch));
-    if (query) boxes.push(...frameBoxes(geometry.image, enlarge.xs, enlarge.ys, query));
+    const { xs, ys } = of === this.grid ? enlarge : patchEdges(geometry, of);
+    if (query) boxes.push(...frameBoxes(geometry.image, xs, ys, query));
     for (const { color, amount, box: [left, top, right, bottom] } of boxes) {
       if (right <= left || bottom <= top) continue;
       marks.clearRect(left, top, right - left, bottom - top); // prevents tinting crossings twice

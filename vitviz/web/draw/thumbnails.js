@@ -4,7 +4,8 @@ import { colorGrid, faded, indices, ownScale, scaleOver } from './color.js';
 import { contextOf, find, write } from './dom.js';
 import { oneTabStop, roving } from './roving.js';
 import { placed, stamp } from './sheet.js';
-import { cellWords, escaped, fusionWords, headWords } from '../compute/format.js';
+import { cellWords, escaped, fusionWords, headWords, layerWords } from '../compute/format.js';
+import { stagesOf } from '../core/stages.js';
 import { say } from '../core/words.js';
 
 /** @typedef {import('./color.js').Scale} Scale */
@@ -30,21 +31,44 @@ export function headItems(heads) {
     typeof head === 'number' ? headWords(head, heads) : fusionWords(head), headWords(head, heads), { head }));
 }
 
-/** One map for each layer. @param {number} depth @returns {Item[]} */
-export function layerItems(depth) {
-  return Array.from({ length: depth }, (_, block) => (
-    item('block', block, String(block + 1), say('Layer {0}', block + 1), { block })));
+/** @typedef {import('../core/stages.js').Sizes} Sizes */
+
+/** The layers of a stage. @param {{first: number, depth: number}} stage */
+const blocksOf = ({ first, depth }) => Array.from({ length: depth }, (_, place) => first + place);
+
+/** One map for each layer of a stage. @param {Sizes} model @returns {Item[]} */
+export function layerItems(model, stage = stagesOf(model)[0]) {
+  return blocksOf(stage).map((block) => (
+    item('block', block, String(block + 1), say('Layer {0}', layerWords(block, model)), { block })));
 }
 
 /**
- * Every head of every layer.
- * @param {number} depth @param {number} heads @param {boolean} [mean] - whether the mean of a layer's heads comes first
+ * Every head of every layer of a stage.
+ * @param {Sizes} model @param {{mean?: boolean}} how - whether the mean of a layer's heads comes first
  * @returns {Item[]}
  */
-export function cellItems(depth, heads, mean = false) {
-  const all = [...(mean ? ['mean'] : []), ...Array(heads).keys()];
-  return Array.from({ length: depth }, (_, block) => all.map((head) => (
-    item('cell', `${block},${head}`, '', cellWords(block, head, heads), { block, head })))).flat();
+export function cellItems(model, { mean = false } = {}, stage = stagesOf(model)[0]) {
+  const all = [...(mean ? ['mean'] : []), ...Array(stage.heads).keys()];
+  return blocksOf(stage).flatMap((block) => all.map((head) => (
+    item('cell', `${block},${head}`, '', cellWords(block, head, model), { block, head }))));
+}
+
+/**
+ * The shared scale of several maps; null if none has been loaded.
+ * @param {Item[]} items @param {(item: Item) => Float32Array | null} values @param {number} prefix
+ * @param {boolean} signed @returns {Scale | null}
+ */
+export function scaleOfMaps(items, values, prefix, signed) {
+  /** @type {Scale | null} */
+  let common = null;
+  for (const item of items) {
+    const map = values(item);
+    if (map === null) continue;
+    const own = scaleOver([map.subarray(prefix)], signed);
+    common = common === null ? own
+      : { vmin: Math.min(common.vmin, own.vmin), vmax: Math.max(common.vmax, own.vmax), signed };
+  }
+  return common;
 }
 
 export class Thumbnails {
@@ -106,9 +130,10 @@ export class Thumbnails {
    * Replace the thumbnails.
    * @param {Item[]} items
    * @param {[number, number]} grid - [gh, gw]
-   * @param {{words?: boolean, group?: number}} how - leave space for words below each; size of numbered groups
+   * @param {{words?: boolean, group?: number, first?: number}} how - leave space for words below each; size of
+   *   numbered groups; the first number, from 0
    */
-  build(items, grid, { words = false, group = 0 } = {}) {
+  build(items, grid, { words = false, group = 0, first = 0 } = {}) {
     const focus = /** @type {HTMLElement | null} */ (document.activeElement);
     const focused = this.element.contains(focus) ? focus?.dataset.place : undefined;
     const [gh, gw] = grid;
@@ -117,7 +142,7 @@ export class Thumbnails {
       aria-label="${escaped(item.label)}"><i class="vv-map"></i><span>${escaped(item.name)}</span
       >${words ? '<small></small>' : ''}</button>`);
     const groups = Array.from({ length: group ? Math.ceil(items.length / group) : 0 }, (_, place) => `<div
-      class="vv-group"><b>${place + 1}</b>${buttons.slice(place * group, (place + 1) * group).join('')}</div>`);
+      class="vv-group"><b>${first + place + 1}</b>${buttons.slice(place * group, (place + 1) * group).join('')}</div>`);
     this.element.innerHTML = (group ? groups : buttons).join('') + SHEETS;
     this.buttons = [...this.element.querySelectorAll('button')];
     this.words = words ? this.buttons.map((button) => find(button, 'small')) : [];
@@ -177,10 +202,11 @@ export class Thumbnails {
    * @param {number} prefix - P
    * @param {Uint32Array} table - (256)
    * @param {{shared: boolean, signed: boolean, gamma: number, off?: (item: Item) => boolean}} look - `off`: gray it
+   * @param {Scale | null} [common] - the shared scale, by default of these maps
    * @returns {Scale | null} the shared scale
    */
-  draw(values, prefix, table, { shared, signed, gamma, off = () => false }) {
-    const common = shared ? this.over(values, prefix, signed) : null;
+  draw(values, prefix, table, { shared, signed, gamma, off = () => false },
+    common = shared ? scaleOfMaps(this.items, values, prefix, signed) : null) {
     this.table = table;
     this.items.forEach((item, place) => {
       const map = values(item);
@@ -221,20 +247,6 @@ export class Thumbnails {
     });
     this.sheet.putImageData(this.image, 0, 0);
     this.magnify();
-  }
-
-  /** @param {(item: Item) => Float32Array | null} values @param {number} prefix @param {boolean} signed */
-  over(values, prefix, signed) {
-    /** @type {Scale | null} */
-    let common = null;
-    for (const item of this.items) {
-      const map = values(item);
-      if (map === null) continue;
-      const own = scaleOver([map.subarray(prefix)], signed);
-      common = common === null ? own
-        : { vmin: Math.min(common.vmin, own.vmin), vmax: Math.max(common.vmax, own.vmax), signed };
-    }
-    return common;
   }
 
   /** Show a thumbnail larger, or none. @param {string} [place] */

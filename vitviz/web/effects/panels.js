@@ -1,6 +1,7 @@
 // Send a panel's questions to the backend, one at a time. After every change, a view lists the answers that it needs,
 // in order; requests that are no longer needed are aborted. A failed question is repeated only after `retry`.
 import { isAbort, sizeOf } from '../backends/backend.js';
+import { isWindowed } from '../core/stages.js';
 
 /** @typedef {import('../backends/backend.js').Progress} Progress */
 /** @typedef {import('./scene.js').Scene} Scene */
@@ -117,13 +118,16 @@ export class Requests {
   }
 }
 
+/** The tabs that do not show windowed models. */
+export const WITHOUT_WINDOWS = Object.freeze(['layers', 'lecture']);
+
 /**
- * A panel's scene; null while its tab is hidden or another scene is loading.
+ * A panel's scene; null while its tab is hidden, another scene is loading, or the tab does not show such models.
  * @param {import('../core/state.js').State} state @param {Map<string, Scene>} scenes @param {string} tab
  */
 export function sceneOf(state, scenes, tab) {
   const { scene } = state;
   if (state.tab !== tab || !scene) return null;
   const other = Object.entries(scene.source).some(([field, value]) => /** @type {any} */ (state)[field] !== value);
-  return other ? null : scenes.get(scene.id) ?? null;
+  return other || (WITHOUT_WINDOWS.includes(tab) && isWindowed(scene.limits)) ? null : scenes.get(scene.id) ?? null;
 }

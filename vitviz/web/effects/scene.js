@@ -7,6 +7,7 @@ import { parseRollout } from '../compute/payload.js';
 import { descriptorsOf, rolloutOptions, tokenOn } from '../compute/query.js';
 import { prefixKinds } from '../compute/statistics.js';
 import { limitsOf } from '../core/manifest.js';
+import { lastGrid } from '../core/stages.js';
 import { ROLLOUT, SIMILARITY, paneOf, sourceOf } from '../core/state.js';
 import { listed, say } from '../core/words.js';
 import { Blocks } from './blocks.js';
@@ -263,7 +264,7 @@ export class SceneEffects {
         else this.rollout(this.page.store.get(), scene);
       }, PAUSE);
     } else if (state.mode === 'rollout' && !manifest.rollout && backend.can.rollout && state.direction === 'row') {
-      this.row(scene, () => tokenOn(this.page.store.get(), scene, this.page.scenes));
+      this.row(scene, () => tokenOn(this.page.store.get(), scene, this.page.scenes, lastGrid(manifest)));
     }
   }
 

@@ -46,7 +46,7 @@ function titled(context, { method, ...ask }) {
   const { methods, prefix, depth } = about;
   const query = prefix.includes('CLS') ? 'cls' : 'mean';
   const shown = { mode: method, block: depth - 1, head: 'mean', query, direction: 'row' };
-  const name = title(shown, about, { fuse: 'mean', start: 0 }, methods[method].title);
+  const name = title(shown, { ...about, grid: context.run.grid }, { fuse: 'mean', start: 0 }, methods[method].title);
   return methods[method].specific ? `${name}, for ${aimOf(context, ask).titled}` : name;
 }
 

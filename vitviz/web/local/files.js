@@ -2,22 +2,22 @@
 
 /** @typedef {import('../compute/payload.js').Block} Block */
 
-const HEADER = 32;
+const HEADER = 40;
 
 /**
  * @param {string} magic @param {{heads: number, tokens: number, width: number, block: number, prefix: number,
  *   grid: [number, number]}} sizes
- * @param {(Float32Array | Float64Array)[]} arrays
+ * @param {(Float32Array | Float64Array | Int32Array)[]} arrays
  */
 function file(magic, { heads, tokens, width, block, prefix, grid }, arrays) {
   const length = HEADER + arrays.reduce((sum, array) => sum + array.byteLength, 0);
   const buffer = new ArrayBuffer(length);
   const view = new DataView(buffer);
   [...magic].forEach((letter, place) => view.setUint8(place, letter.charCodeAt(0)));
-  [1, 32].forEach((value, place) => view.setUint16(4 + 2 * place, value, true));
-  [heads, tokens, width].forEach((value, place) => view.setUint32(8 + 4 * place, value, true));
+  [2, 32, heads, 0].forEach((value, place) => view.setUint16(4 + 2 * place, value, true));
+  [tokens, width].forEach((value, place) => view.setUint32(12 + 4 * place, value, true));
   [block, prefix, ...grid].forEach((value, place) => view.setUint16(20 + 2 * place, value, true));
-  view.setUint32(28, length, true);
+  [length, 1, tokens].forEach((value, place) => view.setUint32(28 + 4 * place, value, true));
   let at = HEADER;
   for (const array of arrays) {
     new Uint8Array(buffer, at, array.byteLength).set(new Uint8Array(array.buffer, array.byteOffset, array.byteLength));
@@ -28,8 +28,8 @@ function file(magic, { heads, tokens, width, block, prefix, grid }, arrays) {
 
 /** @param {Block} block */
 export function blockFile(block) {
-  const { lse, queries, keys, meanRow, meanColumn } = block;
-  return file('VVB1', block, [lse, queries, keys, meanRow, meanColumn]);
+  const { lse, queries, keys, meanRow, meanColumn, members } = block;
+  return file('VVB1', block, [lse, meanRow, meanColumn, members, queries, keys]);
 }
 
 /**

@@ -1,4 +1,5 @@
 // A Vision Transformer in the visitor's browser: the forward pass, and the backward pass block by block.
+import { windowsOf } from '../compute/payload.js';
 
 /** @typedef {import('./graphs.js').Graphs} Graphs */
 /** @typedef {import('../compute/image.js').Prepared} Prepared */
@@ -100,15 +101,16 @@ export class Model {
     const grid = [prepared.height / patch, prepared.width / patch];
     const angles = rotary === null ? {} : rotaryAngles(grid, width, rotary);
     const tokens = prefix.length + grid[0] * grid[1];
+    const windows = windowsOf(Int32Array.from({ length: tokens }, (_, token) => token), tokens);
     const blocks = [];
     for (let block = 0; block < depth; block += 1) {
       await breathe(canceled);
       const outputs = await this.graphs.run('block', `block ${block}`, { tokens: this.shaped(stream[block]),
         heads: [this.all, [heads]], ...this.angleInputs(angles) });
       stream.push(outputs.out.data);
-      blocks.push({ heads, tokens, width, block, prefix: prefix.length, grid, lse: Float64Array.from(outputs.lse.data),
-        queries: outputs.queries.data, keys: outputs.keys.data, meanRow: outputs.mean_row.data,
-        meanColumn: outputs.mean_column.data });
+      blocks.push({ heads, tokens, width, block, prefix: prefix.length, grid, ...windows, shared: false,
+        lse: Float64Array.from(outputs.lse.data), queries: outputs.queries.data, keys: outputs.keys.data,
+        meanRow: outputs.mean_row.data, meanColumn: outputs.mean_column.data });
     }
     return { stream, blocks, grid, angles, logits: await this.classify(stream[depth]), answers: new Map() };
   }

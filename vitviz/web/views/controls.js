@@ -177,10 +177,12 @@ export class Controls {
    * List the five strongest patches. Buttons are reused, which keeps the focus in place.
    * @param {{patch: [number, number], value: number}[]} strongest
    * @param {string} unit
+   * @param {(patch: [number, number]) => [number, number]} [queryOf] - the query of a patch of the map
    */
-  list(strongest, unit) {
+  list(strongest, unit, queryOf = (patch) => patch) {
     const numbers = aligned(strongest.map(({ value }) => (unit === 'attention' ? percent : score)(value)));
-    const text = strongest.map(({ patch }, place) => `${patch}|${patchWords(patch)}|${numbers[place]}`).join('\n');
+    const text = strongest.map(({ patch }, place) => `${queryOf(patch)}|${patchWords(patch)}|${numbers[place]}`)
+      .join('\n');
     if (text === this.listed) return;
     this.listed = text;
     const lines = text.split('\n').filter(Boolean);

@@ -5,6 +5,7 @@ import { headOf, pictureWords } from '../compute/format.js';
 import { hiddenPatches } from '../compute/hiding.js';
 import { sameClasses } from '../compute/query.js';
 import { OTHER } from '../compute/targets.js';
+import { isWindowed } from '../core/stages.js';
 import { phrase, plural, say, spoken, translated } from '../core/words.js';
 import { write } from '../draw/dom.js';
 import { Requests, sceneOf } from '../effects/panels.js';
@@ -14,7 +15,7 @@ import { MapPane } from './explain_pane.js';
 import { TargetField } from './explain_target.js';
 import { MapTest } from './explain_test.js';
 import { mapChoices, nameOf, saveMenu } from './save.js';
-import { View, countPanes } from './view.js';
+import { NO_EDITS, View, countPanes } from './view.js';
 
 /** @typedef {import('../core/state.js').State} State */
 /** @typedef {import('../effects/scene.js').Scene} Scene */
@@ -27,11 +28,14 @@ import { View, countPanes } from './view.js';
 const ALONE = phrase('The similarity needs a second photograph with the same model (“Compare” in Explore). The '
   + 'prediction is explained instead.');
 
+const OFF = phrase('{0} switched off in the tab Heads. The map and its test use all heads; only the probabilities with '
+  + 'hidden patches take this into account.');
+
 export class Explain extends View {
   /** @param {HTMLElement} root @param {import('./explore.js').Page} page */
   constructor(root, page) {
     super(root, page);
-    this.methods = /** @type {Method[]} */ (page.models.methods);
+    this.every = /** @type {Method[]} */ (page.models.methods);
     this.defaults = /** @type {string[]} */ (page.models.defaults);
     this.maps = new Requests(page.backend, page.changed);
     this.bars = new Requests(page.backend, page.changed);
@@ -80,6 +84,11 @@ export class Explain extends View {
 
   get index() {
     return this.mapPane.index;
+  }
+
+  /** The methods that explain the model. */
+  get methods() {
+    return this.scene && isWindowed(this.scene.manifest) ? this.every.filter(({ windows }) => windows) : this.every;
   }
 
   /** The first method whose map depends on the class. */
@@ -164,6 +173,7 @@ export class Explain extends View {
 
   /** Hide a patch, or show it again. @param {Patch} patch */
   erase([row, column]) {
+    if (isWindowed(this.scene.manifest)) return;
     const { erased } = this.page.store.get();
     const place = row * this.scene.grid[1] + column;
     this.change({ erased: erased.includes(place) ? erased.filter((patch) => patch !== place) : [...erased, place] });
@@ -178,8 +188,8 @@ export class Explain extends View {
       for (const requests of [this.maps, this.bars, this.others]) requests.stop();
       return false;
     }
-    const { methods, defaults } = this;
     const isOther = this.isNew(scene, spoken());
+    const { methods, defaults } = this;
     const { models } = this.page;
     const beside = this.beside(state, scene);
     const compares = models.targets.includes('similar');
@@ -190,17 +200,19 @@ export class Explain extends View {
     this.maps.want(scene, this.needed(scene, state.started));
     this.heatmap = this.maps.answer(scene, mapQuestion(this.shown));
     const patches = scene.grid[0] * scene.grid[1];
-    this.gone = hiddenPatches(this.heatmap?.values ?? [], state.removed, state.erased, patches);
+    const windowed = isWindowed(scene.manifest);
+    this.gone = windowed ? [] : hiddenPatches(this.heatmap?.values ?? [], state.removed, state.erased, patches);
     const { target, against } = this.shown;
     /** @type {Question} */
     const without = ['intervene', { patches: this.gone, heads: state.off.map(headOf),
       classes: [target, against].filter((index) => typeof index === 'number'),
       ...(typeof target === 'string' ? { target } : {}) }];
-    this.bars.want(scene, target !== null && this.gone.length < patches ? [without] : []);
+    this.bars.want(scene, target !== null && this.gone.length < patches && !windowed ? [without] : []);
     this.field.show(this.shown, scene, peer);
     const waits = state.beside !== null && beside === null && state.beside.scene?.id !== scene.id;
     this.say('.vv-no-peer', state.target === OTHER && compares && !peer && !waits ? say(ALONE) : '');
-    for (const part of this.all('.vv-testing, .vv-erasing')) part.hidden = target === null;
+    this.find('.vv-testing').hidden = target === null;
+    this.find('.vv-erasing').hidden = target === null || windowed;
     this.draw(state, scene, beside);
     this.list.show(scene);
     this.test.show(scene);
@@ -247,8 +259,7 @@ export class Explain extends View {
     run.hidden = !method.slow || Boolean(this.heatmap);
     write(run, running ? say('Stop') : say('Run {0} (may take minutes)', translated(method.title)));
     const off = plural(state.off.length, '{0} head', '{0} heads');
-    this.say('.vv-heads-off', state.off.length ? say('{0} switched off in the tab Heads. The map and its test use all '
-      + 'heads; only the probabilities with hidden patches take this into account.', off) : '');
+    this.say('.vv-heads-off', isWindowed(scene.manifest) ? say(NO_EDITS) : state.off.length ? say(OFF, off) : '');
     const button = this.find('[data-do=other]');
     button.hidden = other === null;
     if (other) write(button, say('Explain the other picture: {0}', pictureWords(other.manifest)));

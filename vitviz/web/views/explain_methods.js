@@ -2,6 +2,7 @@
 import { testQuestion, mapQuestion, usable } from '../compute/explaining.js';
 import { escaped } from '../compute/format.js';
 import { csv } from '../compute/map_files.js';
+import { gridOf, patchIn } from '../core/stages.js';
 import { joined, phrase, plural, say, translated } from '../core/words.js';
 import { colorGrid, indices, ownScale } from '../draw/color.js';
 import { contextOf, write } from '../draw/dom.js';
@@ -47,10 +48,17 @@ export class MethodList {
 
   /** Return all maps as CSV, with a column for each method. */
   table() {
-    const [, gw] = this.view.scene.grid;
+    const { grid, manifest } = this.view.scene;
     const names = this.made.map(({ method }) => method.name);
-    return csv(['row', 'column', ...names], this.made[0].heatmap.values.map((_, i) => (
-      [Math.floor(i / gw), i % gw, ...this.made.map(({ heatmap }) => heatmap.values[i])])));
+    const columns = this.made.map(({ heatmap: { values } }) => ({ values, own: gridOf(manifest, values.length) }));
+    return csv(['row', 'column', ...names], Array.from({ length: grid[0] * grid[1] }, (_, i) => {
+      /** @type {[number, number]} */
+      const patch = [Math.floor(i / grid[1]), i % grid[1]];
+      return [...patch, ...columns.map(({ values, own }) => { // a patch of a later stage covers several of the first
+        const [row, column] = patchIn(patch, grid, own);
+        return values[row * own[1] + column];
+      })];
+    }));
   }
 
   /** Forget what was listed for another photograph. */
@@ -99,10 +107,9 @@ export class MethodList {
     const listed = JSON.stringify([lines, view.shown.target, view.shown.against]);
     if (listed === this.listed) return;
     this.listed = listed;
-    const [gh, gw] = view.scene.grid;
     const held = /** @type {any} */ (document.activeElement)?.closest?.('.vv-method')?.dataset.method;
     view.find('.vv-methods').innerHTML = rows.map(({ method: { name, title } }, place) => `<button type="button"
-      class="vv-small vv-method" data-method="${name}"><canvas width="${gw}" height="${gh}"></canvas
+      class="vv-small vv-method" data-method="${name}"><canvas></canvas
       ><span>${escaped(translated(title))}</span><small>${
       lines[place].slice(1).join(' · ')}</small></button>`).join('');
     if (held) view.find(`[data-method="${held}"]`)?.focus({ preventScroll: true });
@@ -132,13 +139,12 @@ export class MethodList {
     this.made = rows;
     view.find('.vv-beside').hidden = rows.length < 2;
     if (rows.length < 2) return;
-    const [gh, gw] = view.scene.grid;
     write(view.find('.vv-beside h2'), tested > 1 ? say('All maps side by side, best first')
       : say('All maps side by side'));
     view.find('.vv-all').innerHTML = rows.map(({ method: { title }, heatmap, test }) => {
       const words = [test && gained(test), took(heatmap)].filter(Boolean).join(' · ');
       const name = escaped(translated(title));
-      return `<figure class="vv-small"><canvas width="${gw}" height="${gh}" role="img" aria-label="${name}"
+      return `<figure class="vv-small"><canvas role="img" aria-label="${name}"
         ></canvas><figcaption>${name}<small>${words}</small></figcaption></figure>`;
     }).join('');
     write(view.find('.vv-one-scale'), say(OWN_SCALES));
@@ -150,9 +156,11 @@ export class MethodList {
    * @param {HTMLCanvasElement} canvas @param {Heatmap} [map]
    */
   small(canvas, map) {
+    const { manifest, grid } = this.view.scene;
+    const [gh, gw] = map ? gridOf(manifest, map.values.length) : grid;
+    [canvas.width, canvas.height] = [gw, gh];
     if (!map) return;
     const layer = contextOf(canvas);
-    const [gh, gw] = this.view.scene.grid;
     const pixels = layer.createImageData(gw, gh);
     const index = new Uint8Array(gh * gw);
     indices(map.values, ownScale(map.values, map.signed), 1, index);

@@ -1,6 +1,7 @@
 // A photograph in the Explain view, under the map of a method.
 import { clippedWords, percent, pictureWords, progressWords, score } from '../compute/format.js';
 import { patchAfter } from '../compute/geometry.js';
+import { gridOf, patchIn } from '../core/stages.js';
 import { joined, phrase, say, translated } from '../core/words.js';
 import { SIGNED, beyond, indices, ownScale } from '../draw/color.js';
 import { find, write } from '../draw/dom.js';
@@ -42,8 +43,11 @@ export class MapPane {
    */
   constructor(element, page, events) {
     this.page = page;
-    this.events = events;
-    this.pane = new Pane(element, { ...events, lift() {}, resized: () => page.changed() }, LABEL);
+    /** @param {Patch} patch - of the map @returns {Patch} of the first stage */
+    const own = (patch) => patchIn(patch, this.pane.grid, this.shown?.scene.grid ?? this.pane.grid);
+    this.events = { hover: (/** @type {Patch | null} */ patch) => events.hover(patch && own(patch)),
+      pick: (/** @type {Patch} */ patch) => events.pick(own(patch)) };
+    this.pane = new Pane(element, { ...this.events, lift() {}, resized: () => page.changed() }, LABEL);
     this.pane.picture.addEventListener('keydown', (event) => this.keyed(event));
     /** @type {Shown | null} */
     this.shown = null;
@@ -57,8 +61,8 @@ export class MapPane {
   /** Move the marked patch with the arrow keys, starting from the middle. @param {any} event */
   keyed(event) {
     if (!this.shown) return;
-    const { under, scene: { grid } } = this.shown;
-    const to = patchAfter(event.key, under, grid);
+    const { under } = this.shown;
+    const to = patchAfter(event.key, under, this.pane.grid);
     if (!to && event.key !== 'Enter') return;
     event.preventDefault();
     event.stopPropagation();
@@ -68,13 +72,15 @@ export class MapPane {
 
   /** @param {Shown} shown @param {State} look */
   show(shown, { opacity, overlay }) {
-    const { scene, heatmap, waiting, gone, under } = shown;
+    const { scene, heatmap, waiting, gone } = shown;
     const { pane } = this;
     if (scene !== this.shown?.scene) {
       pane.open(scene.image, scene.geometry, scene.grid);
       this.drawn = '';
     }
-    this.shown = shown;
+    if (heatmap) pane.cut(gridOf(scene.manifest, heatmap.values.length));
+    const under = patchIn(shown.under, scene.grid, pane.grid);
+    this.shown = { ...shown, under };
     pane.element.classList.toggle('vv-waiting', waiting);
     const look = `${opacity} ${overlay}`;
     if (heatmap !== this.heatmap || look !== this.drawn) {
@@ -85,7 +91,7 @@ export class MapPane {
     pane.mark(false, null, heatmap ? this.beyond : []);
     pane.cover(gone);
     pane.point([], under);
-    this.say(shown);
+    this.say(this.shown);
   }
 
   /** @param {Heatmap} heatmap @param {Pick<State, 'opacity' | 'overlay'>} look */
@@ -115,10 +121,10 @@ export class MapPane {
    * @param {import('../backends/backend.js').Progress | null} running
    */
   notes(running) {
-    const { scene, method, heatmap, under } = /** @type {Shown} */ (this.shown);
+    const { method, heatmap, under } = /** @type {Shown} */ (this.shown);
     const unit = unitOf(heatmap?.unit);
     const at = under && heatmap && say('Row {0}, column {1}: {2}.', under[0] + 1, under[1] + 1,
-      unit(heatmap.values[under[0] * scene.grid[1] + under[1]]));
+      unit(heatmap.values[under[0] * this.pane.grid[1] + under[1]]));
     const clipped = heatmap ? clippedWords(ownScale(heatmap.values, heatmap.signed), unit) : '';
     return { note: running ? progressWords(running, say('Computing {0}', translated(method.title)))
       : joined(at, translated(method.about)),

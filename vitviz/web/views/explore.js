@@ -10,6 +10,7 @@ import { npz } from '../compute/map_files.js';
 import { read, sentences } from '../compute/readout.js';
 import { sentence } from '../compute/sentence.js';
 import { showable } from '../core/actions.js';
+import { gridOf, lastGrid, patchIn, stageOf } from '../core/stages.js';
 import { PANE, SIMILARITY, activeQuery, isOpen, paneOf, pick } from '../core/state.js';
 import { inEnglish, joined, phrase, say, spoken, translated } from '../core/words.js';
 import { welcome } from '../effects/welcome.js';
@@ -36,13 +37,15 @@ import { Walls } from './walls.js';
  * @property {Float32Array | null} values @property {string} missing @property {boolean} signed @property {string} unit
  * @property {string} name @property {string} note @property {import('../compute/answers.js').Question} question
  * @property {[number, number] | null} patch - the query, if it is a patch
+ * @property {[number, number]} [from] - the grid of this patch, if it may differ from the map's
  */
 
 /** @typedef {import('../compute/answers.js').Answers} Answers */
 /**
  * The state with block and query set. `asked`: the query before it was mapped to the pane's grid, and its scene.
- * @typedef {State & {block: number, query: import('../core/state.js').Query, asked: ReturnType<typeof activeQuery>}}
- *   Place
+ * `from`: the grid of the query.
+ * @typedef {State & {block: number, query: import('../core/state.js').Query, from: [number, number],
+ *   asked: ReturnType<typeof activeQuery>}} Place
  */
 /** @typedef {{pane: Pane, scene: Scene | null, index: Uint8Array, signed: boolean}} Held - a pane and its scene */
 
@@ -96,9 +99,7 @@ export class Explore extends View {
     const showing = paneOf(state, pane);
     if (!scene || !showing) return null;
     const place = this.placeOn(state, showing, scene);
-    const question = { token: tokenOf(place.query, scene.manifest.prefix, scene.manifest.grid),
-      direction: place.direction };
-    return { place, scene, question };
+    return { place, scene };
   }
 
   /** @param {number} pane */
@@ -114,16 +115,19 @@ export class Explore extends View {
   addPane(element) {
     const number = () => this.panes.findIndex(({ pane }) => pane.element === element);
     const scene = () => this.sceneOf(number());
+    /** @param {[number, number] | null} patch - of the map */
+    const own = (patch) => patchIn(patch, pane.grid, scene()?.grid ?? pane.grid);
     const pane = new Pane(element, {
       hover: (patch) => {
         const id = scene()?.id;
-        const pointer = patch && id ? { scene: id, pane: number(), query: patch, patch, over: true } : null;
+        const at = own(patch);
+        const pointer = at && id ? { scene: id, pane: number(), query: at, patch: at, over: true } : null;
         this.dispatch({ type: 'hover', pointer });
       },
       lift: () => this.dispatch({ type: 'lift' }),
       pick: (patch) => {
         this.activate(number());
-        this.dispatch({ type: 'pick', patch, scene: scene()?.id ?? null });
+        this.dispatch({ type: 'pick', patch: own(patch), scene: scene()?.id ?? null });
       },
       resized: () => this.page.changed(),
     }, LABEL);
@@ -174,10 +178,11 @@ export class Explore extends View {
   // The matrix: a cell's row is the query, and its column is the marked patch.
 
   /** @param {[number, number]} cell @param {Scene} scene */
-  placesOf([query, key], { manifest: { prefix, grid } }) {
+  placesOf([query, key], { manifest: { prefix, grid: first } }) {
+    const grid = this.matrix.block?.grid ?? first;
     /** @param {number} token @returns {[number, number] | null} */
     const place = (token) => (token < prefix.length ? null
-      : [Math.floor((token - prefix.length) / grid[1]), (token - prefix.length) % grid[1]]);
+      : patchIn([Math.floor((token - prefix.length) / grid[1]), (token - prefix.length) % grid[1]], grid, first));
     return { query: prefix[query]?.toLowerCase() ?? place(query), patch: place(key) };
   }
 
@@ -208,7 +213,7 @@ export class Explore extends View {
     });
     if (this.isNew(scene, spoken())) this.offer(scene, state);
     more = this.walls.draw(state, scene, this.coloring(state, false).table) || more;
-    this.controls.show(state, scene, queryOn(state, scene, this.page.scenes), this.panes[state.pane].signed);
+    this.controls.show(state, scene, this.placeOn(state, state, scene).query, this.panes[state.pane].signed);
     more = this.drawMatrix(state, scene) || more;
     more = this.similarity.draw(this.placeOn(state, state, scene), this.scenes, this.panes.map(({ pane }) => pane))
       || more;
@@ -261,12 +266,13 @@ export class Explore extends View {
     const place = this.placeOn(state, showing, scene);
     const { block } = place;
     const shown = this.shown(place, scene);
+    if (shown.values) held.pane.cut(gridOf(scene.manifest, shown.values.length));
     held.signed = shown.signed;
     held.pane.element.classList.toggle('vv-waiting', shown.values === null && !shown.missing);
     const active = pane === state.pane;
     write(held.pane.element.querySelector('.vv-of'), state.beside ? pictureWords(scene.manifest) : '');
     const { values } = shown;
-    if (values === null) held.pane.mark(state.grid, shown.patch);
+    if (values === null) held.pane.mark(state.grid, shown.patch, [], shown.from);
     if (values !== null && this.page.drawn === 0) welcome(this.page, scene, held.pane.held);
     if (values !== null) this.drawMap(place, scene, held, { ...shown, values }, active);
     else if (shown.missing) this.drawMissing(held.pane, shown.missing, scene, place.mode, active);
@@ -283,20 +289,23 @@ export class Explore extends View {
   placeOn(state, { block, head }, scene) {
     const asked = activeQuery(state);
     if (state.mode === SIMILARITY && asked.query) { // the query stays on its photograph
-      return { ...state, ...this.similarity.question(state, scene), head, asked, query: asked.query };
+      return { ...state, ...this.similarity.question(state, scene), head, asked, query: asked.query, from: scene.grid };
     }
-    return { ...state, block: Math.min(block ?? Infinity, scene.manifest.depth - 1), head, asked,
-      query: queryOn(state, scene, this.page.scenes) };
+    const { manifest, answers } = scene;
+    const shown = Math.min(block ?? Infinity, manifest.depth - 1);
+    const from = state.mode !== 'rollout' ? stageOf(manifest, shown).grid
+      : state.direction === 'row' ? lastGrid(manifest) : answers.rollout?.grid ?? manifest.grid;
+    return { ...state, block: shown, head, asked, from, query: queryOn(state, scene, this.page.scenes, from) };
   }
 
   /** @param {Place} place @param {Scene} scene @returns {Shown} */
   shown(place, scene) {
-    const { mode, direction, block, head, query } = place;
+    const { mode, direction, block, head, query, from } = place;
     const { manifest, answers, failed } = scene;
     if (mode === SIMILARITY) return this.similarity.shown(place, scene, this.scenes);
-    const question = { token: tokenOf(query, manifest.prefix, manifest.grid), direction };
+    const question = { token: tokenOf(query, manifest.prefix, from), direction };
     const patch = Array.isArray(query) ? query : null;
-    const plain = { signed: false, unit: 'attention', name: '', note: '', missing: '', question, patch };
+    const plain = { signed: false, unit: 'attention', name: '', note: '', missing: '', question, patch, from };
     if (mode === 'attention') {
       const missing = failed.has(block) ? say('Layer {0} could not be loaded', block + 1) : '';
       return { ...plain, missing, values: answers.map(block, head, question) };
@@ -320,11 +329,12 @@ export class Explore extends View {
   drawMap(place, scene, held, shown, active) {
     const { manifest, said, kinds } = scene;
     const { pane } = held;
-    const prefix = shown.values.length - manifest.grid[0] * manifest.grid[1];
+    const { grid } = pane;
+    const prefix = shown.values.length - grid[0] * grid[1];
     const { bytes, table } = this.coloring(place, shown.signed);
     const patches = shown.values.subarray(prefix);
     const scale = ownScale(patches, shown.signed);
-    pane.mark(place.grid, shown.patch, beyond(patches, scale));
+    pane.mark(place.grid, shown.patch, beyond(patches, scale), shown.from);
     if (held.index.length !== patches.length) held.index = new Uint8Array(patches.length);
     indices(patches, scale, place.gamma, held.index);
     pane.paint(held.index, table, { ...place, signed: shown.signed });
@@ -335,23 +345,26 @@ export class Explore extends View {
       details: [settings(place), clippedWords(scale, unit)].filter(Boolean).join(' · '),
       most: scale.clipped ? unit(scale.most) : '' });
     pane.bar(bytes, place.gamma, shown.signed, scale.clipped);
-    const reading = read(shown.values, { kinds: prefix ? kinds : kinds.subarray(0, 0), grid: manifest.grid },
-      shown.question.token, shown.patch, shown.signed);
+    const isOwn = String(shown.from ?? grid) === String(grid); // rollout may go from another stage
+    const [token, from] = isOwn ? [shown.question.token, shown.patch] : [-1, null];
+    const reading = read(shown.values, { kinds: prefix ? kinds : kinds.subarray(0, 0), grid }, token, from,
+      shown.signed);
     const { pointer } = place;
-    const own = pointer?.over && pointer.scene === scene.id && this.panes[pointer.pane] === held ? pointer.patch : null;
+    const own = pointer?.over && pointer.scene === scene.id && this.panes[pointer.pane] === held
+      ? patchIn(pointer.patch, scene.grid, grid) : null;
     pane.point(place.numbered ? reading.strongest.map(({ patch }) => patch) : [], own);
     if (!active) return;
     const { words, spread, strongest } = sentences(reading, shown.unit, shown.question.direction);
     const led = own && String(own) === String(shown.patch); // for the query itself, the text already says "on itself"
     const at = own && !led
-      && say('Row {0}, column {1}: {2}.', own[0] + 1, own[1] + 1, unit(patches[own[0] * manifest.grid[1] + own[1]]));
-    const { question: { direction }, patch } = shown;
+      && say('Row {0}, column {1}: {2}.', own[0] + 1, own[1] + 1, unit(patches[own[0] * grid[1] + own[1]]));
+    const { question: { direction } } = shown;
     const name = Array.isArray(place.query) ? say('This patch')
       : place.query === 'mean' ? say('The average patch') : queryWords(place.query);
     write(this.find('.vv-sentence'), shown.unit === 'attention' && direction === 'row' && !shown.signed
-      ? sentence(shown.values, { ...reading, name, prefix, grid: manifest.grid, patch }) : '');
+      ? sentence(shown.values, { ...reading, name, prefix, grid, patch: from }) : '');
     this.report(joined(at, translated(shown.note), words), strongest, place.mode, spread);
-    this.controls.list(reading.strongest, shown.unit);
+    this.controls.list(reading.strongest, shown.unit, (at) => patchIn(at, grid, scene.grid));
   }
 
   /**
@@ -408,9 +421,10 @@ export class Explore extends View {
     this.matrix.show(held.block, state.head, this.coloring(state, false));
     const more = this.matrix.advance();
     const { pointer } = state;
-    const patch = pointer?.over && pointer.scene === id ? pointer.patch : null;
-    const under = patch ? tokenOf(patch, manifest.prefix, manifest.grid) : -1;
-    this.matrix.mark(tokenOn(state, scene, this.page.scenes), under);
+    const { grid } = held.block;
+    const patch = pointer?.over && pointer.scene === id ? patchIn(pointer.patch, manifest.grid, grid) : null;
+    const under = patch ? tokenOf(patch, manifest.prefix, grid) : -1;
+    this.matrix.mark(tokenOn(state, scene, this.page.scenes, grid), under);
     return more;
   }
 }
@@ -422,7 +436,7 @@ export class Explore extends View {
  */
 function savedOf(place, { manifest }, { unit, signed, name }, values) {
   const { mode, direction, block, head, query } = place;
-  const [gh, gw] = manifest.grid;
+  const [gh, gw] = gridOf(manifest, values.length);
   const prefix = values.length - gh * gw;
   const rolling = rolloutOptions(place, manifest.depth);
   const question = direction !== 'row' ? {} : mode === 'attention' ? { method: 'attention', block, head, query }

@@ -2,14 +2,17 @@
 import { progressWords } from '../compute/format.js';
 import { write } from '../draw/dom.js';
 import { unbroken } from '../core/figures.js';
-import { LANGUAGES, joined, say, spoken, translated, wordsOf } from '../core/words.js';
+import { LANGUAGES, joined, phrase, say, spoken, translated, wordsOf } from '../core/words.js';
 import { folded, isOpen } from '../core/state.js';
 import { oneTabStop, roving } from '../draw/roving.js';
 import { translate } from '../draw/translate.js';
+import { isWindowed } from '../core/stages.js';
+import { WITHOUT_WINDOWS } from '../effects/panels.js';
 import { View } from './view.js';
 
 /** @typedef {import('../core/state.js').State} State */
 
+const ABSENT = phrase('This tab needs attention over all tokens. In this model, patches attend only within windows.');
 const TICK = 500; // milliseconds between updates of the elapsed time
 
 export class Frame extends View {
@@ -86,7 +89,9 @@ export class Frame extends View {
     this.root.classList.toggle('dark', this.isDark());
     this.root.classList.toggle('vv-blank', state.blank && state.tab === 'lecture');
     this.speak(spoken());
-    if (state.tab !== before?.tab) this.turn(state.tab);
+    const absent = WITHOUT_WINDOWS.includes(state.tab) && state.scene !== null && isWindowed(state.scene.limits);
+    if (state.tab !== before?.tab || this.find('.vv-absent').hidden === absent) this.turn(state.tab, absent);
+    this.say('.vv-absent', absent ? say(ABSENT) : '');
     if (state.full !== before?.full) this.press('[data-do=full]', () => state.full);
     if (state.messages !== before?.messages || state.lang !== before?.lang) this.tell(state);
     for (const fold of this.folds) { // only what changed: a part that was just opened is not in the state yet
@@ -110,12 +115,12 @@ export class Frame extends View {
     translate(this.root);
   }
 
-  /** @param {string} chosen */
-  turn(chosen) {
+  /** @param {string} chosen @param {boolean} absent - whether the tab does not show such models */
+  turn(chosen, absent) {
     const tab = this.tabs.some(({ dataset }) => dataset.tab === chosen) ? chosen : 'explore';
     this.main.dataset.tab = tab;
     for (const button of this.tabs) button.setAttribute('aria-selected', String(button.dataset.tab === tab));
-    for (const section of this.all('.vv-tab')) section.hidden = section.dataset.tab !== tab;
+    for (const section of this.all('.vv-tab')) section.hidden = section.dataset.tab !== tab || absent;
     if (!this.tabs.length) return;
     const list = this.find('[role=tablist]');
     oneTabStop(list);

@@ -5,14 +5,15 @@ import { SIGNED, beyond, indices, ownScale, scaleOver } from '../draw/color.js';
 import { Pane } from '../draw/photo.js';
 import { oneTabStop, roving } from '../draw/roving.js';
 import { Requests, sceneOf } from '../effects/panels.js';
-import { queryOn } from '../compute/query.js';
-import { tokenOf } from '../compute/geometry.js';
-import { escaped, headOf, outputs, percent, placeWords, progressWords, score, title } from '../compute/format.js';
+import { queryOn, questionOn } from '../compute/query.js';
+import { isWindowed, mostHeads, patchIn, stageOf, stagesOf } from '../core/stages.js';
+import { escaped, headOf, outputs, percent, placeWords, progressWords, score, stageWords, title,
+} from '../compute/format.js';
 import { inEnglish, joined, listed, phrase, say, spoken, translated } from '../core/words.js';
 import { csv } from '../compute/map_files.js';
 import { write } from '../draw/dom.js';
 import { chartChoices, mapChoices, nameOf, saveMenu } from './save.js';
-import { View } from './view.js';
+import { NO_EDITS, View } from './view.js';
 
 /** @typedef {import('../core/state.js').State} State */
 /** @typedef {import('../effects/scene.js').Scene} Scene */
@@ -56,9 +57,11 @@ export class Heads extends View {
     this.colored = null; // what the table shows: values, statistic, off
     /** @type {any} */
     this.barred = null; // the result whose bars are shown
-    this.pane = new Pane(this.find('.vv-pane'), { hover: (patch) => this.hover(patch, true),
+    /** @param {[number, number] | null} patch - of the map */
+    const own = (patch) => patchIn(patch, this.pane.grid, this.scene?.grid ?? this.pane.grid);
+    this.pane = new Pane(this.find('.vv-pane'), { hover: (patch) => this.hover(own(patch), true),
       lift: () => page.store.dispatch({ type: 'lift' }), resized: () => page.changed(),
-      pick: (patch) => page.store.dispatch({ type: 'pick', patch, scene: this.scene.id }) }, LABEL);
+      pick: (patch) => page.store.dispatch({ type: 'pick', patch: own(patch), scene: this.scene.id }) }, LABEL);
     const table = this.find('.vv-table');
     const leave = () => this.change({ thumbnail: null });
     const look = (/** @type {Event} */ { target }) => this.look(target);
@@ -82,7 +85,7 @@ export class Heads extends View {
   asCsv() {
     const { values, statistic: { name, unit } } = this.colored;
     const rows = values.flatMap((/** @type {number[]} */ row, /** @type {number} */ block) => (
-      row.map((value, head) => [block, head, value])));
+      row.slice(0, stageOf(this.scene.manifest, block).heads).map((value, head) => [block, head, value])));
     return csv(['block (from 0)', 'head (from 0)', unit ? `${name} [${unit}]` : name], rows);
   }
 
@@ -132,7 +135,7 @@ export class Heads extends View {
     /** @type {Question} */
     const without = ['intervene', { patches: [], heads: state.off.map(headOf) }];
     this.numbers.want(scene, [ask]);
-    this.bars.want(scene, scene.manifest.predictions.length ? [without] : []);
+    this.bars.want(scene, scene.manifest.predictions.length && !isWindowed(scene.manifest) ? [without] : []);
     this.about(scene, statistic, ask);
     this.table(state, scene, statistic, this.numbers.answer(scene, ask)?.values[statistic.name] ?? null);
     this.draw(state, scene);
@@ -145,12 +148,14 @@ export class Heads extends View {
   }
 
   /** Statistics that this model has. @param {Scene} scene */
-  known({ manifest: { prefix, predictions } }) {
+  known({ manifest }) {
+    const { prefix, predictions } = manifest;
     /** @type {Record<string, boolean>} */
     const missing = { gradient: !predictions.length, ablation: !predictions.length, mass_cls: !prefix.includes('CLS'),
       mass_registers: prefix.every((name) => name === 'CLS') };
     const starts = Object.keys(missing).filter((start) => missing[start]);
-    return this.statistics.filter(({ name }) => !starts.some((start) => name.startsWith(start)));
+    return this.statistics.filter(({ name, slow }) => (
+      !starts.some((start) => name.startsWith(start)) && !(slow && isWindowed(manifest))));
   }
 
   /**
@@ -158,19 +163,27 @@ export class Heads extends View {
    * @param {Scene} scene @param {import('../core/manifest.js').Manifest | undefined} before
    */
   open(scene, before) {
-    const { depth, heads } = scene.manifest;
+    const { manifest } = scene;
+    const heads = mostHeads(manifest);
     this.pane.open(scene.image, scene.geometry, scene.grid);
     this.colored = this.barred = null;
     this.find('.vv-bars').innerHTML = '';
     this.find('[data-ask=statistic]').innerHTML = this.known(scene).map(({ name, title: words, unit, slow }) => `<option
       value="${name}">${escaped([unit ? say('{0} ({1})', translated(words), translated(unit)) : translated(words),
       slow && say('slow')].filter(Boolean).join(' · '))}</option>`).join('');
-    const { manifest } = scene;
-    if (before !== manifest && before?.depth === depth && before.heads === heads) return; // else, the language changed
+    this.find('[data-ask=off]').parentElement.hidden = isWindowed(manifest);
+    const stages = stagesOf(manifest);
+    const same = before && before !== manifest && JSON.stringify(stagesOf(before)) === JSON.stringify(stages);
+    if (same && before.stages?.length === manifest.stages?.length) return; // else, the language changed
     const across = Array.from({ length: heads }, (_, head) => `<b role="columnheader">${head + 1}</b>`).join('');
-    const rows = Array.from({ length: depth }, (_, layer) => `<div role="row"><b role="rowheader">${layer + 1}</b>${
-      Array.from({ length: heads }, (__, head) => `<span role="gridcell"><button type="button" class="vv-cell"
-        data-place="${layer},${head}"></button></span>`).join('')}</div>`);
+    /** @param {number} layer @param {number} count */
+    const row = (layer, count) => `<div role="row"><b role="rowheader">${layer + 1}</b>${
+      Array.from({ length: count }, (__, head) => `<span role="gridcell"><button type="button" class="vv-cell"
+        data-place="${layer},${head}"></button></span>`).join('')}</div>`;
+    const rows = stages.flatMap((stage, index) => [
+      ...(stages.length > 1 ? [`<div role="row" class="vv-stage"><b role="rowheader">${
+        escaped(stageWords(index, stage))}</b></div>`] : []),
+      ...Array.from({ length: stage.depth }, (_, place) => row(stage.first + place, stage.heads))]);
     const table = this.find('.vv-table');
     table.style.setProperty('--columns', heads);
     table.innerHTML = `<div role="row"><b role="columnheader"><small>${say('layer')}</small></b>${across}</div>${
@@ -191,7 +204,7 @@ export class Heads extends View {
   }
 
   /** @param {State} state @param {Scene} scene @param {Statistic} statistic @param {Values | null} values - (L, H) */
-  table({ off }, { manifest: { heads, depth } }, statistic, values) {
+  table({ off }, { manifest }, statistic, values) {
     const before = this.colored;
     const fresh = values !== before?.values || statistic !== before.statistic;
     if (!fresh && off === before.off) return;
@@ -199,7 +212,9 @@ export class Heads extends View {
     const signed = isSigned(statistic);
     const share = statistic.unit === '' && statistic.high === 1;
     const unit = (/** @type {number} */ value) => (share ? percent(value, 2) : score(value));
-    const flat = (values ?? []).flat().map((value) => value ?? NaN);
+    const heads = mostHeads(manifest);
+    const places = this.cells.map(({ dataset }) => headOf(dataset.place ?? ''));
+    const flat = places.map(([layer, head]) => values?.[layer]?.[head] ?? NaN);
     const there = flat.filter(Number.isFinite);
     const scale = there.length ? scaleOver([there], signed) : null;
     const index = new Uint8Array(flat.length);
@@ -207,20 +222,20 @@ export class Heads extends View {
     if (scale) indices(flat.map((value) => (Number.isFinite(value) ? value : least)), scale, 1, index);
     const bytes = this.page.colors[signed ? SIGNED : 'viridis'];
     this.cells.forEach((cell, place) => {
-      const [layer, head] = [Math.floor(place / heads), place % heads];
+      const [layer, head] = places[place];
       const color = [...bytes.subarray(3 * index[place], 3 * index[place] + 3)];
       const words = scale ? unit(flat[place]) : '';
       const isOff = off.includes(cell.dataset.place ?? '');
       cell.style.background = scale ? `rgb(${color.join(' ')})` : '';
       cell.style.color = luminance(color) > DARK ? '#000000' : '#ffffff';
-      const where = placeWords(layer, head);
+      const where = placeWords(layer, head, manifest);
       const said = words ? say('{0}: {1} {2}', where, translated(statistic.title), words) : where;
       cell.title = isOff ? say('{0}, off', said) : said;
       cell.setAttribute('aria-label', cell.title);
       cell.setAttribute('aria-pressed', String(isOff));
       write(cell, isOff ? '✕' : heads > NAMED ? '' : words);
     });
-    if (fresh) this.scale(statistic, scale, values ?? [], depth * heads, unit);
+    if (fresh) this.scale(statistic, scale, values ?? [], this.cells.length, unit);
   }
 
   /**
@@ -248,10 +263,12 @@ export class Heads extends View {
     const { manifest, answers } = scene;
     const block = state.thumbnail?.block ?? Math.min(state.block ?? Infinity, manifest.depth - 1);
     const head = state.thumbnail?.head ?? state.head;
-    const query = queryOn(state, scene, this.page.scenes);
-    const token = tokenOf(query, manifest.prefix, manifest.grid);
-    const row = answers.map(block, /** @type {State['head']} */ (head), { token, direction: state.direction });
+    const { grid } = stageOf(manifest, block);
+    const query = queryOn(state, scene, this.page.scenes, grid);
+    const question = questionOn(state, scene, this.page.scenes, block);
+    const row = answers.map(block, /** @type {State['head']} */ (head), question);
     const { pane } = this;
+    pane.cut(grid);
     pane.element.classList.toggle('vv-waiting', row === null);
     const patch = Array.isArray(query) ? query : null;
     pane.mark(false, patch);
@@ -284,8 +301,9 @@ export class Heads extends View {
    */
   off({ off }, manifest, answer) {
     const names = off.map((head) => headOf(head).map((i) => i + 1).join('.'));
-    write(this.find('.vv-off'), off.length === 0 ? say(NONE_OFF) : say('Off: {0} of {1}, layer.head {2}', off.length,
-      this.cells.length, listed(names.length > 12 ? [...names.slice(0, 12), '…'] : names)));
+    const listedOff = () => say('Off: {0} of {1}, layer.head {2}', off.length, this.cells.length,
+      listed(names.length > 12 ? [...names.slice(0, 12), '…'] : names));
+    write(this.find('.vv-off'), isWindowed(manifest) ? say(NO_EDITS) : off.length ? listedOff() : say(NONE_OFF));
     this.find('[data-do=on]').hidden = off.length === 0;
     if (answer && answer !== this.barred) this.find('.vv-bars').innerHTML = moved(answer.classes, outputs(manifest));
     this.barred = answer ?? this.barred;

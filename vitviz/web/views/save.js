@@ -1,6 +1,7 @@
 // A small menu beside a picture that saves it or its numbers.
 import { fileName } from '../compute/format.js';
 import { mapCsv, mapNpz, mapsFile } from '../compute/map_files.js';
+import { gridOf } from '../core/stages.js';
 import { inEnglish, phrase, say, translated } from '../core/words.js';
 import { captioned } from '../draw/caption.js';
 import { atPrintSize, canvasOf, chartsAsSvg, together } from '../draw/saved.js';
@@ -88,7 +89,8 @@ export function mapChoices(shown) {
 
 /**
  * Return the choices for the small maps of attention.
- * @param {() => {scene: Scene, maps: import('../draw/thumbnails.js').Thumbnails, columns: number, title: () => string,
+ * @param {() => {scene: Scene, maps: Pick<import('../draw/thumbnails.js').Thumbnails, 'items' | 'index' | 'table'>,
+ *   columns: number, title: () => string,
  *   words: string, placed: (item: import('../draw/thumbnails.js').Item) => {block: number, head: any}} | null} shown
  * @param {(item: import('../draw/thumbnails.js').Item) => Float32Array | null} values - (N)
  * @returns {Choice[]}
@@ -110,7 +112,8 @@ export function mapsChoices(shown, values) {
       if (!now?.maps.table) return null;
       const { maps: { items, index, table }, scene, columns, title, words, placed } = now;
       const labels = items.map((item) => item.name || labelOf(placed(item)));
-      const drawn = index.map((map) => canvasOf(map, scene.grid, /** @type {Uint32Array} */ (table)));
+      const drawn = index.map((map) => canvasOf(map, gridOf(scene.manifest, map.length),
+        /** @type {Uint32Array} */ (table)));
       return withWords(together(drawn, labels, Math.min(columns, drawn.length)), title(), [words, aboutOf(scene)]);
     } },
     { words: phrase('Numbers (CSV)'), ending: 'csv', make: numbers('csv') },

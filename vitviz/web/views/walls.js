@@ -1,13 +1,14 @@
 // The small maps of Explore: every head of every layer, and under "More" the heads of one layer and all layers.
-import { cellWords, fromWords, fusionWords, percent } from '../compute/format.js';
-import { tokenOf } from '../compute/geometry.js';
-import { queryOn } from '../compute/query.js';
+import { cellWords, fromWords, fusionWords, layerWords, percent, stageWords } from '../compute/format.js';
+import { queryOn, questionOn } from '../compute/query.js';
 import { massWords, massesOf } from '../compute/readout.js';
 import { prefixKinds } from '../compute/statistics.js';
+import { showable } from '../core/actions.js';
+import { mostHeads, stageOf, stagesOf } from '../core/stages.js';
 import { isOpen } from '../core/state.js';
 import { phrase, plural, say } from '../core/words.js';
 import { write } from '../draw/dom.js';
-import { Thumbnails, cellItems, headItems, layerItems } from '../draw/thumbnails.js';
+import { Thumbnails, cellItems, headItems, layerItems, scaleOfMaps } from '../draw/thumbnails.js';
 import { mapsChoices, nameOf, saveMenu } from './save.js';
 import { View } from './view.js';
 
@@ -24,6 +25,75 @@ const PICTURED = 6; // and in a saved picture
 /** Small maps per row, so that no row has only one. @param {number} maps @param {number} most */
 const balanced = (maps, most) => Math.ceil(maps / Math.ceil(maps / most));
 
+/** Small maps of all layers: one wall for each stage, because their grids and numbers of heads differ. */
+class StageWalls {
+  /** @param {HTMLElement} element @param {(element: HTMLElement) => Thumbnails} make */
+  constructor(element, make) {
+    this.element = element; // of the first stage; the others follow
+    this.make = make;
+    this.walls = [make(element)];
+  }
+
+  /** @param {import('../core/stages.js').Sizes} model
+   * @param {(wall: Thumbnails, stage: ReturnType<typeof stagesOf>[number]) => void} build */
+  build(model, build) {
+    const stages = stagesOf(model);
+    for (const { sized, element } of this.walls.splice(1)) {
+      sized.disconnect();
+      element.remove();
+    }
+    const place = /** @type {HTMLElement} */ (this.element.parentElement);
+    for (const title of place.querySelectorAll(':scope > .vv-stage')) title.remove();
+    while (this.walls.length < stages.length) {
+      const element = Object.assign(document.createElement('div'), { className: this.element.className });
+      this.walls[this.walls.length - 1].element.after(element);
+      this.walls.push(this.make(element));
+    }
+    stages.forEach((stage, index) => {
+      const { element } = this.walls[index];
+      if (stages.length > 1) {
+        element.before(Object.assign(document.createElement('h3'), { className: 'vv-stage',
+          textContent: stageWords(index, stage) }));
+      }
+      for (const [name, size] of [['heads', stage.heads], ['columns', stage.heads + 1]]) {
+        element.style.setProperty(`--${name}`, String(size));
+      }
+      build(this.walls[index], stage);
+    });
+  }
+
+  /**
+   * @param {(item: Item) => Float32Array | null} values @param {number} prefix @param {Uint32Array} table
+   * @param {{shared: boolean, signed: boolean, gamma: number, off?: (item: Item) => boolean}} look
+   */
+  draw(values, prefix, table, look) {
+    const common = look.shared ? scaleOfMaps(this.items, values, prefix, look.signed) : null;
+    for (const wall of this.walls) wall.draw(values, prefix, table, look, common);
+    return common;
+  }
+
+  /** @param {(item: Item) => boolean} chosen */
+  press(chosen) {
+    for (const wall of this.walls) wall.press(chosen);
+  }
+
+  get items() {
+    return this.walls.flatMap(({ items }) => items);
+  }
+
+  get index() {
+    return this.walls.flatMap(({ index }) => index);
+  }
+
+  get table() {
+    return this.walls[0].table;
+  }
+
+  get group() {
+    return this.walls[0].group;
+  }
+}
+
 export class Walls extends View {
   /**
    * @param {HTMLElement} root - .vv-walls of Explore @param {import('./explore.js').Page} page
@@ -35,8 +105,9 @@ export class Walls extends View {
     const peek = (/** @type {Item | null} */ item) => (
       this.change({ thumbnail: item && { block: item.block, head: item.head } }));
     this.heads = new Thumbnails(this.find('.vv-heads'), choose);
-    this.layers = new Thumbnails(this.find('.vv-layers'), choose);
-    this.grid = new Thumbnails(this.find('.vv-grid'), choose, peek);
+    this.layers = new StageWalls(this.find('.vv-layers'), (element) => new Thumbnails(element, choose));
+    this.grid = new StageWalls(this.find('.vv-grid'), (element) => new Thumbnails(element, choose, peek));
+    this.headsOf = ''; // the stage whose heads are shown
     /** @type {import('../draw/color.js').Scale | null} */
     this.gridScale = null; // shared by the maps of all heads
     this.saves(place);
@@ -46,7 +117,7 @@ export class Walls extends View {
   saves(place) {
     /**
      * @param {string} selector @param {string} label @param {string} what - title and name of the file
-     * @param {Thumbnails} maps @param {() => string} [words] - below the picture
+     * @param {Thumbnails | StageWalls} maps @param {() => string} [words] - below the picture
      */
     const add = (selector, label, what, maps, words = () => String(this.find(selector).textContent).trim()) => {
       /** @param {Item} item */
@@ -63,7 +134,8 @@ export class Walls extends View {
       };
       const values = (/** @type {Item} */ item) => {
         const [now, { block, head }] = [place(), placed(item)];
-        return now && now.scene.answers.map(block, head, now.question);
+        const state = showable(this.page.store.get());
+        return now && now.scene.answers.map(block, head, questionOn(state, now.scene, this.page.scenes, block));
       };
       saveMenu(this.page, this.find(selector), label, mapsChoices(shown, values),
         () => nameOf(place()?.scene, what), 'beforebegin');
@@ -75,15 +147,27 @@ export class Walls extends View {
   }
 
   /** Build the thumbnails of a scene. @param {Scene} scene */
-  offer({ manifest: { prefix, depth, heads, grid, frame } }) {
+  offer({ manifest }) {
+    const { prefix, depth, frame } = manifest;
     const lines = new Set(prefixKinds(prefix)).size + 1; // below a head: the kinds of mass, and the query's own
     const shape = (frame[2] - frame[0]) / (frame[3] - frame[1]);
-    const sizes = { shape, heads, columns: heads + 1, layers: depth, lines,
-      'heads-across': balanced(heads + 3, ACROSS.heads), 'layers-across': balanced(depth, ACROSS.layers) };
+    const sizes = { shape, heads: mostHeads(manifest), layers: depth, lines,
+      'layers-across': balanced(depth, ACROSS.layers) };
     for (const [name, size] of Object.entries(sizes)) this.root.style.setProperty(`--${name}`, String(size));
+    this.headsOf = '';
+    this.layers.build(manifest, (wall, stage) => wall.build(layerItems(manifest, stage), stage.grid));
+    this.grid.build(manifest, (wall, stage) => wall.build(cellItems(manifest, { mean: true }, stage), stage.grid,
+      { group: stage.heads + 1, first: stage.first }));
+  }
+
+  /** Build the thumbnails of a layer's heads, unless its stage has the same. @param {Scene} scene
+   * @param {number} block */
+  offerHeads({ manifest }, block) {
+    const { heads, grid } = stageOf(manifest, block);
+    if (this.headsOf === `${heads} ${grid}`) return;
+    this.headsOf = `${heads} ${grid}`;
+    this.root.style.setProperty('--heads-across', String(balanced(heads + 3, ACROSS.heads)));
     this.heads.build(headItems(heads), grid, { words: true });
-    this.layers.build(layerItems(depth), grid);
-    this.grid.build(cellItems(depth, heads, true), grid, { group: heads + 1 });
   }
 
   /**
@@ -93,43 +177,50 @@ export class Walls extends View {
   draw(state, scene, table) {
     const { direction, shared, gamma } = state;
     const block = Math.min(state.block ?? Infinity, scene.manifest.depth - 1);
-    const query = queryOn(state, scene, this.page.scenes);
-    const question = { token: tokenOf(query, scene.manifest.prefix, scene.manifest.grid), direction };
+    const questions = stagesOf(scene.manifest).map(({ first }) => questionOn(state, scene, this.page.scenes, first));
+    /** @param {number} of */
+    const questionOf = (of) => questions[stageOf(scene.manifest, of).index];
+    const question = questionOf(block);
+    const query = queryOn(state, scene, this.page.scenes, stageOf(scene.manifest, block).grid);
+    this.offerHeads(scene, block);
     const isOff = (/** @type {Item} */ item) => state.off.includes(`${item.block ?? block},${item.head}`);
     const look = { shared, signed: false, gamma, off: isOff };
-    /** @param {Thumbnails} wall @param {(item: Item) => Float32Array | null} values */
+    /** @param {Thumbnails | StageWalls} wall @param {(item: Item) => Float32Array | null} values */
     const draw = (wall, values) => wall.draw(values, scene.manifest.prefix.length, table, look);
     /** @param {Float32Array | null} values @param {string} between */
     const masses = (values, between) => (values && direction === 'row'
       ? massWords(massesOf(values, scene.kinds, question.token), between) : '');
-    const now = { state, scene, block, question, draw, masses, from: fromWords(direction, query) };
+    const now = { state, scene, block, question, questionOf, draw, masses, from: fromWords(direction, query) };
     if (this.find('.vv-whole').open) this.drawAll(now);
     return isOpen(state, 'more') && this.drawStrips(now);
   }
 
   /** Every head of every layer. @param {any} now */
-  drawAll({ state: { mode, head, thumbnail }, scene: { answers, manifest }, block, question, draw, from, masses }) {
-    const ofCell = (/** @type {{block?: any, head?: any}} */ item) => answers.map(item.block, item.head, question);
+  drawAll({ state: { mode, head, thumbnail }, scene: { answers, manifest }, block, questionOf, draw, from, masses }) {
+    const ofCell = (/** @type {{block?: any, head?: any}} */ item) => (
+      answers.map(item.block, item.head, questionOf(item.block)));
     this.gridScale = draw(this.grid, ofCell);
     this.grid.press((item) => mode === 'attention' && item.block === block && item.head === head);
-    const name = thumbnail && cellWords(thumbnail.block, thumbnail.head, manifest.heads);
+    const name = thumbnail && cellWords(thumbnail.block, thumbnail.head, manifest);
     write(this.find('.vv-scale-words'), thumbnail ? say('{0}: {1}', name, masses(ofCell(thumbnail), ' · ') || from)
       : say('One row per layer: the mean, then each head; {0}.', scaleWords(this.gridScale)));
   }
 
   /** The heads of the layer, and all layers. @param {any} now @returns {boolean} whether there is work left */
-  drawStrips({ state: { mode, head }, scene: { manifest, answers }, block, question, draw, from, masses }) {
+  drawStrips({ state: { mode, head }, scene: { manifest, answers }, block, question, questionOf, draw, from, masses }) {
     /** @type {import('../compute/attention.js').Fusion} */
     const fusion = typeof head === 'number' ? 'mean' : head;
-    const sweep = nextSweep(answers, block, fusion, question);
+    const sweep = nextSweep(answers, block, fusion, questionOf);
     sweep?.advance(SLICE);
     const ofHead = (/** @type {Item} */ item) => answers.map(block, item.head, question);
     const heads = draw(this.heads, ofHead);
     this.heads.say((item) => masses(ofHead(item), '\n'));
     this.heads.press((item) => mode === 'attention' && item.head === head);
-    const ofLayer = say('Layer {0}: {1}, {2}', block + 1, plural(manifest.heads, '{0} head', '{0} heads'), from);
+    const ofLayer = say('Layer {0}: {1}, {2}', layerWords(block, manifest),
+      plural(stageOf(manifest, block).heads, '{0} head', '{0} heads'), from);
     this.titled('.vv-heads-title', ofLayer, scaleWords(heads));
-    const layers = draw(this.layers, (/** @type {Item} */ item) => answers.map(item.block, fusion, question));
+    const layers = draw(this.layers, (/** @type {Item} */ item) => (
+      answers.map(item.block, fusion, questionOf(item.block))));
     this.layers.press((item) => mode === 'attention' && item.block === block);
     const all = say('{0}, {1} of heads', plural(manifest.depth, '{0} layer', 'All {0} layers'), fusionWords(fusion));
     this.titled('.vv-layers-title', all, scaleWords(layers));
@@ -147,13 +238,13 @@ export class Walls extends View {
 /**
  * Return the next max or min to compute, some rows per frame: for the shown layer first, then for the layer strip.
  * @param {Answers} answers @param {number} block @param {import('../compute/attention.js').Fusion} fusion
- * @param {import('../compute/answers.js').Question} question
+ * @param {(block: number) => import('../compute/answers.js').Question} questionOf
  */
-function nextSweep(answers, block, fusion, question) {
-  const first = answers.sweep(block, 'max', question);
+function nextSweep(answers, block, fusion, questionOf) {
+  const first = answers.sweep(block, 'max', questionOf(block));
   if (first !== null || fusion === 'mean') return first;
   for (let other = answers.depth - 1; other >= 0; other -= 1) {
-    const sweep = answers.sweep(other, fusion, question);
+    const sweep = answers.sweep(other, fusion, questionOf(other));
     if (sweep !== null) return sweep;
   }
   return null;

@@ -20,7 +20,7 @@ export class LayersStep extends Step {
     if (this.isNew(scene)) {
       this.pane.open(image, geometry, grid);
       this.root.style.setProperty('--shape', String((frame[2] - frame[0]) / (frame[3] - frame[1])));
-      this.wall.build(layerItems(depth), grid);
+      this.wall.build(layerItems(scene.manifest), grid);
       this.drawn = '';
     }
     return Math.min(state.block ?? Infinity, depth - 1);
