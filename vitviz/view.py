@@ -479,8 +479,6 @@ class View:
         """
         about = html.escape(self.describe() or "vitviz")
         picture = f'<img alt="{about}" src="data:image/png;base64,{base64.b64encode(self._repr_png_()).decode()}"'
-        if self.trace.layouts:  # no page shows them
-            return f"<div>{picture}></div>"
         if (megabytes := self._megabytes()) > CELL_MEGABYTES:
             limit = f", limit={math.ceil(megabytes)}" if megabytes > PAGE_MEGABYTES else ""
             words = (

@@ -33,6 +33,7 @@ from vitviz.model.trace import Trace, TraceError
 from vitviz.model.windows import SparseAttention
 from vitviz.training.transfer import start_from
 from vitviz.web.lecture_numbers import lecture_bytes
+from vitviz.web.payload import block_bytes, count_bytes, rollout_bytes
 from vitviz.weights import checkpoint
 from vitviz.weights.checks import ConvertError
 
@@ -340,6 +341,13 @@ def test_statistics_are_those_of_the_dense_matrices() -> None:
     np.testing.assert_allclose(one.samples["mass_self"][:, 0], trace.attention(1)[:, :, token, token], rtol=1e-5)
 
 
+@each_kind
+def test_estimated_size_of_a_saved_page_counts_windows(changes: dict) -> None:
+    trace = small(**changes).trace(images(1))
+    files = [*(block_bytes(trace, block) for block in trace.blocks), rollout_bytes(trace)]
+    assert count_bytes(trace, rollout=True) == sum(map(len, files))
+
+
 def test_a_checkpoint_keeps_windows_and_sizes_must_fit_them(tmp_path: Path) -> None:
     model = known(small(cosine_attention=True, norm_post=True))
     checkpoint.save(model, tmp_path)
@@ -359,7 +367,7 @@ def test_everything_else_refuses_windowed_models_in_the_same_sentence() -> None:
     model = known(small())
     view = Explorer(model).open(Image.new("RGB", (80, 60)))
     others: list[Callable[[], object]] = [
-        view.html,
+        lambda: view.html(lecture=True),
         lambda: lecture_bytes(view),
         lambda: check_exportable(model),
         lambda: figures.draw(view, ["heads"]),
@@ -376,5 +384,4 @@ def test_everything_else_refuses_windowed_models_in_the_same_sentence() -> None:
         with pytest.raises(VitvizError) as caught:
             other()
         assert str(caught.value).endswith(", view.heads, view.explain or trace.attentions in Python.")
-    assert "<img" in view._repr_html_()
-    assert "<iframe" not in view._repr_html_()
+    assert "<iframe" in view._repr_html_()

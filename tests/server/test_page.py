@@ -492,7 +492,7 @@ def test_only_the_first_of_very_many_classes_are_listed(offline: Browser, tmp_pa
 
 
 def test_windowed_model_shows_the_window_of_a_patch_in_every_stage(
-    page: Browser, app: Running, models: dict[str, str]
+    page: Browser, app: Running, models: dict[str, str], tmp_path: Path
 ) -> None:
     ready(page, f"{app.url}?model={models['windowed']}")
     view = app.view(CHURCH, models["windowed"])
@@ -537,3 +537,6 @@ def test_windowed_model_shows_the_window_of_a_patch_in_every_stage(
     change(page, tab="layers")
     expect(page.locator(".vv-absent")).to_contain_text("only within windows")
     expect(page.locator(".vv-layers-view")).to_be_hidden()
+    ready(page, view.save_html(tmp_path / "page.html").as_uri())
+    change(page, block=1, query=[7, 11])
+    expect_map(page, view.attention(1, query=(7, 11)))

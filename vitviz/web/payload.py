@@ -207,10 +207,23 @@ def descriptor_bytes(model: ViT, trace: Trace, descriptor: Descriptor, block: in
 
 def count_bytes(trace: Trace, *, rollout: bool) -> int:
     """Return the total length of all block files and the rollout file in half precision, without writing them."""
-    tokens, channels = trace.tokens.shape[1], trace.heads * trace.head_width
-    rows = trace.heads * tokens * (8 + 4 + 4)  # log-sum-exp and two means
-    blocks = trace.depth * (HEADER.size + rows + 2 * 2 * tokens * channels + 4 * tokens)
-    return blocks + (HEADER.size + 2 * tokens**2 if rollout else 0)
+    rows, columns, width = trace.tokens.shape[1], trace.stream(0).shape[1], trace.head_width
+    blocks = sum(_block_length(trace, block, width) for block in range(trace.depth))
+    return blocks + (HEADER.size + 2 * rows * columns if rollout else 0)
+
+
+def _block_length(trace: Trace, block: int, width: int) -> int:
+    """Return the length of a block's file in half precision; `width` is that of a head without windows."""
+    heads, (rows, columns) = trace.heads_in(block), trace.grid_in(block)
+    places = tokens = len(trace.prefix) + rows * columns
+    keys = heads * tokens * width
+    if trace.layouts:
+        members, attention = trace.layouts[block].members, trace.block(block)  # kept, because it has windows
+        places, size = members.numel(), members.shape[1]
+        width = attention.queries.shape[-1] or size
+        keys = heads * places * width if attention.probabilities is None else size**2
+    sums_and_means = heads * (8 * places + 2 * 4 * tokens)
+    return HEADER.size + sums_and_means + 4 * places + 2 * (heads * places * width + keys)
 
 
 def _check(trace: Trace, dtype: str) -> None:

@@ -14,7 +14,6 @@ from typing import Any
 
 from PIL import Image
 
-from vitviz.errors import refuse_windows
 from vitviz.formatting import describe_prediction
 from vitviz.heatmap import Heatmap
 from vitviz.images.bands import RGB
@@ -22,7 +21,7 @@ from vitviz.images.geometry import Geometry
 from vitviz.model.trace import Trace
 from vitviz.model.vit import ViT
 from vitviz.outputs import SINGLE, ProblemType
-from vitviz.view import ExplorerError, View
+from vitviz.view import View
 from vitviz.web import bundle
 from vitviz.web.lecture_texts import lecture_given
 from vitviz.web.payload import block_bytes, count_bytes, rollout_bytes
@@ -271,7 +270,6 @@ def standalone(
         lecture: numbers of the lecture (`vitviz.web.lecture_numbers.lecture_parts`), to include it.
         texts: folder with a lecturer's own texts, see `vitviz.web.lecture_texts`.
     """
-    refuse_windows(scene.trace, "a saved page", ExplorerError)
     trace = scene.trace
     files = {f"block-{block}": block_bytes(trace, block) for block in range(trace.depth)}
     if scene.rolls_out:
