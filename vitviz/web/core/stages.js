@@ -23,6 +23,9 @@ export function stageOf(sizes, block) {
   return { ...stages[index], index };
 }
 
+/** Heads in a line of small maps or cells of a model with several stages, of which the last has dozens. */
+export const WRAP = 12;
+
 /** Return the grid of the last stage. @param {Sizes} sizes @returns {Pair} */
 export const lastGrid = (sizes) => stageOf(sizes, sizes.depth - 1).grid;
 

@@ -82,7 +82,7 @@ export class Thumbnails {
     /** @type {Item[]} */
     this.items = [];
     this.grid = /** @type {[number, number]} */ ([0, 0]);
-    this.group = 0;
+    this.group = this.wrap = 0;
     /** @type {import('./sheet.js').Places | null} */
     this.places = null; // positions of the thumbnails on the sheet; null before the browser's layout
     /** @type {number | null} */
@@ -130,10 +130,10 @@ export class Thumbnails {
    * Replace the thumbnails.
    * @param {Item[]} items
    * @param {[number, number]} grid - [gh, gw]
-   * @param {{words?: boolean, group?: number, first?: number}} how - leave space for words below each; size of
-   *   numbered groups; the first number, from 0
+   * @param {{words?: boolean, group?: number, first?: number, wrap?: number}} how - leave space for words below each;
+   *   size of numbered groups; the first number, from 0; number of maps in a line after the first
    */
-  build(items, grid, { words = false, group = 0, first = 0 } = {}) {
+  build(items, grid, { words = false, group = 0, first = 0, wrap = group } = {}) {
     const focus = /** @type {HTMLElement | null} */ (document.activeElement);
     const focused = this.element.contains(focus) ? focus?.dataset.place : undefined;
     const [gh, gw] = grid;
@@ -153,7 +153,7 @@ export class Thumbnails {
     this.lens = contextOf(lens);
     [lens.width, lens.height] = [gw, gh];
     this.large = this.lens.createImageData(gw, gh);
-    Object.assign(this, { items, grid, group, places: null, near: null, table: null });
+    Object.assign(this, { items, grid, group, wrap, places: null, near: null, table: null });
     const size = gh * gw;
     this.index = items.map(() => new Uint8Array(size)); // (gh, gw) colour indices of each
     this.there = new Uint8Array(items.length); // whether it has been drawn
@@ -257,13 +257,14 @@ export class Thumbnails {
 
   /** Draw the lens over the enlarged thumbnail. @param {boolean} moved - whether it was over another thumbnail */
   magnify(moved = false) {
-    const { near, lens: { canvas }, group, table } = this;
+    const { near, lens: { canvas }, group, wrap, table } = this;
     const shows = near !== null && this.places !== null && table !== null && this.there[near] === 1;
     if (moved || canvas.hidden === shows) {
       canvas.hidden = !shows;
       if (shows) {
         const { left, top, width, height } = this.boxes[near];
-        const origin = group > 1 ? (100 * (near % group)) / (group - 1) : 50; // keep the lens within its group
+        const place = near % group && 1 + ((near % group) - 1) % wrap; // in its line
+        const origin = group > 1 ? (100 * place) / Math.min(group - 1, wrap) : 50; // keep the lens within its group
         Object.assign(canvas.style, { left: `${left}px`, top: `${top}px`, width: `${width}px`, height: `${height}px`,
           transformOrigin: `${origin}% 0` });
       }

@@ -6,7 +6,7 @@ import { Pane } from '../draw/photo.js';
 import { oneTabStop, roving } from '../draw/roving.js';
 import { Requests, sceneOf } from '../effects/panels.js';
 import { queryOn, questionOn } from '../compute/query.js';
-import { isWindowed, mostHeads, patchIn, stageOf, stagesOf } from '../core/stages.js';
+import { WRAP, isWindowed, mostHeads, patchIn, stageOf, stagesOf } from '../core/stages.js';
 import { escaped, headOf, outputs, percent, placeWords, progressWords, score, stageWords, title,
 } from '../compute/format.js';
 import { inEnglish, joined, listed, phrase, say, spoken, translated } from '../core/words.js';
@@ -40,6 +40,9 @@ function luminance(color) {
   const [r, g, b] = color.map(linear);
   return 0.2126 * r + 0.7152 * g + 0.0722 * b;
 }
+
+/** The number of heads in a line of the table. @param {import('../core/stages.js').Sizes} sizes */
+const headsAcross = (sizes) => Math.min(mostHeads(sizes), stagesOf(sizes).length > 1 ? WRAP : Infinity);
 
 /** Whether a statistic has two signs, so that zero is in the middle of its colors. @param {Statistic} statistic */
 const isSigned = ({ low }) => low === null || low < 0;
@@ -164,7 +167,7 @@ export class Heads extends View {
    */
   open(scene, before) {
     const { manifest } = scene;
-    const heads = mostHeads(manifest);
+    const heads = headsAcross(manifest);
     this.pane.open(scene.image, scene.geometry, scene.grid);
     this.colored = this.barred = null;
     this.find('.vv-bars').innerHTML = '';
@@ -176,14 +179,18 @@ export class Heads extends View {
     const same = before && before !== manifest && JSON.stringify(stagesOf(before)) === JSON.stringify(stages);
     if (same && before.stages?.length === manifest.stages?.length) return; // else, the language changed
     const across = Array.from({ length: heads }, (_, head) => `<b role="columnheader">${head + 1}</b>`).join('');
-    /** @param {number} layer @param {number} count */
-    const row = (layer, count) => `<div role="row"><b role="rowheader">${layer + 1}</b>${
-      Array.from({ length: count }, (__, head) => `<span role="gridcell"><button type="button" class="vv-cell"
-        data-place="${layer},${head}"></button></span>`).join('')}</div>`;
+    /** @param {number} layer @param {number} count @param {number} [start] - the first head of the line */
+    const row = (layer, count, start = 0) => `<div role="row"><b role="rowheader">${
+      start ? `+${start}` : layer + 1}</b>${Array.from({ length: Math.min(heads, count - start) }, (__, column) => (
+      `<span role="gridcell"><button type="button" class="vv-cell"
+        data-place="${layer},${start + column}"></button></span>`)).join('')}</div>`;
+    /** @param {number} layer @param {number} count @returns {string[]} */
+    const lines = (layer, count) => Array.from({ length: Math.ceil(count / heads) }, (_, line) => (
+      row(layer, count, line * heads)));
     const rows = stages.flatMap((stage, index) => [
       ...(stages.length > 1 ? [`<div role="row" class="vv-stage"><b role="rowheader">${
         escaped(stageWords(index, stage))}</b></div>`] : []),
-      ...Array.from({ length: stage.depth }, (_, place) => row(stage.first + place, stage.heads))]);
+      ...Array.from({ length: stage.depth }, (_, place) => lines(stage.first + place, stage.heads)).flat()]);
     const table = this.find('.vv-table');
     table.style.setProperty('--columns', heads);
     table.innerHTML = `<div role="row"><b role="columnheader"><small>${say('layer')}</small></b>${across}</div>${
@@ -212,7 +219,7 @@ export class Heads extends View {
     const signed = isSigned(statistic);
     const share = statistic.unit === '' && statistic.high === 1;
     const unit = (/** @type {number} */ value) => (share ? percent(value, 2) : score(value));
-    const heads = mostHeads(manifest);
+    const heads = headsAcross(manifest);
     const places = this.cells.map(({ dataset }) => headOf(dataset.place ?? ''));
     const flat = places.map(([layer, head]) => values?.[layer]?.[head] ?? NaN);
     const there = flat.filter(Number.isFinite);

@@ -4,7 +4,7 @@ import { queryOn, questionOn } from '../compute/query.js';
 import { massWords, massesOf } from '../compute/readout.js';
 import { prefixKinds } from '../compute/statistics.js';
 import { showable } from '../core/actions.js';
-import { mostHeads, stageOf, stagesOf } from '../core/stages.js';
+import { WRAP, mostHeads, stageOf, stagesOf } from '../core/stages.js';
 import { isOpen } from '../core/state.js';
 import { phrase, plural, say } from '../core/words.js';
 import { write } from '../draw/dom.js';
@@ -55,9 +55,9 @@ class StageWalls {
         element.before(Object.assign(document.createElement('h3'), { className: 'vv-stage',
           textContent: stageWords(index, stage) }));
       }
-      for (const [name, size] of [['heads', stage.heads], ['columns', stage.heads + 1]]) {
-        element.style.setProperty(`--${name}`, String(size));
-      }
+      const across = stages.length > 1 ? Math.min(WRAP, stage.heads) : stage.heads;
+      element.classList.toggle('vv-wrapped', across < stage.heads);
+      element.style.setProperty('--heads', String(across));
       build(this.walls[index], stage);
     });
   }
@@ -157,7 +157,7 @@ export class Walls extends View {
     this.headsOf = '';
     this.layers.build(manifest, (wall, stage) => wall.build(layerItems(manifest, stage), stage.grid));
     this.grid.build(manifest, (wall, stage) => wall.build(cellItems(manifest, { mean: true }, stage), stage.grid,
-      { group: stage.heads + 1, first: stage.first }));
+      { group: stage.heads + 1, first: stage.first, wrap: stagesOf(manifest).length > 1 ? WRAP : stage.heads }));
   }
 
   /** Build the thumbnails of a layer's heads, unless its stage has the same. @param {Scene} scene
