@@ -298,6 +298,7 @@ def preprocess_calls() -> Iterator[Call]:
     special: dict[str, dict[str, Any]] = {
         "cover": {"mode": "crop", "resize": (61, 79)},
         "tall": {"mode": "crop", "height": 70, "width": 56},
+        "squash and crop": {"mode": "squash", "resize": (61, 79)},
     }
     for mode, size, interpolation in pairs(("crop", "squash", "pad", "native", *special), sizes, filters):
         settings = {"height": 56, "width": 70, **special.get(mode, {"mode": mode})}

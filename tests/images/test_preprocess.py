@@ -60,6 +60,8 @@ def test_crop_and_squash_match_torchvision(size: tuple[int, int], sides: tuple[i
     assert_torchvisions(ours, photograph(*size), T.Resize(resize, interpolation=mode), T.CenterCrop(crop))
     squash = Preprocess(height=60, width=91, mode="squash", interpolation=interpolation)
     assert_torchvisions(squash, photograph(*size), T.Resize((60, 91), interpolation=mode))
+    cut = replace(squash, resize=(67, 100))
+    assert_torchvisions(cut, photograph(*size), T.Resize((67, 100), interpolation=mode), T.CenterCrop((60, 91)))
 
 
 @settings(max_examples=40)
@@ -206,6 +208,7 @@ def test_settings_round_trip_json_and_all_are_required() -> None:
         ),
         ({"resize": 223}, r"at least the shorter side of the 224 x 224 input, got 223"),
         ({"height": 192, "width": 320, "resize": (192, 319)}, "at least both sides of the 192 x 320 input"),
+        ({"mode": "squash", "resize": (224, 223)}, "at least both sides of the 224 x 224 input"),
         ({"height": 10_000, "width": 10_000}, "at most 50000000 pixels"),
         ({"mode": "native", "height": 15, "width": 17}, "one patch of 16 x 16"),
         ({"mode": "stretch"}, "'crop', 'squash', 'pad', 'native', got 'stretch'"),

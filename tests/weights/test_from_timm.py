@@ -118,6 +118,7 @@ def cfg_of(**changes: Any) -> dict[str, Any]:
         ("center", 0.95, 384, "bicubic"),
         ("center", 1.0, 256, "lanczos"),
         ("squash", 1.0, 224, "bicubic"),
+        ("squash", 0.9, 224, "bicubic"),
         ("border", 1.0, 224, "bicubic"),
     ],
 )
@@ -158,7 +159,7 @@ def test_labels_come_from_the_weights_or_imagenet() -> None:
 @pytest.mark.parametrize(
     ("changes", "text"),
     [
-        ({"crop_mode": "squash", "crop_pct": 0.95}, "crop_mode='squash' with crop_pct=0.95"),
+        ({"crop_mode": "border", "crop_pct": 0.95}, "crop_mode='border' with crop_pct=0.95"),
         ({"crop_mode": "spiral"}, "crop_mode='spiral'"),
         ({"interpolation": "random"}, "interpolation, got 'random'"),
         ({"mean": None, "crop_pct": None}, "without mean, crop_pct"),

@@ -43,10 +43,10 @@ class Preprocess:
         height, width: input size in pixels; mode "native" uses only their product as the pixel budget.
         mode: "crop" resizes the shorter side to `resize` and crops the centre, like torchvision's Resize and CenterCrop
             on PIL images, except that it enlarges the picture instead of adding black margins. "squash" stretches the
-            whole picture. "pad" keeps the aspect ratio and pads with the mean color. "native" keeps the aspect ratio up
-            to multiples of `multiple`, so the input size varies.
+            whole picture, to `resize` if it is given, and then crops the centre. "pad" keeps the aspect ratio and pads
+            with the mean color. "native" keeps the aspect ratio up to multiples of `multiple`, so the input size varies.
         resize: for "crop", in pixels; by default the shorter side of the input / 0.875. A pair (height, width) resizes
-            the picture to cover this size, as timm does for inputs that are not square.
+            the picture to cover this size, as timm does for inputs that are not square. For "squash", a pair.
         multiple: for "native", the patch size in pixels.
         interpolation: name of Pillow's filter.
         mean, std: per channel, for pixels from 0 to 1; by default ImageNet's. Use the values from training.
@@ -90,13 +90,14 @@ class Preprocess:
             raise ImageError(f"Expected an input of at most {MAX_PIXELS} pixels, got {size}. Choose a smaller one.")
         pair = isinstance(self.resize, tuple)
         minimums = (self.height, self.width) if pair else (min(self.height, self.width),)
-        if self.mode == "crop" and any(side < minimum for side, minimum in zip(self._resize, minimums, strict=True)):
+        crops = self.mode == "crop" or (self.mode == "squash" and pair)
+        if crops and any(side < minimum for side, minimum in zip(self._resize, minimums, strict=True)):
             raise ImageError(
                 f"Expected resize of at least {'both sides' if pair else 'the shorter side'} of the {size} input, got "
                 f"{self.resize}. "
                 "Raise resize, or use mode='pad'."
             )
-        if self.mode == "crop" and max(self._resize) > _RESIZE:
+        if crops and max(self._resize) > _RESIZE:
             raise ImageError(f"Expected resize to be at most {_RESIZE} pixels, got {max(self._resize)}. Lower resize.")
         if self.mode == "native" and self.height * self.width < self.multiple**2:
             raise ImageError(
@@ -185,7 +186,8 @@ class Preprocess:
         """Return the resized (width, height), the (left, top) in the input, and (height, width), for an image w x h."""
         height, width = self.height, self.width
         if self.mode == "squash":
-            return (width, height), (0, 0), (height, width)
+            rh, rw = self.resize if isinstance(self.resize, tuple) else (height, width)
+            return (rw, rh), (-round((rw - width) / 2.0), -round((rh - height) / 2.0)), (height, width)
         if self.mode == "native":
             rw, rh = self._native(w, h)
             return (rw, rh), (0, 0), (rh, rw)
@@ -255,14 +257,19 @@ class Preprocess:
     def describe(self) -> str:
         """Return the settings as text: "ImageNet's mean and standard deviation, 224 x 224 pixels, squashed ..."."""
         colors = f"{_MEANS.get(self.mean[0], 'own')} mean and standard deviation"
-        forms = {"crop": f"cut from {self._describe_resize()}", "squash": "squashed", "pad": "padded"}
+        squashed = f"cut from a picture squashed to {self._sides}" if isinstance(self.resize, tuple) else "squashed"
+        forms = {"crop": f"cut from {self._describe_resize()}", "squash": squashed, "pad": "padded"}
         form = forms.get(self.mode, "in the photograph's own shape")
         bands = "" if self.bands == RGB else f", of {', '.join(self.bands)}"
         return f"{colors}{bands}, {self.height} x {self.width} pixels, {form} ({self.interpolation})"
 
     def _describe_resize(self) -> str:
-        sides = " x ".join(map(str, self._resize))
-        return f"a picture that covers {sides}" if isinstance(self.resize, tuple) else f"a shorter side of {sides}"
+        covers = "a picture that covers" if isinstance(self.resize, tuple) else "a shorter side of"
+        return f"{covers} {self._sides}"
+
+    @property
+    def _sides(self) -> str:
+        return " x ".join(map(str, self._resize))
 
     def to_dict(self) -> dict[str, Any]:
         """Return the settings as numbers, strings and lists, ready for JSON."""

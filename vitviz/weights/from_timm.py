@@ -502,15 +502,17 @@ def preprocess_timm(cfg: Mapping[str, Any], config: ViTConfig) -> Preprocess:
         )
     common = {"height": height, "width": width, "interpolation": cfg["interpolation"]}
     common |= {"mean": tuple(cfg["mean"]), "std": tuple(cfg["std"]), "bands": band_names(len(cfg["mean"]))}
+    box = math.floor(height / share), math.floor(width / share)
     if mode == "center":
-        box = math.floor(height / share), math.floor(width / share)
         crop = Preprocess(mode="crop", resize=box[0] if box[0] == box[1] else box, **common)
         return crop.with_channels(config.channels)
-    if mode in ("squash", "border") and share == 1.0:
-        whole = Preprocess(mode="squash" if mode == "squash" else "pad", **common)
-        return whole.with_channels(config.channels)
+    if mode == "squash":
+        squashed = Preprocess(mode="squash", resize=None if share == 1.0 else box, **common)
+        return squashed.with_channels(config.channels)
+    if mode == "border" and share == 1.0:
+        return Preprocess(mode="pad", **common).with_channels(config.channels)
     raise ConvertError(
-        "Expected crop_mode 'center', or 'squash' or 'border' of the whole image (crop_pct 1), got "
+        "Expected crop_mode 'center' or 'squash', or 'border' of the whole image (crop_pct 1), got "
         f"crop_mode={mode!r} with crop_pct={share} for {height} x {width} pixels. {_ADVICE}"
     )
 

@@ -26,7 +26,10 @@ export function round(value) {
 /** @param {Preprocess} preprocess @param {number} w @param {number} h - size of the photograph @returns {Plan} */
 export function plan(preprocess, w, h) {
   const { height, width, mode, multiple } = preprocess;
-  if (mode === 'squash') return { resized: [width, height], at: [0, 0], size: [height, width] };
+  if (mode === 'squash') {
+    const [rh, rw] = Array.isArray(preprocess.resize) ? preprocess.resize : [height, width];
+    return { resized: [rw, rh], at: [-round((rw - width) / 2), -round((rh - height) / 2)], size: [height, width] };
+  }
   if (mode === 'native') {
     const patches = (height * width) / multiple ** 2;
     const [across, down] = [Math.sqrt((patches * w) / h), Math.sqrt((patches * h) / w)]
