@@ -28,7 +28,7 @@ def test_menu_lists_local_models_before_those_of_the_catalog(sources: tuple[str,
     assert [entry.source for entry in local] == [*bundled(), *sources]
     assert (local[-3].title, local[-3].licence) == ("Tiny a", "MIT; nothing else")
     assert [entry.source for entry in published] == [model.source for model in CATALOG]
-    assert published[5].describe() == "DINO S/16 · 87 MB"
+    assert published[6].describe() == "DINO S/16 · 87 MB"
 
 
 def test_menu_accepts_any_models_of_the_operator_but_at_least_one(tmp_path: Path) -> None:

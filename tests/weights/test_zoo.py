@@ -31,6 +31,7 @@ from vitviz.training.teachers import Classifier, load_teacher
 from vitviz.weights import remote, zoo
 from vitviz.weights.catalog import CATALOG, CatalogEntry
 from vitviz.weights.checks import ConvertError
+from vitviz.weights.from_timm import about_timm, config_of
 from vitviz.weights.from_torchvision import BUILDERS
 from vitviz.weights.remote import RemoteError, read_remote_reference
 from vitviz.weights.zoo import LIBRARIES, load
@@ -97,11 +98,11 @@ def test_catalog_agrees_with_timm(entry: CatalogEntry) -> None:
     assert cfg.num_classes == entry.classes
     assert cfg.license.replace("-license", " license") == entry.licence.lower()
     with torch.device("meta"):
-        built = timm.create_model(name.split(".")[0], num_classes=cfg.num_classes)
+        built = timm.create_model(name, num_classes=cfg.num_classes)
     assert count(built) == entry.parameters
-    reference = read_remote_reference("timm", name)
-    assert (reference.config.classes, len(reference.about.labels)) == (entry.classes, entry.classes)
-    assert reference.config.image_size == (entry.input_size, entry.input_size)
+    config, _ = config_of(built)
+    assert (config.classes, len(about_timm(built.pretrained_cfg, config).labels)) == (entry.classes, entry.classes)
+    assert config.image_size == (entry.input_size, entry.input_size)
 
 
 @each_of("torchvision")
@@ -120,7 +121,7 @@ def test_catalog_agrees_with_torchvision(entry: CatalogEntry) -> None:
 
 @each_of("hf")
 def test_catalog_agrees_with_transformers(entry: CatalogEntry) -> None:
-    assert len(CATALOG) == len({entry.source for entry in CATALOG}) == len({entry.title for entry in CATALOG}) == 11
+    assert len(CATALOG) == len({entry.source for entry in CATALOG}) == len({entry.title for entry in CATALOG}) == 12
     assert {entry.source.partition(":")[0] for entry in CATALOG} == set(LIBRARIES)
     build, config = {
         "google/vit-base-patch16-224": (hf.ViTForImageClassification, hf.ViTConfig()),

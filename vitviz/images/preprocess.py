@@ -44,7 +44,7 @@ class Preprocess:
         mode: "crop" resizes the shorter side to `resize` and crops the centre, like torchvision's Resize and CenterCrop
             on PIL images, except that it enlarges the picture instead of adding black margins. "squash" stretches the
             whole picture, to `resize` if it is given, and then crops the centre. "pad" keeps the aspect ratio and pads
-            with the mean color. "native" keeps the aspect ratio up to multiples of `multiple`, so the input size varies.
+            with the mean color. "native" keeps the aspect ratio up to multiples of `multiple`; the input size varies.
         resize: for "crop", in pixels; by default the shorter side of the input / 0.875. A pair (height, width) resizes
             the picture to cover this size, as timm does for inputs that are not square. For "squash", a pair.
         multiple: for "native", the patch size in pixels.

@@ -60,6 +60,10 @@ CATALOG: tuple[CatalogEntry, ...] = (
         known_for="the plain design with a better training recipe", classes=1000,
     ),
     CatalogEntry(
+        "timm:swin_tiny_patch4_window7_224.ms_in1k", "Swin-T", 28_288_354, licence="MIT",
+        known_for="patches attend only within windows, and merge into larger ones from stage to stage", classes=1000,
+    ),
+    CatalogEntry(
         PUBLISHED, "DINOv2 S/14 with registers, 1,000 classes", 22_827_112,
         known_for="registers keep empty background free of stray attention; a linear classifier for ImageNet",
         classes=1000,

@@ -448,6 +448,8 @@ export const ZH = {
     'the same design, trained on ImageNet\'s 1.3 million photographs alone': '同样的设计，只用 ImageNet 的 130 万张照片训练',
     'distilled from a convolutional network through an additional token': '通过一个额外的词元从卷积网络蒸馏',
     'the plain design with a better training recipe': '普通的设计，更好的训练方法',
+    'patches attend only within windows, and merge into larger ones from stage to stage':
+      '图块只在窗口内互相关注，并逐阶段合并成更大的图块',
     'trained without labels; its attention heads outline objects': '不用标签训练；它的注意力头勾勒出物体',
     'registers keep empty background free of stray attention': '寄存器使空白背景不受杂散注意力干扰',
     'registers keep empty background free of stray attention; a linear classifier for ImageNet':
