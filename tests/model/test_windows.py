@@ -19,11 +19,14 @@ from windowed import LIKE_SAM, known, small
 
 import vitviz
 from vitviz.analysis.head_statistics import STATISTICS, head_statistics
+from vitviz.analysis.interventions import intervene
 from vitviz.attribution.attention import rollout_matrix
+from vitviz.attribution.baselines import baseline_images
 from vitviz.attribution.registry import METHODS
 from vitviz.attribution.targets import ExplainError
 from vitviz.draw import figures
 from vitviz.errors import VitvizError
+from vitviz.evaluation.faithfulness import faithfulness
 from vitviz.explorer import Explorer
 from vitviz.export.film import film_of
 from vitviz.export.onnx import check_exportable
@@ -339,6 +342,20 @@ def test_statistics_are_those_of_the_dense_matrices() -> None:
     one = head_statistics(model, model.trace(images(), blocks=[1]), names=["mass_self"], query=(9, 4))
     token = 9 * 16 + 4
     np.testing.assert_allclose(one.samples["mass_self"][:, 0], trace.attention(1)[:, :, token, token], rtol=1e-5)
+
+
+def test_hidden_patches_are_those_of_the_last_stage() -> None:
+    model, pixels = known(small()), images(1)
+    painted = pixels.clone()
+    painted[..., 4:8, 8:12] = baseline_images(model, pixels, "blur", 4)[..., 4:8, 8:12]
+    change = intervene(model, pixels, drop=[(1, 2)], mode="blur")
+    with torch.no_grad():
+        np.testing.assert_allclose(change.after, model(painted).softmax(-1), rtol=1e-5)
+    fine = np.random.default_rng(0).random((24, 16))
+    coarse = fine.reshape(12, 2, 8, 2).mean((1, 3))
+    options: dict[str, Any] = {"baseline": "blur", "steps": 3, "random": 2}
+    (of_fine,), (of_coarse,) = (faithfulness(model, pixels, maps[None], 1, **options) for maps in (fine, coarse))
+    np.testing.assert_allclose(of_fine.deletion.probabilities, of_coarse.deletion.probabilities)
 
 
 @each_kind

@@ -526,7 +526,14 @@ def test_windowed_model_shows_the_window_of_a_patch_in_every_stage(
     legrad = view.explain("legrad", view.best(1)[0]).values  # of the last stage
     np.testing.assert_allclose(page.evaluate(f"{explained}.heatmap.values"), legrad.ravel(), rtol=1e-4)
     assert page.evaluate(f"{explained}.pane.grid") == [12, 8]
-    expect(page.locator(".vv-explain .vv-heads-off")).to_contain_text("only within windows")
+    change(page, erased=[29])
+    settled(page)
+    (label, *shares), *_ = page.evaluate(f"[...{explained}.bars.answers.values()].at(-1).classes")
+    blurred = view.intervene(drop=[(3, 5)], mode="blur")
+    best = view.labels.index(label)
+    np.testing.assert_allclose(shares, [blurred.before[0][best], blurred.after[0][best]], rtol=1e-5)
+    assert shares[0] != shares[1]
+    change(page, erased=[])
     page.click(".vv-explain [data-do=test]")
     expect(page.locator(".vv-testing .vv-verdict")).to_contain_text("Covering the patches")
     change(page, tab="heads")

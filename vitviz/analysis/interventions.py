@@ -149,7 +149,7 @@ def intervene(
         images: (B, channels, H, W) normalised pixels.
         heads: (block, head) -> "zero" or "mean", see `Edits`; a plain list of (block, head) means "zero".
         cuts: edges of attention to cut, see `Cut`.
-        drop: patches (row, column) to drop.
+        drop: patches (row, column) to drop; of the last stage in windowed models.
         mode: "remove" removes them from the sequence; the other modes paint over them, see `baseline_images`.
         swap: region to copy from other images.
         order: for each position of the grid, row by row, the number of the patch to move there.
@@ -166,7 +166,8 @@ def intervene(
     features = reads_features(model, target)
     check_runs(model, mode, features=features)
     images = images.to(next(model.parameters()).device)
-    dropped, patch = _mask(drop, model.check(images)).to(images.device), model.config.patch_size  # (gh, gw)
+    grid, side = hidden_grid(model, images)
+    dropped, patch = _mask(drop, grid).to(images.device), model.config.patch_size  # (gh, gw)
     keep: Tensor | None = None
     with torch.no_grad():
         outputs_before = _outputs(model, images, None, features, before)
@@ -174,7 +175,8 @@ def intervene(
         if mode == "remove":
             keep = (~dropped).flatten().nonzero().T if dropped.any() else None  # (1, K)
         elif dropped.any():
-            changed = torch.where(pixel_mask(dropped[None], patch), baseline_images(model, changed, mode), changed)
+            behind = baseline_images(model, changed, mode, side)
+            changed = torch.where(pixel_mask(dropped[None], side), behind, changed)
         if order is not None:
             changed = _reordered(changed, order, patch)
         modes: dict[tuple[int, int], HeadMode]
@@ -227,6 +229,17 @@ def _readings(
         "target_before": target_before,
         "target_after": target_after,
     }
+
+
+def hidden_grid(model: ViT, images: Tensor) -> tuple[tuple[int, int], int]:
+    """Return rows and columns of the patches that can be hidden, and their side in pixels.
+
+    They are the model's patches; in windowed models those of the last stage, because the first has very small ones.
+    """
+    grid = model.check(images)
+    layouts = model.layouts(grid)
+    hidden = layouts[-1].grid if layouts else grid
+    return hidden, model.config.patch_size * (grid[0] // hidden[0])
 
 
 def check_runs(model: ViT, mode: Drop, *, features: bool = False) -> None:

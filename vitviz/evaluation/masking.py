@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 import torch
 from torch import Tensor
 
-from vitviz.analysis.interventions import Drop, check_runs
+from vitviz.analysis.interventions import Drop, check_runs, hidden_grid
 from vitviz.attribution.baselines import baseline_images, pixel_mask
 from vitviz.evaluation import EvaluationError
 from vitviz.model.vit import ViT
@@ -48,10 +48,8 @@ class MaskedModel:
         self.model, self.baseline, self.features = model, baseline, features
         self.images = images.to(next(model.parameters()).device)
         grid = model.check(self.images)
-        layouts = model.layouts(grid)
-        self.grid = layouts[-1].grid if layouts else grid
+        self.grid, self._patch_size = hidden_grid(model, self.images)
         self.patches, self._input_patches = self.grid[0] * self.grid[1], grid[0] * grid[1]
-        self._patch_size = model.config.patch_size * (grid[0] // self.grid[0])
         self.least = int(baseline == "remove" and (not model.config.prefix or "mean" in model.config.pooling))
         with torch.no_grad():
             if baseline == "remove":

@@ -293,24 +293,28 @@ class Endpoints(Opening):
 
         Args:
             scene: the id of an open photograph.
-            patches: numbers of patches to remove, counted from 0 row by row.
+            patches: numbers of patches to remove, counted from 0 row by row; in windowed models, patches of the last
+                stage are blurred instead.
             heads: [layer, head] of heads to switch off, both counted from 0.
             classes: indices of classes to list besides the most probable ones.
             target: a target to list as well, as for explain.
             against: another class, from which the target is distinguished.
         """
         opened, removed = self._scene(scene), sorted(set(patches or []))
-        view, count = opened.view, _patches(opened.view)
+        view = opened.view
+        rows, columns = view.trace.grid_in(-1)
+        count = rows * columns
         if removed and removed[-1] >= count:
             raise ArgumentError(f"Expected patches from 0 to {count - 1}, got {removed[-1]}. Change it.")
         if len(removed) == count and not view.trace.prefix:
             raise ArgumentError("Expected at least one patch to read a prediction from, got none. Leave one.")
         for index in classes or []:
             _check_index("class", index, len(view.labels))
-        drop = [divmod(patch, view.trace.grid[1]) for patch in removed]
+        drop = [divmod(patch, columns) for patch in removed]
+        mode = {"mode": "blur"} if view.trace.layouts else {}
         aim = {} if target is against is None else self._aim(opened, target, against)
         with self._turn(opened, "an intervention", passes_need):
-            change = ask_view(view, "intervene", drop=drop, heads=[tuple(pair) for pair in heads or []], **aim)
+            change = ask_view(view, "intervene", drop=drop, heads=[tuple(pair) for pair in heads or []], **mode, **aim)
         numbers = (*change.target_before.tolist(), *change.target_after.tolist())
         named = {"target": [change.target, *map(rounded, numbers)], "scale": change.scale} if aim else {}
         return {"classes": describe_change(view, change, classes or ()), **named}

@@ -29,6 +29,21 @@ export const WRAP = 12;
 /** Return the grid of the last stage. @param {Sizes} sizes @returns {Pair} */
 export const lastGrid = (sizes) => stageOf(sizes, sizes.depth - 1).grid;
 
+/**
+ * Return the mean of a map's numbers in each patch of a coarser grid.
+ * @param {ArrayLike<number>} values @param {Pair} from @param {Pair} to @returns {ArrayLike<number>}
+ */
+export function averaged(values, from, to) {
+  if (String(from) === String(to)) return values;
+  const out = new Float64Array(to[0] * to[1]);
+  const share = out.length / values.length;
+  for (let i = 0; i < values.length; i += 1) {
+    const [row, column] = patchIn([Math.floor(i / from[1]), i % from[1]], from, to);
+    out[row * to[1] + column] += values[i] * share;
+  }
+  return out;
+}
+
 /** Return the largest number of heads of a block. @param {Sizes} sizes */
 export const mostHeads = (sizes) => Math.max(...stagesOf(sizes).map(({ heads }) => heads));
 

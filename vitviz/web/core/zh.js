@@ -88,8 +88,10 @@ export const ZH = {
     '{0} (stage {1})': '{0}（阶段 {1}）', 'Stage {0}: {1} patches, {2}': '阶段 {0}：{1} 个图块，{2}',
     'This tab needs attention over all tokens. In this model, patches attend only within windows.':
       '此视图需要所有词元之间的注意力；该模型的图块只在窗口内互相关注。',
-    ['Hiding patches and switching heads off need attention over all tokens. In this model, patches attend only '
-      + 'within windows.']: '隐藏图块和关闭注意力头需要所有词元之间的注意力；该模型的图块只在窗口内互相关注。',
+    'Switching heads off needs attention over all tokens. In this model, patches attend only within windows.':
+      '关闭注意力头需要所有词元之间的注意力；该模型的图块只在窗口内互相关注。',
+    'Hidden patches are those of the last stage, and blurred: the model reads every patch.':
+      '隐藏的是最后阶段的图块，并以模糊代替：该模型会读取每个图块。',
     'Layer {0}, {1}': '第 {0} 层，{1}', 'Layer {0}, {1}, {2}': '第 {0} 层，{1}，{2}', 'Layer {0}: {1}, {2}': '第 {0} 层：{1}，{2}',
     '{0}, {1} of heads': '{0}，各头的{1}', '{0}, pinned': '{0}，已固定', '{0}, off': '{0}，已关闭', '{0}: off': '{0}：已关闭',
     'Rollout of layers {0} to {1}, {2} of heads, {3}': '第 {0} 到 {1} 层的 rollout，各头的{2}，{3}',

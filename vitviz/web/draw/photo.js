@@ -212,9 +212,10 @@ export class Pane {
     animation.onfinish = () => { canvas.hidden = true; };
   }
 
-  /** Cover hidden patches. @param {number[]} patches - in reading order */
-  cover(patches) {
-    const { marks, enlarge: { xs, ys }, grid } = this;
+  /** Cover hidden patches. @param {number[]} patches - in reading order @param {Pair} [grid] - of these patches */
+  cover(patches, grid = this.grid) {
+    const { marks } = this;
+    const { xs, ys } = grid === this.grid ? this.enlarge : patchEdges(this.geometry, grid);
     marks.fillStyle = COVER;
     for (const patch of patches) {
       const [row, column] = [Math.floor(patch / grid[1]), patch % grid[1]];

@@ -30,6 +30,7 @@ export class Scene {
     this.manifest = manifest;
     this.image = /** @type {CanvasImageSource} */ (/** @type {unknown} */ (null)); // the decoded photograph
     this.grid = grid;
+    this.hiding = lastGrid(manifest); // of the patches that can be hidden
     /** @type {import('../compute/geometry.js').Geometry} */
     this.geometry = { image: [photo.width, photo.height], frame };
     this.answers = new Answers(depth);

@@ -5,7 +5,7 @@ import { headOf, pictureWords } from '../compute/format.js';
 import { hiddenPatches } from '../compute/hiding.js';
 import { sameClasses } from '../compute/query.js';
 import { OTHER } from '../compute/targets.js';
-import { isWindowed } from '../core/stages.js';
+import { averaged, gridOf, isWindowed, patchIn } from '../core/stages.js';
 import { phrase, plural, say, spoken, translated } from '../core/words.js';
 import { write } from '../draw/dom.js';
 import { Requests, sceneOf } from '../effects/panels.js';
@@ -15,7 +15,7 @@ import { MapPane } from './explain_pane.js';
 import { TargetField } from './explain_target.js';
 import { MapTest } from './explain_test.js';
 import { mapChoices, nameOf, saveMenu } from './save.js';
-import { NO_EDITS, View, countPanes } from './view.js';
+import { View, countPanes } from './view.js';
 
 /** @typedef {import('../core/state.js').State} State */
 /** @typedef {import('../effects/scene.js').Scene} Scene */
@@ -30,6 +30,8 @@ const ALONE = phrase('The similarity needs a second photograph with the same mod
 
 const OFF = phrase('{0} switched off in the tab Heads. The map and its test use all heads; only the probabilities with '
   + 'hidden patches take this into account.');
+
+const BLURRED = phrase('Hidden patches are those of the last stage, and blurred: the model reads every patch.');
 
 export class Explain extends View {
   /** @param {HTMLElement} root @param {import('./explore.js').Page} page */
@@ -173,9 +175,10 @@ export class Explain extends View {
 
   /** Hide a patch, or show it again. @param {Patch} patch */
   erase([row, column]) {
-    if (isWindowed(this.scene.manifest)) return;
     const { erased } = this.page.store.get();
-    const place = row * this.scene.grid[1] + column;
+    const { grid, hiding } = this.scene;
+    const [down, across] = patchIn([row, column], grid, hiding);
+    const place = down * hiding[1] + across;
     this.change({ erased: erased.includes(place) ? erased.filter((patch) => patch !== place) : [...erased, place] });
   }
 
@@ -199,20 +202,20 @@ export class Explain extends View {
     if (isOther) this.open();
     this.maps.want(scene, this.needed(scene, state.started));
     this.heatmap = this.maps.answer(scene, mapQuestion(this.shown));
-    const patches = scene.grid[0] * scene.grid[1];
-    const windowed = isWindowed(scene.manifest);
-    this.gone = windowed ? [] : hiddenPatches(this.heatmap?.values ?? [], state.removed, state.erased, patches);
+    const patches = scene.hiding[0] * scene.hiding[1];
+    const values = this.heatmap?.values ?? [];
+    const ranked = averaged(values, gridOf(scene.manifest, values.length), scene.hiding);
+    this.gone = hiddenPatches(values.length ? ranked : [], state.removed, state.erased, patches);
     const { target, against } = this.shown;
     /** @type {Question} */
-    const without = ['intervene', { patches: this.gone, heads: state.off.map(headOf),
+    const without = ['intervene', { patches: this.gone, heads: isWindowed(scene.manifest) ? [] : state.off.map(headOf),
       classes: [target, against].filter((index) => typeof index === 'number'),
       ...(typeof target === 'string' ? { target } : {}) }];
-    this.bars.want(scene, target !== null && this.gone.length < patches && !windowed ? [without] : []);
+    this.bars.want(scene, target !== null && this.gone.length < patches ? [without] : []);
     this.field.show(this.shown, scene, peer);
     const waits = state.beside !== null && beside === null && state.beside.scene?.id !== scene.id;
     this.say('.vv-no-peer', state.target === OTHER && compares && !peer && !waits ? say(ALONE) : '');
-    this.find('.vv-testing').hidden = target === null;
-    this.find('.vv-erasing').hidden = target === null || windowed;
+    for (const part of this.all('.vv-testing, .vv-erasing')) part.hidden = target === null;
     this.draw(state, scene, beside);
     this.list.show(scene);
     this.test.show(scene);
@@ -259,7 +262,7 @@ export class Explain extends View {
     run.hidden = !method.slow || Boolean(this.heatmap);
     write(run, running ? say('Stop') : say('Run {0} (may take minutes)', translated(method.title)));
     const off = plural(state.off.length, '{0} head', '{0} heads');
-    this.say('.vv-heads-off', isWindowed(scene.manifest) ? say(NO_EDITS) : state.off.length ? say(OFF, off) : '');
+    this.say('.vv-heads-off', isWindowed(scene.manifest) ? say(BLURRED) : state.off.length ? say(OFF, off) : '');
     const button = this.find('[data-do=other]');
     button.hidden = other === null;
     if (other) write(button, say('Explain the other picture: {0}', pictureWords(other.manifest)));

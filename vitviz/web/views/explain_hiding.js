@@ -78,7 +78,7 @@ export class Hiding {
   show(state, scene, answer, failed) {
     const classes = answer?.classes;
     const { view, pair } = this;
-    const [gh, gw] = scene.grid;
+    const [gh, gw] = scene.hiding;
     view.find('.vv-side').classList.toggle('vv-guided', pair !== null);
     write(view.find('.vv-erasing h2'), pair ? say(WHY, ...pair.map(named)) : say('What if we hide these patches?'));
     if (document.activeElement !== this.slider) this.slider.value = String(state.removed);
@@ -178,7 +178,7 @@ export class Hiding {
     const test = this.view.tested(scene, method);
     if (!test) return '';
     const { x, random, n } = test.deletion;
-    const share = gone.length / (scene.grid[0] * scene.grid[1]);
+    const share = gone.length / (scene.hiding[0] * scene.hiding[1]);
     const instead = share > 0 && share <= x[x.length - 1]
       ? say(RANDOM, named(label), percent(valueAt(x, random, share)), n) : '';
     return joined(test.gain < 0 ? say('Tested: this map is below random patches by {0}.', (-test.gain).toFixed(2))
@@ -187,7 +187,7 @@ export class Hiding {
 
   /** Say which class leads. @param {import('../compute/hiding.js').Outcome} outcome */
   verdict({ first: [label], second: [other], behind, flipped, best }) {
-    const { gone, scene: { grid: [gh, gw] } } = this.view;
+    const { gone, scene: { hiding: [gh, gw] } } = this.view;
     const values = [named(label), named(other), gone.length, gh * gw];
     const sentence = behind ? say(BEHIND, ...values)
       : flipped ? say('With {2} of {3} patches hidden, the answer flips: {1} leads {0}.', ...values)
@@ -228,7 +228,7 @@ export class Hiding {
     const bars = (when) => [outcome.first, outcome.second].map((change) => (
       { label: named(change[0]), share: change[when], number: number(change[when]) }));
     const { off } = view.page.store.get();
-    const patches = scene.grid[0] * scene.grid[1];
+    const patches = scene.hiding[0] * scene.hiding[1];
     return beforeAfterCard(say(WHY, ...pair.map(named)), [
       { picture: before, title: say('All patches, with the map'), bars: bars(1) },
       { picture: after, title: say('{0} of {1} patches hidden', gone.length, patches), bars: bars(2) },

@@ -89,7 +89,7 @@ export class MapPane {
       else pane.clear();
     }
     pane.mark(false, null, heatmap ? this.beyond : []);
-    pane.cover(gone);
+    pane.cover(gone, scene.hiding);
     pane.point([], under);
     this.say(this.shown);
   }
@@ -138,7 +138,7 @@ export class MapPane {
   beforeAfter(gone) {
     this.pane.mark(false);
     const before = this.pane.flat();
-    this.pane.cover(gone);
+    this.pane.cover(gone, this.shown?.scene.hiding);
     const after = this.pane.flat(false);
     this.page.changed(); // draws the marks again
     return [before, after];

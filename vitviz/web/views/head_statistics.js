@@ -13,7 +13,7 @@ import { inEnglish, joined, listed, phrase, say, spoken, translated } from '../c
 import { csv } from '../compute/map_files.js';
 import { write } from '../draw/dom.js';
 import { chartChoices, mapChoices, nameOf, saveMenu } from './save.js';
-import { NO_EDITS, View } from './view.js';
+import { View } from './view.js';
 
 /** @typedef {import('../core/state.js').State} State */
 /** @typedef {import('../effects/scene.js').Scene} Scene */
@@ -31,6 +31,8 @@ const DARK = 0.179; // luminance above which black text has more contrast than w
 const NAMED = 12; // heads per row; in longer rows there is no room for numbers, which then appear only in tooltips
 const NONE_OFF = phrase('All heads are on. Tick “Click to switch heads off” and click some heads: the bars show '
   + 'how the prediction changes.');
+const NO_EDITS = phrase('Switching heads off needs attention over all tokens. In this model, patches attend only '
+  + 'within windows.');
 const LABEL = phrase('Photograph with the map of a head. Point at a head in the table to see its map.');
 
 /** Return the relative luminance (WCAG) of an sRGB color of 0..255. @param {number[]} color */

@@ -1,13 +1,10 @@
 // The base class of views: an element of the page, and the store.
-import { phrase, say } from '../core/words.js';
+import { say } from '../core/words.js';
 import { write } from '../draw/dom.js';
 import { translate } from '../draw/translate.js';
 
 /** @typedef {import('../core/state.js').State} State */
 /** @typedef {import('../effects/scene.js').Scene} Scene */
-
-export const NO_EDITS = phrase('Hiding patches and switching heads off need attention over all tokens. In this model, '
-  + 'patches attend only within windows.');
 
 export class View {
   /** @param {HTMLElement} root @param {import('./explore.js').Page} page */
