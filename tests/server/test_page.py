@@ -542,7 +542,7 @@ def test_windowed_model_shows_the_window_of_a_patch_in_every_stage(
     cells = page.locator(".vv-cell").all_inner_texts()
     np.testing.assert_allclose([float(cell) for cell in cells], distances[np.isfinite(distances)], rtol=5e-3)
     change(page, tab="layers")
-    expect(page.locator(".vv-absent")).to_contain_text("only within windows")
+    expect(page.locator(".vv-lacking")).to_contain_text("only within windows")
     expect(page.locator(".vv-layers-view")).to_be_hidden()
     ready(page, view.save_html(tmp_path / "page.html").as_uri())
     change(page, block=1, query=[7, 11])

@@ -17,7 +17,7 @@ from js_vectors import outliers
 from numpy.typing import NDArray
 
 from vitviz.web import bundle
-from vitviz.web.payload import PayloadError, block_bytes, rollout_bytes
+from vitviz.web.payload import HEADER, PayloadError, block_bytes, rollout_bytes
 from vitviz.web.scene import standalone_frame
 
 
@@ -47,9 +47,10 @@ def test_block_bytes_does_not_depend_on_piece_size(monkeypatch: pytest.MonkeyPat
     count = trace.heads * trace.tokens.shape[1]
 
     def sums() -> tuple[NDArray[np.float64], NDArray[np.float32]]:
-        """Return the log-sum-exp of each row, and the means over patches at the end of the file."""
+        """Return the log-sum-exp of each row, and the means over patches, at the start of the file."""
         file = block_bytes(trace, 1, "float32")
-        return np.frombuffer(file, "<f8", count, offset=32), np.frombuffer(file[-8 * count :], "<f4")
+        start = HEADER.size + 8 * count
+        return np.frombuffer(file, "<f8", count, HEADER.size), np.frombuffer(file, "<f4", 2 * count, start)
 
     whole = sums()
     monkeypatch.setattr("vitviz.web.payload.PIECE", 1)  # 16 rows at a time: the prefix ends inside the first chunk
@@ -61,7 +62,8 @@ def test_balancing_queries_is_exact() -> None:
     """Balancing multiplies each channel by a power of two, which changes no digit."""
     trace = outliers(spread=2.0)
     queries = trace.block(1).queries[0].numpy()  # (H, N, d)
-    start = 32 + 8 * queries.shape[0] * queries.shape[1]
+    heads, tokens, _ = queries.shape
+    start = HEADER.size + (8 + 2 * 4) * heads * tokens + 4 * tokens  # after log-sum-exp, means and tokens
     sent = np.frombuffer(block_bytes(trace, 1), "<f2", queries.size, start).reshape(queries.shape).astype(np.float32)
     rounded = queries.astype(np.float16).astype(np.float32)
     factor = np.abs(sent).max(1, keepdims=True) / np.abs(rounded).max(1, keepdims=True)
