@@ -35,7 +35,7 @@ from vitviz.model.edits import Edits
 from vitviz.model.trace import Trace, TraceError
 from vitviz.model.windows import SparseAttention
 from vitviz.training.transfer import start_from
-from vitviz.web.lecture_numbers import lecture_bytes
+from vitviz.web.lecture_numbers import lecture_bytes, token_bytes, values_bytes
 from vitviz.web.payload import block_bytes, count_bytes, rollout_bytes
 from vitviz.weights import checkpoint
 from vitviz.weights.checks import ConvertError
@@ -386,6 +386,8 @@ def test_everything_else_refuses_windowed_models_in_the_same_sentence() -> None:
     others: list[Callable[[], object]] = [
         lambda: view.html(lecture=True),
         lambda: lecture_bytes(view),
+        lambda: values_bytes(model, view.trace, 1),
+        lambda: token_bytes(model, view.trace, 1, 3),
         lambda: check_exportable(model),
         lambda: figures.draw(view, ["heads"]),
         lambda: film_of(view),

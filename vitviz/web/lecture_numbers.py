@@ -114,6 +114,7 @@ def values_bytes(model: ViT, trace: Trace, block: int) -> bytes:
         LectureError: for a model with a relative position bias.
         TraceError: if the trace has no such block.
     """
+    refuse_windows(model.config, "the lecture", LectureError)
     if model.config.relative_bias:
         raise LectureError(
             "Expected attention logits that are queries times keys, got a model with a relative position bias, which "
@@ -138,6 +139,7 @@ def token_bytes(model: ViT, trace: Trace, block: int, token: int) -> bytes:
         LectureError: for a model whose blocks have another form.
         TraceError: if the trace has no such block.
     """
+    refuse_windows(model.config, "the lecture", LectureError)
     if not model.config.plain_blocks:
         raise LectureError(
             "Expected blocks of the form x + attention(norm(x)), then x + MLP(norm(x)), got a model of another form, "
