@@ -6,7 +6,7 @@
     python scripts/make_screenshots.py --preview       # vitviz/web/preview.jpg: link previews
     python scripts/make_screenshots.py --similar       # docs/similar.webp: similar patches of two photographs
     python scripts/make_screenshots.py --lecture       # docs/lecture/: one screen of each step of the lecture
-    python scripts/make_screenshots.py --target        # docs/targets.webp: Explain with a group of classes
+    python scripts/make_screenshots.py --target        # docs/targets*.webp: Explain and Layers with a group of classes
 
 Needs the development requirements and a Chromium on the PATH.
 """
@@ -133,16 +133,21 @@ def shoot_lecture(browser: Browser, address: str, folder: Path) -> None:
 
 
 def shoot_target(browser: Browser, address: str, file: Path) -> None:
-    """Take a screenshot of Explain with a group of classes and the list from which it was chosen."""
+    """Take screenshots of Explain with a group of classes and the list from which it was chosen, and of Layers."""
     page = browser.new_page(viewport={"width": 1280, "height": 720})
     page.goto(f"{address}?tab=explain&image=Dog&method=attn_lrp&theme=light")
     page.wait_for_function(COMPLETE)
     page.evaluate(TWO_CLASSES)
     page.wait_for_function("vitviz.views.find(({ field }) => field).heatmap?.target", timeout=120_000)
-    page.locator(".vv-explain [data-ask=target] input").click()
-    page.wait_for_timeout(800)
-    Image.open(io.BytesIO(page.screenshot())).convert("RGB").save(file, quality=80, method=6)
-    print(file, file.stat().st_size)
+    for name in ("", "-layers"):
+        page.locator(".vv-explain [data-ask=target] input").click()
+        if name:
+            page.get_by_role("tab", name="Layers").click()
+            page.wait_for_selector(".vv-layers-view .vv-chart", timeout=120_000)
+        page.wait_for_timeout(800)
+        target = file.with_stem(f"{file.stem}{name}")
+        Image.open(io.BytesIO(page.screenshot())).convert("RGB").save(target, quality=80, method=6)
+        print(target, target.stat().st_size)
     page.close()
 
 
@@ -152,7 +157,7 @@ def main() -> None:
     parser.add_argument("--all", type=Path, metavar="FOLDER", help="write every size and theme to FOLDER")
     parser.add_argument("--own", type=Path, nargs="+", metavar="PHOTOGRAPH", help="write docs/first-minute.webp")
     parser.add_argument("--lecture", action="store_true", help="write docs/lecture/")
-    parser.add_argument("--target", action="store_true", help="write docs/targets.webp")
+    parser.add_argument("--target", action="store_true", help="write docs/targets*.webp")
     parser.add_argument("--similar", action="store_true", help="write docs/similar.webp")
     parser.add_argument("--preview", action="store_true", help="write the picture of link previews")
     args = parser.parse_args()

@@ -157,7 +157,9 @@ def test_other_targets_match_python_in_every_question(
         np.testing.assert_allclose(
             heads["values"]["gradient"], view.heads(["gradient"], target=target)["gradient"], rtol=1e-4
         )
-        layers, lens = ask(endpoints, "layers", scene=scene, target=text), view.lens(target=target)
+        best = [7, *(index for index in view.best(4) if index != 7)][:4]  # a class is read before the most probable
+        lens = view.lens(best) if target == 7 else view.lens(target=target)
+        layers = ask(endpoints, "layers", scene=scene, target=text)
         np.testing.assert_allclose(layers["read"], lens.readings, rtol=1e-4)
         assert layers["scale"] == removed["scale"] == lens.scale
     blind = endpoints.open(photograph(), sources[1])["id"]

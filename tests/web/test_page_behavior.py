@@ -138,6 +138,25 @@ def test_compare_starts_with_a_choice_and_names_both_pictures(opened: Browser, a
     opened.locator(f"{EXPLAIN} .vv-held").nth(1).click()  # explains that photograph, and hides no patch
     expect(other).to_contain_text("Church")
     assert opened.evaluate("vitviz.store.get().erased") == []
+    open_tab(opened, "Heads")  # the target is the same in all tabs
+    heads = opened.locator(".vv-heads-view")
+    expect(heads.locator(".vv-target span")).to_have_text("Target: similarity to Church.")
+    heads.locator("[data-ask=statistic]").select_option("ablation_logit")
+    expect(heads.locator(".vv-chart-title")).to_have_text("Score drop")
+    drops = dog.heads(["ablation_logit"], target=Similarity(church))["ablation_logit"].ravel()
+    shown = [float(text.replace("−", "-")) for text in heads.locator(".vv-cell").all_inner_texts()]
+    np.testing.assert_allclose(shown, drops, rtol=0.006, atol=1e-5)
+    expect(heads.locator(".vv-pinned")).to_contain_text("cosine")
+    heads.locator("[data-do=field]").click()
+    expect(choice.get_by_role("combobox")).to_be_visible()
+    open_tab(opened, "Layers")
+    layers = opened.locator(".vv-layers-view")
+    words = layers.locator(".vv-chart svg").get_attribute("aria-label")
+    cosines = ", ".join(f"{value:.2f}" for value in dog.lens(target=Similarity(church)).readings[:, 0])
+    assert words.replace("−", "-") == f"Cosine after each layer. the similarity to Church: {cosines}."
+    layers.locator("[data-do=predicted]").click()
+    expect(layers.locator(".vv-chart-title")).to_have_text("Probability after each layer")
+    expect(layers.locator(".vv-target span")).to_have_text("Target: the most probable classes.")
 
 
 def test_similar_patches_and_matches_of_two_photographs_equal_pythons(opened: Browser, app: Running) -> None:

@@ -255,10 +255,22 @@ def test_removals_and_layers_match_python(either: tuple[Page, View]) -> None:
     expected = view.faithfulness(view.explain("attn_lrp", GROUP))[0]  # without ties, whose order is random
     assert test["scale"] == expected.scale
     np.testing.assert_allclose(test["deletion"]["y"], expected.deletion.probabilities, atol=1e-3)
-    layers, lens = ask(page, "layers", {}), view.lens(view.best(4))
-    np.testing.assert_allclose(layers["read"], lens.probabilities[:, list(lens.classes)], atol=1e-4)
-    each = np.frombuffer(base64.b64decode(layers["patches"]), np.uint8).reshape(len(layers["layers"]), 4, -1) / 255
-    np.testing.assert_allclose(each, lens.patches.reshape(*lens.patches.shape[:1], -1, 4).swapaxes(1, 2), atol=3e-3)
+    rivals = [TARGET, *(index for index in view.best(4) if index != TARGET)]
+    for question, lens in (
+        ({}, view.lens(view.best(4))),
+        ({"target": TARGET}, view.lens(rivals[:4])),
+        ({"target": GROUP}, view.lens(target=GROUP)),
+        ({"target": TARGET, "against": 5}, view.lens(contrast=(TARGET, 5))),
+    ):
+        layers, count = ask(page, "layers", question), len(lens.names)
+        assert layers["names"] == list(lens.names)
+        np.testing.assert_allclose(layers["read"], lens.readings, atol=1e-4)
+        each = np.frombuffer(base64.b64decode(layers["patches"]), np.uint8).reshape(len(layers["layers"]), count, -1)
+        expected = lens.patches.reshape(*lens.patches.shape[:1], -1, count).swapaxes(1, 2)
+        np.testing.assert_allclose(each / 255, expected, atol=3e-3)
+    lost = view.heads(["ablation_probability"], target=GROUP)["ablation_probability"]
+    answer = ask(page, "heads", {"names": ["ablation_probability"], "target": GROUP})
+    np.testing.assert_allclose(answer["values"]["ablation_probability"], lost, atol=1e-4)
 
 
 def test_contrast_and_head_statistics_match_python(shown: tuple[Page, View]) -> None:

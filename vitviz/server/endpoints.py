@@ -255,7 +255,7 @@ class Endpoints(Opening):
 
         Args:
             scene: the id of an open photograph.
-            target: a target to read instead of the most probable classes, as for explain.
+            target: a target to read instead of the most probable classes, as for explain; a class is read before these.
             against: another class, from which the target is distinguished.
         """
         opened = self._scene(scene)

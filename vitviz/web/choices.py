@@ -42,7 +42,11 @@ def _method(method: Method) -> dict[str, Any]:
 
 def _statistic(statistic: Statistic) -> dict[str, Any]:
     same = ("name", "title", "unit", "about", "low", "high")
-    return {**{name: getattr(statistic, name) for name in same}, "slow": statistic.reads != "rows"}
+    return {
+        **{name: getattr(statistic, name) for name in same},
+        "slow": statistic.reads != "rows",
+        "specific": statistic.reads == "model",
+    }
 
 
 def _question(question: Question) -> dict[str, Any]:

@@ -68,7 +68,7 @@ def rounded(value: float) -> float | None:
 def describe_layers(view: View, **aim: Any) -> dict[str, Any]:
     """Describe the logit lens after each layer, and three principal components as colors.
 
-    `aim` is a target or a contrast to read instead of the most probable classes.
+    `aim` is a target or a contrast to read instead of the most probable classes; a class is read before these.
     """
     colors = view.token_pca()
     answer: dict[str, Any] = {
@@ -78,7 +78,9 @@ def describe_layers(view: View, **aim: Any) -> dict[str, Any]:
         "names": [],
     }
     if view.names_classes or aim:
-        lens = view.lens(**aim) if aim else view.lens(view.best(LENS))
+        own = [target] if isinstance(target := aim.get("target"), int) else []
+        best = list(dict.fromkeys([*own, *view.best(LENS)]))[:LENS]
+        lens = view.lens(**aim) if aim and not own else view.lens(best)
         low, high = (0.0, 1.0)
         if lens.scale != "probability":
             low, high = float(lens.patches.min()), float(lens.patches.max())

@@ -9,7 +9,8 @@ import { OTHER, classesOf, hasGroups } from './targets.js';
 /** @typedef {import('./targets.js').Target} Target */
 /**
  * `target`: as in questions, null without a classifier unless one was chosen; `against`: a class, with a class only.
- * @typedef {{method: Method, target: Target | null, against: number | null}} Chosen
+ * @typedef {{target: Target | null, against: number | null}} Aim
+ * @typedef {{method: Method} & Aim} Chosen
  */
 
 /** Return the methods that do not need a target, or all. @param {Method[]} methods @param {Target | null} target */
@@ -31,6 +32,18 @@ function offered(target, manifest, other) {
 }
 
 /**
+ * Return the chosen target, or the most probable class if the model or the page does not have it.
+ * @param {Aim} state @param {import('../core/manifest.js').Manifest} manifest
+ * @param {string} [other] - the id of the photograph in the other pane, opened with the same model
+ * @returns {Aim}
+ */
+export function aimOf({ target, against }, manifest, other) {
+  const of = offered(target, manifest, other) ?? manifest.predictions[0]?.[2] ?? null;
+  const compares = typeof of === 'number' && against !== null && against < manifest.labels.length && against !== of;
+  return { target: of, against: compares ? against : null };
+}
+
+/**
  * Return the chosen method and target, limited to those that the model has.
  * @param {{method: string | null, target: Target | null, against: number | null}} state
  * @param {import('../core/manifest.js').Manifest} manifest
@@ -38,14 +51,11 @@ function offered(target, manifest, other) {
  * @param {string} [other] - the id of the photograph in the other pane, opened with the same model
  * @returns {Chosen}
  */
-export function chosenOf({ method, target, against }, manifest, methods, defaults, other) {
-  const { predictions, labels } = manifest;
-  const of = offered(target, manifest, other) ?? predictions[0]?.[2] ?? null;
-  const able = usable(methods, of);
+export function chosenOf({ method, ...state }, manifest, methods, defaults, other) {
+  const aim = aimOf(state, manifest, other);
+  const able = usable(methods, aim.target);
   const named = (/** @type {string | null} */ name) => able.find((each) => each.name === name);
-  const compares = typeof of === 'number' && against !== null && against < labels.length && against !== of;
-  return { method: named(method) ?? defaults.map(named).find(Boolean) ?? able[0], target: of,
-    against: compares ? against : null };
+  return { method: named(method) ?? defaults.map(named).find(Boolean) ?? able[0], ...aim };
 }
 
 /** @param {Chosen} chosen @param {Method} [method] @returns {['explain', Required<Asks['explain']>]} */
@@ -56,4 +66,14 @@ export function mapQuestion({ method, target, against }, { name, specific } = me
 /** @param {Chosen} chosen @param {Method[]} methods @returns {['faithfulness', Asks['faithfulness']]} */
 export function testQuestion({ method, target, against }, methods = [method]) {
   return ['faithfulness', { methods: methods.map(({ name }) => name), target, against }];
+}
+
+/**
+ * The question about the prediction without some patches and heads. Its answer lists the target too.
+ * @param {Aim} aim @param {number[]} patches @param {[number, number][]} heads
+ * @returns {['intervene', Asks['intervene']]}
+ */
+export function changeQuestion({ target, against }, patches, heads) {
+  return ['intervene', { patches, heads, classes: [target, against].filter((index) => typeof index === 'number'),
+    ...(typeof target === 'string' ? { target } : {}) }];
 }

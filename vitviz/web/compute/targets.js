@@ -70,6 +70,11 @@ export function targetName(target, manifest, other = null) {
   return word === 'unit' ? `unit ${rest} of the features` : String(target).slice(0, 40);
 }
 
+/** Return whether a target is a function of the features, not of the classifier's outputs. @param {Target} target */
+export function readsFeatures(target) {
+  return ['unit', 'direction', 'similar', 'text'].includes(wordOf(target));
+}
+
 /**
  * Return the scale of the curves and bars of a target.
  * @param {Target} target @param {Pick<Manifest, 'problemType'>} manifest @returns {Scale}

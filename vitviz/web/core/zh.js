@@ -65,6 +65,15 @@ export const ZH = {
       + 'is the share of the variance that the three components explain.']:
       '每一层之后图块的前三个主成分，用红、绿、蓝表示。颜色相近的图块在模型看来相似；颜色本身没有含义。数字是三个主成分解释的方差比例。',
     'The prediction from each patch': '由每个图块得到的预测',
+    'Target: {0}.': '目标：{0}。', 'Change in Explain': '在“解释”中更改', Reset: '重置',
+    'Back to the prediction': '回到预测',
+    'the most probable classes': '概率最高的类别', 'Logit after each layer': '每一层之后的 logit 值',
+    'Cosine after each layer': '每一层之后的余弦', 'The target after each layer': '每一层之后的目标',
+    'The target from each patch': '由每个图块得到的目标',
+    ['The final norm is applied to the tokens after each layer, and the target is read from them as from the features '
+      + '(the “logit lens”). Early layers were not trained for this.']:
+      '把最后的归一化用于每一层之后的词元，并像读取特征那样从中读取目标（“logit lens”）。靠前的层没有为此训练过。',
+    'The target is read from each patch as if it were the only one.': '单独从每个图块读取目标。',
     ['The classifier is applied to each patch as if it were the only one. If the classifier also reads '
       + 'CLS, CLS is added to every patch. Late layers copy global information into the patches: a uniform '
       + 'colour in the last layers does not mean that every patch shows the class.']:
@@ -527,7 +536,7 @@ export const ZH = {
       + '个类别：逐步遮住最支持第一个类别的图块，直到答案翻转，再把前后两张图保存为一张卡片。在带符号的图中，红色支持该类别，蓝色反对它。各种方法并不一致，请加以检验：'
       + '<b>这张图可信吗？</b>会遮住图中排名最高的图块，并与随机遮住图块相比较。如果概率下降得不比随机更快，这张图就不能解释预测。',
     '<b>注意力头</b>和<b>层。</b>“注意力头”标签页按统计量（例如注意力距离）比较所有的头。点击一个头可在“探索”中查看，也可以关闭一些头，观察预测的变化。“层”标签页显示分类器在每一层之后会预测什么'
-      + '，以及哪些图块相似。',
+      + '，以及哪些图块相似。两个标签页的目标都是“解释”中的目标。',
     '这些图不能说明什么',
     '<b>在哪里，而不是为什么。</b>注意力表示一个词元读取了什么，不表示模型如何使用它。一个图块可以得到注意力而不影响结果。注意力和 rollout 对每个类别都相同。',
     '<b>Rollout 很粗略。</b>它同等对待所有的头，忽略值、MLP 和符号。在很深的模型中，每个词元的结果趋于同一团亮斑。',

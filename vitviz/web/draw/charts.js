@@ -1,5 +1,6 @@
 // Draw charts as SVG text, as wide as their container. Pure functions of numbers; only `fill` changes the page.
-import { escaped, placeWords } from '../compute/format.js';
+import { escaped, placeWords, scaled } from '../compute/format.js';
+import { SCALES } from '../compute/targets.js';
 import { named, say } from '../core/words.js';
 
 const NARROW = 340; // pixels; default width
@@ -8,6 +9,7 @@ const BOTTOM = 38;
 const TOP = 24;
 const RIGHT = 10;
 const LETTERS = 14; // pixels; width of the label of the vertical axis
+const LETTER = 7.2; // pixels; approximate width of a letter of its numbers
 
 /** @typedef {(width: number) => string} Chart - SVG text for a width in pixels */
 
@@ -20,11 +22,13 @@ const LETTERS = 14; // pixels; width of the label of the vertical axis
 
 /**
  * Return the height for a width, and functions from numbers to pixels.
- * @param {number} width @param {number[]} x @param {number[]} y - ranges @param {string} [up] - label of the y axis
+ * @param {number} width @param {number[]} x @param {number[]} y - ranges
+ * @param {(value: number) => string} units - text of a number of the y axis @param {string} [up] - label of the y axis
  */
-function axes(width, [first, last], [low, high], up = '') {
+function axes(width, [first, last], [low, high], units, up = '') {
   const height = Math.round(Math.min(400, Math.max(190, 0.5 * width)));
-  const left = up ? LEFT + LETTERS : LEFT;
+  const longest = Math.max(...[low, high].map((value) => units(value).length));
+  const left = Math.max(LEFT, LETTER * longest + 6) + (up ? LETTERS : 0);
   return {
     height, left,
     px: (/** @type {number} */ value) => left + ((value - first) / (last - first || 1)) * (width - left - RIGHT),
@@ -68,7 +72,7 @@ function frame({ title, across, up = '', words, units, range, kind = '' }, width
 export function chart(options, width = NARROW) {
   const { title, across, up, x, lines, ticks, band = null, range = [0, 1], units, steps, words } = options;
   const [first, last] = [x[0], x[x.length - 1]];
-  const place = axes(width, [first, last], range, up);
+  const place = axes(width, [first, last], range, units, up);
   const points = (/** @type {number[]} */ ys) => ys.map((y, i) => (
     `${place.px(x[i]).toFixed(1)},${place.py(y).toFixed(1)}`));
   const below = (ticks ?? [first, (first + last) / 2, last]).map((value) => `<text x="${place.px(value)}"
@@ -102,7 +106,7 @@ export function rangeOf(scale, numbers) {
  */
 export function dots({ title, across, values, range, units, words }, width = NARROW) {
   const depth = values.length;
-  const place = axes(width, [-0.5, depth - 0.5], range);
+  const place = axes(width, [-0.5, depth - 0.5], range, units);
   const marks = values.flatMap((row, layer) => row.map((value, head) => (Number.isFinite(value) ? `<circle
     class="vv-dot" r="4.5" cx="${place.px(layer).toFixed(1)}" cy="${place.py(Number(value)).toFixed(1)}"
     data-place="${layer},${head}"><title>${
@@ -129,6 +133,18 @@ export function moved(classes, units, pinned = 0, short = units) {
   share(after)}; --before: ${share(before)}"></i><span>${escaped(units(after))}</span><small>${
     before === after ? '' : escaped(say('was {0}', short(before)))}</small></li>`);
   return `<ol class="vv-moved">${rows.join('')}</ol>`;
+}
+
+/**
+ * The bar of a target other than a class, before and after a change; empty if the answer has none.
+ * @param {string} label
+ * @param {{target?: [string, number, number], scale?: import('../compute/targets.js').Scale}} answer
+ */
+export function movedTarget(label, { target, scale }) {
+  if (!target || !scale) return '';
+  const number = scaled(scale);
+  const word = scale === 'probability' ? '' : `${say(SCALES[scale])} `;
+  return moved([[label, target[1], target[2]]], (value) => word + number(value), 1, number);
 }
 
 const GAP = 24; // pixels, as in style.css

@@ -1,6 +1,7 @@
 // Send a panel's questions to the backend, one at a time. After every change, a view lists the answers that it needs,
 // in order; requests that are no longer needed are aborted. A failed question is repeated only after `retry`.
 import { isAbort, sizeOf } from '../backends/backend.js';
+import { OTHER } from '../compute/targets.js';
 import { isWindowed } from '../core/stages.js';
 
 /** @typedef {import('../backends/backend.js').Progress} Progress */
@@ -130,4 +131,21 @@ export function sceneOf(state, scenes, tab) {
   if (state.tab !== tab || !scene) return null;
   const other = Object.entries(scene.source).some(([field, value]) => /** @type {any} */ (state)[field] !== value);
   return other || (WITHOUT_WINDOWS.includes(tab) && isWindowed(scene.limits)) ? null : scenes.get(scene.id) ?? null;
+}
+
+/**
+ * What the target "the other photograph" stands for: the scene `beside` in the other pane; the `peer`, which is this
+ * scene if it has the same model and the backend compares photographs; the `other` of `aimOf`; and whether the target
+ * is `alone`, because there is no such scene.
+ * @param {import('../core/state.js').State} state @param {Scene} scene
+ * @param {Pick<import('../views/explore.js').Page, 'scenes' | 'models'>} page
+ */
+export function otherOf(state, scene, { scenes, models }) {
+  const found = scenes.get(state.beside?.scene?.id ?? '') ?? null;
+  const beside = found === scene ? null : found;
+  const compares = models.targets.includes('similar');
+  const peer = compares && beside?.manifest.model === scene.manifest.model ? beside : null;
+  const waits = state.beside !== null && beside === null && state.beside.scene?.id !== scene.id;
+  return { beside, peer, other: compares ? peer?.id : 'other', // the backend refuses it
+    alone: state.target === OTHER && compares && !peer && !waits };
 }

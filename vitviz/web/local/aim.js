@@ -33,6 +33,17 @@ export class Aim {
     this.titled = this.classes.length > 1 ? `${own} (logit)` : this.name;
   }
 
+  /** The classes whose probabilities determine the reading. */
+  get read() {
+    return this.against === null ? this.classes : [...this.classes, this.against];
+  }
+
+  /** The reading from the probabilities of the classes `read`. @param {number[]} shares */
+  combined(shares) {
+    const sum = shares.reduce((total, share) => total + share, 0);
+    return this.against === null ? sum : shares[0] / (sum || 1);
+  }
+
   /** The score that methods explain. @param {Logits} logits */
   score(logits) {
     return logSumExp(logits, this.classes) - (this.against === null ? 0 : logits[this.against]);
@@ -51,6 +62,6 @@ export class Aim {
   reading(logits) {
     if (this.against !== null) return softmax([logits[this.classes[0]], logits[this.against]])[0];
     const shares = softmax(logits);
-    return this.classes.reduce((sum, index) => sum + shares[index], 0);
+    return this.combined(this.classes.map((index) => shares[index]));
   }
 }

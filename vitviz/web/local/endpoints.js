@@ -24,8 +24,8 @@ import { randomOrders, rankPatches } from './orders.js';
 
 const BEST = 5; // classes
 
-/** @param {Context} context @param {Pick<Ask<'explain'>, 'target' | 'against'>} ask */
-function aimOf({ model, run, constants }, ask) {
+/** @param {Context} context @param {Pick<Asks['explain'], 'target' | 'against'>} ask */
+export function aimOf({ model, run, constants }, ask) {
   return new Aim(model.about, run.logits, ask, constants.targets);
 }
 
@@ -183,14 +183,14 @@ function describe(target, deletion, insertion) {
  * Statistics of every head: of its attention rows, or of the model without the head.
  * @param {Context} context @param {Ask<'heads'>} ask
  */
-export async function heads(context, { names }) {
+export async function heads(context, { names, target, against }) {
   const { model, run, prepared, canceled, tell } = context;
   const { depth, heads: count } = model.about;
   /** @type {Record<string, number[][]>} */
   const values = {};
   if (names.some((name) => name.startsWith('ablation'))) {
-    const best = run.logits.indexOf(Math.max(...run.logits));
-    const before = softmax(run.logits)[best];
+    const aim = aimOf(context, { target, against });
+    const [reading, score] = [aim.reading(run.logits), aim.score(run.logits)];
     values.ablation_probability = [];
     values.ablation_logit = [];
     for (let block = 0; block < depth; block += 1) {
@@ -198,7 +198,7 @@ export async function heads(context, { names }) {
       for (let head = 0; head < count; head += 1) {
         tell({ text: 'Switching heads off', done: block * count + head, of: depth * count });
         const logits = await model.without(run, new Set(), [[block, head]], canceled);
-        lost.push([before - softmax(logits)[best], run.logits[best] - logits[best]]);
+        lost.push([reading - aim.reading(logits), score - aim.score(logits)]);
       }
       values.ablation_probability.push(lost.map(([probability]) => probability));
       values.ablation_logit.push(lost.map(([, logit]) => logit));

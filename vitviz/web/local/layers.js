@@ -1,6 +1,7 @@
 // The logit lens of each layer, and its patches: principal components as colors, and descriptors (`vitviz.analysis`).
 import { dot, principalComponents } from './components.js';
 import { descriptorsFile, patchVectors } from './files.js';
+import { aimOf } from './endpoints.js';
 import { breathe, softmax } from './model.js';
 
 /** @typedef {import('./endpoints.js').Context} Context */
@@ -70,12 +71,49 @@ export async function descriptors({ model, run, constants }, { descriptor, block
   return descriptorsFile(patchVectors(values, own), own, block);
 }
 
-/** @param {Context} context */
-export async function layers({ model, run, canceled, constants }) {
-  const { depth, width, prefix, labels } = model.about;
+/**
+ * Probabilities of classes from tokens after a block, for the image (K) and for patches (K, n), and the normed tokens.
+ * The graph reads a fixed number of classes at once.
+ * @param {Context} context @param {Float32Array} tokens @param {number[]} classes
+ */
+async function lens({ model, run: { grid, logits }, constants }, tokens, classes) {
+  const [most, patches] = [Math.min(constants.lens, logits.length), grid[0] * grid[1]];
+  /** @type {{image: number[], each: number[][], final: Float32Array}} */
+  const answer = { image: [], each: [], final: tokens };
+  for (let at = 0; at < classes.length; at += most) {
+    const some = Float32Array.from({ length: most }, (_, i) => classes[at + i] ?? 0);
+    const { image, patches: each, final } = await model.apply('lens', { tokens, classes: some },
+      tokens.length / model.about.width, 'classify');
+    classes.slice(at, at + most).forEach((_, i) => {
+      answer.image.push(image[i]);
+      answer.each.push([...each.subarray(i * patches, (i + 1) * patches)]);
+    });
+    answer.final = final;
+  }
+  return answer;
+}
+
+/**
+ * What the lens reads: the most probable classes, after a class that was asked for, or another target instead.
+ * @param {Context} context @param {Asks['layers']} ask
+ */
+function readOf(context, { target, against }) {
+  const { model: { about: { labels } }, run, constants } = context;
+  const aim = aimOf(context, { target, against });
+  if (typeof target === 'string' || aim.against !== null) {
+    return { names: [aim.name], classes: aim.read, read: (/** @type {number[]} */ shares) => [aim.combined(shares)] };
+  }
+  const best = [...softmax(run.logits).entries()].sort(([, a], [, b]) => b - a).map(([index]) => index);
+  const classes = [...new Set([...aim.classes, ...best])].slice(0, constants.lens);
+  return { names: classes.map((index) => labels[index]), classes, read: (/** @type {number[]} */ shares) => shares };
+}
+
+/** @param {Context} context @param {Asks['layers']} ask */
+export async function layers(context, ask) {
+  const { model, run, canceled, constants } = context;
+  const { depth, width, prefix } = model.about;
   const patches = run.grid[0] * run.grid[1];
-  const best = [...softmax(run.logits).entries()].sort(([, a], [, b]) => b - a).slice(0, constants.lens)
-    .map(([index]) => index);
+  const { names, classes, read: readingsOf } = readOf(context, ask);
   /** @type {number[]} */
   const colors = [];
   /** @type {number[]} */
@@ -86,9 +124,7 @@ export async function layers({ model, run, canceled, constants }) {
   for (let block = 0; block < depth; block += 1) {
     await breathe(canceled);
     const leaving = run.stream[block + 1];
-    const classes = Float32Array.from(best);
-    const { image, patches: each, final } = await model.apply('lens', { tokens: leaving, classes },
-      leaving.length / width, 'classify');
+    const { image, each, final } = await lens(context, leaving, classes);
     const [all, normed] = [leaving, final].map((tokens) => Array.from({ length: patches }, (_, patch) => (
       Float64Array.from(tokens.subarray((prefix.length + patch) * width, (prefix.length + patch + 1) * width)))));
     const inliers = usual(Float64Array.from(all, (row) => Math.sqrt(dot(row, row))), constants);
@@ -104,11 +140,11 @@ export async function layers({ model, run, canceled, constants }) {
         colors.push(flat ? 0.5 : (component[patch] - low) / (high - low));
       });
     }
-    read.push([...image]);
-    maps.push(...each);
+    read.push(readingsOf(image));
+    const ofPatches = Array.from({ length: patches }, (_, patch) => readingsOf(each.map((shares) => shares[patch])));
+    names.forEach((_, k) => maps.push(...ofPatches.map((shares) => shares[k])));
   }
   const numbers = Array.from({ length: depth }, (_, block) => block + 1);
-  const names = best.map((index) => labels[index]);
-  return { layers: numbers, colors: encoded(bytesOf(colors)), explained, names, read,
+  return { layers: numbers, colors: encoded(bytesOf(colors)), explained, names, read, scale: 'probability',
     patches: encoded(bytesOf(maps)), readings: numbers };
 }

@@ -1,18 +1,17 @@
 // The Explain view: one map per method, a test of each, and the prediction with patches hidden. With two panes, the
 // other one shows the same method.
-import { chosenOf, mapQuestion, testQuestion } from '../compute/explaining.js';
+import { changeQuestion, chosenOf, mapQuestion, testQuestion } from '../compute/explaining.js';
 import { headOf, pictureWords } from '../compute/format.js';
 import { hiddenPatches } from '../compute/hiding.js';
 import { sameClasses } from '../compute/query.js';
-import { OTHER } from '../compute/targets.js';
 import { averaged, gridOf, isWindowed, patchIn } from '../core/stages.js';
 import { phrase, plural, say, spoken, translated } from '../core/words.js';
 import { write } from '../draw/dom.js';
-import { Requests, sceneOf } from '../effects/panels.js';
+import { Requests, otherOf, sceneOf } from '../effects/panels.js';
 import { Hiding } from './explain_hiding.js';
 import { MethodList } from './explain_methods.js';
 import { MapPane } from './explain_pane.js';
-import { TargetField } from './explain_target.js';
+import { ALONE, TargetField } from './explain_target.js';
 import { MapTest } from './explain_test.js';
 import { mapChoices, nameOf, saveMenu } from './save.js';
 import { View, countPanes } from './view.js';
@@ -24,9 +23,6 @@ import { View, countPanes } from './view.js';
 /** @typedef {import('../effects/panels.js').Question} Question */
 /** @typedef {import('./explain_pane.js').Heatmap} Heatmap */
 /** @typedef {import('./explain_pane.js').Patch} Patch */
-
-const ALONE = phrase('The similarity needs a second photograph with the same model (“Compare” in Explore). The '
-  + 'prediction is explained instead.');
 
 const OFF = phrase('{0} switched off in the tab Heads. The map and its test use all heads; only the probabilities with '
   + 'hidden patches take this into account.');
@@ -193,11 +189,7 @@ export class Explain extends View {
     }
     const isOther = this.isNew(scene, spoken());
     const { methods, defaults } = this;
-    const { models } = this.page;
-    const beside = this.beside(state, scene);
-    const compares = models.targets.includes('similar');
-    const peer = compares && beside?.manifest.model === scene.manifest.model ? beside : null;
-    const other = compares ? peer?.id : 'other'; // the backend refuses it
+    const { beside, peer, other, alone } = otherOf(state, scene, this.page);
     this.shown = chosenOf(state, scene.manifest, methods, defaults, other);
     if (isOther) this.open();
     this.maps.want(scene, this.needed(scene, state.started));
@@ -206,15 +198,12 @@ export class Explain extends View {
     const values = this.heatmap?.values ?? [];
     const ranked = averaged(values, gridOf(scene.manifest, values.length), scene.hiding);
     this.gone = hiddenPatches(values.length ? ranked : [], state.removed, state.erased, patches);
-    const { target, against } = this.shown;
-    /** @type {Question} */
-    const without = ['intervene', { patches: this.gone, heads: isWindowed(scene.manifest) ? [] : state.off.map(headOf),
-      classes: [target, against].filter((index) => typeof index === 'number'),
-      ...(typeof target === 'string' ? { target } : {}) }];
+    const { target } = this.shown;
+    const heads = isWindowed(scene.manifest) ? [] : state.off.map(headOf);
+    const without = changeQuestion(this.shown, this.gone, heads);
     this.bars.want(scene, target !== null && this.gone.length < patches ? [without] : []);
     this.field.show(this.shown, scene, peer);
-    const waits = state.beside !== null && beside === null && state.beside.scene?.id !== scene.id;
-    this.say('.vv-no-peer', state.target === OTHER && compares && !peer && !waits ? say(ALONE) : '');
+    this.say('.vv-no-peer', alone ? say(ALONE) : '');
     for (const part of this.all('.vv-testing, .vv-erasing')) part.hidden = target === null;
     this.draw(state, scene, beside);
     this.list.show(scene);
@@ -227,12 +216,6 @@ export class Explain extends View {
   /** Reset the view for a new photograph, model or size. */
   open() {
     for (const part of [this.list, this.test, this.hiding]) part.open();
-  }
-
-  /** Return the scene of the other pane; null if there is none. @param {State} state @param {Scene} scene */
-  beside(state, scene) {
-    const beside = this.page.scenes.get(state.beside?.scene?.id ?? '') ?? null;
-    return beside === scene ? null : beside;
   }
 
   /** Say why a request failed, where its answer would be. @param {Scene} scene @param {Question} without */

@@ -1,12 +1,11 @@
 // What if patches are hidden? The prediction without them and, for two classes, the guided view "Why A, not B?": the
 // map of the contrast, both probabilities, patches hidden step by step until the answer flips, and a card to send.
 import { mapQuestion } from '../compute/explaining.js';
-import { fileName, outputs, percent, scaled, whole } from '../compute/format.js';
+import { fileName, outputs, percent, whole } from '../compute/format.js';
 import { outcomeOf, pinned, valueAt } from '../compute/hiding.js';
-import { SCALES } from '../compute/targets.js';
 import { joined, named, phrase, plural, say, translated } from '../core/words.js';
 import { beforeAfterCard } from '../draw/card.js';
-import { chart, fill, moved } from '../draw/charts.js';
+import { chart, fill, moved, movedTarget } from '../draw/charts.js';
 import { write } from '../draw/dom.js';
 import { canShare, downloadPicture, sharePicture } from '../effects/browser.js';
 import { WHY } from './explain_target.js';
@@ -95,26 +94,15 @@ export class Hiding {
   }
 
   /**
-   * Return the bar of a target other than a class.
-   * @param {Scale} scale @param {number} before @param {number} after
-   */
-  bar(scale, before, after) {
-    const number = scaled(scale);
-    const word = scale === 'probability' ? '' : `${say(SCALES[scale])} `;
-    const { label } = this.view.field.names(this.view.shown.target);
-    return moved([[label, before, after]], (value) => word + number(value), 1, number);
-  }
-
-  /**
    * Draw a bar for a target other than a class, and for each class.
    * @param {Scene} scene @param {{classes: Change[], target?: Change, scale?: Scale}} answer @param {Pair | null} pair
    */
-  bars({ manifest }, { classes: all, target, scale }, pair) {
+  bars({ manifest }, { classes: all, ...answer }, pair) {
     const classes = pair ? pinned(all, pair) : all;
     this.outcome = pair && classes.length > 1 ? outcomeOf(classes) : null;
-    const [, before, after] = target ?? [];
-    const first = scale ? this.bar(scale, Number(before), Number(after)) : '';
-    const bars = first + (classes.length ? moved(classes, outputs(manifest), pair ? pair.length : 0) : '');
+    const { label } = this.view.field.names(this.view.shown.target);
+    const bars = movedTarget(label, answer)
+      + (classes.length ? moved(classes, outputs(manifest), pair ? pair.length : 0) : '');
     if (bars === this.barred) return;
     this.barred = bars;
     this.view.find('.vv-bars').innerHTML = bars;

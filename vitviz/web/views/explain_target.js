@@ -9,13 +9,17 @@ import { Combobox } from './combobox.js';
 /** @typedef {import('../effects/scene.js').Scene} Scene */
 /** @typedef {import('../compute/targets.js').Target} Target */
 /** @typedef {import('./combobox.js').Option} Option */
-/** @typedef {{target: Target | null, against: number | null}} Aim */
+/** @typedef {import('../compute/explaining.js').Aim} Aim */
 
 const SAME = phrase('A class cannot be compared with itself, so it is compared with all others.');
 const MORE = phrase('{0} classes; the first {1} are listed. Type to find the others.');
-const NOTHING = phrase('no target');
+export const NOTHING = phrase('no target');
 const TYPE = phrase('Type a text, such as “a cat”, to explain its similarity to the photograph.');
 const TICK = phrase('Tick several for a group, whose probabilities add up (Shift+Enter).');
+
+/** Why the similarity to the other photograph cannot be explained. */
+export const ALONE = phrase('The similarity needs a second photograph with the same model (“Compare” in Explore). The '
+  + 'prediction is explained instead.');
 
 /** The question about two classes. */
 export const WHY = phrase('Why {0}, not {1}?');

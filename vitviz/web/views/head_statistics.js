@@ -1,10 +1,11 @@
 // The Heads view: a table of all heads, layers down and heads across, colored by a statistic; the map of the head under
 // the pointer; and the prediction with heads switched off.
-import { dots, fill, moved } from '../draw/charts.js';
+import { dots, fill, moved, movedTarget } from '../draw/charts.js';
 import { SIGNED, beyond, indices, ownScale, scaleOver } from '../draw/color.js';
 import { Pane } from '../draw/photo.js';
 import { oneTabStop, roving } from '../draw/roving.js';
 import { Requests, sceneOf } from '../effects/panels.js';
+import { changeQuestion } from '../compute/explaining.js';
 import { queryOn, questionOn } from '../compute/query.js';
 import { WRAP, isWindowed, mostHeads, patchIn, stageOf, stagesOf } from '../core/stages.js';
 import { escaped, headOf, outputs, percent, placeWords, progressWords, score, stageWords, title,
@@ -13,6 +14,7 @@ import { inEnglish, joined, listed, phrase, say, spoken, translated } from '../c
 import { csv } from '../compute/map_files.js';
 import { write } from '../draw/dom.js';
 import { chartChoices, mapChoices, nameOf, saveMenu } from './save.js';
+import { TargetLine } from './target_line.js';
 import { View } from './view.js';
 
 /** @typedef {import('../core/state.js').State} State */
@@ -21,7 +23,7 @@ import { View } from './view.js';
 /** @typedef {import('../draw/color.js').Scale} Scale */
 /**
  * @typedef {{name: string, title: string, unit: string, about: string, low: number | null, high: number | null,
- *   slow: boolean}} Statistic
+ *   slow: boolean, specific: boolean}} Statistic
  */
 
 /** @typedef {(number | null)[][]} Values - null where the statistic does not exist */
@@ -60,8 +62,9 @@ export class Heads extends View {
     this.cells = [];
     /** @type {any} */
     this.colored = null; // what the table shows: values, statistic, off
-    /** @type {any} */
-    this.barred = null; // the result whose bars are shown
+    this.barred = ''; // the bars shown
+    this.offered = ''; // the statistics to choose from
+    this.target = new TargetLine(this);
     /** @param {[number, number] | null} patch - of the map */
     const own = (patch) => patchIn(patch, this.pane.grid, this.scene?.grid ?? this.pane.grid);
     this.pane = new Pane(this.find('.vv-pane'), { hover: (patch) => this.hover(own(patch), true),
@@ -131,16 +134,18 @@ export class Heads extends View {
     }
     const before = this.scene?.manifest;
     if (this.isNew(scene, spoken())) this.open(scene, before);
+    const aim = this.target.show(state, scene);
     const known = this.known(scene);
+    this.offer(known);
     const named = (/** @type {string | null} */ wanted) => known.find(({ name }) => name === wanted);
     const statistic = named(state.statistic) ?? named(FIRST) ?? known[0];
     const quick = known.filter(({ slow }) => !slow).map(({ name }) => name);
     /** @type {Question} */
-    const ask = ['heads', { names: statistic.slow ? [statistic.name] : quick }];
-    /** @type {Question} */
-    const without = ['intervene', { patches: [], heads: state.off.map(headOf) }];
+    const ask = ['heads', { names: statistic.slow ? [statistic.name] : quick, ...(statistic.specific ? aim : {}) }];
+    const without = changeQuestion(this.target.aim, [], state.off.map(headOf));
     this.numbers.want(scene, [ask]);
-    this.bars.want(scene, scene.manifest.predictions.length && !isWindowed(scene.manifest) ? [without] : []);
+    const bars = this.target.aim.target !== null && !isWindowed(scene.manifest);
+    this.bars.want(scene, bars ? [without] : []);
     this.about(scene, statistic, ask);
     this.table(state, scene, statistic, this.numbers.answer(scene, ask)?.values[statistic.name] ?? null);
     this.draw(state, scene);
@@ -154,13 +159,22 @@ export class Heads extends View {
 
   /** Statistics that this model has. @param {Scene} scene */
   known({ manifest }) {
-    const { prefix, predictions } = manifest;
+    const { prefix } = manifest;
     /** @type {Record<string, boolean>} */
-    const missing = { gradient: !predictions.length, ablation: !predictions.length, mass_cls: !prefix.includes('CLS'),
-      mass_registers: prefix.every((name) => name === 'CLS') };
-    const starts = Object.keys(missing).filter((start) => missing[start]);
-    return this.statistics.filter(({ name, slow }) => (
-      !starts.some((start) => name.startsWith(start)) && !(slow && isWindowed(manifest))));
+    const missing = { mass_cls: !prefix.includes('CLS'), mass_registers: prefix.every((name) => name === 'CLS') };
+    return this.statistics.filter(({ name, specific, slow }) => (
+      !missing[name] && !(slow && isWindowed(manifest))
+      && (!specific || this.target.aim.target !== null)));
+  }
+
+  /** List the statistics. @param {Statistic[]} known */
+  offer(known) {
+    const offered = known.map(({ name, title: words, unit, slow }) => `<option value="${name}">${escaped([
+      unit ? say('{0} ({1})', translated(words), translated(unit)) : translated(words), slow && say('slow')]
+      .filter(Boolean).join(' · '))}</option>`).join('');
+    if (offered === this.offered) return;
+    this.offered = offered;
+    this.find('[data-ask=statistic]').innerHTML = offered;
   }
 
   /**
@@ -171,11 +185,8 @@ export class Heads extends View {
     const { manifest } = scene;
     const heads = headsAcross(manifest);
     this.pane.open(scene.image, scene.geometry, scene.grid);
-    this.colored = this.barred = null;
-    this.find('.vv-bars').innerHTML = '';
-    this.find('[data-ask=statistic]').innerHTML = this.known(scene).map(({ name, title: words, unit, slow }) => `<option
-      value="${name}">${escaped([unit ? say('{0} ({1})', translated(words), translated(unit)) : translated(words),
-      slow && say('slow')].filter(Boolean).join(' · '))}</option>`).join('');
+    this.colored = null;
+    this.barred = this.find('.vv-bars').innerHTML = '';
     this.find('[data-ask=off]').parentElement.hidden = isWindowed(manifest);
     const stages = stagesOf(manifest);
     const same = before && before !== manifest && JSON.stringify(stagesOf(before)) === JSON.stringify(stages);
@@ -314,7 +325,10 @@ export class Heads extends View {
       listed(names.length > 12 ? [...names.slice(0, 12), '…'] : names));
     write(this.find('.vv-off'), isWindowed(manifest) ? say(NO_EDITS) : off.length ? listedOff() : say(NONE_OFF));
     this.find('[data-do=on]').hidden = off.length === 0;
-    if (answer && answer !== this.barred) this.find('.vv-bars').innerHTML = moved(answer.classes, outputs(manifest));
-    this.barred = answer ?? this.barred;
+    if (!answer) return;
+    const bars = movedTarget(this.target.label, answer) + (answer.classes.length
+      ? moved(answer.classes, outputs(manifest)) : '');
+    if (bars !== this.barred) this.find('.vv-bars').innerHTML = bars;
+    this.barred = bars;
   }
 }

@@ -6,34 +6,49 @@ import { Pane } from '../draw/photo.js';
 import { oneTabStop, roving } from '../draw/roving.js';
 import { Requests, sceneOf } from '../effects/panels.js';
 import { decoded } from '../compute/payload.js';
-import { scaleOf } from '../compute/targets.js';
-import { escaped, outputs, percent, playWords, progressWords, whole } from '../compute/format.js';
-import { inEnglish, joined, listed, named, phrase, say, spoken } from '../core/words.js';
+import { escaped, percent, playWords, progressWords, scaled, whole } from '../compute/format.js';
+import { readsFeatures } from '../compute/targets.js';
+import { inEnglish, joined, listed, phrase, say, spoken, translated } from '../core/words.js';
 import { csv } from '../compute/map_files.js';
 import { contextOf, write } from '../draw/dom.js';
 import { together } from '../draw/saved.js';
 import { aboutOf, chartChoices, mapChoices, nameOf, saveMenu, withWords } from './save.js';
+import { TargetLine } from './target_line.js';
 import { View } from './view.js';
 
 /** @typedef {import('../core/state.js').State} State */
 /** @typedef {import('../effects/scene.js').Scene} Scene */
 /** @typedef {{names: string[], layers: number[], readings: number[], read: number[][], explained: number[],
- *   colors: string, patches: string, range?: [number, number]}} Answer - see `layers` of the server; `range` is the
- *   range of the bytes of `patches`, 0 to 1 by default */
+ *   colors: string, patches: string, scale: import('../compute/targets.js').Scale, range?: [number, number]}} Answer -
+ *   see `layers` of the server; `range` is the range of the bytes of `patches`, 0 to 1 by default */
 
-/** @type {import('../effects/panels.js').Question} */
-const LAYERS = ['layers', {}];
+/** @type {Record<import('../compute/targets.js').Scale, string>} */
+const TITLES = { probability: phrase('Probability after each layer'), value: phrase('Value after each layer'),
+  cosine: phrase('Cosine after each layer'), logit: phrase('Logit after each layer') };
+/** Titles and explanations of the charts and of the small maps: of classes, and of targets of the features. */
+const ABOUT = {
+  classes: { 'of-layers': phrase('The prediction after each layer'),
+    'of-patches': phrase('The prediction from each patch'),
+    'how-layers': phrase('The final norm and the classifier are applied to the tokens after each layer (the “logit '
+      + 'lens”). The classifier was not trained on early layers, so the curves show what it would predict there, not '
+      + 'everything that a layer has computed.'),
+    'how-patches': phrase('The classifier is applied to each patch as if it were the only one. If the classifier also '
+      + 'reads CLS, CLS is added to every patch. Late layers copy global information into the patches: a uniform '
+      + 'colour in the last layers does not mean that every patch shows the class.') },
+  features: { 'of-layers': phrase('The target after each layer'), 'of-patches': phrase('The target from each patch'),
+    'how-layers': phrase('The final norm is applied to the tokens after each layer, and the target is read from them '
+      + 'as from the features (the “logit lens”). Early layers were not trained for this.'),
+    'how-patches': phrase('The target is read from each patch as if it were the only one.') },
+};
 const ALIKE = phrase('Patches that look alike to the model');
 
 /**
- * Return the largest of some byte-encoded probabilities or values, in words.
- * @param {Uint8Array} bytes @param {import('../core/manifest.js').Manifest} manifest @param {[number, number]} range
+ * Return the largest of some byte-encoded readings, in words.
+ * @param {Uint8Array} bytes @param {Answer} answer
  */
-function upTo(bytes, manifest, [low, high]) {
+function upTo(bytes, { scale, range: [low, high] = [0, 1] }) {
   const most = bytes.reduce((top, byte) => Math.max(top, byte), 0);
-  if (manifest.problemType === 'regression') {
-    return say('up to {0}', outputs(manifest)(low + (most / 255) * (high - low)));
-  }
+  if (scale !== 'probability') return say('up to {0}', scaled(scale)(low + (most / 255) * (high - low)));
   return most < 3 ? say('under 1 %') : most > 252 ? say('over 99 %') : say('up to {0}', whole(most / 255));
 }
 
@@ -42,6 +57,7 @@ export class Layers extends View {
   constructor(root, page) {
     super(root, page);
     this.requests = new Requests(page.backend, page.changed);
+    this.target = new TargetLine(this);
     this.pane = new Pane(this.find('.vv-pane'), { hover() {}, lift() {}, pick() {}, resized: () => page.changed() },
       phrase('Photograph with the principal components of a layer’s patches, or the prediction from each patch.'));
     this.lastClass = 0; // the selected class, kept while colors are shown
@@ -71,17 +87,17 @@ export class Layers extends View {
     const [picture] = mapChoices(() => this.scene && { scene: this.scene, pane, saved: null });
     saveMenu(page, this.find('.vv-pane figcaption'), phrase('Save this map'), [picture],
       () => nameOf(this.scene, pane.titled));
-    saveMenu(page, this.find('.vv-side'), phrase('Save the chart'), chartChoices(this.find('.vv-charts'), () => {
+    saveMenu(page, this.find('.vv-of-layers'), phrase('Save the chart'), chartChoices(this.find('.vv-charts'), () => {
       if (!this.answer?.names.length) return null;
       const { names, readings, read } = this.answer; // the columns of `LogitLens.to_pandas`
       return csv(['block', ...names], readings.map((layer, at) => [layer - 1, ...read[at]]));
-    }), () => nameOf(this.scene, 'layers'));
+    }), () => nameOf(this.scene, 'layers'), 'beforebegin');
     for (const kind of ['alike', 'read']) {
       /** @type {import('./save.js').Choice} */
       const choice = { words: phrase('Picture (PNG)'), ending: 'png', make: () => {
         const maps = this.all(`.vv-${kind} canvas`);
         const labels = this.all(`.vv-${kind} span`).map(({ textContent }) => textContent);
-        const title = kind === 'read' ? say('{0}, predicted from each patch', named(this.read)) : say(ALIKE);
+        const title = kind === 'read' ? say('{0}, predicted from each patch', translated(this.read)) : say(ALIKE);
         return maps.length ? withWords(together(maps, labels, 6), title, [aboutOf(this.scene)]) : null;
       } };
       saveMenu(page, this.find(`.vv-${kind}`), phrase('Save the small maps'), [choice], () => nameOf(this.scene, kind),
@@ -102,17 +118,25 @@ export class Layers extends View {
       return false;
     }
     if (this.isNew(scene, spoken())) this.open(scene);
-    this.requests.want(scene, [LAYERS]);
-    const answer = this.requests.answer(scene, LAYERS) ?? null;
+    const most = scene.manifest.predictions.length ? say('the most probable classes') : undefined;
+    /** @type {import('../effects/panels.js').Question} */
+    const question = ['layers', this.target.show(state, scene, most)];
+    this.requests.want(scene, [question]);
+    const answer = this.requests.answer(scene, question) ?? null;
     if (answer !== this.answer) this.answered(answer);
-    this.say('.vv-trouble', this.requests.failure(scene, LAYERS));
+    this.say('.vv-trouble', this.requests.failure(scene, question));
     const button = this.find('[data-do=play]');
     button.setAttribute('aria-pressed', String(state.playing));
     write(button, playWords(state.playing, this.page.still.matches, false));
     const layer = Math.min(state.block ?? Infinity, scene.manifest.depth - 1) + 1;
     if (Number(this.slider.value) !== layer) this.slider.value = String(layer);
     write(this.slider.nextElementSibling, say('{0} of {1}', layer, scene.manifest.depth));
-    const running = this.requests.progress(scene, LAYERS);
+    const { target } = this.target.aim;
+    const about = ABOUT[target !== null && readsFeatures(target) ? 'features' : 'classes'];
+    for (const [name, words] of Object.entries(about)) {
+      write(this.find(`.vv-${name}`), say(words));
+    }
+    const running = this.requests.progress(scene, question);
     this.pane.element.classList.toggle('vv-waiting', running !== null);
     write(this.find('.vv-note'), running ? progressWords(running, say('Reading the layers'))
       : say('Click a small map to enlarge it.'));
@@ -141,26 +165,26 @@ export class Layers extends View {
     this.bytes = names.length ? decoded(answer.patches) : new Uint8Array(0);
     this.find('.vv-reading').hidden = names.length === 0;
     this.find('[data-ask=class]').innerHTML = names
-      .map((name, place) => `<option value="${place}">${escaped(named(name))}</option>`).join('');
+      .map((name, place) => `<option value="${place}">${escaped(translated(name))}</option>`).join('');
+    this.lastClass = 0;
+    this.find('[data-ask=class]').closest('label').hidden = names.length < 2;
     if (names.length) fill(this.find('.vv-charts'), [(width) => this.lines(width, answer)]);
     else write(this.find('.vv-charts'), say('This model has no classifier, so there are no predictions.'));
     this.wall('alike', layers, (at) => percent(explained[at], 2), (at, out) => out.set(this.colors(at)));
   }
 
   /** @param {number} width @param {Answer} answer */
-  lines(width, { names, read, readings }) {
-    const { manifest } = this.scene;
-    const number = outputs(manifest);
-    const regression = manifest.problemType === 'regression';
+  lines(width, { names, read, readings, scale }) {
+    const number = scaled(scale);
     const every = Math.ceil(readings.length / Math.floor(width / 28));
     return chart({
-      title: regression ? say('Value after each layer') : say('Probability after each layer'), across: say('layer'),
-      x: readings,
-      units: (value) => number(value, 2), range: rangeOf(scaleOf(0, manifest), read),
+      title: say(TITLES[scale]), across: say('layer'), x: readings,
+      units: (value) => number(value, 2), range: rangeOf(scale, read),
       steps: String, ticks: readings.filter((_, place) => place % every === 0),
-      lines: names.map((name, place) => ({ name: named(name), y: read.map((row) => row[place]), kind: String(place) })),
+      lines: names.map((name, place) => (
+        { name: translated(name), y: read.map((row) => row[place]), kind: String(place) })),
       words: joined(...names.map((name, place) => (
-        say('{0}: {1}.', named(name), listed(read.map((row) => number(row[place]))))))),
+        say('{0}: {1}.', translated(name), listed(read.map((row) => number(row[place]))))))),
     }, width);
   }
 
@@ -201,13 +225,14 @@ export class Layers extends View {
   }
 
   /** @param {State} state @param {Scene} scene @param {Answer} answer */
-  show({ block, lensClass, opacity }, scene, { names, layers, readings, range = [0, 1] }) {
+  show({ block, lensClass, opacity }, scene, answer) {
+    const { names, layers, readings, scale, range = [0, 1] } = answer;
     const chosen = names.length ? Math.min(lensClass ?? this.lastClass, names.length - 1) : 0;
     this.lastClass = chosen;
     if (names.length && this.read !== names[chosen]) {
       this.read = names[chosen];
       this.find('[data-ask=class]').value = String(chosen);
-      this.wall('read', readings, (at) => upTo(this.classMap(at, chosen), scene.manifest, range),
+      this.wall('read', readings, (at) => upTo(this.classMap(at, chosen), answer),
         (at, out) => colorGrid(this.classMap(at, chosen), this.page.tables.viridis, out));
     }
     const kind = lensClass !== null && names.length ? 'read' : 'alike';
@@ -224,9 +249,9 @@ export class Layers extends View {
     }
     this.pane.bar(this.page.colors.viridis, 1, false);
     this.pane.element.classList.toggle('vv-no-scale', kind === 'alike');
-    const [low, high] = range.map((end) => outputs(scene.manifest)(end));
+    const [low, high] = range.map((end) => scaled(scale)(end));
     const titled = () => (kind === 'read'
-      ? say('Layer {0}: {1}, predicted from each patch', layer, named(names[chosen]))
+      ? say('Layer {0}: {1}, predicted from each patch', layer, translated(names[chosen]))
       : say('Layer {0}: patches that look alike to the model', layer));
     this.pane.say({ title: titled(), name: inEnglish(titled), answer: scene.said, low, high, unit: '' });
     this.press('[data-layer]', (data) => data.kind === kind && Number(data.layer) === layer - 1);

@@ -1,0 +1,47 @@
+// The line in Heads and Layers that names the target of the field "Explain", which is the target of these tabs too.
+import { aimOf } from '../compute/explaining.js';
+import { targetName } from '../compute/targets.js';
+import { joined, say, translated } from '../core/words.js';
+import { find, write } from '../draw/dom.js';
+import { otherOf } from '../effects/panels.js';
+import { ALONE, NOTHING } from './explain_target.js';
+
+/** @typedef {import('../core/state.js').State} State */
+/** @typedef {import('../effects/scene.js').Scene} Scene */
+/** @typedef {import('../compute/explaining.js').Aim} Aim */
+/** @typedef {{target?: import('../compute/targets.js').Target | null, against?: number}} Arguments */
+
+export class TargetLine {
+  /** @param {import('./view.js').View} view - with a `.vv-target` */
+  constructor(view) {
+    this.view = view;
+    this.root = /** @type {HTMLElement} */ (view.find('.vv-target'));
+    find(this.root, '[data-do=field]').addEventListener('click', () => view.change({ tab: 'explain' }));
+    find(this.root, '[data-do=predicted]').addEventListener('click', () => (
+      view.change({ target: null, against: null })));
+    /** @type {Aim} */
+    this.aim = { target: null, against: null };
+    this.label = ''; // in the page's language
+  }
+
+  /**
+   * Show the target; return it as arguments of a question, none unless the visitor chose it.
+   * @param {State} state @param {Scene} scene @param {string} [plain] - what is shown unless the visitor chose a target
+   * @returns {Arguments}
+   */
+  show(state, scene, plain) {
+    const { manifest } = scene;
+    const { peer, other, alone } = otherOf(state, scene, this.view.page);
+    this.aim = aimOf(state, manifest, other);
+    const { target, against } = this.aim;
+    const [name, rival] = [target, against].map((each) => (
+      each === null ? '' : targetName(each, manifest, peer?.manifest.image)));
+    this.label = name ? translated(rival ? `${name} rather than ${rival}` : name) : say(NOTHING);
+    const chosen = !alone && (state.target !== null || against !== null);
+    write(find(this.root, 'span'), joined(say('Target: {0}.', chosen ? this.label : plain ?? this.label),
+      alone && say(ALONE)));
+    find(this.root, '[data-do=field]').hidden = target === null && manifest.labels.length === 0;
+    find(this.root, '[data-do=predicted]').hidden = !chosen || manifest.predictions.length === 0;
+    return chosen ? { target, ...(against === null ? {} : { against }) } : {};
+  }
+}
