@@ -29,7 +29,7 @@ export const SCENES = LIMITS.map((limits, place) => ({
 /** Names of images, photographs and models with characters that an address must escape. */
 const NAMES = { images: ['church', 'dog', 'Straße', 'a b&c=d?#1+%', '日本'], models: ['timm/vit_small', 'm2', 'm3'],
   photos: ['0123456789abcdef', '00112233'], sizes: [96, 224, 448, 518],
-  texts: [['a cat', 'a sofa'], ['50 % & more'], ['沙发']] };
+  texts: [['a cat', 'a sofa'], ['50 % & more'], ['a cat, asleep', '"so" it is', 'a 5" nail'], ['沙发、椅子']] };
 
 /**
  * Return a generator of actions that a page in this state may dispatch, and of some invalid actions.

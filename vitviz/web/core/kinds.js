@@ -133,14 +133,22 @@ export function isKept(photo) {
 
 const MOST_TEXTS = 100; // as Python's `vitviz.server.arguments.Texts`
 
-/** Texts that are the classes, separated by commas. @type {Kind} */
+/** A text in quotation marks, which are doubled within it, or a text without commas. */
+const PART = /\s*"((?:[^"]|"")+)"\s*(?:[,，、]|$)|([^,，、]+)/gu;
+
+/** Return a text as a part of such a list. @param {string} text */
+export const quotedText = (text) => (/^"|[,，、]/.test(text) ? `"${text.replaceAll('"', '""')}"` : text);
+
+/** Texts that are the classes, separated by commas; a text with a comma is in quotation marks. @type {Kind} */
 export const TEXTS = {
   read(text) {
-    const list = [...new Set(text.split(/[,，、]/).map((part) => part.trim()).filter(Boolean))];
+    const parts = [...text.matchAll(PART)].map(([, quoted, plain]) => (quoted?.replaceAll('""', '"') ?? plain).trim());
+    const list = [...new Set(parts.filter(Boolean))];
     const short = list.length > 0 && list.length <= MOST_TEXTS && list.every((part) => part.length <= 300);
     return short && /^[^\p{Cc}]{1,2000}$/u.test(text) ? list : BAD;
   },
-  write: (list) => list.join(','), expected: `1 to ${MOST_TEXTS} texts, separated by commas`,
+  write: (list) => list.map(quotedText).join(','),
+  expected: `1 to ${MOST_TEXTS} texts, separated by commas`,
 };
 
 /** @type {Kind} */

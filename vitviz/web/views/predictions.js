@@ -1,5 +1,5 @@
 // The predictions panel: probabilities, the list of all classes, and texts as classes.
-import { TEXTS } from '../core/kinds.js';
+import { TEXTS, quotedText } from '../core/kinds.js';
 import { aligned, classCount, describe, outputs, percent, textCount, things } from '../compute/format.js';
 import { joined, named, say, spoken, translated } from '../core/words.js';
 import { integer } from '../core/figures.js';
@@ -35,7 +35,7 @@ export class Predictions {
     return this.root.querySelector(selector);
   }
 
-  /** Make texts the classes, or return to the model's own. @param {string} typed - separated by commas */
+  /** Make texts the classes, or return to the model's own. @param {string} typed - as in an address */
   classify(typed) {
     const texts = typed ? TEXTS.read(typed) : null;
     if (texts !== undefined) return this.dispatch({ type: 'open', source: { texts }, at: 'texts' });
@@ -63,7 +63,7 @@ export class Predictions {
       : say('All {0} this model knows', classCount(labels.length)));
     if (this.texts) {
       this.texts.hidden = !manifest.texts;
-      this.texts.elements.texts.value = (source.texts ?? []).join(', ');
+      this.texts.elements.texts.value = (source.texts ?? []).map(quotedText).join(', ');
     }
     this.labels = [...labels].sort((label, other) => named(label).localeCompare(named(other), spoken()));
     this.list();
