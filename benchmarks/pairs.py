@@ -1,7 +1,9 @@
-"""Measure whether similarities of two photographs hold: mirror images, and tests of explained similarities.
+"""Measure similarities of two photographs: mirror images, tests of explained similarities, their time, and masks.
 
     python benchmarks/pairs.py mirror photos examples   # the best layer on `photos`, then the score on `examples`
     python benchmarks/pairs.py removal photos           # photos has one subfolder per class; a minute per 20 pairs
+    python benchmarks/pairs.py time examples            # the CPU time of a map of a similarity and of a class
+    python benchmarks/pairs.py masks examples           # masks of the foreground in pairs, and of each photograph alone
 
 mirror: a photograph is compared with its mirror image, and a mutual match is right if it lies within one patch of the
 mirrored position. The layer and descriptor with the most right matches on the first folder are chosen; the second
@@ -9,6 +11,13 @@ folder must not share photographs with it.
 
 removal: for two photographs of one class, a map explains their similarity, and its patches are removed from the first,
 the second photograph stays fixed. Printed is the share of pairs whose similarity falls faster than with random orders.
+
+time: for each method, the CPU time of all threads for the map of the predicted class and for the map of the similarity
+to the next photograph, alternately in one run. Printed are the medians over the photographs.
+
+masks: for each descriptor of the last layers, one basis of principal components is fitted to each pair of photographs.
+Printed are the share of masks of the foreground with less than 5 % or more than 95 % of the patches, and the share of
+patches that are masked as by a basis of the photograph alone.
 """
 
 from __future__ import annotations
@@ -17,21 +26,26 @@ import argparse
 import random
 import sys
 from collections.abc import Iterator
+from itertools import combinations, product
 from pathlib import Path
-from statistics import mean
+from statistics import mean, median
+from time import process_time
 
+import torch
 from PIL import ImageOps
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # runs from a checkout that is not installed
 
 import vitviz
-from vitviz.analysis.pairs import PatchSimilarity
+from vitviz.analysis.pairs import Descriptor, PatchSimilarity
+from vitviz.analysis.pca_basis import fit_pca
 from vitviz.formatting import percent, text_table
 from vitviz.images.folders import find_images, spread
 from vitviz.resources import DEFAULT
 from vitviz.view import View
 
-DESCRIPTORS = ("tokens", "keys", "queries", "values")
+DESCRIPTORS: tuple[Descriptor, ...] = ("tokens", "keys", "queries", "values")
+ROUNDS = 3  # maps of each photograph, for each target and method
 
 
 def right(similarity: PatchSimilarity) -> float:
@@ -98,10 +112,54 @@ def removal(explorer: vitviz.Explorer, args: argparse.Namespace) -> None:
     print(text_table([["method", "deletion faster", "gain", "both better", "gain"], *rows]))
 
 
+def measure_time(explorer: vitviz.Explorer, args: argparse.Namespace) -> None:
+    """Print the CPU time of a map of the predicted class and of a map of the similarity, for each method."""
+    files = [path for path, _ in spread(find_images(args.photos), args.limit)]
+    references = [vitviz.Similarity(explorer.open(path)) for path in [*files[1:], files[0]]]
+    rows = []
+    for method in args.methods:
+        seconds: dict[str, list[float]] = {"class": [], "similarity": []}
+        for _ in range(ROUNDS):
+            for path, reference in zip(files, references, strict=True):
+                for name in seconds:
+                    view = explorer.open(path)  # a view keeps its maps
+                    target = view.best(1)[0] if name == "class" else reference
+                    began = process_time()
+                    view.explain(method, target)
+                    seconds[name].append(process_time() - began)
+        one, other = median(seconds["class"]), median(seconds["similarity"])
+        rows.append([method, f"{1000 * one:.0f}", f"{1000 * other:.0f}", f"{other / one:.2f}"])
+    print(f"{len(files)} photographs, {torch.get_num_threads()} threads; milliseconds of CPU time, medians:")
+    print(text_table([["method", "class", "similarity", "ratio"], *rows]))
+
+
+def masks(explorer: vitviz.Explorer, args: argparse.Namespace) -> None:
+    """Print how masks of the foreground in pairs agree with those of a photograph alone."""
+    model = explorer.model
+    traces = [explorer.open(path).trace for path, _ in spread(find_images(args.photos), args.limit)]
+    rows = []
+    for descriptor, block in product(DESCRIPTORS, range(-1, -5, -1)):
+        alone = [fit_pca(model, [trace], descriptor, block).foreground(model, trace) for trace in traces]
+        shares, agree = [], []
+        for pair in combinations(range(len(traces)), 2):
+            basis = fit_pca(model, [traces[index] for index in pair], descriptor, block)
+            for index in pair:
+                mask = basis.foreground(model, traces[index])
+                shares.append(float(mask.mean()))
+                agree.append(float((mask == alone[index]).mean()))
+        layer = model.config.depth + block + 1
+        lost = mean(not 0.05 <= share <= 0.95 for share in shares)
+        rows.append([f"{descriptor} of layer {layer}", percent(lost), percent(mean(agree))])
+    print(text_table([["descriptor", "all or nothing", "as alone"], *rows]))
+
+
+MEASUREMENTS = {"mirror": mirror, "removal": removal, "time": measure_time, "masks": masks}
+
+
 def main() -> None:
     """Run one of the measurements."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("measurement", choices=["mirror", "removal"])
+    parser.add_argument("measurement", choices=list(MEASUREMENTS))
     parser.add_argument("photos", type=Path)
     parser.add_argument("test", type=Path, nargs="?", default=Path("examples"))
     parser.add_argument("--model", default=DEFAULT)
@@ -111,7 +169,7 @@ def main() -> None:
     args = parser.parse_args()
     explorer = vitviz.Explorer(args.model)
     print(f"model {args.model}, {explorer.model.config.depth} layers")
-    (mirror if args.measurement == "mirror" else removal)(explorer, args)
+    MEASUREMENTS[args.measurement](explorer, args)
 
 
 if __name__ == "__main__":

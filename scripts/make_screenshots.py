@@ -4,7 +4,7 @@
     python scripts/make_screenshots.py --all FOLDER    # three widths, light and dark, full pages
     python scripts/make_screenshots.py --own a.jpg ... # docs/first-minute.webp: the page with these photographs
     python scripts/make_screenshots.py --preview       # vitviz/web/preview.jpg: link previews
-    python scripts/make_screenshots.py --similar       # docs/similar.webp: similar patches of two photographs
+    python scripts/make_screenshots.py --similar       # docs/similar.webp, components.webp: two photographs' patches
     python scripts/make_screenshots.py --lecture       # docs/lecture/: one screen of each step of the lecture
     python scripts/make_screenshots.py --target        # docs/targets*.webp: Explain and Layers with a group of classes
 
@@ -99,15 +99,28 @@ def shoot_own(browser: Browser, address: str, photographs: list[Path], file: Pat
     print(file, sheet.size)
 
 
-def shoot_similar(browser: Browser, address: str, file: Path) -> None:
-    """Take a screenshot of two photographs, with the patches that are similar to a pinned one."""
+def shoot_similar(browser: Browser, address: str, folder: Path) -> None:
+    """Take screenshots of two photographs: patches similar to a pinned one, and components above the foreground."""
     page = browser.new_page(viewport={"width": 1440, "height": 900})
     page.goto(f"{address}?theme=light&image=Dog&image2=Koala&pane=1&mode=similarity&from=4,15")
     page.wait_for_function(f"{COMPLETE} && vitviz.views[0].similarity.matching?.done && vitviz.resting()")
-    page.wait_for_timeout(800)  # wait for fonts
-    picture = Image.open(io.BytesIO(page.locator(".vv-explore .vv-panes").screenshot())).convert("RGB")
-    picture.save(file, quality=80, method=6)
-    print(file, picture.size)
+    files: dict[str, list[Image.Image]] = {"similar": [], "components": []}
+    for similar, name in (("cosine", "similar"), ("components", "components"), ("foreground", "components")):
+        change = {"similar": similar} if name == "similar" else {"similar": similar, "query": None}
+        page.evaluate("(change) => vitviz.store.dispatch({ type: 'change', change })", change)
+        page.wait_for_function("vitviz.resting() && vitviz.progress.jobs.size === 0")
+        page.wait_for_timeout(800)  # wait for fonts
+        shot = page.locator(".vv-explore .vv-panes").screenshot()
+        files[name].append(Image.open(io.BytesIO(shot)).convert("RGB"))
+    for name, shots in files.items():
+        height = sum(shot.height for shot in shots) + 12 * (len(shots) - 1)
+        picture = Image.new("RGB", (max(shot.width for shot in shots), height), "white")
+        top = 0
+        for shot in shots:
+            picture.paste(shot, (0, top))
+            top += shot.height + 12
+        picture.save(folder / f"{name}.webp", quality=80, method=6)
+        print(folder / f"{name}.webp", picture.size)
     page.close()
 
 
@@ -158,7 +171,7 @@ def main() -> None:
     parser.add_argument("--own", type=Path, nargs="+", metavar="PHOTOGRAPH", help="write docs/first-minute.webp")
     parser.add_argument("--lecture", action="store_true", help="write docs/lecture/")
     parser.add_argument("--target", action="store_true", help="write docs/targets*.webp")
-    parser.add_argument("--similar", action="store_true", help="write docs/similar.webp")
+    parser.add_argument("--similar", action="store_true", help="write docs/similar.webp and docs/components.webp")
     parser.add_argument("--preview", action="store_true", help="write the picture of link previews")
     args = parser.parse_args()
     address = serve()
@@ -171,7 +184,7 @@ def main() -> None:
         elif args.target:
             shoot_target(browser, address, ROOT / "docs" / "targets.webp")
         elif args.similar:
-            shoot_similar(browser, address, ROOT / "docs" / "similar.webp")
+            shoot_similar(browser, address, ROOT / "docs")
         elif args.preview:
             shoot(browser, address, ROOT / "vitviz" / "web" / bundle.PREVIEW, PREVIEW, "light", whole=False)
         elif args.all is None:

@@ -29,7 +29,8 @@ from torch.nn.functional import normalize
 import vitviz
 from vitviz.analysis.filters import position_similarity
 from vitviz.analysis.pairs import Descriptor, compare_patches, patch_descriptors
-from vitviz.analysis.tokens import point_up, principal_components
+from vitviz.analysis.pca_basis import fit_pca
+from vitviz.analysis.tokens import PERCENTILES, point_up, principal_components
 from vitviz.attribution.attention import attention_scores, entered_grid, rollout_matrix, rollout_scores
 from vitviz.attribution.registry import METHODS
 from vitviz.draw.colors import lut
@@ -288,6 +289,16 @@ def similarity_calls() -> Iterator[Call]:
             continue
         matches = [dataclasses.asdict(match) for match in expected.mutual()]
         yield call("compute/similarity.mutual", pages, matches, atol=1e-6)
+        basis = fit_pca(model, traces, descriptor, expected.block)
+        fitted = {
+            "components": [
+                {"axis": axis, "share": float(share)}
+                for axis, share in zip(basis.components, basis.explained, strict=True)
+            ],
+            "low": basis.low, "high": basis.high, "threshold": basis.threshold,
+            "scores": [[*basis.scores(model, trace).reshape(-1, 3).T] for trace in traces],
+        }  # fmt: skip
+        yield call("compute/pca_basis.fitBasis", [pages, PERCENTILES], fitted, atol=1e-4)
         row, out = expected.cosines[1, 3].ravel(), np.full(12, 77, np.float32)
         yield call("compute/similarity.cosines", [pages[0], 8, pages[1], out], None, 1e-6, written={3: row})
 
@@ -498,7 +509,7 @@ def site_calls() -> Iterator[Call]:
             axes, shares = principal_components(samples)
             axes = point_up(axes)
             expected = [{"axis": axis, "share": float(share)} for axis, share in zip(axes, shares, strict=True)]
-            yield call("local/components.principalComponents", [list(samples)], expected, atol=1e-7)
+            yield call("compute/components.principalComponents", [list(samples)], expected, atol=1e-7)
 
 
 def tiny_samples(count: int, width: int, spectrum: tuple[float, ...]) -> Tensor:

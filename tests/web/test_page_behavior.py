@@ -32,6 +32,7 @@ from running import (
 )
 
 from vitviz import Group, Similarity
+from vitviz.analysis.pca_basis import PCABasis, fit_pca
 from vitviz.view import View
 from vitviz.web.lecture_texts import STEPS
 
@@ -45,6 +46,11 @@ SIMILAR = """() => {
         return [...view.shown(place, scene).values];
     });
     return [maps, view.similarity.matching.matches];
+}"""
+COLORS = """(pane) => {
+    const view = vitviz.views[0];
+    const { place, scene } = view.placeNow(pane);
+    return [...view.shown(place, scene).table];
 }"""
 SENTENCE = re.compile(r"\b[a-z]{2,}(?: [a-z]{2,}){3}")  # four English words
 
@@ -159,7 +165,9 @@ def test_compare_starts_with_a_choice_and_names_both_pictures(opened: Browser, a
     expect(layers.locator(".vv-target span")).to_have_text("Target: the most probable classes.")
 
 
-def test_similar_patches_and_matches_of_two_photographs_equal_pythons(opened: Browser, app: Running) -> None:
+def test_similar_patches_matches_and_components_of_two_photographs_equal_pythons(
+    opened: Browser, app: Running, tmp_path: Path
+) -> None:
     church, dog = app.view(), app.view(DOG)
     requests = "performance.getEntriesByType('resource').filter(({ name }) => name.includes('/vitviz/')).length"
     search = "?image2=Dog&pane=1&mode=similarity&from=2,3&matches=4"
@@ -201,8 +209,30 @@ def test_similar_patches_and_matches_of_two_photographs_equal_pythons(opened: Br
     opened.wait_for_function("new URLSearchParams(location.search).get('matches') === '9'")
     assert there.items() <= address(opened).items()
     assert axe(opened) == []
-    opened.locator(".vv-explore .vv-picture").first.press("s")
+    opened.select_option("[data-ask=similar]", "components")
+    title = opened.locator(".vv-explore .vv-title")
+    expect(title).to_have_text(["Principal components of the keys of layer 1"] * 2)
     expect(opened.locator(".vv-lines")).to_be_hidden()
+    opened.locator(".vv-similarity .vv-save summary").click()
+    with opened.expect_download() as download:
+        opened.locator(".vv-similarity [data-save]").click()
+    download.value.save_as(tmp_path / "basis.npz")
+    basis, fitted = PCABasis.load(tmp_path / "basis.npz"), fit_pca(church.model, [church.trace, dog.trace], "keys", 0)
+    assert (basis.descriptor, basis.block) == ("keys", 0)
+    for pane, view in enumerate((church, dog)):
+        shown = np.array(opened.evaluate(COLORS, pane), np.uint32).view(np.uint8).reshape(*view.trace.grid, 4)
+        np.testing.assert_allclose(shown[..., :3] / 255, fitted.colors(view.model, view.trace), atol=0.01)
+        np.testing.assert_allclose(shown[..., :3] / 255, basis.colors(view.model, view.trace), atol=0.01)
+        np.testing.assert_array_equal(
+            basis.foreground(view.model, view.trace), fitted.foreground(view.model, view.trace)
+        )
+    opened.select_option("[data-ask=similar]", "foreground")
+    expect(title).to_have_text(["Foreground by the keys of layer 1"] * 2)
+    covered = np.array(opened.evaluate(COLORS, 0)) != 0
+    np.testing.assert_array_equal(~covered.reshape(church.trace.grid), fitted.foreground(church.model, church.trace))
+    assert axe(opened) == []
+    opened.locator(".vv-explore .vv-picture").first.press("s")
+    expect(opened.locator(".vv-similarity")).to_be_hidden()
 
 
 def test_class_field_completes_what_is_typed_by_keyboard_and_pointer(opened: Browser, app: Running) -> None:

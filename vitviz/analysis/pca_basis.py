@@ -14,10 +14,11 @@ from pathlib import Path
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from numpy.typing import NDArray
 
 from vitviz.analysis import AnalysisError
-from vitviz.analysis.pairs import Descriptor, patch_descriptors
+from vitviz.analysis.pairs import BLOCK, Descriptor, patch_descriptors
 from vitviz.analysis.tokens import PERCENTILES, point_up, principal_components
 from vitviz.fields import check_arguments
 from vitviz.formatting import short_repr
@@ -25,6 +26,8 @@ from vitviz.model.trace import Trace
 from vitviz.model.vit import ViT
 
 Floats = NDArray[np.float32]
+DESCRIPTOR: Descriptor = "keys"
+"""With `pairs.BLOCK`, the descriptor whose masks change least in pairs: `benchmarks/pairs.py masks`, default model."""
 BINS = 256  # number of bins of the histogram for the threshold of the foreground
 
 
@@ -56,7 +59,7 @@ class PCABasis:
         Raises:
             AnalysisError: if the model's descriptors have another width.
         """
-        vectors = patch_descriptors(model, trace, self.descriptor, self.block).float().cpu().numpy()  # (n, D)
+        vectors = _unit_descriptors(model, trace, self.descriptor, self.block).float().numpy()  # (n, D)
         if vectors.shape[1] != self.components.shape[1]:
             raise AnalysisError(
                 f"Expected descriptors of {self.components.shape[1]} numbers, as in the basis, got {vectors.shape[1]}. "
@@ -107,9 +110,9 @@ SAVED = tuple(field.name for field in fields(PCABasis))
 
 @check_arguments(AnalysisError)
 def fit_pca(
-    model: ViT, traces: Sequence[Trace], descriptor: Descriptor = "tokens", block: int = -1, *, count: int = 3
+    model: ViT, traces: Sequence[Trace], descriptor: Descriptor = DESCRIPTOR, block: int = BLOCK, *, count: int = 3
 ) -> PCABasis:
-    """Fit principal components to the patches of several photographs.
+    """Fit principal components to the patches of several photographs, from descriptors divided by their lengths.
 
     The sign of the first component is chosen so that patches at the borders of the photographs, which are mostly
     background, score lower than the rest. The threshold of the foreground follows Otsu (1979): it maximizes the
@@ -128,8 +131,7 @@ def fit_pca(
         raise AnalysisError(
             f"Expected at least one trace and three components, got {len(traces)} and {count}. Pass more."
         )
-    each = [patch_descriptors(model, trace, descriptor, block).double().cpu() for trace in traces]
-    samples = torch.cat(each)  # (n, D)
+    samples = torch.cat([_unit_descriptors(model, trace, descriptor, block) for trace in traces])  # (n, D)
     components, explained = principal_components(samples, count)
     components = point_up(components)
     first = samples @ components[0]
@@ -146,6 +148,11 @@ def fit_pca(
         descriptor=descriptor,
         block=block % traces[0].depth,
     )
+
+
+def _unit_descriptors(model: ViT, trace: Trace, descriptor: Descriptor, block: int) -> torch.Tensor:
+    """Return the descriptors of a photograph's patches, divided by their lengths: (n, D), float64."""
+    return F.normalize(patch_descriptors(model, trace, descriptor, block).cpu().double(), dim=1)
 
 
 def _border(grid: tuple[int, int]) -> torch.Tensor:

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Any
 
+from vitviz.analysis import pca_basis
 from vitviz.analysis.head_statistics import STATISTICS, Statistic
 from vitviz.analysis.pairs import BLOCK, DESCRIPTOR
+from vitviz.analysis.tokens import PERCENTILES
 from vitviz.attribution.inputs import Method
 from vitviz.attribution.registry import DEFAULT, METHODS, WITHOUT_CLASS
 from vitviz.attribution.target_specs import SPELLINGS
@@ -24,7 +26,12 @@ def choices(
         "defaults": [DEFAULT, WITHOUT_CLASS],  # the default is the first one that the model can compute
         "statistics": [_statistic(statistic) for statistic in STATISTICS.values() if statistic.name in statistics],
         "targets": list(targets),  # words before the colon of a spelling
-        "similarity": {"descriptor": DESCRIPTOR, "block": BLOCK},  # the block counts from the last
+        "similarity": {  # the block counts from the last
+            "descriptor": DESCRIPTOR,
+            "basis": pca_basis.DESCRIPTOR,
+            "block": BLOCK,
+            "percentiles": PERCENTILES,
+        },
         "questions": {name: _question(question) for name, question in QUESTIONS.items() if question.page},
     }
 

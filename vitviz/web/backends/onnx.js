@@ -1,6 +1,7 @@
 // The backend of a static site: the model runs in a worker of the visitor's browser, and examples are files.
 import { descriptorsOf } from '../compute/query.js';
 import { readerOf } from '../compute/readback.js';
+import { INITIAL } from '../core/state.js';
 import { phrase, say } from '../core/words.js';
 import { BackendError, MATRIX, fileOf, isSame, photographOf } from './backend.js';
 import { lack } from './needs.js';
@@ -127,8 +128,7 @@ export function onnxBackend({ base, site, photos }) {
     ? site.examples[source.image].scenes[source.model ?? site.models.default] : null);
 
   /** The question whose answer is a file beside each example. @param {Source} source */
-  const usual = (source) => (
-    descriptorsOf({ descriptor: null, descriptorBlock: null }, named(source).depth, site.models.similarity));
+  const usual = (source) => descriptorsOf(INITIAL, named(source).depth, site.models.similarity);
 
   /** @param {Source} source @param {How} how */
   async function open(source, how) {

@@ -254,10 +254,11 @@ export function descriptorWords(descriptor) {
 /**
  * The title of a picture.
  * @param {{mode: string, block: number, head: number | string, query: import('../core/state.js').Query,
- *   direction: string, descriptor?: import('../core/state.js').Descriptor | null}} shown
+ *   direction: string, descriptor?: import('../core/state.js').Descriptor | null, similar?: string}} shown
  * @param {Sizes} model @param {{fuse: string, start: number}} rolling - `start` from 0
  */
-export function title({ mode, block, head, query, direction, descriptor }, model, rolling, name = '') {
+export function title(shown, model, rolling, name = '') {
+  const { mode, block, head, query, direction, descriptor, similar } = shown;
   const from = fromWords(direction, query);
   const { depth } = model;
   if (mode === 'attention') {
@@ -265,6 +266,12 @@ export function title({ mode, block, head, query, direction, descriptor }, model
     return say('Layer {0}, {1}, {2}', layerWords(block, model), heads, from);
   }
   if (descriptor && mode === SIMILARITY) {
+    if (similar === 'components') {
+      return say('Principal components of the {0} of layer {1}', descriptorWords(descriptor), block + 1);
+    }
+    if (similar === 'foreground') {
+      return say('Foreground by the {0} of layer {1}', descriptorWords(descriptor), block + 1);
+    }
     return say('Similarity to {0}, {1} of layer {2}', queryWords(query), descriptorWords(descriptor), block + 1);
   }
   if (mode !== 'rollout') return translated(name);

@@ -63,12 +63,13 @@ export function sameClasses({ target, against, lensClass }, from, to) {
 }
 
 /**
- * The question for the descriptors of patches. @param {Pick<State, 'descriptor' | 'descriptorBlock'>} state
+ * The question for the descriptors of patches.
+ * @param {Pick<State, 'descriptor' | 'descriptorBlock' | 'similar'>} state
  * @param {number} depth @param {import('../backends/backend.js').Models['similarity']} defaults
  * @returns {Required<Asks['descriptors']> & {block: number}}
  */
-export function descriptorsOf({ descriptor, descriptorBlock }, depth, defaults) {
-  return { descriptor: descriptor ?? defaults.descriptor,
+export function descriptorsOf({ descriptor, descriptorBlock, similar }, depth, defaults) {
+  return { descriptor: descriptor ?? (similar === 'cosine' ? defaults.descriptor : defaults.basis),
     block: Math.min(descriptorBlock ?? Math.max(0, depth + defaults.block), depth - 1) };
 }
 

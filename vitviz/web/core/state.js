@@ -114,7 +114,10 @@ export const FIELDS = Object.freeze({
   discard: { initial: 0, url: 'discard', kind: within(0, 0.95), quiet: true },
   residual: { initial: 0.5, url: 'residual', kind: within(0, 1), quiet: true },
   start: { initial: 1, url: 'start', kind: whole(1, 99999, 'a layer, counted from 1'), quiet: true },
-  /** Similar patches: what describes a patch, and of which layer; null for the defaults, `Models.similarity` */
+  /** Similar patches: what is shown; what describes a patch, and of which layer: null for the defaults,
+   * `Models.similarity` */
+  similar: { initial: /** @type {'cosine' | 'components' | 'foreground'} */ ('cosine'), url: 'similar',
+    kind: oneOf('cosine', 'components', 'foreground') },
   descriptor: { initial: /** @type {Descriptor | null} */ (null), url: 'descriptor',
     kind: oneOf('tokens', 'queries', 'keys', 'values') },
   descriptorBlock: { initial: /** @type {number | null} */ (null), url: 'descriptor-layer', kind: LAYER },

@@ -65,6 +65,15 @@ export const ZH = {
       + 'is the share of the variance that the three components explain.']:
       '每一层之后图块的前三个主成分，用红、绿、蓝表示。颜色相近的图块在模型看来相似；颜色本身没有含义。数字是三个主成分解释的方差比例。',
     'The prediction from each patch': '由每个图块得到的预测',
+    'from the': '依据', 'similarity to a patch': '与一个图块的相似度', 'principal components': '主成分',
+    foreground: '前景', 'Save the basis of the components': '保存主成分的基', 'Basis for Python (NPZ)': '供 Python 使用的基（NPZ）',
+    'Principal components of the {0} of layer {1}': '第 {1} 层{0}的主成分',
+    'Foreground by the {0} of layer {1}': '前景，依据第 {1} 层的{0}',
+    'One basis of principal components for both photographs.': '两张照片共用一组主成分。',
+    'Patches of similar colour are similar to the model. The three components explain {0} of the variance.':
+      '颜色相近的图块在模型看来相似。三个主成分解释了 {0} 的方差。',
+    '{0} of the patches are foreground by the first principal component, which explains {1} of the variance.':
+      '按第一主成分，{0} 的图块属于前景；该主成分解释了 {1} 的方差。',
     'Target: {0}.': '目标：{0}。', 'Change in Explain': '在“解释”中更改', Reset: '重置',
     'Back to the prediction': '回到预测',
     'the most probable classes': '概率最高的类别', 'Logit after each layer': '每一层之后的 logit 值',

@@ -1,5 +1,5 @@
 // The logit lens of each layer, and its patches: principal components as colors, and descriptors (`vitviz.analysis`).
-import { dot, principalComponents } from './components.js';
+import { dot, percentile, principalComponents } from '../compute/components.js';
 import { descriptorsFile, patchVectors } from './files.js';
 import { aimOf } from './endpoints.js';
 import { breathe, softmax } from './model.js';
@@ -16,14 +16,6 @@ function encoded(bytes) {
 
 /** @param {ArrayLike<number>} values */
 const bytesOf = (values) => Uint8Array.from(values, (value) => Math.round(255 * Math.min(1, Math.max(0, value))));
-
-/** A quantile with linear interpolation. @param {ArrayLike<number>} values @param {number} share */
-function percentile(values, share) {
-  const sorted = Float64Array.from(values).sort();
-  const at = share * (sorted.length - 1);
-  const low = Math.floor(at);
-  return sorted[low] + (at - low) * ((sorted[low + 1] ?? sorted[low]) - sorted[low]);
-}
 
 /** The patches whose norms are not outliers. @param {Float64Array} norms @param {Constants} constants */
 function usual(norms, { ratio, deviations }) {

@@ -38,6 +38,7 @@ import { Walls } from './walls.js';
  * @property {string} name @property {string} note @property {import('../compute/answers.js').Question} question
  * @property {[number, number] | null} patch - the query, if it is a patch
  * @property {[number, number]} [from] - the grid of this patch, if it may differ from the map's
+ * @property {Uint32Array} [table] - instead of values, the color of each patch
  */
 
 /** @typedef {import('../compute/answers.js').Answers} Answers */
@@ -268,13 +269,15 @@ export class Explore extends View {
     const shown = this.shown(place, scene);
     if (shown.values) held.pane.cut(gridOf(scene.manifest, shown.values.length));
     held.signed = shown.signed;
-    held.pane.element.classList.toggle('vv-waiting', shown.values === null && !shown.missing);
+    held.pane.element.classList.toggle('vv-waiting', shown.values === null && !shown.table && !shown.missing);
+    held.pane.element.classList.toggle('vv-no-scale', Boolean(shown.table));
     const active = pane === state.pane;
     write(held.pane.element.querySelector('.vv-of'), state.beside ? pictureWords(scene.manifest) : '');
     const { values } = shown;
     if (values === null) held.pane.mark(state.grid, shown.patch, [], shown.from);
     if (values !== null && this.page.drawn === 0) welcome(this.page, scene, held.pane.held);
-    if (values !== null) this.drawMap(place, scene, held, { ...shown, values }, active);
+    if (shown.table) this.drawColors(place, scene, held, shown, active);
+    else if (values !== null) this.drawMap(place, scene, held, { ...shown, values }, active);
     else if (shown.missing) this.drawMissing(held.pane, shown.missing, scene, place.mode, active);
     else if (place.mode !== 'attention') return false;
     else return this.advance(scene.answers.sweep(block, showing.head, shown.question), block, active);
@@ -288,8 +291,9 @@ export class Explore extends View {
    */
   placeOn(state, { block, head }, scene) {
     const asked = activeQuery(state);
-    if (state.mode === SIMILARITY && asked.query) { // the query stays on its photograph
-      return { ...state, ...this.similarity.question(state, scene), head, asked, query: asked.query, from: scene.grid };
+    if (state.mode === SIMILARITY && (asked.query || state.similar !== 'cosine')) {
+      const query = asked.query ?? queryOn(state, scene, this.page.scenes); // the query stays on its photograph
+      return { ...state, ...this.similarity.question(state, scene), head, asked, query, from: scene.grid };
     }
     const { manifest, answers } = scene;
     const shown = Math.min(block ?? Infinity, manifest.depth - 1);
@@ -349,9 +353,7 @@ export class Explore extends View {
     const [token, from] = isOwn ? [shown.question.token, shown.patch] : [-1, null];
     const reading = read(shown.values, { kinds: prefix ? kinds : kinds.subarray(0, 0), grid }, token, from,
       shown.signed);
-    const { pointer } = place;
-    const own = pointer?.over && pointer.scene === scene.id && this.panes[pointer.pane] === held
-      ? patchIn(pointer.patch, scene.grid, grid) : null;
+    const own = patchIn(this.under(place, scene, held), scene.grid, grid);
     pane.point(place.numbered ? reading.strongest.map(({ patch }) => patch) : [], own);
     if (!active) return;
     const { words, spread, strongest } = sentences(reading, shown.unit, shown.question.direction);
@@ -365,6 +367,29 @@ export class Explore extends View {
       ? sentence(shown.values, { ...reading, name, prefix, grid, patch: from }) : '');
     this.report(joined(at, translated(shown.note), words), strongest, place.mode, spread);
     this.controls.list(reading.strongest, shown.unit, (at) => patchIn(at, grid, scene.grid));
+  }
+
+  /** Return the patch under the pointer in a pane. @param {State} state @param {Scene} scene @param {Held} held */
+  under({ pointer }, scene, held) {
+    return pointer?.over && pointer.scene === scene.id && this.panes[pointer.pane] === held ? pointer.patch : null;
+  }
+
+  /**
+   * Draw a color for each patch: principal components, or the foreground.
+   * @param {Place} place @param {Scene} scene @param {Held} held @param {Shown} shown @param {boolean} active
+   */
+  drawColors(place, scene, held, { table = new Uint32Array(0), note }, active) {
+    const { pane } = held;
+    const { opacity, bare } = place;
+    pane.mark(place.grid, null);
+    pane.paint(/** @type {any} */ (table.map((_, i) => i)), table, { smooth: false, opacity, bare });
+    const titled = () => title(place, scene.manifest, rolloutOptions(place, scene.manifest.depth));
+    pane.say({ title: titled(), name: inEnglish(titled), answer: scene.said, low: '', high: '', unit: '' });
+    pane.point([], this.under(place, scene, held));
+    if (!active) return;
+    write(this.find('.vv-sentence'), '');
+    this.report(note, '', place.mode);
+    this.controls.list([], '');
   }
 
   /**

@@ -1,21 +1,25 @@
 // Similar patches in Explore: the cosine of the patch under the pointer and all patches of one photograph or two, and
-// lines between mutual nearest neighbours.
-import { descriptorWords, patchWords, score } from '../compute/format.js';
+// lines between mutual nearest neighbours; or the principal components of all patches, and the foreground.
+import { descriptorWords, patchWords, percent, score } from '../compute/format.js';
+import { basisFile, colorsOf, fitBasis, foregroundOf } from '../compute/pca_basis.js';
 import { descriptorsOf } from '../compute/query.js';
 import { Matching, cosines } from '../compute/similarity.js';
 import { FIELDS, SIMILARITY, hasQuery } from '../core/state.js';
-import { phrase, plural, say, spoken } from '../core/words.js';
+import { joined, phrase, plural, say, spoken } from '../core/words.js';
 import { write } from '../draw/dom.js';
 import { Lines } from '../draw/lines.js';
 import { keyOf } from '../effects/descriptors.js';
+import { nameOf, saveMenu } from './save.js';
 import { View } from './view.js';
 
 /** @typedef {import('../core/state.js').State} State */
 /** @typedef {import('../effects/scene.js').Scene} Scene */
 /** @typedef {import('../draw/photo.js').Pane} Pane */
 /** @typedef {import('./explore.js').Place} Place */
+/** @typedef {import('../compute/pca_basis.js').Basis} Basis */
 
 const SLICE = 6; // milliseconds per frame for work that spans several frames
+const [SEEN, COVERED] = [0, 0xff120e0c]; // colors of foreground and background
 
 export class Similarity extends View {
   /** @param {HTMLElement} root - .vv-left of Explore @param {import('./explore.js').Page} page */
@@ -27,14 +31,66 @@ export class Similarity extends View {
     this.matched = ''; // the pair of photographs and the descriptor of `matching`
     /** @type {WeakMap<Scene, {asked: string, values: Float32Array}>} */
     this.maps = new WeakMap(); // the latest map of each scene
+    /** @type {WeakMap<object, {fitted: string, basis: Basis}>} */
+    this.bases = new WeakMap(); // by the descriptors of the first photograph
+    /** @type {WeakMap<Scene, {basis: Basis, similar: string, table: Uint32Array}>} */
+    this.tables = new WeakMap(); // the latest colors of each scene
     this.controls = this.find('.vv-similarity');
     this.controls.addEventListener('input', (/** @type {any} */ { target: { value, dataset: { ask } } }) => (
-      this.change({ [ask]: ask === 'descriptor' ? value : Number(value) })));
+      this.change({ [ask]: /^\d+$/.test(value) ? Number(value) : value })));
+    /** @type {() => Uint8Array | null} */
+    this.file = () => null; // the basis for Python
+    saveMenu(page, this.controls, phrase('Save the basis of the components'), [
+      { words: phrase('Basis for Python (NPZ)'), ending: 'npz', make: () => this.file() }],
+    () => nameOf(this.scene, 'basis'), 'beforeend');
   }
 
   /** @param {State} state @param {Scene} scene */
   question(state, scene) {
     return descriptorsOf(state, scene.manifest.depth, this.page.models.similarity);
+  }
+
+  /**
+   * The basis of the photographs in all panes with a scene's model, and the scene's place among them; null while their
+   * descriptors are loading.
+   * @param {Scene} scene @param {Scene[]} scenes - of all panes @param {string} key - of the descriptor
+   */
+  basis(scene, scenes, key) {
+    const all = [...new Set(scenes.filter((other) => alike(scene, other)))];
+    const described = all.map((other) => other.described.get(key));
+    if (described.includes(undefined)) return null;
+    const [first] = /** @type {import('../compute/payload.js').Described[]} */ (described);
+    const fitted = JSON.stringify(all.map(({ id }) => id));
+    let cached = this.bases.get(first);
+    if (cached?.fitted !== fitted) {
+      cached = { fitted, basis: fitBasis(/** @type {any} */ (described), this.page.models.similarity.percentiles) };
+      this.bases.set(first, cached);
+    }
+    return { basis: cached.basis, place: all.indexOf(scene), count: all.length };
+  }
+
+  /**
+   * The colors of a pane's patches, and what they mean.
+   * @param {Place['similar']} similar @param {Scene} scene @param {Scene[]} scenes @param {string} key
+   */
+  colors(similar, scene, scenes, key) {
+    const found = this.basis(scene, scenes, key);
+    if (!found) return {};
+    const { basis, place, count } = found;
+    let cached = this.tables.get(scene);
+    if (cached?.basis !== basis || cached.similar !== similar) {
+      const table = similar === 'components' ? colorsOf(basis, place)
+        : Uint32Array.from(foregroundOf(basis, place), (seen) => (seen ? SEEN : COVERED));
+      cached = { basis, similar, table };
+      this.tables.set(scene, cached);
+    }
+    const { table } = cached;
+    const shares = basis.components.map(({ share }) => share);
+    const words = similar === 'components' ? say('Patches of similar colour are similar to the model. The three '
+      + 'components explain {0} of the variance.', percent(shares.reduce((sum, share) => sum + share, 0), 2))
+      : say('{0} of the patches are foreground by the first principal component, which explains {1} of the variance.',
+        percent(table.filter((color) => color === SEEN).length / table.length, 2), percent(shares[0], 2));
+    return { table, note: joined(count > 1 && say('One basis of principal components for both photographs.'), words) };
   }
 
   /**
@@ -47,6 +103,13 @@ export class Similarity extends View {
     const plain = { values: /** @type {Float32Array | null} */ (null), missing: '', signed: false,
       unit: phrase('cosine'), name: '', note: '', patch: /** @type {[number, number] | null} */ (null),
       question: { token: -1, direction: /** @type {'row'} */ ('row') } };
+    if (place.similar !== 'cosine') {
+      const key = keyOf(this.question(place, scene));
+      if (scenes.some(({ failed }) => failed.has(key))) {
+        return { ...plain, missing: say('The patches could not be compared') };
+      }
+      return { ...plain, ...this.colors(place.similar, scene, scenes, key) };
+    }
     if (!Array.isArray(query) || !from || !hasQuery(query, from.manifest)) {
       return { ...plain, missing: say('Point at a patch to see which patches are similar') };
     }
@@ -85,9 +148,10 @@ export class Similarity extends View {
     const on = place.mode === SIMILARITY;
     this.controls.hidden = !on;
     this.find('.vv-from').hidden = on; // only patches are compared
-    const more = on && scenes.length === 2 && this.match(place, scenes);
+    const pair = on && scenes.length === 2 && place.similar === 'cosine';
+    const more = pair && this.match(place, scenes);
     const { matching } = this;
-    const lined = on && scenes.length === 2 && matching?.done ? matching.matches : [];
+    const lined = pair && matching?.done ? matching.matches : [];
     if (on) this.update(place, scenes, lined.length, more);
     const { query, scene: asked } = place.asked;
     const marked = lined.findIndex((match) => [match.first, match.second].some(([row, column], pane) => (
@@ -116,11 +180,20 @@ export class Similarity extends View {
   }
 
   /** @param {Place} place @param {Scene[]} scenes @param {number} count - of matches @param {boolean} busy */
-  update(place, [scene, other], count, busy) {
-    const { descriptor, block } = this.question(place, scene);
+  update(place, scenes, count, busy) {
+    const [scene, other] = scenes;
+    const { similar } = place;
+    const question = this.question(place, scene);
+    const { descriptor, block } = question;
     const { depth } = scene.manifest;
-    const [kind, layer, matches] = ['descriptor', 'descriptorBlock', 'matches'].map((ask) => (
+    const [shown, kind, layer, matches] = ['similar', 'descriptor', 'descriptorBlock', 'matches'].map((ask) => (
       this.find(`[data-ask=${ask}]`)));
+    if (shown.value !== similar) shown.value = similar;
+    this.find('.vv-similarity .vv-save').hidden = similar === 'cosine';
+    this.file = () => {
+      const found = this.basis(scene, scenes, keyOf(question));
+      return found && basisFile(found.basis, question);
+    };
     if (this.isNew(scene, spoken())) {
       const { values = [] } = FIELDS.descriptor.kind;
       kind.innerHTML = values.map((name) => `<option value="${name}">${descriptorWords(name)}</option>`).join('');
@@ -129,7 +202,8 @@ export class Similarity extends View {
     if (kind.value !== descriptor) kind.value = descriptor;
     if (layer.value !== String(block)) layer.value = String(block);
     const field = matches.closest('label');
-    if (field.hidden !== !other) field.hidden = !other;
+    const hidden = !other || similar !== 'cosine';
+    if (field.hidden !== hidden) field.hidden = hidden;
     if (count && matches.max !== String(count)) matches.max = String(count);
     if (matches.value !== String(Math.min(place.matches, count || place.matches))) {
       matches.value = String(place.matches);

@@ -2,9 +2,17 @@
 // iteration would mix axes whose eigenvalues are close, and ONNX has no singular value decomposition.
 
 const COUNT = 3;
-const RESIDUAL = 1e-11; // tolerance of |A v - value v| for an eigenvector v, relative to the largest eigenvalue
+const RESIDUAL = 1e-11; // the default tolerance of an eigenvector
 const NOTHING = 1e-12; // a remainder shorter than this share of its vector counts as zero
 const OFF_DIAGONAL = 1e-26; // tolerated share of off-diagonal entries in the sum of squares
+
+/** A quantile with linear interpolation. @param {ArrayLike<number>} values @param {number} share */
+export function percentile(values, share) {
+  const sorted = Float64Array.from(values).sort();
+  const at = share * (sorted.length - 1);
+  const low = Math.floor(at);
+  return sorted[low] + (at - low) * ((sorted[low + 1] ?? sorted[low]) - sorted[low]);
+}
 
 /** @param {ArrayLike<number>} a @param {ArrayLike<number>} b */
 export function dot(a, b) {
@@ -71,8 +79,9 @@ function orthogonal(vector, basis) {
  * The first principal components of samples, as in `principal_components` and `point_up` of `vitviz.analysis.tokens`:
  * unit vectors, and their shares of the variance; zeros if the samples have fewer dimensions.
  * @param {Float64Array[]} samples
+ * @param {number} [tolerance] - of |A v - value v| for an eigenvector v, relative to the largest eigenvalue
  */
-export function principalComponents(samples) {
+export function principalComponents(samples, tolerance = RESIDUAL) {
   const width = samples[0].length;
   const mean = new Float64Array(width);
   for (const sample of samples) add(mean, 1 / samples.length, sample);
@@ -103,7 +112,7 @@ export function principalComponents(samples) {
         add(residual, -value, axis);
         return { value, axis, residual: Math.sqrt(dot(residual, residual)) };
       });
-    done = all || ritz.every(({ residual }) => residual <= RESIDUAL * ritz[0].value);
+    done = all || ritz.every(({ residual }) => residual <= tolerance * ritz[0].value);
   }
   const rounding = total * Math.max(width, samples.length) * Number.EPSILON;
   return Array.from({ length: COUNT }, (_, i) => {
