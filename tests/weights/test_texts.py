@@ -17,7 +17,8 @@ from image_files import random_rgb
 from offered import SIZE, ask, new_endpoints, photograph, view_of
 from PIL import Image
 from playwright.sync_api import Browser, Page, expect
-from running import DOG, address, axe, change, example, ready, served, settled
+from running import DOG, address, axe, change, example, ready, served, settled, upload
+from static_site import serve
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
 
 import vitviz
@@ -173,23 +174,49 @@ def test_a_server_explains_short_texts_if_the_tower_fits(folder: Path, tmp_path:
         full.explain(full.open(photograph())["id"], "gae", "text:a cat")
 
 
+def expect_predictions(shown: Page, view: vitviz.View) -> None:
+    expect(shown.locator(".vv-predictions h2")).to_have_text(f"Best match among {len(view.labels)} texts")
+    names, bars = (shown.locator(f".vv-predictions li {part}") for part in (".vv-name", "i"))
+    labels, shares = zip(*view.predictions(), strict=True)
+    expect(names).to_have_text(labels)
+    drawn = bars.evaluate_all("all => all.map(({ style }) => Number(style.getPropertyValue('--share')))")
+    assert drawn == pytest.approx(shares, abs=1e-3)
+
+
+@pytest.mark.tier("all")
+@pytest.mark.parametrize("family", ["CLIP"])
+def test_texts_are_the_classes_of_a_static_site(folder: Path, tmp_path: Path, page: Page) -> None:
+    texts = ["two cats, on a sofa", *TEXTS]
+    assert main(["export", "--static", str(tmp_path / "site"), "--model", str(folder), "--text", *texts]) == 0
+    read = vitviz.Explorer(vitviz.load(folder)).open(DOG).texts(texts)
+    with serve(tmp_path / "site") as site:
+        ready(page, f"{site.url}?image=Dog")
+        expect_predictions(page, read)
+        expect(page.get_by_label("Texts as classes")).to_be_hidden()  # other texts would need the text tower
+        upload(page, DOG)  # the browser computes the predictions again
+        page.wait_for_function("vitviz.store.get().scene?.source.photo && !vitviz.progress.first")
+        expect_predictions(page, read)
+        change(page, tab="explain", target=0, against=2, method="gae")
+        heatmap = read.explain("gae", contrast=(texts[0], texts[2]))
+        expect(page.locator(".vv-explain .vv-title")).to_have_text(heatmap.title)
+        page.click(".vv-explain [data-do=test]")
+        expect(page.locator(".vv-explain .vv-verdict")).to_have_text(read.faithfulness(heatmap)[0].describe())
+        change(page, tab="heads", statistic="ablation_logit")
+        drops = read.heads(["ablation_logit"], contrast=(texts[0], texts[2]))["ablation_logit"].ravel()
+        settled(page)
+        shown = [float(text.replace("−", "-")) for text in page.locator(".vv-cell").all_inner_texts()]
+        np.testing.assert_allclose(shown, drops, rtol=0.01, atol=2e-3)  # weights in half precision
+
+
 @pytest.mark.parametrize("family", ["CLIP"])
 def test_texts_become_the_classes_of_the_page(folder: Path, tmp_path: Path, page: Page, browser: Browser) -> None:
-    def expect_predictions(shown: Page, view: vitviz.View) -> None:
-        expect(shown.locator(".vv-predictions h2")).to_have_text(f"Best match among {len(view.labels)} texts")
-        names, bars = (shown.locator(f".vv-predictions li {part}") for part in (".vv-name", "i"))
-        labels, shares = zip(*view.predictions(), strict=True)
-        expect(names).to_have_text(labels)
-        drawn = bars.evaluate_all("all => all.map(({ style }) => Number(style.getPropertyValue('--share')))")
-        assert drawn == pytest.approx(shares, abs=1e-3)
-
     for app in served(str(folder), bundled=()):
         ready(page, app.url)
         field = page.get_by_label("Texts as classes")
         expect(page.locator(".vv-predictions h2")).to_have_text("No predictions")
-        field.fill("a cat，two cats on a sofa, a sofa , a cat")
+        field.fill('a cat，"two cats, on a sofa", a sofa , a cat')
         field.press("Enter")
-        read = app.view().texts(["a cat", "two cats on a sofa", "a sofa"])
+        read = app.view().texts(["a cat", "two cats, on a sofa", "a sofa"])
         expect_predictions(page, read)
         assert axe(page) == []
         change(page, tab="explain", target=0, against=2, method="gae")
@@ -197,7 +224,7 @@ def test_texts_become_the_classes_of_the_page(folder: Path, tmp_path: Path, page
         expect(page.locator(".vv-explain .vv-title")).to_have_text(heatmap.title)
         page.click(".vv-explain [data-do=test]")
         expect(page.locator(".vv-explain .vv-verdict")).to_have_text(read.faithfulness(heatmap)[0].describe())
-        assert address(page)["texts"] == "a cat,two cats on a sofa,a sofa"
+        assert address(page)["texts"] == 'a cat,"two cats, on a sofa",a sofa'
         change(page, tab="explore")
         example(page, "Dog")
         settled(page)
