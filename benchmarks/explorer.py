@@ -142,7 +142,7 @@ def follow(page: Page, client: CDPSession, folder: Path, args: argparse.Namespac
 
 
 def similar(page: Page, client: CDPSession, args: argparse.Namespace) -> None:
-    """Measure pointer moves in two photographs without thumbnails: similar patches, and attention for comparison."""
+    """Measure pointer moves in two photographs without thumbnails: similar patches, components, and attention."""
     address, requests = serve(), []
     page.on("request", lambda request: requests.append(request.url))
     print("\n  two photographs, default model")
@@ -153,14 +153,19 @@ def similar(page: Page, client: CDPSession, args: argparse.Namespace) -> None:
         page.wait_for_function(MATCHED, timeout=240_000)
         page.evaluate("document.querySelector('.vv-whole').open = false")
         patches, size = page.evaluate(PATCHES)
-        before = len(requests)
-        for mode in ("attention", "similarity"):
-            page.evaluate("(mode) => vitviz.store.dispatch({ type: 'change', change: { mode } })", mode)
+        pointing = 0  # requests
+        for mode, similar in (("attention", "cosine"), ("similarity", "cosine"), ("similarity", "components")):
+            change = {"mode": mode, "similar": similar}
+            page.evaluate("(change) => vitviz.store.dispatch({ type: 'change', change })", change)
+            page.wait_for_function("vitviz.resting() && vitviz.progress.jobs.size === 0")
+            before = len(requests)
             plain, throttled = moves(page, client, args.moves, 1), moves(page, client, args.moves, 4)
-            name = f"{patches[0]:,} and {patches[1]:,} patches, {mode}"
+            pointing += len(requests) - before
+            shown = mode if similar == "cosine" else similar
+            name = f"{patches[0]:,} and {patches[1]:,} patches, {shown}"
             print(f"  {name:<36} {plain[0]:8.1f} {plain[1]:8.1f} {FRAME:8.1f} "
                   f"{throttled[0]:8.1f} {throttled[1]:8.1f} {'-':>8}", flush=True)  # fmt: skip
-        print(f"  requests while pointing: {len(requests) - before} (target 0)")
+        print(f"  requests while pointing: {pointing} (target 0)")
 
 
 def alone(page: Page, folder: Path) -> None:
