@@ -37,14 +37,13 @@ from PIL import ImageOps
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # runs from a checkout that is not installed
 
 import vitviz
-from vitviz.analysis.pairs import Descriptor, PatchSimilarity
+from vitviz.analysis.pairs import DESCRIPTORS, PatchSimilarity
 from vitviz.analysis.pca_basis import fit_pca
 from vitviz.formatting import percent, text_table
 from vitviz.images.folders import find_images, spread
 from vitviz.resources import DEFAULT
 from vitviz.view import View
 
-DESCRIPTORS: tuple[Descriptor, ...] = ("tokens", "keys", "queries", "values")
 ROUNDS = 3  # maps of each photograph, for each target and method
 
 

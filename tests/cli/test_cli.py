@@ -29,6 +29,7 @@ from safetensors.torch import save_file
 
 import vitviz
 from vitviz import Group, Similarity
+from vitviz.analysis.pca_basis import PCABasis, fit_pca
 from vitviz.cli import predict
 from vitviz.cli.commands import vitviz as vitviz_command
 from vitviz.cli.main import main
@@ -128,6 +129,8 @@ REFUSED = {
     "sheet PHOTO --layer 0": "0",
     "lens PHOTO -k 0": "-k",
     "lens PHOTO -o lens.png": ".npz",
+    "components PHOTO -o out --basis nowhere.npz": "nowhere.npz",
+    "components PHOTO -o out --basis nowhere.npz --layer 2": "--basis alone",
     "figures PHOTO --only poster": "poster",
     "figures PHOTO --filters 0": "at least 1",
     "figures PHOTO --format gif": "gif",
@@ -181,7 +184,7 @@ def test_bad_input_prints_one_line_and_exits_with_2(
         "export PHOTO -o FILE/page.html", "predict PHOTO -o FILE", "figures PHOTO -o FILE/figures",
         "heads PHOTO -o FILE/heads.csv", "lens PHOTO -o FILE/lens.npz", "evaluate --data . --out FILE/some.jsonl",
         "evaluate --data . --table FILE/table.md", "validate --data . --confusion FILE/confusion.csv",
-        "export --static FILE", "train --data . --preset tiny --out FILE",
+        "components PHOTO -o FILE", "export --static FILE", "train --data . --preset tiny --out FILE",
     ],
 )  # fmt: skip
 def test_unwritable_output_is_refused_before_loading_a_model(
@@ -353,6 +356,31 @@ def test_lens_prints_a_row_for_each_layer(run: Run, view: vitviz.View, tmp_path:
     with np.load(out) as file:
         np.testing.assert_allclose(file["colors"], view.token_pca().colors, atol=1e-6)
         assert list(file["names"]) == list(lens.names)
+
+
+def test_components_have_one_basis_that_can_be_used_again(run: Run, view: vitviz.View, tmp_path: Path) -> None:
+    dog = vitviz.Explorer(view.model).open(vitviz.example("dog"))
+    run("components", CHURCH, vitviz.example("dog"), "-o", tmp_path / "first")
+    basis = fit_pca(view.model, [view.trace, dog.trace])
+    saved = PCABasis.load(tmp_path / "first" / "basis.npz")
+    np.testing.assert_allclose(saved.components, basis.components, atol=1e-5)
+    answer = json.loads(
+        run("components", CHURCH, "-o", tmp_path / "again", "--json", "--basis", tmp_path / "first" / "basis.npz")
+    )
+    mask = basis.foreground(view.model, view.trace)
+    assert answer["images"][0]["foreground"] == pytest.approx(mask.mean())
+    (left, top, right, bottom), (rows, columns) = view.geometry.frame, view.trace.grid
+    for name in ("first", "again"):
+        masked, colored = (
+            np.asarray(Image.open(tmp_path / name / file)) for file in ("church-foreground.png", "church.png")
+        )
+        middles = np.ix_(
+            [int(top + (bottom - top) * (row + 0.5) / rows) for row in range(rows)],
+            [int(left + (right - left) * (column + 0.5) / columns) for column in range(columns)],
+        )
+        np.testing.assert_array_equal(masked[middles][..., 0] == 255, mask)
+        blended = 0.25 * np.asarray(view.photo)[middles] + 0.75 * 255 * basis.colors(view.model, view.trace)
+        np.testing.assert_allclose(colored[middles], blended, atol=1.5)
 
 
 @pytest.fixture

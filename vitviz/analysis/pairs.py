@@ -27,6 +27,7 @@ from vitviz.model.vit import ViT
 Floats = NDArray[np.float32]
 Descriptor = Literal["tokens", "queries", "keys", "values"]
 """Vectors that describe patches: a block's output tokens after the final norm, or its queries, keys or values."""
+DESCRIPTORS: tuple[Descriptor, ...] = get_args(Descriptor)
 DESCRIPTOR: Descriptor = "values"
 """With `BLOCK`, the descriptor that finds most patches in mirror images: `benchmarks/pairs.py`, default model."""
 BLOCK = -2  # the next to last
@@ -50,8 +51,8 @@ def patch_descriptors(model: ViT, trace: Trace, descriptor: Descriptor = "tokens
         TraceError: if the block does not exist.
     """
     check_one_image(trace)
-    if descriptor not in get_args(Descriptor):
-        raise AnalysisError(f"Expected one of {', '.join(get_args(Descriptor))}, got {descriptor!r}. Choose one.")
+    if descriptor not in DESCRIPTORS:
+        raise AnalysisError(f"Expected one of {', '.join(DESCRIPTORS)}, got {descriptor!r}. Choose one.")
     stream, prefix = trace.stream(block), len(trace.prefix)  # checks the block
     if descriptor == "tokens":
         return _normed_output(model, trace, block % trace.depth)[prefix:]

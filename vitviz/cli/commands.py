@@ -5,6 +5,7 @@ import click
 from vitviz import __version__
 from vitviz.cli.analyze import evaluate, heads, lens
 from vitviz.cli.app import app
+from vitviz.cli.components import components
 from vitviz.cli.explain import explain, sheet
 from vitviz.cli.export import export
 from vitviz.cli.figures import figures
@@ -33,6 +34,7 @@ HELP = """Look inside a Vision Transformer.
   vitviz replay why.csv                             reproduce and compare them
   vitviz heads photo.jpg                            statistics of the attention heads
   vitviz lens photo.jpg                             the prediction after each layer
+  vitviz components a.jpg b.jpg -o colors           one basis of principal components, and masks of the foreground
   vitviz evaluate --data imagenette/val --limit 200 faithfulness of the attribution methods
   vitviz validate --data imagenette/val             top-1 and top-5 on a folder of images
   vitviz train --data cifar10 --recipe tiny-cifar10 --out models/tiny      from scratch, or --from another model
@@ -66,7 +68,7 @@ class Group(click.Group):
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120},
     commands=[
         *(predict, explain, sheet, export, heads, lens, evaluate, validate, summary, models, app, train, figures),
-        *(film, worksheet, replay),
+        *(film, worksheet, replay, components),
     ],
 )
 @click.version_option(__version__, message="vitviz %(version)s")

@@ -95,6 +95,36 @@ def overlay(
     return out
 
 
+@check_arguments(DrawError)
+def overlay_colors(photo: Image.Image, colors: ArrayLike, geometry: Geometry, *, alpha: float = 0.75) -> Image.Image:
+    """Return a color for each patch over the photograph, as a new RGB picture of its size.
+
+    Args:
+        photo: the upright photograph of `geometry.image` pixels.
+        colors: (gh, gw, 3), red, green and blue, 0..1.
+        geometry: maps patches to pixels of the photograph.
+        alpha: 0 shows only the photograph, 1 only the colors.
+
+    Raises:
+        HeatmapError: for a photograph of the wrong size.
+        DrawError: for colors of another shape.
+    """
+    check_photo(photo, geometry)
+    table = np.asarray(colors)
+    if table.ndim != 3 or table.shape[2] != 3:
+        raise DrawError(f"Expected colors of shape (rows, columns, 3), got {table.shape}. Pass red, green and blue.")
+    xs, ys = patch_edges(geometry, (table.shape[0], table.shape[1]))
+    out = photo.convert("RGB")
+    if out is photo:
+        out = photo.copy()
+    rows, columns = (np.repeat(np.arange(len(edges) - 1), np.diff(edges)) for edges in (ys, xs))
+    if len(rows) and len(columns):
+        patches = Image.fromarray(np.rint(255 * table.clip(0, 1)).astype(np.uint8)[rows][:, columns])
+        box = (int(xs[0]), int(ys[0]), int(xs[-1]), int(ys[-1]))
+        out.paste(Image.blend(out.crop(box), patches, alpha), box[:2])
+    return out
+
+
 def patch_edges(geometry: Geometry, grid: tuple[int, int]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Return the first pixel of each patch column and row, and the end: (gw + 1,) and (gh + 1,).
 
