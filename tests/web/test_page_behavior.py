@@ -52,6 +52,8 @@ COLORS = """(pane) => {
     const { place, scene } = view.placeNow(pane);
     return [...view.shown(place, scene).table];
 }"""
+DROPS = "(cells) => cells.map(({ title }) => Number(title.split(' ').at(-1).replace('−', '-')))"
+CUT = "(cells) => cells.filter(({ scrollWidth, clientWidth }) => scrollWidth > clientWidth).length"
 SENTENCE = re.compile(r"\b[a-z]{2,}(?: [a-z]{2,}){3}")  # four English words
 
 
@@ -150,8 +152,9 @@ def test_compare_starts_with_a_choice_and_names_both_pictures(opened: Browser, a
     heads.locator("[data-ask=statistic]").select_option("ablation_logit")
     expect(heads.locator(".vv-chart-title")).to_have_text("Score drop")
     drops = dog.heads(["ablation_logit"], target=Similarity(church))["ablation_logit"].ravel()
-    shown = [float(text.replace("−", "-")) for text in heads.locator(".vv-cell").all_inner_texts()]
+    shown = heads.locator(".vv-cell").evaluate_all(DROPS)
     np.testing.assert_allclose(shown, drops, rtol=0.006, atol=1e-5)
+    assert heads.locator(".vv-cell").evaluate_all(CUT) == 0
     expect(heads.locator(".vv-pinned")).to_contain_text("cosine")
     heads.locator("[data-do=field]").click()
     expect(choice.get_by_role("combobox")).to_be_visible()

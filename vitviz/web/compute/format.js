@@ -135,6 +135,16 @@ export function score(value) {
   return Number.isFinite(value) ? String(Number(value.toPrecision(3))).replace('-', '−') : '–';
 }
 
+/**
+ * Format numbers of a table with equal decimals: three significant digits of the largest, two below 0.1.
+ * @param {number} most - the largest absolute value @returns {(value: number) => string}
+ */
+export function inTable(most) {
+  const size = Math.floor(Math.log10(most || 1));
+  const decimals = Math.min(20, Math.max(0, (size < -1 ? 1 : 2) - size));
+  return (value) => value.toFixed(decimals).replace(/^-(?=0[.0]*$)/, '').replace('-', '−');
+}
+
 /** An estimated time, rounded to its precision: "about 40 s". @param {number} seconds */
 export function about(seconds) {
   if (seconds < 1) return say('under a second');

@@ -145,7 +145,8 @@ export class Frame extends View {
 
   /** The layout follows the photograph's shape: what a portrait leaves free is the thumbnails'. @param {State} state */
   arrange(state) {
-    const shapes = [state, state.beside].flatMap((pane) => {
+    const two = ['explore', 'explain'].includes(state.tab); // the other tabs show one photograph
+    const shapes = [state, two ? state.beside : null].flatMap((pane) => {
       const photo = this.page.scenes.get(pane?.scene?.id ?? '')?.manifest.photo;
       return photo ? [photo.width / photo.height] : [];
     });

@@ -8,7 +8,8 @@ import { Requests, sceneOf } from '../effects/panels.js';
 import { changeQuestion } from '../compute/explaining.js';
 import { queryOn, questionOn } from '../compute/query.js';
 import { WRAP, isWindowed, mostHeads, patchIn, stageOf, stagesOf } from '../core/stages.js';
-import { escaped, headOf, outputs, percent, placeWords, progressWords, score, stageWords, title,
+import {
+  escaped, headOf, inTable, outputs, percent, placeWords, progressWords, score, stageWords, title,
 } from '../compute/format.js';
 import { inEnglish, joined, listed, phrase, say, spoken, translated } from '../core/words.js';
 import { csv } from '../compute/map_files.js';
@@ -240,6 +241,7 @@ export class Heads extends View {
     const index = new Uint8Array(flat.length);
     const least = scale ? Math.max(0, scale.vmin) : 0;
     if (scale) indices(flat.map((value) => (Number.isFinite(value) ? value : least)), scale, 1, index);
+    const short = signed && !share && scale ? inTable(scale.vmax) : unit; // in narrow cells
     const bytes = this.page.colors[signed ? SIGNED : 'viridis'];
     this.cells.forEach((cell, place) => {
       const [layer, head] = places[place];
@@ -253,7 +255,7 @@ export class Heads extends View {
       cell.title = isOff ? say('{0}, off', said) : said;
       cell.setAttribute('aria-label', cell.title);
       cell.setAttribute('aria-pressed', String(isOff));
-      write(cell, isOff ? '✕' : heads > NAMED ? '' : words);
+      write(cell, isOff ? '✕' : heads > NAMED || !words ? '' : short(flat[place]));
     });
     if (fresh) this.scale(statistic, scale, values ?? [], this.cells.length, unit);
   }
