@@ -129,6 +129,22 @@ export function resizePlane(plane, w, h, rw, rh, interpolation) {
 }
 
 /**
+ * Lay a photograph over white in place, rounded like Pillow; browsers round in different ways.
+ * @param {Uint8ClampedArray} rgba - (h, w, 4) @returns {boolean} whether it had transparent pixels
+ */
+export function layOnWhite(rgba) {
+  let found = false;
+  for (let i = 3; i < rgba.length; i += 4) {
+    const alpha = rgba[i];
+    if (alpha === 255) continue;
+    found = true;
+    for (let j = i - 3; j < i; j += 1) rgba[j] = Math.round((rgba[j] * alpha) / 255) + 255 - alpha;
+    rgba[i] = 255;
+  }
+  return found;
+}
+
+/**
  * Convert a photograph to a model's input.
  * @param {Preprocess} preprocess @param {ArrayLike<number>} rgba - (h, w, 4) @param {number} w @param {number} h
  * @returns {Prepared}

@@ -21,7 +21,7 @@ const HTML = `
 <figcaption>
   <p class="vv-line"><strong class="vv-title"></strong><span class="vv-answer"></span
     ><span class="vv-of"></span></p>
-  <p class="vv-scale"><span class="vv-low"></span><canvas class="vv-bar" width="256" height="1"></canvas
+  <p class="vv-scale vv-empty-scale"><span class="vv-low"></span><canvas class="vv-bar" width="256" height="1"></canvas
   ><span class="vv-high"></span><span class="vv-unit"></span><span class="vv-most"></span></p>
 </figcaption>`;
 
@@ -332,6 +332,9 @@ export class Pane {
     text('.vv-low', low);
     text('.vv-high', high);
     text('.vv-unit', unit);
+    const scale = find(this.element, '.vv-scale').classList; // WebKit does not update :has(:empty)
+    scale.toggle('vv-empty-scale', low === '');
+    scale.toggle('vv-clipped-scale', most !== '');
     text('.vv-most', most && `● ${say('up to {0}', most)}`); // the dot marks patches beyond the scale
   }
 

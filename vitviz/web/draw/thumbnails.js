@@ -264,9 +264,10 @@ export class Thumbnails {
       if (shows) {
         const { left, top, width, height } = this.boxes[near];
         const place = near % group && 1 + ((near % group) - 1) % wrap; // in its line
-        const origin = group > 1 ? (100 * place) / Math.min(group - 1, wrap) : 50; // keep the lens within its group
-        Object.assign(canvas.style, { left: `${left}px`, top: `${top}px`, width: `${width}px`, height: `${height}px`,
-          transformOrigin: `${origin}% 0` });
+        const origin = group > 1 ? place / Math.min(group - 1, wrap) : 0.5; // keep the lens within its group
+        const larger = 'var(--larger, 1.25)'; // a transform would blur the pixels in WebKit
+        Object.assign(canvas.style, { left: `calc(${left}px - ${origin * width}px * (${larger} - 1))`, top: `${top}px`,
+          width: `calc(${width}px * ${larger})`, height: `calc(${height}px * ${larger})` });
       }
     }
     if (!shows) return;

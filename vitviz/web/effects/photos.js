@@ -5,7 +5,8 @@ const NAME = 'vitviz-photos';
 const MOST = 8; // number of photographs
 const MOST_BYTES = 64e6; // total bytes; the oldest photographs are deleted first
 
-/** @typedef {{hash: string, blob: Blob, time: number}} Stored */
+/** Bytes and type, because WebKit's private windows store no blobs.
+ * @typedef {{hash: string, bytes: ArrayBuffer, type: string, time: number}} Stored */
 
 /** @template T @param {IDBRequest<T>} request @returns {Promise<T>} */
 const done = (request) => new Promise((resolve, reject) => {
@@ -14,8 +15,12 @@ const done = (request) => new Promise((resolve, reject) => {
 });
 
 async function database() {
-  const request = window.indexedDB.open(NAME, 1);
-  request.onupgradeneeded = () => request.result.createObjectStore('photos', { keyPath: 'hash' });
+  const request = window.indexedDB.open(NAME, 2);
+  request.onupgradeneeded = () => {
+    const { result } = request;
+    if (result.objectStoreNames.contains('photos')) result.deleteObjectStore('photos'); // version 1 stored blobs
+    result.createObjectStore('photos', { keyPath: 'hash' });
+  };
   return done(request);
 }
 
@@ -52,13 +57,14 @@ export class Photos {
 
   /** @param {string} hash @param {Blob} blob */
   async keep(hash, blob) {
+    const bytes = await blob.arrayBuffer();
     const store = (await database()).transaction('photos', 'readwrite').objectStore('photos');
-    await done(store.put({ hash, blob, time: Date.now() }));
+    await done(store.put({ hash, bytes, type: blob.type, time: Date.now() }));
     const records = /** @type {Stored[]} */ (await done(store.getAll())).sort((a, b) => b.time - a.time);
-    let bytes = 0;
+    let total = 0;
     for (const [place, record] of records.entries()) {
-      bytes += record.blob.size;
-      if (place > 0 && (place >= MOST || bytes > MOST_BYTES)) store.delete(record.hash);
+      total += record.bytes.byteLength;
+      if (place > 0 && (place >= MOST || total > MOST_BYTES)) store.delete(record.hash);
     }
   }
 
@@ -67,7 +73,8 @@ export class Photos {
     if (this.held.has(hash)) return this.held.get(hash) ?? null;
     const find = async () => {
       const store = (await database()).transaction('photos').objectStore('photos');
-      return /** @type {Stored | undefined} */ (await done(store.get(hash)))?.blob ?? null;
+      const record = /** @type {Stored | undefined} */ (await done(store.get(hash)));
+      return record ? new Blob([record.bytes], { type: record.type }) : null;
     };
     return find().catch(() => null);
   }

@@ -1,6 +1,6 @@
 // Open a photograph in the visitor's browser: decode it, prepare the model's input, and describe the results.
 import { PERHAPS } from '../compute/format.js';
-import { plan, prepare, restore } from '../compute/image.js';
+import { layOnWhite, plan, prepare, restore } from '../compute/image.js';
 import { pictureOf, pixelsOf } from '../compute/readback.js';
 import { softmax } from './model.js';
 
@@ -24,11 +24,12 @@ async function picture(canvas, quality) {
 }
 
 /**
- * Decode a photograph, upright and on white. @param {Blob} blob
+ * Decode a photograph, upright. @param {Blob} blob
  * @returns {Promise<OffscreenCanvas>}
  */
 async function decode(blob) {
-  const bitmap = await createImageBitmap(blob, { imageOrientation: 'from-image' }).catch(() => null);
+  const bitmap = await createImageBitmap(blob, { imageOrientation: 'from-image', premultiplyAlpha: 'none' })
+    .catch(() => null);
   if (!bitmap) {
     throw new PhotographError('Expected a picture that this browser can read, got something else. Choose another '
       + 'file, such as a JPEG, PNG or WebP.');
@@ -39,8 +40,6 @@ async function decode(blob) {
       + 'photograph smaller.');
   }
   const [canvas, context] = canvasOf(width, height);
-  context.fillStyle = 'white';
-  context.fillRect(0, 0, width, height);
   context.drawImage(bitmap, 0, 0);
   bitmap.close();
   return canvas;
@@ -63,7 +62,9 @@ async function stage(canvas, [least, most]) {
 export async function prepareBlob({ preprocess, larger }, blob, size) {
   const canvas = await decode(blob);
   const { width, height } = canvas;
-  return { canvas, prepared: prepare(size ? larger.preprocess : preprocess, await pixelsOf(canvas), width, height) };
+  const pixels = await pixelsOf(canvas);
+  if (layOnWhite(pixels)) canvas.getContext('2d')?.putImageData(new ImageData(pixels, width, height), 0, 0);
+  return { canvas, prepared: prepare(size ? larger.preprocess : preprocess, pixels, width, height) };
 }
 
 /**

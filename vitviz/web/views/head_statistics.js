@@ -267,6 +267,7 @@ export class Heads extends View {
    */
   scale(statistic, scale, values, count, unit) {
     const side = (/** @type {string} */ selector) => this.find(`.vv-side ${selector}`);
+    side('.vv-scale').classList.toggle('vv-empty-scale', !scale);
     write(side('.vv-low'), scale ? unit(scale.vmin) : '');
     write(side('.vv-high'), scale ? unit(scale.vmax) : '');
     write(side('.vv-unit'), translated(statistic.unit));

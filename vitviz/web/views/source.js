@@ -12,6 +12,7 @@ import { View } from './view.js';
 const WEBCAM = {
   NotAllowedError: phrase('The browser may not use the camera. Allow it in the address bar, then try again.'),
   NotFoundError: phrase('No camera found. Connect one, or choose a file.'),
+  OverconstrainedError: phrase('No camera found. Connect one, or choose a file.'), // WebKit without a camera
   NotReadableError: phrase('Another program is using the camera. Close it, then try again.'),
 };
 const NO_CAMERA = phrase('This page cannot use the camera: browsers allow it only over https. Choose a file.');
@@ -58,10 +59,11 @@ export class Source extends View {
       });
     }
     document.addEventListener('paste', (event) => {
-      const file = event.clipboardData?.files[0];
-      if (!file) return;
-      event.preventDefault();
-      this.take(file);
+      const { files: [file] = [], types = [] } = event.clipboardData ?? {};
+      const field = /** @type {Element} */ (event.target).closest?.('input, textarea');
+      if (file) event.preventDefault();
+      if (file) this.take(file);
+      else if (!types.length && !field) this.paste(); // WebKitGTK lists no files in this event
     });
   }
 

@@ -45,7 +45,7 @@ const HTML = `
     <div class="vv-half" data-part="5"><h3>2 · <span data-word="second"></span></h3>
     <div class="vv-strips"><small data-word="all"></small><div class="vv-a"></div></div>
     <p class="vv-sum vv-softmax-sum"></p>
-    <table class="vv-table-sum"><thead></thead><tbody></tbody><tfoot></tfoot></table></div>
+    <div><table class="vv-table-sum"><thead></thead><tbody></tbody><tfoot></tfoot></table></div></div>
     <div class="vv-half" data-part="6"><h3>3 · <span data-word="third"></span></h3>
     <div class="vv-strips"><small data-word="out"></small><div class="vv-z"></div></div>
     <p class="vv-sum vv-value-sum"></p></div>

@@ -22,10 +22,10 @@ const HTML = `
   <h3 data-word="channels" data-part="3"></h3>
   <div class="vv-flow vv-three" data-part="3">${CHANNELS.map((name) => `<div><canvas class="vv-channel"></canvas
     ><p class="vv-size">${name}</p></div>`).join('')}</div>
-  <table class="vv-sums" data-part="3"><caption></caption><thead><tr><th></th><th data-word="level"></th
+  <div data-part="3"><table class="vv-sums"><caption></caption><thead><tr><th></th><th data-word="level"></th
     ><th data-word="share"></th><th data-word="less"></th><th data-word="by"></th><th data-word="number"></th></tr
     ></thead><tbody>${CHANNELS.map((name) => (
-    `<tr><th>${name}</th><td></td><td></td><td></td><td></td><td></td></tr>`)).join('')}</tbody></table>`;
+    `<tr><th>${name}</th><td></td><td></td><td></td><td></td><td></td></tr>`)).join('')}</tbody></table></div>`;
 
 export class Pixels extends Step {
   /** @param {HTMLElement} root @param {import('../explore.js').Page} page */
