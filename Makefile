@@ -24,7 +24,7 @@ WORKERS ?= 3
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help app test test-all test-names test-versions test-engines test-cuda mutants fuzz lint types js chromium firefox examples tables architecture docs guide space lock audit release clean
+.PHONY: help app test test-all test-names test-versions test-engines test-cuda mutants fuzz lint types js chromium firefox webkit screen examples tables architecture docs guide space lock audit release clean
 
 help:
 	@echo "make app            set up .venv, then serve the app on port 7860"
@@ -32,7 +32,7 @@ help:
 	@echo "make test-all       run the slower tests: wheels, notebooks, Spaces, nginx, crashes"
 	@echo "make test-names     compare all names of timm, torchvision and transformers, and write docs/models.md, by hand"
 	@echo "make test-versions  run the tests with the oldest and newest packages, by hand"
-	@echo "make test-engines   run the tests in Firefox, by hand"
+	@echo "make test-engines   run a journey in Chromium, Firefox and WebKit, by hand"
 	@echo "make test-cuda      run the tests that need an NVIDIA GPU"
 	@echo "make mutants        introduce small faults one by one, and count those that the tests detect"
 	@echo "make fuzz           run the tests with random examples for FUZZ_SECONDS (900)"
@@ -62,7 +62,7 @@ test: $(VENV)/.test $(VENV)/.js chromium lint
 	wait $$checks || { cat build/checks.log; exit 1; }; tail -n 2 build/checks.log; exit $$tests
 
 # Tests that `make test` omits. CONTRIBUTING.md explains the tiers; except for `test-all`, they are run by hand.
-test-engines: firefox
+test-engines: firefox webkit screen
 test-all test-versions test-engines: $(VENV)/.test chromium
 	$(TEST_ENV) $(PY) -m pytest --tier $(@:test-%=%) -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
@@ -104,7 +104,7 @@ js: $(VENV)/.js
 	$(NODE) --test --test-isolation=none --test-reporter=dot $(JS)/*.test.mjs
 
 # Never fails: if a browser cannot be installed, it prints the reason, and the browser tests are skipped (in CI they fail).
-chromium firefox:
+chromium firefox webkit screen:
 	@sh scripts/install_browsers.sh $@
 
 examples: $(VENV)/.test

@@ -1,7 +1,7 @@
 #!/bin/sh
-# The browser tests drive the system's browsers: sh install_browsers.sh chromium firefox. This script installs missing
-# browsers if no password is needed, and prints one line with the result. It never fails: without a browser, its tests are
-# skipped, or fail if CI is set.
+# The browser tests drive the system's browsers: sh install_browsers.sh chromium firefox webkit screen. This script
+# installs what is missing if no password is needed, and prints one line with the result. It never fails: without a
+# browser, its tests are skipped, or fail if CI is set.
 
 without() {
     echo "vitviz: no $1, so the tests in it will be skipped or fail: $2"
@@ -56,8 +56,10 @@ install() {
 for browser in "$@"; do
     case $browser in
         chromium) install chromium "chromium chromium-browser google-chrome google-chrome-stable" "chromium" ;;
+        screen) install "virtual screen" "Xvfb" "xvfb" ;;
         firefox) install firefox "firefox-esr firefox" "firefox-esr firefox" ;;
-        *) echo "vitviz: expected chromium or firefox, got $browser" ;;
+        webkit) install webkit "WebKitWebDriver" "webkit2gtk-driver" ;;
+        *) echo "vitviz: expected chromium, firefox, webkit or screen, got $browser" ;;
     esac
 done
 exit 0

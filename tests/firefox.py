@@ -1,9 +1,11 @@
-"""Drive a headless Firefox by WebDriver BiDi: https://w3c.github.io/webdriver-bidi."""
+"""Drive Firefox on a virtual screen by WebDriver BiDi: https://w3c.github.io/webdriver-bidi."""
 
 from __future__ import annotations
 
+import base64
 import itertools
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -12,6 +14,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from browsing import VIEWPORT, WELCOMED
+from engines import Tab, virtual_screen
 from patience import patience, wait_until
 from websockets.sync.client import ClientConnection, connect
 
@@ -20,10 +24,12 @@ QUIET = {  # no requests and no windows of the browser itself
     "app.normandy.enabled": False,
     "app.update.disabledForTesting": True,
     "browser.aboutwelcome.enabled": False,
+    "browser.download.folderList": 2,  # in browser.download.dir
     "browser.safebrowsing.downloads.remote.enabled": False,
     "browser.shell.checkDefaultBrowser": False,
     "datareporting.policy.dataSubmissionEnabled": False,
     "extensions.systemAddon.update.enabled": False,
+    "media.navigator.streams.fake": True,
     "network.captive-portal-service.enabled": False,
     "network.connectivity-service.enabled": False,
     "services.settings.server": "data:,",
@@ -31,16 +37,18 @@ QUIET = {  # no requests and no windows of the browser itself
 }
 
 
-class Tab:
-    """A tab of Firefox, with its uncaught errors."""
+class Firefox(Tab):
+    name = "Firefox"
 
-    def __init__(self, connection: ClientConnection) -> None:
-        self.connection = connection
+    def __init__(self, connection: ClientConnection, downloads: Path) -> None:
+        self.connection, self.downloads = connection, downloads
         self.numbers = itertools.count(1)
-        self.problems: list[str] = []
-        self.send("session.new", {"capabilities": {}})
+        self.problems = []
+        self.version = self.send("session.new", {"capabilities": {}})["capabilities"]["browserVersion"]
         self.send("session.subscribe", {"events": ["log.entryAdded"]})
         self.context = self.send("browsingContext.create", {"type": "tab"})["context"]
+        self.send("script.addPreloadScript", {"functionDeclaration": f"() => {{ {WELCOMED} }}"})
+        self.resize(**VIEWPORT)
 
     def send(self, method: str, params: dict[str, Any]) -> dict[str, Any]:
         """Send a command, and return its result.
@@ -62,6 +70,16 @@ class Tab:
 
     def open(self, url: str) -> None:
         self.send("browsingContext.navigate", {"context": self.context, "url": url, "wait": "complete"})
+
+    def act(self, *sources: dict[str, Any]) -> None:
+        self.send("input.performActions", {"context": self.context, "actions": list(sources)})
+
+    def resize(self, width: int, height: int) -> None:
+        viewport = {"width": width, "height": height}
+        self.send("browsingContext.setViewport", {"context": self.context, "viewport": viewport})
+
+    def screenshot(self) -> bytes:
+        return base64.b64decode(self.send("browsingContext.captureScreenshot", {"context": self.context})["data"])
 
     def set_files(self, selector: str, *paths: Path) -> None:
         element = self.call(f"() => document.querySelector({json.dumps(selector)})")
@@ -88,40 +106,38 @@ class Tab:
         result = self.call(f"async () => JSON.stringify(await ({function})(...{json.dumps(values)}))")
         return json.loads(result["value"]) if result["type"] == "string" else None
 
-    def wait_for(self, expression: str, seconds: float = 60) -> None:
-        """Wait until a JavaScript expression is true in the page."""
-        wait_until(lambda: self.evaluate(f"() => Boolean({expression})"), expression, seconds, poll=0.1)
-
-
-def find_firefox() -> str | None:
-    """Return the path of the system's Firefox, or `None`."""
-    return next(filter(None, map(shutil.which, FIREFOXES)), None)
-
 
 @contextmanager
-def new_tab(path: str, folder: Path, preferences: Mapping[str, bool | int | str]) -> Iterator[Tab]:
+def new_firefox(folder: Path, preferences: Mapping[str, bool | int | str] = {}) -> Iterator[Firefox]:
+    """Start Firefox with a profile in a folder, which also receives downloads."""
+    path = next(filter(None, map(shutil.which, FIREFOXES)), None)
+    assert path, "no Firefox on this machine: install firefox-esr"
     profile = folder / "profile"
     profile.mkdir(exist_ok=True)
-    lines = [f"user_pref({json.dumps(name)}, {json.dumps(value)});" for name, value in {**QUIET, **preferences}.items()]
+    lines = [
+        f"user_pref({json.dumps(name)}, {json.dumps(value)});"
+        for name, value in {**QUIET, "browser.download.dir": str(folder), **preferences}.items()
+    ]
     (profile / "user.js").write_text("\n".join(lines), encoding="utf-8")
     log = folder / "firefox.log"
-    with log.open("w", encoding="utf-8") as errors:
+    with virtual_screen() as screen, log.open("w", encoding="utf-8") as errors:
         process = subprocess.Popen(
-            [path, "--headless", "--no-remote", "--remote-debugging-port=0", "--profile", str(profile)],
+            [path, "--no-remote", "--remote-debugging-port=0", "--profile", str(profile)],
             stdout=errors,
             stderr=errors,
+            env={**os.environ, "DISPLAY": screen},  # headless, it has no pictures on the clipboard
         )
-    try:
-        addresses: list[str] = []
+        try:
+            addresses: list[str] = []
 
-        def has_address() -> bool:
-            assert process.poll() is None, log.read_text(encoding="utf-8")
-            addresses[:] = re.findall(r"WebDriver BiDi listening on (ws://\S+)", log.read_text(encoding="utf-8"))
-            return bool(addresses)
+            def has_address() -> bool:
+                assert process.poll() is None, log.read_text(encoding="utf-8")
+                addresses[:] = re.findall(r"WebDriver BiDi listening on (ws://\S+)", log.read_text(encoding="utf-8"))
+                return bool(addresses)
 
-        wait_until(has_address, "Firefox logs its WebDriver address", 60, poll=0.1)
-        with connect(f"{addresses[0]}/session", max_size=None) as connection:
-            yield Tab(connection)
-    finally:
-        process.terminate()
-        process.wait(60)
+            wait_until(has_address, "Firefox logs its WebDriver address", 60, poll=0.1)
+            with connect(f"{addresses[0]}/session", max_size=None) as connection:
+                yield Firefox(connection, folder)
+        finally:
+            process.terminate()
+            process.wait(60)
