@@ -97,14 +97,18 @@ def virtual_screen() -> Iterator[str]:
     """Start an X server, which also has a clipboard, and yield its name."""
     command = ["Xvfb", "-displayfd", "1", "-screen", "0", "1600x1400x24"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as server:
-        assert server.stdout
-        yield f":{server.stdout.readline().strip()}"
-        server.terminate()
+        try:
+            assert server.stdout
+            yield f":{server.stdout.readline().strip()}"
+        finally:
+            server.terminate()
 
 
 @contextmanager
 def new_chromium(browser: Browser, folder: Path) -> Iterator[Chromium]:
     context = browser.new_context(viewport=VIEWPORT, permissions=["clipboard-read", "clipboard-write"])
     context.add_init_script(WELCOMED)
-    yield Chromium(context.new_page(), folder)
-    context.close()
+    try:
+        yield Chromium(context.new_page(), folder)
+    finally:
+        context.close()

@@ -20,12 +20,19 @@ class Site(NamedTuple):
 
 
 @contextmanager
-def serve(folder: Path) -> Iterator[Site]:
+def serve(folder: Path, *, isolated: bool = False) -> Iterator[Site]:
+    """Serve a folder; `isolated` sends the headers for threads, without which a first visit loads the site twice."""
     log: list[str] = []
 
     class Handler(SimpleHTTPRequestHandler):
         def log_message(self, *args: Any) -> None:
             log.append(self.path)
+
+        def end_headers(self) -> None:
+            if isolated:
+                self.send_header("Cross-Origin-Opener-Policy", "same-origin")
+                self.send_header("Cross-Origin-Embedder-Policy", "require-corp")
+            super().end_headers()
 
     with ThreadingHTTPServer(("127.0.0.1", 0), partial(Handler, directory=str(folder))) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()

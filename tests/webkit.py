@@ -136,5 +136,7 @@ def new_webkit(folder: Path) -> Iterator[WebKit]:
 
         wait_until(listens, "WebKitWebDriver listens", poll=0.1)
         tab = WebKit(address, screen, browser, folder)
-        yield tab
-        tab.send("DELETE", "")
+        try:
+            yield tab
+        finally:
+            tab.send("DELETE", "")

@@ -2,6 +2,7 @@ import assert from 'node:assert/strict';
 import test from 'node:test';
 import { gzipSync } from 'node:zlib';
 import { needs } from '../../vitviz/web/backends/needs.js';
+import { layOnWhite } from '../../vitviz/web/compute/image.js';
 import { readTensors, writeTensors } from '../../vitviz/web/compute/tensors.js';
 import { Aim } from '../../vitviz/web/local/aim.js';
 import { Graphs } from '../../vitviz/web/local/graphs.js';
@@ -133,4 +134,11 @@ test('the values of a block are in single precision, neither centered nor scaled
   const run = { blocks: [{ heads: 3, tokens: 1, width: 2 }], stream: [data] };
   const { values, center, factor } = readTensors(await valuesFile({ model, run }, 0)).tensors;
   assert.deepEqual([values.data, center.data, factor.data], [data, new Float32Array(6), new Float32Array(6).fill(1)]);
+});
+
+test('transparent pixels are laid over white, rounded like in Pillow', () => {
+  const pixels = Uint8ClampedArray.of(10, 200, 255, 128, 1, 2, 3, 0, 4, 5, 6, 255);
+  assert.equal(layOnWhite(pixels), true);
+  assert.deepEqual([...pixels], [132, 227, 255, 255, 255, 255, 255, 255, 4, 5, 6, 255]);
+  assert.equal(layOnWhite(pixels), false);
 });
