@@ -314,7 +314,7 @@ def test_preprocessing_is_read_from_every_documented_form(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize(
-    "cfg", [{"crop_mode": "squash", "crop_pct": 0.9}, {"interpolation": "random"}, {"mean": None, "crop_pct": None}]
+    "cfg", [{"crop_mode": "border", "crop_pct": 0.9}, {"interpolation": "random"}, {"mean": None, "crop_pct": None}]
 )
 def test_preprocess_argument_replaces_unsupported_preprocessing(cfg: dict[str, Any]) -> None:
     theirs = timm_model(num_classes=3)
