@@ -139,11 +139,12 @@ CASES = {
 }
 NAFLEX = {name: value for name, value in SIZES.items() if name != "image_size"} | {"num_patches": 121}
 AIMV2 = {name: value for name, value in SIZES.items() if name != "layer_norm_eps"} | {"rms_norm_eps": 1e-3}
-YOLOS = SIZES | {"image_size": [28, 44], "num_detection_tokens": 3, "use_mid_position_embeddings": False}
+YOLOS = SIZES | {"image_size": [28, 44], "num_detection_tokens": 3}
 if MAJOR > 4:
     CASES |= {
         "BLIP": Case("BlipVision", "Model", SIZES, first),
         "YOLOS": Case("Yolos", "Model", YOLOS, first),
+        "YOLOS-tiny": Case("Yolos", "Model", YOLOS | {"use_mid_position_embeddings": False}, first),
         "DPT": Case("DPT", "Model", SIZES, first),
         "MLCD": Case("MLCDVision", "Model", SIZES | {"hidden_size": 60}, pooled),
         "AIMv2": Case("Aimv2Vision", "Model", AIMV2, pooled),

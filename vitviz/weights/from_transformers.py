@@ -451,10 +451,15 @@ def _yolos(settings: Mapping[str, Any]) -> Converted:
     """
     checked = TypedSettings(settings, "YOLOS", YOLOS_DEFAULTS)
     checked.architecture(("YolosModel", "YolosForObjectDetection"))
-    if checked.typed("use_mid_position_embeddings", bool):
-        raise checked.refuse("use_mid_position_embeddings", "false, because vitviz adds positions only once")
-    registers, bias = checked.typed("num_detection_tokens", int), checked.get("qkv_bias")
-    return _config(checked, square=False, classes=0, registers=registers, qkv_bias=bias), naming.YOLOS
+    config = _config(
+        checked,
+        square=False,
+        classes=0,
+        registers=checked.typed("num_detection_tokens", int),
+        qkv_bias=checked.get("qkv_bias"),
+        positions_between=checked.typed("use_mid_position_embeddings", bool),
+    )
+    return config, naming.YOLOS
 
 
 def _videomae(settings: Mapping[str, Any]) -> Converted:
