@@ -44,6 +44,10 @@ def mean(out: Any) -> Tensor:
     return out.last_hidden_state.mean(1)
 
 
+def mean_of_patches(out: Any) -> Tensor:
+    return out.last_hidden_state[:, 1:].mean(1)
+
+
 pooled, logits = attrgetter("pooler_output"), attrgetter("logits")
 
 
@@ -120,6 +124,7 @@ CASES = {
     "BEiT": Case("Beit", "Model", SIZES | BIASES[0], pooled),
     "BEiT-classifier": Case("Beit", CLASSIFIER, SIZES | BIASES[1] | {"use_mean_pooling": False}, logits),
     "Data2Vec-classifier": Case("Data2VecVision", CLASSIFIER, SIZES | BIASES[0] | BIASES[1] | BIASES[2], logits),
+    "Data2Vec": Case("Data2VecVision", "Model", SIZES | BIASES[0], mean_of_patches),
     "CLIP": Case("CLIPVision", "Model", SIZES, pooled),
     "CLIP-projection": Case("CLIPVision", "ModelWithProjection", SIZES | {"projection_dim": 7}, pooled, tower=TOWER),
     "CLIP-whole": Case("CLIP", "Model", SIZES | {"hidden_act": "gelu"}, pooled, True, TOWER),

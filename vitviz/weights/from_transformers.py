@@ -240,7 +240,11 @@ def convert_transformers(
         CheckpointError: if tensors are missing, unexpected, of other shapes or not finite.
     """
     config, names = read_settings(settings)
-    return assemble(config, names.convert(state, config), about, where=where)
+    new = names.convert(state, config)
+    bare = names is naming.BEIT and config.norm_pooled and not config.classes
+    if bare and not {"norm.weight", "norm.bias"} & {*new}:
+        config = replace(config, norm_pooled=False, norm_final=False)  # Data2Vec's model has no pooler by default
+    return assemble(config, new, about, where=where)
 
 
 def read_settings(settings: Mapping[str, Any]) -> Converted:
