@@ -203,8 +203,10 @@ REFUSED: dict[str, tuple[Callable[[], nn.Module], str]] = {
     "refined patches": (lambda: vit(global_pool="prr"), r"\(AttentionPoolPrr\)"),
     "mean with prefix": (lambda: vit(global_pool="avg", pool_include_prefix=True), "averages prefix tokens"),
     "a norm after pooling": (lambda: siglip(fc_norm=True), "normalises the output of its attention"),
-    "sums of rows and columns": (lambda: naflex(pos_embed="factorized"), "a row's and a column's"),
-    "aligned corners": (lambda: naflex(pos_embed_align_corners=True), "aligned corners"),
+    "sums of rows and columns": (
+        lambda: naflex(pos_embed="factorized", pos_embed_ar_preserving=True),
+        "cropped from a rectangle",
+    ),
     "gates and pooling": (lambda: eva(global_pool="map", swiglu_mlp=True), "differs .* in its MLP"),
     "rotations in time": (lambda: eva(**ROTARY | {"rope_type": "mrope"}), r"\(RotaryEmbeddingMRope\).*depend on time"),
     "shifted rotations": (lambda: eva(**ROTARY, rope_grid_offset=0.5), "DINOv3.s coordinates"),

@@ -45,6 +45,7 @@ class ViTConfig:
         position_antialias: whether to low-pass filter positions when interpolating to fewer patches.
         position_mode: interpolation of learned positions.
         position_crop: whether positions are interpolated to a square of the longer side and cropped (RADIO).
+        position_corners: whether interpolation aligns the centers of the corner patches (C-RADIOv3).
         positions_between: whether other learned positions are added to all tokens between two blocks (YOLOS).
         layer_scale: initial per-channel scale after attention and MLP; `None` for none.
         rotary_base: base of rotary positions: of n = head width / 4 rotations, the slowest has a period of
@@ -98,6 +99,7 @@ class ViTConfig:
     position_antialias: bool = True
     position_mode: Literal["bicubic", "bilinear"] = "bicubic"
     position_crop: bool = False
+    position_corners: bool = False
     positions_between: bool = False
     rotary_base: float = 100.0
     rotary_places: Literal["image", "index"] = "image"

@@ -51,6 +51,7 @@ def resize_positions(
     antialias: bool,
     mode: str = "bicubic",
     crop: bool = False,
+    corners: bool = False,
 ) -> Tensor:
     """Interpolate learned positions to another grid, or `crop` a square: (1, oh * ow, D) -> (1, nh * nw, D).
 
@@ -58,7 +59,8 @@ def resize_positions(
     """
     image = table.float().unflatten(1, old).permute(0, 3, 1, 2)  # (1, D, oh, ow)
     size = (max(new),) * 2 if crop else new
-    image = F.interpolate(image, size=size, mode=mode, antialias=antialias)[..., : new[0], : new[1]]  # (1, D, nh, nw)
+    image = F.interpolate(image, size=size, mode=mode, align_corners=corners or None, antialias=antialias)
+    image = image[..., : new[0], : new[1]]  # (1, D, nh, nw)
     return image.flatten(2).transpose(1, 2).to(table.dtype)  # (1, nh * nw, D)
 
 

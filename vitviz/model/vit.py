@@ -238,8 +238,9 @@ class ViT(nn.Module):
         if grid == config.learned_grid:
             return tables
         return resize_positions(
-            tables, config.learned_grid, grid, config.position_antialias, config.position_mode, config.position_crop
-        )
+            tables, config.learned_grid, grid, config.position_antialias, config.position_mode, config.position_crop,
+            config.position_corners,
+        )  # fmt: skip
 
     def forward(self, images: Tensor, edits: Edits | None = None) -> Tensor:
         """Classify normalised pixels: (B, channels, H, W) -> logits (B, C), or features (B, D) without a classifier.

@@ -99,8 +99,9 @@ def start_from(
         if key in weights and grids[0] != grids[1]:
             first, patches = weights[key].tensor_split([prefix], dim=1)
             patches = resize_positions(
-                patches, *grids, config.position_antialias, config.position_mode, config.position_crop
-            )
+                patches, *grids, config.position_antialias, config.position_mode, config.position_crop,
+                config.position_corners,
+            )  # fmt: skip
             weights[key] = torch.cat([first, patches], dim=1)
     for name in [name for name in weights if name.endswith("bias_table")]:
         weights[name] = resize_biases(weights[name], *grids)
