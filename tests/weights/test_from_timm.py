@@ -238,7 +238,7 @@ REFUSED |= {
         ("vit_tiny_r_s16_p8_224", SMALL | {"img_size": 64}, r"\(HybridEmbed\).*convolutional"),
         ("swinv2_cr_tiny_ns_224", SWIN, r"\(SwinTransformerV2Cr\).*Swin v2 in another way"),
         ("maxvit_rmlp_pico_rw_256", MAXVIT, r"\(MaxxVit\).*windows and grids"),
-        ("cait_xxs24_224", SMALL, r"\(Cait\).*talking heads"),
+        ("cait_xxs24_224", SMALL, r"\(Cait\).*class attention"),
         ("xcit_nano_12_p16_224", SMALL | {"embed_dim": 64, "num_heads": 4}, r"\(Xcit\).*between channels"),
     )
 }

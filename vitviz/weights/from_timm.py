@@ -32,7 +32,7 @@ WHY_NOT = {
     "SwinTransformerV2Cr": "it computes relative position biases and norms of Swin v2 in another way",
     **dict.fromkeys(_PYRAMIDS, "the number of its patches changes from stage to stage"),
     "MaxxVit": "it uses attention in windows and grids, between convolutions",
-    "Cait": "it mixes its heads before and after the softmax (talking heads)",
+    "Cait": "only its last blocks have a class token, which alone they update (class attention)",
     "ConVit": "it mixes attention by content with attention by position",
     "CrossVit": "it has two streams of patches of two sizes",
     "TNT": "it has a second transformer inside every patch",
