@@ -195,7 +195,12 @@ def compare_transformers(kind: str, config: Any) -> None:
     tokens = getattr(out, "last_hidden_state", None)
     tokens = ours.trace(images).tokens if tokens is None else tokens  # classifiers return logits only
     logits = out.get("logits") if "Classification" in kind else None  # MAE's are pixels
-    check(ours, images, tokens, logits, list(out.attentions))
+    attentions = list(out.attentions)
+    if kind == "YolosModel":  # its detection tokens follow the patches
+        order, count = torch.arange(tokens.shape[1]), ours.config.registers
+        order = torch.cat([order[:1], order[-count:], order[1:-count]])
+        tokens, attentions = tokens[:, order], [each[..., order, :][..., order] for each in attentions]
+    check(ours, images, tokens, logits, attentions)
 
 
 # --- tables

@@ -44,6 +44,10 @@ def mean(out: Any) -> Tensor:
     return out.last_hidden_state.mean(1)
 
 
+def mean_of_patches(out: Any) -> Tensor:
+    return out.last_hidden_state[:, 1:].mean(1)
+
+
 pooled, logits = attrgetter("pooler_output"), attrgetter("logits")
 
 
@@ -120,6 +124,7 @@ CASES = {
     "BEiT": Case("Beit", "Model", SIZES | BIASES[0], pooled),
     "BEiT-classifier": Case("Beit", CLASSIFIER, SIZES | BIASES[1] | {"use_mean_pooling": False}, logits),
     "Data2Vec-classifier": Case("Data2VecVision", CLASSIFIER, SIZES | BIASES[0] | BIASES[1] | BIASES[2], logits),
+    "Data2Vec": Case("Data2VecVision", "Model", SIZES | BIASES[0], mean_of_patches),
     "CLIP": Case("CLIPVision", "Model", SIZES, pooled),
     "CLIP-projection": Case("CLIPVision", "ModelWithProjection", SIZES | {"projection_dim": 7}, pooled, tower=TOWER),
     "CLIP-whole": Case("CLIP", "Model", SIZES | {"hidden_act": "gelu"}, pooled, True, TOWER),
@@ -139,11 +144,12 @@ CASES = {
 }
 NAFLEX = {name: value for name, value in SIZES.items() if name != "image_size"} | {"num_patches": 121}
 AIMV2 = {name: value for name, value in SIZES.items() if name != "layer_norm_eps"} | {"rms_norm_eps": 1e-3}
-YOLOS = SIZES | {"image_size": [28, 44], "num_detection_tokens": 3, "use_mid_position_embeddings": False}
+YOLOS = SIZES | {"image_size": [28, 44], "num_detection_tokens": 3}
 if MAJOR > 4:
     CASES |= {
         "BLIP": Case("BlipVision", "Model", SIZES, first),
         "YOLOS": Case("Yolos", "Model", YOLOS, first),
+        "YOLOS-tiny": Case("Yolos", "Model", YOLOS | {"use_mid_position_embeddings": False}, first),
         "DPT": Case("DPT", "Model", SIZES, first),
         "MLCD": Case("MLCDVision", "Model", SIZES | {"hidden_size": 60}, pooled),
         "AIMv2": Case("Aimv2Vision", "Model", AIMV2, pooled),

@@ -257,6 +257,10 @@ def run(
             branch = _mlp(tape, p, name + "mlp.", c, branch)
             branch = tape.norm(branch, p, name + "norm2", c.norm_eps) if c.norm_post else branch
             x = tape.add(stay, _scaled(tape, p.get(name + "ls2.gamma"), branch))
+        if c.positions_between and index + 1 < c.depth:
+            front, back = p["mid_pos_embed"][index].tensor_split([prefix])
+            back = _resized(c, back, grid)[slice(None) if changes.keep is None else changes.keep]
+            x = tape.shift(x, torch.cat([front, back]))
         result.attentions.append(attention)
         result.values.append(values.tensor)
         result.leaving.append(x.tensor)
@@ -294,15 +298,20 @@ def _embed(tape: Tape, c: ViTConfig, p: Parameters, images: Tensor, grid: tuple[
     x = pixels.reshape(batch, rows * columns, -1) @ p["patch_embed.proj.weight"].flatten(1).T
     x = tape.norm(Value(x + p.get("patch_embed.proj.bias", 0.0)), p, "patch_embed.norm", c.norm_eps).tensor
     if c.learned:
-        table = p["pos_embed"].reshape(1, *c.learned_grid, -1).permute(0, 3, 1, 2)
-        if grid != c.learned_grid:
-            table = F.interpolate(table, grid, mode="bicubic", antialias=c.position_antialias)
-        x = x + table.permute(0, 2, 3, 1).reshape(1, rows * columns, -1)
+        x = x + _resized(c, p["pos_embed"], grid)
     elif c.positions in ("sincos", "sincos1d"):
         x = x + torch.tensor({"sincos": sincos, "sincos1d": sincos1d}[c.positions](rows, columns, c.width)).double()
     front = [p[name].expand(batch, -1, -1) for name in ("cls_token", "dist_token", "reg_token") if name in p]
     x = torch.cat([*front, x], 1)
     return tape.norm(Value(x), p, "norm_pre", c.norm_eps).tensor if c.norm_pre else x
+
+
+def _resized(c: ViTConfig, table: Tensor, grid: tuple[int, int]) -> Tensor:
+    """Interpolate learned positions to a grid: (..., rows * columns, D) -> (rows' * columns', D)."""
+    table = table.reshape(1, *c.learned_grid, -1).permute(0, 3, 1, 2)
+    if grid != c.learned_grid:
+        table = F.interpolate(table, grid, mode="bicubic", antialias=c.position_antialias)
+    return table[0].permute(1, 2, 0).flatten(0, 1)
 
 
 def sincos(rows: int, columns: int, width: int) -> list[list[float]]:

@@ -166,6 +166,18 @@ FAMILIES: dict[str, Callable[..., nn.Module]] = {
     "naflex, cropped positions": partial(
         naflex, class_token=True, global_pool="token", final_norm=False, pos_embed_ar_preserving=True
     ),
+    "naflex, aligned corners": partial(
+        naflex,
+        class_token=True,
+        pos_embed_align_corners=True,
+        pos_embed_interp_mode="bilinear",
+        pos_embed_antialias=False,
+        global_pool="token",
+    ),
+    "naflex, sums of rows and columns": partial(naflex, pos_embed="factorized", global_pool="avg"),
+    "naflex, sums of rows and columns, cropped": partial(
+        naflex, pos_embed="factorized", global_pool="avg", pos_embed_ar_preserving=True, pos_embed_grid_size=(5, 5)
+    ),
     "naflex with attention pooling": partial(naflex, global_pool="map", class_token=True, embed_proj_type="conv"),
     "naflex, rotary": partial(naflex, pos_embed="none", rope_type="axial", global_pool="avg"),
     "attention pooling with another MLP": partial(eva, global_pool="map", attn_pool_mlp_ratio=3.0),

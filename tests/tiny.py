@@ -39,7 +39,8 @@ KINDS: dict[str, dict[str, Any]] = {
     },
     "class token and mean": {"pooling": "cls+mean", "norm_pre": True, "qk_norm": True, "qkv_bias": False},
     "registers, parallel": {
-        "class_token": False, "registers": 2, "pooling": "mean", "norm_pooled": True, "parallel": True
+        "class_token": False, "registers": 2, "pooling": "mean", "norm_pooled": True, "parallel": True,
+        "positions_between": True,
     },
     "attention, gated": {
         "class_token": False, "pooling": "attention", "width": 20, "mlp": "swiglu", "mlp_bias": False,

@@ -203,8 +203,10 @@ REFUSED: dict[str, tuple[Callable[[], nn.Module], str]] = {
     "refined patches": (lambda: vit(global_pool="prr"), r"\(AttentionPoolPrr\)"),
     "mean with prefix": (lambda: vit(global_pool="avg", pool_include_prefix=True), "averages prefix tokens"),
     "a norm after pooling": (lambda: siglip(fc_norm=True), "normalises the output of its attention"),
-    "sums of rows and columns": (lambda: naflex(pos_embed="factorized"), "a row's and a column's"),
-    "aligned corners": (lambda: naflex(pos_embed_align_corners=True), "aligned corners"),
+    "sums of rows and columns": (
+        lambda: naflex(pos_embed="factorized", pos_embed_ar_preserving=True),
+        "cropped from a rectangle",
+    ),
     "gates and pooling": (lambda: eva(global_pool="map", swiglu_mlp=True), "differs .* in its MLP"),
     "rotations in time": (lambda: eva(**ROTARY | {"rope_type": "mrope"}), r"\(RotaryEmbeddingMRope\).*depend on time"),
     "shifted rotations": (lambda: eva(**ROTARY, rope_grid_offset=0.5), "DINOv3.s coordinates"),
@@ -236,7 +238,7 @@ REFUSED |= {
         ("vit_tiny_r_s16_p8_224", SMALL | {"img_size": 64}, r"\(HybridEmbed\).*convolutional"),
         ("swinv2_cr_tiny_ns_224", SWIN, r"\(SwinTransformerV2Cr\).*Swin v2 in another way"),
         ("maxvit_rmlp_pico_rw_256", MAXVIT, r"\(MaxxVit\).*windows and grids"),
-        ("cait_xxs24_224", SMALL, r"\(Cait\).*talking heads"),
+        ("cait_xxs24_224", SMALL, r"\(Cait\).*class attention"),
         ("xcit_nano_12_p16_224", SMALL | {"embed_dim": 64, "num_heads": 4}, r"\(Xcit\).*between channels"),
     )
 }

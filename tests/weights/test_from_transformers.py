@@ -217,7 +217,6 @@ def test_defaults_match_transformers() -> None:
         ({"model_type": "clip_vision_model", "image_size": 31}, "room for a patch of 32 x 32"),
         ({"model_type": "dinov3_vit", "use_gated_mlp": True, "hidden_act": "tanh"}, "hidden_act as .*got 'tanh'"),
         ({"model_type": "dinov2", "image_size": 224}, "without hidden_size"),
-        ({"model_type": "yolos"}, "use_mid_position_embeddings as false"),
         ({"model_type": "dpt", "is_hybrid": True}, "is_hybrid as false"),
         ({"model_type": "mlcd", "num_key_value_groups": 2}, "num_key_value_groups as 1"),
         ({"model_type": "aimv2_vision_model", "is_native": True}, "is_native as false"),

@@ -110,8 +110,8 @@ def head_ablations(model: ViT, trace: Trace, target: Target) -> tuple[Tensor, Te
             mask = silenced.repeat(len(stream), 1)[..., None, None].to(stream.device)  # (B * h, H, 1, 1)
             copies = stream.repeat_interleave(len(heads), dim=0)  # (B * h, N, D)
             tokens = model.blocks[index](copies, angles, Ops(BlockEdit(zero=mask)))
-            for block in model.blocks[index + 1 :]:
-                tokens = block(tokens, angles)
+            for later, block in enumerate(model.blocks[index + 1 :], index + 1):
+                tokens = block(model.leave(later - 1, tokens, angles), angles)
             after = target.read(model, model.finish(tokens))  # (B * h, C) or (B * h, F)
             drops[:, :, place, heads] = _lost(target, before, after)
     return drops[0], drops[1]

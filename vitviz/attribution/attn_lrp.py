@@ -110,6 +110,10 @@ class AttnLRP(Ops):
         """Append constant channels, which absorb the relevance that they receive."""
         return super().append(x, channels.detach() * (1 + self.absorbed[:, :, None, None]))
 
+    def shift(self, x: Tensor, constant: Tensor) -> Tensor:
+        """Add constants, which absorb the relevance that they receive."""
+        return super().shift(x, constant.detach() * (1 + self.absorbed[:, :, None]))
+
     def attend(
         self, q: Tensor, k: Tensor, v: Tensor, scale: float, *, dropout: float = 0.0, learned_query: bool = False
     ) -> Tensor:

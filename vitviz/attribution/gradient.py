@@ -278,7 +278,7 @@ def legrad(case: Case, *, start: int = 0, pooling: Pooling = "model") -> Tensor:
         with torch.enable_grad():
             if model.attn_pool is None:
                 tokens = ops.block(index, model.blocks[index], trace.stream(index).detach(), angles)
-                tokens = model.finish(tokens, angles=angles)
+                tokens = model.finish(model.leave(index, tokens, angles), angles=angles)
                 if pooling == "tokens":  # the classifier then reads the mean
                     tokens = tokens.mean(1, keepdim=True).expand_as(tokens)  # (B, N, D)
             elif index < trace.depth - 1:

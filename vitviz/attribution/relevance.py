@@ -68,7 +68,7 @@ def _steps(case: Case, start: int) -> Iterator[Tensor]:
         ops = AlphaBeta()
         entering = trace.stream(index).detach().requires_grad_()
         with torch.enable_grad():
-            out = ops.block(index, model.blocks[index], entering, angles)
+            out = model.leave(index, ops.block(index, model.blocks[index], entering, angles), angles, ops)
             advance(entering, 1 / trace.depth)
             if flows is None:  # after the last block, continue to the outputs: (B, C) or (B, F)
                 out = target.read(model, model.finish(out, ops), ops)

@@ -109,8 +109,10 @@ def check_exportable(model: ViT) -> None:
         problem = "a relative position bias, which its graphs do not have yet"
     elif model.config.norm_patch:
         problem = "a norm after the patch projection, which the lecture does not show yet"
-    elif model.config.position_mode != "bicubic" or model.config.position_crop:
+    elif model.config.position_mode != "bicubic" or model.config.position_crop or model.config.position_corners:
         problem = "bilinear or cropped positions, which its graphs do not have yet"
+    elif model.config.positions_between:
+        problem = "positions between blocks, which its graphs do not have yet"
     elif not model.config.pool_prefix or model.config.pool_mlp_width is not None:
         problem = "attention pooling of another form, which its graphs do not have yet"
     elif model.config.channels != 3:

@@ -45,6 +45,8 @@ class ViTConfig:
         position_antialias: whether to low-pass filter positions when interpolating to fewer patches.
         position_mode: interpolation of learned positions.
         position_crop: whether positions are interpolated to a square of the longer side and cropped (RADIO).
+        position_corners: whether interpolation aligns the centers of the corner patches (C-RADIOv3).
+        positions_between: whether other learned positions are added to all tokens between two blocks (YOLOS).
         layer_scale: initial per-channel scale after attention and MLP; `None` for none.
         rotary_base: base of rotary positions: of n = head width / 4 rotations, the slowest has a period of
             rotary_base^(1 - 1/n) times the fastest's.
@@ -97,6 +99,8 @@ class ViTConfig:
     position_antialias: bool = True
     position_mode: Literal["bicubic", "bilinear"] = "bicubic"
     position_crop: bool = False
+    position_corners: bool = False
+    positions_between: bool = False
     rotary_base: float = 100.0
     rotary_places: Literal["image", "index"] = "image"
     rotary_grid: tuple[int, int] | None = None
@@ -157,6 +161,8 @@ class ViTConfig:
             raise ModelError(
                 "Expected rotary positions and a class token for rotary_class=True, got none. Change them."
             )
+        if self.positions_between and (self.positions != "learned" or self.relative_bias):
+            raise ModelError("Expected only learned positions for positions_between=True, got others. Change them.")
         if self.rotary and self.relative_bias:
             raise ModelError("Expected rotary positions or relative_bias, got both. Choose one of them.")
         if self.norm_pooled and self.pooling == "cls+mean":

@@ -54,7 +54,7 @@ class Attention(nn.Module):
         )
         self.norm = make_norm(config, inner) if config.norm_attention else nn.Identity()
         self.proj = nn.Linear(inner, config.width)
-        self.rates = None
+        self.placed, self.rates = config.rotary or config.relative_bias, None
         if config.rotary_learned:
             self.rates = nn.Parameter(rotary_rates(self.head_width, config.rotary_base).repeat(1, self.heads, 1))
         self.class_angle = nn.Parameter(torch.zeros(self.head_width // 2)) if config.rotary_class else None
@@ -82,7 +82,7 @@ class Attention(nn.Module):
         are 1 at m and 0 elsewhere. The logits therefore depend only on queries and keys, also in the browser.
         """
         q, k = ops.norm(self.q_norm, q), ops.norm(self.k_norm, k)
-        if angles is None:
+        if angles is None or not self.placed:
             return q, k
         if self.bias_table is not None:
             tokens, patches = q.shape[2], angles[0].shape[-2]

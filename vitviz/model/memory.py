@@ -43,7 +43,8 @@ def forward_bytes(config: ViTConfig, tokens: int, batch: int = 1, itemsize: int 
 def kept_bytes(config: ViTConfig, tokens: int, batch: int = 1, itemsize: int = 4) -> int:
     """Return the bytes that a trace of all blocks keeps; arguments as in `forward_bytes`."""
     number_bytes = batch * tokens * itemsize  # bytes of one number per token
-    stored = config.depth * (number_bytes * config.width + 4 * batch * tokens * config.heads)  # streams and row sums
+    streams = (1 + config.positions_between) * number_bytes * config.width  # and positions on the image's grid
+    stored = config.depth * (streams + 4 * batch * tokens * config.heads)  # streams and row sums
     query_key_bytes = 2 * config.depth * number_bytes * config.heads * config.query_width(tokens)  # queries and keys
     always = hasattr(config, "windows")  # windowed models cannot recompute them
     return stored + (query_key_bytes if always or keeps_queries(query_key_bytes) else 0)

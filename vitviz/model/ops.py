@@ -74,6 +74,10 @@ class Ops:
         """Append channels that do not depend on the input: (..., d), broadcastable to (..., m) -> (..., d + m)."""
         return self.fixed(partial(_append, channels=channels), x)
 
+    def shift(self, x: Tensor, constant: Tensor) -> Tensor:
+        """Add numbers that do not depend on the input, broadcastable to (B, N, D): (B, N, D) -> (B, N, D)."""
+        return self.fixed(partial(torch.add, other=constant), x)
+
     def product(
         self, function: Callable[[Tensor, Tensor], Tensor], a: Tensor, b: Tensor, *, constant: bool = False
     ) -> Tensor:

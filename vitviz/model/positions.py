@@ -11,7 +11,8 @@ Angles = tuple[Tensor, ...]
 """Positions of the patches for the blocks: tensors (gh * gw, m), or (B, 1, K, m) if each image keeps its own K patches.
 
 If all blocks share their rotations: cosine and sine of each patch's rotation, m = d. For learned rotations and relative
-position biases, which differ between blocks: only the row and column of each patch, m = 2."""
+position biases, which differ between blocks: only the row and column of each patch, m = 2. For positions between
+blocks: L - 1 tables, m = D."""
 
 
 def sincos_positions(grid: tuple[int, int], width: int, temperature: float = 10_000.0) -> Tensor:
@@ -50,11 +51,16 @@ def resize_positions(
     antialias: bool,
     mode: str = "bicubic",
     crop: bool = False,
+    corners: bool = False,
 ) -> Tensor:
-    """Interpolate learned positions to another grid, or `crop` a square: (1, oh * ow, D) -> (1, nh * nw, D)."""
-    image = table.float().reshape(1, *old, -1).permute(0, 3, 1, 2)  # (1, D, oh, ow)
+    """Interpolate learned positions to another grid, or `crop` a square: (1, oh * ow, D) -> (1, nh * nw, D).
+
+    `table` may also stack L tables, (L, oh * ow, D).
+    """
+    image = table.float().unflatten(1, old).permute(0, 3, 1, 2)  # (1, D, oh, ow)
     size = (max(new),) * 2 if crop else new
-    image = F.interpolate(image, size=size, mode=mode, antialias=antialias)[..., : new[0], : new[1]]  # (1, D, nh, nw)
+    image = F.interpolate(image, size=size, mode=mode, align_corners=corners or None, antialias=antialias)
+    image = image[..., : new[0], : new[1]]  # (1, D, nh, nw)
     return image.flatten(2).transpose(1, 2).to(table.dtype)  # (1, nh * nw, D)
 
 

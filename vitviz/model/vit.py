@@ -120,6 +120,10 @@ class ViT(nn.Module):
         self.reg_token = nn.Parameter(torch.zeros(1, config.registers, width)) if config.registers else None
         rows, columns = config.learned_grid
         self.pos_embed = nn.Parameter(torch.zeros(1, rows * columns, width)) if config.learned else None
+        self.mid_pos_embed = None
+        if config.positions_between:  # with those of prefix tokens
+            count = len(config.prefix) + rows * columns
+            self.mid_pos_embed = nn.Parameter(torch.zeros(config.depth - 1, count, width))
         self.dropout = nn.Dropout(config.dropout)
         # Plain numbers instead of torch.linspace, whose tensors have no values on the meta device.
         rates = (config.path_dropout * index / max(1, config.depth - 1) for index in range(config.depth))
@@ -187,6 +191,8 @@ class ViT(nn.Module):
         config, weight = self.config, self.patch_embed.proj.weight
         if layouts := self.layouts(grid):
             return cast("Angles", layouts)
+        if self.mid_pos_embed is not None:
+            return self.resized(self.mid_pos_embed[:, len(config.prefix) :], grid).unbind() or None
         if config.relative_bias:
             return (relative_places(grid, config.learned_grid).to(weight.device),)
         if not config.rotary:
@@ -224,12 +230,16 @@ class ViT(nn.Module):
         """Return the position embeddings of a grid of patches, (1, gh * gw, D), or `None`."""
         if fixed := FIXED.get(self.config.positions):
             return fixed(grid, self.config.width).to(self.patch_embed.proj.weight)
-        if self.pos_embed is None or grid == self.config.learned_grid:
-            return self.pos_embed
+        return None if self.pos_embed is None else self.resized(self.pos_embed, grid)
+
+    def resized(self, tables: Tensor, grid: tuple[int, int]) -> Tensor:
+        """Interpolate learned positions of patches to a grid: (L, oh * ow, D) -> (L, gh * gw, D)."""
         config = self.config
+        if grid == config.learned_grid:
+            return tables
         return resize_positions(
-            self.pos_embed, config.learned_grid, grid, config.position_antialias, config.position_mode,
-            config.position_crop,
+            tables, config.learned_grid, grid, config.position_antialias, config.position_mode, config.position_crop,
+            config.position_corners,
         )  # fmt: skip
 
     def forward(self, images: Tensor, edits: Edits | None = None) -> Tensor:
@@ -278,8 +288,21 @@ class ViT(nn.Module):
         for index in range(start, self.config.depth):
             block_ops = ops.edited(changes[index]) if index in changes else ops
             entering, tokens = tokens, block_ops.block(index, self.blocks[index], tokens, angles)
+            tokens = self.leave(index, tokens, angles, ops)
             advance(entering, 1 / self.config.depth)
         return self.finish(tokens, ops, angles)
+
+    def leave(self, index: int, tokens: Tensor, angles: Angles | None, ops: Ops = PLAIN) -> Tensor:
+        """Add the positions between block `index` and the next, if the model has them: (B, N, D) -> (B, N, D).
+
+        Without `angles`, every patch gets the mean of the positions.
+        """
+        if self.mid_pos_embed is None or index + 1 == self.config.depth:
+            return tokens
+        prefix, table = self.mid_pos_embed[index].tensor_split([len(self.config.prefix)])  # (P, D), (oh * ow, D)
+        patches = table.mean(0, keepdim=True) if angles is None else angles[index]
+        patches = patches.reshape(-1, *patches.shape[-2:]).expand(-1, tokens.shape[1] - len(prefix), -1)
+        return ops.shift(tokens, torch.cat([prefix.expand(len(patches), -1, -1), patches], dim=1))
 
     def finish(self, tokens: Tensor, ops: Ops = PLAIN, angles: Angles | None = None) -> Tensor:  # noqa: ARG002
         """Apply the final norm, in models that have it before pooling: (B, N, D) -> (B, N, D).

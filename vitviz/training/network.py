@@ -96,8 +96,8 @@ def backbone_features(model: ViT, images: Tensor, unfreeze_last: int) -> Tensor:
     """
     tokens, grid = model.embed(images)
     angles = model.angles(grid)
-    for block in list(model.blocks)[: model.config.depth - unfreeze_last]:
-        tokens = block(tokens, angles)
+    for index, block in enumerate(list(model.blocks)[: model.config.depth - unfreeze_last]):
+        tokens = model.leave(index, block(tokens, angles), angles)
     if unfreeze_last:
         return tokens
     tokens = model.finish(tokens)

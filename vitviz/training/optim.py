@@ -17,7 +17,7 @@ from vitviz.model.vit import ViT
 from vitviz.training.network import HEADS
 from vitviz.training.recipes import Recipe
 
-_UNDECAYED = ("cls_token", "dist_token", "reg_token", "pos_embed", "latent", "bias_table", "rates")
+_UNDECAYED = ("cls_token", "dist_token", "reg_token", "pos_embed", "mid_pos_embed", "latent", "bias_table", "rates")
 
 
 def layer_of(name: str, config: ViTConfig) -> int:

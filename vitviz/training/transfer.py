@@ -95,10 +95,14 @@ def start_from(
         model = ViT(config, record)
     weights = {key: value.detach().float() for key, value in source.state_dict().items()}
     grids = old.learned_grid, config.learned_grid
-    if source.pos_embed is not None and grids[0] != grids[1]:
-        weights["pos_embed"] = resize_positions(
-            weights["pos_embed"], *grids, config.position_antialias, config.position_mode, config.position_crop
-        )
+    for key, prefix in (("pos_embed", 0), ("mid_pos_embed", len(old.prefix))):
+        if key in weights and grids[0] != grids[1]:
+            first, patches = weights[key].tensor_split([prefix], dim=1)
+            patches = resize_positions(
+                patches, *grids, config.position_antialias, config.position_mode, config.position_crop,
+                config.position_corners,
+            )  # fmt: skip
+            weights[key] = torch.cat([first, patches], dim=1)
     for name in [name for name in weights if name.endswith("bias_table")]:
         weights[name] = resize_biases(weights[name], *grids)
     state, new = model.state_dict(), () if keep_head else ("head.", "head_dist.")

@@ -77,6 +77,11 @@ def lecture_bytes(view: View) -> bytes:
             "Expected patch embeddings that are filters times red, green and blue, got a model with a norm after them, "
             f"or {view.model.config.channels} input channels, which the lecture does not show. Choose another model."
         )
+    if view.model.config.positions_between:
+        raise LectureError(
+            "Expected positions that are added before the first block, got more between blocks, which the lecture does "
+            "not show. Choose another model."
+        )
     levels = np.asarray(view.seen()).transpose(2, 0, 1)  # (H, W, 3) -> (3, H, W)
     arrays, facts = _model_arrays(view.model, view.trace.grid)
     arrays |= _stream_arrays(view.trace)

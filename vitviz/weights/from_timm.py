@@ -32,7 +32,7 @@ WHY_NOT = {
     "SwinTransformerV2Cr": "it computes relative position biases and norms of Swin v2 in another way",
     **dict.fromkeys(_PYRAMIDS, "the number of its patches changes from stage to stage"),
     "MaxxVit": "it uses attention in windows and grids, between convolutions",
-    "Cait": "it mixes its heads before and after the softmax (talking heads)",
+    "Cait": "only its last blocks have a class token, which alone they update (class attention)",
     "ConVit": "it mixes attention by content with attention by position",
     "CrossVit": "it has two streams of patches of two sizes",
     "TNT": "it has a second transformer inside every patch",
@@ -150,13 +150,16 @@ def _flexible_size(built: Any) -> tuple[int, ...]:
 def _flexible_positions(stem: Any) -> dict[str, Any]:
     """Return the config fields of NaFlex positions."""
     _refuse_if(stem.norm_input is not None, "it has a norm before the projection of a patch")
-    _refuse_if(stem.pos_embed_type == "factorized", "its positions are sums of a row's and a column's")
-    _refuse_if(stem.pos_embed_align_corners, "its positions are interpolated with aligned corners")
+    grid, crop = tuple(stem.pos_embed_grid_size or ()), bool(stem.pos_embed_ar_preserving)
+    if stem.pos_embed_type == "factorized":  # linear interpolation of the sums equals that of the terms
+        _refuse_if(crop and grid[0] != grid[1], "its positions of rows and columns are cropped from a rectangle")
+        linear: dict[str, Any] = {"position_mode": "bilinear", "position_antialias": False}
+        return linear | {"position_grid": grid, "position_crop": crop}
     mode = stem.pos_embed_interp_mode
     _refuse_if(mode not in ("bicubic", "bilinear"), f"its positions are interpolated by {mode}")
-    fields = {"position_mode": mode, "position_antialias": bool(stem.pos_embed_antialias)}
-    fields["position_grid"] = None if stem.pos_embed is None else tuple(stem.pos_embed_grid_size)
-    return fields | {"position_crop": bool(stem.pos_embed_ar_preserving)}
+    fields: dict[str, Any] = {"position_mode": mode, "position_antialias": bool(stem.pos_embed_antialias)}
+    fields["position_grid"] = None if stem.pos_embed is None else grid
+    return fields | {"position_crop": crop, "position_corners": bool(stem.pos_embed_align_corners)}
 
 
 def _is_windowed(model: nn.Module) -> bool:
@@ -327,7 +330,7 @@ def _activation(act: nn.Module) -> str:
 
 def _positions(built: Any, tokens: Any) -> dict[str, Any]:
     layers, rope = _layers(), getattr(built, "rope", None)
-    learned = getattr(tokens, "pos_embed", None) is not None
+    learned = any(getattr(tokens, name, None) is not None for name in ("pos_embed", "pos_embed_y"))
     if rope is None:
         return {"positions": "learned" if learned else "none"}
     _only(rope, layers.RotaryEmbeddingDinoV3, layers.RotaryEmbeddingCat, layers.RotaryEmbeddingMixed)

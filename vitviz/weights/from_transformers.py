@@ -240,7 +240,11 @@ def convert_transformers(
         CheckpointError: if tensors are missing, unexpected, of other shapes or not finite.
     """
     config, names = read_settings(settings)
-    return assemble(config, names.convert(state, config), about, where=where)
+    new = names.convert(state, config)
+    bare = names is naming.BEIT and config.norm_pooled and not config.classes
+    if bare and not {"norm.weight", "norm.bias"} & {*new}:
+        config = replace(config, norm_pooled=False, norm_final=False)  # Data2Vec's model has no pooler by default
+    return assemble(config, new, about, where=where)
 
 
 def read_settings(settings: Mapping[str, Any]) -> Converted:
@@ -451,10 +455,15 @@ def _yolos(settings: Mapping[str, Any]) -> Converted:
     """
     checked = TypedSettings(settings, "YOLOS", YOLOS_DEFAULTS)
     checked.architecture(("YolosModel", "YolosForObjectDetection"))
-    if checked.typed("use_mid_position_embeddings", bool):
-        raise checked.refuse("use_mid_position_embeddings", "false, because vitviz adds positions only once")
-    registers, bias = checked.typed("num_detection_tokens", int), checked.get("qkv_bias")
-    return _config(checked, square=False, classes=0, registers=registers, qkv_bias=bias), naming.YOLOS
+    config = _config(
+        checked,
+        square=False,
+        classes=0,
+        registers=checked.typed("num_detection_tokens", int),
+        qkv_bias=checked.get("qkv_bias"),
+        positions_between=checked.typed("use_mid_position_embeddings", bool),
+    )
+    return config, naming.YOLOS
 
 
 def _videomae(settings: Mapping[str, Any]) -> Converted:

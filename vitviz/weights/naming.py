@@ -3,9 +3,9 @@
 A `Naming` maps a library's names to ours. If the layout also differs, it maps to an intermediate name, which `merge`
 resolves: `attn.q`, `attn.k`, `attn.v` are stacked to `attn.qkv`, `mlp.gate` and `mlp.up` to `mlp.fc1`, `attn_pool.qkv`
 is split, `patch_embed.linear` is reshaped to a convolution, `bias_table` is added to those of all blocks, `rates` are
-split by block, `class_angle` is copied to every block, `pos_embed_registers_last` is reordered, `head_alone` becomes
-two classifiers, and `embedding` (F, C) a classifier without a bias. Every tensor is used exactly once, ignored for a
-stated reason, or reported as unknown.
+split by block, `class_angle` is copied to every block, `pos_embed_registers_last` (and the same with `mid_`) is
+reordered, `head_alone` becomes two classifiers, and `embedding` (F, C) a classifier without a bias. Every tensor is
+used exactly once, ignored for a stated reason, or reported as unknown.
 """
 
 import math
@@ -185,9 +185,10 @@ def merge(new: State, *, patches: int, free_biases: bool = False) -> State:
         new |= {f"blocks.{index}.attn.rates": rates[:, index] for index in range(rates.shape[1])}
     if (angle := new.pop("class_angle", None)) is not None:  # (1, d / 2)
         new |= {f"{at}attn.class_angle": angle[0] for at in blocks}
-    if (table := new.pop("pos_embed_registers_last", None)) is not None and "reg_token" in new:
-        count = new["reg_token"].shape[1]
-        new["pos_embed"] = torch.cat([table[:, :1], table[:, -count:], table[:, 1:-count]], dim=1)
+    for name in ("pos_embed", "mid_pos_embed"):
+        if (table := new.pop(f"{name}_registers_last", None)) is not None and "reg_token" in new:
+            count, table = new["reg_token"].shape[1], table.flatten(0, -3)  # (L - 1, 1, N, D) between blocks
+            new[name] = torch.cat([table[:, :1], table[:, -count:], table[:, 1:-count]], dim=1)
     if (shared := new.pop("bias_table", None)) is not None:
         for name in (f"{at}attn.bias_table" for at in blocks):
             new[name] = shared + new[name] if name in new else shared
@@ -592,6 +593,7 @@ YOLOS = replace(
         **VIT.names,
         "embeddings.detection_tokens": "reg_token",
         "embeddings.position_embeddings": "pos_embed_registers_last",
+        "encoder.mid_position_embeddings": "mid_pos_embed_registers_last",
     },
     unread={r"pooler\.dense\.": "", r"(class_labels_classifier|bbox_predictor)\.": "detection heads"},
 )

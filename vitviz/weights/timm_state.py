@@ -143,12 +143,18 @@ def _split(block: Any, tensors: State) -> State:
 
 
 def _embeds(module: Any, tensors: State) -> State:
-    """Reshape the linear map of flattened patches to a convolution, and the table of positions to (1, gh * gw, D)."""
+    """Reshape the linear map of flattened patches to a convolution, and the table of positions to (1, gh * gw, D).
+
+    Positions that are sums of a row's and a column's become a table.
+    """
     if module.is_linear:
         (side, _), flat = module.patch_size, tensors["proj.weight"]
         shape = (side, side, module.in_chans) if module.channels_last else (module.in_chans, side, side)
         order = (0, 3, 1, 2) if module.channels_last else (0, 1, 2, 3)
         tensors["proj.weight"] = flat.unflatten(1, shape).permute(order).contiguous()
+    if "pos_embed_y" in tensors:
+        rows, columns = tensors.pop("pos_embed_y"), tensors.pop("pos_embed_x")  # (1, gh, D), (1, gw, D)
+        tensors["pos_embed"] = rows[:, :, None] + columns[:, None]
     if "pos_embed" in tensors:
         tensors["pos_embed"] = tensors["pos_embed"].flatten(1, 2)
     return tensors

@@ -16,6 +16,7 @@ MODULES = (
     ("dist_token", "", "Distillation token", "embedding"),
     ("reg_token", "", "Registers", "embedding"),
     ("pos_embed", "", "Position embeddings", "embedding"),
+    ("mid_pos_embed", "", "Positions between blocks", "embedding"),
     ("norm_pre.", "", "Norm before the blocks", "norm"),
     ("blocks.", ".attn.qkv.", "Attention: queries, keys, values", "attention"),
     ("blocks.", ".attn.proj.", "Attention: output", "attention"),
