@@ -18,11 +18,19 @@ from vitviz.export.onnx import StaticError
 
 PACKAGE = "onnxruntime-web@1.30.0"
 INTEGRITY = "q0y+JrrtukXSzsBWEMccVfqX25LRmosXHF+CaRJmg8pZClzcV7svNc4rKY3jL02Vb7QmRMDs1SigqR4CXAfKYQ=="  # SHA-512
-MODULE, GLUE, WASM = "ort.wasm.min.mjs", "ort-wasm-simd-threaded.mjs", "ort-wasm-simd-threaded.wasm"
+# The files of each build. Of the two builds with WebGPU, "webgpu" is the smaller one, which needs a browser with
+# JavaScript promise integration (JSPI).
+BUILDS = {
+    build: {"module": module, "glue": f"{wasm}.mjs", "wasm": f"{wasm}.wasm"}
+    for build, module, wasm in (
+        ("wasm", "ort.wasm.min.mjs", "ort-wasm-simd-threaded"),
+        ("webgpu", "ort.jspi.min.mjs", "ort-wasm-simd-threaded.jspi"),
+    )
+}
 
 
-def runtime_files() -> dict[str, bytes]:
-    """Return the runtime's files by name, from the user's cache or npm, checked against a pinned hash.
+def runtime_files(build: str) -> dict[str, tuple[str, bytes]]:
+    """Return name and content of each file of a build, from the user's cache or npm, checked against a pinned hash.
 
     Raises:
         StaticError: without npm or a network, or if the package does not match the hash.
@@ -34,8 +42,8 @@ def runtime_files() -> dict[str, bytes]:
         archive.unlink()
         raise StaticError(f"Expected {PACKAGE} with the pinned SHA-512, got another file. Try again.")
     with tarfile.open(archive) as files:
-        members = {name: files.extractfile(f"package/dist/{name}") for name in (MODULE, GLUE, WASM)}
-        return {name: file.read() for name, file in members.items() if file is not None}
+        members = {part: (name, files.extractfile(f"package/dist/{name}")) for part, name in BUILDS[build].items()}
+        return {part: (name, file.read()) for part, (name, file) in members.items() if file is not None}
 
 
 def cache_folder(name: str) -> Path:

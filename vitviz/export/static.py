@@ -29,8 +29,9 @@ from vitviz.explorer import Explorer
 from vitviz.export import SPACE_CARD
 from vitviz.export.formulas import missing_statistics
 from vitviz.export.onnx import StaticError, check_exportable, parts, save_graphs
-from vitviz.export.runtime import GLUE, MODULE, WASM, cache_folder, place_in_cache, runtime_files
+from vitviz.export.runtime import BUILDS, cache_folder, place_in_cache, runtime_files
 from vitviz.images.preprocess import Preprocess
+from vitviz.model.summary import totals
 from vitviz.model.vit import ViT
 from vitviz.view import View
 from vitviz.web import bundle
@@ -50,6 +51,10 @@ TRACED = (
     "web/lecture_numbers.py",
 )  # modules whose source code determines the graphs
 TRIAL = 8  # patches per side of the browser's test picture
+# Multiply-adds of a forward pass from which WebGPU can pay. One thread of WASM computes about 6e9 per second, so it
+# takes 0.3 s. With WebGPU, a pass of 12 blocks starts about 500 kernels and copies the results of each block back,
+# which takes about 0.1 s for any model (estimated, not measured), and loading a model also compiles the kernels.
+WEBGPU_ABOVE = 2e9
 # With these two headers, a page can use several threads.
 SPACE = f"""---
 {SPACE_CARD}sdk: static
@@ -64,6 +69,7 @@ Written by `vitviz export --static --space`. Photographs stay in the visitor's b
 LFS = ("bin", "wasm", "onnx", "jpg", "png", "webp")
 LARGE = "".join(f"*.{kind} filter=lfs diff=lfs merge=lfs -text\n" for kind in LFS)
 MARK = "service.js"  # every site contains this file
+Runtime = dict[str, dict[str, Any]]  # address, size and checksum of the files of a build of the runtime
 
 
 @dataclass(eq=False)
@@ -142,7 +148,9 @@ def write_site(
         check_exportable(model)
     site = Site(folder)
     tell("Fetching the runtime")
-    runtime = _write_runtime(site)
+    large = {source for source, model in models.items() if totals(model)["multiply_adds"] > WEBGPU_ABOVE}
+    runtime = {build: _write_runtime(site, build) for build in BUILDS if build == "wasm" or large}
+    sizes = {build: sum(file["bytes"] for file in files.values()) for build, files in runtime.items()}
     about: dict[str, Any] = {}
     shown: dict[str, Any] = {
         example.name: {"file": _write_photograph(site, example), "scenes": {}} for example in photographs
@@ -150,8 +158,10 @@ def write_site(
     for source, model in models.items():
         tell(f"Exporting {source}")
         about[source] = _write_model(site, source, model, methods)
-        loaded = [*about[source]["files"].values(), *runtime.values()]
-        about[source]["download"] = sum(file["bytes"] for file in loaded)
+        loaded = sum(file["bytes"] for file in about[source]["files"].values())
+        about[source]["download"] = {"wasm": loaded + sizes["wasm"]}
+        if source in large:
+            about[source]["download"]["webgpu"] = loaded + sum(sizes.values())
         for example in photographs:
             tell(f"Opening {example.name} with {source}")
             shown[example.name]["scenes"][source] = _write_scene(site, example, source, model)
@@ -162,7 +172,7 @@ def write_site(
         "worker": site.write("worker.js", _worker(runtime))["url"],
         "alone": site.write("alone.html", standalone_frame(lecture="null"))["url"],
     }
-    _write_page(site, config, lecture)
+    _write_page(site, config, lecture, runtime)
     if space:
         site.write("README.md", SPACE, hashed=False)
         site.write(".gitattributes", LARGE, hashed=False)
@@ -178,16 +188,16 @@ def _load(source: str, texts: Sequence[str]) -> ViT:
     return model
 
 
-def _write_runtime(site: Site) -> dict[str, dict[str, Any]]:
-    files = runtime_files()
-    wasm = site.write("runtime/wasm.bin", gzip.compress(files[WASM], mtime=0))  # a fourth of the size
-    return {WASM: wasm, **{name: site.write(f"runtime/{name}", files[name]) for name in (MODULE, GLUE)}}
+def _write_runtime(site: Site, build: str) -> Runtime:
+    files = runtime_files(build)
+    _, code = files.pop("wasm")
+    wasm = site.write(f"runtime/{build}.bin", gzip.compress(code, mtime=0))  # a fourth of the size
+    return {"wasm": wasm, **{part: site.write(f"runtime/{name}", data) for part, (name, data) in files.items()}}
 
 
-def _worker(runtime: dict[str, dict[str, Any]]) -> str:
-    files = json.dumps({"wasm": runtime[WASM], "mjs": runtime[GLUE]})
-    start = f"vitvizExplorer.start(self, ort, {files}, {json.dumps(constants())});\n"
-    return f'import * as ort from "./{runtime[MODULE]["url"]}";\n{bundle.script("local/worker.js")}{start}'
+def _worker(runtime: dict[str, Runtime]) -> str:
+    start = f"vitvizExplorer.start(self, {json.dumps(runtime)}, {json.dumps(constants())});\n"
+    return f"{bundle.script('local/worker.js')}{start}"
 
 
 def _write_photograph(site: Site, example: Example) -> str:
@@ -327,7 +337,7 @@ def _choices(models: dict[str, ViT], photographs: Sequence[Example], methods: Se
     }
 
 
-def _write_page(site: Site, config: dict[str, Any], lecture: dict[str, Any]) -> None:
+def _write_page(site: Site, config: dict[str, Any], lecture: dict[str, Any], runtime: dict[str, Runtime]) -> None:
     """Write the page, and the service worker with a list of all other files."""
     first = next(iter(config["examples"].values()))["scenes"][config["models"]["default"]]
     script = site.write("page.js", bundle.script("static.js"))["url"]
@@ -344,7 +354,7 @@ def _write_page(site: Site, config: dict[str, Any], lecture: dict[str, Any]) -> 
     }
     site.write(bundle.PREVIEW, bundle.picture(), hashed=False)
     site.write("index.html", bundle.fill(bundle.template("site.html"), filling), hashed=False)
-    needed = ["./", script, config["worker"], *(path for path in site.files if path.endswith(".mjs"))]
+    needed = ["./", script, config["worker"], *(runtime["wasm"][part]["url"] for part in ("module", "glue"))]
     listed = json.dumps({"files": ["./", *site.files], "first": needed})
     site.write(MARK, f"const SITE = {listed};\n{bundle.template('service.js')}", hashed=False)
 

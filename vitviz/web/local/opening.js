@@ -106,11 +106,11 @@ export function judge({ labels, groups, groupAbove, knownAbove }, logits) {
 
 /**
  * The manifest of a scene, see core/manifest.js; pictures are blobs.
- * @param {{model: {about: About}, canvas: OffscreenCanvas, prepared: Prepared, size: number | null,
+ * @param {{model: import('./model.js').Model, canvas: OffscreenCanvas, prepared: Prepared, size: number | null,
  *   run: import('./model.js').Run, seconds: number}} opened
  * @param {Constants} constants
  */
-export async function describeScene({ model: { about }, canvas, prepared, size, run, seconds }, constants) {
+export async function describeScene({ model: { about, graphs }, canvas, prepared, size, run, seconds }, constants) {
   const photo = await stage(canvas, constants.sides);
   const factor = photo.width / canvas.width;
   const [saw, context] = canvasOf(prepared.width, prepared.height);
@@ -124,7 +124,8 @@ export async function describeScene({ model: { about }, canvas, prepared, size, 
     depth, heads, width: headWidth, blocks: depth, rollout: run.blocks[0].tokens <= constants.rollout, image: null,
     model: source, title, size, predictions, labels, groups: about.groups,
     problemType: 'single_label_classification', zeroShot: about.zeroShot,
-    sureAbove, ...judge(about, run.logits), caveat: '', maps: [], badge: { device: 'browser', seconds },
+    sureAbove, ...judge(about, run.logits), caveat: '', maps: [],
+    badge: { device: `browser, ${graphs.usesGpu('block') ? 'WebGPU' : 'WASM'}`, seconds },
     sizes: sizesOf(about, canvas),
   };
 }
