@@ -261,7 +261,10 @@ class _Block(nn.Module):
         out = self.block(tokens, angles or None, ops)
         seen = ops.seen[0]
         rows = seen.probabilities[0]  # (H, n, n)
-        lse = seen.logits[0].logsumexp(-1)
+        logits = seen.logits[0]  # (H, n, n)
+        top = logits.amax(-1)
+        # WebGPU's ReduceLogSumExp overflows for logits above 88, because it does not subtract the maximum.
+        lse = top + (logits - top[..., None]).exp().sum(-1).log()
         means = rows[:, self.prefix :].mean(1), rows[:, :, self.prefix :].mean(2)  # (H, n) each
         return out, seen.queries[0], seen.keys[0], lse, *means
 
