@@ -10,14 +10,15 @@ mirrored position. The layer and descriptor with the most right matches on the f
 folder must not share photographs with it.
 
 removal: for two photographs of one class, a map explains their similarity, and its patches are removed from the first,
-the second photograph stays fixed. Printed is the share of pairs whose similarity falls faster than with random orders.
+and the second photograph stays fixed. It prints the share of pairs whose similarity falls faster than with random
+orders.
 
 time: for each method, the CPU time of all threads for the map of the predicted class and for the map of the similarity
-to the next photograph, alternately in one run. Printed are the medians over the photographs.
+to the next photograph, alternately in one run. It prints the medians over the photographs.
 
 masks: for each descriptor of the last layers, one basis of principal components is fitted to each pair of photographs.
-Printed are the share of masks of the foreground with less than 5 % or more than 95 % of the patches, and the share of
-patches that are masked as by a basis of the photograph alone.
+It prints the share of patches whose foreground mask agrees with that of a basis fitted to one photograph alone, and the
+share of degenerate masks, which cover less than 5 % or more than 95 % of the patches.
 """
 
 from __future__ import annotations
@@ -112,7 +113,7 @@ def removal(explorer: vitviz.Explorer, args: argparse.Namespace) -> None:
 
 
 def measure_time(explorer: vitviz.Explorer, args: argparse.Namespace) -> None:
-    """Print the CPU time of a map of the predicted class and of a map of the similarity, for each method."""
+    """Print, for each method, the CPU time of explaining the predicted class and of explaining the similarity."""
     files = [path for path, _ in spread(find_images(args.photos), args.limit)]
     references = [vitviz.Similarity(explorer.open(path)) for path in [*files[1:], files[0]]]
     rows = []

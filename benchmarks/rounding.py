@@ -3,9 +3,9 @@
     python benchmarks/rounding.py photos --jobs 8 --device cuda --out rounding.jsonl
     python benchmarks/rounding.py photos --limit 20
 
-For each way of rounding, the megabytes of the weights are printed; how often both models name the same class, and
-whether they ever differ where the exact model is sure; and the rank correlation of each method's map with the map of
-the exact weights for the same class: median and minimum. `--out` keeps the numbers of each photograph, and the same
+For each way of rounding, it prints the size of the weights, how often both models predict the same class, whether they
+differ where the exact model is sure, and for each method the rank correlation between the maps of the rounded and the
+exact weights for the same class (median and minimum). `--out` keeps the numbers of each photograph, and the same
 command continues an interrupted run.
 
 Linear layers and the patch projection are rounded, in groups of 32 weights of a row: to multiples of a step (even), to
@@ -52,7 +52,7 @@ def even(weights: Tensor, top: Tensor) -> Tensor:
 
 
 def uneven(weights: Tensor) -> Tensor:
-    """Round weights (..., GROUP) to 256 levels from their minimum to their maximum."""
+    """Round weights (..., GROUP) to 256 evenly spaced levels between their minimum and maximum."""
     low, high = weights.amin(-1, keepdim=True).half().float(), weights.amax(-1, keepdim=True)
     step = ((high - low) / 255).half().float().clamp_min(1e-7)
     return ((weights - low) / step).round().clamp(0, 255) * step + low
@@ -121,7 +121,7 @@ def maps(view: View, target: int) -> dict[str, Tensor]:
 
 
 def measure(args: argparse.Namespace, photos: list[str], out: Path) -> None:
-    """Append a line to `out` for each photograph that it lacks."""
+    """Measure the photographs that have no line in `out` yet, and append one line for each."""
     torch.set_num_threads(1)
     exact = vitviz.load(args.model).half().float().to(args.device)
     moments = second_moments(exact)

@@ -109,7 +109,7 @@ class Firefox(Tab):
 
 @contextmanager
 def new_firefox(folder: Path, preferences: Mapping[str, bool | int | str] = {}) -> Iterator[Firefox]:
-    """Start Firefox with a profile in a folder, which also receives downloads."""
+    """Start Firefox; its profile and its downloads are written to `folder`."""
     path = next(filter(None, map(shutil.which, FIREFOXES)), None)
     assert path, "no Firefox on this machine: install firefox-esr"
     profile = folder / "profile"

@@ -236,7 +236,7 @@ def point(tab: Tab) -> None:
 
 
 def photographs(tab: Tab, folder: Path, stores: bool) -> dict[str, Any]:
-    """Give photographs to the page in three ways, reload it, and return its numbers for a PNG and a JPEG."""
+    """Upload, paste and drop photographs, reload the page, and return its numbers for a PNG and a JPEG."""
     for left, way in enumerate(("upload", "paste", "drop")):
         photo = folder / f"{way}.png"
         Image.open(DOG).crop((100 + left, 0, 700, 500)).save(photo)

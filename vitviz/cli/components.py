@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from vitviz.cli import options as shared
-from vitviz.cli.options import PATH, Args, Command, Names
+from vitviz.cli.options import PATH, Args, Command, LazyHelp, Names
 from vitviz.cli.predict import find_photos
 from vitviz.errors import VitvizError
 from vitviz.formatting import percent
@@ -19,14 +19,21 @@ if TYPE_CHECKING:
     from vitviz.view import View
 
 BASIS = "basis.npz"
-DESCRIPTOR = "what describes a patch: tokens, queries, keys or values (default: keys)"
 OUTPUT = f"write NAME.png, the colors over each photograph, NAME-foreground.png, its mask, and {BASIS}"
+
+
+def _descriptor_help() -> str:
+    from vitviz.analysis.pca_basis import DESCRIPTOR
+
+    return f"what describes a patch (default: {DESCRIPTOR})"
 
 
 @click.command(cls=Command)
 @click.option("-o", "--output", type=PATH, metavar="FOLDER", required=True, help=OUTPUT)
 @click.option("--basis", type=PATH, metavar="FILE.npz", help="a basis of this command, of Python or of the page")
-@click.option("--descriptor", type=Names("vitviz.analysis.pairs", "DESCRIPTORS"), help=DESCRIPTOR)
+@click.option(
+    "--descriptor", cls=LazyHelp, type=Names("vitviz.analysis.pairs", "DESCRIPTORS"), compute_help=_descriptor_help
+)
 @click.option("--layer", type=int, help="layer, counted from 1 (default: the next to last)")
 @shared.photos
 def components(args: Args) -> None:

@@ -51,7 +51,7 @@ TRACED = (
     "web/lecture_numbers.py",
 )  # modules whose source code determines the graphs
 TRIAL = 8  # patches per side of the browser's test picture
-# Multiply-adds of a forward pass from which the site uses WebGPU: between a ViT-S (6e9 for the default model) and a ViT-B
+# Multiply-adds of a forward pass above which the site uses WebGPU: more than the default model (6e9), less than a ViT-B
 # (17e9). One thread of WASM computes about 6e9 per second. Lower it when WebGPU has been measured on a GPU.
 WEBGPU_ABOVE = 1e10
 # With these two headers, a page can use several threads.
@@ -249,7 +249,7 @@ def _write_model(site: Site, source: str, model: ViT, methods: Sequence[str]) ->
 
 
 def _pack(halves: Any) -> bytes:
-    """Compress float16 numbers with gzip, low bytes before high bytes, because only the high bytes repeat."""
+    """Compress float16 numbers with gzip. The low bytes come first, because only the high bytes compress well."""
     return gzip.compress(halves.astype("<f2").view(np.uint8).reshape(-1, 2).T.tobytes(), mtime=0)
 
 

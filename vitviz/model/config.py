@@ -193,7 +193,7 @@ class ViTConfig:
         return self.head_size + (tokens if self.relative_bias else 0)
 
     def pairs(self, tokens: int) -> int:
-        """Return the number of pairs of a query and a key in a head of the first block, for N tokens."""
+        """Return the number of query-key pairs of a head in the first block, for N tokens."""
         return tokens**2
 
     @property

@@ -94,7 +94,7 @@ class WindowedConfig(ViTConfig):
         return self.head_size + {"table": side**2, "decomposed": 2 * side, "none": 0}[self.window_bias]
 
     def pairs(self, tokens: int) -> int:
-        """Return the number of pairs of a query and a key in the windows of the first block, or without windows."""
+        """Return the number of query-key pairs of a head: within windows, or all pairs if a block is global."""
         return tokens * (tokens if self.global_blocks else min(tokens, self.windows[0] ** 2))
 
     def stage_config(self, stage: int) -> ViTConfig:
