@@ -237,6 +237,20 @@ def test_panes_share_the_class_by_name(page: Browser, app: Running, models: dict
         assert page.evaluate("vitviz.store.get().target") == expected
 
 
+def test_a_click_counts_even_if_the_list_changes_before_the_button_is_released(opened: Browser, app: Running) -> None:
+    panel = explained(opened)
+    gate = Gate(opened, "**/vitviz/explain")
+    panel.locator("[data-method=legrad]").click()
+    gate.wait()
+    button = panel.locator("[data-method=attn_lrp]")
+    button.hover()
+    opened.mouse.down()
+    gate.open()
+    expect(panel.locator("[data-method=legrad] small")).to_contain_text(" s")  # its map has arrived
+    opened.mouse.up()
+    expect_drawn(opened, panel, app.view().explain("attn_lrp"))
+
+
 def test_another_click_or_tab_cancels_a_running_question(opened: Browser) -> None:
     panel = explained(opened)
     gate = Gate(opened, "**/vitviz/explain")

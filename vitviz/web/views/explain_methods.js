@@ -37,6 +37,8 @@ export class MethodList {
     this.listed = this.pressed = ''; // what is shown, to skip redraws
     /** @type {(Row & {heatmap: Heatmap})[]} */
     this.made = []; // rows with a map
+    /** @type {Map<string, HTMLElement>} */
+    this.kept = new Map(); // buttons by the name of their method
     roving(view.find('.vv-methods'));
     saveMenu(view.page, view.find('.vv-beside'), phrase('Save the maps side by side'), [
       { words: phrase('Picture (PNG)'), ending: 'png', make: () => withWords(together(view.all('.vv-all canvas'),
@@ -107,15 +109,38 @@ export class MethodList {
     const listed = JSON.stringify([lines, view.shown.target, view.shown.against]);
     if (listed === this.listed) return;
     this.listed = listed;
-    const held = /** @type {any} */ (document.activeElement)?.closest?.('.vv-method')?.dataset.method;
-    view.find('.vv-methods').innerHTML = rows.map(({ method: { name, title } }, place) => `<button type="button"
-      class="vv-small vv-method" data-method="${name}"><canvas></canvas
-      ><span>${escaped(translated(title))}</span><small>${
-      lines[place].slice(1).join(' · ')}</small></button>`).join('');
-    if (held) view.find(`[data-method="${held}"]`)?.focus({ preventScroll: true });
-    view.all('.vv-methods canvas').forEach((canvas, place) => this.small(canvas, rows[place].heatmap));
+    this.arrange(rows.map(({ method, heatmap }, place) => {
+      const button = this.buttonOf(method.name);
+      const [canvas, title, note] = /** @type {any} */ (button.children);
+      write(title, translated(method.title));
+      write(note, lines[place].slice(1).join(' · '));
+      this.small(canvas, heatmap);
+      return button;
+    }));
     this.beside(/** @type {typeof this.made} */ (rows.filter(({ heatmap }) => heatmap)), tested);
     this.pressed = '';
+  }
+
+  /** Return a method's button, which is kept: a click is lost if its button is replaced while the mouse is pressed.
+   * @param {string} name */
+  buttonOf(name) {
+    const held = this.kept.get(name);
+    if (held) return held;
+    const button = document.createElement('button');
+    Object.assign(button, { type: 'button', className: 'vv-small vv-method',
+      innerHTML: '<canvas></canvas><span></span><small></small>' });
+    button.dataset.method = name;
+    this.kept.set(name, button);
+    return button;
+  }
+
+  /** Show the buttons in this order, and keep the focus. @param {HTMLElement[]} buttons */
+  arrange(buttons) {
+    const list = this.view.find('.vv-methods');
+    if (buttons.length === list.childElementCount && buttons.every((each, at) => each === list.children[at])) return;
+    const { activeElement } = document;
+    list.replaceChildren(...buttons);
+    if (list.contains(activeElement)) /** @type {HTMLElement} */ (activeElement).focus({ preventScroll: true });
   }
 
   /** Update the button that runs all methods, and say which it skips. @param {Row[]} rows @param {number} tested */
