@@ -287,10 +287,11 @@ def unfold(page: Browser) -> None:
     page.wait_for_function("vitviz.resting()")
 
 
-SETTLE = """() => {
+SETTLE = """async () => {
+    for (let frame = 0; frame < 2; frame++) await new Promise(requestAnimationFrame);
     const finite = document.getAnimations().filter(({ effect }) => effect.getComputedTiming().endTime < Infinity);
-    return Promise.allSettled(finite.map(({ finished }) => finished)).then(() => null);
-}"""  # colors are wrong during a theme's transition
+    await Promise.allSettled(finite.map(({ finished }) => finished));
+}"""  # a page hears of the system's theme in its next frame; colors are wrong during a theme's transition
 
 
 def axe(page: Browser, *only: str, within: str | None = None) -> list[Any]:

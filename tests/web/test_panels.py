@@ -22,6 +22,7 @@ from vitviz.heatmap import Heatmap
 from vitviz.view import View
 
 QUESTIONS = "**/vitviz/*"
+FLAT = f'"values": {[0.0] * 7 * 11}'  # of the tiny model's grid
 LABELS = {"Explain": "Explanations", "Heads": "Heads", "Layers": "Layers"}
 
 
@@ -189,7 +190,13 @@ def test_failed_questions_are_reported_and_retried(opened: Browser) -> None:
     expect(panel.locator(".vv-title")).to_have_text("LeGrad")  # without the map of the previous method
     expect(panel.locator(".vv-low")).to_have_text("")
     opened.unroute("**/vitviz/explain")
+    flat = lambda route: route.fulfill(body=re.sub(r'"values": ?\[.*?\]', FLAT, route.fetch().text()))  # noqa: E731
+    opened.route("**/vitviz/explain", flat)
+    panel.locator("[data-method=attn_lrp]").click()
+    expect(panel.locator(".vv-about")).to_contain_text("All patches have the same value")
+    opened.unroute("**/vitviz/explain")
     panel.locator("[data-method=rollout]").click()
+    expect(panel.locator(".vv-about")).not_to_contain_text("All patches have the same value")
     expect(panel.locator(".vv-trouble")).to_be_hidden()
     expect(panel.locator(".vv-title")).to_contain_text("Rollout of layers 1 to ")
     expect(panel.locator(".vv-low")).not_to_have_text("")

@@ -9,7 +9,6 @@ import json
 import re
 import zlib
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from importlib.metadata import version
 from importlib.util import find_spec
@@ -18,6 +17,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from filelock import FileLock
 
 from vitviz import __version__
 from vitviz.analysis.head_statistics import STATISTICS
@@ -272,12 +272,12 @@ def cached_graphs(model: ViT) -> list[Path]:
     facts = [model.config.to_dict(), __version__, versions, *(path.read_text(encoding="utf-8") for path in code)]
     folder = cache_folder("graphs") / hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:32]
     if not folder.exists():
-        with place_in_cache(folder.parent) as place:
-            graphs = place / "graphs"
-            graphs.mkdir()
-            save_graphs(model, graphs)
-            with suppress(OSError):  # another export finished first
-                graphs.replace(folder)
+        with place_in_cache(folder.parent) as place, FileLock(folder.with_suffix(".lock")):
+            if not folder.exists():  # no other export was running, or it failed
+                graphs = place / "graphs"
+                graphs.mkdir()
+                save_graphs(model, graphs)
+                graphs.rename(folder)
     return sorted(folder.glob("*.onnx"))
 
 

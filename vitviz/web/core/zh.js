@@ -257,6 +257,7 @@ export const ZH = {
     'All maps side by side': '所有图并列', 'All maps side by side, best first': '所有图并列，最好的在前',
     ['Each map has its own scale: compare shapes, not brightness. In signed maps, red supports the class and blue '
       + 'opposes it.']: '每张图各有色标：请比较形状，而不是亮度。在带符号的图中，红色支持该类别，蓝色反对它。',
+    'All patches have the same value, so this map does not explain the prediction': '所有图块的值都相同，因此这张图不能解释预测结果',
     'opposes · supports': '反对 · 支持', 'Computing {0}': '正在计算{0}', 'Explain the other picture: {0}': '解释另一张图：{0}',
     'Testing {0} maps': '正在检验 {0} 张图', 'Testing {0}': '正在检验{0}', 'Test this map': '检验这张图',
     'Deletion: strongest first': '删除：先遮住最强的', 'Insertion: strongest first': '插入：先显示最强的',

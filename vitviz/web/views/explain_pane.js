@@ -26,6 +26,8 @@ import { Pane } from '../draw/photo.js';
 const LABEL = phrase('Photograph with the map of a method. Arrow keys read the map patch by patch, Enter hides a '
   + 'patch.');
 
+const CONSTANT = phrase('All patches have the same value, so this map does not explain the prediction');
+
 /** Return the name of a map's colors. @param {boolean} signed */
 export function colorsOf(signed) {
   return signed ? SIGNED : 'viridis';
@@ -125,10 +127,12 @@ export class MapPane {
     const unit = unitOf(heatmap?.unit);
     const at = under && heatmap && say('Row {0}, column {1}: {2}.', under[0] + 1, under[1] + 1,
       unit(heatmap.values[under[0] * this.pane.grid[1] + under[1]]));
+    const constant = heatmap?.values.every((value) => value === heatmap.values[0]);
     const clipped = heatmap ? clippedWords(ownScale(heatmap.values, heatmap.signed), unit) : '';
     return { note: running ? progressWords(running, say('Computing {0}', translated(method.title)))
       : joined(at, translated(method.about)),
-    about: [method.paper, clipped, translated(heatmap?.note ?? '')].filter(Boolean).join(' · ') };
+    about: [constant && say(CONSTANT), method.paper, clipped, translated(heatmap?.note ?? '')].filter(Boolean)
+      .join(' · ') };
   }
 
   /**
