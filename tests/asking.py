@@ -16,8 +16,8 @@ from patience import patience, wait_until
 
 from vitviz.server import server
 from vitviz.server.endpoints import Endpoints
+from vitviz.server.jobs import Kind
 from vitviz.server.pages import Page
-from vitviz.server.scheduler import Kind
 
 FORM = {"nothing": (None, "")}  # makes httpx send a multipart form without a file
 CHUNK = 2**18  # bytes per chunk of a body
@@ -225,4 +225,4 @@ def progress_with(key: str, lines: Iterator[str]) -> dict[str, Any]:
 
 def wait_for_rest(endpoints: Endpoints) -> None:
     """Wait until no job is running or queued."""
-    wait_until(lambda: endpoints.scheduler.ahead(Kind.LONG) == 0, "the server comes to rest")
+    wait_until(lambda: endpoints.jobs.ahead(Kind.LONG) == 0, "the server comes to rest")

@@ -45,8 +45,8 @@ from vitviz.images.limits import ImageError
 from vitviz.images.preprocess import Preprocess
 from vitviz.model.positions import sincos_positions
 from vitviz.model.trace import Trace
+from vitviz.server.jobs import BusyError
 from vitviz.server.menu import Menu
-from vitviz.server.scheduler import BusyError
 from vitviz.settings import Settings
 from vitviz.view import View
 from vitviz.web.choices import choices, in_browser

@@ -15,10 +15,10 @@ from vitviz.images.preprocess import Preprocess
 from vitviz.model.vit import Pretrained
 from vitviz.server.endpoints import Endpoints
 from vitviz.server.gpu import ask_view
+from vitviz.server.jobs import Job, current
 from vitviz.server.menu import Menu
 from vitviz.server.models import bytes_of
 from vitviz.server.scenes import OPEN, OpenScene
-from vitviz.server.scheduler import Client, current
 from vitviz.server.uploads import UploadFolder
 from vitviz.settings import Settings
 from vitviz.view import View
@@ -92,11 +92,11 @@ def forget_scenes(endpoints: Endpoints) -> None:
 
 
 @contextmanager
-def visiting(address: str) -> Iterator[Client]:
-    client = Client(address)
-    token = current.set(client)
+def visiting(address: str) -> Iterator[Job]:
+    job = Job(address)
+    token = current.set(job)
     try:
-        yield client
+        yield job
     finally:
         current.reset(token)
 

@@ -38,7 +38,6 @@ from vitviz.server.endpoints import Endpoints
 from vitviz.server.html import ExplorerHTML
 from vitviz.server.menu import Menu
 from vitviz.server.routes import describe_error, lines
-from vitviz.server.scheduler import Client
 from vitviz.settings import GIGABYTE, Settings
 from vitviz.web import bundle
 from vitviz.web.questions import QUESTIONS
@@ -189,7 +188,7 @@ class _Engine:
         try:
             with self.endpoints.account.book(Resource.QUESTIONS, key[0]):
                 name, ask, source, photo = await asyncio.to_thread(self._arguments, call)
-                async with aclosing(lines(self.endpoints, name, ask, Client(key[0]), source, photo)) as answers:
+                async with aclosing(lines(self.endpoints, name, ask, key[0], source, photo)) as answers:
                     async for message in answers:
                         if "progress" not in message:
                             line = await asyncio.to_thread(self._packed, message)

@@ -26,7 +26,7 @@ from vitviz.attribution.inputs import Method
 from vitviz.attribution.registry import DEFAULT, attribute, check_options
 from vitviz.attribution.target_specs import OTHER_MODEL, Named, TargetOf
 from vitviz.errors import VitvizError
-from vitviz.evaluation.faithfulness import Faithfulness, curve_passes, faithfulness
+from vitviz.evaluation.faithfulness import Faithfulness, Maps, curve_passes, faithfulness
 from vitviz.fields import check_arguments
 from vitviz.formatting import PERHAPS, describe_prediction
 from vitviz.heatmap import Heatmap
@@ -317,7 +317,7 @@ class View:
     @check_arguments(ExplorerError)
     def faithfulness(
         self,
-        maps: Heatmap | Sequence[Heatmap],
+        maps: Maps,
         target: TargetOf | None = None,
         *,
         contrast: tuple[Named, Named] | None = None,
@@ -326,7 +326,7 @@ class View:
         """Test maps by deletion and insertion of patches; see `vitviz.evaluation.faithfulness.faithfulness`.
 
         Args:
-            maps: one or several maps, which share the random orders.
+            maps: one or several maps, or their values, which share the random orders.
             target, contrast: the target to test, as in `explain`; by default the target of the maps, or the predicted
                 class for maps without one.
             options: baseline, steps, random, seed, progress.
@@ -337,7 +337,7 @@ class View:
         Raises:
             ExplainError: if the maps explain different targets and no target is given.
         """
-        maps = [maps] if isinstance(maps, Heatmap) else list(maps)
+        maps = [maps] if isinstance(maps, Heatmap) else maps
         passes = curve_passes(len(maps), self._patches, **options)
         with watch("Test of the map" if len(maps) == 1 else "Test of the maps", passes, self.trace.tokens.shape[1]):
             return faithfulness(self.model, self.images, maps, target, contrast=contrast, **options)

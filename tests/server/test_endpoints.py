@@ -20,9 +20,9 @@ from vitviz.server import endpoints as module
 from vitviz.server import opening
 from vitviz.server.arguments import ArgumentError
 from vitviz.server.endpoints import Endpoints
+from vitviz.server.jobs import Kind
 from vitviz.server.routes import describe_error
 from vitviz.server.scenes import UnknownScene
-from vitviz.server.scheduler import Kind
 from vitviz.view import View
 from vitviz.web.questions import QUESTIONS
 from vitviz.web.scene import ROLLOUT_TOKENS, standalone
@@ -347,7 +347,7 @@ def test_wrong_arguments_are_refused_with_a_reason_before_anything_runs(
         assert len(text) < 600, case
         assert not any(leak in text for leak in LEAKS), case
         assert describe_error(refused.value)["kind"] == "refused", case
-        assert endpoints.scheduler.ahead(Kind.LONG) == 0, case
+        assert endpoints.jobs.ahead(Kind.LONG) == 0, case
 
 
 OF_SCENES = [name for name in QUESTIONS if "scene" in signature(getattr(Endpoints, name, print)).parameters]

@@ -23,7 +23,7 @@ from playwright.sync_api import Page as Browser
 
 from vitviz.cli.main import Printable, main
 from vitviz.server.account import Budget, Resource
-from vitviz.server.scheduler import Kind
+from vitviz.server.jobs import Kind
 from vitviz.server.uploads import NO_SUCH_UPLOAD, UploadError, check_type, upload_folder
 from vitviz.web.questions import QUESTIONS
 
@@ -70,7 +70,7 @@ def test_events_read_only_uploaded_files(site: Site) -> None:
 @pytest.mark.usefixtures("endless")
 def test_many_long_questions_delay_no_others_and_stop_with_their_clients(site: Site) -> None:
     scene, attackers = site.ask("open", photo=photograph(), source={})["data"]["id"], site.client_at("127.0.0.9")
-    ahead = partial(site.endpoints.scheduler.ahead, Kind.LONG)
+    ahead = partial(site.endpoints.jobs.ahead, Kind.LONG)
     with ExitStack() as crowd:
         answers = [
             crowd.enter_context(attackers.stream("POST", "/vitviz/faithfulness", **form(kernel_shap(scene, number))))
@@ -97,7 +97,7 @@ def test_refused_address_is_told_how_long_the_wait_is(site: Site) -> None:
             crowd.enter_context(site.stream("faithfulness", kernel_shap(scene, target)))
         other = form(kernel_shap(scene, share))  # an address's limit applies only while another address waits
         crowd.enter_context(site.client_at("127.0.0.8").stream("POST", "/vitviz/faithfulness", **other))
-        wait_until(lambda: site.endpoints.scheduler.ahead(Kind.LONG) == share + 1, "all places are taken")
+        wait_until(lambda: site.endpoints.jobs.ahead(Kind.LONG) == share + 1, "all places are taken")
         error = site.ask("faithfulness", kernel_shap(scene, share + 1))["error"]
         assert error["kind"] == "busy"
         assert error["text"].startswith("Busy")

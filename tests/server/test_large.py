@@ -21,12 +21,12 @@ from vitviz.images.preprocess import Preprocess
 from vitviz.model.config import ViTConfig
 from vitviz.model.memory import kept_bytes
 from vitviz.model.ops import Explicit
+from vitviz.server import jobs as scheduling
 from vitviz.server import opening as module
-from vitviz.server import scheduler as scheduling
 from vitviz.server import sizes
 from vitviz.server.endpoints import Endpoints
+from vitviz.server.jobs import BusyError, Jobs, Kind, current
 from vitviz.server.routes import describe_error
-from vitviz.server.scheduler import BusyError, Kind, Scheduler, current
 from vitviz.server.sizes import (
     Pace,
     TooLargeError,
@@ -95,7 +95,7 @@ def test_fastest_run_determines_the_pace() -> None:
 def test_photograph_is_opened_ahead_only_while_nothing_runs(endpoints: Endpoints) -> None:
     larger = ask(endpoints, "open", image="Noise")["sizes"][1]
     assert larger["ahead"] == endpoints.menu.settings.sharper
-    with endpoints.scheduler.run(Kind.SHORT), pytest.raises(BusyError):
+    with endpoints.jobs.run(Kind.SHORT), pytest.raises(BusyError):
         ask(endpoints, "open", image="Noise", size=larger["size"], ahead=True)
     assert ask(endpoints, "open", image="Noise", size=larger["size"], ahead=True)["size"] == larger["size"]
     endpoints.menu.settings = replace(endpoints.menu.settings, sharper=False)
@@ -205,8 +205,8 @@ def test_estimate_of_layers_depends_on_the_number_of_classes() -> None:
 
 def test_questions_about_large_scenes_are_not_light(endpoints: Endpoints, monkeypatch: pytest.MonkeyPatch) -> None:
     arguments = {"scene": ask(endpoints, "open", photo=photograph(1))["id"], "block": 0}
-    kinds, run, names = list[Kind](), endpoints.scheduler.run, ("block", "attention", "lecture")
-    monkeypatch.setattr(endpoints.scheduler, "run", lambda kind: kinds.append(kind) or run(kind))
+    kinds, run, names = list[Kind](), endpoints.jobs.run, ("block", "attention", "lecture")
+    monkeypatch.setattr(endpoints.jobs, "run", lambda kind, **booked: kinds.append(kind) or run(kind, **booked))
     questions = [endpoints.question(name, arguments) for name in names]
     assert all(question.light for question in questions)
     monkeypatch.setattr(module, "LIGHT_TOKENS", 20)  # as if a large scene was opened after the checks
@@ -328,8 +328,8 @@ SHORT: dict[str, dict[str, Any]] = {
 
 def test_short_questions_about_large_scenes_are_long(endpoints: Endpoints, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sizes, "LARGE", 2)
-    kinds, run = list[Kind](), endpoints.scheduler.run
-    monkeypatch.setattr(endpoints.scheduler, "run", lambda kind: kinds.append(kind) or run(kind))
+    kinds, run = list[Kind](), endpoints.jobs.run
+    monkeypatch.setattr(endpoints.jobs, "run", lambda kind, **booked: kinds.append(kind) or run(kind, **booked))
     for size, kind in ((None, Kind.SHORT), (2 * WIDTH, Kind.LONG)):
         scene = ask(endpoints, "open", photo=photograph(1), size=size)["id"]
         for name, arguments in SHORT.items():
@@ -342,16 +342,16 @@ def test_long_computation_regains_pause_time_while_it_runs(monkeypatch: pytest.M
     """Otherwise it would delay photographs in the second half of a lecture."""
     now, pauses = [1.0], []
     monkeypatch.setattr(scheduling, "time", SimpleNamespace(monotonic=lambda: now[0]))
-    scheduler = Scheduler()
-    monkeypatch.setattr(scheduler, "urgent", lambda _: True)
+    jobs = Jobs()
+    monkeypatch.setattr(jobs, "urgent", lambda _: True)
 
     def pause(_: Kind, most: float) -> float:
         pauses.append(most)
         now[0] += most
         return most
 
-    monkeypatch.setattr(scheduler, "pause", pause)
-    with scheduling._GiveWay(scheduler, Kind.LONG):
+    monkeypatch.setattr(jobs, "pause", pause)
+    with scheduling._GiveWay(jobs, Kind.LONG):
         for _ in range(3):
             torch.zeros(1).sum()
             now[0] += 5  # the computation runs

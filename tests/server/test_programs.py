@@ -21,7 +21,7 @@ from patience import patience, wait_until
 
 from vitviz.server.account import Resource
 from vitviz.server.connections import QuietAccepts, connection_budget
-from vitviz.server.scheduler import Kind
+from vitviz.server.jobs import Kind
 from vitviz.server.uploads import upload_folder
 from vitviz.web.questions import QUESTIONS
 
@@ -82,15 +82,15 @@ def test_refusal_is_an_exception_in_gradio_client(client: Client, scene: str) ->
 
 @pytest.mark.usefixtures("endless")
 def test_question_stops_when_a_program_cancels_or_disconnects(client: Client, scene: str, site: Site) -> None:
-    scheduler, address = site.endpoints.scheduler, "/gradio_api/call/explain"
+    jobs, address = site.endpoints.jobs, "/gradio_api/call/explain"
     job = client.submit(scene, "kernel_shap", api_name="/explain")
-    wait_until(lambda: scheduler.ahead(Kind.LONG) == 1, "the question runs")
-    assert scheduler.ahead(Kind.SHORT) == 0  # short questions do not wait for it
+    wait_until(lambda: jobs.ahead(Kind.LONG) == 1, "the question runs")
+    assert jobs.ahead(Kind.SHORT) == 0  # short questions do not wait for it
     job.cancel()
     wait_for_rest(site.endpoints)
     event = site.client.post(address, json={"data": [scene, "kernel_shap", None, None]}).json()["event_id"]
     with site.client.stream("GET", f"{address}/{event}"):
-        wait_until(lambda: scheduler.ahead(Kind.LONG) == 1, "the question runs")
+        wait_until(lambda: jobs.ahead(Kind.LONG) == 1, "the question runs")
     wait_for_rest(site.endpoints)
 
 
@@ -157,10 +157,8 @@ def test_question_of_a_tool_is_booked_for_its_visitor(
     """Gradio forwards a tool's question to its own server."""
     monkeypatch.setenv("FORWARDED_ALLOW_IPS", "10.0.0.1" if proxies else "127.0.0.1")
     with closing(Site(new_endpoints(tmp_path / "page", sources, mcp=True, proxies=proxies), listens=True)) as site:
-        addresses, join, visitors = [], site.endpoints.flights.join, ["203.0.113.7", "203.0.113.8"]
-        monkeypatch.setattr(
-            site.endpoints.flights, "join", lambda *args: addresses.append(args[2].address) or join(*args)
-        )
+        addresses, join, visitors = [], site.endpoints.jobs.join, ["203.0.113.7", "203.0.113.8"]
+        monkeypatch.setattr(site.endpoints.jobs, "join", lambda *args: addresses.append(args[2]) or join(*args))
         for visitor in visitors:
             forwarded = f"6.6.6.6, {visitor}, 10.0.0.2" if proxies else visitor
             assert "has expired" in str(call_tool(site, "layers", forwarded, scene="0" * 32))

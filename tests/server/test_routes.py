@@ -14,7 +14,7 @@ from offered import folder, forget_scenes, new_endpoints, photograph
 from patience import patience
 
 from vitviz.server import opening, routes
-from vitviz.server.scheduler import Cancelled
+from vitviz.server.jobs import Cancelled
 from vitviz.settings import Settings
 
 

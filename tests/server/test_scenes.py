@@ -21,10 +21,10 @@ from vitviz.server import opening
 from vitviz.server.account import Account, Resource
 from vitviz.server.endpoints import Endpoints
 from vitviz.server.health import health
+from vitviz.server.jobs import Cancelled, Jobs, Kind, current
 from vitviz.server.models import fingerprint
 from vitviz.server.routes import describe_error
-from vitviz.server.scenes import Cache, Flights, UnknownScene, scene_id, size_of
-from vitviz.server.scheduler import Cancelled, Client, Kind, current
+from vitviz.server.scenes import Cache, UnknownScene, scene_id, size_of
 from vitviz.settings import Settings
 
 
@@ -77,7 +77,7 @@ def test_ids_depend_on_photograph_model_size_and_secret() -> None:
 
 
 def test_equal_questions_are_computed_once_and_cancelled_when_all_have_left() -> None:
-    flights, begun, end, count = Flights(), threading.Event(), threading.Event(), []
+    jobs, begun, end, count = Jobs(), threading.Event(), threading.Event(), []
 
     def compute() -> str:
         count.append(1)
@@ -87,19 +87,19 @@ def test_equal_questions_are_computed_once_and_cancelled_when_all_have_left() ->
                 raise Cancelled
         return "answer"
 
-    first, joined = (flights.join("key", compute, Client(name)) for name in ("a", "b"))
+    first, joined = (jobs.join("key", compute, name) for name in ("a", "b"))
     assert first is joined
     assert begun.wait(patience(60))
-    flights.leave("key", first)
-    assert not first.client.gone.is_set()  # the other client still waits
+    jobs.leave(first)
+    assert not first.gone.is_set()  # the other client still waits
     end.set()
     assert joined.future.result(patience(60)) == "answer"
     assert len(count) == 1
     end.clear()
-    third = flights.join("key", compute, Client("c"))
+    third = jobs.join("key", compute, "c")
     assert third is not first
-    flights.leave("key", third)
-    fourth = flights.join("key", compute, Client("d"))  # the next request starts a new computation
+    jobs.leave(third)
+    fourth = jobs.join("key", compute, "d")  # the next request starts a new computation
     assert fourth is not third
     assert isinstance(third.future.exception(patience(60)), Cancelled)
     end.set()
@@ -107,29 +107,29 @@ def test_equal_questions_are_computed_once_and_cancelled_when_all_have_left() ->
 
 
 def test_computation_that_nobody_waits_for_does_not_start() -> None:
-    flights, end, ran = Flights(), threading.Event(), []
-    busy = [flights.join(f"busy {i}", lambda: end.wait(patience(60)), Client(), light=True) for i in range(2)]
-    waiting = flights.join("waiting", lambda: ran.append(1), Client(), light=True)
-    flights.leave("waiting", waiting)
+    jobs, end, ran = Jobs(), threading.Event(), []
+    busy = [jobs.join(f"busy {i}", lambda: end.wait(patience(60)), light=True) for i in range(2)]
+    waiting = jobs.join("waiting", lambda: ran.append(1), light=True)
+    jobs.leave(waiting)
     end.set()
     assert isinstance(waiting.future.exception(patience(60)), Cancelled)
     assert ran == []
-    assert all(flight.future.result(patience(60)) for flight in busy)
+    assert all(job.future.result(patience(60)) for job in busy)
 
 
 def test_error_is_raised_for_all_who_wait_and_not_cached() -> None:
-    flights, calls, joined = Flights(), [], threading.Event()
+    jobs, calls, joined = Jobs(), [], threading.Event()
 
     def compute() -> None:
         calls.append(1)
         assert joined.wait(patience(60))
         raise ImageError("Expected one.")
 
-    waiting = [flights.join("key", compute, Client()) for _ in range(2)]
+    waiting = [jobs.join("key", compute) for _ in range(2)]
     joined.set()
-    for flight in waiting:
-        assert isinstance(flight.future.exception(patience(60)), ImageError)
-    assert flights.join("key", compute, Client()).future.exception(patience(60))
+    for job in waiting:
+        assert isinstance(job.future.exception(patience(60)), ImageError)
+    assert jobs.join("key", compute).future.exception(patience(60))
     assert len(calls) == 2
 
 
@@ -176,7 +176,7 @@ def expect_answers(endpoints: Endpoints, seed: int) -> None:
     """Check that a new photograph can be opened and explained, and that the queue is empty afterwards."""
     scene = ask(endpoints, "open", photo=photograph(seed))["id"]
     assert ask(endpoints, "explain", scene=scene, method="rollout")["values"]
-    assert endpoints.scheduler.ahead(Kind.LONG) == 0
+    assert endpoints.jobs.ahead(Kind.LONG) == 0
     assert health(endpoints)["ready"]
 
 

@@ -33,8 +33,8 @@ if TYPE_CHECKING:
     import pandas as pd
 
 Floats = NDArray[np.float64]
-Maps = Tensor | NDArray[np.floating[Any]] | Heatmap | Sequence[Heatmap]
-"""Scores of patches, (M, gh, gw), or maps returned by attribution methods."""
+Maps = Tensor | NDArray[np.floating[Any]] | Heatmap | Sequence[Heatmap | NDArray[np.floating[Any]]]
+"""Scores of patches, (M, gh, gw) or a sequence of (gh, gw), or maps returned by attribution methods."""
 
 RANDOM = 6
 """Default number of random orders. Each costs as much as one curve of a map."""

@@ -15,7 +15,6 @@ from gradio.data_classes import FileData
 from vitviz.server.account import OverBudgetError, Resource
 from vitviz.server.endpoints import Endpoints
 from vitviz.server.routes import describe_error, lines
-from vitviz.server.scheduler import Client
 from vitviz.server.uploads import UploadError, upload_folder
 from vitviz.web.questions import QUESTIONS
 
@@ -25,7 +24,7 @@ PICTURES = ("photo", "seen", "maps")  # manifest fields left out for API clients
 class Programs:
     """Answer API clients' questions, and stop those whose client has left.
 
-    Gradio starts each event at once, because the account and the scheduler limit the questions.
+    Gradio starts each event at once, because the account and the jobs limit the questions.
 
     Args:
         endpoints: compute the answers.
@@ -94,11 +93,11 @@ class Programs:
             gr.Error: for every error, with a message for visitors.
             CancelledError: if the client has cancelled the event or left.
         """
-        client = Client(request.client.host if request.client else "")
+        client = request.client.host if request.client else ""
         task = cast("asyncio.Task[Any]", asyncio.current_task())
         self._sessions[task] = str(request.session_hash)
         try:
-            with self.endpoints.account.book(Resource.QUESTIONS, client.address):
+            with self.endpoints.account.book(Resource.QUESTIONS, client):
                 async with aclosing(lines(self.endpoints, name, arguments, client)) as answers:
                     async for line in answers:
                         if "error" in line:

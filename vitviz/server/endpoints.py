@@ -16,6 +16,9 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, get_args
 
+import numpy as np
+from numpy.typing import NDArray
+
 from vitviz.analysis.head_statistics import STATISTICS
 from vitviz.analysis.pairs import BLOCK, DESCRIPTOR, Descriptor
 from vitviz.attribution.attention import DISCARD, FUSE, RESIDUAL, START, Fusion
@@ -26,9 +29,9 @@ from vitviz.heatmap import Heatmap
 from vitviz.server import arguments as args
 from vitviz.server.arguments import ArgumentError, check, quote
 from vitviz.server.gpu import ask_view
+from vitviz.server.jobs import Kind, report
 from vitviz.server.opening import Opening
-from vitviz.server.scenes import MAPS, OPEN, Key, OpenScene, UnknownScene
-from vitviz.server.scheduler import Kind, report
+from vitviz.server.scenes import OPEN, Key, OpenScene, UnknownScene
 from vitviz.server.sizes import Need, check_question, heads_need, is_large, layers_need, method_need, passes_need
 from vitviz.view import PAGE_MEGABYTES, View
 from vitviz.web.choices import choices
@@ -176,8 +179,7 @@ class Endpoints(Opening):
             aim = {}  # one map for all classes
         with self._turn(opened, about.title, method_need, about, slow=about.slow):
             report(f"Computing {about.title}", self._seconds(opened, about.passes(_patches(opened.view))))
-            heatmap, seconds = self._map(opened, about, aim)
-        return describe_map(heatmap, seconds)
+            return self._map(opened, about, aim)[1]
 
     def faithfulness(
         self,
@@ -203,16 +205,16 @@ class Endpoints(Opening):
             test_passes, options = 2 * test_passes, {"baseline": "blur"}
         for about in abouts:
             self._check(opened, about.title, method_need, about, test_passes)
-        maps: list[Heatmap] = []
-        with self.scheduler.run(Kind.LONG):
+        maps: list[NDArray[np.float32]] = []
+        with self.jobs.run(Kind.LONG):
             for done, about in enumerate(abouts):
-                self.scheduler.give_way(Kind.LONG)
+                self.jobs.give_way(Kind.LONG)
                 passes = sum(method.cost for method in abouts[done:]) + test_passes
                 report(f"Computing {about.title}", self._seconds(opened, passes), done=done, of=2 * count)
                 maps.append(self._map(opened, about, aim if about.class_specific else {})[0])
 
             def progress(done: int, of: int) -> None:
-                self.scheduler.give_way(Kind.LONG)
+                self.jobs.give_way(Kind.LONG)
                 text = "Testing the map" if count == 1 else f"Testing {count} maps"
                 seconds = self._seconds(opened, test_passes * (1 - done / of))
                 report(text, seconds, done=count + count * done // of, of=2 * count)
@@ -375,7 +377,7 @@ class Endpoints(Opening):
             )
         about = METHODS[DEFAULT]  # the lecture compares it with rollout
         turn = lecture and self._turn(opened, "the lecture", method_need, about, slow=True)
-        with turn or self.scheduler.run(Kind.LONG):
+        with turn or self.jobs.run(Kind.LONG):
             report("Writing the page")
             parts = lecture_parts(opened.view) if lecture else None
             return standalone(opened.scene, search, lecture=parts).encode()
@@ -436,19 +438,15 @@ class Endpoints(Opening):
         key = scene, name + json.dumps(checked, default=lambda data: hashlib.sha256(data).hexdigest())
 
         def compute() -> Any:
-            answer = self.cache.get(key)
-            if answer is None:
-                try:
-                    large = declared.light and self._is_large(scene)  # now that the scene is open
-                    with self.scheduler.run(Kind.SHORT) if large else nullcontext():
-                        answer = method(**checked)
-                finally:
-                    self.cache.measure((scene, OPEN))  # the scene holds intermediate results
-                if declared.cached:
-                    self.cache.put(key, answer)
-            return answer
+            try:
+                large = declared.light and self._is_large(scene)  # now that the scene is open
+                with self.jobs.run(Kind.SHORT) if large else nullcontext():
+                    return method(**checked)
+            finally:
+                self.cache.measure((scene, OPEN))  # the scene holds intermediate results
 
-        return CheckedQuestion(key, compute, declared.light and not self._is_large(scene))
+        answer = partial(self.cache.answer, key, compute) if declared.cached else compute
+        return CheckedQuestion(key, answer, declared.light and not self._is_large(scene))
 
     @contextmanager
     def _turn(
@@ -458,7 +456,7 @@ class Endpoints(Opening):
         self._check(scene, title, need, *facts)
         own = self._load(scene.model).explorer.preprocess
         large = is_large(scene.view.model.config, own, _patches(scene.view))
-        with self.scheduler.run(Kind.LONG if slow or large else Kind.SHORT):
+        with self.jobs.run(Kind.LONG if slow or large else Kind.SHORT):
             yield
 
     def _aim(self, opened: OpenScene, target: int | str | None, against: int | None) -> dict[str, Any]:
@@ -503,16 +501,16 @@ class Endpoints(Opening):
             )
         return str(Similarity(other.view.features, other.scene.image or "the other photograph"))
 
-    def _map(self, scene: OpenScene, method: Method, aim: dict[str, Any]) -> tuple[Heatmap, float]:
-        """Return a map and its computing time in seconds."""
-        key = f"{method.name} {sorted(aim.items())}"
-        if key not in scene.maps:
+    def _map(self, scene: OpenScene, method: Method, aim: dict[str, Any]) -> tuple[NDArray[np.float32], dict[str, Any]]:
+        """Return a map's values (gh, gw), which tests of maps need, and its description."""
+
+        def compute() -> Any:
             began = time.perf_counter()
-            heatmap = ask_view(scene.view, "explain", method=method, **aim)
-            if len(scene.maps) >= MAPS:
-                scene.maps.pop(next(iter(scene.maps)), None)
-            scene.maps[key] = heatmap, time.perf_counter() - began
-        return scene.maps[key]
+            heatmap: Heatmap = ask_view(scene.view, "explain", method=method, **aim)
+            return heatmap.values, describe_map(heatmap, time.perf_counter() - began)
+
+        values, described = self.cache.answer((scene.id, f"map {method.name} {sorted(aim.items())}"), compute)
+        return values, described
 
     def _check(self, scene: OpenScene, title: str, need: Callable[..., Need], *facts: Any) -> None:
         """Check that a question about a scene fits into memory and time, see `sizes.check_question`.

@@ -18,7 +18,7 @@ from vitviz import __version__
 from vitviz.server.account import Resource
 from vitviz.server.endpoints import Endpoints
 from vitviz.server.gpu import BORROWED
-from vitviz.server.scheduler import Kind
+from vitviz.server.jobs import Kind
 
 OUTCOME = "vitviz.outcome"  # scope key of a dict in which a question records its outcome
 # Paths as they are logged, without names of files, scenes and sessions.
@@ -41,7 +41,7 @@ def health(endpoints: Endpoints) -> dict[str, Any]:
     "ready" is whether a new visitor's photograph would be accepted now; "seconds" is the expected wait. "scenes"
     describes the cache of open photographs and answers.
     """
-    scheduler, loaded = endpoints.scheduler, endpoints.loaded.begin(endpoints.menu.default)
+    jobs, loaded = endpoints.jobs, endpoints.loaded.begin(endpoints.menu.default)
     ready = loaded.done() and loaded.exception() is None
     device = next(loaded.result().explorer.model.parameters()).device.type if ready else None
     account = endpoints.account
@@ -51,9 +51,9 @@ def health(endpoints: Endpoints) -> dict[str, Any]:
         "model": endpoints.menu.entry(endpoints.menu.default).title,
         "device": "zerogpu" if BORROWED else device,
         "queue": {
-            "waiting": scheduler.waiting,
+            "waiting": jobs.waiting,
             "most": account.budgets[Resource.PHOTOGRAPHS].total,
-            "seconds": round(scheduler.seconds(Kind.PHOTO), 1),
+            "seconds": round(jobs.seconds(Kind.PHOTO), 1),
         },
         "scenes": {
             "bytes": account.used(Resource.SCENES),

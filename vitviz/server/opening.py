@@ -19,10 +19,10 @@ from vitviz.model.devices import return_freed_memory
 from vitviz.server.account import Account
 from vitviz.server.arguments import ArgumentError, quote
 from vitviz.server.gpu import open_view
+from vitviz.server.jobs import BusyError, Jobs, Kind, check_cancelled, report
 from vitviz.server.menu import LargerModels, Menu, describe_bytes
 from vitviz.server.models import Loaded, Models
-from vitviz.server.scenes import OPEN, Cache, Flights, OpenScene, UnknownScene, scene_id
-from vitviz.server.scheduler import BusyError, Kind, Scheduler, check_cancelled, report
+from vitviz.server.scenes import OPEN, Cache, OpenScene, UnknownScene, scene_id
 from vitviz.server.sizes import USUAL, Pace, Size, check_fits, cost, faster, fits_in_memory, is_large, largest, sizes
 from vitviz.settings import SHARPER_SECONDS
 from vitviz.view import View
@@ -60,8 +60,7 @@ class Opening:
         self.account = Account(menu.settings)
         if menu.uploads is not None:
             menu.uploads.account = self.account
-        self.scheduler, self.flights = Scheduler(self.account), Flights(self.account)
-        self.cache = Cache(self.account)
+        self.jobs, self.cache = Jobs(self.account), Cache(self.account)
         self._paces: dict[str, Pace] = {}
         self._text_source = ""  # of the text tower loaded last, which stays in memory
         self._trimmed = time.monotonic()  # when freed memory was last returned
@@ -89,8 +88,8 @@ class Opening:
         loaded = self._load(source)
         name = scene_id(data, loaded.fingerprint, size, self.menu.settings.secret, texts)
         scene: OpenScene | None = self.cache.get((name, OPEN))
-        if scene is None and ahead and not self.scheduler.idle:
-            raise BusyError(self.scheduler.seconds(Kind.PHOTO))
+        if scene is None and ahead and not self.jobs.idle:
+            raise BusyError(self.jobs.seconds(Kind.PHOTO))
         if scene is None and texts:
             return self._classify_texts(name, self.open_scene(photo, image, model, size, ahead), texts)
         return scene or self._open(name, data, example, source, loaded.explorer, size)
@@ -180,15 +179,15 @@ class Opening:
             return decode_apart(data, check=check_cancelled)
 
         if is_large(config, explorer.preprocess, patches):  # pauses for other visitors' photographs
-            with self.scheduler.run(Kind.LONG):
-                with self.scheduler.wait_and_run(Kind.DECODE):
+            with self.jobs.run(Kind.LONG):
+                with self.jobs.run(Kind.DECODE, booked=True):
                     picture = decode_photo()
                 report(running, seconds)
                 view = self._view(explorer, picture, size)
         else:
-            with self.scheduler.run(Kind.DECODE):  # held until the end, to limit the number of decoded pictures
+            with self.jobs.run(Kind.DECODE):  # held until the end, to limit the number of decoded pictures
                 picture = decode_photo()
-                with self.scheduler.wait_and_run(Kind.PHOTO):
+                with self.jobs.run(Kind.PHOTO, booked=True):
                     report(running, seconds)
                     view = self._view(explorer, picture, size)
         pace = self._paces[source] = faster(view, self._paces.get(source))
@@ -219,7 +218,7 @@ class Opening:
         """Return a scene whose classes are texts; the image tower does not run again."""
         explorer = self._load(opened.model).explorer
         self.load_text_tower(opened)
-        with self.scheduler.run(Kind.SHORT):
+        with self.jobs.run(Kind.SHORT):
             report(READING)
             view = opened.view.texts(texts)
         plain = opened.scene
@@ -242,7 +241,7 @@ class Opening:
                 f"Expected a text tower that fits into {describe_bytes(max(0, free))} of memory, got one that takes "
                 f"about {describe_bytes(int(need))}. Start the page with a larger --model-memory."
             )
-        with self.scheduler.run(Kind.LONG):
+        with self.jobs.run(Kind.LONG):
             report(READING)
             try:
                 text_tower_of(model)

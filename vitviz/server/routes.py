@@ -42,9 +42,9 @@ from vitviz.server.bodies import (
 from vitviz.server.endpoints import CheckedQuestion, Endpoints
 from vitviz.server.gpu import identify
 from vitviz.server.health import OUTCOME
+from vitviz.server.jobs import BusyError, Cancelled, Job
 from vitviz.server.menu import NO_UPLOADS, UPLOAD
 from vitviz.server.scenes import UnknownScene
-from vitviz.server.scheduler import BusyError, Cancelled, Client
 from vitviz.server.sizes import TooLargeError
 from vitviz.server.uploads import CHECKPOINT, DISK_FULL, DiskFullError, Incoming, UploadError
 from vitviz.web.questions import QUESTIONS
@@ -64,7 +64,7 @@ async def lines(
     endpoints: Endpoints,
     name: str,
     arguments: object,
-    client: Client,
+    address: str,
     source: object = None,
     photo: bytes | None = None,
 ) -> AsyncGenerator[Line, None]:
@@ -74,7 +74,7 @@ async def lines(
         endpoints: compute the answer.
         name: the endpoint's name.
         arguments: the endpoint's arguments from a client, not yet checked.
-        client: sender of the request.
+        address: address of the client.
         source: {image, model, size, texts}, if the scene must be opened before the question is answered.
         photo: content of the photograph's file; `None` for an example.
     """
@@ -94,13 +94,13 @@ async def lines(
                 yield {"progress": {"text": text}}
         answer = None
         for question in questions:
-            flight = endpoints.flights.join(question.key, question.compute, client, question.light)
+            job = endpoints.jobs.join(question.key, question.compute, address, question.light)
             try:
-                async for _ in _ticks(flight.future):
-                    yield {"progress": _progress(endpoints, flight.client)}
-                answer = flight.future.result()
+                async for _ in _ticks(job.future):
+                    yield {"progress": _progress(endpoints, job)}
+                answer = job.future.result()
             finally:  # runs also if the client has left
-                endpoints.flights.leave(question.key, flight)
+                endpoints.jobs.leave(job)
         yield {"data": answer}
     except Exception as error:  # noqa: BLE001 - described for the client
         yield {"error": describe_error(error)}
@@ -134,11 +134,11 @@ async def _ticks(future: Future[Any]) -> AsyncGenerator[None, None]:
         yield
 
 
-def _progress(endpoints: Endpoints, client: Client) -> Line:
-    """Return a computation's progress message, the number of computations ahead of it, and its remaining seconds."""
-    line = dict(client.progress)
-    seconds = None if client.finishes is None else max(0.0, client.finishes - time.monotonic())
-    if (place := endpoints.scheduler.place(client)) is not None:
+def _progress(endpoints: Endpoints, job: Job) -> Line:
+    """Return a job's progress message, the number of jobs ahead of it, and its remaining seconds."""
+    line = dict(job.progress)
+    seconds = None if job.finishes is None else max(0.0, job.finishes - time.monotonic())
+    if (place := endpoints.jobs.place(job)) is not None:
         line["ahead"], wait = place
         seconds = wait + (seconds or 0.0)
     if seconds is not None:
@@ -191,17 +191,17 @@ class Questions:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request; cancel it if its client disconnects."""
-        client = Client(address(scope))
+        client = address(scope)
         identify(scope)
         try:
-            with self.endpoints.account.book(Resource.QUESTIONS, client.address):
+            with self.endpoints.account.book(Resource.QUESTIONS, client):
                 await self._answer(str(scope["path_params"]["name"]), client, scope, receive, send)
         except OverBudgetError:
             await busy("this address has too many questions open").response(scope, receive, send)
         except Refused as refused:
             await refused.response(scope, receive, send)
 
-    async def _answer(self, name: str, client: Client, scope: Scope, receive: Receive, send: Send) -> None:
+    async def _answer(self, name: str, client: str, scope: Scope, receive: Receive, send: Send) -> None:
         if not is_question(name):
             known = ", ".join(filter(is_question, QUESTIONS))
             raise Refused(404, f"Expected one of {known}; got {quote(name)}.")
@@ -219,7 +219,7 @@ class Questions:
                 with suppress(asyncio.CancelledError):
                     await answering
 
-    def _lines(self, name: str, form: Form, client: Client) -> AsyncGenerator[Line, None]:
+    def _lines(self, name: str, form: Form, client: str) -> AsyncGenerator[Line, None]:
         """Answer the question of a form."""
         if "photo" in form.fields:
             raise Refused(400, "Expected a file as the photo, got text.")
@@ -228,7 +228,7 @@ class Questions:
         source = _json("source", form.fields["source"]) if "source" in form.fields else None
         return lines(self.endpoints, name, arguments, client, source, photo)
 
-    async def _stream(self, answers: AsyncGenerator[Line, None], client: Client, send: Send, outcome: Line) -> None:
+    async def _stream(self, answers: AsyncGenerator[Line, None], client: str, send: Send, outcome: Line) -> None:
         """Send the lines of an answer, and record its outcome."""
         await send({"type": "http.response.start", "status": 200, "headers": HEADERS})
         outcome["outcome"] = "left"
@@ -236,7 +236,7 @@ class Questions:
             async for line in answers:
                 data = line.get("data")
                 size = len(data) if isinstance(data, bytes) else 0
-                if not self.endpoints.account.fits(Resource.TRANSFERS, client.address, size):
+                if not self.endpoints.account.fits(Resource.TRANSFERS, client, size):
                     data, line = b"", {"error": {"kind": "busy", "text": UNREAD, "seconds": float(RETRY)}}
                 if "progress" not in line:
                     outcome["outcome"] = line["error"]["kind"] if "error" in line else "answered"
@@ -259,16 +259,16 @@ class Questions:
 
     @asynccontextmanager
     async def _form(
-        self, name: str, client: Client, scope: Scope, receive: Receive
+        self, name: str, client: str, scope: Scope, receive: Receive
     ) -> AsyncIterator[tuple[Form, Incoming | None]]:
         """Read a form with at most one file: a photograph stays in memory, a checkpoint goes to the upload folder."""
         uploads, allowed = self.endpoints.menu.uploads, self.endpoints.menu.settings
         with ExitStack() as stack:
             incoming, most = None, MAX_PHOTO_BYTES
-            booking = stack.enter_context(self.endpoints.account.book(Resource.TRANSFERS, client.address, 0))
+            booking = stack.enter_context(self.endpoints.account.book(Resource.TRANSFERS, client, 0))
             if name == "checkpoint" and uploads is not None:
                 most = min(MAX_CHECKPOINT_BYTES, allowed.disk // 2)
-                incoming = stack.enter_context(uploads.receive(client.address))
+                incoming = stack.enter_context(uploads.receive(client))
                 booking = incoming.booking
             most += FIELD_BYTES
             body = chunks(receive, most, booking, allowed.stall)

@@ -1,4 +1,4 @@
-"""Cache open scenes and answers within a memory budget, and compute each answer once for all waiting requests.
+"""Cache open scenes and answers within a memory budget.
 
 A scene is the result of one model on one photograph at one input size; its id is a keyed hash of the three, so every
 process gives the same scene the same id. If an id is unknown, the client opens the scene again from the
@@ -13,24 +13,17 @@ import json
 import sys
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from contextvars import copy_context
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from itertools import chain
 from typing import Any
 
-from vitviz.heatmap import Heatmap
 from vitviz.server.account import Account, Booking, Resource
-from vitviz.server.scheduler import Client, check_cancelled, current
 from vitviz.view import View
 from vitviz.web.scene import Scene
 
 PIXEL_BYTES = 4  # bytes per pixel of a PIL image in RGB
-MAPS = 64  # maps kept per scene, so that testing them does not compute them again
 ID_DIGITS = 32  # hexadecimal digits of a scene's id
-LIGHT_THREADS = 2
-SPARE_THREADS = 16  # threads in addition to one for each place of the scheduler; most threads only wait
 OPEN = "open"  # the question whose answer is the scene itself
 
 Key = tuple[str | None, str]
@@ -54,8 +47,6 @@ class OpenScene:
         model: the model's source.
         scene: content of a saved page.
         manifest: data for the page, see `vitviz.web.scene`.
-        maps: maps and their computing times in seconds, by method and classes. Maps refer to the photograph, so they
-            are evicted with the scene.
     """
 
     id: str
@@ -63,17 +54,15 @@ class OpenScene:
     model: str
     scene: Scene
     manifest: dict[str, Any]
-    maps: dict[str, tuple[Heatmap, float]] = field(default_factory=dict)
 
     @property
     def nbytes(self) -> int:
-        """Return the bytes of the scene, its pictures and its maps."""
+        """Return the bytes of the scene and its pictures."""
         pictures = {id(image): image for image in (self.view.photo, self.scene.picture[0], self.scene.seen)}
         return (
             sum(PIXEL_BYTES * image.width * image.height for image in pictures.values() if image is not None)
             + self.view.nbytes
             + size_of(self.manifest)
-            + sum(heatmap.values.nbytes + 1000 for heatmap, _ in list(self.maps.values()))
         )
 
 
@@ -99,6 +88,14 @@ class Cache:
                 return None
             self._entries.move_to_end(key)
             return self._entries[key][0]
+
+    def answer(self, key: Key, compute: Callable[[], Any]) -> Any:
+        """Return a cached value, or compute and cache it."""
+        value = self.get(key)
+        if value is None:
+            value = compute()
+            self.put(key, value)
+        return value
 
     def put(self, key: Key, value: Any) -> None:
         """Cache a value, evicting others if necessary. A value larger than the whole budget is not cached."""
@@ -149,79 +146,3 @@ def size_of(value: Any) -> int:
     if isinstance(value, list | tuple):
         return sys.getsizeof(value) + sum(map(size_of, value))
     return sys.getsizeof(value)
-
-
-@dataclass(eq=False)
-class Flight:
-    """Computation in progress.
-
-    Args:
-        client: client for which it runs; it is cancelled when no request waits for it any longer.
-        future: future of the result.
-        waiting: number of requests that wait for the result.
-    """
-
-    client: Client
-    future: Future[Any] = field(default_factory=Future)
-    waiting: int = 0
-
-
-class Flights:
-    """Compute answers in threads, each once for all requests that wait for it ("single flight").
-
-    A computation is cancelled when no request waits for it any longer.
-
-    Args:
-        account: limits how many computations wait or run.
-    """
-
-    def __init__(self, account: Account | None = None) -> None:
-        self._open: dict[Hashable, Flight] = {}
-        self._lock = threading.RLock()
-        budgets = (account or Account()).budgets
-        heavy = SPARE_THREADS + budgets[Resource.PHOTOGRAPHS].total + budgets[Resource.LONG].total
-        self._light = ThreadPoolExecutor(LIGHT_THREADS, thread_name_prefix="light")
-        self._heavy = ThreadPoolExecutor(heavy, thread_name_prefix="heavy")
-
-    def join(self, key: Hashable, compute: Callable[[], Any], client: Client, light: bool = False) -> Flight:
-        """Start a computation, or join the running one with the same key; call `leave` afterwards.
-
-        Args:
-            key: identifies the question and its arguments.
-            compute: returns the answer; it runs in a thread with a copy of this context.
-            client: sender of the request.
-            light: whether it takes milliseconds; light computations queue only behind each other.
-        """
-        with self._lock:
-            flight = self._open.get(key)
-            if flight is None:
-                flight = self._open[key] = Flight(replace(client, gone=threading.Event(), progress={}))
-                pool = self._light if light else self._heavy
-                pool.submit(copy_context().run, self._compute, key, flight, compute)
-            flight.waiting += 1
-            return flight
-
-    def leave(self, key: Hashable, flight: Flight) -> None:
-        """Stop waiting for a computation."""
-        with self._lock:
-            flight.waiting -= 1
-            if flight.waiting == 0 and not flight.future.done():
-                flight.client.gone.set()
-                self._close(key, flight)  # the next request starts a new computation
-
-    def _compute(self, key: Hashable, flight: Flight, compute: Callable[[], Any]) -> None:
-        current.set(flight.client)
-        try:
-            check_cancelled()
-            answer = compute()
-        except BaseException as error:  # noqa: BLE001 - raised by `future.result()`
-            self._close(key, flight)
-            flight.future.set_exception(error)
-        else:
-            self._close(key, flight)
-            flight.future.set_result(answer)
-
-    def _close(self, key: Hashable, flight: Flight) -> None:
-        with self._lock:
-            if self._open.get(key) is flight:
-                del self._open[key]

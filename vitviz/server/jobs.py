@@ -1,0 +1,400 @@
+"""Compute each question once, in the order of a priority semaphore: photographs and short questions before long ones.
+
+Requests for the same answer join one job, which stops when none of them waits any longer. Parallel forward passes need
+more memory and finish no sooner, so one job of each kind runs at a time. Between two calls of PyTorch, a long job
+pauses while a photograph or a short question runs. While photographs and short questions compete, photographs get
+`SHARE` times as much time: a single photograph does not wait, and short questions delay a lecture hall's photographs by
+an eighth. Addresses take turns: sixty requests from one address delay another address by one job. Photographs are
+decoded first, two at a time, in a separate lane. The account limits how many jobs wait or run, with a separate limit
+for long ones.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Hashable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager, nullcontext
+from contextvars import ContextVar, copy_context
+from dataclasses import dataclass, field
+from enum import IntEnum
+from operator import itemgetter
+from typing import Any
+
+import torch
+from torch.overrides import TorchFunctionMode
+
+from vitviz.errors import VitvizError
+from vitviz.images.worker import WORKERS
+from vitviz.server.account import Account, Booking, OverBudgetError, Resource
+
+TICK = 0.1  # seconds between checks for a job that nobody waits for
+MOST_PAUSE = 20.0  # seconds by which pauses may exceed the running time, so that every job finishes
+SHARE = 8  # seconds for photographs per second for short questions, while both are waiting
+RESTORE = torch._C._set_grad_enabled  # called at the end of `torch.no_grad`
+UNWIND = 0.5  # seconds for a cancelled job to leave its context managers
+RECENT = 20  # number of jobs of a kind whose mean time is the estimate for the next
+LIGHT_THREADS = 2
+SPARE_THREADS = 16  # threads in addition to one for each place; most threads only wait
+
+
+class Kind(IntEnum):
+    """Kind of a computation, the most urgent first; photographs and short questions share the time."""
+
+    DECODE = -1  # decodes a photograph in a separate process
+    PHOTO = 0  # runs the model on a photograph
+    SHORT = 1  # takes up to a few seconds
+    LONG = 2
+
+
+AT_ONCE = {Kind.DECODE: WORKERS}  # other kinds run one at a time
+
+
+class Cancelled(Exception):
+    """Raised in a job that no request waits for any longer."""
+
+
+class BusyError(VitvizError):
+    """Raised if too many requests are waiting; the message and `seconds` give the expected wait."""
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds = float(max(1, round(seconds)))
+        super().__init__(f"Busy: too many requests are waiting. Try again in about {self.seconds:.0f} s.")
+
+
+@dataclass(eq=False)
+class Job:
+    """Computation of an answer.
+
+    Attributes:
+        address: address of the first request, for which places are booked.
+        key: question that it answers.
+        future: future of the answer.
+        requests: number of requests that wait for the answer.
+        gone: set when none waits any longer.
+        progress: latest progress message.
+        finishes: expected end by `time.monotonic()`, if known.
+    """
+
+    address: str = ""
+    key: Hashable = None
+    future: Future[Any] = field(default_factory=Future)
+    requests: int = 0
+    gone: threading.Event = field(default_factory=threading.Event)
+    progress: dict[str, Any] = field(default_factory=dict)
+    finishes: float | None = None
+
+
+current: ContextVar[Job] = ContextVar("current", default=Job())  # noqa: B039 - the default job's event is never set
+"""The job for which this context computes."""
+
+
+def report(text: str, seconds: float | None = None, **counts: int) -> None:
+    """Set the progress message of the current job.
+
+    Args:
+        text: the message.
+        seconds: expected remaining time, if known.
+        counts: numbers `done` and `of` (the total), for a progress bar.
+    """
+    job = current.get()
+    job.finishes = None if seconds is None else time.monotonic() + seconds
+    job.progress = {"text": text, **counts}
+
+
+def check_cancelled() -> None:
+    """Raise `Cancelled` if no request waits for the current job."""
+    if current.get().gone.is_set():
+        raise Cancelled
+
+
+class Lane:
+    """Waiting jobs of one kind in order of arrival, and times of those that ran."""
+
+    def __init__(self) -> None:
+        self.waiting = list[Job]()
+        self.turns = Counter[str]()  # how often each address had its turn while any job waits
+        self.running, self.began = 0, 0.0  # number of running jobs, and start of the latest
+        self.times = deque[float](maxlen=RECENT)
+
+    def __len__(self) -> int:
+        """Return the number of jobs that wait or run."""
+        return len(self.waiting) + self.running
+
+    def add(self, job: Job) -> None:
+        """Add a waiting job; a new address starts with as many turns as the waiting address with the fewest."""
+        if job.address not in (addresses := {other.address for other in self.waiting}):
+            fewest = min((self.turns[address] for address in addresses), default=0)
+            self.turns[job.address] = max(self.turns[job.address], fewest)
+        self.waiting.append(job)
+
+    def order(self) -> list[Job]:
+        """Return the waiting jobs, the next one first: addresses take turns, each in order of arrival."""
+        turns, order = self.turns.copy(), list[tuple[int, Job]]()
+        for job in self.waiting:
+            order.append((turns[job.address], job))
+            turns[job.address] += 1
+        return [job for _, job in sorted(order, key=itemgetter(0))]
+
+    def remove(self, job: Job) -> None:
+        """Remove a job that no longer waits."""
+        self.waiting.remove(job)
+        if not self.waiting:
+            self.turns.clear()
+
+    def mean(self) -> float:
+        """Return the mean time of the latest jobs in seconds; 1 before the first.
+
+        If the running job has already taken longer, return its time so far.
+        """
+        mean = sum(self.times) / len(self.times) if self.times else 1.0
+        return max(mean, time.monotonic() - self.began) if self.running else mean
+
+
+class Jobs:
+    """Compute each answer once for all requests that wait for it, in the order that the module's docstring describes.
+
+    Args:
+        account: where waiting and running jobs are booked.
+    """
+
+    def __init__(self, account: Account | None = None) -> None:
+        self.account = account or Account()
+        self._open: dict[Hashable, Job] = {}  # unfinished jobs by question
+        self._lanes = {kind: Lane() for kind in Kind}
+        self._changed = threading.Condition()
+        self._credit = 0.0  # unused seconds of the short questions' share
+        self._counted = time.monotonic()  # when `_credit` was updated
+        self._paused = False  # whether the running short question pauses
+        places = sum(self.account.budgets[resource].total for resource in (Resource.PHOTOGRAPHS, Resource.LONG))
+        self._light = ThreadPoolExecutor(LIGHT_THREADS, thread_name_prefix="light")
+        self._heavy = ThreadPoolExecutor(SPARE_THREADS + places, thread_name_prefix="heavy")
+
+    # Requests
+
+    def join(self, key: Hashable, compute: Callable[[], Any], address: str = "", light: bool = False) -> Job:
+        """Start a job, or join the unfinished one with the same key; call `leave` afterwards.
+
+        Args:
+            key: identifies the question and its arguments.
+            compute: returns the answer; it runs in a thread with a copy of this context.
+            address: address of the request.
+            light: whether it takes milliseconds; light jobs queue only behind each other.
+        """
+        with self._changed:
+            job = self._open.get(key)
+            if job is None:
+                job = self._open[key] = Job(address, key)
+                pool = self._light if light else self._heavy
+                pool.submit(copy_context().run, self._compute, job, compute)
+            job.requests += 1
+            return job
+
+    def leave(self, job: Job) -> None:
+        """Stop waiting for a job; if no request waits any longer, it is cancelled."""
+        with self._changed:
+            job.requests -= 1
+            if job.requests == 0 and not job.future.done():
+                job.gone.set()
+                self._close(job)  # the next request starts a new job
+
+    def _compute(self, job: Job, compute: Callable[[], Any]) -> None:
+        current.set(job)
+        try:
+            check_cancelled()
+            answer = compute()
+        except BaseException as error:  # noqa: BLE001 - raised by `future.result()`
+            self._close(job)
+            job.future.set_exception(error)
+        else:
+            self._close(job)
+            job.future.set_result(answer)
+
+    def _close(self, job: Job) -> None:
+        with self._changed:
+            if self._open.get(job.key) is job:
+                del self._open[job.key]
+
+    # Turns
+
+    @contextmanager
+    def run(self, kind: Kind, booked: bool = False) -> Iterator[None]:
+        """Wait for a turn of the current job, and run the body of the `with` statement.
+
+        Args:
+            kind: kind of the computation.
+            booked: whether the job already has a place; otherwise one is booked.
+
+        Raises:
+            BusyError: if too many jobs wait, in total or from this address.
+            Cancelled: if no request waits for the job.
+        """
+        lane, job = self._lanes[kind], current.get()
+        with nullcontext() if booked else self._book(kind, job.address):
+            self._wait(kind, job)
+            began = time.monotonic()
+            try:
+                with _GiveWay(self, kind):
+                    yield
+                lane.times.append(time.monotonic() - began)
+            finally:
+                self._end(kind)
+
+    def give_way(self, kind: Kind) -> None:
+        """Let waiting jobs of the same kind run between two parts of this one.
+
+        Raises:
+            Cancelled: if no request waits for the job.
+        """
+        check_cancelled()
+        if self._lanes[kind].waiting:
+            self._end(kind)
+            try:
+                self._wait(kind, current.get())
+            except Cancelled:
+                with self._changed:
+                    self._lanes[kind].running += 1  # `run` subtracts it
+                raise
+
+    def urgent(self, kind: Kind) -> bool:
+        """Return whether a more urgent job is running or waiting."""
+        photo, short = self._lanes[Kind.PHOTO], self._lanes[Kind.SHORT]
+        if kind is Kind.LONG:
+            return bool(photo or short)
+        if kind is Kind.DECODE or not (short if kind is Kind.PHOTO else photo):
+            return False
+        with self._changed:
+            self._count()
+            return self._credit > 0 if kind is Kind.PHOTO else photo.running > 0 or self._credit <= 0
+
+    def pause(self, kind: Kind, most: float) -> float:
+        """Wait while a more urgent job runs, for at most `most` seconds; return the seconds that passed."""
+        began = time.monotonic()
+        with self._changed:
+            while self.urgent(kind) and time.monotonic() - began < most and not current.get().gone.is_set():
+                self._paused |= kind is Kind.SHORT
+                self._changed.wait(TICK)
+            if kind is Kind.SHORT:
+                self._count()
+                self._paused = False
+        return time.monotonic() - began
+
+    def _book(self, kind: Kind, address: str) -> Booking:
+        try:
+            return self.account.book(Resource.LONG if kind is Kind.LONG else Resource.PHOTOGRAPHS, address)
+        except OverBudgetError as error:
+            with self._changed:
+                raise BusyError(sum(lane.mean() * len(lane.waiting) for lane in self._lanes.values())) from error
+
+    def _wait(self, kind: Kind, job: Job) -> None:
+        """Wait until a job of this kind may run, and count it as running."""
+        began, lane = time.monotonic(), self._lanes[kind]
+        with self._changed:
+            self._count()
+            # Time that the other kind used while nothing competed with it does not count.
+            if kind is Kind.PHOTO and not lane:
+                self._credit = max(self._credit, 0.0)
+            elif kind is Kind.SHORT and not lane:
+                self._credit = min(self._credit, 0.0)
+            lane.add(job)
+            try:
+                while (
+                    lane.order()[0] is not job
+                    or lane.running >= AT_ONCE.get(kind, 1)
+                    or (self.urgent(kind) and time.monotonic() - began < MOST_PAUSE)
+                ):
+                    self._changed.wait(TICK)
+                    check_cancelled()
+                self._count()
+                lane.running, lane.began = lane.running + 1, time.monotonic()
+                lane.turns[job.address] += 1
+            finally:
+                lane.remove(job)
+                self._changed.notify_all()
+
+    def _end(self, kind: Kind) -> None:
+        with self._changed:
+            self._count()
+            self._lanes[kind].running -= 1
+            self._changed.notify_all()
+
+    def _count(self) -> None:
+        """Update `_credit` by the time since the last count."""
+        now = time.monotonic()
+        passed, self._counted = now - self._counted, now
+        short = 0 if self._paused else self._lanes[Kind.SHORT].running
+        self._credit += passed * (self._lanes[Kind.PHOTO].running / SHARE - short)
+
+    # Expected waits
+
+    @property
+    def waiting(self) -> int:
+        """Return how many jobs of all kinds are waiting."""
+        with self._changed:
+            return sum(len(lane.waiting) for lane in self._lanes.values())
+
+    @property
+    def idle(self) -> bool:
+        """Return whether no job waits or runs."""
+        with self._changed:
+            return not any(self._lanes.values())
+
+    def ahead(self, kind: Kind) -> int:
+        """Return how many jobs a new one would wait for."""
+        with self._changed:
+            return self._ahead(kind).total()
+
+    def seconds(self, kind: Kind) -> float:
+        """Estimate how many seconds a new job would wait."""
+        with self._changed:
+            return self._duration(self._ahead(kind))
+
+    def place(self, job: Job) -> tuple[int, float] | None:
+        """Return the number of jobs ahead of a waiting one, and their estimated seconds; `None` if it does not wait."""
+        with self._changed:
+            kind = next((kind for kind, lane in self._lanes.items() if job in lane.waiting), None)
+            if kind is None:
+                return None
+            ahead, order = self._ahead(kind), self._lanes[kind].order()
+            behind = len(order) - order.index(job)
+            if kind is Kind.PHOTO:
+                behind += len(self._lanes[Kind.DECODE].waiting)
+            ahead[max(kind, Kind.PHOTO)] -= behind
+            return ahead.total(), self._duration(ahead)
+
+    def _ahead(self, kind: Kind) -> Counter[Kind]:
+        """Count the jobs that a new one would wait for; photographs to be decoded count as photographs."""
+        kinds = [Kind(number) for number in range(max(kind, Kind.PHOTO) + 1)]
+        ahead = Counter({kind: len(self._lanes[kind]) for kind in kinds})
+        ahead[Kind.PHOTO] += len(self._lanes[Kind.DECODE].waiting)
+        return ahead
+
+    def _duration(self, jobs: Counter[Kind]) -> float:
+        """Estimate how many seconds jobs take."""
+        return sum(self._lanes[kind].mean() * number for kind, number in jobs.items())
+
+
+class _GiveWay(TorchFunctionMode):
+    """Before each PyTorch call, pause for more urgent jobs, and cancel this one if no request waits for it.
+
+    For `UNWIND` seconds after cancellation, calls run unchecked, so that context managers can restore their state.
+    """
+
+    def __init__(self, jobs: Jobs, kind: Kind) -> None:
+        super().__init__()
+        self.jobs, self.kind, self.unwinding = jobs, kind, 0.0
+        self.left, self.counted = MOST_PAUSE, time.monotonic()  # remaining seconds of pause, and since when
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is not RESTORE and time.monotonic() > self.unwinding:
+            if self.kind > Kind.PHOTO and self.jobs.urgent(self.kind):
+                now = time.monotonic()
+                self.left = min(MOST_PAUSE, self.left + now - self.counted)
+                self.left -= self.jobs.pause(self.kind, self.left)
+                self.counted = time.monotonic()
+            if current.get().gone.is_set():
+                self.unwinding = time.monotonic() + UNWIND
+                raise Cancelled
+        return func(*args, **(kwargs or {}))
