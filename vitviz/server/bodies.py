@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import io
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Callable
 from dataclasses import dataclass, field
-from typing import IO, Any, TypeVar
+from typing import IO, Any
 
 import anyio
 from python_multipart.exceptions import FormParserError
@@ -27,8 +27,6 @@ SLOW_BYTES, SLOW_SECONDS = 20_000, 30.0  # bodies with fewer bytes in this time 
 BODY_SECONDS = 300  # time limit for receiving a request body
 RETRY = 10  # seconds after which a refused client may try again
 PIECE = 2**15  # bytes of an answer that are sent at once
-
-V = TypeVar("V")
 
 
 class Refused(Exception):
@@ -243,22 +241,11 @@ async def send_in_pieces(send: Send, message: Message, stall: float) -> None:
         if len(body) > PIECE:
             piece["body"] = bytes(body[start : start + PIECE])
             piece["more_body"] = message.get("more_body", False) or start + PIECE < len(body)
-        await within(send(piece), stall)
-
-
-async def within(awaited: Awaitable[V], stall: float) -> V:
-    """Await a result for at most `stall` seconds.
-
-    Before Python 3.12, `asyncio.wait_for` loses a cancellation that arrives as the awaitable completes.
-
-    Raises:
-        Stalled: if it takes longer.
-    """
-    try:
-        with anyio.fail_after(stall):
-            return await awaited
-    except TimeoutError as error:
-        raise Stalled from error
+        try:
+            with anyio.fail_after(stall):
+                await send(piece)
+        except TimeoutError as error:
+            raise Stalled from error
 
 
 async def left(receive: Receive) -> None:
