@@ -2,7 +2,7 @@ import assert from 'node:assert/strict';
 import test from 'node:test';
 import { BackendError } from '../../vitviz/web/backends/backend.js';
 import { readAnswer, serverBackend } from '../../vitviz/web/backends/server.js';
-import { Progress } from '../../vitviz/web/effects/progress.js';
+import { Progress } from '../../vitviz/web/effects/panels.js';
 
 const bytes = (...parts) => Buffer.concat(parts.map((part) => Buffer.from(part)));
 const line = (value) => `${JSON.stringify(value)}\n`;

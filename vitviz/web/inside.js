@@ -2,7 +2,7 @@
 import { queryOn } from './compute/query.js';
 import { SOURCE } from './core/state.js';
 import { write } from './draw/dom.js';
-import { persist } from './effects/progress.js';
+import { persist } from './effects/panels.js';
 import { mount } from './page.js';
 import { Explain } from './views/explain.js';
 import { Explore } from './views/explore.js';

@@ -11,8 +11,8 @@ import { packed } from './draw/color.js';
 import {
   copyLink, download, downloadPicture, followAddress, followAnimation, followFullScreen,
 } from './effects/browser.js';
+import { Progress } from './effects/panels.js';
 import { fragmentOf } from './effects/photo_link.js';
-import { Progress } from './effects/progress.js';
 import { SceneEffects } from './effects/scene.js';
 
 /** @typedef {import('./effects/scene.js').Scene} Scene */

@@ -1,19 +1,95 @@
-// Send a panel's questions to the backend, one at a time. After every change, a view lists the answers that it needs,
-// in order; requests that are no longer needed are aborted. A failed question is repeated only after `retry`.
-import { isAbort, sizeOf } from '../backends/backend.js';
+// Send the page's questions to its backend. Unanswered questions are tracked for the progress line. Panels send their
+// questions one at a time: after every change, a view lists the answers that it needs, in order; requests that are no
+// longer needed are aborted. A failed question is repeated only after `retry`.
+import { BackendError, isAbort, isSame, sizeOf } from '../backends/backend.js';
 import { OTHER } from '../compute/targets.js';
 import { isWindowed } from '../core/stages.js';
 
-/** @typedef {import('../backends/backend.js').Progress} Progress */
+/** @typedef {import('../backends/backend.js').Backend} Backend */
+/** @typedef {import('../backends/backend.js').About} About */
+/** @typedef {import('../backends/backend.js').How} How */
+/** @typedef {import('../backends/backend.js').Questions} Questions */
+/** @typedef {import('../backends/backend.js').Progress} Told */
+/** @typedef {{words: string, began: number, told: Told}} Job - `began`: performance.now(); `told`: latest progress */
 /** @typedef {import('./scene.js').Scene} Scene */
 /** @typedef {{[N in keyof Asks]: [name: N, ask: Asks[N]]}[keyof Asks]} Question */
-/** @typedef {ReturnType<import('./progress.js').Progress['watch']>} Watched */
-/** @typedef {{key: string, question: Question, progress: Progress, controller: AbortController, timer: any}} Running */
+/** @typedef {ReturnType<Progress['watch']>} Watched */
+/** @typedef {{key: string, question: Question, progress: Told, controller: AbortController, timer: any}} Running */
 
 const MOST = 120; // maximum of cached answers; the least recently used answer is dropped
 
 /** @param {Scene} scene @param {Question} question */
 const keyOf = (scene, [name, ask]) => JSON.stringify([scene.id, name, ask]);
+
+/**
+ * Ask a question. Repeat it once after a lost connection, and with the source if the backend lacks the scene.
+ * @param {Backend} backend @param {string} name @param {About} about @param {any} ask
+ * @param {How} how
+ */
+export async function persist(backend, name, about, ask, how) {
+  let lost = Boolean(about.file); // never send a file twice
+  for (let sent = about.id ? { id: about.id } : about; ; sent = about) {
+    try {
+      return await backend.ask(name, sent, ask, how);
+    } catch (error) {
+      const kind = error instanceof BackendError ? error.kind : '';
+      if (!(kind === 'unknown' && about.source && sent !== about) && !(kind === 'offline' && !lost)) throw error;
+      lost ||= kind === 'offline';
+    }
+  }
+}
+
+export class Progress {
+  /** @param {Questions} questions */
+  constructor(questions) {
+    this.questions = questions;
+    /** @type {Set<Job>} */
+    this.jobs = new Set();
+    this.changed = () => {};
+  }
+
+  /** The oldest unanswered request. @returns {Job | null} */
+  get first() {
+    return this.jobs.values().next().value ?? null;
+  }
+
+  /**
+   * Return a backend that records its requests here, and knows the scene that is part of the page.
+   * @param {Backend} backend @param {import('../core/manifest.js').Manifest} first
+   * @param {import('../core/state.js').Source} source - of the first scene
+   */
+  watch(backend, first, source) {
+    const { can } = backend;
+    return { can, questions: this.questions,
+      /** @type {Backend['ask']} */
+      ask: async (name, about, ask, how) => (name === 'open' && about.source && isSame(about.source, source) ? first
+        : this.run(backend, name, about, ask, how)) };
+  }
+
+  /**
+   * @param {Backend} backend @param {string} name @param {About} about
+   * @param {any} ask @param {How} [how]
+   */
+  async run(backend, name, about, ask, how = {}) {
+    const words = this.questions[name]?.waiting;
+    if (!words || ask?.ahead) return persist(backend, name, about, ask, how);
+    /** @type {Job} */
+    const job = { words, began: performance.now(), told: {} };
+    const tell = (/** @type {Told} */ progress) => {
+      job.told = progress;
+      this.changed();
+      how.progress?.(progress);
+    };
+    this.jobs.add(job);
+    this.changed();
+    try {
+      return await persist(backend, name, about, ask, { ...how, progress: tell });
+    } finally {
+      this.jobs.delete(job);
+      this.changed();
+    }
+  }
+}
 
 export class Requests {
   /** @param {Watched} backend @param {() => void} changed - called after each answer */
@@ -92,7 +168,7 @@ export class Requests {
     const { key, question: [name, ask], controller } = running;
     try {
       const answer = await this.backend.ask(name, scene, ask, { signal: controller.signal,
-        progress: (/** @type {Progress} */ progress) => {
+        progress: (/** @type {Told} */ progress) => {
           running.progress = progress;
           if (this.running === running) this.changed();
         } });
