@@ -13,7 +13,6 @@ from vitviz.errors import VitvizError
 
 if TYPE_CHECKING:
     from vitviz.explorer import Explorer
-    from vitviz.view import View
 
 
 @click.command(cls=Command)
@@ -25,9 +24,7 @@ if TYPE_CHECKING:
     help="figures to draw, see above (default: path)",
 )
 @click.option("--only", cls=Several, type=Names("vitviz.draw.figures", "NAMES"), help="for path: only these figures")
-@click.option("--layer", type=int, help="layer of the map, counted from 1 (default: the last)")
-@click.option("--head", default="mean", help="head of the map, counted from 1, or mean, max, min (default: mean)")
-@click.option("--query", help="query token of the map: cls, mean, a register's name, or a patch ROW,COLUMN from 1")
+@shared.place
 @click.option("--method", type=Names("vitviz.attribution.registry", "METHODS"), help="method for overlay and curves")
 @click.option("--target", metavar="CLASS", help="a label, or its index from 0 (default: the most probable)")
 @click.option(
@@ -100,7 +97,10 @@ def _photo_figures(args: Args, explorer: Explorer, names: tuple[str, ...]) -> di
     if not only:
         return {}
     view = explorer.open(shared.photograph(_single_path(args)), size=args.size)
-    map_options = _map_options(args, view) | {"target": shared.parse_target(args.target, explorer, args.size)}
+    map_options = shared.place_of(args, view.trace.depth, view.trace.heads, view.trace.grid)
+    map_options |= {"target": shared.parse_target(args.target, explorer, args.size)}
+    if args.method is not None:
+        map_options["method"] = args.method
     filters = [number - 1 for number in args.chosen] if args.chosen else args.filters
     options = {"photo": Path(_single_path(args)).name, "dark": args.dark, "filters": filters}
     return draw(view, only, width=args.width, bare=args.bare, **options, **map_options)
@@ -126,17 +126,6 @@ def _inside(args: Args, explorer: Explorer) -> dict[str, Any]:
     else:
         statistics = explorer.open(shared.photograph(path), size=args.size).heads(["distance"])
     return {"inside": inside(explorer.model, statistics, photo=Path(path).name, dark=args.dark)}
-
-
-def _map_options(args: Args, view: View) -> dict[str, Any]:
-    """Return the options of the map, with block and head counted from 0."""
-    options: dict[str, Any] = {"head": shared.parse_head(args.head, view.trace.heads)}
-    options |= {"query": shared.parse_query(args.query, view.trace.grid)}
-    if args.layer is not None:
-        options["block"] = shared.parse_layer(args.layer, view.trace.depth)
-    if args.method is not None:
-        options["method"] = args.method
-    return options
 
 
 def _single_path(args: Args) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -30,9 +30,7 @@ if TYPE_CHECKING:
     metavar="SOURCE",
     help="run over these models, such as the checkpoints of a training run",
 )
-@click.option("--layer", type=int, help="layer, counted from 1 (default: the last)")
-@click.option("--head", default="mean", help="head, counted from 1, or mean, max, min (default: mean)")
-@click.option("--query", help="cls, mean, a register's name, or a patch ROW,COLUMN from 1")
+@shared.place
 @click.option(
     "--show",
     type=click.Choice(["attention", "similarity"]),
@@ -73,7 +71,7 @@ def _film_photo(args: Args) -> Film:
     from vitviz.export.film import film_of
 
     view = shared.open_view(args)
-    return film_of(view, args.over, **_position(args, view.trace.depth, view.trace.heads, view.trace.grid))
+    return film_of(view, args.over, **shared.place_of(args, view.trace.depth, view.trace.heads, view.trace.grid))
 
 
 def _film_clip(args: Args) -> Film:
@@ -88,7 +86,7 @@ def _film_clip(args: Args) -> Film:
     grid = None if explorer.preprocess.mode == "native" else config.grid_of(*shared.input_size(args, explorer))
     options = {"show": args.show, "frames": args.frames, "size": args.size}
     with tqdm(total=total, unit=" frames", leave=False, disable=True if args.quiet else None) as bar:
-        position = _position(args, config.depth, config.heads, grid)
+        position = shared.place_of(args, config.depth, config.heads, grid)
         return film_of_clip(explorer, args.photo, **options, **position, opened=bar.update)
 
 
@@ -101,7 +99,7 @@ def _film_models(args: Args) -> Film:
     first = load(args.models[0]).config
     names = _labels(args.models)
     with tqdm(total=len(args.models), unit=" models", leave=False, disable=True if args.quiet else None) as bar:
-        position = _position(args, first.depth, first.heads, None)
+        position = shared.place_of(args, first.depth, first.heads, None)
         photo = shared.photograph(args.photo)
         return film_over_models(args.models, photo, size=args.size, names=names, **position, opened=bar.update)
 
@@ -113,10 +111,3 @@ def _labels(models: tuple[str, ...]) -> list[str]:
         name if names.count(name) == 1 else "/".join(Path(path).parts[-2:])
         for path, name in zip(models, names, strict=True)
     ]
-
-
-def _position(args: Args, depth: int, heads: int, grid: tuple[int, int] | None) -> dict[str, Any]:
-    """Return block, head and query, counted from 0."""
-    block = -1 if args.layer is None else shared.parse_layer(args.layer, depth)
-    head = shared.parse_head(args.head, heads)
-    return {"block": block, "head": head, "query": shared.parse_query(args.query, grid)}

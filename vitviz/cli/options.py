@@ -168,6 +168,13 @@ photos = together(
 )
 
 
+place = together(
+    click.option("--layer", type=int, help="layer of the map, counted from 1 (default: the last)"),
+    click.option("--head", default="mean", help="head of the map, counted from 1, or mean, max, min (default: mean)"),
+    click.option("--query", help="query token of the map: cls, mean, a register's name, or a patch ROW,COLUMN from 1"),
+)
+
+
 TARGET = (
     "what to explain: a class as label or index from 0, group:CLASS,CLASS,..., output:CLASS, unit:NUMBER, "
     "direction:FILE, similar:PHOTO or text:WORDS (default: the most probable class)"
@@ -301,6 +308,12 @@ def parse_head(text: str, heads: int) -> int | str:
     if not (text.isdecimal() and 1 <= int(text) <= heads):
         raise VitvizError(f"Expected --head from 1 to {heads}, or {', '.join(FUSIONS)}, got {text:.60}. Choose one.")
     return int(text) - 1
+
+
+def place_of(args: Args, depth: int, heads: int, grid: tuple[int, int] | None) -> dict[str, Any]:
+    """Return block, head and query, counted from 0, of --layer, --head and --query."""
+    block = -1 if args.layer is None else parse_layer(args.layer, depth)
+    return {"block": block, "head": parse_head(args.head, heads), "query": parse_query(args.query, grid)}
 
 
 def parse_setting(text: str) -> tuple[str, Any]:
