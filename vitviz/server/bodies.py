@@ -6,6 +6,7 @@ Forms must be in UTF-8: a client could name a codec that takes arbitrarily long 
 from __future__ import annotations
 
 import io
+import json
 import time
 from collections.abc import AsyncGenerator, Callable
 from dataclasses import dataclass, field
@@ -100,6 +101,21 @@ async def chunks(
             if count - seen < SLOW_BYTES:
                 raise Refused(408, f"Expected {SLOW_BYTES:,} bytes in {SLOW_SECONDS:g} s, got fewer. Send it again.")
             window, seen = now, count
+
+
+def json_object(body: bytes | bytearray) -> dict[str, Any]:
+    """Return the JSON object that a body contains.
+
+    Raises:
+        Refused: if it contains none.
+    """
+    try:
+        content = json.loads(body.decode())
+    except (ValueError, RecursionError):
+        content = None
+    if not isinstance(content, dict):
+        raise Refused(400, "Expected a JSON object as the body.")
+    return content
 
 
 @dataclass

@@ -30,6 +30,7 @@ from vitviz.server.bodies import (
     address,
     busy,
     chunks,
+    json_object,
     read_form,
     send_in_pieces,
 )
@@ -262,24 +263,20 @@ class Firewall:
         kind = Headers(scope=scope).get("content-type", "").split(";")[0].strip().lower()
         if kind not in ("application/json", ""):
             raise Refused(415, "Expected a body of type application/json.")
-        text = bytearray()
-        async for chunk in chunks(receive, JSON_BYTES, booking, self.allowed.stall):
-            text += chunk
+        text = b"".join([part async for part in chunks(receive, JSON_BYTES, booking, self.allowed.stall)])
+        content = json_object(text or b"{}")
+        if (name := content.get("session_hash")) is not None:
+            check_session(name)
+        if "/call/" in scope["path"]:
+            content.pop("session_hash", None)  # Gradio then takes the event's id as its session, as `leave` does
         try:
-            content = json.loads(text.decode() or "{}")
-            if not isinstance(content, dict):
-                raise TypeError
-            if (name := content.get("session_hash")) is not None:
-                check_session(name)
-            if "/call/" in scope["path"]:
-                content.pop("session_hash", None)  # Gradio then takes the event's id as its session, as `leave` does
             if re.fullmatch(MCP, route(scope)):
                 content = await anyio.to_thread.run_sync(self.uploads.store_photographs, content, visitor)
             body = json.dumps(self.uploads.resolved(content)).encode()
         except UploadError as error:
             raise Refused(403, str(error)) from error
-        except (TypeError, ValueError, RecursionError) as error:
-            raise Refused(400, "Expected a JSON object as the body.") from error
+        except (ValueError, RecursionError) as error:
+            raise Refused(400, "Expected a body with fewer levels.") from error
         MutableHeaders(scope=scope)["content-length"] = str(len(body))
         sent = False
 

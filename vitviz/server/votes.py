@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import asyncio
 import html
-import json
 import re
 import secrets
 import time
@@ -31,7 +30,7 @@ from starlette.responses import HTMLResponse, JSONResponse, Response
 from starlette.routing import Route
 
 from vitviz.server.account import Account, Booking, OverBudgetError, Resource
-from vitviz.server.bodies import Refused, address, busy, chunks
+from vitviz.server.bodies import Refused, address, busy, chunks, json_object
 from vitviz.settings import Settings
 from vitviz.web.exercise_texts import exercise_texts
 from vitviz.web.lecture_texts import LANGUAGES
@@ -206,13 +205,7 @@ class Votes:
                 vote.booking.close()
 
     async def _json(self, request: Request) -> dict[str, Any]:
-        try:
-            content = json.loads((await self._body(request)).decode())
-        except (ValueError, RecursionError) as error:
-            raise Refused(400, "Expected a JSON object as the body.") from error
-        if not isinstance(content, dict):
-            raise Refused(400, "Expected a JSON object as the body.")
-        return content
+        return json_object(await self._body(request))
 
     async def _body(self, request: Request) -> bytes:
         with self.account.book(Resource.TRANSFERS, address(request.scope), 0) as booking:
