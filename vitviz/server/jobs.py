@@ -301,8 +301,8 @@ class Jobs:
             lane.add(job)
             try:
                 while (
-                    lane.order()[0] is not job
-                    or lane.running >= AT_ONCE.get(kind, 1)
+                    lane.running >= AT_ONCE.get(kind, 1)
+                    or lane.order()[0] is not job
                     or (self.urgent(kind) and time.monotonic() - began < MOST_PAUSE)
                 ):
                     self._changed.wait(TICK)
