@@ -51,7 +51,8 @@ class Opening:
 
     Attributes:
         account: where memory, disk space and places are booked.
-        cache: open photographs and answers.
+        jobs: computes answers, each once.
+        cache: open photographs, answers and maps.
         notice: why the page opens with a model other than the operator's choice; empty if it does not.
     """
 
