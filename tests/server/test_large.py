@@ -1,6 +1,7 @@
 """Input sizes: the sizes offered, estimates of their cost, refusals that give a size that fits, and scheduling."""
 
 import gc
+import math
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -92,14 +93,20 @@ def test_fastest_run_determines_the_pace() -> None:
     assert sizes.faster(view, Pace(tokens, 2.0)) == Pace(tokens, 1.0)
 
 
-def test_photograph_is_opened_ahead_only_while_nothing_runs(endpoints: Endpoints) -> None:
+def test_photograph_is_opened_ahead_only_while_nothing_runs(
+    endpoints: Endpoints, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "SHARPER_SECONDS", math.inf)  # a busy machine is slow
     larger = ask(endpoints, "open", image="Noise")["sizes"][1]
     assert larger["ahead"] == endpoints.menu.settings.sharper
     with endpoints.jobs.run(Kind.SHORT), pytest.raises(BusyError):
         ask(endpoints, "open", image="Noise", size=larger["size"], ahead=True)
     assert ask(endpoints, "open", image="Noise", size=larger["size"], ahead=True)["size"] == larger["size"]
-    endpoints.menu.settings = replace(endpoints.menu.settings, sharper=False)
+    monkeypatch.setattr(module, "SHARPER_SECONDS", 0)
     assert not any(size["ahead"] for size in ask(endpoints, "open", photo=photograph(3))["sizes"])
+    monkeypatch.setattr(module, "SHARPER_SECONDS", math.inf)
+    endpoints.menu.settings = replace(endpoints.menu.settings, sharper=False)
+    assert not any(size["ahead"] for size in ask(endpoints, "open", photo=photograph(4))["sizes"])
 
 
 def test_large_input_pauses_for_another_visitors_photograph(
