@@ -110,6 +110,7 @@ def check(ours: ViT, images: Tensor, tokens: Tensor, outputs: Tensor | None, att
     """
     trace = ours.trace(images)
     own = [getattr(attention, "probabilities", attention) for attention in trace.attentions]
+    own = [block.attn.talk(attention) for block, attention in zip(ours.blocks, own, strict=True)]
     if isinstance(ours.config, WindowedConfig) and 1 < len(ours.config.depths) == len(attentions):
         own = [own[last - 1] for last in accumulate(ours.config.depths)]
     count = len(attentions) // len(own)  # attentions of a block that we show as one
@@ -121,7 +122,10 @@ def check(ours: ViT, images: Tensor, tokens: Tensor, outputs: Tensor | None, att
         theirs = [each.reshape(attention.shape) for each, attention in zip(theirs, own, strict=True)]
     for attention, reference in zip(own, theirs, strict=True):
         torch.testing.assert_close(attention, reference, rtol=0, atol=TOLERANCE)
-    pairs = [(trace.tokens, tokens.reshape_as(trace.tokens))] + ([] if outputs is None else [(ours(images), outputs)])
+    last = trace.tokens
+    if ours.config.pool_blocks:  # CaiT normalises its class token, which is in front, together with the patches
+        last, tokens = ours.norm(last), tokens[:, 1:]
+    pairs = [(last, tokens.reshape_as(last))] + ([] if outputs is None else [(ours(images), outputs)])
     for result, expected in pairs:
         torch.testing.assert_close(result, expected, rtol=0, atol=TOLERANCE * max(1.0, float(expected.abs().max())))
 
@@ -137,7 +141,7 @@ def compare_timm(name: str) -> None:
     theirs = shaken(build(name, "cpu"))
     ours = convert_timm(theirs)
     attentions: list[Tensor] = []
-    for module in theirs.modules():
+    for module in getattr(theirs, "blocks", theirs).modules():
         if hasattr(module, "attn_drop"):
             module.fused_attn = False
             module.attn_drop.register_forward_hook(lambda _module, _given, out: attentions.append(out))

@@ -8,7 +8,7 @@ with its Jacobian. vitviz works with relevance divided by values, and with close
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 import torch.nn.functional as F
@@ -215,7 +215,7 @@ class Run:
     values: list[Tensor] = field(default_factory=list)  # L x (B, H, N, d)
     leaving: list[Tensor] = field(default_factory=list)  # L x (B, N, D), output of each block
     final: Value | None = None  # (B, N, D), after the final norm if that comes before pooling
-    pool: Value | None = None  # (B, H, 1, N), of attention pooling
+    pools: list[Value] = field(default_factory=list)  # (B, H, n, N) or (B, H, n, 1 + N): the first row is the query's
     logits: Value | None = None  # (B, C), or the pooled features without a classifier
 
 
@@ -241,22 +241,7 @@ def run(
         changes = Changes(cut, changes.heads, changes.keep)
     result = Run(x)
     for index in range(min(depth, c.depth)):
-        name = f"blocks.{index}."
-        stay, branch = tape.clone(x)
-        stay, beside = tape.clone(stay) if c.parallel else (stay, stay)
-        branch = branch if c.norm_post else tape.norm(branch, p, name + "norm1", c.norm_eps)
-        branch, attention, values = _attend(tape, p, index, c, branch, grid, changes)
-        branch = tape.norm(branch, p, name + "norm1", c.norm_eps) if c.norm_post else branch
-        if c.parallel:
-            beside = _mlp(tape, p, name + "mlp.", c, tape.norm(beside, p, name + "norm1", c.norm_eps))
-            branch = tape.add(branch, beside)
-        x = tape.add(stay, _scaled(tape, p.get(name + "ls1.gamma"), branch))
-        if not c.parallel:
-            stay, branch = tape.clone(x)
-            branch = branch if c.norm_post else tape.norm(branch, p, name + "norm2", c.norm_eps)
-            branch = _mlp(tape, p, name + "mlp.", c, branch)
-            branch = tape.norm(branch, p, name + "norm2", c.norm_eps) if c.norm_post else branch
-            x = tape.add(stay, _scaled(tape, p.get(name + "ls2.gamma"), branch))
+        x, attention, values = _block(tape, p, f"blocks.{index}.", c, x, grid, changes)
         if c.positions_between and index + 1 < c.depth:
             front, back = p["mid_pos_embed"][index].tensor_split([prefix])
             back = _resized(c, back, grid)[slice(None) if changes.keep is None else changes.keep]
@@ -264,21 +249,46 @@ def run(
         result.attentions.append(attention)
         result.values.append(values.tensor)
         result.leaving.append(x.tensor)
-    result.final, result.pool, result.logits = read(tape, model, x)
+    result.final, result.pools, result.logits = read(tape, model, x)
     return result
+
+
+def _block(
+    tape: Tape, p: Parameters, name: str, c: ViTConfig, x: Value, grid: tuple[int, int], changes: Changes
+) -> tuple[Value, Value, Value]:
+    """Return the output of a block, its attention and its values."""
+    stay, branch = tape.clone(x)
+    stay, beside = tape.clone(stay) if c.parallel else (stay, stay)
+    branch = branch if c.norm_post else tape.norm(branch, p, name + "norm1", c.norm_eps)
+    branch, attention, values = _attend(tape, p, name + "attn.", c, branch, grid, changes)
+    branch = tape.norm(branch, p, name + "norm1", c.norm_eps) if c.norm_post else branch
+    if c.parallel:
+        beside = _mlp(tape, p, name + "mlp.", c, tape.norm(beside, p, name + "norm1", c.norm_eps))
+        branch = tape.add(branch, beside)
+    x = tape.add(stay, _scaled(tape, p.get(name + "ls1.gamma"), branch))
+    if not c.parallel:
+        stay, branch = tape.clone(x)
+        branch = branch if c.norm_post else tape.norm(branch, p, name + "norm2", c.norm_eps)
+        branch = _mlp(tape, p, name + "mlp.", c, branch)
+        branch = tape.norm(branch, p, name + "norm2", c.norm_eps) if c.norm_post else branch
+        x = tape.add(stay, _scaled(tape, p.get(name + "ls2.gamma"), branch))
+    return x, attention, values
 
 
 def parameters(model: ViT) -> Parameters:
     return {name: value.detach().double() for name, value in model.state_dict().items()}
 
 
-def read(tape: Tape, model: ViT, x: Value) -> tuple[Value, Value | None, Value]:
-    """Return normed tokens, attention of the pooling, and logits, from tokens (B, N, D) after a block."""
-    c, p, prefix, pool = model.config, parameters(model), len(model.config.prefix), None
+def read(tape: Tape, model: ViT, x: Value) -> tuple[Value, list[Value], Value]:
+    """Return normed tokens, attentions of the pooling, and logits, from tokens (B, N, D) after a block."""
+    c, p, prefix, pools = model.config, parameters(model), len(model.config.prefix), []
     final = x = x if c.norm_pooled else tape.norm(x, p, "norm", c.norm_eps)
     x, side = tape.clone(x) if "head_dist.weight" in p else (x, x)
-    if c.pooling == "attention":
+    if c.pool_blocks:
+        pooled, pools = _class_attention(tape, p, c, x)
+    elif c.pooling == "attention":
         pooled, pool = _attention_pool(tape, p, c, x)
+        pools = [pool]
     else:
         rows = {"cls": [slice(0, 1)], "mean": [slice(prefix, None)], "cls+mean": [slice(0, 1), slice(prefix, None)]}
         pooled = tape.proportional(lambda t: torch.cat([t[:, part].mean(1) for part in rows[c.pooling]], 1), x)
@@ -289,7 +299,7 @@ def read(tape: Tape, model: ViT, x: Value) -> tuple[Value, Value | None, Value]:
         second = tape.proportional(lambda t: t[:, c.prefix.index("distillation")], side)
         second = tape.linear(second, p["head_dist.weight"], p["head_dist.bias"], "head")
         logits = tape.add(*(tape.same(lambda t: t / 2, answer) for answer in (logits, second)))
-    return final, pool, logits
+    return final, pools, logits
 
 
 def _embed(tape: Tape, c: ViTConfig, p: Parameters, images: Tensor, grid: tuple[int, int]) -> Tensor:
@@ -358,9 +368,9 @@ def _heads(tape: Tape, x: Value, start: int, heads: int, width: int) -> Value:
 
 
 def _attend(
-    tape: Tape, p: Parameters, block: int, c: ViTConfig, x: Value, grid: tuple[int, int], changes: Changes
+    tape: Tape, p: Parameters, name: str, c: ViTConfig, x: Value, grid: tuple[int, int], changes: Changes
 ) -> tuple[Value, Value, Value]:
-    wide, name = c.heads * c.head_size, f"blocks.{block}.attn."
+    wide, block = c.heads * c.head_size, int(name.split(".")[1]) if name.startswith("blocks.") else None
     qkv = tape.linear(x, p[name + "qkv.weight"], p.get(name + "qkv.bias"), "qkv")
     q, k, v = (_heads(tape, qkv, part * wide, c.heads, c.head_size) for part in range(3))
     if c.qk_norm:
@@ -375,14 +385,30 @@ def _attend(
             angles = torch.cat([turned.expand(*angles.shape[:-2], -1, -1), angles], dim=-2)
         q, k = (tape.proportional(lambda t: _turn(t, angles), part) for part in (q, k))
     bias = _bias(c, p[name + "bias_table"], grid, changes.keep) if c.relative_bias else None
-    mixed, attention = _mix(tape, q, k, v, allowed=changes.allowed.get(block), bias=bias)
+    values = v
+    if c.talking_heads:  # the mix before the softmax of H heads of queries, whose logits _mix divides by sqrt(H d)
+        before, after = p[name + "proj_l.weight"] * c.heads**0.5, p[name + "proj_w.weight"].T
+        q, values = (_talk(tape, part, weight) for part, weight in ((q, before), (v, after)))
+        k = tape.move(lambda t: torch.cat(t.unbind(1), -1)[:, None].expand(-1, c.heads, -1, -1), k)
+    mixed, attention = _mix(tape, q, k, values, allowed=changes.allowed.get(block), bias=bias)
     for head in range(c.heads):
         if mode := changes.heads.get((block, head)):
-            parts = list(mixed.tensor.split(c.head_size, -1))
+            parts = list(mixed.tensor.chunk(c.heads, -1))
             parts[head] = parts[head].mean(1, keepdim=True).expand_as(parts[head]) * (mode == "mean")
             mixed = Value(torch.cat(parts, -1))
+    if c.talking_heads:
+        bias, count = p[name + "proj_w.bias"].repeat_interleave(c.head_size), x.tensor.shape[1]
+        joined = tape.move(lambda t: torch.cat(t.unbind(1), -1), v)
+        uniform = tape.proportional(lambda t: bias * t.sum(1, keepdim=True).expand(-1, count, -1), joined)
+        mixed = tape.proportional(lambda t: torch.stack(t.chunk(c.heads, -1)).sum(0), mixed)
+        mixed = tape.add(mixed, uniform)
     mixed = tape.norm(mixed, p, name + "norm", c.norm_eps)
     return tape.linear(mixed, p[name + "proj.weight"], p[name + "proj.bias"], "proj"), attention, v
+
+
+def _talk(tape: Tape, x: Value, weight: Tensor) -> Value:
+    """Shazeer et al. 2020: each head gets the channels of all heads, times its row of weights."""
+    return tape.proportional(lambda t: torch.einsum("hg,bgnd->bhngd", weight, t).flatten(3), x)
 
 
 def _turn(x: Tensor, angles: Tensor) -> Tensor:
@@ -433,6 +459,19 @@ def _mlp(tape: Tape, p: Parameters, name: str, c: ViTConfig, x: Value) -> Value:
         hidden = tape.same(ACTIVATIONS[c.activation], hidden)
     hidden = tape.norm(hidden, p, name + "norm", c.norm_eps)
     return tape.linear(hidden, p[name + "fc2.weight"], p.get(name + "fc2.bias"), "mlp")
+
+
+def _class_attention(tape: Tape, p: Parameters, c: ViTConfig, x: Value) -> tuple[Value, list[Value]]:
+    """Touvron et al. 2021, section 3: blocks over a class token and all tokens, which change only the class token."""
+    own = replace(c, heads=c.pool_heads or c.heads, mlp_width=c.pool_mlp_width, talking_heads=False, depth=1)
+    token, pools = tape.shift(Value(torch.zeros_like(x.tensor[:, :1])), p["attn_pool.latent"]), []
+    for index in range(c.pool_blocks):
+        both = torch.cat([token.tensor, x.tensor], 1)
+        joined = tape.record(both, (token, x), lambda r: (r[:, :1], r[:, 1:]))
+        out, attention, _ = _block(tape, p, f"attn_pool.blocks.{index}.", own, joined, (0, 0), Changes())
+        token = tape.move(lambda t: t[:, :1], out)
+        pools.append(attention)
+    return tape.move(lambda t: t.squeeze(1), token), pools
 
 
 def _attention_pool(tape: Tape, p: Parameters, c: ViTConfig, x: Value) -> tuple[Value, Value]:

@@ -9,6 +9,7 @@ import torch
 from safetensors.torch import save_file
 from timm.layers import GELU, GluMlp, LayerNorm, QuickGELU, RmsNorm, SwiGLU, SwiGLUPacked
 from timm.models.beit import Beit
+from timm.models.cait import Cait
 from timm.models.deit import VisionTransformerDistilled
 from timm.models.eva import Eva
 from timm.models.naflexvit import NaFlexVit, NaFlexVitCfg
@@ -57,6 +58,10 @@ def relpos(**changes: Any) -> nn.Module:
     return shaken(VisionTransformerRelPos(**{**FIXED, "class_token": True, "init_values": 0.5, **changes}))
 
 
+def cait(**changes: Any) -> nn.Module:
+    return shaken(Cait(**{**FIXED, "init_values": 0.5, "mlp_ratio_token_only": 3.0, **changes}))
+
+
 def naflex(**changes: Any) -> nn.Module:
     sizes = {"patch_size": 5, "embed_dim": 60, "depth": 3, "num_heads": 5, "mlp_ratio": 2.2, "reg_tokens": 2}
     model = NaFlexVit(NaFlexVitCfg(**{**sizes, "pos_embed_grid_size": (3, 7), **changes}), num_classes=29)
@@ -99,6 +104,8 @@ FAMILIES: dict[str, Callable[..., nn.Module]] = {
     "beit, both tables and positions": partial(
         beit, use_shared_rel_pos_bias=True, use_abs_pos_emb=True, swiglu_mlp=True
     ),
+    "cait": cait,
+    "cait without biases and a classifier": partial(cait, qkv_bias=False, num_classes=0, depth_token_only=1),
     "relative positions by a network": partial(relpos, fc_norm=True),
     "relative positions by Swin v2's network": partial(relpos, rel_pos_type="mlp-swin", class_token=False),
     "relative positions by a table": partial(relpos, rel_pos_type="bias", global_pool="token", qk_norm=True),
@@ -238,6 +245,7 @@ def of(family: str, **changes: Any) -> Callable[[], nn.Module]:
 TIMM: dict[str, Callable[[], nn.Module]] = {
     **{name: of(name) for name in ("vit", "vit without a classifier", "deit", "deit3", "dinov2", "dinov2 giant")},
     "vit without qkv biases": of("vit", qkv_bias=False),
+    "cait": of("cait"),
     "dinov2 with registers": of("dinov2 with registers", reg_tokens=4),
     "mae, fine-tuned": of("gap with a class token"),
     "gap with registers": of("gap", fc_norm=False),

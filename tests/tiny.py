@@ -54,6 +54,10 @@ KINDS: dict[str, dict[str, Any]] = {
     "attention, distillation, norms after": {
         "pooling": "attention", "width": 20, "distillation_token": True, "norm_post": True, "qk_norm": True
     },
+    "talking heads, class attention": {
+        "class_token": False, "pooling": "attention", "pool_blocks": 2, "width": 20, "talking_heads": True,
+        "layer_scale": 0.3, "norm_pooled": True, "pool_mlp_width": 13
+    },
 }  # fmt: skip
 """Models that together have every kind of prefix, pooling, position, norm and MLP."""
 
@@ -98,7 +102,8 @@ def randomise(module: torch.nn.Module, seed: int) -> None:
         noise = torch.randn(parameter.shape, generator=generator)
         if parameter.ndim == 1:  # biases, norms and layer scale
             around_one = name.endswith(("weight", "gamma"))
-            parameter.copy_(1.0 + 0.3 * noise if around_one else 0.3 * noise)
+            size = 0.01 if name.endswith("proj_w.bias") else 0.3  # this bias multiplies the sum over all tokens
+            parameter.copy_(1.0 + size * noise if around_one else size * noise)
         elif parameter.ndim == 3:  # prefix tokens and positions
             parameter.copy_(noise)
         else:

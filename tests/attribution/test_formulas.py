@@ -39,9 +39,10 @@ class Graph:
         score = self.score(run.logits.tensor)
         self.attentions = [attention.tensor for attention in run.attentions]  # L x (1, H, N, N)
         self.leaving = run.leaving  # L x (1, N, D)
-        self.gradients, self.slopes = self.of(score, self.attentions), self.of(score, self.leaving)
-        self.pool = None if run.pool is None else run.pool.tensor[0, :, 0].detach()  # (H, N)
-        self.pool_gradient = None if run.pool is None else self.of(score, [run.pool.tensor])[0][0, :, 0]
+        pools = [pool.tensor for pool in run.pools]
+        self.gradients, self.slopes = self.of(score, [*self.attentions, *pools]), self.of(score, self.leaving)
+        slopes = self.gradients[len(self.attentions) :]
+        self.pools = [(a[0, :, 0].detach(), g[0, :, 0]) for a, g in zip(pools, slopes, strict=True)]
 
     def score(self, logits: Tensor) -> Tensor:
         return logits[0, self.target] - (0 if self.against is None else logits[0, self.against])
@@ -52,7 +53,23 @@ class Graph:
         return [torch.zeros_like(a) if g is None else g for a, g in zip(tensors, gradients, strict=True)]
 
     def blocks(self) -> list[tuple[Tensor, Tensor]]:
-        return [(a[0].detach(), g[0]) for a, g in zip(self.attentions, self.gradients, strict=True)]
+        return [(a[0].detach(), g[0]) for a, g in zip(self.attentions, self.gradients, strict=False)]
+
+
+def through_pooling(rows: Tensor, pools: list[Tensor], residual: float | None = None) -> Tensor:
+    """Return the weights of the tokens that the pooling reads, from the rows of its query, as products of matrices."""
+    start = torch.cat([1 - rows.sum(0, keepdim=True), 0 * rows])  # the query, then the tokens
+    flow = start
+    for row in reversed(pools):
+        matrix = torch.eye(len(start)).double()
+        row = F.pad(row, (len(start) - len(row), 0))
+        if residual is None:
+            matrix[0] += row
+        else:
+            matrix[0] = residual * matrix[0] + (1 - residual) * row
+            matrix[0] /= matrix[0].sum()
+        flow = flow @ matrix
+    return flow[1:] * (1.0 if residual is None or not pools else start[0] / flow[1:].sum())
 
 
 @functools.cache
@@ -93,10 +110,8 @@ def test_gradient_rollout_matches_product_of_matrices(kind: str, options: dict[s
             product = (mixed / total) @ product
             skipped = (residual * torch.eye(count) / total) @ skipped
         rows = cases.rows_read(graph.model)
-        if graph.pool is None:
-            return rows @ (product - skipped)
-        pooled = (graph.pool * graph.pool_gradient).mean(0).clamp(min=0)
-        return rows @ (product - skipped) + (1 - rows.sum()) * pooled / pooled.sum() @ product
+        pools = [(pool * slope).mean(0).clamp(min=0) for pool, slope in graph.pools]
+        return rows @ (product - skipped) + through_pooling(rows, pools, residual) @ product
 
     check(gradient_rollout, kind, formula, **options)
 
@@ -107,10 +122,8 @@ def test_gae_matches_relevance_matrix(kind: str) -> None:
         start = relevance = torch.eye(graph.attentions[0].shape[-1]).double()
         for attention, slope in graph.blocks():
             relevance = relevance + (attention * slope).clamp(min=0).mean(0) @ relevance
-        row = cases.rows_read(graph.model) @ (relevance - start)
-        if graph.pool is None:
-            return row
-        return row + (graph.pool * graph.pool_gradient).clamp(min=0).mean(0) @ relevance
+        rows, pools = cases.rows_read(graph.model), [(a * slope).clamp(min=0).mean(0) for a, slope in graph.pools]
+        return rows @ (relevance - start) + through_pooling(rows, pools) @ relevance
 
     check(gae, kind, formula)
 
@@ -119,8 +132,7 @@ def test_gae_matches_relevance_matrix(kind: str) -> None:
 def test_attention_gradcam_is_attention_weighted_by_the_mean_gradient(kind: str) -> None:
     def formula(graph: Graph, block: int) -> Tensor:
         rows, prefix = cases.rows_read(graph.model), len(graph.model.config.prefix)
-        if graph.pool is not None:
-            rows = rows + (1 - rows.sum()) * graph.pool.mean(0)
+        rows = rows + through_pooling(rows, [pool.mean(0) for pool, _ in graph.pools], 0.5)
         total = torch.zeros_like(rows)
         for attention, slope in zip(*graph.blocks()[block], strict=True):
             weight = (rows @ slope)[prefix:].mean()
@@ -153,12 +165,13 @@ def test_legrad_sums_gradients_of_the_score_after_each_block(kind: str) -> None:
         total = 0
         for attention, leaving in list(zip(graph.attentions, graph.leaving, strict=True))[start:]:
             if pooling == "tokens":  # pooled by the mean over all tokens
-                pool, logits = None, graph.model.head(graph.model.norm(leaving).mean(1))
+                pools, logits = [], graph.model.head(graph.model.norm(leaving).mean(1))
             else:
-                _, pool, value = reference.read(reference.Tape(), graph.model, reference.Value(leaving))
+                _, pools, value = reference.read(reference.Tape(), graph.model, reference.Value(leaving))
                 logits = value.tensor
-            attention_read = attention if pool is None else pool.tensor
-            total = total + Graph.of(graph.score(logits), [attention_read])[0][0].clamp(min=0).mean((0, 1))
+            for slope in Graph.of(graph.score(logits), [pool.tensor for pool in pools] or [attention]):
+                rows = slope[0, :, :1] if pools else slope[0]
+                total = total + rows[..., -leaving.shape[1] :].clamp(min=0).mean((0, 1))
         return total
 
     for start in (0, -2):
@@ -187,7 +200,7 @@ def test_transformer_lrp_matches_the_authors_rules(kind: str) -> None:
     def formula(graph: Graph, start: int) -> Tensor:
         tape, config = reference.CheferTape(), graph.model.config
         run = reference.run(graph.model, graph.image, tape)
-        attentions = [*run.attentions, *([run.pool] if run.pool else [])]
+        attentions = [*run.attentions, *run.pools]
         slopes = Graph.of(graph.score(run.logits.tensor), [attention.tensor for attention in attentions])
         tape.rewind(run.logits, torch.eye(config.classes)[graph.target][None].double())
         steps = [
@@ -197,8 +210,8 @@ def test_transformer_lrp_matches_the_authors_rules(kind: str) -> None:
         start_matrix = joint = torch.eye(run.tokens.tensor.shape[1]).double()
         for step in steps[start : config.depth]:
             joint = joint + step @ joint
-        read = cases.rows_read(graph.model) @ (joint - start_matrix)
-        return read + (steps[config.depth] @ joint)[0] if run.pool else read
+        rows, pools = cases.rows_read(graph.model), [step[0] for step in steps[config.depth :]]
+        return rows @ (joint - start_matrix) + through_pooling(rows, pools) @ joint
 
     for start in (0, 2):
         check(transformer_lrp, kind, functools.partial(formula, start=start), 1e-4, start=start)

@@ -24,6 +24,7 @@ from vitviz.server.jobs import Kind
 from vitviz.server.routes import describe_error
 from vitviz.server.scenes import UnknownScene
 from vitviz.view import View
+from vitviz.web.lecture_texts import LectureError
 from vitviz.web.questions import QUESTIONS
 from vitviz.web.scene import ROLLOUT_TOKENS, standalone
 
@@ -34,7 +35,7 @@ FAST = [name for name, method in METHODS.items() if not method.slow]
 
 @pytest.fixture(scope="module")
 def sources(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, ...]:
-    bare = {"class_token": False, "pooling": "mean"}
+    bare = tiny.KINDS["talking heads, class attention"]
     models = {"plain": {}, "blind": {"classes": 0}, "bare": bare, "registers": {"registers": 2}}
     place = tmp_path_factory.mktemp("models")
     return tuple(folder(place / name, **options) for name, options in models.items())
@@ -236,6 +237,22 @@ def test_attention_matches_python(endpoints: Endpoints, scene: str, head: str, q
     np.testing.assert_allclose(answer["values"], expected.values)
     assert answer["prefix_mass"] == dict(expected.prefix_mass)
     assert np.sum(answer["values"]) + sum(answer["prefix_mass"].values()) == pytest.approx(1, abs=1e-5)
+
+
+def test_cait_opens_with_the_attention_and_maps_of_python(endpoints: Endpoints, sources: tuple[str, ...]) -> None:
+    """Check the file of a block, from which the page computes attention, methods, a saved page and the lecture."""
+    scene = endpoints.open(photograph(), sources[2])["id"]
+    view, shape = view_of(endpoints, scene), (2, tiny.HEADS, ROWS * COLUMNS, tiny.HEADS * tiny.HEAD_WIDTH)
+    queries, keys = np.frombuffer(endpoints.block(scene, 1), "<f2")[-math.prod(shape) :].reshape(shape).astype(float)
+    attention = np.exp(queries @ keys.swapaxes(1, 2))
+    attention /= attention.sum(-1, keepdims=True)
+    np.testing.assert_allclose(attention, view.trace.attention(1)[0], atol=0.004)
+    for name in ("gae", "legrad"):
+        answer = ask(endpoints, "explain", scene=scene, method=name, target=7, against=None)
+        np.testing.assert_allclose(answer["values"], view.explain(name, target=7).values.ravel(), rtol=6e-5, atol=1e-12)
+    assert endpoints.page(scene).decode() == standalone(cached(endpoints, scene).scene)
+    with pytest.raises(LectureError, match="talking heads"):
+        endpoints.lecture(scene, 1)
 
 
 def test_model_without_classes_answers_other_questions(endpoints: Endpoints, sources: tuple[str, ...]) -> None:

@@ -547,6 +547,7 @@ def test_write_site_refuses_unsupported_models_before_writing(source: str, tmp_p
         ("nearest", {}, "nearest", "nearest-neighbor resizing"),
         ("normed", {"norm_patch": True}, "bicubic", "a norm after the patch projection"),
         ("placed", {"positions_between": True}, "bicubic", "positions between blocks"),
+        ("cait", tiny.KINDS["talking heads, class attention"], "bicubic", "talking heads"),
     ):
         model = tiny.model(**changes)
         preprocess = Preprocess(mode="squash", height=91, width=143, interpolation=smooth)

@@ -314,6 +314,37 @@ def mix(weights: Tensor, rows: Tensor) -> Tensor:
         return (weights[..., None, :] @ rows.to(weights.dtype)).squeeze(-2)  # (..., 1, n) @ (..., n, N)
 
 
+def pooled(rows: Tensor, fused: Iterable[Tensor], residual: float | None = None) -> Tensor:
+    """Return the weight of each token in what attention pooling reads: (B, N), zeros without attention pooling.
+
+    Pooling is a block with one row, that of its query. In class attention, the query is also a key: this share goes to
+    the block before, and what is left before the first is dropped, because the query is no token of the trace.
+
+    Args:
+        rows: (B, N), weights of the tokens that the outputs read directly; the query has the rest, up to a sum of 1.
+        fused: a matrix of each attention in the pooling, from the last on: (B, 1, N), or (B, 1, 1 + N) with the query
+            as first key.
+        residual: weight of the skip connection, 0..1. Rows are then rescaled to sum to 1, and so is the result, to the
+            query's weight. With `None`, the matrix is added to the identity.
+    """
+    query = rest = 1 - rows.sum(1, keepdim=True)  # (B, 1)
+    total = torch.zeros_like(rows)
+    for matrix in fused:
+        row = matrix[:, 0] if residual is None else (1 - residual) * matrix[:, 0]
+        own = row[:, :1] if row.shape[1] > rows.shape[1] else torch.zeros_like(query)
+        own, row = own + (1.0 if residual is None else residual), row[:, -rows.shape[1] :]
+        if residual is not None:
+            by = own + row.sum(1, keepdim=True)
+            own, row = divide(own, by), divide(row, by)
+        rest, total = rest * own, total + rest * row
+    return total if residual is None else divide(query * total, total.sum(1, keepdim=True))
+
+
+def divide(values: Tensor, by: Tensor) -> Tensor:
+    """Divide by non-negative totals; return 0 where the total is 0."""
+    return torch.where(by > 0, values / by, 0.0)
+
+
 def within(trace: Trace, block: int, step: Callable[..., Any], *rows: Tensor) -> Any:
     """Apply `step`, which uses the matrices of `trace.block(block)`, to rows (B, N).
 

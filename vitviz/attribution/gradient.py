@@ -5,7 +5,8 @@ The gradient is propagated from the last block to the first, and each block runs
 
 In their papers, rollouts and Grad-CAM of attention read the row of the class token. Here they read the rows that the
 classifier uses: the class token's (half each with the distillation token's), the mean over all patches, or half each
-for class token and mean. Attention pooling is an additional attention with one row.
+for class token and mean. Attention pooling is an additional attention with one row, and class attention several (see
+`vitviz.attribution.attention.pooled`).
 
 Shapes: B images, H heads, N tokens = P prefix tokens followed by gh x gw patches, D width.
 """
@@ -13,12 +14,13 @@ Shapes: B images, H heads, N tokens = P prefix tokens followed by gh x gw patche
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
+from itertools import islice
 from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
-from vitviz.attribution.attention import discard_weakest, entering, mix, within
+from vitviz.attribution.attention import discard_weakest, divide, entering, mix, pooled, within
 from vitviz.attribution.inputs import Case, Method
 from vitviz.attribution.targets import ExplainError
 from vitviz.model.ops import Explicit
@@ -30,19 +32,19 @@ Pooling = Literal["model", "tokens"]
 
 @dataclass(frozen=True, eq=False)
 class Step:
-    """One attention matrix and its gradient, both (B, H, N, N), or (B, H, 1, N) for attention pooling.
+    """One attention matrix and its gradient, both (B, H, N, N).
 
+    For attention pooling, they are (B, H, 1, N), or (B, H, 1, 1 + N) if the query is the first key (class attention).
     In windowed models, the windows are the images of a batch: (B * W, H, M, M).
     """
 
     attention: Tensor
     gradient: Tensor
-    pooling: bool = False
     block: int = -1
 
 
 def backward(case: Case, stop: int = 0) -> Iterator[Step]:
-    """Yield each attention with the score's gradient: attention pooling first, if any, then from the last block on.
+    """Yield each attention with the score's gradient: those of the pooling first, then from the last block on.
 
     Args:
         case: images, model and target.
@@ -63,10 +65,7 @@ def backward(case: Case, stop: int = 0) -> Iterator[Step]:
         gradients = torch.autograd.grad(out, matrices + [entering] * (index > stop), flow)
         flow = gradients[-1] if index > stop else None
         gradients = (_attendable(trace, index, gradients[0]), *gradients[1:])
-        steps = [
-            Step(matrices[place].detach(), gradients[place], pooling=place > 0, block=index)
-            for place in range(len(matrices))
-        ]
+        steps = [Step(matrix.detach(), gradients[place], index) for place, matrix in enumerate(matrices)]
         del out, matrices, gradients  # free them before the next block
         while steps:
             yield steps.pop()
@@ -74,13 +73,8 @@ def backward(case: Case, stop: int = 0) -> Iterator[Step]:
 
 def carry(trace: Trace, step: Step, function: Callable[..., Any], *rows: Tensor) -> Any:
     """Carry rows (B, N) through one attention by a function of the step and of rows, to the block's input tokens."""
-    carried = partial(function, step)
-    if step.pooling:
-        return carried(*rows)
-    results = within(trace, step.block, carried, *rows)
-    if isinstance(results, tuple):
-        return tuple(entering(trace, step.block, row) for row in results)
-    return entering(trace, step.block, results)
+    results = within(trace, step.block, partial(function, step), *rows)
+    return tuple(entering(trace, step.block, row) for row in results)
 
 
 def _attendable(trace: Trace, block: int, gradient: Tensor) -> Tensor:
@@ -120,9 +114,10 @@ def gradient_rollout(case: Case, *, discard: float = 0.0, residual: float = 0.5)
     for name, value, fits in (("discard", discard, 0 <= discard < 1), ("residual", residual, 0 <= residual <= 1)):
         if not fits:
             raise ExplainError(f"Expected {name} in 0..1 (discard below 1), got {value}. Choose a share.")
-    skipped = case.read_rows()  # (B, N), through skip connections only; `attended` includes attention
-    attended = torch.zeros_like(skipped)
-    for step in backward(case):
+    skipped, steps = case.read_rows(), backward(case)  # (B, N), through skip connections only
+    of_pooling = islice(steps, case.model.config.pool_attentions)
+    attended = pooled(skipped, (fuse(step).clamp_min_(0) for step in of_pooling), residual)
+    for step in steps:
         function = partial(gradient_rollout_step, discard=discard, residual=residual, prefix=len(case.trace.prefix))
         skipped, attended = carry(case.trace, step, function, skipped, attended)
         del step  # free the matrices before the next block
@@ -134,13 +129,10 @@ def gradient_rollout_step(
 ) -> tuple[Tensor, Tensor]:
     """Carry the rows of `gradient_rollout` through one attention: both (B, N) -> (B, N)."""
     fused = fuse(step).clamp_min_(0)
-    if step.pooling:
-        row = fused[:, 0]  # (B, N), rescaled to sum to 1
-        return skipped, attended + (1 - skipped.sum(1, keepdim=True)) * _divide(row, row.sum(1, keepdim=True))
     if discard:
         fused = discard_weakest(fused, discard, prefix)
     total = (1 - residual) * fused.sum(-1) + residual  # (B, N), of each row
-    skipped, attended = _divide(skipped, total), _divide(attended, total)
+    skipped, attended = divide(skipped, total), divide(attended, total)
     return residual * skipped, residual * attended + (1 - residual) * mix(skipped + attended, fused)
 
 
@@ -151,9 +143,10 @@ def gae(case: Case) -> Tensor:
     classifier reads, without the identity. Carrying one row from the last block to the first gives the same numbers as
     the matrix product, in N² steps instead of N³.
     """
-    skipped = case.read_rows()  # (B, N)
-    attended = torch.zeros_like(skipped)
-    for step in backward(case):
+    skipped, steps = case.read_rows(), backward(case)  # (B, N)
+    of_pooling = islice(steps, case.model.config.pool_attentions)
+    attended = pooled(skipped, (fuse(step, clamp=True) for step in of_pooling))
+    for step in steps:
         skipped, attended = carry(case.trace, step, _gae_rows, skipped, attended)
         del step  # free the matrices before the next block
     return attended
@@ -161,8 +154,7 @@ def gae(case: Case) -> Tensor:
 
 def gae_step(step: Step, skipped: Tensor, attended: Tensor) -> Tensor:
     """Return `attended` after one attention of `gae`: both (B, N) -> (B, N)."""
-    fused = fuse(step, clamp=True)
-    return attended + (fused[:, 0] if step.pooling else mix(skipped + attended, fused))
+    return attended + mix(skipped + attended, fuse(step, clamp=True))
 
 
 def _gae_rows(step: Step, skipped: Tensor, attended: Tensor) -> tuple[Tensor, Tensor]:
@@ -184,7 +176,7 @@ def attention_gradcam(case: Case, *, block: int = -1) -> Tensor:
     if case.model.attn_pool is not None:
         with torch.no_grad():
             case.model.attn_pool(case.trace.tokens, ops := Explicit())
-        rows = pooled_rows(ops.seen[0].probabilities, rows)
+        rows = rows + pooled(rows, (attended.probabilities.mean(1) for attended in reversed(ops.seen)), 0.5)
     *_, step = backward(case, index)
     for later in range(case.trace.depth - 1, index, -1):  # to tokens of the block's stage
         rows = entering(case.trace, later, rows)
@@ -198,11 +190,6 @@ def attention_gradcam(case: Case, *, block: int = -1) -> Tensor:
 def _rows_of_heads(matrix: Tensor, rows: Tensor) -> Tensor:
     """Return the weighted sum of each head's rows: (B, H, N, N), (B, N) -> (B, N, H)."""
     return mix(rows[:, None], matrix).mT
-
-
-def pooled_rows(pooling: Tensor, rows: Tensor) -> Tensor:
-    """Add the rows that attention pooling reads: (B, H, 1, N), (B, N) -> (B, N)."""
-    return rows + (1 - rows.sum(1, keepdim=True)) * pooling.mean((1, 2))
 
 
 def gradcam(step: Step, rows: Tensor, prefix: int) -> Tensor:
@@ -256,7 +243,8 @@ def legrad(case: Case, *, start: int = 0, pooling: Pooling = "model") -> Tensor:
     The score is computed from the output tokens of each block as if it were the last: final norm, the model's pooling,
     classifier. Its gradient with respect to that block's attention is clamped at 0, averaged over heads and rows (only
     rows that are read have a gradient), and summed over blocks. With attention pooling, the gradient is taken in the
-    pooling's attention over the block's output tokens.
+    pooling's attention over the block's output tokens. Class attention has several, whose sensitivities are added,
+    without that to the class token itself.
 
     Args:
         case: images, model and target.
@@ -286,14 +274,15 @@ def legrad(case: Case, *, start: int = 0, pooling: Pooling = "model") -> Tensor:
             else:
                 tokens = trace.tokens.detach()
             score = case.score(tokens, ops)
-            probabilities = ops.seen[0].probabilities
+            probabilities = [attended.probabilities for attended in ops.seen]
             ops.seen.clear()  # `seen` also holds the logits
-            gradient = torch.autograd.grad(score.sum(), probabilities)[0]  # (B, H, N, N) or (B, H, 1, N)
-        gradient = _attendable(trace, index, gradient)
+            gradients = torch.autograd.grad(score.sum(), probabilities)  # shapes as in `Step`
         share = total.new_full(total.shape, 1 / total.shape[1])  # of each row in the mean over all rows
-        total += within(trace, index, partial(_sensitive, gradient), share)
+        for gradient in gradients:
+            keys = gradient if trace.layouts else gradient[..., -total.shape[1] :]  # without the class token
+            total += within(trace, index, partial(_sensitive, _attendable(trace, index, keys)), share)
         advance(trace.stream(index), 2 / trace.depth)
-        del ops, tokens, score, probabilities, gradient  # free them before the next block
+        del ops, tokens, score, probabilities, gradients, gradient, keys  # free them before the next block
     return total
 
 
@@ -323,11 +312,6 @@ def _index(case: Case, block: int) -> int:
     if not -depth <= block < depth:
         raise ExplainError(f"Expected a block among 0..{depth - 1} (or -{depth}..-1), got {block!r}. Choose one.")
     return block % depth
-
-
-def _divide(values: Tensor, by: Tensor) -> Tensor:
-    """Divide by non-negative totals; return 0 where the total is 0."""
-    return torch.where(by > 0, values / by, 0.0)
 
 
 METHODS = (

@@ -8,11 +8,13 @@ Shapes: B images, H heads, N tokens = P prefix tokens followed by gh x gw patche
 
 import math
 from collections.abc import Iterator
+from itertools import islice
 
 import torch
 from torch import Tensor
 
 from vitviz.attribution.alpha_beta import AlphaBeta
+from vitviz.attribution.attention import pooled
 from vitviz.attribution.attn_lrp import AttnLRP, Softmax
 from vitviz.attribution.inputs import Case, Method
 from vitviz.attribution.targets import ExplainError
@@ -28,9 +30,9 @@ def transformer_lrp(case: Case, *, start: int = 0) -> Tensor:
     split where the two terms of a residual sum nearly cancel: `vitviz.evaluation.sensitivity.max_sensitivity` measures
     the effect.
 
-    Attention pooling is an additional block with one row. A token's path to itself through the residual stream only is
-    excluded, because it is the same for every class. `Target.relevance` defines where the relevance starts, such as at
-    the first class of a contrast. The gradient is that of the score.
+    Attention pooling is an additional block with one row, class attention several. A token's path to itself through the
+    residual stream only is excluded, because it is the same for every class. `Target.relevance` defines where the
+    relevance starts, such as at the first class of a contrast. The gradient is that of the score.
 
     Args:
         case: model, images and target.
@@ -45,12 +47,9 @@ def transformer_lrp(case: Case, *, start: int = 0) -> Tensor:
     model = case.model
     if not 0 <= start < model.config.depth:
         raise ExplainError(f"Expected a first block among 0..{model.config.depth - 1}, got start={start}. Choose one.")
-    row = case.read_rows()[:, None]  # (B, 1, N)
-    attended = torch.zeros_like(row)
+    row, steps = case.read_rows()[:, None], _steps(case, start)  # (B, 1, N)
     # The product of all (step + identity) minus the identity, carried separately because it can be far below 1.
-    steps = _steps(case, start)
-    if model.attn_pool is not None:
-        attended = next(steps)
+    attended = pooled(row[:, 0], islice(steps, model.config.pool_attentions))[:, None]
     for step in steps:
         attended = attended + (row + attended) @ step  # (B, 1, N) @ (B, N, N)
     return attended.squeeze(1)
@@ -59,8 +58,8 @@ def transformer_lrp(case: Case, *, start: int = 0) -> Tensor:
 def _steps(case: Case, start: int) -> Iterator[Tensor]:
     """Yield the mean over heads of max(0, gradient x relevance): (B, N, N) from the last block to the first.
 
-    Attention pooling, if any, comes first with (B, 1, N). Each block runs again from its stored input, so only one
-    block's matrices are in memory.
+    Those of the pooling, if any, come first, as `pooled` takes them. Each block runs again from its stored input, so
+    only one block's matrices are in memory.
     """
     model, trace, target = case.model, case.trace, case.target
     angles, flows = model.angles(trace.grid), None

@@ -28,7 +28,8 @@ def value_attention(
 
     W_O includes the layer scale, if any. As in the authors' code, the bias of the output projection is excluded. If the
     outputs of the heads or of attention are normalised, W_O includes this norm except for the division by the standard
-    deviation, which is the same for all tokens j.
+    deviation, which is the same for all tokens j. W_O of talking heads includes the mix of probabilities, but not its
+    bias.
 
     Args:
         case: images and model.
@@ -69,7 +70,11 @@ def head_products(block: Block, stream: Tensor) -> Tensor:
         ((values[:, :, head] @ between[head]).unflatten(2, (attn.heads, -1)) * values).sum(3)  # (B, N, H)
         for head in range(attn.heads)
     ]
-    return torch.stack(products, dim=2)
+    stacked = torch.stack(products, dim=2)
+    if attn.proj_w is None:
+        return stacked
+    weight = double(attn.proj_w.weight)  # (H, H), columns for the heads of the softmax
+    return weight.T @ stacked @ weight
 
 
 def _output_map(block: Block) -> Tensor:

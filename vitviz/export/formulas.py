@@ -29,13 +29,13 @@ from torch import Tensor
 
 from vitviz.analysis.attention_statistics import QueryRange, Rows
 from vitviz.analysis.head_statistics import STATISTICS
-from vitviz.attribution.attention import Fusion, drop_below, fuse_heads, mix
+from vitviz.attribution.attention import RESIDUAL, Fusion, drop_below, fuse_heads, mix, pooled
 from vitviz.attribution.gradient import (
     Step,
+    fuse,
     gae_step,
     gradcam,
     gradient_rollout_step,
-    pooled_rows,
     sensitivity,
     weigh_channels,
 )
@@ -127,19 +127,23 @@ def _statistics(
 
 
 def _gae(pooling: bool, attention: Tensor, slope: Tensor, skipped: Tensor, attended: Tensor) -> tuple[Tensor, ...]:
-    return (gae_step(Step(attention[None], slope[None], pooling), skipped[None], attended[None])[0],)
+    step = Step(attention[None], slope[None])
+    if pooling:
+        return ((attended + pooled(skipped[None], [fuse(step, clamp=True)]))[0],)
+    return (gae_step(step, skipped[None], attended[None])[0],)
 
 
 def _gradient_rollout(
     pooling: bool, attention: Tensor, slope: Tensor, skipped: Tensor, attended: Tensor
 ) -> tuple[Tensor, ...]:
-    step = Step(attention[None], slope[None], pooling)
-    rows = gradient_rollout_step(step, skipped[None], attended[None])
-    return tuple(row[0] for row in (rows[1:] if pooling else rows))
+    step = Step(attention[None], slope[None])
+    if pooling:
+        return ((attended + pooled(skipped[None], [fuse(step).clamp_min_(0)], RESIDUAL))[0],)
+    return tuple(row[0] for row in gradient_rollout_step(step, skipped[None], attended[None]))
 
 
 def _pooled_rows(pooling: Tensor, rows: Tensor) -> tuple[Tensor, ...]:
-    return (pooled_rows(pooling[None], rows[None])[0],)
+    return ((rows + pooled(rows[None], [pooling[None].mean(1)], RESIDUAL))[0],)
 
 
 def _attention_gradcam(prefix: int, attention: Tensor, slope: Tensor, rows: Tensor) -> tuple[Tensor, ...]:

@@ -90,8 +90,8 @@ def check_exportable(model: ViT) -> None:
 
     Raises:
         StaticError: for nearest-neighbor resizing, unnamed classes, multi-label classification, regression, a relative
-            position bias, a norm after the patch projection, other input channels than red, green and blue, or rotary
-            positions that count rows and columns or are learned.
+            position bias, talking heads, class attention, a norm after the patch projection, other input channels than
+            red, green and blue, or rotary positions that count rows and columns or are learned.
     """
     refuse_windows(model.config, "a static site", StaticError)
     about = model.pretrained
@@ -105,15 +105,15 @@ def check_exportable(model: ViT) -> None:
         problem = "nearest-neighbor resizing"
     elif model.problem_type != SINGLE:
         problem = f"outputs for {model.problem_type}, which the static page cannot show yet"
-    if model.config.relative_bias:
-        problem = "a relative position bias, which its graphs do not have yet"
+    if not model.config.plain_attention:
+        problem = "a relative position bias or talking heads, which its graphs do not have yet"
     elif model.config.norm_patch:
         problem = "a norm after the patch projection, which the lecture does not show yet"
     elif model.config.position_mode != "bicubic" or model.config.position_crop or model.config.position_corners:
         problem = "bilinear or cropped positions, which its graphs do not have yet"
     elif model.config.positions_between:
         problem = "positions between blocks, which its graphs do not have yet"
-    elif not model.config.pool_prefix or model.config.pool_mlp_width is not None:
+    elif not model.config.pool_prefix or model.config.pool_mlp_width is not None or model.config.pool_blocks:
         problem = "attention pooling of another form, which its graphs do not have yet"
     elif model.config.channels != 3:
         problem = f"{model.config.channels} input channels, which the page cannot read from photographs"

@@ -74,6 +74,9 @@ class ViTConfig:
         projection: output width of a linear map without bias between the features and the classifier; `None` for none.
         cosine: whether the classifier's input is divided by its length (CLIP with texts as classes).
         parallel: whether attention and MLP of a block read the same normalised tokens, and their outputs are summed.
+        talking_heads: whether linear maps mix the heads' logits, and their probabilities (Shazeer et al. 2020; CaiT).
+        pool_blocks: number of class attention blocks that pool instead of one attention (CaiT). Their query, a class
+            token, is also a key.
         pool_heads: number of heads of attention pooling; `None` for as many as in a block.
         pool_prefix: whether attention pooling reads prefix tokens too.
         pool_mlp_width: hidden width of its MLP; `None` for the width of the blocks' MLPs, 0 for no norm and no MLP.
@@ -128,6 +131,8 @@ class ViTConfig:
     projection: int | None = None
     cosine: bool = False
     parallel: bool = False
+    talking_heads: bool = False
+    pool_blocks: int = 0
     pool_heads: int | None = None
     pool_prefix: bool = True
     pool_mlp_width: int | None = None
@@ -165,6 +170,8 @@ class ViTConfig:
             raise ModelError("Expected only learned positions for positions_between=True, got others. Change them.")
         if self.rotary and self.relative_bias:
             raise ModelError("Expected rotary positions or relative_bias, got both. Choose one of them.")
+        if self.talking_heads and (self.rotary or self.relative_bias):
+            raise ModelError("Expected no rotations or relative_bias with talking_heads, got some. Remove one of them.")
         if self.norm_pooled and self.pooling == "cls+mean":
             raise ModelError("Expected pooling of one token for norm_pooled=True, got 'cls+mean'. Change pooling.")
         if self.norm_pooled and not self.norm_final:
@@ -189,8 +196,11 @@ class ViTConfig:
         return self.head_width if self.head_width is not None else self.width // self.heads
 
     def query_width(self, tokens: int) -> int:
-        """Return the width of a head's queries and keys for N tokens; a relative position bias adds N channels."""
-        return self.head_size + (tokens if self.relative_bias else 0)
+        """Return the width of a head's queries and keys for N tokens.
+
+        A relative position bias adds N channels, and a talking head has the channels of all heads.
+        """
+        return self.head_size * (self.heads if self.talking_heads else 1) + (tokens if self.relative_bias else 0)
 
     def pairs(self, tokens: int) -> int:
         """Return the number of query-key pairs of a head in the first block, for N tokens."""
@@ -200,10 +210,20 @@ class ViTConfig:
     def plain_blocks(self) -> bool:
         """Return whether each block is x + attention(norm(x)), then x + MLP(norm(x)).
 
-        All norms are layer norms, and there is no relative position bias.
+        All norms are layer norms, and attention is plain.
         """
         moved = self.norm_post or self.norm_attention or self.norm_mlp
-        return not (moved or self.parallel or self.norm != "layer" or self.relative_bias)
+        return self.plain_attention and not (moved or self.parallel or self.norm != "layer")
+
+    @property
+    def plain_attention(self) -> bool:
+        """Return whether logits are products of a head's queries and keys: without relative bias and talking heads."""
+        return not (self.relative_bias or self.talking_heads)
+
+    @property
+    def pool_attentions(self) -> int:
+        """Return the number of attentions in the pooling before the classifier."""
+        return (self.pool_blocks or 1) if self.pooling == "attention" else 0
 
     @property
     def final_width(self) -> int:
@@ -302,7 +322,7 @@ class ViTConfig:
 RANGES: dict[str, tuple[float, float]] = {
     **dict.fromkeys(("image_size", "position_grid", "rotary_grid", "patch_size", "channels", "frames"), (1, math.inf)),
     **dict.fromkeys(("width", "depth", "heads", "head_width", "mlp_width", "projection", "pool_heads"), (1, math.inf)),
-    **dict.fromkeys(("classes", "registers", "pool_mlp_width"), (0, math.inf)),
+    **dict.fromkeys(("classes", "registers", "pool_blocks", "pool_mlp_width"), (0, math.inf)),
     **dict.fromkeys(("dropout", "attention_dropout", "path_dropout"), (0.0, 0.999)),
     **dict.fromkeys(("norm_eps", "norm_final_eps"), (1e-30, 1.0)),  # with 0, a layer norm could divide by zero
     "rotary_base": (1.0, 1e12),  # ratio of periods, in float32

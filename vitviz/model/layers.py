@@ -64,6 +64,9 @@ class Attention(nn.Module):
             entries = math.prod(2 * side - 1 for side in self.bias_grid)
             entries += 3 * bool(config.prefix)  # prefix to patch, patch to prefix, prefix to prefix
             self.bias_table = nn.Parameter(torch.zeros(entries, self.heads))
+        # Talking heads: mixes of logits and of probabilities. The softmax would cancel a bias of the logits.
+        self.proj_l = nn.Linear(self.heads, self.heads, bias=False) if config.talking_heads else None
+        self.proj_w = nn.Linear(self.heads, self.heads) if config.talking_heads else None
         self.attention_dropout = config.attention_dropout
         self.dropout = nn.Dropout(config.dropout)
 
@@ -79,9 +82,13 @@ class Attention(nn.Module):
         """Apply norm and positions to queries and keys of `heads`, (B, H, N, d) each.
 
         A relative position bias becomes N more channels: those of a query hold its row of the bias, and those of key m
-        are 1 at m and 0 elsewhere. The logits therefore depend only on queries and keys, also in the browser.
+        are 1 at m and 0 elsewhere. The logits therefore depend only on queries and keys, also in the browser. A talking
+        head has the queries of all heads side by side, times its weights in the mix of logits, and the keys of all.
         """
         q, k = ops.norm(self.q_norm, q), ops.norm(self.k_norm, k)
+        if self.proj_l is not None:
+            q = ops.fixed(partial(_mix_heads, weight=self.proj_l.weight), q)
+            return q, k.transpose(1, 2).flatten(2)[:, None].expand_as(q)  # (B, H, N, H * d) each
         if angles is None or not self.placed:
             return q, k
         if self.bias_table is not None:
@@ -106,8 +113,38 @@ class Attention(nn.Module):
         """Attend: (B, N, D) -> (B, N, D), or (B, first, D) to compute only the first tokens."""
         q, k, v = self.project(x, angles, ops)
         rate = self.attention_dropout if self.training else 0.0
-        mixed = ops.attend(q[:, :, :first], k, v, self.scale, dropout=rate)
-        return self.merge(ops.edit_heads(mixed), ops)
+        if self.proj_w is None:
+            return self.merge(ops.edit_heads(ops.attend(q[:, :, :first], k, v, self.scale, dropout=rate)), ops)
+        # The second mix is linear, so it may mix values instead of probabilities.
+        values = ops.fixed(partial(_mix_heads, weight=self.proj_w.weight.T), v)  # (B, H, N, H * d)
+        mixed = ops.edit_heads(ops.attend(q[:, :, :first], k, values, self.scale, dropout=rate))
+        summed = ops.fixed(_sum_heads, mixed).unflatten(2, (self.heads, -1)).transpose(1, 2)  # (B, H, n, d)
+        uniform = ops.fixed(partial(_times_sum, factors=self.proj_w.bias), v)  # (B, H, 1, d)
+        return self.merge(ops.add(summed, uniform.expand_as(summed)), ops)
+
+    def talk(self, probabilities: Tensor) -> Tensor:
+        """Return the factors of the heads' values, (B, H, n, N): mixed `probabilities`, which are those of a trace.
+
+        They may be negative, and rows need not sum to 1. Without talking heads, they are the probabilities.
+        """
+        if self.proj_w is None:
+            return probabilities
+        factors: Tensor = self.proj_w(probabilities.permute(0, 2, 3, 1)).permute(0, 3, 1, 2)
+        return factors
+
+
+def _mix_heads(x: Tensor, weight: Tensor) -> Tensor:
+    """Return the channels of all heads side by side, times a row of weights: (B, H, N, d) -> (B, H, N, H * d)."""
+    return (weight[:, None, :, None] * x.transpose(1, 2)[:, None]).flatten(3)  # (H, 1, H, 1) * (B, 1, N, H, d)
+
+
+def _sum_heads(x: Tensor) -> Tensor:
+    return x.sum(1)
+
+
+def _times_sum(x: Tensor, factors: Tensor) -> Tensor:
+    """Return the sum over tokens, times a factor of each head: (B, H, N, d) -> (B, H, 1, d)."""
+    return x.sum(2, keepdim=True) * factors[:, None, None]
 
 
 def quick_gelu(x: Tensor) -> Tensor:
@@ -251,3 +288,24 @@ class AttentionPool(nn.Module):
         if self.mlp is not None and self.norm is not None:
             pooled = ops.add(pooled, self.mlp(ops.norm(self.norm, pooled), ops))
         return pooled.squeeze(1)
+
+
+class ClassAttention(nn.Module):
+    """Pooling by blocks that update only a class token, which attends to itself and all tokens (CaiT, section 3)."""
+
+    def __init__(self, config: ViTConfig) -> None:
+        super().__init__()
+        hidden = config.hidden if config.pool_mlp_width is None else config.pool_mlp_width
+        own = replace(
+            config, heads=config.pool_heads or config.heads, mlp_width=hidden, talking_heads=False, positions="none",
+            positions_between=False, rotary_learned=False, rotary_class=False, relative_bias=False,
+        )  # fmt: skip
+        self.latent = nn.Parameter(torch.zeros(1, 1, config.width))
+        self.blocks = nn.ModuleList(Block(own, 0.0) for _ in range(config.pool_blocks))
+
+    def forward(self, x: Tensor, ops: Ops = PLAIN) -> Tensor:
+        """Pool the tokens: (B, N, D) -> (B, D)."""
+        token = ops.shift(torch.zeros_like(x[:, :1]), self.latent)
+        for block in self.blocks:
+            token = block(torch.cat([token, x], dim=1), None, ops, first=1)  # (B, 1 + N, D) -> (B, 1, D)
+        return token.squeeze(1)

@@ -3,6 +3,8 @@
 Shapes: B images, H heads, N tokens, n tokens in a piece, D width, d head width.
 """
 
+# ruff: noqa: ARG002 - arguments of `Ops`
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -38,10 +40,14 @@ class Tracer(Ops):
         """Run a block, and record its attention if it is one of `blocks`: (B, N, D) -> (B, N, D)."""
         if index not in self.blocks:
             return super().block(index, block, x, angles)
-        if self.grad:
-            explicit = Explicit(self.edit)
-            out: Tensor = block(x, angles, explicit)
+        if self.grad or (self.edit is not None and self.edit.mask is not None):
+            with torch.set_grad_enabled(self.grad and torch.is_grad_enabled()):
+                out: Tensor = block(x, angles, explicit := Explicit(self.edit))
             lse, attention = self._explicit_trace(explicit)
+        elif block.attn.proj_w is not None:
+            with torch.no_grad():
+                out = block(x, angles, recorder := Recorder(self.edit))
+            lse, attention = recorder.attention.lse, self._kept(recorder.attention)
         else:
             with torch.no_grad():
                 mixed, lse, attention = self._attend(block, x, angles)
@@ -52,10 +58,6 @@ class Tracer(Ops):
     def _attend(self, block: Block, x: Tensor, angles: Angles | None) -> tuple[Tensor, Tensor, BlockTrace | None]:
         """Return the heads' outputs (B, H, N, d), log-sum-exps (B, H, N), and the attention if it is kept."""
         attn = block.attn
-        if self.edit is not None and self.edit.mask is not None:
-            explicit = Explicit(self.edit)
-            mixed = explicit.attend(*attn.project(block.enter(x), angles), attn.scale)
-            return mixed, *self._explicit_trace(explicit)
         channels = attn.heads * (attn.head_width + (0 if attn.bias_table is None else x.shape[1]))
         kept = keeps_queries(2 * len(self.blocks) * x[..., 0].numel() * channels * x.element_size())
         if not kept and (x.device.type == "cpu" or attn.bias_table is not None):
@@ -68,10 +70,26 @@ class Tracer(Ops):
         # The keys are a view of the qkv buffer; copying them frees the rest.
         return mixed, lse, BlockTrace(q, k.contiguous(), lse)
 
+    def _kept(self, attention: BlockTrace) -> BlockTrace | None:
+        nbytes = attention.queries.nbytes + attention.keys.nbytes
+        return attention if keeps_queries(len(self.blocks) * nbytes) else None
+
     def _explicit_trace(self, explicit: Explicit) -> tuple[Tensor, BlockTrace | None]:
         q, k, logits, probabilities = explicit.seen.pop()
         lse = logits.detach().float().logsumexp(-1)
         return lse, BlockTrace(q, k, lse, probabilities, cut=self.edit is not None and self.edit.mask is not None)
+
+
+class Recorder(Ops):
+    """Operations that record the queries and keys of one attention."""
+
+    def attend(
+        self, q: Tensor, k: Tensor, v: Tensor, scale: float, *, dropout: float = 0.0, learned_query: bool = False
+    ) -> Tensor:
+        """Return softmax(scale * q @ k.T) @ v; see `Ops.attend`."""
+        mixed, lse = attention_and_lse(q * scale, k, v)
+        self.attention = BlockTrace(q * scale, k, lse)
+        return mixed
 
 
 class Recall:

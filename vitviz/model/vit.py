@@ -22,7 +22,7 @@ from vitviz.fields import check_fields
 from vitviz.images.preprocess import Preprocess
 from vitviz.model.config import ModelError, ViTConfig
 from vitviz.model.edits import BlockEdit, EditError, Edits
-from vitviz.model.layers import AttentionPool, Block, PatchEmbed, make_norm
+from vitviz.model.layers import AttentionPool, Block, ClassAttention, PatchEmbed, make_norm
 from vitviz.model.ops import PLAIN, Ops
 from vitviz.model.positions import (
     FIXED,
@@ -131,7 +131,8 @@ class ViT(nn.Module):
         self.norm_pre = make_norm(config, width) if config.norm_pre else nn.Identity()
         final_eps = config.norm_final_eps
         self.norm = make_norm(config, config.final_width, final_eps) if config.norm_final else nn.Identity()
-        self.attn_pool = AttentionPool(config) if config.pooling == "attention" else None
+        pool = ClassAttention if config.pool_blocks else AttentionPool
+        self.attn_pool = pool(config) if config.pooling == "attention" else None
         joint = config.projection or config.feature_width
         projects = config.projection is not None and config.classes > 0
         self.projection = nn.Linear(config.feature_width, joint, bias=False) if projects else None

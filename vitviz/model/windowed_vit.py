@@ -23,10 +23,10 @@ from torch import Tensor, nn
 
 from vitviz.model.config import ModelError, ViTConfig
 from vitviz.model.layers import Attention, Block
-from vitviz.model.ops import PLAIN, Explicit, Ops, attention_and_lse
+from vitviz.model.ops import PLAIN, Explicit, Ops
 from vitviz.model.positions import Angles, wide
 from vitviz.model.trace import BlockState, BlockTrace
-from vitviz.model.tracing import Recall, Tracer
+from vitviz.model.tracing import Recall, Recorder, Tracer
 from vitviz.model.vit import Pretrained, ViT
 from vitviz.model.windows import Windows, partition
 
@@ -229,18 +229,6 @@ class WindowBlock(Block):
         entered = self.enter(x, ops)
         attended = windows.join(self.attn(windows.split(entered), placed, ops))
         return self.finish(x, attended, ops, entered)
-
-
-class Recorder(Ops):
-    """Operations that record the queries and keys of one attention."""
-
-    def attend(
-        self, q: Tensor, k: Tensor, v: Tensor, scale: float, *, dropout: float = 0.0, learned_query: bool = False
-    ) -> Tensor:
-        """Return softmax(scale * q @ k.T) @ v; see `Ops.attend`."""
-        mixed, lse = attention_and_lse(q * scale, k, v)
-        self.attention = BlockTrace(q * scale, k, lse)
-        return mixed
 
 
 class WindowTracer(Tracer):

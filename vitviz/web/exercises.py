@@ -253,7 +253,7 @@ def _norm(photo: Photo) -> Computed:
 
 def _attention(photo: Photo) -> Computed:
     trace = photo.view.trace
-    if photo.view.model.config.relative_bias:
+    if not photo.view.model.config.plain_attention:
         return []
     block = trace.block(0)
     query = block.queries[0, 0, photo.token].double()

@@ -116,14 +116,14 @@ def values_bytes(model: ViT, trace: Trace, block: int) -> bytes:
         block: index from 0.
 
     Raises:
-        LectureError: for a model with a relative position bias.
+        LectureError: for a model with a relative position bias or talking heads.
         TraceError: if the trace has no such block.
     """
     refuse_windows(model.config, "the lecture", LectureError)
-    if model.config.relative_bias:
+    if not model.config.plain_attention:
         raise LectureError(
-            "Expected attention logits that are queries times keys, got a model with a relative position bias, which "
-            "this step does not show yet. Choose another model."
+            "Expected attention logits that are queries times keys of one head, got a model with a relative position "
+            "bias or talking heads, which this step does not show yet. Choose another model."
         )
     attention, layer = trace.block(block), model.blocks[block]
     values = project_part(layer.attn, layer.enter(trace.stream(block)), parts=slice(2, 3))[0, 0]  # (H, N, d)

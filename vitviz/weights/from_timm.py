@@ -32,7 +32,6 @@ WHY_NOT = {
     "SwinTransformerV2Cr": "it computes relative position biases and norms of Swin v2 in another way",
     **dict.fromkeys(_PYRAMIDS, "the number of its patches changes from stage to stage"),
     "MaxxVit": "it uses attention in windows and grids, between convolutions",
-    "Cait": "only its last blocks have a class token, which alone they update (class attention)",
     "ConVit": "it mixes attention by content with attention by position",
     "CrossVit": "it has two streams of patches of two sizes",
     "TNT": "it has a second transformer inside every patch",
@@ -53,7 +52,7 @@ def convert_timm(model: nn.Module, cfg: Mapping[str, Any] | None = None) -> ViT:
     """Convert a timm model to a `ViT` with the same outputs and attention: a copy in float32 and in eval mode.
 
     Covers `VisionTransformer` (ViT, DeiT III, DINO, MAE, DINOv2, CLIP, SigLIP, AIMv2, RADIO and related models), its
-    distilled form (DeiT), `Eva` (EVA, EVA-02, the Perception Encoder, DINOv3, RoPE-ViT, Sapiens2), `Beit`,
+    distilled form (DeiT), `Eva` (EVA, EVA-02, the Perception Encoder, DINOv3, RoPE-ViT, Sapiens2), `Beit`, `Cait`,
     `VisionTransformerRelPos` and `NaFlexVit`; `SwinTransformer`, `SwinTransformerV2` and `VisionTransformerSAM` become
     a `WindowedViT`. Dropout rates are not carried over.
 
@@ -91,6 +90,7 @@ def config_of(model: nn.Module) -> tuple[ViTConfig, Channels]:
         return _read_windowed(model)[0], Channels()
     import_torchvision()
     from timm.models.beit import Beit
+    from timm.models.cait import Cait
     from timm.models.deit import VisionTransformerDistilled
     from timm.models.eva import Eva
     from timm.models.naflexvit import NaFlexEmbeds, NaFlexVit
@@ -98,7 +98,7 @@ def config_of(model: nn.Module) -> tuple[ViTConfig, Channels]:
     from timm.models.vision_transformer_relpos import VisionTransformerRelPos
 
     built: Any = model  # timm's attributes have no type hints
-    _only(built, VisionTransformer, VisionTransformerDistilled, Eva, Beit, VisionTransformerRelPos, NaFlexVit)
+    _only(built, VisionTransformer, VisionTransformerDistilled, Eva, Beit, Cait, VisionTransformerRelPos, NaFlexVit)
     flexible = type(built) is NaFlexVit
     layers, blocks = _layers(), list(built.blocks)
     stem, tokens = (built.embeds, built.embeds) if flexible else (built.patch_embed, built)
@@ -124,14 +124,15 @@ def config_of(model: nn.Module) -> tuple[ViTConfig, Channels]:
         "width": built.embed_dim,
         "depth": len(blocks),
         "classes": read_classifiers(built, {}, *_CLASSIFIERS)[1],  # num_classes may describe a replaced classifier
-        "class_token": tokens.cls_token is not None,
+        "class_token": type(built) is not Cait and tokens.cls_token is not None,
         "distillation_token": type(built) is VisionTransformerDistilled,
         "registers": 0 if (registers := getattr(tokens, "reg_token", None)) is None else registers.shape[1],
         "norm_pre": _is_norm(getattr(built, "norm_pre", nn.Identity())),
         "norm_eps": _epsilon(built),
         "relative_bias": block.pop("relative_bias") or any(getattr(built, name, None) for name in SHARED_TABLES),
     }
-    settings |= _positions(built, tokens) | _pooling(built, block)
+    settings |= _positions(built, tokens)
+    settings |= _class_attention(built, block) if type(built) is Cait else _pooling(built, block)
     settings |= _flexible_positions(stem) if flexible else {}
     if settings["distillation_token"] and (settings["registers"] or not settings["classes"] or settings["norm_pooled"]):
         _refuse("its distillation token comes with registers, without a classifier, or with a norm after pooling")
@@ -218,22 +219,29 @@ def _read_sam(built: Any) -> tuple[WindowedConfig, naming.Naming]:
     return config, TIMM_SAM
 
 
+INITIAL_SCALE = 1e-5  # of layer scale, for models that do not keep it
+
+
 def _block_settings(block: Any) -> dict[str, Any]:
     """Return the config fields of a block."""
-    from timm.models import beit, eva, vision_transformer
+    from timm.models import beit, cait, eva, vision_transformer
     from timm.models import vision_transformer_relpos as relpos
 
     post = (vision_transformer.ResPostBlock, eva.EvaBlockPostNorm, relpos.ResPostRelPosBlock)
     beside = (vision_transformer.ParallelScalingBlock, vision_transformer.ParallelThingsBlock)
-    _only(block, vision_transformer.Block, eva.EvaBlock, beit.Block, relpos.RelPosBlock, *post, *beside)
+    usual = (vision_transformer.Block, eva.EvaBlock, beit.Block, relpos.RelPosBlock, cait.LayerScaleBlock)
+    _only(block, *usual, *post, *beside)
     if type(block) in beside:
         return _parallel_settings(block)
     attn: Any = block.attn
     layers = _layers()
-    _only(attn, layers.Attention, eva.EvaAttention, layers.AttentionRope, beit.Attention, relpos.RelPosAttention)
+    talking = type(attn) is cait.TalkingHeadAttn
+    if not talking:
+        _only(attn, layers.Attention, eva.EvaAttention, layers.AttentionRope, beit.Attention, relpos.RelPosAttention)
     _refuse_if(getattr(attn, "gate", None) is not None, "the output of its attention is gated")
     bias = any(getattr(attn, name, None) is not None for name in ("rel_pos", OWN_TABLE))
-    return _usual_settings(block) | {"norm_post": type(block) in post, "relative_bias": bias}
+    more = {"norm_post": type(block) in post, "relative_bias": bias, "talking_heads": talking}
+    return _usual_settings(block) | more
 
 
 def _usual_settings(block: Any) -> dict[str, Any]:
@@ -245,7 +253,7 @@ def _usual_settings(block: Any) -> dict[str, Any]:
     scales = [part for part in parts if part is not None and type(part) is not nn.Identity]
     for part in (getattr(block, name, None) for name in ("ls1", "ls2")):
         _only(part, layers.LayerScale, nn.Identity, type(None))
-    initial = getattr(scales[0], "init_values", getattr(block, "init_values", None)) if scales else None
+    initial = getattr(scales[0], "init_values", getattr(block, "init_values", INITIAL_SCALE)) if scales else None
     # EVA's keys have no bias. If one map computes all three, the biases of queries and values are separate tensors.
     maps: tuple[Any, ...] = (attn.qkv,) if attn.qkv is not None else (attn.q_proj, attn.k_proj, attn.v_proj)
     biases = [getattr(attn, "q_bias", None), *(linear.bias for linear in maps)]
@@ -369,6 +377,24 @@ def _pooling(built: Any, block: Mapping[str, Any]) -> dict[str, Any]:
         "pool_mlp_width": None if width == block["mlp_width"] else width,
         "pool_prefix": pool != "map" or not prefix or include is not False,  # None: Eva, which always reads them
     }
+
+
+def _class_attention(built: Any, block: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the config fields of CaiT's class attention, whose blocks may have another width of the MLP."""
+    from timm.models.cait import ClassAttn, LayerScaleBlockClassAttn
+
+    _refuse_if(built.global_pool != "token", f"its global_pool={built.global_pool!r}: expected 'token'")
+    widths = set()
+    for part in built.blocks_token_only:
+        _only(part, LayerScaleBlockClassAttn)
+        _only(part.attn, ClassAttn)
+        mlp = _mlp_settings(part.mlp)
+        widths.add(mlp.pop("mlp_width"))
+        own = mlp | {"heads": part.attn.num_heads, "qkv_bias": part.attn.q.bias is not None}
+        _refuse_if(any(own[name] != block[name] for name in own), "its class attention differs from its blocks")
+    _refuse_if(len(widths) != 1, "its class attention has no blocks, or MLPs of several widths")
+    pool = {"pooling": "attention", "pool_blocks": len(built.blocks_token_only), "pool_mlp_width": widths.pop()}
+    return pool | {"norm_pooled": True}
 
 
 def _check_pool(pool: Any, block: Mapping[str, Any]) -> None:

@@ -752,9 +752,16 @@ FAMILIES: dict[str, Callable[[Mapping[str, Any]], Converted]] = {
 
 _WINDOWS = "its attention stays inside windows, so no block has one attention matrix over the image"
 _CONVOLUTIONS = "it mixes convolutions with attention"
+_LANGUAGE = "it is a language model with an image encoder"
 REFUSED: dict[str, str] = {
     **dict.fromkeys(("hiera", "maxvit"), _WINDOWS),
     **dict.fromkeys(("levit", "cvt", "mobilevit", "mobilevitv2", "efficientformer"), _CONVOLUTIONS),
+    **dict.fromkeys(("cohere2_vision", "llama4", "shieldgemma2"), _LANGUAGE),
+    **dict.fromkeys(("donut-swin", "swin2sr"), "of Swin, only swin and swinv2 are supported"),
+    "dinat": "each of its patches attends to a neighbourhood of its own",
+    "pixio": "its features are the mean over several class tokens",
+    "timesformer": "its attention over space and its attention over time are separate",
+    "tipsv2_vision_model": "it is a DINOv2 with two class tokens, whose names are not known yet",
     "altclip": "only its vision tower is supported; save it alone, model.vision_model.save_pretrained(folder)",
     "vit_hybrid": "its patches come from a ResNet",
     "dinov3_convnext": "it is a convolutional network without attention",

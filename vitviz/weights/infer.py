@@ -189,7 +189,9 @@ class Architecture:
         width, channels, patch, _ = self._shape("patch_embed.proj.weight", 4)  # (D, channels, p, p)
         inner = self._shape("blocks.0.attn.proj.weight", 2)[1]
         count, caveat = self._heads(block, heads, width=width, inner=inner, rotary=rotary)
-        class_token, distillation = "cls_token" in self.shapes, "dist_token" in self.shapes
+        class_blocks = [name for name in self.shapes if re.fullmatch(r"attn_pool\.blocks\.\d+\.mlp\.fc2\.weight", name)]
+        class_token = "cls_token" in self.shapes and not class_blocks  # CaiT's is that of its pooling
+        distillation = "dist_token" in self.shapes
         registers = self._shape("reg_token", 3)[1] if math.prod(self.shapes.get("reg_token", (0,))) else 0
         side, prefix = (max(1, 224 // patch), 0) if rotary else self._grid(class_token, distillation, registers)
         # timm antialiases resized positions; transformers and DINOv2's own code do so only in models with registers.
@@ -207,7 +209,9 @@ class Architecture:
             distillation_token=distillation,
             registers=registers,
             pooling=self._pooling(rotary=rotary, both=head[1:] == (2 * width,)),
-            norm_pooled="fc_norm.weight" in self.theirs,
+            norm_pooled="fc_norm.weight" in self.theirs or bool(class_blocks),
+            pool_blocks=len(class_blocks),
+            pool_mlp_width=self.shapes[class_blocks[0]][1] if class_blocks else None,
             positions="rotary" if rotary else "learned",
             position_antialias=filters,
             rotary_base=_ROTARY_BASE,
@@ -228,7 +232,7 @@ class Architecture:
         activation of the MLP. Models that average patches differ in activation and preprocessing.
         """
         shapes, scaled = self.shapes, "blocks.0.ls1.gamma" in self.shapes
-        eva = "blocks.0.gamma_1" in self.theirs
+        eva = "blocks.0.gamma_1" in self.theirs and "blocks.0.attn.proj_l.weight" not in shapes  # CaiT's scales too
         class_token, registers = "cls_token" in shapes, "reg_token" in shapes
         sure = self.naming not in (naming.CLIP, naming.BEIT, naming.OPENCLIP)
         if self.naming is naming.TIMM and rotary:
@@ -267,6 +271,7 @@ class Architecture:
             "mlp_width": hidden,
             "qkv_bias": any(f"{at}attn.{part}.bias" in shapes for part in ("qkv", "q", "k", "v")),
             "layer_scale": 1e-5 if at + "ls1.gamma" in shapes else None,  # the initial value; scales are weights
+            "talking_heads": at + "attn.proj_l.weight" in shapes,
             "mlp": "swiglu" if gated else "mlp",
             "activation": "gelu" if gated else self.naming.activation,
         }
@@ -281,6 +286,8 @@ class Architecture:
         Raises:
             ConvertError: if the width is not a published one, or `heads` does not divide `inner`.
         """
+        if heads is None and block["talking_heads"]:
+            heads = self._shape("blocks.0.attn.proj_l.weight", 2)[0]
         if heads is not None:
             if not (is_whole(heads) and heads > 0):
                 raise ConvertError(f"Expected heads as a whole number of at least 1, got {heads!r}. Correct it.")
@@ -317,7 +324,7 @@ class Architecture:
 
     def _pooling(self, *, rotary: bool, both: bool) -> Any:
         """Return the pooling; `both` means that the classifier reads the class token and the mean."""
-        if "attn_pool.latent" in self.shapes:
+        if {"attn_pool.latent", "attn_pool.blocks.0.norm1.weight"} & {*self.shapes}:
             return "attention"
         if self.naming is naming.SIGLIP:
             raise ConvertError("Expected the head that pools SigLIP's patches, got none. Save the whole model.")

@@ -154,7 +154,9 @@ class Naming:
 
 def merge(new: State, *, patches: int, free_biases: bool = False) -> State:
     """Resolve the intermediate names in place; the position table has `patches` rows plus those of prefix tokens."""
-    blocks = sorted({name[: name.index(".", 7) + 1] for name in new if re.match(r"blocks\.[^.]+\.", name)})
+    blocks = sorted({found[0] for name in new if (found := re.match(r"(attn_pool\.)?blocks\.[^.]+\.", name))})
+    if any(at.startswith("attn_pool.") for at in blocks) and "cls_token" in new:
+        new["attn_pool.latent"] = new.pop("cls_token")  # CaiT: only class attention has a class token
     if free_biases:
         _fill_biases(new, blocks)
     for at in blocks:
@@ -262,6 +264,13 @@ def _blocks(at: str, names: Mapping[str, str]) -> dict[str, str]:
 _SCALES = {f"layer_scale{half}.lambda1": f"ls{half}.gamma" for half in "12"}
 _QKV_PROJ = {f"{part}_proj": f"attn.{part}" for part in "qkv"}
 
+_CLASS_ATTENTION = _blocks(
+    "blocks_token_only.",
+    _same("norm1", "norm2", "attn.proj", "mlp.fc1", "mlp.fc2")
+    | {f"attn.{part}": f"attn.{part}" for part in "qkv"}
+    | {f"gamma_{half}": f"ls{half}.gamma" for half in "12"},
+)
+
 TIMM = Naming(  # also covers facebookresearch's names, which differ slightly
     library="timm's",
     names=_same("cls_token", "dist_token", "reg_token", "pos_embed", "patch_embed.proj", "patch_embed.norm")
@@ -272,6 +281,7 @@ TIMM = Naming(  # also covers facebookresearch's names, which differ slightly
     | {f"embeds.{part}": f"patch_embed.{part}" for part in ("proj", "norm")}
     | {"rope.freqs": "rates", "fc_norm": "norm", "register_tokens": "reg_token", "storage_tokens": "reg_token"}
     | {f"{at}.relative_position_bias_table": "bias_table" for at in ("rel_pos_bias", "shared_rel_pos")}
+    | {theirs: f"attn_pool.{ours}" for theirs, ours in _CLASS_ATTENTION.items()}
     | _blocks(
         "blocks.",
         _same("norm1", "norm2", "attn.qkv", "attn.proj", "attn.q_norm", "attn.k_norm", "mlp.fc1", "mlp.fc2")
@@ -281,6 +291,7 @@ TIMM = Naming(  # also covers facebookresearch's names, which differ slightly
         | {f"ls{half}.gamma": f"ls{half}.gamma" for half in "12"}
         | {f"gamma_{half}": f"ls{half}.gamma" for half in "12"}
         | {f"attn.{at}relative_position_bias_table": "attn.bias_table" for at in ("", "rel_pos.")}
+        | _same("attn.proj_l", "attn.proj_w")
         | {"mlp.fc1_g": "mlp.gate", "mlp.fc1_x": "mlp.up"}
         | {"mlp.w1": "mlp.gate", "mlp.w2": "mlp.up", "mlp.w12": "mlp.fc1", "mlp.w3": "mlp.fc2"},
     ),
@@ -291,6 +302,7 @@ TIMM = Naming(  # also covers facebookresearch's names, which differ slightly
         r"local_cls_norm\.": "norm of local crops",
         r"rope_embed\.periods$": "",  # constants that `Architecture.convert` checks
         r"blocks\.\d+\.attn\.qkv\.bias_mask$": "",  # zero for keys
+        r"blocks\.\d+\.attn\.proj_l\.bias$": "",  # of CaiT's logits; the softmax cancels it
         r"(.*\.)?relative_position_index$": "",  # computed from the grid
     },
     free_biases=True,

@@ -421,6 +421,8 @@ def _ending(config: ViTConfig, out: dict[str, Shape], into: dict[str, Shape]) ->
         "cls+mean": "CLS beside the mean of patches",
         "attention": f"Attention pooling, {page.counted(config.pool_heads or config.heads, 'head')}, MLP",
     }[config.pooling]
+    if config.pool_blocks and config.pooling == "attention":
+        words = f"Class attention, {page.counted(config.pool_blocks, 'block')}"
     norm = [Stage(NORMS[config.norm], out["norm"], "norm")] * config.norm_final
     pooled = [Stage(words, into["norm"] if config.norm_pooled else into.get("head", out[""]), "head")]
     stages = [*pooled, *norm] if config.norm_pooled else [*norm, *pooled]
