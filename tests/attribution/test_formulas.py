@@ -222,10 +222,7 @@ GAMMAS = {"qkv": 0.1, "proj": 0.2, "mlp": 0.3, "head": 0.4}
 
 @pytest.mark.parametrize("gammas", [{}, GAMMAS], ids=["epsilon", "gamma"])
 @cases.kinds
-def test_attn_lrp_matches_the_papers_rules(
-    kind: str, gammas: dict[str, float], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("vitviz.model.trace.CHUNK_BYTES", 2 * 5 * 19 * 8 * 3)  # three rows of attention
+def test_attn_lrp_matches_the_papers_rules(kind: str, gammas: dict[str, float]) -> None:
     model, images = cases.model(kind), cases.images()
     case, options = cases.case(model, images, cases.TARGETS), {f"gamma_{name}": gamma for name, gamma in gammas.items()}
     paper = attn_lrp(case, conserve=False, **options)
@@ -248,14 +245,6 @@ def test_attn_lrp_matches_the_papers_rules(
         assert float(expected.sum()) + booked == pytest.approx(logit, rel=1e-5)
         expected[: prefix or None] += booked / (prefix or len(expected))  # to prefix tokens, else to all patches
         cases.close(conserved[index], expected, 2e-5)
-
-
-@cases.kinds
-def test_scores_of_attn_lrp_sum_to_the_logit(kind: str) -> None:
-    case = cases.case(cases.model(kind).float(), cases.images().float(), cases.TARGETS)  # in single precision
-    for options in ({}, {"gamma_mlp": 0.25, "gamma_qkv": 0.1}, {"softmax": "constant"}, {"epsilon": 1e-4}):
-        sums = attn_lrp(case, **options).sum(1)
-        torch.testing.assert_close(sums, case.target.score(case.trace.logits), rtol=0.01, atol=1e-4)
 
 
 def test_epsilon_absorbs_relevance() -> None:

@@ -339,14 +339,14 @@ BLOCKS = tuple(range(tiny.DEPTH))
 
 def attn_lrp(model: ViT) -> Ops:
     gammas = dict.fromkeys(("qkv", "proj", "mlp", "head"), 0.2)
-    return AttnLRP(model, torch.zeros(tiny.BATCH, 1), gammas, epsilon=0.1, softmax="taylor")
+    return AttnLRP(model, gammas, epsilon=0.1, softmax="taylor")
 
 
 PASSES: dict[str, Callable[[ViT], Ops]] = {
     "explicit": lambda _: Explicit(),
     "trace": lambda _: Tracer(BLOCKS, grad=False),
     "trace with gradients": lambda _: Tracer(BLOCKS, grad=True),
-    "alpha-beta": lambda _: AlphaBeta(),
+    "alpha-beta": lambda model: AlphaBeta(model.config),
     "AttnLRP": attn_lrp,
     "only tokens read": lambda model: ReadTokens(model.config),
     "heads scaled by 1": lambda _: Ops(BlockEdit(scale=torch.ones(tiny.BATCH, tiny.HEADS, 1, 1))),
@@ -374,7 +374,7 @@ def test_every_ops_variant_matches_the_plain_pass(kind: str) -> None:
         close(variant_logits, logits)
         if variant in ("explicit", "alpha-beta", "only tokens read"):
             close(torch.autograd.grad(variant_logits[:, 3].sum(), tokens)[0], slope, 1e-9)
-        if variant == "only tokens read":  # the last MLP runs only on these tokens
+        if isinstance(variant_ops, ReadTokens):  # the last MLP runs only on these tokens
             reads_prefix = model.config.pooling == "cls"
             assert widths[-1] == (1 + model.config.distillation_token if reads_prefix else tokens.shape[1])
         else:

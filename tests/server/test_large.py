@@ -20,8 +20,8 @@ from vitviz.attribution.registry import METHODS, attribute
 from vitviz.explorer import Explorer
 from vitviz.images.preprocess import Preprocess
 from vitviz.model.config import ViTConfig
+from vitviz.model.layers import Block
 from vitviz.model.memory import kept_bytes
-from vitviz.model.ops import Explicit
 from vitviz.server import jobs as scheduling
 from vitviz.server import opening as module
 from vitviz.server import sizes
@@ -304,14 +304,14 @@ def test_matrices_of_one_block_are_freed_before_the_next_block(method: str, monk
     """When a block begins, only one block's matrices exist, even without garbage collection."""
     model, images = tiny.model(), tiny.images(1)
     tokens, counts = model.trace(images).tokens.shape[1], []
-    block = Explicit.block
+    forward = Block.forward
 
-    def counted(ops: Any, *args: Any) -> Any:
+    def counted(*args: Any) -> Any:
         tensors = [value for value in gc.get_objects() if type(value) is torch.Tensor]
         counts.append(sum(tensor.ndim == 4 and tensor.shape[-2:] == (tokens, tokens) for tensor in tensors))
-        return block(ops, *args)
+        return forward(*args)
 
-    monkeypatch.setattr(Explicit, "block", counted)
+    monkeypatch.setattr(Block, "forward", counted)
     gc.collect()
     gc.freeze()  # `get_objects` then omits objects that already exist
     gc.disable()

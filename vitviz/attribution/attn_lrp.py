@@ -9,8 +9,8 @@ input, relevance is a gradient, so the operations here have the ordinary forward
 - layer norm: linear, with a constant deviation (3.4). Activation f: the slope f(x) / x (eq. 9). Residual sum and layer
   scale: the ordinary gradient.
 
-Biases, the constant of the softmax's expansion and epsilon absorb relevance; the gradient of `absorbed` is this amount.
-With `conserve`, the classifier's bias absorbs none: its relevance goes to the inputs in proportion to |w_ij x_i|.
+Biases, the constant of the softmax's expansion and epsilon absorb relevance. With `conserve`, the classifier's bias
+absorbs none: its relevance goes to the inputs in proportion to |w_ij x_i|.
 
 Shapes: B images, H heads, N keys, n queries, D width, d head width.
 """
@@ -25,8 +25,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from vitviz.model.ops import Ops
-from vitviz.model.trace import chunk_bytes
+from vitviz.model.ops import ReadTokens
 from vitviz.model.vit import ViT
 
 Softmax = Literal["taylor", "constant"]
@@ -36,12 +35,11 @@ KINDS |= dict.fromkeys(("projection", "head", "head_dist"), "head")
 """Kind of a linear map by the last part of its name."""
 
 
-class AttnLRP(Ops):
+class AttnLRP(ReadTokens):
     """Operations of the plain forward pass whose gradient follows the rules.
 
     Args:
         model: the model.
-        absorbed: (B, 1), zeros; its gradient is the absorbed relevance.
         gammas: extra weight of contributions with the output's sign, for each kind of linear map ("qkv", "proj",
             "mlp", "head"); 0 is the epsilon rule.
         epsilon: added to denominators with their sign; absorbs a share of the relevance.
@@ -52,24 +50,24 @@ class AttnLRP(Ops):
     def __init__(
         self,
         model: ViT,
-        absorbed: Tensor,
         gammas: Mapping[str, float],
         epsilon: float,
         softmax: Softmax,
         conserve: bool = True,
     ) -> None:
-        super().__init__()
-        self.absorbed, self.epsilon, self.softmax = absorbed, epsilon, softmax
+        super().__init__(model.config)
+        self.epsilon, self.softmax = epsilon, softmax
         self.passing = (model.head, model.head_dist) if conserve else ()
         names = ((module, name.rpartition(".")[2]) for name, module in model.named_modules())
         self.gammas = {module: gammas[KINDS[name]] for module, name in names if name in KINDS}
 
     def linear(self, layer: nn.Linear, x: Tensor) -> Tensor:
         """Apply a linear layer with the gamma rule; a classifier's bias may pass its relevance to the inputs."""
-        absorbed = None if layer in self.passing else self.absorbed
-        bias = None if layer.bias is None else layer.bias.detach()
-        numbers = self.gammas[layer], self.epsilon
-        return cast(Callable[..., Tensor], _Linear.apply)(x, layer.weight.detach(), bias, absorbed, *numbers)
+        weight, bias = layer.weight.detach(), None if layer.bias is None else layer.bias.detach()
+        numbers = self.gammas[layer], self.epsilon, layer in self.passing
+        if not any(numbers):
+            return F.linear(x, weight, bias)  # the epsilon rule without epsilon is the ordinary gradient
+        return cast(Callable[..., Tensor], _Linear.apply)(x, weight, bias, *numbers)
 
     def norm(self, layer: nn.Module, x: Tensor) -> Tensor:
         """Apply a norm, with its standard deviation or root mean square held constant.
@@ -85,8 +83,7 @@ class AttnLRP(Ops):
             return x * scale * layer.weight.detach()
         if not isinstance(layer, nn.LayerNorm):
             raise TypeError(f"Expected a LayerNorm or RMSNorm, got {type(layer).__name__}. Write a rule for it.")
-        weight, bias = layer.weight.detach(), layer.bias.detach()
-        return cast(Callable[..., Tensor], _Norm.apply)(x, weight, bias, self.absorbed, layer.eps)
+        return cast(Callable[..., Tensor], _Norm.apply)(x, layer.weight.detach(), layer.bias.detach(), layer.eps)
 
     def unit(self, x: Tensor) -> Tensor:
         """Divide each vector by its length, held constant like the standard deviation of a norm."""
@@ -102,41 +99,36 @@ class AttnLRP(Ops):
         self, function: Callable[[Tensor, Tensor], Tensor], a: Tensor, b: Tensor, *, constant: bool = False
     ) -> Tensor:
         """Multiply; each factor gets half of the relevance, or `b` all of it if `a` is constant."""
-        if constant:
-            return function(a.detach(), b)
-        return (function(a, b.detach()) + function(a.detach(), b)) / 2
-
-    def append(self, x: Tensor, channels: Tensor) -> Tensor:
-        """Append constant channels, which absorb the relevance that they receive."""
-        return super().append(x, channels.detach() * (1 + self.absorbed[:, :, None, None]))
-
-    def shift(self, x: Tensor, constant: Tensor) -> Tensor:
-        """Add constants, which absorb the relevance that they receive."""
-        return super().shift(x, constant.detach() * (1 + self.absorbed[:, :, None]))
+        return function(a.detach(), b) if constant else function(_share(a, 0.5), _share(b, 0.5))
 
     def attend(
         self, q: Tensor, k: Tensor, v: Tensor, scale: float, *, dropout: float = 0.0, learned_query: bool = False
     ) -> Tensor:
-        """Return softmax(scale * q @ k.T) @ v; see `Ops.attend`."""
-        if learned_query or self.softmax == "constant":
-            q = q.detach()
+        """Return softmax(scale * q @ k.T) @ v; see `Ops.attend`.
+
+        Probabilities and values get half of the relevance each, then queries and keys a quarter each. A constant factor
+        gets none, and the other factor all.
+        """
         if self.softmax == "constant":
-            k = k.detach()
-        return cast(Callable[..., Tensor], _Attend.apply)(q * scale, k, v, self.absorbed)
+            q, k = q.detach(), k.detach()
+        else:
+            v = _share(v, 0.5)
+            q, k = (q.detach(), _share(k, 0.5)) if learned_query else (_share(q, 0.25), _share(k, 0.25))
+        return super().attend(q, k, v, scale)
 
 
 class _Linear(torch.autograd.Function):
-    """Linear map with the gamma rule; with gamma = 0 the epsilon rule."""
+    """Linear map with the gamma rule; with gamma = 0 the epsilon rule. The bias absorbs relevance unless `passes`."""
 
     @staticmethod
     def forward(
-        ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, absorbed: Tensor | None, gamma: float, epsilon: float
+        ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, gamma: float, epsilon: float, passes: bool
     ) -> Tensor:
         z = F.linear(x, weight, bias)
         # With the plain sum, the sum over inputs of |w_ij x_i| gives the positive and the negative part.
-        sizes = F.linear(x.abs(), weight.abs()) if gamma or absorbed is None else None
+        sizes = F.linear(x.abs(), weight.abs()) if gamma or passes else None
         ctx.save_for_backward(x, weight, bias, z, sizes)
-        ctx.gamma, ctx.epsilon, ctx.absorbs = gamma, epsilon, absorbed is not None
+        ctx.gamma, ctx.epsilon, ctx.passes = gamma, epsilon, passes
         return z
 
     @staticmethod
@@ -145,78 +137,54 @@ class _Linear(torch.autograd.Function):
         x, weight, bias, z, sizes = ctx.saved_tensors
         gamma, sign = ctx.gamma, z.sign()
         bias_share = z.new_zeros(()) if bias is None else bias + gamma * bias * (bias * sign > 0)  # weighted bias
-        absorbing = bias_share + ctx.epsilon * sign
         share = grad
         if gamma or ctx.epsilon:
             plain = z if bias is None else z - bias
             weighted = plain + gamma / 2 * (plain + sign * sizes) if gamma else plain
-            share = grad * _divide(z, weighted + absorbing)  # R / total, R = z * grad; the total has the sign of z
+            # R / total, R = z * grad; the total has the sign of z
+            share = grad * _divide(z, weighted + bias_share + ctx.epsilon * sign)
         into = (1.0 + gamma / 2) * share @ weight
         if sizes is not None:
             extra = gamma / 2 * sign
-            if bias is not None and not ctx.absorbs:
+            if bias is not None and ctx.passes:
                 extra = extra + _divide(bias_share, sizes)  # in proportion to |w_ij x_i|
             into += x.sign() * ((extra * share) @ weight.abs())  # |x_i| / x_i
-        return into, None, None, _total(absorbing * share) if ctx.absorbs else None, None, None
+        return into, None, None, None, None, None
 
 
 class _Norm(torch.autograd.Function):
     """Layer norm with a constant deviation."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, _absorbed: Tensor, eps: float) -> Tensor:
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, eps: float) -> Tensor:
         out, _, scale = torch.native_layer_norm(x, x.shape[-1:], weight, bias, eps)  # scale (..., 1): 1 / deviation
-        ctx.save_for_backward(weight, bias, scale)
+        ctx.save_for_backward(weight, scale)
         return out
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        weight, bias, scale = ctx.saved_tensors
+        weight, scale = ctx.saved_tensors
         each = grad * weight * scale
-        return each - each.mean(-1, keepdim=True), None, None, _total(bias * grad), None
+        return each - each.mean(-1, keepdim=True), None, None, None
 
 
-class _Attend(torch.autograd.Function):
-    """Attention whose backward pass recomputes probabilities in chunks of rows instead of keeping N x N."""
+class _Share(torch.autograd.Function):
+    """Identity whose input gets a share of the gradient."""
 
     @staticmethod
-    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, _absorbed: Tensor) -> Tensor:
-        ctx.save_for_backward(q, k, v)
-        return F.scaled_dot_product_attention(q, k, v, scale=1.0)
+    def forward(ctx: Any, x: Tensor, share: float) -> Tensor:
+        ctx.share = share
+        return x.view_as(x)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        q, k, v = ctx.saved_tensors
-        by_query, by_key = ctx.needs_input_grad[:2]
-        into_q, into_k, into_v = torch.empty_like(q), torch.zeros_like(k), torch.zeros_like(v)
-        absorbed = q.new_zeros(len(q), 1)
-        rows = max(1, chunk_bytes(q.device) // (q.element_size() * q.shape[0] * q.shape[1] * k.shape[2]))
-        for start in range(0, q.shape[2], rows):
-            chunk = slice(start, start + rows)
-            queries, flow = q[:, :, chunk], grad[:, :, chunk]
-            logits = queries @ k.mT  # (B, H, n, d) @ (B, H, d, N) -> (B, H, n, N)
-            probabilities = logits.softmax(dim=-1)
-            if not by_key:  # attention is a constant: all to the values
-                into_v += probabilities.mT @ flow  # (B, H, N, n) @ (B, H, n, d)
-                continue
-            half = probabilities / 2
-            into_v += half.mT @ flow
-            slope = half * (flow @ v.mT)  # (B, H, n, d) @ (B, H, d, N) -> (B, H, n, N), times the probabilities
-            total = slope.sum(-1, keepdim=True)
-            slope -= probabilities * total
-            absorbed += _total(total) - _total(slope * logits)
-            if by_query:
-                slope /= 2
-                into_q[:, :, chunk] = slope @ k  # (B, H, n, N) @ (B, H, N, d)
-            into_k += slope.mT @ queries  # (B, H, N, n) @ (B, H, n, d)
-        return into_q if by_query else None, into_k if by_key else None, into_v, absorbed
+        return grad * ctx.share, None
 
 
-def _total(x: Tensor) -> Tensor:
-    """Return the sum over each image: (B, ...) -> (B, 1)."""
-    return x.flatten(1).sum(1, keepdim=True)
+def _share(x: Tensor, share: float) -> Tensor:
+    return cast(Callable[..., Tensor], _Share.apply)(x, share)
 
 
 def _divide(a: Tensor, b: Tensor) -> Tensor:

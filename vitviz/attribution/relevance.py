@@ -51,7 +51,8 @@ def transformer_lrp(case: Case, *, start: int = 0) -> Tensor:
     # The product of all (step + identity) minus the identity, carried separately because it can be far below 1.
     attended = pooled(row[:, 0], islice(steps, model.config.pool_attentions))[:, None]
     for step in steps:
-        attended = attended + (row + attended) @ step  # (B, 1, N) @ (B, N, N)
+        rows = (row + attended)[:, :, : step.shape[1]]  # (B, 1, n), the rows that the last block computes
+        attended = attended + rows @ step  # (B, 1, n) @ (B, n, N)
     return attended.squeeze(1)
 
 
@@ -64,7 +65,7 @@ def _steps(case: Case, start: int) -> Iterator[Tensor]:
     model, trace, target = case.model, case.trace, case.target
     angles, flows = model.angles(trace.grid), None
     for index in range(trace.depth - 1, start - 1, -1):
-        ops = AlphaBeta()
+        ops = AlphaBeta(model.config)
         entering = trace.stream(index).detach().requires_grad_()
         with torch.enable_grad():
             out = model.leave(index, ops.block(index, model.blocks[index], entering, angles), angles, ops)
@@ -74,17 +75,17 @@ def _steps(case: Case, start: int) -> Iterator[Tensor]:
                 outputs = out.detach().requires_grad_()
                 (slope,) = torch.autograd.grad(target.score(outputs).sum(), outputs)
                 flows = slope, target.relevance(outputs.detach())
-        inputs = [entering, *(attended.probabilities for attended in ops.seen)]
+        inputs = [attended.probabilities for attended in ops.seen] + [entering] * (index > start)
         gradients = torch.autograd.grad(out, inputs, flows[0], retain_graph=True)
         ops.relevance = True
         relevances = torch.autograd.grad(out, inputs, flows[1])
-        flows = gradients[0], relevances[0]
-        steps = list(zip(gradients[1:], relevances[1:], strict=True))
+        flows = gradients[-1], relevances[-1]
+        steps = list(zip(gradients, relevances, strict=True))[: len(ops.seen)]
         ops.seen.clear()  # breaks a reference cycle, so that the tensors are freed at once
         del ops, out, inputs, gradients, relevances  # free them before the next block
         while steps:
             gradient, relevance = steps.pop()
-            product = (gradient * relevance).clamp_(min=0)  # (B, H, n, N)
+            product = gradient.mul_(relevance).clamp_(min=0)  # (B, H, n, N)
             del gradient, relevance
             yield product.mean(1)  # (B, n, N)
             del product
@@ -108,9 +109,8 @@ def attn_lrp(
 
     Biases and the softmax absorb relevance, which the paper discards; passing it to the inputs of each layer would make
     the maps less faithful. With `conserve`, the absorbed relevance is divided equally between the prefix tokens
-    (or all patches if there are none, which keeps their order). All scores then sum to the target's score, up to
-    rounding and the share of `epsilon` at the classifier. In a cosine, the length of the features is held constant,
-    like the standard deviation in a norm.
+    (or all patches if there are none, which keeps their order). All scores then sum to the target's score. In a
+    cosine, the length of the features is held constant, like the standard deviation in a norm.
 
     Args:
         case: model, images and target.
@@ -136,21 +136,22 @@ def attn_lrp(
             raise ExplainError(f"Expected {name} to be at least 0, got {value}. Use 0 for the plain rule.")
     with torch.no_grad():
         tokens, grid = model.embed(case.images)  # (B, N, D)
-    tokens, absorbed = tokens.detach().requires_grad_(), tokens.new_zeros(len(tokens), 1).requires_grad_()
+    tokens = tokens.detach().requires_grad_()
     with torch.enable_grad():
-        ops = AttnLRP(model, absorbed, gammas, epsilon, softmax, conserve)
+        ops = AttnLRP(model, gammas, epsilon, softmax, conserve)
         outputs = target.read(model, model.encode(tokens, model.angles(grid), ops=ops), ops)  # (B, C) or (B, F)
         score = target.score(outputs, ops)
-        slope, rest, weights = torch.autograd.grad(score.sum(), [tokens, absorbed, outputs])  # (B, N, D), (B, 1), ...
-    # The log-sum-exp of a group is not linear: the rest of the score counts as absorbed.
-    rest = rest + (score - (outputs * weights).sum(1)).detach()[:, None]
+        (slope,) = torch.autograd.grad(score.sum(), tokens)  # (B, N, D)
     scores = (tokens.detach() * slope).sum(-1)  # (B, N, D) -> (B, N)
-    return divide_rest(scores, rest, len(model.config.prefix)) if conserve else scores
+    return divide_rest(scores, score.detach(), len(model.config.prefix)) if conserve else scores
 
 
-def divide_rest(scores: Tensor, rest: Tensor, prefix: int) -> Tensor:
-    """Divide relevance (B, 1) equally between the prefix tokens, or all tokens if there are none: (B, N) -> (B, N)."""
-    takers = scores[:, : prefix or None]
+def divide_rest(scores: Tensor, total: Tensor, prefix: int) -> Tensor:
+    """Divide the absorbed relevance, total (B,) minus the scores' sum, between prefix tokens: (B, N) -> (B, N).
+
+    Each gets an equal share; without prefix tokens, all tokens do.
+    """
+    rest, takers = (total - scores.sum(1))[:, None], scores[:, : prefix or None]
     return torch.cat([takers + rest / takers.shape[1], scores[:, takers.shape[1] :]], dim=1)
 
 
@@ -166,7 +167,7 @@ METHODS = (
         paper="Chefer, Gur and Wolf 2021, Transformer Interpretability Beyond Attention Visualization, CVPR",
         about="Relevance of the attention times its gradient, combined over all blocks. It shows only evidence for a "
         "class; in small models, rounding can change it noticeably.",
-        cost=6.2,
+        cost=6.9,
         matrices=8.0,
     ),
     Method(
@@ -176,7 +177,7 @@ METHODS = (
         paper="Achtibat et al. 2024, AttnLRP: Attention-Aware Layer-Wise Relevance Propagation for Transformers, ICML",
         about="The class score distributed over the tokens, layer by layer; all values add up to it.",
         signed=True,
-        cost=3.8,
-        activations=25.0,
+        cost=3.6,
+        activations=9.0,
     ),
 )

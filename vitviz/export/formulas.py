@@ -160,5 +160,4 @@ def _legrad(slope: Tensor) -> tuple[Tensor, ...]:
 
 def _attn_lrp(prefix: int, tokens: Tensor, flow: Tensor, score: Tensor) -> tuple[Tensor, ...]:
     scores = (tokens * flow).sum(-1)  # (1, N, D) -> (1, N)
-    # The relevance absorbed by biases and softmax is not computed: it equals this difference.
-    return (divide_rest(scores, (score - scores.sum(1))[:, None], prefix)[0],)
+    return (divide_rest(scores, score, prefix)[0],)

@@ -346,13 +346,10 @@ def _slope(model: ViT) -> Backward:
 
 
 class _Rules(AttnLRP):
-    """Run AttnLRP's operations on all rows of attention at once, because a dynamic graph has no loop.
-
-    Absorbed relevance is not computed: it is the difference between the target's score and the sum of the scores.
-    """
+    """Run AttnLRP's operations with attention as matrix products, because ONNX has no fused backward pass of it."""
 
     def __init__(self, model: ViT) -> None:
-        super().__init__(model, torch.zeros(1, 1), dict.fromkeys(KINDS.values(), 0.0), 0.0, "taylor")
+        super().__init__(model, dict.fromkeys(KINDS.values(), 0.0), 0.0, "taylor")
 
     def attend(
         self, q: Tensor, k: Tensor, v: Tensor, scale: float, *, dropout: float = 0.0, learned_query: bool = False
