@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from vitviz.extras import MissingExtraError, extra
+from vitviz.extras import MissingExtraError, extra, without
 from vitviz.images.video import count_frames
 
 
@@ -26,3 +26,14 @@ def test_a_missing_import_of_another_package_is_not_blamed_on_the_extra(
         import installed_package  # noqa: F401
     assert f"Expected the module {missing}, which installed_package imports, got none." in str(caught.value)
     assert "vitviz[" not in str(caught.value)
+
+
+def test_without_hides_a_package(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "optional_package.py").touch()
+    monkeypatch.syspath_prepend(tmp_path)
+    with without("optional_package"), pytest.raises(ModuleNotFoundError, match="optional_package"):
+        import optional_package
+    import optional_package
+
+    with without("optional_package"):  # imported already
+        assert sys.modules["optional_package"] is optional_package

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -38,6 +39,22 @@ def extra(name: str) -> Iterator[None]:
             f"Expected the module {error.name}, which {importer} imports, got none. Install what provides it, or "
             f"another version of {importer}."
         ) from error
+
+
+@contextmanager
+def without(name: str) -> Iterator[None]:
+    """Hide an installed package from the imports in this context, unless it has been imported already.
+
+    An import of the hidden package raises the error of a package that is not installed.
+    """
+    if name in sys.modules:
+        yield
+        return
+    sys.modules[name] = None  # type: ignore[assignment]
+    try:
+        yield
+    finally:
+        del sys.modules[name]
 
 
 def _importer(error: ModuleNotFoundError) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import click
 
 from vitviz.cli import options as shared
 from vitviz.cli.options import PATH, Args, Command
-from vitviz.extras import extra
+from vitviz.extras import extra, without
 from vitviz.settings import SETTINGS, Setting, settings
 
 LECTURE = "your own texts for the lecture: Markdown files such as en/pixels.md, which replace the bundled ones"
@@ -39,12 +40,13 @@ def _option(name: str, setting: Setting) -> Callable[[Any], Any]:
 @shared.quiet
 def app(args: Args) -> None:
     """Serve the page on this machine, until Ctrl-C."""
-    with extra("app"):
-        from vitviz.server.pages import build
-        from vitviz.server.server import launch
-
     values = {name: getattr(args, name) for name in OPTIONS}
     values |= {"models": args.models or None, "default": args.default or next(iter(args.models), None)}
     allowed = settings(host=args.host, **values)
+    # Gradio imports mcp if it is installed, which can take a quarter of the start.
+    with extra("app"), nullcontext() if allowed.mcp else without("mcp"):
+        from vitviz.server.pages import build
+        from vitviz.server.server import launch
+
     texts = None if args.lecture is None else Path(args.lecture)
     launch(build(allowed, texts), allowed, host=args.host, port=allowed.port, quiet=args.quiet)
