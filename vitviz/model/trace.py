@@ -15,9 +15,10 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, cast
+from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from vitviz.errors import VitvizError
@@ -36,9 +37,6 @@ def chunk_bytes(device: torch.device) -> int:
     """Return the maximum size in bytes of a chunk of an N x N matrix on a device."""
     return CHUNK_BYTES if device.type == "cpu" else GPU_CHUNK_BYTES
 
-
-# From this N on, the fused kernel computes weighted sums of rows on the CPU: chunks would have too few rows.
-MANY_TOKENS = 6_000
 
 # Queries and keys of all blocks stay in memory up to this total in bytes: for ViT-B, up to 1,820 tokens. Above it, each
 # query to the trace recomputes them for its block, at a hundredth of the cost of the forward pass.
@@ -129,29 +127,28 @@ class BlockTrace:
             yield start, min(start + step, tokens)
 
     def propagate(self, weights: Tensor) -> Tensor:
-        """Return the weighted sum of attention rows without storing A: weights (B, N) @ A -> (B, H, N), float32."""
-        if self.lse.device.type == "cpu" and self.probabilities is None and weights.shape[1] > MANY_TOKENS:
-            return self._propagate_fused(weights)
-        total = torch.zeros(self.lse.shape, dtype=torch.float32, device=self.lse.device)
-        for start, stop in self.chunks():
-            chunk = weights[:, None, None, start:stop].float()  # (B, 1, 1, n)
-            with self._exact():
-                total += (chunk @ self.rows(start, stop)).squeeze(2)  # (B, 1, 1, n) @ (B, H, n, N) -> (B, H, N)
-        return total
+        """Return the weighted sum of attention rows without storing A: weights (B, N) @ A -> (B, H, N), float32.
 
-    def _propagate_fused(self, weights: Tensor) -> Tensor:
-        """Compute `propagate` with the fused kernel and queries and keys exchanged, in half the time at 21,000 tokens.
-
-        sum_n w_n exp(q_n . k_m - lse_n) is the exponential of a log-sum-exp over n of k_m . q_n + (log w_n - lse_n),
-        which the kernel computes for "query" k_m and "keys" q_n. The term in brackets is an additional channel; as a
-        mask, the kernel would materialise it for every pair.
+        Entry m is the sum over n of w_n exp(q_n . k_m - lse_n). An additional channel of queries and keys subtracts the
+        log-sum-exp within the matrix product, so that a chunk is written once and read twice. Finally, the rounding of
+        the log-sum-exp is corrected: each head's sum is that of the weights.
         """
-        tiny = torch.finfo(torch.float32).tiny  # log(0) would give minus infinity everywhere if all weights were 0
-        shift = weights.float().clamp_min(tiny).log()[:, None] - self.lse.float()  # (B, H, N)
-        keys = torch.cat([self.keys.float(), torch.ones_like(shift)[..., None]], dim=-1)  # (B, H, N, d + 1)
-        queries = torch.cat([self.queries.float(), shift[..., None]], dim=-1)
-        _, sums = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(keys, queries, queries, scale=1.0)
-        return cast(Tensor, sums).exp()  # (B, H, N)
+        if self.probabilities is not None:
+            with self._exact():
+                return (weights[:, None, None].float() @ self.probabilities.float()).squeeze(2)
+        batch, heads, tokens = self.lse.shape
+        step = max(1, chunk_bytes(self.lse.device) // (4 * batch * tokens))
+        weights, total = weights.to(self.lse), torch.empty_like(self.lse)
+        with self._exact():
+            for head in range(heads):
+                queries = torch.cat([self._wide(self.queries[:, head]), -self.lse[:, head, :, None]], dim=2)
+                keys = F.pad(self._wide(self.keys[:, head]), (0, 1), value=1.0)  # (B, N, d + 1)
+                for start in range(0, tokens, step):
+                    chunk = slice(start, start + step)
+                    rows = (keys[:, chunk] @ queries.mT).exp_()  # (B, n, d + 1) @ (B, d + 1, N) -> (B, n, N)
+                    total[:, head, chunk] = (rows @ weights[..., None]).squeeze(2)  # (B, n, N) @ (B, N, 1)
+            least = torch.finfo(total.dtype).tiny  # windows may have no weight
+            return (total * (weights.sum(1)[:, None, None] / total.sum(2, keepdim=True).clamp_min(least))).float()
 
     def _wide(self, tensor: Tensor) -> Tensor:
         """Return a tensor in float32; float64 is unchanged."""
