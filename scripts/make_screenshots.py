@@ -7,6 +7,7 @@
     python scripts/make_screenshots.py --similar       # docs/similar.webp, components.webp: two photographs' patches
     python scripts/make_screenshots.py --lecture       # docs/lecture/: one screen of each step of the lecture
     python scripts/make_screenshots.py --target        # docs/targets*.webp: Explain and Layers with a group of classes
+    python scripts/make_screenshots.py --static PHOTO  # docs/static.webp: a static site explains this photograph
 
 Needs the development requirements and a Chromium on the PATH.
 """
@@ -18,6 +19,10 @@ import io
 import os
 import shutil
 import socket
+import tempfile
+import threading
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 from PIL import Image
@@ -164,6 +169,31 @@ def shoot_target(browser: Browser, address: str, file: Path) -> None:
     page.close()
 
 
+def shoot_static(browser: Browser, photograph: Path, file: Path) -> None:
+    """Write a static site with the default model and the examples, and take a screenshot of Explain."""
+    from vitviz.export.static import write_site
+    from vitviz.weights.zoo import DEFAULT
+
+    with tempfile.TemporaryDirectory() as name:
+        write_site(Path(name) / "site", [DEFAULT])
+        handler = partial(SimpleHTTPRequestHandler, directory=f"{name}/site")
+        with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+            threading.Thread(target=server.serve_forever, daemon=True).start()
+            context = browser.new_context(viewport={"width": 1440, "height": 900}, service_workers="block")
+            context.add_init_script("localStorage.setItem('vitviz-welcomed', '1')")
+            page = context.new_page()
+            page.goto(f"http://127.0.0.1:{server.server_port}/?tab=explain&method=gae&theme=light")
+            page.wait_for_selector(".vv-file input", state="attached")
+            page.locator(".vv-file input").set_input_files(str(photograph))
+            page.get_by_text("browser, WASM").wait_for(timeout=240_000)
+            page.locator(".vv-method[aria-pressed=true] small").get_by_text(" s").wait_for(timeout=240_000)
+            page.wait_for_timeout(800)  # wait for fonts
+            shot = Image.open(io.BytesIO(page.screenshot())).convert("RGB")
+            server.shutdown()
+    shot.resize((1080, 675), Image.Resampling.LANCZOS).save(file, quality=80, method=6)
+    print(file, file.stat().st_size)
+
+
 def main() -> None:
     """Take the requested screenshots."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -172,12 +202,15 @@ def main() -> None:
     parser.add_argument("--lecture", action="store_true", help="write docs/lecture/")
     parser.add_argument("--target", action="store_true", help="write docs/targets*.webp")
     parser.add_argument("--similar", action="store_true", help="write docs/similar.webp and docs/components.webp")
+    parser.add_argument("--static", type=Path, metavar="PHOTOGRAPH", help="write docs/static.webp")
     parser.add_argument("--preview", action="store_true", help="write the picture of link previews")
     args = parser.parse_args()
-    address = serve()
+    address = "" if args.static else serve()
     with sync_playwright() as playwright:
         browser = launch_browser(playwright)
-        if args.own:
+        if args.static:
+            shoot_static(browser, args.static, ROOT / "docs" / "static.webp")
+        elif args.own:
             shoot_own(browser, address, args.own, ROOT / "docs" / "first-minute.webp")
         elif args.lecture:
             shoot_lecture(browser, address, ROOT / "docs" / "lecture")

@@ -71,10 +71,16 @@ export function mount(root, { colors: encoded, backend: innerBackend, photos, fi
   const backend = progress.watch(innerBackend, first,
     { image: first.image, photo, model: first.model, size: first.size, texts: null });
   let frame = 0;
-  const changed = () => { frame ||= requestAnimationFrame(draw); };
+  const draws = () => { frame ||= requestAnimationFrame(draw); };
+  const changed = () => {
+    page.changes += 1;
+    draws();
+  };
   progress.changed = changed;
   const page = { // `colors`: tables (256, 3) by name; `tables`: the same tables as packed pixels
     store, scenes, backend, photos, colors, tables, home, changed, first, root, progress, still, inside, drawn: 0,
+    changes: 0, // a view may skip what it has drawn since the last change
+    began: 0, // time of the current frame
     drew: () => { page.drawn += 1; },
     resting: () => frame === 0,
     act: (/** @type {string} */ what) => leave(what, page),
@@ -86,10 +92,11 @@ export function mount(root, { colors: encoded, backend: innerBackend, photos, fi
   });
   function draw() {
     frame = 0;
+    page.began = performance.now();
     speak(languageOf(store.get().lang, lecture));
     const shown = showable(store.get());
     const more = page.views.map((view) => view.render(shown)).some(Boolean);
-    if (more) changed();
+    if (more) draws();
   }
   store.subscribe(changed);
   if (backend.can.link) followAddress(store);

@@ -5,6 +5,16 @@ export function find(root, selector) {
   return root.querySelector(selector);
 }
 
+/** Return a function that finds an element once, for elements that stay on the page. @param {ParentNode} root */
+export function finder(root) {
+  /** @type {Map<string, any>} */
+  const found = new Map();
+  return (/** @type {string} */ selector) => {
+    if (!found.has(selector)) found.set(selector, root.querySelector(selector));
+    return found.get(selector);
+  };
+}
+
 /** Return the drawing context of a canvas. @param {HTMLCanvasElement} canvas */
 export function contextOf(canvas) {
   return /** @type {CanvasRenderingContext2D} */ (canvas.getContext('2d'));

@@ -1,13 +1,15 @@
-// Draw a photograph with a map over it, as canvas layers: photograph, colours, marks, and visual aids. `flat` combines
-// the first three, which match vitviz.draw.overlay pixel by pixel.
+// Draw a photograph with a map over it, as canvas layers: photograph, colours, and marks with visual aids. `flat` draws
+// a picture for files without the aids, which matches vitviz.draw.overlay pixel by pixel. On the page, the colours have
+// one pixel for each patch, and the marks have the resolution of the screen, because browsers copy a changed canvas in
+// every frame.
 import { captioned } from './caption.js';
-import { indices, packed, spotlight } from './color.js';
+import { colorGrid, indices, packed, spotlight } from './color.js';
 import { patchAt, patchEdges } from '../compute/geometry.js';
 import { isExact } from '../compute/readback.js';
 import { Heat } from './heat.js';
 import { dotBoxes, frameBoxes, gridBoxes, hatchAround } from './overlay.js';
 import { atPrintSize } from './saved.js';
-import { contextOf, find, write } from './dom.js';
+import { contextOf, find, finder, write } from './dom.js';
 import { say } from '../core/words.js';
 
 /** @typedef {import('../compute/geometry.js').Geometry} Geometry */
@@ -15,8 +17,7 @@ import { say } from '../core/words.js';
 
 const HTML = `
 <div class="vv-picture" tabindex="0" role="application" aria-roledescription="photograph with attention map">
-  <div class="vv-held"><canvas></canvas><canvas></canvas><canvas></canvas><canvas class="vv-aid"></canvas
-  ><canvas></canvas></div>
+  <div class="vv-held"><canvas></canvas><canvas></canvas><canvas class="vv-aid"></canvas><canvas></canvas></div>
 </div>
 <figcaption>
   <p class="vv-line"><strong class="vv-title"></strong><span class="vv-answer"></span
@@ -27,7 +28,7 @@ const HTML = `
 
 /** @param {number[]} color @param {number} amount */
 const rgba = ([r, g, b], amount) => `rgba(${r}, ${g}, ${b}, ${amount})`;
-const COVER = '#6b7280';
+const COVER = [107, 114, 128];
 const UNSEEN = 'rgba(128, 128, 128, 0.72)'; // instead of hatching, if the pixels cannot be read
 /** @type {Geometry} */
 const NOTHING = { image: [1, 1], frame: [0, 0, 0, 0] };
@@ -51,23 +52,27 @@ export class Pane {
   constructor(element, events, label) {
     element.innerHTML = HTML;
     this.element = element;
+    this.found = finder(element);
     /** @type {HTMLElement} */
     this.picture = find(element, '.vv-picture');
     this.picture.setAttribute('aria-label', label);
     /** @type {HTMLElement} */
     this.held = find(element, '.vv-held');
-    const [photo, heat, marks, aid, last] = [...this.held.querySelectorAll('canvas')].map(contextOf);
+    const [photo, heat, aid, last] = [...this.held.querySelectorAll('canvas')].map(contextOf);
     this.photo = photo;
     this.heat = heat;
-    this.marks = marks;
-    this.aid = aid;
+    this.aid = aid; // marks and visual aids
     this.last = last; // the previous map, while a sharper one of the same photograph is loading
     this.geometry = NOTHING; // replaced when a photograph opens
     this.grid = /** @type {Pair} */ ([0, 0]);
     this.enlarge = new Heat(this.geometry, this.grid);
-    this.colors = new ImageData(1, 1);
-    this.words = new Uint32Array(1);
+    this.colors = new ImageData(1, 1); // of the heat canvas
+    this.placed = ''; // size and place of the heat canvas
+    this.painted = /** @type {{index: Uint8Array, table: Uint32Array, smooth: boolean} | null} */ (null);
     this.opacity = 0;
+    this.marks = /** @type {import('./overlay.js').Tint[]} */ ([]);
+    this.drawing = false; // whether marks and aids are drawn at the end of this task
+    this.aids = { strongest: /** @type {Pair[]} */ ([]), pointer: /** @type {Pair | null} */ (null) };
     this.said = { title: '', name: '', low: '', high: '', unit: '', details: '' };
     /** @type {unknown[]} */
     this.barred = []; // arguments of the current colour bar
@@ -75,6 +80,7 @@ export class Pane {
       const { width, height } = entry.contentRect;
       this.shown = [width, height];
       this.type = TYPE * parseFloat(window.getComputedStyle(element).fontSize);
+      this.draw();
       events.resized();
     });
     this.shown = [0, 0]; // pixels of the screen
@@ -131,10 +137,8 @@ export class Pane {
     else this.last.canvas.hidden = true;
     this.geometry = geometry;
     this.cut(grid);
-    for (const layer of [this.photo, this.heat, this.marks]) {
-      layer.canvas.width = width;
-      layer.canvas.height = height;
-    }
+    [this.photo.canvas.width, this.photo.canvas.height] = geometry.image;
+    this.clear();
     this.held.style.setProperty('--shape', String(width / height));
     this.photo.drawImage(image, 0, 0, width, height);
     const [left, top, right, bottom] = this.enlarge.region;
@@ -150,8 +154,6 @@ export class Pane {
       hatchAround(pixels.data, geometry.image, this.enlarge.region);
       this.photo.putImageData(pixels, 0, 0);
     }
-    this.colors = this.heat.createImageData(width, height);
-    this.words = new Uint32Array(this.colors.data.buffer);
   }
 
   /** Expect maps of this grid: in a windowed model, each stage has its own. @param {[number, number]} grid */
@@ -167,12 +169,36 @@ export class Pane {
    * @param {{smooth: boolean, opacity: number, overlay?: string, bare?: boolean, signed?: boolean}} look
    */
   paint(index, table, { smooth, opacity, overlay = 'even', bare = false, signed = false }) {
-    this.enlarge.paint(index, overlay === 'spotlight' ? spotlight(table, signed) : table, smooth, this.words);
-    const [left, top] = this.enlarge.region;
-    this.heat.putImageData(this.colors, 0, 0, left, top, this.enlarge.width, this.enlarge.height);
+    const { heat, grid: [gh, gw], geometry: { image, frame: [left, top, right, bottom] } } = this;
+    const colors = overlay === 'spotlight' ? spotlight(table, signed) : table;
+    this.painted = { index, table: colors, smooth };
+    const cut = Math.min(left, top, image[0] - right, image[1] - bottom) < -0.5; // patches extend outside
+    const exact = smooth || cut;
+    if (exact) this.place(...image, [0, 0, ...image]);
+    else this.place(gw, gh, this.enlarge.region);
+    const pixels = new Uint32Array(this.colors.data.buffer);
+    if (exact) this.enlarge.paint(index, colors, smooth, pixels);
+    else colorGrid(index, colors, pixels);
+    heat.putImageData(this.colors, 0, 0);
     this.opacity = bare ? 0 : opacity;
-    this.heat.canvas.style.opacity = String(this.opacity);
+    heat.canvas.style.opacity = String(this.opacity);
     if (!this.last.canvas.hidden && this.last.canvas.getAnimations().length === 0) this.fade();
+  }
+
+  /**
+   * Place the colours over a region of the photograph.
+   * @param {number} wide @param {number} high - pixels of the canvas @param {number[]} region
+   */
+  place(wide, high, [left, top, right, bottom]) {
+    const { heat: { canvas }, geometry: { image: [width, height] } } = this;
+    const placed = String([wide, high, left, top, right, bottom, width, height]);
+    if (placed === this.placed) return;
+    this.placed = placed;
+    [canvas.width, canvas.height] = [wide, high];
+    this.colors = new ImageData(wide, high);
+    Object.assign(canvas.style, { left: `${(100 * left) / width}%`, top: `${(100 * top) / height}%`,
+      width: `${(100 * (right - left)) / width}%`, height: `${(100 * (bottom - top)) / height}%`,
+      imageRendering: wide < width ? 'pixelated' : '' });
   }
 
   /**
@@ -181,26 +207,20 @@ export class Pane {
    * @param {Pair} [of] - the grid of the query
    */
   mark(grid, query, beyond = [], of = this.grid) {
-    const { marks, enlarge, geometry } = this;
-    marks.clearRect(0, 0, ...geometry.image);
-    const boxes = grid ? gridBoxes(geometry.image, enlarge.xs, enlarge.ys) : [];
-    for (const patch of beyond) boxes.push(...dotBoxes(enlarge.xs, enlarge.ys, patch));
+    const { enlarge, geometry } = this;
+    this.marks = grid ? gridBoxes(geometry.image, enlarge.xs, enlarge.ys) : [];
+    for (const patch of beyond) this.marks.push(...dotBoxes(enlarge.xs, enlarge.ys, patch));
     const { xs, ys } = of === this.grid ? enlarge : patchEdges(geometry, of);
-    if (query) boxes.push(...frameBoxes(geometry.image, xs, ys, query));
-    for (const { color, amount, box: [left, top, right, bottom] } of boxes) {
-      if (right <= left || bottom <= top) continue;
-      marks.clearRect(left, top, right - left, bottom - top); // prevents tinting crossings twice
-      marks.fillStyle = rgba(color, amount);
-      marks.fillRect(left, top, right - left, bottom - top);
-    }
+    if (query) this.marks.push(...frameBoxes(geometry.image, xs, ys, query));
+    this.draw();
   }
 
   /** Keep the map above the layers, until `paint` fades it out. */
   keep() {
-    const { canvas } = this.last;
-    [canvas.width, canvas.height] = this.geometry.image;
-    this.last.drawImage(this.heat.canvas, 0, 0);
-    canvas.style.opacity = String(this.opacity);
+    const { last: { canvas }, heat } = this;
+    [canvas.width, canvas.height] = [heat.canvas.width, heat.canvas.height];
+    this.last.drawImage(heat.canvas, 0, 0);
+    canvas.style.cssText = heat.canvas.style.cssText;
     canvas.hidden = false;
   }
 
@@ -214,13 +234,12 @@ export class Pane {
 
   /** Cover hidden patches. @param {number[]} patches - in reading order @param {Pair} [grid] - of these patches */
   cover(patches, grid = this.grid) {
-    const { marks } = this;
     const { xs, ys } = grid === this.grid ? this.enlarge : patchEdges(this.geometry, grid);
-    marks.fillStyle = COVER;
     for (const patch of patches) {
       const [row, column] = [Math.floor(patch / grid[1]), patch % grid[1]];
-      marks.fillRect(xs[column], ys[row], xs[column + 1] - xs[column], ys[row + 1] - ys[row]);
+      this.marks.push({ color: COVER, amount: 1, box: [xs[column], ys[row], xs[column + 1], ys[row + 1]] });
     }
+    this.draw();
   }
 
   /**
@@ -229,7 +248,19 @@ export class Pane {
    * @param {Pair[]} strongest @param {Pair | null} pointer
    */
   point(strongest, pointer) {
-    const { aid, geometry, shown } = this;
+    this.aids = { strongest, pointer };
+    this.draw();
+  }
+
+  /** Draw marks and visual aids, once for all changes of a frame. */
+  draw() {
+    if (!this.drawing) queueMicrotask(() => this.drawAids());
+    this.drawing = true;
+  }
+
+  drawAids() {
+    this.drawing = false;
+    const { aid, aids: { strongest, pointer }, geometry, shown } = this;
     const fine = Math.min(2, window.devicePixelRatio || 1);
     const [width, height] = shown.map((side) => Math.round(side * fine));
     if (aid.canvas.width !== width) aid.canvas.width = width;
@@ -238,13 +269,16 @@ export class Pane {
     if (width === 0 || height === 0) return;
     /** @type {Pair} */
     const zoom = [width / geometry.image[0], height / geometry.image[1]];
+    aid.setTransform(zoom[0], 0, 0, zoom[1], 0, 0);
+    tint(aid, this.marks);
+    aid.resetTransform();
     strongest.forEach((patch) => this.box(patch, zoom, fine));
     strongest.forEach((patch, place) => this.number(patch, zoom, fine, String(place + 1))); // drawn over all boxes
     if (pointer) this.box(pointer, zoom, 2 * fine);
   }
 
   /** @param {Pair} patch @param {Pair} zoom - pixels of the screen in one of the photograph */
-  place([row, column], [across, down]) {
+  boxOf([row, column], [across, down]) {
     const { xs, ys } = this.enlarge;
     const [left, top] = [xs[column] * across, ys[row] * down];
     return [left, top, xs[column + 1] * across - left, ys[row + 1] * down - top];
@@ -253,7 +287,7 @@ export class Pane {
   /** @param {Pair} patch @param {Pair} zoom @param {number} thin */
   box(patch, zoom, thin) {
     const { aid } = this;
-    const [left, top, width, height] = this.place(patch, zoom);
+    const [left, top, width, height] = this.boxOf(patch, zoom);
     if (width < 4 * thin || height < 4 * thin) return;
     for (const [color, inset] of /** @type {[string, number][]} */ ([['#0c0e12', 0.5], ['#ffffff', 1.5]])) {
       aid.strokeStyle = color;
@@ -268,7 +302,7 @@ export class Pane {
    * @param {Pair} patch @param {Pair} zoom @param {number} fine @param {string} label
    */
   number(patch, zoom, fine, label) {
-    const [left, top, width, height] = this.place(patch, zoom);
+    const [left, top, width, height] = this.boxOf(patch, zoom);
     const size = this.type * fine;
     const above = top > size ? top - size : top + height + fine;
     const inside = Math.min(width, height) > 1.4 * size;
@@ -302,7 +336,9 @@ export class Pane {
 
   /** Remove the colours, because there are no numbers to show. */
   clear() {
-    this.heat.clearRect(0, 0, ...this.geometry.image);
+    this.painted = null;
+    this.heat.clearRect(0, 0, this.colors.width, this.colors.height);
+    this.marks = [];
     this.point([], null);
   }
 
@@ -314,7 +350,7 @@ export class Pane {
 
   /** @returns {string} */
   get title() {
-    return find(this.element, '.vv-title').textContent;
+    return this.found('.vv-title').textContent;
   }
 
   /**
@@ -326,13 +362,13 @@ export class Pane {
   say({ title, answer, low, high, unit, details = '', most = '', name = title }) {
     this.said = { title, name, low, high, unit, details };
     /** @param {string} name @param {string} words */
-    const text = (name, words) => write(find(this.element, name), words);
+    const text = (name, words) => write(this.found(name), words);
     text('.vv-title', title);
     text('.vv-answer', answer);
     text('.vv-low', low);
     text('.vv-high', high);
     text('.vv-unit', unit);
-    const scale = find(this.element, '.vv-scale').classList; // WebKit does not update :has(:empty)
+    const scale = this.found('.vv-scale').classList; // WebKit does not update :has(:empty)
     scale.toggle('vv-empty-scale', low === '');
     scale.toggle('vv-clipped-scale', most !== '');
     text('.vv-most', most && `● ${say('up to {0}', most)}`); // the dot marks patches beyond the scale
@@ -351,7 +387,7 @@ export class Pane {
     indices(RAMP, { vmin: 0, vmax: 1, signed }, gamma, index);
     const table = packed(bytes);
     const pixels = Uint32Array.from(index, (color) => table[color]);
-    const bar = contextOf(find(this.element, '.vv-bar'));
+    const bar = contextOf(this.found('.vv-bar'));
     bar.canvas.classList.toggle('vv-beyond', clipped > 0);
     bar.canvas.classList.toggle('vv-signed', signed);
     bar.putImageData(new ImageData(new Uint8ClampedArray(pixels.buffer), 256, 1), 0, 0);
@@ -364,7 +400,7 @@ export class Pane {
    */
   captioned(about, print = false) {
     const { low, high, unit, details } = this.said;
-    const scale = low && this.opacity > 0 ? { bar: find(this.element, '.vv-bar'), low, high, unit } : null;
+    const scale = low && this.opacity > 0 ? { bar: this.found('.vv-bar'), low, high, unit } : null;
     const flat = print ? atPrintSize(this.flat()) : this.flat();
     return captioned(flat, { title: this.opacity > 0 ? this.said.title : say('Photograph'), scale,
       lines: [scale ? details : '', about].filter(Boolean) });
@@ -380,14 +416,31 @@ export class Pane {
    * @param {boolean} [heat] - whether to draw the colors
    */
   flat(heat = true) {
-    const canvas = document.createElement('canvas');
-    [canvas.width, canvas.height] = this.geometry.image;
-    const out = contextOf(canvas);
+    const { geometry: { image: [width, height] }, painted } = this;
+    const canvases = [0, 1].map(() => Object.assign(document.createElement('canvas'), { width, height }));
+    const [out, layer] = canvases.map(contextOf);
     out.drawImage(this.photo.canvas, 0, 0);
+    if (painted) {
+      const colors = out.createImageData(width, height);
+      this.enlarge.paint(painted.index, painted.table, painted.smooth, new Uint32Array(colors.data.buffer));
+      layer.putImageData(colors, 0, 0);
+    }
     out.globalAlpha = heat ? this.opacity : 0;
-    out.drawImage(this.heat.canvas, 0, 0);
+    out.drawImage(layer.canvas, 0, 0);
     out.globalAlpha = 1;
-    out.drawImage(this.marks.canvas, 0, 0);
-    return canvas;
+    layer.clearRect(0, 0, width, height);
+    tint(layer, this.marks);
+    out.drawImage(layer.canvas, 0, 0);
+    return out.canvas;
+  }
+}
+
+/** Fill boxes. @param {CanvasRenderingContext2D} out @param {import('./overlay.js').Tint[]} tints */
+function tint(out, tints) {
+  for (const { color, amount, box: [left, top, right, bottom] } of tints) {
+    if (right <= left || bottom <= top) continue;
+    out.clearRect(left, top, right - left, bottom - top); // prevents tinting crossings twice
+    out.fillStyle = rgba(color, amount);
+    out.fillRect(left, top, right - left, bottom - top);
   }
 }

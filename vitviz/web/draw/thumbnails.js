@@ -16,6 +16,7 @@ import { say } from '../core/words.js';
 
 const FINE = 2; // maximum sheet pixels per page pixel
 const MOST = 6_000_000; // maximum pixels of a sheet, which is therefore coarser for a model with a thousand heads
+const ALL = { until: Infinity, all: true };
 const SHEETS = `<canvas class="vv-sheet" width="0" height="0" aria-hidden="true"></canvas>
   <canvas class="vv-lens" aria-hidden="true" hidden></canvas>`;
 
@@ -83,6 +84,7 @@ export class Thumbnails {
     this.items = [];
     this.grid = /** @type {[number, number]} */ ([0, 0]);
     this.group = this.wrap = 0;
+    this.next = this.left = 0; // the thumbnail to draw next, and the number of outdated ones
     /** @type {import('./sheet.js').Places | null} */
     this.places = null; // positions of the thumbnails on the sheet; null before the browser's layout
     /** @type {number | null} */
@@ -153,7 +155,8 @@ export class Thumbnails {
     this.lens = contextOf(lens);
     [lens.width, lens.height] = [gw, gh];
     this.large = this.lens.createImageData(gw, gh);
-    Object.assign(this, { items, grid, group, wrap, places: null, near: null, table: null });
+    Object.assign(this, { items, grid, group, wrap, places: null, near: null, table: null, next: 0,
+      left: items.length });
     const size = gh * gw;
     this.index = items.map(() => new Uint8Array(size)); // (gh, gw) colour indices of each
     this.there = new Uint8Array(items.length); // whether it has been drawn
@@ -197,28 +200,40 @@ export class Thumbnails {
   }
 
   /**
-   * Draw all thumbnails.
+   * Draw all thumbnails, or some rows of them.
    * @param {(item: Item) => Float32Array | null} values - (N) of an item; null keeps the old picture
    * @param {number} prefix - P
    * @param {Uint32Array} table - (256)
    * @param {{shared: boolean, signed: boolean, gamma: number, off?: (item: Item) => boolean}} look - `off`: gray it
    * @param {Scale | null} [common] - the shared scale, by default of these maps
+   * @param {{until: number, all: boolean}} [slice] - performance.now() at which to stop after a row; whether all
+   *   thumbnails are outdated, or only those that earlier calls left
    * @returns {Scale | null} the shared scale
    */
   draw(values, prefix, table, { shared, signed, gamma, off = () => false },
-    common = shared ? scaleOfMaps(this.items, values, prefix, signed) : null) {
+    common = shared ? scaleOfMaps(this.items, values, prefix, signed) : null, { until, all } = ALL) {
+    const { length } = this.items;
+    const row = this.group || length;
+    const first = this.next;
+    let count = 0;
+    if (all) this.left = length;
     this.table = table;
-    this.items.forEach((item, place) => {
+    while (this.left > 0 && (count === 0 || count % row > 0 || performance.now() < until)) {
+      const place = this.next;
+      const item = this.items[place];
       const map = values(item);
+      this.next = (place + 1) % length;
+      this.left -= 1;
+      count += 1;
       this.wait(place, map === null);
       this.turn(place, off(item));
-      if (map === null) return;
+      if (map === null) continue;
       const patches = map.subarray(prefix);
       indices(patches, common ?? ownScale(patches, signed), gamma, this.index[place]);
       this.there[place] = 1;
-    });
+    }
     if (this.places && this.ratio !== (window.devicePixelRatio || 1)) this.measure();
-    else this.paint();
+    else if (count) this.paint(first, count);
     return common;
   }
 
@@ -236,15 +251,19 @@ export class Thumbnails {
     this.buttons[place].classList.toggle('vv-is-off', off);
   }
 
-  /** Paint the last drawing onto the sheet; faded if a map is loading or its head is off. */
-  paint() {
+  /**
+   * Paint the last drawing onto the sheet; faded if a map is loading or its head is off.
+   * @param {number} first @param {number} count - of thumbnails
+   */
+  paint(first = 0, count = this.items.length) {
     const { there, waits, off, table, places } = this;
     if (places === null || table === null) return;
     const pale = (/** @type {number} */ place) => waits[place] || off[place];
     const gray = waits.includes(1) || off.includes(1) ? faded(table) : table;
-    this.index.forEach((index, place) => {
-      if (there[place]) stamp(places, place, index, pale(place) ? gray : table, this.pixels);
-    });
+    for (let step = first; step < first + count; step += 1) {
+      const place = step % this.items.length;
+      if (there[place]) stamp(places, place, this.index[place], pale(place) ? gray : table, this.pixels);
+    }
     this.sheet.putImageData(this.image, 0, 0);
     this.magnify();
   }

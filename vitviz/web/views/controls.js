@@ -1,7 +1,7 @@
 // The controls beside the picture show the state and change it. They are native inputs, which work with keyboards and
 // screen readers.
 import { aligned, escaped, patchWords, percent, playWords, score, whole } from '../compute/format.js';
-import { write } from '../draw/dom.js';
+import { finder, write } from '../draw/dom.js';
 import { KEYS, LECTURE_KEYS } from '../core/keys.js';
 import { SIMILARITY } from '../core/state.js';
 import { say, translated } from '../core/words.js';
@@ -47,6 +47,7 @@ export class Controls {
    */
   constructor(root, host) {
     this.root = root;
+    this.find = finder(root);
     this.host = host;
     // Two explorers on one page, possibly from separate bundles, must not share a group of radio buttons.
     this.name = `vv${Math.random().toString(36).slice(2)}`;
@@ -64,11 +65,6 @@ export class Controls {
     help.addEventListener('close', () => {
       if (!help.open) host.dispatch({ type: 'change', change: { help: false } });
     });
-  }
-
-  /** @param {string} selector @returns {any} */
-  find(selector) {
-    return this.root.querySelector(selector);
   }
 
   /** @param {Event} event */

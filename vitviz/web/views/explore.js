@@ -48,7 +48,10 @@ import { Walls } from './walls.js';
  * @typedef {State & {block: number, query: import('../core/state.js').Query, from: [number, number],
  *   asked: ReturnType<typeof activeQuery>}} Place
  */
-/** @typedef {{pane: Pane, scene: Scene | null, index: Uint8Array, signed: boolean}} Held - a pane and its scene */
+/**
+ * A pane and its scene; `changes`: `page.changes` when it was drawn.
+ * @typedef {{pane: Pane, scene: Scene | null, index: Uint8Array, signed: boolean, changes: number}} Held
+ */
 
 const LABEL = phrase('Photograph. Arrow keys move the patch, c returns to CLS, question mark lists all keys.');
 const SAY_AFTER = 400; // milliseconds without changes before a screen reader announces the note
@@ -65,6 +68,7 @@ export class Explore extends View {
     /** @type {Held[]} */
     this.panes = [];
     this.said = ''; // the latest announcement
+    this.changes = -1; // `page.changes` at the latest drawing
     this.addPane(this.find('.vv-pane'));
     const place = () => this.placeNow(this.page.store.get().pane);
     this.walls = new Walls(this.find('.vv-walls'), page, place);
@@ -135,7 +139,7 @@ export class Explore extends View {
     element.addEventListener('focusin', () => this.activate(number()));
     saveMenu(this.page, element.querySelector('figcaption'), phrase('Save this map'),
       mapChoices(() => this.saved(number())), () => nameOf(scene(), pane.titled));
-    this.panes.push({ pane, scene: null, index: new Uint8Array(0), signed: false });
+    this.panes.push({ pane, scene: null, index: new Uint8Array(0), signed: false, changes: -1 });
   }
 
   /** Make a pane active; its model may have other classes. @param {number} pane */
@@ -205,7 +209,10 @@ export class Explore extends View {
 
   /** @param {State} state @returns {boolean} whether there is work left for another frame */
   render(state) {
-    this.count(state);
+    const { changes } = this.page;
+    const same = changes === this.changes; // only the work that earlier frames left
+    this.changes = changes;
+    if (!same) this.count(state);
     const scene = this.sceneOf(state.pane);
     if (!scene) return false;
     let more = false;
@@ -213,12 +220,11 @@ export class Explore extends View {
       more = this.drawPane(state, held, pane) || more;
     });
     if (this.isNew(scene, spoken())) this.offer(scene, state);
-    more = this.walls.draw(state, scene, this.coloring(state, false).table) || more;
-    this.controls.show(state, scene, this.placeOn(state, state, scene).query, this.panes[state.pane].signed);
+    const place = this.placeOn(state, state, scene);
+    if (!same) this.controls.show(state, scene, place.query, this.panes[state.pane].signed);
     more = this.drawMatrix(state, scene) || more;
-    more = this.similarity.draw(this.placeOn(state, state, scene), this.scenes, this.panes.map(({ pane }) => pane))
-      || more;
-    return more;
+    more = this.similarity.draw(place, this.scenes, this.panes.map(({ pane }) => pane)) || more;
+    return this.walls.draw(state, scene, this.coloring(state, false).table) || more;
   }
 
   /** Return the active pane as a picture with a caption, and a file name. */
@@ -232,7 +238,7 @@ export class Explore extends View {
   count(state) {
     countPanes(this, state.beside !== null, state.pane);
     const [first, second] = [state, state.beside].map((pane) => JSON.stringify(pane && pick(pane, PANE)));
-    this.find('.vv-versus').hidden = first !== second;
+    this.found('.vv-versus').hidden = first !== second;
   }
 
   /**
@@ -257,7 +263,7 @@ export class Explore extends View {
   drawPane(state, held, pane) {
     const scene = this.sceneOf(pane);
     const showing = paneOf(state, pane);
-    if (!scene || !showing) return false;
+    if (!scene || !showing || held.changes === this.page.changes) return false;
     if (held.scene !== scene) {
       const [before, now] = [held.scene, scene].map((each) => each && (
         JSON.stringify({ ...each.source, size: null, texts: null })));
@@ -272,7 +278,7 @@ export class Explore extends View {
     held.pane.element.classList.toggle('vv-waiting', shown.values === null && !shown.table && !shown.missing);
     held.pane.element.classList.toggle('vv-no-scale', Boolean(shown.table));
     const active = pane === state.pane;
-    write(held.pane.element.querySelector('.vv-of'), state.beside ? pictureWords(scene.manifest) : '');
+    write(held.pane.found('.vv-of'), state.beside ? pictureWords(scene.manifest) : '');
     const { values } = shown;
     if (values === null) held.pane.mark(state.grid, shown.patch, [], shown.from);
     if (values !== null && this.page.drawn === 0) welcome(this.page, scene, held.pane.held);
@@ -282,6 +288,7 @@ export class Explore extends View {
     else if (place.mode !== 'attention') return false;
     else return this.advance(scene.answers.sweep(block, showing.head, shown.question), block, active);
     this.page.drew();
+    held.changes = this.page.changes;
     return false;
   }
 
@@ -363,9 +370,10 @@ export class Explore extends View {
     const { question: { direction } } = shown;
     const name = Array.isArray(place.query) ? say('This patch')
       : place.query === 'mean' ? say('The average patch') : queryWords(place.query);
-    write(this.find('.vv-sentence'), shown.unit === 'attention' && direction === 'row' && !shown.signed
+    write(this.found('.vv-sentence'), shown.unit === 'attention' && direction === 'row' && !shown.signed
       ? sentence(shown.values, { ...reading, name, prefix, grid, patch: from }) : '');
     this.report(joined(at, translated(shown.note), words), strongest, place.mode, spread);
+    if (!isOpen(place, 'more')) return;
     this.controls.list(reading.strongest, shown.unit, (at) => patchIn(at, grid, scene.grid));
   }
 
@@ -387,7 +395,7 @@ export class Explore extends View {
     pane.say({ title: titled(), name: inEnglish(titled), answer: scene.said, low: '', high: '', unit: '' });
     pane.point([], this.under(place, scene, held));
     if (!active) return;
-    write(this.find('.vv-sentence'), '');
+    write(this.found('.vv-sentence'), '');
     this.report(note, '', place.mode);
     this.controls.list([], '');
   }
@@ -400,7 +408,7 @@ export class Explore extends View {
     pane.clear();
     pane.say({ title: words, answer: said, low: '', high: '', unit: '' });
     if (!active) return;
-    write(this.find('.vv-sentence'), '');
+    write(this.found('.vv-sentence'), '');
     this.report('', '', mode);
     this.controls.list([], '');
   }
@@ -413,7 +421,7 @@ export class Explore extends View {
   advance(sweep, block, active) {
     if (sweep === null) return false;
     sweep.advance(SLICE);
-    if (active) write(this.find('.vv-note'), (
+    if (active) write(this.found('.vv-note'), (
       say('Reading all rows of layer {0}: {1} done.', block + 1, whole(sweep.progress))));
     return true;
   }
@@ -423,9 +431,9 @@ export class Explore extends View {
    * @param {string} words @param {string} strongest @param {string} mode @param {string} [spread] - for "More"
    */
   report(words, strongest, mode, spread = '') {
-    write(this.find('.vv-note'), words);
-    write(this.find('.vv-spread'), spread);
-    this.find('.vv-honest').hidden = !['attention', 'rollout'].includes(mode);
+    write(this.found('.vv-note'), words);
+    write(this.found('.vv-spread'), spread);
+    this.found('.vv-honest').hidden = !['attention', 'rollout'].includes(mode);
     /** @type {string} */
     const said = joined(say('{0}.', this.panes[this.page.store.get().pane].pane.title), words, strongest);
     if (said === this.said) return;

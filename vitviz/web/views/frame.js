@@ -90,7 +90,7 @@ export class Frame extends View {
     this.root.classList.toggle('vv-blank', state.blank && state.tab === 'lecture');
     this.speak(spoken());
     const absent = WITHOUT_WINDOWS.includes(state.tab) && state.scene !== null && isWindowed(state.scene.limits);
-    if (state.tab !== before?.tab || this.find('.vv-lacking').hidden === absent) this.turn(state.tab, absent);
+    if (state.tab !== before?.tab || this.found('.vv-lacking').hidden === absent) this.turn(state.tab, absent);
     this.say('.vv-lacking', absent ? say(ABSENT) : '');
     if (state.full !== before?.full) this.press('[data-do=full]', () => state.full);
     if (state.messages !== before?.messages || state.lang !== before?.lang) this.tell(state);
@@ -161,7 +161,7 @@ export class Frame extends View {
   report() {
     const { progress } = this.page;
     const job = progress?.first ?? null;
-    const place = this.find('.vv-status');
+    const place = this.found('.vv-status');
     place.hidden = job === null;
     clearTimeout(this.ticking);
     if (job === null) return;

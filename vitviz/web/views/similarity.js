@@ -147,7 +147,7 @@ export class Similarity extends View {
   draw(place, scenes, panes) {
     const on = place.mode === SIMILARITY;
     this.controls.hidden = !on;
-    this.find('.vv-from').hidden = on; // only patches are compared
+    this.found('.vv-from').hidden = on; // only patches are compared
     const pair = on && scenes.length === 2 && place.similar === 'cosine';
     const more = pair && this.match(place, scenes);
     const { matching } = this;

@@ -1,6 +1,6 @@
 // The base class of views: an element of the page, and the store.
 import { say } from '../core/words.js';
-import { write } from '../draw/dom.js';
+import { finder, write } from '../draw/dom.js';
 import { translate } from '../draw/translate.js';
 
 /** @typedef {import('../core/state.js').State} State */
@@ -10,6 +10,7 @@ export class View {
   /** @param {HTMLElement} root @param {import('./explore.js').Page} page */
   constructor(root, page) {
     this.root = root;
+    this.found = finder(root); // for elements that stay on the page
     this.page = page;
     /** @type {Scene} */
     this.scene = /** @type {any} */ (null); // the shown scene; null at first

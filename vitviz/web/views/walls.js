@@ -18,6 +18,7 @@ import { View } from './view.js';
 /** @typedef {import('../draw/thumbnails.js').Item} Item */
 
 const SLICE = 6; // milliseconds per frame for work that spans several frames
+const BUSY = 5; // milliseconds of a frame after which the maps of all heads wait for the next one
 const ACROSS = { heads: 4, layers: 8 }; // maximum of small maps in a row: room for the words below each
 
 const PICTURED = 6; // and in a saved picture
@@ -65,11 +66,17 @@ class StageWalls {
   /**
    * @param {(item: Item) => Float32Array | null} values @param {number} prefix @param {Uint32Array} table
    * @param {{shared: boolean, signed: boolean, gamma: number, off?: (item: Item) => boolean}} look
+   * @param {{until: number, all: boolean}} [slice] - see `Thumbnails.draw`
    */
-  draw(values, prefix, table, look) {
+  draw(values, prefix, table, look, slice) {
     const common = look.shared ? scaleOfMaps(this.items, values, prefix, look.signed) : null;
-    for (const wall of this.walls) wall.draw(values, prefix, table, look, common);
+    for (const wall of this.walls) wall.draw(values, prefix, table, look, common, slice);
     return common;
+  }
+
+  /** Whether thumbnails are still to be drawn. */
+  get more() {
+    return this.walls.some(({ left }) => left > 0);
   }
 
   /** @param {(item: Item) => boolean} chosen */
@@ -110,6 +117,7 @@ export class Walls extends View {
     this.headsOf = ''; // the stage whose heads are shown
     /** @type {import('../draw/color.js').Scale | null} */
     this.gridScale = null; // shared by the maps of all heads
+    this.changes = -1; // `page.changes` when the maps of all heads were last drawn, or begun
     this.saves(place);
   }
 
@@ -185,25 +193,32 @@ export class Walls extends View {
     this.offerHeads(scene, block);
     const isOff = (/** @type {Item} */ item) => state.off.includes(`${item.block ?? block},${item.head}`);
     const look = { shared, signed: false, gamma, off: isOff };
-    /** @param {Thumbnails | StageWalls} wall @param {(item: Item) => Float32Array | null} values */
-    const draw = (wall, values) => wall.draw(values, scene.manifest.prefix.length, table, look);
+    /** @param {any} wall @param {(item: Item) => Float32Array | null} values @param {any} [slice] */
+    const draw = (wall, values, slice) => wall.draw(values, scene.manifest.prefix.length, table, look, slice);
     /** @param {Float32Array | null} values @param {string} between */
     const masses = (values, between) => (values && direction === 'row'
       ? massWords(massesOf(values, scene.kinds, question.token), between) : '');
     const now = { state, scene, block, question, questionOf, draw, masses, from: fromWords(direction, query) };
-    if (this.find('.vv-whole').open) this.drawAll(now);
-    return isOpen(state, 'more') && this.drawStrips(now);
+    const more = this.found('.vv-whole').open && this.drawAll(now);
+    return (isOpen(state, 'more') && this.drawStrips(now)) || more;
   }
 
-  /** Every head of every layer. @param {any} now */
+  /**
+   * Every head of every layer. On a slow machine it takes several frames, because the map over the photograph has to
+   * follow the pointer; while the pointer moves on, the other layers follow one after the other.
+   * @param {any} now @returns {boolean} whether there is work left
+   */
   drawAll({ state: { mode, head, thumbnail }, scene: { answers, manifest }, block, questionOf, draw, from, masses }) {
     const ofCell = (/** @type {{block?: any, head?: any}} */ item) => (
       answers.map(item.block, item.head, questionOf(item.block)));
-    this.gridScale = draw(this.grid, ofCell);
+    const { began, changes } = this.page;
+    this.gridScale = draw(this.grid, ofCell, { until: began + BUSY, all: changes !== this.changes });
+    this.changes = changes;
     this.grid.press((item) => mode === 'attention' && item.block === block && item.head === head);
     const name = thumbnail && cellWords(thumbnail.block, thumbnail.head, manifest);
-    write(this.find('.vv-scale-words'), thumbnail ? say('{0}: {1}', name, masses(ofCell(thumbnail), ' · ') || from)
+    write(this.found('.vv-scale-words'), thumbnail ? say('{0}: {1}', name, masses(ofCell(thumbnail), ' · ') || from)
       : say('One row per layer: the mean, then each head; {0}.', scaleWords(this.gridScale)));
+    return this.grid.more;
   }
 
   /** The heads of the layer, and all layers. @param {any} now @returns {boolean} whether there is work left */
