@@ -179,7 +179,8 @@ def shoot_static(browser: Browser, photograph: Path, file: Path) -> None:
         handler = partial(SimpleHTTPRequestHandler, directory=f"{name}/site")
         with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
             threading.Thread(target=server.serve_forever, daemon=True).start()
-            context = browser.new_context(viewport={"width": 1440, "height": 900}, service_workers="block")
+            size = {"width": 1440, "height": 900}
+            context = browser.new_context(viewport=size, service_workers="block", bypass_csp=True)
             context.add_init_script("localStorage.setItem('vitviz-welcomed', '1')")
             page = context.new_page()
             page.goto(f"http://127.0.0.1:{server.server_port}/?tab=explain&method=gae&theme=light")
@@ -187,6 +188,7 @@ def shoot_static(browser: Browser, photograph: Path, file: Path) -> None:
             page.locator(".vv-file input").set_input_files(str(photograph))
             page.get_by_text("browser, WASM").wait_for(timeout=240_000)
             page.locator(".vv-method[aria-pressed=true] small").get_by_text(" s").wait_for(timeout=240_000)
+            page.wait_for_function("vitviz.resting() && !vitviz.progress.first", timeout=240_000)
             page.wait_for_timeout(800)  # wait for fonts
             shot = Image.open(io.BytesIO(page.screenshot())).convert("RGB")
             server.shutdown()

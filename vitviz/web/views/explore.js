@@ -373,7 +373,6 @@ export class Explore extends View {
     write(this.found('.vv-sentence'), shown.unit === 'attention' && direction === 'row' && !shown.signed
       ? sentence(shown.values, { ...reading, name, prefix, grid, patch: from }) : '');
     this.report(joined(at, translated(shown.note), words), strongest, place.mode, spread);
-    if (!isOpen(place, 'more')) return;
     this.controls.list(reading.strongest, shown.unit, (at) => patchIn(at, grid, scene.grid));
   }
 
