@@ -179,8 +179,9 @@ def shoot_static(browser: Browser, photograph: Path, file: Path) -> None:
         handler = partial(SimpleHTTPRequestHandler, directory=f"{name}/site")
         with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
             threading.Thread(target=server.serve_forever, daemon=True).start()
-            size = {"width": 1440, "height": 900}
-            context = browser.new_context(viewport=size, service_workers="block", bypass_csp=True)
+            context = browser.new_context(
+                viewport={"width": 1440, "height": 900}, service_workers="block", bypass_csp=True
+            )
             context.add_init_script("localStorage.setItem('vitviz-welcomed', '1')")
             page = context.new_page()
             page.goto(f"http://127.0.0.1:{server.server_port}/?tab=explain&method=gae&theme=light")
