@@ -270,7 +270,7 @@ export class Pane {
     /** @type {Pair} */
     const zoom = [width / geometry.image[0], height / geometry.image[1]];
     aid.setTransform(zoom[0], 0, 0, zoom[1], 0, 0);
-    tint(aid, this.marks);
+    tint(aid, this.marks, 1 / Math.min(1, ...zoom));
     aid.resetTransform();
     strongest.forEach((patch) => this.box(patch, zoom, fine));
     strongest.forEach((patch, place) => this.number(patch, zoom, fine, String(place + 1))); // drawn over all boxes
@@ -435,12 +435,15 @@ export class Pane {
   }
 }
 
-/** Fill boxes. @param {CanvasRenderingContext2D} out @param {import('./overlay.js').Tint[]} tints */
-function tint(out, tints) {
+/** Fill boxes. @param {CanvasRenderingContext2D} out @param {import('./overlay.js').Tint[]} tints
+ * @param {number} [least] - of their sides, so that lines stay visible in a small picture */
+function tint(out, tints, least = 1) {
   for (const { color, amount, box: [left, top, right, bottom] } of tints) {
     if (right <= left || bottom <= top) continue;
-    out.clearRect(left, top, right - left, bottom - top); // prevents tinting crossings twice
+    /** @type {[number, number, number, number]} */
+    const place = [left, top, Math.max(least, right - left), Math.max(least, bottom - top)];
+    out.clearRect(...place); // prevents tinting crossings twice
     out.fillStyle = rgba(color, amount);
-    out.fillRect(left, top, right - left, bottom - top);
+    out.fillRect(...place);
   }
 }
