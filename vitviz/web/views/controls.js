@@ -1,11 +1,13 @@
 // The controls beside the picture show the state and change it. They are native inputs, which work with keyboards and
 // screen readers.
 import { aligned, escaped, patchWords, percent, playWords, score, whole } from '../compute/format.js';
-import { finder, write } from '../draw/dom.js';
+import { write } from '../draw/dom.js';
 import { KEYS, LECTURE_KEYS } from '../core/keys.js';
 import { SIMILARITY } from '../core/state.js';
 import { say, translated } from '../core/words.js';
+import { SIGNED } from '../draw/color.js';
 import { isOwn } from '../effects/photo_link.js';
+import { View } from './view.js';
 
 const FIRST = 'viridis'; // the default color map
 const ITEM = '<li><button type="button"></button><span></span></li>';
@@ -37,21 +39,13 @@ function valueOf(key, state, query) {
   return /** @type {any} */ (state)[key];
 }
 
-export class Controls {
-  /**
-   * @param {HTMLElement} root - the view
-   * @param {object} host
-   * @param {(action: import('../core/store.js').Action) => void} host.dispatch
-   * @param {(what: string) => void} host.act - actions outside the page, such as saving a picture
-   * @param {string[]} host.colors @param {{matches: boolean}} host.still - whether the visitor prefers reduced motion
-   */
-  constructor(root, host) {
-    this.root = root;
-    this.find = finder(root);
-    this.host = host;
+export class Controls extends View {
+  /** @param {HTMLElement} root - the Explore view @param {import('./explore.js').Page} page */
+  constructor(root, page) {
+    super(root, page);
     // Two explorers on one page, possibly from separate bundles, must not share a group of radio buttons.
     this.name = `vv${Math.random().toString(36).slice(2)}`;
-    for (const input of /** @type {any} */ (root.querySelectorAll('input[type=radio]'))) {
+    for (const input of this.all('input[type=radio]')) {
       input.name = `${this.name}-${input.dataset.key}`;
     }
     this.inputs = /** @type {{input: any, key: string, type: string, option: string}[]} */ ([]);
@@ -61,9 +55,9 @@ export class Controls {
     root.addEventListener('input', (event) => this.changed(event.target));
     root.addEventListener('click', (event) => this.clicked(event));
     // The event fires asynchronously: the dialog may have been opened again by then.
-    const help = this.find('.vv-help');
+    const help = this.found('.vv-help');
     help.addEventListener('close', () => {
-      if (!help.open) host.dispatch({ type: 'change', change: { help: false } });
+      if (!help.open) this.change({ help: false });
     });
   }
 
@@ -78,15 +72,10 @@ export class Controls {
 
   /** @param {string} what */
   act(what) {
-    if (['unpin', 'play'].includes(what)) this.host.dispatch({ type: what });
+    if (['unpin', 'play'].includes(what)) this.page.store.dispatch({ type: what });
     else if (what === 'help') this.change({ help: true });
     else if (what === 'full') this.change({ full: this.state?.full !== true });
-    else this.host.act(what);
-  }
-
-  /** @param {Partial<State>} change */
-  change(change) {
-    this.host.dispatch({ type: 'change', change });
+    else this.page.act(what); // outside the page, such as saving a picture
   }
 
   /** @param {any} input */
@@ -110,21 +99,21 @@ export class Controls {
     const chip = (key, value, label) => `<label class="vv-chip"><input type="radio" name="${this.name}-${key}"
       data-key="${key}" value="${escaped(value)}">${escaped(label)}</label>`;
     const queries = [...prefix.map((name) => [name.toLowerCase(), name]), ['mean', say('All patches')]];
-    this.find('.vv-queries').innerHTML = queries.map(([value, label]) => chip('query', value, label)).join('');
+    this.found('.vv-queries').innerHTML = queries.map(([value, label]) => chip('query', value, label)).join('');
     const modes = [['attention', say('Attention')], ...(rollout ? [['rollout', say('Rollout')]] : []),
       ...(similarity ? [[SIMILARITY, say('Similar patches')]] : []),
       ...maps.map(({ id, title }) => [id, translated(title)])];
-    this.find('.vv-modes').innerHTML = modes.map(([value, label]) => chip('mode', value, label)).join('');
-    const colors = this.host.colors.map((name) => `<option>${escaped(name)}</option>`);
-    this.find('[data-key=color]').innerHTML = `${colors.join('')}
+    this.found('.vv-modes').innerHTML = modes.map(([value, label]) => chip('mode', value, label)).join('');
+    const colors = Object.keys(this.page.colors).filter((name) => name !== SIGNED)
+      .map((name) => `<option>${escaped(name)}</option>`);
+    this.found('[data-key=color]').innerHTML = `${colors.join('')}
       <option value="signed" hidden>${say('blue to red, white at zero')}</option>`;
     this.colored = '';
-    this.find('.vv-help dl').innerHTML = [...KEYS, ...LECTURE_KEYS]
+    this.found('.vv-help dl').innerHTML = [...KEYS, ...LECTURE_KEYS]
       .map(({ keys, does }) => `<dt>${escaped(keys)}</dt><dd>${escaped(say(does))}</dd>`).join('');
     this.canRoll = can.rollout;
-    this.find('[data-key=start]').max = String(depth);
-    const inputs = /** @type {any} */ (this.root.querySelectorAll('[data-key]'));
-    this.inputs = Array.from(inputs, (input) => (
+    this.found('[data-key=start]').max = String(depth);
+    this.inputs = this.all('[data-key]').map((input) => (
       { input, key: input.dataset.key, type: input.type, option: input.value }));
   }
 
@@ -144,18 +133,18 @@ export class Controls {
       else if (document.activeElement !== input || type !== 'range') put(input, 'value', String(value));
       if (type === 'range') write(input.nextElementSibling, SHARES.has(key) ? whole(value) : String(value));
     }
-    put(this.find('.vv-rollout'), 'hidden', !this.canRoll || state.mode !== 'rollout');
+    put(this.found('.vv-rollout'), 'hidden', !this.canRoll || state.mode !== 'rollout');
     const pinned = Array.isArray(state.query);
     const where = Array.isArray(query) ? patchWords(query) : say('Hover to explore. Click to pin a patch.');
-    write(this.find('.vv-where span'), pinned ? say('{0}, pinned', where) : where);
-    put(this.find('[data-do=unpin]'), 'hidden', !pinned);
-    const carried = this.find('[data-do=photo-link]');
+    write(this.found('.vv-where span'), pinned ? say('{0}, pinned', where) : where);
+    put(this.found('[data-do=unpin]'), 'hidden', !pinned);
+    const carried = this.found('[data-do=photo-link]');
     if (carried) put(carried, 'hidden', !isOwn(state));
-    press(this.find('[data-do=compare]'), state.beside !== null);
-    const button = this.find('[data-do=play]');
+    press(this.found('[data-do=compare]'), state.beside !== null);
+    const button = this.found('[data-do=play]');
     press(button, state.playing);
-    write(button, playWords(state.playing, this.host.still.matches, typeof state.head === 'number'));
-    const help = this.find('.vv-help');
+    write(button, playWords(state.playing, this.page.still.matches, typeof state.head === 'number'));
+    const help = this.found('.vv-help');
     if (state.help && !help.open) help.showModal();
     if (!state.help && help.open) help.close();
   }
@@ -182,7 +171,7 @@ export class Controls {
     if (text === this.listed) return;
     this.listed = text;
     const lines = text.split('\n').filter(Boolean);
-    const items = this.find('.vv-strongest');
+    const items = this.found('.vv-strongest');
     while (items.children.length > lines.length) items.lastElementChild.remove();
     while (items.children.length < lines.length) items.insertAdjacentHTML('beforeend', ITEM);
     lines.forEach((line, rank) => {

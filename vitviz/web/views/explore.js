@@ -61,10 +61,8 @@ export class Explore extends View {
   /** @param {HTMLElement} root - .vv-explore of app.html @param {Page} page */
   constructor(root, page) {
     super(root, page);
-    const { store, colors } = page;
-    this.dispatch = store.dispatch;
-    this.controls = new Controls(root, { dispatch: this.dispatch, act: (what) => page.act(what), still: page.still,
-      colors: Object.keys(colors).filter((name) => name !== SIGNED) });
+    this.dispatch = page.store.dispatch;
+    this.controls = new Controls(root, page);
     /** @type {Held[]} */
     this.panes = [];
     this.said = ''; // the latest announcement
@@ -73,7 +71,7 @@ export class Explore extends View {
     const place = () => this.placeNow(this.page.store.get().pane);
     this.walls = new Walls(this.find('.vv-walls'), page, place);
     this.similarity = new Similarity(this.find('.vv-left'), page);
-    this.predictions = new Predictions(this.find('.vv-predictions'), this.dispatch);
+    this.predictions = new Predictions(this.find('.vv-predictions'), page);
     this.matrix = new Matrix(this.find('.vv-matrix-place'), (cell) => this.point(cell), (cell) => this.pickCell(cell));
     this.find('.vv-whole').addEventListener('toggle', () => page.changed());
     root.addEventListener('click', ({ target }) => (

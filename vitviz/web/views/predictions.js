@@ -4,20 +4,17 @@ import { aligned, classCount, describe, outputs, percent, textCount, things } fr
 import { joined, named, say, spoken, translated } from '../core/words.js';
 import { integer } from '../core/figures.js';
 import { write } from '../draw/dom.js';
+import { View } from './view.js';
 
 const MOST = 400; // classes listed at once; the search box finds the rest
 
 /** @typedef {import('../core/manifest.js').Manifest} Manifest */
 
 /** The panel beside the photograph. */
-export class Predictions {
-  /**
-   * @param {HTMLElement} root - .vv-predictions of app.html
-   * @param {(action: import('../core/store.js').Action) => void} dispatch
-   */
-  constructor(root, dispatch) {
-    this.root = root;
-    this.dispatch = dispatch;
+export class Predictions extends View {
+  /** @param {HTMLElement} root - .vv-predictions of app.html @param {import('./explore.js').Page} page */
+  constructor(root, page) {
+    super(root, page);
     /** @type {string[]} */
     this.labels = [];
     this.search = this.find('.vv-known input');
@@ -30,17 +27,13 @@ export class Predictions {
     });
   }
 
-  /** @param {string} selector @returns {any} */
-  find(selector) {
-    return this.root.querySelector(selector);
-  }
-
   /** Make texts the classes, or return to the model's own. @param {string} typed - as in an address */
   classify(typed) {
+    const { dispatch } = this.page.store;
     const texts = typed ? TEXTS.read(typed) : null;
-    if (texts !== undefined) return this.dispatch({ type: 'open', source: { texts }, at: 'texts' });
+    if (texts !== undefined) return dispatch({ type: 'open', source: { texts }, at: 'texts' });
     const text = say('Expected at most 100 short texts, separated by commas. Use fewer words.');
-    return this.dispatch({ type: 'message', texts: [text], at: 'texts' });
+    return dispatch({ type: 'message', texts: [text], at: 'texts' });
   }
 
   /** Show the predictions for a new photograph or model. @param {import('../effects/scene.js').Scene} scene */
@@ -67,13 +60,6 @@ export class Predictions {
     }
     this.labels = [...labels].sort((label, other) => named(label).localeCompare(named(other), spoken()));
     this.list();
-  }
-
-  /** @param {string} selector @param {string} words */
-  say(selector, words) {
-    const place = this.find(selector);
-    place.hidden = !words;
-    write(place, words || '');
   }
 
   /** List the classes whose names contain the search text; none while the list is closed. */
