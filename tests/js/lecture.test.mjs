@@ -2,8 +2,9 @@ import assert from 'node:assert/strict';
 import { readFileSync } from 'node:fs';
 import test from 'node:test';
 import {
-  attend, costOf, disagreement, dotTerms, effectiveCount, embed, filterMap, filterProduct, largest, losses, momentsOf,
-  parseLecture, parseParts, parseValues, positionSimilarity, roundedToSum, sinePositions, softmaxOf, sumTerms,
+  attend, costOf, disagreement, dotTerms, effectiveCount, embed, filterMap, filterProduct, largest, momentsOf,
+  parseLecture, parseParts, parseValues, positionSimilarity, roundedToSum, shareKept, sinePositions, softmaxOf,
+  sumTerms,
 } from '../../vitviz/web/compute/lecture_numbers.js';
 import { numberOf } from '../../vitviz/web/compute/exercises.js';
 import { parseBlock } from '../../vitviz/web/compute/payload.js';
@@ -19,9 +20,8 @@ const most = (numbers) => Math.max(...numbers.map(Math.abs));
 test('pixels equal the model\'s input', () => {
   assert.deepEqual(LECTURE.pixels, MODEL.pixels);
   assert.deepEqual([LECTURE.input, LECTURE.grid], [MODEL.input, MODEL.grid]);
-  const { kept: share, scale } = losses(LECTURE);
-  near([share], [MODEL.kept], 0.02);
-  near([scale[0]], [MODEL.scale], 0, { rtol: 1e-6 });
+  near([shareKept(LECTURE)], [MODEL.kept], 0.02);
+  near([LECTURE.resized[0] / LECTURE.photo[0]], [MODEL.scale], 0, { rtol: 1e-6 });
 });
 
 test('filters reproduce the model\'s tokens', () => {
@@ -29,7 +29,7 @@ test('filters reproduce the model\'s tokens', () => {
   near(embedded, MODEL.embedded, HALF, { rtol: 1e-7 });
   near(filterMap(LECTURE, 4), MODEL.map, HALF, { rtol: 1e-7 });
   const product = filterProduct(LECTURE, MODEL.patch, 4);
-  near([product.sum, product.sum], [sum(product.terms) + product.bias, embedded[4]], 0, { rtol: 1e-6 });
+  near([product.sum, product.sum], [sum(product.terms) + LECTURE.bias[4], embedded[4]], 0, { rtol: 1e-6 });
 });
 
 test('positions and prefix tokens match the model', () => {

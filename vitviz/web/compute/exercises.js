@@ -4,6 +4,7 @@ import { integer } from '../core/figures.js';
 import { named } from '../core/words.js';
 import { score } from './format.js';
 import { tokenOf } from './geometry.js';
+import { strongestFirst } from './hiding.js';
 import { attend, costOf, embed, filterMap, largest, layerWeights, lengthOf, momentsOf, parseParts, parseValues, patchOf,
   positionSimilarity, ranks, sinePositions, sumOf } from './lecture_numbers.js';
 import { decoded } from './payload.js';
@@ -385,7 +386,7 @@ function explanation(numbers) {
   const count = rollout.length;
   const top = Math.max(1, Math.floor(count / TOP));
   const [own, others] = [rollout, gae].map((values) => (
-    [...values.keys()].sort((a, b) => values[b] - values[a] || a - b).slice(0, top)));
+    strongestFirst(values).slice(0, top)));
   const rank = Math.round(ranks(gae)[own[0]]);
   return [
     number(numbers, (top * top) / count, [top, count], [own.filter((place) => others.includes(place)).length]),

@@ -145,25 +145,44 @@ export function layOnWhite(rgba) {
 }
 
 /**
+ * Normalize the model's input, by the float32 steps of `vitviz.images.preprocess`; 0 outside the picture.
+ * @param {Uint8Array} levels - (3, H, W), 0..255 @param {[number, number]} size - H and W
+ * @param {{at: [number, number], resized: [number, number], mean: number[], std: number[]}} facts - see `Plan`
+ */
+export function normalized(levels, [height, width], { at: [left, top], resized: [rw, rh], mean, std }) {
+  const out = new Float32Array(levels.length);
+  for (let channel = 0; channel < 3; channel += 1) {
+    const [center, spread] = [Math.fround(mean[channel]), Math.fround(std[channel])];
+    for (let y = Math.max(0, top); y < Math.min(height, top + rh); y += 1) {
+      for (let x = Math.max(0, left); x < Math.min(width, left + rw); x += 1) {
+        const at = (channel * height + y) * width + x;
+        out[at] = Math.fround(Math.fround(levels[at] / 255) - center) / spread;
+      }
+    }
+  }
+  return out;
+}
+
+/**
  * Convert a photograph to a model's input.
  * @param {Preprocess} preprocess @param {ArrayLike<number>} rgba - (h, w, 4) @param {number} w @param {number} h
  * @returns {Prepared}
  */
 export function prepare(preprocess, rgba, w, h) {
-  const { resized: [rw, rh], at: [left, top], size: [height, width] } = plan(preprocess, w, h);
-  const pixels = new Float32Array(3 * height * width); // after normalization, zero is the mean color
+  const planned = plan(preprocess, w, h);
+  const { resized: [rw, rh], at: [left, top], size: [height, width] } = planned;
+  const levels = new Uint8Array(3 * height * width);
   const plane = new Uint8Array(w * h);
   for (let channel = 0; channel < 3; channel += 1) {
     for (let i = 0; i < plane.length; i += 1) plane[i] = rgba[4 * i + channel];
     const small = resizePlane(plane, w, h, rw, rh, preprocess.interpolation);
-    const [mean, std] = [Math.fround(preprocess.mean[channel]), Math.fround(preprocess.std[channel])];
+    const [first, last] = [Math.max(0, left), Math.min(width, left + rw)];
     for (let y = Math.max(0, top); y < Math.min(height, top + rh); y += 1) {
-      for (let x = Math.max(0, left); x < Math.min(width, left + rw); x += 1) {
-        const value = Math.fround(Math.fround(small[(y - top) * rw + x - left] / 255) - mean);
-        pixels[(channel * height + y) * width + x] = value / std;
-      }
+      const row = small.subarray((y - top) * rw - left + first, (y - top) * rw - left + last);
+      levels.set(row, (channel * height + y) * width + first);
     }
   }
+  const pixels = normalized(levels, [height, width], { ...preprocess, ...planned });
   const [sx, sy] = [w / rw, h / rh];
   return { pixels, height, width, frame: [-left * sx, -top * sy, (width - left) * sx, (height - top) * sy] };
 }

@@ -79,11 +79,7 @@ export class Study {
     const [row_, column] = [Math.floor(patch / grid[1]), patch % grid[1]];
     for (let n = 0; n < prefix; n += 1) sums.prefix[place] += weights[n];
     sums.self[place] += weights[prefix + patch];
-    for (let r = Math.max(0, row_ - 1); r <= Math.min(grid[0] - 1, row_ + 1); r += 1) {
-      for (let c = Math.max(0, column - 1); c <= Math.min(grid[1] - 1, column + 1); c += 1) {
-        sums.near[place] += weights[prefix + r * grid[1] + c];
-      }
-    }
+    sums.near[place] += weights[prefix + patch] + around(weights, prefix, grid, [row_, column]);
     const distance = meanDistance(weights, prefix, grid, [row_, column]);
     sums.distance[place] += distance;
     sums.far[place] += distance / meanDistance(new Float32Array(tokens).fill(1), prefix, grid, [row_, column]);

@@ -1,5 +1,6 @@
 // Compute the lecture's numbers, from the model's input to patches, tokens and the output of one head. No DOM.
 // Shapes: H heads, N tokens = P prefix tokens followed by gh x gw patches, D width, d head width, p patch size.
+import { normalized } from './image.js';
 import { floatsOf, readTensors } from './tensors.js';
 
 /** @typedef {import('./payload.js').Block} Block */
@@ -38,7 +39,7 @@ export function parseLecture(buffer) {
   const { positions, prefix } = tensors;
   const [lengths, start, added] = [tensors.lengths, tensors.start, tensors.added].map(floatsOf);
   return {
-    ...facts, levels, pixels: normalized(levels, facts),
+    ...facts, levels, pixels: normalized(levels, facts.input, facts),
     filters: floatsOf(tensors.filters), channels: /** @type {Int32Array} */ (tensors.channels.data),
     bias: floatsOf(tensors.bias),
     positions: positions ? { table: floatsOf(positions), width: positions.shape[1] } : null,
@@ -46,34 +47,11 @@ export function parseLecture(buffer) {
   };
 }
 
-/**
- * The model's input, by the float32 steps of `vitviz.images.preprocess`; 0 outside the picture.
- * @param {Uint8Array} levels - (3, H, W) @param {any} facts
- */
-function normalized(levels, { input: [height, width], at: [left, top], resized: [rw, rh], mean, std }) {
-  const out = new Float32Array(levels.length);
-  for (let channel = 0; channel < 3; channel += 1) {
-    const [center, spread] = [Math.fround(mean[channel]), Math.fround(std[channel])];
-    for (let y = Math.max(0, top); y < Math.min(height, top + rh); y += 1) {
-      for (let x = Math.max(0, left); x < Math.min(width, left + rw); x += 1) {
-        const at = (channel * height + y) * width + x;
-        out[at] = Math.fround(Math.fround(levels[at] / 255) - center) / spread;
-      }
-    }
-  }
-  return out;
-}
-
-/**
- * The losses of cropping and resizing.
- * @param {Lecture} lecture
- * @returns {{kept: number, scale: [number, number]}} `kept`: the share of the photograph's area in the model's input;
- *   `scale`: pixels of the input per pixel of the photograph, across and down
- */
-export function losses({ photo: [w, h], resized: [rw, rh], at: [left, top], input: [height, width] }) {
+/** The share of the photograph's area in the model's input. @param {Lecture} lecture */
+export function shareKept({ resized: [rw, rh], at: [left, top], input: [height, width] }) {
   const across = Math.min(width, left + rw) - Math.max(0, left);
   const down = Math.min(height, top + rh) - Math.max(0, top);
-  return { kept: (across * down) / (rw * rh), scale: [rw / w, rh / h] };
+  return (across * down) / (rw * rh);
 }
 
 /**
@@ -107,8 +85,7 @@ export function filterOf({ filters, patch }, at) {
 export function filterProduct(lecture, patch, at) {
   const pixels = patchOf(lecture.pixels, lecture, patch);
   const terms = Float64Array.from(filterOf(lecture, at), (weight, i) => weight * pixels[i]);
-  const bias = lecture.bias[at];
-  return { pixels, terms, bias, sum: bias + sumOf(terms) };
+  return { terms, sum: lecture.bias[at] + sumOf(terms) };
 }
 
 /** A patch as a token before its position is added: (K). @param {Lecture} lecture @param {Patch} patch */

@@ -30,6 +30,11 @@ export function followAddress(store) {
   window.addEventListener('popstate', () => store.dispatch({ type: 'navigate', search: window.location.search }));
 }
 
+/** Whether an address leads to this machine only. @param {string} address */
+export function isLocal(address) {
+  return ['localhost', '127.0.0.1', '[::1]'].includes(new URL(address).hostname);
+}
+
 /** @param {HTMLElement} root @param {Store} store */
 export function followFullScreen(root, store) {
   const isFull = () => document.fullscreenElement === root;

@@ -13,7 +13,5 @@ export class Debug {
     });
   }
 
-  render() {
-    return false;
-  }
+  render() {} // the list follows the store
 }

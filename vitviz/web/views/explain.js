@@ -180,12 +180,12 @@ export class Explain extends View {
 
   // Rendering
 
-  /** @param {State} state @returns {boolean} */
+  /** @param {State} state */
   render(state) {
     const scene = sceneOf(state, this.page.scenes, 'explain');
     if (scene === null) {
       for (const requests of [this.maps, this.bars, this.others]) requests.stop();
-      return false;
+      return;
     }
     const isOther = this.isNew(scene, spoken());
     const { methods, defaults } = this;
@@ -210,7 +210,6 @@ export class Explain extends View {
     this.test.show(scene);
     this.hiding.show(state, scene, this.bars.answer(scene, without), this.bars.failure(scene, without) !== '');
     this.troubles(scene, without);
-    return false;
   }
 
   /** Reset the view for a new photograph, model or size. */

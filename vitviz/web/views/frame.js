@@ -82,7 +82,7 @@ export class Frame extends View {
     return classList.contains('dark') || dataset.jpThemeLight === 'false' || (!this.page.inside && this.dark.matches);
   }
 
-  /** @param {State} state @returns {boolean} */
+  /** @param {State} state */
   render(state) {
     const before = this.state;
     this.state = state;
@@ -100,7 +100,6 @@ export class Frame extends View {
     }
     this.arrange(state);
     this.report();
-    return false;
   }
 
   /** Translate the texts that do not change with the numbers. @param {string} lang */

@@ -126,12 +126,12 @@ export class Heads extends View {
 
   // Rendering
 
-  /** @param {State} state @returns {boolean} */
+  /** @param {State} state */
   render(state) {
     const scene = sceneOf(state, this.page.scenes, 'heads');
     if (scene === null) {
       for (const requests of [this.numbers, this.bars]) requests.stop();
-      return false;
+      return;
     }
     const before = this.scene?.manifest;
     if (this.isNew(scene, spoken())) this.open(scene, before);
@@ -155,7 +155,6 @@ export class Heads extends View {
     const [at, requests, lost] = this.numbers.failure(scene, ask) ? ['.vv-about', this.numbers, ask]
       : ['.vv-off', this.bars, without];
     this.trouble(requests.failure(scene, lost), requests.fittingSize(scene, lost), at);
-    return false;
   }
 
   /** Statistics that this model has. @param {Scene} scene */

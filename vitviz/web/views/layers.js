@@ -110,12 +110,12 @@ export class Layers extends View {
     if (what) this.change({ block: Number(what.layer), lensClass: what.kind === 'read' ? this.lastClass : null });
   }
 
-  /** @param {State} state @returns {boolean} */
+  /** @param {State} state */
   render(state) {
     const scene = sceneOf(state, this.page.scenes, 'layers');
     if (scene === null) {
       this.requests.stop();
-      return false;
+      return;
     }
     if (this.isNew(scene, spoken())) this.open(scene);
     const most = scene.manifest.predictions.length ? say('the most probable classes') : undefined;
@@ -141,7 +141,6 @@ export class Layers extends View {
     write(this.find('.vv-note'), running ? progressWords(running, say('Reading the layers'))
       : say('Click a small map to enlarge it.'));
     if (answer) this.show(state, scene, answer);
-    return false;
   }
 
   /** Another photograph, model or size. @param {Scene} scene */

@@ -5,11 +5,11 @@ import { queryOn } from '../compute/query.js';
 import { escaped, sized } from '../compute/format.js';
 import { parseLecture } from '../compute/lecture_numbers.js';
 import { integer } from '../core/figures.js';
-import { languageOf, say, wordsOf } from '../core/words.js';
+import { joined, languageOf, say, wordsOf } from '../core/words.js';
 import { LECTURE, PARTS, STEPS } from '../core/steps.js';
 import { write } from '../draw/dom.js';
 import { qrCode } from '../draw/qr.js';
-import { addressOf } from '../effects/browser.js';
+import { addressOf, isLocal } from '../effects/browser.js';
 import { Requests, sceneOf } from '../effects/panels.js';
 import { Exercises } from './exercises.js';
 import { listenSteps } from './keyboard.js';
@@ -237,8 +237,7 @@ export class Lecture extends View {
     write(place.querySelector('h2'), words.scan);
     place.querySelector('.vv-code').innerHTML = qrCode(address);
     write(place.querySelector('.vv-address'), address);
-    const local = ['localhost', '127.0.0.1', '[::1]'].includes(new URL(address).hostname);
-    write(place.querySelector('.vv-quiet'), [local && words.here, photo && words.own].filter(Boolean).join(' '));
+    write(place.querySelector('.vv-quiet'), joined(isLocal(address) && words.here, photo && words.own));
     write(place.querySelector('button'), say('Close'));
     place.setAttribute('aria-label', escaped(words.code));
   }

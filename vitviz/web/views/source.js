@@ -148,7 +148,7 @@ export class Source extends View {
 
   // Rendering
 
-  /** @param {State} state @returns {boolean} */
+  /** @param {State} state */
   render(state) {
     if (spoken() !== this.lang) this.name();
     if (state.image !== this.image) {
@@ -159,14 +159,13 @@ export class Source extends View {
     const entries = this.page.models.groups.flatMap((group) => group.entries);
     this.say('.vv-needs', entries.find(({ source }) => source === model)?.needs?.() ?? '');
     const scene = this.page.scenes.get(state.scene?.id ?? '');
-    if (!scene) return false;
+    if (!scene) return;
     if (this.isNew(scene, spoken())) this.sizes(scene.manifest, state.size);
     if (state.size !== this.size) {
       this.size = state.size;
       this.find('#size select').value = state.size === null ? '' : String(state.size);
     }
     if (isOpen(state, 'input')) this.look(scene);
-    return false;
   }
 
   /** Write the names of the examples. */

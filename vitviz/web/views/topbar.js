@@ -126,7 +126,7 @@ export class TopBar extends View {
     this.larger.querySelector('details').hidden = others.length === 0;
   }
 
-  /** @param {State} state @returns {boolean} */
+  /** @param {State} state */
   render(state) {
     const model = state.model ?? state.scene?.source.model ?? this.models.default;
     if (model !== this.value) {
@@ -140,9 +140,8 @@ export class TopBar extends View {
       this.propose();
       this.list();
     }
-    if (!scene || !this.isNew(scene, this.lang)) return false;
+    if (!scene || !this.isNew(scene, this.lang)) return;
     this.opened(scene, before);
-    return false;
   }
 
   /** @param {Scene} scene @param {string | null | undefined} before - the model before */

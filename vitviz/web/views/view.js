@@ -1,4 +1,5 @@
-// The base class of views: an element of the page, and the store.
+// The base class of views: an element of the page, and the store. A view's `render(state)` draws the state; it returns
+// true if work is left for another frame.
 import { say } from '../core/words.js';
 import { finder, write } from '../draw/dom.js';
 import { translate } from '../draw/translate.js';

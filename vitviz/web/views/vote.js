@@ -3,6 +3,7 @@ import { choiceOf, said } from '../compute/exercises.js';
 import { filled, say, wordsOf } from '../core/words.js';
 import { write } from '../draw/dom.js';
 import { qrCode } from '../draw/qr.js';
+import { isLocal } from '../effects/browser.js';
 import { Votes } from '../effects/votes.js';
 import { View } from './view.js';
 
@@ -103,7 +104,6 @@ export class Vote extends View {
     this.coded = `${lang} ${address}`;
     this.find('.vv-vote .vv-code').innerHTML = qrCode(address);
     write(this.find('.vv-vote .vv-address'), address);
-    const isLocal = ['localhost', '127.0.0.1', '[::1]'].includes(new URL(address).hostname);
-    write(this.find('.vv-local'), isLocal ? wordsOf(lang).lecture.here : '');
+    write(this.find('.vv-local'), isLocal(address) ? wordsOf(lang).lecture.here : '');
   }
 }

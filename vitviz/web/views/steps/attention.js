@@ -2,14 +2,14 @@
 // one product after another. Each number can be inspected and is derived from those before it.
 import { attend, dotTerms, effectiveCount, largest, parseValues, roundedToSum, softmaxOf, sumTerms,
 } from '../../compute/lecture_numbers.js';
-import { escaped, patchWords, percent } from '../../compute/format.js';
+import { escaped, patchWords, percent, score } from '../../compute/format.js';
 import { filled, wordsOf } from '../../core/words.js';
 import { write } from '../../draw/dom.js';
 import { roving } from '../../draw/roving.js';
 import { Strip } from '../../draw/strip.js';
 import { Requests } from '../../effects/panels.js';
 import { Step, slider } from './step.js';
-import { decimal, figures, patchAt, sumWords, tokenWords } from './tokens.js';
+import { decimal, patchAt, sumWords, tokenWords } from './tokens.js';
 
 /** @typedef {import('./step.js').Shown} Shown */
 /** @typedef {import('../../effects/scene.js').Scene} Scene */
@@ -145,10 +145,10 @@ export class Attention extends Step {
 
   /**
    * Show the step. The state contains its language and, as its query, the chosen patch.
-   * @param {Shown} state @param {Scene} scene @returns {boolean}
+   * @param {Shown} state @param {Scene} scene
    */
   render(state, scene) {
-    if (this.isNew(scene)) this.open(scene);
+    if (this.isNew(scene)) this.open();
     const { depth, heads } = scene.manifest;
     const { block, head } = state.example;
     const token = this.tokenOf(state.query);
@@ -163,7 +163,6 @@ export class Attention extends Step {
     this.root.classList.toggle('vv-empty', this.head === null);
     if (this.head) this.draw(state, scene, this.head, token);
     else this.pane.say({ title: wordsOf(state.lang).attention.waiting, answer: '', low: '', high: '', unit: '' });
-    return false;
   }
 
   /** Show another screen. @param {number} part - 0 outside full screen */
@@ -176,9 +175,8 @@ export class Attention extends Step {
     if (part === GUESS) this.guess = null;
   }
 
-  /** Reset the step for a new photograph, model or size. @param {Scene} scene */
-  open(scene) {
-    this.pane.open(scene.image, scene.geometry, scene.grid);
+  /** Reset the step for a new photograph, model or size. */
+  open() {
     this.guess = null;
     this.head = null;
     this.key = '';
@@ -281,11 +279,11 @@ export class Attention extends Step {
     const weights = this.tunedWeights(head);
     const name = tokenWords(looked, scene);
     this.t.show(weights, looked, words.all, `${name}: ${percent(weights[looked])}`);
-    this.slide('scale', this.scale, `q · k / ${figures(Math.sqrt(d) * 10 ** this.scale)}`);
-    this.slide('temperature', this.temperature, `T = ${figures(10 ** this.temperature)}`);
+    this.slide('scale', this.scale, `q · k / ${score(Math.sqrt(d) * 10 ** this.scale)}`);
+    this.slide('temperature', this.temperature, `T = ${score(10 ** this.temperature)}`);
     const best = weights.indexOf(Math.max(...weights));
     write(this.find('.vv-tuned-sum'), filled(words.tunedSum, tokenWords(best, scene), percent(weights[best]),
-      figures(effectiveCount(weights)), weights.length));
+      score(effectiveCount(weights)), weights.length));
   }
 
   /** @param {Scene} scene @param {Head} head @param {number} token @param {number} looked @param {number} opacity */
@@ -313,7 +311,7 @@ export class Attention extends Step {
     const beside = prefix.length && kind === 'weights'
       ? prefix.map((name, n) => `${percent(weights[n])} ${name}`).join(', ') : '';
     this.heat(pane, values, opacity, { signed, overlay: signed ? 'even' : 'spotlight',
-      said: kind === 'weights' ? (value) => percent(value) : figures,
+      said: kind === 'weights' ? (value) => percent(value) : score,
       title: `${isTuned ? words.tuned : words[kind]}, ${words.from} ${from}`,
       answer: beside && `${words.beside}: ${beside}` });
   }
@@ -331,10 +329,10 @@ export class Attention extends Step {
     const [of, from] = [looked, token].map((n) => tokenWords(n, scene));
     write(this.find('.vv-of-query'), `q: ${words.query} ${from}`);
     write(this.find('.vv-of-key'), `k: ${words.key} ${of}`);
-    const product = `q${at + 1} × k${at + 1} = ${figures(head.query[at])} × ${figures(key[at])} = ${
-      figures(terms[at])}`;
-    this.q.show(head.query, at, `${words.query} ${from}`, `q${at + 1} = ${figures(head.query[at])}`);
-    this.k.show(key, at, `${words.key} ${of}`, `k${at + 1} = ${figures(key[at])}`);
+    const product = `q${at + 1} × k${at + 1} = ${score(head.query[at])} × ${score(key[at])} = ${
+      score(terms[at])}`;
+    this.q.show(head.query, at, `${words.query} ${from}`, `q${at + 1} = ${score(head.query[at])}`);
+    this.k.show(key, at, `${words.key} ${of}`, `k${at + 1} = ${score(key[at])}`);
     this.p.show(terms.map((term, n) => (n < count ? term : 0)), at, words.product, product);
     this.find('[data-do=product]').disabled = this.part === FIRST && count === d;
     this.find('.vv-dot-sum').innerHTML = `${product}<br>${count < d ? this.partial(terms, count)
@@ -371,7 +369,7 @@ export class Attention extends Step {
     this.a.show(weights, looked, words.all, `${name(looked)}: ${percent(weights[looked])}`);
     this.find('.vv-softmax-sum').innerHTML = `${escaped(name(looked))}: s = ${decimal(dots[looked])} / √${d} = ${
       decimal(scaled[looked])}; e^(${decimal(scaled[looked])} − ${decimal(top)}) / ${total.toFixed(3)} = ${
-      figures(powers[looked])} / ${total.toFixed(3)} = <b data-sum="softmax">${percent(weights[looked])}</b>`;
+      score(powers[looked])} / ${total.toFixed(3)} = <b data-sum="softmax">${percent(weights[looked])}</b>`;
     const best = largest(weights, ROWS).best;
     const rows = best.includes(looked) ? best : [...best.slice(0, ROWS - 1), looked];
     const count = weights.length - rows.length;
@@ -404,11 +402,11 @@ export class Attention extends Step {
     const terms = sumTerms(head, at);
     const { best, rest, others } = largest(terms, TERMS);
     const shown = roundedToSum([...best.map((n) => terms[n]), rest], 3);
-    const parts = best.map((n) => `${percent(head.weights[n])} × ${figures(head.values[n * d + at])} <small>(${
+    const parts = best.map((n) => `${percent(head.weights[n])} × ${score(head.values[n * d + at])} <small>(${
       escaped(tokenWords(n, scene))})</small>`);
-    this.z.show(head.sum, at, words.out, `z${at + 1} = ${figures(head.sum[at])}`);
+    this.z.show(head.sum, at, words.out, `z${at + 1} = ${score(head.sum[at])}`);
     const signed = shown.map((term, n) => `${term < 0 ? '−' : n ? '+' : ''} ${Math.abs(term).toFixed(3)}`).join(' ');
     this.find('.vv-value-sum').innerHTML = `z${at + 1} = ${parts.join(' + ')} + … <small>(${others} ${words.other}`
-      + `)</small><br>= ${signed} = <b data-sum="value">${head.sum[at].toFixed(3).replace('-', '−')}</b>`;
+      + `)</small><br>= ${signed} = <b data-sum="value">${decimal(head.sum[at], 3)}</b>`;
   }
 }

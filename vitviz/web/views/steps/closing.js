@@ -19,15 +19,12 @@ export class Closing extends Step {
     this.pane = this.photograph('.vv-pane');
   }
 
-  /** @param {Shown} state @param {Scene} scene @param {Lecture | null} lecture @returns {boolean} */
+  /** @param {Shown} state @param {Scene} scene @param {Lecture | null} lecture */
   render(state, scene, lecture) {
     const words = wordsOf(state.lang).closing;
     const { manifest, grid } = scene;
-    if (this.isNew(scene)) {
-      this.pane.open(scene.image, scene.geometry, grid);
-      this.drawn = '';
-    }
-    if (!lecture || !this.differs(scene.id, state.lang)) return false;
+    this.isNew(scene);
+    if (!lecture || !this.differs(scene.id, state.lang)) return;
     const { depth, heads, prefix, predictions, labels } = manifest;
     const { input: [height, width], patch, width: channels } = lecture;
     const patches = grid[0] * grid[1];
@@ -43,6 +40,5 @@ export class Closing extends Step {
     this.find('.vv-path tbody').innerHTML = rows.map(([name, shape, says]) => (
       `<tr><th scope="row">${name}</th><td>${shape}</td><td>${says}</td></tr>`)).join('');
     write(this.find('.vv-final'), predictions.length ? describe(manifest) : filled(words.none, manifest.title));
-    return false;
   }
 }

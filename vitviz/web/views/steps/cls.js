@@ -28,7 +28,7 @@ export class ClassToken extends LayersStep {
     super(root, page, HTML);
   }
 
-  /** @param {Shown} state @param {Scene} scene @param {Lecture | null} lecture @returns {boolean} */
+  /** @param {Shown} state @param {Scene} scene @param {Lecture | null} lecture */
   render(state, scene, lecture) {
     const words = wordsOf(state.lang).cls;
     const { manifest: { depth, prefix }, answers } = scene;
@@ -39,9 +39,7 @@ export class ClassToken extends LayersStep {
     const of = (/** @type {number} */ layer) => answers.map(layer, 'mean', question);
     const row = of(block);
     this.layers(of, scene, block, false);
-    if (!this.differs(scene.id, state.lang, block, Boolean(row), Boolean(lecture), state.opacity, state.theme)) {
-      return false;
-    }
+    if (!this.differs(scene.id, state.lang, block, Boolean(row), Boolean(lecture), state.opacity, state.theme)) return;
     this.label(words);
     this.describe(this.pane, words.aria);
     this.slide('layer', block + 1, String(block + 1), depth);
@@ -49,7 +47,6 @@ export class ClassToken extends LayersStep {
     write(this.find('.vv-shares-title'), filled(words.shares, name, block + 1));
     if (row) this.attention(words, scene, row, filled(words.title, name, block + 1), state.opacity);
     if (lecture) this.start(words, scene, lecture, name);
-    return false;
   }
 
   /** @param {Record<string, string>} words @param {Scene} scene @param {Float32Array} row @param {string} title

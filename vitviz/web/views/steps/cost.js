@@ -36,15 +36,15 @@ export class Cost extends Step {
     this.onSlide('side', (side) => { this.side = side; });
   }
 
-  /** @param {Shown} state @param {Scene} scene @param {Lecture | null} lecture @returns {boolean} */
+  /** @param {Shown} state @param {Scene} scene @param {Lecture | null} lecture */
   render(state, scene, lecture) {
     const words = wordsOf(state.lang).cost;
     const { manifest: { depth, heads, prefix }, grid, answers } = scene;
     const { block, head } = state.example;
     const held = answers.blocks[block]?.block;
-    if (this.isNew(scene)) this.drawn = '';
-    if (!lecture || !held) return false;
-    if (!this.differs(scene.id, state.lang, block, head, this.side)) return false;
+    this.isNew(scene);
+    if (!lecture || !held) return;
+    if (!this.differs(scene.id, state.lang, block, head, this.side)) return;
     const patches = grid[0] * grid[1];
     const tokens = patches + prefix.length;
     this.label(words);
@@ -58,7 +58,6 @@ export class Cost extends Step {
         score((4 * patches + prefix.length) ** 2 / tokens ** 2)),
     ].map((text) => `<li>${text}</li>`).join('');
     this.growth(words, lecture, patches, prefix.length);
-    return false;
   }
 
   /** Draw the attention of a head: a row for each query; with many tokens, evenly spaced ones.

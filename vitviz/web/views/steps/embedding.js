@@ -62,22 +62,17 @@ export class Embedding extends Step {
     this.page.changed();
   }
 
-  /** @param {Shown} state @param {Scene} scene @param {Lecture | null} lecture @returns {boolean} */
+  /** @param {Shown} state @param {Scene} scene @param {Lecture | null} lecture */
   render(state, scene, lecture) {
     const words = wordsOf(state.lang).embedding;
-    if (this.isNew(scene)) {
-      this.pane.open(scene.image, scene.geometry, scene.grid);
-      this.filter = -1;
-      this.drawn = '';
-    }
+    if (this.isNew(scene)) this.filter = -1;
     this.pane.mark(false, state.query);
     this.describe(this.pane, words.aria);
-    if (!lecture) return false;
+    if (!lecture) return;
     const wide = this.root.clientWidth;
     if (this.differs(scene.id, state.lang, state.query, this.filter, state.opacity, state.theme, wide)) {
       this.draw(state, words, lecture);
     }
-    return false;
   }
 
   /** @param {Shown} state @param {any} words @param {Lecture} lecture */

@@ -7,7 +7,7 @@ import { chart, fill } from '../../draw/charts.js';
 import { write } from '../../draw/dom.js';
 import { Requests } from '../../effects/panels.js';
 import { Step, slider } from './step.js';
-import { bars, patchAt } from './tokens.js';
+import { bars, decimal, patchAt } from './tokens.js';
 
 /** @typedef {import('./step.js').Shown} Shown */
 /** @typedef {import('../../effects/scene.js').Scene} Scene */
@@ -79,12 +79,11 @@ export class Explanation extends Step {
 
   /**
    * Show the step. The state contains its language and, as its query, the chosen patch.
-   * @param {Shown} state @param {Scene} scene @returns {boolean}
+   * @param {Shown} state @param {Scene} scene
    */
   render(state, scene) {
     if (this.isNew(scene)) {
-      for (const pane of [...this.panes, this.without]) pane.open(scene.image, scene.geometry, scene.grid);
-      this.drawn = this.charted = '';
+      this.charted = '';
       this.apart = null;
       fill(this.find('.vv-charts'), []);
     }
@@ -115,7 +114,6 @@ export class Explanation extends Step {
     if (tested) this.curves(state.lang, tested);
     else write(this.find('.vv-areas'), '');
     this.hide(words, scene, heatmaps.every(Boolean) ? heatmaps : [], tested);
-    return false;
   }
 
   /**
@@ -203,7 +201,7 @@ export class Explanation extends Step {
         title: words.titles[place] });
       pane.point(patches.map((patch) => patchAt(patch, scene)), null);
     });
-    write(this.find('.vv-alike'), filled(words.alike, correlation.toFixed(2).replace('-', '−')));
+    write(this.find('.vv-alike'), filled(words.alike, decimal(correlation)));
     this.find('.vv-apart ol').innerHTML = patches.map((patch, place) => {
       const [ours, theirs] = [first[patch], second[patch]].map(Math.round);
       const sentence = filled(words.differ, place + 1, patchWords(patchAt(patch, scene)), ours, first.length,

@@ -79,7 +79,6 @@ export class HeadsStep extends Step {
   /** @param {Scene} scene */
   open(scene) {
     const { heads, frame } = scene.manifest;
-    this.pane.open(scene.image, scene.geometry, scene.grid);
     this.root.style.setProperty('--columns', String(heads));
     this.root.style.setProperty('--shape', String((frame[2] - frame[0]) / (frame[3] - frame[1])));
     this.wall.build(cellItems(scene.manifest), scene.grid, { group: heads });

@@ -48,11 +48,11 @@ export class InBlock extends Step {
     }
   }
 
-  /** @param {Shown} state @param {Scene} scene @param {Lecture | null} lecture @returns {boolean} */
+  /** @param {Shown} state @param {Scene} scene @param {Lecture | null} lecture */
   render(state, scene, lecture) {
     const { manifest: { depth, prefix }, grid } = scene;
     const { block, head } = state.example;
-    if (this.isNew(scene)) this.drawn = '';
+    this.isNew(scene);
     this.head = head;
     // A saved page contains only the numbers of the patch that the lecture starts with.
     const patch = /** @type {[number, number]} */ (this.page.backend.can.explain ? state.query
@@ -67,7 +67,7 @@ export class InBlock extends Step {
     this.named(state, patch);
     const files = all.map((each) => this.requests.answer(scene, each));
     this.root.classList.toggle('vv-empty', !files.every(Boolean) || !lecture);
-    if (!lecture || !files.every(Boolean)) return false;
+    if (!lecture || !files.every(Boolean)) return;
     const file = files[files.length - 1];
     if (this.parsed?.file !== file) this.parsed = { file, parts: parseParts(file) };
     const { parts } = /** @type {{parts: Parts}} */ (this.parsed);
@@ -75,7 +75,6 @@ export class InBlock extends Step {
       const words = wordsOf(state.lang)[this.name];
       /** @type {any} */ (this).draw({ ...state, query: patch }, words, scene, lecture, parts, files);
     }
-    return false;
   }
 
   /** Name the token. @param {Shown} state @param {[number, number]} patch */

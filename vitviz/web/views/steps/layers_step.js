@@ -16,12 +16,10 @@ export class LayersStep extends Step {
 
   /** Show a new photograph, and return the chosen block. @param {Shown} state @param {Scene} scene */
   open(state, scene) {
-    const { image, geometry, grid, manifest: { depth, frame } } = scene;
+    const { grid, manifest: { depth, frame } } = scene;
     if (this.isNew(scene)) {
-      this.pane.open(image, geometry, grid);
       this.root.style.setProperty('--shape', String((frame[2] - frame[0]) / (frame[3] - frame[1])));
       this.wall.build(layerItems(scene.manifest), grid);
-      this.drawn = '';
     }
     return Math.min(state.block ?? Infinity, depth - 1);
   }

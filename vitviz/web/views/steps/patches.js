@@ -68,18 +68,17 @@ export class Patches extends Step {
     });
   }
 
-  /** @param {Shown} state @param {Scene} scene @param {Lecture | null} lecture @returns {boolean} */
+  /** @param {Shown} state @param {Scene} scene @param {Lecture | null} lecture */
   render(state, scene, lecture) {
     const words = wordsOf(state.lang).patches;
-    if (this.isNew(scene)) this.pane.open(scene.image, scene.geometry, scene.grid);
+    this.isNew(scene);
     this.pane.mark(true, state.query);
     this.describe(this.pane, words.aria);
-    if (!lecture) return false;
+    if (!lecture) return;
     const wide = this.root.clientWidth;
     if (this.differs(scene.id, state.lang, state.query, wide)) this.draw(state, words, lecture, wide);
     this.read(words, lecture, state.query);
     this.order(state, words, scene, lecture);
-    return false;
   }
 
   /** Use another order, or reading order. @param {boolean} random */

@@ -1,10 +1,11 @@
 // The photograph becomes pixels, and some detail is lost.
 import { score, whole } from '../../compute/format.js';
-import { losses } from '../../compute/lecture_numbers.js';
+import { shareKept } from '../../compute/lecture_numbers.js';
 import { filled, wordsOf } from '../../core/words.js';
 import { write } from '../../draw/dom.js';
 import { joinChannels, paintPixels } from '../../draw/pixels.js';
 import { Step } from './step.js';
+import { decimal } from './tokens.js';
 
 /** @typedef {import('./step.js').Shown} Shown */
 /** @typedef {import('./step.js').Scene} Scene */
@@ -50,19 +51,15 @@ export class Pixels extends Step {
     this.page.changed();
   }
 
-  /** @param {Shown} state @param {Scene} scene @param {Lecture | null} lecture @returns {boolean} */
+  /** @param {Shown} state @param {Scene} scene @param {Lecture | null} lecture */
   render(state, scene, lecture) {
     const words = wordsOf(state.lang).pixels;
-    if (this.isNew(scene)) {
-      this.pane.open(scene.image, scene.geometry, scene.grid);
-      this.drawn = '';
-    }
+    this.isNew(scene);
     this.pane.mark(false, state.query);
     this.describe(this.pane, words.aria);
-    if (!lecture) return false;
+    if (!lecture) return;
     if (this.differs(scene.id, state.lang, Boolean(lecture))) this.draw(words, lecture);
     this.inspect(words, lecture, state.query);
-    return false;
   }
 
   /** @param {any} words @param {Lecture} lecture */
@@ -77,7 +74,7 @@ export class Pixels extends Step {
     const [first, second] = this.all('.vv-flow:first-child .vv-size');
     write(first, filled(words.size, w, h, 3 * w * h));
     write(second, filled(words.size, width, height, 3 * size));
-    const shareSeen = whole(losses(lecture).kept);
+    const shareSeen = whole(shareKept(lecture));
     const seen = shareSeen === whole(1) ? words.whole : filled(words.cropped, shareSeen);
     const share = size / (w * h);
     write(this.find('.vv-lost'), `${share > 1 ? words.enlarged : filled(words.lost, whole(share))} ${seen}`);
@@ -92,7 +89,7 @@ export class Pixels extends Step {
     this.all('tbody tr').forEach((row, channel) => {
       const at = channel * height * width + n;
       const cells = [levels[at], (levels[at] / 255).toFixed(3), score(mean[channel]), score(std[channel]),
-        pixels[at].toFixed(3).replace('-', '−')];
+        decimal(pixels[at], 3)];
       [...row.querySelectorAll('td')].forEach((cell, place) => write(cell, cells[place]));
     });
     const marker = this.find('.vv-here');

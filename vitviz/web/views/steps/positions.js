@@ -42,17 +42,17 @@ export class Positions extends Step {
     this.panes = [1, 2].map((at) => this.photograph(`.vv-flow > div:nth-child(${at}) .vv-pane`));
   }
 
-  /** @param {Shown} state @param {Scene} scene @param {Lecture | null} lecture @returns {boolean} */
+  /** @param {Shown} state @param {Scene} scene @param {Lecture | null} lecture */
   render(state, scene, lecture) {
     const words = wordsOf(state.lang).positions;
-    if (this.isNew(scene)) for (const pane of this.panes) pane.open(scene.image, scene.geometry, scene.grid);
+    this.isNew(scene);
     for (const pane of this.panes) {
       pane.mark(false, state.query);
       this.describe(pane, words.aria);
     }
-    if (!lecture) return false;
+    if (!lecture) return;
     this.cases(words, scene, lecture);
-    if (!this.differs(scene.id, state.lang, state.query, state.color)) return false;
+    if (!this.differs(scene.id, state.lang, state.query, state.color)) return;
     const { positions, grid, width, missing, positionKind } = lecture;
     this.label(words);
     this.tokens(state, words, scene, lecture);
@@ -64,7 +64,6 @@ export class Positions extends Step {
     if (positions) this.map(state, words, this.panes[0], positions, grid);
     this.map(state, words, this.panes[1], this.sine(grid, width), grid);
     this.wall(positions ?? this.sine(grid, width), grid, state.color ?? 'viridis');
-    return false;
   }
 
   /** Compare the predictions with and without positions, in both orders. @param {any} words @param {Scene} scene

@@ -52,10 +52,10 @@ export class Prediction extends Step {
 
   /**
    * Show the step. The state contains its language and, as its query, the chosen patch.
-   * @param {State & {lang: string}} state @param {Scene} scene @returns {boolean}
+   * @param {State & {lang: string}} state @param {Scene} scene
    */
   render(state, scene) {
-    if (this.isNew(scene)) this.open(scene);
+    if (this.isNew(scene)) this.open();
     this.translate(state.lang);
     this.requests.want(scene, [LAYERS]);
     const words = wordsOf(state.lang).prediction;
@@ -65,14 +65,12 @@ export class Prediction extends Step {
     this.root.classList.toggle('vv-empty', !answer?.names.length);
     if (answer?.names.length) this.draw(state, scene, answer);
     else if (!answer) this.pane.say({ title: say('Reading the layers'), answer: '', low: '', high: '', unit: '' });
-    return false;
   }
 
-  /** Reset the step for a new photograph, model or size. @param {Scene} scene */
-  open(scene) {
-    this.pane.open(scene.image, scene.geometry, scene.grid);
+  /** Reset the step for a new photograph, model or size. */
+  open() {
     this.answer = null;
-    this.drawn = this.charted = '';
+    this.charted = '';
   }
 
   /** @param {string} lang */

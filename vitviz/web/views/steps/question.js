@@ -36,24 +36,19 @@ export class QuestionStep extends Step {
     this.onSlide('layer', (layer) => { this.layer = layer; });
   }
 
-  /** @param {Shown} state @param {Scene} scene @returns {boolean} */
+  /** @param {Shown} state @param {Scene} scene */
   render(state, scene) {
     const words = wordsOf(state.lang).question;
     const { manifest, grid, answers } = scene;
-    if (this.isNew(scene)) {
-      for (const pane of this.panes) pane.open(scene.image, scene.geometry, grid);
-      this.layer = 1;
-      this.drawn = '';
-    }
+    if (this.isNew(scene)) this.layer = 1;
     const row = answers.map(this.layer - 1, 'mean', { token: tokenOf(state.query, manifest.prefix, grid),
       direction: 'row' });
-    if (!this.differs(scene.id, state.lang, state.query, this.layer, Boolean(row), state.opacity)) return false;
+    if (!this.differs(scene.id, state.lang, state.query, this.layer, Boolean(row), state.opacity)) return;
     this.label(words);
     this.slide('layer', this.layer, String(this.layer), manifest.depth);
     for (const pane of this.panes) this.describe(pane, words.aria);
     this.answer(words, manifest);
     this.reach(state, words, scene, row);
-    return false;
   }
 
   /** @param {Record<string, string>} words @param {import('../../core/manifest.js').Manifest} manifest */

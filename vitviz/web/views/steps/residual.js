@@ -23,14 +23,14 @@ export class Residual extends LayersStep {
     super(root, page, HTML);
   }
 
-  /** @param {Shown} state @param {Scene} scene @param {Lecture | null} lecture @returns {boolean} */
+  /** @param {Shown} state @param {Scene} scene @param {Lecture | null} lecture */
   render(state, scene, lecture) {
     const words = wordsOf(state.lang).residual;
     const { manifest: { depth, prefix }, grid } = scene;
     const block = this.open(state, scene);
     this.pane.mark(false, state.query);
-    if (!lecture) return false;
-    if (!this.differs(scene.id, state.lang, state.query, block, state.opacity)) return false;
+    if (!lecture) return;
+    if (!this.differs(scene.id, state.lang, state.query, block, state.opacity)) return;
     this.label(words);
     this.describe(this.pane, words.aria);
     this.slide('layer', block + 1, String(block + 1), depth);
@@ -42,7 +42,6 @@ export class Residual extends LayersStep {
     write(this.find('.vv-left-of'), filled(words.left, patchWords(state.query), block + 1,
       score(start[token])));
     this.layers((layer) => this.startOf(lecture, layer), scene, block, true);
-    return false;
   }
 
   /** Cosines of the tokens that enter a block with their start: (N). @param {Lecture} lecture @param {number} block */

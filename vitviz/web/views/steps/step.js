@@ -20,6 +20,15 @@ export class Step extends View {
     super(root, page);
     root.innerHTML = html;
     this.drawn = ''; // key of the drawn content, to skip redraws
+    this.photographs = /** @type {Pane[]} */ ([]);
+  }
+
+  /** Show a scene in all photographs; return whether it differs from the previous one. @param {Scene} scene */
+  isNew(scene) {
+    if (!super.isNew(scene)) return false;
+    for (const pane of this.photographs) pane.open(scene.image, scene.geometry, scene.grid);
+    this.drawn = '';
+    return true;
   }
 
   /**
@@ -29,11 +38,13 @@ export class Step extends View {
    */
   photograph(selector, events = {}) {
     const { store } = this.page;
-    return new Pane(this.find(selector), {
+    const pane = new Pane(this.find(selector), {
       hover: (patch) => this.hover(patch, true), lift: () => store.dispatch({ type: 'lift' }),
       pick: (patch) => store.dispatch({ type: 'pick', patch, scene: this.scene.id }),
       resized: () => this.page.changed(), ...events,
     }, '');
+    this.photographs.push(pane);
+    return pane;
   }
 
   /** Return whether the content differs from what is drawn. @param {...unknown} facts */

@@ -1,5 +1,5 @@
 // Names of tokens and formatted numbers for the steps of the lecture.
-import { escaped, patchWords, score } from '../../compute/format.js';
+import { escaped, patchWords } from '../../compute/format.js';
 
 /** @typedef {import('../../effects/scene.js').Scene} Scene */
 
@@ -20,13 +20,10 @@ export function sumWords(numbers) {
     n === 0 ? decimal(value) : ` ${value < 0 ? '−' : '+'} ${decimal(Math.abs(value))}`)).join('');
 }
 
-/** Format a number with two decimals. @param {number} value */
-export function decimal(value) {
-  return value.toFixed(2).replace('-', '−');
+/** Format a number with a fixed count of decimals. @param {number} value */
+export function decimal(value, digits = 2) {
+  return value.toFixed(digits).replace('-', '−');
 }
-
-/** Format a number with three significant digits. @param {number} value */
-export const figures = (value) => score(value);
 
 /** The HTML of bars: a name, a share from 0 to 1, and the text of its number. @param {[string, number, string][]} rows
  * @param {(place: number) => number | string} [color] - of `vv-plot-` */

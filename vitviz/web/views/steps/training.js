@@ -22,10 +22,10 @@ export class Training extends Step {
     super(root, page, HTML);
   }
 
-  /** @param {import('./step.js').Shown} state @param {import('./step.js').Scene} scene @returns {boolean} */
+  /** @param {import('./step.js').Shown} state @param {import('./step.js').Scene} scene */
   render(state, scene) {
     this.isNew(scene);
-    if (!this.differs(state.lang)) return false;
+    if (!this.differs(state.lang)) return;
     const words = wordsOf(state.lang).training;
     const accuracy = [...FIRST, ...SECOND].map((hundredths) => hundredths / 1e4);
     const epochs = accuracy.map((_, place) => place + 1);
@@ -36,6 +36,5 @@ export class Training extends Step {
         { name: words.chance, y: epochs.map(() => CHANCE), kind: 'quiet' }],
       units: (value) => percent(value, 2), steps: String,
       words: `${words.accuracy}: ${accuracy.map((share) => percent(share)).join(', ')}` }, width)]);
-    return false;
   }
 }
