@@ -45,7 +45,6 @@ from vitviz.resources import resource_folder
 from vitviz.server import pages, server
 from vitviz.settings import Settings
 from vitviz.training.recipes import RECIPES
-from vitviz.training.transfer import resized
 from vitviz.web.examples import examples
 
 OWN_TEST = ("CONTRIBUTING.md", "README.md", "docs/embedding.md")
@@ -70,7 +69,7 @@ def shrink_inputs(monkeypatch: pytest.MonkeyPatch) -> None:
     def load(*args: Any, **options: Any) -> vitviz.ViT:
         model = real(*args, **options)
         if model.pretrained and max(model.config.image_size) > 112:
-            smaller = resized(model.pretrained.preprocess, (112, 112))
+            smaller = model.pretrained.preprocess.shaped(112, 112)
             model.pretrained = replace(model.pretrained, preprocess=smaller)
         return model
 

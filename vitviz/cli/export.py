@@ -81,7 +81,7 @@ def export(args: Args) -> None:
 def _write_folder(args: Args) -> None:
     from tqdm import tqdm
 
-    from vitviz.cli.predict import find_photos
+    from vitviz.cli.predict import find_photos, unreadable
     from vitviz.export import folder
     from vitviz.images.limits import ImageError
 
@@ -93,9 +93,10 @@ def _write_folder(args: Args) -> None:
     explorer = shared.open_explorer(args)
     folder.begin(out, {"model": args.model, "size": args.size, "parts": sorted(parts)})
     pending = [photo for photo in photos if not (out / photo.picture.with_suffix("")).is_dir()]
-    broken: dict[str, str] = {}
+    broken: dict[Path, ImageError] = {}
     records = []
-    with tqdm(total=len(photos), initial=len(photos) - len(pending), unit=" images", disable=_hides(args)) as bar:
+    done, hidden = len(photos) - len(pending), True if args.quiet else None  # None shows the bar only on a terminal
+    with tqdm(total=len(photos), initial=done, unit=" images", disable=hidden) as bar:
         for photo in pending:
             target = out / photo.picture.with_suffix("")
             try:
@@ -103,20 +104,14 @@ def _write_folder(args: Args) -> None:
                 folder.export_photo(view, target, parts, model=args.model, photo=str(photo.path))
                 records.append(shared.photo_record(photo.path, view, output=str(target)))
             except ImageError as error:
-                broken[str(photo.path)] = str(error)
+                broken[photo.path] = error
             bar.update()
-    done = f"{len(records)} photographs" + (f", {len(photos) - len(pending)} existed already" * (pending != photos))
-    shared.note(args, f"{done} -> {out}")
+    existed = f", {done} existed already" if done else ""
+    shared.note(args, f"{len(records)} photographs{existed} -> {out}")
     if args.json:
         shared.print_json(args, shared.input_size(args, explorer), images=records)
     if broken:
-        listed = "".join(f"\n  {path}: {error}" for path, error in broken.items())
-        raise VitvizError(f"Expected photographs, got {len(broken)} of {len(photos)} that cannot be read:{listed}")
-
-
-def _hides(args: Args) -> bool | None:
-    """Return whether to hide progress; None shows it only on a terminal."""
-    return True if args.quiet else None
+        raise unreadable(broken, len(photos))
 
 
 def _write_site(args: Args) -> None:

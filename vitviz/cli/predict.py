@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import zlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -74,11 +74,14 @@ def predict(args: Args) -> None:
         shared.print_json(args, shared.input_size(args, explorer), images=records)
     if out and pictures:
         shared.note(args, f"{len(pictures)} pictures and {_write_sheets(pictures, explorer, out)} -> {out}")
-    if errors and len(photos) == 1:
-        raise errors[photos[0].path]
     if errors:
-        listed = "".join(f"\n  {path}: {error}" for path, error in errors.items())
-        raise VitvizError(f"Expected photographs, got {len(errors)} of {len(photos)} that cannot be read:{listed}")
+        raise errors[photos[0].path] if len(photos) == 1 else unreadable(errors, len(photos))
+
+
+def unreadable(errors: Mapping[Path, ImageError], count: int) -> VitvizError:
+    """Return the error for those of several photographs that cannot be read."""
+    listed = "".join(f"\n  {path}: {error}" for path, error in errors.items())
+    return VitvizError(f"Expected photographs, got {len(errors)} of {count} that cannot be read:{listed}")
 
 
 def _record(photo: Photo, view: View, ranked: Sequence[tuple[str, float]]) -> dict[str, Any]:

@@ -238,13 +238,11 @@ def _save(options: Options, outcome: Outcome, data: Data, out: Path, command: st
 
 def _with_preprocessing_of(source: ViT, outcome: Outcome) -> Outcome:
     """Return the outcome with the source's preprocessing, and a note about it."""
-    from vitviz.training.transfer import resized
-
     own, theirs = outcome.model.pretrained, source.pretrained
     assert own is not None  # training requires it
     assert theirs is not None  # `_continued` requires it
     size = outcome.model.config.image_size
-    outcome.model.pretrained = replace(own, preprocess=resized(theirs.preprocess, size))
+    outcome.model.pretrained = replace(own, preprocess=theirs.preprocess.shaped(*size))
     note = (
         f"Photographs are preprocessed like the source's ({theirs.preprocess.mode}). Accuracy was measured "
         f"on images resized to {size[0]} x {size[1]} pixels as in training ({own.preprocess.mode})."

@@ -94,39 +94,30 @@ def check_exportable(model: ViT) -> None:
             red, green and blue, or rotary positions that count rows and columns or are learned.
     """
     refuse_windows(model.config, "a static site", StaticError)
-    about = model.pretrained
-    name = about.name if about else "this model"
-    problem = ""
-    if about is None:
-        problem = "no preprocessing"
-    elif model.head is None or not about.labels:
-        problem = "no named classes"
-    elif about.preprocess.interpolation == "nearest":
-        problem = "nearest-neighbor resizing"
-    elif model.problem_type != SINGLE:
-        problem = f"outputs for {model.problem_type}, which the static page cannot show yet"
-    if not model.config.plain_attention:
-        problem = "a relative position bias or talking heads, which its graphs do not have yet"
-    elif model.config.norm_patch:
-        problem = "a norm after the patch projection, which the lecture does not show yet"
-    elif model.config.position_mode != "bicubic" or model.config.position_crop or model.config.position_corners:
-        problem = "bilinear or cropped positions, which its graphs do not have yet"
-    elif model.config.positions_between:
-        problem = "positions between blocks, which its graphs do not have yet"
-    elif not model.config.pool_prefix or model.config.pool_mlp_width is not None or model.config.pool_blocks:
-        problem = "attention pooling of another form, which its graphs do not have yet"
-    elif model.config.channels != 3:
-        problem = f"{model.config.channels} input channels, which the page cannot read from photographs"
-    elif not model.config.plain_blocks:
-        problem = "blocks of another form, which the lecture's graph does not support yet"
-    elif model.config.rotary and (
-        model.config.rotary_places == "index" or model.config.rotary_learned or model.config.rotary_class
-    ):
-        problem = "rotary positions that count rows and columns or are learned, which the page does not compute yet"
-    if problem:
+    about, config = model.pretrained, model.config
+    resized = config.position_mode != "bicubic" or config.position_crop or config.position_corners
+    rotary = config.rotary_places == "index" or config.rotary_learned or config.rotary_class
+    pooling = not config.pool_prefix or config.pool_mlp_width is not None or config.pool_blocks
+    problems = {
+        "a relative position bias or talking heads, which its graphs do not have yet": not config.plain_attention,
+        "a norm after the patch projection, which the lecture does not show yet": config.norm_patch,
+        "bilinear or cropped positions, which its graphs do not have yet": resized,
+        "positions between blocks, which its graphs do not have yet": config.positions_between,
+        "attention pooling of another form, which its graphs do not have yet": pooling,
+        f"{config.channels} input channels, which the page cannot read from photographs": config.channels != 3,
+        "blocks of another form, which the lecture's graph does not support yet": not config.plain_blocks,
+        "rotary positions that count rows and columns or are learned, which the page does not compute yet": (
+            config.rotary and rotary
+        ),
+        "no preprocessing": about is None,
+        "no named classes": model.head is None or not (about and about.labels),
+        "nearest-neighbor resizing": about is not None and about.preprocess.interpolation == "nearest",
+        f"outputs for {model.problem_type}, which the static page cannot show yet": model.problem_type != SINGLE,
+    }
+    if found := [problem for problem, applies in problems.items() if applies]:
         raise StaticError(
-            f"Expected a model that chooses one of its named classes and a smooth resizing, got {name} with {problem}. "
-            "Serve it with vitviz app."
+            f"Expected a model that chooses one of its named classes and a smooth resizing, got "
+            f"{about.name if about else 'this model'} with {found[0]}. Serve it with vitviz app."
         )
 
 

@@ -79,7 +79,7 @@ def start_from(
         if about is None:
             raise TrainingError("Expected a source with preprocessing, got one without. Give it preprocess.")
         same = config.image_size == old.image_size
-        preprocess = about.preprocess if same else resized(about.preprocess, config.image_size)
+        preprocess = about.preprocess if same else about.preprocess.shaped(*config.image_size)
     origin = "a model without a record" if about is None else f"{about.name} ({about.source or 'source unknown'})"
     head = "its head" if keep_head else f"a new head for {len(labels)} classes"
     record = Pretrained(
@@ -109,11 +109,6 @@ def start_from(
     state |= {key: value for key, value in weights.items() if key in state and not key.startswith(new)}
     model.load_state_dict(state, strict=True)
     return model.to(source.patch_embed.proj.weight.device).eval()
-
-
-def resized(preprocess: Preprocess, size: tuple[int, int]) -> Preprocess:
-    """Return the same preprocessing for an input of (height, width) pixels, with the same crop share."""
-    return preprocess.shaped(*size)
 
 
 def check_fits(model: ViT, data: Data) -> Pretrained:
