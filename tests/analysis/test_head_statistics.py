@@ -23,7 +23,7 @@ import vitviz.model.trace
 from vitviz.analysis import AnalysisError
 from vitviz.analysis.attention_statistics import QueryRange, effective_rank, row_statistics
 from vitviz.analysis.head_statistics import CHEAP, STATISTICS, HeadStatistics, folder_statistics, head_statistics
-from vitviz.analysis.importance import head_ablations, head_gradients
+from vitviz.analysis.importance import Importance, ablation_logit, gradient
 from vitviz.attribution.targets import Target
 from vitviz.images.decoding import decode
 from vitviz.images.folders import DataError
@@ -388,7 +388,7 @@ def test_head_gradients_match_equation_2_of_michel(kind: str) -> None:
     for target in TARGETS:
         slopes = torch.autograd.grad(target.score(run.logits.tensor).sum(), attentions, retain_graph=True)
         expected = [(a * slope).sum((2, 3)).abs() for a, slope in zip(attentions, slopes, strict=True)]
-        gradients = head_gradients(model, model.trace(images), target)
+        gradients = gradient(Importance(model, model.trace(images), target))
         torch.testing.assert_close(gradients.double(), torch.stack(expected, dim=1).detach(), rtol=2e-3, atol=2e-5)
         assert gradients.min() > 0
 
@@ -402,7 +402,7 @@ def test_head_ablations_match_edited_models(monkeypatch: pytest.MonkeyPatch, kin
     places = [(block, head) for block in range(3) for head in range(5)]
     edited = [model(images, Edits(heads={place: "zero"})).double() for place in places]
     for target in TARGETS:
-        probability, logit = head_ablations(model, trace, target)
+        probability, logit = Importance(model, trace, target).ablations
         for (block, head), without in zip(places, edited, strict=True):
             drop = target.reading(logits) - target.reading(without)
             torch.testing.assert_close(probability[:, block, head], drop, rtol=1e-3, atol=2e-5)
@@ -416,25 +416,25 @@ def test_statistics_include_importances_of_the_target() -> None:
     trace = model.trace(images)
     names = ["gradient", "ablation_probability", "ablation_logit"]
     statistics = head_statistics(model, trace, names=names, target=[3, 11])
-    expected = (head_gradients(model, trace, TARGET), *head_ablations(model, trace, TARGET))
+    expected = (gradient(Importance(model, trace, TARGET)), *Importance(model, trace, TARGET).ablations)
     for name, values in zip(names, expected, strict=True):
         np.testing.assert_allclose(statistics[name], values.mean(0).numpy())
         np.testing.assert_allclose(statistics.deviations[name], values.numpy().std(0))
     assert statistics.target == "class 3, class 11"
     predicted = head_statistics(model, trace, names=names)
     best = Target(model(images).argmax(1, keepdim=True))
-    np.testing.assert_allclose(predicted["gradient"], head_gradients(model, trace, best).mean(0).numpy())
+    np.testing.assert_allclose(predicted["gradient"], gradient(Importance(model, trace, best)).mean(0).numpy())
 
 
 def test_importances_of_kept_blocks_match_the_full_trace() -> None:
     model, images = tiny.model(), tiny.images()
     full, late, gaps = (model.trace(images, blocks=blocks) for blocks in ([0, 1, 2], [1, 2], [0, 2]))
-    gradients, expected = head_gradients(model, late, TARGET), head_gradients(model, full, TARGET)[:, 1:]
+    gradients, expected = gradient(Importance(model, late, TARGET)), gradient(Importance(model, full, TARGET))[:, 1:]
     torch.testing.assert_close(gradients, expected, rtol=1e-3, atol=1e-6)
-    ablations, expected = (head_ablations(model, trace, TARGET)[1] for trace in (gaps, full))
+    ablations, expected = (Importance(model, trace, TARGET).ablations[1] for trace in (gaps, full))
     torch.testing.assert_close(ablations, expected[:, [0, 2]], rtol=1e-3, atol=1e-5)
     with pytest.raises(TraceError, match="got 1"):
-        head_gradients(model, gaps, TARGET)
+        gradient(Importance(model, gaps, TARGET))
 
 
 def test_importances_change_no_model_trace_or_generator() -> None:
@@ -443,21 +443,21 @@ def test_importances_change_no_model_trace_or_generator() -> None:
     trace, state = model.trace(images), torch.get_rng_state()
     tensors = [*model.parameters(), *(trace.stream(block) for block in range(3))]
     before = [tensor.clone() for tensor in tensors]
-    expected_gradients = head_gradients(model, trace, TARGET)
-    head_ablations(model, trace, TARGET)
+    expected_gradients = gradient(Importance(model, trace, TARGET))
+    ablation_logit(Importance(model, trace, TARGET))
     assert all(parameter.grad is None for parameter in model.parameters())
     assert all(map(torch.equal, tensors, before))
     assert torch.equal(torch.get_rng_state(), state)
     for variant in (model, tiny.model(positions="rotary", head_width=16)):
-        expected = head_gradients(variant, variant.trace(images), TARGET)
+        expected = gradient(Importance(variant, variant.trace(images), TARGET))
         with torch.inference_mode():
-            gradients = head_gradients(variant, variant.trace(images), TARGET)
+            gradients = gradient(Importance(variant, variant.trace(images), TARGET))
         torch.testing.assert_close(gradients, expected, rtol=1e-3, atol=1e-6)
     half = tiny.model().bfloat16()
-    gradients = head_gradients(half, half.trace(images.bfloat16()), TARGET)
+    gradients = gradient(Importance(half, half.trace(images.bfloat16()), TARGET))
     torch.testing.assert_close(gradients, expected_gradients, rtol=0.3, atol=0.03 * float(expected_gradients.max()))
     graph = model.trace(images, grad=True)
-    torch.testing.assert_close(head_gradients(model, graph, TARGET), expected_gradients, rtol=1e-3, atol=1e-6)
+    torch.testing.assert_close(gradient(Importance(model, graph, TARGET)), expected_gradients, rtol=1e-3, atol=1e-6)
     torch.autograd.grad(graph.logits.sum(), graph.block(0).probabilities)  # its graph is still usable
 
 
@@ -465,7 +465,7 @@ def test_importances_of_unfit_models_raise() -> None:
     model = tiny.model(dropout=0.1)
     trace = model.trace(tiny.images())
     with pytest.raises(AnalysisError, match="eval"):
-        head_ablations(model.train(), trace, TARGET)
+        ablation_logit(Importance(model.train(), trace, TARGET))
     bare = tiny.model(classes=0)
     with pytest.raises(AnalysisError, match="classifier, got one without"):
-        head_gradients(bare, bare.trace(tiny.images()), TARGET)
+        gradient(Importance(bare, bare.trace(tiny.images()), TARGET))

@@ -30,14 +30,35 @@ class Importance:
     target: Target
 
     @cached_property
+    @torch.no_grad()
     def ablations(self) -> tuple[Tensor, Tensor]:
-        """Return the drops of the target's reading and score, see `head_ablations`."""
-        return head_ablations(self.model, self.trace, self.target)
+        """Compute the exact drop of the target's reading and score when each head's output is zero.
 
+        Earlier blocks come from the trace, which must have no edits; the rest runs for several heads at once.
 
-def gradient(inputs: Importance) -> Tensor:
-    """Return the importance by gradient: (B, L, H)."""
-    return head_gradients(inputs.model, inputs.trace, inputs.target)
+        Returns:
+            Drops of `Target.reading` and `Target.score`: (B, L, H) each, float64; negative for a gain.
+
+        Raises:
+            AnalysisError: if dropout is active.
+        """
+        model, trace, target = self.model, self.trace, self.target
+        before = check_ready(model, trace, target)
+        angles = model.angles(trace.grid)
+        drops = torch.empty(2, len(before), len(trace.blocks), trace.heads, dtype=torch.float64)
+        for place, index in enumerate(trace.blocks):
+            stream = trace.stream(index)
+            for heads in torch.arange(trace.heads).split(_together(model, stream)):
+                silenced = torch.zeros(len(heads), trace.heads, dtype=torch.bool)
+                silenced[range(len(heads)), heads] = True  # copy i is without head heads[i]
+                mask = silenced.repeat(len(stream), 1)[..., None, None].to(stream.device)  # (B * h, H, 1, 1)
+                copies = stream.repeat_interleave(len(heads), dim=0)  # (B * h, N, D)
+                tokens = model.blocks[index](copies, angles, Ops(BlockEdit(zero=mask)))
+                for later, block in enumerate(model.blocks[index + 1 :], index + 1):
+                    tokens = block(model.leave(later - 1, tokens, angles), angles)
+                after = target.read(model, model.finish(tokens))  # (B * h, C) or (B * h, F)
+                drops[:, :, place, heads] = _lost(target, before, after)
+        return drops[0], drops[1]
 
 
 def ablation_probability(inputs: Importance) -> Tensor | str:
@@ -54,7 +75,7 @@ def ablation_logit(inputs: Importance) -> Tensor:
     return inputs.ablations[1]
 
 
-def head_gradients(model: ViT, trace: Trace, target: Target) -> Tensor:
+def gradient(inputs: Importance) -> Tensor:
     """Compute the importance of each head by gradient: (B, L, H), float64, non-negative.
 
     |dS / dm| where m = 1 scales the head's output: Michel et al. 2019, "Are Sixteen Heads Really Better than One?",
@@ -67,6 +88,7 @@ def head_gradients(model: ViT, trace: Trace, target: Target) -> Tensor:
         AnalysisError: if dropout is active.
         TraceError: if the trace lacks a block.
     """
+    model, trace, target = inputs.model, inputs.trace, inputs.target
     check_ready(model, trace, target)
     gradients: list[Tensor] = []
     upstream: Tensor | None = None  # gradient of the score in the input of the block above: (B, N, D)
@@ -85,36 +107,6 @@ def head_gradients(model: ViT, trace: Trace, target: Target) -> Tensor:
             if index in trace.blocks:
                 gradients.append(slope.abs().flatten(1).cpu().double())  # (B, H, 1, 1) -> (B, H)
     return torch.stack(gradients[::-1], dim=1)  # L x (B, H) -> (B, L, H)
-
-
-@torch.no_grad()
-def head_ablations(model: ViT, trace: Trace, target: Target) -> tuple[Tensor, Tensor]:
-    """Compute the exact drop of the target's reading and score when each head's output is zero.
-
-    Earlier blocks come from the trace, which must have no edits; the rest runs for several heads at once.
-
-    Returns:
-        Drops of `Target.reading` and `Target.score`: (B, L, H) each, float64; negative for a gain.
-
-    Raises:
-        AnalysisError: if dropout is active.
-    """
-    before = check_ready(model, trace, target)
-    angles = model.angles(trace.grid)
-    drops = torch.empty(2, len(before), len(trace.blocks), trace.heads, dtype=torch.float64)
-    for place, index in enumerate(trace.blocks):
-        stream = trace.stream(index)
-        for heads in torch.arange(trace.heads).split(_together(model, stream)):
-            silenced = torch.zeros(len(heads), trace.heads, dtype=torch.bool)
-            silenced[range(len(heads)), heads] = True  # copy i is without head heads[i]
-            mask = silenced.repeat(len(stream), 1)[..., None, None].to(stream.device)  # (B * h, H, 1, 1)
-            copies = stream.repeat_interleave(len(heads), dim=0)  # (B * h, N, D)
-            tokens = model.blocks[index](copies, angles, Ops(BlockEdit(zero=mask)))
-            for later, block in enumerate(model.blocks[index + 1 :], index + 1):
-                tokens = block(model.leave(later - 1, tokens, angles), angles)
-            after = target.read(model, model.finish(tokens))  # (B * h, C) or (B * h, F)
-            drops[:, :, place, heads] = _lost(target, before, after)
-    return drops[0], drops[1]
 
 
 def _lost(target: Target, before: Tensor, after: Tensor) -> Tensor:
