@@ -20,6 +20,7 @@ import torch
 from PIL import Image
 
 from vitviz.draw.figures import save as save_figure
+from vitviz.draw.figures.confusion import confusion
 from vitviz.draw.figures.curves import save_curves
 from vitviz.draw.predictions import Prediction, draw_map, prediction_sheet
 from vitviz.draw.sheet import fit_photo
@@ -58,8 +59,6 @@ def save_training(
     Raises:
         CheckpointError: if the model cannot be saved.
     """
-    from vitviz.draw.figures.confusion import confusion  # imports matplotlib
-
     model = outcome.model.eval()
     save(model, folder)
     name = model.pretrained.name if model.pretrained else folder.name

@@ -60,10 +60,7 @@ def statistics(view: View, options: FigureOptions, *, photo: str = "", dark: boo
     high = max(1.2, min(2.6, (0.18 if rows == 1 else 0.13) * layers))
     title = f"Statistics of every head, from {query}"
     figure = page.new_page(title, f"{about} {page.describe(view, photo)}", rows * (high + 0.55))
-    axes = figure.subplots(rows, columns, squeeze=False)
-    for panel in axes.flat[len(names) :]:
-        panel.remove()
-    for panel, name in zip(axes.flat[: len(names)], names, strict=True):
+    for panel, name in zip(page.panels(figure, len(names), columns), names, strict=True):
         extent = (0.5, count + 0.5, layers + 0.5, 0.5)
         image = panel.imshow(head_statistics[name], cmap=SEQUENTIAL, interpolation="nearest", extent=extent)
         numbers = [str(block + 1) for block in head_statistics.blocks]

@@ -149,10 +149,8 @@ def components(view: View, options: FigureOptions, *, photo: str = "", dark: boo
     )
     height = min(TALLEST, rows * ((page.inner() / columns - 0.1) * gh / gw + 0.28))
     figure = page.new_page("Principal components of the patches", caption, height)
-    axes = figure.subplots(rows, columns, squeeze=False)
-    for panel in axes.flat[len(colors) :]:
-        panel.remove()
-    for block, (panel, block_colors) in enumerate(zip(axes.flat[: len(colors)], colors, strict=True)):
+    panels = page.panels(figure, len(colors), columns)
+    for block, (panel, block_colors) in enumerate(zip(panels, colors, strict=True)):
         panel.imshow(block_colors, interpolation="nearest", aspect="equal")
         page.hide_axes(panel)
         page.entitle(panel, f"layer {block + 1}", page.inner() / columns, plain=True)
@@ -255,10 +253,8 @@ def _side_by_side(maps: Sequence[Heatmap], labels: Sequence[str], *, title: str,
     side = (page.inner() - 0.8) / columns
     height = min(TALLEST + 0.6, rows * (side * maps[0].photo.height / maps[0].photo.width + 0.28))
     figure = page.new_page(title, caption, height)
-    axes = figure.subplots(rows, columns, squeeze=False)
-    for panel in axes.flat[len(maps) :]:
-        panel.remove()
-    for panel, heatmap, label in zip(axes.flat[: len(maps)], maps, labels, strict=True):
+    panels = page.panels(figure, len(maps), columns)
+    for panel, heatmap, label in zip(panels, maps, labels, strict=True):
         _show(panel, heatmap, max(200, PRINTED // columns))
         page.entitle(panel, label, page.inner() / columns - 0.1, plain=True)
         panel.set_label(label)

@@ -169,6 +169,14 @@ def new_page(title: str, caption: str, height: float, *, width: float | None = N
     return figure
 
 
+def panels(figure: Figure, count: int, columns: int) -> list[Axes]:
+    """Add axes in rows of `columns`, the last row perhaps shorter, and return them in reading order."""
+    axes = [*figure.subplots(-(-count // columns), columns, squeeze=False).flat]
+    for spare in axes[count:]:
+        spare.remove()
+    return axes[:count]
+
+
 def entitle(axes: Axes, words: str, width: float, *, plain: bool = False) -> None:
     """Write the title of axes, in lines of at most `width` inches; a plain title is small and not bold."""
     size = SMALL if plain else PANEL

@@ -11,13 +11,12 @@ from vitviz.evaluation.accuracy import Accuracy
 
 
 @page.styled
-def accuracy_by_size(accuracies: Mapping[int, Accuracy], *, own: int, dark: bool = False) -> Figure:
+def accuracy_by_size(accuracies: Mapping[int, Accuracy], *, own: int) -> Figure:
     """Draw top-1 accuracy by input size, with its standard error.
 
     Args:
         accuracies: input size in pixels -> accuracy on the same images.
         own: the model's native size.
-        dark: light text on a dark background.
     """
     sizes, results = [*accuracies], [*accuracies.values()]
     count, top1 = results[0].images, np.array([accuracy.top1 for accuracy in results])
@@ -28,7 +27,7 @@ def accuracy_by_size(accuracies: Mapping[int, Accuracy], *, own: int, dark: bool
     )
     figure = page.new_page("Accuracy against the size of the input", caption, 2.6)
     axes = figure.subplots()
-    color = page.ACCENTS[dark]["attention"]
+    color = page.ACCENTS[False]["attention"]
     axes.axvline(own, linestyle=":", linewidth=0.8, color="0.5")
     axes.errorbar(sizes, 100 * top1, yerr=100 * errors, marker="o", markersize=3.5, capsize=2, color=color)
     place: dict[str, Any] = {"xycoords": ("data", "axes fraction"), "textcoords": "offset points", "ha": "right"}
