@@ -199,14 +199,19 @@ export class Requests {
 export const WITHOUT_WINDOWS = Object.freeze(['layers', 'lecture']);
 
 /**
- * A panel's scene; null while its tab is hidden, another scene is loading, or the tab does not show such models.
+ * A panel's scene; null while its tab is hidden, another scene is loading, or the tab does not show such models: then
+ * the panel's requests stop.
  * @param {import('../core/state.js').State} state @param {Map<string, Scene>} scenes @param {string} tab
+ * @param {Requests[]} requests
  */
-export function sceneOf(state, scenes, tab) {
+export function sceneOf(state, scenes, tab, requests) {
   const { scene } = state;
-  if (state.tab !== tab || !scene) return null;
-  const other = Object.entries(scene.source).some(([field, value]) => /** @type {any} */ (state)[field] !== value);
-  return other || (WITHOUT_WINDOWS.includes(tab) && isWindowed(scene.limits)) ? null : scenes.get(scene.id) ?? null;
+  const isShown = state.tab === tab && scene !== null
+    && Object.entries(scene.source).every(([field, value]) => /** @type {any} */ (state)[field] === value)
+    && !(WITHOUT_WINDOWS.includes(tab) && isWindowed(scene.limits));
+  const shown = isShown ? scenes.get(scene.id) : undefined;
+  if (!shown) requests.forEach((each) => each.stop());
+  return shown ?? null;
 }
 
 /**

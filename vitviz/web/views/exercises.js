@@ -103,7 +103,7 @@ export class Exercises extends View {
     if (this.lang === lang) return;
     this.lang = lang;
     const words = wordsOf(lang).exercises;
-    write(this.find('summary'), words.title);
+    this.write('summary', words.title);
     for (const place of this.all('[data-word]')) write(place, words[place.dataset.word]);
     this.pane.picture.setAttribute('aria-label', words.aria);
   }
@@ -145,7 +145,7 @@ export class Exercises extends View {
     this.picked = patch;
     this.pane.mark(true, patch);
     const { none, picked } = wordsOf(this.lang).exercises;
-    write(this.find('.vv-picked'), patch ? filled(picked, patch[0] + 1, patch[1] + 1) : none);
+    this.write('.vv-picked', patch ? filled(picked, patch[0] + 1, patch[1] + 1) : none);
   }
 
   /** @param {HTMLFormElement} form @returns {number} NaN without an answer */

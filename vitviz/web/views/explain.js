@@ -182,11 +182,8 @@ export class Explain extends View {
 
   /** @param {State} state */
   render(state) {
-    const scene = sceneOf(state, this.page.scenes, 'explain');
-    if (scene === null) {
-      for (const requests of [this.maps, this.bars, this.others]) requests.stop();
-      return;
-    }
+    const scene = sceneOf(state, this.page.scenes, 'explain', [this.maps, this.bars, this.others]);
+    if (scene === null) return;
     const isOther = this.isNew(scene, spoken());
     const { methods, defaults } = this;
     const { beside, peer, other, alone } = otherOf(state, scene, this.page);
@@ -238,8 +235,8 @@ export class Explain extends View {
     this.mapPane.show({ scene, method, heatmap: this.heatmap, waiting: running !== null, failure: '', gone: this.gone,
       under: underOf(scene), named: other !== null }, state);
     const { note, about } = this.mapPane.notes(running);
-    write(this.find('.vv-note'), note);
-    write(this.find('.vv-about'), about);
+    this.write('.vv-note', note);
+    this.write('.vv-about', about);
     const run = this.find('[data-do=run]');
     run.hidden = !method.slow || Boolean(this.heatmap);
     write(run, running ? say('Stop') : say('Run {0} (may take minutes)', translated(method.title)));

@@ -128,11 +128,8 @@ export class Heads extends View {
 
   /** @param {State} state */
   render(state) {
-    const scene = sceneOf(state, this.page.scenes, 'heads');
-    if (scene === null) {
-      for (const requests of [this.numbers, this.bars]) requests.stop();
-      return;
-    }
+    const scene = sceneOf(state, this.page.scenes, 'heads', [this.numbers, this.bars]);
+    if (scene === null) return;
     const before = this.scene?.manifest;
     if (this.isNew(scene, spoken())) this.open(scene, before);
     const aim = this.target.show(state, scene);
@@ -220,7 +217,7 @@ export class Heads extends View {
     const missing = this.numbers.answer(scene, ask)?.missing[name] ?? '';
     this.root.classList.toggle('vv-waiting', running !== null);
     const waits = running && say('{0}.', progressWords(running, say('Computing {0}', translated(words))));
-    write(this.find('.vv-about'), joined(translated(about), translated(missing), waits));
+    this.write('.vv-about', joined(translated(about), translated(missing), waits));
   }
 
   /** @param {State} state @param {Scene} scene @param {Statistic} statistic @param {Values | null} values - (L, H) */
@@ -325,7 +322,7 @@ export class Heads extends View {
     const names = off.map((head) => headOf(head).map((i) => i + 1).join('.'));
     const listedOff = () => say('Off: {0} of {1}, layer.head {2}', off.length, this.cells.length,
       listed(names.length > 12 ? [...names.slice(0, 12), '…'] : names));
-    write(this.find('.vv-off'), isWindowed(manifest) ? say(NO_EDITS) : off.length ? listedOff() : say(NONE_OFF));
+    this.write('.vv-off', isWindowed(manifest) ? say(NO_EDITS) : off.length ? listedOff() : say(NONE_OFF));
     this.find('[data-do=on]').hidden = off.length === 0;
     if (!answer) return;
     const bars = movedTarget(this.target.label, answer) + (answer.classes.length

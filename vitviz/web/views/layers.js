@@ -112,11 +112,8 @@ export class Layers extends View {
 
   /** @param {State} state */
   render(state) {
-    const scene = sceneOf(state, this.page.scenes, 'layers');
-    if (scene === null) {
-      this.requests.stop();
-      return;
-    }
+    const scene = sceneOf(state, this.page.scenes, 'layers', [this.requests]);
+    if (scene === null) return;
     if (this.isNew(scene, spoken())) this.open(scene);
     const most = scene.manifest.predictions.length ? say('the most probable classes') : undefined;
     /** @type {import('../effects/panels.js').Question} */
@@ -134,11 +131,11 @@ export class Layers extends View {
     const { target } = this.target.aim;
     const about = ABOUT[target !== null && readsFeatures(target) ? 'features' : 'classes'];
     for (const [name, words] of Object.entries(about)) {
-      write(this.find(`.vv-${name}`), say(words));
+      this.write(`.vv-${name}`, say(words));
     }
     const running = this.requests.progress(scene, question);
     this.pane.element.classList.toggle('vv-waiting', running !== null);
-    write(this.find('.vv-note'), running ? progressWords(running, say('Reading the layers'))
+    this.write('.vv-note', running ? progressWords(running, say('Reading the layers'))
       : say('Click a small map to enlarge it.'));
     if (answer) this.show(state, scene, answer);
   }
@@ -168,7 +165,7 @@ export class Layers extends View {
     this.lastClass = 0;
     this.find('[data-ask=class]').closest('label').hidden = names.length < 2;
     if (names.length) fill(this.find('.vv-charts'), [(width) => this.lines(width, answer)]);
-    else write(this.find('.vv-charts'), say('This model has no classifier, so there are no predictions.'));
+    else this.write('.vv-charts', say('This model has no classifier, so there are no predictions.'));
     this.wall('alike', layers, (at) => percent(explained[at], 2), (at, out) => out.set(this.colors(at)));
   }
 

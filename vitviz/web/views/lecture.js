@@ -104,11 +104,8 @@ export class Lecture extends View {
 
   /** @param {State} state @returns {boolean} */
   render(state) {
-    const scene = sceneOf(state, this.page.scenes, 'lecture');
-    if (scene === null) {
-      this.requests.stop();
-      return false;
-    }
+    const scene = sceneOf(state, this.page.scenes, 'lecture', [this.requests]);
+    if (scene === null) return false;
     this.isNew(scene);
     const lang = languageOf(state.lang, this.page.lecture);
     const shown = { ...state, lang, query: this.patch(state, scene), example: this.example(state, scene) };
@@ -135,7 +132,7 @@ export class Lecture extends View {
     stage.dataset.shows = String(shown);
     this.root.classList.toggle('vv-noted', notes);
     this.press('[data-go=notes]', () => notes);
-    write(this.find('.vv-place'), `${step} / ${STEPS}${full ? ` · ${shown} / ${PARTS[step - 1]}` : ''}`);
+    this.write('.vv-place', `${step} / ${STEPS}${full ? ` · ${shown} / ${PARTS[step - 1]}` : ''}`);
     if (!full) return;
     const { clientWidth, clientHeight } = stage;
     const isOver = () => stage.scrollHeight > stage.clientHeight;
@@ -184,13 +181,13 @@ export class Lecture extends View {
     if (!this.told.startsWith(lang)) {
       this.root.lang = lang;
       this.root.setAttribute('aria-label', words.path);
-      write(this.find('[data-go="-1"]'), `← ${words.back}`);
-      write(this.find('[data-go="1"]'), `${words.next} →`);
+      this.write('[data-go="-1"]', `← ${words.back}`);
+      this.write('[data-go="1"]', `${words.next} →`);
       for (const [go, text] of [['qr', words.code], ['save', say('Save as HTML')], ['notes', words.notes]]) {
         const button = this.find(`[data-go=${go}]`);
         if (button) write(button, text);
       }
-      write(this.find('.vv-waits'), words.waiting);
+      this.write('.vv-waits', words.waiting);
       this.all('.vv-tensors span').forEach((stage, at) => write(stage, wordsOf(lang).stages[LECTURE[at].name]));
     }
     if (this.told && !this.told.endsWith(` ${step}`) && this.root.getBoundingClientRect().top < 0) {

@@ -3,7 +3,6 @@ import { TEXTS, quotedText } from '../core/kinds.js';
 import { aligned, classCount, describe, outputs, percent, textCount, things } from '../compute/format.js';
 import { joined, named, say, spoken, translated } from '../core/words.js';
 import { integer } from '../core/figures.js';
-import { write } from '../draw/dom.js';
 import { View } from './view.js';
 
 const MOST = 400; // classes listed at once; the search box finds the rest
@@ -52,7 +51,7 @@ export class Predictions extends View {
       + 'predictions on validation images were right.', percent(sureAbove, 2)) : '');
     this.say('.vv-caveat', translated(caveat));
     this.find('.vv-known').hidden = labels.length === 0 || manifest.problemType === 'regression';
-    write(this.find('.vv-known summary'), zeroShot ? say('All {0}', textCount(labels.length))
+    this.write('.vv-known summary', zeroShot ? say('All {0}', textCount(labels.length))
       : say('All {0} this model knows', classCount(labels.length)));
     if (this.texts) {
       this.texts.hidden = !manifest.texts;
@@ -75,7 +74,7 @@ export class Predictions extends View {
     }));
     const [count, all] = [matches.length, this.labels.length].map(integer);
     const cut = matches.length > MOST;
-    write(this.find('.vv-known p'), !wanted && !cut ? say('{0} in alphabetical order.', all) : joined(
+    this.write('.vv-known p', !wanted && !cut ? say('{0} in alphabetical order.', all) : joined(
       cut ? say('{0} of {1}, the first {2} listed.', count, all, MOST) : say('{0} of {1}.', count, all),
       matches.length === 0 && say('The model can only return one of these classes.')));
   }

@@ -109,7 +109,7 @@ export class Source extends View {
   // The webcam
 
   async start() {
-    write(this.find('dialog p'), say('Waiting for the camera …'));
+    this.write('dialog p', say('Waiting for the camera …'));
     this.find('[data-do=shutter]').disabled = true;
     this.dialog.showModal();
     try {
@@ -120,11 +120,11 @@ export class Source extends View {
       const video = this.find('video');
       video.srcObject = stream;
       await video.play();
-      write(this.find('dialog p'), '');
+      this.write('dialog p', '');
       this.find('[data-do=shutter]').disabled = false;
     } catch (error) {
       const { name } = /** @type {Error} */ (error);
-      write(this.find('dialog p'), say(WEBCAM[name] ?? NO_CAMERA));
+      this.write('dialog p', say(WEBCAM[name] ?? NO_CAMERA));
     }
   }
 
@@ -134,7 +134,7 @@ export class Source extends View {
     [canvas.width, canvas.height] = [video.videoWidth, video.videoHeight];
     canvas.getContext('2d')?.drawImage(video, 0, 0);
     const photo = await pictureOf(canvas, 'image/jpeg', QUALITY).catch(({ message }) => (
-      write(this.find('dialog p'), message)));
+      this.write('dialog p', message)));
     if (!photo) return;
     this.dialog.close();
     await this.take(photo);
@@ -197,6 +197,6 @@ export class Source extends View {
     const { seen, grid } = scene.manifest;
     if (seen && scene !== this.seen) this.find('.vv-seen img').src = seen.url;
     this.seen = scene;
-    write(this.find('.vv-seen .vv-quiet'), say('Cut into {0} × {1} patches', ...grid));
+    this.write('.vv-seen .vv-quiet', say('Cut into {0} × {1} patches', ...grid));
   }
 }

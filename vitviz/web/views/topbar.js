@@ -157,7 +157,7 @@ export class TopBar extends View {
     }
     this.chosen = null;
     const { badge, grid } = manifest;
-    write(this.find('.vv-badge'), badge
+    this.write('.vv-badge', badge
       ? `${translated(badge.device)} · ${duration(badge.seconds)} · ${say('{0} × {1} patches', ...grid)}` : '');
     this.larger.hidden = !(this.models.larger ?? []).some(({ classes }) => classes > manifest.labels.length);
   }

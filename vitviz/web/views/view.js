@@ -1,6 +1,6 @@
 // The base class of views: an element of the page, and the store. A view's `render(state)` draws the state; it returns
 // true if work is left for another frame.
-import { say } from '../core/words.js';
+import { filled, say } from '../core/words.js';
 import { finder, write } from '../draw/dom.js';
 import { translate } from '../draw/translate.js';
 
@@ -44,11 +44,17 @@ export class View {
     this.page.store.dispatch({ type: 'change', change });
   }
 
+  /** Write a text, with values for its placeholders, into an element. @param {string} selector @param {string} text
+   * @param {...(string | number)} values */
+  write(selector, text, ...values) {
+    write(this.find(selector), values.length ? filled(text, ...values) : text);
+  }
+
   /** Write text into an element; hide it without text. @param {string} selector @param {string | null} [words] */
   say(selector, words) {
     const place = this.find(selector);
     place.hidden = !words;
-    if (place.textContent !== (words ?? '')) place.textContent = words ?? '';
+    write(place, words ?? '');
   }
 
   /**

@@ -70,15 +70,15 @@ export class Vote extends View {
     this.lang = lang;
     if (!given || !text || !this.dialog.open) return;
     for (const place of this.dialog.querySelectorAll('[data-word]')) write(place, words[place.dataset.word]);
-    write(this.find('.vv-vote [data-do=close]'), say('Close'));
+    this.write('.vv-vote [data-do=close]', say('Close'));
     const { vote, failure } = this.votes;
     this.say('.vv-vote .vv-trouble', failure);
-    write(this.find('.vv-vote h2'), text.ask);
+    this.write('.vv-vote h2', text.ask);
     const counts = vote?.counts ?? text.choices.map(() => 0);
     const sum = counts.reduce((all, count) => all + count, 0);
     const exercise = lecture && this.revealed ? choiceOf(step, { scene, lecture, given, answers: [] }) : null;
     this.bars(text.choices, counts, sum, exercise?.answer ?? null);
-    write(this.find('.vv-voices'), vote ? filled(words.counted, sum, Math.ceil(vote.seconds / 60)) : words.opening);
+    this.write('.vv-voices', vote ? filled(words.counted, sum, Math.ceil(vote.seconds / 60)) : words.opening);
     this.say('.vv-solution', exercise && filled(text.solution, ...exercise.values.map(said)));
     if (vote) this.code(this.votes.addressOf(vote), lang);
   }
@@ -103,7 +103,7 @@ export class Vote extends View {
     if (this.coded === `${lang} ${address}`) return;
     this.coded = `${lang} ${address}`;
     this.find('.vv-vote .vv-code').innerHTML = qrCode(address);
-    write(this.find('.vv-vote .vv-address'), address);
-    write(this.find('.vv-local'), isLocal(address) ? wordsOf(lang).lecture.here : '');
+    this.write('.vv-vote .vv-address', address);
+    this.write('.vv-local', isLocal(address) ? wordsOf(lang).lecture.here : '');
   }
 }

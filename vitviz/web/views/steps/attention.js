@@ -154,7 +154,8 @@ export class Attention extends Step {
     const token = this.tokenOf(state.query);
     this.turn(state.full ? state.part : 0);
     this.translate(state.lang);
-    this.choices(depth, heads, block, head);
+    this.offer('layer', depth, block);
+    this.offer('head', heads, head);
     /** @type {import('../../effects/panels.js').Question} */
     const question = ['lecture', { block }];
     this.requests.want(scene, [question]);
@@ -191,25 +192,12 @@ export class Attention extends Step {
     const words = wordsOf(lang).attention;
     this.label(words);
     for (const [what, name] of [['guess', 'guessFirst'], ['product', 'next'], ['products', 'allProducts']]) {
-      write(this.find(`[data-do=${what}]`), words[name]);
+      this.write(`[data-do=${what}]`, words[name]);
     }
     this.find('.vv-maps').setAttribute('aria-label', words.map);
     this.pane.picture.setAttribute('aria-label', words.looks);
     this.find('thead').innerHTML = `<tr>${['token', 'dot', 'scaled', 'powers', 'weights'].map((name) => (
       `<th scope="col">${words[name]}</th>`)).join('')}</tr>`;
-  }
-
-  /** @param {number} depth @param {number} heads @param {number} block @param {number} head */
-  choices(depth, heads, block, head) {
-    for (const [name, count, chosen] of /** @type {[string, number, number][]} */ (
-      [['layer', depth, block], ['head', heads, head]])) {
-      const select = this.find(`[data-ask=${name}]`);
-      if (select.options.length !== count) {
-        const options = Array.from({ length: count }, (_, at) => `<option value="${at}">${at + 1}</option>`);
-        select.innerHTML = options.join('');
-      }
-      if (select.value !== String(chosen)) select.value = String(chosen);
-    }
   }
 
   /**
@@ -282,8 +270,8 @@ export class Attention extends Step {
     this.slide('scale', this.scale, `q · k / ${score(Math.sqrt(d) * 10 ** this.scale)}`);
     this.slide('temperature', this.temperature, `T = ${score(10 ** this.temperature)}`);
     const best = weights.indexOf(Math.max(...weights));
-    write(this.find('.vv-tuned-sum'), filled(words.tunedSum, tokenWords(best, scene), percent(weights[best]),
-      score(effectiveCount(weights)), weights.length));
+    this.write('.vv-tuned-sum', words.tunedSum, tokenWords(best, scene), percent(weights[best]),
+      score(effectiveCount(weights)), weights.length);
   }
 
   /** @param {Scene} scene @param {Head} head @param {number} token @param {number} looked @param {number} opacity */
@@ -327,8 +315,8 @@ export class Attention extends Step {
     const terms = dotTerms(head, looked);
     const count = this.count(d);
     const [of, from] = [looked, token].map((n) => tokenWords(n, scene));
-    write(this.find('.vv-of-query'), `q: ${words.query} ${from}`);
-    write(this.find('.vv-of-key'), `k: ${words.key} ${of}`);
+    this.write('.vv-of-query', `q: ${words.query} ${from}`);
+    this.write('.vv-of-key', `k: ${words.key} ${of}`);
     const product = `q${at + 1} × k${at + 1} = ${score(head.query[at])} × ${score(key[at])} = ${
       score(terms[at])}`;
     this.q.show(head.query, at, `${words.query} ${from}`, `q${at + 1} = ${score(head.query[at])}`);

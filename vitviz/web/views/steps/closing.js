@@ -1,7 +1,6 @@
 // The last step: the whole path in one table, with the numbers of this photograph and model.
 import { describe, sized } from '../../compute/format.js';
 import { filled, say, wordsOf } from '../../core/words.js';
-import { write } from '../../draw/dom.js';
 import { Step } from './step.js';
 
 /** @typedef {import('./step.js').Shown} Shown */
@@ -39,6 +38,6 @@ export class Closing extends Step {
     ];
     this.find('.vv-path tbody').innerHTML = rows.map(([name, shape, says]) => (
       `<tr><th scope="row">${name}</th><td>${shape}</td><td>${says}</td></tr>`)).join('');
-    write(this.find('.vv-final'), predictions.length ? describe(manifest) : filled(words.none, manifest.title));
+    this.write('.vv-final', predictions.length ? describe(manifest) : filled(words.none, manifest.title));
   }
 }

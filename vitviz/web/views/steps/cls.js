@@ -2,7 +2,6 @@
 import { percent, score } from '../../compute/format.js';
 import { filled, say, wordsOf } from '../../core/words.js';
 import { chart, fill } from '../../draw/charts.js';
-import { write } from '../../draw/dom.js';
 import { paintBars } from '../../draw/pixels.js';
 import { LayersStep } from './layers_step.js';
 import { slider } from './step.js';
@@ -43,8 +42,8 @@ export class ClassToken extends LayersStep {
     this.label(words);
     this.describe(this.pane, words.aria);
     this.slide('layer', block + 1, String(block + 1), depth);
-    write(this.find('.vv-wall-title'), filled(words.wall, name));
-    write(this.find('.vv-shares-title'), filled(words.shares, name, block + 1));
+    this.write('.vv-wall-title', words.wall, name);
+    this.write('.vv-shares-title', words.shares, name, block + 1);
     if (row) this.attention(words, scene, row, filled(words.title, name, block + 1), state.opacity);
     if (lecture) this.start(words, scene, lecture, name);
   }
@@ -64,7 +63,7 @@ export class ClassToken extends LayersStep {
   start(words, { manifest: { prefix, depth } }, lecture, name) {
     const canvas = this.find('.vv-bars-of');
     canvas.hidden = !prefix.length;
-    write(this.find('.vv-start-title'), prefix.length ? filled(words.start, prefix[0], lecture.width) : words.none);
+    this.write('.vv-start-title', prefix.length ? filled(words.start, prefix[0], lecture.width) : words.none);
     if (prefix.length) {
       paintBars(canvas, Float64Array.from(lecture.prefix.subarray(0, lecture.width)), -1, this.colors());
     }

@@ -7,7 +7,6 @@ import { filled, wordsOf } from '../../core/words.js';
 import { chart, fill } from '../../draw/charts.js';
 import { indices, ownScale } from '../../draw/color.js';
 import { paintPixels } from '../../draw/pixels.js';
-import { write } from '../../draw/dom.js';
 import { Step, slider } from './step.js';
 
 /** @typedef {import('./step.js').Shown} Shown */
@@ -48,7 +47,7 @@ export class Cost extends Step {
     const patches = grid[0] * grid[1];
     const tokens = patches + prefix.length;
     this.label(words);
-    write(this.find('.vv-matrix-title'), filled(words.matrix, block + 1, head + 1));
+    this.write('.vv-matrix-title', words.matrix, block + 1, head + 1);
     this.matrix(held, head, tokens, state.color ?? 'viridis');
     this.find('.vv-steps-of').innerHTML = [
       filled(words.tokens, patches, prefix.length, tokens),
@@ -90,8 +89,8 @@ export class Cost extends Step {
     const { tokens, pairs, rest } = at(this.side);
     const pixels = (/** @type {number} */ side) => many(side * lecture.input[0]);
     this.slide('side', this.side, filled(words.pixels, ...lecture.input.map((length) => many(this.side * length))));
-    write(this.find('.vv-share-of'), filled(words.share, many(tokens), whole(pairs / (pairs + rest)),
-      score((pairs + rest) / 1e9), score((pairs + rest) / (costs[0].pairs + costs[0].rest))));
+    this.write('.vv-share-of', words.share, many(tokens), whole(pairs / (pairs + rest)),
+      score((pairs + rest) / 1e9), score((pairs + rest) / (costs[0].pairs + costs[0].rest)));
     fill(this.find('.vv-charts'), [(width) => chart({ title: words.chart, across: words.across, x,
       lines: [{ name: words.pairs, y: costs.map((cost) => cost.pairs / 1e9), kind: '0' },
         { name: words.rest, y: costs.map((cost) => cost.rest / 1e9), kind: '1' }],

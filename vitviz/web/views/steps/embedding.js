@@ -3,7 +3,6 @@ import { score } from '../../compute/format.js';
 import { embed, filterMap, filterOf, filterProduct, patchOf } from '../../compute/lecture_numbers.js';
 import { filled, wordsOf } from '../../core/words.js';
 import { SIGNED } from '../../draw/color.js';
-import { write } from '../../draw/dom.js';
 import { frameTile, joinChannels, levelsAround, paintBars, paintPixels, paintSigned, paintTiles, reachOf, tileUnder,
 } from '../../draw/pixels.js';
 import { Step } from './step.js';
@@ -85,10 +84,10 @@ export class Embedding extends Step {
     this.chosen = this.filter >= 0 ? this.filter : own.indexOf(Math.max(...own));
     const number = lecture.channels[this.chosen] + 1;
     this.label(words);
-    write(this.find('.vv-sum-title'), filled(words.sum, number));
-    write(this.find('.vv-vector-title'), filled(words.vector, width));
-    write(this.find('.vv-wall-title'), filled(words.wall, this.count));
-    write(this.find('.vv-missing'), missing.filters ? filled(words.some, width, this.count) : '');
+    this.write('.vv-sum-title', words.sum, number);
+    this.write('.vv-vector-title', words.vector, width);
+    this.write('.vv-wall-title', words.wall, this.count);
+    this.write('.vv-missing', missing.filters ? filled(words.some, width, this.count) : '');
     paintPixels(this.find('.vv-patch'), side, side, (out) => (
       joinChannels(patchOf(levels, lecture, state.query), size, out)));
     const filter = filterOf(lecture, this.chosen);
@@ -98,7 +97,7 @@ export class Embedding extends Step {
     const joined = Float64Array.from({ length: size }, (_, n) => terms[n] + terms[size + n] + terms[2 * size + n]);
     paintSigned(this.find('.vv-terms'), side, side, joined, this.page.tables[SIGNED], reachOf(joined));
     const less = bias[this.chosen];
-    write(this.find('.vv-adds'), filled(words.adds, 3 * size, score(sum - less), score(less), score(sum)));
+    this.write('.vv-adds', words.adds, 3 * size, score(sum - less), score(less), score(sum));
     this.bars(words, vector, number);
     this.wall(lecture);
     this.map(state, words, lecture, number);
@@ -133,6 +132,6 @@ export class Embedding extends Step {
   map(state, words, lecture, number) {
     this.heat(this.pane, filterMap(lecture, this.chosen), state.opacity,
       { signed: true, said: score, unit: words.unit });
-    write(this.find('.vv-map-title'), filled(words.map, number));
+    this.write('.vv-map-title', words.map, number);
   }
 }

@@ -103,7 +103,7 @@ export class Explanation extends Step {
       classifies ? requests.fittingSize(scene, refused) : null);
     const running = this.tests.progress(scene, test)
       ?? maps.map((question) => this.maps.progress(scene, question)).find(Boolean);
-    write(this.find('.vv-note'), running ? progressWords(running, words.waiting) : '');
+    this.write('.vv-note', running ? progressWords(running, words.waiting) : '');
     const button = this.find('[data-do=insert]');
     const tested = this.tests.answer(scene, test);
     button.hidden = Boolean(tested) || !classifies || !this.page.backend.can.explain;
@@ -112,7 +112,7 @@ export class Explanation extends Step {
       this.draw(state, scene, heatmaps, lost.map((question) => this.maps.answer(scene, question)));
     }
     if (tested) this.curves(state.lang, tested);
-    else write(this.find('.vv-areas'), '');
+    else this.write('.vv-areas', '');
     this.hide(words, scene, heatmaps.every(Boolean) ? heatmaps : [], tested);
   }
 
@@ -138,7 +138,7 @@ export class Explanation extends Step {
     const { examples = [] } = this.page.models ?? {};
     const example = examples.find((/** @type {{name: string}} */ { name }) => name === EXAMPLE);
     this.find('.vv-offered').hidden = !example || scene.source.image === EXAMPLE;
-    write(this.find('[data-do=example]'), filled(words.example, example ? translated(example.label) : ''));
+    this.write('[data-do=example]', words.example, example ? translated(example.label) : '');
     this.find('.vv-hide').hidden = !best;
     if (!best) return;
     const shares = questions.map((question, place) => this.hidden.answer(scene, question)?.classes
@@ -147,7 +147,7 @@ export class Explanation extends Step {
     const list = [[words.nothing, best[1]], ...shares.map((share, place) => [names[place], share])];
     this.find('.vv-hide .vv-shares').innerHTML = bars(list.map(([name, share]) => (
       [name, share ?? 0, share === undefined ? '…' : percent(share)])), (place) => ['quiet', 0, 1, 'quiet'][place]);
-    write(this.find('.vv-says'), filled(words.hiding, named(best[0]), count, patches));
+    this.write('.vv-says', words.hiding, named(best[0]), count, patches);
   }
 
   /** The probability without the hidden patches, from a test that a saved page contains.
@@ -181,7 +181,7 @@ export class Explanation extends Step {
     if (this.lang === lang) return;
     this.lang = lang;
     this.drawn = this.charted = '';
-    write(this.find('.vv-apart h3'), words.found);
+    this.write('.vv-apart h3', words.found);
     this.label(words);
     this.panes.forEach((pane, place) => pane.picture.setAttribute('aria-label', words.titles[place]));
   }
@@ -201,7 +201,7 @@ export class Explanation extends Step {
         title: words.titles[place] });
       pane.point(patches.map((patch) => patchAt(patch, scene)), null);
     });
-    write(this.find('.vv-alike'), filled(words.alike, decimal(correlation)));
+    this.write('.vv-alike', words.alike, decimal(correlation));
     this.find('.vv-apart ol').innerHTML = patches.map((patch, place) => {
       const [ours, theirs] = [first[patch], second[patch]].map(Math.round);
       const sentence = filled(words.differ, place + 1, patchWords(patchAt(patch, scene)), ours, first.length,
@@ -228,6 +228,6 @@ export class Explanation extends Step {
       lines: [...curves.map(({ y }, place) => ({ name: NAMES[place], y, kind: String(place) })),
         { name: say('mean of random orders'), y: random, kind: 'quiet' }],
     }, width)]);
-    write(this.find('.vv-areas'), areas);
+    this.write('.vv-areas', areas);
   }
 }

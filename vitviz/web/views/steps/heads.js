@@ -66,7 +66,7 @@ export class HeadsStep extends Step {
     if (this.isNew(scene)) this.open(scene);
     this.label(words);
     this.describe(this.pane, words.aria);
-    write(this.find('.vv-wall-title'), words.wall);
+    this.write('.vv-wall-title', words.wall);
     this.head(state, words, scene);
     const more = this.read(scene);
     if (this.differs(scene.id, state.lang, this.study?.done, this.kind, more && Math.floor(10 * this.progress()))) {
@@ -103,7 +103,7 @@ export class HeadsStep extends Step {
     const block = Math.min(state.block ?? Infinity, manifest.depth - 1);
     const row = answers.map(block, state.head, this.question(state));
     this.pane.mark(false, state.query);
-    write(this.find('.vv-head-title'), filled(words.title, block + 1, headOf(words, state.head)));
+    this.write('.vv-head-title', words.title, block + 1, headOf(words, state.head));
     this.pane.element.classList.toggle('vv-waiting', row === null);
     if (row === null) return;
     const patches = row.subarray(manifest.prefix.length);
@@ -148,7 +148,7 @@ export class HeadsStep extends Step {
       button.disabled = count === 0;
       button.setAttribute('aria-pressed', String(kind === this.kind));
     }
-    write(this.find('.vv-studied'), study?.done ? filled(words.studied, study.queries.length, grid[0] * grid[1])
+    this.write('.vv-studied', study?.done ? filled(words.studied, study.queries.length, grid[0] * grid[1])
       : filled(words.reading, whole(this.progress())));
     if (!study?.done) return fill(this.find('.vv-charts'), []);
     const { distance } = study.sums;

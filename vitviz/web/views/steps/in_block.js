@@ -5,7 +5,6 @@ import { tokenOf } from '../../compute/geometry.js';
 import { parseParts } from '../../compute/lecture_numbers.js';
 import { filled, say, wordsOf } from '../../core/words.js';
 import { tileUnder } from '../../draw/pixels.js';
-import { write } from '../../draw/dom.js';
 import { Requests } from '../../effects/panels.js';
 import { Step } from './step.js';
 
@@ -63,7 +62,7 @@ export class InBlock extends Step {
     const all = [...this.more(block), question];
     this.requests.want(scene, all);
     this.say('.vv-trouble', all.map((each) => this.requests.failure(scene, each)).find(Boolean));
-    this.options(depth, block);
+    this.offer('layer', depth, block);
     this.named(state, patch);
     const files = all.map((each) => this.requests.answer(scene, each));
     this.root.classList.toggle('vv-empty', !files.every(Boolean) || !lecture);
@@ -80,18 +79,8 @@ export class InBlock extends Step {
   /** Name the token. @param {Shown} state @param {[number, number]} patch */
   named({ lang, query }, patch) {
     const words = wordsOf(lang).block;
-    write(this.find('[data-word=layer]'), say('Layer'));
+    this.write('[data-word=layer]', say('Layer'));
     const saved = String(patch) === String(query) ? '' : ` ${words.saved}`;
-    write(this.find('.vv-of-token'), filled(words.token, patchWords(patch)) + saved);
-  }
-
-  /** @param {number} depth @param {number} block */
-  options(depth, block) {
-    /** @type {HTMLSelectElement} */
-    const select = this.find('[data-ask=layer]');
-    if (select.options.length !== depth) {
-      select.innerHTML = Array.from({ length: depth }, (_, at) => `<option value="${at}">${at + 1}</option>`).join('');
-    }
-    if (select.value !== String(block)) select.value = String(block);
+    this.write('.vv-of-token', filled(words.token, patchWords(patch)) + saved);
   }
 }

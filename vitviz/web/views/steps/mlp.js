@@ -4,7 +4,6 @@ import { isGate, lengthOf } from '../../compute/lecture_numbers.js';
 import { filled } from '../../core/words.js';
 import { chart, fill } from '../../draw/charts.js';
 import { paintBars } from '../../draw/pixels.js';
-import { write } from '../../draw/dom.js';
 import { InBlock } from './in_block.js';
 
 /** @typedef {import('./in_block.js').Parts} Parts */
@@ -40,18 +39,17 @@ export class HiddenLayer extends InBlock {
     paintBars(first, renormed, -1, colors);
     paintBars(middle, after, -1, colors);
     paintBars(last, transformed, -1, colors);
-    write(this.find('.vv-in'), filled(words.in, width));
-    write(this.find('.vv-hidden'), filled(words.hidden, after.length, name));
-    write(this.find('.vv-out'), filled(words.out, width));
+    this.write('.vv-in', words.in, width);
+    this.write('.vv-hidden', words.hidden, after.length, name);
+    this.write('.vv-out', words.out, width);
     const lines = [{ name: filled(words.after, name), y: sorted(after), kind: '1' }];
     if (!isGate(activation)) lines.unshift({ name: words.before, y: sorted(before), kind: '0' });
     const x = lines[0].y.map((_, i) => i / Math.max(1, lines[0].y.length - 1));
     const all = lines.flatMap(({ y }) => y);
     const active = after.reduce((count, value) => count + Number(value > 0), 0) / after.length;
     const strongest = after.indexOf(Math.max(...after));
-    write(this.find('.vv-active'), filled(words.active, percent(active), after.length, strongest + 1,
-      score(after[strongest])));
-    write(this.find('.vv-compared'), filled(words.compared, score(lengthOf(attended)), score(lengthOf(transformed))));
+    this.write('.vv-active', words.active, percent(active), after.length, strongest + 1, score(after[strongest]));
+    this.write('.vv-compared', words.compared, score(lengthOf(attended)), score(lengthOf(transformed)));
     fill(this.find('.vv-charts'), [(width_) => chart({ title: filled(words.chart, after.length), across: words.rank, x,
       lines, range: [Math.min(...all), Math.max(...all)], units: score, steps: (share) => percent(share, 2),
       words: filled(words.active, percent(active), after.length, strongest + 1, score(after[strongest])) }, width_)]);

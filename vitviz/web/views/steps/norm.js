@@ -1,9 +1,7 @@
 // LayerNorm: a token before and after the norm, and x + attention(norm(x)).
 import { score } from '../../compute/format.js';
 import { lengthOf, momentsOf } from '../../compute/lecture_numbers.js';
-import { filled } from '../../core/words.js';
 import { paintBars, reachOf } from '../../draw/pixels.js';
-import { write } from '../../draw/dom.js';
 import { InBlock } from './in_block.js';
 
 /** @typedef {import('./in_block.js').Parts} Parts */
@@ -32,19 +30,19 @@ export class Norm extends InBlock {
     const sum = stream.map((value, i) => value + attended[i]);
     const spread = Math.sqrt(deviation ** 2 + epsilon);
     this.label(words);
-    write(this.find('.vv-stream-title'), filled(words.stream, width));
-    write(this.find('.vv-moments'), filled(words.moments, score(mean), score(deviation), at + 1, score(stream[at]),
-      score((stream[at] - mean) / spread), score(normed[at])));
+    this.write('.vv-stream-title', words.stream, width);
+    this.write('.vv-moments', words.moments, score(mean), score(deviation), at + 1, score(stream[at]),
+      score((stream[at] - mean) / spread), score(normed[at]));
     const [before, after, x, added, both] = this.all('.vv-bars-of');
     paintBars(before, stream, at, colors);
     paintBars(after, normed, at, colors);
     const reach = Math.max(reachOf(stream), reachOf(sum));
     [[x, stream], [added, attended], [both, sum]].forEach(([canvas, values]) => (
       paintBars(canvas, values, at, colors, reach)));
-    write(this.find('.vv-x'), filled(words.x, score(lengthOf(stream))));
-    write(this.find('.vv-plus'), filled(words.plus, score(lengthOf(attended))));
-    write(this.find('.vv-equals'), filled(words.equals, score(lengthOf(sum))));
-    write(this.find('.vv-written'), filled(words.channel, at + 1, score(stream[at]),
-      `${attended[at] < 0 ? '−' : '+'} ${score(Math.abs(attended[at]))}`, score(sum[at])));
+    this.write('.vv-x', words.x, score(lengthOf(stream)));
+    this.write('.vv-plus', words.plus, score(lengthOf(attended)));
+    this.write('.vv-equals', words.equals, score(lengthOf(sum)));
+    this.write('.vv-written', words.channel, at + 1, score(stream[at]),
+      `${attended[at] < 0 ? '−' : '+'} ${score(Math.abs(attended[at]))}`, score(sum[at]));
   }
 }

@@ -3,7 +3,6 @@ import { percent, score } from '../../compute/format.js';
 import { patchOf } from '../../compute/lecture_numbers.js';
 import { filled, named, wordsOf } from '../../core/words.js';
 import { SIGNED } from '../../draw/color.js';
-import { write } from '../../draw/dom.js';
 import { frameTile, joinChannels, paintPixels, paintSigned, paintTiles, reachOf, tileUnder,
 } from '../../draw/pixels.js';
 import { Rearranged } from './rearranged.js';
@@ -101,13 +100,13 @@ export class Patches extends Step {
     this.say('.vv-trouble', rearranged.failure(scene, ask));
     const canvas = this.find('.vv-moved-patches');
     if (change) rearranged.paint(canvas, scene, lecture, change.order);
-    write(this.find('[data-do=shuffle]'), words.shuffle);
-    write(this.find('[data-do=order]'), words.order);
+    this.write('[data-do=shuffle]', words.shuffle);
+    this.write('[data-do=order]', words.order);
     this.press('[data-do=order]', () => seed === 0);
-    write(this.find('.vv-now'), seed ? words.nowShuffled : words.nowOrdered);
+    this.write('.vv-now', seed ? words.nowShuffled : words.nowOrdered);
     const classes = change?.classes ?? [];
     this.find('.vv-shuffle .vv-shares').innerHTML = rearranged.bars(classes);
-    write(this.find('.vv-verdict-of'), classes.length ? filled(words.verdict, named(classes[0][0]),
+    this.write('.vv-verdict-of', classes.length ? filled(words.verdict, named(classes[0][0]),
       ...classes[0].slice(1).map((share) => percent(/** @type {number} */ (share)))) : '');
   }
 
@@ -118,19 +117,19 @@ export class Patches extends Step {
     const numbers = patchOf(pixels, lecture, query);
     const reach = reachOf(pixels);
     this.label(words);
-    write(this.find('.vv-which'), filled(words.which, query[0] + 1, query[1] + 1));
+    this.write('.vv-which', words.which, query[0] + 1, query[1] + 1);
     paintPixels(this.find('.vv-patch'), side, side, (out) => joinChannels(patchOf(levels, lecture, query), size, out));
     const table = this.page.tables[SIGNED];
     this.all('.vv-plane').forEach((canvas, channel) => (
       paintSigned(canvas, side, side, numbers.subarray(channel * size, (channel + 1) * size), table, reach)));
-    write(this.find('.vv-count'), filled(words.count, side, 3 * size));
+    this.write('.vv-count', words.count, side, 3 * size);
     paintSigned(this.find('.vv-vector'), numbers.length, 1, numbers, table, reach);
     const listed = [...numbers.subarray(0, LISTED)].map((number) => score(number)).join('  ');
-    write(this.find('.vv-listed'), `${listed}  …  ${score(numbers[numbers.length - 1])}`);
+    this.write('.vv-listed', `${listed}  …  ${score(numbers[numbers.length - 1])}`);
     const at = query[0] * columns + query[1];
     this.shown = Math.min(rows * columns, Math.max(5, Math.floor(wide / TILE)));
     this.first = Math.max(0, Math.min(rows * columns - this.shown, at - (this.shown >> 1)));
-    write(this.find('.vv-all-title'), filled(words.all, at + 1, rows * columns));
+    this.write('.vv-all-title', words.all, at + 1, rows * columns);
     paintTiles(this.find('.vv-row-of'), this.shown, this.shown, side, (place, out, to) => {
       const n = this.first + place;
       joinChannels(patchOf(levels, lecture, [Math.floor(n / columns), n % columns]), size, out, to);
@@ -143,7 +142,7 @@ export class Patches extends Step {
     const { patch: side, levels, pixels } = lecture;
     const [channel, n] = this.under ?? [0, (side >> 1) * (side + 1)];
     const at = channel * side * side + n;
-    write(this.find('.vv-reading'), filled(words.reading, CHANNELS[channel], Math.floor(n / side) + 1, (n % side) + 1,
-      score(patchOf(pixels, lecture, query)[at]), patchOf(levels, lecture, query)[at]));
+    this.write('.vv-reading', words.reading, CHANNELS[channel], Math.floor(n / side) + 1, (n % side) + 1,
+      score(patchOf(pixels, lecture, query)[at]), patchOf(levels, lecture, query)[at]);
   }
 }

@@ -77,7 +77,7 @@ export class Pixels extends Step {
     const shareSeen = whole(shareKept(lecture));
     const seen = shareSeen === whole(1) ? words.whole : filled(words.cropped, shareSeen);
     const share = size / (w * h);
-    write(this.find('.vv-lost'), `${share > 1 ? words.enlarged : filled(words.lost, whole(share))} ${seen}`);
+    this.write('.vv-lost', `${share > 1 ? words.enlarged : filled(words.lost, whole(share))} ${seen}`);
   }
 
   /** Show how the numbers of a pixel are computed. @param {any} words @param {Lecture} lecture
@@ -85,7 +85,7 @@ export class Pixels extends Step {
   inspect(words, { input: [height, width], patch: side, levels, pixels, mean, std }, patch) {
     const [y, x] = this.pixel ?? patch.map((at) => at * side + (side >> 1));
     const n = y * width + x;
-    write(this.find('caption'), filled(words.pixel, y + 1, x + 1));
+    this.write('caption', words.pixel, y + 1, x + 1);
     this.all('tbody tr').forEach((row, channel) => {
       const at = channel * height * width + n;
       const cells = [levels[at], (levels[at] / 255).toFixed(3), score(mean[channel]), score(std[channel]),

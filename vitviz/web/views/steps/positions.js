@@ -4,7 +4,6 @@ import { score } from '../../compute/format.js';
 import { positionSimilarity, sinePositions } from '../../compute/lecture_numbers.js';
 import { indices, scaleOver } from '../../draw/color.js';
 import { filled, say, wordsOf } from '../../core/words.js';
-import { write } from '../../draw/dom.js';
 import { Rearranged } from './rearranged.js';
 import { Step } from './step.js';
 
@@ -56,9 +55,9 @@ export class Positions extends Step {
     const { positions, grid, width, missing, positionKind } = lecture;
     this.label(words);
     this.tokens(state, words, scene, lecture);
-    write(this.find('.vv-own'), words[positionKind]);
-    write(this.find('.vv-similar'), filled(words.similar, state.query[0] + 1, state.query[1] + 1));
-    write(this.find('.vv-missing'), missing.positions ? words.missing : '');
+    this.write('.vv-own', words[positionKind]);
+    this.write('.vv-similar', words.similar, state.query[0] + 1, state.query[1] + 1);
+    this.write('.vv-missing', missing.positions ? words.missing : '');
     const first = this.find('.vv-flow > div');
     first.hidden = !positions;
     if (positions) this.map(state, words, this.panes[0], positions, grid);
@@ -86,7 +85,7 @@ export class Positions extends Step {
     const [, , ordered, mixed] = changes;
     const best = ordered?.classes[0];
     const other = mixed?.classes.find(([label]) => label === best?.[0]);
-    write(this.find('.vv-verdict-of'), best && other && Math.abs(best[2] - other[2]) < SAME ? words.same : '');
+    this.write('.vv-verdict-of', best && other && Math.abs(best[2] - other[2]) < SAME ? words.same : '');
   }
 
   /** @param {[number, number]} grid @param {number} width */
@@ -100,14 +99,14 @@ export class Positions extends Step {
   tokens({ query }, words, { manifest: { prefix, grid } }, { width }) {
     const patches = grid[0] * grid[1];
     const at = query[0] * grid[1] + query[1];
-    write(this.find('.vv-tokens-title'), filled(words.tokens, prefix.length + patches, width));
+    this.write('.vv-tokens-title', words.tokens, prefix.length + patches, width);
     const near = [...new Set([0, 1, at - 1, at, at + 1, patches - 1])].filter((n) => n >= 0 && n < patches)
       .sort((a, b) => a - b);
     const items = near.map((n, place) => `${place && n > near[place - 1] + 1 ? '<li class="vv-gap">…</li>' : ''}<li${
       n === at ? ' aria-current="true"' : ''}>${say('patch')} ${n + 1}</li>`);
     this.find('.vv-tokens').innerHTML = prefix.map((name) => `<li class="vv-extra">${name}</li>`).join('')
       + items.join('');
-    write(this.find('.vv-start'), prefix.length ? filled(words.start, prefix.join(', ')) : words.alone);
+    this.write('.vv-start', prefix.length ? filled(words.start, prefix.join(', ')) : words.alone);
   }
 
   /**

@@ -5,7 +5,6 @@ import { roundedToSum } from '../../compute/lecture_numbers.js';
 import { decoded } from '../../compute/payload.js';
 import { filled, listed, named, say, wordsOf } from '../../core/words.js';
 import { chart, fill } from '../../draw/charts.js';
-import { write } from '../../draw/dom.js';
 import { roving } from '../../draw/roving.js';
 import { Requests } from '../../effects/panels.js';
 import { Step } from './step.js';
@@ -109,9 +108,7 @@ export class Prediction extends Step {
     const patch = /** @type {[number, number]} */ (state.query);
     const layer = Math.min(state.block ?? Infinity, scene.manifest.depth - 1) + 1;
     const at = Math.max(0, answer.readings.indexOf(layer));
-    const drawn = [lang, patch, at, this.chosen, opacity, this.pane.shown].join();
-    if (drawn === this.drawn) return;
-    this.drawn = drawn;
+    if (!this.differs(lang, patch, at, this.chosen, opacity, this.pane.shown)) return;
     const words = wordsOf(lang).prediction;
     const name = named(answer.names[this.chosen]);
     this.press('[data-layer]', (data) => Number(data.layer) === layer - 1);
@@ -120,9 +117,9 @@ export class Prediction extends Step {
     this.pane.bar(this.page.colors.viridis, 1, false);
     this.pane.mark(false, patch);
     this.pane.say({ title: filled(words.title, name, layer), answer: '', low: '0 %', high: '100 %', unit: '' });
-    write(this.find('.vv-now'), filled(words.now, layer));
+    this.write('.vv-now', words.now, layer);
     this.shares(answer, at, words);
-    write(this.find('.vv-last'), at === answer.readings.length - 1 ? words.last : '');
+    this.write('.vv-last', at === answer.readings.length - 1 ? words.last : '');
     this.lines(scene, answer, patch, lang);
   }
 

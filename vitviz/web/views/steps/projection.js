@@ -35,13 +35,13 @@ export class Projection extends InBlock {
     const table = this.page.tables[SIGNED];
     const held = answers.blocks[example.block]?.block;
     this.label(words);
-    write(this.find('.vv-outs'), filled(words.outs, count, d));
-    write(this.find('.vv-joined-title'), filled(words.joined, count, d, count * d));
+    this.write('.vv-outs', words.outs, count, d);
+    this.write('.vv-joined-title', words.joined, count, d, count * d);
     if (held) this.join(count, table, Array.from({ length: count }, (_, head) => (
       attend(held, parseValues(values), head, tokenOf(query, prefix, grid)).sum)), words);
-    write(this.find('.vv-matrix-title'), filled(words.matrix, count * d, width, count));
+    this.write('.vv-matrix-title', words.matrix, count * d, width, count);
     paintSigned(this.find('.vv-head-matrix'), width, count, heads, table, reachOf(heads));
-    write(this.find('.vv-sum-of'), filled(words.sum, score(lengthOf(attended))));
+    this.write('.vv-sum-of', words.sum, score(lengthOf(attended)));
     paintBars(this.find('.vv-bars-of'), attended, Math.min(this.channel, width - 1), this.colors());
     const lengths = Array.from({ length: count }, (_, head) => (
       lengthOf(heads.subarray(head * width, (head + 1) * width))));

@@ -2,7 +2,6 @@
 import { outputs, percent } from '../../compute/format.js';
 import { tokenOf } from '../../compute/geometry.js';
 import { filled, named, say, wordsOf } from '../../core/words.js';
-import { write } from '../../draw/dom.js';
 import { Step, slider } from './step.js';
 import { bars } from './tokens.js';
 
@@ -54,8 +53,7 @@ export class QuestionStep extends Step {
   /** @param {Record<string, string>} words @param {import('../../core/manifest.js').Manifest} manifest */
   answer(words, manifest) {
     const { predictions, labels, title } = manifest;
-    write(this.find('.vv-task'), predictions.length ? filled(words.task, labels.length)
-      : filled(words.none, title));
+    this.write('.vv-task', predictions.length ? filled(words.task, labels.length) : filled(words.none, title));
     const number = outputs(manifest);
     this.find('.vv-shares').innerHTML = bars(predictions.map(([label, share]) => [named(label), share, number(share)]));
     this.find('[data-word=origin]').hidden = !predictions.length;
@@ -69,14 +67,14 @@ export class QuestionStep extends Step {
     const outside = places.filter((place) => !isNear(place, query, this.layer, columns));
     local.mark(false, query);
     local.cover(outside);
-    write(this.find('.vv-cnn'), filled(words.cnn, this.layer));
-    write(this.find('.vv-cnn-count'), filled(words.cnnCount, places.length - outside.length, places.length));
-    write(this.find('.vv-vit'), filled(words.vit, this.layer));
+    this.write('.vv-cnn', words.cnn, this.layer);
+    this.write('.vv-cnn-count', words.cnnCount, places.length - outside.length, places.length);
+    this.write('.vv-vit', words.vit, this.layer);
     global.mark(false, query);
     if (!row) return;
     const weights = row.subarray(prefix.length);
     const far = outside.reduce((sum, place) => sum + weights[place], 0);
     this.heat(global, weights, opacity, { unit: say('of attention') });
-    write(this.find('.vv-vit-count'), filled(words.vitCount, percent(far)));
+    this.write('.vv-vit-count', words.vitCount, percent(far));
   }
 }

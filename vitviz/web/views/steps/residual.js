@@ -3,7 +3,6 @@ import { patchWords, score } from '../../compute/format.js';
 import { tokenOf } from '../../compute/geometry.js';
 import { filled, say, wordsOf } from '../../core/words.js';
 import { chart, fill } from '../../draw/charts.js';
-import { write } from '../../draw/dom.js';
 import { LayersStep } from './layers_step.js';
 import { slider } from './step.js';
 
@@ -39,8 +38,7 @@ export class Residual extends LayersStep {
     const start = this.startOf(lecture, block);
     this.heat(this.pane, start.subarray(prefix.length), state.opacity, { said: score, unit: words.unit, range: [0, 1],
       overlay: 'even', title: filled(words.title, block + 1) });
-    write(this.find('.vv-left-of'), filled(words.left, patchWords(state.query), block + 1,
-      score(start[token])));
+    this.write('.vv-left-of', words.left, patchWords(state.query), block + 1, score(start[token]));
     this.layers((layer) => this.startOf(lecture, layer), scene, block, true);
   }
 
@@ -59,7 +57,7 @@ export class Residual extends LayersStep {
     const [long, more] = [of(lengths), of(added)];
     const layers = long.map((_, block) => block + 1);
     const name = patchWords(query);
-    write(this.find('.vv-grown'), filled(words.grown, name, score(long[0]), score(long[depth - 1]), depth));
+    this.write('.vv-grown', words.grown, name, score(long[0]), score(long[depth - 1]), depth);
     fill(this.find('.vv-charts'), [(width) => chart({ title: words.chart, across: say('Layer'), x: layers,
       lines: [{ name: words.length, y: long, kind: '0' }, { name: words.added, y: more, kind: '1' }],
       range: [0, Math.max(...long, ...more)], units: score, steps: String,

@@ -87,6 +87,16 @@ export class Step extends View {
     pane.say({ title, answer, low: said(scale.vmin), high: said(scale.vmax), unit });
   }
 
+  /** Offer the numbers from 1 in a list. @param {string} name - its `data-ask` @param {number} count
+   * @param {number} chosen - from 0 */
+  offer(name, count, chosen) {
+    const select = this.find(`[data-ask=${name}]`);
+    if (select.options.length !== count) {
+      select.innerHTML = Array.from({ length: count }, (_, at) => `<option value="${at}">${at + 1}</option>`).join('');
+    }
+    if (select.value !== String(chosen)) select.value = String(chosen);
+  }
+
   /** React to a slider. @param {string} name - its `data-slide` @param {(value: number) => void} moved */
   onSlide(name, moved) {
     this.find(`[data-slide=${name}]`).addEventListener('input', (/** @type {any} */ { target }) => {
