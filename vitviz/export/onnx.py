@@ -242,11 +242,13 @@ class _Heads(Explicit):
         return mixed * self.factors[None, :, None, None]
 
 
-class _Block(nn.Module):
+class _OfBlock(nn.Module):
     def __init__(self, model: ViT) -> None:
         super().__init__()
         self.block, self.prefix = model.blocks[0], len(model.config.prefix)
 
+
+class _Block(_OfBlock):
     def forward(self, tokens: Tensor, heads: Tensor, *angles: Tensor) -> tuple[Tensor, ...]:
         ops = _Heads(heads)
         out = self.block(tokens, angles or None, ops)
@@ -260,23 +262,15 @@ class _Block(nn.Module):
         return out, seen.queries[0], seen.keys[0], lse, *means
 
 
-class _Values(nn.Module):
+class _Values(_OfBlock):
     """Compute the values of all heads."""
-
-    def __init__(self, model: ViT) -> None:
-        super().__init__()
-        self.block = model.blocks[0]
 
     def forward(self, tokens: Tensor) -> Tensor:
         return project_part(self.block.attn, self.block.enter(tokens), parts=slice(2, 3))[0, 0]  # (H, N, d)
 
 
-class _Parts(nn.Module):
+class _Parts(_OfBlock):
     """Compute the parts of a block, see `vitviz.web.lecture_numbers.block_parts`, for all tokens."""
-
-    def __init__(self, model: ViT) -> None:
-        super().__init__()
-        self.block = model.blocks[0]
 
     def forward(self, tokens: Tensor, *angles: Tensor) -> tuple[Tensor, ...]:
         attn, normed = self.block.attn, self.block.norm1(tokens)

@@ -1,7 +1,6 @@
 // CLS by itself: the vector that it starts with, what it attends to in each layer, and how far it moves from its start.
 import { percent, score } from '../../compute/format.js';
 import { filled, say, wordsOf } from '../../core/words.js';
-import { chart, fill } from '../../draw/charts.js';
 import { paintBars } from '../../draw/pixels.js';
 import { LayersStep } from './layers_step.js';
 import { slider } from './step.js';
@@ -75,8 +74,8 @@ export class ClassToken extends LayersStep {
     const lines = [{ name: words.meanPatch, y: patches, kind: '1' }];
     if (prefix.length) lines.unshift({ name, y: layers.map((layer) => start[(layer - 1) * tokens]), kind: '0' });
     const low = Math.min(0, ...lines.flatMap(({ y }) => y));
-    fill(this.find('.vv-charts'), [(width) => chart({ title: words.chart, across: say('Layer'), x: layers, lines,
+    this.chart({ title: words.chart, across: say('Layer'), x: layers, lines,
       range: [low, 1], units: score, steps: String, words: lines.map((line) => (
-        `${line.name}: ${line.y.map(score).join(', ')}`)).join('. ') }, width)]);
+        `${line.name}: ${line.y.map(score).join(', ')}`)).join('. ') });
   }
 }

@@ -4,7 +4,6 @@ import { row } from '../../compute/attention.js';
 import { costOf } from '../../compute/lecture_numbers.js';
 import { integer } from '../../core/figures.js';
 import { filled, wordsOf } from '../../core/words.js';
-import { chart, fill } from '../../draw/charts.js';
 import { indices, ownScale } from '../../draw/color.js';
 import { paintPixels } from '../../draw/pixels.js';
 import { Step, slider } from './step.js';
@@ -91,10 +90,10 @@ export class Cost extends Step {
     this.slide('side', this.side, filled(words.pixels, ...lecture.input.map((length) => many(this.side * length))));
     this.write('.vv-share-of', words.share, many(tokens), whole(pairs / (pairs + rest)),
       score((pairs + rest) / 1e9), score((pairs + rest) / (costs[0].pairs + costs[0].rest)));
-    fill(this.find('.vv-charts'), [(width) => chart({ title: words.chart, across: words.across, x,
+    this.chart({ title: words.chart, across: words.across, x,
       lines: [{ name: words.pairs, y: costs.map((cost) => cost.pairs / 1e9), kind: '0' },
         { name: words.rest, y: costs.map((cost) => cost.rest / 1e9), kind: '1' }],
       range: [0, Math.max(...costs.map((cost) => Math.max(cost.pairs, cost.rest))) / 1e9], units: score, steps: pixels,
-      words: `${words.pairs}, ${words.rest}` }, width)]);
+      words: `${words.pairs}, ${words.rest}` });
   }
 }

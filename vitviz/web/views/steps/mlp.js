@@ -2,7 +2,6 @@
 import { percent, score } from '../../compute/format.js';
 import { isGate, lengthOf } from '../../compute/lecture_numbers.js';
 import { filled } from '../../core/words.js';
-import { chart, fill } from '../../draw/charts.js';
 import { paintBars } from '../../draw/pixels.js';
 import { InBlock } from './in_block.js';
 
@@ -48,10 +47,11 @@ export class HiddenLayer extends InBlock {
     const all = lines.flatMap(({ y }) => y);
     const active = after.reduce((count, value) => count + Number(value > 0), 0) / after.length;
     const strongest = after.indexOf(Math.max(...after));
-    this.write('.vv-active', words.active, percent(active), after.length, strongest + 1, score(after[strongest]));
+    const says = filled(words.active, percent(active), after.length, strongest + 1, score(after[strongest]));
+    this.write('.vv-active', says);
     this.write('.vv-compared', words.compared, score(lengthOf(attended)), score(lengthOf(transformed)));
-    fill(this.find('.vv-charts'), [(width_) => chart({ title: filled(words.chart, after.length), across: words.rank, x,
+    this.chart({ title: filled(words.chart, after.length), across: words.rank, x,
       lines, range: [Math.min(...all), Math.max(...all)], units: score, steps: (share) => percent(share, 2),
-      words: filled(words.active, percent(active), after.length, strongest + 1, score(after[strongest])) }, width_)]);
+      words: says });
   }
 }

@@ -2,7 +2,6 @@
 import { patchWords, score } from '../../compute/format.js';
 import { tokenOf } from '../../compute/geometry.js';
 import { filled, say, wordsOf } from '../../core/words.js';
-import { chart, fill } from '../../draw/charts.js';
 import { LayersStep } from './layers_step.js';
 import { slider } from './step.js';
 
@@ -58,10 +57,9 @@ export class Residual extends LayersStep {
     const layers = long.map((_, block) => block + 1);
     const name = patchWords(query);
     this.write('.vv-grown', words.grown, name, score(long[0]), score(long[depth - 1]), depth);
-    fill(this.find('.vv-charts'), [(width) => chart({ title: words.chart, across: say('Layer'), x: layers,
+    this.chart({ title: words.chart, across: say('Layer'), x: layers,
       lines: [{ name: words.length, y: long, kind: '0' }, { name: words.added, y: more, kind: '1' }],
       range: [0, Math.max(...long, ...more)], units: score, steps: String,
-      words: `${words.length}: ${long.map(score).join(', ')}. ${words.added}: ${more.map(score).join(', ')}` },
-    width)]);
+      words: `${words.length}: ${long.map(score).join(', ')}. ${words.added}: ${more.map(score).join(', ')}` });
   }
 }

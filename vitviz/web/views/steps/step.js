@@ -1,6 +1,7 @@
 // The base class of the lecture's steps: photographs with selectable patches, maps, sliders, and texts by language.
 import { percent } from '../../compute/format.js';
 import { say } from '../../core/words.js';
+import { chart, fill } from '../../draw/charts.js';
 import { SIGNED, indices, scaleOver } from '../../draw/color.js';
 import { Pane } from '../../draw/photo.js';
 import { write } from '../../draw/dom.js';
@@ -85,6 +86,11 @@ export class Step extends View {
     pane.paint(index, this.page.tables[colors], { smooth: false, opacity, overlay, signed });
     pane.bar(this.page.colors[colors], 1, signed);
     pane.say({ title, answer, low: said(scale.vmin), high: said(scale.vmax), unit });
+  }
+
+  /** Draw a chart as wide as its place. @param {Parameters<typeof chart>[0]} options */
+  chart(options) {
+    fill(this.find('.vv-charts'), [(width) => chart(options, width)]);
   }
 
   /** Offer the numbers from 1 in a list. @param {string} name - its `data-ask` @param {number} count

@@ -1,7 +1,6 @@
 // Training: the recorded accuracy of a small Vision Transformer after each epoch.
 import { percent } from '../../compute/format.js';
 import { wordsOf } from '../../core/words.js';
-import { chart, fill } from '../../draw/charts.js';
 import { Step } from './step.js';
 
 /** Validation accuracy of the bundled vit-cifar10 after each epoch of its two runs, in hundredths of a percent: the
@@ -30,11 +29,11 @@ export class Training extends Step {
     const accuracy = [...FIRST, ...SECOND].map((hundredths) => hundredths / 1e4);
     const epochs = accuracy.map((_, place) => place + 1);
     this.find('.vv-steps-of').innerHTML = words.facts.map((/** @type {string} */ fact) => `<li>${fact}</li>`).join('');
-    fill(this.find('.vv-charts'), [(width) => chart({ title: words.chart, across: words.epoch, x: epochs,
+    this.chart({ title: words.chart, across: words.epoch, x: epochs,
       ticks: [1, 10, 20, 30, 40, FIRST.length, 60, 70, epochs.length], lines: [
         { name: words.accuracy, y: accuracy, kind: '0' },
         { name: words.chance, y: epochs.map(() => CHANCE), kind: 'quiet' }],
       units: (value) => percent(value, 2), steps: String,
-      words: `${words.accuracy}: ${accuracy.map((share) => percent(share)).join(', ')}` }, width)]);
+      words: `${words.accuracy}: ${accuracy.map((share) => percent(share)).join(', ')}` });
   }
 }
