@@ -97,9 +97,11 @@ types: $(VENV)/.test
 	@rm -f vitviz/server/*.pyi
 	$(PY) -m mypy
 
+# Both check changed files only.
 js: $(VENV)/.js
-	$(NODE) $(JS)/node_modules/typescript/bin/tsc --project $(JS)
-	$(NODE) $(JS)/node_modules/eslint/bin/eslint.js --config $(JS)/eslint.config.js vitviz/web $(JS)
+	$(NODE) $(JS)/node_modules/typescript/bin/tsc --project $(JS) --incremental --tsBuildInfoFile build/types.json
+	$(NODE) $(JS)/node_modules/eslint/bin/eslint.js --config $(JS)/eslint.config.js --cache --cache-location build/lint/ \
+	  vitviz/web $(JS)
 	$(PY) tests/js_vectors.py
 	$(NODE) --test --test-isolation=none --test-reporter=dot $(JS)/*.test.mjs
 
