@@ -36,9 +36,12 @@ async function keep(request, answer) {
   await (await caches.open(CACHE)).put(request, answer);
 }
 
-/** @param {Request} request */
+/**
+ * Fetch a file. The browser's own cache may hold a damaged one, so it asks the server about files with a hash.
+ * @param {Request} request
+ */
 async function fetched(request) {
-  const answer = await fetch(request);
+  const answer = await fetch(request, HASHED.test(request.url) ? { cache: 'no-cache' } : {});
   if (answer.ok && known.has(request.url)) keep(request, answer.clone()).catch(() => {}); // no room to cache it
   return answer;
 }
