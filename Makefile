@@ -28,7 +28,7 @@ WORKERS ?= 3
 
 help:
 	@echo "make app            set up .venv, then serve the app on port 7860"
-	@echo "make test           set up .venv, then run lint, types and tests, after every change (about seven minutes)"
+	@echo "make test           set up .venv, then run lint, types and tests, after every change (about six minutes)"
 	@echo "make test-all       run the slower tests: wheels, notebooks, Spaces, nginx, crashes"
 	@echo "make test-names     compare all names of timm, torchvision and transformers, and write docs/models.md, by hand"
 	@echo "make test-versions  run the tests with the oldest and newest packages, by hand"

@@ -14,10 +14,6 @@ from pathlib import Path
 from subprocess import Popen
 from typing import Any
 
-import fastapi
-import gradio as gr
-import uvicorn
-
 PATH = "/some/path"
 PARTS = ("patch", "block", "head", "prediction")
 
@@ -58,6 +54,11 @@ def served(photograph: Path, model: str, events: Path) -> Iterator[str]:
 
 
 def main(photograph: str, model: str, port: str, events: str) -> None:
+    sys.modules.setdefault("rfc3987_syntax", None)  # as in conftest.py, before Gradio
+    import fastapi
+    import gradio as gr
+    import uvicorn
+
     from vitviz.gradio import AttentionExplorer
     from vitviz.server import routes
 

@@ -353,6 +353,7 @@ def test_shapes_figure_names_all_shapes_and_no_text_touches_an_arrow(case: str) 
             assert within or not box.overlaps(frame), label
 
 
+@pytest.mark.tier("all")
 @pytest.mark.parametrize("name", NAMES)
 def test_texts_are_readable_in_both_themes(name: str) -> None:
     case = LAID_OUT[name][0]

@@ -238,6 +238,7 @@ def test_other_precisions_stay_close(dtype: torch.dtype, tolerance: float) -> No
     close(trace.attention(1).sum(-1), torch.ones(trace.attention(1).shape[:-1]), 5e-3)
 
 
+@pytest.mark.tier("all")
 def test_compiled_model_accepts_edits() -> None:
     model, images = tiny.model(depth=1, **tiny.SMALL), tiny.images(**tiny.SMALL)
     cuts, keep = [Cut(queries=(0,), keys=(2, 3))], torch.arange(9)[None]

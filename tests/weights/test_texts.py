@@ -135,6 +135,7 @@ def test_texts_are_explained_compared_and_tested_like_classes(family: str, folde
             check_exportable(read.model)
 
 
+@pytest.mark.tier("all")
 @pytest.mark.parametrize("family", ["CLIP"])
 def test_the_shell_reads_texts(folder: Path, tmp_path: Path) -> None:
     PHOTO.save(tmp_path / "photo.png")
