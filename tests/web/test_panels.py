@@ -102,6 +102,7 @@ def test_explain_maps_match_python(opened: Browser, app: Running) -> None:
     expect(panel.locator(".vv-method")).to_have_count(len(METHODS))
     expect(panel.locator(".vv-moved")).to_be_visible()
     assert bars(opened, panel) == pytest.approx(dict(view.predictions(5)), abs=1e-4)
+    expect(panel.locator(".vv-moved small:not(:empty)")).to_have_count(0)  # nothing is hidden, so nothing "was"
     panel.locator(".vv-picture").focus()  # keys move over a map
     opened.keyboard.press("ArrowUp")
     rows, columns = view.trace.grid

@@ -120,7 +120,7 @@ export function dots({ title, across, values, range, units, words }, width = NAR
 }
 
 /**
- * Bars of probabilities or values before and after a change.
+ * Bars of probabilities or values before and after a change, without the number before if it is written the same.
  * @param {[string, number, number][]} classes - label, before, after
  * @param {(value: number) => string} units @param {number} [pinned] - number of classes at the top to emphasize
  * @param {(value: number) => string} [short] - units of the number before
@@ -131,7 +131,7 @@ export function moved(classes, units, pinned = 0, short = units) {
   const rows = classes.map(([label, before, after], place) => `<li class="${place < pinned ? 'vv-pinned' : ''}"><span
     class="vv-name" title="${escaped(label)}">${escaped(named(label))}</span><i style="--share: ${
   share(after)}; --before: ${share(before)}"></i><span>${escaped(units(after))}</span><small>${
-    before === after ? '' : escaped(say('was {0}', short(before)))}</small></li>`);
+    short(before) === short(after) ? '' : escaped(say('was {0}', short(before)))}</small></li>`);
   return `<ol class="vv-moved">${rows.join('')}</ol>`;
 }
 
