@@ -56,7 +56,7 @@ class Side:
         self.rounds.append(json.loads(self.child.stdout.readline()))
 
     def medians(self) -> dict[str, float]:
-        """Return the median seconds of each run; the first round is the warm-up."""
+        """Return the median seconds of each run, without the first round, which warms up."""
         return {name: statistics.median(each[name] for each in self.rounds[1:]) for name in self.rounds[0]}
 
 
@@ -77,7 +77,7 @@ def quick(method: Method) -> bool:
 
 
 def prepare(args: argparse.Namespace) -> dict[str, Callable[[], object]]:
-    """Return the runs: a forward pass, and each method alone and after a trace."""
+    """Return what is timed, by name: a forward pass, and each method alone and with an existing trace."""
     torch.set_num_threads(args.threads)
     model = vitviz.load(args.model)
     assert model.pretrained is not None

@@ -54,12 +54,14 @@ def served(photograph: Path, model: str, events: Path) -> Iterator[str]:
 
 
 def main(photograph: str, model: str, port: str, events: str) -> None:
-    sys.modules.setdefault("rfc3987_syntax", None)  # as in conftest.py, before Gradio
-    import fastapi
-    import gradio as gr
-    import uvicorn
+    from vitviz.extras import without
 
-    from vitviz.gradio import AttentionExplorer
+    with without("mcp"):  # as in `vitviz app`: importing it takes seconds
+        import fastapi
+        import gradio as gr
+        import uvicorn
+
+        from vitviz.gradio import AttentionExplorer
     from vitviz.server import routes
 
     routes.TICK = 0.01  # quick questions report progress too

@@ -40,9 +40,10 @@ class Graph:
         self.attentions = [attention.tensor for attention in run.attentions]  # L x (1, H, N, N)
         self.leaving = run.leaving  # L x (1, N, D)
         pools = [pool.tensor for pool in run.pools]
-        self.gradients, self.slopes = self.of(score, [*self.attentions, *pools]), self.of(score, self.leaving)
-        slopes = self.gradients[len(self.attentions) :]
-        self.pools = [(a[0, :, 0].detach(), g[0, :, 0]) for a, g in zip(pools, slopes, strict=True)]
+        gradients, self.slopes = self.of(score, [*self.attentions, *pools]), self.of(score, self.leaving)
+        depth = len(self.attentions)
+        self.gradients = gradients[:depth]
+        self.pools = [(a[0, :, 0].detach(), g[0, :, 0]) for a, g in zip(pools, gradients[depth:], strict=True)]
 
     def score(self, logits: Tensor) -> Tensor:
         return logits[0, self.target] - (0 if self.against is None else logits[0, self.against])
@@ -53,11 +54,11 @@ class Graph:
         return [torch.zeros_like(a) if g is None else g for a, g in zip(tensors, gradients, strict=True)]
 
     def blocks(self) -> list[tuple[Tensor, Tensor]]:
-        return [(a[0].detach(), g[0]) for a, g in zip(self.attentions, self.gradients, strict=False)]
+        return [(a[0].detach(), g[0]) for a, g in zip(self.attentions, self.gradients, strict=True)]
 
 
 def through_pooling(rows: Tensor, pools: list[Tensor], residual: float | None = None) -> Tensor:
-    """Return the weights of the tokens that the pooling reads, from the rows of its query, as products of matrices."""
+    """Multiply the matrices of the pooling's attentions, and return how much of each token the pooling reads."""
     start = torch.cat([1 - rows.sum(0, keepdim=True), 0 * rows])  # the query, then the tokens
     flow = start
     for row in reversed(pools):

@@ -341,8 +341,8 @@ def pooled(rows: Tensor, fused: Iterable[Tensor], residual: float | None = None)
 
 
 def divide(values: Tensor, by: Tensor) -> Tensor:
-    """Divide by non-negative totals; return 0 where the total is 0."""
-    return torch.where(by > 0, values / by, 0.0)
+    """Return values / by, and 0 where `by` is 0."""
+    return torch.where(by == 0, 0.0, values / by)
 
 
 def within(trace: Trace, block: int, step: Callable[..., Any], *rows: Tensor) -> Any:

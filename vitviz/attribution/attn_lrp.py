@@ -25,6 +25,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
+from vitviz.attribution.attention import divide
 from vitviz.model.ops import ReadTokens
 from vitviz.model.vit import ViT
 
@@ -142,12 +143,12 @@ class _Linear(torch.autograd.Function):
             plain = z if bias is None else z - bias
             weighted = plain + gamma / 2 * (plain + sign * sizes) if gamma else plain
             # R / total, R = z * grad; the total has the sign of z
-            share = grad * _divide(z, weighted + bias_share + ctx.epsilon * sign)
+            share = grad * divide(z, weighted + bias_share + ctx.epsilon * sign)
         into = (1.0 + gamma / 2) * share @ weight
         if sizes is not None:
             extra = gamma / 2 * sign
             if bias is not None and ctx.passes:
-                extra = extra + _divide(bias_share, sizes)  # in proportion to |w_ij x_i|
+                extra = extra + divide(bias_share, sizes)  # in proportion to |w_ij x_i|
             into += x.sign() * ((extra * share) @ weight.abs())  # |x_i| / x_i
         return into, None, None, None, None, None
 
@@ -170,7 +171,7 @@ class _Norm(torch.autograd.Function):
 
 
 class _Share(torch.autograd.Function):
-    """Identity whose input gets a share of the gradient."""
+    """Identity whose backward pass multiplies the gradient by `share`."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, share: float) -> Tensor:
@@ -185,8 +186,3 @@ class _Share(torch.autograd.Function):
 
 def _share(x: Tensor, share: float) -> Tensor:
     return cast(Callable[..., Tensor], _Share.apply)(x, share)
-
-
-def _divide(a: Tensor, b: Tensor) -> Tensor:
-    """Return a / b, and 0 where b is 0."""
-    return torch.where(b == 0, 0.0, a / b)
