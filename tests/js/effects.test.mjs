@@ -21,7 +21,7 @@ const manifestOf = ({ image, model, size }) => ({
 
 /** Return a page whose backend answers when the test tells it to. */
 function page({ block = never, rollout = null, stored = null, more = {}, decode = async (url) => ({ url }), own = 224,
-} = {}) {
+  pause = async () => {} } = {}) {
   const store = createStore({ ...INITIAL, linked: true }, reduce, { step: isStep, restore });
   const opens = [];
   const open = ({ source }, _, { signal = new AbortController().signal } = {}) => new Promise((resolve, reject) => {
@@ -43,7 +43,7 @@ function page({ block = never, rollout = null, stored = null, more = {}, decode 
     return last;
   };
   const effects = new SceneEffects({ store, scenes, backend, resolve, forget, colors: ['viridis'], changed: () => {},
-    decode });
+    decode, pause });
   effects.follow(store.get(), { type: 'start' });
   const answer = async (place) => {
     opens[place].answer();
@@ -235,6 +235,21 @@ test('the block on show is loaded while the photograph is decoded', async () => 
   decoded();
   await settled();
   assert.deepEqual([loads[1][2].aborted, opens.length], [true, 2]);
+});
+
+test('a photograph waits a moment for its first map, and the other blocks for the first drawing', async () => {
+  const loads = [];
+  const pauses = [];
+  const block = (_, what) => new Promise((resolve, reject) => { loads.push([what, () => reject(broken())]); });
+  const { answer, ids } = page({ block, pause: () => new Promise((resolve) => { pauses.push(resolve); }) });
+  await answer(0);
+  assert.deepEqual([ids(), loads.length], [[], 1]);
+  loads[0][1](); // the first block, before the pause is over
+  await settled();
+  assert.deepEqual([ids(), loads.length, pauses.length], [['first m 224'], 1, 2]);
+  pauses[1]();
+  await settled();
+  assert.deepEqual(loads.map(([what]) => what), [2, 1, 0]);
 });
 
 /** Return requests for rollout that are never answered. */

@@ -33,6 +33,9 @@ async function decode(url) {
   return image;
 }
 
+/** @param {number} time - in milliseconds @returns {Promise<void>} */
+const pause = (time) => new Promise((resolve) => { setTimeout(resolve, time); });
+
 /** The model chosen last, stored in this browser for the next visit. */
 const home = {
   get: () => { try { return window.localStorage.getItem(HOME); } catch { return null; } }, // if cookies are blocked
@@ -112,7 +115,7 @@ export function mount(root, { colors: encoded, backend: innerBackend, photos, fi
     if (was) home.set(null);
     return was;
   };
-  const effects = new SceneEffects({ store, scenes, backend, decode, changed, resolve, forget,
+  const effects = new SceneEffects({ store, scenes, backend, decode, pause, changed, resolve, forget,
     colors: Object.keys(colors), similarity: models?.similarity });
   effects.follow(store.get(), { type: 'start' });
   changed();

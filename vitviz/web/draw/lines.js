@@ -40,8 +40,8 @@ export class Lines {
       this.drawn = key;
       svg.toggleAttribute('hidden', matches.length === 0);
       svg.setAttribute('aria-label', words());
-      const { left, top } = svg.getBoundingClientRect();
-      const boxes = panes.map(({ held }) => held.getBoundingClientRect());
+      const [{ left, top }, ...boxes] = matches.length // without matches, spare the browser a layout
+        ? [svg, ...panes.map(({ held }) => held)].map((element) => element.getBoundingClientRect()) : [new DOMRect()];
       while (svg.children.length > matches.length) svg.lastElementChild?.remove();
       while (svg.children.length < matches.length) {
         svg.append(document.createElementNS(svg.namespaceURI ?? '', 'g'));

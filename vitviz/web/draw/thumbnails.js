@@ -84,6 +84,7 @@ export class Thumbnails {
     this.items = [];
     this.grid = /** @type {[number, number]} */ ([0, 0]);
     this.group = this.wrap = 0;
+    this.html = ''; // of the buttons
     this.next = this.left = 0; // the thumbnail to draw next, and the number of outdated ones
     /** @type {import('./sheet.js').Places | null} */
     this.places = null; // positions of the thumbnails on the sheet; null before the browser's layout
@@ -145,7 +146,26 @@ export class Thumbnails {
       >${words ? '<small></small>' : ''}</button>`);
     const groups = Array.from({ length: group ? Math.ceil(items.length / group) : 0 }, (_, place) => `<div
       class="vv-group"><b>${first + place + 1}</b>${buttons.slice(place * group, (place + 1) * group).join('')}</div>`);
-    this.element.innerHTML = (group ? groups : buttons).join('') + SHEETS;
+    const html = (group ? groups : buttons).join('') + SHEETS;
+    if (html !== this.html) this.make(html, words);
+    this.html = html;
+    [this.lens.canvas.width, this.lens.canvas.height, this.lens.canvas.hidden] = [gw, gh, true];
+    this.large = this.lens.createImageData(gw, gh);
+    Object.assign(this, { items, grid, group, wrap, places: null, near: null, table: null, next: 0,
+      left: items.length });
+    const size = gh * gw;
+    this.index = items.map(() => new Uint8Array(size)); // (gh, gw) colour indices of each
+    this.there = new Uint8Array(items.length); // whether it has been drawn
+    this.say(() => '');
+    this.sized.disconnect();
+    this.sized.observe(this.element); // calls `measure` at least once before the next paint
+    oneTabStop(this.element);
+    if (focused !== undefined) this.buttons[Number(focused)]?.focus({ preventScroll: true });
+  }
+
+  /** Make the buttons. Photographs of one model share them. @param {string} html @param {boolean} words */
+  make(html, words) {
+    this.element.innerHTML = html;
     this.buttons = [...this.element.querySelectorAll('button')];
     this.words = words ? this.buttons.map((button) => find(button, 'small')) : [];
     const [sheet, lens] = this.element.querySelectorAll('canvas');
@@ -153,20 +173,9 @@ export class Thumbnails {
     this.sheet = contextOf(sheet);
     /** @type {CanvasRenderingContext2D} */
     this.lens = contextOf(lens);
-    [lens.width, lens.height] = [gw, gh];
-    this.large = this.lens.createImageData(gw, gh);
-    Object.assign(this, { items, grid, group, wrap, places: null, near: null, table: null, next: 0,
-      left: items.length });
-    const size = gh * gw;
-    this.index = items.map(() => new Uint8Array(size)); // (gh, gw) colour indices of each
-    this.there = new Uint8Array(items.length); // whether it has been drawn
-    this.waits = new Uint8Array(items.length); // whether its map is loading
-    this.off = new Uint8Array(items.length); // whether its head is switched off
-    this.pressed = new Uint8Array(items.length);
-    this.sized.disconnect();
-    this.sized.observe(this.element); // calls `measure` at least once before the next paint
-    oneTabStop(this.element);
-    if (focused !== undefined) this.buttons[Number(focused)]?.focus({ preventScroll: true });
+    this.waits = new Uint8Array(this.buttons.length); // whether its map is loading
+    this.off = new Uint8Array(this.buttons.length); // whether its head is switched off
+    this.pressed = new Uint8Array(this.buttons.length);
   }
 
   /** Read the layout of the thumbnails from the browser, and paint all thumbnails. */
@@ -296,7 +305,7 @@ export class Thumbnails {
 
   /** Write the words below each thumbnail. @param {(item: Item) => string} words */
   say(words) {
-    this.items.forEach((item, place) => write(this.words[place], words(item)));
+    this.words.forEach((element, place) => write(element, words(this.items[place])));
   }
 
   /** Mark the chosen thumbnail. @param {(item: Item) => boolean} chosen */

@@ -6,6 +6,7 @@ import { parseBlock, parseRollout } from '../compute/payload.js';
 import { say } from '../core/words.js';
 
 const ABREAST = 2;
+const REST = 50; // milliseconds between the first file and the others, in which the page draws the first map
 const MOST_BYTES = 400 * 2 ** 20; // limit for queries and keys in float32: 12 blocks of ViT-S with up to 10,000 tokens
 const LEAST = 2; // the visible block and the block under the pointer
 
@@ -15,7 +16,8 @@ export class Blocks {
   /**
    * @param {import('./scene.js').Scene} scene
    * @param {Backend} backend
-   * @param {{changed: () => void, failed: (what: string, error: Error) => void}} events
+   * @param {{changed: () => void, pause: (time: number) => Promise<void>,
+   *   failed: (what: string, error: Error) => void}} events
    */
   constructor(scene, backend, events) {
     const { heads, width, grid, prefix } = scene.manifest;
@@ -30,6 +32,8 @@ export class Blocks {
     this.held = []; // requested blocks, most recently shown last
     this.leaving = new AbortController();
     const tokens = prefix.length + grid[0] * grid[1];
+    /** @type {Promise<void> | null} */
+    this.first = null; // settles when the first block has loaded or failed
     this.room = Math.max(LEAST, Math.floor(MOST_BYTES / (2 * 4 * heads * tokens * width)));
   }
 
@@ -74,12 +78,23 @@ export class Blocks {
   next() {
     while (this.running < this.abreast && this.queue.length) {
       this.running += 1;
-      this.load(/** @type {number | 'rollout'} */ (this.queue.shift())).finally(() => {
+      const loading = this.load(/** @type {number | 'rollout'} */ (this.queue.shift()));
+      if (this.first === null) {
+        this.first = loading;
+        this.abreast = 0;
+        loading.then(() => this.events.pause(REST)).then(() => this.widen());
+      }
+      loading.finally(() => {
         this.running -= 1;
-        this.abreast = ABREAST;
         this.next();
       });
     }
+  }
+
+  /** Load several files at once. */
+  widen() {
+    this.abreast = ABREAST;
+    this.next();
   }
 
   /** Load a file; report a failure without stopping the others. @param {number | 'rollout'} what */

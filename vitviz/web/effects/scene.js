@@ -18,6 +18,7 @@ import { Descriptors } from './descriptors.js';
 /** @typedef {import('../core/manifest.js').Manifest} Manifest */
 
 const IDLE = 1500; // milliseconds without an action before the sharper size is opened ahead
+const AT_ONCE = 60; // milliseconds that a photograph waits for its first map, so that both take one drawing
 const PAUSE = 250; // milliseconds without a change before rollout is requested
 
 /** The loaded results of one model on one photograph at one input size. */
@@ -65,6 +66,7 @@ export class SceneEffects {
    * @param {(source: Source) => Source} page.resolve - replace defaults by names
    * @param {(model: string | null) => boolean} page.forget - forget the last chosen model; whether it was this one
    * @param {(url: string) => Promise<CanvasImageSource>} page.decode
+   * @param {(time: number) => Promise<void>} page.pause - of some milliseconds
    * @param {() => void} page.changed - called after loading anything that is not part of the state
    * @param {string[]} page.colors
    * @param {import('../backends/backend.js').Models['similarity']} page.similarity - undefined without a server
@@ -144,6 +146,7 @@ export class SceneEffects {
       if (!latest()) return;
       scene = scenes.get(manifest.id) ?? this.begin(manifest, source, pane);
       scene.image ??= await decode(manifest.photo.url);
+      await Promise.race([this.blocks.get(scene.id)?.first, this.page.pause(AT_ONCE)]);
       if (!latest()) return void this.leave(scene);
       this.requests[pane] = null;
       scenes.set(scene.id, scene);
@@ -236,6 +239,7 @@ export class SceneEffects {
     const lost = [];
     const blocks = new Blocks(scene, this.page.backend, {
       changed: this.page.changed,
+      pause: this.page.pause,
       failed: (what, error) => {
         lost.push(what);
         const text = say('Could not load {0}. {1}', listed(lost), error.message);
