@@ -122,6 +122,7 @@ def showing(browser: Chromium, url: str, source: str, photo: Path) -> Iterator[t
     with new_page(browser) as page:
         ready(page, url)
         drop(page, photo)
+        complete(page)
         yield page, opened(source, photo)
 
 
