@@ -1,4 +1,5 @@
 import assert from 'node:assert/strict';
+import { readFileSync } from 'node:fs';
 import test from 'node:test';
 import { fit, isStep, reduce, restore, showable } from '../../vitviz/web/core/actions.js';
 import { KEYS, actionOf } from '../../vitviz/web/core/keys.js';
@@ -277,6 +278,15 @@ test('invalid parts are reported and replaced by defaults', () => {
       assert.deepEqual(state, part === 'direction' ? { ...INITIAL } : { ...INITIAL, direction: 'column' }, label);
     }
   }
+});
+
+test('every control shows a field of the state, and every such part of the address has an invalid example', () => {
+  const html = readFileSync(new URL('../../vitviz/web/app.html', import.meta.url), 'utf8');
+  const keys = [...html.matchAll(/data-key="(\w+)"/g)].map(([, key]) => key).filter((key) => key !== 'spotlight');
+  assert.ok(keys.length > 10);
+  assert.deepEqual(keys.filter((key) => !(key in FIELDS)), []);
+  const urls = keys.map((key) => FIELDS[key].url).filter(Boolean);
+  assert.deepEqual(urls.filter((url) => !(url in data('address_cases'))), []);
 });
 
 test('addresses count from 1, omit defaults, keep unknown parts, and have one order', () => {

@@ -34,6 +34,7 @@ from vitviz.export.static import write_site
 from vitviz.gradio import AttentionExplorer
 from vitviz.server import routes
 from vitviz.view import View
+from vitviz.web import questions
 from vitviz.web.lecture_numbers import lecture_bytes, token_bytes, values_bytes
 from vitviz.web.payload import HEADER, block_bytes, rollout_bytes
 
@@ -260,6 +261,11 @@ def test_descriptors_match_python(backend: Backend) -> None:
 
 
 # ---- questions that only some backends answer, and refused questions
+
+
+def test_every_question_that_a_static_site_answers_is_asked() -> None:
+    answered = {question.name for question in questions.QUESTIONS.values() if not question.not_in_browser}
+    assert {name for _, name, _ in QUESTIONS} == answered - {"open", "block"}  # the page of every backend asks these
 
 
 @pytest.mark.parametrize(("needs", "name", "ask"), QUESTIONS)
