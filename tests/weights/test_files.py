@@ -202,6 +202,7 @@ def loaded(state: State, folder: Path, heads: int | None = 5) -> ViT:
 
 
 def renamed(state: State, **names: str) -> State:
+    """Replace parts of the tensors' names, one after another: `new="old"`, with two underscores for a dot."""
     for new, old in names.items():
         state = {name.replace(old, new.replace("__", ".")): t for name, t in state.items()}
     return state

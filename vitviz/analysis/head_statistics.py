@@ -47,10 +47,13 @@ class Statistic:
         about: definition in one or two sentences.
         low, high: bounds for color scales, or `None`.
         reads: its input: "rows" of attention (cheap), the full "matrix" (O(N³)), or the "model" (run again).
-        not_in_browser: why the static site cannot compute it; empty if it can.
+        not_in_browser: why the static site cannot compute it; empty if it can, but needed if it reads the "matrix".
 
     Attributes:
         name: name of the function, used in code and in tables.
+
+    Raises:
+        AnalysisError: if it reads the matrix, and `not_in_browser` is empty.
     """
 
     function: Callable[[Any], Tensor | str]
@@ -65,6 +68,8 @@ class Statistic:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "name", self.function.__name__)
+        if self.reads == "matrix" and not self.not_in_browser:
+            raise AnalysisError(f"Expected the reason why static sites lack {self.name}, got none. Set not_in_browser.")
 
     @property
     def heading(self) -> str:

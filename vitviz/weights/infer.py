@@ -315,8 +315,9 @@ class Architecture:
             prefixes = {0, class_token + distillation + registers} | ({1} if registers and class_token else set())
         squares = [(math.isqrt(rows - n), n) for n in prefixes if rows > n and math.isqrt(rows - n) ** 2 == rows - n]
         if len(squares) != 1:
+            counts = " or ".join(map(str, sorted(prefixes)))
             raise ConvertError(
-                f"Expected positions of a square of patches, got {rows} rows, which fit "
+                f"Expected positions of {counts} prefix tokens and a square of patches, got {rows} rows, which fit "
                 f"{'two squares' if squares else 'none'}. Name a model with the same settings: --like timm:NAME "
                 '(like="timm:NAME" in Python).'
             )
