@@ -112,6 +112,13 @@ def wait_for_function(page: Page, expression: str, *, timeout: float = 60_000) -
 Page.wait_for_function = wait_for_function
 
 
+def speak(page: Page, language: str) -> None:
+    """Click the language button until the page is in a language."""
+    while (before := page.evaluate("document.documentElement.lang")) != language:
+        page.click("[data-do=lang]")
+        wait_for_function(page, f"document.documentElement.lang !== '{before}'")
+
+
 def limit_waits(context: BrowserContext) -> None:
     """Extend Playwright's time limits on a busy machine."""
     context.set_default_timeout(1000 * patience(60))

@@ -51,6 +51,7 @@ from vitviz.settings import Settings
 from vitviz.view import View
 from vitviz.web.choices import choices, in_browser
 from vitviz.web.examples import examples
+from vitviz.web.languages import LANGUAGES
 from vitviz.web.lecture_numbers import lecture_bytes, token_bytes, values_bytes
 from vitviz.web.payload import Dtype, block_bytes, descriptor_bytes, rollout_bytes
 from vitviz.web.scene import fitted
@@ -634,6 +635,7 @@ def vectors() -> dict[str, Any]:
         "inBrowser": in_browser(METHODS),
         "texts": sorted(set(filter(None, texts()))),
         "labels": sorted(set(labels())),
+        "languages": LANGUAGES,
     }
 
 

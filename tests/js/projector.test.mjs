@@ -6,6 +6,7 @@ import { reduce } from '../../vitviz/web/core/actions.js';
 import { LECTURE_KEYS, lectureActionOf } from '../../vitviz/web/core/keys.js';
 import { INITIAL } from '../../vitviz/web/core/state.js';
 import { LECTURE, PARTS, STEPS } from '../../vitviz/web/core/steps.js';
+import { COMPLETE } from './vectors.mjs';
 
 const press = (state, ...keys) => keys.reduce((now, key) => reduce(now, lectureActionOf(now, key) ?? {}), state);
 const at = ({ step, part }) => [step, part];
@@ -32,10 +33,12 @@ test('a black screen takes the next key, and no other setting changes', () => {
 });
 
 test('each step has texts, and as many parts as the page counts', () => {
-  for (const lang of ['en', 'zh']) {
-    const texts = readdirSync(new URL(`../../vitviz/lecture/${lang}/`, import.meta.url));
+  const folder = (lang) => new URL(`../../vitviz/lecture/${lang}/`, import.meta.url);
+  const exercises = (lang) => readFileSync(new URL('exercises.md', folder(lang)), 'utf8').match(/^#.+/gm);
+  for (const lang of ['en', ...COMPLETE]) {
     const files = [...LECTURE, { name: 'exercises' }].map(({ name }) => `${name}.md`);
-    assert.deepEqual(texts.sort(), files.sort());
+    assert.deepEqual(readdirSync(folder(lang)).sort(), files.sort());
+    assert.deepEqual(exercises(lang), exercises('en'));
   }
   LECTURE.forEach(({ name }, step) => {
     const text = readFileSync(new URL(`../../vitviz/web/views/steps/${name}.js`, import.meta.url), 'utf8');

@@ -1,7 +1,8 @@
-"""Check that one declaration suffices: a toy method, statistic and question appear everywhere."""
+"""Check that one declaration suffices: a toy method, statistic, question and language appear everywhere."""
 
 from __future__ import annotations
 
+import io
 import runpy
 from collections.abc import Iterator
 from contextlib import closing
@@ -9,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pypdf
 import pytest
 import tiny
 import torch
@@ -22,8 +24,12 @@ from vitviz.attribution.inputs import Case, Method
 from vitviz.attribution.registry import METHODS
 from vitviz.cli.main import main
 from vitviz.server import arguments as args
+from vitviz.server import votes
 from vitviz.server.endpoints import Endpoints
 from vitviz.web.choices import choices, in_browser
+from vitviz.web.exercise_texts import exercise_texts, exercises_given
+from vitviz.web.languages import LANGUAGES
+from vitviz.web.lecture_texts import lecture_texts
 from vitviz.web.questions import QUESTIONS, Question
 
 TABLES = Path(__file__).parents[2] / "scripts" / "write_tables.py"
@@ -51,13 +57,17 @@ def toys(self: Endpoints, scene: args.SceneId, count: args.Index = 2) -> dict[st
 
 
 @pytest.fixture(autouse=True)
-def declared(monkeypatch: pytest.MonkeyPatch) -> None:
+def declared(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     about = "It is a toy."
     method = Method(function=toyness, title="Toyness", paper="Toy 2026", about=about, cost=1.0, class_specific=False)
     monkeypatch.setitem(METHODS, "toyness", method)
     monkeypatch.setitem(STATISTICS, "toy_share", Statistic(toy_share, "Toy share", "toys", about))
     monkeypatch.setitem(QUESTIONS, "toys", Question(name="toys", waiting="Counting toys", settle=50, light=True))
     monkeypatch.setattr(Endpoints, "toys", toys, raising=False)
+    monkeypatch.setitem(votes.WORDS, "toy", {"counted": "Toyed."})
+    LANGUAGES.append("toy")  # as a line of vitviz/web/core/words.js does; tests/js/words.test.mjs
+    yield
+    LANGUAGES.remove("toy")
 
 
 @pytest.fixture
@@ -107,3 +117,20 @@ def test_page_and_static_site_list_new_declarations() -> None:
 def test_documents_list_new_declarations() -> None:
     text = runpy.run_path(str(TABLES))["filled"]("names.md")
     assert all(f"| `{name}` |" in text for name in ("toyness", "toy_share", "toys"))
+
+
+def test_missing_texts_of_a_new_language_are_in_english(site: Site, tmp_path: Path) -> None:
+    (tmp_path / "toy").mkdir()
+    (tmp_path / "toy" / "pixels.md").write_text("# Toy\n\nText.\n\n## Why?\n\nSo.\n", encoding="utf-8")
+    texts = lecture_texts(tmp_path)
+    assert [own["title"] for own, english in zip(texts["toy"], texts["en"], strict=True) if own != english] == ["Toy"]
+    assert exercises_given()["texts"]["toy"] == exercise_texts("en")
+    vote = site.client.post("/vote", json={"step": "pixels", "lang": "toy"}).json()
+    page = site.client.get(f"/vote/{vote['code']}").text
+    assert exercise_texts("en")["pixels"]["choice"]["choices"][0] in page
+    page = site.client.post(f"/vote/{vote['code']}", data={"choice": 0}).text
+    assert "Toyed." in page
+    assert votes.WORDS["en"]["next"] in page
+    scene = ask(site.endpoints, "open", photo=photograph(1))["id"]
+    sheet = pypdf.PdfReader(io.BytesIO(ask(site.endpoints, "worksheet", scene=scene, language="toy")))
+    assert any("Solutions" in part.extract_text() for part in sheet.pages)

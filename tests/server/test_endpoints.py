@@ -343,7 +343,7 @@ TABLE: list[tuple[str, dict[str, Any], str]] = [  # endpoint, arguments, part of
     *(("rollout", {"residual": value}, "residual") for value in (math.nan, -math.inf, -1, 1.5, 10**400, [0.5], False)),
     *(("rollout", {"start": value}, "start") for value in (-1, tiny.DEPTH, 10**30, 0.0, "0", True, None)),
     ("page", {"search": "x" * 5000}, "search"),
-    ("worksheet", {"language": "de"}, "en, zh"),
+    ("worksheet", {"language": "xx"}, "en, zh"),
 ]
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from browsing import new_page
+from browsing import new_page, speak
 from PIL import Image
 from playwright.sync_api import Browser as Chromium
 from playwright.sync_api import Page as Browser
@@ -34,6 +34,7 @@ from running import (
 from vitviz import Group, Similarity
 from vitviz.analysis.pca_basis import PCABasis, fit_pca
 from vitviz.view import View
+from vitviz.web.languages import LANGUAGES
 from vitviz.web.lecture_texts import STEPS
 
 EXPLAIN = ".vv-explain"
@@ -380,7 +381,8 @@ def test_the_page_speaks_chinese_and_english_again(page: Browser, app: Running, 
     change(page, query=[2, 3], off=["0,0"], tab="explain")
     page.locator(f"{EXPLAIN} [data-do=test]").click()
     english = texts("stays on the patch")
-    page.click("[data-do=lang]")
+    expect(page.locator("[data-do=lang]")).to_have_text(" / ".join(LANGUAGES).upper())
+    speak(page, "zh")
     for text in texts("留在图块自身"):
         assert not SENTENCE.findall(text)
     upload(page, Path(__file__))
@@ -394,7 +396,7 @@ def test_the_page_speaks_chinese_and_english_again(page: Browser, app: Running, 
         expect(page.locator(".vv-known li")).to_have_text(names)
     expect(page.locator(".vv-known li").nth(1)).to_have_attribute("title", "cat")
     page.evaluate("document.querySelector('.vv-known').open = false")
-    page.click("[data-do=lang]")
+    speak(page, "en")
     assert texts("stays on the patch") == english
 
 

@@ -43,7 +43,7 @@ FOR_ONE = ("size", "like", "heads", "labels", "preprocess", "problem_type", "dev
 @click.option("--texts", type=PATH, metavar="FOLDER", help="with --static or --lecture: your own texts for the lecture")
 @click.option(
     "--lang",
-    type=Names("vitviz.web.lecture_texts", "LANGUAGES"),
+    type=Names("vitviz.web.languages", "LANGUAGES"),
     help="with --static: the language of the lecture (default: en)",
 )
 @click.option(

@@ -12,7 +12,7 @@ from vitviz.cli.options import PATH, Args, Command, Names
 
 @click.command(cls=Command)
 @click.option("-o", "--output", type=PATH, default="worksheet.pdf", metavar="FILE", help="default: worksheet.pdf")
-@click.option("--lang", type=Names("vitviz.web.lecture_texts", "LANGUAGES"), default="en", help="default: en")
+@click.option("--lang", type=Names("vitviz.web.languages", "LANGUAGES"), default="en", help="default: en")
 @shared.photo
 def worksheet(args: Args) -> None:
     """Write the lecture's exercises about a photograph as PDF, with room for answers, and solutions on the last pages.

@@ -117,7 +117,7 @@ def write_site(
         methods: attribution methods on the page; all that run in a browser by default.
         photographs: examples; by default the bundled examples.
         space: also write the files of a static Hugging Face Space: front matter, headers for threads, LFS attributes.
-        lang: initial language of the lecture, one of `vitviz.web.lecture_texts.LANGUAGES`.
+        lang: initial language of the lecture, one of `vitviz.web.languages.LANGUAGES`.
         texts: folder with a lecturer's own texts, see `vitviz.web.lecture_texts`.
         classes: texts that are the classes (CLIP), see `vitviz.View.texts`; the text tower reads them now.
         tell: called with a line for each step.

@@ -13,6 +13,7 @@ from vitviz.draw.figures.worksheet import Sheet, Task, worksheet
 from vitviz.formatting import percent
 from vitviz.view import View
 from vitviz.web.exercises import Exercise, exercises
+from vitviz.web.languages import texts_in
 from vitviz.web.lecture_texts import STEPS, lecture_texts
 
 WORDS = {
@@ -43,14 +44,14 @@ def write_worksheet(view: View, language: str = "en", photo: str = "") -> bytes:
 
     Args:
         view: the photograph and its model.
-        language: one of `vitviz.web.lecture_texts.LANGUAGES`.
+        language: one of `vitviz.web.languages.LANGUAGES`.
         photo: the photograph's name.
 
     Raises:
         LectureError: for models without a lecture, see `vitviz.web.lecture_numbers.lecture_bytes`.
         DrawError: for Chinese without a Chinese font.
     """
-    words, about = WORDS[language], view.model.pretrained
+    words, about = texts_in(language, WORDS), view.model.pretrained
     model = (about and about.name) or "Vision Transformer"
     prediction = " ".join([(best := view.predictions(1)[0])[0], percent(best[1])]) if view.names_classes else "-"
     seen, all_exercises = np.asarray(view.seen()), exercises(view)
@@ -73,7 +74,7 @@ def write_worksheet(view: View, language: str = "en", photo: str = "") -> bytes:
 
 
 def _task(exercise: Exercise, seen: NDArray[Any], language: str) -> Task:
-    words, texts, scores = WORDS[language], exercise.texts(language), exercise.scores
+    words, texts, scores = texts_in(language, WORDS), exercise.texts(language), exercise.scores
     solution = texts["solution"]
     if exercise.kind == "choice":
         solution = words["right"].format(choice=texts["choices"][int(exercise.answer)], reason=solution)

@@ -35,8 +35,8 @@ from vitviz.server.scenes import OPEN, Key, OpenScene, UnknownScene
 from vitviz.server.sizes import Need, check_question, heads_need, is_large, layers_need, method_need, passes_need
 from vitviz.view import PAGE_MEGABYTES, View
 from vitviz.web.choices import choices
+from vitviz.web.languages import LANGUAGES
 from vitviz.web.lecture_numbers import lecture_bytes, lecture_parts, token_bytes, values_bytes
-from vitviz.web.lecture_texts import LANGUAGES
 from vitviz.web.payload import block_bytes, descriptor_bytes, rollout_bytes, rollout_row_bytes
 from vitviz.web.questions import QUESTIONS
 from vitviz.web.responses import (
@@ -387,7 +387,7 @@ class Endpoints(Opening):
 
         Args:
             scene: the id of an open photograph.
-            language: en or zh.
+            language: code of one of the page's languages, such as en.
         """
         from vitviz.export.worksheet import write_worksheet  # imports matplotlib
 

@@ -33,7 +33,7 @@ from vitviz.server.account import Account, Booking, OverBudgetError, Resource
 from vitviz.server.bodies import Refused, address, busy, chunks, json_object
 from vitviz.settings import Settings
 from vitviz.web.exercise_texts import exercise_texts
-from vitviz.web.lecture_texts import LANGUAGES
+from vitviz.web.languages import LANGUAGES, texts_in
 
 SECONDS = 30 * 60
 MOST_PHONES = 1_000
@@ -129,7 +129,7 @@ class Votes:
     async def _open(self, request: Request) -> Response:
         asked = await self._json(request)
         step, lang, code = (asked.get(name) for name in ("step", "lang", "code"))
-        if lang not in LANGUAGES or not isinstance(step, str) or step not in exercise_texts(lang):
+        if not (isinstance(step, str) and isinstance(lang, str) and lang in LANGUAGES and step in exercise_texts(lang)):
             known = ", ".join(LANGUAGES)
             raise Refused(400, f"Expected a step of the lecture, and a language among {known}. Send both.")
         vote = self._find(code)
@@ -248,12 +248,14 @@ def _question(vote: Vote) -> HTMLResponse:
 
 def _closed(vote: Vote, word: str, status: int = 200) -> HTMLResponse:
     """Return a page with a message instead of buttons, and a link to the next question."""
-    words = WORDS[vote.lang]
+    words = texts_in(vote.lang, WORDS)
     return _html(vote.lang, vote.text["ask"], f'<p>{words[word]}</p><a href="">{words["next"]}</a>', status)
 
 
 def _over() -> HTMLResponse:
-    return _html("en", WORDS["en"]["over"], f'<p lang="zh">{WORDS["zh"]["over"]}</p>', 404)
+    over = {lang: words["over"] for lang, words in WORDS.items() if "over" in words}
+    title = over.pop("en")
+    return _html("en", title, "".join(f'<p lang="{lang}">{text}</p>' for lang, text in over.items()), 404)
 
 
 def _html(lang: str, title: str, body: str, status: int = 200) -> HTMLResponse:

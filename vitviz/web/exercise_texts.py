@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import re
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 from vitviz.resources import resource_folder
+from vitviz.web.languages import LANGUAGES, texts_in
 
 FILE = "exercises.md"
 KINDS = ("number", "choice", "patch")  # the answer: a number, one of several texts, or a patch
@@ -28,17 +30,25 @@ _BETWEEN_CHINESE = re.compile(r"(?<=[\u3000-\u9fff\uff00-\uffef])\n(?=[\u3000-\u
 
 @cache
 def exercise_texts(language: str) -> dict[str, dict[str, dict[str, Any]]]:
-    """Return the texts by step and kind: {"ask": question, "choices": texts, "solution": text}."""
-    text = (resource_folder("lecture") / language / FILE).read_text(encoding="utf-8")
-    return {
-        step: {kind: _exercise(body) for kind, body in _sections("## ", steps)} for step, steps in _sections("# ", text)
-    }
+    """Return the texts by step and kind: {"ask": question, "choices": texts, "solution": text}.
+
+    Missing texts are in English.
+    """
+    files = {each: resource_folder("lecture") / each / FILE for each in ("en", language)}
+    return texts_in(language, {each: _read(file) for each, file in files.items() if file.is_file()})
 
 
-def exercises_given(languages: tuple[str, ...]) -> dict[str, Any]:
+def exercises_given() -> dict[str, Any]:
     """Return the data of the exercises for a page: texts by language, right choices, and tolerances."""
-    texts = {language: exercise_texts(language) for language in languages}
+    texts = {language: exercise_texts(language) for language in LANGUAGES}
     return {"texts": texts, "choices": CHOICES, "tolerances": TOLERANCES}
+
+
+def _read(file: Path) -> dict[str, dict[str, dict[str, Any]]]:
+    return {
+        step: {kind: _exercise(body) for kind, body in _sections("## ", steps)}
+        for step, steps in _sections("# ", file.read_text(encoding="utf-8"))
+    }
 
 
 def _sections(mark: str, text: str) -> list[tuple[str, str]]:

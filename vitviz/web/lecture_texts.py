@@ -16,8 +16,8 @@ from vitviz.errors import VitvizError
 from vitviz.extras import extra
 from vitviz.resources import resource_folder
 from vitviz.web.exercise_texts import exercises_given
+from vitviz.web.languages import LANGUAGES
 
-LANGUAGES = tuple(sorted(place.name for place in resource_folder("lecture").iterdir() if place.is_dir()))
 _DECLARED = (Path(__file__).parent / "core" / "steps.js").read_text(encoding="utf-8")
 STEPS = tuple(re.findall(r"^  \{ name: '(\w+)'", _DECLARED, re.MULTILINE))
 """The names of the steps in order."""
@@ -48,11 +48,13 @@ def lecture_given(language: str = "en", folder: Path | None = None) -> dict[str,
     Raises:
         LectureError: see `lecture_texts`.
     """
-    return {"lang": language, "texts": lecture_texts(folder), "exercises": exercises_given(LANGUAGES)}
+    return {"lang": language, "texts": lecture_texts(folder), "exercises": exercises_given()}
 
 
 def lecture_texts(folder: Path | None = None) -> dict[str, list[dict[str, str]]]:
     """Return the steps of the lecture in each language as HTML: title, body, question and answer.
+
+    Missing texts are in English.
 
     Args:
         folder: a lecturer's folder, whose files such as en/pixels.md replace those of vitviz.
@@ -61,18 +63,23 @@ def lecture_texts(folder: Path | None = None) -> dict[str, list[dict[str, str]]]
         LectureError: for a missing folder, an unexpected file name, a text with the wrong structure, or an invalid
             formula.
     """
-    known = {f"{language}/{file}" for language in LANGUAGES for file in FILES}
-    own = {} if folder is None else _own_files(Path(folder), known)
-    bundled = resource_folder("lecture")
+    files = _files(resource_folder("lecture")) | ({} if folder is None else _own_files(Path(folder)))
+    step = cache(_step)  # several languages can have the same English text
     return {
-        language: [_step(own.get(f"{language}/{file}", bundled / language / file)) for file in FILES]
+        language: [step(files.get(f"{language}/{file}", files[f"en/{file}"])) for file in FILES]
         for language in LANGUAGES
     }
 
 
-def _own_files(folder: Path, known: set[str]) -> dict[str, Path]:
+def _files(folder: Path) -> dict[str, Path]:
+    """Return the texts in a folder by name, such as en/pixels.md."""
+    return {path.relative_to(folder).as_posix(): path for path in sorted(folder.rglob("*.md"))}
+
+
+def _own_files(folder: Path) -> dict[str, Path]:
     """Return a lecturer's files by name."""
-    files = {path.relative_to(folder).as_posix(): path for path in sorted(folder.rglob("*.md"))}
+    known = {f"{language}/{file}" for language in LANGUAGES for file in FILES}
+    files = _files(folder)
     if not files:
         raise LectureError(f"Expected a folder with texts such as en/{FILES[0]}, got {folder}. Put one there.")
     if unknown := [name for name in files if name not in known]:

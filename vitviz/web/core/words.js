@@ -2,15 +2,17 @@
 // language's file in this folder lists its translation under that English; what is missing appears in English. Values
 // take the place of {0}, {1}, ... in a text, so that each language has its own order of words. The lecture's texts have
 // names instead (`wordsOf`).
-import { CLASSES_ZH } from './classes_zh.js';
 import { EN } from './en.js';
 import { integer, unbroken } from './figures.js';
 import { ZH } from './zh.js';
 
 /** @typedef {Record<string, any>} Words - texts by part of the page and name */
 
-/** @type {Record<string, Words>} */
-const TEXTS = { en: EN, zh: { ...ZH, classes: CLASSES_ZH } };
+/** The languages by code, one a line; vitviz/web/languages.py reads them. @type {Record<string, Words>} */
+const TEXTS = {
+  en: EN,
+  zh: ZH,
+};
 export const LANGUAGES = Object.keys(TEXTS);
 
 /** Return a part of the texts, with English for those that the language lacks. @param {any} own @param {any} english

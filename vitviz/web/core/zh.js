@@ -1,6 +1,8 @@
 // The texts of the page in Chinese.
+import { CLASSES_ZH } from './classes_zh.js';
 
 export const ZH = {
+  classes: CLASSES_ZH,
   // Texts of app.html and of the scripts, by their English. {0} stands for the first value, which is often a number.
   page: {
     'Skip to the photograph': '跳到照片',

@@ -1,7 +1,7 @@
 // The exercises of a step of the lecture: a number, a choice and a patch. The page checks the answers.
 import { exercisesOf, isRight, numberOf, placeOf, questionsOf, said } from '../compute/exercises.js';
 import { patchAfter } from '../compute/geometry.js';
-import { filled, wordsOf } from '../core/words.js';
+import { filled, joined, wordsOf } from '../core/words.js';
 import { write } from '../draw/dom.js';
 import { Pane } from '../draw/photo.js';
 import { Requests } from '../effects/panels.js';
@@ -68,7 +68,7 @@ export class Exercises extends View {
    */
   render({ lang }, scene, lecture, step) {
     const given = this.page.lecture?.exercises;
-    const texts = given?.texts[lang]?.[step];
+    const texts = given?.texts[lang][step];
     this.root.hidden = !texts;
     if (!given || !texts) return;
     this.find('[data-do=numbers]').hidden = !texts.patch; // without a patch, there is nothing to choose
@@ -178,11 +178,10 @@ export class Exercises extends View {
   /** @param {HTMLFormElement} form @param {string} verdict */
   solve(form, verdict) {
     const exercise = this.of(/** @type {Kind} */ (form.dataset.kind));
-    const text = this.page.lecture?.exercises?.texts[this.lang]?.[this.step]?.[/** @type {Kind} */ (form.dataset.kind)];
+    const text = this.page.lecture?.exercises?.texts[this.lang][this.step]?.[/** @type {Kind} */ (form.dataset.kind)];
     if (!exercise || !text) return;
-    const between = this.lang === 'zh' ? '' : ' ';
     const solution = filled(text.solution, ...exercise.values.map(said));
-    write(form.querySelector('.vv-verdict'), `${verdict}${between}${solution}`);
+    write(form.querySelector('.vv-verdict'), joined(verdict, solution));
     /** @type {any} */ (form.querySelector('[data-do=solve]')).hidden = true;
   }
 

@@ -25,6 +25,10 @@ export class Frame extends View {
     for (const part of this.all('[data-needs]')) { // at least one of these capabilities
       if (!part.dataset.needs.split(' ').some((/** @type {string} */ need) => can[need])) part.remove();
     }
+    for (const button of this.all('[data-do=lang]')) {
+      write(button, LANGUAGES.join(' / ').toUpperCase());
+      button.title = LANGUAGES.map((lang) => new Intl.DisplayNames(lang, { type: 'language' }).of(lang)).join(' / ');
+    }
     this.main.classList.toggle('vv-alone', !page.backend.can.choose);
     this.folds = this.all('[data-fold]');
     for (const fold of this.folds) fold.addEventListener('toggle', () => this.fold(fold));

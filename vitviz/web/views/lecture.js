@@ -176,8 +176,7 @@ export class Lecture extends View {
   tell({ step, lang }) {
     if (this.told === `${lang} ${step}`) return;
     const words = wordsOf(lang).lecture;
-    const { texts } = this.page.lecture ?? { texts: /** @type {Record<string, any>} */ ({}) };
-    const text = texts[lang]?.[step - 1] ?? texts.en?.[step - 1];
+    const text = this.page.lecture?.texts[lang][step - 1];
     if (!this.told.startsWith(lang)) {
       this.root.lang = lang;
       this.root.setAttribute('aria-label', words.path);

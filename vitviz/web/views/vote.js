@@ -61,7 +61,7 @@ export class Vote extends View {
    */
   render({ lang }, scene, lecture, step) {
     const given = this.page.lecture?.exercises;
-    const text = given?.texts[lang]?.[step]?.choice;
+    const text = given?.texts[lang][step]?.choice;
     const words = wordsOf(lang).vote;
     const button = this.find('[data-do=vote]');
     button.hidden = !text;

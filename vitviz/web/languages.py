@@ -1,0 +1,29 @@
+"""List the languages of the page, which `vitviz/web/core/words.js` declares, and find texts in them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+_DECLARED = (Path(__file__).parent / "core" / "words.js").read_text(encoding="utf-8")
+LANGUAGES = re.findall(r"^  (\w+): [A-Z_]+,$", _DECLARED, re.MULTILINE)
+"""The codes of the languages, English first."""
+
+
+def texts_in(language: str, texts: Mapping[str, dict[str, Any]]) -> dict[str, Any]:
+    """Return texts in a language; missing texts are in English.
+
+    Args:
+        language: one of `LANGUAGES`.
+        texts: by language and name; names can be nested.
+    """
+    return _completed(texts.get(language, {}), texts["en"])
+
+
+def _completed(own: dict[str, Any], english: dict[str, Any]) -> dict[str, Any]:
+    return {
+        name: _completed(own.get(name, {}), text) if isinstance(text, dict) else own.get(name, text)
+        for name, text in english.items()
+    }
