@@ -86,6 +86,7 @@ export function mount(root, { colors: encoded, backend: innerBackend, photos, fi
     began: 0, // time of the current frame
     drew: () => { page.drawn += 1; },
     resting: () => frame === 0,
+    draws, // draws what is left, or depends on sizes
     act: (/** @type {string} */ what) => leave(what, page),
     lecture, models: /** @type {import('./backends/backend.js').Models} */ (models), views: /** @type {any[]} */ ([]),
   };

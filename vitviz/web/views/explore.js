@@ -132,7 +132,7 @@ export class Explore extends View {
         this.activate(number());
         this.dispatch({ type: 'pick', patch: own(patch), scene: scene()?.id ?? null });
       },
-      resized: () => this.page.changed(),
+      resized: () => this.page.draws(), // the pane has drawn itself; lines between two panes follow
     }, LABEL);
     element.addEventListener('focusin', () => this.activate(number()));
     saveMenu(this.page, element.querySelector('figcaption'), phrase('Save this map'),
