@@ -296,9 +296,10 @@ class Trace:
     def _state(self, block: int) -> BlockState:
         index = block + self.depth if block < 0 else block
         if index not in self.blocks:
+            otherwise = ", or call trace(images, blocks=[...]) with the one you need" if 0 <= index < self.depth else ""
             raise TraceError(
                 f"Expected one of the blocks {list(self.blocks)} (counted from 0), got {block}. "
-                "Choose one of them, or call trace(images, blocks=[...]) with the one you need."
+                f"Choose one of them{otherwise}."
             )
         return self.states[self.blocks.index(index)]
 
