@@ -135,9 +135,9 @@ class Gate:
         else:
             self.held.append(route)
 
-    def wait(self) -> None:
-        """Wait until a request is held."""
-        wait_until(lambda: self._page.evaluate("true") and self.held, "a request")
+    def wait(self, count: int = 1) -> None:
+        """Wait until this number of requests is held."""
+        wait_until(lambda: self._page.evaluate("true") and len(self.held) >= count, "a request")
 
     def open(self) -> None:
         self._is_open = True
