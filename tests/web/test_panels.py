@@ -251,8 +251,11 @@ def test_a_click_counts_even_if_the_list_changes_before_the_button_is_released(o
     panel.locator("[data-method=legrad]").click()
     gate.wait()
     button = panel.locator("[data-method=attn_lrp]")
+    opened.wait_for_function("vitviz.resting()")  # the page has moved the list
+    button.scroll_into_view_if_needed()
     button.hover()
     opened.mouse.down()
+    assert button.evaluate("(button) => button.matches(':active')")
     gate.open()
     expect(panel.locator("[data-method=legrad] small")).to_contain_text(" s")  # its map has arrived
     opened.mouse.up()
