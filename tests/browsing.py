@@ -113,7 +113,7 @@ Page.wait_for_function = wait_for_function
 
 
 def speak(page: Page, language: str) -> None:
-    """Click the language button until the page is in a language."""
+    """Click the language button until the page is in this language."""
     while (before := page.evaluate("document.documentElement.lang")) != language:
         page.click("[data-do=lang]")
         wait_for_function(page, f"document.documentElement.lang !== '{before}'")

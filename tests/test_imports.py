@@ -118,7 +118,7 @@ def imports(module: str, path: Path) -> Iterator[Import]:
 
 @cache
 def all_imports() -> list[Import]:
-    """Return the imports of all modules."""
+    """Parse every module once, and return all imports."""
     return [imported for module, path in KNOWN.items() for imported in imports(module, path)]
 
 

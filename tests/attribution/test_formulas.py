@@ -58,7 +58,7 @@ class Graph:
 
 
 def through_pooling(rows: Tensor, pools: list[Tensor], residual: float | None = None) -> Tensor:
-    """Multiply the matrices of the pooling's attentions, and return how much of each token the pooling reads."""
+    """Return how strongly attention pooling reads each token: the product of its attention matrices."""
     start = torch.cat([1 - rows.sum(0, keepdim=True), 0 * rows])  # the query, then the tokens
     flow = start
     for row in reversed(pools):

@@ -341,7 +341,7 @@ def pooled(rows: Tensor, fused: Iterable[Tensor], residual: float | None = None)
 
 
 def divide(values: Tensor, by: Tensor) -> Tensor:
-    """Return values / by, and 0 where `by` is 0."""
+    """Return `values / by`, or 0 where `by` is 0."""
     return torch.where(by == 0, 0.0, values / by)
 
 

@@ -51,8 +51,8 @@ TRACED = (
     "web/lecture_numbers.py",
 )  # modules whose source code determines the graphs
 TRIAL = 8  # patches per side of the browser's test picture
-# The site uses WebGPU for models whose forward pass takes more multiply-adds than this: the default model takes 6e9, a
-# ViT-B 17e9. One WASM thread computes about 6e9 per second. Lower the limit once WebGPU has been measured on a GPU.
+# The site uses WebGPU for models whose forward pass takes more multiply-adds than this. The default model takes 6e9, a
+# ViT-B 17e9, and one WASM thread computes about 6e9 per second. Lower the limit after measuring WebGPU on a real GPU.
 WEBGPU_ABOVE = 1e10
 # With these two headers, a page can use several threads.
 SPACE = f"""---

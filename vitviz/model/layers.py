@@ -143,7 +143,7 @@ def _sum_heads(x: Tensor) -> Tensor:
 
 
 def _times_sum(x: Tensor, factors: Tensor) -> Tensor:
-    """Sum over tokens, and multiply by each head's factor: (B, H, N, d) -> (B, H, 1, d)."""
+    """Sum over tokens, and scale each head's sum by its factor: (B, H, N, d) -> (B, H, 1, d)."""
     return x.sum(2, keepdim=True) * factors[:, None, None]
 
 

@@ -81,7 +81,7 @@ class Tracer(Ops):
 
 
 class Recorder(Ops):
-    """Operations that compute attention as usual, and keep its queries and keys."""
+    """Compute attention as usual, and keep its queries and keys."""
 
     def attend(
         self, q: Tensor, k: Tensor, v: Tensor, scale: float, *, dropout: float = 0.0, learned_query: bool = False

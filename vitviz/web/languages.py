@@ -1,4 +1,4 @@
-"""List the languages of the page, which `vitviz/web/core/words.js` declares, and find texts in them."""
+"""Read the page's languages from `vitviz/web/core/words.js`, and look up texts in a language."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 _DECLARED = (Path(__file__).parent / "core" / "words.js").read_text(encoding="utf-8")
 LANGUAGES = re.findall(r"^  (\w+): [A-Z_]+,$", _DECLARED, re.MULTILINE)
-"""The codes of the languages, English first."""
+"""Language codes, English first."""
 
 
 def texts_in(language: str, texts: Mapping[str, dict[str, Any]]) -> dict[str, Any]:

@@ -7,7 +7,7 @@ const SEEN = 'vitviz-welcomed'; // in this browser's storage
 const LASTS = 3600; // milliseconds
 const TURN = 2500; // milliseconds that "Your turn" stays
 const PATH = [[0.47, 0.3], [0.4, 0.68], [0.26, 0.62], [0.08, 0.2]]; // over the first example: dome, windows, sky
-const INPUTS = ['pointerdown', 'pointermove', 'keydown', 'wheel', 'touchstart', 'dragenter'];
+const INPUTS = ['pointerdown', 'pointermove', 'keydown', 'wheel', 'touchstart'];
 
 /** Whether this browser has not seen the page yet, and says that it has from now on. */
 function isFirst() {
@@ -49,6 +49,7 @@ export function welcome({ store, still, inside, backend }, { id, geometry, grid 
     if (store.get().pointer?.ghost) store.dispatch({ type: 'hover', pointer: null });
   };
   const step = (/** @type {number} */ now) => {
+    if (store.get().scene?.id !== id) return void end(); // a dropped photograph
     const time = Math.max(0, now - began) / LASTS;
     if (time >= 1) {
       store.dispatch({ type: 'hover', pointer: null });
