@@ -166,9 +166,10 @@ def test_example_of_docs_reports_selected_patch(page: Browser, tmp_path: Path) -
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "GRADIO_SERVER_PORT": str(port)}
     with running(["app.py"], port, cwd=tmp_path, env=environment) as url:
         page.goto(url)
-        page.wait_for_function("document.querySelector('.vv')?.vitviz?.drawn > 0")
+        page.wait_for_function("document.querySelector('textarea')?.value.includes('from CLS')")
         page.locator(".vv-explore .vv-picture").focus()
         page.keyboard.press("ArrowRight")
+        page.wait_for_function("document.querySelector('.vv').vitviz.store.get().query !== null")
         page.wait_for_function("document.querySelector('textarea').value.includes('patch')")
         patch = page.evaluate("document.querySelector('.vv').vitviz.store.get().query")
         assert page.input_value("textarea") == f"Block 11, head mean, from patch {patch}: church"

@@ -48,8 +48,9 @@ export function widen(bits, out) {
  */
 export async function unpack(packed) {
   const planes = await inflate(packed);
-  const count = planes.length / 2;
-  return Uint16Array.from({ length: count }, (_, i) => planes[i] | (planes[count + i] << 8));
+  const halves = new Uint16Array(planes.length / 2);
+  for (let i = 0; i < halves.length; i += 1) halves[i] = planes[i] | (planes[halves.length + i] << 8);
+  return halves;
 }
 
 /** @param {Uint8Array<ArrayBuffer>} packed - in gzip @returns {Promise<Uint8Array<ArrayBuffer>>} */

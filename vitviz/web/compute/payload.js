@@ -184,5 +184,7 @@ export function decoded(text) {
   const { fromBase64 } = /** @type {any} */ (Uint8Array); // available in browsers since 2025
   if (fromBase64) return fromBase64.call(Uint8Array, text);
   const raw = atob(text);
-  return Uint8Array.from({ length: raw.length }, (_, i) => raw.charCodeAt(i));
+  const bytes = new Uint8Array(raw.length);
+  for (let i = 0; i < raw.length; i += 1) bytes[i] = raw.charCodeAt(i);
+  return bytes;
 }

@@ -448,7 +448,7 @@ export const ZH = {
     'Uploading the checkpoint': '正在上传权重文件', 'Opening the photograph': '正在打开照片',
     'Measuring the heads': '正在测量各个头', 'Computing {0}': '正在计算{0}', 'Testing the map': '正在检验图',
     'Testing {0} maps': '正在检验 {0} 张图', 'Hiding one patch after another': '正在逐个遮住图块',
-    'Switching heads off': '正在逐个关闭头', 'Loading the {0}, in MB': '正在载入 {0}（MB）', 'Trying the model': '正在试运行模型',
+    'Switching heads off': '正在逐个关闭头', 'Loading the model, in MB': '正在载入模型（MB）', 'Trying the model': '正在试运行模型',
     // Photographs, models and sizes
     Church: '教堂', 'Church: Berlin Cathedral behind a row of trees': '教堂：一排树后面的柏林大教堂', Dog: '狗',
     'Dog: a German shepherd on a meadow': '狗：草地上的德国牧羊犬', Lizard: '蜥蜴',

@@ -36,7 +36,7 @@ import { unpack, widen } from '../compute/half.js';
 /** @typedef {import('./runtime.js').Runtimes} Runtimes */
 /**
  * Read a file, and call `arrived` with its bytes and the number of them that have arrived.
- * @typedef {(file: File, name: string, arrived?: (bytes: Bytes, count: number) => void) => Promise<Bytes>} Read
+ * @typedef {(file: File, arrived?: (bytes: Bytes, count: number) => void) => Promise<Bytes>} Read
  */
 
 /**
@@ -102,7 +102,7 @@ export class Graphs {
     };
     const unpacked = Promise.all(Object.keys(parts).map((part) => this.weights(part)));
     unpacked.catch(() => {}); // a damaged file is reported below
-    await Promise.all([this.read(files.weights, 'weights', arrived), this.file()]);
+    await Promise.all([this.read(files.weights, arrived), this.file()]);
     await unpacked;
     this.packed = new Uint8Array(0);
   }
@@ -118,7 +118,7 @@ export class Graphs {
 
   /** Read the file of all graphs. */
   file() {
-    return once(this.files, 'graphs', () => this.read(this.about.files.graphs, 'graphs'));
+    return once(this.files, 'graphs', () => this.read(this.about.files.graphs));
   }
 
   /**

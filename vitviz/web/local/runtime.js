@@ -14,6 +14,6 @@ export async function startRuntime(self, { module, glue, wasm }, read) {
   const ort = await import(at(module));
   ort.env.wasm.numThreads = self.crossOriginIsolated ? Math.min(4, navigator.hardwareConcurrency) : 1;
   ort.env.wasm.wasmPaths = { mjs: at(glue) };
-  ort.env.wasm.wasmBinary = (await inflate(await read(wasm, 'runtime'))).buffer;
+  ort.env.wasm.wasmBinary = (await inflate(await read(wasm))).buffer;
   return ort;
 }

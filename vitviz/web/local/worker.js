@@ -38,13 +38,15 @@ export function start(self, builds, constants) {
   const models = new Map();
   /** @type {Map<string, Promise<any>>} */
   const scenes = new Map();
+  const loading = { done: 0, of: 0 }; // bytes of the files of the model that was loaded last
   /** @type {Runtimes} */
   const runtimes = { wasm: null };
   /** @type {(progress: any) => void} */
   let report = () => {};
 
-  /** Read a file, and report progress. @type {import('./graphs.js').Read} */
-  async function read({ url, bytes, crc }, name, arrived = () => {}) {
+  /** Read a file, and report the progress of all files together. @type {import('./graphs.js').Read} */
+  async function read({ url, bytes, crc }, arrived = () => {}) {
+    loading.of += bytes;
     const answer = await fetch(new URL(url, self.location.href)).catch(() => null);
     if (!answer?.ok || !answer.body) {
       throw new SiteError(`Expected the file ${url}, got ${answer ? `status ${answer.status}` : 'no answer'}. `
@@ -58,8 +60,9 @@ export function start(self, builds, constants) {
       if (at + value.length <= bytes) whole.set(value, at);
       at += value.length;
       arrived(whole, Math.min(at, bytes));
-      const [done, of] = [at, bytes].map((count) => Math.ceil(count / 1e6));
-      if (of > 1) report({ text: `Loading the ${name}, in MB`, done, of });
+      loading.done += value.length;
+      const [done, of] = [loading.done, loading.of].map((count) => Math.ceil(count / 1e6));
+      if (of > 1) report({ text: 'Loading the model, in MB', done, of });
     }
     if (at !== bytes || crc32(whole) !== crc) {
       throw new SiteError(`Expected ${bytes} unchanged bytes in ${url}, got ${at === bytes ? 'others' : at}. The file `
@@ -86,10 +89,12 @@ export function start(self, builds, constants) {
 
   /** @param {About} about */
   async function load(about) {
-    await begin(about);
+    Object.assign(loading, { done: 0, of: 0 });
     const graphs = new Graphs(runtimes, about, read);
+    const loaded = graphs.load(); // while the runtime starts
+    loaded.catch(() => {}); // a runtime that could not be read is reported first
+    await begin(about);
     const model = new Model(graphs);
-    const loaded = graphs.load();
     const trial = difference(model);
     trial.catch(() => {}); // a file that could not be read is reported first
     await loaded;
@@ -142,7 +147,7 @@ export function start(self, builds, constants) {
     },
     async lecture(opened, { block, token }) {
       if (block !== undefined) return token === undefined ? valuesFile(opened, block) : tokenFile(opened, block, token);
-      return lectureFile(opened, await read(opened.model.about.lecture, 'numbers of the model'));
+      return lectureFile(opened, await read(opened.model.about.lecture));
     },
     descriptors, explain, faithfulness, heads, intervene, layers, rearrange,
   };
