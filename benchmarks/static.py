@@ -4,6 +4,7 @@
 
 Prints medians over the photographs. Both sides alternate, so that background load affects both. Then the page is
 measured again with its main thread slowed down, and simulated visitors fetch the files of one visit simultaneously.
+`--other SITE` compares two sites instead, for example of two versions of vitviz: each round is a first visit to both.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from urllib.request import urlopen
 
 import numpy as np
 import torch
-from playwright.sync_api import Browser, Page, sync_playwright
+from playwright.sync_api import Browser, Page, Playwright, sync_playwright
 
 import vitviz
 
@@ -32,7 +33,8 @@ ASK = """async (method) => {
     const { scenes, store, backend } = vitviz;
     const scene = scenes.get(store.get().scene.id);
     const target = scene.manifest.predictions[0][2];
-    const { values } = await backend.ask('explain', scene, { method, target, against: null });
+    const question = { method, target, against: null };
+    const { values } = await (backend.explain?.(scene, question) ?? backend.ask('explain', scene, question));
     return [values, (performance.now() - began) / 1000];
 }"""
 PICTURES = {".jpg", ".jpeg", ".png", ".webp"}
@@ -88,6 +90,58 @@ def first_map(page: Page, photo: Path) -> float:
     seconds = time.perf_counter() - began
     page.wait_for_function("!vitviz.progress.first && vitviz.resting()", timeout=WAIT)
     return seconds
+
+
+def serve(site: Path) -> str:
+    """Serve a site until the program ends, and return its address."""
+    server = Server(("127.0.0.1", 0), partial(Counting, directory=str(site)))
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    return f"http://127.0.0.1:{server.server_port}/"
+
+
+def cpu_seconds(browser: Browser) -> float:
+    """Return the CPU time of all processes of the browser."""
+    processes = browser.new_browser_cdp_session().send("SystemInfo.getProcessInfo")["processInfo"]
+    return sum(process["cpuTime"] for process in processes)
+
+
+def first_visit(browser: Browser, url: str, photos: list[Path]) -> dict[str, float]:
+    """Return the times of one first visit, in seconds; the page has its service worker before the first photograph."""
+    page = browser.new_context(bypass_csp=True).new_page()
+    times = {"interactive": opened(page, url)}
+    page.wait_for_function("navigator.serviceWorker.controller", timeout=WAIT)
+    page.wait_for_timeout(1000)  # the page loads itself again, to compute in several threads
+    page.wait_for_function("window.vitviz?.drawn > 0 && vitviz.resting()", timeout=WAIT)
+    before = cpu_seconds(browser)
+    times["first photograph"] = first_map(page, photos[0])
+    times["first photograph, CPU"] = cpu_seconds(browser) - before
+    times["first GAE"] = page.evaluate(ASK, "gae")[1]
+    before = cpu_seconds(browser)
+    times["further photographs"] = median([first_map(page, photo) for photo in photos[1:4]])
+    times["further photographs, CPU"] = (cpu_seconds(browser) - before) / len(photos[1:4])
+    for method in ("gae", "legrad"):
+        before = cpu_seconds(browser)
+        times[method] = page.evaluate(ASK, method)[1]
+        times[f"{method}, CPU"] = cpu_seconds(browser) - before
+    return times
+
+
+def compare(playwright: Playwright, sites: list[Path], photos: list[Path], rounds: int) -> None:
+    """Print medians of the times of a first visit to each site, in turn."""
+    urls = [serve(site) for site in sites]
+    visits: list[list[dict[str, float]]] = [[] for _ in sites]
+    for number in range(rounds):
+        for place in (0, 1) if number % 2 else (1, 0):
+            browser = launch(playwright)
+            visits[place].append(first_visit(browser, urls[place], photos))
+            browser.close()
+    print(f"{'median of ' + str(rounds):28}" + "".join(f"{site!s:>24}" for site in sites))
+    for name in visits[0][0]:
+        print(f"{name:28}" + "".join(f"{median([visit[name] for visit in of]):22.2f} s" for of in visits))
+
+
+def launch(playwright: Playwright) -> Browser:
+    return playwright.chromium.launch(executable_path="/usr/bin/chromium", args=["--no-sandbox"])
 
 
 def forward(explorer: vitviz.Explorer, photo: Path) -> tuple[float, vitviz.View]:
@@ -179,16 +233,20 @@ def main() -> None:
     parser.add_argument("--model", default="dinov2-s14-everyday")
     parser.add_argument("--most", type=int, default=50, help="maximum number of photographs (default: 50)")
     parser.add_argument("--slow", type=int, default=4, help="slowdown of the page's main thread (default: 4)")
+    parser.add_argument("--other", type=Path, help="another site, to compare")
+    parser.add_argument("--rounds", type=int, default=7, help="first visits to each site with --other (default: 7)")
     parser.add_argument("--visitors", type=int, default=0, help="number of simulated visitors (default: 0)")
     args = parser.parse_args()
     photos = pictures(args.photos, args.most)
+    if args.other:
+        with sync_playwright() as playwright:
+            compare(playwright, [args.site, args.other], photos, args.rounds)
+        return
     torch.set_num_threads(1)
     explorer = vitviz.Explorer(vitviz.load(args.model))
-    server = Server(("127.0.0.1", 0), partial(Counting, directory=str(args.site)))
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    url = f"http://127.0.0.1:{server.server_port}"
+    url = serve(args.site).rstrip("/")
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path="/usr/bin/chromium", args=["--no-sandbox"])
+        browser = launch(playwright)
         page = browser.new_context(bypass_csp=True).new_page()
         print(f"interactive after {opened(page, f'{url}/'):.2f} s")
         print(f"first photograph, with the download of runtime and model: {first_map(page, photos[0]):.1f} s")
@@ -206,7 +264,6 @@ def main() -> None:
         browser.close()
     if args.visitors:
         measure_visitors(url, visited, args.visitors)
-    server.shutdown()
     print(f"load average: {', '.join(f'{load:.1f}' for load in os.getloadavg())}")
 
 

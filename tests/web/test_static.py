@@ -9,6 +9,7 @@ import re
 import shutil
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, closing, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -417,6 +418,9 @@ def test_error_names_the_damaged_file(page: Page, site: Site, mine: Path, tmp_pa
         expect(page.locator("#notice")).to_contain_text(weights.name)
 
 
+CACHED = "async (url) => Boolean(await caches.match(url))"
+
+
 @pytest.mark.tier("all")
 def test_site_works_offline_after_first_visit(browser: Chromium, site: Site, mine: Path) -> None:
     with keeping(browser, site.url) as page:
@@ -425,6 +429,10 @@ def test_site_works_offline_after_first_visit(browser: Chromium, site: Site, min
         expect(page.locator(".vv-needs")).to_contain_text("0.2 GB of memory, and this machine has 0.25 GB")
         complete(page)
         drop(page, mine)
+        files = [path for name in ("weights", "graphs", "wasm") for path in site.folder.glob(f"*/**/{name}.*.bin")]
+        for path in files:
+            url = site.url + path.relative_to(site.folder).as_posix()
+            wait_until(partial(page.evaluate, CACHED, url), f"{path.name} in the cache")
         page.context.set_offline(True)
         ready(page, f"{site.url}?layer=2")
         complete(page)
@@ -582,19 +590,16 @@ FETCHED = "async (url) => (await (await fetch(url)).arrayBuffer()).byteLength"
 @pytest.mark.tier("all")
 def test_service_worker_does_not_cache_damaged_files(browser: Chromium, site: Site, tmp_path: Path) -> None:
     with copied(site, tmp_path / "site") as served, keeping(browser, served.url) as page:
-        (path,) = served.folder.glob("models/*tiny/weights.*.bin")
+        (path,) = served.folder.glob("alone.*.html")
         url, whole = served.url + path.relative_to(served.folder).as_posix(), path.read_bytes()
-
-        def cached() -> bool:
-            return bool(page.evaluate("async (url) => Boolean(await caches.match(url))", url))
 
         path.write_bytes(whole[: len(whole) // 2])
         os.utime(path, (0, 0))  # old files stay in the browser's own cache without a question to the server
         assert page.evaluate(FETCHED, url) == len(whole) // 2
-        assert not cached()
+        assert not page.evaluate(CACHED, url)
         path.write_bytes(whole)
         assert page.evaluate(FETCHED, url) == len(whole)
-        wait_until(cached, "the correct file is kept")
+        wait_until(partial(page.evaluate, CACHED, url), "the correct file is kept")
         path.write_bytes(b"")
         assert page.evaluate(FETCHED, url) == len(whole)
 

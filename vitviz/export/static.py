@@ -355,7 +355,7 @@ def _write_page(site: Site, config: dict[str, Any], lecture: dict[str, Any], run
     site.write("index.html", bundle.fill(bundle.template("site.html"), filling), hashed=False)
     needed = ["./", script, config["worker"], *(runtime["wasm"][part]["url"] for part in ("module", "glue"))]
     listed = json.dumps({"files": ["./", *site.files], "first": needed})
-    site.write(MARK, f"const SITE = {listed};\n{bundle.template('service.js')}", hashed=False)
+    site.write(MARK, f"const SITE = {listed};\n{bundle.script('service.js')}", hashed=False)
 
 
 def _json(text: str) -> str:

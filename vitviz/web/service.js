@@ -1,29 +1,15 @@
 // The service worker of a static site: files that were loaded once are available offline. The export adds a first line
 // that defines SITE: `files` lists all files of the site, and `first` those that every visit needs. Files with a hash
 // in their names never change and are cached if their content has that hash. All other files are read from the network
-// if it is available. Each site has its own cache, because several sites may share an origin. Pages and workers get the
-// headers of cross-origin isolation, which several threads need, because most file servers do not send them.
+// if it is available. Pages and workers get the headers of cross-origin isolation, which several threads need, because
+// most file servers do not send them.
+import { crc32 } from './compute/crc.js';
+import { MODEL_FILE, cacheName } from './core/site_cache.js';
 
 const HASHED = /\.([0-9a-f]{8})\.\w+$/;
 const worker = /** @type {any} */ (self);
-const CACHE = `vitviz ${new URL('./', worker.location.href).pathname}`;
+const CACHE = cacheName(worker.location.href);
 const known = new Set(SITE.files.map((path) => new URL(path, worker.location.href).href));
-
-const TABLE = Uint32Array.from({ length: 256 }, (_, index) => {
-  let rest = index;
-  for (let bit = 0; bit < 8; bit += 1) rest = rest & 1 ? 0xedb88320 ^ (rest >>> 1) : rest >>> 1;
-  return rest;
-});
-
-/**
- * Return the CRC-32 of a file in hexadecimal digits, as in file names.
- * @param {Uint8Array} bytes
- */
-function checksum(bytes) {
-  let rest = 0xffffffff;
-  for (const byte of bytes) rest = TABLE[(rest ^ byte) & 255] ^ (rest >>> 8);
-  return (~rest >>> 0).toString(16).padStart(8, '0');
-}
 
 /**
  * Cache a file, unless its content does not match the hash in its name.
@@ -32,7 +18,7 @@ function checksum(bytes) {
  */
 async function keep(request, answer) {
   const hash = HASHED.exec(answer.url.split(/[?#]/)[0]);
-  if (hash && checksum(new Uint8Array(await answer.clone().arrayBuffer())) !== hash[1]) return;
+  if (hash && crc32(new Uint8Array(await answer.clone().arrayBuffer())) !== parseInt(hash[1], 16)) return;
   await (await caches.open(CACHE)).put(request, answer);
 }
 
@@ -42,7 +28,9 @@ async function keep(request, answer) {
  */
 async function fetched(request) {
   const answer = await fetch(request, HASHED.test(request.url) ? { cache: 'no-cache' } : {});
-  if (answer.ok && known.has(request.url)) keep(request, answer.clone()).catch(() => {}); // no room to cache it
+  if (answer.ok && known.has(request.url) && !MODEL_FILE.test(request.url)) {
+    keep(request, answer.clone()).catch(() => {}); // no room to cache it
+  }
   return answer;
 }
 

@@ -2,6 +2,7 @@
 import { hasAdapter } from '../compute/adapter.js';
 import { crc32 } from '../compute/crc.js';
 import { ReadbackError } from '../compute/readback.js';
+import { cacheName } from '../core/site_cache.js';
 import { explain, faithfulness, heads, intervene, rearrange } from './endpoints.js';
 import { blockFile, rolloutFile } from './files.js';
 import { Graphs, ramp } from './graphs.js';
@@ -68,7 +69,19 @@ export function start(self, builds, constants) {
       throw new SiteError(`Expected ${bytes} unchanged bytes in ${url}, got ${at === bytes ? 'others' : at}. The file `
         + 'is damaged: reload the page, or export the site again.');
     }
+    keep(answer.url, whole).catch(() => {}); // no room to cache it
     return whole;
+  }
+
+  /**
+   * Cache a file, if a service worker answers from the cache.
+   * @param {string} url @param {Uint8Array<ArrayBuffer>} file
+   */
+  async function keep(url, file) {
+    const name = cacheName(self.location.href);
+    if (!await self.caches?.has(name)) return;
+    const cache = await self.caches.open(name);
+    if (!await cache.match(url)) await cache.put(url, new Response(file));
   }
 
   /** Start the builds that a model needs. @param {About} about */
