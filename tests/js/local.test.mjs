@@ -69,7 +69,7 @@ test('a part is used when its weights arrive; a released session is created agai
   } } };
   const [read, arriving] = [[], Promise.withResolvers()];
   let online = false;
-  const graphs = new Graphs({ wasm: ort }, about, async (file, _name, arrived) => {
+  const graphs = new Graphs({ wasm: ort }, about, async (file, arrived = () => {}) => {
     read.push(file);
     if (!online) throw new Error('offline');
     if (file === files.graphs) return Uint8Array.of(1, 2, 3, 4);
