@@ -96,7 +96,7 @@ def serve(site: Path) -> str:
     """Serve a site until the program ends, and return its address."""
     server = Server(("127.0.0.1", 0), partial(Counting, directory=str(site)))
     threading.Thread(target=server.serve_forever, daemon=True).start()
-    return f"http://127.0.0.1:{server.server_port}/"
+    return f"http://127.0.0.1:{server.server_port}"
 
 
 def cpu_seconds(browser: Browser) -> float:
@@ -106,7 +106,7 @@ def cpu_seconds(browser: Browser) -> float:
 
 
 def first_visit(browser: Browser, url: str, photos: list[Path]) -> dict[str, float]:
-    """Return the times of one first visit, in seconds; the page has its service worker before the first photograph."""
+    """Return the times of a first visit in seconds. The service worker is installed before the first photograph."""
     page = browser.new_context(bypass_csp=True).new_page()
     times = {"interactive": opened(page, url)}
     page.wait_for_function("navigator.serviceWorker.controller", timeout=WAIT)
@@ -127,7 +127,7 @@ def first_visit(browser: Browser, url: str, photos: list[Path]) -> dict[str, flo
 
 
 def compare(playwright: Playwright, sites: list[Path], photos: list[Path], rounds: int) -> None:
-    """Print medians of the times of a first visit to each site, in turn."""
+    """Visit the sites in turn, each time with a new browser, and print the median times of each."""
     urls = [serve(site) for site in sites]
     visits: list[list[dict[str, float]]] = [[] for _ in sites]
     for number in range(rounds):
@@ -244,7 +244,7 @@ def main() -> None:
         return
     torch.set_num_threads(1)
     explorer = vitviz.Explorer(vitviz.load(args.model))
-    url = serve(args.site).rstrip("/")
+    url = serve(args.site)
     with sync_playwright() as playwright:
         browser = launch(playwright)
         page = browser.new_context(bypass_csp=True).new_page()

@@ -1,15 +1,18 @@
 // The service worker of a static site: files that were loaded once are available offline. The export adds a first line
 // that defines SITE: `files` lists all files of the site, and `first` those that every visit needs. Files with a hash
 // in their names never change and are cached if their content has that hash. All other files are read from the network
-// if it is available. Pages and workers get the headers of cross-origin isolation, which several threads need, because
-// most file servers do not send them.
+// if it is available. Pages and workers get the headers of cross-origin isolation, without which browsers refuse to run
+// several threads; most file servers do not send them.
 import { crc32 } from './compute/crc.js';
-import { MODEL_FILE, cacheName } from './core/site_cache.js';
+import { cacheName } from './core/site_cache.js';
 
 const HASHED = /\.([0-9a-f]{8})\.\w+$/;
 const worker = /** @type {any} */ (self);
 const CACHE = cacheName(worker.location.href);
 const known = new Set(SITE.files.map((path) => new URL(path, worker.location.href).href));
+
+// The model's worker checks and caches its files itself, because a copy made here while they arrive slows down loading.
+const isOfModel = (/** @type {string} */ url) => HASHED.test(url) && url.endsWith('.bin');
 
 /**
  * Cache a file, unless its content does not match the hash in its name.
@@ -28,7 +31,7 @@ async function keep(request, answer) {
  */
 async function fetched(request) {
   const answer = await fetch(request, HASHED.test(request.url) ? { cache: 'no-cache' } : {});
-  if (answer.ok && known.has(request.url) && !MODEL_FILE.test(request.url)) {
+  if (answer.ok && known.has(request.url) && !isOfModel(request.url)) {
     keep(request, answer.clone()).catch(() => {}); // no room to cache it
   }
   return answer;

@@ -39,14 +39,15 @@ export function start(self, builds, constants) {
   const models = new Map();
   /** @type {Map<string, Promise<any>>} */
   const scenes = new Map();
-  const loading = { done: 0, of: 0 }; // bytes of the files of the model that was loaded last
+  const loading = { done: 0, of: 0 }; // bytes of all files that are being read
   /** @type {Runtimes} */
   const runtimes = { wasm: null };
   /** @type {(progress: any) => void} */
   let report = () => {};
 
-  /** Read a file, and report the progress of all files together. @type {import('./graphs.js').Read} */
+  /** Read a file, and report the progress of all files that are being read. @type {import('./graphs.js').Read} */
   async function read({ url, bytes, crc }, arrived = () => {}) {
+    if (loading.done === loading.of) Object.assign(loading, { done: 0, of: 0 });
     loading.of += bytes;
     const answer = await fetch(new URL(url, self.location.href)).catch(() => null);
     if (!answer?.ok || !answer.body) {
@@ -102,7 +103,7 @@ export function start(self, builds, constants) {
 
   /** @param {About} about */
   async function load(about) {
-    Object.assign(loading, { done: 0, of: 0 });
+    Object.assign(loading, { done: 0, of: 0 }); // an earlier attempt may have failed halfway
     const graphs = new Graphs(runtimes, about, read);
     const loaded = graphs.load(); // while the runtime starts
     loaded.catch(() => {}); // a runtime that could not be read is reported first
