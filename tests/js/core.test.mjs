@@ -3,7 +3,7 @@ import { readFileSync } from 'node:fs';
 import test from 'node:test';
 import { fit, isStep, reduce, restore, showable } from '../../vitviz/web/core/actions.js';
 import { KEYS, actionOf } from '../../vitviz/web/core/keys.js';
-import { FIELDS, INITIAL, hasQuery, pick } from '../../vitviz/web/core/state.js';
+import { FIELDS, INITIAL, hasQuery, paneOf, pick } from '../../vitviz/web/core/state.js';
 import { createStore } from '../../vitviz/web/core/store.js';
 import { format, parse } from '../../vitviz/web/core/url.js';
 import { LANGUAGES, wordsOf } from '../../vitviz/web/core/words.js';
@@ -237,6 +237,27 @@ test('undo keeps open scenes', () => {
   const { store, has } = stored(COMPARE, show(SCENES[2], 1), LEFT, 'undo');
   has({ pane: 1, scene: SCENES[2] });
   assert.equal(store.get().beside.scene.id, 'scene-0');
+});
+
+test('undo keeps language and theme', () => {
+  stored(change({ block: 3 }), change({ theme: 'dark' }), change({ lang: 'zh' }), 'undo')
+    .has({ block: 11, theme: 'dark', lang: 'zh' });
+});
+
+test('going back to the other pane keeps each pane\'s scene', () => {
+  const { store, send } = stored(COMPARE, show(SCENES[1], 1), change({ image: 'other' }));
+  const scenes = () => [0, 1].map((pane) => paneOf(store.get(), pane).scene.id);
+  const search = format(store.get());
+  const before = scenes();
+  send(LEFT, { type: 'navigate', search });
+  assert.deepEqual([store.get().pane, scenes()], [1, before]);
+});
+
+test('only tabs with a stop button play', () => {
+  const { send, has } = stored({ type: 'play' }, change({ tab: 'layers' }));
+  has({ playing: true });
+  send(change({ tab: 'lecture' }));
+  has({ playing: false });
 });
 
 test('a listener is called only for changes, until it unsubscribes', () => {

@@ -4,7 +4,7 @@ import { BackendError } from '../../vitviz/web/backends/backend.js';
 import { isStep, reduce, restore } from '../../vitviz/web/core/actions.js';
 import { INITIAL } from '../../vitviz/web/core/state.js';
 import { createStore } from '../../vitviz/web/core/store.js';
-import { Requests } from '../../vitviz/web/effects/panels.js';
+import { Requests, sceneOf } from '../../vitviz/web/effects/panels.js';
 import { Photos, hashOf } from '../../vitviz/web/effects/photos.js';
 import { SceneEffects } from '../../vitviz/web/effects/scene.js';
 
@@ -13,8 +13,8 @@ import { SceneEffects } from '../../vitviz/web/effects/scene.js';
 const never = () => new Promise(() => {});
 const settled = () => new Promise((resolve) => { setTimeout(resolve); });
 const broken = () => new BackendError('It broke.', 'failed');
-const manifestOf = ({ image, model, size }) => ({
-  id: `${image} ${model} ${size}`, image, model, size, depth: 3, heads: 2, width: 4, grid: [2, 3], prefix: ['CLS'],
+const manifestOf = ({ image, model, size, texts }) => ({
+  id: [image, model, size, texts].filter(Boolean).join(' '), image, model, size, depth: 3, heads: 2, width: 4, grid: [2, 3], prefix: ['CLS'],
   maps: [], frame: [0, 0, 30, 20], photo: { url: `data:${image}`, width: 30, height: 20 }, rollout: false,
   predictions: [], labels: [], sureAbove: null, sizes: [],
 });
@@ -132,6 +132,52 @@ test('a failed request keeps the scene, reports why, and is not repeated', async
   assert.equal(opens.length, 2);
   ask({ image: 'a', model: 'broken' }); // the user repeats the request
   assert.equal(opens.length, 3);
+});
+
+test('undo opens a source again that was refused', async () => {
+  const { store, opens, ask, answer, fail, change } = page();
+  await answer(0);
+  ask({ model: 'broken' });
+  change({ block: 0 });
+  await fail(1, 'No such model.');
+  store.dispatch({ type: 'undo' });
+  assert.deepEqual([store.get().model, opens.length], ['broken', 3]);
+});
+
+test('a click on a layer or on rollout loads again what failed', async () => {
+  const loads = [];
+  const load = async (what) => {
+    loads.push(what);
+    throw broken();
+  };
+  const { store, answer, change } = page({ more: { depth: 1, rollout: true }, rollout: () => load('rollout'),
+    block: (_, block) => load(block) });
+  await answer(0);
+  await settled();
+  assert.deepEqual(loads, [0, 'rollout']);
+  store.dispatch({ type: 'map', block: 0, head: 1 });
+  await settled();
+  change({ mode: 'rollout' });
+  await settled();
+  assert.deepEqual(loads, [0, 'rollout', 0, 'rollout']);
+});
+
+test('a panel shows a scene whose texts were typed again', async () => {
+  const { store, scenes, ask, answer } = page();
+  await answer(0);
+  ask({ texts: ['cat', 'dog'] });
+  await answer(1);
+  ask({ texts: ['cat', 'dog'] }); // an equal list
+  const { tab } = store.get();
+  assert.equal(sceneOf(store.get(), scenes, tab, [])?.id, store.get().scene.id);
+});
+
+test('leaving the explorer ends its requests', async () => {
+  const { effects, ask, answer, aborted, ids } = page();
+  await answer(0);
+  ask({ image: 'a' });
+  effects.stop();
+  assert.deepEqual([aborted(), ids()], [[false, true], []]);
 });
 
 test('a failed first scene is requested again only without the last visit\'s model', async () => {

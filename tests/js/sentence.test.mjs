@@ -10,8 +10,8 @@ const COUNT = GRID[0] * GRID[1];
 
 /** What each sentence claims, of cells {row, column, value} and the query's place. */
 const CLAIMS = [
-  [/mostly to itself/, (cells, [r, c]) => cells.filter((cell) => cell.row === r && cell.column === c)],
-  [/mostly to its neighbours/, (cells, [r, c]) => (
+  [/mostly to itself\./, (cells, [r, c]) => cells.filter((cell) => cell.row === r && cell.column === c)],
+  [/mostly to itself and its neighbours/, (cells, [r, c]) => (
     cells.filter((cell) => Math.max(Math.abs(cell.row - r), Math.abs(cell.column - c)) <= 1))],
   [/along its row/, (cells, [r]) => cells.filter((cell) => cell.row === r)],
   [/along its column/, (cells, [, c]) => cells.filter((cell) => cell.column === c)],

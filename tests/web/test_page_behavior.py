@@ -280,7 +280,7 @@ def test_class_field_completes_what_is_typed_by_keyboard_and_pointer(opened: Bro
     row = opened.locator(f"{EXPLAIN} .vv-pinned")
     expect(row).to_contain_text("thing 3, thing 5 or thing 7")
     opened.click(f"{EXPLAIN} [data-do=test]")
-    expect(opened.locator(f"{EXPLAIN} .vv-verdict")).to_contain_text("brings thing 3, thing 5 or thing 7 down")
+    expect(opened.locator(f"{EXPLAIN} .vv-verdict")).to_contain_text("lowers the score of thing 3, thing 5 or thing 7")
     expect(opened.locator(f"{EXPLAIN} .vv-charts")).to_contain_text("probability")
     opened.reload()
     expect(text).to_have_value("thing 3, thing 5 or thing 7")

@@ -70,6 +70,8 @@ export function mount(root, { colors: encoded, backend: innerBackend, photos, fi
   /** @type {Map<string, import('./effects/scene.js').Scene>} */
   const scenes = new Map();
   const progress = new Progress(models?.questions ?? {});
+  const leaving = new AbortController();
+  const { signal } = leaving;
   const still = window.matchMedia('(prefers-reduced-motion: reduce)');
   const backend = progress.watch(innerBackend, first,
     { image: first.image, photo, model: first.model, size: first.size, texts: null });
@@ -81,11 +83,13 @@ export function mount(root, { colors: encoded, backend: innerBackend, photos, fi
   };
   progress.changed = changed;
   const page = { // `colors`: tables (256, 3) by name; `tables`: the same tables as packed pixels
-    store, scenes, backend, photos, colors, tables, home, changed, first, root, progress, still, inside, drawn: 0,
+    store, scenes, backend, photos, colors, tables, home, changed, first, root, progress, still, inside, signal,
+    drawn: 0,
     changes: 0, // a view may skip what it has drawn since the last change
     began: 0, // time of the current frame
     drew: () => { page.drawn += 1; },
     resting: () => frame === 0,
+    leave: () => leaving.abort(), // before the page is removed from its document
     draws, // draws what is left, or depends on sizes
     act: (/** @type {string} */ what) => leave(what, page),
     lecture, models: /** @type {import('./backends/backend.js').Models} */ (models), views: /** @type {any[]} */ ([]),
@@ -103,9 +107,10 @@ export function mount(root, { colors: encoded, backend: innerBackend, photos, fi
     if (more) draws();
   }
   store.subscribe(changed);
-  if (backend.can.link) followAddress(store);
-  followFullScreen(root.matches('.vv') ? root : /** @type {HTMLElement} */ (root.querySelector('.vv')), store);
-  followAnimation(store, still);
+  if (backend.can.link) followAddress(store, signal);
+  followFullScreen(root.matches('.vv') ? root : /** @type {HTMLElement} */ (root.querySelector('.vv')), store,
+    signal);
+  followAnimation(store, still, signal);
   const chosen = () => (backend.can.choose ? home.get() : null);
   /** @param {import('./core/state.js').Source} source - replace defaults by names */
   const resolve = ({ image, photo, model, size, texts }) => (backend.can.open
@@ -119,6 +124,7 @@ export function mount(root, { colors: encoded, backend: innerBackend, photos, fi
   const effects = new SceneEffects({ store, scenes, backend, decode, pause, changed, resolve, forget,
     colors: Object.keys(colors), similarity: models?.similarity });
   effects.follow(store.get(), { type: 'start' });
+  signal.addEventListener('abort', () => effects.stop());
   changed();
   return page;
 }

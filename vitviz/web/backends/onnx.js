@@ -23,7 +23,7 @@ import { standalone } from './standalone.js';
  * @property {string} worker @property {string} alone - the frame of a saved page
  */
 
-const UNKNOWN = phrase('Expected an open photograph, got another. Open it.');
+const UNKNOWN = phrase('Expected an open photograph, got one that is no longer open. Open it again.');
 
 /** @param {Blob} blob @returns {string} an address that is valid until the page is closed */
 const addressOf = (blob) => URL.createObjectURL(blob);
@@ -55,7 +55,7 @@ export function onnxBackend({ base, site, photos }) {
     };
     worker.onerror = () => {
       for (const { reject } of requests.values()) {
-        reject(new BackendError(say('The part of the page that computes could not start. This needs a browser of 2023 '
+        reject(new BackendError(say('The part of the page that computes could not start. It needs a browser from 2023 '
           + 'or later, with WebAssembly.'), 'failed'));
       }
       requests.clear();
@@ -115,6 +115,7 @@ export function onnxBackend({ base, site, photos }) {
     return new Promise((resolve, reject) => {
       requests.set(id, { resolve, reject, progress });
       signal?.addEventListener('abort', () => {
+        if (!requests.has(id)) return; // already answered
         worker?.postMessage({ cancel: id });
         requests.delete(id);
         reject(new DOMException('The question was withdrawn.', 'AbortError'));

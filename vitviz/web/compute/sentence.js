@@ -31,7 +31,7 @@ export function sentence(row, { name, prefix, grid: [gh, gw], patch, spread, dis
     const [r, c] = patch;
     if (share((y, x) => y === r && x === c) > MOST) return say('{0} attends mostly to itself.', name);
     if (share((y, x) => Math.abs(y - r) < 2 && Math.abs(x - c) < 2) > MOST) {
-      return say('{0} attends mostly to its neighbours.', name);
+      return say('{0} attends mostly to itself and its neighbours.', name);
     }
     if (share((y) => y === r) > MOST) return say('{0} attends mostly along its row.', name);
     if (share((_, x) => x === c) > MOST) return say('{0} attends mostly along its column.', name);

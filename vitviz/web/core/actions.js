@@ -99,6 +99,9 @@ function letGo(state) {
   return { ...state, query: state.base, queryScene: null, pointer: state.pointer?.over ? state.pointer : null };
 }
 
+/** The tabs with a button that stops the animation. */
+const PLAYING = new Set(['explore', 'layers']);
+
 /** @param {State} state @param {Action} action @returns {State} */
 function changed(state, { change }) {
   const next = { ...state, ...change };
@@ -107,6 +110,7 @@ function changed(state, { change }) {
     else next.base = change.query;
   }
   if ('step' in change || 'full' in change) next.part = 1;
+  if ('tab' in change && !PLAYING.has(change.tab)) next.playing = false;
   return next;
 }
 
@@ -185,7 +189,7 @@ function compared(state, { carried }) {
 /** Apply an address: opened, or reached through the history. @param {State} state @param {Action} action */
 function navigated(state, { search }) {
   const { state: read, messages } = parse(search);
-  const scenes = [state.pane, 1 - state.pane].map((pane) => paneOf(state, pane)?.scene ?? null);
+  const scenes = [read.pane, 1 - read.pane].map((pane) => paneOf(state, pane)?.scene ?? null);
   /** @type {State} */
   const next = { ...state, ...pick(read, ADDRESSED), base: read.base, queryScene: null, messages, place: null,
     linked: true, pointer: null };
@@ -289,9 +293,12 @@ export function isStep(before, after, action) {
   return format(before) !== format(after);
 }
 
+/** What undo restores; language, theme and open parts are settings, not steps. */
+const RESTORED = ADDRESSED.filter((field) => !['lang', 'theme', 'open'].includes(field));
+
 /** Restore what an earlier state showed. @param {State} now @param {State} then @returns {State} */
 export function restore(now, then) {
-  const next = { ...now, ...pick(then, ADDRESSED), base: then.base, queryScene: then.queryScene, pointer: null };
+  const next = { ...now, ...pick(then, RESTORED), base: then.base, queryScene: then.queryScene, pointer: null };
   const scenes = [now.scene, now.beside?.scene ?? now.scene];
   [next.scene] = now.pane === then.pane ? scenes : [...scenes].reverse();
   if (next.beside) next.beside = { ...next.beside, scene: now.pane === then.pane ? scenes[1] : scenes[0] };

@@ -16,7 +16,7 @@ export const EN = {
     choiceMissing: 'Choose an answer first.', patchMissing: 'Click a patch of the small photograph first.',
     none: 'Click a patch of this photograph.', picked: 'Your patch: row {0}, column {1}',
     aria: 'Photograph with the grid of patches. Arrow keys and clicks choose your answer.' },
-  vote: { vote: 'Vote', reveal: 'Answer', again: 'Vote again', end: 'End the vote',
+  vote: { vote: 'Vote', reveal: 'Show the answer', again: 'Vote again', end: 'End the vote',
     opening: 'Opening the vote …', counted: 'Votes: {0} · open for another {1} min' },
   stages: { question: 'question', pixels: 'pixels', patches: 'patches', embedding: 'embedding', positions: 'positions',
     cls: 'CLS', residual: 'residual stream', norm: 'norm', attention: 'one head', projection: 'projection', mlp: 'MLP',
@@ -63,7 +63,7 @@ export const EN = {
   positions: {
     tokens: '{0} tokens, each of {1} numbers',
     start: 'Not cut from the photograph: {0}. These tokens start from learned values, the same for every '
-      + 'photograph; the blocks then add information from the patches.',
+      + 'photograph; the layers then add information from the patches.',
     alone: 'This model has no prefix tokens; it predicts from all patches.',
     learned: 'This model: learned positions', sincos: 'This model: sine and cosine, fixed',
     sincos1d: 'This model: sine and cosine of the position in reading order, fixed',
@@ -104,7 +104,7 @@ export const EN = {
   block: { token: 'The token of the patch in {0}.', saved: 'A saved page contains these numbers for this patch only.' },
   norm: {
     stream: 'x: the token that enters this layer, {0} numbers. Click one',
-    moments: 'Mean {0}, standard deviation {1}. Number {2}: {3} → normalized {4} → with the learned scale and '
+    moments: 'Mean {0}, standard deviation {1}. Number {2}: {3} → normalised {4} → with the learned scale and '
       + 'shift {5}.',
     normed: 'norm(x): what queries, keys and values are computed from',
     x: 'x, length {0}', plus: '+ attention(norm(x)), length {0}', equals: '= x + attention(norm(x)), length {0}',
@@ -116,7 +116,7 @@ export const EN = {
     ranked: 'Your guess, {0}, is number {1} of {2} with {3}.', strongest: 'The strongest patch is {0} with {1}.',
     hidden: 'One head, from {0}', so: '{0} of {1} products', tuned: 'softmax with your scale and temperature',
     scale: 'Scale', temperature: 'Temperature',
-    tunedSum: 'Largest weight: {0} with {1}. Their entropy is that of equal weights on {2} of {3} tokens.',
+    tunedSum: 'Largest weight: {0} with {1}. The entropy of all weights is that of equal weights on {2} of {3} tokens.',
     head: 'Head', from: 'from', map: 'Map', scaled: 'query · key / √d', weights: 'softmax',
     given: 'softmax × norm of value', first: 'Query times key', second: 'Division by √d and softmax',
     third: 'The weighted sum of the values', query: 'query of', key: 'key of', product: 'their products',
@@ -131,7 +131,7 @@ export const EN = {
     near: 'attend to neighbours', nearRule: '{0} or more on the query patch and the eight around it',
     even: 'attend evenly to everything', evenRule: 'spread of {0} or more',
     same: 'attend to the same patches for every query', sameRule: 'rows differ by less than {0}',
-    choosy: 'depend on the content of the query', choosyRule: 'all other heads',
+    choosy: 'attend to different patches for different queries', choosyRule: 'all other heads',
     studied: 'Means over {0} of {1} query patches. We chose the thresholds; some heads are close to them.',
     reading: 'Reading the rows of all heads: {0}', title: 'Layer {0}, {1}, from the patch',
     mean: 'mean of the heads', max: 'maximum of the heads', min: 'minimum of the heads',
@@ -146,7 +146,8 @@ export const EN = {
     matrix: 'After the output projection, {0} → {1}: one row per head ({2})',
     sum: 'The sum of the rows and the bias, which is added to the token: length {0}',
     shares: 'Length of what each head adds',
-    cancel: 'The sum is shorter than these lengths together, because the heads’ vectors point in different directions.',
+    cancel: 'The sum is shorter than the total of these lengths, because the heads’ vectors point in different '
+      + 'directions.',
   },
   mlp: {
     in: 'The token after the second norm: {0} numbers', hidden: 'Hidden layer after {1}: {0} numbers',
@@ -173,7 +174,7 @@ export const EN = {
       + 'epochs, then 32 more with a lower learning rate.', 'It took 5.4 hours on two CPU cores and ended at 84.21 %.'],
   },
   closing: {
-    photoSays: '{0} numbers', patches: 'Patches', patchesSay: '{0} × {1} squares of {2} pixels',
+    photoSays: '{0} numbers', patches: 'Patches', patchesSay: '{0} × {1} squares of {2} × {2} pixels',
     tokens: 'Tokens', tokensSay: 'patch vectors with positions, and prefix tokens',
     blocksSay: 'x + attention(norm(x)), then x + MLP(norm(x)); {0} heads each, {1} attention weights in all',
     classesSay: 'one number each; softmax turns them into probabilities',
@@ -189,7 +190,7 @@ export const EN = {
     none: 'This model has no class names, so there are no predictions.' },
   explanation: {
     titles: ['Rollout: attention through all layers', 'GAE: evidence for the class, from gradients'],
-    test: 'Show the patches one by one and compare the maps', band: 'range of random orders',
+    test: 'Show the patches step by step and compare the maps', band: 'range of random orders',
     chart: 'Insertion', found: 'Where the maps disagree most',
     hide: 'Hide the patches that a map ranks highest', hidden: 'Hidden', nothing: 'nothing hidden',
     scattered: 'scattered patches', example: 'An example where it matters: {0}',

@@ -25,8 +25,3 @@ export const LECTURE = Object.freeze([
 export const PARTS = Object.freeze(LECTURE.map(({ parts }) => parts));
 /** Number of steps. */
 export const STEPS = LECTURE.length;
-
-/** Return the number of a step, from 1. @param {string} name */
-export function numberOf(name) {
-  return LECTURE.findIndex((step) => step.name === name) + 1;
-}

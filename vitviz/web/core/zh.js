@@ -40,7 +40,7 @@ export const ZH = {
     'Combine heads by': '合并各个头', 'Discard the weakest': '舍去最弱的', 'Skip connection': '跳跃连接',
     'First layer': '起始层', 'Play: every': '播放间隔', 'Animation speed': '动画速度', Compare: '对比', 'Copy link': '复制链接',
     'Copy link with photo': '复制含照片的链接', 'Save picture': '保存图片', 'Save as HTML': '保存为 HTML',
-    'Keys (?)': '快捷键（?）', Keys: '快捷键', 'Strongest patches': '最强的图块', More: '更多',
+    'More (m)': '更多（m）', 'Keys (?)': '快捷键（?）', Keys: '快捷键', 'Strongest patches': '最强的图块', More: '更多',
     Direction: '方向', 'Map over the photograph': '照片上的图', 'Colours and gamma': '颜色和伽马', Opacity: '不透明度',
     'Opacity follows the value': '不透明度随数值变化', 'Photograph only': '只显示照片', 'Patch grid': '图块网格',
     Smooth: '平滑', 'Number the strongest': '给最强的图块编号', 'Colours': '颜色', Gamma: '伽马',
@@ -55,7 +55,8 @@ export const ZH = {
     'The map shows the head under the pointer, from the token chosen in Explore.':
       '图中是指针所指的头，起点是“探索”中选定的词元。',
     'Prediction with heads switched off': '关闭部分头之后的预测', 'Switch all on': '全部打开', 'Colour by': '着色依据',
-    'Click to switch heads off': '点击关闭头', 'Layers down, heads across': '行为层，列为头', Layers: '层', Layer: '层',
+    'Click to switch heads off': '点击关闭头', Layers: '层', Layer: '层',
+    'Statistic of each head: layers down, heads across': '每个头的统计量：行为层，列为头',
     'The prediction after each layer': '每一层之后的预测',
     ['The final norm and the classifier are applied to the tokens after each layer (the “logit lens”). '
       + 'The classifier was not trained on early layers, so the curves show what it would predict there, not '
@@ -89,7 +90,7 @@ export const ZH = {
       + 'CLS, CLS is added to every patch. Late layers copy global information into the patches: a uniform '
       + 'colour in the last layers does not mean that every patch shows the class.']:
       '分类器单独用于每个图块。如果分类器还读取 CLS，则给每个图块加上 CLS。靠后的层把全局信息复制到图块中：最后几层颜色均匀，并不表示每个图块都属于这个类别。',
-    Lecture: '课堂', 'How to read this': '如何阅读',
+    Lecture: '讲解', 'How to read this': '如何阅读',
     Explore: '探索', Explain: '解释', CLS: 'CLS', '¼ s': '¼ 秒', '0.6 s': '0.6 秒', '1.2 s': '1.2 秒',
     'timm:vit_small_patch16_224.dino, hf:facebook/dinov2-small or torchvision:vit_b_16':
       'timm:vit_small_patch16_224.dino、hf:facebook/dinov2-small 或 torchvision:vit_b_16',
@@ -120,7 +121,10 @@ export const ZH = {
     'This patch': '这个图块', 'The average patch': '平均来看，图块',
     '{0} attends mostly to tokens outside the picture.': '{0}主要关注图像之外的词元。',
     '{0} attends almost evenly to everything.': '{0}几乎均匀地关注所有词元。',
-    '{0} attends mostly to itself.': '{0}主要关注自身。', '{0} attends mostly to its neighbours.': '{0}主要关注相邻图块。',
+    'This file cannot be read. Choose another one.': '无法读取此文件。请选择另一个文件。',
+    'This link is too long for a QR code.': '链接太长，无法生成二维码。',
+    '{0} attends mostly to itself.': '{0}主要关注自身。',
+    '{0} attends mostly to itself and its neighbours.': '{0}主要关注自身和相邻图块。',
     '{0} attends mostly along its row.': '{0}主要关注所在的行。',
     '{0} attends mostly along its column.': '{0}主要关注所在的列。',
     '{0} attends mostly to one patch.': '{0}主要关注一个图块。', '{0} attends mostly to {1} patches.': '{0}主要关注 {1} 个图块。',
@@ -183,9 +187,9 @@ export const ZH = {
     'undo; with Shift, redo': '撤销；加 Shift 为重做', 'this list': '这个列表',
     'close the help; unpin the patch': '关闭帮助；取消固定图块',
     'Lecture: previous and next step; in full screen, previous and next part of it':
-      '课堂：上一步和下一步；全屏时为该步的上一部分和下一部分',
-    'Lecture in full screen: notes on and off': '课堂全屏：显示或隐藏讲稿',
-    'Lecture: black screen, until the next key': '课堂：黑屏，直到按下一个键',
+      '讲解：上一步和下一步；全屏时为该步的上一部分和下一部分',
+    'Lecture in full screen: notes on and off': '讲解全屏：显示或隐藏讲稿',
+    'Lecture: black screen, until the next key': '讲解：黑屏，直到按下一个键',
     // Predictions
     '{0} class': '{0} 个类别', '{0} classes': '{0} 个类别', '{0} thing': '{0} 种事物', '{0} things': '{0} 种事物',
     '{0} label': '{0} 个标签', '{0} labels': '{0} 个标签', 'Of {0}: {1}': '{0}中：{1}',
@@ -306,7 +310,7 @@ export const ZH = {
     'Could not load {0}. {1}': '无法载入{0}。{1}', 'Rollout could not be loaded. {0}': '无法载入 rollout。{0}',
     'This page has no rollout, because rollout from this many patches was too large to save.':
       '此页面没有 rollout，因为图块这么多时 rollout 太大，无法保存。',
-    'The browser may not use the camera. Allow it in the address bar, then try again.':
+    'This page has no permission to use the camera. Allow it in the address bar, then try again.':
       '浏览器无权使用摄像头。请在地址栏中允许，然后重试。',
     'No camera found. Connect one, or choose a file.': '没有找到摄像头。请连接摄像头，或选择文件。',
     'Another program is using the camera. Close it, then try again.': '另一个程序正在使用摄像头。请将其关闭，然后重试。',
@@ -341,16 +345,16 @@ export const ZH = {
     ['The model takes about {0} GB of memory, and this machine has {1} GB. If the browser closes the page, use the '
       + 'examples or choose a smaller model.']:
       '模型大约需要 {0} GB 内存，本机有 {1} GB。如果浏览器关闭页面，请使用示例或选择较小的模型。',
-    'The part of the page that computes could not start. This needs a browser of 2023 or later, with WebAssembly.':
+    'The part of the page that computes could not start. It needs a browser from 2023 or later, with WebAssembly.':
       '页面的计算部分无法启动。它需要 2023 年或更新的、支持 WebAssembly 的浏览器。',
     'Expected the file {0}, got none. Check the connection.': '没有得到文件 {0}。请检查网络连接。',
     'Expected a model of this site, got {0}. Choose one from the menu.': '本站没有模型 {0}。请从菜单中选择。',
     'Expected an example of this site, got {0}. Choose one of them.': '本站没有示例 {0}。请选择其中一个示例。',
-    'Expected an open photograph, got another. Open it.': '这张照片没有打开。请先打开它。',
+    'Expected an open photograph, got one that is no longer open. Open it again.': '这张照片没有打开。请先打开它。',
     'Expected the model’s own input size or {0}, got {1}. Choose one of them.':
       '输入尺寸只能是模型自身的尺寸或 {0}，得到的是 {1}。请选择其中之一。',
     'A static site cannot save its lecture. Use vitviz export --lecture.':
-      '静态网站不能保存课堂。请使用 vitviz export --lecture。',
+      '静态网站不能保存讲解。请使用 vitviz export --lecture。',
   },
   // Texts that Python and the worker of static sites send, by their English. A value takes the place of {0}; what this
   // list lacks, such as rare errors, appears in English.
@@ -358,7 +362,7 @@ export const ZH = {
     // Methods
     'Attention rollout': '注意力 rollout', 'Value-weighted attention': '按值加权的注意力',
     'Gradient rollout': '梯度 rollout', 'Grad-CAM of attention': '注意力的 Grad-CAM', 'Grad-CAM of tokens': '词元的 Grad-CAM',
-    'Generic attention explainability': '通用注意力解释（GAE）', LeGrad: 'LeGrad 方法',
+    'Generic attention explainability (GAE)': '通用注意力解释（GAE）', LeGrad: 'LeGrad 方法',
     'Transformer attribution': 'Transformer 归因', AttnLRP: 'AttnLRP 方法', 'Gradient of the pixels': '像素梯度',
     'Integrated gradients': '积分梯度', Occlusion: '遮挡', 'Kernel SHAP': 'Kernel SHAP 方法',
     '{0}, for {1}': '{0}：{1}', '{0} rather than {1}': '{0}而不是{1}', '{0} (logit)': '{0}（logit 值）',
@@ -370,21 +374,21 @@ export const ZH = {
     'Outside the picture: {0}.': '图像之外：{0}。', '{0} on CLS': 'CLS {0}',
     '{0} on register {1}': '寄存器 {1} {0}', '{0} on distillation': '蒸馏词元 {0}',
     'Blank: all patches score the same.': '空白：所有图块得分相同。',
-    'The attention of one token in one block. It shows where information comes from, not what it is used for.':
+    'The attention of one token in one layer. It shows where information comes from, not what it is used for.':
       '一个词元在一层中的注意力。它显示信息从哪里来，不显示信息的用途。',
-    'Attention followed through all blocks. It is the same for every class.': '追踪注意力经过所有层。它对每个类别都相同。',
+    'Attention followed through all layers. It is the same for every class.': '追踪注意力经过所有层。它对每个类别都相同。',
     'How much each token adds to the query token: the norm of attention times value.':
       '每个词元给查询词元增加了多少：注意力乘以值的范数。',
-    'Attention that supports the class, combined over all blocks.': '支持该类别的注意力，合并所有层。',
-    'The attention of one block, each head weighted by the gradient of the class score.':
+    'Attention that supports the class, combined over all layers.': '支持该类别的注意力，合并所有层。',
+    'The attention of one layer, each head weighted by the gradient of the class score.':
       '一层的注意力，每个头按类别得分的梯度加权。',
-    'The output tokens of one block, each channel weighted by the gradient of the class score.':
+    'The output tokens of one layer, each channel weighted by the gradient of the class score.':
       '一层输出的词元，每个通道按类别得分的梯度加权。',
-    'Attention that supports the class, accumulated block by block.': '支持该类别的注意力，逐层累积。',
-    ['How much the class score after each block would rise if that block attended more to a patch. The score is read '
+    'Attention that supports the class, accumulated layer by layer.': '支持该类别的注意力，逐层累积。',
+    ['How much the class score after each layer would rise if that layer attended more to a patch. The score is read '
       + 'from the tokens that the classifier uses, or from all with pooling=tokens, as in the authors\' code.']:
       '如果一层更关注某个图块，该层之后的类别得分会上升多少。得分取自分类器使用的词元；pooling=tokens 时与作者的代码一样，取自所有词元。',
-    ['Relevance of the attention times its gradient, combined over all blocks. It shows only evidence for a class; in '
+    ['Relevance of the attention times its gradient, combined over all layers. It shows only evidence for a class; in '
       + 'small models, rounding can change it noticeably.']:
       '注意力的相关性乘以它的梯度，合并所有层。它只显示支持类别的依据；在小模型中，舍入误差会明显改变它。',
     'The class score distributed over the tokens, layer by layer; all values add up to it.':
@@ -395,18 +399,20 @@ export const ZH = {
     'How much the class score falls when a patch is hidden.': '遮住一个图块时，类别得分下降多少。',
     'How much each square of patches adds to the class score, averaged over subsets of other squares.':
       '每个由图块组成的方块给类别得分增加了多少，对其他方块的子集取平均。',
-    'Estimated from {0} samples: two such maps correlate about {1}.': '由 {0} 个样本估计：两张这样的图的相关系数约为 {1}。',
+    'Estimated from {0} samples; the correlation between two such maps is about {1}.':
+      '由 {0} 个样本估计：两张这样的图的相关系数约为 {1}。',
     // The test of a map
-    ['Removing the patches that this map names first brings {0} down faster than {1}: {2}; showing them first brings '
-      + 'it up faster than {3}: {4}.']:
-      '先去掉这张图排在最前的图块，{0}下降得比{1}快：{2}；先显示它们，则上升得比{3}快：{4}。',
-    'The whole image is {0} with only {1}: there is little to take away.': '整张图像是{0}的概率只有 {1}，可以去掉的很少。',
+    ['Removing the patches that this map ranks highest lowers the score of {0} faster than {1}: {2}; showing them '
+      + 'first raises it faster than {3}: {4}.']:
+      '先去掉这张图排名最高的图块，{0}的得分下降得比{1}快：{2}；先显示它们，则上升得比{3}快：{4}。',
+    'For the whole image, the probability of {0} is only {1}, so it cannot fall much.':
+      '整张图像的{0}概率只有 {1}，能下降的余地很小。',
     'all {0} random orders': '全部 {0} 个随机顺序', '{0} of {1} random orders': '{1} 个随机顺序中的 {0} 个', none: '0',
     'area {0} against {1} ({2}-{3})': '面积 {0}，随机为 {1}（{2}–{3}）',
     'cosine area {0} against {1} ({2}-{3})': '余弦面积 {0}，随机为 {1}（{2}–{3}）',
     // Statistics of heads
     'Attention distance': '注意力距离', 'Attention entropy': '注意力熵', 'Attention entropy, relative': '相对注意力熵',
-    'On the class token': '在类别词元上', 'On registers': '在寄存器上', 'On itself': '在自身上', 'On neighbours': '在相邻图块上',
+    'On CLS': '在 CLS 上', 'On registers': '在寄存器上', 'On itself': '在自身上', 'On neighbours': '在相邻图块上',
     'On other patches': '在其他图块上', 'Effective rank': '有效秩', 'Importance by gradient': '梯度重要性',
     'Probability drop': '概率下降', 'Score drop': '得分下降', patches: '图块', px: '像素', nats: '奈特',
     ['Mean distance from a patch to the patches it attends to, weighted by attention. Prefix tokens are excluded as '
@@ -416,7 +422,7 @@ export const ZH = {
     'Spread of attention over all tokens: 0 for a single token, ln N for N equal shares.':
       '注意力在所有词元上的分散程度：只在一个词元上为 0，N 份相等时为 ln N。',
     'The entropy divided by ln N: 1 for equal shares on all tokens.': '熵除以 ln N：所有词元份额相等时为 1。',
-    'Share of the attention that goes to the class token.': '类别词元得到的注意力份额。',
+    'Share of the attention that goes to CLS.': 'CLS 得到的注意力份额。',
     'Share on all other prefix tokens: registers and the distillation token.': '其他前缀词元（寄存器和蒸馏词元）得到的份额。',
     'Share that stays on the token itself.': '留在词元自身的份额。',
     'Share on the 8 patches around the query patch (fewer at the border).': '查询图块周围 8 个图块得到的份额（边缘处较少）。',
@@ -444,7 +450,7 @@ export const ZH = {
     'Reading the patches': '正在读取图块',
     'Computing a map': '正在计算图', 'Testing maps': '正在检验图', 'Measuring heads': '正在测量各个头',
     'Running the model again': '正在重新运行模型',
-    'Loading the lecture’s numbers': '正在载入课堂的数字', 'Drawing the worksheet': '正在绘制练习纸', 'Writing the page': '正在生成页面',
+    'Loading the lecture’s numbers': '正在载入讲解的数字', 'Drawing the worksheet': '正在绘制练习纸', 'Writing the page': '正在生成页面',
     'Uploading the checkpoint': '正在上传权重文件', 'Opening the photograph': '正在打开照片',
     'Measuring the heads': '正在测量各个头', 'Computing {0}': '正在计算{0}', 'Testing the map': '正在检验图',
     'Testing {0} maps': '正在检验 {0} 张图', 'Hiding one patch after another': '正在逐个遮住图块',
@@ -499,7 +505,8 @@ export const ZH = {
       '图像最大为 {0} 百万像素，{3}有 {1}（{2} 百万像素）。请缩小后重试。',
     'Expected an image of at most {0} megapixels, got far more in {1}. Make it smaller.':
       '图像最大为 {0} 百万像素，{1}远大于此。请缩小。',
-    'Expected sides of at most {0} pixels and {1} times each other, got {2} in {3}. Cut out the part that matters.':
+    ['Expected sides of at most {0} pixels and an aspect ratio of at most {1}, got {2} in {3}. Crop it to the part '
+      + 'that matters.']:
       '边长最多 {0} 像素，且一边最多是另一边的 {1} 倍，{3}为 {2}。请裁剪出重要的部分。',
     'Expected an image with pixels, got {0} in {1}. Choose another one.': '图像必须有像素，{1}为 {0}。请选择另一张。',
     'Expected an image that is decoded in {0} s, got {1}, which takes longer. Save it again as JPEG.':
@@ -520,12 +527,12 @@ export const ZH = {
       + '{3} pixels.']: '输入最多 {0} 个图块，且须能放入内存；现在是 {1} 个，约需 {2} GB。请选择最多 {3} 像素。',
     ['Expected an input of at most {0} patches that fits into memory, got {1}, which take about {2} GB. Choose another '
       + 'model.']: '输入最多 {0} 个图块，且须能放入内存；现在是 {1} 个，约需 {2} GB。请选择另一个模型。',
-    ['Expected a question that fits into memory and time, got {0} on {1} patches, which takes about {2} GB and {3} '
+    ['Expected a computation that fits into memory and time, got {0} on {1} patches, which takes about {2} GB and {3} '
       + 'forward passes. Open the photograph at {4} pixels or fewer.']:
       '{1} 个图块的“{0}”需要约 {2} GB 内存和 {3} 次前向计算，超过了上限。请以 {4} 像素或更小的尺寸打开照片。',
-    ['Expected a question that fits into memory and time, got {0} on {1} patches, which takes about {2} GB and {3} '
-      + 'forward passes. Choose another question.']:
-      '{1} 个图块的“{0}”需要约 {2} GB 内存和 {3} 次前向计算，超过了上限。请选择其他问题。',
+    ['Expected a computation that fits into memory and time, got {0} on {1} patches, which takes about {2} GB and {3} '
+      + 'forward passes. Choose another method or statistic.']:
+      '{1} 个图块的“{0}”需要约 {2} GB 内存和 {3} 次前向计算，超过了上限。请选择其他方法或统计量。',
     'browser, WebGPU': '浏览器，WebGPU', 'browser, WASM': '浏览器，WASM',
     'statistics of heads': '头的统计量', 'reading all layers': '读取所有层', 'an intervention': '干预',
     'There was not enough memory. Choose a smaller input size, or try again.': '内存不足。请选择较小的输入尺寸，或重试。',
@@ -554,8 +561,8 @@ export const ZH = {
     '<b>在哪里，而不是为什么。</b>注意力表示一个词元读取了什么，不表示模型如何使用它。一个图块可以得到注意力而不影响结果。注意力和 rollout 对每个类别都相同。',
     '<b>Rollout 很粗略。</b>它同等对待所有的头，忽略值、MLP 和符号。在很深的模型中，每个词元的结果趋于同一团亮斑。',
     '<b>平均会掩盖单个的头。</b>对头取平均、最大和最小得到三幅不同的图。下结论之前，请看单个的头。',
-    '<b>模型必须选择。</b>分类器只认识训练时的类别，它们列在预测下方。对于其他任何东西，它给出最接近的类别。如果模型用类别已知的照片校准过，当概率低于使至少 90 % 的预测正确的数值时，页面会写“不确定”'
-      + '。这个阈值不能识别不属于任何类别的物体。',
+    '<b>模型必须选择。</b>分类器只认识训练时的类别，它们列在预测下方。对于其他任何东西，它给出最接近的类别。如果模型用类别已知的照片校准过，当概率低于某个阈值时，页面会写“不确定”；达到阈值的预测中，至少 90 % 是正确的。'
+      + '这个阈值不能识别不属于任何类别的物体。',
     '<b>空白背景得到很高的注意力</b>很常见：大模型把这样的图块当作草稿空间（Darcet 等，2024）。',
     '其他模型和更小的图块',
     '顶部的<b>菜单</b>列出本机的模型和已发布的模型，后者在选择时下载。页面打开时使用您上次在这个浏览器中选择的模型。如果菜单末尾有<em>另一个模型</em>，可以输入名称或上传文件。没有类别名称的模型只显'
@@ -575,7 +582,7 @@ export const ZH = {
     worksheet: '练习纸（PDF）', right: '正确。', solution: '答案：', wrong: '还不对。请再看看这一步。', numberMissing: '请先输入一个数。',
     choiceMissing: '请先选择一个答案。', patchMissing: '请先点击小照片中的一个图块。', none: '请点击这张照片中的一个图块。',
     picked: '您选的图块：第 {0} 行第 {1} 列', aria: '带图块网格的照片。用方向键或点击选择答案。' },
-  vote: { vote: '投票', reveal: '答案', again: '重新投票', end: '结束投票', opening: '正在开始投票……',
+  vote: { vote: '投票', reveal: '显示答案', again: '重新投票', end: '结束投票', opening: '正在开始投票……',
     counted: '票数：{0} · 还有 {1} 分钟' },
   stages: { question: '问题', pixels: '像素', patches: '图块', embedding: '嵌入', positions: '位置', cls: 'CLS',
     residual: '残差流', norm: '归一化', attention: '一个注意力头', projection: '输出投影', mlp: 'MLP', heads: '所有注意力头',
@@ -618,7 +625,7 @@ export const ZH = {
   positions: {
     tokens: '{0} 个词元，每个 {1} 个数',
     start: '{0}：不是从照片上切下来的。它们的初值由训练得到，对每张照片都一样；各层再从图块中收集信息。',
-    alone: '这个模型在图块前没有其他词元，由所有图块得出预测。',
+    alone: '这个模型没有前缀词元，由所有图块得出预测。',
     learned: '这个模型：学习得到的位置编码', sincos: '这个模型：固定的正弦和余弦位置编码',
     sincos1d: '这个模型：按阅读顺序的固定正弦和余弦位置编码',
     rotary: '这个模型：每层中的旋转位置编码',
@@ -636,19 +643,19 @@ export const ZH = {
   cls: {
     start: '第 1 层之前的 {0}：{1} 个学习得到的数，对每张照片都一样', mean: '图块平均',
     none: '这个模型没有 CLS，由所有图块得出预测，因此这里用图块的平均代替。',
-    chart: '与自己起点的相似度', meanPatch: '图块（平均）',
-    title: '{0} 在第 {1} 层读取什么：所有头的平均', shares: '第 {1} 层中 {0} 的注意力去向',
+    chart: '与第 1 层之前的同一词元的余弦', meanPatch: '图块（平均）',
+    title: '{0} 在第 {1} 层关注什么：所有头的平均', shares: '第 {1} 层中 {0} 的注意力去向',
     patches: '所有图块合计', row: '各条之和为 100 %。图中只显示落在图块上的部分。',
-    wall: '{0} 在每一层读取什么：点击一个。每张图有各自的色标',
+    wall: '{0} 在每一层关注什么：点击一个。每张图有各自的色标',
     aria: '叠加了 CLS 注意力的照片。',
   },
   residual: {
     chart: '词元的长度，以及每层加上的长度',
     length: '进入该层的词元的长度', added: '该层加上的向量的长度',
     grown: '{0}的词元进入第 1 层时长度为 {1}，进入第 {3} 层时为 {2}。',
-    title: '进入第 {0} 层的每个词元与它自己的图块向量有多相似？', unit: '余弦',
+    title: '进入第 {0} 层的每个词元与第 1 层之前的同一词元的余弦', unit: '余弦',
     left: '{0}的词元进入第 {1} 层时，与它最初的向量的余弦为 {2}。',
-    wall: '每一层之前，各词元与其起点的相似度（同一色标，0 到 1）',
+    wall: '进入每一层的词元与第 1 层之前的同一词元的余弦（同一色标，0 到 1）',
     aria: '叠加了各词元与其起点相似度的照片。用方向键移动图块。',
   },
   block: { token: '{0}的词元。', saved: '保存的页面只包含这个图块的数字。' },
@@ -668,7 +675,7 @@ export const ZH = {
     tunedSum: '最大的权重：{0}，{1}。权重的分散程度相当于均匀分布在 {3} 个词元中的 {2} 个上。',
     head: '头', from: '起点', map: '图', scaled: '查询 · 键 / √d', weights: 'softmax',
     given: 'softmax × 值的范数', first: '查询乘以键', second: '除以 √d，再做 softmax', third: '对值加权求和',
-    query: '查询：', key: '键：', product: '逐项乘积', all: '每个词元的 softmax', token: '词元', dot: 'q · k',
+    query: '查询：', key: '键：', product: '逐项乘积', all: '对所有词元的 softmax', token: '词元', dot: 'q · k',
     powers: 'e^(s − 最大值)', other: '个其他词元', sum: '总和', out: 'softmax × 值 的总和',
     beside: '在图像之外', waiting: '正在载入这一层的数字……', looks: '这个头关注哪里',
     more: '{0} 个最大的乘积，以及其余 {1} 个之和' },
@@ -679,7 +686,7 @@ export const ZH = {
     near: '关注相邻图块', nearRule: '查询图块和周围八个图块得到 {0} 以上',
     even: '均匀地关注所有词元', evenRule: '分散度 {0} 以上',
     same: '对任何查询都关注同样的图块', sameRule: '各行相差不到 {0}',
-    choosy: '取决于查询图块的内容', choosyRule: '其余的头',
+    choosy: '不同的查询关注不同的图块', choosyRule: '其余的头',
     studied: '对 {1} 个图块中的 {0} 个查询图块取平均。阈值由我们设定，有些头接近阈值。',
     reading: '正在读取所有头的注意力：{0}', title: '第 {0} 层，{1}，从这个图块出发',
     mean: '所有头的平均', max: '所有头的最大值', min: '所有头的最小值',
@@ -692,18 +699,18 @@ export const ZH = {
     outs: '{0} 个头对这个词元的输出：每个 {1} 个数', head: '第 {0} 个头',
     joined: '拼接：{0} × {1} = {2} 个数', matrix: '输出投影之后，{0} → {1}：每个头一行（{2} 行）',
     sum: '各行与偏置之和：加到词元上，长度 {0}', shares: '每个头加上的向量的长度',
-    cancel: '这些长度不能直接相加：各个头的方向可以不同，也可以相互抵消。',
+    cancel: '总和的长度小于这些长度相加，因为各个头的向量方向不同。',
   },
   mlp: {
     in: '第二次归一化之后的词元：{0} 个数', hidden: '{1} 之后的隐藏层：{0} 个数',
     out: 'MLP 加到词元上的向量：{0} 个数', before: '激活函数之前', after: '{0} 之后',
-    chart: '{0} 个隐藏数，从小到大', rank: '隐藏数的比例',
-    active: '{1} 个隐藏数中有 {0} 是正的。最大的是第 {2} 个：{3}。',
+    chart: '{0} 个隐藏单元，按数值从小到大', rank: '隐藏单元的比例',
+    active: '{1} 个隐藏单元中有 {0} 是正的。最大的是第 {2} 个：{3}。',
     compared: '在这一层，注意力给这个词元加上长度为 {0} 的向量，MLP 加上长度为 {1} 的向量。',
   },
   cost: {
     matrix: '第 {0} 层第 {1} 个头：每个词元（行）对每个词元（列）的注意力',
-    tokens: '{0} 个图块和前面的 {1} 个词元：N = {2}', weights: '一个头有 {0} × {0} = {1} 个权重',
+    tokens: '{0} 个图块和 {1} 个前缀词元：N = {2}', weights: '一个头有 {0} × {0} = {1} 个权重',
     all: '× {0} 个头 × {1} 层 = 这张照片共 {2} 个权重',
     twice: '边长加倍：{0} 个词元，每个头 {1} 个权重，是原来的 {2} 倍',
     side: '输入的边长', pixels: '{0} × {1} 像素', chart: '所有层的乘法次数（十亿）',
@@ -718,7 +725,7 @@ export const ZH = {
   },
   closing: {
     photoSays: '{0} 个数', patches: '图块', patchesSay: '{0} × {1} 个边长 {2} 像素的方块',
-    tokens: '词元', tokensSay: '带位置的图块向量，以及前置词元',
+    tokens: '词元', tokensSay: '带位置的图块向量，以及前缀词元',
     blocksSay: 'x + attention(norm(x))，再 x + MLP(norm(x))；每层 {0} 个头，共 {1} 个注意力权重',
     classesSay: '每个类别一个数，softmax 把它们变成概率',
     none: '{0} 没有类别名称。', aria: '照片。',
@@ -730,7 +737,7 @@ export const ZH = {
     alone: '分类器单独应用于每个图块。靠后的层会把全局信息复制到所有图块，因此处处同色并不表示每个图块都属于这个类别。',
     none: '这个模型没有类别名称，因此没有预测。' },
   explanation: {
-    titles: ['Rollout：注意力来自哪里', 'GAE：类别的依据（基于梯度）'], test: '逐个显示图块，比较两张图',
+    titles: ['Rollout：穿过所有层的注意力', 'GAE：类别的依据（基于梯度）'], test: '逐步显示图块，比较两张图',
     band: '随机顺序的范围', chart: '插入曲线', found: '分歧最大的地方',
     hide: '遮住一张图中排名最高的图块', hidden: '遮住', nothing: '不遮住',
     scattered: '分散的图块', hiding: '去掉 {2} 个图块中的 {1} 个之后 {0} 的概率。图中遮住的是 GAE 排名最高的图块。',

@@ -158,7 +158,7 @@ let sized = null;
 function draw(place) {
   const filled = FILLED.get(place);
   const room = place.clientWidth / (Number(getComputedStyle(place).getPropertyValue('--zoom')) || 1);
-  if (!filled || !room) return;
+  if (!filled?.charts.length || !room) return; // without charts, the place may have a text
   const abreast = Math.max(1, Math.min(filled.charts.length, Math.floor((room + GAP) / (ENOUGH + GAP))));
   const width = Math.floor((room - (abreast - 1) * GAP) / abreast);
   if (width === filled.width) return;

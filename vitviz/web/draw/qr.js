@@ -1,7 +1,10 @@
 // Draw a text as a QR code.
 import { renderSVG } from '../vendor/uqr.js';
 
-/** Return a QR code as SVG text, with the quiet zone that scanners need. @param {string} text @returns {string} */
+const MOST = 2953; // bytes in the largest QR code
+
+/** Return a QR code as SVG text, with the quiet zone that scanners need; empty if the text is too long.
+ * @param {string} text @returns {string} */
 export function qrCode(text) {
-  return renderSVG(text, { border: 4 });
+  return new TextEncoder().encode(text).length > MOST ? '' : renderSVG(text, { border: 4 });
 }

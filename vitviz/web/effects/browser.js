@@ -10,9 +10,9 @@ import { joined, say } from '../core/words.js';
 
 /**
  * Update the address from the state, and the state from the browser's history.
- * @param {Store} store
+ * @param {Store} store @param {AbortSignal} signal - ends it
  */
-export function followAddress(store) {
+export function followAddress(store, signal) {
   let written = window.location.search !== '';
   store.subscribe((state, before, action) => {
     if (action.type === 'navigate' || state.linked) return;
@@ -27,7 +27,8 @@ export function followAddress(store) {
       if (/** @type {Error} */ (error).name !== 'SecurityError') throw error;
     }
   });
-  window.addEventListener('popstate', () => store.dispatch({ type: 'navigate', search: window.location.search }));
+  window.addEventListener('popstate', () => store.dispatch({ type: 'navigate', search: window.location.search }),
+    { signal });
 }
 
 /** Whether an address leads to this machine only. @param {string} address */
@@ -35,8 +36,8 @@ export function isLocal(address) {
   return ['localhost', '127.0.0.1', '[::1]'].includes(new URL(address).hostname);
 }
 
-/** @param {HTMLElement} root @param {Store} store */
-export function followFullScreen(root, store) {
+/** @param {HTMLElement} root @param {Store} store @param {AbortSignal} signal - ends it */
+export function followFullScreen(root, store, signal) {
   const isFull = () => document.fullscreenElement === root;
   let changing = false; // whether this code is changing full screen, which also fires the event
   const settle = async () => {
@@ -54,14 +55,14 @@ export function followFullScreen(root, store) {
   });
   document.addEventListener('fullscreenchange', () => {
     if (!changing) store.dispatch({ type: 'change', change: { full: isFull() } });
-  });
+  }, { signal });
 }
 
 /**
  * Step through layers or heads while the animation plays, but not in a hidden tab. With reduced motion, take one step.
- * @param {Store} store @param {{matches: boolean}} still
+ * @param {Store} store @param {{matches: boolean}} still @param {AbortSignal} signal - ends it
  */
-export function followAnimation(store, still) {
+export function followAnimation(store, still, signal) {
   let timer = 0;
   const step = () => {
     store.dispatch({ type: 'step' });
@@ -75,7 +76,8 @@ export function followAnimation(store, still) {
   });
   document.addEventListener('visibilitychange', () => {
     if (document.hidden && store.get().playing) store.dispatch({ type: 'play' });
-  });
+  }, { signal });
+  signal.addEventListener('abort', () => window.clearTimeout(timer));
 }
 
 /** @param {Blob} blob @param {string} name */

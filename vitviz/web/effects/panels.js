@@ -4,6 +4,7 @@
 import { BackendError, isAbort, isSame, sizeOf } from '../backends/backend.js';
 import { OTHER } from '../compute/targets.js';
 import { isWindowed } from '../core/stages.js';
+import { sourceOf } from '../core/state.js';
 
 /** @typedef {import('../backends/backend.js').Backend} Backend */
 /** @typedef {import('../backends/backend.js').About} About */
@@ -207,7 +208,7 @@ export const WITHOUT_WINDOWS = Object.freeze(['layers', 'lecture']);
 export function sceneOf(state, scenes, tab, requests) {
   const { scene } = state;
   const isShown = state.tab === tab && scene !== null
-    && Object.entries(scene.source).every(([field, value]) => /** @type {any} */ (state)[field] === value)
+    && JSON.stringify(sourceOf(state)) === JSON.stringify(scene.source)
     && !(WITHOUT_WINDOWS.includes(tab) && isWindowed(scene.limits));
   const shown = isShown ? scenes.get(scene.id) : undefined;
   if (!shown) requests.forEach((each) => each.stop());

@@ -89,9 +89,11 @@ export class SceneEffects {
 
   /** @param {State} state @param {import('../core/store.js').Action} action */
   follow(state, action) {
-    if (action.type === 'open' || action.type === 'navigate') this.refused = [null, null];
-    if (action.type === 'change' && typeof action.change.block === 'number') {
-      this.blocks.get(state.scene?.id ?? '')?.retry(action.change.block);
+    if (['open', 'navigate', 'undo', 'redo'].includes(action.type)) this.refused = [null, null];
+    const block = { change: action.change?.block, map: action.block }[action.type];
+    if (typeof block === 'number') this.blocks.get(state.scene?.id ?? '')?.retry(block);
+    if (action.type === 'change' && action.change.mode === 'rollout') {
+      for (const scene of this.page.scenes.values()) this.retryRollout(scene);
     }
     if (action.type === 'change' && action.change.mode === SIMILARITY) {
       for (const scene of this.page.scenes.values()) this.descriptors.retry(scene);
@@ -208,13 +210,25 @@ export class SceneEffects {
     for (const [id, scene] of this.page.scenes) {
       if (shown.includes(id)) continue;
       if (this.requests.some((request) => request !== null)) continue; // keep the scene until the next one is open
-      this.blocks.get(id)?.stop();
-      this.blocks.delete(id);
-      clearTimeout(scene.settling);
-      scene.rolling.abort();
-      this.descriptors.leave(scene);
-      this.page.scenes.delete(id);
+      this.drop(scene);
     }
+  }
+
+  /** @param {Scene} scene */
+  drop(scene) {
+    this.blocks.get(scene.id)?.stop();
+    this.blocks.delete(scene.id);
+    clearTimeout(scene.settling);
+    scene.rolling.abort();
+    this.descriptors.leave(scene);
+    this.page.scenes.delete(scene.id);
+  }
+
+  /** Stop everything, because the explorer is removed from the page. */
+  stop() {
+    clearTimeout(this.idle);
+    for (const request of this.requests) request?.controller.abort();
+    for (const scene of this.page.scenes.values()) this.drop(scene);
   }
 
   /** Load what a pane shows. @param {State} state @param {number} pane */
@@ -271,6 +285,13 @@ export class SceneEffects {
     } else if (state.mode === 'rollout' && !manifest.rollout && backend.can.rollout && state.direction === 'row') {
       this.row(scene, () => tokenOn(this.page.store.get(), scene, this.page.scenes, lastGrid(manifest)));
     }
+  }
+
+  /** Load again what failed of rollout. @param {Scene} scene */
+  retryRollout(scene) {
+    const lost = scene.failed.has('rollout');
+    for (const what of [...scene.failed]) if (typeof what === 'string') scene.failed.delete(what);
+    if (lost) this.matrix(scene);
   }
 
   /** @param {Scene} scene */

@@ -12,6 +12,8 @@ export class Votes {
     this.changed = changed;
     /** @type {Vote | null} */
     this.vote = null;
+    /** @type {Vote | null} */
+    this.last = null; // its code stays when the next vote opens
     this.failure = '';
     this.timer = 0;
     this.controller = new AbortController();
@@ -24,7 +26,8 @@ export class Votes {
 
   /** Open a vote under the same code as the last one, and read its counts. @param {string} step @param {string} lang */
   async open(step, lang) {
-    const { code, key } = this.vote ?? {};
+    this.last = this.vote ?? this.last;
+    const { code, key } = this.last ?? {};
     this.vote = null;
     await this.run(async () => {
       const opened = await this.post('vote', { step, lang, code, key });
@@ -49,18 +52,21 @@ export class Votes {
   async end() {
     const { vote } = this;
     this.stop();
-    this.controller = new AbortController();
-    if (vote) await this.run(() => this.post(`vote/${vote.code}/end`, { key: vote.key }));
-    this.vote = null;
+    this.vote = this.last = null;
     this.changed();
+    if (vote) await this.run(() => this.post(`vote/${vote.code}/end`, { key: vote.key }, null));
   }
 
   async read() {
-    const { vote } = this;
+    const { vote, controller: { signal } } = this;
     if (!vote) return;
-    Object.assign(vote, await this.post(`vote/${vote.code}/count`, { key: vote.key }));
     clearTimeout(this.timer);
-    this.timer = window.setTimeout(() => this.run(() => this.read()), PAUSE);
+    try {
+      Object.assign(vote, await this.post(`vote/${vote.code}/count`, { key: vote.key }));
+    } finally { // also after a lost request
+      const next = () => this.run(() => this.read());
+      if (this.vote === vote && !signal.aborted) this.timer = window.setTimeout(next, PAUSE);
+    }
   }
 
   /** @param {() => Promise<unknown>} work */
@@ -75,9 +81,8 @@ export class Votes {
     this.changed();
   }
 
-  /** @param {string} path @param {object} body */
-  async post(path, body) {
-    const { signal } = this.controller;
+  /** @param {string} path @param {object} body @param {AbortSignal | null} [signal] */
+  async post(path, body, signal = this.controller.signal) {
     const headers = { 'content-type': 'application/json' };
     const answer = await fetch(new URL(path, this.base),
       { method: 'POST', body: JSON.stringify(body), headers, signal });

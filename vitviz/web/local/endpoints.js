@@ -175,8 +175,9 @@ function describe(target, deletion, insertion) {
     : `${beaten || 'none'} of ${n} random orders`);
   const areas = (/** @type {ReturnType<typeof chart>} */ { area: own, chance, areas: all }) => `area ${own.toFixed(2)} `
     + `against ${chance.toFixed(2)} (${Math.min(...all).toFixed(2)}-${Math.max(...all).toFixed(2)})`;
-  return `Removing the patches that this map names first brings ${target} down faster than ${than(deletion)}: `
-    + `${areas(deletion)}; showing them first brings it up faster than ${than(insertion)}: ${areas(insertion)}.`;
+  return `Removing the patches that this map ranks highest lowers the score of ${target} faster than `
+    + `${than(deletion)}: ${areas(deletion)}; showing them first raises it faster than ${than(insertion)}: `
+    + `${areas(insertion)}.`;
 }
 
 /**

@@ -36,6 +36,7 @@ async function decode(blob) {
   }
   const { width, height } = bitmap;
   if (width * height > MOST_PIXELS) {
+    bitmap.close();
     throw new PhotographError(`Expected at most ${MOST_PIXELS / 1e6} megapixels, got ${width} x ${height}. Make the `
       + 'photograph smaller.');
   }

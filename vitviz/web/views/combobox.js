@@ -139,7 +139,11 @@ export class Combobox {
     else if (key === 'Enter' && this.ticking && this.isTicked(this.matches[this.active])) this.revert();
     else if (key === 'Enter') this.leave();
     else if (!isOpen) this.open(false);
-    else if (step) this.activate((this.active + step + this.matches.length) % Math.max(1, this.matches.length));
+    else if (step) {
+      const { length } = this.matches;
+      const from = this.active < 0 && step < 0 ? 0 : this.active; // without an active option, up leads to the last
+      this.activate((from + step + length) % Math.max(1, length));
+    }
   }
 
   /** @param {Option | undefined} option */

@@ -2,7 +2,6 @@
 // screen readers.
 import { aligned, escaped, patchWords, percent, playWords, score, whole } from '../compute/format.js';
 import { write } from '../draw/dom.js';
-import { KEYS, LECTURE_KEYS } from '../core/keys.js';
 import { SIMILARITY } from '../core/state.js';
 import { say, translated } from '../core/words.js';
 import { SIGNED } from '../draw/color.js';
@@ -54,11 +53,6 @@ export class Controls extends View {
     this.canRoll = false; // whether the options of rollout can be changed
     root.addEventListener('input', (event) => this.changed(event.target));
     root.addEventListener('click', (event) => this.clicked(event));
-    // The event fires asynchronously: the dialog may have been opened again by then.
-    const help = this.found('.vv-help');
-    help.addEventListener('close', () => {
-      if (!help.open) this.change({ help: false });
-    });
   }
 
   /** @param {Event} event */
@@ -89,7 +83,7 @@ export class Controls extends View {
   }
 
   /**
-   * Build the choices for a scene: queries, maps, colors; and the list of keys.
+   * Build the choices for a scene: queries, maps and colors.
    * @param {{prefix: string[], maps: {id: string, title: string}[], depth: number, rollout: boolean,
    *   similarity: boolean, can: import('../backends/backend.js').Backend['can']}} about - whether maps are available;
    *   `can.rollout`: whether its options can be changed
@@ -109,8 +103,6 @@ export class Controls extends View {
     this.found('[data-key=color]').innerHTML = `${colors.join('')}
       <option value="signed" hidden>${say('blue to red, white at zero')}</option>`;
     this.colored = '';
-    this.found('.vv-help dl').innerHTML = [...KEYS, ...LECTURE_KEYS]
-      .map(({ keys, does }) => `<dt>${escaped(keys)}</dt><dd>${escaped(say(does))}</dd>`).join('');
     this.canRoll = can.rollout;
     this.found('[data-key=start]').max = String(depth);
     this.inputs = this.all('[data-key]').map((input) => (
@@ -144,9 +136,6 @@ export class Controls extends View {
     const button = this.found('[data-do=play]');
     press(button, state.playing);
     write(button, playWords(state.playing, this.page.still.matches, typeof state.head === 'number'));
-    const help = this.found('.vv-help');
-    if (state.help && !help.open) help.showModal();
-    if (!state.help && help.open) help.close();
   }
 
   /** @param {HTMLSelectElement} select @param {string | null} value @param {boolean} signed */

@@ -1,7 +1,8 @@
 // The frame around every view: tabs, theme, full screen, messages and progress.
-import { progressWords } from '../compute/format.js';
+import { escaped, progressWords } from '../compute/format.js';
 import { write } from '../draw/dom.js';
 import { unbroken } from '../core/figures.js';
+import { KEYS, LECTURE_KEYS } from '../core/keys.js';
 import { LANGUAGES, joined, phrase, say, spoken, translated, wordsOf } from '../core/words.js';
 import { folded, isOpen } from '../core/state.js';
 import { oneTabStop, roving } from '../draw/roving.js';
@@ -35,11 +36,20 @@ export class Frame extends View {
     this.tabs = this.all('[role=tab]');
     this.shape = ''; // shape of the photographs
     this.lang = 'en';
+    this.help = this.find('.vv-help');
+    // The event fires asynchronously: the dialog may have been opened again by then.
+    this.help.addEventListener('close', () => this.help.open || this.change({ help: false }));
+    this.help.addEventListener('keydown', (/** @type {KeyboardEvent} */ { key }) => (
+      key === '?' && this.change({ help: false })));
+    this.listKeys();
     this.dark = window.matchMedia('(prefers-color-scheme: dark)');
-    this.dark.addEventListener('change', () => page.changed());
+    const { signal } = page;
+    this.dark.addEventListener('change', () => page.changed(), { signal });
     if (page.inside) { // the surrounding page has its own skip link and theme
       this.find('.vv-skip').remove();
-      new MutationObserver(() => page.changed()).observe(document.body, { attributes: true });
+      const watching = new MutationObserver(() => page.changed());
+      watching.observe(document.body, { attributes: true });
+      signal.addEventListener('abort', () => watching.disconnect());
     }
     root.addEventListener('click', (event) => this.clicked(event));
     if (this.tabs.length) roving(this.find('[role=tablist]'));
@@ -102,8 +112,15 @@ export class Frame extends View {
       const open = isOpen(state, fold.dataset.fold);
       if (!before || open !== isOpen(before, fold.dataset.fold)) fold.open = open;
     }
+    if (state.help && !this.help.open) this.help.showModal();
+    if (!state.help && this.help.open) this.help.close();
     this.arrange(state);
     this.report();
+  }
+
+  listKeys() {
+    this.find('.vv-help dl').innerHTML = [...KEYS, ...LECTURE_KEYS]
+      .map(({ keys, does }) => `<dt>${escaped(keys)}</dt><dd>${escaped(say(does))}</dd>`).join('');
   }
 
   /** Translate the texts that do not change with the numbers. @param {string} lang */
@@ -116,6 +133,7 @@ export class Frame extends View {
       block.innerHTML = help[place] ? unbroken(help[place]) : english;
     });
     translate(this.root);
+    this.listKeys();
   }
 
   /** @param {string} chosen @param {boolean} absent - whether the tab does not show such models */
@@ -168,13 +186,14 @@ export class Frame extends View {
     place.hidden = job === null;
     clearTimeout(this.ticking);
     if (job === null) return;
-    const seconds = (performance.now() - job.began) / 1000;
-    const since = seconds < 2 ? '' : ` · ${Math.floor(seconds)} s`;
+    const waited = (performance.now() - job.began) / 1000;
+    const since = waited < 2 ? '' : ` · ${Math.floor(waited)} s`;
     write(place.querySelector('p'), `${progressWords(job.told, translated(job.words))}${since}`);
     const bar = place.querySelector('i');
-    const known = job.told.seconds ? `${job.told.seconds.toFixed(1)}s` : '';
-    bar.classList.toggle('vv-sure-of-time', known !== '');
-    if (bar.style.animationDuration !== known) bar.style.animationDuration = known;
+    const { seconds, done = 0, of } = job.told;
+    bar.className = of ? 'vv-counted' : seconds ? 'vv-timed' : '';
+    bar.style.transform = of ? `scaleX(${done / of})` : '';
+    bar.style.animationDuration = seconds && !of ? `${seconds.toFixed(1)}s` : '';
     this.ticking = setTimeout(() => this.report(), TICK);
   }
 }

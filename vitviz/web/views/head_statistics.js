@@ -182,7 +182,7 @@ export class Heads extends View {
     const { manifest } = scene;
     const heads = headsAcross(manifest);
     this.pane.open(scene.image, scene.geometry, scene.grid);
-    this.colored = null;
+    this.colored = this.saved = null;
     this.barred = this.find('.vv-bars').innerHTML = '';
     this.find('[data-ask=off]').parentElement.hidden = isWindowed(manifest);
     const stages = stagesOf(manifest);

@@ -14,7 +14,7 @@ export function listen(root, page) {
       event.preventDefault();
       page.store.dispatch({ type: event.shiftKey ? 'redo' : 'undo' });
     } else if (isOutside(root, page, event)) press(page, event);
-  });
+  }, { signal: page.signal });
 }
 
 /** @param {any} target */
@@ -24,13 +24,13 @@ function isTyping(target) {
 }
 
 /**
- * Return whether the explorer handles a key pressed inside it. Text fields, sliders and lists need all keys (except
- * Esc), radio buttons the arrows.
+ * Return whether the explorer handles a key pressed inside it. Dialogs need all keys; text fields, sliders and lists
+ * all except Esc; radio buttons the arrows.
  * @param {KeyboardEvent} event
  */
 function isInside({ target: element, key }) {
   const target = /** @type {any} */ (element);
-  if (target.closest('dialog')) return key === 'Escape' || key === '?';
+  if (target.closest('dialog')) return false;
   const input = target.closest('input, select, textarea');
   if (input === null || input.type === 'checkbox') return true;
   if (input.type === 'radio') return !key.startsWith('Arrow');

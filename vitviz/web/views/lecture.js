@@ -53,7 +53,7 @@ const HTML = `
   <div class="vv-buttons"><button type="button" data-go="-1"></button><span class="vv-place"></span
     ><button type="button" data-go="1"></button><button type="button" data-go="qr" data-needs="link"></button
     ><button type="button" data-go="save" data-needs="page"></button
-    ><button type="button" data-go="notes" title="n" aria-pressed="false"></button></div>
+    ><button type="button" data-go="notes" aria-pressed="false"></button></div>
   <div class="vv-text"><h2></h2><div class="vv-notes"><div class="vv-body"></div>
     <details class="vv-question"><summary></summary><div></div></details></div>
     <details class="vv-exercises" hidden></details></div>
@@ -85,7 +85,7 @@ export class Lecture extends View {
       this.clicked(/** @type {any} */ (target).closest('[data-step], [data-go]')?.dataset)));
     const code = this.find('.vv-qr');
     code.addEventListener('close', () => !code.open && this.change({ qr: false }));
-    document.addEventListener('fullscreenchange', () => page.changed());
+    document.addEventListener('fullscreenchange', () => page.changed(), { signal: page.signal });
     const grown = new ResizeObserver(() => page.store.get().full && page.changed()); // a chart changed its height
     for (const section of this.all('.vv-step')) grown.observe(section);
     listenSteps(root, page);
@@ -105,7 +105,11 @@ export class Lecture extends View {
   /** @param {State} state @returns {boolean} */
   render(state) {
     const scene = sceneOf(state, this.page.scenes, 'lecture', [this.requests]);
-    if (scene === null) return false;
+    this.steps.forEach((step, at) => (scene === null || at + 1 !== state.step) && step.leave());
+    if (scene === null) {
+      this.exercises?.requests.stop();
+      return false;
+    }
     this.isNew(scene);
     const lang = languageOf(state.lang, this.page.lecture);
     const shown = { ...state, lang, query: this.patch(state, scene), example: this.example(state, scene) };
@@ -186,6 +190,7 @@ export class Lecture extends View {
         const button = this.find(`[data-go=${go}]`);
         if (button) write(button, text);
       }
+      this.find('[data-go=notes]').title = `${words.notes} (n)`;
       this.write('.vv-waits', words.waiting);
       this.all('.vv-tensors span').forEach((stage, at) => write(stage, wordsOf(lang).stages[LECTURE[at].name]));
     }
@@ -231,7 +236,7 @@ export class Lecture extends View {
     this.coded = `${lang} ${address}`;
     const words = wordsOf(lang).lecture;
     write(place.querySelector('h2'), words.scan);
-    place.querySelector('.vv-code').innerHTML = qrCode(address);
+    place.querySelector('.vv-code').innerHTML = qrCode(address) || escaped(say('This link is too long for a QR code.'));
     write(place.querySelector('.vv-address'), address);
     write(place.querySelector('.vv-quiet'), joined(isLocal(address) && words.here, photo && words.own));
     write(place.querySelector('button'), say('Close'));

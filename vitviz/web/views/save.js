@@ -35,6 +35,7 @@ export function saveMenu(page, place, label, choices, name, where = 'afterbegin'
     const chosen = /** @type {any} */ (event.target).closest('[data-save]');
     if (!chosen) return;
     close();
+    menu.querySelector('summary')?.focus();
     const { ending, make } = choices[Number(chosen.dataset.save)];
     const content = make();
     if (content) save(content, fileName(['vitviz', ...name()], ending), TYPES[ending], page.store);
@@ -49,8 +50,12 @@ export function saveMenu(page, place, label, choices, name, where = 'afterbegin'
   menu.addEventListener('focusout', ({ relatedTarget }) => {
     if (relatedTarget && !menu.contains(/** @type {Node} */ (relatedTarget))) close();
   });
-  document.addEventListener('pointerdown', ({ target }) => {
+  const pressed = (/** @type {PointerEvent} */ { target }) => {
     if (!menu.contains(/** @type {Node} */ (target))) close();
+  };
+  menu.addEventListener('toggle', () => { // listens only while open, because panes with menus come and go
+    if (menu.open) document.addEventListener('pointerdown', pressed);
+    else document.removeEventListener('pointerdown', pressed);
   });
   place.insertAdjacentElement(where, menu);
 }

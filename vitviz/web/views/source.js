@@ -10,7 +10,8 @@ import { View } from './view.js';
 
 /** @type {Record<string, string>} */
 const WEBCAM = {
-  NotAllowedError: phrase('The browser may not use the camera. Allow it in the address bar, then try again.'),
+  NotAllowedError: phrase('This page has no permission to use the camera. Allow it in the address bar, then try '
+    + 'again.'),
   NotFoundError: phrase('No camera found. Connect one, or choose a file.'),
   OverconstrainedError: phrase('No camera found. Connect one, or choose a file.'), // WebKit without a camera
   NotReadableError: phrase('Another program is using the camera. Close it, then try again.'),
@@ -69,6 +70,7 @@ export class Source extends View {
 
   /** @param {Partial<import('../core/state.js').Source>} source */
   open(source) {
+    this.taking = null; // a file that is still being read no longer replaces this photograph
     this.page.store.dispatch({ type: 'open', source, at: source.size === undefined ? 'photo' : 'size' });
     if (source.size !== undefined) return;
     const pictures = /** @type {NodeListOf<HTMLElement>} */ (this.page.root.querySelectorAll('.vv-picture'));
@@ -82,7 +84,15 @@ export class Source extends View {
 
   /** Open the visitor's own photograph. @param {Blob | null | undefined} file */
   async take(file) {
-    if (file) this.open({ photo: await this.page.photos?.add(file) });
+    if (!file) return;
+    const mine = this.taking = {};
+    try {
+      const photo = await this.page.photos?.add(file);
+      if (this.taking === mine) this.open({ photo });
+    } catch (error) {
+      if (!(error instanceof DOMException)) throw error; // else a folder, or a file that has gone
+      if (this.taking === mine) this.tell(say('This file cannot be read. Choose another one.'));
+    }
   }
 
   /** @param {DOMStringMap | undefined} what */
@@ -116,6 +126,7 @@ export class Source extends View {
       if (!navigator.mediaDevices) throw new DOMException('', 'InsecureError');
       const stream = await navigator.mediaDevices.getUserMedia({ video: { width: { ideal: 1920 } } });
       if (!this.dialog.open) return void stream.getTracks().forEach((track) => track.stop());
+      this.stop(); // an earlier attempt may have been allowed too
       this.stream = stream;
       const video = this.find('video');
       video.srcObject = stream;

@@ -70,6 +70,8 @@ export class Vote extends View {
     this.lang = lang;
     if (!given || !text || !this.dialog.open) return;
     for (const place of this.dialog.querySelectorAll('[data-word]')) write(place, words[place.dataset.word]);
+    this.dialog.setAttribute('aria-label', words.vote);
+    this.press('[data-do=reveal]', () => this.revealed);
     this.write('.vv-vote [data-do=close]', say('Close'));
     const { vote, failure } = this.votes;
     this.say('.vv-vote .vv-trouble', failure);

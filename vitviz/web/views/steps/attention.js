@@ -7,7 +7,6 @@ import { filled, wordsOf } from '../../core/words.js';
 import { write } from '../../draw/dom.js';
 import { roving } from '../../draw/roving.js';
 import { Strip } from '../../draw/strip.js';
-import { Requests } from '../../effects/panels.js';
 import { Step, slider } from './step.js';
 import { decimal, patchAt, sumWords, tokenWords } from './tokens.js';
 
@@ -60,7 +59,7 @@ export class Attention extends Step {
   constructor(root, page) {
     super(root, page, HTML);
     root.classList.add('vv-two-halves');
-    this.requests = new Requests(page.backend, page.changed);
+    this.requests = this.newRequests();
     this.pane = this.photograph('.vv-pane', { hover: (patch) => patch && !this.hides && this.look(this.tokenOf(patch)),
       pick: (patch) => this.pick(patch) });
     this.guess = /** @type {[number, number] | null} */ (null); // the patch that the audience expects

@@ -61,18 +61,20 @@ export class ClassToken extends LayersStep {
    * @param {Scene} scene @param {Lecture} lecture @param {string} name */
   start(words, { manifest: { prefix, depth } }, lecture, name) {
     const canvas = this.find('.vv-bars-of');
-    canvas.hidden = !prefix.length;
-    this.write('.vv-start-title', prefix.length ? filled(words.start, prefix[0], lecture.width) : words.none);
-    if (prefix.length) {
-      paintBars(canvas, Float64Array.from(lecture.prefix.subarray(0, lecture.width)), -1, this.colors());
+    const { start, width } = lecture;
+    const own = prefix.indexOf('CLS');
+    canvas.hidden = own < 0;
+    this.write('.vv-start-title', own < 0 ? words.none : filled(words.start, prefix[own], width));
+    if (own >= 0) {
+      const vector = lecture.prefix.subarray(own * width, (own + 1) * width);
+      paintBars(canvas, Float64Array.from(vector), -1, this.colors());
     }
-    const { start } = lecture;
     const tokens = start.length / depth;
     const layers = Array.from({ length: depth }, (_, block) => block + 1);
     const patches = layers.map((layer) => start.subarray((layer - 1) * tokens + prefix.length, layer * tokens)
       .reduce((sum, value) => sum + value, 0) / (tokens - prefix.length));
     const lines = [{ name: words.meanPatch, y: patches, kind: '1' }];
-    if (prefix.length) lines.unshift({ name, y: layers.map((layer) => start[(layer - 1) * tokens]), kind: '0' });
+    if (own >= 0) lines.unshift({ name, y: layers.map((layer) => start[(layer - 1) * tokens + own]), kind: '0' });
     const low = Math.min(0, ...lines.flatMap(({ y }) => y));
     this.chart({ title: words.chart, across: say('Layer'), x: layers, lines,
       range: [low, 1], units: score, steps: String, words: lines.map((line) => (

@@ -5,7 +5,6 @@ import { disagreement, ranks } from '../../compute/lecture_numbers.js';
 import { filled, named, say, translated, wordsOf } from '../../core/words.js';
 import { chart, fill } from '../../draw/charts.js';
 import { write } from '../../draw/dom.js';
-import { Requests } from '../../effects/panels.js';
 import { Step, slider } from './step.js';
 import { bars, decimal, patchAt } from './tokens.js';
 
@@ -47,13 +46,13 @@ export class Explanation extends Step {
   /** @param {HTMLElement} root @param {import('../explore.js').Page} page */
   constructor(root, page) {
     super(root, page, HTML);
-    this.maps = new Requests(page.backend, page.changed);
-    this.tests = new Requests(page.backend, page.changed);
+    this.maps = this.newRequests();
+    this.tests = this.newRequests();
     this.panes = [1, 2].map((at) => this.photograph(`.vv-both > :nth-child(${at})`, { hover() {}, lift() {} }));
     this.without = this.photograph('.vv-hide .vv-pane', { hover() {}, lift() {} });
     this.percent = 10; // of the patches that are hidden
     this.onSlide('hidden', (percent_) => { this.percent = percent_; });
-    this.hidden = new Requests(page.backend, page.changed);
+    this.hidden = this.newRequests();
     this.charted = this.lang = '';
     /** @type {{key: string, result: ReturnType<typeof disagreement>} | null} */
     this.apart = null;

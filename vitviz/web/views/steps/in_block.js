@@ -5,7 +5,6 @@ import { tokenOf } from '../../compute/geometry.js';
 import { parseParts } from '../../compute/lecture_numbers.js';
 import { filled, say, wordsOf } from '../../core/words.js';
 import { tileUnder } from '../../draw/pixels.js';
-import { Requests } from '../../effects/panels.js';
 import { Step } from './step.js';
 
 /** @typedef {import('./step.js').Shown} Shown */
@@ -29,7 +28,7 @@ export class InBlock extends Step {
     super(root, page, HTML + html);
     this.name = name;
     this.more = more;
-    this.requests = new Requests(page.backend, page.changed);
+    this.requests = this.newRequests();
     this.channel = 0; // of the token, chosen in one of the bars
     /** @type {{file: ArrayBuffer, parts: Parts} | null} */
     this.parsed = null;

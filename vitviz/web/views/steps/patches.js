@@ -60,7 +60,7 @@ export class Patches extends Step {
     this.shown = 1; // number of patches in the shown part of the row
     this.seed = 1; // of the order; 0 for reading order
     this.last = 1; // seed of the last random order
-    this.rearranged = new Rearranged(page);
+    this.rearranged = new Rearranged(this.newRequests());
     this.find('.vv-shuffle').addEventListener('click', (/** @type {any} */ { target }) => {
       const what = target.closest('[data-do]')?.dataset.do;
       if (what) this.shuffle(what === 'shuffle');

@@ -37,7 +37,7 @@ export class Positions extends Step {
     super(root, page, HTML);
     /** @type {{key: string, positions: Table} | null} */
     this.held = null; // sine and cosine positions
-    this.rearranged = new Rearranged(page);
+    this.rearranged = new Rearranged(this.newRequests());
     this.panes = [1, 2].map((at) => this.photograph(`.vv-flow > div:nth-child(${at}) .vv-pane`));
   }
 

@@ -6,7 +6,6 @@ import { decoded } from '../../compute/payload.js';
 import { filled, listed, named, say, wordsOf } from '../../core/words.js';
 import { chart, fill } from '../../draw/charts.js';
 import { roving } from '../../draw/roving.js';
-import { Requests } from '../../effects/panels.js';
 import { Step } from './step.js';
 
 /** @typedef {import('../../core/state.js').State} State */
@@ -31,7 +30,7 @@ export class Prediction extends Step {
   constructor(root, page) {
     super(root, page, HTML);
     root.classList.add('vv-two-halves', 'vv-big-first');
-    this.requests = new Requests(page.backend, page.changed);
+    this.requests = this.newRequests();
     this.pane = this.photograph('.vv-pane', { hover() {}, lift() {} });
     /** @type {Answer | null} */
     this.answer = null;
@@ -98,6 +97,7 @@ export class Prediction extends Step {
       const bars = answer.read[at].map((share, place) => (
         `<i class="vv-plot-${place}" style="--share: ${share.toFixed(4)}"></i>`)).join('');
       return `<button type="button" class="vv-small" data-layer="${layer - 1}" title="${escaped(title)}"
+        aria-label="${escaped(`${say('layer {0}', layer)}: ${title}`)}"
         ><span class="vv-columns">${bars}</span><span>${layer}</span></button>`;
     }).join('');
   }

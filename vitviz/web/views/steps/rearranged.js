@@ -1,6 +1,5 @@
 // What the model predicts from patches in another order or without positions: requests, pictures and bars.
 import { percent } from '../../compute/format.js';
-import { Requests } from '../../effects/panels.js';
 import { joinChannels, paintPixels } from '../../draw/pixels.js';
 import { patchOf } from '../../compute/lecture_numbers.js';
 import { named } from '../../core/words.js';
@@ -15,9 +14,9 @@ import { bars } from './tokens.js';
 const MOST = 4; // classes
 
 export class Rearranged {
-  /** @param {import('../explore.js').Page} page */
-  constructor(page) {
-    this.requests = new Requests(page.backend, page.changed);
+  /** @param {import('../../effects/panels.js').Requests} requests */
+  constructor(requests) {
+    this.requests = requests;
     /** @type {WeakMap<HTMLCanvasElement, string>} */
     this.painted = new WeakMap();
   }

@@ -5,6 +5,7 @@ import { chart, fill } from '../../draw/charts.js';
 import { SIGNED, indices, scaleOver } from '../../draw/color.js';
 import { Pane } from '../../draw/photo.js';
 import { write } from '../../draw/dom.js';
+import { Requests } from '../../effects/panels.js';
 import { View } from '../view.js';
 
 /**
@@ -22,6 +23,19 @@ export class Step extends View {
     root.innerHTML = html;
     this.drawn = ''; // key of the drawn content, to skip redraws
     this.photographs = /** @type {Pane[]} */ ([]);
+    this.asking = /** @type {Requests[]} */ ([]);
+  }
+
+  /** Return requests that stop when the step is left. */
+  newRequests() {
+    const requests = new Requests(this.page.backend, this.page.changed);
+    this.asking.push(requests);
+    return requests;
+  }
+
+  /** Stop the step's requests; failed ones may be repeated. */
+  leave() {
+    for (const requests of this.asking) requests.stop();
   }
 
   /** Show a scene in all photographs; return whether it differs from the previous one. @param {Scene} scene */
