@@ -11,7 +11,6 @@ import sys
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
-from itertools import groupby
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -175,16 +174,10 @@ RUN = sorted(
     },
     key=lambda arguments: (arguments[0], -len(arguments), arguments),
 )
-# The longest line of each command; tests/draw/test_figure_files.py runs `figures`.
-LONGEST = [next(group) for name, group in groupby(RUN, key=lambda arguments: arguments[0]) if name != "figures"]
 
 
 @pytest.mark.tier("all")
-@pytest.mark.parametrize(
-    "arguments",
-    [pytest.param(example, marks=() if example in LONGEST else pytest.mark.tier("all")) for example in RUN],
-    ids=" ".join,
-)
+@pytest.mark.parametrize("arguments", RUN, ids=" ".join)
 def test_quick_commands_run(arguments: tuple[str, ...], elsewhere: Path, capsys: pytest.CaptureFixture[str]) -> None:
     replaced = ["vit-cifar10" if word.startswith(("FOLDER", "models/")) else word for word in arguments]
     if "--model" not in replaced and re.search(r"--size\b", help_of(replaced[0])):

@@ -12,7 +12,8 @@ class VitvizError(ValueError):
 def refuse_windows(model: object, what: str, error: type[VitvizError]) -> None:
     """Raise an error for the config or a trace of a windowed model.
 
-    `what` names the part that needs attention over all tokens. Everything without windowed models says this sentence.
+    `what` names the part that needs attention over all tokens. Every part that does not support windowed models raises
+    this message.
     """
     if getattr(model, "windows", ()) or getattr(model, "layouts", ()):
         raise error(

@@ -12,6 +12,7 @@ from PIL import Image
 from torch import nn
 
 from vitviz.fields import check_arguments
+from vitviz.formatting import describe_bytes
 from vitviz.images.bands import Bands, read_bands
 from vitviz.images.decoding import decode, display_name
 from vitviz.images.folders import find_images, progress_bar, spread
@@ -159,7 +160,7 @@ class Explorer:
             # assume that only half of the estimated memory is free.
             takes, free = "more memory than was free", need // 2
         else:
-            takes = f"about {_size(need)} of memory, and {_size(free)} are free"
+            takes = f"about {describe_bytes(need)} of memory, and {describe_bytes(free)} are free"
         if half := len(photos) // 2:
             return self._fit(preprocess, photos[:half]) + self._fit(preprocess, photos[half:])
         raise self._too_large(preprocess, photo, takes, free)
@@ -203,8 +204,3 @@ class Explorer:
             f"Expected an image that fits into memory, got one of {height} x {width} pixels, "
             f"{self._tokens(preprocess, photo):,} tokens, which takes {takes} on {self.device.type.upper()}. {advice}"
         )
-
-
-def _size(count: int) -> str:
-    """Format a number of bytes."""
-    return f"{count / 1e9:.1f} GB" if count >= 1e9 else f"{count / 1e6:.0f} MB"

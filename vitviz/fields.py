@@ -131,7 +131,7 @@ def matches_type(value: object, hint: Any, *, finite: bool = True) -> bool:
     if origin in (Sequence, Collection, Iterable):  # the function itself checks an iterator's items
         if not isinstance(value, Iterable) or not isinstance(value, origin) or isinstance(value, str | bytes):
             return False
-        return isinstance(value, Iterator) or all(matches(item, inner[0]) for item in value)
+        return isinstance(value, Iterator) or inner[0] is Any or all(matches(item, inner[0]) for item in value)
     if origin is not None:
         return isinstance(value, origin)
     if hint is float:

@@ -48,6 +48,18 @@ def percent(share: float, digits: int = 3) -> str:
     return f"> {sign}{100 - 10**-decimals:.{decimals}f} %"
 
 
+def counted(count: int, noun: str) -> str:
+    """Return a count with its noun: "3 blocks", "1 block"."""
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
+
+
+def describe_bytes(count: int) -> str:
+    """Return a number of bytes as text in decimal units, such as "87 MB"."""
+    if count >= 10**9:
+        return f"{count / 10**9:.1f} GB"
+    return f"{round(count / 10**6)} MB" if count >= 10**6 else f"{math.ceil(count / 1000)} kB"
+
+
 def _round(value: float, decimals: int) -> float:
     """Round half up, as JavaScript's Math.round does."""
     return math.floor(value * 10.0**decimals + 0.5) / 10.0**decimals

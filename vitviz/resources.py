@@ -1,5 +1,6 @@
-"""Find bundled photographs and checkpoints."""
+"""Find bundled photographs and checkpoints, and the cache."""
 
+import os
 from pathlib import Path
 
 from vitviz.errors import VitvizError
@@ -19,6 +20,11 @@ def resource_folder(name: str) -> Path:
     """
     package = Path(__file__).parent
     return package / name if (package / name).is_dir() else package.parent / name
+
+
+def cache_folder(name: str) -> Path:
+    """Return the path of a folder in the user's cache; the folder may not exist yet."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "vitviz" / name
 
 
 class ExampleError(VitvizError):

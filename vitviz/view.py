@@ -27,6 +27,7 @@ from vitviz.attribution.registry import DEFAULT, attribute, check_options
 from vitviz.attribution.target_specs import OTHER_MODEL, Named, TargetOf
 from vitviz.errors import VitvizError
 from vitviz.evaluation.faithfulness import Faithfulness, Maps, curve_passes, faithfulness
+from vitviz.evaluation.masking import usual_baseline
 from vitviz.fields import check_arguments
 from vitviz.formatting import PERHAPS, describe_prediction
 from vitviz.heatmap import Heatmap
@@ -51,7 +52,7 @@ class ExplorerError(VitvizError):
 class View:
     """One photograph and the trace of one forward pass, which most methods read without running the model again.
 
-    A bounded cache keeps results. Use one view per request or user; do not share it.
+    A bounded cache keeps results. Threads may share a view.
 
     Attributes:
         photo: the upright original.
@@ -338,6 +339,7 @@ class View:
             ExplainError: if the maps explain different targets and no target is given.
         """
         maps = [maps] if isinstance(maps, Heatmap) else maps
+        options.setdefault("baseline", usual_baseline(self.model))
         passes = curve_passes(len(maps), self._patches, **options)
         with watch("Test of the map" if len(maps) == 1 else "Test of the maps", passes, self.trace.tokens.shape[1]):
             return faithfulness(self.model, self.images, maps, target, contrast=contrast, **options)
@@ -516,8 +518,8 @@ class View:
         if result is None:
             result = compute()
         self._cache[key] = result
-        if len(self._cache) > self._capacity:
-            self._cache.pop(next(iter(self._cache)), None)
+        for oldest in list(self._cache)[: -self._capacity]:  # a copy, because other threads may add results
+            self._cache.pop(oldest, None)
         return result
 
 

@@ -121,8 +121,9 @@ def test_combined_interventions_match_manual_edits(mode: str) -> None:
         behind = baseline_images(model, mixed, mode)  # baselines come from the swapped images
         keep, mixed = None, torch.where(pixel_mask(mask, SIDE), behind, mixed)
     swap = Swap(others, (0, 13, 26, 39))
-    change = intervene(model, images, heads=heads, cuts=cuts, drop=drop, mode=mode, swap=swap)
-    close(change.logits_after, model(mixed, Edits(heads=heads, cuts=cuts, keep=keep)))
+    for patches in (drop, [list(patch) for patch in drop]):  # lists too, as from JSON
+        change = intervene(model, images, heads=heads, cuts=cuts, drop=patches, mode=mode, swap=swap)
+        close(change.logits_after, model(mixed, Edits(heads=heads, cuts=cuts, keep=keep)))
 
 
 @pytest.mark.parametrize(
@@ -133,6 +134,7 @@ def test_combined_interventions_match_manual_edits(mode: str) -> None:
         ({"drop": [(0, 0)], "mode": "white"}, "'remove', 'blur', .*'black'.*'white'"),
         ({"swap": Swap(torch.zeros(1, 3, 26, 26), (0, 0, 13, 13))}, r"\(2, 3, 91, 143\).*\(1, 3, 26, 26\)"),
         ({"heads": [(3, 0)]}, r"block.*0\.\.2.*3"),
+        ({"heads": [[3, 0]]}, r"block.*0\.\.2.*3"),
         *(
             ({"swap": Swap(tiny.images(), box)}, f"multiples of 13.*{re.escape(str(box))}")
             for box in [(0, 0, 20, 26), (-13, 0, 13, 13), (130, 78, 156, 91), (26, 0, 26, 13), (39, 13, 26, 0)]

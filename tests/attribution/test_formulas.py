@@ -338,7 +338,11 @@ def test_kernel_shap_estimates_agreement_between_seeds() -> None:
     for seed in range(6):
         case.notes.clear()
         maps.append(kernel_shap(case, samples=300, seed=seed)[0])
-        estimates.append(float(re.search(r"300 samples: two such maps correlate about ([\d.]+)\.", case.notes[0])[1]))
+        estimates.append(
+            float(
+                re.search(r"300 samples; the correlation between two such maps is about ([\d.]+)\.", case.notes[0])[1]
+            )
+        )
     correlations = torch.corrcoef(torch.stack(maps))[~torch.eye(6, dtype=torch.bool)]
     assert abs(float(correlations.mean()) - sum(estimates) / 6) < 0.15
     case.notes.clear()

@@ -234,6 +234,7 @@ def test_spellings_name_the_same_target() -> None:
         assert (first.names, first.kind) == (second.names, second.kind)
         assert resolve_target(model, None, first.spellings[0]).names == first.names[:1]
     assert resolve_target(model, None, Group(["church", 1])).names == ("church or gas pump",)
+    assert resolve_target(model, None, torch.tensor(1)).names == ("gas pump",)
     model.pretrained = replace(model.pretrained, groups=(("building", "church", "gas pump"),))
     assert resolve_target(model, None, Group([1, "church"])).names == ("some kind of building",)
     model.pretrained = tiny.known(labels=("group:1,2", *cases.LABELS[1:])).pretrained
@@ -266,6 +267,8 @@ def by_hand_cosine(model: ViT, images: Tensor, against: list[float]) -> Tensor:
         (lambda _: Group([]), "at least one class in a group, got none"),
         (lambda _: Group(["church", 3, 0]), "got 0 twice"),
         (lambda _: Group(["castle", 3]), "castle"),
+        (lambda _: Group([0] * 30_000), "at most 29 classes, got 30000"),
+        (lambda _: "9" * 5_000, "a class among"),
         (lambda _: Direction([1.0, 2.0]), "19 numbers, .* got 2"),
         (lambda _: Similarity([1.0, 2.0]), "19 numbers, .* got 2"),
         (lambda _: Direction([0.0] * 19), "only zeros"),

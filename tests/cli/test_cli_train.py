@@ -321,5 +321,6 @@ def test_validate_compares_sizes_in_one_table_and_figure(
         assert row[4:6] == percent(accuracy.top1, 4).split()
     assert Image.open(tmp_path / "sizes.png").width == 3.25 * PRINT_DPI
     assert percent(accuracy.top1, 4) in shell(*command, 24)  # a single size gives the same accuracy
+    assert shell(*command, 23, 24, 16).count("24 x 24") == 1  # 23 is rounded to 24
     for wrong in ([16, "--figure", "x.png"], [16, 24, "--confusion", "c.csv"], [16, 2]):
         assert "Expected" in shell(*command, *wrong, code=2)

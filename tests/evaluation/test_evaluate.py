@@ -15,7 +15,9 @@ import numpy as np
 import pytest
 import tiny
 import torch
+import windowed
 from patience import patience
+from PIL import Image
 from torch.distributed import TCPStore
 
 from vitviz.attribution import registry as methods
@@ -27,8 +29,10 @@ from vitviz.evaluation.evaluate import evaluate
 from vitviz.evaluation.faithfulness import faithfulness
 from vitviz.evaluation.records import Journal, processes, rank_file, read
 from vitviz.evaluation.table import COLUMNS, ENOUGH, Evaluation, tabulate
+from vitviz.explorer import Explorer
 from vitviz.images.decoding import decode
-from vitviz.model.vit import ViT
+from vitviz.images.preprocess import Preprocess
+from vitviz.model.vit import Pretrained, ViT
 from vitviz.weights.checkpoint import fingerprint, save
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -113,6 +117,19 @@ def test_evaluate_takes_a_limit_options_and_models_in_training(photos: Path) -> 
     all_photos = evaluate(vit, photos, "rollout", **FAST)
     assert {"ox/1.png", "ox/deep/1.png"} <= {record["image"] for record in all_photos.records}
     assert all_photos.images == 7
+
+
+def test_windowed_models_are_evaluated_with_maps_of_every_stage(photos: Path) -> None:
+    vit = windowed.small(classes=3)
+    preprocess = Preprocess(height=48, width=32, mode="squash")
+    vit.pretrained = Pretrained(name="tiny", preprocess=preprocess, labels=("ox", "golf ball", "church"))
+    result = evaluate(vit, photos, ["rollout", "legrad"], limit=1, **FAST)
+    with Image.open(photos / "ox" / "0.png") as photo:
+        view = Explorer(vit).open(photo)
+    maps = [view.explain(name, "ox") for name in ("rollout", "legrad")]
+    tests = [view.faithfulness(heatmap, "ox", steps=3, random=1)[0] for heatmap in maps]
+    areas = {record["method"]: record["deletion"] for record in result.records if record["image"] == "ox/0.png"}
+    assert [areas["rollout"], areas["legrad"]] == pytest.approx([test.deletion.area for test in tests], abs=1e-5)
 
 
 def test_unsupported_methods_are_left_out_with_a_reason(

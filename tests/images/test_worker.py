@@ -212,6 +212,19 @@ def test_worker_is_replaced_after_its_number_of_pictures(pool: Workers, monkeypa
     assert processes == [first, first, third, third, third]
 
 
+def test_pool_survives_a_lack_of_processes(pool: Workers, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(worker, "PICTURES", 1)
+
+    def refuse(*_: object, **__: object) -> None:
+        raise BlockingIOError("Resource temporarily unavailable")
+
+    pool.warm()
+    with monkeypatch.context() as full:
+        full.setattr(worker.subprocess, "Popen", refuse)
+        pool.decode(PNG, "this file")  # the next worker cannot start
+    assert pool.decode(PNG, "this file").size == decode(PNG).size
+
+
 class Left(Exception):
     """Raised by `leave`, as if the client had disconnected."""
 

@@ -190,6 +190,7 @@ def test_padding_gets_the_rest_of_a_row(tmp_path: Path) -> None:
     for block, attention in enumerate(trace.attentions):
         dense = attention.dense()
         assert attention.shape == dense.shape == (2, 2, 384, 384)
+        torch.testing.assert_close(trace.image(1).attention(block)[0], dense[1])
         if block == 2:
             assert trace.block(block).probabilities is None, "queries and keys are smaller"
         together = torch.from_numpy((windows[:, :, None] == windows[:, None]).all(0)) | (block == 2)
@@ -383,6 +384,7 @@ def test_a_checkpoint_keeps_windows_and_sizes_must_fit_them(tmp_path: Path) -> N
 def test_everything_else_refuses_windowed_models_in_the_same_sentence() -> None:
     model = known(small())
     view = Explorer(model).open(Image.new("RGB", (80, 60)))
+    assert view.faithfulness(view.rollout(), steps=2, random=1)[0].baseline == "blur"  # the default of these models
     others: list[Callable[[], object]] = [
         lambda: view.html(lecture=True),
         lambda: lecture_bytes(view),
@@ -394,7 +396,6 @@ def test_everything_else_refuses_windowed_models_in_the_same_sentence() -> None:
         lambda: start_from(model, name="new", labels=("a", "b")),
         lambda: model(view.images, Edits(heads={(0, 1): "zero"})),
         lambda: view.intervene(drop=[(0, 0)]),
-        lambda: view.faithfulness(view.rollout()),
         view.lens,
         view.token_pca,
         lambda: view.compare(view),

@@ -19,11 +19,11 @@ from running import CHURCH, DOG, Running, change, example, expect_map, expect_un
 from safetensors.torch import save_file
 
 from vitviz.attribution.registry import METHODS
+from vitviz.formatting import describe_bytes
 from vitviz.model import memory as budget
 from vitviz.model.memory import kept_bytes
 from vitviz.model.vit import ViT
 from vitviz.server import sizes
-from vitviz.server.menu import describe_bytes
 from vitviz.server.models import Models
 from vitviz.server.sizes import question_bytes
 

@@ -85,7 +85,7 @@ def test_server_and_programs_find_new_declarations(site: Site) -> None:
     values = ask(site.endpoints, "explain", scene=scene, method="toyness")["values"]
     assert np.ravel(values).tolist() == [7.0] * (ROWS * COLUMNS)
     assert ask(site.endpoints, "heads", scene=scene, names=["toy_share"])["values"]["toy_share"][0][0] == 0.5
-    assert site.endpoints.question("toys", {"scene": scene}).light
+    assert site.endpoints.question("toys", {"scene": scene}).is_light()
     assert site.ask("toys", {"scene": scene, "count": 3})["data"] == {"toys": [tiny.DEPTH] * 3}
     assert "count" in site.ask("toys", {"scene": scene, "count": -1})["error"]["text"]
     listed = site.client.get("/gradio_api/info").json()["named_endpoints"]

@@ -215,11 +215,11 @@ def test_questions_about_large_scenes_are_not_light(endpoints: Endpoints, monkey
     kinds, run, names = list[Kind](), endpoints.jobs.run, ("block", "attention", "lecture")
     monkeypatch.setattr(endpoints.jobs, "run", lambda kind, **booked: kinds.append(kind) or run(kind, **booked))
     questions = [endpoints.question(name, arguments) for name in names]
-    assert all(question.light for question in questions)
+    assert all(question.is_light() for question in questions)
     monkeypatch.setattr(module, "LIGHT_TOKENS", 20)  # as if a large scene was opened after the checks
     assert all(question.compute() for question in questions)
     assert kinds == [Kind.SHORT] * 3
-    assert not any(endpoints.question(name, arguments).light for name in names)
+    assert not any(endpoints.question(name, arguments).is_light() for name in names)
 
 
 SHAPES = {  # DINOv2's models

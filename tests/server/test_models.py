@@ -10,8 +10,9 @@ import tiny
 from offered import SIZE, folder, new_endpoints, photograph
 from patience import patience, wait_until
 
+from vitviz.formatting import describe_bytes
 from vitviz.model.vit import ViT
-from vitviz.server.menu import Menu, MenuError, describe_bytes, short_licence
+from vitviz.server.menu import Menu, MenuError, short_licence
 from vitviz.server.models import Models, TooLarge, bytes_of
 from vitviz.server.uploads import UploadFolder
 from vitviz.settings import Settings

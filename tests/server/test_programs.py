@@ -2,6 +2,7 @@
 
 import base64
 import json
+import os
 import resource
 import socket
 from collections.abc import Iterator
@@ -20,6 +21,7 @@ from offered import new_endpoints, photograph
 from patience import patience, wait_until
 
 from vitviz.server.account import Resource
+from vitviz.server.arguments import MAX_PHOTO_BYTES
 from vitviz.server.connections import QuietAccepts, connection_budget
 from vitviz.server.jobs import Kind
 from vitviz.server.uploads import upload_folder
@@ -72,6 +74,14 @@ def test_every_endpoint_answers_programs(client: Client, scene: str, site: Site)
     assert ask("intervene", scene, [0, 1], [[0, 1]]) == endpoints.intervene(scene, [0, 1], [[0, 1]])
     assert np.shape(ask("attention", scene, 2, "3")["values"]) == tiny.GRID
     assert base64.b64decode(ask("page", scene)).startswith(b"<!doctype html>")
+
+
+def test_uploaded_files_larger_than_a_photograph_are_not_read(site: Site) -> None:
+    path = upload_folder().add("", "large.png", b"")
+    os.truncate(path, MAX_PHOTO_BYTES + 1)
+    before = site.endpoints.account.used(Resource.TRANSFERS)
+    assert "at most 64 MB, got 65 MB" in site.call("open", {"path": str(path)}, None, None, None)
+    assert site.endpoints.account.used(Resource.TRANSFERS) == before
 
 
 def test_refusal_is_an_exception_in_gradio_client(client: Client, scene: str) -> None:

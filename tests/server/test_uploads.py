@@ -14,7 +14,7 @@ from offered import photograph
 from patience import wait_until
 
 from vitviz.server import uploads as module
-from vitviz.server.account import Resource
+from vitviz.server.account import OverBudgetError, Resource
 from vitviz.server.uploads import PREFIX, DiskFullError, UploadError, UploadFolder, remove_leftovers, upload_folder
 
 CHURCH = ROOT / "examples" / "church.jpg"
@@ -57,6 +57,23 @@ def test_visitor_who_uses_most_loses_the_oldest_files(tmp_path: Path) -> None:
     assert all(path.exists() for path in (quiet, *others))
     assert sum(path.stat().st_size for path in uploads.root.rglob("*.png")) <= quota
     assert not any(path.exists() for path in greedy[:-1])
+
+
+def test_unfinished_uploads_cost_no_other_visitor_a_file(tmp_path: Path) -> None:
+    uploads = new_upload_folder(tmp_path / "uploads", quota=1_000_000)
+    quiet = add(uploads, "quiet")
+    with uploads.receive("greedy") as first, uploads.receive("greedy") as second:
+        first.booking.add(400_000)
+        with pytest.raises(OverBudgetError):
+            second.booking.add(200_000)  # beyond half of the quota
+    assert quiet.exists()
+
+
+def test_same_file_under_two_names_has_two_folders(tmp_path: Path) -> None:
+    uploads = new_upload_folder(tmp_path / "uploads", quota=4 * len(photograph(0)) + 99)
+    first, second = (uploads.add("visitor", name, photograph(0)) for name in ("a.png", "b.png"))
+    add(uploads, "visitor", 1)  # removes the oldest
+    assert [first.exists(), second.exists()] == [False, True]
 
 
 def test_same_file_of_two_visitors_has_two_folders(tmp_path: Path) -> None:

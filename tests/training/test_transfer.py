@@ -175,7 +175,7 @@ def test_freeze_leaves_the_last_parts_trainable(kind: dict) -> None:
 # --- the training network, from images or cached features
 
 
-@pytest.mark.parametrize("kind", tiny.KINDS.values(), ids=tiny.KINDS)
+@pytest.mark.parametrize("kind", [*tiny.KINDS.values(), {"projection": 7, "cosine": True}], ids=str)
 def test_network_matches_the_models_logits_and_gradients(kind: dict) -> None:
     for last in (None, 3, 1, 0):
         vit = source(**kind)

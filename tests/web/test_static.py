@@ -82,9 +82,14 @@ def write_files(place: Path, source: str) -> Path:
     example.write_bytes(photograph(1000))
     examples = [Example(example, "Noise", "It shows nothing")]
     (place / "texts" / "zh").mkdir(parents=True)
+    (place / "site").mkdir()
+    (place / "site" / "old.bin").write_bytes(b"of an earlier site")
+    (place / "site" / static.MARK).write_text('const SITE = {"files": ["./", "old.bin", "../noise.png"]};\n')
     (place / "texts" / "zh" / FILES[2]).write_text(OWN_TEXT, encoding="utf-8")
     options = {"photographs": examples, "space": True, "texts": place / "texts"}
     write_site(place / "site", [source], **options, tell=lambda _: None)
+    assert example.exists()
+    assert not (place / "site" / "old.bin").exists()
     return place / "site"
 
 

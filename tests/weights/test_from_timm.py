@@ -184,7 +184,6 @@ def siglip(**changes: Any) -> nn.Module:
     return vit(class_token=False, global_pool="map", **changes)
 
 
-TURNED = ROTARY | {"rope_rotate_half": False}
 REFUSED: dict[str, tuple[Callable[[], nn.Module], str]] = {
     "a plain module": (lambda: nn.Linear(2, 3), r"\(Linear\).*VisionTransformer or VisionTransformerDistilled or Eva"),
     "a subclass": (lambda: type("Mine", (VisionTransformer,), {})(**SIZES), r"\(Mine\)"),

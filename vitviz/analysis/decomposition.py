@@ -148,10 +148,10 @@ def _class_rows(model: ViT, trace: Trace, target: Target) -> tuple[list[Tensor],
     assert model.head is not None  # the target is a class
     heads = [model.head] if model.head_dist is None else [model.head, model.head_dist]
     index, centering = int(target.points), float(model.problem_type == SINGLE)  # the mean of all logits, or zero
-    rows = [double(head.weight[index] - centering * head.weight.mean(0)) / len(heads) for head in heads]
-    biases = [
-        double(head.bias[index] - centering * head.bias.mean()) / len(heads) for head in heads if head.bias is not None
-    ]
+    weights = [double(head.weight) for head in heads]
+    rows = [(weight[index] - centering * weight.mean(0)) / len(heads) for weight in weights]
+    offsets = [double(head.bias) for head in heads if head.bias is not None]
+    biases = [(offset[index] - centering * offset.mean()) / len(heads) for offset in offsets]
     matrix = None if model.projection is None else model.projection.weight
     return [_before_projection(model, trace, row, matrix, model.config.cosine) for row in rows], sum(
         biases, rows[0].new_zeros(())

@@ -96,7 +96,7 @@ _ALL = (
         "The entropy divided by ln N: 1 for equal shares on all tokens.", 0.0, 1.0,
     ),
     Statistic(
-        rows.mass_cls, "On the class token", "", "Share of the attention that goes to the class token.", 0.0, 1.0,
+        rows.mass_cls, "On CLS", "", "Share of the attention that goes to CLS.", 0.0, 1.0,
     ),
     Statistic(
         rows.mass_registers, "On registers", "",
@@ -245,18 +245,19 @@ class HeadStatistics:
         target = [f"target: {self.target} ({self.scale})"] if self.target else []
         return "\n".join([text_table([heading, *rows], left=0), *target, *missing])
 
-    def _counts(self) -> tuple[int, ...]:
+    @property
+    def head_counts(self) -> tuple[int, ...]:
         """Return the number of heads of each block."""
         return self.heads or (next(iter(self.samples.values())).shape[2],) * len(self.blocks)
 
     def _per_head(self, values: Array) -> list[float]:
         """Return the numbers of existing heads, block by block: (L, H)."""
-        return [number for row, count in zip(values.tolist(), self._counts(), strict=True) for number in row[:count]]
+        return [number for row, count in zip(values.tolist(), self.head_counts, strict=True) for number in row[:count]]
 
     def _places(self) -> list[tuple[int, ...]]:
         """Return block, stage (if any) and head of each row."""
         stages: list[tuple[int, ...]] = [(stage,) for stage in self.stages] or [()] * len(self.blocks)
-        blocks = zip(self.blocks, stages, self._counts(), strict=True)
+        blocks = zip(self.blocks, stages, self.head_counts, strict=True)
         return [(block, *stage, head) for block, stage, count in blocks for head in range(count)]
 
 

@@ -179,8 +179,9 @@ def intervene(
             changed = torch.where(pixel_mask(dropped[None], side), behind, changed)
         if order is not None:
             changed = _reordered(changed, order, patch)
-        modes: dict[tuple[int, int], HeadMode]
-        modes = dict(heads) if isinstance(heads, Mapping) else dict.fromkeys(heads, "zero")
+        modes: dict[Any, HeadMode]  # JSON has lists instead of tuples
+        zero = (tuple(place) if isinstance(place, list) else place for place in heads)
+        modes = dict(heads) if isinstance(heads, Mapping) else dict.fromkeys(zero, "zero")
         outputs = _outputs(model, changed, Edits(heads=modes, cuts=cuts, keep=keep), features, positions=positions)
     labels = model.pretrained.labels if model.pretrained else ()
     (logits_before, _), (logits, _) = outputs_before, outputs
@@ -265,7 +266,8 @@ def _mask(drop: Iterable[tuple[int, int]], grid: tuple[int, int]) -> Tensor:
             raise AnalysisError(
                 f"Expected patches (row, column) inside the {grid[0]} x {grid[1]} grid, got {patch}. Count from 0."
             )
-        mask[patch] = True
+        row, column = patch
+        mask[row, column] = True
     return mask
 
 

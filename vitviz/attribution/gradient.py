@@ -11,6 +11,7 @@ for class token and mean. Attention pooling is an additional attention with one 
 Shapes: B images, H heads, N tokens = P prefix tokens followed by gh x gw patches, D width.
 """
 
+from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -177,7 +178,7 @@ def attention_gradcam(case: Case, *, block: int = -1) -> Tensor:
         with torch.no_grad():
             case.model.attn_pool(case.trace.tokens, ops := Explicit())
         rows = rows + pooled(rows, (attended.probabilities.mean(1) for attended in reversed(ops.seen)), 0.5)
-    *_, step = backward(case, index)
+    step = deque(backward(case, index), maxlen=1).pop()  # frees the steps before it
     for later in range(case.trace.depth - 1, index, -1):  # to tokens of the block's stage
         rows = entering(case.trace, later, rows)
     attention, gradient = (
@@ -319,7 +320,7 @@ METHODS = (
         function=gradient_rollout,
         title="Gradient rollout",
         paper="Gildenblat 2020, Exploring Explainability for Vision Transformers (vit-explain)",
-        about="Attention that supports the class, combined over all blocks.",
+        about="Attention that supports the class, combined over all layers.",
         cost=3.3,
         matrices=3.0,
     ),
@@ -327,7 +328,7 @@ METHODS = (
         function=attention_gradcam,
         title="Grad-CAM of attention",
         paper="Chefer, Gur and Wolf 2021, Transformer Interpretability Beyond Attention Visualization, CVPR (baseline)",
-        about="The attention of one block, each head weighted by the gradient of the class score.",
+        about="The attention of one layer, each head weighted by the gradient of the class score.",
         cost=1.2,
         matrices=2.0,
     ),
@@ -336,15 +337,15 @@ METHODS = (
         title="Grad-CAM of tokens",
         paper="Selvaraju et al. 2017, Grad-CAM: Visual Explanations from Deep Networks via Gradient-based "
         "Localization, ICCV",
-        about="The output tokens of one block, each channel weighted by the gradient of the class score.",
+        about="The output tokens of one layer, each channel weighted by the gradient of the class score.",
         cost=1.2,
     ),
     Method(
         function=gae,
-        title="Generic attention explainability",
+        title="Generic attention explainability (GAE)",
         paper="Chefer, Gur and Wolf 2021, Generic Attention-model Explainability for Interpreting Bi-Modal and "
         "Encoder-Decoder Transformers, ICCV",
-        about="Attention that supports the class, accumulated block by block.",
+        about="Attention that supports the class, accumulated layer by layer.",
         cost=3.3,
         matrices=3.0,
     ),
@@ -353,7 +354,7 @@ METHODS = (
         title="LeGrad",
         paper="Bousselham et al. 2025, LeGrad: An Explainability Method for Vision Transformers via Feature Formation "
         "Sensitivity, ICCV",
-        about="How much the class score after each block would rise if that block attended more to a patch. The score "
+        about="How much the class score after each layer would rise if that layer attended more to a patch. The score "
         "is read from the tokens that the classifier uses, or from all with pooling=tokens, as in the authors' code.",
         cost=3.0,
         matrices=2.0,

@@ -4,7 +4,6 @@ Shapes: B images, N tokens = P prefix tokens followed by gh x gw patches, C clas
 """
 
 import inspect
-import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -145,9 +144,7 @@ class Method:
         query = used.get("query")
         title = self.describe(trace, used) if self.describe else self.title
         size = trace.grid[1] * trace.patch_size, trace.grid[0] * trace.patch_size  # (width, height)
-        patches = scores.shape[1] - len(trace.prefix)  # of one stage in models with stages
-        grids = [trace.grid, *(layout.grid for layout in trace.layouts)]
-        grid = next(grid for grid in grids if math.prod(grid) == patches)
+        grid = trace.grid_of(scores.shape[1] - len(trace.prefix))
         geometry = Geometry(size, (size[1], size[0]), (0.0, 0.0, float(size[0]), float(size[1])))
         photo, count = Image.new("RGB", size, "gray"), len(trace.prefix)
         maps = []

@@ -163,7 +163,8 @@ def _describe_agreement(samples: int, halves: list[float]) -> str:
     known = [2 * r / (1 + r) if r > 0 else 0.0 for r in halves if math.isfinite(r)]
     if not known:
         return ""
-    return f"Estimated from {samples:,} samples: two such maps correlate about {sum(known) / len(known):.2f}."
+    correlation = sum(known) / len(known)
+    return f"Estimated from {samples:,} samples; the correlation between two such maps is about {correlation:.2f}."
 
 
 def superpixels(grid: tuple[int, int], side: int | None = None, maximum: int = 20) -> tuple[Tensor, int]:

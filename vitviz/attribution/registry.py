@@ -137,10 +137,14 @@ def score_tokens(
 def score_patches(
     model: ViT, images: Tensor, target: TargetLike = None, method: str = DEFAULT, **options: Any
 ) -> Tensor:
-    """Return the scores of patches, (B, gh, gw), instead of the maps of `attribute`."""
+    """Return the scores of patches, (B, gh, gw), instead of the maps of `attribute`.
+
+    In windowed models, the patches are those of the stage that the method reads.
+    """
     case, scores = score_tokens(model, images, target, check_options(method, options), None, None, options)
-    patches: Tensor = scores[:, len(case.trace.prefix) :].unflatten(1, case.trace.grid)  # (B, gh * gw) -> (B, gh, gw)
-    return patches
+    patches = scores[:, len(case.trace.prefix) :]  # (B, gh * gw)
+    maps: Tensor = patches.unflatten(1, case.trace.grid_of(patches.shape[1]))  # (B, gh, gw)
+    return maps
 
 
 @contextmanager

@@ -165,7 +165,7 @@ METHODS = (
         not_in_browser="its rules are not exported as graphs",
         title="Transformer attribution",
         paper="Chefer, Gur and Wolf 2021, Transformer Interpretability Beyond Attention Visualization, CVPR",
-        about="Relevance of the attention times its gradient, combined over all blocks. It shows only evidence for a "
+        about="Relevance of the attention times its gradient, combined over all layers. It shows only evidence for a "
         "class; in small models, rounding can change it noticeably.",
         cost=6.9,
         matrices=8.0,

@@ -12,6 +12,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -69,6 +70,10 @@ class Group(TargetSpec):
             raise ExplainError(
                 f"Expected a model whose classes share a softmax, to add probabilities, got {model.problem_type}. "
                 "Explain each output: Output(i)."
+            )
+        if len(self.classes) > model.config.classes:
+            raise ExplainError(
+                f"Expected a group of at most {model.config.classes} classes, got {len(self.classes)}. Leave some out."
             )
         indices = [class_index(model, named) for named in self.classes]
         if repeated := [named for place, named in enumerate(self.classes) if indices[place] in indices[:place]]:
@@ -267,6 +272,8 @@ def resolve_target(
         return _contrast(model, contrast, count)
     if target is None:
         return None if logits is None else _of_classes(model, rank(logits, model.problem_type)[:, 0].cpu().tolist())
+    if isinstance(target, Tensor) and target.ndim == 0:
+        target = int(target)
     if isinstance(target, int | np.integer | str | TargetSpec):
         return _resolve(model, target, count)
     listed = target if isinstance(target, Target) else target.tolist() if isinstance(target, Tensor) else list(target)
@@ -416,16 +423,29 @@ def class_index(model: ViT, named: Named) -> int:
         raise ExplainError(f"Expected a class among 0..{count - 1}, got {named}. Choose one of them.")
     if isinstance(named, str):
         text = named.strip()
-        exact = [index for index, label in enumerate(labels) if label == text]
-        matches = exact or [index for index, label in enumerate(labels) if label.casefold() == text.casefold()]
+        exact, folded = _places(tuple(labels))
+        matches = exact.get(text) or folded.get(text.casefold(), [])
         if len(matches) == 1:
             return matches[0]
         if matches:
             raise ExplainError(f"Expected one class, got {named!r}, the label of the classes {matches}. Give an index.")
-        if text.isdecimal() and int(text) < count:  # checked after the labels, because labels may be numbers
+        if (
+            text.isdecimal() and len(text) < 10 and int(text) < count
+        ):  # checked after the labels, because labels may be numbers
             return int(text)
     known = ", ".join(labels[:12]) + (", ..." if len(labels) > 12 else "") if labels else "no labels"
     raise ExplainError(f"Expected a class among 0..{count - 1} or a label ({known}), got {named!r}. Choose one.")
+
+
+@lru_cache(maxsize=8)
+def _places(labels: tuple[str, ...]) -> tuple[dict[str, list[int]], dict[str, list[int]]]:
+    """Return the indices of each label, and of each label without case; a group may name thousands of classes."""
+    exact: dict[str, list[int]] = {}
+    folded: dict[str, list[int]] = {}
+    for index, label in enumerate(labels):
+        exact.setdefault(label, []).append(index)
+        folded.setdefault(label.casefold(), []).append(index)
+    return exact, folded
 
 
 def class_name(model: ViT, index: int) -> str:

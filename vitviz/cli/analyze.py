@@ -10,8 +10,8 @@ import click
 from vitviz.cli import options as shared
 from vitviz.cli.options import PATH, Args, Command, Names, Several
 from vitviz.errors import VitvizError
+from vitviz.formatting import counted, text_table
 from vitviz.formatting import output as format_output
-from vitviz.formatting import text_table
 from vitviz.outputs import REGRESSION, SINGLE
 
 PLURALS = {"probability": "probabilities", "logit": "logits", "cosine": "cosines", "value": "values"}
@@ -61,8 +61,8 @@ def heads(args: Args) -> None:
         record |= {"target": statistics.target, "scale": statistics.scale}
     if output:
         statistics.save(output)
-        counts = f"{len(statistics.rows())} heads, {len(statistics.present)} statistics, {statistics.images} images"
-        shared.note(args, f"{counts} -> {output}")
+        sizes = {"head": len(statistics.rows()), "statistic": len(statistics.present), "image": statistics.images}
+        shared.note(args, f"{', '.join(counted(size, noun) for noun, size in sizes.items())} -> {output}")
     if args.json:
         shared.print_json(args, size, **record)
     elif not output:
@@ -74,8 +74,8 @@ def _heads(statistics: HeadStatistics) -> list[dict[str, Any]]:
     means = statistics.values
     return [
         {"layer": block + 1, "head": head + 1, **{name: means[name][row, head] for name in statistics.present}}
-        for row, block in enumerate(statistics.blocks)
-        for head in range(next(iter(means.values())).shape[1])
+        for row, (block, count) in enumerate(zip(statistics.blocks, statistics.head_counts, strict=True))
+        for head in range(count)
     ]
 
 
@@ -86,7 +86,7 @@ def _heads(statistics: HeadStatistics) -> list[dict[str, Any]]:
     "--output",
     type=PATH,
     metavar="FILE.npz",
-    help="write the probabilities of the image and of each patch, and the patches' colors",
+    help="write the probabilities of the image and of each patch, and the patches' colours",
 )
 @shared.target
 @shared.photo

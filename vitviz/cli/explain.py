@@ -68,7 +68,7 @@ def _method_help(name: str, about: str) -> str:
         for name, (option, kind, about) in OPTIONS.items()
     )
 )
-@click.option("--cmap", help="any matplotlib color map (default: viridis; RdBu_r for signed maps)")
+@click.option("--cmap", help="any matplotlib colour map (default: viridis; RdBu_r for signed maps)")
 @click.option("--alpha", type=float, default=0.5, help="opacity of the map, 0..1 (default: 0.5)")
 @click.option("--spotlight", is_flag=True, help="make the map more opaque where its value is higher")
 @click.option(
@@ -77,7 +77,7 @@ def _method_help(name: str, about: str) -> str:
     default="each",
     help="each: outliers are clipped and marked; full: minimum to maximum (default: each)",
 )
-@click.option("--caption", is_flag=True, help="add a title, the share outside the picture, and a color bar")
+@click.option("--caption", is_flag=True, help="add a title, the share outside the picture, and a colour bar")
 @click.option("--grid", is_flag=True, help="draw the patch grid")
 @click.option("--smooth", is_flag=True, help="interpolate between patches")
 @shared.photo
@@ -176,7 +176,7 @@ def _method_options(view: View, args: Args) -> dict[str, Any]:
     help="shared by all maps, one for each, or both side by side (default: shared)",
 )
 @click.option("--width", type=int, metavar="PIXELS", help="width of the whole sheet, such as 1920 for a slide")
-@click.option("--cmap", default="viridis", help="any matplotlib color map (default: viridis)")
+@click.option("--cmap", default="viridis", help="any matplotlib colour map (default: viridis)")
 @click.option("--dark", is_flag=True, help="light text on a dark background")
 @shared.photo
 def sheet(args: Args) -> None:

@@ -117,7 +117,8 @@ def _validate_sizes(args: Args) -> None:
     explorer = shared.open_explorer(args)
     patch, own = explorer.model.config.patch_size, explorer.preprocess
     multiple = explorer.model.config.size_multiple
-    inputs = [own.at(size, multiple) for size in sorted({*args.sizes})]  # checks all sizes before any work
+    # Checks all sizes before any work; several may be rounded to the same input.
+    inputs = list(dict.fromkeys(own.at(size, multiple) for size in sorted({*args.sizes})))
     results = {}
     for preprocess in inputs:
         side = max(preprocess.height, preprocess.width)

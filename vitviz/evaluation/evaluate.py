@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, get_args
 
+import numpy as np
 import torch
 from torch import Tensor
 from tqdm import tqdm
@@ -19,7 +20,8 @@ from vitviz.analysis.interventions import Drop
 from vitviz.attribution.registry import METHODS, check_options, method_named, score_patches
 from vitviz.attribution.targets import ExplainError
 from vitviz.evaluation import EvaluationError, check_classifies
-from vitviz.evaluation.faithfulness import RANDOM, SEED, STEPS, faithfulness
+from vitviz.evaluation.faithfulness import RANDOM, SEED, STEPS, Floats, faithfulness
+from vitviz.evaluation.masking import usual_baseline
 from vitviz.evaluation.records import Journal, Key, Record, gather, processes, rank_file, read_all, write
 from vitviz.evaluation.table import CHANCE, Evaluation, tabulate
 from vitviz.images.folders import batches, class_names, find_classes, spread
@@ -38,7 +40,7 @@ def evaluate(
     seed: int = SEED,
     out: str | os.PathLike[str] | None = None,
     target: Aim = "true",
-    baseline: Drop = "remove",
+    baseline: Drop | None = None,
     steps: int | Sequence[float] = STEPS,
     random: int = RANDOM,
     options: Mapping[str, Mapping[str, Any]] | None = None,
@@ -74,6 +76,7 @@ def evaluate(
             f"Expected target as true or predicted and a limit of at least 1, got {target!r} and {limit}. Change them."
         )
     steps = steps if isinstance(steps, int) else [float(step) for step in steps]
+    baseline = baseline or usual_baseline(model)
     run = {"target": target, "baseline": baseline, "steps": steps, "random": random, "seed": seed}
     settings = _settings(model, run, options or {})
     about, strict = model.pretrained, methods != "all"
@@ -153,7 +156,7 @@ def _image_records(
         with torch.no_grad():
             target = int(model(images).argmax(1))
     base = {**base, "target": target}
-    maps: dict[str, Tensor] = {}  # (1, gh, gw) each
+    maps: dict[str, Floats] = {}  # (gh, gw) each
     seconds: dict[str, float] = {}
     records: list[Record] = []
     for name in names:
@@ -162,7 +165,7 @@ def _image_records(
         options = settings["options"].get(name, {})
         began = time.perf_counter()
         try:
-            maps[name] = score_patches(model, images, target, name, **options)
+            maps[name] = score_patches(model, images, target, name, **options)[0].double().numpy(force=True)
         except ExplainError as error:
             if strict or options:  # the method was requested by name or has options
                 raise
@@ -176,9 +179,7 @@ def _image_records(
     results = faithfulness(
         model,
         images,
-        torch.cat([*maps.values()])
-        if maps
-        else torch.zeros(1, *model.check(images)),  # any map gives the random orders
+        [*maps.values()] or [np.zeros(model.check(images))],  # any map gives the random orders
         target,
         baseline=settings["baseline"],
         steps=settings["steps"],

@@ -22,7 +22,7 @@ from vitviz.analysis.interventions import Drop
 from vitviz.attribution.target_specs import Named, TargetLike, TargetOf, reads_features, resolve_target
 from vitviz.attribution.targets import ExplainError, Scale, Target
 from vitviz.evaluation import EvaluationError
-from vitviz.evaluation.masking import MaskedModel, Progress
+from vitviz.evaluation.masking import MaskedModel, Progress, usual_baseline
 from vitviz.fields import check_arguments
 from vitviz.formatting import data_frame, percent, plain, short_repr
 from vitviz.heatmap import Heatmap
@@ -195,13 +195,14 @@ class Faithfulness:
         deletion, insertion = self.deletion, self.insertion
         removing = "Removing" if self.baseline == "remove" else "Covering"
         sentence = (
-            f"{removing} the patches that this map names first brings {self.target} down faster than "
-            f"{_of(deletion.beaten, self.n)}: {deletion.describe()}; showing them first brings it up faster than "
+            f"{removing} the patches that this map ranks highest lowers the score of {self.target} faster than "
+            f"{_of(deletion.beaten, self.n)}: {deletion.describe()}; showing them first raises it faster than "
             f"{_of(insertion.beaten, self.n)}: {insertion.describe()}."
         )
         start = float(deletion.probabilities[0])
         if self.scale == "probability" and start < UNLIKELY:
-            sentence += f" The whole image is {self.target} with only {percent(start)}: there is little to take away."
+            whole = f"For the whole image, the probability of {self.target} is only {percent(start)}"
+            sentence += f" {whole}, so it cannot fall much."
         return sentence
 
 
@@ -213,7 +214,7 @@ def faithfulness(
     target: TargetLike = None,
     *,
     contrast: tuple[Named, Named] | None = None,
-    baseline: Drop = "remove",
+    baseline: Drop | None = None,
     steps: int | Sequence[float] = STEPS,
     random: int = RANDOM,
     seed: int = SEED,
@@ -234,7 +235,8 @@ def faithfulness(
             image. By default, the target that the maps explain, or the predicted class if they explain none.
         contrast: (A, B) instead of `target`: the probability of A among the two, or for values (regression) their
             difference.
-        baseline: "remove" removes patches from the sequence; "blur", "mean", "zero" and "black" paint over them.
+        baseline: "remove" removes patches from the sequence; "blur", "mean", "zero" and "black" paint over them. The
+            default is "remove", or "blur" for windowed models.
         steps: number of equal steps, or the visible share of patches at each step. If a model pools only patches, one
             patch always stays visible.
         random: number of random orders, at least one.
@@ -255,6 +257,7 @@ def faithfulness(
     if target is None and contrast is None:
         target, contrast = _explained(maps, len(images))
     features = reads_features(model, target)
+    baseline = baseline or usual_baseline(model)
     masked = MaskedModel(model, images, baseline, features=features)
     scores, image = flat_maps(maps, masked)  # (M, n), (M,)
     counts = visible_counts(masked.patches, steps, masked.least)  # S decreasing numbers
@@ -328,7 +331,8 @@ def _explained(maps: Maps, images: int) -> tuple[TargetLike, tuple[Named, Named]
 def flat_maps(maps: Maps, masked: MaskedModel) -> tuple[Tensor, Tensor]:
     """Return maps (M, gh, gw) as scores (M, n), float64 on the CPU, and the image of each (M,).
 
-    In windowed models, a map of an earlier stage is averaged over each patch of the last one.
+    In windowed models, a map of an earlier stage is averaged over each patch of the last one; tensors are
+    not.
 
     Raises:
         EvaluationError: if maps do not fit the images or are not finite.

@@ -12,11 +12,17 @@ from vitviz.analysis.interventions import Drop, check_runs, hidden_grid
 from vitviz.attribution.baselines import baseline_images, pixel_mask
 from vitviz.evaluation import EvaluationError
 from vitviz.model.vit import ViT
+from vitviz.model.windowed_vit import WindowedConfig
 
 Progress = Callable[[int, int], None]
 
 # Tokens per batch: on a CPU, a batch should fit the cache; on a GPU, larger batches are faster.
 CPU_TOKENS, TOKENS = 4096, 65_536
+
+
+def usual_baseline(model: ViT) -> Drop:
+    """Return "remove", or "blur" for windowed models, which cannot run without some patches."""
+    return "blur" if isinstance(model.config, WindowedConfig) else "remove"
 
 
 class MaskedModel:

@@ -40,7 +40,6 @@ from vitviz.images.video import MOST_FRAMES, read_clip
 from vitviz.model.trace import Query, describe_query
 from vitviz.view import View
 
-OVER = ("layers", "heads", "query", "models", "time")
 SUFFIXES = (".gif", ".webp", ".mp4")
 STEPS = 36  # positions of a moving query
 BEYOND = 0.002  # share of the numbers that is clipped, because one outlier would otherwise darken the whole film

@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from vitviz.export.onnx import StaticError
+from vitviz.resources import cache_folder
 
 PACKAGE = "onnxruntime-web@1.30.0"
 INTEGRITY = "q0y+JrrtukXSzsBWEMccVfqX25LRmosXHF+CaRJmg8pZClzcV7svNc4rKY3jL02Vb7QmRMDs1SigqR4CXAfKYQ=="  # SHA-512
@@ -44,11 +45,6 @@ def runtime_files(build: str) -> dict[str, tuple[str, bytes]]:
     with tarfile.open(archive) as files:
         members = {part: (name, files.extractfile(f"package/dist/{name}")) for part, name in BUILDS[build].items()}
         return {part: (name, file.read()) for part, (name, file) in members.items() if file is not None}
-
-
-def cache_folder(name: str) -> Path:
-    """Return the path of a folder in the user's cache; the folder may not exist yet."""
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "vitviz" / name
 
 
 @contextmanager

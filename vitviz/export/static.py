@@ -29,10 +29,11 @@ from vitviz.explorer import Explorer
 from vitviz.export import SPACE_CARD
 from vitviz.export.formulas import missing_statistics
 from vitviz.export.onnx import StaticError, check_exportable, parts, save_graphs
-from vitviz.export.runtime import BUILDS, cache_folder, place_in_cache, runtime_files
+from vitviz.export.runtime import BUILDS, place_in_cache, runtime_files
 from vitviz.images.preprocess import Preprocess
 from vitviz.model.summary import totals
 from vitviz.model.vit import ViT
+from vitviz.resources import cache_folder
 from vitviz.view import View
 from vitviz.web import bundle
 from vitviz.web.choices import choices, in_browser
@@ -68,6 +69,7 @@ Written by `vitviz export --static --space`. Photographs stay in the visitor's b
 LFS = ("bin", "wasm", "onnx", "jpg", "png", "webp")
 LARGE = "".join(f"*.{kind} filter=lfs diff=lfs merge=lfs -text\n" for kind in LFS)
 MARK = "service.js"  # every site contains this file
+SITE_IS = "const SITE = "  # its first line lists the site's files
 Runtime = dict[str, dict[str, Any]]  # address, size and checksum of the files of a build of the runtime
 
 
@@ -145,7 +147,7 @@ def write_site(
     models = {source: _load(source, classes) for source in sources}
     for model in models.values():
         check_exportable(model)
-    site = Site(folder)
+    site, earlier = Site(folder), _earlier_files(folder)
     tell("Fetching the runtime")
     large = {source for source, model in models.items() if totals(model)["multiply_adds"] > WEBGPU_ABOVE}
     runtime = {build: _write_runtime(site, build) for build in BUILDS if build == "wasm" or large}
@@ -175,7 +177,19 @@ def write_site(
     if space:
         site.write("README.md", SPACE, hashed=False)
         site.write(".gitattributes", LARGE, hashed=False)
+    for path in earlier - {folder / path for path in site.files}:
+        path.unlink(missing_ok=True)
     return site
+
+
+def _earlier_files(folder: Path) -> set[Path]:
+    """Return the files of an earlier site in this folder, which its service worker lists."""
+    if not (folder / MARK).exists():
+        return set()
+    first, _, _ = (folder / MARK).read_text(encoding="utf-8").partition("\n")
+    files = json.loads(first.removeprefix(SITE_IS).removesuffix(";"))["files"] if first.startswith(SITE_IS) else []
+    paths = {folder / path for path in files}
+    return {path for path in paths if path.is_file() and path.resolve().is_relative_to(folder.resolve())}
 
 
 def _load(source: str, texts: Sequence[str]) -> ViT:
@@ -355,7 +369,7 @@ def _write_page(site: Site, config: dict[str, Any], lecture: dict[str, Any], run
     site.write("index.html", bundle.fill(bundle.template("site.html"), filling), hashed=False)
     needed = ["./", script, config["worker"], *(runtime["wasm"][part]["url"] for part in ("module", "glue"))]
     listed = json.dumps({"files": ["./", *site.files], "first": needed})
-    site.write(MARK, f"const SITE = {listed};\n{bundle.script('service.js')}", hashed=False)
+    site.write(MARK, f"{SITE_IS}{listed};\n{bundle.script('service.js')}", hashed=False)
 
 
 def _json(text: str) -> str:

@@ -19,6 +19,7 @@ from torch import Tensor
 
 from vitviz.images.folders import SUFFIXES, DataError, is_image, list_images
 from vitviz.images.torchvision_import import import_torchvision
+from vitviz.resources import cache_folder
 
 SYSTEM = Path("/usr/share/datasets")
 """Folder of the operating system's data sets; Debian's package `dataset-fashion-mnist` uses fashion-mnist/."""
@@ -127,11 +128,6 @@ def find_dataset(
     if val_share is not None:
         source += f"; {val_share:.4g} of each class was drawn for validation with seed {seed}"
     return Dataset(name, labels, ids, train, val, source, "unknown", folder)
-
-
-def default_root() -> Path:
-    """Return the folder of named data sets in the user's cache."""
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "vitviz" / "data"
 
 
 # ---- folders of classes
@@ -338,7 +334,7 @@ NAMES = tuple(_NAMED)
 
 
 def _find_named(name: str, root: Path | None) -> Dataset[Samples]:
-    named, home = _NAMED[name], root or default_root()
+    named, home = _NAMED[name], root or cache_folder("data")
     if home.exists() and not home.is_dir():
         raise DataError(f"Expected root to be a folder, got the file {str(home)!r}. Choose another.")
     location = _look(name, home) or (_look(name, SYSTEM) if root is None else None)

@@ -98,8 +98,8 @@ def check_size(width: int, height: int, name: str, megapixels: float = MAX_PIXEL
         )
     if max(width, height) > MAX_SIDE or max(width, height) > max(1024, MAX_RATIO * min(width, height)):
         raise ImageError(
-            f"Expected sides of at most {MAX_SIDE:,} pixels and {MAX_RATIO} times each other, got {width} x {height} "
-            f"in {name}. Cut out the part that matters."
+            f"Expected sides of at most {MAX_SIDE:,} pixels and an aspect ratio of at most {MAX_RATIO}, got "
+            f"{width} x {height} in {name}. Crop it to the part that matters."
         )
 
 

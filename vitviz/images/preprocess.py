@@ -123,7 +123,7 @@ class Preprocess:
         if rw * (rh + image.height) > max(_RESIZED_PIXELS, 3 * max(height, width, *self._resize) ** 2):
             raise ImageError(
                 f"Expected a less elongated image, got {image.width} x {image.height}, which would be resized to "
-                f"{rw} x {rh}. Cut out the part that matters, or use mode='pad'."
+                f"{rw} x {rh}. Crop it to the part that matters, or use mode='pad'."
             )
         planes = image.planes(self.bands) if isinstance(image, Bands) else planes_of_photo(image, self.bands)
         resized = (plane.resize((rw, rh), Image.Resampling[self.interpolation.upper()]) for plane in planes)

@@ -115,7 +115,7 @@ def _count(container: Any, stream: Any, path: str | os.PathLike[str]) -> int:
     if not 2 <= total <= MOST_PACKETS:
         raise ImageError(
             f"Expected a clip of 2 to {MOST_PACKETS:,} frames, got {'more' if total > 2 else total} in "
-            f"{display_name(os.fspath(path))}. Cut out the part that matters."
+            f"{display_name(os.fspath(path))}. Cut it to the part that matters."
         )
     return total
 

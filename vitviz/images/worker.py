@@ -54,15 +54,20 @@ class Worker:
             "OPENBLAS_NUM_THREADS": "1",
             "OMP_NUM_THREADS": "1",
         }
-        self._process = subprocess.Popen(
-            [sys.executable, "-c", _PROGRAM.format(self._pixels)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            env=environment,
-            pass_fds=[self._pixels] if _HAS_SHARED_MEMORY else [],
-            start_new_session=True,  # Ctrl-C reaches only the server, which ends the workers
-        )
+        try:
+            self._process = subprocess.Popen(
+                [sys.executable, "-c", _PROGRAM.format(self._pixels)],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+                env=environment,
+                pass_fds=[self._pixels] if _HAS_SHARED_MEMORY else [],
+                start_new_session=True,  # Ctrl-C reaches only the server, which ends the workers
+            )
+        except OSError:  # no more processes or files
+            if self._pixels >= 0:
+                os.close(self._pixels)
+            raise
 
     @property
     def alive(self) -> bool:
@@ -159,7 +164,9 @@ class Workers:
         finally:
             if worker is not None and (worker.decoded >= PICTURES or not worker.alive):
                 worker.end()
-                worker = Worker()  # starts in advance
+                worker = None
+                with suppress(OSError):  # without resources for a process, the next picture tries again
+                    worker = Worker()  # starts in advance
             self._idle.put(worker)
 
     def end(self) -> None:

@@ -159,7 +159,8 @@ def relative_bias(table: Tensor, grid: tuple[int, int], places: Tensor, prefix: 
     reach = torch.tensor([max(1, side - 1) for side in grid], device=places.device)
     at = (offsets / reach).flip(-1).flatten(0, -4) if offsets.ndim > 3 else (offsets / reach).flip(-1)[None]  # x, y
     image, at = image.expand(at.shape[0], -1, -1, -1), at.to(image)
-    bias = F.grid_sample(image, at, padding_mode="border", align_corners=True)  # (1 or B, H, n, n)
+    # Clamped places need no padding, whose mode "border" PyTorch before 2.13 does not have on MPS.
+    bias = F.grid_sample(image, at.clamp(-1, 1), align_corners=True)  # (1 or B, H, n, n)
     if prefix:
         to_patch, from_patch, within = table[rows * columns :, None, :, None, None]  # (1, H, 1, 1) each
         shape = (*bias.shape[:2], prefix)

@@ -188,7 +188,8 @@ class BlockState:
         """Return one image of the batch, as a batch of one (views, not copies)."""
         single, angles = slice(index, index + 1), self.angles
         windows = len(self.lse) // len(self.stream)
-        if angles is not None and windows == 1 and angles[0].ndim == 4:  # each image has its own patches and rotations
+        # With places of each image, its patches have their own rotations; windowed models have `Windows` instead.
+        if windows == 1 and angles is not None and isinstance(angles[0], Tensor) and angles[0].ndim == 4:
             angles = tuple(angle[single] for angle in angles)
         attention = self.attention and self.attention.image(index, windows)
         lse = self.lse[index * windows : (index + 1) * windows]
@@ -262,6 +263,11 @@ class Trace:
     def default_query(self) -> Query:
         """Return "cls" if the model has a class token, else "mean"."""
         return "cls" if "CLS" in self.prefix else "mean"
+
+    def grid_of(self, patches: int) -> tuple[int, int]:
+        """Return the grid with this number of patches: the model's, or a stage's."""
+        grids = [self.grid, *(layout.grid for layout in self.layouts)]
+        return next(grid for grid in grids if math.prod(grid) == patches)
 
     def grid_in(self, block: int) -> tuple[int, int]:
         """Return the rows and columns of patches in a block."""

@@ -208,7 +208,7 @@ class ViT(nn.Module):
         return tuple(angle[0].to(weight) for angle in rotary_angles(places, rates))
 
     def layouts(self, grid: tuple[int, int]) -> tuple[Windows, ...]:  # noqa: ARG002
-        """Return the windows of each block, of which only windowed models have some."""
+        """Return the windows of each block; empty unless the model is windowed."""
         return ()
 
     def check(self, images: Tensor) -> tuple[int, int]:

@@ -289,12 +289,13 @@ class WindowedViT(ViT):
 @lru_cache(maxsize=8)
 def _layouts(config: WindowedConfig, grid: tuple[int, int], device: torch.device) -> tuple[Windows, ...]:
     layouts: list[Windows] = []
-    for stage, depth in enumerate(config.depths):
-        of_stage = grid[0] // 2**stage, grid[1] // 2**stage
-        for index in range(depth):
-            window = config.window_of(len(layouts), stage, of_stage)
-            shifts, merges = not config.padded and index % 2 == 1, stage > 0 and index == 0
-            layouts.append(partition(stage, of_stage, window, device, shifts=shifts, merges=merges))
+    with torch.inference_mode(False):  # gradients may use the cached tensors later
+        for stage, depth in enumerate(config.depths):
+            of_stage = grid[0] // 2**stage, grid[1] // 2**stage
+            for index in range(depth):
+                window = config.window_of(len(layouts), stage, of_stage)
+                shifts, merges = not config.padded and index % 2 == 1, stage > 0 and index == 0
+                layouts.append(partition(stage, of_stage, window, device, shifts=shifts, merges=merges))
     return tuple(layouts)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import inspect
+import math
 from collections.abc import Callable
 from contextlib import aclosing
 from typing import Any, cast, get_type_hints
@@ -13,6 +14,7 @@ import gradio as gr
 from gradio.data_classes import FileData
 
 from vitviz.server.account import OverBudgetError, Resource
+from vitviz.server.arguments import MAX_PHOTO_BYTES
 from vitviz.server.endpoints import Endpoints
 from vitviz.server.routes import describe_error, lines
 from vitviz.server.uploads import UploadError, upload_folder
@@ -49,11 +51,17 @@ class Programs:
             if not isinstance(path, str):
                 raise _shown(f"Expected an uploaded file as the photo, got {type(file).__name__}. Upload it first.")
             try:
-                data = await asyncio.to_thread(upload_folder().check(path).read_bytes)
-            except UploadError as error:
-                raise _shown(str(error)) from error
-            opening = {"photo": data, "model": model, "size": size, "texts": texts}
-            manifest = await self._answer(request, "open", opening)
+                stored = upload_folder().check(path)
+                length = stored.stat().st_size
+                if length > MAX_PHOTO_BYTES:
+                    most, got = MAX_PHOTO_BYTES // 10**6, math.ceil(length / 10**6)
+                    raise UploadError(f"Expected a photograph of at most {most} MB, got {got} MB. Make it smaller.")
+                with self.endpoints.account.book(Resource.TRANSFERS, _client(request), length):
+                    data = await asyncio.to_thread(stored.read_bytes)
+                    opening = {"photo": data, "model": model, "size": size, "texts": texts}
+                    manifest = await self._answer(request, "open", opening)
+            except (UploadError, OverBudgetError) as error:
+                raise _shown(describe_error(error)["text"]) from error
             return {name: value for name, value in manifest.items() if name not in PICTURES}
 
         for name, question in QUESTIONS.items():
@@ -93,7 +101,7 @@ class Programs:
             gr.Error: for every error, with a message for visitors.
             CancelledError: if the client has cancelled the event or left.
         """
-        client = request.client.host if request.client else ""
+        client = _client(request)
         task = cast("asyncio.Task[Any]", asyncio.current_task())
         self._sessions[task] = str(request.session_hash)
         try:
@@ -116,6 +124,10 @@ def _described(run: Callable[..., Any], method: Callable[..., Any]) -> Callable[
     run.__name__ = run.__qualname__ = method.__name__
     run.__doc__ = method.__doc__
     return run
+
+
+def _client(request: gr.Request) -> str:
+    return request.client.host if request.client else ""
 
 
 def _shown(text: str) -> gr.Error:

@@ -10,7 +10,7 @@ import hashlib
 import json
 import re
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
@@ -24,7 +24,14 @@ from vitviz.analysis.pairs import BLOCK, DESCRIPTOR, Descriptor
 from vitviz.attribution.attention import DISCARD, FUSE, RESIDUAL, START, Fusion
 from vitviz.attribution.inputs import Method
 from vitviz.attribution.registry import DEFAULT, METHODS, method_named
-from vitviz.attribution.target_specs import Similarity, TargetSpec, Text, class_index, read_spelling
+from vitviz.attribution.target_specs import (
+    Similarity,
+    TargetSpec,
+    Text,
+    check_classifier,
+    class_index,
+    read_spelling,
+)
 from vitviz.heatmap import Heatmap
 from vitviz.server import arguments as args
 from vitviz.server.arguments import ArgumentError, check, quote
@@ -62,12 +69,12 @@ class CheckedQuestion:
     Args:
         key: equal for equal questions.
         compute: returns the answer.
-        light: whether the computation takes only milliseconds.
+        is_light: returns whether the computation takes only milliseconds, which depends on the size of an open scene.
     """
 
     key: Key
     compute: Callable[[], Any]
-    light: bool
+    is_light: Callable[[], bool]
 
 
 class Endpoints(Opening):
@@ -200,9 +207,9 @@ class Endpoints(Opening):
         """
         opened, abouts = self._scene(scene), [method_named(name) for name in methods]
         aim, count = self._aim(opened, target, against), len(abouts)
-        test_passes, options = TEST_PASSES + FURTHER_TEST_PASSES * (count - 1), {}
+        test_passes = TEST_PASSES + FURTHER_TEST_PASSES * (count - 1)
         if opened.view.trace.layouts:  # they run all patches, some of them painted over
-            test_passes, options = 2 * test_passes, {"baseline": "blur"}
+            test_passes *= 2
         for about in abouts:
             self._check(opened, about.title, method_need, about, test_passes)
         maps: list[NDArray[np.float32]] = []
@@ -220,7 +227,7 @@ class Endpoints(Opening):
                 report(text, seconds, done=count + count * done // of, of=2 * count)
 
             progress(0, 1)
-            tests = ask_view(opened.view, "faithfulness", maps=maps, progress=progress, **options, **aim)
+            tests = ask_view(opened.view, "faithfulness", maps=maps, progress=progress, **aim)
         return [describe_test(test) for test in tests]
 
     def heads(
@@ -435,7 +442,7 @@ class Endpoints(Opening):
         declared, method = QUESTIONS[name], getattr(self, name)
         checked = check(method, arguments)
         scene: str | None = checked.get("scene")
-        key = scene, name + json.dumps(checked, default=lambda data: hashlib.sha256(data).hexdigest())
+        key = scene, f"{name} {_digest(checked)}"
 
         def compute() -> Any:
             try:
@@ -446,7 +453,7 @@ class Endpoints(Opening):
                 self.cache.measure((scene, OPEN))  # the scene holds intermediate results
 
         answer = partial(self.cache.answer, key, compute) if declared.cached else compute
-        return CheckedQuestion(key, answer, declared.light and not self._is_large(scene))
+        return CheckedQuestion(key, answer, lambda: declared.light and not self._is_large(scene))
 
     @contextmanager
     def _turn(
@@ -478,6 +485,8 @@ class Endpoints(Opening):
                 spec.resolve(view.model, 1)  # raises errors before the question waits for its turn
                 return {"target": str(spec)}
             target = class_index(view.model, target)
+        if target is not None or against is not None:
+            check_classifier(view.model, "a class")
         for index in (target, against):
             _check_index("class", index, len(view.labels))
         if target is None and view.names_classes:
@@ -509,7 +518,7 @@ class Endpoints(Opening):
             heatmap: Heatmap = ask_view(scene.view, "explain", method=method, **aim)
             return heatmap.values, describe_map(heatmap, time.perf_counter() - began)
 
-        values, described = self.cache.answer((scene.id, f"map {method.name} {sorted(aim.items())}"), compute)
+        values, described = self.cache.answer((scene.id, f"map {method.name} {_digest(aim)}"), compute)
         return values, described
 
     def _check(self, scene: OpenScene, title: str, need: Callable[..., Need], *facts: Any) -> None:
@@ -532,6 +541,12 @@ class Endpoints(Opening):
         if pace is None:
             return passes * scene.view.seconds
         return passes * pace.at(scene.view.model.config, scene.view.trace.tokens.shape[1])
+
+
+def _digest(arguments: Mapping[str, Any]) -> str:
+    """Return a hash of JSON values and bytes, because the cache books no memory for its keys."""
+    text = json.dumps(arguments, default=lambda data: hashlib.sha256(data).hexdigest(), sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def _check_index(name: str, index: int | None, count: int) -> None:

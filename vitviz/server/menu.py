@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import re
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
@@ -12,10 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from vitviz.errors import VitvizError
+from vitviz.formatting import describe_bytes
 from vitviz.model.vit import ViT
 from vitviz.resources import PUBLISHED
 from vitviz.server.uploads import UploadFolder
-from vitviz.settings import GIGABYTE, Settings
+from vitviz.settings import Settings
 from vitviz.weights import zoo
 from vitviz.weights.catalog import CATALOG, CatalogEntry
 from vitviz.weights.checks import CONFIG
@@ -230,10 +230,3 @@ def short_licence(licence: str) -> str:
     """Return a licence without the parts in brackets: "MIT (a); for research" becomes "MIT; for research"."""
     short = re.sub(r"\s*\([^)]*\)", "", licence).strip()
     return "licence unknown" if short.startswith("unknown") else short
-
-
-def describe_bytes(count: int) -> str:
-    """Return a number of bytes as text in decimal units, such as "87 MB"."""
-    if count >= GIGABYTE:
-        return f"{count / GIGABYTE:.1f} GB"
-    return f"{round(count / 10**6)} MB" if count >= 10**6 else f"{math.ceil(count / 1000)} kB"

@@ -14,9 +14,9 @@ import torch
 
 from vitviz.errors import VitvizError
 from vitviz.explorer import Explorer
+from vitviz.formatting import describe_bytes
 from vitviz.model.vit import ViT
 from vitviz.server.gpu import home_device
-from vitviz.server.menu import describe_bytes
 
 LOADING_AT_ONCE = 4
 SAMPLE = 1024  # elements of each tensor that a fingerprint includes

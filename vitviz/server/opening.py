@@ -14,13 +14,14 @@ from PIL import Image
 
 from vitviz.errors import VitvizError
 from vitviz.explorer import Explorer
+from vitviz.formatting import describe_bytes
 from vitviz.images.decoding import decode_apart
 from vitviz.model.devices import return_freed_memory
 from vitviz.server.account import Account
 from vitviz.server.arguments import ArgumentError, quote
 from vitviz.server.gpu import open_view
 from vitviz.server.jobs import BusyError, Jobs, Kind, check_cancelled, report
-from vitviz.server.menu import LargerModels, Menu, describe_bytes
+from vitviz.server.menu import LargerModels, Menu
 from vitviz.server.models import Loaded, Models
 from vitviz.server.scenes import OPEN, Cache, OpenScene, UnknownScene, scene_id
 from vitviz.server.sizes import USUAL, Pace, Size, check_fits, cost, faster, fits_in_memory, is_large, largest, sizes

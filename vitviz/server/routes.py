@@ -94,7 +94,7 @@ async def lines(
                 yield {"progress": {"text": text}}
         answer = None
         for question in questions:
-            job = endpoints.jobs.join(question.key, question.compute, address, question.light)
+            job = endpoints.jobs.join(question.key, question.compute, address, question.is_light())
             try:
                 async for _ in _ticks(job.future):
                     yield {"progress": _progress(endpoints, job)}
@@ -268,7 +268,10 @@ class Questions:
             booking = stack.enter_context(self.endpoints.account.book(Resource.TRANSFERS, client, 0))
             if name == "checkpoint" and uploads is not None:
                 most = min(MAX_CHECKPOINT_BYTES, allowed.disk // 2)
-                incoming = stack.enter_context(uploads.receive(client))
+                try:
+                    incoming = stack.enter_context(uploads.receive(client))
+                except DiskFullError as error:
+                    raise Refused(507, DISK_FULL) from error
                 booking = incoming.booking
             most += FIELD_BYTES
             body = chunks(receive, most, booking, allowed.stall)

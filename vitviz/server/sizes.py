@@ -283,10 +283,12 @@ def check_question(
     if fits(patches):
         return
     best = largest_that_fits(config, own, photo, allowed.side, fits)
-    advice = "Choose another question." if best is None else f"Open the photograph at {best} pixels or fewer."
+    advice = (
+        "Choose another method or statistic." if best is None else f"Open the photograph at {best} pixels or fewer."
+    )
     memory, passes = need(patches)
     raise TooLargeError(
-        f"Expected a question that fits into memory and time, got {title} on {patches:,} patches, which takes "
+        f"Expected a computation that fits into memory and time, got {title} on {patches:,} patches, which takes "
         f"about {memory / GIGABYTE:.1f} GB and {passes:,.0f} forward passes. {advice}",
         best,
     )

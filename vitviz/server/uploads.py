@@ -179,6 +179,8 @@ class UploadFolder:
             limit = self.account.budgets[Resource.DISK].each or 0
             while own and self.account.used(Resource.DISK, visitor) + amount > limit:
                 self._remove(own)
+            if self.account.used(Resource.DISK, visitor) + amount > limit:
+                return  # the rest is being received; other visitors' files stay
             while not self.account.fits(Resource.DISK, visitor, amount) and any(self._files.values()):
                 self._remove(
                     max(self._files.values(), key=lambda files: sum(file[0].amount for file in files.values()))
@@ -186,9 +188,9 @@ class UploadFolder:
             self._files = {name: files for name, files in self._files.items() if files}
 
     def _place(self, visitor: str, digest: str, name: str) -> Path:
-        """Return the path for a file; identical files from two visitors get separate folders."""
+        """Return the path for a file; files with other names or from other visitors get separate folders."""
         safe = strip_invalid_filename_characters(Path(name).name, NAME_BYTES).lstrip(".") or "upload"
-        return self.root / hmac.new(self._secret, f"{visitor} {digest}".encode(), "sha256").hexdigest() / safe
+        return self.root / hmac.new(self._secret, f"{visitor} {digest} {safe}".encode(), "sha256").hexdigest() / safe
 
     def _keep(self, visitor: str, path: Path, booking: Booking) -> None:
         with self._lock:

@@ -64,9 +64,10 @@ class Network(nn.Module):
             return model.classifier_logits(inputs)
         assert model.head is not None
         if model.head_dist is None:
-            return (model.head(inputs),)
-        pooled, token = inputs.split([model.head.in_features, model.head_dist.in_features], dim=1)
-        return model.head(pooled), model.head_dist(token)
+            return (model.head(model.project(inputs)),)
+        token_width = model.head_dist.in_features
+        pooled, token = inputs[:, :-token_width], inputs[:, -token_width:]
+        return model.head(model.project(pooled)), model.head_dist(token)
 
 
 class MeanLogits(nn.Module):

@@ -5,9 +5,7 @@ images, C classes of the student.
 """
 
 import hashlib
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -17,6 +15,7 @@ from vitviz.images.folders import class_names
 from vitviz.model.vit import Pretrained, ViT
 from vitviz.training import TrainingError
 from vitviz.training.loaders import normalize
+from vitviz.weights.checkpoint import add_weights
 from vitviz.weights.remote import load_classifier
 from vitviz.weights.zoo import bundled, load
 
@@ -86,10 +85,7 @@ class Teacher:
     def fingerprint(self) -> str:
         """Return a hash of weights, classes and preprocessing."""
         digest = hashlib.blake2b(repr((self.columns, self.preprocess)).encode(), digest_size=12)
-        weights: Mapping[str, Any] = self.model.state_dict()
-        for name, tensor in weights.items():
-            digest.update(f"{name} {tensor.dtype}".encode())
-            digest.update(tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().data)
+        add_weights(digest, self.model.state_dict())
         return digest.hexdigest()
 
 

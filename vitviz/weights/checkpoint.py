@@ -7,11 +7,12 @@ are checked before memory is allocated.
 import hashlib
 import json
 import os
-from collections.abc import Callable, Container
+from collections.abc import Callable, Container, Mapping
 from pathlib import Path
 
 import torch
 from safetensors.torch import save_file
+from torch import Tensor
 
 from vitviz.errors import VitvizError
 from vitviz.fields import check_names
@@ -85,11 +86,17 @@ def fingerprint(model: ViT, names: Container[str] | None = None) -> str:
     digest = hashlib.blake2b(digest_size=12)
     if names is None:
         digest.update(json.dumps(model.config.to_dict(), sort_keys=True).encode())
-    for name, weights in model.state_dict().items():
-        if names is None or name in names:
-            digest.update(f"{name} {weights.dtype}".encode())
-            digest.update(weights.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().data)
+    add_weights(
+        digest, {name: weights for name, weights in model.state_dict().items() if names is None or name in names}
+    )
     return digest.hexdigest()
+
+
+def add_weights(digest: "hashlib.blake2b", weights: Mapping[str, Tensor]) -> None:
+    """Add names, data types and bytes of tensors to a hash."""
+    for name, tensor in weights.items():
+        digest.update(f"{name} {tensor.dtype}".encode())
+        digest.update(tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().data)
 
 
 # --- the config

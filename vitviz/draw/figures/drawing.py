@@ -17,7 +17,7 @@ from matplotlib.path import Path
 
 from vitviz.draw.colors import Theme
 from vitviz.draw.figures import page
-from vitviz.formatting import output
+from vitviz.formatting import counted, output
 from vitviz.model.config import ViTConfig
 from vitviz.model.ops import Explicit
 from vitviz.model.summary import run_on_meta
@@ -50,7 +50,7 @@ def shapes(view: View, *, photo: str = "", dark: bool = False) -> Figure:
     """Draw every shape from (3, H, W) to the logits, with the sizes of this model, and the view's predictions."""
     config = view.model.config
     way = route(config, view.size)
-    passing = f"{page.counted(way.norm.shape[0], 'token')} of {config.width} channels"
+    passing = f"{counted(way.norm.shape[0], 'token')} of {config.width} channels"
     caption = (
         f"Shapes for one image: {passing} pass through the blocks; inside attention the shape is (heads, tokens, "
         f"channels per head). ⊕ adds the input of the branch. {BESIDE * config.parallel}{page.describe(view, photo)}"
@@ -419,10 +419,10 @@ def _ending(config: ViTConfig, out: dict[str, Shape], into: dict[str, Shape]) ->
         "cls": "Take CLS",
         "mean": f"Mean of {patches} patches",
         "cls+mean": "CLS beside the mean of patches",
-        "attention": f"Attention pooling, {page.counted(config.pool_heads or config.heads, 'head')}, MLP",
+        "attention": f"Attention pooling, {counted(config.pool_heads or config.heads, 'head')}, MLP",
     }[config.pooling]
     if config.pool_blocks and config.pooling == "attention":
-        words = f"Class attention, {page.counted(config.pool_blocks, 'block')}"
+        words = f"Class attention, {counted(config.pool_blocks, 'block')}"
     norm = [Stage(NORMS[config.norm], out["norm"], "norm")] * config.norm_final
     pooled = [Stage(words, into["norm"] if config.norm_pooled else into.get("head", out[""]), "head")]
     stages = [*pooled, *norm] if config.norm_pooled else [*norm, *pooled]

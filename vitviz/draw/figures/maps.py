@@ -26,7 +26,7 @@ from vitviz.draw.colors import SEQUENTIAL, DrawError
 from vitviz.draw.figures import page
 from vitviz.draw.overlay import OVER_GRAY
 from vitviz.draw.sheet import fit_photo
-from vitviz.formatting import MINUS, number, percent
+from vitviz.formatting import MINUS, counted, number, percent
 from vitviz.heatmap import Heatmap, Scale
 from vitviz.model.trace import Query, describe_query
 from vitviz.view import View
@@ -174,7 +174,7 @@ def matrix(view: View, options: FigureOptions, *, photo: str = "", dark: bool = 
     least = max(float(np.percentile(values, 1)), 1e-8)
     most = max(float(values.max()), 2 * least)
     caption = (
-        f"Each row shows what one token attends to and adds up to 100 %: {page.counted(prefix, 'prefix token')} first, "
+        f"Each row shows what one token attends to and adds up to 100 %: {counted(prefix, 'prefix token')} first, "
         f"then the {trace.grid[0]} × {trace.grid[1]} patches in reading order. Logarithmic scale, {percent(least)} to "
         f"{percent(most)}. {page.describe(view, photo)}"
     )

@@ -29,7 +29,7 @@ from torch import Tensor
 
 from vitviz.draw import colors, text
 from vitviz.draw.figures.layouts import current
-from vitviz.formatting import number
+from vitviz.formatting import counted, number
 from vitviz.model.vit import ViT
 from vitviz.view import View
 
@@ -280,11 +280,6 @@ def describe_model(model: ViT) -> str:
     name = about.name if about and about.name else "A Vision Transformer"
     blocks, heads, patch = counted(config.depth, "block"), counted(config.heads, "head"), config.patch_size
     return f"{name}: {blocks} of {heads}, width {config.width}, patches of {patch} × {patch}."
-
-
-def counted(count: int, noun: str) -> str:
-    """Return a count with its noun: 3 blocks, 1 block."""
-    return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 
 def array(tensor: Tensor) -> Floats:

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from vitviz.analysis.filters import filter_pictures
 from vitviz.draw.colors import DrawError
 from vitviz.draw.figures import page
+from vitviz.formatting import counted
 from vitviz.view import View
 
 Filters: TypeAlias = int | Sequence[int]  # a number of filters, or their indices from 0
@@ -35,7 +36,7 @@ def patches(view: View, *, photo: str = "", dark: bool = False) -> Figure:
     side = min(0.7, (page.inner() - 0.5) / (gw * 9 / 8))  # inches of a patch in the row
     caption = (
         f"The patches are read from left to right and from top to bottom: {gh} × {gw} = "
-        f"{page.counted(gh * gw, 'token')}. {page.describe(view, photo)}"
+        f"{counted(gh * gw, 'token')}. {page.describe(view, photo)}"
     )
     heights = [*[high] * len(mosaic), side]
     figure = page.new_page("From a photograph to patches", caption, sum(heights) + 0.55 * len(heights))
@@ -92,7 +93,7 @@ def _responses(view: View, filters: Filters) -> tuple[page.Floats, list[int], st
             f"Expected filters from 1 to {width}, got {', '.join(str(index + 1) for index in filters) or 'none'}. "
             "Choose some of them."
         )
-    return maps, [*filters], page.counted(len(filters), "chosen filter")
+    return maps, [*filters], counted(len(filters), "chosen filter")
 
 
 @page.styled
