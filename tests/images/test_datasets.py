@@ -21,6 +21,7 @@ from vitviz.images import datasets
 from vitviz.images.datasets import IMAGENETTE, NAMES, Dataset, Samples, find_dataset, read_idx
 from vitviz.images.folders import DataError
 from vitviz.images.torchvision_import import import_torchvision
+from vitviz.resources import cache_folder
 
 torchvision = import_torchvision().datasets
 
@@ -86,7 +87,7 @@ def test_idx_files_are_found_in_root_subfolders_and_system_folder(
     files.mnist(tmp_path / "system" / "fashion-mnist", packed=True)
     assert find_dataset("fashion-mnist").folder == tmp_path / "system" / "fashion-mnist"
     # The user's folder precedes the system's.
-    files.mnist(datasets.default_root() / "FashionMNIST" / "raw", counts=(10, 10))
+    files.mnist(cache_folder("data") / "FashionMNIST" / "raw", counts=(10, 10))
     assert len(find_dataset("fashion-mnist").train.classes) == 10
     with pytest.raises(DataError, match="cannot be reached"):
         find_dataset("fashion-mnist", tmp_path / "elsewhere")  # with a root, the system's folder is not used

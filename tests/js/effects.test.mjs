@@ -14,8 +14,9 @@ const never = () => new Promise(() => {});
 const settled = () => new Promise((resolve) => { setTimeout(resolve); });
 const broken = () => new BackendError('It broke.', 'failed');
 const manifestOf = ({ image, model, size, texts }) => ({
-  id: [image, model, size, texts].filter(Boolean).join(' '), image, model, size, depth: 3, heads: 2, width: 4, grid: [2, 3], prefix: ['CLS'],
-  maps: [], frame: [0, 0, 30, 20], photo: { url: `data:${image}`, width: 30, height: 20 }, rollout: false,
+  id: [image, model, size, texts].filter(Boolean).join(' '), image, model, size, depth: 3, heads: 2, width: 4,
+  grid: [2, 3], prefix: ['CLS'], maps: [], frame: [0, 0, 30, 20], rollout: false,
+  photo: { url: `data:${image}`, width: 30, height: 20 },
   predictions: [], labels: [], sureAbove: null, sizes: [],
 });
 

@@ -138,6 +138,9 @@ def test_a_presenters_remote_turns_parts_and_blackens_the_screen(lecture: Browse
     lecture.keyboard.press("n")
     expect(lecture.locator(".vv-body")).to_be_visible()
     assert not measured(lecture)["outside"]
+    for shown in (True, False):
+        lecture.keyboard.press("?")
+        expect(lecture.locator(".vv-help")).to_be_visible(visible=shown)
     lecture.locator("[data-go=qr]").click()
     expect(lecture.locator(".vv-qr button")).to_be_in_viewport(ratio=1)
 
@@ -149,6 +152,7 @@ def test_phones_vote_and_the_projector_shows_the_counts(lecture: Browser, browse
     lecture.locator("[data-do=vote]").click()
     address = lecture.locator(".vv-vote .vv-address")
     expect(address).to_contain_text("/vote/")
+    lecture.route("**/count", lambda route: route.abort(), times=2)  # lost requests are repeated
     with new_page(browser, viewport={"width": 390, "height": 844}) as phone:
         phone.goto(address.inner_text())
         assert axe(phone) == []
@@ -159,7 +163,17 @@ def test_phones_vote_and_the_projector_shows_the_counts(lecture: Browser, browse
     expect(lecture.locator(".vv-counts .vv-right")).to_contain_text("fewer numbers")  # 588 numbers, 384 filters
     for selector in (".vv-code svg", ".vv-solution", "[data-do=end]"):
         expect(lecture.locator(f".vv-vote {selector}")).to_be_in_viewport(ratio=1)
-    lecture.locator("[data-do=end]").click()
+    before = address.inner_text()
+    lecture.route("**/vote", lambda route: route.abort(), times=1)
+    lecture.locator("[data-do=again]").click()
+    expect(lecture.locator(".vv-vote .vv-trouble")).to_be_visible()
+    lecture.locator("[data-do=again]").click()
+    expect(lecture.locator(".vv-vote .vv-trouble")).to_be_hidden()
+    expect(lecture.locator(".vv-counts b")).to_have_text(["0", "0", "0"])
+    expect(address).to_have_text(before)  # phones stay on their page
+    with lecture.expect_response("**/end") as ended:
+        lecture.locator("[data-do=end]").click()
+    assert ended.value.ok
     expect(lecture.locator(".vv-vote")).to_be_hidden()
 
 

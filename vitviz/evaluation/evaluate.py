@@ -165,7 +165,7 @@ def _image_records(
         options = settings["options"].get(name, {})
         began = time.perf_counter()
         try:
-            maps[name] = score_patches(model, images, target, name, **options)[0].double().numpy(force=True)
+            maps[name] = score_patches(model, images, target, name, **options)[0].double().cpu().numpy()
         except ExplainError as error:
             if strict or options:  # the method was requested by name or has options
                 raise
