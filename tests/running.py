@@ -17,7 +17,7 @@ from patience import wait_until
 from PIL import Image
 from playwright.sync_api import Page as Browser
 from playwright.sync_api import Route
-from viewer_pages import number
+from viewer_pages import SCENE, number
 
 from vitviz.heatmap import Heatmap
 from vitviz.resources import resource_folder
@@ -54,7 +54,6 @@ READ = """() => {
 SETTLED = """() => vitviz.resting() && vitviz.progress.jobs.size === 0
     && vitviz.views.every((view) => ['maps', 'bars', 'others', 'numbers', 'requests']
         .every((name) => !view[name]?.running))"""
-SCENE = "vitviz.scenes.get(vitviz.store.get().scene?.id)"  # the scene of the active pane
 
 
 HOSTILE = '<img src=x onerror="document.title = 1">'

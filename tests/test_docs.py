@@ -41,8 +41,6 @@ from vitviz.attribution import registry
 from vitviz.cli.commands import vitviz as vitviz_command
 from vitviz.cli.main import main
 from vitviz.resources import resource_folder
-from vitviz.server import pages, server
-from vitviz.settings import Settings
 from vitviz.training.recipes import RECIPES
 from vitviz.web.examples import examples
 
@@ -189,19 +187,6 @@ def test_quick_commands_run(arguments: tuple[str, ...], elsewhere: Path, capsys:
     assert main(replaced) == 0, capsys.readouterr().err
     written = {path.name for path in set(elsewhere.iterdir()) - before}
     assert written == {replaced[place + 1] for place, word in enumerate(replaced) if word in ("-o", "--html")}
-
-
-@pytest.mark.parametrize(
-    ("options", "default"),
-    [("--model mine --model other", "mine"), ("--model mine --default other", "other"), ("--default other", "other")],
-)
-def test_the_app_opens_with_the_named_model(options: str, default: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    opened: list[Settings] = []
-    monkeypatch.delenv("VITVIZ_DEFAULT", raising=False)
-    monkeypatch.setattr(pages, "build", lambda allowed, texts: opened.append(allowed))
-    monkeypatch.setattr(server, "launch", lambda *args, **options: None)
-    assert main(["app", *options.split()]) == main(["app"]) == 0
-    assert [settings.default for settings in opened] == [default, ""]
 
 
 @pytest.mark.tier("all")

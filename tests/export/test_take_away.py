@@ -252,9 +252,10 @@ def test_decomposition_of_last_block_matches_the_head_output() -> None:
     assert parts.tokens[-1, 2, 9] == pytest.approx(float((part - part.mean()) @ aim / deviation), rel=1e-4, abs=1e-6)
 
 
-def test_decomposition_refuses_attention_pooling() -> None:
-    model = tiny.model(pooling="attention", width=20)
-    with pytest.raises(AnalysisError, match="pooling"):
+@pytest.mark.parametrize("changes", [{"pooling": "attention", "width": 20}, {"talking_heads": True}], ids=str)
+def test_decomposition_refuses_what_does_not_add_up(changes: dict[str, object]) -> None:
+    model = tiny.model(**changes)
+    with pytest.raises(AnalysisError, match="Use an attribution method"):
         decompose(model, model.trace(tiny.images(1)))
 
 

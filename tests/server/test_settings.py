@@ -104,6 +104,11 @@ def test_command_line_overrides_settings(monkeypatch: pytest.MonkeyPatch) -> Non
     assert main(["app"]) == main(["app", "--default", "b"]) == 0
     assert (seen[4], seen[6]) == (Settings(default="timm:a"), Settings(default="b"))
     assert main(["app", "--model-memory", "0"]) == 2
+    monkeypatch.delenv("VITVIZ_DEFAULT")
+    seen.clear()
+    for options in ("--model mine --model other", "--model mine --default other", "--default other", ""):
+        assert main(["app", *options.split()]) == 0
+    assert [allowed.default for allowed in seen[::2]] == ["mine", "other", "other", ""]
 
 
 @pytest.fixture

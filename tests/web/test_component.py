@@ -23,6 +23,7 @@ from patience import wait_until
 from PIL import Image
 from playwright.sync_api import Page as Browser
 from running import CHURCH, DOG
+from viewer_pages import centre
 
 from vitviz import gradio as module
 from vitviz.errors import VitvizError
@@ -80,23 +81,13 @@ def opened(page: Browser, embedding: tuple[str, Path], events: Told) -> Browser:
     return page
 
 
-def click_patch(page: Browser, name: str, view: View, row: int, column: int) -> None:
-    held = page.locator(f"#{name} .vv-explore .vv-held")
-    held.scroll_into_view_if_needed()
-    box = held.bounding_box()
-    left, top, right, bottom = view.geometry.patch_box(row, column, view.trace.grid)
-    width, height = view.photo.size
-    x, y = (left + right) / 2 / width * box["width"], (top + bottom) / 2 / height * box["height"]
-    page.mouse.click(box["x"] + x, box["y"] + y)
-
-
 def test_events_reach_python_only_from_their_explorer(opened: Browser, events: Told, view: View) -> None:
     first = events.wait("left", "select_prediction", "select")["select_prediction"]
     (label, probability), (index,) = view.predictions(1)[0], view.best(1)
     assert (first["prediction"]["label"], first["prediction"]["index"]) == (label, index)
     assert first["prediction"]["probability"] == pytest.approx(probability, abs=1e-6)
     assert (first["patch"], first["block"], first["head"]) == (None, view.trace.depth - 1, "mean")
-    click_patch(opened, "left", view, 1, 2)
+    opened.mouse.click(*centre(opened, view, 1, 2, selector="#left .vv-explore .vv-held"))
     assert events.wait("left", "select_patch")["select_patch"]["patch"] == [1, 2]
     opened.click("#left .vv-grid button[data-value='0,1']")
     last = events.wait("left", "select_head", "select_block")

@@ -33,7 +33,6 @@ from static_site import Site, serve
 
 from vitviz.analysis.head_statistics import STATISTICS
 from vitviz.attribution.registry import METHODS
-from vitviz.cli.main import main
 from vitviz.explorer import Explorer
 from vitviz.export import static
 from vitviz.export.onnx import StaticError
@@ -523,24 +522,6 @@ def test_graphs_contain_no_weights_and_files_follow_options(site: Site, source: 
     page = (site.folder / "index.html").read_text(encoding="utf-8")
     assert "My embedding" in page  # a lecturer's text
     assert lecture_texts()["en"][2]["title"] in page
-
-
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        ([], "Expected one photograph and one model, or --static DIR"),
-        (["a.jpg", "--static", "site"], "Expected --static alone, got a.jpg too"),
-        (["--static", "site", "--labels", "names.txt"], "Expected --static with unchanged models, got --labels"),
-        (["a.jpg", "--space"], "Expected one photograph and one model"),
-        (["a.jpg", "--texts", "texts"], "Expected --texts with --lecture or --static"),
-        (["a.jpg", "--model", "a", "--model", "b"], "Expected one photograph and one model"),
-    ],
-)
-def test_invalid_export_commands_are_refused(
-    arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["export", *arguments]) == 2
-    assert words in capsys.readouterr().err
 
 
 def test_write_site_refuses_unsupported_models_before_writing(source: str, tmp_path: Path) -> None:

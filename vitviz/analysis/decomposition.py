@@ -77,8 +77,8 @@ def decompose(model: ViT, trace: Trace, target: TargetOf | None = None) -> Decom
         target: a class, as index or label, or a target of the features; by default the predicted class.
 
     Raises:
-        AnalysisError: without a classifier and a target, for other kinds of targets, if the pooling is not linear, if a
-            norm follows attention, or if a block was not kept.
+        AnalysisError: without a classifier and a target, for other kinds of targets, if the pooling is not linear, for
+            talking heads, if a norm follows attention, or if a block was not kept.
         ExplainError: if the class does not exist.
     """
     check_one_image(trace)
@@ -87,6 +87,11 @@ def decompose(model: ViT, trace: Trace, target: TargetOf | None = None) -> Decom
     if model.config.pooling == "attention":
         raise AnalysisError(
             "Expected pooling by CLS or mean, which is linear, got attention. Use an attribution method."
+        )
+    if model.config.talking_heads:
+        raise AnalysisError(
+            "Expected heads that each write to the residual stream, got talking heads, which mix their probabilities "
+            "first. Use an attribution method."
         )
     if model.config.norm_attention or model.config.norm_post:
         raise AnalysisError(
