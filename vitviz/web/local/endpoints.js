@@ -144,8 +144,8 @@ export async function faithfulness(context, { methods, target, against }) {
     const deletion = chart(removed, hidden, random, -1);
     const insertion = chart([...shares].reverse(), [...shown].reverse(), random.map((each) => [...each].reverse()), 1);
     const gain = (deletion.chance - deletion.area + insertion.area - insertion.chance) / 2;
-    const doubt = whole < unlikely ? ` The whole image is ${aim.name} with only ${percent(whole)}: there is little to `
-      + 'take away.' : '';
+    const doubt = whole < unlikely ? ` For the whole image, the probability of ${aim.name} is only ${percent(whole)}, `
+      + 'so it cannot fall much.' : '';
     const words = describe(aim.name, deletion, insertion) + doubt;
     answers.push({ words, scale: 'probability', gain, deletion, insertion });
   }
