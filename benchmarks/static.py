@@ -106,7 +106,7 @@ def cpu_seconds(browser: Browser) -> float:
 
 
 def first_visit(browser: Browser, url: str, photos: list[Path]) -> dict[str, float]:
-    """Return the times of a first visit in seconds. The service worker is installed before the first photograph."""
+    """Return the times of a first visit in seconds; photographs wait until the service worker is installed."""
     page = browser.new_context(bypass_csp=True).new_page()
     times = {"interactive": opened(page, url)}
     page.wait_for_function("navigator.serviceWorker.controller", timeout=WAIT)

@@ -33,7 +33,7 @@ from vitviz.errors import VitvizError
 from vitviz.images.decoding import decode
 from vitviz.model.vit import ViT
 from vitviz.server.account import Resource
-from vitviz.server.arguments import MAX_PHOTO_BYTES, quote
+from vitviz.server.arguments import MAX_PHOTO_BYTES, quote, too_large
 from vitviz.server.endpoints import Endpoints
 from vitviz.server.html import ExplorerHTML
 from vitviz.server.menu import Menu
@@ -361,6 +361,5 @@ def _encoded(value: Any) -> bytes:
         decode(value).save(buffer, "PNG", compress_level=1)
         data = buffer.getvalue()
     if len(data) > MAX_PHOTO_BYTES:
-        most, size = MAX_PHOTO_BYTES / 1e6, len(data) / 1e6
-        raise ComponentError(f"Expected a photograph of at most {most:.0f} MB, got {size:.0f} MB. Make it smaller.")
+        raise ComponentError(too_large(len(data)))
     return data

@@ -137,7 +137,7 @@ def score_tokens(
 def score_patches(
     model: ViT, images: Tensor, target: TargetLike = None, method: str = DEFAULT, **options: Any
 ) -> Tensor:
-    """Return the scores of patches, (B, gh, gw), instead of the maps of `attribute`.
+    """Return the scores of patches as a tensor, (B, gh, gw); `attribute` returns them as maps.
 
     In windowed models, the patches are those of the stage that the method reads.
     """

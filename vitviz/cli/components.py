@@ -37,7 +37,7 @@ def _descriptor_help() -> str:
 @click.option("--layer", type=int, help="layer, counted from 1 (default: the next to last)")
 @shared.photos
 def components(args: Args) -> None:
-    """Colour the patches of photographs by one basis of principal components, and mask the foreground."""
+    """Colour the patches of photographs by their common principal components, and mask the foreground."""
     from vitviz.analysis.pca_basis import PCABasis
 
     out = shared.output_path(args.output, folder=True)

@@ -43,7 +43,12 @@ STEPS = 10
 SEED = 0
 """Default seed of random orders and of the order of equal scores."""
 
+RESULT = (
+    "{0} the patches that this map ranks highest lowers the score of {1} faster than {2}; showing them first raises it "
+    "faster than {3}."
+)
 UNLIKELY = 0.1  # below this probability of the whole image, deletion is not informative
+DOUBT = "For the whole image, the probability of {0} is only {1}, so it cannot fall much."
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -194,15 +199,11 @@ class Faithfulness:
         """Return the result as a sentence, with a second one if the whole image has a low probability."""
         deletion, insertion = self.deletion, self.insertion
         removing = "Removing" if self.baseline == "remove" else "Covering"
-        sentence = (
-            f"{removing} the patches that this map ranks highest lowers the score of {self.target} faster than "
-            f"{_of(deletion.beaten, self.n)}: {deletion.describe()}; showing them first raises it faster than "
-            f"{_of(insertion.beaten, self.n)}: {insertion.describe()}."
-        )
+        curves = (f"{_of(curve.beaten, self.n)}: {curve.describe()}" for curve in (deletion, insertion))
+        sentence = RESULT.format(removing, self.target, *curves)
         start = float(deletion.probabilities[0])
         if self.scale == "probability" and start < UNLIKELY:
-            whole = f"For the whole image, the probability of {self.target} is only {percent(start)}"
-            sentence += f" {whole}, so it cannot fall much."
+            sentence = f"{sentence} {DOUBT.format(self.target, percent(start))}"
         return sentence
 
 

@@ -21,7 +21,7 @@ from vitviz.evaluation.faithfulness import Floats, target_of_images
 from vitviz.evaluation.sensitivity import spearman
 from vitviz.model.vit import ViT
 
-HEAD = {"neck", "norm", "attn_pool", "projection", "head", "head_dist"}  # modules of the part "head"
+HEAD = {"neck", "norm", "attn_pool", "projection", "head", "head_dist"}  # randomized first, as one part
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)

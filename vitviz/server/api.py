@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import base64
 import inspect
-import math
 from collections.abc import Callable
 from contextlib import aclosing
 from typing import Any, cast, get_type_hints
@@ -14,7 +13,7 @@ import gradio as gr
 from gradio.data_classes import FileData
 
 from vitviz.server.account import OverBudgetError, Resource
-from vitviz.server.arguments import MAX_PHOTO_BYTES
+from vitviz.server.arguments import MAX_PHOTO_BYTES, too_large
 from vitviz.server.endpoints import Endpoints
 from vitviz.server.routes import describe_error, lines
 from vitviz.server.uploads import UploadError, upload_folder
@@ -54,8 +53,7 @@ class Programs:
                 stored = upload_folder().check(path)
                 length = stored.stat().st_size
                 if length > MAX_PHOTO_BYTES:
-                    most, got = MAX_PHOTO_BYTES // 10**6, math.ceil(length / 10**6)
-                    raise UploadError(f"Expected a photograph of at most {most} MB, got {got} MB. Make it smaller.")
+                    raise UploadError(too_large(length))
                 with self.endpoints.account.book(Resource.TRANSFERS, _client(request), length):
                     data = await asyncio.to_thread(stored.read_bytes)
                     opening = {"photo": data, "model": model, "size": size, "texts": texts}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import math
 import reprlib
 from collections.abc import Callable
 from functools import cache
@@ -16,6 +17,12 @@ from vitviz.errors import VitvizError
 from vitviz.server.sizes import MOST_PATCHES
 
 MAX_PHOTO_BYTES = 64 * 10**6
+_MEGABYTES = f"at most {MAX_PHOTO_BYTES // 10**6} MB"
+
+
+def too_large(length: int) -> str:
+    """Return the message about a photograph whose file has too many bytes."""
+    return f"Expected a photograph of {_MEGABYTES}, got {math.ceil(length / 10**6)} MB. Make it smaller."
 
 
 class ArgumentError(VitvizError):
@@ -23,7 +30,7 @@ class ArgumentError(VitvizError):
 
 
 SceneId = Annotated[str, Field(pattern=r"^[0-9a-f]{32}$", description="the id of an open photograph")]
-Photo = Annotated[bytes, Field(max_length=MAX_PHOTO_BYTES, description="a file of at most 64 MB")]
+Photo = Annotated[bytes, Field(max_length=MAX_PHOTO_BYTES, description=f"a file of {_MEGABYTES}")]
 Name = Annotated[str, Field(min_length=1, max_length=300, description="a name")]
 Size = Annotated[int, Field(ge=1, le=10**5, description="a size in pixels")]
 Index = Annotated[int, Field(ge=0, le=10**6, description="a whole number from 0")]

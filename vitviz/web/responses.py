@@ -12,7 +12,17 @@ import numpy as np
 from vitviz.analysis.interventions import Change
 from vitviz.analysis.tokens import DEVIATIONS, PERCENTILES, RATIO
 from vitviz.attribution.target_specs import SPELLINGS
-from vitviz.evaluation.faithfulness import RANDOM, SEED, STEPS, UNLIKELY, Curve, Faithfulness, random_orders
+from vitviz.evaluation.faithfulness import (
+    DOUBT,
+    RANDOM,
+    RESULT,
+    SEED,
+    STEPS,
+    UNLIKELY,
+    Curve,
+    Faithfulness,
+    random_orders,
+)
 from vitviz.heatmap import Heatmap
 from vitviz.outputs import REGRESSION
 from vitviz.view import View
@@ -26,7 +36,7 @@ LECTURE = ("rollout", "gae")  # methods that the lecture compares
 def constants() -> dict[str, Any]:
     """Return the constants that a static site's scripts share with Python: `Constants` of local/endpoints.js."""
     return {
-        "random": RANDOM, "steps": STEPS, "seed": SEED, "unlikely": UNLIKELY,
+        "random": RANDOM, "steps": STEPS, "seed": SEED, "unlikely": UNLIKELY, "result": RESULT, "doubt": DOUBT,
         "lens": LENS, "ratio": RATIO, "deviations": DEVIATIONS, "percentiles": PERCENTILES,
         "sides": (LEAST_SIDE, STAGE_SIDE), "rollout": ROLLOUT_TOKENS, "targets": SPELLINGS,
     }  # fmt: skip

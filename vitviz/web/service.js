@@ -1,8 +1,8 @@
 // The service worker of a static site: files that were loaded once are available offline. The export adds a first line
 // that defines SITE: `files` lists all files of the site, and `first` those that every visit needs. Files with a hash
 // in their names never change and are cached if their content has that hash. All other files are read from the network
-// if it is available. Pages and workers get the headers of cross-origin isolation, without which browsers refuse to run
-// several threads; most file servers do not send them.
+// if it is available. Pages and workers get the headers of cross-origin isolation. Browsers allow several threads only
+// with these headers, which most file servers do not send.
 import { crc32 } from './compute/crc.js';
 import { cacheName } from './core/site_cache.js';
 

@@ -93,7 +93,7 @@ def fingerprint(model: ViT, names: Container[str] | None = None) -> str:
 
 
 def add_weights(digest: "hashlib.blake2b", weights: Mapping[str, Tensor]) -> None:
-    """Add names, data types and bytes of tensors to a hash."""
+    """Update a hash with the names, data types and bytes of tensors."""
     for name, tensor in weights.items():
         digest.update(f"{name} {tensor.dtype}".encode())
         digest.update(tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().data)

@@ -1,6 +1,7 @@
 // Answer the panels' questions like `vitviz.server.endpoints`.
 import { percent, score, title } from '../compute/format.js';
 import { round } from '../compute/image.js';
+import { filled } from '../core/words.js';
 import { Aim } from './aim.js';
 import { METHODS } from './methods.js';
 import { breathe, softmax } from './model.js';
@@ -13,9 +14,9 @@ import { randomOrders, rankPatches } from './orders.js';
 /** @typedef {(progress: {text: string, done?: number, of?: number}) => void} Tell */
 /**
  * Constants that are shared with Python: `vitviz.web.responses.constants`.
- * @typedef {{random: number, steps: number, seed: number, unlikely: number, lens: number, ratio: number,
- *   deviations: number, percentiles: [number, number], sides: [number, number], rollout: number,
- *   targets: Record<string, string>}} Constants
+ * @typedef {{random: number, steps: number, seed: number, unlikely: number, result: string, doubt: string,
+ *   lens: number, ratio: number, deviations: number, percentiles: [number, number], sides: [number, number],
+ *   rollout: number, targets: Record<string, string>}} Constants
  */
 /**
  * @typedef {{model: Model, run: Run, prepared: Prepared, constants: Constants, canceled: () => boolean,
@@ -111,7 +112,7 @@ const area = (x, y) => y.slice(1).reduce((sum, value, i) => sum + ((value + y[i]
  * @param {Context} context @param {Ask<'faithfulness'>} ask
  */
 export async function faithfulness(context, { methods, target, against }) {
-  const { model, run, canceled, tell, constants: { random: count, steps, seed, unlikely } } = context;
+  const { model, run, canceled, tell, constants: { random: count, steps, seed, unlikely, result, doubt } } = context;
   const [gh, gw] = run.grid;
   const patches = gh * gw;
   const least = model.about.prefix.length && !model.about.pooling.includes('mean') ? 0 : 1;
@@ -144,10 +145,9 @@ export async function faithfulness(context, { methods, target, against }) {
     const deletion = chart(removed, hidden, random, -1);
     const insertion = chart([...shares].reverse(), [...shown].reverse(), random.map((each) => [...each].reverse()), 1);
     const gain = (deletion.chance - deletion.area + insertion.area - insertion.chance) / 2;
-    const doubt = whole < unlikely ? ` For the whole image, the probability of ${aim.name} is only ${percent(whole)}, `
-      + 'so it cannot fall much.' : '';
-    const words = describe(aim.name, deletion, insertion) + doubt;
-    answers.push({ words, scale: 'probability', gain, deletion, insertion });
+    const words = [filled(result, 'Removing', aim.name, describe(deletion), describe(insertion))];
+    if (whole < unlikely) words.push(filled(doubt, aim.name, percent(whole)));
+    answers.push({ words: words.join(' '), scale: 'probability', gain, deletion, insertion });
   }
   return answers;
 }
@@ -167,17 +167,11 @@ function chart(x, y, random, better) {
     beaten: areas.filter((other) => better * (own - other) > 0).length };
 }
 
-/**
- * @param {string} target @param {ReturnType<typeof chart>} deletion @param {ReturnType<typeof chart>} insertion
- */
-function describe(target, deletion, insertion) {
-  const than = (/** @type {{beaten: number, n: number}} */ { beaten, n }) => (beaten === n ? `all ${n} random orders`
-    : `${beaten || 'none'} of ${n} random orders`);
-  const areas = (/** @type {ReturnType<typeof chart>} */ { area: own, chance, areas: all }) => `area ${own.toFixed(2)} `
-    + `against ${chance.toFixed(2)} (${Math.min(...all).toFixed(2)}-${Math.max(...all).toFixed(2)})`;
-  return `Removing the patches that this map ranks highest lowers the score of ${target} faster than `
-    + `${than(deletion)}: ${areas(deletion)}; showing them first raises it faster than ${than(insertion)}: `
-    + `${areas(insertion)}.`;
+/** The random orders that a curve beats, and the areas. @param {ReturnType<typeof chart>} curve */
+function describe({ beaten, n, area: own, chance, areas }) {
+  const orders = beaten === n ? `all ${n} random orders` : `${beaten || 'none'} of ${n} random orders`;
+  const [least, most] = [Math.min(...areas), Math.max(...areas)];
+  return `${orders}: area ${own.toFixed(2)} against ${chance.toFixed(2)} (${least.toFixed(2)}-${most.toFixed(2)})`;
 }
 
 /**
