@@ -20,6 +20,7 @@ ROOT = Path(__file__).parents[1]
 SCRIPTS, EXAMPLES = ROOT / "scripts", ROOT / "examples"
 sys.path.insert(0, str(SCRIPTS))
 
+import count_lines  # noqa: E402
 import everyday_head  # noqa: E402
 import write_notices  # noqa: E402
 from make_examples import ITEMS, LONGER_SIDE, SKIMAGE, Example, photograph, qt_resource, source  # noqa: E402
@@ -209,3 +210,23 @@ def test_groups_hold_classes_and_earlier_groups() -> None:
         assert {member for member in members if not member.startswith("[")} <= CLASSES
         assert {member[1:-1] for member in members if member.startswith("[")} <= earlier
         earlier.add(row["group"])
+
+
+# ---- lines of code
+
+
+def test_lines_of_code_leave_out_comments_and_docstrings() -> None:
+    python = (
+        '"""Module."""\n\nimport os  # why\n\n# how\n\ndef f():\n    """Return.\n\n    More.\n    """\n    return "c"\n'
+    )
+    script = (
+        "// why\n\n/* how\n and what */\nimport x from 'y';\n\n/** Return. */\nconst url = 'http://a'; // an address\n"
+    )
+    assert count_lines.count_python(python) == 3  # import, def, return
+    assert count_lines.count_javascript(script) == 2
+    files = {"vitviz/web/core/zh.js": script, "vitviz/web/core/url.js": script, "vitviz/server/api.py": python}
+    assert count_lines.count(files) == {
+        ("JavaScript", "vitviz/web/core"): 2,
+        ("Python", "vitviz/server"): 3,
+        ("Python", "of which server and settings"): 3,
+    }
