@@ -226,11 +226,6 @@ class Settings:
     secret: bytes = field(default_factory=lambda: secrets.token_bytes(32), repr=False, compare=False, metadata={
         "setting": Setting("VITVIZ_SECRET", _secret, usual="random at each start",
                            about="key for the ids of photographs, at least 16 characters; replicas must share it")})
-    votes: bool = _field(
-        "VITVIZ_VOTES", _switch, True,
-        "lecturers may open votes of the audience, which are counted in the memory of one process and therefore need a "
-        "single replica", usual="1; 0 with `VITVIZ_SECRET`, which replicas share",
-        placed=lambda place: not place.environ.get("VITVIZ_SECRET"))
     mcp: bool = _field(
         "VITVIZ_MCP", _switch, False,
         "also serve the page's endpoints as Model Context Protocol tools; needs `gradio[mcp]`", option="--mcp")

@@ -22,7 +22,6 @@ from vitviz.attribution.inputs import Case, Method
 from vitviz.attribution.registry import METHODS
 from vitviz.cli.main import main
 from vitviz.server import arguments as args
-from vitviz.server import votes
 from vitviz.server.endpoints import Endpoints
 from vitviz.web.choices import choices, in_browser
 from vitviz.web.exercise_texts import exercise_texts, exercises_given
@@ -62,7 +61,6 @@ def declared(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setitem(STATISTICS, "toy_share", Statistic(toy_share, "Toy share", "toys", about))
     monkeypatch.setitem(QUESTIONS, "toys", Question(name="toys", waiting="Counting toys", settle=50, light=True))
     monkeypatch.setattr(Endpoints, "toys", toys, raising=False)
-    monkeypatch.setitem(votes.WORDS, "toy", {"counted": "Toyed."})
     LANGUAGES.append("toy")  # as a line of vitviz/web/core/words.js does; tests/js/words.test.mjs
     yield
     LANGUAGES.remove("toy")
@@ -117,15 +115,9 @@ def test_documents_list_new_declarations() -> None:
     assert all(f"| `{name}` |" in text for name in ("toyness", "toy_share", "toys"))
 
 
-def test_missing_texts_of_a_new_language_are_in_english(site: Site, tmp_path: Path) -> None:
+def test_missing_texts_of_a_new_language_are_in_english(tmp_path: Path) -> None:
     (tmp_path / "toy").mkdir()
     (tmp_path / "toy" / "pixels.md").write_text("# Toy\n\nText.\n\n## Why?\n\nSo.\n", encoding="utf-8")
     texts = lecture_texts(tmp_path)
     assert [own["title"] for own, english in zip(texts["toy"], texts["en"], strict=True) if own != english] == ["Toy"]
     assert exercises_given()["texts"]["toy"] == exercise_texts("en")
-    vote = site.client.post("/vote", json={"step": "pixels", "lang": "toy"}).json()
-    page = site.client.get(f"/vote/{vote['code']}").text
-    assert exercise_texts("en")["pixels"]["choice"]["choices"][0] in page
-    page = site.client.post(f"/vote/{vote['code']}", data={"choice": 0}).text
-    assert "Toyed." in page
-    assert votes.WORDS["en"]["next"] in page

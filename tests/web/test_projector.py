@@ -6,13 +6,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from browsing import new_page
 from patience import wait_until
 from PIL import Image
-from playwright.sync_api import Browser as Chromium
-from playwright.sync_api import Page as Browser
-from playwright.sync_api import expect
-from running import DOG, MODEL, SCENE, Running, axe, ready, upload
+from playwright.sync_api import Page, expect
+from running import DOG, MODEL, SCENE, Running, ready, upload
 from viewer_pages import state
 
 from vitviz.web.lecture_texts import STEPS
@@ -56,7 +53,7 @@ MEASURE = """([least, pictures]) => {
 }"""
 
 
-def measured(page: Browser) -> dict[str, Any]:
+def measured(page: Page) -> dict[str, Any]:
     """Measure the screen once nothing is under way and the pictures have their size."""
     page.wait_for_function("vitviz.resting() && vitviz.progress.jobs.size === 0")
     page.wait_for_function(
@@ -67,7 +64,7 @@ def measured(page: Browser) -> dict[str, Any]:
 
 
 @pytest.fixture
-def lecture(page: Browser, app: Running) -> Browser:
+def lecture(page: Page, app: Running) -> Page:
     """The lecture in full screen, with a model of 12 layers."""
     ready(page, f"{app.url}?tab=lecture&model={MODEL}&__theme=light")
     page.wait_for_function("vitviz.scenes.get(vitviz.store.get().scene?.id)?.answers.complete")
@@ -76,14 +73,14 @@ def lecture(page: Browser, app: Running) -> Browser:
     return page
 
 
-def place(page: Browser) -> str:
+def place(page: Page) -> str:
     return page.locator(".vv-place").inner_text()
 
 
 @pytest.mark.tier("all")
 @pytest.mark.parametrize(("lang", "is_tall"), [("en", False), ("zh", True)])
 def test_no_step_of_the_lecture_overflows_on_a_projector(
-    lecture: Browser, tmp_path: Path, lang: str, is_tall: bool
+    lecture: Page, tmp_path: Path, lang: str, is_tall: bool
 ) -> None:
     if is_tall:
         Image.open(DOG).resize((500, 760)).save(tmp_path / "tall.png")
@@ -109,7 +106,7 @@ def test_no_step_of_the_lecture_overflows_on_a_projector(
         assert len(seen) > 2 * STAGES
 
 
-def test_a_presenters_remote_turns_parts_and_blackens_the_screen(lecture: Browser) -> None:
+def test_a_presenters_remote_turns_parts_and_blackens_the_screen(lecture: Page) -> None:
     lecture.set_viewport_size({"width": 1280, "height": 720})
     assert place(lecture) == f"1 / {STAGES} · 1 / 2"
     lecture.keyboard.press("Space")  # after a click on the button for full screen
@@ -145,39 +142,7 @@ def test_a_presenters_remote_turns_parts_and_blackens_the_screen(lecture: Browse
     expect(lecture.locator(".vv-qr button")).to_be_in_viewport(ratio=1)
 
 
-def test_phones_vote_and_the_projector_shows_the_counts(lecture: Browser, browser: Chromium) -> None:
-    lecture.set_viewport_size({"width": 1280, "height": 720})
-    step = STEPS.index("embedding") + 1
-    lecture.evaluate("step => vitviz.store.dispatch({ type: 'change', change: { step } })", step)
-    lecture.locator("[data-do=vote]").click()
-    address = lecture.locator(".vv-vote .vv-address")
-    expect(address).to_contain_text("/vote/")
-    lecture.route("**/count", lambda route: route.abort(), times=2)  # lost requests are repeated
-    with new_page(browser, viewport={"width": 390, "height": 844}) as phone:
-        phone.goto(address.inner_text())
-        assert axe(phone) == []
-        phone.locator("button").nth(1).click()
-        expect(phone.locator("p")).to_contain_text("counted")
-    expect(lecture.locator(".vv-counts b")).to_have_text(["0", "1", "0"])
-    lecture.locator("[data-do=reveal]").click()
-    expect(lecture.locator(".vv-counts .vv-right")).to_contain_text("fewer numbers")  # 588 numbers, 384 filters
-    for selector in (".vv-code svg", ".vv-solution", "[data-do=end]"):
-        expect(lecture.locator(f".vv-vote {selector}")).to_be_in_viewport(ratio=1)
-    before = address.inner_text()
-    lecture.route("**/vote", lambda route: route.abort(), times=1)
-    lecture.locator("[data-do=again]").click()
-    expect(lecture.locator(".vv-vote .vv-trouble")).to_be_visible()
-    lecture.locator("[data-do=again]").click()
-    expect(lecture.locator(".vv-vote .vv-trouble")).to_be_hidden()
-    expect(lecture.locator(".vv-counts b")).to_have_text(["0", "0", "0"])
-    expect(address).to_have_text(before)  # phones stay on their page
-    with lecture.expect_response("**/end") as ended:
-        lecture.locator("[data-do=end]").click()
-    assert ended.value.ok
-    expect(lecture.locator(".vv-vote")).to_be_hidden()
-
-
-def test_the_next_step_is_scrolled_to_its_top(page: Browser, app: Running) -> None:
+def test_the_next_step_is_scrolled_to_its_top(page: Page, app: Running) -> None:
     ready(page, f"{app.url}?tab=lecture")
     page.set_viewport_size({"width": 1280, "height": 720})
     expect(page.locator(".vv-step:visible .vv-picture").first).to_be_visible()

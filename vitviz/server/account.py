@@ -27,7 +27,6 @@ class Resource(Enum):
     QUESTIONS = "open questions"
     PHOTOGRAPHS = "photographs and short questions that wait or run"
     LONG = "long questions that wait or run"
-    VOTES = "open votes of an audience"
 
 
 @dataclass(frozen=True)
@@ -50,7 +49,6 @@ class Budget:
 QUESTIONS_OF_ADDRESS = 64
 REQUESTS_OF_ADDRESS = 400  # a lecture hall behind one router has one address
 REQUESTS = 10_000
-VOTES, VOTES_OF_ADDRESS = 64, 4
 RESERVED = 3  # a third of the places is reserved for addresses without a booking
 
 
@@ -66,7 +64,6 @@ def budgets(allowed: Settings) -> dict[Resource, Budget]:
         Resource.QUESTIONS: Budget(REQUESTS, QUESTIONS_OF_ADDRESS),
         Resource.PHOTOGRAPHS: places,
         Resource.LONG: places,
-        Resource.VOTES: Budget(VOTES, VOTES_OF_ADDRESS),
     }
 
 

@@ -37,7 +37,6 @@ from vitviz.server.bodies import (
 from vitviz.server.health import OUTCOME, RequestLog
 from vitviz.server.routes import is_question
 from vitviz.server.uploads import DISK_FULL, DiskFullError, UploadError, UploadFolder, check_type
-from vitviz.server.votes import CODE
 from vitviz.settings import Settings
 from vitviz.web import bundle
 
@@ -47,11 +46,10 @@ GET = [
     r"/", r"/healthz", r"/config", r"/theme\.css", r"/robots\.txt", r"/favicon\.ico", r"/manifest\.json",
     r"/pwa_icon(/\d+)?", r"/(static|assets|svelte)/.+", rf"/vitviz/{re.escape(bundle.PREVIEW)}",
     rf"{API}/(info|openapi\.json|startup-events|app_id|theme\.css|queue/data|upload_progress)",
-    rf"/vote/{CODE}", rf"{API}/heartbeat/{NAME}", rf"{API}/call/(v2/)?{NAME}/{NAME}", rf"{API}/file=.+",
+    rf"{API}/heartbeat/{NAME}", rf"{API}/call/(v2/)?{NAME}/{NAME}", rf"{API}/file=.+",
 ]  # fmt: skip
 POST = [
-    r"/vitviz/[a-z]+", rf"/vote(/{CODE}(/count|/end)?)?",
-    rf"{API}/(upload|queue/join|cancel|reset|call/(v2/)?{NAME})",
+    r"/vitviz/[a-z]+", rf"{API}/(upload|queue/join|cancel|reset|call/(v2/)?{NAME})",
 ]  # fmt: skip
 MCP = rf"{API}/mcp(/.*)?"
 JSON_BYTES = 2**20  # limit of a JSON body

@@ -17,7 +17,6 @@ from vitviz.server.html import ExplorerHTML
 from vitviz.server.menu import Menu
 from vitviz.server.routes import Questions
 from vitviz.server.uploads import upload_folder
-from vitviz.server.votes import Votes
 from vitviz.settings import Settings, settings
 from vitviz.web import bundle
 from vitviz.web.lecture_texts import lecture_given
@@ -31,20 +30,17 @@ class Page(gr.Blocks):
         lecture: folder with a lecturer's own texts, see `vitviz.web.lecture_texts`.
 
     Attributes:
-        routes: routes for the page's questions, for the server's health, and for votes of an audience.
+        routes: routes for the page's questions and for the server's health.
         programs: the endpoints for API clients.
     """
 
     def __init__(self, endpoints: Endpoints, lecture: Path | None = None) -> None:
-        allowed = endpoints.menu.settings
-        texts = lecture_given(folder=lecture) | {"votes": allowed.votes, "worksheet": True}
+        texts = lecture_given(folder=lecture) | {"worksheet": True}
         upload_folder().account = endpoints.account  # creates the folder before Gradio reads GRADIO_TEMP_DIR
         super().__init__(title="vitviz", fill_width=True, analytics_enabled=False, delete_cache=(3600, 86400))
         self.endpoints, self.programs = endpoints, Programs(endpoints)
         preview = Route(f"/vitviz/{bundle.PREVIEW}", _preview)
         self.routes: list[Route] = [Questions(endpoints).route(), health_route(endpoints), preview]
-        if allowed.votes:
-            self.routes += Votes(endpoints.account, allowed).routes()
         with self:
             ExplorerHTML(None, bundle.ENTRY, first_data(endpoints, texts), elem_id="vitviz")
             self.programs.add()

@@ -18,9 +18,9 @@ import { SceneEffects } from './effects/scene.js';
 /** @typedef {import('./effects/scene.js').Scene} Scene */
 /** @typedef {{title: string, body: string, question: string, answer: string}} Text - HTML of a step of the lecture */
 /**
- * The steps in each language, and the exercises; what a server offers: votes of the audience, and a worksheet.
+ * The steps in each language, and the exercises; whether the server draws a worksheet.
  * @typedef {{lang: string, texts: Record<string, Text[]>, exercises?: import('./compute/exercises.js').Given,
- *   votes?: boolean, worksheet?: boolean}} Lectured
+ *   worksheet?: boolean}} Lectured
  */
 
 const HOME = 'vitviz-model'; // local-storage key of the model chosen last

@@ -84,13 +84,6 @@ export function exercisesOf(step, numbers) {
   return computed && [...computed, fixed === undefined ? null : choice(fixed)].filter((each) => each !== null);
 }
 
-/** The choice of a step, which needs no answers to questions. @param {string} step @param {Numbers} numbers */
-export function choiceOf(step, numbers) {
-  const fixed = numbers.given.choices[step];
-  const exercises = fixed === undefined ? exercisesOf(step, numbers) : [choice(fixed)];
-  return exercises?.find(({ kind }) => kind === 'choice') ?? null;
-}
-
 /** The patch in the middle. @param {Scene} scene @returns {[number, number]} */
 export function middleOf({ grid }) {
   return [grid[0] >> 1, grid[1] >> 1];

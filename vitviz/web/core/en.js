@@ -16,8 +16,6 @@ export const EN = {
     choiceMissing: 'Choose an answer first.', patchMissing: 'Click a patch of the small photograph first.',
     none: 'Click a patch of this photograph.', picked: 'Your patch: row {0}, column {1}',
     aria: 'Photograph with the grid of patches. Arrow keys and clicks choose your answer.' },
-  vote: { vote: 'Vote', reveal: 'Show the answer', again: 'Vote again', end: 'End the vote',
-    opening: 'Opening the vote …', counted: 'Votes: {0} · open for another {1} min' },
   stages: { question: 'question', pixels: 'pixels', patches: 'patches', embedding: 'embedding', positions: 'positions',
     cls: 'CLS', residual: 'residual stream', norm: 'norm', attention: 'one head', projection: 'projection', mlp: 'MLP',
     heads: 'all heads', cost: 'cost', prediction: 'prediction', training: 'training', explanation: 'explanation',

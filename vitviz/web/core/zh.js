@@ -582,8 +582,6 @@ export const ZH = {
     worksheet: '练习纸（PDF）', right: '正确。', solution: '答案：', wrong: '还不对。请再看看这一步。', numberMissing: '请先输入一个数。',
     choiceMissing: '请先选择一个答案。', patchMissing: '请先点击小照片中的一个图块。', none: '请点击这张照片中的一个图块。',
     picked: '您选的图块：第 {0} 行第 {1} 列', aria: '带图块网格的照片。用方向键或点击选择答案。' },
-  vote: { vote: '投票', reveal: '显示答案', again: '重新投票', end: '结束投票', opening: '正在开始投票……',
-    counted: '票数：{0} · 还有 {1} 分钟' },
   stages: { question: '问题', pixels: '像素', patches: '图块', embedding: '嵌入', positions: '位置', cls: 'CLS',
     residual: '残差流', norm: '归一化', attention: '一个注意力头', projection: '输出投影', mlp: 'MLP', heads: '所有注意力头',
     cost: '计算量', prediction: '预测', training: '训练', explanation: '解释', closing: '总结' },

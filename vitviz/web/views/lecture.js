@@ -31,7 +31,6 @@ import { QuestionStep } from './steps/question.js';
 import { Residual } from './steps/residual.js';
 import { Training } from './steps/training.js';
 import { View } from './view.js';
-import { Vote } from './vote.js';
 
 /** @typedef {import('../core/state.js').State} State */
 /** @typedef {import('../effects/scene.js').Scene} Scene */
@@ -74,7 +73,6 @@ export class Lecture extends View {
     this.requests = new Requests(page.backend, page.changed);
     this.steps = LECTURE.map(({ name }, at) => new KINDS[name](this.find(`[data-of="${at + 1}"]`), page));
     this.exercises = new Exercises(this.find('.vv-exercises'), page);
-    this.vote = page.lecture?.votes ? new Vote(root, page) : null;
     /** @type {{file: ArrayBuffer, lecture: import('../compute/lecture_numbers.js').Lecture} | null} */
     this.parsed = null;
     this.told = this.coded = this.shaped = ''; // what text, QR code and tensor strip show
@@ -107,7 +105,7 @@ export class Lecture extends View {
     const scene = sceneOf(state, this.page.scenes, 'lecture', [this.requests]);
     this.steps.forEach((step, at) => (scene === null || at + 1 !== state.step) && step.leave());
     if (scene === null) {
-      this.exercises?.requests.stop();
+      this.exercises.requests.stop();
       return false;
     }
     this.isNew(scene);
@@ -123,7 +121,7 @@ export class Lecture extends View {
     for (const section of this.all('.vv-step')) section.hidden = Number(section.dataset.of) !== state.step;
     const more = this.steps[state.step - 1].render(shown, scene, lecture);
     const { name } = LECTURE[state.step - 1];
-    for (const part of [this.exercises, this.vote]) part?.render(shown, scene, lecture, name);
+    this.exercises.render(shown, scene, lecture, name);
     this.fit(shown, scene);
     return more;
   }
