@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import dataclasses
+import ipaddress
 import math
 import os
 import re
@@ -280,3 +281,11 @@ def read(name: str, environ: Mapping[str, str] = os.environ) -> Any:
 def shared(environ: Mapping[str, str] = os.environ) -> bool:
     """Return whether the operator asked Gradio for a public link; `GRADIO_SHARE=true` is the only way."""
     return environ.get("GRADIO_SHARE", "").lower() == "true"
+
+
+def is_loopback(address: str) -> bool:
+    """Return whether a client's address is this machine's."""
+    try:
+        return ipaddress.ip_address(address).is_loopback
+    except ValueError:  # unknown
+        return False

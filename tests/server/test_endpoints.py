@@ -11,11 +11,14 @@ import pytest
 import tiny
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from offered import WIDTH, ask, cached, folder, new_endpoints, photograph, view_of
+from image_files import saved
+from offered import WIDTH, ask, cached, folder, new_endpoints, photograph, view_of, visiting
+from PIL import Image
 
 from vitviz import Group, Similarity
 from vitviz.attribution.attention import rollout_matrix
 from vitviz.attribution.registry import METHODS
+from vitviz.images import decoding
 from vitviz.server import endpoints as module
 from vitviz.server import opening
 from vitviz.server.arguments import ArgumentError
@@ -70,6 +73,21 @@ def test_open_is_idempotent_and_ids_depend_on_photograph_model_and_size(
     assert all(len(manifest["id"]) == 32 for manifest in others)
     assert others[2]["grid"] == (2 * ROWS, 2 * COLUMNS)
     json.dumps(first)
+
+
+def test_tiff_of_another_address_is_refused_where_memory_cannot_be_limited(
+    endpoints: Endpoints, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(decoding, "LIMITS_MEMORY", False)
+    for number, address in enumerate(("203.0.113.5", "2001:db8::5", "unknown", "127.0.0.1", "::1")):
+        tiff = saved(Image.new("RGB", (90, 60), (number, 0, 0)), "TIFF")
+        with visiting(address):
+            if number < 3:
+                with pytest.raises(decoding.ImageError, match="got TIFF"):
+                    endpoints.open(tiff)
+            assert endpoints.open(photograph(number))["grid"] == tiny.GRID
+            if number >= 3:
+                assert endpoints.open(tiff)["grid"] == tiny.GRID
 
 
 def test_manifest_names_an_example_and_hashes_other_photographs(endpoints: Endpoints) -> None:

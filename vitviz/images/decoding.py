@@ -28,7 +28,7 @@ from vitviz.images.limits import (
     format_of,
     kind_of,
 )
-from vitviz.images.worker import workers
+from vitviz.images.worker import LIMITS_MEMORY, workers
 
 __all__ = ["MAX_PIXELS", "ImageError", "decode", "display_name"]
 
@@ -36,7 +36,7 @@ __all__ = ["MAX_PIXELS", "ImageError", "decode", "display_name"]
 # picture far larger than its header states. MPO (two-lens photographs) is read as JPEG.
 _FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "PPM")
 
-# The memory of these decoders cannot be predicted (tiles, nested pictures), so they run in a limited process.
+# The memory of these decoders cannot be predicted (tiles, metadata, nested pictures), so they run in a limited process.
 _APART = ("TIFF", "JPEG2000", "AVIF", "HEIF")
 
 _ACCEPTED = "JPEG, PNG, WebP, GIF, BMP, TIFF or AVIF"
@@ -147,19 +147,27 @@ def _open_file(path: str) -> BinaryIO:
         ) from error
 
 
-def decode_apart(data: bytes, name: str = "this file", check: Callable[[], None] = lambda: None) -> Image.Image:
+def decode_apart(
+    data: bytes, name: str = "this file", check: Callable[[], None] = lambda: None, *, trusted: bool = True
+) -> Image.Image:
     """Decode the bytes of a file like `decode`, in a process with limited memory and time.
 
     Args:
         data: bytes of the file.
         name: name for messages.
         check: called about ten times a second; an exception from it stops the decoding.
+        trusted: whether to read formats whose decoders need limited memory on systems that cannot limit it, too.
 
     Raises:
         ImageError: see `decode`.
     """
     if not data:
         raise ImageError(f"Expected a photograph as {_ACCEPTED}, got {name}, which is empty. Save or upload it again.")
+    if not (trusted or LIMITS_MEMORY) and (kind := format_of(data[:1024])) in _APART:
+        raise ImageError(
+            f"Expected a photograph as {', '.join(_FORMATS)}, because this server's system cannot limit the memory of "
+            f"other decoders; got {kind} in {name}. Save it as JPEG or PNG."
+        )
     check_installed(data[:1024], name)
     return workers().decode(data, name, check)
 
@@ -270,8 +278,9 @@ def _orientation(exif: object) -> int:
     """Return the EXIF orientation; 1 (upright) if EXIF is missing or damaged, as in browsers."""
     if not isinstance(exif, bytes):
         return 1
-    directory = entries(io.BytesIO(exif.removeprefix(b"Exif\0\0")))
-    return next((entry.number or 1 for entry in directory if entry.tag == _ORIENTATION), 1)
+    return next(
+        (entry.number or 1 for entry in entries(exif.removeprefix(b"Exif\0\0")) if entry.tag == _ORIENTATION), 1
+    )
 
 
 def _eight_bit(image: Image.Image) -> Image.Image:

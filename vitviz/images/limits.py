@@ -1,15 +1,13 @@
 """Check limits of image files before decoding, so that no process takes more than 300 MB.
 
-TIFF, JPEG 2000, AVIF and HEIC are decoded in a worker process (`vitviz.images.worker`). A HEIC photograph of 24
+Pillow allocates the memory that a header requests, and a few bytes can request gigabytes, through large sides or
+metadata entries that all point to the same bytes. TIFF, JPEG 2000, AVIF and HEIC are decoded only in a worker process
+with limits of memory and time (`vitviz.images.worker`), so only their size is checked here. A HEIC photograph of 24
 megapixels takes 200 MB there, and then 170 MB in the calling process: 3 bytes per received pixel and 4 in Pillow's
 picture. The two peaks do not coincide.
-
-Pillow allocates the memory that a header requests, and a few bytes can request gigabytes: through large sides, tiles
-larger than the picture, or metadata entries that all point to the same bytes.
 """
 
 import io
-import math
 import re
 import struct
 from collections.abc import Iterable, Iterator
@@ -43,15 +41,12 @@ AVIF 16, JPEG 2000 24. For JPEG, see `_check_jpeg`."""
 _JPEG_BYTES = 270_000_000
 _JPEG_WHOLE = 26_000_000  # pixels; libjpeg decodes larger pictures at half width and height
 
-_TILE_PIXELS = 2048 * 2048  # TIFF: a whole tile is decoded at once
-_TILES = 2_000  # JPEG 2000: OpenJPEG allocates 11 kB per tile in advance
-
-# TIFF and EXIF directories: numbers become Python objects, which take 30 times as much memory as the file.
-_VALUE_BYTES = {1: 1, 2: 1, 3: 2, 4: 4, 5: 8, 6: 1, 7: 1, 8: 2, 9: 4, 10: 8, 11: 4, 12: 8, 13: 4, 16: 8}  # by type
+# EXIF directories: numbers become Python objects, which take 30 times as much memory as the file.
+_VALUE_BYTES = {1: 1, 2: 1, 3: 2, 4: 4, 5: 8, 6: 1, 7: 1, 8: 2, 9: 4, 10: 8, 11: 4, 12: 8, 13: 4}  # by type
 _BYTES_AND_TEXT = (1, 2, 7)
-_INTEGERS = (3, 4, 13, 16)  # SHORT, LONG, IFD, LONG8
+_INTEGERS = (3, 4, 13)  # SHORT, LONG, IFD
 _MAX_ENTRIES = 4096
-_MAX_NUMBERS = 2**19  # bytes: offsets and lengths of 65,000 strips
+_MAX_NUMBERS = 2**19  # bytes
 _MAX_DATA = 2**24  # bytes: profiles, XMP, previews
 _DIRECTORIES = (34665, 34853, 40965)  # tags that point to further ones: Exif, GPS, Interoperability
 _EXIF = b"Exif\0\0"
@@ -67,7 +62,6 @@ _LEAST_IDAT = 1024  # bytes; larger pixel chunks of a PNG do not count as parts
 _SCAN_END = re.compile(rb"\xff+[\x01-\xcf\xd8-\xfe]")  # a marker that is neither a stuffed byte nor a restart
 _NO_LENGTH = (0x00, 0x01, *range(0xD0, 0xDA), 0xFF)  # no marker, or one without a segment (ISO 10918-1, table B.1)
 _SOS, _EOI, _APP1 = 0xDA, 0xD9, 0xE1
-_CODESTREAM = b"\xff\x4f\xff\x51"  # start of a JPEG 2000 without boxes
 _PPM_HEADER = re.compile(rb"P[0-6fy](?:\s*(?:#[^\r\n]*[\r\n]\s*)*[\d.+-]+){2}")
 
 _SIGNATURES = (
@@ -147,10 +141,6 @@ def check_metadata(file: BinaryIO, name: str) -> BinaryIO:
         canvas = _webp_size(data)
         if canvas is not None and all(canvas):  # Pillow allocates the canvas on opening
             check_size(*canvas, name, MEGAPIXELS["WEBP"])
-    elif kind == "TIFF":
-        _check_directories(io.BytesIO(data), name)
-    elif kind == "JPEG2000":
-        _check_jpeg2000(data, name)
     elif kind == "PPM":
         _check_ppm(data, name)
     file.seek(0)
@@ -206,7 +196,7 @@ def _with_one_exif(data: bytes, name: str) -> BinaryIO | None:
         raise _too_much(name, "progressive JPEG scans")
     blocks = [start for marker, start, _ in segments if marker == _APP1 and data.startswith(_EXIF, start)]
     if blocks:
-        _check_directories(io.BytesIO(data[blocks[0] + len(_EXIF) : blocks[0] + 2**16]), name)
+        _check_exif(data[blocks[0] + len(_EXIF) : blocks[0] + 2**16], name)
     if len(blocks) < 2:
         return None
     changed = bytearray(data)
@@ -273,43 +263,6 @@ def _check_ppm(data: bytes, name: str) -> None:
         )
 
 
-def _jpeg2000_boxes(data: bytes) -> Iterator[tuple[bytes, int]]:
-    """Yield kind and offset of the content of each box, including boxes in the header (ISO 15444-1, annex I)."""
-    pending = [(0, len(data))]
-    while pending:
-        at, end = pending.pop()
-        while at + 8 <= end:
-            length, kind, head = int.from_bytes(data[at : at + 4], "big"), data[at + 4 : at + 8], 8
-            if length == 1:
-                length, head = int.from_bytes(data[at + 8 : at + 16], "big"), 16
-            yield kind, at + head
-            if length == 0 or kind == b"jp2c":
-                break
-            if kind in (b"jp2h", b"res "):
-                pending.append((at + head, min(end, at + length)))
-            at += max(length, head)
-
-
-def _check_jpeg2000(data: bytes, name: str) -> None:
-    """Check the codestream's size, which may differ from the file header's, and the number of tiles."""
-    start = 0
-    if not data.startswith(_CODESTREAM):  # a file of boxes: the codestream is in jp2c
-        boxes = list(islice(_jpeg2000_boxes(data), _MAX_PARTS + 1))
-        _check_parts((0 for _ in boxes), name, _MAX_DATA)
-        start = next((at for kind, at in boxes if kind == b"jp2c"), len(data))
-    header = data[start + 4 : start + 42]  # SIZ (annex A.5.1)
-    if len(header) < 38:
-        return  # no picture; the decoder raises the error
-    right, bottom, left, top, across, down, tile_left, tile_top, channels = struct.unpack_from(">8IH", header, 4)
-    check_size(right - left, bottom - top, name, MEGAPIXELS["JPEG2000"])
-    tiles = math.ceil((right - tile_left) / max(1, across)) * math.ceil((bottom - tile_top) / max(1, down))
-    if tiles > _TILES or channels > 4:
-        raise ImageError(
-            f"Expected a JPEG 2000 of at most {_TILES:,} tiles and 4 channels, got {tiles:,} and {channels} in {name}. "
-            "Save it as JPEG or PNG instead."
-        )
-
-
 _PARTS = {"PNG": _png_chunks, "WEBP": _webp_chunks, "GIF": _gif_blocks}
 """Functions that yield the sizes in bytes of a file's parts without pixels, by format."""
 
@@ -327,7 +280,7 @@ def check_file(image: Image.Image, name: str) -> None:
 
 
 class DirectoryEntry(NamedTuple):
-    """Entry of a TIFF or EXIF directory: type and number of values, and the value of a single integer."""
+    """Entry of an EXIF directory: type and number of values, and the value of a single integer."""
 
     tag: int
     kind: int
@@ -335,57 +288,43 @@ class DirectoryEntry(NamedTuple):
     number: int | None
 
 
-def entries(file: BinaryIO, offset: int | None = None) -> Iterator[DirectoryEntry]:
-    """Yield the entries of a TIFF (revision 6.0, section 2; or BigTIFF) or EXIF directory, without values.
+def entries(exif: bytes, offset: int | None = None) -> Iterator[DirectoryEntry]:
+    """Yield the entries of an EXIF directory (TIFF revision 6.0, section 2), without values.
 
     Args:
-        file: read from its start; reading stops at damaged data.
+        exif: the block without its name; reading stops at damaged data.
         offset: offset of the directory; by default the first one.
     """
-    file.seek(0)
-    head = file.read(16)
-    order, big = ">" if head[:2] == b"MM" else "<", head[2:3] == b"\x2b"
-    layout = struct.Struct(order + ("HHQ8s" if big else "HHL4s"))
+    big = exif[:2] == b"MM"
+    order = ">" if big else "<"
     try:
         if offset is None:
-            (offset,) = struct.unpack_from(order + ("Q" if big else "L"), head, 8 if big else 4)
-        file.seek(offset)
-        (count,) = struct.unpack(order + ("Q" if big else "H"), file.read(8 if big else 2))
-        for _ in range(count):
-            tag, kind, values, value = layout.unpack(file.read(layout.size))
+            (offset,) = struct.unpack_from(order + "L", exif, 4)
+        (count,) = struct.unpack_from(order + "H", exif, offset)
+        for index in range(count):
+            tag, kind, values, value = struct.unpack_from(order + "HHL4s", exif, offset + 2 + 12 * index)
             width = _VALUE_BYTES[kind] if kind in _INTEGERS and values == 1 else 0
-            number = int.from_bytes(value[:width], "big" if order == ">" else "little") if width else None
-            yield DirectoryEntry(tag, kind, values, number)
-    except (struct.error, OSError, OverflowError):
+            number = int.from_bytes(value[:width], "big" if big else "little")
+            yield DirectoryEntry(tag, kind, values, number if width else None)
+    except struct.error:
         return
 
 
-def _check_directories(file: BinaryIO, name: str) -> None:
+def _check_exif(exif: bytes, name: str) -> None:
     pending: list[int | None] = [None]
     numbers = data = total = 0
-    tile = {322: 0, 323: 0}  # width and height
     for offset in pending:
-        for entry in entries(file, offset):
+        for entry in entries(exif, offset):
             total += 1
             size = entry.values * _VALUE_BYTES.get(entry.kind, 0)
             if entry.kind in _BYTES_AND_TEXT:
                 data += size
             else:
                 numbers += size
-            if entry.tag in tile:
-                tile[entry.tag] = entry.number or 0
             if entry.tag in _DIRECTORIES and entry.number is not None:
                 pending.append(entry.number)
             if total > _MAX_ENTRIES or numbers > _MAX_NUMBERS or data > _MAX_DATA:
-                raise ImageError(
-                    f"Expected metadata of at most {_MAX_DATA // 2**20} MB, got more in {name}. "
-                    "Save it without layers and metadata, or as JPEG or PNG."
-                )
-    if tile[322] * tile[323] > _TILE_PIXELS:
-        raise ImageError(
-            f"Expected a TIFF with tiles of at most 2048 x 2048 pixels, got {tile[322]} x {tile[323]} in {name}. "
-            "Save it as JPEG or PNG instead."
-        )
+                raise _too_much(name)
 
 
 def _check_jpeg(image: JpegImagePlugin.JpegImageFile, name: str) -> None:

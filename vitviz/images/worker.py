@@ -2,7 +2,7 @@
 
 A file may contain more than its header claims: more pixels, scans or metadata. A worker process can be killed at any
 time. Two workers are kept ready, because starting Python takes time; each is replaced after a few hundred pictures, and
-after a crash. Limits of memory and processor time need POSIX; elsewhere only wall-clock time is limited.
+after a crash. Only Linux limits the memory of a process; macOS limits processor time, Windows only wall-clock time.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ PICTURES = 300  # pictures per process before it is replaced
 SECONDS = 10  # processor time per picture; wall-clock limit is three times that
 MEMORY = 300_000_000  # bytes per picture, in addition to its file
 TICK = 0.1  # seconds between checks for cancellation
+LIMITS_MEMORY = sys.platform == "linux"  # macOS ignores RLIMIT_AS, and Windows has no such limit
 
 _PROGRAM = "from vitviz.images.worker_process import serve; serve({})"
 _SIZE = struct.Struct(">Q")

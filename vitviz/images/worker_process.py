@@ -14,7 +14,7 @@ from PIL import Image
 
 from vitviz.images.decoding import all_formats, decode_here
 from vitviz.images.heif import register
-from vitviz.images.limits import ImageError
+from vitviz.images.limits import MAX_PIXELS, ImageError
 from vitviz.images.worker import BROKEN, MEMORY, SECONDS, receive, send
 
 STRIP = 2**20  # pixels per write
@@ -29,6 +29,7 @@ def serve(target: int) -> None:
     source, replies = sys.stdin.buffer, sys.stdout.buffer
     register()
     Image.init()  # before the limits of memory and time apply
+    Image.MAX_IMAGE_PIXELS = MAX_PIXELS // 2  # Pillow refuses twice as many
     formats, used = all_formats(), _memory()
     while True:
         try:
