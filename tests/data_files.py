@@ -65,7 +65,7 @@ def cifar(root: Path, name: str, monkeypatch: pytest.MonkeyPatch, per_file: int 
             (base / file).write_bytes(pickle.dumps(batch, protocol=2))
             sums.append([file, md5(base / file)])
         monkeypatch.setattr(kind, attribute, sums)
-    names = [f"class {index}" for index in range(classes)]  # read by torchvision; vitviz has its own names
+    names = [f"some_class {index}" for index in range(classes)]
     about = base / kind.meta["filename"]
     about.write_bytes(pickle.dumps({kind.meta["key"]: names}, protocol=2))
     monkeypatch.setattr(kind, "meta", {**kind.meta, "md5": md5(about)})

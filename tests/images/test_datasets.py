@@ -13,12 +13,11 @@ import numpy as np
 import pytest
 import torch
 from hostile_files import Call
-from pairwise import pairs
 from patience import patience
 from static_site import serve
 
 from vitviz.images import datasets
-from vitviz.images.datasets import IMAGENETTE, NAMES, Dataset, Samples, find_dataset, read_idx
+from vitviz.images.datasets import IMAGENETTE, NAMES, Dataset, Samples, find_dataset
 from vitviz.images.folders import DataError
 from vitviz.images.torchvision_import import import_torchvision
 from vitviz.resources import cache_folder
@@ -61,22 +60,12 @@ def test_idx_files_match_torchvision(tmp_path: Path, name: str, kind: str) -> No
     dataset = find_dataset(name, tmp_path)
     assert_theirs(dataset, kind, tmp_path)
     assert list(dataset.labels) == (list("0123456789") if name == "mnist" else getattr(torchvision, kind).classes)
-    images = tmp_path / kind / "raw" / "train-images-idx3-ubyte"
-    labels = tmp_path / kind / "raw" / "train-labels-idx1-ubyte"
-    for path, array, words in (
-        (labels, np.arange(29, dtype=np.uint8) % 10, "got 30 and 29"),
-        (labels, np.arange(30, dtype=np.uint8), r"0 to 9.*up to 29"),
-        (images, files.noise(0, 28, 28), "got 0 and 30"),
-    ):
-        path.write_bytes(files.idx(array))
-        with pytest.raises(DataError, match=words):
-            find_dataset(name, tmp_path)
+    assert dataset.class_ids[0] == ("0" if name == "mnist" else "T-shirt-top")  # names of folders have no slash
+    assert dataset.folder == tmp_path / kind / "raw"
 
 
-def test_idx_files_are_found_in_root_subfolders_and_system_folder(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for place, packed in pairs([".", "MNIST/raw", "mnist"], [False, True]):
+def test_idx_files_are_found_in_root_and_debians_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for place, packed in ((".", False), (".", True), ("MNIST/raw", True)):
         root = tmp_path / f"{place.replace('/', ' ')} {packed}"
         files.mnist(root / place, packed=packed)
         dataset = find_dataset("mnist", str(root))
@@ -93,29 +82,31 @@ def test_idx_files_are_found_in_root_subfolders_and_system_folder(
         find_dataset("fashion-mnist", tmp_path / "elsewhere")  # with a root, the system's folder is not used
 
 
-GOOD = files.idx(files.noise(3, 4, 5))
+GOOD = files.idx(files.noise(30, 28, 28))
 
 
-def test_damaged_idx_files_raise(tmp_path: Path) -> None:
-    plain, packed = tmp_path / "a", tmp_path / "a.gz"
-    for data, words in (
-        (b"", "nothing"),
-        (GOOD[:15], "IDX"),
-        (GOOD[:-1], "60 bytes.*got 59"),
-        (GOOD + b"\0", "60 bytes.*got 61"),
-        (b"\0\0\x0d\x03" + GOOD[4:], "00 00 0d 03"),  # floats
-        (files.idx(files.noise(7)), "3 axes.*00 00 08 01"),
-        (GOOD[:4] + b"\xff" * 12 + GOOD[16:], "got 60"),  # claims 2^96 bytes
+@pytest.mark.parametrize("packed", [False, True])
+def test_damaged_idx_files_raise(tmp_path: Path, packed: bool) -> None:
+    files.mnist(tmp_path, packed=packed)
+    path = tmp_path / f"train-images-idx3-ubyte{'.gz' if packed else ''}"
+    for data in (
+        b"",
+        GOOD[:15],
+        GOOD[:-1],
+        b"\0\0\x0d\x03" + GOOD[4:],  # floats
+        b"\0\0\x63\x03" + GOOD[4:],  # an unknown type
+        files.idx(files.noise(7)),
+        GOOD[:4] + b"\xff" * 12 + GOOD[16:],  # claims 2^96 bytes
+        files.idx(files.noise(29, 28, 28)),  # 30 labels
+        files.idx(files.noise(0, 28, 28)),
     ):
-        plain.write_bytes(data)
-        packed.write_bytes(gzip.compress(data))
-        for path in (plain, packed):
-            with pytest.raises(DataError, match=words):
-                read_idx(path, 3)
-    for damaged in (GOOD, gzip.compress(GOOD)[:-9]):
-        packed.write_bytes(damaged)
-        with pytest.raises(DataError, match="readable file"):
-            read_idx(packed, 3)
+        path.write_bytes(gzip.compress(data) if packed else data)
+        with pytest.raises(DataError, match="torchvision rejects"):
+            find_dataset("mnist", tmp_path)
+    for damaged in (GOOD, gzip.compress(GOOD)[:-9]) if packed else ():
+        path.write_bytes(damaged)
+        with pytest.raises(DataError, match="the authors' files"):
+            find_dataset("mnist", tmp_path)
 
 
 @pytest.mark.parametrize(("name", "kind"), [("cifar10", "CIFAR10"), ("cifar100", "CIFAR100")])
@@ -124,35 +115,24 @@ def test_cifar_matches_torchvision_and_other_checksums_raise(
 ) -> None:
     files.cifar(tmp_path, kind, monkeypatch)
     inside = tmp_path / getattr(torchvision, kind).base_folder
-    for root in (tmp_path, inside):
-        dataset = find_dataset(name, root)
-        assert_theirs(dataset, kind, tmp_path)
-    assert len(dataset.labels) == len(dataset.class_ids) == int(name.removeprefix("cifar"))
-    assert list(dataset.class_ids) == sorted(set(dataset.class_ids))  # the authors' order
+    dataset = find_dataset(name, tmp_path)
+    assert_theirs(dataset, kind, tmp_path)
+    classes = int(name.removeprefix("cifar"))
+    assert dataset.class_ids == tuple(f"some_class {index}" for index in range(classes))
+    assert dataset.labels == tuple(f"some class {index}" for index in range(classes))
     mark = tmp_path / "was run"
     (inside / getattr(torchvision, kind).train_list[-1][0]).write_bytes(pickle.dumps(Call(Path.touch, mark)))
-    with pytest.raises(DataError, match=r"checksum.*not opened"):
+    with pytest.raises(DataError, match="torchvision rejects"):
         find_dataset(name, tmp_path)
     assert not mark.exists()
 
 
-def test_class_folders_of_named_data_sets_keep_the_official_order(tmp_path: Path) -> None:
-    """Fashion-MNIST's classes are not in alphabetical order, and one name has a slash."""
-    names, fashion = datasets.CIFAR10.split(), torchvision.FashionMNIST.classes
-    files.folder(tmp_path / "cifar10", dict.fromkeys(names, (1, 2)), "test")
-    files.folder(tmp_path / "fashion", {label.replace("/", "-"): (1, 1) for label in fashion})
-    for name, root, labels in (
-        ("cifar10", tmp_path, names),
-        ("cifar10", tmp_path / "cifar10", names),
-        ("fashion-mnist", tmp_path / "fashion", fashion),
-    ):
-        dataset = find_dataset(name, root)
-        assert list(dataset.class_ids if name == "cifar10" else dataset.labels) == labels
-        assert dataset.train.paths is not None
-        folders = [labels[index].replace("/", "-") for index in dataset.train.classes.tolist()]
-        assert folders == [path.parent.name for path in dataset.train.paths]
-        assert len(dataset.val.classes) == (20 if name == "cifar10" else 10)
-    for index, place in enumerate((".", "imagenette2", "imagenette2-160", "imagenette")):
+def test_class_folders_of_named_data_sets(tmp_path: Path) -> None:
+    files.folder(tmp_path / "cifar10", {"frog": (1, 2), "cat": (1, 2)}, "test")
+    dataset = find_dataset("cifar10", tmp_path)
+    assert dataset.labels == dataset.class_ids == ("cat", "frog")
+    assert (dataset.name, len(dataset.val.classes)) == ("cifar10", 4)
+    for index, place in enumerate(("imagenette2", "imagenette2-160", "imagenette")):
         root = tmp_path / str(index)
         files.folder(root / place, dict.fromkeys(IMAGENETTE, (1, 1)))
         dataset = find_dataset("imagenette", root)
@@ -160,10 +140,6 @@ def test_class_folders_of_named_data_sets_keep_the_official_order(tmp_path: Path
         assert dataset.labels[3] == "chain saw"
         assert find_dataset(root / place).labels == dataset.labels  # the folder alone also works
     assert {wnid: words[0] for wnid, words in torchvision.Imagenette._WNID_TO_CLASS.items()} == IMAGENETTE
-    for half in ("train", "test"):
-        (tmp_path / "cifar10" / half / "ship").rename(tmp_path / "cifar10" / half / "yacht")
-    with pytest.raises(DataError, match=r"10 classes of cifar10.*got others: ship, yacht"):
-        find_dataset("cifar10", tmp_path)
 
 
 def test_folders_are_sorted_and_val_precedes_test(tmp_path: Path) -> None:

@@ -1,15 +1,18 @@
-"""Find data sets by name, as in torchvision, or as folders with train/CLASS/image and val/CLASS/image.
+"""Find data sets by name, with torchvision, or as folders with train/CLASS/image and val/CLASS/image.
 
-This module does not decode photographs: it lists folders and reads archives. Shapes: n images of h x w pixels.
+This module does not decode photographs: it lists folders, and torchvision reads archives. Shapes: n images of h x w
+pixels.
 """
 
 import gzip
-import math
 import os
+import shutil
 import socket
-from collections.abc import Callable, Mapping
+import zlib
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, Generic, TypeVar
 from urllib.parse import urlparse
 
@@ -38,17 +41,6 @@ IMAGENETTE = {
 }
 """WordNet ids of Imagenette's ten classes -> labels."""
 
-CIFAR10 = "airplane automobile bird cat deer dog frog horse ship truck"
-CIFAR100 = """
-    apple aquarium_fish baby bear beaver bed bee beetle bicycle bottle bowl boy bridge bus butterfly camel can castle
-    caterpillar cattle chair chimpanzee clock cloud cockroach couch crab crocodile cup dinosaur dolphin elephant
-    flatfish forest fox girl hamster house kangaroo keyboard lamp lawn_mower leopard lion lizard lobster man maple_tree
-    motorcycle mountain mouse mushroom oak_tree orange orchid otter palm_tree pear pickup_truck pine_tree plain plate
-    poppy porcupine possum rabbit raccoon ray road rocket rose sea seal shark shrew skunk skyscraper snail snake spider
-    squirrel streetcar sunflower sweet_pepper table tank telephone television tiger tractor train trout tulip turtle
-    wardrobe whale willow_tree wolf woman worm
-"""
-FASHION = ("T-shirt/top", "Trouser", "Pullover", "Dress", "Coat", "Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot")
 CONNECT_SECONDS = 3.0
 Part = TypeVar("Part")  # a split: `Samples`, or `Split` in training
 
@@ -199,146 +191,54 @@ def _samples(files: dict[str, list[Path]], ids: tuple[str, ...]) -> Samples:
     return Samples(torch.tensor([index for index, _ in pairs]), tuple(path for _, path in pairs))
 
 
-# ---- archives: MNIST's files, and CIFAR through torchvision
-
-Splits = tuple[Samples, ...]  # train and val
-
-
-def _read_mnist(_: str, folder: Path) -> Splits | None:
-    """Read the four files of MNIST or Fashion-MNIST, plain or as .gz; None if one is missing."""
-    splits = []
-    for split in ("train", "t10k"):
-        unpacked = [folder / f"{split}-{kind}-ubyte" for kind in ("images-idx3", "labels-idx1")]
-        files = [path if path.is_file() else path.with_name(f"{path.name}.gz") for path in unpacked]
-        if not all(path.is_file() for path in files):
-            return None
-        images, classes = read_idx(files[0], 3), read_idx(files[1], 1)
-        if len(images) != len(classes) or not images.numel() or int(classes.max()) > 9:
-            raise DataError(
-                f"Expected as many images in {files[0]} as labels 0 to 9 in {files[1]}, got {len(images):,} and "
-                f"{len(classes):,} up to {int(classes.max()) if len(classes) else 'none'}. Download them again."
-            )
-        splits.append(Samples(classes.long(), images=images[:, None]))  # (n, h, w) -> (n, 1, h, w)
-    return tuple(splits)
-
-
-def read_idx(path: Path, axes: int) -> Tensor:
-    """Read an IDX file of bytes (LeCun, "The MNIST database of handwritten digits"), plain or .gz, as uint8.
-
-    Raises:
-        DataError: if the file has another format, or its size does not match the header.
-    """
-    try:
-        data = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
-    except (OSError, EOFError) as error:  # gzip.BadGzipFile is an OSError
-        raise DataError(f"Expected a readable file, got {path} ({error}). Download it again.") from error
-    start = 4 + 4 * axes
-    if len(data) < start or data[:4] != bytes((0, 0, 8, axes)):  # 8: unsigned bytes
-        got = data[:4].hex(" ") or "nothing"
-        raise DataError(f"Expected an IDX file of bytes with {axes} axes, got {got} at the start of {path}. Check it.")
-    shape = [int.from_bytes(data[at : at + 4], "big") for at in range(4, start, 4)]
-    if len(data) - start != math.prod(shape):
-        raise DataError(
-            f"Expected {math.prod(shape):,} bytes after the header of {path}, got {len(data) - start:,}. "
-            "Download it again."
-        )
-    return torch.frombuffer(bytearray(data), dtype=torch.uint8)[start:].reshape(shape)
-
-
-def _read_cifar(kind: str, folder: Path) -> Splits | None:
-    """Read CIFAR's unpacked archive with torchvision; None if it is not in `folder`.
-
-    The files are pickles, which can run arbitrary code. torchvision opens them only if their checksums match the
-    authors' files; otherwise, an error is raised without opening them.
-    """
-    reader = _torchvision(kind)
-    if folder.name == reader.base_folder:
-        folder = folder.parent
-    if not (folder / reader.base_folder).is_dir():
-        return None
-    try:
-        splits = [reader(str(folder), train=train) for train in (True, False)]
-    except RuntimeError as error:
-        raise DataError(
-            f"Expected the files of {kind}, got missing or different ones in {str(folder / reader.base_folder)!r} (by "
-            "checksum). They are pickles, which can run any code, so they are not opened. Move the folder away to "
-            "download it again."
-        ) from error
-    return tuple(
-        # (n, 32, 32, 3) -> (n, 3, 32, 32)
-        Samples(torch.tensor(split.targets), images=torch.from_numpy(split.data).permute(0, 3, 1, 2).contiguous())
-        for split in splits
-    )
-
-
-def _torchvision(kind: str) -> Any:
-    """Return a class of torchvision.datasets."""
-    return getattr(import_torchvision().datasets, kind)
-
-
-# ---- named data sets
+# ---- named data sets: torchvision's
 
 
 @dataclass(frozen=True)
 class _Named:
-    """Description of a named data set.
+    """Data set of torchvision.
 
     Args:
-        kind: name of torchvision's class.
+        kind: name of its class in `torchvision.datasets`.
         source, licence: as in `Dataset`.
-        classes: class id -> label, in the data set's order.
-        expected: description of the expected files, for messages.
-        read: (kind, folder) -> both splits, or None if the folder lacks them; None for folders of classes.
-        places: possible subfolders of the root, as torchvision or the authors unpack them.
+        expected: its files below the root, for messages.
     """
 
     kind: str
     source: str
     licence: str
-    classes: Mapping[str, str]
     expected: str
-    read: Callable[[str, Path], Splits | None] | None = None
-    places: tuple[str, ...] = ()
+
+    def reader(self) -> Any:
+        """Return torchvision's class."""
+        return getattr(import_torchvision().datasets, self.kind)
 
 
 _IDX = "train-images-idx3-ubyte, train-labels-idx1-ubyte and the two of t10k, plain or as .gz"
 _OF_CIFAR = "none stated; collected for research"
 _NAMED = {
-    "cifar10": _Named(
-        "CIFAR10", "CIFAR-10 (Krizhevsky 2009)", _OF_CIFAR, {name: name for name in CIFAR10.split()},
-        "cifar-10-batches-py/ as torchvision unpacks it", _read_cifar,
-    ),
-    "cifar100": _Named(
-        "CIFAR100", "CIFAR-100 (Krizhevsky 2009)", _OF_CIFAR,
-        {name: name.replace("_", " ") for name in CIFAR100.split()},
-        "cifar-100-python/ as torchvision unpacks it", _read_cifar,
-    ),
-    "mnist": _Named(
-        "MNIST", "MNIST (LeCun, Cortes, Burges 1998)", "CC BY-SA 3.0", {digit: digit for digit in "0123456789"},
-        _IDX, _read_mnist, ("MNIST/raw",),
-    ),
-    "fashion-mnist": _Named(
-        "FashionMNIST", "Fashion-MNIST (Xiao, Rasul, Vollgraf 2017)", "MIT",
-        {label.replace("/", "-"): label for label in FASHION},  # folder names have no slash
-        _IDX, _read_mnist, ("FashionMNIST/raw",),
-    ),
+    "cifar10": _Named("CIFAR10", "CIFAR-10 (Krizhevsky 2009)", _OF_CIFAR, "cifar-10-batches-py/ or cifar10/train/"),
+    "cifar100": _Named("CIFAR100", "CIFAR-100 (Krizhevsky 2009)", _OF_CIFAR, "cifar-100-python/ or cifar100/train/"),
+    "mnist": _Named("MNIST", "MNIST (LeCun, Cortes, Burges 1998)", "CC BY-SA 3.0", _IDX),
+    "fashion-mnist": _Named("FashionMNIST", "Fashion-MNIST (Xiao, Rasul, Vollgraf 2017)", "MIT", _IDX),
     "imagenette": _Named(
         "Imagenette", "Imagenette (Howard, fast.ai), ten classes of ImageNet",
         "Apache-2.0 for the selection; the photographs are ImageNet's, for non-commercial research",
-        IMAGENETTE, "imagenette2/ as torchvision unpacks it",
-        places=("imagenette2", "imagenette2-320", "imagenette2-160"),
+        "imagenette2/train/ or imagenette/train/",
     ),
 }  # fmt: skip
 NAMES = tuple(_NAMED)
 """The named data sets."""
+_UNREADABLE = (OSError, EOFError, zlib.error, RuntimeError, LookupError, ValueError, TypeError, AssertionError)
+_Found = tuple[tuple[str, ...], Samples, Samples, Path]  # names of the classes, train, val, folder
 
 
 def _find_named(name: str, root: Path | None) -> Dataset[Samples]:
     named, home = _NAMED[name], root or cache_folder("data")
     if home.exists() and not home.is_dir():
         raise DataError(f"Expected root to be a folder, got the file {str(home)!r}. Choose another.")
-    location = _look(name, home) or (_look(name, SYSTEM) if root is None else None)
-    if location is None:
+    found = _look(name, home) or (_look(name, SYSTEM / name) if root is None else None)
+    if found is None:
         _check_reachable(name, home)
         try:
             home.mkdir(parents=True, exist_ok=True)
@@ -350,44 +250,74 @@ def _find_named(name: str, root: Path | None) -> Dataset[Samples]:
                 f"Expected a folder that can be written and locked, got {str(home)!r}: {error}. Choose another "
                 "(--root)."
             ) from error
-        location = _look(name, home)
-    if location is None:
+        found = _look(name, home)
+    if found is None:
         raise DataError(f"Expected {named.expected} in {str(home)!r}, got {name} in another format. Use --root.")
-    (train, val), folder = location
-    labels, ids = tuple(named.classes.values()), tuple(named.classes)
+    classes, train, val, folder = found
+    ids = tuple(word.partition(" - ")[0].replace("/", "-") for word in classes)  # "0 - zero", "T-shirt/top"
+    labels = tuple(IMAGENETTE.get(word, word.partition(" - ")[0].replace("_", " ")) for word in classes)
     return Dataset(name, labels, ids, train, val, named.source, named.licence, folder)
 
 
-def _look(name: str, root: Path) -> tuple[Splits, Path] | None:
-    """Return both splits of a named data set, and the first folder that contains it."""
-    named = _NAMED[name]
-    for folder in (root, *(root / place for place in (*named.places, name))):
-        splits = named.read(named.kind, folder) if named.read and folder.is_dir() else None
-        if splits := splits or _as_class_folders(name, folder):
-            return splits, folder
+def _look(name: str, root: Path) -> _Found | None:
+    """Return a named data set below a folder: folders of classes, or torchvision's files; None if it is missing."""
+    archives = [f"imagenette2{size}" for size in ("", "-320", "-160")] if name == "imagenette" else []
+    for folder in (root / name, *(root / archive for archive in archives)):
+        if (folder / "train").is_dir():
+            return *_class_folders(folder), folder
+    kind = _NAMED[name].reader()
+    if hasattr(kind, "base_folder"):  # CIFAR
+        folder = root / kind.base_folder
+        return _read(kind, root, folder) if folder.is_dir() else None
+    if hasattr(kind, "resources"):  # MNIST's format
+        folder = next((place for place in (root / kind.__name__ / "raw", root) if place.is_dir()), root)
+        files = [folder / file for file, _ in kind.resources]
+        files = [file if file.is_file() else file.with_suffix("") for file in files]
+        if all(file.is_file() for file in files):
+            with TemporaryDirectory() as scratch:
+                return _read(kind, Path(scratch), folder, files)
     return None
 
 
-def _as_class_folders(name: str, folder: Path) -> Splits | None:
-    """Return a named data set stored as class folders of images."""
-    if not (folder / "train").is_dir():
-        return None
-    ids, train, val = _class_folders(folder)
-    known = list(_NAMED[name].classes)
-    if set(ids) != set(known):
-        wrong = ", ".join(sorted(set(ids) ^ set(known))[:5])
+def _read(kind: Any, root: Path, folder: Path, files: Sequence[Path] = ()) -> _Found:
+    """Read both splits with torchvision, which opens CIFAR's pickles only if their checksums match the authors' files.
+
+    Args:
+        kind: torchvision's class.
+        root: the folder where it looks.
+        folder: the folder of the data set.
+        files: MNIST's files, plain or .gz, which are copied below `root` first.
+    """
+    try:
+        for file in files:
+            target = root / kind.__name__ / "raw" / file.name.removesuffix(".gz")
+            target.parent.mkdir(parents=True, exist_ok=True)
+            with gzip.open(file) if file.suffix == ".gz" else file.open("rb") as packed, target.open("wb") as plain:
+                shutil.copyfileobj(packed, plain)
+        splits = [kind(str(root), train=train) for train in (True, False)]
+        pairs = [(torch.as_tensor(split.targets), _channels_first(split.data)) for split in splits]
+        for labels, images in pairs:
+            if len(images) != len(labels) or labels.max() >= len(splits[0].classes):
+                raise ValueError(f"{len(images):,} images and {len(labels):,} labels up to {labels.max()}")
+    except _UNREADABLE as error:
         raise DataError(
-            f"Expected the {len(known)} classes of {name} in {str(folder)!r}, got others: {wrong}. Rename the folders."
-        )
-    place = torch.tensor([known.index(class_id) for class_id in ids])  # in the data set's order, not alphabetical
-    return Samples(place[train.classes], train.paths), Samples(place[val.classes], val.paths)
+            f"Expected the authors' files in {str(folder)!r}, got files that torchvision rejects: {error}. Move them "
+            "away, and download them again."
+        ) from error
+    train, val = (Samples(labels, images=images) for labels, images in pairs)
+    return tuple(splits[0].classes), train, val, folder
+
+
+def _channels_first(pixels: Any) -> Tensor:
+    images = torch.as_tensor(pixels)  # (n, h, w) or (n, h, w, 3)
+    return images[:, None] if images.ndim == 3 else images.permute(0, 3, 1, 2).contiguous()
 
 
 def _check_reachable(name: str, root: Path) -> None:
     """Raise an error if none of the addresses from which torchvision downloads a data set can be reached."""
     named = _NAMED[name]
-    reader = _torchvision(named.kind)
-    addresses = getattr(reader, "mirrors", None) or [getattr(reader, "url", None) or reader._ARCHIVES["full"][0]]
+    kind = named.reader()
+    addresses = getattr(kind, "mirrors", None) or [getattr(kind, "url", None) or kind._ARCHIVES["full"][0]]
     if not any(map(reachable, addresses)):
         hosts = " and ".join(dict.fromkeys(urlparse(address).hostname or address for address in addresses))
         raise DataError(
@@ -398,14 +328,8 @@ def _check_reachable(name: str, root: Path) -> None:
 
 
 def _fetch(name: str, root: Path) -> None:
-    kind = _torchvision(_NAMED[name].kind)
     try:
-        if hasattr(kind, "tgz_md5"):  # CIFAR: torchvision's class would open the pickles
-            from torchvision.datasets.utils import download_and_extract_archive
-
-            download_and_extract_archive(kind.url, str(root), filename=kind.filename, md5=kind.tgz_md5)
-        else:
-            kind(str(root), download=True)
+        _NAMED[name].reader()(str(root), download=True)
     except (OSError, RuntimeError, ValueError, EOFError) as error:  # RuntimeError: wrong checksum, or no mirror left
         reason = " ".join(str(error).split())
         raise DataError(
