@@ -44,7 +44,7 @@ from vitviz.resources import resource_folder
 from vitviz.training.recipes import RECIPES
 from vitviz.web.examples import examples
 
-OWN_TEST = ("CONTRIBUTING.md", "README.md", "docs/embedding.md")
+OWN_TEST = ("CONTRIBUTING.md", "README.md", "docs/embedding.md", "docs/mcp.md")
 WITH_CODE = [name for name in DOCUMENTS if blocks(name, "python") and name not in OWN_TEST]
 WRITTEN = runpy.run_path(str(ROOT / "scripts" / "write_tables.py"))
 SETTING = re.compile(r"(?<!_)\bVITVIZ_[A-Z_]+\b")

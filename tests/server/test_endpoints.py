@@ -247,11 +247,10 @@ def test_layers_matches_python(endpoints: Endpoints, scene: str) -> None:
     np.testing.assert_allclose(colors / 255, view.token_pca().colors, atol=0.5 / 255 + 1e-6)
 
 
-@pytest.mark.parametrize(("head", "query"), [("mean", None), ("2", 0), ("max", 5), ("5", -1)])
-def test_attention_matches_python(endpoints: Endpoints, scene: str, head: str, query: int | None) -> None:
+@pytest.mark.parametrize(("head", "query"), [("mean", None), (1, 0), ("max", 5), (4, -1)])
+def test_attention_matches_python(endpoints: Endpoints, scene: str, head: str | int, query: int | None) -> None:
     answer = ask(endpoints, "attention", scene=scene, block=1, head=head, query=query)
-    index = int(head) - 1 if head.isdecimal() else head
-    expected = view_of(endpoints, scene).attention(1, index, "mean" if query == -1 else query)
+    expected = view_of(endpoints, scene).attention(1, head, "mean" if query == -1 else query)
     np.testing.assert_allclose(answer["values"], expected.values)
     assert answer["prefix_mass"] == dict(expected.prefix_mass)
     assert np.sum(answer["values"]) + sum(answer["prefix_mass"].values()) == pytest.approx(1, abs=1e-5)
@@ -347,8 +346,8 @@ TABLE: list[tuple[str, dict[str, Any], str]] = [  # endpoint, arguments, part of
     ("heads", {"names": "distance"}, "distance"),
     ("layers", {"more": 1}, "more"),
     ("attention", {"block": tiny.DEPTH}, str(tiny.DEPTH)),
-    ("attention", {"block": 0, "head": "6"}, "6"),
-    ("attention", {"block": 0, "head": "0"}, "0"),
+    ("attention", {"block": 0, "head": tiny.HEADS}, str(tiny.HEADS)),
+    ("attention", {"block": 0, "head": "median"}, "mean, max or min"),
     ("attention", {"block": 0, "query": TOKENS}, str(TOKENS)),
     ("lecture", {"block": tiny.DEPTH}, str(tiny.DEPTH)),
     ("lecture", {"block": 0, "token": TOKENS}, str(TOKENS)),

@@ -1,28 +1,37 @@
 """The endpoints as API clients use them, over a socket: through gradio_client, Gradio's API list and MCP tools."""
 
 import base64
+import inspect
 import json
 import os
+import re
 import resource
 import socket
+import sys
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote, urlsplit
 
+import anyio
 import httpx
 import numpy as np
 import pytest
 import tiny
 from asking import Site, wait_for_rest
+from documents import blocks, text_of
 from gradio_client import Client, handle_file
 from gradio_client.exceptions import AppError
+from mcp import ClientSession, StdioServerParameters
+from mcp.client.stdio import stdio_client
 from offered import new_endpoints, photograph
 from patience import patience, wait_until
 
 from vitviz.server.account import Resource
 from vitviz.server.arguments import MAX_PHOTO_BYTES
 from vitviz.server.connections import QuietAccepts, connection_budget
+from vitviz.server.endpoints import Endpoints
 from vitviz.server.jobs import Kind
 from vitviz.server.uploads import upload_folder
 from vitviz.web.questions import QUESTIONS
@@ -58,6 +67,28 @@ def test_every_endpoint_is_listed_with_description_and_types(site: Site) -> None
     assert list(explain) == ["scene", "method", "target", "against"]
     assert explain["method"]["parameter_default"] == "gae"
     assert explain["scene"]["python_type"]["type"] == "str"
+    for name in NAMES:
+        (answer,) = listed[f"/{name}"]["returns"]
+        assert re.fullmatch("[a-z]+", answer["label"])
+        assert answer["python_type"]["type"] != "Any"
+        assert answer["python_type"]["description"].endswith(".")
+    assert "values[row][column], both from 0" in listed["/attention"]["returns"][0]["python_type"]["description"]
+
+
+def test_view_api_names_the_fields_of_the_answers(client: Client, scene: str) -> None:
+    printed = client.view_api(print_info=False, return_format="str")
+    assert 'api_name="/attention") -> heatmap' in printed
+    answers = {
+        "heads": client.predict(scene, ["distance"], 1, api_name="/heads"),
+        "layers": client.predict(scene, api_name="/layers"),
+        "intervene": client.predict(scene, target=1, api_name="/intervene"),
+        "rearrange": client.predict(scene, api_name="/rearrange"),
+        "attention": client.predict(scene, 0, api_name="/attention"),
+        "explain": client.predict(scene, api_name="/explain"),
+    }
+    for name, answer in answers.items():
+        described = inspect.getdoc(getattr(Endpoints, name)).partition("Returns:")[2]
+        assert set(answer) == {field for field in re.findall('"(\\w+)"', described) if field != "grid"}, name
 
 
 def test_every_endpoint_answers_programs(client: Client, scene: str, site: Site) -> None:
@@ -72,7 +103,7 @@ def test_every_endpoint_answers_programs(client: Client, scene: str, site: Site)
     assert np.shape(ask("heads", scene, ["distance"])["values"]["distance"]) == (tiny.DEPTH, tiny.HEADS)
     assert ask("layers", scene) == endpoints.layers(scene)
     assert ask("intervene", scene, [0, 1], [[0, 1]]) == endpoints.intervene(scene, [0, 1], [[0, 1]])
-    assert np.shape(ask("attention", scene, 2, "3")["values"]) == tiny.GRID
+    assert np.shape(ask("attention", scene, 2, 3)["values"]) == tiny.GRID
     assert base64.b64decode(ask("page", scene)).startswith(b"<!doctype html>")
 
 
@@ -116,10 +147,14 @@ def call_tool(site: Site, name: str, forwarded: str = "127.0.0.1", **arguments: 
 def test_tools_are_listed_and_answer(site: Site, scene: str) -> None:
     tools = site.client.get("/gradio_api/mcp/schema").json()
     assert {tool["name"] for tool in tools} == set(NAMES)
-    assert all(tool["description"] for tool in tools)
+    assert all(" Returns: " in tool["description"] for tool in tools)
+    (texts,) = (tool["inputSchema"]["properties"]["texts"] for tool in tools if tool["name"] == "open")
+    assert texts["description"].endswith(".")  # Gradio reads only the first line of a description
     answer = call_tool(site, "heads", scene=scene, names=["distance"])
     assert not answer["isError"]
-    assert "distance" in answer["content"][0]["text"]
+    expected = site.endpoints.heads(scene, ["distance"])
+    assert json.loads(answer["content"][0]["text"]) == json.loads(json.dumps(expected))
+    assert json.loads(call_tool(site, "block", scene=scene, block=0)["content"][0]["text"])
     refused = call_tool(site, "heads", scene=scene, names=["beauty"])
     assert refused["isError"]
     assert "beauty" in refused["content"][0]["text"]
@@ -139,6 +174,59 @@ def test_photographs_of_tools_are_stored_in_the_upload_folder_and_booked(site: S
     assert "predictions" in opened("image/png", data)["content"][0]["text"]
     assert account.used(Resource.DISK) == before + len(data)
     assert data in [path.read_bytes() for path in upload_folder().root.rglob("photo")]
+
+
+def test_tools_open_uploaded_photographs_and_explain_refusals(site: Site) -> None:
+    """`gradio upload-mcp` uploads a local file, and returns such a URL."""
+    (path,) = site.upload("my photo.png", photograph(11)).json()
+    url = f"{site.url}/gradio_api/file={quote(path)}"
+    (text,) = (part["text"] for part in call_tool(site, "open", photo=url)["content"])
+    assert json.loads(text)["id"]
+    for photo, reason in (
+        ("/home/me/photo.jpg", "upload_file_to_gradio"),
+        ("https://example.org/photo.jpg", "upload_file_to_gradio"),
+        (f"{site.url}/gradio_api/file=other/photo.png", "Upload it again"),
+        (f"{site.url}/gradio_api/file=/etc/passwd", "Upload it again"),
+    ):
+        refused = call_tool(site, "open", photo=photo)
+        assert refused["isError"]
+        assert reason in refused["content"][0]["text"], refused
+
+
+def address_in(document: str) -> str:
+    (address,) = set(re.findall(r"http://127\.0\.0\.1:7860/gradio_api/\S*?(?=[\"`])", text_of(document)))
+    return address
+
+
+def test_example_of_the_document_runs(site: Site, capsys: pytest.CaptureFixture[str]) -> None:
+    (code,) = blocks("docs/mcp.md", "python")
+    address = address_in("docs/mcp.md")
+    exec(compile(code.replace(address, f"{site.url}{urlsplit(address).path}"), "docs/mcp.md", "exec"), {})
+    printed = capsys.readouterr().out
+    assert "thing" in printed
+    assert f"{tiny.GRID[0]} x {tiny.GRID[1]}" in printed
+
+
+@pytest.mark.tier("all")
+def test_local_photograph_is_opened_with_the_configuration_of_the_document(site: Site, tmp_path: Path) -> None:
+    (tmp_path / "photo.png").write_bytes(photograph(12))
+    servers = json.loads(blocks("docs/mcp.md", "json")[0])["mcpServers"]
+    assert servers["vitviz"]["url"] == address_in("docs/mcp.md")
+    _, page, folder = servers["vitviz-photos"]["args"]
+    assert address_in("docs/mcp.md").startswith(page)
+    assert folder.startswith("/")
+
+    async def upload() -> str:
+        command = StdioServerParameters(
+            command=str(Path(sys.executable).with_name("gradio")), args=["upload-mcp", site.url, str(tmp_path)]
+        )
+        async with stdio_client(command) as pipes, ClientSession(*pipes) as session:
+            await session.initialize()
+            answer = await session.call_tool("upload_file_to_gradio", {"file": str(tmp_path / "photo.png")})
+            return answer.content[0].text
+
+    answer = call_tool(site, "open", photo=anyio.run(upload))
+    assert json.loads(answer["content"][0]["text"])["predictions"]
 
 
 def test_server_keeps_idle_connections_longer_than_nginx(site: Site) -> None:

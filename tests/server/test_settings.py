@@ -2,10 +2,13 @@
 
 import re
 import socket
+import sys
 from collections.abc import Iterator
 from dataclasses import replace
+from importlib.metadata import version
 
 import pytest
+from gradio.mcp import GradioMCPServer
 
 from vitviz.cli.main import main
 from vitviz.server.endpoints import Endpoints
@@ -129,6 +132,10 @@ def test_used_port_is_an_error(page: Page) -> None:
 def test_tools_need_their_package(page: Page, monkeypatch: pytest.MonkeyPatch) -> None:
     assert not settings(environ={}).mcp
     assert settings(environ={"VITVIZ_MCP": "1"}).mcp
-    monkeypatch.setattr("vitviz.server.server.find_spec", lambda name: None)
-    with pytest.raises(SettingsError, match=r"pip install 'gradio\[mcp\]'"):
+    with monkeypatch.context() as patch:
+        patch.setitem(sys.modules, "mcp", None)
+        with pytest.raises(SettingsError, match=r"package mcp .* can use .* pip install 'gradio\[mcp\]'"):
+            launch(page, Settings(mcp=True))
+    monkeypatch.setattr(GradioMCPServer, "Server", lambda name: object())  # mcp 2 has another class of this name
+    with pytest.raises(SettingsError, match=rf"got mcp {version('mcp')}. Run pip install 'gradio\[mcp\]'"):
         launch(page, Settings(mcp=True))

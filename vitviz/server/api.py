@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import inspect
+import re
 from collections.abc import Callable
 from contextlib import aclosing
 from typing import Any, cast, get_type_hints
@@ -62,6 +63,7 @@ class Programs:
                 raise _shown(describe_error(error)["text"]) from error
             return {name: value for name, value in manifest.items() if name not in PICTURES}
 
+        open_upload.__annotations__ = get_type_hints(open_upload)  # Gradio reads no types from strings
         for name, question in QUESTIONS.items():
             if question.programs:
                 method = getattr(self.endpoints, name)
@@ -118,9 +120,12 @@ class Programs:
 
 
 def _described(run: Callable[..., Any], method: Callable[..., Any]) -> Callable[..., Any]:
-    """Give a function the name and docstring of an endpoint; Gradio and tools show both."""
+    """Give a function the name and docstring of an endpoint; Gradio and tools show both.
+
+    Gradio reads one line for each argument and for the answer.
+    """
     run.__name__ = run.__qualname__ = method.__name__
-    run.__doc__ = method.__doc__
+    run.__doc__ = re.sub(r"\n {8,}", " ", inspect.getdoc(method) or "")
     return run
 
 

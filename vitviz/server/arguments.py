@@ -41,7 +41,7 @@ Token = Annotated[int, Field(ge=-1, le=10**6, description="a token's number from
 Share = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False, description="a number from 0 to 1")]
 Switch = Annotated[bool, Field(description="true or false")]
 Fuse = Literal["mean", "max", "min"]
-Head = Annotated[str, Field(pattern=r"^(mean|max|min|[1-9][0-9]{0,4})$", description="mean, max, min or a head from 1")]
+Head = Index | Fuse
 Search = Annotated[str, Field(max_length=4000, description="a query string")]
 Texts = Annotated[list[Name], Field(min_length=1, max_length=100, fail_fast=True, description="a list of texts")]
 Names = Annotated[list[Name], Field(min_length=1, max_length=32, fail_fast=True, description="a list of names")]

@@ -1,7 +1,8 @@
 """Answer questions about photographs: the endpoints for the page, API clients and Model Context Protocol clients.
 
 Every question of `vitviz.web.questions` is a method of `Endpoints` whose parameters are annotated with the types of
-`arguments`. Blocks (layers), heads, patches (row by row) and classes are counted from 0.
+`arguments`. Blocks (layers), heads, rows, columns, patches (row by row from the top left) and classes are counted from
+0. API clients get bytes in base64. They also get the docstrings, whose "Returns" names the answer.
 """
 
 from __future__ import annotations
@@ -14,14 +15,14 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, get_args
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from vitviz.analysis.head_statistics import STATISTICS
 from vitviz.analysis.pairs import BLOCK, DESCRIPTOR, Descriptor
-from vitviz.attribution.attention import DISCARD, FUSE, RESIDUAL, START, Fusion
+from vitviz.attribution.attention import DISCARD, FUSE, RESIDUAL, START
 from vitviz.attribution.inputs import Method
 from vitviz.attribution.registry import DEFAULT, METHODS, method_named
 from vitviz.attribution.target_specs import (
@@ -91,18 +92,19 @@ class Endpoints(Opening):
     ) -> dict[str, Any]:
         """Open a photograph: run a Vision Transformer on it once, and return its id and predictions.
 
-        The answer contains the scene's "id" for the other endpoints, the most probable classes as "predictions"
-        ([label, probability, index]), the "grid" of patches (rows, columns), and the numbers of "blocks" (layers) and
-        of "heads" in each.
-
         Args:
-            photo: the file of a photograph; tools send it as a data: URL.
+            photo: the file of a photograph; tools send the URL of an uploaded file, or a data: URL.
             model: a name from the list of models; by default the page's own.
             size: input size in pixels; by default the model's own. Larger inputs have more patches.
             image: the name of an example, instead of a photograph.
             ahead: open it before the visitor asks for it; refused while anything else waits or runs.
             texts: texts that become the classes, such as "a photo of a cat", for models with a text tower (CLIP,
                 SigLIP); they are classes for all other endpoints too.
+
+        Returns:
+            scene: "id" for the other endpoints; "predictions", the most probable classes as [label, probability,
+                index]; "grid", the numbers of rows and columns of patches; "prefix", the names of the tokens before the
+                patches; "blocks" and "heads", the numbers of layers and of heads in each; "labels", all classes.
         """
         return self.open_scene(photo, image, model, size, ahead, texts).manifest
 
@@ -112,6 +114,9 @@ class Endpoints(Opening):
         Args:
             scene: the id of an open photograph.
             block: counted from 0.
+
+        Returns:
+            file: in base64; `vitviz.web.payload` describes it.
         """
         trace = self._scene(scene).view.trace
         _check_index("block", block, trace.depth)
@@ -128,6 +133,9 @@ class Endpoints(Opening):
             scene: the id of an open photograph.
             descriptor: tokens after a block, or its queries, keys or values.
             block: counted from 0; by default the one whose values find most patches in mirror images.
+
+        Returns:
+            file: in base64; `vitviz.web.payload` describes it. Vectors are row by row from the top left.
         """
         view = self._scene(scene).view
         _check_index("block", block, view.trace.depth)
@@ -151,6 +159,10 @@ class Endpoints(Opening):
             discard: share of the weakest attention to drop.
             residual: weight of the skip connection.
             start: first block, counted from 0.
+
+        Returns:
+            row: in base64, float32, one number for each token, prefix tokens first, then patches row by row; or the
+                matrix as a file, which `vitviz.web.payload` describes.
         """
         opened, about = self._scene(scene), METHODS["rollout"]
         trace = opened.view.trace
@@ -179,6 +191,11 @@ class Endpoints(Opening):
                 similar:SCENE for the similarity to another open photograph, or text:a cat for the similarity to a text
                 (CLIP, SigLIP).
             against: another class, to explain what distinguishes the target from it.
+
+        Returns:
+            heatmap: "values", one number for each patch: values[row * columns + column], with rows and columns from 0,
+                from the top left, as many as the photograph's "grid"; "signed", whether negative values oppose the
+                target; "unit" of the values; "title", "note" and "seconds".
         """
         opened, about = self._scene(scene), method_named(method)
         aim = self._aim(opened, target, against)
@@ -204,6 +221,11 @@ class Endpoints(Opening):
             methods: names of attribution methods, see explain.
             target: the class, by index, or a text as for explain; by default the most probable class.
             against: another class, to test what distinguishes the target from it.
+
+        Returns:
+            tests: for each map "words", the result in a sentence; "scale" of the numbers; "gain"; and the curves
+                "deletion" and "insertion" with "x", the share of patches, "y", the target's probability, and "random",
+                that of random orders.
         """
         opened, abouts = self._scene(scene), [method_named(name) for name in methods]
         aim, count = self._aim(opened, target, against), len(abouts)
@@ -244,6 +266,10 @@ class Endpoints(Opening):
             names: statistics such as distance, entropy, mass_cls, effective_rank or ablation_probability.
             target: the target of gradient and ablations, as for explain; by default the most probable class.
             against: another class, from which the target is distinguished.
+
+        Returns:
+            statistics: "values", for each name a table: values[name][layer][head], both from 0; "missing", for each
+                name that the model lacks, why; and with a target "target" and "scale".
         """
         opened = self._scene(scene)
         if unknown := [name for name in names if name not in STATISTICS]:
@@ -266,6 +292,12 @@ class Endpoints(Opening):
             scene: the id of an open photograph.
             target: a target to read instead of the most probable classes, as for explain; a class is read before these.
             against: another class, from which the target is distinguished.
+
+        Returns:
+            layers: "names" of what is read, and "read", their numbers on the "scale": read[layer][name]; "patches", the
+                same for each patch, as bytes in base64 (layer, name, row, column), which are 0 and 255 at the ends of
+                "range"; "colors" of the patches, as bytes in base64 (layer, row, column, RGB), and "explained", the
+                share of variance that they show; "layers" and "readings", the numbers of the layers, from 1.
         """
         opened = self._scene(scene)
         aim = {} if target is against is None else self._aim(opened, target, against)
@@ -308,6 +340,10 @@ class Endpoints(Opening):
             classes: indices of classes to list besides the most probable ones.
             target: a target to list as well, as for explain.
             against: another class, from which the target is distinguished.
+
+        Returns:
+            change: "classes" as [label, before, after], the most probable before first; and with a target "target" as
+                [name, before, after] and "scale".
         """
         opened, removed = self._scene(scene), sorted(set(patches or []))
         view = opened.view
@@ -335,6 +371,9 @@ class Endpoints(Opening):
             scene: the id of an open photograph.
             shuffle: the seed of a random order of the patches; 0 keeps their order.
             positions: whether patches keep their positions; if false, all get the same position.
+
+        Returns:
+            change: "order", the patch at each place, both row by row from 0; "classes" as [label, before, after].
         """
         opened = self._scene(scene)
         with self._turn(opened, "an intervention", passes_need):
@@ -348,18 +387,22 @@ class Endpoints(Opening):
         Args:
             scene: the id of an open photograph.
             block: the layer, counted from 0.
-            head: a head, counted from 1, or mean, max or min of all heads.
+            head: a head, counted from 0, or mean, max or min of all heads.
             query: the token's number, prefix tokens first, or -1 for the mean over patches; by default the class token.
+
+        Returns:
+            heatmap: "values", the share of each patch: values[row][column], both from 0, from the top left;
+                "prefix_mass", the share of each prefix token by its name; "title"; and "frame", the box that the
+                patches cover in the photograph, in pixels (left, top, right, bottom).
         """
         view = self._scene(scene).view
-        trace, number = view.trace, int(head) if head.isdecimal() else 1
+        trace = view.trace
         _check_index("block", block, trace.depth)
-        heads, (rows, columns) = trace.heads_in(block), trace.grid_in(block)
-        if number > heads:
-            raise ArgumentError(f"Expected a head from 1 to {heads}, or mean, max, min; got {head}. Choose one.")
+        if isinstance(head, int):
+            _check_index("head", head, trace.heads_in(block))
+        rows, columns = trace.grid_in(block)
         _check_index("token", query, len(trace.prefix) + rows * columns)
-        index = next((fusion for fusion in get_args(Fusion) if fusion == head), number - 1)
-        heatmap = view.attention(block, index, "mean" if query == -1 else query)
+        heatmap = view.attention(block, head, "mean" if query == -1 else query)
         return {
             "title": heatmap.title,
             "values": heatmap.values.tolist(),
@@ -374,6 +417,9 @@ class Endpoints(Opening):
             scene: the id of an open photograph.
             search: query string of the view with which the file opens.
             lecture: include the lecture, with the computed answers of its steps.
+
+        Returns:
+            page: the HTML file, in base64 of UTF-8.
         """
         opened = self._scene(scene)
         trace = opened.view.trace

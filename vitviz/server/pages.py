@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import gradio as gr
+from gradio.utils import get_function_description
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
@@ -44,6 +45,16 @@ class Page(gr.Blocks):
         with self:
             ExplorerHTML(None, bundle.ENTRY, first_data(endpoints, texts), elem_id="vitviz")
             self.programs.add()
+
+    def get_api_info(self, *values: Any, **named: Any) -> Any:
+        """Return Gradio's description of the endpoints, with the name and content of each answer."""
+        info = super().get_api_info(*values, **named)
+        for function in self.fns.values():
+            listed = info["named_endpoints"].get(f"/{function.api_name}")
+            if listed and function.fn:
+                for text, answer in zip(get_function_description(function.fn)[2], listed["returns"], strict=False):
+                    answer["label"], _, answer["python_type"]["description"] = text.partition(": ")
+        return info
 
 
 async def _preview(_request: Request) -> Response:

@@ -8,7 +8,6 @@ import socket
 import threading
 import time
 from functools import partial
-from importlib.util import find_spec
 from typing import Any, cast
 
 import gradio as gr
@@ -32,8 +31,9 @@ from vitviz.server.firewall import Firewall, unanswered
 from vitviz.server.health import RequestLog
 from vitviz.server.pages import Page
 from vitviz.server.routes import MAX_CHECKPOINT_BYTES
+from vitviz.server.tools import use_tools
 from vitviz.server.uploads import upload_folder
-from vitviz.settings import Settings, SettingsError, shared
+from vitviz.settings import Settings, shared
 from vitviz.web import bundle
 
 MAX_SESSIONS = 256  # sessions whose state Gradio keeps
@@ -131,10 +131,10 @@ def launch(
         options: passed on to `gr.Blocks.launch`.
 
     Raises:
-        SettingsError: if tools are to be served and the package `mcp` is not installed.
+        SettingsError: if tools are to be served and Gradio cannot use the package `mcp`.
     """
-    if allowed.mcp and find_spec("mcp") is None:
-        raise SettingsError("Expected the package mcp for VITVIZ_MCP=1, got none. Run pip install 'gradio[mcp]'.")
+    if allowed.mcp:
+        use_tools(page)
     share_freed_memory()
     files = raise_open_files()
     page.endpoints.account.budgets[Resource.CONNECTIONS] = connection_budget(files)
