@@ -1,5 +1,6 @@
 """Test class-specific methods against their formulas on the reference model, captum, and definitions."""
 
+import copy
 import functools
 import itertools
 import math
@@ -16,6 +17,7 @@ import torch
 import torch.nn.functional as F
 from captum.attr import Occlusion
 from pairwise import pairs
+from scipy.stats import spearmanr
 from torch import Tensor
 
 from vitviz.attribution import gradient, perturbation
@@ -23,8 +25,10 @@ from vitviz.attribution.baselines import baseline_images
 from vitviz.attribution.gradient import attention_gradcam, gae, gradient_rollout, legrad, token_gradcam
 from vitviz.attribution.inputs import Method
 from vitviz.attribution.perturbation import input_gradient, integrated_gradients, kernel_shap, occlusion, superpixels
+from vitviz.attribution.registry import METHODS, score_patches
 from vitviz.attribution.relevance import attn_lrp, transformer_lrp
 from vitviz.attribution.targets import ExplainError
+from vitviz.explorer import Explorer
 from vitviz.model.vit import ViT
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -215,7 +219,40 @@ def test_transformer_lrp_matches_the_authors_rules(kind: str) -> None:
         return rows @ (joint - start_matrix) + through_pooling(rows, pools) @ joint
 
     for start in (0, 2):
-        check(transformer_lrp, kind, functools.partial(formula, start=start), 1e-4, start=start)
+        check(transformer_lrp, kind, functools.partial(formula, start=start), 5e-5, start=start)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("method", [method for method in METHODS.values() if method.double], ids=lambda each: each.name)
+@cases.kinds
+def test_methods_in_double_precision_do_not_depend_on_the_models_precision(
+    kind: str, method: Method, dtype: torch.dtype
+) -> None:
+    """Compare the maps of a model in single or half precision with those of the same weights in double precision."""
+    model, pixels = cases.model(kind, dtype), cases.images(dtype=dtype)
+    before = [parameter.clone() for parameter in model.parameters()]
+    expected = method.function(cases.case(copy.deepcopy(model).double(), pixels.double(), cases.TARGETS))
+    scores = method.function(cases.case(model, pixels, cases.TARGETS))
+    cases.close(scores, expected, 1e-6)
+    assert scores.dtype == torch.float32
+    assert all(
+        parameter.dtype == dtype and torch.equal(parameter, weights) and parameter.grad is None
+        for parameter, weights in zip(model.parameters(), before, strict=True)
+    )
+
+
+def test_single_precision_orders_patches_as_double_precision_does() -> None:
+    """Compare all fast methods with trained weights, whose residual sums nearly cancel."""
+    view = Explorer("vit-cifar10", device="cpu").open("examples/koala.jpg")
+    exact, correlations = copy.deepcopy(view.model).double(), {}
+    for name in (name for name, method in METHODS.items() if not method.slow):
+        target = view.best(1)[0] if METHODS[name].class_specific else None
+        single, double = (
+            score_patches(model, view.images.to(dtype), target, name).flatten()
+            for model, dtype in ((view.model, torch.float32), (exact, torch.float64))
+        )
+        correlations[name] = spearmanr(single, double).statistic
+    assert min(correlations.values()) > 0.9999, correlations
 
 
 GAMMAS = {"qkv": 0.1, "proj": 0.2, "mlp": 0.3, "head": 0.4}

@@ -56,15 +56,16 @@ class Case:
         """Return the target's score from final tokens: (B, N, D) -> (B,)."""
         return self.target.score(self.target.read(self.model, tokens, ops), ops)
 
-    def read_rows(self) -> Tensor:
+    def read_rows(self, dtype: torch.dtype | None = None) -> Tensor:
         """Return the weight of each final token in the outputs that the target reads: (B, N), summing to 1.
 
         The weight is on the class token, on all patches, or on both. A distillation token with its own classifier has
         weight one half; targets of the features do not read it. Attention pooling is excluded, which reduces the sum.
+        `dtype` is the model's by default.
         """
         model, trace = self.model, self.trace
         names = {"cls": ["cls"], "mean": ["mean"], "cls+mean": ["cls", "mean"], "attention": []}[model.config.pooling]
-        rows = torch.zeros_like(trace.tokens[:, :, 0])  # (B, N)
+        rows = torch.zeros_like(trace.tokens[:, :, 0], dtype=dtype)  # (B, N)
         for name in names:
             rows += trace.weights(name).to(rows) / len(names)
         two_classifiers = model.distilled and not (self.resolved and self.resolved.features)
@@ -83,6 +84,7 @@ class Method:
         cost: approximate number of forward passes for one image.
         matrices: peak count of numbers per head and pair of tokens, see benchmarks/memory.py.
         activations: peak count of numbers per block, token and channel, in addition to a forward pass.
+        double: whether it runs in double precision, whatever the model's precision.
         per_patch: whether it needs a forward pass per patch; `cost` is then for 256 patches.
         class_specific: whether the scores depend on the target.
         signed: whether negative scores oppose the target.
@@ -104,6 +106,7 @@ class Method:
     cost: float
     matrices: float = 0.0
     activations: float = 0.0
+    double: bool = False
     per_patch: bool = False
     class_specific: bool = True
     signed: bool = False

@@ -107,7 +107,8 @@ def score_tokens(
     """Run a method, with the arguments and errors of `attribute`; the caller has checked `options`.
 
     Returns:
-        The case, and the score of each token, prefix tokens first: (B, N), in the model's precision, on its device.
+        The case, and the score of each token, prefix tokens first: (B, N), on the model's device, in its precision or a
+        higher one.
     """
     if contrast is not None and not method.class_specific:
         raise ExplainError(

@@ -11,13 +11,16 @@ from collections.abc import Iterator
 from itertools import islice
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from vitviz.attribution.alpha_beta import AlphaBeta
 from vitviz.attribution.attention import pooled
 from vitviz.attribution.attn_lrp import AttnLRP, Softmax
 from vitviz.attribution.inputs import Case, Method
 from vitviz.attribution.targets import ExplainError
+from vitviz.model.devices import double, double_module
+from vitviz.model.positions import Angles
+from vitviz.model.vit import ViT
 from vitviz.progress import advance
 
 
@@ -26,9 +29,13 @@ def transformer_lrp(case: Case, *, start: int = 0) -> Tensor:
 
     Each block's matrix is the mean over heads of max(0, gradient x relevance of the probabilities), plus the identity.
     The result is taken from the product of all blocks, at the rows that the classifiers read (`Case.read_rows`). As in
-    the authors' program, rows are not rescaled, the relevance of the class starts from 1, and rounding determines the
-    split where the two terms of a residual sum nearly cancel: `vitviz.evaluation.sensitivity.max_sensitivity` measures
-    the effect.
+    the authors' program, rows are not rescaled, and the relevance of the class starts from 1.
+
+    Where the two terms of a residual sum nearly cancel, their shares are large with opposite signs. Single precision
+    would determine their split by rounding: the order of the patches then differs (rank correlation 0.9 for the default
+    model). The whole method, including a forward pass, therefore runs in float64, whatever the model's precision, and
+    on the CPU if the device has no float64 (Apple's MPS). Small changes of the image can still change the map:
+    `vitviz.evaluation.sensitivity.max_sensitivity` measures this.
 
     Attention pooling is an additional block with one row, class attention several. A token's path to itself through the
     residual stream only is excluded, because it is the same for every class. `Target.relevance` defines where the
@@ -39,7 +46,7 @@ def transformer_lrp(case: Case, *, start: int = 0) -> Tensor:
         start: first block to include, from 0.
 
     Returns:
-        (B, N), non-negative.
+        (B, N), non-negative, on the model's device, in float32 or the model's precision if that is higher.
 
     Raises:
         ExplainError: if the block does not exist, or without a classifier.
@@ -47,29 +54,30 @@ def transformer_lrp(case: Case, *, start: int = 0) -> Tensor:
     model = case.model
     if not 0 <= start < model.config.depth:
         raise ExplainError(f"Expected a first block among 0..{model.config.depth - 1}, got start={start}. Choose one.")
-    row, steps = case.read_rows()[:, None], _steps(case, start)  # (B, 1, N)
+    device, dtype = case.images.device, torch.promote_types(case.images.dtype, torch.float32)
+    row, steps = double(case.read_rows(dtype))[:, None], _steps(case, start)  # (B, 1, N)
     # The product of all (step + identity) minus the identity, carried separately because it can be far below 1.
     attended = pooled(row[:, 0], islice(steps, model.config.pool_attentions))[:, None]
     for step in steps:
         rows = (row + attended)[:, :, : step.shape[1]]  # (B, 1, n), the rows that the last block computes
         attended = attended + rows @ step  # (B, 1, n) @ (B, n, N)
-    return attended.squeeze(1)
+    return attended.squeeze(1).to(device, dtype)
 
 
 def _steps(case: Case, start: int) -> Iterator[Tensor]:
     """Yield the mean over heads of max(0, gradient x relevance): (B, N, N) from the last block to the first.
 
     Those of the pooling, if any, come first, as `pooled` takes them. Each block runs again from its stored input, so
-    only one block's matrices are in memory.
+    only one block's matrices, and one block's weights in double precision, are in memory.
     """
-    model, trace, target = case.model, case.trace, case.target
-    angles, flows = model.angles(trace.grid), None
-    for index in range(trace.depth - 1, start - 1, -1):
+    target, blocks, flows = case.target, case.model.blocks, None
+    model, streams, angles = _run_in_double(case)
+    for index in range(len(blocks) - 1, start - 1, -1):
         ops = AlphaBeta(model.config)
-        entering = trace.stream(index).detach().requires_grad_()
+        entering = streams.pop().requires_grad_()
         with torch.enable_grad():
-            out = model.leave(index, ops.block(index, model.blocks[index], entering, angles), angles, ops)
-            advance(entering, 1 / trace.depth)
+            out = model.leave(index, ops.block(index, double_module(blocks[index]), entering, angles), angles, ops)
+            advance(entering, 1 / len(blocks))
             if flows is None:  # after the last block, continue to the outputs: (B, C) or (B, F)
                 out = target.read(model, model.finish(out, ops), ops)
                 outputs = out.detach().requires_grad_()
@@ -89,6 +97,24 @@ def _steps(case: Case, start: int) -> Iterator[Tensor]:
             del gradient, relevance
             yield product.mean(1)  # (B, n, N)
             del product
+
+
+@torch.no_grad()
+def _run_in_double(case: Case) -> tuple[ViT, list[Tensor], Angles | None]:
+    """Run the model in double precision.
+
+    Returns:
+        The model in double precision without its blocks, the input of each block (B, N, D), and the angles.
+    """
+    blocks = case.model.blocks
+    model = double_module(case.model, {id(blocks): nn.ModuleList()})
+    tokens, grid = model.embed(double(case.images))
+    streams, angles = [tokens], model.angles(grid)
+    for index, block in enumerate(blocks[:-1]):
+        advance(tokens, 1 / len(blocks))
+        tokens = model.leave(index, double_module(block)(tokens, angles), angles)
+        streams.append(tokens)
+    return model, streams, angles
 
 
 def attn_lrp(
@@ -162,13 +188,15 @@ METHODS = (
     Method(
         function=transformer_lrp,
         not_in_windows=WINDOWS,
-        not_in_browser="its rules are not exported as graphs",
+        not_in_browser="its rules need double precision, which the graphs do not have",
         title="Transformer attribution",
         paper="Chefer, Gur and Wolf 2021, Transformer Interpretability Beyond Attention Visualization, CVPR",
         about="Relevance of the attention times its gradient, combined over all layers. It shows only evidence for a "
-        "class; in small models, rounding can change it noticeably.",
-        cost=6.9,
+        "class; tiny changes of the photograph can change it noticeably. It is computed in double precision, which "
+        "takes longer, and on an Apple device therefore on the CPU.",
+        cost=14.0,
         matrices=8.0,
+        double=True,
     ),
     Method(
         function=attn_lrp,

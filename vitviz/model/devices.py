@@ -1,16 +1,22 @@
 """Choose where a model runs."""
 
+import copy
 import ctypes
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any, TypeVar
 
 import torch
+from torch import nn
 
 from vitviz.errors import VitvizError
 
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD, M_ARENA_MAX = -1, -3, -8  # from malloc.h, see mallopt(3)
 SMALL = 2**17  # with fewer numbers in a layer's output, CPU threads mostly wait for each other
+
+
+Module = TypeVar("Module", bound=nn.Module)
 
 
 class DeviceError(VitvizError):
@@ -77,6 +83,16 @@ def threads_for(numbers: int, device: torch.device) -> Iterator[None]:
 def double(tensor: torch.Tensor) -> torch.Tensor:
     """Return a tensor in double precision, moved to the CPU if its device lacks this type (Apple's MPS)."""
     return (tensor.cpu() if tensor.device.type == "mps" else tensor).double()
+
+
+def double_module(module: Module, memo: dict[int, Any] | None = None) -> Module:
+    """Return a copy of a module in double precision, on the device that `double` chooses.
+
+    `memo` maps the `id` of parts to their replacements in the copy, see `copy.deepcopy`.
+    """
+    copied = copy.deepcopy(module, memo)
+    on_mps = any(parameter.device.type == "mps" for parameter in copied.parameters())
+    return (copied.cpu() if on_mps else copied).double()
 
 
 def keep_freed_memory() -> bool:

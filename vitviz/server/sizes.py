@@ -6,6 +6,8 @@ import math
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 
+import torch
+
 from vitviz.attribution.inputs import Method
 from vitviz.errors import VitvizError
 from vitviz.explorer import Explorer
@@ -25,6 +27,7 @@ LENS_NUMBERS = 3  # logit lens: per patch and class
 COMPONENT_NUMBERS = 4  # principal components: per patch and channel, in double precision
 BLOCK_GRAPH = 24  # one block and its gradients: per token and channel, in addition to a forward pass
 DOUBLE = 2  # time of a matrix product in double precision, relative to single precision
+DOUBLE_BYTES = torch.float64.itemsize
 LAST_BLOCK_RUNS = 2  # the lens computes the last block again, because the trace does not hold its output
 USUAL = (4, 3)  # assumed aspect ratio of a photograph before it is decoded
 
@@ -75,9 +78,14 @@ def work(config: ViTConfig, tokens: int) -> float:
     A block with width D, H heads of width d and hidden width M takes 4 D H d + 2 D M per token (3 D M with a gate), and
     2 H d per pair of a query and a key.
     """
+    keys = config.heads * (config.head_size + config.query_width(tokens))
+    return config.depth * (block_weights(config) * tokens + keys * config.pairs(tokens))
+
+
+def block_weights(config: ViTConfig) -> int:
+    """Return the number of weights of a block's linear layers, without biases."""
     inner = config.heads * config.head_size
-    layers = 4 * config.width * inner + (3 if config.gated else 2) * config.width * config.hidden
-    return config.depth * (layers * tokens + (inner + config.heads * config.query_width(tokens)) * config.pairs(tokens))
+    return 4 * config.width * inner + (3 if config.gated else 2) * config.width * config.hidden
 
 
 def largest(config: ViTConfig, limit: int) -> int:
@@ -242,8 +250,14 @@ def layers_need(config: ViTConfig, itemsize: int) -> Need:
 
 
 def question_bytes(config: ViTConfig, method: Method, tokens: int, itemsize: int) -> int:
-    """Estimate the memory of an attribution method in bytes, see `Method`; within 20 % of measurements."""
-    forward = forward_bytes(config, tokens, itemsize=itemsize)
+    """Estimate the memory of an attribution method in bytes, see `Method`; within 20 % of measurements.
+
+    `itemsize` is the bytes per number in the model's precision.
+    """
+    copied = 0
+    if method.double:  # a copy of one block in the model's precision, then in double precision
+        copied, itemsize = (itemsize + DOUBLE_BYTES) * block_weights(config), DOUBLE_BYTES
+    forward = copied + forward_bytes(config, tokens, itemsize=itemsize)
     matrices = method.matrices * config.heads * config.pairs(tokens)
     activations = method.activations * config.depth * tokens * config.width
     return forward + int((matrices + activations) * itemsize)

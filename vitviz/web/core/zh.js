@@ -388,9 +388,11 @@ export const ZH = {
     ['How much the class score after each layer would rise if that layer attended more to a patch. The score is read '
       + 'from the tokens that the classifier uses, or from all with pooling=tokens, as in the authors\' code.']:
       '如果一层更关注某个图块，该层之后的类别得分会上升多少。得分取自分类器使用的词元；pooling=tokens 时与作者的代码一样，取自所有词元。',
-    ['Relevance of the attention times its gradient, combined over all layers. It shows only evidence for a class; in '
-      + 'small models, rounding can change it noticeably.']:
-      '注意力的相关性乘以它的梯度，合并所有层。它只显示支持类别的依据；在小模型中，舍入误差会明显改变它。',
+    ['Relevance of the attention times its gradient, combined over all layers. It shows only evidence for a class; '
+      + 'tiny changes of the photograph can change it noticeably. It is computed in double precision, which takes '
+      + 'longer, and on an Apple device therefore on the CPU.']:
+      '注意力的相关性乘以它的梯度，合并所有层。它只显示支持类别的依据；照片的微小变化会明显改变它。它以双精度计算，因此较慢；'
+      + '在 Apple 设备上因此用 CPU 计算。',
     'The class score distributed over the tokens, layer by layer; all values add up to it.':
       '把类别得分逐层分配到各个词元；所有数值之和等于该得分。',
     'How strongly the class score reacts to small changes of a patch\'s pixels.': '类别得分对图块像素微小变化的反应有多强。',
