@@ -2,7 +2,9 @@
 
 import dataclasses
 import io
+import pickle
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -21,6 +23,7 @@ from vitviz.explorer import Explorer
 from vitviz.extras import MissingExtraError
 from vitviz.images.decoding import ImageError
 from vitviz.images.preprocess import Preprocess
+from vitviz.model.devices import DeviceError, check_precision
 from vitviz.model.memory import forward_bytes
 from vitviz.model.trace import TraceError, describe_query
 from vitviz.model.vit import ViT
@@ -308,6 +311,51 @@ def test_many_photographs_are_opened_in_batches_and_in_order(monkeypatch: pytest
     sizes = counted(model)
     assert len(list(Explorer(model).open_many([photo(seed) for seed in range(5)], progress=False))) == 5
     assert sizes == [1] * 5
+
+
+def test_pictures_return_the_path_when_saved(view: View, tmp_path: Path) -> None:
+    heatmap = view.rollout()
+    for index, picture in enumerate((heatmap.overlay(), heatmap.colorbar(), view.head_sheet(), view.layer_sheet())):
+        path = picture.save(tmp_path / f"{index}.png")
+        assert path == tmp_path / f"{index}.png"
+        assert picture.save(str(path), "PNG", optimize=True) == path
+        with Image.open(path) as written:
+            np.testing.assert_array_equal(written, picture)
+        np.testing.assert_array_equal(pickle.loads(pickle.dumps(picture)), picture)
+        assert picture.resize((3, 2)).copy().size == (3, 2)
+    assert heatmap.overlay().save(io.BytesIO(), "PNG") is None
+
+
+def test_photographs_after_a_damaged_one_are_opened(tmp_path: Path) -> None:
+    """Damaged photographs are left out, listed in a warning at the end, and in `errors` as soon as they are read."""
+    for index, name in enumerate(["a.png", "c.png", "d.png"]):
+        photo(index).save(tmp_path / name)
+    (tmp_path / "b.png").write_bytes((tmp_path / "a.png").read_bytes()[:300])
+    views = Explorer(tiny.model()).open_many([*sorted(tmp_path.iterdir()), b"no picture"], batch_size=2, progress=False)
+    assert next(views).name == "a.png"
+    assert [*views.errors] == [str(tmp_path / "b.png")]
+    with pytest.warns(UserWarning, match=r"2 of 5 that cannot be read:\n  .*b\.png: Expected .*\n  image 4: Expected"):
+        assert [view.name for view in views] == ["c.png", "d.png"]
+    assert [*views.errors] == [str(tmp_path / "b.png"), "image 4"]
+    assert all(isinstance(error, ImageError) for error in views.errors.values())
+
+
+@pytest.mark.parametrize("precision", ["float64", "float32", "bfloat16", "float16"])
+def test_explorer_converts_the_model_to_a_precision(precision: str) -> None:
+    expected = Explorer(with_weights()).open(photo(), size=2 * tiny.PATCH)
+    model = with_weights()
+    view = Explorer(model, precision=precision).open(photo(), size=2 * tiny.PATCH)
+    assert {str(weights.dtype) for weights in model.parameters()} == {f"torch.{precision}"} == {str(view.images.dtype)}
+    difference = np.abs(view.rollout().values - expected.rollout().values).max()
+    assert difference < 0.02 * expected.rollout().values.max()
+    assert view.explain("gae").values.any()
+
+
+def test_precision_that_a_device_lacks_raises() -> None:
+    with pytest.raises(ExplorerError, match="'float64', 'float32', 'bfloat16', 'float16' or None, got 'int8'"):
+        Explorer(tiny.model(), precision="int8")
+    with pytest.raises(DeviceError, match=r"got float64\. Choose float32"):
+        check_precision("float64", torch.device("mps"))  # on other machines than Apple's, as without this type
 
 
 def test_results_have_one_line_reprs(view: View) -> None:

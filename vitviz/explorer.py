@@ -2,7 +2,8 @@
 
 import os
 import time
-from collections.abc import Iterable, Iterator, Sequence
+import warnings
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -16,9 +17,10 @@ from vitviz.formatting import describe_bytes
 from vitviz.images.bands import Bands, read_bands
 from vitviz.images.decoding import decode, display_name
 from vitviz.images.folders import find_images, progress_bar, spread
+from vitviz.images.limits import ImageError
 from vitviz.images.preprocess import Preprocess
 from vitviz.model import memory
-from vitviz.model.devices import device_named
+from vitviz.model.devices import Precision, check_precision, device_named
 from vitviz.model.vit import ViT
 from vitviz.progress import watch
 from vitviz.view import ExplorerError, View
@@ -41,17 +43,26 @@ class Explorer:
     Args:
         model: a `ViT`, which is put into eval mode, or a source for `vitviz.load`: a name, a path, or a timm,
             torchvision or transformers model.
-        device: device to run on; by default, the model's device.
+        device: device to run on; by default, the model's device. A `ViT` is moved to it.
+        precision: "float32", "bfloat16", "float16" or "float64", to which the weights are converted (in place, if they
+            are those of a `ViT`); by default, the model's precision. The half precisions need half the memory, and are
+            fast on GPUs.
 
     Raises:
-        DeviceError: if the device does not exist.
+        DeviceError: if the device does not exist, or does not compute with this precision.
     """
 
     @check_arguments(ExplorerError)
-    def __init__(self, model: nn.Module | str | os.PathLike[str], device: torch.device | str | None = None) -> None:
+    def __init__(
+        self,
+        model: nn.Module | str | os.PathLike[str],
+        device: torch.device | str | None = None,
+        precision: Precision | None = None,
+    ) -> None:
         model = model if isinstance(model, ViT) else load(model)
-        self.model = model.eval() if device is None else model.eval().to(device_named(str(device)))
-        self.device = next(model.parameters()).device
+        self.device = next(model.parameters()).device if device is None else device_named(str(device))
+        dtype = None if precision is None else check_precision(precision, self.device)
+        self.model = model.eval().to(self.device, dtype)
         height, width = model.config.image_size
         own = model.pretrained.preprocess if model.pretrained else None
         self.preprocess = own or Preprocess(height=height, width=width, mode="squash").with_channels(
@@ -96,11 +107,11 @@ class Explorer:
         size: int | None = None,
         batch_size: int = 8,
         progress: bool = True,
-    ) -> Iterator[View]:
+    ) -> "Views":
         """Open photographs in batches, and yield their views in order.
 
-        Photographs are read lazily. The views of a batch share memory, which is freed when the
-        last of them is deleted.
+        Photographs are read lazily. The views of a batch share memory, which is freed when the last of them is deleted.
+        Photographs that cannot be read are left out: `Views.errors` lists them, and so does a warning at the end.
 
         Args:
             images: arguments of `open`, or a folder, searched recursively and sorted by name.
@@ -111,7 +122,7 @@ class Explorer:
         Raises:
             DataError: if the folder does not exist or has no images.
             ExplorerError: if batch_size is below 1.
-            ImageError, ModelError: as for `open`, when the photograph is read.
+            ModelError: as for `open`, when the photograph is read.
 
         Example:
             >>> import numpy as np, vitviz
@@ -124,27 +135,51 @@ class Explorer:
             raise ExplorerError(f"Expected batch_size of at least 1, got {batch_size}. Raise it.")
         if isinstance(images, str | os.PathLike):
             images = [path for path, _ in spread(find_images(Path(images)), None)]
-        return self._views(images, self._at(size), batch_size, progress)
+        errors: dict[str, ImageError] = {}
+        return Views(self._views(images, self._at(size), batch_size, progress, errors), errors)
 
-    def _views(self, images: Iterable[Any], preprocess: Preprocess, batch_size: int, progress: bool) -> Iterator[View]:
-        """Yield the views of `open_many`."""
-        total, pending = len(images) if isinstance(images, Sequence) else None, iter(images)
+    def _views(
+        self,
+        images: Iterable[Any],
+        preprocess: Preprocess,
+        batch_size: int,
+        progress: bool,
+        errors: dict[str, ImageError],
+    ) -> Iterator[View]:
+        """Yield the views of `open_many`, and collect the errors of photographs that cannot be read."""
+        total, pending, count = len(images) if isinstance(images, Sequence) else None, enumerate(images), 0
         with progress_bar(total, show=progress) as bar:
-            while photos := [self._read(image) for image in islice(pending, batch_size)]:
+            while batch := list(islice(pending, batch_size)):
+                photos = [photo for place in batch if (photo := self._read_if_readable(*place, preprocess, errors))]
                 sizes = [preprocess.input_size(*photo.size) for photo, _ in photos]
                 views: dict[int, View] = {}
                 for size in dict.fromkeys(sizes):
                     same = [index for index, other in enumerate(sizes) if other == size]
                     views |= zip(same, self._fit(preprocess, [photos[index] for index in same]), strict=True)
-                bar.update(len(photos))
+                bar.update(len(batch))
+                count += len(batch)
                 yield from (views[index] for index in range(len(photos)))
+        if errors:
+            warnings.warn(describe_unreadable(errors, count), stacklevel=3)
+
+    def _read_if_readable(
+        self, index: int, image: Any, preprocess: Preprocess, errors: dict[str, ImageError]
+    ) -> tuple[Photo, str] | None:
+        """Return what `_read` does, or add the error to `errors` and return `None`."""
+        try:
+            photo, name = self._read(image)
+            preprocess.input_size(*photo.size)  # raises an error for a photograph that is too narrow
+        except ImageError as error:
+            errors[_path_of(image) or f"image {index}"] = error
+            return None
+        return photo, name
 
     def _read(self, image: Any) -> tuple[Photo, str]:
         """Decode a photograph or read bands, and return it with its file name, or ""."""
-        path = image if isinstance(image, str | os.PathLike) else getattr(image, "name", None)
+        path = _path_of(image)
         image = read_bands(image, self.preprocess.bands)
         photo = image if isinstance(image, Bands) else decode(image)
-        return photo, display_name(os.fsdecode(path)) if isinstance(path, str | os.PathLike) else ""
+        return photo, display_name(path) if path else ""
 
     def _fit(self, preprocess: Preprocess, photos: Sequence[tuple[Photo, str]]) -> list[View]:
         """Run photographs of equal input size in one batch, or in halves if memory is short."""
@@ -204,3 +239,30 @@ class Explorer:
             f"Expected an image that fits into memory, got one of {height} x {width} pixels, "
             f"{self._tokens(preprocess, photo):,} tokens, which takes {takes} on {self.device.type.upper()}. {advice}"
         )
+
+
+class Views(Iterator[View]):
+    """Views of `Explorer.open_many`, in order.
+
+    Attributes:
+        errors: the error of each photograph that could not be read so far, by its path, or by its position among the
+            images, counted from 0: "image 3".
+    """
+
+    def __init__(self, views: Iterator[View], errors: Mapping[str, ImageError]) -> None:
+        self._views, self.errors = views, errors
+
+    def __next__(self) -> View:
+        return next(self._views)
+
+
+def describe_unreadable(errors: Mapping[Any, ImageError], count: int) -> str:
+    """Return the text about those of several photographs that cannot be read, with one line for each."""
+    listed = "".join(f"\n  {name}: {error}" for name, error in errors.items())
+    return f"Expected photographs, got {len(errors)} of {count} that cannot be read:{listed}"
+
+
+def _path_of(image: Any) -> str:
+    """Return the path of a photograph or an open file, or ""."""
+    path = image if isinstance(image, str | os.PathLike) else getattr(image, "name", None)
+    return os.fsdecode(path) if isinstance(path, str | os.PathLike) else ""

@@ -24,6 +24,7 @@ from vitviz.errors import VitvizError
 from vitviz.fields import check_arguments
 from vitviz.formatting import number, percent, short_repr
 from vitviz.images.geometry import Geometry
+from vitviz.images.picture import Picture
 
 __all__ = ["Heatmap", "HeatmapError", "Scale", "ScaleChoice"]
 
@@ -302,25 +303,25 @@ class Heatmap:
     @check_arguments(HeatmapError)
     def overlay(
         self, alpha: float = 0.5, cmap: str | None = None, *, scale: ScaleChoice = "each", **options: Any
-    ) -> Image.Image:
-        """Draw the map over the photograph as a new RGB picture of its size.
+    ) -> Picture:
+        """Draw the map over the photograph as a new RGB picture of its size, a PIL image whose `save` returns the path.
 
         `options` are those of `vitviz.draw.overlay.overlay`: grid, smooth, gamma, unseen, gray.
         """
         from vitviz.draw.overlay import overlay
 
         options |= {"scale": self.scale(scale), "query": self.query}
-        return overlay(self.photo, self.values, self.geometry, alpha=alpha, cmap=cmap, **options)
+        return Picture(overlay(self.photo, self.values, self.geometry, alpha=alpha, cmap=cmap, **options))
 
     @check_arguments(HeatmapError)
-    def colorbar(self, cmap: str | None = None, *, scale: ScaleChoice = "each", **options: Any) -> Image.Image:
+    def colorbar(self, cmap: str | None = None, *, scale: ScaleChoice = "each", **options: Any) -> Picture:
         """Draw the color bar of `overlay` for the same arguments.
 
         `options` are those of `vitviz.draw.colorbar.colorbar`: size, dark, gamma.
         """
         from vitviz.draw.colorbar import colorbar
 
-        return colorbar(self.scale(scale), cmap, self.unit, **options)
+        return Picture(colorbar(self.scale(scale), cmap, self.unit, **options))
 
     @check_arguments(HeatmapError)
     def top(self, k: int = 5) -> list[tuple[tuple[int, int], float]]:

@@ -32,6 +32,7 @@ from vitviz.fields import check_arguments
 from vitviz.formatting import PERHAPS, describe_prediction
 from vitviz.heatmap import Heatmap
 from vitviz.images.geometry import Geometry
+from vitviz.images.picture import Picture
 from vitviz.images.preprocess import Preprocess
 from vitviz.model.trace import Query, Trace, describe_query
 from vitviz.model.vit import ViT
@@ -251,7 +252,7 @@ class View:
         return [self.attention(block, head, query) for block in self.trace.blocks]
 
     @check_arguments(ExplorerError)
-    def head_sheet(self, block: int = -1, query: Query | None = None, **options: Any) -> Image.Image:
+    def head_sheet(self, block: int = -1, query: Query | None = None, **options: Any) -> Picture:
         """Draw a contact sheet of one block: the photograph, the mean of the heads, then each head.
 
         `options` are those of `vitviz.draw.sheet.sheet`: scale ("shared", "each", "both"), width, columns, dark, ...
@@ -262,17 +263,17 @@ class View:
         labels = ["mean", *(f"head {head + 1}" for head in range(self.trace.heads_in(block)))]
         title = f"{self.trace.name_of(block)}, from {describe_query(self._query(query))}"
         settings: dict[str, Any] = {"title": title, "labels": labels, "plain": True}
-        return sheet(maps, **settings | options)
+        return Picture(sheet(maps, **settings | options))
 
     @check_arguments(ExplorerError)
-    def layer_sheet(self, head: Fusion = "mean", query: Query | None = None, **options: Any) -> Image.Image:
+    def layer_sheet(self, head: Fusion = "mean", query: Query | None = None, **options: Any) -> Picture:
         """Draw a contact sheet of the photograph and all blocks with fused heads; `options` as for `head_sheet`."""
         from vitviz.draw.sheet import sheet
 
         labels = [self.trace.name_of(block).lower() for block in self.trace.blocks]
         title = f"All layers, {head} of heads, from {describe_query(self._query(query))}"
         settings: dict[str, Any] = {"title": title, "labels": labels, "plain": True}
-        return sheet(self.layer_maps(head, query), **settings | options)
+        return Picture(sheet(self.layer_maps(head, query), **settings | options))
 
     @check_arguments(ExplorerError)
     def explain(
@@ -411,7 +412,8 @@ class View:
         """Turn heads off, cut edges, remove or reorder patches, and return the effect on the classes and on a `target`;
         see `vitviz.analysis.interventions.intervene`.
 
-        `view.intervene(drop=[(3, 4)]).top(3)` returns the three classes that change most when that patch is removed.
+        `view.intervene(drop=[(3, 4)]).top(3)` returns the three most probable classes without that patch, with their
+        probabilities before and after; `.top(3, by="change")` those that change most.
         """
         return intervene(self.model, self.images, before=self.trace.logits, **changes)
 

@@ -27,7 +27,7 @@ PREFIXES = [{}, {"class_token": False, "pooling": "mean"}, {"registers": 3, "poo
 known = functools.partial(tiny.known, preprocess=GREY)
 
 
-def test_change_ranks_classes_by_absolute_change() -> None:
+def test_change_ranks_classes_by_probability_or_by_absolute_change() -> None:
     model, images = known(), tiny.images()
     change = intervene(model, images, heads=[(0, 1), (2, 3)])
     before = model(images).detach().double().numpy()
@@ -38,7 +38,11 @@ def test_change_ranks_classes_by_absolute_change() -> None:
     close(change.before, old)
     close(change.after, new)
     gains = new[1] - old[1]
-    top = change.top(4, image=1)
+    first = change.top(1000, image=1)
+    assert [moved.index for moved in first] == sorted(range(tiny.CLASSES), key=lambda c: -new[1][c])
+    assert change.top(2, 1) == first[:2]
+    top = change.top(4, image=1, by="change")
+    assert [*change.to_pandas(1, by="change")["index"][:4]] == [moved.index for moved in top]
     assert [moved.index for moved in top] == sorted(range(tiny.CLASSES), key=lambda c: -abs(gains[c]))[:4]
     for moved in top:
         assert moved.label == f"thing {moved.index}"
@@ -50,6 +54,8 @@ def test_change_ranks_classes_by_absolute_change() -> None:
     for image in (-1, 2):
         with pytest.raises(AnalysisError, match=r"0\.\.1"):
             change.top(3, image)
+    with pytest.raises(AnalysisError, match="'probability', 'change'"):
+        change.top(by="after")
     known_logits = torch.randn(tiny.BATCH, tiny.CLASSES)  # known logits are not computed again
     close(intervene(model, images, before=known_logits).logits_before, known_logits)
 

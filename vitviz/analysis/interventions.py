@@ -24,13 +24,16 @@ from vitviz.fields import check_arguments
 from vitviz.formatting import data_frame, short_repr
 from vitviz.model.edits import Cut, Edits, HeadMode
 from vitviz.model.vit import ViT
-from vitviz.outputs import SINGLE, ProblemType, activate
+from vitviz.outputs import SINGLE, ProblemType, activate, rank
 
 if TYPE_CHECKING:
     import pandas as pd
 
 Drop = Literal["remove", "blur", "mean", "zero", "black"]
 """How to drop a patch: remove it from the sequence, or show a baseline (`vitviz.attribution.baselines`)."""
+
+Order = Literal["probability", "change"]
+"""Order of classes after an intervention: by probability, or by absolute change of the probability."""
 
 
 @dataclass(frozen=True)
@@ -81,8 +84,15 @@ class Change:
         """Return the probabilities with the intervention: (B, C)."""
         return np.asarray(activate(torch.from_numpy(self.logits_after), self.problem_type))
 
-    def top(self, k: int = 5, image: int = 0) -> tuple[ClassChange, ...]:
-        """Return the `k` classes of one image with the largest absolute changes, largest first.
+    @check_arguments(AnalysisError)
+    def top(self, k: int = 5, image: int = 0, *, by: Order = "probability") -> tuple[ClassChange, ...]:
+        """Return the first `k` classes of one image.
+
+        Args:
+            k: number of classes.
+            image: index of the image in the batch.
+            by: "probability" after the intervention, so that the first class is the model's answer (values keep the
+                order of the outputs); or "change", the largest absolute changes first.
 
         Raises:
             AnalysisError: if the image does not exist.
@@ -92,20 +102,23 @@ class Change:
                 f"Expected one of the images 0..{len(self.logits_before) - 1}, got {image}. Count from 0."
             )
         before, after = self.before[image], self.after[image]  # (C,) each
-        order = np.argsort(-np.abs(after - before), kind="stable")[: max(0, k)].tolist()
+        if by == "change":
+            order = np.argsort(-np.abs(after - before), kind="stable")
+        else:
+            order = rank(torch.from_numpy(self.logits_after[image]), self.problem_type).numpy()
         return tuple(
             ClassChange(index, self.labels[index] if self.labels else "", float(before[index]), float(after[index]))
-            for index in order
+            for index in order[: max(0, k)].tolist()
         )
 
-    def to_pandas(self, image: int = 0) -> "pd.DataFrame":
-        """Return all classes of one image as a table, largest change first: index, label, before, after, change.
+    def to_pandas(self, image: int = 0, *, by: Order = "probability") -> "pd.DataFrame":
+        """Return all classes of one image as a table in the order of `top`: index, label, before, after, change.
 
         Raises:
             AnalysisError: if the image does not exist.
             MissingExtraError: if pandas is not installed.
         """
-        ranked = self.top(self.logits_before.shape[1], image)
+        ranked = self.top(self.logits_before.shape[1], image, by=by)
         names = ("index", "label", "before", "after", "change")
         return data_frame({name: [getattr(changed, name) for changed in ranked] for name in names})
 

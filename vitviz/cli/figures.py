@@ -9,6 +9,7 @@ import click
 
 from vitviz.cli import options as shared
 from vitviz.cli.options import PATH, Args, Command, Names, Several
+from vitviz.cli.predict import unreadable
 from vitviz.errors import VitvizError
 
 if TYPE_CHECKING:
@@ -110,7 +111,11 @@ def _rollout_sheet(args: Args, explorer: Explorer) -> dict[str, Any]:
     """Draw figure 6 of the ViT paper."""
     from vitviz.draw.figures.paper import rollout_sheet
 
-    views = [*explorer.open_many(_files(args), size=args.size, progress=not args.quiet)]
+    files = _files(args)
+    opened = explorer.open_many(files, size=args.size, progress=not args.quiet)
+    views = [*opened]
+    if opened.errors:
+        raise unreadable(opened.errors, len(files))
     return {"rollout-sheet": rollout_sheet(views, dark=args.dark)}
 
 

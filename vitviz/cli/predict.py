@@ -78,10 +78,11 @@ def predict(args: Args) -> None:
         raise errors[photos[0].path] if len(photos) == 1 else unreadable(errors, len(photos))
 
 
-def unreadable(errors: Mapping[Path, ImageError], count: int) -> VitvizError:
+def unreadable(errors: Mapping[Any, ImageError], count: int) -> VitvizError:
     """Return the error for those of several photographs that cannot be read."""
-    listed = "".join(f"\n  {path}: {error}" for path, error in errors.items())
-    return VitvizError(f"Expected photographs, got {len(errors)} of {count} that cannot be read:{listed}")
+    from vitviz.explorer import describe_unreadable
+
+    return VitvizError(describe_unreadable(errors, count))
 
 
 def _record(photo: Photo, view: View, ranked: Sequence[tuple[str, float]]) -> dict[str, Any]:

@@ -5,7 +5,7 @@ import ctypes
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 import torch
 from torch import nn
@@ -17,6 +17,8 @@ SMALL = 2**17  # with fewer numbers in a layer's output, CPU threads mostly wait
 
 
 Module = TypeVar("Module", bound=nn.Module)
+Precision = Literal["float64", "float32", "bfloat16", "float16"]
+"""Types of numbers of a model's weights."""
 
 
 class DeviceError(VitvizError):
@@ -50,6 +52,22 @@ def device_named(name: str | None) -> torch.device:
             f"got {name!r}. Choose one of them."
         )
     return torch.device(name)
+
+
+def check_precision(precision: Precision, device: torch.device) -> torch.dtype:
+    """Return the type of numbers with a name, for weights on a device.
+
+    Raises:
+        DeviceError: if the device cannot compute with it.
+    """
+    dtype: torch.dtype = getattr(torch, precision)
+    try:
+        torch.ones(1, 1, dtype=dtype, device=device) @ torch.ones(1, 1, dtype=dtype, device=device)
+    except (TypeError, RuntimeError) as error:
+        raise DeviceError(
+            f"Expected a precision that {describe_device(device)} computes with, got {precision}. Choose float32."
+        ) from error
+    return dtype
 
 
 def describe_device(device: torch.device) -> str:
