@@ -50,26 +50,20 @@ def check_fields(settings: Any, error: type[VitvizError], ranges: Mapping[str, R
 
 
 def check_arguments(error: type[VitvizError]) -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """Decorate a public function or method, so that an argument of the wrong type raises `error`.
+    """Decorate a public function or method, so that an argument that does not match its hint raises `error`.
 
     NumPy numbers are converted to Python numbers first. A wrong number of arguments raises Python's TypeError.
     """
 
     def decorate(function: Callable[P, R]) -> Callable[P, R]:
         signature = inspect.signature(function)
-        many = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
-        named = {name for name, parameter in signature.parameters.items() if parameter.kind not in many}
 
         @functools.wraps(function)
         def call(*args: P.args, **kwargs: P.kwargs) -> R:
-            try:
-                bound = signature.bind(*args, **kwargs)
-            except TypeError:
-                return function(*args, **kwargs)  # raises Python's own error
-            hints = field_types(function)
-            for name in named & bound.arguments.keys() & hints.keys():
-                value = bound.arguments[name] = plain(bound.arguments[name])
-                if not matches_type(value, hints[name], finite=False):  # the function checks ranges
+            bound, hints = signature.bind(*args, **kwargs), field_types(function)
+            for name, value in bound.arguments.items():
+                bound.arguments[name] = value = plain(value)
+                if not matches_type(value, hints.get(name, Any), finite=False):  # the function checks ranges
                     expected = f"{name} of {function.__name__} to be {describe_type(hints[name])}"
                     raise error(f"Expected {expected}, got {value!r:.80}. Correct this argument.")
             return function(*bound.args, **bound.kwargs)
@@ -114,7 +108,7 @@ def matches_type(value: object, hint: Any, *, finite: bool = True) -> bool:
     matches = functools.partial(matches_type, finite=finite)
     while hasattr(
         alias := typing.get_origin(hint) or hint, "__value__"
-    ):  # a type alias: numpy 2.5's NDArray, ArrayLike
+    ):  # type aliases: numpy 2.5's NDArray, ArrayLike
         hint = alias.__value__
     origin, inner = typing.get_origin(hint), typing.get_args(hint)
     if hint is Any or isinstance(hint, typing.TypeVar):
@@ -124,19 +118,15 @@ def matches_type(value: object, hint: Any, *, finite: bool = True) -> bool:
     if origin is Literal:
         return isinstance(value, str) and value in inner
     if origin is tuple:
-        if not isinstance(value, tuple | list):
-            return False
-        kinds = [inner[0]] * len(value) if inner[-1] is Ellipsis else inner
-        return len(kinds) == len(value) and all(map(matches, value, kinds))
-    if origin in (Sequence, Collection, Iterable):  # the function itself checks an iterator's items
+        kinds = inner[:1] * len(value) if inner[-1] is Ellipsis and isinstance(value, tuple | list) else inner
+        return isinstance(value, tuple | list) and len(kinds) == len(value) and all(map(matches, value, kinds))
+    if origin in (Sequence, Collection, Iterable):
         if not isinstance(value, Iterable) or not isinstance(value, origin) or isinstance(value, str | bytes):
             return False
-        return isinstance(value, Iterator) or inner[0] is Any or all(matches(item, inner[0]) for item in value)
-    if origin is not None:
-        return isinstance(value, origin)
+        return isinstance(value, Iterator) or all(matches(item, inner[0]) for item in value)  # iterators: not yet
     if hint is float:
         return isinstance(value, int | float) and not isinstance(value, bool) and (abs(value) < math.inf or not finite)
-    return isinstance(value, hint) and (hint is bool or not isinstance(value, bool))
+    return isinstance(value, origin or hint) and (hint is bool or not isinstance(value, bool))
 
 
 def describe_type(hint: Any) -> str:

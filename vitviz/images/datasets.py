@@ -298,7 +298,8 @@ def _read(kind: Any, root: Path, folder: Path, files: Sequence[Path] = ()) -> _F
         pairs = [(torch.as_tensor(split.targets), _channels_first(split.data)) for split in splits]
         for labels, images in pairs:
             if len(images) != len(labels) or labels.max() >= len(splits[0].classes):
-                raise ValueError(f"{len(images):,} images and {len(labels):,} labels up to {labels.max()}")
+                counts = f"{len(images):,} and {len(labels):,} labels up to {labels.max()}"
+                raise DataError(f"Expected as many images as labels of its classes, got {counts}. Check the files.")
     except _UNREADABLE as error:
         raise DataError(
             f"Expected the authors' files in {str(folder)!r}, got files that torchvision rejects: {error}. Move them "
