@@ -16,7 +16,10 @@ from packaging.specifiers import SpecifierSet
 # From the bottom up. A package imports itself and layers below; add new packages here.
 LAYERS = (
     ("vitviz.errors",),
-    ("vitviz.extras", "vitviz.fields", "vitviz.formatting", "vitviz.outputs", "vitviz.progress", "vitviz.resources"),
+    (
+        *("vitviz.arrays", "vitviz.extras", "vitviz.fields", "vitviz.formatting", "vitviz.outputs", "vitviz.progress"),
+        "vitviz.resources",
+    ),
     ("vitviz.settings",),
     ("vitviz.images",),
     ("vitviz.heatmap",),

@@ -9,7 +9,6 @@ from __future__ import annotations
 import io
 import math
 import os
-import zipfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
@@ -20,6 +19,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from PIL import Image
 
+from vitviz.arrays import read_arrays
 from vitviz.errors import VitvizError
 from vitviz.fields import check_arguments
 from vitviz.formatting import number, percent, short_repr
@@ -361,12 +361,7 @@ class Heatmap:
     @classmethod
     def load(cls, path: str | os.PathLike[str], photo: Image.Image) -> Heatmap:
         """Load a saved heatmap; `photo` is the upright photograph, which the file does not contain."""
-        if not zipfile.is_zipfile(path):
-            raise HeatmapError(f"Expected a .npz file, got something else or nothing at {path}. Use Heatmap.save.")
-        with np.load(path, allow_pickle=False) as file:
-            if missing := sorted(set(SAVED) - set(file.files)):
-                raise HeatmapError(f"Expected a file of Heatmap.save, got {path} without {missing}. Save it anew.")
-            saved = {name: file[name].tolist() for name in SAVED}
+        saved = {name: array.tolist() for name, array in read_arrays(path, SAVED, HeatmapError).items()}
         return cls(
             values=np.array(saved["values"], np.float32),
             geometry=Geometry(**{name: tuple(saved[name]) for name in GEOMETRY}),

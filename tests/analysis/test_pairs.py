@@ -121,7 +121,7 @@ def test_one_basis_colors_several_photographs_and_survives_a_file(tmp_path: Path
         assert (mask.shape, mask.dtype) == (trace.grid, bool)
         np.testing.assert_array_equal(mask, basis.scores(model, trace)[..., 0] > basis.threshold)
     (tmp_path / "other.npz").write_bytes(b"x")
-    for path, words in ((tmp_path / "other.npz", "PCABasis.save, got"), (tmp_path / "none.npz", "none")):
+    for path, words in ((tmp_path / "other.npz", "other.npz"), (tmp_path / "none.npz", "none")):
         with pytest.raises(AnalysisError, match=words):
             PCABasis.load(path)
     with pytest.raises(AnalysisError, match=r"85 numbers, .* got 95"):

@@ -103,7 +103,7 @@ def test_files_contain_no_pickle_and_other_files_are_refused(tmp_path):
     np.savez(tmp_path / "other.npz", values=np.ones((GH, GW)))
     np.save(tmp_path / "array.npy", np.ones((GH, GW)))
     for name, photo, words in (
-        ("other.npz", PHOTO, r"Heatmap\.save.*without.*frame"),
+        ("other.npz", PHOTO, "other.npz"),
         ("array.npy", PHOTO, "array.npy"),
         ("missing.npz", PHOTO, "missing.npz"),
         ("map.npz", Image.new("RGB", (20, 20)), "upright original"),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import json
-import os
 import re
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,7 @@ import tiny
 
 import vitviz
 from vitviz.cli.main import main
-from vitviz.export.numbers import NumbersError, read, replay, save
+from vitviz.export.numbers import NumbersError, replay, save
 from vitviz.export.onnx import StaticError
 from vitviz.export.runtime import runtime_files
 from vitviz.export.static import cached_graphs
@@ -41,60 +40,28 @@ def npz(**arrays: Any) -> bytes:
 
 
 DAMAGED = {
-    "nothing": b"",
-    "no archive": b"PK\x03\x04" + bytes(50),
-    "no UTF-8": b"# \xff\xfe",
-    "no JSON": b"# {",
-    "deep": b"# " + b"[" * 100_000,
-    "a list": csv([]),
-    "a number": csv(7),
-    "another table": b"a,b\n1,2\n",
-    "a pickle": npz(record=np.array({"a": 1}, object), values=np.zeros((2, 2))),
-    "a bomb": npz(values=np.zeros(100_000_000, np.uint8)),
-    **{
-        f"without {name}": csv({key: RECORD[key] for key in RECORD if key != name})
-        for name in RECORD
-        if name != "versions"
-    },
-    **{f"{name} null": csv(RECORD | {name: None}) for name in RECORD},
-    "a grid of text": csv(RECORD | {"input": {"grid": "ab"}}),
-    "a grid of infinity": csv(RECORD | {"input": {"grid": [float("inf"), 1]}}),
-    "a source of numbers": csv(RECORD | {"model": {"source": 7}}),
-    "no values": csv(RECORD, "row,column\n0,0\n"),
-    "values of text": csv(RECORD, "value\nmany\n"),
-    "an escape": csv(RECORD | {"model": {"source": "\x1b]0;title\x07"}}),
-    "an escape of one byte": csv(RECORD | {"photo": {"source": "\x9b31m"}}),
+    "nothing.csv": b"",
+    "no UTF-8.csv": b"# \xff\xfe",
+    "no JSON.csv": b"# {",
+    "another table.csv": b"a,b\n1,2\n",
+    "no numbers.csv": csv(RECORD, "row,column\n0,0\n"),
+    "too few.csv": csv(RECORD, "row,column,value\n0,0,1\n"),
+    "another format.csv": csv(RECORD | {"format": "vitviz map 0"}),
+    "nothing.npz": b"",
+    "no archive.npz": b"PK\x03\x04" + bytes(50),
+    "cut short.npz": npz(record=json.dumps(RECORD), values=np.ones(6, np.float32))[:300],
+    "a pickle.npz": npz(record=np.array({"a": 1}, object), values=np.zeros((2, 3))),
+    "no numbers.npz": npz(record=json.dumps(RECORD)),
+    "other values.npz": npz(record=json.dumps(RECORD), values=np.ones(7, np.float32)),
 }
 
 
 @pytest.mark.parametrize("name", DAMAGED)
 def test_damaged_files_are_refused(name: str, tmp_path: Path) -> None:
-    path = tmp_path / "map.csv"
-    path.write_bytes(DAMAGED[name])
-    with pytest.raises(NumbersError, match=r"^Expected .* got") as refused:
-        replay(path)
-    assert str(refused.value).isprintable()
-
-
-def test_truncated_archives_are_refused(tmp_path: Path) -> None:
-    path = tmp_path / "map.npz"
-    whole = npz(record=json.dumps(RECORD), values=np.ones(6, np.float32))
-    path.write_bytes(whole)
-    assert read(path)[1].shape == (2, 3)
-    for at in range(0, len(whole), 7):
-        path.write_bytes(whole[:at] + bytes([whole[at] ^ 255]) + whole[at + 1 :])
-        try:
-            read(path)
-        except NumbersError as error:
-            assert str(error).startswith("Expected")  # noqa: PT017 - some bytes have no effect
-
-
-@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no pipes here")
-def test_numbers_must_be_regular_files(tmp_path: Path) -> None:
-    os.mkfifo(tmp_path / "map.csv")
-    for path in (tmp_path / "map.csv", Path("/dev/zero"), tmp_path, tmp_path / "nothing"):
-        with pytest.raises(NumbersError, match="Expected a file of numbers"):
-            read(path)
+    (tmp_path / name).write_bytes(DAMAGED[name])
+    with pytest.raises(NumbersError, match=r"^Expected") as refused:
+        replay(tmp_path / name)
+    assert "Expected" not in str(refused.value)[1:]  # one sentence
 
 
 def test_replay_refuses_another_photograph(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

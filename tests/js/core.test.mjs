@@ -329,12 +329,6 @@ test('an address names a photograph by its hash or by the address of a picture',
   }
 });
 
-test('addresses of earlier versions are read', () => {
-  const { state, messages } = parse('?detail=448&colours=magma&drop=0.5&skip=0.25&first=3');
-  const expected = { size: 448, color: 'magma', discard: 0.5, residual: 0.25, start: 3 };
-  assert.deepEqual({ state, messages }, { state: { ...INITIAL, ...expected }, messages: [] });
-});
-
 // ---- keys
 
 /** Return a state with a scene and these fields. */

@@ -7,7 +7,6 @@ Shapes: n patches of all photographs, D width, K components.
 """
 
 import os
-import zipfile
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -20,6 +19,7 @@ from numpy.typing import NDArray
 from vitviz.analysis import AnalysisError
 from vitviz.analysis.pairs import BLOCK, Descriptor, patch_descriptors
 from vitviz.analysis.tokens import PERCENTILES, point_up, principal_components
+from vitviz.arrays import read_arrays
 from vitviz.fields import check_arguments
 from vitviz.formatting import short_repr
 from vitviz.model.trace import Trace
@@ -93,14 +93,9 @@ class PCABasis:
         """Read a basis that `save` wrote.
 
         Raises:
-            AnalysisError: if the file has another format.
+            AnalysisError: if the file is damaged or has another format.
         """
-        if not zipfile.is_zipfile(path):
-            raise AnalysisError(f"Expected a .npz file of PCABasis.save, got {os.fspath(path)!r:.80}. Save it anew.")
-        with np.load(path, allow_pickle=False) as file:
-            if missing := sorted(set(SAVED) - set(file.files)):
-                raise AnalysisError(f"Expected a file of PCABasis.save, got one without {missing}. Save it anew.")
-            saved = {name: file[name] for name in SAVED}
+        saved = read_arrays(path, SAVED, AnalysisError)
         plain = {name: saved[name].item() for name in ("threshold", "descriptor", "block")}
         return cls(**saved | plain)
 

@@ -20,10 +20,6 @@ import io
 import json
 import os
 import platform
-import re
-import struct
-import zipfile
-import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -36,6 +32,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 import vitviz
+from vitviz.arrays import read_arrays
 from vitviz.errors import VitvizError
 from vitviz.explorer import Explorer
 from vitviz.formatting import number
@@ -49,7 +46,6 @@ from vitviz.weights.zoo import bundled
 FORMAT = "vitviz map 1"
 SUFFIXES = (".npz", ".csv")
 COLUMNS = ("row", "column", "value", "left", "top", "right", "bottom")
-LARGEST = 64_000_000  # maximum bytes of a file; a CSV of 400 x 400 patches has less than 10 MB
 ROUNDING = 1e-4  # tolerance relative to the largest number, for other processors and thread counts
 HALF = 2e-2  # tolerance for numbers saved on the page, which uses half precision
 # Cached for unchanged weights: hashing takes as long as a forward pass.
@@ -244,41 +240,17 @@ def replay(
     source = model if model is not None else record["model"]["source"]
     if isinstance(source, str) and not source:
         raise NumbersError("Expected a file that names its model, got one that does not. Name it: --model.")
-    try:
-        return _replay(record, saved, Explorer(source, device), photo, Path(path))
-    except (LookupError, TypeError, AttributeError, ArithmeticError) as error:  # a field has an unexpected type
-        raise NumbersError(
-            f"Expected a record of {FORMAT!r}, got wrong fields in {Path(path).name} ({type(error).__name__}). "
-            "Save it anew."
-        ) from error
-
-
-def _replay(record: dict[str, Any], saved: NDArray[np.float32], explorer: Explorer, photo: Any, path: Path) -> Replay:
-    """Repeat the question of a record."""
-    source = record["model"]["source"] or "of the file"
-    _check(f"model {source}", record["model"].get("weights"), weights_checksum(explorer.model), "weights", "--model")
+    explorer, name = Explorer(source, device), record["model"]["source"] or "of the file"
+    _check(f"model {name}", record["model"].get("weights"), weights_checksum(explorer.model), "weights", "--model")
     if record["input"].get("preprocess"):
-        explorer.preprocess = Preprocess.from_dict(
-            {
-                name: tuple(value) if isinstance(value, list) else value
-                for name, value in record["input"]["preprocess"].items()
-            }
-        )
-    source_photo = photo if photo is not None else _find_photo(record, path)
+        explorer.preprocess = Preprocess.from_dict(record["input"]["preprocess"])
+    source_photo = photo if photo is not None else _find_photo(record, Path(path))
     view = explorer.open(source_photo, size=record["input"].get("asked"))  # files of the page have no preprocessing
-    source = Path(record["photo"]["source"]).name or "of the file"
-    _check(f"photograph {source}", record["photo"].get("pixels"), pixels_checksum(view.photo), "pixels", "--photo")
+    name = Path(record["photo"]["source"]).name or "of the file"
+    _check(f"photograph {name}", record["photo"].get("pixels"), pixels_checksum(view.photo), "pixels", "--photo")
     if "method" not in record["question"]:
         raise NumbersError(f"Expected a question with a method, got {record['question']}. Save a map of a view.")
     return Replay(record, saved, view.explain(**record["question"]))
-
-
-# Errors raised for damaged archives, tables and records.
-_UNREADABLE = (
-    OSError, ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RuntimeError, EOFError, MemoryError,
-    zipfile.BadZipFile, zlib.error, struct.error, csv.Error,
-)  # fmt: skip
-CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]|\\u00(?:[01][0-9a-f]|7f|[89][0-9a-f])")  # also in JSON
 
 
 def _check(what: str, then: str | None, now: str, part: str, option: str) -> None:
@@ -307,38 +279,23 @@ def read(path: str | os.PathLike[str]) -> tuple[dict[str, Any], NDArray[np.float
     """Read the record and the numbers (gh, gw) of a file, without pickle.
 
     Raises:
-        NumbersError: if the file is invalid.
+        NumbersError: if the file is damaged or has another format.
     """
     path = Path(path)
-    if not path.is_file():  # reading a pipe or device could block forever
-        raise NumbersError(
-            f"Expected a file of numbers, got {path.name}, which is not a regular file. Name another one."
-        )
-    if path.stat().st_size > LARGEST:
-        raise NumbersError(f"Expected a file of at most {LARGEST / 1e6:.0f} MB, got {path.name}. Save it anew.")
     try:
-        text, values = _read_npz(path) if zipfile.is_zipfile(path) else _read_csv(path)
-        record = json.loads(text)
-        complete = all(isinstance(record[part], dict) for part in ("question", "model", "photo", "input"))
-        complete &= all(isinstance(record[part]["source"], str) for part in ("model", "photo"))
-        complete &= isinstance(record.get("versions", {}), dict) and CONTROL.search(text) is None
-        rows, columns = (int(side) for side in record["input"]["grid"])
-        shape = rows, columns
-    except _UNREADABLE as error:
-        raise NumbersError(
-            f"Expected a map of vitviz as .npz or .csv, got {path.name}: {error}. Save it anew."
-        ) from error
-    if record.get("format") != FORMAT or not complete or values.size != np.prod(shape):
-        raise NumbersError(f"Expected a file of the format {FORMAT!r}, got {path.name} of another. Save it anew.")
-    return record, values.reshape(shape)
-
-
-def _read_npz(path: Path) -> tuple[str, NDArray[np.float32]]:
-    with zipfile.ZipFile(path) as parts:
-        if sum(part.file_size for part in parts.infolist()) > LARGEST:
-            raise NumbersError(f"Expected at most {LARGEST / 1e6:.0f} MB unpacked, got more. Take another file.")
-    with np.load(path, allow_pickle=False) as file:
-        return str(file["record"]), file["values"].astype(np.float32)
+        if path.suffix.lower() == ".npz":
+            text, values = read_arrays(path, ("record", "values"), NumbersError).values()
+        else:
+            text, values = _read_csv(path)
+        record = json.loads(str(text))
+        found, values = record["format"], values.astype(np.float32).reshape(record["input"]["grid"])
+    except NumbersError:
+        raise
+    except (OSError, ValueError, LookupError, TypeError, csv.Error) as error:
+        raise NumbersError(f"Expected a map of vitviz, got {path.name!r:.80} ({error}). Save it again.") from error
+    if found != FORMAT:
+        raise NumbersError(f"Expected the format {FORMAT!r}, got {found!r:.80} in {path.name!r:.80}. Save it again.")
+    return record, values
 
 
 def _read_csv(path: Path) -> tuple[str, NDArray[np.float32]]:

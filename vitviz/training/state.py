@@ -20,7 +20,7 @@ with extra("train"):
     from accelerate import Accelerator
 
 STATES = "state"
-_PROGRESS, _UNFINISHED, _OLD_STATE = "progress.json", "unfinished", "state.safetensors"
+_PROGRESS, _UNFINISHED = "progress.json", "unfinished"
 
 
 @dataclass(kw_only=True)
@@ -83,18 +83,13 @@ def find_state(out: Path, *, resume: bool = True) -> Path | None:
     """Return the folder of the last complete state, or `None`.
 
     Raises:
-        TrainingError: if a state exists without `resume`, or is from version 0.1.0.
+        TrainingError: if a state exists without `resume`.
     """
     folder = max((out / STATES).glob("step-*"), default=None)
     if folder and not resume:
         raise TrainingError(
             f"Expected a folder without a training run, got one in {str(out)!r}. Continue it (--resume), or choose "
             "another folder."
-        )
-    if (out / _OLD_STATE).exists():
-        raise TrainingError(
-            f"Expected a state of this version in {str(out)!r}, got one of vitviz 0.1.0. Use that version, or train "
-            "in another folder."
         )
     return folder
 

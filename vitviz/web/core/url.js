@@ -12,8 +12,6 @@ const PARTS = ENTRIES.flatMap(([field, { url, kind }]) => (
 const BESIDE = PARTS.filter(([, field]) => PANE.includes(field))
   .map(([part, ...rest]) => [`${part}2`, ...rest]);
 const ACTIVE = 'pane';
-/** Names that earlier versions used for parts of the address. */
-const FORMER = { detail: 'size', 'colours': 'color', drop: 'discard', skip: 'residual', first: 'start' };
 
 /** The fields of the state that an address contains. */
 export const ADDRESSED = Object.freeze([...PARTS.map(([, field]) => field), 'beside', 'pane']);
@@ -42,10 +40,6 @@ function read(params, parts, into, messages) {
  */
 export function parse(search) {
   const params = new URLSearchParams(String(search ?? ''));
-  for (const [old, part] of Object.entries(FORMER)) {
-    const value = params.get(old);
-    if (value !== null && !params.has(part)) params.set(part, value);
-  }
   /** @type {string[]} */
   const messages = [];
   const state = { ...INITIAL };
@@ -82,7 +76,7 @@ function written(parts, from) {
 export function format(state, search = '') {
   const parts = written(PARTS, state);
   if (state.beside) parts.push(`${ACTIVE}=${state.pane + 1}`, ...written(BESIDE, state.beside));
-  const ours = new Set([...PARTS, ...BESIDE, [ACTIVE]].map(([part]) => part).concat(Object.keys(FORMER)));
+  const ours = new Set([...PARTS, ...BESIDE, [ACTIVE]].map(([part]) => part));
   for (const [part, value] of new URLSearchParams(search)) {
     if (!ours.has(part)) parts.push(`${escaped(part)}=${escaped(value)}`);
   }
