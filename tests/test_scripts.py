@@ -18,7 +18,7 @@ from PIL import Image
 
 ROOT = Path(__file__).parents[1]
 SCRIPTS, EXAMPLES = ROOT / "scripts", ROOT / "examples"
-sys.path.insert(0, str(SCRIPTS))
+sys.path[:0] = [str(SCRIPTS), str(SCRIPTS / "checkpoints")]
 
 import count_lines  # noqa: E402
 import everyday_head  # noqa: E402
@@ -175,7 +175,7 @@ LEFT_OUT, UNKNOWN = "left out", "unknown"
 
 
 def rows(name: str) -> list[dict[str, str]]:
-    with (SCRIPTS / "everyday" / name).open(encoding="utf-8", newline="") as file:
+    with (SCRIPTS / "checkpoints" / "everyday" / name).open(encoding="utf-8", newline="") as file:
         return list(csv.DictReader(file))
 
 

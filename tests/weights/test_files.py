@@ -563,7 +563,7 @@ def test_unknown_names_and_names_of_one_tensor_are_refused() -> None:
 
 
 def test_bundled_backbone_matches_onnxruntime() -> None:
-    script = runpy.run_path(str(Path(__file__).parents[2] / "scripts" / "build_dinov2_imagenette.py"))
+    script = runpy.run_path(str(Path(__file__).parents[2] / "scripts" / "checkpoints" / "build_dinov2_imagenette.py"))
     onnx_path = script["find_onnx"]()
     model = script["build_backbone"](onnx_path)
     images = torch.from_numpy(vitviz.Preprocess(mode="squash")(decode(skimage.data.chelsea())).pixels)[None]

@@ -29,7 +29,7 @@ Descriptor = Literal["tokens", "queries", "keys", "values"]
 """Vectors that describe patches: a block's output tokens after the final norm, or its queries, keys or values."""
 DESCRIPTORS: tuple[Descriptor, ...] = get_args(Descriptor)
 DESCRIPTOR: Descriptor = "values"
-"""With `BLOCK`, the descriptor that finds most patches in mirror images: `benchmarks/pairs.py`, default model."""
+"""With `BLOCK`, the descriptor that finds most patches in mirror images (default model; benchmarks/README.md)."""
 BLOCK = -2  # the next to last
 Patch = tuple[int, int]
 

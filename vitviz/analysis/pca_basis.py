@@ -27,7 +27,7 @@ from vitviz.model.vit import ViT
 
 Floats = NDArray[np.float32]
 DESCRIPTOR: Descriptor = "keys"
-"""With `pairs.BLOCK`, the descriptor whose masks change least in pairs: `benchmarks/pairs.py masks`, default model."""
+"""With `pairs.BLOCK`, the descriptor whose masks change least in pairs (default model; benchmarks/README.md)."""
 BINS = 256  # number of bins of the histogram for the threshold of the foreground
 
 

@@ -1,12 +1,12 @@
 """Train a balanced head for the everyday model on cached features, and evaluate it on held-out sources.
 
-    python scripts/everyday_head.py folds ARCHIVES FEATURES
-    python scripts/everyday_head.py train ARCHIVES FEATURES --base dinov2-s14-everyday --output OUT
+    python scripts/checkpoints/everyday_head.py folds ARCHIVES FEATURES
+    python scripts/checkpoints/everyday_head.py train ARCHIVES FEATURES --base dinov2-s14-everyday --output OUT
 
-FEATURES contains the outputs of scripts/cache_features.py: everyday256.npz, everyday2.npz, imagenette.npz, unknown.npz,
-and the same names with -1, -2, ... for augmented pictures; or the outputs of scripts/train_everyday.py, which trains a
+FEATURES contains the outputs of cache_features.py: everyday256.npz, everyday2.npz, imagenette.npz, unknown.npz,
+and the same names with -1, -2, ... for augmented pictures; or the outputs of train_everyday.py, which trains a
 backbone for each fold (fold0, fold1, ..., all). ARCHIVES contains the lists of images; the classes are in
-scripts/everyday/.
+everyday/.
 
 The head is the sum of two heads: one trained by gradient descent, and one whose rows are the whitened means of the
 classes, weighted by `--means`. Classes are sampled equally, and the sources of a class in proportion to the square root
@@ -360,7 +360,7 @@ def report(answers: Answers, sure_above: float, known_above: float) -> list[str]
 
 
 def groups(labels: tuple[str, ...]) -> tuple[tuple[str, ...], ...]:
-    """Return the groups of scripts/everyday/groups.csv as (name, label, label, ...), smallest first."""
+    """Return the groups of everyday/groups.csv as (name, label, label, ...), smallest first."""
     with (TABLES / "groups.csv").open(encoding="utf-8", newline="") as file:
         members = {row["group"]: row["members"].split("|") for row in csv.DictReader(file)}
 

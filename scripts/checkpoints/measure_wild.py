@@ -1,12 +1,12 @@
 """Evaluate a model on photographs from other sources, and record every evaluation in its model card.
 
-    python scripts/measure_wild.py MODEL WILD --card checkpoints/dinov2-s14-everyday/README.md
-    python scripts/measure_wild.py MODEL OWN --table scripts/everyday/own_labels.csv
+    python scripts/checkpoints/measure_wild.py MODEL WILD --card checkpoints/dinov2-s14-everyday/README.md
+    python scripts/checkpoints/measure_wild.py MODEL OWN --table scripts/checkpoints/everyday/own_labels.csv
 
 WILD contains FOLDER/image, as in everyday2-wild.tar. The table has the correct answers for each folder, or "unknown";
 the folder's name is correct too, for models with other classes. Folders of Imagenette may have WordNet ids as names.
 --card adds a row with date, commit and results below the heading "Evaluations on wild/", so that the card shows every
-evaluation. --classes writes the accuracy of each class into a table that scripts/everyday_head.py began. --sheet draws
+evaluation. --classes writes the accuracy of each class into a table that everyday_head.py began. --sheet draws
 `SHOWN` photographs, spread evenly over the folders, with predictions; the photographs may not be redistributed.
 """
 

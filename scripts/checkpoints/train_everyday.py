@@ -1,6 +1,6 @@
-"""Fine-tune the everyday model's backbone on balanced data, and cache its features for scripts/everyday_head.py.
+"""Fine-tune the everyday model's backbone on balanced data, and cache its features for everyday_head.py.
 
-    python scripts/train_everyday.py ARCHIVES PHOTOS OUT --base dinov2-s14-imagenette --seconds 60
+    python scripts/checkpoints/train_everyday.py ARCHIVES PHOTOS OUT --base dinov2-s14-imagenette --seconds 60
 
 PHOTOS contains everyday256/train, everyday2/train, imagenette/train and unknown, each with CLASS folders. One training
 run leaves out each group of sources in turn (`everyday_head.FOLDS`), and a last one uses all photographs: OUT/fold0,

@@ -1,6 +1,6 @@
 """Draw pictures that show no class of the everyday model, to measure whether it recognizes them as unknown.
 
-    python scripts/make_unknown_pictures.py FOLDER
+    python scripts/checkpoints/make_unknown_pictures.py FOLDER
 
 Writes FOLDER/KIND/NN.jpg: text, tables, screens, charts, shapes, gradients, noise, blank pictures, and crops of
 scikit-image's textures, `--count` of each kind (default 40), with a fixed seed.

