@@ -83,6 +83,7 @@ def output(value: float, problem_type: ProblemType, digits: int = 3) -> str:
 
 
 PERHAPS = 3  # number of classes to name if the model is not sure
+FEW_CLASSES = 20  # with at most as many, most photographs show none of the classes, and the text says how few they are
 
 
 def describe_prediction(
@@ -110,6 +111,8 @@ def describe_prediction(
 
     >>> describe_prediction(["cat", "fox", "wolf"], [0.81, 0.1, 0.05], 260, sure_above=0.3)
     'Best match among 260 classes: cat 81.0 %'
+    >>> describe_prediction(["cat", "fox", "wolf"], [0.81, 0.1, 0.05], 3)
+    'Best match among 3 classes: cat 81.0 %; this model has only 3 possible answers'
     >>> describe_prediction(["cat", "fox", "wolf"], [0.24, 0.1, 0.05], 260, sure_above=0.3)
     'Not sure: perhaps cat, fox or wolf'
     >>> describe_prediction(["cat", "wolf"], [0.24, 0.1], 260, sure_above=0.3, group=("dog", 0.9, ["wolf", "boxer"]))
@@ -135,14 +138,15 @@ def describe_prediction(
     if not known:
         things = f"{classes:,} thing{'s' if classes != 1 else ''}"
         return f"Perhaps none of the {things} this model knows; the best match is {labels[0]}"
+    only = f"; this model has only {classes} possible answers" if 1 < classes <= FEW_CLASSES else ""
     if sure_above is None or probabilities[0] >= sure_above:
         known_classes = f"{classes:,} class{'es' if classes != 1 else ''}"
-        return f"Best match among {known_classes}: {labels[0]} {percent(probabilities[0])}"
+        return f"Best match among {known_classes}: {labels[0]} {percent(probabilities[0])}{only}"
     *others, last = (group[2] if group else labels)[:PERHAPS]
     perhaps = f"perhaps {', '.join(others)} or {last}" if others else f"perhaps {last}"
     if group is None:
-        return f"Not sure: {perhaps}"
-    return f"Probably some kind of {group[0]} ({percent(group[1])}): {perhaps}"
+        return f"Not sure: {perhaps}{only}"
+    return f"Probably some kind of {group[0]} ({percent(group[1])}): {perhaps}{only}"
 
 
 def number(value: float, unit: str = "", step: float | None = None) -> str:

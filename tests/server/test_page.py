@@ -60,9 +60,11 @@ def test_page_shows_every_layer_head_and_patch_of_the_bundled_model(page: Browse
     expect(page.locator(".vv-name")).to_have_text([label for label, _ in best])
     expect(page.locator(".vv-predictions li").first).to_contain_text(percent(best[0][1]))
     expect(page.locator(".vv-explore .vv-answer")).to_have_text(
-        f"Best match among 10 classes: church {percent(best[0][1])}"
+        f"Best match among 10 classes: church {percent(best[0][1])}; this model has only 10 possible answers"
     )
-    expect(page.locator(".vv-predictions h2")).to_have_text("Best match among the 10 things this model knows")
+    expect(page.locator(".vv-predictions h2")).to_have_text(
+        "Best match among only 10 things, all that this model knows"
+    )
     for absent in (".vv-sure", ".vv-caveat"):  # the model has no threshold, and its prediction is right
         expect(page.locator(absent)).not_to_be_visible()
     assert page.locator(".vv-heads button").count() == 3 + view.trace.heads

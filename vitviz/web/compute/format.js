@@ -57,6 +57,10 @@ export function scaled(scale) {
 }
 
 export const PERHAPS = 3; // number of classes listed if the model is not sure
+const FEW_CLASSES = 20; // as in formatting.py
+
+/** Whether a model has so few classes that the page says so. @param {number} classes */
+export const hasFew = (classes) => classes > 1 && classes <= FEW_CLASSES;
 
 /** The number of classes: "1,000 classes". @param {number} classes */
 export function classCount(classes) {
@@ -98,14 +102,16 @@ export function describePrediction(labels, probabilities, classes, sureAbove = n
   if (!known) {
     return say('Perhaps none of the {0} this model knows; the best match is {1}', things(classes), named(labels[0]));
   }
+  const only = (/** @type {string} */ text) => (
+    hasFew(classes) ? say('{0}; this model has only {1} possible answers', text, classes) : text);
   if (sureAbove === null || probabilities[0] >= sureAbove) {
-    return say('Best match among {0}: {1} {2}', classCount(classes), named(labels[0]), percent(probabilities[0]));
+    return only(say('Best match among {0}: {1} {2}', classCount(classes), named(labels[0]), percent(probabilities[0])));
   }
   const others = (group ? group[2] : labels).slice(0, PERHAPS).map(named);
   const last = /** @type {string} */ (others.pop());
   const perhaps = others.length ? say('{0} or {1}', listed(others), last) : last;
-  if (!group) return say('Not sure: perhaps {0}', perhaps);
-  return say('Probably some kind of {0} ({1}): perhaps {2}', named(group[0]), percent(group[1]), perhaps);
+  if (!group) return only(say('Not sure: perhaps {0}', perhaps));
+  return only(say('Probably some kind of {0} ({1}): perhaps {2}', named(group[0]), percent(group[1]), perhaps));
 }
 
 /** A prediction in one line; empty without a classifier. @param {import('../core/manifest.js').Manifest} manifest */

@@ -197,6 +197,8 @@ export const ZH = {
     'Perhaps none of the {0} this model knows; the best match is {1}': '也许不是模型认识的 {0}之一；最接近的是{1}',
     'Best match among {0}: {1} {2}': '在 {0}中最接近：{1} {2}', 'Not sure: perhaps {0}': '不确定：也许是{0}',
     'Probably some kind of {0} ({1}): perhaps {2}': '很可能是某种{0}（{1}）：也许是{2}',
+    '{0}; this model has only {1} possible answers': '{0}；该模型只有 {1} 个可能的答案',
+    'Best match among only {0}, all that this model knows': '模型只认识 {0}，其中最接近的',
     'Best match among the {0} this model knows': '在模型认识的 {0}中最接近的', 'No predictions': '没有预测',
     '{0} text': '{0} 段文字', '{0} texts': '{0} 段文字', 'Best match among {0}': '在 {0}中最接近的', 'All {0}': '全部 {0}',
     'Expected at most 100 short texts, separated by commas. Use fewer words.':

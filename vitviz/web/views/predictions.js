@@ -1,6 +1,6 @@
 // The predictions panel: probabilities, the list of all classes, and texts as classes.
 import { TEXTS, quotedText } from '../core/kinds.js';
-import { aligned, classCount, describe, outputs, percent, textCount, things } from '../compute/format.js';
+import { aligned, classCount, describe, hasFew, outputs, percent, textCount, things } from '../compute/format.js';
 import { joined, named, say, spoken, translated } from '../core/words.js';
 import { integer } from '../core/figures.js';
 import { View } from './view.js';
@@ -42,7 +42,8 @@ export class Predictions extends View {
     const unsure = single && known !== false && sureAbove !== null && predictions[0]?.[1] < sureAbove;
     const heading = !single || known === false || unsure ? describe(manifest)
       : zeroShot ? say('Best match among {0}', textCount(labels.length))
-        : say('Best match among the {0} this model knows', things(labels.length));
+        : hasFew(labels.length) ? say('Best match among only {0}, all that this model knows', things(labels.length))
+          : say('Best match among the {0} this model knows', things(labels.length));
     this.say('h2', predictions.length ? heading : caveat && say('No predictions'));
     const numbers = aligned(predictions.map(([, share]) => outputs(manifest)(share)));
     this.find('ol').replaceChildren(...predictions.map(([label, share], place) => (
