@@ -16,7 +16,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 
-from documents import link_examples, prose, run_python  # noqa: E402 - in tests/
+from documents import prose, run_python  # noqa: E402 - in tests/
 
 from vitviz.images.torchvision_import import import_torchvision  # noqa: E402
 
@@ -25,7 +25,6 @@ def draw(page: Path) -> None:
     """Run one page in a temporary folder."""
     document = str(page.relative_to(ROOT))
     with tempfile.TemporaryDirectory() as folder:
-        link_examples(Path(folder))
         os.chdir(folder)
         run_python(document)
         for name in re.findall(r"\]\(([\w-]+\.webp)\)", prose(document)):

@@ -43,6 +43,16 @@ def check_changelog(text: str, version: str) -> None:
         )
 
 
+def check_repository(text: str) -> None:
+    """Raise ReleaseError if pyproject.toml still has a placeholder in the repository's address."""
+    address = re.search(r'^repository = "(.*)"', text, re.MULTILINE)
+    if address is None or "/OWNER/" in address[1]:
+        raise ReleaseError(
+            f"Expected the repository's address in pyproject.toml, got {address and address[1]!r}. Replace OWNER by "
+            "the name of its owner."
+        )
+
+
 def build(folder: Path) -> tuple[Path, Path]:
     """Build the wheel and the source distribution into a folder, check both, and return their paths.
 
@@ -97,6 +107,7 @@ def main(arguments: list[str] | None = None) -> None:
     version = run(sys.executable, "-m", "hatchling", "version").strip()
     if not args.dry_run:
         check_changelog((ROOT / "CHANGELOG.md").read_text(encoding="utf-8"), version)
+        check_repository((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
     with TemporaryDirectory() as temporary:
         folder = Path(temporary)
         files = build(folder / "dist")

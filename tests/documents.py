@@ -6,6 +6,7 @@ import re
 import shlex
 import sys
 from collections.abc import Iterator
+from functools import reduce
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +16,13 @@ else:
     import tomli as tomllib  # comes with pytest there
 
 ROOT = Path(__file__).parents[1]
-PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+_PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+PROJECT, TOOL = _PYPROJECT["project"], _PYPROJECT["tool"]
 CARDS = ("checkpoints/*/README.md", "examples/README.md", "benchmarks/README.md")
 DOCUMENTS = sorted(str(path.relative_to(ROOT)) for glob in ("*.md", "docs/**/*.md", *CARDS) for path in ROOT.glob(glob))
+GUIDE = [name for name in DOCUMENTS if name.startswith("docs/guide/")]
+# Import torchvision as tests/conftest.py does, before timm and transformers import it directly.
+FIRST = "from vitviz.images.torchvision_import import import_torchvision\nimport_torchvision()"
 
 _BLOCK = re.compile(r"^```(\S*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _LINK = re.compile(r"\]\((?!https?:)([^)#\s]*)(?:#([^)\s]+))?\)")
@@ -36,20 +41,23 @@ def prose(document: str) -> str:
     return _BLOCK.sub("", text_of(document))
 
 
+def python_blocks(document: str) -> list[str]:
+    """Return a document's Python blocks, with a bundled model as FOLDER, and an example as the photo.jpg of a card."""
+    placeholders = {'"FOLDER"': '"vit-cifar10"'}
+    if document not in GUIDE:
+        placeholders['"photo.jpg"'] = 'vitviz.example("church")'
+    return [
+        reduce(lambda text, name: text.replace(name, placeholders[name]), placeholders, code)
+        for code in blocks(document, "python")
+    ]
+
+
 def run_python(document: str) -> dict[str, Any]:
-    """Run a document's Python blocks in the working directory, FOLDER as a bundled model; return their variables."""
+    """Run a document's Python blocks in the working directory; return their variables."""
     names: dict[str, Any] = {"__name__": "__main__"}
-    for number, code in enumerate(blocks(document, "python"), 1):
-        code = code.replace('"FOLDER"', '"vit-cifar10"')
+    for number, code in enumerate(python_blocks(document), 1):
         exec(compile(code, f"{document}, block {number}", "exec"), names)
     return names
-
-
-def link_examples(folder: Path) -> None:
-    """Link the files that the documents' examples read: `examples/`, `photo.jpg` and `other.jpg`."""
-    (folder / "examples").symlink_to(ROOT / "examples")
-    (folder / "photo.jpg").symlink_to(ROOT / "examples" / "church.jpg")
-    (folder / "other.jpg").symlink_to(ROOT / "examples" / "dog.jpg")
 
 
 def commands(document: str) -> Iterator[list[str]]:

@@ -21,12 +21,13 @@ import pytest
 from click.testing import CliRunner
 from documents import (
     DOCUMENTS,
+    FIRST,
+    GUIDE,
     PROJECT,
     ROOT,
     anchors,
     blocks,
     commands,
-    link_examples,
     links,
     prose,
     run_python,
@@ -44,19 +45,27 @@ from vitviz.resources import resource_folder
 from vitviz.training.recipes import RECIPES
 from vitviz.web.examples import examples
 
-OWN_TEST = ("CONTRIBUTING.md", "README.md", "docs/embedding.md", "docs/mcp.md")
+OWN_TEST = (*GUIDE, "CONTRIBUTING.md", "README.md", "docs/embedding.md", "docs/mcp.md")  # GUIDE: tests/test_install.py
 WITH_CODE = [name for name in DOCUMENTS if blocks(name, "python") and name not in OWN_TEST]
 WRITTEN = runpy.run_path(str(ROOT / "scripts" / "write_tables.py"))
 SETTING = re.compile(r"(?<!_)\bVITVIZ_[A-Z_]+\b")
-GUIDE = [name for name in DOCUMENTS if name.startswith("docs/guide/")]
 
 
 @pytest.fixture
 def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Change to a temporary folder with the example photographs."""
-    link_examples(tmp_path)
+    """Change to an empty folder, as after `pip install`."""
     monkeypatch.chdir(tmp_path)
     return tmp_path
+
+
+@pytest.fixture
+def photos(elsewhere: Path) -> Path:
+    """Put the photographs of the documents' commands into the folder: photo.jpg, as the guide does, and other.jpg."""
+    (code,) = {words[2] for words in commands("docs/guide/first-look.md") if words[:2] == ["python", "-c"]}
+    exec(code, {})
+    assert (elsewhere / "photo.jpg").exists()
+    shutil.copy(vitviz.example("dog"), "other.jpg")
+    return elsewhere
 
 
 def shrink_inputs(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -76,15 +85,14 @@ def shrink_inputs(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.tier("all")
 @pytest.mark.parametrize("document", WITH_CODE)
-def test_examples_run(
-    document: str, elsewhere: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+@pytest.mark.usefixtures("elsewhere")
+def test_examples_run_from_an_empty_folder(
+    document: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     if document != "docs/analysis.md":  # this document names patches and boxes at full size
         shrink_inputs(monkeypatch)
     run_python(document)
     assert "nan" not in capsys.readouterr().out
-    linked = set(re.findall(r"\]\(([\w-]+\.webp)\)", prose(document))) if document in GUIDE else set()
-    assert linked <= {path.name for path in elsewhere.iterdir()}, "code above each picture of the guide must save it"
 
 
 @pytest.mark.tier("all")
@@ -128,7 +136,7 @@ def test_example_method_of_contributing_works(elsewhere: Path, monkeypatch: pyte
     added = as_module("vitviz.attribution.saliency", method, monkeypatch)
     as_module("tests.attribution.test_saliency", test, monkeypatch).test_saliency_is_the_slope_of_the_score()
     monkeypatch.setitem(registry.METHODS, "token_saliency", added.METHODS[0])
-    view = vitviz.Explorer(vitviz.load("vit-cifar10"), device="cpu").open("examples/dog.jpg")
+    view = vitviz.Explorer(vitviz.load("vit-cifar10"), device="cpu").open(vitviz.example("dog"))
     heatmap = view.explain("token_saliency", "dog")
     assert heatmap.values.shape == view.trace.grid
     assert heatmap.values.min() >= 0
@@ -176,16 +184,16 @@ RUN = sorted(
 
 @pytest.mark.tier("all")
 @pytest.mark.parametrize("arguments", RUN, ids=" ".join)
-def test_quick_commands_run(arguments: tuple[str, ...], elsewhere: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_quick_commands_run(arguments: tuple[str, ...], photos: Path, capsys: pytest.CaptureFixture[str]) -> None:
     replaced = ["vit-cifar10" if word.startswith(("FOLDER", "models/")) else word for word in arguments]
     if "--model" not in replaced and re.search(r"--size\b", help_of(replaced[0])):
         replaced += ["--size", "112"]  # faster than the default size
     if "texts" in replaced:  # as docs/lecture.md describes
-        (elsewhere / "texts" / "en").mkdir(parents=True)
-        shutil.copy(resource_folder("lecture") / "en" / "attention.md", elsewhere / "texts" / "en")
-    before = set(elsewhere.iterdir())
+        (photos / "texts" / "en").mkdir(parents=True)
+        shutil.copy(resource_folder("lecture") / "en" / "attention.md", photos / "texts" / "en")
+    before = set(photos.iterdir())
     assert main(replaced) == 0, capsys.readouterr().err
-    written = {path.name for path in set(elsewhere.iterdir()) - before}
+    written = {path.name for path in set(photos.iterdir()) - before}
     assert written == {replaced[place + 1] for place, word in enumerate(replaced) if word in ("-o", "--html")}
 
 
@@ -222,6 +230,8 @@ def check_install(words: list[str]) -> bool:
 
 def check_python(words: list[str]) -> bool:
     paths = [word.partition("::")[0] for word in words if re.match(r"(tests|scripts|benchmarks)/", word)]
+    if words[0] == "-c":
+        return compile(words[1], "a command", "exec") is not None
     return words[:2] == ["-m", "http.server"] or (paths != [] and all((ROOT / path).exists() for path in paths))
 
 
@@ -234,8 +244,6 @@ def test_other_commands_name_existing_targets() -> None:
         assert is_ours(words) or program in FOREIGN or PROGRAMS[program](words[1:]), words
 
 
-# Import torchvision as tests/conftest.py does, before timm and transformers import it directly.
-FIRST = "from vitviz.images.torchvision_import import import_torchvision\nimport_torchvision()"
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 SHIPPED = {"vitviz", "IPython"}  # IPython comes with any notebook
 

@@ -18,6 +18,7 @@ from pathlib import Path
 import clean_environment
 import local_index
 import pytest
+from documents import FIRST, GUIDE, TOOL, prose, python_blocks
 from patience import patience, wait_until
 from playwright.sync_api import Page, expect
 
@@ -80,17 +81,35 @@ def bare(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return environment(tmp_path_factory.mktemp("bare") / "env", wheel, *brought)
 
 
-def test_package_description_has_no_relative_links(wheel: Path) -> None:
-    text = about(wheel).get_payload()
+def test_package_page_begins_with_pip_install_and_has_whole_addresses(wheel: Path) -> None:
+    metadata, hook = about(wheel), TOOL["hatch"]["metadata"]["hooks"]["custom"]
+    text = metadata.get_payload()
     assert text.startswith("# vitviz")  # no front matter
-    assert "](" not in re.sub(r"\]\((https?:|#)", "", text)
+    assert re.search(r"```sh\n(.*)", text)[1].split("#")[0].strip() == "pip install vitviz"
+    assert "](" not in re.sub(r"\]\((https://|#)", "", text)
+    assert f"]({hook['repository']}/raw/main/docs/explorer.webp)" in text
+    named = [line.rpartition(", ")[2] for line in metadata.get_all("Project-URL")]
+    assert all(address.startswith(hook["repository"]) for address in named)
+    ours = re.findall(rf"{hook['repository']}/(?:raw|blob)/main/([^)#\s]+)", "\n".join([text, *named]))
+    assert ours
+    assert [path for path in ours if not (ROOT / path).exists()] == []
+
+
+def test_address_of_the_repository_stands_once() -> None:
+    """`make release` refuses the placeholder, which the owner replaces in one place."""
+    address = TOOL["hatch"]["metadata"]["hooks"]["custom"]["repository"]
+    tracked = run("git", "grep", "--fixed-strings", "--files-with-matches", address).split()
+    assert tracked == ["pyproject.toml"]
+    with pytest.raises(release.ReleaseError, match=r"OWNER"):
+        release.check_repository('repository = "https://example.org/OWNER/vitviz"  # a comment\n')
+    release.check_repository('repository = "https://example.org/someone/vitviz"\n')
 
 
 def test_plain_install_works_and_names_missing_extras(bare: Path, elsewhere: Path) -> None:
     program = f"""
 import importlib.util, sys, vitviz
 from vitviz.cli.main import main
-absent = ("gradio", "timm", "captum", "accelerate", "tensorboardX")
+absent = ("gradio", "timm", "captum", "accelerate", "tensorboardX", "imagehash", "onnx_ir")
 print(sorted(name for name in absent if importlib.util.find_spec(name)))
 model = ["--model", {SMALL!r}, "--quiet"]
 done = [main([*command.split(), *model]) for command in (
@@ -98,7 +117,8 @@ done = [main([*command.split(), *model]) for command in (
     "figures photo.jpg --only shapes",
 )]
 print(done)
-for command in ("app", "train --data . --out new --preset tiny", "explain photo.jpg --method input_gradient"):
+commands = ("app", "train --data . --out new --preset tiny", "explain photo.jpg --method input_gradient")
+for command in (*commands, "export --static site"):
     print(main(command.split()), file=sys.stderr)
 print(main(["summary", "--model", "timm:vit_tiny_patch16_224"]), file=sys.stderr)
 """
@@ -107,9 +127,9 @@ print(main(["summary", "--model", "timm:vit_tiny_patch16_224"]), file=sys.stderr
     printed = done.stdout.splitlines()
     assert printed[0] == "[]"
     assert str([0] * 6) in printed
-    for name in ("app", "train", "explain", "convert"):
+    for name in ("app", "train", "explain", "static", "convert"):
         assert f"Run pip install 'vitviz[{name}]'." in done.stderr
-    assert done.stderr.splitlines()[1::2] == ["2"] * 4
+    assert done.stderr.splitlines()[1::2] == ["2"] * 5
 
 
 @pytest.fixture
@@ -132,6 +152,14 @@ print(view.rollout().values.shape, *vitviz.bundled())
     assert "airplane" in json.dumps(answer)
     run(installed / "vitviz", "export", "photo.jpg", "-o", "page.html", "--model", SMALL, cwd=elsewhere)
     assert (elsewhere / "page.html").stat().st_size > 100_000
+
+
+@pytest.mark.parametrize("document", ["README.md", *GUIDE])
+def test_guide_runs_from_an_empty_folder(installed: Path, tmp_path: Path, document: str) -> None:
+    printed = run(installed / "python", "-c", "\n".join([FIRST, *python_blocks(document)]), cwd=tmp_path)
+    assert "nan" not in printed
+    pictures = set(re.findall(r"\]\(([\w-]+\.webp)\)", prose(document)))
+    assert pictures <= {path.name for path in tmp_path.iterdir()}, "code above each picture of the guide must save it"
 
 
 @pytest.fixture

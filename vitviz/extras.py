@@ -6,6 +6,7 @@ import sys
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib.util import find_spec
 
 from vitviz.errors import VitvizError
 
@@ -39,6 +40,24 @@ def extra(name: str) -> Iterator[None]:
             f"Expected the module {error.name}, which {importer} imports, got none. Install what provides it, or "
             f"another version of {importer}."
         ) from error
+
+
+def check_installed(name: str, *packages: str) -> None:
+    """Raise the error of `extra` unless the packages are installed, without importing them.
+
+    Call this before long work that imports them only later.
+
+    Args:
+        name: the extra that installs them.
+        packages: names of their modules.
+
+    Raises:
+        MissingExtraError: for a package that is not installed.
+    """
+    with extra(name):
+        for package in packages:
+            if find_spec(package) is None:
+                raise ModuleNotFoundError(name=package)
 
 
 @contextmanager

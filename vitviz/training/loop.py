@@ -20,7 +20,7 @@ from torch.optim.lr_scheduler import LambdaLR
 
 from vitviz.evaluation import EvaluationError
 from vitviz.evaluation.accuracy import Accuracy, measure_accuracy
-from vitviz.extras import extra
+from vitviz.extras import check_installed, extra
 from vitviz.model.devices import best_device, describe_device, device_named, threads_for
 from vitviz.model.vit import ViT
 from vitviz.training import TrainingError, loaders
@@ -38,6 +38,7 @@ from vitviz.training.teachers import Classifier, Teacher
 from vitviz.training.transfer import check_fits
 from vitviz.weights.checkpoint import fingerprint
 
+check_installed("train", "accelerate", "imagehash", "tensorboardX")  # some are imported after the data has been read
 with extra("train"):
     from accelerate.utils import gather_object
 
