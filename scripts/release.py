@@ -20,7 +20,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 ROOT = Path(__file__).parents[1]
-MOST_MEGABYTES = 60  # limit per file, because an index keeps every version
+MAX_MEGABYTES = 60  # limit per file, because an index keeps every version
 RELEASED = re.compile(r"^## \[(\d+\.\d+\.\d+)\] - (\d{4}-\d{2}-\d{2}|unreleased)$", re.MULTILINE)
 
 
@@ -62,9 +62,9 @@ def build(folder: Path) -> tuple[Path, Path]:
     run(sys.executable, "-m", "hatchling", "build", "-d", folder)
     (wheel,), (source,) = folder.glob("*.whl"), folder.glob("*.tar.gz")
     print(run(sys.executable, "-m", "twine", "check", "--strict", wheel, source), end="")
-    if (megabytes := wheel.stat().st_size / 1e6) > MOST_MEGABYTES:
+    if (megabytes := wheel.stat().st_size / 1e6) > MAX_MEGABYTES:
         raise ReleaseError(
-            f"Expected a wheel of at most {MOST_MEGABYTES} MB, got {megabytes:.1f} MB. Leave a checkpoint out of "
+            f"Expected a wheel of at most {MAX_MEGABYTES} MB, got {megabytes:.1f} MB. Leave a checkpoint out of "
             "`force-include` in pyproject.toml."
         )
     return wheel, source

@@ -160,7 +160,7 @@ def test_too_many_computations_are_refused_with_the_expected_wait(jobs: Jobs, lo
 
 
 def test_pauses_are_limited(jobs: Jobs, log: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "MOST_PAUSE", 0.1)
+    monkeypatch.setattr(module, "MAX_PAUSE", 0.1)
     photo = Work(jobs, Kind.PHOTO, log, "photo").wait()
     Work(jobs, Kind.LONG, log, "long").wait().finish()
     photo.finish()

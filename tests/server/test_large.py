@@ -140,13 +140,13 @@ def test_large_input_pauses_for_another_visitors_photograph(
 def test_too_many_patches_are_refused_at_the_models_own_size(
     endpoints: Endpoints, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sizes, "MOST_PATCHES", 50)
+    monkeypatch.setattr(sizes, "MAX_PATCHES", 50)
     with pytest.raises(TooLargeError, match=r"at most 50 patches .* got 77") as refused:
         ask(endpoints, "open", photo=photograph(1))
     error = describe_error(refused.value)
     assert (error["kind"], error["size"]) == ("refused", refused.value.size)
     assert ask(endpoints, "open", photo=photograph(1), size=refused.value.size)["size"] == refused.value.size
-    monkeypatch.setattr(sizes, "MOST_PATCHES", 9)
+    monkeypatch.setattr(sizes, "MAX_PATCHES", 9)
     assert endpoints.open(photograph(), size=3 * tiny.PATCH)["size"] == 3 * tiny.PATCH
     with pytest.raises(ValueError, match=f"at most {3 * tiny.PATCH} pixels for this model, got {4 * tiny.PATCH}"):
         endpoints.open(photograph(), size=4 * tiny.PATCH)
@@ -295,8 +295,8 @@ def test_sizes_that_would_be_refused_are_not_offered(endpoints: Endpoints) -> No
 def test_too_many_forward_passes_are_refused(endpoints: Endpoints, monkeypatch: pytest.MonkeyPatch) -> None:
     scene = ask(endpoints, "open", photo=photograph(1), size=2 * WIDTH)["id"]
     config, tokens = view_of(endpoints, scene).model.config, view_of(endpoints, scene).trace.tokens.shape[1]
-    largest = sizes.work(config, len(config.prefix) + sizes.MOST_PATCHES)
-    monkeypatch.setattr(sizes, "MOST_WORK", 5 * sizes.work(config, tokens) / largest)  # five forward passes
+    largest = sizes.work(config, len(config.prefix) + sizes.MAX_PATCHES)
+    monkeypatch.setattr(sizes, "MAX_WORK", 5 * sizes.work(config, tokens) / largest)  # five forward passes
     assert ask(endpoints, "heads", scene=scene, names=["entropy"])["values"]
     assert ask(endpoints, "explain", scene=scene, method="gae")["values"]
     for name, arguments in (
@@ -372,7 +372,7 @@ def test_long_computation_regains_pause_time_while_it_runs(monkeypatch: pytest.M
         for _ in range(3):
             torch.zeros(1).sum()
             now[0] += 5  # the computation runs
-    assert pauses[0] == scheduling.MOST_PAUSE
+    assert pauses[0] == scheduling.MAX_PAUSE
     assert sum(pauses[1:]) == 10
 
 

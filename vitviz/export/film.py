@@ -36,7 +36,7 @@ from vitviz.explorer import Explorer
 from vitviz.extras import extra
 from vitviz.formatting import percent
 from vitviz.heatmap import Heatmap, Scale
-from vitviz.images.video import MOST_FRAMES, read_clip
+from vitviz.images.video import MAX_FRAMES, read_clip
 from vitviz.model.trace import Query, describe_query
 from vitviz.view import View
 
@@ -64,9 +64,9 @@ class Film:
     note: str = ""
 
     def __post_init__(self) -> None:
-        if not 2 <= len(self.maps) <= MOST_FRAMES or len(self.labels) != len(self.maps):
+        if not 2 <= len(self.maps) <= MAX_FRAMES or len(self.labels) != len(self.maps):
             raise DrawError(
-                f"Expected 2 to {MOST_FRAMES} maps with a label each, got {len(self.maps)} with {len(self.labels)}. "
+                f"Expected 2 to {MAX_FRAMES} maps with a label each, got {len(self.maps)} with {len(self.labels)}. "
                 "Choose what changes over more than one frame."
             )
 

@@ -52,7 +52,7 @@ from vitviz.web.lecture_numbers import PARTS, block_parts
 from vitviz.web.responses import LENS
 
 OPSET = 20
-MOST = 4096  # maximum number of patches along an axis
+MAX_PATCHES = 4096  # maximum number of patches along an axis
 WEIGHTS = "weights"  # name of the weights file in the graphs
 
 
@@ -151,8 +151,8 @@ def _graphs(model: ViT) -> Iterator[_Graph]:
     pixels = torch.zeros(1, config.channels, grid[0] * side, grid[1] * side)
     tokens, heads, weights = model.embed(pixels)[0], torch.ones(config.heads), torch.zeros(1, config.classes)
     flow = torch.zeros_like(tokens)  # the exporter would merge the same tensor, passed twice, into one input
-    rows, columns, flows = (torch.export.Dim(name, min=2, max=MOST) for name in ("rows", "columns", "flows"))
-    patches = torch.export.Dim("patches", min=2, max=MOST**2)
+    rows, columns, flows = (torch.export.Dim(name, min=2, max=MAX_PATCHES) for name in ("rows", "columns", "flows"))
+    patches = torch.export.Dim("patches", min=2, max=MAX_PATCHES**2)
     count = {1: patches + prefix if prefix else patches}
     angles = model.angles(grid) or ()
     angle_axes, names = tuple({0: patches} for _ in angles), " cos sin" if angles else ""

@@ -19,8 +19,8 @@ from vitviz.images.limits import ImageError
 
 SUFFIXES = (".mp4", ".m4v", ".mov", ".webm", ".mkv", ".avi")
 FORMATS = "mov,mp4,m4a,3gp,3g2,mj2,matroska,webm,avi"  # FFmpeg's format names
-MOST_FRAMES = 240  # maximum frames of a film
-MOST_PACKETS = 200_000  # maximum packets of a clip: an hour at 50 frames per second
+MAX_FRAMES = 240  # maximum frames of a film
+MAX_PACKETS = 200_000  # maximum packets of a clip: an hour at 50 frames per second
 MEGAPIXELS = 9.0  # maximum per frame: 4K has 8.9
 SIDE = 960  # longest side of a returned frame, in pixels
 
@@ -53,14 +53,14 @@ def read_clip(path: str | os.PathLike[str], frames: int = 48) -> Iterator[Frame]
 
     Args:
         path: path of an MP4, MOV, WebM, Matroska or AVI file.
-        frames: number of frames, 2 to `MOST_FRAMES`; shorter clips yield all.
+        frames: number of frames, 2 to `MAX_FRAMES`; shorter clips yield all.
 
     Raises:
         ImageError: if the file is not a clip, is damaged or too large.
         MissingExtraError: if PyAV is not installed.
     """
-    if not 2 <= frames <= MOST_FRAMES:
-        raise ImageError(f"Expected 2 to {MOST_FRAMES} frames of a clip, got {frames}. Choose a number in between.")
+    if not 2 <= frames <= MAX_FRAMES:
+        raise ImageError(f"Expected 2 to {MAX_FRAMES} frames of a clip, got {frames}. Choose a number in between.")
     total = count_frames(path)
     count = min(frames, total)
     chosen = {round(index * (total - 1) / max(1, count - 1)) for index in range(count)}
@@ -110,11 +110,11 @@ def _count(container: Any, stream: Any, path: str | os.PathLike[str]) -> int:
     total = 0
     for packet in container.demux(stream):
         total += packet.size > 0
-        if total > MOST_PACKETS:
+        if total > MAX_PACKETS:
             break
-    if not 2 <= total <= MOST_PACKETS:
+    if not 2 <= total <= MAX_PACKETS:
         raise ImageError(
-            f"Expected a clip of 2 to {MOST_PACKETS:,} frames, got {'more' if total > 2 else total} in "
+            f"Expected a clip of 2 to {MAX_PACKETS:,} frames, got {'more' if total > 2 else total} in "
             f"{display_name(os.fspath(path))}. Cut it to the part that matters."
         )
     return total

@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 from pydantic.fields import FieldInfo
 
 from vitviz.errors import VitvizError
-from vitviz.server.sizes import MOST_PATCHES
+from vitviz.server.sizes import MAX_PATCHES
 
 MAX_PHOTO_BYTES = 64 * 10**6
 _MEGABYTES = f"at most {MAX_PHOTO_BYTES // 10**6} MB"
@@ -46,7 +46,7 @@ Search = Annotated[str, Field(max_length=4000, description="a query string")]
 Texts = Annotated[list[Name], Field(min_length=1, max_length=100, fail_fast=True, description="a list of texts")]
 Names = Annotated[list[Name], Field(min_length=1, max_length=32, fail_fast=True, description="a list of names")]
 Patches = Annotated[
-    list[Index], Field(max_length=MOST_PATCHES, fail_fast=True, description="a list of patches' numbers from 0")
+    list[Index], Field(max_length=MAX_PATCHES, fail_fast=True, description="a list of patches' numbers from 0")
 ]
 Classes = Annotated[list[Index], Field(max_length=32, fail_fast=True, description="a list of classes by index, from 0")]
 Pair = Annotated[list[Index], Field(min_length=2, max_length=2, fail_fast=True)]

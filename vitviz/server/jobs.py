@@ -31,7 +31,7 @@ from vitviz.images.worker import WORKERS
 from vitviz.server.account import Account, Booking, OverBudgetError, Resource
 
 TICK = 0.1  # seconds between checks for a job that nobody waits for
-MOST_PAUSE = 20.0  # seconds by which pauses may exceed the running time, so that every job finishes
+MAX_PAUSE = 20.0  # seconds by which pauses may exceed the running time, so that every job finishes
 SHARE = 8  # seconds for photographs per second for short questions, while both are waiting
 RESTORE = torch._C._set_grad_enabled  # called at the end of `torch.no_grad`
 UNWIND = 0.5  # seconds for a cancelled job to leave its context managers
@@ -303,7 +303,7 @@ class Jobs:
                 while (
                     lane.running >= AT_ONCE.get(kind, 1)
                     or lane.order()[0] is not job
-                    or (self.urgent(kind) and time.monotonic() - began < MOST_PAUSE)
+                    or (self.urgent(kind) and time.monotonic() - began < MAX_PAUSE)
                 ):
                     self._changed.wait(TICK)
                     check_cancelled()
@@ -385,13 +385,13 @@ class _GiveWay(TorchFunctionMode):
     def __init__(self, jobs: Jobs, kind: Kind) -> None:
         super().__init__()
         self.jobs, self.kind, self.unwinding = jobs, kind, 0.0
-        self.left, self.counted = MOST_PAUSE, time.monotonic()  # remaining seconds of pause, and since when
+        self.left, self.counted = MAX_PAUSE, time.monotonic()  # remaining seconds of pause, and since when
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func is not RESTORE and time.monotonic() > self.unwinding:
             if self.kind > Kind.PHOTO and self.jobs.urgent(self.kind):
                 now = time.monotonic()
-                self.left = min(MOST_PAUSE, self.left + now - self.counted)
+                self.left = min(MAX_PAUSE, self.left + now - self.counted)
                 self.left -= self.jobs.pause(self.kind, self.left)
                 self.counted = time.monotonic()
             if current.get().gone.is_set():

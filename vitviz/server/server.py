@@ -37,7 +37,7 @@ from vitviz.settings import Settings, shared
 from vitviz.web import bundle
 
 MAX_SESSIONS = 256  # sessions whose state Gradio keeps
-MOST_RUNNING, MOST_WAITING = 256, QUESTIONS_OF_ADDRESS  # events of Gradio's queue
+MAX_RUNNING, MAX_WAITING = 256, QUESTIONS_OF_ADDRESS  # events of Gradio's queue
 
 THEME = gr.themes.Monochrome(
     primary_hue="indigo",
@@ -144,7 +144,7 @@ def launch(
     setattr(http_server, "Server", partial(Server, page=page, allowed=allowed, files=files))  # noqa: B010 - for mypy
     setattr(queueing, "Queue", Queue)  # noqa: B010 - as above
     # Direct calls, which would bypass the queue, are refused.
-    page.queue(api_open=False, max_size=MOST_WAITING)
+    page.queue(api_open=False, max_size=MAX_WAITING)
     result = page.launch(
         server_name=host,
         server_port=port or allowed.port,
@@ -160,7 +160,7 @@ def launch(
         run_history=False,
         enable_monitoring=False,
         state_session_capacity=MAX_SESSIONS,
-        max_threads=MOST_RUNNING,
+        max_threads=MAX_RUNNING,
         prevent_thread_lock=True,
         **options,
     )

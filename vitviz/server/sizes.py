@@ -17,9 +17,9 @@ from vitviz.model.memory import forward_bytes, kept_bytes
 from vitviz.settings import GIGABYTE, Settings
 from vitviz.view import View
 
-MOST_PATCHES = 25_000  # 2,048 pixels give 21,316 patches of 14 × 14; 65,536 patches of 8 × 8 would take an hour
+MAX_PATCHES = 25_000  # 2,048 pixels give 21,316 patches of 14 × 14; 65,536 patches of 8 × 8 would take an hour
 LARGE = 12  # multiple of the work at the model's own size; longer forward passes pause for other photographs
-MOST_WORK = 4  # limit of one question, in forward passes at the largest input size
+MAX_WORK = 4  # limit of one question, in forward passes at the largest input size
 ENOUGH = 0.75  # doublings above this fraction of the largest size are not offered
 SHARE_OF_SCENE = 0.8  # fraction of the scene memory for one trace; the rest is for its photograph and answers
 # Numbers that questions hold at their memory peak; see benchmarks/memory.py.
@@ -91,7 +91,7 @@ def block_weights(config: ViTConfig) -> int:
 def largest(config: ViTConfig, limit: int) -> int:
     """Return the largest input size of a model in pixels, up to `limit`."""
     multiple = config.size_multiple
-    return min(limit, math.isqrt(MOST_PATCHES) * config.patch_size) // multiple * multiple
+    return min(limit, math.isqrt(MAX_PATCHES) * config.patch_size) // multiple * multiple
 
 
 def sizes(
@@ -100,7 +100,7 @@ def sizes(
     photo: tuple[int, int],
     pace: Pace | None,
     limit: int,
-    fits: Callable[[int], bool] = lambda patches: patches <= MOST_PATCHES,
+    fits: Callable[[int], bool] = lambda patches: patches <= MAX_PATCHES,
 ) -> list[Size]:
     """Return the sizes to choose from for a photograph: the model's own, its doublings, and the largest.
 
@@ -165,7 +165,7 @@ def fits_in_memory(explorer: Explorer, allowed: Settings) -> Callable[[int], boo
         scene_bytes = kept_bytes(config, tokens, itemsize=itemsize)
         scene_bytes += patches * config.channels * config.patch_size**2 * itemsize
         return (
-            patches <= MOST_PATCHES
+            patches <= MAX_PATCHES
             and forward_bytes(config, tokens, itemsize=itemsize) <= allowed.question_memory
             and scene_bytes <= SHARE_OF_SCENE * allowed.scene_memory
         )
@@ -194,7 +194,7 @@ def check_fits(explorer: Explorer, photo: tuple[int, int], size: int | None, all
     itemsize = next(explorer.model.parameters()).dtype.itemsize
     need = forward_bytes(config, patches + len(config.prefix), itemsize=itemsize) / GIGABYTE
     raise TooLargeError(
-        f"Expected an input of at most {MOST_PATCHES:,} patches that fits into memory, got {patches:,}, which take "
+        f"Expected an input of at most {MAX_PATCHES:,} patches that fits into memory, got {patches:,}, which take "
         f"about {need:.1f} GB. {advice}",
         best,
     )
@@ -272,7 +272,7 @@ def check_question(
     tokens: int,
     allowed: Settings,
 ) -> None:
-    """Check that a question fits into the memory for one question, and that its work is within `MOST_WORK`.
+    """Check that a question fits into the memory for one question, and that its work is within `MAX_WORK`.
 
     Args:
         config: the model's configuration.
@@ -287,7 +287,7 @@ def check_question(
         TooLargeError: if it does not fit; the message and `size` give the largest possible input size.
     """
     prefix = len(config.prefix)
-    most = MOST_WORK * work(config, prefix + MOST_PATCHES)
+    most = MAX_WORK * work(config, prefix + MAX_PATCHES)
 
     def fits(patches: int) -> bool:
         memory, passes = need(patches)

@@ -52,7 +52,7 @@ from vitviz.web.lecture_texts import LectureError
 from vitviz.web.payload import LARGEST_HALF, balance
 from vitviz.web.responses import lecture_answers
 
-MOST = 2**21  # maximum number of elements in an array: 4 MB in half precision
+MAX_ELEMENTS = 2**21  # maximum number of elements in an array: 4 MB in half precision
 
 PARTS = ("heads", "attended", "renormed", "before", "after", "transformed")  # tensors of `block_parts`
 
@@ -221,7 +221,7 @@ def _model_arrays(model: ViT, grid: tuple[int, int]) -> tuple[Arrays, dict[str, 
     config, arrays, missing = model.config, {}, {}
     proj = model.patch_embed.proj
     weight = proj.weight.detach()  # (D, 3, p, p)
-    count = max(1, min(len(weight), MOST // weight[0].numel()))
+    count = max(1, min(len(weight), MAX_ELEMENTS // weight[0].numel()))
     strongest = weight.flatten(1).norm(dim=1).topk(count).indices.sort().values  # (K,), all filters if they fit
     arrays["filters"], arrays["channels"] = _half(weight[strongest]), strongest.int().cpu().numpy()
     bias = torch.zeros(count) if proj.bias is None else proj.bias[strongest]
@@ -236,7 +236,7 @@ def _model_arrays(model: ViT, grid: tuple[int, int]) -> tuple[Arrays, dict[str, 
     table = torch.cat(angles, dim=-1) if angles and turned else None if added is None else added[0]
     if table is None:
         missing["positions"] = "This model adds no positions to its tokens."
-    elif table.numel() > MOST:
+    elif table.numel() > MAX_ELEMENTS:
         missing["positions"] = "There are too many positions to show at this input size. Choose a smaller one."
     else:
         arrays["positions"] = _half(table)

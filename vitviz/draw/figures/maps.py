@@ -34,7 +34,7 @@ from vitviz.view import View
 PRINTED = 1_000  # longer side of a photograph in pixels
 BEYOND = 99.5  # percentile at the end of the scale of all heads
 BAR: dict[str, Any] = {"shrink": 0.8, "aspect": 28}  # layout of color bars
-MOST_TOKENS = 2_500  # maximum tokens of a drawn matrix
+MAX_TOKENS = 2_500  # maximum tokens of a drawn matrix
 METHODS = ("rollout", "gae", "legrad", "attn_lrp")
 TALLEST = 7.2  # maximum height of a grid of maps in inches
 DOTS = "A dot marks patches beyond the end of the scale."
@@ -163,9 +163,9 @@ def matrix(view: View, options: FigureOptions, *, photo: str = "", dark: bool = 
     """Draw the full attention matrix of one head, or of fused heads, on a logarithmic scale."""
     trace, block = view.trace, options.block % view.trace.depth
     tokens, prefix = trace.tokens.shape[1], len(trace.prefix)
-    if tokens > MOST_TOKENS:
+    if tokens > MAX_TOKENS:
         raise DrawError(
-            f"Expected at most {MOST_TOKENS:,} tokens for a matrix, got {tokens:,}. Open it at a smaller size: size=."
+            f"Expected at most {MAX_TOKENS:,} tokens for a matrix, got {tokens:,}. Open it at a smaller size: size=."
         )
     rows = trace.attention(block)[0]  # (H, N, N)
     fusions: dict[str, Callable[..., torch.Tensor]] = {"mean": torch.mean, "max": torch.amax, "min": torch.amin}

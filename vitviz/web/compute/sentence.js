@@ -2,7 +2,7 @@
 // numbers, so it is always true of them; tests/js/sentence.test.mjs counts them again.
 import { phrase, say } from '../core/words.js';
 
-const MOST = 0.5; // of the attention: "mostly"
+const MAJORITY = 0.5; // of the attention: "mostly"
 const EVEN = 0.95; // spread from which attention is even
 const FAR = 0.5; // of the grid's longer side: the mean distance from which a patch attends far away
 const FEW = 10; // patches
@@ -25,20 +25,20 @@ export function sentence(row, { name, prefix, grid: [gh, gw], patch, spread, dis
     }
     return sum;
   };
-  if (share(() => true) < MOST) return say('{0} attends mostly to tokens outside the picture.', name);
+  if (share(() => true) < MAJORITY) return say('{0} attends mostly to tokens outside the picture.', name);
   if (spread > EVEN) return say('{0} attends almost evenly to everything.', name);
   if (patch) {
     const [r, c] = patch;
-    if (share((y, x) => y === r && x === c) > MOST) return say('{0} attends mostly to itself.', name);
-    if (share((y, x) => Math.abs(y - r) < 2 && Math.abs(x - c) < 2) > MOST) {
+    if (share((y, x) => y === r && x === c) > MAJORITY) return say('{0} attends mostly to itself.', name);
+    if (share((y, x) => Math.abs(y - r) < 2 && Math.abs(x - c) < 2) > MAJORITY) {
       return say('{0} attends mostly to itself and its neighbours.', name);
     }
-    if (share((y) => y === r) > MOST) return say('{0} attends mostly along its row.', name);
-    if (share((_, x) => x === c) > MOST) return say('{0} attends mostly along its column.', name);
+    if (share((y) => y === r) > MAJORITY) return say('{0} attends mostly along its row.', name);
+    if (share((_, x) => x === c) > MAJORITY) return say('{0} attends mostly along its column.', name);
   }
   const best = Float64Array.from(row).slice(prefix).sort().reverse();
   let few = 0;
-  for (let sum = 0; few < best.length && sum <= MOST; few += 1) sum += best[few];
+  for (let sum = 0; few < best.length && sum <= MAJORITY; few += 1) sum += best[few];
   if (few === 1) return say('{0} attends mostly to one patch.', name);
   if (few <= FEW) return say('{0} attends mostly to {1} patches.', name, few);
   for (const [claim, isIn] of /** @type {[string, (y: number, x: number) => boolean][]} */ ([
@@ -46,7 +46,7 @@ export function sentence(row, { name, prefix, grid: [gh, gw], patch, spread, dis
     [phrase('{0} attends mostly to the bottom third of the picture.'), (y) => y >= (2 * gh) / 3],
     [phrase('{0} attends mostly to the left third of the picture.'), (_, x) => x < gw / 3],
     [phrase('{0} attends mostly to the right third of the picture.'), (_, x) => x >= (2 * gw) / 3]])) {
-    if (share(isIn) > MOST) return say(claim, name);
+    if (share(isIn) > MAJORITY) return say(claim, name);
   }
   if (distance > FAR * Math.max(gh, gw)) return say('{0} attends to many patches, most of them far away.', name);
   return say('{0} attends to many patches: half goes to {1} of {2}.', name, few, gh * gw);

@@ -131,7 +131,7 @@ export function isKept(photo) {
   return /^[0-9a-f]{8,64}$/.test(photo);
 }
 
-const MOST_TEXTS = 100; // as Python's `vitviz.server.arguments.Texts`
+const MAX_TEXTS = 100; // as Python's `vitviz.server.arguments.Texts`
 
 /** A text in quotation marks, which are doubled within it, or a text without commas. */
 const PART = /\s*"((?:[^"]|"")+)"\s*(?:[,，、]|$)|([^,，、]+)/gu;
@@ -144,11 +144,11 @@ export const TEXTS = {
   read(text) {
     const parts = [...text.matchAll(PART)].map(([, quoted, plain]) => (quoted?.replaceAll('""', '"') ?? plain).trim());
     const list = [...new Set(parts.filter(Boolean))];
-    const short = list.length > 0 && list.length <= MOST_TEXTS && list.every((part) => part.length <= 300);
+    const short = list.length > 0 && list.length <= MAX_TEXTS && list.every((part) => part.length <= 300);
     return short && /^[^\p{Cc}]{1,2000}$/u.test(text) ? list : BAD;
   },
   write: (list) => list.map(quotedText).join(','),
-  expected: `1 to ${MOST_TEXTS} texts, separated by commas`,
+  expected: `1 to ${MAX_TEXTS} texts, separated by commas`,
 };
 
 /** @type {Kind} */

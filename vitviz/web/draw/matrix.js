@@ -6,7 +6,7 @@ import { joined, say } from '../core/words.js';
 
 /** @typedef {import('../compute/payload.js').Block} Block */
 
-const MOST = 1024; // maximum of rows and columns; with more tokens, only every second, third, ... is drawn
+const MAX_SIDE = 1024; // maximum of rows and columns; with more tokens, only every second, third, ... is drawn
 const SLICE = 8; // milliseconds of work per frame
 const LEAST = 10; // pixels between two lines
 
@@ -47,7 +47,7 @@ export function someRows(block, head, tokens, first, until, out) {
  * @param {number} count @param {number} prefix
  */
 export function drawn(count, prefix) {
-  const step = Math.ceil((count - prefix) / MOST);
+  const step = Math.ceil((count - prefix) / MAX_SIDE);
   const tokens = [];
   for (let i = 0; i < prefix; i += 1) tokens.push(i);
   for (let i = prefix; i < count; i += step) tokens.push(i);
@@ -59,7 +59,7 @@ export function drawn(count, prefix) {
  * @param {Block} block @param {number} head @param {boolean} fused - whether the photograph shows fused heads
  */
 function sentence({ block, tokens, prefix }, head, fused) {
-  const step = Math.ceil((tokens - prefix) / MOST);
+  const step = Math.ceil((tokens - prefix) / MAX_SIDE);
   const place = [block + 1, head + 1, tokens];
   return joined(
     step > 1 ? say('Layer {0}, head {1}, {2} × {2} tokens (one patch in {3}).', ...place, step)

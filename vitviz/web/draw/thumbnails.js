@@ -15,7 +15,7 @@ import { say } from '../core/words.js';
  */
 
 const FINE = 2; // maximum sheet pixels per page pixel
-const MOST = 6_000_000; // maximum pixels of a sheet, which is therefore coarser for a model with a thousand heads
+const MAX_PIXELS = 6_000_000; // maximum pixels of a sheet, which is therefore coarser for a model with a thousand heads
 const ALL = { until: Infinity, all: true };
 const SHEETS = `<canvas class="vv-sheet" width="0" height="0" aria-hidden="true"></canvas>
   <canvas class="vv-lens" aria-hidden="true" hidden></canvas>`;
@@ -191,7 +191,7 @@ export class Thumbnails {
     });
     const across = Math.max(...this.boxes.map(({ left, width }) => left + width));
     const down = Math.max(...this.boxes.map(({ top, height }) => top + height));
-    const fine = Math.min(FINE, this.ratio, Math.sqrt(MOST / (across * down)));
+    const fine = Math.min(FINE, this.ratio, Math.sqrt(MAX_PIXELS / (across * down)));
     const pixels = (/** @type {number} */ length) => Math.round(length * fine);
     const [{ width, height }] = this.boxes;
     const { canvas } = this.sheet;

@@ -7,7 +7,7 @@ import { say } from '../core/words.js';
 
 const ABREAST = 2;
 const REST = 50; // milliseconds between the first file and the others, in which the page draws the first map
-const MOST_BYTES = 400 * 2 ** 20; // limit for queries and keys in float32: 12 blocks of ViT-S with up to 10,000 tokens
+const MAX_BYTES = 400 * 2 ** 20; // limit for queries and keys in float32: 12 blocks of ViT-S with up to 10,000 tokens
 const LEAST = 2; // the visible block and the block under the pointer
 
 /** @typedef {Pick<import('../backends/backend.js').Backend, 'ask'>} Backend */
@@ -34,7 +34,7 @@ export class Blocks {
     const tokens = prefix.length + grid[0] * grid[1];
     /** @type {Promise<void> | null} */
     this.first = null; // settles when the first block has loaded or failed
-    this.room = Math.max(LEAST, Math.floor(MOST_BYTES / (2 * 4 * heads * tokens * width)));
+    this.room = Math.max(LEAST, Math.floor(MAX_BYTES / (2 * 4 * heads * tokens * width)));
   }
 
   /** @param {number} first - the visible block */

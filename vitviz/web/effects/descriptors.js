@@ -6,7 +6,7 @@ import { say } from '../core/words.js';
 /** @typedef {import('./scene.js').Scene} Scene */
 /** @typedef {ReturnType<typeof import('../compute/query.js').descriptorsOf>} Question */
 
-const MOST = 4; // files of a scene
+const MAX_FILES = 4; // files of a scene
 
 /** The key of a question in `scene.described` and `scene.failed`. @param {Question} question */
 export const keyOf = ({ descriptor, block }) => `descriptors ${descriptor} ${block}`;
@@ -49,7 +49,7 @@ export class Descriptors {
       const described = parseDescriptors(await backend.ask('descriptors', scene, question, { signal }));
       if (signal.aborted) return;
       scene.described.set(key, described);
-      for (const old of [...scene.described.keys()].slice(0, -MOST)) scene.described.delete(old);
+      for (const old of [...scene.described.keys()].slice(0, -MAX_FILES)) scene.described.delete(old);
     } catch (error) {
       if (isAbort(error) || signal.aborted) return;
       scene.failed.add(key);

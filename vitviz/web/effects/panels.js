@@ -17,7 +17,7 @@ import { sourceOf } from '../core/state.js';
 /** @typedef {ReturnType<Progress['watch']>} Watched */
 /** @typedef {{key: string, question: Question, progress: Told, controller: AbortController, timer: any}} Running */
 
-const MOST = 120; // maximum of cached answers; the least recently used answer is dropped
+const MAX_ANSWERS = 120; // maximum of cached answers; the least recently used answer is dropped
 
 /** @param {Scene} scene @param {Question} question */
 const keyOf = (scene, [name, ask]) => JSON.stringify([scene.id, name, ask]);
@@ -192,7 +192,7 @@ export class Requests {
         this.answers.set(keyOf(scene, [name, { ...ask, methods: [method] }]), [answer[place]]);
       });
     }
-    for (const key of [...this.answers.keys()].slice(0, -MOST)) this.answers.delete(key);
+    for (const key of [...this.answers.keys()].slice(0, -MAX_ANSWERS)) this.answers.delete(key);
   }
 }
 

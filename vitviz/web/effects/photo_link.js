@@ -5,7 +5,7 @@ import { say } from '../core/words.js';
 import { hashOf } from './photos.js';
 
 const PART = '#photo=';
-const MOST_BYTES = 24_000; // of the photograph
+const MAX_BYTES = 24_000; // of the photograph
 const QUALITIES = [0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3];
 const SIGNATURE = ['RIFF', 'WEBP']; // bytes 0 to 3 and 8 to 11
 
@@ -26,7 +26,7 @@ export async function fragmentOf({ image, manifest: { photo, frame, seen } }) {
     if (blob.type !== 'image/webp') {
       throw new Error(say('This browser cannot write WebP. Send the page as HTML instead.'));
     }
-    if (blob.size > MOST_BYTES) continue;
+    if (blob.size > MAX_BYTES) continue;
     const letters = [...new Uint8Array(await blob.arrayBuffer())].map((byte) => String.fromCharCode(byte)).join('');
     return PART + btoa(letters).replaceAll('+', '-').replaceAll('/', '_').replaceAll('=', '');
   }
@@ -44,7 +44,7 @@ export function received(photos, { hash, search }) {
   const text = hash.slice(PART.length);
   const refused = (/** @type {string} */ why) => ({ search,
     notice: `Expected a photograph in this link, got ${why}. Ask for the link again, or for the file.` });
-  if (text.length > (MOST_BYTES * 4) / 3 + 4) return refused(`more than ${MOST_BYTES / 1000} kB`);
+  if (text.length > (MAX_BYTES * 4) / 3 + 4) return refused(`more than ${MAX_BYTES / 1000} kB`);
   let bytes;
   try {
     bytes = Uint8Array.from(atob(text.replaceAll('-', '+').replaceAll('_', '/')), (letter) => letter.charCodeAt(0));

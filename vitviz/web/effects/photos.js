@@ -2,8 +2,8 @@
 // visitor copies a link with it (photo_link.js).
 
 const NAME = 'vitviz-photos';
-const MOST = 8; // number of photographs
-const MOST_BYTES = 64e6; // total bytes; the oldest photographs are deleted first
+const MAX_PHOTOS = 8; // number of photographs
+const MAX_BYTES = 64e6; // total bytes; the oldest photographs are deleted first
 
 /** Bytes and type, because WebKit's private windows store no blobs.
  * @typedef {{hash: string, bytes: ArrayBuffer, type: string, time: number}} Stored */
@@ -51,7 +51,7 @@ export class Photos {
   /** @param {string} hash @param {Blob} blob */
   hold(hash, blob) {
     this.held.set(hash, blob);
-    for (const old of [...this.held.keys()].slice(0, -MOST)) this.held.delete(old);
+    for (const old of [...this.held.keys()].slice(0, -MAX_PHOTOS)) this.held.delete(old);
     this.keep(hash, blob).catch(() => null); // private windows have no database, so a reload loses the photograph
   }
 
@@ -64,7 +64,7 @@ export class Photos {
     let total = 0;
     for (const [place, record] of records.entries()) {
       total += record.bytes.byteLength;
-      if (place > 0 && (place >= MOST || total > MOST_BYTES)) store.delete(record.hash);
+      if (place > 0 && (place >= MAX_PHOTOS || total > MAX_BYTES)) store.delete(record.hash);
     }
   }
 

@@ -8,7 +8,7 @@ import { softmax } from './model.js';
 /** @typedef {import('./endpoints.js').Constants} Constants */
 /** @typedef {import('../compute/image.js').Prepared} Prepared */
 
-const MOST_PIXELS = 50e6;
+const MAX_PIXELS = 50e6;
 
 export class PhotographError extends Error {}
 
@@ -35,9 +35,9 @@ async function decode(blob) {
       + 'file, such as a JPEG, PNG or WebP.');
   }
   const { width, height } = bitmap;
-  if (width * height > MOST_PIXELS) {
+  if (width * height > MAX_PIXELS) {
     bitmap.close();
-    throw new PhotographError(`Expected at most ${MOST_PIXELS / 1e6} megapixels, got ${width} x ${height}. Make the `
+    throw new PhotographError(`Expected at most ${MAX_PIXELS / 1e6} megapixels, got ${width} x ${height}. Make the `
       + 'photograph smaller.');
   }
   const [canvas, context] = canvasOf(width, height);

@@ -22,7 +22,7 @@ import { startRuntime } from './runtime.js';
  *   Question
  */
 
-const MOST_SCENES = 3;
+const MAX_SCENES = 3;
 const CLOSE = 1e-3; // largest allowed difference of the test's logits
 
 class SiteError extends Error {}
@@ -144,7 +144,7 @@ export function start(self, builds, constants) {
       const run = await model.open(prepared, () => false);
       return { model, run, prepared, canvas, size, seconds: (performance.now() - began) / 1000 };
     });
-    for (const old of [...scenes.keys()].slice(0, -MOST_SCENES)) scenes.delete(old);
+    for (const old of [...scenes.keys()].slice(0, -MAX_SCENES)) scenes.delete(old);
     return opened;
   }
 

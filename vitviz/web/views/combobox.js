@@ -16,7 +16,7 @@ import { find, write } from '../draw/dom.js';
  * @property {(value: Value) => void} [tick] - called with the option that the visitor ticks or unticks
  */
 
-const MOST = 400; // options listed at once; typing finds the rest
+const MAX_OPTIONS = 400; // options listed at once; typing finds the rest
 
 export class Combobox {
   /**
@@ -76,7 +76,7 @@ export class Combobox {
     const places = completions(all.map(({ label, english }) => (
       label === english ? label : `${label} ${english}`)), typing ? this.input.value : '');
     const further = typing ? this.further(this.input.value.trim()) : [];
-    this.matches = [...places.slice(0, MOST).map((place) => all[place]), ...further];
+    this.matches = [...places.slice(0, MAX_OPTIONS).map((place) => all[place]), ...further];
     const ticks = this.ticked() !== null;
     this.list.setAttribute('aria-multiselectable', String(ticks));
     this.list.innerHTML = this.matches.map(({ value, label, english, note }, place) => `<li role="option"

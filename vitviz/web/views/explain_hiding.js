@@ -23,7 +23,7 @@ const UNTESTED = phrase('Would random patches do the same? The test hides patche
 const RANDOM = phrase('With as many random patches hidden, {0} keeps {1} of the probability of both (mean of {2} '
   + 'orders).');
 const STEP = 2; // percent of the patches
-const MOST = 98; // percent that "Hide until the answer flips" hides
+const MAX_HIDDEN = 98; // percent that "Hide until the answer flips" hides
 const CURVE = 3; // number of steps from which they are drawn as curves
 
 export class Hiding {
@@ -61,7 +61,7 @@ export class Hiding {
     const { view } = this;
     const { removed } = view.page.store.get();
     if (what === 'restore') view.change({ removed: 0, erased: [] });
-    if (what === 'further') view.change({ removed: Math.min(MOST, removed + STEP) });
+    if (what === 'further') view.change({ removed: Math.min(MAX_HIDDEN, removed + STEP) });
     if (what === 'flip') this.searching = !this.searching;
     else if (what) this.searching = false;
     if (what === 'specific') view.change({ method: view.specific.name });
@@ -123,8 +123,8 @@ export class Hiding {
     }
     const answered = classes && pair && outcome;
     if (answered) this.steps.set(removed, [outcome.first[2], outcome.second[2]]);
-    if (failed || (answered && (outcome.flipped || removed >= MOST))) this.searching = false;
-    if (this.searching && answered && view.heatmap) view.change({ removed: Math.min(MOST, removed + STEP) });
+    if (failed || (answered && (outcome.flipped || removed >= MAX_HIDDEN))) this.searching = false;
+    if (this.searching && answered && view.heatmap) view.change({ removed: Math.min(MAX_HIDDEN, removed + STEP) });
   }
 
   /** Write the steps of "Why A, not B?". @param {State} state @param {Pair} pair */
@@ -135,7 +135,8 @@ export class Hiding {
     const specific = view.find('[data-do=specific]');
     specific.hidden = method.specific;
     write(specific, say('Use {0}', translated(view.specific.title)));
-    for (const name of ['further', 'flip']) view.find(`[data-do=${name}]`).disabled = !view.heatmap || removed >= MOST;
+    const disabled = !view.heatmap || removed >= MAX_HIDDEN;
+    for (const name of ['further', 'flip']) view.find(`[data-do=${name}]`).disabled = disabled;
     write(view.find('[data-do=further]'), say('Hide {0} % more', STEP));
     const flip = view.find('[data-do=flip]');
     flip.hidden = !outcome || outcome.behind || outcome.flipped || !method.specific;

@@ -5,7 +5,7 @@ import { joined, named, say, spoken, translated } from '../core/words.js';
 import { integer } from '../core/figures.js';
 import { View } from './view.js';
 
-const MOST = 400; // classes listed at once; the search box finds the rest
+const MAX_CLASSES = 400; // classes listed at once; the search box finds the rest
 
 /** @typedef {import('../core/manifest.js').Manifest} Manifest */
 
@@ -68,15 +68,15 @@ export class Predictions extends View {
     const wanted = this.search.value.trim().toLowerCase();
     const matches = this.labels.filter((label) => (
       [label, named(label)].some((name) => name.toLowerCase().includes(wanted))));
-    this.find('.vv-known ul').replaceChildren(...matches.slice(0, MOST).map((label) => {
+    this.find('.vv-known ul').replaceChildren(...matches.slice(0, MAX_CLASSES).map((label) => {
       const item = document.createElement('li');
       Object.assign(item, { textContent: named(label), title: label });
       return item;
     }));
     const [count, all] = [matches.length, this.labels.length].map(integer);
-    const cut = matches.length > MOST;
+    const cut = matches.length > MAX_CLASSES;
     this.write('.vv-known p', !wanted && !cut ? say('{0} in alphabetical order.', all) : joined(
-      cut ? say('{0} of {1}, the first {2} listed.', count, all, MOST) : say('{0} of {1}.', count, all),
+      cut ? say('{0} of {1}, the first {2} listed.', count, all, MAX_CLASSES) : say('{0} of {1}.', count, all),
       matches.length === 0 && say('The model can only return one of these classes.')));
   }
 }

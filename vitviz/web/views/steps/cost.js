@@ -12,7 +12,7 @@ import { Step, slider } from './step.js';
 /** @typedef {import('./step.js').Scene} Scene */
 /** @typedef {import('./step.js').Lecture} Lecture */
 
-const MOST = 400; // rows and columns of the drawn matrix
+const MAX_SIDE = 400; // rows and columns of the drawn matrix
 const SIDES = [1, 6]; // range of the input's side, relative to the model's
 const HTML = `
   <div class="vv-flow" data-part="1">
@@ -65,7 +65,7 @@ export class Cost extends Step {
     const key = `${this.scene.id} ${block.block} ${head} ${color}`;
     if (this.painted === key) return;
     this.painted = key;
-    const size = Math.min(tokens, MOST);
+    const size = Math.min(tokens, MAX_SIDE);
     const places = Array.from({ length: size }, (_, i) => Math.floor((i * tokens) / size));
     const [logs, rows] = [new Float32Array(block.heads * tokens), new Float32Array(block.heads * tokens)];
     const values = new Float32Array(size * size);

@@ -12,7 +12,7 @@ import { Step } from './step.js';
 /** @typedef {import('./step.js').Lecture} Lecture */
 
 const TILE = 22; // minimum CSS pixels per filter
-const MOST = 32; // filters per row
+const MAX_FILTERS = 32; // filters per row
 const HTML = `
   <div class="vv-flow vv-big-first" data-part="1 2">
     <div><h3 class="vv-map-title"></h3><figure class="vv-pane vv-unnamed"></figure></div>
@@ -115,7 +115,7 @@ export class Embedding extends Step {
   /** Draw the filters as pictures, each on its own scale; once per model. @param {Lecture} lecture */
   wall(lecture) {
     const { patch: side } = lecture;
-    const across = Math.max(1, Math.min(this.count, MOST, Math.floor(this.root.clientWidth / TILE)));
+    const across = Math.max(1, Math.min(this.count, MAX_FILTERS, Math.floor(this.root.clientWidth / TILE)));
     if (this.walled !== lecture.filters || across !== this.across) {
       this.walled = lecture.filters;
       this.across = across;

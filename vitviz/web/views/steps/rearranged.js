@@ -11,7 +11,7 @@ import { bars } from './tokens.js';
 /** @typedef {[string, number, number]} Class - label, probability before and after */
 /** @typedef {{order: number[], classes: Class[]}} Change */
 
-const MOST = 4; // classes
+const MAX_CLASSES = 4; // classes
 
 export class Rearranged {
   /** @param {import('../../effects/panels.js').Requests} requests */
@@ -39,11 +39,11 @@ export class Rearranged {
   /** The prediction from the photograph itself. @param {Scene} scene @returns {Change} */
   unchanged({ grid, manifest: { predictions } }) {
     return { order: Array.from({ length: grid[0] * grid[1] }, (_, place) => place),
-      classes: predictions.slice(0, MOST).map(([label, share]) => [label, share, share]) };
+      classes: predictions.slice(0, MAX_CLASSES).map(([label, share]) => [label, share, share]) };
   }
 
   /** Bars of the most probable classes after the change. @param {Class[]} classes @param {number} [count] */
-  bars(classes, count = MOST) {
+  bars(classes, count = MAX_CLASSES) {
     return bars([...classes].sort((a, b) => b[2] - a[2]).slice(0, count)
       .map(([label, , after]) => [named(label), after, percent(after)]));
   }
