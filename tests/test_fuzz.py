@@ -33,7 +33,7 @@ from vitviz.weights.checks import CheckpointError
 pytestmark = pytest.mark.hypothesis
 MODES = ("RGB", "RGBA", "L", "P", "1", "CMYK", "I", "F")
 MEGABYTES = 400  # maximum for any picture or checkpoint; limits.py allows 300 for a picture
-SECONDS = 20.0  # CPU time per example; the slowest valid request, a worksheet, takes about 5
+SECONDS = 20.0  # CPU time per example; the slowest valid requests take a few seconds
 STATUSES = (200, 400, 403, 404, 405, 408, 413, 415, 421, 422, 429)  # expected statuses
 LEAKS = ("Traceback", 'File "', "site-packages", str(Path(vitviz.__file__).parents[1]))
 CHECKPOINTS = ((WHOLE, ".pt"), (OLD, ".pth"), (SAFE, ".safetensors"))

@@ -18,11 +18,9 @@ from typing import Any
 
 import data_files
 import numpy as np
-import pypdf
 import pytest
 import tiny
 from click.testing import CliRunner
-from matplotlib.font_manager import findfont
 from PIL import Image
 from running import CHURCH, folder
 from safetensors.torch import save_file
@@ -36,13 +34,9 @@ from vitviz.cli.main import main
 from vitviz.cli.options import parse_head, parse_query
 from vitviz.cli.predict import find_photos
 from vitviz.draw.colorbar import describe_clipped
-from vitviz.draw.colors import DrawError
-from vitviz.draw.figures.worksheet import find_font
 from vitviz.draw.sheet import card
 from vitviz.evaluation.evaluate import evaluate
 from vitviz.formatting import percent
-from vitviz.web.exercise_texts import exercise_texts
-from vitviz.web.exercises import exercises
 from vitviz.weights.catalog import CATALOG
 from vitviz.weights.zoo import bundled
 
@@ -66,18 +60,6 @@ def run(model: str, shell: Run) -> Run:
     return lambda command, *words, model=model, code=0: shell(
         command, *words, "--model", model, "--device", "cpu", code=code
     )
-
-
-def test_worksheet_has_all_exercises_and_their_solutions(run: Run, view: vitviz.View, tmp_path: Path) -> None:
-    run("worksheet", CHURCH, "-o", tmp_path / "sheet.pdf")
-    pages = [" ".join(page.extract_text().split()) for page in pypdf.PdfReader(tmp_path / "sheet.pdf").pages]
-    (second,) = (place for place, text in enumerate(pages) if text.startswith("Solutions"))
-    texts = [exercise.texts("en") for exercise in exercises(view)]
-    assert len(texts) == sum(map(len, exercise_texts("en").values()))
-    for part, name in ((pages[:second], "ask"), (pages[second:], "solution")):
-        assert [text[name] for text in texts if text[name] not in " ".join(part)] == []
-    with pytest.raises(DrawError, match="fonts-noto-cjk"):
-        find_font("图", (findfont("DejaVu Sans"),))
 
 
 def test_queries_and_heads_count_from_one() -> None:

@@ -127,7 +127,6 @@ def test_saved_page_matches_python(
 ) -> None:
     assert endpoints.page(scene, "?layer=2").decode() == standalone(cached(endpoints, scene).scene, "?layer=2")
     assert endpoints.page(scene, lecture=True).count(b'id="values-') == tiny.DEPTH
-    assert endpoints.worksheet(scene).startswith(b"%PDF")
     monkeypatch.setattr(module, "PAGE_MEGABYTES", 0.1)
     with pytest.raises(ArgumentError, match=r"1,233 tokens\. Choose a smaller input size"):
         endpoints.page(fine)
@@ -360,7 +359,6 @@ TABLE: list[tuple[str, dict[str, Any], str]] = [  # endpoint, arguments, part of
     *(("rollout", {"residual": value}, "residual") for value in (math.nan, -math.inf, -1, 1.5, 10**400, [0.5], False)),
     *(("rollout", {"start": value}, "start") for value in (-1, tiny.DEPTH, 10**30, 0.0, "0", True, None)),
     ("page", {"search": "x" * 5000}, "search"),
-    ("worksheet", {"language": "xx"}, "en, zh"),
 ]
 
 

@@ -43,12 +43,10 @@ from vitviz.server.scenes import OPEN, Key, OpenScene, UnknownScene
 from vitviz.server.sizes import Need, check_question, heads_need, is_large, layers_need, method_need, passes_need
 from vitviz.view import PAGE_MEGABYTES, View
 from vitviz.web.choices import choices
-from vitviz.web.languages import LANGUAGES
 from vitviz.web.lecture_numbers import lecture_bytes, lecture_parts, token_bytes, values_bytes
 from vitviz.web.payload import block_bytes, descriptor_bytes, rollout_bytes, rollout_row_bytes
 from vitviz.web.questions import QUESTIONS
 from vitviz.web.responses import (
-    LECTURE,
     describe_change,
     describe_layers,
     describe_map,
@@ -434,23 +432,6 @@ class Endpoints(Opening):
             report("Writing the page")
             parts = lecture_parts(opened.view) if lecture else None
             return standalone(opened.scene, search, lecture=parts).encode()
-
-    def worksheet(self, scene: args.SceneId, language: args.Name = "en") -> bytes:
-        """Return the lecture's exercises about a photograph as a PDF file, with solutions.
-
-        Args:
-            scene: the id of an open photograph.
-            language: code of one of the page's languages, such as en.
-        """
-        from vitviz.export.worksheet import write_worksheet  # imports matplotlib
-
-        opened = self._scene(scene)
-        if language not in LANGUAGES:
-            known = ", ".join(LANGUAGES)
-            raise ArgumentError(f"Expected a language among {known}; got {quote(language)}. Choose one of them.")
-        with self._turn(opened, "the worksheet", method_need, METHODS[LECTURE[1]], slow=True):
-            report("Drawing the worksheet", self._seconds(opened, METHODS[LECTURE[1]].cost))
-            return write_worksheet(opened.view, language, opened.scene.image or "")
 
     def models(self) -> dict[str, Any]:
         """Return the models, examples, methods and statistics to choose from."""

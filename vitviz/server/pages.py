@@ -36,7 +36,7 @@ class Page(gr.Blocks):
     """
 
     def __init__(self, endpoints: Endpoints, lecture: Path | None = None) -> None:
-        texts = lecture_given(folder=lecture) | {"worksheet": True}
+        texts = lecture_given(folder=lecture)
         upload_folder().account = endpoints.account  # creates the folder before Gradio reads GRADIO_TEMP_DIR
         super().__init__(title="vitviz", fill_width=True, analytics_enabled=False, delete_cache=(3600, 86400))
         self.endpoints, self.programs = endpoints, Programs(endpoints)

@@ -1,7 +1,7 @@
 """Read the texts of the lecture's exercises: one Markdown file per language, with up to three exercises for each step.
 
-Each step has at most one exercise of each kind in `KINDS`; the files declare which. `{0}`, `{1}`, ... stand for numbers
-of the photograph, which `vitviz.web.exercises` and `compute/exercises.js` compute in the same order.
+Each step has at most one exercise of each kind: a number, a choice, a patch. The files declare which. `{0}`, `{1}`, ...
+stand for numbers of the photograph, which `compute/exercises.js` computes in this order.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ from vitviz.resources import resource_folder
 from vitviz.web.languages import LANGUAGES, texts_in
 
 FILE = "exercises.md"
-KINDS = ("number", "choice", "patch")  # the answer: a number, one of several texts, or a patch
 # Index of the right choice, for steps where it is the same for every photograph.
 CHOICES = {
     "question": 2, "pixels": 1, "patches": 2, "positions": 1, "cls": 0, "residual": 1, "norm": 2, "attention": 0,

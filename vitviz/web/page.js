@@ -18,9 +18,8 @@ import { SceneEffects } from './effects/scene.js';
 /** @typedef {import('./effects/scene.js').Scene} Scene */
 /** @typedef {{title: string, body: string, question: string, answer: string}} Text - HTML of a step of the lecture */
 /**
- * The steps in each language, and the exercises; whether the server draws a worksheet.
- * @typedef {{lang: string, texts: Record<string, Text[]>, exercises?: import('./compute/exercises.js').Given,
- *   worksheet?: boolean}} Lectured
+ * The steps in each language, and the exercises.
+ * @typedef {{lang: string, texts: Record<string, Text[]>, exercises?: import('./compute/exercises.js').Given}} Lectured
  */
 
 const HOME = 'vitviz-model'; // local-storage key of the model chosen last
@@ -160,19 +159,14 @@ async function leave(what, page) {
     const { canvas, name } = views[0].picture();
     await downloadPicture(canvas, name, store);
   }
-  if (what !== 'page' && what !== 'worksheet') return;
-  const isPage = what === 'page';
+  if (what !== 'page') return;
   const state = store.get();
-  const ask = isPage ? { search: format(saved(state)), lecture: state.tab === 'lecture' }
-    : { language: languageOf(state.lang, page.lecture) };
-  const name = fileName(['vitviz', isPage ? null : what, image, model], isPage ? 'html' : 'pdf');
+  const ask = { search: format(saved(state)), lecture: state.tab === 'lecture' };
   try {
     const bytes = await backend.ask(what, scene, ask);
-    download(new Blob([bytes], { type: isPage ? 'text/html' : 'application/pdf' }), name);
+    download(new Blob([bytes], { type: 'text/html' }), fileName(['vitviz', image, model], 'html'));
   } catch (error) {
     const { message } = /** @type {Error} */ (error);
-    const text = isPage ? say('The page could not be saved. {0}', message)
-      : say('The worksheet could not be drawn. {0}', message);
-    store.dispatch({ type: 'message', texts: [text], at: isPage ? 'actions' : what });
+    store.dispatch({ type: 'message', texts: [say('The page could not be saved. {0}', message)], at: 'actions' });
   }
 }

@@ -12,6 +12,5 @@ interface Asks {
   rearrange: { shuffle?: number, positions?: boolean };
   lecture: { block?: number | null, token?: number | null };
   page: { search?: string, lecture?: boolean };
-  worksheet: { language?: string };
   models: {};
 }

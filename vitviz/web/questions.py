@@ -51,10 +51,6 @@ QUESTIONS = {
         Question(name="attention", page=False, light=True, not_in_browser="the page computes it from a block"),
         Question(name="lecture", waiting="Loading the lecture’s numbers", programs=False, light=True),
         Question(name="page", waiting="Writing the page", cached=False),  # large and rarely requested twice
-        Question(
-            name="worksheet", waiting="Drawing the worksheet", programs=False, cached=False,
-            not_in_browser="a static site cannot draw PDF files",
-        ),
         Question(name="models", programs=False, cached=False, not_in_browser="the page contains the list"),
         Question(
             name="checkpoint", waiting="Uploading the checkpoint", programs=False, cached=False,

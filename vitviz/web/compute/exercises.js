@@ -1,5 +1,5 @@
-// Compute the answers of the lecture's exercises from the numbers that the steps show, like `vitviz.web.exercises`. If
-// an exercise asks about one patch, it is the patch in the middle.
+// Compute the answers of the lecture's exercises from the numbers that the steps show. If an exercise asks about one
+// patch, it is the patch in the middle.
 import { integer } from '../core/figures.js';
 import { named } from '../core/words.js';
 import { score } from './format.js';
@@ -21,8 +21,10 @@ import { meanDistance } from './statistics.js';
  *   tolerances: Record<string, number>}} Given
  */
 /**
- * An exercise. `answer`: the number, the index of the choice, or the index of the patch, row by row.
- * @typedef {{kind: Kind, values: (number | string)[], answer: number, tolerance: number, accepted: number[]}} Exercise
+ * An exercise. `answer`: the number, the index of the choice, or the index of the patch, row by row. `scores`: the
+ * numbers of the patches, NaN for those that do not take part; missing if the photograph shows the answer.
+ * @typedef {{kind: Kind, values: (number | string)[], answer: number, tolerance: number, accepted: number[],
+ *   scores?: number[]}} Exercise
  */
 /** @typedef {(Exercise | null)[]} Computed - exercises of a step; null for those that the model does not support */
 /** @typedef {[string, any][]} Questions - to the backend */
@@ -129,18 +131,20 @@ function choice(answer, values = []) {
 
 /**
  * The exercise to find the patch with the largest score; NaN marks patches that do not take part. The texts get row and
- * column of the patch and, with `isSaid`, its score.
+ * column of the patch and, with `isSaid`, its score. With `isSeen`, the photograph shows the answer.
  * @param {Numbers} numbers @param {ArrayLike<number>} scores @param {(number | string)[]} values
- * @param {{isSaid?: boolean, more?: number[]}} [options] @returns {Exercise | null} null if none takes part
+ * @param {{isSaid?: boolean, isSeen?: boolean, more?: number[]}} [options] @returns {Exercise | null} null if none
+ *   takes part
  */
-function patch({ scene: { grid: [, columns] }, given }, scores, values, { isSaid = true, more = [] } = {}) {
+function patch({ scene: { grid: [, columns] }, given }, scores, values, { isSaid = true, isSeen = false,
+  more = [] } = {}) {
   const all = Array.from(scores);
   const known = all.filter((value) => !Number.isNaN(value));
   if (!known.length) return null;
   const [low, high] = [Math.min(...known), Math.max(...known)];
   const answer = all.indexOf(high);
   const least = high - given.tolerances.patch * (high - low);
-  return { kind: 'patch', answer, tolerance: 0,
+  return { kind: 'patch', answer, tolerance: 0, ...(isSeen ? {} : { scores: all }),
     values: [...values, Math.floor(answer / columns) + 1, (answer % columns) + 1, ...(isSaid ? [high] : []), ...more],
     accepted: all.flatMap((value, place) => (value >= least ? [place] : [])) };
 }
@@ -188,7 +192,8 @@ function pixels(numbers) {
   const level = levels[down * width + across];
   return [
     number(numbers, (level / 255 - mean[0]) / std[0], [...spotOf(scene), level, mean[0], std[0]]),
-    patch(numbers, ofPatches(scene, (at) => sumOf(patchOf(levels, lecture, at)) / (3 * side * side)), []),
+    patch(numbers, ofPatches(scene, (at) => sumOf(patchOf(levels, lecture, at)) / (3 * side * side)), [],
+      { isSeen: true }),
   ];
 }
 
@@ -199,7 +204,7 @@ function patches(numbers) {
   const sought = Array.from({ length: rows * columns }, (_, n) => Number(n === place));
   return [
     number(numbers, 3 * side * side, [side]),
-    patch(numbers, sought, [place + 1, columns], { isSaid: false }),
+    patch(numbers, sought, [place + 1, columns], { isSaid: false, isSeen: true }),
   ];
 }
 

@@ -1,9 +1,12 @@
-// The exercises of a step of the lecture: a number, a choice and a patch. The page checks the answers.
+// The exercises of a step of the lecture: a number, a choice and a patch. The page checks the answers, and prints the
+// exercises of one step or of all.
 import { exercisesOf, isRight, numberOf, placeOf, questionsOf, said } from '../compute/exercises.js';
 import { patchAfter } from '../compute/geometry.js';
+import { LECTURE } from '../core/steps.js';
 import { filled, joined, wordsOf } from '../core/words.js';
 import { write } from '../draw/dom.js';
 import { Pane } from '../draw/photo.js';
+import { worksheet } from '../draw/worksheet.js';
 import { Requests } from '../effects/panels.js';
 import { View } from './view.js';
 
@@ -26,7 +29,7 @@ const HTML = `<summary></summary><p class="vv-trouble" role="status" hidden></p>
     ><button data-word="check"></button><button type="button" data-do="solve" data-word="solve" hidden></button></div>
     <p class="vv-verdict" role="status"></p></form>`).join('')}
   <div class="vv-row"><button type="button" data-do="numbers" data-word="numbers"></button><button type="button"
-    data-do="worksheet" data-word="worksheet"></button></div><p class="vv-at" data-at="worksheet" hidden></p>`;
+    data-do="print" data-word="print"></button></div>`;
 
 export class Exercises extends View {
   /** @param {HTMLDetailsElement} root @param {import('./explore.js').Page} page */
@@ -34,15 +37,16 @@ export class Exercises extends View {
     super(root, page);
     this.fold = root;
     root.innerHTML = HTML;
-    if (!page.lecture?.worksheet) this.find('[data-do=worksheet]').remove();
     this.requests = new Requests(page.backend, page.changed);
     this.pane = new Pane(this.find('.vv-pane'), { hover() {}, lift() {}, pick: (patch) => this.pick(patch),
       resized() {} }, '');
     /** @type {[number, number] | null} */
     this.picked = null;
+    this.printing = false; // whether the answers for all steps are being loaded
     this.step = this.lang = this.shown = ''; // `shown`: key of the exercises on the page
     /** @type {import('../compute/exercises.js').Exercise[]} */
     this.exercises = [];
+    this.sheet = Object.assign(document.createElement('article'), { className: 'vv-printed' });
     root.addEventListener('toggle', () => page.changed());
     root.addEventListener('submit', (event) => {
       event.preventDefault();
@@ -52,8 +56,16 @@ export class Exercises extends View {
       const button = target.closest('[data-do]');
       if (button?.dataset.do === 'solve') this.solve(button.form, wordsOf(this.lang).exercises.solution);
       if (button?.dataset.do === 'numbers') this.look();
-      if (button?.dataset.do === 'worksheet') this.page.act('worksheet');
+      if (button?.dataset.do === 'print') {
+        this.printing = true;
+        page.changed();
+      }
     });
+    const { signal } = page;
+    window.addEventListener('beforeprint', () => this.fold.open && !this.sheet.isConnected && this.place(
+      [{ at: LECTURE.findIndex(({ name }) => name === this.step), exercises: this.exercises }]), { signal });
+    window.addEventListener('afterprint', () => this.sheet.remove(), { signal });
+    signal.addEventListener('abort', () => this.sheet.remove());
     this.pane.picture.addEventListener('keydown', (event) => {
       const to = patchAfter(event.key, this.picked, this.scene.grid);
       if (!to) return;
@@ -80,16 +92,18 @@ export class Exercises extends View {
       this.shown = '';
     }
     this.step = step;
+    this.find('[data-do=print]').disabled = !lecture || !scene.answers.complete;
     if (!this.fold.open) {
+      this.printing = false;
       this.requests.stop();
       return;
     }
-    const questions = questionsOf(step, scene);
-    this.requests.want(scene, /** @type {any[]} */ (questions));
-    const failed = questions.map((question) => this.requests.failure(scene, /** @type {any} */ (question)));
-    this.say('.vv-trouble', failed.find(Boolean));
-    const answers = questions.map((question, at) => (
-      failed[at] ? null : this.requests.answer(scene, /** @type {any} */ (question))));
+    const steps = this.printing ? LECTURE.map(({ name }) => name) : [step];
+    this.requests.want(scene, /** @type {any[]} */ (steps.flatMap((name) => questionsOf(name, scene))));
+    const answers = this.answers(step);
+    this.say('.vv-trouble', questionsOf(step, scene).map((question) => (
+      this.requests.failure(scene, /** @type {any} */ (question)))).find(Boolean));
+    if (this.printing && lecture) this.printAll(lecture, given);
     const key = [scene.id, step, lang, ...answers.map(Boolean)].join(' ');
     if (!lecture || this.shown === key) return;
     const exercises = exercisesOf(step, { scene, lecture, given, answers });
@@ -183,6 +197,40 @@ export class Exercises extends View {
     const solution = filled(text.solution, ...exercise.values.map(said));
     write(form.querySelector('.vv-verdict'), joined(verdict, solution));
     /** @type {any} */ (form.querySelector('[data-do=solve]')).hidden = true;
+  }
+
+  /** The answers to a step's questions: undefined while one loads, null if it failed. @param {string} step */
+  answers(step) {
+    return questionsOf(step, this.scene).map((/** @type {any} */ question) => (
+      this.requests.failure(this.scene, question) ? null : this.requests.answer(this.scene, question)));
+  }
+
+  /** Print the exercises of all steps as soon as their numbers are here.
+   * @param {Lecture} lecture @param {import('../compute/exercises.js').Given} given */
+  printAll(lecture, given) {
+    const { scene } = this;
+    const steps = LECTURE.map(({ name }, at) => ({ at,
+      exercises: exercisesOf(name, { scene, lecture, given, answers: this.answers(name) }) }));
+    if (steps.some(({ exercises }) => !exercises)) return;
+    this.printing = false;
+    this.place(/** @type {any} */ (steps));
+    window.print();
+  }
+
+  /** Add the exercises of some steps to the document, for print. @param {{at: number,
+   * exercises: import('../compute/exercises.js').Exercise[]}[]} steps - `at`: the step, counted from 0 */
+  place(steps) {
+    const { page: { colors, lecture }, scene, lang, sheet } = this;
+    if (!lecture) return;
+    const sections = steps.map(({ at, exercises }) => ({
+      step: at + 1, title: lecture.texts[lang][at].title, tasks: KINDS.flatMap((kind) => {
+        const exercise = exercises.find((each) => each.kind === kind);
+        const text = lecture.exercises?.texts[lang][LECTURE[at].name][kind];
+        return exercise && text ? [{ exercise, text }] : [];
+      }) }));
+    sheet.lang = lang;
+    sheet.innerHTML = worksheet(sections.filter(({ tasks }) => tasks.length), scene, lang, colors);
+    document.body.append(sheet);
   }
 
   /** Show the patch and the head of the exercises in the step. */
