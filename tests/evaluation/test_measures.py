@@ -222,6 +222,12 @@ def test_curves_score_the_target_or_contrast() -> None:
     (painted,) = faithfulness(model, images, maps, top, baseline="zero", random=1)
     assert painted.deletion.probabilities[-1] == pytest.approx(float(blank.softmax(1)[0, top]), abs=1e-6)
     assert "so it cannot fall much" in faithfulness(model, images, maps, other, random=1)[0].describe()
+    with torch.no_grad():
+        model.head.bias[other] -= 12  # its probability is below 0.01 %, and its areas would read "0.00 against 0.00"
+    text = faithfulness(model, images, maps, other, random=1)[0].describe()
+    assert text.startswith("This test cannot judge the map: for the whole image, the probability of")
+    assert "< 0.01 %" in text
+    assert "0.00" not in text
 
 
 @kinds

@@ -49,6 +49,11 @@ RESULT = (
 )
 UNLIKELY = 0.1  # below this probability of the whole image, deletion is not informative
 DOUBT = "For the whole image, the probability of {0} is only {1}, so it cannot fall much."
+NEGLIGIBLE = 1e-4  # below this probability of the whole image, the areas are zero in two decimals
+NO_TEST = (
+    "This test cannot judge the map: for the whole image, the probability of {0} is {1}, so removing patches cannot "
+    "lower it noticeably. Choose a more probable class, or explain this class rather than another."
+)
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -196,12 +201,17 @@ class Faithfulness:
         return (self.deletion.gain + self.insertion.gain) / 2
 
     def describe(self) -> str:
-        """Return the result as a sentence, with a second one if the whole image has a low probability."""
+        """Return the result as a sentence, with a second one if the whole image has a low probability.
+
+        If this probability is negligible, return only the reason why the test cannot judge the map.
+        """
+        start = float(self.deletion.probabilities[0])
+        if self.scale == "probability" and start < NEGLIGIBLE:
+            return NO_TEST.format(self.target, percent(start))
         deletion, insertion = self.deletion, self.insertion
         removing = "Removing" if self.baseline == "remove" else "Covering"
         curves = (f"{_of(curve.beaten, self.n)}: {curve.describe()}" for curve in (deletion, insertion))
         sentence = RESULT.format(removing, self.target, *curves)
-        start = float(deletion.probabilities[0])
         if self.scale == "probability" and start < UNLIKELY:
             sentence = f"{sentence} {DOUBT.format(self.target, percent(start))}"
         return sentence

@@ -14,6 +14,8 @@ from vitviz.analysis.tokens import DEVIATIONS, PERCENTILES, RATIO
 from vitviz.attribution.target_specs import SPELLINGS
 from vitviz.evaluation.faithfulness import (
     DOUBT,
+    NEGLIGIBLE,
+    NO_TEST,
     RANDOM,
     RESULT,
     SEED,
@@ -37,6 +39,7 @@ def constants() -> dict[str, Any]:
     """Return the constants that a static site's scripts share with Python: `Constants` of local/endpoints.js."""
     return {
         "random": RANDOM, "steps": STEPS, "seed": SEED, "unlikely": UNLIKELY, "result": RESULT, "doubt": DOUBT,
+        "negligible": NEGLIGIBLE, "noTest": NO_TEST,
         "lens": LENS, "ratio": RATIO, "deviations": DEVIATIONS, "percentiles": PERCENTILES,
         "sides": (LEAST_SIDE, STAGE_SIDE), "rollout": ROLLOUT_TOKENS, "targets": SPELLINGS,
     }  # fmt: skip

@@ -408,6 +408,9 @@ export const ZH = {
     ['Removing the patches that this map ranks highest lowers the score of {0} faster than {1}: {2}; showing them '
       + 'first raises it faster than {3}: {4}.']:
       '先去掉这张图排名最高的图块，{0}的得分下降得比{1}快：{2}；先显示它们，则上升得比{3}快：{4}。',
+    ['This test cannot judge the map: for the whole image, the probability of {0} is {1}, so removing patches cannot '
+      + 'lower it noticeably. Choose a more probable class, or explain this class rather than another.']:
+      '该检验无法评判这张图：对整张图像，{0}的概率为 {1}，去掉图块不会使它明显下降。请选择概率更高的类别，或解释为什么是该类别而不是另一个。',
     'For the whole image, the probability of {0} is only {1}, so it cannot fall much.':
       '整张图像的{0}概率只有 {1}，能下降的余地很小。',
     'all {0} random orders': '全部 {0} 个随机顺序', '{0} of {1} random orders': '{1} 个随机顺序中的 {0} 个', none: '0',

@@ -15,6 +15,7 @@ import { randomOrders, rankPatches } from './orders.js';
 /**
  * Constants that are shared with Python: `vitviz.web.responses.constants`.
  * @typedef {{random: number, steps: number, seed: number, unlikely: number, result: string, doubt: string,
+ *   negligible: number, noTest: string,
  *   lens: number, ratio: number, deviations: number, percentiles: [number, number], sides: [number, number],
  *   rollout: number, targets: Record<string, string>}} Constants
  */
@@ -112,7 +113,8 @@ const area = (x, y) => y.slice(1).reduce((sum, value, i) => sum + ((value + y[i]
  * @param {Context} context @param {Ask<'faithfulness'>} ask
  */
 export async function faithfulness(context, { methods, target, against }) {
-  const { model, run, canceled, tell, constants: { random: count, steps, seed, unlikely, result, doubt } } = context;
+  const { model, run, canceled, tell, constants } = context;
+  const { random: count, steps, seed, unlikely, result, doubt, negligible, noTest } = constants;
   const [gh, gw] = run.grid;
   const patches = gh * gw;
   const least = model.about.prefix.length && !model.about.pooling.includes('mean') ? 0 : 1;
@@ -147,7 +149,8 @@ export async function faithfulness(context, { methods, target, against }) {
     const gain = (deletion.chance - deletion.area + insertion.area - insertion.chance) / 2;
     const words = [filled(result, 'Removing', aim.name, describe(deletion), describe(insertion))];
     if (whole < unlikely) words.push(filled(doubt, aim.name, percent(whole)));
-    answers.push({ words: words.join(' '), scale: 'probability', gain, deletion, insertion });
+    const text = whole < negligible ? filled(noTest, aim.name, percent(whole)) : words.join(' ');
+    answers.push({ words: text, scale: 'probability', gain, deletion, insertion });
   }
   return answers;
 }
