@@ -21,9 +21,13 @@ from vitviz.attribution.registry import score_patches
 from vitviz.attribution.targets import ExplainError
 from vitviz.evaluation import EvaluationError
 from vitviz.evaluation.faithfulness import (
+    BOTH,
+    RANDOM,
     Curve,
     Faithfulness,
     area,
+    center_map,
+    chance_in_both,
     faithfulness,
     random_orders,
     rank_patches,
@@ -141,8 +145,8 @@ def test_area_follows_the_trapezoid_rule() -> None:
 
 def curve(kind: str, probabilities: list[float], random: list[list[float]]) -> Curve:
     shares, chance = np.array(probabilities), np.array(random)
-    correct = {"correct": shares > 0.5, "random_correct": chance > 0.5}
-    return Curve(kind=kind, fractions=np.array([0.0, 1.0]), probabilities=shares, random=chance, **correct)
+    others = {"correct": shares > 0.5, "random_correct": chance > 0.5, "center": np.array([0.9, 0.3])}
+    return Curve(kind=kind, fractions=np.array([0.0, 1.0]), probabilities=shares, random=chance, **others)
 
 
 def test_curves_are_compared_with_random_orders() -> None:
@@ -157,12 +161,59 @@ def test_curves_are_compared_with_random_orders() -> None:
     result = Faithfulness(deletion=low, insertion=high, baseline="remove", target="church")
     assert result.gain == pytest.approx((0.65 - 0.5) / 2)
     assert result.n == 3
-    for phrase in ("1 of 3", "2 of 3", "area 0.50 against 0.53 (0.40-0.70)", "church"):
+    for phrase in ("1 of 3", "2 of 3", "area 0.50 against 0.53 (0.40-0.70)", "church", "the areas 0.60 and 0.60"):
         assert phrase in result.describe()
     best, worst = curve("deletion", [0.5, 0.0], chance), curve("insertion", [0.0, 0.1], chance)
     text = Faithfulness(deletion=best, insertion=worst, baseline="zero", target="church").describe()
     assert "faster than all 3 random orders" in text
     assert "faster than none of 3 random orders" in text
+
+
+@pytest.mark.parametrize(
+    ("orders", "deletion", "insertion", "words"),
+    [
+        (6, 1, 1, "better than chance"),  # as measured
+        (6, 1, 0, "not show"),  # one map in seven
+        (5, 1, 1, "not show"),  # up to 1 / 12
+        (18, 0, 1, "not show"),
+        (19, 0, 1, "Insertion is better than chance"),  # one map in twenty
+        (19, 1, 0, "Deletion is better than chance"),
+        (19, 1, 1, "in both comparisons in about 2.5 % of the tests"),
+        (99, 0, 0, "not show"),
+    ],
+)
+def test_certain_words_need_a_probability_of_at_most_5_percent(
+    orders: int, deletion: int, insertion: int, words: str
+) -> None:
+    chance = [[0.5, 0.5]] * orders
+    curves = {
+        kind: curve(kind, [0.6, 0.6] if beats == (kind == "insertion") else [0.4, 0.4], chance)
+        for kind, beats in (("deletion", deletion), ("insertion", insertion))
+    }
+    result = Faithfulness(**curves, baseline="remove", target="church")
+    assert words in result.describe()
+    assert result.verdict.better == (deletion == insertion == 1 and orders > 5)
+
+
+@pytest.mark.parametrize("orders", [1, 5, 6, 9, 19])
+def test_probability_in_both_curves_is_largest_if_one_area_determines_the_other(orders: int) -> None:
+    """Count random orders between the two areas of all orders of nine patches whose weights add up."""
+    weights = np.linspace(1.0, 2.0, 9) ** 3
+    places = np.random.default_rng(0).permuted(np.tile(np.arange(9), (20_000, 1)), axis=1)
+    areas = np.sort((weights * places).sum(1))  # the reverse of an order has the area 8 * weights.sum() - area
+    rank, reverse = (np.searchsorted(areas, ends) / len(areas) for ends in (areas, 8 * weights.sum() - areas))
+    measured = (np.maximum(rank - reverse, 0) ** orders).mean()
+    assert measured == pytest.approx(1 / (2 * (orders + 1)), rel=0.1)
+    assert chance_in_both(orders) == pytest.approx(min(measured, BOTH if orders >= RANDOM else 1), rel=0.1)
+
+
+def test_the_map_of_the_centre_is_the_second_baseline() -> None:
+    middle = center_map((3, 5))
+    assert middle.tolist() == [[-20, -8, -4, -8, -20], [-16, -4, 0, -4, -16], [-20, -8, -4, -8, -20]]
+    (result,) = faithfulness(small(), pictures(), middle[None], 3, random=1)
+    for each in (result.deletion, result.insertion):
+        np.testing.assert_array_equal(each.center, each.probabilities)
+        assert each.center_area == each.area
 
 
 def test_curves_match_sequences_shortened_by_hand() -> None:

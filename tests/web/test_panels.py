@@ -153,7 +153,8 @@ def test_faithfulness_and_removal_match_python(opened: Browser, app: Running) ->
     down = np.array([float(point.split(",")[1]) for point in points])  # distances from the top of the drawing
     ticks = chart.locator(".vv-rule").evaluate_all("(rules) => rules.map((rule) => rule.getBBox().y)")
     np.testing.assert_allclose((ticks[0] - down) / (ticks[0] - ticks[2]), test.deletion.probabilities, atol=2e-3)
-    gain = f"{'beats' if test.gain >= 0 else 'below'} random by {abs(test.gain):.2f}"
+    gain = f"{abs(test.gain):.2f}"
+    gain = f"beats random by {gain}" if test.verdict.better else f"{gain} above random" if test.gain >= 0 else gain
     expect(panel.locator("[data-method=gae] small")).to_contain_text(gain)
     assert panel.locator(".vv-method").first.get_attribute("data-method") == "gae"  # best method first
     panel.locator("input[data-do=away]").fill("60")
@@ -219,8 +220,8 @@ def test_all_methods_are_ranked_and_use_the_width_of_the_page(opened: Browser, t
     expect(panel.locator(".vv-beside h2")).to_have_text("All maps side by side, best first")
     expect(panel.locator(".vv-all figure")).to_have_count(len(quick))
     texts = panel.locator(".vv-all small").all_inner_texts()
-    stated = [re.match(r"(beats|below) random by ([\d.]+)", text).groups() for text in texts]
-    gains = [float(number) * (1 if kind == "beats" else -1) for kind, number in stated]
+    numbers = [float(re.search(r"\d\.\d\d", text).group()) for text in texts]
+    gains = [-number if "below" in text else number for text, number in zip(texts, numbers, strict=True)]
     assert gains == sorted(gains, reverse=True)
     expect(panel.locator(".vv-one-scale")).to_contain_text("own scale")
     expect(panel.locator(".vv-method").first).to_have_attribute("aria-pressed", "true")  # the best is shown
@@ -472,7 +473,8 @@ def test_multi_label_and_regression_outputs_match_python(
     (test,) = view.faithfulness(view.explain("gae"))
     assert ("0\xa0%" in marks) == several
     if not several:
-        highest = max(curve.max() for curve in (test.deletion.probabilities, test.deletion.random))
+        curve = test.deletion
+        highest = max(values.max() for values in (curve.probabilities, curve.random, curve.center))
         assert output(float(f"{highest:.4g}"), view.model.problem_type) in marks
     expect(panel.locator(".vv-verdict")).to_have_text(test.describe())
     panel.locator("input[data-do=away]").fill("30")

@@ -350,11 +350,13 @@ def expect_judged(page: Page, view: View, method: str) -> None:
     (expected,) = view.faithfulness(view.explain(method, TARGET))
     assert test["words"].replace("\xa0", " ") == expected.describe()
     assert test["gain"] == pytest.approx(expected.gain, abs=1e-5)
+    assert test["better"] == expected.verdict.better
     for name in ("deletion", "insertion"):
         curve = getattr(expected, name)
         np.testing.assert_allclose(test[name]["x"], curve.fractions, atol=1e-12)
         np.testing.assert_allclose(test[name]["y"], curve.probabilities, atol=1e-5)
         np.testing.assert_allclose(test[name]["random"], curve.random.mean(axis=0), atol=1e-5)
+        np.testing.assert_allclose(test[name]["center"], curve.center, atol=1e-5)
     layers, pca = ask(page, "layers", {}), view.token_pca()
     np.testing.assert_allclose(layers["explained"], pca.explained.sum(1), atol=1e-4)
     colors = np.frombuffer(base64.b64decode(layers["colors"]), np.uint8).reshape(pca.colors.shape)

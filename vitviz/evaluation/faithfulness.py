@@ -1,4 +1,7 @@
-"""Measure the faithfulness of maps: insertion and deletion curves against random orders, without retraining.
+"""Measure the faithfulness of maps: insertion and deletion curves against two baselines, without retraining.
+
+The baselines are random orders of the patches, and a map of the distance to the picture's centre, where photographers
+put their subjects.
 
 Petsiuk et al. 2018, "RISE: Randomized Input Sampling for Explanation of Black-box Models" (insertion and deletion);
 Chefer, Gur and Wolf 2021, "Transformer Interpretability Beyond Attention Visualization" (positive and negative
@@ -11,7 +14,7 @@ Shapes: B images, n = gh x gw patches, C classes, M maps, O orders, S steps, R r
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, cast
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast
 
 import numpy as np
 import torch
@@ -47,6 +50,18 @@ RESULT = (
     "{0} the patches that this map ranks highest lowers the score of {1} faster than {2}; showing them first raises it "
     "faster than {3}."
 )
+CERTAIN = 0.05
+"""Largest probability of passing by chance for which a map is called better than chance."""
+BOTH = 0.05
+"""Upper bound, as measured, of the probability that a random map beats `RANDOM` random orders in both curves
+(docs/faithfulness.md)."""
+BETTER = "This is better than chance: a random map beats {0} in both comparisons in about {1} of the tests."
+BETTER_IN_ONE = "{0} is better than chance: a random map beats {1} in this comparison in {2} of the tests."
+UNCERTAIN = (
+    "This does not show that the map is better than chance: a random map beats {0} in one comparison in {1} of the "
+    "tests, and in both in about {2}."
+)
+AT_CENTER = "A map of the distance to the picture's centre has the areas {0} and {1}."
 UNLIKELY = 0.1  # below this probability of the whole image, deletion is not informative
 DOUBT = "For the whole image, the probability of {0} is only {1}, so it cannot fall much."
 NEGLIGIBLE = 1e-4  # below this probability of the whole image, the areas are zero in two decimals
@@ -66,6 +81,7 @@ class Curve:
         probabilities: (S,), probabilities of the target, or its readings on another scale.
         correct: (S,) bools, whether the target is predicted; false on another scale.
         random: (R, S), the probabilities for R random orders.
+        center: (S,), the probabilities for the map of the picture's centre.
         random_correct: (R, S) bools.
         scale: scale of `probabilities`: probability, logit, cosine or value.
     """
@@ -75,6 +91,7 @@ class Curve:
     probabilities: Floats
     correct: NDArray[np.bool_]
     random: Floats
+    center: Floats
     random_correct: NDArray[np.bool_]
     scale: Scale = "probability"
 
@@ -109,6 +126,11 @@ class Curve:
         return float(area(self.fractions, self.random_correct).mean()) if self.scale == "probability" else math.nan
 
     @property
+    def center_area(self) -> float:
+        """Return the area of the map of the picture's centre."""
+        return float(area(self.fractions, self.center))
+
+    @property
     def band(self) -> tuple[Floats, Floats]:
         """Return the lowest and the highest probability of the random orders at each step: 2 x (S,)."""
         return self.random.min(axis=0), self.random.max(axis=0)
@@ -125,6 +147,11 @@ class Curve:
         worse = self.random_areas > self.area if self.kind == "deletion" else self.random_areas < self.area
         return int(worse.sum())
 
+    @property
+    def beats_all(self) -> bool:
+        """Return whether the map beats all random orders."""
+        return self.beaten == len(self.random)
+
     def describe(self) -> str:
         """Return the areas as a phrase: "area 0.31 against 0.52 (0.47-0.58)", or "cosine area 0.31 ..."."""
         low, high = self.random_areas.min(), self.random_areas.max()
@@ -139,7 +166,7 @@ class Curve:
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Faithfulness:
-    """Insertion and deletion curves of one map, compared with random orders.
+    """Insertion and deletion curves of one map, compared with random orders and with a map of the picture's centre.
 
     The same runs give positive and negative perturbation. Removing the most relevant patches first is deletion;
     removing the least relevant first uses the masks of insertion in reverse, so the areas are equal. A random order has
@@ -162,9 +189,10 @@ class Faithfulness:
         return self.deletion.scale
 
     def to_pandas(self) -> "pd.DataFrame":
-        """Return both curves as a table with one row per step: kind, fraction, reading, correct, mean of random.
+        """Return both curves as a table with one row per step: kind, fraction, reading, correct, random, center.
 
-        The column of the readings is named after their scale: probability, logit, cosine or value.
+        The column of the readings is named after their scale: probability, logit, cosine or value. "random" is the mean
+        of the random orders, "center" the map of the picture's centre.
 
         Raises:
             MissingExtraError: if pandas is not installed.
@@ -177,6 +205,7 @@ class Faithfulness:
                 self.scale: np.concatenate([curve.probabilities for curve in curves]),
                 "correct": np.concatenate([curve.correct for curve in curves]),
                 "random": np.concatenate([curve.random.mean(axis=0) for curve in curves]),
+                "center": np.concatenate([curve.center for curve in curves]),
             }
         )
 
@@ -200,21 +229,86 @@ class Faithfulness:
         """Return the mean gain of deletion and insertion over random orders; 0 is chance level."""
         return (self.deletion.gain + self.insertion.gain) / 2
 
-    def describe(self) -> str:
-        """Return the result as a sentence, with a second one if the whole image has a low probability.
+    @property
+    def negligible(self) -> bool:
+        """Return whether the probability of the whole image is too small for the test."""
+        return self.scale == "probability" and float(self.deletion.probabilities[0]) < NEGLIGIBLE
 
-        If this probability is negligible, return only the reason why the test cannot judge the map.
+    @property
+    def verdict(self) -> "Verdict":
+        """Return whether the map is better than chance, in a sentence with the probability of passing by chance."""
+        if self.negligible:
+            return Verdict(False, NO_TEST.format(self.target, percent(float(self.deletion.probabilities[0]))))
+        return verdict(self.deletion.beats_all, self.insertion.beats_all, self.n)
+
+    def describe(self) -> str:
+        """Return the result in sentences: areas, what chance reaches, and what a map of the centre reaches.
+
+        The last sentence says if the whole image has a low probability. If this probability is negligible, return only
+        the reason why the test cannot judge the map.
         """
-        start = float(self.deletion.probabilities[0])
-        if self.scale == "probability" and start < NEGLIGIBLE:
-            return NO_TEST.format(self.target, percent(start))
-        deletion, insertion = self.deletion, self.insertion
+        if self.negligible:
+            return self.verdict.words
+        deletion, insertion, start = self.deletion, self.insertion, float(self.deletion.probabilities[0])
         removing = "Removing" if self.baseline == "remove" else "Covering"
         curves = (f"{_of(curve.beaten, self.n)}: {curve.describe()}" for curve in (deletion, insertion))
-        sentence = RESULT.format(removing, self.target, *curves)
+        centers = (curve.number(curve.center_area) for curve in (deletion, insertion))
+        sentences = [
+            RESULT.format(removing, self.target, *curves),
+            self.verdict.words,
+            AT_CENTER.format(*centers),
+        ]
         if self.scale == "probability" and start < UNLIKELY:
-            sentence = f"{sentence} {DOUBT.format(self.target, percent(start))}"
-        return sentence
+            sentences.append(DOUBT.format(self.target, percent(start)))
+        return " ".join(sentences)
+
+
+class Verdict(NamedTuple):
+    """Result of comparing a map with random orders.
+
+    Args:
+        better: whether the map is better than chance in both curves together.
+        words: sentence with the probabilities.
+    """
+
+    better: bool
+    words: str
+
+
+def chance_in_one(orders: int) -> float:
+    """Return the probability that a random map beats all random orders in one of the two curves, chosen beforehand.
+
+    The map and the orders are equally likely to have the best area.
+    """
+    return 1 / (orders + 1)
+
+
+def chance_in_both(orders: int) -> float:
+    """Return an upper bound of the probability that a random map beats all random orders in both curves.
+
+    With u and v the ranks of the map's two areas in 0..1, the probability is the mean of max(u - v, 0) ** orders. It is
+    largest, 1 / (2 (orders + 1)), if one area determines the other: v = 1 - u. From `RANDOM` orders, the measured
+    probability is returned if it is smaller, because the probability falls with the number of orders.
+    """
+    bound = chance_in_one(orders) / 2
+    return min(bound, BOTH) if orders >= RANDOM else bound
+
+
+def verdict(deletion: bool, insertion: bool, orders: int) -> Verdict:
+    """Return whether a map is better than chance: at most `CERTAIN` of random maps reach the same result.
+
+    Args:
+        deletion, insertion: whether the map beats all random orders in these curves.
+        orders: number of random orders.
+    """
+    everyone, one, both = _of(orders, orders), chance_in_one(orders), chance_in_both(orders)
+    in_one, in_both = f"{100 * one:.2g} %", f"{100 * both:.2g} %"
+    if deletion and insertion and both <= CERTAIN:
+        return Verdict(True, BETTER.format(everyone, in_both))
+    if deletion != insertion and one <= CERTAIN:
+        kind = "Deletion" if deletion else "Insertion"
+        return Verdict(False, BETTER_IN_ONE.format(kind, everyone, in_one))
+    return Verdict(False, UNCERTAIN.format(everyone, in_one, in_both))
 
 
 @check_arguments(EvaluationError)
@@ -231,7 +325,7 @@ def faithfulness(
     seed: int = SEED,
     progress: Progress | None = None,
 ) -> tuple[Faithfulness, ...]:
-    """Compute insertion and deletion curves of maps and of random orders, in one batch.
+    """Compute insertion and deletion curves of maps, of random orders and of a map of the centre, in one batch.
 
     The curves show the target's probability, logit, cosine or value (see `Target.reading`), even if another class
     becomes more probable. With ten steps, a curve costs 4.5 forward passes if patches are removed, and 9 if they are
@@ -273,11 +367,13 @@ def faithfulness(
     scores, image = flat_maps(maps, masked)  # (M, n), (M,)
     counts = visible_counts(masked.patches, steps, masked.least)  # S decreasing numbers
     order = rank_patches(scores, seed)
-    batch, many = len(masked.images), len(scores)
+    center = rank_patches(center_map(masked.grid).reshape(1, -1), seed)  # (1, n)
+    batch, many, shared = len(masked.images), len(scores), random + 2
     # Insertion shows the first patches of the order; deletion shows the first of the reversed order.
-    orders = torch.cat([order, order.flip(1), random_orders(masked.patches, random, seed).repeat(batch, 1)])
-    image_of = torch.cat([image, image, torch.arange(batch).repeat_interleave(random)])  # (2 M + B R,)
-    visible = first_patches(orders, counts).flatten(0, 1)  # (2 M + B R, S, n) -> (rows, n)
+    chance = torch.cat([random_orders(masked.patches, random, seed), center, center.flip(1)])  # (R + 2, n)
+    orders = torch.cat([order, order.flip(1), chance.repeat(batch, 1)])
+    image_of = torch.cat([image, image, torch.arange(batch).repeat_interleave(shared)])  # (2 M + B (R + 2),)
+    visible = first_patches(orders, counts).flatten(0, 1)  # (2 M + B (R + 2), S, n) -> (rows, n)
     outputs = masked.outputs(visible, image_of.repeat_interleave(len(counts)), progress)  # (rows, C) or (rows, F)
     first_rows = [int((image_of == index).nonzero()[0]) * len(counts) for index in range(batch)]
     whole = None if features else outputs[first_rows]  # logits of the whole images: (B, C)
@@ -289,20 +385,25 @@ def faithfulness(
         )
     row_targets, scale = targets.select(image_of).repeat(len(counts)), targets.reading_scale
     steps_shape = (-1, len(counts))
-    probabilities = row_targets.reading(outputs).unflatten(0, steps_shape).numpy()  # (2 M + B R, S)
-    correct = row_targets.predicted(outputs).unflatten(0, steps_shape).numpy()  # (2 M + B R, S)
+    probabilities = row_targets.reading(outputs).unflatten(0, steps_shape).numpy()  # (2 M + B (R + 2), S)
+    correct = row_targets.predicted(outputs).unflatten(0, steps_shape).numpy()  # (2 M + B (R + 2), S)
     shares = np.array(counts) / masked.patches
     results = []
     for inserted, index in enumerate(image.tolist()):
-        deleted, chance = many + inserted, slice(2 * many + index * random, 2 * many + (index + 1) * random)
+        start = 2 * many + index * shared
+        deleted, drawn, (shown, hidden) = (
+            many + inserted,
+            slice(start, start + random),
+            (start + random, start + random + 1),
+        )
         deletion = Curve(
             kind="deletion", fractions=1.0 - shares, probabilities=probabilities[deleted], correct=correct[deleted],
-            random=probabilities[chance], random_correct=correct[chance], scale=scale,
+            random=probabilities[drawn], random_correct=correct[drawn], center=probabilities[hidden], scale=scale,
         )  # fmt: skip
         insertion = Curve(
             kind="insertion", fractions=shares[::-1], probabilities=probabilities[inserted, ::-1],
-            correct=correct[inserted, ::-1], random=probabilities[chance, ::-1],
-            random_correct=correct[chance, ::-1], scale=scale,
+            correct=correct[inserted, ::-1], random=probabilities[drawn, ::-1],
+            random_correct=correct[drawn, ::-1], center=probabilities[shown, ::-1], scale=scale,
         )  # fmt: skip
         name = targets.names[index]
         results.append(Faithfulness(deletion=deletion, insertion=insertion, baseline=baseline, target=name))
@@ -321,7 +422,7 @@ def curve_passes(
     """Estimate the forward passes of `faithfulness` for one image with these options."""
     counts = visible_counts(patches, steps, 0)
     passes_per_curve = sum(counts[1:-1]) / patches if baseline == "remove" else len(counts) - 2
-    return (2 * maps + random) * passes_per_curve + 1
+    return (2 * maps + random + 2) * passes_per_curve + 1
 
 
 def _explained(maps: Maps, images: int) -> tuple[TargetLike, tuple[Named, Named] | None]:
@@ -401,6 +502,12 @@ def random_orders(patches: int, count: int, seed: int, salt: int = 0) -> Tensor:
     """Return random orders of the patches, (count, n), reproducible on every machine."""
     generator = torch.Generator().manual_seed((2 * seed + salt) % 2**63)
     return torch.stack([torch.randperm(patches, generator=generator) for _ in range(count)])
+
+
+def center_map(grid: tuple[int, int]) -> Tensor:
+    """Return minus four times the squared distance of each patch to the picture's centre, in patches: (gh, gw)."""
+    rows, columns = (2.0 * torch.arange(side, dtype=torch.float64) + 1.0 - side for side in grid)
+    return -(rows[:, None] ** 2 + columns**2)
 
 
 def visible_counts(patches: int, steps: int | Sequence[float], least: int) -> list[int]:

@@ -33,6 +33,8 @@ from vitviz.attribution.target_specs import (
     class_index,
     read_spelling,
 )
+from vitviz.evaluation.faithfulness import curve_passes
+from vitviz.evaluation.masking import usual_baseline
 from vitviz.heatmap import Heatmap
 from vitviz.server import arguments as args
 from vitviz.server.arguments import ArgumentError, check, quote
@@ -56,8 +58,6 @@ from vitviz.web.responses import (
 )
 from vitviz.web.scene import ROLLOUT_TOKENS, rolls_out, standalone, standalone_bytes
 
-TEST_PASSES = 36.0  # forward passes that testing one map takes
-FURTHER_TEST_PASSES = 9  # forward passes for each further map
 TEXT_LETTERS = 300  # of a text as a target; CLIP reads the first 77 tokens
 
 
@@ -227,9 +227,7 @@ class Endpoints(Opening):
         """
         opened, abouts = self._scene(scene), [method_named(name) for name in methods]
         aim, count = self._aim(opened, target, against), len(abouts)
-        test_passes = TEST_PASSES + FURTHER_TEST_PASSES * (count - 1)
-        if opened.view.trace.layouts:  # they run all patches, some of them painted over
-            test_passes *= 2
+        test_passes = curve_passes(count, _patches(opened.view), baseline=usual_baseline(opened.view.model))
         for about in abouts:
             self._check(opened, about.title, method_need, about, test_passes)
         maps: list[NDArray[np.float32]] = []

@@ -13,6 +13,7 @@ from vitviz.analysis.interventions import Change
 from vitviz.analysis.tokens import DEVIATIONS, PERCENTILES, RATIO
 from vitviz.attribution.target_specs import SPELLINGS
 from vitviz.evaluation.faithfulness import (
+    AT_CENTER,
     DOUBT,
     NEGLIGIBLE,
     NO_TEST,
@@ -24,6 +25,7 @@ from vitviz.evaluation.faithfulness import (
     Curve,
     Faithfulness,
     random_orders,
+    verdict,
 )
 from vitviz.heatmap import Heatmap
 from vitviz.outputs import REGRESSION
@@ -32,6 +34,7 @@ from vitviz.web.scene import LEAST_SIDE, ROLLOUT_TOKENS, STAGE_SIDE
 
 BEST = 5  # number of classes before and after a change
 LENS = 4  # number of classes in the logit lens
+VERDICTS = [[verdict(deletion, insertion, RANDOM) for insertion in (False, True)] for deletion in (False, True)]
 LECTURE = ("rollout", "gae")  # methods that the lecture compares
 
 
@@ -40,6 +43,7 @@ def constants() -> dict[str, Any]:
     return {
         "random": RANDOM, "steps": STEPS, "seed": SEED, "unlikely": UNLIKELY, "result": RESULT, "doubt": DOUBT,
         "negligible": NEGLIGIBLE, "noTest": NO_TEST,
+        "center": AT_CENTER, "verdicts": VERDICTS,
         "lens": LENS, "ratio": RATIO, "deviations": DEVIATIONS, "percentiles": PERCENTILES,
         "sides": (LEAST_SIDE, STAGE_SIDE), "rollout": ROLLOUT_TOKENS, "targets": SPELLINGS,
     }  # fmt: skip
@@ -68,6 +72,7 @@ def describe_test(test: Faithfulness) -> dict[str, Any]:
         "words": test.describe(),
         "scale": test.scale,
         "gain": test.gain,
+        "better": test.verdict.better,
         "deletion": _curve(test.deletion),
         "insertion": _curve(test.insertion),
     }
@@ -170,6 +175,7 @@ def _curve(curve: Curve) -> dict[str, Any]:
         "low": four_digits(low),
         "high": four_digits(high),
         "random": four_digits(curve.random.mean(axis=0)),
+        "center": four_digits(curve.center),
         "n": len(curve.random),
         "area": curve.area,
         "chance": curve.random_area,

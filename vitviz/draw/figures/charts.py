@@ -78,8 +78,8 @@ def curves(view: View, options: FigureOptions, *, photo: str = "", dark: bool = 
     heatmap = options.heatmap(view)
     test = view.faithfulness(heatmap, options.target if heatmap.explained is None else None)[0]
     caption = (
-        f"{test.describe()} The grey band spans {test.n} random orders; the dashed line is their mean. "
-        f"{page.describe(view, photo)}"
+        f"{test.describe()} The grey band spans {test.n} random orders; the dashed line is their mean, and the dotted "
+        f"line a map of the picture's centre. {page.describe(view, photo)}"
     )
     across = page.fitting(2.6, 2)
     figure = page.new_page(f"Deletion and insertion: {heatmap.title}", caption, 2.6 if across == 2 else 4.2)
@@ -111,6 +111,7 @@ def _curve(axes: Axes, curve: Curve, color: str) -> None:
     axes.fill_between(across, unit * low, unit * high, color="#999999", alpha=0.35, linewidth=0)
     mean = unit * curve.random.mean(axis=0)
     axes.plot(across, mean, color="#777777", linestyle="dashed", linewidth=1.0, label="random, mean")
+    axes.plot(across, unit * curve.center, color="#777777", linestyle="dotted", linewidth=1.2, label="picture's centre")
     axes.plot(across, unit * curve.probabilities, color=color, linewidth=1.6, label="this map")
 
 

@@ -111,8 +111,15 @@ const PATTERNS = Object.fromEntries(LANGUAGES.map((lang) => [lang, Object.entrie
   .filter(([english]) => english.includes('{0}')).sort(([a], [b]) => b.length - a.length)
   .map(([english, text]) => ({ english, pattern: patternOf(english), text }))]));
 
-/** @type {[RegExp, (...texts: string[]) => string][]} */
-const PARTS = [[/(?<=\.) /, joined], [/, /, (...items) => listed(items)]]; // sentences, items of a list
+/**
+ * Translate the parts of a text; undefined if it is a single part, or one of them has no translation.
+ * @param {string} text @param {string | RegExp} between @param {(...parts: string[]) => string} join
+ */
+function inParts(text, between, join) {
+  const parts = text.split(between);
+  const others = parts.length > 1 ? parts.map(translated) : parts;
+  return others.every((part, place) => part !== parts[place]) ? join(...others) : undefined;
+}
 
 /**
  * Translate a text that Python or a worker wrote: by its English, by a template with placeholders for its values, or in
@@ -127,14 +134,11 @@ export function translated(text) {
 function translatedText(text) {
   const { page, sent } = wordsOf(language);
   for (const texts of [sent, page]) if (Object.hasOwn(texts, text)) return texts[text];
+  const sentences = inParts(text, /(?<=\.) /, joined); // before patterns, whose last value would take further sentences
+  if (sentences !== undefined) return sentences;
   for (const { english, pattern, text: template } of PATTERNS[language]) {
     const found = text.endsWith('.') === english.endsWith('.') && pattern.exec(text); // sentences, or names
     if (found) return filled(template, ...found.slice(1).map(translated));
   }
-  for (const [between, join] of PARTS) {
-    const parts = text.split(between);
-    const others = parts.map((part) => (parts.length > 1 ? translated(part) : part));
-    if (others.every((part, place) => part !== parts[place])) return join(...others);
-  }
-  return named(text);
+  return inParts(text, ', ', (...items) => listed(items)) ?? named(text);
 }

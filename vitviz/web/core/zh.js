@@ -229,7 +229,8 @@ export const ZH = {
       + 'instead.']:
       '相似度需要用同一模型打开的第二张照片（“探索”中的“对比”）。现在改为解释预测。',
     'Tick several for a group, whose probabilities add up (Shift+Enter).': '勾选多个即成一组，其概率相加（Shift+Enter）。',
-    'beats random by {0}': '比随机高 {0}', 'below random by {0}': '比随机低 {0}', '{0} s': '{0} 秒',
+    'beats random by {0}': '优于随机 {0}', '{0} above random, may be chance': '比随机高 {0}，可能是偶然',
+    'below random by {0}': '比随机低 {0}', '{0} s': '{0} 秒',
     'A class cannot be compared with itself, so it is compared with all others.':
       '一个类别不能与自身比较，因此改为与所有其他类别比较。',
     ['{0} switched off in the tab Heads. The map and its test use all heads; only the probabilities with hidden '
@@ -249,7 +250,9 @@ export const ZH = {
     'The best match is {0}.': '最佳匹配是{0}。', 'Probability of both classes': '两个类别的概率',
     'Would random patches do the same? The test hides patches in random orders for comparison.':
       '随机遮住图块也会这样吗？检验会按随机顺序遮住图块作比较。',
-    'Tested: this map beats random patches by {0}.': '已检验：这张图比随机图块高 {0}。',
+    'Tested: this map beats random patches by {0}.': '已检验：这张图优于随机图块，高 {0}。',
+    'Tested: this map is above random patches by {0}, which may be chance.':
+      '已检验：这张图比随机图块高 {0}，可能是偶然。',
     'Tested: this map is below random patches by {0}.': '已检验：这张图比随机图块低 {0}。',
     'With as many random patches hidden, {0} keeps {1} of the probability of both (mean of {2} orders).':
       '随机遮住同样多的图块时，{0}保留两者总概率的 {1}（{2} 个顺序的平均）。',
@@ -270,7 +273,7 @@ export const ZH = {
     'Testing {0} maps': '正在检验 {0} 张图', 'Testing {0}': '正在检验{0}', 'Test this map': '检验这张图',
     'Deletion: strongest first': '删除：先遮住最强的', 'Insertion: strongest first': '插入：先显示最强的',
     'patches hidden': '已遮住的图块', 'patches shown': '已显示的图块', 'this map': '这张图',
-    'mean of random orders': '随机顺序的平均', '{0} random orders': '{0} 个随机顺序',
+    'mean of random orders': '随机顺序的平均', 'map of the centre': '画面中心图', '{0} random orders': '{0} 个随机顺序',
     'Area {0}; random orders: {1}.': '面积 {0}；随机顺序：{1}。', 'was {0}': '原为 {0}',
     'All patches are hidden, so there is no prediction.': '所有图块都被遮住，因此没有预测。',
     // Heads and Layers
@@ -411,6 +414,13 @@ export const ZH = {
     ['This test cannot judge the map: for the whole image, the probability of {0} is {1}, so removing patches cannot '
       + 'lower it noticeably. Choose a more probable class, or explain this class rather than another.']:
       '该检验无法评判这张图：对整张图像，{0}的概率为 {1}，去掉图块不会使它明显下降。请选择概率更高的类别，或解释为什么是该类别而不是另一个。',
+    'This is better than chance: a random map beats {0} in both comparisons in about {1} of the tests.':
+      '这张图优于偶然：随机图在约 {1} 的检验中也能在两项比较中都胜过{0}。',
+    ['This does not show that the map is better than chance: a random map beats {0} in one comparison in {1} of the '
+      + 'tests, and in both in about {2}.']:
+      '这并不表明这张图优于偶然：随机图在 {1} 的检验中能在一项比较中胜过{0}，在约 {2} 的检验中两项都胜过。',
+    'A map of the distance to the picture\'s centre has the areas {0} and {1}.':
+      '按到画面中心的距离排序的图，面积为 {0} 和 {1}。',
     'For the whole image, the probability of {0} is only {1}, so it cannot fall much.':
       '整张图像的{0}概率只有 {1}，能下降的余地很小。',
     'all {0} random orders': '全部 {0} 个随机顺序', '{0} of {1} random orders': '{1} 个随机顺序中的 {0} 个', none: '0',

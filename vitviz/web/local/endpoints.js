@@ -16,6 +16,7 @@ import { randomOrders, rankPatches } from './orders.js';
  * Constants that are shared with Python: `vitviz.web.responses.constants`.
  * @typedef {{random: number, steps: number, seed: number, unlikely: number, result: string, doubt: string,
  *   negligible: number, noTest: string,
+ *   center: string, verdicts: [boolean, string][][],
  *   lens: number, ratio: number, deviations: number, percentiles: [number, number], sides: [number, number],
  *   rollout: number, targets: Record<string, string>}} Constants
  */
@@ -23,6 +24,8 @@ import { randomOrders, rankPatches } from './orders.js';
  * @typedef {{model: Model, run: Run, prepared: Prepared, constants: Constants, canceled: () => boolean,
  *   tell: Tell, seconds: number}} Context - an open scene, and the state of the question
  */
+
+/** @typedef {ReturnType<typeof chart>} Curve */
 
 const BEST = 5; // classes
 
@@ -114,7 +117,7 @@ const area = (x, y) => y.slice(1).reduce((sum, value, i) => sum + ((value + y[i]
  */
 export async function faithfulness(context, { methods, target, against }) {
   const { model, run, canceled, tell, constants } = context;
-  const { random: count, steps, seed, unlikely, result, doubt, negligible, noTest } = constants;
+  const { random: count, steps, seed } = constants;
   const [gh, gw] = run.grid;
   const patches = gh * gw;
   const least = model.about.prefix.length && !model.about.pooling.includes('mean') ? 0 : 1;
@@ -122,7 +125,7 @@ export async function faithfulness(context, { methods, target, against }) {
     Math.max(least, round(((steps - i) / steps) * patches)))))];
   const aim = aimOf(context, { target, against });
   const whole = aim.reading(run.logits);
-  const of = (2 * methods.length + count) * (counts.length - 1);
+  const of = (2 * methods.length + count + 2) * (counts.length - 1);
   let done = 0;
   /** Probabilities with fewer and fewer patches, which are the first of an order. @param {number[]} order */
   async function curve(order) {
@@ -134,46 +137,67 @@ export async function faithfulness(context, { methods, target, against }) {
     }
     return probabilities;
   }
+  /** Curves with the last and with the first patches of an order removed first. @param {number[]} order */
+  const both = async (order) => ({ shown: await curve(order), hidden: await curve([...order].reverse()) });
   const random = [];
   for (const order of randomOrders(patches, count, seed)) random.push(await curve(order));
+  const center = await both(rankPatches(centerMap(gh, gw), seed));
   const shares = counts.map((visible) => visible / patches);
   const answers = [];
   for (const method of methods) {
     const { values } = await explain(context, { method, target, against });
-    const order = rankPatches(values, seed);
-    const shown = await curve(order);
-    const hidden = await curve([...order].reverse());
-    const removed = shares.map((share) => 1 - share);
-    const deletion = chart(removed, hidden, random, -1);
-    const insertion = chart([...shares].reverse(), [...shown].reverse(), random.map((each) => [...each].reverse()), 1);
+    const own = await both(rankPatches(values, seed));
+    const deletion = chart(shares.map((share) => 1 - share), own.hidden, random, center.hidden, -1);
+    const [x, shown, middle, ...drawn] = [shares, own.shown, center.shown, ...random]
+      .map((each) => [...each].reverse());
+    const insertion = chart(x, shown, drawn, middle, 1);
     const gain = (deletion.chance - deletion.area + insertion.area - insertion.chance) / 2;
-    const words = [filled(result, 'Removing', aim.name, describe(deletion), describe(insertion))];
-    if (whole < unlikely) words.push(filled(doubt, aim.name, percent(whole)));
-    const text = whole < negligible ? filled(noTest, aim.name, percent(whole)) : words.join(' ');
-    answers.push({ words: text, scale: 'probability', gain, deletion, insertion });
+    const [passed, verdict] = constants.verdicts[Number(deletion.all)][Number(insertion.all)];
+    const words = describe(deletion, insertion, aim.name, verdict, whole, constants);
+    const better = passed && whole >= constants.negligible;
+    answers.push({ words, scale: 'probability', gain, better, deletion, insertion });
   }
   return answers;
 }
 
+/** The map of the picture's centre: `center_map` of faithfulness.py. @param {number} gh @param {number} gw */
+const centerMap = (gh, gw) => Array.from({ length: gh * gw }, (_, patch) => (
+  -((2 * Math.floor(patch / gw) + 1 - gh) ** 2) - (2 * (patch % gw) + 1 - gw) ** 2));
+
 /**
- * @param {number[]} x @param {number[]} y @param {number[][]} random
+ * @param {number[]} x @param {number[]} y @param {number[][]} random @param {number[]} center
  * @param {1 | -1} better - 1 if faithful maps have larger areas than random orders, -1 if they have smaller areas
  */
-function chart(x, y, random, better) {
+function chart(x, y, random, center, better) {
   const over = (/** @type {(values: number[]) => number} */ join) => (
     x.map((_, i) => join(random.map((each) => each[i]))));
   const areas = random.map((each) => area(x, each));
   const own = area(x, y);
   const mean = (/** @type {number[]} */ values) => values.reduce((sum, value) => sum + value, 0) / values.length;
+  const beaten = areas.filter((other) => better * (own - other) > 0).length;
   return { x, y, low: over((values) => Math.min(...values)), high: over((values) => Math.max(...values)),
-    random: over(mean), n: random.length, area: own, chance: mean(areas), areas,
-    beaten: areas.filter((other) => better * (own - other) > 0).length };
+    random: over(mean), center, n: random.length, area: own, chance: mean(areas), areas, beaten,
+    all: beaten === random.length };
 }
 
-/** The random orders that a curve beats, and the areas. @param {ReturnType<typeof chart>} curve */
-function describe({ beaten, n, area: own, chance, areas }) {
+/**
+ * The result in sentences, as `Faithfulness.describe` writes them.
+ * @param {Curve} deletion @param {Curve} insertion @param {string} name - of the target
+ * @param {string} verdict @param {number} whole - probability of the whole image @param {Constants} constants
+ */
+function describe(deletion, insertion, name, verdict, whole, { result, center, unlikely, doubt, negligible, noTest }) {
+  if (whole < negligible) return filled(noTest, name, percent(whole));
+  const middle = [deletion, insertion].map((curve) => area(curve.x, curve.center).toFixed(2));
+  const sentences = [filled(result, 'Removing', name, areas(deletion), areas(insertion)), verdict,
+    filled(center, ...middle)];
+  if (whole < unlikely) sentences.push(filled(doubt, name, percent(whole)));
+  return sentences.join(' ');
+}
+
+/** The random orders that a curve beats, and the areas. @param {Curve} curve */
+function areas({ beaten, n, area: own, chance, areas: others }) {
   const orders = beaten === n ? `all ${n} random orders` : `${beaten || 'none'} of ${n} random orders`;
-  const [least, most] = [Math.min(...areas), Math.max(...areas)];
+  const [least, most] = [Math.min(...others), Math.max(...others)];
   return `${orders}: area ${own.toFixed(2)} against ${chance.toFixed(2)} (${least.toFixed(2)}-${most.toFixed(2)})`;
 }
 

@@ -170,8 +170,10 @@ export class Hiding {
     const share = gone.length / (scene.hiding[0] * scene.hiding[1]);
     const instead = share > 0 && share <= x[x.length - 1]
       ? say(RANDOM, named(label), percent(valueAt(x, random, share)), n) : '';
-    return joined(test.gain < 0 ? say('Tested: this map is below random patches by {0}.', (-test.gain).toFixed(2))
-      : say('Tested: this map beats random patches by {0}.', test.gain.toFixed(2)), instead);
+    const gain = Math.abs(test.gain).toFixed(2);
+    return joined(test.gain < 0 ? say('Tested: this map is below random patches by {0}.', gain)
+      : test.better ? say('Tested: this map beats random patches by {0}.', gain)
+        : say('Tested: this map is above random patches by {0}, which may be chance.', gain), instead);
   }
 
   /** Say which class leads. @param {import('../compute/hiding.js').Outcome} outcome */

@@ -21,9 +21,9 @@ import { aboutOf, nameOf, saveMenu, withWords } from './save.js';
 const OWN_SCALES = phrase('Each map has its own scale: compare shapes, not brightness. In signed maps, red supports '
   + 'the class and blue opposes it.');
 
-/** Return the difference from random orders, as area. @param {{gain: number}} test */
-const gained = ({ gain }) => (gain >= 0 ? say('beats random by {0}', gain.toFixed(2))
-  : say('below random by {0}', (-gain).toFixed(2)));
+/** Return the difference from random orders, as area. @param {{gain: number, better: boolean}} test */
+const gained = ({ gain, better }) => (gain < 0 ? say('below random by {0}', (-gain).toFixed(2))
+  : better ? say('beats random by {0}', gain.toFixed(2)) : say('{0} above random, may be chance', gain.toFixed(2)));
 
 /** @param {{seconds: number}} heatmap */
 const took = ({ seconds }) => say('{0} s', seconds.toFixed(1));

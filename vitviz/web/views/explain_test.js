@@ -75,9 +75,10 @@ export class MapTest {
     const area = (/** @type {number} */ value) => (scale === 'probability' ? value.toFixed(2) : number(value));
     return (width) => chart({
       title, across, up: say(SCALES[scale]), x: curve.x, units: (value) => number(value, 2), steps: whole,
-      range: rangeOf(scale, [curve.y, curve.random, curve.low, curve.high]),
+      range: rangeOf(scale, [curve.y, curve.random, curve.low, curve.high, curve.center]),
       lines: [{ name: say('this map'), y: curve.y },
-        { name: say('mean of random orders'), y: curve.random, kind: 'quiet' }],
+        { name: say('mean of random orders'), y: curve.random, kind: 'quiet' },
+        { name: say('map of the centre'), y: curve.center, kind: '2' }],
       band: { low: curve.low, high: curve.high, name: say('{0} random orders', curve.n) },
       words: say('Area {0}; random orders: {1}.', area(curve.area), area(curve.chance)),
     }, width);
@@ -93,10 +94,10 @@ export class MapTest {
 function curvesCsv(test) {
   /** @param {string} kind */
   const rowsOf = (kind) => {
-    const { x, y, random, low, high } = test[kind];
+    const { x, y, random, low, high, center } = test[kind];
     return x.map((/** @type {number} */ fraction, /** @type {number} */ i) => (
-      [kind, fraction, y[i], random[i], low[i], high[i]]));
+      [kind, fraction, y[i], random[i], low[i], high[i], center[i]]));
   };
   const rows = ['deletion', 'insertion'].flatMap(rowsOf);
-  return csv(['kind', 'fraction', test.scale, 'random', 'low', 'high'], rows);
+  return csv(['kind', 'fraction', test.scale, 'random', 'low', 'high', 'center'], rows);
 }

@@ -219,13 +219,14 @@ export class Explanation extends Step {
     this.charted = lang;
     const words = wordsOf(lang).explanation;
     const curves = tests.map(({ insertion }) => insertion);
-    const [{ x, low, high, random, chance }] = curves;
+    const [{ x, low, high, random, center, chance }] = curves;
     const areas = filled(words.areas, ...[...curves.map(({ area }) => area), chance].map((area) => area.toFixed(2)));
     fill(this.find('.vv-charts'), [(width) => chart({
       title: words.chart, across: say('patches shown'), x, units: (value) => percent(value, 2), words: areas,
       steps: (value) => percent(value, 2), band: { low, high, name: words.band },
       lines: [...curves.map(({ y }, place) => ({ name: NAMES[place], y, kind: String(place) })),
-        { name: say('mean of random orders'), y: random, kind: 'quiet' }],
+        { name: say('mean of random orders'), y: random, kind: 'quiet' },
+        { name: say('map of the centre'), y: center, kind: '2' }],
     }, width)]);
     this.write('.vv-areas', areas);
   }
