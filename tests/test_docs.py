@@ -41,7 +41,6 @@ from vitviz import explorer
 from vitviz.attribution import registry
 from vitviz.cli.commands import vitviz as vitviz_command
 from vitviz.cli.main import main
-from vitviz.resources import resource_folder
 from vitviz.training.recipes import RECIPES
 from vitviz.web.examples import examples
 
@@ -189,8 +188,7 @@ def test_quick_commands_run(arguments: tuple[str, ...], photos: Path, capsys: py
     if "--model" not in replaced and re.search(r"--size\b", help_of(replaced[0])):
         replaced += ["--size", "112"]  # faster than the default size
     if "texts" in replaced:  # as docs/lecture.md describes
-        (photos / "texts" / "en").mkdir(parents=True)
-        shutil.copy(resource_folder("lecture") / "en" / "attention.md", photos / "texts" / "en")
+        assert main(["lecture", "texts", "--quiet"]) == 0
     before = set(photos.iterdir())
     assert main(replaced) == 0, capsys.readouterr().err
     written = {path.name for path in set(photos.iterdir()) - before}

@@ -417,7 +417,7 @@ def test_lecturers_texts_replace_bundled_ones(tmp_path: Path) -> None:
         ("en/pixels.md", "# A\n\nB\n\n## C\n", "no answer"),
         ("en/pixels.md", "# A\n\n## C\n\nD\n", "no text"),
         ("en/pixels.md", "# A\n\n$x_1_2$\n\n## C\n\nD\n", "x_1_2"),
-        ("en/notes.txt", "# A\n", "Put one there"),
+        ("en/.notes.md", "# A\n", "Put one there"),
     ],
 )
 def test_invalid_texts_are_refused(tmp_path: Path, name: str, text: str, said: str) -> None:

@@ -43,10 +43,14 @@ def app(args: Args) -> None:
     values = {name: getattr(args, name) for name in OPTIONS}
     values |= {"models": args.models or None, "default": args.default or next(iter(args.models), None)}
     allowed = settings(host=args.host, **values)
+    lecture = None
+    if args.lecture is not None:  # checked before gradio is imported and a model is loaded
+        from vitviz.web.lecture_texts import lecture_given
+
+        lecture = lecture_given(folder=Path(args.lecture))
     # Gradio imports mcp if it is installed, which can take a quarter of the start.
     with extra("app"), nullcontext() if allowed.mcp else without("mcp"):
         from vitviz.server.pages import build
         from vitviz.server.server import launch
 
-    texts = None if args.lecture is None else Path(args.lecture)
-    launch(build(allowed, texts), allowed, host=args.host, port=allowed.port, quiet=args.quiet)
+    launch(build(allowed, lecture), allowed, host=args.host, port=allowed.port, quiet=args.quiet)

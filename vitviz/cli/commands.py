@@ -10,6 +10,7 @@ from vitviz.cli.explain import explain, sheet
 from vitviz.cli.export import export
 from vitviz.cli.figures import figures
 from vitviz.cli.film import film
+from vitviz.cli.lecture import lecture
 from vitviz.cli.models import models, summary, validate
 from vitviz.cli.predict import predict
 from vitviz.cli.replay import replay
@@ -25,6 +26,7 @@ HELP = """Look inside a Vision Transformer.
   vitviz sheet photo.jpg --layer 12 -o heads.png    every head of a layer on one sheet
   vitviz figures photo.jpg -o figures --format pdf  figures for print: the photograph's path through the model
   vitviz film photo.jpg --over layers -o film.mp4   attention as GIF, WebP or MP4; also for a video clip
+  vitviz lecture texts                              the lecture's texts to change, for vitviz app --lecture texts
   vitviz export photo.jpg -o page.html              the explorer as one file that opens offline
   vitviz export photos -o exported                  page, pictures and numbers of each photograph
   vitviz export --static site                       a static site; models run in the browser
@@ -66,7 +68,7 @@ class Group(click.Group):
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120},
     commands=[
         *(predict, explain, sheet, export, heads, lens, evaluate, validate, summary, models, app, train, figures),
-        *(film, replay, components),
+        *(film, lecture, replay, components),
     ],
 )
 @click.version_option(__version__, message="vitviz %(version)s")

@@ -69,6 +69,10 @@ def export(args: Args) -> None:
         raise VitvizError("Expected one photograph and one model, or --static DIR, got neither. Name one of them.")
     if args.texts and not args.lecture:
         raise VitvizError("Expected --texts with --lecture or --static, got neither. Add one of them.")
+    if args.texts:
+        from vitviz.web.lecture_texts import lecture_texts
+
+        lecture_texts(Path(args.texts))  # raises errors before a model is loaded
     output = shared.output_path(args.output or "vitviz.html", ".html", ".htm")
     args.model = args.models[0] if args.models else DEFAULT
     view = shared.open_view(args)

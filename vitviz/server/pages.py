@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from collections.abc import Mapping
 from typing import Any
 
 import gradio as gr
@@ -28,15 +28,15 @@ class Page(gr.Blocks):
 
     Args:
         endpoints: answer the page's questions.
-        lecture: folder with a lecturer's own texts, see `vitviz.web.lecture_texts`.
+        lecture: from `vitviz.web.lecture_texts.lecture_given`; by default with the bundled texts.
 
     Attributes:
         routes: routes for the page's questions and for the server's health.
         programs: the endpoints for API clients.
     """
 
-    def __init__(self, endpoints: Endpoints, lecture: Path | None = None) -> None:
-        texts = lecture_given(folder=lecture)
+    def __init__(self, endpoints: Endpoints, lecture: Mapping[str, Any] | None = None) -> None:
+        texts = dict(lecture or lecture_given())
         upload_folder().account = endpoints.account  # creates the folder before Gradio reads GRADIO_TEMP_DIR
         super().__init__(title="vitviz", fill_width=True, analytics_enabled=False, delete_cache=(3600, 86400))
         self.endpoints, self.programs = endpoints, Programs(endpoints)
@@ -67,11 +67,11 @@ def first_data(endpoints: Endpoints, lecture: dict[str, Any]) -> dict[str, Any]:
     return {"first": first, "models": endpoints.models(), "lecture": lecture, "notice": endpoints.notice}
 
 
-def build(allowed: Settings | None = None, lecture: Path | None = None) -> Page:
+def build(allowed: Settings | None = None, lecture: Mapping[str, Any] | None = None) -> Page:
     """Return the page, ready to launch, with its first model loaded and its first example open.
 
     Args:
         allowed: the operator's settings; by default from the environment, see `vitviz.settings`.
-        lecture: folder with a lecturer's own texts, see `vitviz.web.lecture_texts`.
+        lecture: as for `Page`.
     """
     return Page(Endpoints(Menu(allowed or settings(), uploads=upload_folder())), lecture)

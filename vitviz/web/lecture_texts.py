@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import html
 import re
+import shutil
+from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -71,21 +73,46 @@ def lecture_texts(folder: Path | None = None) -> dict[str, list[dict[str, str]]]
     }
 
 
-def _files(folder: Path) -> dict[str, Path]:
-    """Return the texts in a folder by name, such as en/pixels.md."""
-    return {path.relative_to(folder).as_posix(): path for path in sorted(folder.rglob("*.md"))}
+def copy_texts(folder: Path, languages: Iterable[str], steps: Iterable[str]) -> list[Path]:
+    """Copy bundled texts to a folder, such as en/pixels.md, for a lecturer to change; return their paths.
+
+    Args:
+        folder: new, or without these files.
+        languages: some of `LANGUAGES`.
+        steps: some of `STEPS`.
+
+    Raises:
+        LectureError: if one of the files exists; nothing is written then.
+    """
+    bundled = resource_folder("lecture")
+    names = [f"{language}/{step}.md" for language in languages for step in steps]
+    if existing := [folder / name for name in names if (folder / name).exists()]:
+        raise LectureError(f"Expected a folder without texts, got {existing[0]}. Name another folder, or delete it.")
+    for name in names:
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(bundled / name, folder / name)
+    return [folder / name for name in names]
+
+
+def _files(folder: Path, pattern: str = "*.md") -> dict[str, Path]:
+    """Return the files in a folder by name, such as en/pixels.md."""
+    return {path.relative_to(folder).as_posix(): path for path in sorted(folder.rglob(pattern))}
 
 
 def _own_files(folder: Path) -> dict[str, Path]:
     """Return a lecturer's files by name."""
     known = {f"{language}/{file}" for language in LANGUAGES for file in FILES}
-    files = _files(folder)
+    files = {
+        name: path
+        for name, path in _files(folder, "*").items()
+        if not (path.is_dir() and path.suffix != ".md") and not path.name.startswith(".")
+    }
     if not files:
         raise LectureError(f"Expected a folder with texts such as en/{FILES[0]}, got {folder}. Put one there.")
     if unknown := [name for name in files if name not in known]:
         raise LectureError(
             f"Expected texts named {', '.join(FILES)} in the folders {' and '.join(LANGUAGES)}, "
-            f"got {unknown[0]} in {folder}. Rename it."
+            f"got {unknown[0]} in {folder}. Rename it or move it away."
         )
     return files
 
