@@ -23,10 +23,9 @@ COPY checkpoints checkpoints
 COPY examples examples
 RUN python -m compileall -q app.py vitviz
 
-# The app writes only model caches (/data) and uploads (/tmp), so everything else may be read-only.
+# The app writes only model caches (/data), so everything else may be read-only.
 ENV GRADIO_SERVER_NAME=0.0.0.0 \
     GRADIO_SERVER_PORT=7860 \
-    GRADIO_TEMP_DIR=/tmp/vitviz \
     HOME=/data \
     XDG_CACHE_HOME=/data \
     HF_HOME=/data/huggingface \

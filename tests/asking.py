@@ -7,11 +7,13 @@ import socket
 from collections.abc import Callable, Iterator
 from itertools import repeat
 from typing import Any
+from unittest.mock import Mock
 
 import anyio
 import httpx
 import pytest
 from anyio.from_thread import start_blocking_portal
+from gradio import http_server
 from patience import patience, wait_until
 
 from vitviz.server import server
@@ -88,16 +90,6 @@ def last(body: bytes) -> Any:
             return line
 
 
-class Unstarted(server.Server):
-    """Server that never listens."""
-
-    def run_in_thread(self) -> None:
-        pass
-
-    def close(self) -> None:
-        pass
-
-
 class Site(Visitor):
     """Page as `launch` assembles it, without a socket unless it `listens`."""
 
@@ -112,11 +104,11 @@ class Site(Visitor):
             self.client = httpx.Client(base_url=self.url, timeout=patience(60))
         else:
             with pytest.MonkeyPatch.context() as patch:
-                patch.setattr(server, "Server", Unstarted)
+                patch.setattr(http_server, "start_server", lambda **_: ("127.0.0.1", 1, self.url, Mock()))
                 for name in ("get", "head"):  # Gradio's requests to its own server when it starts
                     patch.setattr(httpx, name, lambda *_, **__: httpx.Response(200))
                 server.launch(self.page, endpoints.menu.settings, **options)
-            self.app = self.page.server.config.app
+            self.app = self.page.app
             self.client = self.client_at("127.0.0.1")
             self.client.get("/gradio_api/startup-events").raise_for_status()
 

@@ -19,7 +19,6 @@ from vitviz.server.jobs import Job, current
 from vitviz.server.menu import Menu
 from vitviz.server.models import bytes_of
 from vitviz.server.scenes import OPEN, OpenScene
-from vitviz.server.uploads import UploadFolder
 from vitviz.settings import Settings
 from vitviz.view import View
 from vitviz.web.examples import Example
@@ -65,12 +64,10 @@ def photograph(seed: int = 0, width: int = 90, height: int = 60) -> bytes:
 def new_endpoints(place: Path, sources: tuple[str, ...], memory: float = 10.0, **allowed: object) -> Endpoints:
     """Return the server's endpoints, with memory for `memory` models and one example, "Noise"."""
     place.mkdir(exist_ok=True)
-    (place / "uploads").mkdir(exist_ok=True)
     example = place / "noise.png"
     example.write_bytes(photograph(1000))
     settings = Settings(models=sources, memory=round(memory * SIZE), **{"secret": b"of all test servers", **allowed})
-    menu = Menu(settings, bundled=[], uploads=UploadFolder(place / "uploads"))
-    return Endpoints(menu, [Example(example, "Noise", "It shows nothing", ("thing 3",))])
+    return Endpoints(Menu(settings, bundled=[]), [Example(example, "Noise", "It shows nothing", ("thing 3",))])
 
 
 def ask(endpoints: Endpoints, name: str, **arguments: Any) -> Any:

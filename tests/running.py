@@ -25,7 +25,6 @@ from vitviz.server.endpoints import Endpoints
 from vitviz.server.menu import Menu
 from vitviz.server.pages import Page
 from vitviz.server.server import launch
-from vitviz.server.uploads import upload_folder
 from vitviz.settings import Settings
 from vitviz.view import View
 from vitviz.weights.checkpoint import save
@@ -90,7 +89,7 @@ class Running:
 
     def __init__(self, *models: str, bundled: Sequence[str] = (MODEL,), **allowed: Any) -> None:
         settings = Settings(models=models, **{"sharper": False, **allowed})  # no requests at times of their own
-        self.endpoints = Endpoints(Menu(settings, bundled=list(bundled), uploads=upload_folder()))
+        self.endpoints = Endpoints(Menu(settings, bundled=list(bundled)))
         self.default = self.endpoints.menu.default
         self.port = free_port()
         self.page = Page(self.endpoints)

@@ -32,7 +32,6 @@ from torch import nn
 from vitviz.errors import VitvizError
 from vitviz.images.decoding import decode
 from vitviz.model.vit import ViT
-from vitviz.server.account import Resource
 from vitviz.server.arguments import MAX_PHOTO_BYTES, quote, too_large
 from vitviz.server.endpoints import Endpoints
 from vitviz.server.html import ExplorerHTML
@@ -133,7 +132,7 @@ class _Engine:
     def __init__(self, model: nn.Module | str, memory: float, places: int) -> None:
         self._model = model  # keeps the object alive, because engines are found by its identity
         size = round(memory * GIGABYTE)
-        settings = Settings(typed=False, scene_memory=size, disk=size, places=places)
+        settings = Settings(typed=False, scene_memory=size, places=places)
         menu = _Models(model if isinstance(model, str | ViT) else zoo.load(model), settings)
         self.endpoints = Endpoints(menu, photographs=())
         self._secret, self._most = secrets.token_bytes(32), size
@@ -186,16 +185,15 @@ class _Engine:
         """Write the lines of a question; stop if its page does not call any more."""
         line = _refused("This was stopped. Ask again.")
         try:
-            with self.endpoints.account.book(Resource.QUESTIONS, key[0]):
-                name, ask, source, photo = await asyncio.to_thread(self._arguments, call)
-                async with aclosing(lines(self.endpoints, name, ask, key[0], source, photo)) as answers:
-                    async for message in answers:
-                        if "progress" not in message:
-                            line = await asyncio.to_thread(self._packed, message)
-                        elif time.monotonic() - question.called > ABANDONED:
-                            break
-                        else:
-                            question.lines.put_nowait(message)
+            name, ask, source, photo = await asyncio.to_thread(self._arguments, call)
+            async with aclosing(lines(self.endpoints, name, ask, key[0], source, photo)) as answers:
+                async for message in answers:
+                    if "progress" not in message:
+                        line = await asyncio.to_thread(self._packed, message)
+                    elif time.monotonic() - question.called > ABANDONED:
+                        break
+                    else:
+                        question.lines.put_nowait(message)
         except Exception as error:  # noqa: BLE001 - described to the page
             line = {"error": describe_error(error)}
         finally:

@@ -175,7 +175,8 @@ class Settings:
         "VITVIZ_ALLOW_TYPED", _switch, True, "visitors may enter names of torchvision, timm and Hugging Face models",
         usual="1 on localhost only, else 0", placed=lambda place: place.local, option="--allow-typed")
     upload: bool = _field(
-        "VITVIZ_ALLOW_UPLOAD", _switch, False, "visitors may upload checkpoints", option="--allow-upload")
+        "VITVIZ_ALLOW_UPLOAD", _switch, False, "checkpoints may be uploaded, on a page that only this machine reaches",
+        option="--allow-upload")
     sharper: bool = _field(
         "VITVIZ_SHARPER", _switch, True,
         "while no visitor waits, also open the photograph at twice the input size, if that takes up to "
@@ -201,24 +202,16 @@ class Settings:
         usual="0 on localhost only, else 1", placed=lambda place: not place.local)
     scene_memory: int = _field(
         "VITVIZ_SCENE_MEMORY", _number(GIGABYTE), 1.25,
-        "memory for open photographs, their derived data and answers, in GB; the least recently used are evicted first")
+        "memory for open photographs, their derived data, answers and photographs of API clients, in GB; the least "
+        "recently used are evicted first; requests and answers in transfer take at most half of it, and at most 64 MB "
+        "for one address")
     question_memory: int = _field(
         "VITVIZ_QUESTION_MEMORY", _number(GIGABYTE), 4,
         "memory for one question or forward pass, in GB; errors for larger ones give the largest size that fits")
-    transfers: int = _field(
-        "VITVIZ_TRANSFER_MEMORY", _number(GIGABYTE), 1,
-        "memory for requests and answers in transfer, in GB; at most a quarter for one address")
-    disk: int = _field(
-        "VITVIZ_UPLOAD_DISK", _number(GIGABYTE), 2,
-        "disk space for uploaded checkpoints and files from API clients, in GB; at most half for one address")
     places: int = _field(
         "VITVIZ_PLACES", _number(), 192,
-        "limit of photographs and short questions that wait or run, and the same limit of long questions; a third is "
-        "reserved for addresses without requests")
-    places_of_address: int = _field(
-        "VITVIZ_PLACES_OF_ADDRESS", _number(), 60, "the limit for one address while another address has requests")
-    stall: float = _field(
-        "VITVIZ_STALL_SECONDS", _number(None), 20, "seconds within which a client must send or read data")
+        "limit of photographs and short questions that wait or run, and the same limit of long questions; of one "
+        "address, at most 64 questions and 8 long ones")
     proxies: int = _field(
         "VITVIZ_PROXIES", _whole(0, 9), 0,
         "number of proxies in front of the server that append to `X-Forwarded-For`: the visitor's address is that many "
@@ -265,7 +258,24 @@ def settings(*, host: str | None = None, environ: Mapping[str, str] = os.environ
             values[name] = setting.convert(setting.variable, text)
         elif setting.placed is not None and (value := setting.placed(place)) is not None:
             values[name] = setting.convert(setting.variable, value)
-    return Settings(**values)
+    result = Settings(**values)
+    if result.upload:
+        _check_own(result, place)
+    return result
+
+
+def _check_own(allowed: Settings, place: Place) -> None:
+    """Check that others cannot reach a page that takes checkpoints."""
+    reasons = {
+        f"another address than {', '.join(sorted(LOCALHOST))}, a Space or a public link": not place.local,
+        "GRADIO_ROOT_PATH": bool(place.environ.get("GRADIO_ROOT_PATH")),
+        "VITVIZ_PROXIES": allowed.proxies > 0,
+        "other names in VITVIZ_HOSTS": not allowed.hosts or not allowed.hosts <= LOCALHOST,
+    }
+    if reason := next((reason for reason, holds in reasons.items() if holds), None):
+        raise SettingsError(
+            f"Expected a page that only this machine reaches for --allow-upload, got {reason}. Leave one of them out."
+        )
 
 
 def read(name: str, environ: Mapping[str, str] = os.environ) -> Any:

@@ -273,6 +273,8 @@ def by_hand_cosine(model: ViT, images: Tensor, against: list[float]) -> Tensor:
         (lambda _: Similarity([1.0, 2.0]), "19 numbers, .* got 2"),
         (lambda _: Direction([0.0] * 19), "only zeros"),
         (lambda _: Similarity([math.nan] * 19), "NaN"),
+        (lambda _: Direction([1e30] * 19), r"got 1e\+30\. Scale it"),
+        (lambda _: Direction([1e-30] * 19), r"got 1e-30\. Scale it"),
         (lambda _: Direction("stripes"), "list of numbers"),
         (lambda _: Unit(19), r"0\.\.18.*19"),
         (lambda _: "unit:x", "whole number.*'x'"),
@@ -284,6 +286,15 @@ def test_targets_that_do_not_fit_raise(make: Any, words: str) -> None:
     model = cases.known()
     with pytest.raises(ExplainError, match=words):
         resolve_target(model, None, make(model), batch=1)
+
+
+@pytest.mark.parametrize("scale", [1e30, 1e38, 1e-30])
+def test_similarity_does_not_depend_on_the_length_of_the_reference(scale: float) -> None:
+    """Squares of these numbers overflow, or vanish, in single precision."""
+    model, reference = cases.known(), np.linspace(-1, 1, 19)
+    plain, scaled = (resolve_target(model, None, Similarity(factor * reference)) for factor in (1, scale))
+    torch.testing.assert_close(scaled.points, plain.points)
+    assert float(plain.points.norm()) == pytest.approx(1)
 
 
 def test_targets_that_a_model_lacks_raise() -> None:

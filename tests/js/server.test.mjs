@@ -92,6 +92,11 @@ test('a question about a scene is one request', async () => {
     [['http://page.test/app/vitviz/explain', 'POST', { ask: JSON.stringify({ scene: 'abc', method: 'lrp' }) }]]);
 });
 
+test('a list of patches is a field of its own, because JSON is bounded', async () => {
+  const { requests } = await exchange([{ data: 7 }], ask('intervene', SCENE, { patches: [3, 5], heads: [[0, 1]] }));
+  assert.deepEqual(requests[0].fields, { ask: JSON.stringify({ scene: 'abc', heads: [[0, 1]] }), patches: '3,5' });
+});
+
 test('a question about an unknown scene is repeated with source and photograph', async () => {
   const { signal } = new AbortController();
   const question = ask('heads', SCENE, { names: [] }, { signal });

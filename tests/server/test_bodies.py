@@ -1,37 +1,36 @@
-"""Client addresses behind proxies, and the limits, bookings and timeouts of bodies and answers in transit."""
+"""Client addresses behind proxies, and the bounds of bodies, forms and answers in transfer."""
 
+import asyncio
 import codecs
 import json
 import threading
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 from anyio.from_thread import BlockingPortal
-from asking import InProcess
-from offered import new_endpoints, photograph
+from asking import InProcess, Site, form, last
+from offered import folder, new_endpoints, photograph
 from starlette.datastructures import Headers
 from starlette.responses import Response
-from starlette.routing import Router
 
-from vitviz.server import arguments, bodies
-from vitviz.server.account import Account, Budget, Resource
+from vitviz.server import arguments, opening
+from vitviz.server.arguments import MAX_PHOTO_BYTES
+from vitviz.server.bodies import JSON_BYTES, JSON_VALUES, LIST_BYTES, Refused, json_value
 from vitviz.server.endpoints import Endpoints
 from vitviz.server.firewall import Firewall
-from vitviz.server.routes import Questions
-from vitviz.server.uploads import UploadFolder
-from vitviz.settings import Settings
+from vitviz.server.routes import PIECE, Questions
 
-STALL = 0.2  # seconds until stalled clients are disconnected
+KIND = "multipart/form-data; boundary=x"
 
 
-def walled(app: Callable[..., Any], uploads: UploadFolder, allowed: Settings) -> Firewall:
-    return Firewall(
-        app, uploads=uploads, account=uploads.account, max_file=10**6, allowed=allowed, leave=lambda _: None
-    )
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory, sources: tuple[str, ...]) -> Iterator[Site]:
+    with closing(Site(new_endpoints(tmp_path_factory.mktemp("page"), sources, mcp=True))) as site:
+        yield site
 
 
 @pytest.mark.parametrize(
@@ -45,7 +44,7 @@ def walled(app: Callable[..., Any], uploads: UploadFolder, allowed: Settings) ->
     ],
 )
 def test_only_forwarded_entries_of_the_operators_proxies_are_trusted(
-    proxies: int, forwarded: str, address: str, tmp_path: Path, portal: BlockingPortal
+    proxies: int, forwarded: str, address: str, tmp_path: Path, sources: tuple[str, ...], portal: BlockingPortal
 ) -> None:
     seen: list[tuple[str, str]] = []
 
@@ -53,7 +52,7 @@ def test_only_forwarded_entries_of_the_operators_proxies_are_trusted(
         seen.append((scope["client"][0], Headers(scope=scope)["x-forwarded-for"]))
         await Response()(scope, receive, send)
 
-    firewall = walled(app, UploadFolder(tmp_path), Settings(proxies=proxies, mcp=True))
+    firewall = Firewall(app, new_endpoints(tmp_path, sources, proxies=proxies, mcp=True), leave=lambda _: None)
     with httpx.Client(base_url="http://localhost", transport=InProcess(firewall, portal, "10.0.0.1")) as client:
         for path in ("/config", "/gradio_api/mcp/"):
             client.get(path, headers={"x-forwarded-for": forwarded})
@@ -61,47 +60,14 @@ def test_only_forwarded_entries_of_the_operators_proxies_are_trusted(
     assert seen == [(address, forwarded), (address, ", ".join([address] * max(1, proxies)))]
 
 
-class Page:
-    """Serve the page's questions behind the firewall, without a socket."""
-
-    def __init__(self, endpoints: Endpoints, portal: BlockingPortal) -> None:
-        self.endpoints, self.account, self.portal = endpoints, endpoints.account, portal
-        self.uploads = endpoints.menu.uploads
-        self.app = walled(Router([Questions(endpoints).route()]), self.uploads, endpoints.menu.settings)
-
-    def client(self, address: str = "127.0.0.9", **habits: bool) -> httpx.Client:
-        """Return a client; `habits` are options of `InProcess`."""
-        return httpx.Client(base_url="http://localhost", transport=InProcess(self.app, self.portal, address, **habits))
-
-    def ask(
-        self, path: str, body: bytes, kind: str = "multipart/form-data; boundary=x", **options: Any
-    ) -> tuple[int, bytes]:
-        """Return status and body of an answer."""
-        answer = self.client(**options).post(path, content=body, headers={"content-type": kind})
-        return answer.status_code, answer.content
-
-    def unread(self, path: str, body: bytes) -> bytes:
-        """Return the part of an unread answer that is sent before the server aborts it."""
-        headers, sent = {"content-type": "multipart/form-data; boundary=x"}, list[bytes]()
-        answering = self.client(reads=False).stream("POST", path, content=body, headers=headers)
-        with answering as answer, pytest.raises(AssertionError, match="the answer has no end"):
-            sent.extend(answer.iter_raw())
-        return b"".join(sent)
-
-    def booked(self) -> int:
-        """Return everything that is booked, except for scenes."""
-        return sum(self.account.used(resource) for resource in Resource if resource is not Resource.SCENES)
-
-
-def form(name: str, data: bytes, filename: str | None = None, end: bool = True) -> bytes:
+def part(name: str, data: bytes, filename: str | None = None, end: bool = True) -> bytes:
     file = f'; filename="{filename}"' if filename else ""
     head = f'--x\r\nContent-Disposition: form-data; name="{name}"{file}\r\n\r\n'.encode()
-    return head + data + (b"\r\n--x--\r\n" if end else b"")
+    return head + data + b"\r\n" + b"--x--\r\n" * end
 
 
-@pytest.fixture
-def page(tmp_path: Path, sources: tuple[str, ...], portal: BlockingPortal) -> Page:
-    return Page(new_endpoints(tmp_path / "page", sources, upload=True, stall=STALL, disk=2 * 10**6), portal)
+def sent(site: Site, path: str, body: Any, kind: str = KIND) -> httpx.Response:
+    return site.client.post(path, content=body, headers={"content-type": kind})
 
 
 def looked_up(monkeypatch: pytest.MonkeyPatch) -> list[str]:
@@ -111,145 +77,202 @@ def looked_up(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return names
 
 
-@pytest.mark.parametrize("path", ["/vitviz/explain", "/vitviz/checkpoint", "/gradio_api/upload"])
-def test_other_charsets_are_refused_before_decoding(page: Page, monkeypatch: pytest.MonkeyPatch, path: str) -> None:
-    names = looked_up(monkeypatch)
-    body = form("f-", b"9999a" + b"a" * 5000)
+@pytest.mark.parametrize("path", ["/vitviz/explain", "/gradio_api/upload"])
+def test_other_charsets_are_refused_before_decoding(site: Site, monkeypatch: pytest.MonkeyPatch, path: str) -> None:
+    names, body = looked_up(monkeypatch), part("f-", b"9999a" + b"a" * 5000)
     for charset in ("punycode", "undefined", "utf-7", "idna", "latin-1", "no-such", "utf-16"):
-        status, text = page.ask(path, body, f"multipart/form-data; boundary=x; charset={charset}")
-        assert (status, b"UTF-8" in text) == (415, True), charset
+        answer = sent(site, path, body, f"{KIND}; charset={charset}")
+        assert (answer.status_code, b"UTF-8" in answer.content) == (415, True), charset
     assert names == []
-    assert page.booked() == 0
 
 
-def test_charsets_of_parts_and_json_are_never_looked_up(page: Page, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_charsets_of_parts_and_json_are_never_looked_up(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     text = b"9999a" + b"a" * 5000 + b"-"
     disposition = b"Content-Disposition: form-data; name=\"ask\"; name*=punycode''" + text[:100]
-    part = b"--x\r\n" + disposition + b"\r\nContent-Type: text/plain; charset=punycode\r\n\r\n{}\r\n--x--\r\n"
-    requests = [("/vitviz/models", part, "multipart/form-data; boundary=x")]
-    requests += [("/gradio_api/call/open", text, f"application/json; charset={name}") for name in ("punycode", "idna")]
+    body = b"--x\r\n" + disposition + b"\r\nContent-Type: text/plain; charset=punycode\r\n\r\n{}\r\n--x--\r\n"
     names = looked_up(monkeypatch)
-    assert [page.ask(*request)[0] for request in requests] == [200, 400, 400]
-    assert names == []
-
-
-def test_utf_8_is_read_and_invalid_utf_8_refused(page: Page) -> None:
-    for charset in ("", "; charset=utf-8", "; charset=UTF-8"):
-        status, text = page.ask("/vitviz/models", form("ask", b"{}"), f"multipart/form-data; boundary=x{charset}")
-        assert status == 200
-        assert b'"groups"' in text
-    for name in ("ask", "files"):
-        assert page.ask("/vitviz/models", form(name, b"\xff\xfe"))[0] == 400
-
-
-def test_names_headers_and_fields_of_a_form_are_bounded(page: Page) -> None:
-    fields = [form(f"f{number}", bytes(400_000), end=False) + b"\r\n" for number in range(4)]
-    for body in (
-        form("n" * 1000, b"{}"),
-        form("photo", b"{}", "n" * 1000),
-        b"--x\r\n" + b"A: b\r\n" * 100 + b"\r\n--x--\r\n",
-        b"--x\r\nContent-Disposition: " + b"a" * 100_000 + b"\r\n\r\n--x--\r\n",
-        b"".join(form(f"f{number}", b"x", end=False) + b"\r\n" for number in range(20)) + b"--x--\r\n",
-        form("ask", bytes(2**20 + 1)),
-        b"".join(fields),  # too long together
-    ):
-        assert page.ask("/vitviz/models", body)[0] == 400, body[:100]
-        assert page.ask("/gradio_api/upload", body)[0] in (400, 413, 507), body[:100]
-    assert page.booked() == 0
-
-
-@pytest.mark.parametrize("path", ["/vitviz/open", "/vitviz/checkpoint", "/gradio_api/upload", "/gradio_api/call/open"])
-def test_body_that_never_ends_is_refused_and_its_booking_released(page: Page, path: str) -> None:
-    if "call" in path:
-        status, text = page.ask(path, b'{"data": ["x', "application/json", hangs=True)
-    else:
-        status, text = page.ask(path, form("photo", bytes(50_000), "a.png", end=False), hangs=True)
-    assert status == 408
-    assert b"Expected" in text
-    assert page.booked() == 0
-    assert list(page.uploads.root.iterdir()) == []
-
-
-def test_slow_body_is_refused(portal: BlockingPortal) -> None:
-    now, received = iter(range(0, 10_000, 10)), []
-
-    async def receive() -> dict[str, Any]:
-        received.append(b"x" * 100)
-        return {"type": "http.request", "body": received[-1], "more_body": True}
-
-    async def read() -> None:
-        with Account().book(Resource.TRANSFERS, "a", 0) as booking:
-            async for _ in bodies.chunks(receive, 10**6, booking, 20, lambda: next(now)):
-                pass
-
-    with pytest.raises(bodies.Refused, match="20,000 bytes in 30 s"):
-        portal.call(read)
-    assert len(b"".join(received)) < 20_000
+    assert sent(site, "/vitviz/models", body).status_code == 200
+    for name in ("punycode", "idna"):
+        assert sent(site, "/gradio_api/call/open", text, f"application/json; charset={name}").status_code == 400
+    assert {*names} <= {"utf-8"}
 
 
 @pytest.mark.parametrize(
-    ("path", "resource"), [("/vitviz/open", Resource.TRANSFERS), ("/gradio_api/upload", Resource.DISK)]
+    "body",
+    [
+        part("f", b"x", "a.png", end=False) + part("g", b"x", "b.png"),
+        b"--x\r\n" + b"A: b\r\n" * 100 + b"\r\n--x--\r\n",
+        b"--x\r\nContent-Disposition: " + b"a" * 100_000 + b"\r\n\r\n--x--\r\n",
+        b"".join(part(f"f{number}", b"x", end=False) for number in range(20)) + b"--x--\r\n",
+        part("patches", b"1" * (LIST_BYTES + 1)),
+        b"no form",
+    ],
+    ids=["two files", "many headers", "long header", "many fields", "long field", "no form"],
 )
-def test_unfinished_bodies_are_booked_by_address_and_in_total(page: Page, path: str, resource: Resource) -> None:
-    page.account.budgets[resource] = Budget(250_000, 100_000)
-    body, addresses = form("files", bytes(60_000), "a.png", end=False), [f"127.0.0.{n}" for n in (1, 1, 2, 3, 4, 5)]
-    with ThreadPoolExecutor(6) as pool:
-        answers = pool.map(lambda address: page.ask(path, body, address=address, hangs=True)[0], addresses)
-    statuses = sorted(answers)
-    assert statuses[:4] == [408] * 4
-    assert set(statuses[4:]) <= {429, 507}  # the second request of one address, and the fifth in total
-    assert page.account.used(resource) == 0
+def test_parts_of_a_form_are_bounded(site: Site, body: bytes) -> None:
+    assert sent(site, "/vitviz/models", body).status_code == 400
+    assert sent(site, "/gradio_api/upload", body).status_code == 400
 
 
-def test_full_disk_during_an_upload_is_explained(page: Page, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def full(*_: Any) -> None:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(bodies._Reader, "flush", full)
-    for path in ("/vitviz/checkpoint", "/gradio_api/upload"):
-        status, text = page.ask(path, form("photo", photograph(), "a.safetensors"))
-        assert status == 507
-        assert b"Expected room" in text
+def test_bodies_need_a_length_within_the_limit(site: Site) -> None:
+    chunks = (part("photo", b"", "p", end=False), *[b"a"] * 10)
+    assert sent(site, "/vitviz/open", iter(chunks)).status_code == 411
+    for path, most in (("/vitviz/open", MAX_PHOTO_BYTES), ("/gradio_api/call/open", JSON_BYTES), ("/nothing", 10**9)):
+        answer = site.client.post(path, headers={"content-length": str(2 * most)}, content=b"")
+        assert answer.status_code == (404 if path == "/nothing" else 413), path
+    assert site.endpoints.cache.reserved == 0
 
 
-def test_unread_answers_are_booked_cut_off_and_released(page: Page) -> None:
-    scene = page.endpoints.open(photograph())["id"]
-    asks = [form("ask", json.dumps({"scene": scene, "search": f"?a={number}"}).encode()) for number in range(3)]
-    status, whole = page.ask("/vitviz/page", asks[0])
-    assert status == 200
-    assert b"<html" in whole
-    assert 0 < len(page.unread("/vitviz/page", asks[0])) <= bodies.PIECE  # the next piece waits for the first
-    assert page.booked() == 0
-    page.account.budgets[Resource.TRANSFERS] = Budget(10 * len(whole), len(whole) + 10_000)
-    with ThreadPoolExecutor(3) as pool:
-        answers = list(pool.map(lambda ask: page.unread("/vitviz/page", ask), asks))
-    assert any(b"waiting to be read" in text for text in answers)
-    assert page.booked() == 0
+MANY = b'{"data": [' + b"[]," * (JSON_VALUES // 2) + b"[]]}"
 
 
-def test_upload_paths_are_relative_and_differ_between_visitors(page: Page, monkeypatch: pytest.MonkeyPatch) -> None:
-    paths, body = [], form("files", photograph(), "holiday.png")
-    monkeypatch.setattr("PIL.Image.open", lambda *_: pytest.fail("the upload was decoded"))
-    for address in ("127.0.0.1", "127.0.0.2"):
-        status, text = page.ask("/gradio_api/upload", body, address=address)
-        assert status == 200
-        paths += json.loads(text)
-    assert all(not path.startswith("/") and path.endswith("/holiday.png") for path in paths)
-    assert paths[0] != paths[1]
-    assert all(page.uploads.check(path).read_bytes() == photograph() for path in paths)
-    assert page.account.used(Resource.DISK) == 2 * len(body)
+@pytest.mark.parametrize("path", ["/gradio_api/call/open", "/gradio_api/queue/join", "/gradio_api/mcp/"])
+def test_json_is_bounded_before_it_is_parsed(site: Site, path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("vitviz.server.bodies.json.loads", lambda *_: pytest.fail("the body was parsed"))
+    for body in (b'{"data": ["' + b"x" * JSON_BYTES + b'"]}', MANY):
+        assert sent(site, path, body, "application/json").status_code == 413
 
 
-def test_long_lists_are_checked_in_a_thread_up_to_the_first_error(page: Page, monkeypatch: pytest.MonkeyPatch) -> None:
-    ask = {"scene": page.endpoints.open(photograph())["id"], "patches": ["a"] * 20_000}
-    threads, question = [], page.endpoints.question
+@pytest.mark.parametrize("field", ["ask", "source"])
+def test_json_in_forms_is_bounded(site: Site, field: str) -> None:
+    for text in (b'"' + b"x" * JSON_BYTES + b'"', MANY, b"[" * 60_000):
+        assert sent(site, "/vitviz/open", part(field, text)).status_code in (400, 413)
+
+
+def test_values_are_counted_in_texts_and_bytes() -> None:
+    for text in ('{"a": [1, 2]}', b'{"a": [1, 2]}'):
+        assert json_value("body", text) == {"a": [1, 2]}
+    with pytest.raises(Refused):
+        json_value("body", "[" + "1," * JSON_VALUES + "1]")
+
+
+def test_photographs_of_tools_are_no_json(site: Site) -> None:
+    """They are cut out first, so that a photograph of a tool may have the size of any other."""
+    body = b'{"photo": "data:image/png;base64,' + b"," * 2 * JSON_VALUES + b'"}'
+    assert sent(site, "/gradio_api/mcp/", body, "application/json").status_code == 403  # no picture
+
+
+def test_long_lists_of_patches_travel_as_a_field(site: Site) -> None:
+    scene = site.ask("open", photo=photograph(), source={})["data"]["id"]
+    options = form({"scene": scene})
+    options["data"]["patches"] = "0,1,2"
+    answer = last(site.client.post("/vitviz/intervene", **options).content)
+    assert answer == site.ask("intervene", {"scene": scene, "patches": [0, 1, 2]})
+    options["data"]["patches"] = "0,x"
+    assert site.client.post("/vitviz/intervene", **options).status_code == 400
+
+
+def test_a_photograph_in_transfer_counts_as_memory(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    reserved, run = [], opening.open_view
     monkeypatch.setattr(
-        page.endpoints, "question", lambda *args: threads.append(threading.current_thread()) or question(*args)
+        opening, "open_view", lambda *args: reserved.append(site.endpoints.cache.reserved) or run(*args)
     )
-    status, text = page.ask("/vitviz/intervene", form("ask", json.dumps(ask).encode()))
-    assert status == 200
-    assert json.loads(text)["error"]["kind"] == "refused"
-    assert threads != [page.portal.call(threading.current_thread)]
+    body = part("source", b"{}", end=False) + part("photo", photograph(7) + bytes(10**6), "p")
+    assert last(sent(site, "/vitviz/open", body).content)["data"]
+    assert reserved == [len(body)]
+    assert site.endpoints.cache.reserved == 0
+
+
+class Reader:
+    """Client that reads an answer's parts only when `part` is called."""
+
+    def __init__(self, answers: Any, questions: Questions, client: str = "127.0.0.9") -> None:
+        self.parts = asyncio.Queue[Any](1)
+        self.task = asyncio.create_task(questions._stream(answers, client, self.parts.put, {}))
+
+    async def read(self, count: int) -> bytes:
+        return b"".join([(await self.parts.get()).get("body", b"") for _ in range(count)])
+
+
+def test_unread_answers_are_sent_in_pieces_and_bounded(endpoints: Endpoints, portal: BlockingPortal) -> None:
+    async def answers(data: bytes) -> Any:
+        yield {"data": data}
+
+    async def read() -> None:
+        questions = Questions(endpoints)
+        large = Reader(answers(bytes(MAX_PHOTO_BYTES)), questions)
+        assert await large.read(2) == json.dumps({"bytes": MAX_PHOTO_BYTES}).encode() + b"\n"
+        assert len(await large.read(1)) == PIECE
+        assert endpoints.cache.reserved == MAX_PHOTO_BYTES
+        other = Reader(answers(bytes(10**6)), questions)
+        assert b"waiting to be read" in await other.read(2)
+        visitor = Reader(answers(bytes(10**6)), questions, "127.0.0.8")
+        assert b"bytes" in await visitor.read(2)
+        tasks = [reader.task for reader in (large, other, visitor)]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    portal.call(read)
+    assert endpoints.cache.reserved == 0
+
+
+def test_numbers_that_json_lacks_are_an_error_line(endpoints: Endpoints, portal: BlockingPortal) -> None:
+    async def answers() -> Any:
+        yield {"data": {"value": float("inf")}}
+
+    async def read() -> bytes:
+        return await Reader(answers(), Questions(endpoints)).read(2)
+
+    assert json.loads(portal.call(read))["error"]["kind"] == "failed"
+
+
+def test_long_lists_are_checked_in_a_thread_up_to_the_first_error(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    ask = {"scene": site.endpoints.open(photograph())["id"], "patches": ["a"] * 10_000}
+    threads: list[threading.Thread] = []
+    question: Callable[..., Any] = site.endpoints.question
+    monkeypatch.setattr(
+        site.endpoints, "question", lambda *args: threads.append(threading.current_thread()) or question(*args)
+    )
+    assert site.ask("intervene", ask)["error"]["kind"] == "refused"
+    assert threads != [site.portal.call(threading.current_thread)]
     assert len(threads) == 1
     with pytest.raises(ValueError, match="1 validation error"):
         arguments._model(Endpoints.intervene).model_validate(ask)
+
+
+@pytest.fixture
+def own(tmp_path: Path, sources: tuple[str, ...]) -> Iterator[Site]:
+    with closing(Site(new_endpoints(tmp_path / "page", sources, upload=True))) as site:
+        yield site
+
+
+def upload(site: Site, name: str, data: bytes, address: str = "127.0.0.1", **headers: str) -> httpx.Response:
+    return site.client_at(address).post("/vitviz/checkpoint", files={"photo": (name, data)}, headers=headers)
+
+
+def test_uploaded_checkpoint_is_named_by_its_hash(own: Site, tmp_path: Path) -> None:
+    weights = Path(folder(tmp_path / "mine", 9)) / "model.safetensors"
+    uploaded = last(upload(own, "mine.safetensors", weights.read_bytes()).content)["data"]
+    assert uploaded["source"].startswith("upload:")
+    assert uploaded["words"].startswith("mine.safetensors · ")
+    for source, text in ((uploaded["source"], "Expected"), (f"upload:{'0' * 16}", "Upload it again")):
+        refused = own.ask("open", photo=photograph(), source={"model": source})["error"]
+        assert refused["kind"] == "refused"  # unknown tensors; no such upload
+        assert text in refused["text"]
+        assert str(own.endpoints.menu.uploads) not in refused["text"]
+    assert last(upload(own, "../../a.pt", b"x").content)["error"]["kind"] == "refused"
+    assert [path.suffix for path in own.endpoints.menu.uploads.rglob("*.*")] == [".safetensors"]
+
+
+@pytest.mark.parametrize(
+    ("address", "headers"),
+    [
+        ("127.0.0.1", {"x-forwarded-for": "203.0.113.7"}),
+        ("127.0.0.1", {"x-forwarded-proto": "https"}),
+        ("127.0.0.1", {"forwarded": "for=203.0.113.7"}),
+        ("127.0.0.1", {"host": "page.example"}),
+        ("203.0.113.7", {}),
+    ],
+)
+def test_checkpoints_past_a_proxy_or_under_another_name_are_refused(
+    own: Site, address: str, headers: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("vitviz.server.firewall.hostname", lambda _: "localhost")  # as without its check
+    assert upload(own, "a.safetensors", b"x", address, **headers).status_code == 403
+
+
+def test_pages_without_uploads_refuse_all_checkpoints(site: Site) -> None:
+    answer = upload(site, "a.safetensors", b"x")
+    assert answer.status_code == 403
+    assert "own machine" in answer.text

@@ -14,7 +14,6 @@ from vitviz.formatting import describe_bytes
 from vitviz.model.vit import ViT
 from vitviz.server.menu import Menu, MenuError, short_licence
 from vitviz.server.models import Models, TooLarge, bytes_of
-from vitviz.server.uploads import UploadFolder
 from vitviz.settings import Settings
 from vitviz.weights.catalog import CATALOG
 from vitviz.weights.zoo import bundled
@@ -113,20 +112,18 @@ def test_local_folder_does_not_replace_a_remote_model_of_its_name(
 
 
 def test_uploaded_checkpoint_is_permitted_only_by_its_hash(sources: tuple[str, ...], tmp_path: Path) -> None:
-    (tmp_path / "uploads").mkdir()
-    uploads = UploadFolder(tmp_path / "uploads")
-    weights = (Path(sources[1]) / "model.safetensors").read_bytes()
-    path = uploads.add("visitor", "mine.safetensors", weights)
-    picture = uploads.add("visitor", "mine.png", photograph())
-    source = f"upload:{path.parent.name[:16]}"
-    menu = Menu(Settings(models=sources, upload=True), bundled=[], uploads=uploads)
+    menu = Menu(Settings(models=sources, upload=True), bundled=[])
+    weights, digest = (Path(sources[1]) / "model.safetensors").read_bytes(), "0123456789abcdef"
+    path, source = menu.uploads / digest / "mine.safetensors", f"upload:{digest}"
+    path.parent.mkdir()
+    path.write_bytes(weights)
     assert menu.permit(source) == source
     assert menu.entry(source).describe() == f"mine.safetensors · {describe_bytes(len(weights))}"
-    for other in (f"upload:{path.parent.name}", f"upload:{picture.parent.name[:16]}", str(path)):
+    for other in (f"{source}0", "upload:*", f"upload:../{menu.uploads.name}/{digest}", str(path)):
         with pytest.raises(MenuError):
             menu.permit(other)
     with pytest.raises(MenuError, match="takes no checkpoints"):
-        Menu(Settings(models=sources), bundled=[], uploads=uploads).permit(source)
+        Menu(Settings(models=sources), bundled=[]).permit(source)
     path.unlink()
     with pytest.raises(MenuError, match="Upload it again"):
         menu.permit(source)

@@ -1,12 +1,11 @@
 """The endpoints as API clients use them, over a socket: through gradio_client, Gradio's API list and MCP tools."""
 
+import asyncio
 import base64
 import inspect
 import json
-import os
 import re
 import resource
-import socket
 import sys
 from collections.abc import Iterator
 from contextlib import closing
@@ -15,7 +14,6 @@ from typing import Any
 from urllib.parse import quote, urlsplit
 
 import anyio
-import httpx
 import numpy as np
 import pytest
 import tiny
@@ -28,12 +26,9 @@ from mcp.client.stdio import stdio_client
 from offered import new_endpoints, photograph
 from patience import patience, wait_until
 
-from vitviz.server.account import Resource
-from vitviz.server.arguments import MAX_PHOTO_BYTES
-from vitviz.server.connections import QuietAccepts, connection_budget
+from vitviz.server import uploads
 from vitviz.server.endpoints import Endpoints
 from vitviz.server.jobs import Kind
-from vitviz.server.uploads import upload_folder
 from vitviz.web.questions import QUESTIONS
 
 NAMES = [name for name, question in QUESTIONS.items() if question.programs]
@@ -104,15 +99,6 @@ def test_every_endpoint_answers_programs(client: Client, scene: str, site: Site)
     assert ask("layers", scene) == endpoints.layers(scene)
     assert ask("intervene", scene, [0, 1], [[0, 1]]) == endpoints.intervene(scene, [0, 1], [[0, 1]])
     assert np.shape(ask("attention", scene, 2, 3)["values"]) == tiny.GRID
-    assert base64.b64decode(ask("page", scene)).startswith(b"<!doctype html>")
-
-
-def test_uploaded_files_larger_than_a_photograph_are_not_read(site: Site) -> None:
-    path = upload_folder().add("", "large.png", b"")
-    os.truncate(path, MAX_PHOTO_BYTES + 1)
-    before = site.endpoints.account.used(Resource.TRANSFERS)
-    assert "at most 64 MB, got 65 MB" in site.call("open", {"path": str(path)}, None, None, None)
-    assert site.endpoints.account.used(Resource.TRANSFERS) == before
 
 
 def test_refusal_is_an_exception_in_gradio_client(client: Client, scene: str) -> None:
@@ -160,20 +146,17 @@ def test_tools_are_listed_and_answer(site: Site, scene: str) -> None:
     assert "beauty" in refused["content"][0]["text"]
 
 
-def test_photographs_of_tools_are_stored_in_the_upload_folder_and_booked(site: Site) -> None:
-    """Other users of the machine could read Gradio's default folder."""
-    account, data = site.endpoints.account, photograph(9)
+def test_photographs_of_tools_are_held_in_memory(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Gradio would write files of any type to a folder that other users of the machine can read."""
+    for name in ("TemporaryFile", "NamedTemporaryFile", "mkstemp"):
+        monkeypatch.setattr(f"tempfile.{name}", lambda *_args, **_options: pytest.fail("a file was written"))
 
     def opened(kind: str, content: bytes) -> dict[str, Any]:
         return call_tool(site, "open", photo=f"data:{kind};base64,{base64.b64encode(content).decode()}")
 
-    before = account.used(Resource.DISK)
     with pytest.raises(AssertionError, match="Expected a picture"):
         opened("text/html", b"no picture")
-    assert account.used(Resource.DISK) == before
-    assert "predictions" in opened("image/png", data)["content"][0]["text"]
-    assert account.used(Resource.DISK) == before + len(data)
-    assert data in [path.read_bytes() for path in upload_folder().root.rglob("photo")]
+    assert "predictions" in opened("image/png", photograph(9))["content"][0]["text"]
 
 
 def test_tools_open_uploaded_photographs_and_explain_refusals(site: Site) -> None:
@@ -229,23 +212,36 @@ def test_local_photograph_is_opened_with_the_configuration_of_the_document(site:
     assert json.loads(answer["content"][0]["text"])["predictions"]
 
 
-def test_server_keeps_idle_connections_longer_than_nginx(site: Site) -> None:
+def test_long_answers_are_fetched_once_and_not_left_in_gradios_queue(client: Client, scene: str, site: Site) -> None:
+    address = client.predict(scene, "?new", api_name="/page")
+    assert address.startswith("/vitviz/answer/")
+    assert len(address.rpartition("/")[2]) == 32  # hexadecimal digits of 128 bits
+    held = site.endpoints.cache.used
+    answer = site.client.get(address)
+    assert answer.content.startswith(b"<!doctype html>")
+    assert site.endpoints.cache.used <= held - len(answer.content)
+    assert site.client.get(address).status_code == 404
+
+
+def test_long_answers_are_dropped_after_their_time(site: Site) -> None:
+    async def offered() -> str:
+        return site.endpoints.uploads.offer({"values": ["x" * 100_000]})["answer"]
+
+    async def dropped() -> None:
+        while site.endpoints.cache.get((None, f"answer {name}")) is not None:
+            await asyncio.sleep(0.01)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(uploads, "ANSWER_SECONDS", 0.0)
+        name = site.portal.call(offered).rpartition("/")[2]
+    site.portal.call(dropped)
+    assert site.client.get(f"/vitviz/answer/{name}").status_code == 404
+
+
+def test_limit_of_open_files_is_raised(site: Site) -> None:
     assert "vitvizExplorer" in site.client.get("/").text
-    # nginx reuses connections for up to 60 seconds. If the server closed one earlier, nginx could lose a request on it.
-    assert site.page.server.config.timeout_keep_alive > 60
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     assert soft >= min(hard, 65_536)
-
-
-def test_connections_are_booked_and_a_lack_of_files_is_logged_once(site: Site) -> None:
-    account, address = site.endpoints.account, "127.0.0.99"
-    assert account.budgets[Resource.CONNECTIONS] == connection_budget(resource.getrlimit(resource.RLIMIT_NOFILE)[0])
-    with socket.socket() as line:
-        line.bind((address, 0))
-        line.connect(("127.0.0.1", httpx.URL(site.url).port))
-        wait_until(lambda: account.used(Resource.CONNECTIONS, address) == 1, "the connection is booked")
-    wait_until(lambda: account.used(Resource.CONNECTIONS, address) == 0, "the connection is released")
-    assert isinstance(site.page.server.servers[0].get_loop().get_exception_handler(), QuietAccepts)
 
 
 @pytest.mark.parametrize("proxies", [0, 2])

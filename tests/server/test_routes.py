@@ -1,27 +1,24 @@
-"""The page's questions over HTTP without a socket: answers, progress, cancellation, replicas, checkpoints."""
+"""The page's questions over HTTP without a socket: answers, progress, cancellation, replicas."""
 
 import gc
 import json
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from pathlib import Path
 
-import httpx
 import pytest
-from asking import Site, last, progress, progress_with, wait_for_rest
-from offered import folder, forget_scenes, new_endpoints, photograph
+from asking import Site, progress, progress_with, wait_for_rest
+from offered import forget_scenes, new_endpoints, photograph
 from patience import patience
 
 from vitviz.server import opening, routes
 from vitviz.server.jobs import Cancelled
-from vitviz.settings import Settings
 
 
 @pytest.fixture(scope="module")
 def sites(tmp_path_factory: pytest.TempPathFactory, sources: tuple[str, ...]) -> Iterator[list[Site]]:
     """Return two servers that share no state."""
-    sites = [Site(new_endpoints(tmp_path_factory.mktemp("page"), sources, upload=True)) for _ in range(2)]
+    sites = [Site(new_endpoints(tmp_path_factory.mktemp("page"), sources)) for _ in range(2)]
     yield sites
     for site in sites:
         site.close()
@@ -127,39 +124,3 @@ def test_loading_of_a_model_is_reported(site: Site, sources: tuple[str, ...], mo
         assert progress(lines)["text"].startswith("Loading Tiny b (")
         end.set()
         assert json.loads([*lines][-1])["data"]["model"] == sources[1]
-
-
-def test_body_that_does_not_arrive_is_refused(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(routes, "BODY_SECONDS", 0.01)
-    answer = site.client_at("127.0.0.1", hangs=True).post("/vitviz/open", files={"photo": photograph()})
-    assert answer.status_code == 408
-    assert answer.text.startswith("Expected a request within")
-
-
-def upload(site: Site, name: str, data: bytes) -> httpx.Response:
-    return site.client.post("/vitviz/checkpoint", files={"photo": (name, data)})
-
-
-def test_uploaded_checkpoint_is_named_by_its_hash(sites: list[Site], tmp_path: Path) -> None:
-    site, other = sites
-    weights = Path(folder(tmp_path / "mine", 9)) / "model.safetensors"
-    uploaded = last(upload(site, "mine.safetensors", weights.read_bytes()).content)["data"]
-    assert uploaded["source"].startswith("upload:")
-    assert uploaded["words"].startswith("mine.safetensors · ")
-    for server, text in ((other, "Upload it again"), (site, "Expected")):  # no such upload; unknown tensors
-        refused = server.ask("open", photo=photograph(), source={"model": uploaded["source"]})["error"]
-        assert refused["kind"] == "refused"
-        assert text in refused["text"]
-        assert str(tmp_path) not in refused["text"]
-
-
-def test_other_files_are_refused_as_checkpoints_and_all_if_not_allowed(
-    site: Site, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    assert last(upload(site, "a.pt", b"x").content)["error"]["kind"] == "refused"
-    source = last(upload(site, "a.safetensors", b"").content)["data"]["source"]
-    assert site.ask("open", photo=photograph(), source={"model": source})["error"]["kind"] == "refused"
-    monkeypatch.setattr(site.endpoints.menu, "settings", Settings())
-    answer = upload(site, "a.safetensors", b"x")
-    assert answer.status_code == 403
-    assert "own machine" in answer.text

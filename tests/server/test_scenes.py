@@ -18,32 +18,29 @@ from vitviz.explorer import Explorer
 from vitviz.images.decoding import ImageError
 from vitviz.server import endpoints as answering
 from vitviz.server import opening
-from vitviz.server.account import Account, Resource
 from vitviz.server.endpoints import Endpoints
 from vitviz.server.health import health
 from vitviz.server.jobs import Cancelled, Jobs, Kind, current
 from vitviz.server.models import fingerprint
 from vitviz.server.routes import describe_error
 from vitviz.server.scenes import Cache, UnknownScene, scene_id, size_of
-from vitviz.settings import Settings
 
 
 def test_least_recently_used_value_is_evicted_and_too_large_ones_not_cached() -> None:
-    account = Account(Settings(scene_memory=10))
-    cache = Cache(account)
+    cache = Cache(10)
     keys = [("scene", question) for question in ("open", "explain", "heads", "page")]
     for key in keys[:3]:
         cache.put(key, np.zeros(4, np.uint8))
         cache.get(keys[0])
     assert [cache.get(key) is not None for key in keys] == [True, False, True, False]
-    assert account.used(Resource.SCENES) == 8
+    assert cache.used == 8
     assert cache.evicted == 1
     cache.put(keys[3], np.zeros(100, np.uint8))
     assert [cache.get(key) is not None for key in keys] == [True, False, True, False]
     cache.put(keys[0], np.ones(4, np.uint8))
     cache.discard(np.all)
     assert cache.get(keys[0]) is None
-    assert account.used(Resource.SCENES) == 4
+    assert cache.used == 4
 
 
 def test_size_of_estimates_the_bytes_of_answers() -> None:

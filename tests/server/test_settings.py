@@ -28,13 +28,13 @@ def test_default_settings_depend_on_where_the_page_is_served() -> None:
 
 
 def test_environment_and_arguments_override_defaults() -> None:
-    environ = {"SPACE_ID": "someone/vitviz", "VITVIZ_ALLOW_TYPED": "1", "VITVIZ_ALLOW_UPLOAD": "1"}
+    environ = {"SPACE_ID": "someone/vitviz", "VITVIZ_ALLOW_TYPED": "1", "VITVIZ_SHARPER": "0"}
     environ |= {"VITVIZ_MODEL_MEMORY": "1.5", "VITVIZ_MAX_SIDE": "700", "VITVIZ_MODELS": "timm:a, ./b,"}
     allowed = settings(environ=environ)
-    assert (allowed.typed, allowed.upload, allowed.memory, allowed.side) == (True, True, 1_500_000_000, 700)
+    assert (allowed.typed, allowed.sharper, allowed.memory, allowed.side) == (True, False, 1_500_000_000, 700)
     assert allowed.models == ("timm:a", "./b")
-    allowed = settings(environ=environ, typed=False, upload=False, memory=2, side=600, models=["c"])
-    assert (allowed.typed, allowed.upload, allowed.memory, allowed.side) == (False, False, 2 * GIGABYTE, 600)
+    allowed = settings(environ=environ, typed=False, sharper=True, memory=2, side=600, models=["c"])
+    assert (allowed.typed, allowed.sharper, allowed.memory, allowed.side) == (False, True, 2 * GIGABYTE, 600)
     assert allowed.models == ("c",)
     host = {"PORT": "8080"}  # set by many hosts
     ports = [settings(environ=environ).port for environ in ({}, host, {**host, "GRADIO_SERVER_PORT": "7000"})]
@@ -57,8 +57,7 @@ def test_wrong_settings_are_refused() -> None:
             settings(environ={name: value})
 
 
-GIGABYTES = dict.fromkeys(("scene_memory", "question_memory", "transfers", "disk"), GIGABYTE)
-LIMITS = GIGABYTES | dict.fromkeys(("places", "places_of_address", "stall"), 1)
+LIMITS = {"scene_memory": GIGABYTE, "question_memory": GIGABYTE, "places": 1}
 
 
 def test_limits_are_read_and_checked() -> None:
@@ -91,14 +90,30 @@ def test_number_of_proxies_is_read() -> None:
         settings(environ={"VITVIZ_PROXIES": "1.5"})
 
 
+REACHED = [
+    *({"VITVIZ_HOSTS": "vit.example"}, {"VITVIZ_HOSTS": "*"}, {"VITVIZ_PROXIES": "1"}, {"GRADIO_ROOT_PATH": "/vit"}),
+    *({"SPACE_ID": "a/b"}, {"GRADIO_SHARE": "true"}, {"GRADIO_SERVER_NAME": "0.0.0.0"}, {"SPACE_HOST": "a.hf.space"}),
+]
+
+
+@pytest.mark.parametrize("environ", REACHED, ids=lambda environ: next(iter(environ)))
+def test_checkpoints_are_taken_only_on_a_page_that_others_cannot_reach(environ: dict[str, str]) -> None:
+    assert settings(environ={"VITVIZ_ALLOW_UPLOAD": "1", "VITVIZ_HOSTS": "localhost"}).upload
+    assert not settings(environ=environ).upload
+    with pytest.raises(SettingsError, match="--allow-upload"):
+        settings(environ={**environ, "VITVIZ_ALLOW_UPLOAD": "1"})
+    with pytest.raises(SettingsError, match="--allow-upload"):
+        settings(environ=environ, upload=True)
+
+
 def test_command_line_overrides_settings(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[object] = []
     monkeypatch.setattr("vitviz.server.pages.build", lambda allowed, _texts: seen.append(allowed))
     monkeypatch.setattr("vitviz.server.server.launch", lambda page, allowed, **options: seen.append(options))
     monkeypatch.delenv("SPACE_ID", raising=False)
-    options = ["--allow-upload", "--model-memory", "1.5", "--max-side", "700", "--model", "a", "--model", "timm:b"]
+    options = ["--no-allow-upload", "--model-memory", "1.5", "--max-side", "700", "--model", "a", "--model", "timm:b"]
     assert main(["app", "--host", "0.0.0.0", *options]) == 0
-    expected = Settings(models=("a", "timm:b"), default="a", upload=True, memory=1_500_000_000, side=700)
+    expected = Settings(models=("a", "timm:b"), default="a", memory=1_500_000_000, side=700)
     assert seen[0] == replace(expected, typed=False, hosts=frozenset(), log=True)
     assert seen[1] == {"host": "0.0.0.0", "port": None, "quiet": False}  # Gradio or GRADIO_SERVER_PORT sets the port
     assert main(["app", "--allow-typed", "--no-allow-upload"]) == 0

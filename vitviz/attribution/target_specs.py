@@ -23,6 +23,7 @@ from vitviz.attribution.targets import LISTED, ExplainError, Kind, Target
 from vitviz.model.vit import ViT
 from vitviz.outputs import SINGLE, ProblemType, rank
 
+MAX_NUMBER = 1e6  # largest size of a direction's numbers: products of larger ones overflow in single precision
 Named = int | str
 """A class: its index, or its label."""
 FEATURE_TARGETS = "Unit(i), Direction(vector) or Similarity(view)"
@@ -144,6 +145,11 @@ class Direction(TargetSpec):
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "vector", as_vector(self.vector, "a direction"))
+        if not 1 / MAX_NUMBER <= (largest := max(map(abs, self.vector))) <= MAX_NUMBER:
+            raise ExplainError(
+                f"Expected a direction whose largest number has a size from {1 / MAX_NUMBER:g} to {MAX_NUMBER:g}, got "
+                f"{largest:g}. Scale it."
+            )
 
     def __str__(self) -> str:
         return spell_vector("direction", self.vector, self.name)
@@ -220,7 +226,8 @@ class Similarity(TargetSpec):
         """Return the target; see `TargetSpec.resolve`."""
         if self.model is not None and self.model is not model:
             raise ExplainError(OTHER_MODEL)
-        vector = torch.nn.functional.normalize(fit_vector(model, self.reference, "a reference"), dim=0)
+        vector = fit_vector(model, self.reference, "a reference")
+        vector = torch.nn.functional.normalize(vector / vector.abs().max(), dim=0)  # squares of large numbers overflow
         name = f"the similarity to {self.name or 'a reference'}"
         return same_target(vector, "similarity", name, str(self), batch)
 

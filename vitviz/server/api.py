@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import base64
 import inspect
 import re
 from collections.abc import Callable
@@ -13,11 +12,10 @@ from typing import Any, cast, get_type_hints
 import gradio as gr
 from gradio.data_classes import FileData
 
-from vitviz.server.account import OverBudgetError, Resource
-from vitviz.server.arguments import MAX_PHOTO_BYTES, too_large
 from vitviz.server.endpoints import Endpoints
-from vitviz.server.routes import describe_error, lines
-from vitviz.server.uploads import UploadError, upload_folder
+from vitviz.server.fairness import address
+from vitviz.server.routes import lines
+from vitviz.server.uploads import UploadError
 from vitviz.web.questions import QUESTIONS
 
 PICTURES = ("photo", "seen", "maps")  # manifest fields left out for API clients, which have the photograph
@@ -26,7 +24,7 @@ PICTURES = ("photo", "seen", "maps")  # manifest fields left out for API clients
 class Programs:
     """Answer API clients' questions, and stop those whose client has left.
 
-    Gradio starts each event at once, because the account and the jobs limit the questions.
+    Gradio starts each event at once, because `Jobs` limits the questions.
 
     Args:
         endpoints: compute the answers.
@@ -51,16 +49,11 @@ class Programs:
             if not isinstance(path, str):
                 raise _shown(f"Expected an uploaded file as the photo, got {type(file).__name__}. Upload it first.")
             try:
-                stored = upload_folder().check(path)
-                length = stored.stat().st_size
-                if length > MAX_PHOTO_BYTES:
-                    raise UploadError(too_large(length))
-                with self.endpoints.account.book(Resource.TRANSFERS, _client(request), length):
-                    data = await asyncio.to_thread(stored.read_bytes)
-                    opening = {"photo": data, "model": model, "size": size, "texts": texts}
-                    manifest = await self._answer(request, "open", opening)
-            except (UploadError, OverBudgetError) as error:
-                raise _shown(describe_error(error)["text"]) from error
+                data = self.endpoints.uploads.read(path)
+            except UploadError as error:
+                raise _shown(str(error)) from error
+            opening = {"photo": data, "model": model, "size": size, "texts": texts}
+            manifest = await self._answer(request, "open", opening)
             return {name: value for name, value in manifest.items() if name not in PICTURES}
 
         open_upload.__annotations__ = get_type_hints(open_upload)  # Gradio reads no types from strings
@@ -77,13 +70,13 @@ class Programs:
                 task.cancel()
 
     def _typed(self, method: Callable[..., Any]) -> Callable[..., Any]:
-        """Wrap an endpoint in a function with the same parameters that encodes bytes in base64."""
+        """Wrap an endpoint in a function with the same parameters that returns what `Uploads.offer` does."""
         signature, hints = inspect.signature(method), get_type_hints(method)
         hints["return"] = str if hints["return"] is bytes else hints["return"]
 
         async def run(request: gr.Request, *values: Any, **named: Any) -> Any:
             answer = await self._answer(request, method.__name__, signature.bind(*values, **named).arguments)
-            return base64.b64encode(answer).decode() if isinstance(answer, bytes) else answer
+            return self.endpoints.uploads.offer(answer)
 
         run.__annotations__ = {"request": gr.Request, **hints}
         parameters = [each.replace(annotation=hints[name]) for name, each in signature.parameters.items()]
@@ -101,19 +94,16 @@ class Programs:
             gr.Error: for every error, with a message for visitors.
             CancelledError: if the client has cancelled the event or left.
         """
-        client = _client(request)
+        client = address(request.request.scope) if request.request else ""
         task = cast("asyncio.Task[Any]", asyncio.current_task())
         self._sessions[task] = str(request.session_hash)
         try:
-            with self.endpoints.account.book(Resource.QUESTIONS, client):
-                async with aclosing(lines(self.endpoints, name, arguments, client)) as answers:
-                    async for line in answers:
-                        if "error" in line:
-                            raise _shown(line["error"]["text"])
-                        if "data" in line:
-                            return line["data"]
-        except OverBudgetError as error:
-            raise _shown(describe_error(error)["text"]) from error
+            async with aclosing(lines(self.endpoints, name, arguments, client)) as answers:
+                async for line in answers:
+                    if "error" in line:
+                        raise _shown(line["error"]["text"])
+                    if "data" in line:
+                        return line["data"]
         finally:
             del self._sessions[task]
         raise AssertionError("Expected data or an error at the end of an answer, got neither. Report this.")
@@ -127,10 +117,6 @@ def _described(run: Callable[..., Any], method: Callable[..., Any]) -> Callable[
     run.__name__ = run.__qualname__ = method.__name__
     run.__doc__ = re.sub(r"\n {8,}", " ", inspect.getdoc(method) or "")
     return run
-
-
-def _client(request: gr.Request) -> str:
-    return request.client.host if request.client else ""
 
 
 def _shown(text: str) -> gr.Error:

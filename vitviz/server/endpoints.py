@@ -446,7 +446,7 @@ class Endpoints(Opening):
                 if entries
             ],
             "default": self.menu.default,
-            "more": {"typed": allowed.typed, "upload": allowed.upload},
+            "more": {"typed": allowed.typed, "upload": self.menu.uploads is not None},
             "larger": self._larger.models(),
             "examples": [example.describe() for example in self.examples],
             **choices(),

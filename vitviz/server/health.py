@@ -15,7 +15,6 @@ from starlette.routing import Route
 from starlette.types import Scope
 
 from vitviz import __version__
-from vitviz.server.account import Resource
 from vitviz.server.endpoints import Endpoints
 from vitviz.server.gpu import BORROWED
 from vitviz.server.jobs import Kind
@@ -44,21 +43,21 @@ def health(endpoints: Endpoints) -> dict[str, Any]:
     jobs, loaded = endpoints.jobs, endpoints.loaded.begin(endpoints.menu.default)
     ready = loaded.done() and loaded.exception() is None
     device = next(loaded.result().explorer.model.parameters()).device.type if ready else None
-    account = endpoints.account
+    cache = endpoints.cache
     return {
-        "ready": ready and account.fits(Resource.PHOTOGRAPHS, ""),
+        "ready": ready and jobs.has_place(Kind.PHOTO),
         "version": __version__,
         "model": endpoints.menu.entry(endpoints.menu.default).title,
         "device": "zerogpu" if BORROWED else device,
         "queue": {
             "waiting": jobs.waiting,
-            "most": account.budgets[Resource.PHOTOGRAPHS].total,
+            "most": jobs.most,
             "seconds": round(jobs.seconds(Kind.PHOTO), 1),
         },
         "scenes": {
-            "bytes": account.used(Resource.SCENES),
-            "most": account.budgets[Resource.SCENES].total,
-            "evicted": endpoints.cache.evicted,
+            "bytes": cache.used,
+            "most": cache.budget,
+            "evicted": cache.evicted,
         },
     }
 

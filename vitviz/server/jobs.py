@@ -5,8 +5,8 @@ more memory and finish no sooner, so one job of each kind runs at a time. Betwee
 pauses while a photograph or a short question runs. While photographs and short questions compete, photographs get
 `SHARE` times as much time: a single photograph does not wait, and short questions delay a lecture hall's photographs by
 an eighth. Addresses take turns: sixty requests from one address delay another address by one job. Photographs are
-decoded first, two at a time, in a separate lane. The account limits how many jobs wait or run, with a separate limit
-for long ones.
+decoded first, two at a time, in a separate lane. The numbers of jobs that wait or run are limited, in total and of one
+address, with separate limits for long ones.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from torch.overrides import TorchFunctionMode
 
 from vitviz.errors import VitvizError
 from vitviz.images.worker import WORKERS
-from vitviz.server.account import Account, Booking, OverBudgetError, Resource
+from vitviz.settings import Settings
 
 TICK = 0.1  # seconds between checks for a job that nobody waits for
 MAX_PAUSE = 20.0  # seconds by which pauses may exceed the running time, so that every job finishes
@@ -37,6 +37,8 @@ RESTORE = torch._C._set_grad_enabled  # called at the end of `torch.no_grad`
 UNWIND = 0.5  # seconds for a cancelled job to leave its context managers
 RECENT = 20  # number of jobs of a kind whose mean time is the estimate for the next
 LIGHT_THREADS = 2
+MAX_OPEN = 64  # questions of one address: a lecture hall behind one router has one address
+MAX_LONG = 8  # long questions of one address
 SPARE_THREADS = 16  # threads in addition to one for each place; most threads only wait
 
 
@@ -69,7 +71,7 @@ class Job:
     """Computation of an answer.
 
     Attributes:
-        address: address of the first request, for which places are booked.
+        address: address of the first request, which has the place.
         key: question that it answers.
         future: future of the answer.
         requests: number of requests that wait for the answer.
@@ -157,20 +159,20 @@ class Jobs:
     """Compute each answer once for all requests that wait for it, in the order that the module's docstring describes.
 
     Args:
-        account: where waiting and running jobs are booked.
+        most: limit of photographs and short questions that wait or run, and the same limit of long questions.
     """
 
-    def __init__(self, account: Account | None = None) -> None:
-        self.account = account or Account()
+    def __init__(self, most: int = Settings().places) -> None:
+        self.most = most
         self._open: dict[Hashable, Job] = {}  # unfinished jobs by question
         self._lanes = {kind: Lane() for kind in Kind}
         self._changed = threading.Condition()
         self._credit = 0.0  # unused seconds of the short questions' share
         self._counted = time.monotonic()  # when `_credit` was updated
         self._paused = False  # whether the running short question pauses
-        places = sum(self.account.budgets[resource].total for resource in (Resource.PHOTOGRAPHS, Resource.LONG))
+        self._places = {False: Counter[str](), True: Counter[str]()}  # by whether it is long: jobs of each address
         self._light = ThreadPoolExecutor(LIGHT_THREADS, thread_name_prefix="light")
-        self._heavy = ThreadPoolExecutor(SPARE_THREADS + places, thread_name_prefix="heavy")
+        self._heavy = ThreadPoolExecutor(SPARE_THREADS + 2 * most, thread_name_prefix="heavy")
 
     # Requests
 
@@ -182,10 +184,15 @@ class Jobs:
             compute: returns the answer; it runs in a thread with a copy of this context.
             address: address of the request.
             light: whether it takes milliseconds; light jobs queue only behind each other.
+
+        Raises:
+            BusyError: if this address has too many open questions.
         """
         with self._changed:
             job = self._open.get(key)
             if job is None:
+                if sum(other.address == address for other in self._open.values()) >= MAX_OPEN:
+                    raise self._busy()
                 job = self._open[key] = Job(address, key)
                 pool = self._light if light else self._heavy
                 pool.submit(copy_context().run, self._compute, job, compute)
@@ -220,19 +227,19 @@ class Jobs:
     # Turns
 
     @contextmanager
-    def run(self, kind: Kind, booked: bool = False) -> Iterator[None]:
+    def run(self, kind: Kind, placed: bool = False) -> Iterator[None]:
         """Wait for a turn of the current job, and run the body of the `with` statement.
 
         Args:
             kind: kind of the computation.
-            booked: whether the job already has a place; otherwise one is booked.
+            placed: whether the job already has a place.
 
         Raises:
             BusyError: if too many jobs wait, in total or from this address.
             Cancelled: if no request waits for the job.
         """
         lane, job = self._lanes[kind], current.get()
-        with nullcontext() if booked else self._book(kind, job.address):
+        with nullcontext() if placed else self._place(kind, job.address):
             self._wait(kind, job)
             began = time.monotonic()
             try:
@@ -281,12 +288,29 @@ class Jobs:
                 self._paused = False
         return time.monotonic() - began
 
-    def _book(self, kind: Kind, address: str) -> Booking:
+    def has_place(self, kind: Kind, address: str = "") -> bool:
+        """Return whether another computation of an address may wait."""
+        places = self._places[kind is Kind.LONG]
+        return places.total() < self.most and (kind is not Kind.LONG or places[address] < MAX_LONG)
+
+    @contextmanager
+    def _place(self, kind: Kind, address: str) -> Iterator[None]:
+        """Count a computation that waits or runs."""
+        with self._changed:
+            if not self.has_place(kind, address):
+                raise self._busy()
+            places = self._places[kind is Kind.LONG]
+            places[address] += 1
         try:
-            return self.account.book(Resource.LONG if kind is Kind.LONG else Resource.PHOTOGRAPHS, address)
-        except OverBudgetError as error:
+            yield
+        finally:
             with self._changed:
-                raise BusyError(sum(lane.mean() * len(lane.waiting) for lane in self._lanes.values())) from error
+                places[address] -= 1
+                if not places[address]:
+                    del places[address]
+
+    def _busy(self) -> BusyError:
+        return BusyError(sum(lane.mean() * len(lane.waiting) for lane in self._lanes.values()))
 
     def _wait(self, kind: Kind, job: Job) -> None:
         """Wait until a job of this kind may run, and count it as running."""

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import atexit
 import json
 import re
+import shutil
+import tempfile
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass
@@ -14,7 +17,6 @@ from vitviz.errors import VitvizError
 from vitviz.formatting import describe_bytes
 from vitviz.model.vit import ViT
 from vitviz.resources import PUBLISHED
-from vitviz.server.uploads import UploadFolder
 from vitviz.settings import Settings
 from vitviz.weights import zoo
 from vitviz.weights.catalog import CATALOG, CatalogEntry
@@ -24,6 +26,7 @@ from vitviz.weights.remote import LIBRARIES, RemoteError, check_hub, load_remote
 # Model names: word characters, dots and dashes, on Hugging Face with an optional owner and slash; never a path.
 _NAME = re.compile(r"[\w-][\w.-]*")
 _OWNED = re.compile(r"[\w-][\w.-]*(/[\w-][\w.-]*)?")
+CHECKPOINT = ".safetensors"  # the only checkpoints that visitors may upload
 UPLOAD = "upload:"  # prefix of an uploaded checkpoint's source; the first digits of its hash follow
 _UPLOADED = re.compile(rf"{UPLOAD}[0-9a-f]{{16}}")
 NO_UPLOADS = (
@@ -72,12 +75,12 @@ class Menu:
     Args:
         settings: the operator's settings.
         bundled: names of bundled models; by default all.
-        uploads: the folder of uploaded checkpoints.
         catalog: published models that visitors may choose; by default `vitviz.weights.catalog`.
 
     Attributes:
         default: the model that the page opens with.
         bundled: the model that the page opens with if the default cannot be loaded.
+        uploads: the folder of uploaded checkpoints, until the program ends; `None` if there may be none.
 
     Raises:
         MenuError: if there is no model on this machine.
@@ -87,10 +90,9 @@ class Menu:
         self,
         settings: Settings,
         bundled: list[str] | None = None,
-        uploads: UploadFolder | None = None,
         catalog: Sequence[CatalogEntry] | None = None,
     ) -> None:
-        self.settings, self.uploads = settings, uploads
+        self.settings, self.uploads = settings, _temporary_folder() if settings.upload else None
         self.catalog = CATALOG if catalog is None else catalog
         local = [_folder(name, zoo.folder_of(name)) for name in (zoo.bundled() if bundled is None else bundled)]
         local += [_own(source) for source in settings.models]
@@ -151,14 +153,17 @@ class Menu:
         return zoo.load(source)
 
     def _permit_upload(self, source: str) -> str:
-        if not self.settings.upload:
+        if self.uploads is None:
             raise MenuError(NO_UPLOADS)
-        if not _UPLOADED.fullmatch(source) or self._uploaded(source) is None:
+        if self._uploaded(source) is None:
             raise MenuError(f"Expected an uploaded checkpoint that still exists, got {source!r:.60}. Upload it again.")
         return source
 
     def _uploaded(self, source: str) -> Path | None:
-        return None if self.uploads is None else self.uploads.find(source.removeprefix(UPLOAD))
+        """Return the file of an uploaded checkpoint, if it exists; a visitor may have made up the source."""
+        if self.uploads is None or not _UPLOADED.fullmatch(source):
+            return None
+        return next(self.uploads.glob(f"{source.removeprefix(UPLOAD)}/*"), None)
 
 
 class LargerModels:
@@ -199,6 +204,12 @@ class LargerModels:
             }
             for model in self._models
         ]
+
+
+def _temporary_folder() -> Path:
+    folder = Path(tempfile.mkdtemp(prefix="vitviz-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return folder
 
 
 def _own(source: str) -> Entry:

@@ -17,7 +17,6 @@ from vitviz.explorer import Explorer
 from vitviz.formatting import describe_bytes
 from vitviz.images.decoding import decode_apart
 from vitviz.model.devices import return_freed_memory
-from vitviz.server.account import Account
 from vitviz.server.arguments import ArgumentError, quote
 from vitviz.server.gpu import open_view
 from vitviz.server.jobs import BusyError, Jobs, Kind, check_cancelled, current, report
@@ -25,6 +24,7 @@ from vitviz.server.menu import LargerModels, Menu
 from vitviz.server.models import Loaded, Models
 from vitviz.server.scenes import OPEN, Cache, OpenScene, UnknownScene, scene_id
 from vitviz.server.sizes import USUAL, Pace, Size, check_fits, cost, faster, fits_in_memory, is_large, largest, sizes
+from vitviz.server.uploads import Uploads
 from vitviz.settings import SHARPER_SECONDS, is_loopback
 from vitviz.view import View
 from vitviz.web.examples import Example, examples
@@ -51,18 +51,16 @@ class Opening:
         photographs: the page's examples; by default those that come with vitviz.
 
     Attributes:
-        account: where memory, disk space and places are booked.
         jobs: computes answers, each once.
         cache: open photographs, answers and maps.
+        uploads: photographs of API clients, in the cache.
         notice: why the page opens with a model other than the operator's choice; empty if it does not.
     """
 
     def __init__(self, menu: Menu, photographs: Sequence[Example] | None = None) -> None:
         self.menu, self.examples = menu, list(examples() if photographs is None else photographs)
-        self.account = Account(menu.settings)
-        if menu.uploads is not None:
-            menu.uploads.account = self.account
-        self.jobs, self.cache = Jobs(self.account), Cache(self.account)
+        self.jobs, self.cache = Jobs(menu.settings.places), Cache(menu.settings.scene_memory)
+        self.uploads = Uploads(self.cache)
         self._paces: dict[str, Pace] = {}
         self._text_source = ""  # of the text tower loaded last, which stays in memory
         self._trimmed = time.monotonic()  # when freed memory was last returned
@@ -182,14 +180,14 @@ class Opening:
 
         if is_large(config, explorer.preprocess, patches):  # pauses for other visitors' photographs
             with self.jobs.run(Kind.LONG):
-                with self.jobs.run(Kind.DECODE, booked=True):
+                with self.jobs.run(Kind.DECODE, placed=True):
                     picture = decode_photo()
                 report(running, seconds)
                 view = self._view(explorer, picture, size)
         else:
             with self.jobs.run(Kind.DECODE):  # held until the end, to limit the number of decoded pictures
                 picture = decode_photo()
-                with self.jobs.run(Kind.PHOTO, booked=True):
+                with self.jobs.run(Kind.PHOTO, placed=True):
                     report(running, seconds)
                     view = self._view(explorer, picture, size)
         pace = self._paces[source] = faster(view, self._paces.get(source))

@@ -7,8 +7,6 @@ from typing import Any
 
 import gradio as gr
 from gradio.utils import get_function_description
-from starlette.requests import Request
-from starlette.responses import Response
 from starlette.routing import Route
 
 from vitviz.server.api import Programs
@@ -17,7 +15,7 @@ from vitviz.server.health import health_route
 from vitviz.server.html import ExplorerHTML
 from vitviz.server.menu import Menu
 from vitviz.server.routes import Questions
-from vitviz.server.uploads import upload_folder
+from vitviz.server.tools import Tools
 from vitviz.settings import Settings, settings
 from vitviz.web import bundle
 from vitviz.web.lecture_texts import lecture_given
@@ -31,20 +29,30 @@ class Page(gr.Blocks):
         lecture: from `vitviz.web.lecture_texts.lecture_given`; by default with the bundled texts.
 
     Attributes:
-        routes: routes for the page's questions and for the server's health.
+        routes: routes for the page's questions, for uploads and long answers of API clients, and for the health.
         programs: the endpoints for API clients.
     """
 
     def __init__(self, endpoints: Endpoints, lecture: Mapping[str, Any] | None = None) -> None:
         texts = dict(lecture or lecture_given())
-        upload_folder().account = endpoints.account  # creates the folder before Gradio reads GRADIO_TEMP_DIR
-        super().__init__(title="vitviz", fill_width=True, analytics_enabled=False, delete_cache=(3600, 86400))
+        super().__init__(title="vitviz", fill_width=True, analytics_enabled=False)
         self.endpoints, self.programs = endpoints, Programs(endpoints)
-        preview = Route(f"/vitviz/{bundle.PREVIEW}", _preview)
-        self.routes: list[Route] = [Questions(endpoints).route(), health_route(endpoints), preview]
+        questions = Questions(endpoints)
+        self.routes: list[Route] = [
+            questions.route(), questions.upload_route(), endpoints.uploads.route(), health_route(endpoints)
+        ]  # fmt: skip
         with self:
             ExplorerHTML(None, bundle.ENTRY, first_data(endpoints, texts), elem_id="vitviz")
             self.programs.add()
+
+    @property
+    def mcp_server_obj(self) -> Tools | None:
+        """Return the server of tools, if `launch` was asked for one."""
+        return self._tools
+
+    @mcp_server_obj.setter
+    def mcp_server_obj(self, server: object) -> None:
+        self._tools = None if server is None else Tools(self, self.endpoints.uploads)
 
     def get_api_info(self, *values: Any, **named: Any) -> Any:
         """Return Gradio's description of the endpoints, with the name and content of each answer."""
@@ -55,10 +63,6 @@ class Page(gr.Blocks):
                 for text, answer in zip(get_function_description(function.fn)[2], listed["returns"], strict=False):
                     answer["label"], _, answer["python_type"]["description"] = text.partition(": ")
         return info
-
-
-async def _preview(_request: Request) -> Response:
-    return Response(bundle.picture(), media_type="image/jpeg")
 
 
 def first_data(endpoints: Endpoints, lecture: dict[str, Any]) -> dict[str, Any]:
@@ -74,4 +78,4 @@ def build(allowed: Settings | None = None, lecture: Mapping[str, Any] | None = N
         allowed: the operator's settings; by default from the environment, see `vitviz.settings`.
         lecture: as for `Page`.
     """
-    return Page(Endpoints(Menu(allowed or settings(), uploads=upload_folder())), lecture)
+    return Page(Endpoints(Menu(allowed or settings())), lecture)

@@ -1,7 +1,8 @@
 """Serve the page's questions over HTTP: each is one request with one streamed answer, from any process.
 
 `POST /vitviz/{name}` takes a form with `ask`, the arguments as JSON. If the process might not hold the scene, the form
-also has `source` (image, model and size as JSON) and `photo` (a file, kept only in memory). The answer consists of
+also has `source` (image, model and size as JSON) and `photo` (a file, kept only in memory). `patches` may be a field of
+numbers, because a long list exceeds the bounds of JSON. The answer consists of
 lines of JSON: any number of {"progress": ...}, then {"data": ...}, {"error": {"kind", "text"}}, or {"bytes": N} before
 N bytes. A question is cancelled when its client closes the connection.
 """
@@ -9,48 +10,45 @@ N bytes. A question is cancelled when its client closes the connection.
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import json
 import logging
+import shutil
 import time
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator
 from concurrent.futures import Future
-from contextlib import ExitStack, aclosing, asynccontextmanager, suppress
+from contextlib import aclosing, suppress
+from pathlib import Path
 from typing import Any
 
 import anyio
-from starlette.datastructures import Headers
+from starlette.datastructures import UploadFile
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
-from starlette.types import Receive, Scope, Send
+from starlette.types import Message, Receive, Scope, Send
 
 from vitviz.errors import VitvizError
 from vitviz.model.memory import is_out_of_memory
 from vitviz.server import arguments as args
-from vitviz.server.account import OverBudgetError, Resource
-from vitviz.server.arguments import MAX_PHOTO_BYTES, ArgumentError, check, quote
-from vitviz.server.bodies import (
-    BODY_SECONDS,
-    FIELD_BYTES,
-    RETRY,
-    Form,
-    Refused,
-    address,
-    busy,
-    chunks,
-    left,
-    read_form,
-)
+from vitviz.server.arguments import ArgumentError, check, quote
+from vitviz.server.bodies import Refused, json_value, read_form
 from vitviz.server.endpoints import CheckedQuestion, Endpoints
+from vitviz.server.fairness import Transfers, address
 from vitviz.server.gpu import identify
 from vitviz.server.health import OUTCOME
 from vitviz.server.jobs import BusyError, Cancelled, Job
-from vitviz.server.menu import NO_UPLOADS, UPLOAD
+from vitviz.server.menu import CHECKPOINT, NO_UPLOADS, UPLOAD
 from vitviz.server.scenes import UnknownScene
 from vitviz.server.sizes import TooLargeError
-from vitviz.server.uploads import CHECKPOINT, DISK_FULL, DiskFullError, Incoming, UploadError
+from vitviz.server.uploads import UploadError
+from vitviz.settings import LOCALHOST
 from vitviz.web.questions import QUESTIONS
 
 TICK = 0.5  # seconds between lines of progress
-MAX_CHECKPOINT_BYTES = 2 * 10**9
+NAME_LETTERS = 80  # of a checkpoint's name
+PIECE = 2**16  # bytes of an answer that are sent at once
+RETRY = 10.0  # seconds after which a client may ask again
 
 log = logging.getLogger(__name__)
 
@@ -154,9 +152,6 @@ def describe_error(error: Exception) -> Line:
         return {"kind": "busy", "text": str(error), "seconds": round(error.seconds, 1)}
     if isinstance(error, TooLargeError):
         return {"kind": "refused", "text": str(error), "size": error.size}
-    if isinstance(error, OverBudgetError):
-        text = f"Busy: too many {error.resource.value}. Try again in {RETRY} s."
-        return {"kind": "busy", "text": text, "seconds": float(RETRY)}
     if isinstance(error, Cancelled):
         return {"kind": "failed", "text": "The computation was stopped. Ask again."}
     if isinstance(error, VitvizError):
@@ -183,7 +178,7 @@ class Questions:
     """
 
     def __init__(self, endpoints: Endpoints) -> None:
-        self.endpoints = endpoints
+        self.endpoints, self._unread = endpoints, Transfers(endpoints.cache)
 
     def route(self) -> Route:
         """Return the route that serves all questions."""
@@ -191,42 +186,36 @@ class Questions:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request; cancel it if its client disconnects."""
-        client = address(scope)
+        request, client = Request(scope, receive), address(scope)
         identify(scope)
-        try:
-            with self.endpoints.account.book(Resource.QUESTIONS, client):
-                await self._answer(str(scope["path_params"]["name"]), client, scope, receive, send)
-        except OverBudgetError:
-            await busy("this address has too many questions open").response(scope, receive, send)
-        except Refused as refused:
-            await refused.response(scope, receive, send)
-
-    async def _answer(self, name: str, client: str, scope: Scope, receive: Receive, send: Send) -> None:
+        name = str(scope["path_params"]["name"])
         if not is_question(name):
             known = ", ".join(filter(is_question, QUESTIONS))
             raise Refused(404, f"Expected one of {known}; got {quote(name)}.")
-        if name == "checkpoint" and not (self.endpoints.menu.settings.upload and self.endpoints.menu.uploads):
-            raise Refused(403, NO_UPLOADS)
-        async with self._form(name, client, scope, receive) as (form, incoming):
-            answers = self._checkpoint(form, incoming) if incoming else self._lines(name, form, client)
-            answering = asyncio.create_task(self._stream(answers, client, send, scope.get(OUTCOME, {})))
-            leaving = asyncio.create_task(left(receive))
-            try:
-                await asyncio.wait({answering, leaving}, return_when=asyncio.FIRST_COMPLETED)
-            finally:
-                leaving.cancel()
-                answering.cancel()
-                with suppress(asyncio.CancelledError):
-                    await answering
+        answers = await (self._checkpoint(request) if name == "checkpoint" else self._lines(name, request, client))
+        answering = asyncio.create_task(self._stream(answers, client, send, scope.get(OUTCOME, {})))
+        leaving = asyncio.create_task(_left(receive))
+        try:
+            await asyncio.wait({answering, leaving}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            leaving.cancel()
+            answering.cancel()
+            with suppress(asyncio.CancelledError):
+                await answering
 
-    def _lines(self, name: str, form: Form, client: str) -> AsyncGenerator[Line, None]:
+    async def _lines(self, name: str, request: Request, client: str) -> AsyncGenerator[Line, None]:
         """Answer the question of a form."""
-        if "photo" in form.fields:
-            raise Refused(400, "Expected a file as the photo, got text.")
-        photo = form.files["photo"].read() if "photo" in form.files else None
-        arguments = _json("ask", form.fields.get("ask", "{}"))
-        source = _json("source", form.fields["source"]) if "source" in form.fields else None
-        return lines(self.endpoints, name, arguments, client, source, photo)
+        form = await read_form(request)
+        fields = {field: text for field, text in form.items() if isinstance(text, str)}
+        photo = None
+        if isinstance(file := form.get("photo"), UploadFile):
+            photo = await file.read()
+        await form.close()  # the photograph is in memory only once
+        ask = json_value("ask", fields.get("ask", "{}"))
+        if "patches" in fields and isinstance(ask, dict):
+            ask["patches"] = _numbers(fields["patches"])
+        source = json_value("source", fields["source"]) if "source" in fields else None
+        return lines(self.endpoints, name, ask, client, source, photo)
 
     async def _stream(self, answers: AsyncGenerator[Line, None], client: str, send: Send, outcome: Line) -> None:
         """Send the lines of an answer, and record its outcome."""
@@ -234,68 +223,109 @@ class Questions:
         outcome["outcome"] = "left"
         async with aclosing(answers):
             async for line in answers:
-                data = line.get("data")
-                size = len(data) if isinstance(data, bytes) else 0
-                if not self.endpoints.account.fits(Resource.TRANSFERS, client, size):
-                    data, line = b"", {"error": {"kind": "busy", "text": UNREAD, "seconds": float(RETRY)}}
+                data, found = line.get("data"), b""
+                if isinstance(data, bytes):
+                    fits = self._unread.fits(client, len(data))
+                    line = {"bytes": len(data)} if fits else {"error": BUSY}
+                    found = data if fits else b""
                 if "progress" not in line:
                     outcome["outcome"] = line["error"]["kind"] if "error" in line else "answered"
-                content = data if isinstance(data, bytes) else b""
-                text = json.dumps({"bytes": size} if content else line, allow_nan=False).encode() + b"\n"
-                await send({"type": "http.response.body", "body": text + content, "more_body": True})
+                await send(_part(_encoded(line)))
+                with self._unread.hold(client, len(found)):
+                    for start in range(0, len(found), PIECE):
+                        await send(_part(found[start : start + PIECE]))
         await send({"type": "http.response.body", "body": b""})
 
-    async def _checkpoint(self, form: Form, incoming: Incoming) -> AsyncGenerator[Line, None]:
+    async def _checkpoint(self, request: Request) -> AsyncGenerator[Line, None]:
         """Keep an uploaded checkpoint, and return its source."""
-        menu = self.endpoints.menu
-        try:
-            if "photo" not in form.files or not form.filename.lower().endswith(CHECKPOINT):
-                raise UploadError(f"Expected a checkpoint as a {CHECKPOINT} file, got another file. Convert it first.")
-            path = await anyio.to_thread.run_sync(incoming.keep, form.filename)
-            source = f"{UPLOAD}{path.parent.name[:16]}"
-            yield {"data": {"source": source, "words": menu.entry(source).describe()}}
-        except Exception as error:  # noqa: BLE001 - described for the client
-            yield {"error": describe_error(error)}
+        menu, folder = self.endpoints.menu, self.endpoints.menu.uploads
+        if folder is None or not is_own(request):
+            raise Refused(403, NO_UPLOADS)
+        form = await read_form(request, on_disk=True)
+        file = form.get("photo")
 
-    @asynccontextmanager
-    async def _form(
-        self, name: str, client: str, scope: Scope, receive: Receive
-    ) -> AsyncIterator[tuple[Form, Incoming | None]]:
-        """Read a form with at most one file: a photograph stays in memory, a checkpoint goes to the upload folder."""
-        uploads, allowed = self.endpoints.menu.uploads, self.endpoints.menu.settings
-        with ExitStack() as stack:
-            incoming, most = None, MAX_PHOTO_BYTES
-            booking = stack.enter_context(self.endpoints.account.book(Resource.TRANSFERS, client, 0))
-            if name == "checkpoint" and uploads is not None:
-                most = min(MAX_CHECKPOINT_BYTES, allowed.disk // 2)
-                try:
-                    incoming = stack.enter_context(uploads.receive(client))
-                except DiskFullError as error:
-                    raise Refused(507, DISK_FULL) from error
-                booking = incoming.booking
-            most += FIELD_BYTES
-            body = chunks(receive, most, booking, allowed.stall)
-            target = None if incoming is None else incoming.file
+        async def kept() -> AsyncGenerator[Line, None]:
             try:
-                with anyio.fail_after(BODY_SECONDS):
-                    form = await read_form(Headers(scope=scope), body, most, target)
-            except TimeoutError as error:
-                raise Refused(408, f"Expected a request within {BODY_SECONDS} s. Send it again.") from error
-            except (OSError, DiskFullError) as error:
-                raise Refused(507, DISK_FULL) from error
-            yield form, incoming
+                if not (isinstance(file, UploadFile) and str(file.filename).lower().endswith(CHECKPOINT)):
+                    raise UploadError(f"Expected a checkpoint as a {CHECKPOINT} file, got another. Convert it first.")
+                source = await anyio.to_thread.run_sync(_keep, file, folder)
+                yield {"data": {"source": source, "words": menu.entry(source).describe()}}
+            except Exception as error:  # noqa: BLE001 - described for the client
+                yield {"error": describe_error(error)}
+            finally:
+                await form.close()
+
+        return kept()
+
+    def upload_route(self) -> Route:
+        """Return the route that replaces Gradio's for photographs of API clients, which stay in memory."""
+
+        async def upload(request: Request) -> Response:
+            form = await read_form(request)
+            try:
+                if not isinstance(file := form.get("files"), UploadFile):
+                    raise Refused(400, "Expected one file per request, in the field files. Send one.")
+                return JSONResponse([self.endpoints.uploads.add(await file.read())])
+            except UploadError as error:
+                raise Refused(415, str(error)) from error
+            finally:
+                await form.close()
+
+        return Route("/gradio_api/upload", upload, methods=["POST"])
 
 
-UNREAD = f"Busy: too many answers to this address are waiting to be read. Try again in {RETRY} s."
+def is_own(request: Request) -> bool:
+    """Return whether a request comes from this machine, under one of its own names and past no proxy."""
+    forwarded = any(name == "forwarded" or name.startswith("x-forwarded-") for name in request.headers)
+    return not forwarded and {request.url.hostname, address(request.scope)} <= LOCALHOST
+
+
+def _keep(file: UploadFile, folder: Path) -> str:
+    """Move an uploaded checkpoint to the folder of checkpoints, and return its source."""
+    digest = hashlib.sha256()
+    while part := file.file.read(2**20):
+        digest.update(part)
+    source = digest.hexdigest()[:16]
+    target = folder / source / (Path(str(file.filename)).name[-NAME_LETTERS:])
+    target.parent.mkdir(exist_ok=True)
+    file.file.seek(0)
+    with target.open("wb") as out:
+        shutil.copyfileobj(file.file, out)
+    return f"{UPLOAD}{source}"
+
+
+def _numbers(text: str) -> list[int]:
+    """Return the numbers of a field such as "3,5,8"."""
+    try:
+        return [int(number) for number in text.split(",") if number]
+    except ValueError as error:
+        raise Refused(400, "Expected whole numbers separated by commas as the patches. Correct them.") from error
+
+
+def _encoded(line: Line) -> bytes:
+    """Return a line as JSON; numbers that JSON lacks are an error."""
+    try:
+        return json.dumps(line, allow_nan=False).encode() + b"\n"
+    except ValueError:
+        return json.dumps({"error": {"kind": "failed", "text": NOT_FINITE}}).encode() + b"\n"
+
+
+def _part(body: bytes) -> Message:
+    return {"type": "http.response.body", "body": body, "more_body": True}
+
+
+async def _left(receive: Receive) -> None:
+    """Return when the client has closed the connection."""
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+UNREAD = f"Busy: too many answers to this address are waiting to be read. Try again in {RETRY:.0f} s."
+BUSY = {"kind": "busy", "text": UNREAD, "seconds": RETRY}
+NOT_FINITE = "The answer has numbers that are too large to represent. Choose another target."
 HEADERS = [
     (b"content-type", b"application/octet-stream"),
     (b"cache-control", b"no-store, no-transform"),
     (b"x-accel-buffering", b"no"),  # otherwise nginx would buffer the progress lines
 ]
 
-
-def _json(name: str, text: str) -> Any:
-    try:
-        return json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise Refused(400, f"Expected JSON as the field {name}.") from error

@@ -1,4 +1,4 @@
-"""Cache open scenes and answers within a memory budget.
+"""Cache open scenes, answers and uploaded photographs within one budget of memory.
 
 A scene is the result of one model on one photograph at one input size; its id is a keyed hash of the three, so every
 process gives the same scene the same id. If an id is unknown, the client opens the scene again from the
@@ -13,12 +13,12 @@ import json
 import sys
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any
 
-from vitviz.server.account import Account, Booking, Resource
 from vitviz.view import View
 from vitviz.web.scene import Scene
 
@@ -27,7 +27,7 @@ ID_DIGITS = 32  # hexadecimal digits of a scene's id
 OPEN = "open"  # the question whose answer is the scene itself
 
 Key = tuple[str | None, str]
-"""Id of a scene (`None` for questions that need no scene), and the question with its arguments."""
+"""Id of a scene (`None` for what needs no scene), and the question with its arguments, or the name of an upload."""
 
 
 class UnknownScene(Exception):
@@ -67,18 +67,22 @@ class OpenScene:
 
 
 class Cache:
-    """Hold scenes and answers by scene and question; the least recently used are evicted when memory runs out.
+    """Hold scenes, answers and uploads by scene and question, within a budget of memory.
+
+    When memory runs out, the least recently used are evicted.
 
     Args:
-        account: where the cached bytes are booked.
+        budget: bytes.
 
     Attributes:
+        used: bytes of cached values and of transfers.
+        reserved: bytes of transfers.
         evicted: number of values evicted so far.
     """
 
-    def __init__(self, account: Account) -> None:
-        self.account, self.evicted = account, 0
-        self._entries: OrderedDict[Key, tuple[Any, Booking]] = OrderedDict()
+    def __init__(self, budget: int) -> None:
+        self.budget, self.used, self.reserved, self.evicted = budget, 0, 0, 0
+        self._entries: OrderedDict[Key, tuple[Any, int]] = OrderedDict()  # value and bytes
         self._lock = threading.RLock()
 
     def get(self, key: Key) -> Any:
@@ -101,30 +105,49 @@ class Cache:
         """Cache a value, evicting others if necessary. A value larger than the whole budget is not cached."""
         size = size_of(value)
         with self._lock:
-            self._remove(key)
-            if size > self.account.budgets[Resource.SCENES].total:
+            self.pop(key)
+            if size > self.budget - self.reserved:
                 return
-            while self._entries and not self.account.fits(Resource.SCENES, "", size):
-                self._remove(next(iter(self._entries)))
-                self.evicted += 1
-            self._entries[key] = value, self.account.book(Resource.SCENES, "", size)
+            self._make_room(size)
+            self._entries[key] = value, size
+            self.used += size
+
+    def pop(self, key: Key) -> Any:
+        """Remove a value and return it; `None` if it is not cached."""
+        with self._lock:
+            value, size = self._entries.pop(key, (None, 0))
+            self.used -= size
+            return value
 
     def measure(self, key: Key) -> None:
-        """Book the current size of a value that may have grown; evict values if the budget is exceeded."""
+        """Count the current size of a value that may have grown; evict values if the budget is exceeded."""
         with self._lock:
-            value, booking = self._entries.get(key, (None, None))
-            if booking is not None and size_of(value) != booking.amount:
+            value, size = self._entries.get(key, (None, 0))
+            if value is not None and size_of(value) != size:
                 self.put(key, value)
 
     def discard(self, condition: Callable[[Any], bool]) -> None:
         """Remove all values for which a condition holds."""
         with self._lock:
             for key in [key for key, (value, _) in self._entries.items() if condition(value)]:
-                self._remove(key)
+                self.pop(key)
 
-    def _remove(self, key: Key) -> None:
-        if key in self._entries:
-            self._entries.pop(key)[1].close()
+    @contextmanager
+    def reserve(self, amount: int) -> Iterator[None]:
+        """Count bytes in use outside the cache, and evict values to make room for them."""
+        with self._lock:
+            self._make_room(amount)
+            self.used, self.reserved = self.used + amount, self.reserved + amount
+        try:
+            yield
+        finally:
+            with self._lock:
+                self.used, self.reserved = self.used - amount, self.reserved - amount
+
+    def _make_room(self, amount: int) -> None:
+        while self._entries and self.used + amount > self.budget:
+            self.pop(next(iter(self._entries)))
+            self.evicted += 1
 
 
 def scene_id(

@@ -89,7 +89,9 @@ export function serverBackend({ base, photos }) {
   /** @param {import('./backend.js').About} about @param {object} ask @param {How} how */
   async function form({ id, source, file }, ask, { signal }) {
     const body = new FormData();
-    body.set('ask', JSON.stringify(id ? { scene: id, ...ask } : ask));
+    const { patches, ...rest } = /** @type {{patches?: number[]}} */ (ask);
+    body.set('ask', JSON.stringify(id ? { scene: id, ...rest } : rest));
+    if (patches) body.set('patches', patches.join(',')); // thousands of them exceed the server's bound of JSON
     if (source) {
       const { image, model, size, texts } = source;
       body.set('source', JSON.stringify({ image, model, size, texts }));
