@@ -203,8 +203,8 @@ class Settings:
     scene_memory: int = _field(
         "VITVIZ_SCENE_MEMORY", _number(GIGABYTE), 1.25,
         "memory for open photographs, their derived data, answers and photographs of API clients, in GB; the least "
-        "recently used are evicted first; requests and answers in transfer take at most half of it, and at most 64 MB "
-        "for one address")
+        "recently used are evicted first; requests in transfer take at most a third of it, as do answers, and at most "
+        "64 MB for one address")
     question_memory: int = _field(
         "VITVIZ_QUESTION_MEMORY", _number(GIGABYTE), 4,
         "memory for one question or forward pass, in GB; errors for larger ones give the largest size that fits")

@@ -57,14 +57,14 @@ def test_photographs_of_a_lecture_hall_are_all_transferred(portal: BlockingPorta
 
 
 def test_transfers_of_an_address_and_in_total_are_bounded() -> None:
-    transfers = Transfers(Cache(4 * MAX_PHOTO_BYTES))
+    transfers = Transfers(Cache(6 * MAX_PHOTO_BYTES))
     with ExitStack() as open_transfers:
         open_transfers.enter_context(transfers.hold("a", MAX_PHOTO_BYTES))
         assert not transfers.fits("a", 10**6)
         assert transfers.fits("a", 10**4)  # a short question does not wait for a photograph
         assert transfers.fits("b", MAX_PHOTO_BYTES)
         open_transfers.enter_context(transfers.hold("b", MAX_PHOTO_BYTES))
-        assert not transfers.fits("c", 10**6)  # half of the memory is in transfer
+        assert not transfers.fits("c", 10**6)  # a third of the memory is in transfer
     assert transfers.fits("a", 2 * MAX_PHOTO_BYTES)  # one transfer may be larger
 
 

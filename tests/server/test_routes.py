@@ -87,7 +87,7 @@ def test_closed_connection_cancels_decoding(site: Site, monkeypatch: pytest.Monk
     """test_worker.py checks that the decoding process ends as well."""
     stop, cancelled = threading.Event(), threading.Event()
 
-    def decode(_data: bytes, check: Callable[[], None] = lambda: None) -> None:
+    def decode(_data: bytes, check: Callable[[], None], **_options: object) -> None:
         try:
             while not stop.wait(0.01):
                 check()

@@ -33,7 +33,7 @@ def address(scope: Scope) -> str:
 class Transfers:
     """Bytes in transfer, of one direction: at most `MAX_PHOTO_BYTES` of one address, or one transfer that is larger.
 
-    They count as used memory of the cache, and take at most half of it.
+    They count as used memory of the cache, and take at most a third of it.
     """
 
     def __init__(self, cache: Cache) -> None:
@@ -42,9 +42,9 @@ class Transfers:
 
     def fits(self, address: str, amount: int) -> bool:
         """Return whether an address may transfer this many bytes now."""
-        used, most = self._used[address], MAX_PHOTO_BYTES + SMALL_ROOM * (amount <= SMALL_BYTES)
-        reserved = self._cache.reserved
-        return (not used or used + amount <= most) and (not reserved or reserved + amount <= self._cache.budget // 2)
+        most = MAX_PHOTO_BYTES + SMALL_ROOM * (amount <= SMALL_BYTES)
+        limits = ((self._used[address], most), (self._used.total(), self._cache.budget // 3))
+        return all(not used or used + amount <= limit for used, limit in limits)
 
     async def wait(self, address: str, amount: int) -> None:
         """Wait until an address may transfer this many bytes."""

@@ -22,7 +22,7 @@ from vitviz.server.gpu import open_view
 from vitviz.server.jobs import BusyError, Jobs, Kind, check_cancelled, current, report
 from vitviz.server.menu import LargerModels, Menu
 from vitviz.server.models import Loaded, Models
-from vitviz.server.scenes import OPEN, Cache, OpenScene, UnknownScene, scene_id
+from vitviz.server.scenes import OPEN, Cache, OpenScene, UnknownScene, picture_bytes, scene_id
 from vitviz.server.sizes import USUAL, Pace, Size, check_fits, cost, faster, fits_in_memory, is_large, largest, sizes
 from vitviz.server.uploads import Uploads
 from vitviz.settings import SHARPER_SECONDS, is_loopback
@@ -33,6 +33,7 @@ from vitviz.weights.text_tower import text_tower_of
 
 TRIM_EVERY = 5.0  # seconds between returns of freed memory, because the kernel clears memory before reuse
 TOWERS = 2.5  # memory of both towers relative to the image tower: 2.2 for SigLIP B/16
+DECODING = 100_000_000  # bytes of a photograph that arrives from the process that decodes it
 READING = "Reading the text"  # progress message
 LIGHT_TOKENS = 1_400  # with more tokens, questions declared as light take longer than a few milliseconds
 
@@ -176,7 +177,8 @@ class Opening:
 
         def decode_photo() -> Image.Image:
             report("Opening the photograph")
-            return decode_apart(data, check=check_cancelled, trusted=is_loopback(current.get().address))
+            with self.cache.reserve(DECODING):
+                return decode_apart(data, check=check_cancelled, trusted=is_loopback(current.get().address))
 
         if is_large(config, explorer.preprocess, patches):  # pauses for other visitors' photographs
             with self.jobs.run(Kind.LONG):
@@ -187,7 +189,7 @@ class Opening:
         else:
             with self.jobs.run(Kind.DECODE):  # held until the end, to limit the number of decoded pictures
                 picture = decode_photo()
-                with self.jobs.run(Kind.PHOTO, placed=True):
+                with self.cache.reserve(picture_bytes(picture)), self.jobs.run(Kind.PHOTO, placed=True):
                     report(running, seconds)
                     view = self._view(explorer, picture, size)
         pace = self._paces[source] = faster(view, self._paces.get(source))

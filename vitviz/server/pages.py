@@ -45,7 +45,7 @@ class Page(gr.Blocks):
             ExplorerHTML(None, bundle.ENTRY, first_data(endpoints, texts), elem_id="vitviz")
             self.programs.add()
 
-    @property
+    @property  # type: ignore[override]
     def mcp_server_obj(self) -> Tools | None:
         """Return the server of tools, if `launch` was asked for one."""
         return self._tools

@@ -19,6 +19,8 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import Any
 
+from PIL import Image
+
 from vitviz.view import View
 from vitviz.web.scene import Scene
 
@@ -60,7 +62,7 @@ class OpenScene:
         """Return the bytes of the scene and its pictures."""
         pictures = {id(image): image for image in (self.view.photo, self.scene.picture[0], self.scene.seen)}
         return (
-            sum(PIXEL_BYTES * image.width * image.height for image in pictures.values() if image is not None)
+            sum(picture_bytes(image) for image in pictures.values() if image is not None)
             + self.view.nbytes
             + size_of(self.manifest)
         )
@@ -148,6 +150,11 @@ class Cache:
         while self._entries and self.used + amount > self.budget:
             self.pop(next(iter(self._entries)))
             self.evicted += 1
+
+
+def picture_bytes(picture: Image.Image) -> int:
+    """Return the bytes of a picture in memory."""
+    return PIXEL_BYTES * picture.width * picture.height
 
 
 def scene_id(
