@@ -8,6 +8,7 @@ import re
 import resource
 import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -184,7 +185,9 @@ def address_in(document: str) -> str:
 def test_example_of_the_document_runs(site: Site, capsys: pytest.CaptureFixture[str]) -> None:
     (code,) = blocks("docs/mcp.md", "python")
     address = address_in("docs/mcp.md")
-    exec(compile(code.replace(address, f"{site.url}{urlsplit(address).path}"), "docs/mcp.md", "exec"), {})
+    program = compile(code.replace(address, f"{site.url}{urlsplit(address).path}"), "docs/mcp.md", "exec")
+    with ThreadPoolExecutor(1) as pool:  # Playwright's loop occupies this thread once a browser runs
+        pool.submit(exec, program, {}).result()
     printed = capsys.readouterr().out
     assert "thing" in printed
     assert f"{tiny.GRID[0]} x {tiny.GRID[1]}" in printed
