@@ -328,4 +328,3 @@ HEADERS = [
     (b"cache-control", b"no-store, no-transform"),
     (b"x-accel-buffering", b"no"),  # otherwise nginx would buffer the progress lines
 ]
-
