@@ -3,9 +3,12 @@
 import gzip
 import hashlib
 import pickle
+import resource
 import struct
 import tarfile
 import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +16,17 @@ import pytest
 from PIL import Image
 
 from vitviz.images.torchvision_import import import_torchvision
+
+
+@contextmanager
+def file_size_limit(size: int) -> Iterator[None]:
+    """Let writes beyond `size` bytes of a file fail, as on a full disk."""
+    limit = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, limit[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limit)
 
 
 def noise(*shape: int, seed: int = 0) -> np.ndarray:

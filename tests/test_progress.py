@@ -15,7 +15,8 @@ import termios
 from collections.abc import Callable
 from contextlib import redirect_stderr
 from pathlib import Path
-from threading import Thread
+from threading import Event, Thread
+from threading import enumerate as enumerate_threads
 from typing import Any
 
 import data_files
@@ -23,6 +24,7 @@ import pytest
 import tiny
 import torch
 from patience import patience
+from running import folder
 
 import vitviz
 from vitviz import progress
@@ -89,7 +91,76 @@ def test_threads_silent_code_and_files_show_no_bar(seen: Callable[..., str], vie
 
     assert seen(in_a_thread) == ""
     assert seen(silently) == ""
-    assert seen(lambda: view.explain("integrated_gradients", steps=8), io.StringIO) == ""  # no terminal
+    assert seen(lambda: view.explain("integrated_gradients", steps=8), io.StringIO) == ""  # no terminal, less than 30 s
+
+
+class Lines(io.StringIO):
+    """Stand-in for a log file, which tells that it has got a line."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.written = Event()
+
+    def write(self, text: str) -> int:
+        self.written.set()
+        return super().write(text)
+
+
+def test_long_work_prints_lines_without_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(progress, "LINE_SECONDS", 0.01)
+
+    def next_line() -> str:
+        log.written.clear()
+        assert log.written.wait(patience(20))
+        return log.getvalue().strip().splitlines()[-1]
+
+    with redirect_stderr(Lines()) as log, progress.lines("vitviz train"):
+        assert re.match(r"vitviz train: running for \d+:\d\d", next_line())
+        with progress.bar(70, "features") as counted:
+            counted.update(12)
+            while "features" not in next_line():  # a line that began before the bar
+                pass
+            assert "12/70" in next_line()
+            with progress.watch("Occlusion", 3, 5):
+                assert "12/70" in next_line()  # the outermost bar
+        while "running" not in next_line():
+            pass
+    for quiet in (progress.silent(), monkeypatch.context()):
+        with redirect_stderr(Lines()) as log, quiet as patch:
+            if patch is not None:
+                patch.setenv("RANK", "1")  # only the first process of torchrun prints
+            with progress.lines("vitviz train"), progress.bar(3):
+                assert not [thread for thread in enumerate_threads() if thread.name == progress.THREAD]
+
+
+@pytest.mark.parametrize("command", ["predict", "evaluate", "train"])
+def test_commands_print_lines_without_a_terminal(
+    command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seen: Callable[..., str]
+) -> None:
+    """Let each photograph wait until a line has been printed."""
+    for label in ("cat", "dog"):
+        for seed in range(2):
+            data_files.photo(tmp_path / "photos" / label / f"{seed}.png", 32, 32, seed=seed + 7 * (label == "dog"))
+    monkeypatch.setattr(progress, "LINE_SECONDS", 0.01)
+    log, update = Lines(), progress.tqdm.update
+
+    def waiting(self: Any, n: float | None = 1) -> Any:
+        done = update(self, n)
+        log.written.clear()
+        assert log.written.wait(patience(20))
+        return done
+
+    monkeypatch.setattr(progress.tqdm, "update", waiting)
+    photos, model = str(tmp_path / "photos"), folder(tmp_path / "tiny")
+    words = {
+        "predict": [photos, "--model", model],
+        "evaluate": ["--data", photos, "--aim", "predicted", "--methods", "rollout", "--model", model],
+        "train": ["--data", photos, "--val-share", "0.5", "--out", str(tmp_path / "out"), "--from", model,
+                  "--freeze", "backbone", "--epochs", "1", "--batch", "2"],
+    }[command]  # fmt: skip
+    output = seen(lambda: main([command, *words]), lambda: log)
+    titles = {"predict": ["1/4"], "evaluate": ["1/4"], "train": ["photos, train", "features of train", "epoch 1/1"]}
+    assert [title for title in titles[command] if title not in output] == []
 
 
 def test_commands_show_bars_on_a_terminal_unless_they_are_quiet(seen: Callable[..., str], tmp_path: Path) -> None:

@@ -16,13 +16,13 @@ from vitviz.fields import check_arguments
 from vitviz.formatting import describe_bytes
 from vitviz.images.bands import Bands, read_bands
 from vitviz.images.decoding import decode, display_name
-from vitviz.images.folders import find_images, progress_bar, spread
+from vitviz.images.folders import find_images, spread
 from vitviz.images.limits import ImageError
 from vitviz.images.preprocess import Preprocess
 from vitviz.model import memory
 from vitviz.model.devices import Precision, check_precision, device_named
 from vitviz.model.vit import ViT
-from vitviz.progress import watch
+from vitviz.progress import bar, watch
 from vitviz.view import ExplorerError, View
 from vitviz.weights.text_tower import TextTower, classify_texts
 from vitviz.weights.zoo import load
@@ -117,7 +117,7 @@ class Explorer:
             images: arguments of `open`, or a folder, searched recursively and sorted by name.
             size: as for `open`.
             batch_size: photographs per forward pass; fewer if input sizes differ or memory is short.
-            progress: show progress in a terminal or notebook.
+            progress: show progress on standard error.
 
         Raises:
             DataError: if the folder does not exist or has no images.
@@ -148,7 +148,7 @@ class Explorer:
     ) -> Iterator[View]:
         """Yield the views of `open_many`, and collect the errors of photographs that cannot be read."""
         total, pending, count = len(images) if isinstance(images, Sequence) else None, enumerate(images), 0
-        with progress_bar(total, show=progress) as bar:
+        with bar(total, show=progress) as counted:
             while batch := list(islice(pending, batch_size)):
                 photos = [photo for place in batch if (photo := self._read_if_readable(*place, preprocess, errors))]
                 sizes = [preprocess.input_size(*photo.size) for photo, _ in photos]
@@ -156,7 +156,7 @@ class Explorer:
                 for size in dict.fromkeys(sizes):
                     same = [index for index, other in enumerate(sizes) if other == size]
                     views |= zip(same, self._fit(preprocess, [photos[index] for index in same]), strict=True)
-                bar.update(len(batch))
+                counted.update(len(batch))
                 count += len(batch)
                 yield from (views[index] for index in range(len(photos)))
         if errors:

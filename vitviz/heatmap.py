@@ -25,6 +25,7 @@ from vitviz.fields import check_arguments
 from vitviz.formatting import number, percent, short_repr
 from vitviz.images.geometry import Geometry
 from vitviz.images.picture import Picture
+from vitviz.writing import write_arrays
 
 __all__ = ["Heatmap", "HeatmapError", "Scale", "ScaleChoice"]
 
@@ -347,8 +348,7 @@ class Heatmap:
             raise HeatmapError(
                 f"Expected a name that ends in .npz, got {target.name!r}. Use overlay().save(...) for pictures."
             )
-        with target.open("wb") as file:  # for a file name, NumPy may append a suffix
-            np.savez(file, **self.arrays())
+        write_arrays(target, self.arrays())
         return target
 
     def arrays(self) -> dict[str, Any]:

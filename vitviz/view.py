@@ -39,6 +39,7 @@ from vitviz.model.vit import ViT
 from vitviz.outputs import SINGLE, activate, rank
 from vitviz.progress import watch
 from vitviz.weights.text_tower import TextTower, classify_texts
+from vitviz.writing import write
 
 CACHED_RESULTS = 256
 CACHED_BYTES = 64 * 2**20  # cache size for the results of one photograph
@@ -455,7 +456,7 @@ class View:
     def save_html(self, path: str | os.PathLike[str], **options: Any) -> Path:
         """Write the page of `html` with its options, and return the path."""
         target = Path(path)
-        target.write_text(self.html(**options), encoding="utf-8")
+        write(target, self.html(**options))
         return target
 
     def _megabytes(self, maps: Sequence[Heatmap] = ()) -> float:

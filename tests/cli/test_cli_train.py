@@ -114,6 +114,35 @@ def test_resume_needs_only_the_folder_and_the_cards_command_reproduces_the_model
     assert not changed(trained, tmp_path / "noisy")
 
 
+def test_resume_without_a_state_or_its_data_says_so(
+    photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shell: Callable[..., str]
+) -> None:
+    new = ["train", "--data", "photos", "--out", tmp_path / "out", "--device", "cpu", *SIZES]
+    assert "no state was saved yet" in shell(*new, "--resume", code=2)
+    (tmp_path / "there").mkdir()
+    shutil.copytree(photos, tmp_path / "there" / "photos")
+    monkeypatch.chdir(tmp_path / "there")
+    shell(*new)
+    monkeypatch.chdir(tmp_path)
+    assert f"relative to '{tmp_path / 'there'}'" in shell("train", "--resume", "--out", tmp_path / "out", code=2)
+
+
+def test_full_disk_stops_training_with_its_state_saved(
+    trained: Path, tmp_path: Path, shell: Callable[..., str]
+) -> None:
+    out = tmp_path / "out"
+    shutil.copytree(trained, out)
+    for name in ("config.json", "model.safetensors", "README.md"):
+        (out / name).unlink()
+    state = find_state(out)
+    with file_size_limit(1_000):
+        told = shell("train", "--resume", "--out", out, code=2)
+    assert "Expected room for" in told
+    assert f"The last state is in '{state}': continue with --resume" in told
+    assert find_state(out) == state
+    assert not (out / "config.json").exists()
+
+
 def test_finished_model_is_never_overwritten(
     trained: Path, photos: Path, tmp_path: Path, shell: Callable[..., str]
 ) -> None:

@@ -1,12 +1,16 @@
 """Test the evaluation of methods over a folder: results of single images, interruptions, and two processes."""
 
 import csv
+import errno
 import io
 import json
 import os
+import platform
+import shutil
 import subprocess
 import sys
 import zlib
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +20,7 @@ import pytest
 import tiny
 import torch
 import windowed
+from data_files import file_size_limit
 from patience import patience
 from PIL import Image
 from torch.distributed import TCPStore
@@ -27,13 +32,15 @@ from vitviz.attribution.targets import ExplainError
 from vitviz.evaluation import EvaluationError
 from vitviz.evaluation.evaluate import evaluate
 from vitviz.evaluation.faithfulness import faithfulness
-from vitviz.evaluation.records import Journal, processes, rank_file, read
+from vitviz.evaluation.records import append, opened, processes, read
 from vitviz.evaluation.table import COLUMNS, ENOUGH, Evaluation, tabulate
 from vitviz.explorer import Explorer
 from vitviz.images.decoding import decode
+from vitviz.images.folders import DataError
 from vitviz.images.preprocess import Preprocess
 from vitviz.model.vit import Pretrained, ViT
 from vitviz.weights.checkpoint import fingerprint, save
+from vitviz.writing import WritingError
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -171,17 +178,67 @@ def test_existing_records_are_reused(photos: Path, tmp_path: Path) -> None:
 
 
 def test_interrupted_runs_keep_their_records(photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    out, add, images = tmp_path / "results.jsonl", Journal.add, []
+    out, images = tmp_path / "results.jsonl", []
 
-    def add_three(self: Journal, records: Any) -> None:
+    def add_three(path: Path, rows: Any) -> None:
         if len(images) == 3:
             raise KeyboardInterrupt
-        images.append(add(self, records))
+        images.append(append(path, rows))
 
-    monkeypatch.setattr(Journal, "add", add_three)
+    monkeypatch.setattr("vitviz.evaluation.evaluate.append", add_three)
     with pytest.raises(KeyboardInterrupt):
         evaluate(model(), photos, NAMES, out=out, **FAST)
     assert len(lines(out)) == 1 + 3 * 3
+
+
+HOLDER = """
+import os, sys
+from pathlib import Path
+from vitviz.evaluation.records import opened
+
+with opened(Path(sys.argv[1]), {}):
+    print(os.getpid(), flush=True)
+    sys.stdin.read()
+"""
+
+
+def test_second_run_with_the_same_file_is_refused_until_the_first_has_ended(tmp_path: Path) -> None:
+    out = tmp_path / "results.jsonl"
+    environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])}
+    pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True, "env": environment}
+    with subprocess.Popen([sys.executable, "-c", HOLDER, str(out)], **pipes) as holder:
+        assert holder.stdout is not None
+        number = int(holder.stdout.readline())
+        with pytest.raises(EvaluationError, match=f"process {number} on {platform.node()}"), opened(out, {}):
+            pass
+        holder.kill()
+        holder.wait()
+    with opened(out, {}) as rows:  # the lock of a killed process is taken over
+        assert rows == {}
+    assert [path.name for path in tmp_path.iterdir()] == ["results.jsonl"]
+
+
+def test_file_systems_without_locks_need_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two runs at once add the same rows; each counts once."""
+
+    def refuse(*_: object) -> None:
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    monkeypatch.setattr("fcntl.flock", refuse)
+    out, row = tmp_path / "results.jsonl", record("a", "rollout")
+    with opened(out, {}), opened(out, {}):
+        append(out, [row])
+        append(out, [row])
+    assert read(out, {}) == {("a", "rollout"): row}
+
+
+def test_full_disk_is_explained_and_keeps_the_rows(photos: Path, tmp_path: Path) -> None:
+    out = tmp_path / "results.jsonl"
+    evaluate(model(), photos, NAMES, limit=1, out=out, **FAST)
+    before = read(out, (settings := lines(out)[0]["settings"]))
+    with file_size_limit(out.stat().st_size + 100), pytest.raises(WritingError, match=r"results\.jsonl"):
+        evaluate(model(), photos, NAMES, out=out, **FAST)
+    assert read(out, settings) == before
 
 
 CHILD = """
@@ -221,17 +278,14 @@ def test_evaluate_with_two_processes_matches_one(photos: Path, tmp_path: Path) -
 
 
 def test_killed_runs_are_continued(photos: Path, tmp_path: Path) -> None:
-    """A killed process leaves an incomplete last line, and each of several processes leaves its own file."""
+    """A killed process leaves an incomplete last line, and several processes may have written the same rows."""
     complete, out = tmp_path / "complete.jsonl", tmp_path / "results.jsonl"
     expected = evaluate(model(), photos, NAMES, out=complete, **FAST)
     header, *rest = complete.read_text().splitlines(keepends=True)
-    for path, part in ((out, rest[:3]), (rank_file(out, 0), rest[3:6]), (rank_file(out, 1), rest[6:12])):
-        path.write_text(header + "".join(part) + rest[12][:20])
+    out.write_text(header + "".join([*rest[:12], *rest[3:6]]) + rest[12][:20])
     assert_same(evaluate(model(), photos, NAMES, out=out, **FAST), expected)
     assert set(rest[:12]) <= set(out.read_text().splitlines(keepends=True))  # equal times show that records were reused
     assert len(lines(out)) == 1 + 7 * 3
-    assert not rank_file(out, 0).exists()
-    assert not rank_file(out, 1).exists()
 
 
 def test_files_with_other_settings_are_refused(photos: Path, tmp_path: Path) -> None:
@@ -268,8 +322,26 @@ def test_other_files_are_refused_unchanged(photos: Path, tmp_path: Path) -> None
     valid = out.read_text().splitlines()
     for invalid in (valid[2][:-9], "[1]", '{"image": 3, "method": "rollout"}'):
         out.write_text("\n".join([*valid[:2], invalid, *valid[3:]]) + "\n")
-        with pytest.raises(EvaluationError, match="line 3"):
-            evaluate(model(), photos, "rollout", out=out, **FAST)
+        evaluate(model(), photos, "rollout", limit=2, out=out, **FAST)  # computes the row again
+        assert len(out.read_text().splitlines()) == len(valid)
+
+
+def test_photographs_without_labels_are_explained_for_the_predicted_class(photos: Path, tmp_path: Path) -> None:
+    plain = tmp_path / "plain"
+    plain.mkdir()
+    for index, path in enumerate(sorted(photos.rglob("*.png"))):
+        shutil.copy(path, plain / f"{index}.png")
+    result = evaluate(model(), plain, "rollout", **FAST)
+    labeled = evaluate(model(), photos, "rollout", target="predicted", **FAST)
+    assert result.images == labeled.images == 7
+    assert "the class that the model predicts" in result.describe()
+    assert result.row("rollout").means["deletion"] == pytest.approx(labeled.row("rollout").means["deletion"], abs=1e-6)
+    (photos / "ox").rename(photos / "2021")  # no class
+    assert evaluate(model(), photos, "rollout", target="predicted", **FAST).images == 7
+    vit = model()
+    vit.pretrained = replace(vit.pretrained, class_ids=("n01", "n02", "n03"))
+    with pytest.raises(DataError, match=r"ox, golf ball, church.*--aim predicted"):
+        evaluate(vit, photos, "rollout", **FAST)
 
 
 @pytest.mark.parametrize(
@@ -332,21 +404,6 @@ def test_few_images_have_no_best_method(count: int) -> None:
     assert (f"fewer than {ENOUGH} images" in result.describe()) is (count < ENOUGH)
     worse = tabulate(keys, ["rollout"], records, {})
     assert ("no method is better" in worse.describe()) is (count == ENOUGH)
-
-
-def test_journals_drop_incomplete_lines(tmp_path: Path) -> None:
-    path = tmp_path / "results.jsonl"
-    Journal(path, {"seed": 1})
-    path.write_bytes(path.read_bytes()[:11])
-    Journal(path, {"seed": 1}).add([record("a", "rollout")])
-    assert set(read(path, {"seed": 1})[0]) == {("a", "rollout")}
-    with path.open("ab") as file:
-        file.write(b'{"image": "b", "meth')
-    Journal(path, {"seed": 1}).add([record("c", "rollout")])
-    assert set(read(path, {"seed": 1})[0]) == {("a", "rollout"), ("c", "rollout")}
-    path.write_bytes(b"")
-    Journal(path, {"seed": 2})
-    assert read(path, {"seed": 2}) == ({}, path.stat().st_size)
 
 
 def test_fingerprints_of_different_weights_differ() -> None:

@@ -3,7 +3,6 @@
 Shapes: B images, L blocks, H heads, N tokens = P prefix tokens followed by gh x gw patches.
 """
 
-import csv
 import os
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -22,10 +21,12 @@ from vitviz.analysis.attention_statistics import QueryRange, place_in_windows, r
 from vitviz.analysis.importance import Importance
 from vitviz.attribution.target_specs import Named, TargetLike, TargetOf, resolve_target
 from vitviz.formatting import data_frame, short_repr, text_table
-from vitviz.images.folders import batches, find_images, progress_bar, spread
+from vitviz.images.folders import batches, find_images, spread
 from vitviz.images.geometry import Geometry
 from vitviz.model.trace import Query, Trace
 from vitviz.model.vit import ViT, eval_mode
+from vitviz.progress import bar
+from vitviz.writing import write_table
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -225,8 +226,7 @@ class HeadStatistics:
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write `header` and `rows` as CSV."""
-        with open(path, "w", newline="", encoding="utf-8") as file:
-            csv.writer(file).writerows([self.header, *self.rows()])
+        write_table(path, [self.header, *self.rows()])
 
     def table(self) -> str:
         """Return the means as text for a terminal, with layers and heads from 1."""
@@ -361,7 +361,7 @@ def folder_statistics(
         batch_size: images per batch; only images of equal size run together.
         limit: maximum number of images, spread evenly over the subfolders.
         size: input size in pixels, see `Preprocess.at`; the model's own by default.
-        progress: show progress in a terminal or notebook.
+        progress: show progress on standard error.
 
     Raises:
         AnalysisError: if the model has no preprocessing, a number is below 1, or a statistic does not exist.
@@ -375,7 +375,7 @@ def folder_statistics(
     files = spread(find_images(Path(folder)), limit)
     weight = next(model.parameters())
     parts: list[HeadStatistics] = []
-    with eval_mode(model), progress_bar(len(files), show=progress) as bar:
+    with eval_mode(model), bar(len(files), show=progress) as counted:
         for batch in batches(files, preprocess, batch_size):
             trace = model.trace(batch.images.to(weight.device, weight.dtype))
             parts.append(
@@ -383,7 +383,7 @@ def folder_statistics(
                     model, trace, batch.geometries, names=names, query=query, target=target, contrast=contrast
                 )
             )
-            bar.update(len(batch.images))
+            counted.update(len(batch.images))
     first = parts[0]  # the folder has images
     return replace(
         first,

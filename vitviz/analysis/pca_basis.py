@@ -24,6 +24,7 @@ from vitviz.fields import check_arguments
 from vitviz.formatting import short_repr
 from vitviz.model.trace import Trace
 from vitviz.model.vit import ViT
+from vitviz.writing import write_arrays
 
 Floats = NDArray[np.float32]
 DESCRIPTOR: Descriptor = "keys"
@@ -84,8 +85,7 @@ class PCABasis:
         target = Path(path)
         if target.suffix.lower() != ".npz":
             raise AnalysisError(f"Expected a name that ends in .npz, got {target.name!r}. Rename it.")
-        with target.open("wb") as file:
-            np.savez(file, **{name: getattr(self, name) for name in SAVED})
+        write_arrays(target, {name: getattr(self, name) for name in SAVED})
         return target
 
     @classmethod

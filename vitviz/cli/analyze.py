@@ -13,6 +13,7 @@ from vitviz.errors import VitvizError
 from vitviz.formatting import counted, text_table
 from vitviz.formatting import output as format_output
 from vitviz.outputs import REGRESSION, SINGLE
+from vitviz.writing import write, write_arrays
 
 PLURALS = {"probability": "probabilities", "logit": "logits", "cosine": "cosines", "value": "values"}
 
@@ -116,25 +117,26 @@ def lens(args: Args) -> None:
         print(text_table([["layer", *(f"{name}{about}" for name in lens.names)], *rows], left=0))
     if output:
         colors = view.token_pca()
-        with output.open("wb") as file:  # NumPy would append .npz to a name
-            arrays: dict[str, Any] = {
-                "layers": np.array(lens.blocks) + 1,
-                "names": np.array(lens.names),
-                unit: readings,  # (L, K)
-                "patches": lens.patches,  # (L, gh, gw, K)
-                "colors": colors.colors,  # (L, gh, gw, 3)
-                "explained": colors.explained,  # (L, 3)
-            }
-            np.savez(file, **arrays)
+        arrays = {
+            "layers": np.array(lens.blocks) + 1,
+            "names": np.array(lens.names),
+            unit: readings,  # (L, K)
+            "patches": lens.patches,  # (L, gh, gw, K)
+            "colors": colors.colors,  # (L, gh, gw, 3)
+            "explained": colors.explained,  # (L, 3)
+        }
+        write_arrays(output, arrays)
         shared.note(args, f"-> {output}")
 
 
 @click.command(cls=Command)
-@click.option("--data", type=PATH, required=True, help="the folder, with one subfolder per class")
+@click.option("--data", type=PATH, required=True, help="the folder, with one subfolder per class, or without labels")
 @click.option("--methods", cls=Several, metavar="NAME", default=["all"], help="names, or all (default: all)")
 @click.option("--limit", type=int, help="the maximum number of images, spread over the classes")
 @click.option(
-    "--aim", type=click.Choice(["true", "predicted"]), default="true", help="class to explain (default: true)"
+    "--aim",
+    type=click.Choice(["true", "predicted"]),
+    help="class to explain: that of the subfolder, or the predicted one (default: true if there are subfolders)",
 )
 @click.option("--seed", type=int, default=0, help="seed of the random orders (default: 0)")
 @click.option("--out", type=PATH, metavar="FILE.jsonl", help="append each result, and continue from existing ones")
@@ -165,7 +167,7 @@ def evaluate(args: Args) -> None:
         print(evaluation.table())
     if output:
         text = evaluation.csv() if output.suffix.lower() == ".csv" else evaluation.markdown()
-        output.write_text(text + "\n", encoding="utf-8")
+        write(output, text + "\n")
 
 
 def _method_settings(texts: tuple[str, ...], methods: str | tuple[str, ...]) -> dict[str, dict[str, Any]]:

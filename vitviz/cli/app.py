@@ -33,7 +33,7 @@ def _option(name: str, setting: Setting) -> Callable[[Any], Any]:
     return click.option(option, name, type=kind, metavar=setting.metavar, multiple=several, help=about)
 
 
-@click.command(cls=Command)
+@click.command(cls=Command, serves=True)
 @click.option("--host", help="address to listen on (default: GRADIO_SERVER_NAME, else localhost)")
 @shared.together(*(_option(name, setting) for name, setting in OPTIONS.items()))
 @click.option("--lecture", type=PATH, metavar="FOLDER", help=LECTURE)
@@ -48,9 +48,13 @@ def app(args: Args) -> None:
         from vitviz.web.lecture_texts import lecture_given
 
         lecture = lecture_given(folder=Path(args.lecture))
+    shared.note(args, "Importing PyTorch and Gradio")
     # Gradio imports mcp if it is installed, which can take a quarter of the start.
     with extra("app"), nullcontext() if allowed.mcp else without("mcp"):
         from vitviz.server.pages import build
         from vitviz.server.server import launch
 
-    launch(build(allowed, lecture), allowed, host=args.host, port=allowed.port, quiet=args.quiet)
+    shared.note(args, "Loading the model, and opening the first example with it")
+    page = build(allowed, lecture)
+    shared.note(args, "Starting the server")
+    launch(page, allowed, host=args.host, port=allowed.port, quiet=args.quiet)

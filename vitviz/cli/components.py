@@ -13,6 +13,7 @@ from vitviz.cli.options import PATH, Args, Command, LazyHelp, Names
 from vitviz.cli.predict import find_photos
 from vitviz.errors import VitvizError
 from vitviz.formatting import percent
+from vitviz.writing import write
 
 if TYPE_CHECKING:
     from vitviz.analysis.pca_basis import PCABasis
@@ -76,8 +77,9 @@ def _write(basis: PCABasis, view: View, path: Path) -> float:
     from vitviz.draw.overlay import overlay_colors
 
     path.parent.mkdir(parents=True, exist_ok=True)
-    overlay_colors(view.photo, basis.colors(view.model, view.trace), view.geometry).save(path)
+    write(path, overlay_colors(view.photo, basis.colors(view.model, view.trace), view.geometry).save)
     mask = basis.foreground(view.model, view.trace)  # (gh, gw)
     white = mask[..., None].repeat(3, axis=2).astype(float)
-    overlay_colors(view.photo, white, view.geometry, alpha=1.0).save(path.with_stem(f"{path.stem}-foreground"))
+    foreground = overlay_colors(view.photo, white, view.geometry, alpha=1.0)
+    write(path.with_stem(f"{path.stem}-foreground"), foreground.save)
     return float(mask.mean())

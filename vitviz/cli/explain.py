@@ -10,6 +10,7 @@ import click
 from vitviz.cli import options as shared
 from vitviz.cli.options import PATH, Args, Command, LazyHelp, Names
 from vitviz.errors import VitvizError
+from vitviz.writing import write
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -96,7 +97,7 @@ def explain(args: Args) -> None:
     if output.suffix.lower() in numbers.SUFFIXES:
         numbers.save(view, heatmap, output, model=args.model, photo=args.photo)
     else:
-        _picture(heatmap, args).save(output)
+        write(output, _picture(heatmap, args).save)
     mass, scale = heatmap.describe_prefix_mass(), heatmap.scale(args.scale)
     shared.note(args, f"{heatmap.title}{f' (outside the picture: {mass})' if mass else ''} -> {output}")
     if output.suffix.lower() not in numbers.SUFFIXES and scale.clipped:
@@ -189,7 +190,7 @@ def sheet(args: Args) -> None:
         picture = view.layer_sheet(**options)
     else:
         picture = view.head_sheet(shared.parse_layer(args.layer, view.trace.depth), **options)
-    picture.save(output)
+    write(output, picture.save)
     shared.note(args, f"{picture.width} × {picture.height} pixels -> {output}")
     if args.json:
         shared.print_photo(args, view, output=str(output))

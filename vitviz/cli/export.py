@@ -76,18 +76,17 @@ def export(args: Args) -> None:
     output = shared.output_path(args.output or "vitviz.html", ".html", ".htm")
     args.model = args.models[0] if args.models else DEFAULT
     view = shared.open_view(args)
-    output.write_text(view.html(lecture=args.lecture, texts=args.texts), encoding="utf-8")
+    view.save_html(output, lecture=args.lecture, texts=args.texts)
     shared.note(args, f"{output.stat().st_size / 1e6:.1f} MB -> {output}")
     if args.json:
         shared.print_photo(args, view, output=str(output))
 
 
 def _write_folder(args: Args) -> None:
-    from tqdm import tqdm
-
     from vitviz.cli.predict import find_photos, unreadable
     from vitviz.export import folder
     from vitviz.images.limits import ImageError
+    from vitviz.progress import bar
 
     if args.space or args.methods or args.lang or args.lecture or args.texts or len(args.models) > 1:
         raise VitvizError("Expected a folder with one model, got options of --static or --lecture. Leave them out.")
@@ -99,8 +98,8 @@ def _write_folder(args: Args) -> None:
     pending = [photo for photo in photos if not (out / photo.picture.with_suffix("")).is_dir()]
     broken: dict[Path, ImageError] = {}
     records = []
-    done, hidden = len(photos) - len(pending), True if args.quiet else None  # None shows the bar only on a terminal
-    with tqdm(total=len(photos), initial=done, unit=" images", disable=hidden) as bar:
+    done = len(photos) - len(pending)
+    with bar(len(photos), initial=done, show=not args.quiet) as counted:
         for photo in pending:
             target = out / photo.picture.with_suffix("")
             try:
@@ -109,7 +108,7 @@ def _write_folder(args: Args) -> None:
                 records.append(shared.photo_record(photo.path, view, output=str(target)))
             except ImageError as error:
                 broken[photo.path] = error
-            bar.update()
+            counted.update()
     existed = f", {done} existed already" if done else ""
     shared.note(args, f"{len(records)} photographs{existed} -> {out}")
     if args.json:

@@ -75,33 +75,31 @@ def _film_photo(args: Args) -> Film:
 
 
 def _film_clip(args: Args) -> Film:
-    from tqdm import tqdm
-
     from vitviz.export.film import film_of_clip
     from vitviz.images.video import count_frames
+    from vitviz.progress import bar
 
     total = min(args.frames, count_frames(args.photo))  # refuses other files before loading a model
     explorer = shared.open_explorer(args)
     config = explorer.model.config
     grid = None if explorer.preprocess.mode == "native" else config.grid_of(*shared.input_size(args, explorer))
     options = {"show": args.show, "frames": args.frames, "size": args.size}
-    with tqdm(total=total, unit=" frames", leave=False, disable=True if args.quiet else None) as bar:
+    with bar(total, unit=" frames", leave=False, show=not args.quiet) as counted:
         position = shared.place_of(args, config.depth, config.heads, grid)
-        return film_of_clip(explorer, args.photo, **options, **position, opened=bar.update)
+        return film_of_clip(explorer, args.photo, **options, **position, opened=counted.update)
 
 
 def _film_models(args: Args) -> Film:
-    from tqdm import tqdm
-
     from vitviz.export.film import film_over_models
+    from vitviz.progress import bar
     from vitviz.weights.zoo import load
 
     first = load(args.models[0]).config
     names = _labels(args.models)
-    with tqdm(total=len(args.models), unit=" models", leave=False, disable=True if args.quiet else None) as bar:
+    with bar(len(args.models), unit=" models", leave=False, show=not args.quiet) as counted:
         position = shared.place_of(args, first.depth, first.heads, None)
         photo = shared.photograph(args.photo)
-        return film_over_models(args.models, photo, size=args.size, names=names, **position, opened=bar.update)
+        return film_over_models(args.models, photo, size=args.size, names=names, **position, opened=counted.update)
 
 
 def _labels(models: tuple[str, ...]) -> list[str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import json
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -13,6 +12,7 @@ from vitviz.cli import options as shared
 from vitviz.cli.options import PATH, Args, Command, LazyHelp, Names, Several
 from vitviz.errors import VitvizError
 from vitviz.formatting import percent, text_table
+from vitviz.writing import write_table
 
 if TYPE_CHECKING:
     from vitviz.model.vit import ViT
@@ -87,9 +87,8 @@ def validate(args: Args) -> None:
         return
     labels, counts = accuracy.confusion()
     if output.suffix.lower() == ".csv":
-        with output.open("w", encoding="utf-8", newline="") as file:
-            rows = ([label, *row] for label, row in zip(labels, counts.tolist(), strict=True))
-            csv.writer(file).writerows([["true / predicted", *labels], *rows])
+        rows = ([label, *row] for label, row in zip(labels, counts.tolist(), strict=True))
+        write_table(output, [["true / predicted", *labels], *rows])
     else:
         from vitviz.draw.figures import save
         from vitviz.draw.figures.confusion import confusion

@@ -7,6 +7,7 @@ import math
 import os
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
@@ -34,7 +35,16 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 class Command(click.Command):
-    """Command whose function takes its options as one namespace."""
+    """Command whose function takes its options as one namespace.
+
+    Args:
+        serves: whether it runs until Ctrl-C, without lines of progress.
+        settings: as for `click.Command`.
+    """
+
+    def __init__(self, *, serves: bool = False, **settings: Any) -> None:
+        super().__init__(**settings)
+        self.serves = serves
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Parse arguments. An option `Several` may have several values after its name: `--only patches shapes`."""
@@ -49,13 +59,11 @@ class Command(click.Command):
         return super().parse_args(ctx, spread[1:])
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Call the command's function."""
-        assert self.callback is not None  # set by click's decorators
-        if not ctx.params.get("quiet"):
-            return ctx.invoke(self.callback, Args(**ctx.params))
-        from vitviz.progress import silent
+        """Call the command's function, with lines of progress where there is no terminal."""
+        from vitviz.progress import lines, silent
 
-        with silent():
+        assert self.callback is not None  # set by click's decorators
+        with silent(bool(ctx.params.get("quiet"))), nullcontext() if self.serves else lines(ctx.command_path):
             return ctx.invoke(self.callback, Args(**ctx.params))
 
 
@@ -344,7 +352,8 @@ def output_path(text: str, *suffixes: str, option: str = "-o", folder: bool = Fa
     if suffixes and path.suffix.lower() not in suffixes:
         raise VitvizError(f"Expected {option} with a name ending in {', '.join(suffixes)}, got {text!r}. Rename it.")
     existing = next(parent for parent in (path, *path.parents) if parent.exists())
-    if existing.is_dir() != (folder or existing != path) or not os.access(existing, os.W_OK):
+    touched = {existing, existing if existing.is_dir() else existing.parent}  # files are written beside existing ones
+    if existing.is_dir() != (folder or existing != path) or not all(os.access(place, os.W_OK) for place in touched):
         kind = "folder" if folder else "file"
         raise VitvizError(f"Expected {option} as a {kind} that can be written, got {text!r}. Name another.")
     if not folder:
@@ -355,7 +364,7 @@ def output_path(text: str, *suffixes: str, option: str = "-o", folder: bool = Fa
 def note(args: Args, text: str) -> None:
     """Print a line about a written file, unless `--quiet` or `--json`."""
     if not (args.quiet or getattr(args, "json", False)):
-        print(text)
+        print(text, flush=True)  # into a file or a pipe, too
 
 
 def input_size(args: Args, explorer: Explorer) -> tuple[int, int]:

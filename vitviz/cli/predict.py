@@ -16,6 +16,7 @@ from vitviz.cli.options import Args, Command
 from vitviz.errors import VitvizError
 from vitviz.formatting import output
 from vitviz.outputs import REGRESSION
+from vitviz.writing import write
 
 if TYPE_CHECKING:
     from vitviz.draw.predictions import Prediction
@@ -47,6 +48,7 @@ def predict(args: Args) -> None:
     from tqdm import tqdm
 
     from vitviz.images.limits import ImageError
+    from vitviz.progress import bar
 
     out = shared.output_path(args.output, folder=True) if args.output else None
     photos = find_photos(args.photos, out)
@@ -54,22 +56,22 @@ def predict(args: Args) -> None:
     records: list[dict[str, Any]] = []
     pictures: list[Prediction] = []
     errors: dict[Path, ImageError] = {}
-    # disable=None hides the bar unless standard error is a terminal.
-    for photo in tqdm(photos, unit=" images", leave=False, disable=True if args.quiet or len(photos) == 1 else None):
-        try:
-            view = explorer.open(shared.photograph(photo.path), size=args.size)
-        except ImageError as error:
-            errors[photo.path] = error
-            records.append({"photo": str(photo.path), "error": str(error)})
-            continue
-        ranked = view.predictions(args.k)
-        records.append(_record(photo, view, ranked))
-        if not args.json:
-            rows = (f"  {output(value, view.model.problem_type):>8}  {label}" for label, value in ranked)
-            with tqdm.external_write_mode():
-                print(photo.path, f"  {view.describe()}", *rows, sep="\n", flush=True)
-        if out:
-            pictures.append(_write_picture(view, ranked, photo, out))
+    with bar(len(photos), iterable=photos, leave=False, show=not args.quiet and len(photos) > 1) as counted:
+        for photo in counted:
+            try:
+                view = explorer.open(shared.photograph(photo.path), size=args.size)
+            except ImageError as error:
+                errors[photo.path] = error
+                records.append({"photo": str(photo.path), "error": str(error)})
+                continue
+            ranked = view.predictions(args.k)
+            records.append(_record(photo, view, ranked))
+            if not args.json:
+                rows = (f"  {output(value, view.model.problem_type):>8}  {label}" for label, value in ranked)
+                with tqdm.external_write_mode():
+                    print(photo.path, f"  {view.describe()}", *rows, sep="\n", flush=True)
+            if out:
+                pictures.append(_write_picture(view, ranked, photo, out))
     if args.json:
         shared.print_json(args, shared.input_size(args, explorer), images=records)
     if out and pictures:
@@ -160,7 +162,7 @@ def _write_picture(view: View, ranked: list[tuple[str, float]], photo: Photo, ou
     path = out / photo.picture
     path.parent.mkdir(parents=True, exist_ok=True)
     problem_type = view.model.problem_type
-    prediction_picture(heatmap, ranked, title=photo.path.name, problem_type=problem_type).save(path)
+    write(path, prediction_picture(heatmap, ranked, title=photo.path.name, problem_type=problem_type).save)
     pictures = fit_photo(heatmap.photo, SIDE), draw_map(heatmap, SIDE)
     return Prediction(pictures, *ranked[0], problem_type=problem_type)
 
@@ -176,5 +178,5 @@ def _write_sheets(predictions: Sequence[Prediction], explorer: Explorer, out: Pa
     note = "Each photograph with the attention of the last layer, mean of the heads. Each map has its own scale."
     for number, (name, page) in enumerate(zip(names, pages, strict=True), 1):
         part = f", {number} of {len(pages)}" if len(pages) > 1 else ""
-        prediction_sheet(page, title=title + part, note=note, side=SIDE).save(out / name)
+        write(out / name, prediction_sheet(page, title=title + part, note=note, side=SIDE).save)
     return names[0] if len(names) == 1 else f"{names[0]} to {names[-1]}"

@@ -54,7 +54,7 @@ def train(args: Args) -> None:
     from vitviz.export.training_folder import CURVES
     from vitviz.model.devices import device_named, keep_freed_memory
     from vitviz.training.loop import Trainer
-    from vitviz.training.state import find_state
+    from vitviz.training.state import find_state, resumable
     from vitviz.training.teachers import load_teacher
 
     options = given_options(vars(args))
@@ -90,7 +90,8 @@ def train(args: Args) -> None:
             save_options(command, out)
     outcome = trainer.run()
     if first:
-        shared.note(args, _save(options, outcome, data, out, command=format_command(command)))
+        with resumable(out):
+            shared.note(args, _save(options, outcome, data, out, command=format_command(command)))
 
 
 def _check_folder(out: Path, *, resume: bool, first: bool) -> None:
@@ -100,10 +101,12 @@ def _check_folder(out: Path, *, resume: bool, first: bool) -> None:
     from vitviz.weights.checks import CONFIG
 
     shared.output_path(str(out), option="--out", folder=True)
-    if resume and (out / CONFIG).exists() and not find_state(out):
+    if resume and not find_state(out):
+        finished = (out / CONFIG).exists()
         raise TrainingError(
-            f"Expected the state of a training run in {str(out)!r} for --resume, got a finished model without one. "
-            f"Continue from it in another folder: --from {out}."
+            f"Expected the state of a training run in {str(out)!r} for --resume, got "
+            + ("a finished model without one. " if finished else "none: no state was saved yet. ")
+            + (f"Continue from it in another folder: --from {out}." if finished else "Start it without --resume.")
         )
     if first and not resume and (existing := [name for name in (CONFIG, CARD) if (out / name).exists()]):
         raise TrainingError(

@@ -18,12 +18,14 @@ from vitviz.fields import field_types
 from vitviz.model.config import CHOICES, PRESETS, ViTConfig
 from vitviz.training import TrainingError
 from vitviz.training.recipes import AUGMENTATION, RECIPES, Recipe
+from vitviz.writing import write
 
 Options = dict[str, Any]
 """Option values by name."""
 SAVED_OPTIONS = "train.json"
 """File with the options in the training folder, which `--resume` reads."""
 NOT_SAVED = ("resume", "out", "device", "quiet")
+_STARTED = "started in"  # saved with the options: the folder that relative paths start from
 _TEACHER = ("distill", "alpha", "temperature")
 _START = ("extend", "freeze", "unfreeze_last", "keep_head", "feed_as_source", "like")
 _FIELDS = {field.name: field for field in dataclasses.fields(Recipe) if field.name != "name"}
@@ -202,9 +204,8 @@ def save_options(options: Options, folder: Path) -> None:
     """Write the options into the training folder."""
     folder.mkdir(parents=True, exist_ok=True)
     saved = {name: value for name, value in options.items() if name not in NOT_SAVED}
-    temporary = folder / f".{SAVED_OPTIONS}.new"
-    temporary.write_text(json.dumps(saved, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
-    os.replace(temporary, folder / SAVED_OPTIONS)
+    saved[_STARTED] = os.getcwd()
+    write(folder / SAVED_OPTIONS, json.dumps(saved, indent=2, ensure_ascii=False) + "\n")
 
 
 def resumed_options(options: Options) -> Options:
@@ -213,7 +214,7 @@ def resumed_options(options: Options) -> Options:
     Raises:
         TrainingError: if no options were saved, or this version does not have one of them.
     """
-    return _load_options(Path(options["out"]), "--resume") | options
+    return _load_options(Path(options["out"]), "--resume", "source", "teacher") | options
 
 
 def extended_options(options: Options) -> Options:
@@ -248,13 +249,24 @@ def extended_options(options: Options) -> Options:
     return inherited | options | new
 
 
-def _load_options(folder: Path, purpose: str) -> Options:
-    """Return the saved options of a training run."""
+def _load_options(folder: Path, purpose: str, *more: str) -> Options:
+    """Return the saved options of a training run, after a check of its data's paths, and of `more` paths of models."""
+    from vitviz.images.datasets import NAMES
+
     path = folder / SAVED_OPTIONS
     try:
         saved = dict(json.loads(path.read_text(encoding="utf-8")))
     except (OSError, ValueError, TypeError) as error:
         raise TrainingError(f"Expected options in {str(path)!r} for {purpose}, got: {error}. Pass them all.") from error
+    started = Path(saved.pop(_STARTED, ""))
+    for name in ("data", "root", *more):
+        path = Path(saved.get(name, "."))
+        is_path = (started / path).exists() or (name not in more and str(path) not in NAMES)  # else a model's name
+        if is_path and not path.exists() and not path.is_absolute() and started.is_absolute():
+            raise TrainingError(
+                f"Expected {str(path)!r} in the current folder, got none: this path of the training run is relative to "
+                f"{str(started)!r}, the folder where it was started. Repeat the command there."
+            )
     known = {option.name for option in ALL} - set(NOT_SAVED)
     if unknown := sorted(set(saved) - known):
         raise TrainingError(f"Expected options of this version in {str(path)!r}, got {unknown[0]}. Pass all again.")

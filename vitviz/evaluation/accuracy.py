@@ -19,9 +19,10 @@ from vitviz.evaluation import EvaluationError, check_classifies
 from vitviz.formatting import percent, short_repr, text_table
 from vitviz.images.datasets import NAMES, Dataset, Samples, find_dataset
 from vitviz.images.decoding import decode
-from vitviz.images.folders import batches, class_names, find_classes, progress_bar, spread
+from vitviz.images.folders import batches, class_names, find_classes, spread
 from vitviz.images.preprocess import Preprocess
 from vitviz.model.vit import Pretrained, ViT, eval_mode
+from vitviz.progress import bar
 
 Batches = Iterable[tuple[Tensor, Tensor]]
 Gather = Callable[[tuple[Tensor, ...]], tuple[Tensor, ...]]
@@ -184,7 +185,7 @@ def validate(
             interpolated.
         batch_size: images per batch; only images of equal size run together.
         limit: maximum number of images, spread evenly over the classes.
-        progress: show progress in a terminal or notebook.
+        progress: show progress on standard error.
 
     Raises:
         EvaluationError: if the model has no classifier, lacks classes of the data set, or returns logits that are not
@@ -201,11 +202,11 @@ def validate(
     total, source = _images(data, root, about, batch_size, limit)
     weight = next(model.parameters())
     moved = ((images.to(weight.device, weight.dtype), true.to(weight.device)) for images, true in source)
-    with progress_bar(total, show=progress) as bar:
+    with bar(total, show=progress) as counted:
 
         def count_up(done: int, top1: float) -> None:
-            bar.set_postfix_str(f"top-1 {percent(top1, 4)}", refresh=False)
-            bar.update(done - bar.n)
+            counted.set_postfix_str(f"top-1 {percent(top1, 4)}", refresh=False)
+            counted.update(done - counted.n)
 
         return measure_accuracy(model, moved, about.labels, progress=count_up, model=about.name)
 

@@ -8,13 +8,13 @@ import os
 import time
 import zlib
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Literal, get_args
 
 import numpy as np
 import torch
 from torch import Tensor
-from tqdm import tqdm
 
 from vitviz.analysis.interventions import Drop
 from vitviz.attribution.registry import METHODS, check_options, method_named, score_patches
@@ -22,10 +22,11 @@ from vitviz.attribution.targets import ExplainError
 from vitviz.evaluation import EvaluationError, check_classifies
 from vitviz.evaluation.faithfulness import RANDOM, SEED, STEPS, Floats, faithfulness
 from vitviz.evaluation.masking import usual_baseline
-from vitviz.evaluation.records import Journal, Key, Record, gather, processes, rank_file, read_all, write
+from vitviz.evaluation.records import Record, append, gather, opened, processes, rewrite
 from vitviz.evaluation.table import CHANCE, Evaluation, tabulate
-from vitviz.images.folders import batches, class_names, find_classes, spread
-from vitviz.model.vit import ViT, eval_mode
+from vitviz.images.folders import DataError, batches, class_names, find_classes, find_images, spread
+from vitviz.model.vit import Pretrained, ViT, eval_mode
+from vitviz.progress import bar
 from vitviz.weights.checkpoint import fingerprint
 
 Aim = Literal["true", "predicted"]
@@ -39,7 +40,7 @@ def evaluate(
     limit: int | None = None,
     seed: int = SEED,
     out: str | os.PathLike[str] | None = None,
-    target: Aim = "true",
+    target: Aim | None = None,
     baseline: Drop | None = None,
     steps: int | Sequence[float] = STEPS,
     random: int = RANDOM,
@@ -51,72 +52,81 @@ def evaluate(
     Each image runs separately, and its random orders depend only on its name and the seed. Results do not depend on
     other images, other methods or the number of processes, so a file can be continued with more images or methods.
 
-    Under torchrun (RANK, WORLD_SIZE), process i % world evaluates image i and writes its own file beside `out`. Finally
-    all records are gathered, the first process writes `out`, and every process returns the same result.
+    Under torchrun (RANK, WORLD_SIZE), process i % world evaluates image i. Finally all records are gathered, the first
+    process writes `out`, and every process returns the same result.
 
     Args:
         model: a classifier with `pretrained`; runs on its device in eval mode.
-        folder: FOLDER/CLASS/image.
+        folder: FOLDER/CLASS/image, or a folder of photographs without labels.
         methods: names, or "all", which lists methods that do not support this model as left out.
         limit: maximum number of images, spread evenly over the classes.
         seed: seed of the random orders.
-        out: JSON lines file, one line per image and method, appended immediately. Existing records are reused.
-        target: the explained class: "true" (the class of the folder) or "predicted".
+        out: JSON lines file, one line per image and method, appended immediately. Existing records are reused. A second
+            run with this file is refused until the first one has ended.
+        target: the explained class: "true" (the class of the folder) or "predicted", which needs no labels. By default
+            "true" if there are photographs in subfolders.
         baseline, steps, random: as for `faithfulness`.
         options: options of methods by name: {"rollout": {"fuse": "max"}}.
-        progress: show progress on standard error if it is a terminal.
+        progress: show progress on standard error.
 
     Raises:
-        EvaluationError: if the model has no classes, or `out` has other settings or another format.
+        EvaluationError: if the model has no classes, or `out` has other settings or another format, or another run
+            writes it.
+        WritingError: if the disk is full.
         DataError: for a folder without images or with broken images.
         ExplainError: if a method does not exist, or a named method does not support this model.
     """
-    if target not in get_args(Aim) or (limit is not None and limit < 1):
+    if target not in (None, *get_args(Aim)) or (limit is not None and limit < 1):
         raise EvaluationError(
             f"Expected target as true or predicted and a limit of at least 1, got {target!r} and {limit}. Change them."
         )
+    about = check_classifies(model)
     steps = steps if isinstance(steps, int) else [float(step) for step in steps]
-    baseline = baseline or usual_baseline(model)
-    run = {"target": target, "baseline": baseline, "steps": steps, "random": random, "seed": seed}
-    settings = _settings(model, run, options or {})
-    about, strict = model.pretrained, methods != "all"
-    assert about is not None  # `_settings` has checked it
+    files, target = _find(Path(folder), about, target)
+    run = {"target": target, "baseline": baseline or usual_baseline(model), "steps": steps, "random": random}
+    settings = _settings(model, {**run, "seed": seed}, options or {})
+    strict = methods != "all"
     names = list(METHODS) if not strict else list(dict.fromkeys([methods] if isinstance(methods, str) else methods))
     for name in names:
         method_named(name)
-    files = spread(find_classes(Path(folder), class_names(about.labels, about.class_ids)), limit)
-    keys = [path.relative_to(folder).as_posix() for path, _ in files]  # independent of the folder's path
+    photos = spread(files, limit)
+    keys = [path.relative_to(folder).as_posix() for path, _ in photos]  # independent of the folder's path
     rank, world = processes()
-    path = None if out is None else Path(out)
-    records: dict[Key, Record] = {}
-    journal = None
-    if path is not None:
-        records = read_all(path, settings)
-        journal = Journal(rank_file(path, rank) if world > 1 else path, settings)
-    if strict:  # with "all", unsupported methods are only listed
-        records = {key: record for key, record in records.items() if "refused" not in record}
-    own = range(rank, len(files), world)  # images of this process
-    missing = {index: [name for name in [*names, CHANCE] if (keys[index], name) not in records] for index in own}
-    todo = [index for index in own if missing[index]]
-    loaded = batches([(files[index][0], index) for index in todo], about.preprocess, 1)
-    disable = None if progress and rank == 0 else True  # None: hidden unless standard error is a terminal
-    with eval_mode(model):
-        for batch in tqdm(loaded, total=len(todo), unit=" images", disable=disable):
+    own = range(rank, len(photos), world)  # photographs of this process
+    with ExitStack() as stack:
+        path = None if out is None else Path(out)
+        records = {} if path is None else stack.enter_context(opened(path, settings))
+        if strict:  # with "all", unsupported methods are only listed
+            records = {key: record for key, record in records.items() if "refused" not in record}
+        missing = {index: [name for name in [*names, CHANCE] if (keys[index], name) not in records] for index in own}
+        todo = [index for index in own if missing[index]]
+        loaded = batches([(photos[index][0], index) for index in todo], about.preprocess, 1)
+        counted = stack.enter_context(bar(len(todo), iterable=loaded, show=progress and rank == 0))
+        stack.enter_context(eval_mode(model))
+        for batch in counted:
             index = int(batch.classes)
-            base = {"image": keys[index], "class": files[index][1]}
-            new = _image_records(model, batch.images, base, missing[index], settings, strict)
+            label = photos[index][1] if target == "true" else None
+            new = _image_records(model, batch.images, keys[index], label, missing[index], settings, strict)
             records |= {(record["image"], record["method"]): record for record in new}
-            if journal is not None:
-                journal.add(new)
-    gathered = gather([records[keys[index], name] for index in own for name in [*names, CHANCE]])
-    records |= {(record["image"], record["method"]): record for record in gathered}
-    if journal is not None and path is not None:
-        if rank == 0:
-            write(path, settings, records.values())
-        gather([])  # wait until the file is written
-        if journal.path != path and path.exists():  # other machines may have separate disks
-            journal.path.unlink(missing_ok=True)
+            if path is not None:
+                append(path, new)
+        gathered = gather([records[keys[index], name] for index in own for name in [*names, CHANCE]])
+        records |= {(record["image"], record["method"]): record for record in gathered}
+        if path is not None and rank == 0:
+            rewrite(path, settings, records.values())
     return tabulate(keys, names, records, settings)
+
+
+def _find(folder: Path, about: Pretrained, target: Aim | None) -> tuple[dict[int, list[Path]], Aim]:
+    """List the photographs by class or, without labels, by subfolder; return them with the explained class."""
+    by_folder = find_images(folder)
+    labeled = any(path.parent != folder for paths in by_folder.values() for path in paths)
+    if target == "predicted" or (target is None and not labeled):
+        return by_folder, "predicted"
+    try:
+        return find_classes(folder, class_names(about.labels, about.class_ids)), "true"
+    except DataError as error:
+        raise DataError(f"{error} Or explain the predicted class, which needs no labels (--aim predicted).") from None
 
 
 def _settings(model: ViT, run: Mapping[str, Any], options: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
@@ -143,19 +153,21 @@ def _settings(model: ViT, run: Mapping[str, Any], options: Mapping[str, Mapping[
 def _image_records(
     model: ViT,
     images: Tensor,
-    base: Mapping[str, Any],
+    image: str,
+    label: int | None,
     names: Sequence[str],
     settings: Mapping[str, Any],
     strict: bool,
 ) -> list[Record]:
-    """Return the records of one image (1, channels, H, W) for methods, and for random orders if requested."""
+    """Return the records of one image (1, channels, H, W) for methods, and for random orders if requested.
+
+    The explained class is `label`, by default the predicted one.
+    """
     weight = next(model.parameters())
     images = images.to(weight.device, weight.dtype)
-    target = int(base["class"])
-    if settings["target"] == "predicted":
-        with torch.no_grad():
-            target = int(model(images).argmax(1))
-    base = {**base, "target": target}
+    with torch.no_grad():
+        target = int(model(images).argmax(1)) if label is None else label
+    base: dict[str, Any] = {"image": image, "target": target}
     maps: dict[str, Floats] = {}  # (gh, gw) each
     seconds: dict[str, float] = {}
     records: list[Record] = []
@@ -184,7 +196,7 @@ def _image_records(
         baseline=settings["baseline"],
         steps=settings["steps"],
         random=settings["random"],
-        seed=zlib.crc32(f"{settings['seed']} {base['image']}".encode(errors="surrogateescape")),
+        seed=zlib.crc32(f"{settings['seed']} {image}".encode(errors="surrogateescape")),
     )
     deletion, insertion = results[0].deletion, results[0].insertion
     base["whole"] = float(deletion.probabilities[0])

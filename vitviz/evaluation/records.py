@@ -1,76 +1,45 @@
-"""Store records as JSON lines, which survive interruptions and are shared between processes.
+"""Store results of an evaluation as JSON lines: the settings, then a row for each image and method.
 
-The first line holds the settings; a file with other settings raises an error. Whole lines are appended and flushed, so
-a killed process leaves at most one broken line at the end.
+Rows are appended, also by several processes. A row that is broken, because its process was killed, is computed again;
+of several rows for one image and method, the last one counts.
 """
 
 import atexit
-import glob
 import json
 import os
-from collections.abc import Iterable, Mapping
+import platform
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import torch
+from filelock import FileLock, Timeout
 
+from vitviz.errors import VitvizError
 from vitviz.evaluation import EvaluationError
 from vitviz.extras import extra
+from vitviz.writing import full_disk_explained, write
 
 Record = Mapping[str, Any]
 Key = tuple[str, str]
-"""Key of a record: image (CLASS/NAME) and method."""
+"""Key of a record: image (path below the folder) and method."""
 
 FORMAT = "vitviz faithfulness 1"
 TIMEOUT = timedelta(days=7)  # maximum wait for other processes
 
 
-class Journal:
-    """File of one process, which other processes can read at any time.
-
-    Args:
-        path: file to create or continue.
-        settings: plain data that records depend on.
+def read(path: Path, settings: Mapping[str, Any]) -> dict[Key, Record]:
+    """Return the records of a file; create the file if it is missing or empty.
 
     Raises:
         EvaluationError: if the file has other settings or another format.
     """
-
-    def __init__(self, path: Path, settings: Mapping[str, Any]) -> None:
-        self.path = path
-        start = read(path, settings)[1] if path.exists() else 0
-        path.parent.mkdir(parents=True, exist_ok=True)
-        if start:
-            os.truncate(path, start)  # drops a broken last line
-        else:
-            path.write_bytes(_lines([{"format": FORMAT, "settings": settings}]))
-
-    def add(self, records: Iterable[Record]) -> None:
-        """Append records in one write, and wait until they are on disk."""
-        data = _lines(records)
-        file = os.open(self.path, os.O_WRONLY | os.O_APPEND)
-        try:
-            written = os.write(file, data)
-            os.fsync(file)
-        finally:
-            os.close(file)
-        if written != len(data):
-            raise EvaluationError(f"Expected to write {len(data)} bytes to {self.path}, got {written}. Free some disk.")
-
-
-def read(path: Path, settings: Mapping[str, Any]) -> tuple[dict[Key, Record], int]:
-    """Return the records in a file, and the number of bytes of complete lines.
-
-    Raises:
-        EvaluationError: if the file has other settings or another format.
-    """
+    if not path.exists() or not path.stat().st_size:
+        rewrite(path, settings, [])
     data = path.read_bytes()
-    end = data.rfind(b"\n") + 1
-    if end == 0 and _lines([{"format": FORMAT, "settings": settings}]).startswith(data):
-        return {}, 0  # empty, or the process was killed while writing the first line
-    header, *lines = data[:end].decode("utf-8", errors="replace").splitlines() or [""]
-    first = _parse(header)
+    first, *rows = map(_parse, data.split(b"\n"))
     if first.get("format") != FORMAT or not isinstance(first.get("settings"), dict):
         raise EvaluationError(
             f"Expected {str(path)!r} to be a file of records to continue, got something else. Name another file."
@@ -81,46 +50,83 @@ def read(path: Path, settings: Mapping[str, Any]) -> tuple[dict[Key, Record], in
         raise EvaluationError(
             f"Expected {str(path)!r} to have these settings, got others: {changes}. Use the same or name another file."
         )
-    records: dict[Key, Record] = {}
-    for number, line in enumerate(lines, 2):
-        record = _parse(line)
-        if not isinstance(record.get("image"), str) or not isinstance(record.get("method"), str):
-            raise EvaluationError(
-                f"Expected records in {str(path)!r}, got none in line {number}. Remove that line to compute it again."
-            )
-        records[record["image"], record["method"]] = record
-    return records, end
-
-
-def read_all(path: Path, settings: Mapping[str, Any]) -> dict[Key, Record]:
-    """Return all records on this machine, from the file and from all processes' files."""
-    records: dict[Key, Record] = {}
-    for file in [*([path] if path.exists() else []), *rank_files(path)]:
-        records |= read(file, settings)[0]
+    complete = [row for row in rows if isinstance(row.get("image"), str) and isinstance(row.get("method"), str)]
+    records: dict[Key, Record] = {(row["image"], row["method"]): row for row in complete}
+    if not data.endswith(b"\n"):  # a killed process left a part of a row
+        rewrite(path, settings, records.values())
     return records
 
 
-def write(path: Path, settings: Mapping[str, Any], records: Iterable[Record]) -> None:
-    """Write a sorted file atomically; then remove the processes' files, whose records it contains.
+def append(path: Path, records: Iterable[Record]) -> None:
+    """Append records in one write, and wait until they are on disk.
 
-    Either the old or the new file exists at any time.
+    Raises:
+        WritingError: if the disk is full.
     """
+    with full_disk_explained(path), path.open("ab") as file:
+        file.write(_lines(records))
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def rewrite(path: Path, settings: Mapping[str, Any], records: Iterable[Record]) -> None:
+    """Write the settings and the sorted records."""
     ordered = sorted(records, key=lambda record: (record["image"], record["method"]))
-    beside = path.with_name(f"{path.name}.new")
-    beside.write_bytes(_lines([{"format": FORMAT, "settings": settings}, *ordered]))
-    os.replace(beside, path)
-    for file in rank_files(path):
-        file.unlink(missing_ok=True)
+    write(path, _lines([{"format": FORMAT, "settings": settings}, *ordered]))
 
 
-def rank_file(path: Path, rank: int) -> Path:
-    """Return the file of one of several processes: results.jsonl -> results.rank3.jsonl."""
-    return path.with_name(f"{path.stem}.rank{rank}{path.suffix}")
+@contextmanager
+def opened(path: Path, settings: Mapping[str, Any]) -> Iterator[dict[Key, Record]]:
+    """Yield the records of a file, and hold its lock, so that two runs do not compute the same rows.
+
+    Under torchrun, the first process opens the file before the others, and holds the lock for all. The system frees the
+    lock of a process that has ended. On file systems without locks, the file is opened without one.
+
+    Raises:
+        EvaluationError: in every process, if another run holds the lock, or as for `read`.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    is_first, problems, records = processes()[0] == 0, list[Record](), dict[Key, Record]()
+    with ExitStack() as stack:
+        if is_first:
+            try:
+                stack.enter_context(_locked(path))
+                records = read(path, settings)
+            except VitvizError as error:
+                problems = [{"text": str(error)}]
+        for problem in gather(problems):
+            raise EvaluationError(problem["text"])
+        yield records if is_first else read(path, settings)
 
 
-def rank_files(path: Path) -> list[Path]:
-    """Return the existing files of processes for a results file."""
-    return sorted(path.parent.glob(f"{glob.escape(path.stem)}.rank*{glob.escape(path.suffix)}"))
+@contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    """Hold the lock of a file; its text names the process."""
+    place = path.with_name(f".{path.name}.lock")
+    lock = FileLock(place)
+    try:
+        lock.acquire(timeout=0)
+        place.write_text(f"process {os.getpid()} on {platform.node()}", encoding="utf-8")
+    except Timeout:
+        raise EvaluationError(
+            f"Expected to write {str(path)!r} alone, got {_holder(place)}, which writes it too. Wait for it, or name "
+            "another file."
+        ) from None
+    except (OSError, NotImplementedError):  # the file system has no locks
+        pass
+    try:
+        yield
+    finally:
+        if lock.is_locked:
+            place.unlink(missing_ok=True)
+            lock.release()
+
+
+def _holder(place: Path) -> str:
+    try:
+        return place.read_text(encoding="utf-8") or "another process"
+    except OSError:  # it has ended meanwhile, or the system does not let others read a locked file
+        return "another process"
 
 
 def processes() -> tuple[int, int]:
@@ -155,7 +161,7 @@ def _lines(records: Iterable[Mapping[str, Any]]) -> bytes:
     return b"".join((json.dumps(record, allow_nan=False) + "\n").encode() for record in records)
 
 
-def _parse(line: str) -> dict[str, Any]:
+def _parse(line: bytes) -> dict[str, Any]:
     """Parse a line as a JSON object; return an empty one if it is invalid."""
     try:
         record = json.loads(line)

@@ -10,7 +10,7 @@ import numpy as np
 
 from vitviz.evaluation import EvaluationError
 from vitviz.evaluation.records import Key, Record
-from vitviz.formatting import text_table
+from vitviz.formatting import counted, text_table
 
 CHANCE = "random"
 """Name of the row of random orders."""
@@ -86,7 +86,9 @@ class Evaluation:
     def describe(self) -> str:
         """Return the result as a sentence."""
         best, chance = self.rows[0], self.row(CHANCE)
-        images = "1 image" if self.images == 1 else f"{self.images:,} images"
+        images = counted(self.images, "image")
+        if self.settings.get("target") == "predicted":
+            images += ", explained for the class that the model predicts"
         if self.images < ENOUGH:
             return (
                 f"On {images}, no method can be named the most faithful: standard errors from fewer than {ENOUGH} "

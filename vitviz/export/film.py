@@ -39,6 +39,7 @@ from vitviz.heatmap import Heatmap, Scale
 from vitviz.images.video import MAX_FRAMES, read_clip
 from vitviz.model.trace import Query, describe_query
 from vitviz.view import View
+from vitviz.writing import replacing
 
 SUFFIXES = (".gif", ".webp", ".mp4")
 STEPS = 36  # positions of a moving query
@@ -128,8 +129,9 @@ class Film:
             raise DrawError(f"Expected a name ending in {', '.join(SUFFIXES)}, got {target.name!r}. Rename it.")
         if not 0.02 <= seconds <= 10:
             raise DrawError(f"Expected 0.02 to 10 seconds for a frame, got {seconds:g}. Try 0.5.")
-        write = {".gif": _write_gif, ".webp": _write_webp, ".mp4": _write_mp4}[target.suffix.lower()]
-        write(self.frames(**options), target, seconds)
+        encode = {".gif": _write_gif, ".webp": _write_webp, ".mp4": _write_mp4}[target.suffix.lower()]
+        with replacing(target) as beside:
+            encode(self.frames(**options), beside, seconds)
         return target
 
 

@@ -13,11 +13,7 @@ next to these folders records the model and the options.
 
 from __future__ import annotations
 
-import csv
 import json
-import os
-import shutil
-import zlib
 from collections.abc import Collection
 from pathlib import Path
 from typing import Any
@@ -29,10 +25,10 @@ from vitviz.export import numbers
 from vitviz.heatmap import Heatmap
 from vitviz.outputs import REGRESSION
 from vitviz.view import View
+from vitviz.writing import replacing, write, write_table
 
 SETTINGS = "export.json"
 CLASSES = 10
-UNFINISHED = "{:08x}.unfinished"  # a temporary name longer than the folder's could exceed the limit of the file system
 
 
 class ExportError(VitvizError):
@@ -51,7 +47,7 @@ def begin(folder: Path, settings: dict[str, Any]) -> None:
         raise ExportError(
             f"Expected a folder of the same model and options to continue, got another {str(path)!r}. Name a new one."
         )
-    path.write_text(text, encoding="utf-8")
+    write(path, text)
 
 
 def maps_of(view: View) -> dict[str, Heatmap]:
@@ -69,20 +65,17 @@ def export_photo(view: View, folder: Path, parts: Collection[str], *, model: str
         parts: a subset of `vitviz.export.PARTS`.
         model, photo: sources of model and photograph, for the record stored with the numbers.
     """
-    beside = folder.with_name(UNFINISHED.format(zlib.crc32(folder.name.encode(errors="surrogateescape"))))
-    shutil.rmtree(beside, ignore_errors=True)
-    beside.mkdir(parents=True)
     maps = maps_of(view) if {"pictures", "numbers"} & set(parts) else {}
-    for name, heatmap in maps.items():
-        if "pictures" in parts:
-            card(heatmap, title=view.describe(), side=960).save(beside / f"{name}.png")
-        if "numbers" in parts:
-            numbers.save(view, heatmap, beside / f"{name}.npz", model=model, photo=photo)
-    kind = "value" if view.model.problem_type == REGRESSION else "probability"
-    if "numbers" in parts and view.names_classes:
-        with (beside / "predictions.csv").open("w", newline="", encoding="utf-8") as file:
-            csv.writer(file, lineterminator="\n").writerows([("label", kind), *view.predictions(CLASSES)])
-    if "page" in parts:
-        view.save_html(beside / "page.html")
-    os.replace(beside, folder)
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with replacing(folder, folder=True) as beside:
+        for name, heatmap in maps.items():
+            if "pictures" in parts:
+                card(heatmap, title=view.describe(), side=960).save(beside / f"{name}.png")
+            if "numbers" in parts:
+                numbers.save(view, heatmap, beside / f"{name}.npz", model=model, photo=photo)
+        kind = "value" if view.model.problem_type == REGRESSION else "probability"
+        if "numbers" in parts and view.names_classes:
+            write_table(beside / "predictions.csv", [("label", kind), *view.predictions(CLASSES)])
+        if "page" in parts:
+            view.save_html(beside / "page.html")
     return sorted(path.name for path in folder.iterdir())

@@ -42,6 +42,7 @@ from vitviz.model.vit import ViT
 from vitviz.view import View
 from vitviz.web.examples import examples
 from vitviz.weights.zoo import bundled
+from vitviz.writing import write, write_arrays
 
 FORMAT = "vitviz map 1"
 SUFFIXES = (".npz", ".csv")
@@ -74,10 +75,9 @@ def save(view: View, heatmap: Heatmap, path: str | os.PathLike[str], *, model: s
         raise NumbersError(f"Expected a name ending in {' or '.join(SUFFIXES)}, got {target.name!r}. Rename it.")
     record = json.dumps(describe(view, heatmap, model=model, photo=photo), ensure_ascii=False)
     if target.suffix.lower() == ".npz":
-        with target.open("wb") as file:  # if it gets a name instead of a file, NumPy may add an ending
-            np.savez(file, **heatmap.arrays(), boxes=boxes(heatmap), record=np.array(record))
+        write_arrays(target, {**heatmap.arrays(), "boxes": boxes(heatmap), "record": np.array(record)})
     else:
-        target.write_text(_as_csv(heatmap, record), encoding="utf-8")
+        write(target, _as_csv(heatmap, record))
     return target
 
 

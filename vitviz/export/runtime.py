@@ -17,6 +17,7 @@ from pathlib import Path
 from vitviz.export.onnx import StaticError
 from vitviz.extras import MissingExtraError
 from vitviz.resources import cache_folder
+from vitviz.writing import full_disk_explained
 
 PACKAGE = "onnxruntime-web@1.30.0"
 INTEGRITY = "q0y+JrrtukXSzsBWEMccVfqX25LRmosXHF+CaRJmg8pZClzcV7svNc4rKY3jL02Vb7QmRMDs1SigqR4CXAfKYQ=="  # SHA-512
@@ -65,6 +66,7 @@ def place_in_cache(folder: Path) -> Iterator[Path]:
 
     Raises:
         StaticError: if the folder cannot be written.
+        WritingError: if the disk is full.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -73,7 +75,7 @@ def place_in_cache(folder: Path) -> Iterator[Path]:
         raise StaticError(
             f"Expected a cache that can be written at {folder}, got: {error.strerror}. Set XDG_CACHE_HOME to a folder."
         ) from error
-    with place as path:
+    with place as path, full_disk_explained(folder):
         yield Path(path)
 
 

@@ -45,6 +45,7 @@ from vitviz.web.responses import constants
 from vitviz.web.scene import Scene, listed, standalone_frame
 from vitviz.weights import zoo
 from vitviz.weights.text_tower import classify_texts
+from vitviz.writing import replacing
 
 TRACED = (
     *("export/onnx.py", "export/formulas.py", "outputs.py", "model/*.py", "attribution/*.py"),
@@ -114,7 +115,7 @@ def write_site(
     """Write the folder of a static site for any file server.
 
     Args:
-        folder: a new or empty folder, or an earlier site, which is replaced.
+        folder: a new or empty folder, or an earlier site, which is replaced when the new one is complete.
         sources: sources for `vitviz.load`; the page opens with the first. By default bundled models for photographs.
         methods: attribution methods on the page; all that run in a browser by default.
         photographs: examples; by default the bundled examples.
@@ -148,7 +149,28 @@ def write_site(
     models = {source: _load(source, classes) for source in sources}
     for model in models.values():
         check_exportable(model)
-    site, earlier = Site(folder), _earlier_files(folder)
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    earlier = _earlier_files(folder)
+    with replacing(folder, folder=True) as beside:
+        site = Site(beside)
+        _fill(site, models, methods, photographs, lecture, tell)
+        if space:
+            site.write("README.md", SPACE, hashed=False)
+            site.write(".gitattributes", LARGE, hashed=False)
+    for path in earlier - {folder / path for path in site.files}:
+        path.unlink(missing_ok=True)
+    return Site(folder, site.files)
+
+
+def _fill(
+    site: Site,
+    models: dict[str, ViT],
+    methods: Sequence[str],
+    photographs: Sequence[Example],
+    lecture: dict[str, Any],
+    tell: Callable[[str], None],
+) -> None:
+    """Write the files of a site."""
     tell("Fetching the runtime")
     large = {source for source, model in models.items() if totals(model)["multiply_adds"] > WEBGPU_ABOVE}
     runtime = {build: _write_runtime(site, build) for build in BUILDS if build == "wasm" or large}
@@ -175,12 +197,6 @@ def write_site(
         "alone": site.write("alone.html", standalone_frame(lecture="null"))["url"],
     }
     _write_page(site, config, lecture, runtime)
-    if space:
-        site.write("README.md", SPACE, hashed=False)
-        site.write(".gitattributes", LARGE, hashed=False)
-    for path in earlier - {folder / path for path in site.files}:
-        path.unlink(missing_ok=True)
-    return site
 
 
 def _earlier_files(folder: Path) -> set[Path]:

@@ -32,6 +32,7 @@ from vitviz.training.data import Data, Split
 from vitviz.training.loop import Outcome
 from vitviz.weights.checkpoint import save
 from vitviz.weights.checks import WEIGHTS
+from vitviz.writing import write
 
 ROWS, COLUMNS = 5, 6
 COMPARED = 24
@@ -70,7 +71,7 @@ def save_training(
         sheets.append(("before-after.png", COMPARED, before, "where the model looked before and after"))
     for file, count, source, text in sheets:
         chosen = sample(data.val, count, outcome.recipe.seed)
-        contact_sheet(model, data, chosen, source).save(folder / file)
+        write(folder / file, contact_sheet(model, data, chosen, source).save)
         pictures[file] = f"{len(chosen)} validation images, {text}"
     labels, counts = outcome.accuracy.confusion()
     save_figure(confusion(counts, labels, title=name), folder / "confusion.png")
@@ -79,7 +80,7 @@ def save_training(
     pictures[CURVES] = "Loss and accuracy by epoch"
     size = (folder / WEIGHTS).stat().st_size
     card = model_card(outcome, data, command=command, base=base, size=size, pictures=pictures)
-    (folder / CARD).write_text(card, encoding="utf-8")
+    write(folder / CARD, card)
     return ["config.json", WEIGHTS, CARD, *pictures]
 
 

@@ -4,7 +4,6 @@ Shapes: n images of equal size, H x W pixels of the model's input.
 """
 
 import os
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +11,6 @@ from typing import NoReturn, TypeVar
 
 import torch
 from torch import Tensor
-from tqdm import tqdm
 
 from vitviz.errors import VitvizError
 from vitviz.images.decoding import ImageError, decode
@@ -94,7 +92,7 @@ def find_classes(folder: Path, classes: Mapping[str, int]) -> dict[int, list[Pat
     if not folder.is_dir():
         raise DataError(f"Expected a folder with one subfolder for each class, got {str(folder)!r}. Check the path.")
     inside = sorted(path for path in folder.iterdir() if path.is_dir() and not path.name.startswith("."))
-    known = f"Name the subfolders after its labels or class ids: {', '.join([*classes][:12])}."
+    known = f"Name the subfolders after its labels or class ids: {_some([*classes])}."
     if unknown := [path.name for path in inside if path.name not in classes]:
         raise DataError(
             f"Expected subfolders of {str(folder)!r} to be classes of this model, got {_some(unknown)}. {known}"
@@ -109,10 +107,9 @@ def find_classes(folder: Path, classes: Mapping[str, int]) -> dict[int, list[Pat
 
 
 def class_names(labels: Sequence[str], class_ids: Sequence[str] = ()) -> dict[str, int]:
-    """Map class ids and labels to indices, except ambiguous labels (ImageNet has two cranes)."""
-    ids = {class_id: index for index, class_id in enumerate(class_ids)}
+    """Map labels, except ambiguous ones (ImageNet has two cranes), and then class ids to indices."""
     once = {label: index for index, label in enumerate(labels) if labels.count(label) == 1}
-    return ids | {label: index for label, index in once.items() if label not in ids}
+    return once | {class_id: index for index, class_id in enumerate(class_ids)}
 
 
 def spread(items_by_class: Mapping[int, Sequence[Item]], limit: int | None) -> list[tuple[Item, int]]:
@@ -142,12 +139,6 @@ def batches(files: Sequence[Labeled], preprocess: Preprocess, size: int) -> Iter
             yield _stack(pending.pop(max(pending, key=lambda shape: len(pending[shape]))))
     for group in pending.values():
         yield _stack(group)
-
-
-def progress_bar(total: int | None, *, show: bool) -> "tqdm[NoReturn]":
-    """Return a progress bar on standard error, shown only in a terminal or notebook."""
-    listened = None if "ipykernel" not in sys.modules else False  # None: only on a terminal
-    return tqdm(total=total, unit=" images", disable=listened if show else True)
 
 
 def _stack(group: list[tuple[Tensor, int, Path, Geometry]]) -> Batch:

@@ -17,13 +17,13 @@ import torch
 from PIL import Image
 from torch import Tensor
 from torch.utils.data import get_worker_info
-from tqdm import tqdm
 
 from vitviz.formatting import text_table
 from vitviz.images.datasets import NAMES, Dataset, Samples, find_dataset
 from vitviz.images.decoding import ImageError, decode
 from vitviz.images.folders import DataError
 from vitviz.images.preprocess import Preprocess
+from vitviz.progress import bar
 from vitviz.training.duplicates import Print, find_duplicates, fingerprints
 
 Fit = Literal["crop", "squash"]
@@ -187,7 +187,7 @@ def open_data(
         val_share: share of each class to hold out for validation, above 0 and below 1, drawn by `seed`.
         seed: seed of that split.
         memory: maximum bytes of pixels in memory; splits that do not fit are decoded on access.
-        progress: show progress on standard error if it is a terminal.
+        progress: show progress on standard error.
 
     Raises:
         DataError: if the data set does not exist, classes lack images in a split, files cannot be read (the message
@@ -261,17 +261,19 @@ def _open_split(
     pool = ThreadPoolExecutor(cores())
     try:
         results = pool.map(read, range(count))
-        for index, result in enumerate(tqdm(results, title, count, unit=" images", disable=None if title else True)):
-            if isinstance(result, tuple):
-                image, fingerprint = result
-                if keep:
-                    pixels[len(readable)] = image
-                if prints is not None and fingerprint is not None:
-                    prints.append(fingerprint)
-                readable.append(index)
-            else:
-                assert samples.paths is not None  # images of an archive cannot be broken
-                errors[samples.paths[index]] = result
+        with bar(count, title or "", show=title is not None) as counted:
+            for index, result in enumerate(results):
+                counted.update()
+                if isinstance(result, tuple):
+                    image, fingerprint = result
+                    if keep:
+                        pixels[len(readable)] = image
+                    if prints is not None and fingerprint is not None:
+                        prints.append(fingerprint)
+                    readable.append(index)
+                else:
+                    assert samples.paths is not None  # images of an archive cannot be broken
+                    errors[samples.paths[index]] = result
     finally:
         pool.shutdown(cancel_futures=True)  # after Ctrl-C, skip the remaining images
     if errors and samples.paths is not None:

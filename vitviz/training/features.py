@@ -13,14 +13,15 @@ from pathlib import Path
 import numpy as np
 import torch
 from torch import Tensor
-from tqdm import tqdm
 
 from vitviz.model.vit import ViT, eval_mode
+from vitviz.progress import bar
 from vitviz.training import TrainingError
 from vitviz.training.data import Data
 from vitviz.training.loaders import Images, normalize
 from vitviz.training.network import backbone_features, learning_modules
 from vitviz.weights.checkpoint import fingerprint
+from vitviz.writing import full_disk_explained
 
 BATCH = 64
 
@@ -35,10 +36,11 @@ class FeatureCache:
         folder: cache folder, created if missing.
         unfreeze_last: number of trained blocks, as in `Network`.
         cast: precision of matrix products (autocast), as in training; `None` for float32.
-        progress: show progress on standard error if it is a terminal.
+        progress: show progress on standard error.
 
     Raises:
-        TrainingError: if the disk is full, or a feature is not finite in float16.
+        TrainingError: if a feature is not finite in float16.
+        WritingError: if the disk is full; the features computed so far are kept.
     """
 
     def __init__(
@@ -83,23 +85,17 @@ class FeatureCache:
         part, row, total = path.with_suffix(".part"), 2 * math.prod(self.shape[1:]), self.shape[0]
         done = part.stat().st_size // row if part.exists() else 0
         keys = [(0, indices) for indices in torch.arange(done, total).split(BATCH) if len(indices)]
-        try:
-            bar = tqdm(desc=title, total=total, initial=done, unit=" images", disable=None if title else True)
-            with part.open("ab") as file, bar:
-                file.truncate(done * row)
-                for pixels, _ in Images(self.split).load(keys, torch.device("cpu")):
-                    rows = self._compute(pixels)
-                    if not rows.isfinite().all():
-                        raise TrainingError(
-                            f"Expected finite features, got NaN or infinity from image {file.tell() // row} on. Check "
-                            "the weights, or keep no features (--freeze none)."
-                        )
-                    file.write(rows.numpy().data)
-                    file.flush()
-                    bar.update(len(rows))
-            os.replace(part, path)
-        except OSError as error:
-            raise TrainingError(
-                f"Expected room for {total * row / 1e9:,.2f} GB of features in {str(part)!r}, got: {error}. Make room "
-                "and start again; computed features are kept."
-            ) from error
+        shown = bar(total, f"features of {title}", initial=done, show=title is not None)
+        with full_disk_explained(path, needed=total * row), part.open("ab") as file, shown as counted:
+            file.truncate(done * row)
+            for pixels, _ in Images(self.split).load(keys, torch.device("cpu")):
+                rows = self._compute(pixels)
+                if not rows.isfinite().all():
+                    raise TrainingError(
+                        f"Expected finite features, got NaN or infinity from image {file.tell() // row} on. Check "
+                        "the weights, or keep no features (--freeze none)."
+                    )
+                file.write(rows.numpy().data)
+                file.flush()
+                counted.update(len(rows))
+        os.replace(part, path)

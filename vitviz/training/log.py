@@ -1,21 +1,22 @@
-"""Log a training run: progress bar or lines, a table, and TensorBoard events."""
+"""Log a training run: progress, a table, and TensorBoard events."""
 
-import csv
-import os
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 from tqdm import tqdm
 
 from vitviz.extras import extra
 from vitviz.formatting import percent
+from vitviz.progress import bar
+from vitviz.writing import write_table
 
 CURVES, EVENTS = "curves.csv", "events"
 _EVERY = 20  # steps between points of TensorBoard's curves
-LINE_SECONDS = 30  # maximum time between lines without a terminal
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,21 +62,25 @@ class Log:
         out: output folder.
         epochs, steps, classes: totals of the training run.
         step: first step of a resumed run; later TensorBoard events are discarded.
-        progress: show a bar on terminals, or one line per epoch and about every `LINE_SECONDS` elsewhere.
+        progress: show one line per epoch, and the steps as `vitviz.progress.bar`.
     """
 
     def __init__(self, out: Path, epochs: int, steps: int, classes: int, step: int, *, progress: bool) -> None:
         with extra("train"):
-            from tensorboardX import SummaryWriter  # slow to import
+            from tensorboardX.event_file_writer import EventsWriter  # slow to import
 
         self.out, self.epochs, self.total, self.classes, self.progress = out, epochs, steps, classes, progress
-        self._began, self._first, self._last_line = time.monotonic(), step, time.monotonic()
-        self._bar = tqdm(disable=None if progress else True, unit="step", leave=False)
-        self._events = SummaryWriter(str(out / EVENTS), purge_step=step + 1 if step else None)
+        self._began, self._first, self._stack = time.monotonic(), step, ExitStack()
+        self._bar = self._stack.enter_context(bar(None, "training", show=progress, unit=" steps", leave=False))
+        (out / EVENTS).mkdir(parents=True, exist_ok=True)
+        # In contrast to tensorboardX.SummaryWriter, which writes in a thread, this raises the error of a full disk.
+        self._events = EventsWriter(str(out / EVENTS / "events"))
+        self._stack.callback(self._events.close)
+        if step:
+            self._write(step + 1, session_log={"status": "START"})
 
     def say(self, text: str) -> None:
         """Print a line."""
-        self._last_line = time.monotonic()
         if self.progress:
             self._bar.write(text, file=sys.stderr)
 
@@ -95,30 +100,31 @@ class Log:
         words = f"loss {loss:.4f}, lr {rate:.2g}, {speed:,.0f} images/s, {self._left(number)} left"
         self._bar.set_postfix_str(words, refresh=False)
         self._bar.update(count)
-        if self._bar.disable and time.monotonic() - self._last_line > LINE_SECONDS:
-            self.say(f"step {number:,} of {self.total:,}: {words}")
         if number // _EVERY != (number - count) // _EVERY:
-            self._events.add_scalar("train/step_loss", loss, number)
-            self._events.add_scalar("train/lr", rate, number)
+            self._add(number, {"train/step_loss": loss, "train/lr": rate})
 
     def epoch(self, rows: Sequence[Epoch]) -> None:
         """Log the last of these epochs, and write the table of all epochs."""
         row = rows[-1]
         self.say(row.describe(self.epochs, self.classes))
-        for name in ("loss", "accuracy", "val_loss", "top1", "top5", "images_per_second"):
-            self._events.add_scalar(f"epoch/{name}", getattr(row, name), row.step)
+        names = ("loss", "accuracy", "val_loss", "top1", "top5", "images_per_second")
+        self._add(row.step, {f"epoch/{name}": getattr(row, name) for name in names})
         lines = [
             {key: f"{value:.6g}" if isinstance(value, float) else value for key, value in asdict(epoch).items()}
             for epoch in rows
         ]
-        beside = self.out / f"{CURVES}.new"
-        with beside.open("w", encoding="utf-8", newline="") as file:
-            table = csv.DictWriter(file, lines[0], lineterminator="\n")
-            table.writeheader()
-            table.writerows(lines)
-        os.replace(beside, self.out / CURVES)
+        write_table(self.out / CURVES, [lines[0], *(line.values() for line in lines)])
 
     def close(self) -> None:
         """Flush and close all outputs."""
-        self._bar.close()
-        self._events.close()
+        self._stack.close()
+
+    def _add(self, step: int, scalars: Mapping[str, float]) -> None:
+        """Write numbers by name for TensorBoard."""
+        self._write(step, summary={"value": [{"tag": name, "simple_value": x} for name, x in scalars.items()]})
+        self._events.flush()
+
+    def _write(self, step: int, **content: Any) -> None:
+        from tensorboardX.proto.event_pb2 import Event
+
+        self._events.write_event(Event(wall_time=time.time(), step=step, **content))

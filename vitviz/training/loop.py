@@ -33,7 +33,7 @@ from vitviz.training.losses import training_loss
 from vitviz.training.network import MeanLogits, Network, freeze, mean_logits, set_dropout
 from vitviz.training.optim import make_optimizer, running_mean, warmup_then
 from vitviz.training.recipes import Recipe
-from vitviz.training.state import Progress, find_state, load_state, read_progress, save_state
+from vitviz.training.state import Progress, find_state, load_state, read_progress, resumable, save_state
 from vitviz.training.teachers import Classifier, Teacher
 from vitviz.training.transfer import check_fits
 from vitviz.weights.checkpoint import fingerprint
@@ -138,6 +138,7 @@ class Trainer:
         """
         model, recipe = self.model, self.recipe
         with ExitStack() as stack:
+            stack.enter_context(resumable(self.out))
             self.accelerator = make_accelerator(self.device, recipe)
             processes, rank = self.accelerator.num_processes, self.accelerator.process_index
             stack.enter_context(torch.random.fork_rng([self.device] if self.device.type == "cuda" else []))

@@ -1,12 +1,12 @@
 """Save and load the state of a training run: Accelerate's state, progress and settings.
 
-Each state is a folder that is written under a temporary name and then renamed, so a complete state always exists.
+Each state is a folder that replaces the previous one when it is complete.
 """
 
 import json
-import os
 import shutil
 from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -15,12 +15,14 @@ from safetensors import SafetensorError
 
 from vitviz.extras import extra
 from vitviz.training import TrainingError
+from vitviz.writing import WritingError, full_disk_explained, replacing
 
 with extra("train"):
     from accelerate import Accelerator
+    from accelerate.utils import broadcast_object_list
 
 STATES = "state"
-_PROGRESS, _UNFINISHED = "progress.json", "unfinished"
+_PROGRESS = "progress.json"
 
 
 @dataclass(kw_only=True)
@@ -49,34 +51,41 @@ def save_state(accelerator: Accelerator, out: Path, progress: Progress, settings
     """Save the state of all processes and remove older states; all processes must call this.
 
     Raises:
-        TrainingError: if the state cannot be written; the previous state is kept.
+        WritingError: if the disk is full; the previous state is kept.
     """
-    folder, unfinished = out / STATES / f"step-{progress.step:09d}", out / STATES / _UNFINISHED
+    folder, is_first = out / STATES / f"step-{progress.step:09d}", accelerator.is_main_process
     if folder.exists():
         return
-    try:
-        if accelerator.is_main_process:
-            shutil.rmtree(unfinished, ignore_errors=True)
-            unfinished.mkdir(parents=True)
+    with ExitStack() as stack:
+        place = [""]
+        if is_first:
+            folder.parent.mkdir(parents=True, exist_ok=True)
+            beside = stack.enter_context(replacing(folder, folder=True))
             text = json.dumps({"settings": settings, "progress": vars(progress)})
-            (unfinished / _PROGRESS).write_text(text, encoding="utf-8")
+            (beside / _PROGRESS).write_text(text, encoding="utf-8")
+            place = [str(beside)]
+        accelerator.save_state(broadcast_object_list(place)[0])
         accelerator.wait_for_everyone()
-        accelerator.save_state(str(unfinished))
-        accelerator.wait_for_everyone()
-        if accelerator.is_main_process:
-            for path in unfinished.iterdir():
-                with path.open("rb+") as file:
-                    os.fsync(file.fileno())  # files are complete even after a power failure
-            os.replace(unfinished, folder)
-            for other in {*(out / STATES).glob("step-*")} - {folder}:
-                shutil.rmtree(other, ignore_errors=True)
-        accelerator.wait_for_everyone()  # otherwise one process could find an older state
-    except (OSError, RuntimeError, SafetensorError) as error:  # RuntimeError: torch.save on a full disk
-        shutil.rmtree(unfinished, ignore_errors=True)
-        raise TrainingError(
-            f"Expected room for the state in {str(out)!r}, got: {error}. The last one is in {str(find_state(out))!r}. "
-            "Make room for two states, then continue with --resume."
-        ) from error
+    if is_first:
+        for other in {*folder.parent.glob("step-*")} - {folder}:
+            shutil.rmtree(other, ignore_errors=True)
+    accelerator.wait_for_everyone()  # otherwise one process could find an older state
+
+
+@contextmanager
+def resumable(out: Path) -> Iterator[None]:
+    """Say how a training run continues after the error of a full disk.
+
+    Raises:
+        TrainingError: if the disk is full; the last state is kept.
+    """
+    try:
+        with full_disk_explained(out):
+            yield
+    except WritingError as error:
+        state = find_state(out)
+        last = f"The last state is in {str(state)!r}: continue with --resume" if state else "No state was saved yet"
+        raise TrainingError(f"{error} {last}.") from error
 
 
 def find_state(out: Path, *, resume: bool = True) -> Path | None:

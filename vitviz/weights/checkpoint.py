@@ -7,7 +7,7 @@ are checked before memory is allocated.
 import hashlib
 import json
 import os
-from collections.abc import Callable, Container, Mapping
+from collections.abc import Container, Mapping
 from pathlib import Path
 
 import torch
@@ -22,6 +22,7 @@ from vitviz.model.vit import Pretrained, ViT
 from vitviz.model.windowed_vit import WindowedConfig
 from vitviz.weights import checks
 from vitviz.weights.checks import CONFIG, WEIGHTS, CheckpointError
+from vitviz.writing import replacing, write
 
 FORMAT = 1
 _FACTS = ("name", "licence", "source", "labels", "class_ids")  # fields of `Pretrained`
@@ -30,8 +31,6 @@ _OPTIONAL = ("sure_above", "known_above", "groups", "assumed", "problem_type")  
 
 def save(model: ViT, folder: str | os.PathLike[str], *, dtype: torch.dtype = torch.float32) -> None:
     """Write a model with its preprocessing and labels to a folder that `load_folder` reads.
-
-    Each file is written under a temporary name and then renamed, so that an interruption leaves the old file intact.
 
     Args:
         model: a model with `pretrained` set.
@@ -61,8 +60,10 @@ def save(model: ViT, folder: str | os.PathLike[str], *, dtype: torch.dtype = tor
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     text = json.dumps(config, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
-    _replace(folder / WEIGHTS, lambda path: save_file(state, path, metadata={"format": "pt"}))
-    _replace(folder / CONFIG, lambda path: path.write_text(text, encoding="utf-8"))
+    needed = sum(tensor.nbytes for tensor in state.values())
+    with replacing(folder / WEIGHTS, needed=needed) as beside:
+        save_file(state, beside, metadata={"format": "pt"})
+    write(folder / CONFIG, text)
 
 
 def load_folder(folder: str | os.PathLike[str]) -> ViT:
@@ -97,9 +98,6 @@ def add_weights(digest: "hashlib.blake2b", weights: Mapping[str, Tensor]) -> Non
     for name, tensor in weights.items():
         digest.update(f"{name} {tensor.dtype}".encode())
         digest.update(tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().data)
-
-
-# --- the config
 
 
 def read_config(path: Path) -> tuple[ViTConfig, Pretrained]:
@@ -141,19 +139,3 @@ def _check_about(config: ViTConfig, about: Pretrained) -> None:
             raise CheckpointError(
                 f"Expected a group as its name and at least two labels, got {group!r:.80}. Correct the group."
             )
-
-
-# --- writing
-
-
-def _replace(path: Path, write: Callable[[Path], object]) -> None:
-    """Write a temporary file, then rename it to `path`."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        temporary.touch()
-        mode = temporary.stat().st_mode  # the user's default mode; safetensors would let only the owner read the file
-        write(temporary)
-        temporary.chmod(mode)
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)

@@ -36,6 +36,7 @@ from vitviz.draw.colors import DrawError
 from vitviz.draw.figures.layouts import layout
 from vitviz.errors import refuse_windows
 from vitviz.view import View
+from vitviz.writing import write
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -127,4 +128,4 @@ def save(figure: Figure, path: str | os.PathLike[str]) -> None:
         DrawError: for a different suffix.
     """
     path = Path(path)
-    path.write_bytes(encode(figure, path.suffix.lower().removeprefix(".")))
+    write(path, encode(figure, path.suffix.lower().removeprefix(".")))

@@ -1,6 +1,5 @@
 """Draw learning curves: loss and accuracy of training and validation over epochs."""
 
-import os
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -8,6 +7,7 @@ from matplotlib.figure import Figure
 
 from vitviz.draw.figures import encode, page
 from vitviz.training.log import Epoch
+from vitviz.writing import write
 
 
 @page.styled
@@ -32,7 +32,5 @@ def learning_curves(rows: Sequence[Epoch]) -> Figure:
 
 
 def save_curves(rows: Sequence[Epoch], path: Path) -> None:
-    """Write the learning curves as a PNG file atomically."""
-    beside = path.with_name(f".{path.name}.new")
-    beside.write_bytes(encode(learning_curves(rows), "png"))
-    os.replace(beside, path)
+    """Write the learning curves as a PNG file."""
+    write(path, encode(learning_curves(rows), "png"))
