@@ -154,12 +154,12 @@ def test_commands_print_lines_without_a_terminal(
     photos, model = str(tmp_path / "photos"), folder(tmp_path / "tiny")
     words = {
         "predict": [photos, "--model", model],
-        "evaluate": ["--data", photos, "--aim", "predicted", "--methods", "rollout", "--model", model],
+        "evaluate": ["--data", photos, "--aim", "predicted", "--limit", "1", "--methods", "rollout", "--model", model],
         "train": ["--data", photos, "--val-share", "0.5", "--out", str(tmp_path / "out"), "--from", model,
                   "--freeze", "backbone", "--epochs", "1", "--batch", "2"],
     }[command]  # fmt: skip
     output = seen(lambda: main([command, *words]), lambda: log)
-    titles = {"predict": ["1/4"], "evaluate": ["1/4"], "train": ["photos, train", "features of train", "epoch 1/1"]}
+    titles = {"predict": ["1/4"], "evaluate": ["1/1"], "train": ["photos, train", "features of train", "epoch 1/1"]}
     assert [title for title in titles[command] if title not in output] == []
 
 

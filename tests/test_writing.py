@@ -17,6 +17,7 @@ from running import folder
 from safetensors.torch import save_file
 
 from vitviz.cli.main import main
+from vitviz.export.static import MARK, SITE_IS, Site
 from vitviz.writing import WritingError, replacing, write, write_arrays, write_table
 
 NOISE = Image.fromarray(np.random.default_rng(0).integers(0, 256, (120, 120, 3), dtype=np.uint8))
@@ -74,6 +75,7 @@ def test_missing_folder_is_named(tmp_path: Path) -> None:
 
 KILLED = """
 import os, sys
+from vitviz.export.static import MARK, SITE_IS, Site
 from vitviz.writing import replacing
 
 with replacing(sys.argv[1], folder=True) as beside:
@@ -160,6 +162,28 @@ def test_commands_keep_old_files_on_a_full_disk(
         code = main([*words, str(output), "--model", model, "--device", "cpu"])
     assert (code, path.read_text()) == (2, "old")
     assert f"Expected room for '{path}'" in capsys.readouterr().err
+
+
+def test_interrupted_static_sites_can_be_repeated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "sites" / "mine"
+
+    def fill(site: Site, *_: object) -> None:
+        site.write("examples/photo.txt", "half")
+        if stops:
+            raise KeyboardInterrupt
+        site.write(MARK, SITE_IS + '{"files": []};', hashed=False)
+
+    monkeypatch.setattr("vitviz.export.static._fill", fill)
+    command = ["export", "--static", str(path), "--model", "vit-cifar10", "--quiet"]
+    stops = True
+    assert main(command) == 130
+    assert [*path.parent.iterdir()] == []
+    stops = False
+    assert main(command) == 0
+    before = {file: file.read_bytes() for file in path.rglob("*.*")}
+    stops = True
+    assert main(command) == 130
+    assert {file: file.read_bytes() for file in path.rglob("*.*")} == before
 
 
 DIRECT = {

@@ -15,6 +15,7 @@ import click
 import numpy as np
 import pytest
 import torch
+from data_files import file_size_limit
 from PIL import Image
 from safetensors.torch import load_file
 
@@ -31,6 +32,7 @@ from vitviz.training import TrainingError
 from vitviz.training.interrupts import Stopped
 from vitviz.training.loop import Trainer
 from vitviz.training.recipes import RECIPES, Recipe
+from vitviz.training.state import find_state
 
 pytestmark = pytest.mark.usefixtures("one_thread")  # makes training runs reproducible
 SIZES = ["--dim", "16", "--depth", "2", "--heads", "2", "--patch", "4", "--image-size", "16"]
@@ -117,7 +119,7 @@ def test_resume_needs_only_the_folder_and_the_cards_command_reproduces_the_model
 def test_resume_without_a_state_or_its_data_says_so(
     photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shell: Callable[..., str]
 ) -> None:
-    new = ["train", "--data", "photos", "--out", tmp_path / "out", "--device", "cpu", *SIZES]
+    new = ["train", "--data", "photos", "--out", tmp_path / "out", "--device", "cpu", *SIZES, "--batch", 6, "--epochs", 1]
     assert "no state was saved yet" in shell(*new, "--resume", code=2)
     (tmp_path / "there").mkdir()
     shutil.copytree(photos, tmp_path / "there" / "photos")
