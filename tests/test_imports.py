@@ -18,7 +18,7 @@ LAYERS = (
     ("vitviz.errors",),
     (
         *("vitviz.arrays", "vitviz.extras", "vitviz.fields", "vitviz.formatting", "vitviz.outputs", "vitviz.progress"),
-        "vitviz.resources",
+        *("vitviz.resources", "vitviz.writing"),
     ),
     ("vitviz.settings",),
     ("vitviz.images",),

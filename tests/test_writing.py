@@ -190,7 +190,8 @@ DIRECT = {
     "write_text": {"evaluation/records.py", "training/state.py"},  # a lock's text; a file inside a new state
     "write_bytes": {"export/static.py", "gradio.py"},  # a file inside a new site; the component's cache
     "savez": set[str](),
-    "open": {"evaluation/records.py", "training/features.py"},  # rows and features are appended
+    # rows and features are appended; a data set is unpacked into a temporary folder
+    "open": {"evaluation/records.py", "images/datasets.py", "training/features.py"},
 }
 
 

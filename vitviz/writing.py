@@ -23,7 +23,9 @@ PROBE = 1 << 20  # bytes that are written to find out whether a disk is full
 
 
 class WritingError(VitvizError):
-    """Raised if a disk has no room for an output."""
+    """Raised if a disk has no room for an output; `number` is the system's error."""
+
+    number: int
 
 
 @contextmanager
@@ -109,8 +111,6 @@ def full_disk_explained(
     """
     try:
         yield
-    except VitvizError:
-        raise
     except Exception as error:
         written_files = _files(written) if written else []
         if (number := _full(error, written_files)) is None:
@@ -118,10 +118,12 @@ def full_disk_explained(
         place = next(parent for parent in Path(path).absolute().parents if parent.exists())
         free = shutil.disk_usage(place).free + sum(file.stat().st_size for file in written_files)
         size = "" if needed is None else f" ({describe_bytes(needed)})"
-        raise WritingError(
+        full = WritingError(
             f"Expected room for {os.fspath(path)!r}{size}, got: {os.strerror(number)}. Its disk has "
             f"{describe_bytes(free)} left. Make room, or write to another disk."
-        ) from error
+        )
+        full.number = number
+        raise full from error
 
 
 def _full(error: Exception, written: list[Path]) -> int | None:
@@ -129,6 +131,8 @@ def _full(error: Exception, written: list[Path]) -> int | None:
 
     Pillow, PyTorch and safetensors raise errors without it, so a little more is written to the last file.
     """
+    if isinstance(error, VitvizError):  # of an output inside a temporary folder, which the sentence must not name
+        return error.number if written and isinstance(error, WritingError) else None
     if isinstance(error, OSError) and error.errno is not None:
         return error.errno if error.errno in FULL else None
     try:

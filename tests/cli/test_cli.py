@@ -127,7 +127,7 @@ REFUSED = {
     "evaluate --data . --set fuse=max": "METHOD.NAME=VALUE",
     "evaluate --data . --methods gae --set rollout.fuse=max": "rollout.fuse",
     "train --out out": "--data",
-    "train --out out --resume": "train.json",
+    "train --out out --resume": "no state was saved yet",
     "train --out out --data .": "--preset",
     "train --out out --data nowhere --preset tiny": "nowhere",
     "train --out out --data . --preset tiny --from z": "--preset",
@@ -489,7 +489,8 @@ def test_evaluate_prints_and_writes_a_table(
     assert not table.read_text(encoding="utf-8").endswith("\n\n")
     assert results.read_bytes() == before
     assert run("evaluate", *options[:-1], tmp_path / "max.jsonl", "--set", "rollout.fuse=max") != printed
-    monkeypatch.setattr("vitviz.evaluation.evaluate.gather", list)
+    for module in ("evaluate", "records"):
+        monkeypatch.setattr(f"vitviz.evaluation.{module}.gather", list)
     for name, value in (("RANK", "1"), ("WORLD_SIZE", "2")):  # the second process of torchrun
         monkeypatch.setenv(name, value)
     assert run("evaluate", *options) == ""

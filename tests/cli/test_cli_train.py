@@ -119,14 +119,15 @@ def test_resume_needs_only_the_folder_and_the_cards_command_reproduces_the_model
 def test_resume_without_a_state_or_its_data_says_so(
     photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shell: Callable[..., str]
 ) -> None:
-    new = ["train", "--data", "photos", "--out", tmp_path / "out", "--device", "cpu", *SIZES, "--batch", 6, "--epochs", 1]
+    out = tmp_path / "out"
+    new = ["train", "--data", "photos", "--out", out, "--device", "cpu", *SIZES, "--batch", 6, "--epochs", 1]
     assert "no state was saved yet" in shell(*new, "--resume", code=2)
     (tmp_path / "there").mkdir()
     shutil.copytree(photos, tmp_path / "there" / "photos")
     monkeypatch.chdir(tmp_path / "there")
     shell(*new)
     monkeypatch.chdir(tmp_path)
-    assert f"relative to '{tmp_path / 'there'}'" in shell("train", "--resume", "--out", tmp_path / "out", code=2)
+    assert f"relative to '{tmp_path / 'there'}'" in shell("train", "--resume", "--out", out, code=2)
 
 
 def test_full_disk_stops_training_with_its_state_saved(

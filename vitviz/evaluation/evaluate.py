@@ -126,7 +126,9 @@ def _find(folder: Path, about: Pretrained, target: Aim | None) -> tuple[dict[int
     try:
         return find_classes(folder, class_names(about.labels, about.class_ids)), "true"
     except DataError as error:
-        raise DataError(f"{error} Or explain the predicted class, which needs no labels (--aim predicted).") from None
+        raise DataError(
+            f"Expected photographs with labels, got: {error} Or explain the predicted class (--aim predicted)."
+        ) from None
 
 
 def _settings(model: ViT, run: Mapping[str, Any], options: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:

@@ -6,6 +6,8 @@ from typing import Any
 
 from PIL import Image
 
+from vitviz.writing import replacing
+
 
 class Picture(Image.Image):
     """A PIL image whose `save` returns the path of the file, as the other `save` methods of vitviz do.
@@ -22,5 +24,10 @@ class Picture(Image.Image):
 
     def save(self, fp: Any, format: str | None = None, **params: Any) -> Path | None:  # type: ignore[override]
         """Write the picture as `PIL.Image.Image.save` does, and return the path; `None` for an open file."""
-        super().save(fp, format, **params)
-        return Path(os.fsdecode(fp)) if isinstance(fp, str | bytes | os.PathLike) else None
+        if not isinstance(fp, str | bytes | os.PathLike):
+            super().save(fp, format, **params)
+            return None
+        path = Path(os.fsdecode(fp))
+        with replacing(path) as beside:
+            super().save(beside, format, **params)
+        return path

@@ -85,7 +85,7 @@ def resumable(out: Path) -> Iterator[None]:
     except WritingError as error:
         state = find_state(out)
         last = f"The last state is in {str(state)!r}: continue with --resume" if state else "No state was saved yet"
-        raise TrainingError(f"{error} {last}.") from error
+        raise TrainingError(f"Expected a disk with room for the training, got: {error} {last}.") from error
 
 
 def find_state(out: Path, *, resume: bool = True) -> Path | None:
