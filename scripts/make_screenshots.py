@@ -28,8 +28,8 @@ from pathlib import Path
 from PIL import Image
 from playwright.sync_api import Browser, Playwright, sync_playwright
 
+from vitviz.lecture.texts import STEPS
 from vitviz.web import bundle
-from vitviz.web.lecture_texts import STEPS
 
 os.environ["GRADIO_ANALYTICS_ENABLED"] = "False"
 

@@ -9,8 +9,8 @@ from js_vectors import head_tensors
 from numpy.typing import NDArray
 from safetensors.numpy import load
 
+from vitviz.lecture.numbers import token_bytes
 from vitviz.view import View
-from vitviz.web.lecture_numbers import token_bytes
 
 Array = NDArray[np.float64]
 WINDOW = 0.05  # relative difference of two mean distances below which they are about equal

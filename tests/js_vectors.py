@@ -43,6 +43,7 @@ from vitviz.images.decoding import decode
 from vitviz.images.geometry import Geometry
 from vitviz.images.limits import ImageError
 from vitviz.images.preprocess import Preprocess
+from vitviz.lecture.numbers import lecture_bytes, token_bytes, values_bytes
 from vitviz.model.positions import sincos_positions
 from vitviz.model.trace import Trace
 from vitviz.server.jobs import BusyError
@@ -52,7 +53,6 @@ from vitviz.view import View
 from vitviz.web.choices import choices, in_browser
 from vitviz.web.examples import examples
 from vitviz.web.languages import LANGUAGES
-from vitviz.web.lecture_numbers import lecture_bytes, token_bytes, values_bytes
 from vitviz.web.payload import Dtype, block_bytes, descriptor_bytes, rollout_bytes
 from vitviz.web.scene import fitted
 from vitviz.weights import zoo

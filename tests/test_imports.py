@@ -32,6 +32,7 @@ LAYERS = (
     ("vitviz.view", "vitviz.explorer"),
     ("vitviz.draw",),
     ("vitviz.web",),
+    ("vitviz.lecture",),
     ("vitviz",),  # vitviz/__init__.py, the public names
     ("vitviz.export",),
     ("vitviz.server",),
@@ -41,7 +42,7 @@ LAYERS = (
 # The Python API returns data. Conveniences such as `heatmap.overlay()` and `view.html()` may import upper layers,
 # inside the method.
 CONVENIENCES = ("vitviz.heatmap", "vitviz.view", "vitviz.explorer")
-CONVENIENT = ("vitviz.draw", "vitviz.web")
+CONVENIENT = ("vitviz.draw", "vitviz.web", "vitviz.lecture")
 
 # External packages, and where they may be imported; "lazy" ones only inside functions.
 ONLY_IN = {

@@ -441,7 +441,8 @@ class View:
             ExplorerError: if the page would be too large.
             LectureError: for invalid texts.
         """
-        from vitviz.web.lecture_numbers import lecture_parts
+        from vitviz.lecture.numbers import lecture_parts
+        from vitviz.lecture.texts import lecture_given
         from vitviz.web.scene import Scene, standalone
 
         if (megabytes := self._megabytes(maps)) > limit:
@@ -450,8 +451,11 @@ class View:
                 f"{self.trace.tokens.shape[1]:,} tokens. Open the photograph at a smaller size, or raise the limit: "
                 f"html(limit={math.ceil(megabytes)})."
             )
-        own = None if texts is None else Path(texts)
-        return standalone(Scene.of(self, maps=maps), lecture=lecture_parts(self) if lecture else None, texts=own)
+        scene = Scene.of(self, maps=maps)
+        if not lecture:
+            return standalone(scene)
+        given = lecture_given(folder=None if texts is None else Path(texts))
+        return standalone(scene, lecture=lecture_parts(self), texts=given)
 
     def save_html(self, path: str | os.PathLike[str], **options: Any) -> Path:
         """Write the page of `html` with its options, and return the path."""

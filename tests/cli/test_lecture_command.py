@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from vitviz.cli.main import main
-from vitviz.web.lecture_texts import STEPS, lecture_texts
+from vitviz.lecture.texts import STEPS, lecture_texts
 
 
 @pytest.fixture

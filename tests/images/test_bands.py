@@ -16,8 +16,8 @@ import vitviz
 from vitviz.cli.main import main
 from vitviz.export.onnx import StaticError, check_exportable
 from vitviz.images.decoding import decode
-from vitviz.web.lecture_numbers import lecture_bytes
-from vitviz.web.lecture_texts import LectureError
+from vitviz.lecture.numbers import lecture_bytes
+from vitviz.lecture.texts import LectureError
 from vitviz.web.scene import Scene
 from vitviz.weights.checkpoint import save
 from vitviz.weights.checks import CheckpointError

@@ -21,12 +21,12 @@ from vitviz.analysis.head_statistics import STATISTICS, Statistic
 from vitviz.attribution.inputs import Case, Method
 from vitviz.attribution.registry import METHODS
 from vitviz.cli.main import main
+from vitviz.lecture.exercises import exercise_texts, exercises_given
+from vitviz.lecture.texts import lecture_texts
 from vitviz.server import arguments as args
 from vitviz.server.endpoints import Endpoints
 from vitviz.web.choices import choices, in_browser
-from vitviz.web.exercise_texts import exercise_texts, exercises_given
 from vitviz.web.languages import LANGUAGES
-from vitviz.web.lecture_texts import lecture_texts
 from vitviz.web.questions import QUESTIONS, Question
 
 TABLES = Path(__file__).parents[2] / "scripts" / "write_tables.py"

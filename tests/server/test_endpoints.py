@@ -19,6 +19,7 @@ from vitviz import Group, Similarity
 from vitviz.attribution.attention import rollout_matrix
 from vitviz.attribution.registry import METHODS
 from vitviz.images import decoding
+from vitviz.lecture.texts import LectureError
 from vitviz.server import endpoints as module
 from vitviz.server import opening
 from vitviz.server.arguments import ArgumentError
@@ -27,7 +28,6 @@ from vitviz.server.jobs import Kind
 from vitviz.server.routes import describe_error
 from vitviz.server.scenes import UnknownScene
 from vitviz.view import View
-from vitviz.web.lecture_texts import LectureError
 from vitviz.web.questions import QUESTIONS
 from vitviz.web.scene import ROLLOUT_TOKENS, standalone
 

@@ -32,10 +32,10 @@ from vitviz.analysis.pairs import Descriptor, patch_descriptors
 from vitviz.attribution.attention import rollout_matrix
 from vitviz.export.static import write_site
 from vitviz.gradio import AttentionExplorer
+from vitviz.lecture.numbers import lecture_bytes, token_bytes, values_bytes
 from vitviz.server import routes
 from vitviz.view import View
 from vitviz.web import questions
-from vitviz.web.lecture_numbers import lecture_bytes, token_bytes, values_bytes
 from vitviz.web.payload import HEADER, block_bytes, rollout_bytes
 
 BACKENDS = ("server", "component", "embedded", "onnx")

@@ -28,9 +28,9 @@ from webkit import new_webkit
 
 from vitviz.explorer import Explorer
 from vitviz.export.static import write_site
+from vitviz.lecture.texts import STEPS
 from vitviz.view import View
 from vitviz.web.examples import Example
-from vitviz.web.lecture_texts import STEPS
 from vitviz.weights import zoo
 
 pytestmark = [pytest.mark.tier("engines"), pytest.mark.timeout(900)]

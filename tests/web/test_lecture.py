@@ -32,11 +32,11 @@ from safetensors.numpy import load
 from scipy.stats import rankdata, spearmanr
 from viewer_pages import SCENE, ask, rest, write
 
+from vitviz.lecture.exercises import CHOICES, TOLERANCES, exercise_texts
+from vitviz.lecture.numbers import token_bytes
+from vitviz.lecture.texts import FILES, MATHML, STEPS, LectureError, lecture_texts
 from vitviz.view import View
-from vitviz.web.exercise_texts import CHOICES, TOLERANCES, exercise_texts
 from vitviz.web.languages import LANGUAGES
-from vitviz.web.lecture_numbers import token_bytes
-from vitviz.web.lecture_texts import FILES, MATHML, STEPS, LectureError, lecture_texts
 
 STAGES = len(STEPS)
 HALF = 2e-3

@@ -33,9 +33,9 @@ from running import (
 
 from vitviz import Group, Similarity
 from vitviz.analysis.pca_basis import PCABasis, fit_pca
+from vitviz.lecture.texts import STEPS
 from vitviz.view import View
 from vitviz.web.languages import LANGUAGES
-from vitviz.web.lecture_texts import STEPS
 
 EXPLAIN = ".vv-explain"
 MATCHED = """vitviz.scenes.size === 2 && vitviz.views[0].similarity.matching?.done && vitviz.resting()

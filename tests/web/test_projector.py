@@ -12,7 +12,7 @@ from playwright.sync_api import Page, expect
 from running import DOG, MODEL, SCENE, Running, ready, upload
 from viewer_pages import state
 
-from vitviz.web.lecture_texts import STEPS
+from vitviz.lecture.texts import STEPS
 
 STAGES = len(STEPS)
 PROJECTORS = [(1280, 720), (1920, 1080)]

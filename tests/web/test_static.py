@@ -40,12 +40,12 @@ from vitviz.export.static import cached_graphs, write_site
 from vitviz.heatmap import Heatmap
 from vitviz.images.decoding import decode
 from vitviz.images.preprocess import Preprocess
+from vitviz.lecture.numbers import lecture_bytes, token_bytes, values_bytes
+from vitviz.lecture.texts import FILES, LectureError, lecture_texts
 from vitviz.model.vit import Pretrained
 from vitviz.view import View
 from vitviz.web.choices import in_browser
 from vitviz.web.examples import Example
-from vitviz.web.lecture_numbers import lecture_bytes, token_bytes, values_bytes
-from vitviz.web.lecture_texts import FILES, LectureError, lecture_texts
 from vitviz.web.responses import describe_rearranged
 from vitviz.weights import zoo
 from vitviz.weights.checkpoint import save

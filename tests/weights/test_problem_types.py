@@ -24,11 +24,11 @@ from vitviz.draw.figures.maps import FigureOptions
 from vitviz.evaluation import EvaluationError
 from vitviz.evaluation.accuracy import validate
 from vitviz.export.onnx import StaticError, check_exportable
+from vitviz.lecture.numbers import lecture_bytes
+from vitviz.lecture.texts import LectureError
 from vitviz.training import TrainingError
 from vitviz.training.transfer import start_from
 from vitviz.view import View
-from vitviz.web.lecture_numbers import lecture_bytes
-from vitviz.web.lecture_texts import LectureError
 from vitviz.web.responses import describe_layers, describe_test
 from vitviz.web.scene import Scene
 from vitviz.weights.checkpoint import load_folder, save

@@ -45,7 +45,7 @@ def app(args: Args) -> None:
     allowed = settings(host=args.host, **values)
     lecture = None
     if args.lecture is not None:  # checked before gradio is imported and a model is loaded
-        from vitviz.web.lecture_texts import lecture_given
+        from vitviz.lecture.texts import lecture_given
 
         lecture = lecture_given(folder=Path(args.lecture))
     shared.note(args, "Importing PyTorch and Gradio")

@@ -70,7 +70,7 @@ def export(args: Args) -> None:
     if args.texts and not args.lecture:
         raise VitvizError("Expected --texts with --lecture or --static, got neither. Add one of them.")
     if args.texts:
-        from vitviz.web.lecture_texts import lecture_texts
+        from vitviz.lecture.texts import lecture_texts
 
         lecture_texts(Path(args.texts))  # raises errors before a model is loaded
     output = shared.output_path(args.output or "vitviz.html", ".html", ".htm")

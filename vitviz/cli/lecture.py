@@ -13,7 +13,7 @@ from vitviz.cli.options import PATH, Args, Command, Names, Several
 @click.option(
     "--lang", cls=Several, type=Names("vitviz.web.languages", "LANGUAGES"), default=("en",), help="default: en"
 )
-@click.option("--steps", cls=Several, type=Names("vitviz.web.lecture_texts", "STEPS"), help="default: all")
+@click.option("--steps", cls=Several, type=Names("vitviz.lecture.texts", "STEPS"), help="default: all")
 @shared.quiet
 def lecture(args: Args) -> None:
     """Write the texts of the lecture to a folder, one Markdown file for each step, for you to change.
@@ -21,7 +21,7 @@ def lecture(args: Args) -> None:
     `vitviz app --lecture DIR` and `vitviz export --texts DIR` show them instead of the bundled ones. Existing files are
     never overwritten.
     """
-    from vitviz.web.lecture_texts import STEPS, copy_texts
+    from vitviz.lecture.texts import STEPS, copy_texts
 
     folder = shared.output_path(args.folder, option="DIR", folder=True)
     count = len(copy_texts(folder, args.lang, args.steps or STEPS))

@@ -10,7 +10,7 @@ memory holds the weights once for the forward and once for the backward pass.
 | gradient | tokens and flow (1, N, D) | attention and its gradient (H, N, N), gradient of the tokens (1, N, D) |
 | relevance | tokens and flow (1, N, D) | gradient of the tokens by the rules of AttnLRP (1, N, D) |
 | values | tokens (1, N, D) | values (H, N, d) |
-| parts | tokens (1, N, D) | normed (N, D) and the tensors of `vitviz.web.lecture_numbers.block_parts` |
+| parts | tokens (1, N, D) | normed (N, D) and the tensors of `vitviz.lecture.numbers.block_parts` |
 | value_attention | tokens (1, N, D), queries and keys (H, N, d), weights (N) | scores (N) |
 | classify | tokens (1, n, D) | logits (1, C) |
 | slope | tokens (1, N, D), weights (1, C) | gradient of the weighted logits with respect to the tokens (1, N, D) |
@@ -42,13 +42,13 @@ from vitviz.attribution.attn_lrp import KINDS, AttnLRP
 from vitviz.attribution.values import head_products, norms_of_rows
 from vitviz.errors import VitvizError, refuse_windows
 from vitviz.export.formulas import Formula, formulas
+from vitviz.lecture.numbers import PARTS, block_parts
 from vitviz.model.ops import Explicit
 from vitviz.model.positions import FIXED, resize_positions
 from vitviz.model.trace import BlockTrace
 from vitviz.model.tracing import project_part
 from vitviz.model.vit import ViT
 from vitviz.outputs import SINGLE, activate
-from vitviz.web.lecture_numbers import PARTS, block_parts
 from vitviz.web.responses import LENS
 
 OPSET = 20
@@ -270,7 +270,7 @@ class _Values(_OfBlock):
 
 
 class _Parts(_OfBlock):
-    """Compute the parts of a block, see `vitviz.web.lecture_numbers.block_parts`, for all tokens."""
+    """Compute the parts of a block, see `vitviz.lecture.numbers.block_parts`, for all tokens."""
 
     def forward(self, tokens: Tensor, *angles: Tensor) -> tuple[Tensor, ...]:
         attn, normed = self.block.attn, self.block.norm1(tokens)

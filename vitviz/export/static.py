@@ -31,6 +31,8 @@ from vitviz.export.onnx import StaticError, check_exportable, parts, save_graphs
 from vitviz.export.runtime import BUILDS, check_runtime, place_in_cache, runtime_files
 from vitviz.extras import check_installed
 from vitviz.images.preprocess import Preprocess
+from vitviz.lecture.numbers import lecture_bytes, model_bytes, values_bytes
+from vitviz.lecture.texts import lecture_given
 from vitviz.model.summary import totals
 from vitviz.model.vit import ViT
 from vitviz.resources import cache_folder
@@ -38,8 +40,6 @@ from vitviz.view import View
 from vitviz.web import bundle
 from vitviz.web.choices import choices, in_browser
 from vitviz.web.examples import Example, examples
-from vitviz.web.lecture_numbers import lecture_bytes, model_bytes, values_bytes
-from vitviz.web.lecture_texts import lecture_given
 from vitviz.web.payload import block_bytes, descriptor_bytes, rollout_bytes
 from vitviz.web.responses import constants
 from vitviz.web.scene import Scene, listed, standalone_frame
@@ -50,7 +50,7 @@ from vitviz.writing import replacing
 TRACED = (
     *("export/onnx.py", "export/formulas.py", "outputs.py", "model/*.py", "attribution/*.py"),
     *("analysis/attention_statistics.py", "analysis/head_statistics.py", "analysis/logit_lens.py"),
-    "web/lecture_numbers.py",
+    "lecture/numbers.py",
 )  # modules whose source code determines the graphs
 TRIAL = 8  # patches per side of the browser's test picture
 # The site uses WebGPU for models whose forward pass takes more multiply-adds than this. The default model takes 6e9, a
@@ -121,7 +121,7 @@ def write_site(
         photographs: examples; by default the bundled examples.
         space: also write the files of a static Hugging Face Space: front matter, headers for threads, LFS attributes.
         lang: initial language of the lecture, one of `vitviz.web.languages.LANGUAGES`.
-        texts: folder with a lecturer's own texts, see `vitviz.web.lecture_texts`.
+        texts: folder with a lecturer's own texts, see `vitviz.lecture.texts`.
         classes: texts that are the classes (CLIP), see `vitviz.View.texts`; the text tower reads them now.
         tell: called with a line for each step.
 

@@ -36,6 +36,8 @@ from vitviz.attribution.target_specs import (
 from vitviz.evaluation.faithfulness import curve_passes
 from vitviz.evaluation.masking import usual_baseline
 from vitviz.heatmap import Heatmap
+from vitviz.lecture.numbers import lecture_bytes, lecture_parts, token_bytes, values_bytes
+from vitviz.lecture.texts import lecture_given
 from vitviz.server import arguments as args
 from vitviz.server.arguments import ArgumentError, check, quote
 from vitviz.server.gpu import ask_view
@@ -45,7 +47,6 @@ from vitviz.server.scenes import OPEN, Key, OpenScene, UnknownScene
 from vitviz.server.sizes import Need, check_question, heads_need, is_large, layers_need, method_need, passes_need
 from vitviz.view import PAGE_MEGABYTES, View
 from vitviz.web.choices import choices
-from vitviz.web.lecture_numbers import lecture_bytes, lecture_parts, token_bytes, values_bytes
 from vitviz.web.payload import block_bytes, descriptor_bytes, rollout_bytes, rollout_row_bytes
 from vitviz.web.questions import QUESTIONS
 from vitviz.web.responses import (
@@ -301,7 +302,7 @@ class Endpoints(Opening):
             return describe_layers(opened.view, **aim)
 
     def lecture(self, scene: args.SceneId, block: args.Index | None = None, token: args.Index | None = None) -> bytes:
-        """Return the numbers behind the lecture as a file of `vitviz.web.lecture_numbers`.
+        """Return the numbers behind the lecture as a file of `vitviz.lecture.numbers`.
 
         Args:
             scene: the id of an open photograph.
@@ -428,8 +429,8 @@ class Endpoints(Opening):
         turn = lecture and self._turn(opened, "the lecture", method_need, about, slow=True)
         with turn or self.jobs.run(Kind.LONG):
             report("Writing the page")
-            parts = lecture_parts(opened.view) if lecture else None
-            return standalone(opened.scene, search, lecture=parts).encode()
+            numbers = {"lecture": lecture_parts(opened.view), "texts": lecture_given()} if lecture else {}
+            return standalone(opened.scene, search, **numbers).encode()
 
     def models(self) -> dict[str, Any]:
         """Return the models, examples, methods and statistics to choose from."""

@@ -9,6 +9,7 @@ import gradio as gr
 from gradio.utils import get_function_description
 from starlette.routing import Route
 
+from vitviz.lecture.texts import lecture_given
 from vitviz.server.api import Programs
 from vitviz.server.endpoints import Endpoints
 from vitviz.server.health import health_route
@@ -18,7 +19,6 @@ from vitviz.server.routes import Questions
 from vitviz.server.tools import Tools
 from vitviz.settings import Settings, settings
 from vitviz.web import bundle
-from vitviz.web.lecture_texts import lecture_given
 
 
 class Page(gr.Blocks):
@@ -26,7 +26,7 @@ class Page(gr.Blocks):
 
     Args:
         endpoints: answer the page's questions.
-        lecture: from `vitviz.web.lecture_texts.lecture_given`; by default with the bundled texts.
+        lecture: from `vitviz.lecture.texts.lecture_given`; by default with the bundled texts.
 
     Attributes:
         routes: routes for the page's questions, for uploads and long answers of API clients, and for the health.

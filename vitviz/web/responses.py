@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import json
 from collections.abc import Callable, Collection
 from typing import Any
 
@@ -35,7 +34,6 @@ from vitviz.web.scene import LEAST_SIDE, ROLLOUT_TOKENS, STAGE_SIDE
 BEST = 5  # number of classes before and after a change
 LENS = 4  # number of classes in the logit lens
 VERDICTS = [[verdict(deletion, insertion, RANDOM) for insertion in (False, True)] for deletion in (False, True)]
-LECTURE = ("rollout", "gae")  # methods that the lecture compares
 
 
 def constants() -> dict[str, Any]:
@@ -140,28 +138,6 @@ def describe_rearranged(
     order = random_orders(count, 1, shuffle)[0].tolist() if shuffle else list(range(count))
     change = (run or view.intervene)(order=order, positions=positions)
     return {"order": order, "classes": describe_change(view, change)}
-
-
-def lecture_answers(view: View) -> bytes:
-    """Return answers to the lecture's questions for a page without a server, as JSON: {"name", "ask", "answer"}.
-
-    The answers are the layers and, for a model with named classes, the compared maps with their tests, and predictions
-    from shuffled patches and without positions.
-    """
-    answers: list[dict[str, Any]] = [{"name": "layers", "ask": {}, "answer": describe_layers(view)}]
-    if view.names_classes:
-        (best,) = view.best(1)
-        maps = [view.explain(LECTURE[0]), view.explain(LECTURE[1], best)]
-        for name, target, heatmap in zip(LECTURE, (None, best), maps, strict=True):
-            ask = {"method": name, "target": target, "against": None}
-            answers.append({"name": "explain", "ask": ask, "answer": describe_map(heatmap)})
-        tests = [describe_test(test) for test in view.faithfulness(maps, best)]
-        both = {"methods": list(LECTURE), "target": best, "against": None}
-        answers.append({"name": "faithfulness", "ask": both, "answer": tests})
-        for shuffle, positions in ((1, True), (0, False), (1, False)):
-            ask = {"shuffle": shuffle, "positions": positions}
-            answers.append({"name": "rearrange", "ask": ask, "answer": describe_rearranged(view, shuffle, positions)})
-    return json.dumps(answers, allow_nan=False).encode()
 
 
 def _curve(curve: Curve) -> dict[str, Any]:

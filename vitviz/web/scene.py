@@ -9,7 +9,6 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
 from typing import Any
 
 from PIL import Image
@@ -23,7 +22,6 @@ from vitviz.model.vit import ViT
 from vitviz.outputs import SINGLE, ProblemType
 from vitviz.view import View
 from vitviz.web import bundle
-from vitviz.web.lecture_texts import lecture_given
 from vitviz.web.payload import block_bytes, count_bytes, rollout_bytes
 
 STAGE_SIDE = 1024  # longer side of the photograph on a page, in pixels
@@ -258,7 +256,11 @@ def _picture(picture: Image.Image, quality: int) -> dict[str, Any]:
 
 
 def standalone(
-    scene: Scene, search: str = "", *, lecture: Mapping[str, bytes] | None = None, texts: Path | None = None
+    scene: Scene,
+    search: str = "",
+    *,
+    lecture: Mapping[str, bytes] | None = None,
+    texts: Mapping[str, Any] | None = None,
 ) -> str:
     """Return one HTML file with the page, the photograph, queries and keys, which opens from disk without a network.
 
@@ -267,8 +269,8 @@ def standalone(
     Args:
         scene: of one photograph and model.
         search: the query string of the initial view, as in the page's address.
-        lecture: numbers of the lecture (`vitviz.web.lecture_numbers.lecture_parts`), to include it.
-        texts: folder with a lecturer's own texts, see `vitviz.web.lecture_texts`.
+        lecture: numbers of the lecture (`vitviz.lecture.numbers.lecture_parts`), to include it.
+        texts: texts of the lecture (`vitviz.lecture.texts.lecture_given`).
     """
     trace = scene.trace
     files = {f"block-{block}": block_bytes(trace, block) for block in range(trace.depth)}
@@ -284,7 +286,7 @@ def standalone(
         parts=parts,
         manifest=_script({**scene.manifest("page"), "badge": None}),  # no times, so that equal views give equal files
         search=_script(search),
-        lecture=_script(lecture_given(folder=texts)) if lecture else "null",
+        lecture=_script(texts) if lecture else "null",
         entry="alone_lecture.js" if lecture else "alone.js",
     )
 

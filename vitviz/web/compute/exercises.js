@@ -16,7 +16,7 @@ import { meanDistance } from './statistics.js';
 /** @typedef {'number' | 'choice' | 'patch'} Kind - of an answer */
 /** @typedef {{ask: string, choices: string[], solution: string}} Text */
 /**
- * Data of `vitviz.web.exercise_texts`: texts by language, step and kind; right choices by step; tolerances by name.
+ * Data of `vitviz.lecture.exercises`: texts by language, step and kind; right choices by step; tolerances by name.
  * @typedef {{texts: Record<string, Record<string, Partial<Record<Kind, Text>>>>, choices: Record<string, number>,
  *   tolerances: Record<string, number>}} Given
  */

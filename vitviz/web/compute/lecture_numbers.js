@@ -6,7 +6,7 @@ import { floatsOf, readTensors } from './tensors.js';
 /** @typedef {import('./payload.js').Block} Block */
 /** @typedef {[number, number]} Patch - row and column, from 0 */
 /**
- * The preprocessing of a photograph, and facts of the model: see `vitviz.web.lecture_numbers`.
+ * The preprocessing of a photograph, and facts of the model: see `vitviz.lecture.numbers`.
  * @typedef {object} Lecture
  * @property {[number, number]} photo @property {[number, number]} resized - width and height
  * @property {[number, number]} at - left and top of the resized picture in the input; negative where it is cropped
@@ -138,7 +138,7 @@ export function sinePositions([gh, gw], width) {
 /**
  * @typedef {object} Values
  * @property {Float32Array} values - (H, N, d)
- * @property {Float32Array} center @property {Float32Array} factor - (H, d) each, see `vitviz.web.lecture_numbers`
+ * @property {Float32Array} center @property {Float32Array} factor - (H, d) each, see `vitviz.lecture.numbers`
  */
 
 /** @param {ArrayBuffer} buffer @returns {Values} */
@@ -148,7 +148,7 @@ export function parseValues(buffer) {
 }
 
 /**
- * The parts of a block for one token: see the file of a token in `vitviz.web.lecture_numbers`.
+ * The parts of a block for one token: see the file of a token in `vitviz.lecture.numbers`.
  * @typedef {object} Parts
  * @property {Float32Array} stream @property {Float32Array} normed - (D) each
  * @property {Float32Array} heads - (H, D)

@@ -26,7 +26,7 @@ import { unpack, widen } from '../compute/half.js';
  *   weights, and number of its weights
  * @property {Record<string, [number, number]>} graphs - start and number of each graph's bytes
  * @property {{graphs: File, weights: File}} files
- * @property {File} lecture - from `vitviz.web.lecture_numbers.model_bytes`
+ * @property {File} lecture - from `vitviz.lecture.numbers.model_bytes`
  * @property {{wasm: number, webgpu?: number}} download - bytes of all files and of the runtime, also with WebGPU unless
  *   the model is too small for it
  * @property {{height: number, width: number, logits: number[]}} check - the logits for the pixels of `ramp`

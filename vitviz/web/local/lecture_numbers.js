@@ -1,4 +1,4 @@
-// Compute the lecture's numbers for a visitor's photograph, like `vitviz.web.lecture_numbers`.
+// Compute the lecture's numbers for a visitor's photograph, like `vitviz.lecture.numbers`.
 import { plan, restore } from '../compute/image.js';
 import { readTensors, writeTensors } from '../compute/tensors.js';
 

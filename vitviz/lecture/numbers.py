@@ -41,6 +41,7 @@ from torch.nn.functional import cosine_similarity
 
 from vitviz.errors import refuse_windows
 from vitviz.images.preprocess import Preprocess
+from vitviz.lecture.texts import LectureError
 from vitviz.model.layers import Block
 from vitviz.model.ops import Ops
 from vitviz.model.trace import Trace
@@ -48,10 +49,10 @@ from vitviz.model.tracing import project_part
 from vitviz.model.vit import ViT
 from vitviz.outputs import SINGLE
 from vitviz.view import View
-from vitviz.web.lecture_texts import LectureError
 from vitviz.web.payload import LARGEST_HALF, balance
-from vitviz.web.responses import lecture_answers
+from vitviz.web.responses import describe_layers, describe_map, describe_rearranged, describe_test
 
+COMPARED = ("rollout", "gae")  # methods that the lecture compares
 MAX_ELEMENTS = 2**21  # maximum number of elements in an array: 4 MB in half precision
 
 PARTS = ("heads", "attended", "renormed", "before", "after", "transformed")  # tensors of `block_parts`
@@ -278,3 +279,25 @@ def _half(values: Tensor) -> NDArray[Any]:
 
 def _file(arrays: Arrays, facts: dict[str, Any]) -> bytes:
     return save(arrays, {"facts": json.dumps(facts)})
+
+
+def lecture_answers(view: View) -> bytes:
+    """Return answers to the lecture's questions for a page without a server, as JSON: {"name", "ask", "answer"}.
+
+    The answers are the layers and, for a model with named classes, the compared maps with their tests, and predictions
+    from shuffled patches and without positions.
+    """
+    answers: list[dict[str, Any]] = [{"name": "layers", "ask": {}, "answer": describe_layers(view)}]
+    if view.names_classes:
+        (best,) = view.best(1)
+        maps = [view.explain(COMPARED[0]), view.explain(COMPARED[1], best)]
+        for name, target, heatmap in zip(COMPARED, (None, best), maps, strict=True):
+            ask = {"method": name, "target": target, "against": None}
+            answers.append({"name": "explain", "ask": ask, "answer": describe_map(heatmap)})
+        tests = [describe_test(test) for test in view.faithfulness(maps, best)]
+        both = {"methods": list(COMPARED), "target": best, "against": None}
+        answers.append({"name": "faithfulness", "ask": both, "answer": tests})
+        for shuffle, positions in ((1, True), (0, False), (1, False)):
+            ask = {"shuffle": shuffle, "positions": positions}
+            answers.append({"name": "rearrange", "ask": ask, "answer": describe_rearranged(view, shuffle, positions)})
+    return json.dumps(answers, allow_nan=False).encode()

@@ -16,11 +16,12 @@ from xml.etree.ElementTree import Element
 
 from vitviz.errors import VitvizError
 from vitviz.extras import extra
+from vitviz.lecture.exercises import exercises_given
 from vitviz.resources import resource_folder
-from vitviz.web.exercise_texts import exercises_given
+from vitviz.web import bundle
 from vitviz.web.languages import LANGUAGES
 
-_DECLARED = (Path(__file__).parent / "core" / "steps.js").read_text(encoding="utf-8")
+_DECLARED = (bundle.HERE / "core" / "steps.js").read_text(encoding="utf-8")
 STEPS = tuple(re.findall(r"^  \{ name: '(\w+)'", _DECLARED, re.MULTILINE))
 """The names of the steps in order."""
 FILES = tuple(f"{name}.md" for name in STEPS)
