@@ -98,7 +98,7 @@ lint: $(VENV)/.test
 
 # Gradio writes .pyi stubs beside classes that derive from its components; mypy would read them instead of the code.
 types: $(VENV)/.test
-	@rm -f vitviz/server/*.pyi
+	@rm -f vitviz/*.pyi
 	$(PY) -m mypy
 
 # Both check changed files only.

@@ -50,8 +50,7 @@ PREVIEW = (1200, 630)  # as sites that show previews crop them
 
 def serve() -> str:
     """Start the app on a free port, and return its address."""
-    from vitviz.server.pages import build
-    from vitviz.server.server import launch
+    from vitviz.page import build, launch
     from vitviz.settings import settings
 
     defaults = settings()

@@ -16,10 +16,9 @@ from anyio.from_thread import start_blocking_portal
 from gradio import http_server
 from patience import patience, wait_until
 
-from vitviz.server import server
+from vitviz.page import Page, launch
 from vitviz.server.endpoints import Endpoints
 from vitviz.server.jobs import Kind
-from vitviz.server.pages import Page
 
 FORM = {"nothing": (None, "")}  # makes httpx send a multipart form without a file
 CHUNK = 2**18  # bytes per chunk of a body
@@ -100,14 +99,14 @@ class Site(Visitor):
         options = {"prevent_thread_lock": True, "quiet": True}
         if listens:
             self.url = f"http://127.0.0.1:{free_port()}"
-            server.launch(self.page, endpoints.menu.settings, "127.0.0.1", int(self.url.rpartition(":")[2]), **options)
+            launch(self.page, endpoints.menu.settings, "127.0.0.1", int(self.url.rpartition(":")[2]), **options)
             self.client = httpx.Client(base_url=self.url, timeout=patience(60))
         else:
             with pytest.MonkeyPatch.context() as patch:
                 patch.setattr(http_server, "start_server", lambda **_: ("127.0.0.1", 1, self.url, Mock()))
                 for name in ("get", "head"):  # Gradio's requests to its own server when it starts
                     patch.setattr(httpx, name, lambda *_, **__: httpx.Response(200))
-                server.launch(self.page, endpoints.menu.settings, **options)
+                launch(self.page, endpoints.menu.settings, **options)
             self.app = self.page.app
             self.client = self.client_at("127.0.0.1")
             self.client.get("/gradio_api/startup-events").raise_for_status()

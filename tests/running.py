@@ -20,11 +20,10 @@ from playwright.sync_api import Route
 from viewer_pages import SCENE, number
 
 from vitviz.heatmap import Heatmap
+from vitviz.page import Page, launch
 from vitviz.resources import resource_folder
 from vitviz.server.endpoints import Endpoints
 from vitviz.server.menu import Menu
-from vitviz.server.pages import Page
-from vitviz.server.server import launch
 from vitviz.settings import Settings
 from vitviz.view import View
 from vitviz.weights.checkpoint import save

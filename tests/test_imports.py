@@ -37,6 +37,7 @@ LAYERS = (
     ("vitviz.export",),
     ("vitviz.server",),
     ("vitviz.gradio", "vitviz.widget"),
+    ("vitviz.page",),
     ("vitviz.cli", "vitviz.__main__", "app"),
 )
 # The Python API returns data. Conveniences such as `heatmap.overlay()` and `view.html()` may import upper layers,
@@ -46,9 +47,9 @@ CONVENIENT = ("vitviz.draw", "vitviz.web", "vitviz.lecture")
 
 # External packages, and where they may be imported; "lazy" ones only inside functions.
 ONLY_IN = {
-    "gradio": ("vitviz.server", "vitviz.gradio", "app"),
+    "gradio": ("vitviz.server", "vitviz.gradio", "vitviz.page", "app"),
     "gradio_client": ("vitviz.server", "app"),
-    "starlette": ("vitviz.server",),  # gradio's server
+    "starlette": ("vitviz.server", "vitviz.page"),  # gradio's server
     "uvicorn": ("vitviz.server",),
     "fastapi": ("vitviz.server",),
     "pydantic": ("vitviz.server",),

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import hmac
 import io
+import json
 import os
 import re
 import secrets
@@ -21,7 +22,7 @@ from collections.abc import Callable
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import gradio as gr
 from gradio.data_classes import FileData, GradioModel
@@ -34,7 +35,6 @@ from vitviz.images.decoding import decode
 from vitviz.model.vit import ViT
 from vitviz.server.arguments import MAX_PHOTO_BYTES, quote, too_large
 from vitviz.server.endpoints import Endpoints
-from vitviz.server.html import ExplorerHTML
 from vitviz.server.menu import Menu
 from vitviz.server.routes import describe_error, lines
 from vitviz.settings import GIGABYTE, Settings
@@ -48,6 +48,8 @@ ALLOWED = tuple(q.name for q in QUESTIONS.values() if q.page and q.programs)  # 
 ABANDONED = 10.0  # seconds without a call of the page after which its question is stopped
 IN_MEMORY = "model"  # source name of a model that was passed as an object
 _NAME = re.compile(r"[0-9a-f]{32}")
+# Gradio calls the script with these four objects, see the guide "Custom HTML components".
+START = "vitvizExplorer.start(element, {{ props, trigger, server, watch }}, {{ colors: {colors}, ...{setup} }});"
 
 
 class ComponentError(VitvizError):
@@ -255,7 +257,7 @@ def _refused(text: str) -> dict[str, Any]:
     return {"error": {"kind": "refused", "text": text}}
 
 
-class AttentionExplorer(ExplorerHTML):
+class AttentionExplorer(gr.HTML):
     """The explorer of one model as a Gradio component.
 
     Its value is a photograph: a path, a PIL image or an array (H, W, 3). Functions receive it as the path of the
@@ -298,8 +300,29 @@ class AttentionExplorer(ExplorerHTML):
             engine.leave(ticket, _address(request))
 
         setup = {"style": bundle.contained_style(), "models": engine.endpoints.models()}
-        super().__init__(value, "component.js", setup, server_functions=[answer, leave], **options)
+        self.start(value, "component.js", setup, server_functions=[answer, leave], **options)
         self._made = True
+
+    def start(self, value: Any, script: str, setup: dict[str, Any], **options: Any) -> None:
+        """Initialize the component with one of the page's scripts.
+
+        Args:
+            value: see the class.
+            script: a script of `vitviz.web` that exports `start`.
+            setup: data that `start` receives.
+            options: other arguments of `gr.HTML`.
+        """
+        super().__init__(
+            value,
+            html_template=bundle.template(),
+            js_on_load=bundle.script(script) + START.format(colors=bundle.colors(), setup=json.dumps(setup)),
+            apply_default_css=False,
+            **options,
+        )
+
+    def __getattr__(self, name: str) -> NoReturn:
+        """Refuse unknown attributes; `gr.HTML` would treat any quoted word of a script as an event."""
+        raise AttributeError(f"{type(self).__name__} has no attribute {name}")
 
     def postprocess(self, value: Any) -> Any:
         """Write a photograph where browsers can fetch it, and return it as `Shown`; `None` stays `None`.

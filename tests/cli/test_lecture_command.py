@@ -50,7 +50,7 @@ def test_wrong_names_are_refused_before_any_work(
 ) -> None:
     (folder / name).parent.mkdir(parents=True)
     (folder / name).write_text("# A\n\nB\n\n## C\n\nD\n", encoding="utf-8")
-    monkeypatch.setitem(sys.modules, "vitviz.server.pages", None)  # builds the page
+    monkeypatch.setitem(sys.modules, "vitviz.page", None)  # builds the page
     for command in (
         ["app", "--lecture", "texts"],
         ["export", "missing.jpg", "--lecture", "--texts", "texts"],

@@ -51,8 +51,7 @@ def app(args: Args) -> None:
     shared.note(args, "Importing PyTorch and Gradio")
     # Gradio imports mcp if it is installed, which can take a quarter of the start.
     with extra("app"), nullcontext() if allowed.mcp else without("mcp"):
-        from vitviz.server.pages import build
-        from vitviz.server.server import launch
+        from vitviz.page import build, launch
 
     shared.note(args, "Loading the model, and opening the first example with it")
     page = build(allowed, lecture)
