@@ -90,26 +90,6 @@ def test_urgent_computation_runs_before_slower_ones(jobs: Jobs, log: list[str], 
     assert log == ["first begins", "urgent begins", "urgent ends", "first ends", "second begins", "second ends"]
 
 
-def test_short_questions_get_their_share_beside_photographs(jobs: Jobs, log: list[str], clock: SimpleNamespace) -> None:
-    photo = Work(jobs, Kind.PHOTO, log, "photo").wait()
-    short = Work(jobs, Kind.SHORT, log, "short")
-    other = Work(jobs, Kind.PHOTO, log, "other")
-    wait_until(lambda: jobs.waiting == 2, "both computations wait")
-    clock.now += module.SHARE / 2
-    photo.finish()
-    short.wait()  # before the other photograph, for half a second
-    clock.now += 0.4
-    assert not jobs.urgent(Kind.SHORT)
-    assert not other.begun.is_set()
-    clock.now += 0.2
-    assert jobs.urgent(Kind.SHORT)
-    other.wait()
-    clock.now += 2
-    other.finish()
-    short.finish()
-    assert log == ["photo begins", "photo ends", "short begins", "other begins", "other ends", "short ends"]
-
-
 def test_waiting_computations_alternate_between_addresses(jobs: Jobs, log: list[str]) -> None:
     first = Work(jobs, Kind.PHOTO, log, "first", Job("crowd")).wait()
     works = []
@@ -159,12 +139,13 @@ def test_too_many_computations_are_refused_with_the_expected_wait(jobs: Jobs, lo
     assert jobs.ahead(Kind.LONG) == 0
 
 
-def test_pauses_are_limited(jobs: Jobs, log: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "MAX_PAUSE", 0.1)
+@pytest.mark.parametrize("kind", [Kind.SHORT, Kind.LONG])
+def test_pauses_are_limited(jobs: Jobs, log: list[str], monkeypatch: pytest.MonkeyPatch, kind: Kind) -> None:
+    monkeypatch.setitem(module.MAX_PAUSE, kind, 0.1)
     photo = Work(jobs, Kind.PHOTO, log, "photo").wait()
-    Work(jobs, Kind.LONG, log, "long").wait().finish()
+    Work(jobs, kind, log, "other").wait().finish()
     photo.finish()
-    assert log == ["photo begins", "long begins", "long ends", "photo ends"]
+    assert log == ["photo begins", "other begins", "other ends", "photo ends"]
 
 
 def test_error_frees_the_place(jobs: Jobs) -> None:

@@ -1,12 +1,10 @@
-"""Compute each question once, in the order of a priority semaphore: photographs and short questions before long ones.
+"""Compute each question once, in the order of a priority semaphore: photographs, short questions, long ones.
 
 Requests for the same answer join one job, which stops when none of them waits any longer. Parallel forward passes need
-more memory and finish no sooner, so one job of each kind runs at a time. Between two calls of PyTorch, a long job
-pauses while a photograph or a short question runs. While photographs and short questions compete, photographs get
-`SHARE` times as much time: a single photograph does not wait, and short questions delay a lecture hall's photographs by
-an eighth. Addresses take turns: sixty requests from one address delay another address by one job. Photographs are
-decoded first, two at a time, in a separate lane. The numbers of jobs that wait or run are limited, in total and of one
-address, with separate limits for long ones.
+more memory and finish no sooner, so one job of each kind runs at a time. Between two calls of PyTorch, a job pauses
+while a more urgent one runs, up to a limit, after which both run at once. Addresses take turns: sixty requests from one
+address delay another address by one job. Photographs are decoded first, two at a time, in a separate lane. The numbers
+of jobs that wait or run are limited, in total and of one address, with separate limits for long ones.
 """
 
 from __future__ import annotations
@@ -31,8 +29,6 @@ from vitviz.images.worker import WORKERS
 from vitviz.settings import Settings
 
 TICK = 0.1  # seconds between checks for a job that nobody waits for
-MAX_PAUSE = 20.0  # seconds by which pauses may exceed the running time, so that every job finishes
-SHARE = 8  # seconds for photographs per second for short questions, while both are waiting
 RESTORE = torch._C._set_grad_enabled  # called at the end of `torch.no_grad`
 UNWIND = 0.5  # seconds for a cancelled job to leave its context managers
 RECENT = 20  # number of jobs of a kind whose mean time is the estimate for the next
@@ -43,7 +39,7 @@ SPARE_THREADS = 16  # threads in addition to one for each place; most threads on
 
 
 class Kind(IntEnum):
-    """Kind of a computation, the most urgent first; photographs and short questions share the time."""
+    """Kind of a computation, the most urgent first."""
 
     DECODE = -1  # decodes a photograph in a separate process
     PHOTO = 0  # runs the model on a photograph
@@ -52,6 +48,8 @@ class Kind(IntEnum):
 
 
 AT_ONCE = {Kind.DECODE: WORKERS}  # other kinds run one at a time
+# Seconds by which pauses may exceed the running time, so that every job finishes.
+MAX_PAUSE = {Kind.DECODE: 0.0, Kind.PHOTO: 0.0, Kind.SHORT: 2.0, Kind.LONG: 20.0}
 
 
 class Cancelled(Exception):
@@ -167,9 +165,6 @@ class Jobs:
         self._open: dict[Hashable, Job] = {}  # unfinished jobs by question
         self._lanes = {kind: Lane() for kind in Kind}
         self._changed = threading.Condition()
-        self._credit = 0.0  # unused seconds of the short questions' share
-        self._counted = time.monotonic()  # when `_credit` was updated
-        self._paused = False  # whether the running short question pauses
         self._places = {False: Counter[str](), True: Counter[str]()}  # by whether it is long: jobs of each address
         self._light = ThreadPoolExecutor(LIGHT_THREADS, thread_name_prefix="light")
         self._heavy = ThreadPoolExecutor(SPARE_THREADS + 2 * most, thread_name_prefix="heavy")
@@ -267,25 +262,14 @@ class Jobs:
 
     def urgent(self, kind: Kind) -> bool:
         """Return whether a more urgent job is running or waiting."""
-        photo, short = self._lanes[Kind.PHOTO], self._lanes[Kind.SHORT]
-        if kind is Kind.LONG:
-            return bool(photo or short)
-        if kind is Kind.DECODE or not (short if kind is Kind.PHOTO else photo):
-            return False
-        with self._changed:
-            self._count()
-            return self._credit > 0 if kind is Kind.PHOTO else photo.running > 0 or self._credit <= 0
+        return any(self._lanes[other] for other in (Kind.PHOTO, Kind.SHORT) if other < kind)
 
     def pause(self, kind: Kind, most: float) -> float:
         """Wait while a more urgent job runs, for at most `most` seconds; return the seconds that passed."""
         began = time.monotonic()
         with self._changed:
             while self.urgent(kind) and time.monotonic() - began < most and not current.get().gone.is_set():
-                self._paused |= kind is Kind.SHORT
                 self._changed.wait(TICK)
-            if kind is Kind.SHORT:
-                self._count()
-                self._paused = False
         return time.monotonic() - began
 
     def has_place(self, kind: Kind, address: str = "") -> bool:
@@ -316,22 +300,15 @@ class Jobs:
         """Wait until a job of this kind may run, and count it as running."""
         began, lane = time.monotonic(), self._lanes[kind]
         with self._changed:
-            self._count()
-            # Time that the other kind used while nothing competed with it does not count.
-            if kind is Kind.PHOTO and not lane:
-                self._credit = max(self._credit, 0.0)
-            elif kind is Kind.SHORT and not lane:
-                self._credit = min(self._credit, 0.0)
             lane.add(job)
             try:
                 while (
                     lane.running >= AT_ONCE.get(kind, 1)
                     or lane.order()[0] is not job
-                    or (self.urgent(kind) and time.monotonic() - began < MAX_PAUSE)
+                    or (self.urgent(kind) and time.monotonic() - began < MAX_PAUSE[kind])
                 ):
                     self._changed.wait(TICK)
                     check_cancelled()
-                self._count()
                 lane.running, lane.began = lane.running + 1, time.monotonic()
                 lane.turns[job.address] += 1
             finally:
@@ -340,16 +317,8 @@ class Jobs:
 
     def _end(self, kind: Kind) -> None:
         with self._changed:
-            self._count()
             self._lanes[kind].running -= 1
             self._changed.notify_all()
-
-    def _count(self) -> None:
-        """Update `_credit` by the time since the last count."""
-        now = time.monotonic()
-        passed, self._counted = now - self._counted, now
-        short = 0 if self._paused else self._lanes[Kind.SHORT].running
-        self._credit += passed * (self._lanes[Kind.PHOTO].running / SHARE - short)
 
     # Expected waits
 
@@ -409,13 +378,13 @@ class _GiveWay(TorchFunctionMode):
     def __init__(self, jobs: Jobs, kind: Kind) -> None:
         super().__init__()
         self.jobs, self.kind, self.unwinding = jobs, kind, 0.0
-        self.left, self.counted = MAX_PAUSE, time.monotonic()  # remaining seconds of pause, and since when
+        self.left, self.counted = MAX_PAUSE[kind], time.monotonic()  # remaining seconds of pause, and since when
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func is not RESTORE and time.monotonic() > self.unwinding:
-            if self.kind > Kind.PHOTO and self.jobs.urgent(self.kind):
+            if self.jobs.urgent(self.kind):
                 now = time.monotonic()
-                self.left = min(MAX_PAUSE, self.left + now - self.counted)
+                self.left = min(MAX_PAUSE[self.kind], self.left + now - self.counted)
                 self.left -= self.jobs.pause(self.kind, self.left)
                 self.counted = time.monotonic()
             if current.get().gone.is_set():
