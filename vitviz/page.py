@@ -16,6 +16,7 @@ from starlette.routing import Route
 
 from vitviz.gradio import AttentionExplorer
 from vitviz.images.worker import workers
+from vitviz.lecture.texts import lecture_given
 from vitviz.model.devices import share_freed_memory
 from vitviz.server.api import Programs
 from vitviz.server.endpoints import Endpoints
@@ -26,7 +27,6 @@ from vitviz.server.routes import Questions
 from vitviz.server.tools import Tools, check_tools
 from vitviz.settings import Settings, settings, shared
 from vitviz.web import bundle
-from vitviz.lecture.texts import lecture_given
 
 try:
     import resource
