@@ -154,7 +154,9 @@ VULNERABILITIES: dict[str, Callable[[Server], bool]] = {
     ),
     "stores files of any size": lambda server: server.upload("a.png", photograph() + bytes(80_000_000)).is_success,
     "stores many files from one request": lambda server: post(server, "upload", files=MANY),
-    "allows other sites to read answers": lambda server: other_site_reads(get(server, "/config", host=SITE, origin=EVIL)),
+    "allows other sites to read answers": lambda server: other_site_reads(
+        get(server, "/config", host=SITE, origin=EVIL)
+    ),
     "accepts requests from other sites": lambda server: (
         server.upload("a.png", photograph(), host=SITE, origin=EVIL).is_success
     ),
