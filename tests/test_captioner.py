@@ -246,6 +246,24 @@ def test_resumed_training_equals_an_uninterrupted_one(tmp_path: Path) -> None:
         assert torch.equal(a, b)
 
 
+def test_training_starts_from_the_mean_tokens_of_nouns() -> None:
+    torch.manual_seed(0)
+    data, words_of = material(), tokenizer()
+    directions = dict(zip(NOUNS, F.normalize(torch.randn(5, 12)) * 3, strict=True))
+    grids = torch.zeros(len(data), 4, 4, 12)
+    for grid, picture in zip(grids, data.pictures, strict=True):
+        for region in picture.regions:
+            grid[train.tokens_of(region.box, 4)] = directions[region.noun]
+    data.features = grids.flatten(1, 2).half()
+    numbers, means = train.noun_means(data, words_of)
+    assert sorted(numbers) == sorted(words_of.encode({word for noun in NOUNS for word in noun.split()}))
+    model = Decoder(replace(config(), features=12)).eval()
+    train.start_from_means(model, numbers, means)
+    for noun, direction in directions.items():
+        logits = model(direction.expand(1, 16, -1), torch.tensor([[Tokenizer.START]]))[0, -1, numbers]
+        assert numbers[int(logits.argmax())] in words_of.encode(noun.split())
+
+
 def test_loading_takes_the_parts_that_are_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for module in (features, train):
         monkeypatch.setattr(module, "PART", 10)

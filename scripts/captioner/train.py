@@ -4,7 +4,10 @@
 
 The same command resumes an interrupted training: WORK/state.pt is written every `SAVED` steps, all random choices
 depend only on the seed and the step, and the training continues with the parts of the features that were there at its
-start. `--steps` counts for a new training only.
+start. To train anew, for instance with all parts, move WORK/state.pt away; `--steps` counts for a new training only.
+
+The decoder starts as a comparison with the mean token of each noun (`start_from_means`): before the first step, the
+nearest noun is right for most photographs, and training adds captions and attention to one region at a time.
 
 Three things tie a noun to its own region. The places in a caption come in random order. Regions of mosaics are
 exchanged for regions of other mosaics with the same box (`EXCHANGED`), so that what the backbone spread over the
@@ -27,11 +30,15 @@ from decoder import Decoder, DecoderConfig, generate
 from features import PART, part_path, read_plan
 from pictures import WHOLE, Box, Picture, Region
 from safetensors.torch import load_file
-from torch import Tensor
+from torch import Tensor, nn
 
 EXCHANGED = 0.5  # share of the regions of mosaics
 HIDDEN = 0.25  # share of the mosaics
 THINNED = 0.25  # share of pictures without some of their image tokens
+EMBEDDED, ADDED = (
+    0.6,
+    0.2,
+)  # length of a noun's embedding, and scale of the tokens that the last block adds, at the start
 SAVED, SHOWN, CHECKED = 100, 50, 500  # steps between two states, lines, and checks on dev
 
 
@@ -40,7 +47,7 @@ class Settings:
     """Settings of a training run."""
 
     steps: int = 3000
-    batch: int = 64
+    batch: int = 32
     rate: float = 1e-3
     weight_decay: float = 0.05
     warmup: int = 150
@@ -229,6 +236,37 @@ def train_step(run: Run, batch: Batch) -> tuple[float, float]:
     return loss.item(), (logits.argmax(-1) == wanted)[nouns].float().mean().item()
 
 
+def noun_means(data: Material, tokenizer: Tokenizer) -> tuple[list[int], Tensor]:
+    """Return the numbers of nouns' words (m,), and the mean image token where each is shown, without the mean of all.
+
+    A word of several nouns gets the mean of these.
+    """
+    side = round(data.features.shape[1] ** 0.5)
+    sums: dict[int, list[Tensor]] = {}
+    for picture, features in zip(data.pictures, data.features, strict=True):
+        grid = features.float().unflatten(0, (side, side))
+        for region in picture.regions:
+            mean = grid[tokens_of(region.box, side)].mean((0, 1))  # (K,)
+            for number in tokenizer.encode(region.noun.split()):
+                sums.setdefault(number, []).append(mean)
+    means = torch.stack([torch.stack(values).mean(0) for values in sums.values()])
+    return [*sums], means - means.mean(0)
+
+
+@torch.no_grad()
+def start_from_means(model: Decoder, numbers: list[int], means: Tensor) -> None:
+    """Let the untrained decoder compare image tokens with the mean tokens of nouns, which shortens the training.
+
+    The embedding of a noun's word becomes its mean token, and the last block adds the tokens that it attends to.
+    """
+    nn.init.eye_(model.image.weight)
+    model.embed.weight[numbers] = EMBEDDED * F.normalize(means)
+    last = model.blocks[-1]
+    nn.init.eye_(last.qkv.weight[2 * model.config.width :])
+    nn.init.eye_(last.proj.weight)
+    last.proj.weight *= ADDED
+
+
 @torch.inference_mode()
 def captions_of(model: Decoder, tokenizer: Tokenizer, features: Tensor, start: Sequence[str] = ()) -> list[list[str]]:
     """Return the most probable caption of each picture, word by word, after `start`: (m, n, K) -> m lists of words."""
@@ -278,6 +316,7 @@ def main() -> None:
     if run is None:
         config = DecoderConfig(vocabulary=len(tokenizer), features=data.features.shape[2])
         run = new_run(config, replace(Settings(), steps=args.steps), parts)
+        start_from_means(run.model, *noun_means(data, tokenizer))
     count = sum(parameter.numel() for parameter in run.model.parameters())
     print(f"{count:,} parameters, {len(data):,} pictures, from step {run.step} of {run.settings.steps}", flush=True)
     start, seen = time.perf_counter(), []
