@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from PIL import Image
 from safetensors.torch import save_file
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "scripts" / "captioner"))
+sys.path.insert(0, str(Path(__file__).parents[1] / "scripts" / "checkpoints" / "captioner"))
 
 import captions
 import checkpoint
@@ -351,11 +351,37 @@ def test_points_right_counts_each_quarter_of_a_region() -> None:
 def test_right_cases_pair_nouns_with_their_regions() -> None:
     regions = (Region(PHOTOS[0], pictures.LEFT), Region(PHOTOS[8], pictures.RIGHT))
     data = train.Material([Picture("test", regions)], torch.randn(1, 16, 5))
-    words = ["a", "cat", "right", "of", "an", "acoustic", "guitar", ",", "an", "apple", "below"]
+    words = ["a", "cat", "right", "of", "an", "acoustic", "guitar", ",", "an", "apple", "below", ",", "a", "cat"]
     [case], share = evaluate.right_cases(data, [words], tokenizer())
     assert case.regions == [regions[1], regions[0]]
     assert case.spans == [(1, 2), (5, 7)]
-    assert share.share == pytest.approx(2 / 3)
+    assert share.share == 0.5  # the apple and the second cat are wrong
+
+
+def test_asking_for_a_place_continues_its_words(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Answer "in the top right" with a right noun, and everything else with a wrong one."""
+    regions = tuple(Region(photo, box) for photo, box in zip(PHOTOS[::4], QUARTERS, strict=False))
+    data = train.Material([Picture("test", regions)], torch.randn(1, 16, 5))
+
+    def answer(*given: object, length: int) -> list[list[str]]:
+        return [["an", "apple", "and", "a"] if given[3] == ["in", "the", "top", "right"] else ["an", "apple"]]
+
+    monkeypatch.setattr(evaluate, "captions_of", answer)
+    [cases], share = evaluate.asked_cases(Decoder(config()), data, tokenizer())
+    assert share.share == 0.25
+    [case] = cases
+    assert (case.regions, case.spans) == ([regions[1]], [(5, 6)])
+    assert tokenizer().decode(case.words.tolist()[1:]) == ["in", "the", "top", "right", "an", "apple"]
+
+
+def test_captions_continue_their_beginning() -> None:
+    torch.manual_seed(0)
+    model, image = Decoder(config()).eval(), torch.randn(2, 16, 5)
+    whole = train.captions_of(model, tokenizer(), image)
+    for row, words in enumerate(whole):
+        if len(words) > 3:
+            continued = train.captions_of(model, tokenizer(), image[row : row + 1], words[:2], length=2)
+            assert continued == [words[2:4]]
 
 
 def test_table_has_a_row_for_removal_and_for_each_map() -> None:

@@ -1,6 +1,6 @@
 """Compute the image tokens of photographs and mosaics, from which train.py trains the captioner.
 
-    python scripts/captioner/features.py --data ARCHIVES --work WORK
+    python scripts/checkpoints/captioner/features.py --data ARCHIVES --work WORK
 
 ARCHIVES contains the archives of everyday256, everyday2 and Imagenette, which are unpacked to WORK/photos. The bundled
 backbone runs on each picture once. Its final patch tokens are merged, 2 x 2 to one, and projected to the `DIMENSIONS`

@@ -1,6 +1,6 @@
 """Train the captioner's decoder on the image tokens that features.py computed.
 
-    python scripts/captioner/train.py --work WORK
+    python scripts/checkpoints/captioner/train.py --work WORK
 
 The same command resumes an interrupted training: WORK/state.pt is written every `SAVED` steps, all random choices
 depend only on the seed and the step, and the training continues with the parts of the features that were there at its
@@ -268,13 +268,19 @@ def start_from_means(model: Decoder, numbers: list[int], means: Tensor) -> None:
 
 
 @torch.inference_mode()
-def captions_of(model: Decoder, tokenizer: Tokenizer, features: Tensor, start: Sequence[str] = ()) -> list[list[str]]:
-    """Return the most probable caption of each picture, word by word, after `start`: (m, n, K) -> m lists of words."""
+def captions_of(
+    model: Decoder, tokenizer: Tokenizer, features: Tensor, start: Sequence[str] = (), length: int | None = None
+) -> list[list[str]]:
+    """Return the most probable caption of each picture, word by word, after `start`: (m, n, K) -> m lists of words.
+
+    Args:
+        length: the number of words at most, by default until the end.
+    """
     numbers = [tokenizer.START, *tokenizer.encode(start)]
     return [
-        tokenizer.decode(words)
+        tokenizer.decode(words[len(start) :])
         for part in features.split(128)
-        for words in generate(model.eval(), part.float(), numbers, tokenizer.END)
+        for words in generate(model.eval(), part.float(), numbers, tokenizer.END, length)
     ]
 
 

@@ -55,6 +55,20 @@ class Block(nn.Module):
         return words + self.dropout(self.fc2(F.gelu(self.fc1(self.norm2(words)))))
 
 
+def grid_positions(tokens: int, width: int) -> Tensor:
+    """Return sines and cosines of the rows and columns of a square grid of tokens: (n, D), at the training's start.
+
+    Image tokens are normalised, so positions must be about as large as these to be seen. The longest wavelength is
+    twice the side of the grid, so that its halves differ.
+    """
+    side = round(tokens**0.5)
+    frequencies = torch.pi / side * torch.arange(1, width // 4 + 1).sqrt()  # (D / 4)
+    angles = (torch.arange(side) + 0.5)[:, None] * frequencies  # (S, D / 4)
+    waves = torch.cat([angles.sin(), angles.cos()], 1)  # (S, D / 2)
+    rows, columns = waves[:, None].expand(-1, side, -1), waves[None].expand(side, -1, -1)
+    return torch.cat([rows, columns], 2).flatten(0, 1)
+
+
 class Decoder(nn.Module):
     """Predicts each word of a caption from the image tokens and the words before it."""
 
@@ -75,6 +89,8 @@ class Decoder(nn.Module):
                 nn.init.normal_(parameter, std=0.02 / ((2 * config.depth) ** 0.5 if residual else 1))
             elif name.endswith("bias"):
                 nn.init.zeros_(parameter)
+        with torch.no_grad():
+            self.image_positions.copy_(grid_positions(config.image_tokens, width))
 
     def forward(self, features: Tensor, words: Tensor, visible: Tensor | None = None, attend: Attend = fused) -> Tensor:
         """Return the logits of the next word after each word: (B, n, K), (B, T) -> (B, T, V).
@@ -104,13 +120,20 @@ class Decoder(nn.Module):
 
 @torch.inference_mode()
 def generate(
-    model: Decoder, features: Tensor, start: list[int], end: int, visible: Tensor | None = None
+    model: Decoder, features: Tensor, start: list[int], end: int, length: int | None = None
 ) -> list[list[int]]:
-    """Continue `start` with the most probable words until the end, for each picture: (B, n, K) -> B lists."""
+    """Continue `start` with the most probable words, for each picture: (B, n, K) -> B lists, without the first word.
+
+    Args:
+        start: numbers of words.
+        end: the number that ends a caption. It may be followed by others.
+        length: the number of words to add at most, by default as many as the decoder has positions for.
+    """
+    longest = model.config.words if length is None else len(start) + length
     words = torch.tensor([start] * len(features))
     done = torch.zeros(len(features), dtype=torch.bool)
-    while words.shape[1] < model.config.words and not done.all():
-        following = model(features, words, visible)[:, -1].argmax(1)  # (B,)
+    while words.shape[1] < longest and not done.all():
+        following = model(features, words)[:, -1].argmax(1)  # (B,)
         words = torch.cat([words, following[:, None]], 1)
         done |= following == end
     return words[:, 1:].tolist()

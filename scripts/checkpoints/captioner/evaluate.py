@@ -1,7 +1,7 @@
 """Write the captioner's checkpoint from the state of its training, evaluate it, and write its card.
 
-    python scripts/captioner/evaluate.py --work WORK --output FOLDER
-    python scripts/captioner/evaluate.py --work WORK --output FOLDER --wild PHOTOS
+    python scripts/checkpoints/captioner/evaluate.py --work WORK --output FOLDER
+    python scripts/checkpoints/captioner/evaluate.py --work WORK --output FOLDER --wild PHOTOS
 
 The figures are those of the weights in half precision on the test split, which no choice used. --wild evaluates the
 checkpoint in FOLDER on PHOTOS/FOLDER/image, as in everyday2-wild.tar, and adds the figure to the card. Use it once, at
@@ -18,8 +18,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from captions import Tokenizer
+from captions import PLACES, Tokenizer
 from checkpoint import Captioner, load, save
+from decoder import Decoder
 from features import BACKBONE, TABLES, Worker, preprocess_of
 from maps import MAPS, Span, attention, rank_correlation, removal
 from pictures import QUARTERS, WHOLE, Picture, Region, find_photos, read_answers
@@ -32,6 +33,7 @@ import vitviz
 CARD = Path(__file__).with_name("card.md")
 HEADING = "## Evaluations on wild/"
 DRAWS = 2000
+REMOVAL = "removal of a quarter"
 
 
 @dataclass(frozen=True)
@@ -84,17 +86,56 @@ class Case:
 
 
 def right_cases(data: Material, captions: Sequence[Sequence[str]], tokenizer: Tokenizer) -> tuple[list[Case], Share]:
-    """Return the mosaics with right nouns, and the share of all nouns that are right."""
+    """Return the mosaics with right nouns, and the share of all nouns that are right. A repeated noun is wrong."""
     cases, hits = [], []
     for picture, features, words in zip(data.pictures, data.features, captions, strict=True):
+        found: dict[str, tuple[Span, Region]] = {}
         nouns = tokenizer.find_nouns(words)
-        named = [next((r for r in picture.regions if noun in r.photo.nouns), None) for noun, _, _ in nouns]
-        hits.append([region is not None for region in named])
-        found = [(span[1:], region) for span, region in zip(nouns, named, strict=True) if region is not None]
+        for noun, first, last in nouns:
+            region = next((region for region in picture.regions if noun in region.photo.nouns), None)
+            if region is not None:
+                found.setdefault(noun, ((first, last), region))
+        hits.append([True] * len(found) + [False] * (len(nouns) - len(found)))
         if found:
-            numbers = torch.tensor([tokenizer.START, *tokenizer.encode(words), tokenizer.END])
-            cases.append(Case(features.float(), numbers, [span for span, _ in found], [region for _, region in found]))
+            spans, regions = zip(*found.values(), strict=True)
+            cases.append(Case(features.float(), _numbers(words, tokenizer), [*spans], [*regions]))
     return cases, share_of(hits)
+
+
+def asked_cases(model: Decoder, data: Material, tokenizer: Tokenizer) -> tuple[list[list[Case]], Share]:
+    """Ask for the noun at each place of each mosaic; return the right ones of each mosaic, and their share.
+
+    The question is the beginning of a caption that names the place, such as "in the top left".
+    """
+    cases: list[list[Case]] = [[] for _ in data.pictures]
+    hits: list[list[bool]] = [[] for _ in data.pictures]
+    for box, place in PLACES.items():
+        asked = [i for i, picture in enumerate(data.pictures) if box in picture.boxes]
+        if not asked:
+            continue
+        answers = captions_of(model, tokenizer, data.features[asked], place.split(), length=4)
+        for index, answer in zip(asked, answers, strict=True):
+            words = [*place.split(), *answer]
+            region = next(region for region in data.pictures[index].regions if region.box == box)
+            [(noun, first, last)] = tokenizer.find_nouns(words)[:1] or [("", 0, 0)]
+            hits[index].append(noun in region.photo.nouns)
+            if hits[index][-1]:
+                numbers = _numbers(words[:last], tokenizer)
+                cases[index].append(Case(data.features[index].float(), numbers, [(first, last)], [region]))
+    return cases, share_of(hits)
+
+
+def _numbers(words: Sequence[str], tokenizer: Tokenizer) -> Tensor:
+    """Return the numbers of a caption from start to end: (T + 1)."""
+    return torch.tensor([tokenizer.START, *tokenizer.encode(words), tokenizer.END])
+
+
+def points_by_removal(model: Decoder, cases: Sequence[Case]) -> list[list[bool]]:
+    """Return for each noun of each case whether the removal of a quarter points to its region."""
+    quarters = quarter_groups(model.config.image_tokens)
+    return [
+        points_right(removal(model, case.features, case.words, case.spans, quarters), case.regions) for case in cases
+    ]
 
 
 def quarter_groups(tokens: int) -> Tensor:
@@ -132,12 +173,11 @@ def table_of_maps(captioner: Captioner, cases: Sequence[Case], best_head: tuple[
     quarters, single = quarter_groups(n), torch.eye(n, dtype=torch.bool)
     block, head = best_head
     methods = {**MAPS, f"attention, block {block + 1}, head {head + 1}": lambda *of: attention(*of)[block, head]}
-    hits: dict[str, list[list[bool]]] = {}
+    hits = {REMOVAL: points_by_removal(model, cases)}
     ranks: dict[str, list[float]] = {}
     for case in cases:
         given = (model, case.features, case.words, case.spans)
         exact = removal(*given, single)  # (nouns, n)
-        hits.setdefault("removal of a quarter", []).append(points_right(removal(*given, quarters), case.regions))
         hits.setdefault("removal of single tokens, summed", []).append(_pointing(exact, quarters, case))
         for name, method in methods.items():
             scores = method(*given)
@@ -201,12 +241,15 @@ def evaluate(work: Path, folder: Path) -> None:
     dev = of_kind(splits["dev"], mosaics=True)
     photo_share = nouns_of_photos(photos.pictures, captions_of(model, tokenizer, photos.features), tokenizer)
     cases, noun_share = right_cases(mosaics, captions_of(model, tokenizer, mosaics.features), tokenizer)
+    asked, asked_share = asked_cases(model, mosaics, tokenizer)
+    answers = [case for group in asked for case in group]
+    asked_one, asked_two = by_size(points_by_removal(model, answers), answers)
     dev_cases, _ = right_cases(dev, captions_of(model, tokenizer, dev.features), tokenizer)
     table = table_of_maps(captioner, cases, find_best_head(captioner, dev_cases))
     size = (folder / "model.safetensors").stat().st_size
     numbers = sum(p.numel() for p in model.parameters())
     card = string.Template(CARD.read_text(encoding="utf-8")).substitute(
-        photos=photo_share, nouns=noun_share, maps=table, trained=trained, megabytes=f"{size / 1e6:.1f}",
+        photos=photo_share, nouns=noun_share, asked=asked_share, asked_one=asked_one, asked_two=asked_two, maps=table, trained=trained, megabytes=f"{size / 1e6:.1f}",
         millions=f"{numbers / 1e6:.1f}", nouns_known=len(tokenizer.nouns), words_known=len(tokenizer.words),
         depth=model.config.depth, heads=model.config.heads, width=model.config.width,
     )  # fmt: skip
