@@ -44,7 +44,7 @@ help:
 	@echo "make types          run mypy only"
 	@echo "make js             check the page's scripts only: types, lint and tests"
 	@echo "make examples       write the example photographs again (see scripts/make_examples.py)"
-	@echo "make tables         write the documents' tables, and the types of questions for the page's scripts"
+	@echo "make tables         write the documents' tables"
 	@echo "make architecture   draw the pictures of docs/architecture.md from the imports"
 	@echo "make docs           build a site from the documents, in build/docs"
 	@echo "make guide          draw the pictures of docs/guide with the code of its pages"
@@ -103,6 +103,7 @@ types: $(VENV)/.test
 
 # Both check changed files only.
 js: $(VENV)/.js
+	$(PY) scripts/write_types.py
 	$(NODE) $(JS)/node_modules/typescript/bin/tsc --project $(JS) --incremental --tsBuildInfoFile build/types.json
 	$(NODE) $(JS)/node_modules/eslint/bin/eslint.js --config $(JS)/eslint.config.js --cache --cache-location build/lint/ \
 	  vitviz/web $(JS)

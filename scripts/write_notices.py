@@ -44,9 +44,9 @@ Install these two extras only if that licence is acceptable.
 """
 FONTS = f"""## Fonts and scripts
 
-- The page uses the fonts of the visitor's system and two third-party scripts, each with its licence text:
-  `vitviz/web/vendor/uqr.js`, which draws QR codes, is from the npm package uqr 0.1.3 (MIT, copyright Project Nayuki and
-  Anthony Fu); `vitviz/web/vendor/fflate.js`, which writes ZIP files, from fflate 0.8.3 (MIT, copyright Arjun Barrett).
+- The page uses the fonts of the visitor's system and a third-party script with its licence text:
+  `vitviz/web/vendor/uqr.js`, which draws QR codes, from the npm package uqr 0.1.3 (MIT, copyright Project Nayuki and
+  Anthony Fu).
 - Pictures are drawn with DejaVu Sans, which comes with matplotlib (Bitstream Vera licence, with changes in the public
   domain). Vector files contain the outlines of the letters they use.
 - `vitviz export --static` copies {PACKAGE.replace("@", " ")} into the site that it writes: MIT licence, copyright

@@ -1,25 +1,20 @@
-"""Write the documents' tables of settings, methods, targets and so on, and the types of questions for tsc."""
+"""Write the documents' tables of settings, methods, targets and so on."""
 
 import inspect
 import re
-import typing
 from collections.abc import Iterable
 from functools import partial
 from pathlib import Path
-from types import NoneType
-from typing import Any
 
 from vitviz.analysis.head_statistics import STATISTICS
 from vitviz.attribution.registry import METHODS
 from vitviz.attribution.target_specs import SPELLINGS
-from vitviz.server import arguments as args
 from vitviz.server.endpoints import Endpoints
 from vitviz.settings import SETTINGS
 from vitviz.web.questions import QUESTIONS
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
-TYPES = ROOT / "vitviz" / "web" / "questions.d.ts"
 IN_BROWSER = "yes"
 
 
@@ -79,40 +74,6 @@ def targets() -> str:
     return table("target, in a static site", rows)
 
 
-def types() -> str:
-    """Return the arguments of the page's questions as TypeScript, without the scene."""
-    lines = []
-    for name, question in QUESTIONS.items():
-        if question.page and (method := getattr(Endpoints, name, None)):
-            hints = typing.get_type_hints(method, include_extras=True)
-            fields = [
-                f"{each.name}{'' if each.default is each.empty else '?'}: {type_name(hints[each.name])}"
-                for each in inspect.signature(method).parameters.values()
-                if each.name not in ("self", "scene", "photo")
-            ]
-            lines.append(f"  {name}: {{ {', '.join(fields)} }};\n" if fields else f"  {name}: {{}};\n")
-    return (
-        "/** Arguments of the questions, from the signatures of vitviz.server.endpoints; written by `make tables`. */\n"
-        f"interface Asks {{\n{''.join(lines)}}}\n"
-    )
-
-
-def type_name(hint: Any) -> str:
-    """Return a type hint as TypeScript."""
-    parts = typing.get_args(hint)
-    if hint == args.Pair:
-        return "[number, number]"
-    if typing.get_origin(hint) is typing.Annotated:
-        return type_name(parts[0])
-    if typing.get_origin(hint) is list:
-        return f"{type_name(parts[0])}[]"
-    if typing.get_origin(hint) is typing.Literal:
-        return " | ".join(map(repr, parts))
-    if parts:
-        return " | ".join(map(type_name, parts))
-    return {str: "string", bool: "boolean", int: "number", float: "number", NoneType: "null"}[hint]
-
-
 TABLES = {"settings.md": (settings,), "names.md": (methods, statistics, questions), "targets.md": (targets,)}
 
 
@@ -129,4 +90,3 @@ if __name__ == "__main__":
     for name in TABLES:
         content = filled(name)
         (DOCS / name).write_text(content, encoding="utf-8")
-    TYPES.write_text(types(), encoding="utf-8")

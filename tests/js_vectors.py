@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import base64
 import dataclasses
+import io
 import json
+import zipfile
 from collections.abc import Iterator, Sequence
 from functools import cache
 from itertools import product
@@ -35,7 +37,7 @@ from vitviz.attribution.attention import attention_scores, entered_grid, rollout
 from vitviz.attribution.registry import METHODS
 from vitviz.draw.colors import lut
 from vitviz.draw.overlay import overlay, patch_edges
-from vitviz.evaluation.faithfulness import random_orders, rank_patches
+from vitviz.evaluation.faithfulness import rank_patches, tie_order
 from vitviz.explorer import Explorer
 from vitviz.formatting import percent, unbroken
 from vitviz.heatmap import Scale
@@ -498,12 +500,25 @@ def format_calls() -> Iterator[Call]:
 SPECTRA = ((1.0, 0.9999, 0.96), (1.0, 1.0 - 1e-6, 0.5), (5.0, 1.0, 0.999), (1.0, 0.9))  # the last has two dimensions
 
 
+def zip_calls() -> Iterator[Call]:
+    """Compare with zipfile, byte by byte; it writes the flag for UTF-8 only if a name needs it."""
+    files = {"é.npy": np.arange(300, dtype=np.uint8), "图.npy": np.zeros(0, np.uint8)}
+    whole = io.BytesIO()
+    with zipfile.ZipFile(whole, "w") as archive:
+        for name, data in files.items():
+            entry = zipfile.ZipInfo(name)
+            entry.create_system = 0
+            archive.writestr(entry, data.tobytes())
+            entry.external_attr = 0  # no permissions in the directory, which is written last
+    yield call("compute/zip.zip", [files], np.frombuffer(whole.getvalue(), np.uint8))
+
+
 def site_calls() -> Iterator[Call]:
-    for patches, seed in ((1, 0), (77, 0), (256, 7), (1369, 2**31)):  # the last needs more than 624 random numbers
-        orders = random_orders(patches, 6, seed)
-        yield call("local/orders.randomOrders", [patches, 6, seed], orders.tolist())
+    ties = tie_order(300, 7).tolist()
+    for patches in (1, 77, 300):
+        yield call("local/orders.orderOf", [ties, patches], tie_order(patches, 7).tolist())
         scores = torch.arange(patches).remainder(5).double()[None]  # many are equal
-        yield call("local/orders.rankPatches", [scores[0], seed], rank_patches(scores, seed)[0].tolist())
+        yield call("local/orders.rankPatches", [scores[0], ties], rank_patches(scores, 7)[0].tolist())
     for count, width in ((40, 23), (23, 40)):
         for spectrum in SPECTRA:
             samples = tiny_samples(count, width, spectrum)
@@ -627,6 +642,7 @@ def vectors() -> dict[str, Any]:
             *color_calls(),
             *picture_calls(),
             *format_calls(),
+            *zip_calls(),
             *site_calls(),
         ],
         "viridis": lut("viridis"),

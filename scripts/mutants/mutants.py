@@ -174,6 +174,8 @@ class Version:
             (self.tree / "tests/js/node_modules").symlink_to(ROOT / "tests/js/node_modules")
             if (self.tree / "tests/js_vectors.py").exists():
                 self.run(sys.executable, "tests/js_vectors.py")
+            if (self.tree / "scripts/write_types.py").exists():
+                self.run(sys.executable, "scripts/write_types.py")
 
     def run(self, *command: str, **environment: str) -> tuple[int, str]:
         """Run a command in the tree, and return its exit status and output."""

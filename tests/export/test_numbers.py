@@ -83,6 +83,6 @@ def test_replay_refuses_another_photograph(tmp_path: Path, capsys: pytest.Captur
 def test_unwritable_cache_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "home").write_text("no folder")  # root may write into any folder
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "home"))
-    for work in (lambda: runtime_files("wasm"), lambda: cached_graphs(tiny.model())):
+    for work in (runtime_files, lambda: cached_graphs(tiny.model())):
         with pytest.raises(StaticError, match=r"Expected a cache that can be written at .*home/vitviz.*XDG_CACHE_HOME"):
             work()

@@ -47,11 +47,10 @@ test('occlusion scores a patch by the loss without it, and stops when it is canc
 });
 
 test('the note states download and memory, and warns of little memory', () => {
-  const about = { download: { wasm: 58.2e6, webgpu: 59.2e6 }, parts: { one: [0, 9, 20e6], two: [9, 9, 2e6] } };
-  assert.match(needs(about, undefined, false), /once \(59 MB\)\.$/);
-  assert.match(needs(about, undefined, true), /once \(60 MB\)\.$/);
-  assert.equal(needs(about, 8, false), needs(about, undefined, false));
-  assert.match(needs(about, 1, false), /about 0\.8 GB of memory, and this machine has 1 GB\./);
+  const about = { download: 58.2e6, parts: { one: [0, 9, 20e6], two: [9, 9, 2e6] } };
+  assert.match(needs(about, undefined), /once \(59 MB\)\.$/);
+  assert.equal(needs(about, 8), needs(about, undefined));
+  assert.match(needs(about, 1), /about 0\.8 GB of memory, and this machine has 1 GB\./);
 });
 
 test('a part is used when its weights arrive; a released session is created again offline', async () => {
@@ -69,7 +68,7 @@ test('a part is used when its weights arrive; a released session is created agai
   } } };
   const [read, arriving] = [[], Promise.withResolvers()];
   let online = false;
-  const graphs = new Graphs({ wasm: ort }, about, async (file, arrived = () => {}) => {
+  const graphs = new Graphs(Promise.resolve(ort), about, async (file, arrived = () => {}) => {
     read.push(file);
     if (!online) throw new Error('offline');
     if (file === files.graphs) return Uint8Array.of(1, 2, 3, 4);

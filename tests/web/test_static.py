@@ -8,7 +8,7 @@ import os
 import re
 import shutil
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, closing, contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ import onnx
 import pytest
 import tiny
 import yaml
-from browsing import FLAGS, find_chromium, new_page
+from browsing import new_page
 from image_files import ADOBE_D50, SRGB_D50, icc_profile, saved
 from offered import photograph
 from patience import wait_until
@@ -363,6 +363,18 @@ def expect_judged(page: Page, view: View, method: str) -> None:
     np.testing.assert_allclose(colors / 255, pca.colors, atol=0.01)
 
 
+@pytest.mark.parametrize("side", [1, 2, 5])
+def test_sites_have_random_orders_for_photographs_of_any_shape(side: int) -> None:
+    size = side * tiny.PATCH
+    preprocess = Preprocess(
+        mode="native", height=size, width=size, multiple=tiny.PATCH, mean=(0.5,) * 3, std=(0.5,) * 3
+    )
+    model = tiny.known(preprocess=preprocess)
+    larger = static._larger(model)[1]
+    shapes = [larger.input_size(width, 60) for width in range(1, 2000)]
+    assert max(height * width for height, width in shapes) / tiny.PATCH**2 <= static._most_patches(model)
+
+
 def test_every_tab_gets_answers_and_address_restores_it(shown: tuple[Page, View]) -> None:
     page, _ = shown
     for tab in ("explain", "heads", "layers", "lecture", "explore"):
@@ -609,78 +621,6 @@ def test_two_sites_of_one_server_have_separate_caches(browser: Chromium, site: S
         assert held[name] >= count
         page.context.set_offline(True)
         ready(page, f"{served.url}one/")
-
-
-# Chromium computes WebGPU on the processor. The site ignores such an adapter, so the page calls it a GPU.
-SOFTWARE = ["--enable-unsafe-webgpu", "--use-webgpu-adapter=swiftshader"]
-GPU = """Object.defineProperty(GPUAdapterInfo.prototype, 'isFallbackAdapter', { value: false });
-{
-    const { requestDevice } = GPUAdapter.prototype;
-    GPUAdapter.prototype.requestDevice = async function (...options) {
-        self.device = await requestDevice.apply(this, options);
-        return self.device;
-    };
-}
-"""
-WRONG = """{
-    const { getMappedRange } = GPUBuffer.prototype;
-    GPUBuffer.prototype.getMappedRange = function (...range) {
-        const bytes = getMappedRange.apply(this, range);
-        new Float32Array(bytes)[0] += 1;
-        return bytes;
-    };
-}
-"""
-
-
-@contextmanager
-def on_gpu(chromium: Chromium, url: str, photo: Path, script: str) -> Iterator[Page]:
-    """Open a site and a photograph, with a script at the start of the page and of the worker."""
-    with new_page(chromium) as page:
-
-        def scripted(route: Route) -> None:
-            answer = route.fetch()
-            route.fulfill(response=answer, body=f"{script}{answer.text()}")
-
-        page.add_init_script(script)
-        page.route("**/worker*.js", scripted)
-        ready(page, url)
-        drop(page, photo)
-        yield page
-
-
-@pytest.mark.tier("all")
-def test_webgpu_matches_python_and_falls_back_to_wasm(
-    browser: Chromium, source: str, mine: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(static, "WEBGPU_ABOVE", 0)
-    view, kind = opened(source, mine), browser.browser_type
-    launched = kind.launch(executable_path=find_chromium(kind.executable_path), args=[*FLAGS, *SOFTWARE])
-    with serve(write_files(tmp_path, source)) as site, closing(launched) as chromium:
-        for scripts, device in (("", "WASM"), (f"{GPU}{WRONG}", "WASM"), (GPU, "WebGPU")):
-            site.log.clear()
-            with on_gpu(chromium, site.url, mine, scripts) as page:
-                expect(page.locator("#badge")).to_contain_text(f"browser, {device} · ")
-                assert any("runtime/webgpu" in path for path in site.log) == bool(scripts)
-                manifest = page.evaluate(f"vitviz.scenes.get({SCENE}.id).manifest")
-                assert shares(manifest) == pytest.approx(dict(view.predictions()), abs=1e-4)
-                if device == "WASM":
-                    continue
-                for method in in_browser(METHODS):
-                    target = TARGET if METHODS[method].class_specific else None
-                    answer = ask(page, "explain", {"method": method, "target": target, "against": None})
-                    values = view.explain(method, target).values.ravel()
-                    close = 1e-4 * np.abs(values).max()
-                    np.testing.assert_allclose(answer["values"], values, rtol=0, atol=close, err_msg=method)
-                page.click("[data-do=sharper]")
-                page.wait_for_function(f"{SCENE}.source.size !== null && !vitviz.progress.first")
-                expect(page.locator("#badge")).to_contain_text("browser, WebGPU · ")  # all methods left it in use
-                page.workers[0].evaluate("() => self.device.destroy()")
-                answer = ask(page, "explain", {"method": "gae", "target": TARGET, "against": None})
-                sharper = Explorer(view.model).open(mine, size=page.evaluate(f"{SCENE}.source.size"))
-                expect_map(answer, sharper.explain("gae", TARGET))
-                drop(page, site.folder.parent / "noise.png")
-                expect(page.locator("#badge")).to_contain_text("browser, WASM · ")
 
 
 # --- local/opening.js relies on Chromium decoding photographs like Python

@@ -43,6 +43,8 @@ RANDOM = 6
 """Default number of random orders. Each costs as much as one curve of a map."""
 STEPS = 10
 """Default number of equal steps."""
+DRAWN = 2**14
+"""Number of patches of which orders are drawn; more patches get orders of their own."""
 SEED = 0
 """Default seed of random orders and of the order of equal scores."""
 
@@ -494,14 +496,23 @@ def rank_patches(scores: Tensor, seed: int = 0) -> Tensor:
 
     Equal scores get a random order that depends only on `seed`, so a constant map is at chance level.
     """
-    ties = random_orders(scores.shape[1], 1, seed, salt=1)[0]  # (n,)
+    ties = tie_order(scores.shape[1], seed)  # (n,)
     return ties[scores[:, ties].argsort(dim=1, descending=True, stable=True)]
 
 
+def tie_order(patches: int, seed: int) -> Tensor:
+    """Return the random order of equal scores, (n,)."""
+    return random_orders(patches, 1, seed, salt=1)[0]
+
+
 def random_orders(patches: int, count: int, seed: int, salt: int = 0) -> Tensor:
-    """Return random orders of the patches, (count, n), reproducible on every machine."""
+    """Return random orders of the patches, (count, n), reproducible on every machine.
+
+    Orders of fewer patches are the same ones without the other patches, which a static site does instead of drawing.
+    """
     generator = torch.Generator().manual_seed((2 * seed + salt) % 2**63)
-    return torch.stack([torch.randperm(patches, generator=generator) for _ in range(count)])
+    drawn = torch.stack([torch.randperm(max(patches, DRAWN), generator=generator) for _ in range(count)])
+    return drawn[drawn < patches].reshape(count, patches)
 
 
 def center_map(grid: tuple[int, int]) -> Tensor:

@@ -255,9 +255,7 @@ class _Block(_OfBlock):
         seen = ops.seen[0]
         rows = seen.probabilities[0]  # (H, n, n)
         logits = seen.logits[0]  # (H, n, n)
-        top = logits.amax(-1)
-        # WebGPU's ReduceLogSumExp overflows for logits above 88, because it does not subtract the maximum.
-        lse = top + (logits - top[..., None]).exp().sum(-1).log()
+        lse = logits.logsumexp(-1)  # (H, n)
         means = rows[:, self.prefix :].mean(1), rows[:, :, self.prefix :].mean(2)  # (H, n) each
         return out, seen.queries[0], seen.keys[0], lse, *means
 

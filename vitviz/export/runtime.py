@@ -21,14 +21,11 @@ from vitviz.writing import full_disk_explained
 
 PACKAGE = "onnxruntime-web@1.30.0"
 INTEGRITY = "q0y+JrrtukXSzsBWEMccVfqX25LRmosXHF+CaRJmg8pZClzcV7svNc4rKY3jL02Vb7QmRMDs1SigqR4CXAfKYQ=="  # SHA-512
-# The files of each build. Of the two builds with WebGPU, "webgpu" is the smaller one, which needs a browser with
-# JavaScript promise integration (JSPI).
-BUILDS = {
-    build: {"module": module, "glue": f"{wasm}.mjs", "wasm": f"{wasm}.wasm"}
-    for build, module, wasm in (
-        ("wasm", "ort.wasm.min.mjs", "ort-wasm-simd-threaded"),
-        ("webgpu", "ort.jspi.min.mjs", "ort-wasm-simd-threaded.jspi"),
-    )
+# The files of the build for WASM with threads.
+FILES = {
+    "module": "ort.wasm.min.mjs",
+    "glue": "ort-wasm-simd-threaded.mjs",
+    "wasm": "ort-wasm-simd-threaded.wasm",
 }
 
 
@@ -42,8 +39,8 @@ def check_runtime() -> None:
         _npm()
 
 
-def runtime_files(build: str) -> dict[str, tuple[str, bytes]]:
-    """Return name and content of each file of a build, from the user's cache or npm, checked against a pinned hash.
+def runtime_files() -> dict[str, tuple[str, bytes]]:
+    """Return name and content of each of `FILES`, from the user's cache or npm, checked against a pinned hash.
 
     Raises:
         MissingExtraError: without npm.
@@ -56,7 +53,7 @@ def runtime_files(build: str) -> dict[str, tuple[str, bytes]]:
         archive.unlink()
         raise StaticError(f"Expected {PACKAGE} with the pinned SHA-512, got another file. Try again.")
     with tarfile.open(archive) as files:
-        members = {part: (name, files.extractfile(f"package/dist/{name}")) for part, name in BUILDS[build].items()}
+        members = {part: (name, files.extractfile(f"package/dist/{name}")) for part, name in FILES.items()}
         return {part: (name, file.read()) for part, (name, file) in members.items() if file is not None}
 
 

@@ -6,6 +6,7 @@ import copy
 import gzip
 import hashlib
 import json
+import math
 import re
 import zlib
 from collections.abc import Callable, Sequence
@@ -28,12 +29,11 @@ from vitviz.explorer import Explorer
 from vitviz.export import SPACE_CARD
 from vitviz.export.formulas import missing_statistics
 from vitviz.export.onnx import StaticError, check_exportable, parts, save_graphs
-from vitviz.export.runtime import BUILDS, check_runtime, place_in_cache, runtime_files
+from vitviz.export.runtime import check_runtime, place_in_cache, runtime_files
 from vitviz.extras import check_installed
 from vitviz.images.preprocess import Preprocess
 from vitviz.lecture.numbers import lecture_bytes, model_bytes, values_bytes
 from vitviz.lecture.texts import lecture_given
-from vitviz.model.summary import totals
 from vitviz.model.vit import ViT
 from vitviz.resources import cache_folder
 from vitviz.view import View
@@ -53,9 +53,6 @@ TRACED = (
     "lecture/numbers.py",
 )  # modules whose source code determines the graphs
 TRIAL = 8  # patches per side of the browser's test picture
-# The site uses WebGPU for models whose forward pass takes more multiply-adds than this. The default model takes 6e9, a
-# ViT-B 17e9, and one WASM thread computes about 6e9 per second. Lower the limit after measuring WebGPU on a real GPU.
-WEBGPU_ABOVE = 1e10
 # With these two headers, a page can use several threads.
 SPACE = f"""---
 {SPACE_CARD}sdk: static
@@ -71,7 +68,7 @@ LFS = ("bin", "wasm", "onnx", "jpg", "png", "webp")
 LARGE = "".join(f"*.{kind} filter=lfs diff=lfs merge=lfs -text\n" for kind in LFS)
 MARK = "service.js"  # every site contains this file
 SITE_IS = "const SITE = "  # its first line lists the site's files
-Runtime = dict[str, dict[str, Any]]  # address, size and checksum of the files of a build of the runtime
+Runtime = dict[str, dict[str, Any]]  # address, size and checksum of the files of the runtime
 
 
 @dataclass(eq=False)
@@ -172,9 +169,7 @@ def _fill(
 ) -> None:
     """Write the files of a site."""
     tell("Fetching the runtime")
-    large = {source for source, model in models.items() if totals(model)["multiply_adds"] > WEBGPU_ABOVE}
-    runtime = {build: _write_runtime(site, build) for build in BUILDS if build == "wasm" or large}
-    sizes = {build: sum(file["bytes"] for file in files.values()) for build, files in runtime.items()}
+    runtime = _write_runtime(site)
     about: dict[str, Any] = {}
     shown: dict[str, Any] = {
         example.name: {"file": _write_photograph(site, example), "scenes": {}} for example in photographs
@@ -182,10 +177,8 @@ def _fill(
     for source, model in models.items():
         tell(f"Exporting {source}")
         about[source] = _write_model(site, source, model, methods)
-        loaded = sum(file["bytes"] for file in about[source]["files"].values())
-        about[source]["download"] = {"wasm": loaded + sizes["wasm"]}
-        if source in large:
-            about[source]["download"]["webgpu"] = loaded + sum(sizes.values())
+        loaded = [*about[source]["files"].values(), *runtime.values()]
+        about[source]["download"] = sum(file["bytes"] for file in loaded)
         for example in photographs:
             tell(f"Opening {example.name} with {source}")
             shown[example.name]["scenes"][source] = _write_scene(site, example, source, model)
@@ -193,7 +186,7 @@ def _fill(
         "models": _choices(models, photographs, methods),
         "about": about,
         "examples": shown,
-        "worker": site.write("worker.js", _worker(runtime))["url"],
+        "worker": site.write("worker.js", _worker(runtime, max(map(_most_patches, models.values()))))["url"],
         "alone": site.write("alone.html", standalone_frame(lecture="null"))["url"],
     }
     _write_page(site, config, lecture, runtime)
@@ -218,15 +211,16 @@ def _load(source: str, texts: Sequence[str]) -> ViT:
     return model
 
 
-def _write_runtime(site: Site, build: str) -> Runtime:
-    files = runtime_files(build)
+def _write_runtime(site: Site) -> Runtime:
+    files = runtime_files()
     _, code = files.pop("wasm")
-    wasm = site.write(f"runtime/{build}.bin", gzip.compress(code, mtime=0))  # a fourth of the size
+    wasm = site.write("runtime/wasm.bin", gzip.compress(code, mtime=0))  # a fourth of the size
     return {"wasm": wasm, **{part: site.write(f"runtime/{name}", data) for part, (name, data) in files.items()}}
 
 
-def _worker(runtime: dict[str, Runtime]) -> str:
-    start = f"vitvizExplorer.start(self, {json.dumps(runtime)}, {json.dumps(constants())});\n"
+def _worker(runtime: Runtime, patches: int) -> str:
+    """Return the worker's script, with random orders of up to this number of patches."""
+    start = f"vitvizExplorer.start(self, {json.dumps(runtime)}, {json.dumps(constants(patches))});\n"
     return f"{bundle.script('local/worker.js')}{start}"
 
 
@@ -340,6 +334,15 @@ def _larger(model: ViT) -> tuple[int, Preprocess]:
     return round(2 * own.side), own.at(round(2 * own.side), model.config.patch_size)
 
 
+def _most_patches(model: ViT) -> int:
+    """Return an upper bound of the patches of a photograph at the larger size.
+
+    Rounding the sides of an elongated photograph (mode "native") adds at most a third: 1.5 rows become 2.
+    """
+    _, larger = _larger(model)
+    return math.ceil(4 / 3 * larger.height * larger.width / model.config.patch_size**2) + 1
+
+
 def _sizes(view: View) -> list[dict[str, Any]]:
     """Return the two input sizes of a static site, as `vitviz.server.sizes.Size` describes them."""
     size, larger = _larger(view.model)
@@ -367,7 +370,7 @@ def _choices(models: dict[str, ViT], photographs: Sequence[Example], methods: Se
     }
 
 
-def _write_page(site: Site, config: dict[str, Any], lecture: dict[str, Any], runtime: dict[str, Runtime]) -> None:
+def _write_page(site: Site, config: dict[str, Any], lecture: dict[str, Any], runtime: Runtime) -> None:
     """Write the page, and the service worker with a list of all other files."""
     first = next(iter(config["examples"].values()))["scenes"][config["models"]["default"]]
     script = site.write("page.js", bundle.script("static.js"))["url"]
@@ -384,7 +387,7 @@ def _write_page(site: Site, config: dict[str, Any], lecture: dict[str, Any], run
     }
     site.write(bundle.PREVIEW, bundle.picture(), hashed=False)
     site.write("index.html", bundle.fill(bundle.template("site.html"), filling), hashed=False)
-    needed = ["./", script, config["worker"], *(runtime["wasm"][part]["url"] for part in ("module", "glue"))]
+    needed = ["./", script, config["worker"], *(runtime[part]["url"] for part in ("module", "glue"))]
     listed = json.dumps({"files": ["./", *site.files], "first": needed})
     site.write(MARK, f"{SITE_IS}{listed};\n{bundle.script('service.js')}", hashed=False)
 

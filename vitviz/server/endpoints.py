@@ -366,7 +366,7 @@ class Endpoints(Opening):
 
         Args:
             scene: the id of an open photograph.
-            shuffle: the seed of a random order of the patches; 0 keeps their order.
+            shuffle: the number of a random order of the patches, from 1; after six, they repeat. 0 keeps their order.
             positions: whether patches keep their positions; if false, all get the same position.
 
         Returns:

@@ -24,6 +24,7 @@ from vitviz.evaluation.faithfulness import (
     Curve,
     Faithfulness,
     random_orders,
+    tie_order,
     verdict,
 )
 from vitviz.heatmap import Heatmap
@@ -36,10 +37,15 @@ LENS = 4  # number of classes in the logit lens
 VERDICTS = [[verdict(deletion, insertion, RANDOM) for insertion in (False, True)] for deletion in (False, True)]
 
 
-def constants() -> dict[str, Any]:
-    """Return the constants that a static site's scripts share with Python: `Constants` of local/endpoints.js."""
+def constants(patches: int) -> dict[str, Any]:
+    """Return the constants that a static site's scripts share with Python: `Constants` of local/endpoints.js.
+
+    Args:
+        patches: largest number of patches of a photograph, for the random orders.
+    """
     return {
-        "random": RANDOM, "steps": STEPS, "seed": SEED, "unlikely": UNLIKELY, "result": RESULT, "doubt": DOUBT,
+        "random": random_orders(patches, RANDOM, SEED).tolist(), "ties": tie_order(patches, SEED).tolist(),
+        "steps": STEPS, "unlikely": UNLIKELY, "result": RESULT, "doubt": DOUBT,
         "negligible": NEGLIGIBLE, "noTest": NO_TEST,
         "center": AT_CENTER, "verdicts": VERDICTS,
         "lens": LENS, "ratio": RATIO, "deviations": DEVIATIONS, "percentiles": PERCENTILES,
@@ -130,12 +136,12 @@ def describe_rearranged(
 
     Args:
         view: an open photograph.
-        shuffle: seed of a random order of the patches; 0 keeps their order.
+        shuffle: number of a random order of the patches, from 1; after `RANDOM`, they repeat. 0 keeps their order.
         positions: whether patches keep their positions; if false, all get the same position.
         run: replaces `view.intervene`.
     """
     count = view.trace.grid[0] * view.trace.grid[1]
-    order = random_orders(count, 1, shuffle)[0].tolist() if shuffle else list(range(count))
+    order = random_orders(count, RANDOM, SEED)[(shuffle - 1) % RANDOM].tolist() if shuffle else list(range(count))
     change = (run or view.intervene)(order=order, positions=positions)
     return {"order": order, "classes": describe_change(view, change)}
 

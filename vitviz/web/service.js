@@ -3,7 +3,7 @@
 // in their names never change and are cached if their content has that hash. All other files are read from the network
 // if it is available. Pages and workers get the headers of cross-origin isolation. Browsers allow several threads only
 // with these headers, which most file servers do not send.
-import { crc32 } from './compute/crc.js';
+import { crc32 } from './compute/zip.js';
 import { cacheName } from './core/site_cache.js';
 
 const HASHED = /\.([0-9a-f]{8})\.\w+$/;

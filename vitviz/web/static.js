@@ -1,7 +1,6 @@
 // A static site: the app's page, with a model that runs in the visitor's browser.
 import { needs } from './backends/needs.js';
 import { onnxBackend } from './backends/onnx.js';
-import { hasAdapter } from './compute/adapter.js';
 import { received } from './effects/photo_link.js';
 import { Photos } from './effects/photos.js';
 import { mount } from './page.js';
@@ -16,16 +15,12 @@ import { VIEWS } from './app.js';
 export function start(root, { colors, first, site, lecture }) {
   const photos = new Photos();
   const { deviceMemory } = /** @type {any} */ (navigator); // only in Chromium, over https
-  let gpu = false;
   for (const entry of site.models.groups[0].entries) {
-    entry.needs = () => needs(site.about[entry.source], deviceMemory, gpu);
+    entry.needs = () => needs(site.about[entry.source], deviceMemory);
   }
   const backend = onnxBackend({ base: document.baseURI, site, photos });
   const { search, notice } = received(photos, window.location);
   const page = mount(root, { colors, backend, photos, first, models: site.models, lecture, search }, VIEWS);
-  if (Object.values(site.about).some(({ download }) => download.webgpu)) {
-    hasAdapter().then((has) => { gpu = has; page.changed(); });
-  }
   if (notice) page.store.dispatch({ type: 'message', texts: [notice] });
   serveOffline();
   window.vitviz = page; // only for tests and benchmarks

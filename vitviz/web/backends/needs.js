@@ -24,16 +24,15 @@ export function lack() {
 /**
  * The note above the button that opens the visitor's photographs.
  * @param {About} about @param {number | undefined} memory - the machine's memory in GB, if the browser reports it
- * @param {boolean} gpu - whether the browser has a GPU, see compute/adapter.js
  */
-export function needs({ download: { wasm, webgpu = wasm }, parts }, memory, gpu) {
+export function needs({ download, parts }, memory) {
   const missing = lack();
   if (missing) return missing;
   const taken = COPIES * 2 * Object.values(parts).reduce((sum, [, , count]) => sum + count, 0) + MORE;
   const little = memory !== undefined && taken > SHARE * memory * 1e9;
   return joined(
     say('Your photograph stays in this browser, which downloads the model once ({0} MB).',
-      Math.ceil((gpu ? webgpu : wasm) / 1e6)),
+      Math.ceil(download / 1e6)),
     little && say('The model takes about {0} GB of memory, and this machine has {1} GB. If the browser closes the '
       + 'page, use the examples or choose a smaller model.', (taken / 1e9).toFixed(1), memory));
 }

@@ -1,7 +1,7 @@
 // Write numbers as CSV and NPZ (NumPy's arrays in a ZIP), with the columns and the record of vitviz/export/numbers.py.
-import { zipSync } from '../vendor/fflate.js';
 import { gridOf } from '../core/stages.js';
 import { patchBox } from './geometry.js';
+import { zip } from './zip.js';
 
 /** @typedef {import('./geometry.js').Geometry} Geometry */
 /** @typedef {import('../core/manifest.js').Manifest} Manifest */
@@ -117,6 +117,5 @@ function npy(entry) {
 
 /** Arrays and texts in a file for `numpy.load`. @param {Record<string, Entry>} entries @returns {Uint8Array} */
 export function npz(entries) {
-  const files = Object.fromEntries(Object.entries(entries).map(([name, entry]) => [`${name}.npy`, npy(entry)]));
-  return zipSync(files, { level: 0, mtime: new Date(1980, 0, 1) }); // a fixed date, so equal maps give equal files
+  return zip(Object.fromEntries(Object.entries(entries).map(([name, entry]) => [`${name}.npy`, npy(entry)])));
 }

@@ -2,7 +2,7 @@
 // privacy.resistFingerprinting, as in the Tor Browser; Brave) change these pixels, so a known picture is tested first.
 
 /* global VideoFrame */
-import { crc32 } from './crc.js';
+import { crc32 } from './zip.js';
 
 /** @typedef {HTMLCanvasElement | OffscreenCanvas} Canvas */
 

@@ -549,7 +549,7 @@ export const ZH = {
     ['Expected a computation that fits into memory and time, got {0} on {1} patches, which takes about {2} GB and {3} '
       + 'forward passes. Choose another method or statistic.']:
       '{1} 个图块的“{0}”需要约 {2} GB 内存和 {3} 次前向计算，超过了上限。请选择其他方法或统计量。',
-    'browser, WebGPU': '浏览器，WebGPU', 'browser, WASM': '浏览器，WASM',
+    'browser, WASM': '浏览器，WASM',
     'statistics of heads': '头的统计量', 'reading all layers': '读取所有层', 'an intervention': '干预',
     'There was not enough memory. Choose a smaller input size, or try again.': '内存不足。请选择较小的输入尺寸，或重试。',
     'This could not be computed. Try again, or choose something else.': '无法计算。请重试，或选择其他内容。',

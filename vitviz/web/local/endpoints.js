@@ -5,7 +5,7 @@ import { filled } from '../core/words.js';
 import { Aim } from './aim.js';
 import { METHODS } from './methods.js';
 import { breathe, softmax } from './model.js';
-import { randomOrders, rankPatches } from './orders.js';
+import { orderOf, rankPatches } from './orders.js';
 
 /** @typedef {import('./model.js').Model} Model */
 /** @typedef {import('./model.js').Run} Run */
@@ -14,7 +14,7 @@ import { randomOrders, rankPatches } from './orders.js';
 /** @typedef {(progress: {text: string, done?: number, of?: number}) => void} Tell */
 /**
  * Constants that are shared with Python: `vitviz.web.responses.constants`.
- * @typedef {{random: number, steps: number, seed: number, unlikely: number, result: string, doubt: string,
+ * @typedef {{steps: number, random: number[][], ties: number[], unlikely: number, result: string, doubt: string,
  *   negligible: number, noTest: string,
  *   center: string, verdicts: [boolean, string][][],
  *   lens: number, ratio: number, deviations: number, percentiles: [number, number], sides: [number, number],
@@ -88,9 +88,10 @@ export async function intervene(context, { patches, heads, classes, target, agai
  * Probabilities before and after moving patches or removing positions: `vitviz.web.responses.describe_rearranged`.
  * @param {Context} context @param {{shuffle: number, positions: boolean}} ask
  */
-export async function rearrange({ model, run, prepared, canceled }, { shuffle, positions }) {
+export async function rearrange({ model, run, prepared, canceled, constants: { random } }, { shuffle, positions }) {
   const patches = run.grid[0] * run.grid[1];
-  const order = shuffle ? randomOrders(patches, 1, shuffle)[0] : Array.from({ length: patches }, (_, patch) => patch);
+  const order = shuffle ? orderOf(random[(shuffle - 1) % random.length], patches)
+    : Array.from({ length: patches }, (_, patch) => patch);
   const logits = await model.rearranged(prepared, run, order, positions, canceled);
   return { order, classes: changes(model, run, logits) };
 }
@@ -117,7 +118,7 @@ const area = (x, y) => y.slice(1).reduce((sum, value, i) => sum + ((value + y[i]
  */
 export async function faithfulness(context, { methods, target, against }) {
   const { model, run, canceled, tell, constants } = context;
-  const { random: count, steps, seed } = constants;
+  const { steps, ties } = constants;
   const [gh, gw] = run.grid;
   const patches = gh * gw;
   const least = model.about.prefix.length && !model.about.pooling.includes('mean') ? 0 : 1;
@@ -125,7 +126,7 @@ export async function faithfulness(context, { methods, target, against }) {
     Math.max(least, round(((steps - i) / steps) * patches)))))];
   const aim = aimOf(context, { target, against });
   const whole = aim.reading(run.logits);
-  const of = (2 * methods.length + count + 2) * (counts.length - 1);
+  const of = (2 * methods.length + constants.random.length + 2) * (counts.length - 1);
   let done = 0;
   /** Probabilities with fewer and fewer patches, which are the first of an order. @param {number[]} order */
   async function curve(order) {
@@ -140,13 +141,13 @@ export async function faithfulness(context, { methods, target, against }) {
   /** Curves with the last and with the first patches of an order removed first. @param {number[]} order */
   const both = async (order) => ({ shown: await curve(order), hidden: await curve([...order].reverse()) });
   const random = [];
-  for (const order of randomOrders(patches, count, seed)) random.push(await curve(order));
-  const center = await both(rankPatches(centerMap(gh, gw), seed));
+  for (const order of constants.random) random.push(await curve(orderOf(order, patches)));
+  const center = await both(rankPatches(centerMap(gh, gw), ties));
   const shares = counts.map((visible) => visible / patches);
   const answers = [];
   for (const method of methods) {
     const { values } = await explain(context, { method, target, against });
-    const own = await both(rankPatches(values, seed));
+    const own = await both(rankPatches(values, ties));
     const deletion = chart(shares.map((share) => 1 - share), own.hidden, random, center.hidden, -1);
     const [x, shown, middle, ...drawn] = [shares, own.shown, center.shown, ...random]
       .map((each) => [...each].reverse());

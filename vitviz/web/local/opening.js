@@ -111,7 +111,7 @@ export function judge({ labels, groups, groupAbove, knownAbove }, logits) {
  *   run: import('./model.js').Run, seconds: number}} opened
  * @param {Constants} constants
  */
-export async function describeScene({ model: { about, graphs }, canvas, prepared, size, run, seconds }, constants) {
+export async function describeScene({ model: { about }, canvas, prepared, size, run, seconds }, constants) {
   const photo = await stage(canvas, constants.sides);
   const factor = photo.width / canvas.width;
   const [saw, context] = canvasOf(prepared.width, prepared.height);
@@ -126,7 +126,7 @@ export async function describeScene({ model: { about, graphs }, canvas, prepared
     model: source, title, size, predictions, labels, groups: about.groups,
     problemType: 'single_label_classification', zeroShot: about.zeroShot,
     sureAbove, ...judge(about, run.logits), caveat: '', maps: [],
-    badge: { device: `browser, ${graphs.usesGpu('block') ? 'WebGPU' : 'WASM'}`, seconds },
+    badge: { device: 'browser, WASM', seconds },
     sizes: sizesOf(about, canvas),
   };
 }

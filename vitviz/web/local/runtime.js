@@ -1,12 +1,8 @@
-// Start onnxruntime-web, which runs a model's graphs: the build that computes in WASM, or the one with WebGPU.
+// Start onnxruntime-web, which runs a model's graphs.
 import { inflate } from '../compute/half.js';
 
 /** @typedef {import('./graphs.js').File} File */
-/** The files of a build, from `vitviz.export.runtime`. @typedef {{module: File, glue: File, wasm: File}} Build */
-/**
- * Each started build. `webgpu` is missing until a large model needs it, and null if there is no GPU or it has failed.
- * @typedef {{wasm: any, webgpu?: any}} Runtimes
- */
+/** The files of the runtime: `vitviz.export.runtime.FILES`. @typedef {{module: File, glue: File, wasm: File}} Build */
 
 /** @param {any} self - the worker @param {Build} build @param {import('./graphs.js').Read} read */
 export async function startRuntime(self, { module, glue, wasm }, read) {

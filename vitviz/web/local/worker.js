@@ -1,7 +1,6 @@
 // The worker of a static site: it answers the same questions as the server's endpoints, one at a time.
-import { hasAdapter } from '../compute/adapter.js';
-import { crc32 } from '../compute/crc.js';
 import { ReadbackError } from '../compute/readback.js';
+import { crc32 } from '../compute/zip.js';
 import { cacheName } from '../core/site_cache.js';
 import { explain, faithfulness, heads, intervene, rearrange } from './endpoints.js';
 import { blockFile, rolloutFile } from './files.js';
@@ -15,7 +14,6 @@ import { startRuntime } from './runtime.js';
 
 /** @typedef {import('./graphs.js').About} About */
 /** @typedef {import('./runtime.js').Build} Build */
-/** @typedef {import('./runtime.js').Runtimes} Runtimes */
 /**
  * A question about a scene, with the model and the photograph that open it.
  * @typedef {{id: number, name: string, scene: string, about: About, photo: Blob, size: number | null, ask: any}}
@@ -29,10 +27,10 @@ class SiteError extends Error {}
 
 /**
  * Start answering the messages of a page.
- * @param {any} self - the worker @param {{wasm: Build, webgpu?: Build}} builds - of onnxruntime-web
+ * @param {any} self - the worker @param {Build} build - of onnxruntime-web
  * @param {import('./endpoints.js').Constants} constants
  */
-export function start(self, builds, constants) {
+export function start(self, build, constants) {
   /** @type {Set<number>} */
   const withdrawn = new Set(); // ids of questions
   /** @type {Map<string, Promise<Model>>} */
@@ -40,8 +38,8 @@ export function start(self, builds, constants) {
   /** @type {Map<string, Promise<any>>} */
   const scenes = new Map();
   const loading = { done: 0, of: 0 }; // bytes of all files that are being read
-  /** @type {Runtimes} */
-  const runtimes = { wasm: null };
+  /** @type {Map<string, Promise<any>>} */
+  const runtimes = new Map();
   /** @type {(progress: any) => void} */
   let report = () => {};
 
@@ -85,14 +83,6 @@ export function start(self, builds, constants) {
     if (!await cache.match(url)) await cache.put(url, new Response(file));
   }
 
-  /** Start the builds that a model needs. @param {About} about */
-  async function begin({ download }) {
-    const { wasm, webgpu } = builds;
-    runtimes.wasm ??= await startRuntime(self, wasm, read);
-    if (runtimes.webgpu !== undefined || !webgpu || !download.webgpu) return;
-    runtimes.webgpu = await hasAdapter() ? await startRuntime(self, webgpu, read).catch(() => null) : null;
-  }
-
   /** Run a model on the test pixels, and return the largest difference from the stored logits. @param {Model} model */
   async function difference(model) {
     const { height, width, logits } = model.about.check;
@@ -104,20 +94,17 @@ export function start(self, builds, constants) {
   /** @param {About} about */
   async function load(about) {
     Object.assign(loading, { done: 0, of: 0 }); // an earlier attempt may have failed halfway
-    const graphs = new Graphs(runtimes, about, read);
+    const runtime = once(runtimes, build.wasm.url, () => startRuntime(self, build, read));
+    const graphs = new Graphs(runtime, about, read);
     const loaded = graphs.load(); // while the runtime starts
     loaded.catch(() => {}); // a runtime that could not be read is reported first
-    await begin(about);
+    await runtime;
     const model = new Model(graphs);
     const trial = difference(model);
     trial.catch(() => {}); // a file that could not be read is reported first
     await loaded;
     report({ text: 'Trying the model' });
-    let off = await trial;
-    if (!(off <= CLOSE) && graphs.usesGpu('block')) {
-      graphs.leaveGpu(new Error(`The test logits differ by ${off}.`));
-      off = await difference(model);
-    }
+    const off = await trial;
     if (!(off <= CLOSE)) {
       throw new SiteError(`Expected test logits within ${CLOSE}, got a difference of ${off}: this browser computes `
         + `${about.title} incorrectly. Update the browser, or try another browser.`);
