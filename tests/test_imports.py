@@ -28,12 +28,11 @@ LAYERS = (
     ("vitviz.attribution",),
     ("vitviz.analysis",),
     ("vitviz.evaluation",),
-    ("vitviz.training",),
     ("vitviz.view", "vitviz.explorer"),
     ("vitviz.draw",),
     ("vitviz.web",),
     ("vitviz.lecture",),
-    ("vitviz",),  # vitviz/__init__.py, the public names
+    ("vitviz", "vitviz.training"),  # vitviz/__init__.py, the public names; a model card names the version
     ("vitviz.export",),
     ("vitviz.server",),
     ("vitviz.gradio", "vitviz.widget"),
@@ -55,7 +54,7 @@ ONLY_IN = {
     "pydantic": ("vitviz.server",),
     "anywidget": ("vitviz.widget",),
     "traitlets": ("vitviz.widget",),
-    "matplotlib": ("vitviz.draw.figures", "vitviz.draw.colorbar"),
+    "matplotlib": ("vitviz.draw.figures", "vitviz.draw.colorbar", "vitviz.training.curves"),
     "av": ("vitviz.images.video", "vitviz.export.film"),
     "onnx_ir": ("vitviz.export",),
     "onnxscript": ("vitviz.export",),

@@ -279,7 +279,7 @@ def test_prediction_and_explanation_match_lens_and_faithfulness(saved: Page, vie
         expect(saved.locator(".vv-apart ol")).to_contain_text(f"{words}{first.size} in rollout")
     tests = view.faithfulness(maps, view.best(1)[0])
     expect(saved.locator(".vv-areas")).to_contain_text(f"rollout {tests[0].insertion.area:.2f}")
-    expect(saved.locator(".vv-step:not([hidden]) .vv-chart polyline")).to_have_count(4)  # two maps, random orders, the centre
+    expect(saved.locator(".vv-step:not([hidden]) .vv-chart polyline")).to_have_count(4)
 
 
 def answer(page: Page, view: View, kind: str, value: float) -> str:

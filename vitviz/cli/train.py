@@ -50,9 +50,9 @@ HELP = """Train a model, or fine-tune one.
 )
 def train(args: Args) -> None:
     """Train a model, and write it with its card and pictures."""
-    from vitviz.draw.figures.curves import save_curves
-    from vitviz.export.training_folder import CURVES
     from vitviz.model.devices import device_named, keep_freed_memory
+    from vitviz.training.curves import save_curves
+    from vitviz.training.folder import CURVES
     from vitviz.training.loop import Trainer
     from vitviz.training.state import find_state, resumable
     from vitviz.training.teachers import load_teacher
@@ -96,7 +96,7 @@ def train(args: Args) -> None:
 
 def _check_folder(out: Path, *, resume: bool, first: bool) -> None:
     """Raise an error if a model or card would be overwritten, or the folder cannot be written."""
-    from vitviz.export.training_folder import CARD
+    from vitviz.training.folder import CARD
     from vitviz.training.state import find_state
     from vitviz.weights.checks import CONFIG
 
@@ -224,7 +224,7 @@ def _name(options: Options) -> str:
 
 def _save(options: Options, outcome: Outcome, data: Data, out: Path, command: str) -> str:
     """Write the model, its card and pictures, and return a line with the accuracy."""
-    from vitviz.export.training_folder import save_training
+    from vitviz.training.folder import save_training
 
     before = _source(options).to(next(outcome.model.parameters()).device) if "source" in options else None
     if before is not None and "feed_as_source" in options:

@@ -1,4 +1,4 @@
-"""Write files: pages, sites, films, numbers and model cards."""
+"""Write files: pages, sites, films and numbers."""
 
 PARTS = ("page", "pictures", "numbers")
 """What `vitviz.export.folder` writes for each photograph."""

@@ -1,4 +1,4 @@
-"""Train a model: data, recipes, losses, training loop, and transfer from another model."""
+"""Train a model: data, recipes, losses, training loop, transfer from another model, and the folder with its record."""
 
 from vitviz.errors import VitvizError
 

@@ -21,14 +21,14 @@ import vitviz
 from vitviz.draw.colors import Theme
 from vitviz.draw.sheet import fit_photo
 from vitviz.evaluation.accuracy import Accuracy
-from vitviz.export.model_card import model_card
-from vitviz.export.training_folder import COLUMNS, ROWS, sample, save_training
 from vitviz.images.preprocess import Preprocess
 from vitviz.model.config import ViTConfig
 from vitviz.model.vit import Pretrained, ViT
 from vitviz.training.data import Data, open_data
+from vitviz.training.folder import COLUMNS, ROWS, sample, save_training
 from vitviz.training.log import Epoch
 from vitviz.training.loop import Outcome
+from vitviz.training.model_card import model_card
 from vitviz.training.recipes import Recipe
 
 

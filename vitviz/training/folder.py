@@ -21,15 +21,15 @@ from PIL import Image
 
 from vitviz.draw.figures import save as save_figure
 from vitviz.draw.figures.confusion import confusion
-from vitviz.draw.figures.curves import save_curves
 from vitviz.draw.predictions import Prediction, draw_map, prediction_sheet
 from vitviz.draw.sheet import fit_photo
 from vitviz.explorer import Explorer
-from vitviz.export.model_card import model_card
 from vitviz.images.folders import spread
 from vitviz.model.vit import ViT
+from vitviz.training.curves import save_curves
 from vitviz.training.data import Data, Split
 from vitviz.training.loop import Outcome
+from vitviz.training.model_card import model_card
 from vitviz.weights.checkpoint import save
 from vitviz.weights.checks import WEIGHTS
 from vitviz.writing import write
