@@ -65,6 +65,7 @@ def test_transfers_of_an_address_and_in_total_are_bounded() -> None:
         assert transfers.fits("b", MAX_PHOTO_BYTES)
         open_transfers.enter_context(transfers.hold("b", MAX_PHOTO_BYTES))
         assert not transfers.fits("c", 10**6)  # a third of the memory is in transfer
+        assert transfers.fits("c", 10**4)
     assert transfers.fits("a", 2 * MAX_PHOTO_BYTES)  # one transfer may be larger
 
 

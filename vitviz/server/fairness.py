@@ -33,7 +33,7 @@ def address(scope: Scope) -> str:
 class Transfers:
     """Bytes in transfer, of one direction: at most `MAX_PHOTO_BYTES` of one address, or one transfer that is larger.
 
-    They count as used memory of the cache, and take at most a third of it.
+    They count as used memory of the cache, and photographs and long answers take at most a third of it.
     """
 
     def __init__(self, cache: Cache) -> None:
@@ -42,8 +42,9 @@ class Transfers:
 
     def fits(self, address: str, amount: int) -> bool:
         """Return whether an address may transfer this many bytes now."""
-        most = MAX_PHOTO_BYTES + SMALL_ROOM * (amount <= SMALL_BYTES)
-        limits = ((self._used[address], most), (self._used.total(), self._cache.budget // 3))
+        small = amount <= SMALL_BYTES
+        most, total = MAX_PHOTO_BYTES + SMALL_ROOM * small, (1 + small) * self._cache.budget // 3
+        limits = ((self._used[address], most), (self._used.total(), total))
         return all(not used or used + amount <= limit for used, limit in limits)
 
     async def wait(self, address: str, amount: int) -> None:
