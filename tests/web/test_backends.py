@@ -25,18 +25,19 @@ from playwright.sync_api import Browser as Chromium
 from playwright.sync_api import Page
 from running import CHURCH, SCENE, Running, complete, ready
 from safetensors.numpy import load
-from static_site import serve
+from static_site import serve, written_once
 from torch.nn.functional import normalize
 
 from vitviz.analysis.pairs import Descriptor, patch_descriptors
 from vitviz.attribution.attention import rollout_matrix
-from vitviz.export.static import write_site
+from vitviz.explorer import Explorer
 from vitviz.gradio import AttentionExplorer
 from vitviz.lecture.numbers import lecture_bytes, token_bytes, values_bytes
 from vitviz.server import routes
 from vitviz.view import View
 from vitviz.web import questions
 from vitviz.web.payload import HEADER, block_bytes, rollout_bytes
+from vitviz.weights import zoo
 
 BACKENDS = ("server", "component", "embedded", "onnx")
 OWN = ("id", "badge")  # fields of a manifest that differ between backends
@@ -174,16 +175,13 @@ def embedded(
 
 
 @pytest.fixture(scope="module")
-def onnx(
-    browser: Chromium, app: Running, small: str, seen: View, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Backend]:
+def onnx(browser: Chromium, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Backend]:
     """Yield the backend of a static site: files for the example, and a worker for all other questions."""
-    folder = tmp_path_factory.mktemp("site") / "site"
-    photographs = [example for example in app.endpoints.examples if example.name in ("Church", "Dog")]
-    write_site(folder, [small], photographs=photographs, tell=lambda _: None)
-    (described,) = folder.glob("examples/church/*/manifest.json")
-    with serve(folder) as site, shown(browser, site.url) as page:
-        yield Backend(page, seen, json.loads(described.read_text(encoding="utf-8")), close=2e-3)
+    place = written_once(tmp_path_factory)
+    (described,) = (place / "site").glob("examples/noise/*/manifest.json")
+    view = Explorer(zoo.load(str(place / "tiny"))).open(place / "Noise.png")
+    with serve(place / "site") as site, shown(browser, site.url) as page:
+        yield Backend(page, view, json.loads(described.read_text(encoding="utf-8")), close=2e-3)
 
 
 @pytest.fixture(params=BACKENDS)

@@ -27,9 +27,8 @@ from playwright.sync_api import Browser as Chromium
 from playwright.sync_api import Error as PlaywrightError
 from playwright.sync_api import Page, Route, expect
 from running import CHURCH, DOG, address, axe, complete, folder, more, ready, upload
-from safetensors.numpy import load
 from scipy.stats import spearmanr
-from static_site import Site, serve
+from static_site import Site, serve, write_files, written_once
 
 from vitviz.analysis.head_statistics import STATISTICS
 from vitviz.attribution.registry import METHODS
@@ -40,12 +39,11 @@ from vitviz.export.static import cached_graphs, write_site
 from vitviz.heatmap import Heatmap
 from vitviz.images.decoding import decode
 from vitviz.images.preprocess import Preprocess
-from vitviz.lecture.numbers import lecture_bytes, token_bytes, values_bytes
-from vitviz.lecture.texts import FILES, LectureError, lecture_texts
+from vitviz.lecture.numbers import lecture_bytes
+from vitviz.lecture.texts import LectureError, lecture_texts
 from vitviz.model.vit import Pretrained
 from vitviz.view import View
 from vitviz.web.choices import in_browser
-from vitviz.web.examples import Example
 from vitviz.web.responses import describe_rearranged
 from vitviz.weights import zoo
 from vitviz.weights.checkpoint import save
@@ -53,7 +51,6 @@ from vitviz.weights.checks import ConvertError
 
 pytestmark = pytest.mark.timeout(900)  # tracing the graphs of two models takes minutes on a busy machine
 TARGET, GROUP = 3, "group:1,3,5,6,9"
-OWN_TEXT = "# My embedding\n\nA text.\n\n## A question?\n\nAn answer.\n"
 OTHER = {  # parts of DINOv3, SigLIP, RADIO, and CLIP with texts as classes; their graphs differ
     "positions": "rotary", "head_width": 20, "registers": 3, "layer_scale": 0.1, "mlp": "swiglu",
     "pooling": "attention", "class_token": False, "width": 35, "norm_final": False, "projection": 7, "cosine": True,
@@ -75,32 +72,14 @@ NOISE = """{
 """
 
 
-def write_files(place: Path, source: str) -> Path:
-    """Write a site with one model, one example and a lecturer's text; return its folder."""
-    example = place / "noise.png"
-    example.write_bytes(photograph(1000))
-    examples = [Example(example, "Noise", "It shows nothing")]
-    (place / "texts" / "zh").mkdir(parents=True)
-    (place / "site").mkdir()
-    (place / "site" / "old.bin").write_bytes(b"of an earlier site")
-    (place / "site" / static.MARK).write_text('const SITE = {"files": ["./", "old.bin", "../noise.png"]};\n')
-    (place / "texts" / "zh" / FILES[2]).write_text(OWN_TEXT, encoding="utf-8")
-    options = {"photographs": examples, "space": True, "texts": place / "texts"}
-    write_site(place / "site", [source], **options, tell=lambda _: None)
-    assert example.exists()
-    assert not (place / "site" / "old.bin").exists()
-    return place / "site"
-
-
 @pytest.fixture(scope="module")
 def source(tmp_path_factory: pytest.TempPathFactory) -> str:
-    path = tmp_path_factory.mktemp("models") / "tiny"
-    return folder(path, mode="native", half=True, pooling="cls+mean", registers=2)
+    return str(written_once(tmp_path_factory) / "tiny")
 
 
 @pytest.fixture(scope="module")
-def site(source: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
-    with serve(write_files(tmp_path_factory.mktemp("site"), source)) as served:
+def site(source: str) -> Iterator[Site]:
+    with serve(Path(source).with_name("site")) as served:
         yield served
 
 
@@ -292,29 +271,14 @@ def test_contrast_and_head_statistics_match_python(shown: tuple[Page, View]) -> 
         np.testing.assert_allclose(values, expected[name], atol=1e-4, err_msg=name)
 
 
-def test_lecture_numbers_match_python(shown: tuple[Page, View]) -> None:
+def test_rearranged_patches_match_python(shown: tuple[Page, View]) -> None:
     page, seen = shown
-    tensors, arrays = load(ask(page, "lecture", {})), load(lecture_bytes(seen))
-    assert sorted(tensors) == sorted(arrays)
-    for name, array in arrays.items():
-        np.testing.assert_allclose(tensors[name], array, atol=2e-3, err_msg=name)
-    parts, expected = (
-        load(ask(page, "lecture", {"block": 1, "token": 7})),
-        load(token_bytes(seen.model, seen.trace, 1, 7)),
-    )
-    assert sorted(parts) == sorted(expected)
-    for name, array in expected.items():
-        np.testing.assert_allclose(parts[name], array, atol=5e-3, err_msg=name)
     for shuffle, positions in ((3, True), (3, False)):
         change = ask(page, "rearrange", {"shuffle": shuffle, "positions": positions})
         python = describe_rearranged(seen, shuffle, positions)
         assert change["order"] == python["order"]
         for (label, _, after), (name, _, expected_after) in zip(change["classes"], python["classes"], strict=True):
             assert (label, after) == (name, pytest.approx(expected_after, abs=1e-3))
-    values, expected = load(ask(page, "lecture", {"block": 1})), load(values_bytes(seen.model, seen.trace, 1))
-    np.testing.assert_allclose(values["values"], expected["values"], atol=5e-3)
-    assert (values["factor"] == 1).all()
-    assert not values["center"].any()
 
 
 @pytest.mark.tier("all")
