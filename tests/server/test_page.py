@@ -81,6 +81,7 @@ def test_page_shows_every_layer_head_and_patch_of_the_bundled_model(page: Browse
     head(page, "max")  # back to attention
     page.mouse.move(*at_patch(page, view, 2, 19))
     expect_map(page, view.attention(7, "max", (2, 19)))
+    assert len(view.html().encode()) <= 8_000_000  # small enough for e-mail
 
 
 GIVE = """async ([way, base64]) => {
@@ -314,12 +315,8 @@ def test_rollout_options_match_python(opened: Browser, requests: list[Request], 
     assert functions(requests) == []
     more(opened, "rollout")
     opened.select_option("[data-key=fuse]", "max")
-    expect_map(opened, view.rollout(fuse="max"))
-    slide(opened, "discard", 0.5)
-    expect_map(opened, view.rollout(fuse="max", discard=0.5))
-    slide(opened, "residual", 0.2)
-    expect_map(opened, view.rollout(fuse="max", discard=0.5, residual=0.2))
-    slide(opened, "start", 2)
+    for key, value in (("discard", 0.5), ("residual", 0.2), ("start", 2)):
+        slide(opened, key, value)
     options = {"fuse": "max", "discard": 0.5, "residual": 0.2, "start": 1}
     expect_map(opened, view.rollout(**options))
     once = len(functions(requests))
@@ -327,11 +324,6 @@ def test_rollout_options_match_python(opened: Browser, requests: list[Request], 
     click_patch(opened, view, 6, 3)  # rows of other patches need no further request
     expect_map(opened, view.rollout((6, 3), **options))
     assert len(functions(requests)) == once
-    example(opened, "Dog")
-    opened.keyboard.press("Escape")
-    expect(opened.locator("#badge")).to_contain_text("8 × 10")
-    opened.check(".vv-queries input[value=cls]")
-    expect_map(opened, app.view(DOG).rollout(**options))
 
 
 @pytest.mark.tier("all")

@@ -176,18 +176,6 @@ def test_thumbnails_follow_the_pointer(explorer: Page) -> None:
         assert abs(100 * value - percent) <= 0.5 + 0.2 if "<" not in line else value < 0.0001 + 0.002
 
 
-def test_max_and_min_fusions_are_completed(explorer: Page) -> None:
-    seen = view()
-    for query, direction in (((2, 2), "column"), ("mean", "row")):
-        ask(explorer, head="min", query=query, direction=direction)
-        for head in ("max", "min"):
-            assert_thumbnail(explorer, f".vv-heads [data-value='{head}']", patches(seen, 2, head, query, direction))
-        for block in range(3):
-            values = patches(seen, block, "min", query, direction)
-            assert_thumbnail(explorer, f".vv-layers [data-value='{block}']", values)
-        assert explorer.locator(".vv-waiting").count() == 0
-
-
 def test_thumbnails_select_maps_and_can_share_a_scale(explorer: Page) -> None:
     def pressed(wall: str) -> list[str | None]:
         rest(explorer)
