@@ -11,12 +11,15 @@ import sysconfig
 import tarfile
 import zipfile
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from email.message import Message
 from email.parser import BytesParser
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from threading import Thread
 
 import clean_environment
-import local_index
 import pytest
 from documents import FIRST, GUIDE, TOOL, prose, python_blocks
 from patience import patience, wait_until
@@ -220,6 +223,32 @@ def test_the_source_distribution_runs_its_tests(source: Path) -> None:
     assert "passed" in run(*pytest_there, "tests/images/test_preprocess.py", cwd=source, env=environ)
 
 
+class Index(SimpleHTTPRequestHandler):
+    """List the folder's files under simple/vitviz/ (PEP 503), and save posted files (as twine posts them)."""
+
+    def translate_path(self, path: str) -> str:
+        return super().translate_path(path.removeprefix("/simple/vitviz"))
+
+    def do_POST(self) -> None:
+        head = f"Content-Type: {self.headers['Content-Type']}\r\n\r\n".encode()
+        form = BytesParser().parsebytes(head + self.rfile.read(int(self.headers["Content-Length"])))
+        fields = {part.get_param("name", header="Content-Disposition"): part for part in form.get_payload()}
+        assert fields[":action"].get_payload() == "file_upload"
+        content = fields["content"]
+        (Path(self.directory) / content.get_filename()).write_bytes(content.get_payload(decode=True))
+        self.send_response(200)
+        self.end_headers()
+
+
+@contextmanager
+def serve_index(folder: Path) -> Iterator[str]:
+    """Serve a package index on this machine that accepts and lists files like the Python Package Index."""
+    with ThreadingHTTPServer(("127.0.0.1", 0), partial(Index, directory=folder)) as server:
+        Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}/"
+        server.shutdown()
+
+
 def test_a_release_is_tried_and_uploaded_to_an_index_that_pip_reads(
     built: tuple[Path, Path], installed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -230,7 +259,7 @@ def test_a_release_is_tried_and_uploaded_to_an_index_that_pip_reads(
     release.try_commands(installed, trial)
     monkeypatch.setenv("TWINE_USERNAME", "__token__")
     monkeypatch.setenv("TWINE_PASSWORD", "pypi-test")
-    with local_index.serve(files) as address:
+    with serve_index(files) as address:
         release.upload(built, address)
         alone = {**ALONE, "PIP_CONFIG_FILE": os.devnull, "PIP_FIND_LINKS": "", "PIP_EXTRA_INDEX_URL": ""}
         download = (
