@@ -108,7 +108,7 @@ def test_readme_shows_the_output_of_its_example(tmp_path: Path, monkeypatch: pyt
 def test_example_is_found_by_name_in_any_case() -> None:
     assert vitviz.example("Church") == vitviz.example("church") == ROOT / "examples" / "church.jpg"
     assert {vitviz.example(example.name) for example in examples()} == {example.path for example in examples()}
-    with pytest.raises(ValueError, match=r"Expected one of the examples .*church.*, got 'tower'\. Choose one of them"):
+    with pytest.raises(ValueError, match=r"church.*tower"):
         vitviz.example("tower")
 
 

@@ -88,7 +88,7 @@ def test_parts_of_a_similarity_sum_to_the_cosine(kind: str) -> None:
     if not model.config.norm_pooled:  # each part is a dot product of two patches
         x, y = first.tokens[0, len(first.prefix) :][7], second.tokens[0, len(second.prefix) :][4]
         assert parts[1, 2, 1, 1] == pytest.approx(float(x @ y / (15 * 12 * one.norm() * other.norm())), abs=1e-6)
-    with pytest.raises(AnalysisError, match=r"mean over patches, got pooling 'cls'"):
+    with pytest.raises(AnalysisError, match="pooling 'cls'"):
         similarity_parts(*pair())
 
 
@@ -96,7 +96,7 @@ def test_unknown_descriptors_and_blocks_raise() -> None:
     model, first, _ = pair()
     with pytest.raises(AnalysisError, match="keys, values, got 'heads'"):
         patch_descriptors(model, first, "heads")
-    with pytest.raises(AnalysisError, match=r"block 2, .* block 1, got blocks \[1\]"):
+    with pytest.raises(AnalysisError, match=r"block 2.*got blocks \[1\]"):
         patch_descriptors(model, model.trace(tiny.images(1, 1, (3, 5), 2), blocks=[1]), "tokens", 1)
 
 

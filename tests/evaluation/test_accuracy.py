@@ -129,22 +129,22 @@ def test_all_broken_files_are_named_and_training_mode_is_restored(tmp_path: Path
     (tmp_path / "g10" / "1.png").write_bytes(b"")
     photo(tmp_path / "g50" / "a.png", 50)
     (tmp_path / "g50" / "b.jpg").write_bytes(b"\xff\xd8 not a JPEG")
-    with pytest.raises(DataError, match=r"2 files that cannot be read: g10/1\.png, g50/b\.jpg\."):
+    with pytest.raises(DataError, match=r"g10/1\.png, g50/b\.jpg"):
         validate(model, tmp_path, batch_size=1)
     assert model.training
 
 
 def test_unknown_class_folders_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"Expected a folder with one subfolder"):
+    with pytest.raises(DataError, match="subfolder"):
         validate(Shades(), tmp_path / "nowhere")
     with pytest.raises(DataError, match=r"got none.*g10, g50"):
         validate(Shades(), tmp_path)
     photo(tmp_path / "g10" / "a.png", 10)
     photo(tmp_path / "crane" / "a.png", 10)
-    with pytest.raises(DataError, match=r"classes of this model, got crane.*g10, g50"):
+    with pytest.raises(DataError, match=r"crane.*g10, g50"):
         validate(Shades(), tmp_path)
     ambiguous = dataclasses.replace(ABOUT, labels=("crane", "crane", *ABOUT.labels[2:]))
-    with pytest.raises(DataError, match="classes of this model, got crane"):
+    with pytest.raises(DataError, match="got crane"):
         validate(Shades(ambiguous), tmp_path)
 
 

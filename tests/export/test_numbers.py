@@ -84,5 +84,5 @@ def test_unwritable_cache_is_reported(tmp_path: Path, monkeypatch: pytest.Monkey
     (tmp_path / "home").write_text("no folder")  # root may write into any folder
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "home"))
     for work in (runtime_files, lambda: cached_graphs(tiny.model())):
-        with pytest.raises(StaticError, match=r"Expected a cache that can be written at .*home/vitviz.*XDG_CACHE_HOME"):
+        with pytest.raises(StaticError, match=r"home/vitviz.*XDG_CACHE_HOME"):
             work()

@@ -127,7 +127,7 @@ def test_native_keeps_shape_and_budget(w: int, h: int, multiple: int) -> None:
 def test_elongated_and_tiny_images_work_or_raise(mode: str, size: tuple[int, int]) -> None:
     preprocess = Preprocess(mode=mode)
     if mode == "crop" and 1000 in size:
-        with pytest.raises(ImageError, match=r"less elongated image, got .*1000.* resized to .* mode='pad'"):
+        with pytest.raises(ImageError, match=r"1000.*mode='pad'"):
             preprocess(photograph(*size))
         return
     prepared = preprocess(photograph(*size))

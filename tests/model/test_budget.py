@@ -187,7 +187,7 @@ def test_full_gpu_names_a_size() -> None:
 
 @pytest.mark.parametrize("name", ["abacus", "cpu:x", "cpu:1", "cuda:99", "cpu:"])
 def test_missing_devices_raise(name: str) -> None:
-    with pytest.raises(DeviceError, match=r"Expected a device of this machine.*cpu"):
+    with pytest.raises(DeviceError, match="cpu"):
         device_named(name)
     assert device_named("cpu:0").type == "cpu"
 

@@ -128,7 +128,7 @@ def test_saved_page_matches_python(
     assert endpoints.page(scene, "?layer=2").decode() == standalone(cached(endpoints, scene).scene, "?layer=2")
     assert endpoints.page(scene, lecture=True).count(b'id="values-') == tiny.DEPTH
     monkeypatch.setattr(module, "PAGE_MEGABYTES", 0.1)
-    with pytest.raises(ArgumentError, match=r"1,233 tokens\. Choose a smaller input size"):
+    with pytest.raises(ArgumentError, match="1,233 tokens"):
         endpoints.page(fine)
 
 

@@ -165,7 +165,7 @@ def test_model_that_does_not_load_is_named_in_the_error(
     endpoints: Endpoints, sources: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("vitviz.server.menu.zoo.load", Mock(side_effect=RuntimeError("secret")))
-    with pytest.raises(ValueError, match=r"^Expected Tiny b to open, got RuntimeError\. Choose another model\.$"):
+    with pytest.raises(ValueError, match=r"Tiny b.*RuntimeError"):
         endpoints.open(photograph(), sources[1])
 
 

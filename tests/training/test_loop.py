@@ -180,7 +180,7 @@ def test_non_finite_numbers_stop_training_and_keep_the_last_good_state(tmp_path:
     vit = cases.model(data)
     with torch.no_grad():
         vit.blocks[1].mlp.fc1.weight[0, 0] = math.nan
-    with pytest.raises(TrainingError, match=r"finite loss.*step 1 of 6 in epoch 1.*--lr.*none was saved"):
+    with pytest.raises(TrainingError, match=r"step 1 of 6 in epoch 1.*--lr"):
         cases.run(tmp_path / "bad", vit, data, cases.recipe(), save_every=0)
     assert cases.step_of(tmp_path / "bad") == 0
 

@@ -72,7 +72,7 @@ def test_models_load_by_name_and_by_path(folder: Path, tmp_path: Path, monkeypat
             zoo.load(unknown)
     monkeypatch.setenv("VITVIZ_CHECKPOINTS", str(tmp_path / "gone"))
     assert zoo.bundled() == []
-    with pytest.raises(CheckpointError, match=r"no checkpoint was found in .*gone"):
+    with pytest.raises(CheckpointError, match="gone"):
         zoo.load("model")
 
 

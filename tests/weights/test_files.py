@@ -134,7 +134,7 @@ def test_file_like_a_model_may_differ_in_classes_input_size_and_pooling(tmp_path
 @pytest.mark.parametrize(
     ("family", "changes", "words"),
     [
-        ("vit", {"depth": 2}, r"Expected 3 blocks in .*weights\.pt' \(like timm:a\), got 2"),
+        ("vit", {"depth": 2}, r"3 blocks.*like timm:a.*got 2"),
         ("vit", {"embed_dim": 65}, r"\(like timm:a\), got tensors of other shapes: blocks"),
         ("vit", {"patch_size": 7}, r"other shapes: patch_embed\.proj\.weight \(expected .*, 5, 5\), got .*, 7, 7\)"),
         ("dinov2", {}, "unexpected tensors: blocks.0.ls1.gamma"),
@@ -161,10 +161,10 @@ def test_like_reads_settings_of_timm_torchvision_folders_and_bundled_models(
     assert (about.labels[0], about.preprocess.mean[0]) == ("tench, Tinca tinca", 0.5)
     assert about.assumed == ("labels: the 1,000 of timm:test_vit.r160_in1k",)
     for source, words in (
-        ("torchvision:vit_b_16", r"Expected 12 blocks in .*\(like torchvision:vit_b_16\), got 6"),
+        ("torchvision:vit_b_16", "12 blocks.*got 6"),
         ("timm:swin_tiny_patch4_window7_224", "load the file into the library's model"),
         ("timm:no_such_model", "Expected a timm model"),
-        (path, "Expected like as a bundled model, a checkpoint folder, or torchvision:NAME"),
+        (path, "torchvision:NAME"),
         ("", "Expected like as a bundled model"),
     ):
         with pytest.raises(vitviz.VitvizError, match=words):
@@ -343,7 +343,7 @@ def test_prefix_of_some_tensors_is_refused_and_other_precisions_become_float32(t
     state = prefixed("module.", state_of(theirs)) | {"norm2.weight": torch.zeros(2)}
     classifier = prefixed("backbone.", state_of(vit(**SQUARE, num_classes=0))) | {"head.weight": torch.zeros(3, 60)}
     for tensors in (state, classifier):  # a classifier is not dropped silently
-        with pytest.raises(ConvertError, match=r"Expected .* with tensor names of timm"):
+        with pytest.raises(ConvertError, match="tensor names of timm"):
             vitviz.load(written(tensors, tmp_path, ".pt"), heads=5)
     for suffix, dtype in pairs(SUFFIXES, [torch.float16, torch.bfloat16, torch.float64]):
         state = {name: tensor.to(dtype) for name, tensor in state_of(theirs).items()}
@@ -475,7 +475,7 @@ def test_file_without_a_mark_is_compared_with_the_closest_naming() -> None:
     shapes = {name: tuple(tensor.shape) for name, tensor in STATES["deit"].items() if name != "patch_embed.proj.weight"}
     with pytest.raises(ConvertError, match=r"looks like ViT with timm's .*: patch_embed\.proj\.weight missing\. "):
         Architecture(shapes)
-    with pytest.raises(ConvertError, match=r"vit_pytorch .*norm before the projection of a patch"):
+    with pytest.raises(ConvertError, match="vit_pytorch"):
         Architecture({"to_patch_embedding.3.weight": (19,)})
 
 
@@ -523,13 +523,13 @@ def test_missing_biases_become_zeros_only_with_free_biases() -> None:
     qkv |= {f"blocks.0.attn.{part}.bias": torch.ones(4) for part in "qkv"}
     state = {name: tensor for name, tensor in qkv.items() if name != "blocks.0.attn.k.bias"}
     state["blocks.0.attn.proj.weight"] = torch.ones(3, 4)
-    with pytest.raises(ConvertError, match=r"each with a bias of the same shape, got 2"):
+    with pytest.raises(ConvertError, match="same shape, got 2"):
         naming.merge(dict(state), patches=0)
     merged = naming.merge(dict(state), patches=0, free_biases=True)
     assert merged["blocks.0.attn.qkv.bias"].tolist() == [1] * 4 + [0] * 4 + [1] * 4
     assert merged["blocks.0.attn.proj.bias"].tolist() == [0] * 3
     another = {name.replace(".0.", ".1."): tensor for name, tensor in qkv.items()}
-    with pytest.raises(ConvertError, match=r"blocks\.0.* each with a bias of the same shape, got 2"):
+    with pytest.raises(ConvertError, match=r"blocks\.0.*same shape, got 2"):
         naming.merge(state | another, patches=0, free_biases=True)
     for shape in ((3, 3), (4, 2), (4, 3, 1)):
         with pytest.raises(ConvertError, match="of the same shape, got"):
@@ -552,11 +552,11 @@ def test_positions_of_prefix_tokens_are_added_to_them() -> None:
 
 
 def test_unknown_names_and_names_of_one_tensor_are_refused() -> None:
-    with pytest.raises(ConvertError, match=r"transformers' names, got 1 unexpected tensors: surplus\.weight"):
+    with pytest.raises(ConvertError, match=r"surplus\.weight"):
         naming.VIT.convert({"surplus.weight": torch.zeros(2)}, vitviz.ViTConfig())
     with pytest.raises(ConvertError, match=r"scalars: layernorm\.bias"):
         naming.VIT.convert({"layernorm.bias": torch.tensor(1.0)}, vitviz.ViTConfig())
-    with pytest.raises(ConvertError, match=r"once, got 'vit\.layernorm\.bias' and 'layernorm\.bias'"):
+    with pytest.raises(ConvertError, match=r"'vit\.layernorm\.bias' and 'layernorm\.bias'"):
         naming.VIT.rename(["vit.layernorm.bias", "layernorm.bias"])
     for known in naming.NAMINGS:
         assert not known.rename(known.marks).unknown

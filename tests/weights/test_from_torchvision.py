@@ -120,7 +120,7 @@ def test_weights_must_have_the_models_classes() -> None:
     ours = convert_torchvision(tiny(num_classes=1000, **fitting), weights)
     assert ours.pretrained == about_torchvision(weights)
     assert ours.pretrained.name == "ViT_B_32 IMAGENET1K_V1"
-    with pytest.raises(ConvertError, match="Expected 13 labels, one for each class, got 1000"):
+    with pytest.raises(ConvertError, match=r"13 labels.*got 1000"):
         convert_torchvision(tiny(**fitting), weights)
     with pytest.raises(ConvertError, match=r"without .*crop_size"):  # weights for another task
         about_torchvision(FCN_ResNet50_Weights.DEFAULT)

@@ -265,7 +265,7 @@ def test_labels_are_read_from_every_documented_form(tmp_path: Path) -> None:
     for labels in (LABELS, tuple(LABELS), dict(enumerate(LABELS)), named, str(tmp_path / "names.txt")):
         assert about(theirs, labels=labels).labels == tuple(LABELS)
     for model, wrong, words in (
-        (theirs, LABELS[:-1], "Expected 13 labels, one for each class, got 12"),
+        (theirs, LABELS[:-1], "13 labels.*got 12"),
         (theirs, ["a", "", *LABELS[2:]], "Expected the names of the classes"),
         (theirs, tmp_path / "nothing.txt", "nothing.txt"),
         (theirs, 3, "Expected labels of load to be"),
@@ -304,7 +304,7 @@ def test_preprocessing_is_read_from_every_documented_form(tmp_path: Path) -> Non
         assert mean_height_mode(theirs, preprocess=preprocess) == (mean, size, mode)
         assert not any("preprocessing" in words for words in about(theirs, preprocess=preprocess).assumed)
     for wrong, words in (
-        (3, "Expected preprocessing as vitviz.Preprocess"),
+        (3, "vitviz.Preprocess"),
         ("caffe", "caffe"),
         ({"image_mean": [0.5]}, "Expected all Preprocessing settings"),
         (vitviz.Preprocess(height=32, width=32), "multiples of the patch"),

@@ -168,7 +168,7 @@ def test_a_server_explains_short_texts_if_the_tower_fits(folder: Path, tmp_path:
     assert texts["predictions"][0][:2] == list(read.predictions(1)[0])
     itself = ask(endpoints, "intervene", scene=texts["id"], target=f"similar:{manifest['id']}")
     assert itself["target"][1] == pytest.approx(1, abs=1e-5)
-    with pytest.raises(ArgumentError, match="at most 300 letters, got 301"):
+    with pytest.raises(ArgumentError, match="300 letters, got 301"):
         endpoints.explain(manifest["id"], "gae", f"text:{'a' * 301}")
     full = new_endpoints(tmp_path / "full", (str(folder),), memory=2 * bytes_of(vitviz.load(folder)) / SIZE)
     with pytest.raises(ArgumentError, match="text tower that fits"):
@@ -259,7 +259,7 @@ def test_wrong_texts_and_towers_raise(family: str, folder: Path) -> None:
             run()
     with pytest.raises(ConvertError, match=f"{tiny.WIDTH} features, got one for {SIZES['hidden_size']}"):
         plain.texts(TEXTS, TextTower(theirs(family), tokenizer()))
-    with pytest.raises(ConvertError, match="SiglipModel, with its text tower, got Linear"):
+    with pytest.raises(ConvertError, match=r"SiglipModel.*got Linear"):
         TextTower(torch.nn.Linear(2, 2), None)
     with pytest.raises(ValueError, match="text"):
         Text("")
