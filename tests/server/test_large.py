@@ -372,7 +372,7 @@ def test_long_computation_regains_pause_time_while_it_runs(monkeypatch: pytest.M
         for _ in range(3):
             torch.zeros(1).sum()
             now[0] += 5  # the computation runs
-    assert pauses[0] == scheduling.MAX_PAUSE
+    assert pauses[0] == scheduling.MAX_PAUSE[Kind.LONG]
     assert sum(pauses[1:]) == 10
 
 

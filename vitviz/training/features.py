@@ -86,16 +86,17 @@ class FeatureCache:
         done = part.stat().st_size // row if part.exists() else 0
         keys = [(0, indices) for indices in torch.arange(done, total).split(BATCH) if len(indices)]
         shown = bar(total, f"features of {title}", initial=done, show=title is not None)
-        with full_disk_explained(path, needed=total * row), part.open("ab") as file, shown as counted:
-            file.truncate(done * row)
-            for pixels, _ in Images(self.split).load(keys, torch.device("cpu")):
-                rows = self._compute(pixels)
-                if not rows.isfinite().all():
-                    raise TrainingError(
-                        f"Expected finite features, got NaN or infinity from image {file.tell() // row} on. Check "
-                        "the weights, or keep no features (--freeze none)."
-                    )
-                file.write(rows.numpy().data)
-                file.flush()
-                counted.update(len(rows))
-        os.replace(part, path)
+        with full_disk_explained(path, needed=total * row):
+            with part.open("ab") as file, shown as counted:
+                file.truncate(done * row)
+                for pixels, _ in Images(self.split).load(keys, torch.device("cpu")):
+                    rows = self._compute(pixels)
+                    if not rows.isfinite().all():
+                        raise TrainingError(
+                            f"Expected finite features, got NaN or infinity from image {file.tell() // row} on. Check "
+                            "the weights, or keep no features (--freeze none)."
+                        )
+                    file.write(rows.numpy().data)
+                    file.flush()
+                    counted.update(len(rows))
+            os.replace(part, path)
