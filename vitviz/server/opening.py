@@ -33,7 +33,7 @@ from vitviz.weights.text_tower import text_tower_of
 
 TRIM_EVERY = 5.0  # seconds between returns of freed memory, because the kernel clears memory before reuse
 TOWERS = 2.5  # memory of both towers relative to the image tower: 2.2 for SigLIP B/16
-DECODING = 100_000_000  # bytes of a photograph that arrives from the process that decodes it
+DECODING = 150_000_000  # bytes of a large photograph and of its copy from the process that decodes it
 READING = "Reading the text"  # progress message
 LIGHT_TOKENS = 1_400  # with more tokens, questions declared as light take longer than a few milliseconds
 

@@ -209,8 +209,9 @@ class Questions:
         fields = {field: text for field, text in form.items() if isinstance(text, str)}
         photo = None
         if isinstance(file := form.get("photo"), UploadFile):
-            photo = await file.read()
-        await form.close()  # the photograph is in memory only once
+            with self.endpoints.cache.reserve(file.size or 0):  # for the form's copy, until it is closed
+                photo = await file.read()
+                await form.close()
         ask = json_value("ask", fields.get("ask", "{}"))
         if "patches" in fields and isinstance(ask, dict):
             ask["patches"] = _numbers(fields["patches"])
