@@ -8,7 +8,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import tiny
 from patience import wait_until
 from PIL import Image
 from playwright.sync_api import Locator, expect
@@ -432,17 +431,6 @@ def test_layers_tab_matches_python_and_plays(opened: Browser, app: Running) -> N
     # A remaining timer would step before this one, which waits for two steps.
     opened.evaluate("new Promise((done) => { setTimeout(done, 2 * vitviz.store.get().pace); })")
     expect(slider).to_have_value(held)
-
-
-def test_reduced_motion_steps_one_layer_per_press(page: Browser, app: Running) -> None:
-    page.emulate_media(reduced_motion="reduce")
-    ready(page, f"{app.url}?layer=1&tab=layers")
-    panel = page.locator(".vv-layers-view")
-    play, slider = panel.get_by_role("button", name="Next layer"), panel.get_by_role("slider", name="Layer")
-    for layer in range(2, tiny.DEPTH + 1):
-        play.click()
-        expect(slider).to_have_value(str(layer))
-    assert page.evaluate("vitviz.store.get().playing") is False
 
 
 @pytest.mark.parametrize("kind", ["several", "value"])
