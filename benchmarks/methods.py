@@ -71,11 +71,6 @@ def serve(runs: dict[str, Callable[[], object]], clock: Callable[[], float]) -> 
         print(json.dumps(seconds), flush=True)
 
 
-def quick(method: Method) -> bool:
-    """Return whether a method takes few forward passes."""
-    return method.cost < 20
-
-
 def prepare(args: argparse.Namespace) -> dict[str, Callable[[], object]]:
     """Return what is timed, by name: a forward pass, and each method alone and with an existing trace."""
     torch.set_num_threads(args.threads)
@@ -100,7 +95,7 @@ def prepare(args: argparse.Namespace) -> dict[str, Callable[[], object]]:
 
 def main() -> None:
     """Print one line per method."""
-    quick_methods = [name for name, method in METHODS.items() if quick(method)]
+    quick_methods = [name for name, method in METHODS.items() if not method.slow]
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", default="dinov2-s14-imagenette")
     parser.add_argument("--photo", type=Path, default=min(EXAMPLES.glob("*.jpg")), help="default: the first example")

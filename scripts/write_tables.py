@@ -38,7 +38,8 @@ def methods() -> str:
     """Return the table of attribution methods."""
     rows = (
         (
-            f"`{method.name}`", method.title, f"{method.cost:g}", "yes" if method.class_specific else "no",
+            f"`{method.name}`", method.title, "not measured" if method.cost is None else f"{method.cost:g}",
+            "yes" if method.class_specific else "no",
             method.not_in_browser or IN_BROWSER, method.not_in_windows or "yes", method.paper,
         )
         for method in METHODS.values()

@@ -12,7 +12,6 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import data_files
@@ -25,6 +24,7 @@ from documents import (
     GUIDE,
     PROJECT,
     ROOT,
+    TOOL,
     anchors,
     blocks,
     commands,
@@ -38,7 +38,6 @@ from patience import patience
 
 import vitviz
 from vitviz import explorer
-from vitviz.attribution import registry
 from vitviz.cli.commands import vitviz as vitviz_command
 from vitviz.cli.main import main
 from vitviz.training.recipes import RECIPES
@@ -118,28 +117,10 @@ def test_public_names_are_listed() -> None:
     assert all(getattr(vitviz, name).__doc__ for name in rows)
 
 
-def as_module(name: str, code: str, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    """Check code with ruff, and return it as a module of this name."""
-    path = f"{name.replace('.', '/')}.py"
-    command = [sys.executable, "-m", "ruff", "check", "--stdin-filename", path, "-"]
-    checked = subprocess.run(command, cwd=ROOT, input=code, capture_output=True, text=True, check=False)
-    assert checked.returncode == 0, checked.stdout
-    module = ModuleType(name)
-    monkeypatch.setitem(sys.modules, name, module)
-    exec(compile(code, path, "exec"), vars(module))
-    return module
-
-
-def test_example_method_of_contributing_works(elsewhere: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    method, test = blocks("CONTRIBUTING.md", "python")
-    added = as_module("vitviz.attribution.saliency", method, monkeypatch)
-    as_module("tests.attribution.test_saliency", test, monkeypatch).test_saliency_is_the_slope_of_the_score()
-    monkeypatch.setitem(registry.METHODS, "token_saliency", added.METHODS[0])
-    view = vitviz.Explorer(vitviz.load("vit-cifar10"), device="cpu").open(vitviz.example("dog"))
-    heatmap = view.explain("token_saliency", "dog")
-    assert heatmap.values.shape == view.trace.grid
-    assert heatmap.values.min() >= 0
-    assert view.faithfulness(heatmap)[0].describe()
+def test_wheel_has_the_photographs_without_the_example_package() -> None:
+    included = set(TOOL["hatch"]["build"]["targets"]["wheel"]["force-include"])
+    files = {f"examples/{path.name}" for path in (ROOT / "examples").iterdir() if path.is_file()}
+    assert {name for name in included if name.startswith("examples")} == files
 
 
 QUICK = {"predict", "explain", "sheet", "heads", "lens", "figures", "film", "models", "summary"}  # and `export --html`

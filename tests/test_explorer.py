@@ -167,7 +167,7 @@ def assert_close(half: View, full: View) -> None:
         assert near.values.sum() + sum(near.prefix_mass.values()) == pytest.approx(1.0, abs=2e-3)
 
 
-@pytest.mark.parametrize("method", [name for name, method in METHODS.items() if method.cost < 50])
+@pytest.mark.parametrize("method", [name for name, method in METHODS.items() if not method.slow])
 def test_every_method_explains_a_model_in_half_precision(method: str) -> None:
     values = Explorer(with_weights().to(torch.bfloat16)).open(photo()).explain(method).values
     assert values.dtype == np.float32

@@ -17,8 +17,8 @@ from packaging.specifiers import SpecifierSet
 LAYERS = (
     ("vitviz.errors",),
     (
-        *("vitviz.arrays", "vitviz.extras", "vitviz.fields", "vitviz.formatting", "vitviz.outputs", "vitviz.progress"),
-        *("vitviz.resources", "vitviz.writing"),
+        *("vitviz.arrays", "vitviz.extras", "vitviz.fields", "vitviz.formatting", "vitviz.outputs", "vitviz.plugins"),
+        *("vitviz.progress", "vitviz.resources", "vitviz.writing"),
     ),
     ("vitviz.settings",),
     ("vitviz.images",),

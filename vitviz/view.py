@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor
 
-from vitviz.analysis.head_statistics import CHEAP, HeadStatistics, head_statistics
+from vitviz.analysis.head_statistics import HeadStatistics, head_statistics
 from vitviz.analysis.interventions import Change, intervene
 from vitviz.analysis.logit_lens import LogitLens, logit_lens
 from vitviz.analysis.pairs import BLOCK, DESCRIPTOR, Descriptor, PatchSimilarity, compare_patches
@@ -349,7 +349,7 @@ class View:
     @check_arguments(ExplorerError)
     def heads(
         self,
-        names: Collection[str] = CHEAP,
+        names: Collection[str] | None = None,
         *,
         query: Query | None = None,
         target: TargetOf | None = None,

@@ -20,9 +20,9 @@ from torch import Tensor
 import vitviz.analysis.head_statistics
 import vitviz.analysis.importance
 import vitviz.model.trace
-from vitviz.analysis import AnalysisError
+from vitviz.analysis import AnalysisError, attention_statistics
 from vitviz.analysis.attention_statistics import QueryRange, effective_rank, row_statistics
-from vitviz.analysis.head_statistics import CHEAP, STATISTICS, HeadStatistics, folder_statistics, head_statistics
+from vitviz.analysis.head_statistics import STATISTICS, HeadStatistics, folder_statistics, head_statistics
 from vitviz.analysis.importance import Importance, ablation_logit, gradient
 from vitviz.attribution.targets import Target
 from vitviz.images.decoding import decode
@@ -34,6 +34,7 @@ from vitviz.model.trace import BlockTrace, TraceError
 from vitviz.model.vit import ViT
 
 Array = NDArray[np.float64]
+CHEAP = tuple(each.name for each in attention_statistics.STATISTICS if each.reads == "rows")
 MEASURES = {name: STATISTICS[name].function for name in CHEAP}
 
 pytestmark = pytest.mark.usefixtures("one_thread")

@@ -50,7 +50,7 @@ def test_the_registry_has_every_method_with_its_options() -> None:
     }
     for name, method in METHODS.items():
         assert method_named(name) is method
-        assert all((method.title, method.paper, method.cost >= 1))
+        assert all((method.title, method.paper, method.forwards >= 1))
         assert re.fullmatch(r"[A-Z][a-z ].*\.", method.about)
     assert METHODS["occlusion"].options == {"window": 1, "stride": None, "baseline": "zero", "batch": 16}
 

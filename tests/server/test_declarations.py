@@ -17,7 +17,8 @@ from offered import ask, new_endpoints, photograph, view_of
 from torch import Tensor
 
 from vitviz.analysis.attention_statistics import Rows
-from vitviz.analysis.head_statistics import STATISTICS, Statistic
+from vitviz.analysis.head_statistics import STATISTICS
+from vitviz.analysis.statistic import Statistic
 from vitviz.attribution.inputs import Case, Method
 from vitviz.attribution.registry import METHODS
 from vitviz.cli.main import main

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from vitviz.analysis import AnalysisError
+from vitviz.analysis.statistic import Statistic
 from vitviz.images.geometry import Geometry
 from vitviz.model.trace import BlockTrace, Query, Trace
 
@@ -258,3 +259,48 @@ def effective_rank(block_trace: BlockTrace) -> Tensor | str:
         share = values / values.sum(1, keepdim=True)
         ranks.append(torch.special.entr(share).sum(1).exp())  # entr(p) = -p log p, and 0 at 0
     return torch.stack(ranks)
+
+
+STATISTICS = (
+    Statistic(
+        distance, "Attention distance", "patches",
+        "Mean distance from a patch to the patches it attends to, weighted by attention. Prefix tokens are excluded as "
+        "queries and keys, and the rest of the row is rescaled to 1 (Dosovitskiy et al. 2021, figure 7).", 0.0,
+    ),
+    Statistic(
+        distance_pixels, "Attention distance", "px",
+        "The same in pixels of the photograph, in which patches may not be square.", 0.0,
+    ),
+    Statistic(
+        entropy, "Attention entropy", "nats",
+        "Spread of attention over all tokens: 0 for a single token, ln N for N equal shares.", 0.0,
+    ),
+    Statistic(
+        entropy_share, "Attention entropy, relative", "",
+        "The entropy divided by ln N: 1 for equal shares on all tokens.", 0.0, 1.0,
+    ),
+    Statistic(
+        mass_cls, "On CLS", "", "Share of the attention that goes to CLS.", 0.0, 1.0,
+    ),
+    Statistic(
+        mass_registers, "On registers", "",
+        "Share on all other prefix tokens: registers and the distillation token.", 0.0, 1.0,
+    ),
+    Statistic(mass_self, "On itself", "", "Share that stays on the token itself.", 0.0, 1.0),
+    Statistic(
+        mass_neighbors, "On neighbours", "",
+        "Share on the 8 patches around the query patch (fewer at the border).", 0.0, 1.0,
+    ),
+    Statistic(
+        mass_elsewhere, "On other patches", "",
+        "Share on all patches except the query and its neighbours. From a patch, the shares on the class token, "
+        "registers, itself, neighbours and other patches add up to 1. From a prefix token, the share on itself is also "
+        "counted as class token or registers.", 0.0, 1.0,
+    ),
+    Statistic(
+        effective_rank, "Effective rank", "",
+        "Effective number of dimensions of the N × N attention matrix: the exponential of the entropy of its singular "
+        "values (Roy and Vetterli 2007). 1 if all rows are equal, N if each token attends to a different one. It does "
+        "not depend on the query.", 1.0, None, "matrix", "it needs a singular value decomposition",
+    ),
+)  # fmt: skip

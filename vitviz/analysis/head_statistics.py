@@ -4,10 +4,10 @@ Shapes: B images, L blocks, H heads, N tokens = P prefix tokens followed by gh x
 """
 
 import os
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, get_args
 
 import numpy as np
 import torch
@@ -15,16 +15,17 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
-from vitviz.analysis import AnalysisError, importance
-from vitviz.analysis import attention_statistics as rows
+from vitviz.analysis import AnalysisError
 from vitviz.analysis.attention_statistics import QueryRange, place_in_windows, row_statistics
 from vitviz.analysis.importance import Importance
+from vitviz.analysis.statistic import Reads, Statistic
 from vitviz.attribution.target_specs import Named, TargetLike, TargetOf, resolve_target
 from vitviz.formatting import data_frame, short_repr, text_table
 from vitviz.images.folders import batches, find_images, spread
 from vitviz.images.geometry import Geometry
 from vitviz.model.trace import Query, Trace
 from vitviz.model.vit import ViT, eval_mode
+from vitviz.plugins import Registry
 from vitviz.progress import bar
 from vitviz.writing import write_table
 
@@ -36,108 +37,14 @@ _NO_TARGET = "this model has no classifier, and no target is given"
 _WINDOWED = "models with attention in windows have no matrix over all tokens and no edits"
 
 
-@dataclass(frozen=True)
-class Statistic:
-    """A statistic, with its description for page, command line and documents.
-
-    Args:
-        function: computes it, or returns why it is missing: from `Rows` (B, H, n) if it reads "rows", from a
-            `BlockTrace` (B, H) if it reads the "matrix", from an `Importance` (B, L, H) if it reads the "model".
-        title: display name.
-        unit: the unit; empty for pure numbers.
-        about: definition in one or two sentences.
-        low, high: bounds for color scales, or `None`.
-        reads: its input: "rows" of attention (cheap), the full "matrix" (O(N³)), or the "model" (run again).
-        not_in_browser: why the static site cannot compute it; empty if it can, but needed if it reads the "matrix".
-
-    Attributes:
-        name: name of the function, used in code and in tables.
-
-    Raises:
-        AnalysisError: if it reads the matrix, and `not_in_browser` is empty.
-    """
-
-    function: Callable[[Any], Tensor | str]
-    title: str
-    unit: str
-    about: str
-    low: float | None = None
-    high: float | None = None
-    reads: Literal["rows", "matrix", "model"] = "rows"
-    not_in_browser: str = ""
-    name: str = field(init=False)
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "name", self.function.__name__)
-        if self.reads == "matrix" and not self.not_in_browser:
-            raise AnalysisError(f"Expected the reason why static sites lack {self.name}, got none. Set not_in_browser.")
-
-    @property
-    def heading(self) -> str:
-        """Return name and unit as a column heading."""
-        return f"{self.name} [{self.unit}]" if self.unit else self.name
-
-
-_ALL = (
-    Statistic(
-        rows.distance, "Attention distance", "patches",
-        "Mean distance from a patch to the patches it attends to, weighted by attention. Prefix tokens are excluded as "
-        "queries and keys, and the rest of the row is rescaled to 1 (Dosovitskiy et al. 2021, figure 7).", 0.0,
-    ),
-    Statistic(
-        rows.distance_pixels, "Attention distance", "px",
-        "The same in pixels of the photograph, in which patches may not be square.", 0.0,
-    ),
-    Statistic(
-        rows.entropy, "Attention entropy", "nats",
-        "Spread of attention over all tokens: 0 for a single token, ln N for N equal shares.", 0.0,
-    ),
-    Statistic(
-        rows.entropy_share, "Attention entropy, relative", "",
-        "The entropy divided by ln N: 1 for equal shares on all tokens.", 0.0, 1.0,
-    ),
-    Statistic(
-        rows.mass_cls, "On CLS", "", "Share of the attention that goes to CLS.", 0.0, 1.0,
-    ),
-    Statistic(
-        rows.mass_registers, "On registers", "",
-        "Share on all other prefix tokens: registers and the distillation token.", 0.0, 1.0,
-    ),
-    Statistic(rows.mass_self, "On itself", "", "Share that stays on the token itself.", 0.0, 1.0),
-    Statistic(
-        rows.mass_neighbors, "On neighbours", "",
-        "Share on the 8 patches around the query patch (fewer at the border).", 0.0, 1.0,
-    ),
-    Statistic(
-        rows.mass_elsewhere, "On other patches", "",
-        "Share on all patches except the query and its neighbours. From a patch, the shares on the class token, "
-        "registers, itself, neighbours and other patches add up to 1. From a prefix token, the share on itself is also "
-        "counted as class token or registers.", 0.0, 1.0,
-    ),
-    Statistic(
-        rows.effective_rank, "Effective rank", "",
-        "Effective number of dimensions of the N × N attention matrix: the exponential of the entropy of its singular "
-        "values (Roy and Vetterli 2007). 1 if all rows are equal, N if each token attends to a different one. It does "
-        "not depend on the query.", 1.0, None, "matrix", "it needs a singular value decomposition",
-    ),
-    Statistic(
-        importance.gradient, "Importance by gradient", "",
-        "Absolute gradient of the target's score with respect to a scale on the head's output (Michel et al. 2019).",
-        0.0, None, "model", "the graphs do not compute gradients of heads",
-    ),
-    Statistic(
-        importance.ablation_probability, "Probability drop", "",
-        "Exact drop of the target's probability when the head's output is set to zero; negative if it rises.",
-        -1.0, 1.0, "model",
-    ),
-    Statistic(
-        importance.ablation_logit, "Score drop", "",
-        "Exact drop of the target's score (logit, value or cosine) when the head's output is set to zero.",
-        None, None, "model",
-    ),
-)  # fmt: skip
-STATISTICS: dict[str, Statistic] = {statistic.name: statistic for statistic in _ALL}
-CHEAP = tuple(statistic.name for statistic in _ALL if statistic.reads == "rows")
+STATISTICS = Registry(
+    Statistic,
+    "vitviz.analysis",
+    "STATISTICS",
+    "vitviz.statistics",
+    lambda statistics: get_args(Reads).index(statistics[0].reads),
+)
+"""All statistics by name, cheap modules first, plug-ins last."""
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -266,7 +173,7 @@ def head_statistics(
     trace: Trace,
     geometry: Geometry | Sequence[Geometry] | None = None,
     *,
-    names: Collection[str] = CHEAP,
+    names: Collection[str] | None = None,
     query: Query | None = None,
     target: TargetLike = None,
     contrast: tuple[Named, Named] | None = None,
@@ -287,6 +194,8 @@ def head_statistics(
         TraceError: if the trace lacks the token or a block.
         ExplainError: if the target does not exist.
     """
+    if names is None:
+        names = [name for name, statistic in STATISTICS.items() if statistic.reads == "rows"]
     unknown = sorted(set(names) - set(STATISTICS))
     if unknown or not names:
         raise AnalysisError(f"Expected names among {', '.join(STATISTICS)}, got {unknown or 'none'}. Choose some.")
@@ -340,7 +249,7 @@ def folder_statistics(
     model: ViT,
     folder: str | os.PathLike[str],
     *,
-    names: Collection[str] = CHEAP,
+    names: Collection[str] | None = None,
     query: Query | None = None,
     target: TargetOf | None = None,
     contrast: tuple[Named, Named] | None = None,

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from vitviz.analysis import AnalysisError
+from vitviz.analysis.statistic import Statistic
 from vitviz.attribution.targets import Target
 from vitviz.model.edits import BlockEdit
 from vitviz.model.ops import Ops
@@ -144,3 +145,22 @@ def check_ready(model: ViT, trace: Trace, target: Target) -> Tensor:
         raise AnalysisError("Expected a model in eval mode, got active dropout. Call model.eval() first.")
     outputs = model.read_out(trace.tokens) if trace.logits is None or target.features else trace.logits
     return outputs.detach()
+
+
+STATISTICS = (
+    Statistic(
+        gradient, "Importance by gradient", "",
+        "Absolute gradient of the target's score with respect to a scale on the head's output (Michel et al. 2019).",
+        0.0, None, "model", "the graphs do not compute gradients of heads",
+    ),
+    Statistic(
+        ablation_probability, "Probability drop", "",
+        "Exact drop of the target's probability when the head's output is set to zero; negative if it rises.",
+        -1.0, 1.0, "model",
+    ),
+    Statistic(
+        ablation_logit, "Score drop", "",
+        "Exact drop of the target's score (logit, value or cosine) when the head's output is set to zero.",
+        None, None, "model",
+    ),
+)  # fmt: skip

@@ -21,6 +21,8 @@ from vitviz.model.vit import ViT
 
 SLOW = 20.0
 """With more forward passes, a method counts as slow: other requests go first, and the page runs it only on request."""
+UNMEASURED = 100.0
+"""Forward passes that estimates assume for a method without a measured cost."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -81,7 +83,8 @@ class Method:
         title: display name, e.g. "Generic attention explainability".
         paper: authors, year, title and venue.
         about: one sentence about the method and its scores.
-        cost: approximate number of forward passes for one image.
+        cost: approximate number of forward passes for one image. `None` if it was not measured: the method counts as
+            slow, and estimates assume `UNMEASURED` passes and the largest memory of any method.
         matrices: peak count of numbers per head and pair of tokens, see benchmarks/memory.py.
         activations: peak count of numbers per block, token and channel, in addition to a forward pass.
         double: whether it runs in double precision, whatever the model's precision.
@@ -95,7 +98,7 @@ class Method:
 
     Attributes:
         name: name of the function in code and links, e.g. "gae".
-        family: module of the function: attention, values, gradient, relevance or perturbation.
+        family: module of the function, such as gradient or perturbation.
         options: keyword arguments of the function with their defaults.
     """
 
@@ -103,7 +106,7 @@ class Method:
     title: str
     paper: str
     about: str
-    cost: float
+    cost: float | None = None
     matrices: float = 0.0
     activations: float = 0.0
     double: bool = False
@@ -127,7 +130,12 @@ class Method:
     @property
     def slow(self) -> bool:
         """Return whether the method takes more than `SLOW` forward passes."""
-        return self.cost > SLOW
+        return self.forwards > SLOW
+
+    @property
+    def forwards(self) -> float:
+        """Return the forward passes for one image, `UNMEASURED` if the cost was not measured."""
+        return UNMEASURED if self.cost is None else self.cost
 
     def heatmaps(
         self, scores: Tensor, trace: Trace, options: Mapping[str, Any], target: Target | None = None, estimate: str = ""
@@ -171,7 +179,7 @@ class Method:
 
     def passes(self, patches: int, **options: Any) -> float:
         """Estimate the forward passes for one image with this number of patches and these options."""
-        passes = patches + 1.0 if self.per_patch else self.cost
+        passes = patches + 1.0 if self.per_patch else self.forwards
         for name in ("samples", "steps"):  # the cost is proportional to them
             if isinstance(options.get(name), int) and self.options.get(name):
                 passes *= options[name] / self.options[name]

@@ -8,7 +8,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from vitviz.attribution import attention, gradient, perturbation, relevance, values
 from vitviz.attribution.inputs import Case, Method
 from vitviz.attribution.target_specs import FEATURE_TARGETS, Named, TargetLike, resolve_target
 from vitviz.attribution.targets import ExplainError
@@ -17,10 +16,12 @@ from vitviz.heatmap import Heatmap
 from vitviz.model.trace import Trace
 from vitviz.model.vit import ViT
 from vitviz.model.windowed_vit import WindowedViT
+from vitviz.plugins import Registry
 
-MODULES = (attention, values, gradient, relevance, perturbation)
-METHODS: dict[str, Method] = {method.name: method for module in MODULES for method in module.METHODS}
-"""All methods by name, cheap families first."""
+METHODS = Registry(
+    Method, "vitviz.attribution", "METHODS", "vitviz.methods", lambda family: max(method.forwards for method in family)
+)
+"""All methods by name, cheap families first, plug-ins last."""
 DEFAULT, WITHOUT_CLASS = "gae", "rollout"
 """Default method, and the default for models without class names."""
 

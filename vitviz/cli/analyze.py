@@ -40,10 +40,10 @@ if TYPE_CHECKING:
 @shared.model
 def heads(args: Args) -> None:
     """Measure the attention heads, on a photograph or over a folder."""
-    from vitviz.analysis.head_statistics import CHEAP, STATISTICS, folder_statistics
+    from vitviz.analysis.head_statistics import STATISTICS, folder_statistics
 
     output = shared.output_path(args.output, ".csv") if args.output else None
-    names = tuple(STATISTICS) if "all" in args.statistics else args.statistics or CHEAP
+    names = tuple(STATISTICS) if "all" in args.statistics else args.statistics or None
     explorer = shared.open_explorer(args)
     size = shared.input_size(args, explorer)
     if Path(args.photo).is_dir():

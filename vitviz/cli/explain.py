@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +16,7 @@ from vitviz.writing import write
 if TYPE_CHECKING:
     from PIL import Image
 
+    from vitviz.attribution.inputs import Method
     from vitviz.heatmap import Heatmap
     from vitviz.view import View
 
@@ -30,7 +32,7 @@ OPTIONS: dict[str, tuple[str, click.ParamType[Any], str]] = {
 }
 
 
-def methods() -> dict[str, Any]:
+def methods() -> Mapping[str, Method]:
     """Return the attribution methods by name."""
     from vitviz.attribution.registry import METHODS
 

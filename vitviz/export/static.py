@@ -49,8 +49,7 @@ from vitviz.writing import replacing
 
 TRACED = (
     *("export/onnx.py", "export/formulas.py", "outputs.py", "model/*.py", "attribution/*.py"),
-    *("analysis/attention_statistics.py", "analysis/head_statistics.py", "analysis/logit_lens.py"),
-    "lecture/numbers.py",
+    *("analysis/*.py", "lecture/numbers.py"),
 )  # modules whose source code determines the graphs
 TRIAL = 8  # patches per side of the browser's test picture
 # With these two headers, a page can use several threads.
@@ -132,8 +131,9 @@ def write_site(
     known = in_browser(METHODS)
     methods = methods or known
     if unknown := [name for name in methods if name not in known]:
+        why = METHODS[unknown[0]].not_in_browser if unknown[0] in METHODS else "it does not exist"
         raise StaticError(
-            f"Expected methods that run in a browser ({', '.join(known)}), got {unknown[0]}. Leave it out."
+            f"Expected methods that run in a browser ({', '.join(known)}), got {unknown[0]}: {why}. Leave it out."
         )
     if folder.exists() and (not folder.is_dir() or (any(folder.iterdir()) and not (folder / MARK).exists())):
         raise StaticError(f"Expected a new or empty folder for the site, got {folder}. Name another one.")

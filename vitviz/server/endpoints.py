@@ -235,7 +235,7 @@ class Endpoints(Opening):
         with self.jobs.run(Kind.LONG):
             for done, about in enumerate(abouts):
                 self.jobs.give_way(Kind.LONG)
-                passes = sum(method.cost for method in abouts[done:]) + test_passes
+                passes = sum(method.forwards for method in abouts[done:]) + test_passes
                 report(f"Computing {about.title}", self._seconds(opened, passes), done=done, of=2 * count)
                 maps.append(self._map(opened, about, aim if about.class_specific else {})[0])
 

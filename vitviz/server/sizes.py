@@ -8,7 +8,9 @@ from dataclasses import dataclass, replace
 
 import torch
 
+from vitviz.analysis.head_statistics import STATISTICS
 from vitviz.attribution.inputs import Method
+from vitviz.attribution.registry import METHODS
 from vitviz.errors import VitvizError
 from vitviz.explorer import Explorer
 from vitviz.images.preprocess import Preprocess
@@ -225,7 +227,7 @@ def method_need(config: ViTConfig, itemsize: int, method: Method, more: float = 
 
 def heads_need(config: ViTConfig, itemsize: int, names: Collection[str]) -> Need:
     """Return the `Need` of head statistics; for each head, ablations run the model from that head's block on."""
-    ablates = bool({"ablation_probability", "ablation_logit"} & set(names))
+    ablates = any(STATISTICS[name].reads == "model" for name in names if name != "gradient")
     passes = config.depth * config.heads / 2 * ablates + 3.0 * ("gradient" in names)
     run = passes_need(config, itemsize, passes)
 
@@ -258,8 +260,9 @@ def question_bytes(config: ViTConfig, method: Method, tokens: int, itemsize: int
     if method.double:  # a copy of one block in the model's precision, then in double precision
         copied, itemsize = (itemsize + DOUBLE_BYTES) * block_weights(config), DOUBLE_BYTES
     forward = copied + forward_bytes(config, tokens, itemsize=itemsize)
-    matrices = method.matrices * config.heads * config.pairs(tokens)
-    activations = method.activations * config.depth * tokens * config.width
+    alike = METHODS.values() if method.cost is None else (method,)  # without a measurement, assume the largest
+    matrices = max(each.matrices for each in alike) * config.heads * config.pairs(tokens)
+    activations = max(each.activations for each in alike) * config.depth * tokens * config.width
     return forward + int((matrices + activations) * itemsize)
 
 

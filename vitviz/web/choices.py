@@ -6,8 +6,9 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 from vitviz.analysis import pca_basis
-from vitviz.analysis.head_statistics import STATISTICS, Statistic
+from vitviz.analysis.head_statistics import STATISTICS
 from vitviz.analysis.pairs import BLOCK, DESCRIPTOR
+from vitviz.analysis.statistic import Statistic
 from vitviz.analysis.tokens import PERCENTILES
 from vitviz.attribution.inputs import Method
 from vitviz.attribution.registry import DEFAULT, METHODS, WITHOUT_CLASS
