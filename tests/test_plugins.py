@@ -46,6 +46,7 @@ def install(folder: Path, package: str, groups: dict[str, dict[str, str]]) -> No
 @pytest.fixture
 def packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Install the example package into a folder on Python's path, and read the plug-ins again."""
+    assert not {"token_saliency", "largest_share"} & {*METHODS, *STATISTICS}  # loaded before the package is installed
     project = tomllib.loads((EXAMPLE / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     folder = tmp_path / "packages"
     folder.mkdir()
