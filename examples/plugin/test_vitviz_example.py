@@ -39,4 +39,4 @@ def test_largest_share_is_the_mean_of_the_rows_maxima(model: vitviz.ViT, monkeyp
     shares = head_statistics(model, trace, names=["largest_share"])["largest_share"]
     for block, attention in enumerate(trace.attentions):
         largest = attention[0, :, 1:].amax(-1).mean(-1)  # (H, N, N) -> (H,)
-        torch.testing.assert_close(torch.from_numpy(shares[block]).double(), largest, rtol=1e-5, atol=1e-7)
+        torch.testing.assert_close(torch.from_numpy(shares[block]), largest.double(), rtol=1e-5, atol=1e-7)
