@@ -60,7 +60,7 @@ THINGS = tuple(f"thing {number}" for number in range(tiny.CLASSES))
 # Options of `folder` by name. The app opens with the first model.
 MODELS: dict[str, dict[str, Any]] = {
     "native": {"mode": "native"},
-    # Its ONNX graphs are those of static_site.MODEL, and are exported once.
+    # Its ONNX graphs are those of site_files.MODEL, and are exported once.
     "registers": {"registers": 2, "pooling": "cls+mean", "half": True},
     "bare": {"class_token": False, "pooling": "mean", "classes": 0},
     "unsure": {"classes": len(MANY), "about": {"labels": MANY, "sure_above": 0.87}},

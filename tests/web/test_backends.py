@@ -25,7 +25,8 @@ from playwright.sync_api import Browser as Chromium
 from playwright.sync_api import Page
 from running import CHURCH, SCENE, Running, complete, ready
 from safetensors.numpy import load
-from static_site import serve, written_once
+from site_files import written_once
+from static_site import serve
 from torch.nn.functional import normalize
 
 from vitviz.analysis.pairs import Descriptor, patch_descriptors

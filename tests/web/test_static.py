@@ -28,7 +28,8 @@ from playwright.sync_api import Error as PlaywrightError
 from playwright.sync_api import Page, Route, expect
 from running import CHURCH, DOG, address, axe, complete, folder, more, ready, upload
 from scipy.stats import spearmanr
-from static_site import Site, serve, write_files, written_once
+from site_files import write_files, written_once
+from static_site import Site, serve
 
 from vitviz.analysis.head_statistics import STATISTICS
 from vitviz.attribution.registry import METHODS
