@@ -22,7 +22,7 @@ import pictures
 import train
 from captions import CaptionError, Tokenizer, vocabulary, write_caption
 from decoder import Decoder, DecoderConfig, generate
-from pictures import LAYOUTS, QUARTERS, WHOLE, Photo, Picture, Region
+from layouts import LAYOUTS, QUARTERS, WHOLE, Photo, Picture, Region
 
 from vitviz.images.preprocess import Preprocess
 

@@ -6,7 +6,7 @@ import random
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from pictures import (
+from layouts import (
     BOTTOM,
     BOTTOM_LEFT,
     BOTTOM_RIGHT,

@@ -23,7 +23,7 @@ from checkpoint import Captioner, load, save
 from decoder import Decoder
 from features import BACKBONE, TABLES, Worker, preprocess_of
 from maps import MAPS, Span, attention, rank_correlation, removal
-from pictures import QUARTERS, WHOLE, Picture, Region, find_photos, read_answers
+from layouts import QUARTERS, WHOLE, Picture, Region, find_photos, read_answers
 from safetensors.torch import load_file
 from torch import Tensor
 from train import Material, captions_of, load_features, resume, tokenizer_of, tokens_of

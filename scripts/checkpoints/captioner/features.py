@@ -24,7 +24,7 @@ from multiprocessing import Pool
 from pathlib import Path
 
 import torch
-from pictures import (
+from layouts import (
     SIDE,
     Box,
     Photo,

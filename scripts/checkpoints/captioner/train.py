@@ -28,7 +28,7 @@ import torch.nn.functional as F
 from captions import Tokenizer, vocabulary, write_caption
 from decoder import Decoder, DecoderConfig, generate
 from features import PART, part_path, read_plan
-from pictures import WHOLE, Box, Picture, Region
+from layouts import WHOLE, Box, Picture, Region
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
