@@ -17,8 +17,8 @@ import captions
 import checkpoint
 import evaluate
 import features
+import layouts
 import maps
-import pictures
 import train
 from captions import CaptionError, Tokenizer, vocabulary, write_caption
 from decoder import Decoder, DecoderConfig, generate
@@ -45,7 +45,7 @@ def config() -> DecoderConfig:
 
 def plan(split: str = "train", count: int = 30) -> list[Picture]:
     rng = random.Random(0)
-    return pictures.single_pictures(split, PHOTOS, 3, rng) + pictures.mosaics(split, PHOTOS, count, rng)
+    return layouts.single_pictures(split, PHOTOS, 3, rng) + layouts.mosaics(split, PHOTOS, count, rng)
 
 
 def material() -> train.Material:
@@ -57,7 +57,7 @@ def material() -> train.Material:
 
 
 @pytest.mark.parametrize("boxes", [(WHOLE,), *LAYOUTS])
-def test_captions_name_the_noun_of_each_region(boxes: tuple[pictures.Box, ...]) -> None:
+def test_captions_name_the_noun_of_each_region(boxes: tuple[layouts.Box, ...]) -> None:
     words_of = tokenizer()
     for seed in range(60):
         rng = random.Random(seed)
@@ -76,7 +76,7 @@ def test_captions_name_the_noun_of_each_region(boxes: tuple[pictures.Box, ...]) 
 
 
 @pytest.mark.parametrize(("boxes", "templates"), captions.RELATIONS.items())
-def test_relations_agree_with_the_boxes(boxes: tuple[pictures.Box, ...], templates: tuple[str, ...]) -> None:
+def test_relations_agree_with_the_boxes(boxes: tuple[layouts.Box, ...], templates: tuple[str, ...]) -> None:
     """Check every "left of", "right of", "above" and "below" between two nouns against the boxes' centres."""
     checks = {
         "left of": lambda a, b: a[0] < b[0], "right of": lambda a, b: a[0] > b[0],
@@ -118,11 +118,11 @@ def test_drawing_puts_each_photograph_into_its_box(tmp_path: Path) -> None:
         Image.new("RGB", (40, 30), color).save(tmp_path / photo.path, quality=95)
     regions = tuple(Region(photo, box) for photo, box in zip(PHOTOS[::4], QUARTERS, strict=False))
     for seed in (None, 1):
-        drawn = pictures.draw(Picture("train", regions, seed), tmp_path)
-        assert drawn.size == (pictures.SIDE, pictures.SIDE)
+        drawn = layouts.draw(Picture("train", regions, seed), tmp_path)
+        assert drawn.size == (layouts.SIDE, layouts.SIDE)
         for (left, top, _, _), color in zip(QUARTERS, colors, strict=True):
-            for shift in (2, pictures.SIDE // 2 - 3):
-                pixel = drawn.getpixel((left * pictures.SIDE // 2 + shift, top * pictures.SIDE // 2 + shift))
+            for shift in (2, layouts.SIDE // 2 - 3):
+                pixel = drawn.getpixel((left * layouts.SIDE // 2 + shift, top * layouts.SIDE // 2 + shift))
                 assert max(abs(a - b) for a, b in zip(pixel, color, strict=True)) < 12
 
 
@@ -130,15 +130,15 @@ def test_drawing_puts_each_photograph_into_its_box(tmp_path: Path) -> None:
 @pytest.mark.parametrize("shape", [None, 0.5, 1.0, 2.0])
 def test_crops_stay_inside_the_photograph(size: tuple[int, int], shape: float | None) -> None:
     for rng in (None, *map(random.Random, range(20))):
-        left, top, right, bottom = pictures.crop_box(size, shape, rng)
+        left, top, right, bottom = layouts.crop_box(size, shape, rng)
         assert 0 <= left < right <= size[0]
         assert 0 <= top < bottom <= size[1]
     if shape is None:
-        assert pictures.crop_box(size, None, None) == (0, 0, *size)
+        assert layouts.crop_box(size, None, None) == (0, 0, *size)
 
 
 def test_answers_have_the_class_first() -> None:
-    classes, nouns = pictures.read_answers(features.TABLES)
+    classes, nouns = layouts.read_answers(features.TABLES)
     assert len({*classes.values()}) == 260
     assert all(nouns[folder][0] == name for folder, name in classes.items())
     assert nouns["beagle"] == ("beagle", "dog")
@@ -343,13 +343,13 @@ def test_share_counts_cases_and_has_an_interval() -> None:
 
 
 def test_points_right_counts_each_quarter_of_a_region() -> None:
-    regions = [Region(PHOTOS[0], pictures.LEFT), Region(PHOTOS[0], pictures.TOP_RIGHT)]
+    regions = [Region(PHOTOS[0], layouts.LEFT), Region(PHOTOS[0], layouts.TOP_RIGHT)]
     best_quarters = F.one_hot(torch.tensor([2, 2]), 4).float()
     assert evaluate.points_right(best_quarters, regions) == [True, False]
 
 
 def test_right_cases_pair_nouns_with_their_regions() -> None:
-    regions = (Region(PHOTOS[0], pictures.LEFT), Region(PHOTOS[8], pictures.RIGHT))
+    regions = (Region(PHOTOS[0], layouts.LEFT), Region(PHOTOS[8], layouts.RIGHT))
     data = train.Material([Picture("test", regions)], torch.randn(1, 16, 5))
     words = ["a", "cat", "right", "of", "an", "acoustic", "guitar", ",", "an", "apple", "below", ",", "a", "cat"]
     [case], share = evaluate.right_cases(data, [words], tokenizer())
