@@ -126,14 +126,16 @@ def generate(
 
     Args:
         start: numbers of words.
-        end: the number that ends a caption. It may be followed by others.
+        end: the number that ends a caption, and fills the rest of its list.
         length: the number of words to add at most, by default as many as the decoder has positions for.
     """
     longest = model.config.words if length is None else len(start) + length
-    words = torch.tensor([start] * len(features))
-    done = torch.zeros(len(features), dtype=torch.bool)
-    while words.shape[1] < longest and not done.all():
-        following = model(features, words)[:, -1].argmax(1)  # (B,)
-        words = torch.cat([words, following[:, None]], 1)
-        done |= following == end
+    words = torch.full((len(features), longest), end)
+    words[:, : len(start)] = torch.tensor(start)
+    going = torch.arange(len(features))  # the captions that have not ended
+    for place in range(len(start), longest):
+        words[going, place] = model(features[going], words[going, :place])[:, -1].argmax(1)
+        going = going[words[going, place] != end]
+        if not len(going):
+            break
     return words[:, 1:].tolist()

@@ -174,6 +174,7 @@ def table_of_maps(captioner: Captioner, cases: Sequence[Case], best_head: tuple[
     block, head = best_head
     methods = {**MAPS, f"attention, block {block + 1}, head {head + 1}": lambda *of: attention(*of)[block, head]}
     hits = {REMOVAL: points_by_removal(model, cases)}
+    print(REMOVAL, *by_size(hits[REMOVAL], cases), flush=True)
     ranks: dict[str, list[float]] = {}
     for case in cases:
         given = (model, case.features, case.words, case.spans)
@@ -242,8 +243,10 @@ def evaluate(work: Path, folder: Path) -> None:
     photo_share = nouns_of_photos(photos.pictures, captions_of(model, tokenizer, photos.features), tokenizer)
     cases, noun_share = right_cases(mosaics, captions_of(model, tokenizer, mosaics.features), tokenizer)
     asked, asked_share = asked_cases(model, mosaics, tokenizer)
+    print(f"photographs {photo_share}; mosaics {noun_share}; places {asked_share}", flush=True)
     answers = [case for group in asked for case in group]
     asked_one, asked_two = by_size(points_by_removal(model, answers), answers)
+    print(f"removal, places: {asked_one}; {asked_two}", flush=True)
     dev_cases, _ = right_cases(dev, captions_of(model, tokenizer, dev.features), tokenizer)
     table = table_of_maps(captioner, cases, find_best_head(captioner, dev_cases))
     size = (folder / "model.safetensors").stat().st_size
