@@ -88,6 +88,7 @@ def bar(total: float | None, title: str = "", *, show: bool = True, **options: A
         if show and not is_shown():
             stack.enter_context(lines(title))
             options["file"] = stack.enter_context(open(os.devnull, "w", encoding="utf-8"))
+            options |= {"mininterval": 0, "miniters": 1}  # tqdm would count a loop's items later
         counted = stack.enter_context(tqdm(total=total, disable=not show, **options))
         if show:
             _texts.append(text := counted.__str__)
