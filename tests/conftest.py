@@ -17,9 +17,7 @@ from vitviz.images.torchvision_import import import_torchvision
 
 import_torchvision()  # before timm and transformers import torchvision
 
-import math
 import signal
-from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -46,7 +44,6 @@ IN_CI = os.environ.get("CI", "").lower() not in ("", "0", "false")
 
 TIERS = ("test", "all", "versions", "engines")  # `make test`, `make test-all` and so on
 NO_GPU = not torch.cuda.is_available()
-SECONDS = "vitviz/seconds"  # name in pytest's cache: the duration of each file
 LONG = ("server", "web", "training")  # folders whose tests start browsers, servers and processes
 
 
@@ -83,25 +80,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     config.hook.pytest_deselected(items=left_out)
     items[:] = [item for item in items if item not in set(left_out)]
     slow = {item.path for item in items if item.get_closest_marker("browser") or item.path.parent.name in LONG}
-    seconds = config.cache.get(SECONDS, {})
-    items.sort(  # stable: a file's tests stay together
-        key=lambda item: -seconds.get(file_of(item.nodeid), math.inf if item.path in slow else 0.0)
-    )
-
-
-def file_of(test: str) -> str:
-    """Return the file in the name of a test."""
-    return test.partition("::")[0]
-
-
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
-    """Keep the longest duration of each file for the order of the next run."""
-    seconds = Counter[str]()
-    for reports in terminalreporter.stats.values():
-        for report in reports:
-            if isinstance(report, pytest.TestReport):
-                seconds[file_of(report.nodeid)] += report.duration
-    config.cache.set(SECONDS, dict(seconds | Counter(config.cache.get(SECONDS, {}))))
+    items.sort(key=lambda item: item.path not in slow)  # stable: a file's tests stay together
 
 
 @pytest.fixture(scope="session")

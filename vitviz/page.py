@@ -6,6 +6,7 @@ Everything that the app adds to Gradio is an argument of `gr.Blocks.launch`: rou
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Mapping
 from typing import Any
 
@@ -173,3 +174,12 @@ def launch(page: Page, allowed: Settings, host: str | None = None, port: int | N
         max_threads=MAX_RUNNING,
         **options,
     )
+
+
+def serve(page: Page, allowed: Settings, **options: Any) -> None:
+    """Serve the page like `launch`, until Ctrl-C, which raises KeyboardInterrupt; Gradio's own wait would hide it."""
+    launch(page, allowed, prevent_thread_lock=True, **options)
+    try:
+        threading.Event().wait()
+    finally:
+        page.close(verbose=False)

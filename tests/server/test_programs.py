@@ -211,7 +211,9 @@ def test_local_photograph_is_opened_with_the_configuration_of_the_document(site:
             answer = await session.call_tool("upload_file_to_gradio", {"file": str(tmp_path / "photo.png")})
             return answer.content[0].text
 
-    answer = call_tool(site, "open", photo=anyio.run(upload))
+    with ThreadPoolExecutor(1) as other:  # Playwright's event loop may run in this thread
+        url = other.submit(anyio.run, upload).result()
+    answer = call_tool(site, "open", photo=url)
     assert json.loads(answer["content"][0]["text"])["predictions"]
 
 

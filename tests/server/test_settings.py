@@ -108,7 +108,7 @@ def test_checkpoints_are_taken_only_on_a_page_that_others_cannot_reach(environ: 
 def test_command_line_overrides_settings(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[object] = []
     monkeypatch.setattr("vitviz.page.build", lambda allowed, _texts: seen.append(allowed))
-    monkeypatch.setattr("vitviz.page.launch", lambda page, allowed, **options: seen.append(options))
+    monkeypatch.setattr("vitviz.page.serve", lambda page, allowed, **options: seen.append(options))
     monkeypatch.delenv("SPACE_ID", raising=False)
     options = ["--no-allow-upload", "--model-memory", "1.5", "--max-side", "700", "--model", "a", "--model", "timm:b"]
     assert main(["app", "--host", "0.0.0.0", *options]) == 0

@@ -51,9 +51,9 @@ def app(args: Args) -> None:
     shared.note(args, "Importing PyTorch and Gradio")
     # Gradio imports mcp if it is installed, which can take a quarter of the start.
     with extra("app"), nullcontext() if allowed.mcp else without("mcp"):
-        from vitviz.page import build, launch
+        from vitviz.page import build, serve
 
     shared.note(args, "Loading the model, and opening the first example with it")
     page = build(allowed, lecture)
     shared.note(args, "Starting the server")
-    launch(page, allowed, host=args.host, port=allowed.port, quiet=args.quiet)
+    serve(page, allowed, host=args.host, port=allowed.port, quiet=args.quiet)
