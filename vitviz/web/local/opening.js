@@ -1,5 +1,6 @@
 // Open a photograph in the visitor's browser: decode it, prepare the model's input, and describe the results.
 import { PERHAPS } from '../compute/format.js';
+import { sentence } from '../core/words.js';
 import { layOnWhite, plan, prepare, restore } from '../compute/image.js';
 import { pictureOf, pixelsOf } from '../compute/readback.js';
 import { softmax } from './model.js';
@@ -31,8 +32,7 @@ async function decode(blob) {
   const bitmap = await createImageBitmap(blob, { imageOrientation: 'from-image', premultiplyAlpha: 'none' })
     .catch(() => null);
   if (!bitmap) {
-    throw new PhotographError('Expected a picture that this browser can read, got something else. Choose another '
-      + 'file, such as a JPEG, PNG or WebP.');
+    throw new PhotographError(sentence('not-a-picture'));
   }
   const { width, height } = bitmap;
   if (width * height > MAX_PIXELS) {
