@@ -35,6 +35,7 @@ class Server(Visitor):
         self.folder, self.port = folder, port or free_port()
         self.url = f"http://127.0.0.1:{self.port}"
         settings = {"GRADIO_SERVER_NAME": "127.0.0.1", "OMP_NUM_THREADS": "1", **environment}
+        settings |= {"GRADIO_SERVER_PORT": str(self.port)}
         self._log = folder.parent / f"{folder.name}.log"
         with self._log.open("a") as log:
             self.process = subprocess.Popen(command, cwd=cwd, env=settings, stdout=log, stderr=log)
