@@ -282,7 +282,7 @@ def test_page_uses_both_servers_and_survives_the_end_of_one(page: Browser, tmp_p
             for name in ("Explain", "Heads"):
                 show_tab(page, name)
             ports = {server.port for server in servers}
-            assert {port for port, _ in proxy.questions()} == ports
+            wait_until(lambda: {port for port, _ in proxy.questions()} == ports, "nginx logs questions to both servers")
             assert errors == []
 
             servers[0].kill()
@@ -295,6 +295,13 @@ def test_page_uses_both_servers_and_survives_the_end_of_one(page: Browser, tmp_p
             assert errors == []
 
             servers[0] = Server(tmp_path / "first", environment=environment, port=servers[0].port)
+            before = len(proxy.questions())
+
+            def is_asked_again() -> bool:
+                httpx.get(f"http://127.0.0.1:{proxy.port}/vitviz/explain")
+                return servers[0].port in {port for port, _ in proxy.questions()[before:]}
+
+            wait_until(is_asked_again, "nginx asks the restarted server again", poll=0.2)
             before = len(proxy.questions())
             page.get_by_role("tab", name="Explain").click()
             for method in ("legrad", "attn_lrp", "rollout", "token_gradcam"):
