@@ -53,13 +53,13 @@ def _outputs(model: ViT, trace: Trace) -> tuple[tuple[int, ...], list[Tensor]]:
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class TokenPCA:
-    """Three principal components of the patches of each block, as colors.
+    """Three principal components of the patches of all blocks, as colors of each block.
 
     Args:
         blocks: the L block indices, from 0.
         colors: (L, gh, gw, 3), red, green and blue in 0..1: the first, second and third component.
-        components: (L, 3, D), unit vectors.
-        explained: (L, 3), fraction of the patches' variance that each explains; 0 for missing components.
+        components: (3, D), unit vectors; 0 for missing components.
+        explained: (L, 3), fraction of the variance of a block's patches that each explains.
     """
 
     blocks: tuple[int, ...]
@@ -72,11 +72,12 @@ class TokenPCA:
 
 @torch.no_grad()
 def token_pca(model: ViT, trace: Trace) -> TokenPCA:
-    """Compute three principal components of the patches after each block (Oquab et al. 2024, DINOv2, figure 1).
+    """Compute three principal components of the patches of all blocks, in one basis (Oquab et al. 2024, figure 1).
 
-    It uses patch tokens after the final norm. Signs are chosen so that components of successive blocks correlate.
-    Outliers (see `token_norms`) are excluded from components and scale; the scale runs from the 1st to the 99th
-    percentile of the rest.
+    It uses patch tokens after the final norm. Within each block they are centered and scaled to a mean squared length
+    of 1, so that every block has the same weight, and a patch keeps its color from block to block unless the model
+    changes it. Outliers (see `token_norms`) are excluded from components and scale; the scale of a block runs from the
+    1st to the 99th percentile of the rest.
 
     Raises:
         AnalysisError: for several images, or without a readable block.
@@ -84,26 +85,23 @@ def token_pca(model: ViT, trace: Trace) -> TokenPCA:
     blocks, outputs = _outputs(model, trace)
     first = len(trace.prefix)
     usual = ~torch.from_numpy(token_norms(model, trace).outliers)[:, first:]  # (L, gh * gw)
-    components, shares, colors = [], [], []
-    before: Tensor | None = None
-    for output, usual_patches in zip(outputs, usual, strict=True):
-        tokens = model.norm(output)[first:].cpu().double()  # (gh * gw, D)
-        axes, explained = principal_components(tokens[usual_patches])
-        axes = point_up(axes)
-        scores = tokens @ axes.T  # (gh * gw, 3)
-        if before is not None:
-            correlation = ((scores - scores.mean(0)) * (before - before.mean(0))).sum(0)  # (3,), up to its scale
-            sign = torch.where(correlation < 0, -1.0, 1.0)
-            axes, scores = sign[:, None] * axes, sign * scores
-        before = scores
-        components.append(axes)
-        shares.append(explained)
-        colors.append(_as_colors(scores, scores[usual_patches]))
+
+    def layers() -> Iterator[tuple[Tensor, Tensor]]:
+        for output, usual_patches in zip(outputs, usual, strict=True):
+            tokens = model.norm(output)[first:].cpu().double()  # (gh * gw, D)
+            centered = tokens - tokens[usual_patches].mean(0)
+            length = centered[usual_patches].square().sum(1).mean().sqrt()
+            yield centered / torch.where(length > 0, length, 1.0), usual_patches
+
+    scatter = sum((tokens[kept].T @ tokens[kept] for tokens, kept in layers()), torch.zeros(()))  # (D, D)
+    axes = point_up(_largest(scatter, 3, int(usual.sum()))[0])  # (3, D)
+    scores = [(tokens @ axes.T, kept) for tokens, kept in layers()]  # (gh * gw, 3) each
     return TokenPCA(
         blocks=blocks,
-        colors=torch.stack(colors).unflatten(1, trace.grid).float().numpy(),  # (L, gh * gw, 3) -> (L, gh, gw, 3)
-        components=torch.stack(components).float().numpy(),
-        explained=torch.stack(shares).float().numpy(),
+        colors=torch.stack([_as_colors(each, each[kept]) for each, kept in scores])
+        .unflatten(1, trace.grid).float().numpy(),  # (L, gh * gw, 3) -> (L, gh, gw, 3)
+        components=axes.float().numpy(),
+        explained=torch.stack([each[kept].square().sum(0) / kept.sum() for each, kept in scores]).float().numpy(),
     )
 
 
@@ -113,16 +111,28 @@ def principal_components(samples: Tensor, count: int = 3) -> tuple[Tensor, Tenso
     Missing dimensions are 0.
     """
     centered = samples - samples.mean(0)  # (n, D)
-    wide = len(centered) < centered.shape[1]
+    if len(centered) >= centered.shape[1]:
+        return _largest(centered.T @ centered, count, len(centered))
     # Eigenvectors of the smaller Gram matrix, (n, n) or (D, D), take a third of the time of an SVD.
-    variance, vectors = torch.linalg.eigh(centered @ centered.T if wide else centered.T @ centered)
-    variance, vectors = variance.flip(0)[:count].clamp_min(0.0), vectors.flip(1)[:, :count]  # largest first
-    axes = F.normalize((centered.T @ vectors).T if wide else vectors.T, dim=1)  # (m, D), m = min(count, n, D)
-    total = centered.square().sum()
-    present = variance > total * max(samples.shape) * torch.finfo(samples.dtype).eps  # the rest is rounding
+    vectors, share = _largest(centered @ centered.T, count, centered.shape[1])
+    return F.normalize(vectors @ centered, dim=1), share
+
+
+def _largest(gram: Tensor, count: int, other: int) -> tuple[Tensor, Tensor]:
+    """Return the eigenvectors (count, n) with the largest eigenvalues, and their shares of the sum.
+
+    Args:
+        gram: (n, n), A A^T.
+        count: number of vectors; missing ones are 0.
+        other: columns of A.
+    """
+    variance, vectors = torch.linalg.eigh(gram)
+    variance, vectors = variance.flip(0)[:count].clamp_min(0.0), vectors.T.flip(0)[:count]  # largest first
+    total = gram.diagonal().sum()
+    present = variance > total * max(len(gram), other) * torch.finfo(gram.dtype).eps  # the rest is rounding
     share = torch.where(present, variance / torch.where(total > 0, total, 1.0), 0.0)
-    missing = count - len(axes)
-    return F.pad(torch.where(present[:, None], axes, 0.0), (0, 0, 0, missing)), F.pad(share, (0, missing))
+    missing = count - len(vectors)
+    return F.pad(torch.where(present[:, None], vectors, 0.0), (0, 0, 0, missing)), F.pad(share, (0, missing))
 
 
 def point_up(axes: Tensor) -> Tensor:

@@ -7,6 +7,8 @@ import { breathe, softmax } from './model.js';
 /** @typedef {import('./endpoints.js').Context} Context */
 /** @typedef {import('./endpoints.js').Constants} Constants */
 
+const TOLERANCE = 1e-5; // of the components; colors have 256 steps
+
 /** Encode bytes in base64. @param {Uint8Array} bytes */
 function encoded(bytes) {
   let text = '';
@@ -26,20 +28,38 @@ function usual(norms, { ratio, deviations }) {
 }
 
 /**
- * Scores of all patches on three components, with the signs that correlate with the previous layer.
- * @param {Float64Array[]} rows @param {Float64Array[]} samples - rows without outliers, for the components
- * @param {Float64Array[] | null} before
+ * The patches around the mean of those without outliers, whose mean squared length becomes 1.
+ * @param {Float64Array[]} rows @param {number[]} inliers - without outliers
  */
-function scoresOf(rows, samples, before) {
-  const components = principalComponents(samples);
-  const scores = components.map(({ axis }, which) => {
-    const own = Float64Array.from(rows, (row) => dot(row, axis));
-    if (!before) return own;
-    const [a, b] = [own, before[which]].map((each) => each.reduce((sum, value) => sum + value, 0) / each.length);
-    const covariance = own.reduce((sum, value, n) => sum + (value - a) * (before[which][n] - b), 0);
-    return covariance < 0 ? own.map((value) => -value) : own;
+function normalized(rows, inliers) {
+  const mean = rows[0].map((_, x) => inliers.reduce((sum, patch) => sum + rows[patch][x], 0) / inliers.length);
+  const centered = rows.map((row) => row.map((value, x) => value - mean[x]));
+  const length = Math.sqrt(inliers.reduce((sum, patch) => sum + dot(centered[patch], centered[patch]), 0)
+    / inliers.length);
+  return centered.map((row) => row.map((value) => value / (length || 1)));
+}
+
+/**
+ * The colors of all layers' patches in one basis, (L, gh, gw, 3) in 0..1, and the share of each layer's variance that
+ * it explains: `vitviz.analysis.tokens.token_pca`.
+ * @param {{rows: Float64Array[], inliers: number[]}[]} all - from `normalized`, by layer
+ * @param {Constants} constants
+ */
+function colorsOf(all, { percentiles }) {
+  const axes = principalComponents(all.flatMap(({ rows, inliers }) => inliers.map((patch) => rows[patch])), TOLERANCE)
+    .map(({ axis }) => axis);
+  const films = all.map(({ rows, inliers }) => {
+    const scores = axes.map((axis) => Float64Array.from(rows, (row) => dot(row, axis)));
+    const kept = scores.map((component) => inliers.map((patch) => component[patch]));
+    const ends = kept.map((component) => percentiles.map((at) => percentile(component, at / 100)));
+    const colors = rows.flatMap((_, patch) => scores.map((component, which) => {
+      const [low, high] = ends[which];
+      const flat = high - low <= 1e-9 * Math.max(Math.abs(low), Math.abs(high));
+      return flat ? 0.5 : (component[patch] - low) / (high - low);
+    }));
+    return { colors, explained: kept.reduce((sum, component) => sum + dot(component, component), 0) / inliers.length };
   });
-  return { scores, explained: components.reduce((sum, { share }) => sum + share, 0) };
+  return { colors: films.flatMap(({ colors }) => colors), explained: films.map(({ explained }) => explained) };
 }
 
 /**
@@ -107,12 +127,11 @@ export async function layers(context, ask) {
   const patches = run.grid[0] * run.grid[1];
   const { names, classes, read: readingsOf } = readOf(context, ask);
   /** @type {number[]} */
-  const colors = [];
-  /** @type {number[]} */
   const maps = [];
-  const [read, explained] = [/** @type {number[][]} */ ([]), /** @type {number[]} */ ([])];
-  /** @type {Float64Array[] | null} */
-  let before = null;
+  /** @type {number[][]} */
+  const read = [];
+  /** @type {{rows: Float64Array[], inliers: number[]}[]} */
+  const film = [];
   for (let block = 0; block < depth; block += 1) {
     await breathe(canceled);
     const leaving = run.stream[block + 1];
@@ -120,22 +139,12 @@ export async function layers(context, ask) {
     const [all, normed] = [leaving, final].map((tokens) => Array.from({ length: patches }, (_, patch) => (
       Float64Array.from(tokens.subarray((prefix.length + patch) * width, (prefix.length + patch + 1) * width)))));
     const inliers = usual(Float64Array.from(all, (row) => Math.sqrt(dot(row, row))), constants);
-    const { scores, explained: share } = scoresOf(normed, inliers.map((patch) => normed[patch]), before);
-    before = scores;
-    explained.push(share);
-    const ends = scores.map((component) => constants.percentiles.map((at) => (
-      percentile(inliers.map((patch) => component[patch]), at / 100))));
-    for (let patch = 0; patch < patches; patch += 1) {
-      scores.forEach((component, which) => {
-        const [low, high] = ends[which];
-        const flat = high - low <= 1e-9 * Math.max(Math.abs(low), Math.abs(high));
-        colors.push(flat ? 0.5 : (component[patch] - low) / (high - low));
-      });
-    }
+    film.push({ rows: normalized(normed, inliers), inliers });
     read.push(readingsOf(image));
     const ofPatches = Array.from({ length: patches }, (_, patch) => readingsOf(each.map((shares) => shares[patch])));
     names.forEach((_, k) => maps.push(...ofPatches.map((shares) => shares[k])));
   }
+  const { colors, explained } = colorsOf(film, constants);
   const numbers = Array.from({ length: depth }, (_, block) => block + 1);
   return { layers: numbers, colors: encoded(bytesOf(colors)), explained, names, read, scale: 'probability',
     patches: encoded(bytesOf(maps)), readings: numbers };
