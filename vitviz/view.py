@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor
 
+from vitviz.analysis.decomposition import Decomposition, decompose
 from vitviz.analysis.head_statistics import HeadStatistics, head_statistics
 from vitviz.analysis.interventions import Change, intervene
 from vitviz.analysis.logit_lens import LogitLens, logit_lens
@@ -370,6 +371,13 @@ class View:
     ) -> LogitLens:
         """Return readings of classes or of a target after each block; see `vitviz.analysis.logit_lens.logit_lens`."""
         return logit_lens(self.model, self.trace, classes, target=target, contrast=contrast)
+
+    @check_arguments(ExplorerError)
+    def decompose(
+        self, target: TargetOf | None = None, *, contrast: tuple[Named, Named] | None = None
+    ) -> Decomposition:
+        """Return the score of a target as a sum over heads, tokens and MLPs; see `vitviz.analysis.decomposition`."""
+        return decompose(self.model, self.trace, target, contrast=contrast)
 
     @check_arguments(ExplorerError)
     def texts(self, texts: Sequence[str], tower: TextTower | str | os.PathLike[str] | None = None) -> "View":

@@ -12,16 +12,12 @@ import av
 import numpy as np
 import pytest
 import tiny
-import torch
 from image_files import random_rgb
 from offered import folder as save_model
 from PIL import Image, ImageSequence
 
 import vitviz
-from vitviz import Direction, Similarity
-from vitviz.analysis import AnalysisError
 from vitviz.analysis.decomposition import decompose
-from vitviz.attribution.target_specs import resolve_target
 from vitviz.cli.main import main
 from vitviz.draw.figures import draw
 from vitviz.draw.overlay import OVER_GRAY
@@ -207,56 +203,6 @@ def test_film_command_writes_heads_models_and_clips(
     assert len(frames_of(Path("models.gif"))) == 2
     assert main(["film", str(place / "clip.mp4"), "-o", "clip.mp4", "--frames", "3", *model]) == 0
     assert len(frames_of(Path("clip.mp4"))) == 3
-
-
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {},
-        {"registers": 2, "pooling": "mean"},
-        {"pooling": "cls+mean", "layer_scale": 0.3},
-        {"distillation_token": True},
-        {"pooling": "mean", "norm_pooled": True, "class_token": False},
-    ],
-)
-@torch.no_grad()
-def test_decomposition_adds_up_to_the_logit(changes: dict[str, object]) -> None:
-    model = tiny.model(**changes)
-    trace = model.trace(tiny.images(1))
-    parts = decompose(model, trace, 3)
-    assert parts.total == pytest.approx(float(trace.logits[0, 3] - trace.logits[0].mean()), abs=1e-5)
-    assert parts.heads.shape == (tiny.DEPTH, tiny.HEADS)
-    vector = np.random.default_rng(0).normal(size=model.config.feature_width).tolist()
-    for target, scale in ((Direction(vector), "value"), (Similarity(vector), "cosine")):
-        parts, resolved = decompose(model, trace, target), resolve_target(model, None, target)
-        score = float(resolved.score(model.read_out(trace.tokens)))
-        assert (parts.total, parts.scale) == (pytest.approx(score, abs=1e-5), scale)
-        np.testing.assert_allclose(parts.tokens.sum(2), parts.heads, atol=1e-9)
-
-
-@torch.no_grad()
-def test_decomposition_of_last_block_matches_the_head_output() -> None:
-    """No layer follows the last block, so its head's output is added to the stream before the norm."""
-    model = tiny.model()
-    trace = model.trace(tiny.images(1))
-    parts, last = decompose(model, trace, 3), model.blocks[-1]
-    stream, start = trace.stream(-1)[0], slice(2 * tiny.HEAD_WIDTH, 3 * tiny.HEAD_WIDTH)
-    values = last.attn.qkv(last.norm1(stream)).unflatten(-1, (3, tiny.HEADS, -1))[:, 2, 2]  # (N, d) of head 2
-    added = trace.attention(-1)[0, 2, 0] @ values @ last.attn.proj.weight[:, start].T  # (D,), to CLS
-    before = last(trace.stream(-1), None)[0, 0]
-    deviation = (before.var(unbiased=False) + model.norm.eps).sqrt()
-    aim = (model.head.weight[3] - model.head.weight.mean(0)) * model.norm.weight
-    expected = (added - added.mean()) @ aim / deviation
-    assert parts.heads[-1, 2] == pytest.approx(float(expected), rel=1e-4, abs=1e-6)
-    part = trace.attention(-1)[0, 2, 0, 9] * values[9] @ last.attn.proj.weight[:, start].T  # from one patch
-    assert parts.tokens[-1, 2, 9] == pytest.approx(float((part - part.mean()) @ aim / deviation), rel=1e-4, abs=1e-6)
-
-
-@pytest.mark.parametrize("changes", [{"pooling": "attention", "width": 20}, {"talking_heads": True}], ids=str)
-def test_decomposition_refuses_what_does_not_add_up(changes: dict[str, object]) -> None:
-    model = tiny.model(**changes)
-    with pytest.raises(AnalysisError, match="Use an attribution method"):
-        decompose(model, model.trace(tiny.images(1)))
 
 
 def test_figures_match_the_analysis(view: vitviz.View) -> None:

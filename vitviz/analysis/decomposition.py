@@ -1,28 +1,33 @@
-"""Decompose a class's logit, or the score of a target of the features, into contributions of heads, tokens and MLPs.
+"""Decompose a score that is linear in the final tokens into contributions of heads, tokens and MLPs.
 
 Direct logit attribution: Elhage et al. 2021, "A Mathematical Framework for Transformer Circuits"; for texts in CLIP:
 Gandelsman et al. 2024, "Interpreting CLIP's Image Representation via Text-Based Decomposition". The residual stream is
-a sum, the classifier is linear, and the final norm is linear for a fixed standard deviation, so the logit is a sum too.
-Only direct effects count, not contributions that later blocks read.
+a sum, the classifier is linear, and a norm is linear for a fixed standard deviation, so the score is a sum too. In
+attention pooling, the probabilities are fixed as well. Only direct effects count, not contributions that later blocks
+read.
 
-Shapes: L blocks, H heads, N tokens, D width, d head width.
+Shapes: L blocks, H heads, N tokens, D width, d head width; in windowed models W windows of M tokens, else W = 1, M = N.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from vitviz.analysis import AnalysisError
 from vitviz.analysis.logit_lens import check_one_image
 from vitviz.analysis.tokens import block_outputs
-from vitviz.attribution.target_specs import TargetOf, resolve_target
+from vitviz.attribution.attention import used_rows
+from vitviz.attribution.attn_lrp import KINDS, AttnLRP
+from vitviz.attribution.target_specs import Named, TargetOf, resolve_target
 from vitviz.attribution.targets import Target
 from vitviz.formatting import short_repr
-from vitviz.model.devices import double
-from vitviz.model.layers import LayerScale
+from vitviz.model.devices import double, double_module
+from vitviz.model.layers import Attention, LayerScale
 from vitviz.model.trace import Trace
 from vitviz.model.tracing import project_part
 from vitviz.model.vit import ViT
@@ -30,21 +35,26 @@ from vitviz.outputs import SINGLE
 
 Floats = NDArray[np.float64]
 
+RANK_TOLERANCE = 1e-9  # relative to the size of the direct effect, in float64
+
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Decomposition:
     """Contributions to a target: a class's logit minus the mean of all logits, or the score itself without a softmax.
 
+    `start`, `heads`, `mlps`, `biases` and `constant` sum to `total`.
+
     Args:
         blocks: the L block indices, from 0.
         heads: (L, H), contributions of the heads.
-        tokens: (L, H, N), `heads` split by the attended token, prefix tokens first; the sum over tokens is `heads`.
-        mlps: (L,), contributions of the MLPs.
+        tokens: (L, H, N), `heads` split by the attended token, prefix tokens first; the sum over tokens is `heads`. In
+            windowed models, H and N are those of the largest block, and other blocks are padded with zeros.
+        mlps: (L,), contributions of the MLPs, and of the constants that are added between blocks.
         biases: (L,), contributions of the output biases of attention.
         start: contribution of the first block's input tokens.
-        constant: contribution of the biases of final norm and classifier.
+        constant: contribution of the biases of final norm and classifier, and of an MLP in the pooling.
         total: the sum of all contributions, equal to the logit minus the mean of the logits, or to the score.
-        target: index of the class; -1 for a target of the features. `name` is its display name.
+        target: index of the class; -1 for other targets. `name` is its display name.
         scale: scale of the contributions: logit, value or cosine.
     """
 
@@ -63,162 +73,261 @@ class Decomposition:
     __repr__ = short_repr
 
 
+class Direct(AttnLRP):
+    """Operations whose gradient is the direct effect: norms are linear, attention and MLPs are constant.
+
+    Args:
+        model: the model whose layers it runs.
+    """
+
+    def __init__(self, model: ViT) -> None:
+        super().__init__(model, dict.fromkeys(KINDS.values(), 0.0), 0.0, "constant", conserve=False)
+
+    def linear(self, layer: nn.Linear, x: Tensor) -> Tensor:
+        """Apply a linear layer."""
+        y: Tensor = layer(x)
+        return y
+
+    def activation(self, function: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
+        """Apply a non-linearity, without a gradient."""
+        return function(x).detach()
+
+    def product(
+        self,
+        function: Callable[[Tensor, Tensor], Tensor],
+        a: Tensor,
+        b: Tensor,
+        *,
+        constant: bool = False,  # noqa: ARG002
+    ) -> Tensor:
+        """Multiply, without a gradient."""
+        return function(a, b).detach()
+
+
 @torch.no_grad()
-def decompose(model: ViT, trace: Trace, target: TargetOf | None = None) -> Decomposition:
+def decompose(
+    model: ViT, trace: Trace, target: TargetOf | None = None, *, contrast: tuple[Named, Named] | None = None
+) -> Decomposition:
     """Compute the contribution of each head, token and MLP to a class's logit minus the mean of all logits.
 
     The mean is subtracted because a constant added to all logits does not change a softmax. For several labels and for
-    values, which have no softmax, the output itself is decomposed, and for a target of the features its score. In a
-    cosine, the length of the features is held constant, like the standard deviation of the final norm.
+    values, which have no softmax, the output itself is decomposed, and for other targets their score. In a cosine, the
+    length of the features is held constant, like the standard deviation of the final norm.
 
     Args:
         model: the model of the trace.
-        trace: trace of one image with all blocks.
-        target: a class, as index or label, or a target of the features; by default the predicted class.
+        trace: trace of one image with all blocks, without edits.
+        target: a class, as index or label, an `Output`, or a target of the features; by default the predicted class.
+        contrast: (A, B), the difference of two logits; instead of `target`.
 
     Raises:
-        AnalysisError: without a classifier and a target, for other kinds of targets, if the pooling is not linear, for
-            talking heads, if a norm follows attention, or if a block was not kept.
+        AnalysisError: without a classifier and a target, for a group of classes, or if a block was not kept.
         ExplainError: if the class does not exist.
     """
-    check_one_image(trace)
-    if trace.logits is None and target is None:
-        raise AnalysisError("Expected a model with a classifier, got one without. Try token_pca instead.")
-    if model.config.pooling == "attention":
-        raise AnalysisError(
-            "Expected pooling by CLS or mean, which is linear, got attention. Use an attribution method."
-        )
-    if model.config.talking_heads:
-        raise AnalysisError(
-            "Expected heads that each write to the residual stream, got talking heads, which mix their probabilities "
-            "first. Use an attribution method."
-        )
-    if model.config.norm_attention or model.config.norm_post:
-        raise AnalysisError(
-            "Expected attention whose output is added to the residual stream directly, got a norm before the sum, so "
-            "the contributions of heads do not add up. Use an attribution method."
-        )
-    if trace.blocks != tuple(range(trace.depth)):
-        raise AnalysisError(f"Expected a trace with all blocks, got {list(trace.blocks)}. Omit blocks=.")
-    resolved = resolve_target(model, trace.logits, target, batch=1)
-    if resolved is None or resolved.kind not in ("class", "direction", "similarity"):
-        raise AnalysisError(f"Expected a class or a target of the features, got {target!s:.60}. Name one.")
-    outputs = [double(tokens[0]) for _, tokens in block_outputs(model, trace)]  # L x (N, D)
-    slope, constant = _slope(model, trace, resolved, outputs[-1])
+    resolved = linear_target(model, trace, target, contrast)
+    last = dict(block_outputs(model, trace, trace.depth - 1))[trace.depth - 1][0]  # (N, D)
+    slope, score = final_slope(model, trace, resolved, last)
+    after = (slope * double(last)).sum()  # contribution of the stream after a block
+    constant, reading, between = score - after, factors(slope), score.new_zeros(())
     tokens, biases, mlps = [], [], []
-    for block, after in enumerate(outputs):
-        before = double(trace.stream(block)[0])
-        of_tokens, of_bias = _attention_part(model, trace, block, slope)
+    for index in range(trace.depth - 1, -1, -1):
+        entering, earlier = enter_stage(model, trace, index, slope)
+        entered = (slope * double(entering)).sum()
+        of_tokens, of_bias = _attention_part(model, trace, index, entering, reading)
         tokens.append(of_tokens)
         biases.append(of_bias)
-        mlps.append((slope * (after - before)).sum() - of_tokens.sum() - of_bias)
-    start = (slope * double(trace.stream(0)[0])).sum()
-    by_token = torch.stack(tokens)  # (L, H, N)
+        mlps.append(after - entered - of_tokens.sum() - of_bias + between)
+        after = entered
+        if earlier is not slope:  # tokens were merged
+            slope, reading = earlier, factors(earlier)
+            after = (slope * double(trace.stream(index)[0])).sum()
+        between = entered - after  # contribution of the constants between a block and the next
+    start = after + between
+    heads, count = (max(sizes) for sizes in zip(*(part.shape for part in tokens), strict=True))
+    padded = [F.pad(part, (0, count - part.shape[1], 0, heads - part.shape[0])) for part in tokens[::-1]]
+    by_token = torch.stack(padded)  # (L, H, N)
     total = start + constant + torch.stack([*biases, *mlps]).sum() + by_token.sum()
     return Decomposition(
         blocks=trace.blocks,
         heads=by_token.sum(-1).cpu().numpy(),
         tokens=by_token.cpu().numpy(),
-        mlps=torch.stack(mlps).cpu().numpy(),
-        biases=torch.stack(biases).cpu().numpy(),
+        mlps=torch.stack(mlps[::-1]).cpu().numpy(),
+        biases=torch.stack(biases[::-1]).cpu().numpy(),
         start=float(start),
         constant=float(constant),
         total=float(total),
-        target=-1 if resolved.features else int(resolved.points),
+        target=int(resolved.points) if resolved.points.shape[1] == 1 and not resolved.features else -1,
         name=resolved.names[0],
         scale=resolved.score_scale,
     )
 
 
-def _readers(model: ViT, trace: Trace, target: Target) -> tuple[list[tuple[Tensor, Tensor]], Tensor]:
-    """Return the tokens that a target reads, as pairs of weights (N,) and direction (D,), and the classifier's bias."""
-    prefix, kind = len(trace.prefix), model.config.pooling
-    count = trace.tokens.shape[1]
-    rows, bias = _feature_direction(model, trace, target) if target.features else _class_rows(model, trace, target)
-    first, mean = rows[0].new_zeros(2, count)
-    first[0], mean[prefix:] = 1.0, 1.0 / (count - prefix)
-    width = model.config.width
-    readers = [(first if kind == "cls" else mean, rows[0])]
-    if kind == "cls+mean":
-        readers = [(first, rows[0][:width]), (mean, rows[0][width:])]
-    if len(rows) > 1:  # the distillation token has its own classifier
-        dist = torch.zeros_like(first)
-        dist[model.config.distillation_at] = 1.0
-        readers.append((dist, rows[1]))
-    return readers, bias
+def linear_target(
+    model: ViT, trace: Trace, target: TargetOf | None = None, contrast: tuple[Named, Named] | None = None
+) -> Target:
+    """Return a target whose score is linear in the final tokens, for a trace of one image with all blocks.
 
-
-def _class_rows(model: ViT, trace: Trace, target: Target) -> tuple[list[Tensor], Tensor]:
-    """Return the direction of a class in the features, (F,), for each classifier, and the bias."""
-    assert model.head is not None  # the target is a class
-    heads = [model.head] if model.head_dist is None else [model.head, model.head_dist]
-    index, centering = int(target.points), float(model.problem_type == SINGLE)  # the mean of all logits, or zero
-    weights = [double(head.weight) for head in heads]
-    rows = [(weight[index] - centering * weight.mean(0)) / len(heads) for weight in weights]
-    offsets = [double(head.bias) for head in heads if head.bias is not None]
-    biases = [(offset[index] - centering * offset.mean()) / len(heads) for offset in offsets]
-    matrix = None if model.projection is None else model.projection.weight
-    return [_before_projection(model, trace, row, matrix, model.config.cosine) for row in rows], sum(
-        biases, rows[0].new_zeros(())
-    )
-
-
-def _feature_direction(model: ViT, trace: Trace, target: Target) -> tuple[list[Tensor], Tensor]:
-    """Return the direction of a target in the features, [(F,)], and a bias of zero."""
-    vector = double(target.points[0].to(trace.tokens.device))
-    cosine = target.kind == "similarity"
-    return [_before_projection(model, trace, vector, target.projection, cosine)], vector.new_zeros(())
-
-
-def _before_projection(model: ViT, trace: Trace, vector: Tensor, matrix: Tensor | None, cosine: bool) -> Tensor:
-    """Map a vector in the embedding (E,) to the direction in the features (F,) that has the same dot product.
-
-    With `cosine`, the direction is divided by the length of the embedding, which is held constant.
+    Raises:
+        AnalysisError: without a classifier and a target, for a group of classes, or if a block was not kept.
+        ExplainError: if the class does not exist.
     """
-    features = double(model.read_out(trace.tokens)[0])  # (F,)
-    if matrix is not None:
-        matrix = double(matrix.to(features.device))  # (E, F)
-        features, direction = matrix @ features, vector @ matrix
-    else:
-        direction = vector
-    return direction / features.norm() if cosine else direction
+    check_one_image(trace, windows=True)
+    if trace.blocks != tuple(range(trace.depth)):
+        raise AnalysisError(f"Expected a trace with all blocks, got {list(trace.blocks)}. Omit blocks=.")
+    resolved = resolve_target(model, trace.logits, target, contrast, batch=1)
+    if resolved is None:
+        raise AnalysisError(
+            "Expected a target for a model without a classifier, got none. Name one of the features, such as Unit(0)."
+        )
+    if resolved.kind == "group":
+        raise AnalysisError(
+            f"Expected a target whose score is a sum, got {resolved.names[0]}, a group, whose score is the logarithm "
+            "of a sum. Choose one of its classes, or Output(class) for the logit itself."
+        )
+    return resolved
 
 
-def _slope(model: ViT, trace: Trace, target: Target, last: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the score's gradient in the residual stream (N, D) for a fixed deviation of the norm, and the constant.
+def final_slope(model: ViT, trace: Trace, target: Target, last: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the direct effect of the last block's output (N, D) on a target's score, (N, D), and the score, float64.
 
-    `last` is the output (N, D) of the last block.
+    The score of a class is its logit minus the mean of all logits if the classes share a softmax.
     """
-    norm, slope = model.norm, torch.zeros_like(last)
-    readers, constant = _readers(model, trace, target)
-    for weights, direction in readers:
-        if isinstance(norm, nn.Identity):
-            slope += weights[:, None] * direction
-            continue
-        assert isinstance(norm, nn.LayerNorm | nn.RMSNorm)
-        aim = double(norm.weight) * direction
-        read = (weights @ last)[None] if model.config.norm_pooled else last  # input of the norm: (1, D) or (N, D)
-        if isinstance(norm, nn.LayerNorm):  # it subtracts the mean of the channels, and adds a bias
-            aim, read = aim - aim.mean(), read - read.mean(-1, keepdim=True)
-            constant = constant + double(norm.bias) @ direction
-        deviation = (read.square().mean(-1) + (norm.eps or 0.0)).sqrt()  # (1,) or (N,)
-        slope += (weights / deviation)[:, None] * aim
-    return slope, constant
+    whole = double_module(model, {id(model.blocks): nn.ModuleList()})
+    ops = Direct(whole)
+    with torch.enable_grad():
+        tokens = double(last)[None].detach().requires_grad_()
+        outputs = target.read(whole, whole.finish(tokens, ops, model.angles(trace.grid)), ops)
+        score = target.score(outputs, ops).sum()
+        if target.kind == "class" and target.problem_type == SINGLE:
+            score = score - outputs.mean()
+        (slope,) = torch.autograd.grad(score, tokens)
+    return slope[0], score.detach()
 
 
-def _attention_part(model: ViT, trace: Trace, block: int, slope: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the contributions of the tokens that a block's heads attend to, (H, N), and of its output bias."""
-    layer, block_trace = model.blocks[block], trace.block(block)
-    scale = double(layer.ls1.gamma) if isinstance(layer.ls1, LayerScale) else 1.0
-    aims = slope * scale  # (N, D)
-    values = double(project_part(layer.attn, layer.enter(trace.stream(block)), parts=slice(2, 3))[0][0])  # (H, N, d)
-    joined = (aims @ double(layer.attn.proj.weight)).unflatten(1, (layer.attn.heads, -1))  # (N, H * d) -> (N, H, d)
-    total = values.new_zeros(values.shape[:2])  # (H, N)
-    for start, stop in block_trace.chunks():
-        aim = joined[start:stop]  # (n, H, d)
-        if not aim.any():
-            continue
-        moved = aim.transpose(0, 1) @ values.mT  # (H, n, d) @ (H, d, N) -> (H, n, N)
-        total += (double(block_trace.rows(start, stop)[0]) * moved).sum(1)
-    bias = layer.attn.proj.bias
-    return total, total.new_zeros(()) if bias is None else (aims @ double(bias)).sum()
+def enter_stage(model: ViT, trace: Trace, index: int, slope: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the residual stream (N, D) to which a block adds, and the direct effect before the block, (N', D').
+
+    They differ from the block's input and from `slope`, the direct effect after the block (N, D), only in the first
+    blocks of later stages of windowed models, which merge tokens.
+    """
+    stream, merge = trace.stream(index), getattr(model.blocks[index], "merge", None)
+    if not isinstance(merge, nn.Module):
+        return stream[0], slope
+    with torch.enable_grad():
+        leaf = double(stream).detach().requires_grad_()
+        merged = double_module(merge)(leaf, trace.layouts[index].grid, Direct(model))
+        (before,) = torch.autograd.grad(merged, leaf, slope[None])
+    return merged[0].detach(), before[0]
+
+
+def factors(slope: Tensor) -> tuple[Tensor, Tensor]:
+    """Return weights (r, N) and directions (r, D) whose products sum to the direct effect (N, D), float64.
+
+    The rank r is the number of different vectors that read the tokens: 1 for a class token or for a mean, H for
+    attention pooling. Adaptive cross approximation: Bebendorf 2000.
+    """
+    rest, least = slope.clone(), RANK_TOLERANCE * slope.norm()
+    weights, directions = [], []
+    while (norms := rest.norm(dim=1)).max() > least:
+        directions.append(rest[norms.argmax()] / norms.max())
+        weights.append(rest @ directions[-1])
+        rest -= weights[-1][:, None] * directions[-1]
+    if not weights:
+        return slope.new_zeros(0, len(slope)), slope.new_zeros(0, slope.shape[1])
+    return torch.stack(weights), torch.stack(directions)
+
+
+def head_effects(
+    model: ViT, trace: Trace, index: int, entered: Tensor, reading: tuple[Tensor, Tensor]
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the direct effects of the outputs of a block's heads as products, and those of its constants.
+
+    Args:
+        model, trace: the model and a trace of one image.
+        index: number of the block.
+        entered: (W, M, D), the input of attention.
+        reading: `factors` of the direct effect of the block's output.
+
+    Returns:
+        Weights of the queries (W, r, M), and directions (r, H, d) in the heads' outputs before the output projection;
+        the contribution of the biases that are added to the heads' outputs.
+    """
+    block, attn = model.blocks[index], model.blocks[index].attn
+    weights, directions = reading[0][None], reading[1]  # (1, r, N), (r, D)
+    if trace.layouts:
+        weights = trace.layouts[index].split(weights.mT).mT  # (W, r, M)
+    constant = weights.new_zeros(())
+    if isinstance(block.ls1, LayerScale):
+        directions = directions * double(block.ls1.gamma)
+    joined = attended = None
+    if block.post or not isinstance(attn.norm, nn.Identity):  # their deviations depend on the heads' outputs
+        values = project_part(attn, entered, parts=slice(2, 3))[0]  # (W, H, M, d)
+        rows = (trace.block(index).rows(*chunk).to(values.dtype) for chunk in trace.block(index).chunks())
+        mixed = torch.cat([attn.talk(part) @ values for part in rows], dim=2)
+        joined, attended = mixed.transpose(1, 2).flatten(2), attn.merge(mixed)  # (W, M, H * d), (W, M, D)
+    if block.post:
+        weights, directions, added = _through_norm(block.norm1, attended, weights, directions)
+        constant += added
+    if attn.proj.bias is not None:
+        constant += weights.sum((0, 2)) @ (directions @ double(attn.proj.bias))
+    directions = directions @ double(attn.proj.weight)  # (r, H * d)
+    weights, directions, added = _through_norm(attn.norm, joined, weights, directions)
+    return weights, directions.unflatten(1, (attn.heads, -1)), constant + added
+
+
+def _through_norm(
+    norm: nn.Module, x: Tensor | None, weights: Tensor, directions: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return weights (W, r, M) and directions (r, D) before a norm with inputs x (W, M, D), and its bias's effect."""
+    constant = weights.new_zeros(())
+    if x is None or not isinstance(norm, nn.LayerNorm | nn.RMSNorm):
+        return weights, directions, constant
+    x = double(x)
+    if isinstance(norm, nn.LayerNorm):
+        constant = weights.sum((0, 2)) @ (directions @ double(norm.bias))
+        x = x - x.mean(-1, keepdim=True)
+    directions = directions * double(norm.weight)
+    if isinstance(norm, nn.LayerNorm):
+        directions = directions - directions.mean(-1, keepdim=True)
+    deviation = (x.square().mean(-1) + (norm.eps or 0.0)).sqrt()  # (W, M)
+    return weights / deviation[:, None], directions, constant
+
+
+def _attention_part(
+    model: ViT, trace: Trace, index: int, entering: Tensor, reading: tuple[Tensor, Tensor]
+) -> tuple[Tensor, Tensor]:
+    """Return the contributions of the tokens that a block's heads attend to, (H, N), and of constants of attention.
+
+    Padding of windows counts as a constant: its values are the biases.
+    """
+    block, block_trace = model.blocks[index], trace.block(index)
+    windows = trace.layouts[index] if trace.layouts else None
+    entered = block.enter(entering[None].to(block.attn.qkv.weight))  # (1, N, D)
+    entered = entered if windows is None else windows.split(entered)  # (W, M, D)
+    weights, directions, constant = head_effects(model, trace, index, entered, reading)
+    writes = value_effects(block.attn, entered, directions)  # (W, r, H, M)
+    total = writes.new_zeros(len(writes), *writes.shape[2:])  # (W, H, M)
+    for start, stop in used_rows(block_trace, weights.any(1)):
+        rows = block.attn.talk(block_trace.rows(start, stop))  # (W, H, n, M)
+        read = weights[:, None, :, start:stop].to(rows) @ rows  # (W, 1, r, n) @ (W, H, n, M) -> (W, H, r, M)
+        total += (double(read).transpose(1, 2) * writes).sum(1)
+    if windows is None:
+        return total[0], constant
+    joined = windows.join(total.mT)[0].T  # (W, M, H) -> (1, N, H) -> (H, N)
+    return joined, constant + total.sum() - joined.sum()
+
+
+def value_effects(attn: Attention, entered: Tensor, directions: Tensor) -> Tensor:
+    """Return the products of all values with directions in their heads, for each: (r, H, d) -> (W, r, H, M), float64.
+
+    The input of attention, (W, M, D), meets the directions before the values' map, which is cheaper than all values.
+    """
+    _, _, weight = attn.qkv.weight.unflatten(0, (3, attn.heads, -1))  # (H, d, D)
+    directions = directions.to(weight)
+    reads = (directions[:, :, None] @ weight).squeeze(2)  # (r, H, 1, d) @ (H, d, D) -> (r, H, D)
+    effects = double(reads @ entered.mT[:, None])  # (r, H, D) @ (W, 1, D, M) -> (W, r, H, M)
+    bias: Tensor | None = attn.qkv.bias
+    if bias is None:
+        return effects
+    of_values = bias.unflatten(0, (3, attn.heads, -1))[2]  # (H, d)
+    return effects + double((directions * of_values).sum(-1, keepdim=True))

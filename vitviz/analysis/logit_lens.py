@@ -203,8 +203,9 @@ def _final_tokens(model: ViT, trace: Trace) -> Iterator[tuple[int, Tensor]]:
     yield trace.depth - 1, trace.tokens.detach()
 
 
-def check_one_image(trace: Trace) -> None:
-    """Raise an error unless the trace has one image, with attention over all its tokens."""
-    refuse_windows(trace, "this analysis of tokens", AnalysisError)
+def check_one_image(trace: Trace, *, windows: bool = False) -> None:
+    """Raise an error unless the trace has one image, with attention over all its tokens if `windows` is false."""
+    if not windows:
+        refuse_windows(trace, "this analysis of tokens", AnalysisError)
     if len(trace.tokens) != 1:
         raise AnalysisError(f"Expected the trace of one image, got {len(trace.tokens)}. Choose one: trace.image(0).")

@@ -25,12 +25,12 @@ RATIO, DEVIATIONS = 2.0, 6.0  # thresholds of outliers, see `token_norms`
 
 
 @torch.no_grad()
-def block_outputs(model: ViT, trace: Trace) -> Iterator[tuple[int, Tensor]]:
-    """Yield each block with its output tokens (B, N, D), before the final norm.
+def block_outputs(model: ViT, trace: Trace, first: int = 0) -> Iterator[tuple[int, Tensor]]:
+    """Yield each block from `first` on with its output tokens (B, N, D), before the final norm.
 
     A trace keeps only the normed tokens after the last block, so the last block runs again, without edits.
     """
-    for block in range(trace.depth):
+    for block in range(first, trace.depth):
         if block + 1 in trace.blocks:
             yield block, trace.stream(block + 1).detach()
         elif block == trace.depth - 1 and block in trace.blocks:

@@ -11,7 +11,6 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
-from vitviz.analysis.decomposition import decompose
 from vitviz.analysis.head_statistics import STATISTICS
 from vitviz.draw.colors import SEQUENTIAL
 from vitviz.draw.figures import page
@@ -153,7 +152,7 @@ def lens(view: View, options: FigureOptions, *, photo: str = "", dark: bool = Fa
 @page.styled
 def decomposition(view: View, options: FigureOptions, *, photo: str = "", dark: bool = False) -> Figure:
     """Draw the contributions of heads and MLPs to the logit of a class: direct logit attribution."""
-    parts = decompose(view.model, view.trace, options.target)
+    parts = view.decompose(options.target)
     layers, count = parts.heads.shape
     table = np.concatenate([parts.heads, parts.mlps[:, None]], axis=1)  # (L, H + 1)
     rest = parts.start + parts.constant + parts.biases.sum()
