@@ -99,7 +99,9 @@ def token_pca(model: ViT, trace: Trace) -> TokenPCA:
     return TokenPCA(
         blocks=blocks,
         colors=torch.stack([_as_colors(each, each[kept]) for each, kept in scores])
-        .unflatten(1, trace.grid).float().numpy(),  # (L, gh * gw, 3) -> (L, gh, gw, 3)
+        .unflatten(1, trace.grid)
+        .float()
+        .numpy(),  # (L, gh * gw, 3) -> (L, gh, gw, 3)
         components=axes.float().numpy(),
         explained=torch.stack([each[kept].square().sum(0) / kept.sum() for each, kept in scores]).float().numpy(),
     )
