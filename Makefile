@@ -106,7 +106,7 @@ js: $(VENV)/.js
 	$(PY) scripts/write_types.py
 	$(NODE) $(JS)/node_modules/typescript/bin/tsc --project $(JS) --incremental --tsBuildInfoFile build/types.json
 	$(NODE) $(JS)/node_modules/eslint/bin/eslint.js --config $(JS)/eslint.config.js --cache --cache-location build/lint/ \
-	  vitviz/web $(JS)
+	  vitviz $(JS)
 	$(PY) tests/js_vectors.py
 	$(NODE) --test --test-isolation=none --test-reporter=dot $(JS)/*.test.mjs
 

@@ -25,7 +25,7 @@ sys.path.insert(0, str(ROOT / "tests"))
 from test_imports import LAYERS, imports, layer, modules, target, within  # noqa: E402 - in tests/
 
 SKIP = {"vitviz", "vitviz.__main__"}  # public names, and `python -m vitviz`
-WEB = ROOT / "vitviz" / "web"
+PACKAGE = ROOT / "vitviz"
 WIDTH, SPACE, GAP, MARGIN, LANE = 216, 40, 24, 16, 28
 
 STYLE = """
@@ -88,17 +88,21 @@ def packages() -> Graph:
 
 
 def scripts() -> Graph:
-    """Return the folders of the page's scripts with their modules, and the modules outside folders."""
-    paths = {path.relative_to(WEB): path.read_text(encoding="utf-8") for path in sorted(WEB.rglob("*.js"))}
+    """Return the folders of the page's scripts with their modules, the scripts outside folders, and other packages."""
+    paths = {path: path.read_text(encoding="utf-8") for path in sorted(PACKAGE.rglob("*.js"))}
+
+    def box(path: Path) -> str:
+        room, *inner = path.relative_to(PACKAGE).parts
+        return inner[0] if room == "web" else room
+
     boxes: dict[str, list[str]] = {}
     arrows: set[Arrow] = set()
     for path, text in paths.items():
-        name = path.parts[0]
-        inside = [other.stem for other in paths if other.parts[0] == name and len(other.parts) > 1]
-        first = text.split("\n")[0].removeprefix("// ")
-        boxes[name] = wrapped(", ".join(inside) if inside else first, most=5)
+        name = box(path)
+        inside = [other.stem for other in paths if box(other) == name and other.stem != name and name != path.name]
+        boxes[name] = wrapped(", ".join(inside) if inside else text.split("\n")[0].removeprefix("// "), most=5)
         for to in re.findall(r"^import .*?from '(.*?)';", text, re.MULTILINE | re.DOTALL):
-            end = (WEB / path.parent / to).resolve().relative_to(WEB).parts[0]
+            end = box((path.parent / to).resolve())
             if end != name:
                 arrows.add((name, end))
     return Graph("The folders of the page's scripts and their imports", boxes, direct(boxes, arrows), set())

@@ -170,7 +170,7 @@ def shoot_target(browser: Browser, address: str, file: Path) -> None:
 
 def shoot_static(browser: Browser, photograph: Path, file: Path) -> None:
     """Write a static site with the default model and the examples, and save a screenshot of its Explain tab."""
-    from vitviz.export.static import write_site
+    from vitviz.site.static import write_site
     from vitviz.weights.zoo import DEFAULT
 
     with tempfile.TemporaryDirectory() as name:

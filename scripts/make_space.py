@@ -19,7 +19,7 @@ ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
 
 from vitviz.export import SPACE_CARD  # noqa: E402 - of this checkout
-from vitviz.export.static import write_site  # noqa: E402
+from vitviz.site.static import write_site  # noqa: E402
 
 KINDS = ("static", "zerogpu", "cpu")
 FILES = ("app.py", "LICENSE", "THIRD_PARTY_NOTICES.md", "vitviz", "checkpoints", "examples")

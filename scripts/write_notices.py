@@ -24,7 +24,7 @@ else:
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
 
-from vitviz.export.runtime import PACKAGE  # noqa: E402 - of this checkout
+from vitviz.site.runtime import PACKAGE  # noqa: E402 - of this checkout
 
 FILE = ROOT / "THIRD_PARTY_NOTICES.md"
 LONGEST = 120  # maximum characters of a licence's name; longer entries are full texts
@@ -45,8 +45,8 @@ Install these two extras only if that licence is acceptable.
 FONTS = f"""## Fonts and scripts
 
 - The page uses the fonts of the visitor's system and a third-party script with its licence text:
-  `vitviz/web/vendor/uqr.js`, which draws QR codes, from the npm package uqr 0.1.3 (MIT, copyright Project Nayuki and
-  Anthony Fu).
+  `vitviz/lecture/page/vendor/uqr.js`, which draws QR codes, from the npm package uqr 0.1.3 (MIT, copyright Project
+  Nayuki and Anthony Fu).
 - Pictures are drawn with DejaVu Sans, which comes with matplotlib (Bitstream Vera licence, with changes in the public
   domain). Vector files contain the outlines of the letters they use.
 - `vitviz export --static` copies {PACKAGE.replace("@", " ")} into the site that it writes: MIT licence, copyright

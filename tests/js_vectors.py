@@ -259,7 +259,7 @@ def rollout_calls() -> Iterator[Call]:
             "grid": grid,
         }
         file = rollout_bytes(trace, ("float32", "float16")[half], **options)
-        yield call("compute/payload.parseRollout", [file], {**page, "matrix": matrix}, atol=half * 2.0**-12)
+        yield call("web/compute/payload.parseRollout", [file], {**page, "matrix": matrix}, atol=half * 2.0**-12)
 
         sent = matrix.astype((np.float32, np.float16)[half]).astype(np.float32)
         page = {**page, "matrix": sent}
@@ -267,14 +267,14 @@ def rollout_calls() -> Iterator[Call]:
         means = {"Row": rollout_scores(trace, "mean", **options)[0].numpy(), "Column": matrix[:, prefix:].mean(1)}
         for kind, mean in means.items():
             empty = np.full(len(mean), 77, np.float32)
-            yield call(f"compute/rollout.rolloutMean{kind}", [page, empty], None, limit, written={1: mean})
+            yield call(f"web/compute/rollout.rolloutMean{kind}", [page, empty], None, limit, written={1: mean})
         shares = sent.astype(np.float64) / sent.sum(1, dtype=np.float64, keepdims=True)
         for token in (0, prefix, 23, count - 1):
             row = rollout_scores(trace, token, **options)[0].numpy()
             for expected, atol in ((row, limit), (shares[token], 1e-7)):  # only shares sum to exactly 1
-                yield call("compute/rollout.rolloutRow", [page, token, out], None, atol, written={2: expected})
+                yield call("web/compute/rollout.rolloutRow", [page, token, out], None, atol, written={2: expected})
             column = {2: matrix[:, token]}
-            yield call("compute/rollout.rolloutColumn", [page, token, out_column], None, limit, written=column)
+            yield call("web/compute/rollout.rolloutColumn", [page, token, out_column], None, limit, written=column)
 
 
 def similarity_calls() -> Iterator[Call]:
@@ -287,11 +287,11 @@ def similarity_calls() -> Iterator[Call]:
             sizes = {"tokens": vectors.shape[0], "width": vectors.shape[1], "block": expected.block}
             pages.append({**sizes, "grid": trace.grid, "vectors": vectors})
             file = descriptor_bytes(model, trace, descriptor, expected.block, ("float32", "float16")[half])
-            yield call("compute/payload.parseDescriptors", [file], pages[-1], atol=(1e-6, 1e-3)[half])
+            yield call("web/compute/payload.parseDescriptors", [file], pages[-1], atol=(1e-6, 1e-3)[half])
         if half:
             continue
         matches = [dataclasses.asdict(match) for match in expected.mutual()]
-        yield call("compute/similarity.mutual", pages, matches, atol=1e-6)
+        yield call("web/compute/similarity.mutual", pages, matches, atol=1e-6)
         basis = fit_pca(model, traces, descriptor, expected.block)
         fitted = {
             "components": [
@@ -301,9 +301,9 @@ def similarity_calls() -> Iterator[Call]:
             "low": basis.low, "high": basis.high, "threshold": basis.threshold,
             "scores": [[*basis.scores(model, trace).reshape(-1, 3).T] for trace in traces],
         }  # fmt: skip
-        yield call("compute/pca_basis.fitBasis", [pages, PERCENTILES], fitted, atol=1e-4)
+        yield call("web/compute/pca_basis.fitBasis", [pages, PERCENTILES], fitted, atol=1e-4)
         row, out = expected.cosines[1, 3].ravel(), np.full(12, 77, np.float32)
-        yield call("compute/similarity.cosines", [pages[0], 8, pages[1], out], None, 1e-6, written={3: row})
+        yield call("web/compute/similarity.cosines", [pages[0], 8, pages[1], out], None, 1e-6, written={3: row})
 
 
 def preprocess_calls() -> Iterator[Call]:
@@ -321,11 +321,11 @@ def preprocess_calls() -> Iterator[Call]:
         prepared_photo, args = preprocess(photo), [preprocess.to_dict(), rgba(photo), *size]
         height, width = prepared_photo.geometry.input
         shape = {"height": height, "width": width, "frame": prepared_photo.geometry.frame}
-        yield call("compute/image.prepare", args, shape, atol=1e-9, rtol=1e-12)
-        yield call("compute/image.prepare", args, {"pixels": prepared_photo.pixels}, atol=1e-5)
+        yield call("web/compute/image.prepare", args, shape, atol=1e-9, rtol=1e-12)
+        yield call("web/compute/image.prepare", args, {"pixels": prepared_photo.pixels}, atol=1e-5)
     preprocess, photo = Preprocess(mode="squash", height=20, width=30), photograph(30, 20)
     restored = {"pixels": preprocess(photo).pixels, "height": 20, "width": 30}
-    yield call("compute/image.restore", [preprocess.to_dict(), restored], rgba(photo))
+    yield call("web/compute/image.restore", [preprocess.to_dict(), restored], rgba(photo))
 
 
 def points(geometry: Geometry) -> list[tuple[float, float]]:
@@ -344,26 +344,26 @@ def geometry_calls() -> Iterator[Call]:
     for geometry in GEOMETRIES.values():
         page = plain(geometry)
         xs, ys = patch_edges(geometry, PATCHES)
-        yield call("compute/geometry.seenBox", [page], geometry.seen)
-        yield call("compute/geometry.patchEdges", [page, PATCHES], {"xs": xs.tolist(), "ys": ys.tolist()})
+        yield call("web/compute/geometry.seenBox", [page], geometry.seen)
+        yield call("web/compute/geometry.patchEdges", [page, PATCHES], {"xs": xs.tolist(), "ys": ys.tolist()})
         for patch in np.ndindex(PATCHES):
-            yield call("compute/geometry.patchBox", [page, *patch, PATCHES], geometry.patch_box(*patch, PATCHES))
+            yield call("web/compute/geometry.patchBox", [page, *patch, PATCHES], geometry.patch_box(*patch, PATCHES))
         for x, y in points(geometry):
-            yield call("compute/geometry.patchAt", [page, x, y, PATCHES], geometry.patch_at(x, y, PATCHES))
+            yield call("web/compute/geometry.patchAt", [page, x, y, PATCHES], geometry.patch_at(x, y, PATCHES))
     small, expected = fitted(photograph(*geometry.image), geometry, 47)
-    yield call("compute/geometry.scaled", [page, *small.size], plain(expected))
+    yield call("web/compute/geometry.scaled", [page, *small.size], plain(expected))
     tokens: dict[Any, int] = {"cls": 0, "register 2": 3, "mean": -1, "register 3": -1}
     for query, token in {**tokens, (0, 0): 4, (2, 6): 24, (1, 2): 13, (3, 0): -1, (0, 7): -1}.items():
-        yield call("compute/geometry.tokenOf", [query, PREFIX, PATCHES], token)
+        yield call("web/compute/geometry.tokenOf", [query, PREFIX, PATCHES], token)
 
 
 def same_place_calls() -> Iterator[Call]:
     """Yield, for patches of one model, the patch of another model at the same place in the photograph."""
     grid, full_geometry = (7, 15), prepared(150, 70, mode="native", multiple=10)
     source = {"geometry": plain(full_geometry), "grid": grid}
-    yield call("compute/geometry.samePlace", [[3, 9], source, source], [3, 9])
+    yield call("web/compute/geometry.samePlace", [[3, 9], source, source], [3, 9])
     nothing = {"geometry": plain(GEOMETRIES["nothing seen"]), "grid": PATCHES}
-    yield call("compute/geometry.samePlace", [[3, 9], source, nothing], [0, 0])
+    yield call("web/compute/geometry.samePlace", [[3, 9], source, nothing], [0, 0])
     for partial in (prepared(150, 70, mode=mode) for mode in ("crop", "pad", "squash")):
         left, top, right, bottom = partial.seen
         target = {"geometry": plain(partial), "grid": PATCHES}
@@ -371,7 +371,7 @@ def same_place_calls() -> Iterator[Call]:
             x0, y0, x1, y1 = full_geometry.patch_box(*patch, grid)
             x = min(max((x0 + x1) / 2, left), right - 1e-3)
             y = min(max((y0 + y1) / 2, top), bottom - 1e-3)
-            yield call("compute/geometry.samePlace", [patch, source, target], partial.patch_at(x, y, PATCHES))
+            yield call("web/compute/geometry.samePlace", [patch, source, target], partial.patch_at(x, y, PATCHES))
 
 
 def statistic_calls() -> Iterator[Call]:
@@ -384,12 +384,12 @@ def statistic_calls() -> Iterator[Call]:
     exact, patches = row.astype(np.float64), row[prefix:].astype(np.float64)
 
     kinds = np.array([1, 3, 2, 2], np.uint8)
-    yield call("compute/statistics.prefixKinds", [PREFIX], kinds)
+    yield call("web/compute/statistics.prefixKinds", [PREFIX], kinds)
     wall = np.concatenate([row[::-1], row])  # two heads
     for values, query, start in ((row, 9, 0), (row, 0, 0), (wall, 9, count), (row, -1, 0)):
         masses = [patches.sum(), exact[0], exact[2] + exact[3], exact[1], exact[query] if query >= 0 else np.nan]
         args = [values, count, kinds, query, np.full(5, 77.0), start]
-        yield call("compute/statistics.masses", args, None, atol=1e-12, written={4: np.array(masses)})
+        yield call("web/compute/statistics.masses", args, None, atol=1e-12, written={4: np.array(masses)})
 
     for k, signed in product((1, 5, 12, 99), (False, True)):
         values = row - np.float32(0.05 if signed else 0.0)
@@ -397,16 +397,16 @@ def statistic_calls() -> Iterator[Call]:
         out = np.full(k, 77, np.int32)
         written = np.concatenate([order, out[len(order) :]]).astype(np.int32)
         args = [values, prefix, count, signed, out]
-        yield call("compute/statistics.topPatches", args, len(order), written={4: written})
+        yield call("web/compute/statistics.topPatches", args, len(order), written={4: written})
 
     for start, stop in ((0, count), (prefix, count), (8, 9)):
         share = exact[start:stop][exact[start:stop] > 0] / exact[start:stop].sum()
         entropy = -(share * np.log(share)).sum()
         relative = entropy / np.log(stop - start) if stop - start > 1 else 0.0
-        yield call("compute/statistics.entropy", [row, start, stop], entropy, atol=1e-12)
-        yield call("compute/statistics.share", [entropy, stop - start], relative, atol=1e-12)
-    yield call("compute/statistics.entropy", [np.full(32, 0.01, np.float32), 0, 32], np.log(32), atol=1e-6)
-    yield call("compute/statistics.entropy", [np.zeros(9, np.float32), 0, 9], None)
+        yield call("web/compute/statistics.entropy", [row, start, stop], entropy, atol=1e-12)
+        yield call("web/compute/statistics.share", [entropy, stop - start], relative, atol=1e-12)
+    yield call("web/compute/statistics.entropy", [np.full(32, 0.01, np.float32), 0, 32], np.log(32), atol=1e-6)
+    yield call("web/compute/statistics.entropy", [np.zeros(9, np.float32), 0, 9], None)
 
     on_cls, halved = np.eye(1, count, dtype=np.float32)[0], row.copy()
     halved[prefix:] /= 2
@@ -415,9 +415,9 @@ def statistic_calls() -> Iterator[Call]:
     for r, c in ((0, 0), (4, 6), (2, 3)):
         distance = (patches.reshape(grid) / patches.sum() * np.hypot(rows - r, columns - c)).sum()
         for values, atol in ((row, 1e-12), (halved, 1e-6)):
-            yield call("compute/statistics.meanDistance", [values, prefix, grid, [r, c]], distance, atol)
+            yield call("web/compute/statistics.meanDistance", [values, prefix, grid, [r, c]], distance, atol)
     for values, patch in ((row, None), (on_cls, [0, 0])):
-        yield call("compute/statistics.meanDistance", [values, prefix, grid, patch], None)
+        yield call("web/compute/statistics.meanDistance", [values, prefix, grid, patch], None)
 
 
 LOOKS: dict[str, dict[str, Any]] = {
@@ -451,19 +451,19 @@ def color_calls() -> Iterator[Call]:
         for start in (0, 20):  # 20: the values of a later head
             expected = scale.indices(numbers[start:], gamma)
             args = [numbers, limits_of(scale), gamma, np.full(len(expected), 77, np.uint8), start]
-            yield call("draw/color.indices", args, None, written={3: expected})
+            yield call("web/draw/color.indices", args, None, written={3: expected})
     table = lut("viridis")
     page = np.insert(table, 3, 255, axis=1).view("<u4").ravel()
     gray = (table @ [0.2126, 0.7152, 0.0722])[:, None]  # (256, 1), as grayscale() of CSS has it
     faded = np.floor(table + 0.6 * (gray - table) + 0.5).astype(np.uint8)
-    yield call("draw/color.packed", [table], page)
-    yield call("draw/color.faded", [page], np.insert(faded, 3, 255, axis=1).view("<u4").ravel())
+    yield call("web/draw/color.packed", [table], page)
+    yield call("web/draw/color.faded", [page], np.insert(faded, 3, 255, axis=1).view("<u4").ravel())
     index = np.array([0, 255, 128, 3], np.uint8)
-    yield call("draw/color.colorGrid", [index, page, np.full(4, 77, np.uint32)], None, written={2: page[index]})
+    yield call("web/draw/color.colorGrid", [index, page, np.full(4, 77, np.uint32)], None, written={2: page[index]})
     maps = [np.array([0.1, -0.4, 0.2], np.float32), np.array([0.3, 0.0], np.float32)]
     for signed in (False, True):
         expected = limits_of(Scale.over([scores[None] for scores in maps], "shared", signed))
-        yield call("draw/color.scaleOver", [maps, signed], expected)
+        yield call("web/draw/color.scaleOver", [maps, signed], expected)
 
 
 def picture_calls() -> Iterator[Call]:
@@ -483,16 +483,16 @@ def picture_call(geometry: Geometry, values: Array, cmap: str = "viridis", **loo
     picture = rgba(overlay(photo, values, geometry, cmap=cmap, **look))
     options = {key: limits_of(value) if key == "scale" else value for key, value in look.items()}
     args = [rgba(photo), values, values.shape, plain(geometry), lut(cmap), options]
-    return call("../../tests/js/picture.overlay", args, picture, atol=1)
+    return call("../tests/js/picture.overlay", args, picture, atol=1)
 
 
 def format_calls() -> Iterator[Call]:
     for index in range(4097):  # many are halfway between two rounded values
-        yield call("compute/format.percent", [index / 4096], unbroken(percent(index / 4096)))
+        yield call("web/compute/format.percent", [index / 4096], unbroken(percent(index / 4096)))
     for name, function in (("percent", "percent"), ("prediction", "describePrediction")):
         for *args, text in json.loads((viewer_pages.ROOT / f"tests/{name}_cases.json").read_text(encoding="utf-8")):
             if args[0] is not None:  # JSON has no number that is not finite
-                yield call(f"compute/format.{function}", args, unbroken(text))
+                yield call(f"web/compute/format.{function}", args, unbroken(text))
 
 
 # ---- the static site ----
@@ -510,22 +510,22 @@ def zip_calls() -> Iterator[Call]:
             entry.create_system = 0
             archive.writestr(entry, data.tobytes())
             entry.external_attr = 0  # no permissions in the directory, which is written last
-    yield call("compute/zip.zip", [files], np.frombuffer(whole.getvalue(), np.uint8))
+    yield call("web/compute/zip.zip", [files], np.frombuffer(whole.getvalue(), np.uint8))
 
 
 def site_calls() -> Iterator[Call]:
     ties = tie_order(300, 7).tolist()
     for patches in (1, 77, 300):
-        yield call("local/orders.orderOf", [ties, patches], tie_order(patches, 7).tolist())
+        yield call("site/worker/orders.orderOf", [ties, patches], tie_order(patches, 7).tolist())
         scores = torch.arange(patches).remainder(5).double()[None]  # many are equal
-        yield call("local/orders.rankPatches", [scores[0], ties], rank_patches(scores, 7)[0].tolist())
+        yield call("site/worker/orders.rankPatches", [scores[0], ties], rank_patches(scores, 7)[0].tolist())
     for count, width in ((40, 23), (23, 40)):
         for spectrum in SPECTRA:
             samples = tiny_samples(count, width, spectrum)
             axes, shares = principal_components(samples)
             axes = point_up(axes)
             expected = [{"axis": axis, "share": float(share)} for axis, share in zip(axes, shares, strict=True)]
-            yield call("compute/components.principalComponents", [list(samples)], expected, atol=1e-7)
+            yield call("web/compute/components.principalComponents", [list(samples)], expected, atol=1e-7)
 
 
 def tiny_samples(count: int, width: int, spectrum: tuple[float, ...]) -> Tensor:

@@ -9,9 +9,9 @@ import pytest
 from filelock import FileLock
 from offered import folder, photograph
 
-from vitviz.export import static
-from vitviz.export.static import write_site
 from vitviz.lecture.texts import FILES
+from vitviz.site import static
+from vitviz.site.static import write_site
 from vitviz.web.examples import Example
 
 OWN_TEXT = "# My embedding\n\nA text.\n\n## A question?\n\nAn answer.\n"

@@ -47,7 +47,7 @@ def test_static_export_names_the_extra_before_it_loads_a_model(
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))  # without a runtime fetched earlier
     if missing == "npm":
-        monkeypatch.setattr("vitviz.export.runtime.shutil.which", lambda *_, **__: None)
+        monkeypatch.setattr("vitviz.site.runtime.shutil.which", lambda *_, **__: None)
     else:
         monkeypatch.setitem(sys.modules, missing, None)
     assert main(["export", "--static", str(tmp_path / "site"), "--model", "no such model"]) == 2

@@ -33,11 +33,12 @@ LAYERS = (
     ("vitviz.web",),
     ("vitviz.lecture",),
     ("vitviz", "vitviz.training"),  # vitviz/__init__.py, the public names; a model card names the version
-    ("vitviz.export",),
+    ("vitviz.export", "vitviz.film", "vitviz.paper"),
+    ("vitviz.site",),
     ("vitviz.server",),
     ("vitviz.gradio", "vitviz.widget"),
     ("vitviz.page",),
-    ("vitviz.cli", "vitviz.__main__", "app"),
+    ("vitviz.cli", "vitviz.film.command", "vitviz.lecture.command", "vitviz.__main__", "app"),
 )
 # The Python API returns data. Conveniences such as `heatmap.overlay()` and `view.html()` may import upper layers,
 # inside the method.
@@ -54,10 +55,10 @@ ONLY_IN = {
     "pydantic": ("vitviz.server",),
     "anywidget": ("vitviz.widget",),
     "traitlets": ("vitviz.widget",),
-    "matplotlib": ("vitviz.draw.figures", "vitviz.draw.colorbar", "vitviz.training.curves"),
-    "av": ("vitviz.images.video", "vitviz.export.film"),
-    "onnx_ir": ("vitviz.export",),
-    "onnxscript": ("vitviz.export",),
+    "matplotlib": ("vitviz.draw.figures", "vitviz.draw.colorbar", "vitviz.paper", "vitviz.training.curves"),
+    "av": ("vitviz.images.video", "vitviz.film.film"),
+    "onnx_ir": ("vitviz.site",),
+    "onnxscript": ("vitviz.site",),
     "torchvision": ("vitviz.images", "vitviz.weights", "vitviz.training"),
 }
 # Colour tables and the font that comes with them, without the modules that draw figures.
@@ -132,8 +133,9 @@ def within(module: str, places: Iterable[str]) -> bool:
 
 
 def layer(module: str) -> int | None:
-    """Return the layer of a module, counted from 1 at the bottom, or None if the table lacks it."""
-    return next((number for number, places in enumerate(LAYERS, 1) if within(module, places)), None)
+    """Return the layer of a module's closest place in the table, counted from 1 at the bottom; None if it has none."""
+    places = {place: number for number, places in enumerate(LAYERS, 1) for place in places if within(module, (place,))}
+    return places[max(places, key=len)] if places else None
 
 
 def target(name: str) -> str:

@@ -22,9 +22,9 @@ from running import Running, ready
 from vitviz.analysis.head_statistics import STATISTICS
 from vitviz.attribution.inputs import Method
 from vitviz.attribution.registry import METHODS
-from vitviz.export.static import StaticError, write_site
 from vitviz.plugins import Registry
 from vitviz.server.sizes import question_bytes
+from vitviz.site.static import StaticError, write_site
 from vitviz.web.choices import in_browser
 
 EXAMPLE = ROOT / "examples" / "plugin"

@@ -17,7 +17,7 @@ from running import folder
 from safetensors.torch import save_file
 
 from vitviz.cli.main import main
-from vitviz.export.static import MARK, SITE_IS, Site
+from vitviz.site.static import MARK, SITE_IS, Site
 from vitviz.writing import WritingError, replacing, write, write_arrays, write_table
 
 NOISE = Image.fromarray(np.random.default_rng(0).integers(0, 256, (120, 120, 3), dtype=np.uint8))
@@ -75,7 +75,7 @@ def test_missing_folder_is_named(tmp_path: Path) -> None:
 
 KILLED = """
 import os, sys
-from vitviz.export.static import MARK, SITE_IS, Site
+from vitviz.site.static import MARK, SITE_IS, Site
 from vitviz.writing import replacing
 
 with replacing(sys.argv[1], folder=True) as beside:
@@ -173,7 +173,7 @@ def test_interrupted_static_sites_can_be_repeated(tmp_path: Path, monkeypatch: p
             raise KeyboardInterrupt
         site.write(MARK, SITE_IS + '{"files": []};', hashed=False)
 
-    monkeypatch.setattr("vitviz.export.static._fill", fill)
+    monkeypatch.setattr("vitviz.site.static._fill", fill)
     command = ["export", "--static", str(path), "--model", "vit-cifar10", "--quiet"]
     stops = True
     assert main(command) == 130
@@ -188,7 +188,7 @@ def test_interrupted_static_sites_can_be_repeated(tmp_path: Path, monkeypatch: p
 
 DIRECT = {
     "write_text": {"evaluation/records.py", "training/state.py"},  # a lock's text; a file inside a new state
-    "write_bytes": {"export/static.py", "gradio.py"},  # a file inside a new site; the component's cache
+    "write_bytes": {"site/static.py", "gradio.py"},  # a file inside a new site; the component's cache
     "savez": set[str](),
     # rows and features are appended; a data set is unpacked into a temporary folder
     "open": {"evaluation/records.py", "images/datasets.py", "training/features.py"},
@@ -211,5 +211,5 @@ def test_files_are_written_by_one_module() -> None:
             ]
             if called in DIRECT and (called != "open" or {"w", "wb", "a", "ab", "x", "xb"} & {*map(str, values)}):
                 direct[called].add(name)
-    ours = {"writing.py", "cli/worksheet.py", "export/film.py", "server/routes.py", "progress.py"}
+    ours = {"writing.py", "film/film.py", "server/routes.py", "progress.py"}
     assert {name: places - ours for name, places in direct.items()} == DIRECT

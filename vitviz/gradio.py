@@ -300,7 +300,7 @@ class AttentionExplorer(gr.HTML):
             engine.leave(ticket, _address(request))
 
         setup = {"style": bundle.contained_style(), "models": engine.endpoints.models()}
-        self.start(value, "component.js", setup, server_functions=[answer, leave], **options)
+        self.start(value, "web/component.js", setup, server_functions=[answer, leave], **options)
         self._made = True
 
     def start(self, value: Any, script: str, setup: dict[str, Any], **options: Any) -> None:

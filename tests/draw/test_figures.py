@@ -29,12 +29,12 @@ from vitviz.draw.figures.drawing import format_shape, route
 from vitviz.draw.figures.layouts import layout
 from vitviz.draw.figures.maps import FigureOptions
 from vitviz.draw.figures.page import ACCENTS, DIVERGING
-from vitviz.draw.figures.paper import inside, rollout_sheet
 from vitviz.draw.figures.places import SHOWN, every
 from vitviz.draw.figures.tokens import features
 from vitviz.draw.sheet import fit_photo
 from vitviz.formatting import percent
 from vitviz.model.positions import sincos_positions
+from vitviz.paper.figures import inside, rollout_sheet
 
 # Properties of models that change figures: prefix tokens, positions, pooling, shape of the grid.
 CASES: dict[str, dict[str, Any]] = {

@@ -17,8 +17,8 @@ from vitviz.draw.colors import DrawError
 from vitviz.draw.figures import KINDS, NAMES, draw
 from vitviz.draw.figures.layouts import layout
 from vitviz.draw.figures.page import ACCENTS, SMALL
-from vitviz.draw.figures.paper import inside, rollout_sheet
 from vitviz.model.vit import Pretrained
+from vitviz.paper.figures import inside, rollout_sheet
 from vitviz.training.curves import learning_curves
 from vitviz.training.log import Epoch
 from vitviz.view import View

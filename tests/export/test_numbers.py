@@ -15,9 +15,9 @@ import tiny
 import vitviz
 from vitviz.cli.main import main
 from vitviz.export.numbers import NumbersError, replay, save
-from vitviz.export.onnx import StaticError
-from vitviz.export.runtime import runtime_files
-from vitviz.export.static import cached_graphs
+from vitviz.site.onnx import StaticError
+from vitviz.site.runtime import runtime_files
+from vitviz.site.static import cached_graphs
 
 RECORD: dict[str, Any] = {
     "format": "vitviz map 1",

@@ -22,7 +22,7 @@ from vitviz.cli.main import main
 from vitviz.draw.figures import draw
 from vitviz.draw.overlay import OVER_GRAY
 from vitviz.export import numbers
-from vitviz.export.film import circle, film_of, film_of_clip
+from vitviz.film.film import circle, film_of, film_of_clip
 from vitviz.images.limits import ImageError
 from vitviz.images.video import read_clip
 

@@ -14,10 +14,10 @@ from viewer_pages import photograph
 
 import vitviz
 from vitviz.cli.main import main
-from vitviz.export.onnx import StaticError, check_exportable
 from vitviz.images.decoding import decode
 from vitviz.lecture.numbers import lecture_bytes
 from vitviz.lecture.texts import LectureError
+from vitviz.site.onnx import StaticError, check_exportable
 from vitviz.web.scene import Scene
 from vitviz.weights.checkpoint import save
 from vitviz.weights.checks import CheckpointError

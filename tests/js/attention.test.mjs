@@ -84,7 +84,7 @@ test('every half converts to its float32', () => {
 
 test('invalid files are refused', () => {
   const block = BLOCKS.find(({ name }) => name.startsWith('registers')).file;
-  const rolled = VECTORS.calls.find((call) => call.function === 'compute/payload.parseRollout').args[0];
+  const rolled = VECTORS.calls.find((call) => call.function === 'web/compute/payload.parseRollout').args[0];
   const patched = (offset, value, kind = 'Uint16') => {
     const copy = block.slice();
     new DataView(copy)[`set${kind}`](offset, value, true);

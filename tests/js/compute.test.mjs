@@ -18,7 +18,7 @@ const copy = (arg) => (ArrayBuffer.isView(arg) ? arg.slice() : arg);
 for (const [name, calls] of Map.groupBy(VECTORS.calls, (call) => call.function)) {
   test(`${name} matches Python, and changes only its output arguments`, async () => {
     const [path, method] = [name.slice(0, name.lastIndexOf('.')), name.slice(name.lastIndexOf('.') + 1)];
-    const { [method]: called } = await import(`../../vitviz/web/${path}.js`);
+    const { [method]: called } = await import(`../../vitviz/${path}.js`);
     calls.forEach(({ args, expected, atol, rtol, written }, place) => {
       const label = `call ${place}, ${JSON.stringify(args, briefly)}`;
       const before = args.map(copy);
@@ -30,7 +30,7 @@ for (const [name, calls] of Map.groupBy(VECTORS.calls, (call) => call.function))
 }
 
 test('in half precision, every patch of a photograph is the nearest neighbour of itself', () => {
-  const { args } = VECTORS.calls.filter((call) => call.function === 'compute/payload.parseDescriptors').at(-1);
+  const { args } = VECTORS.calls.filter((call) => call.function === 'web/compute/payload.parseDescriptors').at(-1);
   const own = parseDescriptors(args[0]);
   const matches = mutual(own, own);
   assert.equal(matches.length, own.tokens);

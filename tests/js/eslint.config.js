@@ -3,21 +3,26 @@ import js from '@eslint/js';
 import globals from 'globals';
 
 const WEB = 'vitviz/web';
+const ALL = 'vitviz/**/*.js';
+/** The scripts of a folder, which the page, the lecture and the static site may all have. */
+const scriptsOf = (folder) => [WEB, 'vitviz/lecture/page', 'vitviz/site/page', 'vitviz/site']
+  .map((place) => `${place}/${folder}/*.js`);
 
 /** The other folders that the modules of each folder may import: core <- compute <- draw <- views. */
 const IMPORTS = {
   core: [], compute: ['core', 'vendor'], draw: ['core', 'compute', 'vendor'], backends: ['core', 'compute'],
-  effects: ['core', 'compute', 'backends'], local: ['core', 'compute'], views: ['core', 'compute', 'draw', 'effects'],
+  effects: ['core', 'compute', 'backends'], worker: ['core', 'compute', 'lecture'],
+  views: ['core', 'compute', 'draw', 'effects'],
 };
 const AMERICAN = '^(?!.*([Cc]olour|[Gg]rey|[Cc]entre|[Nn]eighbour|[Bb]ehaviour|alis[ei]|gnis[ei]|imis[ei]|elled)).*$';
 const PURE = ['core', 'compute']; // these also run under Node and in workers
 const SILENT = ['draw', 'views']; // these must leave questions to effects/
 
 const folders = Object.entries(IMPORTS).map(([folder, allowed]) => ({
-  files: [`${WEB}/${folder}/*.js`],
+  files: scriptsOf(folder),
   rules: {
     'no-restricted-imports': ['error', { patterns: [{
-      regex: `^\\.\\./(?!(${[...allowed, '-'].join('|')})/)`,
+      regex: `^(\\.\\./)+(web/)?(?!\\.\\./|web/|(${[folder, ...allowed].join('|')})/)`,
       message: `Expected ${folder}/ to import from ${['itself', ...allowed].join(', ')} only.`,
     }] }],
   },
@@ -27,7 +32,7 @@ const none = Object.fromEntries(Object.keys(globals.browser).map((name) => [name
 const asks = 'Expected only effects/ to send questions to the backend.';
 
 export default [
-  { ignores: [`${WEB}/vendor/*.js`] }, // third-party code, unchanged
+  { ignores: ['vitviz/**/vendor/*.js'] }, // third-party code, unchanged
   { linterOptions: { reportUnusedDisableDirectives: 'error' } },
   js.configs.recommended,
   {
@@ -36,23 +41,23 @@ export default [
       'id-match': ['error', AMERICAN, { properties: true }],
       'max-len': ['error', { code: 120, tabWidth: 2 }],
       'no-restricted-properties': ['error', { object: 'window', property: 'vitviz',
-        message: 'Expected only app.js, alone.js and static.js to use window.vitviz, which is for tests.' }],
+        message: 'Expected only the entries to use window.vitviz, which is for tests.' }],
     },
   },
   { files: ['tests/js/*'], languageOptions: { globals: globals.node } },
-  { files: [`${WEB}/**/*.js`], languageOptions: { globals: globals.browser } },
-  { files: PURE.map((folder) => `${WEB}/${folder}/*.js`), languageOptions: {
+  { files: [ALL], languageOptions: { globals: globals.browser } },
+  { files: PURE.flatMap(scriptsOf), languageOptions: {
     globals: { ...none, ...globals['shared-node-browser'] },
   } },
   ...folders,
-  { files: SILENT.map((folder) => `${WEB}/${folder}/*.js`), rules: {
+  { files: SILENT.flatMap(scriptsOf), rules: {
     'no-restricted-globals': ['error', ...['fetch', 'XMLHttpRequest', 'EventSource', 'WebSocket'].map((name) => (
       { name, message: asks }))],
     'no-restricted-syntax': ['error', ...['property.name', 'name'].map((held) => (
       { selector: `CallExpression > MemberExpression.callee[object.${held}='backend']`, message: asks })),
     { selector: "MemberExpression[object.name='window'][property.name='fetch']", message: asks }],
   } },
-  { files: [`${WEB}/service.js`], languageOptions: { globals: { SITE: 'readonly' } } },
-  { files: ['app', 'alone', 'alone_lecture', 'static'].map((entry) => `${WEB}/${entry}.js`),
+  { files: ['vitviz/site/page/service.js'], languageOptions: { globals: { SITE: 'readonly' } } },
+  { files: [`${WEB}/app.js`, `${WEB}/saved.js`, 'vitviz/lecture/page/saved_lecture.js', 'vitviz/site/page/site.js'],
     rules: { 'no-restricted-properties': 'off' } },
 ];

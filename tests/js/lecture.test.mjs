@@ -5,11 +5,11 @@ import {
   attend, costOf, disagreement, dotTerms, effectiveCount, embed, filterMap, filterProduct, largest, momentsOf,
   parseLecture, parseParts, parseValues, positionSimilarity, roundedToSum, shareKept, sinePositions, softmaxOf,
   sumTerms,
-} from '../../vitviz/web/compute/lecture_numbers.js';
-import { numberOf } from '../../vitviz/web/compute/exercises.js';
+} from '../../vitviz/lecture/page/compute/lecture_numbers.js';
+import { numberOf } from '../../vitviz/lecture/page/compute/exercises.js';
 import { parseBlock } from '../../vitviz/web/compute/payload.js';
-import { readTensors, writeTensors } from '../../vitviz/web/compute/tensors.js';
-import { FIRST, SECOND } from '../../vitviz/web/views/steps/training.js';
+import { readTensors, writeTensors } from '../../vitviz/lecture/page/compute/tensors.js';
+import { FIRST, SECOND } from '../../vitviz/lecture/page/views/steps/training.js';
 import { VECTORS, near, sum } from './vectors.mjs';
 
 const { lecture: MODEL, lecturesWithGaps: GAPS } = VECTORS;

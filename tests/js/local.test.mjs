@@ -1,15 +1,15 @@
 import assert from 'node:assert/strict';
 import test from 'node:test';
 import { gzipSync } from 'node:zlib';
-import { needs } from '../../vitviz/web/backends/needs.js';
+import { needs } from '../../vitviz/site/page/backends/needs.js';
 import { layOnWhite } from '../../vitviz/web/compute/image.js';
-import { readTensors, writeTensors } from '../../vitviz/web/compute/tensors.js';
-import { Aim } from '../../vitviz/web/local/aim.js';
-import { Graphs } from '../../vitviz/web/local/graphs.js';
-import { lectureFile, valuesFile } from '../../vitviz/web/local/lecture_numbers.js';
-import { METHODS } from '../../vitviz/web/local/methods.js';
-import { Model, Stopped } from '../../vitviz/web/local/model.js';
-import { judge } from '../../vitviz/web/local/opening.js';
+import { readTensors, writeTensors } from '../../vitviz/lecture/page/compute/tensors.js';
+import { Aim } from '../../vitviz/site/worker/aim.js';
+import { Graphs } from '../../vitviz/site/worker/graphs.js';
+import { lectureFile, valuesFile } from '../../vitviz/lecture/page/worker/lecture_numbers.js';
+import { METHODS } from '../../vitviz/site/worker/methods.js';
+import { Model, Stopped } from '../../vitviz/site/worker/model.js';
+import { judge } from '../../vitviz/site/worker/opening.js';
 import { VECTORS } from './vectors.mjs';
 
 const ABOUT = { width: 2, headWidth: 2, heads: 1, depth: 1, prefix: ['CLS'], patch: 1, rotary: null, pooling: 'cls' };

@@ -41,7 +41,7 @@ test('each step has texts, and as many parts as the page counts', () => {
     assert.deepEqual(exercises(lang), exercises('en'));
   }
   LECTURE.forEach(({ name }, step) => {
-    const text = readFileSync(new URL(`../../vitviz/web/views/steps/${name}.js`, import.meta.url), 'utf8');
+    const text = readFileSync(new URL(`../../vitviz/lecture/page/views/steps/${name}.js`, import.meta.url), 'utf8');
     const parts = [...text.matchAll(/(?:data-part="|\}, ')([\d ]+)["']/g)].flatMap(([, listed]) => listed.split(' '));
     const counted = Array.from({ length: PARTS[step] }, (_, place) => String(place + 1));
     assert.deepEqual([...new Set(parts)].sort().filter((part) => !counted.includes(part)), []);

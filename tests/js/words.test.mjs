@@ -9,13 +9,14 @@ import { unbroken } from '../../vitviz/web/core/figures.js';
 import { LANGUAGES, inEnglish, named, say, speak, translated, wordsOf } from '../../vitviz/web/core/words.js';
 import { COMPLETE, VECTORS } from './vectors.mjs';
 
-const WEB = new URL('../../vitviz/web/', import.meta.url);
-const read = (name) => readFileSync(new URL(name, WEB), 'utf8');
-const SCRIPTS = readdirSync(WEB, { recursive: true }).map((name) => name.replaceAll('\\', '/'))
-  .filter((name) => name.endsWith('.js') && !name.startsWith('vendor/'));
+const PACKAGE = new URL('../../vitviz/', import.meta.url);
+const WEB = new URL('web/', PACKAGE);
+const read = (name) => readFileSync(new URL(name, PACKAGE), 'utf8');
+const SCRIPTS = readdirSync(PACKAGE, { recursive: true }).map((name) => name.replaceAll('\\', '/'))
+  .filter((name) => name.endsWith('.js') && !name.includes('/vendor/'));
 const FUNCTIONS = { say: 1, phrase: 1, plural: 3 }; // how many of their arguments can be texts
 const [HELP, PAGE] = (() => {
-  const html = read('app.html').replace(/\s+/g, ' ');
+  const html = read('web/app.html').replace(/\s+/g, ' ');
   const [, help] = /(<section [^>]*vv-reading-help.*?<\/section>)/.exec(html);
   return [help, html.replace(help.replace(/^<[^>]*>/, ''), '')];
 })();
@@ -103,7 +104,7 @@ test('a language is one file, and its missing texts are in English', async () =>
   cpSync(new URL('core/', WEB), core, { recursive: true });
   writeFileSync(new URL('toy.js', core), "export const TOY = { page: { Explore: 'Tour', Explain: 'Why' } };");
   writeFileSync(new URL('words.js', core), `import { TOY } from './toy.js';\n${
-    read('core/words.js').replace('  en: EN,\n', (english) => `${english}  toy: TOY,\n`)}`);
+    read('web/core/words.js').replace('  en: EN,\n', (english) => `${english}  toy: TOY,\n`)}`);
   const words = await import(new URL('words.js', core));
   words.speak('toy');
   assert.deepEqual(['Explore', 'Explain', 'Heads'].map((text) => words.say(text)), ['Tour', 'Why', 'Heads']);

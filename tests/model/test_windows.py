@@ -28,13 +28,13 @@ from vitviz.draw import figures
 from vitviz.errors import VitvizError
 from vitviz.evaluation.faithfulness import faithfulness
 from vitviz.explorer import Explorer
-from vitviz.export.film import film_of
-from vitviz.export.onnx import check_exportable
+from vitviz.film.film import film_of
 from vitviz.lecture.numbers import lecture_bytes, token_bytes, values_bytes
 from vitviz.model.config import ModelError
 from vitviz.model.edits import Edits
 from vitviz.model.trace import Trace, TraceError
 from vitviz.model.windows import SparseAttention
+from vitviz.site.onnx import check_exportable
 from vitviz.training.transfer import start_from
 from vitviz.web.payload import block_bytes, count_bytes, rollout_bytes
 from vitviz.weights import checkpoint

@@ -27,8 +27,8 @@ from viewer_pages import write
 from webkit import new_webkit
 
 from vitviz.explorer import Explorer
-from vitviz.export.static import write_site
 from vitviz.lecture.texts import STEPS
+from vitviz.site.static import write_site
 from vitviz.view import View
 from vitviz.web.examples import Example
 from vitviz.weights import zoo

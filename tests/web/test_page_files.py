@@ -75,10 +75,10 @@ def test_balancing_queries_is_exact() -> None:
 # ---- static and saved pages run only their own scripts
 
 FILLING = {"first": "{}", "site": "{}", "lecture": "{}", "script": "page.js", "colors": bundle.colors()}
-STATIC = bundle.fill(bundle.template("site.html"), FILLING)
+STATIC = bundle.fill(bundle.template("site/page/site.html"), FILLING)
 SAVED = [
     standalone_frame(entry, manifest='{"a": 1}', search='"?"', lecture="null", title="t", parts="")
-    for entry in ("alone.js", "alone_lecture.js")
+    for entry in ("web/saved.js", "lecture/page/saved_lecture.js")
 ]
 INLINE = re.compile(r"<script>(.*?)</script>", re.DOTALL)
 

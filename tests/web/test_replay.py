@@ -79,7 +79,7 @@ def opened(browser: Chromium, url: str, seed: int) -> Iterator[Page]:
         ready(page, url)
         page.wait_for_function(f"{SCENE}?.answers.complete")
         script = re.sub(r"^(export |import .*;$)", "", RANDOM.read_text(encoding="utf-8"), flags=re.MULTILINE)
-        script = f"{bundle.script('core/state.js')}const {{ FIELDS }} = vitvizExplorer;\n{script}"
+        script = f"{bundle.script('web/core/state.js')}const {{ FIELDS }} = vitvizExplorer;\n{script}"
         page.evaluate(f"() => {{ {script}\nwindow.random = {{ generator, actions }}; }}")  # the policy forbids tags
         try:
             yield page

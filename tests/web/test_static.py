@@ -34,15 +34,15 @@ from static_site import Site, serve
 from vitviz.analysis.head_statistics import STATISTICS
 from vitviz.attribution.registry import METHODS
 from vitviz.explorer import Explorer
-from vitviz.export import static
-from vitviz.export.onnx import StaticError
-from vitviz.export.static import cached_graphs, write_site
 from vitviz.heatmap import Heatmap
 from vitviz.images.decoding import decode
 from vitviz.images.preprocess import Preprocess
 from vitviz.lecture.numbers import lecture_bytes
 from vitviz.lecture.texts import LectureError, lecture_texts
 from vitviz.model.vit import Pretrained
+from vitviz.site import static
+from vitviz.site.onnx import StaticError
+from vitviz.site.static import cached_graphs, write_site
 from vitviz.view import View
 from vitviz.web.choices import in_browser
 from vitviz.web.responses import describe_rearranged
@@ -555,7 +555,7 @@ FETCHED = "async (url) => (await (await fetch(url)).arrayBuffer()).byteLength"
 @pytest.mark.tier("all")
 def test_service_worker_does_not_cache_damaged_files(browser: Chromium, site: Site, tmp_path: Path) -> None:
     with copied(site, tmp_path / "site") as served, keeping(browser, served.url) as page:
-        (path,) = served.folder.glob("alone.*.html")
+        (path,) = served.folder.glob("saved.*.html")
         url, whole = served.url + path.relative_to(served.folder).as_posix(), path.read_bytes()
 
         path.write_bytes(whole[: len(whole) // 2])

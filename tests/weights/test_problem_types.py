@@ -23,9 +23,9 @@ from vitviz.draw.figures import charts, drawing
 from vitviz.draw.figures.maps import FigureOptions
 from vitviz.evaluation import EvaluationError
 from vitviz.evaluation.accuracy import validate
-from vitviz.export.onnx import StaticError, check_exportable
 from vitviz.lecture.numbers import lecture_bytes
 from vitviz.lecture.texts import LectureError
+from vitviz.site.onnx import StaticError, check_exportable
 from vitviz.training import TrainingError
 from vitviz.training.transfer import start_from
 from vitviz.view import View

@@ -26,9 +26,9 @@ from vitviz import Text
 from vitviz.analysis.decomposition import decompose
 from vitviz.attribution.registry import METHODS
 from vitviz.cli.main import main
-from vitviz.export.onnx import StaticError, check_exportable
 from vitviz.server.arguments import ArgumentError
 from vitviz.server.models import bytes_of
+from vitviz.site.onnx import StaticError, check_exportable
 from vitviz.weights.checkpoint import load_folder, save
 from vitviz.weights.checks import ConvertError
 from vitviz.weights.text_tower import TextTower

@@ -9,12 +9,12 @@ from vitviz.cli.components import components
 from vitviz.cli.explain import explain, sheet
 from vitviz.cli.export import export
 from vitviz.cli.figures import figures
-from vitviz.cli.film import film
-from vitviz.cli.lecture import lecture
 from vitviz.cli.models import models, summary, validate
 from vitviz.cli.predict import predict
 from vitviz.cli.replay import replay
 from vitviz.cli.train import train
+from vitviz.film.command import film
+from vitviz.lecture.command import lecture
 
 HELP = """Look inside a Vision Transformer.
 

@@ -118,7 +118,7 @@ def _write_folder(args: Args) -> None:
 
 
 def _write_site(args: Args) -> None:
-    from vitviz.export.static import write_site
+    from vitviz.site.static import write_site
 
     if args.photo or args.output or args.lecture:
         other = args.photo or ("-o" if args.output else "--lecture")

@@ -109,7 +109,7 @@ def _photo_figures(args: Args, explorer: Explorer, names: tuple[str, ...]) -> di
 
 def _rollout_sheet(args: Args, explorer: Explorer) -> dict[str, Any]:
     """Draw figure 6 of the ViT paper."""
-    from vitviz.draw.figures.paper import rollout_sheet
+    from vitviz.paper.figures import rollout_sheet
 
     files = _files(args)
     opened = explorer.open_many(files, size=args.size, progress=not args.quiet)
@@ -122,7 +122,7 @@ def _rollout_sheet(args: Args, explorer: Explorer) -> dict[str, Any]:
 def _inside(args: Args, explorer: Explorer) -> dict[str, Any]:
     """Draw figure 7 of the ViT paper."""
     from vitviz.analysis.head_statistics import folder_statistics
-    from vitviz.draw.figures.paper import inside
+    from vitviz.paper.figures import inside
 
     path = _single_path(args)
     if Path(path).is_dir():

@@ -1,7 +1,7 @@
 """Read the texts of the lecture's exercises: one Markdown file per language, with up to three exercises for each step.
 
 Each step has at most one exercise of each kind: a number, a choice, a patch. The files declare which. `{0}`, `{1}`, ...
-stand for numbers of the photograph, which `compute/exercises.js` computes in this order.
+stand for numbers of the photograph, which `page/compute/exercises.js` computes in this order.
 """
 
 from __future__ import annotations

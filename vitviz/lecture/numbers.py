@@ -1,6 +1,7 @@
 """Write the numbers of the lecture: the steps from a photograph to tokens, the values of a block, a token in a block.
 
-Files have the format of safetensors, which `compute/tensors.js` reads. The entry `facts` of their metadata is JSON.
+Files have the format of safetensors, which `page/compute/tensors.js` reads. The entry `facts` of their metadata is
+JSON.
 
 | file | array | shape |
 |---|---|---|

@@ -9,7 +9,7 @@ import { Explore } from './views/explore.js';
 import { Frame } from './views/frame.js';
 import { Heads } from './views/head_statistics.js';
 import { Layers } from './views/layers.js';
-import { Lecture } from './views/lecture.js';
+import { Lecture } from '../lecture/page/views/lecture.js';
 import { Source } from './views/source.js';
 import { TopBar } from './views/topbar.js';
 

@@ -21,7 +21,8 @@ from vitviz.draw.colors import DIVERGING, lut
 from vitviz.errors import VitvizError
 
 HERE = Path(__file__).parent
-ENTRY = "app.js"
+PACKAGE = HERE.parent
+ENTRY = "web/app.js"
 TITLE = "vitviz: look inside Vision Transformers"
 LEAD = "Drop a photograph, point at a patch, and see where every head of a Vision Transformer looks."
 PREVIEW = "preview.jpg"  # 1,200 x 630 pixels, what link previews show
@@ -60,7 +61,7 @@ def _collect(name: str, order: list[str], bodies: dict[str, str], path: tuple[st
         return
     if name in path:
         raise BundleError(f"Expected imports in one direction, got {' -> '.join((*path, name))}. Remove one of them.")
-    text = (HERE / name).read_text(encoding="utf-8")
+    text = (PACKAGE / name).read_text(encoding="utf-8")
     for _, other in _IMPORT.findall(text):
         _collect(_resolve(name, other), order, bodies, (*path, name))
 
@@ -78,7 +79,7 @@ def _collect(name: str, order: list[str], bodies: dict[str, str], path: tuple[st
 
 
 def _resolve(name: str, other: str) -> str:
-    """Return the path, relative to `web/`, of a module that the module `name` imports."""
+    """Return the path, relative to the package, of a module that the module `name` imports."""
     return posixpath.normpath(posixpath.join(posixpath.dirname(name), other))
 
 
@@ -89,15 +90,15 @@ def colors() -> str:
 
 
 @cache
-def template(name: str = "app.html") -> str:
+def template(name: str = "web/app.html") -> str:
     """Return the page's HTML without a scene."""
-    return (HERE / name).read_text(encoding="utf-8")
+    return (PACKAGE / name).read_text(encoding="utf-8")
 
 
 @cache
 def frame() -> str:
-    """Return the HTML around a standalone page; `fill` replaces `@@name@@`."""
-    return (HERE / "standalone.html").read_text(encoding="utf-8")
+    """Return the HTML around a saved page; `fill` replaces `@@name@@`."""
+    return (HERE / "saved.html").read_text(encoding="utf-8")
 
 
 def fill(page: str, filling: Mapping[str, str]) -> str:
@@ -151,4 +152,4 @@ def contained_style() -> str:
 @cache
 def lecture_style() -> str:
     """Return the style sheet of the lecture, which follows the page's."""
-    return (HERE / "lecture.css").read_text(encoding="utf-8")
+    return (PACKAGE / "lecture" / "page" / "lecture.css").read_text(encoding="utf-8")

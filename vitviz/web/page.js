@@ -19,7 +19,8 @@ import { SceneEffects } from './effects/scene.js';
 /** @typedef {{title: string, body: string, question: string, answer: string}} Text - HTML of a step of the lecture */
 /**
  * The steps in each language, and the exercises.
- * @typedef {{lang: string, texts: Record<string, Text[]>, exercises?: import('./compute/exercises.js').Given}} Lectured
+ * @typedef {{lang: string, texts: Record<string, Text[]>,
+ *   exercises?: import('../lecture/page/compute/exercises.js').Given}} Lectured
  */
 
 const HOME = 'vitviz-model'; // local-storage key of the model chosen last

@@ -2,7 +2,7 @@
 
 Routes, queues, API, tools, the page's messages and the documents' table are generated from `QUESTIONS`. The arguments
 of a question, with types, ranges and meaning, are in the signature of the method with the same name in
-`vitviz.server.endpoints`. `vitviz/web/local/worker.js` answers questions in the browser.
+`vitviz.server.endpoints`. `vitviz/site/worker/worker.js` answers questions in the browser.
 """
 
 from __future__ import annotations

@@ -38,7 +38,7 @@ VERDICTS = [[verdict(deletion, insertion, RANDOM) for insertion in (False, True)
 
 
 def constants(patches: int) -> dict[str, Any]:
-    """Return the constants that a static site's scripts share with Python: `Constants` of local/endpoints.js.
+    """Return the constants that a static site's scripts share with Python: `Constants` of site/worker/endpoints.js.
 
     Args:
         patches: largest number of patches of a photograph, for the random orders.

@@ -287,11 +287,11 @@ def standalone(
         manifest=_script({**scene.manifest("page"), "badge": None}),  # no times, so that equal views give equal files
         search=_script(search),
         lecture=_script(texts) if lecture else "null",
-        entry="alone_lecture.js" if lecture else "alone.js",
+        entry="lecture/page/saved_lecture.js" if lecture else "web/saved.js",
     )
 
 
-def standalone_frame(entry: str = "alone.js", **filling: str) -> str:
+def standalone_frame(entry: str = "web/saved.js", **filling: str) -> str:
     """Return the standalone page, with `@@name@@` in place of missing parts.
 
     Args:
@@ -299,7 +299,7 @@ def standalone_frame(entry: str = "alone.js", **filling: str) -> str:
         filling: title, parts, manifest, search and lecture, as HTML.
     """
     scripts = {"script": bundle.script(entry), "colors": bundle.colors()}
-    style = bundle.style() + (bundle.lecture_style() if entry == "alone_lecture.js" else "")
+    style = bundle.style() + (bundle.lecture_style() if entry == "lecture/page/saved_lecture.js" else "")
     filling |= {"style": style, "template": bundle.template(), **scripts}
     return bundle.fill(bundle.frame(), filling)
 
@@ -307,7 +307,7 @@ def standalone_frame(entry: str = "alone.js", **filling: str) -> str:
 def standalone_bytes(trace: Trace, maps: Sequence[Heatmap] = ()) -> int:
     """Estimate the length of the file of `standalone` without writing it."""
     files = count_bytes(trace, rollout=rolls_out(trace))
-    shell = sum(map(len, (bundle.style(), bundle.template(), bundle.script("alone.js"), bundle.colors())))
+    shell = sum(map(len, (bundle.style(), bundle.template(), bundle.script("web/saved.js"), bundle.colors())))
     numbers = sum(22 * heatmap.values.size for heatmap in maps)  # characters of a map's values
     return files * 4 // 3 + shell + numbers + PICTURE_BYTES  # base64 takes four bytes for three
 

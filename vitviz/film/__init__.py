@@ -1,0 +1,1 @@
+"""Make films of attention."""

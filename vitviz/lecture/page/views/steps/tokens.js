@@ -1,0 +1,40 @@
+// Names of tokens and formatted numbers for the steps of the lecture.
+import { escaped, patchWords } from '../../../../web/compute/format.js';
+
+/** @typedef {import('../../../../web/effects/scene.js').Scene} Scene */
+
+/** @param {number} place - index of a patch, row by row @param {Scene} scene @returns {[number, number]} */
+export function patchAt(place, { grid: [, columns] }) {
+  return [Math.floor(place / columns), place % columns];
+}
+
+/** Return a token's name. @param {number} token @param {Scene} scene */
+export function tokenWords(token, scene) {
+  const { prefix } = scene.manifest;
+  return token < prefix.length ? prefix[token] : patchWords(patchAt(token - prefix.length, scene));
+}
+
+/** @param {number[]} numbers - the first has a sign only if it is negative */
+export function sumWords(numbers) {
+  return numbers.map((value, n) => (
+    n === 0 ? decimal(value) : ` ${value < 0 ? '−' : '+'} ${decimal(Math.abs(value))}`)).join('');
+}
+
+/** Format a number with a fixed count of decimals. @param {number} value */
+export function decimal(value, digits = 2) {
+  return value.toFixed(digits).replace('-', '−');
+}
+
+/** The HTML of bars: a name, a share from 0 to 1, and the text of its number. @param {[string, number, string][]} rows
+ * @param {(place: number) => number | string} [color] - of `vv-plot-` */
+export function bars(rows, color = () => 0) {
+  return rows.map(([name, share, said], place) => `<li><span class="vv-name">${escaped(name)}</span><i
+    class="vv-plot-${color(place)}" style="--share: ${Math.min(1, Math.max(0, share)).toFixed(4)}"></i><span>${
+    escaped(said)}</span></li>`).join('');
+}
+
+/** Bars whose lengths are relative to the largest. @param {[string, number, string][]} rows */
+export function among(rows) {
+  const most = Math.max(1e-12, ...rows.map(([, value]) => value));
+  return bars(rows.map(([name, value, said]) => [name, value / most, said]));
+}

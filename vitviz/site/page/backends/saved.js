@@ -1,0 +1,38 @@
+// Write a scene as one HTML file that opens without a network, by filling the frame of `vitviz.web.scene.standalone`.
+import { describe, escaped } from '../../../web/compute/format.js';
+
+/** @param {Blob} blob @returns {Promise<string>} a data URL */
+const inline = (blob) => new Promise((resolve, reject) => {
+  const reader = new FileReader();
+  reader.onload = () => resolve(/** @type {string} */ (reader.result));
+  reader.onerror = () => reject(reader.error);
+  reader.readAsDataURL(blob);
+});
+
+/** @param {string} url */
+const inlined = async (url) => (url.startsWith('data:') ? url : inline(await (await fetch(url)).blob()));
+
+/** Return JSON that cannot end its script element. @param {unknown} value */
+const scripted = (value) => JSON.stringify(value).replaceAll('<', '\\u003c');
+
+/**
+ * @param {string} frame - HTML with placeholders for title, parts, manifest and search
+ * @param {import('../../../web/core/manifest.js').Manifest} manifest
+ * @param {Record<string, ArrayBuffer>} files - `block-0`, ..., and `rollout`
+ * @param {string} search - the query string of the initial view
+ * @returns {Promise<ArrayBuffer>}
+ */
+export async function standalone(frame, manifest, files, search) {
+  const parts = await Promise.all(Object.entries(files).map(async ([name, buffer]) => {
+    const text = (await inline(new Blob([buffer]))).split(',')[1];
+    return `<script type="text/plain" id="${name}">${text}</script>\n`;
+  }));
+  const { photo, seen } = manifest;
+  const saved = { ...manifest, id: 'page', badge: null, sizes: [], photo: { ...photo, url: await inlined(photo.url) },
+    seen: seen && { ...seen, url: await inlined(seen.url) } };
+  const title = [describe(manifest), manifest.title, 'vitviz'].filter(Boolean).join(' · ');
+  /** @type {Record<string, string>} */
+  const filling = { title: escaped(title), parts: parts.join(''), manifest: scripted(saved), search: scripted(search) };
+  const page = frame.replace(/@@(title|parts|manifest|search)@@/g, (_, name) => filling[name]);
+  return /** @type {ArrayBuffer} */ (new TextEncoder().encode(page).buffer);
+}
