@@ -29,6 +29,7 @@ from vitviz.weights.from_timm import config_of, convert_timm
 from vitviz.weights.from_torchvision import BUILDERS, SWINS, convert_torchvision
 from vitviz.weights.from_transformers import read_settings
 from vitviz.weights.objects import convert_transformers_object
+from vitviz.weights.verify import VerifyError
 
 # The names that look like Vision Transformers: modules of timm; a pattern of names in torchvision; and in transformers
 # the model types with an image model whose settings have patches and heads.
@@ -84,11 +85,11 @@ def outcome(compare: Callable[..., None], name: str, *arguments: Any) -> str:
     print(f"comparing {name}", flush=True)
     try:
         compare(name, *arguments)
-    except CheckpointError as error:
-        return reason(error)
-    except AssertionError as error:
+    except (VerifyError, AssertionError) as error:
         print(error, flush=True)
         return f"{DIFFERS} {name}"
+    except CheckpointError as error:
+        return reason(error)
     return EQUAL
 
 

@@ -20,6 +20,7 @@ from vitviz.weights import naming
 from vitviz.weights.checks import ConvertError, assemble, checked_settings
 from vitviz.weights.classifier import number_classes, read_classifiers
 from vitviz.weights.timm_state import OWN_TABLE, SHARED_TABLES, Channels, rearranged, reorder_channels
+from vitviz.weights.verify import verified
 from vitviz.weights.windowed import TIMM_SAM, read_swin
 
 _CLASSIFIERS = ("head", "head_dist")
@@ -62,18 +63,18 @@ def convert_timm(model: nn.Module, cfg: Mapping[str, Any] | None = None) -> ViT:
 
     Raises:
         ConvertError: with the reason, for a model without a single N x N attention in each block, or with an operation
-            that `ViT` does not have.
+            that `ViT` does not have, or if it computes something else than its class and parameters say.
         CheckpointError: if its tensors do not match its settings.
     """
     if _is_windowed(model):
         windowed, names = _read_windowed(model)
         state = names.convert(model.state_dict(), windowed)
-        return assemble(windowed, state, about_timm(cfg, windowed) if cfg else None)
+        return verified(assemble(windowed, state, about_timm(cfg, windowed) if cfg else None), model)
     config, channels = config_of(model)
     state, _ = read_classifiers(model, model.state_dict(), *_CLASSIFIERS)
     new = naming.TIMM.convert(rearranged(model, state), config)
     reorder_channels(new, config, channels)
-    return assemble(config, new, about_timm(cfg, config) if cfg else None)
+    return verified(assemble(config, new, about_timm(cfg, config) if cfg else None), model)
 
 
 # --- settings of a built model

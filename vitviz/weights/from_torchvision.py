@@ -16,6 +16,7 @@ from vitviz.model.vit import Pretrained, ViT
 from vitviz.weights import naming
 from vitviz.weights.checks import ConvertError, assemble, checked_settings
 from vitviz.weights.classifier import read_classifiers
+from vitviz.weights.verify import verified
 from vitviz.weights.windowed import read_swin
 
 SWINS = ("swin_t", "swin_s", "swin_b", "swin_v2_t", "swin_v2_s", "swin_v2_b")
@@ -36,7 +37,7 @@ def convert_torchvision(model: nn.Module, weights: Any = None) -> ViT:
         weights: the enum member of its published weights, with labels and preprocessing; `None` for other weights.
 
     Raises:
-        ConvertError: if the model has another class, was changed beyond its classifier, or `weights` has other classes.
+        ConvertError: if the model has another class, computes something else than it, or `weights` has other classes.
     """
     torchvision = import_torchvision()
     from torchvision.models import SwinTransformer, VisionTransformer
@@ -49,7 +50,7 @@ def convert_torchvision(model: nn.Module, weights: Any = None) -> ViT:
     config, names = _read(model)
     state, _ = read_classifiers(model, model.state_dict(), "heads", "head")
     about = about_torchvision(weights) if weights is not None else None
-    return assemble(config, names.convert(state, config), about)
+    return verified(assemble(config, names.convert(state, config), about), model)
 
 
 def config_of_torchvision(model: Any) -> ViTConfig:

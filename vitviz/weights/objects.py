@@ -24,6 +24,7 @@ from vitviz.weights.from_transformers import convert_transformers, fit_labels
 from vitviz.weights.given import read_preprocess
 from vitviz.weights.naming import CONVENTIONS, TORCHVISION
 from vitviz.weights.transformers_folder import about_transformers, read_tensors
+from vitviz.weights.verify import verified
 
 _MODELS = {"VisionTransformer", *WINDOWED, "Eva", "PreTrainedModel", "PeftModel", "ViT"}  # classes of wrapped models
 _CLASSIFIERS = ("classifier", "cls_classifier", "distillation_classifier")  # attributes of transformers models
@@ -42,7 +43,8 @@ def convert_object(model: nn.Module, preprocess: Any = None) -> ViT:
             not read, because it may be unsupported.
 
     Raises:
-        ConvertError: if the model belongs to another library, or its attention cannot be shown.
+        ConvertError: if the model belongs to another library, its attention cannot be shown, or it computes something
+            else than its class and parameters say (`verify.VerifyError`).
         CheckpointError: if its tensors do not match its settings.
     """
     inner: Any = model
@@ -151,7 +153,7 @@ def convert_transformers_object(
         settings = fit_labels(read_json(Path(folder) / CONFIG), classes)
         source = source or "transformers model in memory"
         about = about_transformers(settings, preprocessor, name or kind.__name__, source=source)
-        return convert_transformers(tensors, settings, about).to(built.device)
+        return verified(convert_transformers(tensors, settings, about).to(built.device), model)
 
 
 @contextmanager

@@ -4,6 +4,7 @@ import os
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import nn
 
 from vitviz.fields import check_arguments
@@ -86,13 +87,14 @@ def load(
         ConvertError: if the model's attention cannot be shown, it has unknown parts, or tensors do not fit `like`.
         RemoteError: if a library does not have the model, or it is neither cached nor reachable.
     """
-    if isinstance(source, nn.Module):
-        if like is not None or heads is not None:
-            raise CheckpointError("Expected neither like nor heads for a model in memory, got one. Leave it out.")
-        model = convert_object(source, preprocess)
-    else:
-        model = _load(os.fspath(source), None if like is None else os.fspath(like), heads)
-    return describe_model(model, labels, preprocess, problem_type)
+    if isinstance(source, nn.Module) and (like is not None or heads is not None):
+        raise CheckpointError("Expected neither like nor heads for a model in memory, got one. Leave it out.")
+    with torch.inference_mode(False):  # gradient methods need the weights
+        if isinstance(source, nn.Module):
+            model = convert_object(source, preprocess)
+        else:
+            model = _load(os.fspath(source), None if like is None else os.fspath(like), heads)
+        return describe_model(model, labels, preprocess, problem_type)
 
 
 def _load(name: str, like: str | None, heads: int | None) -> ViT:
