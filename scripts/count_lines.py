@@ -23,7 +23,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 FOLDERS = ("app.py", "vitviz", "tests")
 SPACE = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER}
-TEXTS = re.compile(r"/vendor/|/(en|zh|classes_\w+)\.js$")  # scripts that are not ours or are texts
+TEXTS = re.compile(r"/vendor/|/(en|zh|classes_\w+)\.js$")  # scripts that are not ours, or texts of older revisions
 
 
 def count_python(source: str) -> int:

@@ -48,12 +48,12 @@ from vitviz.images.preprocess import Preprocess
 from vitviz.lecture.numbers import lecture_bytes, token_bytes, values_bytes
 from vitviz.model.positions import sincos_positions
 from vitviz.model.trace import Trace
+from vitviz.phrases import phrases, text_of
 from vitviz.server.jobs import BusyError
 from vitviz.server.menu import Menu
 from vitviz.settings import Settings
 from vitviz.view import View
 from vitviz.web.choices import choices, in_browser
-from vitviz.web.examples import examples
 from vitviz.web.languages import LANGUAGES
 from vitviz.web.payload import Dtype, block_bytes, descriptor_bytes, rollout_bytes
 from vitviz.web.scene import fitted
@@ -598,29 +598,26 @@ def lectures_with_gaps() -> dict[str, Any]:
 REJECTED = (b"", b"plain text", b"%PDF-1.7", b"<svg xmlns=''/>", b"\x89PNG\r\n\x1a\n" + bytes(40), bytes(9))
 
 
-def texts() -> Iterator[str]:
-    """Yield what the page receives from Python as text: declared texts, and the messages that visitors meet most."""
-    chosen = choices()
-    for declared in (*chosen["methods"], *chosen["statistics"]):
-        yield from (declared["title"], declared["about"], declared.get("unit", ""))
-    yield from (question["waiting"] for question in chosen["questions"].values())
-    yield from (text for example in examples() for text in (example.name, example.label))
-    menu = Menu(Settings())
-    yield from (title for title, _ in menu.groups)
-    yield from (model.known_for for model in menu.catalog)
-    yield "Outside the picture: 3.2 % on CLS, 0.1 % on register 1."
-    view = viewer_pages.view()
+def sent() -> list[dict[str, Any]]:
+    """Return what the page receives from Python as phrases: declared texts, and those that visitors meet most."""
+    menu, view = Menu(Settings()), viewer_pages.view()
     maps = [view.explain("gae"), view.explain("gae", contrast=tuple(view.best(2)))]
-    yield from (heatmap.title for heatmap in maps)
-    yield from (test.describe() for test in view.faithfulness(maps[:1], steps=2, random=2))
-    yield from map(refusal, REJECTED)
-    yield str(BusyError(30.0))
+    data = (
+        choices(),
+        [title for title, _ in menu.groups],
+        [entry.tip for _, entries in menu.groups for entry in entries],
+        [heatmap.title for heatmap in maps],
+        [test.describe() for test in view.faithfulness(maps[:1], steps=2, random=2)],
+        [refusal(data) for data in REJECTED],
+        text_of(BusyError(30.0)),
+    )
+    return [{"text": text, **phrase} for text, phrase in phrases(data).items()]
 
 
 def refusal(data: bytes) -> str:
     with pytest.raises(ImageError) as raised:
         decode(data)
-    return str(raised.value)
+    return text_of(raised.value)
 
 
 def labels() -> Iterator[str]:
@@ -649,7 +646,7 @@ def vectors() -> dict[str, Any]:
         "lecture": lecture(),
         "lecturesWithGaps": lectures_with_gaps(),
         "inBrowser": in_browser(METHODS),
-        "texts": sorted(set(filter(None, texts()))),
+        "phrases": sent(),
         "labels": sorted(set(labels())),
         "languages": LANGUAGES,
     }

@@ -18,7 +18,7 @@ LAYERS = (
     ("vitviz.errors",),
     (
         *("vitviz.arrays", "vitviz.extras", "vitviz.fields", "vitviz.formatting", "vitviz.outputs", "vitviz.plugins"),
-        *("vitviz.progress", "vitviz.resources", "vitviz.writing"),
+        *("vitviz.phrases", "vitviz.progress", "vitviz.resources", "vitviz.writing"),
     ),
     ("vitviz.settings",),
     ("vitviz.images",),

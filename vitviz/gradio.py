@@ -33,6 +33,7 @@ from torch import nn
 from vitviz.errors import VitvizError
 from vitviz.images.decoding import decode
 from vitviz.model.vit import ViT
+from vitviz.phrases import with_phrases
 from vitviz.server.arguments import MAX_PHOTO_BYTES, quote, too_large
 from vitviz.server.endpoints import Endpoints
 from vitviz.server.menu import Menu
@@ -170,7 +171,7 @@ class _Engine:
             question.task = asyncio.create_task(self._follow(key, question, call))
         question.called = time.monotonic()
         try:
-            line = await asyncio.wait_for(question.lines.get(), ABANDONED)
+            line = with_phrases(await asyncio.wait_for(question.lines.get(), ABANDONED))
         except asyncio.TimeoutError:
             return {"progress": {}}
         if "progress" not in line:

@@ -25,6 +25,7 @@ from vitviz.fields import check_arguments
 from vitviz.formatting import number, percent, short_repr
 from vitviz.images.geometry import Geometry
 from vitviz.images.picture import Picture
+from vitviz.phrases import Phrase, items, sentences
 from vitviz.writing import write_arrays
 
 __all__ = ["Heatmap", "HeatmapError", "Scale", "ScaleChoice"]
@@ -280,14 +281,15 @@ class Heatmap:
     def describe_prefix_mass(self) -> str:
         """Return the attention mass outside the picture as text: "12.0 % on CLS", or ""."""
         form = percent if self.in_shares else number
-        return ", ".join(f"{form(mass)} on {name}" for name, mass in self.prefix_mass.items())
+        return items([Phrase("share-on", "{0} on {1}", form(mass), name) for name, mass in self.prefix_mass.items()])
 
     @property
     def note(self) -> str:
         """Return a note on the mass outside the picture, or that the map is blank."""
         mass, blank = self.describe_prefix_mass(), self.values.min() == self.values.max()
-        texts = [f"Outside the picture: {mass}." if mass else "", "Blank: all patches score the same." if blank else ""]
-        return " ".join(filter(None, [*texts, self.estimate]))
+        outside = Phrase("outside-the-picture", "Outside the picture: {0}.", mass) if mass else ""
+        constant = Phrase("blank-map", "Blank: all patches score the same.") if blank else ""
+        return sentences(outside, constant, self.estimate)
 
     @check_arguments(HeatmapError)
     def scale(self, choice: ScaleChoice = "each") -> Scale:

@@ -19,6 +19,7 @@ from vitviz.gradio import AttentionExplorer
 from vitviz.images.worker import workers
 from vitviz.lecture.texts import lecture_given
 from vitviz.model.devices import share_freed_memory
+from vitviz.phrases import with_phrases
 from vitviz.server.api import Programs
 from vitviz.server.endpoints import Endpoints
 from vitviz.server.firewall import Firewall, unanswered
@@ -106,7 +107,7 @@ class Page(gr.Blocks):
 def first_data(endpoints: Endpoints, lecture: dict[str, Any]) -> dict[str, Any]:
     """Return the page's initial data, so that the page works before its first request."""
     first = endpoints.open(image=endpoints.examples[0].name)
-    return {"first": first, "models": endpoints.models(), "lecture": lecture, "notice": endpoints.notice}
+    return {"first": with_phrases(first), "models": endpoints.models(), "lecture": lecture, "notice": endpoints.notice}
 
 
 def build(allowed: Settings | None = None, lecture: Mapping[str, Any] | None = None) -> Page:

@@ -16,7 +16,7 @@ test('every language has the texts and placeholders of English', () => {
   const placesOf = (text) => [...new Set(String(text).match(/\{\d\}/g))].sort();
   for (const lang of LANGUAGES) {
     for (const [part, english] of Object.entries(wordsOf('en'))) {
-      if (Object.keys(english).length === 0) continue; // the English is in app.html, see words.test.mjs
+      if (['texts', 'help', 'names'].includes(part)) continue; // see words.test.mjs
       const own = new Map(Object.entries(wordsOf(lang)[part]));
       assert.deepEqual([...own.keys()].sort(), Object.keys(english).sort(), `${lang} ${part}`);
       for (const [name, text] of Object.entries(english)) {

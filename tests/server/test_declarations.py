@@ -62,7 +62,7 @@ def declared(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setitem(STATISTICS, "toy_share", Statistic(toy_share, "Toy share", "toys", about))
     monkeypatch.setitem(QUESTIONS, "toys", Question(name="toys", waiting="Counting toys", settle=50, light=True))
     monkeypatch.setattr(Endpoints, "toys", toys, raising=False)
-    LANGUAGES.append("toy")  # as a line of vitviz/web/core/words.js does; tests/js/words.test.mjs
+    LANGUAGES.append("toy")  # as a file vitviz/web/core/toy.json does; see tests/js/words.test.mjs
     yield
     LANGUAGES.remove("toy")
 

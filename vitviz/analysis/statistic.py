@@ -6,6 +6,8 @@ from typing import Any, Literal
 
 from torch import Tensor
 
+from vitviz.phrases import Phrase
+
 Reads = Literal["rows", "matrix", "model"]
 """Input of a statistic, the cheapest first."""
 
@@ -40,6 +42,9 @@ class Statistic:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "name", self.function.__name__)
+        for text in ("title", "about"):
+            object.__setattr__(self, text, Phrase(f"statistic-{self.name}-{text}", getattr(self, text)))
+        object.__setattr__(self, "unit", self.unit and Phrase(f"unit-{self.unit}", self.unit))
         if self.reads == "matrix" and not self.not_in_browser:
             object.__setattr__(self, "not_in_browser", "it needs the whole matrix of attention")
 

@@ -18,6 +18,7 @@ from vitviz.images.geometry import Geometry
 from vitviz.model.ops import PLAIN, Ops
 from vitviz.model.trace import Trace
 from vitviz.model.vit import ViT
+from vitviz.phrases import Phrase
 
 SLOW = 20.0
 """With more forward passes, a method counts as slow: other requests go first, and the page runs it only on request."""
@@ -123,6 +124,8 @@ class Method:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "name", self.function.__name__)
+        for text in ("title", "about"):
+            object.__setattr__(self, text, Phrase(f"method-{self.name}-{text}", getattr(self, text)))
         object.__setattr__(self, "family", str(self.function.__module__).rpartition(".")[2])
         _, *options = inspect.signature(self.function).parameters.values()
         object.__setattr__(self, "options", {option.name: option.default for option in options})
@@ -165,7 +168,7 @@ class Method:
                 values=of_image[count:].unflatten(0, grid).numpy(),  # (gh * gw,) -> (gh, gw)
                 geometry=geometry,
                 photo=photo,
-                title=f"{title}, for {explained.describe(index)}" if explained else title,
+                title=Phrase("map-for", "{0}, for {1}", title, explained.describe(index)) if explained else title,
                 unit=explained.score_scale if explained and explained.features and self.signed else self.unit,
                 signed=self.signed,
                 prefix_mass=dict(zip(trace.prefix, of_image[:count].tolist(), strict=True)),

@@ -19,6 +19,7 @@ from vitviz.attribution.inputs import Case, Method
 from vitviz.attribution.targets import ExplainError, Target
 from vitviz.extras import extra
 from vitviz.model.vit import ViT
+from vitviz.phrases import Phrase
 
 Score = Callable[[Tensor], Tensor]
 
@@ -164,7 +165,11 @@ def _describe_agreement(samples: int, halves: list[float]) -> str:
     if not known:
         return ""
     correlation = sum(known) / len(known)
-    return f"Estimated from {samples:,} samples; the correlation between two such maps is about {correlation:.2f}."
+    return Phrase(
+        "estimated-from-samples",
+        "Estimated from {0} samples; the correlation between two such maps is about {1}.",
+        *(f"{samples:,}", f"{correlation:.2f}"),
+    )
 
 
 def superpixels(grid: tuple[int, int], side: int | None = None, maximum: int = 20) -> tuple[Tensor, int]:

@@ -22,6 +22,7 @@ from torch import Tensor
 from vitviz.attribution.targets import LISTED, ExplainError, Kind, Target
 from vitviz.model.vit import ViT
 from vitviz.outputs import SINGLE, ProblemType, rank
+from vitviz.phrases import Phrase, items
 
 MAX_NUMBER = 1e6  # largest size of a direction's numbers: products of larger ones overflow in single precision
 Named = int | str
@@ -126,7 +127,11 @@ class Unit(TargetSpec):
                 f"Expected the index of a feature, 0..{count - 1}, got {self.index!r}. Choose one of them."
             )
         return same_target(
-            torch.eye(count)[self.index], "direction", f"unit {self.index} of the features", str(self), batch
+            torch.eye(count)[self.index],
+            "direction",
+            Phrase("unit-of-the-features", "unit {0} of the features", self.index),
+            str(self),
+            batch,
         )
 
 
@@ -189,7 +194,8 @@ class Text(TargetSpec):
 
         tower = text_tower_of(model)
         vector, matrix = tower.embed([self.text])[0].cpu(), tower.projection
-        target = same_target(vector, "similarity", f"the similarity to “{self.text}”", str(self), batch)
+        name = Phrase("the-similarity-to-text", "the similarity to “{0}”", self.text)
+        target = same_target(vector, "similarity", name, str(self), batch)
         return target if matrix is None else replace(target, projection=matrix.cpu())
 
 
@@ -228,7 +234,7 @@ class Similarity(TargetSpec):
             raise ExplainError(OTHER_MODEL)
         vector = fit_vector(model, self.reference, "a reference")
         vector = torch.nn.functional.normalize(vector / vector.abs().max(), dim=0)  # squares of large numbers overflow
-        name = f"the similarity to {self.name or 'a reference'}"
+        name = Phrase("the-similarity-to", "the similarity to {0}", self.name or "a reference")
         return same_target(vector, "similarity", name, str(self), batch)
 
 
@@ -350,7 +356,8 @@ def _contrast(model: ViT, contrast: tuple[Named, Named], batch: int) -> Target:
     first, second = (class_index(model, named) for named in contrast)
     if first == second:
         raise ExplainError(f"Expected two different classes, got {contrast[0]!r} twice. Change one.")
-    name = f"{class_name(model, first)} rather than {class_name(model, second)}"
+    names = class_name(model, first), class_name(model, second)
+    name = Phrase("aim-rather-than", "{0} rather than {1}", *names)
     return Target(torch.tensor([[first, second]] * batch), "contrast", (name,) * batch, model.problem_type)
 
 
@@ -466,5 +473,7 @@ def group_name(model: ViT, indices: Sequence[int]) -> str:
     names = [class_name(model, index) for index in indices]
     for title, *members in model.pretrained.groups if model.pretrained else ():
         if sorted(members) == sorted(names):
-            return f"some kind of {title}"
-    return f"{', '.join(names[:LISTED])}, ... ({len(names)} classes)" if len(names) > LISTED + 1 else either(names)
+            return Phrase("some-kind-of", "some kind of {0}", title)
+    if len(names) > LISTED + 1:
+        return Phrase("some-of-classes", "{0}, ... ({1} classes)", items(names[:LISTED]), len(names))
+    return Phrase("or", "{0} or {1}", items(names[:-1]), names[-1]) if len(names) > 1 else names[0]

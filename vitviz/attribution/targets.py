@@ -19,6 +19,7 @@ from vitviz.errors import VitvizError
 from vitviz.model.ops import PLAIN, Ops
 from vitviz.model.vit import ViT
 from vitviz.outputs import REGRESSION, SEVERAL, SINGLE, ProblemType, activate
+from vitviz.phrases import Phrase
 
 Scale = Literal["probability", "logit", "cosine", "value"]
 """Quantity that the numbers of a target measure."""
@@ -167,7 +168,8 @@ class Target:
 
     def describe(self, image: int) -> str:
         """Return the name of an image's target, followed by the score's scale unless it is a class or contrast."""
-        return self.names[image] + ("" if self.kind in ("class", "contrast") else f" ({self.score_scale})")
+        name, scale = self.names[image], self.score_scale
+        return name if self.kind in ("class", "contrast") else Phrase(f"{scale}-of", f"{{0}} ({scale})", name)
 
     def question(self, image: int) -> dict[str, Any]:
         """Return the arguments of `View.explain` that give an image's target, as JSON data."""

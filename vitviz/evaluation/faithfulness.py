@@ -31,6 +31,7 @@ from vitviz.formatting import data_frame, percent, plain, short_repr
 from vitviz.heatmap import Heatmap
 from vitviz.model.vit import ViT
 from vitviz.outputs import SEVERAL
+from vitviz.phrases import Phrase, sentences
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -158,8 +159,8 @@ class Curve:
         """Return the areas as a phrase: "area 0.31 against 0.52 (0.47-0.58)", or "cosine area 0.31 ..."."""
         low, high = self.random_areas.min(), self.random_areas.max()
         area, chance, least, most = map(self.number, (self.area, self.random_area, low, high))
-        kind = "" if self.scale == "probability" else f"{self.scale} "
-        return f"{kind}area {area} against {chance} ({least}-{most})"
+        kind = "area" if self.scale == "probability" else f"{self.scale}-area"
+        return Phrase(kind, kind.replace("-", " ") + " {0} against {1} ({2}-{3})", area, chance, least, most)
 
     def number(self, area: float) -> str:
         """Format an area; two decimals for probabilities and cosines."""
@@ -240,7 +241,8 @@ class Faithfulness:
     def verdict(self) -> "Verdict":
         """Return whether the map is better than chance, in a sentence with the probability of passing by chance."""
         if self.negligible:
-            return Verdict(False, NO_TEST.format(self.target, percent(float(self.deletion.probabilities[0]))))
+            start = percent(float(self.deletion.probabilities[0]))
+            return Verdict(False, Phrase("no-test", NO_TEST, self.target, start))
         return verdict(self.deletion.beats_all, self.insertion.beats_all, self.n)
 
     def describe(self) -> str:
@@ -252,17 +254,20 @@ class Faithfulness:
         if self.negligible:
             return self.verdict.words
         deletion, insertion, start = self.deletion, self.insertion, float(self.deletion.probabilities[0])
-        removing = "Removing" if self.baseline == "remove" else "Covering"
-        curves = (f"{_of(curve.beaten, self.n)}: {curve.describe()}" for curve in (deletion, insertion))
+        removed = self.baseline == "remove"
+        removing = Phrase("removing", "Removing") if removed else Phrase("covering", "Covering")
+        curves = (
+            Phrase("beaten-and-area", "{0}: {1}", _of(curve.beaten, self.n), curve.describe())
+            for curve in (deletion, insertion)
+        )
         centers = (curve.number(curve.center_area) for curve in (deletion, insertion))
-        sentences = [
-            RESULT.format(removing, self.target, *curves),
+        doubtful = self.scale == "probability" and start < UNLIKELY
+        return sentences(
+            Phrase("test-result", RESULT, removing, self.target, *curves),
             self.verdict.words,
-            AT_CENTER.format(*centers),
-        ]
-        if self.scale == "probability" and start < UNLIKELY:
-            sentences.append(DOUBT.format(self.target, percent(start)))
-        return " ".join(sentences)
+            Phrase("test-center", AT_CENTER, *centers),
+            Phrase("test-doubt", DOUBT, self.target, percent(start)) if doubtful else "",
+        )
 
 
 class Verdict(NamedTuple):
@@ -306,11 +311,11 @@ def verdict(deletion: bool, insertion: bool, orders: int) -> Verdict:
     everyone, one, both = _of(orders, orders), chance_in_one(orders), chance_in_both(orders)
     in_one, in_both = f"{100 * one:.2g} %", f"{100 * both:.2g} %"
     if deletion and insertion and both <= CERTAIN:
-        return Verdict(True, BETTER.format(everyone, in_both))
+        return Verdict(True, Phrase("better", BETTER, everyone, in_both))
     if deletion != insertion and one <= CERTAIN:
         kind = "Deletion" if deletion else "Insertion"
-        return Verdict(False, BETTER_IN_ONE.format(kind, everyone, in_one))
-    return Verdict(False, UNCERTAIN.format(everyone, in_one, in_both))
+        return Verdict(False, Phrase("better-in-one", BETTER_IN_ONE, kind, everyone, in_one))
+    return Verdict(False, Phrase("uncertain", UNCERTAIN, everyone, in_one, in_both))
 
 
 @check_arguments(EvaluationError)
@@ -487,8 +492,9 @@ def _of(beaten: int, count: int) -> str:
     """Return the number of beaten random orders as text."""
     orders = "random order" if count == 1 else "random orders"
     if beaten == count:
-        return f"the {orders}" if count == 1 else f"all {count} {orders}"
-    return f"{'none' if beaten == 0 else beaten} of {count} {orders}"
+        return f"the {orders}" if count == 1 else Phrase("all-random-orders", "all {0} random orders", count)
+    some = beaten or Phrase("none", "none")
+    return Phrase("some-random-orders", f"{{0}} of {{1}} {orders}", some, count)
 
 
 def rank_patches(scores: Tensor, seed: int = 0) -> Tensor:

@@ -29,6 +29,7 @@ from vitviz.images.limits import (
     kind_of,
 )
 from vitviz.images.worker import LIMITS_MEMORY, workers
+from vitviz.phrases import Phrase
 
 __all__ = ["MAX_PIXELS", "ImageError", "decode", "display_name"]
 
@@ -162,7 +163,8 @@ def decode_apart(
         ImageError: see `decode`.
     """
     if not data:
-        raise ImageError(f"Expected a photograph as {_ACCEPTED}, got {name}, which is empty. Save or upload it again.")
+        empty = "Expected a photograph as {0}, got {1}, which is empty. Save or upload it again."
+        raise ImageError(Phrase("photograph-empty", empty, _ACCEPTED, name))
     if not (trusted or LIMITS_MEMORY) and (kind := format_of(data[:1024])) in _APART:
         raise ImageError(
             f"Expected a photograph as {', '.join(_FORMATS)}, because this server's system cannot limit the memory of "
@@ -214,13 +216,21 @@ def _reading(name: str, head: bytes = b"") -> Iterator[None]:
         raise
     except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:  # a warning under -W error
         raise ImageError(
-            f"Expected an image of at most {MAX_PIXELS / 1e6:g} megapixels, got far more in {name}. Make it smaller."
+            Phrase(
+                "photograph-far-too-large",
+                "Expected an image of at most {0} megapixels, got far more in {1}. Make it smaller.",
+                *(f"{MAX_PIXELS / 1e6:g}", name),
+            )
         ) from error
     except UnidentifiedImageError as error:
         if kind_of(head) is not None:
             raise _damaged(name, ValueError("no picture in it")) from error
         raise ImageError(
-            f"Expected a photograph as {_ACCEPTED}, got {_kind(head)} in {name}. Save or export it as JPEG or PNG."
+            Phrase(
+                "photograph-of-another-kind",
+                "Expected a photograph as {0}, got {1} in {2}. Save or export it as JPEG or PNG.",
+                *(_ACCEPTED, _kind(head), name),
+            )
         ) from error
     except _DECODER_ERRORS as error:
         raise _damaged(name, error) from error
@@ -228,8 +238,12 @@ def _reading(name: str, head: bytes = b"") -> Iterator[None]:
 
 def _damaged(name: str, error: BaseException) -> ImageError:
     return ImageError(
-        f"Expected a complete photograph as {_ACCEPTED}, got {name}, which cannot be decoded ({_reason(error)}). "
-        "Save it again as JPEG or PNG, or upload it again."
+        Phrase(
+            "photograph-damaged",
+            "Expected a complete photograph as {0}, got {1}, which cannot be decoded ({2}). Save it again as JPEG or "
+            "PNG, or upload it again.",
+            *(_ACCEPTED, name, _reason(error)),
+        )
     )
 
 

@@ -17,6 +17,7 @@ from typing import BinaryIO, Literal, NamedTuple
 from PIL import Image, JpegImagePlugin
 
 from vitviz.errors import VitvizError
+from vitviz.phrases import Phrase
 
 MAX_PIXELS = 50_000_000
 """Maximum pixels of a picture: beyond any phone camera's default."""
@@ -84,16 +85,25 @@ class ImageError(VitvizError):
 def check_size(width: int, height: int, name: str, megapixels: float = MAX_PIXELS / 1e6) -> None:
     """Raise an error for pictures without pixels, above `megapixels`, or with a side too long."""
     if width < 1 or height < 1:
-        raise ImageError(f"Expected an image with pixels, got {width} x {height} in {name}. Choose another one.")
+        text = "Expected an image with pixels, got {0} in {1}. Choose another one."
+        raise ImageError(Phrase("photograph-without-pixels", text, f"{width} x {height}", name))
     if width * height > megapixels * 1e6:
         raise ImageError(
-            f"Expected an image of at most {megapixels:g} megapixels, got {width} x {height} "
-            f"({width * height / 1e6:.1f} megapixels) in {name}. Make it smaller and try again."
+            Phrase(
+                "photograph-too-large",
+                "Expected an image of at most {0} megapixels, got {1} ({2} megapixels) in {3}. Make it smaller and try "
+                "again.",
+                *(f"{megapixels:g}", f"{width} x {height}", f"{width * height / 1e6:.1f}", name),
+            )
         )
     if max(width, height) > MAX_SIDE or max(width, height) > max(1024, MAX_RATIO * min(width, height)):
         raise ImageError(
-            f"Expected sides of at most {MAX_SIDE:,} pixels and an aspect ratio of at most {MAX_RATIO}, got "
-            f"{width} x {height} in {name}. Crop it to the part that matters."
+            Phrase(
+                "photograph-too-long",
+                "Expected sides of at most {0} pixels and an aspect ratio of at most {1}, got {2} in {3}. Crop it to "
+                "the part that matters.",
+                *(f"{MAX_SIDE:,}", MAX_RATIO, f"{width} x {height}", name),
+            )
         )
 
 

@@ -24,6 +24,7 @@ from typing import IO, Any
 from PIL import Image
 
 from vitviz.images.limits import ImageError
+from vitviz.phrases import Phrase, unpacked
 
 WORKERS = 2
 PICTURES = 300  # pictures per process before it is replaced
@@ -123,7 +124,7 @@ class Worker:
             send(self._process.stdin, {"name": name}, data)
             reply, _ = receive(self._process.stdout)
             if "error" in reply:
-                raise ImageError(reply["error"]) from RuntimeError(reply["reason"])
+                raise ImageError(unpacked(reply["error"])) from RuntimeError(reply["reason"])
             width, height = reply["size"]
             count = 3 * width * height
             if self._pixels >= 0:
@@ -234,4 +235,5 @@ BROKEN = (
 
 
 def _slow(name: str) -> str:
-    return f"Expected an image that is decoded in {SECONDS} s, got {name}, which takes longer. Save it again as JPEG."
+    text = "Expected an image that is decoded in {0} s, got {1}, which takes longer. Save it again as JPEG."
+    return Phrase("photograph-slow", text, SECONDS, name)

@@ -16,6 +16,7 @@ from vitviz.images.decoding import all_formats, decode_here
 from vitviz.images.heif import register
 from vitviz.images.limits import MAX_PIXELS, ImageError
 from vitviz.images.worker import BROKEN, MEMORY, SECONDS, receive, send
+from vitviz.phrases import packed, text_of
 
 STRIP = 2**20  # pixels per write
 
@@ -40,9 +41,9 @@ def serve(target: int) -> None:
         try:
             picture = decode_here(io.BytesIO(data), request["name"], formats)
         except ImageError as error:
-            send(replies, {"error": str(error), "reason": repr(error.__cause__)})
+            send(replies, {"error": packed(text_of(error)), "reason": repr(error.__cause__)})
         except MemoryError as error:
-            send(replies, {"error": BROKEN.format(request["name"]), "reason": repr(error)})
+            send(replies, {"error": packed(BROKEN.format(request["name"])), "reason": repr(error)})
         else:
             if target >= 0:
                 with os.fdopen(os.dup(target), "wb") as file:

@@ -49,6 +49,7 @@ from vitviz.model.trace import Trace
 from vitviz.model.tracing import project_part
 from vitviz.model.vit import ViT
 from vitviz.outputs import SINGLE
+from vitviz.phrases import with_phrases
 from vitviz.view import View
 from vitviz.web.payload import LARGEST_HALF, balance
 from vitviz.web.responses import describe_layers, describe_map, describe_rearranged, describe_test
@@ -301,4 +302,4 @@ def lecture_answers(view: View) -> bytes:
         for shuffle, positions in ((1, True), (0, False), (1, False)):
             ask = {"shuffle": shuffle, "positions": positions}
             answers.append({"name": "rearrange", "ask": ask, "answer": describe_rearranged(view, shuffle, positions)})
-    return json.dumps(answers, allow_nan=False).encode()
+    return json.dumps([with_phrases(answer) for answer in answers], allow_nan=False).encode()

@@ -38,6 +38,7 @@ from vitviz.evaluation.masking import usual_baseline
 from vitviz.heatmap import Heatmap
 from vitviz.lecture.numbers import lecture_bytes, lecture_parts, token_bytes, values_bytes
 from vitviz.lecture.texts import lecture_given
+from vitviz.phrases import Phrase, with_phrases
 from vitviz.server import arguments as args
 from vitviz.server.arguments import ArgumentError, check, quote
 from vitviz.server.gpu import ask_view
@@ -201,7 +202,7 @@ class Endpoints(Opening):
         if not about.class_specific and against is None:
             aim = {}  # one map for all classes
         with self._turn(opened, about.title, method_need, about, slow=about.slow):
-            report(f"Computing {about.title}", self._seconds(opened, about.passes(_patches(opened.view))))
+            report(_computing(about), self._seconds(opened, about.passes(_patches(opened.view))))
             return self._map(opened, about, aim)[1]
 
     def faithfulness(
@@ -236,12 +237,14 @@ class Endpoints(Opening):
             for done, about in enumerate(abouts):
                 self.jobs.give_way(Kind.LONG)
                 passes = sum(method.forwards for method in abouts[done:]) + test_passes
-                report(f"Computing {about.title}", self._seconds(opened, passes), done=done, of=2 * count)
+                report(_computing(about), self._seconds(opened, passes), done=done, of=2 * count)
                 maps.append(self._map(opened, about, aim if about.class_specific else {})[0])
 
             def progress(done: int, of: int) -> None:
                 self.jobs.give_way(Kind.LONG)
-                text = "Testing the map" if count == 1 else f"Testing {count} maps"
+                text = Phrase("testing-the-map", "Testing the map")
+                if count > 1:
+                    text = Phrase("testing-several-maps", "Testing {0} maps", count)
                 seconds = self._seconds(opened, test_passes * (1 - done / of))
                 report(text, seconds, done=count + count * done // of, of=2 * count)
 
@@ -274,7 +277,7 @@ class Endpoints(Opening):
         slow = any(STATISTICS[name].reads != "rows" for name in names)
         aim = {} if target is against is None else self._aim(opened, target, against)
         with self._turn(opened, "statistics of heads", heads_need, names, slow=slow):
-            report("Measuring the heads")
+            report(Phrase("measuring-the-heads", "Measuring the heads"))
             table = ask_view(opened.view, "heads", names=names, **aim)
         values = {name: [list(map(rounded, row)) for row in table[name].tolist()] for name in table.present}
         named = {"target": table.target, "scale": table.scale} if aim else {}
@@ -428,14 +431,14 @@ class Endpoints(Opening):
         about = METHODS[DEFAULT]  # the lecture compares it with rollout
         turn = lecture and self._turn(opened, "the lecture", method_need, about, slow=True)
         with turn or self.jobs.run(Kind.LONG):
-            report("Writing the page")
+            report(Phrase("writing-the-page", "Writing the page"))
             numbers = {"lecture": lecture_parts(opened.view), "texts": lecture_given()} if lecture else {}
             return standalone(opened.scene, search, **numbers).encode()
 
     def models(self) -> dict[str, Any]:
         """Return the models, examples, methods and statistics to choose from."""
         allowed = self.menu.settings
-        return {
+        offered = {
             "groups": [
                 {
                     "title": title,
@@ -452,6 +455,7 @@ class Endpoints(Opening):
             "examples": [example.describe() for example in self.examples],
             **choices(),
         }
+        return with_phrases(offered)
 
     # Checking and scheduling
 
@@ -573,6 +577,11 @@ def _digest(arguments: Mapping[str, Any]) -> str:
     """Return a hash of JSON values and bytes, because the cache books no memory for its keys."""
     text = json.dumps(arguments, default=lambda data: hashlib.sha256(data).hexdigest(), sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _computing(method: Method) -> str:
+    """Return the progress message of a method."""
+    return Phrase("computing", "Computing {0}", method.title)
 
 
 def _check_index(name: str, index: int | None, count: int) -> None:

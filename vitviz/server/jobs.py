@@ -26,6 +26,7 @@ from torch.overrides import TorchFunctionMode
 
 from vitviz.errors import VitvizError
 from vitviz.images.worker import WORKERS
+from vitviz.phrases import Phrase
 from vitviz.settings import Settings
 
 TICK = 0.1  # seconds between checks for a job that nobody waits for
@@ -61,7 +62,8 @@ class BusyError(VitvizError):
 
     def __init__(self, seconds: float) -> None:
         self.seconds = float(max(1, round(seconds)))
-        super().__init__(f"Busy: too many requests are waiting. Try again in about {self.seconds:.0f} s.")
+        text = "Busy: too many requests are waiting. Try again in about {0} s."
+        super().__init__(Phrase("busy", text, f"{self.seconds:.0f}"))
 
 
 @dataclass(eq=False)

@@ -16,6 +16,7 @@ from typing import Any
 from vitviz.errors import VitvizError
 from vitviz.formatting import describe_bytes
 from vitviz.model.vit import ViT
+from vitviz.phrases import Phrase
 from vitviz.resources import PUBLISHED
 from vitviz.settings import Settings
 from vitviz.weights import zoo
@@ -66,7 +67,10 @@ class Entry:
     @property
     def tip(self) -> str:
         """Return what the model is known for, and its licence."""
-        return " · ".join(filter(None, (self.known_for, self.licence)))
+        known_for = self.known_for and _known_for(self.source, self.known_for)
+        if known_for and self.licence:
+            return Phrase("known-for-and-licence", "{0} · {1}", known_for, self.licence)
+        return known_for or self.licence
 
 
 class Menu:
@@ -104,7 +108,10 @@ class Menu:
         self.default = settings.default or self.bundled
         if all(self.default != entry.source for entry in (*local, *published)):
             local.append(_own(self.default))
-        self.groups = (("On this machine", tuple(local)), ("Downloaded when chosen", tuple(published)))
+        self.groups = (
+            (Phrase("on-this-machine", "On this machine"), tuple(local)),
+            (Phrase("downloaded-when-chosen", "Downloaded when chosen"), tuple(published)),
+        )
         self._entries = {entry.source: entry for _, entries in self.groups for entry in entries}
 
     def entry(self, source: str) -> Entry:
@@ -200,7 +207,7 @@ class LargerModels:
                 "source": model.source,
                 "classes": model.classes,
                 "words": f"{model.title}, {describe_bytes(model.size)}",
-                "tip": f"{model.known_for} ({model.licence})",
+                "tip": Phrase("in-brackets", "{0} ({1})", _known_for(model.source, model.known_for), model.licence),
             }
             for model in self._models
         ]
@@ -210,6 +217,11 @@ def _temporary_folder() -> Path:
     folder = Path(tempfile.mkdtemp(prefix="vitviz-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     return folder
+
+
+def _known_for(source: str, text: str) -> Phrase:
+    """Return what a model is known for, with the key of its translation."""
+    return Phrase(f"model-{source}", text)
 
 
 def _own(source: str) -> Entry:
@@ -240,4 +252,4 @@ def _folder(source: str, folder: Path) -> Entry:
 def short_licence(licence: str) -> str:
     """Return a licence without the parts in brackets: "MIT (a); for research" becomes "MIT; for research"."""
     short = re.sub(r"\s*\([^)]*\)", "", licence).strip()
-    return "licence unknown" if short.startswith("unknown") else short
+    return Phrase("licence-unknown", "licence unknown") if short.startswith("unknown") else short

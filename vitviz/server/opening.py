@@ -17,6 +17,7 @@ from vitviz.explorer import Explorer
 from vitviz.formatting import describe_bytes
 from vitviz.images.decoding import decode_apart
 from vitviz.model.devices import return_freed_memory
+from vitviz.phrases import Phrase
 from vitviz.server.arguments import ArgumentError, quote
 from vitviz.server.gpu import open_view
 from vitviz.server.jobs import BusyError, Jobs, Kind, check_cancelled, current, report
@@ -34,7 +35,7 @@ from vitviz.weights.text_tower import text_tower_of
 TRIM_EVERY = 5.0  # seconds between returns of freed memory, because the kernel clears memory before reuse
 TOWERS = 2.5  # memory of both towers relative to the image tower: 2.2 for SigLIP B/16
 DECODING = 150_000_000  # bytes of a large photograph and of its copy from the process that decodes it
-READING = "Reading the text"  # progress message
+READING = Phrase("reading-the-text", "Reading the text")  # progress message
 LIGHT_TOKENS = 1_400  # with more tokens, questions declared as light take longer than a few milliseconds
 
 log = logging.getLogger(__name__)
@@ -173,10 +174,10 @@ class Opening:
             raise ArgumentError(f"Expected an input of at most {most} pixels for this model, got {size}. Choose fewer.")
         patches, seconds = cost(config, explorer.preprocess, USUAL, self._paces.get(source), size)
         check_fits(explorer, USUAL, size, self.menu.settings)
-        running = f"Running the model on {patches:,} patches"
+        running = Phrase("running-the-model", "Running the model on {0} patches", f"{patches:,}")
 
         def decode_photo() -> Image.Image:
-            report("Opening the photograph")
+            report(Phrase("opening-the-photograph", "Opening the photograph"))
             with self.cache.reserve(DECODING):
                 return decode_apart(data, check=check_cancelled, trusted=is_loopback(current.get().address))
 

@@ -30,6 +30,7 @@ from starlette.types import Message, Receive, Scope, Send
 
 from vitviz.errors import VitvizError
 from vitviz.model.memory import is_out_of_memory
+from vitviz.phrases import Phrase, text_of, with_phrases
 from vitviz.server import arguments as args
 from vitviz.server.arguments import ArgumentError, check, quote
 from vitviz.server.bodies import Refused, json_value, read_form
@@ -144,22 +145,26 @@ def _progress(endpoints: Endpoints, job: Job) -> Line:
     return line
 
 
+MEMORY = "There was not enough memory. Choose a smaller input size, or try again."
+FAILED = "This could not be computed. Try again, or choose something else."
+
+
 def describe_error(error: Exception) -> Line:
     """Return an error's kind and message. Messages of Python's own errors are hidden: they may reveal too much."""
     if isinstance(error, UnknownScene):
-        return {"kind": "unknown", "text": str(error)}
+        return {"kind": "unknown", "text": text_of(error)}
     if isinstance(error, BusyError):
-        return {"kind": "busy", "text": str(error), "seconds": round(error.seconds, 1)}
+        return {"kind": "busy", "text": text_of(error), "seconds": round(error.seconds, 1)}
     if isinstance(error, TooLargeError):
-        return {"kind": "refused", "text": str(error), "size": error.size}
+        return {"kind": "refused", "text": text_of(error), "size": error.size}
     if isinstance(error, Cancelled):
-        return {"kind": "failed", "text": "The computation was stopped. Ask again."}
+        return {"kind": "failed", "text": Phrase("stopped", "The computation was stopped. Ask again.")}
     if isinstance(error, VitvizError):
-        return {"kind": "refused", "text": str(error)}
+        return {"kind": "refused", "text": text_of(error)}
     log.error("A question could not be answered.", exc_info=error)
     if is_out_of_memory(error):
-        return {"kind": "failed", "text": "There was not enough memory. Choose a smaller input size, or try again."}
-    return {"kind": "failed", "text": "This could not be computed. Try again, or choose something else."}
+        return {"kind": "failed", "text": Phrase("not-enough-memory", MEMORY)}
+    return {"kind": "failed", "text": Phrase("could-not-be-computed", FAILED)}
 
 
 # Over HTTP
@@ -306,7 +311,7 @@ def _numbers(text: str) -> list[int]:
 def _encoded(line: Line) -> bytes:
     """Return a line as JSON; numbers that JSON lacks are an error."""
     try:
-        return json.dumps(line, allow_nan=False).encode() + b"\n"
+        return json.dumps(with_phrases(line), allow_nan=False).encode() + b"\n"
     except ValueError:
         return json.dumps({"error": {"kind": "failed", "text": NOT_FINITE}}).encode() + b"\n"
 

@@ -16,6 +16,7 @@ from vitviz.explorer import Explorer
 from vitviz.images.preprocess import Preprocess
 from vitviz.model.config import ViTConfig
 from vitviz.model.memory import forward_bytes, kept_bytes
+from vitviz.phrases import Phrase
 from vitviz.settings import GIGABYTE, Settings
 from vitviz.view import View
 
@@ -192,14 +193,13 @@ def check_fits(explorer: Explorer, photo: tuple[int, int], size: int | None, all
     if fits(patches):
         return
     best = largest_that_fits(config, own, photo, allowed.side, fits)
-    advice = "Choose another model." if best is None else f"Choose at most {best} pixels."
     itemsize = next(explorer.model.parameters()).dtype.itemsize
     need = forward_bytes(config, patches + len(config.prefix), itemsize=itemsize) / GIGABYTE
-    raise TooLargeError(
-        f"Expected an input of at most {MAX_PATCHES:,} patches that fits into memory, got {patches:,}, which take "
-        f"about {need:.1f} GB. {advice}",
-        best,
-    )
+    text = "Expected an input of at most {0} patches that fits into memory, got {1}, which take about {2} GB. "
+    values = (f"{MAX_PATCHES:,}", f"{patches:,}", f"{need:.1f}")
+    if best is None:
+        raise TooLargeError(Phrase("input-too-large", text + "Choose another model.", *values), best)
+    raise TooLargeError(Phrase("input-too-large-at", text + "Choose at most {3} pixels.", *values, best), best)
 
 
 Need = Callable[[int], tuple[int, float]]
@@ -300,15 +300,16 @@ def check_question(
     if fits(patches):
         return
     best = largest_that_fits(config, own, photo, allowed.side, fits)
-    advice = (
-        "Choose another method or statistic." if best is None else f"Open the photograph at {best} pixels or fewer."
-    )
     memory, passes = need(patches)
-    raise TooLargeError(
-        f"Expected a computation that fits into memory and time, got {title} on {patches:,} patches, which takes "
-        f"about {memory / GIGABYTE:.1f} GB and {passes:,.0f} forward passes. {advice}",
-        best,
+    text = (
+        "Expected a computation that fits into memory and time, got {0} on {1} patches, which takes about {2} GB and "
+        "{3} forward passes. "
     )
+    values = (title, f"{patches:,}", f"{memory / GIGABYTE:.1f}", f"{passes:,.0f}")
+    if best is None:
+        raise TooLargeError(Phrase("question-too-large", text + "Choose another method or statistic.", *values), best)
+    smaller = "Open the photograph at {4} pixels or fewer."
+    raise TooLargeError(Phrase("question-too-large-at", text + smaller, *values, best), best)
 
 
 def largest_that_fits(

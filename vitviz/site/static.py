@@ -32,6 +32,7 @@ from vitviz.images.preprocess import Preprocess
 from vitviz.lecture.numbers import lecture_bytes, model_bytes, values_bytes
 from vitviz.lecture.texts import lecture_given
 from vitviz.model.vit import ViT
+from vitviz.phrases import with_phrases
 from vitviz.resources import cache_folder
 from vitviz.site.formulas import missing_statistics
 from vitviz.site.onnx import StaticError, check_exportable, parts, save_graphs
@@ -317,7 +318,7 @@ def _write_scene(site: Site, example: Example, source: str, model: ViT) -> str:
     place = f"examples/{_slug(example.name)}/{_slug(source)}"
     scene = Scene.of(view, image=example.name, model=source, caveat=example.caveat(view))
     manifest = {**scene.manifest(f"{example.name} {source}"), "badge": None, "sizes": _sizes(view)}
-    site.write(f"{place}/manifest.json", json.dumps(manifest), hashed=False)
+    site.write(f"{place}/manifest.json", json.dumps(with_phrases(manifest)), hashed=False)
     for block in range(view.trace.depth):
         site.write(f"{place}/block-{block}.bin", block_bytes(view.trace, block), hashed=False)
         site.write(f"{place}/values-{block}.bin", values_bytes(model, view.trace, block), hashed=False)
@@ -361,13 +362,14 @@ def _choices(models: dict[str, ViT], photographs: Sequence[Example], methods: Se
         for source, model in models.items()
         if model.pretrained is not None
     ]
-    return {
+    offered = {
         "groups": [{"title": "In this browser", "entries": entries}],
         "default": next(iter(models)),
         "more": {"typed": False, "upload": False},
         "examples": [example.describe() for example in photographs],
         **choices(methods, in_browser(STATISTICS), [word for word, reason in SPELLINGS.items() if not reason]),
     }
+    return with_phrases(offered)
 
 
 def _write_page(site: Site, config: dict[str, Any], lecture: dict[str, Any], runtime: Runtime) -> None:

@@ -29,8 +29,11 @@ PREVIEW = "preview.jpg"  # 1,200 x 630 pixels, what link previews show
 COLOR_MAPS = ("viridis", "magma", "inferno", "plasma", "cividis", "turbo", "gray")
 
 _IMPORT = re.compile(r"^import\s*\{([^}]*)\}\s*from\s*'(\.[\w./]+\.js)';\n", re.MULTILINE)
+_JSON = re.compile(r"^import (\w+) from '(\.[\w./]+\.json)' with \{ type: 'json' \};\n", re.MULTILINE)
+_TEXT = re.compile(r'\bdata-tr(?:-([a-z-]+))?="([\w-]+)"')
 _EXPORT = re.compile(r"^export (?:async )?(?:function|class|const|let) (\w+)", re.MULTILINE)
 _COMMENT = re.compile(r"^[ \t]*(?:/\*\*(?:(?!\*/).)*\*/|//[^\n]*)\n", re.MULTILINE | re.DOTALL)  # whole lines
+_TAG = re.compile(r"<\w[^>]*\bdata-tr[^>]*>")
 _PLACE = re.compile(r"@@(\w+)@@")
 _INLINE = re.compile(r"<script>(.*?)</script>", re.DOTALL)
 _WIDE = re.compile(r"@media \((min|max)-width")
@@ -68,8 +71,12 @@ def _collect(name: str, order: list[str], bodies: dict[str, str], path: tuple[st
     def bound(match: re.Match[str]) -> str:
         return f"const {{{match[1].replace(' as ', ': ')}}} = modules['{_resolve(name, match[2])}'];\n"
 
+    def data(match: re.Match[str]) -> str:
+        return f"const {match[1]} = {(PACKAGE / _resolve(name, match[2])).read_text(encoding='utf-8').strip()};\n"
+
     exported = _EXPORT.findall(text)
-    body = re.sub(r"^export ", "", _COMMENT.sub("", _IMPORT.sub(bound, text)), flags=re.MULTILINE)
+    body = _COMMENT.sub("", _JSON.sub(data, _IMPORT.sub(bound, text)))
+    body = re.sub(r"^export ", "", body, flags=re.MULTILINE)
     if left := _LEFT.search(body):
         raise BundleError(
             f"Expected import {{ ... }} from './x.js' and export before a definition, got {left[0]!r}. Fix {name}."
@@ -91,8 +98,15 @@ def colors() -> str:
 
 @cache
 def template(name: str = "web/app.html") -> str:
-    """Return the page's HTML without a scene."""
-    return (PACKAGE / name).read_text(encoding="utf-8")
+    """Return the page's HTML without a scene, with English texts, which a page shows before its script runs."""
+    texts = json.loads((PACKAGE / "web" / "core" / "en.json").read_text(encoding="utf-8"))["texts"]
+
+    def filled(tag: re.Match[str]) -> str:
+        keys = dict(_TEXT.findall(tag[0]))  # by attribute; "" is the element's text
+        written = "".join(f' {name}="{html.escape(texts[key])}"' for name, key in keys.items() if name)
+        return tag[0][:-1] + written + ">" + (html.escape(texts[keys[""]], quote=False) if "" in keys else "")
+
+    return _TAG.sub(filled, (PACKAGE / name).read_text(encoding="utf-8"))
 
 
 @cache

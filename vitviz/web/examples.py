@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from vitviz.images.decoding import decode
+from vitviz.phrases import Phrase
 from vitviz.resources import resource_folder
 from vitviz.view import View
 
@@ -39,9 +40,10 @@ class Example:
             return ""
         right = {name.casefold() for name in self.classes}
         if not right & {name for label in view.labels for name in synonyms(label)}:
-            return "None of this model's classes fits this example, so it shows the best match."
+            text = "None of this model's classes fits this example, so it shows the best match."
+            return Phrase("no-class-fits", text)
         if not right & synonyms(view.predictions(1)[0][0]):
-            return f"The model gets this example wrong. {self.label}."
+            return Phrase("example-wrong", "The model gets this example wrong. {0}.", self.label)
         return ""
 
     def describe(self) -> dict[str, Any]:

@@ -1,14 +1,13 @@
-"""Read the page's languages from `vitviz/web/core/words.js`, and look up texts in a language."""
+"""List the page's languages, and look up texts in a language."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-_DECLARED = (Path(__file__).parent / "core" / "words.js").read_text(encoding="utf-8")
-LANGUAGES = re.findall(r"^  (\w+): [A-Z_]+,$", _DECLARED, re.MULTILINE)
+_FILES = sorted((Path(__file__).parent / "core").glob("*.json"))
+LANGUAGES = sorted((file.stem for file in _FILES), key=lambda language: (language != "en", language))
 """Language codes, English first."""
 
 

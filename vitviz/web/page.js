@@ -6,7 +6,7 @@ import { isStep, reduce, restore, showable } from './core/actions.js';
 import { INITIAL, saved } from './core/state.js';
 import { createStore } from './core/store.js';
 import { format, parse } from './core/url.js';
-import { languageOf, say, speak } from './core/words.js';
+import { languageOf, learn, speak, tr } from './core/words.js';
 import { packed } from './draw/color.js';
 import {
   copyLink, download, downloadPicture, followAddress, followAnimation, followFullScreen,
@@ -65,6 +65,7 @@ export function mount(root, { colors: encoded, backend: innerBackend, photos, fi
   lecture = null, inside = false }, places) {
   const colors = Object.fromEntries(Object.entries(encoded).map(([name, text]) => [name, decoded(text)]));
   const tables = Object.fromEntries(Object.entries(colors).map(([name, bytes]) => [name, packed(bytes)]));
+  for (const given of [first, models]) learn(/** @type {any} */ (given)?.phrases);
   const { state, messages } = parse(search);
   const store = createStore({ ...INITIAL, ...state, messages, linked: true }, reduce, { step: isStep, restore });
   /** @type {Map<string, import('./effects/scene.js').Scene>} */
@@ -168,6 +169,6 @@ async function leave(what, page) {
     download(new Blob([bytes], { type: 'text/html' }), fileName(['vitviz', image, model], 'html'));
   } catch (error) {
     const { message } = /** @type {Error} */ (error);
-    store.dispatch({ type: 'message', texts: [say('The page could not be saved. {0}', message)], at: 'actions' });
+    store.dispatch({ type: 'message', texts: [tr('the-page-could-not-be', message)], at: 'actions' });
   }
 }

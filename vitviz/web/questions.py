@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from vitviz.phrases import Phrase
+
 
 @dataclass(frozen=True, kw_only=True)
 class Question:
@@ -33,6 +35,9 @@ class Question:
     cached: bool = True
     settle: int = 0
     not_in_browser: str = ""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "waiting", self.waiting and Phrase(f"question-{self.name}", self.waiting))
 
 
 QUESTIONS = {

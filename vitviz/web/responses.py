@@ -29,6 +29,7 @@ from vitviz.evaluation.faithfulness import (
 )
 from vitviz.heatmap import Heatmap
 from vitviz.outputs import REGRESSION
+from vitviz.phrases import with_phrases
 from vitviz.view import View
 from vitviz.web.scene import LEAST_SIDE, ROLLOUT_TOKENS, STAGE_SIDE
 
@@ -43,14 +44,16 @@ def constants(patches: int) -> dict[str, Any]:
     Args:
         patches: largest number of patches of a photograph, for the random orders.
     """
-    return {
+    return with_phrases({
         "random": random_orders(patches, RANDOM, SEED).tolist(), "ties": tie_order(patches, SEED).tolist(),
-        "steps": STEPS, "unlikely": UNLIKELY, "result": RESULT, "doubt": DOUBT,
-        "negligible": NEGLIGIBLE, "noTest": NO_TEST,
-        "center": AT_CENTER, "verdicts": VERDICTS,
+        "steps": STEPS, "unlikely": UNLIKELY,
+        "result": {"key": "test-result", "text": RESULT},
+        "doubt": {"key": "test-doubt", "text": DOUBT},
+        "negligible": NEGLIGIBLE, "noTest": {"key": "no-test", "text": NO_TEST},
+        "center": {"key": "test-center", "text": AT_CENTER}, "verdicts": VERDICTS,
         "lens": LENS, "ratio": RATIO, "deviations": DEVIATIONS, "percentiles": PERCENTILES,
         "sides": (LEAST_SIDE, STAGE_SIDE), "rollout": ROLLOUT_TOKENS, "targets": SPELLINGS,
-    }  # fmt: skip
+    })  # fmt: skip
 
 
 def describe_map(heatmap: Heatmap, seconds: float = 0.0) -> dict[str, Any]:

@@ -20,6 +20,7 @@ from vitviz.images.geometry import Geometry
 from vitviz.model.trace import Trace
 from vitviz.model.vit import ViT
 from vitviz.outputs import SINGLE, ProblemType
+from vitviz.phrases import Phrase, sentences, with_phrases
 from vitviz.view import View
 from vitviz.web import bundle
 from vitviz.web.payload import block_bytes, count_bytes, rollout_bytes
@@ -112,7 +113,7 @@ class Scene:
             sure_above=view.sure_above,
             group=view.group(),
             known=view.known,
-            caveat=" ".join(filter(None, (_caveat(view) or caveat, _bands(view), _assumptions(view)))),
+            caveat=sentences(_caveat(view) or caveat, _bands(view), _assumptions(view)),
             device=view.device,
             seconds=view.seconds,
             seen=view.seen(),
@@ -205,10 +206,12 @@ def listed(model: ViT) -> int:
 def _caveat(view: View) -> str:
     """Return the note below the predictions, or instead of them."""
     if view.trace.logits is None:
-        return "This model has no classifier, so it makes no predictions. Its attention can be explored as usual."
+        text = "This model has no classifier, so it makes no predictions. Its attention can be explored as usual."
+        return Phrase("no-classifier", text)
     if not view.names_classes:
         count = view.trace.logits.shape[1]
-        return f"This model returns {count} numbers without class names. Its attention can be explored as usual."
+        text = "This model returns {0} numbers without class names. Its attention can be explored as usual."
+        return Phrase("no-class-names", text, count)
     return ""
 
 
@@ -314,4 +317,5 @@ def standalone_bytes(trace: Trace, maps: Sequence[Heatmap] = ()) -> int:
 
 def _script(value: Any) -> str:
     """Return a value as JSON that cannot end its script element."""
-    return json.dumps(value).replace("<", "\\u003c")
+    data = with_phrases(value) if isinstance(value, dict) else value
+    return json.dumps(data).replace("<", "\\u003c")

@@ -1,5 +1,6 @@
 // The explained target in the browser: a class, a contrast or a group, as `vitviz.attribution.targets.Target`.
 import { classesOf, groupName, wordOf } from '../../web/compute/targets.js';
+import { sentence } from '../../web/core/words.js';
 import { softmax } from './model.js';
 
 /** @typedef {import('./graphs.js').About} About */
@@ -28,9 +29,10 @@ export class Aim {
     this.classes = classesOf(target ?? best);
     this.against = against ?? null;
     const own = groupName(this.classes, about);
-    this.name = this.against === null ? own : `${own} rather than ${about.labels[this.against]}`;
+    this.name = this.against === null ? own
+      : sentence('aim-rather-than', own, about.labels[this.against]);
     /** The name in titles of maps, as `Target.describe`. */
-    this.titled = this.classes.length > 1 ? `${own} (logit)` : this.name;
+    this.titled = this.classes.length > 1 ? sentence('logit-of', own) : this.name;
   }
 
   /** The classes whose probabilities determine the reading. */

@@ -1,7 +1,7 @@
 // Answer the panels' questions like `vitviz.server.endpoints`.
 import { percent, score, title } from '../../web/compute/format.js';
 import { round } from '../../web/compute/image.js';
-import { filled } from '../../web/core/words.js';
+import { sentence, sentences } from '../../web/core/words.js';
 import { Aim } from './aim.js';
 import { METHODS } from './methods.js';
 import { breathe, softmax } from './model.js';
@@ -12,11 +12,12 @@ import { orderOf, rankPatches } from './orders.js';
 /** @typedef {import('../../web/compute/image.js').Prepared} Prepared */
 /** @template {keyof Asks} N @typedef {Required<Asks[N]>} Ask - the page sends all arguments */
 /** @typedef {(progress: {text: string, done?: number, of?: number}) => void} Tell */
+/** @typedef {{key: string, text: string}} Said - the English of a sentence */
 /**
  * Constants that are shared with Python: `vitviz.web.responses.constants`.
- * @typedef {{steps: number, random: number[][], ties: number[], unlikely: number, result: string, doubt: string,
- *   negligible: number, noTest: string,
- *   center: string, verdicts: [boolean, string][][],
+ * @typedef {{steps: number, random: number[][], ties: number[], unlikely: number, result: Said, doubt: Said,
+ *   negligible: number, noTest: Said,
+ *   center: Said, verdicts: [boolean, string][][], phrases: Record<string, any>,
  *   lens: number, ratio: number, deviations: number, percentiles: [number, number], sides: [number, number],
  *   rollout: number, targets: Record<string, string>}} Constants
  */
@@ -52,7 +53,7 @@ function titled(context, { method, ...ask }) {
   const query = prefix.includes('CLS') ? 'cls' : 'mean';
   const shown = { mode: method, block: depth - 1, head: 'mean', query, direction: 'row' };
   const name = title(shown, { ...about, grid: context.run.grid }, { fuse: 'mean', start: 0 }, methods[method].title);
-  return methods[method].specific ? `${name}, for ${aimOf(context, ask).titled}` : name;
+  return methods[method].specific ? sentence('map-for', name, aimOf(context, ask).titled) : name;
 }
 
 /** @param {Context} context @param {Ask<'explain'>} ask */
@@ -64,12 +65,13 @@ async function computed(context, ask) {
   const aim = aimOf(context, ask);
   const scores = await METHODS[ask.method]({ model, run, aim, weights: aim.weights(run.logits), canceled, tell });
   const format = unit === 'attention' ? percent : score;
-  const mass = prefix.map((name, n) => `${format(scores[n])} on ${name}`).join(', ');
+  const mass = prefix.map((name, n) => sentence('share-on', format(scores[n]), name))
+    .reduce((all, share) => (all ? sentence('items', all, share) : share), '');
   const values = [...scores.subarray(prefix.length)];
   const blank = values.every((value) => value === values[0]);
-  const note = `${mass && `Outside the picture: ${mass}. `}${blank ? 'Blank: all patches score the same.' : ''}`.trim();
+  const notes = [mass && sentence('outside-the-picture', mass), blank ? sentence('blank-map') : ''].filter(Boolean);
   return { values, signed, unit, title: titled(context, ask), ...(typeof ask.target === 'string'
-    ? { target: ask.target } : {}), note, seconds: (performance.now() - began) / 1000 };
+    ? { target: ask.target } : {}), note: sentences(...notes), seconds: (performance.now() - began) / 1000 };
 }
 
 /**
@@ -132,7 +134,9 @@ export async function faithfulness(context, { methods, target, against }) {
   async function curve(order) {
     const probabilities = [whole];
     for (const visible of counts.slice(1)) {
-      tell({ text: methods.length === 1 ? 'Testing the map' : `Testing ${methods.length} maps`, done, of });
+      const text = methods.length === 1 ? sentence('testing-the-map')
+        : sentence('testing-several-maps', methods.length);
+      tell({ text, done, of });
       probabilities.push(aim.reading(await model.without(run, new Set(order.slice(visible)), [], canceled)));
       done += 1;
     }
@@ -187,19 +191,19 @@ function chart(x, y, random, center, better) {
  * @param {string} verdict @param {number} whole - probability of the whole image @param {Constants} constants
  */
 function describe(deletion, insertion, name, verdict, whole, { result, center, unlikely, doubt, negligible, noTest }) {
-  if (whole < negligible) return filled(noTest, name, percent(whole));
+  if (whole < negligible) return sentence(noTest, name, percent(whole));
   const middle = [deletion, insertion].map((curve) => area(curve.x, curve.center).toFixed(2));
-  const sentences = [filled(result, 'Removing', name, areas(deletion), areas(insertion)), verdict,
-    filled(center, ...middle)];
-  if (whole < unlikely) sentences.push(filled(doubt, name, percent(whole)));
-  return sentences.join(' ');
+  return sentences(sentence(result, sentence('removing'), name, areas(deletion), areas(insertion)), verdict,
+    sentence(center, ...middle), whole < unlikely && sentence(doubt, name, percent(whole)));
 }
 
 /** The random orders that a curve beats, and the areas. @param {Curve} curve */
 function areas({ beaten, n, area: own, chance, areas: others }) {
-  const orders = beaten === n ? `all ${n} random orders` : `${beaten || 'none'} of ${n} random orders`;
+  const orders = beaten === n ? sentence('all-random-orders', n)
+    : sentence('some-random-orders', beaten || sentence('none'), n);
   const [least, most] = [Math.min(...others), Math.max(...others)];
-  return `${orders}: area ${own.toFixed(2)} against ${chance.toFixed(2)} (${least.toFixed(2)}-${most.toFixed(2)})`;
+  const numbers = [own, chance, least, most].map((value) => value.toFixed(2));
+  return sentence('beaten-and-area', orders, sentence('area', ...numbers));
 }
 
 /**
@@ -219,7 +223,7 @@ export async function heads(context, { names, target, against }) {
     for (let block = 0; block < depth; block += 1) {
       const lost = [];
       for (let head = 0; head < count; head += 1) {
-        tell({ text: 'Switching heads off', done: block * count + head, of: depth * count });
+        tell({ text: sentence('switching-heads-off'), done: block * count + head, of: depth * count });
         const logits = await model.without(run, new Set(), [[block, head]], canceled);
         lost.push([reading - aim.reading(logits), score - aim.score(logits)]);
       }

@@ -1,6 +1,7 @@
 // Run attribution methods in the browser, block by block, with graphs traced from `vitviz.attribution`. Each method
 // returns a score for every token (N).
 import { breathe } from './model.js';
+import { sentence } from '../core/words.js';
 import { rollOut, weightsOf } from './rollout.js';
 
 /** @typedef {import('./model.js').Model} Model */
@@ -141,7 +142,8 @@ async function occlusion({ model, run, aim, canceled, tell }) {
   const scores = new Float64Array(tokens.length / width);
   const score = aim.score(run.logits);
   for (let n = prefix.length; n < scores.length; n += 1) {
-    tell({ text: 'Hiding one patch after another', done: n - prefix.length, of: scores.length - prefix.length });
+    tell({ text: sentence('hiding-one-patch-after-another'),
+      done: n - prefix.length, of: scores.length - prefix.length });
     const hidden = tokens.slice(); // before the first block, a token depends only on its own patch
     hidden.set(blank.subarray(n * width, (n + 1) * width), n * width);
     const logits = await model.without({ ...run, stream: [hidden] }, new Set(), [], canceled);

@@ -2,6 +2,7 @@
 import { PERHAPS } from '../../web/compute/format.js';
 import { layOnWhite, plan, prepare, restore } from '../../web/compute/image.js';
 import { pictureOf, pixelsOf } from '../../web/compute/readback.js';
+import { sentence } from '../../web/core/words.js';
 import { softmax } from './model.js';
 
 /** @typedef {import('./graphs.js').About} About */
@@ -31,8 +32,7 @@ async function decode(blob) {
   const bitmap = await createImageBitmap(blob, { imageOrientation: 'from-image', premultiplyAlpha: 'none' })
     .catch(() => null);
   if (!bitmap) {
-    throw new PhotographError('Expected a picture that this browser can read, got something else. Choose another '
-      + 'file, such as a JPEG, PNG or WebP.');
+    throw new PhotographError(sentence('not-a-picture'));
   }
   const { width, height } = bitmap;
   if (width * height > MAX_PIXELS) {

@@ -2,6 +2,7 @@
 import { ReadbackError } from '../../web/compute/readback.js';
 import { crc32 } from '../../web/compute/zip.js';
 import { cacheName } from './site_cache.js';
+import { learn, learned, sentence } from '../../web/core/words.js';
 import { explain, faithfulness, heads, intervene, rearrange } from './endpoints.js';
 import { blockFile, rolloutFile } from './files.js';
 import { Graphs, ramp } from './graphs.js';
@@ -62,7 +63,7 @@ export function start(self, build, constants) {
       arrived(whole, Math.min(at, bytes));
       loading.done += value.length;
       const [done, of] = [loading.done, loading.of].map((count) => Math.ceil(count / 1e6));
-      if (of > 1) report({ text: 'Loading the model, in MB', done, of });
+      if (of > 1) report({ text: sentence('loading-the-model-in-mb'), done, of });
     }
     if (at !== bytes || crc32(whole) !== crc) {
       throw new SiteError(`Expected ${bytes} unchanged bytes in ${url}, got ${at === bytes ? 'others' : at}. The file `
@@ -103,7 +104,7 @@ export function start(self, build, constants) {
     const trial = difference(model);
     trial.catch(() => {}); // a file that could not be read is reported first
     await loaded;
-    report({ text: 'Trying the model' });
+    report({ text: sentence('trying-the-model') });
     const off = await trial;
     if (!(off <= CLOSE)) {
       throw new SiteError(`Expected test logits within ${CLOSE}, got a difference of ${off}: this browser computes `
@@ -135,6 +136,7 @@ export function start(self, build, constants) {
     return opened;
   }
 
+  learn(constants.phrases);
   /** @type {Record<string, (scene: any, ask: any) => Promise<any>>} */
   const answers = {
     open: (opened) => describeScene(opened, constants),
@@ -157,18 +159,18 @@ export function start(self, build, constants) {
   async function answer(question) {
     const { id, name, ask } = question;
     const canceled = () => withdrawn.has(id);
-    report = (progress) => self.postMessage({ id, progress });
+    report = (progress) => self.postMessage({ id, progress, phrases: learned() });
     try {
       if (canceled()) throw new Stopped();
       const opened = await open(question);
       const data = await answers[name]({ ...opened, constants, canceled, tell: report }, ask);
-      self.postMessage({ id, data }, data instanceof ArrayBuffer ? [data] : []);
+      self.postMessage({ id, data, phrases: learned() }, data instanceof ArrayBuffer ? [data] : []);
     } catch (error) {
       if (error instanceof Stopped) self.postMessage({ id, stopped: true });
       else {
         const known = [SiteError, PhotographError, ReadbackError].some((kind) => error instanceof kind);
         const text = /** @type {Error} */ (error).message;
-        self.postMessage({ id, error: known ? text : `This browser could not compute it: ${text}` });
+        self.postMessage({ id, error: known ? text : sentence('could-not-compute', text), phrases: learned() });
       }
     }
     withdrawn.delete(id);

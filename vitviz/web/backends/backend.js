@@ -2,7 +2,7 @@
 
 import { isKept } from '../core/kinds.js';
 import { ROLLOUT } from '../core/state.js';
-import { phrase, say, translated } from '../core/words.js';
+import { tr, translated } from '../core/words.js';
 
 /** The arguments of rollout in saved pages: the whole matrix, with the default options. */
 export const MATRIX = Object.freeze({ token: null, ...ROLLOUT, start: ROLLOUT.start - 1 });
@@ -45,7 +45,7 @@ export const MATRIX = Object.freeze({ token: null, ...ROLLOUT, start: ROLLOUT.st
  * @property {(name: string, about: About, ask?: any, how?: How) => Promise<any>} ask - files are `ArrayBuffer`s
  */
 
-export const GONE = phrase('The server does not answer. Try again in a moment.');
+export const GONE = 'the-server-does-not-answer';
 
 /** Thrown if a question cannot be answered. The message is shown to the visitor. */
 export class BackendError extends Error {
@@ -75,12 +75,12 @@ export async function photographOf(photo, photos, base, { signal } = {}) {
   if (isKept(photo)) {
     const blob = await photos.get(photo);
     if (blob) return blob;
-    const message = say('The photograph of this link is stored only in the browser that created the link.');
+    const message = tr('the-photograph-of-this-link');
     throw new BackendError(message, 'refused');
   }
   const address = URL.canParse(photo, base) ? new URL(photo, base) : null;
   if (address?.origin !== new URL(base).origin) {
-    const message = say('Expected the address of a picture of this site, got {0}. Save the picture and drop it here.',
+    const message = tr('expected-the-address-of-a',
       photo);
     throw new BackendError(message, 'refused');
   }
@@ -89,7 +89,7 @@ export async function photographOf(photo, photos, base, { signal } = {}) {
     return null;
   });
   if (answer?.ok) return answer.blob();
-  const message = say('Expected a picture of this site at {0}, got none. Check the address or choose a file.', photo);
+  const message = tr('expected-a-picture-of-this', photo);
   throw new BackendError(message, answer ? 'refused' : 'offline');
 }
 

@@ -1,6 +1,6 @@
 // The backend of the Gradio component: questions are calls of its server functions, and binary answers are files that
 // Gradio serves. Each call returns progress or the answer; after progress, the page calls again.
-import { say } from '../core/words.js';
+import { learn, tr } from '../core/words.js';
 import { BackendError, GONE } from './backend.js';
 
 /** @typedef {import('./backend.js').Backend} Backend */
@@ -26,7 +26,7 @@ function aborted(signal) {
 export function componentBackend({ server, beside }) {
   /** @type {Backend['ask']} */
   async function ask(name, { id, source = null, file }, more = {}, { signal, progress } = {}) {
-    if (file) throw new BackendError(say('This page takes no checkpoints.'), 'refused');
+    if (file) throw new BackendError(tr('this-page-takes-no-checkpoints'), 'refused');
     signal?.throwIfAborted();
     const ticket = newTicket();
     const leaving = aborted(signal);
@@ -35,7 +35,8 @@ export function componentBackend({ server, beside }) {
     try {
       for (;;) {
         const reply = await Promise.race([server.answer(call), leaving]);
-        if (!reply) throw new BackendError(say(GONE), 'offline'); // Gradio's page hides connection errors
+        if (!reply) throw new BackendError(tr(GONE), 'offline'); // Gradio's page hides connection errors
+        learn(reply.phrases);
         if (reply.error) throw new BackendError(reply.error.text, reply.error.kind, reply.error.size ?? null);
         if ('file' in reply) return await fetched(reply.file, signal);
         if ('data' in reply) return reply.data;
@@ -56,7 +57,7 @@ export function componentBackend({ server, beside }) {
       if (signal?.aborted) throw error;
       return null;
     });
-    if (!answer?.ok) throw new BackendError(say(GONE), 'offline');
+    if (!answer?.ok) throw new BackendError(tr(GONE), 'offline');
     return answer.arrayBuffer();
   }
 

@@ -1,6 +1,6 @@
 // The backend of a self-contained page, whose <script type="text/plain"> elements contain the files.
 import { decoded } from '../compute/payload.js';
-import { say } from '../core/words.js';
+import { learn, tr } from '../core/words.js';
 import { BackendError, fileOf, isSame } from './backend.js';
 
 /**
@@ -14,15 +14,14 @@ export function embeddedBackend(manifest, read, lecture = false) {
   const file = (name) => {
     const text = read(name)?.trim();
     if (!text) {
-      throw new BackendError(say('A part of this page is missing: it was cut short when it was saved or sent.'),
+      throw new BackendError(tr('a-part-of-this-page'),
         'failed');
     }
     try {
       return /** @type {ArrayBuffer} */ (decoded(text).buffer);
     } catch (error) { // SyntaxError or DOMException, depending on the browser's version
       const { message } = /** @type {Error} */ (error);
-      throw new BackendError(say('A part of this page is damaged: it was cut short when it was saved or sent '
-        + '({0}).', message), 'failed');
+      throw new BackendError(tr('a-part-of-this-page-is', message), 'failed');
     }
   };
   return {
@@ -31,14 +30,15 @@ export function embeddedBackend(manifest, read, lecture = false) {
       if (name === 'open') return manifest;
       signal?.throwIfAborted();
       if (id && id !== manifest.id) {
-        throw new BackendError(say('This page does not contain that photograph.'), 'unknown');
+        throw new BackendError(tr('this-page-does-not-contain'), 'unknown');
       }
       const part = fileOf(name, ask);
       if (part && (lecture || name !== 'lecture')) return file(part);
       const answers = lecture ? JSON.parse(new TextDecoder().decode(file('answers'))) : [];
       const saved = answers.find((/** @type {any} */ each) => each.name === name && isSame(each.ask, ask));
+      learn(saved?.phrases);
       if (saved) return saved.answer;
-      throw new BackendError(say('This saved page has no server. Open the photograph in the app.'), 'refused');
+      throw new BackendError(tr('this-saved-page-has-no'), 'refused');
     },
   };
 }

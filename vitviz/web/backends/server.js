@@ -1,5 +1,5 @@
 // The backend for a vitviz server. Each question is one request, which any replica can answer.
-import { say } from '../core/words.js';
+import { learn, tr } from '../core/words.js';
 import { BackendError, GONE, isAbort, photographOf } from './backend.js';
 
 /** @typedef {import('./backend.js').Backend} Backend */
@@ -37,10 +37,11 @@ async function lastLine(reader, progress) {
   let buffer = new Uint8Array(0);
   for (;;) {
     const { value, done } = await reader.read();
-    if (done) throw new BackendError(say(GONE), 'offline');
+    if (done) throw new BackendError(tr(GONE), 'offline');
     buffer = joined([buffer, value]);
     for (let end = buffer.indexOf(10); end >= 0; end = buffer.indexOf(10)) {
       const line = JSON.parse(new TextDecoder().decode(buffer.subarray(0, end)));
+      learn(line.phrases);
       buffer = buffer.slice(end + 1);
       if ('data' in line) return line.data;
       if ('error' in line) throw new BackendError(line.error.text, line.error.kind, line.error.size ?? null);
@@ -56,7 +57,7 @@ async function rest(reader, first, count) {
   let got = first.length;
   while (got < count) {
     const { value, done } = await reader.read();
-    if (done) throw new BackendError(say('The answer was cut short. Try again.'), 'offline');
+    if (done) throw new BackendError(tr('the-answer-was-cut-short'), 'offline');
     parts.push(value);
     got += value.length;
   }
@@ -76,11 +77,11 @@ export function serverBackend({ base, photos }) {
     try {
       answer = await fetch(new URL(`vitviz/${name}`, base), { method: 'POST', body, signal });
     } catch (error) {
-      throw isAbort(error) ? error : new BackendError(say(GONE), 'offline');
+      throw isAbort(error) ? error : new BackendError(tr(GONE), 'offline');
     }
     if (!answer.ok) {
       const plain = answer.headers.get('content-type')?.startsWith('text/plain');
-      if (!plain) throw new BackendError(say(GONE), 'offline'); // the response of a proxy while the server starts
+      if (!plain) throw new BackendError(tr(GONE), 'offline'); // the response of a proxy while the server starts
       throw new BackendError(await answer.text(), answer.status === 429 ? 'busy' : 'refused');
     }
     return readAnswer(bodyOf(answer), progress);

@@ -2,7 +2,7 @@
 import { NBSP, integer } from '../core/figures.js';
 import { stageOf } from '../core/stages.js';
 import { SIMILARITY } from '../core/state.js';
-import { listed, named, phrase, plural, say, translated } from '../core/words.js';
+import { listed, named, tr, translated } from '../core/words.js';
 
 /** @typedef {import('../core/manifest.js').ProblemType} ProblemType */
 
@@ -64,17 +64,17 @@ export const hasFew = (classes) => classes > 1 && classes <= FEW_CLASSES;
 
 /** The number of classes: "1,000 classes". @param {number} classes */
 export function classCount(classes) {
-  return plural(classes, '{0} class', '{0} classes');
+  return tr('number-of-classes', classes);
 }
 
 /** The number of texts that are the classes: "3 texts". @param {number} texts */
 export function textCount(texts) {
-  return plural(texts, '{0} text', '{0} texts');
+  return tr('number-of-texts', texts);
 }
 
 /** The number of classes in a sentence for visitors: "260 things". @param {number} classes */
 export function things(classes) {
-  return plural(classes, '{0} thing', '{0} things');
+  return tr('number-of-things', classes);
 }
 
 /**
@@ -90,28 +90,28 @@ export function describePrediction(labels, probabilities, classes, sureAbove = n
   problemType = 'single_label_classification') {
   if (labels.length === 0) return '';
   if (problemType === 'regression') {
-    return listed(labels.slice(0, PERHAPS).map((label, at) => say('{0}: {1}', named(label), plain(probabilities[at]))));
+    return listed(labels.slice(0, PERHAPS).map((label, at) => tr('pair', named(label), plain(probabilities[at]))));
   }
   if (problemType === 'multi_label_classification') {
     const words = labels.map((label, at) => `${named(label)} ${percent(probabilities[at])}`);
     const there = words.filter((_, at) => probabilities[at] >= 0.5).slice(0, PERHAPS);
-    const all = plural(classes, '{0} label', '{0} labels');
-    return there.length ? say('Of {0}: {1}', all, listed(there))
-      : say('None of {0}; the best match is {1}', all, words[0]);
+    const all = tr('number-of-labels', classes);
+    return there.length ? tr('of', all, listed(there))
+      : tr('none-of-the-best-match', all, words[0]);
   }
   if (!known) {
-    return say('Perhaps none of the {0} this model knows; the best match is {1}', things(classes), named(labels[0]));
+    return tr('perhaps-none-of-the-this', things(classes), named(labels[0]));
   }
   const only = (/** @type {string} */ text) => (
-    hasFew(classes) ? say('{0}; this model has only {1} possible answers', text, classes) : text);
+    hasFew(classes) ? tr('this-model-has-only-possible', text, classes) : text);
   if (sureAbove === null || probabilities[0] >= sureAbove) {
-    return only(say('Best match among {0}: {1} {2}', classCount(classes), named(labels[0]), percent(probabilities[0])));
+    return only(tr('best-match-among', classCount(classes), named(labels[0]), percent(probabilities[0])));
   }
   const others = (group ? group[2] : labels).slice(0, PERHAPS).map(named);
   const last = /** @type {string} */ (others.pop());
-  const perhaps = others.length ? say('{0} or {1}', listed(others), last) : last;
-  if (!group) return only(say('Not sure: perhaps {0}', perhaps));
-  return only(say('Probably some kind of {0} ({1}): perhaps {2}', named(group[0]), percent(group[1]), perhaps));
+  const perhaps = others.length ? tr('or', listed(others), last) : last;
+  if (!group) return only(tr('not-sure-perhaps', perhaps));
+  return only(tr('probably-some-kind-of-perhaps', named(group[0]), percent(group[1]), perhaps));
 }
 
 /** A prediction in one line; empty without a classifier. @param {import('../core/manifest.js').Manifest} manifest */
@@ -153,16 +153,16 @@ export function inTable(most) {
 
 /** An estimated time, rounded to its precision: "about 40 s". @param {number} seconds */
 export function about(seconds) {
-  if (seconds < 1) return say('under a second');
-  if (seconds < 10) return say('about {0} s', Math.round(seconds));
-  if (seconds < 90) return say('about {0} s', 10 * Math.round(seconds / 10));
-  return say('about {0} min', Math.round(seconds / 60));
+  if (seconds < 1) return tr('under-a-second');
+  if (seconds < 10) return tr('about-s', Math.round(seconds));
+  if (seconds < 90) return tr('about-s', 10 * Math.round(seconds / 10));
+  return tr('about-min', Math.round(seconds / 60));
 }
 
 /** An input size in a menu: "2 × · 1,040 patches · about 3 s". @param {import('../core/manifest.js').Size} size */
 export function sizeWords({ size, factor, patches, seconds }) {
-  const parts = [size === null ? say('Standard') : measure(Number(factor.toPrecision(2)), '×'),
-    plural(patches, '{0} patch', '{0} patches')];
+  const parts = [size === null ? tr('standard') : measure(Number(factor.toPrecision(2)), '×'),
+    tr('number-of-patches', patches)];
   if (size !== null && seconds !== null) parts.push(about(seconds));
   return parts.join(' · ');
 }
@@ -174,47 +174,47 @@ export function duration(seconds) {
 
 /** The names of a photograph and its model. @param {{image: string | null, title: string}} manifest */
 export function pictureWords({ image, title: model }) {
-  return [translated(image ?? say('Your photograph')), model].filter(Boolean).join(' · ');
+  return [translated(image ?? tr('your-photograph')), model].filter(Boolean).join(' · ');
 }
 
 /** Progress in one line. @param {import('../backends/backend.js').Progress} progress @param {string} words */
 export function progressWords({ text, ahead, seconds, done, of }, words) {
   const parts = [text === undefined ? words : translated(text)];
-  if (done !== undefined && of) parts.push(say('{0} of {1}', done, of));
-  if (ahead) parts.push(say('number {0} in the queue', ahead + 1));
+  if (done !== undefined && of) parts.push(tr('count-of', done, of));
+  if (ahead) parts.push(tr('number-in-the-queue', ahead + 1));
   if (seconds) parts.push(about(seconds));
   return parts.join(' · ');
 }
 
 /** @param {[number, number]} patch */
 export function patchWords([row, column]) {
-  return say('row {0}, column {1}', row + 1, column + 1);
+  return tr('row-column', row + 1, column + 1);
 }
 
 /** @param {string | [number, number]} query */
 export function queryWords(query) {
-  if (Array.isArray(query)) return say('patch {0}', patchWords(query));
-  if (query === 'mean') return say('all patches');
-  if (query.startsWith('register ')) return say('register {0}', query.slice(9));
-  return query === 'cls' ? 'CLS' : say(phrase('distillation'));
+  if (Array.isArray(query)) return tr('patch-at', patchWords(query));
+  if (query === 'mean') return tr('all-patches');
+  if (query.startsWith('register ')) return tr('register', query.slice(9));
+  return query === 'cls' ? 'CLS' : tr('distillation');
 }
 
 /** The query of a row, or the token of a column. @param {string} direction @param {string | [number, number]} query */
 export function fromWords(direction, query) {
-  return direction === 'row' ? say('from {0}', queryWords(query)) : say('to {0}', queryWords(query));
+  return direction === 'row' ? tr('from', queryWords(query)) : tr('to', queryWords(query));
 }
 
 /** @type {Record<string, string>} */
-const FUSIONS = { mean: phrase('mean'), max: phrase('max'), min: phrase('min') };
+const FUSIONS = { mean: 'mean', max: 'max', min: 'min' };
 
 /** @param {string} fusion */
 export function fusionWords(fusion) {
-  return say(FUSIONS[fusion]);
+  return tr(FUSIONS[fusion]);
 }
 
 /** @param {number | string} head @param {number} heads */
 export function headWords(head, heads) {
-  return typeof head === 'number' ? say('head {0}', head + 1) : say('{0} of {1} heads', fusionWords(head), heads);
+  return typeof head === 'number' ? tr('head-number', head + 1) : tr('of-heads', fusionWords(head), heads);
 }
 
 /** @typedef {import('../core/stages.js').Sizes} Sizes */
@@ -222,19 +222,19 @@ export function headWords(head, heads) {
 /** The number of a layer: "5", or "5 (stage 3)" in a model with several stages. @param {number} block
  * @param {Sizes} [model] */
 export function layerWords(block, model) {
-  return model?.stages && model.stages.length > 1 ? say('{0} (stage {1})', block + 1, stageOf(model, block).index + 1)
+  return model?.stages && model.stages.length > 1 ? tr('stage', block + 1, stageOf(model, block).index + 1)
     : String(block + 1);
 }
 
 /** A stage: "Stage 2: 28 × 28 patches, 6 heads". @param {number} index
  * @param {import('../core/stages.js').Stage} stage */
 export function stageWords(index, { grid, heads }) {
-  return say('Stage {0}: {1} patches, {2}', index + 1, sized(...grid), plural(heads, '{0} head', '{0} heads'));
+  return tr('stage-patches', index + 1, sized(...grid), tr('number-of-heads', heads));
 }
 
 /** A head of a layer: "Layer 4, head 6". @param {number} block @param {number} head @param {Sizes} [model] */
 export function placeWords(block, head, model) {
-  return say('Layer {0}, head {1}', layerWords(block, model), head + 1);
+  return tr('layer-head', layerWords(block, model), head + 1);
 }
 
 /**
@@ -242,7 +242,7 @@ export function placeWords(block, head, model) {
  * @param {number} block @param {number | string} head @param {Sizes} model
  */
 export function cellWords(block, head, model) {
-  return say('Layer {0}, {1}', layerWords(block, model), headWords(head, stageOf(model, block).heads));
+  return tr('layer', layerWords(block, model), headWords(head, stageOf(model, block).heads));
 }
 
 /** Layer and head, from 0, of "3,5". @param {string} name @returns {[number, number]} */
@@ -253,18 +253,18 @@ export const headOf = (name) => /** @type {any} */ (name.split(',').map(Number))
  * @param {boolean} playing @param {boolean} still @param {boolean} heads - whether it steps through heads, not layers
  */
 export function playWords(playing, still, heads) {
-  if (playing) return heads ? say('■ Stop heads') : say('■ Stop layers');
-  if (still) return heads ? say('▶ Next head') : say('▶ Next layer');
-  return heads ? say('▶ Play heads') : say('▶ Play layers');
+  if (playing) return heads ? tr('stop-heads') : tr('stop-layers');
+  if (still) return heads ? tr('next-head') : tr('next-layer');
+  return heads ? tr('play-heads') : tr('play-layers');
 }
 
 /** @type {Record<import('../core/state.js').Descriptor, string>} */
-const DESCRIPTORS = { tokens: phrase('tokens'), queries: phrase('queries'), keys: phrase('keys'),
-  values: phrase('values') };
+const DESCRIPTORS = { tokens: 'tokens', queries: 'queries', keys: 'keys',
+  values: 'values' };
 
 /** What describes a patch. @param {import('../core/state.js').Descriptor} descriptor */
 export function descriptorWords(descriptor) {
-  return say(DESCRIPTORS[descriptor]);
+  return tr(DESCRIPTORS[descriptor]);
 }
 
 /**
@@ -279,22 +279,22 @@ export function title(shown, model, rolling, name = '') {
   const { depth } = model;
   if (mode === 'attention') {
     const heads = headWords(head, stageOf(model, block).heads);
-    return say('Layer {0}, {1}, {2}', layerWords(block, model), heads, from);
+    return tr('layer-fusion-query', layerWords(block, model), heads, from);
   }
   if (descriptor && mode === SIMILARITY) {
     if (similar === 'components') {
-      return say('Principal components of the {0} of layer {1}', descriptorWords(descriptor), block + 1);
+      return tr('components-of-layer', descriptorWords(descriptor), block + 1);
     }
     if (similar === 'foreground') {
-      return say('Foreground by the {0} of layer {1}', descriptorWords(descriptor), block + 1);
+      return tr('foreground-by-the-of-layer', descriptorWords(descriptor), block + 1);
     }
-    return say('Similarity to {0}, {1} of layer {2}', queryWords(query), descriptorWords(descriptor), block + 1);
+    return tr('similarity-to-of-layer', queryWords(query), descriptorWords(descriptor), block + 1);
   }
   if (mode !== 'rollout') return translated(name);
   const fused = fusionWords(rolling.fuse);
   const last = stageOf(model, depth - 1).index;
-  const asked = direction === 'row' && last > 0 ? say('{0} (stage {1})', from, last + 1) : from;
-  return say('Rollout of layers {0} to {1}, {2} of heads, {3}', rolling.start + 1, depth, fused, asked);
+  const asked = direction === 'row' && last > 0 ? tr('stage', from, last + 1) : from;
+  return tr('rollout-of-layers', rolling.start + 1, depth, fused, asked);
 }
 
 /**
@@ -302,9 +302,9 @@ export function title(shown, model, rolling, name = '') {
  * @param {{mode: string, discard: number, residual: number, gamma: number}} shown
  */
 export function settings({ mode, discard, residual, gamma }) {
-  const parts = mode === 'rollout' ? [say('skip connection {0}', whole(residual))] : [];
-  if (mode === 'rollout' && discard > 0) parts.push(say('weakest {0} discarded', whole(discard)));
-  if (gamma !== 1) parts.push(say('gamma {0}', score(gamma)));
+  const parts = mode === 'rollout' ? [tr('skip-connection', whole(residual))] : [];
+  if (mode === 'rollout' && discard > 0) parts.push(tr('weakest-discarded', whole(discard)));
+  if (gamma !== 1) parts.push(tr('gamma', score(gamma)));
   return parts.join(' · ');
 }
 
@@ -314,8 +314,8 @@ export function settings({ mode, discard, residual, gamma }) {
  */
 export function clippedWords({ clipped, vmax, most }, unit) {
   if (clipped === 0) return '';
-  const patches = plural(clipped, '{0} patch', '{0} patches');
-  return say('Colours end at {0}; dots mark {1} beyond it (up to {2}).', unit(vmax), patches, unit(most));
+  const patches = tr('number-of-patches', clipped);
+  return tr('colours-end-at-dots-mark', unit(vmax), patches, unit(most));
 }
 
 /** A file name: "vitviz-Church-Layer-12-head-3.png". @param {(string | null)[]} parts @param {string} ending */

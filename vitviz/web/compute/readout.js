@@ -1,15 +1,15 @@
 // Describe a map in numbers: attention on other tokens than patches, the strongest patches, and the map's spread.
 import { NBSP } from '../core/figures.js';
 import { CLS, MASSES, OTHER, REGISTERS, SELF, entropy, masses, meanDistance, share, topPatches } from './statistics.js';
-import { joined, listed, phrase, say } from '../core/words.js';
+import { joined, listed, tr } from '../core/words.js';
 import { patchWords, percent, score } from './format.js';
 
 const FIVE = new Int32Array(5);
 const MASS = new Float64Array(MASSES);
 /** @type {Record<number, string>} */
 const STAYS = {
-  [CLS]: phrase('{0} stays on the CLS token itself.'), [REGISTERS]: phrase('{0} stays on the register itself.'),
-  [OTHER]: phrase('{0} stays on the distillation token itself.'),
+  [CLS]: 'stays-on-the-cls-token', [REGISTERS]: 'stays-on-the-register-itself',
+  [OTHER]: 'stays-on-the-distillation-token',
 };
 
 /**
@@ -38,7 +38,7 @@ export function read(row, { kinds, grid }, token, patch, signed = false) {
       patch: [Math.floor(place / grid[1]), place % grid[1]], value: row[prefix + place],
     })),
     masses: massesOf(row, kinds, token),
-    stays: STAYS[kinds[token]] ?? phrase('{0} stays on the patch itself.'),
+    stays: STAYS[kinds[token]] ?? 'stays-on-the-patch-itself',
     spread: signed ? NaN : share(entropy(row, 0, tokens), tokens),
     distance: signed ? NaN : meanDistance(row, prefix, grid, patch),
   };
@@ -60,8 +60,8 @@ export function massesOf(row, kinds, token) {
 }
 
 /** @type {Record<string, string>} */
-const NAMES = { distillation: phrase('distillation'), registers: phrase('registers'), self: phrase('self') };
-const nameOf = (/** @type {string} */ name) => say(NAMES[name] ?? name);
+const NAMES = { distillation: 'distillation', registers: 'registers', self: 'self' };
+const nameOf = (/** @type {string} */ name) => tr(NAMES[name] ?? name);
 
 /** The text below a thumbnail: "CLS 12 % · self 3 %". @param {[string, number][]} shares @param {string} between */
 export function massWords(shares, between = ' · ') {
@@ -79,16 +79,16 @@ export function sentences(reading, unit, direction) {
   const out = [];
   const outside = reading.masses.filter(([name]) => name !== 'self');
   if (unit === 'attention' && direction === 'row' && outside.length) {
-    out.push(say('Outside the picture: {0}.', listed(outside.map(([name, value]) => (
-      say('{0} on {1}', percent(value), nameOf(name)))))));
+    out.push(tr('outside-the-picture', listed(outside.map(([name, value]) => (
+      tr('on', percent(value), nameOf(name)))))));
   }
   const self = reading.masses.find(([name]) => name === 'self');
-  if (self && unit === 'attention') out.push(say(reading.stays, percent(self[1])));
+  if (self && unit === 'attention') out.push(tr(reading.stays, percent(self[1])));
   const spread = Number.isFinite(reading.spread) && direction === 'row' && unit !== 'cosine'
-    && say('Spread: {0} (100 %: evenly on all tokens).', percent(reading.spread, 2));
+    && tr('spread-100-evenly-on-all', percent(reading.spread, 2));
   const distance = spread && Number.isFinite(reading.distance)
-    && say('Mean distance: {0} patches.', reading.distance.toFixed(1));
+    && tr('mean-distance-patches', reading.distance.toFixed(1));
   const best = reading.strongest[0];
-  const strongest = best ? say('Strongest: {0}, {1}.', patchWords(best.patch), number(best.value)) : '';
+  const strongest = best ? tr('strongest', patchWords(best.patch), number(best.value)) : '';
   return { words: joined(...out), spread: joined(spread, distance), strongest };
 }

@@ -1,6 +1,6 @@
 // One generated sentence about a row of attention, in the page's language. Each claim is a threshold on the row's own
 // numbers, so it is always true of them; tests/js/sentence.test.mjs counts them again.
-import { phrase, say } from '../core/words.js';
+import { tr } from '../core/words.js';
 
 const MAJORITY = 0.5; // of the attention: "mostly"
 const EVEN = 0.95; // spread from which attention is even
@@ -25,29 +25,29 @@ export function sentence(row, { name, prefix, grid: [gh, gw], patch, spread, dis
     }
     return sum;
   };
-  if (share(() => true) < MAJORITY) return say('{0} attends mostly to tokens outside the picture.', name);
-  if (spread > EVEN) return say('{0} attends almost evenly to everything.', name);
+  if (share(() => true) < MAJORITY) return tr('attends-mostly-to-tokens-outside', name);
+  if (spread > EVEN) return tr('attends-almost-evenly-to-everything', name);
   if (patch) {
     const [r, c] = patch;
-    if (share((y, x) => y === r && x === c) > MAJORITY) return say('{0} attends mostly to itself.', name);
+    if (share((y, x) => y === r && x === c) > MAJORITY) return tr('attends-mostly-to-itself', name);
     if (share((y, x) => Math.abs(y - r) < 2 && Math.abs(x - c) < 2) > MAJORITY) {
-      return say('{0} attends mostly to itself and its neighbours.', name);
+      return tr('attends-mostly-to-itself-and', name);
     }
-    if (share((y) => y === r) > MAJORITY) return say('{0} attends mostly along its row.', name);
-    if (share((_, x) => x === c) > MAJORITY) return say('{0} attends mostly along its column.', name);
+    if (share((y) => y === r) > MAJORITY) return tr('attends-mostly-along-its-row', name);
+    if (share((_, x) => x === c) > MAJORITY) return tr('attends-mostly-along-its-column', name);
   }
   const best = Float64Array.from(row).slice(prefix).sort().reverse();
   let few = 0;
   for (let sum = 0; few < best.length && sum <= MAJORITY; few += 1) sum += best[few];
-  if (few === 1) return say('{0} attends mostly to one patch.', name);
-  if (few <= FEW) return say('{0} attends mostly to {1} patches.', name, few);
+  if (few === 1) return tr('attends-mostly-to-one-patch', name);
+  if (few <= FEW) return tr('attends-mostly-to-patches', name, few);
   for (const [claim, isIn] of /** @type {[string, (y: number, x: number) => boolean][]} */ ([
-    [phrase('{0} attends mostly to the top third of the picture.'), (y) => y < gh / 3],
-    [phrase('{0} attends mostly to the bottom third of the picture.'), (y) => y >= (2 * gh) / 3],
-    [phrase('{0} attends mostly to the left third of the picture.'), (_, x) => x < gw / 3],
-    [phrase('{0} attends mostly to the right third of the picture.'), (_, x) => x >= (2 * gw) / 3]])) {
-    if (share(isIn) > MAJORITY) return say(claim, name);
+    ['attends-mostly-to-the-top', (y) => y < gh / 3],
+    ['attends-mostly-to-the-bottom', (y) => y >= (2 * gh) / 3],
+    ['attends-mostly-to-the-left', (_, x) => x < gw / 3],
+    ['attends-mostly-to-the-right', (_, x) => x >= (2 * gw) / 3]])) {
+    if (share(isIn) > MAJORITY) return tr(claim, name);
   }
-  if (distance > FAR * Math.max(gh, gw)) return say('{0} attends to many patches, most of them far away.', name);
-  return say('{0} attends to many patches: half goes to {1} of {2}.', name, few, gh * gw);
+  if (distance > FAR * Math.max(gh, gw)) return tr('attends-to-many-patches-most', name);
+  return tr('attends-to-many-patches-half', name, few, gh * gw);
 }

@@ -1,6 +1,6 @@
 // Targets on the page: a class is its index; other targets have Python's spelling, such as "group:3,5" (see
 // `vitviz.attribution.target_specs`). The address and the state write the photograph of the other pane as `OTHER`.
-import { phrase } from '../core/words.js';
+import { sentence } from '../core/words.js';
 
 /** @typedef {import('../core/manifest.js').Manifest} Manifest */
 /** @typedef {number | string} Target */
@@ -10,8 +10,8 @@ export const OTHER = 'similar:other';
 const LISTED = 3; // names in the name of a group, as in Python
 
 /** The names of scales. @type {Record<Scale, string>} */
-export const SCALES = { probability: phrase('probability'), logit: phrase('logit'), cosine: phrase('cosine'),
-  value: phrase('value') };
+export const SCALES = { probability: 'probability', logit: 'logit', cosine: 'cosine',
+  value: 'value' };
 
 /** Return the word of a target's spelling; "class" for a class. @param {Target} target */
 export function wordOf(target) {
@@ -50,9 +50,10 @@ export function hasGroups({ problemType, labels }) {
 export function groupName(classes, manifest) {
   const group = namedGroups(manifest).find(({ target }) => target === groupOf(classes));
   const names = classes.map((index) => manifest.labels[index]);
-  if (group && classes.length > 1) return `some kind of ${group.name}`;
-  if (names.length > LISTED + 1) return `${names.slice(0, LISTED).join(', ')}, ... (${names.length} classes)`;
-  return names.length > 1 ? `${names.slice(0, -1).join(', ')} or ${names.at(-1)}` : names[0];
+  const listed = (/** @type {string[]} */ items) => items.reduce((all, item) => sentence('items', all, item));
+  if (group && classes.length > 1) return sentence('some-kind-of', group.name);
+  if (names.length > LISTED + 1) return sentence('some-of-classes', listed(names.slice(0, LISTED)), names.length);
+  return names.length > 1 ? sentence('or', listed(names.slice(0, -1)), names[names.length - 1]) : names[0];
 }
 
 /**
@@ -65,9 +66,9 @@ export function targetName(target, manifest, other = null) {
   if (classes.length) return groupName(classes, manifest);
   const word = wordOf(target);
   const rest = String(target).slice(word.length + 1);
-  if (word === 'similar') return `similarity to ${other ?? 'the other photograph'}`;
-  if (word === 'text') return `similarity to “${rest}”`;
-  return word === 'unit' ? `unit ${rest} of the features` : String(target).slice(0, 40);
+  if (word === 'similar') return sentence('similarity-to', other ?? sentence('the-other-photograph'));
+  if (word === 'text') return sentence('similarity-to-text', rest);
+  return word === 'unit' ? sentence('unit-of-the-features', rest) : String(target).slice(0, 40);
 }
 
 /** Return whether a target is a function of the features, not of the classifier's outputs. @param {Target} target */

@@ -1,35 +1,34 @@
 // Map a key and a state to an action. views/keyboard.js decides when keys apply (not while somebody types).
 import { SIMILARITY, defaultQuery, folded } from './state.js';
 import { stageOf } from './stages.js';
-import { phrase } from './words.js';
 
 /** @typedef {import('./state.js').State} State */
 /** @typedef {import('./store.js').Action} Action */
 
 /** The keys that the help lists, in order. */
 export const KEYS = [
-  { keys: '← ↑ → ↓', does: phrase('move the patch') },
-  { keys: '[ ]', does: phrase('previous and next layer') },
-  { keys: ', .', does: phrase('previous and next head') },
-  { keys: '0', does: phrase('mean of all heads') },
-  { keys: 'c', does: phrase('from CLS (from all patches if the model has no CLS)') },
-  { keys: 'd', does: phrase('what it attends to, or what attends to it') },
-  { keys: 'r', does: phrase('rollout on and off') },
-  { keys: 's', does: phrase('similar patches on and off') },
-  { keys: 'g', does: phrase('patch grid on and off') },
-  { keys: 'b', does: phrase('map on and off') },
-  { keys: 'm', does: phrase('more controls and numbers') },
-  { keys: 'f', does: phrase('full screen on and off') },
-  { keys: 'Ctrl Z', does: phrase('undo; with Shift, redo') },
-  { keys: '?', does: phrase('this list') },
-  { keys: 'Esc', does: phrase('close the help; unpin the patch') },
+  { keys: '← ↑ → ↓', does: 'move-the-patch' },
+  { keys: '[ ]', does: 'previous-and-next-layer' },
+  { keys: ', .', does: 'previous-and-next-head' },
+  { keys: '0', does: 'mean-of-all-heads' },
+  { keys: 'c', does: 'from-cls-from-all-patches' },
+  { keys: 'd', does: 'what-it-attends-to-or' },
+  { keys: 'r', does: 'rollout-on-and-off' },
+  { keys: 's', does: 'similar-patches-on-and-off' },
+  { keys: 'g', does: 'patch-grid-on-and-off' },
+  { keys: 'b', does: 'map-on-and-off' },
+  { keys: 'm', does: 'more-controls-and-numbers' },
+  { keys: 'f', does: 'full-screen-on-and-off' },
+  { keys: 'Ctrl Z', does: 'undo-with-shift-redo' },
+  { keys: '?', does: 'this-list' },
+  { keys: 'Esc', does: 'close-the-help-unpin-the' },
 ];
 
 /** The keys of the lecture that the help lists. */
 export const LECTURE_KEYS = [
-  { keys: 'Page ↑ ↓', does: phrase('Lecture: previous and next step; in full screen, previous and next part of it') },
-  { keys: 'n', does: phrase('Lecture in full screen: notes on and off') },
-  { keys: 'b .', does: phrase('Lecture: black screen, until the next key') },
+  { keys: 'Page ↑ ↓', does: 'lecture-previous-and-next-step' },
+  { keys: 'n', does: 'lecture-in-full-screen-notes' },
+  { keys: 'b .', does: 'lecture-black-screen-until-the' },
 ];
 
 /** @typedef {import('./state.js').Opened} Opened */

@@ -1,26 +1,24 @@
-// The texts of the page in several languages. A text of the page stands in English in the code or in app.html, and a
-// language's file in this folder lists its translation under that English; what is missing appears in English. Values
-// take the place of {0}, {1}, ... in a text, so that each language has its own order of words. The lecture's texts have
-// names instead (`wordsOf`).
-import { EN } from './en.js';
+// The texts of the page in several languages: en.json has the English text of each key, and one file for each other
+// language the translation under the same key. What a language lacks appears in English. Values take the place of {0},
+// {1}, ... in a text, so that each language has its own order of words. The lecture's texts are grouped by its steps
+// (`wordsOf`).
+import EN from './en.json' with { type: 'json' };
+import ZH from './zh.json' with { type: 'json' };
 import { integer, unbroken } from './figures.js';
-import { ZH } from './zh.js';
 
 /** @typedef {Record<string, any>} Words - texts by part of the page and name */
+/** @typedef {{key: string, values: (string | number)[]}} Phrase - of Python or a worker */
 
-/** The languages by code, one a line; vitviz/web/languages.py reads them. @type {Record<string, Words>} */
-const TEXTS = {
-  en: EN,
-  zh: ZH,
-};
+/** The languages by code. @type {Record<string, Words>} */
+const TEXTS = { en: EN, zh: ZH };
 export const LANGUAGES = Object.keys(TEXTS);
 
 /** Return a part of the texts, with English for those that the language lacks. @param {any} own @param {any} english
  * @returns {any} */
 function completed(own, english) {
   if (own === undefined) return english;
-  if (Array.isArray(english) && english.length) return english.map((text, place) => own[place] ?? text);
-  return Array.isArray(english) ? own : { ...english, ...own };
+  if (Array.isArray(english)) return english.map((text, place) => own[place] ?? text);
+  return { ...english, ...own };
 }
 
 /** @type {Record<string, Words>} */
@@ -37,26 +35,31 @@ export function languageOf(chosen, lecture) {
   return chosen ?? lecture?.lang ?? 'en';
 }
 
+/** Replace the placeholders {0}, {1}, ... of a text by values. A missing value is empty, and numbers get separated
+ * thousands. @param {string} text @param {unknown[]} values */
+const fill = (text, values) => text.replace(/\{(\d)\}/g, (_, place) => (
+  typeof values[place] === 'number' ? integer(values[place]) : String(values[place] ?? '')));
+
+/** Choose the form of a text that depends on a number. @param {string | {one: string, other: string}} text
+ * @param {unknown} number */
+const formOf = (text, number) => (typeof text === 'string' ? text : text[number === 1 ? 'one' : 'other']);
+
 /**
- * Replace the placeholders {0}, {1}, ... of a text by values. Numbers get separated thousands and stay with their units
- * in one line. A missing text or value is empty.
+ * Fill values in; numbers stay with their units in one line. A missing text is empty.
  * @param {string | undefined} text @param {...unknown} values
  */
 export function filled(text, ...values) {
-  return unbroken((text ?? '').replace(/\{(\d)\}/g, (_, place) => (
-    typeof values[place] === 'number' ? integer(values[place]) : String(values[place] ?? ''))));
+  return unbroken(fill(text ?? '', values));
 }
-
-// ---- texts by their English
 
 let language = 'en'; // of the whole page, so functions that describe numbers need no further argument
 
-/** Choose the language of `say`. @param {string} lang */
+/** Choose the language of `tr`. @param {string} lang */
 export function speak(lang) {
   language = WORDS[lang] ? lang : 'en';
 }
 
-/** The language of `say`. */
+/** The language of `tr`. */
 export const spoken = () => language;
 
 /** Return a function's result in English, for files. @template T @param {() => T} make @returns {T} */
@@ -71,74 +74,68 @@ export function inEnglish(make) {
 }
 
 /**
- * Return a text in the page's language. The English must be a constant, which tests/js/words.test.mjs looks up in every
- * language; if it is the value of a variable, write `phrase` around the constant.
- * @param {string} english @param {...unknown} values - of its placeholders
+ * Return a text in the page's language. A text that depends on a number has the forms `one` and `other`, and its
+ * first value chooses.
+ * @param {string} key - of en.json @param {...unknown} values - of the placeholders
  */
-export function say(english, ...values) {
-  return filled(wordsOf(language).page[english] ?? english, ...values);
-}
-
-/** Mark a text that is passed to `say` elsewhere. @param {string} english */
-export const phrase = (english) => english;
-
-/** Choose between a text for one and a text for any other number, and fill in the number. @param {number} number
- * @param {string} one @param {string} many */
-export function plural(number, one, many) {
-  return say(number === 1 ? one : many, number);
+export function tr(key, ...values) {
+  const { texts } = wordsOf(language);
+  return filled(formOf(Object.hasOwn(texts, key) ? texts[key] : key, values[0]), ...values);
 }
 
 /** Join items, such as names. @param {string[]} items */
-export const listed = (items) => items.join(say(', '));
+export const listed = (items) => items.join(tr('comma'));
 
 /** Join sentences, without those that are empty. @param {...(string | false | null | undefined)} texts */
-export const joined = (...texts) => texts.filter(Boolean).join(say(' '));
+export const joined = (...texts) => texts.filter(Boolean).join(tr('space'));
 
 // ---- texts that come from elsewhere
 
-/** The name of a class. @param {string} label */
-export function named(label) {
-  const { classes } = wordsOf(language);
-  return Object.hasOwn(classes, label) ? classes[label] : label;
+/** @type {Map<string, Phrase>} */
+const SENT = new Map(); // what Python and workers sent, by its English
+
+/** Remember the keys and values of sentences that an answer contains in English, for `translated`.
+ * @param {Record<string, Phrase> | undefined} phrases - by their English */
+export function learn(phrases) {
+  for (const [english, phrase] of Object.entries(phrases ?? {})) SENT.set(english, phrase);
 }
 
-/** Return the pattern of a text, with a group for each placeholder. @param {string} english */
-const patternOf = (english) => new RegExp(
-  `^${english.replace(/[.*+?^$()|[\]\\]/g, '\\$&').replace(/\{\d\}/g, '(.+?)')}$`, 's');
-
-/** @type {Record<string, {english: string, pattern: RegExp, text: string}[]>} */
-const PATTERNS = Object.fromEntries(LANGUAGES.map((lang) => [lang, Object.entries(wordsOf(lang).sent)
-  .filter(([english]) => english.includes('{0}')).sort(([a], [b]) => b.length - a.length)
-  .map(([english, text]) => ({ english, pattern: patternOf(english), text }))]));
-
 /**
- * Translate the parts of a text; undefined if it is a single part, or one of them has no translation.
- * @param {string} text @param {string | RegExp} between @param {(...parts: string[]) => string} join
+ * Return a text in English, for a file or for the page that a worker answers; `translated` knows it from then on.
+ * @param {string | {key: string, text: string}} key - of en.json, or with its English
+ * @param {...(string | number)} values - English as well
  */
-function inParts(text, between, join) {
-  const parts = text.split(between);
-  const others = parts.length > 1 ? parts.map(translated) : parts;
-  return others.every((part, place) => part !== parts[place]) ? join(...others) : undefined;
+export function sentence(key, ...values) {
+  const own = typeof key === 'string' ? { key, text: formOf(TEXTS.en.texts[key], values[0]) } : key;
+  const english = fill(own.text, values);
+  SENT.set(english, { key: own.key, values });
+  return english;
+}
+
+/** Join sentences for `translated`, without those that are empty. @param {...(string | false)} texts
+ * @returns {string} */
+export function sentences(...texts) {
+  const [first = '', ...rest] = /** @type {string[]} */ (texts.filter(Boolean));
+  return rest.length ? sentence('sentences', first, sentences(...rest)) : first;
+}
+
+/** What `translated` knows. */
+export const learned = () => Object.fromEntries(SENT);
+
+/** A class, an example or another name in the page's language. @param {string} label */
+export function named(label) {
+  const { names } = wordsOf(language);
+  return Object.hasOwn(names, label) ? names[label] : label;
 }
 
 /**
- * Translate a text that Python or a worker wrote: by its English, by a template with placeholders for its values, or in
- * parts. Values are translated as well. Other texts stay as they are.
+ * Return a text of Python or a worker in the page's language. What is neither a sentence that the language has nor a
+ * class stays as it is.
  * @param {string} text @returns {string}
  */
 export function translated(text) {
-  return unbroken(translatedText(text));
-}
-
-/** @param {string} text @returns {string} */
-function translatedText(text) {
-  const { page, sent } = wordsOf(language);
-  for (const texts of [sent, page]) if (Object.hasOwn(texts, text)) return texts[text];
-  const sentences = inParts(text, /(?<=\.) /, joined); // before patterns, whose last value would take further sentences
-  if (sentences !== undefined) return sentences;
-  for (const { english, pattern, text: template } of PATTERNS[language]) {
-    const found = text.endsWith('.') === english.endsWith('.') && pattern.exec(text); // sentences, or names
-    if (found) return filled(template, ...found.slice(1).map(translated));
-  }
-  return inParts(text, ', ', (...items) => listed(items)) ?? named(text);
+  const { key, values } = SENT.get(text) ?? { key: '', values: [] };
+  if (language === 'en' || !Object.hasOwn(TEXTS[language].texts, key)) return unbroken(named(text));
+  return filled(formOf(TEXTS[language].texts[key], values[0]), ...values.map((value) => (
+    typeof value === 'string' ? translated(value) : value)));
 }

@@ -1,7 +1,7 @@
 // Draw charts as SVG text, as wide as their container. Pure functions of numbers; only `fill` changes the page.
 import { escaped, placeWords, scaled } from '../compute/format.js';
 import { SCALES } from '../compute/targets.js';
-import { named, say } from '../core/words.js';
+import { named, tr } from '../core/words.js';
 
 const NARROW = 340; // pixels; default width
 const LEFT = 48;
@@ -110,7 +110,7 @@ export function dots({ title, across, values, range, units, words }, width = NAR
   const marks = values.flatMap((row, layer) => row.map((value, head) => (Number.isFinite(value) ? `<circle
     class="vv-dot" r="4.5" cx="${place.px(layer).toFixed(1)}" cy="${place.py(Number(value)).toFixed(1)}"
     data-place="${layer},${head}"><title>${
-    escaped(say('{0}: {1}', placeWords(layer, head), units(Number(value))))}</title
+    escaped(tr('pair', placeWords(layer, head), units(Number(value))))}</title
     ></circle>` : '')));
   const every = Math.ceil(depth / Math.floor(width / 28));
   const names = values.map((_, layer) => (layer % every ? '' : `<text x="${place.px(layer).toFixed(1)}"
@@ -131,7 +131,7 @@ export function moved(classes, units, pinned = 0, short = units) {
   const rows = classes.map(([label, before, after], place) => `<li class="${place < pinned ? 'vv-pinned' : ''}"><span
     class="vv-name" title="${escaped(label)}">${escaped(named(label))}</span><i style="--share: ${
   share(after)}; --before: ${share(before)}"></i><span>${escaped(units(after))}</span><small>${
-    short(before) === short(after) ? '' : escaped(say('was {0}', short(before)))}</small></li>`);
+    short(before) === short(after) ? '' : escaped(tr('was', short(before)))}</small></li>`);
   return `<ol class="vv-moved">${rows.join('')}</ol>`;
 }
 
@@ -143,7 +143,7 @@ export function moved(classes, units, pinned = 0, short = units) {
 export function movedTarget(label, { target, scale }) {
   if (!target || !scale) return '';
   const number = scaled(scale);
-  const word = scale === 'probability' ? '' : `${say(SCALES[scale])} `;
+  const word = scale === 'probability' ? '' : `${tr(SCALES[scale])} `;
   return moved([[label, target[1], target[2]]], (value) => word + number(value), 1, number);
 }
 

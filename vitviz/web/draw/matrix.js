@@ -2,7 +2,7 @@
 // patch grid. Pointing at a cell selects its row's token as the query and marks its column's patch.
 import { indices, packed, scaleOver } from './color.js';
 import { contextOf, find, write } from './dom.js';
-import { joined, say } from '../core/words.js';
+import { joined, tr } from '../core/words.js';
 
 /** @typedef {import('../compute/payload.js').Block} Block */
 
@@ -62,11 +62,10 @@ function sentence({ block, tokens, prefix }, head, fused) {
   const step = Math.ceil((tokens - prefix) / MAX_SIDE);
   const place = [block + 1, head + 1, tokens];
   return joined(
-    step > 1 ? say('Layer {0}, head {1}, {2} × {2} tokens (one patch in {3}).', ...place, step)
-      : say('Layer {0}, head {1}, {2} × {2} tokens.', ...place),
-    say('Each row shows where one token attends; lines separate the rows of patches. Colours show the square root of '
-      + 'attention, because most values are close to zero.'),
-    fused && say('Choose a head above to see another one.'),
+    step > 1 ? tr('layer-head-tokens-one-patch', ...place, step)
+      : tr('layer-head-tokens', ...place),
+    tr('each-row-shows-where-one'),
+    fused && tr('choose-a-head-above-to'),
   );
 }
 
@@ -77,7 +76,7 @@ export class Matrix {
    * @param {(cell: [number, number]) => void} pick - called with the two tokens of a click
    */
   constructor(element, point, pick) {
-    element.innerHTML = `<div class="vv-cells" role="img" aria-label="All attention of one head, a row for each token"
+    element.innerHTML = `<div class="vv-cells" role="img" data-tr-aria-label="all-attention-of-one-head"
       ><canvas></canvas><canvas class="vv-aid"></canvas></div><p></p>`;
     /** @type {HTMLCanvasElement} */
     this.canvas = find(element, 'canvas');

@@ -10,13 +10,14 @@ import { Heat } from './heat.js';
 import { dotBoxes, frameBoxes, gridBoxes, hatchAround } from './overlay.js';
 import { atPrintSize } from './saved.js';
 import { contextOf, find, finder, write } from './dom.js';
-import { say } from '../core/words.js';
+import { tr } from '../core/words.js';
 
 /** @typedef {import('../compute/geometry.js').Geometry} Geometry */
 /** @typedef {[number, number]} Pair - a patch [row, column], or of lengths [across, down] */
 
 const HTML = `
-<div class="vv-picture" tabindex="0" role="application" aria-roledescription="photograph with attention map">
+<div class="vv-picture" tabindex="0" role="application"
+  data-tr-aria-roledescription="photograph-with-attention-map">
   <div class="vv-held"><canvas></canvas><canvas></canvas><canvas class="vv-aid"></canvas><canvas></canvas></div>
 </div>
 <figcaption>
@@ -47,7 +48,7 @@ export class Pane {
   /**
    * @param {HTMLElement} element
    * @param {Events} events
-   * @param {string} label - description and keys, for screen readers
+   * @param {string} label - key of the description for screen readers; empty if the view writes it
    */
   constructor(element, events, label) {
     element.innerHTML = HTML;
@@ -55,7 +56,7 @@ export class Pane {
     this.found = finder(element);
     /** @type {HTMLElement} */
     this.picture = find(element, '.vv-picture');
-    this.picture.setAttribute('aria-label', label);
+    if (label) this.picture.setAttribute('data-tr-aria-label', label);
     /** @type {HTMLElement} */
     this.held = find(element, '.vv-held');
     const [photo, heat, aid, last] = [...this.held.querySelectorAll('canvas')].map(contextOf);
@@ -371,7 +372,7 @@ export class Pane {
     const scale = this.found('.vv-scale').classList; // WebKit does not update :has(:empty)
     scale.toggle('vv-empty-scale', low === '');
     scale.toggle('vv-clipped-scale', most !== '');
-    text('.vv-most', most && `● ${say('up to {0}', most)}`); // the dot marks patches beyond the scale
+    text('.vv-most', most && `● ${tr('up-to', most)}`); // the dot marks patches beyond the scale
   }
 
   /**
@@ -402,7 +403,7 @@ export class Pane {
     const { low, high, unit, details } = this.said;
     const scale = low && this.opacity > 0 ? { bar: this.found('.vv-bar'), low, high, unit } : null;
     const flat = print ? atPrintSize(this.flat()) : this.flat();
-    return captioned(flat, { title: this.opacity > 0 ? this.said.title : say('Photograph'), scale,
+    return captioned(flat, { title: this.opacity > 0 ? this.said.title : tr('photograph'), scale,
       lines: [scale ? details : '', about].filter(Boolean) });
   }
 

@@ -6,7 +6,7 @@ import { oneTabStop, roving } from './roving.js';
 import { placed, stamp } from './sheet.js';
 import { cellWords, escaped, fusionWords, headWords, layerWords } from '../compute/format.js';
 import { stagesOf } from '../core/stages.js';
-import { say } from '../core/words.js';
+import { tr } from '../core/words.js';
 
 /** @typedef {import('./color.js').Scale} Scale */
 /**
@@ -40,7 +40,7 @@ const blocksOf = ({ first, depth }) => Array.from({ length: depth }, (_, place) 
 /** One map for each layer of a stage. @param {Sizes} model @returns {Item[]} */
 export function layerItems(model, stage = stagesOf(model)[0]) {
   return blocksOf(stage).map((block) => (
-    item('block', block, String(block + 1), say('Layer {0}', layerWords(block, model)), { block })));
+    item('block', block, String(block + 1), tr('layer-number', layerWords(block, model)), { block })));
 }
 
 /**

@@ -1,37 +1,31 @@
-// Translate the texts of HTML that does not change with the numbers: those of app.html, and of the views' frames.
-import { LANGUAGES, say, wordsOf } from '../core/words.js';
+// Write the texts of HTML that does not change with the numbers: those of app.html, and of the views' frames. `data-tr`
+// has the key of an element's text, `data-tr-title` that of its title, and so on.
+import { inEnglish, tr } from '../core/words.js';
+import { write } from './dom.js';
 
-/** @param {string} text */
-const plainOf = (text) => text.replace(/\s+/g, ' ').trim(); // no-break spaces, too
 const NAMED = ['aria-label', 'aria-roledescription', 'title', 'placeholder', 'alt']; // attributes
-const KNOWN = new Set(LANGUAGES.flatMap((lang) => Object.keys(wordsOf(lang).page)));
-/** @type {WeakMap<Node, Record<string, {english: string, shown: string}>>} */
-const DONE = new WeakMap(); // the translated texts of each node, by attribute; its own is ''
+/** @type {WeakMap<Element, Record<string, string>>} */
+const SHOWN = new WeakMap(); // the text that was written last, by attribute; the element's own is ''
 
-/**
- * @param {Node} node @param {string} name @param {string} text - as it is @param {(text: string) => void} write
- */
-function show(node, name, text, write) {
-  const plain = plainOf(text);
-  const done = DONE.get(node) ?? {};
-  const english = done[name]?.shown === plain ? done[name].english : plain; // otherwise, a view has changed it
-  if (!KNOWN.has(english)) return;
-  const shown = say(english);
-  DONE.set(node, { ...done, [name]: { english, shown: plainOf(shown) } });
-  if (shown !== plain) write(text.replace(text.trim(), () => shown));
+/** @param {Element} element @param {string} name @param {string} key @param {string | null} now - the text that it has
+ * @param {(text: string) => void} set */
+function show(element, name, key, now, set) {
+  const shown = SHOWN.get(element) ?? {};
+  if (now && now !== (shown[name] ?? inEnglish(() => tr(key)))) return; // a view has changed it
+  const text = tr(key);
+  SHOWN.set(element, { ...shown, [name]: text });
+  if (text !== now) set(text);
 }
 
-/** Translate an element's texts from English, or from the language of the last call. @param {Element} root */
+/** Write an element's texts in the page's language. @param {Element} root */
 export function translate(root) {
-  const nodes = document.createTreeWalker(root, NodeFilter.SHOW_TEXT);
-  while (nodes.nextNode()) {
-    const node = /** @type {Text} */ (nodes.currentNode);
-    if (!node.parentElement?.closest('[translate=no]')) show(node, '', node.data, (text) => { node.data = text; });
+  for (const element of /** @type {NodeListOf<HTMLElement>} */ (root.querySelectorAll('[data-tr]'))) {
+    show(element, '', element.dataset.tr ?? '', element.textContent, (text) => write(element, text));
   }
-  for (const element of root.querySelectorAll(NAMED.map((name) => `[${name}]`).join())) {
-    for (const name of NAMED) {
-      const text = element.getAttribute(name);
-      if (text) show(element, name, text, (shown) => element.setAttribute(name, shown));
+  for (const name of NAMED) {
+    for (const element of root.querySelectorAll(`[data-tr-${name}]`)) {
+      show(element, name, element.getAttribute(`data-tr-${name}`) ?? '', element.getAttribute(name),
+        (text) => element.setAttribute(name, text));
     }
   }
 }

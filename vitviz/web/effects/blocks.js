@@ -3,7 +3,7 @@
 // is dropped.
 import { isAbort } from '../backends/backend.js';
 import { parseBlock, parseRollout } from '../compute/payload.js';
-import { say } from '../core/words.js';
+import { tr } from '../core/words.js';
 
 const ABREAST = 2;
 const REST = 50; // milliseconds between the first file and the others, in which the page draws the first map
@@ -118,7 +118,7 @@ export class Blocks {
     } catch (error) {
       if (isAbort(error) || signal.aborted) return;
       scene.failed.add(what);
-      const lost = what === 'rollout' ? say('rollout') : say('layer {0}', what + 1);
+      const lost = what === 'rollout' ? tr('rollout') : tr('the-layer-number', what + 1);
       this.events.failed(lost, /** @type {Error} */ (error));
     }
     this.events.changed();

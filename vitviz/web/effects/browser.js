@@ -3,7 +3,7 @@ import { pictureOf } from '../compute/readback.js';
 import { isStep } from '../core/actions.js';
 import { isKept } from '../core/kinds.js';
 import { format } from '../core/url.js';
-import { joined, say } from '../core/words.js';
+import { joined, tr } from '../core/words.js';
 
 /** @typedef {import('../core/state.js').State} State */
 /** @typedef {import('../core/store.js').Store<State>} Store */
@@ -98,7 +98,7 @@ export async function downloadPicture(canvas, name, store) {
     download(await pictureOf(canvas), name);
   } catch (error) {
     const { message } = /** @type {Error} */ (error);
-    store.dispatch({ type: 'message', texts: [say('The picture could not be saved. {0}', message)], at: 'actions' });
+    store.dispatch({ type: 'message', texts: [tr('the-picture-could-not-be', message)], at: 'actions' });
   }
 }
 
@@ -118,7 +118,7 @@ export async function sharePicture(canvas, name, store) {
   } catch (error) {
     const { name: kind, message } = /** @type {Error} */ (error);
     if (kind === 'AbortError') return; // the visitor closed the list of programs
-    store.dispatch({ type: 'message', texts: [say('The picture could not be sent. {0}', message)], at: 'actions' });
+    store.dispatch({ type: 'message', texts: [tr('the-picture-could-not-be-sent', message)], at: 'actions' });
   }
 }
 
@@ -133,18 +133,18 @@ export function addressOf(store) {
  */
 export async function copyLink(store, fragment = '') {
   const state = store.get();
-  const own = fragment ? say('It contains your photograph.')
-    : isKept(state.photo ?? '') && say('It does not contain your photograph, which stays in this browser.');
+  const own = fragment ? tr('it-contains-your-photograph')
+    : isKept(state.photo ?? '') && tr('it-does-not-contain-your');
   const tell = (/** @type {string[]} */ ...texts) => (
     store.dispatch({ type: 'message', texts: [joined(...texts, own)], at: 'actions' }));
   try {
     const address = new URL(addressOf(store));
     if (fragment) address.searchParams.delete('photo');
     await navigator.clipboard.writeText(`${address}${fragment}`);
-    tell(say('Link copied.'));
+    tell(tr('link-copied'));
   } catch {
     const framed = window.parent !== window; // in a frame, the address bar shows another site
-    const where = framed ? say('The link is {0}', addressOf(store)) : say('The link is in the address bar.');
-    tell(say('The browser does not allow this page to copy.'), where);
+    const where = framed ? tr('the-link-is', addressOf(store)) : tr('the-link-is-in-the');
+    tell(tr('the-browser-does-not-allow'), where);
   }
 }

@@ -1,7 +1,7 @@
 // Load the descriptors of a scene's patches: one file for each layer and kind, of which the latest are kept.
 import { isAbort } from '../backends/backend.js';
 import { parseDescriptors } from '../compute/payload.js';
-import { say } from '../core/words.js';
+import { tr } from '../core/words.js';
 
 /** @typedef {import('./scene.js').Scene} Scene */
 /** @typedef {ReturnType<typeof import('../compute/query.js').descriptorsOf>} Question */
@@ -54,7 +54,7 @@ export class Descriptors {
       if (isAbort(error) || signal.aborted) return;
       scene.failed.add(key);
       const { message } = /** @type {Error} */ (error);
-      store.dispatch({ type: 'message', texts: [say('The patches could not be compared. {0}', message)] });
+      store.dispatch({ type: 'message', texts: [tr('the-patches-could-not-be', message)] });
     }
     this.running.delete(scene);
     changed();

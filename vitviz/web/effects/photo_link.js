@@ -1,7 +1,7 @@
 // A link that carries the visitor's own photograph in its fragment, which browsers never send to a server.
 import { pictureOf } from '../compute/readback.js';
 import { isKept } from '../core/kinds.js';
-import { say } from '../core/words.js';
+import { tr } from '../core/words.js';
 import { hashOf } from './photos.js';
 
 const PART = '#photo=';
@@ -24,13 +24,13 @@ export async function fragmentOf({ image, manifest: { photo, frame, seen } }) {
   for (const quality of QUALITIES) {
     const blob = await pictureOf(canvas, 'image/webp', quality);
     if (blob.type !== 'image/webp') {
-      throw new Error(say('This browser cannot write WebP. Send the page as HTML instead.'));
+      throw new Error(tr('this-browser-cannot-write-webp'));
     }
     if (blob.size > MAX_BYTES) continue;
     const letters = [...new Uint8Array(await blob.arrayBuffer())].map((byte) => String.fromCharCode(byte)).join('');
     return PART + btoa(letters).replaceAll('+', '-').replaceAll('/', '_').replaceAll('=', '');
   }
-  throw new Error(say('The photograph is too detailed for a link. Send the page as HTML instead.'));
+  throw new Error(tr('the-photograph-is-too-detailed'));
 }
 
 /**

@@ -9,7 +9,7 @@ import { prefixKinds } from '../compute/statistics.js';
 import { limitsOf } from '../core/manifest.js';
 import { lastGrid } from '../core/stages.js';
 import { ROLLOUT, SIMILARITY, paneOf, sourceOf } from '../core/state.js';
-import { listed, say } from '../core/words.js';
+import { listed, tr } from '../core/words.js';
 import { Blocks } from './blocks.js';
 import { Descriptors } from './descriptors.js';
 
@@ -256,7 +256,7 @@ export class SceneEffects {
       pause: this.page.pause,
       failed: (what, error) => {
         lost.push(what);
-        const text = say('Could not load {0}. {1}', listed(lost), error.message);
+        const text = tr('could-not-load', listed(lost), error.message);
         this.page.store.dispatch({ type: 'message', texts: [text] });
       },
     });
@@ -333,7 +333,7 @@ export class SceneEffects {
       if (signal.aborted) return;
       scene.failed.add(what);
       const { message } = /** @type {Error} */ (error);
-      store.dispatch({ type: 'message', texts: [say('Rollout could not be loaded. {0}', message)] });
+      store.dispatch({ type: 'message', texts: [tr('rollout-could-not-be-loaded', message)] });
     }
     changed();
   }

@@ -1,7 +1,7 @@
 // The first seconds of a first visit: a pointer glides over the picture and the map follows it, then it is the
 // visitor's turn. Any input ends it.
 import { patchAt } from '../compute/geometry.js';
-import { say } from '../core/words.js';
+import { tr } from '../core/words.js';
 
 const SEEN = 'vitviz-welcomed'; // in this browser's storage
 const LASTS = 3600; // milliseconds
@@ -53,7 +53,7 @@ export function welcome({ store, still, inside, backend }, { id, geometry, grid 
     const time = Math.max(0, now - began) / LASTS;
     if (time >= 1) {
       store.dispatch({ type: 'hover', pointer: null });
-      Object.assign(ghost, { className: 'vv-turn', textContent: say('Your turn'), style: '' });
+      Object.assign(ghost, { className: 'vv-turn', textContent: tr('your-turn'), style: '' });
       timer = window.setTimeout(end, TURN);
       return;
     }

@@ -3,7 +3,7 @@
 import { aligned, escaped, patchWords, percent, playWords, score, whole } from '../compute/format.js';
 import { write } from '../draw/dom.js';
 import { SIMILARITY } from '../core/state.js';
-import { say, translated } from '../core/words.js';
+import { tr, translated } from '../core/words.js';
 import { SIGNED } from '../draw/color.js';
 import { isOwn } from '../effects/photo_link.js';
 import { View } from './view.js';
@@ -92,16 +92,16 @@ export class Controls extends View {
     /** @param {string} key @param {string} value @param {string} label */
     const chip = (key, value, label) => `<label class="vv-chip"><input type="radio" name="${this.name}-${key}"
       data-key="${key}" value="${escaped(value)}">${escaped(label)}</label>`;
-    const queries = [...prefix.map((name) => [name.toLowerCase(), name]), ['mean', say('All patches')]];
+    const queries = [...prefix.map((name) => [name.toLowerCase(), name]), ['mean', tr('all-patches-title')]];
     this.found('.vv-queries').innerHTML = queries.map(([value, label]) => chip('query', value, label)).join('');
-    const modes = [['attention', say('Attention')], ...(rollout ? [['rollout', say('Rollout')]] : []),
-      ...(similarity ? [[SIMILARITY, say('Similar patches')]] : []),
+    const modes = [['attention', tr('attention')], ...(rollout ? [['rollout', tr('rollout-title')]] : []),
+      ...(similarity ? [[SIMILARITY, tr('similar-patches')]] : []),
       ...maps.map(({ id, title }) => [id, translated(title)])];
     this.found('.vv-modes').innerHTML = modes.map(([value, label]) => chip('mode', value, label)).join('');
     const colors = Object.keys(this.page.colors).filter((name) => name !== SIGNED)
       .map((name) => `<option>${escaped(name)}</option>`);
     this.found('[data-key=color]').innerHTML = `${colors.join('')}
-      <option value="signed" hidden>${say('blue to red, white at zero')}</option>`;
+      <option value="signed" hidden>${tr('blue-to-red-white-at')}</option>`;
     this.colored = '';
     this.canRoll = can.rollout;
     this.found('[data-key=start]').max = String(depth);
@@ -127,8 +127,8 @@ export class Controls extends View {
     }
     put(this.found('.vv-rollout'), 'hidden', !this.canRoll || state.mode !== 'rollout');
     const pinned = Array.isArray(state.query);
-    const where = Array.isArray(query) ? patchWords(query) : say('Hover to explore. Click to pin a patch.');
-    write(this.found('.vv-where span'), pinned ? say('{0}, pinned', where) : where);
+    const where = Array.isArray(query) ? patchWords(query) : tr('hover-to-explore-click-to');
+    write(this.found('.vv-where span'), pinned ? tr('pinned', where) : where);
     put(this.found('[data-do=unpin]'), 'hidden', !pinned);
     const carried = this.found('[data-do=photo-link]');
     if (carried) put(carried, 'hidden', !isOwn(state));
@@ -167,7 +167,7 @@ export class Controls extends View {
       const [patch, words, value] = line.split('|');
       const [button, number] = items.children[rank].children;
       button.dataset.patch = patch;
-      button.title = say('Pin this patch');
+      button.title = tr('pin-this-patch');
       write(button, words);
       write(number, value);
     });

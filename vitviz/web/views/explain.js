@@ -5,7 +5,7 @@ import { headOf, pictureWords } from '../compute/format.js';
 import { hiddenPatches } from '../compute/hiding.js';
 import { sameClasses } from '../compute/query.js';
 import { averaged, gridOf, isWindowed, patchIn } from '../core/stages.js';
-import { phrase, plural, say, spoken, translated } from '../core/words.js';
+import { spoken, tr, translated } from '../core/words.js';
 import { write } from '../draw/dom.js';
 import { Requests, otherOf, sceneOf } from '../effects/panels.js';
 import { Hiding } from './explain_hiding.js';
@@ -24,10 +24,9 @@ import { View, countPanes } from './view.js';
 /** @typedef {import('./explain_pane.js').Heatmap} Heatmap */
 /** @typedef {import('./explain_pane.js').Patch} Patch */
 
-const OFF = phrase('{0} switched off in the tab Heads. The map and its test use all heads; only the probabilities with '
-  + 'hidden patches take this into account.');
+const OFF = 'switched-off-in-the-tab';
 
-const BLURRED = phrase('Hidden patches are those of the last stage, and blurred: the model reads every patch.');
+const BLURRED = 'hidden-patches-are-those-of';
 
 export class Explain extends View {
   /** @param {HTMLElement} root @param {import('./explore.js').Page} page */
@@ -66,7 +65,7 @@ export class Explain extends View {
       pick: (patch) => (pane === this.mapPane ? this.erase(patch) : this.swap()),
     });
     this.panes.push(pane);
-    saveMenu(page, element.querySelector('figcaption'), phrase('Save this map'), mapChoices(() => (pane.shown
+    saveMenu(page, element.querySelector('figcaption'), 'save-this-map', mapChoices(() => (pane.shown
       && { scene: pane.shown.scene, pane: pane.pane, saved: this.saved(pane) })),
     () => nameOf(pane.shown?.scene, pane.pane.titled));
   }
@@ -200,7 +199,7 @@ export class Explain extends View {
     const without = changeQuestion(this.shown, this.gone, heads);
     this.bars.want(scene, target !== null && this.gone.length < patches ? [without] : []);
     this.field.show(this.shown, scene, peer);
-    this.say('.vv-no-peer', alone ? say(ALONE) : '');
+    this.say('.vv-no-peer', alone ? tr(ALONE) : '');
     for (const part of this.all('.vv-testing, .vv-erasing')) part.hidden = target === null;
     this.draw(state, scene, beside);
     this.list.show(scene);
@@ -239,12 +238,12 @@ export class Explain extends View {
     this.write('.vv-about', about);
     const run = this.find('[data-do=run]');
     run.hidden = !method.slow || Boolean(this.heatmap);
-    write(run, running ? say('Stop') : say('Run {0} (may take minutes)', translated(method.title)));
-    const off = plural(state.off.length, '{0} head', '{0} heads');
-    this.say('.vv-heads-off', isWindowed(scene.manifest) ? say(BLURRED) : state.off.length ? say(OFF, off) : '');
+    write(run, running ? tr('stop') : tr('run-may-take-minutes', translated(method.title)));
+    const off = tr('number-of-heads', state.off.length);
+    this.say('.vv-heads-off', isWindowed(scene.manifest) ? tr(BLURRED) : state.off.length ? tr(OFF, off) : '');
     const button = this.find('[data-do=other]');
     button.hidden = other === null;
-    if (other) write(button, say('Explain the other picture: {0}', pictureWords(other.manifest)));
+    if (other) write(button, tr('explain-the-other-picture', pictureWords(other.manifest)));
     this.drawOther(state, other, underOf);
   }
 

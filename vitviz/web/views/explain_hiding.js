@@ -3,7 +3,7 @@
 import { mapQuestion } from '../compute/explaining.js';
 import { fileName, outputs, percent, whole } from '../compute/format.js';
 import { outcomeOf, pinned, valueAt } from '../compute/hiding.js';
-import { joined, named, phrase, plural, say, translated } from '../core/words.js';
+import { joined, named, tr, translated } from '../core/words.js';
 import { beforeAfterCard } from '../draw/card.js';
 import { chart, fill, moved, movedTarget } from '../draw/charts.js';
 import { write } from '../draw/dom.js';
@@ -17,11 +17,10 @@ import { aboutOf, nameOf } from './save.js';
 /** @typedef {import('../compute/targets.js').Scale} Scale */
 /** @typedef {[string, string]} Pair - the labels of two classes */
 
-const GENERAL = phrase('This map is the same for every class: it cannot tell {0} from {1}.');
-const BEHIND = phrase('With all patches, {1} leads {0} already. Swap the two classes to see what speaks for {1}.');
-const UNTESTED = phrase('Would random patches do the same? The test hides patches in random orders for comparison.');
-const RANDOM = phrase('With as many random patches hidden, {0} keeps {1} of the probability of both (mean of {2} '
-  + 'orders).');
+const GENERAL = 'this-map-is-the-same';
+const BEHIND = 'with-all-patches-leads-already';
+const UNTESTED = 'would-random-patches-do-the';
+const RANDOM = 'with-as-many-random-patches';
 const STEP = 2; // percent of the patches
 const MAX_HIDDEN = 98; // percent that "Hide until the answer flips" hides
 const CURVE = 3; // number of steps from which they are drawn as curves
@@ -79,7 +78,7 @@ export class Hiding {
     const { view, pair } = this;
     const [gh, gw] = scene.hiding;
     view.find('.vv-side').classList.toggle('vv-guided', pair !== null);
-    write(view.find('.vv-erasing h2'), pair ? say(WHY, ...pair.map(named)) : say('What if we hide these patches?'));
+    write(view.find('.vv-erasing h2'), pair ? tr(WHY, ...pair.map(named)) : tr('what-if-we-hide-these'));
     if (document.activeElement !== this.slider) this.slider.value = String(state.removed);
     write(this.slider.nextElementSibling, whole(state.removed / 100));
     view.find('[data-do=restore]').hidden = state.removed === 0 && state.erased.length === 0;
@@ -87,7 +86,7 @@ export class Hiding {
       part.hidden = pair === null;
     }
     if (view.gone.length === gh * gw) {
-      write(view.find('.vv-bars'), say('All patches are hidden, so there is no prediction.'));
+      write(view.find('.vv-bars'), tr('all-patches-are-hidden-so'));
     } else if (answer) this.bars(scene, answer, pair);
     this.search(state, pair, classes, failed);
     if (pair) this.guide(state, pair);
@@ -134,20 +133,20 @@ export class Hiding {
     write(view.find('.vv-speaks span'), this.speaks(pair));
     const specific = view.find('[data-do=specific]');
     specific.hidden = method.specific;
-    write(specific, say('Use {0}', translated(view.specific.title)));
+    write(specific, tr('use', translated(view.specific.title)));
     const disabled = !view.heatmap || removed >= MAX_HIDDEN;
     for (const name of ['further', 'flip']) view.find(`[data-do=${name}]`).disabled = disabled;
-    write(view.find('[data-do=further]'), say('Hide {0} % more', STEP));
+    write(view.find('[data-do=further]'), tr('hide-more', STEP));
     const flip = view.find('[data-do=flip]');
     flip.hidden = !outcome || outcome.behind || outcome.flipped || !method.specific;
-    write(flip, this.searching ? say('Stop') : say('Hide until the answer flips'));
+    write(flip, this.searching ? tr('stop') : tr('hide-until-the-answer-flips'));
     write(view.find('.vv-outcome'), outcome ? this.verdict(outcome) : '');
     const { told } = view.test.progress();
-    write(view.find('.vv-chance span'), this.tested(pair) || say(UNTESTED));
+    write(view.find('.vv-chance span'), this.tested(pair) || tr(UNTESTED));
     const button = view.find('[data-do=chance]');
     button.hidden = Boolean(view.tested(view.scene, method));
     button.disabled = !view.heatmap;
-    write(button, told ? say('Stop') : say('Test this map'));
+    write(button, told ? tr('stop') : tr('test-this-map'));
     for (const name of ['card', 'send']) view.find(`[data-do=${name}]`).disabled = !outcome || !view.heatmap;
     this.curves(pair);
   }
@@ -156,9 +155,9 @@ export class Hiding {
   speaks(pair) {
     const { shown: { method }, heatmap } = this.view;
     const names = pair.map(named);
-    if (!method.specific) return say(GENERAL, ...names);
-    return heatmap?.signed ? say('Red patches speak for {0}, blue ones for {1}.', ...names)
-      : say('Bright patches speak for {0} rather than {1}.', ...names);
+    if (!method.specific) return tr(GENERAL, ...names);
+    return heatmap?.signed ? tr('red-patches-speak-for-blue', ...names)
+      : tr('bright-patches-speak-for-rather', ...names);
   }
 
   /** Say what random patches do instead of those of the map; empty without a test. @param {Pair} pair */
@@ -169,22 +168,22 @@ export class Hiding {
     const { x, random, n } = test.deletion;
     const share = gone.length / (scene.hiding[0] * scene.hiding[1]);
     const instead = share > 0 && share <= x[x.length - 1]
-      ? say(RANDOM, named(label), percent(valueAt(x, random, share)), n) : '';
+      ? tr(RANDOM, named(label), percent(valueAt(x, random, share)), n) : '';
     const gain = Math.abs(test.gain).toFixed(2);
-    return joined(test.gain < 0 ? say('Tested: this map is below random patches by {0}.', gain)
-      : test.better ? say('Tested: this map beats random patches by {0}.', gain)
-        : say('Tested: this map is above random patches by {0}, which may be chance.', gain), instead);
+    return joined(test.gain < 0 ? tr('tested-this-map-is-below', gain)
+      : test.better ? tr('tested-this-map-beats-random', gain)
+        : tr('tested-this-map-is-above', gain), instead);
   }
 
   /** Say which class leads. @param {import('../compute/hiding.js').Outcome} outcome */
   verdict({ first: [label], second: [other], behind, flipped, best }) {
     const { gone, scene: { hiding: [gh, gw] } } = this.view;
     const values = [named(label), named(other), gone.length, gh * gw];
-    const sentence = behind ? say(BEHIND, ...values)
-      : flipped ? say('With {2} of {3} patches hidden, the answer flips: {1} leads {0}.', ...values)
-        : gone.length ? say('With {2} of {3} patches hidden, {0} still leads {1}.', ...values)
-          : say('With all patches, {0} leads {1}.', ...values);
-    return joined(sentence, best !== label && best !== other && say('The best match is {0}.', named(best)));
+    const sentence = behind ? tr(BEHIND, ...values)
+      : flipped ? tr('with-of-patches-hidden-the', ...values)
+        : gone.length ? tr('with-of-patches-hidden-still', ...values)
+          : tr('with-all-patches-leads', ...values);
+    return joined(sentence, best !== label && best !== other && tr('the-best-match-is', named(best)));
   }
 
   /** Draw the outputs of both classes at each step. @param {Pair} pair */
@@ -197,8 +196,8 @@ export class Hiding {
     const number = outputs(this.view.scene.manifest);
     const lines = pair.map((label, which) => ({ name: named(label), kind: which ? '1' : 'main',
       y: percents.map((percent) => /** @type {[number, number]} */ (this.steps.get(percent))[which]) }));
-    fill(place, percents.length < CURVE ? [] : [(width) => chart({ title: say('Probability of both classes'),
-      across: say('patches hidden'), lines, x: percents.map((percent) => percent / 100), steps: whole,
+    fill(place, percents.length < CURVE ? [] : [(width) => chart({ title: tr('probability-of-both-classes'),
+      across: tr('patches-hidden'), lines, x: percents.map((percent) => percent / 100), steps: whole,
       units: (value) => number(value, 2), words: this.outcome ? this.verdict(this.outcome) : '' }, width)]);
   }
 
@@ -220,13 +219,13 @@ export class Hiding {
       { label: named(change[0]), share: change[when], number: number(change[when]) }));
     const { off } = view.page.store.get();
     const patches = scene.hiding[0] * scene.hiding[1];
-    return beforeAfterCard(say(WHY, ...pair.map(named)), [
-      { picture: before, title: say('All patches, with the map'), bars: bars(1) },
-      { picture: after, title: say('{0} of {1} patches hidden', gone.length, patches), bars: bars(2) },
+    return beforeAfterCard(tr(WHY, ...pair.map(named)), [
+      { picture: before, title: tr('all-patches-with-the-map'), bars: bars(1) },
+      { picture: after, title: tr('of-patches-hidden', gone.length, patches), bars: bars(2) },
     ], this.verdict(outcome), [
-      joined(say('{0}.', translated(heatmap?.title ?? '')), this.speaks(pair)), this.tested(pair),
-      off.length ? say('{0} switched off for the probabilities on the right.',
-        plural(off.length, '{0} head', '{0} heads')) : '',
+      joined(tr('sentence', translated(heatmap?.title ?? '')), this.speaks(pair)), this.tested(pair),
+      off.length ? tr('switched-off-for-the-probabilities',
+        tr('number-of-heads', off.length)) : '',
       `vitviz · ${aboutOf(scene)}`,
     ].filter(Boolean));
   }

@@ -3,7 +3,7 @@ import { testQuestion, mapQuestion, usable } from '../compute/explaining.js';
 import { escaped } from '../compute/format.js';
 import { csv } from '../compute/map_files.js';
 import { gridOf, patchIn } from '../core/stages.js';
-import { joined, phrase, plural, say, translated } from '../core/words.js';
+import { joined, tr, translated } from '../core/words.js';
 import { colorGrid, indices, ownScale } from '../draw/color.js';
 import { contextOf, write } from '../draw/dom.js';
 import { oneTabStop, roving } from '../draw/roving.js';
@@ -18,15 +18,14 @@ import { aboutOf, nameOf, saveMenu, withWords } from './save.js';
 /** @typedef {import('./explain_pane.js').Heatmap} Heatmap */
 /** @typedef {{method: Method, heatmap: Heatmap | undefined, test: any, runs: unknown}} Row */
 
-const OWN_SCALES = phrase('Each map has its own scale: compare shapes, not brightness. In signed maps, red supports '
-  + 'the class and blue opposes it.');
+const OWN_SCALES = 'each-map-has-its-own';
 
 /** Return the difference from random orders, as area. @param {{gain: number, better: boolean}} test */
-const gained = ({ gain, better }) => (gain < 0 ? say('below random by {0}', (-gain).toFixed(2))
-  : better ? say('beats random by {0}', gain.toFixed(2)) : say('{0} above random, may be chance', gain.toFixed(2)));
+const gained = ({ gain, better }) => (gain < 0 ? tr('below-random-by', (-gain).toFixed(2))
+  : better ? tr('beats-random-by', gain.toFixed(2)) : tr('above-random-may-be-chance', gain.toFixed(2)));
 
 /** @param {{seconds: number}} heatmap */
-const took = ({ seconds }) => say('{0} s', seconds.toFixed(1));
+const took = ({ seconds }) => tr('s', seconds.toFixed(1));
 
 export class MethodList {
   /** @param {import('./explain.js').Explain} view */
@@ -40,11 +39,11 @@ export class MethodList {
     /** @type {Map<string, HTMLElement>} */
     this.kept = new Map(); // buttons by the name of their method
     roving(view.find('.vv-methods'));
-    saveMenu(view.page, view.find('.vv-beside'), phrase('Save the maps side by side'), [
-      { words: phrase('Picture (PNG)'), ending: 'png', make: () => withWords(together(view.all('.vv-all canvas'),
+    saveMenu(view.page, view.find('.vv-beside'), 'save-the-maps-side-by', [
+      { words: 'picture-png', ending: 'png', make: () => withWords(together(view.all('.vv-all canvas'),
         this.made.map(({ method: { title } }) => translated(title)), Math.min(4, this.made.length)),
       String(view.find('.vv-one-scale').textContent), [aboutOf(view.scene)]) },
-      { words: phrase('Numbers (CSV)'), ending: 'csv', make: () => this.table() },
+      { words: 'numbers-csv', ending: 'csv', make: () => this.table() },
     ], () => nameOf(view.scene, 'methods'));
   }
 
@@ -105,7 +104,7 @@ export class MethodList {
   buildList(rows, tested) {
     const { view } = this;
     const lines = rows.map(({ method: { name, slow }, heatmap, test, runs }) => [name, test && gained(test),
-      runs ? say('running') : heatmap ? took(heatmap) : slow && say('slow')].filter(Boolean));
+      runs ? tr('running') : heatmap ? took(heatmap) : slow && tr('slow')].filter(Boolean));
     const listed = JSON.stringify([lines, view.shown.target, view.shown.against]);
     if (listed === this.listed) return;
     this.listed = listed;
@@ -149,13 +148,12 @@ export class MethodList {
     const quick = rows.filter(({ method }) => !method.slow);
     const slow = rows.length - quick.length;
     const there = quick.filter(({ heatmap }) => heatmap).length;
-    write(view.find('[data-do=all]'), this.running ? say('Stop ({0} of {1} maps)', there, quick.length)
-      : view.shown.target === null ? say('Run {0} methods', quick.length)
-        : say('Run and test {0} methods', quick.length));
+    write(view.find('[data-do=all]'), this.running ? tr('stop-of-maps', there, quick.length)
+      : view.shown.target === null ? tr('run-methods', quick.length)
+        : tr('run-and-test-methods', quick.length));
     write(view.find('.vv-left-out'), joined(
-      slow > 0 && plural(slow, 'Skips {0} slow method; run it individually.',
-        'Skips {0} slow methods; run those individually.'),
-      tested > 1 && say('Tested methods come first, best on top.')));
+      slow > 0 && tr('skips-slow-methods-run-those', slow),
+      tested > 1 && tr('tested-methods-come-first-best')));
   }
 
   /** Show all finished maps side by side. @param {(Row & {heatmap: Heatmap})[]} rows @param {number} tested */
@@ -164,15 +162,15 @@ export class MethodList {
     this.made = rows;
     view.find('.vv-beside').hidden = rows.length < 2;
     if (rows.length < 2) return;
-    write(view.find('.vv-beside h2'), tested > 1 ? say('All maps side by side, best first')
-      : say('All maps side by side'));
+    write(view.find('.vv-beside h2'), tested > 1 ? tr('all-maps-side-by-side')
+      : tr('all-maps-side-by-side-title'));
     view.find('.vv-all').innerHTML = rows.map(({ method: { title }, heatmap, test }) => {
       const words = [test && gained(test), took(heatmap)].filter(Boolean).join(' · ');
       const name = escaped(translated(title));
       return `<figure class="vv-small"><canvas role="img" aria-label="${name}"
         ></canvas><figcaption>${name}<small>${words}</small></figcaption></figure>`;
     }).join('');
-    write(view.find('.vv-one-scale'), say(OWN_SCALES));
+    write(view.find('.vv-one-scale'), tr(OWN_SCALES));
     view.all('.vv-all canvas').forEach((canvas, place) => this.small(canvas, rows[place].heatmap));
   }
 

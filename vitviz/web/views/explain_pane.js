@@ -2,7 +2,7 @@
 import { clippedWords, percent, pictureWords, progressWords, score } from '../compute/format.js';
 import { patchAfter } from '../compute/geometry.js';
 import { gridOf, patchIn } from '../core/stages.js';
-import { joined, phrase, say, translated } from '../core/words.js';
+import { joined, tr, translated } from '../core/words.js';
 import { SIGNED, beyond, indices, ownScale } from '../draw/color.js';
 import { find, write } from '../draw/dom.js';
 import { Pane } from '../draw/photo.js';
@@ -23,10 +23,9 @@ import { Pane } from '../draw/photo.js';
  *   gone: number[], under: Patch | null, named: boolean}} Shown
  */
 
-const LABEL = phrase('Photograph with the map of a method. Arrow keys read the map patch by patch, Enter hides a '
-  + 'patch.');
+const LABEL = 'photograph-with-the-map-of';
 
-const CONSTANT = phrase('All patches have the same value, so this map does not explain the prediction');
+const CONSTANT = 'all-patches-have-the-same';
 
 /** Return the name of a map's colors. @param {boolean} signed */
 export function colorsOf(signed) {
@@ -114,7 +113,7 @@ export class MapPane {
     const name = heatmap?.title ?? (failure || method.title);
     this.pane.say({ title: translated(name), name, answer: scene.said,
       low: scale ? unit(scale.vmin) : '', high: scale ? unit(scale.vmax) : '',
-      unit: heatmap?.signed ? say('opposes · supports') : translated(heatmap?.unit ?? '') });
+      unit: heatmap?.signed ? tr('opposes-supports') : translated(heatmap?.unit ?? '') });
     write(find(this.pane.element, '.vv-of'), named ? pictureWords(scene.manifest) : '');
   }
 
@@ -125,13 +124,13 @@ export class MapPane {
   notes(running) {
     const { method, heatmap, under } = /** @type {Shown} */ (this.shown);
     const unit = unitOf(heatmap?.unit);
-    const at = under && heatmap && say('Row {0}, column {1}: {2}.', under[0] + 1, under[1] + 1,
+    const at = under && heatmap && tr('row-column-value', under[0] + 1, under[1] + 1,
       unit(heatmap.values[under[0] * this.pane.grid[1] + under[1]]));
     const constant = heatmap?.values.every((value) => value === heatmap.values[0]);
     const clipped = heatmap ? clippedWords(ownScale(heatmap.values, heatmap.signed), unit) : '';
-    return { note: running ? progressWords(running, say('Computing {0}', translated(method.title)))
+    return { note: running ? progressWords(running, tr('computing', translated(method.title)))
       : joined(at, translated(method.about)),
-    about: [constant && say(CONSTANT), method.paper, clipped, translated(heatmap?.note ?? '')].filter(Boolean)
+    about: [constant && tr(CONSTANT), method.paper, clipped, translated(heatmap?.note ?? '')].filter(Boolean)
       .join(' · ') };
   }
 

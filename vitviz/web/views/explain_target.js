@@ -3,7 +3,7 @@ import { outputs } from '../compute/format.js';
 import { OTHER, SCALES, classesOf, groupOf, hasGroups, namedGroups, scaleOf, targetName, wordOf,
 } from '../compute/targets.js';
 import { find, write } from '../draw/dom.js';
-import { named, phrase, plural, say, spoken, translated } from '../core/words.js';
+import { inEnglish, named, spoken, tr, translated } from '../core/words.js';
 import { Combobox } from './combobox.js';
 
 /** @typedef {import('../effects/scene.js').Scene} Scene */
@@ -11,18 +11,17 @@ import { Combobox } from './combobox.js';
 /** @typedef {import('./combobox.js').Option} Option */
 /** @typedef {import('../compute/explaining.js').Aim} Aim */
 
-const SAME = phrase('A class cannot be compared with itself, so it is compared with all others.');
-const MORE = phrase('{0} classes; the first {1} are listed. Type to find the others.');
-export const NOTHING = phrase('no target');
-const TYPE = phrase('Type a text, such as “a cat”, to explain its similarity to the photograph.');
-const TICK = phrase('Tick several for a group, whose probabilities add up (Shift+Enter).');
+const SAME = 'a-class-cannot-be-compared';
+const MORE = 'classes-the-first-are-listed';
+export const NOTHING = 'no-target';
+const TYPE = 'type-a-text-such-as';
+const TICK = 'tick-several-for-a-group';
 
 /** Why the similarity to the other photograph cannot be explained. */
-export const ALONE = phrase('The similarity needs a second photograph with the same model (“Compare” in Explore). The '
-  + 'prediction is explained instead.');
+export const ALONE = 'the-similarity-needs-a-second';
 
 /** The question about two classes. */
-export const WHY = phrase('Why {0}, not {1}?');
+export const WHY = 'why-not';
 
 export class TargetField {
   /**
@@ -44,17 +43,17 @@ export class TargetField {
     this.classes = null; // the most probable classes, then the others by name; null until a list opens
     this.lang = spoken(); // of the list
     const count = (/** @type {number} */ matches, /** @type {number} */ listed) => (
-      matches === 0 ? say('No class has this name.') : matches > listed ? say(MORE, matches, listed) : '');
+      matches === 0 ? tr('no-class-has-this-name') : matches > listed ? tr(MORE, matches, listed) : '');
     const field = (/** @type {string} */ name) => find(root, `[data-ask=${name}]`);
     this.target = new Combobox(field('target'), {
       options: () => this.targets(), further: (typed) => this.texts(typed), choose: (target) => this.choose(target),
-      count: (matches, listed) => count(matches, listed) || (this.ticks ? say(TICK)
-        : this.manifest.texts ? say(TYPE) : ''),
+      count: (matches, listed) => count(matches, listed) || (this.ticks ? tr(TICK)
+        : this.manifest.texts ? tr(TYPE) : ''),
       ticked: () => (this.ticks ? classesOf(this.shown.target) : null),
       tick: (target) => this.tick(Number(target)),
     });
     this.against = new Combobox(field('against'), {
-      options: () => [{ value: null, label: say('any other'), note: '', english: 'any other' },
+      options: () => [{ value: null, label: tr('any-other'), note: '', english: 'any other' },
         ...this.options().filter(({ value }) => value !== this.shown.target)],
       choose: (against) => change({ target: this.shown.target, against: /** @type {number | null} */ (against),
         messages: [] }),
@@ -74,7 +73,7 @@ export class TargetField {
     const same = target === this.shown.against;
     const single = typeof target === 'number';
     const address = typeof target === 'string' && wordOf(target) === 'similar' ? OTHER : target;
-    this.change({ target: address, messages: same && single ? [say(SAME)] : [],
+    this.change({ target: address, messages: same && single ? [tr(SAME)] : [],
       ...(same || !single ? { against: null } : {}) });
   }
 
@@ -102,7 +101,8 @@ export class TargetField {
     const groups = this.ticks ? namedGroups(manifest).map(({ target }) => target) : [];
     const hasBest = (/** @type {Target} */ group) => Number(classesOf(group).includes(manifest.predictions[0][2]));
     groups.sort((a, b) => hasBest(b) - hasBest(a));
-    return [...(classes.length ? [] : [{ value: null, label: say(NOTHING), english: NOTHING, note: '' }]),
+    const nothing = { value: null, label: tr(NOTHING), english: inEnglish(() => tr(NOTHING)), note: '' };
+    return [...(classes.length ? [] : [nothing]),
       ...classes.filter(isFirst), ...[...others, ...groups].map((value) => ({ value, ...this.names(value),
         note: this.noteOf(value) })), ...classes.filter((option, place) => !isFirst(option, place))];
   }
@@ -117,7 +117,7 @@ export class TargetField {
   /** @param {Target} target */
   noteOf(target) {
     const { length } = classesOf(target);
-    return length ? plural(length, '{0} class', '{0} classes') : say(SCALES[scaleOf(target, this.manifest)]);
+    return length ? tr('number-of-classes', length) : tr(SCALES[scaleOf(target, this.manifest)]);
   }
 
   /** Return the manifest of the scene, which is there once a list opens. */
@@ -165,12 +165,12 @@ export class TargetField {
     if (scene !== this.scene || this.lang !== spoken()) this.classes = null;
     [this.shown, this.scene, this.lang] = [shown, scene, spoken()];
     const { target, against } = shown;
-    this.target.show(target, target === null ? say(NOTHING) : this.names(target).label);
-    this.against.show(against, against === null ? say('any other') : this.names(against).label);
+    this.target.show(target, target === null ? tr(NOTHING) : this.names(target).label);
+    this.against.show(against, against === null ? tr('any-other') : this.names(against).label);
     find(this.root, '[data-ask=against]').hidden = typeof target !== 'number';
     find(this.root, '[data-do=swap]').hidden = against === null;
     const start = find(this.root, '[data-do=versus]');
     start.hidden = against !== null || this.rival === undefined;
-    write(start, say(WHY, this.names(target).label, this.names(this.rival).label));
+    write(start, tr(WHY, this.names(target).label, this.names(this.rival).label));
   }
 }

@@ -3,7 +3,7 @@ import { testQuestion } from '../compute/explaining.js';
 import { progressWords, scaled, whole } from '../compute/format.js';
 import { csv } from '../compute/map_files.js';
 import { SCALES, scaleOf } from '../compute/targets.js';
-import { phrase, say, translated } from '../core/words.js';
+import { tr, translated } from '../core/words.js';
 import { chart, fill, rangeOf } from '../draw/charts.js';
 import { write } from '../draw/dom.js';
 import { chartChoices, nameOf, saveMenu } from './save.js';
@@ -11,10 +11,8 @@ import { chartChoices, nameOf, saveMenu } from './save.js';
 /** @typedef {import('../effects/scene.js').Scene} Scene */
 /** @typedef {import('../compute/targets.js').Scale} Scale */
 
-const UNTESTED = phrase('The test hides the patches that the map ranks highest. If the map is faithful, the {0} of the '
-  + 'target falls faster than with random patches.');
-const AREA = phrase('The area is the mean {0} while patches are hidden (a smaller area is better) or shown (a '
-  + 'larger area is better). The brackets give the range of the random orders.');
+const UNTESTED = 'the-test-hides-the-patches';
+const AREA = 'the-area-is-the-mean';
 
 export class MapTest {
   /** @param {import('./explain.js').Explain} view */
@@ -23,7 +21,7 @@ export class MapTest {
     /** @type {any} */
     this.charted = null; // the test whose curves are shown
     const charts = chartChoices(view.find('.vv-charts'), () => (this.charted ? curvesCsv(this.charted) : null));
-    saveMenu(view.page, view.find('.vv-testing'), phrase('Save the curves'), charts, () => nameOf(view.scene, 'test'));
+    saveMenu(view.page, view.find('.vv-testing'), 'save-the-curves', charts, () => nameOf(view.scene, 'test'));
   }
 
   /** Forget the curves of another photograph. */
@@ -48,22 +46,22 @@ export class MapTest {
     const { method } = view.shown;
     const test = view.tested(scene, method);
     const { count, told } = this.progress();
-    const words = count > 1 ? say('Testing {0} maps', count) : say('Testing {0}', translated(method.title));
+    const words = count > 1 ? tr('testing-maps', count) : tr('testing', translated(method.title));
     const { target } = view.shown;
     /** @type {Scale} */
     const scale = test?.scale ?? (target === null ? 'value' : scaleOf(target, scene.manifest));
     write(view.find('.vv-verdict'), test ? translated(test.words) : told ? progressWords(told, words)
-      : say(UNTESTED, say(SCALES[scale])));
-    view.say('.vv-area', test ? say(AREA, say(SCALES[scale])) : '');
+      : tr(UNTESTED, tr(SCALES[scale])));
+    view.say('.vv-area', test ? tr(AREA, tr(SCALES[scale])) : '');
     const button = view.find('[data-do=test]');
     button.hidden = Boolean(test);
     button.disabled = !view.heatmap;
-    write(button, count === 1 ? say('Stop') : say('Test this map'));
+    write(button, count === 1 ? tr('stop') : tr('test-this-map'));
     if (test === this.charted) return;
     this.charted = test;
     fill(view.find('.vv-charts'), test ? [
-      this.curve(test.deletion, scale, say('Deletion: strongest first'), say('patches hidden')),
-      this.curve(test.insertion, scale, say('Insertion: strongest first'), say('patches shown'))] : []);
+      this.curve(test.deletion, scale, tr('deletion-strongest-first'), tr('patches-hidden')),
+      this.curve(test.insertion, scale, tr('insertion-strongest-first'), tr('patches-shown'))] : []);
   }
 
   /**
@@ -74,13 +72,13 @@ export class MapTest {
     const number = scaled(scale);
     const area = (/** @type {number} */ value) => (scale === 'probability' ? value.toFixed(2) : number(value));
     return (width) => chart({
-      title, across, up: say(SCALES[scale]), x: curve.x, units: (value) => number(value, 2), steps: whole,
+      title, across, up: tr(SCALES[scale]), x: curve.x, units: (value) => number(value, 2), steps: whole,
       range: rangeOf(scale, [curve.y, curve.random, curve.low, curve.high, curve.center]),
-      lines: [{ name: say('this map'), y: curve.y },
-        { name: say('mean of random orders'), y: curve.random, kind: 'quiet' },
-        { name: say('map of the centre'), y: curve.center, kind: '2' }],
-      band: { low: curve.low, high: curve.high, name: say('{0} random orders', curve.n) },
-      words: say('Area {0}; random orders: {1}.', area(curve.area), area(curve.chance)),
+      lines: [{ name: tr('this-map'), y: curve.y },
+        { name: tr('mean-of-random-orders'), y: curve.random, kind: 'quiet' },
+        { name: tr('map-of-the-centre'), y: curve.center, kind: '2' }],
+      band: { low: curve.low, high: curve.high, name: tr('random-orders', curve.n) },
+      words: tr('area-random-orders', area(curve.area), area(curve.chance)),
     }, width);
   }
 

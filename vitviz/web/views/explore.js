@@ -12,7 +12,7 @@ import { sentence } from '../compute/sentence.js';
 import { showable } from '../core/actions.js';
 import { gridOf, lastGrid, patchIn, stageOf } from '../core/stages.js';
 import { PANE, SIMILARITY, activeQuery, isOpen, paneOf, pick } from '../core/state.js';
-import { inEnglish, joined, phrase, say, spoken, translated } from '../core/words.js';
+import { inEnglish, joined, spoken, tr, translated } from '../core/words.js';
 import { welcome } from '../effects/welcome.js';
 import { SIGNED, beyond, indices, ownScale } from '../draw/color.js';
 import { Matrix } from '../draw/matrix.js';
@@ -53,7 +53,7 @@ import { Walls } from './walls.js';
  * @typedef {{pane: Pane, scene: Scene | null, index: Uint8Array, signed: boolean, changes: number}} Held
  */
 
-const LABEL = phrase('Photograph. Arrow keys move the patch, c returns to CLS, question mark lists all keys.');
+const LABEL = 'photograph-arrow-keys-move-the';
 const SAY_AFTER = 400; // milliseconds without changes before a screen reader announces the note
 const SLICE = 6; // milliseconds per frame for work that spans several frames
 
@@ -77,7 +77,7 @@ export class Explore extends View {
     root.addEventListener('click', ({ target }) => (
       this.differ(/** @type {any} */ (target).closest('[data-versus]')?.dataset.versus)));
     listen(root, page);
-    saveMenu(page, this.find('.vv-matrix-place p'), phrase('Save the matrix'), this.matrixChoices(place),
+    saveMenu(page, this.find('.vv-matrix-place p'), 'save-the-matrix', this.matrixChoices(place),
       () => nameOf(place()?.scene, 'matrix'), 'beforebegin');
   }
 
@@ -85,9 +85,9 @@ export class Explore extends View {
   matrixChoices(place) {
     const { matrix } = this;
     return [
-      { words: phrase('Picture (PNG)'), ending: 'png', make: () => (matrix.block && place()
+      { words: 'picture-png', ending: 'png', make: () => (matrix.block && place()
         ? withWords(matrix.canvas, String(matrix.words.textContent), [aboutOf(place().scene)]) : null) },
-      { words: phrase('Numbers (NPZ)'), ending: 'npz', make: () => (matrix.block && matrix.next >= matrix.tokens.length
+      { words: 'numbers-npz', ending: 'npz', make: () => (matrix.block && matrix.next >= matrix.tokens.length
         ? npz({ values: { data: matrix.values, shape: [matrix.tokens.length, matrix.tokens.length] },
           tokens: { data: matrix.tokens, shape: [matrix.tokens.length] },
           record: JSON.stringify({ block: matrix.block.block, head: matrix.head,
@@ -135,7 +135,7 @@ export class Explore extends View {
       resized: () => this.page.draws(), // the pane has drawn itself; lines between two panes follow
     }, LABEL);
     element.addEventListener('focusin', () => this.activate(number()));
-    saveMenu(this.page, element.querySelector('figcaption'), phrase('Save this map'),
+    saveMenu(this.page, element.querySelector('figcaption'), 'save-this-map',
       mapChoices(() => this.saved(number())), () => nameOf(scene(), pane.titled));
     this.panes.push({ pane, scene: null, index: new Uint8Array(0), signed: false, changes: -1 });
   }
@@ -316,17 +316,17 @@ export class Explore extends View {
     const patch = Array.isArray(query) ? query : null;
     const plain = { signed: false, unit: 'attention', name: '', note: '', missing: '', question, patch, from };
     if (mode === 'attention') {
-      const missing = failed.has(block) ? say('Layer {0} could not be loaded', block + 1) : '';
+      const missing = failed.has(block) ? tr('layer-could-not-be-loaded', block + 1) : '';
       return { ...plain, missing, values: answers.map(block, head, question) };
     }
     if (mode === 'rollout') {
       const lost = failed.has('rollout') || failed.has(`row ${question.token}`);
-      const missing = lost ? say('Rollout could not be loaded') : !manifest.rollout && direction === 'column'
-        ? say('With this many patches, rollout is available only for “what it attends to”') : '';
+      const missing = lost ? tr('rollout-could-not-be-loaded-title') : !manifest.rollout && direction === 'column'
+        ? tr('with-this-many-patches-rollout') : '';
       return { ...plain, missing, values: answers.rolloutOf(question) };
     }
     const map = manifest.maps.find(({ id }) => id === mode);
-    if (!map) return { ...plain, values: null, missing: say('This map does not exist for this photograph') };
+    if (!map) return { ...plain, values: null, missing: tr('this-map-does-not-exist') };
     return { ...plain, signed: map.signed, unit: map.unit, name: map.title, note: map.note, patch: null,
       question: { token: -1, direction: 'row' }, values: Float32Array.from(map.values) };
   }
@@ -350,7 +350,7 @@ export class Explore extends View {
     const unit = shown.unit === 'attention' ? percent : score;
     const titled = () => title(place, manifest, rolloutOptions(place, manifest.depth), shown.name);
     pane.say({ title: titled(), name: inEnglish(titled), answer: said, low: unit(scale.vmin), high: unit(scale.vmax),
-      unit: shown.unit === 'attention' ? say('of attention') : translated(shown.unit),
+      unit: shown.unit === 'attention' ? tr('of-attention') : translated(shown.unit),
       details: [settings(place), clippedWords(scale, unit)].filter(Boolean).join(' · '),
       most: scale.clipped ? unit(scale.most) : '' });
     pane.bar(bytes, place.gamma, shown.signed, scale.clipped);
@@ -364,10 +364,10 @@ export class Explore extends View {
     const { words, spread, strongest } = sentences(reading, shown.unit, shown.question.direction);
     const led = own && String(own) === String(shown.patch); // for the query itself, the text already says "on itself"
     const at = own && !led
-      && say('Row {0}, column {1}: {2}.', own[0] + 1, own[1] + 1, unit(patches[own[0] * grid[1] + own[1]]));
+      && tr('row-column-value', own[0] + 1, own[1] + 1, unit(patches[own[0] * grid[1] + own[1]]));
     const { question: { direction } } = shown;
-    const name = Array.isArray(place.query) ? say('This patch')
-      : place.query === 'mean' ? say('The average patch') : queryWords(place.query);
+    const name = Array.isArray(place.query) ? tr('this-patch')
+      : place.query === 'mean' ? tr('the-average-patch') : queryWords(place.query);
     write(this.found('.vv-sentence'), shown.unit === 'attention' && direction === 'row' && !shown.signed
       ? sentence(shown.values, { ...reading, name, prefix, grid, patch: from }) : '');
     this.report(joined(at, translated(shown.note), words), strongest, place.mode, spread);
@@ -419,7 +419,7 @@ export class Explore extends View {
     if (sweep === null) return false;
     sweep.advance(SLICE);
     if (active) write(this.found('.vv-note'), (
-      say('Reading all rows of layer {0}: {1} done.', block + 1, whole(sweep.progress))));
+      tr('reading-all-rows-of-layer', block + 1, whole(sweep.progress))));
     return true;
   }
 
@@ -432,7 +432,7 @@ export class Explore extends View {
     write(this.found('.vv-spread'), spread);
     this.found('.vv-honest').hidden = !['attention', 'rollout'].includes(mode);
     /** @type {string} */
-    const said = joined(say('{0}.', this.panes[this.page.store.get().pane].pane.title), words, strongest);
+    const said = joined(tr('sentence', this.panes[this.page.store.get().pane].pane.title), words, strongest);
     if (said === this.said) return;
     this.said = said;
     clearTimeout(this.saying);

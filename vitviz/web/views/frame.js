@@ -1,9 +1,8 @@
 // The frame around every view: tabs, theme, full screen, messages and progress.
 import { escaped, progressWords } from '../compute/format.js';
 import { write } from '../draw/dom.js';
-import { unbroken } from '../core/figures.js';
 import { KEYS, LECTURE_KEYS } from '../core/keys.js';
-import { LANGUAGES, joined, phrase, say, spoken, translated, wordsOf } from '../core/words.js';
+import { LANGUAGES, joined, spoken, tr, translated, wordsOf } from '../core/words.js';
 import { folded, isOpen } from '../core/state.js';
 import { oneTabStop, roving } from '../draw/roving.js';
 import { translate } from '../draw/translate.js';
@@ -13,7 +12,7 @@ import { View } from './view.js';
 
 /** @typedef {import('../core/state.js').State} State */
 
-const ABSENT = phrase('This tab needs attention over all tokens. In this model, patches attend only within windows.');
+const ABSENT = 'this-tab-needs-attention-over';
 const TICK = 500; // milliseconds between updates of the elapsed time
 
 export class Frame extends View {
@@ -21,7 +20,7 @@ export class Frame extends View {
   constructor(root, page) {
     super(root, page);
     this.main = this.find('.vv-main');
-    this.blocks = this.all('.vv-reading-help :is(h2, p, li)').map((block) => ({ block, english: block.innerHTML }));
+    this.blocks = this.all('[data-help]').map((block) => ({ block, english: block.innerHTML }));
     const can = /** @type {Record<string, boolean>} */ (page.backend.can);
     for (const part of this.all('[data-needs]')) { // at least one of these capabilities
       if (!part.dataset.needs.split(' ').some((/** @type {string} */ need) => can[need])) part.remove();
@@ -35,13 +34,12 @@ export class Frame extends View {
     for (const fold of this.folds) fold.addEventListener('toggle', () => this.fold(fold));
     this.tabs = this.all('[role=tab]');
     this.shape = ''; // shape of the photographs
-    this.lang = 'en';
+    this.lang = ''; // of the texts; the first call of `speak` writes them all
     this.help = this.find('.vv-help');
     // The event fires asynchronously: the dialog may have been opened again by then.
     this.help.addEventListener('close', () => this.help.open || this.change({ help: false }));
     this.help.addEventListener('keydown', (/** @type {KeyboardEvent} */ { key }) => (
       key === '?' && this.change({ help: false })));
-    this.listKeys();
     this.dark = window.matchMedia('(prefers-color-scheme: dark)');
     const { signal } = page;
     this.dark.addEventListener('change', () => page.changed(), { signal });
@@ -105,7 +103,7 @@ export class Frame extends View {
     this.speak(spoken());
     const absent = WITHOUT_WINDOWS.includes(state.tab) && state.scene !== null && isWindowed(state.scene.limits);
     if (state.tab !== before?.tab || this.found('.vv-lacking').hidden === absent) this.turn(state.tab, absent);
-    this.say('.vv-lacking', absent ? say(ABSENT) : '');
+    this.say('.vv-lacking', absent ? tr(ABSENT) : '');
     if (state.full !== before?.full) this.press('[data-do=full]', () => state.full);
     if (state.messages !== before?.messages || state.lang !== before?.lang) this.tell(state);
     for (const fold of this.folds) { // only what changed: a part that was just opened is not in the state yet
@@ -120,7 +118,7 @@ export class Frame extends View {
 
   listKeys() {
     this.find('.vv-help dl').innerHTML = [...KEYS, ...LECTURE_KEYS]
-      .map(({ keys, does }) => `<dt>${escaped(keys)}</dt><dd>${escaped(say(does))}</dd>`).join('');
+      .map(({ keys, does }) => `<dt>${escaped(keys)}</dt><dd>${escaped(tr(does))}</dd>`).join('');
   }
 
   /** Translate the texts that do not change with the numbers. @param {string} lang */
@@ -129,9 +127,7 @@ export class Frame extends View {
     this.lang = lang;
     if (!this.page.inside) document.documentElement.lang = lang;
     const { help } = wordsOf(lang);
-    this.blocks.forEach(({ block, english }, place) => {
-      block.innerHTML = help[place] ? unbroken(help[place]) : english;
-    });
+    for (const { block, english } of this.blocks) block.innerHTML = help[block.dataset.help] ?? english;
     translate(this.root);
     this.listKeys();
   }
@@ -161,7 +157,7 @@ export class Frame extends View {
     }
     const button = place.querySelector('[data-do=fits]');
     button.hidden = offer === null;
-    write(button, say('Open at {0} pixels', offer?.source.size));
+    write(button, tr('open-at-pixels', offer?.source.size));
   }
 
   /** The layout follows the photograph's shape: what a portrait leaves free is the thumbnails'. @param {State} state */

@@ -11,7 +11,7 @@ import { WRAP, isWindowed, mostHeads, patchIn, stageOf, stagesOf } from '../core
 import {
   escaped, headOf, inTable, outputs, percent, placeWords, progressWords, score, stageWords, title,
 } from '../compute/format.js';
-import { inEnglish, joined, listed, phrase, say, spoken, translated } from '../core/words.js';
+import { inEnglish, joined, listed, spoken, tr, translated } from '../core/words.js';
 import { csv } from '../compute/map_files.js';
 import { write } from '../draw/dom.js';
 import { chartChoices, mapChoices, nameOf, saveMenu } from './save.js';
@@ -32,11 +32,9 @@ import { View } from './view.js';
 const FIRST = 'distance';
 const DARK = 0.179; // luminance above which black text has more contrast than white
 const NAMED = 12; // heads per row; in longer rows there is no room for numbers, which then appear only in tooltips
-const NONE_OFF = phrase('All heads are on. Tick “Click to switch heads off” and click some heads: the bars show '
-  + 'how the prediction changes.');
-const NO_EDITS = phrase('Switching heads off needs attention over all tokens. In this model, patches attend only '
-  + 'within windows.');
-const LABEL = phrase('Photograph with the map of a head. Point at a head in the table to see its map.');
+const NONE_OFF = 'all-heads-are-on-tick';
+const NO_EDITS = 'switching-heads-off-needs-attention';
+const LABEL = 'photograph-with-the-map-of-a';
 
 /** Return the relative luminance (WCAG) of an sRGB color of 0..255. @param {number[]} color */
 function luminance(color) {
@@ -83,10 +81,10 @@ export class Heads extends View {
     select.addEventListener('change', () => this.change({ statistic: select.value }));
     /** @type {import('./save.js').Saved | null} */
     this.saved = null; // the map over the photograph
-    saveMenu(page, this.find('.vv-pane figcaption'), phrase('Save this map'), mapChoices(() => this.scene
+    saveMenu(page, this.find('.vv-pane figcaption'), 'save-this-map', mapChoices(() => this.scene
       && { scene: this.scene, pane: this.pane, saved: this.saved }), () => nameOf(this.scene, this.pane.titled));
     const charts = chartChoices(this.find('.vv-charts'), () => (this.colored?.values ? this.asCsv() : null));
-    saveMenu(page, this.find('.vv-choosing'), phrase('Save the statistic'), charts,
+    saveMenu(page, this.find('.vv-choosing'), 'save-the-statistic', charts,
       () => nameOf(this.scene, this.colored?.statistic.title), 'beforeend');
   }
 
@@ -167,7 +165,7 @@ export class Heads extends View {
   /** List the statistics. @param {Statistic[]} known */
   offer(known) {
     const offered = known.map(({ name, title: words, unit, slow }) => `<option value="${name}">${escaped([
-      unit ? say('{0} ({1})', translated(words), translated(unit)) : translated(words), slow && say('slow')]
+      unit ? tr('in-brackets', translated(words), translated(unit)) : translated(words), slow && tr('slow')]
       .filter(Boolean).join(' · '))}</option>`).join('');
     if (offered === this.offered) return;
     this.offered = offered;
@@ -203,7 +201,7 @@ export class Heads extends View {
       ...Array.from({ length: stage.depth }, (_, place) => lines(stage.first + place, stage.heads)).flat()]);
     const table = this.find('.vv-table');
     table.style.setProperty('--columns', heads);
-    table.innerHTML = `<div role="row"><b role="columnheader"><small>${say('layer')}</small></b>${across}</div>${
+    table.innerHTML = `<div role="row"><b role="columnheader"><small>${tr('term-layer')}</small></b>${across}</div>${
       rows.join('')}`;
     this.cells = this.all('.vv-cell');
     oneTabStop(table);
@@ -216,7 +214,7 @@ export class Heads extends View {
     const running = this.numbers.progress(scene, ask);
     const missing = this.numbers.answer(scene, ask)?.missing[name] ?? '';
     this.root.classList.toggle('vv-waiting', running !== null);
-    const waits = running && say('{0}.', progressWords(running, say('Computing {0}', translated(words))));
+    const waits = running && tr('sentence', progressWords(running, tr('computing', translated(words))));
     this.write('.vv-about', joined(translated(about), translated(missing), waits));
   }
 
@@ -247,8 +245,8 @@ export class Heads extends View {
       cell.style.background = scale ? `rgb(${color.join(' ')})` : '';
       cell.style.color = luminance(color) > DARK ? '#000000' : '#ffffff';
       const where = placeWords(layer, head, manifest);
-      const said = words ? say('{0}: {1} {2}', where, translated(statistic.title), words) : where;
-      cell.title = isOff ? say('{0}, off', said) : said;
+      const said = words ? tr('pair-of-two', where, translated(statistic.title), words) : where;
+      cell.title = isOff ? tr('off', said) : said;
       cell.setAttribute('aria-label', cell.title);
       cell.setAttribute('aria-pressed', String(isOff));
       write(cell, isOff ? '✕' : heads > NAMED || !words ? '' : short(flat[place]));
@@ -272,8 +270,8 @@ export class Heads extends View {
     side('.vv-bar').getContext('2d').putImageData(pixels, 0, 0);
     /** @type {Parameters<typeof dots>[0] | null} */
     const drawn = scale && { title: translated(statistic.title), values, units: unit,
-      across: say('layer, 1 to {0}', values.length), range: [Math.min(0, scale.vmin), scale.vmax],
-      words: say('One dot per head, {0} in all.', count) };
+      across: tr('layer-1-to', values.length), range: [Math.min(0, scale.vmin), scale.vmax],
+      words: tr('one-dot-per-head-in', count) };
     fill(this.find('.vv-charts'), drawn ? [(width) => dots(drawn, width)] : []);
   }
 
@@ -304,13 +302,13 @@ export class Heads extends View {
     pane.bar(this.page.colors[color], state.gamma, false, scale.clipped);
     const titled = () => {
       const words = title({ ...state, mode: 'attention', block, head, query }, manifest, { fuse: 'mean', start: 0 });
-      return off ? say('{0}: off', words) : words;
+      return off ? tr('is-off', words) : words;
     };
     const name = inEnglish(titled);
     const outside = Object.fromEntries(manifest.prefix.map((name, i) => [name, row[i]]));
     this.saved = { values: patches.slice(), title: name, unit: 'attention', signed: false, outside,
       question: state.direction === 'row' ? { method: 'attention', block, head, query } : {} };
-    pane.say({ title: titled(), name, answer: scene.said, unit: say('of attention'),
+    pane.say({ title: titled(), name, answer: scene.said, unit: tr('of-attention'),
       low: percent(scale.vmin), high: percent(scale.vmax) });
   }
 
@@ -320,9 +318,9 @@ export class Heads extends View {
    */
   off({ off }, manifest, answer) {
     const names = off.map((head) => headOf(head).map((i) => i + 1).join('.'));
-    const listedOff = () => say('Off: {0} of {1}, layer.head {2}', off.length, this.cells.length,
+    const listedOff = () => tr('off-of-layer-head', off.length, this.cells.length,
       listed(names.length > 12 ? [...names.slice(0, 12), '…'] : names));
-    this.write('.vv-off', isWindowed(manifest) ? say(NO_EDITS) : off.length ? listedOff() : say(NONE_OFF));
+    this.write('.vv-off', isWindowed(manifest) ? tr(NO_EDITS) : off.length ? listedOff() : tr(NONE_OFF));
     this.find('[data-do=on]').hidden = off.length === 0;
     if (!answer) return;
     const bars = movedTarget(this.target.label, answer) + (answer.classes.length

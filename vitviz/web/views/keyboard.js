@@ -2,7 +2,7 @@
 import { queryOn } from '../compute/query.js';
 import { actionOf, lectureActionOf } from '../core/keys.js';
 import { SIMILARITY } from '../core/state.js';
-import { say } from '../core/words.js';
+import { tr } from '../core/words.js';
 
 /** @param {HTMLElement} root - the Explore view @param {import('./explore.js').Page} page */
 export function listen(root, page) {
@@ -58,8 +58,8 @@ function press({ store, scenes }, event) {
   event.preventDefault();
   const { mode } = action.change ?? {};
   const missing = mode && !state.scene.limits.modes.includes(mode);
-  const texts = [mode === SIMILARITY ? say('This page cannot compare patches. Open the photograph in the app.')
-    : say('This page has no rollout, because rollout from this many patches was too large to save.')];
+  const texts = [mode === SIMILARITY ? tr('this-page-cannot-compare-patches')
+    : tr('this-page-has-no-rollout')];
   const scene = scenes.get(state.scene.id);
   const from = action.type === 'move' && scene ? { from: queryOn(state, scene, scenes) } : {};
   store.dispatch(missing ? { type: 'message', texts } : { ...action, ...from });

@@ -8,7 +8,7 @@ import { Requests, sceneOf } from '../effects/panels.js';
 import { decoded } from '../compute/payload.js';
 import { escaped, percent, playWords, progressWords, scaled, whole } from '../compute/format.js';
 import { readsFeatures } from '../compute/targets.js';
-import { inEnglish, joined, listed, phrase, say, spoken, translated } from '../core/words.js';
+import { inEnglish, joined, listed, spoken, tr, translated } from '../core/words.js';
 import { csv } from '../compute/map_files.js';
 import { contextOf, write } from '../draw/dom.js';
 import { together } from '../draw/saved.js';
@@ -23,24 +23,19 @@ import { View } from './view.js';
  *   see `layers` of the server; `range` is the range of the bytes of `patches`, 0 to 1 by default */
 
 /** @type {Record<import('../compute/targets.js').Scale, string>} */
-const TITLES = { probability: phrase('Probability after each layer'), value: phrase('Value after each layer'),
-  cosine: phrase('Cosine after each layer'), logit: phrase('Logit after each layer') };
+const TITLES = { probability: 'probability-after-each-layer', value: 'value-after-each-layer',
+  cosine: 'cosine-after-each-layer', logit: 'logit-after-each-layer' };
 /** Titles and explanations of the charts and of the small maps: of classes, and of targets of the features. */
 const ABOUT = {
-  classes: { 'of-layers': phrase('The prediction after each layer'),
-    'of-patches': phrase('The prediction from each patch'),
-    'how-layers': phrase('The final norm and the classifier are applied to the tokens after each layer (the “logit '
-      + 'lens”). The classifier was not trained on early layers, so the curves show what it would predict there, not '
-      + 'everything that a layer has computed.'),
-    'how-patches': phrase('The classifier is applied to each patch as if it were the only one. If the classifier also '
-      + 'reads CLS, CLS is added to every patch. Late layers copy global information into the patches: a uniform '
-      + 'colour in the last layers does not mean that every patch shows the class.') },
-  features: { 'of-layers': phrase('The target after each layer'), 'of-patches': phrase('The target from each patch'),
-    'how-layers': phrase('The final norm is applied to the tokens after each layer, and the target is read from them '
-      + 'as from the features (the “logit lens”). Early layers were not trained for this.'),
-    'how-patches': phrase('The target is read from each patch as if it were the only one.') },
+  classes: { 'of-layers': 'the-prediction-after-each-layer',
+    'of-patches': 'the-prediction-from-each-patch',
+    'how-layers': 'the-final-norm-and-the',
+    'how-patches': 'the-classifier-is-applied-to' },
+  features: { 'of-layers': 'the-target-after-each-layer', 'of-patches': 'the-target-from-each-patch',
+    'how-layers': 'the-final-norm-is-applied',
+    'how-patches': 'the-target-is-read-from' },
 };
-const ALIKE = phrase('Patches that look alike to the model');
+const ALIKE = 'patches-that-look-alike-to';
 
 /**
  * Return the largest of some byte-encoded readings, in words.
@@ -48,8 +43,8 @@ const ALIKE = phrase('Patches that look alike to the model');
  */
 function upTo(bytes, { scale, range: [low, high] = [0, 1] }) {
   const most = bytes.reduce((top, byte) => Math.max(top, byte), 0);
-  if (scale !== 'probability') return say('up to {0}', scaled(scale)(low + (most / 255) * (high - low)));
-  return most < 3 ? say('under 1 %') : most > 252 ? say('over 99 %') : say('up to {0}', whole(most / 255));
+  if (scale !== 'probability') return tr('up-to', scaled(scale)(low + (most / 255) * (high - low)));
+  return most < 3 ? tr('under-1') : most > 252 ? tr('over-99') : tr('up-to', whole(most / 255));
 }
 
 export class Layers extends View {
@@ -59,7 +54,7 @@ export class Layers extends View {
     this.requests = new Requests(page.backend, page.changed);
     this.target = new TargetLine(this);
     this.pane = new Pane(this.find('.vv-pane'), { hover() {}, lift() {}, pick() {}, resized: () => page.changed() },
-      phrase('Photograph with the principal components of a layer’s patches, or the prediction from each patch.'));
+      'photograph-with-the-principal-components');
     this.lastClass = 0; // the selected class, kept while colors are shown
     const select = this.find('[data-ask=class]');
     select.addEventListener('change', () => this.change({ lensClass: Number(select.value) }));
@@ -85,22 +80,22 @@ export class Layers extends View {
   saves() {
     const { page, pane } = this;
     const [picture] = mapChoices(() => this.scene && { scene: this.scene, pane, saved: null });
-    saveMenu(page, this.find('.vv-pane figcaption'), phrase('Save this map'), [picture],
+    saveMenu(page, this.find('.vv-pane figcaption'), 'save-this-map', [picture],
       () => nameOf(this.scene, pane.titled));
-    saveMenu(page, this.find('.vv-of-layers'), phrase('Save the chart'), chartChoices(this.find('.vv-charts'), () => {
+    saveMenu(page, this.find('.vv-of-layers'), 'save-the-chart', chartChoices(this.find('.vv-charts'), () => {
       if (!this.answer?.names.length) return null;
       const { names, readings, read } = this.answer; // the columns of `LogitLens.to_pandas`
       return csv(['block', ...names], readings.map((layer, at) => [layer - 1, ...read[at]]));
     }), () => nameOf(this.scene, 'layers'), 'beforebegin');
     for (const kind of ['alike', 'read']) {
       /** @type {import('./save.js').Choice} */
-      const choice = { words: phrase('Picture (PNG)'), ending: 'png', make: () => {
+      const choice = { words: 'picture-png', ending: 'png', make: () => {
         const maps = this.all(`.vv-${kind} canvas`);
         const labels = this.all(`.vv-${kind} span`).map(({ textContent }) => textContent);
-        const title = kind === 'read' ? say('{0}, predicted from each patch', translated(this.read)) : say(ALIKE);
+        const title = kind === 'read' ? tr('predicted-from-each-patch', translated(this.read)) : tr(ALIKE);
         return maps.length ? withWords(together(maps, labels, 6), title, [aboutOf(this.scene)]) : null;
       } };
-      saveMenu(page, this.find(`.vv-${kind}`), phrase('Save the small maps'), [choice], () => nameOf(this.scene, kind),
+      saveMenu(page, this.find(`.vv-${kind}`), 'save-the-small-maps', [choice], () => nameOf(this.scene, kind),
         'beforebegin');
     }
   }
@@ -115,7 +110,7 @@ export class Layers extends View {
     const scene = sceneOf(state, this.page.scenes, 'layers', [this.requests]);
     if (scene === null) return;
     if (this.isNew(scene, spoken())) this.open(scene);
-    const most = scene.manifest.predictions.length ? say('the most probable classes') : undefined;
+    const most = scene.manifest.predictions.length ? tr('the-most-probable-classes') : undefined;
     /** @type {import('../effects/panels.js').Question} */
     const question = ['layers', this.target.show(state, scene, most)];
     this.requests.want(scene, [question]);
@@ -127,16 +122,16 @@ export class Layers extends View {
     write(button, playWords(state.playing, this.page.still.matches, false));
     const layer = Math.min(state.block ?? Infinity, scene.manifest.depth - 1) + 1;
     if (Number(this.slider.value) !== layer) this.slider.value = String(layer);
-    write(this.slider.nextElementSibling, say('{0} of {1}', layer, scene.manifest.depth));
+    write(this.slider.nextElementSibling, tr('count-of', layer, scene.manifest.depth));
     const { target } = this.target.aim;
     const about = ABOUT[target !== null && readsFeatures(target) ? 'features' : 'classes'];
     for (const [name, words] of Object.entries(about)) {
-      this.write(`.vv-${name}`, say(words));
+      this.write(`.vv-${name}`, tr(words));
     }
     const running = this.requests.progress(scene, question);
     this.pane.element.classList.toggle('vv-waiting', running !== null);
-    this.write('.vv-note', running ? progressWords(running, say('Reading the layers'))
-      : say('Click a small map to enlarge it.'));
+    this.write('.vv-note', running ? progressWords(running, tr('reading-the-layers'))
+      : tr('click-a-small-map-to'));
     if (answer) this.show(state, scene, answer);
   }
 
@@ -165,7 +160,7 @@ export class Layers extends View {
     this.lastClass = 0;
     this.find('[data-ask=class]').closest('label').hidden = names.length < 2;
     if (names.length) fill(this.find('.vv-charts'), [(width) => this.lines(width, answer)]);
-    else this.write('.vv-charts', say('This model has no classifier, so there are no predictions.'));
+    else this.write('.vv-charts', tr('this-model-has-no-classifier'));
     this.wall('alike', layers, (at) => percent(explained[at], 2), (at, out) => out.set(this.colors(at)));
   }
 
@@ -174,13 +169,13 @@ export class Layers extends View {
     const number = scaled(scale);
     const every = Math.ceil(readings.length / Math.floor(width / 28));
     return chart({
-      title: say(TITLES[scale]), across: say('layer'), x: readings,
+      title: tr(TITLES[scale]), across: tr('term-layer'), x: readings,
       units: (value) => number(value, 2), range: rangeOf(scale, read),
       steps: String, ticks: readings.filter((_, place) => place % every === 0),
       lines: names.map((name, place) => (
         { name: translated(name), y: read.map((row) => row[place]), kind: String(place) })),
       words: joined(...names.map((name, place) => (
-        say('{0}: {1}.', translated(name), listed(read.map((row) => number(row[place]))))))),
+        tr('pair-sentence', translated(name), listed(read.map((row) => number(row[place]))))))),
     }, width);
   }
 
@@ -193,8 +188,8 @@ export class Layers extends View {
     const [gh, gw] = this.scene.grid;
     const box = this.find(`.vv-${kind}`);
     box.innerHTML = layers.map((layer, at) => `<button type="button" class="vv-small" data-kind="${kind}"
-      data-layer="${layer - 1}"><canvas width="${gw}" height="${gh}"></canvas><span>${say('layer {0}', layer)}</span
-      ><small>${escaped(words(at))}</small></button>`).join('');
+      data-layer="${layer - 1}"><canvas width="${gw}" height="${gh}"></canvas><span>${
+      tr('the-layer-number', layer)}</span><small>${escaped(words(at))}</small></button>`).join('');
     this.all(`.vv-${kind} canvas`).forEach((canvas, at) => {
       const layer = contextOf(canvas);
       const pixels = layer.createImageData(gw, gh);
@@ -247,8 +242,8 @@ export class Layers extends View {
     this.pane.element.classList.toggle('vv-no-scale', kind === 'alike');
     const [low, high] = range.map((end) => scaled(scale)(end));
     const titled = () => (kind === 'read'
-      ? say('Layer {0}: {1}, predicted from each patch', layer, translated(names[chosen]))
-      : say('Layer {0}: patches that look alike to the model', layer));
+      ? tr('layer-predicted-from-each-patch', layer, translated(names[chosen]))
+      : tr('layer-patches-that-look-alike', layer));
     this.pane.say({ title: titled(), name: inEnglish(titled), answer: scene.said, low, high, unit: '' });
     this.press('[data-layer]', (data) => data.kind === kind && Number(data.layer) === layer - 1);
   }

@@ -1,7 +1,7 @@
 // The predictions panel: probabilities, the list of all classes, and texts as classes.
 import { TEXTS, quotedText } from '../core/kinds.js';
 import { aligned, classCount, describe, hasFew, outputs, percent, textCount, things } from '../compute/format.js';
-import { joined, named, say, spoken, translated } from '../core/words.js';
+import { joined, named, spoken, tr, translated } from '../core/words.js';
 import { integer } from '../core/figures.js';
 import { View } from './view.js';
 
@@ -31,7 +31,7 @@ export class Predictions extends View {
     const { dispatch } = this.page.store;
     const texts = typed ? TEXTS.read(typed) : null;
     if (texts !== undefined) return dispatch({ type: 'open', source: { texts }, at: 'texts' });
-    const text = say('Expected at most 100 short texts, separated by commas. Use fewer words.');
+    const text = tr('expected-at-most-100-short');
     return dispatch({ type: 'message', texts: [text], at: 'texts' });
   }
 
@@ -41,19 +41,18 @@ export class Predictions extends View {
     const single = manifest.problemType === 'single_label_classification';
     const unsure = single && known !== false && sureAbove !== null && predictions[0]?.[1] < sureAbove;
     const heading = !single || known === false || unsure ? describe(manifest)
-      : zeroShot ? say('Best match among {0}', textCount(labels.length))
-        : hasFew(labels.length) ? say('Best match among only {0}, all that this model knows', things(labels.length))
-          : say('Best match among the {0} this model knows', things(labels.length));
-    this.say('h2', predictions.length ? heading : caveat && say('No predictions'));
+      : zeroShot ? tr('best-match-among-title', textCount(labels.length))
+        : hasFew(labels.length) ? tr('best-match-among-only-all', things(labels.length))
+          : tr('best-match-among-the-this', things(labels.length));
+    this.say('h2', predictions.length ? heading : caveat && tr('no-predictions'));
     const numbers = aligned(predictions.map(([, share]) => outputs(manifest)(share)));
     this.find('ol').replaceChildren(...predictions.map(([label, share], place) => (
       row(label, share, numbers[place], manifest))));
-    this.say('.vv-sure', unsure ? say('The best match is below {0}. At and above that, at least 90\u00a0% of the '
-      + 'predictions on validation images were right.', percent(sureAbove, 2)) : '');
+    this.say('.vv-sure', unsure ? tr('the-best-match-is-below', percent(sureAbove, 2)) : '');
     this.say('.vv-caveat', translated(caveat));
     this.find('.vv-known').hidden = labels.length === 0 || manifest.problemType === 'regression';
-    this.write('.vv-known summary', zeroShot ? say('All {0}', textCount(labels.length))
-      : say('All {0} this model knows', classCount(labels.length)));
+    this.write('.vv-known summary', zeroShot ? tr('all', textCount(labels.length))
+      : tr('all-this-model-knows', classCount(labels.length)));
     if (this.texts) {
       this.texts.hidden = !manifest.texts;
       this.texts.elements.texts.value = (source.texts ?? []).map(quotedText).join(', ');
@@ -75,9 +74,9 @@ export class Predictions extends View {
     }));
     const [count, all] = [matches.length, this.labels.length].map(integer);
     const cut = matches.length > MAX_CLASSES;
-    this.write('.vv-known p', !wanted && !cut ? say('{0} in alphabetical order.', all) : joined(
-      cut ? say('{0} of {1}, the first {2} listed.', count, all, MAX_CLASSES) : say('{0} of {1}.', count, all),
-      matches.length === 0 && say('The model can only return one of these classes.')));
+    this.write('.vv-known p', !wanted && !cut ? tr('in-alphabetical-order', all) : joined(
+      cut ? tr('of-the-first-listed', count, all, MAX_CLASSES) : tr('count-of-sentence', count, all),
+      matches.length === 0 && tr('the-model-can-only-return')));
   }
 }
 

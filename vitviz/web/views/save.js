@@ -2,7 +2,7 @@
 import { fileName } from '../compute/format.js';
 import { mapCsv, mapNpz, mapsFile } from '../compute/map_files.js';
 import { gridOf } from '../core/stages.js';
-import { inEnglish, phrase, say, translated } from '../core/words.js';
+import { inEnglish, tr, translated } from '../core/words.js';
 import { captioned } from '../draw/caption.js';
 import { atPrintSize, canvasOf, chartsAsSvg, together } from '../draw/saved.js';
 import { download, downloadPicture } from '../effects/browser.js';
@@ -10,7 +10,7 @@ import { download, downloadPicture } from '../effects/browser.js';
 /** @typedef {import('../effects/scene.js').Scene} Scene */
 /** @typedef {import('../compute/map_files.js').Saved} Saved */
 /** @typedef {HTMLCanvasElement | string | Uint8Array} Content - null if there is nothing to save yet */
-/** @typedef {{words: string, ending: string, make: () => Content | null}} Choice */
+/** `words`: key of a text. @typedef {{words: string, ending: string, make: () => Content | null}} Choice */
 
 /** @type {Record<string, string>} */
 const TYPES = { png: 'image/png', svg: 'image/svg+xml', csv: 'text/csv', npz: 'application/zip' };
@@ -18,17 +18,17 @@ const TYPES = { png: 'image/png', svg: 'image/svg+xml', csv: 'text/csv', npz: 'a
 /**
  * Add a menu to the page.
  * @param {import('./explore.js').Page} page @param {any} place - the menu goes into it, or before it
- * @param {string} label - "Save this map" @param {Choice[]} choices
+ * @param {string} label - key of a text: "Save this map" @param {Choice[]} choices
  * @param {() => (string | null)[]} name - parts of the file's name
  * @param {InsertPosition} where
  */
 export function saveMenu(page, place, label, choices, name, where = 'afterbegin') {
   const menu = document.createElement('details');
   menu.className = 'vv-save';
-  menu.innerHTML = `<summary aria-label="${label}" title="${label}"><svg viewBox="0 0 16 16" width="15"
+  menu.innerHTML = `<summary data-tr-aria-label="${label}" data-tr-title="${label}"><svg viewBox="0 0 16 16" width="15"
     height="15" aria-hidden="true" fill="none" stroke="currentColor" stroke-width="1.5"><path d="M8 2v8M4.5 7 8 10.5
     11.5 7M2.5 13.5h11"/></svg></summary><div>${choices.map(({ words }, index) => (
-    `<button type="button" data-save="${index}">${words}</button>`)).join('')}</div>`;
+    `<button type="button" data-save="${index}" data-tr="${words}"></button>`)).join('')}</div>`;
   const close = () => { menu.open = false; };
   menu.addEventListener('click', (event) => {
     event.stopPropagation();
@@ -39,7 +39,7 @@ export function saveMenu(page, place, label, choices, name, where = 'afterbegin'
     const { ending, make } = choices[Number(chosen.dataset.save)];
     const content = make();
     if (content) save(content, fileName(['vitviz', ...name()], ending), TYPES[ending], page.store);
-    else page.store.dispatch({ type: 'message', texts: [say('There is nothing to save yet.')] });
+    else page.store.dispatch({ type: 'message', texts: [tr('there-is-nothing-to-save')] });
   });
   menu.addEventListener('keydown', (event) => {
     if (event.key !== 'Escape' || !menu.open) return;
@@ -81,13 +81,13 @@ export function mapChoices(shown) {
     return now?.saved ? write(now.scene, now.saved) : null;
   };
   return [
-    { words: phrase('Picture (PNG)'), ending: 'png', make: () => {
+    { words: 'picture-png', ending: 'png', make: () => {
       const now = shown();
       return now && now.pane.captioned(aboutOf(now.scene), true);
     } },
-    { words: phrase('Numbers (CSV)'), ending: 'csv', make: numbers(({ manifest, geometry }, saved) => (
+    { words: 'numbers-csv', ending: 'csv', make: numbers(({ manifest, geometry }, saved) => (
       mapCsv(manifest, geometry, saved))) },
-    { words: phrase('Numbers (NPZ)'), ending: 'npz', make: numbers(({ manifest, geometry }, saved) => (
+    { words: 'numbers-npz', ending: 'npz', make: numbers(({ manifest, geometry }, saved) => (
       mapNpz(manifest, geometry, saved))) },
   ];
 }
@@ -112,7 +112,7 @@ export function mapsChoices(shown, values) {
     return mapsFile(manifest, geometry, inEnglish(now.title), maps, ending);
   };
   return [
-    { words: phrase('Picture (PNG)'), ending: 'png', make: () => {
+    { words: 'picture-png', ending: 'png', make: () => {
       const now = shown();
       if (!now?.maps.table) return null;
       const { maps: { items, index, table }, scene, columns, title, words, placed } = now;
@@ -121,8 +121,8 @@ export function mapsChoices(shown, values) {
         /** @type {Uint32Array} */ (table)));
       return withWords(together(drawn, labels, Math.min(columns, drawn.length)), title(), [words, aboutOf(scene)]);
     } },
-    { words: phrase('Numbers (CSV)'), ending: 'csv', make: numbers('csv') },
-    { words: phrase('Numbers (NPZ)'), ending: 'npz', make: numbers('npz') },
+    { words: 'numbers-csv', ending: 'csv', make: numbers('csv') },
+    { words: 'numbers-npz', ending: 'npz', make: numbers('npz') },
   ];
 }
 
@@ -133,9 +133,9 @@ export function mapsChoices(shown, values) {
  */
 export function chartChoices(place, table) {
   return [
-    { words: phrase('Picture (SVG)'), ending: 'svg', make: () => (place.querySelector('svg')
+    { words: 'picture-svg', ending: 'svg', make: () => (place.querySelector('svg')
       ? chartsAsSvg(place, /** @type {HTMLElement} */ (place.closest('.vv'))) : null) },
-    { words: phrase('Numbers (CSV)'), ending: 'csv', make: table },
+    { words: 'numbers-csv', ending: 'csv', make: table },
   ];
 }
 

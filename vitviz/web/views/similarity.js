@@ -5,7 +5,7 @@ import { basisFile, colorsOf, fitBasis, foregroundOf } from '../compute/pca_basi
 import { descriptorsOf } from '../compute/query.js';
 import { Matching, cosines } from '../compute/similarity.js';
 import { FIELDS, SIMILARITY, hasQuery } from '../core/state.js';
-import { joined, phrase, plural, say, spoken } from '../core/words.js';
+import { joined, spoken, tr } from '../core/words.js';
 import { write } from '../draw/dom.js';
 import { Lines } from '../draw/lines.js';
 import { keyOf } from '../effects/descriptors.js';
@@ -40,8 +40,8 @@ export class Similarity extends View {
       this.change({ [ask]: /^\d+$/.test(value) ? Number(value) : value })));
     /** @type {() => Uint8Array | null} */
     this.file = () => null; // the basis for Python
-    saveMenu(page, this.controls, phrase('Save the basis of the components'), [
-      { words: phrase('Basis for Python (NPZ)'), ending: 'npz', make: () => this.file() }],
+    saveMenu(page, this.controls, 'save-the-basis-of-the', [
+      { words: 'basis-for-python-npz', ending: 'npz', make: () => this.file() }],
     () => nameOf(this.scene, 'basis'), 'beforeend');
   }
 
@@ -86,11 +86,11 @@ export class Similarity extends View {
     }
     const { table } = cached;
     const shares = basis.components.map(({ share }) => share);
-    const words = similar === 'components' ? say('Patches of similar colour are similar to the model. The three '
-      + 'components explain {0} of the variance.', percent(shares.reduce((sum, share) => sum + share, 0), 2))
-      : say('{0} of the patches are foreground by the first principal component, which explains {1} of the variance.',
+    const words = similar === 'components'
+      ? tr('patches-of-similar-colour-are', percent(shares.reduce((sum, share) => sum + share, 0), 2))
+      : tr('of-the-patches-are-foreground',
         percent(table.filter((color) => color === SEEN).length / table.length, 2), percent(shares[0], 2));
-    return { table, note: joined(count > 1 && say('One basis of principal components for both photographs.'), words) };
+    return { table, note: joined(count > 1 && tr('one-basis-of-principal-components'), words) };
   }
 
   /**
@@ -101,25 +101,25 @@ export class Similarity extends View {
     const { query, scene: id } = place.asked;
     const from = this.page.scenes.get(id ?? '');
     const plain = { values: /** @type {Float32Array | null} */ (null), missing: '', signed: false,
-      unit: phrase('cosine'), name: '', note: '', patch: /** @type {[number, number] | null} */ (null),
+      unit: 'cosine', name: '', note: '', patch: /** @type {[number, number] | null} */ (null),
       question: { token: -1, direction: /** @type {'row'} */ ('row') } };
     if (place.similar !== 'cosine') {
       const key = keyOf(this.question(place, scene));
       if (scenes.some(({ failed }) => failed.has(key))) {
-        return { ...plain, missing: say('The patches could not be compared') };
+        return { ...plain, missing: tr('the-patches-could-not-be-compared') };
       }
       return { ...plain, ...this.colors(place.similar, scene, scenes, key) };
     }
     if (!Array.isArray(query) || !from || !hasQuery(query, from.manifest)) {
-      return { ...plain, missing: say('Point at a patch to see which patches are similar') };
+      return { ...plain, missing: tr('point-at-a-patch-to') };
     }
-    if (!alike(scene, from)) return { ...plain, missing: say('Only patches of the same model can be compared') };
+    if (!alike(scene, from)) return { ...plain, missing: tr('only-patches-of-the-same') };
     const key = keyOf(this.question(place, scene));
     if ([scene, from].some(({ failed }) => failed.has(key))) {
-      return { ...plain, missing: say('The patches could not be compared') };
+      return { ...plain, missing: tr('the-patches-could-not-be-compared') };
     }
     return { ...plain, values: this.cosines(query, from, scene, key), patch: scene === from ? query : null,
-      note: new Set(scenes).size > 1 ? say('Each photograph has its own scale.') : '' };
+      note: new Set(scenes).size > 1 ? tr('each-photograph-has-its-own') : '' };
   }
 
   /**
@@ -208,7 +208,7 @@ export class Similarity extends View {
     if (matches.value !== String(Math.min(place.matches, count || place.matches))) {
       matches.value = String(place.matches);
     }
-    write(matches.nextElementSibling, busy ? '…' : count ? say('{0} of {1}', Math.min(place.matches, count), count)
+    write(matches.nextElementSibling, busy ? '…' : count ? tr('count-of', Math.min(place.matches, count), count)
       : '0');
   }
 }
@@ -221,7 +221,6 @@ function alike({ manifest: a }, { manifest: b }) {
 /** Describe lines for screen readers. @param {import('../compute/similarity.js').Match[]} drawn @param {number} all */
 function wordsOf(drawn, all) {
   const pairs = drawn.map(({ first, second, cosine }) => (
-    say('{0} and {1}, {2}', patchWords(first), patchWords(second), score(cosine))));
-  return say('{0} of {1}: {2}', plural(drawn.length, '{0} line between mutual nearest neighbours',
-    '{0} lines between mutual nearest neighbours'), all, pairs.join('; '));
+    tr('two-patches-and-score', patchWords(first), patchWords(second), score(cosine))));
+  return tr('count-of-what', tr('lines-between-mutual-nearest-neighbours', drawn.length), all, pairs.join('; '));
 }

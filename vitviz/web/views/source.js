@@ -1,7 +1,7 @@
 // The photograph (dropped, pasted, chosen, taken with a webcam, or an example) and the input size.
 import { escaped, sizeWords } from '../compute/format.js';
 import { pictureOf } from '../compute/readback.js';
-import { phrase, say, spoken, translated } from '../core/words.js';
+import { spoken, tr, translated } from '../core/words.js';
 import { isOpen } from '../core/state.js';
 import { find, write } from '../draw/dom.js';
 import { View } from './view.js';
@@ -10,13 +10,12 @@ import { View } from './view.js';
 
 /** @type {Record<string, string>} */
 const WEBCAM = {
-  NotAllowedError: phrase('This page has no permission to use the camera. Allow it in the address bar, then try '
-    + 'again.'),
-  NotFoundError: phrase('No camera found. Connect one, or choose a file.'),
-  OverconstrainedError: phrase('No camera found. Connect one, or choose a file.'), // WebKit without a camera
-  NotReadableError: phrase('Another program is using the camera. Close it, then try again.'),
+  NotAllowedError: 'this-page-has-no-permission',
+  NotFoundError: 'no-camera-found-connect-one',
+  OverconstrainedError: 'no-camera-found-connect-one', // WebKit without a camera
+  NotReadableError: 'another-program-is-using-the',
 };
-const NO_CAMERA = phrase('This page cannot use the camera: browsers allow it only over https. Choose a file.');
+const NO_CAMERA = 'this-page-cannot-use-the';
 const QUALITY = 0.92; // JPEG quality of webcam photographs
 
 const carriesFile = (/** @type {any} */ event) => [...(event.dataTransfer?.types ?? [])].includes('Files');
@@ -91,7 +90,7 @@ export class Source extends View {
       if (this.taking === mine) this.open({ photo });
     } catch (error) {
       if (!(error instanceof DOMException)) throw error; // else a folder, or a file that has gone
-      if (this.taking === mine) this.tell(say('This file cannot be read. Choose another one.'));
+      if (this.taking === mine) this.tell(tr('this-file-cannot-be-read'));
     }
   }
 
@@ -110,16 +109,16 @@ export class Source extends View {
         const type = item.types.find((type) => type.startsWith('image/'));
         if (type) return void await this.take(await item.getType(type));
       }
-      this.tell(say('No photograph on the clipboard. Copy one first.'));
+      this.tell(tr('no-photograph-on-the-clipboard'));
     } catch { // permission denied, or an old browser
-      this.tell(say('The browser does not allow this page to read the clipboard. Press Ctrl+V, or Cmd+V on a Mac.'));
+      this.tell(tr('the-browser-does-not-allow-this'));
     }
   }
 
   // The webcam
 
   async start() {
-    this.write('dialog p', say('Waiting for the camera …'));
+    this.write('dialog p', tr('waiting-for-the-camera'));
     this.find('[data-do=shutter]').disabled = true;
     this.dialog.showModal();
     try {
@@ -135,7 +134,7 @@ export class Source extends View {
       this.find('[data-do=shutter]').disabled = false;
     } catch (error) {
       const { name } = /** @type {Error} */ (error);
-      this.write('dialog p', say(WEBCAM[name] ?? NO_CAMERA));
+      this.write('dialog p', tr(WEBCAM[name] ?? NO_CAMERA));
     }
   }
 
@@ -194,10 +193,10 @@ export class Source extends View {
     this.find('#size').hidden = sizes.length === 0;
     this.finer = sizes[1]?.size ?? null; // each step doubles the side
     this.sharper.hidden = this.finer === null;
-    write(this.sharper, chosen === null ? say('Sharper') : say('Standard'));
+    write(this.sharper, chosen === null ? tr('sharper') : tr('standard'));
     const offered = sizes.map((size) => ( // without the time of the chosen size, which has run
       { size: size.size, words: sizeWords(size.size === chosen ? { ...size, seconds: null } : size) }));
-    if (sizes.every(({ size }) => size !== chosen)) offered.push({ size: chosen, words: say('{0} pixels', chosen) });
+    if (sizes.every(({ size }) => size !== chosen)) offered.push({ size: chosen, words: tr('pixels', chosen) });
     this.find('#size select').innerHTML = offered.map(({ size, words }) => `<option
       value="${size ?? ''}">${escaped(words)}</option>`).join('');
     this.size = undefined;
@@ -208,6 +207,6 @@ export class Source extends View {
     const { seen, grid } = scene.manifest;
     if (seen && scene !== this.seen) this.find('.vv-seen img').src = seen.url;
     this.seen = scene;
-    this.write('.vv-seen .vv-quiet', say('Cut into {0} × {1} patches', ...grid));
+    this.write('.vv-seen .vv-quiet', tr('cut-into-patches', ...grid));
   }
 }

@@ -1,7 +1,7 @@
 // The line in Heads and Layers that names the target of the field "Explain", which is the target of these tabs too.
 import { aimOf } from '../compute/explaining.js';
 import { targetName } from '../compute/targets.js';
-import { joined, say, translated } from '../core/words.js';
+import { joined, sentence, tr, translated } from '../core/words.js';
 import { find, write } from '../draw/dom.js';
 import { otherOf } from '../effects/panels.js';
 import { ALONE, NOTHING } from './explain_target.js';
@@ -36,10 +36,10 @@ export class TargetLine {
     const { target, against } = this.aim;
     const [name, rival] = [target, against].map((each) => (
       each === null ? '' : targetName(each, manifest, peer?.manifest.image)));
-    this.label = name ? translated(rival ? `${name} rather than ${rival}` : name) : say(NOTHING);
+    this.label = name ? translated(rival ? sentence('aim-rather-than', name, rival) : name) : tr(NOTHING);
     const chosen = !alone && (state.target !== null || against !== null);
-    write(find(this.root, 'span'), joined(say('Target: {0}.', chosen ? this.label : plain ?? this.label),
-      alone && say(ALONE)));
+    write(find(this.root, 'span'), joined(tr('target', chosen ? this.label : plain ?? this.label),
+      alone && tr(ALONE)));
     find(this.root, '[data-do=field]').hidden = target === null && manifest.labels.length === 0;
     find(this.root, '[data-do=predicted]').hidden = !chosen || manifest.predictions.length === 0;
     return chosen ? { target, ...(against === null ? {} : { against }) } : {};

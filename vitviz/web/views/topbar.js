@@ -1,6 +1,6 @@
 // The top bar: the model, where it ran, and the form for models that are not in the menu.
 import { duration, escaped } from '../compute/format.js';
-import { say, spoken, translated } from '../core/words.js';
+import { spoken, tr, translated } from '../core/words.js';
 import { find, write } from '../draw/dom.js';
 import { uploadCheckpoint } from '../effects/upload.js';
 import { View } from './view.js';
@@ -103,13 +103,13 @@ export class TopBar extends View {
   }
 
   list() {
-    const groups = [...this.models.groups, { title: say('Your models'), entries: this.brought }];
+    const groups = [...this.models.groups, { title: tr('your-models'), entries: this.brought }];
     const { typed, upload } = this.models.more;
     this.select.innerHTML = groups.filter(({ entries }) => entries.length).map(({ title, entries }) => `<optgroup
       label="${escaped(translated(title))}">${entries.map(({ source, words, tip }) => `<option
       value="${escaped(source)}"
       title="${escaped(translated(tip ?? ''))}">${escaped(words)}</option>`).join('')}</optgroup>`).join('')
-      + (typed || upload ? `<option value="${OTHER}">${say('Another model …')}</option>` : '');
+      + (typed || upload ? `<option value="${OTHER}">${tr('another-model')}</option>` : '');
     this.select.value = this.value;
   }
 
@@ -120,7 +120,7 @@ export class TopBar extends View {
       title="${escaped(translated(tip ?? ''))}">${escaped(label)}</button>`;
     const [best, ...others] = this.models.larger ?? [];
     if (!best) return;
-    const label = say('Use a model with {0} classes: {1}', best.classes, best.words);
+    const label = tr('use-a-model-with-classes', best.classes, best.words);
     this.larger.querySelector('.vv-best').innerHTML = button(best, label);
     this.larger.querySelector('.vv-others').innerHTML = others.map((model) => button(model)).join('');
     this.larger.querySelector('details').hidden = others.length === 0;
@@ -149,7 +149,7 @@ export class TopBar extends View {
     if (model && !this.known(model)) this.bring({ source: model, words: model });
     this.select.value = this.value;
     const option = this.select.selectedOptions[0];
-    this.select.title = option?.title ? say('{0}: {1}', option.textContent, option.title) : option?.textContent ?? '';
+    this.select.title = option?.title ? tr('pair', option.textContent, option.title) : option?.textContent ?? '';
     write(find(this.page.root, '.vv-model-about'), this.select.title);
     if (before !== undefined && before !== model) this.form.hidden = true;
     if (this.chosen === model) { // the visitor's own models are not kept between visits
@@ -158,7 +158,7 @@ export class TopBar extends View {
     this.chosen = null;
     const { badge, grid } = manifest;
     this.write('.vv-badge', badge
-      ? `${translated(badge.device)} · ${duration(badge.seconds)} · ${say('{0} × {1} patches', ...grid)}` : '');
+      ? `${translated(badge.device)} · ${duration(badge.seconds)} · ${tr('grid-of-patches', ...grid)}` : '');
     this.larger.hidden = !(this.models.larger ?? []).some(({ classes }) => classes > manifest.labels.length);
   }
 }

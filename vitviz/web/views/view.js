@@ -1,6 +1,6 @@
 // The base class of views: an element of the page, and the store. A view's `render(state)` draws the state; it returns
 // true if work is left for another frame.
-import { filled, say } from '../core/words.js';
+import { filled, tr } from '../core/words.js';
 import { finder, write } from '../draw/dom.js';
 import { translate } from '../draw/translate.js';
 
@@ -80,7 +80,7 @@ export class View {
     button.hidden = size === null;
     if (size === null) return;
     button.dataset.size = String(size);
-    write(button, say('Open at {0} pixels', size));
+    write(button, tr('open-at-pixels', size));
   }
 
   /** Set which buttons are pressed. @param {string} selector @param {(data: DOMStringMap) => boolean} pressed */

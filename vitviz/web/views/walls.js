@@ -6,7 +6,7 @@ import { prefixKinds } from '../compute/statistics.js';
 import { showable } from '../core/actions.js';
 import { WRAP, mostHeads, stageOf, stagesOf } from '../core/stages.js';
 import { isOpen } from '../core/state.js';
-import { phrase, plural, say } from '../core/words.js';
+import { tr } from '../core/words.js';
 import { write } from '../draw/dom.js';
 import { Thumbnails, cellItems, headItems, layerItems, scaleOfMaps } from '../draw/thumbnails.js';
 import { mapsChoices, nameOf, saveMenu } from './save.js';
@@ -138,7 +138,7 @@ export class Walls extends View {
         const now = place();
         const columns = maps.group ? 2 * maps.group : balanced(maps.items.length, PICTURED);
         return now && { scene: now.scene, maps, columns, placed, words: words(),
-          title: () => say('{0}, {1}', say(what), fromWords(now.place.direction, now.place.query)) };
+          title: () => tr('both', tr(what), fromWords(now.place.direction, now.place.query)) };
       };
       const values = (/** @type {Item} */ item) => {
         const [now, { block, head }] = [place(), placed(item)];
@@ -148,10 +148,10 @@ export class Walls extends View {
       saveMenu(this.page, this.find(selector), label, mapsChoices(shown, values),
         () => nameOf(place()?.scene, what), 'beforebegin');
     };
-    add('.vv-heads-title', phrase('Save heads of the layer'), phrase('Heads of the layer'), this.heads);
-    add('.vv-layers-title', phrase('Save all layers'), phrase('All layers'), this.layers);
-    add('.vv-scale-words', phrase('Save all heads of all layers'), phrase('All heads of all layers'), this.grid,
-      () => say('Labels are layer.head; {0}.', scaleWords(this.gridScale)));
+    add('.vv-heads-title', 'save-heads-of-the-layer', 'heads-of-the-layer', this.heads);
+    add('.vv-layers-title', 'save-all-layers', 'all-layers', this.layers);
+    add('.vv-scale-words', 'save-all-heads-of-all', 'all-heads-of-all-layers', this.grid,
+      () => tr('labels-are-layer-head', scaleWords(this.gridScale)));
   }
 
   /** Build the thumbnails of a scene. @param {Scene} scene */
@@ -216,8 +216,8 @@ export class Walls extends View {
     this.changes = changes;
     this.grid.press((item) => mode === 'attention' && item.block === block && item.head === head);
     const name = thumbnail && cellWords(thumbnail.block, thumbnail.head, manifest);
-    write(this.found('.vv-scale-words'), thumbnail ? say('{0}: {1}', name, masses(ofCell(thumbnail), ' · ') || from)
-      : say('One row per layer: the mean, then each head; {0}.', scaleWords(this.gridScale)));
+    write(this.found('.vv-scale-words'), thumbnail ? tr('pair', name, masses(ofCell(thumbnail), ' · ') || from)
+      : tr('one-row-per-layer-the', scaleWords(this.gridScale)));
     return this.grid.more;
   }
 
@@ -231,13 +231,13 @@ export class Walls extends View {
     const heads = draw(this.heads, ofHead);
     this.heads.say((item) => masses(ofHead(item), '\n'));
     this.heads.press((item) => mode === 'attention' && item.head === head);
-    const ofLayer = say('Layer {0}: {1}, {2}', layerWords(block, manifest),
-      plural(stageOf(manifest, block).heads, '{0} head', '{0} heads'), from);
+    const ofLayer = tr('layer-of', layerWords(block, manifest),
+      tr('number-of-heads', stageOf(manifest, block).heads), from);
     this.titled('.vv-heads-title', ofLayer, scaleWords(heads));
     const layers = draw(this.layers, (/** @type {Item} */ item) => (
       answers.map(item.block, fusion, questionOf(item.block))));
     this.layers.press((item) => mode === 'attention' && item.block === block);
-    const all = say('{0}, {1} of heads', plural(manifest.depth, '{0} layer', 'All {0} layers'), fusionWords(fusion));
+    const all = tr('fusion-of-heads', tr('number-of-layers', manifest.depth), fusionWords(fusion));
     this.titled('.vv-layers-title', all, scaleWords(layers));
     return sweep !== null;
   }
@@ -267,6 +267,6 @@ function nextSweep(answers, block, fusion, questionOf) {
 
 /** @param {import('../draw/color.js').Scale | null} scale */
 function scaleWords(scale) {
-  if (scale === null) return say('one scale per map: compare shapes, not brightness');
-  return say('shared scale: {0} to {1} per patch', percent(scale.vmin), percent(scale.vmax));
+  if (scale === null) return tr('one-scale-per-map-compare');
+  return tr('shared-scale-to-per-patch', percent(scale.vmin), percent(scale.vmax));
 }

@@ -1,7 +1,7 @@
 // Draw the lecture's exercises as a sheet for print: questions with room for answers, then the solutions.
 import { said } from '../compute/exercises.js';
 import { escaped, pictureWords } from '../../../web/compute/format.js';
-import { joined, filled, wordsOf } from '../../../web/core/words.js';
+import { filled, joined, wordsOf } from '../../../web/core/words.js';
 import { SIGNED, indices, scaleOver } from '../../../web/draw/color.js';
 
 /** @typedef {import('../../../web/effects/scene.js').Scene} Scene */

@@ -5,7 +5,7 @@ import { queryOn } from '../../../web/compute/query.js';
 import { escaped, sized } from '../../../web/compute/format.js';
 import { parseLecture } from '../compute/lecture_numbers.js';
 import { integer } from '../../../web/core/figures.js';
-import { joined, languageOf, say, wordsOf } from '../../../web/core/words.js';
+import { joined, languageOf, tr, wordsOf } from '../../../web/core/words.js';
 import { LECTURE, PARTS, STEPS } from '../../../web/core/steps.js';
 import { write } from '../../../web/draw/dom.js';
 import { qrCode } from '../draw/qr.js';
@@ -184,7 +184,7 @@ export class Lecture extends View {
       this.root.setAttribute('aria-label', words.path);
       this.write('[data-go="-1"]', `← ${words.back}`);
       this.write('[data-go="1"]', `${words.next} →`);
-      for (const [go, text] of [['qr', words.code], ['save', say('Save as HTML')], ['notes', words.notes]]) {
+      for (const [go, text] of [['qr', words.code], ['save', tr('save-as-html')], ['notes', words.notes]]) {
         const button = this.find(`[data-go=${go}]`);
         if (button) write(button, text);
       }
@@ -234,10 +234,10 @@ export class Lecture extends View {
     this.coded = `${lang} ${address}`;
     const words = wordsOf(lang).lecture;
     write(place.querySelector('h2'), words.scan);
-    place.querySelector('.vv-code').innerHTML = qrCode(address) || escaped(say('This link is too long for a QR code.'));
+    place.querySelector('.vv-code').innerHTML = qrCode(address) || escaped(tr('this-link-is-too-long'));
     write(place.querySelector('.vv-address'), address);
     write(place.querySelector('.vv-quiet'), joined(isLocal(address) && words.here, photo && words.own));
-    write(place.querySelector('button'), say('Close'));
+    write(place.querySelector('button'), tr('close'));
     place.setAttribute('aria-label', escaped(words.code));
   }
 }

@@ -1,6 +1,6 @@
 // Check and describe a model's browser requirements before a static site loads anything.
 
-import { joined, say } from '../../../web/core/words.js';
+import { joined, tr } from '../../../web/core/words.js';
 
 /** @typedef {import('../../worker/graphs.js').About} About */
 
@@ -16,9 +16,7 @@ const SHARE = 1 / 3; // share of the machine's memory that a page can use safely
 export function lack() {
   const simd = typeof WebAssembly === 'object' && WebAssembly.validate(SIMD);
   const runs = simd && typeof DecompressionStream === 'function';
-  return runs ? '' : say('The model needs WebAssembly SIMD and DecompressionStream, which this browser does not have. '
-    + 'Chrome since 2021 and Firefox and Safari since 2023 have them. In this browser you can still explore the '
-    + 'examples.');
+  return runs ? '' : tr('the-model-needs-webassembly-simd');
 }
 
 /**
@@ -31,8 +29,7 @@ export function needs({ download, parts }, memory) {
   const taken = COPIES * 2 * Object.values(parts).reduce((sum, [, , count]) => sum + count, 0) + MORE;
   const little = memory !== undefined && taken > SHARE * memory * 1e9;
   return joined(
-    say('Your photograph stays in this browser, which downloads the model once ({0} MB).',
+    tr('your-photograph-stays-in-this',
       Math.ceil(download / 1e6)),
-    little && say('The model takes about {0} GB of memory, and this machine has {1} GB. If the browser closes the '
-      + 'page, use the examples or choose a smaller model.', (taken / 1e9).toFixed(1), memory));
+    little && tr('the-model-takes-about-gb', (taken / 1e9).toFixed(1), memory));
 }

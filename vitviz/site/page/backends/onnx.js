@@ -2,7 +2,7 @@
 import { descriptorsOf } from '../../../web/compute/query.js';
 import { readerOf } from '../../../web/compute/readback.js';
 import { INITIAL } from '../../../web/core/state.js';
-import { phrase, say } from '../../../web/core/words.js';
+import { learn, tr } from '../../../web/core/words.js';
 import { BackendError, MATRIX, fileOf, isSame, photographOf } from '../../../web/backends/backend.js';
 import { lack } from './needs.js';
 import { standalone } from './saved.js';
@@ -23,7 +23,7 @@ import { standalone } from './saved.js';
  * @property {string} worker @property {string} saved - the frame of a saved page
  */
 
-const UNKNOWN = phrase('Expected an open photograph, got one that is no longer open. Open it again.');
+const UNKNOWN = 'expected-an-open-photograph-got';
 
 /** @param {Blob} blob @returns {string} an address that is valid until the page is closed */
 const addressOf = (blob) => URL.createObjectURL(blob);
@@ -45,7 +45,8 @@ export function onnxBackend({ base, site, photos }) {
   function started() {
     if (worker) return worker;
     worker = new Worker(new URL(site.worker, base), { type: 'module' });
-    worker.onmessage = ({ data: { id, progress, data, error, stopped } }) => {
+    worker.onmessage = ({ data: { id, progress, data, error, stopped, phrases } }) => {
+      learn(phrases);
       const request = requests.get(id);
       if (progress) return request?.progress?.(progress);
       requests.delete(id);
@@ -55,8 +56,7 @@ export function onnxBackend({ base, site, photos }) {
     };
     worker.onerror = () => {
       for (const { reject } of requests.values()) {
-        reject(new BackendError(say('The part of the page that computes could not start. It needs a browser from 2023 '
-          + 'or later, with WebAssembly.'), 'failed'));
+        reject(new BackendError(tr('the-part-of-the-page'), 'failed'));
       }
       requests.clear();
       worker = null;
@@ -71,7 +71,7 @@ export function onnxBackend({ base, site, photos }) {
       return null;
     });
     if (!answer?.ok) {
-      throw new BackendError(say('Expected the file {0}, got none. Check the connection.', path), 'offline');
+      throw new BackendError(tr('expected-the-file-got-none', path), 'offline');
     }
     return answer;
   }
@@ -85,11 +85,11 @@ export function onnxBackend({ base, site, photos }) {
   /** @param {Source} source */
   function named({ image, model }) {
     if (model && !site.about[model]) {
-      throw new BackendError(say('Expected a model of this site, got {0}. Choose one from the menu.', model),
+      throw new BackendError(tr('expected-a-model-of-this', model),
         'refused');
     }
     if (image && !site.examples[image]) {
-      throw new BackendError(say('Expected an example of this site, got {0}. Choose one of them.', image), 'refused');
+      throw new BackendError(tr('expected-an-example-of-this', image), 'refused');
     }
     return site.about[model ?? site.models.default];
   }
@@ -103,7 +103,7 @@ export function onnxBackend({ base, site, photos }) {
    * @param {string} name @param {Subject} scene @param {any} ask @param {How} how @returns {Promise<any>}
    */
   async function compute(name, { id: scene, source }, ask, { signal, progress }) {
-    if (!source || scene !== idOf(source)) throw new BackendError(say(UNKNOWN), 'unknown');
+    if (!source || scene !== idOf(source)) throw new BackendError(tr(UNKNOWN), 'unknown');
     const about = named(source);
     if (lack()) throw new BackendError(lack(), 'refused');
     await readerOf(document.createElement('canvas')).catch(({ message }) => { // checked before loading 60 MB
@@ -135,14 +135,18 @@ export function onnxBackend({ base, site, photos }) {
   async function open(source, how) {
     const about = named(source);
     if (source.size && source.size !== about.larger.size) {
-      throw new BackendError(say('Expected the model’s own input size or {0}, got {1}. Choose one of them.',
+      throw new BackendError(tr('expected-the-models-own-input',
         about.larger.size, source.size), 'refused');
     }
     if (source.texts) {
-      throw new BackendError(say('A static site has no text tower to read texts. Use vitviz app.'), 'refused');
+      throw new BackendError(tr('a-static-site-has-no'), 'refused');
     }
     const place = folder(source);
-    if (place) return (await file(`${place}/manifest.json`, how)).json();
+    if (place) {
+      const stored = await (await file(`${place}/manifest.json`, how)).json();
+      learn(stored.phrases);
+      return stored;
+    }
     const id = idOf({ ...source, model: about.source });
     const manifest = await compute('open', { id, source }, {}, how);
     for (const part of [manifest.photo, manifest.seen]) part.url = addressOf(part.blob);
@@ -166,12 +170,12 @@ export function onnxBackend({ base, site, photos }) {
     can: { open: true, choose: true, rollout: true, explain: true, page: true, link: true, lecture: true },
     async ask(name, about, ask = {}, how = {}) {
       if (name === 'checkpoint') {
-        throw new BackendError(say('This site takes no checkpoints. Use vitviz app.'), 'refused');
+        throw new BackendError(tr('this-site-takes-no-checkpoints'), 'refused');
       }
-      if (!about.source) throw new BackendError(say(UNKNOWN), 'unknown'); // the page repeats it with the source
+      if (!about.source) throw new BackendError(tr(UNKNOWN), 'unknown'); // the page repeats it with the source
       if (name === 'open') return open(about.source, how);
       if (name === 'page' && ask.lecture) {
-        throw new BackendError(say('A static site cannot save its lecture. Use vitviz export --lecture.'), 'refused');
+        throw new BackendError(tr('a-static-site-cannot-save'), 'refused');
       }
       if (name === 'page') return page(about, ask.search, how);
       const part = about.id === idOf(about.source) && folder(about.source) && (fileOf(name, ask)

@@ -1,6 +1,6 @@
 // The last step: the whole path in one table, with the numbers of this photograph and model.
 import { describe, sized } from '../../../../web/compute/format.js';
-import { filled, say, wordsOf } from '../../../../web/core/words.js';
+import { filled, tr, wordsOf } from '../../../../web/core/words.js';
 import { Step } from './step.js';
 
 /** @typedef {import('./step.js').Shown} Shown */
@@ -30,11 +30,11 @@ export class Closing extends Step {
     const tokens = patches + prefix.length;
     this.describe(this.pane, words.aria);
     const rows = [
-      [say('Photograph'), sized(3, height, width), filled(words.photoSays, 3 * height * width)],
+      [tr('photograph'), sized(3, height, width), filled(words.photoSays, 3 * height * width)],
       [words.patches, sized(patches, 3 * patch ** 2), filled(words.patchesSay, grid[0], grid[1], patch)],
       [words.tokens, sized(tokens, channels), words.tokensSay],
-      [say('Layers'), `${depth} ×`, filled(words.blocksSay, heads, depth * heads * tokens ** 2)],
-      [say('Classes'), String(labels.length || channels), words.classesSay],
+      [tr('layers'), `${depth} ×`, filled(words.blocksSay, heads, depth * heads * tokens ** 2)],
+      [tr('classes'), String(labels.length || channels), words.classesSay],
     ];
     this.find('.vv-path tbody').innerHTML = rows.map(([name, shape, says]) => (
       `<tr><th scope="row">${name}</th><td>${shape}</td><td>${says}</td></tr>`)).join('');

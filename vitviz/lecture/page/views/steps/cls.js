@@ -1,6 +1,6 @@
 // CLS by itself: the vector that it starts with, what it attends to in each layer, and how far it moves from its start.
 import { percent, score } from '../../../../web/compute/format.js';
-import { filled, say, wordsOf } from '../../../../web/core/words.js';
+import { filled, tr, wordsOf } from '../../../../web/core/words.js';
 import { paintBars } from '../../draw/pixels.js';
 import { LayersStep } from './layers_step.js';
 import { slider } from './step.js';
@@ -51,7 +51,7 @@ export class ClassToken extends LayersStep {
    * @param {number} opacity */
   attention(words, { manifest: { prefix } }, row, title, opacity) {
     const patches = row.subarray(prefix.length);
-    this.heat(this.pane, patches, opacity, { unit: say('of attention'), title });
+    this.heat(this.pane, patches, opacity, { unit: tr('of-attention'), title });
     const rows = prefix.map((name, n) => /** @type {[string, number, string]} */ ([name, row[n], percent(row[n])]));
     const seen = patches.reduce((sum, share) => sum + share, 0);
     this.find('.vv-shares').innerHTML = among([...rows, [words.patches, seen, percent(seen)]]);
@@ -76,7 +76,7 @@ export class ClassToken extends LayersStep {
     const lines = [{ name: words.meanPatch, y: patches, kind: '1' }];
     if (own >= 0) lines.unshift({ name, y: layers.map((layer) => start[(layer - 1) * tokens + own]), kind: '0' });
     const low = Math.min(0, ...lines.flatMap(({ y }) => y));
-    this.chart({ title: words.chart, across: say('Layer'), x: layers, lines,
+    this.chart({ title: words.chart, across: tr('layer-title'), x: layers, lines,
       range: [low, 1], units: score, steps: String, words: lines.map((line) => (
         `${line.name}: ${line.y.map(score).join(', ')}`)).join('. ') });
   }

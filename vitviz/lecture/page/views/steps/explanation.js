@@ -2,7 +2,7 @@
 // the maps disagree most, and the prediction without the patches that a map ranks highest.
 import { escaped, patchWords, percent, progressWords, score } from '../../../../web/compute/format.js';
 import { disagreement, ranks } from '../../compute/lecture_numbers.js';
-import { filled, named, say, translated, wordsOf } from '../../../../web/core/words.js';
+import { filled, named, tr, translated, wordsOf } from '../../../../web/core/words.js';
 import { chart, fill } from '../../../../web/draw/charts.js';
 import { write } from '../../../../web/draw/dom.js';
 import { Step, slider } from './step.js';
@@ -106,7 +106,7 @@ export class Explanation extends Step {
     const button = this.find('[data-do=insert]');
     const tested = this.tests.answer(scene, test);
     button.hidden = Boolean(tested) || !classifies || !this.page.backend.can.explain;
-    write(button, waits && !this.tests.failure(scene, test) ? say('Stop') : words.test);
+    write(button, waits && !this.tests.failure(scene, test) ? tr('stop') : words.test);
     if (heatmaps.every(Boolean)) {
       this.draw(state, scene, heatmaps, lost.map((question) => this.maps.answer(scene, question)));
     }
@@ -222,11 +222,11 @@ export class Explanation extends Step {
     const [{ x, low, high, random, center, chance }] = curves;
     const areas = filled(words.areas, ...[...curves.map(({ area }) => area), chance].map((area) => area.toFixed(2)));
     fill(this.find('.vv-charts'), [(width) => chart({
-      title: words.chart, across: say('patches shown'), x, units: (value) => percent(value, 2), words: areas,
+      title: words.chart, across: tr('patches-shown'), x, units: (value) => percent(value, 2), words: areas,
       steps: (value) => percent(value, 2), band: { low, high, name: words.band },
       lines: [...curves.map(({ y }, place) => ({ name: NAMES[place], y, kind: String(place) })),
-        { name: say('mean of random orders'), y: random, kind: 'quiet' },
-        { name: say('map of the centre'), y: center, kind: '2' }],
+        { name: tr('mean-of-random-orders'), y: random, kind: 'quiet' },
+        { name: tr('map-of-the-centre'), y: center, kind: '2' }],
     }, width)]);
     this.write('.vv-areas', areas);
   }

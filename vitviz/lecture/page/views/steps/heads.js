@@ -4,7 +4,7 @@ import { tokenOf } from '../../../../web/compute/geometry.js';
 import { KINDS, LIMITS, Study } from '../../compute/kinds.js';
 import { dots, fill } from '../../../../web/draw/charts.js';
 import { indices, scaleOver } from '../../../../web/draw/color.js';
-import { filled, say, wordsOf } from '../../../../web/core/words.js';
+import { filled, tr, wordsOf } from '../../../../web/core/words.js';
 import { write } from '../../../../web/draw/dom.js';
 import { Thumbnails, cellItems } from '../../../../web/draw/thumbnails.js';
 import { Step } from './step.js';
@@ -28,7 +28,7 @@ const HTML = `
 const RULES = { ...LIMITS, even: LIMITS.spread, same: LIMITS.differ };
 
 /** @param {Record<string, string>} words @param {number | string} head */
-const headOf = (words, head) => (typeof head === 'number' ? say('head {0}', head + 1) : words[head]);
+const headOf = (words, head) => (typeof head === 'number' ? tr('head-number', head + 1) : words[head]);
 
 export class HeadsStep extends Step {
   /** @param {HTMLElement} root @param {import('../../../../web/views/explore.js').Page} page */
@@ -114,7 +114,7 @@ export class HeadsStep extends Step {
     this.pane.paint(this.index, this.page.tables[color], { ...state, signed: false });
     this.pane.bar(this.page.colors[color], state.gamma, false);
     this.pane.say({ title: '', answer: '', low: percent(scale.vmin), high: percent(scale.vmax),
-      unit: say('of attention') });
+      unit: tr('of-attention') });
   }
 
   /** @param {Shown} state @returns {import('../../../../web/compute/answers.js').Question} */
@@ -155,7 +155,7 @@ export class HeadsStep extends Step {
     const values = Array.from({ length: depth }, (_, block) => (
       [...distance.subarray(block * heads, (block + 1) * heads)]));
     /** @type {Parameters<typeof dots>[0]} */
-    const chart = { title: words.chart, across: say('layer, 1 to {0}', depth), values, units: score,
+    const chart = { title: words.chart, across: tr('layer-1-to', depth), values, units: score,
       range: [0, Math.max(...distance)], words: words.chartWords };
     return fill(this.find('.vv-charts'), [(width) => dots(chart, width)]);
   }

@@ -3,7 +3,7 @@
 import { patchWords } from '../../../../web/compute/format.js';
 import { tokenOf } from '../../../../web/compute/geometry.js';
 import { parseParts } from '../../compute/lecture_numbers.js';
-import { filled, say, wordsOf } from '../../../../web/core/words.js';
+import { filled, tr, wordsOf } from '../../../../web/core/words.js';
 import { tileUnder } from '../../draw/pixels.js';
 import { Step } from './step.js';
 
@@ -78,7 +78,7 @@ export class InBlock extends Step {
   /** Name the token. @param {Shown} state @param {[number, number]} patch */
   named({ lang, query }, patch) {
     const words = wordsOf(lang).block;
-    this.write('[data-word=layer]', say('Layer'));
+    this.write('[data-word=layer]', tr('layer-title'));
     const saved = String(patch) === String(query) ? '' : ` ${words.saved}`;
     this.write('.vv-of-token', filled(words.token, patchWords(patch)) + saved);
   }

@@ -3,7 +3,7 @@
 import { escaped, patchWords, percent } from '../../../../web/compute/format.js';
 import { roundedToSum } from '../../compute/lecture_numbers.js';
 import { decoded } from '../../../../web/compute/payload.js';
-import { filled, listed, named, say, wordsOf } from '../../../../web/core/words.js';
+import { filled, listed, named, tr, wordsOf } from '../../../../web/core/words.js';
 import { chart, fill } from '../../../../web/draw/charts.js';
 import { roving } from '../../../../web/draw/roving.js';
 import { Step } from './step.js';
@@ -62,7 +62,7 @@ export class Prediction extends Step {
     this.say('.vv-trouble', this.requests.failure(scene, LAYERS) || (answer && !answer.names.length ? words.none : ''));
     this.root.classList.toggle('vv-empty', !answer?.names.length);
     if (answer?.names.length) this.draw(state, scene, answer);
-    else if (!answer) this.pane.say({ title: say('Reading the layers'), answer: '', low: '', high: '', unit: '' });
+    else if (!answer) this.pane.say({ title: tr('reading-the-layers'), answer: '', low: '', high: '', unit: '' });
   }
 
   /** Reset the step for a new photograph, model or size. */
@@ -79,7 +79,7 @@ export class Prediction extends Step {
     const words = wordsOf(lang).prediction;
     this.label(words);
     this.find('.vv-afters').setAttribute('aria-label', words.each);
-    this.find('.vv-classes').setAttribute('aria-label', say('Class'));
+    this.find('.vv-classes').setAttribute('aria-label', tr('class'));
     this.describe(this.pane, words.map);
   }
 
@@ -97,7 +97,7 @@ export class Prediction extends Step {
       const bars = answer.read[at].map((share, place) => (
         `<i class="vv-plot-${place}" style="--share: ${share.toFixed(4)}"></i>`)).join('');
       return `<button type="button" class="vv-small" data-layer="${layer - 1}" title="${escaped(title)}"
-        aria-label="${escaped(`${say('layer {0}', layer)}: ${title}`)}"
+        aria-label="${escaped(`${tr('the-layer-number', layer)}: ${title}`)}"
         ><span class="vv-columns">${bars}</span><span>${layer}</span></button>`;
     }).join('');
   }
@@ -153,7 +153,7 @@ export class Prediction extends Step {
     const places = this.all('.vv-charts');
     [[words.image, read], [filled(words.patch, patchWords(patch)), own]].forEach(
       ([title, rows], at) => fill(places[at], [(width) => chart({
-        title: /** @type {string} */ (title), across: say('layer'), x: readings, steps: String,
+        title: /** @type {string} */ (title), across: tr('term-layer'), x: readings, steps: String,
         ticks: readings.filter((_, at) => at % Math.ceil(readings.length / Math.floor(width / 28)) === 0),
         units: (value) => percent(value, 2),
         lines: names.map((name, index) => ({ name: named(name), kind: String(index),

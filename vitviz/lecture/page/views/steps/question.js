@@ -1,7 +1,7 @@
 // The first step of the lecture: the final answer, and how far one place sees in a convolution and in attention.
 import { outputs, percent } from '../../../../web/compute/format.js';
 import { tokenOf } from '../../../../web/compute/geometry.js';
-import { filled, named, say, wordsOf } from '../../../../web/core/words.js';
+import { filled, named, tr, wordsOf } from '../../../../web/core/words.js';
 import { Step, slider } from './step.js';
 import { bars } from './tokens.js';
 
@@ -74,7 +74,7 @@ export class QuestionStep extends Step {
     if (!row) return;
     const weights = row.subarray(prefix.length);
     const far = outside.reduce((sum, place) => sum + weights[place], 0);
-    this.heat(global, weights, opacity, { unit: say('of attention') });
+    this.heat(global, weights, opacity, { unit: tr('of-attention') });
     this.write('.vv-vit-count', words.vitCount, percent(far));
   }
 }

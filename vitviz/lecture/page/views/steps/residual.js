@@ -1,7 +1,7 @@
 // The residual stream: each block adds a vector to every token. The tokens grow, and lose the patch they began with.
 import { patchWords, score } from '../../../../web/compute/format.js';
 import { tokenOf } from '../../../../web/compute/geometry.js';
-import { filled, say, wordsOf } from '../../../../web/core/words.js';
+import { filled, tr, wordsOf } from '../../../../web/core/words.js';
 import { LayersStep } from './layers_step.js';
 import { slider } from './step.js';
 
@@ -57,7 +57,7 @@ export class Residual extends LayersStep {
     const layers = long.map((_, block) => block + 1);
     const name = patchWords(query);
     this.write('.vv-grown', words.grown, name, score(long[0]), score(long[depth - 1]), depth);
-    this.chart({ title: words.chart, across: say('Layer'), x: layers,
+    this.chart({ title: words.chart, across: tr('layer-title'), x: layers,
       lines: [{ name: words.length, y: long, kind: '0' }, { name: words.added, y: more, kind: '1' }],
       range: [0, Math.max(...long, ...more)], units: score, steps: String,
       words: `${words.length}: ${long.map(score).join(', ')}. ${words.added}: ${more.map(score).join(', ')}` });

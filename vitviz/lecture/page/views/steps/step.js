@@ -1,6 +1,6 @@
 // The base class of the lecture's steps: photographs with selectable patches, maps, sliders, and texts by language.
 import { percent } from '../../../../web/compute/format.js';
-import { say } from '../../../../web/core/words.js';
+import { tr } from '../../../../web/core/words.js';
 import { chart, fill } from '../../../../web/draw/charts.js';
 import { SIGNED, indices, scaleOver } from '../../../../web/draw/color.js';
 import { Pane } from '../../../../web/draw/photo.js';
@@ -74,7 +74,7 @@ export class Step extends View {
   /** Write texts into the elements that have their names. @param {Record<string, any>} words - of the step */
   label(words) {
     /** @type {Record<string, any>} */
-    const texts = { layer: say('Layer'), input: say('The model’s input'), ...words };
+    const texts = { layer: tr('layer-title'), input: tr('the-models-input'), ...words };
     for (const place of this.all('[data-word]')) {
       const text = texts[place.dataset.word];
       if (typeof text === 'string') write(place, text);
