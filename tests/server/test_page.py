@@ -230,6 +230,7 @@ def test_page_has_a_skip_link_themes_history_and_progress(opened: Browser) -> No
     wait_until(lambda: brightest_below() < 128, "the area below the page is dark")
     opened.set_viewport_size({"width": 1440, "height": 900})
     opened.click(".theme")
+    expect(opened.locator(".vv")).to_have_class("vv")  # the page draws in the next frame
     assert ground() == light
     opened.get_by_role("tab", name="Explore").focus()
     opened.keyboard.press("ArrowRight")
