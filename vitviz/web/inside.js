@@ -64,8 +64,8 @@ function follow({ store, scenes }, tell) {
  * @param {Backend} options.backend
  * @param {any} options.models - Models; null if the page offers only attention and rollout
  * @param {(selection: any, changed: string[]) => void} options.tell
- * @returns {((photo: string | null) => Promise<void>) & {leave: () => void}} a function that shows the photograph with
- *   this name; `leave` stops the explorer before it is removed
+ * @returns {((photo: string | null) => Promise<void>) & {dispose: () => void}} a function that shows the photograph
+ *   with this name; `dispose` stops the explorer before it is removed
  */
 export function inside(element, { colors, style, backend, models, tell }) {
   if (!document.getElementById(STYLE)) {
@@ -107,5 +107,5 @@ export function inside(element, { colors, style, backend, models, tell }) {
       if (latest === mine) display(/** @type {Error} */ (error).message);
     }
   };
-  return Object.assign(show, { leave: () => page?.leave() });
+  return Object.assign(show, { dispose: () => page?.dispose() });
 }

@@ -90,9 +90,9 @@ export function mount(root, { colors: encoded, backend: innerBackend, photos, fi
     began: 0, // time of the current frame
     drew: () => { page.drawn += 1; },
     resting: () => frame === 0,
-    leave: () => leaving.abort(), // before the page is removed from its document
+    dispose: () => leaving.abort(), // before the page is removed from its document
     draws, // draws what is left, or depends on sizes
-    act: (/** @type {string} */ what) => leave(what, page),
+    act: (/** @type {string} */ what) => runCommand(what, page),
     lecture, models: /** @type {import('./backends/backend.js').Models} */ (models), views: /** @type {any[]} */ ([]),
   };
   page.views = Object.entries(places).flatMap(([selector, View]) => {
@@ -143,7 +143,7 @@ function patchOn(state, scene, scenes) {
  * Export a link, a picture or the page as a file, or open a second pane.
  * @param {string} what @param {any} page
  */
-async function leave(what, page) {
+async function runCommand(what, page) {
   const { store, scenes, backend, views } = page;
   const scene = scenes.get(store.get().scene?.id);
   if (!scene) return;

@@ -16,5 +16,5 @@ export function render({ model, el }, { template, style, colors }) {
       model.set('selection', selection);
       model.save_changes();
     } });
-  return show('view').then(() => show.leave); // anywidget calls the result before it removes the widget
+  return show('view').then(() => show.dispose); // anywidget calls the result before it removes the widget
 }

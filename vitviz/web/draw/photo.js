@@ -360,7 +360,7 @@ export class Pane {
    * @param {{title: string, answer: string, low: string, high: string, unit: string, details?: string,
    *   most?: string, name?: string}} words
    */
-  say({ title, answer, low, high, unit, details = '', most = '', name = title }) {
+  label({ title, answer, low, high, unit, details = '', most = '', name = title }) {
     this.said = { title, name, low, high, unit, details };
     /** @param {string} name @param {string} words */
     const text = (name, words) => write(this.found(name), words);

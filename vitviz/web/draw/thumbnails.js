@@ -156,7 +156,7 @@ export class Thumbnails {
     const size = gh * gw;
     this.index = items.map(() => new Uint8Array(size)); // (gh, gw) colour indices of each
     this.there = new Uint8Array(items.length); // whether it has been drawn
-    this.say(() => '');
+    this.caption(() => '');
     this.sized.disconnect();
     this.sized.observe(this.element); // calls `measure` at least once before the next paint
     oneTabStop(this.element);
@@ -304,7 +304,7 @@ export class Thumbnails {
   }
 
   /** Write the words below each thumbnail. @param {(item: Item) => string} words */
-  say(words) {
+  caption(words) {
     this.words.forEach((element, place) => write(element, words(this.items[place])));
   }
 

@@ -199,7 +199,7 @@ export class Explain extends View {
     const without = changeQuestion(this.shown, this.gone, heads);
     this.bars.want(scene, target !== null && this.gone.length < patches ? [without] : []);
     this.field.show(this.shown, scene, peer);
-    this.say('.vv-no-peer', alone ? tr(ALONE) : '');
+    this.showText('.vv-no-peer', alone ? tr(ALONE) : '');
     for (const part of this.all('.vv-testing, .vv-erasing')) part.hidden = target === null;
     this.draw(state, scene, beside);
     this.list.show(scene);
@@ -240,7 +240,7 @@ export class Explain extends View {
     run.hidden = !method.slow || Boolean(this.heatmap);
     write(run, running ? tr('stop') : tr('run-may-take-minutes', translated(method.title)));
     const off = tr('number-of-heads', state.off.length);
-    this.say('.vv-heads-off', isWindowed(scene.manifest) ? tr(BLURRED) : state.off.length ? tr(OFF, off) : '');
+    this.showText('.vv-heads-off', isWindowed(scene.manifest) ? tr(BLURRED) : state.off.length ? tr(OFF, off) : '');
     const button = this.find('[data-do=other]');
     button.hidden = other === null;
     if (other) write(button, tr('explain-the-other-picture', pictureWords(other.manifest)));

@@ -92,7 +92,7 @@ export class MapPane {
     pane.mark(false, null, heatmap ? this.beyond : []);
     pane.cover(gone, scene.hiding);
     pane.point([], under);
-    this.say(this.shown);
+    this.label(this.shown);
   }
 
   /** @param {Heatmap} heatmap @param {Pick<State, 'opacity' | 'overlay'>} look */
@@ -107,11 +107,11 @@ export class MapPane {
   }
 
   /** @param {Shown} shown */
-  say({ scene, method, heatmap, failure, named }) {
+  label({ scene, method, heatmap, failure, named }) {
     const unit = unitOf(heatmap?.unit);
     const scale = heatmap && ownScale(heatmap.values, heatmap.signed);
     const name = heatmap?.title ?? (failure || method.title);
-    this.pane.say({ title: translated(name), name, answer: scene.said,
+    this.pane.label({ title: translated(name), name, answer: scene.said,
       low: scale ? unit(scale.vmin) : '', high: scale ? unit(scale.vmax) : '',
       unit: heatmap?.signed ? tr('opposes-supports') : translated(heatmap?.unit ?? '') });
     write(find(this.pane.element, '.vv-of'), named ? pictureWords(scene.manifest) : '');

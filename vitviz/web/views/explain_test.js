@@ -52,7 +52,7 @@ export class MapTest {
     const scale = test?.scale ?? (target === null ? 'value' : scaleOf(target, scene.manifest));
     write(view.find('.vv-verdict'), test ? translated(test.words) : told ? progressWords(told, words)
       : tr(UNTESTED, tr(SCALES[scale])));
-    view.say('.vv-area', test ? tr(AREA, tr(SCALES[scale])) : '');
+    view.showText('.vv-area', test ? tr(AREA, tr(SCALES[scale])) : '');
     const button = view.find('[data-do=test]');
     button.hidden = Boolean(test);
     button.disabled = !view.heatmap;

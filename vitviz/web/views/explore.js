@@ -349,7 +349,7 @@ export class Explore extends View {
     pane.paint(held.index, table, { ...place, signed: shown.signed });
     const unit = shown.unit === 'attention' ? percent : score;
     const titled = () => title(place, manifest, rolloutOptions(place, manifest.depth), shown.name);
-    pane.say({ title: titled(), name: inEnglish(titled), answer: said, low: unit(scale.vmin), high: unit(scale.vmax),
+    pane.label({ title: titled(), name: inEnglish(titled), answer: said, low: unit(scale.vmin), high: unit(scale.vmax),
       unit: shown.unit === 'attention' ? tr('of-attention') : translated(shown.unit),
       details: [settings(place), clippedWords(scale, unit)].filter(Boolean).join(' · '),
       most: scale.clipped ? unit(scale.most) : '' });
@@ -389,7 +389,7 @@ export class Explore extends View {
     pane.mark(place.grid, null);
     pane.paint(/** @type {any} */ (table.map((_, i) => i)), table, { smooth: false, opacity, bare });
     const titled = () => title(place, scene.manifest, rolloutOptions(place, scene.manifest.depth));
-    pane.say({ title: titled(), name: inEnglish(titled), answer: scene.said, low: '', high: '', unit: '' });
+    pane.label({ title: titled(), name: inEnglish(titled), answer: scene.said, low: '', high: '', unit: '' });
     pane.point([], this.under(place, scene, held));
     if (!active) return;
     write(this.found('.vv-sentence'), '');
@@ -403,7 +403,7 @@ export class Explore extends View {
    */
   drawMissing(pane, words, { said }, mode, active) {
     pane.clear();
-    pane.say({ title: words, answer: said, low: '', high: '', unit: '' });
+    pane.label({ title: words, answer: said, low: '', high: '', unit: '' });
     if (!active) return;
     write(this.found('.vv-sentence'), '');
     this.report('', '', mode);

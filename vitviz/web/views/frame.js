@@ -103,7 +103,7 @@ export class Frame extends View {
     this.speak(spoken());
     const absent = WITHOUT_WINDOWS.includes(state.tab) && state.scene !== null && isWindowed(state.scene.limits);
     if (state.tab !== before?.tab || this.found('.vv-lacking').hidden === absent) this.turn(state.tab, absent);
-    this.say('.vv-lacking', absent ? tr(ABSENT) : '');
+    this.showText('.vv-lacking', absent ? tr(ABSENT) : '');
     if (state.full !== before?.full) this.press('[data-do=full]', () => state.full);
     if (state.messages !== before?.messages || state.lang !== before?.lang) this.tell(state);
     for (const fold of this.folds) { // only what changed: a part that was just opened is not in the state yet

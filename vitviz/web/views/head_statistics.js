@@ -308,7 +308,7 @@ export class Heads extends View {
     const outside = Object.fromEntries(manifest.prefix.map((name, i) => [name, row[i]]));
     this.saved = { values: patches.slice(), title: name, unit: 'attention', signed: false, outside,
       question: state.direction === 'row' ? { method: 'attention', block, head, query } : {} };
-    pane.say({ title: titled(), name, answer: scene.said, unit: tr('of-attention'),
+    pane.label({ title: titled(), name, answer: scene.said, unit: tr('of-attention'),
       low: percent(scale.vmin), high: percent(scale.vmax) });
   }
 

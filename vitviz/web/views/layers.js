@@ -116,7 +116,7 @@ export class Layers extends View {
     this.requests.want(scene, [question]);
     const answer = this.requests.answer(scene, question) ?? null;
     if (answer !== this.answer) this.answered(answer);
-    this.say('.vv-trouble', this.requests.failure(scene, question));
+    this.showText('.vv-trouble', this.requests.failure(scene, question));
     const button = this.find('[data-do=play]');
     button.setAttribute('aria-pressed', String(state.playing));
     write(button, playWords(state.playing, this.page.still.matches, false));
@@ -139,7 +139,7 @@ export class Layers extends View {
   open(scene) {
     this.answer = null;
     this.pane.open(scene.image, scene.geometry, scene.grid);
-    this.pane.say({ title: '', answer: scene.said, low: '', high: '', unit: '' });
+    this.pane.label({ title: '', answer: scene.said, low: '', high: '', unit: '' });
     this.root.style.setProperty('--shape', String(scene.grid[1] / scene.grid[0]));
     this.slider.max = String(scene.manifest.depth);
   }
@@ -244,7 +244,7 @@ export class Layers extends View {
     const titled = () => (kind === 'read'
       ? tr('layer-predicted-from-each-patch', layer, translated(names[chosen]))
       : tr('layer-patches-that-look-alike', layer));
-    this.pane.say({ title: titled(), name: inEnglish(titled), answer: scene.said, low, high, unit: '' });
+    this.pane.label({ title: titled(), name: inEnglish(titled), answer: scene.said, low, high, unit: '' });
     this.press('[data-layer]', (data) => data.kind === kind && Number(data.layer) === layer - 1);
   }
 }

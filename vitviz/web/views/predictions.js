@@ -44,12 +44,12 @@ export class Predictions extends View {
       : zeroShot ? tr('best-match-among-title', textCount(labels.length))
         : hasFew(labels.length) ? tr('best-match-among-only-all', things(labels.length))
           : tr('best-match-among-the-this', things(labels.length));
-    this.say('h2', predictions.length ? heading : caveat && tr('no-predictions'));
+    this.showText('h2', predictions.length ? heading : caveat && tr('no-predictions'));
     const numbers = aligned(predictions.map(([, share]) => outputs(manifest)(share)));
     this.find('ol').replaceChildren(...predictions.map(([label, share], place) => (
       row(label, share, numbers[place], manifest))));
-    this.say('.vv-sure', unsure ? tr('the-best-match-is-below', percent(sureAbove, 2)) : '');
-    this.say('.vv-caveat', translated(caveat));
+    this.showText('.vv-sure', unsure ? tr('the-best-match-is-below', percent(sureAbove, 2)) : '');
+    this.showText('.vv-caveat', translated(caveat));
     this.find('.vv-known').hidden = labels.length === 0 || manifest.problemType === 'regression';
     this.write('.vv-known summary', zeroShot ? tr('all', textCount(labels.length))
       : tr('all-this-model-knows', classCount(labels.length)));

@@ -167,7 +167,7 @@ export class Source extends View {
     }
     const model = state.model ?? this.page.models.default;
     const entries = this.page.models.groups.flatMap((group) => group.entries);
-    this.say('.vv-needs', entries.find(({ source }) => source === model)?.needs?.() ?? '');
+    this.showText('.vv-needs', entries.find(({ source }) => source === model)?.needs?.() ?? '');
     const scene = this.page.scenes.get(state.scene?.id ?? '');
     if (!scene) return;
     if (this.isNew(scene, spoken())) this.sizes(scene.manifest, state.size);

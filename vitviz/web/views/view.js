@@ -51,7 +51,7 @@ export class View {
   }
 
   /** Write text into an element; hide it without text. @param {string} selector @param {string | null} [words] */
-  say(selector, words) {
+  showText(selector, words) {
     const place = this.find(selector);
     place.hidden = !words;
     write(place, words ?? '');
@@ -63,7 +63,7 @@ export class View {
    * @param {string} [at] - the element before the message
    */
   trouble(words, size, at) {
-    this.say('.vv-trouble', words);
+    this.showText('.vv-trouble', words);
     const place = this.find('.vv-trouble');
     const before = at && words ? this.find(at) : null;
     if (before && place.previousElementSibling !== before) {

@@ -229,7 +229,7 @@ export class Walls extends View {
     sweep?.advance(SLICE);
     const ofHead = (/** @type {Item} */ item) => answers.map(block, item.head, question);
     const heads = draw(this.heads, ofHead);
-    this.heads.say((item) => masses(ofHead(item), '\n'));
+    this.heads.caption((item) => masses(ofHead(item), '\n'));
     this.heads.press((item) => mode === 'attention' && item.head === head);
     const ofLayer = tr('layer-of', layerWords(block, manifest),
       tr('number-of-heads', stageOf(manifest, block).heads), from);

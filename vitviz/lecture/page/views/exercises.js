@@ -101,7 +101,7 @@ export class Exercises extends View {
     const steps = this.printing ? LECTURE.map(({ name }) => name) : [step];
     this.requests.want(scene, /** @type {any[]} */ (steps.flatMap((name) => questionsOf(name, scene))));
     const answers = this.answers(step);
-    this.say('.vv-trouble', questionsOf(step, scene).map((question) => (
+    this.showText('.vv-trouble', questionsOf(step, scene).map((question) => (
       this.requests.failure(scene, /** @type {any} */ (question)))).find(Boolean));
     if (this.printing && lecture) this.printAll(lecture, given);
     const key = [scene.id, step, lang, ...answers.map(Boolean)].join(' ');

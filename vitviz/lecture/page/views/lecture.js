@@ -116,7 +116,7 @@ export class Lecture extends View {
     this.tell(shown);
     this.strip(shown, scene, lecture);
     this.code(shown);
-    this.say('.vv-trouble', this.requests.failure(scene, ASK));
+    this.showText('.vv-trouble', this.requests.failure(scene, ASK));
     this.find('.vv-waits').hidden = Boolean(lecture) || !this.requests.progress(scene, ASK);
     for (const section of this.all('.vv-step')) section.hidden = Number(section.dataset.of) !== state.step;
     const more = this.steps[state.step - 1].render(shown, scene, lecture);

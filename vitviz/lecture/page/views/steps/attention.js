@@ -158,11 +158,11 @@ export class Attention extends Step {
     /** @type {import('../../../../web/effects/panels.js').Question} */
     const question = ['lecture', { block }];
     this.requests.want(scene, [question]);
-    this.say('.vv-trouble', this.requests.failure(scene, question));
+    this.showText('.vv-trouble', this.requests.failure(scene, question));
     this.compute(scene, block, head, token, this.requests.answer(scene, question));
     this.root.classList.toggle('vv-empty', this.head === null);
     if (this.head) this.draw(state, scene, this.head, token);
-    else this.pane.say({ title: wordsOf(state.lang).attention.waiting, answer: '', low: '', high: '', unit: '' });
+    else this.pane.label({ title: wordsOf(state.lang).attention.waiting, answer: '', low: '', high: '', unit: '' });
   }
 
   /** Show another screen. @param {number} part - 0 outside full screen */
@@ -285,7 +285,7 @@ export class Attention extends Step {
     if (this.hides) {
       pane.clear();
       pane.point(guess ? [guess] : [], null);
-      pane.say({ title: filled(words.hidden, from), answer: '', low: '', high: '', unit: '' });
+      pane.label({ title: filled(words.hidden, from), answer: '', low: '', high: '', unit: '' });
       return;
     }
     const isTuned = (this.part === 0 || this.part === SOFTMAX) && (this.scale !== 0 || this.temperature !== 0);

@@ -113,7 +113,7 @@ export class HeadsStep extends Step {
     const color = state.color ?? 'viridis';
     this.pane.paint(this.index, this.page.tables[color], { ...state, signed: false });
     this.pane.bar(this.page.colors[color], state.gamma, false);
-    this.pane.say({ title: '', answer: '', low: percent(scale.vmin), high: percent(scale.vmax),
+    this.pane.label({ title: '', answer: '', low: percent(scale.vmin), high: percent(scale.vmax),
       unit: tr('of-attention') });
   }
 

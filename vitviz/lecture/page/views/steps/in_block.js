@@ -60,7 +60,7 @@ export class InBlock extends Step {
     const question = ['lecture', { block, token }];
     const all = [...this.more(block), question];
     this.requests.want(scene, all);
-    this.say('.vv-trouble', all.map((each) => this.requests.failure(scene, each)).find(Boolean));
+    this.showText('.vv-trouble', all.map((each) => this.requests.failure(scene, each)).find(Boolean));
     this.offer('layer', depth, block);
     this.named(state, patch);
     const files = all.map((each) => this.requests.answer(scene, each));

@@ -97,7 +97,7 @@ export class Patches extends Step {
     const ask = { shuffle: seed, positions: true };
     rearranged.want(scene, seed ? [ask] : []);
     const change = seed ? rearranged.change(scene, ask) : rearranged.unchanged(scene);
-    this.say('.vv-trouble', rearranged.failure(scene, ask));
+    this.showText('.vv-trouble', rearranged.failure(scene, ask));
     const canvas = this.find('.vv-moved-patches');
     if (change) rearranged.paint(canvas, scene, lecture, change.order);
     this.write('[data-do=shuffle]', words.shuffle);

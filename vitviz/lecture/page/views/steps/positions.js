@@ -73,7 +73,7 @@ export class Positions extends Step {
     rearranged.want(scene, asks.slice(1));
     const changes = asks.map((ask, place) => (
       place ? rearranged.change(scene, ask) : rearranged.unchanged(scene)));
-    this.say('.vv-trouble', asks.map((ask) => rearranged.failure(scene, ask)).find(Boolean));
+    this.showText('.vv-trouble', asks.map((ask) => rearranged.failure(scene, ask)).find(Boolean));
     const order = changes[1]?.order;
     this.all('.vv-cases > div').forEach((place, at) => {
       const moved = CASES[at].shuffle ? order : changes[0]?.order;

@@ -59,10 +59,11 @@ export class Prediction extends Step {
     const words = wordsOf(state.lang).prediction;
     const answer = this.requests.answer(scene, LAYERS) ?? null;
     if (answer !== this.answer) this.answered(answer);
-    this.say('.vv-trouble', this.requests.failure(scene, LAYERS) || (answer && !answer.names.length ? words.none : ''));
+    const none = answer && !answer.names.length ? words.none : '';
+    this.showText('.vv-trouble', this.requests.failure(scene, LAYERS) || none);
     this.root.classList.toggle('vv-empty', !answer?.names.length);
     if (answer?.names.length) this.draw(state, scene, answer);
-    else if (!answer) this.pane.say({ title: tr('reading-the-layers'), answer: '', low: '', high: '', unit: '' });
+    else if (!answer) this.pane.label({ title: tr('reading-the-layers'), answer: '', low: '', high: '', unit: '' });
   }
 
   /** Reset the step for a new photograph, model or size. */
@@ -116,7 +117,7 @@ export class Prediction extends Step {
     this.pane.paint(this.mapOf(at, this.chosen), this.page.tables.viridis, { smooth: false, opacity });
     this.pane.bar(this.page.colors.viridis, 1, false);
     this.pane.mark(false, patch);
-    this.pane.say({ title: filled(words.title, name, layer), answer: '', low: '0 %', high: '100 %', unit: '' });
+    this.pane.label({ title: filled(words.title, name, layer), answer: '', low: '0 %', high: '100 %', unit: '' });
     this.write('.vv-now', words.now, layer);
     this.shares(answer, at, words);
     this.write('.vv-last', at === answer.readings.length - 1 ? words.last : '');

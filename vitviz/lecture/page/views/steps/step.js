@@ -100,7 +100,7 @@ export class Step extends View {
     const colors = signed ? SIGNED : color;
     pane.paint(index, this.page.tables[colors], { smooth: false, opacity, overlay, signed });
     pane.bar(this.page.colors[colors], 1, signed);
-    pane.say({ title, answer, low: said(scale.vmin), high: said(scale.vmax), unit });
+    pane.label({ title, answer, low: said(scale.vmin), high: said(scale.vmax), unit });
   }
 
   /** Draw a chart as wide as its place. @param {Parameters<typeof chart>[0]} options */
