@@ -44,7 +44,7 @@ help:
 	@echo "make types          run mypy only"
 	@echo "make js             check the page's scripts only: types, lint and tests"
 	@echo "make examples       write the example photographs again (see scripts/make_examples.py)"
-	@echo "make tables         write the documents' tables"
+	@echo "make tables         write the documents' tables, and the constants of the page's scripts"
 	@echo "make architecture   draw the pictures of docs/architecture.md from the imports"
 	@echo "make docs           build a site from the documents, in build/docs"
 	@echo "make guide          draw the pictures of docs/guide with the code of its pages"

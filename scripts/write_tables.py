@@ -1,6 +1,7 @@
-"""Write the documents' tables of settings, methods, targets and so on."""
+"""Write the documents' tables of settings, methods, targets and so on, and the constants of the page's scripts."""
 
 import inspect
+import json
 import re
 from collections.abc import Iterable
 from functools import partial
@@ -9,12 +10,14 @@ from pathlib import Path
 from vitviz.analysis.head_statistics import STATISTICS
 from vitviz.attribution.registry import METHODS
 from vitviz.attribution.target_specs import SPELLINGS
+from vitviz.formatting import FEW_CLASSES, PERHAPS
 from vitviz.server.endpoints import Endpoints
 from vitviz.settings import SETTINGS
 from vitviz.web.questions import QUESTIONS
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
+CONSTANTS = ROOT / "vitviz" / "web" / "compute" / "constants.json"
 IN_BROWSER = "yes"
 
 
@@ -78,6 +81,11 @@ def targets() -> str:
 TABLES = {"settings.md": (settings,), "names.md": (methods, statistics, questions), "targets.md": (targets,)}
 
 
+def constants() -> str:
+    """Return the constants that the page's scripts share with Python, as JSON."""
+    return json.dumps({"FEW_CLASSES": FEW_CLASSES, "PERHAPS": PERHAPS}) + "\n"
+
+
 def filled(document: str) -> str:
     """Return a document with its tables filled in."""
     text = (DOCS / document).read_text(encoding="utf-8")
@@ -91,3 +99,4 @@ if __name__ == "__main__":
     for name in TABLES:
         content = filled(name)
         (DOCS / name).write_text(content, encoding="utf-8")
+    CONSTANTS.write_text(constants(), encoding="utf-8")

@@ -284,6 +284,10 @@ def test_tables_match_the_code(document: str) -> None:
     assert WRITTEN["filled"](document) == text_of(f"docs/{document}"), "make tables"
 
 
+def test_constants_of_the_scripts_match_the_code() -> None:
+    assert WRITTEN["constants"]() == WRITTEN["CONSTANTS"].read_text(encoding="utf-8"), "make tables"
+
+
 def test_every_setting_is_in_the_table() -> None:
     """Check that the table lists exactly the settings that the code reads."""
     sources = [path.read_text(encoding="utf-8") for path in (ROOT / "app.py", *(ROOT / "vitviz").rglob("*.py"))]

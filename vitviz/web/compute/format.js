@@ -1,4 +1,5 @@
 // Format numbers and positions as text in the page's language. Layers, heads, rows and columns count from 1.
+import CONSTANTS from './constants.json' with { type: 'json' };
 import { NBSP, integer } from '../core/figures.js';
 import { stageOf } from '../core/stages.js';
 import { SIMILARITY } from '../core/state.js';
@@ -56,11 +57,10 @@ export function scaled(scale) {
   return scale === 'cosine' ? (value) => value.toFixed(2).replace('-', '−') : plain;
 }
 
-export const PERHAPS = 3; // number of classes listed if the model is not sure
-const FEW_CLASSES = 20; // as in formatting.py
+export const PERHAPS = CONSTANTS.PERHAPS; // number of classes listed if the model is not sure
 
 /** Whether a model has so few classes that the page says so. @param {number} classes */
-export const hasFew = (classes) => classes > 1 && classes <= FEW_CLASSES;
+export const hasFew = (classes) => classes > 1 && classes <= CONSTANTS.FEW_CLASSES;
 
 /** The number of classes: "1,000 classes". @param {number} classes */
 export function classCount(classes) {
