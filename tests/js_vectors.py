@@ -5,6 +5,7 @@ The numbers come from the Python code, or from NumPy for short formulas. `make j
 
 from __future__ import annotations
 
+import ast
 import base64
 import dataclasses
 import io
@@ -16,7 +17,6 @@ from itertools import product
 from typing import Any, get_args
 
 import numpy as np
-import pytest
 import tiny
 import torch
 import viewer_pages
@@ -41,15 +41,12 @@ from vitviz.evaluation.faithfulness import rank_patches, tie_order
 from vitviz.explorer import Explorer
 from vitviz.formatting import percent, unbroken
 from vitviz.heatmap import Scale
-from vitviz.images.decoding import decode
 from vitviz.images.geometry import Geometry
-from vitviz.images.limits import ImageError
 from vitviz.images.preprocess import Preprocess
 from vitviz.lecture.numbers import lecture_bytes, token_bytes, values_bytes
 from vitviz.model.positions import sincos_positions
 from vitviz.model.trace import Trace
-from vitviz.phrases import phrases, text_of
-from vitviz.server.jobs import BusyError
+from vitviz.phrases import phrases
 from vitviz.server.menu import Menu
 from vitviz.settings import Settings
 from vitviz.view import View
@@ -595,29 +592,30 @@ def lectures_with_gaps() -> dict[str, Any]:
 
 # ---- texts that the page translates ----
 
-REJECTED = (b"", b"plain text", b"%PDF-1.7", b"<svg xmlns=''/>", b"\x89PNG\r\n\x1a\n" + bytes(40), bytes(9))
+
+def sent() -> dict[str, int]:
+    """Return the keys of the texts that Python sends to the page, with their numbers of values.
+
+    These are the phrases in the code, and those declared with a method, a statistic, a question or a model.
+    """
+    tips = [entry.tip for _, entries in Menu(Settings()).groups for entry in entries]
+    keys = {each["key"]: len(each["values"]) for each in phrases((choices(), tips)).values()}
+    for path in (viewer_pages.ROOT / "vitviz").rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            match node:
+                case ast.Call(func=ast.Name("Phrase"), args=[ast.Constant(str(key)), _, *values]):
+                    keys[key] = sum(map(_count, values))
+    return keys
 
 
-def sent() -> list[dict[str, Any]]:
-    """Return what the page receives from Python as phrases: declared texts, and those that visitors meet most."""
-    menu, view = Menu(Settings()), viewer_pages.view()
-    maps = [view.explain("gae"), view.explain("gae", contrast=tuple(view.best(2)))]
-    data = (
-        choices(),
-        [title for title, _ in menu.groups],
-        [entry.tip for _, entries in menu.groups for entry in entries],
-        [heatmap.title for heatmap in maps],
-        [test.describe() for test in view.faithfulness(maps[:1], steps=2, random=2)],
-        [refusal(data) for data in REJECTED],
-        text_of(BusyError(30.0)),
-    )
-    return [{"text": text, **phrase} for text, phrase in phrases(data).items()]
-
-
-def refusal(data: bytes) -> str:
-    with pytest.raises(ImageError) as raised:
-        decode(data)
-    return text_of(raised.value)
+def _count(argument: ast.expr) -> int:
+    """Return the number of values in a call's argument; ten in `*values`, whose number the code does not show."""
+    match argument:
+        case ast.Starred(ast.Tuple(elements)):
+            return len(elements)
+        case ast.Starred():
+            return 10
+    return 1
 
 
 def labels() -> Iterator[str]:
@@ -646,7 +644,7 @@ def vectors() -> dict[str, Any]:
         "lecture": lecture(),
         "lecturesWithGaps": lectures_with_gaps(),
         "inBrowser": in_browser(METHODS),
-        "phrases": sent(),
+        "sent": sent(),
         "labels": sorted(set(labels())),
         "languages": LANGUAGES,
     }

@@ -69,14 +69,14 @@ def text_of(error: Exception) -> str:
     return error.args[0] if error.args and isinstance(error.args[0], Phrase) else str(error)
 
 
-def packed(text: str) -> list[Any]:
-    """Return a text as JSON data with its key, for another process."""
-    return [*text.__getnewargs__()] if isinstance(text, Phrase) else [text]
+def packed(text: Any) -> Any:
+    """Return a text as JSON data with its key, for another process; texts without a key and numbers as they are."""
+    return [*map(packed, text.__getnewargs__())] if isinstance(text, Phrase) else text
 
 
-def unpacked(data: list[Any]) -> str:
+def unpacked(data: Any) -> Any:
     """Return the text of `packed`."""
-    return Phrase(*data) if len(data) > 1 else str(data[0])
+    return Phrase(*map(unpacked, data)) if isinstance(data, list) else data
 
 
 def with_phrases(data: dict[str, Any]) -> dict[str, Any]:

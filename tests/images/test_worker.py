@@ -24,6 +24,7 @@ from vitviz.images import decoding, worker
 from vitviz.images.decoding import ImageError, decode, decode_apart
 from vitviz.images.limits import check_metadata, format_of
 from vitviz.images.worker import Worker, Workers
+from vitviz.phrases import phrases, text_of
 
 PHOTO = Image.fromarray(random_rgb(30, 41))
 PNG = saved(PHOTO, "PNG")
@@ -211,6 +212,14 @@ def test_system_without_limits_of_memory_decodes_only_trusted_files_of_some_form
             decode_apart(saved(PHOTO, kind), trusted=False)
         assert decode_apart(saved(PHOTO, kind)).size == PHOTO.size
     assert decode_apart(PNG, trusted=False).size == PHOTO.size
+
+
+def test_worker_sends_the_keys_of_its_messages(pool: Workers) -> None:
+    with pytest.raises(ImageError) as refused:
+        pool.decode(bytes(9), "a.bin")
+    sent = phrases(text_of(refused.value))
+    assert str(refused.value) in sent
+    assert {phrase["key"] for phrase in sent.values()} == {"photograph-of-another-kind", "unknown-format"}
 
 
 def test_worker_is_replaced_after_its_number_of_pictures(pool: Workers, monkeypatch: pytest.MonkeyPatch) -> None:

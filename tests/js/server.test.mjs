@@ -2,6 +2,7 @@ import assert from 'node:assert/strict';
 import test from 'node:test';
 import { BackendError } from '../../vitviz/web/backends/backend.js';
 import { readAnswer, serverBackend } from '../../vitviz/web/backends/server.js';
+import { speak, translated } from '../../vitviz/web/core/words.js';
 import { Progress } from '../../vitviz/web/effects/panels.js';
 
 const bytes = (...parts) => Buffer.concat(parts.map((part) => Buffer.from(part)));
@@ -137,16 +138,22 @@ test('a lost connection is retried once, also after an unknown scene; other fail
   assert.equal(await second.fields.photo.text(), 'a photograph');
 });
 
-test('offline, refusing and busy servers are distinguished; an abort stays an abort', async () => {
-  const plain = (status) => new Response('Too many.', { status, headers: { 'content-type': 'text/plain' } });
+test('offline and refusing servers are distinguished; a refusal is translated; an abort stays an abort', async () => {
+  const error = { kind: 'refused', text: 'Expected a request of at most 66 MB. Send less.' };
+  const phrases = { [error.text]: { key: 'request-too-large', values: ['66'] } };
+  const refused = Response.json({ error, phrases }, { status: 413 });
   const open = ask('open', { source: { ...SOURCE, photo: null } });
   const kinds = [];
   const page = new Response('<html>', { status: 502, headers: { 'content-type': 'text/html' } });
-  for (const answer of [new TypeError('fetch failed'), plain(429), plain(413), page]) {
+  const proxy = Response.json({ error: 'Starting.' }, { status: 503 });
+  for (const answer of [new TypeError('fetch failed'), refused, page, proxy]) {
     kinds.push((({ kind, message }) => [kind, message])((await exchange([answer, answer], open)).error));
   }
   const gone = 'The server does not answer. Try again in a moment.';
-  assert.deepEqual(kinds, [['offline', gone], ['busy', 'Too many.'], ['refused', 'Too many.'], ['offline', gone]]);
+  assert.deepEqual(kinds, [['offline', gone], ['refused', error.text], ['offline', gone], ['offline', gone]]);
+  speak('zh');
+  assert.equal(translated(error.text), '请求最大为 66 MB。请选择较小的文件。');
+  speak('en');
   const aborted = await exchange([new DOMException('', 'AbortError'), { data: 7 }], ask('layers', SCENE));
   assert.deepEqual([aborted.requests.length, aborted.error.name], [1, 'AbortError']);
 });

@@ -120,6 +120,10 @@ def test_bodies_need_a_length_within_the_limit(site: Site) -> None:
     for path, most in (("/vitviz/open", MAX_PHOTO_BYTES), ("/gradio_api/call/open", JSON_BYTES), ("/nothing", 10**9)):
         answer = site.client.post(path, headers={"content-length": str(2 * most)}, content=b"")
         assert answer.status_code == (404 if path == "/nothing" else 413), path
+        line = answer.json()
+        assert line["error"]["kind"] == "refused"
+        if path != "/nothing":
+            assert line["phrases"][line["error"]["text"]]["key"] == "request-too-large"
     assert site.endpoints.cache.reserved == 0
 
 

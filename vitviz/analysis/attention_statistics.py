@@ -14,6 +14,7 @@ from vitviz.analysis import AnalysisError
 from vitviz.analysis.statistic import Statistic
 from vitviz.images.geometry import Geometry
 from vitviz.model.trace import BlockTrace, Query, Trace
+from vitviz.phrases import Phrase
 
 RANK_TOKENS = 600  # maximum N for the effective rank, because its singular values take O(N³) time
 
@@ -151,7 +152,8 @@ class Rows:
     def placeless(self) -> str:
         """Return the reason why the queries have no neighbours; empty for patches."""
         queries = self.queries
-        return "" if queries.are_patches else f"{queries.prefix[queries.first]} has no position in the image"
+        text = "{0} has no position in the image"
+        return "" if queries.are_patches else Phrase("no-position-in-the-image", text, queries.prefix[queries.first])
 
 
 Measure = Callable[[Rows], Tensor | str]
@@ -252,7 +254,8 @@ def effective_rank(block_trace: BlockTrace) -> Tensor | str:
     """
     tokens, ranks = block_trace.queries.shape[2], []
     if tokens > RANK_TOKENS:
-        return f"{tokens:,} tokens exceed the limit of {RANK_TOKENS:,} for its O(N³) time"
+        text = "{0} tokens exceed the limit of {1} for its O(N³) time"
+        return Phrase("too-many-tokens-for-the-rank", text, f"{tokens:,}", RANK_TOKENS)
     for index in range(len(block_trace.queries)):
         attention = block_trace.image(index).rows(0, tokens)[0]  # (H, N, N)
         values = torch.linalg.svdvals(attention).cpu().double()  # (H, N)

@@ -17,6 +17,7 @@ from vitviz.model.ops import Ops
 from vitviz.model.trace import Trace
 from vitviz.model.vit import ViT
 from vitviz.outputs import REGRESSION
+from vitviz.phrases import Phrase
 
 # Maximum size of a block's widest tensor when copies of an image, each without one head, run together.
 TOGETHER_BYTES = 32 * 2**20
@@ -67,8 +68,9 @@ def ablation_probability(inputs: Importance) -> Tensor | str:
     if inputs.target.reading_scale == "probability":
         return inputs.ablations[0]
     if inputs.model.problem_type == REGRESSION:
-        return "this model predicts values, not probabilities"
-    return f"this target is a {inputs.target.reading_scale}, not a probability"
+        return Phrase("model-predicts-values", "this model predicts values, not probabilities")
+    scale = inputs.target.reading_scale
+    return Phrase(f"target-is-a-{scale}", f"this target is a {scale}, not a probability")
 
 
 def ablation_logit(inputs: Importance) -> Tensor:

@@ -264,7 +264,7 @@ def _kind(head: bytes) -> str:
             return kind
     if head.isascii() and all(byte >= 32 or byte in b"\t\r\n\f" for byte in head):
         return "text"
-    return f"an unknown format (first bytes {head[:8].hex(' ')})"
+    return Phrase("unknown-format", "an unknown format (first bytes {0})", head[:8].hex(" "))
 
 
 def _upright_rgb(image: Image.Image) -> Image.Image:

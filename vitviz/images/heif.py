@@ -7,6 +7,7 @@ from contextlib import suppress
 from importlib.util import find_spec
 
 from vitviz.images.limits import ImageError, kind_of
+from vitviz.phrases import Phrase
 
 
 def check_installed(head: bytes, name: str) -> None:
@@ -17,8 +18,12 @@ def check_installed(head: bytes, name: str) -> None:
     """
     if kind_of(head) == "HEIC" and find_spec("pillow_heif") is None:
         raise ImageError(
-            f"Expected a photograph that Pillow reads, got a HEIC photo (the format of many phones) in {name}. Run "
-            "pip install 'vitviz[heic]', or save it as JPEG or PNG."
+            Phrase(
+                "photograph-heic",
+                "Expected a photograph that Pillow reads, got a HEIC photo (the format of many phones) in {0}. Run "
+                "{1}, or save it as JPEG or PNG.",
+                *(name, "pip install 'vitviz[heic]'"),
+            )
         )
 
 

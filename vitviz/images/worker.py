@@ -104,7 +104,7 @@ class Worker:
         except WorkerEnded as error:
             code = self._process.wait()
             slow = hasattr(os, "WIFSIGNALED") and -code == _SIGXCPU
-            raise ImageError(_slow(name) if slow else BROKEN.format(name)) from error
+            raise ImageError(_slow(name) if slow else broken(name)) from error
 
     def end(self) -> None:
         """End the process."""
@@ -228,10 +228,12 @@ def receive(pipe: IO[bytes]) -> tuple[dict[str, Any], bytes]:
 
 
 _SIGXCPU = 24  # on Linux and macOS
-BROKEN = (
-    "Expected a complete photograph, got {}, "
-    f"which cannot be decoded in {MEMORY // 10**6} MB of memory. Save it again as JPEG."
-)
+
+
+def broken(name: str) -> str:
+    """Return the message about a photograph that needs too much memory."""
+    text = "Expected a complete photograph, got {0}, which cannot be decoded in {1} MB of memory. Save it as JPEG."
+    return Phrase("photograph-needs-memory", text, name, MEMORY // 10**6)
 
 
 def _slow(name: str) -> str:

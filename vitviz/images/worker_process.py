@@ -15,7 +15,7 @@ from PIL import Image
 from vitviz.images.decoding import all_formats, decode_here
 from vitviz.images.heif import register
 from vitviz.images.limits import MAX_PIXELS, ImageError
-from vitviz.images.worker import BROKEN, MEMORY, SECONDS, receive, send
+from vitviz.images.worker import MEMORY, SECONDS, broken, receive, send
 from vitviz.phrases import packed, text_of
 
 STRIP = 2**20  # pixels per write
@@ -43,7 +43,7 @@ def serve(target: int) -> None:
         except ImageError as error:
             send(replies, {"error": packed(text_of(error)), "reason": repr(error.__cause__)})
         except MemoryError as error:
-            send(replies, {"error": packed(BROKEN.format(request["name"])), "reason": repr(error)})
+            send(replies, {"error": packed(broken(request["name"])), "reason": repr(error)})
         else:
             if target >= 0:
                 with os.fdopen(os.dup(target), "wb") as file:

@@ -14,15 +14,17 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 from pydantic.fields import FieldInfo
 
 from vitviz.errors import VitvizError
+from vitviz.phrases import Phrase
 from vitviz.server.sizes import MAX_PATCHES
 
 MAX_PHOTO_BYTES = 64 * 10**6
-_MEGABYTES = f"at most {MAX_PHOTO_BYTES // 10**6} MB"
+_MEGABYTES = MAX_PHOTO_BYTES // 10**6
 
 
 def too_large(length: int) -> str:
     """Return the message about a photograph whose file has too many bytes."""
-    return f"Expected a photograph of {_MEGABYTES}, got {math.ceil(length / 10**6)} MB. Make it smaller."
+    text = "Expected a photograph of at most {0} MB, got {1} MB. Make it smaller."
+    return Phrase("photograph-file-too-large", text, _MEGABYTES, math.ceil(length / 10**6))
 
 
 class ArgumentError(VitvizError):
@@ -30,7 +32,7 @@ class ArgumentError(VitvizError):
 
 
 SceneId = Annotated[str, Field(pattern=r"^[0-9a-f]{32}$", description="the id of an open photograph")]
-Photo = Annotated[bytes, Field(max_length=MAX_PHOTO_BYTES, description=f"a file of {_MEGABYTES}")]
+Photo = Annotated[bytes, Field(max_length=MAX_PHOTO_BYTES, description=f"a file of at most {_MEGABYTES} MB")]
 Name = Annotated[str, Field(min_length=1, max_length=300, description="a name")]
 Size = Annotated[int, Field(ge=1, le=10**5, description="a size in pixels")]
 Index = Annotated[int, Field(ge=0, le=10**6, description="a whole number from 0")]

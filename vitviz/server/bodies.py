@@ -9,8 +9,9 @@ from python_multipart.multipart import parse_options_header
 from starlette.datastructures import FormData
 from starlette.formparsers import MultiPartException, MultiPartParser
 from starlette.requests import Request
-from starlette.responses import PlainTextResponse
+from starlette.responses import JSONResponse
 
+from vitviz.phrases import Phrase, with_phrases
 from vitviz.server.arguments import MAX_PHOTO_BYTES
 
 JSON_BYTES = 2**16
@@ -21,12 +22,14 @@ MAX_FIELDS = 4
 
 
 class Refused(Exception):
-    """Raised to refuse a request before any work is done."""
+    """Raised to refuse a request before any work is done; `response` has the message as answers have errors."""
 
     def __init__(self, status: int, text: str, **headers: str) -> None:
         super().__init__(text)
-        self.response = PlainTextResponse(
-            text, status, {name.replace("_", "-"): value for name, value in headers.items()}
+        self.response = JSONResponse(
+            with_phrases({"error": {"kind": "refused", "text": text}}),
+            status,
+            {name.replace("_", "-"): value for name, value in headers.items()},
         )
 
 
@@ -39,8 +42,8 @@ def json_value(name: str, text: str | bytes) -> Any:
     text = text.encode() if isinstance(text, str) else text
     values = sum(map(text.count, (b",", b"[", b"{")))
     if len(text) > JSON_BYTES or values > JSON_VALUES:
-        most = f"{JSON_BYTES // 1024} kB and {JSON_VALUES:,} values"
-        raise Refused(413, f"Expected at most {most} of JSON as the {name}, got more. Send less.")
+        text = "Expected at most {0} kB and {1} values of JSON as the {2}, got more. Send less."
+        raise Refused(413, Phrase("json-too-large", text, JSON_BYTES // 1024, f"{JSON_VALUES:,}", name))
     try:
         return json.loads(text)
     except (ValueError, RecursionError) as error:

@@ -20,6 +20,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import PlainTextResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from vitviz.phrases import Phrase
 from vitviz.server.arguments import MAX_PHOTO_BYTES
 from vitviz.server.bodies import FORM_BYTES, JSON_BYTES, Refused, json_value
 from vitviz.server.endpoints import Endpoints
@@ -195,7 +196,8 @@ class Firewall:
             most = JSON_BYTES + MAX_PHOTO_BYTES * 4 // 3  # in base64
         length = headers.get("content-length", "0")
         if not length.isdecimal() or int(length[:20]) > most:
-            raise Refused(413, f"Expected a request of at most {most / 10**6:.1f} MB. Send less.")
+            text = "Expected a request of at most {0} MB. Send less."
+            raise Refused(413, Phrase("request-too-large", text, f"{most / 10**6:.1f}"))
         return int(length)
 
     async def _checked_body(self, scope: Scope, receive: Receive) -> Receive:

@@ -134,13 +134,15 @@ class Menu:
         if source.startswith(UPLOAD):
             return self._permit_upload(source)
         if not self.settings.typed:
-            raise MenuError(
-                f"Expected one of the models in this page's menu, got {source!r:.120}. For other models, run vitviz on "
-                "your own machine, where you can name any model."
+            text = (
+                "Expected one of the models in this page's menu, got {0}. For other models, run vitviz on your own "
+                "machine, where you can name any model."
             )
+            raise MenuError(Phrase("model-not-in-menu", text, f"{source!r:.120}"))
         library, _, name = source.partition(":")
         if library not in LIBRARIES or not (_OWNED if library == "hf" else _NAME).fullmatch(name):
-            raise MenuError(f"Expected the name of a model, such as {EXAMPLES}; got {source!r:.120}. Check the name.")
+            text = "Expected the name of a model, such as {0}; got {1}. Check the name."
+            raise MenuError(Phrase("model-name", text, EXAMPLES, f"{source!r:.120}"))
         return source
 
     def load(self, source: str) -> ViT:

@@ -313,7 +313,7 @@ def _encoded(line: Line) -> bytes:
     try:
         return json.dumps(with_phrases(line), allow_nan=False).encode() + b"\n"
     except ValueError:
-        return json.dumps({"error": {"kind": "failed", "text": NOT_FINITE}}).encode() + b"\n"
+        return json.dumps(with_phrases(NOT_FINITE)).encode() + b"\n"
 
 
 def _part(body: bytes) -> Message:
@@ -326,9 +326,10 @@ async def _left(receive: Receive) -> None:
         pass
 
 
-UNREAD = f"Busy: too many answers to this address are waiting to be read. Try again in {RETRY:.0f} s."
-BUSY = {"kind": "busy", "text": UNREAD, "seconds": RETRY}
-NOT_FINITE = "The answer has numbers that are too large to represent. Choose another target."
+UNREAD = "Busy: too many answers to this address are waiting to be read. Try again in {0} s."
+BUSY = {"kind": "busy", "text": Phrase("busy-reading", UNREAD, f"{RETRY:.0f}"), "seconds": RETRY}
+TOO_LARGE = "The answer has numbers that are too large to represent. Choose another target."
+NOT_FINITE = {"error": {"kind": "failed", "text": Phrase("not-finite", TOO_LARGE)}}
 HEADERS = [
     (b"content-type", b"application/octet-stream"),
     (b"cache-control", b"no-store, no-transform"),

@@ -32,7 +32,7 @@ from vitviz.images.preprocess import Preprocess
 from vitviz.lecture.numbers import lecture_bytes, model_bytes, values_bytes
 from vitviz.lecture.texts import lecture_given
 from vitviz.model.vit import ViT
-from vitviz.phrases import with_phrases
+from vitviz.phrases import Phrase, with_phrases
 from vitviz.resources import cache_folder
 from vitviz.site.formulas import missing_statistics
 from vitviz.site.onnx import StaticError, check_exportable, parts, save_graphs
@@ -253,7 +253,7 @@ def _write_model(site: Site, source: str, model: ViT, methods: Sequence[str]) ->
     side = TRIAL * config.patch_size
     with torch.no_grad():
         logits = halves(torch.from_numpy(ramp(3 * side * side)).reshape(1, 3, side, side))[0].tolist()
-    return {
+    return with_phrases({
         "source": source, "title": pretrained.name, "labels": list(pretrained.labels),
         "sureAbove": pretrained.sure_above, "groupAbove": pretrained.group_above, "knownAbove": pretrained.known_above,
         "groups": pretrained.groups, "zeroShot": config.cosine, "listed": listed(model),
@@ -271,7 +271,7 @@ def _write_model(site: Site, source: str, model: ViT, methods: Sequence[str]) ->
         },
         "parts": places, "graphs": graphs, "files": files, "lecture": site.write(f"{place}/lecture.bin", shared),
         "check": {"height": side, "width": side, "logits": logits},
-    }  # fmt: skip
+    })  # fmt: skip
 
 
 def _pack(halves: Any) -> bytes:
@@ -363,7 +363,7 @@ def _choices(models: dict[str, ViT], photographs: Sequence[Example], methods: Se
         if model.pretrained is not None
     ]
     offered = {
-        "groups": [{"title": "In this browser", "entries": entries}],
+        "groups": [{"title": Phrase("in-this-browser", "In this browser"), "entries": entries}],
         "default": next(iter(models)),
         "more": {"typed": False, "upload": False},
         "examples": [example.describe() for example in photographs],

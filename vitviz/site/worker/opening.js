@@ -37,8 +37,7 @@ async function decode(blob) {
   const { width, height } = bitmap;
   if (width * height > MAX_PIXELS) {
     bitmap.close();
-    throw new PhotographError(`Expected at most ${MAX_PIXELS / 1e6} megapixels, got ${width} x ${height}. Make the `
-      + 'photograph smaller.');
+    throw new PhotographError(sentence('too-many-pixels', MAX_PIXELS / 1e6, `${width} x ${height}`));
   }
   const [canvas, context] = canvasOf(width, height);
   context.drawImage(bitmap, 0, 0);

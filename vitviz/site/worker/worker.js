@@ -124,6 +124,7 @@ export function start(self, build, constants) {
 
   /** @param {Question} question */
   async function open({ scene, about, photo, size }) {
+    learn(about.phrases);
     const model = await once(models, about.source, () => load(about));
     const opened = await once(scenes, scene, async () => {
       report({}); // replace the text about loading by the question's text

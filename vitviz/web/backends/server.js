@@ -80,9 +80,10 @@ export function serverBackend({ base, photos }) {
       throw isAbort(error) ? error : new BackendError(tr(GONE), 'offline');
     }
     if (!answer.ok) {
-      const plain = answer.headers.get('content-type')?.startsWith('text/plain');
-      if (!plain) throw new BackendError(tr(GONE), 'offline'); // the response of a proxy while the server starts
-      throw new BackendError(await answer.text(), answer.status === 429 ? 'busy' : 'refused');
+      const { error, phrases } = await answer.json().catch(() => ({}));
+      if (!error?.kind) throw new BackendError(tr(GONE), 'offline'); // the response of a proxy while the server starts
+      learn(phrases);
+      throw new BackendError(error.text, error.kind);
     }
     return readAnswer(bodyOf(answer), progress);
   }
