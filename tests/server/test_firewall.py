@@ -46,7 +46,8 @@ def kernel_shap(scene: str, number: int) -> dict[str, Any]:
 def test_questions_read_only_uploaded_files(site: Site, path: str) -> None:
     for name, more in (("open", [None, None]), ("explain", ["rollout", None, None])):
         answer = site.client.post(f"/gradio_api/call/{name}", json={"data": [{"path": path}, *more]})
-        assert (answer.status_code, answer.text) == (403, NO_SUCH_UPLOAD)  # the same message for every path
+        # The same message for every path.
+        assert (answer.status_code, answer.json()["error"]["text"]) == (403, NO_SUCH_UPLOAD)
     assert site.client.get(f"/gradio_api/file={quote(path)}").status_code == 404
     assert site.ask("open", source={"image": path})["error"]["kind"] == "refused"
     assert site.ask("open", source={"path": path})["error"]["text"].startswith("Expected arguments among")
@@ -59,7 +60,7 @@ def test_events_read_only_uploaded_files(site: Site) -> None:
         data = [*[None] * (len(event["inputs"]) - 1), [{"photo": {"path": str(CHURCH)}}]]
         body = {"data": data, "fn_index": event["id"], "session_hash": "attacker"}
         answer = site.client.post("/gradio_api/queue/join", json=body)
-        assert (answer.status_code, answer.text) == (403, NO_SUCH_UPLOAD)
+        assert (answer.status_code, answer.json()["error"]["text"]) == (403, NO_SUCH_UPLOAD)
 
 
 @pytest.mark.usefixtures("endless")

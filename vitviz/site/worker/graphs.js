@@ -19,7 +19,7 @@ import { unpack, widen } from '../../web/compute/half.js';
  * @property {'cls' | 'mean' | 'cls+mean' | 'attention'} pooling
  * @property {{prefix: number[], patches: number}} reads - result of `Case.read_rows`, with all patches added up
  * @property {Record<string, string>} missing - unavailable statistics of heads, with reasons
- * @property {Record<string, import('../core/words.js').Phrase>} [phrases] - of these texts
+ * @property {Record<string, import('../../web/core/words.js').Phrase>} [phrases] - of these texts
  * @property {Preprocess} preprocess @property {Record<string, {title: string, signed: boolean,
  *   unit: 'attention' | 'score', specific: boolean}>} methods
  * @property {{size: number, preprocess: Preprocess}} larger - the input size with four times as many patches

@@ -1,7 +1,7 @@
 // Run attribution methods in the browser, block by block, with graphs traced from `vitviz.attribution`. Each method
 // returns a score for every token (N).
 import { breathe } from './model.js';
-import { sentence } from '../core/words.js';
+import { sentence } from '../../web/core/words.js';
 import { rollOut, weightsOf } from './rollout.js';
 
 /** @typedef {import('./model.js').Model} Model */

@@ -1,5 +1,5 @@
 // The steps of the lecture in order: the only list of them. `name` is also the name of the module in views/steps/, of
-// the texts in core/en.js and of the Markdown file in vitviz/lecture/ (Python reads the names from this file); `parts`
+// the texts in core/en.json and of the Markdown file in vitviz/lecture/ (Python reads the names from here); `parts`
 // is the number of screens in full screen, which `data-part` in the module's HTML refers to.
 export const LECTURE = Object.freeze([
   { name: 'question', parts: 2 },
