@@ -300,7 +300,7 @@ class AttentionExplorer(gr.HTML):
         async def leave(ticket: str, request: gr.Request) -> None:
             engine.leave(ticket, _address(request))
 
-        setup = {"style": bundle.contained_style(), "models": engine.endpoints.models()}
+        setup = {"style": bundle.contained_style(), "models": with_phrases(engine.endpoints.models())}
         self.start(value, "web/component.js", setup, server_functions=[answer, leave], **options)
         self._made = True
 

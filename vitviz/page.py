@@ -107,7 +107,8 @@ class Page(gr.Blocks):
 def first_data(endpoints: Endpoints, lecture: dict[str, Any]) -> dict[str, Any]:
     """Return the page's initial data, so that the page works before its first request."""
     first = endpoints.open(image=endpoints.examples[0].name)
-    return {"first": with_phrases(first), "models": endpoints.models(), "lecture": lecture, "notice": endpoints.notice}
+    models = with_phrases(endpoints.models())
+    return {"first": with_phrases(first), "models": models, "lecture": lecture, "notice": endpoints.notice}
 
 
 def build(allowed: Settings | None = None, lecture: Mapping[str, Any] | None = None) -> Page:

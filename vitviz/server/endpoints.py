@@ -38,7 +38,7 @@ from vitviz.evaluation.masking import usual_baseline
 from vitviz.heatmap import Heatmap
 from vitviz.lecture.numbers import lecture_bytes, lecture_parts, token_bytes, values_bytes
 from vitviz.lecture.texts import lecture_given
-from vitviz.phrases import Phrase, with_phrases
+from vitviz.phrases import Phrase
 from vitviz.server import arguments as args
 from vitviz.server.arguments import ArgumentError, check, quote
 from vitviz.server.gpu import ask_view
@@ -438,7 +438,7 @@ class Endpoints(Opening):
     def models(self) -> dict[str, Any]:
         """Return the models, examples, methods and statistics to choose from."""
         allowed = self.menu.settings
-        offered = {
+        return {
             "groups": [
                 {
                     "title": title,
@@ -455,7 +455,6 @@ class Endpoints(Opening):
             "examples": [example.describe() for example in self.examples],
             **choices(),
         }
-        return with_phrases(offered)
 
     # Checking and scheduling
 
