@@ -16,7 +16,8 @@ from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor
 
-from vitviz.analysis.decomposition import Decomposition, decompose
+from vitviz.analysis.decomposition import Decomposition, decompose, target_reading
+from vitviz.analysis.edges import Edge, edge
 from vitviz.analysis.head_statistics import HeadStatistics, head_statistics
 from vitviz.analysis.interventions import Change, intervene
 from vitviz.analysis.logit_lens import LogitLens, logit_lens
@@ -378,6 +379,29 @@ class View:
     ) -> Decomposition:
         """Return the score of a target as a sum over heads, tokens and MLPs; see `vitviz.analysis.decomposition`."""
         return decompose(self.model, self.trace, target, contrast=contrast)
+
+    @check_arguments(ExplorerError)
+    def edge(
+        self,
+        block: int,
+        head: int,
+        query: Query,
+        key: Query,
+        *,
+        target: TargetOf | None = None,
+        contrast: tuple[Named, Named] | None = None,
+        **options: Any,
+    ) -> Edge:
+        """Return why a head's query attends to a key, and what this adds to a target; see `vitviz.analysis.edges.edge`.
+
+        `options` are `cut` and `means`.
+        """
+        reading = None
+        if self.trace.logits is not None or target is not None:
+            read = ("reading", str(target), contrast)
+            reading = self._cached(read, lambda: target_reading(self.model, self.trace, target, contrast))
+        place = block, head, self._query(query), self._query(key)
+        return edge(self.model, self.trace, *place, reading=reading, **options)
 
     @check_arguments(ExplorerError)
     def texts(self, texts: Sequence[str], tower: TextTower | str | os.PathLike[str] | None = None) -> "View":

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 import vitviz
 from vitviz.analysis import AnalysisError
-from vitviz.analysis.decomposition import Decomposition, Direct, decompose, enter_stage, factors, final_slope
+from vitviz.analysis.decomposition import Decomposition, Direct, decompose, enter_stage, factors, target_reading
 from vitviz.attribution.target_specs import Direction, Group, Output, Similarity, Unit, resolve_target
 from vitviz.model.trace import Trace
 from vitviz.model.vit import ViT
@@ -94,8 +94,7 @@ def test_each_token_is_the_gradient_of_a_factor_on_its_value(kind: str) -> None:
     target = resolve_target(model, trace.logits, None, (3, 1))
     assert (parts.target, parts.scale) == (-1, "logit")
     check_sum(parts, float(target.score(trace.logits)))
-    last = model.blocks[-1](trace.stream(-1), angles)[0]
-    slope, _ = final_slope(model, trace, target, last)
+    slope = target_reading(model, trace, contrast=(3, 1)).slope
     for index in range(trace.depth - 1, -1, -1):
         ops = Gated(model, model.blocks[index].attn.qkv, trace.heads_in(index))
         out = model.blocks[index](trace.stream(index), angles, ops)

@@ -28,6 +28,7 @@ from vitviz.attribution.targets import Target
 from vitviz.formatting import short_repr
 from vitviz.model.devices import double, double_module
 from vitviz.model.layers import Attention, LayerScale
+from vitviz.model.ops import PLAIN, Ops
 from vitviz.model.trace import Trace
 from vitviz.model.tracing import project_part
 from vitviz.model.vit import ViT
@@ -69,6 +70,28 @@ class Decomposition:
     target: int
     name: str
     scale: str
+
+    __repr__ = short_repr
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Reading:
+    """How a target's score reads the output of the last block directly.
+
+    Args:
+        target: the target.
+        score: the score. That of a class is its logit minus the mean of all logits if the classes share a softmax.
+        slope: (N, D), direct effect of the tokens on the score, float64.
+        weights, directions: (r, N) and (r, D), factors of the slope, see `factors`.
+        contribution: sum of the products of tokens and slope.
+    """
+
+    target: Target
+    score: float
+    slope: Tensor
+    weights: Tensor
+    directions: Tensor
+    contribution: float
 
     __repr__ = short_repr
 
@@ -124,51 +147,48 @@ def decompose(
         AnalysisError: without a classifier and a target, for a group of classes, or if a block was not kept.
         ExplainError: if the class does not exist.
     """
-    resolved = linear_target(model, trace, target, contrast)
-    last = dict(block_outputs(model, trace, trace.depth - 1))[trace.depth - 1][0]  # (N, D)
-    slope, score = final_slope(model, trace, resolved, last)
-    after = (slope * double(last)).sum()  # contribution of the stream after a block
-    constant, reading, between = score - after, factors(slope), score.new_zeros(())
+    reading = target_reading(model, trace, target, contrast)
+    start, after = 0.0, reading.contribution
+    slope, effect, between = reading.slope, (reading.weights, reading.directions), 0.0
     tokens, biases, mlps = [], [], []
     for index in range(trace.depth - 1, -1, -1):
         entering, earlier = enter_stage(model, trace, index, slope)
-        entered = (slope * double(entering)).sum()
-        of_tokens, of_bias = _attention_part(model, trace, index, entering, reading)
+        entered = float((slope * double(entering)).sum())
+        of_tokens, of_bias = _attention_part(model, trace, index, entering, effect)
         tokens.append(of_tokens)
-        biases.append(of_bias)
-        mlps.append(after - entered - of_tokens.sum() - of_bias + between)
-        after = entered
+        biases.append(float(of_bias))
+        mlps.append(after - entered - float(of_tokens.sum()) - biases[-1] + between)
+        start = entered
         if earlier is not slope:  # tokens were merged
-            slope, reading = earlier, factors(earlier)
-            after = (slope * double(trace.stream(index)[0])).sum()
-        between = entered - after  # contribution of the constants between a block and the next
-    start = after + between
+            slope, effect = earlier, factors(earlier)
+            start = float((slope * double(trace.stream(index)[0])).sum())
+        after, between = start, entered - start  # `between` is due to constants between two blocks
     heads, count = (max(sizes) for sizes in zip(*(part.shape for part in tokens), strict=True))
     padded = [F.pad(part, (0, count - part.shape[1], 0, heads - part.shape[0])) for part in tokens[::-1]]
     by_token = torch.stack(padded)  # (L, H, N)
-    total = start + constant + torch.stack([*biases, *mlps]).sum() + by_token.sum()
+    constant, resolved = reading.score - reading.contribution, reading.target
     return Decomposition(
         blocks=trace.blocks,
         heads=by_token.sum(-1).cpu().numpy(),
         tokens=by_token.cpu().numpy(),
-        mlps=torch.stack(mlps[::-1]).cpu().numpy(),
-        biases=torch.stack(biases[::-1]).cpu().numpy(),
-        start=float(start),
-        constant=float(constant),
-        total=float(total),
+        mlps=np.array(mlps[::-1]),
+        biases=np.array(biases[::-1]),
+        start=start,
+        constant=constant,
+        total=start + constant + sum(biases) + sum(mlps) + float(by_token.sum()),
         target=int(resolved.points) if resolved.points.shape[1] == 1 and not resolved.features else -1,
         name=resolved.names[0],
         scale=resolved.score_scale,
     )
 
 
-def linear_target(
+def target_reading(
     model: ViT, trace: Trace, target: TargetOf | None = None, contrast: tuple[Named, Named] | None = None
-) -> Target:
-    """Return a target whose score is linear in the final tokens, for a trace of one image with all blocks.
+) -> Reading:
+    """Return how a target whose score is linear in the final tokens reads them; arguments as in `decompose`.
 
     Raises:
-        AnalysisError: without a classifier and a target, for a group of classes, or if a block was not kept.
+        AnalysisError: as `decompose`.
         ExplainError: if the class does not exist.
     """
     check_one_image(trace, windows=True)
@@ -184,24 +204,28 @@ def linear_target(
             f"Expected a target whose score is a sum, got {resolved.names[0]}, a group, whose score is the logarithm "
             "of a sum. Choose one of its classes, or Output(class) for the logit itself."
         )
-    return resolved
-
-
-def final_slope(model: ViT, trace: Trace, target: Target, last: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the direct effect of the last block's output (N, D) on a target's score, (N, D), and the score, float64.
-
-    The score of a class is its logit minus the mean of all logits if the classes share a softmax.
-    """
     whole = double_module(model, {id(model.blocks): nn.ModuleList()})
-    ops = Direct(whole)
+    ops, ((_, last),) = Direct(whole), block_outputs(model, trace, trace.depth - 1)
     with torch.enable_grad():
-        tokens = double(last)[None].detach().requires_grad_()
-        outputs = target.read(whole, whole.finish(tokens, ops, model.angles(trace.grid)), ops)
-        score = target.score(outputs, ops).sum()
-        if target.kind == "class" and target.problem_type == SINGLE:
-            score = score - outputs.mean()
+        tokens = double(last).detach().requires_grad_()  # (1, N, D)
+        outputs = resolved.read(whole, whole.finish(tokens, ops, model.angles(trace.grid)), ops)
+        score = linear_score(resolved, outputs, ops)
         (slope,) = torch.autograd.grad(score, tokens)
-    return slope[0], score.detach()
+    weights, directions = factors(slope[0])
+    return Reading(
+        target=resolved,
+        score=float(score.detach()),
+        slope=slope[0],
+        weights=weights,
+        directions=directions,
+        contribution=float((slope * tokens.detach()).sum()),
+    )
+
+
+def linear_score(target: Target, outputs: Tensor, ops: Ops = PLAIN) -> Tensor:
+    """Return the score that is decomposed, a number, from a target's outputs for one image: (1, C) or (1, F)."""
+    score = target.score(outputs, ops).sum()
+    return score - outputs.mean() if target.kind == "class" and target.problem_type == SINGLE else score
 
 
 def enter_stage(model: ViT, trace: Trace, index: int, slope: Tensor) -> tuple[Tensor, Tensor]:
@@ -238,7 +262,7 @@ def factors(slope: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def head_effects(
-    model: ViT, trace: Trace, index: int, entered: Tensor, reading: tuple[Tensor, Tensor]
+    model: ViT, trace: Trace, index: int, entered: Tensor, effect: tuple[Tensor, Tensor]
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Return the direct effects of the outputs of a block's heads as products, and those of its constants.
 
@@ -246,14 +270,14 @@ def head_effects(
         model, trace: the model and a trace of one image.
         index: number of the block.
         entered: (W, M, D), the input of attention.
-        reading: `factors` of the direct effect of the block's output.
+        effect: `factors` of the direct effect of the block's output.
 
     Returns:
         Weights of the queries (W, r, M), and directions (r, H, d) in the heads' outputs before the output projection;
         the contribution of the biases that are added to the heads' outputs.
     """
     block, attn = model.blocks[index], model.blocks[index].attn
-    weights, directions = reading[0][None], reading[1]  # (1, r, N), (r, D)
+    weights, directions = effect[0][None], effect[1]  # (1, r, N), (r, D)
     if trace.layouts:
         weights = trace.layouts[index].split(weights.mT).mT  # (W, r, M)
     constant = weights.new_zeros(())
@@ -294,7 +318,7 @@ def _through_norm(
 
 
 def _attention_part(
-    model: ViT, trace: Trace, index: int, entering: Tensor, reading: tuple[Tensor, Tensor]
+    model: ViT, trace: Trace, index: int, entering: Tensor, effect: tuple[Tensor, Tensor]
 ) -> tuple[Tensor, Tensor]:
     """Return the contributions of the tokens that a block's heads attend to, (H, N), and of constants of attention.
 
@@ -304,7 +328,7 @@ def _attention_part(
     windows = trace.layouts[index] if trace.layouts else None
     entered = block.enter(entering[None].to(block.attn.qkv.weight))  # (1, N, D)
     entered = entered if windows is None else windows.split(entered)  # (W, M, D)
-    weights, directions, constant = head_effects(model, trace, index, entered, reading)
+    weights, directions, constant = head_effects(model, trace, index, entered, effect)
     writes = value_effects(block.attn, entered, directions)  # (W, r, H, M)
     total = writes.new_zeros(len(writes), *writes.shape[2:])  # (W, H, M)
     for start, stop in used_rows(block_trace, weights.any(1)):

@@ -112,6 +112,8 @@ class ViT(nn.Module):
             )
         self.config, self.pretrained = config, pretrained
         self.text_source = ""  # folder or hf: name from which the text tower can be loaded
+        # (L, N, D), mean input of each block at each position of the model's own grid, see vitviz.analysis.edges
+        self.position_means: Tensor | None = None
         width = config.width
         self.patch_embed = PatchEmbed(config)
         # Prefix tokens have no position embedding: it would only add to their initial value.

@@ -25,12 +25,16 @@ from vitviz.weights.checks import CONFIG, WEIGHTS, CheckpointError
 from vitviz.writing import replacing, write
 
 FORMAT = 1
+MEANS = "positions.safetensors"
+"""File with `ViT.position_means`, if the model has them."""
 _FACTS = ("name", "licence", "source", "labels", "class_ids")  # fields of `Pretrained`
 _OPTIONAL = ("sure_above", "known_above", "groups", "assumed", "problem_type")  # written unless empty
 
 
 def save(model: ViT, folder: str | os.PathLike[str], *, dtype: torch.dtype = torch.float32) -> None:
     """Write a model with its preprocessing and labels to a folder that `load_folder` reads.
+
+    The means of its positions (`vitviz.analysis.edges.position_means`) are written too, if it has them.
 
     Args:
         model: a model with `pretrained` set.
@@ -63,7 +67,15 @@ def save(model: ViT, folder: str | os.PathLike[str], *, dtype: torch.dtype = tor
     needed = sum(tensor.nbytes for tensor in state.values())
     with replacing(folder / WEIGHTS, needed=needed) as beside:
         save_file(state, beside, metadata={"format": "pt"})
+    save_means(model, folder)
     write(folder / CONFIG, text)
+
+
+def save_means(model: ViT, folder: str | os.PathLike[str]) -> None:
+    """Write the means of a model's positions to a folder in half precision, if it has them."""
+    if model.position_means is not None:
+        with replacing(Path(folder) / MEANS) as beside:
+            save_file({"means": model.position_means.half().contiguous()}, beside, metadata={"format": "pt"})
 
 
 def load_folder(folder: str | os.PathLike[str]) -> ViT:
@@ -79,7 +91,23 @@ def load_folder(folder: str | os.PathLike[str]) -> ViT:
     path = checks.need_file(folder / WEIGHTS)
     tensors = checks.read_weights(path)
     checks.check_tensors(tensors, path)
-    return checks.assemble(config, tensors, about, where=repr(str(path)))
+    model = checks.assemble(config, tensors, about, where=repr(str(path)))
+    if (folder / MEANS).is_file():
+        model.position_means = _read_means(folder / MEANS, config)
+    return model
+
+
+def _read_means(path: Path, config: ViTConfig) -> Tensor:
+    """Read the means of the tokens at each position, in half precision."""
+    tensors = checks.read_weights(path)
+    expected = (config.depth, len(config.prefix) + config.grid[0] * config.grid[1], config.width)
+    shapes = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
+    if shapes != {"means": expected}:
+        raise CheckpointError(
+            f"Expected means of shape {expected} in {str(path)!r}, got {shapes}. Compute them for this model."
+        )
+    means: Tensor = tensors["means"]
+    return means
 
 
 def fingerprint(model: ViT, names: Container[str] | None = None) -> str:
