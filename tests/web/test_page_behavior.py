@@ -365,7 +365,9 @@ def test_a_link_carries_the_photograph_in_its_fragment(browser: Chromium, app: R
             expect(other.locator("#notice")).to_contain_text("Expected a photograph in this link")
 
 
-def test_the_page_speaks_chinese_and_english_again(page: Browser, app: Running, models: dict[str, str]) -> None:
+def test_the_page_speaks_chinese_and_english_again(
+    page: Browser, app: Running, models: dict[str, str], tmp_path: Path
+) -> None:
     ready(page, f"{app.url}?model={models['several']}")
     tabs = page.locator("[role=tab]")
 
@@ -385,8 +387,13 @@ def test_the_page_speaks_chinese_and_english_again(page: Browser, app: Running, 
     speak(page, "zh")
     for text in texts("留在图块自身"):
         assert not SENTENCE.findall(text)
-    upload(page, Path(__file__))
-    expect(page.locator("#notice span")).to_have_text(re.compile("需要.*照片，.*是文本。"))
+    (tmp_path / "a.bin").write_bytes(bytes(9))
+    for file, kind in ((Path(__file__), "文本"), (tmp_path / "a.bin", "未知格式（开头的字节 00 .*）")):
+        upload(page, file)
+        expect(page.locator("#notice span")).to_have_text(re.compile(f"需要.*照片，.*是{kind}。"))
+        page.click("#notice [data-do=dismiss]")
+    page.evaluate("vitviz.store.dispatch({ type: 'open', source: { model: 'timm:no model' } })")
+    expect(page.locator("#notice span")).to_contain_text("得到的是 'timm:no model'")
     page.click("#notice [data-do=dismiss]")
     search = page.locator(".vv-known input")
     change(page, tab="explore")

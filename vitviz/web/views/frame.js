@@ -1,6 +1,7 @@
 // The frame around every view: tabs, theme, full screen, messages and progress.
 import { escaped, progressWords } from '../compute/format.js';
 import { write } from '../draw/dom.js';
+import { unbroken } from '../core/figures.js';
 import { KEYS, LECTURE_KEYS } from '../core/keys.js';
 import { LANGUAGES, joined, spoken, tr, translated, wordsOf } from '../core/words.js';
 import { folded, isOpen } from '../core/state.js';
@@ -127,7 +128,7 @@ export class Frame extends View {
     this.lang = lang;
     if (!this.page.inside) document.documentElement.lang = lang;
     const { help } = wordsOf(lang);
-    for (const { block, english } of this.blocks) block.innerHTML = help[block.dataset.help] ?? english;
+    for (const { block, english } of this.blocks) block.innerHTML = unbroken(help[block.dataset.help] ?? english);
     translate(this.root);
     this.listKeys();
   }
