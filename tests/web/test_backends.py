@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from offered import view_of
 from playwright.sync_api import Browser as Chromium
 from playwright.sync_api import Page
-from running import CHURCH, SCENE, Running, complete, ready
+from running import Running, complete, ready
 from safetensors.numpy import load
 from site_files import written_once
 from static_site import serve
@@ -32,7 +32,6 @@ from torch.nn.functional import normalize
 from vitviz.analysis.pairs import Descriptor, patch_descriptors
 from vitviz.attribution.attention import rollout_matrix
 from vitviz.explorer import Explorer
-from vitviz.gradio import AttentionExplorer
 from vitviz.lecture.numbers import lecture_bytes, token_bytes, values_bytes
 from vitviz.server import routes
 from vitviz.view import View
@@ -40,7 +39,7 @@ from vitviz.web import questions
 from vitviz.web.payload import HEADER, block_bytes, rollout_bytes
 from vitviz.weights import zoo
 
-BACKENDS = ("server", "component", "embedded", "onnx")
+BACKENDS = ("server", "embedded", "onnx")
 OWN = ("id", "badge")  # fields of a manifest that differ between backends
 USUAL = {"fuse": "mean", "discard": 0, "residual": 0.5, "start": 0}
 OTHER = {"fuse": "max", "discard": 0.3, "residual": 0.2, "start": 1}
@@ -149,19 +148,6 @@ def server(browser: Chromium, app: Running, small: str, seen: View, manifest: di
     with pytest.MonkeyPatch.context() as patch, shown(browser, f"{app.url}?model={quote(small)}") as page:
         patch.setattr(routes, "TICK", 0.01)
         yield Backend(page, seen, manifest)
-
-
-@pytest.fixture(scope="module")
-def component(browser: Chromium, small: str, seen: View, embedding: tuple[str, Path]) -> Iterator[Backend]:
-    """Yield the backend of the Gradio component, in a Gradio app mounted below a path."""
-    opened = AttentionExplorer(model=small)._engine.endpoints.open(photo=CHURCH.read_bytes())
-    with new_page(browser) as page:
-        page.goto(embedding[0])
-        page.wait_for_function("document.querySelector('#left .vv')?.vitviz?.drawn > 0")
-        page.evaluate("window.vitviz = document.querySelector('#left .vv').vitviz")
-        complete(page)
-        sizes = page.evaluate(f"{SCENE}.manifest.sizes")  # manifests contain times
-        yield Backend(page, seen, json.loads(json.dumps(opened)) | {"sizes": sizes})
 
 
 @pytest.fixture(scope="module")

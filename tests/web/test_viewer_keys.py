@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 
 import numpy as np
 import pytest
-import viewer_pages
 from playwright.sync_api import Page, expect
 from running import Running, ready, settled, unfold
 from viewer_pages import ask, assert_colors, box, centre, hover, pixels, rest, row_of, show, state, title, view
@@ -39,18 +37,10 @@ def test_keys_act_on_the_focused_page_picture_or_input(explorer: Page) -> None:
     unfold(explorer)
     fields = ("block", "head", "query", "direction", "mode", "grid", "full", "help")
     before = state(explorer, *fields)
-    slider = explorer.get_by_role("slider", name="Opacity")
-    slider.focus()
-    for key in ("[", "]", "0", ".", "d", "r", "g", "c", "f", "?"):
+    explorer.get_by_role("slider", name="Opacity").focus()
+    for key in ("[", "]", "0", ".", "d", "r", "g", "c", "f", "?", "ArrowRight"):
         explorer.keyboard.press(key)
-    explorer.keyboard.press("ArrowRight")
     assert state(explorer, "opacity") == pytest.approx(0.8)
-    colours = explorer.get_by_role("combobox", name="Colours")
-    expect(colours).to_have_value("viridis")
-    colours.focus()
-    explorer.keyboard.press("g")
-    explorer.keyboard.press("[")
-    assert state(explorer, "color") == "gray"
     assert state(explorer, *fields) == before
     explorer.get_by_label("CLS", exact=True).focus()
     explorer.keyboard.press("ArrowRight")
@@ -77,9 +67,6 @@ def test_help_restores_focus_and_full_screen_toggles(explorer: Page) -> None:
         explorer.wait_for_function("!vitviz.store.get().help")  # the close event fires later
         expect(picture).to_be_focused()
     assert state(explorer, "block", "help") == [2, False]
-    explorer.get_by_role("button", name="Keys").click()
-    help_.get_by_role("button", name="Close").click()
-    expect(explorer.get_by_role("button", name="Keys")).to_be_focused()
     picture.press("?")
     expect(help_).to_be_visible()
     help_.evaluate(  # reopening before the close event keeps the dialog open
@@ -93,13 +80,6 @@ def test_help_restores_focus_and_full_screen_toggles(explorer: Page) -> None:
     assert state(explorer, "help") is True
     explorer.keyboard.press("Escape")
     explorer.wait_for_function("!vitviz.store.get().help")
-    picture.focus()
-    explorer.keyboard.press("f")
-    explorer.wait_for_function("document.fullscreenElement === document.querySelector('.vv')")
-    assert state(explorer, "full") is True
-    explorer.keyboard.press("f")
-    explorer.wait_for_function("document.fullscreenElement === null")
-    assert state(explorer, "full") is False
     explorer.get_by_role("button", name="Full screen").click()
     explorer.wait_for_function("document.fullscreenElement !== null")
     explorer.evaluate("document.exitFullscreen()")  # like the browser's own key
@@ -139,8 +119,6 @@ def test_panes_share_the_query_but_not_the_head(explorer: Page) -> None:
     explorer.get_by_role("button", name="Compare").click()
     explorer.click(".vv-heads [data-value='3']")
     assert [title(explorer, pane) for pane in (0, 1)] == [f"Layer 3, head {head}, from CLS" for head in (2, 4)]
-    first, second = (pixels(explorer, f"(e) => e.panes[{pane}].pane.photo.canvas") for pane in (0, 1))
-    assert np.array_equal(first, second)  # the hatching is also drawn, only once
     expect(explorer.locator(".vv-live")).to_contain_text("head 4")  # the chosen one
     for pane in (0, 1):
         hover(explorer, seen, 2, 5, pane)
@@ -151,11 +129,6 @@ def test_panes_share_the_query_but_not_the_head(explorer: Page) -> None:
     explorer.keyboard.press("[")
     assert title(explorer, 0).startswith("Layer 2, head 2")
     assert title(explorer, 1).startswith("Layer 3, head 4")
-    best = max(row_of(seen, 1, 1, "cls", "row", "attention")[4:])
-    explorer.mouse.move(5, 5)
-    rest(explorer)
-    said = viewer_pages.number(explorer.locator(".vv-strongest span").first.inner_text())
-    assert said == pytest.approx(best, abs=2.6e-3)
     expect(explorer.get_by_role("button", name="Compare")).to_have_attribute("aria-pressed", "true")
     explorer.get_by_role("button", name="Compare").click()
     expect(explorer.locator(".vv-pane")).to_have_count(1)
@@ -248,14 +221,6 @@ def test_matrix_and_picture_mark_the_same_patch(explorer: Page) -> None:
     values = np.stack([row_of(seen, 1, 2, token, "row", "attention") for token in range(81)])
     assert_colors(shown, Scale.over([values], "each").indices(values, 0.5), 2)
 
-    marks = "() => document.querySelector('.vv-cells .vv-aid')"
-    hover(explorer, seen, 3, 4)
-    lines = np.flatnonzero((pixels(explorer, marks)[..., 3] > 0).mean(1) > 0.9)  # whole rows of pixels
-    step, token = pixels(explorer, marks).shape[0] / 81, seen.trace.token((3, 4))
-    frame = [line for line in lines if abs(line - (token + 0.5) * step) < step]
-    assert len(frame) >= 2
-    assert abs(np.mean(frame) - (token + 0.5) * step) < 2
-
     cells = explorer.locator(".vv-cells")
     cells.scroll_into_view_if_needed()
     place = box(explorer, ".vv-cells")
@@ -265,9 +230,6 @@ def test_matrix_and_picture_mark_the_same_patch(explorer: Page) -> None:
 
     explorer.mouse.move(*at(seen.trace.token((5, 6)), seen.trace.token((0, 2))))
     assert title(explorer) == "Layer 2, head 3, from patch row 6, column 7"
-    value = values[seen.trace.token((5, 6)), seen.trace.token((0, 2))]
-    (said,) = re.findall(r"Row 1, column 3: ((?:<\s)?[\d.]+\s%)", explorer.locator(".vv-note").inner_text())
-    assert viewer_pages.number(said) == pytest.approx(value, abs=2.6e-3)
     explorer.mouse.move(*at(2, 40))
     assert title(explorer).endswith("from register 2")
     explorer.mouse.move(place["x"] - 3, place["y"] + 5)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,7 @@ from pairwise import alternate
 from PIL import Image
 from playwright.sync_api import Page, expect
 from running import axe, expect_map, unfold
-from viewer_pages import CLOSE, KINDS, ask, box, hover, html, pixels, rest, row_of, show, view
+from viewer_pages import KINDS, ask, box, hover, html, pixels, rest, show, view
 
 from vitviz.draw.colors import lut
 from vitviz.draw.overlay import overlay
@@ -38,28 +37,6 @@ def expect_maps(page: Page, seen: View, step: int = 1) -> None:
         expect_map(page, seen.rollout(query))
 
 
-def expect_words(page: Page, seen: View) -> None:
-    """Compare the numbers in the texts next to a map with Python's."""
-    patch, last, prefix = (1, 2), seen.trace.depth - 1, len(seen.trace.prefix)
-    away = np.hypot(*(axis - place for axis, place in zip(np.indices(seen.trace.grid), patch, strict=True)))
-    rollouts = (("mean", "column", "rollout"),) if viewer_pages.scene(seen).rolls_out else ()
-    for head, direction, mode in (("mean", "column", "attention"), ("max", "row", "attention"), *rollouts):
-        ask(page, block=last, head=head, query=patch, direction=direction, mode=mode)
-        row = row_of(seen, last, head, patch, direction, mode)
-        patches, note = row[prefix:].reshape(seen.trace.grid), page.locator(".vv-note").inner_text()
-        (own,) = re.findall(r"((?:[<>]\s)?[\d.]+\s%) stays on the patch itself", note)
-        shown = [own, *page.locator(".vv-low, .vv-high, .vv-strongest span").all_inner_texts()]
-        wanted = [row[seen.trace.token(patch)], patches.min(), Scale.own(patches).vmax, *-np.sort(-patches.ravel())[:5]]
-        assert [viewer_pages.number(text) for text in shown] == pytest.approx(wanted, abs=CLOSE)
-        if direction == "row":
-            more = page.locator(".vv-spread").inner_text()
-            (spread,) = re.findall(r"Spread: ([\d.]+\s%)", more)
-            (far,) = re.findall(r"Mean distance: ([\d.]+) patches", more)
-            entropy = -(row * np.log(row)).sum() / np.log(len(row))
-            assert viewer_pages.number(spread) == pytest.approx(entropy, abs=0.011)
-            assert float(far) == pytest.approx((patches * away).sum() / patches.sum(), abs=0.1)
-
-
 @pytest.mark.parametrize("kind", alternate(KINDS))
 def test_maps_texts_and_pictures_match_python(offline: Page, tmp_path: Path, kind: str) -> None:
     text, seen = html(kind), view(kind)
@@ -71,8 +48,6 @@ def test_maps_texts_and_pictures_match_python(offline: Page, tmp_path: Path, kin
         assert_picture(offline, text, seen, **look)
     ask(offline, gamma=1)
     expect_maps(offline, seen, step=1 if kind == viewer_pages.FIRST else 2)
-    if kind == viewer_pages.FIRST:
-        expect_words(offline, seen)
     if kind == "too many for rollout":  # if the page has no rollout, the control is missing
         ask(offline, mode="attention")
         expect(offline.locator(".vv-modes label")).to_have_text(["Attention"])
@@ -97,11 +72,8 @@ def assert_picture(page: Page, text: str, seen: View, **look: Any) -> None:
 EVEN = {"overlay": "even", "opacity": 0.55}  # Python's default
 LOOKS: list[tuple[dict[str, Any], dict[str, Any]]] = [
     ({}, {"alpha": 0.55}),
-    ({"smooth": True, "opacity": 0.8}, {"smooth": True, "alpha": 0.8}),
-    ({"grid": True, "color": "magma"}, {"grid": True, "alpha": 0.55, "cmap": "magma"}),
-    ({"query": [1, 2], "grid": True}, {"query": (1, 2), "grid": True, "alpha": 0.55}),
-    ({"gamma": 0.4, "opacity": 1}, {"gamma": 0.4, "alpha": 1.0}),
-    ({"opacity": 0, "gamma": 1.8}, {"alpha": 0.0}),
+    ({"smooth": True, "opacity": 0.8, "color": "magma"}, {"smooth": True, "alpha": 0.8, "cmap": "magma"}),
+    ({"query": [1, 2], "grid": True, "gamma": 0.4}, {"query": (1, 2), "grid": True, "alpha": 0.55, "gamma": 0.4}),
 ]
 
 
@@ -117,10 +89,9 @@ def test_saved_picture_and_color_bar_match_the_map(explorer: Page, tmp_path: Pat
     assert saved.height > high  # its caption is below
     small = np.asarray(saved.crop((0, 0, saved.width, high)).resize((width, height), Image.Resampling.BOX), int)
     assert np.abs(small - seen).mean() < 3
-    for gamma in (1.0, 0.4, 1.7):
-        ask(explorer, color="inferno", gamma=gamma)
-        bar = pixels(explorer, "(view) => view.find('.vv-bar')")[0, :, :3]
-        assert np.array_equal(bar, lut("inferno")[Scale(0.0, 1.0).indices(np.linspace(0, 1, 256), gamma)])
+    ask(explorer, color="inferno", gamma=0.4)
+    bar = pixels(explorer, "(view) => view.find('.vv-bar')")[0, :, :3]
+    assert np.array_equal(bar, lut("inferno")[Scale(0.0, 1.0).indices(np.linspace(0, 1, 256), 0.4)])
 
 
 def test_attribution_maps_match_python(offline: Page, tmp_path: Path) -> None:
@@ -135,8 +106,7 @@ def test_attribution_maps_match_python(offline: Page, tmp_path: Path) -> None:
         signed=True,
         prefix_mass={"CLS": 0.25},
     )
-    plain = replace(signed, signed=False, title="Another", unit="attention", values=np.abs(signed.values) / 500)
-    text = standalone(viewer_pages.scene(seen, maps=[signed, plain]))
+    text = standalone(viewer_pages.scene(seen, maps=[signed]))
     show(offline, tmp_path, text)
     ask(offline, **EVEN)
     offline.get_by_text("Gradient times input", exact=True).first.click()
@@ -146,15 +116,8 @@ def test_attribution_maps_match_python(offline: Page, tmp_path: Path) -> None:
     said, limit = offline.locator(".vv-low, .vv-high, .vv-strongest span").all_inner_texts(), signed.scale().vmax
     wanted = [-limit, limit, *(value for _, value in signed.top())]  # scores instead of shares
     assert [viewer_pages.number(text) for text in said] == pytest.approx(wanted, rel=5e-3)
-    for button, (patch, _) in zip(offline.locator(".vv-strongest button").all(), signed.top(), strict=True):
-        assert [int(place) - 1 for place in re.findall(r"\d+", button.inner_text())] == [*patch]
     expect(offline.locator(".vv-note")).to_contain_text("0.25 on CLS")
     expect(offline.locator(".vv-honest")).to_be_hidden()  # this text describes attention
-    hover(offline, seen, 0, 3)
-    (said,) = re.findall(r"Row 1, column 4: (−?[\d.]+)\.", offline.locator(".vv-note").inner_text())
-    assert viewer_pages.number(said) == pytest.approx(signed.values[0, 3], rel=5e-3)
-    offline.get_by_text("Another", exact=True).first.click()
-    assert_picture(offline, text, seen, alpha=0.55)
 
 
 def test_page_from_disk_passes_axe_without_overflow(page: Page, tmp_path: Path) -> None:
