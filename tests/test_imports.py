@@ -17,7 +17,7 @@ from packaging.specifiers import SpecifierSet
 LAYERS = (
     ("vitviz.errors",),
     (
-        *("vitviz.arrays", "vitviz.extras", "vitviz.fields", "vitviz.formatting", "vitviz.outputs", "vitviz.plugins"),
+        *("vitviz.extras", "vitviz.fields", "vitviz.formatting", "vitviz.outputs", "vitviz.plugins"),
         *("vitviz.phrases", "vitviz.progress", "vitviz.resources", "vitviz.writing"),
     ),
     ("vitviz.settings",),

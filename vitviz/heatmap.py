@@ -19,14 +19,13 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from PIL import Image
 
-from vitviz.arrays import read_arrays
 from vitviz.errors import VitvizError
 from vitviz.fields import check_arguments
 from vitviz.formatting import number, percent, short_repr
 from vitviz.images.geometry import Geometry
 from vitviz.images.picture import Picture
 from vitviz.phrases import Phrase, items, sentences
-from vitviz.writing import write_arrays
+from vitviz.writing import read_arrays, write_arrays
 
 __all__ = ["Heatmap", "HeatmapError", "Scale", "ScaleChoice"]
 

@@ -9,6 +9,7 @@ import errno
 import os
 import platform
 import shutil
+import zipfile
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -20,6 +21,9 @@ from vitviz.formatting import describe_bytes
 
 FULL = (errno.ENOSPC, errno.EFBIG, errno.EDQUOT)  # no space, a limit of the size of a file, a quota
 PROBE = 1 << 20  # bytes that are written to find out whether a disk is full
+_UNREADABLE = (
+    OSError, ValueError, LookupError, TypeError, AttributeError, EOFError, RuntimeError, zipfile.BadZipFile, zlib.error
+)  # fmt: skip
 
 
 class WritingError(VitvizError):
@@ -87,6 +91,18 @@ def write_arrays(path: str | os.PathLike[str], arrays: Mapping[str, Any]) -> Non
 
     with replacing(path) as beside, beside.open("wb") as file:  # for a file name, NumPy may append a suffix
         np.savez(file, **arrays)
+
+
+def read_arrays(path: str | os.PathLike[str], names: Iterable[str], error: type[VitvizError]) -> dict[str, Any]:
+    """Return arrays that `write_arrays` wrote, by name; raise `error` if the file lacks one or is damaged."""
+    import numpy as np
+
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            return {name: file[name] for name in names}
+    except _UNREADABLE as reason:
+        name = os.path.basename(os.fspath(path))
+        raise error(f"Expected a .npz file that vitviz saved, got {name!r:.80} ({reason}). Save it again.") from reason
 
 
 def write_table(path: str | os.PathLike[str], rows: Iterable[Iterable[Any]]) -> None:

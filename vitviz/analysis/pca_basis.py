@@ -19,12 +19,11 @@ from numpy.typing import NDArray
 from vitviz.analysis import AnalysisError
 from vitviz.analysis.pairs import BLOCK, Descriptor, patch_descriptors
 from vitviz.analysis.tokens import PERCENTILES, point_up, principal_components
-from vitviz.arrays import read_arrays
 from vitviz.fields import check_arguments
 from vitviz.formatting import short_repr
 from vitviz.model.trace import Trace
 from vitviz.model.vit import ViT
-from vitviz.writing import write_arrays
+from vitviz.writing import read_arrays, write_arrays
 
 Floats = NDArray[np.float32]
 DESCRIPTOR: Descriptor = "keys"

@@ -32,7 +32,6 @@ from numpy.typing import NDArray
 from PIL import Image
 
 import vitviz
-from vitviz.arrays import read_arrays
 from vitviz.errors import VitvizError
 from vitviz.explorer import Explorer
 from vitviz.formatting import number
@@ -42,7 +41,7 @@ from vitviz.model.vit import ViT
 from vitviz.view import View
 from vitviz.web.examples import examples
 from vitviz.weights.zoo import bundled
-from vitviz.writing import write, write_arrays
+from vitviz.writing import read_arrays, write, write_arrays
 
 FORMAT = "vitviz map 1"
 SUFFIXES = (".npz", ".csv")
