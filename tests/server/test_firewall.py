@@ -251,6 +251,7 @@ def test_requests_for_other_host_names_are_refused(site: Site) -> None:
 def test_every_answer_has_security_headers(site: Site) -> None:
     answers: list[httpx.Response] = [site.client.get(path) for path in ("/", "/config", "/nothing", "/gradio_api/info")]
     answers += [site.post("models"), site.post("nothing"), site.post("open", "{")]
+    assert not site.config()["analytics_enabled"]
     for headers in (answer.headers for answer in answers):
         assert headers["x-content-type-options"] == "nosniff"
         assert "frame-ancestors 'self'" in headers["content-security-policy"]
