@@ -28,7 +28,7 @@ WORKERS ?= 3
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help app test test-all test-names test-versions test-engines test-cuda mutants fuzz lint types js chromium firefox webkit screen examples tables architecture docs guide space lock audit release clean
+.PHONY: help app test test-all test-names test-versions test-engines test-cuda fuzz lint types js chromium firefox webkit screen examples tables architecture docs guide space lock audit release clean
 
 help:
 	@echo "make app            set up .venv, then serve the app on port 7860"
@@ -38,7 +38,6 @@ help:
 	@echo "make test-versions  run the tests with the oldest and newest packages, by hand"
 	@echo "make test-engines   run a journey in Chromium, Firefox and WebKit, by hand"
 	@echo "make test-cuda      run the tests that need an NVIDIA GPU"
-	@echo "make mutants        introduce small faults one by one, and count those that the tests detect"
 	@echo "make fuzz           run the tests with random examples for FUZZ_SECONDS (900)"
 	@echo "make lint           run ruff only"
 	@echo "make types          run mypy only"
@@ -77,12 +76,6 @@ test-names: $(VENV)/.test
 # Tests that need an NVIDIA GPU. On other machines `make test` skips them.
 test-cuda: $(VENV)/.test
 	$(PY) -m pytest -m cuda
-
-# Measure how many of sixty small faults the tests detect. Takes hours; continues an interrupted run.
-COMMIT ?= HEAD
-mutants: $(VENV)/.test $(VENV)/.js
-	@$(PIP) install pytest-cov
-	$(PY) scripts/mutants/mutants.py --commit $(COMMIT)
 
 # Test with new damaged files, invalid requests and random examples in each round, for FUZZ_SECONDS or until a test fails.
 FUZZ_SECONDS ?= 900
