@@ -13,12 +13,14 @@ from documents import PROJECT, ROOT
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 
+from vitviz.rooms import ROOMS
+
 # From the bottom up. A package imports itself and layers below; add new packages here.
 LAYERS = (
     ("vitviz.errors",),
     (
         *("vitviz.extras", "vitviz.fields", "vitviz.formatting", "vitviz.outputs", "vitviz.plugins"),
-        *("vitviz.phrases", "vitviz.progress", "vitviz.resources", "vitviz.writing"),
+        *("vitviz.phrases", "vitviz.progress", "vitviz.resources", "vitviz.rooms", "vitviz.writing"),
     ),
     ("vitviz.settings",),
     ("vitviz.images",),
@@ -31,19 +33,18 @@ LAYERS = (
     ("vitviz.view", "vitviz.explorer"),
     ("vitviz.draw",),
     ("vitviz.web",),
-    ("vitviz.lecture",),
-    ("vitviz", "vitviz.training"),  # vitviz/__init__.py, the public names; a model card names the version
-    ("vitviz.export", "vitviz.film", "vitviz.paper"),
-    ("vitviz.site",),
+    ("vitviz",),  # vitviz/__init__.py, the public names
+    ("vitviz.export",),
     ("vitviz.server",),
     ("vitviz.gradio", "vitviz.widget"),
     ("vitviz.page",),
-    ("vitviz.cli", "vitviz.film.command", "vitviz.lecture.command", "vitviz.__main__", "app"),
+    ("vitviz.cli", "vitviz.__main__", "app"),
+    tuple(f"vitviz.{room}" for room in ROOMS),  # others load them by `vitviz.rooms`
 )
 # The Python API returns data. Conveniences such as `heatmap.overlay()` and `view.html()` may import upper layers,
 # inside the method.
 CONVENIENCES = ("vitviz.heatmap", "vitviz.view", "vitviz.explorer")
-CONVENIENT = ("vitviz.draw", "vitviz.web", "vitviz.lecture")
+CONVENIENT = ("vitviz.draw", "vitviz.web")
 
 # External packages, and where they may be imported; "lazy" ones only inside functions.
 ONLY_IN = {
@@ -133,9 +134,8 @@ def within(module: str, places: Iterable[str]) -> bool:
 
 
 def layer(module: str) -> int | None:
-    """Return the layer of a module's closest place in the table, counted from 1 at the bottom; None if it has none."""
-    places = {place: number for number, places in enumerate(LAYERS, 1) for place in places if within(module, (place,))}
-    return places[max(places, key=len)] if places else None
+    """Return the layer of a module, counted from 1 at the bottom, or None if the table lacks it."""
+    return next((number for number, places in enumerate(LAYERS, 1) if within(module, places)), None)
 
 
 def target(name: str) -> str:
@@ -163,12 +163,21 @@ def test_modules_import_nothing_from_higher_layers() -> None:
         for imported, to in ours
         if not (imported.inside and imported.module in CONVENIENCES and within(to, CONVENIENT))
     ]
-    assert [(imported, to) for imported, to in inner if layer(to) > layer(imported.module)] == []
+    public = [(imported, to) for imported, to in inner if imported.module == "vitviz" and imported.typed]
+    assert [pair for pair in inner if layer(pair[1]) > layer(pair[0].module) and pair not in public] == []
     graph: dict[str, set[str]] = {module: set() for module in KNOWN}
     for imported, to in inner:
         if not imported.typed:
             graph[imported.module].add(to)
     graphlib.TopologicalSorter(graph).prepare()  # raises CycleError
+
+
+def test_rooms_import_no_other_rooms() -> None:
+    rooms = [f"vitviz.{room}" for room in ROOMS]
+    for room in rooms:
+        others = [other for other in rooms if other != room]
+        inside = [imported for imported in all_imports() if within(imported.module, (room,))]
+        assert [imported for imported in inside if within(target(imported.name), others)] == []
 
 
 def outer_problems(imported: Import) -> Iterator[str]:

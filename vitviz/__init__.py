@@ -10,6 +10,8 @@ torch.Size([1, 3, 17, 17])
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from vitviz import rooms
+
 if TYPE_CHECKING:
     from vitviz.attribution.attention import attention, rollout
     from vitviz.attribution.registry import METHODS, attribute
@@ -97,7 +99,9 @@ def __getattr__(name: str) -> Any:
     """Import a public name when it is first used (PEP 562)."""
     for module, names in _MODULES.items():
         if name in names:
-            globals()[name] = value = getattr(import_module(f"vitviz.{module}"), name)
+            package, _, inner = module.partition(".")
+            loaded = rooms.load(package, inner) if package in rooms.ROOMS else import_module(f"vitviz.{module}")
+            globals()[name] = value = getattr(loaded, name)
             return value
     raise AttributeError(f"Expected a name in dir(vitviz), got {name!r}. Check the spelling.")
 

@@ -301,7 +301,7 @@ class AttentionExplorer(gr.HTML):
             engine.leave(ticket, _address(request))
 
         setup = {"style": bundle.contained_style(), "models": with_phrases(engine.endpoints.models())}
-        self.start(value, "web/component.js", setup, server_functions=[answer, leave], **options)
+        self.start(value, bundle.script("web/component.js"), setup, server_functions=[answer, leave], **options)
         self._made = True
 
     def start(self, value: Any, script: str, setup: dict[str, Any], **options: Any) -> None:
@@ -309,14 +309,14 @@ class AttentionExplorer(gr.HTML):
 
         Args:
             value: see the class.
-            script: a script of `vitviz.web` that exports `start`.
+            script: from `bundle.script`, of a module that exports `start`.
             setup: data that `start` receives.
             options: other arguments of `gr.HTML`.
         """
         super().__init__(
             value,
             html_template=bundle.template(),
-            js_on_load=bundle.script(script) + START.format(colors=bundle.colors(), setup=json.dumps(setup)),
+            js_on_load=script + START.format(colors=bundle.colors(), setup=json.dumps(setup)),
             apply_default_css=False,
             **options,
         )

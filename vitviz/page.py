@@ -15,9 +15,9 @@ from gradio.utils import get_function_description
 from starlette.middleware import Middleware
 from starlette.routing import Route
 
+from vitviz import rooms
 from vitviz.gradio import AttentionExplorer
 from vitviz.images.worker import workers
-from vitviz.lecture.texts import lecture_given
 from vitviz.model.devices import share_freed_memory
 from vitviz.phrases import with_phrases
 from vitviz.server.api import Programs
@@ -57,7 +57,7 @@ class AppExplorer(AttentionExplorer):
     """
 
     def __init__(self, first: dict[str, Any]) -> None:
-        self.start(None, bundle.ENTRY, first, elem_id="vitviz")
+        self.start(None, bundle.script(bundle.ENTRY, bundle.of_rooms("room.js")), first, elem_id="vitviz")
 
 
 class Page(gr.Blocks):
@@ -65,7 +65,7 @@ class Page(gr.Blocks):
 
     Args:
         endpoints: answer the page's questions.
-        lecture: from `vitviz.lecture.texts.lecture_given`; by default with the bundled texts.
+        lecture: from `vitviz.lecture.texts.lecture_given`; by default with the bundled texts, if there are any.
 
     Attributes:
         routes: routes for the page's questions, for uploads and long answers of API clients, and for the health.
@@ -73,7 +73,8 @@ class Page(gr.Blocks):
     """
 
     def __init__(self, endpoints: Endpoints, lecture: Mapping[str, Any] | None = None) -> None:
-        texts = dict(lecture or lecture_given())
+        if lecture is None and rooms.has("lecture"):
+            lecture = rooms.load("lecture", "texts").lecture_given()
         super().__init__(title="vitviz", fill_width=True, analytics_enabled=False)
         self.endpoints, self.programs = endpoints, Programs(endpoints)
         questions = Questions(endpoints)
@@ -81,7 +82,7 @@ class Page(gr.Blocks):
             questions.route(), questions.upload_route(), endpoints.uploads.route(), health_route(endpoints)
         ]  # fmt: skip
         with self:
-            AppExplorer(first_data(endpoints, texts))
+            AppExplorer(first_data(endpoints, lecture))
             self.programs.add()
 
     @property  # type: ignore[override]
@@ -104,7 +105,7 @@ class Page(gr.Blocks):
         return info
 
 
-def first_data(endpoints: Endpoints, lecture: dict[str, Any]) -> dict[str, Any]:
+def first_data(endpoints: Endpoints, lecture: Mapping[str, Any] | None) -> dict[str, Any]:
     """Return the page's initial data, so that the page works before its first request."""
     first = endpoints.open(image=endpoints.examples[0].name)
     models = with_phrases(endpoints.models())
@@ -160,7 +161,7 @@ def launch(page: Page, allowed: Settings, host: str | None = None, port: int | N
         share=shared(),  # by default Gradio creates a public link on hosted notebooks
         theme=THEME,
         # Gradio prefixes rules passed as `css`, which then do not apply outside the page's own element.
-        head=f"<style>{bundle.style()}{bundle.lecture_style()}</style>",
+        head=f"<style>{bundle.whole_style()}</style>",
         app_kwargs={
             "routes": list(page.routes),
             "middleware": [firewall],

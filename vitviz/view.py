@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor
 
+from vitviz import rooms
 from vitviz.analysis.decomposition import Decomposition, decompose, target_reading
 from vitviz.analysis.edges import Edge, edge
 from vitviz.analysis.head_statistics import HeadStatistics, head_statistics
@@ -473,8 +474,6 @@ class View:
             ExplorerError: if the page would be too large.
             LectureError: for invalid texts.
         """
-        from vitviz.lecture.numbers import lecture_parts
-        from vitviz.lecture.texts import lecture_given
         from vitviz.web.scene import Scene, standalone
 
         if (megabytes := self._megabytes(maps)) > limit:
@@ -486,8 +485,7 @@ class View:
         scene = Scene.of(self, maps=maps)
         if not lecture:
             return standalone(scene)
-        given = lecture_given(folder=None if texts is None else Path(texts))
-        return standalone(scene, lecture=lecture_parts(self), texts=given)
+        return standalone(scene, **rooms.load("lecture", "numbers").saved_lecture(self, texts))
 
     def save_html(self, path: str | os.PathLike[str], **options: Any) -> Path:
         """Write the page of `html` with its options, and return the path."""

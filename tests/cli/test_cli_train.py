@@ -21,16 +21,16 @@ from safetensors.torch import load_file
 
 import vitviz
 from vitviz.cli.main import main
-from vitviz.cli.train import train as command
-from vitviz.cli.train_options import ALL, Options, build_recipe, extended_options, format_command, given_options
 from vitviz.draw.figures.page import PRINT_DPI
 from vitviz.evaluation.accuracy import validate
 from vitviz.formatting import percent
 from vitviz.server.menu import Menu
 from vitviz.settings import Settings
 from vitviz.training import TrainingError
+from vitviz.training.command import train as command
 from vitviz.training.interrupts import Stopped
 from vitviz.training.loop import Trainer
+from vitviz.training.options import ALL, Options, build_recipe, extended_options, format_command, given_options
 from vitviz.training.recipes import RECIPES, Recipe
 from vitviz.training.state import find_state
 

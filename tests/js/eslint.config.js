@@ -11,7 +11,7 @@ const scriptsOf = (folder) => [WEB, 'vitviz/lecture/page', 'vitviz/site/page', '
 /** The other folders that the modules of each folder may import: core <- compute <- draw <- views. */
 const IMPORTS = {
   core: [], compute: ['core', 'vendor'], draw: ['core', 'compute', 'vendor'], backends: ['core', 'compute'],
-  effects: ['core', 'compute', 'backends'], worker: ['core', 'compute', 'lecture'],
+  effects: ['core', 'compute', 'backends'], worker: ['core', 'compute'],
   views: ['core', 'compute', 'draw', 'effects'],
 };
 const AMERICAN = '^(?!.*([Cc]olour|[Gg]rey|[Cc]entre|[Nn]eighbour|[Bb]ehaviour|alis[ei]|gnis[ei]|imis[ei]|elled)).*$';
@@ -58,6 +58,6 @@ export default [
     { selector: "MemberExpression[object.name='window'][property.name='fetch']", message: asks }],
   } },
   { files: ['vitviz/site/page/service.js'], languageOptions: { globals: { SITE: 'readonly' } } },
-  { files: [`${WEB}/app.js`, `${WEB}/saved.js`, 'vitviz/lecture/page/saved_lecture.js', 'vitviz/site/page/site.js'],
+  { files: [`${WEB}/app.js`, `${WEB}/saved.js`, 'vitviz/site/page/site.js'],
     rules: { 'no-restricted-properties': 'off' } },
 ];

@@ -77,8 +77,8 @@ def test_balancing_queries_is_exact() -> None:
 FILLING = {"first": "{}", "site": "{}", "lecture": "{}", "script": "page.js", "colors": bundle.colors()}
 STATIC = bundle.fill(bundle.template("site/page/site.html"), FILLING)
 SAVED = [
-    standalone_frame(entry, manifest='{"a": 1}', search='"?"', lecture="null", title="t", parts="")
-    for entry in ("web/saved.js", "lecture/page/saved_lecture.js")
+    standalone_frame(rooms=rooms, manifest='{"a": 1}', search='"?"', lecture="null", title="t", parts="")
+    for rooms in (False, True)
 ]
 INLINE = re.compile(r"<script>(.*?)</script>", re.DOTALL)
 

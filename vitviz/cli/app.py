@@ -10,6 +10,7 @@ from typing import Any
 
 import click
 
+from vitviz import rooms
 from vitviz.cli import options as shared
 from vitviz.cli.options import PATH, Args, Command
 from vitviz.extras import extra, without
@@ -45,9 +46,7 @@ def app(args: Args) -> None:
     allowed = settings(host=args.host, **values)
     lecture = None
     if args.lecture is not None:  # checked before gradio is imported and a model is loaded
-        from vitviz.lecture.texts import lecture_given
-
-        lecture = lecture_given(folder=Path(args.lecture))
+        lecture = rooms.load("lecture", "texts").lecture_given(folder=Path(args.lecture))
     shared.note(args, "Importing PyTorch and Gradio")
     # Gradio imports mcp if it is installed, which can take a quarter of the start.
     with extra("app"), nullcontext() if allowed.mcp else without("mcp"):

@@ -2,7 +2,7 @@
 
 import click
 
-from vitviz import __version__
+from vitviz import __version__, rooms
 from vitviz.cli.analyze import evaluate, heads, lens
 from vitviz.cli.app import app
 from vitviz.cli.components import components
@@ -12,9 +12,6 @@ from vitviz.cli.figures import figures
 from vitviz.cli.models import models, summary, validate
 from vitviz.cli.predict import predict
 from vitviz.cli.replay import replay
-from vitviz.cli.train import train
-from vitviz.film.command import film
-from vitviz.lecture.command import lecture
 
 HELP = """Look inside a Vision Transformer.
 
@@ -61,14 +58,28 @@ class Group(click.Group):
         return [*self.commands]
 
 
+def of_room(room: str, name: str) -> click.Command:
+    """Return a command of a room; if the folder of the room was deleted, a command that says so."""
+    if rooms.has(room):
+        command: click.Command = getattr(rooms.load(room, "command"), name)
+        return command
+    words = click.Argument(["words"], nargs=-1, type=click.UNPROCESSED)
+    settings = {"ignore_unknown_options": True}
+    return click.Command(
+        name, settings, lambda words: rooms.load(room, "command"), [words], add_help_option=False,  # noqa: ARG005
+        help=f"Not in this copy, which lacks the folder vitviz/{room}.",
+    )  # fmt: skip
+
+
 @click.group(
     cls=Group,
     help=HELP,
     epilog=EPILOG,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120},
     commands=[
-        *(predict, explain, sheet, export, heads, lens, evaluate, validate, summary, models, app, train, figures),
-        *(film, lecture, replay, components),
+        *(predict, explain, sheet, export, heads, lens, evaluate, validate, summary, models, app),
+        *(of_room("training", "train"), figures, of_room("film", "film"), of_room("lecture", "lecture")),
+        *(replay, components),
     ],
 )
 @click.version_option(__version__, message="vitviz %(version)s")

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import click
 
+from vitviz import rooms
 from vitviz.cli import options as shared
 from vitviz.cli.options import PATH, Args, Command, Names, Several
 from vitviz.errors import VitvizError
@@ -70,9 +71,7 @@ def export(args: Args) -> None:
     if args.texts and not args.lecture:
         raise VitvizError("Expected --texts with --lecture or --static, got neither. Add one of them.")
     if args.texts:
-        from vitviz.lecture.texts import lecture_texts
-
-        lecture_texts(Path(args.texts))  # raises errors before a model is loaded
+        rooms.load("lecture", "texts").lecture_texts(Path(args.texts))  # raises errors before a model is loaded
     output = shared.output_path(args.output or "vitviz.html", ".html", ".htm")
     args.model = args.models[0] if args.models else DEFAULT
     view = shared.open_view(args)
@@ -118,8 +117,6 @@ def _write_folder(args: Args) -> None:
 
 
 def _write_site(args: Args) -> None:
-    from vitviz.site.static import write_site
-
     if args.photo or args.output or args.lecture:
         other = args.photo or ("-o" if args.output else "--lecture")
         raise VitvizError(f"Expected --static alone, got {other} too. Use them one at a time.")
@@ -133,7 +130,7 @@ def _write_site(args: Args) -> None:
     options = {"methods": args.methods, "space": args.space, "lang": args.lang or "en"}
     options["classes"] = shared.texts_of(args)
     texts = None if args.texts is None else Path(args.texts)
-    site = write_site(folder, list(args.models), **options, texts=texts, tell=tell)
+    site = rooms.load("site", "static").write_site(folder, list(args.models), **options, texts=texts, tell=tell)
     size = sum(path.stat().st_size for path in site.folder.rglob("*") if path.is_file())
     tell(f"{size / 1e6:.1f} MB -> {site.folder} (try it: python -m http.server --directory {site.folder})")
     if args.json:

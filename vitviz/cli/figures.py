@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from vitviz import rooms
 from vitviz.cli import options as shared
 from vitviz.cli.options import PATH, Args, Command, Names, Several
-from vitviz.cli.predict import unreadable
 from vitviz.errors import VitvizError
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ def figures(args: Args) -> None:
     rollout-sheet   several photographs and their rollout maps: figure 6 of the ViT paper
     inside          filters, positions, attention distance by depth, for a photograph or a folder: figure 7
     """  # noqa: D301 - click keeps the lines after a backspace as they are
-    from vitviz.draw.figures import NAMES, save
+    from vitviz.draw.figures import NAMES, PAPER, save
     from vitviz.draw.figures.layouts import layout
 
     folder = shared.output_path(args.output, folder=True)
@@ -68,15 +68,13 @@ def figures(args: Args) -> None:
         raise VitvizError(f"Expected --only with --kind path, got {', '.join(kinds)}. Leave out one of them.")
     names = (*((args.only or NAMES) if "path" in kinds else ()), *kinds)
     if {*kinds} - {"rollout-sheet"}:
-        _single_path(args)  # refuses several photographs before any work
+        single_path(args)  # refuses several photographs before any work
+    paper = {name: rooms.load("paper", "command").FIGURES[name] for name in kinds if name in PAPER}
     explorer = shared.open_explorer(args)
     size = shared.input_size(args, explorer)
     with layout(args.width, bare=args.bare):
         drawn = _photo_figures(args, explorer, names)
-        if "rollout-sheet" in kinds:
-            drawn |= _rollout_sheet(args, explorer)
-        if "inside" in kinds:
-            drawn |= _inside(args, explorer)
+        drawn |= {name: figure(args, explorer) for name, figure in paper.items()}
     folder.mkdir(parents=True, exist_ok=True)
     paths = {name: folder / f"{name}.{args.format}" for name in drawn}
     for name, figure in drawn.items():
@@ -97,56 +95,20 @@ def _photo_figures(args: Args, explorer: Explorer, names: tuple[str, ...]) -> di
     only = [name for name in names if name in (*NAMES, *KINDS)]
     if not only:
         return {}
-    view = explorer.open(shared.photograph(_single_path(args)), size=args.size)
+    view = explorer.open(shared.photograph(single_path(args)), size=args.size)
     map_options = shared.place_of(args, view.trace.depth, view.trace.heads, view.trace.grid)
     map_options |= {"target": shared.parse_target(args.target, explorer, args.size)}
     if args.method is not None:
         map_options["method"] = args.method
     filters = [number - 1 for number in args.chosen] if args.chosen else args.filters
-    options = {"photo": Path(_single_path(args)).name, "dark": args.dark, "filters": filters}
+    options = {"photo": Path(single_path(args)).name, "dark": args.dark, "filters": filters}
     return draw(view, only, width=args.width, bare=args.bare, **options, **map_options)
 
 
-def _rollout_sheet(args: Args, explorer: Explorer) -> dict[str, Any]:
-    """Draw figure 6 of the ViT paper."""
-    from vitviz.paper.figures import rollout_sheet
-
-    files = _files(args)
-    opened = explorer.open_many(files, size=args.size, progress=not args.quiet)
-    views = [*opened]
-    if opened.errors:
-        raise unreadable(opened.errors, len(files))
-    return {"rollout-sheet": rollout_sheet(views, dark=args.dark)}
-
-
-def _inside(args: Args, explorer: Explorer) -> dict[str, Any]:
-    """Draw figure 7 of the ViT paper."""
-    from vitviz.analysis.head_statistics import folder_statistics
-    from vitviz.paper.figures import inside
-
-    path = _single_path(args)
-    if Path(path).is_dir():
-        options = {"names": ["distance"], "limit": args.limit, "size": args.size, "progress": not args.quiet}
-        statistics = folder_statistics(explorer.model, path, **options)
-    else:
-        statistics = explorer.open(shared.photograph(path), size=args.size).heads(["distance"])
-    return {"inside": inside(explorer.model, statistics, photo=Path(path).name, dark=args.dark)}
-
-
-def _single_path(args: Args) -> str:
+def single_path(args: Args) -> str:
     """Return the single photograph or folder."""
     if len(args.photos) != 1:
         raise VitvizError(
             f"Expected one photograph or folder, got {len(args.photos)}. Only rollout-sheet takes several."
         )
     return str(args.photos[0])
-
-
-def _files(args: Args) -> list[Path]:
-    """Return the photographs, including those in folders."""
-    from vitviz.images.folders import find_images, spread
-
-    paths = []
-    for path in map(Path, args.photos):
-        paths += [file for file, _ in spread(find_images(path), args.limit)] if path.is_dir() else [path]
-    return paths

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from vitviz import rooms
 from vitviz.cli import options as shared
 from vitviz.cli.options import PATH, Args, Command, LazyHelp, Names, Several
 from vitviz.errors import VitvizError
@@ -180,9 +181,7 @@ def summary(args: Args) -> None:
 
     model = _without_weights(args.preset) if args.preset else shared.load_model(args)
     if args.unfreeze_last is not None:
-        from vitviz.training.network import freeze
-
-        freeze(model, args.unfreeze_last)
+        rooms.load("training", "network").freeze(model, args.unfreeze_last)
     if not args.json:
         print(summary(model, args.batch))
         return

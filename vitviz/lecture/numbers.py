@@ -30,21 +30,22 @@ MLP, p patch size.
 from __future__ import annotations
 
 import json
+import os
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from safetensors.numpy import save
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn.functional import cosine_similarity
 
+from vitviz.analysis.block_parts import block_parts
 from vitviz.errors import refuse_windows
 from vitviz.images.preprocess import Preprocess
-from vitviz.lecture.texts import LectureError
-from vitviz.model.layers import Block
-from vitviz.model.ops import Ops
+from vitviz.lecture.texts import LectureError, lecture_given
 from vitviz.model.trace import Trace
 from vitviz.model.tracing import project_part
 from vitviz.model.vit import ViT
@@ -56,8 +57,6 @@ from vitviz.web.responses import describe_layers, describe_map, describe_rearran
 
 COMPARED = ("rollout", "gae")  # methods that the lecture compares
 MAX_ELEMENTS = 2**21  # maximum number of elements in an array: 4 MB in half precision
-
-PARTS = ("heads", "attended", "renormed", "before", "after", "transformed")  # tensors of `block_parts`
 
 Arrays = dict[str, NDArray[Any]]
 
@@ -98,15 +97,34 @@ def model_bytes(model: ViT, preprocess: Preprocess) -> bytes:
     return _file(*_model_arrays(model, grid))
 
 
+def saved_lecture(view: View, texts: str | os.PathLike[str] | None = None) -> dict[str, Any]:
+    """Return the arguments `lecture` and `texts` of `vitviz.web.scene.standalone`.
+
+    Args:
+        view: from `Explorer.open`.
+        texts: folder with a lecturer's own texts.
+
+    Raises:
+        LectureError: for invalid texts, and for models that the lecture does not show.
+    """
+    given = lecture_given(folder=None if texts is None else Path(texts))
+    return {"lecture": lecture_parts(view), "texts": given}
+
+
 def lecture_parts(view: View) -> dict[str, bytes]:
     """Return the files, by name, that a lecture without a server needs in addition to the block files."""
     model, trace = view.model, view.trace
-    files = {"lecture": lecture_bytes(view), "answers": lecture_answers(view)}
+    files = {**site_files(view), "answers": lecture_answers(view)}
     middle = trace.token((trace.grid[0] // 2, trace.grid[1] // 2))  # the patch that the lecture starts with
     for block in range(trace.depth):
-        files[f"values-{block}"] = values_bytes(model, trace, block)
         files[f"token-{block}-{middle}"] = token_bytes(model, trace, block, middle)
     return files
+
+
+def site_files(view: View) -> dict[str, bytes]:
+    """Return the files, by name, of an example of a static site."""
+    values = {f"values-{block}": values_bytes(view.model, view.trace, block) for block in range(view.trace.depth)}
+    return {"lecture": lecture_bytes(view), **values}
 
 
 @torch.no_grad()
@@ -160,50 +178,6 @@ def token_bytes(model: ViT, trace: Trace, block: int, token: int) -> bytes:
     parts = block_parts(layer, stream[:, token : token + 1], mixed)
     own = {"stream": _single(stream[0, token]), "normed": _single(normed[0, token])}
     return _file({**own, **{name: _half(part[..., 0, :]) for name, part in parts.items()}}, {})
-
-
-def block_parts(block: Block, tokens: Tensor, mixed: Tensor) -> dict[str, Tensor]:
-    """Return the parts of a block after its attention, by the names of the file of a token.
-
-    Args:
-        block: the block.
-        tokens: (1, n, D), its input.
-        mixed: (1, H, n, d), the outputs of the heads.
-
-    Returns:
-        (H, n, D) for "heads"; (n, ...) for all others.
-    """
-    record, attn = _Record(), block.attn
-    by_head = attn.proj.weight.unflatten(1, (attn.heads, -1)).transpose(0, 1)  # (D, H * d) -> (H, D, d)
-    heads = block.ls1(mixed[0] @ by_head.mT)  # (H, n, d) @ (H, d, D) -> (H, n, D)
-    block.finish(tokens, attn.merge(mixed), record)
-    (attended, transformed), (renormed,), ((_, before), (after, _)) = record.branches, record.normed, record.linears
-    parts = {"attended": attended, "renormed": renormed, "before": before, "after": after, "transformed": transformed}
-    return {"heads": heads, **{name: part[0] for name, part in parts.items()}}
-
-
-class _Record(Ops):
-    """Record the results of norms, the inputs and results of linear layers, and the branches that are added."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.normed: list[Tensor] = []
-        self.linears: list[tuple[Tensor, Tensor]] = []
-        self.branches: list[Tensor] = []
-
-    def norm(self, layer: nn.Module, x: Tensor) -> Tensor:
-        normed = super().norm(layer, x)
-        if not isinstance(layer, nn.Identity):  # stands for a norm that this model does not have
-            self.normed.append(normed)
-        return normed
-
-    def linear(self, layer: nn.Linear, x: Tensor) -> Tensor:
-        self.linears.append((x, super().linear(layer, x)))
-        return self.linears[-1][1]
-
-    def add(self, x: Tensor, branch: Tensor) -> Tensor:
-        self.branches.append(branch)
-        return super().add(x, branch)
 
 
 def _stream_arrays(trace: Trace) -> Arrays:

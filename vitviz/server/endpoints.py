@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from vitviz import rooms
 from vitviz.analysis.head_statistics import STATISTICS
 from vitviz.analysis.pairs import BLOCK, DESCRIPTOR, Descriptor
 from vitviz.attribution.attention import DISCARD, FUSE, RESIDUAL, START
@@ -36,8 +37,6 @@ from vitviz.attribution.target_specs import (
 from vitviz.evaluation.faithfulness import curve_passes
 from vitviz.evaluation.masking import usual_baseline
 from vitviz.heatmap import Heatmap
-from vitviz.lecture.numbers import lecture_bytes, lecture_parts, token_bytes, values_bytes
-from vitviz.lecture.texts import lecture_given
 from vitviz.phrases import Phrase
 from vitviz.server import arguments as args
 from vitviz.server.arguments import ArgumentError, check, quote
@@ -315,11 +314,15 @@ class Endpoints(Opening):
         view = self._scene(scene).view
         _check_index("block", block, view.trace.depth)
         _check_index("token", token, view.trace.tokens.shape[1])
+        numbers = rooms.load("lecture", "numbers")
+        data: bytes
         if block is None:
-            return lecture_bytes(view)
-        if token is None:
-            return values_bytes(view.model, view.trace, block)
-        return token_bytes(view.model, view.trace, block, token)
+            data = numbers.lecture_bytes(view)
+        elif token is None:
+            data = numbers.values_bytes(view.model, view.trace, block)
+        else:
+            data = numbers.token_bytes(view.model, view.trace, block, token)
+        return data
 
     def intervene(
         self,
@@ -432,7 +435,7 @@ class Endpoints(Opening):
         turn = lecture and self._turn(opened, "the lecture", method_need, about, slow=True)
         with turn or self.jobs.run(Kind.LONG):
             report(Phrase("writing-the-page", "Writing the page"))
-            numbers = {"lecture": lecture_parts(opened.view), "texts": lecture_given()} if lecture else {}
+            numbers = rooms.load("lecture", "numbers").saved_lecture(opened.view) if lecture else {}
             return standalone(opened.scene, search, **numbers).encode()
 
     def models(self) -> dict[str, Any]:

@@ -10,7 +10,7 @@ memory holds the weights once for the forward and once for the backward pass.
 | gradient | tokens and flow (1, N, D) | attention and its gradient (H, N, N), gradient of the tokens (1, N, D) |
 | relevance | tokens and flow (1, N, D) | gradient of the tokens by the rules of AttnLRP (1, N, D) |
 | values | tokens (1, N, D) | values (H, N, d) |
-| parts | tokens (1, N, D) | normed (N, D) and the tensors of `vitviz.lecture.numbers.block_parts` |
+| parts | tokens (1, N, D) | normed (N, D) and the tensors of `vitviz.analysis.block_parts.block_parts` |
 | value_attention | tokens (1, N, D), queries and keys (H, N, d), weights (N) | scores (N) |
 | classify | tokens (1, n, D) | logits (1, C) |
 | slope | tokens (1, N, D), weights (1, C) | gradient of the weighted logits with respect to the tokens (1, N, D) |
@@ -37,11 +37,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from vitviz.analysis.block_parts import PARTS, block_parts
 from vitviz.analysis.logit_lens import classify_patches
 from vitviz.attribution.attn_lrp import KINDS, AttnLRP
 from vitviz.attribution.values import head_products, norms_of_rows
 from vitviz.errors import VitvizError, refuse_windows
-from vitviz.lecture.numbers import PARTS, block_parts
 from vitviz.model.ops import Explicit
 from vitviz.model.positions import FIXED, resize_positions
 from vitviz.model.trace import BlockTrace
@@ -268,7 +268,7 @@ class _Values(_OfBlock):
 
 
 class _Parts(_OfBlock):
-    """Compute the parts of a block, see `vitviz.lecture.numbers.block_parts`, for all tokens."""
+    """Compute the parts of a block, see `vitviz.analysis.block_parts.block_parts`, for all tokens."""
 
     def forward(self, tokens: Tensor, *angles: Tensor) -> tuple[Tensor, ...]:
         attn, normed = self.block.attn, self.block.norm1(tokens)

@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from filelock import FileLock
 
-from vitviz import __version__
+from vitviz import __version__, rooms
 from vitviz.analysis.head_statistics import STATISTICS
 from vitviz.analysis.pairs import BLOCK, DESCRIPTOR
 from vitviz.attribution.inputs import Case
@@ -29,8 +29,6 @@ from vitviz.explorer import Explorer
 from vitviz.export import SPACE_CARD
 from vitviz.extras import check_installed
 from vitviz.images.preprocess import Preprocess
-from vitviz.lecture.numbers import lecture_bytes, model_bytes, values_bytes
-from vitviz.lecture.texts import lecture_given
 from vitviz.model.vit import ViT
 from vitviz.phrases import Phrase, with_phrases
 from vitviz.resources import cache_folder
@@ -50,7 +48,7 @@ from vitviz.writing import replacing
 
 TRACED = (
     *("site/onnx.py", "site/formulas.py", "outputs.py", "model/*.py", "attribution/*.py"),
-    *("analysis/*.py", "lecture/numbers.py"),
+    "analysis/*.py",
 )  # modules whose source code determines the graphs
 TRIAL = 8  # patches per side of the browser's test picture
 # With these two headers, a page can use several threads.
@@ -140,7 +138,8 @@ def write_site(
         raise StaticError(f"Expected a new or empty folder for the site, got {folder}. Name another one.")
     check_installed("static", "onnx_ir", "onnxscript")
     check_runtime()
-    lecture = lecture_given(lang, texts)
+    has_lecture = texts is not None or rooms.has("lecture")
+    lecture = rooms.load("lecture", "texts").lecture_given(lang, texts) if has_lecture else None
     sources = list(sources) or [name for name in (zoo.DEFAULT, *zoo.bundled()) if name.startswith("dinov2")]
     sources = list(dict.fromkeys(sources))
     photographs = list(examples() if photographs is None else photographs)
@@ -151,7 +150,7 @@ def write_site(
     earlier = _earlier_files(folder)
     with replacing(folder, folder=True) as beside:
         site = Site(beside)
-        _fill(site, models, methods, photographs, lecture, tell)
+        _fill(site, models, methods, photographs, lecture, lang, tell)
         if space:
             site.write("README.md", SPACE, hashed=False)
             site.write(".gitattributes", LARGE, hashed=False)
@@ -165,7 +164,8 @@ def _fill(
     models: dict[str, ViT],
     methods: Sequence[str],
     photographs: Sequence[Example],
-    lecture: dict[str, Any],
+    lecture: dict[str, Any] | None,
+    lang: str,
     tell: Callable[[str], None],
 ) -> None:
     """Write the files of a site."""
@@ -190,7 +190,7 @@ def _fill(
         "worker": site.write("worker.js", _worker(runtime, max(map(_most_patches, models.values()))))["url"],
         "saved": site.write("saved.html", standalone_frame(lecture="null"))["url"],
     }
-    _write_page(site, config, lecture, runtime)
+    _write_page(site, config, lecture, lang, runtime)
 
 
 def _earlier_files(folder: Path) -> set[Path]:
@@ -222,7 +222,7 @@ def _write_runtime(site: Site) -> Runtime:
 def _worker(runtime: Runtime, patches: int) -> str:
     """Return the worker's script, with random orders of up to this number of patches."""
     start = f"vitvizExplorer.start(self, {json.dumps(runtime)}, {json.dumps(constants(patches))});\n"
-    return f"{bundle.script('site/worker/worker.js')}{start}"
+    return bundle.script("site/worker/worker.js", bundle.of_rooms("worker/room.js")) + start
 
 
 def _write_photograph(site: Site, example: Example) -> str:
@@ -249,7 +249,11 @@ def _write_model(site: Site, source: str, model: ViT, methods: Sequence[str]) ->
         "graphs": site.write(f"{place}/graphs.bin", contents),
         "weights": site.write(f"{place}/weights.bin", weights),
     }
-    shared, (size, larger) = model_bytes(halves, pretrained.preprocess), _larger(model)
+    size, larger = _larger(model)
+    lecture = None
+    if rooms.has("lecture"):
+        shared = rooms.load("lecture", "numbers").model_bytes(halves, pretrained.preprocess)
+        lecture = site.write(f"{place}/lecture.bin", shared)
     side = TRIAL * config.patch_size
     with torch.no_grad():
         logits = halves(torch.from_numpy(ramp(3 * side * side)).reshape(1, 3, side, side))[0].tolist()
@@ -269,7 +273,7 @@ def _write_model(site: Site, source: str, model: ViT, methods: Sequence[str]) ->
             for name, about in METHODS.items()
             if name in methods
         },
-        "parts": places, "graphs": graphs, "files": files, "lecture": site.write(f"{place}/lecture.bin", shared),
+        "parts": places, "graphs": graphs, "files": files, "lecture": lecture,
         "check": {"height": side, "width": side, "logits": logits},
     })  # fmt: skip
 
@@ -321,9 +325,10 @@ def _write_scene(site: Site, example: Example, source: str, model: ViT) -> str:
     site.write(f"{place}/manifest.json", json.dumps(with_phrases(manifest)), hashed=False)
     for block in range(view.trace.depth):
         site.write(f"{place}/block-{block}.bin", block_bytes(view.trace, block), hashed=False)
-        site.write(f"{place}/values-{block}.bin", values_bytes(model, view.trace, block), hashed=False)
     site.write(f"{place}/descriptors.bin", descriptor_bytes(model, view.trace, DESCRIPTOR, BLOCK), hashed=False)
-    site.write(f"{place}/lecture.bin", lecture_bytes(view), hashed=False)
+    if rooms.has("lecture"):
+        for name, data in rooms.load("lecture", "numbers").site_files(view).items():
+            site.write(f"{place}/{name}.bin", data, hashed=False)
     if scene.rolls_out:
         site.write(f"{place}/rollout.bin", rollout_bytes(view.trace), hashed=False)
     return place
@@ -372,13 +377,15 @@ def _choices(models: dict[str, ViT], photographs: Sequence[Example], methods: Se
     return with_phrases(offered)
 
 
-def _write_page(site: Site, config: dict[str, Any], lecture: dict[str, Any], runtime: Runtime) -> None:
+def _write_page(
+    site: Site, config: dict[str, Any], lecture: dict[str, Any] | None, lang: str, runtime: Runtime
+) -> None:
     """Write the page, and the service worker with a list of all other files."""
     first = next(iter(config["examples"].values()))["scenes"][config["models"]["default"]]
-    script = site.write("page.js", bundle.script("site/page/site.js"))["url"]
+    script = site.write("page.js", bundle.script("site/page/site.js", bundle.of_rooms("room.js")))["url"]
     filling = {
-        "style": bundle.style() + bundle.lecture_style(),
-        "lang": lecture["lang"],
+        "style": bundle.whole_style(),
+        "lang": lang,
         "preview": bundle.preview(bundle.PREVIEW),
         "lecture": _json(json.dumps(lecture)),
         "template": bundle.template(),

@@ -9,26 +9,25 @@ import { Explore } from './views/explore.js';
 import { Frame } from './views/frame.js';
 import { Heads } from './views/head_statistics.js';
 import { Layers } from './views/layers.js';
-import { Lecture } from '../lecture/page/views/lecture.js';
 import { Source } from './views/source.js';
 import { TopBar } from './views/topbar.js';
 
 /** The views, and the elements of app.html that they fill. */
 export const VIEWS = {
   '.vv-explore': Explore, '.vv': Frame, '.vv-explain': Explain, '.vv-heads-view': Heads, '.vv-layers-view': Layers,
-  '.vv-lecture': Lecture, '.vv-source': Source, '.vv-top': TopBar, '.vv-debug': Debug,
+  '.vv-source': Source, '.vv-top': TopBar, '.vv-debug': Debug,
 };
 
 /**
  * Start the app in `root`, which contains app.html.
  * @param {HTMLElement} root @param {unknown} _host - the object that Gradio passes to a component's script
- * @param {{colors: Record<string, string>, first: any, models: any, lecture: import('./page.js').Lectured,
+ * @param {{colors: Record<string, string>, first: any, models: any, lecture: import('./page.js').Lectured | null,
  *   notice?: string}} options - the first scene's manifest; the list of models, examples, methods and statistics,
  *   so that the page opens without a request; the lecture's texts; a first message
  */
 export function start(root, _host, { colors, first, models, lecture, notice }) {
   const photos = new Photos();
-  const backend = serverBackend({ base: document.baseURI, photos });
+  const backend = serverBackend({ base: document.baseURI, photos, lecture: lecture !== null });
   const { search, notice: came } = received(photos, window.location);
   const page = mount(root, { colors, backend, photos, first, models, lecture, search }, VIEWS);
   const texts = [notice, came].filter(Boolean);

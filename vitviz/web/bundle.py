@@ -1,8 +1,8 @@
 """Bundle the page's scripts into one, for a page that loads no other file.
 
-The modules are plain ES modules, which browsers and Node run without a build step. The bundle turns each module into a
-function that returns its exports, in the order of imports, so that private names of modules do not conflict. Lines that
-contain only comments are removed.
+Rooms (`vitviz.rooms`) add scripts to the page's. The modules are plain ES modules, which browsers and Node run without
+a build step. The bundle turns each module into a function that returns its exports, in the order of imports, so that
+private names of modules do not conflict. Lines that contain only comments are removed.
 """
 
 from __future__ import annotations
@@ -45,11 +45,17 @@ class BundleError(VitvizError):
 
 
 @cache
-def script(entry: str = ENTRY) -> str:
-    """Return one script that defines `vitvizExplorer`, the exports of `entry`, for a <script> or a function's body."""
+def script(entry: str = ENTRY, first: tuple[str, ...] = ()) -> str:
+    """Return one script that defines `vitvizExplorer`, the exports of `entry`, for a <script> or a function's body.
+
+    Args:
+        entry: a module, relative to the package.
+        first: modules that run before it, such as those of `of_rooms`.
+    """
     order: list[str] = []
     bodies: dict[str, str] = {}
-    _collect(entry, order, bodies, ())
+    for name in (*first, entry):
+        _collect(name, order, bodies, ())
     parts = [f"modules['{name}'] = (() => {{\n{bodies[name]}}})();" for name in order]
     return (
         "const vitvizExplorer = (() => {\nconst modules = {};\n"
@@ -163,7 +169,12 @@ def contained_style() -> str:
     return _WIDE.sub(r"@container vitviz (\1-width", style())
 
 
+def of_rooms(name: str) -> tuple[str, ...]:
+    """Return the files that rooms add: "room.js" to the page, "room.css" to its style, "worker/room.js" to a worker."""
+    return tuple(path.relative_to(PACKAGE).as_posix() for path in sorted(PACKAGE.glob(f"*/page/{name}")))
+
+
 @cache
-def lecture_style() -> str:
-    """Return the style sheet of the lecture, which follows the page's."""
-    return (PACKAGE / "lecture" / "page" / "lecture.css").read_text(encoding="utf-8")
+def whole_style() -> str:
+    """Return the style sheet of a page with all rooms."""
+    return style() + "".join((PACKAGE / path).read_text(encoding="utf-8") for path in of_rooms("room.css"))

@@ -3,6 +3,7 @@ import { fileName } from './compute/format.js';
 import { decoded } from './compute/payload.js';
 import { queryOn } from './compute/query.js';
 import { isStep, reduce, restore, showable } from './core/actions.js';
+import { ROOM_VIEWS } from './core/rooms.js';
 import { INITIAL, saved } from './core/state.js';
 import { createStore } from './core/store.js';
 import { format, parse } from './core/url.js';
@@ -20,7 +21,7 @@ import { SceneEffects } from './effects/scene.js';
 /**
  * The steps in each language, and the exercises.
  * @typedef {{lang: string, texts: Record<string, Text[]>,
- *   exercises?: import('../lecture/page/compute/exercises.js').Given}} Lectured
+ *   exercises?: any}} Lectured - `exercises`: `Given` of the lecture
  */
 
 const HOME = 'vitviz-model'; // local-storage key of the model chosen last
@@ -59,7 +60,7 @@ const home = {
  * @param {string} options.search - the query string @param {any} options.models - Models; null without a server
  * @param {Lectured | null} [options.lecture] - texts of the lecture, and its initial language
  * @param {boolean} [options.inside] - whether another page embeds the explorer, with its own address, keys and colors
- * @param {Record<string, any>} places - views by their selectors
+ * @param {Record<string, any>} places - views by their selectors, in addition to those of the rooms
  */
 export function mount(root, { colors: encoded, backend: innerBackend, photos, first, photo = null, search, models,
   lecture = null, inside = false }, places) {
@@ -95,7 +96,7 @@ export function mount(root, { colors: encoded, backend: innerBackend, photos, fi
     act: (/** @type {string} */ what) => runCommand(what, page),
     lecture, models: /** @type {import('./backends/backend.js').Models} */ (models), views: /** @type {any[]} */ ([]),
   };
-  page.views = Object.entries(places).flatMap(([selector, View]) => {
+  page.views = Object.entries({ ...places, ...ROOM_VIEWS }).flatMap(([selector, View]) => {
     const place = root.matches(selector) ? root : root.querySelector(selector);
     return place ? [new View(place, page)] : [];
   });

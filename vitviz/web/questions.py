@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from vitviz.phrases import Phrase
+from vitviz.rooms import has
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,6 +26,7 @@ class Question:
         cached: whether its answer is cached.
         settle: milliseconds that the page waits after the last change, because a slider changes the question often.
         not_in_browser: why the static site cannot answer it; empty if it can.
+        room: the room (`vitviz.rooms`) that answers it; without its folder, there is no such question.
     """
 
     name: str
@@ -35,6 +37,7 @@ class Question:
     cached: bool = True
     settle: int = 0
     not_in_browser: str = ""
+    room: str = ""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "waiting", self.waiting and Phrase(f"question-{self.name}", self.waiting))
@@ -54,7 +57,7 @@ QUESTIONS = {
         Question(name="intervene", waiting="Running the model again", settle=200),
         Question(name="rearrange", waiting="Running the model again"),
         Question(name="attention", page=False, light=True, not_in_browser="the page computes it from a block"),
-        Question(name="lecture", waiting="Loading the lecture’s numbers", programs=False, light=True),
+        Question(name="lecture", waiting="Loading the lecture’s numbers", programs=False, light=True, room="lecture"),
         Question(name="page", waiting="Writing the page", cached=False),  # large and rarely requested twice
         Question(name="models", programs=False, cached=False, not_in_browser="the page contains the list"),
         Question(
@@ -62,5 +65,6 @@ QUESTIONS = {
             not_in_browser="a static site accepts no uploads",
         ),
     )
+    if not question.room or has(question.room)
 }  # fmt: skip
 """All questions by name."""

@@ -289,20 +289,21 @@ def standalone(
         parts=parts,
         manifest=_script({**scene.manifest("page"), "badge": None}),  # no times, so that equal views give equal files
         search=_script(search),
-        lecture=_script(texts) if lecture else "null",
-        entry="lecture/page/saved_lecture.js" if lecture else "web/saved.js",
+        lecture=_script(texts) if lecture is not None else "null",
+        rooms=lecture is not None,
     )
 
 
-def standalone_frame(entry: str = "web/saved.js", **filling: str) -> str:
+def standalone_frame(*, rooms: bool = False, **filling: str) -> str:
     """Return the standalone page, with `@@name@@` in place of missing parts.
 
     Args:
-        entry: the script of the page.
+        rooms: whether rooms such as the lecture add scripts and styles.
         filling: title, parts, manifest, search and lecture, as HTML.
     """
-    scripts = {"script": bundle.script(entry), "colors": bundle.colors()}
-    style = bundle.style() + (bundle.lecture_style() if entry == "lecture/page/saved_lecture.js" else "")
+    first = bundle.of_rooms("room.js") if rooms else ()
+    scripts = {"script": bundle.script("web/saved.js", first), "colors": bundle.colors()}
+    style = bundle.whole_style() if rooms else bundle.style()
     filling |= {"style": style, "template": bundle.template(), **scripts}
     return bundle.fill(bundle.frame(), filling)
 

@@ -12,8 +12,8 @@ b'<?xml'
 - `places`: `positions`, position embeddings and their similarity.
 - `drawing`: `shapes`, every shape from pixels to logits; `route` returns them as data.
 - `counts`: `parameters` by module.
-- `paper`: `rollout_sheet`, photographs beside their rollout, and `inside`, filters, positions and attention distance:
-  figures 6 and 7 of Dosovitskiy et al. 2021.
+- `vitviz.paper.figures`: `rollout_sheet`, photographs beside their rollout, and `inside`, filters, positions and
+  attention distance: figures 6 and 7 of Dosovitskiy et al. 2021.
 - `maps`: `overlay`, `heads`, `layers`, `components`, `matrix`, `methods`, maps over the photograph.
 - `charts`: `prediction`, `curves`, `lens`, `decomposition`, `statistics`, charts of the prediction and of every head.
 - `confusion`: the confusion matrix of a classifier. `curves`: loss and accuracy of a training run.
@@ -45,7 +45,8 @@ NAMES = ("patches", "features", "flattened", "embedding", "positions", "shapes",
 MAPS = ("overlay", "heads", "layers", "components", "matrix", "methods")
 CHARTS = ("prediction", "curves", "lens", "decomposition", "statistics")
 KINDS = (*MAPS, *CHARTS)  # figures with `FigureOptions`
-ALL_KINDS = ("path", *KINDS, "rollout-sheet", "inside")  # names in `vitviz figures`; "path" means all of `NAMES`
+PAPER = ("rollout-sheet", "inside")  # figures of several photographs or of a model, in the room `vitviz.paper`
+ALL_KINDS = ("path", *KINDS, *PAPER)  # names in `vitviz figures`; "path" means all of `NAMES`
 FORMATS = ("png", "svg", "pdf")
 # Without these settings, files contain the date and matplotlib's version.
 METADATA: dict[str, dict[str, str | None]] = {

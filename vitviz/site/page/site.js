@@ -10,7 +10,7 @@ import { VIEWS } from '../../web/app.js';
  * Start a static site in `root`, which contains app.html.
  * @param {HTMLElement} root
  * @param {{colors: Record<string, string>, first: any, site: import('./backends/onnx.js').Site,
- *   lecture: import('../../web/page.js').Lectured}} options
+ *   lecture: import('../../web/page.js').Lectured | null}} options
  */
 export function start(root, { colors, first, site, lecture }) {
   const photos = new Photos();
@@ -18,7 +18,7 @@ export function start(root, { colors, first, site, lecture }) {
   for (const entry of site.models.groups[0].entries) {
     entry.needs = () => needs(site.about[entry.source], deviceMemory);
   }
-  const backend = onnxBackend({ base: document.baseURI, site, photos });
+  const backend = onnxBackend({ base: document.baseURI, site, photos, lecture: lecture !== null });
   const { search, notice } = received(photos, window.location);
   const page = mount(root, { colors, backend, photos, first, models: site.models, lecture, search }, VIEWS);
   if (notice) page.store.dispatch({ type: 'message', texts: [notice] });

@@ -1,13 +1,13 @@
 // The worker of a static site: it answers the same questions as the server's endpoints, one at a time.
 import { ReadbackError } from '../../web/compute/readback.js';
 import { crc32 } from '../../web/compute/zip.js';
+import { ROOM_ANSWERS } from '../../web/core/rooms.js';
 import { cacheName } from './site_cache.js';
 import { learn, learned, sentence } from '../../web/core/words.js';
 import { explain, faithfulness, heads, intervene, rearrange } from './endpoints.js';
 import { blockFile, rolloutFile } from './files.js';
 import { Graphs, ramp } from './graphs.js';
 import { descriptors, layers } from './layers.js';
-import { lectureFile, tokenFile, valuesFile } from '../../lecture/page/worker/lecture_numbers.js';
 import { Stopped, Model } from './model.js';
 import { PhotographError, describeScene, prepareBlob } from './opening.js';
 import { rollOut, weightsOf } from './rollout.js';
@@ -149,11 +149,7 @@ export function start(self, build, constants) {
       for (let n = 0; n < first.tokens; n += 1) identity[n * (first.tokens + 1)] = 1;
       return rolloutFile(await rollOut(model, run.blocks, identity, options), first, options.start);
     },
-    async lecture(opened, { block, token }) {
-      if (block !== undefined) return token === undefined ? valuesFile(opened, block) : tokenFile(opened, block, token);
-      return lectureFile(opened, await read(opened.model.about.lecture));
-    },
-    descriptors, explain, faithfulness, heads, intervene, layers, rearrange,
+    descriptors, explain, faithfulness, heads, intervene, layers, rearrange, ...ROOM_ANSWERS,
   };
 
   /** @param {Question} question */
@@ -164,7 +160,7 @@ export function start(self, build, constants) {
     try {
       if (canceled()) throw new Stopped();
       const opened = await open(question);
-      const data = await answers[name]({ ...opened, constants, canceled, tell: report }, ask);
+      const data = await answers[name]({ ...opened, constants, canceled, read, tell: report }, ask);
       self.postMessage({ id, data, phrases: learned() }, data instanceof ArrayBuffer ? [data] : []);
     } catch (error) {
       if (error instanceof Stopped) self.postMessage({ id, stopped: true });

@@ -68,9 +68,10 @@ async function rest(reader, first, count) {
  * @param {object} options
  * @param {string} options.base - the address of the page's folder
  * @param {{get: (hash: string) => Promise<Blob | null>}} options.photos
+ * @param {boolean} options.lecture - whether the page has the lecture
  * @returns {Backend}
  */
-export function serverBackend({ base, photos }) {
+export function serverBackend({ base, photos, lecture }) {
   /** @param {string} name @param {FormData} body @param {How} how */
   async function send(name, body, { signal, progress }) {
     let answer;
@@ -104,7 +105,7 @@ export function serverBackend({ base, photos }) {
   }
 
   return {
-    can: { open: true, choose: true, rollout: true, explain: true, page: true, link: true, lecture: true },
+    can: { open: true, choose: true, rollout: true, explain: true, page: true, link: true, lecture },
     ask: async (name, about, ask = {}, how = {}) => send(name, await form(about, ask, how), how),
   };
 }

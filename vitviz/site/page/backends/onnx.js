@@ -33,9 +33,10 @@ const addressOf = (blob) => URL.createObjectURL(blob);
  * @param {string} options.base - the address of the site's folder
  * @param {Site} options.site
  * @param {{get: (hash: string) => Promise<Blob | null>}} options.photos
+ * @param {boolean} options.lecture - whether the page has the lecture
  * @returns {Backend}
  */
-export function onnxBackend({ base, site, photos }) {
+export function onnxBackend({ base, site, photos, lecture }) {
   /** @type {Worker | null} */
   let worker = null;
   let count = 0;
@@ -167,7 +168,7 @@ export function onnxBackend({ base, site, photos }) {
 
   /** @type {Backend} */
   const backend = {
-    can: { open: true, choose: true, rollout: true, explain: true, page: true, link: true, lecture: true },
+    can: { open: true, choose: true, rollout: true, explain: true, page: true, link: true, lecture },
     async ask(name, about, ask = {}, how = {}) {
       if (name === 'checkpoint') {
         throw new BackendError(tr('this-site-takes-no-checkpoints'), 'refused');

@@ -11,7 +11,9 @@ import click
 
 from vitviz.cli import options as shared
 from vitviz.cli.options import Args
-from vitviz.cli.train_options import (
+from vitviz.formatting import percent
+from vitviz.training import TrainingError
+from vitviz.training.options import (
     ALL,
     SIZES,
     Options,
@@ -23,8 +25,6 @@ from vitviz.cli.train_options import (
     resumed_options,
     save_options,
 )
-from vitviz.formatting import percent
-from vitviz.training import TrainingError
 from vitviz.training.recipes import RECIPES, Recipe
 
 if TYPE_CHECKING:
