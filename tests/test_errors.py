@@ -29,7 +29,11 @@ OTHERS = (
 EXPLORER = vitviz.Explorer(tiny.model(**tiny.SMALL))
 PHOTO = np.zeros((12, 20, 3), np.uint8)
 VIEW = EXPLORER.open(PHOTO)
-REQUIRED: dict[str, dict[str, Any]] = {"compare": {"other": VIEW}, "texts": {"texts": ["a cat"]}}
+REQUIRED: dict[str, dict[str, Any]] = {
+    "compare": {"other": VIEW},
+    "edge": {"block": 0, "head": 1, "query": 0, "key": 3},
+    "texts": {"texts": ["a cat"]},
+}
 FUNCTIONS = (vitviz.load, vitviz.preset, vitviz.example, vitviz.summary, vitviz.Explorer)
 
 

@@ -31,6 +31,11 @@ class ExampleError(VitvizError):
     """Raised for an unknown example photograph."""
 
 
+def examples() -> list[Path]:
+    """Return the paths of the bundled photographs, sorted by name."""
+    return sorted(resource_folder("examples").glob("*.jpg"))
+
+
 @check_arguments(ExampleError)
 def example(name: str) -> Path:
     """Return the path of a bundled photograph: `vitviz.example("church")`.
@@ -38,7 +43,7 @@ def example(name: str) -> Path:
     Raises:
         ExampleError: if it does not exist.
     """
-    paths = {path.stem: path for path in sorted(resource_folder("examples").glob("*.jpg"))}
+    paths = {path.stem: path for path in examples()}
     if name.lower() not in paths:
         raise ExampleError(f"Expected one of the examples {', '.join(paths)}, got {name!r}. Choose one of them.")
     return paths[name.lower()]

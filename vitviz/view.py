@@ -23,6 +23,7 @@ from vitviz.analysis.head_statistics import HeadStatistics, head_statistics
 from vitviz.analysis.interventions import Change, intervene
 from vitviz.analysis.logit_lens import LogitLens, logit_lens
 from vitviz.analysis.pairs import BLOCK, DESCRIPTOR, Descriptor, PatchSimilarity, compare_patches
+from vitviz.analysis.sinks import Sinks, sinks
 from vitviz.analysis.tokens import TokenPCA, token_pca
 from vitviz.attribution.attention import Fusion, attention_heads, check_head
 from vitviz.attribution.inputs import Method
@@ -397,12 +398,21 @@ class View:
 
         `options` are `cut` and `means`.
         """
-        reading = None
-        if self.trace.logits is not None or target is not None:
+        reading, contrast = None, None if contrast is None else (contrast[0], contrast[1])
+        if self.trace.logits is not None or target is not None or contrast is not None:
             read = ("reading", str(target), contrast)
             reading = self._cached(read, lambda: target_reading(self.model, self.trace, target, contrast))
         place = block, head, self._query(query), self._query(key)
         return edge(self.model, self.trace, *place, reading=reading, **options)
+
+    @check_arguments(ExplorerError)
+    def sinks(self, target: TargetOf | None = None, *, contrast: tuple[Named, Named] | None = None) -> Sinks:
+        """Return patches with an outlying norm or share of attention, and the neurons that make them; see
+        `vitviz.analysis.sinks.sinks`.
+
+        `view.model.with_registers()` moves these norms to registers.
+        """
+        return sinks(self.model, self.trace, target=target, contrast=contrast)
 
     @check_arguments(ExplorerError)
     def texts(self, texts: Sequence[str], tower: TextTower | str | os.PathLike[str] | None = None) -> "View":

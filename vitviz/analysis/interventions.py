@@ -196,11 +196,30 @@ def intervene(
         zero = (tuple(place) if isinstance(place, list) else place for place in heads)
         modes = dict(heads) if isinstance(heads, Mapping) else dict.fromkeys(zero, "zero")
         outputs = _outputs(model, changed, Edits(heads=modes, cuts=cuts, keep=keep), features, positions=positions)
+    return _change(model, outputs_before, outputs, target, contrast)
+
+
+@torch.no_grad()
+def change_of(
+    model: ViT, before: Tensor, after: Tensor, target: TargetLike = None, contrast: tuple[Named, Named] | None = None
+) -> Change:
+    """Return the change of predictions between two runs from their final tokens, (B, N, D) each; see `intervene`."""
+    features = reads_features(model, target)
+    return _change(model, _read(model, before, features), _read(model, after, features), target, contrast)
+
+
+def _change(
+    model: ViT,
+    before: tuple[Tensor, Tensor],
+    after: tuple[Tensor, Tensor],
+    target: TargetLike,
+    contrast: tuple[Named, Named] | None,
+) -> Change:
+    """Return the change between two results of `_read`."""
     labels = model.pretrained.labels if model.pretrained else ()
-    (logits_before, _), (logits, _) = outputs_before, outputs
     explained = target is not None or contrast is not None
-    readings = _readings(model, target, contrast, outputs_before, outputs) if explained else {}
-    return Change(logits_before.numpy(), logits.numpy(), labels, model.problem_type, **readings)
+    readings = _readings(model, target, contrast, before, after) if explained else {}
+    return Change(before[0].numpy(), after[0].numpy(), labels, model.problem_type, **readings)
 
 
 def _outputs(
@@ -215,13 +234,18 @@ def _outputs(
 
     `logits` are the logits of these images, if known.
     """
-    pooled = images.new_zeros(len(images), 0)
-    if logits is None or features:
-        embedded, grid = model.embed(images, positions=positions)
-        tokens = model.encode(embedded, model.angles(grid) if positions else None, edits)
-        pooled = model.read_out(tokens) if features else pooled
-        logits = images.new_zeros(len(images), 0) if model.head is None else model.classify(tokens)
-    return logits.detach().cpu().double(), pooled.cpu().double()
+    if logits is not None and not features:
+        return logits.detach().cpu().double(), torch.zeros(len(images), 0, dtype=torch.float64)
+    embedded, grid = model.embed(images, positions=positions)
+    return _read(model, model.encode(embedded, model.angles(grid) if positions else None, edits), features)
+
+
+def _read(model: ViT, tokens: Tensor, features: bool) -> tuple[Tensor, Tensor]:
+    """Return logits (B, C) and features (B, F) as `_outputs` does, from final tokens (B, N, D)."""
+    missing = tokens.new_zeros(len(tokens), 0)
+    logits = missing if model.head is None else model.classify(tokens)
+    pooled = model.read_out(tokens) if features else missing
+    return logits.detach().cpu().double(), pooled.detach().cpu().double()
 
 
 def _readings(

@@ -15,13 +15,13 @@ from torch import Tensor
 from vitviz.analysis import AnalysisError
 from vitviz.analysis.logit_lens import check_one_image
 from vitviz.formatting import short_repr
+from vitviz.model.registers import norm_outliers
 from vitviz.model.trace import Query, Trace
 from vitviz.model.vit import ViT
 
 Floats = NDArray[np.float32]
 
 PERCENTILES = (1.0, 99.0)  # percentiles of a component's scores that map to colors 0 and 1
-RATIO, DEVIATIONS = 2.0, 6.0  # thresholds of outliers, see `token_norms`
 
 
 @torch.no_grad()
@@ -177,20 +177,14 @@ def token_norms(model: ViT, trace: Trace) -> TokenNorms:
 
     Large models without registers store global information in a few patches with little content, whose norm is several
     times the norm of other patches (Darcet et al. 2024, "Vision Transformers Need Registers", with a threshold of 150
-    for one model). Here a patch is an outlier if its norm exceeds `RATIO` times its block's median, and exceeds the
-    median by `DEVIATIONS` robust standard deviations (1.4826 times the median absolute deviation).
+    for one model). `vitviz.model.registers.norm_outliers` defines outliers here.
 
     Raises:
         AnalysisError: for several images, or without a readable block.
     """
     blocks, outputs = _outputs(model, trace)
     norms = np.stack([tokens.cpu().double().norm(dim=-1).numpy() for tokens in outputs])  # (L, N)
-    patches = norms[:, len(trace.prefix) :]
-    middle = np.median(patches, axis=1, keepdims=True)  # (L, 1)
-    spread = 1.4826 * np.median(np.abs(patches - middle), axis=1, keepdims=True)
-    threshold = np.maximum(RATIO * middle, middle + DEVIATIONS * spread)
-    outliers = norms > threshold
-    outliers[:, : len(trace.prefix)] = False
+    outliers, threshold = norm_outliers(norms, len(trace.prefix))
     return TokenNorms(
         blocks=blocks, norms=norms.astype(np.float32), outliers=outliers, thresholds=threshold[:, 0].astype(np.float32)
     )

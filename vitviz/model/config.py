@@ -37,6 +37,9 @@ class ViTConfig:
         classes: C; 0 for a model without a classifier.
         class_token, distillation_token: whether the model has these prefix tokens.
         registers: number of register tokens.
+        test_registers: number of the last registers that were added to a trained model; they take the activations of
+            `register_neurons`, see `vitviz.model.registers`.
+        register_neurons: (block, index) of neurons, the inputs of the last linear map of the block's MLP.
         pooling: input of the classifier: the class token, the mean over patches, both concatenated, or attention
             pooling with a learned query.
         positions: learned; fixed sine and cosine of row and column (sincos) or of reading order (sincos1d); rotary
@@ -96,6 +99,8 @@ class ViTConfig:
     class_token: bool = True
     distillation_token: bool = False
     registers: int = 0
+    test_registers: int = 0
+    register_neurons: tuple[tuple[int, int], ...] = ()
     pooling: Literal["cls", "mean", "cls+mean", "attention"] = "cls"
     positions: Literal["learned", "sincos", "sincos1d", "rotary", "learned+rotary", "none"] = "learned"
     position_grid: tuple[int, int] | None = None
@@ -142,7 +147,20 @@ class ViTConfig:
 
     def __post_init__(self) -> None:
         check_fields(self, ModelError, RANGES)
+        object.__setattr__(self, "register_neurons", tuple(map(tuple, self.register_neurons)))  # JSON has no tuples
+        self._check_registers()
         self._check_combinations()
+
+    def _check_registers(self) -> None:
+        """Check that neurons have registers to which their activations can move."""
+        last = self.depth - 1
+        exist = all(0 <= block < last and 0 <= index < self.hidden for block, index in self.register_neurons)
+        if self.test_registers > self.registers or not exist or (self.register_neurons and not self.test_registers):
+            raise ModelError(
+                f"Expected at most {self.registers} test_registers, and register_neurons as (block, index) below "
+                f"({last}, {self.hidden}) with at least one of them, got {self.test_registers} and "
+                f"{self.register_neurons!r:.80}. Use model.with_registers."
+            )
 
     def _check_combinations(self) -> None:
         """Check combinations of fields."""
@@ -210,9 +228,9 @@ class ViTConfig:
     def plain_blocks(self) -> bool:
         """Return whether each block is x + attention(norm(x)), then x + MLP(norm(x)).
 
-        All norms are layer norms, and attention is plain.
+        All norms are layer norms, attention is plain, and no activations move to registers.
         """
-        moved = self.norm_post or self.norm_attention or self.norm_mlp
+        moved = self.norm_post or self.norm_attention or self.norm_mlp or self.register_neurons
         return self.plain_attention and not (moved or self.parallel or self.norm != "layer")
 
     @property
@@ -322,7 +340,7 @@ class ViTConfig:
 RANGES: dict[str, tuple[float, float]] = {
     **dict.fromkeys(("image_size", "position_grid", "rotary_grid", "patch_size", "channels", "frames"), (1, math.inf)),
     **dict.fromkeys(("width", "depth", "heads", "head_width", "mlp_width", "projection", "pool_heads"), (1, math.inf)),
-    **dict.fromkeys(("classes", "registers", "pool_blocks", "pool_mlp_width"), (0, math.inf)),
+    **dict.fromkeys(("classes", "registers", "test_registers", "pool_blocks", "pool_mlp_width"), (0, math.inf)),
     **dict.fromkeys(("dropout", "attention_dropout", "path_dropout"), (0.0, 0.999)),
     **dict.fromkeys(("norm_eps", "norm_final_eps"), (1e-30, 1.0)),  # with 0, a layer norm could divide by zero
     "rotary_base": (1.0, 1e12),  # ratio of periods, in float32

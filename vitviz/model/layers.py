@@ -176,18 +176,43 @@ class MLP(nn.Module):
         self.fc2 = nn.Linear(config.hidden, config.width, bias=config.mlp_bias)
         self.activation = GATES.get(config.mlp, ACTIVATIONS[config.activation])
         self.dropout = nn.Dropout(config.dropout)
+        self.moved: tuple[int, ...] = ()  # neurons whose activations move to the registers first..last-1
+        self.registers = (0, 0)
 
     def forward(self, x: Tensor, ops: Ops = PLAIN) -> Tensor:
         """Transform each token: (B, N, D) -> (B, N, D)."""
+        out: Tensor = self.dropout(ops.linear(self.fc2, self.hidden(x, ops)))
+        return out
+
+    def hidden(self, x: Tensor, ops: Ops = PLAIN, *, moves: bool = True) -> Tensor:
+        """Return the activations, the input of the last linear map: (B, N, D) -> (B, N, F).
+
+        With `moves=False`, no activations move to registers.
+        """
         hidden = ops.linear(self.fc1, x)
         if self.gated:
             gate, value = hidden.chunk(2, dim=-1)
             hidden = ops.product(torch.mul, ops.activation(self.activation, gate), value)
         else:
             hidden = ops.activation(self.activation, hidden)
-        hidden = ops.norm(self.norm, self.dropout(hidden))
-        out: Tensor = self.dropout(ops.linear(self.fc2, hidden))
-        return out
+        if self.moved and moves:
+            hidden = ops.fixed(partial(_move, neurons=self.moved, registers=self.registers), hidden)
+        return ops.norm(self.norm, self.dropout(hidden))
+
+
+def _move(hidden: Tensor, neurons: tuple[int, ...], registers: tuple[int, int]) -> Tensor:
+    """Move the largest activations of some neurons to the registers first..last-1, and set the others to zero.
+
+    Of each neuron, register i gets the activation of (B, N, F) with the i-th largest absolute value over tokens. Jiang
+    et al. 2025, "Vision Transformers Don't Need Trained Registers", section 4.
+    """
+    first, last = registers
+    index = torch.tensor(neurons, device=hidden.device)
+    places = F.one_hot(index, hidden.shape[-1]).to(hidden)  # (m, F)
+    chosen = hidden[..., index]  # (B, N, m)
+    largest = chosen.gather(1, chosen.abs().topk(last - first, dim=1).indices)  # (B, r, m)
+    moved = F.pad(largest, (0, 0, first, hidden.shape[1] - last))  # (B, N, m)
+    return hidden * (1 - places.sum(0)) + moved @ places
 
 
 class LayerScale(nn.Module):

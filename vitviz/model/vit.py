@@ -34,6 +34,7 @@ from vitviz.model.positions import (
     rotary_angles,
     rotary_rates,
 )
+from vitviz.model.registers import with_registers
 from vitviz.model.trace import Trace
 from vitviz.model.tracing import Tracer
 from vitviz.model.windows import Windows
@@ -130,6 +131,9 @@ class ViT(nn.Module):
         # Plain numbers instead of torch.linspace, whose tensors have no values on the meta device.
         rates = (config.path_dropout * index / max(1, config.depth - 1) for index in range(config.depth))
         self.blocks = cast("Sequence[Block]", nn.ModuleList(self.make_blocks(list(rates))))  # for the type checker
+        for block, index in config.register_neurons:
+            mlp, prefix = self.blocks[block].mlp, len(config.prefix)
+            mlp.moved, mlp.registers = (*mlp.moved, index), (prefix - config.test_registers, prefix)
         self.norm_pre = make_norm(config, width) if config.norm_pre else nn.Identity()
         final_eps = config.norm_final_eps
         self.norm = make_norm(config, config.final_width, final_eps) if config.norm_final else nn.Identity()
@@ -244,6 +248,13 @@ class ViT(nn.Module):
             tables, config.learned_grid, grid, config.position_antialias, config.position_mode, config.position_crop,
             config.position_corners,
         )  # fmt: skip
+
+    def with_registers(self, registers: int = 1, neurons: Sequence[tuple[int, int]] | None = None) -> "ViT":
+        """Return this model with test-time registers, which take the activations of the neurons that write outliers.
+
+        See `vitviz.model.registers.with_registers`.
+        """
+        return with_registers(self, registers, neurons)
 
     def forward(self, images: Tensor, edits: Edits | None = None) -> Tensor:
         """Classify normalised pixels: (B, channels, H, W) -> logits (B, C), or features (B, D) without a classifier.

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from vitviz.analysis.interventions import Change
-from vitviz.analysis.tokens import DEVIATIONS, PERCENTILES, RATIO
+from vitviz.analysis.tokens import PERCENTILES
 from vitviz.attribution.target_specs import SPELLINGS
 from vitviz.evaluation.faithfulness import (
     AT_CENTER,
@@ -28,6 +28,7 @@ from vitviz.evaluation.faithfulness import (
     verdict,
 )
 from vitviz.heatmap import Heatmap
+from vitviz.model.registers import DEVIATIONS, RATIO
 from vitviz.outputs import REGRESSION
 from vitviz.phrases import with_phrases
 from vitviz.view import View

@@ -48,6 +48,7 @@ def load(
     labels: Labels | None = None,
     preprocess: Any = None,
     problem_type: ProblemType | None = None,
+    registers: int = 0,
 ) -> ViT:
     """Load a model with its weights, or convert a model in memory. The result is in eval mode.
 
@@ -81,11 +82,14 @@ def load(
         problem_type: meaning of the outputs in place of the model's own, in transformers' terms:
             "single_label_classification" (softmax), "multi_label_classification" (a sigmoid for each label) or
             "regression" (values; `labels` names them with their unit). By default, a single output is a value.
+        registers: number of test-time registers, which take the activations that give a few patches an outlying norm:
+            see `ViT.with_registers`.
 
     Raises:
         CheckpointError: if there is no such model, or its files are damaged.
         ConvertError: if the model's attention cannot be shown, it has unknown parts, or tensors do not fit `like`.
         RemoteError: if a library does not have the model, or it is neither cached nor reachable.
+        ModelError: for registers, if the model has no outliers.
     """
     if isinstance(source, nn.Module) and (like is not None or heads is not None):
         raise CheckpointError("Expected neither like nor heads for a model in memory, got one. Leave it out.")
@@ -94,7 +98,8 @@ def load(
             model = convert_object(source, preprocess)
         else:
             model = _load(os.fspath(source), None if like is None else os.fspath(like), heads)
-        return describe_model(model, labels, preprocess, problem_type)
+        model = describe_model(model, labels, preprocess, problem_type)
+    return model.with_registers(registers) if registers else model
 
 
 def _load(name: str, like: str | None, heads: int | None) -> ViT:

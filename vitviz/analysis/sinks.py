@@ -1,0 +1,163 @@
+"""Find sinks: patches with an outlying norm or an outlying share of attention, and the neurons that make them.
+
+Darcet et al. 2024, "Vision Transformers Need Registers"; Sun et al. 2024, "Massive Activations in Large Language
+Models"; Jiang et al. 2025, "Vision Transformers Don't Need Trained Registers".
+
+Shapes: L blocks, H heads, N tokens = P prefix tokens followed by gh x gw patches, D width, d head width.
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from vitviz.analysis import AnalysisError
+from vitviz.analysis.interventions import Change, change_of
+from vitviz.analysis.tokens import token_norms
+from vitviz.attribution.target_specs import Named, TargetLike
+from vitviz.formatting import percent, short_repr
+from vitviz.model.layers import Block, LayerScale
+from vitviz.model.registers import Neuron, find_neurons, norm_outliers, without_neurons
+from vitviz.model.trace import Trace
+from vitviz.model.tracing import project_part
+from vitviz.model.vit import ViT
+
+Kind = Literal["silent", "broadcasting"]
+"""Whether a sink writes nearly nothing, or as other tokens do."""
+
+SILENT = 0.25  # share of the writing relative to the share of attention, below which a sink is silent
+CROWD = 10.0  # share of attention, relative to the mean over tokens, from which a patch can be a sink
+
+
+@dataclass(frozen=True)
+class Sink:
+    """One patch that is a sink in one block.
+
+    Args:
+        block, token: indices from 0; tokens count prefix tokens first.
+        kind: whether it is read and writes nearly nothing ("silent"), or writes to many tokens ("broadcasting").
+        norm: norm of the token after the block, relative to the median of the patches.
+        attention: its share of the block's attention, the mean over heads and queries.
+        written: its share of what the block's attention writes: the sum over heads and queries of the norms of its
+            weighted values.
+    """
+
+    block: int
+    token: int
+    kind: Kind
+    norm: float
+    attention: float
+    written: float
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Sinks:
+    """Sinks of one photograph.
+
+    Args:
+        sinks: the sinks, block by block.
+        attention, written: (L, N), the shares of all tokens, see `Sink`; each row sums to 1.
+        norms: (L, N), norm of each token after the block.
+        neurons: the neurons that drive the outlying norms, largest share first.
+        change: exact predictions with all these neurons off; `None` without such neurons.
+    """
+
+    sinks: tuple[Sink, ...]
+    attention: NDArray[np.float64]
+    written: NDArray[np.float64]
+    norms: NDArray[np.float32]
+    neurons: tuple[Neuron, ...]
+    change: Change | None
+
+    __repr__ = short_repr
+
+    def describe(self) -> str:
+        """Return a sentence about the block whose sinks have the largest share of attention, or that there are none."""
+        if not self.sinks:
+            return "No patch has an outlying norm or an outlying share of attention."
+        blocks = {sink.block for sink in self.sinks}
+        shares = {block: [sink for sink in self.sinks if sink.block == block] for block in blocks}
+        block = max(blocks, key=lambda block: sum(sink.attention for sink in shares[block]))
+        count = len(shares[block])
+        attention, written = (sum(getattr(sink, name) for sink in shares[block]) for name in ("attention", "written"))
+        patches, verbs = ("1 patch", ("takes", "writes")) if count == 1 else (f"{count} patches", ("take", "write"))
+        return (
+            f"{patches} {verbs[0]} {percent(attention, 2)} of the attention of layer {block + 1} and {verbs[1]} "
+            f"{percent(written, 2)} of what its heads write."
+        )
+
+
+@torch.no_grad()
+def sinks(
+    model: ViT,
+    trace: Trace,
+    *,
+    target: TargetLike = None,
+    contrast: tuple[Named, Named] | None = None,
+) -> Sinks:
+    """Find the sinks of one photograph, and the exact effect of the neurons that drive their norms.
+
+    A patch has an outlying norm by `norm_outliers`, and an outlying share of attention by the same rule if the share is
+    also `CROWD` times the mean share.
+
+    Args:
+        model: the model of the trace.
+        trace: trace of one image with all blocks, without edits.
+        target, contrast: a target to read with and without the neurons, see `resolve_target`.
+
+    Raises:
+        AnalysisError: for several images, windowed models, or if a block was not kept.
+        ExplainError: if the target does not fit.
+    """
+    norms = token_norms(model, trace)  # checks the trace
+    if trace.blocks != tuple(range(trace.depth)):
+        raise AnalysisError(f"Expected a trace with all blocks, got {list(trace.blocks)}. Omit blocks=.")
+    shares = [_shares(model, trace, block) for block in trace.blocks]
+    attention, written = (np.stack(rows) for rows in zip(*shares, strict=True))  # (L, N) each
+    prefix, mean = len(trace.prefix), 1 / attention.shape[1]
+    outlying = norm_outliers(attention, prefix)[0] & (attention > CROWD * mean)
+    middle = np.median(norms.norms[:, prefix:], axis=1)
+    found = tuple(
+        Sink(
+            block=int(block),
+            token=int(token),
+            kind="silent" if written[block, token] < SILENT * attention[block, token] else "broadcasting",
+            norm=float(norms.norms[block, token] / middle[block]),
+            attention=float(attention[block, token]),
+            written=float(written[block, token]),
+        )
+        for block, token in np.argwhere(norms.outliers | outlying)
+    )
+    neurons = () if model.config.norm_post else find_neurons(model, trace)
+    change = None
+    if neurons and (trace.logits is not None or target is not None):
+        places = [(neuron.block, neuron.index) for neuron in neurons]
+        first, changed = min(block for block, _ in places), without_neurons(model, places)
+        tokens = changed.encode(trace.stream(first), model.angles(trace.grid), start=first)
+        change = change_of(model, trace.tokens, tokens, target, contrast)
+    return Sinks(sinks=found, attention=attention, written=written, norms=norms.norms, neurons=neurons, change=change)
+
+
+def _shares(model: ViT, trace: Trace, block: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Return the shares of each token in a block's attention and in what it writes: (N,) each."""
+    layer, block_trace = model.blocks[block], trace.block(block)
+    tokens = trace.tokens.shape[1]
+    read = block_trace.propagate(torch.full((1, tokens), 1 / tokens, device=trace.tokens.device))  # (1, H, N)
+    values = project_part(layer.attn, layer.enter(trace.stream(block)), parts=slice(2, 3))[0]  # (1, H, N, d)
+    factors = layer.attn.talk(read[:, :, None])[0, :, 0].abs()  # (H, N)
+    sizes = (factors * _value_norms(layer, values[0])).sum(0)  # (N,)
+    mean, written = (share.double().cpu().numpy() for share in (read[0].mean(0), sizes))
+    return mean / mean.sum(), written / written.sum()
+
+
+def _value_norms(layer: Block, values: Tensor) -> Tensor:
+    """Return the norms of values after the output projection: (H, N, d) -> (H, N)."""
+    weight = layer.attn.proj.weight  # (D, H * d)
+    weight = weight * layer.ls1.gamma[:, None] if isinstance(layer.ls1, LayerScale) else weight
+    of_heads = weight.unflatten(1, (len(values), -1)).transpose(0, 1)  # (H, D, d)
+    grams = of_heads.mT @ of_heads  # (H, d, d)
+    norms: Tensor = ((values @ grams) * values).sum(-1).clamp_min(0).sqrt()
+    return norms
