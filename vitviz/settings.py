@@ -91,17 +91,17 @@ def _list(form: str = ".*", example: str = "") -> Callable[[str, str | Sequence[
     return convert
 
 
-def _number(units: int | None = 1) -> Callable[[str, Any], float]:
-    """Return a converter of positive numbers that multiplies by `units` and rounds; `None` keeps the number."""
+def _number(units: int = 1) -> Callable[[str, Any], int]:
+    """Return a converter of positive numbers that multiplies by `units` and rounds."""
 
-    def convert(name: str, value: object) -> float:
+    def convert(name: str, value: object) -> int:
         try:
             number = float(str(value))
         except ValueError:
             number = math.nan
         if not (math.isfinite(number) and number > 0):
             raise SettingsError(f"Expected a number above 0 in {name}, got {str(value)!r}. Change or unset it.")
-        return number if units is None else round(number * units)
+        return round(number * units)
 
     return convert
 

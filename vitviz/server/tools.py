@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import distributions, version
 from typing import Any
 
 import gradio as gr
@@ -71,14 +71,8 @@ def check_tools(page: gr.Blocks, uploads: Uploads) -> None:
     try:
         Tools(page, uploads)
     except (ImportError, AttributeError, TypeError) as error:
+        found = next((f"mcp {package.version}" for package in distributions(name="mcp")), "none")
         raise SettingsError(
-            f"Expected a package mcp that Gradio {version('gradio')} can use for VITVIZ_MCP=1 or --mcp, got "
-            f"{_installed()}. Run pip install 'gradio[mcp]'."
+            f"Expected a package mcp that Gradio {version('gradio')} can use for VITVIZ_MCP=1 or --mcp, got {found}. "
+            "Run pip install 'gradio[mcp]'."
         ) from error
-
-
-def _installed() -> str:
-    try:
-        return f"mcp {version('mcp')}"
-    except PackageNotFoundError:
-        return "none"
