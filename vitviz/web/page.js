@@ -96,9 +96,9 @@ export function mount(root, { colors: encoded, backend: innerBackend, photos, fi
     act: (/** @type {string} */ what) => runCommand(what, page),
     lecture, models: /** @type {import('./backends/backend.js').Models} */ (models), views: /** @type {any[]} */ ([]),
   };
-  page.views = Object.entries({ ...places, ...ROOM_VIEWS }).flatMap(([selector, View]) => {
+  page.views = Object.entries({ ...places, ...ROOM_VIEWS }).flatMap(([selector, Panel]) => {
     const place = root.matches(selector) ? root : root.querySelector(selector);
-    return place ? [new View(place, page)] : [];
+    return place ? [new Panel(place, page)] : [];
   });
   function draw() {
     frame = 0;

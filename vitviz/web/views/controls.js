@@ -6,7 +6,7 @@ import { SIMILARITY } from '../core/state.js';
 import { tr, translated } from '../core/words.js';
 import { SIGNED } from '../draw/color.js';
 import { isOwn } from '../effects/photo_link.js';
-import { View } from './view.js';
+import { Panel } from './panel.js';
 
 const FIRST = 'viridis'; // the default color map
 const ITEM = '<li><button type="button"></button><span></span></li>';
@@ -38,7 +38,7 @@ function valueOf(key, state, query) {
   return /** @type {any} */ (state)[key];
 }
 
-export class Controls extends View {
+export class Controls extends Panel {
   /** @param {HTMLElement} root - the Explore view @param {import('./explore.js').Page} page */
   constructor(root, page) {
     super(root, page);

@@ -14,7 +14,7 @@ import { MapPane } from './explain_pane.js';
 import { ALONE, TargetField } from './explain_target.js';
 import { MapTest } from './explain_test.js';
 import { mapChoices, nameOf, saveMenu } from './save.js';
-import { View, countPanes } from './view.js';
+import { Panel, countPanes } from './panel.js';
 
 /** @typedef {import('../core/state.js').State} State */
 /** @typedef {import('../effects/scene.js').Scene} Scene */
@@ -28,7 +28,7 @@ const OFF = 'switched-off-in-the-tab';
 
 const BLURRED = 'hidden-patches-are-those-of';
 
-export class Explain extends View {
+export class Explain extends Panel {
   /** @param {HTMLElement} root @param {import('./explore.js').Page} page */
   constructor(root, page) {
     super(root, page);

@@ -22,7 +22,7 @@ import { listen } from './keyboard.js';
 import { Predictions } from './predictions.js';
 import { aboutOf, mapChoices, nameOf, saveMenu, withWords } from './save.js';
 import { Similarity } from './similarity.js';
-import { View, countPanes } from './view.js';
+import { Panel, countPanes } from './panel.js';
 import { Walls } from './walls.js';
 
 /** @typedef {import('../core/state.js').State} State */
@@ -57,7 +57,7 @@ const LABEL = 'photograph-arrow-keys-move-the';
 const SAY_AFTER = 400; // milliseconds without changes before a screen reader announces the note
 const SLICE = 6; // milliseconds per frame for work that spans several frames
 
-export class Explore extends View {
+export class Explore extends Panel {
   /** @param {HTMLElement} root - .vv-explore of app.html @param {Page} page */
   constructor(root, page) {
     super(root, page);

@@ -9,14 +9,14 @@ import { oneTabStop, roving } from '../draw/roving.js';
 import { translate } from '../draw/translate.js';
 import { isWindowed } from '../core/stages.js';
 import { WITHOUT_WINDOWS } from '../effects/panels.js';
-import { View } from './view.js';
+import { Panel } from './panel.js';
 
 /** @typedef {import('../core/state.js').State} State */
 
 const ABSENT = 'this-tab-needs-attention-over';
 const TICK = 500; // milliseconds between updates of the elapsed time
 
-export class Frame extends View {
+export class Frame extends Panel {
   /** @param {HTMLElement} root - the page @param {import('./explore.js').Page} page */
   constructor(root, page) {
     super(root, page);

@@ -16,7 +16,7 @@ import { csv } from '../compute/map_files.js';
 import { write } from '../draw/dom.js';
 import { chartChoices, mapChoices, nameOf, saveMenu } from './save.js';
 import { TargetLine } from './target_line.js';
-import { View } from './view.js';
+import { Panel } from './panel.js';
 
 /** @typedef {import('../core/state.js').State} State */
 /** @typedef {import('../effects/scene.js').Scene} Scene */
@@ -50,7 +50,7 @@ const headsAcross = (sizes) => Math.min(mostHeads(sizes), stagesOf(sizes).length
 /** Whether a statistic has two signs, so that zero is in the middle of its colors. @param {Statistic} statistic */
 const isSigned = ({ low }) => low === null || low < 0;
 
-export class Heads extends View {
+export class Heads extends Panel {
   /** @param {HTMLElement} root @param {import('./explore.js').Page} page */
   constructor(root, page) {
     super(root, page);

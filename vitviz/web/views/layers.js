@@ -14,7 +14,7 @@ import { contextOf, write } from '../draw/dom.js';
 import { together } from '../draw/saved.js';
 import { aboutOf, chartChoices, mapChoices, nameOf, saveMenu, withWords } from './save.js';
 import { TargetLine } from './target_line.js';
-import { View } from './view.js';
+import { Panel } from './panel.js';
 
 /** @typedef {import('../core/state.js').State} State */
 /** @typedef {import('../effects/scene.js').Scene} Scene */
@@ -47,7 +47,7 @@ function upTo(bytes, { scale, range: [low, high] = [0, 1] }) {
   return most < 3 ? tr('under-1') : most > 252 ? tr('over-99') : tr('up-to', whole(most / 255));
 }
 
-export class Layers extends View {
+export class Layers extends Panel {
   /** @param {HTMLElement} root @param {import('./explore.js').Page} page */
   constructor(root, page) {
     super(root, page);

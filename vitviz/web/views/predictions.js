@@ -3,14 +3,14 @@ import { TEXTS, quotedText } from '../core/kinds.js';
 import { aligned, classCount, describe, hasFew, outputs, percent, textCount, things } from '../compute/format.js';
 import { joined, named, spoken, tr, translated } from '../core/words.js';
 import { integer } from '../core/figures.js';
-import { View } from './view.js';
+import { Panel } from './panel.js';
 
 const MAX_CLASSES = 400; // classes listed at once; the search box finds the rest
 
 /** @typedef {import('../core/manifest.js').Manifest} Manifest */
 
 /** The panel beside the photograph. */
-export class Predictions extends View {
+export class Predictions extends Panel {
   /** @param {HTMLElement} root - .vv-predictions of app.html @param {import('./explore.js').Page} page */
   constructor(root, page) {
     super(root, page);

@@ -10,7 +10,7 @@ import { write } from '../draw/dom.js';
 import { Lines } from '../draw/lines.js';
 import { keyOf } from '../effects/descriptors.js';
 import { nameOf, saveMenu } from './save.js';
-import { View } from './view.js';
+import { Panel } from './panel.js';
 
 /** @typedef {import('../core/state.js').State} State */
 /** @typedef {import('../effects/scene.js').Scene} Scene */
@@ -21,7 +21,7 @@ import { View } from './view.js';
 const SLICE = 6; // milliseconds per frame for work that spans several frames
 const [SEEN, COVERED] = [0, 0xff120e0c]; // colors of foreground and background
 
-export class Similarity extends View {
+export class Similarity extends Panel {
   /** @param {HTMLElement} root - .vv-left of Explore @param {import('./explore.js').Page} page */
   constructor(root, page) {
     super(root, page);

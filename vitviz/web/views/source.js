@@ -4,7 +4,7 @@ import { pictureOf } from '../compute/readback.js';
 import { spoken, tr, translated } from '../core/words.js';
 import { isOpen } from '../core/state.js';
 import { find, write } from '../draw/dom.js';
-import { View } from './view.js';
+import { Panel } from './panel.js';
 
 /** @typedef {import('../core/state.js').State} State */
 
@@ -20,7 +20,7 @@ const QUALITY = 0.92; // JPEG quality of webcam photographs
 
 const carriesFile = (/** @type {any} */ event) => [...(event.dataTransfer?.types ?? [])].includes('Files');
 
-export class Source extends View {
+export class Source extends Panel {
   /** @param {HTMLElement} root - the column @param {import('./explore.js').Page} page */
   constructor(root, page) {
     super(root, page);

@@ -12,7 +12,7 @@ import { ALONE, NOTHING } from './explain_target.js';
 /** @typedef {{target?: import('../compute/targets.js').Target | null, against?: number}} Arguments */
 
 export class TargetLine {
-  /** @param {import('./view.js').View} view - with a `.vv-target` */
+  /** @param {import('./panel.js').Panel} view - with a `.vv-target` */
   constructor(view) {
     this.view = view;
     this.root = /** @type {HTMLElement} */ (view.find('.vv-target'));

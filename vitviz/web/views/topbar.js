@@ -3,7 +3,7 @@ import { duration, escaped } from '../compute/format.js';
 import { spoken, tr, translated } from '../core/words.js';
 import { find, write } from '../draw/dom.js';
 import { uploadCheckpoint } from '../effects/upload.js';
-import { View } from './view.js';
+import { Panel } from './panel.js';
 
 /** @typedef {import('../core/state.js').State} State */
 /** @typedef {import('../backends/backend.js').Entry} Entry */
@@ -13,7 +13,7 @@ import { View } from './view.js';
 const OTHER = 'another model'; // contains a space, so it never equals a source
 const TYPING = 700; // milliseconds without a key press before the chosen model loads: arrow keys step through the menu
 
-export class TopBar extends View {
+export class TopBar extends Panel {
   /** @param {HTMLElement} root - the bar @param {import('./explore.js').Page} page */
   constructor(root, page) {
     super(root, page);

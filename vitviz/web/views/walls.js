@@ -10,7 +10,7 @@ import { tr } from '../core/words.js';
 import { write } from '../draw/dom.js';
 import { Thumbnails, cellItems, headItems, layerItems, scaleOfMaps } from '../draw/thumbnails.js';
 import { mapsChoices, nameOf, saveMenu } from './save.js';
-import { View } from './view.js';
+import { Panel } from './panel.js';
 
 /** @typedef {import('../core/state.js').State} State */
 /** @typedef {import('../effects/scene.js').Scene} Scene */
@@ -101,7 +101,7 @@ class StageWalls {
   }
 }
 
-export class Walls extends View {
+export class Walls extends Panel {
   /**
    * @param {HTMLElement} root - .vv-walls of Explore @param {import('./explore.js').Page} page
    * @param {() => any} place - the map of the active pane and its place, see `Explore.placeNow`

@@ -8,7 +8,7 @@ import { write } from '../../../web/draw/dom.js';
 import { Pane } from '../../../web/draw/photo.js';
 import { worksheet } from '../draw/worksheet.js';
 import { Requests } from '../../../web/effects/panels.js';
-import { View } from '../../../web/views/view.js';
+import { Panel } from '../../../web/views/panel.js';
 
 /** @typedef {import('../../../web/effects/scene.js').Scene} Scene */
 /** @typedef {import('../compute/lecture_numbers.js').Lecture} Lecture */
@@ -31,7 +31,7 @@ const HTML = `<summary></summary><p class="vv-trouble" role="status" hidden></p>
   <div class="vv-row"><button type="button" data-do="numbers" data-word="numbers"></button><button type="button"
     data-do="print" data-word="print"></button></div>`;
 
-export class Exercises extends View {
+export class Exercises extends Panel {
   /** @param {HTMLDetailsElement} root @param {import('../../../web/views/explore.js').Page} page */
   constructor(root, page) {
     super(root, page);

@@ -30,7 +30,7 @@ import { Projection } from './steps/projection.js';
 import { QuestionStep } from './steps/question.js';
 import { Residual } from './steps/residual.js';
 import { Training } from './steps/training.js';
-import { View } from '../../../web/views/view.js';
+import { Panel } from '../../../web/views/panel.js';
 
 /** @typedef {import('../../../web/core/state.js').State} State */
 /** @typedef {import('../../../web/effects/scene.js').Scene} Scene */
@@ -62,7 +62,7 @@ const HTML = `
   <dialog class="vv-qr"><h2></h2><div class="vv-code"></div><p class="vv-address"></p><p class="vv-quiet"></p>
     <form method="dialog"><button></button></form></dialog>`;
 
-export class Lecture extends View {
+export class Lecture extends Panel {
   /** @param {HTMLElement} root @param {import('../../../web/views/explore.js').Page} page */
   constructor(root, page) {
     super(root, page);

@@ -6,7 +6,7 @@ import { SIGNED, indices, scaleOver } from '../../../../web/draw/color.js';
 import { Pane } from '../../../../web/draw/photo.js';
 import { write } from '../../../../web/draw/dom.js';
 import { Requests } from '../../../../web/effects/panels.js';
-import { View } from '../../../../web/views/view.js';
+import { Panel } from '../../../../web/views/panel.js';
 
 /**
  * The state for a step: its language, the chosen patch, and the head of the steps about one block.
@@ -16,7 +16,7 @@ import { View } from '../../../../web/views/view.js';
 /** @typedef {import('../../../../web/effects/scene.js').Scene} Scene */
 /** @typedef {import('../../compute/lecture_numbers.js').Lecture} Lecture */
 
-export class Step extends View {
+export class Step extends Panel {
   /** @param {HTMLElement} root @param {import('../../../../web/views/explore.js').Page} page @param {string} html */
   constructor(root, page, html) {
     super(root, page);

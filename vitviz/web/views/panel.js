@@ -1,5 +1,5 @@
-// The base class of views: an element of the page, and the store. A view's `render(state)` draws the state; it returns
-// true if work is left for another frame.
+// The base class of panels: an element of the page, and the store. A panel's `render(state)` draws the state; it
+// returns true if work is left for another frame.
 import { filled, tr } from '../core/words.js';
 import { finder, write } from '../draw/dom.js';
 import { translate } from '../draw/translate.js';
@@ -7,7 +7,7 @@ import { translate } from '../draw/translate.js';
 /** @typedef {import('../core/state.js').State} State */
 /** @typedef {import('../effects/scene.js').Scene} Scene */
 
-export class View {
+export class Panel {
   /** @param {HTMLElement} root @param {import('./explore.js').Page} page */
   constructor(root, page) {
     this.root = root;
