@@ -32,6 +32,8 @@ if TYPE_CHECKING:
     from vitviz.resources import example
     from vitviz.training.api import train
     from vitviz.view import View
+    from vitviz.weights.capture import capture
+    from vitviz.weights.captured import Captured
     from vitviz.weights.zoo import bundled, load
 
 __version__ = "1.0.0"
@@ -39,6 +41,7 @@ __version__ = "1.0.0"
 __all__ = [
     "METHODS",
     "Bands",
+    "Captured",
     "Direction",
     "Explorer",
     "Group",
@@ -60,6 +63,7 @@ __all__ = [
     "attribute",
     "best_device",
     "bundled",
+    "capture",
     "example",
     "faithfulness",
     "load",
@@ -91,6 +95,8 @@ _MODULES = {
     "resources": ("example",),
     "training.api": ("train",),
     "view": ("View",),
+    "weights.capture": ("capture",),
+    "weights.captured": ("Captured",),
     "weights.zoo": ("bundled", "load"),
 }
 

@@ -1,8 +1,8 @@
 """Attribute by raw attention and by attention rollout (Abnar & Zuidema 2020, "Quantifying Attention Flow in
 Transformers").
 
-Both read a `Trace` without running the model again. Attention shows where information comes from, not why a class is
-predicted. Rollout combines the attention of all blocks and is the same for every class.
+Both read the trace of a `ViT`, or a captured module, without running the model again. Attention shows where information
+comes from, not why a class is predicted. Rollout combines the attention of all blocks and is the same for every class.
 
 Shapes: B images, H heads, N tokens, P prefix tokens, gh x gw patches.
 """
@@ -18,7 +18,7 @@ from vitviz.attribution.inputs import Case, Method
 from vitviz.attribution.targets import ExplainError
 from vitviz.fields import check_arguments
 from vitviz.heatmap import Heatmap
-from vitviz.model.trace import BlockTrace, Query, Trace, describe_query
+from vitviz.model.trace import AttentionTrace, BlockTrace, Query, describe_query
 
 Fusion = Literal["mean", "max", "min"]
 Rescale = Literal["attention", "sum"]
@@ -32,11 +32,13 @@ WORK_BYTES = 64 * 2**20
 
 
 @check_arguments(ExplainError)
-def attention(trace: Trace, block: int = -1, head: int | Fusion = "mean", query: Query | None = None) -> list[Heatmap]:
+def attention(
+    trace: AttentionTrace, block: int = -1, head: int | Fusion = "mean", query: Query | None = None
+) -> list[Heatmap]:
     """Return the attention of a token in one block: one map per image, as `View.attention` returns it.
 
     Args:
-        trace: trace of the model.
+        trace: trace of the model, or a captured module.
         block: index from 0; negative from the last.
         head: index from 0, or how to fuse heads: "mean", "max" or "min" (rows are then rescaled to sum to 1).
         query: "cls", a prefix token's name, a patch (row, column), "mean" over the patches, or a token index;
@@ -49,7 +51,7 @@ def attention(trace: Trace, block: int = -1, head: int | Fusion = "mean", query:
     return ATTENTION.heatmaps(attention_scores(trace, **options), trace, options)
 
 
-def attention_heads(trace: Trace, block: int = -1, query: Query | None = None) -> list[list[Heatmap]]:
+def attention_heads(trace: AttentionTrace, block: int = -1, query: Query | None = None) -> list[list[Heatmap]]:
     """Return the attention of a token in one block for each head, at the cost of one call of `attention`."""
     rows = trace.row(block, trace.default_query if query is None else query).unbind(1)  # H of the block x (B, N)
     return [
@@ -57,7 +59,9 @@ def attention_heads(trace: Trace, block: int = -1, query: Query | None = None) -
     ]
 
 
-def attention_scores(trace: Trace, block: int = -1, head: int | Fusion = "mean", query: Query | None = None) -> Tensor:
+def attention_scores(
+    trace: AttentionTrace, block: int = -1, head: int | Fusion = "mean", query: Query | None = None
+) -> Tensor:
     """Return the token scores from which `attention` makes maps: (B, N)."""
     query = trace.default_query if query is None else query
     if isinstance(head, int):
@@ -68,7 +72,7 @@ def attention_scores(trace: Trace, block: int = -1, head: int | Fusion = "mean",
     return scores
 
 
-def check_head(trace: Trace, head: int, block: int = -1) -> None:
+def check_head(trace: AttentionTrace, head: int, block: int = -1) -> None:
     """Raise `ExplainError` if the head does not exist in a block."""
     heads = trace.heads_in(block)
     if not 0 <= head < heads:
@@ -77,7 +81,7 @@ def check_head(trace: Trace, head: int, block: int = -1) -> None:
 
 @check_arguments(ExplainError)
 def rollout(
-    trace: Trace,
+    trace: AttentionTrace,
     query: Query | None = None,
     *,
     fuse: Fusion = FUSE,
@@ -114,7 +118,7 @@ def rollout(
 
 
 def rollout_scores(
-    trace: Trace,
+    trace: AttentionTrace,
     query: Query | None = None,
     *,
     fuse: Fusion = FUSE,
@@ -152,7 +156,12 @@ def _rollout_step(
 
 
 def rollout_matrix(
-    trace: Trace, *, fuse: Fusion = FUSE, discard: float = DISCARD, residual: float = RESIDUAL, start: int = START
+    trace: AttentionTrace,
+    *,
+    fuse: Fusion = FUSE,
+    discard: float = DISCARD,
+    residual: float = RESIDUAL,
+    start: int = START,
 ) -> Tensor:
     """Return the rollout from every token to every token: (B, N, N), rows sum to 1. O(L N³) time: for small N.
 
@@ -161,11 +170,10 @@ def rollout_matrix(
     _check_rollout(trace, fuse, discard, residual, start)
     if trace.layouts:  # a sparse product: one flow per patch of the last stage
         options: dict[str, Any] = {"fuse": fuse, "discard": discard, "residual": residual, "start": start}
-        rows = [rollout_scores(trace, token, **options) for token in range(trace.tokens.shape[1])]
+        rows = [rollout_scores(trace, token, **options) for token in range(trace.count)]
         return torch.stack(rows, dim=1)
-    batch, tokens = trace.tokens.shape[:2]
-    eye = torch.eye(tokens, device=trace.tokens.device)
-    product = eye.expand(batch, -1, -1)
+    eye = torch.eye(trace.count, device=trace.device)
+    product = eye.expand(trace.batch, -1, -1)
     for block in range(start, trace.depth):
         fused = fused_matrix(trace.block(block), fuse, discard, len(trace.prefix))
         with torch.autocast(eye.device.type, enabled=False):
@@ -173,7 +181,7 @@ def rollout_matrix(
     return product
 
 
-def entered_grid(trace: Trace, block: int) -> tuple[int, int]:
+def entered_grid(trace: AttentionTrace, block: int) -> tuple[int, int]:
     """Return the rows and columns of the patches that enter a block, before it merges any."""
     rows, columns = trace.grid_in(block)
     factor = 2 if trace.layouts and trace.layouts[block].merges else 1
@@ -345,7 +353,7 @@ def divide(values: Tensor, by: Tensor) -> Tensor:
     return torch.where(by == 0, 0.0, values / by)
 
 
-def within(trace: Trace, block: int, step: Callable[..., Any], *rows: Tensor) -> Any:
+def within(trace: AttentionTrace, block: int, step: Callable[..., Any], *rows: Tensor) -> Any:
     """Apply `step`, which uses the matrices of `trace.block(block)`, to rows (B, N).
 
     In a windowed model, the windows are the images of a batch: (B * W, M).
@@ -357,7 +365,7 @@ def within(trace: Trace, block: int, step: Callable[..., Any], *rows: Tensor) ->
     return tuple(map(windows.join, results)) if isinstance(results, tuple) else windows.join(results)
 
 
-def entering(trace: Trace, block: int, rows: Tensor) -> Tensor:
+def entering(trace: AttentionTrace, block: int, rows: Tensor) -> Tensor:
     """Return rows (B, N) over a block's tokens as rows over its input tokens.
 
     If the block merges tokens, each of the 2 x 2 tokens gets a quarter: merging counts as their mean.
@@ -373,7 +381,7 @@ def _check_fusion(fuse: str) -> None:
         raise ExplainError(f"Expected mean, max, min or a head's number to fuse heads, got {fuse!r}. Choose one.")
 
 
-def _check_rollout(trace: Trace, fuse: str, discard: float, residual: float, start: int) -> None:
+def _check_rollout(trace: AttentionTrace, fuse: str, discard: float, residual: float, start: int) -> None:
     _check_fusion(fuse)
     if not 0.0 <= discard < 1.0:
         raise ExplainError(f"Expected a share 0 <= discard < 1 of entries to drop, got {discard}. Choose another.")
@@ -387,13 +395,13 @@ def _check_rollout(trace: Trace, fuse: str, discard: float, residual: float, sta
         )
 
 
-def _describe_attention(trace: Trace, options: Mapping[str, Any]) -> str:
+def _describe_attention(trace: AttentionTrace, options: Mapping[str, Any]) -> str:
     head, block = options["head"], options["block"]
     which = f"head {head + 1}" if isinstance(head, int) else f"{head} of {trace.heads_in(block)} heads"
     return f"{trace.name_of(block)}, {which}, from {describe_query(options['query'])}"
 
 
-def _describe_rollout(trace: Trace, options: Mapping[str, Any]) -> str:
+def _describe_rollout(trace: AttentionTrace, options: Mapping[str, Any]) -> str:
     layers, query = f"layers {options['start'] + 1} to {trace.depth}", describe_query(options["query"])
     return f"Rollout of {layers}, {options['fuse']} of heads, from {query}{trace.stage_name(-1)}"
 

@@ -25,7 +25,7 @@ from vitviz.attribution.attention import discard_weakest, divide, entering, mix,
 from vitviz.attribution.inputs import Case, Method
 from vitviz.attribution.targets import ExplainError
 from vitviz.model.ops import Explicit
-from vitviz.model.trace import Trace
+from vitviz.model.trace import AttentionTrace
 from vitviz.progress import advance
 
 Pooling = Literal["model", "tokens"]
@@ -72,13 +72,13 @@ def backward(case: Case, stop: int = 0) -> Iterator[Step]:
             yield steps.pop()
 
 
-def carry(trace: Trace, step: Step, function: Callable[..., Any], *rows: Tensor) -> Any:
+def carry(trace: AttentionTrace, step: Step, function: Callable[..., Any], *rows: Tensor) -> Any:
     """Carry rows (B, N) through one attention by a function of the step and of rows, to the block's input tokens."""
     results = within(trace, step.block, partial(function, step), *rows)
     return tuple(entering(trace, step.block, row) for row in results)
 
 
-def _attendable(trace: Trace, block: int, gradient: Tensor) -> Tensor:
+def _attendable(trace: AttentionTrace, block: int, gradient: Tensor) -> Tensor:
     """Return a gradient of a block's attention, set to 0 between tokens that a mask separates."""
     mask = trace.layouts[block].mask if trace.layouts else None
     if mask is None:

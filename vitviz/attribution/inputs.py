@@ -16,7 +16,7 @@ from vitviz.attribution.targets import ExplainError, Target
 from vitviz.heatmap import Heatmap
 from vitviz.images.geometry import Geometry
 from vitviz.model.ops import PLAIN, Ops
-from vitviz.model.trace import Trace
+from vitviz.model.trace import AttentionTrace
 from vitviz.model.vit import ViT
 from vitviz.phrases import Phrase
 
@@ -41,7 +41,7 @@ class Case:
     model: ViT
     images: Tensor
     resolved: Target | None
-    trace: Trace
+    trace: AttentionTrace
     notes: list[str] = field(default_factory=list)
 
     @property
@@ -117,7 +117,7 @@ class Method:
     unit: Literal["attention", "score"] = "score"
     not_in_browser: str = ""
     not_in_windows: str = ""
-    describe: Callable[[Trace, Mapping[str, Any]], str] | None = None
+    describe: Callable[[AttentionTrace, Mapping[str, Any]], str] | None = None
     name: str = field(init=False)
     family: str = field(init=False)
     options: Mapping[str, Any] = field(init=False)
@@ -141,7 +141,12 @@ class Method:
         return UNMEASURED if self.cost is None else self.cost
 
     def heatmaps(
-        self, scores: Tensor, trace: Trace, options: Mapping[str, Any], target: Target | None = None, estimate: str = ""
+        self,
+        scores: Tensor,
+        trace: AttentionTrace,
+        options: Mapping[str, Any],
+        target: Target | None = None,
+        estimate: str = "",
     ) -> list[Heatmap]:
         """Return scores of all tokens (B, N) as maps, one for each image, over a gray picture of the model's input.
 

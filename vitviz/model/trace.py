@@ -11,10 +11,11 @@ patches, n rows, D width, d head width.
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import partial, reduce
 from typing import Any
 
 import torch
@@ -42,6 +43,8 @@ def chunk_bytes(device: torch.device) -> int:
 # query to the trace recomputes them for its block, at a hundredth of the cost of the forward pass.
 KEEP_BYTES = 128 * 2**20
 
+SHARES = 2**16 - 1  # the largest packed number
+
 Query = str | int | tuple[int, int]
 """Name of a prefix token ("cls"), "mean" over the patches, a patch (row, column), or a token index."""
 
@@ -49,6 +52,21 @@ Query = str | int | tuple[int, int]
 def keeps_queries(nbytes: int) -> bool:
     """Return whether a trace keeps queries and keys of this total size in bytes."""
     return nbytes <= KEEP_BYTES
+
+
+def packed(probabilities: Tensor) -> Tensor:
+    """Return probabilities in 16 bits: their square roots as multiples of 1 / 65,535.
+
+    Errors are at most 0.000015, and relative errors of probabilities above 0.001 at most 0.0005.
+    """
+    return probabilities.float().sqrt().mul_(SHARES).round_().to(torch.uint16)
+
+
+def unpacked(probabilities: Tensor) -> Tensor:
+    """Return probabilities as float32, which may be `packed`."""
+    if probabilities.dtype != torch.uint16:
+        return probabilities.float()
+    return (probabilities.float() / SHARES).square_()
 
 
 class TraceError(VitvizError):
@@ -63,8 +81,11 @@ class BlockTrace:
         queries: (B, H, N, d), scaled (and normed or rotated): logits are `queries @ keys.T`.
         keys: (B, H, N, d).
         lse: (B, H, N), log-sum-exp of each row of logits, float32, or float64 for a float64 model.
-        probabilities: (B, H, N, N), only with `grad=True`, where gradients flow through it, or if edges were cut.
+        probabilities: (B, H, N, N), only with `grad=True`, where gradients flow through it, if edges were cut, or if a
+            captured module computes nothing else; then in 16 bits, see `packed`.
         cut: whether edges were cut.
+        bias: (B or 1, H or 1, N, N), added to the logits of a captured module.
+        causal: whether no token attends to a later one.
     """
 
     queries: Tensor
@@ -72,6 +93,8 @@ class BlockTrace:
     lse: Tensor
     probabilities: Tensor | None = None
     cut: bool = False
+    bias: Tensor | None = None
+    causal: bool = False
 
     __repr__ = short_repr
 
@@ -79,33 +102,62 @@ class BlockTrace:
         """Select one image: a batch of one, or of the windows of this image. Tensors are views, not copies."""
         single = slice(index * windows, (index + 1) * windows)
         probabilities = None if self.probabilities is None else self.probabilities[single]
-        return BlockTrace(self.queries[single], self.keys[single], self.lse[single], probabilities, self.cut)
+        bias = self.bias if self.bias is None or len(self.bias) == 1 else self.bias[single]
+        parts = self.queries[single], self.keys[single], self.lse[single]
+        return BlockTrace(*parts, probabilities, self.cut, bias, self.causal)
+
+    @property
+    def tokens(self) -> int:
+        """Return N, the number of keys."""
+        return self.keys.shape[2] if self.probabilities is None else self.probabilities.shape[3]
+
+    @property
+    def factored(self) -> bool:
+        """Return whether the logits are `queries @ keys.T` alone."""
+        return self.probabilities is None and self.bias is None and not self.causal
 
     @property
     def nbytes(self) -> int:
         """Return the size in bytes."""
-        tensors = (self.queries, self.keys, self.lse, self.probabilities)
+        tensors = (self.queries, self.keys, self.lse, self.probabilities, self.bias)
         return sum(tensor.nbytes for tensor in tensors if tensor is not None)
 
     def log_rows(self, start: int, stop: int) -> Tensor:
         """Return the logarithm of attention rows start..stop-1: (B, H, n, N), float32, finite.
 
-        A cut edge has the logarithm of the smallest float32.
+        An edge without attention has the logarithm of the smallest float32.
         """
-        if self.cut:
+        if self.cut or not self.factored:
             return self.rows(start, stop).clamp_min(torch.finfo(torch.float32).tiny).log()
         return self.logits(start, stop).log_softmax(-1).float()
 
     def rows(self, start: int, stop: int) -> Tensor:
         """Return attention rows start..stop-1: (B, H, n, N), float32; each sums to 1."""
         if self.probabilities is not None:
-            return self.probabilities[:, :, start:stop].float()
-        return self.logits(start, stop).softmax(-1).float()
+            return unpacked(self.probabilities[:, :, start:stop])
+        rows = self.logits(start, stop).softmax(-1).float()
+        return rows if self.bias is None else rows.nan_to_num_(0.0)  # a mask may leave a row without keys
 
     def logits(self, start: int, stop: int) -> Tensor:
-        """Return rows start..stop-1 of `queries @ keys.T`: (B, H, n, N), float32, or float64 for a float64 model."""
+        """Return rows start..stop-1 of `queries @ keys.T`: (B, H, n, N), float32, or float64 for a float64 model.
+
+        The bias of a captured module is added.
+        """
         with self._exact():
-            return self._wide(self.queries[:, :, start:stop]) @ self._wide(self.keys).mT  # (B, H, n, d) @ (B, H, d, N)
+            # (B, H, n, d) @ (B, H, d, N) -> (B, H, n, N)
+            logits = self._wide(self.queries[:, :, start:stop]) @ self._wide(self.keys).mT
+        return self._biased(logits, slice(start, stop), slice(None))
+
+    def _biased(self, logits: Tensor, rows: slice, columns: slice, head: int | None = None) -> Tensor:
+        """Add the bias to some rows and columns of the logits, of all heads or of one, in place: (B, H, n, m)."""
+        if self.bias is not None:
+            heads = slice(None) if head is None or self.bias.shape[1] == 1 else slice(head, head + 1)
+            logits += self.bias[:, heads, rows, columns]
+        if self.causal:
+            queries, keys = (torch.arange(self.queries.shape[2]), torch.arange(self.tokens))
+            later = keys[columns] > queries[rows, None]
+            logits.masked_fill_(later.to(logits.device), -torch.inf)
+        return logits
 
     def column(self, key: int) -> Tensor:
         """Return the attention of every token to token `key`: (B, H, N), float32, not normalised.
@@ -113,18 +165,19 @@ class BlockTrace:
         It equals `rows` up to the rounding of `lse`: a relative error of 1e-4 in float32 and half precision.
         """
         if self.probabilities is not None:
-            return self.probabilities[:, :, :, key].float()
+            return unpacked(self.probabilities[:, :, :, key])
         key_vector = self._wide(self.keys[:, :, key, :, None])  # (B, H, d, 1)
         with self._exact():
-            logits = (self._wide(self.queries) @ key_vector).squeeze(-1)  # (B, H, N, d) @ (B, H, d, 1) -> (B, H, N)
+            logits = self._wide(self.queries) @ key_vector  # (B, H, N, d) @ (B, H, d, 1) -> (B, H, N, 1)
+        logits = self._biased(logits, slice(None), slice(key, key + 1)).squeeze(-1)
         return logits.sub_(self.lse).exp_().float()
 
     def chunks(self) -> Iterator[tuple[int, int]]:
         """Yield row ranges (start, stop) whose attention (B, H, n, N) takes at most `chunk_bytes`."""
-        batch, heads, tokens, _ = self.queries.shape
-        step = max(1, chunk_bytes(self.queries.device) // (4 * batch * heads * tokens))
-        for start in range(0, tokens, step):
-            yield start, min(start + step, tokens)
+        batch, heads, queries = self.lse.shape
+        step = max(1, chunk_bytes(self.lse.device) // (4 * batch * heads * self.tokens))
+        for start in range(0, queries, step):
+            yield start, min(start + step, queries)
 
     def propagate(self, weights: Tensor) -> Tensor:
         """Return the weighted sum of attention rows without storing A: weights (B, N) @ A -> (B, H, N), float32.
@@ -134,8 +187,9 @@ class BlockTrace:
         the log-sum-exp is corrected: each head's sum is that of the weights.
         """
         if self.probabilities is not None:
-            with self._exact():
-                return (weights[:, None, None].float() @ self.probabilities.float()).squeeze(2)
+            with self._exact():  # (B, 1, 1, n) @ (B, H, n, N) -> (B, H, 1, N)
+                parts = (weights[:, None, None, a:b].float() @ self.rows(a, b) for a, b in self.chunks())
+                return reduce(torch.add, parts).squeeze(2)
         batch, heads, tokens = self.lse.shape
         step = max(1, chunk_bytes(self.lse.device) // (4 * batch * tokens))
         weights, total = weights.to(self.lse), torch.empty_like(self.lse)
@@ -145,7 +199,9 @@ class BlockTrace:
                 keys = F.pad(self._wide(self.keys[:, head]), (0, 1), value=1.0)  # (B, N, d + 1)
                 for start in range(0, tokens, step):
                     chunk = slice(start, start + step)
-                    rows = (keys[:, chunk] @ queries.mT).exp_()  # (B, n, d + 1) @ (B, d + 1, N) -> (B, n, N)
+                    rows = keys[:, chunk] @ queries.mT  # (B, n, d + 1) @ (B, d + 1, N) -> (B, n, N)
+                    self._biased(rows.mT[:, None], slice(None), chunk, head)
+                    rows.exp_()
                     total[:, head, chunk] = (rows @ weights[..., None]).squeeze(2)  # (B, n, N) @ (B, N, 1)
             least = torch.finfo(total.dtype).tiny  # windows may have no weight
             return (total * (weights.sum(1)[:, None, None] / total.sum(2, keepdim=True).clamp_min(least))).float()
@@ -201,23 +257,11 @@ class BlockState:
         return self.stream.nbytes + (self.lse.nbytes if self.attention is None else self.attention.nbytes)
 
 
-@dataclass(frozen=True, eq=False)
-class Trace:
-    """Trace of one forward pass, which answers queries about its attention.
+class AttentionTrace(ABC):
+    """Attention between the tokens of one forward pass: what methods read, of a `Trace` or of a captured module.
 
-    Queries and keys that are too large to keep are recomputed from the model's weights; after a change of the weights,
-    such queries raise an error.
-
-    Args:
-        logits: (B, C), as returned by `model(images)`; `None` without a classifier.
-        tokens: (B, N, D), the tokens after the final norm.
-        grid: (gh, gw), rows and columns of patches.
-        prefix: names of the P tokens in front of the patches, e.g. `("CLS", "register 1")`.
-        blocks: indices of the kept blocks, from 0.
-        states: the state of each of `blocks`.
-        depth: L, the number of blocks of the model.
-        patch_size: side length of a patch in pixels.
-        layouts: windows of each block in a windowed model, whose `grid` is the first stage's and `tokens` the last's.
+    Attributes:
+        logits, tokens, grid, prefix, blocks, depth, patch_size, layouts: see `Trace`.
     """
 
     logits: Tensor | None
@@ -225,34 +269,42 @@ class Trace:
     grid: tuple[int, int]
     prefix: tuple[str, ...]
     blocks: tuple[int, ...]
-    states: tuple[BlockState, ...]
     depth: int
-    patch_size: int = 1
-    layouts: tuple[Windows, ...] = ()
-
-    def __repr__(self) -> str:
-        batch, tokens, width = self.tokens.shape
-        rows, columns = self.grid
-        return (
-            f"<Trace of {batch} image{'s' if batch > 1 else ''}: {len(self.blocks)} of {self.depth} blocks, "
-            f"{self.heads} heads, {tokens:,} tokens ({len(self.prefix)} + {rows} x {columns}) of width {width}, "
-            f"{self.nbytes / 1e6:.1f} MB>"
-        )
+    patch_size: int
+    layouts: tuple[Windows, ...]
 
     @property
-    def heads(self) -> int:
-        """Return H, the number of heads of each block."""
-        return self.states[0].lse.shape[1]
+    @abstractmethod
+    def batch(self) -> int:
+        """Return B, the number of images."""
 
     @property
-    def head_width(self) -> int:
-        """Return d, the width of each head."""
-        return self.block(self.blocks[0]).queries.shape[-1]
+    @abstractmethod
+    def device(self) -> torch.device:
+        """Return the device of the tensors."""
 
     @property
-    def nbytes(self) -> int:
-        """Return the size in bytes."""
-        return self.tokens.nbytes + sum(state.nbytes for state in self.states)
+    def count(self) -> int:
+        """Return N, the number of tokens of the last block."""
+        return len(self.prefix) + math.prod(self.grid_in(-1))
+
+    @abstractmethod
+    def stream(self, block: int) -> Tensor:
+        """Return the input of a block, the residual stream (B, N, D); indices as in `block`."""
+
+    @abstractmethod
+    def heads_in(self, block: int) -> int:
+        """Return the number of heads of a block."""
+
+    @abstractmethod
+    def block(self, block: int) -> BlockTrace:
+        """Return the attention of a block; negative indices count from the last block.
+
+        Call this once for several queries about one block: for large inputs, each call recomputes queries and keys.
+
+        Raises:
+            TraceError: if the block does not exist or was not kept, or the model's weights have changed since.
+        """
 
     @property
     def attentions(self) -> Attentions:
@@ -273,9 +325,15 @@ class Trace:
         """Return the rows and columns of patches in a block."""
         return self.layouts[block].grid if self.layouts else self.grid
 
-    def heads_in(self, block: int) -> int:
-        """Return the number of heads of a block."""
-        return self._state(block).lse.shape[1]
+    @property
+    def heads(self) -> int:
+        """Return H, the number of heads of the first kept block."""
+        return self.heads_in(self.blocks[0])
+
+    @property
+    def head_width(self) -> int:
+        """Return d, the width of each head."""
+        return self.block(self.blocks[0]).queries.shape[-1]
 
     def name_of(self, block: int) -> str:
         """Return the display name of a block: "Layer 5", or "Layer 5 (stage 3)" in a model with several stages."""
@@ -284,30 +342,6 @@ class Trace:
     def stage_name(self, block: int) -> str:
         """Return the display name of a block's stage, such as " (stage 3)", or "" in a model with one stage."""
         return f" (stage {self.layouts[block].stage + 1})" if self.layouts and self.layouts[-1].stage else ""
-
-    def block(self, block: int) -> BlockTrace:
-        """Return the attention of a block; negative indices count from the last block of the model.
-
-        Call this once for several queries about one block: for large inputs, each call recomputes queries and keys.
-
-        Raises:
-            TraceError: if the block does not exist or was not kept, or the model's weights have changed since.
-        """
-        return self._state(block).open()
-
-    def stream(self, block: int) -> Tensor:
-        """Return the input of a block, the residual stream (B, N, D); indices as in `block`."""
-        return self._state(block).stream
-
-    def _state(self, block: int) -> BlockState:
-        index = block + self.depth if block < 0 else block
-        if index not in self.blocks:
-            otherwise = ", or call trace(images, blocks=[...]) with the one you need" if 0 <= index < self.depth else ""
-            raise TraceError(
-                f"Expected one of the blocks {list(self.blocks)} (counted from 0), got {block}. "
-                f"Choose one of them{otherwise}."
-            )
-        return self.states[self.blocks.index(index)]
 
     def attention(self, block: int) -> Tensor:
         """Return the attention matrix of a block: (B, H, N, N), float32; rows sum to 1 (see `SparseAttention`)."""
@@ -376,12 +410,94 @@ class Trace:
     def weights(self, query: Query, block: int = -1) -> Tensor:
         """Return a query as weights (B, N) over a block's tokens that sum to 1: one token, or the mean over patches."""
         patches = math.prod(self.grid_in(block))
-        weights = torch.zeros(len(self.tokens), len(self.prefix) + patches, device=self.tokens.device)
+        weights = torch.zeros(self.batch, len(self.prefix) + patches, device=self.device)
         if query == "mean":
             weights[:, len(self.prefix) :] = 1.0 / patches
         else:
             weights[:, self.token(query, block)] = 1.0
         return weights
+
+
+@dataclass(frozen=True, eq=False)
+class Trace(AttentionTrace):
+    """Trace of one forward pass, which answers queries about its attention.
+
+    Queries and keys that are too large to keep are recomputed from the model's weights; after a change of the weights,
+    such queries raise an error.
+
+    Args:
+        logits: (B, C), as returned by `model(images)`; `None` without a classifier.
+        tokens: (B, N, D), the tokens after the final norm.
+        grid: (gh, gw), rows and columns of patches.
+        prefix: names of the P tokens in front of the patches, e.g. `("CLS", "register 1")`.
+        blocks: indices of the kept blocks, from 0.
+        states: the state of each of `blocks`.
+        depth: L, the number of blocks of the model.
+        patch_size: side length of a patch in pixels.
+        layouts: windows of each block in a windowed model, whose `grid` is the first stage's and `tokens` the last's.
+    """
+
+    logits: Tensor | None
+    tokens: Tensor
+    grid: tuple[int, int]
+    prefix: tuple[str, ...]
+    blocks: tuple[int, ...]
+    states: tuple[BlockState, ...]
+    depth: int
+    patch_size: int = 1
+    layouts: tuple[Windows, ...] = ()
+
+    def __repr__(self) -> str:
+        batch, tokens, width = self.tokens.shape
+        rows, columns = self.grid
+        return (
+            f"<Trace of {batch} image{'s' if batch > 1 else ''}: {len(self.blocks)} of {self.depth} blocks, "
+            f"{self.heads} heads, {tokens:,} tokens ({len(self.prefix)} + {rows} x {columns}) of width {width}, "
+            f"{self.nbytes / 1e6:.1f} MB>"
+        )
+
+    @property
+    def batch(self) -> int:
+        """Return B, the number of images."""
+        return len(self.tokens)
+
+    @property
+    def device(self) -> torch.device:
+        """Return the device of the tensors."""
+        return self.tokens.device
+
+    @property
+    def nbytes(self) -> int:
+        """Return the size in bytes."""
+        return self.tokens.nbytes + sum(state.nbytes for state in self.states)
+
+    def heads_in(self, block: int) -> int:
+        """Return the number of heads of a block."""
+        return self._state(block).lse.shape[1]
+
+    def block(self, block: int) -> BlockTrace:
+        """Return the attention of a block; negative indices count from the last block of the model.
+
+        Call this once for several queries about one block: for large inputs, each call recomputes queries and keys.
+
+        Raises:
+            TraceError: if the block does not exist or was not kept, or the model's weights have changed since.
+        """
+        return self._state(block).open()
+
+    def stream(self, block: int) -> Tensor:
+        """Return the input of a block, the residual stream (B, N, D); indices as in `block`."""
+        return self._state(block).stream
+
+    def _state(self, block: int) -> BlockState:
+        index = block + self.depth if block < 0 else block
+        if index not in self.blocks:
+            otherwise = ", or call trace(images, blocks=[...]) with the one you need" if 0 <= index < self.depth else ""
+            raise TraceError(
+                f"Expected one of the blocks {list(self.blocks)} (counted from 0), got {block}. "
+                f"Choose one of them{otherwise}."
+            )
+        return self.states[self.blocks.index(index)]
 
     def image(self, index: int) -> Trace:
         """Return the trace of one image of the batch as a batch of one (views, not copies).
@@ -401,7 +517,7 @@ class Trace:
 class Attentions(Sequence[Tensor]):
     """Lazy sequence: computes each kept block's probabilities (B, H, N, N), or `SparseAttention`, on access."""
 
-    def __init__(self, trace: Trace) -> None:
+    def __init__(self, trace: AttentionTrace) -> None:
         self._trace = trace
 
     def __len__(self) -> int:
@@ -415,8 +531,8 @@ class Attentions(Sequence[Tensor]):
             return tuple(self[i] for i in range(*index.indices(len(self))))
         if self._trace.layouts:
             return self._trace.sparse(self._trace.blocks[index])
-        block_trace = self._trace.states[index].open()
-        if block_trace.probabilities is not None:
+        block_trace = self._trace.block(self._trace.blocks[index])
+        if block_trace.probabilities is not None and block_trace.probabilities.requires_grad:
             return block_trace.probabilities
         return block_trace.rows(0, block_trace.queries.shape[2])
 

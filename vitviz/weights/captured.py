@@ -1,0 +1,330 @@
+"""Hold the attention calls of a module that ran as it is, and answer the same questions as a `Trace`.
+
+Shapes: B images, H heads, n queries, N keys, d head width. Between tokens, n = N = P prefix tokens + gh x gw patches.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from vitviz.errors import VitvizError
+from vitviz.formatting import counted, short_repr
+from vitviz.model.trace import AttentionTrace, BlockTrace, TraceError
+from vitviz.model.windows import Windows
+
+_NO_STREAM = (
+    "Expected a converted model for what reads the input of a block, got a captured module, whose attention alone is "
+    "observed. Use attention, rollout or a gradient method."
+)
+
+
+class CaptureError(VitvizError):
+    """Raised for a module whose attention cannot be captured, and for calls that are not between tokens."""
+
+
+@dataclass(frozen=True, eq=False)
+class Mask:
+    """Numbers added to the logits of a call.
+
+    Args:
+        keys: (B or 1, H or 1, N), the same for all queries, `CUT` for keys without attention.
+        pairs: (B or 1, H or 1, n, N), of any other mask or bias; bools are true where a query attends.
+        causal: whether no token attends to a later one.
+    """
+
+    keys: Tensor | None = None
+    pairs: Tensor | None = None
+    causal: bool = False
+
+    __repr__ = short_repr
+
+    def image(self, start: int, stop: int) -> Mask:
+        """Select images start..stop-1 of the batch."""
+        keys, pairs = (part if part is None or len(part) == 1 else part[start:stop] for part in (self.keys, self.pairs))
+        return replace(self, keys=keys, pairs=pairs)
+
+
+@dataclass(frozen=True, eq=False)
+class Tokens:
+    """Places of tokens in the photograph.
+
+    Args:
+        grid: (gh, gw), rows and columns of patches.
+        prefix: names of the tokens in front of the patches.
+        patch_size: side length of a patch in pixels.
+        layouts: windows of each call between tokens, in a model with windows.
+    """
+
+    grid: tuple[int, int]
+    prefix: tuple[str, ...] = ()
+    patch_size: int = 1
+    layouts: tuple[Windows, ...] = ()
+
+    @property
+    def lengths(self) -> set[int]:
+        """Return the numbers of tokens of a call between tokens: patches alone, or with the prefix."""
+        patches = math.prod(self.grid)
+        return {patches, patches + len(self.prefix)}
+
+
+@dataclass(frozen=True, eq=False)
+class Call:
+    """One attention call of a module.
+
+    Args:
+        name: path of the module that made it, such as "blocks.3.attn".
+        kind: name of its class.
+        shape: (B, H, n, N).
+        queries, keys: (B, H, n, d) and (B, H, N, d), or fewer heads of keys, each shared by several heads of queries;
+            as the module computed them. `None` if only its softmax was observed.
+        scale: factor of the logits.
+        mask: numbers added to the logits.
+        kernel_sums: (B, H, n), log-sum-exp of each row, if the kernel returned it.
+        probabilities: (B, H, n, N), in the autograd graph with `grad=True`; packed into 16 bits if only the softmax was
+            observed.
+    """
+
+    name: str
+    kind: str
+    shape: tuple[int, int, int, int]
+    queries: Tensor | None = None
+    keys: Tensor | None = None
+    scale: float = 1.0
+    mask: Mask = Mask()
+    kernel_sums: Tensor | None = None
+    probabilities: Tensor | None = None
+
+    def __repr__(self) -> str:
+        return f"<Call of {self.name} ({self.kind}): {' x '.join(map(str, self.shape))}>"
+
+    @property
+    def nbytes(self) -> int:
+        """Return the size in bytes, without masks, which calls share."""
+        tensors = (self.queries, self.keys, self.kernel_sums, self.probabilities)
+        return sum(tensor.nbytes for tensor in tensors if tensor is not None)
+
+    @property
+    def attentions(self) -> Tensor:
+        """Return the probabilities (B, H, n, N), float32; with `grad=True`, those of the autograd graph."""
+        if self.probabilities is not None and self.probabilities.requires_grad:
+            return self.probabilities
+        return self.open().rows(0, self.shape[2])
+
+    def row(self, token: int) -> Tensor:
+        """Return the attention from a query, by index: (B, H, N), float32."""
+        token = self._index(token, self.shape[2])
+        return self.open().rows(token, token + 1).squeeze(2)
+
+    def column(self, token: int) -> Tensor:
+        """Return the attention to a key, by index, from each query: (B, H, n), float32."""
+        return self.open().column(self._index(token, self.shape[3]))
+
+    def open(self) -> BlockTrace:
+        """Return the attention with scaled queries and all keys, as a trace of a `ViT` has it."""
+        if self.probabilities is not None:
+            batch, heads, rows, columns = self.shape
+            empty = torch.zeros(batch, heads, max(rows, columns), 0, device=self.probabilities.device)
+            sums = empty[:, :, :rows].sum(3)
+            return BlockTrace(empty[:, :, :rows], empty[:, :, :columns], sums, self.probabilities)
+        return replace(self._factors, lse=self._sums)
+
+    @property
+    def _factors(self) -> BlockTrace:
+        """Return scaled queries and all keys, with zeros as log-sum-exp."""
+        assert self.queries is not None
+        assert self.keys is not None
+        heads = self.shape[1]
+        queries = self.queries.to(torch.promote_types(self.queries.dtype, torch.float32)) * self.scale
+        keys = self.keys.repeat_interleave(heads // self.keys.shape[1], dim=1)
+        if self.mask.keys is not None:  # a further channel, which is 1 in all queries
+            channel = self.mask.keys.to(queries)[..., None].expand(*keys.shape[:3], 1)
+            queries, keys = F.pad(queries, (0, 1), value=1.0), torch.cat([keys.to(queries), channel], dim=3)
+        sums = torch.zeros(queries.shape[:3], dtype=queries.dtype, device=queries.device)
+        bias = self.mask.pairs
+        if bias is not None and bias.dtype == torch.bool:
+            bias = torch.where(bias, 0.0, -torch.inf)
+        return BlockTrace(queries, keys, sums, bias=bias, causal=self.mask.causal)
+
+    @cached_property
+    def _sums(self) -> Tensor:
+        """Return the log-sum-exp of each row: (B, H, n); 0 for a row without keys."""
+        sums = self.kernel_sums
+        if sums is None:
+            parts = self._factors
+            sums = torch.cat([parts.logits(*chunk).logsumexp(-1) for chunk in parts.chunks()], dim=2)
+        return torch.where(sums.isfinite(), sums, 0.0)
+
+    def image(self, start: int, stop: int) -> Call:
+        """Return images start..stop-1 of the batch (views, not copies)."""
+        queries, keys, sums, probabilities = (
+            None if part is None else part[start:stop]
+            for part in (self.queries, self.keys, self.kernel_sums, self.probabilities)
+        )
+        return replace(
+            self, shape=(stop - start, *self.shape[1:]), mask=self.mask.image(start, stop),
+            queries=queries, keys=keys, kernel_sums=sums, probabilities=probabilities,
+        )  # fmt: skip
+
+    @staticmethod
+    def _index(token: int, count: int) -> int:
+        if not -count <= token < count:
+            raise TraceError(f"Expected a token index below {count}, got {token}. Choose one of them.")
+        return token % count
+
+
+@dataclass(frozen=True, eq=False)
+class Captured(AttentionTrace):
+    """Attention of a module that ran once, as it is: every call, and those between tokens as blocks.
+
+    Args:
+        calls: all attention calls, in order.
+        output: what the module returned.
+        batch_size: B, the number of images.
+        places: places of the tokens; `None` if they are not known.
+    """
+
+    calls: tuple[Call, ...]
+    output: Any
+    batch_size: int
+    places: Tokens | None = None
+
+    def __repr__(self) -> str:
+        between = set(self.between)
+        lines = [
+            f"  {call.name or '(the module)'} ({call.kind}): {' x '.join(map(str, call.shape))}"
+            + ("" if index in between or self.places is None else ", not between tokens")
+            for index, call in enumerate(self.calls)
+        ]
+        of = "" if self.places is None else f", {self.depth} between {self.count:,} tokens"
+        return "\n".join([f"<Captured: {counted(len(self.calls), 'call')}{of}, {self.nbytes / 1e6:.1f} MB>", *lines])
+
+    @property
+    def nbytes(self) -> int:
+        """Return the size in bytes of calls and masks, without the module's output."""
+        masks = {id(part): part.nbytes for part in self._masks()}
+        return sum(call.nbytes for call in self.calls) + sum(masks.values())
+
+    def _masks(self) -> Iterator[Tensor]:
+        return (part for call in self.calls for part in (call.mask.keys, call.mask.pairs) if part is not None)
+
+    @cached_property
+    def between(self) -> tuple[int, ...]:
+        """Return the indices of the calls between tokens, the blocks; none if the places of tokens are not known."""
+        if self.places is None:
+            return ()
+        lengths = self.places.lengths
+        return tuple(
+            index
+            for index, call in enumerate(self.calls)
+            if call.shape[0] == self.batch and call.shape[2] == call.shape[3] and call.shape[2] in lengths
+        )
+
+    @property
+    def batch(self) -> int:
+        """Return B, the number of images."""
+        return self.batch_size
+
+    @property
+    def device(self) -> torch.device:
+        """Return the device of the tensors."""
+        call = self.calls[0]
+        tensor = call.keys if call.probabilities is None else call.probabilities
+        assert tensor is not None
+        return tensor.device
+
+    @property
+    def logits(self) -> Tensor | None:  # type: ignore[override]
+        """Return the module's output (B, C), or the `logits` of its output; `None` without."""
+        logits = getattr(self.output, "logits", self.output)
+        return logits if isinstance(logits, Tensor) and logits.ndim == 2 else None
+
+    @property
+    def tokens(self) -> Tensor:  # type: ignore[override]
+        """Raise an error: the last block's output is not observed."""
+        raise CaptureError(_NO_STREAM)
+
+    def stream(self, block: int) -> Tensor:  # noqa: ARG002
+        """Raise an error: inputs of blocks are not observed."""
+        raise CaptureError(_NO_STREAM)
+
+    @property
+    def grid(self) -> tuple[int, int]:  # type: ignore[override]
+        """Return rows and columns of patches."""
+        return self._places.grid
+
+    @property
+    def prefix(self) -> tuple[str, ...]:  # type: ignore[override]
+        """Return the names of the tokens in front of the patches."""
+        return self._places.prefix
+
+    @property
+    def patch_size(self) -> int:  # type: ignore[override]
+        """Return the side length of a patch in pixels."""
+        return self._places.patch_size
+
+    @property
+    def layouts(self) -> tuple[Windows, ...]:  # type: ignore[override]
+        """Return the windows of each block, in a model with windows."""
+        return self._places.layouts
+
+    @property
+    def _places(self) -> Tokens:
+        if self.places is None:
+            raise CaptureError(
+                "Expected to know where the tokens lie in the photograph, got a module of an unknown class. Pass "
+                "grid=(rows, columns), and prefix=[...] with the names of tokens in front of the patches."
+            )
+        return self.places
+
+    @property
+    def depth(self) -> int:  # type: ignore[override]
+        """Return L, the number of calls between tokens."""
+        return len(self.between)
+
+    @property
+    def blocks(self) -> tuple[int, ...]:  # type: ignore[override]
+        """Return the indices of the blocks, from 0."""
+        return tuple(range(self.depth))
+
+    def call(self, block: int) -> Call:
+        """Return the call between tokens with this index; negative indices count from the last.
+
+        Raises:
+            TraceError: if it does not exist.
+            CaptureError: if the places of the tokens are not known.
+        """
+        places, depth = self._places, self.depth
+        if not -depth <= block < depth:
+            lengths = " or ".join(map(str, sorted(places.lengths)))
+            got = block if depth else f"none among {counted(len(self.calls), 'call')}; {self!r}"
+            raise TraceError(
+                f"Expected one of the {counted(depth, 'block')} between {lengths} tokens, got {got}. Choose another."
+            )
+        return self.calls[self.between[block]]
+
+    def heads_in(self, block: int) -> int:
+        """Return the number of heads of a block."""
+        return self.call(block).shape[1]
+
+    def block(self, block: int) -> BlockTrace:
+        """Return the attention of a block; negative indices count from the last."""
+        return self.call(block).open()
+
+    def image(self, index: int) -> Captured:
+        """Return the attention of one image of the batch, as a batch of one (views, not copies)."""
+        if not 0 <= index < self.batch:
+            raise TraceError(f"Expected an image among 0..{self.batch - 1} of the batch, got {index}. Choose one.")
+        calls = []
+        for call in self.calls:
+            windows = call.shape[0] // self.batch if call.shape[0] % self.batch == 0 else 0
+            calls.append(call.image(index * windows, (index + 1) * windows) if windows else call)
+        output = self.output if self.logits is None else self.logits[index : index + 1]
+        return replace(self, calls=tuple(calls), output=output, batch_size=1)

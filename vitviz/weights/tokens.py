@@ -1,0 +1,71 @@
+"""Know the places of tokens in the photograph for modules of known classes that run as they are."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from torch import Tensor, nn
+
+from vitviz.weights.captured import Tokens
+
+
+def _registers(count: int) -> tuple[str, ...]:
+    return tuple(f"register {index + 1}" for index in range(count))
+
+
+# transformers' `model_type` -> names of the tokens in front of the patches, from the settings.
+_PREFIXES: dict[str, Callable[[Any], tuple[str, ...]]] = {
+    **dict.fromkeys(("siglip_vision_model", "siglip2_vision_model", "ijepa"), lambda _settings: ()),
+    **dict.fromkeys(
+        ("vit", "vit_msn", "beit", "data2vec-vision", "dinov2", "clip_vision_model"), lambda _settings: ("CLS",)
+    ),
+    "deit": lambda _settings: ("CLS", "distillation"),
+    **dict.fromkeys(
+        ("dinov2_with_registers", "dinov3_vit"),
+        lambda settings: ("CLS", *_registers(settings.num_register_tokens)),
+    ),
+}
+
+
+def _of_transformers(module: Any, height: int, width: int) -> Tokens | None:
+    names = _PREFIXES.get(module.config.model_type)
+    if names is None:
+        return None
+    patch = module.config.patch_size
+    return Tokens((height // patch, width // patch), names(module.config), patch)
+
+
+def _of_timm(module: Any, height: int, width: int) -> Tokens | None:
+    if not hasattr(module, "num_prefix_tokens") or not hasattr(module.patch_embed, "dynamic_feat_size"):
+        return None
+    token = getattr(module, "reg_token", None)
+    count, registers = module.num_prefix_tokens, 0 if token is None else token.shape[1]
+    first = ("CLS", "distillation")[: count - registers]
+    grid = module.patch_embed.dynamic_feat_size((height, width))
+    return Tokens(tuple(grid), (*first, *_registers(registers)), module.patch_embed.patch_size[0])
+
+
+def _of_class_token(module: Any, height: int, width: int) -> Tokens | None:
+    patch = module.patch_size[0] if isinstance(module.patch_size, Sequence) else module.patch_size
+    return Tokens((height // patch, width // patch), ("CLS",), patch)
+
+
+# Package and class, or a base class -> function of the module and the size of its images.
+_CLASSES: dict[tuple[str, str], Callable[[Any, int, int], Tokens | None]] = {
+    ("timm", "VisionTransformer"): _of_timm,
+    ("timm", "Eva"): _of_timm,
+    ("timm", "Beit"): _of_timm,
+    ("transformers", "PreTrainedModel"): _of_transformers,
+    ("torchvision", "VisionTransformer"): _of_class_token,
+    ("open_clip", "VisionTransformer"): _of_class_token,
+}
+
+
+def tokens_of(module: nn.Module, inputs: Sequence[Tensor]) -> Tokens | None:
+    """Return the places of a module's tokens for its inputs, of which images are (B, C, H, W); `None` if unknown."""
+    images = next((tensor for tensor in inputs if tensor.ndim == 4 and tensor.is_floating_point()), None)
+    if images is None:
+        return None
+    for kind in type(module).__mro__:
+        if find := _CLASSES.get((kind.__module__.partition(".")[0], kind.__name__)):
+            return find(module, *images.shape[2:])
+    return None
