@@ -8,7 +8,7 @@ import os
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -38,7 +38,7 @@ from vitviz.heatmap import Heatmap
 from vitviz.images.geometry import Geometry
 from vitviz.images.picture import Picture
 from vitviz.images.preprocess import Preprocess
-from vitviz.model.trace import Query, Trace, describe_query
+from vitviz.model.trace import AttentionTrace, Query, Trace, describe_query
 from vitviz.model.vit import ViT
 from vitviz.outputs import SINGLE, activate, rank
 from vitviz.progress import watch
@@ -77,15 +77,15 @@ class View:
         photo: Image.Image,
         pixels: Any,
         geometry: Geometry,
-        trace: Trace,
+        trace: AttentionTrace,
         seconds: float,
         name: str = "",
     ) -> None:
         self.model, self.preprocess, self.photo, self.geometry = model, preprocess, photo, geometry
         self.size, self.trace, self.seconds, self.name = geometry.input, trace, seconds, name
-        self.device = trace.tokens.device.type.upper()
+        self.device = trace.device.type.upper()
         self._pixels = pixels
-        largest = 4 * trace.heads * trace.tokens.shape[1]  # bytes of the largest result: one row per head
+        largest = 4 * trace.heads * trace.count  # bytes of the largest result: one row per head
         self._capacity = min(CACHED_RESULTS, max(1, CACHED_BYTES // largest))
         self._cache: dict[tuple[Any, ...], Any] = {}
 
@@ -316,7 +316,7 @@ class View:
             )
             return heatmap.over(self.photo, self.geometry)
 
-        with watch(about.title, about.passes(self._patches, **options), self.trace.tokens.shape[1]):
+        with watch(about.title, about.passes(self._patches, **options), self.trace.count):
             key = ("explain", about.name, target, contrast, repr(sorted({**about.options, **options}.items())))
             heatmap: Heatmap = self._cached(key, compute)
         return heatmap
@@ -347,7 +347,7 @@ class View:
         maps = [maps] if isinstance(maps, Heatmap) else maps
         options.setdefault("baseline", usual_baseline(self.model))
         passes = curve_passes(len(maps), self._patches, **options)
-        with watch("Test of the map" if len(maps) == 1 else "Test of the maps", passes, self.trace.tokens.shape[1]):
+        with watch("Test of the map" if len(maps) == 1 else "Test of the maps", passes, self.trace.count):
             return faithfulness(self.model, self.images, maps, target, contrast=contrast, **options)
 
     @check_arguments(ExplorerError)
@@ -431,7 +431,7 @@ class View:
         """
         model = classify_texts(self.model, texts, tower)
         with torch.no_grad():
-            trace = replace(self.trace, logits=model.classify(self.trace.tokens))
+            trace = replace(cast(Trace, self.trace), logits=model.classify(self.trace.tokens))
         parts = self.preprocess, self.photo, self._pixels, self.geometry, trace, self.seconds, self.name
         return View(model, *parts)
 
@@ -489,7 +489,7 @@ class View:
         if (megabytes := self._megabytes(maps)) > limit:
             raise ExplorerError(
                 f"Expected a page of at most {limit:g} MB, got one of about {megabytes:.0f} MB for "
-                f"{self.trace.tokens.shape[1]:,} tokens. Open the photograph at a smaller size, or raise the limit: "
+                f"{self.trace.count:,} tokens. Open the photograph at a smaller size, or raise the limit: "
                 f"html(limit={math.ceil(megabytes)})."
             )
         scene = Scene.of(self, maps=maps)

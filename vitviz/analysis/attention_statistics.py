@@ -13,7 +13,7 @@ from torch import Tensor
 from vitviz.analysis import AnalysisError
 from vitviz.analysis.statistic import Statistic
 from vitviz.images.geometry import Geometry
-from vitviz.model.trace import BlockTrace, Query, Trace
+from vitviz.model.trace import AttentionTrace, BlockTrace, Query
 from vitviz.phrases import Phrase
 
 RANK_TOKENS = 600  # maximum N for the effective rank, because its singular values take O(N³) time
@@ -39,7 +39,7 @@ class QueryRange:
     @classmethod
     def of(
         cls,
-        trace: Trace,
+        trace: AttentionTrace,
         geometry: Geometry | Sequence[Geometry] | None = None,
         query: Query | None = None,
         block: int = -1,
@@ -50,7 +50,7 @@ class QueryRange:
             AnalysisError: unless there is one geometry for each image, or if the query is a mean.
             TraceError: if the token does not exist.
         """
-        batch, prefix, grid = len(trace.tokens), len(trace.prefix), trace.grid_in(block)
+        batch, prefix, grid = trace.batch, len(trace.prefix), trace.grid_in(block)
         if query == "mean":
             raise AnalysisError("Expected one token as the query, got 'mean'. Omit it to average over patches.")
         token = None if query is None else trace.token(query, block)
@@ -68,7 +68,7 @@ class QueryRange:
                     f"Expected one geometry for each of the {batch} images, got {len(frames)}. Give one for all images."
                 )
             extents = torch.tensor([[bottom - top, right - left] for left, top, right, bottom in frames])
-            pixels = (extents / torch.tensor(trace.grid_in(block))).to(trace.tokens.device)
+            pixels = (extents / torch.tensor(trace.grid_in(block))).to(trace.device)
             if len(pixels) > 1:  # one for each matrix
                 pixels = pixels.repeat_interleave(len(trace.block(block).lse) // batch, dim=0)
         return cls(first, prefix + grid[0] * grid[1] if token is None else first + 1, trace.prefix, grid, pixels)

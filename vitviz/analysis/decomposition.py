@@ -29,7 +29,7 @@ from vitviz.formatting import short_repr
 from vitviz.model.devices import double, double_module
 from vitviz.model.layers import Attention, LayerScale
 from vitviz.model.ops import PLAIN, Ops
-from vitviz.model.trace import Trace
+from vitviz.model.trace import AttentionTrace
 from vitviz.model.tracing import project_part
 from vitviz.model.vit import ViT
 from vitviz.outputs import SINGLE
@@ -129,7 +129,7 @@ class Direct(AttnLRP):
 
 @torch.no_grad()
 def decompose(
-    model: ViT, trace: Trace, target: TargetOf | None = None, *, contrast: tuple[Named, Named] | None = None
+    model: ViT, trace: AttentionTrace, target: TargetOf | None = None, *, contrast: tuple[Named, Named] | None = None
 ) -> Decomposition:
     """Compute the contribution of each head, token and MLP to a class's logit minus the mean of all logits.
 
@@ -183,7 +183,7 @@ def decompose(
 
 
 def target_reading(
-    model: ViT, trace: Trace, target: TargetOf | None = None, contrast: tuple[Named, Named] | None = None
+    model: ViT, trace: AttentionTrace, target: TargetOf | None = None, contrast: tuple[Named, Named] | None = None
 ) -> Reading:
     """Return how a target whose score is linear in the final tokens reads them; arguments as in `decompose`.
 
@@ -228,7 +228,7 @@ def linear_score(target: Target, outputs: Tensor, ops: Ops = PLAIN) -> Tensor:
     return score - outputs.mean() if target.kind == "class" and target.problem_type == SINGLE else score
 
 
-def enter_stage(model: ViT, trace: Trace, index: int, slope: Tensor) -> tuple[Tensor, Tensor]:
+def enter_stage(model: ViT, trace: AttentionTrace, index: int, slope: Tensor) -> tuple[Tensor, Tensor]:
     """Return the residual stream (N, D) to which a block adds, and the direct effect before the block, (N', D').
 
     They differ from the block's input and from `slope`, the direct effect after the block (N, D), only in the first
@@ -262,7 +262,7 @@ def factors(slope: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def head_effects(
-    model: ViT, trace: Trace, index: int, entered: Tensor, effect: tuple[Tensor, Tensor]
+    model: ViT, trace: AttentionTrace, index: int, entered: Tensor, effect: tuple[Tensor, Tensor]
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Return the direct effects of the outputs of a block's heads as products, and those of its constants.
 
@@ -318,7 +318,7 @@ def _through_norm(
 
 
 def _attention_part(
-    model: ViT, trace: Trace, index: int, entering: Tensor, effect: tuple[Tensor, Tensor]
+    model: ViT, trace: AttentionTrace, index: int, entering: Tensor, effect: tuple[Tensor, Tensor]
 ) -> tuple[Tensor, Tensor]:
     """Return the contributions of the tokens that a block's heads attend to, (H, N), and of constants of attention.
 

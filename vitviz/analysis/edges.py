@@ -27,7 +27,7 @@ from vitviz.model.devices import double, double_module
 from vitviz.model.edits import Cut, Edits
 from vitviz.model.layers import Block
 from vitviz.model.positions import Angles, resize_positions
-from vitviz.model.trace import Query, Trace
+from vitviz.model.trace import AttentionTrace, Query
 from vitviz.model.vit import ViT, eval_mode
 from vitviz.progress import bar
 
@@ -79,7 +79,7 @@ class Edge:
 @torch.no_grad()
 def edge(
     model: ViT,
-    trace: Trace,
+    trace: AttentionTrace,
     block: int,
     head: int,
     query: Query,
@@ -187,7 +187,7 @@ def _modes(of_queries: Tensor, of_keys: Tensor, tokens: Tensor, query: int, key:
     return terms
 
 
-def _writes(model: ViT, trace: Trace, entered: Tensor, found: Edge, reading: Reading) -> float:
+def _writes(model: ViT, trace: AttentionTrace, entered: Tensor, found: Edge, reading: Reading) -> float:
     """Return what the key's value adds to the score by an edge; `entered` (1, N, D) is the input of attention."""
     effect = reading.weights, reading.directions
     weights, directions, _ = head_effects(model, trace, found.block, entered, effect)  # (1, r, N), (r, H, d)
@@ -197,7 +197,7 @@ def _writes(model: ViT, trace: Trace, entered: Tensor, found: Edge, reading: Rea
     return float(factors[found.key]) * float(weights[0, :, found.query] @ values)
 
 
-def _effect_of_cut(model: ViT, trace: Trace, found: Edge, reading: Reading) -> float:
+def _effect_of_cut(model: ViT, trace: AttentionTrace, found: Edge, reading: Reading) -> float:
     """Return the change of the target's score without an edge, by a run from its block on."""
     cut = Cut(block=found.block, head=found.head, queries=(found.query,), keys=(found.key,))
     stream, target = trace.stream(found.block), reading.target
@@ -206,7 +206,7 @@ def _effect_of_cut(model: ViT, trace: Trace, found: Edge, reading: Reading) -> f
     return float(scores[1] - scores[0])
 
 
-def _at_grid(model: ViT, means: Tensor, trace: Trace) -> Tensor:
+def _at_grid(model: ViT, means: Tensor, trace: AttentionTrace) -> Tensor:
     """Return the means of one block at the trace's grid: (P + oh * ow, D) -> (1, N, D)."""
     prefix, patches = means.float().tensor_split([len(trace.prefix)])
     if trace.grid != model.config.grid:

@@ -23,7 +23,7 @@ from vitviz.attribution.target_specs import Named, TargetLike, TargetOf, resolve
 from vitviz.formatting import data_frame, short_repr, text_table
 from vitviz.images.folders import batches, find_images, spread
 from vitviz.images.geometry import Geometry
-from vitviz.model.trace import Query, Trace
+from vitviz.model.trace import AttentionTrace, Query
 from vitviz.model.vit import ViT, eval_mode
 from vitviz.plugins import Registry
 from vitviz.progress import bar
@@ -170,7 +170,7 @@ class HeadStatistics:
 
 def head_statistics(
     model: ViT,
-    trace: Trace,
+    trace: AttentionTrace,
     geometry: Geometry | Sequence[Geometry] | None = None,
     *,
     names: Collection[str] | None = None,
@@ -215,13 +215,13 @@ def head_statistics(
             for name, values in of_block.items():
                 if windowed and isinstance(values, Tensor):  # the mean over windows, or the window of the query
                     windows = trace.layouts[block]
-                    values = values.unflatten(0, (len(trace.tokens), -1))  # (B * W, H) -> (B, W, H)
+                    values = values.unflatten(0, (trace.batch, -1))  # (B * W, H) -> (B, W, H)
                     if query is None:
                         values = values[:, windows.whole].mean(1)  # NaN if all windows have padding
                     else:
                         values = values[:, place_in_windows(windows.members, trace.token(query, block))[0]]
                 blocks.setdefault(name, []).append(values)
-    resolved = resolve_target(model, trace.logits, target, contrast, len(trace.tokens))
+    resolved = resolve_target(model, trace.logits, target, contrast, trace.batch)
     importances = None if resolved is None else Importance(model, trace, resolved)
     results: dict[str, Tensor | str] = {
         name: windowed or (_NO_TARGET if importances is None else function(importances))
@@ -231,7 +231,7 @@ def head_statistics(
         arrays = [values for values in per_block if not isinstance(values, str)]
         padded = [F.pad(values, (0, max(heads) - values.shape[1]), value=torch.nan) for values in arrays]
         results[name] = torch.stack(padded, dim=1) if arrays else per_block[0]  # L x (B, H) -> (B, L, H)
-    blank = torch.full((len(trace.tokens), len(trace.blocks), max(heads)), torch.nan).numpy()
+    blank = torch.full((trace.batch, len(trace.blocks), max(heads)), torch.nan).numpy()
     results = {statistic.name: results[statistic.name] for statistic in chosen}
     return HeadStatistics(
         samples={name: blank if isinstance(values, str) else values.numpy() for name, values in results.items()},

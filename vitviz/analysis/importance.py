@@ -14,7 +14,7 @@ from vitviz.analysis.statistic import Statistic
 from vitviz.attribution.targets import Target
 from vitviz.model.edits import BlockEdit
 from vitviz.model.ops import Ops
-from vitviz.model.trace import Trace
+from vitviz.model.trace import AttentionTrace
 from vitviz.model.vit import ViT
 from vitviz.outputs import REGRESSION
 from vitviz.phrases import Phrase
@@ -28,7 +28,7 @@ class Importance:
     """Inputs of the importances of heads; the ablations are computed once."""
 
     model: ViT
-    trace: Trace
+    trace: AttentionTrace
     target: Target
 
     @cached_property
@@ -132,7 +132,7 @@ def _together(model: ViT, stream: Tensor) -> int:
     return max(1, TOGETHER_BYTES // (stream.shape[0] * stream.shape[1] * widest * stream.element_size()))
 
 
-def check_ready(model: ViT, trace: Trace, target: Target) -> Tensor:
+def check_ready(model: ViT, trace: AttentionTrace, target: Target) -> Tensor:
     """Return what the target reads from a trace: logits (B, C) or features (B, F).
 
     Raises:

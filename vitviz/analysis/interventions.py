@@ -236,6 +236,8 @@ def _outputs(
     """
     if logits is not None and not features:
         return logits.detach().cpu().double(), torch.zeros(len(images), 0, dtype=torch.float64)
+    if positions and not (edits or features) and model.head is not None:
+        return model(images).detach().cpu().double(), torch.zeros(len(images), 0, dtype=torch.float64)
     embedded, grid = model.embed(images, positions=positions)
     return _read(model, model.encode(embedded, model.angles(grid) if positions else None, edits), features)
 

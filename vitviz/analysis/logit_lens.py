@@ -20,7 +20,7 @@ from vitviz.attribution.target_specs import Named, TargetOf, class_index, class_
 from vitviz.attribution.targets import Scale, Target
 from vitviz.errors import refuse_windows
 from vitviz.formatting import data_frame, short_repr
-from vitviz.model.trace import Trace
+from vitviz.model.trace import AttentionTrace
 from vitviz.model.vit import ViT
 from vitviz.outputs import activate, rank
 
@@ -74,7 +74,7 @@ class LogitLens:
 @torch.no_grad()
 def logit_lens(
     model: ViT,
-    trace: Trace,
+    trace: AttentionTrace,
     classes: Sequence[Named] | None = None,
     *,
     target: TargetOf | None = None,
@@ -125,7 +125,7 @@ def logit_lens(
 
 def _targets(
     model: ViT,
-    trace: Trace,
+    trace: AttentionTrace,
     classes: Sequence[Named] | None,
     target: TargetOf | None,
     contrast: tuple[Named, Named] | None,
@@ -195,7 +195,7 @@ def classify_patches(model: ViT, tokens: Tensor) -> Tensor:
     return logits
 
 
-def _final_tokens(model: ViT, trace: Trace) -> Iterator[tuple[int, Tensor]]:
+def _final_tokens(model: ViT, trace: AttentionTrace) -> Iterator[tuple[int, Tensor]]:
     """Yield each block with its normed output for the classifier: (1, N, D)."""
     for block in range(trace.depth - 1):
         if block + 1 in trace.blocks:
@@ -203,9 +203,9 @@ def _final_tokens(model: ViT, trace: Trace) -> Iterator[tuple[int, Tensor]]:
     yield trace.depth - 1, trace.tokens.detach()
 
 
-def check_one_image(trace: Trace, *, windows: bool = False) -> None:
+def check_one_image(trace: AttentionTrace, *, windows: bool = False) -> None:
     """Raise an error unless the trace has one image, with attention over all its tokens if `windows` is false."""
     if not windows:
         refuse_windows(trace, "this analysis of tokens", AnalysisError)
-    if len(trace.tokens) != 1:
-        raise AnalysisError(f"Expected the trace of one image, got {len(trace.tokens)}. Choose one: trace.image(0).")
+    if trace.batch != 1:
+        raise AnalysisError(f"Expected the trace of one image, got {trace.batch}. Choose one: trace.image(0).")

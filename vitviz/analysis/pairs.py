@@ -20,7 +20,7 @@ from vitviz.analysis.logit_lens import check_one_image
 from vitviz.fields import check_arguments
 from vitviz.formatting import short_repr
 from vitviz.model.devices import double
-from vitviz.model.trace import Trace
+from vitviz.model.trace import AttentionTrace
 from vitviz.model.tracing import project_part
 from vitviz.model.vit import ViT
 
@@ -35,7 +35,7 @@ Patch = tuple[int, int]
 
 
 @torch.no_grad()
-def patch_descriptors(model: ViT, trace: Trace, descriptor: Descriptor = "tokens", block: int = -1) -> Tensor:
+def patch_descriptors(model: ViT, trace: AttentionTrace, descriptor: Descriptor = "tokens", block: int = -1) -> Tensor:
     """Return the descriptor of each patch: (n, D), or (n, H * d) for queries, keys and values of all heads.
 
     Queries and keys do not contain rotary positions or relative position biases.
@@ -63,7 +63,7 @@ def patch_descriptors(model: ViT, trace: Trace, descriptor: Descriptor = "tokens
     return vectors[:, prefix:].transpose(0, 1).flatten(1)  # (H, n, d) -> (n, H * d)
 
 
-def _normed_output(model: ViT, trace: Trace, block: int) -> Tensor:
+def _normed_output(model: ViT, trace: AttentionTrace, block: int) -> Tensor:
     """Return a block's output after the final norm: (N, D)."""
     if block == trace.depth - 1:
         final = trace.tokens[0].detach()
@@ -127,7 +127,7 @@ class PatchSimilarity:
 
 @check_arguments(AnalysisError)
 def compare_patches(
-    model: ViT, first: Trace, second: Trace, descriptor: Descriptor = DESCRIPTOR, block: int = BLOCK
+    model: ViT, first: AttentionTrace, second: AttentionTrace, descriptor: Descriptor = DESCRIPTOR, block: int = BLOCK
 ) -> PatchSimilarity:
     """Return the cosine similarity of each patch of one photograph to each patch of another.
 
@@ -143,7 +143,7 @@ def compare_patches(
 
 
 @torch.no_grad()
-def similarity_parts(model: ViT, first: Trace, second: Trace) -> NDArray[np.float64]:
+def similarity_parts(model: ViT, first: AttentionTrace, second: AttentionTrace) -> NDArray[np.float64]:
     """Split the cosine of two photographs' features over pairs of patches: (gh, gw, gh', gw'), whose sum is the cosine.
 
     With pooling by the mean, the features are a mean over patches, and their dot product a sum over pairs of patches.
@@ -168,7 +168,7 @@ def similarity_parts(model: ViT, first: Trace, second: Trace) -> NDArray[np.floa
     return split
 
 
-def _patch_features(model: ViT, trace: Trace) -> Tensor:
+def _patch_features(model: ViT, trace: AttentionTrace) -> Tensor:
     """Return the contribution of each patch to the features, (n, F), float64; the sum over patches is the features."""
     check_one_image(trace)
     patches = double(trace.tokens[0, len(trace.prefix) :])  # (n, D)

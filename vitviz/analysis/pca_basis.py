@@ -21,7 +21,7 @@ from vitviz.analysis.pairs import BLOCK, Descriptor, patch_descriptors
 from vitviz.analysis.tokens import PERCENTILES, point_up, principal_components
 from vitviz.fields import check_arguments
 from vitviz.formatting import short_repr
-from vitviz.model.trace import Trace
+from vitviz.model.trace import AttentionTrace
 from vitviz.model.vit import ViT
 from vitviz.writing import read_arrays, write_arrays
 
@@ -53,7 +53,7 @@ class PCABasis:
 
     __repr__ = short_repr
 
-    def scores(self, model: ViT, trace: Trace) -> Floats:
+    def scores(self, model: ViT, trace: AttentionTrace) -> Floats:
         """Return the scores of a photograph's patches: (gh, gw, K).
 
         Raises:
@@ -68,13 +68,13 @@ class PCABasis:
         scores: Floats = (vectors @ self.components.T).reshape(*trace.grid, -1)
         return scores
 
-    def colors(self, model: ViT, trace: Trace) -> Floats:
+    def colors(self, model: ViT, trace: AttentionTrace) -> Floats:
         """Return the first three scores of a photograph's patches as red, green and blue: (gh, gw, 3), 0..1."""
         spread = np.where(self.high > self.low, self.high - self.low, 1.0)
         colors: Floats = ((self.scores(model, trace) - self.low) / spread).clip(0.0, 1.0).astype(np.float32)
         return colors[..., :3]
 
-    def foreground(self, model: ViT, trace: Trace) -> NDArray[np.bool_]:
+    def foreground(self, model: ViT, trace: AttentionTrace) -> NDArray[np.bool_]:
         """Return the mask of the foreground, computed from the first component: (gh, gw)."""
         mask: NDArray[np.bool_] = self.scores(model, trace)[..., 0] > self.threshold
         return mask
@@ -104,7 +104,12 @@ SAVED = tuple(field.name for field in fields(PCABasis))
 
 @check_arguments(AnalysisError)
 def fit_pca(
-    model: ViT, traces: Sequence[Trace], descriptor: Descriptor = DESCRIPTOR, block: int = BLOCK, *, count: int = 3
+    model: ViT,
+    traces: Sequence[AttentionTrace],
+    descriptor: Descriptor = DESCRIPTOR,
+    block: int = BLOCK,
+    *,
+    count: int = 3,
 ) -> PCABasis:
     """Fit principal components to the patches of several photographs, from descriptors divided by their lengths.
 
@@ -144,7 +149,7 @@ def fit_pca(
     )
 
 
-def _unit_descriptors(model: ViT, trace: Trace, descriptor: Descriptor, block: int) -> torch.Tensor:
+def _unit_descriptors(model: ViT, trace: AttentionTrace, descriptor: Descriptor, block: int) -> torch.Tensor:
     """Return the descriptors of a photograph's patches, divided by their lengths: (n, D), float64."""
     return F.normalize(patch_descriptors(model, trace, descriptor, block).cpu().double(), dim=1)
 

@@ -21,7 +21,7 @@ from vitviz.attribution.target_specs import Named, TargetLike
 from vitviz.formatting import percent, short_repr
 from vitviz.model.layers import Block, LayerScale
 from vitviz.model.registers import Neuron, find_neurons, norm_outliers, without_neurons
-from vitviz.model.trace import Trace
+from vitviz.model.trace import AttentionTrace
 from vitviz.model.tracing import project_part
 from vitviz.model.vit import ViT
 
@@ -93,7 +93,7 @@ class Sinks:
 @torch.no_grad()
 def sinks(
     model: ViT,
-    trace: Trace,
+    trace: AttentionTrace,
     *,
     target: TargetLike = None,
     contrast: tuple[Named, Named] | None = None,
@@ -141,7 +141,7 @@ def sinks(
     return Sinks(sinks=found, attention=attention, written=written, norms=norms.norms, neurons=neurons, change=change)
 
 
-def _shares(model: ViT, trace: Trace, block: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+def _shares(model: ViT, trace: AttentionTrace, block: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Return the shares of each token in a block's attention and in what it writes: (N,) each."""
     layer, block_trace = model.blocks[block], trace.block(block)
     tokens = trace.tokens.shape[1]

@@ -16,7 +16,7 @@ from vitviz.analysis import AnalysisError
 from vitviz.analysis.logit_lens import check_one_image
 from vitviz.formatting import short_repr
 from vitviz.model.registers import norm_outliers
-from vitviz.model.trace import Query, Trace
+from vitviz.model.trace import Query
 from vitviz.model.vit import ViT
 
 Floats = NDArray[np.float32]
@@ -25,7 +25,7 @@ PERCENTILES = (1.0, 99.0)  # percentiles of a component's scores that map to col
 
 
 @torch.no_grad()
-def block_outputs(model: ViT, trace: Trace, first: int = 0) -> Iterator[tuple[int, Tensor]]:
+def block_outputs(model: ViT, trace: AttentionTrace, first: int = 0) -> Iterator[tuple[int, Tensor]]:
     """Yield each block from `first` on with its output tokens (B, N, D), before the final norm.
 
     A trace keeps only the normed tokens after the last block, so the last block runs again, without edits.
@@ -37,7 +37,7 @@ def block_outputs(model: ViT, trace: Trace, first: int = 0) -> Iterator[tuple[in
             yield block, model.blocks[block](trace.stream(block).detach(), model.angles(trace.grid))
 
 
-def _outputs(model: ViT, trace: Trace) -> tuple[tuple[int, ...], list[Tensor]]:
+def _outputs(model: ViT, trace: AttentionTrace) -> tuple[tuple[int, ...], list[Tensor]]:
     """Return the blocks with known outputs, and the outputs (N, D), for a trace of one image."""
     check_one_image(trace)
     outputs = [(block, tokens[0]) for block, tokens in block_outputs(model, trace)]
@@ -71,7 +71,7 @@ class TokenPCA:
 
 
 @torch.no_grad()
-def token_pca(model: ViT, trace: Trace) -> TokenPCA:
+def token_pca(model: ViT, trace: AttentionTrace) -> TokenPCA:
     """Compute three principal components of the patches of all blocks, in one basis (Oquab et al. 2024, figure 1).
 
     It uses patch tokens after the final norm. Within each block they are centered and scaled to a mean squared length
@@ -172,7 +172,7 @@ class TokenNorms:
 
 
 @torch.no_grad()
-def token_norms(model: ViT, trace: Trace) -> TokenNorms:
+def token_norms(model: ViT, trace: AttentionTrace) -> TokenNorms:
     """Compute the norm of every token after each block, and find outlier patches.
 
     Large models without registers store global information in a few patches with little content, whose norm is several
@@ -194,7 +194,7 @@ def token_norms(model: ViT, trace: Trace) -> TokenNorms:
 
 
 @torch.no_grad()
-def token_similarity(model: ViT, trace: Trace, query: Query) -> Floats:
+def token_similarity(model: ViT, trace: AttentionTrace, query: Query) -> Floats:
     """Return the cosine similarity of one token to all tokens after each block and the final norm: (L, N), -1..1.
 
     Args:

@@ -7,6 +7,7 @@ comes from, not why a class is predicted. Rollout combines the attention of all 
 Shapes: B images, H heads, N tokens, P prefix tokens, gh x gw patches.
 """
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cache, partial, reduce, wraps
 from typing import Any, Literal, get_args
@@ -186,6 +187,11 @@ def entered_grid(trace: AttentionTrace, block: int) -> tuple[int, int]:
     rows, columns = trace.grid_in(block)
     factor = 2 if trace.layouts and trace.layouts[block].merges else 1
     return factor * rows, factor * columns
+
+
+def entered_count(trace: AttentionTrace) -> int:
+    """Return the number of tokens that enter the first block."""
+    return len(trace.prefix) + math.prod(entered_grid(trace, 0))
 
 
 def fuse_heads(block_trace: BlockTrace, fuse: Fusion, start: int, stop: int, rescale: bool = True) -> Tensor:

@@ -27,7 +27,9 @@ from vitviz.attribution.targets import ExplainError
 from vitviz.model.ops import Explicit
 from vitviz.model.trace import AttentionTrace
 from vitviz.progress import advance
+from vitviz.weights.captured import Captured
 
+STREAM = "it reads the tokens that enter the blocks"  # which are not observed in modules that run as they are
 Pooling = Literal["model", "tokens"]
 
 
@@ -52,6 +54,9 @@ def backward(case: Case, stop: int = 0) -> Iterator[Step]:
         stop: the first block of the model to reach, from 0.
     """
     model, trace, flow = case.model, case.trace, None
+    if isinstance(trace, Captured):
+        yield from _observed(case, stop)
+        return
     angles = model.angles(trace.grid)
     for index in range(trace.depth - 1, stop - 1, -1):
         entering = trace.stream(index).detach().requires_grad_()
@@ -70,6 +75,27 @@ def backward(case: Case, stop: int = 0) -> Iterator[Step]:
         del out, matrices, gradients  # free them before the next block
         while steps:
             yield steps.pop()
+
+
+def _observed(case: Case, stop: int) -> Iterator[Step]:
+    """Yield what `backward` does of a module that runs as it is: once more, with all probabilities in the graph."""
+    model: Any = case.model
+    if case.target.features and model.config.classes:
+        model.refuse()  # only the logits are known
+    run = model.trace(case.images, grad=True)
+    calls = [run.call(block) for block in range(stop, run.depth)]
+    matrices = [call.attentions for call in (*calls, *run.pooling)]
+    score = case.target.score(run.output).sum()
+    advance(case.images, 1)
+    gradients = torch.autograd.grad(score, matrices, allow_unused=True)  # targets need not read all patches
+    blocks = [*range(stop, run.depth), *[run.depth - 1] * len(run.pooling)]
+    steps = [
+        Step(matrix.detach(), torch.zeros_like(matrix) if gradient is None else gradient, block)
+        for matrix, gradient, block in zip(matrices, gradients, blocks, strict=True)
+    ]
+    del run, calls, matrices, score, gradients  # free the graph
+    while steps:
+        yield steps.pop()
 
 
 def carry(trace: AttentionTrace, step: Step, function: Callable[..., Any], *rows: Tensor) -> Any:
@@ -174,10 +200,8 @@ def attention_gradcam(case: Case, *, block: int = -1) -> Tensor:
     """
     index = _index(case, block)
     rows = case.read_rows()  # (B, N)
-    if case.model.attn_pool is not None:
-        with torch.no_grad():
-            case.model.attn_pool(case.trace.tokens, ops := Explicit())
-        rows = rows + pooled(rows, (attended.probabilities.mean(1) for attended in reversed(ops.seen)), 0.5)
+    if case.model.config.pool_attentions:
+        rows = rows + pooled(rows, (matrix.mean(1) for matrix in reversed(_pooling(case))), 0.5)
     step = deque(backward(case, index), maxlen=1).pop()  # frees the steps before it
     for later in range(case.trace.depth - 1, index, -1):  # to tokens of the block's stage
         rows = entering(case.trace, later, rows)
@@ -186,6 +210,16 @@ def attention_gradcam(case: Case, *, block: int = -1) -> Tensor:
         for matrix in (step.attention, step.gradient)
     )  # (B, N, H) -> (B, H, N) each
     return weigh_heads(attention, gradient, len(case.trace.prefix))
+
+
+def _pooling(case: Case) -> list[Tensor]:
+    """Return the matrices of attention pooling, in order: (B, H, 1, N or 1 + N) each."""
+    if isinstance(case.trace, Captured):
+        return [call.attentions for call in case.trace.pooling]
+    assert case.model.attn_pool is not None
+    with torch.no_grad():
+        case.model.attn_pool(case.trace.tokens, ops := Explicit())
+    return [attended.probabilities for attended in ops.seen]
 
 
 def _rows_of_heads(matrix: Tensor, rows: Tensor) -> Tensor:
@@ -339,6 +373,7 @@ METHODS = (
         "Localization, ICCV",
         about="The output tokens of one layer, each channel weighted by the gradient of the class score.",
         cost=1.2,
+        not_captured=STREAM,
     ),
     Method(
         function=gae,
@@ -358,5 +393,6 @@ METHODS = (
         "is read from the tokens that the classifier uses, or from all with pooling=tokens, as in the authors' code.",
         cost=3.0,
         matrices=2.0,
+        not_captured=STREAM,
     ),
 )

@@ -68,7 +68,8 @@ class Case:
         """
         model, trace = self.model, self.trace
         names = {"cls": ["cls"], "mean": ["mean"], "cls+mean": ["cls", "mean"], "attention": []}[model.config.pooling]
-        rows = torch.zeros_like(trace.tokens[:, :, 0], dtype=dtype)  # (B, N)
+        precision = next(model.parameters()).dtype if dtype is None else dtype
+        rows = torch.zeros(trace.batch, trace.count, dtype=precision, device=trace.device)
         for name in names:
             rows += trace.weights(name).to(rows) / len(names)
         two_classifiers = model.distilled and not (self.resolved and self.resolved.features)
@@ -95,6 +96,7 @@ class Method:
         unit: unit of the scores: "attention" for shares that sum to 1, else "score".
         not_in_browser: why the static site cannot compute it; empty if it can.
         not_in_windows: why it does not explain windowed models; empty if it does.
+        not_captured: why it does not explain modules that run as they are; empty if it does.
         describe: `describe(trace, options)` -> the title of a map, if it differs from `title`.
 
     Attributes:
@@ -117,6 +119,7 @@ class Method:
     unit: Literal["attention", "score"] = "score"
     not_in_browser: str = ""
     not_in_windows: str = ""
+    not_captured: str = ""
     describe: Callable[[AttentionTrace, Mapping[str, Any]], str] | None = None
     name: str = field(init=False)
     family: str = field(init=False)

@@ -13,15 +13,20 @@ from vitviz.attribution.target_specs import FEATURE_TARGETS, Named, TargetLike, 
 from vitviz.attribution.targets import ExplainError
 from vitviz.fields import check_arguments, describe_type, field_types, matches_type, plain
 from vitviz.heatmap import Heatmap
-from vitviz.model.trace import Trace
+from vitviz.model.trace import AttentionTrace
 from vitviz.model.vit import ViT
 from vitviz.model.windowed_vit import WindowedViT
 from vitviz.plugins import Registry
+from vitviz.weights.captured_vit import CapturedViT
 
 METHODS = Registry(
     Method, "vitviz.attribution", "METHODS", "vitviz.methods", lambda family: max(method.forwards for method in family)
 )
 """All methods by name, cheap families first, plug-ins last."""
+_LIMITED = (
+    (WindowedViT, "not_in_windows", "models with attention in windows (Swin, SAM)"),
+    (CapturedViT, "not_captured", "modules that run as they are"),
+)  # class of model, field of `Method` that says why it does not explain them, their name
 DEFAULT, WITHOUT_CLASS = "gae", "rollout"
 """Default method, and the default for models without class names."""
 
@@ -70,7 +75,7 @@ def attribute(
     method: str | Method = DEFAULT,
     *,
     contrast: tuple[Named, Named] | None = None,
-    trace: Trace | None = None,
+    trace: AttentionTrace | None = None,
     **options: Any,
 ) -> list[Heatmap]:
     """Attribute predictions to patches: return one map for each image, as `View.explain` returns it.
@@ -102,7 +107,7 @@ def score_tokens(
     target: TargetLike,
     method: Method,
     contrast: tuple[Named, Named] | None,
-    trace: Trace | None,
+    trace: AttentionTrace | None,
     options: Mapping[str, Any],
 ) -> tuple[Case, Tensor]:
     """Run a method, with the arguments and errors of `attribute`; the caller has checked `options`.
@@ -116,12 +121,10 @@ def score_tokens(
             f"Expected a class-specific method for a contrast, got {method.name}, which ignores classes. "
             "Choose another."
         )
-    if method.not_in_windows and isinstance(model, WindowedViT):
-        others = ", ".join(name for name, other in METHODS.items() if not other.not_in_windows)
-        raise ExplainError(
-            f"Expected a method for models with attention in windows (Swin, SAM), got {method.name}: "
-            f"{method.not_in_windows}. Choose one of {others}."
-        )
+    for kind, field, models in _LIMITED:
+        if isinstance(model, kind) and (reason := getattr(method, field)):
+            others = ", ".join(name for name, other in METHODS.items() if not getattr(other, field))
+            raise ExplainError(f"Expected a method for {models}, got {method.name}: {reason}. Choose one of {others}.")
     images = images.to(next(model.parameters()).device)
     trace = trace or model.trace(images)
     resolved = resolve_target(model, trace.logits, target, contrast, len(images))

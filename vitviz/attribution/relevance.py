@@ -188,6 +188,7 @@ METHODS = (
     Method(
         function=transformer_lrp,
         not_in_windows=WINDOWS,
+        not_captured="it needs the operations inside the blocks",
         not_in_browser="its rules need double precision, which the graphs do not have",
         title="Transformer attribution",
         paper="Chefer, Gur and Wolf 2021, Transformer Interpretability Beyond Attention Visualization, CVPR",
@@ -201,6 +202,7 @@ METHODS = (
     Method(
         function=attn_lrp,
         not_in_windows=WINDOWS,
+        not_captured="it needs the operations inside the blocks",
         title="AttnLRP",
         paper="Achtibat et al. 2024, AttnLRP: Attention-Aware Layer-Wise Relevance Propagation for Transformers, ICML",
         about="The class score distributed over the tokens, layer by layer; all values add up to it.",

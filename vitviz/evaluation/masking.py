@@ -12,7 +12,6 @@ from vitviz.analysis.interventions import Drop, check_runs, hidden_grid
 from vitviz.attribution.baselines import baseline_images, pixel_mask
 from vitviz.evaluation import EvaluationError
 from vitviz.model.vit import ViT
-from vitviz.model.windowed_vit import WindowedConfig
 
 Progress = Callable[[int, int], None]
 
@@ -21,8 +20,8 @@ CPU_TOKENS, TOKENS = 4096, 65_536
 
 
 def usual_baseline(model: ViT) -> Drop:
-    """Return "remove", or "blur" for windowed models, which cannot run without some patches."""
-    return "blur" if isinstance(model.config, WindowedConfig) else "remove"
+    """Return "remove", or "blur" for models that cannot run without some patches."""
+    return "remove" if model.removes_patches else "blur"
 
 
 class MaskedModel:

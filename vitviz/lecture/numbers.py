@@ -46,7 +46,7 @@ from vitviz.analysis.block_parts import block_parts
 from vitviz.errors import refuse_windows
 from vitviz.images.preprocess import Preprocess
 from vitviz.lecture.texts import LectureError, lecture_given
-from vitviz.model.trace import Trace
+from vitviz.model.trace import AttentionTrace
 from vitviz.model.tracing import project_part
 from vitviz.model.vit import ViT
 from vitviz.outputs import SINGLE
@@ -128,7 +128,7 @@ def site_files(view: View) -> dict[str, bytes]:
 
 
 @torch.no_grad()
-def values_bytes(model: ViT, trace: Trace, block: int) -> bytes:
+def values_bytes(model: ViT, trace: AttentionTrace, block: int) -> bytes:
     """Return the file of a block: values in half precision, and how its queries and keys were changed.
 
     Args:
@@ -153,7 +153,7 @@ def values_bytes(model: ViT, trace: Trace, block: int) -> bytes:
 
 
 @torch.no_grad()
-def token_bytes(model: ViT, trace: Trace, block: int, token: int) -> bytes:
+def token_bytes(model: ViT, trace: AttentionTrace, block: int, token: int) -> bytes:
     """Return the file of one token in one block.
 
     Args:
@@ -180,7 +180,7 @@ def token_bytes(model: ViT, trace: Trace, block: int, token: int) -> bytes:
     return _file({**own, **{name: _half(part[..., 0, :]) for name, part in parts.items()}}, {})
 
 
-def _stream_arrays(trace: Trace) -> Arrays:
+def _stream_arrays(trace: AttentionTrace) -> Arrays:
     """Return lengths and cosines that show how the tokens change from block to block."""
     streams = [trace.stream(block)[0].float() for block in range(trace.depth)]  # L x (N, D)
     lengths = torch.stack([stream.norm(dim=1) for stream in streams])

@@ -274,6 +274,16 @@ class AttentionTrace(ABC):
     layouts: tuple[Windows, ...]
 
     @property
+    def recomputes(self) -> bool:
+        """Return whether opening a block may compute its queries and keys again."""
+        return not self.layouts
+
+    @property
+    @abstractmethod
+    def nbytes(self) -> int:
+        """Return the size in bytes."""
+
+    @property
     @abstractmethod
     def batch(self) -> int:
         """Return B, the number of images."""

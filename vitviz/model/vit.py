@@ -104,6 +104,7 @@ class ViT(nn.Module):
     """
 
     tracing: type[Tracer] = Tracer
+    removes_patches = True  # whether the model can run without some patches
 
     def __init__(self, config: ViTConfig, pretrained: Pretrained | None = None) -> None:
         super().__init__()

@@ -264,6 +264,7 @@ class WindowedViT(ViT):
 
     config: WindowedConfig
     tracing = WindowTracer
+    removes_patches = False
 
     def __init__(self, config: WindowedConfig, pretrained: Pretrained | None = None) -> None:
         super().__init__(config, pretrained)

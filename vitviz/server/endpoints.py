@@ -166,7 +166,7 @@ class Endpoints(Opening):
         opened, about = self._scene(scene), METHODS["rollout"]
         trace = opened.view.trace
         options: Any = {"fuse": fuse, "discard": float(discard), "residual": float(residual), "start": start}
-        tokens = trace.tokens.shape[1]
+        tokens = trace.count
         if token is None and not rolls_out(trace):
             raise ArgumentError(f"Expected at most {ROLLOUT_TOKENS} tokens for all rows, got {tokens}. Ask for a row.")
         _check_index("token", token, tokens)
@@ -313,7 +313,7 @@ class Endpoints(Opening):
         """
         view = self._scene(scene).view
         _check_index("block", block, view.trace.depth)
-        _check_index("token", token, view.trace.tokens.shape[1])
+        _check_index("token", token, view.trace.count)
         numbers = rooms.load("lecture", "numbers")
         data: bytes
         if block is None:
@@ -359,7 +359,7 @@ class Endpoints(Opening):
         for index in classes or []:
             _check_index("class", index, len(view.labels))
         drop = [divmod(patch, columns) for patch in removed]
-        mode = {"mode": "blur"} if view.trace.layouts else {}
+        mode = {} if view.model.removes_patches else {"mode": "blur"}
         aim = {} if target is against is None else self._aim(opened, target, against)
         with self._turn(opened, "an intervention", passes_need):
             change = ask_view(view, "intervene", drop=drop, heads=[tuple(pair) for pair in heads or []], **mode, **aim)
@@ -429,7 +429,7 @@ class Endpoints(Opening):
         if (megabytes := standalone_bytes(trace) / 1e6) > PAGE_MEGABYTES:
             raise ArgumentError(
                 f"Expected a page of at most {PAGE_MEGABYTES} MB, got one of about {megabytes:.0f} MB for "
-                f"{trace.tokens.shape[1]:,} tokens. Choose a smaller input size."
+                f"{trace.count:,} tokens. Choose a smaller input size."
             )
         about = METHODS[DEFAULT]  # the lecture compares it with rollout
         turn = lecture and self._turn(opened, "the lecture", method_need, about, slow=True)
@@ -564,7 +564,7 @@ class Endpoints(Opening):
         """
         view, own = scene.view, self._load(scene.model).explorer.preprocess
         config, itemsize = view.model.config, next(view.model.parameters()).dtype.itemsize
-        tokens, estimate = view.trace.tokens.shape[1], need(config, itemsize, *facts)
+        tokens, estimate = view.trace.count, need(config, itemsize, *facts)
         check_question(config, title, estimate, view.photo.size, own, tokens, self.menu.settings)
 
     def _seconds(self, scene: OpenScene, passes: float) -> float:
@@ -572,7 +572,7 @@ class Endpoints(Opening):
         pace = self._paces.get(scene.model)
         if pace is None:
             return passes * scene.view.seconds
-        return passes * pace.at(scene.view.model.config, scene.view.trace.tokens.shape[1])
+        return passes * pace.at(scene.view.model.config, scene.view.trace.count)
 
 
 def _digest(arguments: Mapping[str, Any]) -> str:

@@ -110,7 +110,7 @@ class Opening:
     def _is_large(self, name: str | None) -> bool:
         """Return whether even light questions about a scene take longer than a few milliseconds."""
         scene: OpenScene | None = self.cache.get((name, OPEN))
-        return scene is not None and scene.view.trace.tokens.shape[1] > LIGHT_TOKENS
+        return scene is not None and scene.view.trace.count > LIGHT_TOKENS
 
     def _models(self) -> Models:
         menu = self.menu

@@ -139,7 +139,7 @@ def cost(
 
 def faster(view: View, before: Pace | None) -> Pace:
     """Return the faster of a view's pace and the previous one, because other load can only slow the machine down."""
-    now = Pace(view.trace.tokens.shape[1], view.seconds)
+    now = Pace(view.trace.count, view.seconds)
     config = view.model.config
     return before if before and before.at(config, now.tokens) < now.seconds else now
 

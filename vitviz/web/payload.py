@@ -26,9 +26,9 @@ padding; and queries (H, W, M, d) and keys (H, W, M, d) in 16 or 32 bits, so tha
 error would affect every number of a column. The means are included because they need every row: computing them in a
 browser would take 20 ms per block at 257 tokens, and five seconds at 4,097.
 
-Where a trace holds probabilities instead (Swin), queries are their logarithms, d is M, and the keys are the identity
-matrix (M, M), which all heads and windows share. Biases and masks are included, and the file is smaller: a window of 49
-tokens has fewer numbers per query than a query and a key of 32 channels each.
+Where a trace holds probabilities (Swin), or a captured module has masks or biases, queries are their logarithms, d is
+M, and the keys are the identity matrix (M, M), which all heads and windows share. Biases and masks are included, and
+the file is smaller: a window of 49 tokens has fewer numbers per query than a query and a key of 32 channels each.
 
 A rollout file contains one matrix (rows, N): row i shows which tokens the information in token i came from. In a
 windowed model, rows are patches of the last stage, and columns the patches that enter the first block.
@@ -54,13 +54,14 @@ from vitviz.attribution.attention import (
     RESIDUAL,
     START,
     Fusion,
+    entered_count,
     entered_grid,
     rollout_matrix,
     rollout_scores,
 )
 from vitviz.errors import VitvizError
 from vitviz.model.devices import double
-from vitviz.model.trace import BlockTrace, Trace
+from vitviz.model.trace import AttentionTrace, BlockTrace
 from vitviz.model.vit import ViT
 
 __all__ = [
@@ -88,7 +89,7 @@ class PayloadError(VitvizError):
 
 
 @torch.no_grad()
-def block_bytes(trace: Trace, block: int, dtype: Dtype = "float16") -> bytes:
+def block_bytes(trace: AttentionTrace, block: int, dtype: Dtype = "float16") -> bytes:
     """Return one block's queries, keys, log-sum-exp and means as a file for the browser.
 
     In half precision, each head's mean key is first subtracted from its keys. This shifts a whole row of logits, which
@@ -137,7 +138,7 @@ def block_bytes(trace: Trace, block: int, dtype: Dtype = "float16") -> bytes:
 
 @torch.no_grad()
 def rollout_bytes(
-    trace: Trace,
+    trace: AttentionTrace,
     dtype: Dtype = "float16",
     *,
     fuse: Fusion = FUSE,
@@ -164,7 +165,7 @@ def rollout_bytes(
     return _packed(b"VVR1", dtype, sizes, (1, tokens), [matrix])
 
 
-def rollout_row_bytes(trace: Trace, token: int, **options: Any) -> bytes:
+def rollout_row_bytes(trace: AttentionTrace, token: int, **options: Any) -> bytes:
     """Return rollout from one token as float32: the N numbers of its row.
 
     Args:
@@ -179,7 +180,9 @@ def rollout_row_bytes(trace: Trace, token: int, **options: Any) -> bytes:
     return bytes(row.astype("<f4").tobytes())
 
 
-def descriptor_bytes(model: ViT, trace: Trace, descriptor: Descriptor, block: int, dtype: Dtype = "float16") -> bytes:
+def descriptor_bytes(
+    model: ViT, trace: AttentionTrace, descriptor: Descriptor, block: int, dtype: Dtype = "float16"
+) -> bytes:
     """Return unit vectors that describe the patches as a file for the browser, which computes their cosines.
 
     Args:
@@ -205,31 +208,37 @@ def descriptor_bytes(model: ViT, trace: Trace, descriptor: Descriptor, block: in
     return _packed(b"VVD1", dtype, sizes, (1, len(vectors)), [vectors])
 
 
-def count_bytes(trace: Trace, *, rollout: bool) -> int:
+def count_bytes(trace: AttentionTrace, *, rollout: bool) -> int:
     """Return the total length of all block files and the rollout file in half precision, without writing them."""
-    rows, columns, width = trace.tokens.shape[1], trace.stream(0).shape[1], trace.head_width
-    blocks = sum(_block_length(trace, block, width) for block in range(trace.depth))
+    rows, columns = trace.count, entered_count(trace)
+    blocks = sum(_block_length(trace, block, trace.head_width) for block in range(trace.depth))
     return blocks + (HEADER.size + 2 * rows * columns if rollout else 0)
 
 
-def _block_length(trace: Trace, block: int, width: int) -> int:
+def _block_length(trace: AttentionTrace, block: int, width: int) -> int:
     """Return the length of a block's file in half precision; `width` is that of a head without windows."""
     heads, (rows, columns) = trace.heads_in(block), trace.grid_in(block)
-    places = tokens = len(trace.prefix) + rows * columns
+    places = tokens = size = len(trace.prefix) + rows * columns
     keys = heads * tokens * width
-    if trace.layouts:
-        members, attention = trace.layouts[block].members, trace.block(block)  # kept, because it has windows
-        places, size = members.numel(), members.shape[1]
-        width = attention.queries.shape[-1] or size
-        keys = heads * places * width if attention.probabilities is None else size**2
+    if not trace.recomputes:  # else, opening a block would compute its queries and keys
+        attention = trace.block(block)
+        if trace.layouts:
+            places, size = trace.layouts[block].members.numel(), trace.layouts[block].members.shape[1]
+        width = query_width(attention)
+        keys = heads * places * width if attention.factored else size**2
     sums_and_means = heads * (8 * places + 2 * 4 * tokens)
     return HEADER.size + sums_and_means + 4 * places + 2 * (heads * places * width + keys)
 
 
-def _check(trace: Trace, dtype: str) -> None:
+def query_width(attention: BlockTrace) -> int:
+    """Return the width d of a query in a block's file."""
+    return attention.queries.shape[-1] if attention.factored else attention.tokens
+
+
+def _check(trace: AttentionTrace, dtype: str) -> None:
     if dtype not in get_args(Dtype):
         raise PayloadError(f"Expected float16 or float32 as the dtype, got {dtype!r}. Use one of them.")
-    batch = len(trace.tokens)
+    batch = trace.batch
     if batch != 1:
         raise PayloadError(f"Expected the trace of one image, got a batch of {batch}; pass trace.image(0).")
 
@@ -249,8 +258,8 @@ def balance(queries: Tensor, keys: Tensor) -> tuple[Tensor, Tensor]:
 
 def _logit_parts(attention: BlockTrace, dtype: Dtype) -> tuple[Tensor, Tensor, Tensor]:
     """Return queries (H, W, M, d), keys of this shape or (1, 1, M, d), and log-sum-exp (H, W, M) of a block."""
-    if attention.probabilities is not None:
-        size = attention.probabilities.shape[-1]
+    if not attention.factored:
+        size = attention.tokens
         queries = attention.log_rows(0, size).transpose(0, 1)  # (W, H, M, M) -> (H, W, M, M)
         keys = torch.eye(size, device=queries.device)[None, None]
         if dtype == "float16":

@@ -13,17 +13,18 @@ from typing import Any
 
 from PIL import Image
 
+from vitviz.attribution.attention import entered_count
 from vitviz.formatting import describe_prediction
 from vitviz.heatmap import Heatmap
 from vitviz.images.bands import RGB
 from vitviz.images.geometry import Geometry
-from vitviz.model.trace import Trace
+from vitviz.model.trace import AttentionTrace
 from vitviz.model.vit import ViT
 from vitviz.outputs import SINGLE, ProblemType
 from vitviz.phrases import Phrase, sentences, with_phrases
 from vitviz.view import View
 from vitviz.web import bundle
-from vitviz.web.payload import block_bytes, count_bytes, rollout_bytes
+from vitviz.web.payload import block_bytes, count_bytes, query_width, rollout_bytes
 
 STAGE_SIDE = 1024  # longer side of the photograph on a page, in pixels
 LEAST_SIDE = 512  # minimum in pixels: on a 32-pixel photograph, one-pixel grid lines would hide the patches
@@ -61,7 +62,7 @@ class Scene:
             whether the page may open it before the visitor asks for it.
     """
 
-    trace: Trace
+    trace: AttentionTrace
     photo: Image.Image
     geometry: Geometry
     model: str = ""
@@ -151,7 +152,7 @@ class Scene:
             "prefix": trace.prefix,
             "depth": trace.depth,
             "heads": trace.heads,
-            "width": trace.head_width or trace.layouts[0].members.shape[1],  # of a query in the block files
+            "width": query_width(trace.block(0)),  # of a query in the block files
             **({"stages": _stages(trace)} if trace.layouts else {}),
             "blocks": trace.depth,
             "rollout": self.rolls_out,
@@ -182,13 +183,12 @@ class Scene:
         return rolls_out(self.trace)
 
 
-def rolls_out(trace: Trace) -> bool:
+def rolls_out(trace: AttentionTrace) -> bool:
     """Return whether a rollout matrix is small enough for the browser."""
-    rows, columns = trace.tokens.shape[1], trace.stream(0).shape[1]
-    return rows * columns <= ROLLOUT_TOKENS**2
+    return trace.count * entered_count(trace) <= ROLLOUT_TOKENS**2
 
 
-def _stages(trace: Trace) -> list[dict[str, Any]]:
+def _stages(trace: AttentionTrace) -> list[dict[str, Any]]:
     """Return the number of blocks, heads and the grid of each stage of a windowed model."""
     stages: list[dict[str, Any]] = []
     for block, layout in enumerate(trace.layouts):
@@ -308,7 +308,7 @@ def standalone_frame(*, rooms: bool = False, **filling: str) -> str:
     return bundle.fill(bundle.frame(), filling)
 
 
-def standalone_bytes(trace: Trace, maps: Sequence[Heatmap] = ()) -> int:
+def standalone_bytes(trace: AttentionTrace, maps: Sequence[Heatmap] = ()) -> int:
     """Estimate the length of the file of `standalone` without writing it."""
     files = count_bytes(trace, rollout=rolls_out(trace))
     shell = sum(map(len, (bundle.style(), bundle.template(), bundle.script("web/saved.js"), bundle.colors())))

@@ -9,7 +9,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
@@ -20,6 +20,7 @@ from vitviz.formatting import counted, short_repr
 from vitviz.model.trace import AttentionTrace, BlockTrace, TraceError
 from vitviz.model.windows import Windows
 
+Read = Literal["cls", "mean", "cls+mean", ""]
 _NO_STREAM = (
     "Expected a converted model for what reads the input of a block, got a captured module, whose attention alone is "
     "observed. Use attention, rollout or a gradient method."
@@ -61,12 +62,20 @@ class Tokens:
         prefix: names of the tokens in front of the patches.
         patch_size: side length of a patch in pixels.
         layouts: windows of each call between tokens, in a model with windows.
+        read: what the classifier reads of the last tokens, unless attention pools them; by default the class token, or
+            the mean without one.
     """
 
     grid: tuple[int, int]
     prefix: tuple[str, ...] = ()
     patch_size: int = 1
     layouts: tuple[Windows, ...] = ()
+    read: Read = ""
+
+    @property
+    def pooling(self) -> Literal["cls", "mean", "cls+mean"]:
+        """Return what the classifier reads."""
+        return self.read or ("cls" if "CLS" in self.prefix else "mean")
 
     @property
     def lengths(self) -> set[int]:
@@ -189,12 +198,14 @@ class Captured(AttentionTrace):
         output: what the module returned.
         batch_size: B, the number of images.
         places: places of the tokens; `None` if they are not known.
+        classifies: whether an output (B, C) is logits.
     """
 
     calls: tuple[Call, ...]
     output: Any
     batch_size: int
     places: Tokens | None = None
+    classifies: bool = True
 
     def __repr__(self) -> str:
         between = set(self.between)
@@ -228,6 +239,20 @@ class Captured(AttentionTrace):
         )
 
     @property
+    def pooling(self) -> tuple[Call, ...]:
+        """Return the calls after the last block that pool its tokens: one query, which may be the first key."""
+        after = self.calls[self.between[-1] + 1 :] if self.between else ()
+        keys = {self.count, self.count + 1}
+        return tuple(
+            call for call in after if (call.shape[0], call.shape[2]) == (self.batch, 1) and call.shape[3] in keys
+        )
+
+    @property
+    def recomputes(self) -> bool:
+        """Return that opening a block reads what is kept."""
+        return False
+
+    @property
     def batch(self) -> int:
         """Return B, the number of images."""
         return self.batch_size
@@ -244,7 +269,7 @@ class Captured(AttentionTrace):
     def logits(self) -> Tensor | None:  # type: ignore[override]
         """Return the module's output (B, C), or the `logits` of its output; `None` without."""
         logits = getattr(self.output, "logits", self.output)
-        return logits if isinstance(logits, Tensor) and logits.ndim == 2 else None
+        return logits if self.classifies and isinstance(logits, Tensor) and logits.ndim == 2 else None
 
     @property
     def tokens(self) -> Tensor:  # type: ignore[override]
@@ -326,5 +351,5 @@ class Captured(AttentionTrace):
         for call in self.calls:
             windows = call.shape[0] // self.batch if call.shape[0] % self.batch == 0 else 0
             calls.append(call.image(index * windows, (index + 1) * windows) if windows else call)
-        output = self.output if self.logits is None else self.logits[index : index + 1]
+        output = self.output[index : index + 1] if isinstance(self.output, Tensor) else self.output
         return replace(self, calls=tuple(calls), output=output, batch_size=1)

@@ -5,7 +5,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from vitviz.weights.captured import Tokens
+from vitviz.weights.captured import Read, Tokens
 
 
 def _registers(count: int) -> tuple[str, ...]:
@@ -31,7 +31,11 @@ def _of_transformers(module: Any, height: int, width: int) -> Tokens | None:
     if names is None:
         return None
     patch = module.config.patch_size
-    return Tokens((height // patch, width // patch), names(module.config), patch)
+    read: Read = ""
+    if type(module).__name__.endswith("ForImageClassification"):  # others return the class token
+        averaged = getattr(module.config, "use_mean_pooling", False)
+        read = "cls+mean" if "dinov2" in module.config.model_type else "mean" if averaged else ""
+    return Tokens((height // patch, width // patch), names(module.config), patch, read=read)
 
 
 def _of_timm(module: Any, height: int, width: int) -> Tokens | None:
@@ -40,8 +44,9 @@ def _of_timm(module: Any, height: int, width: int) -> Tokens | None:
     token = getattr(module, "reg_token", None)
     count, registers = module.num_prefix_tokens, 0 if token is None else token.shape[1]
     first = ("CLS", "distillation")[: count - registers]
-    grid = module.patch_embed.dynamic_feat_size((height, width))
-    return Tokens(tuple(grid), (*first, *_registers(registers)), module.patch_embed.patch_size[0])
+    grid, prefix = module.patch_embed.dynamic_feat_size((height, width)), (*first, *_registers(registers))
+    read: Read = "mean" if "avg" in module.global_pool else ""
+    return Tokens(tuple(grid), prefix, module.patch_embed.patch_size[0], read=read)
 
 
 def _of_class_token(module: Any, height: int, width: int) -> Tokens | None:
@@ -69,3 +74,14 @@ def tokens_of(module: nn.Module, inputs: Sequence[Tensor]) -> Tokens | None:
         if find := _CLASSES.get((kind.__module__.partition(".")[0], kind.__name__)):
             return find(module, *images.shape[2:])
     return None
+
+
+def size_of(module: nn.Module) -> tuple[int, int] | None:
+    """Return the (height, width) of the images of a module of a known class; `None` if unknown."""
+    if not any((kind.__module__.partition(".")[0], kind.__name__) in _CLASSES for kind in type(module).__mro__):
+        return None
+    cfg: Any = getattr(module, "pretrained_cfg", None) or {}
+    parts = module, getattr(module, "patch_embed", None), getattr(module, "config", None)
+    sizes = [getattr(part, name, None) for part in parts for name in ("image_size", "img_size")]
+    size = next((size for size in (*sizes, tuple(cfg.get("input_size", ()))[1:]) if size), None)
+    return None if size is None else (size, size) if isinstance(size, int) else (int(size[0]), int(size[1]))

@@ -14,8 +14,9 @@ from vitviz.resources import DEFAULT as DEFAULT  # imported from here by other m
 from vitviz.resources import resource_folder
 from vitviz.settings import read
 from vitviz.weights import adapters
+from vitviz.weights.captured_vit import open_captured
 from vitviz.weights.checkpoint import load_folder, read_config
-from vitviz.weights.checks import CONFIG, OLD_WEIGHTS, SUFFIXES, WEIGHTS, CheckpointError, read_json
+from vitviz.weights.checks import CONFIG, OLD_WEIGHTS, SUFFIXES, WEIGHTS, CheckpointError, ConvertError, read_json
 from vitviz.weights.files import load_file
 from vitviz.weights.given import Labels, describe_model
 from vitviz.weights.infer import Reference
@@ -95,7 +96,10 @@ def load(
         raise CheckpointError("Expected neither like nor heads for a model in memory, got one. Leave it out.")
     with torch.inference_mode(False):  # gradient methods need the weights
         if isinstance(source, nn.Module):
-            model = convert_object(source, preprocess)
+            try:
+                model = convert_object(source, preprocess)
+            except ConvertError as refusal:
+                model = open_captured(source, refusal, preprocess)
         else:
             model = _load(os.fspath(source), None if like is None else os.fspath(like), heads)
         model = describe_model(model, labels, preprocess, problem_type)

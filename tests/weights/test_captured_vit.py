@@ -1,0 +1,128 @@
+"""Test modules that are opened without conversion: what they compute equals what the converted model computes."""
+
+import warnings
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import timm_models
+from test_capture import pixels, registers, torchvision_vit, vit
+from tiny import close
+from torch import Tensor, nn
+
+import vitviz
+from vitviz.attribution.registry import METHODS
+from vitviz.weights.captured_vit import CapturedViT, NotConvertedError, open_captured
+from vitviz.weights.checks import ConvertError
+
+REFUSAL = ConvertError("Expected another model, got this one. Choose another.")
+
+
+def opened(module: nn.Module) -> CapturedViT:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return open_captured(module, REFUSAL)
+
+
+MODELS: dict[str, tuple[Callable[[], nn.Module], tuple[int, int]]] = {
+    "class token": (timm_models.vit, (15, 35)),
+    "registers, mean": (lambda: timm_models.vit(reg_tokens=3, class_token=False, global_pool="avg"), (15, 35)),
+    "distilled": (timm_models.distilled, (15, 35)),
+    "attention pooling": (lambda: timm_models.vit(class_token=False, global_pool="map"), (15, 35)),
+    "relative bias": (timm_models.beit, (15, 35)),
+    "torchvision": (torchvision_vit, (44, 44)),
+}
+CAPTURED = [name for name, method in METHODS.items() if not method.not_captured]
+FAST = [name for name in CAPTURED if not METHODS[name].slow]
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_methods_match_conversion(name: str) -> None:
+    build, size = MODELS[name]
+    module, images = build(), pixels(*size)
+    captured, converted = opened(module), vitviz.load(module)
+    trace = captured.trace(images)
+    assert trace.logits is not None
+    close(trace.logits, converted(images))
+    for method in FAST:
+        ours, theirs = (vitviz.attribute(model, images, 3, method) for model in (captured, converted))
+        for a, b in zip(ours, theirs, strict=True):
+            scale = max(1e-9, float(np.abs(b.values).max()))
+            close(a.values / scale, b.values / scale, 1e-4 if METHODS[method].signed else 2e-5)
+            assert a.prefix_mass.keys() == b.prefix_mass.keys()
+    assert all(parameter.grad is None for parameter in module.parameters())
+
+
+class Odd(timm_models.VisionTransformer):
+    """A subclass that computes something else."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x) * 2
+
+
+def odd() -> nn.Module:
+    return timm_models.shaken(Odd(**timm_models.SIZES))
+
+
+def test_load_and_explorer_capture_what_is_not_converted() -> None:
+    with pytest.warns(UserWarning, match="runs as it is") as warned:
+        model = vitviz.load(odd(), preprocess=vitviz.Preprocess(height=15, width=35, mode="squash"))
+    assert len(warned) == 1
+    assert isinstance(model, CapturedViT)
+    assert model.pretrained is not None
+    assert model.pretrained.assumed[-1].startswith("captured: it runs as it is. Expected a model whose")
+    module = odd()
+    with pytest.warns(UserWarning, match="runs as it is"):
+        explorer = vitviz.Explorer(module)
+    view = explorer.open(vitviz.example("dog"))
+    close(view.trace.logits, module(view.images))
+    for method in FAST:
+        assert view.explain(method).values.shape == view.trace.grid
+    assert view.faithfulness(view.explain("gae"))[0].baseline == "blur"
+    assert view.heads().values["entropy"].shape == (3, 5)
+    assert len(view.intervene(drop=[(0, 1)], mode="blur").top(2)) == 2
+    assert "runs as it is" in view.html()
+
+
+@pytest.mark.parametrize(
+    "ask",
+    [
+        lambda view: view.lens(),
+        lambda view: view.features,
+        lambda view: view.intervene(heads=[(0, 1)]),
+        lambda view: view.intervene(drop=[(0, 1)]),
+        lambda view: view.explain("legrad"),
+        lambda view: view.explain("attn_lrp"),
+        lambda view: view.heads(["ablation_logit"]),
+        lambda view: vitviz.attribute(view.model, view.images, "unit:3", "gae"),
+    ],
+)
+def test_the_rest_says_what_it_needs(ask: Callable[[vitviz.View], object]) -> None:
+    view = vitviz.Explorer(opened(odd())).open(vitviz.example("dog"))
+    with pytest.raises(vitviz.VitvizError, match=r"runs? as (it is|they are)|a captured module"):
+        ask(view)
+
+
+def test_models_of_unknown_classes_keep_their_refusal() -> None:
+    with pytest.raises(ConvertError, match="TransformerEncoderLayer"):
+        vitviz.load(nn.TransformerEncoderLayer(12, 3).eval())
+    with pytest.raises(ConvertError, match="VisionTransformer"):  # a module in training mode is not run
+        vitviz.load(odd().train())
+    assert issubclass(NotConvertedError, AttributeError)
+
+
+def test_the_module_stays_in_its_mode() -> None:
+    module = odd()
+    module.blocks[1].train()
+    vitviz.Explorer(opened(module)).open(vitviz.example("dog"))
+    assert module.blocks[1].training
+
+
+@pytest.mark.parametrize("build", [vit, registers])
+def test_transformers_models_open_captured(build: Callable[[str], nn.Module]) -> None:
+    model = opened(build("eager"))
+    trace = vitviz.load(build("eager")).trace(pixels())
+    captured = model.trace(pixels())
+    for block in range(3):
+        close(captured.row(block, "cls"), trace.row(block, "cls"), 2e-5)
+    close(vitviz.rollout(captured)[1].values, vitviz.rollout(trace)[1].values, 2e-5)
