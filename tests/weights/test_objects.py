@@ -27,6 +27,7 @@ import vitviz
 from vitviz.web.scene import Scene
 from vitviz.weights.checkpoint import load_folder, save
 from vitviz.weights.checks import CheckpointError, ConvertError
+from vitviz.weights.objects import convert_object
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -190,8 +191,9 @@ def test_unknown_and_unusable_objects_are_refused(tmp_path: Path) -> None:
         (timm_model().to(torch.float8_e5m2), "Expected weights in memory"),
         (tmp_path, r"such as the last: .*checkpoint-1500"),
     ):
+        convert = vitviz.load if wrong is tmp_path else convert_object
         with pytest.raises(CheckpointError if wrong is tmp_path else ConvertError, match=words):
-            vitviz.load(wrong)
+            convert(wrong)
     with pytest.raises(CheckpointError, match="neither like nor heads"):
         vitviz.load(timm_model(), heads=5)
 
@@ -409,7 +411,7 @@ def test_replaced_classifier_determines_the_classes(name: str, head: str, tmp_pa
 
 
 @pytest.mark.parametrize("name", ["timm", "torchvision", "transformers"])
-def test_classifier_with_more_than_a_linear_layer_is_refused(name: str, tmp_path: Path) -> None:
+def test_classifier_with_more_than_a_linear_layer_is_not_converted(name: str, tmp_path: Path) -> None:
     attribute = MODELS[name][1]
 
     def hidden(width: int) -> nn.Module:
@@ -421,8 +423,12 @@ def test_classifier_with_more_than_a_linear_layer_is_refused(name: str, tmp_path
         (lambda width: nn.Sequential(nn.LayerNorm(width), nn.Linear(width, 3)), rf"{attribute}\.0, which is LayerNorm"),
         (lambda width: nn.Bilinear(width, 2, 3), f"{attribute}, which is Bilinear"),
     ):
+        theirs = replaced(name, head)
         with pytest.raises(ConvertError, match=words):
-            vitviz.load(replaced(name, head))
+            convert_object(theirs)
+        if head is hidden:
+            with pytest.warns(UserWarning, match=f"captured. .*{words}"):
+                assert_same(vitviz.load(theirs), theirs, MODELS[name][2])
     if name != "transformers":
         path = written(replaced(name, hidden).state_dict(), tmp_path, ".pth")
         with pytest.raises(ConvertError, match=rf"the hidden layer or norm '{attribute}\.0\.weight'"):
