@@ -42,6 +42,7 @@ from running import (
     upload,
 )
 
+from vitviz.attribution.registry import METHODS
 from vitviz.formatting import percent
 from vitviz.server.menu import Menu
 from vitviz.settings import Settings
@@ -527,8 +528,34 @@ def test_windowed_model_shows_the_window_of_a_patch_in_every_stage(
     cells = page.locator(".vv-cell").all_inner_texts()
     np.testing.assert_allclose([float(cell) for cell in cells], distances[np.isfinite(distances)], rtol=5e-3)
     change(page, tab="layers")
-    expect(page.locator(".vv-lacking")).to_contain_text("only within windows")
+    expect(page.locator(".vv-lacking")).to_contain_text("only converted models")
     expect(page.locator(".vv-layers-view")).to_be_hidden()
     ready(page, view.save_html(tmp_path / "page.html").as_uri())
     change(page, block=1, query=[7, 11])
     expect_map(page, view.attention(1, query=(7, 11)))
+
+
+def test_captured_model_opens_as_any_other(page: Browser, tmp_path: Path) -> None:
+    import transformers
+
+    sizes = {"hidden_size": 20, "num_attention_heads": 5, "num_hidden_layers": 3, "intermediate_size": 16}
+    config = transformers.ViTConfig(**sizes, image_size=48, patch_size=8, hidden_act="relu", num_labels=5)
+    folder = str(tmp_path / "captured")
+    tiny.shaken(transformers.ViTForImageClassification(config)).save_pretrained(folder)
+    app = Running(folder, bundled=())
+    try:
+        view = app.view(CHURCH, folder)
+        ready(page, app.url)
+        change(page, block=1, head=2, query=[2, 3], mode="attention")
+        expect_map(page, view.attention(1, 2, (2, 3)))
+        change(page, mode="rollout", head="mean")
+        expect_map(page, view.rollout((2, 3)))
+        expect(page.locator(".vv-caveat")).to_contain_text("the model runs as it is")
+        change(page, tab="explain", mode="attention", method="gae")
+        settled(page)
+        methods = page.evaluate("vitviz.views.find((view) => view.hiding).methods.map(({ name }) => name)")
+        assert methods == [name for name, method in METHODS.items() if not method.not_captured]
+        change(page, tab="layers")
+        expect(page.locator(".vv-lacking")).to_contain_text("only converted models")
+    finally:
+        app.close()

@@ -70,7 +70,7 @@ def test_load_and_explorer_capture_what_is_not_converted() -> None:
     assert len(warned) == 1
     assert isinstance(model, CapturedViT)
     assert model.pretrained is not None
-    assert model.pretrained.assumed[-1].startswith("captured: it runs as it is. Expected a model whose")
+    assert model.pretrained.assumed[-1].startswith("captured: the model runs as it is. Expected a model whose")
     module = odd()
     with pytest.warns(UserWarning, match="runs as it is"):
         explorer = vitviz.Explorer(module)

@@ -25,6 +25,7 @@ from vitviz.phrases import Phrase, sentences, with_phrases
 from vitviz.view import View
 from vitviz.web import bundle
 from vitviz.web.payload import block_bytes, count_bytes, query_width, rollout_bytes
+from vitviz.weights.captured import Captured
 
 STAGE_SIDE = 1024  # longer side of the photograph on a page, in pixels
 LEAST_SIDE = 512  # minimum in pixels: on a 32-pixel photograph, one-pixel grid lines would hide the patches
@@ -154,6 +155,7 @@ class Scene:
             "heads": trace.heads,
             "width": query_width(trace.block(0)),  # of a query in the block files
             **({"stages": _stages(trace)} if trace.layouts else {}),
+            **({"captured": True} if isinstance(trace, Captured) else {}),
             "blocks": trace.depth,
             "rollout": self.rolls_out,
             "image": self.image,

@@ -2,24 +2,28 @@
 
 import warnings
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, NoReturn, cast
 
 import torch
 from torch import Tensor, nn
 
 from vitviz.errors import VitvizError
+from vitviz.extras import extra
 from vitviz.images.preprocess import Preprocess
 from vitviz.model.config import ViTConfig
 from vitviz.model.edits import Edits
 from vitviz.model.vit import Pretrained, ViT
 from vitviz.weights.capture import capture
 from vitviz.weights.captured import Captured, CaptureError
-from vitviz.weights.checks import attach
+from vitviz.weights.checks import CONFIG, ConvertError, attach, read_json
 from vitviz.weights.classifier import number_classes
 from vitviz.weights.from_timm import object_timm
 from vitviz.weights.given import read_preprocess
 from vitviz.weights.naming import CONVENTIONS
-from vitviz.weights.tokens import size_of
+from vitviz.weights.objects import no_progress_bars
+from vitviz.weights.tokens import is_known, size_of
+from vitviz.weights.transformers_folder import load_transformers_folder, read_preprocessor
 
 
 class NotConvertedError(CaptureError, AttributeError):
@@ -96,7 +100,7 @@ class CapturedViT(ViT):
         raise NotConvertedError(
             f"Expected a converted model, got {type(self.module).__name__}, which runs as it is, so that only its "
             "attention and its output are known. Use attention, rollout, gradient methods of attention, or methods "
-            f"that change the photograph. It was not converted: {self.reason}"
+            f"that change the photograph. It was not converted: {self.reason}."
         )
 
     def train(self, mode: bool = True) -> "CapturedViT":
@@ -171,10 +175,44 @@ def open_captured(module: nn.Module, refusal: VitvizError, preprocess: Any = Non
         raise refusal from error
     if captured.places is None or not captured.depth:
         raise refusal
-    model = CapturedViT(module, _config(module, captured, size), str(refusal))
+    model = CapturedViT(module, _config(module, captured, size), str(refusal).rstrip("."))
     attach(model, _about(model, preprocess))
     warnings.warn(f"The model runs as it is, and its attention is captured. {refusal}", stacklevel=3)
     return model
+
+
+def load_transformers(folder: Path, *, name: str | None = None, licence: str = "unknown") -> ViT:
+    """Load a folder as `load_transformers_folder` does; if that is refused, its model of transformers runs as it is."""
+    try:
+        return load_transformers_folder(folder, name=name, licence=licence)
+    except ConvertError as refusal:
+        title, preprocessor = name or folder.resolve().name, read_preprocessor(folder)
+        model = open_captured(_built(folder, refusal), refusal, preprocessor)
+        assert model.pretrained is not None
+        source = f"transformers folder {title}"
+        model.pretrained = replace(model.pretrained, name=title, licence=licence, source=source)
+        return model
+
+
+def _built(folder: Path, refusal: ConvertError) -> nn.Module:
+    """Return the model of a folder, of a class of transformers, with exactly its weights; else raise `refusal`."""
+    settings = read_json(folder / CONFIG)
+    (architecture,) = settings.get("architectures") or [""]
+    if not is_known(settings.get("model_type")):
+        raise refusal
+    with extra("convert"):
+        import transformers
+    kind: Any = getattr(transformers, str(architecture), None)
+    if kind is None:
+        raise refusal
+    try:
+        with no_progress_bars():
+            module, loading = kind.from_pretrained(folder, local_files_only=True, output_loading_info=True)
+    except Exception as error:  # the library's own error
+        raise refusal from error
+    if any(loading.get(keys) for keys in ("missing_keys", "unexpected_keys", "mismatched_keys")):
+        raise refusal
+    return cast(nn.Module, module.eval())
 
 
 def _config(module: nn.Module, captured: Captured, size: tuple[int, int]) -> CapturedConfig:
@@ -225,4 +263,4 @@ def _about(model: CapturedViT, preprocess: Any) -> Pretrained:
             source="model in memory",
             assumed=(*assumed, *([words] if labels and words else [])),
         )
-    return replace(about, assumed=(*about.assumed, f"captured: it runs as it is. {model.reason}"))
+    return replace(about, assumed=(*about.assumed, f"captured: the model runs as it is. {model.reason}"))

@@ -18,6 +18,8 @@ from vitviz.images.datasets import CONNECT_SECONDS, reachable
 from vitviz.images.torchvision_import import import_torchvision
 from vitviz.model.config import ViTConfig
 from vitviz.model.vit import Pretrained, ViT
+from vitviz.weights.captured_vit import load_transformers, open_captured
+from vitviz.weights.checks import ConvertError
 from vitviz.weights.from_timm import about_timm, config_of, convert_timm
 from vitviz.weights.from_torchvision import (
     BUILDERS,
@@ -28,7 +30,8 @@ from vitviz.weights.from_torchvision import (
 )
 from vitviz.weights.infer import Reference
 from vitviz.weights.timm_state import check_file_names
-from vitviz.weights.transformers_folder import load_transformers_folder, read_reference_folder
+from vitviz.weights.tokens import size_of
+from vitviz.weights.transformers_folder import read_reference_folder
 
 ABOUT = ("config.json", "preprocessor_config.json", "processor_config.json", "README.md")
 SAFE, OLD = ("*.safetensors", "*.safetensors.index.json"), ("pytorch_model.bin",)
@@ -149,7 +152,7 @@ def hub_folder(name: str) -> Path:
 
 def _load_hugging_face(name: str) -> ViT:
     folder = hub_folder(name)
-    model = load_transformers_folder(folder, name=name, licence=_licence(folder))
+    model = load_transformers(folder, name=name, licence=_licence(folder))
     model.text_source = f"hf:{name}" if model.text_source else ""  # its folder lacks the tokenizer
     return model
 
@@ -192,7 +195,13 @@ def load_classifier(library: str, name: str) -> tuple[nn.Module, Pretrained]:
 
 
 def _load_timm(name: str) -> ViT:
-    config_of(_empty_timm_model(name))  # refuses unsupported models before the download
+    empty = _empty_timm_model(name)
+    try:
+        config_of(empty)
+    except ConvertError as refusal:
+        if size_of(empty) is None:  # before the download
+            raise
+        return open_captured(_timm_model(name).eval(), refusal)
     model: Any = _timm_model(name)
     return convert_timm(model, model.pretrained_cfg)
 

@@ -76,6 +76,11 @@ def tokens_of(module: nn.Module, inputs: Sequence[Tensor]) -> Tokens | None:
     return None
 
 
+def is_known(model_type: object) -> bool:
+    """Return whether the tokens of models of this `model_type` of transformers are known."""
+    return model_type in _PREFIXES
+
+
 def size_of(module: nn.Module) -> tuple[int, int] | None:
     """Return the (height, width) of the images of a module of a known class; `None` if unknown."""
     if not any((kind.__module__.partition(".")[0], kind.__name__) in _CLASSES for kind in type(module).__mro__):

@@ -14,7 +14,7 @@ from vitviz.resources import DEFAULT as DEFAULT  # imported from here by other m
 from vitviz.resources import resource_folder
 from vitviz.settings import read
 from vitviz.weights import adapters
-from vitviz.weights.captured_vit import open_captured
+from vitviz.weights.captured_vit import load_transformers, open_captured
 from vitviz.weights.checkpoint import load_folder, read_config
 from vitviz.weights.checks import CONFIG, OLD_WEIGHTS, SUFFIXES, WEIGHTS, CheckpointError, ConvertError, read_json
 from vitviz.weights.files import load_file
@@ -22,7 +22,7 @@ from vitviz.weights.given import Labels, describe_model
 from vitviz.weights.infer import Reference
 from vitviz.weights.objects import convert_object
 from vitviz.weights.remote import LIBRARIES, load_remote, read_remote_reference
-from vitviz.weights.transformers_folder import load_transformers_folder, read_reference_folder
+from vitviz.weights.transformers_folder import read_reference_folder
 
 CHECKPOINTS = resource_folder("checkpoints")
 """Folder of the bundled checkpoints, unless a setting of `vitviz.settings` names another."""
@@ -151,7 +151,7 @@ def _read_reference(name: str) -> Reference:
 def _load_folder(folder: Path) -> ViT:
     """Load a folder of any kind. Only Hugging Face's config states a `model_type`."""
     if "model_type" in _settings(folder):
-        return load_transformers_folder(folder)
+        return load_transformers(folder)
     if (folder / CONFIG).is_file():
         return load_folder(folder)
     if (folder / adapters.ADAPTER_CONFIG).is_file():

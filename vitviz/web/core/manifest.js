@@ -1,4 +1,5 @@
 // The manifest that a backend returns for a scene, and the limits that the page derives from it.
+import { isPartial } from './stages.js';
 import { SIMILARITY } from './state.js';
 
 /** @typedef {'single_label_classification' | 'multi_label_classification' | 'regression'} ProblemType */
@@ -19,6 +20,7 @@ import { SIMILARITY } from './state.js';
  * @property {[number, number, number, number]} frame - the model's input, in pixels of `photo`
  * @property {[number, number]} grid @property {string[]} prefix @property {number} depth @property {number} heads
  * @property {import('./stages.js').Stage[]} [stages] - of a windowed model; `grid` and `heads` are those of the first
+ * @property {boolean} [captured] - whether the model is a module that runs as it is
  * @property {number} width - d, the size of a head
  * @property {boolean} rollout - whether the full matrix is available (only with few tokens)
  * @property {string | null} image - the example's name @property {string | null} model @property {number | null} size
@@ -45,9 +47,11 @@ import { SIMILARITY } from './state.js';
  * @returns {import('./state.js').Limits}
  */
 export function limitsOf(manifest, can, colors) {
-  const { depth, heads, grid, prefix, maps, stages } = manifest;
+  const { depth, heads, grid, prefix, maps, stages, captured } = manifest;
   const flows = can.rollout || manifest.rollout;
-  const modes = ['attention', ...(flows ? ['rollout'] : []), ...(can.explain && !stages ? [SIMILARITY] : []),
+  const similar = can.explain && !isPartial(manifest);
+  const modes = ['attention', ...(flows ? ['rollout'] : []), ...(similar ? [SIMILARITY] : []),
     ...maps.map(({ id }) => id)];
-  return { depth, heads, grid, prefix, modes, colors, ...(stages ? { stages } : {}) };
+  return { depth, heads, grid, prefix, modes, colors, ...(stages ? { stages } : {}),
+    ...(captured ? { captured } : {}) };
 }

@@ -2,10 +2,12 @@
 
 /** @typedef {[number, number]} Pair - [rows, columns] */
 /** @typedef {{depth: number, heads: number, grid: Pair}} Stage - number of blocks, heads of each, grid of patches */
-/** @typedef {{depth: number, heads: number, grid: Pair, stages?: Stage[]}} Sizes - of a manifest or of limits */
+/** @typedef {{depth: number, heads: number, grid: Pair, stages?: Stage[], captured?: boolean}} Sizes - of a manifest or
+ *   of limits */
 
-/** Return whether tokens attend only within windows. @param {Sizes} sizes */
-export const isWindowed = ({ stages }) => stages !== undefined;
+/** Return whether heads cannot be switched off: in windowed models, and in modules that run as they are.
+ * @param {Sizes} sizes */
+export const isPartial = ({ stages, captured = false }) => captured || stages !== undefined;
 
 /** @param {Sizes} sizes @returns {(Stage & {first: number})[]} with the first block of each */
 export function stagesOf({ depth, heads, grid, stages = [{ depth, heads, grid }] }) {

@@ -30,6 +30,7 @@ import { LANGUAGES } from './words.js';
  * @property {number} heads - H
  * @property {[number, number]} grid - [gh, gw]
  * @property {import('./stages.js').Stage[]} [stages] - see `Manifest`
+ * @property {boolean} [captured] - see `Manifest`
  * @property {string[]} prefix - names of the prefix tokens, as Python's `trace.prefix`
  * @property {string[]} modes
  * @property {string[]} colors

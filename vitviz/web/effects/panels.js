@@ -3,7 +3,7 @@
 // longer needed are aborted. A failed question is repeated only after `retry`.
 import { BackendError, isAbort, isSame, sizeOf } from '../backends/backend.js';
 import { OTHER } from '../compute/targets.js';
-import { isWindowed } from '../core/stages.js';
+import { isPartial } from '../core/stages.js';
 import { sourceOf } from '../core/state.js';
 
 /** @typedef {import('../backends/backend.js').Backend} Backend */
@@ -196,8 +196,8 @@ export class Requests {
   }
 }
 
-/** The tabs that do not show windowed models. */
-export const WITHOUT_WINDOWS = Object.freeze(['layers', 'lecture']);
+/** The tabs that show neither windowed models nor captured modules. */
+export const CONVERTED_ONLY = Object.freeze(['layers', 'lecture']);
 
 /**
  * A panel's scene; null while its tab is hidden, another scene is loading, or the tab does not show such models: then
@@ -209,7 +209,7 @@ export function sceneOf(state, scenes, tab, requests) {
   const { scene } = state;
   const isShown = state.tab === tab && scene !== null
     && JSON.stringify(sourceOf(state)) === JSON.stringify(scene.source)
-    && !(WITHOUT_WINDOWS.includes(tab) && isWindowed(scene.limits));
+    && !(CONVERTED_ONLY.includes(tab) && isPartial(scene.limits));
   const shown = isShown ? scenes.get(scene.id) : undefined;
   if (!shown) requests.forEach((each) => each.stop());
   return shown ?? null;

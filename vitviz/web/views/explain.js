@@ -4,7 +4,7 @@ import { changeQuestion, chosenOf, mapQuestion, testQuestion } from '../compute/
 import { headOf, pictureWords } from '../compute/format.js';
 import { hiddenPatches } from '../compute/hiding.js';
 import { sameClasses } from '../compute/query.js';
-import { averaged, gridOf, isWindowed, patchIn } from '../core/stages.js';
+import { averaged, gridOf, isPartial, patchIn } from '../core/stages.js';
 import { spoken, tr, translated } from '../core/words.js';
 import { write } from '../draw/dom.js';
 import { Requests, otherOf, sceneOf } from '../effects/panels.js';
@@ -85,7 +85,8 @@ export class Explain extends Panel {
 
   /** The methods that explain the model. */
   get methods() {
-    return this.scene && isWindowed(this.scene.manifest) ? this.every.filter(({ windows }) => windows) : this.every;
+    const { stages, captured } = this.scene?.manifest ?? {};
+    return this.every.filter((method) => (method.windows || !stages) && (method.captured || !captured));
   }
 
   /** The first method whose map depends on the class. */
@@ -195,7 +196,7 @@ export class Explain extends Panel {
     const ranked = averaged(values, gridOf(scene.manifest, values.length), scene.hiding);
     this.gone = hiddenPatches(values.length ? ranked : [], state.removed, state.erased, patches);
     const { target } = this.shown;
-    const heads = isWindowed(scene.manifest) ? [] : state.off.map(headOf);
+    const heads = isPartial(scene.manifest) ? [] : state.off.map(headOf);
     const without = changeQuestion(this.shown, this.gone, heads);
     this.bars.want(scene, target !== null && this.gone.length < patches ? [without] : []);
     this.field.show(this.shown, scene, peer);
@@ -240,7 +241,7 @@ export class Explain extends Panel {
     run.hidden = !method.slow || Boolean(this.heatmap);
     write(run, running ? tr('stop') : tr('run-may-take-minutes', translated(method.title)));
     const off = tr('number-of-heads', state.off.length);
-    this.showText('.vv-heads-off', isWindowed(scene.manifest) ? tr(BLURRED) : state.off.length ? tr(OFF, off) : '');
+    this.showText('.vv-heads-off', isPartial(scene.manifest) ? tr(BLURRED) : state.off.length ? tr(OFF, off) : '');
     const button = this.find('[data-do=other]');
     button.hidden = other === null;
     if (other) write(button, tr('explain-the-other-picture', pictureWords(other.manifest)));

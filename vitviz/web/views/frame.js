@@ -7,8 +7,8 @@ import { LANGUAGES, joined, spoken, tr, translated, wordsOf } from '../core/word
 import { folded, isOpen } from '../core/state.js';
 import { oneTabStop, roving } from '../draw/roving.js';
 import { translate } from '../draw/translate.js';
-import { isWindowed } from '../core/stages.js';
-import { WITHOUT_WINDOWS } from '../effects/panels.js';
+import { isPartial } from '../core/stages.js';
+import { CONVERTED_ONLY } from '../effects/panels.js';
 import { Panel } from './panel.js';
 
 /** @typedef {import('../core/state.js').State} State */
@@ -102,7 +102,7 @@ export class Frame extends Panel {
     this.root.classList.toggle('dark', this.isDark());
     this.root.classList.toggle('vv-blank', state.blank && state.tab === 'lecture');
     this.speak(spoken());
-    const absent = WITHOUT_WINDOWS.includes(state.tab) && state.scene !== null && isWindowed(state.scene.limits);
+    const absent = CONVERTED_ONLY.includes(state.tab) && state.scene !== null && isPartial(state.scene.limits);
     if (state.tab !== before?.tab || this.found('.vv-lacking').hidden === absent) this.turn(state.tab, absent);
     this.showText('.vv-lacking', absent ? tr(ABSENT) : '');
     if (state.full !== before?.full) this.press('[data-do=full]', () => state.full);

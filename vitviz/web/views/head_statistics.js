@@ -7,7 +7,7 @@ import { oneTabStop, roving } from '../draw/roving.js';
 import { Requests, sceneOf } from '../effects/panels.js';
 import { changeQuestion } from '../compute/explaining.js';
 import { queryOn, questionOn } from '../compute/query.js';
-import { WRAP, isWindowed, mostHeads, patchIn, stageOf, stagesOf } from '../core/stages.js';
+import { WRAP, isPartial, mostHeads, patchIn, stageOf, stagesOf } from '../core/stages.js';
 import {
   escaped, headOf, inTable, outputs, percent, placeWords, progressWords, score, stageWords, title,
 } from '../compute/format.js';
@@ -140,7 +140,7 @@ export class Heads extends Panel {
     const ask = ['heads', { names: statistic.slow ? [statistic.name] : quick, ...(statistic.specific ? aim : {}) }];
     const without = changeQuestion(this.target.aim, [], state.off.map(headOf));
     this.numbers.want(scene, [ask]);
-    const bars = this.target.aim.target !== null && !isWindowed(scene.manifest);
+    const bars = this.target.aim.target !== null && !isPartial(scene.manifest);
     this.bars.want(scene, bars ? [without] : []);
     this.about(scene, statistic, ask);
     this.table(state, scene, statistic, this.numbers.answer(scene, ask)?.values[statistic.name] ?? null);
@@ -158,7 +158,7 @@ export class Heads extends Panel {
     /** @type {Record<string, boolean>} */
     const missing = { mass_cls: !prefix.includes('CLS'), mass_registers: prefix.every((name) => name === 'CLS') };
     return this.statistics.filter(({ name, specific, slow }) => (
-      !missing[name] && !(slow && isWindowed(manifest))
+      !missing[name] && !(slow && isPartial(manifest))
       && (!specific || this.target.aim.target !== null)));
   }
 
@@ -182,7 +182,7 @@ export class Heads extends Panel {
     this.pane.open(scene.image, scene.geometry, scene.grid);
     this.colored = this.saved = null;
     this.barred = this.find('.vv-bars').innerHTML = '';
-    this.find('[data-ask=off]').parentElement.hidden = isWindowed(manifest);
+    this.find('[data-ask=off]').parentElement.hidden = isPartial(manifest);
     const stages = stagesOf(manifest);
     const same = before && before !== manifest && JSON.stringify(stagesOf(before)) === JSON.stringify(stages);
     if (same && before.stages?.length === manifest.stages?.length) return; // else, the language changed
@@ -320,7 +320,7 @@ export class Heads extends Panel {
     const names = off.map((head) => headOf(head).map((i) => i + 1).join('.'));
     const listedOff = () => tr('off-of-layer-head', off.length, this.cells.length,
       listed(names.length > 12 ? [...names.slice(0, 12), '…'] : names));
-    this.write('.vv-off', isWindowed(manifest) ? tr(NO_EDITS) : off.length ? listedOff() : tr(NONE_OFF));
+    this.write('.vv-off', isPartial(manifest) ? tr(NO_EDITS) : off.length ? listedOff() : tr(NONE_OFF));
     this.find('[data-do=on]').hidden = off.length === 0;
     if (!answer) return;
     const bars = movedTarget(this.target.label, answer) + (answer.classes.length
