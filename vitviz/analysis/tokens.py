@@ -16,7 +16,7 @@ from vitviz.analysis import AnalysisError
 from vitviz.analysis.logit_lens import check_one_image
 from vitviz.formatting import short_repr
 from vitviz.model.registers import norm_outliers
-from vitviz.model.trace import Query
+from vitviz.model.trace import AttentionTrace, Query
 from vitviz.model.vit import ViT
 
 Floats = NDArray[np.float32]
