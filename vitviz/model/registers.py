@@ -24,7 +24,7 @@ from vitviz.errors import refuse_windows
 from vitviz.images.decoding import decode
 from vitviz.model.config import ModelError
 from vitviz.model.layers import Block
-from vitviz.model.trace import Trace
+from vitviz.model.trace import AttentionTrace
 from vitviz.model.tracing import project_part
 from vitviz.resources import examples
 
@@ -66,7 +66,7 @@ def norm_outliers(norms: NDArray[np.float64], prefix: int) -> tuple[NDArray[np.b
 
 
 @torch.no_grad()
-def find_neurons(model: ViT, trace: Trace) -> tuple[Neuron, ...]:
+def find_neurons(model: ViT, trace: AttentionTrace) -> tuple[Neuron, ...]:
     """Return the neurons that write the outlying norms of the tokens of one image, largest share first.
 
     For each outlier, the reference is the block after which its norm is largest relative to the median. A neuron's part
@@ -110,7 +110,7 @@ def find_neurons(model: ViT, trace: Trace) -> tuple[Neuron, ...]:
     return tuple(sorted(found, key=lambda neuron: -neuron.share))
 
 
-def _hidden(model: ViT, trace: Trace, block: int, tokens: NDArray[np.int64]) -> Tensor:
+def _hidden(model: ViT, trace: AttentionTrace, block: int, tokens: NDArray[np.int64]) -> Tensor:
     """Return the activations of some tokens in a block's MLP: (n, F)."""
     layer, seen, chosen = model.blocks[block], trace.block(block), torch.from_numpy(tokens)
     stream = trace.stream(block)
