@@ -15,10 +15,12 @@ import test_from_torchvision
 import timm
 import torch
 import transformers as hf
-from hf_cases import CASES, CLASSES, MAJOR
+from hf_cases import CASES, CLASSES, MAJOR, saved
 from image_files import random_rgb
 from PIL import Image
+from safetensors.torch import load_file, save_file
 from timm.data import create_transform, resolve_model_data_config
+from timm.models.vision_transformer import VisionTransformer
 from timm_models import shaken, written
 from torch import Tensor, nn
 from torchvision.models import ViT_B_16_Weights
@@ -154,19 +156,126 @@ class OwnModel(hf.PreTrainedModel):
 @pytest.mark.parametrize(
     ("wrapper", "path"),
     [
-        (Wrapper(backbone=timm_model(), fc=nn.Linear(60, 3)), "model.backbone"),
         (Wrapper(net=Wrapper(encoder=test_from_torchvision.tiny())), "model.net.encoder"),
         (Wrapper(encoder=CASE.build()), "model.encoder"),
         (nn.Sequential(timm_model(), nn.Linear(1000, 3)), "model[0]"),
         (OwnModel(CASE.build().config), "model.vit"),
     ],
-    ids=["timm", "torchvision", "transformers", "sequence", "own class of transformers"],
+    ids=["torchvision", "transformers", "sequence", "own class of transformers"],
 )
 def test_error_names_the_attribute_of_a_wrapper_to_load(wrapper: Any, path: str) -> None:
     with pytest.raises(ConvertError) as refused:
         vitviz.load(wrapper)
     assert str(refused.value).endswith(f"Load the model inside: vitviz.load({path}).")
     assert vitviz.load(eval(path, {"model": wrapper})).config.depth > 1
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("library", ["timm", "torchvision", "sequence"])
+def test_advice_for_a_backbone_and_its_classifier_keeps_the_classifier(library: str) -> None:
+    if library == "torchvision":
+        backbone, width = test_from_torchvision.tiny(), 35
+        backbone.heads = nn.Identity()
+    else:
+        backbone, width = timm_model(num_classes=0), 60
+    parts = {"backbone": backbone, "fc": nn.Linear(width, 3)}
+    model: Any = nn.Sequential(*parts.values()) if library == "sequence" else Wrapper(**parts)
+    with pytest.raises(ConvertError, match="keep it: ") as refused:
+        vitviz.load(model)
+    assign, load = str(refused.value).partition("keep it: ")[2].rstrip(".").split("; ")
+    exec(assign, {"model": model})
+    side = backbone.image_size if library == "torchvision" else 48
+    images = torch.randn(1, 3, side, side)
+    ours = eval(load, {"model": model, "vitviz": vitviz})
+    backbone.head = backbone.heads = nn.Identity()
+    torch.testing.assert_close(ours(images), parts["fc"](backbone(images)), rtol=0, atol=1e-4)
+    with pytest.raises(ConvertError, match=r"Put model.encoder and its classifier model.fc into the class of transf"):
+        vitviz.load(Wrapper(encoder=CASES["ViT"].build(), fc=nn.Linear(35, 3)))
+
+
+class LoRA(nn.Module):
+    def __init__(self, inner: nn.Linear) -> None:
+        super().__init__()
+        self.inner, self.down = inner, nn.Linear(inner.in_features, inner.out_features)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.inner(x) + self.down(x)
+        return out
+
+
+def test_replaced_parts_and_quantised_models_are_refused_with_the_reason() -> None:
+    for model, name in ((timm_model(), "blocks.1.attn.qkv"), (timm_model(), "blocks.0.mlp.fc1")):
+        at, _, attribute = name.rpartition(".")
+        setattr(model.get_submodule(at), attribute, LoRA(model.get_submodule(name)))
+        with pytest.raises(ConvertError, match=r"Expected"):
+            vitviz.load(model)
+    theirs = test_from_torchvision.tiny()
+    theirs.conv_proj = nn.Sequential(theirs.conv_proj)
+    with pytest.raises(ConvertError, match="parts that its library gives it"):
+        vitviz.load(theirs)
+    quantised = torch.ao.quantization.quantize_dynamic(timm_model(), {nn.Linear})
+    with pytest.raises(ConvertError, match=r"a quantised part, blocks\.0\.attn\.qkv of torch\.ao"):
+        vitviz.load(quantised)
+
+
+@torch.no_grad()
+def test_averages_of_weights_and_subclasses_load() -> None:
+    class Mine(VisionTransformer):
+        """Subclass that computes the same."""
+
+    theirs = timm_model()
+    for average in (torch.optim.swa_utils.AveragedModel(theirs), timm.utils.ModelEmaV3(theirs)):
+        assert_same(vitviz.load(average), theirs, 48)
+    own = shaken(Mine(img_size=48, embed_dim=60, depth=2, num_heads=5, num_classes=3))
+    assert_same(vitviz.load(own), own, 48)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("channels", [1, 4])
+def test_torchvision_model_of_other_channels_loads(channels: int) -> None:
+    theirs = test_from_torchvision.tiny()
+    theirs.conv_proj = nn.Conv2d(channels, 35, 3, 3)
+    ours = vitviz.load(theirs)
+    images = torch.randn(1, channels, *ours.config.image_size)
+    torch.testing.assert_close(ours(images), theirs(images), rtol=0, atol=1e-4)
+
+
+@torch.no_grad()
+def test_folder_of_timm_has_its_labels_and_preprocessing(tmp_path: Path) -> None:
+    theirs = timm_model(num_classes=3, embed_dim=192, num_heads=3)
+    theirs.pretrained_cfg = {**theirs.pretrained_cfg, "mean": (0.7,) * 3, "crop_pct": 1.0}
+    names = ["normal", "benign", "malignant"]
+    timm.models.save_for_hf(theirs, tmp_path, model_config={"label_names": names}, safe_serialization=True)
+    for source in (tmp_path, tmp_path / "model.safetensors"):
+        ours = vitviz.load(source)
+        assert_same(ours, theirs, 48)
+        assert (about(ours).labels, about(ours).preprocess.mean, about(ours).assumed) == (tuple(names), (0.7,) * 3, ())
+    settings = json.loads((tmp_path / "config.json").read_text())
+    older = settings | settings.pop("pretrained_cfg") | {"labels": names, "label_names": None}
+    older.pop("mean")
+    (tmp_path / "config.json").write_text(json.dumps(older))
+    assert about(tmp_path).labels == tuple(names)
+    assert about(tmp_path).assumed[0].startswith("preprocessing:")
+    for change, words in (
+        ({"architecture": "vit_nothing"}, "which timm cannot build"),
+        ({"architecture": "vit_base_patch32_224"}, "Expected the tensors of vit_base_patch32_224"),
+        ({"model_args": {"patch_size": 0}}, "which timm cannot build"),
+        ({"model_args": {"checkpoint_path": "/etc/passwd"}}, None),
+    ):
+        (tmp_path / "config.json").write_text(json.dumps(settings | older | change))
+        if words is None:
+            assert_same(vitviz.load(tmp_path), theirs, 48)
+            continue
+        with pytest.raises(ConvertError, match=words):
+            vitviz.load(tmp_path)
+
+
+@pytest.mark.parametrize("prefix", ["_orig_mod.", "module.", "module._orig_mod."])
+def test_folder_of_a_wrapped_model_loads(tmp_path: Path, prefix: str) -> None:
+    theirs = saved(CASE, tmp_path)
+    path = tmp_path / "model.safetensors"
+    save_file({prefix + name: tensor for name, tensor in load_file(path).items()}, path)
+    assert_same(vitviz.load(tmp_path), theirs, 44)
 
 
 def test_unknown_and_unusable_objects_are_refused(tmp_path: Path) -> None:

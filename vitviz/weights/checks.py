@@ -6,14 +6,18 @@ sizes in the archive, `weights_only=True` runs only the calls that create tensor
 memory, so these files may only come from the user's own disk; visitors may upload only safetensors.
 """
 
+import argparse
 import json
+import pathlib
 import re
+import types
 import zipfile
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
@@ -26,7 +30,7 @@ from vitviz.model.vit import Pretrained, ViT
 from vitviz.model.windowed_vit import build
 
 CONFIG, WEIGHTS, OLD_WEIGHTS = "config.json", "model.safetensors", "pytorch_model.bin"
-SUFFIXES = (".safetensors", ".pt", ".pth", ".bin")
+SUFFIXES = (".safetensors", ".pt", ".pth", ".bin", ".ckpt", ".pt.tar", ".pth.tar")
 MAX_JSON_BYTES = 10 * 2**20  # 1,000 times a bundled config; 21,841 long class names fit
 MAX_HEADER_BYTES = 4 * 2**20  # names and shapes of 40,000 tensors; the largest Vision Transformers have 2,000
 MAX_PICKLE_BYTES = 4 * 2**20  # without tensor data; a ViT-g with its optimiser needs half a megabyte
@@ -35,6 +39,18 @@ _ZIP, _PICKLE = b"PK\x03\x04", b"\x80"  # first bytes of torch.save's formats, s
 _ADVICE = 'Save the weights alone: torch.save({"state_dict": model.state_dict()}, path).'
 DTYPES = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
 _MAY_BE_EMPTY = ("register_tokens", "reg_token")  # (1, 0, D) without registers
+_WRAPPER = re.compile(r"(?<![^.])(module|_orig_mod|_forward_module|_fsdp_wrapped_module|_checkpoint_wrapped_module)\.")
+"""Parts of names that wrappers add, for parallel training, compilation and recomputation."""
+_SYSTEMS = ("Posix", "Windows", "PurePosix", "PureWindows")
+_NUMBER = np.float64(1)
+# Objects that training programs save beside their weights. They hold data and run no code.
+_SAFE: list[Any] = [
+    argparse.Namespace, types.SimpleNamespace, np.dtype, np.ndarray,
+    *((pathlib.PurePath, f"{module}.{kind}Path") for module in ("pathlib", "pathlib._local") for kind in _SYSTEMS),
+    *((_NUMBER.__reduce__()[0], f"numpy.{core}.multiarray.scalar") for core in ("core", "_core")),
+    *((np.ones(1).__reduce__()[0], f"numpy.{core}.multiarray._reconstruct") for core in ("core", "_core")),
+    *(type(np.dtype(kind)) for kind in ("bool", "int32", "int64", "uint32", "float32", "float64")),
+]  # fmt: skip
 _INDICES = ("position_ids",)  # 0, 1, 2, ... in older files: integers, not weights
 
 
@@ -53,6 +69,18 @@ def checked_settings() -> Iterator[None]:
         yield
     except (ModelError, ImageError) as error:
         raise ConvertError(f"Expected valid settings of a model, got invalid ones: {error}") from error
+
+
+@contextmanager
+def checked_parts() -> Iterator[None]:
+    """Raise `ConvertError` for a model whose parts lack what their library gives them; also a decorator."""
+    try:
+        yield
+    except (AttributeError, TypeError, IndexError, KeyError) as error:
+        raise ConvertError(
+            f"Expected a model with the parts that its library gives it, got others: {error!s:.200}. Merge added parts "
+            "into the weights, such as those of LoRA, or undo the change."
+        ) from error
 
 
 # --- files
@@ -153,12 +181,13 @@ def _read_torch(path: Path, *, archive: bool) -> Any:
     try:
         if archive:
             _check_archive(path)
-        return torch.load(path, map_location="cpu", weights_only=True, mmap=archive)
+        with torch.serialization.safe_globals(_SAFE):
+            return torch.load(path, map_location="cpu", weights_only=True, mmap=archive)
     except CheckpointError:
         raise
     except Exception as error:  # errors of torch's reader, its unpickler and zipfile share no base class
         # torch's own message is not shown, because it first advises to disable the check.
-        if match := re.search(r"(?i)global:? (?:GLOBAL )?([\w.]+)", str(error)):
+        if match := re.search(r"(?i)(?:global:? (?:GLOBAL )?|got <class ')([\w.]+)", str(error)):
             raise CheckpointError(
                 f"Expected tensors in {str(path)!r}, got other objects: it refers to {match[1]:.120}. "
                 f"None of its code was run. {_ADVICE}"
@@ -186,6 +215,20 @@ def _check_archive(path: Path) -> None:
     else:
         return
     raise CheckpointError(f"Expected {expected}, got {got} in {str(path)!r}. It is not opened. {_ADVICE}")
+
+
+def without_wrappers(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return tensors by their names without the parts that wrappers add.
+
+    Raises:
+        CheckpointError: if two names become equal.
+    """
+    plain: dict[str, Tensor] = {}
+    for name, tensor in tensors.items():
+        if (short := _WRAPPER.sub("", name)) in plain:
+            raise CheckpointError(f"Expected each tensor once, got {short!r:.80} twice. Remove one of them.")
+        plain[short] = tensor
+    return plain
 
 
 def check_tensors(tensors: Mapping[str, Tensor], path: Path) -> None:

@@ -4,8 +4,10 @@ A file contains only names, shapes and values. `infer` determines the architectu
 model that the caller names.
 """
 
+import itertools
 import os
 import re
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,21 +15,24 @@ from torch import Tensor
 
 from vitviz.model.vit import Pretrained, ViT
 from vitviz.weights import checks
-from vitviz.weights.checks import SUFFIXES, CheckpointError, checked_settings
+from vitviz.weights.checks import SUFFIXES, CheckpointError, ConvertError, checked_settings
 from vitviz.weights.classifier import number_classes
-from vitviz.weights.infer import Architecture, Reference
+from vitviz.weights.infer import Architecture, Reference, keep_classifier
+from vitviz.weights.naming import NAMINGS, Naming
 
-# Keys of the weights in published checkpoints, in order of preference: averaged weights and teachers come first.
-NESTS = ("state_dict_ema", "model_ema", "teacher", "state_dict", "model_state_dict", "model")
+AVERAGED = ("state_dict_ema", "model_ema", "ema_state_dict", "ema_model", "ema", "teacher")
+NESTS = (*AVERAGED, "state_dict", "model_state_dict", "model", "module", "net", "network", "weights", "params")
+"""Keys of the weights in the files of training programs, in order of preference: averages and teachers first."""
 MAX_NESTS = 3
+_AVERAGE = re.compile(r"(^|[._])(ema|teacher|averaged)([._]|$)")
 
-# Prefixes that wrappers add to all names: parallel training, torch.compile, a model inside a model.
-PREFIXES = ("module.", "_orig_mod.", "backbone.", "model.")
-# Projection heads that self-supervised training adds to a backbone; they are not classifiers and have no attention.
-PROJECTIONS = ("dino_head.", "ibot_head.", "head.mlp.", "head.last_layer.")
-# Prefixes of the vision tower in files of OpenAI and OpenCLIP, and names of their other tensors.
-TOWERS = ("visual.trunk.", "visual.")
-TEXTS = re.compile(
+# Tensors beside the model: counters, losses, metrics, projection heads of self-supervised training, text towers.
+_BESIDE = re.compile(
+    r"(.*[._])?(n_averaged|num_updates|num_batches_tracked|decay|criterion|loss|loss_fn|\w*_loss|metrics?|\w+_metrics?"
+    r"|\w+_(acc|accuracy|auroc|f1)|center|queue|queue_ptr)\b"
+)
+_PROJECTIONS = re.compile(r"(^|\.)((dino|ibot)_head|head\.(mlp|last_layer))\.")
+_TEXTS = re.compile(
     r"(text|transformer|ln_final|token_embedding|positional_embedding|logit_scale|logit_bias|text_projection"
     r"|visual\.head|input_resolution|context_length|vocab_size)\b"
 )
@@ -38,8 +43,8 @@ def load_file(path: str | os.PathLike[str], *, heads: int | None = None, like: R
     """Load the model in one file: float32, on the CPU, in eval mode.
 
     Args:
-        path: a `.safetensors` file, or a `torch.save` file (`.pt`, `.pth`, `.bin`) with tensors by name, directly or
-            under one of the usual keys (`NESTS`), with or without a wrapper's prefix.
+        path: a `.safetensors` file, or a `torch.save` file (`.pt`, `.pth`, `.bin`, `.ckpt`, `.pth.tar`) with tensors by
+            name, directly or under one of the usual keys (`NESTS`), with or without a wrapper's prefix.
         heads: attention heads in each block, needed if no published model has this width.
         like: a model with the same settings, needed if names and shapes do not determine them.
 
@@ -55,13 +60,16 @@ def load_file(path: str | os.PathLike[str], *, heads: int | None = None, like: R
     where = repr(str(path))
     _check_name(path)
     state, keys = _find_state(checks.read_weights(path), where)
-    tensors, left_out = _unwrap(state, where)
+    tensors, prefix, left_out = _locate(checks.without_wrappers(state))
     model = Architecture({name: tuple(tensor.shape) for name, tensor in tensors.items()}, heads=heads, like=like)
     checks.check_tensors({name: tensor for name, tensor in tensors.items() if name not in model.unread}, path)
     labels, assumed = _labels(model, like)
-    nest = (f"the weights under {'.'.join(keys)!r}",) if keys else ()
+    at = ".".join((*keys, prefix.rstrip("."))).strip(".")
+    nest = (f"the weights under {at!r}",) if keys or _AVERAGE.search(prefix) else ()
+    if _AVERAGE.search(at):
+        assumed = (f"weights: the averaged ones under {at!r}", *assumed)
     about = Pretrained(
-        name=path.stem,
+        name=next(path.name[: -len(suffix)] for suffix in SUFFIXES if path.name.lower().endswith(suffix)),
         preprocess=model.preprocess,
         labels=labels,
         source=f"file {path.name} {model.describe((*nest, *left_out))}",
@@ -86,7 +94,7 @@ def _labels(model: Architecture, like: Reference | None) -> tuple[tuple[str, ...
 
 def _check_name(path: Path) -> None:
     """Refuse a path that is not a file, or does not have the suffix of a weights file."""
-    if path.suffix.lower() not in SUFFIXES:
+    if not path.name.lower().endswith(SUFFIXES):
         raise CheckpointError(
             f"Expected a file that ends in {', '.join(SUFFIXES)}, got {str(path)!r}. Rename it if it is one of them."
         )
@@ -95,49 +103,106 @@ def _check_name(path: Path) -> None:
         raise CheckpointError(f"Expected a weights file, got {str(path)!r}, which {problem}. Check the path.")
 
 
+# --- the model's tensors in a file
+
+
 def _find_state(content: Any, where: str) -> tuple[dict[str, Tensor], tuple[str, ...]]:
     """Return the state dict in the content of a file, and the keys that lead to it."""
+    if found := next(_states(content), None):
+        return found
     keys: tuple[str, ...] = ()
-    for _ in range(MAX_NESTS):
-        items = content.items() if isinstance(content, dict) else ()
-        others = [f"{key!r:.40} ({type(value).__name__})" for key, value in items if not isinstance(value, Tensor)]
-        others += [f"{key!r:.40}" for key, value in items if isinstance(value, Tensor) and not isinstance(key, str)]
-        if items and not others:
-            return {name: tensor.detach() for name, tensor in items}, keys
-        nest = next((key for key in NESTS if isinstance(dict(items).get(key), dict)), None)
-        if nest is None:
-            kind = type(content).__name__
-            kind = checks.abbreviate(others) if items else f"an empty {kind}" if content == {} else kind
-            below = f" under {'.'.join(keys)!r}" if keys else ""
-            raise CheckpointError(
-                f"Expected tensors by name, or a dict of them under {', '.join(NESTS)}, got {kind}{below} in {where}. "
-                "Save the state dict alone."
-            )
+    while isinstance(content, Mapping) and (nest := next((key for key in NESTS if key in content), None)):
         content, keys = content[nest], (*keys, nest)
+        if len(keys) >= MAX_NESTS:
+            raise CheckpointError(
+                f"Expected weights at most {MAX_NESTS - 1} keys deep, got {' > '.join(keys)} in {where}. "
+                "Save the state dict."
+            )
+    kind = type(content).__name__
+    if isinstance(content, Mapping):
+        kinds = {
+            key: "" if isinstance(value, Tensor) else f" ({type(value).__name__})" for key, value in content.items()
+        }
+        others = [f"{key!r:.40}{kind}" for key, kind in kinds.items()]
+        kind = checks.abbreviate(others) if others else f"an empty {kind}"
+    below = f" under {'.'.join(keys)!r}" if keys else ""
     raise CheckpointError(
-        f"Expected weights at most {MAX_NESTS - 1} keys deep, got {' > '.join(keys)} in {where}. Save the state dict."
+        f"Expected tensors by name, or a dict of them under {', '.join(NESTS)}, got {kind}{below} in {where}. "
+        "Save the state dict alone."
     )
 
 
-def _unwrap(tensors: dict[str, Tensor], where: str) -> tuple[dict[str, Tensor], tuple[str, ...]]:
-    """Return the tensors without wrappers' prefixes, which all names share, and a note about tensors left out."""
-    left_out: tuple[str, ...] = ()
-    stripped = True
-    while stripped and tensors:
-        stripped = False
-        tower = next((tower for tower in TOWERS if any(name.startswith(tower) for name in tensors)), None)
-        if tower and all(name.startswith(tower) or TEXTS.match(name) for name in tensors):
-            left_out = ("without the text tower",) if any(not name.startswith("visual.") for name in tensors) else ()
-            tensors = {name.removeprefix(tower): own for name, own in tensors.items() if name.startswith(tower)}
-            stripped = True
-        if any(name.startswith("backbone.") for name in tensors):
-            rest = {name: tensor for name, tensor in tensors.items() if not name.startswith(PROJECTIONS)}
-            if len(rest) < len(tensors) and all(name.startswith("backbone.") for name in rest):
-                tensors, left_out = rest, ("without the projection head of its training",)
-        for prefix in PREFIXES:
-            if all(name.startswith(prefix) for name in tensors):
-                tensors = {name.removeprefix(prefix): tensor for name, tensor in tensors.items()}
-                stripped = True
-    if not tensors or "" in tensors:
-        raise CheckpointError(f"Expected tensors by name, got none in {where}. Save the state dict.")
-    return tensors, left_out
+def _states(content: Any, keys: tuple[str, ...] = ()) -> Iterator[tuple[dict[str, Tensor], tuple[str, ...]]]:
+    """Yield state dicts in the content of a file with the keys that lead to them, the preferred one first."""
+    if not isinstance(content, Mapping) or len(keys) >= MAX_NESTS:
+        return
+    for nest in NESTS:
+        if nest in content:
+            yield from _states(content[nest], (*keys, nest))
+    tensors = {name: value for name, value in content.items() if isinstance(value, Tensor)}
+    rest = [value for name, value in content.items() if name not in tensors]  # such as an epoch
+    plain = all(value is None or isinstance(value, bool | int | float | str) for value in rest)
+    if tensors and plain and all(isinstance(name, str) for name in tensors):
+        yield {name: tensor.detach() for name, tensor in tensors.items()}, keys
+
+
+def _locate(tensors: dict[str, Tensor]) -> tuple[dict[str, Tensor], str, tuple[str, ...]]:
+    """Return a model's tensors without the prefix that they share, the prefix, and notes about tensors left out.
+
+    Raises:
+        ConvertError: if the file has several models, or tensors outside the model that may take part in its output.
+    """
+    prefixes = _prefixes(tensors)
+    prefix = next((each for each in prefixes if _AVERAGE.search(each)), next(iter(prefixes)))
+    if len(prefixes) > 1 and not _AVERAGE.search(prefix):
+        raise ConvertError(
+            f"Expected the tensors of one model, got several, under {checks.abbreviate(prefixes)}. Save one of them."
+        )
+    own = {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
+    known = prefixes[prefix]
+    unknown = {f"{prefix}{name}" for name in known.unknown(own)} if known else set[str]()
+    others = {name for name in tensors if not name.startswith(prefix)} | unknown
+    beside = sorted(name for name in others if _is_beside(name, tensors[name]))
+    texts = [name for name in others if "visual." in prefix and _TEXTS.match(name)]
+    copies = tuple(each for each in prefixes if each != prefix)
+    rest = sorted(name for name in others - unknown - {*beside, *texts} if not (copies and name.startswith(copies)))
+    if rest:
+        shapes = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
+        raise ConvertError(
+            f"Expected a model alone, got other tensors outside of {prefix!r}: {checks.abbreviate(rest)}. "
+            f"{keep_classifier(shapes, rest, prefix)}"
+        )
+    heads = [name for name in beside if _PROJECTIONS.search(name)]
+    notes = ["without the text tower"] if any(not name.startswith("visual.") for name in texts) else []
+    notes += ["without the projection head of its training"] if heads else []
+    other = [name for name in beside if name not in heads]
+    notes += [f"without {checks.abbreviate(other)}"] if other else []
+    left_out = {name.removeprefix(prefix) for name in beside}
+    return {name: tensor for name, tensor in own.items() if name not in left_out}, prefix, tuple(notes)
+
+
+def _is_beside(name: str, tensor: Tensor) -> bool:
+    """Return whether a tensor is not the model's: a counter, a loss, a metric, or a projection head of training."""
+    return not (tensor.ndim or tensor.is_floating_point()) or bool(_BESIDE.match(name) or _PROJECTIONS.search(name))
+
+
+def _prefixes(tensors: Iterable[str]) -> dict[str, Naming | None]:
+    """Return the prefixes under which a file has all marks of a naming; else the prefix that all names share."""
+    names, found = list(tensors), dict[str, Naming | None]()
+    for known in NAMINGS:
+        for name in names:
+            prefix = name.removesuffix(mark := known.marks[0])
+            if prefix == name or prefix[-1:] not in ("", ".") or prefix in found:
+                continue
+            base = next((base for base in known.bases if prefix.endswith(base)), "")
+            prefix = prefix.removesuffix(base)
+            under = {known.bare(each.removeprefix(prefix)) for each in names if each.startswith(prefix)}
+            if {mark, *known.marks} <= under:
+                found.setdefault(prefix, known)
+    bases = {base for known in NAMINGS for base in known.bases}
+    inner = {each for each in found for outer in found if each.removeprefix(outer) in bases and each != outer}
+    if not found:
+        parts = (name.split(".")[:-1] for name in names)
+        shared = [same[0] for same in itertools.takewhile(lambda same: len({*same}) == 1, zip(*parts, strict=False))]
+        return {"".join(f"{part}." for part in shared): None}
+    return {prefix: known for prefix, known in found.items() if prefix not in inner}

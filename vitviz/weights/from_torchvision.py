@@ -14,7 +14,7 @@ from vitviz.images.torchvision_import import import_torchvision
 from vitviz.model.config import ViTConfig
 from vitviz.model.vit import Pretrained, ViT
 from vitviz.weights import naming
-from vitviz.weights.checks import ConvertError, assemble, checked_settings
+from vitviz.weights.checks import ConvertError, assemble, checked_parts, checked_settings
 from vitviz.weights.classifier import read_classifiers
 from vitviz.weights.verify import verified
 from vitviz.weights.windowed import read_swin
@@ -27,6 +27,7 @@ BUILDERS = (*PLAIN, *SWINS)
 _SWAG = "facebookresearch/SWAG"
 
 
+@checked_parts()
 @checked_settings()
 def convert_torchvision(model: nn.Module, weights: Any = None) -> ViT:
     """Convert a torchvision Vision Transformer: a copy in float32 and in eval mode.
@@ -65,6 +66,7 @@ def _read(model: Any) -> tuple[ViTConfig, naming.Naming]:
     config = ViTConfig(
         image_size=(model.image_size, model.image_size),
         patch_size=model.patch_size,
+        channels=model.conv_proj.in_channels,
         width=model.hidden_dim,
         depth=len(model.encoder.layers),
         heads=model.encoder.layers[0].num_heads,

@@ -113,6 +113,11 @@ class Architecture:
         self.facebook = self.naming is naming.TIMM and any(name in theirs for name in own_names)
         self.asks_heads = False
         self.assumed: tuple[str, ...]
+        if head[0] and any(re.search(r"(^|\.)pooler\.dense\.", name) for name in renamed.unread):
+            raise ConvertError(
+                "Expected a classifier of tokens, got one beside a pooler, which it may read: the file does not "
+                "determine this. Load the model in memory, or remove the pooler if the classifier does not read it."
+            )
         if like is None:
             self.config, self.assumed = self._infer(head, heads)
             self.preprocess = self._fit(self.naming.preprocess)
@@ -222,7 +227,11 @@ class Architecture:
         self.asks_heads = self.naming is naming.TIMM and width == _MOCO_WIDTH and prefix > 0 and caveat != ""
         assumed = [f"norm epsilon {config.norm_eps:g}", f"pooling {config.pooling}"]
         assumed += ["gate SiLU" if config.gated else f"activation {config.activation}"]
-        assumed += [f"rotary positions of base {_ROTARY_BASE:g}", f"image size {side * patch}"] if rotary else []
+        if rotary:
+            assumed += [f"rotary positions of base {_ROTARY_BASE:g}", f"image size {side * patch}"]
+        else:
+            resized = f"{config.position_mode}, {'with' if config.position_antialias else 'without'} a low-pass filter"
+            assumed += [f"a square of {side} x {side} patches", f"positions at other sizes: {resized}"]
         return config, tuple(filter(None, (caveat, *assumed)))
 
     def _check_determined(self, *, rotary: bool) -> None:
@@ -354,7 +363,7 @@ def _find_naming(shapes: Shapes) -> Naming:
         count = "1 tensor" if len(unknown) == 1 else f"{len(unknown)} tensors"
         problems = [f"{count} unknown: {abbreviate(unknown)}"] if unknown else []
         problems += [f"{abbreviate(missing)} missing"] if missing else []
-        advice = f"That is {model}, which cannot be shown: {reason}." if model else _BY_NAME
+        advice = f"That is {model}, which cannot be shown: {reason}." if model else keep_classifier(shapes, unknown)
         raise ConvertError(
             f"Expected the tensors of a Vision Transformer, got a file that looks like {_family(closest, names)} with "
             f"{closest.library} tensor names: {'; '.join(problems)}. {advice}"
@@ -370,6 +379,26 @@ def _find_naming(shapes: Shapes) -> Naming:
 
 
 _BY_NAME = "Remove tensors that its forward pass does not use, or load the model by its name in its library."
+
+
+def keep_classifier(shapes: Shapes, names: Iterable[str], prefix: str = "") -> str:
+    """Return advice about tensors that are not the model's: to rename a classifier, or else to remove them.
+
+    Args:
+        shapes: shape of each tensor in the file.
+        names: names of the tensors that are not the model's.
+        prefix: prefix of the model's names.
+    """
+    stems = {name.rpartition(".")[0] for name in names if name.endswith((".weight", ".bias"))}
+    if len(stems) != 1 or len(shapes.get(f"{(stem := stems.pop())}.weight", ())) != 2:
+        return _BY_NAME
+    bare = [name.removeprefix(prefix) for name in shapes if name.startswith(prefix)]
+    known = min(NAMINGS, key=lambda known: len(known.unknown(bare)))
+    head = next((theirs for theirs, ours in known.names.items() if ours in ("head", "head_alone")), "head")
+    return (
+        f"If {stem} is the classifier and reads what {known.library} own reads, keep it by renaming its tensors to "
+        f"{prefix}{head}.weight and {prefix}{head}.bias; else load the model in memory."
+    )
 
 
 def _not_shown(unknown: Iterable[str], kinds: Iterable[tuple[str, str, str]]) -> tuple[str, str]:

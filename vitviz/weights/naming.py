@@ -55,6 +55,7 @@ class Naming:
         names: the library's names -> ours, without ".weight" and ".bias"; # stands for the number of a block.
         marks: names of tensors that occur together only in this naming.
         bases: prefixes that the names have if the model is part of a larger one.
+        renames: patterns in the names of newer versions of the library -> the older names.
         unread: patterns of tensors that the forward pass does not use -> their description, or "" to leave it out.
         flat: whether the class token has shape (D,) and the position table (N, D), without leading axes of length 1.
         free_biases: whether queries, keys, values and the projection may each lack their bias, in all blocks.
@@ -68,6 +69,7 @@ class Naming:
     names: Mapping[str, str]
     marks: tuple[str, ...] = ()
     bases: tuple[str, ...] = ()
+    renames: Mapping[str, str] = field(default_factory=dict)
     unread: Mapping[str, str] = field(default_factory=dict)
     flat: bool = False
     free_biases: bool = False
@@ -79,6 +81,8 @@ class Naming:
         """Return a name without the base model's prefix, chunks of blocks, and the classifier's index."""
         base = next((base for base in self.bases if name.startswith(base)), "")
         bare = _CHUNK.sub(r"blocks.\1.", name.removeprefix(base))
+        for newer, older in self.renames.items():
+            bare = re.sub(newer, older, bare)
         return bare if bare.rpartition(".")[0] in self.names else _SEQUENTIAL.sub(r"\1", bare)
 
     def without_biases(self, unbiased: Iterable[str]) -> "Naming":
@@ -321,16 +325,24 @@ VIT = Naming(
     }
     | _blocks(
         "encoder.layer.",
-        {f"attention.attention.{name}": f"attn.{name[0]}" for name in ("query", "key", "value")}
+        {f"attention.attention.{name}": f"attn.{name[0]}" for name in ("query", "key", "value", "q", "k", "v")}
         | {"attention.output.dense": "attn.proj", "layernorm_before": "norm1", "layernorm_after": "norm2"}
         | {"intermediate.dense": "mlp.fc1", "output.dense": "mlp.fc2"}
         # DINOv2
         | _same("norm1", "norm2", "mlp.fc1", "mlp.fc2")
         | _SCALES
-        | {"mlp.weights_in": "mlp.fc1", "mlp.weights_out": "mlp.fc2"},
+        | {"mlp.weights_in": "mlp.fc1", "mlp.weights_out": "mlp.fc2"}
+        | {"mlp.gate_proj": "mlp.gate", "mlp.up_proj": "mlp.up", "mlp.down_proj": "mlp.fc2"},
     ),
     marks=("embeddings.patch_embeddings.projection.weight", "encoder.layer.0.layernorm_before.weight"),
     bases=("vit.", "ijepa."),
+    renames={  # in memory, transformers 5 has other names than in files
+        r"^layers\.": "encoder.layer.",
+        r"^shared_position_bias\.": "encoder.relative_position_bias.",
+        r"(?<=\.attention\.)([qkv])_proj\.": r"attention.\1.",
+        r"(?<=\.attention\.)o_proj\.": "output.dense.",
+        r"(?<=\.attention\.)relative_position_bias\.": "attention.relative_position_bias.",
+    },
     # for training and for other tasks
     unread={r"embeddings\.mask_token$": "", r"pooler\.dense\.": "", r"decoder\.": "decoder of MAE"},
     norm_eps=1e-12,
@@ -386,6 +398,7 @@ DINOV3 = replace(
     ),
     marks=("embeddings.patch_embeddings.weight", "layer.0.attention.q_proj.weight"),
     bases=("dinov3_vit.", "model."),  # "model." occurs in memory only
+    renames={},
     free_biases=True,
     norm_eps=1e-5,
 )

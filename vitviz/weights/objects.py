@@ -12,11 +12,11 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 
 from vitviz.images.preprocess import Preprocess
 from vitviz.model.vit import Pretrained, ViT
-from vitviz.weights.checks import CONFIG, DTYPES, ConvertError, attach, checked_settings, read_json
+from vitviz.weights.checks import CONFIG, DTYPES, ConvertError, attach, checked_parts, checked_settings, read_json
 from vitviz.weights.classifier import number_classes, read_classifiers
 from vitviz.weights.from_timm import WINDOWED, convert_timm, object_timm
 from vitviz.weights.from_torchvision import convert_torchvision
@@ -27,6 +27,8 @@ from vitviz.weights.transformers_folder import about_transformers, read_tensors
 from vitviz.weights.verify import verified
 
 _MODELS = {"VisionTransformer", *WINDOWED, "Eva", "PreTrainedModel", "PeftModel", "ViT"}  # classes of wrapped models
+_WRAPPING = ("torch", "timm", "accelerate", "lightning", "pytorch_lightning", "deepspeed")
+"""Packages with wrappers whose attribute `module` is the model."""
 _CLASSIFIERS = ("classifier", "cls_classifier", "distillation_classifier")  # attributes of transformers models
 
 
@@ -34,8 +36,8 @@ _CLASSIFIERS = ("classifier", "cls_classifier", "distillation_classifier")  # at
 def convert_object(model: nn.Module, preprocess: Any = None) -> ViT:
     """Convert a timm, torchvision, transformers or peft model: a copy in float32, in eval mode, on the same device.
 
-    Wrappers of `torch.compile` and parallel training are removed. `pretrained` holds the model's own settings, and
-    lists assumptions; it is `None` if the preprocessing is unknown.
+    Wrappers of `torch.compile`, parallel training and averages of weights are removed. `pretrained` holds the model's
+    own settings, and lists assumptions; it is `None` if the preprocessing is unknown.
 
     Args:
         model: a model of one of these libraries, or a `ViT`, which is copied.
@@ -47,17 +49,10 @@ def convert_object(model: nn.Module, preprocess: Any = None) -> ViT:
             else than its class and parameters say (`verify.VerifyError`).
         CheckpointError: if its tensors do not match its settings.
     """
-    inner: Any = model
-    while type(inner).__module__.startswith("torch.") and hasattr(inner, "module"):  # DataParallel and similar
-        inner = inner.module
-    model = getattr(inner, "_orig_mod", inner)
+    model = _unwrapped(model)
     if isinstance(model, ViT):
         return copy.deepcopy(model).float().eval()
-    if unusable := [name for name, weight in model.named_parameters() if weight.is_meta or weight.dtype not in DTYPES]:
-        raise ConvertError(
-            f"Expected weights in memory, in {', '.join(map(str, DTYPES))}, got unusable ones such as {unusable[0]}. "
-            "Load the model without quantisation and device maps."
-        )
+    _check_weights(model)
     library = next((top for top in map(_package, type(model).__mro__) if top in CONVERTERS), None)
     if library is None:
         advice = _advise(model, "Save its state dict with the tensor names of one of these, and load the file.")
@@ -70,8 +65,34 @@ def convert_object(model: nn.Module, preprocess: Any = None) -> ViT:
     return CONVERTERS[library](model)
 
 
+def _unwrapped(model: nn.Module) -> nn.Module:
+    """Return the model inside wrappers of libraries: compilation, parallel training, averages."""
+    inner: Any = model
+    while _package(type(inner)) in _WRAPPING and isinstance(getattr(inner, "module", None), nn.Module):
+        inner = inner.module
+    unwrapped: nn.Module = getattr(inner, "_orig_mod", inner)
+    return unwrapped
+
+
+def _check_weights(model: nn.Module) -> None:
+    """Refuse weights that are not in memory, quantised, or of a subclass of tensors that holds other numbers."""
+    for name, module in model.named_modules():
+        if "quant" in type(module).__module__ or type(module).__module__.startswith("bitsandbytes"):
+            raise ConvertError(
+                f"Expected weights in floating point, got a quantised part, {name} of {type(module).__module__}. Load "
+                "the model without quantisation."
+            )
+    for name, weight in model.named_parameters():
+        if weight.is_meta or weight.dtype not in DTYPES or type(weight.data) not in (Tensor, nn.Parameter):
+            kind = "on the meta device" if weight.is_meta else f"{weight.dtype} in {type(weight.data).__name__}"
+            raise ConvertError(
+                f"Expected weights in memory, in {', '.join(map(str, DTYPES))}, got {kind} for {name}. Load the model "
+                "without quantisation and device maps."
+            )
+
+
 def _advise(wrapper: nn.Module, otherwise: str) -> str:
-    """Return advice for an unknown model: load its only part of a known class, or else `otherwise`."""
+    """Return advice for an unknown model: load its only part of a known class, with its classifier, or `otherwise`."""
     paths: list[str] = []
     for name, module in wrapper.named_modules():
         kinds = {kind.__name__ for kind in type(module).__mro__ if _package(kind) in (*CONVERTERS, "vitviz")}
@@ -79,8 +100,29 @@ def _advise(wrapper: nn.Module, otherwise: str) -> str:
             paths.append(name)
     if len(paths) != 1:
         return otherwise
-    path = "".join(f"[{part}]" if part.isdecimal() else f".{part}" for part in paths[0].split("."))
-    return f"Load the model inside: vitviz.load(model{path})."
+    part: Any = wrapper.get_submodule(paths[0])
+    widths = [getattr(part, name, None) for name in ("num_features", "hidden_dim")]
+    widths += [getattr(getattr(part, "config", None), "hidden_size", None)]
+    others = [
+        name
+        for name, module in wrapper.named_modules()
+        if isinstance(module, nn.Linear) and module.in_features in widths and not name.startswith(f"{paths[0]}.")
+    ]
+    path = _expression(paths[0])
+    if len(others) != 1:
+        return f"Load the model inside: vitviz.load({path})."
+    classifier, head = _expression(others[0]), next((name for name in ("head", "heads") if hasattr(part, name)), "")
+    if not head:  # a model of transformers without a classifier
+        return f"Put {path} and its classifier {classifier} into the class of transformers that has both, and load it."
+    return (
+        f"If its classifier {classifier} reads what {path}.{head} would read, keep it: {path}.{head} = {classifier}; "
+        f"vitviz.load({path})."
+    )
+
+
+def _expression(name: str) -> str:
+    """Return the expression for a part of `model`: "net.0.head" -> "model.net[0].head"."""
+    return "model" + "".join(f"[{part}]" if part.isdecimal() else f".{part}" for part in name.split("."))
 
 
 def _package(kind: type) -> str:
@@ -123,6 +165,7 @@ def _attach_usual(
     return attach(model, about)
 
 
+@checked_parts()
 def convert_transformers_object(
     model: nn.Module, preprocessor: Mapping[str, Any] | None = None, *, name: str = "", source: str = ""
 ) -> ViT:

@@ -19,7 +19,7 @@ from vitviz.images.torchvision_import import import_torchvision
 from vitviz.model.config import ViTConfig
 from vitviz.model.vit import Pretrained, ViT
 from vitviz.weights.captured_vit import load_transformers, open_captured
-from vitviz.weights.checks import ConvertError
+from vitviz.weights.checks import CONFIG, ConvertError, read_json
 from vitviz.weights.from_timm import about_timm, config_of, convert_timm
 from vitviz.weights.from_torchvision import (
     BUILDERS,
@@ -29,6 +29,7 @@ from vitviz.weights.from_torchvision import (
     convert_torchvision,
 )
 from vitviz.weights.infer import Reference
+from vitviz.weights.timm_folder import is_timm, load_timm_folder
 from vitviz.weights.timm_state import check_file_names
 from vitviz.weights.tokens import size_of
 from vitviz.weights.transformers_folder import read_reference_folder
@@ -143,7 +144,9 @@ def _unreachable(model: str, host: str, reason: str = "") -> RemoteError:
 
 def hub_folder(name: str) -> Path:
     """Return the local folder of a Hugging Face model, from the cache or the hub; raise the errors of `fetch`."""
-    safe, old = (*NEEDED, SAFE[0]), (*NEEDED, *OLD)
+    settings = read_json(fetch(name, ABOUT, NEEDED[:1]) / CONFIG)
+    needed = NEEDED[:1] if is_timm(settings) else NEEDED
+    safe, old = (*needed, SAFE[0]), (*needed, *OLD)
     folder = cached(name, old) or fetch(name, (*ABOUT, *SAFE), safe)
     if not any((*folder.glob(SAFE[0]), *folder.glob(OLD[0]))):  # an old repository without safetensors
         folder = fetch(name, (*ABOUT, *OLD), old)
@@ -152,6 +155,8 @@ def hub_folder(name: str) -> Path:
 
 def _load_hugging_face(name: str) -> ViT:
     folder = hub_folder(name)
+    if is_timm(read_json(folder / CONFIG)):
+        return load_timm_folder(folder, name)
     model = load_transformers(folder, name=name, licence=_licence(folder))
     model.text_source = f"hf:{name}" if model.text_source else ""  # its folder lacks the tokenizer
     return model

@@ -189,10 +189,10 @@ def read_tensors(folder: Path) -> dict[str, Tensor]:
     """Return all tensors of the folder by name, from the first kind of file that exists."""
     index = folder / f"{WEIGHTS}.index.json"
     if index.is_file() and not (folder / WEIGHTS).is_file():
-        return _sharded(index)
+        return checks.without_wrappers(_sharded(index))
     for name in (WEIGHTS, OLD_WEIGHTS):
         if (folder / name).is_file():
-            return _load(folder / name)
+            return checks.without_wrappers(_load(folder / name))
     raise ConvertError(
         f"Expected weights as {WEIGHTS}, as {index.name} with its parts, or as {OLD_WEIGHTS}, got none of them in "
         f"{str(folder)!r}. Download them too."

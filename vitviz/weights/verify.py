@@ -299,18 +299,19 @@ def _unzip(additions: Sequence[Addition], tokens: Tensor, order: Tensor) -> tupl
     """Return the tokens before each addition and after the last one, and the branches: (B, N, D) each."""
     expected, branches = list[Tensor](), list[Tensor]()
     for index, addition in enumerate(additions):
-        shape = addition.total.shape
-        operands = [operand.expand(shape) for operand in addition.operands]
-        if shape == tokens.shape:
-            operands = [operand[:, order] for operand in operands]
+        operands = [_ordered(operand.expand_as(addition.total), tokens, order) for operand in addition.operands]
         if index:
             second = addition.addresses[0] != additions[index - 1].total.data_ptr()
         else:
             second = _distance(operands[1], tokens) < _distance(operands[0], tokens)
         expected.append(operands[second])
         branches.append(operands[not second])
-    total = additions[-1].total
-    return [*expected, total[:, order] if total.shape == tokens.shape else total], branches
+    return [*expected, _ordered(additions[-1].total, tokens, order)], branches
+
+
+def _ordered(theirs: Tensor, tokens: Tensor, order: Tensor) -> Tensor:
+    """Return a source's tokens in our order and shape if there are as many; they may be on a grid (B, gh, gw, D)."""
+    return theirs.reshape_as(tokens)[:, order] if theirs.numel() == tokens.numel() else theirs
 
 
 def _distance(a: Tensor, b: Tensor) -> float:

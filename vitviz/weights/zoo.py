@@ -22,6 +22,7 @@ from vitviz.weights.given import Labels, describe_model
 from vitviz.weights.infer import Reference
 from vitviz.weights.objects import convert_object
 from vitviz.weights.remote import LIBRARIES, load_remote, read_remote_reference
+from vitviz.weights.timm_folder import is_timm, load_timm_folder
 from vitviz.weights.transformers_folder import read_reference_folder
 
 CHECKPOINTS = resource_folder("checkpoints")
@@ -58,7 +59,7 @@ def load(
     | a bundled model | `dinov2-s14-everyday` |
     | a folder | one that vitviz saved, or one in Hugging Face's format (`config.json` and safetensors) |
     | a training folder | `out/checkpoint-500` of a `Trainer`; peft adapters (`adapter_config.json`), merged |
-    | a file | `x.safetensors`; `x.pt`, `x.pth` or `x.bin` from `torch.save` with tensors by name |
+    | a file | `x.safetensors`; `x.pt`, `x.pth`, `x.bin`, `x.ckpt`, `x.pth.tar` of `torch.save`, tensors by name |
     | torchvision | `torchvision:vit_b_16`, `torchvision:vit_b_16.IMAGENET1K_SWAG_E2E_V1` |
     | timm | `timm:vit_small_patch16_224.dino` (needs the package timm) |
     | Hugging Face | `hf:facebook/dinov2-small` |
@@ -149,9 +150,11 @@ def _read_reference(name: str) -> Reference:
 
 
 def _load_folder(folder: Path) -> ViT:
-    """Load a folder of any kind. Only Hugging Face's config states a `model_type`."""
+    """Load a folder of any kind. Only the config of transformers states a `model_type`."""
     if "model_type" in _settings(folder):
         return load_transformers(folder)
+    if is_timm(_settings(folder)):
+        return load_timm_folder(folder)
     if (folder / CONFIG).is_file():
         return load_folder(folder)
     if (folder / adapters.ADAPTER_CONFIG).is_file():
@@ -170,7 +173,7 @@ def _is_file(name: str) -> bool:
     """Return whether a name is the path of a weights file, which need not exist, and not a name in a library."""
     path = Path(name)
     return path.is_file() or (
-        path.suffix.lower() in SUFFIXES and not path.is_dir() and name.partition(":")[0] not in LIBRARIES
+        name.lower().endswith(SUFFIXES) and not path.is_dir() and name.partition(":")[0] not in LIBRARIES
     )
 
 
@@ -178,7 +181,8 @@ def _has_settings(path: Path) -> bool:
     """Return whether a file holds the weights for the config in its folder."""
     settings = _settings(path.parent)
     ours = path.name == WEIGHTS and {"format", "preprocess"} <= set(settings)
-    return path.is_file() and (ours or (path.name in (WEIGHTS, OLD_WEIGHTS) and "model_type" in settings))
+    others = path.name in (WEIGHTS, OLD_WEIGHTS) and ("model_type" in settings or is_timm(settings))
+    return path.is_file() and (ours or others)
 
 
 def _settings(folder: Path) -> dict[str, Any]:
