@@ -341,7 +341,7 @@ VIT = Naming(
         r"^shared_position_bias\.": "encoder.relative_position_bias.",
         r"(?<=\.attention\.)([qkv])_proj\.": r"attention.\1.",
         r"(?<=\.attention\.)o_proj\.": "output.dense.",
-        r"(?<=\.attention\.)relative_position_bias\.": "attention.relative_position_bias.",
+        r"(?<=[0-9]\.attention\.)relative_position_bias\.": "attention.relative_position_bias.",
     },
     # for training and for other tasks
     unread={r"embeddings\.mask_token$": "", r"pooler\.dense\.": "", r"decoder\.": "decoder of MAE"},
