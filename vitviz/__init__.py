@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from vitviz import rooms
 
 if TYPE_CHECKING:
+    from vitviz.analysis.circuits import circuit
     from vitviz.attribution.attention import attention, rollout
     from vitviz.attribution.registry import METHODS, attribute
     from vitviz.attribution.target_specs import Direction, Group, Output, Similarity, Text, Unit
@@ -64,6 +65,7 @@ __all__ = [
     "best_device",
     "bundled",
     "capture",
+    "circuit",
     "example",
     "faithfulness",
     "load",
@@ -76,6 +78,7 @@ __all__ = [
 
 # Modules of public names, imported on first use, so that `vitviz --help` does not wait for torch.
 _MODULES = {
+    "analysis.circuits": ("circuit",),
     "attribution.attention": ("attention", "rollout"),
     "attribution.registry": ("METHODS", "attribute"),
     "attribution.target_specs": ("Direction", "Group", "Output", "Similarity", "Text", "Unit"),

@@ -20,7 +20,7 @@ from vitviz import rooms
 from vitviz.analysis.decomposition import Decomposition, decompose, target_reading
 from vitviz.analysis.edges import Edge, edge
 from vitviz.analysis.head_statistics import HeadStatistics, head_statistics
-from vitviz.analysis.interventions import Change, intervene
+from vitviz.analysis.interventions import Change, intervene, patch
 from vitviz.analysis.logit_lens import LogitLens, logit_lens
 from vitviz.analysis.pairs import BLOCK, DESCRIPTOR, Descriptor, PatchSimilarity, compare_patches
 from vitviz.analysis.sinks import Sinks, sinks
@@ -460,6 +460,27 @@ class View:
         probabilities before and after; `.top(3, by="change")` those that change most.
         """
         return intervene(self.model, self.images, before=self.trace.logits, **changes)
+
+    @check_arguments(ExplorerError)
+    def patch(self, other: "View", **changes: Any) -> Change:
+        """Take a head's output, what a block adds, a token or the whole stream from another photograph's run, and
+        return the effect; see `vitviz.analysis.interventions.patch`.
+
+        `view.patch(other, heads=[(11, 3)]).top(3)` returns the three most probable classes if head 4 of layer 12 sees
+        the other photograph. If its grid of patches differs, the other photograph is stretched to this input size.
+
+        Raises:
+            ExplorerError: for a view of another model.
+        """
+        if other.model is not self.model:
+            raise ExplorerError(OTHER_MODEL)
+        source = other.trace
+        if source.grid != self.trace.grid:
+            height, width = self.size
+            squashed = replace(self.preprocess, mode="squash", height=height, width=width, resize=None)
+            pixels = torch.from_numpy(squashed(other.photo).pixels)[None]
+            source = self.model.trace(pixels.to(self.images))
+        return patch(self.model, self.trace, source, **changes)
 
     @check_arguments(ExplorerError)
     def html(

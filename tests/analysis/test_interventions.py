@@ -2,6 +2,7 @@
 
 import functools
 import re
+from dataclasses import replace
 from typing import get_args
 
 import numpy as np
@@ -11,8 +12,9 @@ import torch
 from scipy.ndimage import gaussian_filter
 from tiny import close
 
+import vitviz
 from vitviz.analysis import AnalysisError
-from vitviz.analysis.interventions import Drop, Swap, intervene
+from vitviz.analysis.interventions import Drop, Swap, intervene, patch
 from vitviz.attribution.baselines import BLUR, baseline_images, pixel_mask
 from vitviz.attribution.targets import ExplainError
 from vitviz.images.preprocess import Preprocess
@@ -127,8 +129,8 @@ def test_combined_interventions_match_manual_edits(mode: str) -> None:
         behind = baseline_images(model, mixed, mode)  # baselines come from the swapped images
         keep, mixed = None, torch.where(pixel_mask(mask, SIDE), behind, mixed)
     swap = Swap(others, (0, 13, 26, 39))
-    for patches in (drop, [list(patch) for patch in drop]):  # lists too, as from JSON
-        change = intervene(model, images, heads=heads, cuts=cuts, drop=patches, mode=mode, swap=swap)
+    for dropped in (drop, [list(place) for place in drop]):  # lists too, as from JSON
+        change = intervene(model, images, heads=heads, cuts=cuts, drop=dropped, mode=mode, swap=swap)
         close(change.logits_after, model(mixed, Edits(heads=heads, cuts=cuts, keep=keep)))
 
 
@@ -171,8 +173,8 @@ def test_order_matters_only_with_positions() -> None:
     grid = model.check(images)
     order = torch.randperm(grid[0] * grid[1], generator=torch.Generator().manual_seed(0)).tolist()
     moved = torch.empty_like(images)
-    for place, patch in enumerate(order):
-        (to_row, to_column), (row, column) = divmod(place, grid[1]), divmod(patch, grid[1])
+    for place, moving in enumerate(order):
+        (to_row, to_column), (row, column) = divmod(place, grid[1]), divmod(moving, grid[1])
         side = model.config.patch_size
         tile = images[..., row * side : (row + 1) * side, column * side : (column + 1) * side]
         moved[..., to_row * side : (to_row + 1) * side, to_column * side : (to_column + 1) * side] = tile
@@ -182,3 +184,63 @@ def test_order_matters_only_with_positions() -> None:
     assert np.abs(ordered - model(images).detach().numpy()).max() > 1e-3
     with pytest.raises(AnalysisError, match="each patch"):
         intervene(model, images, order=[0, 0, 1])
+
+
+# ---- patches from another photograph
+
+
+@pytest.mark.parametrize("kind", tiny.KINDS)
+def test_patch_with_itself_changes_nothing_and_the_whole_stream_gives_the_other_logits(kind: str) -> None:
+    model, images = tiny.model(**tiny.KINDS[kind]), tiny.images()
+    trace = model.trace(images)
+    first, second = trace.image(0), trace.image(1)
+    everything = {"heads": [(0, 1), (-1, 2)], "blocks": [1], "tokens": [(1, (2, 3)), (2, 0)]}
+    close(patch(model, first, first, **everything, stream=2).logits_after, first.logits, 1e-4)
+    for stream in range(tiny.DEPTH):
+        change = patch(model, first, second, stream=stream)
+        close(change.logits_before, first.logits, 1e-4)
+        close(change.logits_after, second.logits, 1e-4)
+    assert np.abs(patch(model, first, second, **everything).logits_after - first.logits.detach().numpy()).max() > 1e-3
+
+
+@torch.no_grad()
+def test_patches_replace_heads_blocks_and_tokens() -> None:
+    model, images = tiny.model(), tiny.images()
+    trace, part = model.trace(images), slice(2 * tiny.HEAD_WIDTH, 3 * tiny.HEAD_WIDTH)
+    first, second = trace.image(0), trace.image(1)
+
+    def swapped(module: torch.nn.Module, given: tuple[torch.Tensor]) -> torch.Tensor:
+        changed = given[0].clone()
+        changed[0, :, part] = given[0][1, :, part]
+        return changed
+
+    hook = model.blocks[1].attn.proj.register_forward_pre_hook(swapped)
+    expected = model(images)[:1]
+    hook.remove()
+    close(patch(model, first, second, heads=[(1, 2)], target=3).logits_after, expected)
+    stream = trace.stream(1).clone()
+    stream[0, 1 + 2 * 11 + 3] = stream[1, 1 + 2 * 11 + 3]
+    close(patch(model, first, second, tokens=[(1, (2, 3))]).logits_after, model.run(stream, None, start=1)[:1])
+    added = trace.stream(2)[:1] - trace.stream(1)[:1]
+    stream = trace.stream(1)[1:] + added
+    close(patch(model, second, first, blocks=[1]).logits_after, model.run(stream, None, start=2))
+
+
+def test_view_patches_from_a_photograph_of_another_shape() -> None:
+    model, pixels = tiny.known(), np.random.default_rng(0).integers(0, 255, (91, 143, 3), dtype=np.uint8)
+    model.pretrained = replace(
+        model.pretrained, preprocess=Preprocess(height=91, width=143, mode="native", multiple=13)
+    )
+    explorer = vitviz.Explorer(model)
+    view, tall = explorer.open(pixels), explorer.open(np.transpose(pixels, (1, 0, 2)).copy())
+    assert view.trace.grid != tall.trace.grid
+    squashed = Preprocess(height=view.size[0], width=view.size[1], mode="squash")(tall.photo).pixels
+    close(view.patch(tall, stream=0).logits_after, model(torch.from_numpy(squashed)[None]), 1e-4)
+    with pytest.raises(AnalysisError, match="same grid"):
+        patch(model, view.trace, tall.trace, stream=0)
+    with pytest.raises(AnalysisError, match="got none"):
+        view.patch(view)
+    with pytest.raises(EditError, match="block among"):
+        view.patch(view, blocks=[9])
+    with pytest.raises(vitviz.VitvizError, match="same model"):
+        view.patch(vitviz.Explorer(tiny.known()).open(pixels), stream=0)

@@ -334,6 +334,21 @@ def test_heads_takes_a_folder(run: Run, model: str, tmp_path: Path) -> None:
     assert [row["distance"] for row in answer["heads"]] == pytest.approx(mean.ravel().tolist())
 
 
+def test_circuit_prints_and_writes_its_parts(run: Run, model: str, tmp_path: Path) -> None:
+    for seed in range(6):
+        data_files.photo(tmp_path / "photos" / f"{seed}.png", 90, 70, seed)
+    out, words = tmp_path / "circuit.csv", ("circuit", tmp_path / "photos", "--target", "thing 3", "--keep", "0.9")
+    found = vitviz.circuit(vitviz.load(model), tmp_path / "photos", "thing 3", keep=0.9, progress=False)
+    printed = run(*words, "-o", out)
+    assert found.describe() in printed
+    with out.open(encoding="utf-8", newline="") as file:
+        assert len([*csv.reader(file)]) == 1 + found.size
+    answer = json.loads(run(*words, "--json"))
+    assert answer["data"]["images"] == 6
+    assert len(answer["circuit"]["parts"]) == found.size
+    assert answer["circuit"]["faithfulness"]["value"] == pytest.approx(found.faithfulness.value, abs=1e-6)
+
+
 def test_lens_prints_a_row_for_each_layer(run: Run, view: vitviz.View, tmp_path: Path) -> None:
     out = tmp_path / "not there yet" / "lens.NPZ"
     lines = run("lens", CHURCH, "-k", "2", "-o", out).splitlines()

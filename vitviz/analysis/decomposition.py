@@ -209,7 +209,7 @@ def target_reading(
     with torch.enable_grad():
         tokens = double(last).detach().requires_grad_()  # (1, N, D)
         outputs = resolved.read(whole, whole.finish(tokens, ops, model.angles(trace.grid)), ops)
-        score = linear_score(resolved, outputs, ops)
+        score = centered_scores(resolved, outputs, ops).sum()
         (slope,) = torch.autograd.grad(score, tokens)
     weights, directions = factors(slope[0])
     return Reading(
@@ -222,10 +222,10 @@ def target_reading(
     )
 
 
-def linear_score(target: Target, outputs: Tensor, ops: Ops = PLAIN) -> Tensor:
-    """Return the score that is decomposed, a number, from a target's outputs for one image: (1, C) or (1, F)."""
-    score = target.score(outputs, ops).sum()
-    return score - outputs.mean() if target.kind == "class" and target.problem_type == SINGLE else score
+def centered_scores(target: Target, outputs: Tensor, ops: Ops = PLAIN) -> Tensor:
+    """Return scores of outputs, (B, C) or (B, F) -> (B,), minus the mean of all logits if classes share a softmax."""
+    scores = target.score(outputs, ops)
+    return scores - outputs.mean(1) if target.kind == "class" and target.problem_type == SINGLE else scores
 
 
 def enter_stage(model: ViT, trace: AttentionTrace, index: int, slope: Tensor) -> tuple[Tensor, Tensor]:

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from vitviz.analysis import AnalysisError
-from vitviz.analysis.decomposition import Reading, head_effects, linear_score, target_reading, value_effects
+from vitviz.analysis.decomposition import Reading, centered_scores, head_effects, target_reading, value_effects
 from vitviz.attribution.attention import check_head
 from vitviz.attribution.target_specs import Named, TargetOf
 from vitviz.errors import refuse_windows
@@ -202,7 +202,7 @@ def _effect_of_cut(model: ViT, trace: AttentionTrace, found: Edge, reading: Read
     cut = Cut(block=found.block, head=found.head, queries=(found.query,), keys=(found.key,))
     stream, target = trace.stream(found.block), reading.target
     after = model.encode(stream, model.angles(trace.grid), Edits(cuts=[cut]), start=found.block)
-    scores = [linear_score(target, target.read(model, tokens).double()) for tokens in (trace.tokens, after)]
+    scores = [centered_scores(target, target.read(model, tokens).double()) for tokens in (trace.tokens, after)]
     return float(scores[1] - scores[0])
 
 

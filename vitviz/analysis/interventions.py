@@ -1,4 +1,4 @@
-"""Intervene in a model: silence heads, cut attention, remove or cover patches, swap a region, compare predictions.
+"""Intervene in a model: silence heads, cut attention, remove or cover patches, patch activations, compare predictions.
 
 `intervene` runs the model with and without the changes, so the effect is causal.
 
@@ -22,7 +22,9 @@ from vitviz.attribution.targets import Scale
 from vitviz.errors import refuse_windows
 from vitviz.fields import check_arguments
 from vitviz.formatting import data_frame, short_repr
-from vitviz.model.edits import Cut, Edits, HeadMode
+from vitviz.model.edits import BlockEdit, Cut, Edits, HeadMode, Replacement, index_in
+from vitviz.model.ops import Ops, Record
+from vitviz.model.trace import Query, Trace
 from vitviz.model.vit import ViT
 from vitviz.outputs import SINGLE, ProblemType, activate, rank
 
@@ -206,6 +208,68 @@ def change_of(
     """Return the change of predictions between two runs from their final tokens, (B, N, D) each; see `intervene`."""
     features = reads_features(model, target)
     return _change(model, _read(model, before, features), _read(model, after, features), target, contrast)
+
+
+@torch.no_grad()
+def patch(
+    model: ViT,
+    trace: Trace,
+    source: Trace,
+    *,
+    heads: Iterable[tuple[int, int]] = (),
+    blocks: Iterable[int] = (),
+    tokens: Iterable[tuple[int, Query]] = (),
+    stream: int | None = None,
+    target: TargetLike = None,
+    contrast: tuple[Named, Named] | None = None,
+) -> Change:
+    """Run the model with some values from the run of another photograph, and compare with the run of its own.
+
+    Activation patching: Vig et al. 2020, "Investigating Gender Bias in Language Models Using Causal Mediation
+    Analysis". The run starts at the first block with a change. Blocks count from 0, negative ones from the last.
+
+    Args:
+        model: the model of both traces.
+        trace, source: traces of one image each with the same grid and all blocks, without edits.
+        heads: (block, head), whose outputs come from the source.
+        blocks: blocks whose attention and MLP add to the stream what they add in the source.
+        tokens: (block, token), the tokens of the block's input that come from the source; a patch is (row, column).
+        stream: a block whose whole input comes from the source, so the result is the source's.
+        target, contrast: a target to read in both runs, see `resolve_target`.
+
+    Raises:
+        AnalysisError: without changes, for a windowed model, several images or other grids.
+        EditError: if a block or head does not exist.
+        TraceError: if a token does not exist, or a trace lacks a block.
+    """
+    refuse_windows(model.config, "patches from another photograph", AnalysisError)
+    if trace.grid != source.grid or len(trace.tokens) != 1 or len(source.tokens) != 1:
+        sizes = ", and ".join(f"{len(each.tokens)} of {each.grid[0]} x {each.grid[1]}" for each in (trace, source))
+        raise AnalysisError(
+            f"Expected two photographs with the same grid of patches, got {sizes}. Open both at one input size."
+        )
+    depth, angles = model.config.depth, model.angles(trace.grid)
+    of_heads = [(index_in("block", block, depth, negative=True), head) for block, head in heads]
+    of_blocks = {index_in("block", block, depth, negative=True) for block in blocks}
+    of_tokens = [(index_in("block", block, depth, negative=True), trace.token(token)) for block, token in tokens]
+    whole = [] if stream is None else [index_in("block", stream, depth, negative=True)]
+    places = [*(block for block, _ in (*of_heads, *of_tokens)), *of_blocks, *whole]
+    if not places:
+        raise AnalysisError("Expected values to take from the other photograph, got none. Name a head or a block.")
+    x = trace.stream(min(places))
+    for block in range(min(places), depth):
+        other, layer, edit = source.stream(block), model.blocks[block], BlockEdit()
+        x = other if block in whole else x.clone()
+        for token in (token for at, token in of_tokens if at == block):
+            x[:, token] = other[:, token]
+        if chosen := [index_in("head", head, model.config.heads) for at, head in of_heads if at == block]:
+            layer(other, angles, record := Record())
+            keep = torch.ones(model.config.heads, 1, 1, device=x.device, dtype=x.dtype)
+            keep[chosen] = 0.0
+            edit = BlockEdit(heads=Replacement(record.heads[0], keep))
+        out = x + layer(other, angles) - other if block in of_blocks else layer(x, angles, Ops(edit))
+        x = model.leave(block, out, angles)
+    return change_of(model, trace.tokens, model.finish(x), target, contrast)
 
 
 def _change(

@@ -1,4 +1,4 @@
-"""Commands that analyse a model: heads, lens, evaluate."""
+"""Commands that analyse a model: heads, lens, circuit, evaluate."""
 
 from __future__ import annotations
 
@@ -127,6 +127,39 @@ def lens(args: Args) -> None:
         }
         write_arrays(output, arrays)
         shared.note(args, f"-> {output}")
+
+
+@click.command(cls=Command)
+@click.argument("folder", type=PATH, metavar="FOLDER")
+@shared.target
+@click.option("--keep", type=float, default=0.8, help="share of the score to keep (default: 0.8)")
+@click.option("--limit", type=int, default=40, help="the maximum number of images, spread over its subfolders")
+@click.option("--seed", type=int, default=0, help="seed of the random sets (default: 0)")
+@click.option("-o", "--output", type=PATH, metavar="FILE.csv", help="write the circuit as a table")
+@shared.model
+def circuit(args: Args) -> None:
+    """Find a small set of heads and MLPs that keeps most of a score, over a folder."""
+    from vitviz.analysis.circuits import circuit as find
+
+    output = shared.output_path(args.output, ".csv") if args.output else None
+    explorer = shared.open_explorer(args)
+    options = {"keep": args.keep, "limit": args.limit, "seed": args.seed, "progress": not args.quiet}
+    own_size = Args(**vars(args), size=None)
+    found = find(explorer.model, args.folder, **options, **shared.target_of(own_size, explorer, None))
+    names = ("faithfulness", "completeness", "random_faithfulness", "random_completeness")
+    if args.json:
+        parts = [{"layer": block + 1, "head": head + 1} for block, head in found.heads]
+        parts += [{"layer": block + 1, "mlp": True} for block in found.mlps]
+        about = {name: vars(getattr(found, name)) for name in names} | {"target": found.target, "parts": parts}
+        data = {"folder": args.folder, "images": found.found + found.measured}
+        shared.print_json(args, explorer.model.config.image_size, data=data, circuit=about)
+    else:
+        rows = [[str(block + 1), str(head + 1)] for block, head in found.heads]
+        print(text_table([["layer", "part"], *rows, *([str(block + 1), "MLP"] for block in found.mlps)], left=0))
+        print(found.describe())
+    if output:
+        found.save(output)
+        shared.note(args, f"{counted(found.size, 'part')} -> {output}")
 
 
 @click.command(cls=Command)

@@ -130,13 +130,13 @@ class Edits:
         """
         modes: dict[int, dict[int, HeadMode]] = {}
         for (block, head), mode in self.heads.items():
-            of_block = modes.setdefault(_index("block", block, config.depth, negative=True), {})
-            index = _index("head", head, config.heads)
+            of_block = modes.setdefault(index_in("block", block, config.depth, negative=True), {})
+            index = index_in("head", head, config.heads)
             _same_mode((block, head), of_block.get(index, mode), mode)
             of_block[index] = mode
         cuts: dict[int, list[Cut]] = {}
         for cut in self.cuts:
-            only = None if cut.block is None else _index("block", cut.block, config.depth, negative=True)
+            only = None if cut.block is None else index_in("block", cut.block, config.depth, negative=True)
             for block in range(config.depth) if only is None else [only]:
                 cuts.setdefault(block, []).append(cut)
         edits = {}
@@ -195,7 +195,7 @@ class Edits:
         all_heads = all(cut.head is None for cut in cuts)
         mask = torch.ones(1, 1 if all_heads else config.heads, tokens, tokens, dtype=torch.bool)
         for cut in cuts:
-            heads = slice(None) if cut.head is None else _index("head", cut.head, config.heads)
+            heads = slice(None) if cut.head is None else index_in("head", cut.head, config.heads)
             queries, keys = (_tokens(indices, tokens) for indices in (cut.queries, cut.keys))
             mask[0, heads, queries[:, None], keys] = False
         remaining = torch.arange(tokens)[None]  # (1, N)
@@ -217,6 +217,23 @@ class Edits:
 
 
 @dataclass(frozen=True, eq=False)
+class Replacement:
+    """Other values for some outputs of a run.
+
+    Args:
+        values: the values, broadcastable to the outputs.
+        keep: share of the own output that stays, broadcastable to the outputs: 0 for the other values alone.
+    """
+
+    values: Tensor
+    keep: Tensor
+
+    def apply(self, own: Tensor) -> Tensor:
+        """Mix the own output with the values."""
+        return self.values + self.keep * (own - self.values)
+
+
+@dataclass(frozen=True, eq=False)
 class BlockEdit:
     """Checked edits of one block.
 
@@ -224,12 +241,16 @@ class BlockEdit:
         zero, mean: (H, 1, 1), true for heads whose output is replaced by zero, or by its mean over tokens.
         mask: (1 or B, 1 or H, N, N), false where an edge is cut.
         scale: (B, H, 1, 1), factors for the heads' outputs.
+        heads: replacement of the heads' outputs, (B, H, N, d).
+        mlp: replacement of the MLP's output, (B, N, D), before layer scale and norm.
     """
 
     zero: Tensor | None = None
     mean: Tensor | None = None
     mask: Tensor | None = None
     scale: Tensor | None = None
+    heads: Replacement | None = None
+    mlp: Replacement | None = None
 
     def apply(self, mixed: Tensor) -> Tensor:
         """Edit the heads' outputs before the output projection: (B, H, N, d) -> (B, H, N, d)."""
@@ -237,6 +258,7 @@ class BlockEdit:
             mixed = torch.where(self.mean, mixed.mean(dim=2, keepdim=True), mixed)  # (B, H, 1, d) -> (B, H, N, d)
         if self.zero is not None:
             mixed = mixed.masked_fill(self.zero, 0.0)
+        mixed = mixed if self.heads is None else self.heads.apply(mixed)
         return mixed if self.scale is None else mixed * self.scale
 
 
@@ -250,7 +272,12 @@ def _whole(name: str, value: Any) -> int:
         raise EditError(f"Expected a whole number as the {name}, got {value!r}. Count from 0.") from None
 
 
-def _index(name: str, value: int, count: int, negative: bool = False) -> int:
+def index_in(name: str, value: int, count: int, negative: bool = False) -> int:
+    """Return an index from 0 to count - 1; with `negative`, -1 is the last.
+
+    Raises:
+        EditError: if it is out of range.
+    """
     if not (-count if negative else 0) <= value < count:
         also = f" (or -{count}..-1)" if negative else ""
         raise EditError(f"Expected a {name} among 0..{count - 1}{also}, got {value}. Choose one of them.")
@@ -261,7 +288,7 @@ def _tokens(chosen: tuple[int, ...] | None, count: int) -> Tensor:
     """Return token indices of the full sequence as a tensor."""
     if chosen is None:
         return torch.arange(count)
-    return torch.tensor([_index("token", token, count) for token in chosen], dtype=torch.long)
+    return torch.tensor([index_in("token", token, count) for token in chosen], dtype=torch.long)
 
 
 def _same_mode(place: tuple[int, int], first: HeadMode, second: HeadMode) -> None:

@@ -181,8 +181,7 @@ class MLP(nn.Module):
 
     def forward(self, x: Tensor, ops: Ops = PLAIN) -> Tensor:
         """Transform each token: (B, N, D) -> (B, N, D)."""
-        out: Tensor = self.dropout(ops.linear(self.fc2, self.hidden(x, ops)))
-        return out
+        return ops.edit_mlp(self.dropout(ops.linear(self.fc2, self.hidden(x, ops))))
 
     def hidden(self, x: Tensor, ops: Ops = PLAIN, *, moves: bool = True) -> Tensor:
         """Return the activations, the input of the last linear map: (B, N, D) -> (B, N, F).

@@ -113,12 +113,35 @@ class Ops:
         """Edit the outputs of the heads before the output projection: (B, H, n, d) -> (B, H, n, d)."""
         return mixed if self.edit is None else self.edit.apply(mixed)
 
+    def edit_mlp(self, out: Tensor) -> Tensor:
+        """Edit the output of the MLP: (B, N, D) -> (B, N, D)."""
+        return out if self.edit is None or self.edit.mlp is None else self.edit.mlp.apply(out)
+
 
 def _append(x: Tensor, channels: Tensor) -> Tensor:
     return torch.cat([x, channels.to(x).expand(*x.shape[:-1], channels.shape[-1])], dim=-1)
 
 
 PLAIN = Ops()
+
+
+class Record(Ops):
+    """Operations that keep the outputs of heads, (B, H, N, d), and of MLPs, (B, N, D), in order of execution."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.heads: list[Tensor] = []
+        self.mlps: list[Tensor] = []
+
+    def edit_heads(self, mixed: Tensor) -> Tensor:
+        """Keep the outputs of the heads."""
+        self.heads.append(mixed)
+        return mixed
+
+    def edit_mlp(self, out: Tensor) -> Tensor:
+        """Keep the output of the MLP."""
+        self.mlps.append(out)
+        return out
 
 
 class ReadTokens(Ops):
