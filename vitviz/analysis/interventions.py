@@ -24,7 +24,7 @@ from vitviz.fields import check_arguments
 from vitviz.formatting import data_frame, short_repr
 from vitviz.model.edits import BlockEdit, Cut, Edits, HeadMode, Replacement, index_in
 from vitviz.model.ops import Ops, Record
-from vitviz.model.trace import Query, Trace
+from vitviz.model.trace import AttentionTrace, Query
 from vitviz.model.vit import ViT
 from vitviz.outputs import SINGLE, ProblemType, activate, rank
 
@@ -213,8 +213,8 @@ def change_of(
 @torch.no_grad()
 def patch(
     model: ViT,
-    trace: Trace,
-    source: Trace,
+    trace: AttentionTrace,
+    source: AttentionTrace,
     *,
     heads: Iterable[tuple[int, int]] = (),
     blocks: Iterable[int] = (),
