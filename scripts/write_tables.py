@@ -10,14 +10,14 @@ from pathlib import Path
 from vitviz.analysis.head_statistics import STATISTICS
 from vitviz.attribution.registry import METHODS
 from vitviz.attribution.target_specs import SPELLINGS
-from vitviz.formatting import FEW_CLASSES, PERHAPS
+from vitviz.formatting import CERTAINTY, FEW_CLASSES, PERHAPS, PROBABLE_ABOVE, UNKNOWN_BELOW
 from vitviz.server.endpoints import Endpoints
 from vitviz.settings import SETTINGS
 from vitviz.web.questions import QUESTIONS
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
-CONSTANTS = ROOT / "vitviz" / "web" / "compute" / "constants.json"
+CONSTANTS = ROOT / "vitviz" / "web" / "core" / "constants.json"
 IN_BROWSER = "yes"
 
 
@@ -83,7 +83,14 @@ TABLES = {"settings.md": (settings,), "names.md": (methods, statistics, question
 
 def constants() -> str:
     """Return the constants that the page's scripts share with Python, as JSON."""
-    return json.dumps({"FEW_CLASSES": FEW_CLASSES, "PERHAPS": PERHAPS}) + "\n"
+    numbers = {
+        "FEW_CLASSES": FEW_CLASSES,
+        "PERHAPS": PERHAPS,
+        "PROBABLE_ABOVE": PROBABLE_ABOVE,
+        "UNKNOWN_BELOW": UNKNOWN_BELOW,
+    }
+    texts = {f"certainty-{key}": text for key, text in CERTAINTY.items()}
+    return json.dumps({**numbers, "TEXTS": texts}, indent=2) + "\n"
 
 
 def filled(document: str) -> str:

@@ -84,6 +84,43 @@ def output(value: float, problem_type: ProblemType, digits: int = 3) -> str:
 
 PERHAPS = 3  # number of classes to name if the model is not sure
 FEW_CLASSES = 20  # with at most as many, most photographs show none of the classes, and the text says how few they are
+PROBABLE_ABOVE = 0.5  # probability at and above which a class is "probable", although the model is not sure of it
+UNKNOWN_BELOW = 0.3  # at and above this probability, no photograph counts as unknown, see `vitviz.View.known`
+
+CERTAINTY = {
+    "unmeasured": "Best match among {0}: {1} ({2})",
+    "certain": "{0} ({1})",
+    "probable": "Probably {0} ({1})",
+    "group": "Some kind of {0} ({1}): perhaps {2}",
+    "unsure": "Not sure: {0}? ({1})",
+    "unknown": "Perhaps none of the {0} this model knows; the closest is {1}",
+}
+"""How a prediction is said, by the certainty of it; the page has the same texts under these keys."""
+
+
+def certainty(
+    probability: float, sure_above: float | None = None, group: object | None = None, known: bool = True
+) -> str:
+    """Return how sure a classifier is of its best class, as a key of `CERTAINTY`.
+
+    A classifier always returns one of its classes. Its probability does not distinguish an unknown object from a
+    difficult photograph, so only another measure (`known`) makes it "unknown".
+
+    Args:
+        probability: of the best class, 0 to 1.
+        sure_above: see `vitviz.Pretrained`; `None` if it was not measured.
+        group: see `vitviz.View.group`.
+        known: whether the photograph seems to show one of the classes; see `vitviz.View.known`.
+    """
+    if not known:
+        return "unknown"
+    if sure_above is None:
+        return "unmeasured"
+    if probability >= sure_above:
+        return "certain"
+    if probability >= PROBABLE_ABOVE:
+        return "probable"
+    return "unsure" if group is None else "group"
 
 
 def describe_prediction(
@@ -95,30 +132,29 @@ def describe_prediction(
     known: bool = True,
     problem_type: ProblemType = SINGLE,
 ) -> str:
-    """Describe a prediction in one line, including the number of classes.
-
-    A classifier always returns one of its classes. Its probability does not distinguish an unknown object from a
-    difficult photograph, so only another measure (`known`) makes the text say "none of them".
+    """Describe a prediction in one line, with words for its certainty; see `certainty`.
 
     Args:
         labels: the most probable classes, best first; empty for a model without a classifier.
         probabilities: one for each label, 0 to 1.
         classes: number of classes that the model knows.
         sure_above: see `vitviz.Pretrained`.
-        group: see `vitviz.View.group`; named, with its most probable classes, if no class reaches `sure_above`.
+        group: see `vitviz.View.group`; named, with its most probable classes, if no class is probable.
         known: whether the photograph seems to show one of the classes; see `vitviz.View.known`.
         problem_type: see `vitviz.ViT.problem_type`. With several labels, every label with at least 50 % is named.
 
-    >>> describe_prediction(["cat", "fox", "wolf"], [0.81, 0.1, 0.05], 260, sure_above=0.3)
-    'Best match among 260 classes: cat 81.0 %'
+    >>> describe_prediction(["cat", "fox", "wolf"], [0.95, 0.02, 0.01], 260, sure_above=0.9)
+    'cat (95.0 %)'
+    >>> describe_prediction(["cat", "fox", "wolf"], [0.81, 0.1, 0.05], 260, sure_above=0.9)
+    'Probably cat (81.0 %)'
+    >>> describe_prediction(["cat", "fox", "wolf"], [0.24, 0.1, 0.05], 260, sure_above=0.9)
+    'Not sure: cat? (24.0 %)'
+    >>> describe_prediction(["cat", "wolf"], [0.24, 0.1], 260, sure_above=0.9, group=("dog", 0.9, ["wolf", "boxer"]))
+    'Some kind of dog (90.0 %): perhaps wolf or boxer'
+    >>> describe_prediction(["cat", "fox", "wolf"], [0.2, 0.1, 0.05], 260, sure_above=0.9, known=False)
+    'Perhaps none of the 260 things this model knows; the closest is cat'
     >>> describe_prediction(["cat", "fox", "wolf"], [0.81, 0.1, 0.05], 3)
-    'Best match among 3 classes: cat 81.0 %; this model has only 3 possible answers'
-    >>> describe_prediction(["cat", "fox", "wolf"], [0.24, 0.1, 0.05], 260, sure_above=0.3)
-    'Not sure: perhaps cat, fox or wolf'
-    >>> describe_prediction(["cat", "wolf"], [0.24, 0.1], 260, sure_above=0.3, group=("dog", 0.9, ["wolf", "boxer"]))
-    'Probably some kind of dog (90.0 %): perhaps wolf or boxer'
-    >>> describe_prediction(["cat", "fox", "wolf"], [0.81, 0.1, 0.05], 260, sure_above=0.3, known=False)
-    'Perhaps none of the 260 things this model knows; the best match is cat'
+    'Best match among 3 classes: cat (81.0 %); this model has only 3 possible answers'
     >>> describe_prediction(["cat", "dog", "fox"], [0.99, 0.98, 0.05], 20, problem_type="multi_label_classification")
     'Of 20 labels: cat 99.0 %, dog 98.0 %'
     >>> describe_prediction(["age in years"], [34.2], 1, problem_type="regression")
@@ -135,18 +171,18 @@ def describe_prediction(
         if not each:
             return f"None of {count}; the best match is {labels[0]} {percent(probabilities[0])}"
         return f"Of {count}: {', '.join(each[:PERHAPS])}"
-    if not known:
-        things = f"{classes:,} thing{'s' if classes != 1 else ''}"
-        return f"Perhaps none of the {things} this model knows; the best match is {labels[0]}"
-    only = f"; this model has only {classes} possible answers" if 1 < classes <= FEW_CLASSES else ""
-    if sure_above is None or probabilities[0] >= sure_above:
-        known_classes = f"{classes:,} class{'es' if classes != 1 else ''}"
-        return f"Best match among {known_classes}: {labels[0]} {percent(probabilities[0])}{only}"
-    *others, last = (group[2] if group else labels)[:PERHAPS]
-    perhaps = f"perhaps {', '.join(others)} or {last}" if others else f"perhaps {last}"
-    if group is None:
-        return f"Not sure: {perhaps}{only}"
-    return f"Probably some kind of {group[0]} ({percent(group[1])}): {perhaps}{only}"
+    sure = certainty(probabilities[0], sure_above, group, known)
+    best = labels[0], percent(probabilities[0])
+    values: tuple[str, ...] = best
+    if sure == "unknown":
+        values = f"{classes:,} thing{'s' if classes != 1 else ''}", labels[0]
+    elif sure == "unmeasured":
+        values = f"{classes:,} class{'es' if classes != 1 else ''}", *best
+    elif sure == "group" and group is not None:
+        *others, last = group[2][:PERHAPS]
+        values = group[0], percent(group[1]), f"{', '.join(others)} or {last}" if others else last
+    few = 1 < classes <= FEW_CLASSES and sure != "unknown"
+    return CERTAINTY[sure].format(*values) + (f"; this model has only {classes} possible answers" if few else "")
 
 
 def number(value: float, unit: str = "", step: float | None = None) -> str:

@@ -33,7 +33,7 @@ from vitviz.errors import VitvizError
 from vitviz.evaluation.faithfulness import Faithfulness, Maps, curve_passes, faithfulness
 from vitviz.evaluation.masking import usual_baseline
 from vitviz.fields import check_arguments
-from vitviz.formatting import PERHAPS, describe_prediction
+from vitviz.formatting import PERHAPS, UNKNOWN_BELOW, describe_prediction
 from vitviz.heatmap import Heatmap
 from vitviz.images.geometry import Geometry
 from vitviz.images.picture import Picture
@@ -173,12 +173,14 @@ class View:
     def known(self) -> bool | None:
         """Return whether the photograph seems to show one of the classes; `None` if the model has no threshold.
 
-        The measure is the log-sum-exp of the logits; see `vitviz.Pretrained.known_above`.
+        A photograph is unknown if the log-sum-exp of its logits is below `vitviz.Pretrained.known_above` and no class
+        has 30 %.
         """
         about = self.model.pretrained
         if about is None or about.known_above is None or self.trace.logits is None:
             return None
-        return float(self.trace.logits[0].float().logsumexp(-1)) >= about.known_above
+        logits = self.trace.logits[0].float()  # (C,)
+        return float(logits.logsumexp(-1)) >= about.known_above or float(logits.softmax(-1).amax()) >= UNKNOWN_BELOW
 
     @check_arguments(ExplorerError)
     def group(self, least: float | None = None) -> tuple[str, float, list[str]] | None:
@@ -210,7 +212,7 @@ class View:
     def describe(self) -> str:
         """Return the prediction in one line; empty without named classes.
 
-        "Best match among 260 classes: cat 81.0 %", "Of 20 labels: cat 99.0 %, dog 98.0 %" or "age in years: 34.20".
+        "cat (95.0 %)", "Probably cat (81.0 %)", "Of 20 labels: cat 99.0 %, dog 98.0 %" or "age in years: 34.20".
         """
         if not self.names_classes:
             return ""

@@ -25,6 +25,7 @@ import argparse
 import csv
 import gzip
 import json
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -36,6 +37,7 @@ from make_answer_tables import LEFT_OUT, UNKNOWN
 from torch import Tensor
 
 import vitviz
+from vitviz.formatting import UNKNOWN_BELOW
 from vitviz.images.datasets import IMAGENETTE
 from vitviz.weights.checkpoint import save
 
@@ -55,6 +57,7 @@ LEAST = 12  # minimum training images of a class whose held-out photographs are 
 SHARP = 160  # minimum short side of the original in pixels
 RIGHT = 0.9  # minimum accuracy of sure predictions, see `Pretrained.sure_above`
 SURE_OF_UNKNOWN = 0.08  # maximum share of unknown pictures with sure predictions
+CALLED_UNKNOWN = 0.05  # maximum share of known photographs of which the page says "perhaps none", see `Pretrained`
 
 
 @dataclass(frozen=True, eq=False)
@@ -306,56 +309,67 @@ def temperature(answers: Answers) -> float:
     return candidates[int(np.argmin(losses))]
 
 
-def thresholds(answers: Answers) -> tuple[float, float]:
-    """Return `sure_above` and `known_above` for calibrated logits: the pair with the most sure predictions.
+def unknown(logits: Tensor, known_above: float) -> Tensor:
+    """Return which photographs count as showing none of the classes (n,), as `vitviz.View.known` decides."""
+    return (logits.softmax(1).amax(1) < UNKNOWN_BELOW) & (logits.logsumexp(1) < known_above)
 
-    Their accuracy is at least `RIGHT`, and at most `SURE_OF_UNKNOWN` of the held-out classes have sure predictions.
+
+def thresholds(answers: Answers) -> tuple[float, float]:
+    """Return `sure_above` and `known_above` for calibrated logits.
+
+    `sure_above` is the lowest percentage at and above which at least `RIGHT` of the predictions are right and at most
+    `SURE_OF_UNKNOWN` of the held-out classes have one. `known_above` is the highest score for which at most
+    `CALLED_UNKNOWN` of each fold's known photographs count as unknown.
     """
-    probability, energy = answers.logits.softmax(1).amax(1), answers.logits.logsumexp(1)
-    unknown = answers.unknown["held-out classes"]
-    unknown_probability, unknown_energy = unknown.softmax(1).amax(1), unknown.logsumexp(1)
-    best = (0.0, 1.0, float(energy.max()))
-    for least in energy.quantile(torch.linspace(0, 0.6, 61)).tolist():
-        for percents in range(30, 99):
-            sure = (probability >= percents / 100) & (energy >= least)
-            wrong = (unknown_probability >= percents / 100) & (unknown_energy >= least)
-            if not sure.any() or float(answers.right[sure].float().mean()) < RIGHT:
-                continue
-            if float(wrong.float().mean()) <= SURE_OF_UNKNOWN:
-                best = max(best, (float(sure.float().mean()), percents / 100, least))
-                break
-    return best[1], best[2]
+    probability, others = answers.logits.softmax(1).amax(1), answers.unknown["held-out classes"].softmax(1).amax(1)
+
+    def enough(least: float) -> bool:
+        sure = probability >= least
+        right = bool(sure.any()) and float(answers.right[sure].float().mean()) >= RIGHT
+        return right and float((others >= least).float().mean()) <= SURE_OF_UNKNOWN
+
+    sure_above = next((percents / 100 for percents in range(30, 100) if enough(percents / 100)), 1.0)
+    known_above = math.inf
+    for fold in range(len(FOLDS)):
+        logits = answers.logits[answers.folds == fold]
+        score = logits.logsumexp(1).sort().values
+        allowed = int(CALLED_UNKNOWN * len(logits))
+        doubtful = logits[logits.softmax(1).amax(1) < UNKNOWN_BELOW].logsumexp(1).sort().values
+        known_above = min(known_above, float(doubtful[allowed] if len(doubtful) > allowed else score[-1]))
+    return sure_above, known_above
 
 
 def report(answers: Answers, sure_above: float, known_above: float) -> list[str]:
     """Return the results of calibrated logits as lines of Markdown."""
     probability, energy = answers.logits.softmax(1).amax(1), answers.logits.logsumexp(1)
-    sure = (probability >= sure_above) & (energy >= known_above)
+    sure, flagged = probability >= sure_above, unknown(answers.logits, known_above)
     top5 = (answers.logits.topk(5).indices == answers.classes[:, None]).any(1)
 
     def line(name: str, rows: Tensor) -> str:
         right = answers.right[rows]
         cells = (
             right.float().mean(), top5[rows].float().mean(), calibration_error(probability[rows], right),
-            sure[rows].float().mean(), right[sure[rows]].float().mean(),
+            sure[rows].float().mean(), right[sure[rows]].float().mean(), flagged[rows].float().mean(),
         )  # fmt: skip
         return f"| {name} | {int(rows.sum()):,} | " + " | ".join(f"{100 * float(cell):.1f} %" for cell in cells) + " |"
 
-    lines = ["| held out | images | top-1 | top-5 | ECE | sure | right when sure |", "|---|---|---|---|---|---|---|"]
+    lines = ["| held out | images | top-1 | top-5 | ECE | sure | right when sure | called unknown |"]
+    lines += ["|---|---|---|---|---|---|---|---|"]
     lines += [line(", ".join(fold), answers.folds == number) for number, fold in enumerate(FOLDS)]
     lines += [
         line("all", torch.ones_like(sure)),
         "",
-        "| unknown | images | AUROC energy | max logit | probability | sure |",
+        "| unknown | images | AUROC energy | max logit | probability | sure | called unknown |",
     ]
-    lines += ["|---|---|---|---|---|---|"]
+    lines += ["|---|---|---|---|---|---|---|"]
     for kind, logits in answers.unknown.items():
         confidence, unknown_energy = logits.softmax(1).amax(1), logits.logsumexp(1)
-        wrong = ((confidence >= sure_above) & (unknown_energy >= known_above)).float().mean()
+        shares = (confidence >= sure_above).float().mean(), unknown(logits, known_above).float().mean()
         maxima = answers.logits.amax(1), logits.amax(1)
         scores = auroc(energy, unknown_energy), auroc(*maxima), auroc(probability, confidence)
         cells = " | ".join(f"{score:.3f}" for score in scores)
-        lines.append(f"| {kind} | {len(logits):,} | {cells} | {100 * float(wrong):.1f} % |")
+        last = " | ".join(f"{100 * float(share):.1f} %" for share in shares)
+        lines.append(f"| {kind} | {len(logits):,} | {cells} | {last} |")
     return lines
 
 

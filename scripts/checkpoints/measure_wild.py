@@ -15,13 +15,14 @@ from __future__ import annotations
 import argparse
 import csv
 import datetime as dt
+import math
 import subprocess
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from everyday_head import TABLES, auroc, calibration_error
+from everyday_head import TABLES, auroc, calibration_error, unknown
 from torch import Tensor
 
 import vitviz
@@ -35,7 +36,7 @@ from vitviz.model.vit import ViT
 HEADING = "## Evaluations on wild/"
 COLUMNS = (
     "date", "commit", "model", "known", "top-1", "top-5", "group", "ECE", "sure", "right when sure", "sure of unknown",
-    "AUROC", "Imagenette's ten",
+    "called unknown", "AUROC", "Imagenette's ten",
 )  # fmt: skip
 SHOWN = 60
 
@@ -81,8 +82,7 @@ def certain(model: ViT, logits: Tensor) -> Tensor:
     """Return for which photographs (n,) the model is sure, as the app does."""
     about = model.pretrained
     assert about is not None
-    least = -1e9 if about.known_above is None else about.known_above
-    return (logits.softmax(1).amax(1) >= (about.sure_above or 0.0)) & (logits.logsumexp(1) >= least)
+    return logits.softmax(1).amax(1) >= (about.sure_above or 0.0)
 
 
 def measure(model: ViT, answers: Run, table: dict[str, str]) -> dict[str, str]:
@@ -97,6 +97,7 @@ def measure(model: ViT, answers: Run, table: dict[str, str]) -> dict[str, str]:
     hit = right.gather(1, first[:, None])[:, 0]
     in_top5 = right.gather(1, probabilities.topk(5).indices).any(1)
     sure = certain(model, answers.logits)
+    flagged = unknown(answers.logits, -math.inf if about.known_above is None else about.known_above)
     error = calibration_error(best[known], hit[known])
     grouped = hit.clone()
     members = [[labels.index(label) for label in group[1:]] for group in about.groups]
@@ -118,6 +119,7 @@ def measure(model: ViT, answers: Run, table: dict[str, str]) -> dict[str, str]:
         "sure": percent(sure[known]),
         "right when sure": percent(hit[known & sure]),
         "sure of unknown": percent(sure[~known]),
+        "called unknown": f"{percent(flagged[known])}, {percent(flagged[~known])} of unknown",
         "AUROC": f"{auroc(scores[known], scores[~known]):.3f}" if (~known).any() else "none",
         "Imagenette's ten": percent(of_imagenette[first[other]]),
     }

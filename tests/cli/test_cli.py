@@ -575,7 +575,7 @@ def test_predict_prints_json_of_a_file_or_of_standard_input(
     assert json.loads(run("predict", "-", "--json", "-o", tmp_path / "out")) == answer
     assert below(tmp_path / "out") == {"stdin.png", "sheet.png"}
     sure = folder(tmp_path / "sure", about={"sure_above": 1.0})
-    assert "Not sure: perhaps thing " in run("predict", CHURCH, "-k", "1", model=sure)
+    assert "Not sure: thing " in run("predict", CHURCH, "-k", "1", model=sure)
     assert json.loads(run("predict", CHURCH, "--json", model=sure))["images"][0]["sure_above"] == 1.0
 
 

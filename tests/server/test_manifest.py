@@ -80,8 +80,8 @@ def test_manifest_and_view_describe_a_photograph_alike() -> None:
     grouped = {**unsure, "groups": (("even", *view.labels[::2]), ("any", *view.labels))}
     for text, known, facts in (
         ("Best match among ", None, {}),
-        ("Not sure: perhaps ", None, unsure),
-        ("Probably some kind of any (", True, {**grouped, "known_above": score - 1e-3}),
+        ("Not sure: ", None, unsure),
+        ("Some kind of any (", True, {**grouped, "known_above": score - 1e-3}),
         ("Perhaps none of the", False, {**grouped, "known_above": score + 1e-3}),
     ):
         view.model.pretrained = replace(about, **facts)

@@ -56,7 +56,7 @@ class Pretrained:
         sure_above: probability of the top class at and above which at least 90 % of validation images are classified
             correctly; `None` if not measured.
         known_above: log-sum-exp of the logits (negative energy, Liu et al. 2020) below which a photograph counts as
-            outside the classes; `None` if not measured.
+            outside the classes if no class has 30 %; `None` if not measured.
         groups: named sets of classes; each tuple holds a name, then two or more labels. A group's probability is the
             sum of its classes' probabilities.
         assumed: settings that neither weights nor configuration specify, as text: "norm epsilon 1e-06". Entries about

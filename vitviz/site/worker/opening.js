@@ -1,5 +1,5 @@
 // Open a photograph in the visitor's browser: decode it, prepare the model's input, and describe the results.
-import { PERHAPS } from '../../web/compute/format.js';
+import { PERHAPS, UNKNOWN_BELOW } from '../../web/compute/format.js';
 import { layOnWhite, plan, prepare, restore } from '../../web/compute/image.js';
 import { pictureOf, pixelsOf } from '../../web/compute/readback.js';
 import { sentence } from '../../web/core/words.js';
@@ -100,7 +100,7 @@ export function judge({ labels, groups, groupAbove, knownAbove }, logits) {
   const most = best?.members.sort((a, b) => (shares.get(b) ?? 0) - (shares.get(a) ?? 0)).slice(0, PERHAPS);
   return {
     group: best && most ? [best.name, Math.min(1, best.share), most] : null,
-    known: knownAbove === null ? null : score >= knownAbove,
+    known: knownAbove === null ? null : score >= knownAbove || Math.exp(top - score) >= UNKNOWN_BELOW,
   };
 }
 

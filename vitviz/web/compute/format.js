@@ -1,5 +1,5 @@
 // Format numbers and positions as text in the page's language. Layers, heads, rows and columns count from 1.
-import CONSTANTS from './constants.json' with { type: 'json' };
+import CONSTANTS from '../core/constants.json' with { type: 'json' };
 import { NBSP, integer } from '../core/figures.js';
 import { stageOf } from '../core/stages.js';
 import { SIMILARITY } from '../core/state.js';
@@ -57,7 +57,7 @@ export function scaled(scale) {
   return scale === 'cosine' ? (value) => value.toFixed(2).replace('-', '−') : plain;
 }
 
-export const PERHAPS = CONSTANTS.PERHAPS; // number of classes listed if the model is not sure
+export const { PERHAPS, UNKNOWN_BELOW } = CONSTANTS; // see vitviz/formatting.py
 
 /** Whether a model has so few classes that the page says so. @param {number} classes */
 export const hasFew = (classes) => classes > 1 && classes <= CONSTANTS.FEW_CLASSES;
@@ -78,11 +78,25 @@ export function things(classes) {
 }
 
 /**
+ * How sure a classifier is of its best class, like `certainty` in `vitviz/formatting.py`.
+ * @param {number} probability @param {number | null} sureAbove
+ * @param {import('../core/manifest.js').Group | null} [group] @param {boolean} [known]
+ * @returns {'unmeasured' | 'certain' | 'probable' | 'group' | 'unsure' | 'unknown'}
+ */
+export function certainty(probability, sureAbove, group = null, known = true) {
+  if (!known) return 'unknown';
+  if (sureAbove === null) return 'unmeasured';
+  if (probability >= sureAbove) return 'certain';
+  if (probability >= CONSTANTS.PROBABLE_ABOVE) return 'probable';
+  return group ? 'group' : 'unsure';
+}
+
+/**
  * Describe a prediction in one line, like `describe_prediction` in `vitviz/formatting.py`, which explains the wording.
  * @param {string[]} labels - the most probable classes, the best first @param {number[]} probabilities
  * @param {number} classes - the number of the model's classes
  * @param {number | null} sureAbove - the probability from which the model is sure; null if it was not measured
- * @param {import('../core/manifest.js').Group | null} group - named if the model is not sure
+ * @param {import('../core/manifest.js').Group | null} group - named if no class is probable
  * @param {boolean} known - whether the photograph probably shows one of the classes
  * @param {ProblemType} problemType - for multi-label models, labels of 50 % and more are listed
  */
@@ -99,19 +113,20 @@ export function describePrediction(labels, probabilities, classes, sureAbove = n
     return there.length ? tr('of', all, listed(there))
       : tr('none-of-the-best-match', all, words[0]);
   }
-  if (!known) {
-    return tr('perhaps-none-of-the-this', things(classes), named(labels[0]));
-  }
-  const only = (/** @type {string} */ text) => (
-    hasFew(classes) ? tr('this-model-has-only-possible', text, classes) : text);
-  if (sureAbove === null || probabilities[0] >= sureAbove) {
-    return only(tr('best-match-among', classCount(classes), named(labels[0]), percent(probabilities[0])));
-  }
-  const others = (group ? group[2] : labels).slice(0, PERHAPS).map(named);
-  const last = /** @type {string} */ (others.pop());
-  const perhaps = others.length ? tr('or', listed(others), last) : last;
-  if (!group) return only(tr('not-sure-perhaps', perhaps));
-  return only(tr('probably-some-kind-of-perhaps', named(group[0]), percent(group[1]), perhaps));
+  const sure = certainty(probabilities[0], sureAbove, group, known);
+  const best = [named(labels[0]), percent(probabilities[0])];
+  const values = sure === 'unknown' ? [things(classes), best[0]]
+    : sure === 'unmeasured' ? [classCount(classes), ...best]
+      : sure === 'group' && group ? [named(group[0]), percent(group[1]), anyOf(group[2].slice(0, PERHAPS).map(named))]
+        : best;
+  const text = tr(`certainty-${sure}`, ...values);
+  return hasFew(classes) && sure !== 'unknown' ? tr('this-model-has-only-possible', text, classes) : text;
+}
+
+/** Alternatives: "cat, fox or wolf". @param {string[]} words */
+function anyOf(words) {
+  const last = /** @type {string} */ (words.at(-1));
+  return words.length > 1 ? tr('or', listed(words.slice(0, -1)), last) : last;
 }
 
 /** A prediction in one line; empty without a classifier. @param {import('../core/manifest.js').Manifest} manifest */

@@ -2,13 +2,16 @@
 // language the translation under the same key. What a language lacks appears in English. Values take the place of {0},
 // {1}, ... in a text, so that each language has its own order of words. The lecture's texts are grouped by its steps
 // (`wordsOf`).
-import EN from './en.json' with { type: 'json' };
+import CONSTANTS from './constants.json' with { type: 'json' };
+import ENGLISH from './en.json' with { type: 'json' };
 import ZH from './zh.json' with { type: 'json' };
 import { integer, unbroken } from './figures.js';
 
 /** @typedef {Record<string, any>} Words - texts by part of the page and name */
 /** @typedef {{key: string, values: (string | number)[]}} Phrase - of Python or a worker */
 
+/** The English texts, with those that Python says as well. @type {Words} */
+const EN = { ...ENGLISH, ...CONSTANTS.TEXTS };
 /** The languages by code. @type {Record<string, Words>} */
 const TEXTS = { en: EN, zh: ZH };
 export const LANGUAGES = Object.keys(TEXTS);

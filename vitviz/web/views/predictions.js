@@ -1,6 +1,6 @@
 // The predictions panel: probabilities, the list of all classes, and texts as classes.
 import { TEXTS, quotedText } from '../core/kinds.js';
-import { aligned, classCount, describe, hasFew, outputs, percent, textCount, things } from '../compute/format.js';
+import { aligned, certainty, classCount, describe, hasFew, outputs, percent, textCount, things } from '../compute/format.js';
 import { joined, named, spoken, tr, translated } from '../core/words.js';
 import { integer } from '../core/figures.js';
 import { Panel } from './panel.js';
@@ -37,10 +37,11 @@ export class Predictions extends Panel {
 
   /** Show the predictions for a new photograph or model. @param {import('../effects/scene.js').Scene} scene */
   show({ manifest, source }) {
-    const { predictions, labels, sureAbove, known, caveat, zeroShot } = manifest;
+    const { predictions, labels, sureAbove, group, known, caveat, zeroShot } = manifest;
     const single = manifest.problemType === 'single_label_classification';
-    const unsure = single && known !== false && sureAbove !== null && predictions[0]?.[1] < sureAbove;
-    const heading = !single || known === false || unsure ? describe(manifest)
+    const sure = single && predictions.length ? certainty(predictions[0][1], sureAbove, group, known !== false) : 'certain';
+    const unsure = ['probable', 'group', 'unsure'].includes(sure);
+    const heading = !single || sure === 'unknown' || unsure ? describe(manifest)
       : zeroShot ? tr('best-match-among-title', textCount(labels.length))
         : hasFew(labels.length) ? tr('best-match-among-only-all', things(labels.length))
           : tr('best-match-among-the-this', things(labels.length));
@@ -48,7 +49,7 @@ export class Predictions extends Panel {
     const numbers = aligned(predictions.map(([, share]) => outputs(manifest)(share)));
     this.find('ol').replaceChildren(...predictions.map(([label, share], place) => (
       row(label, share, numbers[place], manifest))));
-    this.showText('.vv-sure', unsure ? tr('the-best-match-is-below', percent(sureAbove, 2)) : '');
+    this.showText('.vv-sure', unsure && sureAbove !== null ? tr('the-best-match-is-below', percent(sureAbove, 2)) : '');
     this.showText('.vv-caveat', translated(caveat));
     this.find('.vv-known').hidden = labels.length === 0 || manifest.problemType === 'regression';
     this.write('.vv-known summary', zeroShot ? tr('all', textCount(labels.length))
