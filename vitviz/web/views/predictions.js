@@ -1,6 +1,8 @@
 // The predictions panel: probabilities, the list of all classes, and texts as classes.
 import { TEXTS, quotedText } from '../core/kinds.js';
-import { aligned, certainty, classCount, describe, hasFew, outputs, percent, textCount, things } from '../compute/format.js';
+import {
+  aligned, certainty, classCount, describe, hasFew, outputs, percent, textCount, things,
+} from '../compute/format.js';
 import { joined, named, spoken, tr, translated } from '../core/words.js';
 import { integer } from '../core/figures.js';
 import { Panel } from './panel.js';
@@ -39,7 +41,8 @@ export class Predictions extends Panel {
   show({ manifest, source }) {
     const { predictions, labels, sureAbove, group, known, caveat, zeroShot } = manifest;
     const single = manifest.problemType === 'single_label_classification';
-    const sure = single && predictions.length ? certainty(predictions[0][1], sureAbove, group, known !== false) : 'certain';
+    const best = predictions[0]?.[1] ?? 1;
+    const sure = single ? certainty(best, sureAbove, group, known !== false) : 'certain';
     const unsure = ['probable', 'group', 'unsure'].includes(sure);
     const heading = !single || sure === 'unknown' || unsure ? describe(manifest)
       : zeroShot ? tr('best-match-among-title', textCount(labels.length))
