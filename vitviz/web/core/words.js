@@ -2,7 +2,7 @@
 // language the translation under the same key. What a language lacks appears in English. Values take the place of {0},
 // {1}, ... in a text, so that each language has its own order of words. The lecture's texts are grouped by its steps
 // (`wordsOf`).
-import CONSTANTS from './constants.json' with { type: 'json' };
+import CONSTANTS from '../constants.json' with { type: 'json' };
 import ENGLISH from './en.json' with { type: 'json' };
 import ZH from './zh.json' with { type: 'json' };
 import { integer, unbroken } from './figures.js';
@@ -11,7 +11,7 @@ import { integer, unbroken } from './figures.js';
 /** @typedef {{key: string, values: (string | number)[]}} Phrase - of Python or a worker */
 
 /** The English texts, with those that Python says as well. @type {Words} */
-const EN = { ...ENGLISH, ...CONSTANTS.TEXTS };
+const EN = { ...ENGLISH, texts: { ...ENGLISH.texts, ...CONSTANTS.TEXTS } };
 /** The languages by code. @type {Record<string, Words>} */
 const TEXTS = { en: EN, zh: ZH };
 export const LANGUAGES = Object.keys(TEXTS);
