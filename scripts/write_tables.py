@@ -17,7 +17,7 @@ from vitviz.web.questions import QUESTIONS
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
-CONSTANTS = ROOT / "vitviz" / "web" / "constants.json"
+CONSTANTS = ROOT / "vitviz" / "web" / "core" / "constants.json"
 IN_BROWSER = "yes"
 
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-_FILES = sorted((Path(__file__).parent / "core").glob("*.json"))
+_FILES = sorted((Path(__file__).parent / "core").glob("??.json"))  # named by two letters
 LANGUAGES = sorted((file.stem for file in _FILES), key=lambda language: (language != "en", language))
 """Language codes, English first."""
 

@@ -1,5 +1,5 @@
 // Format numbers and positions as text in the page's language. Layers, heads, rows and columns count from 1.
-import CONSTANTS from '../constants.json' with { type: 'json' };
+import CONSTANTS from '../core/constants.json' with { type: 'json' };
 import { NBSP, integer } from '../core/figures.js';
 import { stageOf } from '../core/stages.js';
 import { SIMILARITY } from '../core/state.js';

@@ -2,7 +2,7 @@
 // language the translation under the same key. What a language lacks appears in English. Values take the place of {0},
 // {1}, ... in a text, so that each language has its own order of words. The lecture's texts are grouped by its steps
 // (`wordsOf`).
-import CONSTANTS from '../constants.json' with { type: 'json' };
+import CONSTANTS from './constants.json' with { type: 'json' };
 import ENGLISH from './en.json' with { type: 'json' };
 import ZH from './zh.json' with { type: 'json' };
 import { integer, unbroken } from './figures.js';
