@@ -585,7 +585,7 @@ def lectures_with_gaps() -> dict[str, Any]:
         model = tiny.model(positions=positions, head_width=8, class_token=False, pooling="mean", patch_bias=False)
         view = Explorer(model).open(viewer_pages.photograph(200, 170))
         files[positions], angles = lecture_bytes(view), model.angles(view.trace.grid)
-    cos, sin = (table.numpy() for table in angles or ())
+    cos, sin = (table.numpy() for table in angles.rotation)
     turned = np.arctan2(sin, cos)
     return {**files, "similar": np.cos(turned - turned[9]).mean(1)}
 

@@ -59,7 +59,7 @@ class MaskedModel:
         with torch.no_grad():
             if baseline == "remove":
                 self._tokens, _ = model.embed(self.images)  # (B, N, D)
-                self._angles = model.angles(grid)  # 2 x (n, d), or none
+                self._angles = model.angles(grid)  # of all patches, or none
             else:
                 self._behind = baseline_images(model, self.images, baseline, self._patch_size)
 
@@ -130,6 +130,6 @@ class MaskedModel:
         tokens = self._tokens[image[:, None], torch.cat([prefix, keep + prefix.shape[1]], dim=1)]  # (r, P + K, D)
         angles = self._angles
         if angles is not None:
-            angles = tuple(angle[keep][:, None] for angle in angles)  # (n, d) -> (r, K, d) -> (r, 1, K, d)
+            angles = angles.keep(keep)
         encoded = self.model.encode(tokens, angles)
         return self.model.read_out(encoded) if self.features else self.model.classify(encoded)

@@ -208,9 +208,9 @@ def _model_arrays(model: ViT, grid: tuple[int, int]) -> tuple[Arrays, dict[str, 
             f"The model has {len(weight)} filters, too many to send: these are the {count} with the largest norm."
         )
     added = model.positions(grid)  # (1, gh * gw, D)
-    angles = model.angles(grid)  # 2 x (gh * gw, d)
-    turned = angles is not None and config.positions == "rotary" and not config.rotary_learned
-    table = torch.cat(angles, dim=-1) if angles and turned else None if added is None else added[0]
+    angles = model.angles(grid)
+    rotation = angles.rotation if angles and config.positions == "rotary" else None  # 2 x (gh * gw, d)
+    table = torch.cat(rotation, dim=-1) if rotation else None if added is None else added[0]
     if table is None:
         missing["positions"] = "This model adds no positions to its tokens."
     elif table.numel() > MAX_ELEMENTS:

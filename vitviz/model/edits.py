@@ -118,7 +118,7 @@ class Edits:
         prefix = len(config.prefix)
         keep = self._keep_for(config, len(tokens), tokens.shape[1] - prefix).to(tokens.device)  # (B, K)
         if angles is not None:
-            angles = tuple(angle[keep][:, None] for angle in angles)  # (n, d) -> (B, K, d) -> (B, 1, K, d)
+            angles = angles.keep(keep)
         index = keep[..., None].expand(-1, -1, tokens.shape[2])  # (B, K, D)
         return torch.cat([tokens[:, :prefix], tokens[:, prefix:].gather(1, index)], dim=1), angles
 

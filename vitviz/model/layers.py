@@ -92,16 +92,20 @@ class Attention(nn.Module):
         if angles is None or not self.placed:
             return q, k
         if self.bias_table is not None:
-            tokens, patches = q.shape[2], angles[0].shape[-2]
-            bias = relative_bias(self.bias_table[:, heads], self.bias_grid, angles[0], tokens - patches)
-            if len(angles) > 1:  # masks of the windows of an image, (W, 1, N, N); q has the windows of B images
-                bias = bias + angles[1].repeat(len(q) // len(angles[1]), 1, 1, 1)
+            assert angles.places is not None
+            tokens, patches = q.shape[2], angles.places.shape[-2]
+            bias = relative_bias(self.bias_table[:, heads], self.bias_grid, angles.places, tokens - patches)
+            if angles.mask is not None:  # (W, 1, N, N), while q has the windows of B images
+                bias = bias + angles.mask.repeat(len(q) // len(angles.mask), 1, 1, 1)
             index = torch.arange(tokens, device=q.device)
             return ops.append(q, bias / self.scale), ops.append(k, index[:, None] == index)
+        rotation = angles.rotation
         if self.rates is not None:
-            angles = rotary_angles(angles[0], wide(self.rates[:, heads]))
-        rotation = partial(rotate, angles=angles, class_angle=self.class_angle)
-        return ops.fixed(rotation, q), ops.fixed(rotation, k)
+            assert angles.places is not None
+            rotation = rotary_angles(angles.places, wide(self.rates[:, heads]))
+        assert rotation is not None
+        turn = partial(rotate, rotation=rotation, class_angle=self.class_angle)
+        return ops.fixed(turn, q), ops.fixed(turn, k)
 
     def merge(self, mixed: Tensor, ops: Ops = PLAIN) -> Tensor:
         """Concatenate the heads and project them: (B, H, N, d) -> (B, N, D)."""

@@ -3,16 +3,56 @@
 Shapes: B images, H heads, gh x gw patches, D width, d head width, P prefix tokens, N = P + gh * gw tokens.
 """
 
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-Angles = tuple[Tensor, ...]
-"""Positions of the patches for the blocks: tensors (gh * gw, m), or (B, 1, K, m) if each image keeps its own K patches.
+from vitviz.model.windows import Windows
 
-If all blocks share their rotations: cosine and sine of each patch's rotation, m = d. For learned rotations and relative
-position biases, which differ between blocks: only the row and column of each patch, m = 2. For positions between
-blocks: L - 1 tables, m = D."""
+
+@dataclass(frozen=True, eq=False)
+class Angles:
+    """Positions of the patches for the blocks: one kind, according to the model.
+
+    Tensors are (gh * gw, m), or (B, 1, K, m) if each image keeps its own K patches.
+
+    Args:
+        cos, sin: cosine and sine of each patch's rotation, m = d, if all blocks share their rotations.
+        places: row and column of each patch, m = 2, for learned rotations and relative position biases, which differ
+            between blocks; in windowed models, of each token in its window.
+        mask: (W, 1, M, M), added to the logits in the windows of an image.
+        tables: L - 1 tables, m = D, added between blocks.
+        windows: the windows of each block of a windowed model.
+    """
+
+    cos: Tensor | None = None
+    sin: Tensor | None = None
+    places: Tensor | None = None
+    mask: Tensor | None = None
+    tables: tuple[Tensor, ...] = ()
+    windows: tuple[Windows, ...] = ()
+
+    @property
+    def rotation(self) -> tuple[Tensor, Tensor] | None:
+        """Return cosine and sine of each patch's rotation, if all blocks share them."""
+        return None if self.cos is None or self.sin is None else (self.cos, self.sin)
+
+    def keep(self, patches: Tensor) -> Angles:
+        """Return the positions of the patches that each image keeps, by index (B, K): (n, m) -> (B, 1, K, m)."""
+        return self._map(lambda values: values[patches][:, None])
+
+    def image(self, index: int) -> Angles:
+        """Return the positions in one image, if each image keeps its own patches; else all."""
+        return self._map(lambda values: values[index : index + 1] if values.ndim == 4 else values)
+
+    def _map(self, change: Callable[[Tensor], Tensor]) -> Angles:
+        cos, sin, places = (None if values is None else change(values) for values in (self.cos, self.sin, self.places))
+        return replace(self, cos=cos, sin=sin, places=places, tables=tuple(map(change, self.tables)))
 
 
 def sincos_positions(grid: tuple[int, int], width: int, temperature: float = 10_000.0) -> Tensor:
@@ -98,7 +138,7 @@ def rotary_rates(head_width: int, base: float) -> Tensor:
     return torch.stack([torch.cat([rates, zeros]), torch.cat([zeros, rates])])[:, None]
 
 
-def rotary_angles(places: Tensor, rates: Tensor) -> Angles:
+def rotary_angles(places: Tensor, rates: Tensor) -> tuple[Tensor, Tensor]:
     """Return cosine and sine of each patch's rotation: (..., n, 2), (2, H, d / 2) -> (..., H, n, d) each.
 
     The second half of the channels, which forms pairs with the first, has the same angles. Heo et al. 2024, "Rotary
@@ -114,18 +154,18 @@ def wide(x: Tensor) -> Tensor:
     return x.to(torch.promote_types(x.dtype, torch.float32))
 
 
-def rotate(x: Tensor, angles: Angles, class_angle: Tensor | None = None) -> Tensor:
-    """Rotate the patch tokens of (B, H, N, d), and the class token by `class_angle` (d / 2), if given."""
-    count = angles[0].shape[-2]
+def rotate(x: Tensor, rotation: tuple[Tensor, Tensor], class_angle: Tensor | None = None) -> Tensor:
+    """Rotate the patch tokens of (B, H, N, d) by `rotation`, and the class token by `class_angle` (d / 2), if given."""
+    count = rotation[0].shape[-2]
     prefix, patches = x.split([x.shape[2] - count, count], dim=2)
     if class_angle is not None:
         turn = wide(class_angle).repeat(2)[None]  # (1, d)
         prefix = torch.cat([_turned(prefix[:, :, :1], (turn.cos(), turn.sin())), prefix[:, :, 1:]], dim=2)
-    return torch.cat([prefix, _turned(patches, angles)], dim=2)
+    return torch.cat([prefix, _turned(patches, rotation)], dim=2)
 
 
-def _turned(x: Tensor, angles: Angles) -> Tensor:
-    cos, sin = (angle.to(x) for angle in angles)
+def _turned(x: Tensor, rotation: tuple[Tensor, Tensor]) -> Tensor:
+    cos, sin = (values.to(x) for values in rotation)
     first, second = x.chunk(2, dim=-1)
     return x * cos + torch.cat([-second, first], dim=-1) * sin
 

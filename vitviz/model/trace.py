@@ -224,7 +224,7 @@ class BlockState:
         stream: (B, N, D), the input of the block.
         lse: (B, H, N), log-sum-exp of each row of logits, as in `BlockTrace`.
         project: (stream, angles) -> queries and keys, (B, H, N, d) each, as the block computed them.
-        angles: rotations of the patches.
+        angles: positions of the patches.
         attention: the attention, if it is small enough to keep or part of a graph.
     """
 
@@ -244,9 +244,7 @@ class BlockState:
         """Return one image of the batch, as a batch of one (views, not copies)."""
         single, angles = slice(index, index + 1), self.angles
         windows = len(self.lse) // len(self.stream)
-        # With places of each image, its patches have their own rotations; windowed models have `Windows` instead.
-        if windows == 1 and angles is not None and isinstance(angles[0], Tensor) and angles[0].ndim == 4:
-            angles = tuple(angle[single] for angle in angles)
+        angles = None if angles is None else angles.image(index)
         attention = self.attention and self.attention.image(index, windows)
         lse = self.lse[index * windows : (index + 1) * windows]
         return BlockState(self.stream[single], lse, self.project, angles, attention)

@@ -198,11 +198,11 @@ class ViT(nn.Module):
         """Return the `Angles` of a grid of patches; `None` if the blocks use no positions."""
         config, weight = self.config, self.patch_embed.proj.weight
         if layouts := self.layouts(grid):
-            return cast("Angles", layouts)
+            return Angles(windows=layouts)
         if self.mid_pos_embed is not None:
-            return self.resized(self.mid_pos_embed[:, len(config.prefix) :], grid).unbind() or None
+            return Angles(tables=self.resized(self.mid_pos_embed[:, len(config.prefix) :], grid).unbind())
         if config.relative_bias:
-            return (relative_places(grid, config.learned_grid).to(weight.device),)
+            return Angles(places=relative_places(grid, config.learned_grid).to(weight.device))
         if not config.rotary:
             return None
         if config.rotary_places == "image":
@@ -210,9 +210,10 @@ class ViT(nn.Module):
         else:
             places = index_places(grid, config.rotary_grid, config.rotary_offset)
         if config.rotary_learned:
-            return (places.to(weight.device),)
+            return Angles(places=places.to(weight.device))
         rates = rotary_rates(config.head_size, config.rotary_base)
-        return tuple(angle[0].to(weight) for angle in rotary_angles(places, rates))
+        cos, sin = (values[0].to(weight) for values in rotary_angles(places, rates))
+        return Angles(cos, sin)
 
     def layouts(self, grid: tuple[int, int]) -> tuple[Windows, ...]:  # noqa: ARG002
         """Return the windows of each block; empty unless the model is windowed."""
@@ -315,7 +316,7 @@ class ViT(nn.Module):
         if self.mid_pos_embed is None or index + 1 == self.config.depth:
             return tokens
         prefix, table = self.mid_pos_embed[index].tensor_split([len(self.config.prefix)])  # (P, D), (oh * ow, D)
-        patches = table.mean(0, keepdim=True) if angles is None else angles[index]
+        patches = table.mean(0, keepdim=True) if angles is None else angles.tables[index]
         patches = patches.reshape(-1, *patches.shape[-2:]).expand(-1, tokens.shape[1] - len(prefix), -1)
         return ops.shift(tokens, torch.cat([prefix.expand(len(patches), -1, -1), patches], dim=1))
 

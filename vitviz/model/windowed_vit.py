@@ -15,7 +15,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Literal, cast
+from typing import Literal
 
 import torch
 import torch.nn.functional as F
@@ -157,7 +157,8 @@ class DecomposedAttention(Attention):
         """Apply norm and bias to queries and keys, (B, H, M, d) each; `angles` holds the place of each token."""
         q, k = super().place(q, k, None, ops, heads)
         assert angles is not None
-        places = angles[0]
+        places = angles.places
+        assert places is not None
         grid = tuple((places[-1] + 1).tolist())
         squares = q.unflatten(2, grid)  # (B, H, rows, columns, d)
         channels = [
@@ -222,10 +223,10 @@ class WindowBlock(Block):
 
     def forward(self, x: Tensor, angles: Angles | None = None, ops: Ops = PLAIN, first: int | None = None) -> Tensor:
         """Run the block: (B, n, D) -> (B, n, D), or (B, 4 n, D / 2) -> (B, n, D) if it merges tokens."""
-        windows = cast("tuple[Windows, ...]", angles)[self.index]
+        assert angles is not None
+        windows = angles.windows[self.index]
         x = x if self.merge is None else self.merge(x, windows.grid, ops)
-        bias = (windows.places,) if windows.mask is None else (windows.places, windows.mask)
-        placed = bias if self.biased else None
+        placed = Angles(places=windows.places, mask=windows.mask) if self.biased else None
         entered = self.enter(x, ops)
         attended = windows.join(self.attn(windows.split(entered), placed, ops))
         return self.finish(x, attended, ops, entered)
@@ -243,7 +244,8 @@ class WindowTracer(Tracer):
 
     def block(self, index: int, block: Block, x: Tensor, angles: Angles | None) -> Tensor:
         """Run a block, and record its attention if it is one of `blocks`: (B, n, D) -> (B, n, D)."""
-        windows = cast("tuple[Windows, ...]", angles)[index]
+        assert angles is not None
+        windows = angles.windows[index]
         width = 2 * (block.attn.head_width + int(windows.places[-1].sum()) + 2)  # of a query and a key
         decomposed = isinstance(block.attn, DecomposedAttention)
         if index not in self.blocks or self.probabilities or not decomposed or width > len(windows.places):
@@ -279,11 +281,12 @@ class WindowedViT(ViT):
     def finish(self, tokens: Tensor, ops: Ops = PLAIN, angles: Angles | None = None) -> Tensor:
         """Apply the neck and the final norm, if any: (B, n, D) -> (B, n, D')."""
         if self.neck is not None:
-            tokens = self.neck(tokens, cast("tuple[Windows, ...]", angles)[-1].grid, ops)
+            assert angles is not None
+            tokens = self.neck(tokens, angles.windows[-1].grid, ops)
         return super().finish(tokens, ops)
 
     def layouts(self, grid: tuple[int, int]) -> tuple[Windows, ...]:
-        """Return the windows of each block for a grid of patches; `angles` returns the same."""
+        """Return the windows of each block for a grid of patches; `angles` holds them."""
         return _layouts(self.config, grid, self.patch_embed.proj.weight.device)
 
 

@@ -43,7 +43,7 @@ from vitviz.attribution.attn_lrp import KINDS, AttnLRP
 from vitviz.attribution.values import head_products, norms_of_rows
 from vitviz.errors import VitvizError, refuse_windows
 from vitviz.model.ops import Explicit
-from vitviz.model.positions import FIXED, resize_positions
+from vitviz.model.positions import FIXED, Angles, resize_positions
 from vitviz.model.trace import BlockTrace
 from vitviz.model.tracing import project_part
 from vitviz.model.vit import ViT
@@ -154,7 +154,8 @@ def _graphs(model: ViT) -> Iterator[_Graph]:
     rows, columns, flows = (torch.export.Dim(name, min=2, max=MAX_PATCHES) for name in ("rows", "columns", "flows"))
     patches = torch.export.Dim("patches", min=2, max=MAX_PATCHES**2)
     count = {1: patches + prefix if prefix else patches}
-    angles = model.angles(grid) or ()
+    positions = model.angles(grid)
+    angles = (positions and positions.rotation) or ()
     angle_axes, names = tuple({0: patches} for _ in angles), " cos sin" if angles else ""
     both: tuple[Any, ...] = (angle_axes,) if angles else ()  # *angles counts as one argument
     embed, classify = _Embed(model), _Classify(model)
@@ -242,6 +243,11 @@ class _Heads(Explicit):
         return mixed * self.factors[None, :, None, None]
 
 
+def _angles(rotation: tuple[Tensor, ...]) -> Angles | None:
+    """Return the positions for a block from the inputs cos and sin of a graph, if it has them."""
+    return Angles(rotation[0], rotation[1]) if rotation else None
+
+
 class _OfBlock(nn.Module):
     def __init__(self, model: ViT) -> None:
         super().__init__()
@@ -251,7 +257,7 @@ class _OfBlock(nn.Module):
 class _Block(_OfBlock):
     def forward(self, tokens: Tensor, heads: Tensor, *angles: Tensor) -> tuple[Tensor, ...]:
         ops = _Heads(heads)
-        out = self.block(tokens, angles or None, ops)
+        out = self.block(tokens, _angles(angles), ops)
         seen = ops.seen[0]
         rows = seen.probabilities[0]  # (H, n, n)
         logits = seen.logits[0]  # (H, n, n)
@@ -272,8 +278,7 @@ class _Parts(_OfBlock):
 
     def forward(self, tokens: Tensor, *angles: Tensor) -> tuple[Tensor, ...]:
         attn, normed = self.block.attn, self.block.norm1(tokens)
-        rotations = (angles[0], angles[1]) if angles else None
-        mixed = Explicit().attend(*attn.project(normed, rotations), attn.scale)
+        mixed = Explicit().attend(*attn.project(normed, _angles(angles)), attn.scale)
         parts = block_parts(self.block, tokens, mixed)
         return normed[0], *(parts[name] for name in PARTS)
 
@@ -309,7 +314,7 @@ Backward = Callable[..., tuple[Tensor, ...]]
 def _gradient(model: ViT) -> Backward:
     def run(tokens: Tensor, flow: Tensor, *angles: Tensor) -> tuple[Tensor, ...]:
         entering, ops = tokens.detach().requires_grad_(), Explicit()
-        out = model.blocks[0](entering, angles or None, ops)
+        out = model.blocks[0](entering, _angles(angles), ops)
         attention = ops.seen[0].probabilities
         slope, back = torch.autograd.grad(out, [attention, entering], flow)
         return attention[0].detach(), slope[0], back
@@ -345,7 +350,7 @@ class _Rules(AttnLRP):
 def _relevance(model: ViT) -> Backward:
     def run(tokens: Tensor, flow: Tensor, *angles: Tensor) -> tuple[Tensor, ...]:
         entering = tokens.detach().requires_grad_()
-        return torch.autograd.grad(model.blocks[0](entering, angles or None, _Rules(model)), entering, flow)
+        return torch.autograd.grad(model.blocks[0](entering, _angles(angles), _Rules(model)), entering, flow)
 
     return run
 

@@ -94,9 +94,9 @@ def positions_of(model: ViT, grid: tuple[int, int], chosen: Tensor) -> list[Tabl
     config, tables = model.config, []
     own = model.positions(grid)  # (1, gh * gw, D)
     angles = model.angles(grid)
-    if config.rotary and not config.rotary_learned and angles is not None:
+    if angles is not None and angles.rotation:
         # (gh * gw, 2 d): every pair's angle twice. The cosine of two rows is the mean of cos(angle - angle').
-        both = torch.cat(angles, dim=1).float().cpu()
+        both = torch.cat(angles.rotation, dim=1).float().cpu()
         half = array(both[:, : both.shape[1] // 4])  # (gh * gw, d / 2)
         channel = "rotated pair: first those of the row"
         tables.append(Table("Rotary: cosines of the angles", half, channel, "cosine", 1.0, _cosines(both, chosen)))
