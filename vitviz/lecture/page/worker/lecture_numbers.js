@@ -2,8 +2,8 @@
 import { plan, restore } from '../../../web/compute/image.js';
 import { readTensors, writeTensors } from '../compute/tensors.js';
 
-/** @typedef {import('../../../site/worker/model.js').Model} Model */
-/** @typedef {import('../../../site/worker/model.js').Run} Run */
+/** @typedef {any} Model - of site/worker/model.js, a room that may be missing */
+/** @typedef {any} Run - of site/worker/model.js */
 /** @typedef {import('../../../web/compute/image.js').Prepared} Prepared */
 
 const OTHER_GRID = 'At this shape of the photograph the positions are interpolated, which this site does not show.';
