@@ -1,4 +1,4 @@
-"""Compare the cost of a trace in this project, timm and transformers, on the same weights.
+"""Compare the cost of a trace in this project, timm and transformers, and of capturing these, on the same weights.
 
     python benchmarks/attention.py                       # ViT-S/16 and ViT-B/16 at 224, 512 and 1,024 pixels
     python benchmarks/attention.py --sizes 224 --models small
@@ -31,6 +31,7 @@ from torch import Tensor
 from vitviz.attribution.attention import rollout_scores
 from vitviz.images.torchvision_import import import_torchvision
 from vitviz.model.vit import ViT
+from vitviz.weights.capture import capture
 from vitviz.weights.from_timm import convert_timm
 
 SIZES = {"small": (384, 6), "base": (768, 12)}
@@ -40,9 +41,11 @@ WAYS = (
     "ours: trace",
     "ours: trace + CLS rollout",
     "timm: fused forward",
+    "timm: fused, captured",
     "timm: unfused, hooks",
     "timm: unfused, hooks + dense rollout",
     "transformers: sdpa forward",
+    "transformers: sdpa, captured",
     "transformers: eager, output_attentions",
 )
 
@@ -139,6 +142,9 @@ def prepare(way: str, model: str, side: int) -> tuple[torch.nn.Module, Callable[
         if way == "ours: trace":
             return ours, ours.trace
         return ours, lambda images: rollout_scores(ours.trace(images))
+    if "captured" in way:
+        module = build_timm(model, side, fused=True) if "timm" in way else build_transformers(model, side, eager=False)
+        return module, lambda images: capture(module, images)
     if way.startswith("timm"):
         of_timm = build_timm(model, side, fused="unfused" not in way)
         if way == "timm: fused forward":
@@ -200,12 +206,17 @@ def agree(model: str, side: int) -> None:
         ours = build_ours(model, side).trace(images)
         logits, attentions = Hooks(build_timm(model, side, fused=False))(images)
         output = build_transformers(model, side, eager=True)(pixel_values=images, output_attentions=True)
+        captured = [capture(build_timm(model, side, fused=True), images)]
+        captured += [capture(build_transformers(model, side, eager=False), images)]
     gaps = {
         "logits, timm": (ours.logits - logits).abs().max(),
         "logits, transformers": (ours.logits - output.logits).abs().max(),
         "attention, timm": max((a - b).abs().max() for a, b in zip(ours.attentions, attentions, strict=True)),
         "attention, transformers": max(
             (a - b).abs().max() for a, b in zip(ours.attentions, output.attentions, strict=True)
+        ),
+        "attention, captured": max(
+            (a - b).abs().max() for one in captured for a, b in zip(one.attentions, attentions, strict=True)
         ),
         "rollout": (rollout_scores(ours) - dense_rollout(attentions))[:, 1:].abs().max(),
     }

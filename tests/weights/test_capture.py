@@ -1,5 +1,7 @@
 """Test that captured attention equals what the module computes, and that the module is unchanged."""
 
+import gc
+import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -265,6 +267,26 @@ def test_memory_grows_with_the_number_of_tokens() -> None:
     model = timm_models.vit()
     small, large = (vitviz.capture(model, pixels(15, 35 * times)).nbytes for times in (1, 4))
     assert large < 4 * small
+
+
+class Passing(nn.Module):
+    """Keep a weak reference to a tensor that only attention reads."""
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        doubled = 2 * tokens
+        self.doubled = weakref.ref(doubled)
+        return F.scaled_dot_product_attention(doubled, doubled, doubled)
+
+
+def test_tensors_of_the_module_are_freed_without_the_garbage_collector() -> None:
+    module = Passing().eval()
+    gc.disable()
+    try:
+        captured = vitviz.capture(module, torch.randn(1, 2, 7, 5))
+        assert module.doubled() is None
+    finally:
+        gc.enable()
+    assert captured.nbytes == 4 * (2 * 2 * 7 * 5 + 2 * 7)
 
 
 class Cross(nn.Module):

@@ -209,13 +209,13 @@ class _Observer(TorchFunctionMode):
 
     def _caller(self) -> tuple[str, Any]:
         """Return the name of the innermost running module, and the module."""
-        frame = inspect.currentframe()
-        while frame is not None:
+        # The locals of a frame that refers to itself, such as this one, would keep all tensors below it alive.
+        frame = sys._getframe(1)
+        while (frame := frame.f_back) is not None:  # type: ignore[assignment]
             for variable in ("self", "module"):  # attention functions of transformers have the second
                 owner = frame.f_locals.get(variable)
                 if id(owner) in self._names and isinstance(owner, nn.Module):
                     return self._names[id(owner)], owner
-            frame = frame.f_back
         return "", None
 
     def _mask(self, mask: Tensor | None, causal: bool) -> Mask:
