@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import tifffile
 from image_files import (
     ADOBE_D50,
     SRGB_D50,
@@ -36,7 +37,8 @@ def pixels(source: Any) -> np.ndarray:
     """Decode, check mode and metadata, and return the pixels (H, W, 3)."""
     picture = decode(source)
     assert (type(picture), picture.mode) == (Image.Image, "RGB")
-    assert (picture.info, dict(picture.getexif())) == ({}, {})
+    assert not {*picture.info} - {"range"}
+    assert not dict(picture.getexif())
     return np.asarray(picture).astype(int)
 
 
@@ -148,7 +150,7 @@ def test_transparent_colors_become_white() -> None:
         assert decoded[..., 0].tolist() == [[0, 255, 2], [2, 255, 0]]
     assert (pixels(saved(Image.new("1", (2, 1)), "PNG", transparency=0)) == 255).all()
     deep = png(np.array([[0, 257, 514]], np.uint16), transparency=257)
-    assert pixels(deep)[0, :, 0].tolist() == [0, 255, 2]
+    assert pixels(deep)[0, :, 0].tolist() == [0, 255, 128]
 
 
 def test_grey_bilevel_cmyk_and_other_color_spaces_become_rgb() -> None:
@@ -195,9 +197,64 @@ def test_sixteen_bit_pictures_of_every_byte_order_become_8_bit() -> None:
     for mode, dtype in (("I;16", "<u2"), ("I;16L", "<u2"), ("I;16B", ">u2"), ("I;16N", "=u2")):
         picture = Image.frombytes(mode, (3, 2), deep.astype(dtype).tobytes())
         assert pixels(picture)[..., 1].tolist() == [[0, 1, 4], [0, 1, 255]]
-    dark = np.array([[0, 200, 255]], np.uint16)  # fits 8 bits, but is almost black
-    for kind in ("PNG", "TIFF", "PPM"):
-        assert pixels(saved(Image.fromarray(dark), kind))[0, :, 0].tolist() == [0, 1, 1]
+
+
+@pytest.mark.parametrize(
+    ("values", "white"),
+    [
+        ([0, 200, 255], 255),
+        ([0, 256, 900], 1023),
+        ([5, 2048, 4080], 4095),
+        ([0, 9000, 16383], 16383),
+        ([0, 20000], 65535),
+    ],
+)
+def test_white_is_the_largest_value_of_the_smallest_depth(values: list[int], white: int) -> None:
+    deep = np.array([values], np.uint16)
+    for source in (
+        deep,
+        Image.fromarray(deep),
+        *(saved(Image.fromarray(deep), kind) for kind in ("PNG", "TIFF", "PPM")),
+    ):
+        picture = decode(source)
+        np.testing.assert_allclose(np.asarray(picture)[0, :, 0], np.array(values) * 255 / white, atol=0.51)
+        about = picture.info.get("range", "")
+        assert about == (
+            "" if white == 65535 else f"The picture's values, up to {max(values)}, are shown with {white} as white."
+        )
+
+
+def tiff(array: np.ndarray, **options: Any) -> bytes:
+    buffer = io.BytesIO()
+    tifffile.imwrite(buffer, array, **options)
+    return buffer.getvalue()
+
+
+def test_unusual_tiffs_are_read_exactly_or_refused() -> None:
+    grey = np.add.outer(np.arange(24) * 3, np.arange(32) * 7) % 256
+    rgb = np.stack([grey, grey[::-1], grey[:, ::-1]], axis=-1)
+    deep = (rgb * 257).astype(np.uint16)
+    for data, expected in (
+        (tiff((65535 - grey * 257).astype(np.uint16), photometric="miniswhite"), grey),
+        (tiff((1 - grey / 255).astype(np.float32), photometric="miniswhite"), grey),
+        (tiff((grey.astype(np.uint64) * 16843009).astype(np.uint32)), grey),
+        (tiff((grey * 16).astype(np.uint16), byteorder=">"), grey * 16 * 255 / 4095),
+        (tiff(deep), rgb),
+        (tiff(deep, byteorder=">", compression="zlib", predictor=True), rgb),
+    ):
+        assert np.abs(pixels(data) - (expected if expected.ndim == 3 else expected[..., None])).max() <= 0.51
+    for data, words in (
+        (tiff((grey - 128).astype(np.int8)), "signed numbers of 8 bits"),
+        (tiff(deep.transpose(2, 0, 1).copy(), planarconfig="separate", photometric="rgb"), "in separate planes"),
+        (tiff((rgb * 16).astype(np.uint16)), "16 bits that use fewer than 14"),
+    ):
+        with pytest.raises(ImageError, match=words):
+            decode(data)
+
+
+def test_dicom_is_named() -> None:
+    with pytest.raises(ImageError, match=r"a medical image \(DICOM\)"):
+        decode(bytes(128) + b"DICM" + bytes(64))
 
 
 @pytest.mark.parametrize(
@@ -209,7 +266,8 @@ def test_sixteen_bit_pictures_of_every_byte_order_become_8_bit() -> None:
         ([0, 20_000, 100_000], [0, 51, 255]),
         ([0.0, 0.2, 1.0], [0, 51, 255]),
         ([0.0, 51.0, 255.0], [0, 51, 255]),
-        ([300.0, 340.0, 500.0], [0, 51, 255]),
+        ([300.0, 340.0, 500.0], [75, 85, 125]),
+        ([3e5, 3.4e5, 5e5], [0, 51, 255]),
         ([-2.0, -2.0, -2.0], [0, 0, 0]),
     ],
 )

@@ -83,9 +83,8 @@ def decode(source: Any) -> Image.Image:
     """Decode a picture into a new upright RGB image.
 
     EXIF orientation is applied, an embedded colour profile is converted to sRGB, transparency is composed over white,
-    and animations yield their first frame. 16-bit greys are divided by 257. Integers (mode I) count as 8-bit if they
-    fit 0..255, else as 16-bit if they fit 0..65535; floats (mode F) as 0..1, else as 0..255; other ranges are stretched
-    from black to white. No metadata is kept, such as EXIF or GPS positions.
+    and animations yield their first frame. Values of more than 8 bits follow one rule, see `value_range`, and
+    `info["range"]` of the result says which range was taken. No metadata is kept, such as EXIF or GPS positions.
 
     Decoding takes at most 300 MB of memory: the size is checked from the header before decoding, with limits by format
     (50 megapixels for most JPEGs, 10 to 26 for others). A JPEG above 26 megapixels is decoded at half its width and
@@ -93,8 +92,8 @@ def decode(source: Any) -> Image.Image:
 
     Args:
         source: a path; the bytes of a file; a binary file object, read from its current position; a PIL image of any
-            mode (its current frame); an array (H, W), (H, W, 1), (H, W, 3) or (H, W, 4) of uint8, uint16 (0..65535) or
-            floats (0..1); or a PyTorch tensor of such numbers, (H, W) or channels first, not normalised.
+            mode (its current frame); an array (H, W), (H, W, 1), (H, W, 3) or (H, W, 4) of uint8, uint16 or floats
+            (0..1); or a PyTorch tensor of such numbers, (H, W) or channels first, not normalised.
 
     Raises:
         ImageError: if the source is not a picture, or is damaged or too large. The message contains only the
@@ -257,6 +256,8 @@ def _kind(head: bytes) -> str:
     """Describe a rejected file by its first bytes."""
     if head[4:8] == b"ftyp":
         return "a video or a similar file"
+    if head[128:132] == b"DICM":
+        return "a medical image (DICOM)"
     if b"<svg" in head.lower():
         return "an SVG drawing, which has no pixels,"
     for magic, kind in _MAGIC.items():
@@ -273,18 +274,21 @@ def _upright_rgb(image: Image.Image) -> Image.Image:
     All steps reuse one variable, so each picture is freed as soon as the next one exists.
     """
     original_id = id(image)
+    deep = any("16" in str(tile[3]) for tile in getattr(image, "tile", ()))  # empty after loading
     image.load()
+    _check_colors(image, deep)
     # Read after loading, because Pillow then rotates TIFFs itself, and PNGs may have EXIF at the end.
     transpose = _TRANSPOSE.get(_orientation(image.info.get("exif")))
     profile = image.info.get("icc_profile")
     image = _eight_bit(image)
+    about = image.info.get("range", "")
     image = _to_srgb(image, profile)
     image = _over_white(image)
     if transpose is not None:
         image = image.transpose(transpose)
     elif id(image) == original_id:
         image = image.copy()
-    image.info = {}
+    image.info = {"range": about} if about and id(image) != original_id else {}
     return image
 
 
@@ -310,32 +314,95 @@ def _eight_bit(image: Image.Image) -> Image.Image:
     return image if image.mode in ("L", "RGB", "CMYK") else image.convert("RGB")
 
 
+def value_range(low: float, high: float, *, whole: bool) -> tuple[float, float, str]:
+    """Return the values shown as black and as white for values of more than 8 bits, and a sentence about them.
+
+    White is the largest value of the smallest depth (8, 10, 12, 14 or 16 bits) that holds all values: 12 bits in a file
+    of 16 have white at 4,095. For floats up to 1, it is 1. Other ranges are stretched from the lowest to the highest
+    value. The sentence is empty for 16 bits and for floats up to 1.
+
+    Raises:
+        ImageError: for NaN or infinity.
+    """
+    if not (math.isfinite(low) and math.isfinite(high)):
+        raise ImageError("Expected an image of finite numbers, got NaN or infinity. Replace them first.")
+    white = next((limit for limit in ((1.0,) if not whole else ()) + DEPTHS if low >= 0 and high <= limit), None)
+    if white is None:
+        stretched = "The picture's values, from {0} to {1}, are stretched from black to white."
+        return low, high, Phrase("values-stretched", stretched, f"{low:g}", f"{high:g}")
+    usual = DEPTHS[-1] if whole else 1.0
+    words = Phrase(
+        "values-white", "The picture's values, up to {0}, are shown with {1} as white.", f"{high:g}", f"{white:g}"
+    )
+    return 0.0, white, "" if white == usual else words
+
+
+DEPTHS = tuple(float(2**bits - 1) for bits in (8, 10, 12, 14, 16))
+
+
 def _deep_grey(image: Image.Image) -> Image.Image:
-    """Scale modes I, F and the I;16 family to 8 bits; Pillow's own conversion would clip at 255."""
+    """Scale modes I, F and the I;16 family to 8 bits by `value_range`; Pillow's own conversion would clip at 255."""
     rows = max(1, 1_000_000 // image.width)  # in chunks, to avoid a large array
     tops = range(0, image.height, rows)
+    unsigned = image.mode == "I" and _tag(image, _BITS) == 32 and _tag(image, _SAMPLE_FORMAT) in (None, 1)
 
     def strip(top: int) -> npt.NDArray[Any]:  # (rows, W)
-        return np.asarray(image.crop((0, top, image.width, min(top + rows, image.height))))
+        part = np.asarray(image.crop((0, top, image.width, min(top + rows, image.height))))
+        return part.view(np.uint32) if unsigned else part  # Pillow reads them with a sign
 
     extremes = np.array([(part.min(), part.max()) for part in map(strip, tops)], np.float64)
     low, high = float(extremes[:, 0].min()), float(extremes[:, 1].max())
-    if not (math.isfinite(low) and math.isfinite(high)):
-        raise ImageError("Expected an image of finite numbers, got NaN or infinity. Replace them first.")
-    limits = {"I": (255.0, 65535.0), "F": (1.0, 255.0)}.get(image.mode, (65535.0,))
-    if image.mode == "I" and image.format in ("PNG", "PPM"):  # Pillow reads their 16 bits as mode I
-        limits = (65535.0,)
-    fitting = [limit for limit in limits if low >= 0 and high <= limit]
-    black, white = (0.0, fitting[0]) if fitting else (low, high)
+    black, white, about = value_range(low, high, whole=image.mode != "F")
     transparent = image.info.get("transparency")  # a single grey level
+    inverted = _tag(image, _PHOTOMETRIC) == 0  # white is 0; Pillow inverts only 8 bits
     grey = Image.new("L", image.size)
     for top in tops:
         part = strip(top)
         levels = _to_uint8(part, black, white)
+        if inverted:
+            levels = 255 - levels
         if transparent is not None:
             levels[part == transparent] = 255
         grey.paste(Image.fromarray(levels), (0, top))
+    grey.info["range"] = about
     return grey
+
+
+_BITS, _PHOTOMETRIC, _PLANAR, _SAMPLE_FORMAT = 258, 262, 284, 339  # TIFF 6.0, section 8
+
+
+def _tag(image: Image.Image, number: int) -> Any:
+    """Return the first value of a TIFF's tag; `None` for other formats and missing tags."""
+    value = getattr(image, "tag_v2", {}).get(number)
+    return value[0] if isinstance(value, tuple) and value else value
+
+
+def _check_colors(image: Image.Image, deep: bool) -> None:
+    """Refuse layouts that Pillow decodes to wrong values.
+
+    Pillow keeps the upper 8 bits of colors of 16 bits (`deep`), so 12 bits in 16 would be nearly black.
+
+    Raises:
+        ImageError: for colors of 16 bits in separate planes, and for signed bytes.
+    """
+    if image.mode[0] in "IF":
+        return
+    if _tag(image, _SAMPLE_FORMAT) == 2:
+        kind = "signed numbers of 8 bits"
+    elif _tag(image, _PLANAR) == 2 and (_tag(image, _BITS) or 8) > 8:
+        kind = "colors of more than 8 bits in separate planes"
+    elif deep and max(top for _, top in _extremes(image)) < 64:
+        kind = "colors of 16 bits that use fewer than 14"
+    else:
+        return
+    raise ImageError(
+        f"Expected colors of 8 or all 16 bits, got {kind}, which cannot be read exactly. Scale them, and save 8 bits."
+    )
+
+
+def _extremes(image: Image.Image) -> list[tuple[float, float]]:
+    extremes: Any = image.getextrema()
+    return list(extremes) if isinstance(extremes[0], tuple) else [extremes]
 
 
 def _to_srgb(image: Image.Image, profile: object) -> Image.Image:
@@ -408,8 +475,10 @@ def _from_array(array: npt.NDArray[Any]) -> Image.Image:
     check_size(array.shape[1], array.shape[0], "this array")
     if array.ndim == 3 and array.shape[2] == 1:
         array = array[:, :, 0]
+    about = ""
     if array.dtype.kind == "u" and array.dtype.itemsize == 2:  # in either byte order
-        array = _to_uint8(array, 0.0, 65535.0)
+        black, white, about = value_range(float(array.min()), float(array.max()), whole=True)
+        array = _to_uint8(array, black, white)
     elif array.dtype.kind == "f":
         low, high = float(array.min()), float(array.max())
         if not (low >= -1e-6 and high <= 1 + 1e-6):  # also rejects NaN
@@ -422,7 +491,9 @@ def _from_array(array: npt.NDArray[Any]) -> Image.Image:
         raise ImageError(
             f"Expected an array of uint8, uint16, or floats from 0 to 1, got {array.dtype}. Convert it with astype."
         )
-    return _over_white(Image.fromarray(np.ascontiguousarray(array)))
+    picture = _over_white(Image.fromarray(np.ascontiguousarray(array)))
+    picture.info = {"range": about} if about else {}
+    return picture
 
 
 def _to_uint8(values: npt.NDArray[Any], black: float, white: float) -> npt.NDArray[np.uint8]:

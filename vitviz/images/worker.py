@@ -132,7 +132,9 @@ class Worker:
                 os.ftruncate(self._pixels, 0)
             else:
                 pixels = self._process.stdout.read(count)
-            future.set_result(Image.frombytes("RGB", (width, height), pixels))
+            picture = Image.frombytes("RGB", (width, height), pixels)
+            picture.info = {"range": unpacked(reply["range"])} if reply["range"] else {}
+            future.set_result(picture)
         except ImageError as error:
             future.set_exception(error)
         except Exception as error:  # noqa: BLE001 - any read can fail while the process ends

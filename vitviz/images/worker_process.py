@@ -45,15 +45,15 @@ def serve(target: int) -> None:
         except MemoryError as error:
             send(replies, {"error": packed(broken(request["name"])), "reason": repr(error)})
         else:
+            about = {"size": picture.size, "range": packed(picture.info.get("range", ""))}
             if target >= 0:
                 with os.fdopen(os.dup(target), "wb") as file:
                     file.seek(0)
                     _write(picture, file)
-                size = picture.size
                 del picture  # before the other process copies the pixels
-                send(replies, {"size": size})
+                send(replies, about)
             else:
-                send(replies, {"size": picture.size})
+                send(replies, about)
                 _write(picture, replies)
                 replies.flush()
                 del picture

@@ -115,7 +115,7 @@ class Scene:
             sure_above=view.sure_above,
             group=view.group(),
             known=view.known,
-            caveat=sentences(_caveat(view) or caveat, _bands(view), _assumptions(view)),
+            caveat=sentences(_caveat(view) or caveat, _range(view), _bands(view), _assumptions(view)),
             device=view.device,
             seconds=view.seconds,
             seen=view.seen(),
@@ -215,6 +215,12 @@ def _caveat(view: View) -> str:
         text = "This model returns {0} numbers without class names. Its attention can be explored as usual."
         return Phrase("no-class-names", text, count)
     return ""
+
+
+def _range(view: View) -> str:
+    """Return which values of a picture of more than 8 bits are shown as white."""
+    about: str = getattr(view.photo, "info", {}).get("range", "")
+    return about
 
 
 def _bands(view: View) -> str:

@@ -293,7 +293,7 @@ def _blank(config: ViTConfig, about: Pretrained | None, shapes: Mapping[str, tup
     """Build a model on the meta device after checking that its tensors have these shapes."""
     blocks = len({name.split(".")[1] for name in shapes if name.startswith("blocks.")})
     if blocks != config.depth:  # checked first, because building even an empty block takes time
-        raise CheckpointError(
+        raise ConvertError(
             f"Expected {config.depth} blocks in {where}, got {blocks}. Use the settings that belong to these weights."
         )
     if about is not None:
@@ -302,7 +302,7 @@ def _blank(config: ViTConfig, about: Pretrained | None, shapes: Mapping[str, tup
         with torch.device("meta"):
             model = build(config, about)
     except (RuntimeError, TypeError, OverflowError) as error:  # PyTorch counts elements in 64 bits
-        raise CheckpointError(
+        raise ConvertError(
             f"Expected the sizes of {where}, got sizes too large for any memory. Use the settings of these weights."
         ) from error
     expected = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
@@ -316,7 +316,7 @@ def _blank(config: ViTConfig, about: Pretrained | None, shapes: Mapping[str, tup
         ),
     ):
         if names:
-            raise CheckpointError(
+            raise ConvertError(
                 f"Expected the tensors of the model's settings in {where}, got {problem}: {abbreviate(names)}. "
                 "Use the settings that belong to these weights."
             )

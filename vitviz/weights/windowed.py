@@ -215,6 +215,8 @@ def read_swin(built: Any, library: Literal["timm", "torchvision"]) -> tuple[Wind
     _check(all(len(stage) == 1 for stage in (*windows, *heads)), "blocks of a stage that differ")
     _check(all(rows == columns for rows, columns in (*sizes, conv.stride)), "windows or patches that are not square")
     _check(conv.stride == conv.kernel_size, "patches that overlap")
+    widths = [(blocks[0].mlp.fc1 if library == "timm" else blocks[0].mlp[0]).out_features for blocks in stages]
+    _check(widths == [hidden * 2**index for index in range(len(stages))], f"an mlp_ratio of hidden widths {widths}")
     norms = [module for module in built.modules() if isinstance(module, nn.LayerNorm)]
     epsilons = {norm.eps for norm in norms}
     count = 1 + len(stages) + 2 * sum(map(len, stages))
