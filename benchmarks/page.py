@@ -1,4 +1,4 @@
-"""Compare the page of the app in a browser with the page of another checkout: time to the first map, and requests.
+"""Compare the page of the app in a browser with the page of another checkout: what a visitor sees first, and times.
 
     python benchmarks/page.py --other ../before     # needs Chromium; alternates, and prints medians and maxima
 
@@ -43,6 +43,38 @@ SHOWN = """() => {
     const { scene, block } = store.get();
     return scenes.get(scene?.id)?.answers.has(block) && resting() ? scene.id : '';
 }"""
+# At first sight: what is visible without scrolling, besides the wall of small maps.
+SIGHT = """() => {
+    const within = ({ left, top, right, bottom, width, height }) => width > 1 && height > 1 && right > 0 && bottom > 0
+        && left < innerWidth && top < innerHeight;
+    const seen = (element) => element.checkVisibility({ visibilityProperty: true }) && !element.closest('.vv-grid');
+    const controls = [...document.querySelectorAll('.vv :is(button, input, select, textarea, summary, a[href])')]
+        .filter((control) => seen(control) && within(control.getBoundingClientRect()));
+    const walker = document.createTreeWalker(document.querySelector('.vv'), NodeFilter.SHOW_TEXT);
+    const [words, styles, range] = [[], new Set(), document.createRange()];
+    while (walker.nextNode()) {
+        const { currentNode: text, currentNode: { parentElement: parent } } = walker;
+        range.selectNodeContents(text);
+        if (!text.data.trim() || !seen(parent) || !within(range.getBoundingClientRect())) continue;
+        if (parent.getBoundingClientRect().width <= 1 || parent.matches('option')) continue;
+        words.push(...(text.data.match(/\\p{L}[\\p{L}\\p{M}’'-]*/gu) ?? []));
+        const { fontSize, fontWeight, fontStyle } = getComputedStyle(parent);
+        styles.add([fontSize, fontWeight, fontStyle].join(' '));
+    }
+    const { width, height } = document.querySelector('.vv-held').getBoundingClientRect();
+    return { controls: controls.length, words: words.length, styles: styles.size,
+        share: (width * height) / (innerWidth * innerHeight) };
+}"""
+WATCH = """() => {
+    const watched = window.watched = { shift: 0, task: 0 };
+    const watch = (type, seen) => new PerformanceObserver((list) => list.getEntries().forEach(seen))
+        .observe({ type, buffered: true });
+    watch('layout-shift', (entry) => { if (!entry.hadRecentInput) watched.shift += entry.value; });
+    watch('longtask', ({ duration }) => { watched.task = Math.max(watched.task, duration); });
+}"""
+REST = 1500  # milliseconds after the last block
+WEAK = 4  # factor by which a phone's processor is slower
+LINE = {"offline": False, "latency": 150, "downloadThroughput": 200_000, "uploadThroughput": 90_000}  # 1.6 Mbit/s
 COMPLETE = """() => (window.vitviz.store ? window.vitviz.scenes.get(window.vitviz.store.get().scene.id)
     : window.vitviz.explorer.here.data).answers.complete"""
 
@@ -67,6 +99,7 @@ class Side:
         self.paint_times: list[float] = []
         self.slow_times: list[float] = []
         self.cpu_times: list[float] = []
+        self.sights: list[dict[str, float]] = []
 
     def start(self) -> None:
         """Start or restart the server, and record the CPU time of its process until it listens."""
@@ -100,6 +133,35 @@ class Side:
         self.ready.append(1000 * (time.perf_counter() - began))
         self.page.wait_for_function(COMPLETE, timeout=LOADED)
 
+    def look(self, *, weak: int = 1, phone: bool = False) -> dict[str, float]:
+        """Open the page in a browser without a cache, and return what is seen and measured until all blocks are there.
+
+        Args:
+            weak: factor by which the processor is slowed down.
+            phone: whether the window and the line are a phone's.
+        """
+        size = {"width": 390, "height": 844} if phone else {"width": 1440, "height": 900}
+        context = self.browser.new_context(viewport=size, has_touch=phone, reduced_motion="reduce")
+        page = context.new_page()
+        page.add_init_script(f"({WATCH})()")
+        client = context.new_cdp_session(page)
+        received = [0.0]
+        client.on("Network.dataReceived", lambda event: received.append(event["encodedDataLength"]))
+        client.send("Network.enable")
+        client.send("Emulation.setCPUThrottlingRate", {"rate": weak})
+        if phone:
+            client.send("Network.emulateNetworkConditions", LINE)
+        began = time.perf_counter()
+        page.goto(self.url, wait_until="commit")
+        page.wait_for_function(SHOWN, polling=20, timeout=LOADED)
+        first = {"ready": 1000 * (time.perf_counter() - began), "bytes": sum(received)}
+        if not phone:
+            page.wait_for_function(COMPLETE, timeout=LOADED)
+            page.wait_for_timeout(REST)
+        seen = first | page.evaluate(SIGHT) | page.evaluate("window.watched")
+        context.close()
+        return seen
+
     def choose(self, photo: Path) -> None:
         """Choose a photograph, and record the time until its map is drawn and the memory afterwards."""
         before = self.page.evaluate(SHOWN)
@@ -108,7 +170,7 @@ class Side:
         shown = f"(before) => {{ const now = ({SHOWN})(); return now && now !== before; }}"
         self.page.wait_for_function(shown, arg=before, polling=5, timeout=LOADED)
         seconds = time.perf_counter() - began
-        took = re.search(r"([\d.]+)\s(ms|s)\s", self.page.locator("#badge").inner_text())
+        took = re.search(r"([\d.]+)\s(ms|s)\s", self.page.locator("#badge").text_content() or "")
         assert took, "Expected the time of the forward pass on the page, got none."
         self.beyond.append(1000 * (seconds - float(took[1]) / (1000 if took[2] == "ms" else 1)))
         self.page.wait_for_function(COMPLETE, timeout=LOADED)
@@ -191,6 +253,8 @@ def main() -> None:
         for _ in range(ROUNDS):
             for side in sides:
                 side.open()
+        for side in sides:
+            side.sights = [side.look(), side.look(weak=WEAK), side.look(weak=WEAK, phone=True)]
         for photo in photos:
             for side in sides:
                 side.choose(photo)
@@ -207,8 +271,38 @@ def main() -> None:
         browser.close()
 
 
-TARGETS = ("3000", "", "300", "0", "16.7", "16.7", "", "1.5 x", "", "", "")
+TARGETS = (
+    "30",
+    "90",
+    "5",
+    "0.45",
+    "0.05",
+    "2,500",
+    "200",
+    "500",
+    "4000",
+    "3000",
+    "",
+    "300",
+    "0",
+    "16.7",
+    "16.7",
+    "",
+    "1.5 x",
+    "",
+    "",
+    "",
+)
 ROWS = (
+    "controls at first sight, besides the wall",
+    "words at first sight",
+    "text styles at first sight",
+    "picture's share of 1440 x 900",
+    "layout shift at load",
+    "kB before the first map",
+    "longest task",
+    f"longest task, processor {WEAK} x slower",
+    "phone on a slow line: first map",
     "server's CPU time from start to listening",
     "page opened to first map",
     "photograph to first map, without the forward pass",
@@ -225,7 +319,12 @@ ROWS = (
 
 def _row(side: Side) -> dict[str, str]:
     """Return the column of a checkout."""
+    sight, weak, phone = side.sights
     values = (
+        *(f"{sight[name]:.0f}" for name in ("controls", "words", "styles")),
+        *(f"{sight[name]:.2f}" for name in ("share", "shift")),
+        f"{sight['bytes'] / 1000:,.0f}",
+        *(f"{each:.0f}" for each in (sight["task"], weak["task"], phone["ready"])),
         *(_spread(times) for times in (side.started, side.ready, side.beyond)),
         str(len(side.requests)),
         *(

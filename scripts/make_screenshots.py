@@ -134,7 +134,7 @@ def shoot_lecture(browser: Browser, address: str, folder: Path) -> None:
     page = browser.new_page(viewport={"width": 1280, "height": 720})
     page.goto(f"{address}?tab=lecture&from=6,10&theme=light")
     page.wait_for_function(COMPLETE, timeout=120_000)
-    page.locator(".vv-strip [data-do=full]").click()
+    page.locator(".vv-top [data-do=full]").click()
     rested = "vitviz.resting() && !vitviz.progress.first"
     for step, name in enumerate(STEPS, 1):
         for change in ({"step": step}, {"part": SCREENS.get(name, 1)}):  # a change of the step resets the screen
@@ -150,16 +150,16 @@ def shoot_lecture(browser: Browser, address: str, folder: Path) -> None:
 
 
 def shoot_target(browser: Browser, address: str, file: Path) -> None:
-    """Take screenshots of Explain with a group of classes and the list from which it was chosen, and of Layers."""
+    """Take screenshots of Why with a group of classes and the list from which it was chosen, and of Inside."""
     page = browser.new_page(viewport={"width": 1280, "height": 720})
-    page.goto(f"{address}?tab=explain&image=Dog&method=attn_lrp&theme=light")
+    page.goto(f"{address}?tab=why&image=Dog&method=attn_lrp&theme=light")
     page.wait_for_function(COMPLETE)
     page.evaluate(TWO_CLASSES)
     page.wait_for_function("vitviz.views.find(({ field }) => field).heatmap?.target", timeout=120_000)
     for name in ("", "-layers"):
         page.locator(".vv-explain [data-ask=target] input").click()
         if name:
-            page.get_by_role("tab", name="Layers").click()
+            page.get_by_role("tab", name="Inside").click()
             page.wait_for_selector(".vv-layers-view .vv-chart", timeout=120_000)
         page.wait_for_timeout(800)
         target = file.with_stem(f"{file.stem}{name}")
@@ -169,7 +169,7 @@ def shoot_target(browser: Browser, address: str, file: Path) -> None:
 
 
 def shoot_static(browser: Browser, photograph: Path, file: Path) -> None:
-    """Write a static site with the default model and the examples, and save a screenshot of its Explain tab."""
+    """Write a static site with the default model and the examples, and save a screenshot of its tab Why."""
     from vitviz.site.static import write_site
     from vitviz.weights.zoo import DEFAULT
 
@@ -183,11 +183,11 @@ def shoot_static(browser: Browser, photograph: Path, file: Path) -> None:
             )
             context.add_init_script("localStorage.setItem('vitviz-welcomed', '1')")
             page = context.new_page()
-            page.goto(f"http://127.0.0.1:{server.server_port}/?tab=explain&method=gae&theme=light")
+            page.goto(f"http://127.0.0.1:{server.server_port}/?tab=why&method=gae&theme=light")
             page.wait_for_selector(".vv-file input", state="attached")
             page.locator(".vv-file input").set_input_files(str(photograph))
-            page.get_by_text("browser, WASM").wait_for(timeout=240_000)
-            page.locator(".vv-method[aria-pressed=true] small").get_by_text(" s").wait_for(timeout=240_000)
+            page.get_by_text("browser, WASM").wait_for(state="attached", timeout=240_000)
+            page.wait_for_selector(".vv-explain .vv-low:not(:empty)", timeout=240_000)
             page.wait_for_function("vitviz.resting() && !vitviz.progress.first", timeout=240_000)
             page.wait_for_timeout(800)  # wait for fonts
             shot = Image.open(io.BytesIO(page.screenshot())).convert("RGB")

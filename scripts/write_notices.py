@@ -44,9 +44,10 @@ Install these two extras only if that licence is acceptable.
 """
 FONTS = f"""## Fonts and scripts
 
-- The page uses the fonts of the visitor's system and a third-party script with its licence text:
-  `vitviz/lecture/page/vendor/uqr.js`, which draws QR codes, from the npm package uqr 0.1.3 (MIT, copyright Project
-  Nayuki and Anthony Fu).
+- The page's font is Inter, the Latin subset of the npm package @fontsource-variable/inter 5.3.0, in `vitviz/web/fonts`
+  with its licence text (SIL Open Font License 1.1, copyright The Inter Project Authors).
+- `vitviz/lecture/page/vendor/uqr.js`, which draws QR codes, comes from the npm package uqr 0.1.3 with its licence text
+  (MIT, copyright Project Nayuki and Anthony Fu).
 - Pictures are drawn with DejaVu Sans, which comes with matplotlib (Bitstream Vera licence, with changes in the public
   domain). Vector files contain the outlines of the letters they use.
 - `vitviz export --static` copies {PACKAGE.replace("@", " ")} into the site that it writes: MIT licence, copyright

@@ -119,6 +119,29 @@ def speak(page: Page, language: str) -> None:
         wait_for_function(page, f"document.documentElement.lang !== '{before}'")
 
 
+def open_menu(page: Page) -> None:
+    """Open the menu on the picture, which has the model, the input size and everything that leaves the page."""
+    page.locator(".vv-menu").evaluate("(menu) => { menu.open = true }")
+
+
+def close_menu(page: Page) -> None:
+    page.locator(".vv-menu").evaluate("(menu) => { menu.open = false }")
+
+
+def menu_click(page: Page, name: str) -> None:
+    """Click a button of the menu on the picture by its `data-do`."""
+    open_menu(page)
+    page.locator(f".vv-menu [data-do={name}]").click()
+    close_menu(page)
+
+
+def menu_select(page: Page, selector: str, *value: str, **how: Any) -> None:
+    """Choose from a list in the menu on the picture."""
+    open_menu(page)
+    page.locator(selector).select_option(*value, **how)
+    close_menu(page)
+
+
 def limit_waits(context: BrowserContext) -> None:
     """Extend Playwright's time limits on a busy machine."""
     context.set_default_timeout(1000 * patience(60))

@@ -138,14 +138,14 @@ def test_documents_list_plugins_and_static_sites_leave_them_out(tmp_path: Path) 
 @pytest.mark.usefixtures("plugins")
 def test_page_offers_plugins_in_english_where_a_translation_is_missing(page: Browser, small: str) -> None:
     with closing(Running(small)) as app:
-        ready(page, f"{app.url}?__theme=light&lang=zh&tab=explain&method=token_saliency")
+        ready(page, f"{app.url}?__theme=light&lang=zh&tab=why&method=token_saliency")
         panel = page.locator(".vv-explain")
-        expect(panel.locator("[data-method=token_saliency] span")).to_have_text("Token saliency")
+        expect(panel.locator("[data-ask=method] option:checked")).to_contain_text("Token saliency")
         panel.locator("[data-do=run]").click()  # the cost is not measured, so the page does not run it unasked
         expect(panel.locator(".vv-low")).not_to_have_text("")
         shown = page.evaluate("Math.max(...vitviz.views.find((view) => view.heatmap).heatmap.values)")
         assert shown == pytest.approx(app.view().explain("token_saliency").values.max(), rel=1e-3)
-        ready(page, f"{app.url}?__theme=light&lang=zh&tab=heads&statistic=largest_share")
+        ready(page, f"{app.url}?__theme=light&lang=zh&tab=inside&statistic=largest_share")
         expect(page.locator("[data-ask=statistic] option:checked")).to_have_text("Largest share")
         expect(page.locator(".vv-heads-view .vv-cell").first).not_to_have_text("")
 

@@ -90,10 +90,10 @@ def write(folder: Path, text: str) -> str:
 
 
 def show(page: Page, folder: Path, text: str | None = None) -> None:
-    """Open a page from disk with all its controls, and wait until it is complete."""
+    """Open a page from disk with all its controls and colors for reading values, and wait until it is complete."""
     page.goto(write(folder, html() if text is None else text))
     page.wait_for_function(f"{SCENE}?.answers.complete")
-    ask(page, open=["more"])
+    ask(page, open=["more"], color="viridis")
 
 
 STATE = """(names) => {
@@ -125,7 +125,7 @@ def state(page: Page, *names: str) -> Any:
 
 def title(page: Page, pane: int = 0) -> str:
     rest(page)
-    return page.locator(".vv-title").nth(pane).inner_text()
+    return page.locator(".vv-title").nth(pane).text_content()
 
 
 def box(page: Page, selector: str) -> dict[str, float]:

@@ -21,7 +21,6 @@ from vitviz.images.limits import ImageError
 from vitviz.images.preprocess import Preprocess
 from vitviz.model import memory
 from vitviz.model.devices import Precision, check_precision, device_named
-from vitviz.model.modes import methods_outside_inference
 from vitviz.model.vit import ViT
 from vitviz.progress import bar, watch
 from vitviz.view import ExplorerError, View
@@ -32,7 +31,6 @@ Photo = Image.Image | Bands
 MANY_TOKENS = 4_000  # with more tokens, the first layer may take seconds
 
 
-@methods_outside_inference
 class Explorer:
     """Opens photographs with a model.
 

@@ -40,11 +40,11 @@ MAX_RUNNING, MAX_WAITING = 256, 64  # events of Gradio's queue
 OPEN_FILES = 65_536  # upper limit; every connection is an open file
 
 THEME = gr.themes.Monochrome(
-    primary_hue="indigo",
-    neutral_hue="slate",
+    primary_hue="amber",
+    neutral_hue="stone",
     radius_size="md",
     text_size="md",
-    font=["system-ui", "-apple-system", "Segoe UI", "Roboto", "sans-serif"],
+    font=["Inter Variable", "system-ui", "sans-serif"],
     font_mono=["ui-monospace", "SFMono-Regular", "Menlo", "monospace"],
 ).set(layout_gap="10px", block_padding="8px 10px", block_label_text_size="13px", form_gap_width="0px")
 

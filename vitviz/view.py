@@ -38,7 +38,6 @@ from vitviz.heatmap import Heatmap
 from vitviz.images.geometry import Geometry
 from vitviz.images.picture import Picture
 from vitviz.images.preprocess import Preprocess
-from vitviz.model.modes import methods_outside_inference
 from vitviz.model.trace import AttentionTrace, Query, Trace, describe_query
 from vitviz.model.vit import ViT
 from vitviz.outputs import SINGLE, activate, rank
@@ -56,7 +55,6 @@ class ExplorerError(VitvizError):
     """Raised if a view cannot compute a result, or a photograph does not fit into memory."""
 
 
-@methods_outside_inference
 class View:
     """One photograph and the trace of one forward pass, which most methods read without running the model again.
 

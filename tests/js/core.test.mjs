@@ -161,12 +161,26 @@ test('activating the other pane takes its classes, activating the active one doe
   }
 });
 
+test('another photograph is asked the default question, unless two are compared', () => {
+  const asked = { target: 3, against: 2, lensClass: 1, off: ['2,1'] };
+  const fields = Object.keys(asked);
+  for (const source of [{ image: 'hedgehog' }, { photo: '0123456789abcdef' }]) {
+    const open = { type: 'open', source };
+    const opening = after(FIRST, change(asked), open);
+    assert.deepEqual(pick(opening, fields), pick(INITIAL, fields));
+    const refused = reduce(opening, { type: 'failed', pane: 0, text: 'no photograph' });
+    assert.deepEqual(pick(refused, fields), asked);
+    assert.deepEqual(pick(after(FIRST, change(asked), COMPARE, open), fields), asked);
+  }
+  assert.deepEqual(pick(after(FIRST, change(asked), { type: 'open', source: { size: 448 } }), fields), asked);
+});
+
 const SLOW = '["explain",{"method":"kernel_shap","target":3,"against":null}]';
 const TEST = '["faithfulness",{}]';
 const start = (question, on = true) => ({ type: 'start', question, on });
 
 /** Return the started questions after actions; the initial state has a slow method and a test started in Explain. */
-const started = (...actions) => after(FIRST, change({ tab: 'explain' }), start(SLOW), start(TEST), ...actions).started;
+const started = (...actions) => after(FIRST, change({ tab: 'why' }), start(SLOW), start(TEST), ...actions).started;
 
 test('a started question stays started while its scene is shown, until it is stopped', () => {
   assert.deepEqual([started(), started(start(SLOW, false))], [[SLOW, TEST], [TEST]]);
@@ -178,10 +192,10 @@ test('a started question stays started while its scene is shown, until it is sto
 
 test('another photograph, model, size or tab stops started questions', () => {
   const sources = [{ image: 'dog' }, { model: 'm2' }, { size: 448 }].map((source) => ({ type: 'open', source }));
-  const leaving = [...sources, show(SCENES[2]), change({ tab: 'heads' }),
-    { type: 'navigate', search: '?tab=explain&image=dog' }];
+  const leaving = [...sources, show(SCENES[2]), change({ tab: 'inside' }),
+    { type: 'navigate', search: '?tab=why&image=dog' }];
   for (const action of leaving) {
-    assert.deepEqual(started(action, FIRST, change({ tab: 'explain' })), [], JSON.stringify(action));
+    assert.deepEqual(started(action, FIRST, change({ tab: 'why' })), [], JSON.stringify(action));
   }
 });
 
@@ -224,13 +238,13 @@ test('sliders, hovering and changes outside the address are not steps of undo', 
 });
 
 test('undo keeps started questions unless it changes the tab', () => {
-  const { send, has } = stored(change({ tab: 'explain' }), change({ method: 'kernel_shap' }),
+  const { send, has } = stored(change({ tab: 'why' }), change({ method: 'kernel_shap' }),
     { type: 'start', question: 'q', on: true }, change({ target: 2 }), 'undo');
   has({ target: null, started: ['q'] });
   send('undo', 'undo');
-  has({ tab: 'explore', started: [] });
+  has({ tab: 'look', started: [] });
   send('redo');
-  has({ tab: 'explain', started: [] }); // the question is not restarted
+  has({ tab: 'why', started: [] }); // the question is not restarted
 });
 
 test('undo keeps open scenes', () => {
@@ -254,7 +268,7 @@ test('going back to the other pane keeps each pane\'s scene', () => {
 });
 
 test('only tabs with a stop button play', () => {
-  const { send, has } = stored({ type: 'play' }, change({ tab: 'layers' }));
+  const { send, has } = stored({ type: 'play' }, change({ tab: 'inside' }));
   has({ playing: true });
   send(change({ tab: 'lecture' }));
   has({ playing: false });
@@ -309,11 +323,26 @@ test('invalid parts are reported and replaced by defaults', () => {
 
 test('every control shows a field of the state, and every such part of the address has an invalid example', () => {
   const html = readFileSync(new URL('../../vitviz/web/app.html', import.meta.url), 'utf8');
-  const keys = [...html.matchAll(/data-key="(\w+)"/g)].map(([, key]) => key).filter((key) => key !== 'spotlight');
+  const keys = [...html.matchAll(/data-key="(\w+)"/g)].map(([, key]) => key)
+    .filter((key) => !['spotlight', 'view'].includes(key));
   assert.ok(keys.length > 10);
   assert.deepEqual(keys.filter((key) => !(key in FIELDS)), []);
   const urls = keys.map((key) => FIELDS[key].url).filter(Boolean);
   assert.deepEqual(urls.filter((url) => INVALID[url].length === 0), []);
+});
+
+test('former names in printed addresses open what they are called now', () => {
+  const renamed = Object.entries(FIELDS).filter(([, { kind }]) => kind?.former);
+  assert.ok(renamed.length);
+  for (const [field, { url, kind }] of renamed) {
+    for (const [former, now] of Object.entries(kind.former)) {
+      assert.ok(kind.values.includes(now), former);
+      const { state, messages } = parse(`?${url}=${former}&layer=4&target=3&off=3.2`);
+      const { block, target, off } = state;
+      assert.deepEqual([state[field], block, target, off, messages], [now, 3, 3, ['2,1'], []], former);
+      assert.equal(parse(format(state)).state[field], now);
+    }
+  }
 });
 
 test('addresses count from 1, omit defaults, keep unknown parts, and have one order', () => {

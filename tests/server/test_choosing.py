@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import timm
 import tiny
-from browsing import new_page
+from browsing import menu_click, menu_select, new_page
 from offered import WIDTH
 from patience import patience
 from playwright.sync_api import Browser as Chromium
@@ -32,7 +32,7 @@ ANOTHER = "another model"
 
 
 def choose(page: Browser, source: str) -> None:
-    page.select_option("#model select", source)
+    menu_select(page, "#model select", source)
 
 
 def expect_model(page: Browser, app: Running, model: str, head: Any = "mean", query: Any = None) -> None:
@@ -167,7 +167,7 @@ def test_page_still_answers_while_it_reports_that_a_model_loads(
 
 def finer(page: Browser, index: int) -> None:
     change(page, open=["input"])
-    page.locator("#size select").select_option(index=index)
+    menu_select(page, "#size select", index=index)
 
 
 @pytest.mark.tier("all")
@@ -196,7 +196,7 @@ PANES = """() => {
 
 
 def test_model_and_size_are_chosen_for_the_active_pane(opened: Browser, app: Running, small: str) -> None:
-    opened.get_by_role("button", name="Compare").click()
+    menu_click(opened, "compare")
     choose(opened, small)
     opened.wait_for_function(f"({PANES})()[1][0] === {small!r}")
     opened.locator(".vv-explore .vv-picture").first.focus()
@@ -225,7 +225,7 @@ def limited(app: Running, monkeypatch: pytest.MonkeyPatch, **limits: int) -> Non
 def test_refused_questions_offer_the_largest_size(page: Browser, app: Running, monkeypatch: pytest.MonkeyPatch) -> None:
     config = app.view().model.config
     limited(app, monkeypatch, question_memory=question_bytes(config, METHODS["gae"], 600, 4))
-    ready(page, f"{app.url}?tab=explain&method=gae&size={4 * WIDTH}")
+    ready(page, f"{app.url}?tab=why&method=gae&size={4 * WIDTH}")
     explain = page.locator(".vv-explain")
     expect(explain.locator(".vv-trouble")).to_contain_text("Open the photograph at")
     button = explain.locator(BUTTON)

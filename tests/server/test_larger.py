@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 import transformers as hf
+from browsing import menu_select, open_menu
 from local_hub import local_hub
 from playwright.sync_api import Page as Browser
 from playwright.sync_api import expect
@@ -47,7 +48,7 @@ def app(hub: Path, models: dict[str, str]) -> Iterator[Running]:
 def expect_large(page: Browser, app: Running) -> None:
     expect_map(page, app.view(model=LARGE).attention())
     expect(page.locator("#model select")).to_have_value(LARGE)
-    expect(page.locator(".vv-predictions h2")).to_have_text("Best match among the 1,000 things this model knows")
+    expect(page.locator(".vv-predictions h2")).to_have_text("It says")
     expect(page.locator(".vv-larger")).not_to_be_visible()
 
 
@@ -55,6 +56,7 @@ def expect_large(page: Browser, app: Running) -> None:
 def test_larger_model_is_chosen_by_a_click_and_remembered_by_the_browser(page: Browser, app: Running) -> None:
     ready(page, app.url)
     expect(page.locator(".vv-best button")).to_have_text("Use a model with 1,000 classes: Large, 88 MB")
+    open_menu(page)
     page.click(".vv-larger summary")
     expect(page.locator(".vv-others button")).to_have_text(["Gone, 90 MB"])
     expect_accessible(page)
@@ -73,13 +75,14 @@ def test_larger_model_is_chosen_by_a_click_and_remembered_by_the_browser(page: B
     assert page.evaluate(REMEMBERED) == LARGE
     ready(page, f"{app.url}?image=Dog")  # a link without a model
     expect_map(page, app.view(DOG, LARGE).attention())
-    page.select_option("#model select", app.default)
+    menu_select(page, "#model select", app.default)
     expect_map(page, app.view(DOG).attention())
     page.wait_for_function(f"{REMEMBERED} === null")  # the default need not be stored
 
 
 def test_unavailable_model_is_reported_and_forgotten(page: Browser, app: Running) -> None:
     ready(page, app.url)
+    open_menu(page)
     page.click(".vv-larger summary")
     page.click(".vv-others button")
     notice = page.locator(".vv-message")

@@ -136,7 +136,7 @@ def test_page_works_under_a_path(page: Browser, behind: tuple[Running, str], pro
     expect_map(page, view.attention())
     click_patch(page, view, 3, 4)
     expect_map(page, view.attention(query=(3, 4)))
-    page.get_by_role("tab", name="Explain").click()
+    page.get_by_role("tab", name="Why").click()
     expect(page.locator(".vv-explain .vv-moved li").first).to_be_visible()
     expect(page.locator(".vv-trouble:visible, .vv-message:visible")).to_have_count(0)
     page.reload()  # the browser has stored the photograph
@@ -237,13 +237,13 @@ def test_requests_of_an_address_at_once_are_bounded(tmp_path: Path) -> None:
     assert statuses == [b"100"] * 200 + [b"429"] * 10
 
 
-ANSWERS = {"Explain": ".vv-moved li", "Heads": ".vv-dot", "Layers": ".vv-alike canvas"}  # selectors of a tab's answers
+ANSWERS = {"Why": ".vv-moved li", "Inside": ".vv-alike canvas"}  # selectors of a tab's answers
 
 
 def show_tab(page: Browser, name: str) -> None:
     """Open a tab, and wait until it shows its answers and no error."""
     page.get_by_role("tab", name=name).click()
-    expect(page.locator(f".vv-tab:visible {ANSWERS[name]}").first).to_be_visible()
+    expect(page.locator(f".vv-tab:not([hidden]) {ANSWERS[name]}").first).to_be_visible()
     settled(page)
     expect_no_trouble(page)
 
@@ -279,7 +279,7 @@ def test_page_uses_both_servers_and_survives_the_end_of_one(page: Browser, tmp_p
             page.select_option("[data-key=fuse]", "max")
             expect_map(page, view.rollout((3, 4), fuse="max"))
             expect_no_trouble(page)
-            for name in ("Explain", "Heads"):
+            for name in ("Why", "Inside"):
                 show_tab(page, name)
             ports = {server.port for server in servers}
             wait_until(lambda: {port for port, _ in proxy.questions()} == ports, "nginx logs questions to both servers")
@@ -287,8 +287,8 @@ def test_page_uses_both_servers_and_survives_the_end_of_one(page: Browser, tmp_p
 
             servers[0].kill()
             before = len(proxy.questions())
-            show_tab(page, "Layers")  # questions to the killed server are repeated on the other
-            page.get_by_role("tab", name="Explore").click()
+            show_tab(page, "Inside")  # questions to the killed server are repeated on the other
+            page.get_by_role("tab", name="Look").click()
             page.select_option("[data-key=fuse]", "min")
             expect_map(page, view.rollout((3, 4), fuse="min"))
             assert {port for port, _ in proxy.questions()[before:]} == {servers[1].port}
@@ -303,11 +303,11 @@ def test_page_uses_both_servers_and_survives_the_end_of_one(page: Browser, tmp_p
 
             wait_until(is_asked_again, "nginx asks the restarted server again", poll=0.2)
             before = len(proxy.questions())
-            page.get_by_role("tab", name="Explain").click()
+            page.get_by_role("tab", name="Why").click()
             for method in ("legrad", "attn_lrp", "rollout", "token_gradcam"):
-                page.click(f".vv-explain [data-method={method}]")
+                page.select_option(".vv-explain [data-ask=method]", method)
                 expect(page.locator(".vv-explain .vv-title")).to_have_text(view.explain(method).title)
-                show_tab(page, "Explain")
+                show_tab(page, "Why")
             # The restarted server was also asked, although it had no photograph.
             assert {port for port, _ in proxy.questions()[before:]} == ports
             assert errors == []

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import tiny
 import viewer_pages
+from browsing import menu_click, menu_select
 from patience import wait_until
 from PIL import Image
 from playwright.sync_api import Page as Browser
@@ -62,13 +63,9 @@ def test_page_shows_every_layer_head_and_patch_of_the_bundled_model(page: Browse
     expect(page.locator(".vv-explore .vv-answer")).to_have_text(
         f"Best match among 10 classes: church ({percent(best[0][1])}); this model has only 10 possible answers"
     )
-    expect(page.locator(".vv-predictions h2")).to_have_text(
-        "Best match among only 10 things, all that this model knows"
-    )
+    expect(page.locator(".vv-predictions h2")).to_have_text("It says")
     for absent in (".vv-sure", ".vv-caveat"):  # the model has no threshold, and its prediction is right
         expect(page.locator(absent)).not_to_be_visible()
-    assert page.locator(".vv-heads button").count() == 3 + view.trace.heads
-    assert page.locator(".vv-layers button").count() == view.trace.depth
     assert page.locator(".vv-grid button").count() == view.trace.depth * (1 + view.trace.heads)
     expect(page.locator("#badge")).to_contain_text(re.compile(r"(CPU|CUDA|MPS) · [\d.]+\sm?s · 13\s×\s20 patches"))
     expect(page.locator(".vv-known")).to_contain_text("10 classes")
@@ -76,6 +73,7 @@ def test_page_shows_every_layer_head_and_patch_of_the_bundled_model(page: Browse
     complete(page)
     page.click(".vv-grid button[data-value='7,5']")
     expect_map(page, view.attention(7, 5))
+    more(page)
     page.check(".vv-modes input[value=rollout]")
     expect_map(page, view.rollout())
     head(page, "max")  # back to attention
@@ -145,13 +143,13 @@ def test_photographs_are_dropped_pasted_and_taken_by_webcam(opened: Browser) -> 
         opened.wait_for_function(f"{SCENE}?.manifest.image === 'Dog'")
     webcam, shutter = opened.locator(".vv-webcam"), opened.locator("[data-do=shutter]")
     opened.evaluate(NO_CAMERA)
-    opened.click("[data-do=webcam]")
+    menu_click(opened, "webcam")
     expect(webcam.locator("p")).to_contain_text("Allow it in the address bar")
     expect(shutter).to_be_disabled()
     webcam.locator("[data-do=stop]").click()
     expect(webcam).to_be_hidden()
     opened.evaluate(CAMERA)
-    opened.click("[data-do=webcam]")
+    menu_click(opened, "webcam")
     expect(shutter).to_be_enabled()
     shutter.click()
     expect(webcam).to_be_hidden()
@@ -164,7 +162,7 @@ def test_photographs_are_dropped_pasted_and_taken_by_webcam(opened: Browser) -> 
 def test_pinned_patch_keeps_its_place_with_another_model(opened: Browser, app: Running, small: str) -> None:
     click_patch(opened, app.view(), 4, 6)
     opened.evaluate("vitviz.store.dispatch({ type: 'change', change: { start: 3 } })")
-    opened.select_option("#model select", small)
+    menu_select(opened, "#model select", small)
     opened.wait_for_function(f"vitviz.store.get().scene.source.model === {small!r}")
     native, other = app.view(), app.view(model=small)
     state = opened.evaluate("vitviz.store.get()")
@@ -194,12 +192,13 @@ def test_evicted_photograph_is_opened_again(opened: Browser, app: Running, tmp_p
     upload(opened, photo)
     expect_map(opened, app.view(photo).attention())
     forget(app)
+    more(opened)
     opened.check(".vv-modes input[value=rollout]")
     more(opened, "rollout")
     opened.select_option("[data-key=fuse]", "max")
     expect_map(opened, app.view(photo).rollout(fuse="max"))
     forget(app)
-    opened.get_by_role("tab", name="Layers").click()
+    opened.get_by_role("tab", name="Inside").click()
     expect(opened.locator(".vv-alike canvas").first).to_be_visible()
     settled(opened)
     expect(opened.locator(".vv-layers-view .vv-trouble")).not_to_be_visible()
@@ -208,7 +207,7 @@ def test_evicted_photograph_is_opened_again(opened: Browser, app: Running, tmp_p
 
 def test_page_has_a_skip_link_themes_history_and_progress(opened: Browser) -> None:
     def ground() -> Any:
-        return opened.evaluate("getComputedStyle(document.querySelector('.vv [data-do=help]')).backgroundColor")
+        return opened.evaluate("getComputedStyle(document.querySelector('.vv')).backgroundColor")
 
     def brightest_below() -> int:
         with Image.open(io.BytesIO(opened.screenshot(clip={"x": 0, "y": 3900, "width": 300, "height": 100}))) as shot:
@@ -233,15 +232,15 @@ def test_page_has_a_skip_link_themes_history_and_progress(opened: Browser) -> No
     opened.click(".theme")
     expect(opened.locator(".vv")).to_have_class("vv")  # the page draws in the next frame
     assert ground() == light
-    opened.get_by_role("tab", name="Explore").focus()
+    opened.get_by_role("tab", name="Look").focus()
     opened.keyboard.press("ArrowRight")
-    expect(opened.get_by_role("tab", name="Explain")).to_be_focused()
+    expect(opened.get_by_role("tab", name="Why")).to_be_focused()
     opened.keyboard.press("Enter")
     expect(opened.locator(".vv-explain .vv-picture")).to_be_visible()
     opened.click(".theme")
     opened.reload()
     expect(opened.locator(".vv")).to_have_class("vv dark")
-    expect(opened.get_by_role("tab", name="Explain")).to_have_attribute("aria-selected", "true")
+    expect(opened.get_by_role("tab", name="Why")).to_have_attribute("aria-selected", "true")
     expect(opened.locator(".vv-explain .vv-picture")).to_be_visible()
     opened.go_back()
     expect(opened.locator(".vv-explore .vv-picture")).to_be_visible()
@@ -299,8 +298,8 @@ def test_pointer_layers_and_heads_need_no_request(requests: list[Request], opene
     more(opened, "matrix")
     click_patch(opened, app.view(), 4, 4)
     before = opened.evaluate("vitviz.store.get().scene.id")
-    opened.click("[data-do=compare]")
-    opened.click("[data-do=compare]")
+    menu_click(opened, "compare")
+    menu_click(opened, "compare")
     assert opened.evaluate("vitviz.store.get().scene.id") == before
     with opened.expect_request("**/vitviz/rollout"):  # it is delayed: earlier requests would have been sent
         change(opened, fuse="max")
@@ -311,6 +310,7 @@ def test_rollout_options_match_python(opened: Browser, requests: list[Request], 
     complete(opened)
     requests.clear()
     view = app.view()
+    more(opened)
     opened.check(".vv-modes input[value=rollout]")
     expect_map(opened, view.rollout())
     assert functions(requests) == []
@@ -336,6 +336,7 @@ def test_rollout_of_many_patches_is_requested_by_row(
     assert view.trace.tokens.shape[1] > 600
     expect_map(page, view.attention())
     complete(page)
+    more(page)
     requests.clear()
     page.check(".vv-modes input[value=rollout]")
     expect_map(page, view.rollout())
@@ -354,7 +355,7 @@ def test_rollout_of_many_patches_is_requested_by_row(
     slide(page, "start", 2)
     expect_map(page, view.rollout(fuse="min", start=1))
     page.check("input[data-key=direction][value=column]")
-    expect(page.locator(".vv-explore .vv-below")).to_contain_text("available only for")
+    expect(page.locator(".vv-sentence")).to_contain_text("available only for")
 
 
 KNOWN = {"chelsea.png": "cat", "motorcycle_left.png": "motorcycle"}
@@ -382,8 +383,7 @@ def expect_text(page: Browser, view: View) -> None:
         expect(threshold).to_be_hidden()
     else:
         expect(threshold).to_contain_text(f"The best match is below {percent(view.sure_above, 2)}.")
-    heading = f"Best match among the {len(view.labels)} things this model knows"
-    expect(page.locator(".vv-predictions h2")).to_have_text(heading if sure else text)
+    expect(page.locator(".vv-predictions h2")).to_have_text("It says" if sure else text)
 
 
 @pytest.mark.tier("all")
@@ -440,9 +440,9 @@ def test_panels_agree_and_classes_are_searched_by_keyboard(page: Browser, app: R
     ready(page, f"{app.url}?model={models['unsure']}")
     view = app.view(model=models["unsure"])
     expect_text(page, view)
-    for tab in ("Explain", "Heads", "Layers", "Explore"):
+    for tab, panes in (("Why", 1), ("Inside", 2), ("Look", 1)):
         page.get_by_role("tab", name=tab).click()
-        expect(page.locator(".vv-tab:visible .vv-answer")).to_have_text(view.describe())
+        expect(page.locator(".vv-tab:not([hidden]) .vv-answer")).to_have_text([view.describe()] * panes)
     classes = view.labels
     listed = page.locator(".vv-known li")
     expect(page.locator(".vv-known summary")).to_have_text(f"All {len(classes)} classes this model knows")
@@ -468,7 +468,7 @@ def test_panels_agree_and_classes_are_searched_by_keyboard(page: Browser, app: R
     page.keyboard.type("IMG")
     expect(listed).to_have_text([HOSTILE])
     assert page.title() != "1"
-    page.select_option("#model select", app.default)
+    menu_select(page, "#model select", app.default)
     expect_map(page, app.view().attention())
     page.fill(".vv-known input", "thing 11")  # the list stays open
     expect(listed).to_have_text(["thing 11"])
@@ -478,7 +478,7 @@ def test_only_the_first_of_very_many_classes_are_listed(offline: Browser, tmp_pa
     labels = tuple(f"thing {number}" for number in range(21_841))
     scene = viewer_pages.scene(viewer_pages.view(), labels=labels)
     viewer_pages.show(offline, tmp_path, standalone(scene))
-    expect(offline.locator(".vv-predictions h2")).to_have_text("Best match among the 21,841 things this model knows")
+    expect(offline.locator(".vv-predictions h2")).to_have_text("It says")
     offline.click(".vv-known summary")
     expect(offline.locator(".vv-known li")).to_have_count(400)
     expect(offline.locator(".vv-known [role=status]")).to_have_text("21,841 of 21,841, the first 400 listed.")
@@ -492,7 +492,7 @@ def test_windowed_model_shows_the_window_of_a_patch_in_every_stage(
     ready(page, f"{app.url}?model={models['windowed']}")
     view = app.view(CHURCH, models["windowed"])
     expect_map(page, view.attention())
-    assert page.locator(".vv-queries").inner_text() == "All patches"
+    assert page.locator(".vv-queries").text_content() == "All patches"
     stages = page.locator(".vv-whole .vv-stage")
     expect(stages).to_have_text(["Stage 1: 24 × 16 patches, 2 heads", "Stage 2: 12 × 8 patches, 3 heads"])
     expect(page.locator(".vv-whole .vv-grid button")).to_have_count(2 * 3 + 2 * 4)
@@ -509,7 +509,7 @@ def test_windowed_model_shows_the_window_of_a_patch_in_every_stage(
     expect_map(page, view.attention(1, 1, (6, 11)))
     change(page, query=[7, 11], block=2, mode="rollout", head="mean")
     expect_map(page, view.rollout((3, 5)))
-    change(page, tab="explain", mode="attention", method="legrad")
+    change(page, tab="why", mode="attention", method="legrad")
     settled(page)
     explained = "vitviz.views.find((view) => view.hiding)"
     assert page.evaluate(f"{explained}.pane.grid") == [12, 8]  # of the last stage
@@ -522,14 +522,14 @@ def test_windowed_model_shows_the_window_of_a_patch_in_every_stage(
     change(page, erased=[])
     page.click(".vv-explain [data-do=test]")
     expect(page.locator(".vv-testing .vv-verdict")).to_contain_text("Covering the patches")
-    change(page, tab="heads")
+    change(page, tab="inside")
     settled(page)
     distances = view.heads(["distance"])["distance"]
     cells = page.locator(".vv-cell").all_inner_texts()
     np.testing.assert_allclose([float(cell) for cell in cells], distances[np.isfinite(distances)], rtol=5e-3)
-    change(page, tab="layers")
+    expect(page.locator(".vv-layers-view > *:visible")).to_have_count(0)
+    change(page, tab="lecture")
     expect(page.locator(".vv-lacking")).to_contain_text("only converted models")
-    expect(page.locator(".vv-layers-view")).to_be_hidden()
     ready(page, view.save_html(tmp_path / "page.html").as_uri())
     change(page, block=1, query=[7, 11])
     expect_map(page, view.attention(1, query=(7, 11)))
@@ -551,11 +551,11 @@ def test_captured_model_opens_as_any_other(page: Browser, tmp_path: Path) -> Non
         change(page, mode="rollout", head="mean")
         expect_map(page, view.rollout((2, 3)))
         expect(page.locator(".vv-caveat")).to_contain_text("the model runs as it is")
-        change(page, tab="explain", mode="attention", method="gae")
+        change(page, tab="why", mode="attention", method="gae")
         settled(page)
         methods = page.evaluate("vitviz.views.find((view) => view.hiding).methods.map(({ name }) => name)")
         assert methods == [name for name, method in METHODS.items() if not method.not_captured]
-        change(page, tab="layers")
+        change(page, tab="lecture")
         expect(page.locator(".vv-lacking")).to_contain_text("only converted models")
     finally:
         app.close()

@@ -6,7 +6,7 @@ from urllib.parse import parse_qs, urlsplit
 
 import numpy as np
 import pytest
-from browsing import new_page
+from browsing import menu_click, menu_select, new_page
 from PIL import Image
 from playwright.sync_api import Browser as Chromium
 from playwright.sync_api import Page as Browser
@@ -83,7 +83,7 @@ def test_link_restores_the_input_size(page: Browser, app: Running, small: str) -
     options = [option.strip() for option in page.locator("#size select option").all_inner_texts()]
     assert options[0] == "Standard · 77 patches"
     assert re.fullmatch(r"2\s× · 308 patches · (under a second|about \d+\s(s|min))", options[1])
-    page.locator("#size select").select_option(index=1)
+    menu_select(page, "#size select", index=1)
     page.wait_for_function("vitviz.store.get().scene.source.size !== null")
     size = page.evaluate("vitviz.store.get().size")
     assert size == 2 * max(own.height, own.width)
@@ -102,9 +102,9 @@ def test_link_restores_the_input_size(page: Browser, app: Running, small: str) -
     page.go_back()
     page.wait_for_function("vitviz.store.get().scene.source.size === null")
     expect_map(page, app.view(model=small).attention())
-    page.locator("#size select").select_option(index=1)
+    menu_select(page, "#size select", index=1)
     expect_map(page, app.view(model=small, size=size).attention())
-    page.select_option("#model select", app.default)  # other models start with their own size
+    menu_select(page, "#model select", app.default)  # other models start with their own size
     expect_map(page, app.view().attention())
     expect(page.locator("#size option:checked")).to_have_text(re.compile("^Standard"))
     page.goto(f"{app.url}?image=Dog&size=99999&layer=3")
@@ -205,17 +205,20 @@ def test_copied_link_restores_the_state_or_states_what_is_missing(page: Browser,
     example(page, "Dog")
     expect_map(page, app.view(DOG).attention())
     layer(page, 1)
+    change(page, theme="dark", lang="zh")
+    change(page, lang="en")
     click_patch(page, app.view(DOG), 5, 5)
-    page.click("[data-do=link]")
+    menu_click(page, "link")
     message = page.locator(".vv-message")
     expect(message).to_contain_text("copied")
     expect(message).not_to_contain_text("does not contain your photograph")
     link = page.evaluate("navigator.clipboard.readText()")
     assert link.startswith(app.url)
+    assert not {"theme", "lang"} & parse_qs(urlsplit(link).query).keys()  # the sender's
     photo = own_photograph(tmp_path, "secret holiday.png")
     upload(page, photo)
     page.keyboard.press("Escape")
-    page.click("[data-do=link]")
+    menu_click(page, "link")
     expect(message).to_contain_text("does not contain your photograph")
     lacking = page.evaluate("navigator.clipboard.readText()")
     assert "image=" not in lacking
@@ -242,7 +245,7 @@ def captioned(page: Browser) -> tuple[str, str, np.ndarray]:
     """Return a saved picture's name, caption and caption pixels; check that all text is legible and below the map."""
     page.evaluate(WRITTEN)
     with page.expect_download() as coming:
-        page.click("[data-do=picture]")
+        menu_click(page, "picture")
     picture = Image.open(coming.value.path()).convert("RGB")
     written = page.evaluate("window.written")
     width, height = page.evaluate(f"(({{ width, height }}) => [width, height])({SCENE}.manifest.photo)")
@@ -264,7 +267,7 @@ def test_saved_page_works_offline_and_saved_pictures_have_captions(
     read = expect_map(page, app.view().attention(1, 2, (4, 5)))
     more(page)
     with page.expect_download() as coming:
-        page.click("[data-do=page]")
+        menu_click(page, "page")
     file = tmp_path / coming.value.suggested_filename
     assert re.fullmatch(r"vitviz-Church-[\w.-]+\.html", file.name)
     coming.value.save_as(file)
@@ -279,7 +282,7 @@ def test_saved_page_works_offline_and_saved_pictures_have_captions(
         ready(saved, file.as_uri())
         expect(saved.locator(".vv-step:visible")).to_have_count(1)
         expect(saved.locator("[data-go=save]")).to_have_count(0)
-    page.click("[data-tab=explore]")
+    page.click("[data-tab=look]")
     name, caption, pixels = captioned(page)
     assert name == "vitviz-Church-Tiny-native-Layer-2-head-3-from-patch-row-5-column-6.png"
     for part in (read["title"], read["low"], f"{read['high']}  of attention", read["answer"], "Church"):

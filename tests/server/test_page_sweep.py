@@ -4,7 +4,7 @@ from itertools import combinations
 from pathlib import Path
 
 import pytest
-from browsing import new_page
+from browsing import menu_click, menu_select, new_page, open_menu
 from PIL import Image
 from playwright.sync_api import Browser as Chromium
 from playwright.sync_api import Locator, expect
@@ -26,11 +26,9 @@ from running import (
 
 SIZES = [(390, 844), (820, 844), (1024, 768), (1366, 768), (1440, 900), (1920, 1080)]
 TABS = {  # with the selector of an element that appears with the answers
-    "explore": ".vv-grid button",
-    "explain": ".vv-moved li",
-    "heads": ".vv-dot",
-    "layers": ".vv-alike canvas",
-    "help": "h2",
+    "look": ".vv-grid button",
+    "why": ".vv-moved li",
+    "inside": ".vv-alike canvas",
 }
 CONTROLS = ":is(button, summary, legend, h2, label:not(.vv-field)):visible"
 BOXES = """(all) => all.map((element) => element.getBoundingClientRect()).filter(({ width, height }) => width * height)
@@ -42,9 +40,9 @@ WIDER = "(all) => all.filter((e) => e.scrollWidth > e.clientWidth).map((e) => e.
 
 def open_tab(page: Browser, name: str) -> Locator:
     page.click(f"[role=tab][data-tab={name}]")
-    expect(page.locator(f".vv-tab:visible {TABS[name]}").first).to_be_visible()
+    expect(page.locator(f".vv-tab[data-tab={name}] {TABS[name]}").first).to_be_visible()
     settled(page)
-    return page.locator(".vv-tab:visible")
+    return page.locator(f".vv-tab[data-tab={name}]")
 
 
 def box(page: Browser, selector: str) -> dict[str, float]:
@@ -59,19 +57,20 @@ def test_every_tab_passes_axe_and_fits_a_phone(page: Browser, app: Running, mode
     expect(page.locator(".loading")).to_have_count(0)  # Gradio's own loading indicator
     unfold(page)
     click_patch(page, app.view(model=models["unsure"]), 3, 3)
-    page.click("[data-do=compare]")
-    page.evaluate("document.querySelector('.vv-known').open = false")  # opened again in Explore: it shows 264 classes
-    for name in [*TABS][1:]:  # Explore is checked below, together with the parts of the page around the tabs
+    menu_click(page, "compare")
+    page.evaluate("document.querySelector('.vv-known').open = false")  # opened again in Look: it shows 264 classes
+    for name in [*TABS][1:]:  # Look is checked below, together with the parts of the page around the tabs
         panel = open_tab(page, name)
-        if name == "explain":
+        if name == "why":
             panel.locator("[data-do=test]").click()
             expect(panel.locator(".vv-chart")).to_have_count(2)
         expect_accessible(page, within="[role=tabpanel]:not([hidden])")
-    open_tab(page, "explore")
+    open_tab(page, "look")
     page.evaluate("document.querySelector('.vv-known').open = true")
     assert errors == []  # the refusals below are logged as errors
-    page.select_option("#model select", "timm:vit_small_patch16_224.dino")
+    menu_select(page, "#model select", "timm:vit_small_patch16_224.dino")
     expect(page.locator("#notice")).to_be_visible()
+    open_menu(page)
     page.select_option("#model select", "another model")
     expect(page.locator("#another [name=source]")).to_be_focused()
     expect(page.locator(".vv-status")).not_to_be_visible()
@@ -101,29 +100,28 @@ def test_nothing_overlaps_or_overflows_at_any_width(
             assert page.evaluate("document.documentElement.scrollWidth") <= width, name
             assert not panel.locator(CONTROLS).evaluate_all(WIDER), (name, width, lang)
             assert page.evaluate(BREAKABLE) == [], (name, lang)
-            boxes = page.locator(".vv-source:visible, .vv-tab:visible > div").evaluate_all(BOXES)
+            boxes = page.locator(".vv-source:visible, .vv-tab:not([hidden]) > div").evaluate_all(BOXES)
             for first, second in combinations(boxes, 2):
                 across = min(first[2], second[2]) - max(first[0], second[0])
                 down = min(first[3], second[3]) - max(first[1], second[1])
                 assert min(across, down) <= 1, (name, first, second)
-            if name == "explore":
+            if name == "look":
                 held = box(page, ".vv-held")
                 assert held["y"] < 300  # visible without scrolling, also on a phone
-                assert held["width"] > (0.9 if width < 760 else 0.5 if width < 1000 else 0.4) * width
-                assert width < 760 or box(page, ".vv-top")["height"] < 100
+                assert held["width"] > (0.9 if width < 760 else 0.45) * width
+                assert held["width"] * held["height"] > 0.45 * width * height or (width, height) != (1440, 900)
+                assert box(page, ".vv-top")["height"] < 70
                 if width > 760:  # photograph, prediction and the first rows of all heads are in view, side by side
                     grid, ranked = box(page, ".vv-grid"), box(page, ".vv-predictions ol")
                     assert grid["x"] >= held["x"] + held["width"]
                     assert max(ranked["y"] + ranked["height"], held["y"] + held["height"], grid["y"] + 60) < height
                 assert page.evaluate("document.querySelector('.gradio-container').offsetWidth") == width
-            if name == "explain" and width >= 1024:
-                assert panel.locator(".vv-methods").evaluate("(list) => list.scrollHeight <= list.clientHeight + 1")
+            if name == "why" and width >= 1024:
                 assert box(page, ".vv-explain .vv-held")["width"] > 0.42 * width
-            if name == "layers" and width == 1920:  # charts use the space
-                assert box(page, ".vv-layers-view .vv-chart svg")["width"] > 700
+            if name == "inside" and width == 1920:
                 text = panel.locator(".vv-chart svg text").first
                 assert text.evaluate("(text) => parseFloat(getComputedStyle(text).fontSize)") >= 12
-    open_tab(page, "explore")
+    open_tab(page, "look")
     unfold(page)
     shares = page.locator(".vv-predictions li > span:last-child")
     shares.first.evaluate("share => { share.textContent = '> 99.9 %'; }")
@@ -137,18 +135,17 @@ def test_text_is_large_and_views_and_photographs_of_every_shape_fill_the_screen(
     opened: Browser, tmp_path: Path
 ) -> None:
     size = "(element) => parseFloat(getComputedStyle(element).fontSize)"
-    assert opened.locator(".vv-note").first.evaluate(size) >= 16
+    assert opened.locator(".vv-sentence").first.evaluate(size) >= 20
     small = opened.locator(".vv-explore small, .vv-explore .vv-quiet, .vv-badge")
     assert min(element.evaluate(size) for element in small.all()) >= 12
-    for name in ("Explain", "Heads", "Layers"):
+    for name in ("Why", "Inside", "Look"):
         opened.get_by_role("tab", name=name).click()
-        opened.click(".vv-strip [data-do=full]")
+        opened.click(".vv-top [data-do=full]")
         opened.wait_for_function("document.fullscreenElement !== null && vitviz.store.get().full")
-        expect(opened.locator(".vv-tab:visible .vv-picture")).to_be_visible()
-        expect(opened.locator(".vv-top")).to_be_hidden()
-        opened.click(".vv-strip [data-do=full]")
+        expect(opened.locator(".vv-tab:not([hidden]) .vv-picture").first).to_be_visible()
+        opened.click(".vv-top [data-do=full]")
         opened.wait_for_function("document.fullscreenElement === null && !vitviz.store.get().full")
-    open_tab(opened, "explore")
+    open_tab(opened, "look")
     photo, side = Image.open(DOG), 768
     for shape, share in ((1.5, 0.5), (0.66, 0.27), (0.25, 0.11)):
         path = tmp_path / f"{shape}.png"
@@ -160,7 +157,6 @@ def test_text_is_large_and_views_and_photographs_of_every_shape_fill_the_screen(
         held, pane, grid = (box(opened, name) for name in (".vv-held", ".vv-panes", ".vv-grid"))
         assert held["width"] > share * 1440
         assert held["height"] > 0.54 * 900
-        assert held["width"] > 0.7 * pane["width"] or pane["width"] < 300  # the column is no wider than necessary
         assert grid["x"] >= pane["x"] + pane["width"]
         assert grid["y"] + grid["height"] / 2 < 900
 
@@ -168,15 +164,14 @@ def test_text_is_large_and_views_and_photographs_of_every_shape_fill_the_screen(
 def test_picture_precedes_thumbnails_on_a_phone(browser: Chromium, app: Running, tmp_path: Path) -> None:
     with new_page(browser, viewport={"width": 390, "height": 844}, has_touch=True, is_mobile=True) as page:
         ready(page, app.url)
-        tops = [box(page, name)["y"] for name in (".vv-picture", ".vv-grid", "#examples", ".vv-predictions")]
+        tops = [box(page, name)["y"] for name in (".vv-picture", ".vv-predictions", "#examples", ".vv-grid")]
         assert tops == sorted(tops)
-        assert tops[0] < 240
-        assert tops[1] < 844
+        assert tops[0] < 60
+        assert tops[2] < 844
         assert page.evaluate("getComputedStyle(document.querySelector('.vv-picture')).touchAction") == "pan-y"
-        page.get_by_role("tab", name="Explain").click()
-        expect(page.locator(".vv-methods")).to_be_visible()
-        assert box(page, ".vv-methods")["y"] < 975
-        page.get_by_role("tab", name="Explore").click()
+        page.get_by_role("tab", name="Why").click()
+        expect(page.locator("[data-ask=method]")).to_be_visible()
+        page.get_by_role("tab", name="Look").click()
         for photo, shown in ((own_photograph(tmp_path), ".vv-picture"), (Path(__file__), "#notice")):
             page.evaluate("window.scrollTo(0, 900)")
             expect(page.locator(".vv-file")).to_be_in_viewport(ratio=0.95)  # the button stays at the bottom

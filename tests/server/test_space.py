@@ -14,6 +14,7 @@ import clean_environment
 import pytest
 import yaml
 from attacked import ROOT, Server
+from browsing import menu_click
 from clean_environment import packages, requirements
 from offered import photograph
 from playwright.sync_api import Frame, Page, expect
@@ -188,7 +189,7 @@ def test_link_copied_in_the_hosts_frame_restores_the_state(page: Page, started: 
     frame.wait_for_function("!vitviz.store.get().linked")
     frame.click(".vv-grid button[data-value='6,1']")
     before = frame.evaluate(f"({STATE})(vitviz.store.get())")
-    frame.click("[data-do=link]")
+    menu_click(frame, "link")
     message = frame.locator(".vv-message")
     if allow:
         expect(message).to_contain_text("copied")

@@ -95,9 +95,8 @@ def test_events_reach_python_only_from_their_explorer(opened: Browser, events: T
     assert last["select_block"]["patch"] == [1, 2]
     assert events.of("right") == []
     for tab, selector in (
-        ("explain", ".vv-method small:not(:empty)"),
-        ("heads", ".vv-cell"),
-        ("layers", ".vv-read canvas"),
+        ("why", ".vv-moved li"),
+        ("inside", ".vv-cell"),
     ):
         opened.click(f"#left [role=tab][data-tab={tab}]")
         opened.locator(f"#left {selector}").first.wait_for(state="visible")
@@ -135,6 +134,7 @@ def test_two_explorers_have_separate_photographs_choices_and_keys(opened: Browse
     assert opened.evaluate(BLOCKS) == [before[0], view.trace.depth - 1]
     for name in ("left", "right"):
         assert opened.locator(f"#{name} .vv-modes input:checked").get_attribute("value") == "attention"
+    opened.locator("#left .vv-more > summary").click()
     opened.check("#left .vv-modes input[value=rollout]", force=True)
     assert opened.locator("#right .vv-modes input:checked").get_attribute("value") == "attention"
     opened.click("#read")

@@ -114,7 +114,7 @@ def test_firefox_resisting_fingerprinting_refuses_to_compute_and_save(site: Site
         assert REASON in tab.evaluate(f"() => {SAID}")
         assert not [*tmp_path.glob("*.png")]
 
-        tab.evaluate("() => document.querySelector('[data-tab=explain]').click()")
+        tab.evaluate("() => document.querySelector('[data-tab=why]').click()")
         tab.wait_for(f"document.querySelector('.vv-explain .vv-trouble').textContent.includes({REASON!r})")
 
         tab.set_files("#photo input[type=file]", mine)
@@ -252,7 +252,7 @@ def photographs(tab: Tab, folder: Path, stores: bool) -> dict[str, Any]:
 
 
 def explain(tab: Tab) -> None:
-    tab.click("[data-method=legrad]")
+    tab.select_option("[data-ask=method]", "legrad")
     settle(tab)
     tab.click(".vv-explain [data-do=test]")
     tab.wait_for("document.querySelectorAll('.vv-testing .vv-chart').length === 2", seconds=180)
@@ -290,18 +290,18 @@ def journey(tab: Tab, kind: str, url: str, folder: Path, *, stores: bool = True)
         tab.evaluate("() => history.back()")
         tab.wait_for("vitviz.store.get().tab !== 'explore'")
         show(tab, "explore")
-        tab.click(".vv-explore [data-do=link]")
+        tab.evaluate("() => document.querySelector('.vv-menu [data-do=link]').click()")
         tab.wait_for("document.querySelector('#notice').textContent.includes('ink')")
         tab.click(".theme")
         tab.wait_for("document.querySelector('.vv').classList.contains('dark')")
     tab.click("[data-do=lang]")
-    tab.wait_for("document.querySelector('[data-tab=explore]').textContent === '探索'")
+    tab.wait_for("document.querySelector('[data-tab=look]').textContent === '探索'")
     tab.resize(390, 844)
     for name in names:
         show(tab, name, 390)
     tab.resize(1440, 900)
     show(tab, "explore")
-    tab.click(".vv-explore [data-do=picture]")
+    tab.evaluate("() => document.querySelector('.vv-menu [data-do=picture]').click()")
     wait_until(lambda: tab.evaluate("() => true") and [*tab.downloads.glob("*.png")], "a download")
     # Firefox reports that it refuses a service worker, which the page expects.
     assert [text for text in tab.problems if stores or "ServiceWorker" not in text] == []

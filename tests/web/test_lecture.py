@@ -105,7 +105,7 @@ def test_all_steps_show_the_models_numbers(saved: Page, view: View) -> None:
     page = saved
     texts = lecture_texts()["en"]
     go(page, STEPS[0])
-    expect(page.locator("[role=tab]")).to_have_text(["Explore", "Lecture"])
+    expect(page.locator("[role=tab]")).to_have_text(["Look", "Lecture"])
     for step in range(1, STAGES + 1):
         turn(page, step)
         expect(page.locator(".vv-text h2")).to_have_text(texts[step - 1]["title"])
@@ -156,7 +156,7 @@ def test_all_steps_are_in_chinese(saved: Page) -> None:
         for heading in page.locator(".vv-step:visible h3:visible").all_inner_texts():
             assert any("\u4e00" <= letter <= "\u9fff" for letter in heading), heading
     speak(page, "en")
-    expect(page.locator("[role=tab]")).to_have_text(["Explore", "Lecture"])
+    expect(page.locator("[role=tab]")).to_have_text(["Look", "Lecture"])
 
 
 def test_numbers_of_a_head_match_model_and_add_up(saved: Page, view: View) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from browsing import new_page, speak
+from browsing import close_menu, menu_click, menu_select, new_page, open_menu, speak
 from PIL import Image
 from playwright.sync_api import Browser as Chromium
 from playwright.sync_api import Page as Browser
@@ -33,9 +33,9 @@ from running import (
 
 from vitviz import Group, Similarity
 from vitviz.analysis.pca_basis import PCABasis, fit_pca
+from vitviz.formatting import percent
 from vitviz.lecture.texts import STEPS
 from vitviz.view import View
-from vitviz.web.languages import LANGUAGES
 
 EXPLAIN = ".vv-explain"
 MATCHED = """vitviz.scenes.size === 2 && vitviz.views[0].similarity.matching?.done && vitviz.resting()
@@ -68,27 +68,32 @@ def test_an_error_is_shown_in_view_and_where_it_arose(opened: Browser) -> None:
     expect(opened.locator("#notice")).to_be_in_viewport(ratio=0.95)
     said = opened.locator("#notice span").inner_text()
     expect(opened.locator("[data-at=photo]")).to_have_text(said)
+    open_menu(opened)
     expect(opened.locator("[data-at=model]")).to_be_hidden()
-    opened.select_option("#model select", "timm:vit_small_patch16_224.dino")
+    menu_select(opened, "#model select", "timm:vit_small_patch16_224.dino")
+    open_menu(opened)
     expect(opened.locator("[data-at=model]")).to_be_visible()
     expect(opened.locator("[data-at=photo]")).to_be_hidden()
     opened.click("#notice [data-do=dismiss]")
     expect(opened.locator("[data-at=model]")).to_be_hidden()
-    open_tab(opened, "Explain")
+    open_tab(opened, "Why")
     opened.route("**/vitviz/faithfulness", lambda route: route.abort())
     opened.click(f"{EXPLAIN} [data-do=test]")
     expect(opened.locator(f"{EXPLAIN} .vv-testing .vv-trouble")).to_be_visible()
     opened.route("**/vitviz/intervene", lambda route: route.abort())
     change(opened, removed=20)
-    opened.click(f"{EXPLAIN} [data-method=legrad]")
-    expect(opened.locator(f"{EXPLAIN} .vv-erasing .vv-trouble")).to_be_visible()
+    opened.select_option(f"{EXPLAIN} [data-ask=method]", "legrad")
+    expect(opened.locator(f"{EXPLAIN} .vv-hide .vv-trouble")).to_be_visible()
 
 
 def test_the_side_panel_has_no_scroller_and_its_buttons_are_in_sight(opened: Browser, tmp_path: Path) -> None:
     opened.set_viewport_size({"width": 1366, "height": 768})
     settled(opened)
-    for name in ("play", "compare", "link", "picture"):
+    expect(opened.locator(".vv-explore [data-do=play]")).to_be_in_viewport(ratio=1)
+    open_menu(opened)
+    for name in ("compare", "link", "picture"):
         expect(opened.locator(f".vv-explore [data-do={name}]")).to_be_in_viewport(ratio=1)
+    close_menu(opened)
     assert opened.locator(".vv-explore .vv-side").evaluate("(side) => getComputedStyle(side).overflowY") == "visible"
     expect(opened.locator("[data-key=opacity]")).to_be_hidden()  # until one asks for more
     opened.click(".vv-more > summary")
@@ -106,7 +111,7 @@ def test_the_side_panel_has_no_scroller_and_its_buttons_are_in_sight(opened: Bro
 def test_what_if_bars_have_the_other_class_and_apply_heads_that_are_off(opened: Browser, app: Running) -> None:
     view = app.view()
     last = view.labels[view.best(len(THINGS))[-1]]
-    change(opened, off=["0,0", "2,1"], tab="explain", against=view.labels.index(last))
+    change(opened, off=["0,0", "2,1"], tab="why", against=view.labels.index(last))
     settled(opened)
     expect(opened.locator(f"{EXPLAIN} .vv-heads-off")).to_contain_text("2 heads switched off")
     after = view.intervene(heads=[(0, 0), (2, 1)]).after[0]
@@ -116,17 +121,17 @@ def test_what_if_bars_have_the_other_class_and_apply_heads_that_are_off(opened: 
 
 
 def test_compare_starts_with_a_choice_and_names_both_pictures(opened: Browser, app: Running) -> None:
-    opened.click("[data-do=compare]")
+    menu_click(opened, "compare")
     names = opened.locator(".vv-explore .vv-of")
     expect(names).to_have_count(2)
     expect(names.first).to_have_text(re.compile(r"^Church · "))
     opened.click("[data-versus=layer]")
     expect(opened.locator(".vv-versus")).to_be_hidden()
-    titles = opened.locator(".vv-explore .vv-title").all_inner_texts()
+    titles = opened.locator(".vv-explore .vv-title").all_text_contents()
     assert len(set(titles)) == 2
     example(opened, "Dog")
     expect(names.nth(1)).to_have_text(re.compile(r"^Dog · "))
-    open_tab(opened, "Explain")  # both photographs, each with its map
+    open_tab(opened, "Why")  # both photographs, each with its map
     names, titles = (opened.locator(f"{EXPLAIN} {name}") for name in (".vv-of", ".vv-title"))
     expect(names).to_have_text([re.compile(r"^Church · "), re.compile(r"^Dog · ")])
     expect(titles).to_have_text([view.explain("gae").title for view in (app.view(), app.view(DOG))])
@@ -147,9 +152,9 @@ def test_compare_starts_with_a_choice_and_names_both_pictures(opened: Browser, a
     opened.locator(f"{EXPLAIN} .vv-held").nth(1).click()  # explains that photograph, and hides no patch
     expect(other).to_contain_text("Church")
     assert opened.evaluate("vitviz.store.get().erased") == []
-    open_tab(opened, "Heads")  # the target is the same in all tabs
-    heads = opened.locator(".vv-heads-view")
-    expect(heads.locator(".vv-target span")).to_have_text("Target: similarity to Church.")
+    open_tab(opened, "Inside")  # the target is the same in all tabs
+    heads, layers = opened.locator(".vv-heads-view"), opened.locator(".vv-layers-view")
+    expect(layers.locator(".vv-target span")).to_have_text("Target: similarity to Church.")
     heads.locator("[data-ask=statistic]").select_option("ablation_logit")
     expect(heads.locator(".vv-chart-title")).to_have_text("Score drop")
     drops = dog.heads(["ablation_logit"], target=Similarity(church))["ablation_logit"].ravel()
@@ -157,10 +162,9 @@ def test_compare_starts_with_a_choice_and_names_both_pictures(opened: Browser, a
     np.testing.assert_allclose(shown, drops, rtol=0.006, atol=1e-5)
     assert heads.locator(".vv-cell").evaluate_all(CUT) == 0
     expect(heads.locator(".vv-pinned")).to_contain_text("cosine")
-    heads.locator("[data-do=field]").click()
+    layers.locator("[data-do=field]").click()
     expect(choice.get_by_role("combobox")).to_be_visible()
-    open_tab(opened, "Layers")
-    layers = opened.locator(".vv-layers-view")
+    open_tab(opened, "Inside")
     words = layers.locator(".vv-chart svg").get_attribute("aria-label")
     cosines = ", ".join(f"{value:.2f}" for value in dog.lens(target=Similarity(church)).readings[:, 0])
     assert words.replace("−", "-") == f"Cosine after each layer. the similarity to Church: {cosines}."
@@ -193,6 +197,7 @@ def test_similar_patches_matches_and_components_of_two_photographs_equal_pythons
 
     expect_python(church)
     expect(opened.locator(".vv-lines g")).to_have_count(4)
+    change(opened, open=["more"])
     expect(opened.locator("[data-ask=descriptor]")).to_have_value("values")
     expect(opened.locator("[data-ask=descriptorBlock]")).to_have_value(str(church.trace.depth - 2))
     opened.keyboard.press("Escape")
@@ -213,7 +218,7 @@ def test_similar_patches_matches_and_components_of_two_photographs_equal_pythons
     opened.wait_for_function("new URLSearchParams(location.search).get('matches') === '9'")
     assert there.items() <= address(opened).items()
     assert axe(opened) == []
-    opened.select_option("[data-ask=similar]", "components")
+    opened.get_by_role("radio", name="Groups").check()
     title = opened.locator(".vv-explore .vv-title")
     expect(title).to_have_text(["Principal components of the keys of layer 1"] * 2)
     expect(opened.locator(".vv-lines")).to_be_hidden()
@@ -230,7 +235,7 @@ def test_similar_patches_matches_and_components_of_two_photographs_equal_pythons
         np.testing.assert_array_equal(
             basis.foreground(view.model, view.trace), fitted.foreground(view.model, view.trace)
         )
-    opened.select_option("[data-ask=similar]", "foreground")
+    opened.get_by_role("radio", name="Subject").check()
     expect(title).to_have_text(["Foreground by the keys of layer 1"] * 2)
     covered = np.array(opened.evaluate(COLORS, 0)) != 0
     np.testing.assert_array_equal(~covered.reshape(church.trace.grid), fitted.foreground(church.model, church.trace))
@@ -240,7 +245,7 @@ def test_similar_patches_matches_and_components_of_two_photographs_equal_pythons
 
 
 def test_class_field_completes_what_is_typed_by_keyboard_and_pointer(opened: Browser, app: Running) -> None:
-    open_tab(opened, "Explain")
+    open_tab(opened, "Why")
     field = opened.locator(f"{EXPLAIN} [data-ask=target]")
     text, options = field.get_by_role("combobox", name="Explain"), field.get_by_role("option")
     best = app.view().predictions(1)[0][0]
@@ -295,17 +300,17 @@ def test_why_one_class_and_not_another_hides_patches_until_the_answer_flips(
 ) -> None:
     view, panel = app.view(), opened.locator(EXPLAIN)
     best, second, *_, unlikely = (view.labels[index] for index in view.best(13))
-    open_tab(opened, "Explain")
+    open_tab(opened, "Why")
     start = panel.get_by_role("button", name=f"Why {best}, not {second}?")
     start.click()
     expect(start).to_be_hidden()
     pair = [best, unlikely]  # needs many steps
     panel.get_by_role("combobox", name="rather than").fill(unlikely)
     opened.keyboard.press("Enter")
-    panel.locator("[data-method=rollout]").click()
+    panel.locator("[data-ask=method]").select_option("rollout")
     expect(panel.locator(".vv-speaks")).to_contain_text("the same for every class")
     panel.locator("[data-do=specific]").click()
-    panel.locator("[data-method=attn_lrp]").click()
+    panel.locator("[data-ask=method]").select_option("attn_lrp")
     expect(panel.locator(".vv-speaks")).to_contain_text(f"Red patches speak for {pair[0]}, blue ones for {pair[1]}.")
     expect(panel.locator(".vv-pinned .vv-name")).to_have_text(pair)
     settled(opened)
@@ -326,8 +331,8 @@ def test_why_one_class_and_not_another_hides_patches_until_the_answer_flips(
     assert all(leads(percent) > -2e-3 for percent in range(2, removed, 2))
     expect(panel.locator(".vv-outcome")).to_contain_text(f"the answer flips: {pair[1]} leads {pair[0]}.")
     expect(panel.locator(".vv-fall .vv-chart")).to_have_count(1)
-    panel.locator("[data-do=chance]").click()
-    expect(panel.locator(".vv-chance")).to_contain_text("random patches hidden")
+    panel.locator("[data-do=test]").click()
+    expect(panel.locator(".vv-testing .vv-chart")).to_have_count(2)
     with opened.expect_download() as card:
         panel.locator("[data-do=card]").click()
     assert card.value.suggested_filename.startswith("vitviz-Church-")
@@ -336,7 +341,6 @@ def test_why_one_class_and_not_another_hides_patches_until_the_answer_flips(
         assert picture.width == 1890
     assert address(opened)["against"] == str(classes[1])
     panel.locator("[data-do=swap]").click()
-    expect(panel.locator(".vv-erasing h2")).to_have_text(f"Why {pair[1]}, not {pair[0]}?")
     expect(panel.locator(".vv-outcome")).to_contain_text(f"{pair[0]} leads {pair[1]} already")
 
 
@@ -346,7 +350,7 @@ def test_a_link_carries_the_photograph_in_its_fragment(browser: Chromium, app: R
         expect(page.locator("[data-do=photo-link]")).to_be_hidden()
         upload(page, own_photograph(tmp_path))
         page.wait_for_function(f"{SCENE}?.source.photo")
-        page.click("[data-do=photo-link]")
+        menu_click(page, "photo-link")
         expect(page.locator("#notice")).to_contain_text("It contains your photograph")
         link = page.evaluate("navigator.clipboard.readText()")
     address, fragment = link.split("#photo=")
@@ -380,10 +384,10 @@ def test_the_page_speaks_chinese_and_english_again(
             shown.append(page.locator(".vv").inner_text())
         return shown
 
-    change(page, query=[2, 3], off=["0,0"], tab="explain")
+    change(page, query=[2, 3], off=["0,0"], tab="why")
     page.locator(f"{EXPLAIN} [data-do=test]").click()
     english = texts("stays on the patch")
-    expect(page.locator("[data-do=lang]")).to_have_text(" / ".join(LANGUAGES).upper())
+    expect(page.locator("[data-do=lang]")).to_have_text("中文")
     speak(page, "zh")
     for text in texts("留在图块自身"):
         assert not SENTENCE.findall(text)
@@ -396,7 +400,7 @@ def test_the_page_speaks_chinese_and_english_again(
     expect(page.locator("#notice span")).to_contain_text("得到的是 'timm:no model'")
     page.click("#notice [data-do=dismiss]")
     search = page.locator(".vv-known input")
-    change(page, tab="explore")
+    change(page, tab="look")
     page.evaluate("document.querySelector('.vv-known').open = true")
     for wanted, names in (("猫", ["猫"]), ("dog", ["狗"]), ("", ["狗", "猫", "fox"])):  # by either name
         search.fill(wanted)
@@ -410,6 +414,7 @@ def test_the_page_speaks_chinese_and_english_again(
 def test_sharper_keeps_the_patch_and_goes_back(opened: Browser, app: Running) -> None:
     change(opened, query=[2, 3])
     before = opened.evaluate(f"{SCENE}.grid")
+    open_menu(opened)
     button = opened.locator("[data-do=sharper]")
     expect(button).to_have_text("Sharper")
     button.click()
@@ -422,17 +427,18 @@ def test_sharper_keeps_the_patch_and_goes_back(opened: Browser, app: Running) ->
     expect_map(opened, app.view().attention(query=(2, 3)))
 
 
-def test_a_first_visit_begins_with_a_pointer_that_any_input_stops(browser: Chromium, app: Running) -> None:
+def test_a_first_visit_begins_with_the_layers_until_any_input(browser: Chromium, app: Running) -> None:
     context = browser.new_context()
     page = context.new_page()
     ready(page, app.url)
-    expect(page.locator(".vv-ghost")).to_be_visible()
-    page.wait_for_function("vitviz.store.get().pointer?.ghost")
+    expect(page.locator(".vv-opening")).to_be_attached()
+    page.wait_for_function("vitviz.store.get().thumbnail?.opening")
     page.keyboard.press("Shift")
-    expect(page.locator(".vv-ghost")).to_have_count(0)
-    assert page.evaluate("vitviz.store.get().pointer") is None
+    expect(page.locator(".vv-opening")).to_have_count(0)
+    assert page.evaluate("vitviz.store.get().thumbnail") is None
+    expect(page.locator(".vv-predictions li").first).to_contain_text(percent(app.view().predictions(1)[0][1]))
     ready(page, app.url)
-    expect(page.locator(".vv-ghost")).to_have_count(0)
+    expect(page.locator(".vv-opening")).to_have_count(0)
     context.close()
 
 

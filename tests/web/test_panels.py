@@ -12,7 +12,7 @@ from patience import wait_until
 from PIL import Image
 from playwright.sync_api import Locator, expect
 from playwright.sync_api import Page as Browser
-from running import DOG, SCENE, THINGS, Gate, Running, example, expect_map, ready, settled, upload
+from running import DOG, SCENE, THINGS, Gate, Running, address, example, expect_map, ready, settled, upload
 from viewer_pages import pixels
 
 from vitviz.attribution.registry import METHODS
@@ -22,7 +22,7 @@ from vitviz.view import View
 
 QUESTIONS = "**/vitviz/*"
 FLAT = f'"values": {[0.0] * 7 * 11}'  # of the tiny model's grid
-LABELS = {"Explain": "Explanations", "Heads": "Heads", "Layers": "Layers"}
+TABS = {"Why": "Why", "Heads": "Inside", "Layers": "Inside"}  # the tab of each section
 
 
 def view_of(name: str) -> str:
@@ -31,16 +31,16 @@ def view_of(name: str) -> str:
 
 
 def tab(page: Browser, name: str) -> Locator:
-    """Open a tab and return its section."""
-    page.get_by_role("tab", name=name).click()
-    panel = page.locator(f".vv-tab[aria-label='{LABELS[name]}']")
+    """Open the tab of a section, and return the section."""
+    page.get_by_role("tab", name=TABS[name]).click()
+    panel = page.locator(f".vv-tab[aria-label='{name}']")
     expect(panel).to_be_visible()
     return panel
 
 
 def explained(page: Browser) -> Locator:
     """Wait until the panel of explanations shows a map, and return the panel."""
-    panel = tab(page, "Explain")
+    panel = tab(page, "Why")
     expect(panel.locator(".vv-low")).not_to_have_text("")
     return panel
 
@@ -95,7 +95,7 @@ def test_explain_maps_match_python(opened: Browser, app: Running) -> None:
     expect(panel.locator(".vv-about")).to_contain_text(re.compile(r"Outside the picture: \d\.\d+ on CLS"))
     target, against = (panel.locator(f"[data-ask={name}] input") for name in ("target", "against"))
     expect(target).to_have_value(view.predictions(1)[0][0])
-    expect(panel.locator(".vv-method")).to_have_count(len(METHODS))
+    expect(panel.locator("[data-ask=method] option")).to_have_count(len(METHODS))
     expect(panel.locator(".vv-moved")).to_be_visible()
     assert bars(opened, panel) == pytest.approx(dict(view.predictions(5)), abs=1e-4)
     expect(panel.locator(".vv-moved small:not(:empty)")).to_have_count(0)  # nothing is hidden, so nothing "was"
@@ -105,7 +105,7 @@ def test_explain_maps_match_python(opened: Browser, app: Running) -> None:
     expect(panel.locator(".vv-note")).to_contain_text(f"Row {rows // 2}, column {columns // 2 + 1}: ")
     choose(panel, "target", "thing 7")
     choose(panel, "against", "thing 3")
-    panel.locator("[data-method=attn_lrp]").click()
+    panel.locator("[data-ask=method]").select_option("attn_lrp")
     heatmap = view.explain("attn_lrp", contrast=("thing 7", "thing 3"))
     assert heatmap.signed
     expect_drawn(opened, panel, heatmap)
@@ -135,32 +135,34 @@ def test_faithfulness_and_removal_match_python(opened: Browser, app: Running) ->
     expect(panel.locator(".vv-verdict")).to_have_text(test.describe())
     chart = panel.locator(".vv-chart").first
     assert f"Area {test.deletion.area:.2f}" in chart.locator("svg").get_attribute("aria-label")
-    expect(panel.locator("[data-method=gae] small")).to_contain_text(f"{abs(test.gain):.2f}")
-    assert panel.locator(".vv-method").first.get_attribute("data-method") == "gae"  # best method first
+    best = panel.locator("[data-ask=method] option").first  # the best method comes first
+    expect(best).to_have_attribute("value", "gae")
+    expect(best).to_contain_text(f"{abs(test.gain):.2f}")
     panel.locator("input[data-do=away]").fill("60")
     expect(panel.locator(".vv-moved small").first).not_to_have_text("")
     shown = bars(opened, panel)
     assert shown == pytest.approx(after_drop(view, shown, drop=strongest(view, "gae", 0.6)), abs=2e-3)
-    panel.locator("[data-method=legrad]").click()  # another map has no test, and different patches
+    panel.locator("[data-ask=method]").select_option("legrad")  # another map has no test, and different patches
     expect(panel.locator(".vv-chart")).to_have_count(0)
     expect(panel.locator(".vv-verdict")).to_have_text(untested)
     expect(panel.locator(".vv-title")).to_have_text(view.explain("legrad").title)
 
 
 def test_failed_questions_are_reported_and_retried(opened: Browser) -> None:
-    for name in ("Explain", "Heads", "Layers"):
+    for names in (("Why",), ("Heads", "Layers")):
         opened.route(QUESTIONS, lambda route: route.fulfill(status=502))
-        panel = tab(opened, name)
-        expect(panel.locator(".vv-trouble")).to_contain_text("The server does not answer")
+        for name in names:
+            expect(tab(opened, name).locator(".vv-trouble")).to_contain_text("The server does not answer")
         opened.unroute(QUESTIONS)
-        opened.get_by_role("tab", name="Explore").click()
-        panel = tab(opened, name)
-        expect(panel.locator(".vv-moved li, .vv-dot, .vv-alike canvas").first).to_be_visible()
-        expect(panel.locator(".vv-trouble")).to_be_hidden()
+        opened.get_by_role("tab", name="Look").click()
+        for name in names:
+            panel = tab(opened, name)
+            expect(panel.locator(".vv-moved li, .vv-dot, .vv-alike canvas").first).to_be_visible()
+            expect(panel.locator(".vv-trouble")).to_be_hidden()
     panel = explained(opened)
     words = json.dumps({"error": {"kind": "failed", "text": "Nobody answers."}})
     opened.route("**/vitviz/explain", lambda route: route.fulfill(body=f"{words}\n"))
-    panel.locator("[data-method=legrad]").click()
+    panel.locator("[data-ask=method]").select_option("legrad")
     expect(panel.locator(".vv-trouble")).to_have_text("Nobody answers.")
     expect(panel.locator(".vv-note")).not_to_contain_text("Computing")
     expect(panel.locator(".vv-title")).to_have_text("LeGrad")  # without the map of the previous method
@@ -168,11 +170,11 @@ def test_failed_questions_are_reported_and_retried(opened: Browser) -> None:
     opened.unroute("**/vitviz/explain")
     flat = lambda route: route.fulfill(body=re.sub(r'"values": ?\[.*?\]', FLAT, route.fetch().text()))  # noqa: E731
     opened.route("**/vitviz/explain", flat)
-    panel.locator("[data-method=attn_lrp]").click()
-    expect(panel.locator(".vv-about")).to_contain_text("All patches have the same value")
+    panel.locator("[data-ask=method]").select_option("attn_lrp")
+    expect(panel.locator(".vv-note")).to_contain_text("All patches have the same value")
     opened.unroute("**/vitviz/explain")
-    panel.locator("[data-method=rollout]").click()
-    expect(panel.locator(".vv-about")).not_to_contain_text("All patches have the same value")
+    panel.locator("[data-ask=method]").select_option("rollout")
+    expect(panel.locator(".vv-note")).not_to_contain_text("All patches have the same value")
     expect(panel.locator(".vv-trouble")).to_be_hidden()
     expect(panel.locator(".vv-title")).to_contain_text("Rollout of layers 1 to ")
     expect(panel.locator(".vv-low")).not_to_have_text("")
@@ -185,22 +187,22 @@ def test_all_methods_are_ranked_and_use_the_width_of_the_page(opened: Browser, t
     panel = explained(opened)
     quick = [name for name, method in METHODS.items() if not method.slow]
     run, left_out = panel.locator("[data-do=all]"), panel.locator(".vv-left-out")
-    expect(run).to_have_text(f"Run and test {len(quick)} methods")
+    expect(run).to_have_text("Compare all")
     expect(left_out).to_have_text(re.compile(r"Skips \w+ slow methods; run those individually\."))
     expect(left_out).not_to_contain_text("best")
     run.click()
     expect(left_out).to_contain_text("best on top")
-    expect(run).to_contain_text("Run and test")
+    expect(run).to_have_text("Compare all")
     expect(panel.locator(".vv-beside h2")).to_have_text("All maps side by side, best first")
-    expect(panel.locator(".vv-all figure")).to_have_count(len(quick))
+    expect(panel.locator(".vv-all button")).to_have_count(len(quick))
     texts = panel.locator(".vv-all small").all_inner_texts()
     numbers = [float(re.search(r"\d\.\d\d", text).group()) for text in texts]
     gains = [-number if "below" in text else number for text, number in zip(texts, numbers, strict=True)]
     assert gains == sorted(gains, reverse=True)
     expect(panel.locator(".vv-one-scale")).to_contain_text("own scale")
-    expect(panel.locator(".vv-method").first).to_have_attribute("aria-pressed", "true")  # the best is shown
+    expect(panel.locator(".vv-all button").first).to_have_attribute("aria-pressed", "true")  # the best is shown
     settled(opened)
-    assert panel.locator(".vv-walls").bounding_box()["width"] > 800
+    assert panel.locator(".vv-beside").bounding_box()["width"] > 800
     assert opened.evaluate("document.documentElement.scrollHeight") < 2400
 
 
@@ -210,55 +212,47 @@ def test_panes_share_the_class_by_name(page: Browser, app: Running, models: dict
     labels = app.view(model=second).labels
     ready(page, f"{app.url}?pane=1&model2={second}")
     page.wait_for_function("vitviz.store.get().beside?.scene?.source.model.endsWith('reversed')")
-    panel = tab(page, "Explain")
+    panel = tab(page, "Why")
     choose(panel, "target", "thing 3")
     for pane, expected in ((1, labels.index("thing 3")), (0, THINGS.index("thing 3"))):
-        page.get_by_role("tab", name="Explore").click()
+        page.get_by_role("tab", name="Look").click()
         page.locator(".vv-explore .vv-picture").nth(pane).focus()
-        tab(page, "Explain")
+        tab(page, "Why")
         expect(panel.locator("[data-ask=target] input")).to_have_value("thing 3")
         assert page.evaluate("vitviz.store.get().target") == expected
 
 
-def test_a_click_counts_even_if_the_list_changes_before_the_button_is_released(opened: Browser, app: Running) -> None:
+def test_asking_for_the_rival_class_keeps_the_method(opened: Browser, app: Running) -> None:
     panel = explained(opened)
-    gate = Gate(opened, "**/vitviz/explain")
-    panel.locator("[data-method=legrad]").click()
-    gate.wait()
-    button = panel.locator("[data-method=attn_lrp]")
-    opened.wait_for_function("vitviz.resting()")  # the page has moved the list
-    button.scroll_into_view_if_needed()
-    button.hover()
-    opened.mouse.down()
-    assert button.evaluate("(button) => button.matches(':active')")
-    gate.open()
-    expect(panel.locator("[data-method=legrad] small")).to_contain_text(" s")  # its map has arrived
-    opened.mouse.up()
-    expect_drawn(opened, panel, app.view().explain("attn_lrp"))
+    panel.locator("[data-ask=method]").select_option("legrad")
+    panel.locator("[data-do=versus]").click()
+    settled(opened)
+    expect(panel.locator("[data-ask=method]")).to_have_value("legrad")
+    assert address(opened)["method"] == "legrad"
 
 
 def test_another_click_or_tab_cancels_a_running_question(opened: Browser) -> None:
     panel = explained(opened)
     gate = Gate(opened, "**/vitviz/explain")
-    panel.locator("[data-method=legrad]").click()
+    panel.locator("[data-ask=method]").select_option("legrad")
     expect(panel.locator(".vv-title")).to_have_text("LeGrad")
     expect(panel.locator(".vv-low")).to_have_text("")  # the previous map is removed
     gate.wait()
     with opened.expect_event("requestfailed", lambda request: "legrad" in (request.post_data or "")):
-        panel.locator("[data-method=attn_lrp]").click()
+        panel.locator("[data-ask=method]").select_option("attn_lrp")
     with opened.expect_event("requestfailed", lambda request: "attn_lrp" in (request.post_data or "")):
-        opened.get_by_role("tab", name="Explore").click()
+        opened.get_by_role("tab", name="Look").click()
     gate.open()
 
 
 def test_slow_method_starts_and_stops_on_request(opened: Browser) -> None:
     panel = explained(opened)
     gate = Gate(opened, "**/vitviz/explain")
-    panel.locator("[data-method=kernel_shap]").click()
+    panel.locator("[data-ask=method]").select_option("kernel_shap")
     method = METHODS["kernel_shap"]
     note, status, run = panel.locator(".vv-note"), opened.locator("#status"), panel.locator("[data-do=run]")
     expect(panel.locator(".vv-title")).to_have_text(method.title)
-    expect(note).to_have_text(method.about)
+    expect(panel.locator(".vv-method-about")).to_have_text(method.about)
     expect(panel.locator(".vv-about")).to_contain_text(method.paper)
     settled(opened)
     assert not gate.held  # the method is selected, but not started
@@ -269,7 +263,7 @@ def test_slow_method_starts_and_stops_on_request(opened: Browser) -> None:
     gate.wait()
     run.click()
     expect(status).to_be_hidden()
-    expect(note).to_have_text(method.about)
+    expect(note).to_have_text("")
     run.click()
     gate.wait(2)
     example(opened, "Dog")  # another photograph stops the method, and does not restart it
@@ -277,21 +271,21 @@ def test_slow_method_starts_and_stops_on_request(opened: Browser) -> None:
     settled(opened)
     expect(run).to_contain_text(f"Run {method.title}")
     assert len(gate.held) == 2
-    expect(panel.locator("[data-method=kernel_shap]")).to_have_attribute("aria-pressed", "true")
+    expect(panel.locator("[data-ask=method]")).to_have_value("kernel_shap")
 
 
 @pytest.mark.tier("all")
 def test_address_restores_explain_and_heads(opened: Browser, app: Running) -> None:
     panel = explained(opened)
     choose(panel, "target", "thing 7")
-    panel.locator("[data-method=legrad]").click()
+    panel.locator("[data-ask=method]").select_option("legrad")
     panel.locator("input[data-do=away]").fill("30")
     opened.reload()
     panel = opened.locator(".vv-explain")
     expect_drawn(opened, panel, app.view().explain("legrad", "thing 7"))
     expect(panel.locator("input[data-do=away]")).to_have_value("30")
     expect(panel.locator(".vv-moved small").first).not_to_have_text("")
-    opened.get_by_role("tab", name="Heads").click()
+    opened.get_by_role("tab", name="Inside").click()
     panel = opened.locator(".vv-heads-view")
     panel.locator("[data-ask=statistic]").select_option("mass_cls")
     panel.locator("[data-ask=off]").check()
@@ -332,7 +326,7 @@ def test_heads_tab_matches_python_and_switches_heads_off(opened: Browser, app: R
     expect(panel.locator(".vv-moved small").first).not_to_have_text("")
     shown = bars(opened, panel)
     assert shown == pytest.approx(after_drop(view, shown, heads=off), abs=1e-3)
-    opened.get_by_role("tab", name="Explore").click()
+    opened.get_by_role("tab", name="Look").click()
     expect(opened.locator(".vv-grid [data-value='1,4']")).to_have_class(re.compile("vv-is-off"))
     tab(opened, "Heads").locator("[data-do=on]").click()
     expect(panel.locator(".vv-off")).to_contain_text("All heads are on")
@@ -341,7 +335,6 @@ def test_heads_tab_matches_python_and_switches_heads_off(opened: Browser, app: R
     cell.hover()
     heatmap = view.attention(1, 2)
     expect(panel.locator(".vv-title")).to_have_text(heatmap.title)
-    expect(panel.locator(".vv-pane .vv-high")).to_have_text(percent(heatmap.scale().vmax))
     cell.click()
     expect_map(opened, heatmap)
     opened.evaluate("document.activeElement.blur()")
@@ -349,7 +342,8 @@ def test_heads_tab_matches_python_and_switches_heads_off(opened: Browser, app: R
     expect_map(opened, view.attention(2, 2))
     panel = tab(opened, "Heads")
     Gate(opened, "**/vitviz/heads")
-    opened.select_option("#model select", small)
+    source = {"model": small}
+    opened.evaluate("(source) => vitviz.store.dispatch({ type: 'open', source })", source)
     opened.wait_for_function(f"{SCENE}?.manifest.model === {small!r}")
     expect(panel.locator(".vv-dot")).to_have_count(0)  # the previous model's numbers are removed
     assert not any(cells.all_inner_texts())
@@ -387,6 +381,10 @@ def test_layers_tab_matches_python_and_plays(opened: Browser, app: Running) -> N
     opened.go_back()  # all moves of the slider are one step of the history
     expect(title).to_have_text("Layer 3: patches that look alike to the model")
     expect(slider).to_have_value("3")
+    panel.locator(".vv-alike button").first.focus()
+    opened.keyboard.press("[")  # keys act in every tab
+    expect(slider).to_have_value("2")
+    opened.keyboard.press("]")
     play = panel.locator("[data-do=play]")
     play.click()
     for layer in "123":

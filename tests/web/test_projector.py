@@ -68,7 +68,7 @@ def lecture(page: Page, app: Running) -> Page:
     """The lecture in full screen, with a model of 12 layers."""
     ready(page, f"{app.url}?tab=lecture&model={MODEL}&__theme=light")
     page.wait_for_function("vitviz.scenes.get(vitviz.store.get().scene?.id)?.answers.complete")
-    page.locator(".vv-strip [data-do=full]").click()
+    page.locator(".vv-top [data-do=full]").click()
     page.wait_for_function("document.fullscreenElement !== null && vitviz.store.get().full")
     return page
 

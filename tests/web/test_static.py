@@ -18,7 +18,7 @@ import onnx
 import pytest
 import tiny
 import yaml
-from browsing import new_page
+from browsing import menu_click, new_page, open_menu
 from image_files import ADOBE_D50, SRGB_D50, icc_profile, saved
 from offered import photograph
 from patience import wait_until
@@ -209,7 +209,7 @@ def expect_map(answer: dict[str, Any], expected: Heatmap) -> None:
 
 def test_sharper_map_matches_python(shown: tuple[Page, View], site: Site, source: str, mine: Path) -> None:
     page, view = shown
-    page.click("[data-do=sharper]")
+    menu_click(page, "sharper")
     page.wait_for_function(f"{SCENE}.source.size !== null")
     size = page.evaluate(f"{SCENE}.source.size")
     finer = Explorer(zoo.load(source)).open(mine, size=size)
@@ -218,7 +218,7 @@ def test_sharper_map_matches_python(shown: tuple[Page, View], site: Site, source
     assert manifest["predictions"][0][1] == pytest.approx(finer.predictions(1)[0][1], abs=1e-3)
     patches = [grid[0] * grid[1] for grid in (view.trace.grid, finer.trace.grid)]
     assert [each["patches"] for each in manifest["sizes"]] == patches
-    page.click("[data-do=sharper]")
+    menu_click(page, "sharper")
     page.wait_for_function(f"{SCENE}.source.size === null")
     example = static._sizes(Explorer(zoo.load(source)).open(mine))
     assert [(each["size"], each["patches"]) for each in example] == list(zip((None, size), patches, strict=True))
@@ -342,16 +342,17 @@ def test_sites_have_random_orders_for_photographs_of_any_shape(side: int) -> Non
 
 def test_every_tab_gets_answers_and_address_restores_it(shown: tuple[Page, View]) -> None:
     page, _ = shown
-    for tab in ("explain", "heads", "layers", "lecture", "explore"):
+    for tab in ("why", "inside", "lecture", "look"):
         page.click(f"[role=tab][data-tab={tab}]")
         page.wait_for_function("!vitviz.progress.first && vitviz.resting()")
-        if tab == "explain":  # "Why A, not B?"
+        if tab == "why":  # "Why A, not B?"
             page.click(".vv-explain [data-do=versus]")
             page.click(".vv-explain [data-do=further]")
             expect(page.locator(".vv-outcome")).to_have_text(re.compile(r"^With \d+ of \d+ patches hidden"))
         expect(page.locator("[role=tabpanel]:not([hidden]) .vv-trouble:not([hidden])")).to_have_count(0)
     expect(page.locator("#notice")).to_be_hidden()
     more(page, "input")
+    open_menu(page)
     expect(page.locator("[data-do=page]")).to_be_visible()
     expect(page.locator("#another")).to_be_hidden()  # the site offers no other models
     for _ in range(2):
@@ -428,7 +429,7 @@ def test_saved_page_matches_python(shown: tuple[Page, View], browser: Chromium, 
     page.locator(".vv-explore").press("1")
     more(page)
     with page.expect_download() as download:
-        page.get_by_role("button", name="Save as HTML").click()
+        menu_click(page, "page")
     download.value.save_as(tmp_path / "saved.html")
     with new_page(browser, offline=True) as page:
         ready(page, (tmp_path / "saved.html").as_uri())

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from browsing import menu_click
 from playwright.sync_api import Page, expect
 from running import Running, ready, settled, unfold
 from viewer_pages import ask, assert_colors, box, centre, hover, pixels, rest, row_of, show, state, title, view
@@ -93,12 +94,12 @@ def test_tab_reaches_every_control_with_visible_focus(explorer: Page) -> None:
     explorer.evaluate("document.querySelectorAll('details').forEach((fold) => { fold.open = true; })")
     rest(explorer)
     reached = set()
-    for _ in range(80):
+    for _ in range(100):
         explorer.keyboard.press("Tab")
         name, seen = explorer.evaluate(
             """() => {
                 const e = document.activeElement;
-                const shown = e.closest('.vv-chip') ?? e;
+                const shown = e.closest('.vv-chip, .vv-views label') ?? e;
                 const { outlineStyle, outlineWidth } = getComputedStyle(shown);
                 const kinds = [e.dataset.do, e.dataset.key, e.dataset.kind && `${e.dataset.kind} ${e.dataset.value}`];
                 return [kinds.find(Boolean) ?? e.className, outlineStyle === 'none' ? 0 : parseFloat(outlineWidth)];
@@ -109,15 +110,16 @@ def test_tab_reaches_every_control_with_visible_focus(explorer: Page) -> None:
         assert name == "" or seen >= 2, name  # "" is the page itself, after the last element
         reached.add(name)
     wanted = {"vv-picture", "query", "mode", "direction", "opacity", "grid", "smooth", "numbered", "color", "gamma"}
-    wanted |= {"shared", "play", "compare", "picture", "full", "help", "cell 0,mean", "head mean"}
+    wanted |= {"shared", "play", "compare", "picture", "full", "help", "cell 0,mean", "head", "block"}
     assert wanted <= reached, wanted - reached
 
 
 def test_panes_share_the_query_but_not_the_head(explorer: Page) -> None:
     seen = view()
     ask(explorer, head=1)
-    explorer.get_by_role("button", name="Compare").click()
-    explorer.click(".vv-heads [data-value='3']")
+    menu_click(explorer, "compare")
+    explorer.click(".vv-grid [data-value='2,3']")
+    explorer.mouse.move(5, 5)
     assert [title(explorer, pane) for pane in (0, 1)] == [f"Layer 3, head {head}, from CLS" for head in (2, 4)]
     expect(explorer.locator(".vv-live")).to_contain_text("head 4")  # the chosen one
     for pane in (0, 1):
@@ -125,12 +127,12 @@ def test_panes_share_the_query_but_not_the_head(explorer: Page) -> None:
         words = "from patch row 3, column 6"
         assert [title(explorer, each) for each in (0, 1)] == [f"Layer 3, head {head}, {words}" for head in (2, 4)]
     explorer.locator(".vv-picture").first.focus()  # the controls now show the first pane
-    expect(explorer.locator(".vv-heads [aria-pressed=true]")).to_have_attribute("data-value", "1")
+    expect(explorer.locator(".vv-grid [aria-pressed=true]")).to_have_attribute("data-value", "2,1")
     explorer.keyboard.press("[")
     assert title(explorer, 0).startswith("Layer 2, head 2")
     assert title(explorer, 1).startswith("Layer 3, head 4")
-    expect(explorer.get_by_role("button", name="Compare")).to_have_attribute("aria-pressed", "true")
-    explorer.get_by_role("button", name="Compare").click()
+    expect(explorer.locator(".vv-menu [data-do=compare]")).to_have_attribute("aria-pressed", "true")
+    menu_click(explorer, "compare")
     expect(explorer.locator(".vv-pane")).to_have_count(1)
     assert title(explorer).startswith("Layer 2, head 2")  # the active pane stays the same
     hover(explorer, seen, 0, 0)
@@ -165,7 +167,7 @@ def test_panes_with_different_grids_share_the_place(page: Page, app: Running, sm
     page.keyboard.press("ArrowLeft")
     expect_patches(moved := (there[0], there[1] - 1), same_place(moved, seen, other))
     page.locator(".vv-explore .vv-picture").nth(1).focus()
-    page.get_by_role("button", name="Compare").click()
+    menu_click(page, "compare")
     expect(page.locator(".vv-explore .vv-pane")).to_have_count(1)  # text of the active pane
     assert page.evaluate("vitviz.store.get().scene.source.model") == small
     row, column = same_place(moved, seen, other)

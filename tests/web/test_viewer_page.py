@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import viewer_pages
+from browsing import menu_click
 from pairwise import alternate
 from PIL import Image
 from playwright.sync_api import Page, expect
@@ -79,7 +80,7 @@ LOOKS: list[tuple[dict[str, Any], dict[str, Any]]] = [
 
 def test_saved_picture_and_color_bar_match_the_map(explorer: Page, tmp_path: Path) -> None:
     with explorer.expect_download() as downloading:
-        explorer.get_by_role("button", name="Save picture").click()
+        menu_click(explorer, "picture")
     downloading.value.save_as(tmp_path / "saved.png")
     saved = Image.open(tmp_path / "saved.png").convert("RGB")
     seen = pixels(explorer, "(view) => view.panes[0].pane.flat()")[..., :3]
@@ -130,7 +131,7 @@ def test_page_from_disk_passes_axe_without_overflow(page: Page, tmp_path: Path) 
         unfold(page)
         for compare in (False, True):
             if compare:
-                page.get_by_role("button", name="Compare").click()
+                menu_click(page, "compare")
                 hover(page, view(kind), 1, 1, pane=1)
             for width in (390, 1024, 1440):
                 page.set_viewport_size({"width": width, "height": 844})
@@ -145,7 +146,7 @@ def test_page_from_disk_passes_axe_without_overflow(page: Page, tmp_path: Path) 
     for scheme, rules in (("light", ()), ("dark", ("color-contrast",))):
         page.emulate_media(color_scheme=scheme)
         assert not axe(page, *rules)
-        page.get_by_role("button", name="Keys").click()
+        menu_click(page, "help")
         assert not axe(page, *rules)
         page.keyboard.press("Escape")
     page.remove_listener("console", note)
@@ -153,7 +154,7 @@ def test_page_from_disk_passes_axe_without_overflow(page: Page, tmp_path: Path) 
 
 
 def test_layout_does_not_depend_on_the_pointer(explorer: Page) -> None:
-    places = """() => [...document.querySelectorAll('.vv-walls, .vv-heads, .vv-layers, .vv-side > *')].map((e) =>
+    places = """() => [...document.querySelectorAll('.vv-grid, .vv-controls, .vv-more, .vv-side > *')].map((e) =>
         Math.round(e.getBoundingClientRect().top))"""
     before = explorer.evaluate(places)
     hover(explorer, view(), 3, 4)
@@ -215,10 +216,10 @@ def test_saved_numbers_match_the_command_line(explorer: Page, tmp_path: Path) ->
     again, same = numbers.read(saved("this map", "Numbers (NPZ)"))
     np.testing.assert_array_equal(same, values)
     assert again == record
-    with np.load(saved("heads of the layer", "Numbers (NPZ)"), allow_pickle=False) as file:
+    with np.load(saved("all heads of all layers", "Numbers (NPZ)"), allow_pickle=False) as file:
         heads = np.stack([heatmap.values for heatmap in seen.head_maps(1, (3, 4))])
-        np.testing.assert_allclose(file["values"][3:], heads, atol=2e-3)  # mean, max, min come first
-    for what in ("this map", "all layers"):
+        np.testing.assert_allclose(file["values"][7:12], heads, atol=2e-3)  # after a layer's heads and two means
+    for what in ("this map", "all heads of all layers"):
         assert Image.open(saved(what, "Picture (PNG)")).width >= 1700
 
 

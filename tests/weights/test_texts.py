@@ -176,7 +176,7 @@ def test_a_server_explains_short_texts_if_the_tower_fits(folder: Path, tmp_path:
 
 
 def expect_predictions(shown: Page, view: vitviz.View) -> None:
-    expect(shown.locator(".vv-predictions h2")).to_have_text(f"Best match among {len(view.labels)} texts")
+    expect(shown.locator(".vv-predictions h2")).to_have_text("It says")
     names, bars = (shown.locator(f".vv-predictions li {part}") for part in (".vv-name", "i"))
     labels, shares = zip(*view.predictions(), strict=True)
     expect(names).to_have_text(labels)
@@ -197,12 +197,12 @@ def test_texts_are_the_classes_of_a_static_site(folder: Path, tmp_path: Path, pa
         upload(page, DOG)  # the browser computes the predictions again
         page.wait_for_function("vitviz.store.get().scene?.source.photo && !vitviz.progress.first")
         expect_predictions(page, read)
-        change(page, tab="explain", target=0, against=2, method="gae")
+        change(page, tab="why", target=0, against=2, method="gae")
         heatmap = read.explain("gae", contrast=(texts[0], texts[2]))
         expect(page.locator(".vv-explain .vv-title")).to_have_text(heatmap.title)
         page.click(".vv-explain [data-do=test]")
         expect(page.locator(".vv-explain .vv-verdict")).to_have_text(read.faithfulness(heatmap)[0].describe())
-        change(page, tab="heads", statistic="ablation_logit")
+        change(page, tab="inside", statistic="ablation_logit")
         drops = read.heads(["ablation_logit"], contrast=(texts[0], texts[2]))["ablation_logit"].ravel()
         settled(page)
         shown = [float(text.replace("−", "-")) for text in page.locator(".vv-cell").all_inner_texts()]
@@ -220,13 +220,13 @@ def test_texts_become_the_classes_of_the_page(folder: Path, tmp_path: Path, page
         read = app.view().texts(["a cat", "two cats, on a sofa", "a sofa"])
         expect_predictions(page, read)
         assert axe(page) == []
-        change(page, tab="explain", target=0, against=2, method="gae")
+        change(page, tab="why", target=0, against=2, method="gae")
         heatmap = read.explain("gae", contrast=("a cat", "a sofa"))
         expect(page.locator(".vv-explain .vv-title")).to_have_text(heatmap.title)
         page.click(".vv-explain [data-do=test]")
         expect(page.locator(".vv-explain .vv-verdict")).to_have_text(read.faithfulness(heatmap)[0].describe())
         assert address(page)["texts"] == 'a cat,"two cats, on a sofa",a sofa'
-        change(page, tab="explore")
+        change(page, tab="look")
         example(page, "Dog")
         settled(page)
         expect_predictions(page, app.view(DOG).texts(read.labels))

@@ -26,7 +26,6 @@ from vitviz.fields import check_arguments
 from vitviz.formatting import counted, number, short_repr
 from vitviz.images.folders import batches, find_images, spread
 from vitviz.model.edits import BlockEdit, Replacement
-from vitviz.model.modes import outside_inference
 from vitviz.model.ops import Ops, Record
 from vitviz.model.vit import ViT, eval_mode
 from vitviz.progress import bar
@@ -101,7 +100,6 @@ class Circuit:
         write_table(path, [["layer", "part"], *rows, *([block + 1, "MLP"] for block in self.mlps)])
 
 
-@outside_inference
 @check_arguments(AnalysisError)
 def circuit(
     model: ViT,

@@ -13,7 +13,6 @@ from vitviz.attribution.target_specs import FEATURE_TARGETS, Named, TargetLike, 
 from vitviz.attribution.targets import ExplainError
 from vitviz.fields import check_arguments, describe_type, field_types, matches_type, plain
 from vitviz.heatmap import Heatmap
-from vitviz.model.modes import outside_inference
 from vitviz.model.trace import AttentionTrace
 from vitviz.model.vit import ViT
 from vitviz.model.windowed_vit import WindowedViT
@@ -102,7 +101,6 @@ def attribute(
     return method.heatmaps(scores, case.trace, options, case.resolved, " ".join(case.notes))
 
 
-@outside_inference
 def score_tokens(
     model: ViT,
     images: Tensor,

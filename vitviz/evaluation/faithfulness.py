@@ -29,7 +29,6 @@ from vitviz.evaluation.masking import MaskedModel, Progress, usual_baseline
 from vitviz.fields import check_arguments
 from vitviz.formatting import data_frame, percent, plain, short_repr
 from vitviz.heatmap import Heatmap
-from vitviz.model.modes import outside_inference
 from vitviz.model.vit import ViT
 from vitviz.outputs import SEVERAL
 from vitviz.phrases import Phrase, sentences
@@ -319,7 +318,6 @@ def verdict(deletion: bool, insertion: bool, orders: int) -> Verdict:
     return Verdict(False, Phrase("uncertain", UNCERTAIN, everyone, in_one, in_both))
 
 
-@outside_inference
 @check_arguments(EvaluationError)
 def faithfulness(
     model: ViT,

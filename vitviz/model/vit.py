@@ -23,7 +23,6 @@ from vitviz.images.preprocess import Preprocess
 from vitviz.model.config import ModelError, ViTConfig
 from vitviz.model.edits import BlockEdit, EditError, Edits
 from vitviz.model.layers import AttentionPool, Block, ClassAttention, PatchEmbed, make_norm
-from vitviz.model.modes import outside_inference
 from vitviz.model.ops import PLAIN, Ops
 from vitviz.model.positions import (
     FIXED,
@@ -107,7 +106,6 @@ class ViT(nn.Module):
     tracing: type[Tracer] = Tracer
     removes_patches = True  # whether the model can run without some patches
 
-    @outside_inference
     def __init__(self, config: ViTConfig, pretrained: Pretrained | None = None) -> None:
         super().__init__()
         if pretrained and pretrained.labels and len(pretrained.labels) != config.classes:
@@ -381,7 +379,6 @@ class ViT(nn.Module):
         """Return whether the logits depend on the distillation token through non-zero weights."""
         return self.head_dist is not None and bool(self.head_dist.weight.any())
 
-    @outside_inference
     def trace(
         self, images: Tensor, *, blocks: Iterable[int] | None = None, grad: bool = False, edits: Edits | None = None
     ) -> Trace:

@@ -7,7 +7,6 @@ from typing import Any
 
 import torch
 
-from vitviz.model.modes import outside_inference
 from vitviz.model.vit import Pretrained, ViT
 from vitviz.training import TrainingError
 from vitviz.training.data import Data, open_data
@@ -16,7 +15,6 @@ from vitviz.training.recipes import RECIPES, Recipe
 from vitviz.training.transfer import start_from
 
 
-@outside_inference
 def train(
     model: ViT,
     data: Data | str | os.PathLike[str],

@@ -15,7 +15,7 @@ import { TopBar } from './views/topbar.js';
 /** The views, and the elements of app.html that they fill. */
 export const VIEWS = {
   '.vv-explore': Explore, '.vv': Frame, '.vv-explain': Explain, '.vv-heads-view': Heads, '.vv-layers-view': Layers,
-  '.vv-source': Source, '.vv-top': TopBar, '.vv-debug': Debug,
+  '.vv-main': Source, '.vv-models': TopBar, '.vv-debug': Debug,
 };
 
 /**

@@ -17,6 +17,8 @@ from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 
+import numpy as np
+
 from vitviz.draw.colors import DIVERGING, lut
 from vitviz.errors import VitvizError
 
@@ -26,6 +28,8 @@ ENTRY = "web/app.js"
 TITLE = "vitviz: look inside Vision Transformers"
 LEAD = "Drop a photograph, point at a patch, and see where every head of a Vision Transformer looks."
 PREVIEW = "preview.jpg"  # 1,200 x 630 pixels, what link previews show
+LATIN = "U+0000-00FF, U+0131, U+0152-0153, U+02C6, U+02DA, U+02DC, U+2000-206F, U+20AC, U+2122, U+2191, U+2193, U+2212"
+AMBER = ((29, 26, 22), (245, 183, 0), (255, 246, 219))  # the colors of small maps at 0, 176 and 255
 COLOR_MAPS = ("viridis", "magma", "inferno", "plasma", "cividis", "turbo", "gray")
 
 _IMPORT = re.compile(r"^import\s*\{([^}]*)\}\s*from\s*'(\.[\w./]+\.js)';\n", re.MULTILINE)
@@ -99,7 +103,10 @@ def _resolve(name: str, other: str) -> str:
 @cache
 def colors() -> str:
     """Return the color maps of the page as JSON: each name with 768 bytes in base64."""
-    return json.dumps({name: base64.b64encode(lut(name).tobytes()).decode() for name in (*COLOR_MAPS, DIVERGING)})
+    steps = np.arange(256)
+    amber = np.stack([np.interp(steps, (0, 176, 255), channel) for channel in zip(*AMBER, strict=True)], axis=1)
+    tables = {"spotlight": amber.round().astype(np.uint8), **{name: lut(name) for name in (*COLOR_MAPS, DIVERGING)}}
+    return json.dumps({name: base64.b64encode(table.tobytes()).decode() for name, table in tables.items()})
 
 
 @cache
@@ -159,8 +166,13 @@ def preview(image: str) -> str:
 
 @cache
 def style() -> str:
-    """Return the page's style sheet."""
-    return (HERE / "style.css").read_text(encoding="utf-8")
+    """Return the page's style sheet, with the Latin letters of its font, so that the page needs no further file."""
+    font = base64.b64encode((HERE / "fonts" / "inter.woff2").read_bytes()).decode()
+    face = (
+        '@font-face { font-family: "Inter Variable"; font-display: swap; font-weight: 100 900; '
+        f"src: url(data:font/woff2;base64,{font}) format('woff2'); unicode-range: {LATIN}; }}\n"
+    )
+    return face + (HERE / "style.css").read_text(encoding="utf-8")
 
 
 @cache

@@ -4,10 +4,10 @@ import os
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import nn
 
 from vitviz.fields import check_arguments
-from vitviz.model.modes import outside_inference
 from vitviz.model.vit import ViT
 from vitviz.outputs import ProblemType
 from vitviz.resources import DEFAULT as DEFAULT  # imported from here by other modules
@@ -41,7 +41,6 @@ def folder_of(name: str) -> Path:
     return _root() / name
 
 
-@outside_inference
 @check_arguments(CheckpointError)
 def load(
     source: str | os.PathLike[str] | nn.Module,
@@ -96,14 +95,15 @@ def load(
     """
     if isinstance(source, nn.Module) and (like is not None or heads is not None):
         raise CheckpointError("Expected neither like nor heads for a model in memory, got one. Leave it out.")
-    if isinstance(source, nn.Module):
-        try:
-            model = convert_object(source, preprocess)
-        except ConvertError as refusal:
-            model = open_captured(source, refusal, preprocess)
-    else:
-        model = _load(os.fspath(source), None if like is None else os.fspath(like), heads)
-    model = describe_model(model, labels, preprocess, problem_type)
+    with torch.inference_mode(False):  # gradient methods need the weights
+        if isinstance(source, nn.Module):
+            try:
+                model = convert_object(source, preprocess)
+            except ConvertError as refusal:
+                model = open_captured(source, refusal, preprocess)
+        else:
+            model = _load(os.fspath(source), None if like is None else os.fspath(like), heads)
+        model = describe_model(model, labels, preprocess, problem_type)
     return model.with_registers(registers) if registers else model
 
 

@@ -1,53 +1,50 @@
-// One generated sentence about a row of attention, in the page's language. Each claim is a threshold on the row's own
-// numbers, so it is always true of them; tests/js/sentence.test.mjs counts them again.
+// One generated sentence about where a row of attention looks, in a visitor's words. Each claim is a threshold on the
+// row's own numbers, so it is always true of them; tests/js/sentence.test.mjs counts them again.
 import { tr } from '../core/words.js';
 
 const MAJORITY = 0.5; // of the attention: "mostly"
 const EVEN = 0.95; // spread from which attention is even
-const FAR = 0.5; // of the grid's longer side: the mean distance from which a patch attends far away
-const FEW = 10; // patches
+const MOST = 3; // places named
+const PLACES = ['upper-left', 'upper-middle', 'upper-right', 'place-left', 'place-middle', 'place-right', 'lower-left',
+  'lower-middle', 'lower-right']; // ninths of the picture, in reading order
+const CLAIMS = ['looks-at-one-place', 'looks-at-two-places', 'looks-at-three-places'];
 
 /**
- * Return what a token attends to, in a sentence.
+ * Return where a token looks, in a sentence.
  * @param {ArrayLike<number>} row - (N), adds up to 1
  * @param {object} about
- * @param {string} about.name - of the query: "This patch", "CLS" @param {number} about.prefix - P
- * @param {[number, number]} about.grid @param {[number, number] | null} about.patch - the query's
- * @param {number} about.spread - entropy as a share of its maximum @param {number} about.distance - in patches
+ * @param {number} about.prefix - P @param {[number, number]} about.grid
+ * @param {[number, number] | null} about.patch - the query's
+ * @param {number} about.spread - entropy as a share of its maximum
  */
-export function sentence(row, { name, prefix, grid: [gh, gw], patch, spread, distance }) {
-  /** The share of the attention that some patches get. */
-  const share = (/** @type {(row: number, column: number) => boolean} */ isIn) => {
+export function sentence(row, { prefix, grid: [gh, gw], patch, spread }) {
+  /** The share of the attention above a value that some patches get. */
+  const share = (/** @type {(row: number, column: number) => boolean} */ isIn, above = 0) => {
     let sum = 0;
     for (let n = prefix; n < row.length; n += 1) {
       const place = n - prefix;
-      if (isIn(Math.floor(place / gw), place % gw)) sum += row[n];
+      if (isIn(Math.floor(place / gw), place % gw)) sum += Math.max(0, row[n] - above);
     }
     return sum;
   };
-  if (share(() => true) < MAJORITY) return tr('attends-mostly-to-tokens-outside', name);
-  if (spread > EVEN) return tr('attends-almost-evenly-to-everything', name);
+  const all = share(() => true);
+  if (all < MAJORITY) return tr('looks-outside');
+  if (spread > EVEN) return tr('looks-evenly');
   if (patch) {
     const [r, c] = patch;
-    if (share((y, x) => y === r && x === c) > MAJORITY) return tr('attends-mostly-to-itself', name);
-    if (share((y, x) => Math.abs(y - r) < 2 && Math.abs(x - c) < 2) > MAJORITY) {
-      return tr('attends-mostly-to-itself-and', name);
-    }
-    if (share((y) => y === r) > MAJORITY) return tr('attends-mostly-along-its-row', name);
-    if (share((_, x) => x === c) > MAJORITY) return tr('attends-mostly-along-its-column', name);
+    if (share((y, x) => y === r && x === c) > MAJORITY) return tr('looks-at-itself');
+    if (share((y, x) => Math.abs(y - r) < 2 && Math.abs(x - c) < 2) > MAJORITY) return tr('looks-around-itself');
+    if (share((y) => y === r) > MAJORITY) return tr('looks-along-its-row');
+    if (share((_, x) => x === c) > MAJORITY) return tr('looks-along-its-column');
   }
-  const best = Float64Array.from(row).slice(prefix).sort().reverse();
-  let few = 0;
-  for (let sum = 0; few < best.length && sum <= MAJORITY; few += 1) sum += best[few];
-  if (few === 1) return tr('attends-mostly-to-one-patch', name);
-  if (few <= FEW) return tr('attends-mostly-to-patches', name, few);
-  for (const [claim, isIn] of /** @type {[string, (y: number, x: number) => boolean][]} */ ([
-    ['attends-mostly-to-the-top', (y) => y < gh / 3],
-    ['attends-mostly-to-the-bottom', (y) => y >= (2 * gh) / 3],
-    ['attends-mostly-to-the-left', (_, x) => x < gw / 3],
-    ['attends-mostly-to-the-right', (_, x) => x >= (2 * gw) / 3]])) {
-    if (share(isIn) > MAJORITY) return tr(claim, name);
-  }
-  if (distance > FAR * Math.max(gh, gw)) return tr('attends-to-many-patches-most', name);
-  return tr('attends-to-many-patches-half', name, few, gh * gw);
+  const third = (/** @type {number} */ at, /** @type {number} */ count) => Math.floor((3 * at) / count);
+  const ninths = PLACES.map((name, ninth) => (
+    { name, ninth, share: share((y, x) => 3 * third(y, gh) + third(x, gw) === ninth, all / (gh * gw)) }));
+  const half = MAJORITY * ninths.reduce((sum, { share: own }) => sum + own, 0); // of what is above the mean
+  ninths.sort((a, b) => b.share - a.share);
+  let count = 0;
+  for (let sum = 0; count < ninths.length && sum <= half; count += 1) sum += ninths[count].share;
+  if (count > MOST) return tr('looks-at-many-places');
+  const named = ninths.slice(0, count).sort((a, b) => a.ninth - b.ninth).map(({ name }) => tr(name));
+  return tr(CLAIMS[count - 1], ...named);
 }

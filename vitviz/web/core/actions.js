@@ -100,7 +100,7 @@ function letGo(state) {
 }
 
 /** The tabs with a button that stops the animation. */
-const PLAYING = new Set(['explore', 'layers']);
+const PLAYING = new Set(['look', 'inside']);
 
 /** @param {State} state @param {Action} action @returns {State} */
 function changed(state, { change }) {
@@ -114,6 +114,8 @@ function changed(state, { change }) {
   return next;
 }
 
+const ASKED = Object.freeze(['target', 'against', 'lensClass', 'off', 'erased', 'removed']);
+
 /**
  * Request a scene: an example replaces a photograph and vice versa; a new model resets input size and texts.
  * @param {State} state @param {Action} action
@@ -125,6 +127,10 @@ function sourced(state, { source, at = null }) {
   if ('model' in source) Object.assign(next, { size: null, texts: null, ...source });
   if ('model' in source || 'texts' in source) { // the classes differ
     Object.assign(next, { target: null, against: null, lensClass: null });
+  }
+  if (('image' in source || 'photo' in source) && state.beside === null) { // another question about another picture
+    Object.assign(next, { target: null, against: null, lensClass: null, off: [],
+      asked: state.asked ?? pick(state, ASKED) });
   }
   const last = state.scene && state.block === state.scene.limits.depth - 1;
   if ('model' in source && last) next.block = null; // keep showing the last layer
@@ -145,7 +151,7 @@ function opened(state, { pane, scene, carried }) {
   return within(state, pane, (current) => {
     const before = current.scene?.id ?? null;
     /** @type {State} */
-    let next = { ...current, ...scene.source, scene };
+    let next = { ...current, ...scene.source, scene, asked: null };
     const other = next.beside?.scene?.id;
     const asks = Array.isArray(current.query) && (current.queryScene === null || current.queryScene === before);
     if (asks && before !== other) {
@@ -166,7 +172,7 @@ function opened(state, { pane, scene, carried }) {
 /** A scene failed to load: restore the pane to the scene that it shows. @param {State} state @param {Action} action */
 function failed(state, { pane, text, offer = null }) {
   const back = (/** @type {State} */ current) => (
-    { ...current, ...(current.scene ? current.scene.source : SOURCE), linked: false });
+    { ...current, ...(current.scene ? current.scene.source : SOURCE), ...current.asked, asked: null, linked: false });
   const next = within(state, pane, back);
   return { ...next, messages: [...(state.linked ? state.messages : []), text], offer };
 }
@@ -217,7 +223,7 @@ function stepped(state) {
   const { depth } = state.scene.limits;
   const { heads } = stageOf(state.scene.limits, state.block ?? depth - 1);
   const block = ((state.block ?? depth - 1) + 1) % depth;
-  if (state.tab === 'layers') return { ...state, block };
+  if (state.tab === 'inside') return { ...state, block };
   const next = typeof state.head === 'number' ? { head: (state.head + 1) % heads } : { block };
   return { ...state, ...next, mode: 'attention' };
 }

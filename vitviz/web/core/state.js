@@ -1,7 +1,7 @@
 // The state of the page as one plain object. Code counts blocks, heads, rows and columns from 0; the page and its
 // addresses count them from 1.
-import { FUSE, HEAD, HEADS, LAYER, PHOTO, QUERY, SWITCH, TARGET, TEXTS, either, named, oneOf, places, someOf, whole,
-  within } from './kinds.js';
+import { FUSE, HEAD, HEADS, LAYER, PHOTO, QUERY, SWITCH, TARGET, TEXTS, either, named, oneOf, places, renamed, someOf,
+  whole, within } from './kinds.js';
 import { STEPS } from './steps.js';
 import { LANGUAGES } from './words.js';
 
@@ -59,7 +59,6 @@ import { LANGUAGES } from './words.js';
  * @property {Query | null} query - the query; null if the pointer only marks a patch
  * @property {[number, number] | null} patch - the marked patch
  * @property {boolean} over - false after a finger was lifted; its query remains
- * @property {boolean} [ghost] - moved by the page, see effects/welcome.js
  */
 
 /**
@@ -80,7 +79,8 @@ export const FOLDS = Object.freeze(['more', 'look', 'rollout', 'matrix', 'input'
 
 /** All fields of the state; those in the address in the order of the address. */
 export const FIELDS = Object.freeze({
-  tab: { initial: 'explore', url: 'tab', kind: oneOf('explore', 'explain', 'heads', 'layers', 'lecture', 'help') },
+  tab: { initial: 'look', url: 'tab', kind: renamed(oneOf('look', 'why', 'inside', 'lecture'),
+    { explore: 'look', explain: 'why', heads: 'inside', layers: 'inside', help: 'look' }) },
   step: { initial: 1, url: 'step', kind: whole(1, STEPS, `a step, 1 to ${STEPS}`) }, // of the lecture
   lang: { initial: /** @type {string | null} */ (null), url: 'lang', kind: oneOf(...LANGUAGES), quiet: true },
   image: { initial: /** @type {string | null} */ (null), url: 'image', kind: named('the name of an example'),
@@ -106,7 +106,7 @@ export const FIELDS = Object.freeze({
   smooth: { initial: false, url: 'smooth', kind: SWITCH },
   grid: { initial: false, url: 'grid', kind: SWITCH },
   bare: { initial: false, url: 'bare', kind: SWITCH }, // the photograph without its map
-  numbered: { initial: true, url: 'numbered', kind: SWITCH, quiet: true }, // the strongest patches
+  numbered: { initial: false, url: 'numbered', kind: SWITCH, quiet: true }, // the strongest patches
   gamma: { initial: 1, url: 'gamma', kind: within(0.1, 10), quiet: true },
   shared: { initial: false, url: 'scale', kind: either('shared', 'each') }, // one scale for all thumbnails
   // Options of rollout, with Python's defaults: how heads are fused, the share of weakest entries to discard, the
@@ -152,7 +152,8 @@ export const FIELDS = Object.freeze({
   notes: { initial: false }, // Lecture in full screen: the text is shown beside the picture
   blank: { initial: false }, // Lecture: the screen is black
   pointer: { initial: /** @type {Pointer | null} */ (null) },
-  thumbnail: { initial: /** @type {{block: number, head: number | string} | null} */ (null) },
+  /** the small map under the pointer, or shown by effects/welcome.js */
+  thumbnail: { initial: /** @type {{block: number, head: number | string, opening?: boolean} | null} */ (null) },
   full: { initial: false }, // full screen
   help: { initial: false }, // the list of keys is open
   playing: { initial: false },
@@ -160,6 +161,8 @@ export const FIELDS = Object.freeze({
   messages: { initial: /** @type {string[]} */ ([]) },
   place: { initial: /** @type {string | null} */ (null) }, // the place of the messages: a `data-at` of app.html
   offer: { initial: /** @type {{pane: number, source: Source} | null} */ (null) }, // what the message's button opens
+  /** what was asked about the photograph before, until another one has opened */
+  asked: { initial: /** @type {Partial<Record<string, any>> | null} */ (null) },
   linked: { initial: false }, // the loading scene was requested by an address
   /** Explain: questions (slow methods and tests) that the user started for this scene, as JSON */
   started: { initial: /** @type {string[]} */ ([]) },
@@ -185,7 +188,7 @@ export const ROLLOUT = Object.freeze({ fuse, discard, residual, start });
 
 export const SIMILARITY = 'similarity'; // the mode that shows similar patches
 
-/** Return the initial state of a saved page, which has only Explore, and no descriptors of patches.
+/** Return the initial state of a saved page, which has only Look, and no descriptors of patches.
  * @param {State} state @returns {State} */
 export function saved(state) {
   return { ...state, ...pick(INITIAL, ENTRIES.filter(([, { saved: has }]) => has === false).map(([name]) => name)),

@@ -1,5 +1,5 @@
 // Draw the caption below a saved picture: title, color scale and model, on white in any theme, for paper and slides.
-import { contextOf } from './dom.js';
+import { FONT, contextOf } from './dom.js';
 
 /**
  * @typedef {object} Caption
@@ -10,7 +10,7 @@ import { contextOf } from './dom.js';
 /** @typedef {(text: string) => number} Measure - the width of a text in pixels */
 
 const PAPER = '#ffffff';
-const INK = '#1a2130';
+const INK = '#1d1a16';
 const QUIET = '#4b5563';
 const LEAST = 13; // pixels of a character
 const LETTERS = 46; // characters per line, roughly: the font grows with the picture, which is often shown smaller
@@ -49,7 +49,7 @@ export function captioned(picture, { title, scale, lines }) {
   const { width, height } = picture;
   const size = Math.max(LEAST, Math.round(width / LETTERS));
   const [edge, step] = [Math.round(0.8 * size), Math.round(1.45 * size)];
-  const [plain, bold] = ['', '600 '].map((weight) => `${weight}${size}px system-ui, sans-serif`);
+  const [plain, bold] = ['', '600 '].map((weight) => `${weight}${size}px ${FONT}`);
   /** @param {string} font @param {string} text */
   const broken = (font, text) => {
     out.font = font;

@@ -1,20 +1,20 @@
 // Draw a card to send: the photograph before and after a change, with the outputs of two classes, on white.
 import { wrapped } from './caption.js';
-import { contextOf } from './dom.js';
+import { FONT, contextOf } from './dom.js';
 import { PRINT } from './saved.js';
 
 /** @typedef {{label: string, share: number, number: string}} Bar - `share`: of the full length */
 /** @typedef {{picture: HTMLCanvasElement, title: string, bars: Bar[]}} Side */
 
-const COLORS = ['#4338ca', '#b45309']; // of the two classes, as in style.css
-const [INK, QUIET, HAIR, PAPER] = ['#1a2130', '#4b5563', '#d5dae3', '#ffffff'];
+const COLORS = ['#b87800', '#1c6a9e']; // of the two classes, as in style.css
+const [INK, QUIET, HAIR, PAPER] = ['#1d1a16', '#5d564b', '#d9d3c7', '#faf9f7'];
 const GAP = 60; // pixels
 const TALLEST = 1.3; // height of a picture, relative to its column
 const [LARGE, PLAIN, SMALL] = [60, 38, 30]; // font sizes in pixels
 const LEADING = 1.4;
 
 /** @param {number} size @param {number} [weight] */
-const font = (size, weight = 400) => `${weight} ${size}px system-ui, sans-serif`;
+const font = (size, weight = 400) => `${weight} ${size}px ${FONT}`;
 
 /**
  * @param {string} title @param {[before: Side, after: Side]} sides - pictures of the same size

@@ -10,6 +10,8 @@
  */
 
 export const SIGNED = 'RdBu_r'; // the colors of signed maps
+/** The default colors: over a photograph, the map dims it where values are low; small maps run from dark to amber. */
+export const SPOTLIGHT = 'spotlight';
 const [OWN_QUANTILE, FAR, FEW] = [0.99, 1.5, 16]; // as in vitviz.heatmap
 
 /**
@@ -121,6 +123,12 @@ export function packed(bytes) {
   return Uint32Array.from({ length: 256 }, (_, i) =>
     (0xff000000 | (bytes[3 * i + 2] << 16) | (bytes[3 * i + 1] << 8) | bytes[3 * i]) >>> 0);
 }
+
+const [DIMMED, LIFT] = [0.92, 0.6]; // the most opaque shade; below 1, small values are lighter
+
+/** Shades from dark to transparent, which leave a photograph its full light at high values. (256) pixels */
+export const SHADES = Uint32Array.from({ length: 256 }, (_, place) => (
+  ((Math.round(255 * DIMMED * (1 - (place / 255) ** LIFT)) << 24) | 0x0c0f12) >>> 0));
 
 /** @type {WeakMap<Uint32Array, Record<string, Uint32Array>>} */
 const SPOTLIGHTS = new WeakMap();

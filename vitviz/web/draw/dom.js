@@ -1,5 +1,8 @@
 // Find elements of the page, and write into them.
 
+/** The font of pictures, as in style.css. */
+export const FONT = '"Inter Variable", system-ui, sans-serif';
+
 /** Return an existing element. @param {ParentNode} root @param {string} selector @returns {any} */
 export function find(root, selector) {
   return root.querySelector(selector);

@@ -3,13 +3,13 @@
 // one pixel for each patch, and the marks have the resolution of the screen, because browsers copy a changed canvas in
 // every frame.
 import { captioned } from './caption.js';
-import { colorGrid, indices, packed, spotlight } from './color.js';
+import { SHADES, SPOTLIGHT, colorGrid, indices, packed, spotlight } from './color.js';
 import { patchAt, patchEdges } from '../compute/geometry.js';
 import { isExact } from '../compute/readback.js';
 import { Heat } from './heat.js';
 import { dotBoxes, frameBoxes, gridBoxes, hatchAround } from './overlay.js';
 import { atPrintSize } from './saved.js';
-import { contextOf, find, finder, write } from './dom.js';
+import { FONT, contextOf, find, finder, write } from './dom.js';
 import { tr } from '../core/words.js';
 
 /** @typedef {import('../compute/geometry.js').Geometry} Geometry */
@@ -29,6 +29,7 @@ const HTML = `
 
 /** @param {number[]} color @param {number} amount */
 const rgba = ([r, g, b], amount) => `rgba(${r}, ${g}, ${b}, ${amount})`;
+const [AMBER, DARK] = ['#f5b700', '#0c0e12'];
 const COVER = [107, 114, 128];
 const UNSEEN = 'rgba(128, 128, 128, 0.72)'; // instead of hatching, if the pixels cannot be read
 /** @type {Geometry} */
@@ -72,6 +73,7 @@ export class Pane {
     this.painted = /** @type {{index: Uint8Array, table: Uint32Array, smooth: boolean} | null} */ (null);
     this.opacity = 0;
     this.marks = /** @type {import('./overlay.js').Tint[]} */ ([]);
+    this.query = /** @type {{xs: Int32Array, ys: Int32Array, patch: Pair} | null} */ (null);
     this.drawing = false; // whether marks and aids are drawn at the end of this task
     this.aids = { strongest: /** @type {Pair[]} */ ([]), pointer: /** @type {Pair | null} */ (null) };
     this.said = { title: '', name: '', low: '', high: '', unit: '', details: '' };
@@ -167,18 +169,21 @@ export class Pane {
   /**
    * @param {Uint8Array} index - (gh, gw) color indices
    * @param {Uint32Array} table - (256), from `packed`
-   * @param {{smooth: boolean, opacity: number, overlay?: string, bare?: boolean, signed?: boolean}} look
+   * @param {{smooth: boolean, opacity: number, overlay?: string, bare?: boolean, signed?: boolean,
+   *   color?: string | null}} look - `color`: the name of the table, null for the default
    */
-  paint(index, table, { smooth, opacity, overlay = 'even', bare = false, signed = false }) {
+  paint(index, table, { smooth, opacity, overlay = 'even', bare = false, signed = false, color = '' }) {
     const { heat, grid: [gh, gw], geometry: { image, frame: [left, top, right, bottom] } } = this;
-    const colors = overlay === 'spotlight' ? spotlight(table, signed) : table;
-    this.painted = { index, table: colors, smooth };
+    const lit = !signed && (color ?? SPOTLIGHT) === SPOTLIGHT;
+    const colors = lit ? SHADES : overlay === 'spotlight' ? spotlight(table, signed) : table;
+    this.painted = { index, table: colors, smooth: smooth || lit };
     const cut = Math.min(left, top, image[0] - right, image[1] - bottom) < -0.5; // patches extend outside
-    const exact = smooth || cut;
+    const exact = cut || (smooth && !lit); // the browser may enlarge shades, whose opacity alone differs
     if (exact) this.place(...image, [0, 0, ...image]);
     else this.place(gw, gh, this.enlarge.region);
+    heat.canvas.style.imageRendering = exact || lit ? '' : 'pixelated';
     const pixels = new Uint32Array(this.colors.data.buffer);
-    if (exact) this.enlarge.paint(index, colors, smooth, pixels);
+    if (exact) this.enlarge.paint(index, colors, smooth || lit, pixels);
     else colorGrid(index, colors, pixels);
     heat.putImageData(this.colors, 0, 0);
     this.opacity = bare ? 0 : opacity;
@@ -198,12 +203,11 @@ export class Pane {
     [canvas.width, canvas.height] = [wide, high];
     this.colors = new ImageData(wide, high);
     Object.assign(canvas.style, { left: `${(100 * left) / width}%`, top: `${(100 * top) / height}%`,
-      width: `${(100 * (right - left)) / width}%`, height: `${(100 * (bottom - top)) / height}%`,
-      imageRendering: wide < width ? 'pixelated' : '' });
+      width: `${(100 * (right - left)) / width}%`, height: `${(100 * (bottom - top)) / height}%` });
   }
 
   /**
-   * Lines between patches, dots on patches beyond the scale, and a frame around the query.
+   * Lines between patches, dots on patches beyond the scale, and the query: a ring, and a frame in files.
    * @param {boolean} grid @param {Pair | null} [query] @param {number[]} [beyond] - patches in reading order
    * @param {Pair} [of] - the grid of the query
    */
@@ -212,7 +216,7 @@ export class Pane {
     this.marks = grid ? gridBoxes(geometry.image, enlarge.xs, enlarge.ys) : [];
     for (const patch of beyond) this.marks.push(...dotBoxes(enlarge.xs, enlarge.ys, patch));
     const { xs, ys } = of === this.grid ? enlarge : patchEdges(geometry, of);
-    if (query) this.marks.push(...frameBoxes(geometry.image, xs, ys, query));
+    this.query = query ? { xs, ys, patch: query } : null;
     this.draw();
   }
 
@@ -275,12 +279,25 @@ export class Pane {
     aid.resetTransform();
     strongest.forEach((patch) => this.box(patch, zoom, fine));
     strongest.forEach((patch, place) => this.number(patch, zoom, fine, String(place + 1))); // drawn over all boxes
-    if (pointer) this.box(pointer, zoom, 2 * fine);
+    if (pointer) this.ring(this.boxOf(pointer, zoom), 1.5 * fine, '#ffffff');
+    if (this.query) this.ring(this.boxOf(this.query.patch, zoom, this.query), 3 * fine, AMBER);
   }
 
-  /** @param {Pair} patch @param {Pair} zoom - pixels of the screen in one of the photograph */
-  boxOf([row, column], [across, down]) {
-    const { xs, ys } = this.enlarge;
+  /** Draw a circle around a patch. @param {number[]} box @param {number} thick @param {string} color */
+  ring([left, top, width, height], thick, color) {
+    const { aid } = this;
+    if (width <= 0 || height <= 0) return; // a patch in the padding
+    aid.beginPath();
+    aid.arc(left + width / 2, top + height / 2, Math.max(3 * thick, 0.62 * Math.max(width, height)), 0, 2 * Math.PI);
+    for (const [stroke, lineWidth] of /** @type {[string, number][]} */ ([[DARK, 2 * thick], [color, thick]])) {
+      Object.assign(aid, { strokeStyle: stroke, lineWidth });
+      aid.stroke();
+    }
+  }
+
+  /** @param {Pair} patch @param {Pair} zoom - pixels of the screen in one of the photograph
+   * @param {{xs: Int32Array, ys: Int32Array}} [edges] - of the patches */
+  boxOf([row, column], [across, down], { xs, ys } = this.enlarge) {
     const [left, top] = [xs[column] * across, ys[row] * down];
     return [left, top, xs[column + 1] * across - left, ys[row + 1] * down - top];
   }
@@ -290,7 +307,7 @@ export class Pane {
     const { aid } = this;
     const [left, top, width, height] = this.boxOf(patch, zoom);
     if (width < 4 * thin || height < 4 * thin) return;
-    for (const [color, inset] of /** @type {[string, number][]} */ ([['#0c0e12', 0.5], ['#ffffff', 1.5]])) {
+    for (const [color, inset] of /** @type {[string, number][]} */ ([[DARK, 0.5], ['#ffffff', 1.5]])) {
       aid.strokeStyle = color;
       aid.lineWidth = thin;
       const by = inset * thin;
@@ -322,7 +339,7 @@ export class Pane {
     const canvas = document.createElement('canvas');
     [canvas.width, canvas.height] = [Math.ceil(size * label.length + 4 * fine), Math.ceil(1.3 * size + 4 * fine)];
     const out = contextOf(canvas);
-    out.font = `600 ${size}px system-ui, sans-serif`;
+    out.font = `600 ${size}px ${FONT}`;
     out.textBaseline = 'top';
     out.lineJoin = 'round';
     out.lineWidth = 3 * fine;
@@ -340,6 +357,7 @@ export class Pane {
     this.painted = null;
     this.heat.clearRect(0, 0, this.colors.width, this.colors.height);
     this.marks = [];
+    this.query = null;
     this.point([], null);
   }
 
@@ -372,7 +390,7 @@ export class Pane {
     const scale = this.found('.vv-scale').classList; // WebKit does not update :has(:empty)
     scale.toggle('vv-empty-scale', low === '');
     scale.toggle('vv-clipped-scale', most !== '');
-    text('.vv-most', most && `● ${tr('up-to', most)}`); // the dot marks patches beyond the scale
+    text('.vv-most', most && `■ ${tr('up-to', most)}`); // the square marks patches beyond the scale
   }
 
   /**
@@ -417,7 +435,8 @@ export class Pane {
    * @param {boolean} [heat] - whether to draw the colors
    */
   flat(heat = true) {
-    const { geometry: { image: [width, height] }, painted } = this;
+    const { geometry, painted } = this;
+    const [width, height] = geometry.image;
     const canvases = [0, 1].map(() => Object.assign(document.createElement('canvas'), { width, height }));
     const [out, layer] = canvases.map(contextOf);
     out.drawImage(this.photo.canvas, 0, 0);
@@ -430,7 +449,8 @@ export class Pane {
     out.drawImage(layer.canvas, 0, 0);
     out.globalAlpha = 1;
     layer.clearRect(0, 0, width, height);
-    tint(layer, this.marks);
+    const { query } = this;
+    tint(layer, [...this.marks, ...(query ? frameBoxes(geometry.image, query.xs, query.ys, query.patch) : [])]);
     out.drawImage(layer.canvas, 0, 0);
     return out.canvas;
   }

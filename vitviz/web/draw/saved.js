@@ -1,6 +1,6 @@
 // Draw pictures for files: sheets of small maps at print size, and standalone SVG charts.
 import { colorGrid } from './color.js';
-import { contextOf } from './dom.js';
+import { FONT, contextOf } from './dom.js';
 
 export const PRINT = 1890; // pixels: 160 mm at 300 dots per inch
 const STYLES = ['fill', 'fill-opacity', 'stroke', 'stroke-width', 'stroke-dasharray', 'opacity', 'font-size',
@@ -47,8 +47,8 @@ export function together(maps, labels, columns) {
   const layer = contextOf(out);
   layer.fillStyle = '#ffffff';
   layer.fillRect(0, 0, out.width, out.height);
-  Object.assign(layer, { imageSmoothingEnabled: false, font: `${type}px system-ui, sans-serif`, textBaseline: 'top',
-    fillStyle: '#1a2130' });
+  Object.assign(layer, { imageSmoothingEnabled: false, font: `${type}px ${FONT}`, textBaseline: 'top',
+    fillStyle: '#1d1a16' });
   maps.forEach((map, place) => {
     const [x, y] = [gap + (place % columns) * (wide + gap), gap + Math.floor(place / columns) * step];
     layer.drawImage(map, x, y, wide, high);
@@ -75,14 +75,14 @@ export function chartsAsSvg(place, root) {
       const color = getComputedStyle(/** @type {Element} */ (key.querySelector('i'))).backgroundColor;
       const words = new XMLSerializer().serializeToString(document.createTextNode(key.textContent ?? ''));
       parts.push(`<rect x="48" y="${y + 4}" width="16" height="5" fill="${color}"/><text x="72" y="${y + 11}"
-        font-size="12" fill="#1a2130">${words}</text>`);
+        font-size="12" fill="#1d1a16">${words}</text>`);
       y += LINE;
     }
     y += LINE;
   }
   if (dark) root.classList.add('dark');
   return `<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 ${width} ${y}" width="${width}" height="${y}"
-    font-family="system-ui, sans-serif"><rect width="100%" height="100%" fill="#ffffff"/>${parts.join('')}</svg>`;
+    font-family='${FONT}'><rect width="100%" height="100%" fill="#ffffff"/>${parts.join('')}</svg>`;
 }
 
 /** A copy of a drawing with its styles as attributes. @param {SVGSVGElement} svg */

@@ -1,10 +1,10 @@
 // Show small maps that follow the query: the heads of a layer, all layers, or the whole model. Every thumbnail is a
 // button over one sheet, which contains the maps of the whole wall.
-import { colorGrid, faded, indices, ownScale, scaleOver } from './color.js';
+import { faded, indices, ownScale, scaleOver } from './color.js';
 import { contextOf, find, write } from './dom.js';
 import { oneTabStop, roving } from './roving.js';
 import { placed, stamp } from './sheet.js';
-import { cellWords, escaped, fusionWords, headWords, layerWords } from '../compute/format.js';
+import { cellWords, escaped, layerWords } from '../compute/format.js';
 import { stagesOf } from '../core/stages.js';
 import { tr } from '../core/words.js';
 
@@ -17,20 +17,13 @@ import { tr } from '../core/words.js';
 const FINE = 2; // maximum sheet pixels per page pixel
 const MAX_PIXELS = 6_000_000; // maximum pixels of a sheet, which is therefore coarser for a model with a thousand heads
 const ALL = { until: Infinity, all: true };
-const SHEETS = `<canvas class="vv-sheet" width="0" height="0" aria-hidden="true"></canvas>
-  <canvas class="vv-lens" aria-hidden="true" hidden></canvas>`;
+const SHEETS = `<canvas class="vv-sheet" width="0" height="0" aria-hidden="true"></canvas>`;
 
 /**
  * @param {string} kind @param {number | string} value @param {string} name @param {string} label
  * @param {{block?: number, head?: number | string}} more @returns {Item}
  */
 const item = (kind, value, name, label, more) => ({ kind, value: String(value), name, label, ...more });
-
-/** The maps of one layer: three fusions, then each head. @param {number} heads @returns {Item[]} */
-export function headItems(heads) {
-  return ['mean', 'max', 'min', ...Array(heads).keys()].map((head) => item('head', head,
-    typeof head === 'number' ? headWords(head, heads) : fusionWords(head), headWords(head, heads), { head }));
-}
 
 /** @typedef {import('../core/stages.js').Sizes} Sizes */
 
@@ -88,8 +81,6 @@ export class Thumbnails {
     this.next = this.left = 0; // the thumbnail to draw next, and the number of outdated ones
     /** @type {import('./sheet.js').Places | null} */
     this.places = null; // positions of the thumbnails on the sheet; null before the browser's layout
-    /** @type {number | null} */
-    this.near = null; // the enlarged thumbnail
     /** @type {Uint32Array | null} */
     this.table = null; // color table of the last drawing
     /** @type {HTMLButtonElement[]} */
@@ -104,39 +95,25 @@ export class Thumbnails {
     this.there = this.waits = this.off = this.pressed = new Uint8Array(0);
     /** @type {any[]} */
     this.words = []; // elements
-    this.large = this.image; // pixels of the lens
     this.sized = new ResizeObserver(() => this.measure());
     roving(element);
     /** @param {Event} event @returns {string | undefined} */
     const place = ({ target }) => /** @type {HTMLElement} */ (target).closest('button')?.dataset.place;
     const item = (/** @type {Event} */ event) => this.items[Number(place(event))] ?? null;
     element.addEventListener('click', (event) => item(event) && choose(item(event)));
-    element.addEventListener('pointerover', (event) => {
-      peek(item(event));
-      if (event.pointerType !== 'touch') this.enlarge(place(event));
-    });
-    element.addEventListener('pointerleave', () => {
-      peek(null);
-      this.enlarge(find(element, 'button:focus-visible')?.dataset.place);
-    });
-    element.addEventListener('focusin', (event) => {
-      peek(item(event));
-      if (/** @type {HTMLElement} */ (event.target).matches(':focus-visible')) this.enlarge(place(event));
-    });
-    element.addEventListener('focusout', () => {
-      peek(null);
-      this.enlarge();
-    });
+    for (const name of ['pointerover', 'focusin']) element.addEventListener(name, (event) => peek(item(event)));
+    for (const name of ['pointerleave', 'focusout']) element.addEventListener(name, () => peek(null));
   }
 
   /**
    * Replace the thumbnails.
    * @param {Item[]} items
    * @param {[number, number]} grid - [gh, gw]
-   * @param {{words?: boolean, group?: number, first?: number, wrap?: number}} how - leave space for words below each;
-   *   size of numbered groups; the first number, from 0; number of maps in a line after the first
+   * @param {{words?: boolean, group?: number, first?: number, wrap?: number, titles?: (string | number)[]}} how - leave
+   *   space for words below each; size of numbered groups; the first number, from 0; number of maps in a line after the
+   *   first; titles of the columns
    */
-  build(items, grid, { words = false, group = 0, first = 0, wrap = group } = {}) {
+  build(items, grid, { words = false, group = 0, first = 0, wrap = group, titles = [] } = {}) {
     const focus = /** @type {HTMLElement | null} */ (document.activeElement);
     const focused = this.element.contains(focus) ? focus?.dataset.place : undefined;
     const [gh, gw] = grid;
@@ -146,12 +123,14 @@ export class Thumbnails {
       >${words ? '<small></small>' : ''}</button>`);
     const groups = Array.from({ length: group ? Math.ceil(items.length / group) : 0 }, (_, place) => `<div
       class="vv-group"><b>${first + place + 1}</b>${buttons.slice(place * group, (place + 1) * group).join('')}</div>`);
+    if (titles.length) {
+      groups.unshift(`<div class="vv-group vv-titles" aria-hidden="true"><b></b>${
+        titles.map((title) => `<b>${title}</b>`).join('')}</div>`);
+    }
     const html = (group ? groups : buttons).join('') + SHEETS;
     if (html !== this.html) this.make(html, words);
     this.html = html;
-    [this.lens.canvas.width, this.lens.canvas.height, this.lens.canvas.hidden] = [gw, gh, true];
-    this.large = this.lens.createImageData(gw, gh);
-    Object.assign(this, { items, grid, group, wrap, places: null, near: null, table: null, next: 0,
+    Object.assign(this, { items, grid, group, wrap, places: null, table: null, next: 0,
       left: items.length });
     const size = gh * gw;
     this.index = items.map(() => new Uint8Array(size)); // (gh, gw) colour indices of each
@@ -168,11 +147,8 @@ export class Thumbnails {
     this.element.innerHTML = html;
     this.buttons = [...this.element.querySelectorAll('button')];
     this.words = words ? this.buttons.map((button) => find(button, 'small')) : [];
-    const [sheet, lens] = this.element.querySelectorAll('canvas');
     /** @type {CanvasRenderingContext2D} */
-    this.sheet = contextOf(sheet);
-    /** @type {CanvasRenderingContext2D} */
-    this.lens = contextOf(lens);
+    this.sheet = contextOf(find(this.element, 'canvas'));
     this.waits = new Uint8Array(this.buttons.length); // whether its map is loading
     this.off = new Uint8Array(this.buttons.length); // whether its head is switched off
     this.pressed = new Uint8Array(this.buttons.length);
@@ -205,7 +181,6 @@ export class Thumbnails {
     const corners = this.boxes.map(({ left, top }) => [pixels(left), pixels(top)]);
     this.places = placed(this.grid, [pixels(width), pixels(height)], corners, canvas.width, fine);
     this.paint();
-    this.magnify(true);
   }
 
   /**
@@ -274,33 +249,6 @@ export class Thumbnails {
       if (there[place]) stamp(places, place, this.index[place], pale(place) ? gray : table, this.pixels);
     }
     this.sheet.putImageData(this.image, 0, 0);
-    this.magnify();
-  }
-
-  /** Show a thumbnail larger, or none. @param {string} [place] */
-  enlarge(place) {
-    this.near = place === undefined ? null : Number(place);
-    this.magnify(true);
-  }
-
-  /** Draw the lens over the enlarged thumbnail. @param {boolean} moved - whether it was over another thumbnail */
-  magnify(moved = false) {
-    const { near, lens: { canvas }, group, wrap, table } = this;
-    const shows = near !== null && this.places !== null && table !== null && this.there[near] === 1;
-    if (moved || canvas.hidden === shows) {
-      canvas.hidden = !shows;
-      if (shows) {
-        const { left, top, width, height } = this.boxes[near];
-        const place = near % group && 1 + ((near % group) - 1) % wrap; // in its line
-        const origin = group > 1 ? place / Math.min(group - 1, wrap) : 0.5; // keep the lens within its group
-        const larger = 'var(--larger, 1.25)'; // a transform would blur the pixels in WebKit
-        Object.assign(canvas.style, { left: `calc(${left}px - ${origin * width}px * (${larger} - 1))`, top: `${top}px`,
-          width: `calc(${width}px * ${larger})`, height: `calc(${height}px * ${larger})` });
-      }
-    }
-    if (!shows) return;
-    colorGrid(this.index[near], table, new Uint32Array(this.large.data.buffer));
-    this.lens.putImageData(this.large, 0, 0);
   }
 
   /** Write the words below each thumbnail. @param {(item: Item) => string} words */

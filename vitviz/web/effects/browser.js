@@ -122,9 +122,12 @@ export async function sharePicture(canvas, name, store) {
   }
 }
 
-/** The absolute link to the current view. @param {Store} store */
+/** The absolute link to the current view: what is shown, not the sender's theme and, outside the lecture, language.
+ * @param {Store} store */
 export function addressOf(store) {
-  return new URL(format(store.get(), window.location.search) || window.location.pathname, window.location.href).href;
+  const state = store.get();
+  const shown = { ...state, theme: null, lang: state.tab === 'lecture' ? state.lang : null };
+  return new URL(format(shown, window.location.search) || window.location.pathname, window.location.href).href;
 }
 
 /**

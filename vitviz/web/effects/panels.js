@@ -196,20 +196,18 @@ export class Requests {
   }
 }
 
-/** The tabs that show neither windowed models nor captured modules. */
-export const CONVERTED_ONLY = Object.freeze(['layers', 'lecture']);
-
 /**
- * A panel's scene; null while its tab is hidden, another scene is loading, or the tab does not show such models: then
+ * A panel's scene; null while its tab is hidden, another scene is loading, or it does not show such models: then
  * the panel's requests stop.
  * @param {import('../core/state.js').State} state @param {Map<string, Scene>} scenes @param {string} tab
- * @param {Requests[]} requests
+ * @param {Requests[]} requests @param {boolean} [partial] - whether it shows windowed models and
+ *   captured modules
  */
-export function sceneOf(state, scenes, tab, requests) {
+export function sceneOf(state, scenes, tab, requests, partial = true) {
   const { scene } = state;
   const isShown = state.tab === tab && scene !== null
     && JSON.stringify(sourceOf(state)) === JSON.stringify(scene.source)
-    && !(CONVERTED_ONLY.includes(tab) && isPartial(scene.limits));
+    && (partial || !isPartial(scene.limits));
   const shown = isShown ? scenes.get(scene.id) : undefined;
   if (!shown) requests.forEach((each) => each.stop());
   return shown ?? null;

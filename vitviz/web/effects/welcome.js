@@ -1,12 +1,12 @@
-// The first seconds of a first visit: a pointer glides over the picture and the map follows it, then it is the
-// visitor's turn. Any input ends it.
-import { patchAt } from '../compute/geometry.js';
+// The opening of a first visit: the photograph, its grid of patches, then the spotlight of one layer after the other
+// while the answer counts up, and the invitation to point anywhere. Any input ends it.
+import { outputs } from '../compute/format.js';
 import { tr } from '../core/words.js';
 
 const SEEN = 'vitviz-welcomed'; // in this browser's storage
-const LASTS = 3600; // milliseconds
-const TURN = 2500; // milliseconds that "Your turn" stays
-const PATH = [[0.47, 0.3], [0.4, 0.68], [0.26, 0.62], [0.08, 0.2]]; // over the first example: dome, windows, sky
+const LASTS = 3000; // milliseconds
+const [DIMS, GROWS] = [0.25, 0.35]; // shares of this time after which the photograph dims, and the first layer is shown
+const TURN = 2500; // milliseconds that the invitation stays
 const INPUTS = ['pointerdown', 'pointermove', 'keydown', 'wheel', 'touchstart'];
 
 /** Whether this browser has not seen the page yet, and says that it has from now on. */
@@ -20,49 +20,55 @@ function isFirst() {
   }
 }
 
-/** A place on the path, as shares of the picture. @param {number} time - 0 to 1 */
-function along(time) {
-  const place = time * (PATH.length - 1);
-  const at = Math.min(Math.floor(place), PATH.length - 2);
-  const part = (1 - Math.cos(Math.PI * (place - at))) / 2;
-  return PATH[at].map((from, axis) => from + part * (PATH[at + 1][axis] - from));
-}
-
 /**
  * Show a first visitor what the page does.
  * @param {import('../views/explore.js').Page} page @param {import('./scene.js').Scene} scene
  * @param {HTMLElement} held - the picture
  */
-export function welcome({ store, still, inside, backend }, { id, geometry, grid }, held) {
-  const isBare = window.location.search === '' && store.get().tab === 'explore';
+export function welcome({ root, store, still, inside, backend }, { id, grid, manifest, answers }, held) {
+  const isBare = window.location.search === '' && store.get().tab === 'look';
   if (inside || still.matches || !backend.can.choose || !isBare || !isFirst()) return;
-  const ghost = Object.assign(document.createElement('i'), { className: 'vv-ghost' });
-  ghost.setAttribute('aria-hidden', 'true');
-  held.append(ghost);
+  const veil = Object.assign(document.createElement('i'), { className: 'vv-opening' });
+  veil.setAttribute('aria-hidden', 'true');
+  veil.style.backgroundSize = `${100 / grid[1]}% ${100 / grid[0]}%`;
+  held.append(veil);
+  const number = root.querySelector('.vv-predictions li span:last-child');
+  const [best] = manifest.predictions;
+  const preview = (/** @type {import('../core/state.js').State['thumbnail']} */ thumbnail) => (
+    store.dispatch({ type: 'change', change: { thumbnail } }));
   const began = performance.now();
-  let [frame, timer, shown] = [0, 0, ''];
+  let [frame, timer, shown] = [0, 0, -1];
+  const count = (/** @type {number} */ share) => {
+    if (number && best) number.textContent = outputs(manifest)(best[1] * share);
+  };
+  const settle = () => {
+    held.classList.remove('vv-undimmed');
+    count(1);
+    if (store.get().thumbnail?.opening) preview(null);
+  };
   const end = () => {
     cancelAnimationFrame(frame);
     clearTimeout(timer);
-    ghost.remove();
+    veil.remove();
+    settle();
     for (const name of INPUTS) window.removeEventListener(name, end, true);
-    if (store.get().pointer?.ghost) store.dispatch({ type: 'hover', pointer: null });
   };
   const step = (/** @type {number} */ now) => {
     if (store.get().scene?.id !== id) return void end(); // a dropped photograph
     const time = Math.max(0, now - began) / LASTS;
     if (time >= 1) {
-      store.dispatch({ type: 'hover', pointer: null });
-      Object.assign(ghost, { className: 'vv-turn', textContent: tr('your-turn'), style: '' });
+      settle();
+      Object.assign(veil, { className: 'vv-turn', textContent: tr('point-anywhere'), style: '' });
       timer = window.setTimeout(end, TURN);
       return;
     }
-    const [x, y] = along(time);
-    Object.assign(ghost.style, { left: `${100 * x}%`, top: `${100 * y}%` });
-    const patch = patchAt(geometry, x * geometry.image[0], y * geometry.image[1], grid);
-    if (patch && String(patch) !== shown) {
-      shown = String(patch);
-      store.dispatch({ type: 'hover', pointer: { scene: id, pane: 0, query: patch, patch, over: true, ghost: true } });
+    held.classList.toggle('vv-undimmed', time < DIMS);
+    const grown = Math.max(0, (time - GROWS) / (1 - GROWS));
+    count(grown);
+    const block = Math.floor(grown * manifest.depth);
+    if (time > GROWS && block !== shown && answers.has(block)) {
+      shown = block;
+      preview({ block, head: 'mean', opening: true });
     }
     frame = requestAnimationFrame(step);
   };

@@ -1,14 +1,15 @@
 // The controls beside the picture show the state and change it. They are native inputs, which work with keyboards and
 // screen readers.
-import { aligned, escaped, patchWords, percent, playWords, score, whole } from '../compute/format.js';
+import {
+  aligned, escaped, fusionWords, headWords, patchWords, percent, playWords, score, whole,
+} from '../compute/format.js';
 import { write } from '../draw/dom.js';
 import { SIMILARITY } from '../core/state.js';
 import { tr, translated } from '../core/words.js';
-import { SIGNED } from '../draw/color.js';
+import { SIGNED, SPOTLIGHT } from '../draw/color.js';
 import { isOwn } from '../effects/photo_link.js';
 import { Panel } from './panel.js';
 
-const FIRST = 'viridis'; // the default color map
 const ITEM = '<li><button type="button"></button><span></span></li>';
 const SHARES = new Set(['opacity', 'discard', 'residual']);
 
@@ -35,6 +36,8 @@ function valueOf(key, state, query) {
   if (key === 'query') return query;
   if (key === 'spotlight') return state.overlay === 'spotlight';
   if (key === 'shared') return state.shared ? 'shared' : 'each';
+  if (key === 'view') return state.mode === SIMILARITY ? state.similar : 'attention';
+  if (key === 'block') return (state.block ?? 0) + 1;
   return /** @type {any} */ (state)[key];
 }
 
@@ -50,6 +53,8 @@ export class Controls extends Panel {
     this.inputs = /** @type {{input: any, key: string, type: string, option: string}[]} */ ([]);
     this.listed = ''; // strongest patches shown
     this.colored = ''; // color map shown
+    this.dragging = false; // the layer's slider
+    this.find('[data-key=block]').addEventListener('change', () => { this.dragging = false; });
     this.canRoll = false; // whether the options of rollout can be changed
     root.addEventListener('input', (event) => this.changed(event.target));
     root.addEventListener('click', (event) => this.clicked(event));
@@ -79,23 +84,33 @@ export class Controls extends Panel {
     const value = input.type === 'checkbox' ? input.checked : ['range', 'number'].includes(input.type) || key === 'pace'
       ? Number(input.value) : input.value;
     if (key === 'spotlight') this.change({ overlay: value ? 'spotlight' : 'even' });
+    else if (key === 'view') {
+      this.change(value === 'attention' ? { mode: value } : { mode: SIMILARITY, similar: value });
+    } else if (key === 'head') {
+      this.page.store.dispatch({ type: 'map', head: /^\d+$/.test(value) ? Number(value) : value });
+    } else if (key === 'block') this.scrub(value - 1);
     else this.change({ [key]: key === 'shared' ? value === 'shared' : value });
+  }
+
+  /** Show another layer; a drag is one step of the history, however many layers it crosses. @param {number} block */
+  scrub(block) {
+    this.page.store.dispatch({ type: 'change', change: { block }, quiet: this.dragging });
+    this.dragging = true;
   }
 
   /**
    * Build the choices for a scene: queries, maps and colors.
-   * @param {{prefix: string[], maps: {id: string, title: string}[], depth: number, rollout: boolean,
+   * @param {{prefix: string[], maps: {id: string, title: string}[], depth: number, heads: number, rollout: boolean,
    *   similarity: boolean, can: import('../backends/backend.js').Backend['can']}} about - whether maps are available;
    *   `can.rollout`: whether its options can be changed
    */
-  build({ prefix, maps, can, rollout, similarity, depth }) {
+  build({ prefix, maps, can, rollout, similarity, depth, heads }) {
     /** @param {string} key @param {string} value @param {string} label */
     const chip = (key, value, label) => `<label class="vv-chip"><input type="radio" name="${this.name}-${key}"
       data-key="${key}" value="${escaped(value)}">${escaped(label)}</label>`;
     const queries = [...prefix.map((name) => [name.toLowerCase(), name]), ['mean', tr('all-patches-title')]];
     this.found('.vv-queries').innerHTML = queries.map(([value, label]) => chip('query', value, label)).join('');
     const modes = [['attention', tr('attention')], ...(rollout ? [['rollout', tr('rollout-title')]] : []),
-      ...(similarity ? [[SIMILARITY, tr('similar-patches')]] : []),
       ...maps.map(({ id, title }) => [id, translated(title)])];
     this.found('.vv-modes').innerHTML = modes.map(([value, label]) => chip('mode', value, label)).join('');
     const colors = Object.keys(this.page.colors).filter((name) => name !== SIGNED)
@@ -104,7 +119,11 @@ export class Controls extends Panel {
       <option value="signed" hidden>${tr('blue-to-red-white-at')}</option>`;
     this.colored = '';
     this.canRoll = can.rollout;
-    this.found('[data-key=start]').max = String(depth);
+    for (const key of ['start', 'block']) this.found(`[data-key=${key}]`).max = String(depth);
+    this.found('[data-key=head]').innerHTML = ['mean', 'max', 'min', ...Array(heads).keys()].map((head) => (
+      `<option value="${head}">${typeof head === 'number' ? headWords(head, heads) : fusionWords(head)}</option>`))
+      .join('');
+    this.found('.vv-views').hidden = !similarity;
     this.inputs = this.all('[data-key]').map((input) => (
       { input, key: input.dataset.key, type: input.type, option: input.value }));
   }
@@ -135,12 +154,14 @@ export class Controls extends Panel {
     press(this.found('[data-do=compare]'), state.beside !== null);
     const button = this.found('[data-do=play]');
     press(button, state.playing);
-    write(button, playWords(state.playing, this.page.still.matches, typeof state.head === 'number'));
+    write(button, state.playing ? '❚❚' : '▶');
+    const words = playWords(state.playing, this.page.still.matches, typeof state.head === 'number');
+    if (button.title !== words) Object.assign(button, { title: words, ariaLabel: words });
   }
 
   /** @param {HTMLSelectElement} select @param {string | null} value @param {boolean} signed */
   colors(select, value, signed) {
-    const name = signed ? 'signed' : value ?? FIRST;
+    const name = signed ? 'signed' : value ?? SPOTLIGHT;
     if (name === this.colored) return; // reading the select's value is as expensive as setting it
     this.colored = name;
     select.value = name;

@@ -141,7 +141,7 @@ export class Explain extends Panel {
     if (!what || !this.scene || what.do === 'away') return;
     const { shown } = this;
     if (what.do === 'run') this.toggle(mapQuestion(shown));
-    if (what.do === 'test' || what.do === 'chance') this.test.toggle();
+    if (what.do === 'test') this.test.toggle();
     if (what.do === 'all') this.start(testQuestion(shown, []), !this.list.running);
     if (what.do === 'other') this.swap();
     if (what.do === 'link') this.page.act('link');
@@ -182,7 +182,7 @@ export class Explain extends Panel {
 
   /** @param {State} state */
   render(state) {
-    const scene = sceneOf(state, this.page.scenes, 'explain', [this.maps, this.bars, this.others]);
+    const scene = sceneOf(state, this.page.scenes, 'why', [this.maps, this.bars, this.others]);
     if (scene === null) return;
     const isOther = this.isNew(scene, spoken());
     const { methods, defaults } = this;
@@ -201,7 +201,7 @@ export class Explain extends Panel {
     this.bars.want(scene, target !== null && this.gone.length < patches ? [without] : []);
     this.field.show(this.shown, scene, peer);
     this.showText('.vv-no-peer', alone ? tr(ALONE) : '');
-    for (const part of this.all('.vv-testing, .vv-erasing')) part.hidden = target === null;
+    for (const part of this.all('.vv-testing, .vv-hide')) part.hidden = target === null;
     this.draw(state, scene, beside);
     this.list.show(scene);
     this.test.show(scene);
@@ -217,8 +217,8 @@ export class Explain extends Panel {
   /** Say why a request failed, where its answer would be. @param {Scene} scene @param {Question} without */
   troubles(scene, without) {
     /** @type {[string, Requests, Question][]} */
-    const questions = [['.vv-below .vv-row', this.maps, mapQuestion(this.shown)],
-      ['.vv-testing .vv-row', this.maps, testQuestion(this.shown)], ['.vv-hide', this.bars, without]];
+    const questions = [['.vv-choice', this.maps, mapQuestion(this.shown)],
+      ['.vv-testing .vv-row', this.maps, testQuestion(this.shown)], ['.vv-outcome', this.bars, without]];
     const [at, requests, lost] = questions.find(([, of, question]) => of.failure(scene, question)) ?? questions[0];
     this.trouble(requests.failure(scene, lost), requests.fittingSize(scene, lost), at);
   }
@@ -234,9 +234,10 @@ export class Explain extends Panel {
     const running = this.maps.progress(scene, mapQuestion(this.shown));
     this.mapPane.show({ scene, method, heatmap: this.heatmap, waiting: running !== null, failure: '', gone: this.gone,
       under: underOf(scene), named: other !== null }, state);
-    const { note, about } = this.mapPane.notes(running);
+    const { note, details } = this.mapPane.notes(running);
     this.write('.vv-note', note);
-    this.write('.vv-about', about);
+    this.write('.vv-method-about', translated(method.about));
+    this.write('.vv-about', details);
     const run = this.find('[data-do=run]');
     run.hidden = !method.slow || Boolean(this.heatmap);
     write(run, running ? tr('stop') : tr('run-may-take-minutes', translated(method.title)));

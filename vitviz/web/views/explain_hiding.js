@@ -1,5 +1,5 @@
-// What if patches are hidden? The prediction without them and, for two classes, the guided view "Why A, not B?": the
-// map of the contrast, both probabilities, patches hidden step by step until the answer flips, and a card to send.
+// What if patches are hidden? The prediction without them, the probabilities of two classes, patches hidden step by
+// step until the answer flips, and a card to send.
 import { mapQuestion } from '../compute/explaining.js';
 import { fileName, outputs, percent, whole } from '../compute/format.js';
 import { outcomeOf, pinned, valueAt } from '../compute/hiding.js';
@@ -19,7 +19,6 @@ import { aboutOf, nameOf } from './save.js';
 
 const GENERAL = 'this-map-is-the-same';
 const BEHIND = 'with-all-patches-leads-already';
-const UNTESTED = 'would-random-patches-do-the';
 const RANDOM = 'with-as-many-random-patches';
 const STEP = 2; // percent of the patches
 const MAX_HIDDEN = 98; // percent that "Hide until the answer flips" hides
@@ -48,11 +47,13 @@ export class Hiding {
     this.searching = false;
   }
 
-  /** Return the labels of the two classes; null without a contrast, and for regression. @returns {Pair | null} */
+  /** Return the labels of the target and the class to compare with, by default the most probable other one; null
+   * without classes, and for regression. @returns {Pair | null} */
   get pair() {
-    const { scene: { manifest: { labels, problemType } }, shown: { target, against } } = this.view;
-    return against === null || typeof target !== 'number' || problemType === 'regression' ? null
-      : [labels[target], labels[against]];
+    const { scene: { manifest: { labels, problemType } }, shown: { target, against }, field: { rival } } = this.view;
+    const other = against ?? rival;
+    return other === undefined || typeof target !== 'number' || problemType === 'regression' ? null
+      : [labels[target], labels[other]];
   }
 
   /** @param {string | undefined} what */
@@ -77,12 +78,12 @@ export class Hiding {
     const classes = answer?.classes;
     const { view, pair } = this;
     const [gh, gw] = scene.hiding;
-    view.find('.vv-side').classList.toggle('vv-guided', pair !== null);
-    write(view.find('.vv-erasing h2'), pair ? tr(WHY, ...pair.map(named)) : tr('what-if-we-hide-these'));
+    write(view.find('.vv-hide h2'), tr('what-if-we-hide-these'));
+    this.speak(pair);
     if (document.activeElement !== this.slider) this.slider.value = String(state.removed);
     write(this.slider.nextElementSibling, whole(state.removed / 100));
     view.find('[data-do=restore]').hidden = state.removed === 0 && state.erased.length === 0;
-    for (const part of view.all('.vv-speaks, .vv-chance, .vv-keep, .vv-fall, .vv-outcome, [data-do=further]')) {
+    for (const part of view.all('.vv-keep, .vv-fall, .vv-outcome, [data-do=further]')) {
       part.hidden = pair === null;
     }
     if (view.gone.length === gh * gw) {
@@ -97,11 +98,13 @@ export class Hiding {
    * @param {Scene} scene @param {{classes: Change[], target?: Change, scale?: Scale}} answer @param {Pair | null} pair
    */
   bars({ manifest }, { classes: all, ...answer }, pair) {
-    const classes = pair ? pinned(all, pair) : all;
-    this.outcome = pair && classes.length > 1 ? outcomeOf(classes) : null;
-    const { label } = this.view.field.names(this.view.shown.target);
+    const led = pair ? pinned(all, pair) : [];
+    this.outcome = led.length > 1 ? outcomeOf(led) : null;
+    const { target, against } = this.view.shown;
+    const { label } = this.view.field.names(target);
+    const classes = pair && against !== null ? led : all;
     const bars = movedTarget(label, answer)
-      + (classes.length ? moved(classes, outputs(manifest), pair ? pair.length : 0) : '');
+      + (classes.length ? moved(classes, outputs(manifest), classes === led ? 2 : 0) : '');
     if (bars === this.barred) return;
     this.barred = bars;
     this.view.find('.vv-bars').innerHTML = bars;
@@ -126,14 +129,10 @@ export class Hiding {
     if (this.searching && answered && view.heatmap) view.change({ removed: Math.min(MAX_HIDDEN, removed + STEP) });
   }
 
-  /** Write the steps of "Why A, not B?". @param {State} state @param {Pair} pair */
+  /** Write the step that hides patches. @param {State} state @param {Pair} pair */
   guide({ removed }, pair) {
     const { view, outcome } = this;
     const { method } = view.shown;
-    write(view.find('.vv-speaks span'), this.speaks(pair));
-    const specific = view.find('[data-do=specific]');
-    specific.hidden = method.specific;
-    write(specific, tr('use', translated(view.specific.title)));
     const disabled = !view.heatmap || removed >= MAX_HIDDEN;
     for (const name of ['further', 'flip']) view.find(`[data-do=${name}]`).disabled = disabled;
     write(view.find('[data-do=further]'), tr('hide-more', STEP));
@@ -141,21 +140,26 @@ export class Hiding {
     flip.hidden = !outcome || outcome.behind || outcome.flipped || !method.specific;
     write(flip, this.searching ? tr('stop') : tr('hide-until-the-answer-flips'));
     write(view.find('.vv-outcome'), outcome ? this.verdict(outcome) : '');
-    const { told } = view.test.progress();
-    write(view.find('.vv-chance span'), this.tested(pair) || tr(UNTESTED));
-    const button = view.find('[data-do=chance]');
-    button.hidden = Boolean(view.tested(view.scene, method));
-    button.disabled = !view.heatmap;
-    write(button, told ? tr('stop') : tr('test-this-map'));
     for (const name of ['card', 'send']) view.find(`[data-do=${name}]`).disabled = !outcome || !view.heatmap;
     this.curves(pair);
   }
 
-  /** Say what the colors of the map mean for two classes. @param {Pair} pair */
+  /** Say what the colors mean, and offer a method whose map depends on the class. @param {Pair | null} pair */
+  speak(pair) {
+    const { view } = this;
+    const { method } = view.shown;
+    write(view.find('.vv-speaks span'), pair ? this.speaks(pair) : '');
+    const specific = view.find('[data-do=specific]');
+    specific.hidden = method.specific || pair === null;
+    write(specific, tr('use', translated(view.specific.title)));
+  }
+
+  /** Say what the colors of the map mean for the classes. @param {Pair} pair */
   speaks(pair) {
-    const { shown: { method }, heatmap } = this.view;
+    const { shown: { method, against }, heatmap } = this.view;
     const names = pair.map(named);
     if (!method.specific) return tr(GENERAL, ...names);
+    if (against === null) return tr(heatmap?.signed ? 'red-spoke-for' : 'bright-spoke-for', names[0]);
     return heatmap?.signed ? tr('red-patches-speak-for-blue', ...names)
       : tr('bright-patches-speak-for-rather', ...names);
   }
@@ -219,7 +223,8 @@ export class Hiding {
       { label: named(change[0]), share: change[when], number: number(change[when]) }));
     const { off } = view.page.store.get();
     const patches = scene.hiding[0] * scene.hiding[1];
-    return beforeAfterCard(tr(WHY, ...pair.map(named)), [
+    const against = view.shown.against !== null;
+    return beforeAfterCard(tr(against ? WHY : 'why-does-it-say', ...pair.map(named)), [
       { picture: before, title: tr('all-patches-with-the-map'), bars: bars(1) },
       { picture: after, title: tr('of-patches-hidden', gone.length, patches), bars: bars(2) },
     ], this.verdict(outcome), [

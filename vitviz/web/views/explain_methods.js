@@ -1,4 +1,4 @@
-// The methods of the Explain view: a list with a small map each, the button that runs all, and the maps side by side.
+// The methods of Why: a menu, the button that runs all, and their maps side by side.
 import { testQuestion, mapQuestion, usable } from '../compute/explaining.js';
 import { escaped } from '../compute/format.js';
 import { csv } from '../compute/map_files.js';
@@ -33,12 +33,12 @@ export class MethodList {
     this.view = view;
     this.running = false; // whether all methods are running
     this.ranked = false; // whether to select the best method, because all have just been tested
-    this.listed = this.pressed = ''; // what is shown, to skip redraws
+    this.listed = ''; // what is shown, to skip redraws
     /** @type {(Row & {heatmap: Heatmap})[]} */
     this.made = []; // rows with a map
-    /** @type {Map<string, HTMLElement>} */
-    this.kept = new Map(); // buttons by the name of their method
-    roving(view.find('.vv-methods'));
+    this.select = view.find('[data-ask=method]');
+    this.select.addEventListener('change', () => view.change({ method: this.select.value }));
+    roving(view.find('.vv-all'));
     saveMenu(view.page, view.find('.vv-beside'), 'save-the-maps-side-by', [
       { words: 'picture-png', ending: 'png', make: () => withWords(together(view.all('.vv-all canvas'),
         this.made.map(({ method: { title } }) => translated(title)), Math.min(4, this.made.length)),
@@ -93,53 +93,23 @@ export class MethodList {
     this.ranked = false;
     const tested = rows.filter(({ test }) => test).length;
     this.buttons(rows, tested);
-    this.buildList(rows, tested);
-    if (this.pressed === shown.method.name) return;
-    this.pressed = shown.method.name;
-    this.view.press('[data-method]', ({ method }) => method === this.pressed);
-    oneTabStop(this.view.find('.vv-methods'));
+    this.list(rows, tested);
+    if (this.select.value !== shown.method.name) this.select.value = shown.method.name;
+    this.view.press('.vv-all [data-method]', ({ method }) => method === shown.method.name);
   }
 
   /** @param {Row[]} rows @param {number} tested - number of rows with a test */
-  buildList(rows, tested) {
+  list(rows, tested) {
     const { view } = this;
-    const lines = rows.map(({ method: { name, slow }, heatmap, test, runs }) => [name, test && gained(test),
-      runs ? tr('running') : heatmap ? took(heatmap) : slow && tr('slow')].filter(Boolean));
-    const listed = JSON.stringify([lines, view.shown.target, view.shown.against]);
+    const options = rows.map(({ method: { name, title, slow }, test }) => `<option value="${name}">${
+      escaped([translated(title), test ? gained(test) : slow && tr('slow')].filter(Boolean).join(' · '))}</option>`);
+    const made = /** @type {typeof this.made} */ (rows.filter(({ heatmap }) => heatmap));
+    const listed = JSON.stringify([options, made.map(({ method }) => method.name), view.shown.target,
+      view.shown.against]);
     if (listed === this.listed) return;
     this.listed = listed;
-    this.arrange(rows.map(({ method, heatmap }, place) => {
-      const button = this.buttonOf(method.name);
-      const [canvas, title, note] = /** @type {any} */ (button.children);
-      write(title, translated(method.title));
-      write(note, lines[place].slice(1).join(' · '));
-      this.small(canvas, heatmap);
-      return button;
-    }));
-    this.beside(/** @type {typeof this.made} */ (rows.filter(({ heatmap }) => heatmap)), tested);
-    this.pressed = '';
-  }
-
-  /** Return a method's button, which is kept: a click is lost if its button is replaced while the mouse is pressed.
-   * @param {string} name */
-  buttonOf(name) {
-    const held = this.kept.get(name);
-    if (held) return held;
-    const button = document.createElement('button');
-    Object.assign(button, { type: 'button', className: 'vv-small vv-method',
-      innerHTML: '<canvas></canvas><span></span><small></small>' });
-    button.dataset.method = name;
-    this.kept.set(name, button);
-    return button;
-  }
-
-  /** Show the buttons in this order, and keep the focus. @param {HTMLElement[]} buttons */
-  arrange(buttons) {
-    const list = this.view.find('.vv-methods');
-    if (buttons.length === list.childElementCount && buttons.every((each, at) => each === list.children[at])) return;
-    const { activeElement } = document;
-    list.replaceChildren(...buttons);
-    if (list.contains(activeElement)) /** @type {HTMLElement} */ (activeElement).focus({ preventScroll: true });
+    this.select.innerHTML = options.join('');
+    this.beside(made, tested);
   }
 
   /** Update the button that runs all methods, and say which it skips. @param {Row[]} rows @param {number} tested */
@@ -148,9 +118,7 @@ export class MethodList {
     const quick = rows.filter(({ method }) => !method.slow);
     const slow = rows.length - quick.length;
     const there = quick.filter(({ heatmap }) => heatmap).length;
-    write(view.find('[data-do=all]'), this.running ? tr('stop-of-maps', there, quick.length)
-      : view.shown.target === null ? tr('run-methods', quick.length)
-        : tr('run-and-test-methods', quick.length));
+    write(view.find('[data-do=all]'), this.running ? tr('stop-of-maps', there, quick.length) : tr('compare-all'));
     write(view.find('.vv-left-out'), joined(
       slow > 0 && tr('skips-slow-methods-run-those', slow),
       tested > 1 && tr('tested-methods-come-first-best')));
@@ -164,13 +132,14 @@ export class MethodList {
     if (rows.length < 2) return;
     write(view.find('.vv-beside h2'), tested > 1 ? tr('all-maps-side-by-side')
       : tr('all-maps-side-by-side-title'));
-    view.find('.vv-all').innerHTML = rows.map(({ method: { title }, heatmap, test }) => {
+    view.find('.vv-all').innerHTML = rows.map(({ method: { name: method, title }, heatmap, test }) => {
       const words = [test && gained(test), took(heatmap)].filter(Boolean).join(' · ');
       const name = escaped(translated(title));
-      return `<figure class="vv-small"><canvas role="img" aria-label="${name}"
-        ></canvas><figcaption>${name}<small>${words}</small></figcaption></figure>`;
+      return `<button type="button" class="vv-small" data-method="${method}"><canvas></canvas><span>${name}</span
+        ><small>${words}</small></button>`;
     }).join('');
     write(view.find('.vv-one-scale'), tr(OWN_SCALES));
+    oneTabStop(view.find('.vv-all'));
     view.all('.vv-all canvas').forEach((canvas, place) => this.small(canvas, rows[place].heatmap));
   }
 

@@ -3,7 +3,7 @@ import { clippedWords, percent, pictureWords, progressWords, score } from '../co
 import { patchAfter } from '../compute/geometry.js';
 import { gridOf, patchIn } from '../core/stages.js';
 import { joined, tr, translated } from '../core/words.js';
-import { SIGNED, beyond, indices, ownScale } from '../draw/color.js';
+import { SIGNED, SPOTLIGHT, beyond, indices, ownScale } from '../draw/color.js';
 import { find, write } from '../draw/dom.js';
 import { Pane } from '../draw/photo.js';
 
@@ -29,7 +29,7 @@ const CONSTANT = 'all-patches-have-the-same';
 
 /** Return the name of a map's colors. @param {boolean} signed */
 export function colorsOf(signed) {
-  return signed ? SIGNED : 'viridis';
+  return signed ? SIGNED : SPOTLIGHT;
 }
 
 /** Return the format of a map's values. @param {string | undefined} unit */
@@ -101,9 +101,9 @@ export class MapPane {
     const name = colorsOf(signed);
     this.index = new Uint8Array(values.length);
     indices(values, scale, 1, this.index);
-    this.pane.paint(this.index, this.page.tables[name], { ...look, smooth: false, signed });
+    this.pane.paint(this.index, this.page.tables[name], { ...look, color: name, smooth: false, signed });
     this.pane.bar(this.page.colors[name], 1, signed, scale.clipped);
-    this.beyond = beyond(values, scale);
+    this.beyond = signed ? beyond(values, scale) : [];
   }
 
   /** @param {Shown} shown */
@@ -112,13 +112,14 @@ export class MapPane {
     const scale = heatmap && ownScale(heatmap.values, heatmap.signed);
     const name = heatmap?.title ?? (failure || method.title);
     this.pane.label({ title: translated(name), name, answer: scene.said,
-      low: scale ? unit(scale.vmin) : '', high: scale ? unit(scale.vmax) : '',
-      unit: heatmap?.signed ? tr('opposes-supports') : translated(heatmap?.unit ?? '') });
+      low: !scale ? '' : heatmap.signed ? unit(scale.vmin) : tr('less'),
+      high: !scale ? '' : heatmap.signed ? unit(scale.vmax) : tr('more-light'),
+      unit: heatmap?.signed ? tr('opposes-supports') : '' });
     write(find(this.pane.element, '.vv-of'), named ? pictureWords(scene.manifest) : '');
   }
 
   /**
-   * Return the notes below the picture: the value under the pointer and the method; its paper and the map's notes.
+   * Return the note below the picture, the value under the pointer, and details: the method's paper, the map's notes.
    * @param {import('../backends/backend.js').Progress | null} running
    */
   notes(running) {
@@ -129,9 +130,8 @@ export class MapPane {
     const constant = heatmap?.values.every((value) => value === heatmap.values[0]);
     const clipped = heatmap ? clippedWords(ownScale(heatmap.values, heatmap.signed), unit) : '';
     return { note: running ? progressWords(running, tr('computing', translated(method.title)))
-      : joined(at, translated(method.about)),
-    about: [constant && tr(CONSTANT), method.paper, clipped, translated(heatmap?.note ?? '')].filter(Boolean)
-      .join(' · ') };
+      : joined(at, constant && tr('sentence', tr(CONSTANT))),
+    details: [method.paper, clipped, translated(heatmap?.note ?? '')].filter(Boolean).join(' · ') };
   }
 
   /**

@@ -154,7 +154,7 @@ export class TargetField {
 
   /** Compare the target with the most probable other class. */
   compare() {
-    if (this.rival !== undefined) this.change({ ...this.shown, against: this.rival });
+    if (this.rival !== undefined) this.change({ target: this.shown.target, against: this.rival });
   }
 
   /** @param {Aim} shown @param {Scene} scene @param {Scene | null} other - the other photograph with the same model */

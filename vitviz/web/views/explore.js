@@ -2,19 +2,19 @@
 // and turns user input into actions.
 import { queryOn, rolloutOptions, sameClasses, tokenOn } from '../compute/query.js';
 import {
-  clippedWords, fileName, percent, pictureWords, queryWords, score, settings, title, whole,
+  clippedWords, fileName, percent, pictureWords, score, settings, title, whole,
 } from '../compute/format.js';
-import { write } from '../draw/dom.js';
+import { find, write } from '../draw/dom.js';
 import { tokenOf } from '../compute/geometry.js';
 import { npz } from '../compute/map_files.js';
 import { read, sentences } from '../compute/readout.js';
 import { sentence } from '../compute/sentence.js';
 import { showable } from '../core/actions.js';
-import { gridOf, lastGrid, patchIn, stageOf } from '../core/stages.js';
+import { gridOf, lastGrid, mostHeads, patchIn, stageOf } from '../core/stages.js';
 import { PANE, SIMILARITY, activeQuery, isOpen, paneOf, pick } from '../core/state.js';
 import { inEnglish, joined, spoken, tr, translated } from '../core/words.js';
 import { welcome } from '../effects/welcome.js';
-import { SIGNED, beyond, indices, ownScale } from '../draw/color.js';
+import { SIGNED, SPOTLIGHT, beyond, indices, ownScale } from '../draw/color.js';
 import { Matrix } from '../draw/matrix.js';
 import { Pane } from '../draw/photo.js';
 import { Controls } from './controls.js';
@@ -38,7 +38,7 @@ import { Walls } from './walls.js';
  * @property {string} name @property {string} note @property {import('../compute/answers.js').Question} question
  * @property {[number, number] | null} patch - the query, if it is a patch
  * @property {[number, number]} [from] - the grid of this patch, if it may differ from the map's
- * @property {Uint32Array} [table] - instead of values, the color of each patch
+ * @property {Uint32Array} [table] - instead of values, the color of each patch @property {string} [spread]
  */
 
 /** @typedef {import('../compute/answers.js').Answers} Answers */
@@ -69,14 +69,13 @@ export class Explore extends Panel {
     this.changes = -1; // `page.changes` at the latest drawing
     this.addPane(this.find('.vv-pane'));
     const place = () => this.placeNow(this.page.store.get().pane);
-    this.walls = new Walls(this.find('.vv-walls'), page, place);
-    this.similarity = new Similarity(this.find('.vv-left'), page);
+    this.walls = new Walls(this.find('.vv-whole'), page, place);
+    this.similarity = new Similarity(root, page);
     this.predictions = new Predictions(this.find('.vv-predictions'), page);
     this.matrix = new Matrix(this.find('.vv-matrix-place'), (cell) => this.point(cell), (cell) => this.pickCell(cell));
-    this.find('.vv-whole').addEventListener('toggle', () => page.changed());
     root.addEventListener('click', ({ target }) => (
       this.differ(/** @type {any} */ (target).closest('[data-versus]')?.dataset.versus)));
-    listen(root, page);
+    listen(find(page.root, '.vv-main'), page);
     saveMenu(page, this.find('.vv-matrix-place p'), 'save-the-matrix', this.matrixChoices(place),
       () => nameOf(place()?.scene, 'matrix'), 'beforebegin');
   }
@@ -247,20 +246,21 @@ export class Explore extends Panel {
     const { prefix, maps, depth } = scene.manifest;
     this.predictions.show(scene);
     const [rollout, similarity] = ['rollout', SIMILARITY].map((mode) => opened?.limits.modes.includes(mode) === true);
-    this.controls.build({ prefix, maps, depth, can: this.page.backend.can, rollout, similarity });
+    this.controls.build({ prefix, maps, depth, heads: mostHeads(scene.manifest), can: this.page.backend.can, rollout,
+      similarity });
     this.walls.offer(scene);
   }
 
   /** @param {State} state @param {boolean} signed */
   coloring({ color }, signed) {
-    const name = signed ? SIGNED : color && color !== SIGNED ? color : 'viridis';
-    return { bytes: this.page.colors[name], table: this.page.tables[name] };
+    const name = signed ? SIGNED : color && color !== SIGNED ? color : SPOTLIGHT;
+    return { name, bytes: this.page.colors[name], table: this.page.tables[name] };
   }
 
   /** @param {State} state @param {Held} held @param {number} pane @returns {boolean} whether there is work left */
   drawPane(state, held, pane) {
     const scene = this.sceneOf(pane);
-    const showing = paneOf(state, pane);
+    const showing = previewed(state, pane);
     if (!scene || !showing || held.changes === this.page.changes) return false;
     if (held.scene !== scene) {
       const [before, now] = [held.scene, scene].map((each) => each && (
@@ -274,7 +274,9 @@ export class Explore extends Panel {
     if (shown.values) held.pane.cut(gridOf(scene.manifest, shown.values.length));
     held.signed = shown.signed;
     held.pane.element.classList.toggle('vv-waiting', shown.values === null && !shown.table && !shown.missing);
-    held.pane.element.classList.toggle('vv-no-scale', Boolean(shown.table));
+    const { classList } = held.pane.element;
+    classList.toggle('vv-no-scale', Boolean(shown.table));
+    classList.toggle('vv-untitled', !shown.missing && isPlain(place, scene));
     const active = pane === state.pane;
     write(held.pane.found('.vv-of'), state.beside ? pictureWords(scene.manifest) : '');
     const { values } = shown;
@@ -340,19 +342,19 @@ export class Explore extends Panel {
     const { pane } = held;
     const { grid } = pane;
     const prefix = shown.values.length - grid[0] * grid[1];
-    const { bytes, table } = this.coloring(place, shown.signed);
+    const { name: color, bytes, table } = this.coloring(place, shown.signed);
     const patches = shown.values.subarray(prefix);
     const scale = ownScale(patches, shown.signed);
-    pane.mark(place.grid, shown.patch, beyond(patches, scale), shown.from);
+    pane.mark(place.grid, shown.patch, color === SPOTLIGHT ? [] : beyond(patches, scale), shown.from);
     if (held.index.length !== patches.length) held.index = new Uint8Array(patches.length);
     indices(patches, scale, place.gamma, held.index);
-    pane.paint(held.index, table, { ...place, signed: shown.signed });
+    pane.paint(held.index, table, { ...place, color, signed: shown.signed });
     const unit = shown.unit === 'attention' ? percent : score;
     const titled = () => title(place, manifest, rolloutOptions(place, manifest.depth), shown.name);
-    pane.label({ title: titled(), name: inEnglish(titled), answer: said, low: unit(scale.vmin), high: unit(scale.vmax),
-      unit: shown.unit === 'attention' ? tr('of-attention') : translated(shown.unit),
+    pane.label({ title: titled(), name: inEnglish(titled), answer: said,
+      ...this.ends(color, unit, scale, shown.unit),
       details: [settings(place), clippedWords(scale, unit)].filter(Boolean).join(' · '),
-      most: scale.clipped ? unit(scale.most) : '' });
+      most: scale.clipped && color !== SPOTLIGHT ? unit(scale.most) : '' });
     pane.bar(bytes, place.gamma, shown.signed, scale.clipped);
     const isOwn = String(shown.from ?? grid) === String(grid); // rollout may go from another stage
     const [token, from] = isOwn ? [shown.question.token, shown.patch] : [-1, null];
@@ -366,12 +368,23 @@ export class Explore extends Panel {
     const at = own && !led
       && tr('row-column-value', own[0] + 1, own[1] + 1, unit(patches[own[0] * grid[1] + own[1]]));
     const { question: { direction } } = shown;
-    const name = Array.isArray(place.query) ? tr('this-patch')
-      : place.query === 'mean' ? tr('the-average-patch') : queryWords(place.query);
-    write(this.found('.vv-sentence'), shown.unit === 'attention' && direction === 'row' && !shown.signed
-      ? sentence(shown.values, { ...reading, name, prefix, grid, patch: from }) : '');
-    this.report(joined(at, translated(shown.note), words), strongest, place.mode, spread);
+    write(this.found('.vv-sentence'), shown.unit === 'cosine' ? tr('similar-words')
+      : shown.unit === 'attention' && direction === 'row' && !shown.signed
+        ? sentence(shown.values, { ...reading, prefix, grid, patch: from }) : '');
+    const note = joined(at, translated(shown.note));
+    this.report(note, strongest, place.mode, joined(words, spread), joined(note, words));
     this.controls.list(reading.strongest, shown.unit, (at) => patchIn(at, grid, scene.grid));
+  }
+
+  /**
+   * The words at the ends of the color bar: values for those who read them, except in a spotlight.
+   * @param {string} color @param {(value: number) => string} number @param {import('../draw/color.js').Scale} scale
+   * @param {string} unit
+   */
+  ends(color, number, { vmin, vmax }, unit) {
+    if (color === SPOTLIGHT) return { low: tr('less'), high: tr('more-light'), unit: '' };
+    return { low: number(vmin), high: number(vmax),
+      unit: unit === 'attention' ? tr('of-attention') : translated(unit) };
   }
 
   /** Return the patch under the pointer in a pane. @param {State} state @param {Scene} scene @param {Held} held */
@@ -383,7 +396,7 @@ export class Explore extends Panel {
    * Draw a color for each patch: principal components, or the foreground.
    * @param {Place} place @param {Scene} scene @param {Held} held @param {Shown} shown @param {boolean} active
    */
-  drawColors(place, scene, held, { table = new Uint32Array(0), note }, active) {
+  drawColors(place, scene, held, { table = new Uint32Array(0), note, spread }, active) {
     const { pane } = held;
     const { opacity, bare } = place;
     pane.mark(place.grid, null);
@@ -392,8 +405,8 @@ export class Explore extends Panel {
     pane.label({ title: titled(), name: inEnglish(titled), answer: scene.said, low: '', high: '', unit: '' });
     pane.point([], this.under(place, scene, held));
     if (!active) return;
-    write(this.found('.vv-sentence'), '');
-    this.report(note, '', place.mode);
+    write(this.found('.vv-sentence'), note);
+    this.report('', '', place.mode, spread, note);
     this.controls.list([], '');
   }
 
@@ -405,7 +418,7 @@ export class Explore extends Panel {
     pane.clear();
     pane.label({ title: words, answer: said, low: '', high: '', unit: '' });
     if (!active) return;
-    write(this.found('.vv-sentence'), '');
+    write(this.found('.vv-sentence'), words);
     this.report('', '', mode);
     this.controls.list([], '');
   }
@@ -426,18 +439,18 @@ export class Explore extends Panel {
   /**
    * Write the note below the picture, and announce it to screen readers once it stops changing.
    * @param {string} words @param {string} strongest @param {string} mode @param {string} [spread] - for "More"
+   * @param {string} [said] - instead of `words`
    */
-  report(words, strongest, mode, spread = '') {
+  report(words, strongest, mode, spread = '', said = words) {
     write(this.found('.vv-note'), words);
     write(this.found('.vv-spread'), spread);
     this.found('.vv-honest').hidden = !['attention', 'rollout'].includes(mode);
-    /** @type {string} */
-    const said = joined(tr('sentence', this.panes[this.page.store.get().pane].pane.title), words, strongest);
-    if (said === this.said) return;
-    this.said = said;
+    const told = joined(tr('sentence', this.panes[this.page.store.get().pane].pane.title), said, strongest);
+    if (told === this.said) return;
+    this.said = told;
     clearTimeout(this.saying);
     this.saying = setTimeout(() => {
-      this.find('.vv-live').textContent = said;
+      this.find('.vv-live').textContent = told;
     }, SAY_AFTER);
   }
 
@@ -457,6 +470,21 @@ export class Explore extends Panel {
     this.matrix.mark(tokenOn(state, scene, this.page.scenes, grid), under);
     return more;
   }
+}
+
+/** The choices of a pane; the head under the pointer in the wall is previewed in the active one.
+ * @param {State} state @param {number} pane */
+function previewed(state, pane) {
+  const own = paneOf(state, pane);
+  const { thumbnail, mode, tab } = state;
+  return own && thumbnail && pane === state.pane && mode === 'attention' && tab === 'look'
+    ? { ...own, ...(/** @type {{block: number, head: State['head']}} */ (thumbnail)) } : own;
+}
+
+/** Whether a pane shows what the page opens with, which needs no title. @param {Place} place @param {Scene} scene */
+function isPlain({ mode, block, head, direction, query, beside }, { manifest: { depth } }) {
+  return mode === 'attention' && block === depth - 1 && head === 'mean' && direction === 'row' && !Array.isArray(query)
+    && beside === null;
 }
 
 /**

@@ -1,14 +1,13 @@
 // The frame around every view: tabs, theme, full screen, messages and progress.
 import { escaped, progressWords } from '../compute/format.js';
 import { write } from '../draw/dom.js';
-import { unbroken } from '../core/figures.js';
 import { KEYS, LECTURE_KEYS } from '../core/keys.js';
-import { LANGUAGES, joined, spoken, tr, translated, wordsOf } from '../core/words.js';
+import { LANGUAGES, joined, spoken, tr, translated } from '../core/words.js';
 import { folded, isOpen } from '../core/state.js';
+import { dropdown } from '../draw/dropdown.js';
 import { oneTabStop, roving } from '../draw/roving.js';
 import { translate } from '../draw/translate.js';
 import { isPartial } from '../core/stages.js';
-import { CONVERTED_ONLY } from '../effects/panels.js';
 import { Panel } from './panel.js';
 
 /** @typedef {import('../core/state.js').State} State */
@@ -21,18 +20,18 @@ export class Frame extends Panel {
   constructor(root, page) {
     super(root, page);
     this.main = this.find('.vv-main');
-    this.blocks = this.all('[data-help]').map((block) => ({ block, english: block.innerHTML }));
     const can = /** @type {Record<string, boolean>} */ (page.backend.can);
     for (const part of this.all('[data-needs]')) { // at least one of these capabilities
       if (!part.dataset.needs.split(' ').some((/** @type {string} */ need) => can[need])) part.remove();
     }
-    for (const button of this.all('[data-do=lang]')) {
-      write(button, LANGUAGES.join(' / ').toUpperCase());
-      button.title = LANGUAGES.map((lang) => new Intl.DisplayNames(lang, { type: 'language' }).of(lang)).join(' / ');
-    }
     this.main.classList.toggle('vv-alone', !page.backend.can.choose);
     this.folds = this.all('[data-fold]');
     for (const fold of this.folds) fold.addEventListener('toggle', () => this.fold(fold));
+    for (const menu of this.all('.vv-menu, .vv-i')) {
+      const close = dropdown(menu);
+      const clicked = (/** @type {any} */ { target }) => target.closest('.vv-actions button') && close();
+      menu.addEventListener('click', clicked);
+    }
     this.tabs = this.all('[role=tab]');
     this.shape = ''; // shape of the photographs
     this.lang = ''; // of the texts; the first call of `speak` writes them all
@@ -60,7 +59,7 @@ export class Frame extends Panel {
     const what = tab ? 'tab' : event.target.closest('[data-do]')?.dataset.do;
     /** @type {Record<string, () => Partial<State>>} */
     const changes = { tab: () => ({ tab: tab.dataset.tab }), full: () => ({ full: !this.state?.full }),
-      lang: () => ({ lang: LANGUAGES[(LANGUAGES.indexOf(this.lang) + 1) % LANGUAGES.length] }),
+      lang: () => ({ lang: this.nextLanguage }),
       theme: () => ({ theme: this.isDark() ? 'light' : 'dark' }), dismiss: () => ({ messages: [] }) };
     if (changes[what]) this.change(changes[what]());
     if (this.state?.blank) this.change({ blank: false });
@@ -102,7 +101,9 @@ export class Frame extends Panel {
     this.root.classList.toggle('dark', this.isDark());
     this.root.classList.toggle('vv-blank', state.blank && state.tab === 'lecture');
     this.speak(spoken());
-    const absent = CONVERTED_ONLY.includes(state.tab) && state.scene !== null && isPartial(state.scene.limits);
+    const partial = state.scene !== null && isPartial(state.scene.limits);
+    this.main.classList.toggle('vv-partial', partial);
+    const absent = state.tab === 'lecture' && partial;
     if (state.tab !== before?.tab || this.found('.vv-lacking').hidden === absent) this.turn(state.tab, absent);
     this.showText('.vv-lacking', absent ? tr(ABSENT) : '');
     if (state.full !== before?.full) this.press('[data-do=full]', () => state.full);
@@ -122,20 +123,26 @@ export class Frame extends Panel {
       .map(({ keys, does }) => `<dt>${escaped(keys)}</dt><dd>${escaped(tr(does))}</dd>`).join('');
   }
 
+  get nextLanguage() {
+    return LANGUAGES[(LANGUAGES.indexOf(this.lang) + 1) % LANGUAGES.length];
+  }
+
   /** Translate the texts that do not change with the numbers. @param {string} lang */
   speak(lang) {
     if (lang === this.lang) return;
     this.lang = lang;
     if (!this.page.inside) document.documentElement.lang = lang;
-    const { help } = wordsOf(lang);
-    for (const { block, english } of this.blocks) block.innerHTML = unbroken(help[block.dataset.help] ?? english);
+    const next = this.nextLanguage;
+    for (const button of this.all('[data-do=lang]')) {
+      Object.assign(button, { textContent: new Intl.DisplayNames(next, { type: 'language' }).of(next), lang: next });
+    }
     translate(this.root);
     this.listKeys();
   }
 
   /** @param {string} chosen @param {boolean} absent - whether the tab does not show such models */
   turn(chosen, absent) {
-    const tab = this.tabs.some(({ dataset }) => dataset.tab === chosen) ? chosen : 'explore';
+    const tab = this.tabs.some(({ dataset }) => dataset.tab === chosen) ? chosen : 'look';
     this.main.dataset.tab = tab;
     for (const button of this.tabs) button.setAttribute('aria-selected', String(button.dataset.tab === tab));
     for (const section of this.all('.vv-tab')) section.hidden = section.dataset.tab !== tab || absent;
@@ -163,7 +170,7 @@ export class Frame extends Panel {
 
   /** The layout follows the photograph's shape: what a portrait leaves free is the thumbnails'. @param {State} state */
   arrange(state) {
-    const two = ['explore', 'explain'].includes(state.tab); // the other tabs show one photograph
+    const two = ['look', 'why'].includes(state.tab); // the other tabs show one photograph
     const shapes = [state, two ? state.beside : null].flatMap((pane) => {
       const photo = this.page.scenes.get(pane?.scene?.id ?? '')?.manifest.photo;
       return photo ? [photo.width / photo.height] : [];

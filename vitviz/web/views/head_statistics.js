@@ -1,7 +1,7 @@
 // The Heads view: a table of all heads, layers down and heads across, colored by a statistic; the map of the head under
 // the pointer; and the prediction with heads switched off.
 import { dots, fill, moved, movedTarget } from '../draw/charts.js';
-import { SIGNED, beyond, indices, ownScale, scaleOver } from '../draw/color.js';
+import { SIGNED, SPOTLIGHT, beyond, indices, ownScale, scaleOver } from '../draw/color.js';
 import { Pane } from '../draw/photo.js';
 import { oneTabStop, roving } from '../draw/roving.js';
 import { Requests, sceneOf } from '../effects/panels.js';
@@ -119,14 +119,14 @@ export class Heads extends Panel {
     const others = off.filter((head) => head !== what.place);
     this.change(this.find('[data-ask=off]').checked
       ? { off: others.length < off.length ? others : [...off, what.place] }
-      : { block, head, mode: 'attention', tab: 'explore', thumbnail: null });
+      : { block, head, mode: 'attention', tab: 'look', thumbnail: null });
   }
 
   // Rendering
 
   /** @param {State} state */
   render(state) {
-    const scene = sceneOf(state, this.page.scenes, 'heads', [this.numbers, this.bars]);
+    const scene = sceneOf(state, this.page.scenes, 'inside', [this.numbers, this.bars]);
     if (scene === null) return;
     const before = this.scene?.manifest;
     if (this.isNew(scene, spoken())) this.open(scene, before);
@@ -236,7 +236,7 @@ export class Heads extends Panel {
     const least = scale ? Math.max(0, scale.vmin) : 0;
     if (scale) indices(flat.map((value) => (Number.isFinite(value) ? value : least)), scale, 1, index);
     const short = signed && !share && scale ? inTable(scale.vmax) : unit; // in narrow cells
-    const bytes = this.page.colors[signed ? SIGNED : 'viridis'];
+    const bytes = this.page.colors[signed ? SIGNED : SPOTLIGHT];
     this.cells.forEach((cell, place) => {
       const [layer, head] = places[place];
       const color = [...bytes.subarray(3 * index[place], 3 * index[place] + 3)];
@@ -265,7 +265,7 @@ export class Heads extends Panel {
     write(side('.vv-low'), scale ? unit(scale.vmin) : '');
     write(side('.vv-high'), scale ? unit(scale.vmax) : '');
     write(side('.vv-unit'), translated(statistic.unit));
-    const table = this.page.tables[scale?.signed ? SIGNED : 'viridis'];
+    const table = this.page.tables[scale?.signed ? SIGNED : SPOTLIGHT];
     const pixels = new ImageData(new Uint8ClampedArray(table.slice().buffer), 256, 1);
     side('.vv-bar').getContext('2d').putImageData(pixels, 0, 0);
     /** @type {Parameters<typeof dots>[0] | null} */
@@ -293,12 +293,12 @@ export class Heads extends Panel {
     if (row === null) return;
     const patches = row.subarray(manifest.prefix.length);
     const scale = ownScale(patches);
-    pane.mark(false, patch, beyond(patches, scale));
+    pane.mark(false, patch, state.color ? beyond(patches, scale) : []);
     const index = new Uint8Array(patches.length);
     indices(patches, scale, state.gamma, index);
     const off = state.off.includes(`${block},${head}`);
-    const color = off ? 'gray' : state.color ?? 'viridis';
-    pane.paint(index, this.page.tables[color], { ...state, signed: false });
+    const color = off ? 'gray' : state.color ?? SPOTLIGHT;
+    pane.paint(index, this.page.tables[color], { ...state, color, signed: false });
     pane.bar(this.page.colors[color], state.gamma, false, scale.clipped);
     const titled = () => {
       const words = title({ ...state, mode: 'attention', block, head, query }, manifest, { fuse: 'mean', start: 0 });

@@ -4,9 +4,10 @@ import { actionOf, lectureActionOf } from '../core/keys.js';
 import { SIMILARITY } from '../core/state.js';
 import { tr } from '../core/words.js';
 
-/** @param {HTMLElement} root - the Explore view @param {import('./explore.js').Page} page */
+/** @param {HTMLElement} root - with all tabs @param {import('./explore.js').Page} page */
 export function listen(root, page) {
-  root.addEventListener('keydown', (event) => isInside(event) && press(page, event));
+  root.addEventListener('keydown', (event) => (
+    page.store.get().tab !== 'lecture' && !event.defaultPrevented && isInside(event) && press(page, event)));
   document.addEventListener('keydown', (event) => {
     const target = /** @type {any} */ (event.target);
     if (page.inside && !page.root.contains(target)) return; // leave these keys to the surrounding page
@@ -44,7 +45,7 @@ function isInside({ target: element, key }) {
  */
 function isOutside(root, page, { target, key }) {
   if (target !== document.body || !root.isConnected) return false;
-  if (!root.querySelector('.vv-panes')?.getClientRects().length) return false;
+  if (page.store.get().tab === 'lecture') return false;
   if (document.querySelectorAll('.vv-explore').length > 1) return false; // ambiguous with several explorers
   return !key.startsWith('Arrow') || page.store.get().pointer?.over === true;
 }

@@ -1,7 +1,7 @@
 // The Layers view: the prediction after each layer, from the image and from each patch, and principal components of the
 // patches. The map of the chosen layer is drawn large over the photograph.
 import { chart, fill, rangeOf } from '../draw/charts.js';
-import { colorGrid } from '../draw/color.js';
+import { SPOTLIGHT, colorGrid } from '../draw/color.js';
 import { Pane } from '../draw/photo.js';
 import { oneTabStop, roving } from '../draw/roving.js';
 import { Requests, sceneOf } from '../effects/panels.js';
@@ -107,7 +107,7 @@ export class Layers extends Panel {
 
   /** @param {State} state */
   render(state) {
-    const scene = sceneOf(state, this.page.scenes, 'layers', [this.requests]);
+    const scene = sceneOf(state, this.page.scenes, 'inside', [this.requests], false);
     if (scene === null) return;
     if (this.isNew(scene, spoken())) this.open(scene);
     const most = scene.manifest.predictions.length ? tr('the-most-probable-classes') : undefined;
@@ -131,8 +131,16 @@ export class Layers extends Panel {
     const running = this.requests.progress(scene, question);
     this.pane.element.classList.toggle('vv-waiting', running !== null);
     this.write('.vv-note', running ? progressWords(running, tr('reading-the-layers'))
-      : tr('click-a-small-map-to'));
+      : answer ? this.leads(answer) : '');
     if (answer) this.show(state, scene, answer);
+  }
+
+  /** Say from which layer on the first class leads, until the last one. @param {Answer} answer */
+  leads({ names, readings, read }) {
+    const leading = read.map((row) => row.every((value) => value <= row[0]));
+    const from = leading.lastIndexOf(false) + 1;
+    if (names.length < 2 || from === leading.length) return '';
+    return tr('leads-from-layer', translated(names[0]), readings[from]);
   }
 
   /** Another photograph, model or size. @param {Scene} scene */
@@ -224,7 +232,7 @@ export class Layers extends Panel {
       this.read = names[chosen];
       this.find('[data-ask=class]').value = String(chosen);
       this.wall('read', readings, (at) => upTo(this.classMap(at, chosen), answer),
-        (at, out) => colorGrid(this.classMap(at, chosen), this.page.tables.viridis, out));
+        (at, out) => colorGrid(this.classMap(at, chosen), this.page.tables[SPOTLIGHT], out));
     }
     const kind = lensClass !== null && names.length ? 'read' : 'alike';
     const layer = Math.min(block ?? Infinity, scene.manifest.depth - 1) + 1;
@@ -233,12 +241,13 @@ export class Layers extends Panel {
     if (at < 0 || shown === this.shown) return;
     this.shown = shown;
     const look = { smooth: false, opacity };
-    if (kind === 'read') this.pane.paint(this.classMap(at, chosen), this.page.tables.viridis, look);
+    if (kind === 'read') this.pane.paint(this.classMap(at, chosen), this.page.tables[SPOTLIGHT],
+      { ...look, color: SPOTLIGHT });
     else { // the table has one color per patch
       const table = this.colors(at);
       this.pane.paint(/** @type {any} */ (table.map((_, i) => i)), table, look);
     }
-    this.pane.bar(this.page.colors.viridis, 1, false);
+    this.pane.bar(this.page.colors[SPOTLIGHT], 1, false);
     this.pane.element.classList.toggle('vv-no-scale', kind === 'alike');
     const [low, high] = range.map((end) => scaled(scale)(end));
     const titled = () => (kind === 'read'

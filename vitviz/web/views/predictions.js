@@ -1,8 +1,6 @@
 // The predictions panel: probabilities, the list of all classes, and texts as classes.
 import { TEXTS, quotedText } from '../core/kinds.js';
-import {
-  aligned, certainty, classCount, describe, hasFew, outputs, percent, textCount, things,
-} from '../compute/format.js';
+import { aligned, certainty, classCount, describe, outputs, percent, textCount } from '../compute/format.js';
 import { joined, named, spoken, tr, translated } from '../core/words.js';
 import { integer } from '../core/figures.js';
 import { Panel } from './panel.js';
@@ -44,14 +42,11 @@ export class Predictions extends Panel {
     const best = predictions[0]?.[1] ?? 1;
     const sure = single ? certainty(best, sureAbove, group, known !== false) : 'certain';
     const unsure = ['probable', 'group', 'unsure'].includes(sure);
-    const heading = !single || sure === 'unknown' || unsure ? describe(manifest)
-      : zeroShot ? tr('best-match-among-title', textCount(labels.length))
-        : hasFew(labels.length) ? tr('best-match-among-only-all', things(labels.length))
-          : tr('best-match-among-the-this', things(labels.length));
+    const heading = !single || sure === 'unknown' || unsure ? describe(manifest) : tr('it-says');
     this.showText('h2', predictions.length ? heading : caveat && tr('no-predictions'));
     const numbers = aligned(predictions.map(([, share]) => outputs(manifest)(share)));
     this.find('ol').replaceChildren(...predictions.map(([label, share], place) => (
-      row(label, share, numbers[place], manifest))));
+      row(label, share, place ? numbers[place] : numbers[place].trim(), manifest))));
     this.showText('.vv-sure', unsure && sureAbove !== null ? tr('the-best-match-is-below', percent(sureAbove, 2)) : '');
     this.showText('.vv-caveat', translated(caveat));
     this.find('.vv-known').hidden = labels.length === 0 || manifest.problemType === 'regression';

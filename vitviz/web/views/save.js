@@ -4,6 +4,7 @@ import { mapCsv, mapNpz, mapsFile } from '../compute/map_files.js';
 import { gridOf } from '../core/stages.js';
 import { inEnglish, tr, translated } from '../core/words.js';
 import { captioned } from '../draw/caption.js';
+import { dropdown } from '../draw/dropdown.js';
 import { atPrintSize, canvasOf, chartsAsSvg, together } from '../draw/saved.js';
 import { download, downloadPicture } from '../effects/browser.js';
 
@@ -29,7 +30,7 @@ export function saveMenu(page, place, label, choices, name, where = 'afterbegin'
     height="15" aria-hidden="true" fill="none" stroke="currentColor" stroke-width="1.5"><path d="M8 2v8M4.5 7 8 10.5
     11.5 7M2.5 13.5h11"/></svg></summary><div>${choices.map(({ words }, index) => (
     `<button type="button" data-save="${index}" data-tr="${words}"></button>`)).join('')}</div>`;
-  const close = () => { menu.open = false; };
+  const close = dropdown(menu);
   menu.addEventListener('click', (event) => {
     event.stopPropagation();
     const chosen = /** @type {any} */ (event.target).closest('[data-save]');
@@ -40,22 +41,6 @@ export function saveMenu(page, place, label, choices, name, where = 'afterbegin'
     const content = make();
     if (content) save(content, fileName(['vitviz', ...name()], ending), TYPES[ending], page.store);
     else page.store.dispatch({ type: 'message', texts: [tr('there-is-nothing-to-save')] });
-  });
-  menu.addEventListener('keydown', (event) => {
-    if (event.key !== 'Escape' || !menu.open) return;
-    event.stopPropagation();
-    close();
-    menu.querySelector('summary')?.focus();
-  });
-  menu.addEventListener('focusout', ({ relatedTarget }) => {
-    if (relatedTarget && !menu.contains(/** @type {Node} */ (relatedTarget))) close();
-  });
-  const pressed = (/** @type {PointerEvent} */ { target }) => {
-    if (!menu.contains(/** @type {Node} */ (target))) close();
-  };
-  menu.addEventListener('toggle', () => { // listens only while open, because panes with menus come and go
-    if (menu.open) document.addEventListener('pointerdown', pressed);
-    else document.removeEventListener('pointerdown', pressed);
   });
   place.insertAdjacentElement(where, menu);
 }

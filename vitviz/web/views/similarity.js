@@ -22,7 +22,7 @@ const SLICE = 6; // milliseconds per frame for work that spans several frames
 const [SEEN, COVERED] = [0, 0xff120e0c]; // colors of foreground and background
 
 export class Similarity extends Panel {
-  /** @param {HTMLElement} root - .vv-left of Explore @param {import('./explore.js').Page} page */
+  /** @param {HTMLElement} root - of Look @param {import('./explore.js').Page} page */
   constructor(root, page) {
     super(root, page);
     this.lines = new Lines(this.find('.vv-panes'), page.changed);
@@ -86,11 +86,12 @@ export class Similarity extends Panel {
     }
     const { table } = cached;
     const shares = basis.components.map(({ share }) => share);
-    const words = similar === 'components'
+    const spread = similar === 'components'
       ? tr('patches-of-similar-colour-are', percent(shares.reduce((sum, share) => sum + share, 0), 2))
       : tr('of-the-patches-are-foreground',
         percent(table.filter((color) => color === SEEN).length / table.length, 2), percent(shares[0], 2));
-    return { table, note: joined(count > 1 && tr('one-basis-of-principal-components'), words) };
+    return { table, note: tr(similar === 'components' ? 'groups-words' : 'subject-words'),
+      spread: joined(count > 1 && tr('one-basis-of-principal-components'), spread) };
   }
 
   /**
@@ -147,7 +148,6 @@ export class Similarity extends Panel {
   draw(place, scenes, panes) {
     const on = place.mode === SIMILARITY;
     this.controls.hidden = !on;
-    this.found('.vv-from').hidden = on; // only patches are compared
     const pair = on && scenes.length === 2 && place.similar === 'cosine';
     const more = pair && this.match(place, scenes);
     const { matching } = this;
@@ -186,9 +186,8 @@ export class Similarity extends Panel {
     const question = this.question(place, scene);
     const { descriptor, block } = question;
     const { depth } = scene.manifest;
-    const [shown, kind, layer, matches] = ['similar', 'descriptor', 'descriptorBlock', 'matches'].map((ask) => (
+    const [kind, layer, matches] = ['descriptor', 'descriptorBlock', 'matches'].map((ask) => (
       this.find(`[data-ask=${ask}]`)));
-    if (shown.value !== similar) shown.value = similar;
     this.find('.vv-similarity .vv-save').hidden = similar === 'cosine';
     this.file = () => {
       const found = this.basis(scene, scenes, keyOf(question));

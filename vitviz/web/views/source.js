@@ -3,7 +3,7 @@ import { escaped, sizeWords } from '../compute/format.js';
 import { pictureOf } from '../compute/readback.js';
 import { spoken, tr, translated } from '../core/words.js';
 import { isOpen } from '../core/state.js';
-import { find, write } from '../draw/dom.js';
+import { write } from '../draw/dom.js';
 import { Panel } from './panel.js';
 
 /** @typedef {import('../core/state.js').State} State */
@@ -21,10 +21,10 @@ const QUALITY = 0.92; // JPEG quality of webcam photographs
 const carriesFile = (/** @type {any} */ event) => [...(event.dataTransfer?.types ?? [])].includes('Files');
 
 export class Source extends Panel {
-  /** @param {HTMLElement} root - the column @param {import('./explore.js').Page} page */
+  /** @param {HTMLElement} root - .vv-main of app.html @param {import('./explore.js').Page} page */
   constructor(root, page) {
     super(root, page);
-    this.dialog = this.find('dialog');
+    this.dialog = this.find('.vv-webcam');
     /** @type {string | null | undefined} */
     this.image = undefined; // the pressed example
     /** @type {number | null | undefined} */
@@ -40,7 +40,7 @@ export class Source extends Panel {
     this.find('.vv-examples').innerHTML = page.models.examples.map(({ name, thumbnail }) => `<button type="button"
       data-kind="example" data-value="${escaped(name)}" aria-pressed="false"><img alt="" src="${thumbnail}"
       ><span></span></button>`).join('');
-    this.sharper = find(page.root, '[data-do=sharper]');
+    this.sharper = this.find('[data-do=sharper]');
     this.sharper.addEventListener('click', () => (
       this.open({ size: page.store.get().size === null ? this.finer : null })));
     /** @type {number | null} */
@@ -118,7 +118,7 @@ export class Source extends Panel {
   // The webcam
 
   async start() {
-    this.write('dialog p', tr('waiting-for-the-camera'));
+    this.write('.vv-webcam p', tr('waiting-for-the-camera'));
     this.find('[data-do=shutter]').disabled = true;
     this.dialog.showModal();
     try {
@@ -130,11 +130,11 @@ export class Source extends Panel {
       const video = this.find('video');
       video.srcObject = stream;
       await video.play();
-      this.write('dialog p', '');
+      this.write('.vv-webcam p', '');
       this.find('[data-do=shutter]').disabled = false;
     } catch (error) {
       const { name } = /** @type {Error} */ (error);
-      this.write('dialog p', tr(WEBCAM[name] ?? NO_CAMERA));
+      this.write('.vv-webcam p', tr(WEBCAM[name] ?? NO_CAMERA));
     }
   }
 
@@ -144,7 +144,7 @@ export class Source extends Panel {
     [canvas.width, canvas.height] = [video.videoWidth, video.videoHeight];
     canvas.getContext('2d')?.drawImage(video, 0, 0);
     const photo = await pictureOf(canvas, 'image/jpeg', QUALITY).catch(({ message }) => (
-      this.write('dialog p', message)));
+      this.write('.vv-webcam p', message)));
     if (!photo) return;
     this.dialog.close();
     await this.take(photo);

@@ -16,7 +16,7 @@ export class TargetLine {
   constructor(view) {
     this.view = view;
     this.root = /** @type {HTMLElement} */ (view.find('.vv-target'));
-    find(this.root, '[data-do=field]').addEventListener('click', () => view.change({ tab: 'explain' }));
+    find(this.root, '[data-do=field]').addEventListener('click', () => view.change({ tab: 'why' }));
     find(this.root, '[data-do=predicted]').addEventListener('click', () => (
       view.change({ target: null, against: null })));
     /** @type {Aim} */

@@ -1,4 +1,4 @@
-// The top bar: the model, where it ran, and the form for models that are not in the menu.
+// The menu's part about the model: which one, where it ran, and the form for models that are not in the menu.
 import { duration, escaped } from '../compute/format.js';
 import { spoken, tr, translated } from '../core/words.js';
 import { find, write } from '../draw/dom.js';
@@ -14,13 +14,13 @@ const OTHER = 'another model'; // contains a space, so it never equals a source
 const TYPING = 700; // milliseconds without a key press before the chosen model loads: arrow keys step through the menu
 
 export class TopBar extends Panel {
-  /** @param {HTMLElement} root - the bar @param {import('./explore.js').Page} page */
+  /** @param {HTMLElement} root - .vv-models of app.html @param {import('./explore.js').Page} page */
   constructor(root, page) {
     super(root, page);
     this.models = page.models;
-    this.select = this.find('select');
-    this.form = find(page.root, '.vv-another');
-    this.larger = find(page.root, '.vv-larger');
+    this.select = this.find('#model select');
+    this.form = this.find('.vv-another');
+    this.larger = this.find('.vv-larger');
     /** @type {Entry[]} */
     this.brought = []; // the visitor's own models, kept until the page is closed
     /** @type {string | null} */

@@ -102,7 +102,7 @@ export class Lecture extends Panel {
 
   /** @param {State} state @returns {boolean} */
   render(state) {
-    const scene = sceneOf(state, this.page.scenes, 'lecture', [this.requests]);
+    const scene = sceneOf(state, this.page.scenes, 'lecture', [this.requests], false);
     this.steps.forEach((step, at) => (scene === null || at + 1 !== state.step) && step.leave());
     if (scene === null) {
       this.exercises.requests.stop();

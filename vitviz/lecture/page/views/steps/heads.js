@@ -3,7 +3,7 @@ import { percent, score, whole } from '../../../../web/compute/format.js';
 import { tokenOf } from '../../../../web/compute/geometry.js';
 import { KINDS, LIMITS, Study } from '../../compute/kinds.js';
 import { dots, fill } from '../../../../web/draw/charts.js';
-import { indices, scaleOver } from '../../../../web/draw/color.js';
+import { SPOTLIGHT, indices, scaleOver } from '../../../../web/draw/color.js';
 import { filled, tr, wordsOf } from '../../../../web/core/words.js';
 import { write } from '../../../../web/draw/dom.js';
 import { Thumbnails, cellItems } from '../../../../web/draw/thumbnails.js';
@@ -110,7 +110,7 @@ export class HeadsStep extends Step {
     const scale = scaleOver([patches]);
     if (this.index.length !== patches.length) this.index = new Uint8Array(patches.length);
     indices(patches, scale, state.gamma, this.index);
-    const color = state.color ?? 'viridis';
+    const color = state.color ?? SPOTLIGHT;
     this.pane.paint(this.index, this.page.tables[color], { ...state, signed: false });
     this.pane.bar(this.page.colors[color], state.gamma, false);
     this.pane.label({ title: '', answer: '', low: percent(scale.vmin), high: percent(scale.vmax),
@@ -129,7 +129,7 @@ export class HeadsStep extends Step {
     const question = this.question(state);
     const kinds = this.kind && this.study?.done ? this.study.kinds() : null;
     const of = (/** @type {Item} */ item) => answers.map(item.block, item.head, question);
-    this.wall.draw(of, manifest.prefix.length, this.page.tables[state.color ?? 'viridis'],
+    this.wall.draw(of, manifest.prefix.length, this.page.tables[state.color ?? SPOTLIGHT],
       { shared: false, signed: false, gamma: state.gamma });
     this.wall.press((item) => (kinds ? kinds[item.block * manifest.heads + item.head] === this.kind
       : item.block === block && item.head === state.head));

@@ -1,4 +1,5 @@
 // The base class of the steps with a photograph, a slider of layers, and a small map of each layer.
+import { SPOTLIGHT } from '../../../../web/draw/color.js';
 import { Thumbnails, layerItems } from '../../../../web/draw/thumbnails.js';
 import { Step } from './step.js';
 
@@ -30,7 +31,7 @@ export class LayersStep extends Step {
    * @param {boolean} shared - whether all maps have one scale
    */
   layers(map, { manifest: { prefix } }, chosen, shared) {
-    this.wall.draw((item) => map(item.block), prefix.length, this.page.tables.viridis,
+    this.wall.draw((item) => map(item.block), prefix.length, this.page.tables[SPOTLIGHT],
       { shared, signed: false, gamma: 1 });
     this.wall.press((item) => item.block === chosen);
   }

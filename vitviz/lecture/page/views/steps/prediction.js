@@ -4,6 +4,7 @@ import { escaped, patchWords, percent } from '../../../../web/compute/format.js'
 import { roundedToSum } from '../../compute/lecture_numbers.js';
 import { decoded } from '../../../../web/compute/payload.js';
 import { filled, listed, named, tr, wordsOf } from '../../../../web/core/words.js';
+import { SPOTLIGHT } from '../../../../web/draw/color.js';
 import { chart, fill } from '../../../../web/draw/charts.js';
 import { roving } from '../../../../web/draw/roving.js';
 import { Step } from './step.js';
@@ -114,8 +115,9 @@ export class Prediction extends Step {
     const name = named(answer.names[this.chosen]);
     this.press('[data-layer]', (data) => Number(data.layer) === layer - 1);
     this.press('[data-name]', (data) => Number(data.name) === this.chosen);
-    this.pane.paint(this.mapOf(at, this.chosen), this.page.tables.viridis, { smooth: false, opacity });
-    this.pane.bar(this.page.colors.viridis, 1, false);
+    this.pane.paint(this.mapOf(at, this.chosen), this.page.tables[SPOTLIGHT],
+      { smooth: false, opacity, color: SPOTLIGHT });
+    this.pane.bar(this.page.colors[SPOTLIGHT], 1, false);
     this.pane.mark(false, patch);
     this.pane.label({ title: filled(words.title, name, layer), answer: '', low: '0 %', high: '100 %', unit: '' });
     this.write('.vv-now', words.now, layer);

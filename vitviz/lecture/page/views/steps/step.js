@@ -2,7 +2,7 @@
 import { percent } from '../../../../web/compute/format.js';
 import { tr } from '../../../../web/core/words.js';
 import { chart, fill } from '../../../../web/draw/charts.js';
-import { SIGNED, indices, scaleOver } from '../../../../web/draw/color.js';
+import { SIGNED, SPOTLIGHT, indices, scaleOver } from '../../../../web/draw/color.js';
 import { Pane } from '../../../../web/draw/photo.js';
 import { write } from '../../../../web/draw/dom.js';
 import { Requests } from '../../../../web/effects/panels.js';
@@ -93,12 +93,12 @@ export class Step extends Panel {
    *   color?: string, overlay?: string, range?: [number, number]}} [how]
    */
   heat(pane, values, opacity, { signed = false, unit = '', said = (value) => percent(value), title = '', answer = '',
-    color = 'viridis', overlay = 'spotlight', range } = {}) {
+    color = SPOTLIGHT, overlay = 'spotlight', range } = {}) {
     const scale = range ? { vmin: range[0], vmax: range[1], signed } : scaleOver([values], signed);
     const index = new Uint8Array(values.length);
     indices(values, scale, 1, index);
     const colors = signed ? SIGNED : color;
-    pane.paint(index, this.page.tables[colors], { smooth: false, opacity, overlay, signed });
+    pane.paint(index, this.page.tables[colors], { smooth: false, opacity, overlay, signed, color: colors });
     pane.bar(this.page.colors[colors], 1, signed);
     pane.label({ title, answer, low: said(scale.vmin), high: said(scale.vmax), unit });
   }
