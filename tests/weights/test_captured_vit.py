@@ -126,3 +126,24 @@ def test_transformers_models_open_captured(build: Callable[[str], nn.Module]) ->
     for block in range(3):
         close(captured.row(block, "cls"), trace.row(block, "cls"), 2e-5)
     close(vitviz.rollout(captured)[1].values, vitviz.rollout(trace)[1].values, 2e-5)
+
+
+class Shuffled(timm_models.VisionTransformer):
+    """A subclass that reverses the order of its patches."""
+
+    def _pos_embed(self, x: Tensor) -> Tensor:
+        return super()._pos_embed(x.flip(1, 2))
+
+
+class Pruned(timm_models.VisionTransformer):
+    """A subclass whose last block has fewer tokens."""
+
+    def forward_features(self, x: Tensor, **_options: object) -> Tensor:
+        tokens = self._pos_embed(self.patch_embed(x))
+        return self.blocks[2](self.blocks[1](self.blocks[0](tokens))[:, :9])
+
+
+@pytest.mark.parametrize("kind", [Shuffled, Pruned])
+def test_tokens_in_other_places_than_the_class_says_are_refused(kind: type[nn.Module]) -> None:
+    with pytest.raises(ConvertError, match="computes what its class and parameters say"):
+        vitviz.load(timm_models.shaken(kind(**timm_models.SIZES)))

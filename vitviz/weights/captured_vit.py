@@ -170,15 +170,40 @@ def open_captured(module: nn.Module, refusal: VitvizError, preprocess: Any = Non
     if size is None or weight is None or not weight.is_floating_point():
         raise refusal
     try:
-        captured = capture(module, torch.zeros(1, 3, *size, dtype=weight.dtype, device=weight.device))
-    except Exception as error:
+        captured, places_fit = _probed(module, weight.new_zeros(1, 3, *size))
+    except Exception as error:  # the module's own error
         raise refusal from error
-    if captured.places is None or not captured.depth:
+    if not places_fit:
         raise refusal
     model = CapturedViT(module, _config(module, captured, size), str(refusal).rstrip("."))
     attach(model, _about(model, preprocess))
     warnings.warn(f"The model runs as it is, and its attention is captured. {refusal}", stacklevel=3)
     return model
+
+
+def _probed(module: nn.Module, images: Tensor) -> tuple[Captured, bool]:
+    """Run a module on a gray image, and return its attention, and whether its tokens lie where its class says.
+
+    All calls of a block's class must be between tokens, and a change of one patch must change that patch's token most.
+    """
+    captured = capture(module, images)
+    if captured.places is None or not captured.depth:
+        return captured, False
+    kinds = {captured.calls[index].kind for index in captured.between}
+    if any(call.kind in kinds for index, call in enumerate(captured.calls) if index not in captured.between):
+        return captured, False
+    (rows, columns), side, call = captured.grid, captured.patch_size, captured.call(0)
+    for place in {(0, columns - 1), (rows - 1, 0), (rows // 2, columns // 2)}:
+        changed = images.clone()
+        row, column = (slice(side * index, side * (index + 1)) for index in place)
+        changed[..., row, column] += torch.linspace(-2, 2, side, dtype=images.dtype, device=images.device)
+        other = capture(module, changed).call(0)
+        before, after = (part.attentions if part.keys is None else part.keys for part in (call, other))
+        differences = (after.float() - before.float()).abs().sum((0, 1, 3))  # of each token
+        differences = differences[len(differences) - captured.count :]
+        if int(differences.argmax()) != captured.token(place):
+            return captured, False
+    return captured, True
 
 
 def load_transformers(folder: Path, *, name: str | None = None, licence: str = "unknown") -> ViT:
