@@ -2,11 +2,16 @@
 
 import warnings
 from collections.abc import Callable
+from itertools import product
+from typing import Any
 
 import numpy as np
 import pytest
 import timm_models
+import torch
 from test_capture import pixels, registers, torchvision_vit, vit
+from timm.models.swin_transformer import SwinTransformer
+from timm.models.swin_transformer_v2 import SwinTransformerV2
 from tiny import close
 from torch import Tensor, nn
 
@@ -147,3 +152,34 @@ class Pruned(timm_models.VisionTransformer):
 def test_tokens_in_other_places_than_the_class_says_are_refused(kind: type[nn.Module]) -> None:
     with pytest.raises(ConvertError, match="computes what its class and parameters say"):
         vitviz.load(timm_models.shaken(kind(**timm_models.SIZES)))
+
+
+def swin(kind: type[nn.Module] = SwinTransformer, **changes: Any) -> nn.Module:
+    sizes = {"patch_size": 2, "embed_dim": 12, "depths": (2, 2), "num_heads": (2, 3), "window_size": 6}
+    torch.manual_seed(9)
+    return timm_models.shaken(kind(img_size=48, num_classes=7, **sizes, **changes))
+
+
+@pytest.mark.parametrize("kind", [SwinTransformer, SwinTransformerV2])
+def test_windowed_models_match_conversion(kind: type[nn.Module]) -> None:
+    module, images = swin(kind), pixels(48, 48)
+    captured, converted = opened(module), vitviz.load(module)
+    ours, theirs = captured.trace(images), converted.trace(images)
+    assert (ours.grid, ours.depth, ours.count) == (theirs.grid, theirs.depth, theirs.count)
+    for block, query in product(range(4), ("mean", (2, 3))):
+        close(ours.row(block, query), theirs.row(block, query))
+        close(ours.column(block, query), theirs.column(block, query), 2e-5)
+    close(ours.image(1).row(2, (2, 3)), theirs.image(1).row(2, (2, 3)))
+    for method in FAST:
+        a, b = (vitviz.attribute(model, images, 3, method)[1].values for model in (captured, converted))
+        close(a / max(1e-9, np.abs(b).max()), b / max(1e-9, np.abs(b).max()), 1e-4)
+
+
+def test_a_swin_of_another_mlp_ratio_opens_captured() -> None:
+    module = swin(mlp_ratio=2.3)
+    with pytest.warns(UserWarning, match="runs as it is"):
+        view = vitviz.Explorer(module).open(vitviz.example("dog"))
+    close(view.trace.logits, module(view.images))
+    assert view.attention(3, 1, (2, 3)).values.shape == (12, 12)
+    assert len(view.intervene(drop=[(0, 1)], mode="blur").top(2)) == 2
+    assert '"stages"' in view.html()

@@ -214,7 +214,7 @@ class _Observer(TorchFunctionMode):
         while (frame := frame.f_back) is not None:  # type: ignore[assignment]
             for variable in ("self", "module"):  # attention functions of transformers have the second
                 owner = frame.f_locals.get(variable)
-                if id(owner) in self._names and isinstance(owner, nn.Module):
+                if id(owner) in self._names and not isinstance(owner, nn.Softmax):
                     return self._names[id(owner)], owner
         return "", None
 

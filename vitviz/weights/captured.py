@@ -231,12 +231,23 @@ class Captured(AttentionTrace):
         """Return the indices of the calls between tokens, the blocks; none if the places of tokens are not known."""
         if self.places is None:
             return ()
+        if self.places.layouts:
+            return self._between_windows(self.places.layouts)
         lengths = self.places.lengths
         return tuple(
             index
             for index, call in enumerate(self.calls)
             if call.shape[0] == self.batch and call.shape[2] == call.shape[3] and call.shape[2] in lengths
         )
+
+    def _between_windows(self, layouts: tuple[Windows, ...]) -> tuple[int, ...]:
+        """Return the indices of the calls in the windows of each block, in order; none unless every block has one."""
+        indices: list[int] = []
+        for index, call in enumerate(self.calls):
+            members = layouts[min(len(indices), len(layouts) - 1)].members  # (W, M)
+            if (call.shape[0], *call.shape[2:]) == (self.batch * len(members), *members.shape[1:] * 2):
+                indices.append(index)
+        return tuple(indices) if len(indices) == len(layouts) else ()
 
     @property
     def pooling(self) -> tuple[Call, ...]:

@@ -14,6 +14,7 @@ from vitviz.images.preprocess import Preprocess
 from vitviz.model.config import ViTConfig
 from vitviz.model.edits import Edits
 from vitviz.model.vit import Pretrained, ViT
+from vitviz.model.windows import Windows
 from vitviz.weights.capture import capture
 from vitviz.weights.captured import Captured, CaptureError
 from vitviz.weights.checks import CONFIG, ConvertError, attach, read_json
@@ -22,7 +23,7 @@ from vitviz.weights.from_timm import object_timm
 from vitviz.weights.given import read_preprocess
 from vitviz.weights.naming import CONVENTIONS
 from vitviz.weights.objects import no_progress_bars
-from vitviz.weights.tokens import is_known, size_of
+from vitviz.weights.tokens import is_known, size_of, tokens_of
 from vitviz.weights.transformers_folder import load_transformers_folder, read_preprocessor
 
 
@@ -115,6 +116,12 @@ class CapturedViT(ViT):
         self.check(images)
         return _logits(self.module(images))
 
+    def layouts(self, grid: tuple[int, int]) -> tuple[Windows, ...]:
+        """Return the windows of each block; empty unless the module has windows."""
+        size = (side * self.config.patch_size for side in grid)
+        places = tokens_of(self.module, [next(self.module.parameters()).new_empty(1, self.config.channels, *size)])
+        return () if places is None else places.layouts
+
     def features(self, images: Tensor) -> Tensor:
         """Return the features of a module without a classifier: (B, channels, H, W) -> (B, F)."""
         if self.config.classes:
@@ -198,10 +205,12 @@ def _probed(module: nn.Module, images: Tensor) -> tuple[Captured, bool]:
         row, column = (slice(side * index, side * (index + 1)) for index in place)
         changed[..., row, column] += torch.linspace(-2, 2, side, dtype=images.dtype, device=images.device)
         other = capture(module, changed).call(0)
-        before, after = (part.attentions if part.keys is None else part.keys for part in (call, other))
-        differences = (after.float() - before.float()).abs().sum((0, 1, 3))  # of each token
-        differences = differences[len(differences) - captured.count :]
-        if int(differences.argmax()) != captured.token(place):
+        # The keys, or the columns of the attention to them.
+        before, after = (part.attentions.mT if part.keys is None else part.keys for part in (call, other))
+        differences = (after.float() - before.float()).abs().sum((1, 3))  # of each token, (1, N) or (W, M)
+        if captured.layouts:
+            differences = captured.layouts[0].join(differences)
+        if int(differences.argmax()) != captured.token(place, 0):
             return captured, False
     return captured, True
 

@@ -5,6 +5,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from vitviz.model.windows import partition
 from vitviz.weights.captured import Read, Tokens
 
 
@@ -49,6 +50,21 @@ def _of_timm(module: Any, height: int, width: int) -> Tokens | None:
     return Tokens(tuple(grid), prefix, module.patch_embed.patch_size[0], read=read)
 
 
+def _of_swin(module: Any, height: int, width: int) -> Tokens | None:
+    """Return windows as each block of timm's Swin divides its stage; see `vitviz.model.windows.partition`."""
+    patch, weight = module.patch_embed.patch_size[0], module.patch_embed.proj.weight
+    grid, layouts = (height // patch, width // patch), []
+    for stage, layer in enumerate(module.layers):
+        of_stage = grid[0] // 2**stage, grid[1] // 2**stage
+        for index, block in enumerate(layer.blocks):
+            window, merges = tuple(block.window_size), stage > 0 and index == 0
+            parts = partition(stage, of_stage, window, weight.device, shifts=any(block.shift_size), merges=merges)
+            if parts.members.numel() != of_stage[0] * of_stage[1]:
+                return None  # padding
+            layouts.append(parts)
+    return Tokens(grid, (), patch, tuple(layouts))
+
+
 def _of_class_token(module: Any, height: int, width: int) -> Tokens | None:
     patch = module.patch_size[0] if isinstance(module.patch_size, Sequence) else module.patch_size
     return Tokens((height // patch, width // patch), ("CLS",), patch)
@@ -57,6 +73,8 @@ def _of_class_token(module: Any, height: int, width: int) -> Tokens | None:
 # Package and class, or a base class -> function of the module and the size of its images.
 _CLASSES: dict[tuple[str, str], Callable[[Any, int, int], Tokens | None]] = {
     ("timm", "VisionTransformer"): _of_timm,
+    ("timm", "SwinTransformer"): _of_swin,
+    ("timm", "SwinTransformerV2"): _of_swin,
     ("timm", "Eva"): _of_timm,
     ("timm", "Beit"): _of_timm,
     ("transformers", "PreTrainedModel"): _of_transformers,

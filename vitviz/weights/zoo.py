@@ -16,7 +16,7 @@ from vitviz.settings import read
 from vitviz.weights import adapters
 from vitviz.weights.captured_vit import load_transformers, open_captured
 from vitviz.weights.checkpoint import load_folder, read_config
-from vitviz.weights.checks import CONFIG, OLD_WEIGHTS, SUFFIXES, WEIGHTS, CheckpointError, ConvertError, read_json
+from vitviz.weights.checks import CONFIG, OLD_WEIGHTS, SUFFIXES, WEIGHTS, CheckpointError, read_json
 from vitviz.weights.files import load_file
 from vitviz.weights.given import Labels, describe_model
 from vitviz.weights.infer import Reference
@@ -99,7 +99,7 @@ def load(
         if isinstance(source, nn.Module):
             try:
                 model = convert_object(source, preprocess)
-            except ConvertError as refusal:
+            except CheckpointError as refusal:
                 model = open_captured(source, refusal, preprocess)
         else:
             model = _load(os.fspath(source), None if like is None else os.fspath(like), heads)
