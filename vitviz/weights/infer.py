@@ -42,11 +42,6 @@ SWIN_FILE = f"its tensors do not show the size of the input; {_INTO_MODEL}"
 NOT_SHOWN: tuple[tuple[str, str, str], ...] = (
     (r"(^|\.)(layers|features)\.\d+\.(blocks\.)?\d+\.att(n|ention)\.", "Swin", SWIN_FILE),
     (r"\.rel_pos_[hw]$", "SAM, ViTDet or MViT", f"models with attention in windows open only whole; {_INTO_MODEL}"),
-    (
-        r"^to_patch_embedding\.3\.",
-        "a model of vit_pytorch with norms around its patch projection",
-        "it has a norm before the projection of a patch and another after it (Kumar et al. 2023)",
-    ),
 )
 # The same for files that resemble no naming.
 CONVOLUTIONS = (
@@ -103,9 +98,6 @@ class Architecture:
         renamed = self.naming.rename(theirs)
         self.unread = renamed.unread
         self.shapes = {name: theirs[original] for name, original in renamed.names.items()}
-        if flat := self.shapes.pop("patch_embed.linear.weight", ()):  # a linear map of a patch's pixels
-            side = math.isqrt(flat[-1] // 3)
-            self.shapes["patch_embed.proj.weight"] = (flat[0], 3, side, side)
         self.embeds = "embedding" in self.shapes  # CLIP: the outputs are an image embedding, not classes
         embedding = self.shapes.get("embedding", ())[::-1]
         head = embedding or self.shapes.get("head.weight") or self.shapes.get("head_alone.weight") or (0, 0)
@@ -372,9 +364,9 @@ def _find_naming(shapes: Shapes) -> Naming:
         raise ConvertError(f"Expected a Vision Transformer, got {model}, which cannot be shown: {reason}.")
     examples = ", ".join(f"{name:.80}" for name in names[:3])
     raise ConvertError(
-        "Expected a Vision Transformer with tensor names of timm, facebookresearch, transformers, OpenCLIP, "
-        f"torchvision or a tutorial, got {len(names)} tensors named {examples}, ... Load the model by its name in its "
-        "library."
+        "Expected a Vision Transformer with tensor names of timm, facebookresearch, transformers, OpenCLIP or "
+        f"torchvision, got {len(names)} tensors named {examples}, ...; {closest.library} names for {closest.family} "
+        "are the closest. Rename the tensors, or load the model in memory."
     )
 
 

@@ -538,42 +538,6 @@ TORCHVISION = Naming(
     preprocess=Preprocess(resize=256, interpolation="bilinear"),
 )
 
-BOURKE = Naming(
-    library="the PyTorch Paper Replicating tutorial's",
-    names={
-        "class_embedding": "cls_token",
-        "position_embedding": "pos_embed",
-        "patch_embedding.patcher": "patch_embed.proj",
-        "classifier.0": "norm",  # applied to the class token only, which gives the same logits
-        "classifier.1": "head",
-    }
-    | _blocks(
-        "transformer_encoder.",
-        {"msa_block.layer_norm": "norm1", "msa_block.multihead_attn.in_proj": "attn.qkv"}
-        | {"msa_block.multihead_attn.out_proj": "attn.proj"}
-        | {"mlp_block.layer_norm": "norm2", "mlp_block.mlp.0": "mlp.fc1", "mlp_block.mlp.3": "mlp.fc2"},
-    ),
-    marks=("patch_embedding.patcher.weight", "transformer_encoder.0.msa_block.layer_norm.weight"),
-    norm_eps=1e-5,
-)
-LUCIDRAINS = Naming(  # versions without norms around the patch projection
-    library="vit_pytorch's",
-    names={
-        "cls_token": "cls_token",
-        "pos_embedding": "pos_embed",
-        "to_patch_embedding.1": "patch_embed.linear",
-        "mlp_head.0": "norm",
-        "mlp_head.1": "head",
-    }
-    | _blocks(
-        "transformer.layers.",
-        {"0.norm": "norm1", "0.fn.to_qkv": "attn.qkv", "0.fn.to_out.0": "attn.proj"}
-        | {"1.norm": "norm2", "1.fn.net.0": "mlp.fc1", "1.fn.net.3": "mlp.fc2"},
-    ),
-    marks=("to_patch_embedding.1.weight", "transformer.layers.0.0.fn.to_qkv.weight"),
-    norm_eps=1e-5,
-)
-
 
 @dataclass(frozen=True, kw_only=True)
 class TubeNaming(Naming):
@@ -626,8 +590,5 @@ DPT = replace(
     VIT, family="DPT", bases=("dpt.",), unread={r"pooler\.dense\.": "", r"(neck|head|auxiliary_head)\.": "decoder"}
 )
 
-NAMINGS = (
-    *(TIMM, DEIT, BEIT, VIT, DINOV2, DINOV3, CLIP, SIGLIP_CLASSIFIER, SIGLIP, OPENCLIP, TORCHVISION, BOURKE),
-    LUCIDRAINS,
-)
+NAMINGS = (TIMM, DEIT, BEIT, VIT, DINOV2, DINOV3, CLIP, SIGLIP_CLASSIFIER, SIGLIP, OPENCLIP, TORCHVISION)
 """All namings, in the order in which their marks are tried."""
