@@ -401,11 +401,13 @@ class View:
         `options` are `cut` and `means`.
         """
         reading, contrast = None, None if contrast is None else (contrast[0], contrast[1])
-        if self.trace.logits is not None or target is not None or contrast is not None:
+        explained = self.trace.logits is not None or target is not None or contrast is not None
+        if explained and isinstance(self.trace, Trace):
             read = ("reading", str(target), contrast)
             reading = self._cached(read, lambda: target_reading(self.model, self.trace, target, contrast))
         place = block, head, self._query(query), self._query(key)
-        return edge(self.model, self.trace, *place, reading=reading, **options)
+        options |= {"target": target, "contrast": contrast, "reading": reading}
+        return edge(self.model, self.trace, *place, **options)
 
     @check_arguments(ExplorerError)
     def sinks(self, target: TargetOf | None = None, *, contrast: tuple[Named, Named] | None = None) -> Sinks:

@@ -10,7 +10,7 @@ from PIL import Image
 
 import vitviz
 from vitviz.analysis import AnalysisError
-from vitviz.analysis.circuits import _means, _Runs
+from vitviz.analysis.circuits import Runs, mean_outputs
 from vitviz.model.vit import ViT
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -54,8 +54,8 @@ def test_circuit_is_the_parts_that_matter(folder: Path, tmp_path: Path) -> None:
 @torch.no_grad()
 def test_runs_with_means_match_hooks() -> None:
     model, images = tiny.model(seed=2), tiny.images(4)
-    means = _means(model, [images[:2], images[2:]])
-    runs = _Runs(model, [images[:2], images[2:]], means, None, (3, 1))
+    means = mean_outputs(model, [images[:2], images[2:]])
+    runs = Runs(model, [images[:2], images[2:]], means, None, (3, 1))
     mask = runs.all.clone()
     mask[0, 2] = mask[1, tiny.HEADS] = 0.0  # head 3 of layer 1, MLP of layer 2
     part = slice(2 * tiny.HEAD_WIDTH, 3 * tiny.HEAD_WIDTH)
@@ -78,7 +78,7 @@ def test_runs_with_means_match_hooks() -> None:
 
 def test_slopes_are_derivatives_of_the_mean_score() -> None:
     model, images, step = tiny.model(seed=2), tiny.images(2), 1e-2
-    runs = _Runs(model, [images], _means(model, [images]), None, (3, 1))
+    runs = Runs(model, [images], mean_outputs(model, [images]), None, (3, 1))
     slopes = runs.slopes(runs.all)
     for place in ((0, 1), (2, tiny.HEADS)):
         less, more = runs.all.clone(), runs.all.clone()

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 import vitviz
 from vitviz.attribution.registry import METHODS
+from vitviz.weights.captured import CaptureError
 from vitviz.weights.captured_vit import CapturedViT, NotConvertedError, open_captured
 from vitviz.weights.checks import ConvertError
 
@@ -183,3 +184,26 @@ def test_a_swin_of_another_mlp_ratio_opens_captured() -> None:
     assert view.attention(3, 1, (2, 3)).values.shape == (12, 12)
     assert len(view.intervene(drop=[(0, 1)], mode="blur").top(2)) == 2
     assert '"stages"' in view.html()
+
+
+@pytest.mark.parametrize("name", ["class token", "registers, mean", "relative bias"])
+def test_edges_and_sinks_match_conversion(name: str) -> None:
+    build, size = MODELS[name]
+    module, photograph = build(), np.random.default_rng(0).integers(0, 255, (*size, 3), dtype=np.uint8)
+    captured, converted = (vitviz.Explorer(model).open(photograph) for model in (opened(module), vitviz.load(module)))
+    ours, theirs = (view.edge(1, 2, (0, 1), (2, 4)) for view in (captured, converted))
+    assert ours.logit == pytest.approx(theirs.logit, abs=1e-4)
+    assert ours.attention == pytest.approx(theirs.attention, abs=1e-5)
+    assert ours.terms.sum() + ours.bias == pytest.approx(ours.logit, abs=1e-6)
+    assert (ours.parts, ours.writes, ours.cut) == ("channels", None, None)
+    close(captured.sinks().attention, converted.sinks().attention)
+    assert np.isnan(captured.sinks().written).all()
+    for refused in (
+        lambda: captured.edge(1, 2, 0, 3, cut=True),
+        captured.decompose,
+        lambda: captured.patch(captured, heads=[(0, 1)]),
+        lambda: captured.model.with_registers(1, []),
+        lambda: vitviz.circuit(captured.model, "photographs"),
+    ):
+        with pytest.raises(CaptureError, match="Expected a converted model"):
+            refused()

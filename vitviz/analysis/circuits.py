@@ -27,6 +27,7 @@ from vitviz.formatting import counted, number, short_repr
 from vitviz.images.folders import batches, find_images, spread
 from vitviz.model.edits import BlockEdit, Replacement
 from vitviz.model.ops import Ops, Record
+from vitviz.model.positions import Angles
 from vitviz.model.vit import ViT, eval_mode
 from vitviz.progress import bar
 from vitviz.writing import write_table
@@ -138,6 +139,7 @@ def circuit(
         ExplainError: if the target does not exist.
     """
     refuse_windows(model.config, "a circuit", AnalysisError)
+    depth, heads = len(model.blocks), model.config.heads
     if (about := model.pretrained) is None:
         raise AnalysisError("Expected a model with preprocessing (`pretrained`), got one without. Load it by name.")
     if not 0 < keep < 1 or sets < 1 or batch_size < 1:
@@ -158,11 +160,10 @@ def circuit(
     ]
     half = -(-len(files[::2]) // batch_size)  # number of batches that find the circuit
     with eval_mode(model), bar(None, show=progress) as done:
-        means = _means(model, images[:half])
-        search, test = (_Runs(model, part, means, target, contrast) for part in (images[:half], images[half:]))
+        means = mean_outputs(model, images[:half])
+        search, test = (Runs(model, part, means, target, contrast) for part in (images[:half], images[half:]))
         chosen = _search(search, keep, done.update)
         found = _measure(test, chosen, sets, np.random.default_rng(seed))
-    depth, heads = model.config.depth, model.config.heads
     of_heads, of_mlps = chosen[:, :heads].nonzero().tolist(), chosen[:, heads].nonzero().flatten().tolist()
     return Circuit(
         heads=tuple((block, head) for block, head in of_heads),
@@ -176,7 +177,11 @@ def circuit(
     )
 
 
-class _Runs:
+Means = tuple[Tensor, Tensor]
+"""Mean outputs of one block's heads, (1, H, N, d), and of its MLP, (1, N, D)."""
+
+
+class Runs:
     """Runs over batches of images in which parts of the model give their means.
 
     Masks are (L, H + 1): 1 for a part that gives its own output and 0 for one that gives its mean, heads first, then
@@ -187,7 +192,7 @@ class _Runs:
         self,
         model: ViT,
         batches: Sequence[Tensor],
-        means: Sequence[tuple[Tensor, Tensor]],
+        means: Sequence[Means],
         target: TargetOf | None,
         contrast: tuple[Named, Named] | None,
     ) -> None:
@@ -211,7 +216,7 @@ class _Runs:
     def scores(self, mask: Tensor) -> Tensor:
         """Return the score of each image, (B,), float64."""
         with torch.no_grad():
-            return torch.cat([self._scores(*given, mask).double().cpu() for given in self.inputs])
+            return torch.cat([self._scores(given, mask).double().cpu() for given in self.inputs])
 
     def slopes(self, mask: Tensor) -> Tensor:
         """Return the gradient of the mean score in the mask: (L, H + 1)."""
@@ -219,27 +224,40 @@ class _Runs:
         total = torch.zeros_like(mask)
         for given in self.inputs:
             with torch.enable_grad():
-                total += torch.autograd.grad(self._scores(*given, mask).sum(), mask)[0]
+                total += torch.autograd.grad(self._scores(given, mask).sum(), mask)[0]
         return total / len(self.own)
 
     def share(self, scores: Tensor) -> float:
         """Return the share of the mean score that scores keep."""
         return float((scores - self.none).mean() / (self.own - self.none).mean())
 
-    def _scores(self, x: Tensor, target: Target, mask: Tensor) -> Tensor:
-        """Return the scores of embedded images (B, N, D): (B,)."""
-        model, mask = self.model, mask.to(x)
-        for block, (heads, mlp) in enumerate(self.means):
-            keep = mask[block, :-1, None, None]  # (H, 1, 1)
-            edit = BlockEdit(heads=Replacement(heads, keep), mlp=Replacement(mlp, mask[block, -1]))
-            x = model.leave(block, model.blocks[block](x, self.angles, Ops(edit)), self.angles)
-        return centered_scores(target, target.read(model, model.finish(x)))
+    def _scores(self, given: tuple[Tensor, Target], mask: Tensor) -> Tensor:
+        embedded, target = given
+        return masked_scores(self.model, embedded, self.angles, target, self.means, mask)
+
+
+def masked_scores(
+    model: ViT, embedded: Tensor, angles: Angles | None, target: Target, means: Sequence[Means], mask: Tensor
+) -> Tensor:
+    """Return the scores of embedded images, (B, N, D) -> (B,), if some parts give their means.
+
+    `mask` is that of `Runs`, or one for each image, (B, L, H + 1).
+    """
+    x, mask = embedded, mask.to(embedded)
+    for block, (heads, mlp) in enumerate(means):
+        of_heads, of_mlp = (
+            mask[..., block, :-1, None, None],
+            mask[..., block, -1, None, None],
+        )  # (B, H, 1, 1), (B, 1, 1)
+        edit = BlockEdit(heads=Replacement(heads, of_heads), mlp=Replacement(mlp, of_mlp))
+        x = model.leave(block, model.blocks[block](x, angles, Ops(edit)), angles)
+    return centered_scores(target, target.read(model, model.finish(x)))
 
 
 @torch.no_grad()
-def _means(model: ViT, batches: Sequence[Tensor]) -> list[tuple[Tensor, Tensor]]:
+def mean_outputs(model: ViT, batches: Sequence[Tensor]) -> list[Means]:
     """Return the mean outputs over images of each block's heads, (1, H, N, d), and MLP, (1, N, D)."""
-    totals: list[tuple[Tensor, Tensor]] = []
+    totals: list[Means] = []
     count = sum(map(len, batches))
     for images in batches:
         embedded, grid = model.embed(images)
@@ -252,7 +270,7 @@ def _means(model: ViT, batches: Sequence[Tensor]) -> list[tuple[Tensor, Tensor]]
     return totals
 
 
-def _search(runs: _Runs, keep: float, done: Callable[[int], object]) -> Tensor:
+def _search(runs: Runs, keep: float, done: Callable[[int], object]) -> Tensor:
     """Remove parts as long as the share of the score stays at `keep`; return the mask of those that stay."""
     mask, needed = runs.all.flatten(), torch.zeros(runs.all.numel(), dtype=torch.bool)
     while (open_parts := mask.bool() & ~needed).any():
@@ -270,7 +288,7 @@ def _search(runs: _Runs, keep: float, done: Callable[[int], object]) -> Tensor:
     return mask.view_as(runs.all)
 
 
-def _measure(runs: _Runs, mask: Tensor, sets: int, random: np.random.Generator) -> dict[str, Estimate]:
+def _measure(runs: Runs, mask: Tensor, sets: int, random: np.random.Generator) -> dict[str, Estimate]:
     """Return faithfulness and completeness of a set of parts and of random sets of its size."""
     orders = [torch.from_numpy(random.permutation(mask.numel())) for _ in range(sets)]
     others = [mask.flatten()[order].view_as(mask) for order in orders]

@@ -153,7 +153,7 @@ def decompose(
     tokens, biases, mlps = [], [], []
     for index in range(trace.depth - 1, -1, -1):
         entering, earlier = enter_stage(model, trace, index, slope)
-        entered = float((slope * double(entering)).sum())
+        entered = _product(slope, entering)
         of_tokens, of_bias = _attention_part(model, trace, index, entering, effect)
         tokens.append(of_tokens)
         biases.append(float(of_bias))
@@ -161,7 +161,7 @@ def decompose(
         start = entered
         if earlier is not slope:  # tokens were merged
             slope, effect = earlier, factors(earlier)
-            start = float((slope * double(trace.stream(index)[0])).sum())
+            start = _product(slope, trace.stream(index)[0])
         after, between = start, entered - start  # `between` is due to constants between two blocks
     heads, count = (max(sizes) for sizes in zip(*(part.shape for part in tokens), strict=True))
     padded = [F.pad(part, (0, count - part.shape[1], 0, heads - part.shape[0])) for part in tokens[::-1]]
@@ -204,7 +204,9 @@ def target_reading(
             f"Expected a target whose score is a sum, got {resolved.names[0]}, a group, whose score is the logarithm "
             "of a sum. Choose one of its classes, or Output(class) for the logit itself."
         )
-    whole = double_module(model, {id(model.blocks): nn.ModuleList()})
+    # Only the final norm and the classifier are needed in double precision.
+    parts = model.blocks, model.patch_embed, model.pos_embed, model.position_means
+    whole = double_module(model, {id(part): nn.Identity() if isinstance(part, nn.Module) else None for part in parts})
     ops, ((_, last),) = Direct(whole), block_outputs(model, trace, trace.depth - 1)
     with torch.enable_grad():
         tokens = double(last).detach().requires_grad_()  # (1, N, D)
@@ -218,7 +220,7 @@ def target_reading(
         slope=slope[0],
         weights=weights,
         directions=directions,
-        contribution=float((slope * tokens.detach()).sum()),
+        contribution=_product(slope[0], tokens.detach()[0]),
     )
 
 
@@ -226,6 +228,11 @@ def centered_scores(target: Target, outputs: Tensor, ops: Ops = PLAIN) -> Tensor
     """Return scores of outputs, (B, C) or (B, F) -> (B,), minus the mean of all logits if classes share a softmax."""
     scores = target.score(outputs, ops)
     return scores - outputs.mean(1) if target.kind == "class" and target.problem_type == SINGLE else scores
+
+
+def _product(slope: Tensor, tokens: Tensor) -> float:
+    """Return the sum of products of a slope and tokens, (N, D) each."""
+    return float(torch.dot(slope.flatten(), double(tokens).flatten()))
 
 
 def enter_stage(model: ViT, trace: AttentionTrace, index: int, slope: Tensor) -> tuple[Tensor, Tensor]:

@@ -27,7 +27,7 @@ from vitviz.model.devices import double, double_module
 from vitviz.model.edits import Cut, Edits
 from vitviz.model.layers import Block
 from vitviz.model.positions import Angles, resize_positions
-from vitviz.model.trace import AttentionTrace, Query
+from vitviz.model.trace import AttentionTrace, Query, Trace
 from vitviz.model.vit import ViT, eval_mode
 from vitviz.progress import bar
 
@@ -46,10 +46,11 @@ class Edge:
         attention: the probability.
         logit: the logit, relative to the mean of the query's logits; `terms` and `bias` sum to it.
         parts: what the terms are. With a norm of queries and keys or talking heads, the logit is no sum over modes, so
-            the terms are channels. With rotary positions, they are frequencies.
+            the terms are channels. With rotary positions, they are frequencies. A module that is not converted has
+            channels, or no terms if only its softmax is observed.
         terms: (m,), in the order of decreasing singular values, of the head's pairs of channels, or of its channels.
         bias: contribution of the biases of queries and keys, and of a relative position bias. If queries and keys have
-            a norm, the terms include the biases of their linear maps.
+            a norm, or the module is not converted, the terms include the biases of their linear maps.
         position: the relative logit with each token replaced by the mean over photographs of the tokens at its
             position; `None` without such means, see `position_means`.
         writes: what the key's value adds to the target's score by this edge directly, as in `Decomposition.tokens`.
@@ -95,7 +96,7 @@ def edge(
 
     Args:
         model: the model of the trace.
-        trace: trace of one image, without edits.
+        trace: trace of one image, without edits; of a captured module, only attention and logit are known.
         block: index from 0; negative from the last.
         head: index from 0.
         query, key: tokens: "cls", a prefix token's name, a patch (row, column) or a token index.
@@ -115,6 +116,8 @@ def edge(
     check_head(trace, head, block)
     block %= trace.depth
     of_query, of_key = trace.token(query), trace.token(key)
+    if not isinstance(trace, Trace) and target is None and contrast is None and not cut:
+        return _observed(trace, block, head, of_query, of_key)
     entered = model.blocks[block].enter(trace.stream(block))  # (1, N, D)
     angles = model.angles(trace.grid)
     logit, terms, parts = _logit(model.blocks[block], angles, entered, head, of_query, of_key)
@@ -144,6 +147,28 @@ def edge(
         cut=_effect_of_cut(model, trace, found, reading) if cut else None,
         target=reading.target.names[0],
         scale=reading.target.score_scale,
+    )
+
+
+def _observed(trace: AttentionTrace, block: int, head: int, query: int, key: int) -> Edge:
+    """Return an edge of a captured module, of which only the attention is known."""
+    seen = trace.block(block)
+    row = double(seen.log_rows(query, query + 1)[0, head, 0])  # (N,), the logits up to a constant
+    terms = row.new_zeros(0)
+    if seen.factored:
+        keys = double(seen.keys[0, head])  # (N, d)
+        terms = double(seen.queries[0, head, query]) * (keys[key] - keys.mean(0))
+    logit = float(row[key] - row.mean())
+    return Edge(
+        block=block,
+        head=head,
+        query=query,
+        key=key,
+        attention=float(row[key].exp()),
+        logit=logit,
+        parts="channels",
+        terms=terms.cpu().numpy(),
+        bias=logit - float(terms.sum()),
     )
 
 

@@ -16,17 +16,18 @@ from torch import Tensor
 
 from vitviz.analysis import AnalysisError
 from vitviz.analysis.interventions import Change, change_of
+from vitviz.analysis.logit_lens import check_one_image
 from vitviz.analysis.tokens import token_norms
 from vitviz.attribution.target_specs import Named, TargetLike
 from vitviz.formatting import percent, short_repr
 from vitviz.model.layers import Block, LayerScale
 from vitviz.model.registers import Neuron, find_neurons, norm_outliers, without_neurons
-from vitviz.model.trace import AttentionTrace
+from vitviz.model.trace import AttentionTrace, Trace
 from vitviz.model.tracing import project_part
 from vitviz.model.vit import ViT
 
-Kind = Literal["silent", "broadcasting"]
-"""Whether a sink writes nearly nothing, or as other tokens do."""
+Kind = Literal["silent", "broadcasting", "unknown"]
+"""Whether a sink writes nearly nothing, or as other tokens do; unknown if only the attention of a module is known."""
 
 SILENT = 0.25  # share of the writing relative to the share of attention, below which a sink is silent
 CROWD = 10.0  # share of attention, relative to the mean over tokens, from which a patch can be a sink
@@ -60,7 +61,7 @@ class Sinks:
     Args:
         sinks: the sinks, block by block.
         attention, written: (L, N), the shares of all tokens, see `Sink`; each row sums to 1.
-        norms: (L, N), norm of each token after the block.
+        norms: (L, N), norm of each token after the block. Of a captured module, norms and what tokens write are NaN.
         neurons: the neurons that drive the outlying norms, largest share first.
         change: exact predictions with all these neurons off; `None` without such neurons.
     """
@@ -68,7 +69,7 @@ class Sinks:
     sinks: tuple[Sink, ...]
     attention: NDArray[np.float64]
     written: NDArray[np.float64]
-    norms: NDArray[np.float32]
+    norms: NDArray[np.float64]
     neurons: tuple[Neuron, ...]
     change: Change | None
 
@@ -84,10 +85,10 @@ class Sinks:
         count = len(shares[block])
         attention, written = (sum(getattr(sink, name) for sink in shares[block]) for name in ("attention", "written"))
         patches, verbs = ("1 patch", ("takes", "writes")) if count == 1 else (f"{count} patches", ("take", "write"))
-        return (
-            f"{patches} {verbs[0]} {percent(attention, 2)} of the attention of layer {block + 1} and {verbs[1]} "
-            f"{percent(written, 2)} of what its heads write."
-        )
+        taken = f"{patches} {verbs[0]} {percent(attention, 2)} of the attention of layer {block + 1}"
+        if np.isnan(written):
+            return f"{taken}."
+        return f"{taken} and {verbs[1]} {percent(written, 2)} of what its heads write."
 
 
 @torch.no_grad()
@@ -105,32 +106,41 @@ def sinks(
 
     Args:
         model: the model of the trace.
-        trace: trace of one image with all blocks, without edits.
+        trace: trace of one image with all blocks, without edits; of a captured module, only shares of attention are
+            known.
         target, contrast: a target to read with and without the neurons, see `resolve_target`.
 
     Raises:
         AnalysisError: for several images, windowed models, or if a block was not kept.
         ExplainError: if the target does not fit.
     """
-    norms = token_norms(model, trace)  # checks the trace
+    check_one_image(trace)
     if trace.blocks != tuple(range(trace.depth)):
         raise AnalysisError(f"Expected a trace with all blocks, got {list(trace.blocks)}. Omit blocks=.")
-    shares = [_shares(model, trace, block) for block in trace.blocks]
-    attention, written = (np.stack(rows) for rows in zip(*shares, strict=True))  # (L, N) each
+    reads = [_read(trace, block) for block in trace.blocks]  # L x (H, N)
+    attention = np.stack([read.mean(0).double().cpu().numpy() for read in reads])  # (L, N)
+    attention /= attention.sum(1, keepdims=True)
     prefix, mean = len(trace.prefix), 1 / attention.shape[1]
     outlying = norm_outliers(attention, prefix)[0] & (attention > CROWD * mean)
-    middle = np.median(norms.norms[:, prefix:], axis=1)
+    norms, written = np.full_like(attention, np.nan), np.full_like(attention, np.nan)
+    if isinstance(trace, Trace):
+        about = token_norms(model, trace)
+        norms, outlying = about.norms.astype(np.float64), outlying | about.outliers
+        written = np.stack([_written(model, trace, block, read) for block, read in enumerate(reads)])
+    middle = np.median(norms[:, prefix:], axis=1)
     found = tuple(
         Sink(
             block=int(block),
             token=int(token),
-            kind="silent" if written[block, token] < SILENT * attention[block, token] else "broadcasting",
-            norm=float(norms.norms[block, token] / middle[block]),
+            kind=_kind(written[block, token] / attention[block, token]),
+            norm=float(norms[block, token] / middle[block]),
             attention=float(attention[block, token]),
             written=float(written[block, token]),
         )
-        for block, token in np.argwhere(norms.outliers | outlying)
+        for block, token in np.argwhere(outlying)
     )
+    if not isinstance(trace, Trace):
+        return Sinks(sinks=found, attention=attention, written=written, norms=norms, neurons=(), change=None)
     neurons = () if model.config.norm_post else find_neurons(model, trace)
     change = None
     if neurons and (trace.logits is not None or target is not None):
@@ -138,19 +148,28 @@ def sinks(
         first, changed = min(block for block, _ in places), without_neurons(model, places)
         tokens = changed.encode(trace.stream(first), model.angles(trace.grid), start=first)
         change = change_of(model, trace.tokens, tokens, target, contrast)
-    return Sinks(sinks=found, attention=attention, written=written, norms=norms.norms, neurons=neurons, change=change)
+    return Sinks(sinks=found, attention=attention, written=written, norms=norms, neurons=neurons, change=change)
 
 
-def _shares(model: ViT, trace: AttentionTrace, block: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return the shares of each token in a block's attention and in what it writes: (N,) each."""
-    layer, block_trace = model.blocks[block], trace.block(block)
-    tokens = trace.tokens.shape[1]
-    read = block_trace.propagate(torch.full((1, tokens), 1 / tokens, device=trace.tokens.device))  # (1, H, N)
+def _kind(ratio: float) -> Kind:
+    """Return the kind of a sink by its share of the writing relative to its share of attention."""
+    return "unknown" if np.isnan(ratio) else "silent" if ratio < SILENT else "broadcasting"
+
+
+def _read(trace: AttentionTrace, block: int) -> Tensor:
+    """Return the mean attention over queries to each token: (H, N)."""
+    weights = torch.full((1, trace.count), 1 / trace.count, device=trace.device)
+    return trace.block(block).propagate(weights)[0]
+
+
+def _written(model: ViT, trace: Trace, block: int, read: Tensor) -> NDArray[np.float64]:
+    """Return the share of each token in what a block's attention writes, (N,), from the attention to it, (H, N)."""
+    layer = model.blocks[block]
     values = project_part(layer.attn, layer.enter(trace.stream(block)), parts=slice(2, 3))[0]  # (1, H, N, d)
-    factors = layer.attn.talk(read[:, :, None])[0, :, 0].abs()  # (H, N)
+    factors = layer.attn.talk(read[None, :, None])[0, :, 0].abs()  # (H, N)
     sizes = (factors * _value_norms(layer, values[0])).sum(0)  # (N,)
-    mean, written = (share.double().cpu().numpy() for share in (read[0].mean(0), sizes))
-    return mean / mean.sum(), written / written.sum()
+    shares: NDArray[np.float64] = (sizes / sizes.sum()).double().cpu().numpy()
+    return shares
 
 
 def _value_norms(layer: Block, values: Tensor) -> Tensor:

@@ -175,9 +175,10 @@ def with_registers(model: ViT, registers: int = 1, neurons: Sequence[tuple[int, 
         register_neurons=tuple(sorted((int(block), int(index)) for block, index in neurons)),
         pool_prefix=config.pool_prefix and bool(config.prefix),
     )
+    state = _with_rows(model, registers)
     with torch.device("meta"):
         repaired = type(model)(changed, model.pretrained)
-    repaired.load_state_dict(_with_rows(model, registers), assign=True)
+    repaired.load_state_dict(state, assign=True)
     repaired.text_source = model.text_source
     return repaired.train(model.training)
 
@@ -185,7 +186,7 @@ def with_registers(model: ViT, registers: int = 1, neurons: Sequence[tuple[int, 
 def _with_rows(model: ViT, registers: int) -> dict[str, Tensor]:
     """Return the weights with zeros for the new registers, which follow the other prefix tokens."""
     state, prefix = dict(model.state_dict()), len(model.config.prefix)
-    zeros = state["patch_embed.proj.weight"].new_zeros(1, registers, model.config.width)
+    zeros = model.patch_embed.proj.weight.new_zeros(1, registers, model.config.width)
     state["reg_token"] = torch.cat([state["reg_token"], zeros], dim=1) if "reg_token" in state else zeros
     if (table := model.mid_pos_embed) is not None:
         first, rest = table.tensor_split([prefix], dim=1)

@@ -1,0 +1,138 @@
+"""Measure sums, edges, sinks and repair beside one forward pass, and test the sums against mean ablation.
+
+    python benchmarks/sums.py                             # CPU time, relative to one forward pass
+    python benchmarks/sums.py --photographs FOLDER        # do the ten heads with the largest terms matter?
+
+The second command replaces the outputs of ten heads by their means over the photographs, at each token's position. For
+each photograph, it compares the drop of the predicted class's logit with the drops for random sets of ten heads.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import torch
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
+
+from planted import plant
+
+import vitviz
+from vitviz.analysis.circuits import masked_scores, mean_outputs
+from vitviz.analysis.decomposition import decompose
+from vitviz.attribution.target_specs import resolve_target
+from vitviz.explorer import Explorer
+from vitviz.images.folders import batches, find_images, spread
+from vitviz.model.vit import ViT
+from vitviz.progress import bar
+
+LARGEST, SETS = 10, 10  # heads in a set, and random sets for each photograph
+RESAMPLES = 2000
+
+
+def seconds(function: Callable[[], object], runs: int = 9) -> float:
+    """Return the median CPU time of a function after one run."""
+    function()
+    times = []
+    for _ in range(runs):
+        began = time.process_time()
+        function()
+        times.append(time.process_time() - began)
+    return statistics.median(times)
+
+
+@torch.no_grad()
+def costs(name: str) -> None:
+    """Print the CPU time of each analysis, relative to one forward pass."""
+    explorer = Explorer(vitviz.load(name))
+    view = explorer.open(vitviz.example("cat"))
+    model = view.model
+    planted = vitviz.load(name)
+    block = model.config.depth // 3
+    plant(planted, view.images, block, [3, 7])
+    of_planted = Explorer(planted).open(vitviz.example("cat"))
+    repaired = planted.with_registers(1, [(block, 3), (block, 7)])
+    forward = seconds(lambda: model(view.images))
+    rows = {
+        "sums: `view.decompose()`": lambda: view.decompose(),
+        "an edge: `view.edge()`": lambda: view.edge(block, 0, (4, 4), (7, 7)),
+        "an edge and its cut in the first layer": lambda: view.edge(0, 0, (4, 4), (7, 7), cut=True),
+        "sinks, none found: `view.sinks()`": lambda: view.sinks(),
+        "sinks and the run without their neurons": lambda: of_planted.sinks(),
+        "repair: the trace with a register": lambda: repaired.trace(view.images),
+        "one head patched in the first layer": lambda: view.patch(view, heads=[(0, 0)]),
+    }
+    print(f"{name}, {view.trace.tokens.shape[1]} tokens; forward pass {1000 * forward:.0f} ms of CPU time")
+    for title, function in rows.items():
+        print(f"| {title} | {seconds(function) / forward:.2f} |", flush=True)
+
+
+@torch.no_grad()
+def ablation(name: str, folder: str, limit: int, batch_size: int = 8) -> None:
+    """Print how often the ten heads with the largest terms matter more than the median of random sets of ten."""
+    model, random = vitviz.load(name), np.random.default_rng(0)
+    assert model.pretrained is not None
+    height, width = model.config.image_size
+    preprocess = replace(model.pretrained.preprocess, mode="squash", height=height, width=width, resize=None)
+    files = spread(find_images(Path(folder)), limit)
+    images = [batch.images for batch in batches(files, preprocess, batch_size)]
+    means, more, drops = mean_outputs(model, images), [], []
+    with bar(len(files)) as done:
+        for photograph in torch.cat(images):
+            largest, others = _drops(model, photograph[None], means, random)
+            more.append(largest > np.median(others))
+            drops.append((largest, float(np.median(others))))
+            done.update(1)
+    shares = np.array(more)[random.integers(len(more), size=(RESAMPLES, len(more)))].mean(1)
+    low, high = np.percentile(shares, (2.5, 97.5))
+    of_largest, of_random = np.mean(drops, axis=0)
+    print(
+        f"{name}, {len(more)} photographs: in {100 * np.mean(more):.1f} % ({100 * low:.1f} to {100 * high:.1f} %), the "
+        f"ten heads with the largest terms lower the logit more than the median of {SETS} random sets. Mean drop "
+        f"{of_largest:.2f}, median of random sets {of_random:.2f}."
+    )
+
+
+def _drops(
+    model: ViT, image: torch.Tensor, means: list[tuple[torch.Tensor, torch.Tensor]], random: np.random.Generator
+) -> tuple[float, np.ndarray]:
+    """Return the drop of the score without the largest heads, and without each random set."""
+    trace = model.trace(image)
+    heads = decompose(model, trace).heads  # (L, H)
+    chosen = [np.argsort(-heads.ravel())[:LARGEST]]
+    chosen += [random.choice(heads.size, LARGEST, replace=False) for _ in range(SETS)]
+    mask = torch.ones(1 + len(chosen), *heads.shape)  # the first keeps all heads
+    for row, places in zip(mask[1:], chosen, strict=True):
+        row.view(-1)[torch.from_numpy(places)] = 0.0
+    mask = torch.cat([mask, torch.ones(*mask.shape[:2], 1)], dim=2)  # all MLPs stay
+    target = resolve_target(model, trace.logits)
+    assert target is not None
+    embedded, grid = model.embed(image)
+    copies = embedded.expand(len(mask), -1, -1)
+    scores = masked_scores(model, copies, model.angles(grid), target.repeat(len(mask)), means, mask).double().numpy()
+    return float(scores[0] - scores[1]), scores[0] - scores[2:]
+
+
+def main() -> None:
+    """Run one of the two measurements."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", default="dinov2-s14-everyday")
+    parser.add_argument("--photographs", help="folder of photographs for the second measurement")
+    parser.add_argument("--limit", type=int, default=200)
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)
+    if arguments.photographs:
+        ablation(arguments.model, arguments.photographs, arguments.limit)
+    else:
+        costs(arguments.model)
+
+
+if __name__ == "__main__":
+    main()
