@@ -30,6 +30,7 @@ from vitviz.attribution.inputs import Method
 from vitviz.attribution.registry import DEFAULT, attribute, check_options
 from vitviz.attribution.target_specs import OTHER_MODEL, Named, TargetOf
 from vitviz.errors import VitvizError
+from vitviz.evaluation.evidence import METHOD, PASSES, Evidence, evidence
 from vitviz.evaluation.faithfulness import Faithfulness, Maps, curve_passes, faithfulness
 from vitviz.evaluation.masking import usual_baseline
 from vitviz.fields import check_arguments
@@ -48,6 +49,7 @@ from vitviz.writing import write
 CACHED_RESULTS = 256
 CACHED_BYTES = 64 * 2**20  # cache size for the results of one photograph
 CELL_MEGABYTES = 10  # maximum size of a page in a notebook cell
+DARKENED: dict[str, Any] = {"cmap": "gray_r", "alpha": 0.8, "spotlight": True}  # options of `overlay`
 PAGE_MEGABYTES = 160  # maximum size of a page file; enough for 6,000 tokens of ViT-S
 
 
@@ -351,6 +353,55 @@ class View:
         passes = curve_passes(len(maps), self._patches, **options)
         with watch("Test of the map" if len(maps) == 1 else "Test of the maps", passes, self.trace.count):
             return faithfulness(self.model, self.images, maps, target, contrast=contrast, **options)
+
+    @check_arguments(ExplorerError)
+    def evidence(
+        self, target: TargetOf | None = None, *, contrast: tuple[Named, Named] | None = None, **options: Any
+    ) -> Evidence:
+        """Return small sets of patches that alone keep the prediction, and one whose removal changes it.
+
+        `view.evidence().describe()` states them in sentences, and `view.show_patches(...)` draws one. A set is
+        1-minimal (it no longer works without any one of its patches), not the smallest. The search takes a minute;
+        `vitviz.evaluation.evidence.search` yields its intermediate results, so that it can be shown and stopped.
+
+        Args:
+            target, contrast: as in `explain`; by default the predicted class.
+            options: keep, sets, seconds, heatmap (by default that of AttnLRP), seed.
+
+        Raises:
+            EvaluationError: for a model that cannot run without some patches, or if the whole image does not keep the
+                prediction.
+            ExplainError: if the target does not exist.
+        """
+        with watch("Small evidence", PASSES, self.trace.count):
+            if self.model.removes_patches and "heatmap" not in options:
+                options["heatmap"] = self.explain(METHOD, target, contrast=contrast)
+            return evidence(self.model, self.images, target, contrast=contrast, **options)
+
+    @check_arguments(ExplorerError)
+    def show_patches(self, patches: Sequence[tuple[int, int]], *, without: bool = False) -> Picture:
+        """Draw the photograph with all patches but these darkened, or with these darkened.
+
+        Args:
+            patches: (row, column) of each, such as `view.evidence().sets[0].patches`.
+            without: darken these patches instead of the others.
+
+        Raises:
+            ExplorerError: if a patch is outside the grid.
+        """
+        from vitviz.draw.overlay import overlay
+
+        rows, columns = self.trace.grid
+        chosen = np.zeros((rows, columns), bool)
+        for row, column in patches:
+            if not (0 <= row < rows and 0 <= column < columns):
+                raise ExplorerError(
+                    f"Expected patches (row, column) inside the {rows} x {columns} grid, got {row, column}. Count from "
+                    "0."
+                )
+            chosen[row, column] = True
+        dark = (chosen if without else ~chosen).astype(np.float32)
+        return Picture(overlay(self.photo, dark, self.geometry, scale=(0.0, 1.0), **DARKENED))
 
     @check_arguments(ExplorerError)
     def heads(

@@ -99,6 +99,7 @@ def test_load_and_explorer_capture_what_is_not_converted() -> None:
         lambda view: view.intervene(drop=[(0, 1)]),
         lambda view: view.explain("legrad"),
         lambda view: view.explain("attn_lrp"),
+        lambda view: view.evidence(),
         lambda view: view.heads(["ablation_logit"]),
         lambda view: vitviz.attribute(view.model, view.images, "unit:3", "gae"),
     ],
