@@ -39,6 +39,9 @@ MAX_SESSIONS = 256  # sessions whose state Gradio keeps
 MAX_RUNNING, MAX_WAITING = 256, 64  # events of Gradio's queue
 OPEN_FILES = 65_536  # upper limit; every connection is an open file
 
+NO_MARGINS = ".gradio-container :is(.main, .main > .wrap) { padding: 0 !important; max-width: none !important; }"
+"""The page fills the window from the start, before the explorer is there; otherwise everything moves."""
+
 THEME = gr.themes.Monochrome(
     primary_hue="amber",
     neutral_hue="stone",
@@ -161,7 +164,7 @@ def launch(page: Page, allowed: Settings, host: str | None = None, port: int | N
         share=shared(),  # by default Gradio creates a public link on hosted notebooks
         theme=THEME,
         # Gradio prefixes rules passed as `css`, which then do not apply outside the page's own element.
-        head=f"<style>{bundle.whole_style()}</style>",
+        head=f"<style>{bundle.whole_style()}{NO_MARGINS}</style>",
         app_kwargs={
             "routes": list(page.routes),
             "middleware": [firewall],
