@@ -75,6 +75,7 @@ def shoot(browser: Browser, address: str, file: Path, size: tuple[int, int], the
     page.goto(f"{address}?theme={theme}")
     page.wait_for_function(COMPLETE)
     page.wait_for_timeout(800)  # wait for fonts and thumbnails
+    page.add_style_tag(content="[data-do=lang] { visibility: hidden }")  # not every machine has Chinese letters
     page.screenshot(path=file, full_page=whole)
     page.close()
     print(file)
