@@ -101,6 +101,8 @@ REFUSED = {
     "explain PHOTO --method rollout --target 3": "every target",
     "explain PHOTO --target direction:nowhere.npy": "nowhere.npy",
     "explain PHOTO --target group:3,3": "twice",
+    "evidence PHOTO --keep 2": "keep above 0",
+    "evidence PHOTO -o why.csv": "why.csv",
     "heads . --rather-than 3": "--target",
     "explain PHOTO --method legrad --start 0": "--start from 1 to",
     "explain PHOTO --method gae --set target=3": "got target",
@@ -143,7 +145,7 @@ REFUSED = {
     "train --recipee x": "--recipe",
     "explain --metod x": "--method",
 }
-ON_THE_MODEL = ("explain", "heads", "sheet", "lens", "figures", "film", "evaluate")
+ON_THE_MODEL = ("explain", "evidence", "heads", "sheet", "lens", "figures", "film", "evaluate")
 
 
 @pytest.mark.parametrize("command", REFUSED)
@@ -347,6 +349,21 @@ def test_circuit_prints_and_writes_its_parts(run: Run, model: str, tmp_path: Pat
     assert answer["data"]["images"] == 6
     assert len(answer["circuit"]["parts"]) == found.size
     assert answer["circuit"]["faithfulness"]["value"] == pytest.approx(found.faithfulness.value, abs=1e-6)
+
+
+def test_evidence_prints_and_draws_its_sets(run: Run, view: vitviz.View, tmp_path: Path) -> None:
+    words = ("evidence", CHURCH, "--target", "thing 3", "--keep", "0.001", "--sets", "1")
+    found = view.evidence("thing 3", keep=0.001, sets=1)
+    assert run(*words, "-o", tmp_path / "why.png").splitlines()[-1] == found.describe()
+    drawn = view.show_patches(found.sets[0].patches)
+    assert np.array_equal(np.asarray(Image.open(tmp_path / "why.png")), np.asarray(drawn))
+    assert (tmp_path / "why-without.png").exists() == (found.change is not None)
+    (answer,) = json.loads(run(*words, "--json"))["images"]
+    certificate = found.sets[0].certificate
+    assert certificate is not None
+    assert answer["summary"] == found.describe()
+    assert answer["sets"][0]["patches"] == [[row + 1, column + 1] for row, column in found.sets[0].patches]
+    assert answer["sets"][0]["certificate"]["without"] == pytest.approx(certificate.without.tolist(), abs=1e-6)
 
 
 def test_lens_prints_a_row_for_each_layer(run: Run, view: vitviz.View, tmp_path: Path) -> None:
