@@ -27,6 +27,7 @@ LAYERS = (
     ("vitviz.heatmap",),
     ("vitviz.model",),
     ("vitviz.weights",),
+    ("vitviz.language",),
     ("vitviz.attribution",),
     ("vitviz.analysis",),
     ("vitviz.evaluation",),

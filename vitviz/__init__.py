@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from vitviz.images.bands import Bands
     from vitviz.images.limits import ImageError
     from vitviz.images.preprocess import Preprocess
+    from vitviz.language.words import Words, words
     from vitviz.model.config import ModelError, ViTConfig, preset
     from vitviz.model.devices import best_device
     from vitviz.model.summary import summary
@@ -60,6 +61,7 @@ __all__ = [
     "ViTConfig",
     "View",
     "VitvizError",
+    "Words",
     "attention",
     "attribute",
     "best_device",
@@ -74,6 +76,7 @@ __all__ = [
     "rollout",
     "summary",
     "train",
+    "words",
 ]
 
 # Modules of public names, imported on first use, so that `vitviz --help` does not wait for torch.
@@ -90,6 +93,7 @@ _MODULES = {
     "images.bands": ("Bands",),
     "images.limits": ("ImageError",),
     "images.preprocess": ("Preprocess",),
+    "language.words": ("Words", "words"),
     "model.config": ("ModelError", "ViTConfig", "preset"),
     "model.devices": ("best_device",),
     "model.summary": ("summary",),

@@ -82,7 +82,7 @@ def capture(
         raise CaptureError("Expected a module in eval mode, got one in training mode. Call module.eval().")
     tensors = [value for value in (*inputs, *named.values()) if isinstance(value, Tensor)]
     places = tokens_of(module, tensors) if grid is None else Tokens((grid[0], grid[1]), tuple(prefix))
-    observer = _Observer(module, grad)
+    observer = Observer(module, grad)
     with _as_it_is(grad, tensors), observer:
         output = module(*inputs, **named)
     if not observer.calls:
@@ -109,7 +109,7 @@ def _as_it_is(grad: bool, tensors: Sequence[Tensor]) -> Iterator[None]:
         yield
 
 
-class _Observer(TorchFunctionMode):
+class Observer(TorchFunctionMode):
     """Record the attention calls of a module.
 
     Args:
@@ -159,7 +159,7 @@ class _Observer(TorchFunctionMode):
         shape = (*query.shape[:-1], key.shape[-2])
         if self._grad:
             self._reserve(3 * math.prod(shape) * query.element_size(), query.device)  # with logits and gradient
-            probabilities = self._in_graph(_probabilities(query, key, attn_mask, is_causal, factor))
+            probabilities = self._in_graph(probabilities_of(query, key, attn_mask, is_causal, factor))
             return probabilities @ _shared(value, query)
         mask = self._mask(attn_mask, is_causal)
         self._reserve(query.nbytes + key.nbytes, query.device)
@@ -264,7 +264,7 @@ class _RowSums(TorchDispatchMode):
         return result
 
 
-def _probabilities(query: Tensor, key: Tensor, mask: Tensor | None, causal: bool, scale: float) -> Tensor:
+def probabilities_of(query: Tensor, key: Tensor, mask: Tensor | None, causal: bool, scale: float) -> Tensor:
     """Return softmax(scale * query @ key.T + mask), in the autograd graph: (..., n, N)."""
     logits = (query * scale) @ _shared(key, query).mT  # (..., n, d) @ (..., d, N)
     if causal:

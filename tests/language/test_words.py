@@ -1,0 +1,227 @@
+"""Test the attention of words, and the pixels that image tokens see, on tiny random vision-language models."""
+
+import copy
+import re
+from itertools import product
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+import transformers
+from language_models import CASES, Case, bytes_tokenizer, llava, smolvlm, tokenizer
+from PIL import Image
+from torch import Tensor
+
+import vitviz
+from vitviz.language.answers import answered
+from vitviz.language.frames import Frame, Rectangle
+from vitviz.language.words import WordsError, whole_words
+
+QUESTION, ANSWER = " what is on the church", "a red umbrella left of the dog."
+SIZES = {"wide": (50, 91), "tall": (101, 43)}
+OUTPUTS = re.compile(r"(out_proj|attn\.proj|projection_layer|fc2|down_proj)$")  # of attention and MLP
+MODES = {1: "lanczos", 2: "bilinear", 3: "bicubic"}  # Pillow's numbers
+
+
+@pytest.fixture(scope="module", params=CASES)
+def case(request: pytest.FixtureRequest) -> Case:
+    return CASES[request.param]()
+
+
+def photo(height: int, width: int) -> Image.Image:
+    return Image.fromarray(np.random.default_rng(5).integers(0, 256, (height, width, 3), dtype=np.uint8))
+
+
+def asked(case: Case, answer: str | None = ANSWER, size: tuple[int, int] = (50, 91), **options: Any) -> vitviz.Words:
+    return vitviz.words(case.model, case.processor, photo(*size), case.image + QUESTION, answer, **options)
+
+
+def prepared(case: Case, picture: Any = None) -> dict[str, Any]:
+    """Return the model's arguments for the question about a picture, a photograph by default."""
+    picture = photo(50, 91) if picture is None else picture
+    inputs = dict(case.processor(images=picture, text=case.image + QUESTION, return_tensors="pt"))
+    inputs.pop("labels", None)
+    return inputs
+
+
+def eager(case: Case, answer: list[int]) -> Tensor:
+    """Return attention (T, L, H, M) of the eager model, which reads prompt and answer at once."""
+    inputs = prepared(case)
+    length = inputs["input_ids"].shape[1]
+    model = copy.deepcopy(case.model)
+    model.set_attn_implementation("eager")
+    of_text = int(case.model.config.model_type == "paligemma")  # its prompt has type 0, and is not causal
+    more = {"attention_mask": 1, "token_type_ids": of_text, "mm_token_type_ids": 0}
+    added = {name: torch.full((1, len(answer)), value) for name, value in more.items() if name in inputs}
+    for name, tokens in {**added, "input_ids": torch.tensor([answer])}.items():
+        inputs[name] = torch.cat([inputs[name], tokens], dim=1)
+    with torch.no_grad():
+        layers = torch.cat(model(**inputs, output_attentions=True).attentions)  # (L, H, N, N)
+    image = (inputs["input_ids"][0] == model.config.image_token_id).nonzero().flatten()
+    return layers[:, :, length - 1 : -1, image].permute(2, 0, 1, 3)
+
+
+def test_words_equal_eager_attention(case: Case) -> None:
+    words = asked(case)
+    assert words.words == ("a", "red", "umbrella", "left", "of", "the", "dog", ".")
+    ids = case.processor.tokenizer(ANSWER, add_special_tokens=False)["input_ids"]
+    rows = eager(case, ids)  # "umbrella" has three tokens
+    expected = torch.cat([rows[:2], rows[2:5].mean(0, keepdim=True), rows[5:]])
+    assert words.attention.shape == expected.shape
+    torch.testing.assert_close(words.attention, expected, atol=1e-5, rtol=0)
+
+
+def test_a_written_answer_has_the_attention_of_the_same_answer_fed_in(case: Case) -> None:
+    inputs = prepared(case)
+    image = (inputs["input_ids"][0] == case.model.config.image_token_id).nonzero().flatten()
+    ids, written = answered(case.model, inputs, image, None, 7)
+    again, fed = answered(case.model, inputs, image, ids, 7)
+    assert again == ids
+    torch.testing.assert_close(written, fed, atol=0, rtol=0)
+    torch.testing.assert_close(written, eager(case, ids), atol=1e-5, rtol=0)
+
+
+def test_an_eager_model_has_the_same_words() -> None:
+    case = smolvlm()
+    fused = asked(case)
+    case.model.set_attn_implementation("eager")
+    torch.testing.assert_close(asked(case).attention, fused.attention, atol=1e-5, rtol=0)
+
+
+def test_readers_are_the_words_of_the_tokens_at_a_place() -> None:
+    words = asked(smolvlm())
+    tokens = words.tokens_at(90, 49)  # bottom right: the last tile's last token, and the whole photograph's
+    assert tokens == [23, 27]
+    torch.testing.assert_close(words.readers(90, 49), words.attention[..., [23, 27]].sum(-1))
+    assert words.of("umbrella").equal(words.attention[2])
+    with pytest.raises(WordsError, match="has 0 times"):
+        words.of("cat")
+    with pytest.raises(WordsError, match="place that the model sees"):
+        words.readers(91, 10)
+
+
+# ---- pixels
+
+
+def seen_tokens(case: Case, pixels: Tensor) -> Tensor:
+    """Return the image tokens as the decoder receives them, (M, D), for float pixels (3, H, W) of 0 to 255."""
+    inputs = prepared(case, pixels)
+    received: list[Tensor] = []
+    hook = case.model.get_decoder().register_forward_pre_hook(
+        lambda _module, _inputs, named: received.append(named["inputs_embeds"][0]), with_kwargs=True
+    )
+    with torch.no_grad():
+        case.model(**inputs)
+    hook.remove()
+    return received[0][inputs["input_ids"][0] == case.model.config.image_token_id]
+
+
+def without_blocks(case: Case) -> Case:
+    """Return the case with a tower whose attention and MLP outputs are zero: no token reads another."""
+    model = copy.deepcopy(case.model)
+    decoder = {id(part) for part in model.get_decoder().modules()}
+    for name, part in model.named_modules():
+        if OUTPUTS.search(name) and id(part) not in decoder and not re.search("merger|projector", name):
+            torch.nn.init.zeros_(part.weight)
+            torch.nn.init.zeros_(part.bias)
+    return case._replace(model=model)
+
+
+def widened(words: vitviz.Words, axis: int, mode: str) -> Tensor:
+    """Return how much each token's box, widened by the resampling kernel, holds each row or column: (M, H or W)."""
+    found = []
+    for frame in words.frames:
+        start, length = frame.source[axis], frame.source[axis + 2]
+        matrix = torch.eye(length, dtype=torch.float64)  # (last size, source)
+        for size in frame.sizes:
+            matrix = F.interpolate(matrix[None, None], (size[axis], length), mode=mode, antialias=True)[0, 0]
+        scale, photo = len(matrix) / length, words.photo.size[1 - axis]
+        for box in frame.boxes:
+            low, high = (round((float(edge) - start) * scale) for edge in box[[1 - axis, 3 - axis]])
+            inside = matrix[max(low, 0) : high]
+            held = inside.abs().amax(0) if len(inside) else torch.zeros(length)
+            found.append(held[-start : photo - start])
+    return torch.stack(found)
+
+
+@pytest.mark.parametrize("size", SIZES.values(), ids=SIZES)
+def test_a_pixel_moves_exactly_the_tokens_whose_widened_box_holds_it(case: Case, size: tuple[int, int]) -> None:
+    words, probed = asked(case, size=size), without_blocks(case)
+    mode = MODES[int(case.processor.image_processor.resample)]
+    rows, columns = (widened(words, axis, mode) for axis in (0, 1))
+    pixels = torch.rand(3, *size, generator=torch.Generator().manual_seed(1)) * 255
+    before = seen_tokens(probed, pixels)
+    assert len(before) == len(words.boxes)
+    for row, column in product(range(0, size[0], 33), range(2, size[1], 29)):
+        changed = pixels.clone()
+        changed[:, row, column] += 3000
+        moved = (seen_tokens(probed, changed) - before).abs().amax(1) > 1e-5
+        share = rows[:, row] * columns[:, column]  # where a kernel crosses zero, rounding decides
+        assert moved[share > 1e-4].all(), (row, column)
+        assert not moved[share < 1e-8].any(), (row, column)
+
+
+def test_boxes_of_a_padded_frame_reach_beyond_the_photograph() -> None:
+    frame = Frame(Rectangle(-5, 0, 20, 20), ((40, 40),), Rectangle(4, 0, 32, 40), (2, 1))
+    assert frame.boxes.tolist() == [[0, -3, 20, 5], [0, 5, 20, 13]]
+
+
+# ---- whole words
+
+
+def test_whole_words_join_subwords_and_leave_special_tokens_out() -> None:
+    words = tokenizer("<image>")
+    ids = words("a red umbrella.", add_special_tokens=False)["input_ids"]
+    spans = whole_words(words, [*ids, words.eos_token_id])
+    assert spans == [("a", [0]), ("red", [1]), ("umbrella", [2, 3, 4]), (".", [5])]
+    assert whole_words(words, [words.eos_token_id]) == []
+
+
+def test_whole_words_of_bytes() -> None:
+    text = "Don't: 狗在 café 🐶"
+    fast = bytes_tokenizer()
+    spans = whole_words(fast, fast(text)["input_ids"])
+    assert [word for word, _ in spans] == ["Don't", ":", "狗", "在", "café", "🐶"]
+    # Blanks of one byte belong to no word; a character has as many tokens as bytes.
+    assert [len(tokens) for _, tokens in spans] == [5, 1, 3, 3, 5, 4]
+
+
+# ---- bad input
+
+
+def refused(message: str, case: Case, prompt: str | None = None, answer: str | None = ANSWER, **changed: Any) -> None:
+    options = {"model": case.model, "processor": case.processor, "prompt": prompt or case.image + QUESTION, **changed}
+    with pytest.raises(WordsError, match=message):
+        vitviz.words(photo=photo(50, 91), answer=answer, **options)
+
+
+def test_bad_input_is_refused_in_one_sentence_that_says_what_to_do() -> None:
+    case, other = smolvlm(), llava()
+    text = transformers.LlamaForCausalLM(other.model.config.text_config).eval()
+    refused("whose image tokens are not known. Load one with AutoModelForImageTextToText", case, model=text)
+    refused("got Linear, whose image tokens", case, model=torch.nn.Linear(1, 1))
+    refused("Expected the SmolVLMProcessor .* Load both by the same name", case, processor=other.processor)
+    refused("Expected the SmolVLMProcessor .* got a Tokenizers", case, processor=case.processor.tokenizer)
+    refused("a prompt with '<image>' once", case, prompt="what is on the church")
+    refused("a prompt with '<image>' once", case, prompt="<image> <image> what")
+    refused("tokenizer knows, got 'parasol'. Use another word", case, answer="a red parasol")
+    refused("tokenizer knows, got 'why'", case, prompt="<image> why")
+    refused("at most 512 tokens, the model's context, got .* Shorten the text", case, answer="dog " * 500)
+    refused("an answer with words, got an empty text", case, answer=" ")
+    refused("Call model.eval", case, model=copy.deepcopy(case.model).train())
+
+
+def test_a_processor_that_makes_another_number_of_tokens_is_refused() -> None:
+    case = smolvlm()
+    case.processor.image_seq_len = 9
+    refused("which makes 63 image tokens. Load both by the same name", case)
+
+
+def test_an_answer_ends_where_the_context_ends() -> None:
+    case = smolvlm()
+    case.model.config.text_config.max_position_embeddings = 60
+    case.model.generation_config.eos_token_id = None
+    length = prepared(case)["input_ids"].shape[1]
+    assert len(asked(case, None, max_tokens=100).attention) <= 60 - length

@@ -1,0 +1,232 @@
+"""Ask a vision-language model about a photograph, and see where each word of the answer attends.
+
+Shapes: W words, L layers of the decoder, H heads, M image tokens, T tokens of the answer.
+"""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import torch
+from PIL import Image
+from torch import Tensor
+
+from vitviz.errors import VitvizError
+from vitviz.formatting import counted
+from vitviz.images.decoding import decode
+from vitviz.images.torchvision_import import import_torchvision
+from vitviz.language.answers import answered
+from vitviz.language.frames import FAMILIES, Frame, Prepared
+
+# A word with its apostrophes and hyphens, a character of a script without spaces, or punctuation.
+_WORD = re.compile(r"[\u3040-\u30ff\u3400-\u9fff]|[^\W\u3040-\u30ff\u3400-\u9fff]+(?:['’-]\w+)*|[^\w\s]+")
+
+
+class WordsError(VitvizError):
+    """Raised for a model, a processor, a prompt or an answer whose words cannot be read."""
+
+
+@dataclass(frozen=True, eq=False)
+class Words:
+    """The words of an answer about a photograph, and their attention over the image tokens.
+
+    The attention of a word is that of the queries that predict its tokens, in the mean over these: what the decoder
+    reads while it writes the word. Its sum over the image tokens is below 1; the rest goes to the text.
+
+    Args:
+        photo: the upright photograph.
+        prompt: the text in front of the answer.
+        words: (W) words, with their subwords joined.
+        attention: (W, L, H, M), float32.
+        frames: parts of the photograph that the model sees, in the order of their image tokens.
+    """
+
+    photo: Image.Image = field(repr=False)
+    prompt: str
+    words: tuple[str, ...]
+    attention: Tensor = field(repr=False)
+    frames: tuple[Frame, ...] = field(repr=False)
+
+    @cached_property
+    def boxes(self) -> Tensor:
+        """Return (left, top, right, bottom) of each image token in pixels of the photograph: (M, 4), float64.
+
+        A box reaches beyond the photograph where the processor pads. Boxes of tiles and of the whole overlap.
+        """
+        return torch.cat([frame.boxes for frame in self.frames])
+
+    def of(self, word: str | int) -> Tensor:
+        """Return the attention of a word, by its text or its index: (L, H, M).
+
+        Raises:
+            WordsError: if the answer lacks the word, or has it several times.
+        """
+        indices = [index for index, text in enumerate(self.words) if word in (text, index)]
+        if len(indices) != 1:
+            raise WordsError(
+                f"Expected one word of the answer, got {word!r}, which it has {len(indices)} times. Choose an index "
+                f"from 0 to {len(self.words) - 1} of {' '.join(self.words)!r}."
+            )
+        return self.attention[indices[0]]
+
+    def tokens_at(self, x: float, y: float) -> list[int]:
+        """Return the image tokens whose box holds a place in pixels of the photograph, one of each frame."""
+        left, top, right, bottom = self.boxes.unbind(1)
+        return ((left <= x) & (x < right) & (top <= y) & (y < bottom)).nonzero().flatten().tolist()
+
+    def readers(self, x: float, y: float) -> Tensor:
+        """Return how much each word attends to the image tokens at a place of the photograph, in sum: (W, L, H).
+
+        Raises:
+            WordsError: if the model does not see this place.
+        """
+        tokens = self.tokens_at(x, y)
+        if not tokens:
+            raise WordsError(
+                f"Expected a place that the model sees, got ({x:g}, {y:g}) in a photograph of {self.photo.width} x "
+                f"{self.photo.height} pixels. Choose a place inside one of `boxes`."
+            )
+        return self.attention[..., tokens].sum(-1)
+
+
+def words(
+    model: Any, processor: Any, photo: Any, prompt: str, answer: str | None = None, *, max_tokens: int = 64
+) -> Words:
+    """Let a vision-language model of transformers answer, and return where each word attends in the photograph.
+
+    The model runs as it is, with fused attention. Only the rows of the answer are computed besides, from the keys of
+    the model's cache.
+
+    Args:
+        model: such as a `SmolVLMForConditionalGeneration`, in eval mode.
+        processor: the model's own.
+        photo: a path, an open file or its bytes, a PIL image, an array or a tensor, as for `Explorer.open`.
+        prompt: text with the processor's placeholder for one image, such as "<image>What is this?".
+        answer: text that is fed in after the prompt, as it is; by default, the model writes with greedy search.
+        max_tokens: largest number of tokens that the model writes.
+
+    Raises:
+        WordsError: for a model whose image tokens are not known, another model's processor, a prompt without an image,
+            a text with a word that the tokenizer does not know, or one that is longer than the model's context.
+        CaptureError: for attention that cannot be observed.
+    """
+    import_torchvision()  # processors import torchvision, whose import may fail
+    _check_model(model, processor)
+    photo = decode(photo)
+    _check_text(processor, prompt, answer)
+    inputs = dict(processor(images=photo, text=prompt, return_tensors="pt").to(model.device, model.dtype))
+    inputs.pop("labels", None)  # of PaliGemma, for training
+    settings = model.config
+    frames = FAMILIES[settings.model_type].frames(
+        Prepared((photo.height, photo.width), processor.image_processor, inputs, settings)
+    )
+    tokens = (inputs["input_ids"][0] == _image_token(settings)).nonzero().flatten()
+    if len(tokens) != sum(frame.grid[0] * frame.grid[1] for frame in frames):
+        raise _not_its_processor(model, processor, f"which makes {counted(len(tokens), 'image token')}")
+    given = None if answer is None else processor.tokenizer(answer, add_special_tokens=False)["input_ids"]
+    count = _room(settings, inputs["input_ids"].shape[1], max_tokens if given is None else len(given), given is None)
+    ids, attention = answered(model, inputs, tokens, given, count)
+    spans = whole_words(processor.tokenizer, ids)
+    rows = [attention[span].mean(0) for _, span in spans]
+    shape = (0, *attention.shape[1:])
+    return Words(
+        photo, prompt, tuple(word for word, _ in spans), torch.stack(rows) if rows else torch.zeros(shape),
+        tuple(frames),
+    )  # fmt: skip
+
+
+def whole_words(tokenizer: Any, ids: Sequence[int]) -> list[tuple[str, list[int]]]:
+    """Return the words of a text and the indices of their tokens.
+
+    A token belongs to the word that it begins or continues; special tokens and blanks belong to none.
+    """
+
+    def decoded(count: int) -> str:
+        """Return the text of the first tokens."""
+        text: str = tokenizer.decode(ids[:count], skip_special_tokens=True, clean_up_tokenization_spaces=False)
+        return text
+
+    ends = [len(decoded(count + 1).rstrip("\ufffd")) for count in range(len(ids))]
+    text = decoded(len(ids))
+    starts = [match.start() for match in _WORD.finditer(text)]
+    found: list[tuple[int, int, list[int]]] = []  # start and end in the text, and tokens
+    begin, waiting = 0, []  # bytes of a character that later tokens complete
+    for index, end in enumerate(ends):
+        waiting.append(index)
+        if end <= begin:
+            waiting = [] if ids[index] in tokenizer.all_special_ids else waiting
+            continue
+        if any(begin <= start < end for start in starts):
+            found.append((begin, end, waiting))
+        elif found and text[begin:end].strip():
+            start, _, tokens = found[-1]
+            found[-1] = start, end, [*tokens, *waiting]
+        begin, waiting = end, []
+    return [(text[start:end].strip(), tokens) for start, end, tokens in found]
+
+
+def _check_model(model: Any, processor: Any) -> None:
+    """Raise an error for an unknown model, one in training mode, and a processor that is not its own."""
+    kind = getattr(getattr(model, "config", None), "model_type", type(model).__name__)
+    if kind not in FAMILIES or not hasattr(model, "generate"):
+        raise WordsError(
+            f"Expected a vision-language model of transformers that writes text ({', '.join(FAMILIES)}), got {kind}, "
+            "whose image tokens are not known. Load one with AutoModelForImageTextToText."
+        )
+    if model.training:
+        raise WordsError("Expected a model in eval mode, got one in training mode. Call model.eval().")
+    if type(processor).__name__ not in FAMILIES[kind].processors:
+        raise _not_its_processor(model, processor, "which is made for other models")
+    rows = model.get_input_embeddings().num_embeddings
+    if len(processor.tokenizer) > rows:
+        raise _not_its_processor(model, processor, f"whose tokenizer has more than the model's {rows:,} tokens")
+
+
+def _not_its_processor(model: Any, processor: Any, why: str) -> WordsError:
+    names = " or ".join(FAMILIES[model.config.model_type].processors)
+    return WordsError(
+        f"Expected the {names} of this {type(model).__name__}, got a {type(processor).__name__}, {why}. Load both by "
+        "the same name, with AutoProcessor."
+    )
+
+
+def _image_token(settings: Any) -> int:
+    """Return the token that stands for a part of the photograph in the decoder's input."""
+    token = getattr(settings, "image_token_id", None)
+    return int(settings.image_token_index if token is None else token)
+
+
+def _check_text(processor: Any, prompt: str, answer: str | None) -> None:
+    """Raise an error for a prompt without one image, an empty answer, and words that the tokenizer does not know."""
+    tokenizer, image = processor.tokenizer, processor.image_token
+    if prompt.count(image) != 1:
+        raise WordsError(
+            f"Expected a prompt with {image!r} once, where the photograph belongs, got {prompt!r}. Write it there, or "
+            "use processor.apply_chat_template."
+        )
+    if answer is not None and not answer.strip():
+        raise WordsError("Expected an answer with words, got an empty text. Pass None to let the model write.")
+    for text in (prompt, answer or ""):
+        unknown = [
+            word
+            for word in text.split()
+            if tokenizer.unk_token_id in tokenizer(word, add_special_tokens=False)["input_ids"]
+        ]
+        if tokenizer.unk_token_id is not None and unknown:
+            raise WordsError(
+                f"Expected words that the model's tokenizer knows, got {unknown[0]!r}. Use another word, or check its "
+                "spelling."
+            )
+
+
+def _room(settings: Any, prompt: int, count: int, writes: bool) -> int:
+    """Return how many tokens of an answer fit behind a prompt, up to `count`."""
+    context = getattr(settings.get_text_config(), "max_position_embeddings", prompt + count)
+    if prompt + (1 if writes else count) > context:
+        raise WordsError(
+            f"Expected a prompt and an answer of at most {context:,} tokens, the model's context, got {prompt:,} and "
+            f"{count:,}. Shorten the text, or let the image processor make fewer tiles."
+        )
+    return min(count, context - prompt)
