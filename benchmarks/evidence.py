@@ -8,8 +8,10 @@ threads of this process; seconds by the clock are longer on a busy machine.
 
 - greedy: the first set, the first patches of the map that alone keep the prediction
 - minimal: this set with its certificate
-- removal: in addition, the set whose removal changes the prediction, with its certificate
-- all: in addition, the further disjoint sets
+- sets: in addition, up to two further disjoint sets with their certificates
+- all: in addition, the set whose removal changes the prediction, with its certificate
+
+The last two columns are numbers of patches; for "sets", the number of sets.
 """
 
 from __future__ import annotations
@@ -31,23 +33,23 @@ from vitviz.images.folders import find_images, spread
 from vitviz.resources import DEFAULT
 from vitviz.view import View
 
-STAGES = ("greedy", "minimal", "removal", "all")
+STAGES = ("greedy", "minimal", "sets", "all")
 
 
 def stages(found: Evidence) -> list[str]:
     """Return the stages that a search has reached."""
-    removal = found.change is not None and found.change.minimal
-    reached = (bool(found.sets), bool(found.sets) and found.sets[0].minimal, removal or found.finished, found.finished)
+    minimal, removing = bool(found.sets) and found.sets[0].minimal, found.change is not None
+    reached = bool(found.sets), minimal, removing or found.finished, found.finished
     return [stage for stage, yes in zip(STAGES, reached, strict=True) if yes]
 
 
 def measure(view: View, keep: float | None, until: str) -> dict[str, tuple[float, float, float]]:
-    """Return seconds by the clock, CPU seconds and number of patches of each stage; for "all", the number of sets."""
+    """Return seconds by the clock, CPU seconds and size of each stage: patches, or for "sets" the number of sets."""
     clock, cpu, measured = time.perf_counter(), time.process_time(), dict[str, tuple[float, float, float]]()
     for found in search(view.model, view.images, keep=keep, heatmap=view.explain(METHOD)):
         seconds = time.perf_counter() - clock, time.process_time() - cpu
         change = float("nan") if found.change is None else len(found.change.patches)
-        sizes = {"removal": change, "all": len(found.sets)}
+        sizes = {"sets": len(found.sets), "all": change}
         for stage in stages(found):
             measured.setdefault(stage, (*seconds, sizes.get(stage, len(found.sets[0].patches))))
         if until in measured:
@@ -75,7 +77,7 @@ def main() -> None:
             print(
                 path.name, {stage: np.round(values, 1).tolist() for stage, values in measured[-1].items()}, flush=True
             )
-    rows = [["stage", "seconds, median", "95 %", "CPU seconds, median", "95 %", "patches (all: sets), median", "95 %"]]
+    rows = [["stage", "seconds, median", "95 %", "CPU seconds, median", "95 %", "patches, median", "95 %"]]
     for stage in STAGES:
         values = np.array([each[stage] for each in measured if stage in each])  # (photographs, 3)
         if len(values):

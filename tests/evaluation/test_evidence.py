@@ -1,12 +1,14 @@
 """Test small evidence on grids of 12 patches, where all sets can be tried, and its certificates."""
 
 import itertools
+from dataclasses import replace
 from functools import cache
 
 import numpy as np
 import pytest
 import tiny
 import torch
+import windowed
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
@@ -14,7 +16,7 @@ from torch import Tensor
 
 import vitviz
 from vitviz.evaluation import EvaluationError
-from vitviz.evaluation.evidence import Evidence, PatchSet, evidence, search
+from vitviz.evaluation.evidence import Certificate, Evidence, PatchSet, evidence, search
 from vitviz.model.edits import Edits
 from vitviz.model.vit import ViT
 
@@ -88,6 +90,19 @@ def test_excess_over_the_smallest_sets() -> None:
     assert np.mean(excess) <= 1.0, excess
 
 
+def test_removal_may_leave_only_the_patch_that_a_model_needs() -> None:
+    model, images = case(0, "mean, no prefix, root-mean-square norms")
+    single = run(model, images, torch.eye(PATCHES, dtype=torch.bool)[[11]])[0]
+    target = int(single.argmin())
+    others = run(model, images, SUBSETS)[:, target]
+    others = others[~others.isnan() & (others > single[target])]
+    keep = float(others.min() + single[target]) / 2  # lower than with every other set that the search can reach
+    order = np.arange(PATCHES, 0, -1, dtype=float).reshape(GRID)
+    *_, found = search(model, images, target, keep=keep, heatmap=order[None], sets=1)
+    assert found.change is not None
+    assert len(found.change.patches) <= PATCHES - 1
+
+
 def test_certificates_match_single_runs() -> None:
     model, images = case(8)
     keep = 0.9 * float(run(model, images, SUBSETS[-1:]).max())
@@ -126,6 +141,17 @@ def test_sentences() -> None:
     assert Evidence(keep=0.8, grid=GRID, sets=(kept,), **whole).describe() == (
         "These 2 of 12 patches alone keep cat at or above 80 %: 91 % (not yet minimal)."
     )
+    alone = Certificate(probability=0.09, works=True, without=np.array([np.nan]), still=np.array([False]))
+    single = PatchSet(patches=((0, 1),), probability=0.09, certificate=alone)
+    assert Evidence(keep=None, grid=GRID, sets=(single,), **whole).describe() == (
+        "1 of 12 patches alone still says cat: 9.0 %; the model cannot run without any patch."
+    )
+    instead = replace(kept, answer="dog", probability=0.2)
+    words = Evidence(keep=None, grid=GRID, sets=(kept, kept, kept), change=instead, **whole).describe()
+    assert words.endswith(
+        " So do 2 further disjoint sets, of 2 and 2 patches (not yet minimal). Without these 2 patches, the others say "
+        "dog instead of cat, which has 20 % (not yet minimal)."
+    )
     model, images = case(8)
     words = evidence(model, images, keep=0.9 * float(run(model, images, SUBSETS[-1:]).max())).describe()
     assert "without any one of them no longer." in words
@@ -159,5 +185,7 @@ def test_what_cannot_be_searched_is_refused() -> None:
         evidence(model, images, keep=0.0)
     with pytest.raises(EvaluationError, match="probability"):
         evidence(model, images, "output:3")
+    with pytest.raises(EvaluationError, match="one that has windows"):
+        evidence(windowed.small(), torch.zeros(1, 3, 48, 32))
     with pytest.raises(EvaluationError, match="one image"):
         evidence(model, images.repeat(2, 1, 1, 1))

@@ -72,7 +72,8 @@ class PatchSet:
     Args:
         patches: (row, column) of each patch, the most relevant first.
         probability: the target's probability with only these patches, or without these patches.
-        answer: the label that the model then predicts; empty without labels or with several labels per image.
+        answer: the label that the model then predicts; empty without labels, with several labels per image, and for a
+            contrast.
         certificate: results of leaving out each patch; `None` if the search stopped before.
     """
 
@@ -129,7 +130,7 @@ def _describe_kept(found: PatchSet, evidence: Evidence) -> str:
     count, probability = len(found.patches), percent(found.probability, 2)
     if not count:
         return f"Without any patch, the model still says {evidence.target}: {probability}."
-    these, says, keeps = ("This", "says", "keeps") if count == 1 else ("These", "say", "keep")
+    these, says, keeps = ("", "says", "keeps") if count == 1 else ("These ", "say", "keep")
     total = evidence.grid[0] * evidence.grid[1]
     if evidence.keep is None:
         kept = f"alone still {says} {evidence.target}: {probability}"
@@ -137,7 +138,9 @@ def _describe_kept(found: PatchSet, evidence: Evidence) -> str:
         kept = f"alone {keeps} {evidence.target} at or above {percent(evidence.keep, 2)}: {probability}"
     any_one = "it" if count == 1 else "any one of them"
     end = f"; without {any_one} no longer." if found.minimal else f" ({NOT_MINIMAL})."
-    return f"{these} {count} of {total} patches {kept}{end}"
+    if found.certificate is not None and np.isnan(found.certificate.without).any():
+        end = "; the model cannot run without any patch."
+    return f"{these}{count} of {total} patches {kept}{end}"
 
 
 def _describe_change(found: PatchSet, evidence: Evidence) -> str:
@@ -202,8 +205,8 @@ def search(
     """Yield the evidence after each step of the search, so that a caller can show it and stop at any time.
 
     The first result has the first patches of the map that work (greedy). The search then makes this set 1-minimal,
-    finds a set whose removal changes the prediction, and sets disjoint from those before, until none is found. Each
-    finished set has a certificate.
+    finds sets disjoint from those before, until none is found, and last a set whose removal changes the prediction,
+    which takes longest, because the model then sees most patches. Each finished set has a certificate.
 
     Args:
         model: converted model in eval mode with a classifier; not changed.
@@ -316,22 +319,19 @@ def _steps(rule: _Rule, order: list[int], sets: int) -> Iterator[Evidence]:
         target=rule.target.description, keep=rule.keep, probability=float(rule.target.reading(whole)[0]),
         grid=masked.grid,
     )  # fmt: skip
-    removal, remaining = replace(rule, removes=True), order
-    for index in range(sets):
+    remaining = order
+    for _ in range(sets):
         done, found = result.sets, None
         for found in _find(rule, remaining):
             result = replace(result, sets=(*done, found))
             yield result
-        if found is None:
+        if found is None or not found.patches:  # after the empty set, all further sets would be empty
             break
-        if not index:
-            for change in _find(removal, order):
-                result = replace(result, change=change)
-                yield result
-        columns = masked.grid[1]
-        remaining = [patch for patch in remaining if divmod(patch, columns) not in found.patches]
-        if not found.patches:  # then every further set would be empty, too
-            break
+        used = {row * masked.grid[1] + column for row, column in found.patches}
+        remaining = [patch for patch in remaining if patch not in used]
+    for change in _find(replace(rule, removes=True), order):
+        result = replace(result, change=change)
+        yield result
     yield replace(result, finished=True)
 
 
@@ -355,7 +355,8 @@ def _find(rule: _Rule, order: list[int]) -> Iterator[PatchSet]:
 
 def _first(rule: _Rule, order: list[int]) -> list[int] | None:
     """Return the first patches of the order that work: by doubling their number, then by bisection."""
-    sizes = [0, *(2**power for power in range(len(order).bit_length()) if 2**power < len(order)), len(order)]
+    most = len(order) - (rule.masked.least if rule.removes else 0)
+    sizes = [0, *(2**power for power in range(most.bit_length()) if 2**power < most), most]
     fails = -1
     for size in sizes:
         if rule.test([order[:size]])[0].all():
@@ -418,7 +419,8 @@ def _described(rule: _Rule, patches: list[int]) -> PatchSet:
     """Return a set with the model's answer."""
     outputs = rule.masked.outputs(rule.visible([patches]), torch.zeros(1, dtype=torch.long))  # (1, C)
     about = rule.masked.model.pretrained
-    labels = about.labels if about is not None and rule.target.problem_type == SINGLE else ()
+    one_class = rule.target.problem_type == SINGLE and rule.target.kind in ("class", "group")
+    labels = about.labels if about is not None and one_class else ()
     return PatchSet(
         patches=tuple((patch // rule.masked.grid[1], patch % rule.masked.grid[1]) for patch in patches),
         probability=float(rule.target.reading(outputs)[0]),
