@@ -5,4 +5,4 @@ from vitviz.web import bundle
 
 def test_a_static_site_has_a_preview() -> None:
     assert "@@preview@@" in bundle.template("site/page/site.html")
-    assert bundle.LEAD in bundle.template()
+    assert f'<meta property="og:description" content="{bundle.LEAD}">' in bundle.preview("preview.jpg")
