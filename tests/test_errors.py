@@ -32,6 +32,7 @@ VIEW = EXPLORER.open(PHOTO)
 REQUIRED: dict[str, dict[str, Any]] = {
     "compare": {"other": VIEW},
     "edge": {"block": 0, "head": 1, "query": 0, "key": 3},
+    "show_patches": {"patches": [(0, 0)]},
     "texts": {"texts": ["a cat"]},
 }
 FUNCTIONS = (vitviz.load, vitviz.preset, vitviz.example, vitviz.summary, vitviz.Explorer)
