@@ -173,7 +173,7 @@ def test_truncated_page_reports_missing_parts_and_shows_the_rest(offline: Page, 
     expect(offline.get_by_role("alert")).to_contain_text("cut short")
     offline.wait_for_function(f"{viewer_pages.SCENE}.answers.has(0)")
     for block in (0, 2):
-        ask(offline, block=block, query=(2, 2), gamma=1)
+        ask(offline, block=block, query=(2, 2), gamma=1, color="viridis")
         expect_map(offline, view().attention(block, query=(2, 2)))
     ask(offline, block=1)
     expect(offline.locator(".vv-title")).to_contain_text("Layer 2 could not be loaded")
