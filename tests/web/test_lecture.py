@@ -145,7 +145,7 @@ def test_all_steps_show_the_models_numbers(saved: Page, view: View) -> None:
 def test_all_steps_are_in_chinese(saved: Page) -> None:
     page = saved
     speak(page, "zh")
-    expect(page.locator("[role=tab]")).to_have_text(["探索", "讲解"])
+    expect(page.locator("[role=tab]")).to_have_text(["看", "讲解"])
     texts = lecture_texts()["zh"]
     for step in range(1, STAGES + 1):
         go(page, STEPS[step - 1])
