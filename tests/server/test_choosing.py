@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import timm
 import tiny
-from browsing import menu_click, menu_select, new_page
+from browsing import menu_click, menu_select, new_page, open_menu
 from offered import WIDTH
 from patience import patience
 from playwright.sync_api import Browser as Chromium
@@ -33,6 +33,12 @@ ANOTHER = "another model"
 
 def choose(page: Browser, source: str) -> None:
     menu_select(page, "#model select", source)
+
+
+def ask_for_another(page: Browser) -> None:
+    """Open the form for other models, in the menu, which stays open."""
+    open_menu(page)
+    page.select_option("#model select", ANOTHER)
 
 
 def expect_model(page: Browser, app: Running, model: str, head: Any = "mean", query: Any = None) -> None:
@@ -89,22 +95,24 @@ def test_typed_models_are_refused_with_a_reason_or_added_to_the_menu(
     expect_unchanged(opened, before)
     head(opened, 2)
     expect_map(opened, app.view().attention(-1, 2))
-    choose(opened, ANOTHER)
+    ask_for_another(opened)
     expect(opened.locator("#model select")).to_have_value(app.default)
     opened.keyboard.type("timm:hiera_tiny_224")  # the form has the focus
     opened.keyboard.press("Enter")
     expect(notice).to_contain_text("changes from stage to stage")
     expect_map(opened, app.view().attention(-1, 2))
-    opened.keyboard.press("Escape")
+    opened.keyboard.press("Escape")  # closes the form and not the menu
     expect(opened.locator("#another")).not_to_be_visible()
+    expect(opened.locator("#model select")).to_be_focused()
     choose(opened, small)  # hides the notice
     expect_model(opened, app, small, 2)
     expect(notice).not_to_be_visible()
     monkeypatch.setattr("vitviz.server.menu.load_remote", lambda library, name: tiny.model(3))
-    choose(opened, ANOTHER)
+    ask_for_another(opened)
     opened.fill("#another [name=source]", "timm:vit_typed")
     opened.click("#load")
     expect_model(opened, app, "timm:vit_typed", 2)
+    expect(opened.locator("#model select")).to_be_visible()
     expect(opened.locator("#another")).not_to_be_visible()
     assert opened.locator("#model optgroup").last.get_attribute("label") == "Your models"
     choose(opened, app.default)
@@ -119,6 +127,7 @@ def test_arrow_keys_in_the_menu_load_only_the_last_model(
 ) -> None:
     permit, sources = app.endpoints.menu.permit, list[str]()
     monkeypatch.setattr(app.endpoints.menu, "permit", lambda text: sources.append(text) or permit(text))
+    open_menu(opened)
     opened.focus("#model select")
     opened.keyboard.press("ArrowDown")
     opened.keyboard.press("ArrowDown")

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 import transformers as hf
-from browsing import menu_select, open_menu
+from browsing import close_menu, menu_select, open_menu
 from local_hub import local_hub
 from playwright.sync_api import Page as Browser
 from playwright.sync_api import expect
@@ -49,7 +49,10 @@ def expect_large(page: Browser, app: Running) -> None:
     expect_map(page, app.view(model=LARGE).attention())
     expect(page.locator("#model select")).to_have_value(LARGE)
     expect(page.locator(".vv-predictions h2")).to_have_text("It says")
+    open_menu(page)
+    expect(page.locator("#model")).to_be_visible()
     expect(page.locator(".vv-larger")).not_to_be_visible()
+    close_menu(page)
 
 
 @pytest.mark.tier("all")

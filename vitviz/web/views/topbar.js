@@ -46,7 +46,9 @@ export class TopBar extends Panel {
     });
     this.form.querySelector('.close').addEventListener('click', () => this.ask(false));
     this.form.addEventListener('keydown', (/** @type {KeyboardEvent} */ event) => {
-      if (event.key === 'Escape') this.ask(false);
+      if (event.key !== 'Escape') return;
+      event.stopPropagation(); // the menu around it stays open
+      this.ask(false);
     });
     const file = this.form.querySelector('[type=file]');
     file.addEventListener('change', () => this.upload(file));
