@@ -41,7 +41,7 @@ CALM = """() => {
     const { store } = vitviz;
     if (store.get().playing) store.dispatch({ type: 'play' });
     store.dispatch({ type: 'hover', pointer: null });
-    store.dispatch({ type: 'change', change: { full: false, help: false, thumbnail: null, tab: 'explore' } });
+    store.dispatch({ type: 'change', change: { full: false, help: false, thumbnail: null, tab: 'look' } });
 }"""
 # Waits longer than any timer of the page that starts a question.
 SETTLE = """async () => {
