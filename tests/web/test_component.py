@@ -135,7 +135,7 @@ def test_two_explorers_have_separate_photographs_choices_and_keys(opened: Browse
     for name in ("left", "right"):
         assert opened.locator(f"#{name} .vv-modes input:checked").get_attribute("value") == "attention"
     opened.locator("#left .vv-more > summary").click()
-    opened.check("#left .vv-modes input[value=rollout]", force=True)
+    opened.check("#left .vv-modes input[value=rollout]")
     assert opened.locator("#right .vv-modes input:checked").get_attribute("value") == "attention"
     opened.click("#read")
     opened.wait_for_function("document.querySelector('#path textarea').value !== ''")
