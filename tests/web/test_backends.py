@@ -294,7 +294,7 @@ def test_backend_opens_other_scenes_if_it_can(backend: Backend) -> None:
 
 def test_address_changes_only_if_backend_can_link(backend: Backend) -> None:
     before = backend.page.url
-    backend.page.evaluate("vitviz.store.dispatch({ type: 'change', change: { block: 0, tab: 'explore' } })")
+    backend.page.evaluate("vitviz.store.dispatch({ type: 'change', change: { block: 0, tab: 'look' } })")
     assert (backend.page.url != before) == backend.can("link")
 
 
