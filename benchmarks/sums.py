@@ -103,7 +103,7 @@ def ablation(name: str, folder: str, limit: int, batch_size: int = 8) -> None:
 def _drops(
     model: ViT, image: torch.Tensor, means: list[tuple[torch.Tensor, torch.Tensor]], random: np.random.Generator
 ) -> tuple[float, np.ndarray]:
-    """Return the drop of the score without the largest heads, and without each random set."""
+    """Return how much the score drops when the largest heads, and when each random set, are replaced by their means."""
     trace = model.trace(image)
     heads = decompose(model, trace).heads  # (L, H)
     chosen = [np.argsort(-heads.ravel())[:LARGEST]]

@@ -94,7 +94,16 @@ def write_arrays(path: str | os.PathLike[str], arrays: Mapping[str, Any]) -> Non
 
 
 def read_arrays(path: str | os.PathLike[str], names: Iterable[str], error: type[VitvizError]) -> dict[str, Any]:
-    """Return arrays that `write_arrays` wrote, by name; raise `error` if the file lacks one or is damaged."""
+    """Read arrays from an `.npz` file of `write_arrays`.
+
+    Args:
+        path: the file.
+        names: names of the arrays to read.
+        error: class of the error to raise.
+
+    Raises:
+        VitvizError: of class `error`, if the file is damaged or lacks an array.
+    """
     import numpy as np
 
     try:

@@ -309,7 +309,17 @@ def head_effects(
 def _through_norm(
     norm: nn.Module, x: Tensor | None, weights: Tensor, directions: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Return weights (W, r, M) and directions (r, D) before a norm with inputs x (W, M, D), and its bias's effect."""
+    """Express a weighted sum of a norm's outputs as a weighted sum of its inputs.
+
+    Args:
+        norm: the norm; the scale of each token is treated as a constant.
+        x: its inputs, (W, M, D).
+        weights: of the outputs, (W, r, M).
+        directions: projections of the outputs, (r, D).
+
+    Returns:
+        Weights and directions for the inputs, of the same shapes, and the contribution of the norm's bias, ().
+    """
     constant = weights.new_zeros(())
     if x is None or not isinstance(norm, nn.LayerNorm | nn.RMSNorm):
         return weights, directions, constant

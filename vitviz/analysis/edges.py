@@ -34,7 +34,7 @@ from vitviz.progress import bar
 Parts = Literal["modes", "frequencies", "channels"]
 """What the terms of a logit are: singular modes, pairs of channels that rotate at one frequency, or channels."""
 
-PHOTOGRAPHS = 100  # default number of photographs for `position_means`
+DEFAULT_PHOTOGRAPHS = 100  # number of photographs that `position_means` averages
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -244,7 +244,7 @@ def position_means(
     model: ViT,
     folder: str | os.PathLike[str],
     *,
-    limit: int = PHOTOGRAPHS,
+    limit: int = DEFAULT_PHOTOGRAPHS,
     batch_size: int = 8,
     progress: bool = True,
 ) -> Tensor:

@@ -29,8 +29,8 @@ from vitviz.model.vit import ViT
 Kind = Literal["silent", "broadcasting", "unknown"]
 """Whether a sink writes nearly nothing, or as other tokens do; unknown if only the attention of a module is known."""
 
-SILENT = 0.25  # share of the writing relative to the share of attention, below which a sink is silent
-CROWD = 10.0  # share of attention, relative to the mean over tokens, from which a patch can be a sink
+SILENT_BELOW = 0.25  # a sink is silent if its share of the written values, divided by its share of attention, is lower
+MIN_SINK_ATTENTION = 10.0  # a sink receives at least this many times the mean attention of a token
 
 
 @dataclass(frozen=True)
@@ -102,7 +102,7 @@ def sinks(
     """Find the sinks of one photograph, and the exact effect of the neurons that drive their norms.
 
     A patch has an outlying norm by `norm_outliers`, and an outlying share of attention by the same rule if the share is
-    also `CROWD` times the mean share.
+    also `MIN_SINK_ATTENTION` times the mean share.
 
     Args:
         model: the model of the trace.
@@ -121,7 +121,7 @@ def sinks(
     attention = np.stack([read.mean(0).double().cpu().numpy() for read in reads])  # (L, N)
     attention /= attention.sum(1, keepdims=True)
     prefix, mean = len(trace.prefix), 1 / attention.shape[1]
-    outlying = norm_outliers(attention, prefix)[0] & (attention > CROWD * mean)
+    outlying = norm_outliers(attention, prefix)[0] & (attention > MIN_SINK_ATTENTION * mean)
     norms, written = np.full_like(attention, np.nan), np.full_like(attention, np.nan)
     if isinstance(trace, Trace):
         about = token_norms(model, trace)
@@ -153,7 +153,7 @@ def sinks(
 
 def _kind(ratio: float) -> Kind:
     """Return the kind of a sink by its share of the writing relative to its share of attention."""
-    return "unknown" if np.isnan(ratio) else "silent" if ratio < SILENT else "broadcasting"
+    return "unknown" if np.isnan(ratio) else "silent" if ratio < SILENT_BELOW else "broadcasting"
 
 
 def _read(trace: AttentionTrace, block: int) -> Tensor:

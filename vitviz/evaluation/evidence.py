@@ -411,7 +411,7 @@ def _spare(rule: _Rule, pieces: list[list[int]], margins: dict[tuple[int, ...], 
 
 
 def _joined(pieces: list[list[int]], without: set[int]) -> list[int]:
-    """Return the patches of all pieces but some."""
+    """Return the patches of all pieces except those at the indices `without`."""
     return [patch for index, piece in enumerate(pieces) if index not in without for patch in piece]
 
 

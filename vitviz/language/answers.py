@@ -15,10 +15,10 @@ from vitviz.weights.captured import CaptureError
 
 
 class AnswerRows(Observer):
-    """Keep one row of attention of each call in the decoder: from the token that predicts the next one.
+    """Record, at each decoding step and in each layer, the attention of the token that predicts the next token.
 
-    The row is computed from that token's query and the keys that the call receives, which are those of the model's
-    cache; no key is copied. The first row of a layer comes from the last token of the prompt.
+    Each row is computed from this token's query and the keys in the model's cache, which are not copied. The first row
+    of a layer belongs to the last token of the prompt.
 
     Args:
         model: the vision-language model.
@@ -98,14 +98,17 @@ class AnswerRows(Observer):
 def answered(
     model: Any, inputs: dict[str, Any], tokens: Tensor, answer: Sequence[int] | None, max_tokens: int
 ) -> tuple[list[int], Tensor]:
-    """Let the model write, or feed in an answer, and return the answer's tokens and their attention (T, L, H, M).
+    """Generate an answer, or feed in a given one, and return its T tokens and their attention to the image.
+
+    Returns:
+        Ids of the T tokens, and their attention (T, L, H, M) to the M image tokens.
 
     Args:
         model: the vision-language model.
         inputs: its arguments, of one prompt.
         tokens: positions of the image tokens, (M).
-        answer: tokens that are fed in; `None` if the model writes.
-        max_tokens: largest number of tokens that it writes.
+        answer: tokens to feed in; by default, the model generates them.
+        max_tokens: maximum number of tokens to generate.
     """
     length = inputs["input_ids"].shape[1]
     options: dict[str, Any] = {"max_new_tokens": max_tokens}

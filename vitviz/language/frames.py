@@ -27,12 +27,12 @@ class Rectangle(NamedTuple):
 
 @dataclass(frozen=True)
 class Frame:
-    """A part of the photograph that the vision tower sees as one picture.
+    """One tile, or the thumbnail, of the photograph, which the vision tower receives as one picture.
 
     Args:
-        source: rectangle of the photograph, which extends beyond it where the processor pads.
-        sizes: size of the source after each resize, in order.
-        window: rectangle of the last size that the grid divides.
+        source: the tile's rectangle in the photograph; it extends beyond the photograph where the processor pads.
+        sizes: size of the tile after each resize, in order.
+        window: the rectangle, in pixels of the last size, that the grid of image tokens divides.
         grid: rows and columns of image tokens, in order of rows, after pixel shuffle, pooling or merging.
     """
 

@@ -134,12 +134,12 @@ class Record(Ops):
         self.mlps: list[Tensor] = []
 
     def edit_heads(self, mixed: Tensor) -> Tensor:
-        """Keep the outputs of the heads."""
+        """Record the outputs of the heads."""
         self.heads.append(mixed)
         return mixed
 
     def edit_mlp(self, out: Tensor) -> Tensor:
-        """Keep the output of the MLP."""
+        """Record the output of the MLP."""
         self.mlps.append(out)
         return out
 

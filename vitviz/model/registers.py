@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 RATIO, DEVIATIONS = 2.0, 6.0  # thresholds of outliers, see `norm_outliers`
 OUTLIERS, ORDINARY = 8, 16  # maximum numbers of tokens whose activations are compared
-LEAST_SHARE = 0.05  # of an outlier's excess norm, from which a neuron counts
+MIN_NEURON_SHARE = 0.05  # minimum share of an outlier's excess norm that a neuron causes to be listed
 
 
 @dataclass(frozen=True)
@@ -105,7 +105,7 @@ def find_neurons(model: ViT, trace: AttentionTrace) -> tuple[Neuron, ...]:
         parts = beyond * (aims @ _written(model.blocks[block]).double())  # (n, D) @ (D, F) -> (n, F)
         counts = torch.from_numpy(peaks >= block)[:, None]
         shares = (parts.cpu() / excess[:, None] * counts).mean(0)  # (F,)
-        of_block = (shares >= LEAST_SHARE).nonzero().flatten().tolist()
+        of_block = (shares >= MIN_NEURON_SHARE).nonzero().flatten().tolist()
         found += [Neuron(block, index, float(shares[index])) for index in of_block]
     return tuple(sorted(found, key=lambda neuron: -neuron.share))
 

@@ -218,7 +218,7 @@ def _caveat(view: View) -> str:
 
 
 def _range(view: View) -> str:
-    """Return which values of a picture of more than 8 bits are shown as white."""
+    """Return a sentence on how a picture of more than 8 bits was scaled to 8 bits; empty for other pictures."""
     about: str = getattr(view.photo, "info", {}).get("range", "")
     return about
 

@@ -197,7 +197,7 @@ class Observer(TorchFunctionMode):
         return recorded.reshape(probabilities.shape)
 
     def _add(self, shape: tuple[int, ...], **parts: Any) -> None:
-        """Add a call, with its tensors as (B, H, n, ...)."""
+        """Record an attention call; tensors with merged heads (B * H, n, ...) are reshaped to (B, H, n, ...)."""
         name, caller = self._caller()
         heads = self._heads or getattr(caller, "num_heads", None) or getattr(caller, "num_attention_heads", None)
         view = partial(_by_head, heads=heads if len(shape) == 3 and heads and shape[0] % heads == 0 else None)
