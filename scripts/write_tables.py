@@ -8,9 +8,12 @@ from functools import partial
 from pathlib import Path
 
 from vitviz.analysis.head_statistics import STATISTICS
+from vitviz.analysis.pca_basis import BINS
 from vitviz.attribution.registry import METHODS
 from vitviz.attribution.target_specs import SPELLINGS
+from vitviz.attribution.targets import LISTED
 from vitviz.formatting import CERTAINTY, FEW_CLASSES, PERHAPS, PROBABLE_ABOVE, UNKNOWN_BELOW
+from vitviz.heatmap import FAR, FEW, OWN_QUANTILE
 from vitviz.server.endpoints import Endpoints
 from vitviz.settings import SETTINGS
 from vitviz.web.questions import QUESTIONS
@@ -84,7 +87,12 @@ TABLES = {"settings.md": (settings,), "names.md": (methods, statistics, question
 def constants() -> str:
     """Return the constants that the page's scripts share with Python, as JSON."""
     numbers = {
+        "FAR": FAR,
+        "FEW": FEW,
         "FEW_CLASSES": FEW_CLASSES,
+        "FOREGROUND_BINS": BINS,
+        "LISTED": LISTED,
+        "OWN_QUANTILE": OWN_QUANTILE,
         "PERHAPS": PERHAPS,
         "PROBABLE_ABOVE": PROBABLE_ABOVE,
         "UNKNOWN_BELOW": UNKNOWN_BELOW,

@@ -1,7 +1,7 @@
 import assert from 'node:assert/strict';
 import test from 'node:test';
 import { fit, patchEdges } from '../../vitviz/web/compute/geometry.js';
-import { packed, scaleOver } from '../../vitviz/web/draw/color.js';
+import { packed, scaleOver, shades } from '../../vitviz/web/draw/color.js';
 import { Heat } from '../../vitviz/web/draw/heat.js';
 import { placed, stamp } from '../../vitviz/web/draw/sheet.js';
 import { overlay } from './picture.js';
@@ -50,6 +50,16 @@ test('the heat layer equals the opaque overlay inside the model\'s input, and is
     heat.paint(index, TABLE, smooth, out);
     assert.deepEqual(out, expected);
   }
+});
+
+test('a spotlight leaves a tenth of the patches their full light, also beside outliers', () => {
+  const opacity = (color) => color >>> 24;
+  const index = Uint8Array.from({ length: 100 }, (_, patch) => (patch === 99 ? 255 : patch)); // one outlier
+  const table = shades(index);
+  assert.equal([...index].filter((place) => opacity(table[place]) === 0).length, 11);
+  assert.ok(opacity(table[0]) > 180);
+  for (let place = 1; place < 256; place += 1) assert.ok(opacity(table[place]) <= opacity(table[place - 1]));
+  assert.ok(opacity(shades(new Uint8Array(20))[0]) > 180); // a constant map is dark
 });
 
 test('a thumbnail on the sheet is an enlarged map with round corners', () => {

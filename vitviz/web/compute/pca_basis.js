@@ -1,5 +1,6 @@
 // One basis of principal components for the patches of several photographs, so that colors mean the same in all, and a
 // mask of the foreground: `vitviz.analysis.pca_basis`.
+import CONSTANTS from '../core/constants.json' with { type: 'json' };
 import { dot, percentile, principalComponents } from './components.js';
 import { npz } from './map_files.js';
 
@@ -14,7 +15,7 @@ import { npz } from './map_files.js';
  */
 
 const TOLERANCE = 1e-5; // of the components; colors have 256 steps
-const BINS = 256; // of the histogram for the threshold, as in Python
+const { FOREGROUND_BINS: BINS } = CONSTANTS; // see vitviz/analysis/pca_basis.py
 
 /**
  * The threshold that maximizes the variance between the values above and below it (Otsu 1979).

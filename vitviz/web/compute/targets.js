@@ -1,5 +1,6 @@
 // Targets on the page: a class is its index; other targets have Python's spelling, such as "group:3,5" (see
 // `vitviz.attribution.target_specs`). The address and the state write the photograph of the other pane as `OTHER`.
+import CONSTANTS from '../core/constants.json' with { type: 'json' };
 import { sentence } from '../core/words.js';
 
 /** @typedef {import('../core/manifest.js').Manifest} Manifest */
@@ -7,7 +8,7 @@ import { sentence } from '../core/words.js';
 /** @typedef {'probability' | 'logit' | 'cosine' | 'value'} Scale */
 
 export const OTHER = 'similar:other';
-const LISTED = 3; // names in the name of a group, as in Python
+const { LISTED } = CONSTANTS; // see vitviz/attribution/targets.py
 
 /** The names of scales. @type {Record<Scale, string>} */
 export const SCALES = { probability: 'probability', logit: 'logit', cosine: 'cosine',

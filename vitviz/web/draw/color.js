@@ -1,4 +1,5 @@
 // Map numbers to 256 colours, as in vitviz.draw.colors.
+import CONSTANTS from '../core/constants.json' with { type: 'json' };
 
 /**
  * `vmin` gets the first colour, `vmax` the last; values outside are clipped. If `signed`, zero gets the middle colour.
@@ -12,7 +13,7 @@
 export const SIGNED = 'RdBu_r'; // the colors of signed maps
 /** The default colors: over a photograph, the map dims it where values are low; small maps run from dark to amber. */
 export const SPOTLIGHT = 'spotlight';
-const [OWN_QUANTILE, FAR, FEW] = [0.99, 1.5, 16]; // as in vitviz.heatmap
+const { OWN_QUANTILE, FAR, FEW } = CONSTANTS; // see vitviz/heatmap.py
 
 /**
  * The scale from minimum to maximum of all maps.
@@ -124,11 +125,22 @@ export function packed(bytes) {
     (0xff000000 | (bytes[3 * i + 2] << 16) | (bytes[3 * i + 1] << 8) | bytes[3 * i]) >>> 0);
 }
 
-const [DIMMED, LIFT] = [0.92, 0.6]; // the most opaque shade; below 1, small values are lighter
+const DIMMED = 0.78; // opacity of the darkest shade
+const [LIT, LEAST_FULL] = [0.9, 32]; // quantile of the patches, and lowest index, with full light
+/** @type {Record<number, Uint32Array>} */
+const SHADES = {};
 
-/** Shades from dark to transparent, which leave a photograph its full light at high values. (256) pixels */
-export const SHADES = Uint32Array.from({ length: 256 }, (_, place) => (
-  ((Math.round(255 * DIMMED * (1 - (place / 255) ** LIFT)) << 24) | 0x0c0f12) >>> 0));
+/**
+ * Shades from dark to transparent, which leave a photograph its full light at high values: at a tenth of the patches
+ * or more, so that a few outliers do not leave all other patches dark.
+ * @param {Uint8Array} index - color indices of the patches @returns {Uint32Array} (256) pixels
+ */
+export function shades(index) {
+  const full = Math.max(LEAST_FULL, index.slice().sort()[Math.floor(LIT * (index.length - 1))]);
+  SHADES[full] ??= Uint32Array.from({ length: 256 }, (_, place) => (
+    ((Math.round(255 * DIMMED * (1 - Math.min(1, place / full))) << 24) | 0x0c0f12) >>> 0));
+  return SHADES[full];
+}
 
 /** @type {WeakMap<Uint32Array, Record<string, Uint32Array>>} */
 const SPOTLIGHTS = new WeakMap();

@@ -3,7 +3,7 @@
 // one pixel for each patch, and the marks have the resolution of the screen, because browsers copy a changed canvas in
 // every frame.
 import { captioned } from './caption.js';
-import { SHADES, SPOTLIGHT, colorGrid, indices, packed, spotlight } from './color.js';
+import { SPOTLIGHT, colorGrid, indices, packed, shades, spotlight } from './color.js';
 import { patchAt, patchEdges } from '../compute/geometry.js';
 import { isExact } from '../compute/readback.js';
 import { Heat } from './heat.js';
@@ -175,7 +175,7 @@ export class Pane {
   paint(index, table, { smooth, opacity, overlay = 'even', bare = false, signed = false, color = '' }) {
     const { heat, grid: [gh, gw], geometry: { image, frame: [left, top, right, bottom] } } = this;
     const lit = !signed && (color ?? SPOTLIGHT) === SPOTLIGHT;
-    const colors = lit ? SHADES : overlay === 'spotlight' ? spotlight(table, signed) : table;
+    const colors = lit ? shades(index) : overlay === 'spotlight' ? spotlight(table, signed) : table;
     this.painted = { index, table: colors, smooth: smooth || lit };
     const cut = Math.min(left, top, image[0] - right, image[1] - bottom) < -0.5; // patches extend outside
     const exact = cut || (smooth && !lit); // the browser may enlarge shades, whose opacity alone differs
