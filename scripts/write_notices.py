@@ -64,9 +64,9 @@ def weights() -> str:
     """Return the section about the bundled checkpoints, from their config.json."""
     lines = ["## Weights", "", "Each folder's README.md states what is known and inferred about its weights.", ""]
     lines += ["| folder | from | licence |", "|---|---|---|"]
-    for path in sorted((ROOT / "checkpoints").glob("*/config.json")):
+    for path in sorted((ROOT / "checkpoints").rglob("config.json")):
         config = json.loads(path.read_text(encoding="utf-8"))
-        lines.append(f"| `checkpoints/{path.parent.name}` | {config['source']} | {config['licence']} |")
+        lines.append(f"| `{path.parent.relative_to(ROOT)}` | {config['source']} | {config['licence']} |")
     return "\n".join([*lines, ""])
 
 

@@ -18,7 +18,7 @@ else:
 ROOT = Path(__file__).parents[1]
 _PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 PROJECT, TOOL = _PYPROJECT["project"], _PYPROJECT["tool"]
-CARDS = ("checkpoints/*/README.md", "examples/README.md", "benchmarks/README.md")
+CARDS = ("checkpoints/**/README.md", "examples/README.md", "benchmarks/README.md")
 DOCUMENTS = sorted(str(path.relative_to(ROOT)) for glob in ("*.md", "docs/**/*.md", *CARDS) for path in ROOT.glob(glob))
 GUIDE = [name for name in DOCUMENTS if name.startswith("docs/guide/")]
 # Import torchvision as tests/conftest.py does, before timm and transformers import it directly.

@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import tiny
 import torch
 import torch.nn.functional as F
 from PIL import Image
@@ -14,17 +15,18 @@ from safetensors.torch import save_file
 sys.path.insert(0, str(Path(__file__).parents[1] / "scripts" / "checkpoints" / "captioner"))
 
 import captions
-import checkpoint
 import evaluate
 import features
 import layouts
 import maps
 import train
-from captions import CaptionError, Tokenizer, vocabulary, write_caption
-from decoder import Decoder, DecoderConfig, generate
+from captions import vocabulary, write_caption
 from layouts import LAYOUTS, QUARTERS, WHOLE, Photo, Picture, Region
 
 from vitviz.images.preprocess import Preprocess
+from vitviz.language import captioner
+from vitviz.language.captioner import Captioner, CaptionError, Tokenizer
+from vitviz.language.decoder import Decoder, DecoderConfig, generate
 
 NOUNS = ("acoustic guitar", "apple", "cat", "scissors", "umbrella")
 PHOTOS = [
@@ -154,7 +156,7 @@ def test_plan_survives_its_file(tmp_path: Path) -> None:
 
 def test_merge_concatenates_squares_of_patches() -> None:
     tokens = torch.arange(4 * 6).reshape(1, 24, 1)  # a grid of 4 x 6
-    merged = features.merge(tokens, (4, 6))
+    merged = captioner.merge(tokens, (4, 6), features.MERGED)
     assert merged.shape == (1, 6, 4)
     assert merged[0, 0].tolist() == [0, 1, 6, 7]
     assert merged[0, 4].tolist() == [14, 15, 20, 21]
@@ -165,7 +167,7 @@ def test_projection_keeps_the_principal_components(monkeypatch: pytest.MonkeyPat
     generator = torch.Generator().manual_seed(0)
     basis = torch.linalg.qr(torch.randn(7, 3, generator=generator)).Q
     tokens = torch.randn(5, 40, 3, generator=generator) @ (basis * torch.tensor([3.0, 2.0, 1.0])).T + 5
-    projected = features.project(tokens, features.fit_projection(tokens))
+    projected = captioner.project(tokens, features.fit_projection(tokens))
     assert torch.isclose(projected.flatten(0, 1).var(0).mean(), torch.tensor(1.0), atol=1e-3)
     distances, kept = (torch.pdist(each.flatten(0, 1)) for each in (tokens, projected))
     assert torch.allclose(distances / distances.mean(), kept / kept.mean(), atol=1e-4)
@@ -392,7 +394,7 @@ def test_table_has_a_row_for_removal_and_for_each_map() -> None:
     cases, share = evaluate.right_cases(mosaics, written, tokenizer())
     assert share.share == 1
     torch.manual_seed(0)
-    captioner = checkpoint.Captioner("", Preprocess(), {}, Decoder(config()).eval(), tokenizer())
+    captioner = Captioner(tiny.model(), Preprocess(), 2, {}, Decoder(config()).eval(), tokenizer())
     block, head = evaluate.find_best_head(captioner, cases)
     table = evaluate.table_of_maps(captioner, cases[:3], (block, head)).splitlines()
     names = [line.split(" | ")[0].strip("| ") for line in table[2:]]
@@ -400,18 +402,3 @@ def test_table_has_a_row_for_removal_and_for_each_map() -> None:
     assert {"removal of a quarter", "removal of single tokens, summed"} == {*names[:2]}
 
 
-def test_checkpoint_holds_the_captioner_in_half_precision(tmp_path: Path) -> None:
-    model = Decoder(config()).eval()
-    projection = {"mean": torch.randn(20), "weight": torch.randn(5, 20)}
-    before = checkpoint.Captioner("a-backbone", Preprocess(mode="squash"), projection, model, tokenizer())
-    checkpoint.save(before, tmp_path)
-    after = checkpoint.load(tmp_path)
-    assert (after.backbone, after.preprocess, after.tokenizer.words) == (
-        "a-backbone",
-        before.preprocess,
-        before.tokenizer.words,
-    )
-    assert after.decoder.config == model.config
-    tokens, words = torch.randn(2, 16, 20), torch.randint(3, 9, (2, 4))
-    expected = model(before.project(tokens), words)
-    assert torch.allclose(after.decoder(after.project(tokens), words), expected, atol=0.05)

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from vitviz.images.bands import Bands
     from vitviz.images.limits import ImageError
     from vitviz.images.preprocess import Preprocess
+    from vitviz.language.captioner import load_captioner
     from vitviz.language.words import Words, words
     from vitviz.model.config import ModelError, ViTConfig, preset
     from vitviz.model.devices import best_device
@@ -71,6 +72,7 @@ __all__ = [
     "example",
     "faithfulness",
     "load",
+    "load_captioner",
     "overlay",
     "preset",
     "rollout",
@@ -93,6 +95,7 @@ _MODULES = {
     "images.bands": ("Bands",),
     "images.limits": ("ImageError",),
     "images.preprocess": ("Preprocess",),
+    "language.captioner": ("load_captioner",),
     "language.words": ("Words", "words"),
     "model.config": ("ModelError", "ViTConfig", "preset"),
     "model.devices": ("best_device",),

@@ -1,4 +1,4 @@
-"""Captions of pictures whose regions are known, and the tokenizer of their words."""
+"""Captions of pictures whose regions are known."""
 
 from __future__ import annotations
 
@@ -20,8 +20,6 @@ from layouts import (
     Box,
     Region,
 )
-
-from vitviz.errors import VitvizError
 
 SINGLE = ("a photo of {0}", "a picture of {0}", "this is {0}", "the photo shows {0}", "{0}")
 """Captions of a single photograph. {0} is its noun with its article."""
@@ -106,64 +104,3 @@ def vocabulary(nouns: Iterable[str]) -> tuple[str, ...]:
     texts = [*SINGLE, *(text for group in RELATIONS.values() for text in group), *PLACES.values()]
     texts += [with_article(noun) for noun in nouns]
     return tuple(sorted({word for text in texts for word in text.split() if not word.startswith("{")}))
-
-
-class CaptionError(VitvizError):
-    """A text that the captioner cannot read."""
-
-
-class Tokenizer:
-    """Words <-> numbers. Words are separated by spaces; a comma is a word."""
-
-    PAD, START, END = range(3)
-
-    def __init__(self, words: Sequence[str], nouns: Sequence[str]) -> None:
-        self.words, self.nouns = tuple(words), tuple(nouns)
-        self._all = ("<pad>", "<start>", "<end>", *words)
-        self._numbers = {word: number for number, word in enumerate(self._all)}
-        self._split = {tuple(noun.split()) for noun in nouns}
-        self._longest = max(map(len, self._split))
-
-    def __len__(self) -> int:
-        return len(self._all)
-
-    def encode(self, words: Iterable[str]) -> list[int]:
-        """Return the numbers of words.
-
-        Raises:
-            CaptionError: for a word that captions do not use.
-        """
-        words = list(words)
-        if unknown := [word for word in words if word not in self._numbers]:
-            raise CaptionError(
-                f"Expected words that the captioner knows, got {unknown[0]!r}. Use its {len(self.words)} words."
-            )
-        return [self._numbers[word] for word in words]
-
-    def decode(self, numbers: Iterable[int]) -> list[str]:
-        """Return the words up to the end."""
-        words = []
-        for number in numbers:
-            if number == self.END:
-                break
-            words.append(self._all[number])
-        return words
-
-    def split(self, text: str) -> list[str]:
-        """Return the words of a text."""
-        return text.replace(",", " , ").split()
-
-    def join(self, words: Iterable[str]) -> str:
-        """Return the text of words."""
-        return " ".join(words).replace(" ,", ",")
-
-    def find_nouns(self, words: Sequence[str]) -> list[tuple[str, int, int]]:
-        """Return each noun in a caption with the index of its first word and the index after its last one."""
-        found, start = [], 0
-        while start < len(words):
-            lengths = range(min(self._longest, len(words) - start), 0, -1)
-            length = next((n for n in lengths if tuple(words[start : start + n]) in self._split), 0)
-            if length:
-                found.append((" ".join(words[start : start + length]), start, start + length))
-            start += max(length, 1)
-        return found

@@ -18,10 +18,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from captions import PLACES, Tokenizer
-from checkpoint import Captioner, load, save
-from decoder import Decoder
-from features import BACKBONE, TABLES, Worker, preprocess_of
+from captions import PLACES
+from features import BACKBONE, MERGED, TABLES, Worker, preprocess_of
 from maps import MAPS, Span, attention, rank_correlation, removal
 from layouts import QUARTERS, WHOLE, Picture, Region, find_photos, read_answers
 from safetensors.torch import load_file
@@ -29,7 +27,11 @@ from torch import Tensor
 from train import Material, captions_of, load_features, resume, tokenizer_of, tokens_of
 
 import vitviz
+from vitviz.language.captioner import Captioner, Tokenizer, load_folder, project, save
+from vitviz.language.decoder import Decoder
 
+LICENCE = "as the backbone's; trained on images for research use"
+SOURCE = f"a decoder trained by us on {BACKBONE} with captions of everyday256, everyday2, Imagenette, and mosaics of them"
 CARD = Path(__file__).with_name("card.md")
 HEADING = "## Evaluations on wild/"
 DRAWS = 2000
@@ -224,7 +226,8 @@ def write_checkpoint(work: Path, folder: Path) -> tuple[dict[str, Material], str
     splits, _ = load_features(work, run.parts)
     backbone = vitviz.load(BACKBONE)
     projection = load_file(work / "projection.safetensors")
-    save(Captioner(BACKBONE, preprocess_of(backbone), projection, run.model, tokenizer_of(work)), folder)
+    captioner = Captioner(backbone, preprocess_of(backbone), MERGED, projection, run.model, tokenizer_of(work))
+    save(captioner, folder, licence=LICENCE, source=SOURCE)
     count = {kind: len(of_kind(splits["train"], mosaics=kind)) for kind in (False, True)}
     done = f"{run.step:,} of {run.settings.steps:,} steps" if run.step < run.settings.steps else f"{run.step:,} steps"
     return (
@@ -236,7 +239,7 @@ def write_checkpoint(work: Path, folder: Path) -> tuple[dict[str, Material], str
 def evaluate(work: Path, folder: Path) -> None:
     """Write checkpoint and card."""
     splits, trained = write_checkpoint(work, folder)
-    captioner = load(folder)
+    captioner = load_folder(folder, vitviz.load(BACKBONE))
     model, tokenizer = captioner.decoder, captioner.tokenizer
     photos, mosaics = (of_kind(splits["test"], mosaics=kind) for kind in (False, True))
     dev = of_kind(splits["dev"], mosaics=True)
@@ -262,11 +265,11 @@ def evaluate(work: Path, folder: Path) -> None:
 
 def evaluate_wild(folder: Path, photos: Path) -> None:
     """Evaluate the checkpoint on photographs of other sources, and add the figure to its card."""
-    captioner = load(folder)
+    captioner = load_folder(folder, vitviz.load(BACKBONE))
     _, nouns = read_answers(TABLES)
     found = find_photos(photos.parent, [photos.name], nouns)
     pictures = [Picture("wild", (Region(photo, WHOLE),)) for photo in found]
-    features = captioner.project(Worker(captioner.backbone, photos.parent, None).tokens(pictures))
+    features = project(Worker(BACKBONE, photos.parent, None).tokens(pictures), captioner.projection)
     share = nouns_of_photos(
         pictures, captions_of(captioner.decoder, captioner.tokenizer, features), captioner.tokenizer
     )

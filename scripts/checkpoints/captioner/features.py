@@ -41,6 +41,7 @@ from torch import Tensor
 
 import vitviz
 from vitviz.images.preprocess import Preprocess
+from vitviz.language.captioner import merged_tokens, project
 from vitviz.model.vit import ViT
 
 BACKBONE = "dinov2-s14-everyday"
@@ -124,22 +125,6 @@ def preprocess_of(model: ViT) -> Preprocess:
     return Preprocess(height=SIDE, width=SIDE, mode="squash", mean=about.mean, std=about.std)
 
 
-@torch.inference_mode()
-def merged_tokens(model: ViT, images: Tensor) -> Tensor:
-    """Return the final patch tokens, `MERGED` x `MERGED` of them concatenated: (B, 3, H, W) -> (B, n, 4 D)."""
-    with torch.autocast(images.device.type, torch.bfloat16):
-        tokens, (gh, gw) = model.embed(images)
-        tokens = model.encode(tokens, model.angles((gh, gw)))[:, len(model.config.prefix) :].float()
-    return merge(tokens, (gh, gw))
-
-
-def merge(tokens: Tensor, grid: tuple[int, int]) -> Tensor:
-    """Concatenate the tokens of squares of patches: (B, gh * gw, D) -> (B, gh * gw / 4, 4 D), row by row."""
-    (gh, gw), m = grid, MERGED
-    squares = tokens.unflatten(1, (gh // m, m, gw // m, m))  # (B, gh / m, m, gw / m, m, D)
-    return squares.permute(0, 1, 3, 2, 4, 5).flatten(3).flatten(1, 2)  # (B, gh / m * gw / m, m * m * D)
-
-
 def fit_projection(tokens: Tensor) -> dict[str, Tensor]:
     """Return mean (F,) and weight (K, F) of the projection to the first principal components, scaled to variance 1.
 
@@ -153,11 +138,6 @@ def fit_projection(tokens: Tensor) -> dict[str, Tensor]:
     kept = values.sum() / (flat - mean).square().sum(1).mean()
     print(f"{DIMENSIONS} of {len(mean)} dimensions keep {100 * kept:.1f} % of the variance", flush=True)
     return {"mean": mean.float(), "weight": weight.float()}
-
-
-def project(tokens: Tensor, projection: dict[str, Tensor]) -> Tensor:
-    """Project merged tokens: (B, n, F) -> (B, n, K)."""
-    return (tokens - projection["mean"]) @ projection["weight"].T
 
 
 class Worker:
@@ -175,7 +155,8 @@ class Worker:
         for start in range(0, len(pictures), BATCH):
             drawn = [draw(picture, self.photos) for picture in pictures[start : start + BATCH]]
             images = torch.stack([torch.from_numpy(self.preprocess(image).pixels) for image in drawn])
-            parts.append(merged_tokens(self.model, images))
+            with torch.autocast(images.device.type, torch.bfloat16):
+                parts.append(merged_tokens(self.model, images, MERGED))
         tokens = torch.cat(parts)
         return tokens if self.projection is None else project(tokens, self.projection)
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 import torch
-from decoder import Decoder
 from torch import Tensor
+
+from vitviz.language.decoder import Decoder, Recorder
 
 Span = tuple[int, int]
 """Index of the first word of a noun in a caption, and the index after its last word."""
@@ -43,19 +44,6 @@ def removal(model: Decoder, features: Tensor, words: Tensor, spans: Sequence[Spa
     values = log_probabilities(model, features.expand(many, -1, -1), words.expand(many, -1), visible)  # (1 + G, T)
     nouns = sum_spans(values, spans)
     return (nouns[:1] - nouns[1:]).T
-
-
-class Recorder:
-    """Computes attention step by step and keeps its probabilities, (B, H, T, n + T) for each block."""
-
-    def __init__(self) -> None:
-        self.attention: list[Tensor] = []
-
-    def __call__(self, block: int, q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> Tensor:  # noqa: ARG002
-        """Attend."""
-        scores = q @ k.transpose(-1, -2) / q.shape[-1] ** 0.5
-        self.attention.append(scores.masked_fill(~mask, -torch.inf).softmax(-1))
-        return self.attention[-1] @ v
 
 
 @torch.inference_mode()

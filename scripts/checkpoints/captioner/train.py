@@ -25,12 +25,14 @@ from pathlib import Path
 
 import torch
 import torch.nn.functional as F
-from captions import Tokenizer, vocabulary, write_caption
-from decoder import Decoder, DecoderConfig, generate
+from captions import vocabulary, write_caption
 from features import PART, part_path, read_plan
 from layouts import WHOLE, Box, Picture, Region
 from safetensors.torch import load_file
 from torch import Tensor, nn
+
+from vitviz.language.captioner import Tokenizer
+from vitviz.language.decoder import Decoder, DecoderConfig, generate
 
 EXCHANGED = 0.5  # share of the regions of mosaics
 HIDDEN = 0.25  # share of the mosaics

@@ -4,8 +4,6 @@ The image tokens are a prefix of the keys and values. The decoder does not chang
 stands for the same patches, and whoever masks its key removes all that it contributes.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -52,7 +50,8 @@ class Block(nn.Module):
         q, k, v = qkv.unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)  # 3 x (B, H, n + T, d)
         attended = attend(index, q[:, :, image.shape[1] :], k, v, mask)  # (B, H, T, d)
         words = words + self.dropout(self.proj(attended.transpose(1, 2).flatten(2)))
-        return words + self.dropout(self.fc2(F.gelu(self.fc1(self.norm2(words)))))
+        out: Tensor = words + self.dropout(self.fc2(F.gelu(self.fc1(self.norm2(words)))))
+        return out
 
 
 def grid_positions(tokens: int, width: int) -> Tensor:
@@ -106,7 +105,8 @@ class Decoder(nn.Module):
         mask = self.mask(features, words, visible)
         for index, block in enumerate(self.blocks):
             x = block(index, image, x, mask, attend)
-        return self.norm(x) @ self.embed.weight.T
+        logits: Tensor = self.norm(x) @ self.embed.weight.T
+        return logits
 
     def mask(self, features: Tensor, words: Tensor, visible: Tensor | None) -> Tensor:
         """Return which keys, image tokens and then words, each word sees: (B, 1, T, n + T) bool."""
@@ -139,3 +139,16 @@ def generate(
         if not len(going):
             break
     return words[:, 1:].tolist()
+
+
+class Recorder:
+    """Computes attention step by step and keeps its probabilities, (B, H, T, n + T) for each block."""
+
+    def __init__(self) -> None:
+        self.attention: list[Tensor] = []
+
+    def __call__(self, block: int, q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> Tensor:  # noqa: ARG002
+        """Attend."""
+        scores = q @ k.transpose(-1, -2) / q.shape[-1] ** 0.5
+        self.attention.append(scores.masked_fill(~mask, -torch.inf).softmax(-1))
+        return self.attention[-1] @ v

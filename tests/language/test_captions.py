@@ -1,0 +1,104 @@
+"""Test the captioner: a tiny random one, and the bundled one on the bundled photographs."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tiny
+import torch
+import torch.nn.functional as F
+
+import vitviz
+from vitviz.language import captioner
+from vitviz.language.captioner import Captioner, CaptionError, Tokenizer, load_captioner
+from vitviz.language.decoder import Decoder, DecoderConfig
+
+WORDS = (",", "a", "acoustic", "cat", "guitar", "left", "of")
+
+
+def tiny_captioner() -> Captioner:
+    """Return a captioner of 4 x 4 patches, 2 x 2 of which are one image token."""
+    torch.manual_seed(0)
+    backbone = tiny.known(grid=(4, 4), patch=2)
+    assert backbone.pretrained is not None
+    width = 4 * backbone.config.width
+    projection = {"mean": torch.randn(width), "weight": torch.randn(5, width) / width**0.5}
+    config = DecoderConfig(
+        vocabulary=len(WORDS) + 3, image_tokens=4, features=5, words=11, width=12, depth=2, heads=3, dropout=0.2
+    )
+    decoder = Decoder(config).eval().requires_grad_(False)
+    for parameter in decoder.parameters():
+        parameter.add_(torch.randn_like(parameter) / 3)
+    tokenizer = Tokenizer(WORDS, ("acoustic guitar", "cat"))
+    return Captioner(backbone, backbone.pretrained.preprocess, 2, projection, decoder, tokenizer)
+
+
+PHOTO = np.random.default_rng(0).integers(0, 256, (30, 50, 3), dtype=np.uint8)
+
+
+def test_words_are_the_most_probable_ones_with_their_attention() -> None:
+    made = tiny_captioner()
+    words = made.words(PHOTO, "a cat")
+    numbers = [Tokenizer.START, *made.tokenizer.encode(["a", "cat", *words.words])]
+    tokens, grid = made.backbone.embed(torch.from_numpy(made.preprocess(words.photo).pixels)[None])
+    patches = made.backbone.encode(tokens, made.backbone.angles(grid))[:, 1:]  # (1, 16, D)
+    squares = [[0, 1, 4, 5], [2, 3, 6, 7], [8, 9, 12, 13], [10, 11, 14, 15]]
+    features = torch.stack([patches[0, square].flatten() for square in squares]) - made.projection["mean"]
+    features = features @ made.projection["weight"].T
+    logits = made.decoder(features[None], torch.tensor([numbers]))[0]
+    best = logits.argmax(-1).tolist()[2:]
+    assert made.tokenizer.decode(best)[: len(words.words)] == list(words.words)
+    assert words.attention.shape == (len(words.words), 2, 3, 4)
+    # The first block's attention, from its own weights.
+    block = made.decoder.blocks[0]
+    image = made.decoder.image_norm(made.decoder.image(features)) + made.decoder.image_positions
+    text = made.decoder.embed(torch.tensor(numbers)) + made.decoder.positions[: len(numbers)]
+    keys, queries = block.qkv(block.norm1(torch.cat([image, text])))[:, 12:24], block.qkv(block.norm1(text))[:, :12]
+    scores = queries.unflatten(1, (3, 4)).transpose(0, 1) @ keys.unflatten(1, (3, 4)).permute(1, 2, 0) / 2
+    later = torch.cat([torch.zeros(len(numbers), 4), torch.ones(len(numbers), len(numbers)).triu(1)], 1).bool()
+    expected = F.softmax(scores.masked_fill(later, -torch.inf), -1)[:, 2:-1, :4].transpose(0, 1)  # (T, H, n)
+    torch.testing.assert_close(words.attention[:, 0], expected, atol=1e-5, rtol=0)
+
+
+def test_given_words_are_fed_in() -> None:
+    made = tiny_captioner()
+    written = made.words(PHOTO)
+    fed = made.words(PHOTO, answer=" ".join(written.words))
+    assert fed.words == written.words
+    torch.testing.assert_close(fed.attention, written.attention)
+    assert made.words(PHOTO, answer="a cat, left of a cat").words == ("a", "cat", ",", "left", "of", "a", "cat")
+
+
+def test_boxes_divide_the_whole_photograph() -> None:
+    boxes = tiny_captioner().words(PHOTO, answer="a").boxes
+    assert boxes.tolist() == [[0, 0, 25, 15], [25, 0, 50, 15], [0, 15, 25, 30], [25, 15, 50, 30]]
+
+
+def test_bad_words_are_refused_in_one_sentence_that_says_what_to_do() -> None:
+    made = tiny_captioner()
+    with pytest.raises(CaptionError, match=r"knows, got 'zebra'. Use its 7 words"):
+        made.words(PHOTO, answer="a zebra")
+    with pytest.raises(CaptionError, match=r"of 1 to 10 words together, got 0 and 0. Write words"):
+        made.words(PHOTO, answer=" ")
+    with pytest.raises(CaptionError, match=r"got 4 and 7. Write words, but fewer"):
+        made.words(PHOTO, "a cat left of", "a cat left of a cat ,")
+    with pytest.raises(CaptionError, match=r"Expected a model with a captioner, got tiny. Load 'dinov2-s14-everyday'"):
+        load_captioner(made.backbone)
+
+
+def test_a_folder_holds_the_captioner_in_half_precision(tmp_path: Path) -> None:
+    before = tiny_captioner()
+    captioner.save(before, tmp_path, licence="of tests", source="random")
+    after = captioner.load_folder(tmp_path, before.backbone)
+    assert (after.preprocess, after.merged, after.tokenizer.words) == (before.preprocess, 2, WORDS)
+    assert after.decoder.config == before.decoder.config
+    fed = [each.words(PHOTO, answer="a cat").attention for each in (before, after)]
+    torch.testing.assert_close(*fed, atol=0.02, rtol=0)
+
+
+def test_bundled_captioner_names_what_the_examples_show() -> None:
+    made = vitviz.load_captioner()
+    for name, noun in {"church": "church", "panda": "panda"}.items():
+        words = made.words(vitviz.example(name))
+        assert words.words[-1] == noun
+        assert words.attention.shape == (len(words.words), 4, 8, 64)
