@@ -232,7 +232,7 @@ def load_captioner(model: ViT | str = DEFAULT) -> Captioner:
     >>> captioner = load_captioner()
     >>> import vitviz
     >>> captioner.words(vitviz.example("church")).words
-    ('a', 'photo', 'of', 'a', 'church')
+    ('a', 'church')
 
     Args:
         model: a loaded model, or a name for `vitviz.load`.
