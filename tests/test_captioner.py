@@ -400,5 +400,3 @@ def test_table_has_a_row_for_removal_and_for_each_map() -> None:
     names = [line.split(" | ")[0].strip("| ") for line in table[2:]]
     assert names[2:] == [*maps.MAPS, f"attention, block {block + 1}, head {head + 1}"]
     assert {"removal of a quarter", "removal of single tokens, summed"} == {*names[:2]}
-
-
