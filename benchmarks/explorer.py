@@ -88,9 +88,9 @@ def moves(page: Page, client: CDPSession, count: int, throttle: float) -> tuple[
 
 
 MATCHED = """(() => {
-    const { scenes, views, resting } = window.vitviz ?? {};
+    const { scenes, panels, resting } = window.vitviz ?? {};
     return scenes?.size === 2 && [...scenes.values()].every(({ answers }) => answers.complete)
-        && views[0].similarity.matching?.done && resting();
+        && panels[0].similarity.matching?.done && resting();
 })()"""
 # The patches of both photographs, and the next larger input size.
 PATCHES = """[[...vitviz.scenes.values()].map(({ grid }) => grid[0] * grid[1]),
@@ -169,7 +169,7 @@ def similar(page: Page, client: CDPSession, args: argparse.Namespace) -> None:
 
 
 def alone(page: Page, folder: Path) -> None:
-    """Measure size and start of a standalone page, and check that it makes no requests."""
+    """Measure size and start of a saved page, and check that it makes no requests."""
     view = Explorer(vitviz.load("dinov2-s14-imagenette")).open(EXAMPLE)
     began = time.perf_counter()
     text = view.html()
@@ -183,7 +183,7 @@ def alone(page: Page, folder: Path) -> None:
     page.evaluate(MOVES, 200)
     for key in "[],.0cdrg" * 10:
         page.keyboard.press(key)
-    print(f"\n  standalone page: {path.stat().st_size / 1e6:.1f} MB (target 8), written in {duration:.2f} s, "
+    print(f"\n  saved page: {path.stat().st_size / 1e6:.1f} MB (target 8), written in {duration:.2f} s, "
           f"first map {1000 * statistics.median(seconds):.0f} ms after opening (target 1,000)")  # fmt: skip
     print(f"  requests while pointing and changing layers and heads: {len(requests) - before} (target 0)")
 

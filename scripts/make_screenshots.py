@@ -108,7 +108,7 @@ def shoot_similar(browser: Browser, address: str, folder: Path) -> None:
     """Take screenshots of two photographs: patches similar to a pinned one, and components above the foreground."""
     page = browser.new_page(viewport={"width": 1440, "height": 900})
     page.goto(f"{address}?theme=light&image=Dog&image2=Koala&pane=1&mode=similarity&from=4,15")
-    page.wait_for_function(f"{COMPLETE} && vitviz.views[0].similarity.matching?.done && vitviz.resting()")
+    page.wait_for_function(f"{COMPLETE} && vitviz.panels[0].similarity.matching?.done && vitviz.resting()")
     files: dict[str, list[Image.Image]] = {"similar": [], "components": []}
     for similar, name in (("cosine", "similar"), ("components", "components"), ("foreground", "components")):
         change = {"similar": similar} if name == "similar" else {"similar": similar, "query": None}
@@ -156,9 +156,9 @@ def shoot_target(browser: Browser, address: str, file: Path) -> None:
     page.goto(f"{address}?tab=why&image=Dog&method=attn_lrp&theme=light")
     page.wait_for_function(COMPLETE)
     page.evaluate(TWO_CLASSES)
-    page.wait_for_function("vitviz.views.find(({ field }) => field).heatmap?.target", timeout=120_000)
+    page.wait_for_function("vitviz.panels.find(({ field }) => field).heatmap?.target", timeout=120_000)
     for name in ("", "-layers"):
-        page.locator(".vv-explain [data-ask=target] input").click()
+        page.locator(".vv-explain [data-field=target] input").click()
         if name:
             page.get_by_role("tab", name="Inside").click()
             page.wait_for_selector(".vv-layers-view .vv-chart", timeout=120_000)

@@ -27,7 +27,7 @@ def types() -> str:
             lines.append(f"  {name}: {{ {', '.join(fields)} }};\n" if fields else f"  {name}: {{}};\n")
     return (
         "/** Arguments of the questions, from the signatures of vitviz.server.endpoints (scripts/write_types.py). */\n"
-        f"interface Asks {{\n{''.join(lines)}}}\n"
+        f"interface Arguments {{\n{''.join(lines)}}}\n"
     )
 
 

@@ -35,7 +35,7 @@ CLOSE = 2e-3  # tolerance of a probability: queries and keys are sent in half pr
 ROUNDED = 5e-4  # rounding error of a percentage with one decimal
 
 READ = """() => {
-    const view = vitviz.views[0];
+    const view = vitviz.panels[0];
     const one = view.panes[vitviz.store.get().pane];
     const text = (selector) => one.pane.element.querySelector(selector).textContent;
     return {
@@ -50,8 +50,8 @@ READ = """() => {
     };
 }"""
 SETTLED = """() => vitviz.resting() && vitviz.progress.jobs.size === 0
-    && vitviz.views.every((view) => ['maps', 'bars', 'others', 'numbers', 'requests']
-        .every((name) => !view[name]?.running))"""
+    && vitviz.panels.every((panel) => ['maps', 'bars', 'others', 'numbers', 'questions']
+        .every((name) => !panel[name]?.running))"""
 
 
 HOSTILE = '<img src=x onerror="document.title = 1">'

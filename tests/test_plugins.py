@@ -140,13 +140,13 @@ def test_page_offers_plugins_in_english_where_a_translation_is_missing(page: Bro
     with closing(Running(small)) as app:
         ready(page, f"{app.url}?__theme=light&lang=zh&tab=why&method=token_saliency")
         panel = page.locator(".vv-explain")
-        expect(panel.locator("[data-ask=method] option:checked")).to_contain_text("Token saliency")
+        expect(panel.locator("[data-field=method] option:checked")).to_contain_text("Token saliency")
         panel.locator("[data-do=run]").click()  # the cost is not measured, so the page does not run it unasked
         expect(panel.locator(".vv-low")).not_to_have_text("")
-        shown = page.evaluate("Math.max(...vitviz.views.find((view) => view.heatmap).heatmap.values)")
+        shown = page.evaluate("Math.max(...vitviz.panels.find((view) => view.heatmap).heatmap.values)")
         assert shown == pytest.approx(app.view().explain("token_saliency").values.max(), rel=1e-3)
         ready(page, f"{app.url}?__theme=light&lang=zh&tab=inside&statistic=largest_share")
-        expect(page.locator("[data-ask=statistic] option:checked")).to_have_text("Largest share")
+        expect(page.locator("[data-field=statistic] option:checked")).to_have_text("Largest share")
         expect(page.locator(".vv-heads-view .vv-cell").first).not_to_have_text("")
 
 

@@ -1,4 +1,4 @@
-"""Write standalone pages, open them from disk without a network, and read their contents."""
+"""Write saved pages, open them from disk without a network, and read their contents."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from vitviz.explorer import Explorer
 from vitviz.images.preprocess import Preprocess
 from vitviz.model.vit import Pretrained
 from vitviz.view import View
-from vitviz.web.scene import Scene, standalone
+from vitviz.web.scene import Scene, saved_page
 
 ROOT = Path(__file__).parents[1]
 SCENE = "vitviz.scenes.get(vitviz.store.get().scene?.id)"  # text that describes the active pane
@@ -70,7 +70,7 @@ def scene(seen: View, **further: Any) -> Scene:
 
 @lru_cache
 def html(kind: str = FIRST) -> str:
-    return standalone(scene(view(kind)))
+    return saved_page(scene(view(kind)))
 
 
 def shown_photo(text: str) -> Image.Image:
@@ -153,7 +153,7 @@ def hover(page: Page, seen: View, row: int, column: int, pane: int = 0) -> None:
 def pixels(page: Page, script: str) -> NDArray[np.uint8]:
     """Return the pixels (height, width, 4) of a canvas; `script` is a function of the view that returns it."""
     rest(page)
-    url = page.evaluate(f"({script})(vitviz.views[0]).toDataURL()")
+    url = page.evaluate(f"({script})(vitviz.panels[0]).toDataURL()")
     return np.asarray(Image.open(io.BytesIO(base64.b64decode(url.split(",")[1]))).convert("RGBA"))
 
 

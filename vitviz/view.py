@@ -560,7 +560,7 @@ class View:
             ExplorerError: if the page would be too large.
             LectureError: for invalid texts.
         """
-        from vitviz.web.scene import Scene, standalone
+        from vitviz.web.scene import Scene, saved_page
 
         if (megabytes := self._megabytes(maps)) > limit:
             raise ExplorerError(
@@ -570,8 +570,8 @@ class View:
             )
         scene = Scene.of(self, maps=maps)
         if not lecture:
-            return standalone(scene)
-        return standalone(scene, **rooms.load("lecture", "numbers").saved_lecture(self, texts))
+            return saved_page(scene)
+        return saved_page(scene, **rooms.load("lecture", "numbers").saved_lecture(self, texts))
 
     def save_html(self, path: str | os.PathLike[str], **options: Any) -> Path:
         """Write the page of `html` with its options, and return the path."""
@@ -581,9 +581,9 @@ class View:
 
     def _megabytes(self, maps: Sequence[Heatmap] = ()) -> float:
         """Estimate the size of the page in MB."""
-        from vitviz.web.scene import standalone_bytes
+        from vitviz.web.scene import saved_bytes
 
-        return standalone_bytes(self.trace, maps) / 1e6
+        return saved_bytes(self.trace, maps) / 1e6
 
     def _repr_png_(self) -> bytes:
         """Return a picture for notebooks: the prediction and `attention()`."""

@@ -4,7 +4,7 @@ import { BackendError } from '../../vitviz/web/backends/backend.js';
 import { isStep, reduce, restore } from '../../vitviz/web/core/actions.js';
 import { INITIAL } from '../../vitviz/web/core/state.js';
 import { createStore } from '../../vitviz/web/core/store.js';
-import { Requests, sceneOf } from '../../vitviz/web/effects/panels.js';
+import { Questions, sceneOf } from '../../vitviz/web/effects/questions.js';
 import { Photos, hashOf } from '../../vitviz/web/effects/photos.js';
 import { SceneEffects } from '../../vitviz/web/effects/scene.js';
 
@@ -360,21 +360,21 @@ function panel() {
   });
   const counter = { changes: 0 };
   const backend = { questions: { intervene: { settle: 200 } }, ask: take };
-  const requests = new Requests(backend, () => { counter.changes += 1; });
-  return { asked: calls, told: counter, requests, want: (...questions) => requests.want(SCENE, questions),
-    answer: (question) => requests.answer(SCENE, question) };
+  const questions = new Questions(backend, () => { counter.changes += 1; });
+  return { asked: calls, told: counter, questions, want: (...list) => questions.want(SCENE, list),
+    answer: (question) => questions.answer(SCENE, question) };
 }
 
 test('an answer is requested once and cached', async () => {
-  const { asked: calls, told: counter, requests, want, answer } = panel();
+  const { asked: calls, told: counter, questions, want, answer } = panel();
   want(method('lrp'));
   want(method('lrp'));
   assert.deepEqual([calls.length, answer(method('lrp'))], [1, undefined]);
   await calls[0].answer('map');
-  assert.deepEqual([answer(method('lrp')), counter.changes, requests.running], ['map', 1, null]);
+  assert.deepEqual([answer(method('lrp')), counter.changes, questions.running], ['map', 1, null]);
   want(method('lrp'));
   assert.equal(calls.length, 1);
-  assert.equal(requests.answer({ id: 'other' }, method('lrp')), undefined);
+  assert.equal(questions.answer({ id: 'other' }, method('lrp')), undefined);
 });
 
 test('a newer question aborts the older one, whose answer is dropped', async () => {
@@ -398,31 +398,31 @@ test('questions are asked in order, one at a time', async () => {
 });
 
 test('questions that are no longer needed are aborted', async () => {
-  const { asked: calls, requests, want } = panel();
+  const { asked: calls, questions, want } = panel();
   want(method('one'));
   want();
   assert.equal(calls[0].signal.aborted, true);
   want(method('two'));
-  requests.stop();
+  questions.stop();
   assert.equal(calls[1].signal.aborted, true);
   await calls[1].fail(new DOMException('', 'AbortError'));
-  assert.equal(requests.failure(SCENE, method('two')), '');
+  assert.equal(questions.failure(SCENE, method('two')), '');
 });
 
 test('a failed question reports why and is repeated only on request', async () => {
-  const { asked: calls, requests, want } = panel();
+  const { asked: calls, questions, want } = panel();
   want(method('one'));
   await calls[0].fail(new BackendError('Too large.', 'refused'));
   want(method('one'));
-  assert.deepEqual([calls.length, requests.failure(SCENE, method('one'))], [1, 'Too large.']);
-  requests.retry();
+  assert.deepEqual([calls.length, questions.failure(SCENE, method('one'))], [1, 'Too large.']);
+  questions.retry();
   want(method('one'));
-  assert.deepEqual([calls.length, requests.failure(SCENE, method('one'))], [2, '']);
+  assert.deepEqual([calls.length, questions.failure(SCENE, method('one'))], [2, '']);
 });
 
 test('progress is reported only while the question runs', async () => {
-  const { asked: calls, told: counter, requests, want } = panel();
-  const progress = (name) => requests.progress(SCENE, method(name));
+  const { asked: calls, told: counter, questions, want } = panel();
+  const progress = (name) => questions.progress(SCENE, method(name));
   want(method('one'));
   calls[0].progress({ ahead: 2 });
   assert.deepEqual([progress('one'), progress('two'), counter.changes], [{ ahead: 2 }, null, 1]);
@@ -444,12 +444,12 @@ test('a slider\'s question is sent when the slider rests', async (context) => {
 });
 
 test('a test of several maps answers each of them, and the least recently used answers are dropped', async () => {
-  const { asked: calls, requests, want, answer } = panel();
+  const { asked: calls, questions, want, answer } = panel();
   const question = (...methods) => ['faithfulness', { methods, target: 1, against: null }];
   want(question('a', 'b'));
   await calls[0].answer(['A', 'B']);
   assert.deepEqual([answer(question('b')), answer(question('a'))], [['B'], ['A']]); // `a` was used last
-  for (let i = 0; i < 119; i += 1) requests.keep(SCENE, method(`m${i}`), i);
+  for (let i = 0; i < 119; i += 1) questions.keep(SCENE, method(`m${i}`), i);
   assert.deepEqual([answer(question('a')), answer(question('b'))], [['A'], undefined]);
 });
 

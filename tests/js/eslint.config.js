@@ -8,15 +8,15 @@ const ALL = 'vitviz/**/*.js';
 const scriptsOf = (folder) => [WEB, 'vitviz/lecture/page', 'vitviz/site/page', 'vitviz/site']
   .map((place) => `${place}/${folder}/*.js`);
 
-/** The other folders that the modules of each folder may import: core <- compute <- draw <- views. */
+/** The other folders that the modules of each folder may import: core <- compute <- draw <- panels. */
 const IMPORTS = {
   core: [], compute: ['core', 'vendor'], draw: ['core', 'compute', 'vendor'], backends: ['core', 'compute'],
   effects: ['core', 'compute', 'backends'], worker: ['core', 'compute'],
-  views: ['core', 'compute', 'draw', 'effects'],
+  panels: ['core', 'compute', 'draw', 'effects'],
 };
 const AMERICAN = '^(?!.*([Cc]olour|[Gg]rey|[Cc]entre|[Nn]eighbour|[Bb]ehaviour|alis[ei]|gnis[ei]|imis[ei]|elled)).*$';
 const PURE = ['core', 'compute']; // these also run under Node and in workers
-const SILENT = ['draw', 'views']; // these must leave questions to effects/
+const SILENT = ['draw', 'panels']; // these must leave questions to effects/
 
 const folders = Object.entries(IMPORTS).map(([folder, allowed]) => ({
   files: scriptsOf(folder),

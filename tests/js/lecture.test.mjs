@@ -9,7 +9,7 @@ import {
 import { numberOf } from '../../vitviz/lecture/page/compute/exercises.js';
 import { parseBlock } from '../../vitviz/web/compute/payload.js';
 import { readTensors, writeTensors } from '../../vitviz/lecture/page/compute/tensors.js';
-import { FIRST, SECOND } from '../../vitviz/lecture/page/views/steps/training.js';
+import { FIRST, SECOND } from '../../vitviz/lecture/page/panels/steps/training.js';
 import { VECTORS, near, sum } from './vectors.mjs';
 
 const { lecture: MODEL, lecturesWithGaps: GAPS } = VECTORS;

@@ -42,7 +42,7 @@ test('each step has texts, other languages have some of them, and a step has as 
     assert.deepEqual(exercises(lang).filter((heading) => !exercises('en').includes(heading)), []);
   }
   LECTURE.forEach(({ name }, step) => {
-    const text = readFileSync(new URL(`../../vitviz/lecture/page/views/steps/${name}.js`, import.meta.url), 'utf8');
+    const text = readFileSync(new URL(`../../vitviz/lecture/page/panels/steps/${name}.js`, import.meta.url), 'utf8');
     const parts = [...text.matchAll(/(?:data-part="|\}, ')([\d ]+)["']/g)].flatMap(([, listed]) => listed.split(' '));
     const counted = Array.from({ length: PARTS[step] }, (_, place) => String(place + 1));
     assert.deepEqual([...new Set(parts)].sort().filter((part) => !counted.includes(part)), []);

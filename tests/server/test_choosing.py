@@ -246,7 +246,7 @@ def test_refused_questions_offer_the_largest_size(page: Browser, app: Running, m
     settled(page)
     expect(explain.locator(".vv-trouble")).to_be_hidden()
     expect(button).to_be_hidden()
-    assert page.evaluate("vitviz.views.find((view) => view.maps).heatmap?.values.length") > 0
+    assert page.evaluate("vitviz.panels.find((view) => view.maps).heatmap?.values.length") > 0
 
 
 @pytest.mark.tier("all")

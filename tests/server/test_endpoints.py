@@ -29,7 +29,7 @@ from vitviz.server.routes import describe_error
 from vitviz.server.scenes import UnknownScene
 from vitviz.view import View
 from vitviz.web.questions import QUESTIONS
-from vitviz.web.scene import ROLLOUT_TOKENS, standalone
+from vitviz.web.scene import ROLLOUT_TOKENS, saved_page
 
 ROWS, COLUMNS = tiny.GRID
 TOKENS = 1 + ROWS * COLUMNS
@@ -125,7 +125,7 @@ def test_many_tokens_have_rollout_rows_but_no_matrix(endpoints: Endpoints, fine:
 def test_saved_page_matches_python(
     endpoints: Endpoints, scene: str, fine: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert endpoints.page(scene, "?layer=2").decode() == standalone(cached(endpoints, scene).scene, "?layer=2")
+    assert endpoints.page(scene, "?layer=2").decode() == saved_page(cached(endpoints, scene).scene, "?layer=2")
     assert endpoints.page(scene, lecture=True).count(b'id="values-') == tiny.DEPTH
     monkeypatch.setattr(module, "PAGE_MEGABYTES", 0.1)
     with pytest.raises(ArgumentError, match="1,233 tokens"):
@@ -266,7 +266,7 @@ def test_cait_opens_with_the_attention_and_maps_of_python(endpoints: Endpoints, 
     for name in ("gae", "legrad"):
         answer = ask(endpoints, "explain", scene=scene, method=name, target=7, against=None)
         np.testing.assert_allclose(answer["values"], view.explain(name, target=7).values.ravel(), rtol=6e-5, atol=1e-12)
-    assert endpoints.page(scene).decode() == standalone(cached(endpoints, scene).scene)
+    assert endpoints.page(scene).decode() == saved_page(cached(endpoints, scene).scene)
     with pytest.raises(LectureError, match="talking heads"):
         endpoints.lecture(scene, 1)
 

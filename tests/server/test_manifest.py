@@ -21,7 +21,7 @@ from vitviz.images.preprocess import Preprocess
 from vitviz.model.vit import Pretrained
 from vitviz.view import ExplorerError, View
 from vitviz.web.payload import block_bytes, count_bytes, rollout_bytes
-from vitviz.web.scene import LEAST_SIDE, PICTURE_BYTES, STAGE_SIDE, Scene, standalone, standalone_bytes
+from vitviz.web.scene import LEAST_SIDE, PICTURE_BYTES, STAGE_SIDE, Scene, saved_bytes, saved_page
 
 HOSTILE = '<img src=x onerror="alert(1)">'
 
@@ -61,9 +61,9 @@ def test_texts_from_outside_are_escaped() -> None:
     view = opened(labels=(HOSTILE, *(f"class {i}" for i in range(tiny.CLASSES - 1))))
     view.trace.logits[0, 0] = 100.0
     scene = Scene.of(view, title=HOSTILE, image="</script><script>alert(1)</script>")
-    page = standalone(scene, "?layer=2</script><b>")
+    page = saved_page(scene, "?layer=2</script><b>")
     assert not [text for text in ("<img src=x", "<script>alert(1)", "</script><b>", "@@") if text in page]
-    assert '"?layer=2&head=3"' in standalone(scene, "?layer=2&head=3")
+    assert '"?layer=2&head=3"' in saved_page(scene, "?layer=2&head=3")
 
 
 def test_outputs_without_names_are_not_shown_as_classes() -> None:
@@ -95,7 +95,7 @@ def test_manifest_and_view_describe_a_photograph_alike() -> None:
         assert data["known"] is view.known is known
         assert view.describe() == scene.summary
         assert scene.summary.startswith(text)
-        assert f"<title>{html.escape(scene.summary)} · tiny · vitviz</title>" in standalone(scene)
+        assert f"<title>{html.escape(scene.summary)} · tiny · vitviz</title>" in saved_page(scene)
     name, _, members = view.group(1e-9)
     assert name == "even"
     assert members == [label for label, _ in view.predictions(tiny.CLASSES) if label in view.labels[::2]][:3]
@@ -165,7 +165,7 @@ def test_estimated_size_of_a_page_matches_the_page(kind: str) -> None:
     assert count_bytes(trace, rollout=False) == sum(map(len, files))
     assert count_bytes(trace, rollout=True) == sum(map(len, [*files, rollout_bytes(trace)]))
     page = view.html(maps=maps)
-    assert standalone_bytes(trace, maps) == pytest.approx(len(page), rel=0.1, abs=2 * PICTURE_BYTES)
+    assert saved_bytes(trace, maps) == pytest.approx(len(page), rel=0.1, abs=2 * PICTURE_BYTES)
 
 
 def test_page_beyond_the_limit_is_refused_in_advance(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -305,7 +305,7 @@ def test_page_uses_both_servers_and_survives_the_end_of_one(page: Browser, tmp_p
             before = len(proxy.questions())
             page.get_by_role("tab", name="Why").click()
             for method in ("legrad", "attn_lrp", "rollout", "token_gradcam"):
-                page.select_option(".vv-explain [data-ask=method]", method)
+                page.select_option(".vv-explain [data-field=method]", method)
                 expect(page.locator(".vv-explain .vv-title")).to_have_text(view.explain(method).title)
                 show_tab(page, "Why")
             # The restarted server was also asked, although it had no photograph.

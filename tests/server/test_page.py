@@ -49,7 +49,7 @@ from vitviz.server.menu import Menu
 from vitviz.settings import Settings
 from vitviz.view import View
 from vitviz.web.examples import Example, examples
-from vitviz.web.scene import standalone
+from vitviz.web.scene import saved_page
 
 
 def test_page_shows_every_layer_head_and_patch_of_the_bundled_model(page: Browser, app: Running) -> None:
@@ -477,7 +477,7 @@ def test_panels_agree_and_classes_are_searched_by_keyboard(page: Browser, app: R
 def test_only_the_first_of_very_many_classes_are_listed(offline: Browser, tmp_path: Path) -> None:
     labels = tuple(f"thing {number}" for number in range(21_841))
     scene = viewer_pages.scene(viewer_pages.view(), labels=labels)
-    viewer_pages.show(offline, tmp_path, standalone(scene))
+    viewer_pages.show(offline, tmp_path, saved_page(scene))
     expect(offline.locator(".vv-predictions h2")).to_have_text("It says")
     offline.click(".vv-known summary")
     expect(offline.locator(".vv-known li")).to_have_count(400)
@@ -511,7 +511,7 @@ def test_windowed_model_shows_the_window_of_a_patch_in_every_stage(
     expect_map(page, view.rollout((3, 5)))
     change(page, tab="why", mode="attention", method="legrad")
     settled(page)
-    explained = "vitviz.views.find((view) => view.hiding)"
+    explained = "vitviz.panels.find((view) => view.hiding)"
     assert page.evaluate(f"{explained}.pane.grid") == [12, 8]  # of the last stage
     change(page, erased=[29])
     settled(page)
@@ -553,7 +553,7 @@ def test_captured_model_opens_as_any_other(page: Browser, tmp_path: Path) -> Non
         expect(page.locator(".vv-caveat")).to_contain_text("the model runs as it is")
         change(page, tab="why", mode="attention", method="gae")
         settled(page)
-        methods = page.evaluate("vitviz.views.find((view) => view.hiding).methods.map(({ name }) => name)")
+        methods = page.evaluate("vitviz.panels.find((view) => view.hiding).methods.map(({ name }) => name)")
         assert methods == [name for name, method in METHODS.items() if not method.not_captured]
         change(page, tab="lecture")
         expect(page.locator(".vv-lacking")).to_contain_text("only converted models")

@@ -290,12 +290,12 @@ def test_saved_page_works_offline_and_saved_pictures_have_captions(
     for color in lut("magma")[[0, -1]]:  # ends of the color bar
         assert (np.abs(pixels - color).max(-1) <= 3).sum() > 5
     change(page, gamma=0.5, mode="rollout", query="cls", discard=0.2, residual=0.4, fuse="max", start=2)
-    page.wait_for_function("vitviz.views[0].panes[0].pane.title.startsWith('Rollout of layers 2 to 3, max of heads')")
+    page.wait_for_function("vitviz.panels[0].panes[0].pane.title.startsWith('Rollout of layers 2 to 3, max of heads')")
     name, caption, _ = captioned(page)
     assert "Rollout-of-layers-2-to-3-max-of-heads-from-CLS" in name
     assert "skip connection 40\xa0% · weakest 20\xa0% discarded · gamma 0.5" in caption
     page.get_by_label("Photograph only").check()
-    page.wait_for_function("vitviz.views[0].panes[0].pane.opacity === 0")
+    page.wait_for_function("vitviz.panels[0].panes[0].pane.opacity === 0")
     name, caption, _ = captioned(page)
     assert name.endswith("-Photograph.png")
     assert "Rollout" not in caption

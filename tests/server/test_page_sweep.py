@@ -170,7 +170,7 @@ def test_picture_precedes_thumbnails_on_a_phone(browser: Chromium, app: Running,
         assert tops[2] < 844
         assert page.evaluate("getComputedStyle(document.querySelector('.vv-picture')).touchAction") == "pan-y"
         page.get_by_role("tab", name="Why").click()
-        expect(page.locator("[data-ask=method]")).to_be_visible()
+        expect(page.locator("[data-field=method]")).to_be_visible()
         page.get_by_role("tab", name="Look").click()
         for photo, shown in ((own_photograph(tmp_path), ".vv-picture"), (Path(__file__), "#notice")):
             page.evaluate("window.scrollTo(0, 900)")

@@ -252,14 +252,14 @@ def photographs(tab: Tab, folder: Path, stores: bool) -> dict[str, Any]:
 
 
 def explain(tab: Tab) -> None:
-    tab.select_option("[data-ask=method]", "legrad")
+    tab.select_option("[data-field=method]", "legrad")
     settle(tab)
     tab.click(".vv-explain [data-do=test]")
     tab.wait_for("document.querySelectorAll('.vv-testing .vv-chart').length === 2", seconds=180)
 
 
 def switch_head_off(tab: Tab) -> None:
-    tab.click("[data-ask=off]")
+    tab.click("[data-field=off]")
     tab.click(".vv-cell")
     tab.wait_for("document.querySelector('.vv-heads-view .vv-moved li')")
 

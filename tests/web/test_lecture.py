@@ -40,7 +40,7 @@ from vitviz.web.languages import LANGUAGES
 
 STAGES = len(STEPS)
 HALF = 2e-3
-EXERCISES = "vitviz.views.find((view) => view.exercises).exercises.exercises"
+EXERCISES = "vitviz.panels.find((view) => view.exercises).exercises.exercises"
 
 
 @pytest.fixture(scope="module")
@@ -134,8 +134,8 @@ def test_all_steps_show_the_models_numbers(saved: Page, view: View) -> None:
     go(page, "attention")  # begins with a local head of an early layer
     shares = near_shares(view)
     block, head = np.unravel_index(shares.argmax(), shares.shape)
-    expect(page.locator(".vv-step:visible [data-ask=layer]")).to_have_value(str(block))
-    expect(page.locator(".vv-step:visible [data-ask=head]")).to_have_value(str(head))
+    expect(page.locator(".vv-step:visible [data-field=layer]")).to_have_value(str(block))
+    expect(page.locator(".vv-step:visible [data-field=head]")).to_have_value(str(head))
     go(page, "heads")
     expect(page.locator(".vv-kinds b").first).not_to_have_text("…")  # every head is classified
     assert sum(map(int, page.locator(".vv-kinds b").all_inner_texts())) == view.trace.depth * view.trace.heads
@@ -162,8 +162,8 @@ def test_all_steps_are_in_chinese(saved: Page) -> None:
 def test_numbers_of_a_head_match_model_and_add_up(saved: Page, view: View) -> None:
     ask(saved, query=PATCH)
     go(saved, "attention")
-    saved.select_option(".vv-step:visible [data-ask=layer]", label=str(BLOCK + 1))
-    saved.select_option(".vv-step:visible [data-ask=head]", label=str(HEAD + 1))
+    saved.select_option(".vv-step:visible [data-field=layer]", label=str(BLOCK + 1))
+    saved.select_option(".vv-step:visible [data-field=head]", label=str(HEAD + 1))
     queries, keys, values = head_tensors(view, BLOCK, HEAD)
     token = len(view.trace.prefix) + PATCH[0] * view.trace.grid[1] + PATCH[1]
     dots = keys @ queries[token]
@@ -295,7 +295,7 @@ def test_the_page_checks_every_exercise_against_the_model(saved: Page, view: Vie
             for language in LANGUAGES:  # every placeholder has a value
                 text = exercise_texts(language)[step][kind]
                 assert len(text["choices"]) == len(texts[kind]["choices"])
-                places = re.findall(r"\{(\d)\}", text["ask"] + text["solution"])
+                places = re.findall(r"\{(\d)\}", text["question"] + text["solution"])
                 assert max(map(int, places), default=-1) < len(own["values"]), (step, kind, language)
             if step == STEPS[0]:
                 patches = view.trace.grid[0] * view.trace.grid[1]
@@ -321,7 +321,7 @@ def test_all_exercises_print_with_solutions_on_later_pages(saved: Page) -> None:
     (second,) = (place for place, text in enumerate(pages) if text.startswith("Solutions"))
     questions, solutions = " ".join(pages[:second]), " ".join(pages[second:])
     texts = [text for step in exercise_texts("en").values() for text in step.values()]
-    for part, name in ((questions, "ask"), (solutions, "solution")):
+    for part, name in ((questions, "question"), (solutions, "solution")):
         # Compare the longest piece without numbers.
         pieces = [normalize("NFKC", max(re.split(r"\{\d\}", text[name]), key=len).strip()) for text in texts]
         assert [piece for piece in pieces if piece not in part] == []
@@ -339,7 +339,7 @@ def test_one_steps_exercises_print_in_chinese(saved: Page, view: View) -> None:
         sheet = saved.locator(".vv-printed")
         expect(sheet.locator("h2").first).to_contain_text(lecture_texts()["zh"][STEPS.index("positions")]["title"])
         texts = exercise_texts("zh")["positions"]
-        expect(sheet.locator(".vv-task").nth(1)).to_contain_text(texts["choice"]["ask"])
+        expect(sheet.locator(".vv-task").nth(1)).to_contain_text(texts["choice"]["question"])
         expect(sheet.locator(".vv-pictures rect")).to_have_count(view.trace.grid[0] * view.trace.grid[1] - 9)
         expect(saved.locator(".vv-lecture")).to_be_hidden()
     finally:

@@ -38,10 +38,10 @@ from vitviz.lecture.texts import STEPS
 from vitviz.view import View
 
 EXPLAIN = ".vv-explain"
-MATCHED = """vitviz.scenes.size === 2 && vitviz.views[0].similarity.matching?.done && vitviz.resting()
+MATCHED = """vitviz.scenes.size === 2 && vitviz.panels[0].similarity.matching?.done && vitviz.resting()
     && vitviz.progress.jobs.size === 0"""
 SIMILAR = """() => {
-    const view = vitviz.views[0];
+    const view = vitviz.panels[0];
     const maps = [0, 1].map((pane) => {
         const { place, scene } = view.placeNow(pane);
         return [...view.shown(place, scene).values];
@@ -49,7 +49,7 @@ SIMILAR = """() => {
     return [maps, view.similarity.matching.matches];
 }"""
 COLORS = """(pane) => {
-    const view = vitviz.views[0];
+    const view = vitviz.panels[0];
     const { place, scene } = view.placeNow(pane);
     return [...view.shown(place, scene).table];
 }"""
@@ -82,7 +82,7 @@ def test_an_error_is_shown_in_view_and_where_it_arose(opened: Browser) -> None:
     expect(opened.locator(f"{EXPLAIN} .vv-testing .vv-trouble")).to_be_visible()
     opened.route("**/vitviz/intervene", lambda route: route.abort())
     change(opened, removed=20)
-    opened.select_option(f"{EXPLAIN} [data-ask=method]", "legrad")
+    opened.select_option(f"{EXPLAIN} [data-field=method]", "legrad")
     expect(opened.locator(f"{EXPLAIN} .vv-hide .vv-trouble")).to_be_visible()
 
 
@@ -135,7 +135,7 @@ def test_compare_starts_with_a_choice_and_names_both_pictures(opened: Browser, a
     names, titles = (opened.locator(f"{EXPLAIN} {name}") for name in (".vv-of", ".vv-title"))
     expect(names).to_have_text([re.compile(r"^Church · "), re.compile(r"^Dog · ")])
     expect(titles).to_have_text([view.explain("gae").title for view in (app.view(), app.view(DOG))])
-    choice = opened.locator(f"{EXPLAIN} [data-ask=target]")
+    choice = opened.locator(f"{EXPLAIN} [data-field=target]")
     choice.get_by_role("combobox").fill("similarity")
     choice.get_by_role("option").click()
     settled(opened)
@@ -155,7 +155,7 @@ def test_compare_starts_with_a_choice_and_names_both_pictures(opened: Browser, a
     open_tab(opened, "Inside")  # the target is the same in all tabs
     heads, layers = opened.locator(".vv-heads-view"), opened.locator(".vv-layers-view")
     expect(layers.locator(".vv-target span")).to_have_text("Target: similarity to Church.")
-    heads.locator("[data-ask=statistic]").select_option("ablation_logit")
+    heads.locator("[data-field=statistic]").select_option("ablation_logit")
     expect(heads.locator(".vv-chart-title")).to_have_text("Score drop")
     drops = dog.heads(["ablation_logit"], target=Similarity(church))["ablation_logit"].ravel()
     shown = heads.locator(".vv-cell").evaluate_all(DROPS)
@@ -198,19 +198,19 @@ def test_similar_patches_matches_and_components_of_two_photographs_equal_pythons
     expect_python(church)
     expect(opened.locator(".vv-lines g")).to_have_count(4)
     change(opened, open=["more"])
-    expect(opened.locator("[data-ask=descriptor]")).to_have_value("values")
-    expect(opened.locator("[data-ask=descriptorBlock]")).to_have_value(str(church.trace.depth - 2))
+    expect(opened.locator("[data-field=descriptor]")).to_have_value("values")
+    expect(opened.locator("[data-field=descriptorBlock]")).to_have_value(str(church.trace.depth - 2))
     opened.keyboard.press("Escape")
     before = opened.evaluate(requests)
     opened.mouse.move(*at_patch(opened, dog, 2, 3, pane=1))
     opened.wait_for_function("vitviz.store.get().pointer?.pane === 1 && vitviz.resting()")
     expect_python(dog, place=(2, 3))
-    opened.locator("[data-ask=matches]").fill("0")
+    opened.locator("[data-field=matches]").fill("0")
     expect(opened.locator(".vv-lines g:not(.vv-marked)")).to_have_count(0)
     assert opened.evaluate(requests) == before
-    opened.select_option("[data-ask=descriptor]", "keys")
-    opened.select_option("[data-ask=descriptorBlock]", "0")
-    opened.locator("[data-ask=matches]").fill("9")
+    opened.select_option("[data-field=descriptor]", "keys")
+    opened.select_option("[data-field=descriptorBlock]", "0")
+    opened.locator("[data-field=matches]").fill("9")
     opened.wait_for_function(MATCHED)
     assert opened.evaluate(requests) == before + 4  # one for each photograph and choice
     expect_python(dog, place=(2, 3), descriptor="keys", block=0)
@@ -246,7 +246,7 @@ def test_similar_patches_matches_and_components_of_two_photographs_equal_pythons
 
 def test_class_field_completes_what_is_typed_by_keyboard_and_pointer(opened: Browser, app: Running) -> None:
     open_tab(opened, "Why")
-    field = opened.locator(f"{EXPLAIN} [data-ask=target]")
+    field = opened.locator(f"{EXPLAIN} [data-field=target]")
     text, options = field.get_by_role("combobox", name="Explain"), field.get_by_role("option")
     best = app.view().predictions(1)[0][0]
     text.click()
@@ -266,7 +266,7 @@ def test_class_field_completes_what_is_typed_by_keyboard_and_pointer(opened: Bro
     expect(text).to_have_value(best)
     text.fill("5")
     options.get_by_text("thing 5").click()
-    title, rather = (opened.locator(f"{EXPLAIN} {part}") for part in (".vv-title", "[data-ask=against]"))
+    title, rather = (opened.locator(f"{EXPLAIN} {part}") for part in (".vv-title", "[data-field=against]"))
     expect(title).to_contain_text("for thing 5")
     expect(rather).to_be_visible()
     text.fill("thing 7")
@@ -307,15 +307,15 @@ def test_why_one_class_and_not_another_hides_patches_until_the_answer_flips(
     pair = [best, unlikely]  # needs many steps
     panel.get_by_role("combobox", name="rather than").fill(unlikely)
     opened.keyboard.press("Enter")
-    panel.locator("[data-ask=method]").select_option("rollout")
+    panel.locator("[data-field=method]").select_option("rollout")
     expect(panel.locator(".vv-speaks")).to_contain_text("the same for every class")
     panel.locator("[data-do=specific]").click()
-    panel.locator("[data-ask=method]").select_option("attn_lrp")
+    panel.locator("[data-field=method]").select_option("attn_lrp")
     expect(panel.locator(".vv-speaks")).to_contain_text(f"Red patches speak for {pair[0]}, blue ones for {pair[1]}.")
     expect(panel.locator(".vv-pinned .vv-name")).to_have_text(pair)
     settled(opened)
     panel.locator("[data-do=flip]").click()
-    opened.wait_for_function("!vitviz.views.find(({ hiding }) => hiding).hiding.searching")
+    opened.wait_for_function("!vitviz.panels.find(({ hiding }) => hiding).hiding.searching")
     settled(opened)
     (rows, columns), classes = view.trace.grid, [view.labels.index(label) for label in pair]
     order = np.argsort(-view.explain("attn_lrp", contrast=tuple(pair)).values.ravel(), kind="stable")

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from vitviz.web import bundle
 from vitviz.web.payload import HEADER, PayloadError, block_bytes, rollout_bytes
-from vitviz.web.scene import standalone_frame
+from vitviz.web.scene import saved_frame
 
 
 def test_block_bytes_refuses_invalid_input() -> None:
@@ -77,7 +77,7 @@ def test_balancing_queries_is_exact() -> None:
 FILLING = {"first": "{}", "site": "{}", "lecture": "{}", "script": "page.js", "colors": bundle.colors()}
 STATIC = bundle.fill(bundle.template("site/page/site.html"), FILLING)
 SAVED = [
-    standalone_frame(rooms=rooms, manifest='{"a": 1}', search='"?"', lecture="null", title="t", parts="")
+    saved_frame(rooms=rooms, manifest='{"a": 1}', search='"?"', lecture="null", title="t", parts="")
     for rooms in (False, True)
 ]
 INLINE = re.compile(r"<script>(.*?)</script>", re.DOTALL)
@@ -94,6 +94,6 @@ def test_policy_allows_only_inline_scripts_by_hash(page: str) -> None:
 
 
 def test_filling_does_not_change_scripts() -> None:
-    first, second = (INLINE.findall(standalone_frame(manifest=text)) for text in ("1", "2"))
+    first, second = (INLINE.findall(saved_frame(manifest=text)) for text in ("1", "2"))
     assert first == second
     assert len(first) == 2

@@ -27,7 +27,7 @@ TABS = {"Why": "Why", "Heads": "Inside", "Layers": "Inside"}  # the tab of each 
 
 def view_of(name: str) -> str:
     """Return JavaScript that finds a view of the page."""
-    return f"vitviz.views.find(({{ root }}) => root.matches('{name}'))"
+    return f"vitviz.panels.find(({{ root }}) => root.matches('{name}'))"
 
 
 def tab(page: Browser, name: str) -> Locator:
@@ -77,8 +77,8 @@ def after_drop(view: View, shown: dict[str, float], **gone: list[tuple[int, int]
 
 def choose(panel: Locator, field: str, label: str) -> None:
     """Type the name of a class into a field of Explain, and choose it with Enter."""
-    panel.locator(f"[data-ask={field}] input").fill(label)
-    panel.locator(f"[data-ask={field}] input").press("Enter")
+    panel.locator(f"[data-field={field}] input").fill(label)
+    panel.locator(f"[data-field={field}] input").press("Enter")
 
 
 def strongest(view: View, method: str, share: float) -> list[tuple[int, int]]:
@@ -93,9 +93,9 @@ def test_explain_maps_match_python(opened: Browser, app: Running) -> None:
     heatmap = view.explain("gae")
     expect_drawn(opened, panel, heatmap)
     expect(panel.locator(".vv-about")).to_contain_text(re.compile(r"Outside the picture: \d\.\d+ on CLS"))
-    target, against = (panel.locator(f"[data-ask={name}] input") for name in ("target", "against"))
+    target, against = (panel.locator(f"[data-field={name}] input") for name in ("target", "against"))
     expect(target).to_have_value(view.predictions(1)[0][0])
-    expect(panel.locator("[data-ask=method] option")).to_have_count(len(METHODS))
+    expect(panel.locator("[data-field=method] option")).to_have_count(len(METHODS))
     expect(panel.locator(".vv-moved")).to_be_visible()
     assert bars(opened, panel) == pytest.approx(dict(view.predictions(5)), abs=1e-4)
     expect(panel.locator(".vv-moved small:not(:empty)")).to_have_count(0)  # nothing is hidden, so nothing "was"
@@ -105,7 +105,7 @@ def test_explain_maps_match_python(opened: Browser, app: Running) -> None:
     expect(panel.locator(".vv-note")).to_contain_text(f"Row {rows // 2}, column {columns // 2 + 1}: ")
     choose(panel, "target", "thing 7")
     choose(panel, "against", "thing 3")
-    panel.locator("[data-ask=method]").select_option("attn_lrp")
+    panel.locator("[data-field=method]").select_option("attn_lrp")
     heatmap = view.explain("attn_lrp", contrast=("thing 7", "thing 3"))
     assert heatmap.signed
     expect_drawn(opened, panel, heatmap)
@@ -135,14 +135,14 @@ def test_faithfulness_and_removal_match_python(opened: Browser, app: Running) ->
     expect(panel.locator(".vv-verdict")).to_have_text(test.describe())
     chart = panel.locator(".vv-chart").first
     assert f"Area {test.deletion.area:.2f}" in chart.locator("svg").get_attribute("aria-label")
-    best = panel.locator("[data-ask=method] option").first  # the best method comes first
+    best = panel.locator("[data-field=method] option").first  # the best method comes first
     expect(best).to_have_attribute("value", "gae")
     expect(best).to_contain_text(f"{abs(test.gain):.2f}")
     panel.locator("input[data-do=away]").fill("60")
     expect(panel.locator(".vv-moved small").first).not_to_have_text("")
     shown = bars(opened, panel)
     assert shown == pytest.approx(after_drop(view, shown, drop=strongest(view, "gae", 0.6)), abs=2e-3)
-    panel.locator("[data-ask=method]").select_option("legrad")  # another map has no test, and different patches
+    panel.locator("[data-field=method]").select_option("legrad")  # another map has no test, and different patches
     expect(panel.locator(".vv-chart")).to_have_count(0)
     expect(panel.locator(".vv-verdict")).to_have_text(untested)
     expect(panel.locator(".vv-title")).to_have_text(view.explain("legrad").title)
@@ -162,7 +162,7 @@ def test_failed_questions_are_reported_and_retried(opened: Browser) -> None:
     panel = explained(opened)
     words = json.dumps({"error": {"kind": "failed", "text": "Nobody answers."}})
     opened.route("**/vitviz/explain", lambda route: route.fulfill(body=f"{words}\n"))
-    panel.locator("[data-ask=method]").select_option("legrad")
+    panel.locator("[data-field=method]").select_option("legrad")
     expect(panel.locator(".vv-trouble")).to_have_text("Nobody answers.")
     expect(panel.locator(".vv-note")).not_to_contain_text("Computing")
     expect(panel.locator(".vv-title")).to_have_text("LeGrad")  # without the map of the previous method
@@ -170,10 +170,10 @@ def test_failed_questions_are_reported_and_retried(opened: Browser) -> None:
     opened.unroute("**/vitviz/explain")
     flat = lambda route: route.fulfill(body=re.sub(r'"values": ?\[.*?\]', FLAT, route.fetch().text()))  # noqa: E731
     opened.route("**/vitviz/explain", flat)
-    panel.locator("[data-ask=method]").select_option("attn_lrp")
+    panel.locator("[data-field=method]").select_option("attn_lrp")
     expect(panel.locator(".vv-note")).to_contain_text("All patches have the same value")
     opened.unroute("**/vitviz/explain")
-    panel.locator("[data-ask=method]").select_option("rollout")
+    panel.locator("[data-field=method]").select_option("rollout")
     expect(panel.locator(".vv-note")).not_to_contain_text("All patches have the same value")
     expect(panel.locator(".vv-trouble")).to_be_hidden()
     expect(panel.locator(".vv-title")).to_contain_text("Rollout of layers 1 to ")
@@ -218,28 +218,28 @@ def test_panes_share_the_class_by_name(page: Browser, app: Running, models: dict
         page.get_by_role("tab", name="Look").click()
         page.locator(".vv-explore .vv-picture").nth(pane).focus()
         tab(page, "Why")
-        expect(panel.locator("[data-ask=target] input")).to_have_value("thing 3")
+        expect(panel.locator("[data-field=target] input")).to_have_value("thing 3")
         assert page.evaluate("vitviz.store.get().target") == expected
 
 
 def test_asking_for_the_rival_class_keeps_the_method(opened: Browser, app: Running) -> None:
     panel = explained(opened)
-    panel.locator("[data-ask=method]").select_option("legrad")
+    panel.locator("[data-field=method]").select_option("legrad")
     panel.locator("[data-do=versus]").click()
     settled(opened)
-    expect(panel.locator("[data-ask=method]")).to_have_value("legrad")
+    expect(panel.locator("[data-field=method]")).to_have_value("legrad")
     assert address(opened)["method"] == "legrad"
 
 
 def test_another_click_or_tab_cancels_a_running_question(opened: Browser) -> None:
     panel = explained(opened)
     gate = Gate(opened, "**/vitviz/explain")
-    panel.locator("[data-ask=method]").select_option("legrad")
+    panel.locator("[data-field=method]").select_option("legrad")
     expect(panel.locator(".vv-title")).to_have_text("LeGrad")
     expect(panel.locator(".vv-low")).to_have_text("")  # the previous map is removed
     gate.wait()
     with opened.expect_event("requestfailed", lambda request: "legrad" in (request.post_data or "")):
-        panel.locator("[data-ask=method]").select_option("attn_lrp")
+        panel.locator("[data-field=method]").select_option("attn_lrp")
     with opened.expect_event("requestfailed", lambda request: "attn_lrp" in (request.post_data or "")):
         opened.get_by_role("tab", name="Look").click()
     gate.open()
@@ -248,7 +248,7 @@ def test_another_click_or_tab_cancels_a_running_question(opened: Browser) -> Non
 def test_slow_method_starts_and_stops_on_request(opened: Browser) -> None:
     panel = explained(opened)
     gate = Gate(opened, "**/vitviz/explain")
-    panel.locator("[data-ask=method]").select_option("kernel_shap")
+    panel.locator("[data-field=method]").select_option("kernel_shap")
     method = METHODS["kernel_shap"]
     note, status, run = panel.locator(".vv-note"), opened.locator("#status"), panel.locator("[data-do=run]")
     expect(panel.locator(".vv-title")).to_have_text(method.title)
@@ -271,14 +271,14 @@ def test_slow_method_starts_and_stops_on_request(opened: Browser) -> None:
     settled(opened)
     expect(run).to_contain_text(f"Run {method.title}")
     assert len(gate.held) == 2
-    expect(panel.locator("[data-ask=method]")).to_have_value("kernel_shap")
+    expect(panel.locator("[data-field=method]")).to_have_value("kernel_shap")
 
 
 @pytest.mark.tier("all")
 def test_address_restores_explain_and_heads(opened: Browser, app: Running) -> None:
     panel = explained(opened)
     choose(panel, "target", "thing 7")
-    panel.locator("[data-ask=method]").select_option("legrad")
+    panel.locator("[data-field=method]").select_option("legrad")
     panel.locator("input[data-do=away]").fill("30")
     opened.reload()
     panel = opened.locator(".vv-explain")
@@ -287,12 +287,12 @@ def test_address_restores_explain_and_heads(opened: Browser, app: Running) -> No
     expect(panel.locator(".vv-moved small").first).not_to_have_text("")
     opened.get_by_role("tab", name="Inside").click()
     panel = opened.locator(".vv-heads-view")
-    panel.locator("[data-ask=statistic]").select_option("mass_cls")
-    panel.locator("[data-ask=off]").check()
+    panel.locator("[data-field=statistic]").select_option("mass_cls")
+    panel.locator("[data-field=off]").check()
     cell = panel.locator(".vv-cell[data-place='2,1']")
     cell.click()
     opened.reload()
-    expect(panel.locator("[data-ask=statistic]")).to_have_value("mass_cls")
+    expect(panel.locator("[data-field=statistic]")).to_have_value("mass_cls")
     expect(cell).to_have_attribute("aria-pressed", "true")
     opened.go_back()
     expect(cell).to_have_attribute("aria-pressed", "false")
@@ -311,13 +311,13 @@ def test_heads_tab_matches_python_and_switches_heads_off(opened: Browser, app: R
     for key in ("ArrowDown", "ArrowDown", "ArrowRight"):
         opened.keyboard.press(key)
     assert opened.evaluate("document.activeElement.dataset.place") == "2,1"
-    panel.locator("[data-ask=statistic]").select_option("mass_cls")
+    panel.locator("[data-field=statistic]").select_option("mass_cls")
     expect(cells.first).to_have_text(percent(statistics["mass_cls"][0, 0], 2))
-    panel.locator("[data-ask=statistic]").select_option("ablation_probability")
+    panel.locator("[data-field=statistic]").select_option("ablation_probability")
     expect(panel.locator(".vv-chart-title")).to_have_text("Probability drop")
     settled(opened)
     assert "−0\xa0%" not in cells.all_inner_texts()
-    panel.locator("[data-ask=off]").check()
+    panel.locator("[data-field=off]").check()
     off = [(2, 0), (2, 3), (1, 4)]
     for block, head in off:
         panel.locator(f".vv-cell[data-place='{block},{head}']").click()
@@ -330,7 +330,7 @@ def test_heads_tab_matches_python_and_switches_heads_off(opened: Browser, app: R
     expect(opened.locator(".vv-grid [data-value='1,4']")).to_have_class(re.compile("vv-is-off"))
     tab(opened, "Heads").locator("[data-do=on]").click()
     expect(panel.locator(".vv-off")).to_contain_text("All heads are on")
-    panel.locator("[data-ask=off]").uncheck()
+    panel.locator("[data-field=off]").uncheck()
     cell = panel.locator(".vv-cell[data-place='1,2']")
     cell.hover()
     heatmap = view.attention(1, 2)

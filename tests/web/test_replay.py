@@ -63,7 +63,7 @@ REPLAY = """(log) => {
     store.dispatch = () => {};
     try { log.forEach(dispatch); } finally { store.dispatch = dispatch; }
 }"""
-PIXELS = "vitviz.views[0].panes.map(({ pane }) => pane.flat().toDataURL())"
+PIXELS = "vitviz.panels[0].panes.map(({ pane }) => pane.flat().toDataURL())"
 
 
 @contextmanager

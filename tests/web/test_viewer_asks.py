@@ -52,9 +52,9 @@ def test_query_follows_pointer_until_pinned(explorer: Page) -> None:
     assert title(explorer).endswith(f"from patch row {row}, column {column}")
     expect(first).to_be_focused()  # the focus stays in the new list
     ask(explorer, numbered=True)
-    assert len(explorer.evaluate("vitviz.views[0].panes[0].pane.aids.strongest")) == 5
+    assert len(explorer.evaluate("vitviz.panels[0].panes[0].pane.aids.strongest")) == 5
     ask(explorer, numbered=False)
-    assert explorer.evaluate("vitviz.views[0].panes[0].pane.aids.strongest") == []
+    assert explorer.evaluate("vitviz.panels[0].panes[0].pane.aids.strongest") == []
 
 
 def test_touch_drags_select_and_taps_pin(browser: Browser, tmp_path: Path) -> None:

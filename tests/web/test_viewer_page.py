@@ -21,7 +21,7 @@ from vitviz.draw.overlay import overlay
 from vitviz.export import numbers
 from vitviz.heatmap import Heatmap, Scale
 from vitviz.view import View
-from vitviz.web.scene import standalone
+from vitviz.web.scene import saved_page
 
 
 def expect_maps(page: Page, seen: View, step: int = 1) -> None:
@@ -63,7 +63,7 @@ def assert_picture(page: Page, text: str, seen: View, **look: Any) -> None:
     photo = viewer_pages.shown_photo(text)
     geometry = viewer_pages.scene(seen).picture[1]
     drawn = pixels(page, "(view) => view.panes[0].pane.flat()")
-    values = np.array(page.evaluate("[...vitviz.views[0].saved(0).saved.values]"), np.float32)
+    values = np.array(page.evaluate("[...vitviz.panels[0].saved(0).saved.values]"), np.float32)
     python = np.asarray(overlay(photo, values.reshape(seen.trace.grid), geometry, **look))
     assert drawn.shape == (*python.shape[:2], 4)
     far = np.abs(drawn[..., :3].astype(int) - python.astype(int)).max(-1)
@@ -107,7 +107,7 @@ def test_attribution_maps_match_python(offline: Page, tmp_path: Path) -> None:
         signed=True,
         prefix_mass={"CLS": 0.25},
     )
-    text = standalone(viewer_pages.scene(seen, maps=[signed]))
+    text = saved_page(viewer_pages.scene(seen, maps=[signed]))
     show(offline, tmp_path, text)
     ask(offline, **EVEN)
     offline.get_by_text("Gradient times input", exact=True).first.click()

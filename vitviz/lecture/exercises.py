@@ -29,7 +29,7 @@ _BETWEEN_CHINESE = re.compile(r"(?<=[\u3000-\u9fff\uff00-\uffef])\n(?=[\u3000-\u
 
 @cache
 def exercise_texts(language: str) -> dict[str, dict[str, dict[str, Any]]]:
-    """Return the texts by step and kind: {"ask": question, "choices": texts, "solution": text}.
+    """Return the texts by step and kind: {"question": text, "choices": texts, "solution": text}.
 
     Missing texts are in English.
     """
@@ -57,7 +57,7 @@ def _sections(mark: str, text: str) -> list[tuple[str, str]]:
 
 
 def _exercise(body: str) -> dict[str, Any]:
-    ask, *choices, solution = (
+    question, *choices, solution = (
         _BETWEEN_CHINESE.sub("", part).replace("\n", " ") for part in re.split(r"\n\n|\n(?=- )", body.strip())
     )
-    return {"ask": ask, "choices": [choice.removeprefix("- ") for choice in choices], "solution": solution}
+    return {"question": question, "choices": [choice.removeprefix("- ") for choice in choices], "solution": solution}

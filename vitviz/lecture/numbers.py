@@ -98,7 +98,7 @@ def model_bytes(model: ViT, preprocess: Preprocess) -> bytes:
 
 
 def saved_lecture(view: View, texts: str | os.PathLike[str] | None = None) -> dict[str, Any]:
-    """Return the arguments `lecture` and `texts` of `vitviz.web.scene.standalone`.
+    """Return the arguments `lecture` and `texts` of `vitviz.web.scene.saved_page`.
 
     Args:
         view: from `Explorer.open`.

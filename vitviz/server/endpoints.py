@@ -57,7 +57,7 @@ from vitviz.web.responses import (
     describe_test,
     rounded,
 )
-from vitviz.web.scene import ROLLOUT_TOKENS, rolls_out, standalone, standalone_bytes
+from vitviz.web.scene import ROLLOUT_TOKENS, rolls_out, saved_bytes, saved_page
 
 TEXT_LETTERS = 300  # of a text as a target; CLIP reads the first 77 tokens
 
@@ -426,7 +426,7 @@ class Endpoints(Opening):
         """
         opened = self._scene(scene)
         trace = opened.view.trace
-        if (megabytes := standalone_bytes(trace) / 1e6) > PAGE_MEGABYTES:
+        if (megabytes := saved_bytes(trace) / 1e6) > PAGE_MEGABYTES:
             raise ArgumentError(
                 f"Expected a page of at most {PAGE_MEGABYTES} MB, got one of about {megabytes:.0f} MB for "
                 f"{trace.count:,} tokens. Choose a smaller input size."
@@ -436,7 +436,7 @@ class Endpoints(Opening):
         with turn or self.jobs.run(Kind.LONG):
             report(Phrase("writing-the-page", "Writing the page"))
             numbers = rooms.load("lecture", "numbers").saved_lecture(opened.view) if lecture else {}
-            return standalone(opened.scene, search, **numbers).encode()
+            return saved_page(opened.scene, search, **numbers).encode()
 
     def models(self) -> dict[str, Any]:
         """Return the models, examples, methods and statistics to choose from."""

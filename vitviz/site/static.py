@@ -41,7 +41,7 @@ from vitviz.web.choices import choices, in_browser
 from vitviz.web.examples import Example, examples
 from vitviz.web.payload import block_bytes, descriptor_bytes, rollout_bytes
 from vitviz.web.responses import constants
-from vitviz.web.scene import Scene, listed, standalone_frame
+from vitviz.web.scene import Scene, listed, saved_frame
 from vitviz.weights import zoo
 from vitviz.weights.text_tower import classify_texts
 from vitviz.writing import replacing
@@ -188,7 +188,7 @@ def _fill(
         "about": about,
         "examples": shown,
         "worker": site.write("worker.js", _worker(runtime, max(map(_most_patches, models.values()))))["url"],
-        "saved": site.write("saved.html", standalone_frame(lecture="null"))["url"],
+        "saved": site.write("saved.html", saved_frame(lecture="null"))["url"],
     }
     _write_page(site, config, lecture, lang, runtime)
 

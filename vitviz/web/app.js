@@ -3,16 +3,16 @@ import { serverBackend } from './backends/server.js';
 import { received } from './effects/photo_link.js';
 import { Photos } from './effects/photos.js';
 import { mount } from './page.js';
-import { Debug } from './views/debug.js';
-import { Explain } from './views/explain.js';
-import { Explore } from './views/explore.js';
-import { Frame } from './views/frame.js';
-import { Heads } from './views/head_statistics.js';
-import { Layers } from './views/layers.js';
-import { Source } from './views/source.js';
-import { TopBar } from './views/topbar.js';
+import { Debug } from './panels/debug.js';
+import { Explain } from './panels/explain.js';
+import { Explore } from './panels/explore.js';
+import { Frame } from './panels/frame.js';
+import { Heads } from './panels/head_statistics.js';
+import { Layers } from './panels/layers.js';
+import { Source } from './panels/source.js';
+import { TopBar } from './panels/topbar.js';
 
-/** The views, and the elements of app.html that they fill. */
+/** The panels, and the elements of app.html that they fill. */
 export const VIEWS = {
   '.vv-explore': Explore, '.vv': Frame, '.vv-explain': Explain, '.vv-heads-view': Heads, '.vv-layers-view': Layers,
   '.vv-main': Source, '.vv-models': TopBar, '.vv-debug': Debug,

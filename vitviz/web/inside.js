@@ -2,19 +2,19 @@
 import { queryOn } from './compute/query.js';
 import { SOURCE } from './core/state.js';
 import { write } from './draw/dom.js';
-import { persist } from './effects/panels.js';
+import { persist } from './effects/questions.js';
 import { mount } from './page.js';
-import { Explain } from './views/explain.js';
-import { Explore } from './views/explore.js';
-import { Frame } from './views/frame.js';
-import { Heads } from './views/head_statistics.js';
-import { Layers } from './views/layers.js';
+import { Explain } from './panels/explain.js';
+import { Explore } from './panels/explore.js';
+import { Frame } from './panels/frame.js';
+import { Heads } from './panels/head_statistics.js';
+import { Layers } from './panels/layers.js';
 
 /** @typedef {import('./backends/backend.js').Backend} Backend */
 /** @typedef {import('./core/state.js').State} State */
 /** @typedef {import('./effects/scene.js').Scene} Scene */
 
-const VIEWS = { '.vv-explore': Explore, '.vv': Frame, '.vv-explain': Explain, '.vv-heads-view': Heads,
+const PANELS = { '.vv-explore': Explore, '.vv': Frame, '.vv-explain': Explain, '.vv-heads-view': Heads,
   '.vv-layers-view': Layers };
 const STYLE = 'vitviz-style';
 const NOTHING = 'No photograph yet.';
@@ -100,7 +100,7 @@ export function inside(element, { colors, style, backend, models, tell }) {
       if (latest !== mine) return;
       display('');
       page = mount(element, { colors, backend, photos: null, first: manifest, photo, models, inside: true,
-        search: backend.can.open ? `?photo=${photo}` : '' }, VIEWS);
+        search: backend.can.open ? `?photo=${photo}` : '' }, PANELS);
       follow(page, tell);
       Object.assign(root, { vitviz: page }); // only for tests
     } catch (error) {

@@ -1,9 +1,9 @@
-// The base of every page: one store, the asynchronous effects, and the views that draw.
+// The base of every page: one store, the asynchronous effects, and the panels that draw.
 import { fileName } from './compute/format.js';
 import { decoded } from './compute/payload.js';
 import { queryOn } from './compute/query.js';
 import { isStep, reduce, restore, showable } from './core/actions.js';
-import { ROOM_VIEWS } from './core/rooms.js';
+import { ROOM_PANELS } from './core/rooms.js';
 import { INITIAL, saved } from './core/state.js';
 import { createStore } from './core/store.js';
 import { format, parse } from './core/url.js';
@@ -12,7 +12,7 @@ import { packed } from './draw/color.js';
 import {
   copyLink, download, downloadPicture, followAddress, followAnimation, followFullScreen,
 } from './effects/browser.js';
-import { Progress } from './effects/panels.js';
+import { Progress } from './effects/questions.js';
 import { fragmentOf } from './effects/photo_link.js';
 import { SceneEffects } from './effects/scene.js';
 
@@ -60,7 +60,7 @@ const home = {
  * @param {string} options.search - the query string @param {any} options.models - Models; null without a server
  * @param {Lectured | null} [options.lecture] - texts of the lecture, and its initial language
  * @param {boolean} [options.inside] - whether another page embeds the explorer, with its own address, keys and colors
- * @param {Record<string, any>} places - views by their selectors, in addition to those of the rooms
+ * @param {Record<string, any>} places - panels by their selectors, in addition to those of the rooms
  */
 export function mount(root, { colors: encoded, backend: innerBackend, photos, first, photo = null, search, models,
   lecture = null, inside = false }, places) {
@@ -87,16 +87,16 @@ export function mount(root, { colors: encoded, backend: innerBackend, photos, fi
   const page = { // `colors`: tables (256, 3) by name; `tables`: the same tables as packed pixels
     store, scenes, backend, photos, colors, tables, home, changed, first, root, progress, still, inside, signal,
     drawn: 0,
-    changes: 0, // a view may skip what it has drawn since the last change
+    changes: 0, // a panel may skip what it has drawn since the last change
     began: 0, // time of the current frame
     drew: () => { page.drawn += 1; },
     resting: () => frame === 0,
     dispose: () => leaving.abort(), // before the page is removed from its document
     draws, // draws what is left, or depends on sizes
     act: (/** @type {string} */ what) => runCommand(what, page),
-    lecture, models: /** @type {import('./backends/backend.js').Models} */ (models), views: /** @type {any[]} */ ([]),
+    lecture, models: /** @type {import('./backends/backend.js').Models} */ (models), panels: /** @type {any[]} */ ([]),
   };
-  page.views = Object.entries({ ...places, ...ROOM_VIEWS }).flatMap(([selector, Panel]) => {
+  page.panels = Object.entries({ ...places, ...ROOM_PANELS }).flatMap(([selector, Panel]) => {
     const place = root.matches(selector) ? root : root.querySelector(selector);
     return place ? [new Panel(place, page)] : [];
   });
@@ -105,7 +105,7 @@ export function mount(root, { colors: encoded, backend: innerBackend, photos, fi
     page.began = performance.now();
     speak(languageOf(store.get().lang, lecture));
     const shown = showable(store.get());
-    const more = page.views.map((view) => view.render(shown)).some(Boolean);
+    const more = page.panels.map((panel) => panel.render(shown)).some(Boolean);
     if (more) draws();
   }
   store.subscribe(changed);
@@ -145,7 +145,7 @@ function patchOn(state, scene, scenes) {
  * @param {string} what @param {any} page
  */
 async function runCommand(what, page) {
-  const { store, scenes, backend, views } = page;
+  const { store, scenes, backend, panels } = page;
   const scene = scenes.get(store.get().scene?.id);
   if (!scene) return;
   const { image, model } = scene.manifest;
@@ -159,14 +159,14 @@ async function runCommand(what, page) {
     }
   }
   if (what === 'picture') {
-    const { canvas, name } = views[0].picture();
+    const { canvas, name } = panels[0].picture();
     await downloadPicture(canvas, name, store);
   }
   if (what !== 'page') return;
   const state = store.get();
-  const ask = { search: format(saved(state)), lecture: state.tab === 'lecture' };
+  const args = { search: format(saved(state)), lecture: state.tab === 'lecture' };
   try {
-    const bytes = await backend.ask(what, scene, ask);
+    const bytes = await backend.ask(what, scene, args);
     download(new Blob([bytes], { type: 'text/html' }), fileName(['vitviz', image, model], 'html'));
   } catch (error) {
     const { message } = /** @type {Error} */ (error);

@@ -1,8 +1,8 @@
 // A saved page: one file, without a server.
 import { embeddedBackend } from './backends/embedded.js';
 import { mount } from './page.js';
-import { Explore } from './views/explore.js';
-import { Frame } from './views/frame.js';
+import { Explore } from './panels/explore.js';
+import { Frame } from './panels/frame.js';
 
 /**
  * Start a saved page. Its parts are <script type="text/plain"> elements.

@@ -266,7 +266,7 @@ def _picture(picture: Image.Image, quality: int) -> dict[str, Any]:
     return {"url": url, "width": picture.width, "height": picture.height}
 
 
-def standalone(
+def saved_page(
     scene: Scene,
     search: str = "",
     *,
@@ -292,7 +292,7 @@ def standalone(
         f'<script type="text/plain" id="{name}">{base64.b64encode(data).decode()}</script>\n'
         for name, data in files.items()
     )
-    return standalone_frame(
+    return saved_frame(
         title=html.escape(" · ".join(part for part in (scene.summary, scene.title, "vitviz") if part)),
         parts=parts,
         manifest=_script({**scene.manifest("page"), "badge": None}),  # no times, so that equal views give equal files
@@ -302,8 +302,8 @@ def standalone(
     )
 
 
-def standalone_frame(*, rooms: bool = False, **filling: str) -> str:
-    """Return the standalone page, with `@@name@@` in place of missing parts.
+def saved_frame(*, rooms: bool = False, **filling: str) -> str:
+    """Return the saved page, with `@@name@@` in place of missing parts.
 
     Args:
         rooms: whether rooms such as the lecture add scripts and styles.
@@ -316,8 +316,8 @@ def standalone_frame(*, rooms: bool = False, **filling: str) -> str:
     return bundle.fill(bundle.frame(), filling)
 
 
-def standalone_bytes(trace: AttentionTrace, maps: Sequence[Heatmap] = ()) -> int:
-    """Estimate the length of the file of `standalone` without writing it."""
+def saved_bytes(trace: AttentionTrace, maps: Sequence[Heatmap] = ()) -> int:
+    """Estimate the length of the file of `saved_page` without writing it."""
     files = count_bytes(trace, rollout=rolls_out(trace))
     shell = sum(map(len, (bundle.style(), bundle.template(), bundle.script("web/saved.js"), bundle.colors())))
     numbers = sum(22 * heatmap.values.size for heatmap in maps)  # characters of a map's values

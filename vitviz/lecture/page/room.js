@@ -1,5 +1,5 @@
 // Add the lecture to the page.
-import { ROOM_VIEWS } from '../../web/core/rooms.js';
-import { Lecture } from './views/lecture.js';
+import { ROOM_PANELS } from '../../web/core/rooms.js';
+import { Lecture } from './panels/lecture.js';
 
-ROOM_VIEWS['.vv-lecture'] = Lecture;
+ROOM_PANELS['.vv-lecture'] = Lecture;

@@ -16,7 +16,7 @@ function logSumExp(logits, classes) {
 export class Aim {
   /**
    * @param {About} about @param {Logits} logits - of the photograph, whose most probable class is the default
-   * @param {{target?: Target | null, against?: number | null}} ask
+   * @param {{target?: Target | null, against?: number | null}} args
    * @param {Record<string, string>} refused - why targets are refused, by word; empty if they are not
    */
   constructor(about, logits, { target, against }, refused) {

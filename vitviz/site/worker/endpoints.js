@@ -10,7 +10,7 @@ import { orderOf, rankPatches } from './orders.js';
 /** @typedef {import('./model.js').Model} Model */
 /** @typedef {import('./model.js').Run} Run */
 /** @typedef {import('../../web/compute/image.js').Prepared} Prepared */
-/** @template {keyof Asks} N @typedef {Required<Asks[N]>} Ask - the page sends all arguments */
+/** @template {keyof Arguments} N @typedef {Required<Arguments[N]>} Args - the page sends all arguments */
 /** @typedef {(progress: {text: string, done?: number, of?: number}) => void} Tell */
 /** @typedef {{key: string, text: string}} Said - the English of a sentence */
 /**
@@ -30,53 +30,53 @@ import { orderOf, rankPatches } from './orders.js';
 
 const BEST = 5; // classes
 
-/** @param {Context} context @param {Pick<Asks['explain'], 'target' | 'against'>} ask */
-export function aimOf({ model, run, constants }, ask) {
-  return new Aim(model.about, run.logits, ask, constants.targets);
+/** @param {Context} context @param {Pick<Arguments['explain'], 'target' | 'against'>} args */
+export function aimOf({ model, run, constants }, args) {
+  return new Aim(model.about, run.logits, args, constants.targets);
 }
 
-/** @param {Context} context @param {Ask<'explain'>} ask */
-export async function explain(context, ask) {
-  const key = JSON.stringify([ask.method, ask.target, ask.against]);
-  const map = context.run.answers.get(key) ?? await computed(context, ask);
+/** @param {Context} context @param {Args<'explain'>} args */
+export async function explain(context, args) {
+  const key = JSON.stringify([args.method, args.target, args.against]);
+  const map = context.run.answers.get(key) ?? await computed(context, args);
   context.run.answers.set(key, map);
   return map;
 }
 
 /**
  * The title of a map, as `Method.heatmaps` writes it.
- * @param {Context} context @param {Ask<'explain'>} ask
+ * @param {Context} context @param {Args<'explain'>} args
  */
-function titled(context, { method, ...ask }) {
+function titled(context, { method, ...args }) {
   const { about } = context.model;
   const { methods, prefix, depth } = about;
   const query = prefix.includes('CLS') ? 'cls' : 'mean';
   const shown = { mode: method, block: depth - 1, head: 'mean', query, direction: 'row' };
   const name = title(shown, { ...about, grid: context.run.grid }, { fuse: 'mean', start: 0 }, methods[method].title);
-  return methods[method].specific ? sentence('map-for', name, aimOf(context, ask).titled) : name;
+  return methods[method].specific ? sentence('map-for', name, aimOf(context, args).titled) : name;
 }
 
-/** @param {Context} context @param {Ask<'explain'>} ask */
-async function computed(context, ask) {
+/** @param {Context} context @param {Args<'explain'>} args */
+async function computed(context, args) {
   const { model, run, canceled, tell } = context;
   const { prefix } = model.about;
-  const { signed, unit } = model.about.methods[ask.method];
+  const { signed, unit } = model.about.methods[args.method];
   const began = performance.now();
-  const aim = aimOf(context, ask);
-  const scores = await METHODS[ask.method]({ model, run, aim, weights: aim.weights(run.logits), canceled, tell });
+  const aim = aimOf(context, args);
+  const scores = await METHODS[args.method]({ model, run, aim, weights: aim.weights(run.logits), canceled, tell });
   const format = unit === 'attention' ? percent : score;
   const mass = prefix.map((name, n) => sentence('share-on', format(scores[n]), name))
     .reduce((all, share) => (all ? sentence('items', all, share) : share), '');
   const values = [...scores.subarray(prefix.length)];
   const blank = values.every((value) => value === values[0]);
   const notes = [mass && sentence('outside-the-picture', mass), blank ? sentence('blank-map') : ''].filter(Boolean);
-  return { values, signed, unit, title: titled(context, ask), ...(typeof ask.target === 'string'
-    ? { target: ask.target } : {}), note: sentences(...notes), seconds: (performance.now() - began) / 1000 };
+  return { values, signed, unit, title: titled(context, args), ...(typeof args.target === 'string'
+    ? { target: args.target } : {}), note: sentences(...notes), seconds: (performance.now() - began) / 1000 };
 }
 
 /**
  * Probabilities before and after removing patches and heads.
- * @param {Context} context @param {Ask<'intervene'>} ask
+ * @param {Context} context @param {Args<'intervene'>} args
  */
 export async function intervene(context, { patches, heads, classes, target, against }) {
   const { model, run, canceled } = context;
@@ -88,7 +88,7 @@ export async function intervene(context, { patches, heads, classes, target, agai
 
 /**
  * Probabilities before and after moving patches or removing positions: `vitviz.web.responses.describe_rearranged`.
- * @param {Context} context @param {{shuffle: number, positions: boolean}} ask
+ * @param {Context} context @param {{shuffle: number, positions: boolean}} args
  */
 export async function rearrange({ model, run, prepared, canceled, constants: { random } }, { shuffle, positions }) {
   const patches = run.grid[0] * run.grid[1];
@@ -116,7 +116,7 @@ const area = (x, y) => y.slice(1).reduce((sum, value, i) => sum + ((value + y[i]
 
 /**
  * Deletion and insertion curves of maps. Patches are removed from the sequence.
- * @param {Context} context @param {Ask<'faithfulness'>} ask
+ * @param {Context} context @param {Args<'faithfulness'>} args
  */
 export async function faithfulness(context, { methods, target, against }) {
   const { model, run, canceled, tell, constants } = context;
@@ -208,7 +208,7 @@ function areas({ beaten, n, area: own, chance, areas: others }) {
 
 /**
  * Statistics of every head: of its attention rows, or of the model without the head.
- * @param {Context} context @param {Ask<'heads'>} ask
+ * @param {Context} context @param {Args<'heads'>} args
  */
 export async function heads(context, { names, target, against }) {
   const { model, run, prepared, canceled, tell } = context;

@@ -64,7 +64,7 @@ function colorsOf(all, { percentiles }) {
 
 /**
  * The descriptors of patches as a file: `vitviz.analysis.pairs.patch_descriptors`.
- * @param {Context} context @param {import('./endpoints.js').Ask<'descriptors'> & {block: number}} ask
+ * @param {Context} context @param {import('./endpoints.js').Args<'descriptors'> & {block: number}} args
  */
 export async function descriptors({ model, run, constants }, { descriptor, block }) {
   const { rotary, width, prefix } = model.about;
@@ -107,7 +107,7 @@ async function lens({ model, run: { grid, logits }, constants }, tokens, classes
 
 /**
  * What the lens reads: the most probable classes, after a class that was asked for, or another target instead.
- * @param {Context} context @param {Asks['layers']} ask
+ * @param {Context} context @param {Arguments['layers']} args
  */
 function readOf(context, { target, against }) {
   const { model: { about: { labels } }, run, constants } = context;
@@ -120,12 +120,12 @@ function readOf(context, { target, against }) {
   return { names: classes.map((index) => labels[index]), classes, read: (/** @type {number[]} */ shares) => shares };
 }
 
-/** @param {Context} context @param {Asks['layers']} ask */
-export async function layers(context, ask) {
+/** @param {Context} context @param {Arguments['layers']} args */
+export async function layers(context, args) {
   const { model, run, canceled, constants } = context;
   const { depth, width, prefix } = model.about;
   const patches = run.grid[0] * run.grid[1];
-  const { names, classes, read: readingsOf } = readOf(context, ask);
+  const { names, classes, read: readingsOf } = readOf(context, args);
   /** @type {number[]} */
   const maps = [];
   /** @type {number[][]} */

@@ -138,7 +138,7 @@ export function start(self, build, constants) {
   }
 
   learn(constants.phrases);
-  /** @type {Record<string, (scene: any, ask: any) => Promise<any>>} */
+  /** @type {Record<string, (scene: any, args: any) => Promise<any>>} */
   const answers = {
     open: (opened) => describeScene(opened, constants),
     block: async ({ run }, { block }) => blockFile(run.blocks[block]),

@@ -14,7 +14,7 @@ export const MATRIX = Object.freeze({ token: null, ...ROLLOUT, start: ROLLOUT.st
 /** @typedef {{source: string, words: string, tip?: string, needs?: () => string}} Entry - `needs`: its requirements */
 /** @typedef {Entry & {classes: number}} Larger - a model with more classes */
 /**
- * The choices of the page. Methods and statistics: see views/explain.js and views/head_statistics.js.
+ * The choices of the page. Methods and statistics: see panels/explain.js and panels/head_statistics.js.
  * @typedef {object} Models
  * @property {{title: string, entries: Entry[]}[]} groups @property {string} default
  * @property {{typed: boolean, upload: boolean}} more @property {Larger[]} [larger]
@@ -24,11 +24,11 @@ export const MATRIX = Object.freeze({ token: null, ...ROLLOUT, start: ROLLOUT.st
  * @property {Record<'descriptor' | 'basis', import('../core/state.js').Descriptor> & {block: number,
  *   percentiles: [number, number]}} similarity - the default descriptors of similarities and of a PCA basis; their
  *   block counts from the last, -1; percentiles of scores that become colors 0 and 1
- * @property {Questions} questions
+ * @property {Waits} questions
  */
 /**
  * The text to show until the backend reports progress, and the delay before the question is sent, in milliseconds.
- * @typedef {Record<string, {waiting: string, settle: number}>} Questions
+ * @typedef {Record<string, {waiting: string, settle: number}>} Waits
  */
 
 /**
@@ -42,7 +42,7 @@ export const MATRIX = Object.freeze({ token: null, ...ROLLOUT, start: ROLLOUT.st
  * @typedef {object} Backend
  * @property {{open: boolean, choose: boolean, rollout: boolean, explain: boolean, page: boolean, link: boolean,
  *   lecture: boolean}} can - its capabilities; `choose`: the page chooses photographs and models
- * @property {(name: string, about: About, ask?: any, how?: How) => Promise<any>} ask - files are `ArrayBuffer`s
+ * @property {(name: string, about: About, args?: any, how?: How) => Promise<any>} ask - files are `ArrayBuffer`s
  */
 
 export const GONE = 'the-server-does-not-answer';
@@ -95,18 +95,18 @@ export async function photographOf(photo, photos, base, { signal } = {}) {
 
 /** Whether two questions have equal arguments. @param {any} question @param {any} other */
 export function isSame(question, other) {
-  const sorted = (/** @type {any} */ ask) => JSON.stringify(Object.entries(ask).sort(([a], [b]) => (a < b ? -1 : 1)));
+  const sorted = (/** @type {any} */ args) => JSON.stringify(Object.entries(args).sort(([a], [b]) => (a < b ? -1 : 1)));
   return sorted(question) === sorted(other);
 }
 
-/** The name of the file that answers a question; null if no file does. @param {string} name @param {any} ask */
-export function fileOf(name, ask) {
-  if (name === 'block') return `block-${ask.block}`;
+/** The name of the file that answers a question; null if no file does. @param {string} name @param {any} args */
+export function fileOf(name, args) {
+  if (name === 'block') return `block-${args.block}`;
   if (name === 'lecture') {
-    if (ask.block === undefined) return 'lecture';
-    return ask.token === undefined ? `values-${ask.block}` : `token-${ask.block}-${ask.token}`;
+    if (args.block === undefined) return 'lecture';
+    return args.token === undefined ? `values-${args.block}` : `token-${args.block}-${args.token}`;
   }
-  return name === 'rollout' && isSame(ask, MATRIX) ? 'rollout' : null;
+  return name === 'rollout' && isSame(args, MATRIX) ? 'rollout' : null;
 }
 
 /** Whether an error reports an aborted request. @param {any} error */

@@ -26,16 +26,16 @@ export function embeddedBackend(manifest, read, lecture = false) {
   };
   return {
     can: { open: false, choose: false, rollout: false, explain: false, page: false, link: false, lecture },
-    async ask(name, { id }, ask = {}, { signal } = {}) {
+    async ask(name, { id }, args = {}, { signal } = {}) {
       if (name === 'open') return manifest;
       signal?.throwIfAborted();
       if (id && id !== manifest.id) {
         throw new BackendError(tr('this-page-does-not-contain'), 'unknown');
       }
-      const part = fileOf(name, ask);
+      const part = fileOf(name, args);
       if (part && (lecture || name !== 'lecture')) return file(part);
       const answers = lecture ? JSON.parse(new TextDecoder().decode(file('answers'))) : [];
-      const saved = answers.find((/** @type {any} */ each) => each.name === name && isSame(each.ask, ask));
+      const saved = answers.find((/** @type {any} */ each) => each.name === name && isSame(each.ask, args));
       learn(saved?.phrases);
       if (saved) return saved.answer;
       throw new BackendError(tr('this-saved-page-has-no'), 'refused');

@@ -89,10 +89,10 @@ export function serverBackend({ base, photos, lecture }) {
     return readAnswer(bodyOf(answer), progress);
   }
 
-  /** @param {import('./backend.js').About} about @param {object} ask @param {How} how */
-  async function form({ id, source, file }, ask, { signal }) {
+  /** @param {import('./backend.js').About} about @param {object} args @param {How} how */
+  async function form({ id, source, file }, args, { signal }) {
     const body = new FormData();
-    const { patches, ...rest } = /** @type {{patches?: number[]}} */ (ask);
+    const { patches, ...rest } = /** @type {{patches?: number[]}} */ (args);
     body.set('ask', JSON.stringify(id ? { scene: id, ...rest } : rest));
     if (patches) body.set('patches', patches.join(',')); // thousands of them exceed the server's bound of JSON
     if (source) {
@@ -106,6 +106,6 @@ export function serverBackend({ base, photos, lecture }) {
 
   return {
     can: { open: true, choose: true, rollout: true, explain: true, page: true, link: true, lecture },
-    ask: async (name, about, ask = {}, how = {}) => send(name, await form(about, ask, how), how),
+    ask: async (name, about, args = {}, how = {}) => send(name, await form(about, args, how), how),
   };
 }

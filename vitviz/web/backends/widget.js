@@ -30,8 +30,8 @@ export function widgetBackend({ model, manifest }) {
     else question?.resolve(buffer.buffer.slice(buffer.byteOffset, buffer.byteOffset + buffer.byteLength));
   });
 
-  /** @param {string} name @param {object} ask @param {How} [how] @returns {Promise<ArrayBuffer>} */
-  async function send(name, ask, { signal } = {}) {
+  /** @param {string} name @param {object} args @param {How} [how] @returns {Promise<ArrayBuffer>} */
+  async function send(name, args, { signal } = {}) {
     signal?.throwIfAborted();
     if (!connected) throw lost();
     tickets += 1;
@@ -43,7 +43,7 @@ export function widgetBackend({ model, manifest }) {
         signal?.addEventListener('abort', () => reject(signal.reason), { once: true });
         const words = 'The kernel does not answer. Wait until it is idle.';
         timer = window.setTimeout(() => reject(new BackendError(words, 'offline')), PATIENCE);
-        model.send({ ticket, name, ask });
+        model.send({ ticket, name, ask: args });
       });
     } finally {
       window.clearTimeout(timer);
@@ -53,9 +53,9 @@ export function widgetBackend({ model, manifest }) {
 
   return {
     can: { open: false, choose: false, rollout: true, explain: false, page: false, link: false, lecture: false },
-    async ask(name, _about, ask, how) {
+    async ask(name, _about, args, how) {
       if (name === 'open') return manifest;
-      if (name === 'block' || name === 'rollout') return send(name, ask, how);
+      if (name === 'block' || name === 'rollout') return send(name, args, how);
       throw new BackendError('The widget shows attention and rollout. Ask the view in Python.', 'refused');
     },
   };

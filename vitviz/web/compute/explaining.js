@@ -1,4 +1,4 @@
-// The questions of the Explain view: the map of a method for a target or a contrast, and the test of maps.
+// The questions of the panel Why: the map of a method for a target or a contrast, and the test of maps.
 import { OTHER, classesOf, hasGroups } from './targets.js';
 
 /**
@@ -58,12 +58,12 @@ export function chosenOf({ method, ...state }, manifest, methods, defaults, othe
   return { method: named(method) ?? defaults.map(named).find(Boolean) ?? able[0], ...aim };
 }
 
-/** @param {Chosen} chosen @param {Method} [method] @returns {['explain', Required<Asks['explain']>]} */
+/** @param {Chosen} chosen @param {Method} [method] @returns {['explain', Required<Arguments['explain']>]} */
 export function mapQuestion({ method, target, against }, { name, specific } = method) {
   return ['explain', { method: name, target: specific ? target : null, against: specific ? against : null }];
 }
 
-/** @param {Chosen} chosen @param {Method[]} methods @returns {['faithfulness', Asks['faithfulness']]} */
+/** @param {Chosen} chosen @param {Method[]} methods @returns {['faithfulness', Arguments['faithfulness']]} */
 export function testQuestion({ method, target, against }, methods = [method]) {
   return ['faithfulness', { methods: methods.map(({ name }) => name), target, against }];
 }
@@ -71,7 +71,7 @@ export function testQuestion({ method, target, against }, methods = [method]) {
 /**
  * The question about the prediction without some patches and heads. Its answer lists the target too.
  * @param {Aim} aim @param {number[]} patches @param {[number, number][]} heads
- * @returns {['intervene', Asks['intervene']]}
+ * @returns {['intervene', Arguments['intervene']]}
  */
 export function changeQuestion({ target, against }, patches, heads) {
   return ['intervene', { patches, heads, classes: [target, against].filter((index) => typeof index === 'number'),

@@ -66,7 +66,7 @@ export function sameClasses({ target, against, lensClass }, from, to) {
  * The question for the descriptors of patches.
  * @param {Pick<State, 'descriptor' | 'descriptorBlock' | 'similar'>} state
  * @param {number} depth @param {import('../backends/backend.js').Models['similarity']} defaults
- * @returns {Required<Asks['descriptors']> & {block: number}}
+ * @returns {Required<Arguments['descriptors']> & {block: number}}
  */
 export function descriptorsOf({ descriptor, descriptorBlock, similar }, depth, defaults) {
   return { descriptor: descriptor ?? (similar === 'cosine' ? defaults.descriptor : defaults.basis),

@@ -153,8 +153,8 @@ function opened(state, { pane, scene, carried }) {
     /** @type {State} */
     let next = { ...current, ...scene.source, scene, asked: null };
     const other = next.beside?.scene?.id;
-    const asks = Array.isArray(current.query) && (current.queryScene === null || current.queryScene === before);
-    if (asks && before !== other) {
+    const queries = Array.isArray(current.query) && (current.queryScene === null || current.queryScene === before);
+    if (queries && before !== other) {
       next.queryScene = scene.id;
       if (carried?.query && current.queryScene !== null) next.query = carried.query;
     }

@@ -1,4 +1,4 @@
-// Map a key and a state to an action. views/keyboard.js decides when keys apply (not while somebody types).
+// Map a key and a state to an action. panels/keyboard.js decides when keys apply (not while somebody types).
 import { SIMILARITY, defaultQuery, folded } from './state.js';
 import { stageOf } from './stages.js';
 

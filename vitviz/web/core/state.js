@@ -21,7 +21,7 @@ import { LANGUAGES } from './words.js';
  * @property {string[] | null} texts - the classes, for a model with a text tower; null for the model's own
  */
 
-/** @typedef {NonNullable<Asks['descriptors']['descriptor']>} Descriptor */
+/** @typedef {NonNullable<Arguments['descriptors']['descriptor']>} Descriptor */
 
 /**
  * The choices that a scene offers.

@@ -1,4 +1,4 @@
-// The steps of the lecture in order: the only list of them. `name` is also the name of the module in views/steps/, of
+// The steps of the lecture in order: the only list of them. `name` is also the name of the module in panels/steps/, of
 // the texts in core/en.json and of the Markdown file in vitviz/lecture/ (Python reads the names from here); `parts`
 // is the number of screens in full screen, which `data-part` in the module's HTML refers to.
 export const LECTURE = Object.freeze([

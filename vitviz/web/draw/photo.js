@@ -49,7 +49,7 @@ export class Pane {
   /**
    * @param {HTMLElement} element
    * @param {Events} events
-   * @param {string} label - key of the description for screen readers; empty if the view writes it
+   * @param {string} label - key of the description for screen readers; empty if the panel writes it
    */
   constructor(element, events, label) {
     element.innerHTML = HTML;

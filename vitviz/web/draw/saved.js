@@ -1,4 +1,4 @@
-// Draw pictures for files: sheets of small maps at print size, and standalone SVG charts.
+// Draw pictures for files: sheets of small maps at print size, and SVG charts.
 import { colorGrid } from './color.js';
 import { FONT, contextOf } from './dom.js';
 

@@ -1,5 +1,5 @@
-// Write the texts of HTML that does not change with the numbers: those of app.html, and of the views' frames. `data-tr`
-// has the key of an element's text, `data-tr-title` that of its title, and so on.
+// Write the texts of HTML that does not change with the numbers: those of app.html, and of the panels' frames.
+// `data-tr` has the key of an element's text, `data-tr-title` that of its title, and so on.
 import { inEnglish, tr } from '../core/words.js';
 import { write } from './dom.js';
 
@@ -11,7 +11,7 @@ const SHOWN = new WeakMap(); // the text that was written last, by attribute; th
  * @param {(text: string) => void} set */
 function show(element, name, key, now, set) {
   const shown = SHOWN.get(element) ?? {};
-  if (now && now !== (shown[name] ?? inEnglish(() => tr(key)))) return; // a view has changed it
+  if (now && now !== (shown[name] ?? inEnglish(() => tr(key)))) return; // a panel has changed it
   const text = tr(key);
   SHOWN.set(element, { ...shown, [name]: text });
   if (text !== now) set(text);

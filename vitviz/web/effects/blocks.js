@@ -27,9 +27,9 @@ export class Blocks {
     /** @type {(number | 'rollout')[]} */
     this.queue = [];
     this.running = 0;
-    this.abreast = 1; // load the visible block alone, because parallel requests would delay it
+    this.abreast = 1; // load the visible block alone, because parallel questions would delay it
     /** @type {number[]} */
-    this.held = []; // requested blocks, most recently shown last
+    this.held = []; // wanted blocks, most recently shown last
     this.leaving = new AbortController();
     const tokens = prefix.length + grid[0] * grid[1];
     /** @type {Promise<void> | null} */
@@ -65,7 +65,7 @@ export class Blocks {
     this.scene.answers.drop(block);
   }
 
-  /** Allow a block that failed to load to be requested again. @param {number} block */
+  /** Allow a block that failed to load to be loaded again. @param {number} block */
   retry(block) {
     if (this.scene.failed.delete(block)) this.held = this.held.filter((index) => index !== block);
   }
@@ -106,8 +106,8 @@ export class Blocks {
       if (what === 'rollout') {
         const { options } = answers;
         if (options !== scene.firstOptions) return; // the options of rollout have changed
-        const ask = { token: null, ...JSON.parse(options) };
-        const buffer = await backend.ask('rollout', scene, ask, { signal });
+        const args = { token: null, ...JSON.parse(options) };
+        const buffer = await backend.ask('rollout', scene, args, { signal });
         if (!signal.aborted) answers.addRollout(parseRollout(buffer));
       } else {
         const buffer = await backend.ask('block', scene, { block: what }, { signal });

@@ -1,4 +1,4 @@
-// Load the scenes, blocks and rollout that the state needs. A pane's new request aborts its previous one.
+// Load the scenes, blocks and rollout that the state needs. A pane's new load aborts its previous one.
 import { isAbort, sizeOf } from '../backends/backend.js';
 import { Answers } from '../compute/answers.js';
 import { describe } from '../compute/format.js';
@@ -19,7 +19,7 @@ import { Descriptors } from './descriptors.js';
 
 const IDLE = 1500; // milliseconds without an action before the sharper size is opened ahead
 const AT_ONCE = 60; // milliseconds that a photograph waits for its first map, so that both take one drawing
-const PAUSE = 250; // milliseconds without a change before rollout is requested
+const PAUSE = 250; // milliseconds without a change before asking for rollout
 
 /** The loaded results of one model on one photograph at one input size. */
 export class Scene {
@@ -43,9 +43,9 @@ export class Scene {
     this.firstOptions = JSON.stringify(rolloutOptions(/** @type {any} */ (ROLLOUT), depth));
     this.answers.options = this.firstOptions;
     /** @type {ReturnType<typeof setTimeout> | undefined} */
-    this.settling = undefined; // timer of the next request for rollout
-    this.asking = false; // whether a row of rollout is being requested
-    this.rolling = new AbortController(); // aborts requests for rollout when the options change
+    this.settling = undefined; // timer of the next question for rollout
+    this.asking = false; // whether a row of rollout is being asked for
+    this.rolling = new AbortController(); // aborts questions for rollout when the options change
   }
 
   /** The prediction in one line. */
@@ -74,7 +74,7 @@ export class SceneEffects {
   constructor(page) {
     this.page = page;
     /** @type {({source: Source, controller: AbortController} | null)[]} */
-    this.requests = [null, null]; // the pending request of each pane
+    this.pending = [null, null]; // the pending load of each pane
     /** @type {(Source | null)[]} */
     this.refused = [null, null]; // for each pane, the source that could not be opened
     /** @type {Map<string, Blocks>} */
@@ -111,7 +111,7 @@ export class SceneEffects {
     const scene = this.page.scenes.get(this.page.store.get().scene?.id ?? '');
     const finer = scene?.manifest.sizes[1];
     if (!scene || !finer?.ahead || scene.source.size !== null || this.ahead?.scene === scene.id) return;
-    if (this.requests.some((request) => request !== null)) return;
+    if (this.pending.some((load) => load !== null)) return;
     const source = { ...scene.source, size: finer.size };
     const done = this.page.backend.ask('open', { source }, { ahead: true }).catch(() => null); // others are waiting
     this.ahead = { scene: scene.id, source, done };
@@ -120,13 +120,13 @@ export class SceneEffects {
   /** Open a pane's source, if it is neither open nor loading. @param {State} state @param {number} pane */
   check(state, pane) {
     const wanted = paneOf(state, pane);
-    const request = this.requests[pane];
+    const load = this.pending[pane];
     const source = wanted && this.page.resolve(sourceOf(wanted));
-    if (request && (source === null || !alike(request.source, source))) {
-      request.controller.abort();
-      this.requests[pane] = null;
+    if (load && (source === null || !alike(load.source, source))) {
+      load.controller.abort();
+      this.pending[pane] = null;
     }
-    if (wanted === null || source === null || this.requests[pane]) return;
+    if (wanted === null || source === null || this.pending[pane]) return;
     const refused = this.refused[pane];
     if (wanted.scene && alike(wanted.scene.source, source)) {
       if (state.linked && pane === state.pane) this.page.store.dispatch({ type: 'opened', pane, scene: wanted.scene });
@@ -137,9 +137,9 @@ export class SceneEffects {
   async open(source, pane) {
     const { store, scenes, backend, decode, colors } = this.page;
     const controller = new AbortController();
-    const request = { source, controller };
-    this.requests[pane] = request;
-    const latest = () => this.requests[pane] === request;
+    const load = { source, controller };
+    this.pending[pane] = load;
+    const latest = () => this.pending[pane] === load;
     /** @type {Scene | undefined} */
     let scene;
     try {
@@ -150,14 +150,14 @@ export class SceneEffects {
       scene.image ??= await decode(manifest.photo.url);
       await Promise.race([this.blocks.get(scene.id)?.first, this.page.pause(AT_ONCE)]);
       if (!latest()) return void this.leave(scene);
-      this.requests[pane] = null;
+      this.pending[pane] = null;
       scenes.set(scene.id, scene);
       store.dispatch({ type: 'opened', pane, carried: this.carried(scene, pane),
         scene: { id: scene.id, source: scene.source, limits: limitsOf(manifest, backend.can, colors) } });
     } catch (error) {
       if (scene) this.leave(scene);
       if (isAbort(error) || !latest()) return;
-      this.requests[pane] = null;
+      this.pending[pane] = null;
       if (paneOf(store.get(), pane)?.model === null && this.page.forget(source.model)) { // next, open the default
         store.dispatch({ type: 'message', texts: [...store.get().messages, /** @type {Error} */ (error).message] });
         return;
@@ -209,7 +209,7 @@ export class SceneEffects {
     const shown = [state.scene?.id, state.beside?.scene?.id];
     for (const [id, scene] of this.page.scenes) {
       if (shown.includes(id)) continue;
-      if (this.requests.some((request) => request !== null)) continue; // keep the scene until the next one is open
+      if (this.pending.some((load) => load !== null)) continue; // keep the scene until the next one is open
       this.drop(scene);
     }
   }
@@ -227,7 +227,7 @@ export class SceneEffects {
   /** Stop everything, because the explorer is removed from the page. */
   stop() {
     clearTimeout(this.idle);
-    for (const request of this.requests) request?.controller.abort();
+    for (const load of this.pending) load?.controller.abort();
     for (const scene of this.page.scenes.values()) this.drop(scene);
   }
 
@@ -241,7 +241,7 @@ export class SceneEffects {
     const blocks = this.blocks.get(scene.id);
     const hovered = state.thumbnail?.block ?? depth;
     if (blocks && pane === state.pane && hovered < depth) blocks.want(hovered);
-    if (blocks) blocks.want(block); // the last request has priority
+    if (blocks) blocks.want(block); // the last load has priority
     else this.start(scene, block);
     this.rollout(state, scene);
     if (state.mode === SIMILARITY) this.descriptors.want(scene, descriptorsOf(state, depth, this.page.similarity));

@@ -1,7 +1,7 @@
 // Send a visitor's checkpoint to the server.
 
 /**
- * @param {import('../views/explore.js').Page} page
+ * @param {import('../panels/explore.js').Page} page
  * @param {File} file
  * @returns {Promise<{source: string, words: string} | null>} the model's source and name; null if it was refused
  */

@@ -22,7 +22,7 @@ function isFirst() {
 
 /**
  * Show a first visitor what the page does.
- * @param {import('../views/explore.js').Page} page @param {import('./scene.js').Scene} scene
+ * @param {import('../panels/explore.js').Page} page @param {import('./scene.js').Scene} scene
  * @param {HTMLElement} held - the picture
  */
 export function welcome({ root, store, still, inside, backend }, { id, grid, manifest, answers }, held) {

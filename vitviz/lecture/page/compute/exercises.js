@@ -14,7 +14,7 @@ import { meanDistance } from '../../../web/compute/statistics.js';
 /** @typedef {import('./lecture_numbers.js').Lecture} Lecture */
 /** @typedef {import('../../../web/core/state.js').State} State */
 /** @typedef {'number' | 'choice' | 'patch'} Kind - of an answer */
-/** @typedef {{ask: string, choices: string[], solution: string}} Text */
+/** @typedef {{question: string, choices: string[], solution: string}} Text */
 /**
  * Data of `vitviz.lecture.exercises`: texts by language, step and kind; right choices by step; tolerances by name.
  * @typedef {{texts: Record<string, Record<string, Partial<Record<Kind, Text>>>>, choices: Record<string, number>,

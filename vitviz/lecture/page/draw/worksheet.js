@@ -34,13 +34,13 @@ export function worksheet(sections, scene, lang, colors) {
 /** @param {Task} task @param {Scene} scene @param {Record<string, string>} words
  * @param {Record<string, Uint8Array>} colors */
 function question({ exercise: { kind, values, scores }, text }, scene, words, colors) {
-  const ask = `<p>${escaped(filled(text.ask, ...values.map(said)))}</p>`;
-  if (kind === 'choice') return `${ask}<ul>${text.choices.map((each) => `<li>${escaped(each)}</li>`).join('')}</ul>`;
-  if (kind === 'number') return `${ask}<p class="vv-fill">${escaped(words.answer)} <i></i></p>`;
+  const asked = `<p>${escaped(filled(text.question, ...values.map(said)))}</p>`;
+  if (kind === 'choice') return `${asked}<ul>${text.choices.map((each) => `<li>${escaped(each)}</li>`).join('')}</ul>`;
+  if (kind === 'number') return `${asked}<p class="vv-fill">${escaped(words.answer)} <i></i></p>`;
   const pictures = [photograph(scene), ...(scores ? [map(scores, scene, colors)] : [])];
   const legend = joined(words.input, scores && words[isSigned(scores) ? 'signed' : 'map'],
     scores?.some(Number.isNaN) && words.out);
-  return `${ask}<div class="vv-pictures">${pictures.join('')}</div><p><small>${escaped(legend)}</small></p>
+  return `${asked}<div class="vv-pictures">${pictures.join('')}</div><p><small>${escaped(legend)}</small></p>
     <p class="vv-fill">${filled(escaped(words.place), '<i></i>', '<i></i>')}</p>`;
 }
 

@@ -5,7 +5,7 @@ import { INITIAL } from '../../../web/core/state.js';
 import { learn, tr } from '../../../web/core/words.js';
 import { BackendError, MATRIX, fileOf, isSame, photographOf } from '../../../web/backends/backend.js';
 import { lack } from './needs.js';
-import { standalone } from './saved.js';
+import { savedPage } from './saved.js';
 
 /** @typedef {import('../../../web/backends/backend.js').About} Subject */
 /** @typedef {import('../../../web/backends/backend.js').Backend} Backend */
@@ -101,9 +101,9 @@ export function onnxBackend({ base, site, photos, lecture }) {
 
   /**
    * Ask the worker.
-   * @param {string} name @param {Subject} scene @param {any} ask @param {How} how @returns {Promise<any>}
+   * @param {string} name @param {Subject} scene @param {any} args @param {How} how @returns {Promise<any>}
    */
-  async function compute(name, { id: scene, source }, ask, { signal, progress }) {
+  async function compute(name, { id: scene, source }, args, { signal, progress }) {
     if (!source || scene !== idOf(source)) throw new BackendError(tr(UNKNOWN), 'unknown');
     const about = named(source);
     if (lack()) throw new BackendError(lack(), 'refused');
@@ -121,7 +121,7 @@ export function onnxBackend({ base, site, photos, lecture }) {
         requests.delete(id);
         reject(new DOMException('The question was withdrawn.', 'AbortError'));
       });
-      started().postMessage({ id, name, scene, about, photo, size: source.size, ask });
+      started().postMessage({ id, name, scene, about, photo, size: source.size, ask: args });
     });
   }
 
@@ -163,26 +163,26 @@ export function onnxBackend({ base, site, photos, lecture }) {
       files[`block-${block}`] = await backend.ask('block', scene, { block }, how);
     }
     if (manifest.rollout) files.rollout = await backend.ask('rollout', scene, MATRIX, how);
-    return standalone(await (await file(site.saved, how)).text(), manifest, files, search);
+    return savedPage(await (await file(site.saved, how)).text(), manifest, files, search);
   }
 
   /** @type {Backend} */
   const backend = {
     can: { open: true, choose: true, rollout: true, explain: true, page: true, link: true, lecture },
-    async ask(name, about, ask = {}, how = {}) {
+    async ask(name, about, args = {}, how = {}) {
       if (name === 'checkpoint') {
         throw new BackendError(tr('this-site-takes-no-checkpoints'), 'refused');
       }
       if (!about.source) throw new BackendError(tr(UNKNOWN), 'unknown'); // the page repeats it with the source
       if (name === 'open') return open(about.source, how);
-      if (name === 'page' && ask.lecture) {
+      if (name === 'page' && args.lecture) {
         throw new BackendError(tr('a-static-site-cannot-save'), 'refused');
       }
-      if (name === 'page') return page(about, ask.search, how);
-      const part = about.id === idOf(about.source) && folder(about.source) && (fileOf(name, ask)
-        ?? (name === 'descriptors' && isSame(ask, usual(about.source)) ? name : null));
-      const single = Number.isInteger(ask.token); // examples have no files of single tokens
-      if (!part || single) return compute(name, about, ask, how);
+      if (name === 'page') return page(about, args.search, how);
+      const part = about.id === idOf(about.source) && folder(about.source) && (fileOf(name, args)
+        ?? (name === 'descriptors' && isSame(args, usual(about.source)) ? name : null));
+      const single = Number.isInteger(args.token); // examples have no files of single tokens
+      if (!part || single) return compute(name, about, args, how);
       return (await file(`${folder(about.source)}/${part}.bin`, how)).arrayBuffer();
     },
   };

@@ -1,4 +1,4 @@
-// Write a scene as one HTML file that opens without a network, by filling the frame of `vitviz.web.scene.standalone`.
+// Write a scene as one HTML file that opens without a network, by filling the frame of `vitviz.web.scene.saved_page`.
 import { describe, escaped } from '../../../web/compute/format.js';
 
 /** @param {Blob} blob @returns {Promise<string>} a data URL */
@@ -22,7 +22,7 @@ const scripted = (value) => JSON.stringify(value).replaceAll('<', '\\u003c');
  * @param {string} search - the query string of the initial view
  * @returns {Promise<ArrayBuffer>}
  */
-export async function standalone(frame, manifest, files, search) {
+export async function savedPage(frame, manifest, files, search) {
   const parts = await Promise.all(Object.entries(files).map(async ([name, buffer]) => {
     const text = (await inline(new Blob([buffer]))).split(',')[1];
     return `<script type="text/plain" id="${name}">${text}</script>\n`;

@@ -1,0 +1,264 @@
+// The lecture: steps from the photograph to the prediction, each with a text and a picture of the loaded model's
+// numbers. The tensor strip marks the current step.
+import { localHead } from '../compute/kinds.js';
+import { queryOn } from '../../../web/compute/query.js';
+import { escaped, sized } from '../../../web/compute/format.js';
+import { parseLecture } from '../compute/lecture_numbers.js';
+import { integer } from '../../../web/core/figures.js';
+import { joined, languageOf, tr, wordsOf } from '../../../web/core/words.js';
+import { LECTURE, PARTS, STEPS } from '../../../web/core/steps.js';
+import { write } from '../../../web/draw/dom.js';
+import { qrCode } from '../draw/qr.js';
+import { addressOf, isLocal } from '../../../web/effects/browser.js';
+import { Questions, sceneOf } from '../../../web/effects/questions.js';
+import { Exercises } from './exercises.js';
+import { listenSteps } from '../../../web/panels/keyboard.js';
+import { Attention } from './steps/attention.js';
+import { Closing } from './steps/closing.js';
+import { ClassToken } from './steps/cls.js';
+import { Cost } from './steps/cost.js';
+import { Embedding } from './steps/embedding.js';
+import { Explanation } from './steps/explanation.js';
+import { HeadsStep } from './steps/heads.js';
+import { HiddenLayer } from './steps/mlp.js';
+import { Norm } from './steps/norm.js';
+import { Patches } from './steps/patches.js';
+import { Pixels } from './steps/pixels.js';
+import { Positions } from './steps/positions.js';
+import { Prediction } from './steps/prediction.js';
+import { Projection } from './steps/projection.js';
+import { QuestionStep } from './steps/question.js';
+import { Residual } from './steps/residual.js';
+import { Training } from './steps/training.js';
+import { Panel } from '../../../web/panels/panel.js';
+
+/** @typedef {import('../../../web/core/state.js').State} State */
+/** @typedef {import('../../../web/effects/scene.js').Scene} Scene */
+/** @typedef {import('../compute/lecture_numbers.js').Lecture | null} Numbers - of a scene; null while they load */
+/** @typedef {import('./steps/step.js').Shown} Shown */
+
+/** The panels of the steps by name. @type {Record<string, new (root: HTMLElement, page: any) => any>} */
+const KINDS = { question: QuestionStep, pixels: Pixels, patches: Patches, embedding: Embedding, positions: Positions,
+  cls: ClassToken, residual: Residual, norm: Norm, attention: Attention, projection: Projection, mlp: HiddenLayer,
+  heads: HeadsStep, cost: Cost, prediction: Prediction, training: Training, explanation: Explanation,
+  closing: Closing };
+/** @type {import('../../../web/effects/questions.js').Question} */
+const ASK = ['lecture', {}];
+const LEAST = 60; // minimum height of a picture in full screen, in pixels
+
+const HTML = `
+  <nav class="vv-progress"><ol class="vv-tensors">${LECTURE.map((_, at) => `<li><button type="button"
+    data-step="${at + 1}"><b>${at + 1}</b> <span></span><small></small></button></li>`).join('')}</ol></nav>
+  <div class="vv-buttons"><button type="button" data-go="-1"></button><span class="vv-place"></span
+    ><button type="button" data-go="1"></button><button type="button" data-go="qr" data-needs="link"></button
+    ><button type="button" data-go="save" data-needs="page"></button
+    ><button type="button" data-go="notes" aria-pressed="false"></button></div>
+  <div class="vv-text"><h2></h2><div class="vv-notes"><div class="vv-body"></div>
+    <details class="vv-question"><summary></summary><div></div></details></div>
+    <details class="vv-exercises" hidden></details></div>
+  <div class="vv-steps">${LECTURE.map((_, at) => `<section class="vv-step" data-of="${at + 1}" hidden></section>`)
+    .join('')}<p class="vv-waits vv-quiet" hidden></p>
+    <p class="vv-trouble" role="status" hidden></p></div>
+  <dialog class="vv-qr"><h2></h2><div class="vv-code"></div><p class="vv-address"></p><p class="vv-quiet"></p>
+    <form method="dialog"><button></button></form></dialog>`;
+
+export class Lecture extends Panel {
+  /** @param {HTMLElement} root @param {import('../../../web/panels/explore.js').Page} page */
+  constructor(root, page) {
+    super(root, page);
+    root.innerHTML = HTML;
+    const { can } = page.backend;
+    if (!can.link) this.find('[data-needs=link]').remove();
+    if (!can.page) this.find('[data-needs=page]').remove();
+    this.questions = new Questions(page.backend, page.changed);
+    this.steps = LECTURE.map(({ name }, at) => new KINDS[name](this.find(`[data-of="${at + 1}"]`), page));
+    this.exercises = new Exercises(this.find('.vv-exercises'), page);
+    /** @type {{file: ArrayBuffer, lecture: import('../compute/lecture_numbers.js').Lecture} | null} */
+    this.parsed = null;
+    this.told = this.coded = this.shaped = ''; // what text, QR code and tensor strip show
+    /** @type {{id: string, block: number, head: number} | null} */
+    this.local = null; // a head of a scene that attends to neighbours
+    this.fitted = ''; // the conditions that the picture sizes were computed for
+    root.addEventListener('click', ({ target }) => (
+      this.clicked(/** @type {any} */ (target).closest('[data-step], [data-go]')?.dataset)));
+    const code = this.find('.vv-qr');
+    code.addEventListener('close', () => !code.open && this.change({ qr: false }));
+    document.addEventListener('fullscreenchange', () => page.changed(), { signal: page.signal });
+    const grown = new ResizeObserver(() => page.store.get().full && page.changed()); // a chart changed its height
+    for (const section of this.all('.vv-step')) grown.observe(section);
+    listenSteps(root, page);
+  }
+
+  /** @param {DOMStringMap | undefined} what */
+  clicked(what) {
+    if (!what) return;
+    this.questions.retry();
+    if (what.go === 'qr') this.change({ qr: true });
+    else if (what.go === 'save') this.page.act('page');
+    else if (what.go === 'notes') this.change({ notes: !this.page.store.get().notes });
+    else if (what.go) this.page.store.dispatch({ type: 'turn', by: Number(what.go) });
+    else this.change({ step: Number(what.step) });
+  }
+
+  /** @param {State} state @returns {boolean} */
+  render(state) {
+    const scene = sceneOf(state, this.page.scenes, 'lecture', [this.questions], false);
+    this.steps.forEach((step, at) => (scene === null || at + 1 !== state.step) && step.leave());
+    if (scene === null) {
+      this.exercises.questions.stop();
+      return false;
+    }
+    this.isNew(scene);
+    const lang = languageOf(state.lang, this.page.lecture);
+    const shown = { ...state, lang, query: this.patch(state, scene), example: this.example(state, scene) };
+    this.questions.want(scene, [ASK]);
+    const lecture = this.numbers(this.questions.answer(scene, ASK));
+    this.tell(shown);
+    this.strip(shown, scene, lecture);
+    this.code(shown);
+    this.showText('.vv-trouble', this.questions.failure(scene, ASK));
+    this.find('.vv-waits').hidden = Boolean(lecture) || !this.questions.progress(scene, ASK);
+    for (const section of this.all('.vv-step')) section.hidden = Number(section.dataset.of) !== state.step;
+    const more = this.steps[state.step - 1].render(shown, scene, lecture);
+    const { name } = LECTURE[state.step - 1];
+    this.exercises.render(shown, scene, lecture, name);
+    this.fit(shown, scene);
+    return more;
+  }
+
+  /** In full screen, show one part of the step, with pictures as large as the screen allows. @param {Shown} state
+   * @param {Scene} scene */
+  fit({ full, step, part, notes, lang }, { id }) {
+    const stage = this.find('.vv-steps');
+    const shown = Math.min(part, PARTS[step - 1]);
+    stage.dataset.shows = String(shown);
+    this.root.classList.toggle('vv-noted', notes);
+    this.press('[data-go=notes]', () => notes);
+    this.write('.vv-place', `${step} / ${STEPS}${full ? ` · ${shown} / ${PARTS[step - 1]}` : ''}`);
+    if (!full) return;
+    const { clientWidth, clientHeight } = stage;
+    const isOver = () => stage.scrollHeight > stage.clientHeight;
+    const jobs = this.page.progress.jobs.size; // running jobs will add text and pictures
+    const fitted = [step, shown, notes, lang, id, clientWidth, clientHeight, jobs].join();
+    if (fitted === this.fitted && !isOver()) return;
+    this.fitted = fitted;
+    let [fits, over] = [LEAST, clientHeight];
+    for (let size = over; over - fits > 2; size = (fits + over) / 2) {
+      stage.style.setProperty('--fit', `${size}px`);
+      if (isOver()) over = size;
+      else fits = size;
+    }
+    stage.style.setProperty('--fit', `${fits}px`);
+  }
+
+  /** @param {ArrayBuffer | undefined} file @returns {Numbers} */
+  numbers(file) {
+    if (!file) return null;
+    if (this.parsed?.file !== file) this.parsed = { file, lecture: parseLecture(file) };
+    return this.parsed.lecture;
+  }
+
+  /** Return the patch of every step: the pinned one, the pointer's, or the middle one. @param {State} state
+   * @param {Scene} scene @returns {[number, number]} */
+  patch(state, scene) {
+    const query = queryOn(state, scene, this.page.scenes);
+    return Array.isArray(query) ? query : [scene.grid[0] >> 1, scene.grid[1] >> 1];
+  }
+
+  /** Return the head of the steps about one block: the chosen one, else one of an early layer that attends to
+   * neighbours. @param {State} state @param {Scene} scene @returns {{block: number, head: number}} */
+  example({ block, head }, { id, manifest, answers, grid }) {
+    const chosen = Math.min(block ?? Infinity, manifest.depth - 1);
+    if (typeof head === 'number') return { block: chosen, head: Math.min(head, manifest.heads - 1) };
+    if (this.local?.id !== id && answers.complete) this.local = { id, ...localHead(answers, manifest, grid) };
+    return this.local?.id === id ? this.local : { block: chosen, head: 0 };
+  }
+
+  /** @param {Shown} state */
+  tell({ step, lang }) {
+    if (this.told === `${lang} ${step}`) return;
+    const words = wordsOf(lang).lecture;
+    const text = this.page.lecture?.texts[lang][step - 1];
+    if (!this.told.startsWith(lang)) {
+      this.root.lang = lang;
+      this.root.setAttribute('aria-label', words.path);
+      this.write('[data-go="-1"]', `← ${words.back}`);
+      this.write('[data-go="1"]', `${words.next} →`);
+      for (const [go, text] of [['qr', words.code], ['save', tr('save-as-html')], ['notes', words.notes]]) {
+        const button = this.find(`[data-go=${go}]`);
+        if (button) write(button, text);
+      }
+      this.find('[data-go=notes]').title = `${words.notes} (n)`;
+      this.write('.vv-waits', words.waiting);
+      this.all('.vv-tensors span').forEach((stage, at) => write(stage, wordsOf(lang).stages[LECTURE[at].name]));
+    }
+    if (this.told && !this.told.endsWith(` ${step}`) && this.root.getBoundingClientRect().top < 0) {
+      this.root.scrollIntoView(); // start each step at its top
+    }
+    this.told = `${lang} ${step}`;
+    if (text) {
+      this.find('.vv-text h2').innerHTML = text.title;
+      this.find('.vv-body').innerHTML = text.body;
+      this.find('.vv-question summary').innerHTML = text.question;
+      this.find('.vv-question > div').innerHTML = text.answer;
+    }
+    this.find('.vv-question').open = false;
+    this.find('[data-go="-1"]').disabled = step === 1;
+    this.find('[data-go="1"]').disabled = step === STEPS;
+    for (const button of this.all('[data-step]')) {
+      if (Number(button.dataset.step) === step) button.setAttribute('aria-current', 'step');
+      else button.removeAttribute('aria-current');
+    }
+    const item = this.find(`[data-step="${step}"]`).parentElement;
+    item.parentElement.scrollTo({ left: item.offsetLeft - 40 });
+  }
+
+  /** Show the tensor shape at each stage. @param {State} state @param {Scene} scene @param {Numbers} lecture */
+  strip(state, { manifest }, lecture) {
+    const shapes = shapesOf(manifest, lecture);
+    if (Object.values(shapes).join() === this.shaped) return;
+    this.shaped = Object.values(shapes).join();
+    this.all('.vv-tensors small').forEach((shape, at) => write(shape, shapes[LECTURE[at].name] ?? ''));
+  }
+
+  /** Show the link to the current state as a QR code. @param {Shown} state */
+  code({ qr, lang, photo }) {
+    const place = this.find('.vv-qr');
+    if (qr !== place.open) {
+      if (qr) place.showModal();
+      else place.close();
+    }
+    if (!qr) return;
+    const address = addressOf(this.page.store);
+    if (this.coded === `${lang} ${address}`) return;
+    this.coded = `${lang} ${address}`;
+    const words = wordsOf(lang).lecture;
+    write(place.querySelector('h2'), words.scan);
+    place.querySelector('.vv-code').innerHTML = qrCode(address) || escaped(tr('this-link-is-too-long'));
+    write(place.querySelector('.vv-address'), address);
+    write(place.querySelector('.vv-quiet'), joined(isLocal(address) && words.here, photo && words.own));
+    write(place.querySelector('button'), tr('close'));
+    place.setAttribute('aria-label', escaped(words.code));
+  }
+}
+
+/**
+ * Return the shape of the tensor at each step.
+ * @param {import('../../../web/core/manifest.js').Manifest} manifest @param {Numbers} lecture
+ * @returns {Record<string, string>}
+ */
+function shapesOf({ grid, prefix, depth, heads, width, labels }, lecture) {
+  const patches = grid[0] * grid[1];
+  const tokens = patches + prefix.length;
+  const channels = lecture?.width ?? heads * width;
+  const [down, across] = lecture?.input ?? ['H', 'W'];
+  const numbers = lecture ? 3 * lecture.patch ** 2 : '3P²';
+  const stream = sized(tokens, channels);
+  const outputs = integer(labels.length || channels);
+  return { question: outputs, pixels: sized(3, down, across), patches: sized(patches, numbers),
+    embedding: sized(patches, channels), positions: stream, cls: sized(1, channels), residual: stream, norm: stream,
+    attention: sized(tokens, width), projection: sized(tokens, heads * width),
+    mlp: sized(tokens, lecture?.hidden ?? 'M'), heads: sized(depth, heads, tokens, tokens),
+    cost: sized(tokens, tokens), prediction: outputs, training: '', explanation: sized(...grid),
+    closing: outputs };
+}

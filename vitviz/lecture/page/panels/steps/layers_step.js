@@ -1,0 +1,38 @@
+// The base class of the steps with a photograph, a slider of layers, and a small map of each layer.
+import { SPOTLIGHT } from '../../../../web/draw/color.js';
+import { Thumbnails, layerItems } from '../../../../web/draw/thumbnails.js';
+import { Step } from './step.js';
+
+/** @typedef {import('./step.js').Shown} Shown */
+/** @typedef {import('./step.js').Scene} Scene */
+
+export class LayersStep extends Step {
+  /** @param {HTMLElement} root @param {import('../../../../web/panels/explore.js').Page} page @param {string} html */
+  constructor(root, page, html) {
+    super(root, page, html);
+    this.pane = this.photograph('.vv-pane');
+    this.wall = new Thumbnails(this.find('.vv-layer-wall'), ({ block }) => this.change({ block }));
+    this.onSlide('layer', (layer) => this.change({ block: layer - 1 }));
+  }
+
+  /** Show a new photograph, and return the chosen block. @param {Shown} state @param {Scene} scene */
+  open(state, scene) {
+    const { grid, manifest: { depth, frame } } = scene;
+    if (this.isNew(scene)) {
+      this.root.style.setProperty('--shape', String((frame[2] - frame[0]) / (frame[3] - frame[1])));
+      this.wall.build(layerItems(scene.manifest), grid);
+    }
+    return Math.min(state.block ?? Infinity, depth - 1);
+  }
+
+  /**
+   * Draw the small map of each layer, and mark the chosen one.
+   * @param {(block: number) => Float32Array | null} map - of all tokens @param {Scene} scene @param {number} chosen
+   * @param {boolean} shared - whether all maps have one scale
+   */
+  layers(map, { manifest: { prefix } }, chosen, shared) {
+    this.wall.draw((item) => map(item.block), prefix.length, this.page.tables[SPOTLIGHT],
+      { shared, signed: false, gamma: 1 });
+    this.wall.press((item) => item.block === chosen);
+  }
+}

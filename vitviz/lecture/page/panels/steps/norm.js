@@ -1,0 +1,48 @@
+// LayerNorm: a token before and after the norm, and x + attention(norm(x)).
+import { score } from '../../../../web/compute/format.js';
+import { lengthOf, momentsOf } from '../../compute/lecture_numbers.js';
+import { paintBars, reachOf } from '../../draw/pixels.js';
+import { InBlock } from './in_block.js';
+
+/** @typedef {import('./in_block.js').Parts} Parts */
+
+const HTML = `
+  <div class="vv-work" data-part="1"><h3 class="vv-stream-title"></h3><canvas class="vv-bars-of" data-channels></canvas>
+    <p class="vv-lost vv-moments"></p>
+    <h3 data-word="normed"></h3><canvas class="vv-bars-of" data-channels></canvas></div>
+  <div class="vv-work" data-part="2"><h3 class="vv-x"></h3><canvas class="vv-bars-of" data-channels></canvas>
+    <h3 class="vv-plus"></h3><canvas class="vv-bars-of" data-channels></canvas>
+    <h3 class="vv-equals"></h3><canvas class="vv-bars-of" data-channels></canvas>
+    <p class="vv-lost vv-written"></p></div>`;
+
+export class Norm extends InBlock {
+  /** @param {HTMLElement} root @param {import('../../../../web/panels/explore.js').Page} page */
+  constructor(root, page) {
+    super(root, page, HTML, 'norm');
+  }
+
+  /** @param {import('./step.js').Shown} _state @param {Record<string, string>} words
+   * @param {import('./step.js').Scene} _scene @param {import('./step.js').Lecture} lecture @param {Parts} parts */
+  draw(_state, words, _scene, { epsilon, width }, { stream, normed, attended }) {
+    const colors = this.colors();
+    const at = Math.min(this.channel, width - 1);
+    const { mean, deviation } = momentsOf(stream);
+    const sum = stream.map((value, i) => value + attended[i]);
+    const spread = Math.sqrt(deviation ** 2 + epsilon);
+    this.label(words);
+    this.write('.vv-stream-title', words.stream, width);
+    this.write('.vv-moments', words.moments, score(mean), score(deviation), at + 1, score(stream[at]),
+      score((stream[at] - mean) / spread), score(normed[at]));
+    const [before, after, x, added, both] = this.all('.vv-bars-of');
+    paintBars(before, stream, at, colors);
+    paintBars(after, normed, at, colors);
+    const reach = Math.max(reachOf(stream), reachOf(sum));
+    [[x, stream], [added, attended], [both, sum]].forEach(([canvas, values]) => (
+      paintBars(canvas, values, at, colors, reach)));
+    this.write('.vv-x', words.x, score(lengthOf(stream)));
+    this.write('.vv-plus', words.plus, score(lengthOf(attended)));
+    this.write('.vv-equals', words.equals, score(lengthOf(sum)));
+    this.write('.vv-written', words.channel, at + 1, score(stream[at]),
+      `${attended[at] < 0 ? '−' : '+'} ${score(Math.abs(attended[at]))}`, score(sum[at]));
+  }
+}

@@ -1,0 +1,148 @@
+// Pixels become patches: one patch, its numbers, the sequence of all patches, and what their order means to the model.
+import { percent, score } from '../../../../web/compute/format.js';
+import { patchOf } from '../../compute/lecture_numbers.js';
+import { filled, named, wordsOf } from '../../../../web/core/words.js';
+import { SIGNED } from '../../../../web/draw/color.js';
+import { frameTile, joinChannels, paintPixels, paintSigned, paintTiles, reachOf, tileUnder,
+} from '../../draw/pixels.js';
+import { Rearranged } from './rearranged.js';
+import { Step } from './step.js';
+
+/** @typedef {import('./step.js').Shown} Shown */
+/** @typedef {import('./step.js').Scene} Scene */
+/** @typedef {import('./step.js').Lecture} Lecture */
+
+const TILE = 46; // CSS pixels per patch of the row
+const LISTED = 12; // numbers that are written out
+const CHANNELS = ['R', 'G', 'B'];
+const HTML = `
+  <div class="vv-flow vv-big-first" data-part="1 2">
+    <div><h3 data-word="grid"></h3><figure class="vv-pane vv-plain"></figure></div>
+    <div><h3 class="vv-which" data-part="1"></h3>
+      <div class="vv-flow vv-three vv-four" data-part="1"><div><canvas class="vv-patch"></canvas
+        ><p class="vv-size" data-word="pixels"></p></div>${CHANNELS.map((name) => `<div
+        ><canvas class="vv-plane"></canvas><p class="vv-size">${name}</p></div>`).join('')}</div>
+      <p class="vv-reading" data-part="1"></p>
+      <div data-part="2"><h3 class="vv-count"></h3><canvas class="vv-vector"></canvas
+        ><p class="vv-listed"></p></div></div>
+  </div>
+  <h3 class="vv-all-title" data-part="2"></h3><div class="vv-framed" data-part="2"><canvas class="vv-row-of"></canvas
+    ><i class="vv-here"></i></div>
+  <div class="vv-flow vv-big-first vv-shuffle" data-part="3">
+    <div><h3 data-word="input"></h3><div class="vv-box"><canvas class="vv-moved-patches"></canvas></div></div>
+    <div><div class="vv-row"><button type="button" data-do="shuffle"></button><button type="button" data-do="order"
+      ></button></div><h3 class="vv-now"></h3><ol class="vv-shares vv-large"></ol><p class="vv-size vv-verdict-of"></p>
+      <p class="vv-trouble" role="status" hidden></p></div>
+  </div>`;
+
+export class Patches extends Step {
+  /** @param {HTMLElement} root @param {import('../../../../web/panels/explore.js').Page} page */
+  constructor(root, page) {
+    super(root, page, HTML);
+    this.pane = this.photograph('.vv-pane');
+    /** @type {[number, number] | null} */
+    this.under = null; // [channel, pixel] under the pointer
+    this.first = 0; // first patch of the shown part of the row
+    this.all('.vv-plane').forEach((canvas, channel) => {
+      canvas.addEventListener('pointermove', (/** @type {PointerEvent} */ event) => {
+        const side = canvas.width;
+        this.under = [channel, Math.max(0, tileUnder(canvas, event, side * side, side))];
+        page.changed();
+      });
+    });
+    const row = this.find('.vv-row-of');
+    row.addEventListener('click', (/** @type {MouseEvent} */ event) => {
+      const place = tileUnder(row, event, this.shown, this.shown);
+      const [, columns] = this.scene.grid;
+      const at = this.first + place;
+      if (place >= 0) this.change({ query: [Math.floor(at / columns), at % columns] });
+    });
+    this.shown = 1; // number of patches in the shown part of the row
+    this.seed = 1; // of the order; 0 for reading order
+    this.last = 1; // seed of the last random order
+    this.rearranged = new Rearranged(this.newQuestions());
+    this.find('.vv-shuffle').addEventListener('click', (/** @type {any} */ { target }) => {
+      const what = target.closest('[data-do]')?.dataset.do;
+      if (what) this.shuffle(what === 'shuffle');
+    });
+  }
+
+  /** @param {Shown} state @param {Scene} scene @param {Lecture | null} lecture */
+  render(state, scene, lecture) {
+    const words = wordsOf(state.lang).patches;
+    this.isNew(scene);
+    this.pane.mark(true, state.query);
+    this.describe(this.pane, words.aria);
+    if (!lecture) return;
+    const wide = this.root.clientWidth;
+    if (this.differs(scene.id, state.lang, state.query, wide)) this.draw(state, words, lecture, wide);
+    this.read(words, lecture, state.query);
+    this.order(state, words, scene, lecture);
+  }
+
+  /** Use another order, or reading order. @param {boolean} random */
+  shuffle(random) {
+    if (random && this.seed) this.last += 1;
+    if (!this.page.backend.can.explain) this.last = 1; // a saved page contains the result of one order
+    this.seed = random ? this.last : 0;
+    this.rearranged.questions.retry();
+    this.page.changed();
+  }
+
+  /** Show the patches in the chosen order, and what the model then predicts. @param {Shown} state @param {any} words
+   * @param {Scene} scene @param {Lecture} lecture */
+  order(state, words, scene, lecture) {
+    const { rearranged } = this;
+    const seed = scene.manifest.predictions.length ? this.seed : 0; // without classes, there is nothing to compare
+    const order = { shuffle: seed, positions: true };
+    rearranged.want(scene, seed ? [order] : []);
+    const change = seed ? rearranged.change(scene, order) : rearranged.unchanged(scene);
+    this.showText('.vv-trouble', rearranged.failure(scene, order));
+    const canvas = this.find('.vv-moved-patches');
+    if (change) rearranged.paint(canvas, scene, lecture, change.order);
+    this.write('[data-do=shuffle]', words.shuffle);
+    this.write('[data-do=order]', words.order);
+    this.press('[data-do=order]', () => seed === 0);
+    this.write('.vv-now', seed ? words.nowShuffled : words.nowOrdered);
+    const classes = change?.classes ?? [];
+    this.find('.vv-shuffle .vv-shares').innerHTML = rearranged.bars(classes);
+    this.write('.vv-verdict-of', classes.length ? filled(words.verdict, named(classes[0][0]),
+      ...classes[0].slice(1).map((share) => percent(/** @type {number} */ (share)))) : '');
+  }
+
+  /** @param {Shown} state @param {any} words @param {Lecture} lecture @param {number} wide */
+  draw({ query }, words, lecture, wide) {
+    const { patch: side, grid: [rows, columns], levels, pixels } = lecture;
+    const size = side * side;
+    const numbers = patchOf(pixels, lecture, query);
+    const reach = reachOf(pixels);
+    this.label(words);
+    this.write('.vv-which', words.which, query[0] + 1, query[1] + 1);
+    paintPixels(this.find('.vv-patch'), side, side, (out) => joinChannels(patchOf(levels, lecture, query), size, out));
+    const table = this.page.tables[SIGNED];
+    this.all('.vv-plane').forEach((canvas, channel) => (
+      paintSigned(canvas, side, side, numbers.subarray(channel * size, (channel + 1) * size), table, reach)));
+    this.write('.vv-count', words.count, side, 3 * size);
+    paintSigned(this.find('.vv-vector'), numbers.length, 1, numbers, table, reach);
+    const listed = [...numbers.subarray(0, LISTED)].map((number) => score(number)).join('  ');
+    this.write('.vv-listed', `${listed}  …  ${score(numbers[numbers.length - 1])}`);
+    const at = query[0] * columns + query[1];
+    this.shown = Math.min(rows * columns, Math.max(5, Math.floor(wide / TILE)));
+    this.first = Math.max(0, Math.min(rows * columns - this.shown, at - (this.shown >> 1)));
+    this.write('.vv-all-title', words.all, at + 1, rows * columns);
+    paintTiles(this.find('.vv-row-of'), this.shown, this.shown, side, (place, out, to) => {
+      const n = this.first + place;
+      joinChannels(patchOf(levels, lecture, [Math.floor(n / columns), n % columns]), size, out, to);
+    });
+    frameTile(this.find('.vv-here'), at - this.first, this.shown, this.shown);
+  }
+
+  /** Write the number under the pointer. @param {any} words @param {Lecture} lecture @param {[number, number]} query */
+  read(words, lecture, query) {
+    const { patch: side, levels, pixels } = lecture;
+    const [channel, n] = this.under ?? [0, (side >> 1) * (side + 1)];
+    const at = channel * side * side + n;
+    this.write('.vv-reading', words.reading, CHANNELS[channel], Math.floor(n / side) + 1, (n % side) + 1,
+      score(patchOf(pixels, lecture, query)[at]), patchOf(levels, lecture, query)[at]);
+  }
+}

@@ -1,0 +1,143 @@
+// Tokens get positions: CLS and registers join the patches, nearby positions are similar, and without positions the
+// order of the patches does not matter.
+import { score } from '../../../../web/compute/format.js';
+import { positionSimilarity, sinePositions } from '../../compute/lecture_numbers.js';
+import { indices, scaleOver } from '../../../../web/draw/color.js';
+import { filled, tr, wordsOf } from '../../../../web/core/words.js';
+import { Rearranged } from './rearranged.js';
+import { Step } from './step.js';
+
+/** @typedef {import('./step.js').Shown} Shown */
+/** @typedef {import('./step.js').Scene} Scene */
+/** @typedef {import('./step.js').Lecture} Lecture */
+/** @typedef {NonNullable<Lecture['positions']>} Table */
+
+/** Orders of the patches, with and without positions. @type {{name: string, shuffle: number, positions: boolean}[]} */
+const CASES = [{ name: 'ordered', shuffle: 0, positions: true }, { name: 'shuffled', shuffle: 1, positions: true },
+  { name: 'orderedWithout', shuffle: 0, positions: false }, { name: 'shuffledWithout', shuffle: 1, positions: false }];
+const HTML = `
+  <div data-part="1"><h3 class="vv-tokens-title"></h3><ol class="vv-tokens"></ol><p class="vv-size vv-start"></p></div>
+  <div class="vv-flow vv-big-first" data-part="1 2">
+    <div><h3 class="vv-own"></h3><figure class="vv-pane vv-unnamed"></figure></div>
+    <div data-part="2"><h3 data-word="sine"></h3><figure class="vv-pane vv-unnamed"></figure></div>
+  </div>
+  <p class="vv-similar" data-part="1 2"></p>
+  <div data-part="3"><h3 data-word="wall"></h3><div class="vv-box"><canvas class="vv-places"></canvas></div
+    ><p class="vv-missing vv-quiet"></p></div>
+  <div class="vv-apart-from" data-part="4"><h3 data-word="without"></h3><div class="vv-flow vv-cases">${CASES.map((
+    { name }) => `<div><h3 data-word="${name}"></h3><canvas class="vv-moved-patches"></canvas><ol class="vv-shares"
+    ></ol></div>`).join('')}</div><p class="vv-lost vv-verdict-of"></p><p class="vv-trouble" role="status" hidden></p
+    ></div>`;
+const SAME = 1e-3; // difference of equal probabilities
+const TILES = [7, 11]; // maximum numbers of maps, down and across
+
+export class Positions extends Step {
+  /** @param {HTMLElement} root @param {import('../../../../web/panels/explore.js').Page} page */
+  constructor(root, page) {
+    super(root, page, HTML);
+    /** @type {{key: string, positions: Table} | null} */
+    this.held = null; // sine and cosine positions
+    this.rearranged = new Rearranged(this.newQuestions());
+    this.panes = [1, 2].map((at) => this.photograph(`.vv-flow > div:nth-child(${at}) .vv-pane`));
+  }
+
+  /** @param {Shown} state @param {Scene} scene @param {Lecture | null} lecture */
+  render(state, scene, lecture) {
+    const words = wordsOf(state.lang).positions;
+    this.isNew(scene);
+    for (const pane of this.panes) {
+      pane.mark(false, state.query);
+      this.describe(pane, words.aria);
+    }
+    if (!lecture) return;
+    this.cases(words, scene, lecture);
+    if (!this.differs(scene.id, state.lang, state.query, state.color)) return;
+    const { positions, grid, width, missing, positionKind } = lecture;
+    this.label(words);
+    this.tokens(state, words, scene, lecture);
+    this.write('.vv-own', words[positionKind]);
+    this.write('.vv-similar', words.similar, state.query[0] + 1, state.query[1] + 1);
+    this.write('.vv-missing', missing.positions ? words.missing : '');
+    const first = this.find('.vv-flow > div');
+    first.hidden = !positions;
+    if (positions) this.map(state, words, this.panes[0], positions, grid);
+    this.map(state, words, this.panes[1], this.sine(grid, width), grid);
+    this.wall(positions ?? this.sine(grid, width), grid, state.color ?? 'viridis');
+  }
+
+  /** Compare the predictions with and without positions, in both orders. @param {any} words @param {Scene} scene
+   * @param {Lecture} lecture */
+  cases(words, scene, lecture) {
+    const { rearranged } = this;
+    const orders = CASES.map(({ shuffle, positions }) => ({ shuffle, positions }));
+    rearranged.want(scene, orders.slice(1));
+    const changes = orders.map((order, place) => (
+      place ? rearranged.change(scene, order) : rearranged.unchanged(scene)));
+    this.showText('.vv-trouble', orders.map((order) => rearranged.failure(scene, order)).find(Boolean));
+    const order = changes[1]?.order;
+    this.all('.vv-cases > div').forEach((place, at) => {
+      const moved = CASES[at].shuffle ? order : changes[0]?.order;
+      const [canvas, list] = [place.querySelector('canvas'), place.querySelector('ol')];
+      if (moved) rearranged.paint(canvas, scene, lecture, moved);
+      const html = rearranged.bars(changes[at]?.classes ?? [], 2);
+      if (list.innerHTML !== html) list.innerHTML = html;
+    });
+    const [, , ordered, mixed] = changes;
+    const best = ordered?.classes[0];
+    const other = mixed?.classes.find(([label]) => label === best?.[0]);
+    this.write('.vv-verdict-of', best && other && Math.abs(best[2] - other[2]) < SAME ? words.same : '');
+  }
+
+  /** @param {[number, number]} grid @param {number} width */
+  sine(grid, width) {
+    const key = `${grid} ${width}`;
+    if (this.held?.key !== key) this.held = { key, positions: sinePositions(grid, width) };
+    return this.held.positions;
+  }
+
+  /** @param {Shown} state @param {any} words @param {Scene} scene @param {Lecture} lecture */
+  tokens({ query }, words, { manifest: { prefix, grid } }, { width }) {
+    const patches = grid[0] * grid[1];
+    const at = query[0] * grid[1] + query[1];
+    this.write('.vv-tokens-title', words.tokens, prefix.length + patches, width);
+    const near = [...new Set([0, 1, at - 1, at, at + 1, patches - 1])].filter((n) => n >= 0 && n < patches)
+      .sort((a, b) => a - b);
+    const items = near.map((n, place) => `${place && n > near[place - 1] + 1 ? '<li class="vv-gap">…</li>' : ''}<li${
+      n === at ? ' aria-current="true"' : ''}>${tr('term-patch')} ${n + 1}</li>`);
+    this.find('.vv-tokens').innerHTML = prefix.map((name) => `<li class="vv-extra">${name}</li>`).join('')
+      + items.join('');
+    this.write('.vv-start', prefix.length ? filled(words.start, prefix.join(', ')) : words.alone);
+  }
+
+  /**
+   * @param {Shown} state @param {any} words @param {import('../../../../web/draw/photo.js').Pane} pane
+   * @param {Table} table @param {[number, number]} grid
+   */
+  map(state, words, pane, table, grid) {
+    const values = positionSimilarity(table, state.query[0] * grid[1] + state.query[1]);
+    this.heat(pane, values, 0.9, { said: score, unit: words.unit, color: state.color ?? 'viridis', overlay: 'even' });
+  }
+
+  /** Draw the maps of many positions, each at its position. @param {Table} table @param {[number, number]} grid
+   * @param {string} color */
+  wall(table, [rows, columns], color) {
+    if (this.walled === `${this.scene.id} ${color}`) return;
+    this.walled = `${this.scene.id} ${color}`;
+    const places = [rows, columns].map((count, axis) => {
+      const tiles = Math.min(count, TILES[axis]);
+      return Array.from({ length: tiles }, (_, n) => Math.round(((n + 0.5) / tiles) * count - 0.5));
+    });
+    const canvas = this.find('.vv-places');
+    [canvas.width, canvas.height] = [places[1].length * (columns + 2) - 2, places[0].length * (rows + 2) - 2];
+    canvas.parentElement.style.setProperty('--ratio', String(canvas.width / canvas.height));
+    const out = canvas.getContext('2d');
+    const index = new Uint8Array(rows * columns);
+    places[0].forEach((row, down) => places[1].forEach((column, across) => {
+      const values = positionSimilarity(table, row * columns + column);
+      indices(values, scaleOver([values]), 1, index);
+      const pixels = Uint32Array.from(index, (level) => this.page.tables[color][level]);
+      out.putImageData(new ImageData(new Uint8ClampedArray(pixels.buffer), columns, rows), across * (columns + 2),
+        down * (rows + 2));
+    }));
+  }
+}

@@ -1,0 +1,70 @@
+// The outputs of all heads are joined, and the output projection mixes them into one vector that is added to the token.
+import { percent, score } from '../../../../web/compute/format.js';
+import { tokenOf } from '../../../../web/compute/geometry.js';
+import { attend, lengthOf, parseValues } from '../../compute/lecture_numbers.js';
+import { filled } from '../../../../web/core/words.js';
+import { SIGNED } from '../../../../web/draw/color.js';
+import { paintBars, paintSigned, reachOf } from '../../draw/pixels.js';
+import { write } from '../../../../web/draw/dom.js';
+import { InBlock } from './in_block.js';
+import { among } from './tokens.js';
+
+/** @typedef {import('./in_block.js').Parts} Parts */
+/** @typedef {import('./step.js').Scene} Scene */
+
+const HTML = `
+  <div class="vv-work" data-part="1"><h3 class="vv-outs"></h3><div class="vv-head-rows"></div>
+    <h3 class="vv-joined-title"></h3><canvas class="vv-vector vv-joined"></canvas></div>
+  <div class="vv-flow vv-work" data-part="2">
+    <div><h3 class="vv-matrix-title"></h3><canvas class="vv-head-matrix"></canvas><h3 class="vv-sum-of"></h3
+      ><canvas class="vv-bars-of" data-channels></canvas></div>
+    <div><h3 data-word="shares"></h3><ol class="vv-shares vv-large"></ol><p class="vv-size" data-word="cancel"></p
+      ></div>
+  </div>`;
+
+export class Projection extends InBlock {
+  /** @param {HTMLElement} root @param {import('../../../../web/panels/explore.js').Page} page */
+  constructor(root, page) {
+    super(root, page, HTML, 'projection', (block) => [['lecture', { block }]]);
+  }
+
+  /** @param {import('./step.js').Shown} state @param {Record<string, string>} words @param {Scene} scene
+   * @param {import('./step.js').Lecture} lecture @param {Parts} parts @param {ArrayBuffer[]} files */
+  draw({ query, example }, words, scene, { width }, { heads, attended }, [values]) {
+    const { manifest: { heads: count, width: d, prefix }, grid, answers } = scene;
+    const table = this.page.tables[SIGNED];
+    const held = answers.blocks[example.block]?.block;
+    this.label(words);
+    this.write('.vv-outs', words.outs, count, d);
+    this.write('.vv-joined-title', words.joined, count, d, count * d);
+    if (held) this.join(count, table, Array.from({ length: count }, (_, head) => (
+      attend(held, parseValues(values), head, tokenOf(query, prefix, grid)).sum)), words);
+    this.write('.vv-matrix-title', words.matrix, count * d, width, count);
+    paintSigned(this.find('.vv-head-matrix'), width, count, heads, table, reachOf(heads));
+    this.write('.vv-sum-of', words.sum, score(lengthOf(attended)));
+    paintBars(this.find('.vv-bars-of'), attended, Math.min(this.channel, width - 1), this.colors());
+    const lengths = Array.from({ length: count }, (_, head) => (
+      lengthOf(heads.subarray(head * width, (head + 1) * width))));
+    this.find('.vv-shares').innerHTML = among(lengths.map((length, head) => (
+      [filled(words.head, head + 1), length, score(length)])));
+  }
+
+  /** Draw each head's output, and all of them in one row. @param {number} count @param {Uint32Array} table
+   * @param {Float64Array[]} outs @param {Record<string, string>} words */
+  join(count, table, outs, words) {
+    const joined = Float64Array.from(outs.flatMap((out) => [...out]));
+    const reach = reachOf(joined);
+    const place = this.find('.vv-head-rows');
+    if (place.children.length !== count) {
+      place.innerHTML = outs.map(() => '<div><span></span><canvas class="vv-vector"></canvas><small></small></div>')
+        .join('');
+    }
+    const total = lengthOf(joined) ** 2;
+    [...place.children].forEach((row, head) => {
+      write(row.querySelector('span'), filled(words.head, head + 1));
+      write(row.querySelector('small'), percent(lengthOf(outs[head]) ** 2 / total));
+      paintSigned(row.querySelector('canvas'), outs[head].length, 1, outs[head], table, reach);
+    });
+    paintSigned(this.find('.vv-joined'), joined.length, 1, joined, table, reach);
+  }
+}

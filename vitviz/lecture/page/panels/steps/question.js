@@ -1,0 +1,80 @@
+// The first step of the lecture: the final answer, and how far one place sees in a convolution and in attention.
+import { outputs, percent } from '../../../../web/compute/format.js';
+import { tokenOf } from '../../../../web/compute/geometry.js';
+import { filled, named, tr, wordsOf } from '../../../../web/core/words.js';
+import { Step, slider } from './step.js';
+import { bars } from './tokens.js';
+
+/** @typedef {import('./step.js').Shown} Shown */
+/** @typedef {import('./step.js').Scene} Scene */
+
+const HTML = `
+  <div class="vv-flow vv-big-first" data-part="1">
+    <div><figure class="vv-pane vv-plain"></figure></div>
+    <div><h3 class="vv-task"></h3><ol class="vv-shares vv-large"></ol><p class="vv-size" data-word="origin"></p></div>
+  </div>
+  ${slider('layer', { min: 1, max: 12 }, '2')}
+  <div class="vv-flow vv-big-last" data-part="2">
+    <div><h3 class="vv-cnn"></h3><figure class="vv-pane vv-plain"></figure><p class="vv-size vv-cnn-count"></p></div>
+    <div><h3 class="vv-vit"></h3><figure class="vv-pane vv-unnamed"></figure><p class="vv-size vv-vit-count"></p></div>
+  </div>`;
+
+/** Return whether a patch is within a square window around another. @param {number} place
+ * @param {[number, number]} patch @param {number} radius @param {number} columns */
+function isNear(place, [row, column], radius, columns) {
+  return Math.max(Math.abs(Math.floor(place / columns) - row), Math.abs((place % columns) - column)) <= radius;
+}
+
+export class QuestionStep extends Step {
+  /** @param {HTMLElement} root @param {import('../../../../web/panels/explore.js').Page} page */
+  constructor(root, page) {
+    super(root, page, HTML);
+    this.panes = ['[data-part="1"]', '.vv-flow[data-part="2"] > :first-child', '.vv-flow[data-part="2"] > :last-child']
+      .map((place) => this.photograph(`${place} .vv-pane`));
+    this.layer = 1;
+    this.onSlide('layer', (layer) => { this.layer = layer; });
+  }
+
+  /** @param {Shown} state @param {Scene} scene */
+  render(state, scene) {
+    const words = wordsOf(state.lang).question;
+    const { manifest, grid, answers } = scene;
+    if (this.isNew(scene)) this.layer = 1;
+    const row = answers.map(this.layer - 1, 'mean', { token: tokenOf(state.query, manifest.prefix, grid),
+      direction: 'row' });
+    if (!this.differs(scene.id, state.lang, state.query, this.layer, Boolean(row), state.opacity)) return;
+    this.label(words);
+    this.slide('layer', this.layer, String(this.layer), manifest.depth);
+    for (const pane of this.panes) this.describe(pane, words.aria);
+    this.answer(words, manifest);
+    this.reach(state, words, scene, row);
+  }
+
+  /** @param {Record<string, string>} words @param {import('../../../../web/core/manifest.js').Manifest} manifest */
+  answer(words, manifest) {
+    const { predictions, labels, title } = manifest;
+    this.write('.vv-task', predictions.length ? filled(words.task, labels.length) : filled(words.none, title));
+    const number = outputs(manifest);
+    this.find('.vv-shares').innerHTML = bars(predictions.map(([label, share]) => [named(label), share, number(share)]));
+    this.find('[data-word=origin]').hidden = !predictions.length;
+  }
+
+  /** @param {Shown} state @param {Record<string, string>} words @param {Scene} scene
+   * @param {Float32Array | null} row */
+  reach({ query, opacity }, words, { manifest: { prefix }, grid: [rows, columns] }, row) {
+    const [, local, global] = this.panes;
+    const places = Array.from({ length: rows * columns }, (_, place) => place);
+    const outside = places.filter((place) => !isNear(place, query, this.layer, columns));
+    local.mark(false, query);
+    local.cover(outside);
+    this.write('.vv-cnn', words.cnn, this.layer);
+    this.write('.vv-cnn-count', words.cnnCount, places.length - outside.length, places.length);
+    this.write('.vv-vit', words.vit, this.layer);
+    global.mark(false, query);
+    if (!row) return;
+    const weights = row.subarray(prefix.length);
+    const far = outside.reduce((sum, place) => sum + weights[place], 0);
+    this.heat(global, weights, opacity, { unit: tr('of-attention') });
+    this.write('.vv-vit-count', words.vitCount, percent(far));
+  }
+}

@@ -1,0 +1,65 @@
+// The residual stream: each block adds a vector to every token. The tokens grow, and lose the patch they began with.
+import { patchWords, score } from '../../../../web/compute/format.js';
+import { tokenOf } from '../../../../web/compute/geometry.js';
+import { filled, tr, wordsOf } from '../../../../web/core/words.js';
+import { LayersStep } from './layers_step.js';
+import { slider } from './step.js';
+
+/** @typedef {import('./step.js').Shown} Shown */
+/** @typedef {import('./step.js').Scene} Scene */
+/** @typedef {import('./step.js').Lecture} Lecture */
+
+const HTML = `
+  <div class="vv-charts" data-part="1"></div><p class="vv-lost vv-grown" data-part="1"></p>
+  <div data-part="2">${slider('layer', { min: 1, max: 12 })}<figure class="vv-pane"></figure>
+    <p class="vv-lost vv-left-of"></p></div>
+  <div data-part="3"><h3 data-word="wall"></h3><div class="vv-layer-wall"></div></div>`;
+
+export class Residual extends LayersStep {
+  /** @param {HTMLElement} root @param {import('../../../../web/panels/explore.js').Page} page */
+  constructor(root, page) {
+    super(root, page, HTML);
+  }
+
+  /** @param {Shown} state @param {Scene} scene @param {Lecture | null} lecture */
+  render(state, scene, lecture) {
+    const words = wordsOf(state.lang).residual;
+    const { manifest: { depth, prefix }, grid } = scene;
+    const block = this.open(state, scene);
+    this.pane.mark(false, state.query);
+    if (!lecture) return;
+    if (!this.differs(scene.id, state.lang, state.query, block, state.opacity)) return;
+    this.label(words);
+    this.describe(this.pane, words.aria);
+    this.slide('layer', block + 1, String(block + 1), depth);
+    const token = tokenOf(state.query, prefix, grid);
+    this.grown(state, words, lecture, token, depth);
+    const start = this.startOf(lecture, block);
+    this.heat(this.pane, start.subarray(prefix.length), state.opacity, { said: score, unit: words.unit, range: [0, 1],
+      overlay: 'even', title: filled(words.title, block + 1) });
+    this.write('.vv-left-of', words.left, patchWords(state.query), block + 1, score(start[token]));
+    this.layers((layer) => this.startOf(lecture, layer), scene, block, true);
+  }
+
+  /** Cosines of the tokens that enter a block with their start: (N). @param {Lecture} lecture @param {number} block */
+  startOf({ start }, block) {
+    const tokens = start.length / this.scene.manifest.depth;
+    return start.subarray(block * tokens, (block + 1) * tokens);
+  }
+
+  /** Chart how long the token is before each block, and what each block adds. @param {Shown} state
+   * @param {Record<string, string>} words @param {Lecture} lecture @param {number} token @param {number} depth */
+  grown({ query }, words, { lengths, added }, token, depth) {
+    const tokens = lengths.length / depth;
+    const of = (/** @type {Float32Array} */ all) => Array.from({ length: all.length / tokens },
+      (_, block) => all[block * tokens + token]);
+    const [long, more] = [of(lengths), of(added)];
+    const layers = long.map((_, block) => block + 1);
+    const name = patchWords(query);
+    this.write('.vv-grown', words.grown, name, score(long[0]), score(long[depth - 1]), depth);
+    this.chart({ title: words.chart, across: tr('layer-title'), x: layers,
+      lines: [{ name: words.length, y: long, kind: '0' }, { name: words.added, y: more, kind: '1' }],
+      range: [0, Math.max(...long, ...more)], units: score, steps: String,
+      words: `${words.length}: ${long.map(score).join(', ')}. ${words.added}: ${more.map(score).join(', ')}` });
+  }
+}

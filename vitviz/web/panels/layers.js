@@ -1,0 +1,259 @@
+// The panel of layers: the prediction after each layer, from the image and from each patch, and principal components of
+// the patches. The map of the chosen layer is drawn large over the photograph.
+import { chart, fill, rangeOf } from '../draw/charts.js';
+import { SPOTLIGHT, colorGrid } from '../draw/color.js';
+import { Pane } from '../draw/photo.js';
+import { oneTabStop, roving } from '../draw/roving.js';
+import { Questions, sceneOf } from '../effects/questions.js';
+import { decoded } from '../compute/payload.js';
+import { escaped, percent, playWords, progressWords, scaled, whole } from '../compute/format.js';
+import { readsFeatures } from '../compute/targets.js';
+import { inEnglish, joined, listed, spoken, tr, translated } from '../core/words.js';
+import { csv } from '../compute/map_files.js';
+import { contextOf, write } from '../draw/dom.js';
+import { together } from '../draw/saved.js';
+import { aboutOf, chartChoices, mapChoices, nameOf, saveMenu, withWords } from './save.js';
+import { TargetLine } from './target_line.js';
+import { Panel } from './panel.js';
+
+/** @typedef {import('../core/state.js').State} State */
+/** @typedef {import('../effects/scene.js').Scene} Scene */
+/** @typedef {{names: string[], layers: number[], readings: number[], read: number[][], explained: number[],
+ *   colors: string, patches: string, scale: import('../compute/targets.js').Scale, range?: [number, number]}} Answer -
+ *   see `layers` of the server; `range` is the range of the bytes of `patches`, 0 to 1 by default */
+
+/** @type {Record<import('../compute/targets.js').Scale, string>} */
+const TITLES = { probability: 'probability-after-each-layer', value: 'value-after-each-layer',
+  cosine: 'cosine-after-each-layer', logit: 'logit-after-each-layer' };
+/** Titles and explanations of the charts and of the small maps: of classes, and of targets of the features. */
+const ABOUT = {
+  classes: { 'of-layers': 'the-prediction-after-each-layer',
+    'of-patches': 'the-prediction-from-each-patch',
+    'how-layers': 'the-final-norm-and-the',
+    'how-patches': 'the-classifier-is-applied-to' },
+  features: { 'of-layers': 'the-target-after-each-layer', 'of-patches': 'the-target-from-each-patch',
+    'how-layers': 'the-final-norm-is-applied',
+    'how-patches': 'the-target-is-read-from' },
+};
+const ALIKE = 'patches-that-look-alike-to';
+
+/**
+ * Return the largest of some byte-encoded readings, in words.
+ * @param {Uint8Array} bytes @param {Answer} answer
+ */
+function upTo(bytes, { scale, range: [low, high] = [0, 1] }) {
+  const most = bytes.reduce((top, byte) => Math.max(top, byte), 0);
+  if (scale !== 'probability') return tr('up-to', scaled(scale)(low + (most / 255) * (high - low)));
+  return most < 3 ? tr('under-1') : most > 252 ? tr('over-99') : tr('up-to', whole(most / 255));
+}
+
+export class Layers extends Panel {
+  /** @param {HTMLElement} root @param {import('./explore.js').Page} page */
+  constructor(root, page) {
+    super(root, page);
+    this.questions = new Questions(page.backend, page.changed);
+    this.target = new TargetLine(this);
+    this.pane = new Pane(this.find('.vv-pane'), { hover() {}, lift() {}, pick() {}, resized: () => page.changed() },
+      'photograph-with-the-principal-components');
+    this.lastClass = 0; // the selected class, kept while colors are shown
+    const select = this.find('[data-field=class]');
+    select.addEventListener('change', () => this.change({ lensClass: Number(select.value) }));
+    this.find('[data-do=play]').addEventListener('click', () => page.store.dispatch({ type: 'play' }));
+    this.slider = this.find('[data-field=layer]');
+    let dragging = false; // a drag is one step of the history, however many layers it crosses
+    this.slider.addEventListener('input', () => {
+      page.store.dispatch({ type: 'change', change: { block: Number(this.slider.value) - 1 }, quiet: dragging });
+      dragging = true;
+    });
+    this.slider.addEventListener('change', () => { dragging = false; });
+    /** @type {Answer | null} */
+    this.answer = null;
+    this.shown = this.read = ''; // the large map; the class of the small maps
+    this.rgb = this.bytes = /** @type {Uint8Array} */ (new Uint8Array(0));
+    root.addEventListener('click', ({ target }) => (
+      this.choose(/** @type {any} */ (target).closest('[data-layer]')?.dataset)));
+    for (const wall of ['.vv-alike', '.vv-read']) roving(this.find(wall));
+    this.saves();
+  }
+
+  /** Add menus that save the map, the chart and the small maps. */
+  saves() {
+    const { page, pane } = this;
+    const [picture] = mapChoices(() => this.scene && { scene: this.scene, pane, saved: null });
+    saveMenu(page, this.find('.vv-pane figcaption'), 'save-this-map', [picture],
+      () => nameOf(this.scene, pane.titled));
+    saveMenu(page, this.find('.vv-of-layers'), 'save-the-chart', chartChoices(this.find('.vv-charts'), () => {
+      if (!this.answer?.names.length) return null;
+      const { names, readings, read } = this.answer; // the columns of `LogitLens.to_pandas`
+      return csv(['block', ...names], readings.map((layer, at) => [layer - 1, ...read[at]]));
+    }), () => nameOf(this.scene, 'layers'), 'beforebegin');
+    for (const kind of ['alike', 'read']) {
+      /** @type {import('./save.js').Choice} */
+      const choice = { words: 'picture-png', ending: 'png', make: () => {
+        const maps = this.all(`.vv-${kind} canvas`);
+        const labels = this.all(`.vv-${kind} span`).map(({ textContent }) => textContent);
+        const title = kind === 'read' ? tr('predicted-from-each-patch', translated(this.read)) : tr(ALIKE);
+        return maps.length ? withWords(together(maps, labels, 6), title, [aboutOf(this.scene)]) : null;
+      } };
+      saveMenu(page, this.find(`.vv-${kind}`), 'save-the-small-maps', [choice], () => nameOf(this.scene, kind),
+        'beforebegin');
+    }
+  }
+
+  /** @param {DOMStringMap | undefined} what */
+  choose(what) {
+    if (what) this.change({ block: Number(what.layer), lensClass: what.kind === 'read' ? this.lastClass : null });
+  }
+
+  /** @param {State} state */
+  render(state) {
+    const scene = sceneOf(state, this.page.scenes, 'inside', [this.questions], false);
+    if (scene === null) return;
+    if (this.isNew(scene, spoken())) this.open(scene);
+    const most = scene.manifest.predictions.length ? tr('the-most-probable-classes') : undefined;
+    /** @type {import('../effects/questions.js').Question} */
+    const question = ['layers', this.target.show(state, scene, most)];
+    this.questions.want(scene, [question]);
+    const answer = this.questions.answer(scene, question) ?? null;
+    if (answer !== this.answer) this.answered(answer);
+    this.showText('.vv-trouble', this.questions.failure(scene, question));
+    const button = this.find('[data-do=play]');
+    button.setAttribute('aria-pressed', String(state.playing));
+    write(button, playWords(state.playing, this.page.still.matches, false));
+    const layer = Math.min(state.block ?? Infinity, scene.manifest.depth - 1) + 1;
+    if (Number(this.slider.value) !== layer) this.slider.value = String(layer);
+    write(this.slider.nextElementSibling, tr('count-of', layer, scene.manifest.depth));
+    const { target } = this.target.aim;
+    const about = ABOUT[target !== null && readsFeatures(target) ? 'features' : 'classes'];
+    for (const [name, words] of Object.entries(about)) {
+      this.write(`.vv-${name}`, tr(words));
+    }
+    const running = this.questions.progress(scene, question);
+    this.pane.element.classList.toggle('vv-waiting', running !== null);
+    this.write('.vv-note', running ? progressWords(running, tr('reading-the-layers'))
+      : answer ? this.leads(answer) : '');
+    if (answer) this.show(state, scene, answer);
+  }
+
+  /** Say from which layer on the first class leads, until the last one. @param {Answer} answer */
+  leads({ names, readings, read }) {
+    const leading = read.map((row) => row.every((value) => value <= row[0]));
+    const from = leading.lastIndexOf(false) + 1;
+    if (names.length < 2 || from === leading.length) return '';
+    return tr('leads-from-layer', translated(names[0]), readings[from]);
+  }
+
+  /** Another photograph, model or size. @param {Scene} scene */
+  open(scene) {
+    this.answer = null;
+    this.pane.open(scene.image, scene.geometry, scene.grid);
+    this.pane.label({ title: '', answer: scene.said, low: '', high: '', unit: '' });
+    this.root.style.setProperty('--shape', String(scene.grid[1] / scene.grid[0]));
+    this.slider.max = String(scene.manifest.depth);
+  }
+
+  /** @param {Answer | null} answer */
+  answered(answer) {
+    this.answer = answer;
+    this.shown = this.read = '';
+    for (const wall of ['.vv-alike', '.vv-read']) this.find(wall).innerHTML = '';
+    fill(this.find('.vv-charts'), []);
+    if (answer === null) return;
+    const { names, layers, explained } = answer;
+    this.rgb = decoded(answer.colors);
+    this.bytes = names.length ? decoded(answer.patches) : new Uint8Array(0);
+    this.find('.vv-reading').hidden = names.length === 0;
+    this.find('[data-field=class]').innerHTML = names
+      .map((name, place) => `<option value="${place}">${escaped(translated(name))}</option>`).join('');
+    this.lastClass = 0;
+    this.find('[data-field=class]').closest('label').hidden = names.length < 2;
+    if (names.length) fill(this.find('.vv-charts'), [(width) => this.lines(width, answer)]);
+    else this.write('.vv-charts', tr('this-model-has-no-classifier'));
+    this.wall('alike', layers, (at) => percent(explained[at], 2), (at, out) => out.set(this.colors(at)));
+  }
+
+  /** @param {number} width @param {Answer} answer */
+  lines(width, { names, read, readings, scale }) {
+    const number = scaled(scale);
+    const every = Math.ceil(readings.length / Math.floor(width / 28));
+    return chart({
+      title: tr(TITLES[scale]), across: tr('term-layer'), x: readings,
+      units: (value) => number(value, 2), range: rangeOf(scale, read),
+      steps: String, ticks: readings.filter((_, place) => place % every === 0),
+      lines: names.map((name, place) => (
+        { name: translated(name), y: read.map((row) => row[place]), kind: String(place) })),
+      words: joined(...names.map((name, place) => (
+        tr('pair-sentence', translated(name), listed(read.map((row) => number(row[place]))))))),
+    }, width);
+  }
+
+  /**
+   * Draw small maps, one button each.
+   * @param {string} kind @param {number[]} layers @param {(at: number) => string} words
+   * @param {(at: number, out: Uint32Array) => void} paint
+   */
+  wall(kind, layers, words, paint) {
+    const [gh, gw] = this.scene.grid;
+    const box = this.find(`.vv-${kind}`);
+    box.innerHTML = layers.map((layer, at) => `<button type="button" class="vv-small" data-kind="${kind}"
+      data-layer="${layer - 1}"><canvas width="${gw}" height="${gh}"></canvas><span>${
+      tr('the-layer-number', layer)}</span><small>${escaped(words(at))}</small></button>`).join('');
+    this.all(`.vv-${kind} canvas`).forEach((canvas, at) => {
+      const layer = contextOf(canvas);
+      const pixels = layer.createImageData(gw, gh);
+      paint(at, new Uint32Array(pixels.data.buffer));
+      layer.putImageData(pixels, 0, 0);
+    });
+    oneTabStop(box);
+  }
+
+  /** The colors of a layer's patches, as whole pixels. @param {number} at */
+  colors(at) {
+    const size = this.scene.grid[0] * this.scene.grid[1];
+    return Uint32Array.from({ length: size }, (_, i) => {
+      const [r, g, b] = this.rgb.subarray(3 * (at * size + i), 3 * (at * size + i) + 3);
+      return (0xff000000 | (b << 16) | (g << 8) | r) >>> 0;
+    });
+  }
+
+  /** A class read from every patch of a layer, 0..255. @param {number} at @param {number} chosen */
+  classMap(at, chosen) {
+    const size = this.scene.grid[0] * this.scene.grid[1];
+    const from = (at * (this.answer?.names.length ?? 0) + chosen) * size;
+    return this.bytes.subarray(from, from + size);
+  }
+
+  /** @param {State} state @param {Scene} scene @param {Answer} answer */
+  show({ block, lensClass, opacity }, scene, answer) {
+    const { names, layers, readings, scale, range = [0, 1] } = answer;
+    const chosen = names.length ? Math.min(lensClass ?? this.lastClass, names.length - 1) : 0;
+    this.lastClass = chosen;
+    if (names.length && this.read !== names[chosen]) {
+      this.read = names[chosen];
+      this.find('[data-field=class]').value = String(chosen);
+      this.wall('read', readings, (at) => upTo(this.classMap(at, chosen), answer),
+        (at, out) => colorGrid(this.classMap(at, chosen), this.page.tables[SPOTLIGHT], out));
+    }
+    const kind = lensClass !== null && names.length ? 'read' : 'alike';
+    const layer = Math.min(block ?? Infinity, scene.manifest.depth - 1) + 1;
+    const at = (kind === 'read' ? readings : layers).indexOf(layer);
+    const shown = `${kind} ${at} ${chosen} ${opacity}`;
+    if (at < 0 || shown === this.shown) return;
+    this.shown = shown;
+    const look = { smooth: false, opacity };
+    if (kind === 'read') this.pane.paint(this.classMap(at, chosen), this.page.tables[SPOTLIGHT],
+      { ...look, color: SPOTLIGHT });
+    else { // the table has one color per patch
+      const table = this.colors(at);
+      this.pane.paint(/** @type {any} */ (table.map((_, i) => i)), table, look);
+    }
+    this.pane.bar(this.page.colors[SPOTLIGHT], 1, false);
+    this.pane.element.classList.toggle('vv-no-scale', kind === 'alike');
+    const [low, high] = range.map((end) => scaled(scale)(end));
+    const titled = () => (kind === 'read'
+      ? tr('layer-predicted-from-each-patch', layer, translated(names[chosen]))
+      : tr('layer-patches-that-look-alike', layer));
+    this.pane.label({ title: titled(), name: inEnglish(titled), answer: scene.said, low, high, unit: '' });
+    this.press('[data-layer]', (data) => data.kind === kind && Number(data.layer) === layer - 1);
+  }
+}

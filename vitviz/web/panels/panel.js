@@ -1,0 +1,116 @@
+// The base class of panels: an element of the page, and the store. A panel's `render(state)` draws the state; it
+// returns true if work is left for another frame.
+import { filled, tr } from '../core/words.js';
+import { finder, write } from '../draw/dom.js';
+import { translate } from '../draw/translate.js';
+
+/** @typedef {import('../core/state.js').State} State */
+/** @typedef {import('../effects/scene.js').Scene} Scene */
+
+export class Panel {
+  /** @param {HTMLElement} root @param {import('./explore.js').Page} page */
+  constructor(root, page) {
+    this.root = root;
+    this.found = finder(root); // for elements that stay on the page
+    this.page = page;
+    /** @type {Scene} */
+    this.scene = /** @type {any} */ (null); // the shown scene; null at first
+    this.spoken = 'en';
+  }
+
+  /** @param {string} selector @returns {any} */
+  find(selector) {
+    return this.root.querySelector(selector);
+  }
+
+  /** @param {string} selector @returns {any[]} */
+  all(selector) {
+    return [...this.root.querySelectorAll(selector)];
+  }
+
+  /**
+   * Show a scene; return whether it or the language differs from the previous one.
+   * @param {Scene} scene @param {string} [lang] - of the panel's texts
+   */
+  isNew(scene, lang = this.spoken) {
+    const other = scene !== this.scene || lang !== this.spoken;
+    this.scene = scene;
+    this.spoken = lang;
+    return other;
+  }
+
+  /** @param {Partial<State>} change */
+  change(change) {
+    this.page.store.dispatch({ type: 'change', change });
+  }
+
+  /** Write a text, with values for its placeholders, into an element. @param {string} selector @param {string} text
+   * @param {...(string | number)} values */
+  write(selector, text, ...values) {
+    write(this.find(selector), values.length ? filled(text, ...values) : text);
+  }
+
+  /** Write text into an element; hide it without text. @param {string} selector @param {string | null} [words] */
+  showText(selector, words) {
+    const place = this.find(selector);
+    place.hidden = !words;
+    write(place, words ?? '');
+  }
+
+  /**
+   * Show why a question failed, with a button for the largest input size at which it works, if any.
+   * @param {string | null | undefined} words @param {number | null} size
+   * @param {string} [at] - the element before the message
+   */
+  trouble(words, size, at) {
+    this.showText('.vv-trouble', words);
+    const place = this.find('.vv-trouble');
+    const before = at && words ? this.find(at) : null;
+    if (before && place.previousElementSibling !== before) {
+      this.find('.vv-trouble + [data-do=fits]')?.remove();
+      before.after(place);
+    }
+    let button = this.find('.vv-trouble + [data-do=fits]');
+    if (!button && size === null) return;
+    if (!button) {
+      button = Object.assign(document.createElement('button'), { type: 'button' });
+      button.dataset.do = 'fits';
+      place.after(button);
+    }
+    button.hidden = size === null;
+    if (size === null) return;
+    button.dataset.size = String(size);
+    write(button, tr('open-at-pixels', size));
+  }
+
+  /** Set which buttons are pressed. @param {string} selector @param {(data: DOMStringMap) => boolean} pressed */
+  press(selector, pressed) {
+    for (const button of this.all(selector)) button.setAttribute('aria-pressed', String(pressed(button.dataset)));
+  }
+
+  /**
+   * Move the pointer to a patch.
+   * @param {[number, number] | null} patch @param {boolean} queries - whether the patch becomes the query
+   */
+  hover(patch, queries) {
+    const { store } = this.page;
+    store.dispatch({ type: 'hover', pointer: patch && this.scene
+      && { scene: this.scene.id, pane: store.get().pane, query: queries ? patch : null, patch, over: true } });
+  }
+}
+
+/** Show one photograph or two. @param {any} panel - Explore or Explain @param {boolean} two @param {number} active */
+export function countPanes(panel, two, active) {
+  const { panes } = panel;
+  const place = panel.find('.vv-panes');
+  if (two && panes.length === 1) {
+    const element = Object.assign(document.createElement('figure'), { className: 'vv-pane' });
+    place.append(element);
+    panel.addPane(element);
+    translate(element);
+  }
+  if (!two && panes.length === 2) panes.splice(1, 1)[0].pane.close(); // the other one shows what the active one showed
+  place.classList.toggle('vv-two', two);
+  panes.forEach((/** @type {any} */ { pane }, /** @type {number} */ at) => (
+    pane.element.classList.toggle('vv-active', two && at === active)));
+}
