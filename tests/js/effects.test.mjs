@@ -68,7 +68,7 @@ test('the first scene is opened and shown', async () => {
     [{ image: 'first', photo: null, model: 'm', size: 224, texts: null }]);
   await answer(0);
   const { image, model, size, scene, linked, block } = store.get();
-  assert.deepEqual([image, model, size, scene.id, linked, block], ['first', 'm', 224, 'first m 224', false, 2]);
+  assert.deepEqual([image, model, size, scene.id, linked, block], ['first', 'm', 224, 'first m 224', false, null]);
   assert.deepEqual([ids(), scenes.get('first m 224').image], [['first m 224'], { url: 'data:first' }]);
 });
 

@@ -5,7 +5,8 @@ import test from 'node:test';
 import { reduce } from '../../vitviz/web/core/actions.js';
 import { LECTURE_KEYS, lectureActionOf } from '../../vitviz/web/core/keys.js';
 import { INITIAL } from '../../vitviz/web/core/state.js';
-import { LECTURE, PARTS, STEPS } from '../../vitviz/web/core/steps.js';
+import { LECTURE, PARTS, STEPS, pathOf } from '../../vitviz/web/core/steps.js';
+import { format } from '../../vitviz/web/core/url.js';
 import { LANGUAGES } from '../../vitviz/web/core/words.js';
 
 const press = (state, ...keys) => keys.reduce((now, key) => reduce(now, lectureActionOf(now, key) ?? {}), state);
@@ -20,6 +21,21 @@ test('page keys go through the parts in full screen, through the steps elsewhere
   assert.deepEqual(at(press(INITIAL, 'PageDown', 'PageDown')), [3, 1]);
   assert.equal(lectureActionOf(INITIAL, ' '), null); // the browser scrolls
   assert.deepEqual(at(reduce({ ...full, part: 2 }, { type: 'change', change: { step: 4 } })), [4, 1]);
+});
+
+test('the short lecture has eight steps, at least one for each part of the model, and a key turns to it', () => {
+  const short = pathOf(true);
+  assert.equal(short.length, 8);
+  assert.deepEqual(new Set(short.map((step) => LECTURE[step - 1].of)),
+    new Set(['photo', 'patches', 'tokens', 'attention', 'mlp', 'answer']));
+  const turned = press(INITIAL, 'l');
+  const steps = short.map((_, at) => press(turned, ...Array(at).fill('PageDown')).step);
+  assert.deepEqual(steps, short);
+  assert.equal(press(turned, ...Array(50).fill('PageDown')).step, short[7]);
+  assert.equal(press({ ...turned, step: STEPS }, 'PageUp').step, short[7]); // from a step of the long lecture
+  assert.equal(press({ ...turned, step: 2 }, 'PageUp').step, 1);
+  assert.equal(format(turned), '?lecture=short');
+  assert.equal(press(turned, 'l').short, false);
 });
 
 test('a black screen takes the next key, and no other setting changes', () => {

@@ -56,7 +56,7 @@ def test_link_opens_a_step_of_the_lecture_and_its_qr_code(page: Browser, app: Ru
     ready(page, f"{app.url}?tab=lecture&step=5&lang=zh&from=6,10")
     expect(page.locator("[role=tab][aria-selected=true]")).to_be_in_viewport(ratio=1)  # the list scrolls on a phone
     page.set_viewport_size({"width": 1440, "height": 900})
-    chosen = page.locator(".vv-tensors [aria-current]")
+    chosen = page.locator(".vv-ribbon [aria-current]")
     expect(chosen).to_have_attribute("data-step", "5")
     expect(page.locator(".vv-text h2")).to_have_text("每个词元得到位置")
     expect(page.locator(".vv-tokens [aria-current]")).to_have_text(f"图块 {5 * app.view().trace.grid[1] + 10}")

@@ -60,7 +60,7 @@ def saved(browser: Browser, view: View, tmp_path_factory: pytest.TempPathFactory
 
 def turn(page: Page, step: int) -> None:
     """Wait until a step shows its numbers."""
-    expect(page.locator(".vv-tensors [aria-current]")).to_have_attribute("data-step", str(step))
+    expect(page.locator(".vv-ribbon [aria-current]")).to_have_attribute("data-step", str(step))
     expect(page.locator(".vv-step:visible")).to_have_attribute("data-of", str(step))
     expect(page.locator(".vv-waits")).to_be_hidden()
     rest(page)
@@ -70,6 +70,7 @@ def go(page: Page, name: str) -> None:
     step = STEPS.index(name) + 1
     page.click(f".vv-lecture button[data-step='{step}']")
     turn(page, step)
+    page.wait_for_function("document.getAnimations().length === 0")
 
 
 def shown(page: Page, selector: str) -> str:
@@ -81,8 +82,8 @@ def number(text: str) -> float:
 
 
 def check_widths(page: Page, step: int) -> None:
-    """Check that a step fits the screens of a phone and a projector, beginning with the size of the previous step."""
-    for width in (1920, 390) if step % 2 else (390, 1920):
+    """Check that a step fits a phone, a laptop and a projector, beginning with the size of the previous step."""
+    for width in (1920, 1280, 390) if step % 2 else (390, 1280, 1920):
         page.set_viewport_size({"width": width, "height": 1080})
         rest(page)
         assert page.evaluate("document.documentElement.scrollWidth") <= width, step
@@ -201,6 +202,81 @@ def test_numbers_of_a_head_match_model_and_add_up(saved: Page, view: View) -> No
     rest(saved)
     first = (queries[token] * keys[other])[:2].sum()
     assert number(saved.locator("[data-sum=dot]").inner_text()) == pytest.approx(first, abs=near)
+
+
+def boxes(page: Page, selector: str) -> list[dict[str, float]]:
+    """Return the boxes of all visible elements."""
+    return page.evaluate(
+        "selector => [...document.querySelectorAll(selector)].filter((one) => one.checkVisibility())"
+        ".map((one) => one.getBoundingClientRect().toJSON())",
+        selector,
+    )
+
+
+def test_one_column_below_1600_pixels_holds_wide_steps(saved: Page) -> None:
+    go(saved, STEPS[0])
+    for width, columns in ((1920, 2), (1280, 1)):
+        saved.set_viewport_size({"width": width, "height": 720})
+        rest(saved)
+        assert (boxes(saved, ".vv-steps")[0]["width"] < width - 300) == (columns == 2)
+    for name in ("attention", "closing"):
+        go(saved, name)
+        assert not [box for box in boxes(saved, ".vv-step *:not(svg *)") if box["right"] > 1280], name
+    assert min(box["width"] for box in boxes(saved, ".vv-path td:last-child")) > 200
+    go(saved, STEPS[0])
+    pictures = boxes(saved, ".vv-pair .vv-picture")
+    assert [pictures[0][side] for side in ("top", "width", "height")] == [
+        pictures[1][side] for side in ("top", "width", "height")
+    ]
+    saved.set_viewport_size({"width": 1920, "height": 1080})
+
+
+def test_ribbon_stays_in_view_and_its_parts_open_their_first_step(saved: Page) -> None:
+    go(saved, "closing")
+    for part, step in (("patches", "patches"), ("layers", "residual"), ("mlp", "mlp"), ("answer", "prediction")):
+        saved.click(f"[data-zoom={part}]")
+        turn(saved, STEPS.index(step) + 1)
+        assert saved.evaluate("document.querySelector('.vv-lit').dataset.of") == part
+    expect(saved.locator("[data-of=answer] small")).to_have_text(saved.evaluate(f"{SCENE}.said"))
+    saved.set_viewport_size({"width": 1280, "height": 500})
+    saved.evaluate("scrollTo(0, 600)")
+    expect(saved.locator("[data-zoom=photo]")).to_be_in_viewport(ratio=1)
+    saved.click("[data-zoom=photo]")
+    expect(saved.locator(".vv-text h2")).to_be_in_viewport(ratio=1)  # the next step begins at its top
+    saved.click("[data-path=short]")
+    expect(saved.locator(".vv-place")).to_have_text("1 / 8")
+    expect(saved.locator("[data-step='2']")).to_be_hidden()
+    saved.keyboard.press("l")
+    expect(saved.locator(".vv-place")).to_have_text(f"1 / {STAGES}")
+    saved.set_viewport_size({"width": 1920, "height": 1080})
+
+
+def test_what_steps_share_moves_from_one_to_the_next(saved: Page) -> None:
+    frames = saved.context.new_cdp_session(saved)
+    frames.send("Animation.enable")
+    moving = (
+        "[...document.getAnimations()].filter(({ effect }) => effect.getTiming().duration === 400)"
+        ".map(({ effect }) => effect.target)"
+    )
+    patch, row, vector = ".vv-patch", ".vv-vector", ".vv-bars-of"
+    go(saved, "patches")
+    before = [boxes(saved, f".vv-step:not([hidden]) {one}")[0] for one in (patch, row)]
+    frames.send("Animation.setPlaybackRate", {"playbackRate": 0})
+    saved.keyboard.press("PageDown")
+    turn(saved, STEPS.index("embedding") + 1)
+    assert saved.evaluate(f"{moving}.length") == 3  # photograph, patch, and the row that becomes a vector
+    after = [boxes(saved, f".vv-step:not([hidden]) {one}")[0] for one in (patch, vector)]
+    for one, other in zip(before, after, strict=True):
+        assert {side: pytest.approx(one[side], abs=1.5) for side in ("left", "top", "width", "height")} == {
+            side: other[side] for side in ("left", "top", "width", "height")
+        }
+    saved.emulate_media(reduced_motion="reduce")
+    saved.keyboard.press("PageUp")
+    turn(saved, STEPS.index("patches") + 1)
+    assert saved.evaluate(f"{moving}.filter((one) => one.checkVisibility()).length") == 0
+    saved.emulate_media(reduced_motion="no-preference")
+    frames.send("Animation.setPlaybackRate", {"playbackRate": 1})
+    frames.detach()
 
 
 def test_a_guess_is_ranked_among_the_patches(saved: Page, view: View) -> None:

@@ -142,6 +142,19 @@ def test_a_presenters_remote_turns_parts_and_blackens_the_screen(lecture: Page) 
     expect(lecture.locator(".vv-qr button")).to_be_in_viewport(ratio=1)
 
 
+def test_steps_begin_at_a_layer_where_something_is_to_be_seen(lecture: Page) -> None:
+    choices = (("residual", "[data-slide=layer]", "3"), ("prediction", ".vv-afters [aria-pressed=true]", "10"))
+    for step, shown, layer in choices:
+        lecture.evaluate("step => vitviz.store.dispatch({ type: 'change', change: { step } })", STEPS.index(step) + 1)
+        place = lecture.locator(f".vv-step:visible {shown}")
+        read = place.input_value if step == "residual" else place.inner_text
+        wait_until(lambda read=read, layer=layer: read().strip() == layer, f"layer {layer} of {step}")
+        assert state(lecture, "block") is None  # other tabs show the last layer
+        lecture.keyboard.press("]")
+        wait_until(lambda read=read, layer=layer: read().strip() == str(int(layer) + 1), f"the next layer of {step}")
+        lecture.evaluate("vitviz.store.dispatch({ type: 'change', change: { block: null } })")
+
+
 def test_the_next_step_is_scrolled_to_its_top(page: Page, app: Running) -> None:
     ready(page, f"{app.url}?tab=lecture")
     page.set_viewport_size({"width": 1280, "height": 720})
@@ -149,4 +162,4 @@ def test_the_next_step_is_scrolled_to_its_top(page: Page, app: Running) -> None:
     page.evaluate("scrollTo(0, 400)")
     page.keyboard.press("PageDown")
     page.wait_for_function("vitviz.store.get().step === 2 && vitviz.resting()")
-    expect(page.locator(".vv-tensors")).to_be_in_viewport()
+    expect(page.locator(".vv-ribbon")).to_be_in_viewport()

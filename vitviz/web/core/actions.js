@@ -3,7 +3,7 @@ import { QUERY } from './kinds.js';
 import { FIELDS, INITIAL, PANE, SOURCE, activeQuery, defaultQuery, hasQuery, paneOf, pick, sourceOf,
 } from './state.js';
 import { lastGrid, patchIn, stageOf } from './stages.js';
-import { PARTS, STEPS } from './steps.js';
+import { PARTS, pathOf } from './steps.js';
 import { ADDRESSED, format, parse } from './url.js';
 
 /** @typedef {import('./state.js').State} State */
@@ -38,9 +38,8 @@ export function fit(state, limits) {
     replace(field, INITIAL[field], `${field}: expected one of ${list.join(', ')}, got ${quoted(chosen)}.`);
   }
   const { depth, grid, prefix } = limits;
-  fitted.block ??= depth - 1;
-  if (fitted.block >= depth) {
-    replace('block', depth - 1, `layer: expected 1 to ${depth}, got ${fitted.block + 1}; this is layer ${depth}.`);
+  if (state.block !== null && state.block >= depth) {
+    replace('block', depth - 1, `layer: expected 1 to ${depth}, got ${state.block + 1}; this is layer ${depth}.`);
   }
   const { descriptorBlock } = state;
   if (descriptorBlock !== null && descriptorBlock >= depth) {
@@ -49,7 +48,7 @@ export function fit(state, limits) {
   if (state.start > depth) {
     replace('start', depth, `start: expected 1 to ${depth}, got ${state.start}; this is layer ${depth}.`);
   }
-  const { heads } = stageOf(limits, fitted.block);
+  const { heads } = stageOf(limits, fitted.block ?? depth - 1);
   if (typeof state.head === 'number' && state.head >= heads) {
     replace('head', 'mean', `head: expected 1 to ${heads}, got ${state.head + 1}; this is the mean of all.`);
   }
@@ -68,14 +67,20 @@ export function fit(state, limits) {
   return { state: fitted, messages };
 }
 
+/** Fit a state to a scene, with the last layer if none was chosen. @param {State} state @param {Limits} limits */
+function drawable(state, limits) {
+  const fitted = fit(state, limits).state;
+  return { ...fitted, block: fitted.block ?? limits.depth - 1 };
+}
+
 /**
  * Fit a state to the loaded scenes: it may already hold values for a loading scene, for example with more heads.
  * @param {State} state @returns {State}
  */
 export function showable(state) {
   const { beside, scene, query, queryScene } = state;
-  const next = scene ? { ...fit(state, scene.limits).state, query, queryScene } : { ...state };
-  if (beside?.scene) next.beside = pick(fit({ ...state, ...beside }, beside.scene.limits).state, PANE);
+  const next = scene ? { ...drawable(state, scene.limits), query, queryScene } : { ...state };
+  if (beside?.scene) next.beside = pick(drawable({ ...state, ...beside }, beside.scene.limits), PANE);
   return next;
 }
 
@@ -233,8 +238,9 @@ function stepped(state) {
 function turned(state, { by }) {
   const part = Math.min(state.part, PARTS[state.step - 1]) + by;
   if (state.full && part >= 1 && part <= PARTS[state.step - 1]) return { ...state, part };
-  const step = 1 + clamp(state.step - 1 + by, STEPS);
-  return step === state.step ? state : { ...state, step, part: state.full && by < 0 ? PARTS[step - 1] : 1 };
+  const path = pathOf(state.short);
+  const step = by > 0 ? path.find((each) => each > state.step) : path.findLast((each) => each < state.step);
+  return step === undefined ? state : { ...state, step, part: state.full && by < 0 ? PARTS[step - 1] : 1 };
 }
 
 /** Start or stop a slow computation on the user's request. @param {State} state @param {Action} action */

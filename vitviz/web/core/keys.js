@@ -27,6 +27,7 @@ export const KEYS = [
 /** The keys of the lecture that the help lists. */
 export const LECTURE_KEYS = [
   { keys: 'Page ↑ ↓', does: 'lecture-previous-and-next-step' },
+  { keys: 'l', does: 'lecture-short-and-full' },
   { keys: 'n', does: 'lecture-in-full-screen-notes' },
   { keys: 'b .', does: 'lecture-black-screen-until-the' },
 ];
@@ -88,6 +89,7 @@ const LECTURE = {
   ArrowLeft: () => ({ type: 'turn', by: -1 }),
   ArrowRight: () => ({ type: 'turn', by: 1 }),
   ' ': (state) => (state.full ? { type: 'turn', by: 1 } : null),
+  l: (state) => change({ short: !state.short }),
   n: (state) => (state.full ? change({ notes: !state.notes }) : null),
   b: blank,
   '.': blank,

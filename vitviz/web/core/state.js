@@ -82,6 +82,7 @@ export const FIELDS = Object.freeze({
   tab: { initial: 'look', url: 'tab', kind: renamed(oneOf('look', 'why', 'inside', 'lecture'),
     { explore: 'look', explain: 'why', heads: 'inside', layers: 'inside', help: 'look' }) },
   step: { initial: 1, url: 'step', kind: whole(1, STEPS, `a step, 1 to ${STEPS}`) }, // of the lecture
+  short: { initial: false, url: 'lecture', kind: either('short', 'full'), quiet: true }, // the lecture of fewer steps
   lang: { initial: /** @type {string | null} */ (null), url: 'lang', kind: oneOf(...LANGUAGES), quiet: true },
   image: { initial: /** @type {string | null} */ (null), url: 'image', kind: named('the name of an example'),
     pane: true },

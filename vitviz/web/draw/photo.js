@@ -283,6 +283,15 @@ export class Pane {
     if (this.query) this.ring(this.boxOf(this.query.patch, zoom, this.query), 3 * fine, AMBER);
   }
 
+  /** Return the box of the marked patch on the screen; null for none. @returns {DOMRect | null} */
+  marked() {
+    if (!this.query) return null;
+    const { x, y, width, height } = this.held.getBoundingClientRect();
+    const { image } = this.geometry;
+    const [left, top, across, down] = this.boxOf(this.query.patch, [width / image[0], height / image[1]], this.query);
+    return new DOMRect(x + left, y + top, across, down);
+  }
+
   /** Draw a circle around a patch. @param {number[]} box @param {number} thick @param {string} color */
   ring([left, top, width, height], thick, color) {
     const { aid } = this;

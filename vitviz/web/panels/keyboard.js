@@ -50,9 +50,10 @@ function isOutside(root, page, { target, key }) {
   return !key.startsWith('Arrow') || page.store.get().pointer?.over === true;
 }
 
-/** @param {import('./explore.js').Page} page @param {KeyboardEvent} event */
-function press({ store, scenes }, event) {
-  const state = store.get();
+/** @param {import('./explore.js').Page} page @param {KeyboardEvent} event
+ * @param {Partial<import('../core/state.js').State>} [shown] - what the panel shows instead of the state's values */
+function press({ store, scenes }, event, shown = {}) {
+  const state = { ...store.get(), ...shown };
   if (event.ctrlKey || event.metaKey || event.altKey || state.scene === null) return;
   const action = actionOf(state, event.key);
   if (action === null) return;
@@ -70,8 +71,9 @@ function press({ store, scenes }, event) {
  * Handle the keys of the lecture. Arrows turn the page unless the focus is on an element that needs them (a photograph,
  * a slider, a list), and so does the space bar unless a button has focus.
  * @param {HTMLElement} root - the lecture @param {import('./explore.js').Page} page
+ * @param {() => number | undefined} blockOf - the block that the step shows
  */
-export function listenSteps(root, page) {
+export function listenSteps(root, page, blockOf) {
   document.addEventListener('keydown', (event) => {
     const target = /** @type {any} */ (event.target);
     const inside = root.contains(target);
@@ -85,6 +87,6 @@ export function listenSteps(root, page) {
     if (action) {
       event.preventDefault();
       page.store.dispatch(action);
-    } else if (inside || target === document.body) press(page, event);
+    } else if (inside || target === document.body) press(page, event, { block: blockOf() ?? page.store.get().block });
   });
 }

@@ -1,18 +1,19 @@
 // The lecture: steps from the photograph to the prediction, each with a text and a picture of the loaded model's
-// numbers. The tensor strip marks the current step.
+// numbers, under a ribbon of the whole model.
 import { localHead } from '../compute/kinds.js';
 import { queryOn } from '../../../web/compute/query.js';
-import { escaped, sized } from '../../../web/compute/format.js';
+import { escaped } from '../../../web/compute/format.js';
 import { parseLecture } from '../compute/lecture_numbers.js';
-import { integer } from '../../../web/core/figures.js';
 import { joined, languageOf, tr, wordsOf } from '../../../web/core/words.js';
-import { LECTURE, PARTS, STEPS } from '../../../web/core/steps.js';
+import { LECTURE, PARTS, pathOf } from '../../../web/core/steps.js';
 import { write } from '../../../web/draw/dom.js';
+import { move, placesOf } from '../draw/moving.js';
 import { qrCode } from '../draw/qr.js';
 import { addressOf, isLocal } from '../../../web/effects/browser.js';
 import { Questions, sceneOf } from '../../../web/effects/questions.js';
 import { Exercises } from './exercises.js';
 import { listenSteps } from '../../../web/panels/keyboard.js';
+import { Ribbon } from './ribbon.js';
 import { Attention } from './steps/attention.js';
 import { Closing } from './steps/closing.js';
 import { ClassToken } from './steps/cls.js';
@@ -47,10 +48,10 @@ const ASK = ['lecture', {}];
 const LEAST = 60; // minimum height of a picture in full screen, in pixels
 
 const HTML = `
-  <nav class="vv-progress"><ol class="vv-tensors">${LECTURE.map((_, at) => `<li><button type="button"
-    data-step="${at + 1}"><b>${at + 1}</b> <span></span><small></small></button></li>`).join('')}</ol></nav>
-  <div class="vv-buttons"><button type="button" data-go="-1"></button><span class="vv-place"></span
-    ><button type="button" data-go="1"></button><button type="button" data-go="qr" data-needs="link"></button
+  <nav class="vv-ribbon"></nav>
+  <div class="vv-buttons"><span class="vv-paths" role="group">${['full', 'short'].map((path) => `<button type="button"
+    data-path="${path}"></button>`).join('')}</span><button type="button" data-go="-1"></button><span class="vv-place"
+    ></span><button type="button" data-go="1"></button><button type="button" data-go="qr" data-needs="link"></button
     ><button type="button" data-go="save" data-needs="page"></button
     ><button type="button" data-go="notes" aria-pressed="false"></button></div>
   <div class="vv-text"><h2></h2><div class="vv-notes"><div class="vv-body"></div>
@@ -72,32 +73,40 @@ export class Lecture extends Panel {
     if (!can.page) this.find('[data-needs=page]').remove();
     this.questions = new Questions(page.backend, page.changed);
     this.steps = LECTURE.map(({ name }, at) => new KINDS[name](this.find(`[data-of="${at + 1}"]`), page));
+    this.ribbon = new Ribbon(this.find('.vv-ribbon'), page);
+    this.moved = ''; // step and screen that were shown last
+    /** @type {DOMRect | null} */
+    this.zoom = null; // the part of the ribbon that opens the next step
     this.exercises = new Exercises(this.find('.vv-exercises'), page);
     /** @type {{file: ArrayBuffer, lecture: import('../compute/lecture_numbers.js').Lecture} | null} */
     this.parsed = null;
-    this.told = this.coded = this.shaped = ''; // what text, QR code and tensor strip show
+    this.told = this.coded = ''; // what text and QR code show
     /** @type {{id: string, block: number, head: number} | null} */
     this.local = null; // a head of a scene that attends to neighbours
     this.fitted = ''; // the conditions that the picture sizes were computed for
-    root.addEventListener('click', ({ target }) => (
-      this.clicked(/** @type {any} */ (target).closest('[data-step], [data-go]')?.dataset)));
+    root.addEventListener('click', ({ target }) => this.clicked(/** @type {Element} */ (target)));
     const code = this.find('.vv-qr');
     code.addEventListener('close', () => !code.open && this.change({ qr: false }));
     document.addEventListener('fullscreenchange', () => page.changed(), { signal: page.signal });
     const grown = new ResizeObserver(() => page.store.get().full && page.changed()); // a chart changed its height
     for (const section of this.all('.vv-step')) grown.observe(section);
-    listenSteps(root, page);
+    listenSteps(root, page, () => this.steps[page.store.get().step - 1].block);
   }
 
-  /** @param {DOMStringMap | undefined} what */
-  clicked(what) {
-    if (!what) return;
+  /** @param {Element} target */
+  clicked(target) {
+    const { path, go } = /** @type {HTMLElement | null} */ (target.closest('[data-path], [data-go]'))?.dataset ?? {};
+    const opened = this.ribbon.stepOf(target);
+    if (!path && !go && !opened) return;
     this.questions.retry();
-    if (what.go === 'qr') this.change({ qr: true });
-    else if (what.go === 'save') this.page.act('page');
-    else if (what.go === 'notes') this.change({ notes: !this.page.store.get().notes });
-    else if (what.go) this.page.store.dispatch({ type: 'turn', by: Number(what.go) });
-    else this.change({ step: Number(what.step) });
+    if (opened) {
+      this.zoom = opened.from.getBoundingClientRect();
+      this.change({ step: opened.step });
+    } else if (path) this.change({ short: path === 'short' });
+    else if (go === 'qr') this.change({ qr: true });
+    else if (go === 'save') this.page.act('page');
+    else if (go === 'notes') this.change({ notes: !this.page.store.get().notes });
+    else this.page.store.dispatch({ type: 'turn', by: Number(go) });
   }
 
   /** @param {State} state @returns {boolean} */
@@ -110,11 +119,16 @@ export class Lecture extends Panel {
     }
     this.isNew(scene);
     const lang = languageOf(state.lang, this.page.lecture);
-    const shown = { ...state, lang, query: this.patch(state, scene), example: this.example(state, scene) };
+    const shown = { ...state, lang, query: this.patch(state, scene), example: this.example(state, scene),
+      chosen: this.page.store.get().block };
+    const current = `${state.step} ${state.full && state.part}`;
+    const moves = current !== this.moved && this.moved !== '' && !this.page.still.matches;
+    const before = moves ? placesOf(this.steps[parseInt(this.moved, 10) - 1]) : null;
+    this.moved = current;
     this.questions.want(scene, [ASK]);
     const lecture = this.numbers(this.questions.answer(scene, ASK));
     this.tell(shown);
-    this.strip(shown, scene, lecture);
+    this.ribbon.render(shown, scene, lecture);
     this.code(shown);
     this.showText('.vv-trouble', this.questions.failure(scene, ASK));
     this.find('.vv-waits').hidden = Boolean(lecture) || !this.questions.progress(scene, ASK);
@@ -123,18 +137,26 @@ export class Lecture extends Panel {
     const { name } = LECTURE[state.step - 1];
     this.exercises.render(shown, scene, lecture, name);
     this.fit(shown, scene);
+    if (before) move(this.steps[state.step - 1], before, this.zoom);
+    this.zoom = null;
     return more;
   }
 
   /** In full screen, show one part of the step, with pictures as large as the screen allows. @param {Shown} state
    * @param {Scene} scene */
-  fit({ full, step, part, notes, lang }, { id }) {
+  fit({ full, step, part, notes, lang, short }, { id }) {
     const stage = this.find('.vv-steps');
     const shown = Math.min(part, PARTS[step - 1]);
     stage.dataset.shows = String(shown);
     this.root.classList.toggle('vv-noted', notes);
     this.press('[data-go=notes]', () => notes);
-    this.write('.vv-place', `${step} / ${STEPS}${full ? ` · ${shown} / ${PARTS[step - 1]}` : ''}`);
+    const path = pathOf(short);
+    const place = `${path.filter((each) => each <= step).length} / ${path.length}`;
+    this.write('.vv-place', `${place}${full ? ` · ${shown} / ${PARTS[step - 1]}` : ''}`);
+    this.press('[data-path]', (data) => (data.path === 'short') === short);
+    this.find('.vv-paths').hidden = step > 1;
+    this.find('[data-go="-1"]').disabled = step === path[0];
+    this.find('[data-go="1"]').disabled = step >= path[path.length - 1];
     if (!full) return;
     const { clientWidth, clientHeight } = stage;
     const isOver = () => stage.scrollHeight > stage.clientHeight;
@@ -190,7 +212,11 @@ export class Lecture extends Panel {
       }
       this.find('[data-go=notes]').title = `${words.notes} (n)`;
       this.write('.vv-waits', words.waiting);
-      this.all('.vv-tensors span').forEach((stage, at) => write(stage, wordsOf(lang).stages[LECTURE[at].name]));
+      this.find('.vv-ribbon').setAttribute('aria-label', words.path);
+      for (const path of ['full', 'short']) {
+        this.write(`[data-path=${path}]`, words[path], pathOf(path === 'short').length);
+        this.find(`[data-path=${path}]`).title = tr('lecture-short-and-full');
+      }
     }
     if (this.told && !this.told.endsWith(` ${step}`) && this.root.getBoundingClientRect().top < 0) {
       this.root.scrollIntoView(); // start each step at its top
@@ -203,22 +229,6 @@ export class Lecture extends Panel {
       this.find('.vv-question > div').innerHTML = text.answer;
     }
     this.find('.vv-question').open = false;
-    this.find('[data-go="-1"]').disabled = step === 1;
-    this.find('[data-go="1"]').disabled = step === STEPS;
-    for (const button of this.all('[data-step]')) {
-      if (Number(button.dataset.step) === step) button.setAttribute('aria-current', 'step');
-      else button.removeAttribute('aria-current');
-    }
-    const item = this.find(`[data-step="${step}"]`).parentElement;
-    item.parentElement.scrollTo({ left: item.offsetLeft - 40 });
-  }
-
-  /** Show the tensor shape at each stage. @param {State} state @param {Scene} scene @param {Numbers} lecture */
-  strip(state, { manifest }, lecture) {
-    const shapes = shapesOf(manifest, lecture);
-    if (Object.values(shapes).join() === this.shaped) return;
-    this.shaped = Object.values(shapes).join();
-    this.all('.vv-tensors small').forEach((shape, at) => write(shape, shapes[LECTURE[at].name] ?? ''));
   }
 
   /** Show the link to the current state as a QR code. @param {Shown} state */
@@ -240,25 +250,4 @@ export class Lecture extends Panel {
     write(place.querySelector('button'), tr('close'));
     place.setAttribute('aria-label', escaped(words.code));
   }
-}
-
-/**
- * Return the shape of the tensor at each step.
- * @param {import('../../../web/core/manifest.js').Manifest} manifest @param {Numbers} lecture
- * @returns {Record<string, string>}
- */
-function shapesOf({ grid, prefix, depth, heads, width, labels }, lecture) {
-  const patches = grid[0] * grid[1];
-  const tokens = patches + prefix.length;
-  const channels = lecture?.width ?? heads * width;
-  const [down, across] = lecture?.input ?? ['H', 'W'];
-  const numbers = lecture ? 3 * lecture.patch ** 2 : '3P²';
-  const stream = sized(tokens, channels);
-  const outputs = integer(labels.length || channels);
-  return { question: outputs, pixels: sized(3, down, across), patches: sized(patches, numbers),
-    embedding: sized(patches, channels), positions: stream, cls: sized(1, channels), residual: stream, norm: stream,
-    attention: sized(tokens, width), projection: sized(tokens, heads * width),
-    mlp: sized(tokens, lecture?.hidden ?? 'M'), heads: sized(depth, heads, tokens, tokens),
-    cost: sized(tokens, tokens), prediction: outputs, training: '', explanation: sized(...grid),
-    closing: outputs };
 }

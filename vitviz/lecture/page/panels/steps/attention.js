@@ -151,6 +151,8 @@ export class Attention extends Step {
     const { depth, heads } = scene.manifest;
     const { block, head } = state.example;
     const token = this.tokenOf(state.query);
+    this.block = block;
+    this.z.element.dataset.same = `head ${head}`;
     this.turn(state.full ? state.part : 0);
     this.translate(state.lang);
     this.offer('layer', depth, block);

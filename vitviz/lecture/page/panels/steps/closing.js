@@ -8,7 +8,8 @@ import { Step } from './step.js';
 /** @typedef {import('./step.js').Lecture} Lecture */
 
 const HTML = `
-  <div class="vv-flow"><div><figure class="vv-pane vv-plain"></figure><p class="vv-lost vv-final"></p></div>
+  <div class="vv-flow"><div><figure class="vv-pane vv-plain"></figure
+    ><p class="vv-lost vv-final" data-same="answer"></p></div>
     <div><table class="vv-path"><tbody></tbody></table></div></div>`;
 
 export class Closing extends Step {

@@ -11,14 +11,15 @@ import { among } from './tokens.js';
 /** @typedef {import('./step.js').Lecture} Lecture */
 
 const HTML = `
-  <div class="vv-flow" data-part="1"><div><h3 class="vv-start-title"></h3><canvas class="vv-bars-of"></canvas></div>
+  <div class="vv-flow" data-part="1"><div><h3 class="vv-start-title"></h3><canvas class="vv-bars-of"
+    data-same="cls"></canvas></div>
     <div class="vv-charts"></div></div>
   <div class="vv-flow vv-big-first" data-part="2">
     <div>${slider('layer', { min: 1, max: 12 })}<figure class="vv-pane"></figure></div>
     <div><h3 class="vv-shares-title"></h3><ol class="vv-shares vv-large"></ol><p class="vv-size" data-word="row"></p
       ></div>
   </div>
-  <div data-part="3"><h3 class="vv-wall-title"></h3><div class="vv-layer-wall"></div></div>`;
+  <div data-part="3"><h3 class="vv-wall-title"></h3><div class="vv-layer-wall" data-same="wall"></div></div>`;
 
 export class ClassToken extends LayersStep {
   /** @param {HTMLElement} root @param {import('../../../../web/panels/explore.js').Page} page */
@@ -30,7 +31,7 @@ export class ClassToken extends LayersStep {
   render(state, scene, lecture) {
     const words = wordsOf(state.lang).cls;
     const { manifest: { depth, prefix }, answers } = scene;
-    const block = this.open(state, scene);
+    const block = this.open(state, scene, 1);
     const name = prefix.includes('CLS') ? 'CLS' : words.mean;
     /** @type {import('../../../../web/compute/answers.js').Question} */
     const question = { token: prefix.indexOf('CLS'), direction: 'row' }; // -1: the mean over patches

@@ -18,12 +18,12 @@ const HTML = `
     <div><h3 class="vv-map-title"></h3><figure class="vv-pane vv-unnamed"></figure></div>
     <div><div data-part="1"><h3 class="vv-sum-title"></h3>
       <div class="vv-product">
-        <div><canvas class="vv-patch"></canvas><p class="vv-size" data-word="patch"></p></div><b>×</b>
+        <div><canvas class="vv-patch" data-same="token"></canvas><p class="vv-size" data-word="patch"></p></div><b>×</b>
         <div><canvas class="vv-filter"></canvas><p class="vv-size" data-word="filter"></p></div><b>=</b>
         <div><canvas class="vv-terms"></canvas><p class="vv-size" data-word="terms"></p></div>
       </div>
       <p class="vv-adds"></p></div>
-      <div data-part="2"><h3 class="vv-vector-title"></h3><canvas class="vv-bars-of" tabindex="0"
+      <div data-part="2"><h3 class="vv-vector-title"></h3><canvas class="vv-bars-of" data-same="token" tabindex="0"
         role="slider" data-arrows></canvas></div>
     </div>
   </div>

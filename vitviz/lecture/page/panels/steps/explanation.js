@@ -25,7 +25,8 @@ const HTML = `
     <div class="vv-half" data-part="3"><div class="vv-row"><button type="button" data-do="insert"></button></div>
       <div class="vv-charts"></div><p class="vv-areas"></p></div></div>
   <div class="vv-flow vv-big-first vv-hide" data-part="4"><div><figure class="vv-pane vv-plain"></figure></div>
-    <div><h3 data-word="hide"></h3>${slider('hidden', { min: 1, max: 50 })}<ol class="vv-shares vv-large"></ol>
+    <div><h3 data-word="hide"></h3>${slider('hidden', { min: 1, max: 50 })}<ol class="vv-shares vv-large"
+      data-same="answer"></ol>
       <p class="vv-size vv-says"></p><div class="vv-row vv-offered"><button type="button" data-do="example"></button
       ></div></div></div>`;
 

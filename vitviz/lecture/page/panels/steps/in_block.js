@@ -52,6 +52,7 @@ export class InBlock extends Step {
     const { block, head } = state.example;
     this.isNew(scene);
     this.head = head;
+    this.block = block;
     // A saved page contains only the numbers of the patch that the lecture starts with.
     const patch = /** @type {[number, number]} */ (this.page.backend.can.explain ? state.query
       : [grid[0] >> 1, grid[1] >> 1]);

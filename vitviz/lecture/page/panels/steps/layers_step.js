@@ -15,14 +15,19 @@ export class LayersStep extends Step {
     this.onSlide('layer', (layer) => this.change({ block: layer - 1 }));
   }
 
-  /** Show a new photograph, and return the chosen block. @param {Shown} state @param {Scene} scene */
-  open(state, scene) {
+  /**
+   * Show a new photograph, and return the chosen block.
+   * @param {Shown} state @param {Scene} scene
+   * @param {number} typical - the block that is shown first, as a share of all
+   */
+  open(state, scene, typical) {
     const { grid, manifest: { depth, frame } } = scene;
     if (this.isNew(scene)) {
       this.root.style.setProperty('--shape', String((frame[2] - frame[0]) / (frame[3] - frame[1])));
       this.wall.build(layerItems(scene.manifest), grid);
     }
-    return Math.min(state.block ?? Infinity, depth - 1);
+    this.block = Math.min(state.chosen ?? Math.max(1, Math.round(typical * depth)) - 1, depth - 1);
+    return this.block;
   }
 
   /**

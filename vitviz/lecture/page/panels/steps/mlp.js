@@ -9,7 +9,7 @@ import { InBlock } from './in_block.js';
 
 const POINTS = 400; // most points of a line
 const HTML = `
-  <div class="vv-work" data-part="1"><h3 class="vv-in"></h3><canvas class="vv-bars-of"></canvas>
+  <div class="vv-work" data-part="1"><h3 class="vv-in"></h3><canvas class="vv-bars-of" data-same="token"></canvas>
     <h3 class="vv-hidden"></h3><canvas class="vv-bars-of"></canvas>
     <h3 class="vv-out"></h3><canvas class="vv-bars-of"></canvas></div>
   <div class="vv-work" data-part="2"><div class="vv-charts"></div><p class="vv-lost vv-active"></p>

@@ -17,7 +17,7 @@ const HTML = `
     <div data-part="1"><h3 data-word="photo"></h3><figure class="vv-pane vv-plain"></figure><p class="vv-size"></p
       ></div>
     <div data-part="2"><h3 data-word="input"></h3><div class="vv-box"><div class="vv-framed"><canvas class="vv-input"
-      ></canvas><i class="vv-here"></i></div></div><p class="vv-size"></p></div>
+      data-same="input"></canvas><i class="vv-here"></i></div></div><p class="vv-size"></p></div>
   </div>
   <p class="vv-lost" data-part="2"></p>
   <h3 data-word="channels" data-part="3"></h3>

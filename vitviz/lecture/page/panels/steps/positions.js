@@ -103,9 +103,9 @@ export class Positions extends Step {
     const near = [...new Set([0, 1, at - 1, at, at + 1, patches - 1])].filter((n) => n >= 0 && n < patches)
       .sort((a, b) => a - b);
     const items = near.map((n, place) => `${place && n > near[place - 1] + 1 ? '<li class="vv-gap">…</li>' : ''}<li${
-      n === at ? ' aria-current="true"' : ''}>${tr('term-patch')} ${n + 1}</li>`);
-    this.find('.vv-tokens').innerHTML = prefix.map((name) => `<li class="vv-extra">${name}</li>`).join('')
-      + items.join('');
+      n === at ? ' aria-current="true" data-same="token"' : ''}>${tr('term-patch')} ${n + 1}</li>`);
+    this.find('.vv-tokens').innerHTML = prefix.map((name) => `<li class="vv-extra" data-same="${
+      name.toLowerCase()}">${name}</li>`).join('') + items.join('');
     this.write('.vv-start', prefix.length ? filled(words.start, prefix.join(', ')) : words.alone);
   }
 

@@ -9,12 +9,14 @@ import { chart, fill } from '../../../../web/draw/charts.js';
 import { roving } from '../../../../web/draw/roving.js';
 import { Step } from './step.js';
 
-/** @typedef {import('../../../../web/core/state.js').State} State */
+/** @typedef {import('./step.js').Shown} State */
 /** @typedef {import('../../../../web/effects/scene.js').Scene} Scene */
 /** @typedef {{names: string[], layers: number[], readings: number[], read: number[][], patches: string}} Answer */
 
 /** @type {import('../../../../web/effects/questions.js').Question} */
 const LAYERS = ['layers', {}];
+
+const LATE = 3; // layers from the end: some patches already show the class, and others do not
 
 const HTML = `
   <div class="vv-half" data-part="1"><div class="vv-row vv-maps vv-classes" role="group"></div>
@@ -22,7 +24,7 @@ const HTML = `
     <p class="vv-trouble" role="status" hidden></p></div>
   <div class="vv-half vv-work" data-part="1">
     <h3 data-word="each"></h3><div class="vv-afters" role="group" data-arrows></div>
-    <h3 class="vv-now"></h3><ol class="vv-shares"></ol><p class="vv-quiet vv-last"></p>
+    <h3 class="vv-now"></h3><ol class="vv-shares" data-same="answer"></ol><p class="vv-quiet vv-last"></p>
     <p class="vv-quiet" data-word="alone"></p></div>
   <div class="vv-charts vv-across" data-part="2"></div><div class="vv-charts vv-across" data-part="3"></div>`;
 
@@ -108,7 +110,9 @@ export class Prediction extends Step {
   draw(state, scene, answer) {
     const { lang, opacity } = state;
     const patch = /** @type {[number, number]} */ (state.query);
-    const layer = Math.min(state.block ?? Infinity, scene.manifest.depth - 1) + 1;
+    const { depth } = scene.manifest;
+    this.block = Math.min(state.chosen ?? Math.max(0, depth - LATE), depth - 1);
+    const layer = this.block + 1;
     const at = Math.max(0, answer.readings.indexOf(layer));
     if (!this.differs(lang, patch, at, this.chosen, opacity, this.pane.shown)) return;
     const words = wordsOf(lang).prediction;

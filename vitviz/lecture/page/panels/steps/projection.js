@@ -17,7 +17,7 @@ const HTML = `
     <h3 class="vv-joined-title"></h3><canvas class="vv-vector vv-joined"></canvas></div>
   <div class="vv-flow vv-work" data-part="2">
     <div><h3 class="vv-matrix-title"></h3><canvas class="vv-head-matrix"></canvas><h3 class="vv-sum-of"></h3
-      ><canvas class="vv-bars-of" data-channels></canvas></div>
+      ><canvas class="vv-bars-of" data-same="attended" data-channels></canvas></div>
     <div><h3 data-word="shares"></h3><ol class="vv-shares vv-large"></ol><p class="vv-size" data-word="cancel"></p
       ></div>
   </div>`;
@@ -56,8 +56,8 @@ export class Projection extends InBlock {
     const reach = reachOf(joined);
     const place = this.find('.vv-head-rows');
     if (place.children.length !== count) {
-      place.innerHTML = outs.map(() => '<div><span></span><canvas class="vv-vector"></canvas><small></small></div>')
-        .join('');
+      place.innerHTML = outs.map((_, head) => `<div><span></span><canvas class="vv-vector" data-same="head ${
+        head}"></canvas><small></small></div>`).join('');
     }
     const total = lengthOf(joined) ** 2;
     [...place.children].forEach((row, head) => {

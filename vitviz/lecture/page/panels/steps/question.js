@@ -11,10 +11,11 @@ import { bars } from './tokens.js';
 const HTML = `
   <div class="vv-flow vv-big-first" data-part="1">
     <div><figure class="vv-pane vv-plain"></figure></div>
-    <div><h3 class="vv-task"></h3><ol class="vv-shares vv-large"></ol><p class="vv-size" data-word="origin"></p></div>
+    <div><h3 class="vv-task"></h3><ol class="vv-shares vv-large" data-same="answer"></ol
+      ><p class="vv-size" data-word="origin"></p></div>
   </div>
   ${slider('layer', { min: 1, max: 12 }, '2')}
-  <div class="vv-flow vv-big-last" data-part="2">
+  <div class="vv-flow vv-pair" data-part="2">
     <div><h3 class="vv-cnn"></h3><figure class="vv-pane vv-plain"></figure><p class="vv-size vv-cnn-count"></p></div>
     <div><h3 class="vv-vit"></h3><figure class="vv-pane vv-unnamed"></figure><p class="vv-size vv-vit-count"></p></div>
   </div>`;

@@ -9,11 +9,13 @@ import { slider } from './step.js';
 /** @typedef {import('./step.js').Scene} Scene */
 /** @typedef {import('./step.js').Lecture} Lecture */
 
+const EARLY = 0.25; // share of the layers after which tokens still resemble the patches that they began with
+
 const HTML = `
   <div class="vv-charts" data-part="1"></div><p class="vv-lost vv-grown" data-part="1"></p>
   <div data-part="2">${slider('layer', { min: 1, max: 12 })}<figure class="vv-pane"></figure>
     <p class="vv-lost vv-left-of"></p></div>
-  <div data-part="3"><h3 data-word="wall"></h3><div class="vv-layer-wall"></div></div>`;
+  <div data-part="3"><h3 data-word="wall"></h3><div class="vv-layer-wall" data-same="wall"></div></div>`;
 
 export class Residual extends LayersStep {
   /** @param {HTMLElement} root @param {import('../../../../web/panels/explore.js').Page} page */
@@ -25,7 +27,7 @@ export class Residual extends LayersStep {
   render(state, scene, lecture) {
     const words = wordsOf(state.lang).residual;
     const { manifest: { depth, prefix }, grid } = scene;
-    const block = this.open(state, scene);
+    const block = this.open(state, scene, EARLY);
     this.pane.mark(false, state.query);
     if (!lecture) return;
     if (!this.differs(scene.id, state.lang, state.query, block, state.opacity)) return;

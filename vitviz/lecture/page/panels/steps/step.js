@@ -9,9 +9,10 @@ import { Questions } from '../../../../web/effects/questions.js';
 import { Panel } from '../../../../web/panels/panel.js';
 
 /**
- * The state for a step: its language, the chosen patch, and the head of the steps about one block.
+ * The state for a step: its language, the chosen patch, the chosen block or null, and the head of the steps about one
+ * block.
  * @typedef {import('../../../../web/core/state.js').State & {lang: string, query: [number, number],
- *   example: {block: number, head: number}}} Shown
+ *   chosen: number | null, example: {block: number, head: number}}} Shown
  */
 /** @typedef {import('../../../../web/effects/scene.js').Scene} Scene */
 /** @typedef {import('../../compute/lecture_numbers.js').Lecture} Lecture */
@@ -22,6 +23,8 @@ export class Step extends Panel {
     super(root, page);
     root.innerHTML = html;
     this.drawn = ''; // key of the drawn content, to skip redraws
+    /** @type {number | undefined} */
+    this.block = undefined; // the shown one, in steps with a choice of layers
     this.photographs = /** @type {Pane[]} */ ([]);
     this.asking = /** @type {Questions[]} */ ([]);
   }
