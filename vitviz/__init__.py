@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from vitviz.attribution.target_specs import Direction, Group, Output, Similarity, Text, Unit
     from vitviz.draw.overlay import overlay
     from vitviz.errors import VitvizError
+    from vitviz.evaluation.audit import audit
     from vitviz.evaluation.faithfulness import faithfulness
     from vitviz.explorer import Explorer
     from vitviz.heatmap import Heatmap
@@ -65,6 +66,7 @@ __all__ = [
     "Words",
     "attention",
     "attribute",
+    "audit",
     "best_device",
     "bundled",
     "capture",
@@ -89,6 +91,7 @@ _MODULES = {
     "attribution.target_specs": ("Direction", "Group", "Output", "Similarity", "Text", "Unit"),
     "draw.overlay": ("overlay",),
     "errors": ("VitvizError",),
+    "evaluation.audit": ("audit",),
     "evaluation.faithfulness": ("faithfulness",),
     "explorer": ("Explorer",),
     "heatmap": ("Heatmap",),

@@ -34,7 +34,7 @@ from vitviz.evaluation.evidence import METHOD, PASSES, Evidence, evidence
 from vitviz.evaluation.faithfulness import Faithfulness, Maps, curve_passes, faithfulness
 from vitviz.evaluation.masking import usual_baseline
 from vitviz.fields import check_arguments
-from vitviz.formatting import PERHAPS, UNKNOWN_BELOW, describe_prediction
+from vitviz.formatting import PERHAPS, describe_prediction
 from vitviz.heatmap import Heatmap
 from vitviz.images.geometry import Geometry
 from vitviz.images.picture import Picture
@@ -179,10 +179,9 @@ class View:
         has 30 %.
         """
         about = self.model.pretrained
-        if about is None or about.known_above is None or self.trace.logits is None:
+        if about is None or self.trace.logits is None:
             return None
-        logits = self.trace.logits[0].float()  # (C,)
-        return float(logits.logsumexp(-1)) >= about.known_above or float(logits.softmax(-1).amax()) >= UNKNOWN_BELOW
+        return about.knows(self.trace.logits[0])
 
     @check_arguments(ExplorerError)
     def group(self, least: float | None = None) -> tuple[str, float, list[str]] | None:

@@ -103,6 +103,8 @@ REFUSED = {
     "explain PHOTO --target group:3,3": "twice",
     "evidence PHOTO --keep 2": "keep above 0",
     "evidence PHOTO -o why.csv": "why.csv",
+    "audit nowhere": "nowhere",
+    "audit . --limit 0": "limit",
     "heads . --rather-than 3": "--target",
     "explain PHOTO --method legrad --start 0": "--start from 1 to",
     "explain PHOTO --method gae --set target=3": "got target",
@@ -504,6 +506,27 @@ def test_json_names_the_model_its_input_size_and_the_data(run: Run, model: str, 
     shutil.rmtree(things / "thing 3")
     alone = json.loads(run("evaluate", "--data", things, "--methods", "rollout", "--json"))
     assert alone["methods"][0]["errors"]["gain"] is None  # one image has no standard error
+
+
+def test_audit_writes_report_table_and_records(
+    run: Run, things: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = tmp_path / "audited"
+    words = ("audit", things, "-o", out, "--methods", "rollout", "--sets", "1")
+    printed = run(*words)
+    assert "Not decided" in printed  # two photographs are too few
+    assert {path.name for path in out.iterdir()} >= {"records.jsonl", "photographs.csv", "report.html"}
+    before = (out / "records.jsonl").read_bytes()
+    answer = json.loads(run(*words, "--json"))  # reads the records
+    assert (out / "records.jsonl").read_bytes() == before
+    assert sum(row["photographs"] for row in answer["answers"]) == 2
+    quick = json.loads(run("audit", things, "-o", tmp_path / "quick", "--quick", "--json"))
+    assert {row["verdict"] for row in quick["answers"]} == {"not decided"}
+    for module in ("audit", "records"):
+        monkeypatch.setattr(f"vitviz.evaluation.{module}.gather", list)
+    for name, value in (("RANK", "1"), ("WORLD_SIZE", "2")):  # the second process of torchrun
+        monkeypatch.setenv(name, value)
+    assert run(*words) == ""
 
 
 def test_evaluate_prints_and_writes_a_table(

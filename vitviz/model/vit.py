@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from vitviz.errors import refuse_windows
 from vitviz.fields import check_fields
+from vitviz.formatting import UNKNOWN_BELOW
 from vitviz.images.preprocess import Preprocess
 from vitviz.model.config import ModelError, ViTConfig
 from vitviz.model.edits import BlockEdit, EditError, Edits
@@ -85,6 +86,16 @@ class Pretrained:
     def group_above(self) -> float:
         """Return the minimum probability for naming a group: `sure_above`, or 0.5 without it."""
         return 0.5 if self.sure_above is None else self.sure_above
+
+    def knows(self, logits: Tensor) -> bool | None:
+        """Return whether a photograph with these logits (C,) seems to show one of the classes.
+
+        `None` without `known_above`.
+        """
+        if self.known_above is None:
+            return None
+        logits = logits.float()
+        return float(logits.logsumexp(-1)) >= self.known_above or float(logits.softmax(-1).amax()) >= UNKNOWN_BELOW
 
 
 class ViT(nn.Module):

@@ -1,0 +1,82 @@
+"""Commands that examine a folder of photographs: audit and compare."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from vitviz.cli import options as shared
+from vitviz.cli.options import PATH, Args, Command, LazyHelp, Names, Several
+from vitviz.extras import MissingExtraError
+
+if TYPE_CHECKING:
+    from vitviz.evaluation.audit_table import Audit
+
+METHODS = "attribution methods; the first draws the maps (default: attn_lrp and gae)"
+ROWS, PHOTOGRAPHS, REPORT = "records.jsonl", "photographs", "report.html"
+
+
+def _page_help() -> str:
+    from vitviz.export.report import PAGE
+
+    return f"address of the explorer that a click on a photograph opens (default: {PAGE})"
+
+
+folder = click.option(
+    "-o", "--output", type=PATH, metavar="FOLDER", default="audited", help="the output folder (default: audited)"
+)
+page = click.option("--page", cls=LazyHelp, metavar="URL", compute_help=_page_help)
+
+
+@click.command(cls=Command)
+@click.argument("photos", type=PATH, metavar="FOLDER")
+@folder
+@click.option("--masks", type=PATH, metavar="FOLDER", help="masks of the objects, as NAME.png (default: proposed)")
+@click.option("--quick", is_flag=True, help="one method, and no random sets: no verdicts")
+@click.option("--methods", cls=Several, type=Names("vitviz.attribution.registry", "METHODS"), help=METHODS)
+@click.option("--sets", type=int, help="random sets for each photograph (default: 3)")
+@click.option("--limit", type=int, help="the maximum number of photographs, spread over the subfolders")
+@click.option("--seed", type=int, default=0, help="seed of the random sets (default: 0)")
+@page
+@shared.model
+def audit(args: Args) -> None:
+    """Find answers that rest on the background, over a folder: report, table and records.
+
+    Repeat an interrupted command to continue it. torchrun distributes the photographs over processes.
+    """
+    from vitviz.evaluation.audit import METHODS as DEFAULT_METHODS
+    from vitviz.evaluation.audit import SETS
+    from vitviz.evaluation.audit import audit as examine
+    from vitviz.evaluation.records import processes
+    from vitviz.export.audit_report import write_audit
+    from vitviz.export.report import PAGE
+
+    out = shared.output_path(args.output, folder=True)
+    methods = args.methods or (DEFAULT_METHODS[:1] if args.quick else DEFAULT_METHODS)
+    sets = args.sets if args.sets is not None else (0 if args.quick else SETS)
+    options = {"masks": args.masks, "sets": sets, "limit": args.limit, "seed": args.seed}
+    explorer = shared.open_explorer(args)
+    result = examine(explorer.model, args.photos, methods, **options, out=out / ROWS, progress=not args.quiet)
+    if processes()[0] > 0:
+        return  # under torchrun all processes have the result, and only the first writes it
+    files = _save(result, out)
+    write_audit(out / REPORT, result, explorer.preprocess, model=args.model, page=args.page or PAGE)
+    shared.note(args, f"{', '.join([REPORT, *files, ROWS])} -> {out}")
+    if args.json:
+        record: dict[str, Any] = {"summary": result.describe(), "answers": [asdict(row) for row in result.answers]}
+        shared.print_json(args, explorer.model.config.image_size, output=str(out), **record)
+    else:
+        print(result.table())
+
+
+def _save(result: Audit, out: Any) -> list[str]:
+    """Write the table of photographs as CSV, and as Parquet with pandas and pyarrow; return the names of the files."""
+    names = [f"{PHOTOGRAPHS}.csv"]
+    result.save(out / names[0])
+    try:
+        result.save(out / f"{PHOTOGRAPHS}.parquet")
+    except (MissingExtraError, ImportError):
+        return names
+    return [*names, f"{PHOTOGRAPHS}.parquet"]

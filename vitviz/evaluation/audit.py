@@ -1,0 +1,297 @@
+"""Audit a folder of photographs: does an answer rest on the object or on the background?
+
+For each photograph, the patches are split into foreground and background by a mask, and the model runs on the tokens of
+each part alone; the other tokens are removed from the sequence. Random sets of the same size and outline as the
+foreground, and their complements, tell what a part of that size keeps anyway.
+
+Shapes: n = gh x gw patches, R random sets, M methods, H x W pixels of the upright photograph.
+"""
+
+import base64
+import os
+import zlib
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from vitviz.analysis.pca_basis import PCABasis, fit_pca
+from vitviz.attribution.registry import attribute, method_named
+from vitviz.evaluation import EvaluationError, check_classifies
+from vitviz.evaluation.audit_table import Audit
+from vitviz.evaluation.localization import Mask
+from vitviz.evaluation.masking import MaskedModel
+from vitviz.evaluation.records import append, gather, opened, processes, rewrite
+from vitviz.evaluation.sensitivity import spearman
+from vitviz.images.decoding import decode
+from vitviz.images.folders import Labeled, batches, class_names, find_images, spread
+from vitviz.images.geometry import Geometry
+from vitviz.model.trace import AttentionTrace
+from vitviz.model.vit import Pretrained, ViT, eval_mode
+from vitviz.progress import bar
+from vitviz.weights.checkpoint import fingerprint
+
+METHODS = ("attn_lrp", "gae")
+"""Default methods; the first one gives the maps of the report."""
+SETS = 3
+"""Default number of random sets for each photograph."""
+KIND = "audit"  # task of the records in a file
+FITTED = 24  # photographs that the components of proposed masks are fitted to
+LEAST, MOST = 0.05, 0.9  # share of patches that a usable mask has
+
+MaskOf = Callable[[Path, AttentionTrace, Geometry], Mask]
+
+
+def audit(
+    model: ViT,
+    folder: str | os.PathLike[str],
+    methods: str | Sequence[str] = METHODS,
+    *,
+    masks: str | os.PathLike[str] | None = None,
+    sets: int = SETS,
+    limit: int | None = None,
+    seed: int = 0,
+    out: str | os.PathLike[str] | None = None,
+    progress: bool = True,
+) -> Audit:
+    """Audit the answers of a model on the photographs of a folder.
+
+    Each photograph runs separately, and its random sets depend only on its name and the seed, so a file of records can
+    be continued. Under torchrun (RANK, WORLD_SIZE), process i % world runs photograph i, and every process returns the
+    same result.
+
+    Args:
+        model: a converted classifier with `pretrained`; runs on its device in eval mode.
+        folder: folder of photographs, searched recursively. Subfolders that are named after classes give the correct
+            answers.
+        methods: names of attribution methods. With several, their disagreement is measured.
+        masks: folder with a mask for each photograph, at the same path below it with the suffix .png, whose pixels
+            above 0 are the object. By default, masks are proposed from the first principal component of the tokens,
+            fitted to some of the photographs.
+        sets: R, number of random sets for each photograph; 0 for none.
+        limit: maximum number of photographs, spread evenly over the subfolders.
+        seed: seed of the random sets.
+        out: JSON lines file with one line per photograph, appended immediately. Existing records are reused.
+        progress: show progress on standard error.
+
+    Raises:
+        EvaluationError: if the model has no classes or cannot run without some patches, or `out` has other settings.
+        DataError: for a folder without images or with broken images.
+        ExplainError: if a method does not exist, or does not support this model.
+        ImageError: if a mask cannot be read.
+    """
+    about, names = _checked(model, methods, sets, limit)
+    root = Path(folder)
+    photos, sample = spread(find_images(root), limit), spread(find_images(root), FITTED)
+    keys = [path.relative_to(root).as_posix() for path, _ in photos]
+    settings = {
+        "kind": KIND, "model": about.name, "weights": fingerprint(model), "preprocess": about.preprocess.to_dict(),
+        "methods": list(names), "sets": sets, "seed": seed,
+        "masks": "given" if masks is not None else _named(sample, root),
+    }  # fmt: skip
+    rank, world = processes()
+    own = range(rank, len(photos), world)  # photographs of this process
+    with ExitStack() as stack:
+        stack.enter_context(eval_mode(model))
+        path = None if out is None else Path(out)
+        stored = {} if path is None else stack.enter_context(opened(path, settings))
+        records = {record["image"]: record for record in stored.values()}
+        todo = [index for index in own if keys[index] not in records]
+        mask_of = _given(Path(masks), root) if masks is not None else _proposed(model, sample if todo else [])
+        auditor = _Auditor(model, names, sets, seed, class_names(about.labels, about.class_ids))
+        loaded = batches([(photos[index][0], index) for index in todo], about.preprocess, 1)
+        for batch in stack.enter_context(bar(len(todo), iterable=loaded, show=progress and rank == 0)):
+            key = keys[int(batch.classes)]
+            record = auditor.record(batch.images, key, batch.paths[0], batch.geometries[0], mask_of)
+            records[record["image"]] = record
+            if path is not None:
+                append(path, [record])
+        gathered = gather([records[keys[index]] for index in own])
+        records |= {record["image"]: record for record in gathered}
+        if path is not None and rank == 0:
+            rewrite(path, settings, records.values())
+    return Audit(
+        records=tuple(records[key] for key in keys), labels=about.labels, settings=settings, folder=str(root)
+    )
+
+
+def _checked(
+    model: ViT, methods: str | Sequence[str], sets: int, limit: int | None
+) -> tuple[Pretrained, tuple[str, ...]]:
+    """Check the arguments of `audit`, and return the metadata of the model and the names of the methods."""
+    about = check_classifies(model)
+    names = tuple(dict.fromkeys([methods] if isinstance(methods, str) else methods))
+    if not names or sets < 0 or (limit is not None and limit < 1):
+        raise EvaluationError(
+            f"Expected a method, sets of at least 0 and a limit of at least 1, got {names}, {sets} and {limit}. Change "
+            "them."
+        )
+    for name in names:
+        method_named(name)
+    if not model.removes_patches:
+        raise EvaluationError(
+            "Expected a model that can run without some patches, got one that has windows or runs as it is. Test "
+            "single maps by painting over patches: view.faithfulness(heatmap)."
+        )
+    return about, names
+
+
+def _named(sample: Sequence[Labeled], root: Path) -> str:
+    """Return the name of masks that are proposed from components of these photographs."""
+    names = " ".join(path.relative_to(root).as_posix() for path, _ in sample)
+    return f"proposed from {len(sample)} photographs: {zlib.crc32(os.fsencode(names)):08x}"
+
+
+def _proposed(model: ViT, sample: Sequence[Labeled]) -> MaskOf:
+    """Return a function that proposes masks (gh, gw), from components of the photographs of `sample`."""
+    about = check_classifies(model)
+    weight = next(model.parameters())
+    traces = [
+        model.trace(batch.images.to(weight.device, weight.dtype)) for batch in batches(sample, about.preprocess, 1)
+    ]
+    basis: PCABasis | None = fit_pca(model, traces) if traces else None
+
+    def propose(_path: Path, trace: AttentionTrace, _geometry: Geometry) -> Mask:
+        assert basis is not None  # no photograph is left to do without a sample
+        return basis.foreground(model, trace)
+
+    return propose
+
+
+def _given(masks: Path, root: Path) -> MaskOf:
+    """Return a function that reads the mask of a photograph, and returns the patches that lie mostly inside: (gh, gw).
+
+    Raises:
+        ImageError: if a mask is missing or cannot be decoded.
+        EvaluationError: if its size is not that of the photograph.
+    """
+
+    def read(path: Path, trace: AttentionTrace, geometry: Geometry) -> Mask:
+        place = (masks / path.relative_to(root)).with_suffix(".png")
+        pixels = np.asarray(decode(place).convert("L")) > 0
+        if pixels.shape != geometry.image[::-1]:
+            raise EvaluationError(
+                f"Expected a mask of {geometry.image[0]} x {geometry.image[1]} pixels, as the upright photograph, got "
+                f"{pixels.shape[1]} x {pixels.shape[0]} in {str(place)!r}. Resize it."
+            )
+        return patch_mask(pixels, geometry, trace.grid)
+
+    return read
+
+
+def patch_mask(pixels: Mask, geometry: Geometry, grid: tuple[int, int]) -> Mask:
+    """Return the patches of which a mask (H, W) covers more than half of the pixels in the photograph: (gh, gw)."""
+    height, width = pixels.shape
+    mask = np.zeros(grid, bool)
+    for row in range(grid[0]):
+        for column in range(grid[1]):
+            left, top, right, bottom = geometry.patch_box(row, column, grid)
+            across = slice(max(0, round(left)), min(width, max(round(left) + 1, round(right))))
+            down = slice(max(0, round(top)), min(height, max(round(top) + 1, round(bottom))))
+            inside = pixels[down, across]
+            mask[row, column] = inside.size > 0 and inside.mean() > 0.5
+    return mask
+
+
+def same_outline(mask: Mask, count: int, generator: np.random.Generator) -> Mask:
+    """Return random masks of the same size and outline: the mask mirrored and shifted, (R, gh, gw).
+
+    A part that leaves the picture at one side returns at the opposite one, so that the size stays the same.
+    """
+    rows, columns = mask.shape
+    made = []
+    for _ in range(count):
+        turned = mask[:: generator.choice((1, -1)), :: generator.choice((1, -1))]
+        shift = divmod(int(generator.integers(1, max(2, rows * columns))), columns)  # not (0, 0)
+        made.append(np.roll(turned, shift, axis=(0, 1)))
+    return np.array(made, bool).reshape(count, rows, columns)
+
+
+@dataclass(frozen=True)
+class _Auditor:
+    """Computes the records of single photographs.
+
+    Args:
+        model, methods, sets, seed: as for `audit`.
+        classes: name of a folder -> index of its class.
+    """
+
+    model: ViT
+    methods: tuple[str, ...]
+    sets: int
+    seed: int
+    classes: Mapping[str, int]
+
+    def record(self, images: Tensor, key: str, path: Path, geometry: Geometry, mask_of: MaskOf) -> dict[str, Any]:
+        """Return the record of one photograph: (1, channels, H, W)."""
+        weight = next(self.model.parameters())
+        images = images.to(weight.device, weight.dtype)
+        with torch.no_grad():
+            trace = self.model.trace(images)
+        about = check_classifies(self.model)
+        assert trace.logits is not None  # a classifier
+        logits = trace.logits[0].float()
+        answer = int(logits.argmax())
+        maps = [attribute(self.model, images, answer, name, trace=trace)[0].values for name in self.methods]  # (gh, gw)
+        mask = mask_of(path, trace, geometry)
+        record: dict[str, Any] = {
+            "task": KIND, "image": key, "method": self.methods[0],
+            "answer": answer, "confidence": float(logits.softmax(-1)[answer]),
+            "known": about.knows(logits),
+            "label": next((self.classes[part] for part in key.split("/")[-2::-1] if part in self.classes), None),
+            "covered": float(mask.mean()), "mask": _packed(mask), "grid": list(mask.shape),
+            "map": _levels(maps[0]), "disagreement": _disagreement(maps),
+            **{f"inside_{name}": _inside(scores, mask) for name, scores in zip(self.methods, maps, strict=True)},
+        }  # fmt: skip
+        usable = LEAST <= float(mask.mean()) <= MOST
+        return record | (self._parts(images, answer, mask, key) if usable else {})
+
+    def _parts(self, images: Tensor, answer: int, mask: Mask, key: str) -> dict[str, Any]:
+        """Return what the foreground, the background, and random sets keep of the answer."""
+        generator = np.random.default_rng(zlib.crc32(f"{self.seed} {key}".encode(errors="surrogateescape")))
+        chosen = np.concatenate([mask[None], same_outline(mask, self.sets, generator)])  # (1 + R, gh, gw)
+        visible = torch.from_numpy(np.concatenate([chosen, ~chosen]).reshape(2 * len(chosen), -1))  # (2 + 2 R, n)
+        outputs = MaskedModel(self.model, images).outputs(visible, torch.zeros(len(visible), dtype=torch.long))
+        probabilities, answers = outputs.softmax(-1)[:, answer].tolist(), outputs.argmax(-1).tolist()
+        parts: dict[str, Any] = {}
+        for name, first in (("foreground", 0), ("background", len(chosen))):
+            last = first + len(chosen)
+            parts[name] = probabilities[first]
+            parts[f"{name}_answer"] = answers[first]
+            parts[f"random_{name}"] = probabilities[first + 1 : last]
+            parts[f"random_{name}_answers"] = answers[first + 1 : last]
+        return parts
+
+
+def _inside(scores: NDArray[np.float32], mask: Mask) -> float | None:
+    """Return the share of a map's positive relevance that lies inside a mask; `None` for a map without any."""
+    positive = np.clip(scores, 0.0, None).astype(np.float64)
+    total = float(positive.sum())
+    return float(positive[mask].sum()) / total if total > 0 else None
+
+
+def _disagreement(maps: Sequence[NDArray[np.float32]]) -> float | None:
+    """Return 1 minus the mean rank correlation of each pair of maps; `None` for one map or for constant ones."""
+    rows = torch.from_numpy(np.stack(maps).reshape(len(maps), -1))  # (M, n)
+    pairs = torch.combinations(torch.arange(len(maps)))  # (M (M - 1) / 2, 2)
+    if not len(pairs):
+        return None
+    mean = float(spearman(rows[pairs[:, 0]], rows[pairs[:, 1]]).mean())
+    return None if np.isnan(mean) else 1.0 - mean
+
+
+def _levels(scores: NDArray[np.float32]) -> str:
+    """Return the positive part of a map as one byte for each patch, in base64: 255 for the strongest."""
+    positive = np.clip(scores, 0.0, None)
+    return base64.b64encode((255 * positive / max(float(positive.max()), 1e-30)).round().astype(np.uint8)).decode()
+
+
+def _packed(mask: Mask) -> str:
+    """Return a mask as one bit for each patch, row by row, in base64."""
+    return base64.b64encode(np.packbits(mask)).decode()

@@ -1,0 +1,85 @@
+"""Write the report of an audit."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from urllib.parse import urlencode
+
+from vitviz.evaluation.audit_table import BACKGROUND, MEANS, MEANS_NOT, VERDICTS, Audit
+from vitviz.evaluation.records import Record
+from vitviz.export.report import PAGE, Report, Table, Tile, write_report
+from vitviz.formatting import counted, percent
+from vitviz.images.preprocess import Preprocess
+
+SHEET = (
+    "What the model saw of each photograph. Bright patches speak for the answer ({}); a white line surrounds the "
+    "foreground. The lines below have the probability of the answer if the model sees only one part. A click opens the "
+    "photograph in the explorer, if that runs at the address below."
+)
+SORTS: Mapping[str, tuple[str, int]] = {
+    "background, strongest first": ("background", -1),
+    "foreground, weakest first": ("foreground", 1),
+    "relevance inside, least first": ("inside", 1),
+    "disagreement of methods, most first": ("disagreement", -1),
+    "confidence, least first": ("confidence", 1),
+    "file name": ("place", 1),
+}
+
+
+def write_audit(
+    path: str | os.PathLike[str], audit: Audit, preprocess: Preprocess, *, model: str, page: str = PAGE
+) -> None:
+    """Write the report of an audit.
+
+    Args:
+        path: the HTML file.
+        audit: result of `vitviz.audit`.
+        preprocess: of the model.
+        model: the model's source, by which the explorer opens it.
+        page: address of the explorer.
+    """
+    first = audit.settings["methods"][0]
+    verdicts = " ".join(f"“{name}” means: {words}." for name, words in VERDICTS.items())
+    answers = audit.answers
+    table = Table(
+        title="Answers",
+        texts=[MEANS, f"Verdict: {verdicts}", MEANS_NOT],
+        rows=audit.cells(),
+        marked=[index for index, row in enumerate(answers) if row.verdict == BACKGROUND],
+    )
+    query = f"?{urlencode({'tab': 'why', 'model': model})}"
+    tiles = [_tile(record, audit, f"inside_{first}", place, query) for place, record in enumerate(audit.records)]
+    masks, methods = audit.settings["masks"].partition(":")[0], " and ".join(audit.settings["methods"])
+    sets = counted(audit.settings["sets"], "random set")
+    settings = f"{audit.settings['model']} · {audit.folder} · masks {masks} · {methods} · {sets}"
+    report = Report(
+        title="The object or the background?", summary=audit.describe(), settings=settings, tables=[table],
+        sheet=SHEET.format(first), sorts=SORTS, tiles=tiles, command=f"vitviz app --model {model}",
+    )  # fmt: skip
+    write_report(path, report, audit.folder, preprocess, page=page)
+
+
+def _tile(record: Record, audit: Audit, inside: str, place: int, query: str) -> Tile:
+    label = audit.labels[record["answer"]]
+    lines = [f"{label} {percent(record['confidence'], 2)}"]
+    flagged = None
+    if record["label"] is not None and record["label"] != record["answer"]:
+        lines.append(f"folder: {audit.labels[record['label']]}")
+    if record["known"] is False:
+        lines.append("perhaps none of the classes")
+    if "foreground" in record:
+        for part in ("foreground", "background"):
+            keeps = record[f"{part}_answer"] == record["answer"]
+            other = "" if keeps else f", {audit.labels[record[f'{part}_answer']]} instead"
+            if keeps and part == "background":
+                flagged = len(lines)
+            lines.append(f"{part} alone: {percent(record[part], 2)}{other}")
+    else:
+        lines.append("no usable mask")
+    numbers = {name: record.get(name) for name in ("foreground", "background", "disagreement", "confidence")}
+    return Tile(
+        image=record["image"], grid=(record["grid"][0], record["grid"][1]), map=record["map"], mask=record["mask"],
+        answer=label, lines=lines, flagged=flagged, query=query,
+        numbers={**numbers, "inside": record[inside], "place": float(place)},
+    )  # fmt: skip

@@ -1,0 +1,251 @@
+"""Write the report of an audit or a comparison: one HTML file with tables and a contact sheet, which opens offline.
+
+The file grows with the number of photographs, by about 12 kB each; they are read and written one by one.
+"""
+
+from __future__ import annotations
+
+import base64
+import html
+import io
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+
+from vitviz.images.decoding import decode
+from vitviz.images.preprocess import Preprocess
+from vitviz.web import bundle
+from vitviz.writing import replacing
+
+PAGE = "http://127.0.0.1:7860"
+"""Default address of the explorer that a click on a photograph opens."""
+PICTURE_BYTES = 24_000  # of a photograph; the page takes no larger one from a link (`web/effects/photo_link.js`)
+SIDE = 224  # of a photograph, in pixels
+QUALITIES = (80, 65, 50, 35, 20)
+TEMPLATE = Path(__file__).with_name("report.html")
+CLUSTER_SIDE = 8  # patches of a map that is compared with others
+CLUSTERS, LEAST_PER_CLUSTER = 8, 6
+STEPS = 50  # of k-means
+
+
+@dataclass(frozen=True, kw_only=True)
+class Table:
+    """A table, with what it means and what it does not above it.
+
+    Args:
+        title: heading.
+        texts: paragraphs.
+        rows: cells, header first; the first of a row names it.
+        marked: numbers of rows that stand out, the first row below the header being 0.
+    """
+
+    title: str
+    texts: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    marked: Sequence[int] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tile:
+    """A photograph on the sheet.
+
+    Args:
+        image: path below the folder.
+        grid: (gh, gw).
+        map: a byte for each patch, in base64.
+        mask: a bit for each patch, in base64; empty for none.
+        signed: whether 128 in `map` is no difference, instead of 0 no relevance.
+        answer: class by which tiles are filtered; `lines`: the first in large type.
+        flagged: number of the line that stands out, if any.
+        numbers: measures to sort by; `None` comes last.
+        query: of the explorer's address.
+    """
+
+    image: str
+    grid: tuple[int, int]
+    map: str
+    mask: str = ""
+    signed: bool = False
+    answer: str
+    lines: Sequence[str]
+    flagged: int | None = None
+    numbers: Mapping[str, float | None]
+    query: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Report:
+    """Content of a report.
+
+    Args:
+        title, summary, settings: texts at the top.
+        tables: tables.
+        sheet: what the contact sheet means.
+        sorts: title -> (name of a number, 1 for the lowest first or -1).
+        tiles: the photographs.
+        clusters: whether similar maps are grouped.
+        command: command that starts the explorer with these models.
+    """
+
+    title: str
+    summary: str
+    settings: str
+    tables: Sequence[Table]
+    sheet: str
+    sorts: Mapping[str, tuple[str, int]]
+    tiles: Sequence[Tile]
+    clusters: bool = True
+    command: str = "vitviz app"
+
+
+def write_report(
+    path: str | os.PathLike[str],
+    report: Report,
+    folder: str | os.PathLike[str],
+    preprocess: Preprocess,
+    *,
+    page: str = PAGE,
+) -> None:
+    """Write a report.
+
+    Args:
+        path: the HTML file.
+        report: its content.
+        folder: folder of the photographs.
+        preprocess: of the model; the sheet shows what the model saw of each photograph.
+        page: address of the explorer that a click on a photograph opens.
+
+    Raises:
+        ImageError: if a photograph cannot be read.
+        WritingError: if the disk is full.
+    """
+    groups = _cluster([_levels(tile) for tile in report.tiles]) if report.clusters else []
+    answers = sorted({tile.answer for tile in report.tiles})
+    texts = ("title", "summary", "settings", "sheet", "command")
+    filling = {name: html.escape(getattr(report, name)) for name in texts} | {
+        "style": bundle.style(), "script": bundle.script("export/report.js"), "page": html.escape(page),
+        "tables": "\n".join(map(_table, report.tables)),
+        "clusters": _clusters(groups, report.tiles),
+        "sorts": "".join(
+            f'<option value="{name} {way}">{html.escape(title)}</option>' for title, (name, way) in report.sorts.items()
+        ),
+        "answers": "".join(f"<option>{html.escape(answer)}</option>" for answer in answers),
+    }  # fmt: skip
+    start, end = bundle.fill(TEMPLATE.read_text(encoding="utf-8"), filling).split("@@tiles@@")
+    cluster_of = {index: number for number, group in enumerate(groups) for index in group}
+    with replacing(path) as beside, beside.open("w", encoding="utf-8") as file:
+        file.write(start)
+        for index, tile in enumerate(report.tiles):
+            file.write(_tile(tile, Path(folder), preprocess, cluster_of.get(index)))
+        file.write(end)
+
+
+def _table(table: Table) -> str:
+    header, *rows = table.rows
+    head = "".join(f"<th>{html.escape(cell)}</th>" for cell in header)
+    lines = (
+        f"<tr{' class=rp-marked' if index in table.marked else ''}><th>{html.escape(name)}</th>"
+        + "".join(f"<td>{html.escape(cell)}</td>" for cell in cells)
+        + "</tr>"
+        for index, (name, *cells) in enumerate(rows)
+    )
+    return (
+        f"<h2>{html.escape(table.title)}</h2>"
+        + "".join(f'<p class="rp-meaning">{html.escape(text)}</p>' for text in table.texts)
+        + f'<div class="rp-scroll"><table><thead><tr>{head}</tr></thead><tbody>{"".join(lines)}</tbody></table></div>'
+    )
+
+
+def _tile(tile: Tile, folder: Path, preprocess: Preprocess, cluster: int | None) -> str:
+    """Return the HTML of a photograph, with the part of it that the model saw."""
+    picture = preprocess.restore(preprocess(decode(folder / tile.image)).pixels)
+    picture.thumbnail((SIDE, SIDE))
+    numbers = {name: value for name, value in tile.numbers.items() if value is not None}
+    data = {**numbers, "answer": tile.answer, "query": tile.query, **({} if cluster is None else {"cluster": cluster})}
+    attributes = "".join(f' data-{name}="{html.escape(str(value))}"' for name, value in data.items())
+    wide = picture.width >= picture.height
+    size = f"{'width' if wide else 'height'}: 100%; aspect-ratio: {picture.width} / {picture.height}"
+    first, *lines = tile.lines
+    name = html.escape(tile.image)
+    return (
+        f'<a class="rp-tile" target="_blank" rel="noopener" href="#" title="{name}"{attributes}>'
+        f'<div><span style="{size}"><img alt="{name}" src="data:image/webp;base64,{_webp(picture)}">'
+        f'<canvas data-grid="{tile.grid[0]},{tile.grid[1]}" data-map="{tile.map}" data-mask="{tile.mask}"'
+        f'{" data-signed" if tile.signed else ""}></canvas></span></div><p class="rp-says">{html.escape(first)}</p>'
+        + "".join(
+            f"<p{' class=rp-flag' if index == tile.flagged else ''}>{html.escape(line)}</p>"
+            for index, line in enumerate(lines, 1)
+        )
+        + "</a>\n"
+    )
+
+
+def _webp(picture: Image.Image) -> str:
+    """Return a picture as WebP of at most `PICTURE_BYTES`, in base64."""
+    for quality in QUALITIES:
+        buffer = io.BytesIO()
+        picture.convert("RGB").save(buffer, "WEBP", quality=quality)
+        if buffer.tell() <= PICTURE_BYTES:
+            break
+    return base64.b64encode(buffer.getvalue()).decode()
+
+
+def _levels(tile: Tile) -> NDArray[np.float64]:
+    """Return a map's levels at `CLUSTER_SIDE` patches a side, with a sum of 1: (64,)."""
+    levels = np.frombuffer(base64.b64decode(tile.map), np.uint8).reshape(tile.grid).astype(np.float32)
+    small = np.asarray(Image.fromarray(levels).resize((CLUSTER_SIDE, CLUSTER_SIDE), Image.Resampling.BOX), np.float64)
+    return small.ravel() / max(float(small.sum()), 1e-9)
+
+
+def _cluster(maps: Sequence[NDArray[np.float64]]) -> list[list[int]]:
+    """Return groups of similar maps, (n,) each, as lists of indices, the largest first (k-means, fixed seed).
+
+    Lapuschkin et al. 2019, "Unmasking Clever Hans predictors", cluster maps in the same way to find unusual strategies.
+    """
+    count = min(CLUSTERS, len(maps) // LEAST_PER_CLUSTER)
+    if count < 2:
+        return []
+    points, random = np.stack(maps), np.random.default_rng(0)
+    centers = points[[int(random.integers(len(points)))]]
+    while len(centers) < count:  # k-means++
+        distance = ((points[:, None] - centers) ** 2).sum(-1).min(1)
+        share = distance / distance.sum() if distance.sum() > 0 else np.full(len(points), 1 / len(points))
+        centers = np.concatenate([centers, points[[int(random.choice(len(points), p=share))]]])
+    for _ in range(STEPS):
+        nearest = ((points[:, None] - centers) ** 2).sum(-1).argmin(1)
+        moved = np.stack([points[nearest == k].mean(0) if (nearest == k).any() else centers[k] for k in range(count)])
+        if np.allclose(moved, centers):
+            break
+        centers = moved
+    groups = [np.flatnonzero(nearest == k).tolist() for k in range(count)]
+    return sorted((group for group in groups if group), key=len, reverse=True)
+
+
+def _clusters(groups: Sequence[Sequence[int]], tiles: Sequence[Tile]) -> str:
+    """Return the HTML of the groups of maps, with their mean maps and most frequent answers."""
+    if not groups:
+        return ""
+    buttons = []
+    for number, group in enumerate(groups):
+        mean = np.mean([_levels(tiles[index]) for index in group], axis=0)
+        levels = base64.b64encode((255 * mean / max(float(mean.max()), 1e-30)).round().astype(np.uint8)).decode()
+        names = [tiles[index].answer for index in group]
+        common = sorted(set(names), key=lambda name: (-names.count(name), name))[:2]
+        listed = ", ".join(f"{name} ({names.count(name)})" for name in common)
+        buttons.append(
+            f'<button type="button" data-cluster="{number}" aria-pressed="false">'
+            f'<canvas data-grid="{CLUSTER_SIDE},{CLUSTER_SIDE}" data-map="{levels}"></canvas>'
+            f"<strong>{len(group)} photographs</strong><small>{html.escape(listed)}</small></button>"
+        )
+    return (
+        '<h2>Similar maps</h2><p class="rp-meaning">Photographs whose relevance lies at similar places, with the mean '
+        "map of each group. A group in a corner or along a border, mostly of one answer, is worth a look. The groups "
+        "say nothing about what lies at these places; a click shows their photographs below.</p>"
+        f'<div class="rp-clusters">{"".join(buttons)}</div>'
+    )
+
