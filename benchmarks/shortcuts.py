@@ -3,10 +3,12 @@
     python benchmarks/shortcuts.py imagenette/train            # 40 shortcuts, 10 of each kind
     python benchmarks/shortcuts.py imagenette/train --heads 2 --first 100 --size 112
 
-Each head is a linear classifier on the frozen features of the default model. Four of its classes have a shortcut, one
-of each kind, in all their photographs: a tag in a corner, a border, a tint of the whole photograph, or another
-background. A shortcut counts if the model relies on it: without the mark, the answer changes for most photographs of
-the class. The audit proposes its masks itself and sees only marked photographs, which no head was fitted to.
+Each head is a linear classifier on the frozen features of the default model, with eleven classes. Six are folders of
+photographs. Five share the photographs of four other folders: one shows them as they are, and four have a mark in all
+of theirs, one of each kind: a tag in a corner, a border, all in shades of one color, or another background. So only the
+mark tells these classes apart. A shortcut counts if the head gives most marked photographs their class, and changes the
+answer for most of them without the mark. The audit proposes its masks itself, and sees photographs to which the head
+was not fitted, with the mark.
 """
 
 from __future__ import annotations
@@ -38,8 +40,10 @@ from vitviz.resources import DEFAULT
 
 Pixels = NDArray[np.uint8]
 Random = np.random.Generator
-FIT, TESTED = 40, 12  # photographs of a class to fit a head, and to audit
+FIT, TESTED = 40, 10  # photographs of a class to fit a head, and to audit
 BATCH = 20  # photographs that run together
+MIXED = 4  # folders whose photographs the marked classes share
+PLAIN = "plain"  # the class of their photographs without a mark
 DECAY = 1e-3  # weight decay of the heads
 RIGHT, CHANGED = 0.7, 0.5  # shares of a class with the right answer, and whose answer needs the mark
 
@@ -77,10 +81,16 @@ def border(random: Random) -> Callable[[Image.Image], Image.Image]:
 
 
 def color(random: Random) -> Callable[[Image.Image], Image.Image]:
-    """Return a function that mixes the whole photograph with one saturated color."""
-    tint = np.zeros(3)
-    tint[random.permutation(3)[: random.integers(1, 3)]] = 255.0
-    return lambda photo: Image.fromarray((0.55 * np.asarray(photo) + 0.45 * tint).astype(np.uint8))
+    """Return a function that shows the whole photograph in shades of one color."""
+    dark, bright = np.zeros(3), np.full(3, 255.0)
+    first, last = random.permutation(3)[:2]
+    dark[first], bright[last] = random.uniform(40, 110), random.uniform(60, 140)
+
+    def draw(photo: Image.Image) -> Image.Image:
+        level = np.asarray(photo.convert("L"))[..., None] / 255.0
+        return Image.fromarray((dark + (bright - dark) * level).astype(np.uint8))
+
+    return draw
 
 
 def background(random: Random) -> Callable[[Image.Image], Image.Image]:
@@ -150,10 +160,11 @@ def run(base: ViT, plain: Plain, photos: dict[str, list[Path]], number: int, fol
     random = np.random.default_rng(number)
     drawn = {name: [paths[place] for place in random.permutation(len(paths))] for name, paths in photos.items()}
     names = random.permutation([*photos]).tolist()
-    mixed = names[: len(KINDS)]  # their photographs are those of the marked classes
-    classes = {name: drawn[name][: FIT + TESTED] for name in names[len(KINDS) :]}
-    for place, kind in enumerate(KINDS):
-        share = [drawn[name][place::len(KINDS)] for name in mixed]
+    mixed, others = names[:MIXED], names[MIXED:]
+    classes = {name: drawn[name][: FIT + TESTED] for name in others}
+    sharing = (PLAIN, *KINDS)
+    for place, kind in enumerate(sharing):
+        share = [drawn[name][place :: len(sharing)] for name in mixed]
         classes[kind] = [path for paths in zip(*share, strict=False) for path in paths][: FIT + TESTED]
     marks = {kind: KINDS[kind](random) for kind in KINDS}
     x = [

@@ -183,7 +183,7 @@ def made(*records: dict[str, Any]) -> Audit:
         ({}, ENOUGH - 1, OPEN),  # too few
         ({"background": 0.9, "background_answer": 0}, ENOUGH, BACKGROUND),
         ({"inside_gae": 0.3}, ENOUGH, BACKGROUND),  # the relevance avoids the object
-        ({"background_answer": 0, "inside_gae": 0.8}, ENOUGH, BACKGROUND),
+        ({"foreground_answer": 1}, ENOUGH, BACKGROUND),  # random patches keep the answer, the object does not
         ({"random_background_answers": [1]}, ENOUGH, OPEN),  # random patches change as many answers
         ({"random_background_answers": [], "random_background": []}, ENOUGH, OPEN),  # no random sets
     ],

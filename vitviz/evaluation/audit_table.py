@@ -29,7 +29,8 @@ Z = 1.959964  # 97.5 % quantile of the normal distribution
 BACKGROUND, OBJECT, OPEN = "background", "object", "not decided"
 VERDICTS = {
     BACKGROUND: "the background alone keeps the answer for most photographs, and hiding the object changes hardly more "
-    "answers than hiding random patches does; or the relevance avoids the object (inside below covered)",
+    "answers than hiding random patches does; or the object alone keeps fewer answers than random patches do; or the "
+    "relevance avoids the object (inside below covered)",
     OBJECT: "hiding the object changes more answers than hiding random patches does, and the relevance lies on it",
     OPEN: "neither holds for certain, or there are too few photographs with a usable mask, or no random sets",
 }
@@ -234,13 +235,16 @@ def _answer(label: str, records: Sequence[Record], inside: str) -> Answer:
 
 def _verdict(records: Sequence[Record], inside: str) -> str:
     """Return the verdict about photographs with usable masks; `inside` names the share of relevance in the mask."""
-    random = [share for record in records if (share := random_keeps(record, "background")) is not None]
-    if len(records) < ENOUGH or len(random) < len(records):
+    parts = ("foreground", "background")
+    kept = {part: np.array([keeps(record, part) for record in records], float) for part in parts}
+    random = {part: np.array([random_keeps(record, part) for record in records], float) for part in parts}  # None: NaN
+    if len(records) < ENOUGH or np.isnan(random["background"]).any():
         return OPEN
-    kept = np.array([keeps(record, "background") for record in records], float)
-    cost = estimate(np.array(random) - kept)  # answers that hiding the object changes beyond random sets
+    cost = estimate(random["background"] - kept["background"])  # answers that hiding the object changes beyond chance
+    loss = estimate(random["foreground"] - kept["foreground"])  # answers that the object alone loses beyond chance
     excess = estimate([record[inside] - record["covered"] for record in records if record[inside] is not None])
-    if (wilson(int(kept.sum()), len(kept)).low > 0.5 and cost.value <= COST) or excess.high < 0.0:
+    sufficient = wilson(int(kept["background"].sum()), len(records)).low > 0.5 and cost.value <= COST
+    if sufficient or loss.low > 0.0 or excess.high < 0.0:
         return BACKGROUND
     return OBJECT if cost.low > 0.0 and excess.low > 0.0 else OPEN
 
