@@ -104,7 +104,6 @@ REFUSED = {
     "evidence PHOTO --keep 2": "keep above 0",
     "evidence PHOTO -o why.csv": "why.csv",
     "audit nowhere": "nowhere",
-    "audit . --limit 0": "limit",
     "heads . --rather-than 3": "--target",
     "explain PHOTO --method legrad --start 0": "--start from 1 to",
     "explain PHOTO --method gae --set target=3": "got target",

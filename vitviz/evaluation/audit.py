@@ -289,9 +289,9 @@ def _disagreement(maps: Sequence[NDArray[np.float32]]) -> float | None:
 def _levels(scores: NDArray[np.float32]) -> str:
     """Return the positive part of a map as one byte for each patch, in base64: 255 for the strongest."""
     positive = np.clip(scores, 0.0, None)
-    return base64.b64encode((255 * positive / max(float(positive.max()), 1e-30)).round().astype(np.uint8)).decode()
+    return base64.b64encode((255 * positive / max(float(positive.max()), 1e-30)).round().astype(np.uint8).tobytes()).decode()
 
 
 def _packed(mask: Mask) -> str:
     """Return a mask as one bit for each patch, row by row, in base64."""
-    return base64.b64encode(np.packbits(mask)).decode()
+    return base64.b64encode(np.packbits(mask).tobytes()).decode()
