@@ -246,7 +246,7 @@ class _Auditor:
             "known": about.knows(logits),
             "label": next((self.classes[part] for part in key.split("/")[-2::-1] if part in self.classes), None),
             "covered": float(mask.mean()), "mask": _packed(mask), "grid": list(mask.shape),
-            "map": _levels(maps[0]), "disagreement": _disagreement(maps),
+            "map": as_levels(maps[0]), "disagreement": _disagreement(maps),
             **{f"inside_{name}": _inside(scores, mask) for name, scores in zip(self.methods, maps, strict=True)},
         }  # fmt: skip
         usable = LEAST <= float(mask.mean()) <= MOST
@@ -286,10 +286,11 @@ def _disagreement(maps: Sequence[NDArray[np.float32]]) -> float | None:
     return None if np.isnan(mean) else 1.0 - mean
 
 
-def _levels(scores: NDArray[np.float32]) -> str:
+def as_levels(scores: NDArray[np.floating[Any]]) -> str:
     """Return the positive part of a map as one byte for each patch, in base64: 255 for the strongest."""
     positive = np.clip(scores, 0.0, None)
-    return base64.b64encode((255 * positive / max(float(positive.max()), 1e-30)).round().astype(np.uint8).tobytes()).decode()
+    levels = (255 * positive / max(float(positive.max()), 1e-30)).round().astype(np.uint8)
+    return base64.b64encode(levels.tobytes()).decode()
 
 
 def _packed(mask: Mask) -> str:

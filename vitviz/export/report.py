@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
+from vitviz.evaluation.audit import as_levels
 from vitviz.images.decoding import decode
 from vitviz.images.preprocess import Preprocess
 from vitviz.web import bundle
@@ -233,13 +234,12 @@ def _clusters(groups: Sequence[Sequence[int]], tiles: Sequence[Tile]) -> str:
     buttons = []
     for number, group in enumerate(groups):
         mean = np.mean([_levels(tiles[index]) for index in group], axis=0)
-        levels = base64.b64encode((255 * mean / max(float(mean.max()), 1e-30)).round().astype(np.uint8)).decode()
         names = [tiles[index].answer for index in group]
         common = sorted(set(names), key=lambda name: (-names.count(name), name))[:2]
         listed = ", ".join(f"{name} ({names.count(name)})" for name in common)
         buttons.append(
             f'<button type="button" data-cluster="{number}" aria-pressed="false">'
-            f'<canvas data-grid="{CLUSTER_SIDE},{CLUSTER_SIDE}" data-map="{levels}"></canvas>'
+            f'<canvas data-grid="{CLUSTER_SIDE},{CLUSTER_SIDE}" data-map="{as_levels(mean)}"></canvas>'
             f"<strong>{len(group)} photographs</strong><small>{html.escape(listed)}</small></button>"
         )
     return (
