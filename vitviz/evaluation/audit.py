@@ -116,9 +116,7 @@ def audit(
         records |= {record["image"]: record for record in gathered}
         if path is not None and rank == 0:
             rewrite(path, settings, records.values())
-    return Audit(
-        records=tuple(records[key] for key in keys), labels=about.labels, settings=settings, folder=str(root)
-    )
+    return Audit(records=tuple(records[key] for key in keys), labels=about.labels, settings=settings, folder=str(root))
 
 
 def _checked(

@@ -248,4 +248,3 @@ def _clusters(groups: Sequence[Sequence[int]], tiles: Sequence[Tile]) -> str:
         "say nothing about what lies at these places; a click shows their photographs below.</p>"
         f'<div class="rp-clusters">{"".join(buttons)}</div>'
     )
-
