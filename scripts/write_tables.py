@@ -12,6 +12,7 @@ from vitviz.analysis.pca_basis import BINS
 from vitviz.attribution.registry import METHODS
 from vitviz.attribution.target_specs import SPELLINGS
 from vitviz.attribution.targets import LISTED
+from vitviz.draw.colors import DIMMED, LEAST_FULL, LIT, SHADE
 from vitviz.formatting import CERTAINTY, FEW_CLASSES, PERHAPS, PROBABLE_ABOVE, UNKNOWN_BELOW
 from vitviz.heatmap import FAR, FEW, OWN_QUANTILE
 from vitviz.server.endpoints import Endpoints
@@ -87,14 +88,18 @@ TABLES = {"settings.md": (settings,), "names.md": (methods, statistics, question
 def constants() -> str:
     """Return the constants that the page's scripts share with Python, as JSON."""
     numbers = {
+        "DIMMED": DIMMED,
         "FAR": FAR,
         "FEW": FEW,
         "FEW_CLASSES": FEW_CLASSES,
         "FOREGROUND_BINS": BINS,
+        "LEAST_FULL": LEAST_FULL,
         "LISTED": LISTED,
+        "LIT": LIT,
         "OWN_QUANTILE": OWN_QUANTILE,
         "PERHAPS": PERHAPS,
         "PROBABLE_ABOVE": PROBABLE_ABOVE,
+        "SHADE": list(SHADE),
         "UNKNOWN_BELOW": UNKNOWN_BELOW,
     }
     texts = {f"certainty-{key}": text for key, text in CERTAINTY.items()}

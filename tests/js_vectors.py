@@ -35,7 +35,7 @@ from vitviz.analysis.pca_basis import fit_pca
 from vitviz.analysis.tokens import PERCENTILES, point_up, principal_components
 from vitviz.attribution.attention import attention_scores, entered_grid, rollout_matrix, rollout_scores
 from vitviz.attribution.registry import METHODS
-from vitviz.draw.colors import lut
+from vitviz.draw.colors import lut, shades
 from vitviz.draw.overlay import overlay, patch_edges
 from vitviz.evaluation.faithfulness import rank_patches, tie_order
 from vitviz.explorer import Explorer
@@ -51,6 +51,7 @@ from vitviz.server.menu import Menu
 from vitviz.settings import Settings
 from vitviz.view import View
 from vitviz.web.choices import choices, in_browser
+from vitviz.web.first_view import sentence
 from vitviz.web.languages import LANGUAGES
 from vitviz.web.payload import Dtype, block_bytes, descriptor_bytes, rollout_bytes
 from vitviz.web.scene import fitted
@@ -456,11 +457,25 @@ def color_calls() -> Iterator[Call]:
     yield call("web/draw/color.packed", [table], page)
     yield call("web/draw/color.faded", [page], np.insert(faded, 3, 255, axis=1).view("<u4").ravel())
     index = np.array([0, 255, 128, 3], np.uint8)
+    yield call("web/draw/color.shades", [index], shades(index).view("<u4").ravel())
     yield call("web/draw/color.colorGrid", [index, page, np.full(4, 77, np.uint32)], None, written={2: page[index]})
     maps = [np.array([0.1, -0.4, 0.2], np.float32), np.array([0.3, 0.0], np.float32)]
     for signed in (False, True):
         expected = limits_of(Scale.over([scores[None] for scores in maps], "shared", signed))
         yield call("web/draw/color.scaleOver", [maps, signed], expected)
+
+
+def sentence_calls() -> Iterator[Call]:
+    """Yield what the first view of a page says about a token without a place, from peaked to even rows."""
+    random = np.random.default_rng(7)
+    for number in range(60):
+        grid = ((1, 1), (2, 5), (7, 11))[number % 3]
+        row = np.exp(8 * random.random() * random.random(2 + grid[0] * grid[1]) ** random.integers(1, 9))
+        row[:2] *= random.choice([0, 1, 99])
+        row /= row.sum()
+        spread = -(row[row > 0] * np.log(row[row > 0])).sum() / np.log(len(row))
+        about = {"prefix": 2, "grid": grid, "patch": None, "spread": spread}
+        yield call("web/compute/sentence.sentence", [row, about], sentence(row, 2, grid))
 
 
 def picture_calls() -> Iterator[Call]:
@@ -635,6 +650,7 @@ def vectors() -> dict[str, Any]:
             *same_place_calls(),
             *statistic_calls(),
             *color_calls(),
+            *sentence_calls(),
             *picture_calls(),
             *format_calls(),
             *zip_calls(),

@@ -76,7 +76,7 @@ NO_TORCH = (
 )
 # Packages that pyproject.toml does not name: they come with gradio, or are optional.
 UNNAMED = {
-    *("starlette", "python_multipart", "fastapi", "anyio", "pydantic", "gradio_client", "spaces", "uvicorn"),
+    *("brotli", "starlette", "python_multipart", "fastapi", "anyio", "pydantic", "gradio_client", "spaces", "uvicorn"),
     "traitlets",  # comes with anywidget
     *("transformers", "peft", "pandas"),
 }

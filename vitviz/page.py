@@ -1,6 +1,7 @@
-"""Build the page of `vitviz app`, a `gr.Blocks` with the explorer, and launch it on Gradio's server.
+"""Build the page of `vitviz app` and the endpoints for API clients, a `gr.Blocks`, and launch both on Gradio's server.
 
-Everything that the app adds to Gradio is an argument of `gr.Blocks.launch`: routes, and the firewall as middleware.
+Everything that the app adds to Gradio is an argument of `gr.Blocks.launch`: routes, among them the page itself, and the
+firewall as middleware. Browsers load nothing of Gradio.
 """
 
 from __future__ import annotations
@@ -16,19 +17,17 @@ from starlette.middleware import Middleware
 from starlette.routing import Route
 
 from vitviz import rooms
-from vitviz.gradio import AttentionExplorer
 from vitviz.images.worker import workers
 from vitviz.model.devices import share_freed_memory
-from vitviz.phrases import with_phrases
 from vitviz.server.api import Programs
 from vitviz.server.endpoints import Endpoints
+from vitviz.server.files import PageFiles
 from vitviz.server.firewall import Firewall, unanswered
 from vitviz.server.health import RequestLog, health_route
 from vitviz.server.menu import Menu
 from vitviz.server.routes import Questions
 from vitviz.server.tools import Tools, check_tools
 from vitviz.settings import Settings, settings, shared
-from vitviz.web import bundle
 
 try:
     import resource
@@ -39,53 +38,31 @@ MAX_SESSIONS = 256  # sessions whose state Gradio keeps
 MAX_RUNNING, MAX_WAITING = 256, 64  # events of Gradio's queue
 OPEN_FILES = 65_536  # upper limit; every connection is an open file
 
-NO_MARGINS = ".gradio-container :is(.main, .main > .wrap) { padding: 0 !important; max-width: none !important; }"
-"""The page fills the window from the start, before the explorer is there; otherwise everything moves."""
-
-THEME = gr.themes.Monochrome(
-    primary_hue="amber",
-    neutral_hue="stone",
-    radius_size="md",
-    text_size="md",
-    font=["Inter Variable", "system-ui", "sans-serif"],
-    font_mono=["ui-monospace", "SFMono-Regular", "Menlo", "monospace"],
-).set(layout_gap="10px", block_padding="8px 10px", block_label_text_size="13px", form_gap_width="0px")
-
-
-class AppExplorer(AttentionExplorer):
-    """The explorer as a whole page, with all models of a menu; its questions are requests to routes of the app.
-
-    Args:
-        first: see `first_data`.
-    """
-
-    def __init__(self, first: dict[str, Any]) -> None:
-        self.start(None, bundle.script(bundle.ENTRY, bundle.of_rooms("room.js")), first, elem_id="vitviz")
-
 
 class Page(gr.Blocks):
-    """Page of vitviz.
+    """Page of vitviz, and its endpoints for API clients.
 
     Args:
         endpoints: answer the page's questions.
         lecture: from `vitviz.lecture.texts.lecture_given`; by default with the bundled texts, if there are any.
 
     Attributes:
-        routes: routes for the page's questions, for uploads and long answers of API clients, and for the health.
+        routes: routes for the page, its files and its questions, for uploads and long answers of API clients, and for
+            the health.
         programs: the endpoints for API clients.
     """
 
     def __init__(self, endpoints: Endpoints, lecture: Mapping[str, Any] | None = None) -> None:
         if lecture is None and rooms.has("lecture"):
             lecture = rooms.load("lecture", "texts").lecture_given()
-        super().__init__(title="vitviz", fill_width=True, analytics_enabled=False)
+        super().__init__(title="vitviz", analytics_enabled=False)
         self.endpoints, self.programs = endpoints, Programs(endpoints)
         questions = Questions(endpoints)
         self.routes: list[Route] = [
-            questions.route(), questions.upload_route(), endpoints.uploads.route(), health_route(endpoints)
+            *PageFiles(endpoints, lecture).routes(), questions.route(), questions.upload_route(),
+            endpoints.uploads.route(), health_route(endpoints),
         ]  # fmt: skip
         with self:
-            AppExplorer(first_data(endpoints, lecture))
             self.programs.add()
 
     @property  # type: ignore[override]
@@ -106,13 +83,6 @@ class Page(gr.Blocks):
                 for text, answer in zip(get_function_description(function.fn)[2], listed["returns"], strict=False):
                     answer["label"], _, answer["python_type"]["description"] = text.partition(": ")
         return info
-
-
-def first_data(endpoints: Endpoints, lecture: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Return the page's initial data, so that the page works before its first request."""
-    first = endpoints.open(image=endpoints.examples[0].name)
-    models = with_phrases(endpoints.models())
-    return {"first": with_phrases(first), "models": models, "lecture": lecture, "notice": endpoints.notice}
 
 
 def build(allowed: Settings | None = None, lecture: Mapping[str, Any] | None = None) -> Page:
@@ -162,9 +132,6 @@ def launch(page: Page, allowed: Settings, host: str | None = None, port: int | N
         server_name=host,
         server_port=port or allowed.port,
         share=shared(),  # by default Gradio creates a public link on hosted notebooks
-        theme=THEME,
-        # Gradio prefixes rules passed as `css`, which then do not apply outside the page's own element.
-        head=f"<style>{bundle.whole_style()}{NO_MARGINS}</style>",
         app_kwargs={
             "routes": list(page.routes),
             "middleware": [firewall],
@@ -173,7 +140,6 @@ def launch(page: Page, allowed: Settings, host: str | None = None, port: int | N
         mcp_server=allowed.mcp,
         ssr_mode=False,
         show_error=False,  # hides Python's errors from visitors, not `gr.Error`
-        footer_links=["api"],
         run_history=False,
         enable_monitoring=False,
         state_session_capacity=MAX_SESSIONS,

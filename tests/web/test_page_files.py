@@ -74,8 +74,9 @@ def test_balancing_queries_is_exact() -> None:
 
 # ---- static and saved pages run only their own scripts
 
-FILLING = {"first": "{}", "site": "{}", "lecture": "{}", "script": "page.js", "colors": bundle.colors()}
-STATIC = bundle.fill(bundle.template("site/page/site.html"), FILLING)
+STATIC = bundle.index(
+    script="page.js", template=bundle.template(), style=bundle.style(), head="", lang="en", given="{}"
+)
 SAVED = [
     saved_frame(rooms=rooms, manifest='{"a": 1}', search='"?"', lecture="null", title="t", parts="")
     for rooms in (False, True)

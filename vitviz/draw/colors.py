@@ -10,6 +10,9 @@ from vitviz.errors import VitvizError
 
 SEQUENTIAL = "viridis"  # perceptually uniform
 DIVERGING = "RdBu_r"  # white at zero, red above, blue below
+SHADE = (18, 15, 12)  # color that dims a photograph where a map is low
+DIMMED = 0.78  # opacity of the darkest shade
+LIT, LEAST_FULL = 0.9, 32  # quantile of the patches, and lowest color index, with full light
 
 
 class DrawError(VitvizError):
@@ -46,4 +49,19 @@ def lut(cmap: str) -> NDArray[np.uint8]:
         )
     table: NDArray[np.uint8] = colormaps[cmap](np.linspace(0.0, 1.0, 256), bytes=True)[:, :3].copy()
     table.setflags(write=False)
+    return table
+
+
+def shades(index: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    """Return shades from dark to transparent, which leave a photograph its full light at high values: (256, 4) RGBA.
+
+    At least a tenth of the patches have full light, so that a few outliers do not leave all other patches dark.
+
+    Args:
+        index: color indices of the patches, of any shape.
+    """
+    full = max(LEAST_FULL, int(np.sort(index, axis=None)[int(LIT * (index.size - 1))]))
+    table = np.empty((256, 4), np.uint8)
+    table[:, :3] = SHADE
+    table[:, 3] = np.floor(255 * DIMMED * (1 - np.minimum(1, np.arange(256) / full)) + 0.5)
     return table

@@ -1,7 +1,8 @@
 """Check requests before Gradio handles them: the middleware that `launch` passes to Gradio's application.
 
-Gradio serves more than this page needs (monitoring, reloading, a proxy for files on other hosts, direct calls that
-bypass the queue), allows other origins, and limits no body. The firewall refuses what is not in its table of routes.
+Gradio serves more than this page needs (its own page, monitoring, reloading, a proxy for files on other hosts, direct
+calls that bypass the queue), allows other origins, and limits no body. The firewall refuses what is not in its table of
+routes.
 """
 
 from __future__ import annotations
@@ -25,16 +26,17 @@ from vitviz.server.arguments import MAX_PHOTO_BYTES
 from vitviz.server.bodies import FORM_BYTES, JSON_BYTES, Refused, json_value
 from vitviz.server.endpoints import Endpoints
 from vitviz.server.fairness import Transfers, address
+from vitviz.server.files import FOLDER
 from vitviz.server.health import OUTCOME, RequestLog
 from vitviz.server.routes import is_question
 from vitviz.server.uploads import UploadError
+from vitviz.web import bundle
 
 API = "/gradio_api"
-NAME = r"[\w-]{1,64}"
+NAME, FILE = r"[\w-]{1,64}", r"[\w.-]{1,64}"
 GET = [
-    r"/", r"/healthz", r"/config", r"/theme\.css", r"/robots\.txt", r"/favicon\.ico", r"/manifest\.json",
-    r"/pwa_icon(/\d+)?", r"/(static|assets|svelte)/.+", rf"/vitviz/answer/{NAME}",
-    rf"{API}/(info|openapi\.json|startup-events|app_id|theme\.css|queue/data)",
+    r"/", r"/healthz", r"/config", r"/robots\.txt", rf"/vitviz/answer/{NAME}", rf"/{FOLDER}/{FILE}",
+    rf"{API}/(info|openapi\.json|startup-events|app_id|queue/data)",
     rf"{API}/heartbeat/{NAME}", rf"{API}/call/(v2/)?{NAME}/{NAME}",
 ]  # fmt: skip
 POST = [r"/vitviz/[a-z]+", rf"{API}/(upload|queue/join|cancel|reset|call/(v2/)?{NAME})"]
@@ -42,9 +44,8 @@ MCP = rf"{API}/mcp(/.*)?"
 CHECKPOINT_BYTES = 2 * 10**9
 CSP = {
     "default-src": "'self'",
-    "script-src": "'self' 'unsafe-inline' 'unsafe-eval'",  # Gradio's page has inline scripts, and compiles others
-    "script-src-attr": "'none'",
-    "style-src": "'self' 'unsafe-inline'",  # Gradio writes style attributes
+    "script-src": f"'self' {bundle.inline_hashes()}",
+    "style-src": "'self' 'unsafe-inline'",  # the page writes style attributes
     "img-src": "'self' data: blob:",
     "media-src": "'self' data: blob:",
     "font-src": "'self' data:",
@@ -256,7 +257,7 @@ def below_root(path: str, root: str) -> str:
     Paths of our own routes start with /vitviz/. If the root path is also /vitviz, they keep this prefix.
     """
     root, name = root.rstrip("/"), path.removeprefix("/vitviz/")
-    is_own = name != path and (is_question(name) or name.startswith("answer/"))
+    is_own = name != path and (is_question(name) or name.startswith(("answer/", "files/")))
     return path.removeprefix(root) if path.startswith(f"{root}/") and not is_own else path
 
 

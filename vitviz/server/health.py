@@ -22,7 +22,7 @@ from vitviz.server.jobs import Kind
 OUTCOME = "vitviz.outcome"  # scope key of a dict in which a question records its outcome
 # Paths as they are logged, without names of files, scenes and sessions.
 GRADIO = r"gradio_api/(file|call/(v2/)?[a-z]+|[a-z_-]+(/[a-z]+)?)"
-KNOWN = re.compile(rf"/(vitviz/[a-z]+|healthz|config|assets|static|{GRADIO})\b|/$")
+KNOWN = re.compile(rf"/(vitviz/[a-z]+|healthz|config|{GRADIO})\b|/$")
 
 
 def health_route(endpoints: Endpoints) -> Route:

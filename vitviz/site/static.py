@@ -382,28 +382,21 @@ def _write_page(
 ) -> None:
     """Write the page, and the service worker with a list of all other files."""
     first = next(iter(config["examples"].values()))["scenes"][config["models"]["default"]]
-    script = site.write("page.js", bundle.script("site/page/site.js", bundle.of_rooms("room.js")))["url"]
-    filling = {
-        "style": bundle.whole_style(),
-        "lang": lang,
-        "preview": bundle.preview(bundle.PREVIEW),
-        "lecture": _json(json.dumps(lecture)),
-        "template": bundle.template(),
-        "script": script,
-        "colors": bundle.colors(),
-        "first": _json((site.folder / first / "manifest.json").read_text(encoding="utf-8")),
-        "site": _json(json.dumps(config)),
-    }
+    script = site.write("page.js", bundle.page_script("site/page/site.js"))["url"]
+    manifest = json.loads((site.folder / first / "manifest.json").read_text(encoding="utf-8"))
+    page = bundle.index(
+        style=bundle.whole_style(),
+        lang=lang,
+        head=bundle.preview(bundle.PREVIEW),
+        template=bundle.template(),
+        script=script,
+        given=json.dumps({"first": manifest, "site": config, "lecture": lecture}).replace("<", "\\u003c"),
+    )
     site.write(bundle.PREVIEW, bundle.picture(), hashed=False)
-    site.write("index.html", bundle.fill(bundle.template("site/page/site.html"), filling), hashed=False)
+    site.write("index.html", page, hashed=False)
     needed = ["./", script, config["worker"], *(runtime[part]["url"] for part in ("module", "glue"))]
     listed = json.dumps({"files": ["./", *site.files], "first": needed})
     site.write(MARK, f"{SITE_IS}{listed};\n{bundle.script('site/page/service.js')}", hashed=False)
-
-
-def _json(text: str) -> str:
-    """Escape JSON for embedding in a script element."""
-    return text.replace("<", "\\u003c")
 
 
 def _slug(name: str) -> str:

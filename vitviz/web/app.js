@@ -20,12 +20,12 @@ export const VIEWS = {
 
 /**
  * Start the app in `root`, which contains app.html.
- * @param {HTMLElement} root @param {unknown} _host - the object that Gradio passes to a component's script
+ * @param {HTMLElement} root
  * @param {{colors: Record<string, string>, first: any, models: any, lecture: import('./page.js').Lectured | null,
  *   notice?: string}} options - the first scene's manifest; the list of models, examples, methods and statistics,
  *   so that the page opens without a request; the lecture's texts; a first message
  */
-export function start(root, _host, { colors, first, models, lecture, notice }) {
+export function start(root, { colors, first, models, lecture, notice }) {
   const photos = new Photos();
   const backend = serverBackend({ base: document.baseURI, photos, lecture: lecture !== null });
   const { search, notice: came } = received(photos, window.location);

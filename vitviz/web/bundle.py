@@ -13,9 +13,10 @@ import html
 import json
 import posixpath
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import cache
 from pathlib import Path
+from urllib.parse import quote
 
 import numpy as np
 
@@ -40,6 +41,15 @@ _COMMENT = re.compile(r"^[ \t]*(?:/\*\*(?:(?!\*/).)*\*/|//[^\n]*)\n", re.MULTILI
 _TAG = re.compile(r"<\w[^>]*\bdata-tr[^>]*>")
 _PLACE = re.compile(r"@@(\w+)@@")
 _INLINE = re.compile(r"<script>(.*?)</script>", re.DOTALL)
+_FACE = (
+    '@font-face {{ font-family: "Inter Variable"; font-display: swap; font-weight: 100 900; '
+    "src: url({font}) format('woff2'); unicode-range: {latin}; }}\n"
+    # A font of the system with the same widths, so that nothing moves when the font arrives.
+    '@font-face {{ font-family: "Inter Fallback"; src: local("Arial"), local("Liberation Sans"), local("Roboto"); '
+    "ascent-override: 90.5%; descent-override: 22.6%; line-gap-override: 0%; size-adjust: 107%; "
+    "unicode-range: {latin}; }}\n"
+)
+FONT = HERE / "fonts" / "inter.woff2"
 _WIDE = re.compile(r"@media \((min|max)-width")
 _LEFT = re.compile(r"^(?:import|export)\b.*", re.MULTILINE)
 
@@ -110,16 +120,47 @@ def colors() -> str:
 
 
 @cache
-def template(name: str = "web/app.html") -> str:
-    """Return the page's HTML without a scene, with English texts, which a page shows before its script runs."""
-    texts = json.loads((PACKAGE / "web" / "core" / "en.json").read_text(encoding="utf-8"))["texts"]
+def texts() -> dict[str, str]:
+    """Return the English texts of the page by their keys; plurals have several."""
+    found: dict[str, str] = json.loads((HERE / "core" / "en.json").read_text(encoding="utf-8"))["texts"]
+    return found
+
+
+@cache
+def template(**first: str) -> str:
+    """Return the page's HTML with English texts, which a page shows before its script runs.
+
+    Args:
+        first: what it shows of the first scene, in place of the marks `@@name@@`; by default nothing.
+    """
+    known = texts()
 
     def filled(tag: re.Match[str]) -> str:
         keys = dict(_TEXT.findall(tag[0]))  # by attribute; "" is the element's text
-        written = "".join(f' {name}="{html.escape(texts[key])}"' for name, key in keys.items() if name)
-        return tag[0][:-1] + written + ">" + (html.escape(texts[keys[""]], quote=False) if "" in keys else "")
+        written = "".join(f' {name}="{html.escape(known[key])}"' for name, key in keys.items() if name)
+        return tag[0][:-1] + written + ">" + (html.escape(known[keys[""]], quote=False) if "" in keys else "")
 
-    return _TAG.sub(filled, (PACKAGE / name).read_text(encoding="utf-8"))
+    page = _TAG.sub(filled, (HERE / "app.html").read_text(encoding="utf-8"))
+    return _PLACE.sub(lambda place: first.get(place[1], ""), page)
+
+
+def page_script(entry: str) -> str:
+    """Return the script of a page of `index`, which reads the page's data and starts."""
+    given = "JSON.parse(document.getElementById('vv-given').textContent)"
+    start = f"vitvizExplorer.start(document.querySelector('.vv'), {{ colors: {colors()}, ...{given} }});\n"
+    return script(entry, of_rooms("room.js")) + start
+
+
+def index(**filling: str) -> str:
+    """Return the HTML of a page whose script and pictures are files beside it.
+
+    Args:
+        filling: "lang"; "head", tags for the head of the document; "script", the address of `page_script`; "style",
+            from `whole_style`; "template", from `template`; "given", the page's data as JSON.
+    """
+    icon = (HERE / "icon.svg").read_text(encoding="utf-8")
+    filling = {"icon": f"data:image/svg+xml,{quote(icon)}", **filling}
+    return fill((HERE / "index.html").read_text(encoding="utf-8"), filling)
 
 
 @cache
@@ -139,11 +180,21 @@ def fill(page: str, filling: Mapping[str, str]) -> str:
         return _PLACE.sub(lambda place: texts.get(place[1], place[0]), text)
 
     scripts = [filled(text, filling) for text in _INLINE.findall(page)]
-    hashes = (base64.b64encode(hashlib.sha256(text.encode()).digest()).decode() for text in scripts)
-    allowed = " ".join(f"'sha256-{digest}'" for digest in hashes)
-    own = "'self' " if "<script src=" in page else ""
-    policy = f"script-src {own}{allowed}; object-src 'none'; base-uri 'none'; form-action 'none'"
+    own = "'self' " if " src=" in page else ""
+    policy = f"script-src {own}{hashes(scripts)}; object-src 'none'; base-uri 'none'; form-action 'none'"
     return filled(page, {**filling, "policy": policy})
+
+
+def hashes(scripts: Iterable[str]) -> str:
+    """Return sources of a content security policy that allow inline scripts."""
+    digests = (base64.b64encode(hashlib.sha256(text.encode()).digest()).decode() for text in scripts)
+    return " ".join(f"'sha256-{digest}'" for digest in digests)
+
+
+@cache
+def inline_hashes() -> str:
+    """Return the sources that allow the inline scripts of `index`."""
+    return hashes(_INLINE.findall((HERE / "index.html").read_text(encoding="utf-8")))
 
 
 @cache
@@ -165,14 +216,14 @@ def preview(image: str) -> str:
 
 
 @cache
-def style() -> str:
-    """Return the page's style sheet, with the Latin letters of its font, so that the page needs no further file."""
-    font = base64.b64encode((HERE / "fonts" / "inter.woff2").read_bytes()).decode()
-    face = (
-        '@font-face { font-family: "Inter Variable"; font-display: swap; font-weight: 100 900; '
-        f"src: url(data:font/woff2;base64,{font}) format('woff2'); unicode-range: {LATIN}; }}\n"
-    )
-    return face + (HERE / "style.css").read_text(encoding="utf-8")
+def style(font: str | None = None) -> str:
+    """Return the page's style sheet.
+
+    Args:
+        font: the address of `FONT`, the Latin letters of the page's font; by default they are inside the style sheet.
+    """
+    font = font or f"data:font/woff2;base64,{base64.b64encode(FONT.read_bytes()).decode()}"
+    return _FACE.format(font=font, latin=LATIN) + (HERE / "style.css").read_text(encoding="utf-8")
 
 
 @cache
@@ -187,6 +238,6 @@ def of_rooms(name: str) -> tuple[str, ...]:
 
 
 @cache
-def whole_style() -> str:
-    """Return the style sheet of a page with all rooms."""
-    return style() + "".join((PACKAGE / path).read_text(encoding="utf-8") for path in of_rooms("room.css"))
+def whole_style(font: str | None = None) -> str:
+    """Return the style sheet of a page with all rooms; `font` as for `style`."""
+    return style(font) + "".join((PACKAGE / path).read_text(encoding="utf-8") for path in of_rooms("room.css"))

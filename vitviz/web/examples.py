@@ -15,7 +15,7 @@ from vitviz.resources import resource_folder
 from vitviz.view import View
 
 EXAMPLES = resource_folder("examples")
-THUMBNAIL = 200  # pixels
+THUMBNAIL = 160  # pixels: twice the width on the page
 
 
 @dataclass(frozen=True)
@@ -51,8 +51,8 @@ class Example:
         picture = decode(self.path)
         picture.thumbnail((THUMBNAIL, THUMBNAIL), reducing_gap=2.0)
         buffer = io.BytesIO()
-        picture.save(buffer, "JPEG", quality=82)
-        url = f"data:image/jpeg;base64,{base64.b64encode(buffer.getvalue()).decode()}"
+        picture.save(buffer, "WEBP", quality=75)
+        url = f"data:image/webp;base64,{base64.b64encode(buffer.getvalue()).decode()}"
         return {"name": self.name, "label": self.label, "thumbnail": url}
 
 

@@ -125,8 +125,7 @@ export function packed(bytes) {
     (0xff000000 | (bytes[3 * i + 2] << 16) | (bytes[3 * i + 1] << 8) | bytes[3 * i]) >>> 0);
 }
 
-const DIMMED = 0.78; // opacity of the darkest shade
-const [LIT, LEAST_FULL] = [0.9, 32]; // quantile of the patches, and lowest index, with full light
+const { SHADE, DIMMED, LIT, LEAST_FULL } = CONSTANTS; // see vitviz/draw/colors.py
 /** @type {Record<number, Uint32Array>} */
 const SHADES = {};
 
@@ -138,7 +137,8 @@ const SHADES = {};
 export function shades(index) {
   const full = Math.max(LEAST_FULL, index.slice().sort()[Math.floor(LIT * (index.length - 1))]);
   SHADES[full] ??= Uint32Array.from({ length: 256 }, (_, place) => (
-    ((Math.round(255 * DIMMED * (1 - Math.min(1, place / full))) << 24) | 0x0c0f12) >>> 0));
+    ((Math.round(255 * DIMMED * (1 - Math.min(1, place / full))) << 24)
+      | (SHADE[2] << 16) | (SHADE[1] << 8) | SHADE[0]) >>> 0));
   return SHADES[full];
 }
 

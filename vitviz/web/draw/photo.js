@@ -52,6 +52,7 @@ export class Pane {
    * @param {string} label - key of the description for screen readers; empty if the panel writes it
    */
   constructor(element, events, label) {
+    const first = element.querySelector('.vv-held');
     element.innerHTML = HTML;
     this.element = element;
     this.found = finder(element);
@@ -60,6 +61,12 @@ export class Pane {
     if (label) this.picture.setAttribute('data-tr-aria-label', label);
     /** @type {HTMLElement} */
     this.held = find(element, '.vv-held');
+    /** @type {Element | null} The photograph and map of the page's HTML, until a map is painted. */
+    this.first = first?.firstElementChild ?? null;
+    if (first && this.first) {
+      this.held.style.cssText = /** @type {HTMLElement} */ (first).style.cssText;
+      this.held.append(this.first);
+    }
     const [photo, heat, aid, last] = [...this.held.querySelectorAll('canvas')].map(contextOf);
     this.photo = photo;
     this.heat = heat;
@@ -136,6 +143,7 @@ export class Pane {
    */
   open(image, geometry, grid, same = false) {
     const [width, height] = geometry.image;
+    if (this.geometry !== NOTHING) this.begin();
     if (same) this.keep();
     else this.last.canvas.hidden = true;
     this.geometry = geometry;
@@ -157,6 +165,12 @@ export class Pane {
       hatchAround(pixels.data, geometry.image, this.enlarge.region);
       this.photo.putImageData(pixels, 0, 0);
     }
+  }
+
+  /** Show what is drawn, instead of the first view. */
+  begin() {
+    this.first?.remove();
+    this.first = null;
   }
 
   /** Expect maps of this grid: in a windowed model, each stage has its own. @param {[number, number]} grid */
@@ -186,6 +200,7 @@ export class Pane {
     if (exact) this.enlarge.paint(index, colors, smooth || lit, pixels);
     else colorGrid(index, colors, pixels);
     heat.putImageData(this.colors, 0, 0);
+    this.begin();
     this.opacity = bare ? 0 : opacity;
     heat.canvas.style.opacity = String(this.opacity);
     if (!this.last.canvas.hidden && this.last.canvas.getAnimations().length === 0) this.fade();

@@ -20,6 +20,12 @@ function isFirst() {
   }
 }
 
+/** Whether the page has shown its map before the script ran. @param {HTMLElement} held */
+function isRead(held) {
+  const early = held.querySelector('.vv-early');
+  return early !== null && Number(window.getComputedStyle(early).opacity) > 0;
+}
+
 /**
  * Show a first visitor what the page does.
  * @param {import('../panels/explore.js').Page} page @param {import('./scene.js').Scene} scene
@@ -27,7 +33,7 @@ function isFirst() {
  */
 export function welcome({ root, store, still, inside, backend }, { id, grid, manifest, answers }, held) {
   const isBare = window.location.search === '' && store.get().tab === 'look';
-  if (inside || still.matches || !backend.can.choose || !isBare || !isFirst()) return;
+  if (inside || still.matches || !backend.can.choose || !isBare || isRead(held) || !isFirst()) return;
   const veil = Object.assign(document.createElement('i'), { className: 'vv-opening' });
   veil.setAttribute('aria-hidden', 'true');
   veil.style.backgroundSize = `${100 / grid[1]}% ${100 / grid[0]}%`;

@@ -1,0 +1,67 @@
+"""Test the page's files: what is shown before the script runs, what links show, and how files are sent."""
+
+import gzip
+import re
+from typing import Any
+
+import brotli
+import httpx
+from patience import wait_until
+from playwright.sync_api import Page as Browser
+from playwright.sync_api import expect
+from running import Gate, Running, complete, settled
+
+from vitviz.web import bundle
+
+SHOWN = """() => ['.vv-predictions ol', '.vv-sentence', '.vv-predictions h2'].map((part) => (
+    document.querySelector(part).textContent.replaceAll(/\\s+/g, ' ').trim()))"""
+SHIFT = """() => {
+    window.shift = 0;
+    new PerformanceObserver((list) => { for (const { value } of list.getEntries()) window.shift += value; })
+        .observe({ type: 'layout-shift', buffered: true });
+}"""
+
+
+def test_files_are_compressed_and_their_names_change_with_their_content(app: Running) -> None:
+    page = httpx.get(app.url).text
+    names = re.findall(r"vitviz/files/[\w.]+", page)
+    assert len(names) >= 5
+    for name in (*names, ""):
+        plain = httpx.get(f"{app.url}{name}", headers={"accept-encoding": "identity"})
+        assert plain.status_code == 200, name
+        assert ("immutable" in plain.headers["cache-control"]) == (name != ""), name
+        for encoding, decode in (("br", brotli.decompress), ("gzip", gzip.decompress)):
+            with httpx.stream("GET", f"{app.url}{name}", headers={"accept-encoding": encoding}) as sent:
+                data, used = b"".join(sent.iter_raw()), sent.headers.get("content-encoding")
+            assert (decode(data) if used == encoding else data) == plain.content, name
+            assert used == (encoding if name == "" or name.endswith(".js") else None), name
+    assert httpx.get(f"{app.url}vitviz/files/page.00000000.js").status_code == 404
+    assert f'content="{app.url}vitviz/files/preview.' in page  # whole addresses, which crawlers need
+
+
+def test_first_view_is_only_shown_if_the_address_names_nothing_else(app: Running) -> None:
+    for address, first in (("", True), ("?lang=zh&theme=dark", True), ("?image=Dog", False), ("?tab=why", False)):
+        assert ('class="vv-first"' in httpx.get(app.url + address).text) == first, address
+
+
+def test_page_is_read_before_its_script_runs_and_nothing_moves(page: Browser, app: Running) -> None:
+    gate = Gate(page, "**/files/page.*.js")
+    page.add_init_script(f"({SHIFT})()")
+    page.emulate_media(reduced_motion="reduce")
+    page.goto(app.url, wait_until="commit")
+    photo = page.locator(".vv-first img").first
+    expect(photo).to_be_visible()
+    wait_until(lambda: photo.evaluate("(image) => image.complete && image.naturalWidth > 0"), "the photograph")
+    before: Any = page.evaluate(SHOWN)
+    assert all(before), before
+    gate.open()
+    complete(page)
+    settled(page)
+    assert page.evaluate(SHOWN) == before
+    expect(page.locator(".vv-first")).to_have_count(0)
+    assert page.evaluate("window.shift") < 0.05
+
+
+def test_links_to_pages_have_a_preview() -> None:
+    assert "@@head@@" in (bundle.HERE / "index.html").read_text(encoding="utf-8")
+    assert f'<meta property="og:description" content="{bundle.LEAD}">' in bundle.preview("preview.jpg")

@@ -1,0 +1,144 @@
+"""Serve the page's HTML, with what it shows before its script runs, and its files, whose names change with content."""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import html
+import io
+import json
+import zlib
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import Any
+
+import brotli
+from PIL import Image
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from vitviz.phrases import with_phrases
+from vitviz.server.bodies import Refused
+from vitviz.server.endpoints import Endpoints
+from vitviz.web import bundle
+from vitviz.web.first_view import first_view
+
+FOLDER = "vitviz/files"
+FOREVER = "public, max-age=31536000, immutable"  # a changed file has another name
+FRESH = "no-cache"
+KINDS = {
+    "js": "text/javascript",
+    "woff2": "font/woff2",
+    **{kind: f"image/{kind}" for kind in ("jpeg", "webp")},
+}
+COMPRESSED = ("text/html", "text/javascript")
+QUALITY = 9  # of Brotli: higher ones take seconds of the start
+PHOTO_QUALITY = 80  # of WebP; 60 % of the bytes of the scene's JPEG
+PLAIN = {"lang", "theme"}  # fields of an address that leave the first view as it is
+ADDRESS = "address-of-the-page:"  # until a request names it; previews need whole addresses
+ADDRESSES = 16  # names of this page whose HTML is kept
+
+
+class File:
+    """A file of the page.
+
+    Args:
+        data: its content.
+        kind: its media type.
+        cached: the header "cache-control".
+    """
+
+    def __init__(self, data: bytes, kind: str, cached: str) -> None:
+        self._headers = {"content-type": kind, "cache-control": cached}
+        self._encoded = {"": data}
+        if kind in COMPRESSED:
+            self._headers["vary"] = "accept-encoding"
+            self._encoded = {"br": brotli.compress(data, quality=QUALITY), "gzip": gzip.compress(data), "": data}
+
+    def response(self, request: Request) -> Response:
+        """Return the file, compressed if the client accepts it."""
+        accepted = request.headers.get("accept-encoding", "")
+        encoding = next(name for name in self._encoded if name in accepted)
+        headers = self._headers | ({"content-encoding": encoding} if encoding else {})
+        return Response(self._encoded[encoding], headers=headers)
+
+
+class PageFiles:
+    """The page and its files.
+
+    Args:
+        endpoints: have the examples, and open the first of them.
+        lecture: see `vitviz.page.Page`.
+    """
+
+    def __init__(self, endpoints: Endpoints, lecture: Mapping[str, Any] | None) -> None:
+        self._files: dict[str, File] = {}
+        image = endpoints.examples[0].name
+        opened = endpoints.open_scene(None, image, None, None, ahead=False)
+        first, models = with_phrases(opened.manifest), with_phrases(endpoints.models())
+        photo, font = self._photo(opened.scene.picture[0]), self._keep("inter.woff2", bundle.FONT.read_bytes())
+        first["photo"] = {**first["photo"], "url": photo}
+        if first["seen"]:
+            first["seen"] = {**first["seen"], "url": self._picture(first["seen"]["url"])}
+        for example in models["examples"]:
+            example["thumbnail"] = self._picture(example["thumbnail"])
+        preview = self._keep("preview.jpeg", bundle.picture())
+        given = {"first": first, "models": models, "lecture": lecture, "notice": endpoints.notice}
+        filling = {
+            "lang": "en",
+            "script": self._keep("page.js", bundle.page_script(bundle.ENTRY).encode()),
+            "style": bundle.whole_style(font),
+            "given": json.dumps(given).replace("<", "\\u003c"),
+        }
+        links = f'<link rel="preload" as="font" type="font/woff2" href="{font}" crossorigin>'
+        head = f"{bundle.preview(ADDRESS + preview)}\n{links}"
+        shown = bundle.template(**first_view(opened.view, opened.scene, photo))
+        preload = f'<link rel="preload" as="image" href="{photo}" fetchpriority="high">'
+        pages = {
+            True: bundle.index(head=f"{preload}\n{head}", template=shown, **filling),
+            False: bundle.index(head=head, template=bundle.template(), **filling),
+        }
+
+        @lru_cache(ADDRESSES)
+        def make(address: str, first: bool) -> File:
+            text = pages[first].replace(ADDRESS, html.escape(address))
+            return File(text.encode(), "text/html", FRESH)
+
+        self._html = make
+
+    def routes(self) -> list[Route]:
+        """Return the routes of the page and of its files."""
+        return [
+            Route("/", self._page, methods=["GET"]),
+            Route(f"/{FOLDER}/{{name}}", self._file, methods=["GET"]),
+        ]
+
+    async def _page(self, request: Request) -> Response:
+        """Return the page; with the first photograph, unless the address names another view."""
+        return self._html(str(request.base_url), set(request.query_params) <= PLAIN).response(request)
+
+    async def _file(self, request: Request) -> Response:
+        """Return a file of the page."""
+        name = request.path_params["name"]
+        if name not in self._files:
+            raise Refused(404, "This page does not serve this address.")
+        return self._files[name].response(request)
+
+    def _photo(self, picture: Image.Image) -> str:
+        """Keep the first photograph as a small file, and return its address."""
+        buffer = io.BytesIO()
+        picture.save(buffer, "WEBP", quality=PHOTO_QUALITY)
+        return self._keep("photo.webp", buffer.getvalue())
+
+    def _picture(self, url: str) -> str:
+        """Keep the picture of a data: URL as a file, and return its address."""
+        kind, _, data = url.partition(";base64,")
+        return self._keep(f"picture.{kind.rpartition('/')[2]}", base64.b64decode(data))
+
+    def _keep(self, name: str, data: bytes) -> str:
+        """Keep a file, and return its address relative to the page."""
+        stem, _, suffix = name.rpartition(".")
+        name = f"{stem}.{zlib.crc32(data):08x}.{suffix}"
+        self._files[name] = File(data, KINDS[suffix], FOREVER)
+        return f"{FOLDER}/{name}"
