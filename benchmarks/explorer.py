@@ -195,7 +195,7 @@ def main() -> None:
     chromium = next((path for name in CHROMIUM if (path := shutil.which(name))), None)
     with sync_playwright() as play, tempfile.TemporaryDirectory() as name:
         browser = play.chromium.launch(executable_path=chromium, args=FLAGS)
-        page = browser.new_page(viewport={"width": 1440, "height": 900})
+        page = browser.new_page(bypass_csp=True, viewport={"width": 1440, "height": 900})
         page.add_init_script(WATCH)
         client = page.context.new_cdp_session(page)
         print(f"{platform.machine()}, {torch.get_num_threads()} threads, Chromium {browser.version}")

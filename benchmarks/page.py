@@ -18,6 +18,7 @@ import statistics
 import sys
 import tempfile
 import time
+from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -27,7 +28,7 @@ import httpx
 import psutil
 from explorer import CHROMIUM, EXAMPLE, FLAGS, MOVES
 from PIL import Image
-from playwright.sync_api import Browser, CDPSession, Request, sync_playwright
+from playwright.sync_api import Browser, CDPSession, Page, Request, sync_playwright
 
 HERE = Path(__file__).parents[1]
 LOADED = 120_000  # milliseconds
@@ -72,6 +73,13 @@ WATCH = """() => {
     watch('layout-shift', (entry) => { if (!entry.hadRecentInput) watched.shift += entry.value; });
     watch('longtask', ({ duration }) => { watched.task = Math.max(watched.task, duration); });
 }"""
+# Whether photograph, answer and sentence can be read, by the page's HTML or with its first map.
+READABLE = f"""() => {{
+    const photo = [...document.querySelectorAll('.vv-first img')];
+    const said = ['.vv-predictions li', '.vv-sentence'].map((part) => document.querySelector(part)?.textContent.trim());
+    return (photo.length > 0 && photo.every((image) => image.complete && image.naturalWidth) && said.every(Boolean))
+        || ({SHOWN})() !== '';
+}}"""
 REST = 1500  # milliseconds after the last block
 WEAK = 4  # factor by which a phone's processor is slower
 LINE = {"offline": False, "latency": 150, "downloadThroughput": 200_000, "uploadThroughput": 90_000}  # 1.6 Mbit/s
@@ -145,22 +153,46 @@ class Side:
         page = context.new_page()
         page.add_init_script(f"({WATCH})()")
         client = context.new_cdp_session(page)
-        received = [0.0]
-        client.on("Network.dataReceived", lambda event: received.append(event["encodedDataLength"]))
+        received: dict[str, float] = defaultdict(float)  # bytes of each request
+
+        def came(event: dict[str, Any]) -> None:
+            received[event["requestId"]] += event["encodedDataLength"]
+
+        def ended(event: dict[str, Any]) -> None:
+            received[event["requestId"]] = event["encodedDataLength"]  # with headers; documents report nothing before
+
+        client.on("Network.dataReceived", came)
+        client.on("Network.loadingFinished", ended)
         client.send("Network.enable")
         client.send("Emulation.setCPUThrottlingRate", {"rate": weak})
         if phone:
             client.send("Network.emulateNetworkConditions", LINE)
         began = time.perf_counter()
         page.goto(self.url, wait_until="commit")
+        page.wait_for_function(READABLE, polling=20, timeout=LOADED)
+        first = {"readable": 1000 * (time.perf_counter() - began)}
         page.wait_for_function(SHOWN, polling=20, timeout=LOADED)
-        first = {"ready": 1000 * (time.perf_counter() - began), "bytes": sum(received)}
+        first |= {"ready": 1000 * (time.perf_counter() - began), "bytes": sum(received.values())}
         if not phone:
             page.wait_for_function(COMPLETE, timeout=LOADED)
             page.wait_for_timeout(REST)
         seen = first | page.evaluate(SIGHT) | page.evaluate("window.watched")
+        if weak == 1:
+            seen["later"] = self.walk(page)
         context.close()
         return seen
+
+    def walk(self, page: Page) -> float:
+        """Open each tab and another photograph, and return the layout shift that no input explains."""
+        page.evaluate("window.watched.shift = 0")
+        for tab in page.get_by_role("tab").all():
+            tab.click()
+            page.wait_for_timeout(REST)
+        page.get_by_role("tab").first.click()
+        page.locator("[data-kind=example]").nth(1).click()
+        page.wait_for_function(COMPLETE, timeout=LOADED)
+        page.wait_for_timeout(REST)
+        return float(page.evaluate("window.watched.shift"))
 
     def choose(self, photo: Path) -> None:
         """Choose a photograph, and record the time until its map is drawn and the memory afterwards."""
@@ -199,6 +231,9 @@ class Side:
 
     def scripts(self) -> int:
         """Return the bytes of our own JavaScript in the page, without Gradio's scripts."""
+        own = re.search(r'src="(vitviz/[^"]*\.js)"', httpx.get(self.url, timeout=60).text)
+        if own:
+            return len(httpx.get(f"{self.url}{own[1]}", timeout=60).content)
         return _scripts(httpx.get(f"{self.url}config", timeout=60).json())
 
     def lines(self, folder: str) -> int:
@@ -277,10 +312,12 @@ TARGETS = (
     "5",
     "0.45",
     "0.05",
+    "0.02",
     "2,500",
     "200",
     "500",
     "4000",
+    "",
     "3000",
     "",
     "300",
@@ -299,9 +336,11 @@ ROWS = (
     "text styles at first sight",
     "picture's share of 1440 x 900",
     "layout shift at load",
+    "layout shift later: each tab, another photograph",
     "kB before the first map",
     "longest task",
     f"longest task, processor {WEAK} x slower",
+    "phone on a slow line: readable",
     "phone on a slow line: first map",
     "server's CPU time from start to listening",
     "page opened to first map",
@@ -322,9 +361,9 @@ def _row(side: Side) -> dict[str, str]:
     sight, weak, phone = side.sights
     values = (
         *(f"{sight[name]:.0f}" for name in ("controls", "words", "styles")),
-        *(f"{sight[name]:.2f}" for name in ("share", "shift")),
+        *(f"{sight[name]:.2f}" for name in ("share", "shift", "later")),
         f"{sight['bytes'] / 1000:,.0f}",
-        *(f"{each:.0f}" for each in (sight["task"], weak["task"], phone["ready"])),
+        *(f"{each:.0f}" for each in (sight["task"], weak["task"], phone["readable"], phone["ready"])),
         *(_spread(times) for times in (side.started, side.ready, side.beyond)),
         str(len(side.requests)),
         *(

@@ -1,6 +1,6 @@
 """Record docs/explorer.webp, the animation in README.md, in which a pointer moves over the app's page.
 
-    python scripts/make_animation.py
+    python scripts/make_animation.py             # six seconds: similar ears, and an answer that flips
     python scripts/make_animation.py --first     # docs/first-seconds.webp: what a visitor sees, in real time
 
 Needs the development requirements and a Chromium on the PATH.
@@ -11,8 +11,6 @@ from __future__ import annotations
 import argparse
 import base64
 import io
-import math
-from collections.abc import Iterator
 from itertools import pairwise
 from typing import Any
 
@@ -22,16 +20,12 @@ from playwright.sync_api import Browser, Page, sync_playwright
 
 WINDOW_SIZE = (1360, 830)
 PICTURE_SIZE = (1020, 622)
-STEPS, PAUSE = 36, 90  # frames, milliseconds each
+POINTS, PAUSE, HOLD = 12, 110, 1000  # frames of the pointer; milliseconds of a frame, and of the last of a scene
+FROM, EAR = (0.15, 0.85), (0.42, 0.17)  # where the pointer starts, and the dog's ear, as shares of the photograph
+OTHER, FLIPPED = "Cat", "Church"  # beside the dog; whose answer flips
+SEARCHING = "vitviz.views.find(({ hiding }) => hiding)?.hiding.searching"
 SECONDS = 10  # of a film of the first seconds
 POINTER = [(0, 0), (0, 17), (4, 13), (7, 19), (10, 18), (7, 12), (12, 12)]  # screenshots have no pointer
-
-
-def positions() -> Iterator[tuple[float, float]]:
-    """Yield positions of the pointer as shares of the photograph: a circle over the building and the sky."""
-    for step in range(STEPS):
-        turn = 2 * math.pi * step / STEPS
-        yield 0.48 + 0.3 * math.sin(turn), 0.5 - 0.3 * math.cos(turn)
 
 
 def shoot(page: Page) -> Image.Image:
@@ -39,27 +33,41 @@ def shoot(page: Page) -> Image.Image:
     return Image.open(io.BytesIO(page.screenshot(type="png"))).convert("RGB")
 
 
-def film_pointer(browser: Browser, address: str) -> tuple[list[Image.Image], list[int]]:
-    """Move the pointer over the photograph, and return screenshots with their durations in milliseconds."""
-    page = browser.new_page(viewport={"width": WINDOW_SIZE[0], "height": WINDOW_SIZE[1]})
-    page.goto(f"{address}?theme=light")
-    page.wait_for_function(COMPLETE)
-    box = page.locator(".vv-held").first.bounding_box()
-    assert box is not None
-    frames = []
-    for across, down in positions():
-        x, y = box["x"] + box["width"] * across, box["y"] + box["height"] * down
+def film_story(browser: Browser, address: str) -> tuple[list[Image.Image], list[int]]:
+    """Point at a dog's ear, which lights up the ears of two animals; then hide patches until the answer flips.
+
+    Returns:
+        screenshots, and their durations in milliseconds.
+    """
+    frames: list[tuple[Image.Image, int]] = []
+    page = browser.new_page(bypass_csp=True, viewport={"width": WINDOW_SIZE[0], "height": WINDOW_SIZE[1]})
+    page.goto(f"{address}?theme=light&image=Dog&image2={OTHER}&mode=similarity")
+    page.wait_for_function(f"{COMPLETE} && vitviz.resting() && vitviz.progress.jobs.size === 0")
+    page.wait_for_timeout(800)  # wait for fonts
+    held = page.locator(".vv-held").first.bounding_box()
+    assert held is not None
+    for step in range(POINTS + 1):
+        across, down = (start + (end - start) * step / POINTS for start, end in zip(FROM, EAR, strict=True))
+        x, y = held["x"] + held["width"] * across, held["y"] + held["height"] * down
         page.mouse.move(x, y)
-        page.wait_for_timeout(60)
+        page.wait_for_function("vitviz.resting() && vitviz.progress.jobs.size === 0")
         frame = shoot(page)
         ImageDraw.Draw(frame).polygon([(x + dx, y + dy) for dx, dy in POINTER], "white", "black")
-        frames.append(frame.resize(PICTURE_SIZE, Image.Resampling.LANCZOS))
-    return frames, [PAUSE] * len(frames)
+        frames.append((frame, PAUSE if step < POINTS else HOLD))
+    page.mouse.move(0, 0)
+    page.goto(f"{address}?theme=light&tab=why&image={FLIPPED}")
+    page.wait_for_function(f"{COMPLETE} && vitviz.views.find(({{ field }}) => field)?.heatmap")
+    page.locator(".vv-hide [data-do=flip]").click()
+    while page.evaluate(SEARCHING):
+        frames.append((shoot(page), PAUSE))
+    frames.append((frames.pop()[0], HOLD))
+    small = [frame.resize(PICTURE_SIZE, Image.Resampling.LANCZOS) for frame, _ in frames]
+    return small, [duration for _, duration in frames]
 
 
 def film_first_seconds(browser: Browser, address: str) -> tuple[list[Image.Image], list[int]]:
     """Open the page, send no input, and return the frames of its first `SECONDS`, with durations in milliseconds."""
-    page = browser.new_page(viewport={"width": WINDOW_SIZE[0], "height": WINDOW_SIZE[1]})
+    page = browser.new_page(bypass_csp=True, viewport={"width": WINDOW_SIZE[0], "height": WINDOW_SIZE[1]})
     page.goto("about:blank")
     shots: list[tuple[float, bytes]] = []
     chromium = page.context.new_cdp_session(page)
@@ -86,7 +94,7 @@ def main() -> None:
     address = serve()
     with sync_playwright() as playwright:
         browser = launch_browser(playwright)
-        frames, durations = (film_first_seconds if first else film_pointer)(browser, address)
+        frames, durations = (film_first_seconds if first else film_story)(browser, address)
         browser.close()
     file = ROOT / "docs" / ("first-seconds.webp" if first else "explorer.webp")
     frames[0].save(file, save_all=True, append_images=frames[1:], duration=durations, loop=0, quality=62, method=4)

@@ -22,7 +22,7 @@ const manifestOf = ({ image, model, size, texts }) => ({
 
 /** Return a page whose backend answers when the test tells it to. */
 function page({ block = never, rollout = null, stored = null, more = {}, decode = async (url) => ({ url }), own = 224,
-  pause = async () => {} } = {}) {
+  pause = async () => {}, idle = async () => {} } = {}) {
   const store = createStore({ ...INITIAL, linked: true }, reduce, { step: isStep, restore });
   const opens = [];
   const open = ({ source }, _, { signal = new AbortController().signal } = {}) => new Promise((resolve, reject) => {
@@ -44,7 +44,7 @@ function page({ block = never, rollout = null, stored = null, more = {}, decode 
     return last;
   };
   const effects = new SceneEffects({ store, scenes, backend, resolve, forget, colors: ['viridis'], changed: () => {},
-    decode, pause });
+    decode, pause, idle });
   effects.follow(store.get(), { type: 'start' });
   const answer = async (place) => {
     opens[place].answer();
@@ -284,17 +284,18 @@ test('the block on show is loaded while the photograph is decoded', async () => 
   assert.deepEqual([loads[1][2].aborted, opens.length], [true, 2]);
 });
 
-test('a photograph waits a moment for its first map, and the other blocks for the first drawing', async () => {
+test('a photograph waits a moment for its first map, and the other blocks until the browser is idle', async () => {
   const loads = [];
-  const pauses = [];
+  const idles = [];
   const block = (_, what) => new Promise((resolve, reject) => { loads.push([what, () => reject(broken())]); });
-  const { answer, ids } = page({ block, pause: () => new Promise((resolve) => { pauses.push(resolve); }) });
+  const { answer, ids } = page({ block, pause: () => new Promise(() => {}),
+    idle: () => new Promise((resolve) => { idles.push(resolve); }) });
   await answer(0);
   assert.deepEqual([ids(), loads.length], [[], 1]);
   loads[0][1](); // the first block, before the pause is over
   await settled();
-  assert.deepEqual([ids(), loads.length, pauses.length], [['first m 224'], 1, 2]);
-  pauses[1]();
+  assert.deepEqual([ids(), loads.length, idles.length], [['first m 224'], 1, 1]);
+  idles[0]();
   await settled();
   assert.deepEqual(loads.map(([what]) => what), [2, 1, 0]);
 });

@@ -37,6 +37,14 @@ async function decode(url) {
 /** @param {number} time - in milliseconds @returns {Promise<void>} */
 const pause = (time) => new Promise((resolve) => { setTimeout(resolve, time); });
 
+const LATEST = 2000; // milliseconds after which work for idle times runs anyway
+
+/** @returns {Promise<void>} when the browser is idle; WebKit does not say when */
+const idle = () => new Promise((resolve) => {
+  if (window.requestIdleCallback) window.requestIdleCallback(() => resolve(), { timeout: LATEST });
+  else setTimeout(resolve, 50);
+});
+
 /** The model chosen last, stored in this browser for the next visit. */
 const home = {
   get: () => { try { return window.localStorage.getItem(HOME); } catch { return null; } }, // if cookies are blocked
@@ -123,7 +131,7 @@ export function mount(root, { colors: encoded, backend: innerBackend, photos, fi
     if (was) home.set(null);
     return was;
   };
-  const effects = new SceneEffects({ store, scenes, backend, decode, pause, changed, resolve, forget,
+  const effects = new SceneEffects({ store, scenes, backend, decode, pause, idle, changed, resolve, forget,
     colors: Object.keys(colors), similarity: models?.similarity });
   effects.follow(store.get(), { type: 'start' });
   signal.addEventListener('abort', () => effects.stop());

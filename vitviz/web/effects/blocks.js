@@ -6,7 +6,6 @@ import { parseBlock, parseRollout } from '../compute/payload.js';
 import { tr } from '../core/words.js';
 
 const ABREAST = 2;
-const REST = 50; // milliseconds between the first file and the others, in which the page draws the first map
 const MAX_BYTES = 400 * 2 ** 20; // limit for queries and keys in float32: 12 blocks of ViT-S with up to 10,000 tokens
 const LEAST = 2; // the visible block and the block under the pointer
 
@@ -16,8 +15,8 @@ export class Blocks {
   /**
    * @param {import('./scene.js').Scene} scene
    * @param {Backend} backend
-   * @param {{changed: () => void, pause: (time: number) => Promise<void>,
-   *   failed: (what: string, error: Error) => void}} events
+   * @param {{changed: () => void, idle: () => Promise<void>,
+   *   failed: (what: string, error: Error) => void}} events - `idle`: when the browser has drawn the first map
    */
   constructor(scene, backend, events) {
     const { heads, width, grid, prefix } = scene.manifest;
@@ -82,7 +81,7 @@ export class Blocks {
       if (this.first === null) {
         this.first = loading;
         this.abreast = 0;
-        loading.then(() => this.events.pause(REST)).then(() => this.widen());
+        loading.then(() => this.events.idle()).then(() => this.widen());
       }
       loading.finally(() => {
         this.running -= 1;

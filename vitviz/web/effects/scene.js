@@ -67,6 +67,7 @@ export class SceneEffects {
    * @param {(model: string | null) => boolean} page.forget - forget the last chosen model; whether it was this one
    * @param {(url: string) => Promise<CanvasImageSource>} page.decode
    * @param {(time: number) => Promise<void>} page.pause - of some milliseconds
+   * @param {() => Promise<void>} page.idle - when the browser has nothing else to do
    * @param {() => void} page.changed - called after loading anything that is not part of the state
    * @param {string[]} page.colors
    * @param {import('../backends/backend.js').Models['similarity']} page.similarity - undefined without a server
@@ -253,7 +254,7 @@ export class SceneEffects {
     const lost = [];
     const blocks = new Blocks(scene, this.page.backend, {
       changed: this.page.changed,
-      pause: this.page.pause,
+      idle: this.page.idle,
       failed: (what, error) => {
         lost.push(what);
         const text = tr('could-not-load', listed(lost), error.message);
