@@ -103,7 +103,7 @@ def _row_of(heatmap: Heatmap) -> tuple[NDArray[np.floating[Any]], int, tuple[int
 
 
 def _heading(scene: Scene) -> str:
-    """Return the words above the predictions, as in views/predictions.js."""
+    """Return the words above the predictions, as in panels/predictions.js."""
     if not scene.predictions:
         return ""
     sure = certainty(scene.predictions[0][1], scene.sure_above, scene.group, scene.known is not False)
@@ -112,7 +112,7 @@ def _heading(scene: Scene) -> str:
 
 
 def _row(scene: Scene, label: str, share: float, _index: int) -> str:
-    """Return a prediction, as in views/predictions.js."""
+    """Return a prediction, as in panels/predictions.js."""
     hidden = " hidden" if scene.problem_type == REGRESSION else ""
     bar = f'<i{hidden} style="--share: {share:.4f}"></i>'
     number = output(share, scene.problem_type)
