@@ -2,10 +2,12 @@
 
 import gzip
 import re
+from collections.abc import Iterator
 from typing import Any
 
 import brotli
 import httpx
+import pytest
 from patience import wait_until
 from playwright.sync_api import Page as Browser
 from playwright.sync_api import expect
@@ -22,26 +24,33 @@ SHIFT = """() => {
 }"""
 
 
-def test_files_are_compressed_and_their_names_change_with_their_content(app: Running) -> None:
-    page = httpx.get(app.url).text
+@pytest.fixture(scope="module")
+def client() -> Iterator[httpx.Client]:
+    """Return one client, because each new one reads all certificates."""
+    with httpx.Client() as client:
+        yield client
+
+
+def test_files_are_compressed_and_their_names_change_with_their_content(app: Running, client: httpx.Client) -> None:
+    page = client.get(app.url).text
     names = re.findall(r"vitviz/files/[\w.]+", page)
     assert len(names) >= 5
     for name in (*names, ""):
-        plain = httpx.get(f"{app.url}{name}", headers={"accept-encoding": "identity"})
+        plain = client.get(f"{app.url}{name}", headers={"accept-encoding": "identity"})
         assert plain.status_code == 200, name
         assert ("immutable" in plain.headers["cache-control"]) == (name != ""), name
         for encoding, decode in (("br", brotli.decompress), ("gzip", gzip.decompress)):
-            with httpx.stream("GET", f"{app.url}{name}", headers={"accept-encoding": encoding}) as sent:
+            with client.stream("GET", f"{app.url}{name}", headers={"accept-encoding": encoding}) as sent:
                 data, used = b"".join(sent.iter_raw()), sent.headers.get("content-encoding")
             assert (decode(data) if used == encoding else data) == plain.content, name
             assert used == (encoding if name == "" or name.endswith(".js") else None), name
-    assert httpx.get(f"{app.url}vitviz/files/page.00000000.js").status_code == 404
+    assert client.get(f"{app.url}vitviz/files/page.00000000.js").status_code == 404
     assert f'content="{app.url}vitviz/files/preview.' in page  # whole addresses, which crawlers need
 
 
-def test_first_view_is_only_shown_if_the_address_names_nothing_else(app: Running) -> None:
+def test_first_view_is_only_shown_if_the_address_names_nothing_else(app: Running, client: httpx.Client) -> None:
     for address, first in (("", True), ("?lang=zh&theme=dark", True), ("?image=Dog", False), ("?tab=why", False)):
-        assert ('class="vv-first"' in httpx.get(app.url + address).text) == first, address
+        assert ('class="vv-first"' in client.get(app.url + address).text) == first, address
 
 
 def test_page_is_read_before_its_script_runs_and_nothing_moves(page: Browser, app: Running) -> None:
