@@ -39,6 +39,8 @@ from vitviz.heatmap import Heatmap
 from vitviz.images.geometry import Geometry
 from vitviz.images.picture import Picture
 from vitviz.images.preprocess import Preprocess
+from vitviz.language.captioner import load_captioner
+from vitviz.language.words import Words
 from vitviz.model.trace import AttentionTrace, Query, Trace, describe_query
 from vitviz.model.vit import ViT
 from vitviz.outputs import SINGLE, activate, rank
@@ -130,6 +132,19 @@ class View:
     def seen(self) -> Image.Image:
         """Return the model's input as a picture: the photograph after resizing and cropping."""
         return self.preprocess.restore(self._pixels)
+
+    @check_arguments(ExplorerError)
+    def caption(self, prompt: str = "", answer: str | None = None) -> Words:
+        """Return a caption by the captioner that belongs to the model, and where each word attends.
+
+        Args:
+            prompt: the beginning of the caption, such as "in the top left".
+            answer: words that are fed in after the prompt; by default, the most probable ones.
+
+        Raises:
+            CaptionError: if the model has no captioner, or for words that it does not know.
+        """
+        return load_captioner(self.model).words(self.photo, prompt, answer)
 
     @check_arguments(ExplorerError)
     def predictions(self, k: int = 5) -> list[tuple[str, float]]:

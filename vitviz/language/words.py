@@ -7,7 +7,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from PIL import Image
@@ -19,6 +19,12 @@ from vitviz.images.decoding import decode
 from vitviz.images.torchvision_import import import_torchvision
 from vitviz.language.answers import answered
 from vitviz.language.frames import FAMILIES, Frame, Prepared
+from vitviz.phrases import Phrase
+from vitviz.progress import bar
+
+NEEDS, DOES_NOT = 0.8, 0.3
+"""Shares of a word's probability, lost with an average picture, from and up to which a sentence says so."""
+BATCH = 16  # image tokens that are masked at a time, each in a copy of the answer
 
 # A word with its apostrophes and hyphens, a character of a script without spaces, or punctuation.
 _WORD = re.compile(r"[\u3040-\u30ff\u3400-\u9fff]|[^\W\u3040-\u30ff\u3400-\u9fff]+(?:['’-]\w+)*|[^\w\s]+")
@@ -26,6 +32,16 @@ _WORD = re.compile(r"[\u3040-\u30ff\u3400-\u9fff]|[^\W\u3040-\u30ff\u3400-\u9fff
 
 class WordsError(VitvizError):
     """Raised for a model, a processor, a prompt or an answer whose words cannot be read."""
+
+
+class Answer(Protocol):
+    """An answer that can be fed into its model again."""
+
+    def log_probabilities(self, visible: Tensor) -> Tensor:
+        """Return each token's log-probability while other image tokens are hidden: (B, M) bool -> (B, T)."""
+
+    def average_picture(self) -> Tensor:
+        """Return each token's log-probability with an average picture instead of the photograph: (T)."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,6 +57,8 @@ class Words:
         words: (W) words, with their subwords joined.
         attention: (W, L, H, M), float32.
         frames: parts of the photograph that the model sees, in the order of their image tokens.
+        spans: for each word, the indices of its tokens in the answer.
+        answer: feeds the answer in again; `None` if that is not possible.
     """
 
     photo: Image.Image = field(repr=False)
@@ -48,6 +66,8 @@ class Words:
     words: tuple[str, ...]
     attention: Tensor = field(repr=False)
     frames: tuple[Frame, ...] = field(repr=False)
+    spans: tuple[tuple[int, ...], ...] = field(repr=False)
+    answer: Answer | None = field(default=None, repr=False)
 
     @cached_property
     def boxes(self) -> Tensor:
@@ -70,6 +90,61 @@ class Words:
                 f"from 0 to {len(self.words) - 1} of {' '.join(self.words)!r}."
             )
         return self.attention[indices[0]]
+
+    def log_probabilities(self, visible: Tensor) -> Tensor:
+        """Return each word's log-probability while other image tokens are hidden: (B, M) bool -> (B, W), float32.
+
+        The answer is fed in again. No word reads the hidden tokens, in any layer: their keys are masked.
+
+        Raises:
+            WordsError: if the answer cannot be fed in again.
+        """
+        return self._sums(self._answer.log_probabilities(visible))
+
+    @property
+    def _answer(self) -> Answer:
+        if self.answer is None:
+            raise WordsError("Expected words of a bundled captioner, got others. Use `load_captioner().words(photo)`.")
+        return self.answer
+
+    def _sums(self, tokens: Tensor) -> Tensor:
+        """Sum the log-probabilities of each word's tokens: (B, T) -> (B, W)."""
+        return torch.stack([tokens[:, list(span)].sum(1) for span in self.spans], 1)
+
+    def effects(self) -> Tensor:
+        """Return the exact effect of each image token on each word: (W, M), float32.
+
+        The effect is how much the word's log-probability falls when no word reads this token; see
+        `log_probabilities`. It takes one forward pass of the answer for each image token, and shows its progress.
+        """
+        hidden = torch.eye(self.attention.shape[-1], dtype=torch.bool)
+        (whole,) = self.log_probabilities(torch.ones_like(hidden[:1]))
+        parts = []
+        with bar(len(hidden), "Masking image tokens", unit=" tokens", leave=False) as shown:
+            for rows in hidden.split(BATCH):
+                parts.append(whole - self.log_probabilities(~rows))
+                shown.update(len(rows))
+        return torch.cat(parts).T
+
+    @cached_property
+    def probabilities(self) -> Tensor:
+        """Return each word's probability with the photograph, and with an average picture: (W, 2)."""
+        (whole,) = self.log_probabilities(torch.ones(1, self.attention.shape[-1], dtype=torch.bool))
+        (average,) = self._sums(self._answer.average_picture()[None])
+        return torch.stack([whole, average], 1).exp()
+
+    @property
+    def needs(self) -> Tensor:
+        """Return the share of each word's probability that is lost with an average picture, from 0 to 1: (W)."""
+        whole, average = self.probabilities.unbind(1)
+        return (1 - average / whole).clamp_min(0)
+
+    def describe(self) -> str:
+        """Return a sentence about the words that need the picture most and least; empty if they hardly differ."""
+        if not self.words or self.needs.max() < NEEDS or self.needs.min() > DOES_NOT:
+            return ""
+        most, least = (self.words[int(place)] for place in (self.needs.argmax(), self.needs.argmin()))
+        return Phrase("words-need-the-picture", "“{0}” needs this picture; “{1}” does not.", most, least)
 
     def tokens_at(self, x: float, y: float) -> list[int]:
         """Return the image tokens whose box holds a place in pixels of the photograph, one of each frame."""
@@ -133,7 +208,7 @@ def words(
     shape = (0, *attention.shape[1:])
     return Words(
         photo, prompt, tuple(word for word, _ in spans), torch.stack(rows) if rows else torch.zeros(shape),
-        tuple(frames),
+        tuple(frames), tuple(tuple(tokens) for _, tokens in spans),
     )  # fmt: skip
 
 

@@ -47,7 +47,7 @@ from vitviz.server.scenes import OPEN, Key, OpenScene, UnknownScene
 from vitviz.server.sizes import Need, check_question, heads_need, is_large, layers_need, method_need, passes_need
 from vitviz.view import PAGE_MEGABYTES, View
 from vitviz.web.choices import choices
-from vitviz.web.payload import block_bytes, descriptor_bytes, rollout_bytes, rollout_row_bytes
+from vitviz.web.payload import block_bytes, caption_bytes, descriptor_bytes, rollout_bytes, rollout_row_bytes
 from vitviz.web.questions import QUESTIONS
 from vitviz.web.responses import (
     describe_change,
@@ -172,6 +172,22 @@ class Endpoints(Opening):
         _check_index("token", token, tokens)
         with self._turn(opened, about.title, method_need, about):
             return rollout_bytes(trace, **options) if token is None else rollout_row_bytes(trace, token, **options)
+
+    def caption(self, scene: args.SceneId) -> bytes:
+        """Return a caption by the small decoder that belongs to the model, and where each of its words attends.
+
+        Args:
+            scene: the id of an open photograph.
+
+        Returns:
+            file: JSON in base64: "words"; "grid", rows and columns of image tokens over the whole photograph; "heads"
+                of the decoder; "values", for each word and each layer the attention of its heads to the image tokens,
+                row by row; "effects", how much each word's log-probability falls without each token;
+                "probabilities" of each word with the photograph and with an average picture; "sentence" about these.
+        """
+        opened = self._scene(scene)
+        with self._turn(opened, "a caption", passes_need):
+            return caption_bytes(ask_view(opened.view, "caption"))
 
     def explain(
         self,

@@ -39,7 +39,7 @@ from vitviz.view import View
 from vitviz.web import bundle
 from vitviz.web.choices import choices, in_browser
 from vitviz.web.examples import Example, examples
-from vitviz.web.payload import block_bytes, descriptor_bytes, rollout_bytes
+from vitviz.web.payload import block_bytes, caption_bytes, descriptor_bytes, rollout_bytes
 from vitviz.web.responses import constants
 from vitviz.web.scene import Scene, listed, saved_frame
 from vitviz.weights import zoo
@@ -329,6 +329,8 @@ def _write_scene(site: Site, example: Example, source: str, model: ViT) -> str:
     if rooms.has("lecture"):
         for name, data in rooms.load("lecture", "numbers").site_files(view).items():
             site.write(f"{place}/{name}.bin", data, hashed=False)
+    if scene.caption:
+        site.write(f"{place}/caption.bin", caption_bytes(scene.caption()), hashed=False)
     if scene.rolls_out:
         site.write(f"{place}/rollout.bin", rollout_bytes(view.trace), hashed=False)
     return place

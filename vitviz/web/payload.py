@@ -35,10 +35,13 @@ windowed model, rows are patches of the last stage, and columns the patches that
 
 A descriptors file contains one unit vector for each patch (n, F), whose dot products are the cosines of
 `vitviz.analysis.pairs`. In half precision, cosines differ by less than 0.001.
+
+The file of a caption is JSON; `caption_bytes` describes it.
 """
 
 from __future__ import annotations
 
+import json
 import struct
 from typing import Any, Literal, get_args
 
@@ -60,9 +63,11 @@ from vitviz.attribution.attention import (
     rollout_scores,
 )
 from vitviz.errors import VitvizError
+from vitviz.language.words import Words
 from vitviz.model.devices import double
 from vitviz.model.trace import AttentionTrace, BlockTrace
 from vitviz.model.vit import ViT
+from vitviz.phrases import with_phrases
 
 __all__ = [
     "LARGEST_HALF",
@@ -70,6 +75,7 @@ __all__ = [
     "PayloadError",
     "balance",
     "block_bytes",
+    "caption_bytes",
     "count_bytes",
     "descriptor_bytes",
     "rollout_bytes",
@@ -328,3 +334,24 @@ def _packed(
 def _little_endian(array: Tensor) -> NDArray[Any]:
     values: NDArray[Any] = array.contiguous().cpu().numpy()
     return values.astype(values.dtype.newbyteorder("<"), copy=False)
+
+
+def caption_bytes(words: Words) -> bytes:
+    """Return a caption as JSON: "words", "grid", "heads", "values", "effects", "probabilities" and "sentence".
+
+    "values" has (W, L, H, M) integers: the attention of each word in each layer and head to the image tokens, in units
+    of 0.00001. The tokens divide the whole photograph into the rows and columns of "grid". "effects" has (W, M)
+    integers: how much a word's log-probability falls without one token, in units of 0.001. "probabilities"
+    has two numbers for each word: with the photograph, and with an average picture.
+    """
+    (frame,) = words.frames
+    caption = {
+        "words": words.words,
+        "grid": frame.grid,
+        "heads": words.attention.shape[2],
+        "values": (words.attention * 1e5).round().int().tolist(),  # in units of 0.00001
+        "effects": (words.effects() * 1e3).round().int().tolist(),
+        "probabilities": [[float(f"{share:.3g}") for share in pair] for pair in words.probabilities.tolist()],
+        "sentence": words.describe(),
+    }
+    return json.dumps(with_phrases(caption)).encode()

@@ -50,6 +50,10 @@ QUESTIONS = {
         Question(name="block", light=True),  # the page fetches blocks in the background
         Question(name="descriptors", waiting="Reading the patches", light=True),
         Question(name="rollout", waiting="Computing rollout"),
+        Question(
+            name="caption", waiting="Writing a caption",
+            not_in_browser="the decoder runs in Python; a site contains the captions of its examples",
+        ),
         Question(name="explain", waiting="Computing a map"),
         Question(name="faithfulness", waiting="Testing maps"),
         Question(name="heads", waiting="Measuring heads"),

@@ -6,7 +6,7 @@ import base64
 import html
 import io
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -18,13 +18,15 @@ from vitviz.formatting import describe_prediction
 from vitviz.heatmap import Heatmap
 from vitviz.images.bands import RGB
 from vitviz.images.geometry import Geometry
+from vitviz.language.captioner import captioner_folder
+from vitviz.language.words import Words
 from vitviz.model.trace import AttentionTrace
 from vitviz.model.vit import ViT
 from vitviz.outputs import SINGLE, ProblemType
 from vitviz.phrases import Phrase, sentences, with_phrases
 from vitviz.view import View
 from vitviz.web import bundle
-from vitviz.web.payload import block_bytes, count_bytes, query_width, rollout_bytes
+from vitviz.web.payload import block_bytes, caption_bytes, count_bytes, query_width, rollout_bytes
 from vitviz.weights.captured import Captured
 
 STAGE_SIDE = 1024  # longer side of the photograph on a page, in pixels
@@ -59,6 +61,7 @@ class Scene:
         maps: additional maps of this photograph, such as attribution maps.
         device, seconds: of the forward pass.
         seen: the model's input as a picture.
+        caption: writes a caption, if a captioner belongs to the model.
         sizes: available input sizes, the model's own first: "size", "factor", "patches", "seconds", and "ahead",
             whether the page may open it before the visitor asks for it.
     """
@@ -85,6 +88,7 @@ class Scene:
     device: str = ""
     seconds: float = 0.0
     seen: Image.Image | None = None
+    caption: Callable[[], Words] | None = None
     sizes: Sequence[dict[str, Any]] = ()
 
     @classmethod
@@ -119,6 +123,7 @@ class Scene:
             device=view.device,
             seconds=view.seconds,
             seen=view.seen(),
+            caption=view.caption if captioner_folder(view.model) else None,
             **known,
         )
 
@@ -158,6 +163,7 @@ class Scene:
             **({"captured": True} if isinstance(trace, Captured) else {}),
             "blocks": trace.depth,
             "rollout": self.rolls_out,
+            "captioned": self.caption is not None,
             "image": self.image,
             "own": self.own,
             "model": self.model or None,
@@ -287,6 +293,8 @@ def saved_page(
     files = {f"block-{block}": block_bytes(trace, block) for block in range(trace.depth)}
     if scene.rolls_out:
         files["rollout"] = rollout_bytes(trace)
+    if scene.caption:
+        files["caption"] = caption_bytes(scene.caption())
     files |= lecture or {}
     parts = "".join(
         f'<script type="text/plain" id="{name}">{base64.b64encode(data).decode()}</script>\n'

@@ -126,7 +126,8 @@ const ASKED = Object.freeze(['target', 'against', 'lensClass', 'off', 'erased', 
  * @param {State} state @param {Action} action
  */
 function sourced(state, { source, at = null }) {
-  const next = { ...state, ...source, linked: false, messages: [], place: at, erased: [], removed: 0 };
+  const next = { ...state, ...source, linked: false, messages: [], place: at, erased: [], removed: 0,
+    word: null, pointed: null };
   if (source.image) next.photo = null;
   if (source.photo) next.image = null;
   if ('model' in source) Object.assign(next, { size: null, texts: null, ...source });
@@ -272,11 +273,11 @@ const ACTIONS = {
   hover: (state, { pointer }) => ({ ...state, pointer }),
   lift: (state) => (state.pointer ? { ...state, pointer: { ...state.pointer, over: false } } : state),
   pick: (state, { patch, scene }) => (String(state.query) === String(patch) && state.queryScene === scene ? letGo(state)
-    : changed(state, { type: 'change', change: { query: patch, queryScene: scene } })),
+    : changed({ ...state, word: null }, { type: 'change', change: { query: patch, queryScene: scene } })),
   unpin: letGo,
   move: moved,
   map: (state, { block, head }) => (
-    { ...state, block: block ?? state.block, head: head ?? state.head, mode: 'attention' }),
+    { ...state, block: block ?? state.block, head: head ?? state.head, mode: 'attention', word: null }),
   start: started,
   play: (state) => ({ ...state, playing: !state.playing }),
   step: stepped,

@@ -76,7 +76,8 @@ const ACTIONS = {
   m: (state) => change({ open: folded(state, 'more') }),
   f: (state) => change({ full: !state.full }),
   '?': (state) => change({ help: !state.help }),
-  Escape: (state) => (state.help ? change({ help: false }) : Array.isArray(state.query) ? { type: 'unpin' } : null),
+  Escape: (state) => (state.help ? change({ help: false }) : state.word ? change({ word: null })
+    : Array.isArray(state.query) ? { type: 'unpin' } : null),
 };
 
 /** @param {State} state */

@@ -22,6 +22,7 @@ import { SIMILARITY } from './state.js';
  * @property {import('./stages.js').Stage[]} [stages] - of a windowed model; `grid` and `heads` are those of the first
  * @property {boolean} [captured] - whether the model is a module that runs as it is
  * @property {number} width - d, the size of a head
+ * @property {boolean} [captioned] - whether there is a caption
  * @property {boolean} rollout - whether the full matrix is available (only with few tokens)
  * @property {string | null} image - the example's name @property {string | null} model @property {number | null} size
  * @property {string} title - the model's display name; empty if it has none

@@ -97,6 +97,8 @@ export const FIELDS = Object.freeze({
   query: { initial: /** @type {Query | null} */ (null), url: 'from', kind: QUERY },
   /** row: what the query attends to; column: what attends to the query */
   direction: { initial: /** @type {'row' | 'column'} */ ('row'), url: 'direction', kind: oneOf('row', 'column') },
+  word: { initial: /** @type {number | null} */ (null), url: 'word',
+    kind: whole(1, 99, 'a word of the caption, counted from 1') }, // null: the map does not belong to a word
   mode: { initial: 'attention', url: 'mode', kind: named('attention, rollout or another map') },
   /** null: the default of the map shown */
   color: { initial: /** @type {string | null} */ (null), url: 'color', kind: named('the name of a color map') },
@@ -155,6 +157,9 @@ export const FIELDS = Object.freeze({
   pointer: { initial: /** @type {Pointer | null} */ (null) },
   /** the small map under the pointer, or shown by effects/welcome.js */
   thumbnail: { initial: /** @type {{block: number, head: number | string, opening?: boolean} | null} */ (null) },
+  pointed: { initial: /** @type {number | null} */ (null) }, // the word of the caption under the pointer, from 1
+  /** the decoder's head under the pointer, or chosen (`kept`) */
+  cell: { initial: /** @type {{block: number, head: number | string, kept?: boolean} | null} */ (null) },
   full: { initial: false }, // full screen
   help: { initial: false }, // the list of keys is open
   playing: { initial: false },

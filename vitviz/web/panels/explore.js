@@ -19,6 +19,7 @@ import { Matrix } from '../draw/matrix.js';
 import { Pane } from '../draw/photo.js';
 import { Controls } from './controls.js';
 import { listen } from './keyboard.js';
+import { Caption } from './caption.js';
 import { Predictions } from './predictions.js';
 import { aboutOf, mapChoices, nameOf, saveMenu, withWords } from './save.js';
 import { Similarity } from './similarity.js';
@@ -38,6 +39,8 @@ import { Walls } from './walls.js';
  * @property {string} name @property {string} note @property {import('../compute/answers.js').Question} question
  * @property {[number, number] | null} patch - the query, if it is a patch
  * @property {[number, number]} [from] - the grid of this patch, if it may differ from the map's
+ * @property {string} [sentence] - in place of the one about the map
+ * @property {[number, number]} [grid] - of the map, if it is none of the model's
  * @property {Uint32Array} [table] - instead of values, the color of each patch @property {string} [spread]
  */
 
@@ -71,6 +74,7 @@ export class Explore extends Panel {
     const place = () => this.placeNow(this.page.store.get().pane);
     this.walls = new Walls(this.find('.vv-whole'), page, place);
     this.similarity = new Similarity(root, page);
+    this.caption = new Caption(root, page);
     this.predictions = new Predictions(this.find('.vv-predictions'), page);
     this.matrix = new Matrix(this.find('.vv-matrix-place'), (cell) => this.point(cell), (cell) => this.pickCell(cell));
     root.addEventListener('click', ({ target }) => (
@@ -212,6 +216,7 @@ export class Explore extends Panel {
     if (!same) this.count(state);
     const scene = this.sceneOf(state.pane);
     if (!scene) return false;
+    this.caption.draw(state, scene);
     let more = false;
     this.panes.forEach((held, pane) => {
       more = this.drawPane(state, held, pane) || more;
@@ -221,7 +226,8 @@ export class Explore extends Panel {
     if (!same) this.controls.show(state, scene, place.query, this.panes[state.pane].signed);
     more = this.drawMatrix(state, scene) || more;
     more = this.similarity.draw(place, this.scenes, this.panes.map(({ pane }) => pane)) || more;
-    return this.walls.draw(state, scene, this.coloring(state, false).table) || more;
+    const { table } = this.coloring(state, false);
+    return (!this.caption.drawWall(state, scene, table) && this.walls.draw(state, scene, table)) || more;
   }
 
   /** Return the active pane as a picture with a caption, and a file name. */
@@ -271,7 +277,7 @@ export class Explore extends Panel {
     const place = this.placeOn(state, showing, scene);
     const { block } = place;
     const shown = this.shown(place, scene);
-    if (shown.values) held.pane.cut(gridOf(scene.manifest, shown.values.length));
+    if (shown.values) held.pane.cut(shown.grid ?? gridOf(scene.manifest, shown.values.length));
     held.signed = shown.signed;
     held.pane.element.classList.toggle('vv-waiting', shown.values === null && !shown.table && !shown.missing);
     const { classList } = held.pane.element;
@@ -298,6 +304,10 @@ export class Explore extends Panel {
    */
   placeOn(state, { block, head }, scene) {
     const asked = activeQuery(state);
+    if (this.caption.wordOf(state, scene) >= 0) {
+      const query = queryOn(state, scene, this.page.scenes);
+      return { ...state, mode: 'word', block: block ?? 0, head, asked, query, from: scene.grid };
+    }
     if (state.mode === SIMILARITY && (asked.query || state.similar !== 'cosine')) {
       const query = asked.query ?? queryOn(state, scene, this.page.scenes); // the query stays on its photograph
       return { ...state, ...this.similarity.question(state, scene), head, asked, query, from: scene.grid };
@@ -313,6 +323,7 @@ export class Explore extends Panel {
   shown(place, scene) {
     const { mode, direction, block, head, query, from } = place;
     const { manifest, answers, failed } = scene;
+    if (mode === 'word') return this.caption.mapOf(place, scene);
     if (mode === SIMILARITY) return this.similarity.shown(place, scene, this.scenes);
     const question = { token: tokenOf(query, manifest.prefix, from), direction };
     const patch = Array.isArray(query) ? query : null;
@@ -368,9 +379,9 @@ export class Explore extends Panel {
     const at = own && !led
       && tr('row-column-value', own[0] + 1, own[1] + 1, unit(patches[own[0] * grid[1] + own[1]]));
     const { question: { direction } } = shown;
-    write(this.found('.vv-sentence'), shown.unit === 'cosine' ? tr('similar-words')
+    write(this.found('.vv-sentence'), shown.sentence ?? (shown.unit === 'cosine' ? tr('similar-words')
       : shown.unit === 'attention' && direction === 'row' && !shown.signed
-        ? sentence(shown.values, { ...reading, prefix, grid, patch: from }) : '');
+        ? sentence(shown.values, { ...reading, prefix, grid, patch: from }) : ''));
     const note = joined(at, translated(shown.note));
     this.report(note, strongest, place.mode, joined(words, spread), joined(note, words));
     this.controls.list(reading.strongest, shown.unit, (at) => patchIn(at, grid, scene.grid));
@@ -444,7 +455,7 @@ export class Explore extends Panel {
   report(words, strongest, mode, spread = '', said = words) {
     write(this.found('.vv-note'), words);
     write(this.found('.vv-spread'), spread);
-    this.found('.vv-honest').hidden = !['attention', 'rollout'].includes(mode);
+    this.found('.vv-honest').hidden = !['attention', 'rollout', 'word'].includes(mode);
     const told = joined(tr('sentence', this.panes[this.page.store.get().pane].pane.title), said, strongest);
     if (told === this.said) return;
     this.said = told;
@@ -492,9 +503,9 @@ function isPlain({ mode, block, head, direction, query, beside }, { manifest: { 
  * @param {Place} place @param {Scene} scene @param {Shown} shown @param {Float32Array} values
  * @returns {import('../compute/map_files.js').Saved}
  */
-function savedOf(place, { manifest }, { unit, signed, name }, values) {
+function savedOf(place, { manifest }, { unit, signed, name, grid }, values) {
   const { mode, direction, block, head, query } = place;
-  const [gh, gw] = gridOf(manifest, values.length);
+  const [gh, gw] = grid ?? gridOf(manifest, values.length);
   const prefix = values.length - gh * gw;
   const rolling = rolloutOptions(place, manifest.depth);
   const question = direction !== 'row' ? {} : mode === 'attention' ? { method: 'attention', block, head, query }

@@ -162,6 +162,7 @@ export function onnxBackend({ base, site, photos, lecture }) {
     for (let block = 0; block < manifest.depth; block += 1) {
       files[`block-${block}`] = await backend.ask('block', scene, { block }, how);
     }
+    if (manifest.captioned) files.caption = await backend.ask('caption', scene, {}, how);
     if (manifest.rollout) files.rollout = await backend.ask('rollout', scene, MATRIX, how);
     return savedPage(await (await file(site.saved, how)).text(), manifest, files, search);
   }
