@@ -10,7 +10,7 @@ import pytest
 from patience import wait_until
 from playwright.sync_api import Page as Browser
 from playwright.sync_api import expect
-from running import CHURCH, DOG, EVERYDAY, MODEL, Running, ready, served, settled, upload
+from running import CHURCH, DOG, EVERYDAY, MODEL, Running, complete, ready, served, settled, upload
 
 from vitviz.language.words import Words
 from vitviz.web.payload import caption_bytes
@@ -56,6 +56,7 @@ def test_a_word_shows_its_effects_and_every_head_without_a_request(page: Browser
     opened(page, app.url)
     expect(page.locator(".vv-caption")).to_contain_text("“church” needs this picture; “a” does not.")
     np.testing.assert_allclose(page.evaluate(SHARES), words.needs, atol=0.01)
+    complete(page)  # blocks of the model
     asked: list[str] = []
     page.on("request", lambda request: asked.append(request.url))
     page.hover(f"{WORDS} >> nth=1")
