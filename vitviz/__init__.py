@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from vitviz.attribution.target_specs import Direction, Group, Output, Similarity, Text, Unit
     from vitviz.draw.overlay import overlay
     from vitviz.errors import VitvizError
+    from vitviz.evaluation.arena import arena
     from vitviz.evaluation.audit import audit
     from vitviz.evaluation.faithfulness import faithfulness
     from vitviz.explorer import Explorer
@@ -64,6 +65,7 @@ __all__ = [
     "View",
     "VitvizError",
     "Words",
+    "arena",
     "attention",
     "attribute",
     "audit",
@@ -91,6 +93,7 @@ _MODULES = {
     "attribution.target_specs": ("Direction", "Group", "Output", "Similarity", "Text", "Unit"),
     "draw.overlay": ("overlay",),
     "errors": ("VitvizError",),
+    "evaluation.arena": ("arena",),
     "evaluation.audit": ("audit",),
     "evaluation.faithfulness": ("faithfulness",),
     "explorer": ("Explorer",),

@@ -35,6 +35,7 @@ from vitviz.cli.options import parse_head, parse_query
 from vitviz.cli.predict import find_photos
 from vitviz.draw.colorbar import describe_clipped
 from vitviz.draw.sheet import card
+from vitviz.evaluation.arena import arena
 from vitviz.evaluation.evaluate import evaluate
 from vitviz.formatting import percent
 from vitviz.weights.catalog import CATALOG
@@ -462,8 +463,9 @@ def test_figures_list_their_files(
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Evaluate with fewer masked images."""
-    few = functools.partial(evaluate, steps=2, random=1)
-    monkeypatch.setattr("vitviz.evaluation.evaluate.evaluate", few)
+    for module, measure in (("evaluate", evaluate), ("arena", arena)):
+        few = functools.partial(measure, steps=2, random=1)
+        monkeypatch.setattr(f"vitviz.evaluation.{module}.{module}", few)
 
 
 @pytest.fixture
@@ -543,11 +545,26 @@ def test_evaluate_prints_and_writes_a_table(
     assert not table.read_text(encoding="utf-8").endswith("\n\n")
     assert results.read_bytes() == before
     assert run("evaluate", *options[:-1], tmp_path / "max.jsonl", "--set", "rollout.fuse=max") != printed
-    for module in ("evaluate", "records"):
+    for module in ("runs", "records"):
         monkeypatch.setattr(f"vitviz.evaluation.{module}.gather", list)
     for name, value in (("RANK", "1"), ("WORLD_SIZE", "2")):  # the second process of torchrun
         monkeypatch.setenv(name, value)
     assert run("evaluate", *options) == ""
+
+
+def test_arena_writes_rows_result_table_and_figure(run: Run, things: Path, tmp_path: Path, quick: None) -> None:
+    out = tmp_path / "arena"
+    options = ["--data", things, "--methods", "rollout", "gae", "-o", out, "--quiet"]
+    printed = run("arena", *options)
+    assert "For this model" in printed
+    assert "What it does not mean" in printed.splitlines()[0]  # above the table
+    assert below(out) == {f"arena.{suffix}" for suffix in ("jsonl", "json", "md", "csv", "png")}
+    rows = (out / "arena.jsonl").read_bytes()
+    assert run("arena", *options) == printed  # the second run reads the rows
+    assert (out / "arena.jsonl").read_bytes() == rows
+    (entry, *_), left_out = map(json.loads(run("arena", *options, "--json")).get, ("methods", "left_out"))
+    assert entry["low"] <= entry["score"] <= entry["high"]
+    assert "tag" in left_out  # two photographs are too few to fit a head
 
 
 # ---- predictions of files and folders

@@ -33,7 +33,7 @@ from vitviz.evaluation import EvaluationError
 from vitviz.evaluation.evaluate import evaluate
 from vitviz.evaluation.faithfulness import faithfulness
 from vitviz.evaluation.records import append, opened, processes, read
-from vitviz.evaluation.table import COLUMNS, ENOUGH, Evaluation, tabulate
+from vitviz.evaluation.table import COLUMNS, ENOUGH, REMOVAL, Evaluation, tabulate
 from vitviz.explorer import Explorer
 from vitviz.images.decoding import decode
 from vitviz.images.folders import DataError
@@ -185,7 +185,7 @@ def test_interrupted_runs_keep_their_records(photos: Path, tmp_path: Path, monke
             raise KeyboardInterrupt
         images.append(append(path, rows))
 
-    monkeypatch.setattr("vitviz.evaluation.evaluate.append", add_three)
+    monkeypatch.setattr("vitviz.evaluation.runs.append", add_three)
     with pytest.raises(KeyboardInterrupt):
         evaluate(model(), photos, NAMES, out=out, **FAST)
     assert len(lines(out)) == 1 + 3 * 3
@@ -229,7 +229,7 @@ def test_file_systems_without_locks_need_none(tmp_path: Path, monkeypatch: pytes
     with opened(out, {}), opened(out, {}):
         append(out, [row])
         append(out, [row])
-    assert read(out, {}) == {("a", "rollout"): row}
+    assert read(out, {}) == {(REMOVAL, "a", "rollout"): row}
 
 
 def test_full_disk_is_explained_and_keeps_the_rows(photos: Path, tmp_path: Path) -> None:
@@ -320,7 +320,7 @@ def test_other_files_are_refused_unchanged(photos: Path, tmp_path: Path) -> None
     out.unlink()
     evaluate(model(), photos, "rollout", limit=2, out=out, **FAST)
     valid = out.read_text().splitlines()
-    for invalid in (valid[2][:-9], "[1]", '{"image": 3, "method": "rollout"}'):
+    for invalid in (valid[2][:-9], "[1]", '{"task": "removal", "image": 3, "method": "rollout"}'):
         out.write_text("\n".join([*valid[:2], invalid, *valid[3:]]) + "\n")
         evaluate(model(), photos, "rollout", limit=2, out=out, **FAST)  # computes the row again
         assert len(out.read_text().splitlines()) == len(valid)
@@ -369,13 +369,13 @@ def test_invalid_evaluate_arguments_are_refused(
 
 
 def record(image: str, method: str, **changes: Any) -> dict[str, Any]:
-    return {"image": image, "method": method, **dict.fromkeys(COLUMNS, 0.5), **changes}
+    return {"task": REMOVAL, "image": image, "method": method, **dict.fromkeys(COLUMNS, 0.5), **changes}
 
 
 def test_table_sorts_methods_by_gain() -> None:
     gains = {"gae": (0.3, 0.1), "rollout": (-0.2, 0.0), "random": (0.0, 0.0), "legrad": (0.4, 0.4)}
     records = {
-        (image, name): record(image, name, gain=gain, seconds=None if name == "random" else 0.25)
+        (REMOVAL, image, name): record(image, name, gain=gain, seconds=None if name == "random" else 0.25)
         for name, both in gains.items()
         for image, gain in zip("ab", both, strict=True)
     }
@@ -397,7 +397,7 @@ def test_table_sorts_methods_by_gain() -> None:
 @pytest.mark.parametrize("count", [2, ENOUGH - 1, ENOUGH])
 def test_few_images_have_no_best_method(count: int) -> None:
     keys, gains = [str(index) for index in range(count)], {"gae": 0.3, "rollout": -0.2, "random": 0.0}
-    records = {(key, name): record(key, name, gain=gain) for key in keys for name, gain in gains.items()}
+    records = {(REMOVAL, key, name): record(key, name, gain=gain) for key in keys for name, gain in gains.items()}
     result = tabulate(keys, ["gae", "rollout"], records, {})
     assert [row.method for row in result.rows] == ["gae", "random", "rollout"]  # still sorted
     assert ("gae is the most faithful" in result.describe()) is (count == ENOUGH)

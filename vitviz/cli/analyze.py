@@ -1,14 +1,15 @@
-"""Commands that analyse a model: heads, lens, circuit, evaluate."""
+"""Commands that analyse a model: heads, lens, circuit, evaluate, arena."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from vitviz.cli import options as shared
-from vitviz.cli.options import PATH, Args, Command, Names, Several
+from vitviz.cli.options import PATH, Args, Command, LazyHelp, Names, Several
 from vitviz.errors import VitvizError
 from vitviz.formatting import counted, text_table
 from vitviz.formatting import output as format_output
@@ -20,6 +21,7 @@ PLURALS = {"probability": "probabilities", "logit": "logits", "cosine": "cosines
 if TYPE_CHECKING:
     from vitviz.analysis.head_statistics import HeadStatistics
     from vitviz.evaluation.table import Evaluation
+    from vitviz.explorer import Explorer
 
 
 @click.command(cls=Command)
@@ -162,20 +164,30 @@ def circuit(args: Args) -> None:
         shared.note(args, f"{counted(found.size, 'part')} -> {output}")
 
 
+def measured(command: Callable[[Args], None]) -> Callable[[Args], None]:
+    """Add the options of commands that measure methods over a folder."""
+    aims = click.Choice(["true", "predicted"])
+    aim = "class to explain: that of the subfolder, or the predicted one (default: true if there are subfolders)"
+    options = (
+        click.option("--data", type=PATH, required=True, help="the folder, with one subfolder per class, or no labels"),
+        click.option("--aim", type=aims, help=aim),
+        click.option("--seed", type=int, default=0, help="seed of everything that is drawn (default: 0)"),
+        click.option(
+            "--set", multiple=True, metavar="METHOD.NAME=VALUE", help="an option of a method; can be repeated"
+        ),
+        shared.model,
+    )
+    for option in reversed(options):
+        command = option(command)
+    return command
+
+
 @click.command(cls=Command)
-@click.option("--data", type=PATH, required=True, help="the folder, with one subfolder per class, or without labels")
 @click.option("--methods", cls=Several, metavar="NAME", default=["all"], help="names, or all (default: all)")
 @click.option("--limit", type=int, help="the maximum number of images, spread over the classes")
-@click.option(
-    "--aim",
-    type=click.Choice(["true", "predicted"]),
-    help="class to explain: that of the subfolder, or the predicted one (default: true if there are subfolders)",
-)
-@click.option("--seed", type=int, default=0, help="seed of the random orders (default: 0)")
 @click.option("--out", type=PATH, metavar="FILE.jsonl", help="append each result, and continue from existing ones")
-@click.option("--set", multiple=True, metavar="METHOD.NAME=VALUE", help="an option of a method; can be repeated")
 @click.option("--table", type=PATH, metavar="FILE", help="write the table as .md or .csv")
-@shared.model
+@measured
 def evaluate(args: Args) -> None:
     """Measure the faithfulness of attribution methods over a folder."""
     from vitviz.evaluation.evaluate import evaluate as measure
@@ -184,10 +196,8 @@ def evaluate(args: Args) -> None:
     output = shared.output_path(args.table, ".md", ".csv", option="--table") if args.table else None
     out = shared.output_path(args.out, option="--out") if args.out else None
     methods = "all" if args.methods == ("all",) else args.methods
-    settings = {"limit": args.limit, "seed": args.seed, "out": out, "target": args.aim}
-    options = _method_settings(args.set, methods)
-    explorer = shared.open_explorer(args)
-    evaluation = measure(explorer.model, args.data, methods, **settings, options=options, progress=not args.quiet)
+    explorer, settings = _measuring(args, methods)
+    evaluation = measure(explorer.model, args.data, methods, limit=args.limit, out=out, **settings)
     if processes()[0] > 0:
         return  # under torchrun all processes have the table, and only the first prints it
     if args.json:
@@ -203,7 +213,64 @@ def evaluate(args: Args) -> None:
         write(output, text + "\n")
 
 
-def _method_settings(texts: tuple[str, ...], methods: str | tuple[str, ...]) -> dict[str, dict[str, Any]]:
+def _limit_help() -> str:
+    from vitviz.evaluation.arena import LIMIT
+
+    return f"the number of photographs, spread over the classes (default: {LIMIT})"
+
+
+@click.command(cls=Command)
+@click.option("--methods", cls=Several, metavar="NAME", help="names (default: all that are not slow)")
+@click.option("--limit", cls=LazyHelp, type=int, compute_help=_limit_help)
+@click.option(
+    "-o", "--output", type=PATH, metavar="FOLDER", help="write and continue arena.jsonl, .json, .md, .csv, .png"
+)
+@measured
+def arena(args: Args) -> None:
+    """Rank attribution methods for a model, on evidence that is known and on photographs.
+
+    arena.json beside the weights (-o with the model's folder) gives the page the best method as its first one.
+    """
+    from vitviz.evaluation.arena import LIMIT
+    from vitviz.evaluation.arena import arena as measure
+    from vitviz.evaluation.records import processes
+    from vitviz.evaluation.standings import JSON
+
+    folder = shared.output_path(args.output, folder=True) if args.output else None
+    explorer, settings = _measuring(args, args.methods or "all")
+    rows = folder and folder / Path(JSON).with_suffix(".jsonl")
+    limit = LIMIT if args.limit is None else args.limit
+    result = measure(explorer.model, args.data, args.methods or None, limit=limit, out=rows, **settings)
+    if processes()[0] > 0:
+        return
+    if folder:
+        from vitviz.draw.figures import save
+        from vitviz.draw.figures.standings import draw
+
+        path = folder / JSON
+        result.save(path)
+        write(path.with_suffix(".md"), result.markdown() + "\n")
+        write(path.with_suffix(".csv"), result.csv() + "\n")
+        save(draw(result), path.with_suffix(".png"))
+        shared.note(args, f"{path.stem}.jsonl, .json, .md, .csv, .png -> {folder}")
+    if args.json:
+        preprocess = explorer.preprocess
+        rows_of = [{"method": row.method, "low": row.low, "high": row.high, **row.numbers} for row in result.rows]
+        record = {"summary": result.describe(), "methods": rows_of, "left_out": dict(result.left_out)}
+        data = {"folder": args.data, "images": result.photographs}
+        shared.print_json(args, (preprocess.height, preprocess.width), data=data, **record)
+    else:
+        print(result.table())
+
+
+def _measuring(args: Args, methods: str | Sequence[str]) -> tuple[Explorer, dict[str, Any]]:
+    """Return the explorer and the settings that `measured` adds."""
+    options = _method_settings(args.set, methods)
+    settings = {"seed": args.seed, "target": args.aim, "options": options, "progress": not args.quiet}
+    return shared.open_explorer(args), settings
+
+
+def _method_settings(texts: tuple[str, ...], methods: str | Sequence[str]) -> dict[str, dict[str, Any]]:
     """Parse the method options of `--set`."""
     options: dict[str, dict[str, Any]] = {}
     for text in texts:

@@ -3,7 +3,7 @@
 import click
 
 from vitviz import __version__, rooms
-from vitviz.cli.analyze import circuit, evaluate, heads, lens
+from vitviz.cli.analyze import arena, circuit, evaluate, heads, lens
 from vitviz.cli.app import app
 from vitviz.cli.audit import audit
 from vitviz.cli.components import components
@@ -38,6 +38,7 @@ HELP = """Look inside a Vision Transformer.
   vitviz lens photo.jpg                             the prediction after each layer
   vitviz components a.jpg b.jpg -o colors           one basis of principal components, and masks of the foreground
   vitviz evaluate --data imagenette/val --limit 200 faithfulness of the attribution methods
+  vitviz arena --data imagenette/val -o arena       which attribution method shows best what the model uses
   vitviz validate --data imagenette/val             top-1 and top-5 on a folder of images
   vitviz train --data cifar10 --recipe tiny-cifar10 --out models/tiny      from scratch, or --from another model
   vitviz app                                        the page in a browser
@@ -84,7 +85,7 @@ def of_room(room: str, name: str) -> click.Command:
     commands=[
         *(predict, explain, sheet, export, heads, lens, evaluate, validate, summary, models, app),
         *(of_room("training", "train"), figures, of_room("film", "film"), of_room("lecture", "lecture")),
-        *(replay, components, circuit, evidence, audit),
+        *(replay, components, circuit, evidence, arena, audit),
     ],
 )
 @click.version_option(__version__, message="vitviz %(version)s")

@@ -3,33 +3,22 @@
 A run can be interrupted and continued; torchrun distributes the images over processes and machines.
 """
 
-import json
 import os
-import time
 import zlib
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from vitviz.analysis.interventions import Drop
-from vitviz.attribution.registry import METHODS, check_options, method_named, score_patches
-from vitviz.attribution.targets import ExplainError
-from vitviz.evaluation import EvaluationError, check_classifies
-from vitviz.evaluation.faithfulness import RANDOM, SEED, STEPS, Floats, faithfulness
-from vitviz.evaluation.masking import usual_baseline
-from vitviz.evaluation.records import Record, append, gather, opened, processes, rewrite
-from vitviz.evaluation.table import CHANCE, Evaluation, tabulate
-from vitviz.images.folders import DataError, batches, class_names, find_classes, find_images, spread
-from vitviz.model.vit import Pretrained, ViT, eval_mode
-from vitviz.progress import bar
-from vitviz.weights.checkpoint import fingerprint
-
-Aim = Literal["true", "predicted"]
+from vitviz.attribution.registry import METHODS, method_named
+from vitviz.evaluation.faithfulness import RANDOM, SEED, STEPS, faithfulness
+from vitviz.evaluation.photographs import Aim, open_photographs
+from vitviz.evaluation.records import Record
+from vitviz.evaluation.runs import CHANCE, Maps, Measure, Subject, run
+from vitviz.evaluation.table import REMOVAL, Evaluation, tabulate
+from vitviz.model.vit import ViT
 
 
 def evaluate(
@@ -76,140 +65,45 @@ def evaluate(
         DataError: for a folder without images or with broken images.
         ExplainError: if a method does not exist, or a named method does not support this model.
     """
-    if target not in (None, *get_args(Aim)) or (limit is not None and limit < 1):
-        raise EvaluationError(
-            f"Expected target as true or predicted and a limit of at least 1, got {target!r} and {limit}. Change them."
-        )
-    about = check_classifies(model)
-    steps = steps if isinstance(steps, int) else [float(step) for step in steps]
-    files, target = _find(Path(folder), about, target)
-    run = {"target": target, "baseline": baseline or usual_baseline(model), "steps": steps, "random": random}
-    settings = _settings(model, {**run, "seed": seed}, options or {})
     strict = methods != "all"
     names = list(METHODS) if not strict else list(dict.fromkeys([methods] if isinstance(methods, str) else methods))
     for name in names:
         method_named(name)
-    photos = spread(files, limit)
-    keys = [path.relative_to(folder).as_posix() for path, _ in photos]  # independent of the folder's path
-    rank, world = processes()
-    own = range(rank, len(photos), world)  # photographs of this process
-    with ExitStack() as stack:
-        path = None if out is None else Path(out)
-        records = {} if path is None else stack.enter_context(opened(path, settings))
-        if strict:  # with "all", unsupported methods are only listed
-            records = {key: record for key, record in records.items() if "refused" not in record}
-        missing = {index: [name for name in [*names, CHANCE] if (keys[index], name) not in records] for index in own}
-        todo = [index for index in own if missing[index]]
-        loaded = batches([(photos[index][0], index) for index in todo], about.preprocess, 1)
-        counted = stack.enter_context(bar(len(todo), iterable=loaded, show=progress and rank == 0))
-        stack.enter_context(eval_mode(model))
-        for batch in counted:
-            index = int(batch.classes)
-            label = photos[index][1] if target == "true" else None
-            new = _image_records(model, batch.images, keys[index], label, missing[index], settings, strict)
-            records |= {(record["image"], record["method"]): record for record in new}
-            if path is not None:
-                append(path, new)
-        gathered = gather([records[keys[index], name] for index in own for name in [*names, CHANCE]])
-        records |= {(record["image"], record["method"]): record for record in gathered}
-        if path is not None and rank == 0:
-            rewrite(path, settings, records.values())
-    return tabulate(keys, names, records, settings)
+    settings = {"steps": steps if isinstance(steps, int) else [float(step) for step in steps], "random": random}
+    found = open_photographs(model, Path(folder), target, baseline, options, **settings, seed=seed)
+    photos = found.first(limit)
+    stage = photos.stage([removal(photos.settings)])
+    records = run(model, [stage], names, photos.settings, out=out, strict=strict, progress=progress)
+    return tabulate(stage.keys, names, records, photos.settings)
 
 
-def _find(folder: Path, about: Pretrained, target: Aim | None) -> tuple[dict[int, list[Path]], Aim]:
-    """List the photographs by class or, without labels, by subfolder; return them with the explained class."""
-    by_folder = find_images(folder)
-    labeled = any(path.parent != folder for paths in by_folder.values() for path in paths)
-    if target == "predicted" or (target is None and not labeled):
-        return by_folder, "predicted"
-    try:
-        return find_classes(folder, class_names(about.labels, about.class_ids)), "true"
-    except DataError as error:
-        raise DataError(
-            f"Expected photographs with labels, got: {error} Or explain the predicted class (--aim predicted)."
-        ) from None
+def removal(settings: Mapping[str, Any]) -> Measure:
+    """Return the measure of deletion and insertion, with a row for random orders."""
 
-
-def _settings(model: ViT, run: Mapping[str, Any], options: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-    """Return all settings that records depend on as plain data."""
-    about = check_classifies(model)
-    for name, changes in options.items():
-        check_options(name, changes)
-    settings = {
-        "model": about.name,
-        "weights": fingerprint(model),
-        "preprocess": about.preprocess.to_dict(),
-        **run,
-        "options": {name: dict(options[name]) for name in sorted(options)},
-    }
-    try:
-        json.dumps(settings)
-    except (TypeError, ValueError) as error:
-        raise EvaluationError(
-            f"Expected options as numbers, strings and lists, which fit in a file, got: {error}. Change them."
-        ) from None
-    return settings
-
-
-def _image_records(
-    model: ViT,
-    images: Tensor,
-    image: str,
-    label: int | None,
-    names: Sequence[str],
-    settings: Mapping[str, Any],
-    strict: bool,
-) -> list[Record]:
-    """Return the records of one image (1, channels, H, W) for methods, and for random orders if requested.
-
-    The explained class is `label`, by default the predicted one.
-    """
-    weight = next(model.parameters())
-    images = images.to(weight.device, weight.dtype)
-    with torch.no_grad():
-        target = int(model(images).argmax(1)) if label is None else label
-    base: dict[str, Any] = {"image": image, "target": target}
-    maps: dict[str, Floats] = {}  # (gh, gw) each
-    seconds: dict[str, float] = {}
-    records: list[Record] = []
-    for name in names:
-        if name == CHANCE:
-            continue
-        options = settings["options"].get(name, {})
-        began = time.perf_counter()
-        try:
-            maps[name] = score_patches(model, images, target, name, **options)[0].double().cpu().numpy()
-        except ExplainError as error:
-            if strict or options:  # the method was requested by name or has options
-                raise
-            records.append({**base, "method": name, "refused": str(error)})
-            continue
-        if weight.is_cuda:
-            torch.cuda.synchronize(weight.device)
-        seconds[name] = time.perf_counter() - began
-    if not maps and CHANCE not in names:
+    def rows(subject: Subject, maps: Maps, others: Sequence[str]) -> list[Record]:
+        results = faithfulness(
+            subject.model,
+            subject.images,
+            [*maps.values()] or [np.zeros(subject.model.check(subject.images))],  # any map gives the random orders
+            subject.target,
+            baseline=settings["baseline"],
+            steps=settings["steps"],
+            random=settings["random"],
+            seed=zlib.crc32(f"{settings['seed']} {subject.key}".encode(errors="surrogateescape")),
+        )
+        deletion, insertion = results[0].deletion, results[0].insertion
+        whole = {"whole": float(deletion.probabilities[0])}
+        records: list[Record] = []
+        for name, result in zip(maps, results, strict=False):  # without maps, there is a result for the zeros
+            measures = {"deletion": result.deletion.area, "insertion": result.insertion.area, "gain": result.gain}
+            measures |= {"positive": result.positive, "negative": result.negative, "seconds": subject.seconds[name]}
+            records.append({"method": name, **whole, **measures})
+        for name in others:  # both curves have the same area, so the gain is 0
+            areas = deletion.random_areas
+            chance = {"deletion": deletion.random_area, "insertion": insertion.random_area, "gain": 0.0}
+            chance |= {"positive": deletion.random_accuracy, "negative": insertion.random_accuracy}
+            chance |= {"low": float(areas.min()), "high": float(areas.max())}
+            records.append({"method": name, **whole, **chance, "seconds": None})
         return records
-    results = faithfulness(
-        model,
-        images,
-        [*maps.values()] or [np.zeros(model.check(images))],  # any map gives the random orders
-        target,
-        baseline=settings["baseline"],
-        steps=settings["steps"],
-        random=settings["random"],
-        seed=zlib.crc32(f"{settings['seed']} {image}".encode(errors="surrogateescape")),
-    )
-    deletion, insertion = results[0].deletion, results[0].insertion
-    base["whole"] = float(deletion.probabilities[0])
-    for (name, duration), result in zip(seconds.items(), results[: len(seconds)], strict=True):
-        measures = {"deletion": result.deletion.area, "insertion": result.insertion.area, "gain": result.gain}
-        measures |= {"positive": result.positive, "negative": result.negative, "seconds": duration}
-        records.append({**base, "method": name, **measures})
-    if CHANCE in names:  # both curves have the same area, so the gain is 0
-        areas = deletion.random_areas
-        chance = {"deletion": deletion.random_area, "insertion": insertion.random_area, "gain": 0.0}
-        chance |= {"positive": deletion.random_accuracy, "negative": insertion.random_accuracy}
-        chance |= {"low": float(areas.min()), "high": float(areas.max())}
-        records.append({**base, "method": CHANCE, **chance, "seconds": None})
-    return records
+
+    return Measure(task=REMOVAL, rows=rows, others=(CHANCE,))

@@ -19,6 +19,8 @@ from vitviz.images.geometry import Geometry
 
 Mask = NDArray[np.bool_]
 Scores = NDArray[np.floating[Any]]
+Places = tuple[NDArray[np.intp], NDArray[np.intp]]
+"""Pixels along one axis, and the patch of each."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,6 +65,23 @@ def pointing_game(values: Scores, geometry: Geometry, mask: Mask, tolerance: flo
     return bool((np.hypot(rows - y, cols - x) <= tolerance).any())
 
 
+def mass(values: Scores, geometry: Geometry, mask: Mask) -> float:
+    """Return the share of the positive scores that lies on the mask, 0..1, and the mask's own share for a map without.
+
+    Only pixels seen by the model count; a pixel belongs to the patch that contains its centre.
+
+    Args:
+        values, geometry, mask: as for `pointing_game`.
+
+    Raises:
+        EvaluationError: if values or mask do not fit.
+    """
+    values, mask = _checked(values, geometry, mask)
+    (y, rows), (x, cols) = _seen(geometry, values.shape, mask.shape)
+    scores, inside = values[np.ix_(rows, cols)].clip(0), mask[np.ix_(y, x)]
+    return float(scores[inside].sum() / scores.sum()) if scores.any() else float(inside.mean())
+
+
 def segmentation(values: Scores, geometry: Geometry, mask: Mask) -> Segmentation:
     """Evaluate the map as a segmentation, at its mean and over all thresholds.
 
@@ -75,11 +94,7 @@ def segmentation(values: Scores, geometry: Geometry, mask: Mask) -> Segmentation
         EvaluationError: if values or mask do not fit, or the mask contains none or all of the pixels seen by the model.
     """
     values, mask = _checked(values, geometry, mask)
-    gh, gw = values.shape
-    boxes = [geometry.patch_box(row, 0, (gh, gw)) for row in range(gh)]
-    y, rows = _pixels([*(top for _, top, _, _ in boxes), boxes[-1][3]], mask.shape[0])
-    boxes = [geometry.patch_box(0, col, (gh, gw)) for col in range(gw)]
-    x, cols = _pixels([*(left for left, _, _, _ in boxes), boxes[-1][2]], mask.shape[1])
+    (y, rows), (x, cols) = _seen(geometry, values.shape, mask.shape)
     scores, inside = values[np.ix_(rows, cols)].ravel(), mask[np.ix_(y, x)].ravel()  # (n,) each
     if not 0 < (count := int(inside.sum())) < inside.size:
         raise EvaluationError(
@@ -99,7 +114,16 @@ def segmentation(values: Scores, geometry: Geometry, mask: Mask) -> Segmentation
     )
 
 
-def _pixels(edges: list[float], count: int) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+def _seen(geometry: Geometry, grid: tuple[int, ...], shape: tuple[int, ...]) -> tuple[Places, Places]:
+    """Return the rows of pixels that the model saw, and the columns, each with their patches."""
+    gh, gw = grid
+    boxes = [geometry.patch_box(row, 0, (gh, gw)) for row in range(gh)]
+    rows = _pixels([*(top for _, top, _, _ in boxes), boxes[-1][3]], shape[0])
+    boxes = [geometry.patch_box(0, col, (gh, gw)) for col in range(gw)]
+    return rows, _pixels([*(left for left, _, _, _ in boxes), boxes[-1][2]], shape[1])
+
+
+def _pixels(edges: list[float], count: int) -> Places:
     """Return pixels 0..count-1 with centres between patch edges, and the patch of each, along one axis."""
     patch = np.searchsorted(edges, np.arange(count) + 0.5, side="right") - 1
     (pixels,) = ((patch >= 0) & (patch < len(edges) - 1)).nonzero()

@@ -1,7 +1,7 @@
-"""Store results of an evaluation as JSON lines: the settings, then a row for each image and method.
+"""Store results of an evaluation as JSON lines: the settings, then a row for each task, image and method.
 
 Rows are appended, also by several processes. A row that is broken, because its process was killed, is computed again;
-of several rows for one image and method, the last one counts.
+of several rows for one task, image and method, the last one counts.
 """
 
 import atexit
@@ -23,10 +23,11 @@ from vitviz.extras import extra
 from vitviz.writing import full_disk_explained, write
 
 Record = Mapping[str, Any]
-Key = tuple[str, str]
-"""Key of a record: image (path below the folder) and method."""
+Key = tuple[str, str, str]
+"""Key of a record: task, image (such as its path below the folder) and method."""
 
-FORMAT = "vitviz faithfulness 1"
+FORMAT = "vitviz evaluation 2"
+KEYS = ("task", "image", "method")
 TIMEOUT = timedelta(days=7)  # maximum wait for other processes
 
 
@@ -50,8 +51,8 @@ def read(path: Path, settings: Mapping[str, Any]) -> dict[Key, Record]:
         raise EvaluationError(
             f"Expected {str(path)!r} to have these settings, got others: {changes}. Use the same or name another file."
         )
-    complete = [row for row in rows if isinstance(row.get("image"), str) and isinstance(row.get("method"), str)]
-    records: dict[Key, Record] = {(row["image"], row["method"]): row for row in complete}
+    complete = [row for row in rows if all(isinstance(row.get(name), str) for name in KEYS)]
+    records: dict[Key, Record] = {key_of(row): row for row in complete}
     if not data.endswith(b"\n"):  # a killed process left a part of a row
         rewrite(path, settings, records.values())
     return records
@@ -71,8 +72,13 @@ def append(path: Path, records: Iterable[Record]) -> None:
 
 def rewrite(path: Path, settings: Mapping[str, Any], records: Iterable[Record]) -> None:
     """Write the settings and the sorted records."""
-    ordered = sorted(records, key=lambda record: (record["image"], record["method"]))
-    write(path, _lines([{"format": FORMAT, "settings": settings}, *ordered]))
+    write(path, _lines([{"format": FORMAT, "settings": settings}, *sorted(records, key=key_of)]))
+
+
+def key_of(record: Record) -> Key:
+    """Return the key of a record."""
+    task, image, method = (record[name] for name in KEYS)
+    return task, image, method
 
 
 @contextmanager

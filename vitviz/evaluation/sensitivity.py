@@ -1,6 +1,7 @@
-"""Measure sensitivity: correlate sums of scores with drops of the target's logit, and compare maps under noise.
+"""Measure sensitivity: compare scores with drops of the target's logit or probability, and maps under noise.
 
-Unlike insertion and deletion, which use only the order of the patches, these measures use the scores.
+Unlike insertion and deletion, which use only the order of the patches, these measures use the scores. Order consistency
+uses both.
 
 Shapes: B images, n = gh x gw patches, C classes, M maps, Z set sizes.
 """
@@ -17,11 +18,20 @@ from vitviz.analysis.interventions import Drop
 from vitviz.attribution.registry import DEFAULT, score_patches, untouched
 from vitviz.attribution.target_specs import TargetLike, reads_features, resolve_target
 from vitviz.evaluation import EvaluationError
-from vitviz.evaluation.faithfulness import Floats, Maps, flat_maps, random_orders, target_of_images
-from vitviz.evaluation.masking import MaskedModel
+from vitviz.evaluation.faithfulness import (
+    Floats,
+    Maps,
+    flat_maps,
+    random_orders,
+    rank_patches,
+    target_of_images,
+)
+from vitviz.evaluation.masking import MaskedModel, usual_baseline
 from vitviz.extras import extra
 from vitviz.model.vit import ViT
 
+GROUPS = 10
+"""Default number of groups of patches, as in the paper of SaCo."""
 TOGETHER = 4  # images per batch for max-sensitivity: gradient methods keep the attention of all of them in memory
 
 
@@ -91,6 +101,53 @@ def sensitivity_n(
 def random_sets(patches: int, size: int, count: int, seed: int) -> Tensor:
     """Return random sets of `size` of the patches: (count, n) bools."""
     return random_orders(patches, count, seed, salt=1).argsort(dim=1) < size
+
+
+def order_consistency(
+    model: ViT,
+    images: Tensor,
+    maps: Maps,
+    target: TargetLike = None,
+    *,
+    groups: int = GROUPS,
+    baseline: Drop | None = None,
+    seed: int = 0,
+) -> Floats:
+    """Return whether groups of patches with higher scores lower the target's probability more: (M,), -1..1.
+
+    The patches are split into groups of about equal size by their scores, and each group is removed alone. Each pair of
+    groups counts with the difference of their sums of scores: positively if removing the higher group lowers the
+    probability at least as much, else negatively (Wu et al. 2024, "On the Faithfulness of Vision Transformer
+    Explanations", algorithm 1, SaCo). A constant map gets 0.
+
+    Args:
+        model, images, maps, target, baseline, seed: as for `faithfulness`.
+        groups: number of groups, at least 2 and at most one for each patch.
+
+    Raises:
+        EvaluationError, AnalysisError: as for `faithfulness`, or for another number of groups.
+    """
+    features = reads_features(model, target)
+    masked = MaskedModel(model, images, baseline or usual_baseline(model), features=features)
+    scores, image = flat_maps(maps, masked)  # (M, n), (M,)
+    if not 2 <= groups <= masked.patches:
+        raise EvaluationError(f"Expected from 2 to {masked.patches} groups, got {groups}. Try {GROUPS}.")
+    parts = rank_patches(scores, seed).tensor_split(groups, dim=1)  # groups x (M, patches)
+    removed = torch.stack([torch.zeros_like(scores).scatter(1, part, 1.0) for part in parts], dim=1)  # (M, groups, n)
+    whole = masked.unmasked()  # (B, C) or (B, F)
+    targets = resolve_target(model, None if features else whole, target, batch=len(masked.images))
+    assert targets is not None  # MaskedModel checked that there is a classifier
+    of = image.repeat_interleave(groups)
+    outputs = masked.outputs(~removed.flatten(0, 1).bool(), of)  # (M * groups, C)
+    readings = targets.select(of).reading(outputs)
+    drops = (targets.reading(whole)[of] - readings).unflatten(0, (-1, groups))  # (M, groups)
+    sums = (removed * scores[:, None]).sum(2)  # (M, groups), decreasing
+    first, second = torch.triu_indices(groups, groups, offset=1)
+    weights = sums[:, first] - sums[:, second]  # (M, pairs)
+    agrees = torch.where(drops[:, first] >= drops[:, second], 1.0, -1.0)
+    total = weights.abs().sum(1)
+    consistency = (weights * agrees).sum(1) / total.where(total > 0, torch.ones_like(total))
+    return np.asarray(consistency.double())
 
 
 def max_sensitivity(

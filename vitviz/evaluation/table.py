@@ -10,10 +10,11 @@ import numpy as np
 
 from vitviz.evaluation import EvaluationError
 from vitviz.evaluation.records import Key, Record
+from vitviz.evaluation.runs import CHANCE
 from vitviz.formatting import counted, text_table
 
-CHANCE = "random"
-"""Name of the row of random orders."""
+REMOVAL = "removal"
+"""Task of the rows of deletion and insertion."""
 ENOUGH = 30
 """Minimum number of images for naming the best method: the relative uncertainty of a standard error is
 1 / sqrt(2 (n - 1)), 71 % for two images and 13 % for thirty."""
@@ -63,7 +64,7 @@ class Evaluation:
         images: number of images.
         settings: settings of the run as plain data.
         left_out: methods that do not support this model, and why.
-        records: one result per image and method, as in the file.
+        records: one row per image and method, as in the file.
     """
 
     rows: tuple[Row, ...]
@@ -134,11 +135,11 @@ class Evaluation:
 def tabulate(
     keys: Sequence[str], names: Sequence[str], records: Mapping[Key, Record], settings: Mapping[str, Any]
 ) -> Evaluation:
-    """Compute the table from the records of images and methods."""
+    """Compute the table from the rows of images and methods."""
     left_out: dict[str, str] = {}
     rows = []
     for name in [*names, CHANCE]:
-        of_method = [records[key, name] for key in keys]
+        of_method = [records[REMOVAL, key, name] for key in keys]
         if refused := [record["refused"] for record in of_method if "refused" in record]:
             left_out[name] = refused[0]
             continue
@@ -151,5 +152,5 @@ def tabulate(
         means = {column: float(values.mean()) for column, values in columns.items()}
         rows.append(Row(method=name, images=count, means=means, errors=errors))
     rows.sort(key=lambda row: -row.means["gain"])
-    tabulated = tuple(records[key, row.method] for key in keys for row in rows)
+    tabulated = tuple(records[REMOVAL, key, row.method] for key in keys for row in rows)
     return Evaluation(rows=tuple(rows), images=len(keys), settings=settings, left_out=left_out, records=tabulated)
