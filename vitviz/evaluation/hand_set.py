@@ -11,7 +11,7 @@ Shapes: D width, d head width, gh x gw patches.
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor, nn
+from torch import Tensor
 
 from vitviz.model.config import ViTConfig
 from vitviz.model.vit import ViT
@@ -45,10 +45,10 @@ def hand_set() -> ViT:
         change = (kind[color] - kind["gray"]) / PATCH**2
         model.patch_embed.proj.weight[:, channel] = change[:, None, None]
     (block,) = model.blocks
-    for norm in (block.norm1, block.norm2):
-        nn.init.constant_(
-            norm.weight, (2 * _ONE / _WIDTH) ** 0.5
-        )  # the standard deviation of a token, so that the norm keeps it
+    kept = (2 * _ONE / _WIDTH) ** 0.5  # the standard deviation of a token, which the norms therefore keep
+    for name, weight in block.named_parameters():
+        if name in ("norm1.weight", "norm2.weight"):
+            weight.fill_(kept)
     read = {name: code / 2 for name, code in kind.items()}  # 1 for tokens of this kind
     queries, keys, values = block.attn.qkv.weight.unflatten(0, (3, 2, _HEAD))  # (H, d, D) each
     queries[:, 0] = read["class token"]
