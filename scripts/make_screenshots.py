@@ -7,6 +7,7 @@
     python scripts/make_screenshots.py --similar       # docs/similar.webp, components.webp: two photographs' patches
     python scripts/make_screenshots.py --lecture       # docs/lecture/: one screen of each step of the lecture
     python scripts/make_screenshots.py --target        # docs/targets*.webp: Explain and Layers with a group of classes
+    python scripts/make_screenshots.py --panels        # docs/guide/: parts of the page, those of PANELS
     python scripts/make_screenshots.py --static PHOTO  # docs/static.webp: a static site explains this photograph
 
 Needs the development requirements and a Chromium on the PATH.
@@ -45,6 +46,11 @@ TWO_CLASSES = """() => {
     const classes = ['German shepherd', 'dog'].map((name) => labels.indexOf(name)).sort((a, b) => a - b);
     vitviz.store.dispatch({ type: 'change', change: { target: `group:${classes}` } });
 }"""
+# File, address, part of the page, and a part to point at.
+PANELS = {
+    "score": ("tab=inside&image=Dog&head=5", ".vv-sums-view", "[data-head='4']"),
+    "edge": ("image=Dog&from=7,8&open=edge", ".vv-explore", ".vv-held"),
+}
 PREVIEW = (1200, 630)  # as sites that show previews crop them
 
 
@@ -169,6 +175,26 @@ def shoot_target(browser: Browser, address: str, file: Path) -> None:
     page.close()
 
 
+def shoot_panels(browser: Browser, address: str, folder: Path) -> None:
+    """Take a screenshot of each of `PANELS`: the box around the children of its element."""
+    for name, (search, selector, pointed) in PANELS.items():
+        page = browser.new_page(viewport={"width": 1280, "height": 720})
+        page.goto(f"{address}?theme=light&{search}")
+        page.wait_for_function(COMPLETE)
+        page.locator(f"{selector} {pointed}").hover(timeout=120_000)
+        page.wait_for_function("vitviz.resting() && !vitviz.progress.first", timeout=120_000)
+        page.wait_for_timeout(800)  # wait for fonts
+        boxes = [box for part in page.locator(f"{selector} > *").all() if (box := part.bounding_box())]
+        left, top = (min(box[side] for box in boxes) for side in "xy")
+        right, low = (max(box[at] + box[size] for box in boxes) for at, size in (("x", "width"), ("y", "height")))
+        scroll = page.evaluate("window.scrollY")
+        clip = {"x": left - 8, "y": top + scroll - 8, "width": right - left + 16, "height": low - top + 16}
+        shot = Image.open(io.BytesIO(page.screenshot(full_page=True, clip=clip))).convert("RGB")
+        shot.save(folder / f"{name}.webp", quality=80, method=6)
+        print(folder / f"{name}.webp", shot.size)
+        page.close()
+
+
 def shoot_static(browser: Browser, photograph: Path, file: Path) -> None:
     """Write a static site with the default model and the examples, and save a screenshot of its tab Why."""
     from vitviz.site.static import write_site
@@ -205,6 +231,7 @@ def main() -> None:
     parser.add_argument("--lecture", action="store_true", help="write docs/lecture/")
     parser.add_argument("--target", action="store_true", help="write docs/targets*.webp")
     parser.add_argument("--similar", action="store_true", help="write docs/similar.webp and docs/components.webp")
+    parser.add_argument("--panels", action="store_true", help="write pictures of parts of the page to docs/guide/")
     parser.add_argument("--static", type=Path, metavar="PHOTOGRAPH", help="write docs/static.webp")
     parser.add_argument("--preview", action="store_true", help="write the picture of link previews")
     args = parser.parse_args()
@@ -219,6 +246,8 @@ def main() -> None:
             shoot_lecture(browser, address, ROOT / "docs" / "lecture")
         elif args.target:
             shoot_target(browser, address, ROOT / "docs" / "targets.webp")
+        elif args.panels:
+            shoot_panels(browser, address, ROOT / "docs" / "guide")
         elif args.similar:
             shoot_similar(browser, address, ROOT / "docs")
         elif args.preview:

@@ -302,6 +302,24 @@ def test_models_lists_models_examples_and_methods(endpoints: Endpoints, sources:
     assert models["more"] == {"typed": True, "upload": False}
 
 
+def test_sums_and_edges_match_python(endpoints: Endpoints, scene: str, sources: tuple[str, ...]) -> None:
+    view = view_of(endpoints, scene)
+    sums, answer = view.decompose(contrast=(3, 1)), endpoints.decompose(scene, target=3, against=1)
+    assert {name: answer[name] for name in ("name", "scale", "total")} == {
+        "name": sums.name, "scale": sums.scale, "total": sums.total,
+    }  # fmt: skip
+    tokens = np.frombuffer(base64.b64decode(answer["tokens"]), "<f4").reshape(sums.tokens.shape)
+    np.testing.assert_allclose(tokens, sums.tokens, rtol=1e-6)
+    edge, answer = view.edge(**EDGE, target=3, cut=True), endpoints.edge(scene, **EDGE, target=3, cut=True)
+    assert {name: answer[name] for name in ("attention", "logit", "writes", "cut", "parts", "target")} == {
+        name: getattr(edge, name) for name in ("attention", "logit", "writes", "cut", "parts", "target")
+    }
+    assert sum(answer["terms"]) + answer["bias"] == pytest.approx(answer["logit"], abs=1e-5)
+    blind = endpoints.open(photograph(), sources[1])["id"]  # without a classifier
+    assert endpoints.edge(blind, **EDGE)["writes"] is None
+
+
+EDGE = {"block": 1, "head": 0, "query": 2, "key": 5}
 TABLE: list[tuple[str, dict[str, Any], str]] = [  # endpoint, arguments, part of the error message
     ("open", {}, "photograph"),
     ("open", {"image": "Nothing"}, "Noise"),
@@ -312,6 +330,10 @@ TABLE: list[tuple[str, dict[str, Any], str]] = [  # endpoint, arguments, part of
     *(("open", {"photo": photograph(), "size": size}, "size") for size in (91.0, True, 0, 10**6)),
     *(("open", {"photo": photograph(), "size": size}, str(size)) for size in (1, 12, 9 * WIDTH, 10**5)),
     ("open", {"photo": photograph(), "detail": 91}, "detail"),
+    ("decompose", {"target": tiny.CLASSES}, str(tiny.CLASSES)),
+    ("decompose", {"target": "group:1,2"}, "whose score is a sum"),
+    *(("edge", {**EDGE, name: 10**4}, "10000") for name in EDGE),
+    ("edge", {**EDGE, "target": "group:1,2", "cut": True}, "whose score is a sum"),
     ("descriptors", {"descriptor": "pixels"}, "tokens, queries, keys or values"),
     ("descriptors", {"block": tiny.DEPTH}, str(tiny.DEPTH)),
     ("explain", {"method": "grad"}, "grad"),
@@ -371,7 +393,7 @@ def test_wrong_arguments_are_refused_with_a_reason_before_anything_runs(
 
 
 OF_SCENES = [name for name in QUESTIONS if "scene" in signature(getattr(Endpoints, name, print)).parameters]
-MORE = {"faithfulness": {"methods": ["gae"]}, "heads": {"names": ["distance"]}}
+MORE = {"edge": EDGE, "faithfulness": {"methods": ["gae"]}, "heads": {"names": ["distance"]}}
 MORE |= {name: {"block": 0} for name in ("block", "attention")}
 UNKNOWN = "0" * 32
 

@@ -53,6 +53,7 @@ QUESTIONS = [  # the required capability, and a question
     ("explain", "faithfulness", {"methods": ["token_gradcam", "rollout"], **CLASS}),
     ("explain", "heads", {"names": ["distance"]}),
     ("explain", "layers", {}),
+    ("explain", "decompose", CLASS),
     ("lecture", "lecture", {}),
     ("lecture", "lecture", {"block": 1}),
     ("explain", "rearrange", {"shuffle": 2, "positions": False}),
@@ -243,6 +244,21 @@ def test_descriptors_match_python(backend: Backend) -> None:
         expected = normalize(patch_descriptors(backend.view.model, trace, descriptor, block), dim=-1)
         lengths = np.linalg.norm(vectors.astype(np.float32), axis=-1, keepdims=True)
         np.testing.assert_allclose(vectors / lengths, expected, atol=1e-3, err_msg=f"{descriptor} {block}")
+
+
+def test_sums_match_python(backend: Backend) -> None:
+    for aim in ({}, {"target": 3}, {"target": 3, "against": 1}) if backend.can("explain") else ():
+        contrast = {"contrast": (3, 1)} if "against" in aim else aim
+        sums, answer = backend.view.decompose(**contrast), backend.ask("decompose", aim)
+        largest = max(np.abs(part).max() for part in (sums.heads, sums.mlps, sums.biases))
+        close = 1e-6 if not backend.close else 1e-4 * largest + backend.close
+        tokens = np.frombuffer(base64.b64decode(answer["tokens"]), "<f4").reshape(sums.tokens.shape)
+        np.testing.assert_allclose(tokens, sums.tokens, atol=close)
+        for part in ("start", "constant", "total", "heads", "mlps", "biases"):
+            np.testing.assert_allclose(answer[part], getattr(sums, part), atol=close, err_msg=part)
+        parts = sum(np.sum(answer[part]) for part in ("start", "constant", "heads", "mlps", "biases"))
+        assert parts == pytest.approx(answer["total"], abs=1e-4 * largest)
+        assert (answer["name"], answer["scale"]) == (sums.name, sums.scale)
 
 
 # ---- questions that only some backends answer, and refused questions

@@ -22,7 +22,8 @@ from vitviz.view import View
 
 QUESTIONS = "**/vitviz/*"
 FLAT = f'"values": {[0.0] * 7 * 11}'  # of the tiny model's grid
-TABS = {"Why": "Why", "Heads": "Inside", "Layers": "Inside"}  # the tab of each section
+SUMS = "What added to the score"
+TABS = {"Why": "Why", "Heads": "Inside", "Layers": "Inside", SUMS: "Inside"}  # the tab of each section
 
 
 def view_of(name: str) -> str:
@@ -422,3 +423,58 @@ def test_multi_label_and_regression_outputs_match_python(
     expect(panel.locator(".vv-moved small").first).to_have_text(f"was {whole}")
     title = f"{'Probability' if several else 'Value'} after each layer"
     expect(tab(page, "Layers").locator(".vv-charts svg text").filter(has_text=title)).to_have_count(1)
+
+
+def test_bars_of_the_score_add_up_to_the_sum_of_python(opened: Browser, app: Running) -> None:
+    panel, view = tab(opened, SUMS), app.view()
+    sums = view.decompose()
+    total = panel.locator(".vv-total")
+    expect(total).to_contain_text("start + ")
+    start, layers, constant, whole = (
+        float(number.replace("−", "-")) for number in re.findall(r"−?\d+\.\d+", total.inner_text())
+    )
+    of_layers = sums.heads.sum() + sums.mlps.sum() + sums.biases.sum()
+    expected = [sums.start, of_layers, sums.constant, sums.total]
+    assert [start, layers, constant, whole] == pytest.approx(expected, abs=0.01)
+    panel.locator(".vv-waterfall [data-layer='0']").click()
+    expect(panel.locator(".vv-layer-sum")).to_have_text("Heads of layer 1")
+    heads = panel.locator(".vv-head-bars [data-head]")
+    expect(heads).to_have_count(view.trace.heads)
+    shown = [float(text.replace("−", "-")) for text in panel.locator(".vv-head-bars small").all_inner_texts()]
+    assert shown == pytest.approx([*sums.heads[0], sums.mlps[0], sums.biases[0]], abs=0.05 * np.abs(shown).max())
+    heads.nth(1).hover()  # its map follows the pointer
+    expect(panel.locator(".vv-title")).to_have_text(f"Layer 1, head 2: what each patch added to {sums.name}")
+    values = opened.evaluate(f"{view_of('.vv-sums-view')}.heatmap.values")
+    np.testing.assert_allclose(values, sums.tokens[0, 1, len(view.trace.prefix) :], atol=1e-6)
+    heads.nth(1).click()
+    assert opened.evaluate("vitviz.store.get().head") == 1
+
+
+def test_edge_of_a_pinned_patch_matches_python(opened: Browser, app: Running) -> None:
+    view, point = app.view(), {"patch": [2, 3], "query": [2, 3], "pane": 0, "over": True}
+    panel = opened.locator(".vv-edge")
+    expect(panel).to_be_hidden()
+    opened.evaluate(
+        """(pointer) => {
+            const { store } = vitviz;
+            const change = { tab: 'look', query: [0, 1], block: 0, head: 1, open: ['edge'] };
+            store.dispatch({ type: 'change', change });
+            store.dispatch({ type: 'hover', pointer: { ...pointer, scene: store.get().scene.id } });
+        }""",
+        point,
+    )
+    edge = view.edge(0, 1, (0, 1), (2, 3), cut=True)
+    words = f"Layer 1, head 2: row 1, column 2 gives {percent(edge.attention)} of its attention to row 3, column 4."
+    expect(panel.locator(".vv-edge-words")).to_have_text(words)
+    labels, texts = (panel.locator(f".vv-signed-bar {part}").all_inner_texts() for part in ("span", "small"))
+    numbers = {label: float(text.replace("−", "-")) for label, text in zip(labels, texts, strict=True)}
+    assert numbers["total"] == pytest.approx(edge.logit, abs=0.01 * abs(edge.terms).max())
+    parts = sum(number for label, number in numbers.items() if label not in ("total", "by position alone"))
+    assert parts == pytest.approx(edge.logit, abs=0.05 * abs(edge.terms).max())
+    assert edge.writes is not None
+    assert edge.cut is not None
+    panel.get_by_text("What if it could not look there?").click()  # the key stays though the pointer left it
+    expect(panel.locator(".vv-edge-effect")).to_contain_text("(exact)")
+    effect = panel.locator(".vv-edge-effect").inner_text().replace(edge.target, "").replace("−", "-")
+    shown = [float(text) for text in re.findall(r"-?\d+(?:\.\d+)?(?:e-\d+)?", effect)]
+    assert shown == pytest.approx([edge.writes, edge.cut], rel=0.01, abs=1e-6)

@@ -37,6 +37,7 @@ from vitviz.attribution.target_specs import (
 from vitviz.evaluation.faithfulness import curve_passes
 from vitviz.evaluation.masking import usual_baseline
 from vitviz.heatmap import Heatmap
+from vitviz.model.trace import Trace
 from vitviz.phrases import Phrase
 from vitviz.server import arguments as args
 from vitviz.server.arguments import ArgumentError, check, quote
@@ -51,9 +52,11 @@ from vitviz.web.payload import block_bytes, caption_bytes, descriptor_bytes, rol
 from vitviz.web.questions import QUESTIONS
 from vitviz.web.responses import (
     describe_change,
+    describe_edge,
     describe_layers,
     describe_map,
     describe_rearranged,
+    describe_sums,
     describe_test,
     rounded,
 )
@@ -318,6 +321,67 @@ class Endpoints(Opening):
         aim = {} if target is against is None else self._aim(opened, target, against)
         with self._turn(opened, "reading all layers", layers_need):
             return describe_layers(opened.view, **aim)
+
+    def decompose(
+        self, scene: args.SceneId, target: args.Target | None = None, against: args.Index | None = None
+    ) -> dict[str, Any]:
+        """Return the score of a class or another target as a sum over layers, heads, MLPs and attended tokens.
+
+        Args:
+            scene: the id of an open photograph.
+            target: the target, as for explain; by default the most probable class.
+            against: another class, from which the target is distinguished.
+
+        Returns:
+            sums: "name" and "scale" of the score; "total", the sum of "start", "constant", "heads" (layer, head),
+                "mlps" and "biases" (layer), all directly; and "tokens", the heads' numbers by attended token, float32
+                in base64 (layer, head, token), prefix tokens first.
+        """
+        opened = self._scene(scene)
+        aim = {} if target is against is None else self._aim(opened, target, against)
+        with self._turn(opened, "the sum of the score", passes_need):
+            return describe_sums(ask_view(opened.view, "decompose", **aim))
+
+    def edge(
+        self,
+        scene: args.SceneId,
+        block: args.Index,
+        head: args.Index,
+        query: args.Index,
+        key: args.Index,
+        target: args.Target | None = None,
+        against: args.Index | None = None,
+        cut: args.Switch = False,
+    ) -> dict[str, Any]:
+        """Return why one head attends from one token to another, and what this adds to the score of a target.
+
+        Args:
+            scene: the id of an open photograph.
+            block: the layer, counted from 0.
+            head: counted from 0.
+            query: the token that attends, prefix tokens first.
+            key: the token that it attends to.
+            target: the target, as for explain; by default the most probable class. Captured models have none.
+            against: another class, from which the target is distinguished.
+            cut: run the model again without this edge.
+
+        Returns:
+            edge: "attention"; "logit", relative to the mean of the query's logits, the sum of "terms" and "bias"; what
+                the terms are, "parts"; "position", the logit by position alone, or `null`; "writes", what the key's
+                value adds to the score of "target", and "cut", the exact change without the edge, or `null`.
+        """
+        opened = self._scene(scene)
+        trace = opened.view.trace
+        _check_index("block", block, trace.depth)
+        _check_index("head", head, trace.heads_in(block))
+        for name, token in (("query", query), ("key", key)):
+            _check_index(name, token, trace.count)
+        aim = self._aim(opened, target, against) if isinstance(trace, Trace) or target is not against or cut else {}
+        with self._turn(opened, "the reasons of an edge", passes_need):
+            place = {"block": block, "head": head, "query": query, "key": key}
+            if aim.get("target", 0) is None:  # without a classifier
+                aim = {}
+            return describe_edge(ask_view(opened.view, "edge", **place, **aim, cut=cut))
 
     def lecture(self, scene: args.SceneId, block: args.Index | None = None, token: args.Index | None = None) -> bytes:
         """Return the numbers behind the lecture as a file of `vitviz.lecture.numbers`.

@@ -15,12 +15,14 @@ memory holds the weights once for the forward and once for the backward pass.
 | classify | tokens (1, n, D) | logits (1, C) |
 | slope | tokens (1, N, D), weights (1, C) | gradient of the weighted logits with respect to the tokens (1, N, D) |
 | share | tokens (1, N, D), weights (1, C) | the same gradient by the rules of AttnLRP |
+| direct | tokens (1, N, D), weights (1, C) | the direct effect: this gradient with norms linear (1, N, D) |
+| writes | tokens and flow (1, N, D), a direct effect | what heads add by attended token (H, N), and the bias (1) |
 | lens | tokens (1, N, D), classes (K) | probabilities of the image (K) and patches (K, gh * gw), final tokens (N, D) |
 
 `vitviz.site.formulas` lists the graphs that turn these outputs into scores and statistics.
 
 `n` is any number of tokens, because patches may be removed. `heads` multiplies the output of each head; 0 disables it.
-With rotary positions block, parts, gradient and relevance also take the angles of the patches, cos and sin (n - P, d).
+With rotary positions block, writes, parts, gradient and relevance also take cos and sin of the patches, (n - P, d).
 With attention pooling slope also returns the attention of the pooling and its gradient, (H, N) each.
 Shapes: H heads, N tokens = P prefix tokens followed by gh x gw patches, D width, d head width, C classes.
 """
@@ -38,6 +40,7 @@ import torch
 from torch import Tensor, nn
 
 from vitviz.analysis.block_parts import PARTS, block_parts
+from vitviz.analysis.decomposition import Direct
 from vitviz.analysis.logit_lens import classify_patches
 from vitviz.attribution.attn_lrp import KINDS, AttnLRP
 from vitviz.attribution.values import head_products, norms_of_rows
@@ -166,6 +169,10 @@ def _graphs(model: ViT) -> Iterator[_Graph]:
         "block", _Block(model), middle, (tokens, heads, *angles), (count, {}, *both),
         f"tokens heads{names} -> out queries keys lse mean_row mean_column",
     )  # fmt: skip
+    yield _Graph(
+        "writes", _Writes(model), middle, (tokens, flow, *angles), (count, count, *both),
+        f"tokens flow{names} -> terms bias",
+    )  # fmt: skip
     yield _Graph("values", _Values(model), middle, (tokens,), (count,), "tokens -> values")
     yield _Graph(
         "parts", _Parts(model), middle, (tokens, *angles), (count, *both), f"tokens{names} -> normed {' '.join(PARTS)}"
@@ -179,6 +186,7 @@ def _graphs(model: ViT) -> Iterator[_Graph]:
             f"tokens flow{names} -> attention slope back"),
         ("relevance", _relevance(model), middle, (tokens, flow, *angles), (count, count, *angle_axes),
             f"tokens flow{names} -> back"),
+        ("direct", _direct(model), last, (tokens, weights), (count, {}), "tokens weights -> slope"),
         ("slope", _slope(model), last, (tokens, weights), (count, {}), f"tokens weights -> slope{pool}"),
         ("share", _share(model), last, (tokens, weights), (count, {}), "tokens weights -> slope"),
     ):  # fmt: skip
@@ -273,6 +281,21 @@ class _Values(_OfBlock):
         return project_part(self.block.attn, self.block.enter(tokens), parts=slice(2, 3))[0, 0]  # (H, N, d)
 
 
+class _Writes(_OfBlock):
+    """Compute what each attended token adds by each head, from the direct effect of the block's output on the score.
+
+    These are the terms of `vitviz.analysis.decomposition.decompose` for blocks without norms after attention.
+    """
+
+    def forward(self, tokens: Tensor, flow: Tensor, *angles: Tensor) -> tuple[Tensor, ...]:
+        attn, flow = self.block.attn, self.block.ls1(flow)  # (1, N, D)
+        q, k, v = attn.project(self.block.enter(tokens), _angles(angles))  # (1, H, N, d)
+        of_heads = (flow @ attn.proj.weight).unflatten(2, (attn.heads, -1)).transpose(1, 2)  # (1, H, N, d)
+        rows = (q @ k.mT * attn.scale).softmax(-1)  # (1, H, N, N)
+        bias = flow.new_zeros(1) if attn.proj.bias is None else (flow @ attn.proj.bias).sum(1)
+        return ((rows.mT @ of_heads) * v).sum(-1)[0], bias
+
+
 class _Parts(_OfBlock):
     """Compute the parts of a block, see `vitviz.analysis.block_parts.block_parts`, for all tokens."""
 
@@ -360,6 +383,25 @@ def _share(model: ViT) -> Backward:
         leaving, ops = tokens.detach().requires_grad_(), _Rules(model)
         logits = model.classify(model.finish(leaving, ops), ops)
         return torch.autograd.grad((logits * weights).sum(), leaving)
+
+    return run
+
+
+class _Direct(Direct):
+    """Run `Direct` with the attention of a pooling as matrix products, see `_Rules`."""
+
+    def attend(
+        self, q: Tensor, k: Tensor, v: Tensor, scale: float, *, dropout: float = 0.0, learned_query: bool = False
+    ) -> Tensor:
+        assert not dropout
+        assert learned_query  # only the pooling attends after the last block
+        return (q * scale @ k.mT).softmax(dim=-1).detach() @ v
+
+
+def _direct(model: ViT) -> Backward:
+    def run(tokens: Tensor, weights: Tensor) -> tuple[Tensor, ...]:
+        leaving, ops = tokens.detach().requires_grad_(), _Direct(model)
+        return torch.autograd.grad((model.classify(model.finish(leaving, ops), ops) * weights).sum(), leaving)
 
     return run
 

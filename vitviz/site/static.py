@@ -40,6 +40,7 @@ from vitviz.web import bundle
 from vitviz.web.choices import choices, in_browser
 from vitviz.web.examples import Example, examples
 from vitviz.web.payload import block_bytes, caption_bytes, descriptor_bytes, rollout_bytes
+from vitviz.web.questions import QUESTIONS
 from vitviz.web.responses import constants
 from vitviz.web.scene import Scene, listed, saved_frame
 from vitviz.weights import zoo
@@ -369,12 +370,13 @@ def _choices(models: dict[str, ViT], photographs: Sequence[Example], methods: Se
         for source, model in models.items()
         if model.pretrained is not None
     ]
+    targets = [word for word, reason in SPELLINGS.items() if not reason]
     offered = {
         "groups": [{"title": Phrase("in-this-browser", "In this browser"), "entries": entries}],
         "default": next(iter(models)),
         "more": {"typed": False, "upload": False},
         "examples": [example.describe() for example in photographs],
-        **choices(methods, in_browser(STATISTICS), [word for word, reason in SPELLINGS.items() if not reason]),
+        **choices(methods, in_browser(STATISTICS), targets, in_browser(QUESTIONS)),
     }
     return with_phrases(offered)
 

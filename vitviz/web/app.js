@@ -4,18 +4,20 @@ import { received } from './effects/photo_link.js';
 import { Photos } from './effects/photos.js';
 import { mount } from './page.js';
 import { Debug } from './panels/debug.js';
+import { EdgePanel } from './panels/edge.js';
 import { Explain } from './panels/explain.js';
 import { Explore } from './panels/explore.js';
 import { Frame } from './panels/frame.js';
 import { Heads } from './panels/head_statistics.js';
 import { Layers } from './panels/layers.js';
 import { Source } from './panels/source.js';
+import { SumsPanel } from './panels/sums.js';
 import { TopBar } from './panels/topbar.js';
 
 /** The panels, and the elements of app.html that they fill. */
 export const VIEWS = {
   '.vv-explore': Explore, '.vv': Frame, '.vv-explain': Explain, '.vv-heads-view': Heads, '.vv-layers-view': Layers,
-  '.vv-main': Source, '.vv-models': TopBar, '.vv-debug': Debug,
+  '.vv-sums-view': SumsPanel, '.vv-edge': EdgePanel, '.vv-main': Source, '.vv-models': TopBar, '.vv-debug': Debug,
 };
 
 /**

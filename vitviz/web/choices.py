@@ -20,8 +20,9 @@ def choices(
     methods: Collection[str] = METHODS,
     statistics: Collection[str] = STATISTICS,
     targets: Collection[str] = tuple(SPELLINGS),
+    questions: Collection[str] = QUESTIONS,
 ) -> dict[str, Any]:
-    """Return the named methods, statistics and targets, the defaults, and the page's questions."""
+    """Return the named methods, statistics, targets and questions for the page, and the defaults."""
     return {
         "methods": [_method(method) for method in METHODS.values() if method.name in methods],
         "defaults": [DEFAULT, WITHOUT_CLASS],  # the default is the first one that the model can compute
@@ -33,7 +34,7 @@ def choices(
             "block": BLOCK,
             "percentiles": PERCENTILES,
         },
-        "questions": {name: _question(question) for name, question in QUESTIONS.items() if question.page},
+        "questions": {name: _question(question) for name in questions if (question := QUESTIONS[name]).page},
     }
 
 

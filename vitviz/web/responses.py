@@ -8,6 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from vitviz.analysis.decomposition import Decomposition
+from vitviz.analysis.edges import Edge
 from vitviz.analysis.interventions import Change
 from vitviz.analysis.tokens import PERCENTILES
 from vitviz.attribution.target_specs import SPELLINGS
@@ -120,6 +122,25 @@ def describe_layers(view: View, **aim: Any) -> dict[str, Any]:
             "readings": [block + 1 for block in lens.blocks],
         }
     return answer
+
+
+def describe_sums(sums: Decomposition) -> dict[str, Any]:
+    """Describe a score as a sum; see `vitviz.server.endpoints.Endpoints.decompose`."""
+    return {
+        "name": sums.name, "scale": sums.scale,
+        **{part: getattr(sums, part) for part in ("start", "constant", "total")},
+        **{part: getattr(sums, part).tolist() for part in ("heads", "mlps", "biases")},
+        "tokens": base64.b64encode(sums.tokens.astype("<f4").tobytes()).decode(),
+    }  # fmt: skip
+
+
+def describe_edge(edge: Edge) -> dict[str, Any]:
+    """Describe one edge of attention; see `vitviz.server.endpoints.Endpoints.edge`."""
+    numbers = ("attention", "logit", "bias", "position", "writes", "cut")
+    return {
+        **{name: getattr(edge, name) for name in (*numbers, "parts", "target", "scale")},
+        "terms": edge.terms.tolist(),
+    }
 
 
 def describe_change(view: View, change: Change, classes: Collection[int] = ()) -> list[list[Any]]:

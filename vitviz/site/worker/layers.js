@@ -1,6 +1,6 @@
 // The logit lens of each layer, and its patches: principal components as colors, and descriptors (`vitviz.analysis`).
 import { dot, percentile, principalComponents } from '../../web/compute/components.js';
-import { descriptorsFile, patchVectors } from './files.js';
+import { descriptorsFile, encoded, patchVectors } from './files.js';
 import { aimOf } from './endpoints.js';
 import { breathe, softmax } from './model.js';
 
@@ -8,13 +8,6 @@ import { breathe, softmax } from './model.js';
 /** @typedef {import('./endpoints.js').Constants} Constants */
 
 const TOLERANCE = 1e-5; // of the components; colors have 256 steps
-
-/** Encode bytes in base64. @param {Uint8Array} bytes */
-function encoded(bytes) {
-  let text = '';
-  for (let i = 0; i < bytes.length; i += 4096) text += String.fromCharCode(...bytes.subarray(i, i + 4096));
-  return btoa(text);
-}
 
 /** @param {ArrayLike<number>} values */
 const bytesOf = (values) => Uint8Array.from(values, (value) => Math.round(255 * Math.min(1, Math.max(0, value))));

@@ -12,6 +12,7 @@ import { Stopped, Model } from './model.js';
 import { PhotographError, describeScene, prepareBlob } from './opening.js';
 import { rollOut, weightsOf } from './rollout.js';
 import { startRuntime } from './runtime.js';
+import { decompose } from './sums.js';
 
 /** @typedef {import('./graphs.js').About} About */
 /** @typedef {import('./runtime.js').Build} Build */
@@ -149,7 +150,7 @@ export function start(self, build, constants) {
       for (let n = 0; n < first.tokens; n += 1) identity[n * (first.tokens + 1)] = 1;
       return rolloutFile(await rollOut(model, run.blocks, identity, options), first, options.start);
     },
-    descriptors, explain, faithfulness, heads, intervene, layers, rearrange, ...ROOM_ANSWERS,
+    decompose, descriptors, explain, faithfulness, heads, intervene, layers, rearrange, ...ROOM_ANSWERS,
   };
 
   /** @param {Question} question */

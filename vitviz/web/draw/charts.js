@@ -147,6 +147,21 @@ export function movedTarget(label, { target, scale }) {
   return moved([[label, target[1], target[2]]], (value) => word + number(value), 1, number);
 }
 
+/**
+ * Bars to the left and right of zero, of negative and positive values; those with `data` are buttons.
+ * @param {{label: string, value: number, data?: string}[]} rows @param {number} most - the end of the scale
+ * @param {(value: number) => string} units
+ */
+export function signedBars(rows, most, units) {
+  return rows.map(({ label, value, data }) => {
+    const tag = data ? 'button' : 'span';
+    const [from, to] = [0, value / (most || 1)].sort((a, b) => a - b).map((end) => `${(50 + 50 * end).toFixed(2)}%`);
+    return `<${tag} ${data ? `type="button" ${data}` : ''} class="vv-signed-bar"><span>${
+      escaped(label)}</span><b><i class="${value < 0 ? 'vv-plot-1' : ''}" style="left: ${from}; right: calc(100% - ${
+      to})"></i></b><small>${units(value)}</small></${tag}>`;
+  }).join('');
+}
+
 const GAP = 24; // pixels, as in style.css
 const ENOUGH = 320; // pixels; minimum width of charts side by side
 /** @type {WeakMap<Element, {charts: Chart[], width: number}>} */
