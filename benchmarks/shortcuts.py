@@ -174,6 +174,7 @@ def run(base: ViT, plain: Plain, photos: dict[str, list[Path]], number: int, fol
     y = torch.arange(len(classes)).repeat_interleave(torch.tensor([len(each) for each in x]))
     base.head = fit(torch.cat(x), y, len(classes))
     base.pretrained = replace(base.pretrained, labels=tuple(classes))
+    base.config = replace(base.config, classes=len(classes))
     relied: dict[str, tuple[float, float]] = {}
     for index, (name, paths) in enumerate(classes.items()):
         shown = [marks[name](photo) if name in marks else photo for photo in map(decode, paths[FIT:])]
@@ -210,7 +211,6 @@ def main() -> None:
     base.pretrained = replace(
         about, name="planted", preprocess=preprocess, labels=tuple(photos), class_ids=(), known_above=None, groups=()
     )
-    base.config = replace(base.config, classes=len(photos))
     args.out.mkdir(exist_ok=True)
     found = {kind: list[bool]() for kind in KINDS}
     others: list[str] = []

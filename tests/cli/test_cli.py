@@ -530,6 +530,15 @@ def test_audit_writes_report_table_and_records(
     assert run(*words) == ""
 
 
+def test_compare_writes_a_report_and_the_heads(shell: Run, model: str, things: Path, tmp_path: Path) -> None:
+    words = ("compare", model, model, things, "-o", tmp_path / "out", "--method", "rollout", "--limit", "1", "--json")
+    answer = json.loads(shell(*words, "--device", "cpu"))
+    assert answer["model"] == [model, model]
+    assert answer["flips"] == []
+    assert {(head["layer"], head["head"]) for head in answer["heads"]} >= {(1, 1)}
+    assert {path.name for path in (tmp_path / "out").iterdir()} == {"report.html", "heads.csv"}
+
+
 def test_evaluate_prints_and_writes_a_table(
     run: Run, things: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, quick: None
 ) -> None:

@@ -5,6 +5,7 @@ import { isStep, reduce, restore } from '../../vitviz/web/core/actions.js';
 import { INITIAL } from '../../vitviz/web/core/state.js';
 import { createStore } from '../../vitviz/web/core/store.js';
 import { Questions, sceneOf } from '../../vitviz/web/effects/questions.js';
+import { received } from '../../vitviz/web/effects/photo_link.js';
 import { Photos, hashOf } from '../../vitviz/web/effects/photos.js';
 import { SceneEffects } from '../../vitviz/web/effects/scene.js';
 
@@ -485,4 +486,14 @@ test('without a working database, the latest eight photographs are kept in memor
   t.after(() => { delete globalThis.window; });
   const waiting = new Photos();
   assert.equal(await (await waiting.get(await waiting.add(new Blob(['one'])))).text(), 'one');
+});
+
+test('a photograph that came with a link is opened in both panes, unless the second has its own', () => {
+  const hash = `#photo=${btoa('RIFF....WEBP')}`;
+  const searchOf = (search) => Object.fromEntries(
+    new URLSearchParams(received({ hold() {} }, { hash, search }).search));
+  const { photo } = searchOf('?image=cat');
+  assert.deepEqual(searchOf('?image=cat'), { photo });
+  assert.deepEqual(searchOf('?model=a&model2=b&pane=1'), { model: 'a', model2: 'b', pane: '1', photo, photo2: photo });
+  assert.deepEqual(searchOf('?pane=1&image2=cat'), { pane: '1', image2: 'cat', photo });
 });

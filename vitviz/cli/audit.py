@@ -80,3 +80,44 @@ def _save(result: Audit, out: Any) -> list[str]:
     except (MissingExtraError, ImportError):
         return names
     return [*names, f"{PHOTOGRAPHS}.parquet"]
+
+
+@click.command(cls=Command)
+@click.argument("first", type=PATH, metavar="MODEL")
+@click.argument("second", type=PATH, metavar="MODEL")
+@click.argument("photos", type=PATH, metavar="FOLDER")
+@click.option(
+    "-o", "--output", type=PATH, metavar="FOLDER", default="compared", help="the output folder (default: compared)"
+)
+@click.option(
+    "--method", type=Names("vitviz.attribution.registry", "METHODS"), default="gae", help="of the maps (default: gae)"
+)
+@click.option("--limit", type=int, help="the maximum number of photographs, spread over the subfolders")
+@page
+@shared.kind
+@shared.printed
+def compare(args: Args) -> None:
+    """Compare two models over a folder, such as before and after fine-tuning: answers, heads and maps."""
+    from vitviz.evaluation.compare import compare as measure
+    from vitviz.export.compare_report import write_comparison
+    from vitviz.export.report import PAGE
+
+    out = shared.output_path(args.output, folder=True)
+    explorers = [shared.open_explorer(Args(**vars(args), model=source)) for source in (args.first, args.second)]
+    first, second = (explorer.model for explorer in explorers)
+    result = measure(first, second, args.photos, method=args.method, limit=args.limit, progress=not args.quiet)
+    out.mkdir(parents=True, exist_ok=True)
+    sources = (args.first, args.second)
+    write_comparison(out / REPORT, result, explorers[0].preprocess, models=sources, page=args.page or PAGE)
+    if result.heads:
+        result.save(out / "heads.csv")
+    shared.note(args, f"{REPORT}{', heads.csv' if result.heads else ''} -> {out}")
+    if args.json:
+        heads = [{**asdict(head), "block": head.block + 1, "head": head.head + 1} for head in result.heads]
+        heads = [{"layer": head.pop("block"), **head} for head in heads]
+        flips = [{"before": before, "after": after, "photographs": count} for before, after, count in result.flips]
+        args.model = list(sources)
+        record = {"summary": result.describe(), "flips": flips, "heads": heads, "output": str(out)}
+        shared.print_json(args, first.config.image_size, **record)
+    else:
+        print(result.table())

@@ -5,7 +5,7 @@ import click
 from vitviz import __version__, rooms
 from vitviz.cli.analyze import arena, circuit, evaluate, heads, lens
 from vitviz.cli.app import app
-from vitviz.cli.audit import audit
+from vitviz.cli.audit import audit, compare
 from vitviz.cli.components import components
 from vitviz.cli.evidence import evidence
 from vitviz.cli.explain import explain, sheet
@@ -32,6 +32,7 @@ HELP = """Look inside a Vision Transformer.
   vitviz circuit photos --target church             a few heads and MLPs that keep most of a score
   vitviz evidence photo.jpg -o evidence.png         a few patches that alone keep the prediction
   vitviz audit photos -o audited                    answers that rest on the background, over a folder, as a report
+  vitviz compare before after photos -o compared    answers, heads and maps that differ between two models
   vitviz explain photo.jpg -o why.csv               the numbers, with everything needed to reproduce them
   vitviz replay why.csv                             reproduce and compare them
   vitviz heads photo.jpg                            statistics of the attention heads
@@ -85,7 +86,7 @@ def of_room(room: str, name: str) -> click.Command:
     commands=[
         *(predict, explain, sheet, export, heads, lens, evaluate, validate, summary, models, app),
         *(of_room("training", "train"), figures, of_room("film", "film"), of_room("lecture", "lecture")),
-        *(replay, components, circuit, evidence, arena, audit),
+        *(replay, components, circuit, evidence, arena, audit, compare),
     ],
 )
 @click.version_option(__version__, message="vitviz %(version)s")

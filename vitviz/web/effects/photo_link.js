@@ -58,5 +58,6 @@ export function received(photos, { hash, search }) {
   const params = new URLSearchParams(search);
   params.delete('image');
   params.set('photo', name);
+  if (params.has('pane') && !params.has('image2') && !params.has('photo2')) params.set('photo2', name);
   return { search: `?${params}`, notice: 'This photograph came with the link. It stays in this browser.' };
 }
