@@ -7,6 +7,7 @@ import pytest
 import tiny
 import torch
 import torch.nn.functional as F
+from PIL import Image
 
 import vitviz
 from vitviz.language import captioner
@@ -67,6 +68,30 @@ def test_given_words_are_fed_in() -> None:
     assert fed.words == written.words
     torch.testing.assert_close(fed.attention, written.attention)
     assert made.words(PHOTO, answer="a cat, left of a cat").words == ("a", "cat", ",", "left", "of", "a", "cat")
+
+
+def test_effects_and_pictures_equal_a_loop() -> None:
+    made = tiny_captioner()
+    words = made.words(PHOTO, "a cat", answer="left of a cat")
+    features, numbers = (
+        made.features(words.photo),
+        [Tokenizer.START, *made.tokenizer.encode(["a", "cat", "left", "of", "a", "cat"])],
+    )
+
+    def read(features: torch.Tensor, hidden: list[int]) -> torch.Tensor:
+        visible = torch.tensor([[token not in hidden for token in range(4)]])
+        logits = made.decoder(features, torch.tensor([numbers[:-1]]), visible)[0].log_softmax(-1)
+        return torch.tensor([logits[place - 1, numbers[place]] for place in range(3, 7)])
+
+    whole, effects = read(features, []), words.effects()
+    for token in range(4):
+        torch.testing.assert_close(effects[:, token], whole - read(features, [token]), atol=1e-5, rtol=0)
+    other = Image.fromarray(PHOTO[::-1])
+    expected = [whole, read(features, [0, 1, 2, 3]), read(made.features(other), [])]
+    torch.testing.assert_close(words.without_picture(other), torch.stack(expected, 1), atol=1e-5, rtol=0)
+    average = read(torch.zeros_like(features), [])
+    torch.testing.assert_close(words.probabilities.log(), torch.stack([whole, average], 1), atol=1e-5, rtol=0)
+    torch.testing.assert_close(words.needs, (1 - (average - whole).exp()).clamp_min(0), atol=1e-5, rtol=0)
 
 
 def test_boxes_divide_the_whole_photograph() -> None:

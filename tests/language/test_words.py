@@ -225,3 +225,83 @@ def test_an_answer_ends_where_the_context_ends() -> None:
     case.model.generation_config.eos_token_id = None
     length = prepared(case)["input_ids"].shape[1]
     assert len(asked(case, None, max_tokens=100).attention) <= 60 - length
+
+
+# ---- the exact effect of image tokens
+
+QUICK = ("smolvlm", "gemma3")  # Gemma 3 has sliding windows
+
+
+def masked_loop(case: Case, answer: list[int], hidden: list[int]) -> Tensor:
+    """Return the answer's log-probabilities (T) of the eager model whose text does not read some image tokens.
+
+    The whole sequence runs again, and the probabilities of attention are computed from its logits with a mask. The
+    image tokens stay as they are: PaliGemma's read the question.
+    """
+    model = copy.deepcopy(case.model)
+    model.set_attn_implementation("eager")
+    inputs = prepared(case)
+    length = inputs["input_ids"].shape[1]
+    of_text = int(case.model.config.model_type == "paligemma")
+    more = {"attention_mask": 1, "token_type_ids": of_text, "mm_token_type_ids": 0}
+    added = {name: torch.full((1, len(answer)), value) for name, value in more.items() if name in inputs}
+    for name, tokens in {**added, "input_ids": torch.tensor([answer])}.items():
+        inputs[name] = torch.cat([inputs[name], tokens], dim=1)
+    image = (inputs["input_ids"][0] == model.config.image_token_id).nonzero().flatten()
+    count, softmax = inputs["input_ids"].shape[1], F.softmax
+    first = min(int(image[-1]) + 1, length - 1)
+
+    def masked(logits: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+        if logits.ndim == 4 and logits.shape[-2:] == (count, count):  # of the decoder
+            logits = logits.clone()
+            logits[..., first:, image[hidden]] = -torch.inf
+        return softmax(logits, *args, **kwargs)
+
+    before: dict[int, Tensor] = {}
+
+    def keep(layer: Any, _inputs: Any, output: Any) -> Any:
+        tokens = output[0] if isinstance(output, tuple) else output
+        kept = torch.cat([before.setdefault(id(layer), tokens)[:, :first], tokens[:, first:]], 1)
+        return (kept, *output[1:]) if isinstance(output, tuple) else kept
+
+    for layer in model.get_decoder().layers:
+        layer.register_forward_hook(keep)
+    with pytest.MonkeyPatch.context() as patch, torch.no_grad():
+        model(**inputs)
+        patch.setattr(torch.nn.functional, "softmax", masked)
+        logits = model(**inputs).logits[0, length - 1 : -1]
+    return logits.log_softmax(-1).gather(1, torch.tensor(answer)[:, None])[:, 0]
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=() if name in QUICK else pytest.mark.tier("all")) for name in CASES]
+)
+def test_effects_equal_a_loop_that_masks_each_key_in_every_layer(name: str) -> None:
+    case = CASES[name]()
+    words = asked(case)
+    ids = case.processor.tokenizer(ANSWER, add_special_tokens=False)["input_ids"]
+    count = len(words.boxes)
+
+    def looped(hidden: list[int]) -> Tensor:
+        loop = masked_loop(case, ids, hidden)
+        return torch.stack([loop[list(span)].sum() for span in words.spans])
+
+    whole, effects = looped([]), words.effects()
+    assert effects.shape == (8, count)
+    for token in (0, count - 1):
+        torch.testing.assert_close(effects[:, token], whole - looped([token]), atol=1e-5, rtol=0)
+    assert effects.abs().max() > 1e-4
+    without = torch.stack([whole, looped([*range(count)])], 1)
+    torch.testing.assert_close(words.without_picture()[:, :2], without, atol=1e-5, rtol=0)
+
+
+def test_another_picture_gives_the_log_probabilities_of_the_same_words() -> None:
+    case = smolvlm()
+    words, other = asked(case), Image.fromarray(np.asarray(photo(50, 91))[::-1])
+    again = vitviz.words(case.model, case.processor, other, case.image + QUESTION, ANSWER)
+    found = words.without_picture(other)[:, 2]
+    torch.testing.assert_close(found, again.without_picture()[:, 0], atol=1e-5, rtol=0)
+    gray = vitviz.words(
+        case.model, case.processor, Image.new("RGB", (91, 50), (128,) * 3), case.image + QUESTION, ANSWER
+    )
+    torch.testing.assert_close(words.probabilities[:, 1].log(), gray.without_picture()[:, 0], atol=1e-5, rtol=0)

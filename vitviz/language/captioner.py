@@ -95,13 +95,13 @@ class CaptionAnswer:
     """A caption that can be fed in again: `vitviz.language.words.Answer`.
 
     Args:
-        decoder: wrote it.
+        captioner: wrote it.
         features: image tokens, (1, n, K).
         numbers: of the words from the start, (1, `begin` + T).
         begin: number of words before the answer.
     """
 
-    decoder: Decoder
+    captioner: "Captioner"
     features: Tensor
     numbers: Tensor
     begin: int
@@ -110,16 +110,17 @@ class CaptionAnswer:
         """Return each token's log-probability while other image tokens are hidden: (B, n) bool -> (B, T)."""
         return self._read(self.features, visible)
 
-    def average_picture(self) -> Tensor:
-        """Return each token's log-probability with the mean of the training's image tokens everywhere: (T)."""
-        return self._read(torch.zeros_like(self.features), torch.ones(1, self.features.shape[1], dtype=torch.bool))[0]
+    def other_picture(self, photo: Any = None) -> Tensor:
+        """Return each token's log-probability with another photograph, or with the training's mean tokens: (T)."""
+        features = torch.zeros_like(self.features) if photo is None else self.captioner.features(photo)
+        return self._read(features, torch.ones(1, features.shape[1], dtype=torch.bool))[0]
 
     @torch.inference_mode()
     def _read(self, features: Tensor, visible: Tensor) -> Tensor:
         """Return the log-probabilities with other image tokens: (1, n, K), (B, n) -> (B, T)."""
         many = len(visible)
         numbers = self.numbers.expand(many, -1)
-        logits = self.decoder(features.expand(many, -1, -1), numbers[:, :-1], visible)
+        logits = self.captioner.decoder(features.expand(many, -1, -1), numbers[:, :-1], visible)
         shares: Tensor = logits.log_softmax(-1).gather(2, numbers[:, 1:, None])[..., 0]
         return shares[:, self.begin - 1 :]
 
@@ -172,7 +173,7 @@ class Captioner:
             answer_words = self.tokenizer.decode(written)
             recorder = Recorder()
             numbers = torch.tensor([[*start, *written[: len(answer_words)]]])
-            fed = CaptionAnswer(self.decoder, features, numbers, len(start))
+            fed = CaptionAnswer(self, features, numbers, len(start))
             self.decoder(features, numbers[:, :-1], attend=recorder)
         layers = torch.cat(recorder.attention)[:, :, len(begin) :, : features.shape[1]]  # (L, H, T, n)
         spans = tuple((index,) for index in range(len(answer_words)))

@@ -18,6 +18,7 @@ from vitviz.formatting import counted
 from vitviz.images.decoding import decode
 from vitviz.images.torchvision_import import import_torchvision
 from vitviz.language.answers import answered
+from vitviz.language.feeding import FedAnswer
 from vitviz.language.frames import FAMILIES, Frame, Prepared
 from vitviz.phrases import Phrase
 from vitviz.progress import bar
@@ -40,8 +41,8 @@ class Answer(Protocol):
     def log_probabilities(self, visible: Tensor) -> Tensor:
         """Return each token's log-probability while other image tokens are hidden: (B, M) bool -> (B, T)."""
 
-    def average_picture(self) -> Tensor:
-        """Return each token's log-probability with an average picture instead of the photograph: (T)."""
+    def other_picture(self, photo: Any = None) -> Tensor:
+        """Return each token's log-probability with another photograph, by default an average picture: (T)."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,7 +59,7 @@ class Words:
         attention: (W, L, H, M), float32.
         frames: parts of the photograph that the model sees, in the order of their image tokens.
         spans: for each word, the indices of its tokens in the answer.
-        answer: feeds the answer in again; `None` if that is not possible.
+        answer: feeds the answer in again.
     """
 
     photo: Image.Image = field(repr=False)
@@ -67,7 +68,7 @@ class Words:
     attention: Tensor = field(repr=False)
     frames: tuple[Frame, ...] = field(repr=False)
     spans: tuple[tuple[int, ...], ...] = field(repr=False)
-    answer: Answer | None = field(default=None, repr=False)
+    answer: Answer = field(repr=False)
 
     @cached_property
     def boxes(self) -> Tensor:
@@ -94,18 +95,13 @@ class Words:
     def log_probabilities(self, visible: Tensor) -> Tensor:
         """Return each word's log-probability while other image tokens are hidden: (B, M) bool -> (B, W), float32.
 
-        The answer is fed in again. No word reads the hidden tokens, in any layer: their keys are masked.
+        The answer is fed in again, in one pass. Neither the question nor the answer reads the hidden tokens, in any
+        layer: their keys are masked. The other image tokens stay as they are.
 
         Raises:
-            WordsError: if the answer cannot be fed in again.
+            CaptureError: for attention that cannot be observed.
         """
-        return self._sums(self._answer.log_probabilities(visible))
-
-    @property
-    def _answer(self) -> Answer:
-        if self.answer is None:
-            raise WordsError("Expected words of a bundled captioner, got others. Use `load_captioner().words(photo)`.")
-        return self.answer
+        return self._sums(self.answer.log_probabilities(visible))
 
     def _sums(self, tokens: Tensor) -> Tensor:
         """Sum the log-probabilities of each word's tokens: (B, T) -> (B, W)."""
@@ -128,10 +124,26 @@ class Words:
 
     @cached_property
     def probabilities(self) -> Tensor:
-        """Return each word's probability with the photograph, and with an average picture: (W, 2)."""
+        """Return each word's probability with the photograph, and with an average picture: (W, 2).
+
+        The average picture of a captioner is the mean of its training's image tokens, that of other models a gray one.
+        """
         (whole,) = self.log_probabilities(torch.ones(1, self.attention.shape[-1], dtype=torch.bool))
-        (average,) = self._sums(self._answer.average_picture()[None])
+        (average,) = self._sums(self.answer.other_picture()[None])
         return torch.stack([whole, average], 1).exp()
+
+    def without_picture(self, other: Any = None) -> Tensor:
+        """Return each word's log-probability with the photograph, without it, and with another one: (W, 3), float32.
+
+        Without the photograph, all image tokens are hidden.
+
+        Args:
+            other: another photograph, as for `Explorer.open`; by default, an average picture.
+        """
+        seen = torch.ones(2, self.attention.shape[-1], dtype=torch.bool)
+        seen[1] = False
+        replaced = self.answer.other_picture(None if other is None else decode(other))
+        return torch.cat([self.log_probabilities(seen), self._sums(replaced[None])]).T
 
     @property
     def needs(self) -> Tensor:
@@ -191,8 +203,13 @@ def words(
     _check_model(model, processor)
     photo = decode(photo)
     _check_text(processor, prompt, answer)
-    inputs = dict(processor(images=photo, text=prompt, return_tensors="pt").to(model.device, model.dtype))
-    inputs.pop("labels", None)  # of PaliGemma, for training
+
+    def prepared(picture: Image.Image) -> dict[str, Any]:
+        inputs = dict(processor(images=picture, text=prompt, return_tensors="pt").to(model.device, model.dtype))
+        inputs.pop("labels", None)  # of PaliGemma, for training
+        return inputs
+
+    inputs = prepared(photo)
     settings = model.config
     frames = FAMILIES[settings.model_type].frames(
         Prepared((photo.height, photo.width), processor.image_processor, inputs, settings)
@@ -206,9 +223,15 @@ def words(
     spans = whole_words(processor.tokenizer, ids)
     rows = [attention[span].mean(0) for _, span in spans]
     shape = (0, *attention.shape[1:])
+
+    def prepare(other: Image.Image | None) -> dict[str, Any]:
+        """Return the model's arguments for another photograph, as large as this one, or for a gray one."""
+        other = Image.new("RGB", photo.size, (128, 128, 128)) if other is None else other.resize(photo.size)
+        return prepared(other)
+
     return Words(
         photo, prompt, tuple(word for word, _ in spans), torch.stack(rows) if rows else torch.zeros(shape),
-        tuple(frames), tuple(tuple(tokens) for _, tokens in spans),
+        tuple(frames), tuple(tuple(span) for _, span in spans), FedAnswer(model, inputs, tokens, ids, prepare),
     )  # fmt: skip
 
 

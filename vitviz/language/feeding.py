@@ -1,0 +1,199 @@
+"""Feed an answer into a vision-language model again, with some image tokens hidden from the text.
+
+The tokens up to the last image token are the head of the sequence; the rest, question and answer, is its tail. The
+head is computed once. For each choice of hidden tokens, only the tail runs, in one pass: in every layer its queries
+attend to the head's stored keys, except those of the hidden tokens, and to the tail's own keys.
+
+Shapes: B choices of hidden tokens, H heads, d head width, M image tokens, T tokens of the answer, S tokens of the tail,
+N tokens in all.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from vitviz.weights.capture import Observer
+from vitviz.weights.captured import CaptureError
+
+# Values of the tokens of an answer in the arguments of models that have them; PaliGemma's answers have their own type.
+ADDED = {"attention_mask": 1, "token_type_ids": 0, "mm_token_type_ids": 0}
+
+
+@dataclass(frozen=True, eq=False)
+class Layer:
+    """What a layer's attention needs of the head: keys and values (1, H, N - S, d), and the tail's mask (1, 1, S, N).
+
+    The mask is added to the logits.
+    """
+
+    keys: Tensor
+    values: Tensor
+    mask: Tensor
+
+
+class _Calls(Observer):
+    """Handle the attention calls of a model's decoder, by the caller's name."""
+
+    def __init__(self, model: nn.Module, attend: Callable[..., Tensor]) -> None:
+        super().__init__(model, grad=False)
+        self._decoder = {id(part) for part in model.get_decoder().modules()}  # type: ignore[operator]
+        self._handle = attend
+
+    def _attend(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        attn_mask: Tensor | None = None,
+        dropout_p: float = 0.0,
+        is_causal: bool = False,
+        scale: float | None = None,
+        enable_gqa: bool = False,
+    ) -> Tensor:
+        """Compute scaled dot-product attention, outside of the decoder as usual."""
+        name, caller = self._caller()
+        options = {"scale": scale, "enable_gqa": enable_gqa}
+        if id(caller) in self._decoder:
+            return self._handle(name, query, key, value, attn_mask, is_causal, options)
+        plain: Tensor = F.scaled_dot_product_attention(query, key, value, attn_mask, dropout_p, is_causal, **options)  # type: ignore[arg-type]
+        return plain
+
+    def _softmax(self, func: Callable[..., Tensor], logits: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+        """Compute a softmax as usual."""
+        return func(logits, *args, **kwargs)
+
+
+def _of_heads(tensor: Tensor, query: Tensor) -> Tensor:
+    """Return keys or values for each of the queries' heads and choices, some of which may share them: (B, H, n, d)."""
+    return tensor.repeat_interleave(query.shape[1] // tensor.shape[1], 1).expand(len(query), -1, -1, -1)
+
+
+class FedAnswer:
+    """An answer of a model of transformers that can be fed in again: `vitviz.language.words.Answer`.
+
+    Args:
+        model: the vision-language model.
+        inputs: its arguments, of one prompt.
+        tokens: positions of the image tokens, (M).
+        ids: tokens of the answer.
+        prepare: returns the arguments for another photograph of the same size, or for a gray one.
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        inputs: dict[str, Any],
+        tokens: Tensor,
+        ids: Sequence[int],
+        prepare: Callable[[Any], dict[str, Any]],
+    ) -> None:
+        self._model, self._tokens, self._ids, self._prepare = model, tokens, torch.tensor([[*ids]]), prepare
+        self._inputs, self._length = inputs, inputs["input_ids"].shape[1]
+        self._start = min(int(tokens[-1]) + 1, self._length - 1)
+        self._layers: dict[str, Layer] = {}
+        self._tail: dict[str, Tensor] = {}
+
+    @torch.no_grad()
+    def log_probabilities(self, visible: Tensor) -> Tensor:
+        """Return each token's log-probability while other image tokens are hidden: (B, M) bool -> (B, T).
+
+        The text, question and answer, does not read the hidden tokens. The other image tokens stay as they are.
+
+        Raises:
+            CaptureError: if the model's attention cannot be observed.
+        """
+        if not self._layers:
+            self._read_head()
+        many = len(visible)
+        seen = torch.ones(many, 1, 1, self._length + self._ids.shape[1] - 1, dtype=torch.bool, device=visible.device)
+        seen[..., self._tokens] = visible[:, None, None]
+
+        def attend(
+            name: str, query: Tensor, key: Tensor, value: Tensor, _mask: Any, _causal: bool, options: Any
+        ) -> Tensor:
+            layer = self._layers[name]
+            parts = (layer.keys, key), (layer.values, value)
+            keys, values = (torch.cat([_of_heads(part, query) for part in pair], 2) for pair in parts)  # (B, H, N, d)
+            mask = layer.mask.masked_fill(~seen.to(layer.mask.device), -torch.inf)  # (B, 1, S, N)
+            output: Tensor = F.scaled_dot_product_attention(query, keys, values, mask, scale=options["scale"])
+            return output
+
+        embeds, positions = self._tail["inputs_embeds"], self._tail["position_ids"]
+        batch = {
+            "inputs_embeds": embeds.expand(many, -1, -1),
+            "position_ids": positions.expand(*positions.shape[:-2], many, -1),
+        }
+        with _Calls(self._model, attend):
+            hidden = self._model.get_decoder()(**batch, use_cache=False).last_hidden_state  # (B, S, D)
+        return self._chosen(self._model.get_output_embeddings()(hidden), self._length - 1 - self._start)
+
+    @torch.no_grad()
+    def other_picture(self, photo: Any = None) -> Tensor:
+        """Return each token's log-probability with another photograph, or with a gray one: (T)."""
+        inputs = self._extended(self._prepare(photo))
+        logits = self._model(**inputs, use_cache=False).logits
+        return self._chosen(logits, inputs["input_ids"].shape[1] - self._ids.shape[1])[0]
+
+    def _chosen(self, logits: Tensor, first: int) -> Tensor:
+        """Return the log-probabilities of the answer's tokens: (B, n, V) -> (B, T), float32.
+
+        Args:
+            logits: of the next token after each token.
+            first: index of the logits that predict the first token of the answer.
+        """
+        rows = logits[:, first : first + self._ids.shape[1]].float().log_softmax(-1)
+        return rows.gather(2, self._ids.to(rows.device).expand(len(rows), -1)[..., None])[..., 0]
+
+    def _extended(self, inputs: dict[str, Any]) -> dict[str, Any]:
+        """Return the model's arguments for a prompt followed by the answer, without its last token."""
+        added = self._ids[:, :-1].to(inputs["input_ids"].device)
+        kinds = ADDED | {"token_type_ids": int(self._model.config.model_type == "paligemma")}
+        more = {name: torch.full_like(added, value) for name, value in kinds.items() if name in inputs}
+        return inputs | {
+            name: torch.cat([inputs[name], tail], 1) for name, tail in {**more, "input_ids": added}.items()
+        }
+
+    def _read_head(self) -> None:
+        """Run the whole sequence once, and keep the head's keys and values, and what the tail needs."""
+        start, layers, given = self._start, {}, {}
+
+        def attend(
+            name: str, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, causal: bool, options: Any
+        ) -> Tensor:
+            count = key.shape[2]
+            rows = torch.zeros(1, 1, count - start, count, dtype=query.dtype, device=query.device)
+            if causal:
+                later = torch.ones(count, count, dtype=torch.bool, device=query.device).triu(1)
+                rows.masked_fill_(later[start:], -torch.inf)
+            elif mask is not None and mask.dtype == torch.bool:
+                rows = rows.masked_fill(~mask[..., start:, :], -torch.inf)
+            elif mask is not None:
+                rows = rows + mask[..., start:, :]
+            layers[name] = Layer(key[:, :, :start], value[:, :, :start], rows)
+            output: Tensor = F.scaled_dot_product_attention(query, key, value, mask, is_causal=causal, **options)
+            return output
+
+        def keep(_module: nn.Module, _args: Any, named: dict[str, Any]) -> None:
+            given.update(named)
+
+        hook = self._model.get_decoder().register_forward_pre_hook(keep, with_kwargs=True)
+        try:
+            with _Calls(self._model, attend):
+                self._model(**self._extended(self._inputs), use_cache=False)
+        finally:
+            hook.remove()
+        if not layers:
+            raise CaptureError(
+                "Expected attention by scaled_dot_product_attention in the decoder, got none. Load the model with "
+                "attn_implementation='sdpa'."
+            )
+        embeds = given["inputs_embeds"]
+        positions = given.get("position_ids")
+        if positions is None:
+            positions = torch.arange(embeds.shape[1], device=embeds.device)[None]
+        self._tail = {"inputs_embeds": embeds[:, start:], "position_ids": positions[..., start:]}
+        self._layers = layers
