@@ -301,22 +301,26 @@ class AttentionExplorer(gr.HTML):
             engine.leave(ticket, _address(request))
 
         setup = {"style": bundle.contained_style(), "models": with_phrases(engine.endpoints.models())}
-        self.start(value, bundle.script("web/component.js"), setup, server_functions=[answer, leave], **options)
+        start = START.format(colors=bundle.colors(), setup=json.dumps(setup))
+        functions = [answer, leave]
+        self.start(
+            value, bundle.script("web/component.js") + start, bundle.template(), server_functions=functions, **options
+        )
         self._made = True
 
-    def start(self, value: Any, script: str, setup: dict[str, Any], **options: Any) -> None:
-        """Initialize the component with one of the page's scripts.
+    def start(self, value: Any, script: str, template: str, **options: Any) -> None:
+        """Initialize the component.
 
         Args:
             value: see the class.
-            script: from `bundle.script`, of a module that exports `start`.
-            setup: data that `start` receives.
+            script: runs in a function with the arguments of Gradio's `js_on_load`.
+            template: HTML, from `bundle.template`.
             options: other arguments of `gr.HTML`.
         """
         super().__init__(
             value,
-            html_template=bundle.template(),
-            js_on_load=script + START.format(colors=bundle.colors(), setup=json.dumps(setup)),
+            html_template=template,
+            js_on_load=script,
             apply_default_css=False,
             **options,
         )

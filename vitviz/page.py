@@ -1,7 +1,6 @@
-"""Build the page of `vitviz app` and the endpoints for API clients, a `gr.Blocks`, and launch both on Gradio's server.
+"""Build the page of `vitviz app`, a `gr.Blocks` with the explorer, and launch it on Gradio's server.
 
-Everything that the app adds to Gradio is an argument of `gr.Blocks.launch`: routes, among them the page itself, and the
-firewall as middleware. Browsers load nothing of Gradio.
+Everything that the app adds to Gradio is an argument of `gr.Blocks.launch`: routes, and the firewall as middleware.
 """
 
 from __future__ import annotations
@@ -17,6 +16,7 @@ from starlette.middleware import Middleware
 from starlette.routing import Route
 
 from vitviz import rooms
+from vitviz.gradio import AttentionExplorer
 from vitviz.images.worker import workers
 from vitviz.model.devices import share_freed_memory
 from vitviz.server.api import Programs
@@ -28,6 +28,7 @@ from vitviz.server.menu import Menu
 from vitviz.server.routes import Questions
 from vitviz.server.tools import Tools, check_tools
 from vitviz.settings import Settings, settings, shared
+from vitviz.web import bundle
 
 try:
     import resource
@@ -39,30 +40,52 @@ MAX_RUNNING, MAX_WAITING = 256, 64  # events of Gradio's queue
 OPEN_FILES = 65_536  # upper limit; every connection is an open file
 
 
+NO_MARGINS = ".gradio-container :is(.main, .main > .wrap) { padding: 0 !important; max-width: none !important; }"
+"""The page fills the window from the start, before the explorer is there; otherwise everything moves."""
+
+THEME = gr.themes.Monochrome(
+    primary_hue="amber",
+    neutral_hue="stone",
+    radius_size="md",
+    text_size="md",
+    font=["Inter Variable", "system-ui", "sans-serif"],
+    font_mono=["ui-monospace", "SFMono-Regular", "Menlo", "monospace"],
+).set(layout_gap="10px", block_padding="8px 10px", block_label_text_size="13px", form_gap_width="0px")
+
+
+class AppExplorer(AttentionExplorer):
+    """The explorer as a whole page, with all models of a menu; its questions are requests to routes of the app."""
+
+    def __init__(self, files: PageFiles) -> None:
+        self.start(None, files.script, files.template, elem_id="vitviz")
+
+
 class Page(gr.Blocks):
-    """Page of vitviz, and its endpoints for API clients.
+    """Page of vitviz.
 
     Args:
         endpoints: answer the page's questions.
         lecture: from `vitviz.lecture.texts.lecture_given`; by default with the bundled texts, if there are any.
 
     Attributes:
-        routes: routes for the page, its files and its questions, for uploads and long answers of API clients, and for
-            the health.
+        files: the page's files.
+        routes: routes for the page's files and questions, for uploads and long answers of API clients, and for the
+            health.
         programs: the endpoints for API clients.
     """
 
     def __init__(self, endpoints: Endpoints, lecture: Mapping[str, Any] | None = None) -> None:
         if lecture is None and rooms.has("lecture"):
             lecture = rooms.load("lecture", "texts").lecture_given()
-        super().__init__(title="vitviz", analytics_enabled=False)
-        self.endpoints, self.programs = endpoints, Programs(endpoints)
+        super().__init__(title="vitviz", fill_width=True, analytics_enabled=False)
+        self.endpoints, self.programs, self.files = endpoints, Programs(endpoints), PageFiles(endpoints, lecture)
         questions = Questions(endpoints)
         self.routes: list[Route] = [
-            *PageFiles(endpoints, lecture).routes(), questions.route(), questions.upload_route(),
-            endpoints.uploads.route(), health_route(endpoints),
+            self.files.route(), questions.route(), questions.upload_route(), endpoints.uploads.route(),
+            health_route(endpoints),
         ]  # fmt: skip
         with self:
+            AppExplorer(self.files)
             self.programs.add()
 
     @property  # type: ignore[override]
@@ -132,6 +155,10 @@ def launch(page: Page, allowed: Settings, host: str | None = None, port: int | N
         server_name=host,
         server_port=port or allowed.port,
         share=shared(),  # by default Gradio creates a public link on hosted notebooks
+        theme=THEME,
+        # Gradio prefixes rules passed as `css`, which then do not apply outside the page's own element.
+        head=f"<style>{page.files.style}{NO_MARGINS}</style>",
+        favicon_path=bundle.HERE / "icon.svg",
         app_kwargs={
             "routes": list(page.routes),
             "middleware": [firewall],
@@ -140,6 +167,7 @@ def launch(page: Page, allowed: Settings, host: str | None = None, port: int | N
         mcp_server=allowed.mcp,
         ssr_mode=False,
         show_error=False,  # hides Python's errors from visitors, not `gr.Error`
+        footer_links=["api"],
         run_history=False,
         enable_monitoring=False,
         state_session_capacity=MAX_SESSIONS,

@@ -54,6 +54,7 @@ def test_every_tab_passes_axe_and_fits_a_phone(page: Browser, app: Running, mode
     note = lambda message: errors.append(message.text) if message.type == "error" else None  # noqa: E731
     page.on("console", note)
     ready(page, f"{app.url}?model={models['unsure']}&theme=light")  # this model has a threshold and many classes
+    expect(page.locator(".loading")).to_have_count(0)  # Gradio's own loading indicator
     unfold(page)
     click_patch(page, app.view(model=models["unsure"]), 3, 3)
     menu_click(page, "compare")
@@ -114,7 +115,7 @@ def test_nothing_overlaps_or_overflows_at_any_width(
                     grid, ranked = box(page, ".vv-grid"), box(page, ".vv-predictions ol")
                     assert grid["x"] >= held["x"] + held["width"]
                     assert max(ranked["y"] + ranked["height"], held["y"] + held["height"], grid["y"] + 60) < height
-                assert page.evaluate("document.querySelector('.vv').offsetWidth") == width
+                assert page.evaluate("document.querySelector('.gradio-container').offsetWidth") == width
             if name == "why" and width >= 1024:
                 assert box(page, ".vv-explain .vv-held")["width"] > 0.42 * width
             if name == "inside" and width == 1920:

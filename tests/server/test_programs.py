@@ -244,7 +244,7 @@ def test_long_answers_are_dropped_after_their_time(site: Site) -> None:
 
 
 def test_limit_of_open_files_is_raised(site: Site) -> None:
-    assert "vitvizExplorer" in site.client.get("/").text
+    assert "vitviz/files/page." in site.client.get("/").text
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     assert soft >= min(hard, 65_536)
 

@@ -1,15 +1,13 @@
-"""Serve the page's HTML, with what it shows before its script runs, and its files, whose names change with content."""
+"""Serve the page's files, whose names change with their content, and write what Gradio's page contains for them."""
 
 from __future__ import annotations
 
 import base64
 import gzip
-import html
 import io
 import json
 import zlib
 from collections.abc import Mapping
-from functools import lru_cache
 from typing import Any
 
 import brotli
@@ -26,18 +24,14 @@ from vitviz.web.first_view import first_view
 
 FOLDER = "vitviz/files"
 FOREVER = "public, max-age=31536000, immutable"  # a changed file has another name
-FRESH = "no-cache"
 KINDS = {
     "js": "text/javascript",
     "woff2": "font/woff2",
     **{kind: f"image/{kind}" for kind in ("jpeg", "webp")},
 }
-COMPRESSED = ("text/html", "text/javascript")
+COMPRESSED = ("text/javascript",)
 QUALITY = 9  # of Brotli: higher ones take seconds of the start
 PHOTO_QUALITY = 80  # of WebP; 60 % of the bytes of the scene's JPEG
-PLAIN = {"lang", "theme"}  # fields of an address that leave the first view as it is
-ADDRESS = "address-of-the-page:"  # until a request names it; previews need whole addresses
-ADDRESSES = 16  # names of this page whose HTML is kept
 
 
 class File:
@@ -46,11 +40,10 @@ class File:
     Args:
         data: its content.
         kind: its media type.
-        cached: the header "cache-control".
     """
 
-    def __init__(self, data: bytes, kind: str, cached: str) -> None:
-        self._headers = {"content-type": kind, "cache-control": cached}
+    def __init__(self, data: bytes, kind: str) -> None:
+        self._headers = {"content-type": kind, "cache-control": FOREVER}
         self._encoded = {"": data}
         if kind in COMPRESSED:
             self._headers["vary"] = "accept-encoding"
@@ -65,11 +58,17 @@ class File:
 
 
 class PageFiles:
-    """The page and its files.
+    """The files of the page, and what Gradio's page has to contain for them.
 
     Args:
         endpoints: have the examples, and open the first of them.
         lecture: see `vitviz.page.Page`.
+
+    Attributes:
+        template: HTML of the explorer, with the first photograph's answer, map and sentence.
+        script: loads the page's script, and starts it with the page's data; Gradio runs it in a function whose argument
+            `element` contains the template.
+        style: the page's style sheet.
     """
 
     def __init__(self, endpoints: Endpoints, lecture: Mapping[str, Any] | None) -> None:
@@ -83,40 +82,19 @@ class PageFiles:
             first["seen"] = {**first["seen"], "url": self._picture(first["seen"]["url"])}
         for example in models["examples"]:
             example["thumbnail"] = self._picture(example["thumbnail"])
-        preview = self._keep("preview.jpeg", bundle.picture())
-        given = {"first": first, "models": models, "lecture": lecture, "notice": endpoints.notice}
-        filling = {
-            "lang": "en",
-            "script": self._keep("page.js", bundle.page_script(bundle.ENTRY).encode()),
-            "style": bundle.whole_style(font),
-            "given": json.dumps(given).replace("<", "\\u003c"),
-        }
-        links = f'<link rel="preload" as="font" type="font/woff2" href="{font}" crossorigin>'
-        head = f"{bundle.preview(ADDRESS + preview)}\n{links}"
-        shown = bundle.template(**first_view(opened.view, opened.scene, photo))
-        preload = f'<link rel="preload" as="image" href="{photo}" fetchpriority="high">'
-        pages = {
-            True: bundle.index(head=f"{preload}\n{head}", template=shown, **filling),
-            False: bundle.index(head=head, template=bundle.template(), **filling),
-        }
+        script = self._keep("page.js", bundle.script(bundle.ENTRY, bundle.of_rooms("room.js")).encode())
+        given = {
+            "colors": json.loads(bundle.colors()), "first": first, "models": models, "lecture": lecture,
+            "notice": endpoints.notice,
+        }  # fmt: skip
+        self.template = bundle.template(**first_view(opened.view, opened.scene, photo))
+        self.style = bundle.whole_style(font)
+        load = (bundle.HERE / "loading.js").read_text(encoding="utf-8")
+        self.script = f"{load}load(element, {json.dumps(script)}, {json.dumps(given)});"
 
-        @lru_cache(ADDRESSES)
-        def make(address: str, first: bool) -> File:
-            text = pages[first].replace(ADDRESS, html.escape(address))
-            return File(text.encode(), "text/html", FRESH)
-
-        self._html = make
-
-    def routes(self) -> list[Route]:
-        """Return the routes of the page and of its files."""
-        return [
-            Route("/", self._page, methods=["GET"]),
-            Route(f"/{FOLDER}/{{name}}", self._file, methods=["GET"]),
-        ]
-
-    async def _page(self, request: Request) -> Response:
-        """Return the page; with the first photograph, unless the address names another view."""
-        return self._html(str(request.base_url), set(request.query_params) <= PLAIN).response(request)
+    def route(self) -> Route:
+        """Return the route of the files."""
+        return Route(f"/{FOLDER}/{{name}}", self._file, methods=["GET"])
 
     async def _file(self, request: Request) -> Response:
         """Return a file of the page."""
@@ -140,5 +118,5 @@ class PageFiles:
         """Keep a file, and return its address relative to the page."""
         stem, _, suffix = name.rpartition(".")
         name = f"{stem}.{zlib.crc32(data):08x}.{suffix}"
-        self._files[name] = File(data, KINDS[suffix], FOREVER)
+        self._files[name] = File(data, KINDS[suffix])
         return f"{FOLDER}/{name}"

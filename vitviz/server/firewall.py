@@ -1,8 +1,7 @@
 """Check requests before Gradio handles them: the middleware that `launch` passes to Gradio's application.
 
-Gradio serves more than this page needs (its own page, monitoring, reloading, a proxy for files on other hosts, direct
-calls that bypass the queue), allows other origins, and limits no body. The firewall refuses what is not in its table of
-routes.
+Gradio serves more than this page needs (monitoring, reloading, a proxy for files on other hosts, direct calls that
+bypass the queue), allows other origins, and limits no body. The firewall refuses what is not in its table of routes.
 """
 
 from __future__ import annotations
@@ -30,13 +29,13 @@ from vitviz.server.files import FOLDER
 from vitviz.server.health import OUTCOME, RequestLog
 from vitviz.server.routes import is_question
 from vitviz.server.uploads import UploadError
-from vitviz.web import bundle
 
 API = "/gradio_api"
 NAME, FILE = r"[\w-]{1,64}", r"[\w.-]{1,64}"
 GET = [
-    r"/", r"/healthz", r"/config", r"/robots\.txt", rf"/vitviz/answer/{NAME}", rf"/{FOLDER}/{FILE}",
-    rf"{API}/(info|openapi\.json|startup-events|app_id|queue/data)",
+    r"/", r"/healthz", r"/config", r"/theme\.css", r"/robots\.txt", r"/favicon\.ico", r"/manifest\.json",
+    r"/pwa_icon(/\d+)?", r"/(static|assets|svelte)/.+", rf"/vitviz/answer/{NAME}", rf"/{FOLDER}/{FILE}",
+    rf"{API}/(info|openapi\.json|startup-events|app_id|theme\.css|queue/data)",
     rf"{API}/heartbeat/{NAME}", rf"{API}/call/(v2/)?{NAME}/{NAME}",
 ]  # fmt: skip
 POST = [r"/vitviz/[a-z]+", rf"{API}/(upload|queue/join|cancel|reset|call/(v2/)?{NAME})"]
@@ -44,8 +43,9 @@ MCP = rf"{API}/mcp(/.*)?"
 CHECKPOINT_BYTES = 2 * 10**9
 CSP = {
     "default-src": "'self'",
-    "script-src": f"'self' {bundle.inline_hashes()}",
-    "style-src": "'self' 'unsafe-inline'",  # the page writes style attributes
+    "script-src": "'self' 'unsafe-inline' 'unsafe-eval'",  # Gradio's page has inline scripts, and compiles others
+    "script-src-attr": "'none'",
+    "style-src": "'self' 'unsafe-inline'",  # Gradio writes style attributes
     "img-src": "'self' data: blob:",
     "media-src": "'self' data: blob:",
     "font-src": "'self' data:",

@@ -13,7 +13,7 @@ import html
 import json
 import posixpath
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 from urllib.parse import quote
@@ -180,21 +180,11 @@ def fill(page: str, filling: Mapping[str, str]) -> str:
         return _PLACE.sub(lambda place: texts.get(place[1], place[0]), text)
 
     scripts = [filled(text, filling) for text in _INLINE.findall(page)]
-    own = "'self' " if " src=" in page else ""
-    policy = f"script-src {own}{hashes(scripts)}; object-src 'none'; base-uri 'none'; form-action 'none'"
-    return filled(page, {**filling, "policy": policy})
-
-
-def hashes(scripts: Iterable[str]) -> str:
-    """Return sources of a content security policy that allow inline scripts."""
     digests = (base64.b64encode(hashlib.sha256(text.encode()).digest()).decode() for text in scripts)
-    return " ".join(f"'sha256-{digest}'" for digest in digests)
-
-
-@cache
-def inline_hashes() -> str:
-    """Return the sources that allow the inline scripts of `index`."""
-    return hashes(_INLINE.findall((HERE / "index.html").read_text(encoding="utf-8")))
+    allowed = " ".join(f"'sha256-{digest}'" for digest in digests)
+    own = "'self' " if " src=" in page else ""
+    policy = f"script-src {own}{allowed}; object-src 'none'; base-uri 'none'; form-action 'none'"
+    return filled(page, {**filling, "policy": policy})
 
 
 @cache

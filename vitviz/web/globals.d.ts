@@ -4,3 +4,6 @@ interface Window {
 
 /** Of a static site, see service.js. */
 declare const SITE: { files: string[]; first: string[] };
+
+/** Of the page's script, see bundle.py. */
+declare const vitvizExplorer: typeof import('./app.js');
