@@ -58,6 +58,7 @@ export default [
     { selector: "MemberExpression[object.name='window'][property.name='fetch']", message: asks }],
   } },
   { files: ['vitviz/site/page/service.js'], languageOptions: { globals: { SITE: 'readonly' } } },
+  { files: [`${WEB}/loading.js`], languageOptions: { globals: { vitvizExplorer: 'readonly' } } },
   { files: [`${WEB}/app.js`, `${WEB}/saved.js`, 'vitviz/site/page/site.js'],
     rules: { 'no-restricted-properties': 'off' } },
 ];

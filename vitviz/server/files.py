@@ -89,7 +89,7 @@ class PageFiles:
         }  # fmt: skip
         self.template = bundle.template(**first_view(opened.view, opened.scene, photo))
         self.style = bundle.whole_style(font)
-        load = (bundle.HERE / "loading.js").read_text(encoding="utf-8")
+        load = (bundle.HERE / "loading.js").read_text(encoding="utf-8").replace("export ", "")
         self.script = f"{load}load(element, {json.dumps(script)}, {json.dumps(given)});"
 
     def route(self) -> Route:

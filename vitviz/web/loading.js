@@ -7,7 +7,7 @@ const PLAIN = ['lang', 'theme'];
  * @param {string} address - of the page's script, relative to the page
  * @param {Parameters<typeof vitvizExplorer.start>[1]} given - see app.js
  */
-function load(element, address, given) {
+export function load(element, address, given) {
   const fields = new URLSearchParams(window.location.search);
   const theme = fields.get('theme') ?? (window.matchMedia('(prefers-color-scheme: dark)').matches ? 'dark' : 'light');
   const root = /** @type {HTMLElement} */ (element.querySelector('.vv'));
