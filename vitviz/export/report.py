@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from vitviz.evaluation.audit import as_levels
+from vitviz.formatting import counted, unbroken
 from vitviz.images.decoding import decode
 from vitviz.images.preprocess import Preprocess
 from vitviz.web import bundle
@@ -151,7 +152,7 @@ def _table(table: Table) -> str:
     head = "".join(f"<th>{html.escape(cell)}</th>" for cell in header)
     lines = (
         f"<tr{' class=rp-marked' if index in table.marked else ''}><th>{html.escape(name)}</th>"
-        + "".join(f"<td>{html.escape(cell)}</td>" for cell in cells)
+        + "".join(f"<td>{html.escape(unbroken(cell))}</td>" for cell in cells)
         + "</tr>"
         for index, (name, *cells) in enumerate(rows)
     )
@@ -177,9 +178,10 @@ def _tile(tile: Tile, folder: Path, preprocess: Preprocess, cluster: int | None)
         f'<a class="rp-tile" target="_blank" rel="noopener" href="#" title="{name}"{attributes}>'
         f'<div><span style="{size}"><img alt="{name}" src="data:image/webp;base64,{_webp(picture)}">'
         f'<canvas data-grid="{tile.grid[0]},{tile.grid[1]}" data-map="{tile.map}" data-mask="{tile.mask}"'
-        f'{" data-signed" if tile.signed else ""}></canvas></span></div><p class="rp-says">{html.escape(first)}</p>'
+        f"{' data-signed' if tile.signed else ''}></canvas></span></div>"
+        f'<p class="rp-says">{html.escape(unbroken(first))}</p>'
         + "".join(
-            f"<p{' class=rp-flag' if index == tile.flagged else ''}>{html.escape(line)}</p>"
+            f"<p{' class=rp-flag' if index == tile.flagged else ''}>{html.escape(unbroken(line))}</p>"
             for index, line in enumerate(lines, 1)
         )
         + "</a>\n"
@@ -240,7 +242,7 @@ def _clusters(groups: Sequence[Sequence[int]], tiles: Sequence[Tile]) -> str:
         buttons.append(
             f'<button type="button" data-cluster="{number}" aria-pressed="false">'
             f'<canvas data-grid="{CLUSTER_SIDE},{CLUSTER_SIDE}" data-map="{as_levels(mean)}"></canvas>'
-            f"<strong>{len(group)} photographs</strong><small>{html.escape(listed)}</small></button>"
+            f"<strong>{counted(len(group), 'photograph')}</strong><small>{html.escape(listed)}</small></button>"
         )
     return (
         '<h2>Similar maps</h2><p class="rp-meaning">Photographs whose relevance lies at similar places, with the mean '
