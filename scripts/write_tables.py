@@ -13,11 +13,13 @@ from vitviz.attribution.registry import METHODS
 from vitviz.attribution.target_specs import SPELLINGS
 from vitviz.attribution.targets import LISTED
 from vitviz.draw.colors import DIMMED, LEAST_FULL, LIT, SHADE
+from vitviz.evaluation.standings import Standings
 from vitviz.formatting import CERTAINTY, FEW_CLASSES, PERHAPS, PROBABLE_ABOVE, UNKNOWN_BELOW
 from vitviz.heatmap import FAR, FEW, OWN_QUANTILE
 from vitviz.server.endpoints import Endpoints
 from vitviz.settings import SETTINGS
 from vitviz.web.questions import QUESTIONS
+from vitviz.weights.checkpoint import ARENA
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
@@ -82,7 +84,17 @@ def targets() -> str:
     return table("target, in a static site", rows)
 
 
-TABLES = {"settings.md": (settings,), "names.md": (methods, statistics, questions), "targets.md": (targets,)}
+def arena() -> str:
+    """Return the ranking of methods for a bundled model, see `vitviz arena`."""
+    return Standings.load(ROOT / "checkpoints" / "vit-cifar10" / ARENA).markdown()
+
+
+TABLES = {
+    "faithfulness.md": (arena,),
+    "settings.md": (settings,),
+    "names.md": (methods, statistics, questions),
+    "targets.md": (targets,),
+}
 
 
 def constants() -> str:
@@ -110,8 +122,10 @@ def filled(document: str) -> str:
     """Return a document with its tables filled in."""
     text = (DOCS / document).read_text(encoding="utf-8")
     for make in TABLES[document]:
-        section = re.compile(rf"(<!-- table of {make.__name__}: make tables -->\n).*?(\n\n)", re.DOTALL)
-        text = section.sub(partial(lambda content, match: match[1] + content + match[2], make()), text)
+        content = make()
+        count = len(content.split("\n\n"))  # paragraphs, as many as before
+        section = re.compile(rf"(<!-- table of {make.__name__}: make tables -->\n)(?:.*?(\n\n)){{{count}}}", re.DOTALL)
+        text = section.sub(partial(lambda content, match: match[1] + content + match[2], content), text)
     return text
 
 

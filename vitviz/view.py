@@ -27,7 +27,7 @@ from vitviz.analysis.sinks import Sinks, sinks
 from vitviz.analysis.tokens import TokenPCA, token_pca
 from vitviz.attribution.attention import Fusion, attention_heads, check_head
 from vitviz.attribution.inputs import Method
-from vitviz.attribution.registry import DEFAULT, attribute, check_options
+from vitviz.attribution.registry import attribute, check_options, default_methods
 from vitviz.attribution.target_specs import OTHER_MODEL, Named, TargetOf
 from vitviz.errors import VitvizError
 from vitviz.evaluation.evidence import METHOD, PASSES, Evidence, evidence
@@ -301,7 +301,7 @@ class View:
     @check_arguments(ExplorerError)
     def explain(
         self,
-        method: str | Method = DEFAULT,
+        method: str | Method | None = None,
         target: TargetOf | None = None,
         *,
         contrast: tuple[Named, Named] | None = None,
@@ -310,7 +310,8 @@ class View:
         """Return a map of the patches that support a class or another target.
 
         Args:
-            method: a method of `vitviz.attribution.registry.METHODS`, or its name.
+            method: a method of `vitviz.attribution.registry.METHODS`, or its name; by default the one that `vitviz
+                arena` ranked first for these weights, or `gae` if it was not measured.
             target: a class, as index or label; a `Group` of classes, an `Output`, a `Unit` or `Direction` of the
                 features, the `Similarity` to another view, or a `Text` (CLIP, SigLIP); or its spelling. By default the
                 predicted class.
@@ -321,7 +322,7 @@ class View:
             ExplainError: if the method, target or an option does not exist.
         """
         options = {name: tuple(value) if isinstance(value, list) else value for name, value in options.items()}
-        about = check_options(method, options)
+        about = check_options(method or default_methods(self.model)[0], options)
         if "query" in about.options:
             options["query"] = self._query(options.get("query"))
         if "block" in options:

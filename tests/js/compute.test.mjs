@@ -133,13 +133,15 @@ test('an answer flips if the first class led before, but not after', () => {
 
 test('a model without the chosen classes or method explains its prediction with a default', () => {
   const methods = [{ name: 'rollout', specific: false }, { name: 'gae', specific: true }];
-  const manifest = { predictions: [['b', 0.9, 1]], labels: ['a', 'b'] };
+  const manifest = { predictions: [['b', 0.9, 1]], labels: ['a', 'b'], methods: ['gae', 'rollout'] };
   const state = { method: 'lost', target: 7, against: 1 };
-  const chosen = chosenOf(state, manifest, methods, ['gae', 'rollout']);
+  const chosen = chosenOf(state, manifest, methods);
   assert.deepEqual([chosen.method.name, chosen.target, chosen.against], ['gae', 1, null]);
-  const without = chosenOf(state, { predictions: [], labels: [] }, methods, ['gae', 'rollout']);
+  const without = chosenOf(state, { ...manifest, predictions: [], labels: [] }, methods);
   assert.deepEqual([without.method.name, without.target], ['rollout', null]);
-  const contrast = chosenOf({ ...state, target: 0 }, manifest, methods, ['gae']);
+  const measured = chosenOf(state, { ...manifest, methods: ['lost too', 'rollout', 'gae'] }, methods);
+  assert.equal(measured.method.name, 'rollout'); // the first default that the page has
+  const contrast = chosenOf({ ...state, target: 0 }, manifest, methods);
   assert.deepEqual(mapQuestion(contrast)[1], { method: 'gae', target: 0, against: 1 });
   assert.deepEqual(mapQuestion(contrast, methods[0])[1], { method: 'rollout', target: null, against: null });
   assert.deepEqual(testQuestion(contrast, methods)[1], { methods: ['rollout', 'gae'], target: 0, against: 1 });
@@ -148,9 +150,10 @@ test('a model without the chosen classes or method explains its prediction with 
 test('a group or the other photograph is explained without a second class, if the model has it', () => {
   const methods = [{ name: 'rollout', specific: false }, { name: 'gae', specific: true }];
   const problemType = 'single_label_classification';
-  const manifest = { predictions: [['b', 0.9, 1]], labels: ['a', 'b', 'c'], problemType, groups: [['pet', 'c', 'a']] };
+  const manifest = { predictions: [['b', 0.9, 1]], labels: ['a', 'b', 'c'], problemType, groups: [['pet', 'c', 'a']],
+    methods: ['gae', 'rollout'] };
   const aimed = (target, of = manifest, other = undefined) => {
-    const chosen = chosenOf({ method: 'gae', target, against: 0 }, of, methods, ['gae', 'rollout'], other);
+    const chosen = chosenOf({ method: 'gae', target, against: 0 }, of, methods, other);
     return [chosen.target, chosen.against];
   };
   assert.deepEqual(aimed('group:1,2'), ['group:1,2', null]);

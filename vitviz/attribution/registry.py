@@ -31,6 +31,15 @@ DEFAULT, WITHOUT_CLASS = "gae", "rollout"
 """Default method, and the default for models without class names."""
 
 
+def default_methods(model: ViT) -> tuple[str, ...]:
+    """Return the default methods of a model; the first one that it can compute is its default.
+
+    The first is the one that `vitviz arena` ranked first for these weights, if they have such a result.
+    """
+    best = model.pretrained.method if model.pretrained else ""
+    return (*([best] if best in METHODS else []), DEFAULT, WITHOUT_CLASS)
+
+
 def method_named(name: str | Method) -> Method:
     """Return the method of this name; a method itself is returned unchanged.
 
@@ -72,7 +81,7 @@ def attribute(
     model: ViT,
     images: Tensor,
     target: TargetLike = None,
-    method: str | Method = DEFAULT,
+    method: str | Method | None = None,
     *,
     contrast: tuple[Named, Named] | None = None,
     trace: AttentionTrace | None = None,
@@ -88,7 +97,7 @@ def attribute(
         images: (B, channels, H, W) normalised pixels.
         target: what to explain: a class, as index or label, or a `TargetSpec`, for all images or one for each; by
             default the predicted class.
-        method: a method of `METHODS`, or its name.
+        method: a method of `METHODS`, or its name; by default the first of `default_methods`.
         contrast: (A, B) instead of `target`: why A rather than B.
         trace: an existing trace of these images, without graph and edits.
         options: options of the method, see `METHODS[method].options`.
@@ -96,7 +105,7 @@ def attribute(
     Raises:
         ExplainError: if the method, a class or an option does not exist.
     """
-    method = check_options(method, options)
+    method = check_options(method or default_methods(model)[0], options)
     case, scores = score_tokens(model, images, target, method, contrast, trace, options)
     return method.heatmaps(scores, case.trace, options, case.resolved, " ".join(case.notes))
 

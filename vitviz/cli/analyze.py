@@ -234,11 +234,11 @@ def arena(args: Args) -> None:
     from vitviz.evaluation.arena import LIMIT
     from vitviz.evaluation.arena import arena as measure
     from vitviz.evaluation.records import processes
-    from vitviz.evaluation.standings import JSON
+    from vitviz.weights.checkpoint import ARENA
 
     folder = shared.output_path(args.output, folder=True) if args.output else None
     explorer, settings = _measuring(args, args.methods or "all")
-    rows = folder and folder / Path(JSON).with_suffix(".jsonl")
+    rows = folder and folder / Path(ARENA).with_suffix(".jsonl")
     limit = LIMIT if args.limit is None else args.limit
     result = measure(explorer.model, args.data, args.methods or None, limit=limit, out=rows, **settings)
     if processes()[0] > 0:
@@ -247,7 +247,7 @@ def arena(args: Args) -> None:
         from vitviz.draw.figures import save
         from vitviz.draw.figures.standings import draw
 
-        path = folder / JSON
+        path = folder / ARENA
         result.save(path)
         write(path.with_suffix(".md"), result.markdown() + "\n")
         write(path.with_suffix(".csv"), result.csv() + "\n")

@@ -86,14 +86,14 @@ def _method_help(name: str, about: str) -> str:
 @shared.photo
 def explain(args: Args) -> None:
     """Draw a map over a photograph: attention, or evidence for a class or another target."""
-    from vitviz.attribution.registry import DEFAULT, WITHOUT_CLASS
+    from vitviz.attribution.registry import default_methods
     from vitviz.draw.colorbar import describe_clipped
     from vitviz.export import numbers
 
     output = shared.output_path(args.output, *shared.PICTURES, *numbers.SUFFIXES)
     explorer = shared.open_explorer(args)
     view = explorer.open(shared.photograph(args.photo), size=args.size)
-    args.method = args.method or (DEFAULT if view.names_classes or args.target else WITHOUT_CLASS)
+    args.method = args.method or default_methods(view.model)[0 if view.names_classes or args.target else -1]
     target = shared.target_of(args, explorer, view)
     heatmap = _heatmap(view, args, target)
     if output.suffix.lower() in numbers.SUFFIXES:

@@ -25,8 +25,6 @@ from vitviz.formatting import counted, text_table
 from vitviz.writing import write
 
 FORMAT = "vitviz arena 1"
-JSON = "arena.json"
-"""File of a result beside weights."""
 RESAMPLES = 2000
 """Number of bootstrap samples."""
 LEVEL = (2.5, 97.5)
@@ -140,14 +138,14 @@ class Standings:
         return [name for name in COLUMNS if any(name in row.numbers for row in self.rows)]
 
     def markdown(self) -> str:
-        """Return what the table means, the table, its columns and the result as Markdown."""
+        """Return what the table means, the table, its columns and the result as Markdown, in four paragraphs."""
         header, *rows = self._cells()
-        lines = [MEANS, "", f"| {' | '.join(header)} |", f"|---|{'---:|' * len(self.columns)}"]
+        lines = [f"| {' | '.join(header)} |", f"|---|{'---:|' * len(self.columns)}"]
         lines += [f"| {' | '.join(row)} |" for row in rows]
-        lines += ["", *(f"- {column}: {self._about(column)}" for column in self.columns)]
-        lines += [f"- left out: {name} ({why})" for name, why in self.left_out.items()]
+        about = [f"- {column}: {self._about(column)}" for column in self.columns]
+        about += [f"- left out: {name} ({why})" for name, why in self.left_out.items()]
         agreement = f"Kendall's tau of this ranking with those of the bootstrap samples: {self.agreement:.2f}."
-        return "\n".join([*lines, "", f"**{self.describe()}** {agreement}"])
+        return "\n\n".join([MEANS, "\n".join(lines), "\n".join(about), f"**{self.describe()}** {agreement}"])
 
     def table(self) -> str:
         """Return the table for a terminal, with what it means above and the result below."""

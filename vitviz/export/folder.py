@@ -18,7 +18,7 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
-from vitviz.attribution.registry import DEFAULT
+from vitviz.attribution.registry import default_methods
 from vitviz.draw.sheet import card
 from vitviz.errors import VitvizError
 from vitviz.export import numbers
@@ -52,8 +52,9 @@ def begin(folder: Path, settings: dict[str, Any]) -> None:
 
 def maps_of(view: View) -> dict[str, Heatmap]:
     """Return the exported maps by name."""
+    name = default_methods(view.model)[0]
     maps = {"attention": view.attention(), "rollout": view.rollout()}
-    return maps | ({DEFAULT: view.explain()} if view.best(1) else {})
+    return maps | ({name: view.explain(name)} if view.best(1) else {})
 
 
 def export_photo(view: View, folder: Path, parts: Collection[str], *, model: str, photo: str) -> list[str]:

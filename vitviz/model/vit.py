@@ -64,6 +64,7 @@ class Pretrained:
             preprocessing and labels start with these words: "preprocessing: ImageNet's mean ...".
         problem_type: meaning of the outputs, see `vitviz.outputs`; `None` means classes. A single output is a value,
             as in transformers, unless `problem_type` says otherwise.
+        method: attribution method that `vitviz arena` ranked first for these weights; empty if it was not measured.
     """
 
     name: str
@@ -77,6 +78,7 @@ class Pretrained:
     groups: tuple[tuple[str, ...], ...] = ()
     assumed: tuple[str, ...] = ()
     problem_type: ProblemType | None = None
+    method: str = ""
 
     def __post_init__(self) -> None:
         check_fields(self, ModelError)

@@ -11,7 +11,7 @@ from vitviz.analysis.pairs import BLOCK, DESCRIPTOR
 from vitviz.analysis.statistic import Statistic
 from vitviz.analysis.tokens import PERCENTILES
 from vitviz.attribution.inputs import Method
-from vitviz.attribution.registry import DEFAULT, METHODS, WITHOUT_CLASS
+from vitviz.attribution.registry import METHODS
 from vitviz.attribution.target_specs import SPELLINGS
 from vitviz.web.questions import QUESTIONS, Question
 
@@ -22,10 +22,9 @@ def choices(
     targets: Collection[str] = tuple(SPELLINGS),
     questions: Collection[str] = QUESTIONS,
 ) -> dict[str, Any]:
-    """Return the named methods, statistics, targets and questions for the page, and the defaults."""
+    """Return the named methods, statistics, targets and questions for the page."""
     return {
         "methods": [_method(method) for method in METHODS.values() if method.name in methods],
-        "defaults": [DEFAULT, WITHOUT_CLASS],  # the default is the first one that the model can compute
         "statistics": [_statistic(statistic) for statistic in STATISTICS.values() if statistic.name in statistics],
         "targets": list(targets),  # words before the colon of a spelling
         "similarity": {  # the block counts from the last

@@ -14,6 +14,7 @@ from typing import Any
 from PIL import Image
 
 from vitviz.attribution.attention import entered_count
+from vitviz.attribution.registry import DEFAULT, WITHOUT_CLASS, default_methods
 from vitviz.formatting import describe_prediction
 from vitviz.heatmap import Heatmap
 from vitviz.images.bands import RGB
@@ -58,6 +59,7 @@ class Scene:
         group: see `vitviz.View.group`.
         known: whether the photograph seems to show one of the classes; `None` without a threshold of the model.
         caveat: text below the predictions, or instead of them.
+        methods: default methods; the page shows the first one that the model can compute.
         maps: additional maps of this photograph, such as attribution maps.
         device, seconds: of the forward pass.
         seen: the model's input as a picture.
@@ -84,6 +86,7 @@ class Scene:
     group: tuple[str, float, list[str]] | None = None
     known: bool | None = None
     caveat: str = ""
+    methods: Sequence[str] = (DEFAULT, WITHOUT_CLASS)
     maps: Sequence[Heatmap] = ()
     device: str = ""
     seconds: float = 0.0
@@ -114,6 +117,7 @@ class Scene:
             problem_type=view.model.problem_type,
             labels=view.labels,
             groups=about.groups if about else (),
+            methods=default_methods(view.model),
             texts=bool(view.model.text_source),
             zero_shot=view.model.config.cosine,
             sure_above=view.sure_above,
@@ -179,6 +183,7 @@ class Scene:
             "group": self.group,
             "known": self.known,
             "caveat": self.caveat,
+            "methods": list(self.methods),
             "maps": [_map(index, heatmap) for index, heatmap in enumerate(self.maps)],
             "badge": {"device": self.device, "seconds": self.seconds} if self.device else None,
             "sizes": list(self.sizes),

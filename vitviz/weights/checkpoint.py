@@ -27,6 +27,8 @@ from vitviz.writing import replacing, write
 FORMAT = 1
 MEANS = "positions.safetensors"
 """File with `ViT.position_means`, if the model has them."""
+ARENA = "arena.json"
+"""File of `vitviz arena` beside weights, which names their best attribution method."""
 _FACTS = ("name", "licence", "source", "labels", "class_ids")  # fields of `Pretrained`
 _OPTIONAL = ("sure_above", "known_above", "groups", "assumed", "problem_type")  # written unless empty
 
@@ -34,7 +36,8 @@ _OPTIONAL = ("sure_above", "known_above", "groups", "assumed", "problem_type")  
 def save(model: ViT, folder: str | os.PathLike[str], *, dtype: torch.dtype = torch.float32) -> None:
     """Write a model with its preprocessing and labels to a folder that `load_folder` reads.
 
-    The means of its positions (`vitviz.analysis.edges.position_means`) are written too, if it has them.
+    The means of its positions (`vitviz.analysis.edges.position_means`) are written too, if it has them. A result of
+    `vitviz arena` in this folder, which was for other weights, is deleted.
 
     Args:
         model: a model with `pretrained` set.
@@ -68,6 +71,7 @@ def save(model: ViT, folder: str | os.PathLike[str], *, dtype: torch.dtype = tor
     with replacing(folder / WEIGHTS, needed=needed) as beside:
         save_file(state, beside, metadata={"format": "pt"})
     save_means(model, folder)
+    (folder / ARENA).unlink(missing_ok=True)
     write(folder / CONFIG, text)
 
 
@@ -108,6 +112,22 @@ def _read_means(path: Path, config: ViTConfig) -> Tensor:
         )
     means: Tensor = tensors["means"]
     return means
+
+
+def read_method(folder: Path) -> str:
+    """Return the attribution method that `vitviz arena` ranked first for the weights in a folder; empty without.
+
+    Raises:
+        CheckpointError: if the file is damaged.
+    """
+    if not (folder / ARENA).is_file():
+        return ""
+    method = checks.read_json(folder / ARENA).get("method")
+    if not isinstance(method, str):
+        raise CheckpointError(
+            f"Expected the name of a method in {str(folder / ARENA)!r}, got {method!r:.80}. Delete the file."
+        )
+    return method
 
 
 def fingerprint(model: ViT, names: Container[str] | None = None) -> str:

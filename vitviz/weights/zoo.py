@@ -1,6 +1,7 @@
 """Load models by name: bundled checkpoints, folders, files, and models that other libraries publish."""
 
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from vitviz.resources import resource_folder
 from vitviz.settings import read
 from vitviz.weights import adapters
 from vitviz.weights.captured_vit import load_transformers, open_captured
-from vitviz.weights.checkpoint import load_folder, read_config
+from vitviz.weights.checkpoint import load_folder, read_config, read_method
 from vitviz.weights.checks import CONFIG, OLD_WEIGHTS, SUFFIXES, WEIGHTS, CheckpointError, read_json
 from vitviz.weights.files import load_file
 from vitviz.weights.given import Labels, describe_model
@@ -102,7 +103,11 @@ def load(
             except CheckpointError as refusal:
                 model = open_captured(source, refusal, preprocess)
         else:
-            model = _load(os.fspath(source), None if like is None else os.fspath(like), heads)
+            name = os.fspath(source)
+            model = _load(name, None if like is None else os.fspath(like), heads)
+            place = folder_of(name) if name in bundled() else Path(name)
+            if model.pretrained and (method := read_method(place if place.is_dir() else place.parent)):
+                model.pretrained = replace(model.pretrained, method=method)
         model = describe_model(model, labels, preprocess, problem_type)
     return model.with_registers(registers) if registers else model
 

@@ -19,7 +19,7 @@ export const MATRIX = Object.freeze({ token: null, ...ROLLOUT, start: ROLLOUT.st
  * @property {{title: string, entries: Entry[]}[]} groups @property {string} default
  * @property {{typed: boolean, upload: boolean}} more @property {Larger[]} [larger]
  * @property {{name: string, label: string, thumbnail: string}[]} examples @property {any[]} methods
- * @property {any[]} statistics @property {string[]} defaults - initial methods
+ * @property {any[]} statistics
  * @property {string[]} targets - words of the targets besides classes, see compute/targets.js
  * @property {Record<'descriptor' | 'basis', import('../core/state.js').Descriptor> & {block: number,
  *   percentiles: [number, number]}} similarity - the default descriptors of similarities and of a PCA basis; their

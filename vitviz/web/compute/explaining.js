@@ -47,15 +47,15 @@ export function aimOf({ target, against }, manifest, other) {
  * Return the chosen method and target, limited to those that the model has.
  * @param {{method: string | null, target: Target | null, against: number | null}} state
  * @param {import('../core/manifest.js').Manifest} manifest
- * @param {Method[]} methods @param {string[]} defaults
+ * @param {Method[]} methods
  * @param {string} [other] - the id of the photograph in the other pane, opened with the same model
  * @returns {Chosen}
  */
-export function chosenOf({ method, ...state }, manifest, methods, defaults, other) {
+export function chosenOf({ method, ...state }, manifest, methods, other) {
   const aim = aimOf(state, manifest, other);
   const able = usable(methods, aim.target);
   const named = (/** @type {string | null} */ name) => able.find((each) => each.name === name);
-  return { method: named(method) ?? defaults.map(named).find(Boolean) ?? able[0], ...aim };
+  return { method: named(method) ?? manifest.methods.map(named).find(Boolean) ?? able[0], ...aim };
 }
 
 /** @param {Chosen} chosen @param {Method} [method] @returns {['explain', Required<Arguments['explain']>]} */

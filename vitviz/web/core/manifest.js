@@ -36,6 +36,7 @@ import { SIMILARITY } from './state.js';
  * @property {Group | null} [group] - see `vitviz.View.group` @property {boolean | null} [known] -
  *   whether the photograph seems to show one of the classes; null if the model comes without a measure
  * @property {string} caveat
+ * @property {string[]} methods - default methods; the first one that the model can compute is shown
  * @property {{id: string, title: string, values: number[], signed: boolean, unit: string, note: string}[]} maps
  * @property {{device: string, seconds: number} | null} badge @property {Size[]} sizes
  * @property {{url: string, width: number, height: number} | null} seen

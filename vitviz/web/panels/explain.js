@@ -33,7 +33,6 @@ export class Explain extends Panel {
   constructor(root, page) {
     super(root, page);
     this.every = /** @type {Method[]} */ (page.models.methods);
-    this.defaults = /** @type {string[]} */ (page.models.defaults);
     this.maps = new Questions(page.backend, page.changed);
     this.bars = new Questions(page.backend, page.changed);
     this.others = new Questions(page.backend, page.changed); // the map of the other pane
@@ -91,9 +90,9 @@ export class Explain extends Panel {
 
   /** The first method whose map depends on the class. */
   get specific() {
-    const { methods, defaults } = this;
-    const specific = methods.filter((method) => method.specific);
-    return specific.find(({ name }) => defaults.includes(name)) ?? specific[0];
+    const specific = this.methods.filter((method) => method.specific);
+    const named = (/** @type {string} */ name) => specific.find((method) => method.name === name);
+    return this.scene.manifest.methods.map(named).find(Boolean) ?? specific[0];
   }
 
   /**
@@ -185,9 +184,9 @@ export class Explain extends Panel {
     const scene = sceneOf(state, this.page.scenes, 'why', [this.maps, this.bars, this.others]);
     if (scene === null) return;
     const isOther = this.isNew(scene, spoken());
-    const { methods, defaults } = this;
+    const { methods } = this;
     const { beside, peer, other, alone } = otherOf(state, scene, this.page);
-    this.shown = chosenOf(state, scene.manifest, methods, defaults, other);
+    this.shown = chosenOf(state, scene.manifest, methods, other);
     if (isOther) this.open();
     this.maps.want(scene, this.needed(scene, state.started));
     this.heatmap = this.maps.answer(scene, mapQuestion(this.shown));
@@ -257,7 +256,7 @@ export class Explain extends Panel {
     if (other === null) return this.others.stop();
     const classes = sameClasses(state, this.scene.manifest, other.manifest);
     const back = this.shown.target === `similar:${other.id}` ? this.scene.id : undefined;
-    this.otherShown = chosenOf({ ...state, ...classes }, other.manifest, this.methods, this.defaults, back);
+    this.otherShown = chosenOf({ ...state, ...classes }, other.manifest, this.methods, back);
     const question = mapQuestion(this.otherShown);
     const { method } = this.otherShown;
     const wanted = !method.slow || state.started.includes(JSON.stringify(mapQuestion(this.shown)));
