@@ -121,6 +121,33 @@ def test_attribution_maps_match_python(offline: Page, tmp_path: Path) -> None:
     expect(offline.locator(".vv-honest")).to_be_hidden()  # this text describes attention
 
 
+LIGHT = """canvas => {
+    const { data } = canvas.getContext('2d').getImageData(0, 0, canvas.width, canvas.height);
+    return Array.from({ length: data.length / 4 }, (_, at) => data[4 * at] + data[4 * at + 1] + data[4 * at + 2]);
+}"""
+
+
+def test_explained_words_have_figures_of_the_open_photograph(offline: Page, tmp_path: Path) -> None:
+    seen = view(viewer_pages.FIRST)
+    rows, columns = seen.trace.grid
+    show(offline, tmp_path, html(viewer_pages.FIRST))
+    offline.locator(".vv-honest .vv-i summary").click()
+    offline.wait_for_function("document.querySelector('[data-figure=patch]').width === 96")
+    for query in ((1, 2), (rows - 1, 0)):
+        ask(offline, query=query, block=1, head=1)
+        attention = seen.trace.row(1, query)[0, 1, len(seen.trace.prefix) :].numpy()
+        light = offline.locator("[data-figure=map]").evaluate(LIGHT)
+        assert light[attention.argmax()] == max(light) > light[attention.argmin()] == min(light)
+    offline.locator(".vv-whole .vv-i summary").click()  # closes the other
+    expect(offline.locator("[data-figure=patch]")).to_be_hidden()
+    offline.wait_for_function("document.querySelector('[data-figure=head]').height > 0 && vitviz.resting()")
+    sizes = offline.eval_on_selector_all(
+        "[data-figure=layer], [data-figure=head]", "all => all.map(({ width, height }) => [width, height])"
+    )
+    counts = [seen.trace.depth, seen.trace.heads]
+    assert sizes == [[min(6, n) * (columns + 1) - 1, -(-n // 6) * (rows + 1) - 1] for n in counts]
+
+
 def test_page_from_disk_passes_axe_without_overflow(page: Page, tmp_path: Path) -> None:
     said: list[str] = []
     note = lambda message: said.append(message.text) if message.type == "error" else None  # noqa: E731

@@ -1,0 +1,81 @@
+// The figures beside the words that an i explains, from the open photograph: drawn while the i is open.
+import { patchEdges } from '../compute/geometry.js';
+import { queryOn, questionOn } from '../compute/query.js';
+import { stageOf } from '../core/stages.js';
+import { SPOTLIGHT, indices, ownScale } from '../draw/color.js';
+import { contextOf } from '../draw/dom.js';
+import { Panel } from './panel.js';
+
+/** @typedef {import('../core/state.js').State} State */
+/** @typedef {import('../effects/scene.js').Scene} Scene */
+
+const AMBER = '#f5b700';
+const ACROSS = 6; // maps in a row
+const SIDE = 32; // canvas pixels of a patch of the photograph
+
+export class Words extends Panel {
+  /** @param {HTMLElement} root - of Look @param {import('./explore.js').Page} page */
+  constructor(root, page) {
+    super(root, page);
+    for (const details of this.all('.vv-i')) details.addEventListener('toggle', page.changed);
+  }
+
+  /** @param {State} state @param {Scene} scene */
+  render(state, scene) {
+    const figures = this.all('.vv-i[open] canvas');
+    if (figures.length === 0) return;
+    const { manifest, answers } = scene;
+    const { depth, prefix } = manifest;
+    const block = Math.min(state.block ?? Infinity, depth - 1);
+    const { first, depth: layers, heads, grid } = stageOf(manifest, block);
+    const question = questionOn(state, scene, this.page.scenes, block);
+    /** @type {(block: number, head: any, from?: any) => Float32Array | undefined} */
+    const map = (layer, head, from = question) => answers.map(layer, head, from)?.subarray(prefix.length);
+    const own = prefix.indexOf('CLS');
+    const maps = {
+      map: () => [map(block, state.head)],
+      cls: () => [map(depth - 1, 'mean', { token: own, direction: 'row' })],
+      layer: () => Array.from({ length: layers }, (_, at) => map(first + at, 'mean')),
+      head: () => Array.from({ length: heads }, (_, head) => map(block, head)),
+    };
+    for (const canvas of figures) {
+      const name = /** @type {keyof typeof maps | 'patch'} */ (canvas.dataset.figure);
+      if (name === 'patch') this.patch(contextOf(canvas), queryOn(state, scene, this.page.scenes), scene);
+      else this.tiles(contextOf(canvas), maps[name](), grid);
+      canvas.parentElement.hidden = name === 'cls' && own < 0; // a model without CLS
+    }
+  }
+
+  /** Draw the patch of the query, or the middle one, with its neighbours. @param {CanvasRenderingContext2D} out
+   * @param {import('../core/state.js').Query} query @param {Scene} scene */
+  patch(out, query, { image, geometry, grid: [rows, columns] }) {
+    const { xs, ys } = patchEdges(geometry, [rows, columns]);
+    const [row, column] = Array.isArray(query) ? query : [rows >> 1, columns >> 1];
+    const [left, top] = [xs[column], ys[row]];
+    const [across, down] = [SIDE / (xs[column + 1] - left), SIDE / (ys[row + 1] - top)];
+    out.canvas.width = 3 * SIDE;
+    out.canvas.height = 3 * SIDE;
+    out.drawImage(image, SIDE - left * across, SIDE - top * down, geometry.image[0] * across, geometry.image[1] * down);
+    for (const at of [1, 2]) {
+      out.clearRect(at * SIDE - 1, 0, 2, 3 * SIDE);
+      out.clearRect(0, at * SIDE - 1, 3 * SIDE, 2);
+    }
+    Object.assign(out, { strokeStyle: AMBER, lineWidth: 4 }).strokeRect(SIDE, SIDE, SIDE, SIDE);
+  }
+
+  /** Draw maps side by side, each on its own scale. @param {CanvasRenderingContext2D} out
+   * @param {(Float32Array | undefined)[]} maps @param {[number, number]} grid */
+  tiles(out, maps, [rows, columns]) {
+    const across = Math.min(ACROSS, maps.length);
+    out.canvas.width = across * (columns + 1) - 1;
+    out.canvas.height = Math.ceil(maps.length / across) * (rows + 1) - 1;
+    maps.forEach((map, at) => {
+      if (!map) return; // its layer has not arrived
+      const index = new Uint8Array(map.length);
+      indices(map, ownScale(map), 1, index);
+      const pixels = Uint32Array.from(index, (level) => this.page.tables[SPOTLIGHT][level]);
+      const tile = new ImageData(new Uint8ClampedArray(pixels.buffer), columns, rows);
+      out.putImageData(tile, (at % across) * (columns + 1), Math.floor(at / across) * (rows + 1));
+    });
+  }
+}
