@@ -49,11 +49,11 @@ def methods() -> str:
         (
             f"`{method.name}`", method.title, "not measured" if method.cost is None else f"{method.cost:g}",
             "yes" if method.class_specific else "no",
-            method.not_in_browser or IN_BROWSER, method.not_in_windows or "yes", method.paper,
+            method.not_in_browser or IN_BROWSER, method.not_captured or "yes", method.paper,
         )
         for method in METHODS.values()
     )  # fmt: skip
-    return table("method, title, forward passes, of a class, in a static site, for windowed models, paper", rows)
+    return table("method, title, forward passes, of a class, in a static site, for captured modules, paper", rows)
 
 
 def statistics() -> str:

@@ -33,7 +33,7 @@ from vitviz.analysis.filters import position_similarity
 from vitviz.analysis.pairs import Descriptor, compare_patches, patch_descriptors
 from vitviz.analysis.pca_basis import fit_pca
 from vitviz.analysis.tokens import PERCENTILES, point_up, principal_components
-from vitviz.attribution.attention import attention_scores, entered_grid, rollout_matrix, rollout_scores
+from vitviz.attribution.attention import attention_scores, rollout_matrix, rollout_scores
 from vitviz.attribution.registry import METHODS
 from vitviz.draw.colors import lut, shades
 from vitviz.draw.overlay import overlay, patch_edges
@@ -45,7 +45,7 @@ from vitviz.images.geometry import Geometry
 from vitviz.images.preprocess import Preprocess
 from vitviz.lecture.numbers import lecture_bytes, token_bytes, values_bytes
 from vitviz.model.positions import sincos_positions
-from vitviz.model.trace import Trace
+from vitviz.model.trace import AttentionTrace, Trace
 from vitviz.phrases import phrases
 from vitviz.server.menu import Menu
 from vitviz.settings import Settings
@@ -116,11 +116,11 @@ def block_case(
     name: str, trace: Trace, block: int, dtype: Dtype, tokens: Sequence[int] | None = None
 ) -> dict[str, Any]:
     """Return a block's file, and rows and columns (T, H, N) of its attention, for all tokens by default."""
-    exact = (trace.attention(block) if trace.layouts else tiny.dense(trace, block))[0].numpy()  # (H, N, N)
+    exact = (trace.attention(block) if trace.windowed else tiny.dense(trace, block))[0].numpy()  # (H, N, N)
     heads, count = exact.shape[:2]
     tokens = tokens or list(range(count))
     sizes = {"heads": heads, "tokens": count, "block": block}
-    sizes |= {} if trace.layouts else {"width": trace.head_width}
+    sizes |= {} if trace.windowed else {"width": trace.head_width}
     return {
         "name": f"{name}, block {block}, {dtype}", "file": block_bytes(trace, block, dtype), "limit": LIMITS[dtype],
         "sizes": {**sizes, "prefix": len(trace.prefix), "grid": trace.grid_in(block)}, "tokens": tokens,
@@ -157,8 +157,8 @@ def tiny_blocks() -> Iterator[dict[str, Any]]:
 
 
 @cache
-def swin(**changes: Any) -> Trace:
-    model = windowed.small(image_size=(16, 24), **changes)
+def swin(**changes: Any) -> AttentionTrace:
+    model = windowed.small(img_size=(16, 24), **changes)
     return model.trace(torch.randn(1, 3, 16, 24, generator=torch.Generator().manual_seed(7)))
 
 
@@ -248,7 +248,7 @@ def rollout_calls() -> Iterator[Call]:
         trace, limit = (swin() if name == "Swin" else traced(name)), (1e-6, 2e-3)[half]
         count, prefix = trace.tokens.shape[1], len(trace.prefix)
         matrix = rollout_matrix(trace, **options)[0].numpy()  # (rows, N)
-        grid = entered_grid(trace, options.get("start", 0))
+        grid = trace.entered_grid(options.get("start", 0))
         page = {
             "rows": count,
             "tokens": matrix.shape[1],

@@ -10,7 +10,6 @@ from urllib.parse import parse_qs, urlsplit
 
 import numpy as np
 import tiny
-import windowed
 from asking import free_port
 from offered import folder
 from patience import wait_until
@@ -26,7 +25,6 @@ from vitviz.server.endpoints import Endpoints
 from vitviz.server.menu import Menu
 from vitviz.settings import Settings
 from vitviz.view import View
-from vitviz.weights.checkpoint import save
 
 MODEL, EVERYDAY = "dinov2-s14-imagenette", "dinov2-s14-everyday"
 EXAMPLES = resource_folder("examples")
@@ -76,8 +74,12 @@ MODELS: dict[str, dict[str, Any]] = {
 
 
 def make_models(place: Path) -> dict[str, str]:
-    """Save `MODELS` and a windowed model, and return their folders by name."""
-    save(windowed.known(windowed.small()), place / "windowed")
+    """Save `MODELS` and a windowed model of transformers, and return their folders by name."""
+    import transformers
+
+    sizes = {"patch_size": 2, "embed_dim": 12, "depths": (2, 2), "num_heads": (2, 3), "window_size": 4}
+    config = transformers.SwinConfig(image_size=(48, 32), **sizes, mlp_ratio=1.5, num_labels=5)
+    tiny.shaken(transformers.SwinForImageClassification(config)).save_pretrained(place / "windowed")
     return {name: folder(place / name, **options) for name, options in MODELS.items()} | {
         "windowed": str(place / "windowed")
     }

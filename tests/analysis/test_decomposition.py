@@ -1,32 +1,23 @@
 """Test that decompositions sum to the score in every family, and that each term is a gradient of the direct path."""
 
-from typing import Any
-
 import numpy as np
 import pytest
 import timm_models
 import tiny
 import torch
-import windowed
 from hf_cases import Case, each_case
 from torch import Tensor, nn
 
 import vitviz
 from vitviz.analysis import AnalysisError
-from vitviz.analysis.decomposition import Decomposition, Direct, decompose, enter_stage, factors, target_reading
+from vitviz.analysis.decomposition import Decomposition, Direct, decompose, factors, target_reading
 from vitviz.attribution.target_specs import Direction, Group, Output, Similarity, Unit, resolve_target
 from vitviz.model.trace import Trace
 from vitviz.model.vit import ViT
-from vitviz.model.windowed_vit import UnitVectors
 from vitviz.weights.from_timm import convert_timm
 from vitviz.weights.zoo import load
 
 pytestmark = pytest.mark.usefixtures("one_thread")
-WINDOWED: dict[str, dict[str, Any]] = {
-    "Swin": {},
-    "Swin v2": {"norm_post": True, "cosine_attention": True},
-    "SAM": windowed.LIKE_SAM,
-}
 
 
 def traced(model: ViT, seed: int = 5) -> tuple[ViT, Trace]:
@@ -74,10 +65,6 @@ class Gated(Direct):
         super().__init__(model)
         self.qkv, self.heads = qkv, heads
 
-    def norm(self, layer: nn.Module, x: Tensor) -> Tensor:
-        # Norms of queries and keys have no gradient here.
-        return layer(x) if isinstance(layer, UnitVectors) else super().norm(layer, x)
-
     def linear(self, layer: nn.Linear, x: Tensor) -> Tensor:
         y = super().linear(layer, x)
         if layer is not self.qkv:
@@ -87,9 +74,9 @@ class Gated(Direct):
         return torch.stack([query, key, value * self.gate[..., None]], dim=-3).flatten(-3)
 
 
-@pytest.mark.parametrize("kind", [*tiny.KINDS, *WINDOWED])
+@pytest.mark.parametrize("kind", tiny.KINDS)
 def test_each_token_is_the_gradient_of_a_factor_on_its_value(kind: str) -> None:
-    model, trace = traced(windowed.small(**WINDOWED[kind]) if kind in WINDOWED else tiny.model(**tiny.KINDS[kind]))
+    model, trace = traced(tiny.model(**tiny.KINDS[kind]))
     angles, parts = model.angles(trace.grid), decompose(model, trace, contrast=(3, 1))
     target = resolve_target(model, trace.logits, None, (3, 1))
     assert (parts.target, parts.scale) == (-1, "logit")
@@ -98,12 +85,11 @@ def test_each_token_is_the_gradient_of_a_factor_on_its_value(kind: str) -> None:
     for index in range(trace.depth - 1, -1, -1):
         ops = Gated(model, model.blocks[index].attn.qkv, trace.heads_in(index))
         out = model.blocks[index](trace.stream(index), angles, ops)
-        (gradient,) = torch.autograd.grad((out * slope).sum(), ops.gate)  # (W, M, H)
-        expected = (trace.layouts[index].join(gradient) if trace.layouts else gradient)[0].T  # (H, N)
+        (gradient,) = torch.autograd.grad((out * slope).sum(), ops.gate)  # (1, N, H)
+        expected = gradient[0].T  # (H, N)
         heads, tokens = expected.shape
         tiny.close(parts.tokens[index, :heads, :tokens], expected)
         assert not parts.tokens[index, heads:].any()
-        _, slope = enter_stage(model, trace, index, slope)
 
 
 def test_constant_is_the_effect_of_the_final_biases() -> None:

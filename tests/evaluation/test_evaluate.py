@@ -37,8 +37,7 @@ from vitviz.evaluation.table import COLUMNS, ENOUGH, REMOVAL, Evaluation, tabula
 from vitviz.explorer import Explorer
 from vitviz.images.decoding import decode
 from vitviz.images.folders import DataError
-from vitviz.images.preprocess import Preprocess
-from vitviz.model.vit import Pretrained, ViT
+from vitviz.model.vit import ViT
 from vitviz.weights.checkpoint import fingerprint, save
 from vitviz.writing import WritingError
 
@@ -128,8 +127,8 @@ def test_evaluate_takes_a_limit_options_and_models_in_training(photos: Path) -> 
 
 def test_windowed_models_are_evaluated_with_maps_of_every_stage(photos: Path) -> None:
     vit = windowed.small(classes=3)
-    preprocess = Preprocess(height=48, width=32, mode="squash")
-    vit.pretrained = Pretrained(name="tiny", preprocess=preprocess, labels=("ox", "golf ball", "church"))
+    assert vit.pretrained is not None
+    vit.pretrained = replace(vit.pretrained, labels=("ox", "golf ball", "church"))
     result = evaluate(vit, photos, ["rollout", "legrad"], limit=1, **FAST)
     with Image.open(photos / "ox" / "0.png") as photo:
         view = Explorer(vit).open(photo)

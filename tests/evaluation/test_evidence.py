@@ -185,7 +185,7 @@ def test_what_cannot_be_searched_is_refused() -> None:
         evidence(model, images, keep=0.0)
     with pytest.raises(EvaluationError, match="probability"):
         evidence(model, images, "output:3")
-    with pytest.raises(EvaluationError, match="one that has windows"):
+    with pytest.raises(EvaluationError, match="one that runs as it is"):
         evidence(windowed.small(), torch.zeros(1, 3, 48, 32))
     with pytest.raises(EvaluationError, match="one image"):
         evidence(model, images.repeat(2, 1, 1, 1))

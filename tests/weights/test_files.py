@@ -165,7 +165,7 @@ def test_like_reads_settings_of_timm_torchvision_folders_and_bundled_models(
     assert about.assumed == ("labels: the 1,000 of timm:test_vit.r160_in1k",)
     for source, words in (
         ("torchvision:vit_b_16", "12 blocks.*got 6"),
-        ("timm:swin_tiny_patch4_window7_224", "load the file into the library's model"),
+        ("timm:swin_tiny_patch4_window7_224", "its windows run as they are"),
         ("timm:no_such_model", "Expected a timm model"),
         (path, "torchvision:NAME"),
         ("", "Expected like as a bundled model"),

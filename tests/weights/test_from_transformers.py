@@ -166,9 +166,8 @@ def test_videos_match_transformers(name: str, tmp_path: Path) -> None:
 
 
 def test_defaults_match_transformers() -> None:
-    elsewhere = {"mlcd", "mlcd_vision_model", "swin", "swinv2"}  # windowed models in tests/model/test_windows.py
+    elsewhere = {"mlcd", "mlcd_vision_model", "vitdet"}  # ViTDet in test_windows.py
     elsewhere |= {"videomae", "vivit"}  # below
-    elsewhere |= {"sam", "sam_vision_model", "sam_hq", "sam_hq_vision_model", "vitdet"}
     assert {case.config.model_type for case in CASES.values()} | elsewhere == set(FAMILIES)
     without_registers = {name: value for name, value in ours_of.DINOV2_DEFAULTS.items() if "register" not in name}
     for ours, theirs in (
@@ -190,8 +189,6 @@ def test_defaults_match_transformers() -> None:
         (ours_of.AIMV2_DEFAULTS, hf.Aimv2VisionConfig(layer_norm_eps=1e-5)),
         (ours_of.VIDEOMAE_DEFAULTS, hf.VideoMAEConfig()),
         (ours_of.VIVIT_DEFAULTS, hf.VivitConfig()),
-        (ours_of.SAM_DEFAULTS, hf.SamVisionConfig()),
-        (ours_of.SAM_DEFAULTS, hf.SamHQVisionConfig()),
         (ours_of.VITDET_DEFAULTS, hf.VitDetConfig()),
     ):
         expected = (ours if MAJOR == 4 else {}) | theirs.to_dict()

@@ -15,6 +15,7 @@ from vitviz.analysis.statistic import Statistic
 from vitviz.images.geometry import Geometry
 from vitviz.model.trace import AttentionTrace, BlockTrace, Query
 from vitviz.phrases import Phrase
+from vitviz.weights.captured import Captured
 
 RANK_TOKENS = 600  # maximum N for the effective rank, because its singular values take O(N³) time
 
@@ -54,7 +55,7 @@ class QueryRange:
         if query == "mean":
             raise AnalysisError("Expected one token as the query, got 'mean'. Omit it to average over patches.")
         token = None if query is None else trace.token(query, block)
-        if trace.layouts:  # the tokens of a window, at the same place in every window
+        if isinstance(trace, Captured) and trace.windowed:  # the tokens of a window, at the same place in every window
             windows = trace.layouts[block]
             rows, columns = (windows.places[-1] + 1).tolist()
             grid = rows, columns

@@ -21,7 +21,6 @@ from vitviz.analysis import AnalysisError
 from vitviz.analysis.decomposition import centered_scores
 from vitviz.attribution.target_specs import Named, TargetOf, resolve_target
 from vitviz.attribution.targets import Target
-from vitviz.errors import refuse_windows
 from vitviz.fields import check_arguments
 from vitviz.formatting import counted, number, short_repr
 from vitviz.images.folders import batches, find_images, spread
@@ -122,7 +121,7 @@ def circuit(
     each token's position over the first half of the photographs, which are stretched to the model's own input size.
 
     Args:
-        model: model with `pretrained`, without windows.
+        model: converted model with `pretrained`.
         folder: folder of images, searched recursively.
         target: a class, as index or label, or another target; by default each photograph's predicted class.
         contrast: (A, B), the difference of two logits; instead of `target`.
@@ -138,7 +137,7 @@ def circuit(
         DataError: without images, or if files cannot be decoded.
         ExplainError: if the target does not exist.
     """
-    refuse_windows(model.config, "a circuit", AnalysisError)
+    model.check_converted()
     depth, heads = len(model.blocks), model.config.heads
     if (about := model.pretrained) is None:
         raise AnalysisError("Expected a model with preprocessing (`pretrained`), got one without. Load it by name.")

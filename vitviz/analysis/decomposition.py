@@ -6,7 +6,7 @@ a sum, the classifier is linear, and a norm is linear for a fixed standard devia
 attention pooling, the probabilities are fixed as well. Only direct effects count, not contributions that later blocks
 read.
 
-Shapes: L blocks, H heads, N tokens, D width, d head width; in windowed models W windows of M tokens, else W = 1, M = N.
+Shapes: L blocks, H heads, N tokens, D width, d head width.
 """
 
 from collections.abc import Callable
@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from vitviz.analysis import AnalysisError
+from vitviz.analysis.captured_terms import Terms, captured_terms
 from vitviz.analysis.logit_lens import check_one_image
 from vitviz.analysis.tokens import block_outputs
 from vitviz.attribution.attention import used_rows
@@ -33,6 +34,8 @@ from vitviz.model.trace import AttentionTrace
 from vitviz.model.tracing import project_part
 from vitviz.model.vit import ViT
 from vitviz.outputs import SINGLE
+from vitviz.weights.captured import Captured
+from vitviz.weights.captured_vit import CapturedViT
 
 Floats = NDArray[np.float64]
 
@@ -147,38 +150,43 @@ def decompose(
         AnalysisError: without a classifier and a target, for a group of classes, or if a block was not kept.
         ExplainError: if the class does not exist.
     """
+    if isinstance(model, CapturedViT):
+        resolved = linear_target(model, trace, target, contrast)
+        assert isinstance(trace, Captured)
+        terms = captured_terms(model, trace, resolved, centered_scores)
+        return _decomposition(trace.blocks, terms, resolved)
     reading = target_reading(model, trace, target, contrast)
     start, after = 0.0, reading.contribution
-    slope, effect, between = reading.slope, (reading.weights, reading.directions), 0.0
+    slope, effect = reading.slope, (reading.weights, reading.directions)
     tokens, biases, mlps = [], [], []
     for index in range(trace.depth - 1, -1, -1):
-        entering, earlier = enter_stage(model, trace, index, slope)
+        entering = trace.stream(index)[0]
         entered = _product(slope, entering)
         of_tokens, of_bias = _attention_part(model, trace, index, entering, effect)
         tokens.append(of_tokens)
         biases.append(float(of_bias))
-        mlps.append(after - entered - float(of_tokens.sum()) - biases[-1] + between)
-        start = entered
-        if earlier is not slope:  # tokens were merged
-            slope, effect = earlier, factors(earlier)
-            start = _product(slope, trace.stream(index)[0])
-        after, between = start, entered - start  # `between` is due to constants between two blocks
-    heads, count = (max(sizes) for sizes in zip(*(part.shape for part in tokens), strict=True))
-    padded = [F.pad(part, (0, count - part.shape[1], 0, heads - part.shape[0])) for part in tokens[::-1]]
+        mlps.append(after - entered - float(of_tokens.sum()) - biases[-1])
+        after = start = entered
+    terms = Terms(tokens[::-1], biases[::-1], mlps[::-1], start, reading.score - reading.contribution)
+    return _decomposition(trace.blocks, terms, reading.target)
+
+
+def _decomposition(blocks: tuple[int, ...], terms: Terms, target: Target) -> Decomposition:
+    heads, count = (max(sizes) for sizes in zip(*(part.shape for part in terms.tokens), strict=True))
+    padded = [F.pad(part, (0, count - part.shape[1], 0, heads - part.shape[0])) for part in terms.tokens]
     by_token = torch.stack(padded)  # (L, H, N)
-    constant, resolved = reading.score - reading.contribution, reading.target
     return Decomposition(
-        blocks=trace.blocks,
+        blocks=blocks,
         heads=by_token.sum(-1).cpu().numpy(),
         tokens=by_token.cpu().numpy(),
-        mlps=np.array(mlps[::-1]),
-        biases=np.array(biases[::-1]),
-        start=start,
-        constant=constant,
-        total=start + constant + sum(biases) + sum(mlps) + float(by_token.sum()),
-        target=int(resolved.points) if resolved.points.shape[1] == 1 and not resolved.features else -1,
-        name=resolved.names[0],
-        scale=resolved.score_scale,
+        mlps=np.array(terms.mlps),
+        biases=np.array(terms.biases),
+        start=terms.start,
+        constant=terms.constant,
+        total=terms.start + terms.constant + sum(terms.biases) + sum(terms.mlps) + float(by_token.sum()),
+        target=int(target.points) if target.points.shape[1] == 1 and not target.features else -1,
+        name=target.names[0],
+        scale=target.score_scale,
     )
 
 
@@ -191,19 +199,7 @@ def target_reading(
         AnalysisError: as `decompose`.
         ExplainError: if the class does not exist.
     """
-    check_one_image(trace, windows=True)
-    if trace.blocks != tuple(range(trace.depth)):
-        raise AnalysisError(f"Expected a trace with all blocks, got {list(trace.blocks)}. Omit blocks=.")
-    resolved = resolve_target(model, trace.logits, target, contrast, batch=1)
-    if resolved is None:
-        raise AnalysisError(
-            "Expected a target for a model without a classifier, got none. Name one of the features, such as Unit(0)."
-        )
-    if resolved.kind == "group":
-        raise AnalysisError(
-            f"Expected a target whose score is a sum, got {resolved.names[0]}, a group, whose score is the logarithm "
-            "of a sum. Choose one of its classes, or Output(class) for the logit itself."
-        )
+    resolved = linear_target(model, trace, target, contrast)
     # Only the final norm and the classifier are needed in double precision.
     parts = model.blocks, model.patch_embed, model.pos_embed, model.position_means
     whole = double_module(model, {id(part): nn.Identity() if isinstance(part, nn.Module) else None for part in parts})
@@ -224,6 +220,26 @@ def target_reading(
     )
 
 
+def linear_target(
+    model: ViT, trace: AttentionTrace, target: TargetOf | None = None, contrast: tuple[Named, Named] | None = None
+) -> Target:
+    """Return a target whose score is linear in what it reads; arguments and errors as in `decompose`."""
+    check_one_image(trace, windows=True)
+    if trace.blocks != tuple(range(trace.depth)):
+        raise AnalysisError(f"Expected a trace with all blocks, got {list(trace.blocks)}. Omit blocks=.")
+    resolved = resolve_target(model, trace.logits, target, contrast, batch=1)
+    if resolved is None:
+        raise AnalysisError(
+            "Expected a target for a model without a classifier, got none. Name one of the features, such as Unit(0)."
+        )
+    if resolved.kind == "group":
+        raise AnalysisError(
+            f"Expected a target whose score is a sum, got {resolved.names[0]}, a group, whose score is the logarithm "
+            "of a sum. Choose one of its classes, or Output(class) for the logit itself."
+        )
+    return resolved
+
+
 def centered_scores(target: Target, outputs: Tensor, ops: Ops = PLAIN) -> Tensor:
     """Return scores of outputs, (B, C) or (B, F) -> (B,), minus the mean of all logits if classes share a softmax."""
     scores = target.score(outputs, ops)
@@ -233,22 +249,6 @@ def centered_scores(target: Target, outputs: Tensor, ops: Ops = PLAIN) -> Tensor
 def _product(slope: Tensor, tokens: Tensor) -> float:
     """Return the sum of products of a slope and tokens, (N, D) each."""
     return float(torch.dot(slope.flatten(), double(tokens).flatten()))
-
-
-def enter_stage(model: ViT, trace: AttentionTrace, index: int, slope: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the residual stream (N, D) to which a block adds, and the direct effect before the block, (N', D').
-
-    They differ from the block's input and from `slope`, the direct effect after the block (N, D), only in the first
-    blocks of later stages of windowed models, which merge tokens.
-    """
-    stream, merge = trace.stream(index), getattr(model.blocks[index], "merge", None)
-    if not isinstance(merge, nn.Module):
-        return stream[0], slope
-    with torch.enable_grad():
-        leaf = double(stream).detach().requires_grad_()
-        merged = double_module(merge)(leaf, trace.layouts[index].grid, Direct(model))
-        (before,) = torch.autograd.grad(merged, leaf, slope[None])
-    return merged[0].detach(), before[0]
 
 
 def factors(slope: Tensor) -> tuple[Tensor, Tensor]:
@@ -276,26 +276,24 @@ def head_effects(
     Args:
         model, trace: the model and a trace of one image.
         index: number of the block.
-        entered: (W, M, D), the input of attention.
+        entered: (1, N, D), the input of attention.
         effect: `factors` of the direct effect of the block's output.
 
     Returns:
-        Weights of the queries (W, r, M), and directions (r, H, d) in the heads' outputs before the output projection;
+        Weights of the queries (1, r, N), and directions (r, H, d) in the heads' outputs before the output projection;
         the contribution of the biases that are added to the heads' outputs.
     """
     block, attn = model.blocks[index], model.blocks[index].attn
     weights, directions = effect[0][None], effect[1]  # (1, r, N), (r, D)
-    if trace.layouts:
-        weights = trace.layouts[index].split(weights.mT).mT  # (W, r, M)
     constant = weights.new_zeros(())
     if isinstance(block.ls1, LayerScale):
         directions = directions * double(block.ls1.gamma)
     joined = attended = None
     if block.post or not isinstance(attn.norm, nn.Identity):  # their deviations depend on the heads' outputs
-        values = project_part(attn, entered, parts=slice(2, 3))[0]  # (W, H, M, d)
+        values = project_part(attn, entered, parts=slice(2, 3))[0]  # (1, H, N, d)
         rows = (trace.block(index).rows(*chunk).to(values.dtype) for chunk in trace.block(index).chunks())
         mixed = torch.cat([attn.talk(part) @ values for part in rows], dim=2)
-        joined, attended = mixed.transpose(1, 2).flatten(2), attn.merge(mixed)  # (W, M, H * d), (W, M, D)
+        joined, attended = mixed.transpose(1, 2).flatten(2), attn.merge(mixed)  # (1, N, H * d), (1, N, D)
     if block.post:
         weights, directions, added = _through_norm(block.norm1, attended, weights, directions)
         constant += added
@@ -313,8 +311,8 @@ def _through_norm(
 
     Args:
         norm: the norm; the scale of each token is treated as a constant.
-        x: its inputs, (W, M, D).
-        weights: of the outputs, (W, r, M).
+        x: its inputs, (1, N, D).
+        weights: of the outputs, (1, r, N).
         directions: projections of the outputs, (r, D).
 
     Returns:
@@ -330,43 +328,35 @@ def _through_norm(
     directions = directions * double(norm.weight)
     if isinstance(norm, nn.LayerNorm):
         directions = directions - directions.mean(-1, keepdim=True)
-    deviation = (x.square().mean(-1) + (norm.eps or 0.0)).sqrt()  # (W, M)
+    deviation = (x.square().mean(-1) + (norm.eps or 0.0)).sqrt()  # (1, N)
     return weights / deviation[:, None], directions, constant
 
 
 def _attention_part(
     model: ViT, trace: AttentionTrace, index: int, entering: Tensor, effect: tuple[Tensor, Tensor]
 ) -> tuple[Tensor, Tensor]:
-    """Return the contributions of the tokens that a block's heads attend to, (H, N), and of constants of attention.
-
-    Padding of windows counts as a constant: its values are the biases.
-    """
+    """Return the contributions of the tokens that a block's heads attend to, (H, N), and of constants of attention."""
     block, block_trace = model.blocks[index], trace.block(index)
-    windows = trace.layouts[index] if trace.layouts else None
     entered = block.enter(entering[None].to(block.attn.qkv.weight))  # (1, N, D)
-    entered = entered if windows is None else windows.split(entered)  # (W, M, D)
     weights, directions, constant = head_effects(model, trace, index, entered, effect)
-    writes = value_effects(block.attn, entered, directions)  # (W, r, H, M)
-    total = writes.new_zeros(len(writes), *writes.shape[2:])  # (W, H, M)
+    writes = value_effects(block.attn, entered, directions)  # (1, r, H, N)
+    total = writes.new_zeros(len(writes), *writes.shape[2:])  # (1, H, N)
     for start, stop in used_rows(block_trace, weights.any(1)):
-        rows = block.attn.talk(block_trace.rows(start, stop))  # (W, H, n, M)
-        read = weights[:, None, :, start:stop].to(rows) @ rows  # (W, 1, r, n) @ (W, H, n, M) -> (W, H, r, M)
+        rows = block.attn.talk(block_trace.rows(start, stop))  # (1, H, n, N)
+        read = weights[:, None, :, start:stop].to(rows) @ rows  # (1, 1, r, n) @ (1, H, n, N) -> (1, H, r, N)
         total += (double(read).transpose(1, 2) * writes).sum(1)
-    if windows is None:
-        return total[0], constant
-    joined = windows.join(total.mT)[0].T  # (W, M, H) -> (1, N, H) -> (H, N)
-    return joined, constant + total.sum() - joined.sum()
+    return total[0], constant
 
 
 def value_effects(attn: Attention, entered: Tensor, directions: Tensor) -> Tensor:
-    """Return the products of all values with directions in their heads, for each: (r, H, d) -> (W, r, H, M), float64.
+    """Return the products of all values with directions in their heads, for each: (r, H, d) -> (1, r, H, N), float64.
 
-    The input of attention, (W, M, D), meets the directions before the values' map, which is cheaper than all values.
+    The input of attention, (1, N, D), meets the directions before the values' map, which is cheaper than all values.
     """
     _, _, weight = attn.qkv.weight.unflatten(0, (3, attn.heads, -1))  # (H, d, D)
     directions = directions.to(weight)
     reads = (directions[:, :, None] @ weight).squeeze(2)  # (r, H, 1, d) @ (H, d, D) -> (r, H, D)
-    effects = double(reads @ entered.mT[:, None])  # (r, H, D) @ (W, 1, D, M) -> (W, r, H, M)
+    effects = double(reads @ entered.mT[:, None])  # (r, H, D) @ (1, 1, D, N) -> (1, r, H, N)
     bias: Tensor | None = attn.qkv.bias
     if bias is None:
         return effects

@@ -18,9 +18,9 @@ from torch import Tensor, nn
 
 from vitviz.analysis import AnalysisError
 from vitviz.analysis.decomposition import Reading, centered_scores, head_effects, target_reading, value_effects
+from vitviz.analysis.logit_lens import check_one_image
 from vitviz.attribution.attention import check_head
 from vitviz.attribution.target_specs import Named, TargetOf
-from vitviz.errors import refuse_windows
 from vitviz.formatting import short_repr
 from vitviz.images.folders import batches, find_images, spread
 from vitviz.model.devices import double, double_module
@@ -110,7 +110,7 @@ def edge(
         ExplainError: if the head or the class does not exist.
         TraceError: if the block or a token does not exist.
     """
-    refuse_windows(trace, "an edge of attention", AnalysisError)
+    check_one_image(trace)
     if "mean" in (query, key):
         raise AnalysisError("Expected one token as query and as key, got 'mean'. Choose a patch (row, column).")
     check_head(trace, head, block)
@@ -254,7 +254,7 @@ def position_means(
     them the default of `edge`; `vitviz.weights.checkpoint.save` writes them with the model.
 
     Args:
-        model: model with `pretrained`, without windows.
+        model: converted model with `pretrained`.
         folder: folder of images, searched recursively.
         limit: maximum number of photographs, spread over the subfolders.
         batch_size: photographs per forward pass.
@@ -264,7 +264,7 @@ def position_means(
         AnalysisError: for a windowed model, one without preprocessing, or a limit below 1.
         DataError: without images, or if files cannot be decoded.
     """
-    refuse_windows(model.config, "means of positions", AnalysisError)
+    model.check_converted()
     if (about := model.pretrained) is None:
         raise AnalysisError("Expected a model with preprocessing (`pretrained`), got one without. Load it by name.")
     if limit < 1:

@@ -27,6 +27,7 @@ from vitviz.model.trace import AttentionTrace, Query
 from vitviz.model.vit import ViT, eval_mode
 from vitviz.plugins import Registry
 from vitviz.progress import bar
+from vitviz.weights.captured import Captured
 from vitviz.writing import write_table
 
 if TYPE_CHECKING:
@@ -201,7 +202,7 @@ def head_statistics(
         raise AnalysisError(f"Expected names among {', '.join(STATISTICS)}, got {unknown or 'none'}. Choose some.")
     chosen = [statistic for name, statistic in STATISTICS.items() if name in names]  # in the order of STATISTICS
     heads = tuple(map(trace.heads_in, trace.blocks))
-    windowed = _WINDOWED if trace.layouts else ""
+    windowed = _WINDOWED if isinstance(trace, Captured) and trace.windowed else ""
     of_rows, of_matrices, of_model = (
         {statistic.name: statistic.function for statistic in chosen if statistic.reads == reads}
         for reads in ("rows", "matrix", "model")
@@ -214,6 +215,7 @@ def head_statistics(
             of_block |= {name: windowed or function(block_trace) for name, function in of_matrices.items()}
             for name, values in of_block.items():
                 if windowed and isinstance(values, Tensor):  # the mean over windows, or the window of the query
+                    assert isinstance(trace, Captured)
                     windows = trace.layouts[block]
                     values = values.unflatten(0, (trace.batch, -1))  # (B * W, H) -> (B, W, H)
                     if query is None:
@@ -241,8 +243,14 @@ def head_statistics(
         target=importances.target.description if importances and of_model else "",
         scale=importances.target.score_scale if importances and of_model else "",
         heads=heads if windowed else (),
-        stages=tuple(trace.layouts[block].stage + 1 for block in trace.blocks if trace.stage_name(block)),
+        stages=stages_of(trace),
     )
+
+
+def stages_of(trace: AttentionTrace) -> tuple[int, ...]:
+    """Return the number of each block's stage, from 1; empty unless a model has several."""
+    layouts = trace.layouts if isinstance(trace, Captured) else ()
+    return tuple(layouts[block].stage + 1 for block in trace.blocks if trace.stage_name(block))
 
 
 def folder_statistics(

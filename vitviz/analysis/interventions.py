@@ -19,7 +19,6 @@ from vitviz.analysis import AnalysisError
 from vitviz.attribution.baselines import baseline_images, pixel_mask
 from vitviz.attribution.target_specs import FEATURE_TARGETS, Named, TargetLike, reads_features, resolve_target
 from vitviz.attribution.targets import Scale
-from vitviz.errors import refuse_windows
 from vitviz.fields import check_arguments
 from vitviz.formatting import data_frame, short_repr
 from vitviz.model.edits import BlockEdit, Cut, Edits, HeadMode, Replacement, index_in
@@ -242,7 +241,7 @@ def patch(
         EditError: if a block or head does not exist.
         TraceError: if a token does not exist, or a trace lacks a block.
     """
-    refuse_windows(model.config, "patches from another photograph", AnalysisError)
+    model.check_converted()
     if trace.grid != source.grid or len(trace.tokens) != 1 or len(source.tokens) != 1:
         sizes = ", and ".join(f"{len(each.tokens)} of {each.grid[0]} x {each.grid[1]}" for each in (trace, source))
         raise AnalysisError(
@@ -341,8 +340,7 @@ def hidden_grid(model: ViT, images: Tensor) -> tuple[tuple[int, int], int]:
     They are the model's patches; in windowed models those of the last stage, because the first has very small ones.
     """
     grid = model.check(images)
-    layouts = model.layouts(grid)
-    hidden = layouts[-1].grid if layouts else grid
+    hidden = model.last_grid(grid)
     return hidden, model.config.patch_size * (grid[0] // hidden[0])
 
 
@@ -357,8 +355,8 @@ def check_runs(model: ViT, mode: Drop, *, features: bool = False) -> None:
         raise AnalysisError("Expected a model in eval mode, got one in training mode. Call model.eval() first.")
     if mode not in get_args(Drop):
         raise AnalysisError(f"Expected one of {', '.join(get_args(Drop))}, got {mode!r}. Choose one of these.")
-    if mode == "remove":
-        refuse_windows(model.config, "removing patches, instead of painting over them ('blur')", AnalysisError)
+    if mode == "remove" and not model.removes_patches:
+        model.check_converted()
 
 
 def _mask(drop: Iterable[tuple[int, int]], grid: tuple[int, int]) -> Tensor:

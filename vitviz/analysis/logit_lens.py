@@ -18,7 +18,6 @@ from torch import Tensor
 from vitviz.analysis import AnalysisError
 from vitviz.attribution.target_specs import Named, TargetOf, class_index, class_name, resolve_target
 from vitviz.attribution.targets import Scale, Target
-from vitviz.errors import refuse_windows
 from vitviz.formatting import data_frame, short_repr
 from vitviz.model.trace import AttentionTrace
 from vitviz.model.vit import ViT
@@ -82,7 +81,7 @@ def logit_lens(
 ) -> LogitLens:
     """Apply final norm and classifier to the tokens after each block, or read a target from them.
 
-    The image uses the model's pooling; a patch is read as if it were pooled alone (see `pool_patches`). The classifier
+    The image uses the model's pooling; a patch is read as if it were pooled alone (see `each_alone`). The classifier
     was not trained on the tokens of early blocks, so its reading does not show all their information.
 
     Args:
@@ -101,11 +100,12 @@ def logit_lens(
     for block, tokens in _final_tokens(model, trace):
         blocks.append(block)
         of_image = tokens.new_zeros(1, 0) if model.head is None else model.classify(tokens).float()  # (1, C)
-        of_patches = tokens.new_zeros(count, 0) if model.head is None else classify_patches(model, tokens)[0].float()
+        alone = each_alone(model, tokens)
+        of_patches = tokens.new_zeros(count, 0) if model.head is None else model.classify(alone).float()
         logits.append(of_image[0])
         best.append(_best(model, of_patches, trace.grid))
         if targets and targets[0].features:
-            of_image, of_patches = model.read_out(tokens).float(), pool_patches(model, tokens)[0].float()  # (1, F), ...
+            of_image, of_patches = (model.read_out(each).float() for each in (tokens, alone))  # (1, F), (gh * gw, F)
         readings.append(_read(targets, of_image)[0])  # (K,)
         patches.append(_read(targets, of_patches).unflatten(0, trace.grid))  # (gh, gw, K)
     stacked = torch.stack(logits)  # (L, C)
@@ -164,48 +164,34 @@ def _best(model: ViT, logits: Tensor, grid: tuple[int, int]) -> tuple[Tensor, Te
     return top.indices.unflatten(0, grid), top.values.unflatten(0, grid)
 
 
-def pool_patches(model: ViT, tokens: Tensor) -> Tensor:
-    """Return the features of each patch, pooled alone: final tokens (B, N, D) -> (B, gh * gw, F).
+def each_alone(model: ViT, tokens: Tensor) -> Tensor:
+    """Return final tokens (1, N, D) with one patch each, for `ViT.classify` and `ViT.read_out`: (gh * gw, P + 1, D).
 
-    By pooling: "cls": the patch replaces the class token. "mean": it is the only patch. "cls+mean": it is the only
-    patch, with the class token. "attention": the pool's query attends only to this token. `tokens` are as for
-    `ViT.classify`.
+    The patch also replaces the class token and the other prefix tokens, except in models that pool the class token
+    beside the mean. In attention pooling, all keys are then this patch. For "mean" and "cls+mean" with the norm before
+    pooling, the image's logits are the mean of the patches' logits.
     """
-    patches = tokens[:, len(model.config.prefix) :]  # (B, gh * gw, D)
-    pooled = patches
-    if model.attn_pool is not None:
-        pooled = model.attn_pool(patches.flatten(0, 1)[:, None]).unflatten(0, patches.shape[:2])  # (B * gh * gw, 1, D)
-    if model.config.norm_pooled:
-        pooled = model.norm(pooled)
+    prefix, patches = tokens[0].tensor_split([len(model.config.prefix)])  # (P, D), (gh * gw, D)
+    alone = patches[:, None].repeat(1, len(prefix) + 1, 1)
     if model.config.pooling == "cls+mean":
-        pooled = torch.cat([tokens[:, :1].expand_as(patches), pooled], dim=2)  # (B, gh * gw, 2 D)
-    return pooled
-
-
-def classify_patches(model: ViT, tokens: Tensor) -> Tensor:
-    """Return the logits of each patch, pooled alone (see `pool_patches`): final tokens (B, N, D) -> (B, gh * gw, C).
-
-    If the distillation token has a classifier, the patch replaces this token too. For "mean" and "cls+mean" with the
-    norm before pooling, the image's logits are the mean of the patches' logits.
-    """
-    assert model.head is not None  # checked by the callers
-    logits: Tensor = model.head(model.project(pool_patches(model, tokens)))
-    if model.head_dist is not None:
-        logits = (logits + model.head_dist(tokens[:, len(model.config.prefix) :])) / 2
-    return logits
+        alone[:, :-1] = prefix
+    return alone
 
 
 def _final_tokens(model: ViT, trace: AttentionTrace) -> Iterator[tuple[int, Tensor]]:
     """Yield each block with its normed output for the classifier: (1, N, D)."""
     for block in range(trace.depth - 1):
         if block + 1 in trace.blocks:
-            yield block, model.finish(trace.stream(block + 1).detach())
+            yield block, model.finish(trace.stream(block + 1).detach(), angles=model.angles(trace.grid))
     yield trace.depth - 1, trace.tokens.detach()
 
 
 def check_one_image(trace: AttentionTrace, *, windows: bool = False) -> None:
     """Raise an error unless the trace has one image, with attention over all its tokens if `windows` is false."""
-    if not windows:
-        refuse_windows(trace, "this analysis of tokens", AnalysisError)
+    if trace.windowed and not windows:
+        raise AnalysisError(
+            "Expected a model with attention over all tokens, got one with windows (Swin, SAM). Use view.attention, "
+            "view.rollout, view.heads, view.explain or view.decompose."
+        )
     if trace.batch != 1:
         raise AnalysisError(f"Expected the trace of one image, got {trace.batch}. Choose one: trace.image(0).")

@@ -61,7 +61,7 @@ class Sinks:
     Args:
         sinks: the sinks, block by block.
         attention, written: (L, N), the shares of all tokens, see `Sink`; each row sums to 1.
-        norms: (L, N), norm of each token after the block. Of a captured module, norms and what tokens write are NaN.
+        norms: (L, N), norm of each token after the block. Of a captured module, `written` is NaN.
         neurons: the neurons that drive the outlying norms, largest share first.
         change: exact predictions with all these neurons off; `None` without such neurons.
     """
@@ -106,8 +106,8 @@ def sinks(
 
     Args:
         model: the model of the trace.
-        trace: trace of one image with all blocks, without edits; of a captured module, only shares of attention are
-            known.
+        trace: trace of one image with all blocks, without edits; of a captured module, what tokens write
+            is not known.
         target, contrast: a target to read with and without the neurons, see `resolve_target`.
 
     Raises:
@@ -122,10 +122,10 @@ def sinks(
     attention /= attention.sum(1, keepdims=True)
     prefix, mean = len(trace.prefix), 1 / attention.shape[1]
     outlying = norm_outliers(attention, prefix)[0] & (attention > MIN_SINK_ATTENTION * mean)
-    norms, written = np.full_like(attention, np.nan), np.full_like(attention, np.nan)
+    written = np.full_like(attention, np.nan)
+    about = token_norms(model, trace)
+    norms, outlying = about.norms.astype(np.float64), outlying | about.outliers
     if isinstance(trace, Trace):
-        about = token_norms(model, trace)
-        norms, outlying = about.norms.astype(np.float64), outlying | about.outliers
         written = np.stack([_written(model, trace, block, read) for block, read in enumerate(reads)])
     middle = np.median(norms[:, prefix:], axis=1)
     found = tuple(

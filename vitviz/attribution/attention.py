@@ -69,7 +69,7 @@ def attention_scores(
         check_head(trace, head, block)
         return trace.row(block, query)[:, head]
     _check_fusion(head)
-    scores: Tensor = within(trace, block, partial(_step, trace.block(block), fuse=head), trace.weights(query, block))
+    scores: Tensor = trace.within(block, partial(_step, trace.block(block), fuse=head), trace.weights(query, block))
     return scores
 
 
@@ -136,7 +136,7 @@ def rollout_scores(
             _rollout_step, trace.block(block), fuse=fuse, discard=discard, prefix=len(trace.prefix),
             residual=residual, rescale=rescale,
         )  # fmt: skip
-        flow = entering(trace, block, within(trace, block, step, flow))
+        flow = trace.entering(block, trace.within(block, step, flow))
     return flow
 
 
@@ -169,7 +169,7 @@ def rollout_matrix(
     In a windowed model, rows are the patches of the last stage, and columns those that enter block `start`.
     """
     _check_rollout(trace, fuse, discard, residual, start)
-    if trace.layouts:  # a sparse product: one flow per patch of the last stage
+    if trace.windowed:  # a sparse product: one flow per patch of the last stage
         options: dict[str, Any] = {"fuse": fuse, "discard": discard, "residual": residual, "start": start}
         rows = [rollout_scores(trace, token, **options) for token in range(trace.count)]
         return torch.stack(rows, dim=1)
@@ -182,16 +182,9 @@ def rollout_matrix(
     return product
 
 
-def entered_grid(trace: AttentionTrace, block: int) -> tuple[int, int]:
-    """Return the rows and columns of the patches that enter a block, before it merges any."""
-    rows, columns = trace.grid_in(block)
-    factor = 2 if trace.layouts and trace.layouts[block].merges else 1
-    return factor * rows, factor * columns
-
-
 def entered_count(trace: AttentionTrace) -> int:
     """Return the number of tokens that enter the first block."""
-    return len(trace.prefix) + math.prod(entered_grid(trace, 0))
+    return len(trace.prefix) + math.prod(trace.entered_grid(0))
 
 
 def fuse_heads(block_trace: BlockTrace, fuse: Fusion, start: int, stop: int, rescale: bool = True) -> Tensor:
@@ -357,29 +350,6 @@ def pooled(rows: Tensor, fused: Iterable[Tensor], residual: float | None = None)
 def divide(values: Tensor, by: Tensor) -> Tensor:
     """Return `values / by`, or 0 where `by` is 0."""
     return torch.where(by == 0, 0.0, values / by)
-
-
-def within(trace: AttentionTrace, block: int, step: Callable[..., Any], *rows: Tensor) -> Any:
-    """Apply `step`, which uses the matrices of `trace.block(block)`, to rows (B, N).
-
-    In a windowed model, the windows are the images of a batch: (B * W, M).
-    """
-    if not trace.layouts:
-        return step(*rows)
-    windows = trace.layouts[block]
-    results = step(*map(windows.split, rows))
-    return tuple(map(windows.join, results)) if isinstance(results, tuple) else windows.join(results)
-
-
-def entering(trace: AttentionTrace, block: int, rows: Tensor) -> Tensor:
-    """Return rows (B, N) over a block's tokens as rows over its input tokens.
-
-    If the block merges tokens, each of the 2 x 2 tokens gets a quarter: merging counts as their mean.
-    """
-    if not trace.layouts or not trace.layouts[block].merges:
-        return rows
-    squares: Tensor = (rows / 4).unflatten(1, trace.layouts[block].grid)  # (B, gh, gw)
-    return squares.repeat_interleave(2, 1).repeat_interleave(2, 2).flatten(1)
 
 
 def _check_fusion(fuse: str) -> None:

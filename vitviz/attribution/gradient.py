@@ -21,15 +21,13 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from vitviz.attribution.attention import discard_weakest, divide, entering, mix, pooled, within
+from vitviz.attribution.attention import discard_weakest, divide, mix, pooled
 from vitviz.attribution.inputs import Case, Method
 from vitviz.attribution.targets import ExplainError
 from vitviz.model.ops import Explicit
 from vitviz.model.trace import AttentionTrace
 from vitviz.progress import advance
-from vitviz.weights.captured import Captured
 
-STREAM = "it reads the tokens that enter the blocks"  # which are not observed in modules that run as they are
 Pooling = Literal["model", "tokens"]
 
 
@@ -54,9 +52,6 @@ def backward(case: Case, stop: int = 0) -> Iterator[Step]:
         stop: the first block of the model to reach, from 0.
     """
     model, trace, flow = case.model, case.trace, None
-    if isinstance(trace, Captured):
-        yield from _observed(case, stop)
-        return
     angles = model.angles(trace.grid)
     for index in range(trace.depth - 1, stop - 1, -1):
         entering = trace.stream(index).detach().requires_grad_()
@@ -70,46 +65,17 @@ def backward(case: Case, stop: int = 0) -> Iterator[Step]:
         ops.seen.clear()  # `seen` also holds the logits
         gradients = torch.autograd.grad(out, matrices + [entering] * (index > stop), flow)
         flow = gradients[-1] if index > stop else None
-        gradients = (_attendable(trace, index, gradients[0]), *gradients[1:])
+        gradients = (trace.attendable(index, gradients[0]), *gradients[1:])
         steps = [Step(matrix.detach(), gradients[place], index) for place, matrix in enumerate(matrices)]
         del out, matrices, gradients  # free them before the next block
         while steps:
             yield steps.pop()
 
 
-def _observed(case: Case, stop: int) -> Iterator[Step]:
-    """Yield what `backward` does of a module that runs as it is: once more, with all probabilities in the graph."""
-    model: Any = case.model
-    if case.target.features and model.config.classes:
-        model.refuse()  # only the logits are known
-    run = model.trace(case.images, grad=True)
-    calls = [run.call(block) for block in range(stop, run.depth)]
-    matrices = [call.attentions for call in (*calls, *run.pooling)]
-    score = case.target.score(run.output).sum()
-    advance(case.images, 1)
-    gradients = torch.autograd.grad(score, matrices, allow_unused=True)  # targets need not read all patches
-    blocks = [*range(stop, run.depth), *[run.depth - 1] * len(run.pooling)]
-    steps = [
-        Step(matrix.detach(), torch.zeros_like(matrix) if gradient is None else gradient, block)
-        for matrix, gradient, block in zip(matrices, gradients, blocks, strict=True)
-    ]
-    del run, calls, matrices, score, gradients  # free the graph
-    while steps:
-        yield steps.pop()
-
-
 def carry(trace: AttentionTrace, step: Step, function: Callable[..., Any], *rows: Tensor) -> Any:
     """Carry rows (B, N) through one attention by a function of the step and of rows, to the block's input tokens."""
-    results = within(trace, step.block, partial(function, step), *rows)
-    return tuple(entering(trace, step.block, row) for row in results)
-
-
-def _attendable(trace: AttentionTrace, block: int, gradient: Tensor) -> Tensor:
-    """Return a gradient of a block's attention, set to 0 between tokens that a mask separates."""
-    mask = trace.layouts[block].mask if trace.layouts else None
-    if mask is None:
-        return gradient
-    return gradient.masked_fill(mask.ne(0).repeat(len(gradient) // len(mask), 1, 1, 1), 0.0)
+    results = trace.within(step.block, partial(function, step), *rows)
+    return tuple(trace.entering(step.block, row) for row in results)
 
 
 def fuse(step: Step, clamp: bool = False) -> Tensor:
@@ -204,18 +170,15 @@ def attention_gradcam(case: Case, *, block: int = -1) -> Tensor:
         rows = rows + pooled(rows, (matrix.mean(1) for matrix in reversed(_pooling(case))), 0.5)
     step = deque(backward(case, index), maxlen=1).pop()  # frees the steps before it
     for later in range(case.trace.depth - 1, index, -1):  # to tokens of the block's stage
-        rows = entering(case.trace, later, rows)
+        rows = case.trace.entering(later, rows)
     attention, gradient = (
-        within(case.trace, index, partial(_rows_of_heads, matrix), rows).mT
-        for matrix in (step.attention, step.gradient)
+        case.trace.within(index, partial(_rows_of_heads, matrix), rows).mT for matrix in (step.attention, step.gradient)
     )  # (B, N, H) -> (B, H, N) each
     return weigh_heads(attention, gradient, len(case.trace.prefix))
 
 
 def _pooling(case: Case) -> list[Tensor]:
     """Return the matrices of attention pooling, in order: (B, H, 1, N or 1 + N) each."""
-    if isinstance(case.trace, Captured):
-        return [call.attentions for call in case.trace.pooling]
     assert case.model.attn_pool is not None
     with torch.no_grad():
         case.model.attn_pool(case.trace.tokens, ops := Explicit())
@@ -314,8 +277,8 @@ def legrad(case: Case, *, start: int = 0, pooling: Pooling = "model") -> Tensor:
             gradients = torch.autograd.grad(score.sum(), probabilities)  # shapes as in `Step`
         share = total.new_full(total.shape, 1 / total.shape[1])  # of each row in the mean over all rows
         for gradient in gradients:
-            keys = gradient if trace.layouts else gradient[..., -total.shape[1] :]  # without the class token
-            total += within(trace, index, partial(_sensitive, _attendable(trace, index, keys)), share)
+            keys = gradient if trace.windowed else gradient[..., -total.shape[1] :]  # without the class token
+            total += trace.within(index, partial(_sensitive, trace.attendable(index, keys)), share)
         advance(trace.stream(index), 2 / trace.depth)
         del ops, tokens, score, probabilities, gradients, gradient, keys  # free them before the next block
     return total
@@ -373,7 +336,6 @@ METHODS = (
         "Localization, ICCV",
         about="The output tokens of one layer, each channel weighted by the gradient of the class score.",
         cost=1.2,
-        not_captured=STREAM,
     ),
     Method(
         function=gae,
@@ -393,6 +355,5 @@ METHODS = (
         "is read from the tokens that the classifier uses, or from all with pooling=tokens, as in the authors' code.",
         cost=3.0,
         matrices=2.0,
-        not_captured=STREAM,
     ),
 )

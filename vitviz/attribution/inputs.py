@@ -95,7 +95,6 @@ class Method:
         signed: whether negative scores oppose the target.
         unit: unit of the scores: "attention" for shares that sum to 1, else "score".
         not_in_browser: why the static site cannot compute it; empty if it can.
-        not_in_windows: why it does not explain windowed models; empty if it does.
         not_captured: why it does not explain modules that run as they are; empty if it does.
         describe: `describe(trace, options)` -> the title of a map, if it differs from `title`.
 
@@ -118,7 +117,6 @@ class Method:
     signed: bool = False
     unit: Literal["attention", "score"] = "score"
     not_in_browser: str = ""
-    not_in_windows: str = ""
     not_captured: str = ""
     describe: Callable[[AttentionTrace, Mapping[str, Any]], str] | None = None
     name: str = field(init=False)

@@ -15,7 +15,6 @@ from vitviz.fields import check_arguments, describe_type, field_types, matches_t
 from vitviz.heatmap import Heatmap
 from vitviz.model.trace import AttentionTrace
 from vitviz.model.vit import ViT
-from vitviz.model.windowed_vit import WindowedViT
 from vitviz.plugins import Registry
 from vitviz.weights.captured_vit import CapturedViT
 
@@ -23,10 +22,6 @@ METHODS = Registry(
     Method, "vitviz.attribution", "METHODS", "vitviz.methods", lambda family: max(method.forwards for method in family)
 )
 """All methods by name, cheap families first, plug-ins last."""
-_LIMITED = (
-    (WindowedViT, "not_in_windows", "models with attention in windows (Swin, SAM)"),
-    (CapturedViT, "not_captured", "modules that run as they are"),
-)  # class of model, field of `Method` that says why it does not explain them, their name
 DEFAULT, WITHOUT_CLASS = "gae", "rollout"
 """Default method, and the default for models without class names."""
 
@@ -130,10 +125,12 @@ def score_tokens(
             f"Expected a class-specific method for a contrast, got {method.name}, which ignores classes. "
             "Choose another."
         )
-    for kind, field, models in _LIMITED:
-        if isinstance(model, kind) and (reason := getattr(method, field)):
-            others = ", ".join(name for name, other in METHODS.items() if not getattr(other, field))
-            raise ExplainError(f"Expected a method for {models}, got {method.name}: {reason}. Choose one of {others}.")
+    if isinstance(model, CapturedViT) and method.not_captured:
+        others = ", ".join(name for name, other in METHODS.items() if not other.not_captured)
+        raise ExplainError(
+            f"Expected a method for modules that run as they are, got {method.name}: {method.not_captured}. Choose one "
+            f"of {others}."
+        )
     images = images.to(next(model.parameters()).device)
     trace = trace or model.trace(images)
     resolved = resolve_target(model, trace.logits, target, contrast, len(images))

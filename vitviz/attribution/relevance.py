@@ -181,13 +181,9 @@ def divide_rest(scores: Tensor, total: Tensor, prefix: int) -> Tensor:
     return torch.cat([takers + rest / takers.shape[1], scores[:, takers.shape[1] :]], dim=1)
 
 
-WINDOWS = (
-    "its rules do not cover merged tokens and cosine attention of Swin, and products of queries with positions in SAM"
-)
 METHODS = (
     Method(
         function=transformer_lrp,
-        not_in_windows=WINDOWS,
         not_captured="it needs the operations inside the blocks",
         not_in_browser="its rules need double precision, which the graphs do not have",
         title="Transformer attribution",
@@ -201,7 +197,6 @@ METHODS = (
     ),
     Method(
         function=attn_lrp,
-        not_in_windows=WINDOWS,
         not_captured="it needs the operations inside the blocks",
         title="AttnLRP",
         paper="Achtibat et al. 2024, AttnLRP: Attention-Aware Layer-Wise Relevance Propagation for Transformers, ICML",

@@ -113,7 +113,6 @@ METHODS = (
         paper="Kobayashi et al. 2020, Attention is Not Only a Weight: Analyzing Transformers with Vector Norms, EMNLP",
         about="How much each token adds to the query token: the norm of attention times value.",
         class_specific=False,
-        not_in_windows="it would need the values of the tokens in each window, which the trace does not keep",
         not_captured="it needs the values of the tokens, which are not observed",
         cost=1.1,
     ),

@@ -241,7 +241,7 @@ def _rule(
     """Check the arguments of `search`, and return what makes a set work."""
     if not model.removes_patches:
         raise EvaluationError(
-            "Expected a model that can run without some patches, got one that has windows or runs as it is. Test a map "
+            "Expected a model that can run without some patches, got one that runs as it is. Test a map "
             "by painting over patches: view.faithfulness(heatmap)."
         )
     if len(images) != 1 or sets < 1:

@@ -31,7 +31,6 @@ from vitviz.draw.colors import DrawError, Theme
 from vitviz.draw.overlay import OVER_GRAY
 from vitviz.draw.sheet import Cell, arrange, fit_photo, fit_size
 from vitviz.draw.text import font, shorten
-from vitviz.errors import refuse_windows
 from vitviz.explorer import Explorer
 from vitviz.extras import extra
 from vitviz.formatting import percent
@@ -148,7 +147,8 @@ def film_of(
     Raises:
         DrawError: if `over` is none of these.
     """
-    refuse_windows(view.model.config, "a film", DrawError)
+    if view.trace.windowed:
+        view.model.check_converted()
     start, depth, heads = view._query(query), view.trace.depth, view.trace.heads
     where, which = f"from {describe_query(start)}", f"head {head + 1}" if isinstance(head, int) else f"{head} of heads"
     if over == "layers":

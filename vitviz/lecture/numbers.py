@@ -43,7 +43,6 @@ from torch import Tensor
 from torch.nn.functional import cosine_similarity
 
 from vitviz.analysis.block_parts import block_parts
-from vitviz.errors import refuse_windows
 from vitviz.images.preprocess import Preprocess
 from vitviz.lecture.texts import LectureError, lecture_given
 from vitviz.model.trace import AttentionTrace
@@ -68,7 +67,7 @@ def lecture_bytes(view: View) -> bytes:
         LectureError: for multi-label classification or regression, which do not use softmax, and for patch embeddings
             that are not filters times pixels of a color photograph.
     """
-    refuse_windows(view.model.config, "the lecture", LectureError)
+    view.model.check_converted()
     if view.names_classes and view.model.problem_type != SINGLE:
         raise LectureError(
             "Expected a model that chooses one class of several, because the lecture ends with a softmax, got one of "
@@ -140,7 +139,7 @@ def values_bytes(model: ViT, trace: AttentionTrace, block: int) -> bytes:
         LectureError: for a model with a relative position bias or talking heads.
         TraceError: if the trace has no such block.
     """
-    refuse_windows(model.config, "the lecture", LectureError)
+    model.check_converted()
     if not model.config.plain_attention:
         raise LectureError(
             "Expected attention logits that are queries times keys of one head, got a model with a relative position "
@@ -165,7 +164,7 @@ def token_bytes(model: ViT, trace: AttentionTrace, block: int, token: int) -> by
         LectureError: for a model whose blocks have another form.
         TraceError: if the trace has no such block.
     """
-    refuse_windows(model.config, "the lecture", LectureError)
+    model.check_converted()
     if not model.config.plain_blocks:
         raise LectureError(
             "Expected blocks of the form x + attention(norm(x)), then x + MLP(norm(x)), got a model of another form, "

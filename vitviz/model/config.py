@@ -244,11 +244,6 @@ class ViTConfig:
         return (self.pool_blocks or 1) if self.pooling == "attention" else 0
 
     @property
-    def final_width(self) -> int:
-        """Return the width of the last block's tokens."""
-        return self.width
-
-    @property
     def size_multiple(self) -> int:
         """Return the number of pixels of which the sides of an image must be multiples."""
         return self.patch_size
@@ -256,7 +251,7 @@ class ViTConfig:
     @property
     def feature_width(self) -> int:
         """Return F, the number of features, which are the pooled tokens."""
-        return 2 * self.final_width if self.pooling == "cls+mean" else self.final_width
+        return 2 * self.width if self.pooling == "cls+mean" else self.width
 
     @property
     def hidden(self) -> int:

@@ -95,8 +95,6 @@ class Attention(nn.Module):
             assert angles.places is not None
             tokens, patches = q.shape[2], angles.places.shape[-2]
             bias = relative_bias(self.bias_table[:, heads], self.bias_grid, angles.places, tokens - patches)
-            if angles.mask is not None:  # (W, 1, N, N), while q has the windows of B images
-                bias = bias + angles.mask.repeat(len(q) // len(angles.mask), 1, 1, 1)
             index = torch.arange(tokens, device=q.device)
             return ops.append(q, bias / self.scale), ops.append(k, index[:, None] == index)
         rotation = angles.rotation

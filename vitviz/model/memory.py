@@ -46,7 +46,7 @@ def kept_bytes(config: ViTConfig, tokens: int, batch: int = 1, itemsize: int = 4
     streams = (1 + config.positions_between) * number_bytes * config.width  # and positions on the image's grid
     stored = config.depth * (streams + 4 * batch * tokens * config.heads)  # streams and row sums
     query_key_bytes = 2 * config.depth * number_bytes * config.heads * config.query_width(tokens)  # queries and keys
-    always = hasattr(config, "windows") or hasattr(config, "keeps_queries")  # these models cannot recompute them
+    always = hasattr(config, "keeps_queries")  # captured modules cannot recompute them
     return stored + (query_key_bytes if always or keeps_queries(query_key_bytes) else 0)
 
 

@@ -12,8 +12,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from vitviz.model.windows import Windows
-
 
 @dataclass(frozen=True, eq=False)
 class Angles:
@@ -24,18 +22,14 @@ class Angles:
     Args:
         cos, sin: cosine and sine of each patch's rotation, m = d, if all blocks share their rotations.
         places: row and column of each patch, m = 2, for learned rotations and relative position biases, which differ
-            between blocks; in windowed models, of each token in its window.
-        mask: (W, 1, M, M), added to the logits in the windows of an image.
+            between blocks.
         tables: L - 1 tables, m = D, added between blocks.
-        windows: the windows of each block of a windowed model.
     """
 
     cos: Tensor | None = None
     sin: Tensor | None = None
     places: Tensor | None = None
-    mask: Tensor | None = None
     tables: tuple[Tensor, ...] = ()
-    windows: tuple[Windows, ...] = ()
 
     @property
     def rotation(self) -> tuple[Tensor, Tensor] | None:

@@ -20,7 +20,6 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from vitviz.errors import refuse_windows
 from vitviz.images.decoding import decode
 from vitviz.model.config import ModelError
 from vitviz.model.layers import Block
@@ -74,9 +73,9 @@ def find_neurons(model: ViT, trace: AttentionTrace) -> tuple[Neuron, ...]:
     there. The last block is left out, because no other token reads what it writes.
 
     Raises:
-        ModelError: for windowed models and models that normalise the outputs of their MLPs.
+        ModelError: for models that normalise the outputs of their MLPs.
     """
-    refuse_windows(model.config, "the search for neurons of outliers", ModelError)
+    model.check_converted()
     if model.config.norm_post:
         raise ModelError(
             "Expected MLPs that add to the residual stream directly, got a norm before the sum, which bounds what a "
@@ -151,7 +150,7 @@ def with_registers(model: ViT, registers: int = 1, neurons: Sequence[tuple[int, 
     start as zeros. The result shares the weights of `model`, and its config holds the neurons, so it can be saved.
 
     Args:
-        model: a model without windows, in eval mode.
+        model: a converted model, in eval mode.
         registers: number of registers to add.
         neurons: (block, index), such as those of `find_neurons`; by default the neurons found in at least half of the
             example photographs with outliers.
@@ -160,7 +159,7 @@ def with_registers(model: ViT, registers: int = 1, neurons: Sequence[tuple[int, 
         ModelError: if there are no outliers in the example photographs, a neuron does not exist, or the model already
             has test-time registers.
     """
-    refuse_windows(model.config, "registers", ModelError)
+    model.check_converted()
     config = model.config
     if config.test_registers or registers < 1:
         raise ModelError(

@@ -15,7 +15,6 @@ from vitviz.model.config import ModelError, ViTConfig
 from vitviz.model.layers import DropPath
 from vitviz.model.ops import PLAIN, Ops
 from vitviz.model.vit import ViT
-from vitviz.model.windowed_vit import build
 
 
 @dataclass(frozen=True)
@@ -58,7 +57,7 @@ def run_on_meta(config: ViTConfig, size: tuple[int, int], batch: int = 1, ops: O
         return lambda *_: flops_before.update({name: counter.get_total_flops()})
 
     with torch.device("meta"), torch.no_grad(), FlopCounterMode(display=False) as counter:
-        model = build(config).eval().requires_grad_(False)  # the counter's hooks would need gradients
+        model = ViT(config).eval().requires_grad_(False)  # the counter's hooks would need gradients
         for name, module in model.named_modules():
             if name and not isinstance(module, nn.ModuleList):
                 module.register_forward_pre_hook(note_flops(name))
@@ -71,6 +70,7 @@ def run_on_meta(config: ViTConfig, size: tuple[int, int], batch: int = 1, ops: O
 
 def rows(model: ViT, batch: int = 1) -> list[ModuleRow]:
     """Return one row for each module that computes something, down to the parts of blocks, in order of execution."""
+    model.check_converted()
     idle = {kind.__name__ for kind in (nn.Dropout, nn.Identity, DropPath)}
     table = run_on_meta(model.config, model.config.image_size, batch)
     shown = [row for row in table if row.name and row.kind not in idle and row.name.count(".") <= 2]

@@ -15,7 +15,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
-from functools import partial, reduce
+from functools import reduce
 from typing import Any
 
 import torch
@@ -26,7 +26,6 @@ from vitviz.errors import VitvizError
 from vitviz.fields import matches_type
 from vitviz.formatting import short_repr
 from vitviz.model.positions import Angles
-from vitviz.model.windows import SparseAttention, Windows
 
 # Maximum size in bytes of a chunk of an N x N matrix while rows are summed. On the CPU it fits a core's cache, because
 # the sums read each chunk three times (at 4,097 tokens, 4 MB chunks take 0.6 times as long as 64 MB). On a GPU, every
@@ -98,9 +97,9 @@ class BlockTrace:
 
     __repr__ = short_repr
 
-    def image(self, index: int, windows: int = 1) -> BlockTrace:
-        """Select one image: a batch of one, or of the windows of this image. Tensors are views, not copies."""
-        single = slice(index * windows, (index + 1) * windows)
+    def image(self, index: int) -> BlockTrace:
+        """Select one image, as a batch of one. Tensors are views, not copies."""
+        single = slice(index, index + 1)
         probabilities = None if self.probabilities is None else self.probabilities[single]
         bias = self.bias if self.bias is None or len(self.bias) == 1 else self.bias[single]
         parts = self.queries[single], self.keys[single], self.lse[single]
@@ -134,7 +133,9 @@ class BlockTrace:
     def rows(self, start: int, stop: int) -> Tensor:
         """Return attention rows start..stop-1: (B, H, n, N), float32; each sums to 1."""
         if self.probabilities is not None:
-            return unpacked(self.probabilities[:, :, start:stop])
+            rows = unpacked(self.probabilities[:, :, start:stop])
+            packs = self.probabilities.dtype == torch.uint16
+            return rows / rows.sum(-1, keepdim=True).clamp_min(torch.finfo(rows.dtype).tiny) if packs else rows
         rows = self.logits(start, stop).softmax(-1).float()
         return rows if self.bias is None else rows.nan_to_num_(0.0)  # a mask may leave a row without keys
 
@@ -171,6 +172,11 @@ class BlockTrace:
             logits = self._wide(self.queries) @ key_vector  # (B, H, N, d) @ (B, H, d, 1) -> (B, H, N, 1)
         logits = self._biased(logits, slice(None), slice(key, key + 1)).squeeze(-1)
         return logits.sub_(self.lse).exp_().float()
+
+    def mix(self, weights: Tensor) -> Tensor:
+        """Return the weighted sum of each row: (B, N) -> (B, H, n)."""
+        parts = [(self.rows(*chunk) @ weights[:, None, :, None]).squeeze(-1) for chunk in self.chunks()]
+        return torch.cat(parts, dim=2)
 
     def chunks(self) -> Iterator[tuple[int, int]]:
         """Yield row ranges (start, stop) whose attention (B, H, n, N) takes at most `chunk_bytes`."""
@@ -243,11 +249,9 @@ class BlockState:
     def image(self, index: int) -> BlockState:
         """Return one image of the batch, as a batch of one (views, not copies)."""
         single, angles = slice(index, index + 1), self.angles
-        windows = len(self.lse) // len(self.stream)
         angles = None if angles is None else angles.image(index)
-        attention = self.attention and self.attention.image(index, windows)
-        lse = self.lse[index * windows : (index + 1) * windows]
-        return BlockState(self.stream[single], lse, self.project, angles, attention)
+        attention = self.attention and self.attention.image(index)
+        return BlockState(self.stream[single], self.lse[single], self.project, angles, attention)
 
     @property
     def nbytes(self) -> int:
@@ -259,7 +263,8 @@ class AttentionTrace(ABC):
     """Attention between the tokens of one forward pass: what methods read, of a `Trace` or of a captured module.
 
     Attributes:
-        logits, tokens, grid, prefix, blocks, depth, patch_size, layouts: see `Trace`.
+        logits, tokens, grid, prefix, blocks, depth, patch_size: see `Trace`.
+        windowed: whether blocks divide their tokens into windows, and later stages merge tokens; see `Captured`.
     """
 
     logits: Tensor | None
@@ -269,12 +274,9 @@ class AttentionTrace(ABC):
     blocks: tuple[int, ...]
     depth: int
     patch_size: int
-    layouts: tuple[Windows, ...]
-
-    @property
-    def recomputes(self) -> bool:
-        """Return whether opening a block may compute its queries and keys again."""
-        return not self.layouts
+    windowed: bool = False
+    recomputes: bool = True
+    """Whether opening a block may compute its queries and keys again."""
 
     @property
     @abstractmethod
@@ -326,12 +328,28 @@ class AttentionTrace(ABC):
 
     def grid_of(self, patches: int) -> tuple[int, int]:
         """Return the grid with this number of patches: the model's, or a stage's."""
-        grids = [self.grid, *(layout.grid for layout in self.layouts)]
+        grids = [self.grid, *map(self.grid_in, self.blocks)]
         return next(grid for grid in grids if math.prod(grid) == patches)
 
-    def grid_in(self, block: int) -> tuple[int, int]:
+    def grid_in(self, block: int) -> tuple[int, int]:  # noqa: ARG002
         """Return the rows and columns of patches in a block."""
-        return self.layouts[block].grid if self.layouts else self.grid
+        return self.grid
+
+    def entered_grid(self, block: int) -> tuple[int, int]:
+        """Return the rows and columns of the patches that enter a block, before it merges any."""
+        return self.grid_in(block)
+
+    def within(self, block: int, step: Callable[..., Any], *rows: Tensor) -> Any:  # noqa: ARG002
+        """Apply `step`, which uses the matrices of a block, to rows (B, N), of each window in windowed models."""
+        return step(*rows)
+
+    def entering(self, block: int, rows: Tensor) -> Tensor:  # noqa: ARG002
+        """Return rows (B, N) over a block's tokens as rows over its input tokens."""
+        return rows
+
+    def attendable(self, block: int, gradient: Tensor) -> Tensor:  # noqa: ARG002
+        """Return a gradient of a block's attention, set to 0 between tokens that a mask separates."""
+        return gradient
 
     @property
     def heads(self) -> int:
@@ -347,32 +365,18 @@ class AttentionTrace(ABC):
         """Return the display name of a block: "Layer 5", or "Layer 5 (stage 3)" in a model with several stages."""
         return f"Layer {block % self.depth + 1}{self.stage_name(block)}"
 
-    def stage_name(self, block: int) -> str:
+    def stage_name(self, block: int) -> str:  # noqa: ARG002
         """Return the display name of a block's stage, such as " (stage 3)", or "" in a model with one stage."""
-        return f" (stage {self.layouts[block].stage + 1})" if self.layouts and self.layouts[-1].stage else ""
+        return ""
 
     def attention(self, block: int) -> Tensor:
-        """Return the attention matrix of a block: (B, H, N, N), float32; rows sum to 1 (see `SparseAttention`)."""
-        if self.layouts:
-            return self.sparse(block).dense()
+        """Return the attention matrix of a block: (B, H, N, N), float32; rows sum to 1."""
         block_trace = self.block(block)
         return block_trace.rows(0, block_trace.queries.shape[2])
-
-    def sparse(self, block: int) -> SparseAttention:
-        """Return the attention of a block of a windowed model."""
-        block_trace = self.block(block)
-        probabilities = block_trace.probabilities
-        if probabilities is None:
-            probabilities = block_trace.rows(0, block_trace.queries.shape[2])
-        return SparseAttention(probabilities, self.layouts[block], partial(self.weights, block=block))
 
     def row(self, block: int, query: Query = "cls") -> Tensor:
         """Return the attention from `query` in `block`: (B, H, N), sums to 1; "mean" averages over the patches."""
         block_trace = self.block(block)
-        if self.layouts:
-            windows = self.layouts[block]
-            rows = block_trace.propagate(windows.split(self.weights(query, block)))  # (B * W, H, M)
-            return windows.join(rows.mT).mT
         if query == "mean":
             return block_trace.propagate(self.weights(query))
         token = self.token(query)
@@ -381,13 +385,7 @@ class AttentionTrace(ABC):
     def column(self, block: int, key: Query = "cls") -> Tensor:
         """Return the attention from each token to `key` in `block`: (B, H, N); "mean" averages over the patches."""
         block_trace = self.block(block)
-        if not self.layouts and key != "mean":
-            return block_trace.column(self.token(key))
-        weights = self.weights(key, block)  # of the keys, row by row: chunks of (B, H, n, N)
-        weights = self.layouts[block].split(weights) if self.layouts else weights
-        parts = [(block_trace.rows(*chunk) @ weights[:, None, :, None]).squeeze(-1) for chunk in block_trace.chunks()]
-        columns = torch.cat(parts, dim=2)
-        return self.layouts[block].join(columns.mT).mT if self.layouts else columns
+        return block_trace.column(self.token(key)) if key != "mean" else block_trace.mix(self.weights(key))
 
     def token(self, query: Query, block: int = -1) -> int:
         """Return the index of a token in a block, 0..N-1, from a prefix token's name, a patch (row, column) or index.
@@ -442,7 +440,6 @@ class Trace(AttentionTrace):
         states: the state of each of `blocks`.
         depth: L, the number of blocks of the model.
         patch_size: side length of a patch in pixels.
-        layouts: windows of each block in a windowed model, whose `grid` is the first stage's and `tokens` the last's.
     """
 
     logits: Tensor | None
@@ -453,7 +450,6 @@ class Trace(AttentionTrace):
     states: tuple[BlockState, ...]
     depth: int
     patch_size: int = 1
-    layouts: tuple[Windows, ...] = ()
 
     def __repr__(self) -> str:
         batch, tokens, width = self.tokens.shape
@@ -537,8 +533,9 @@ class Attentions(Sequence[Tensor]):
     def __getitem__(self, index: Any) -> Any:
         if isinstance(index, slice):
             return tuple(self[i] for i in range(*index.indices(len(self))))
-        if self._trace.layouts:
-            return self._trace.sparse(self._trace.blocks[index])
+        if self._trace.windowed:
+            windowed: Any = self._trace
+            return windowed.sparse(self._trace.blocks[index])
         block_trace = self._trace.block(self._trace.blocks[index])
         if block_trace.probabilities is not None and block_trace.probabilities.requires_grad:
             return block_trace.probabilities

@@ -17,7 +17,6 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
-from vitviz.errors import refuse_windows
 from vitviz.fields import check_fields
 from vitviz.formatting import UNKNOWN_BELOW
 from vitviz.images.preprocess import Preprocess
@@ -38,7 +37,6 @@ from vitviz.model.positions import (
 from vitviz.model.registers import with_registers
 from vitviz.model.trace import Trace
 from vitviz.model.tracing import Tracer
-from vitviz.model.windows import Windows
 from vitviz.outputs import REGRESSION, SINGLE, ProblemType
 from vitviz.progress import advance
 
@@ -116,7 +114,6 @@ class ViT(nn.Module):
         pretrained: metadata of the weights; `None` for new weights.
     """
 
-    tracing: type[Tracer] = Tracer
     removes_patches = True  # whether the model can run without some patches
 
     def __init__(self, config: ViTConfig, pretrained: Pretrained | None = None) -> None:
@@ -144,13 +141,13 @@ class ViT(nn.Module):
         self.dropout = nn.Dropout(config.dropout)
         # Plain numbers instead of torch.linspace, whose tensors have no values on the meta device.
         rates = (config.path_dropout * index / max(1, config.depth - 1) for index in range(config.depth))
-        self.blocks = cast("Sequence[Block]", nn.ModuleList(self.make_blocks(list(rates))))  # for the type checker
+        self.blocks = cast("Sequence[Block]", nn.ModuleList(Block(config, rate) for rate in rates))
         for block, index in config.register_neurons:
             mlp, prefix = self.blocks[block].mlp, len(config.prefix)
             mlp.moved, mlp.registers = (*mlp.moved, index), (prefix - config.test_registers, prefix)
         self.norm_pre = make_norm(config, width) if config.norm_pre else nn.Identity()
         final_eps = config.norm_final_eps
-        self.norm = make_norm(config, config.final_width, final_eps) if config.norm_final else nn.Identity()
+        self.norm = make_norm(config, width, final_eps) if config.norm_final else nn.Identity()
         pool = ClassAttention if config.pool_blocks else AttentionPool
         self.attn_pool = pool(config) if config.pooling == "attention" else None
         joint = config.projection or config.feature_width
@@ -161,10 +158,6 @@ class ViT(nn.Module):
         distilled = config.distillation_token and config.classes > 0
         self.head_dist = nn.Linear(width, config.classes) if distilled else None
         self.reset_parameters()
-
-    def make_blocks(self, rates: Sequence[float]) -> Iterator[Block]:
-        """Yield the blocks; `rates` are their probabilities of stochastic depth."""
-        return (Block(self.config, rate) for rate in rates)
 
     @torch.no_grad()
     def reset_parameters(self) -> None:
@@ -210,8 +203,6 @@ class ViT(nn.Module):
     def angles(self, grid: tuple[int, int]) -> Angles | None:
         """Return the `Angles` of a grid of patches; `None` if the blocks use no positions."""
         config, weight = self.config, self.patch_embed.proj.weight
-        if layouts := self.layouts(grid):
-            return Angles(windows=layouts)
         if self.mid_pos_embed is not None:
             return Angles(tables=self.resized(self.mid_pos_embed[:, len(config.prefix) :], grid).unbind())
         if config.relative_bias:
@@ -228,9 +219,12 @@ class ViT(nn.Module):
         cos, sin = (values[0].to(weight) for values in rotary_angles(places, rates))
         return Angles(cos, sin)
 
-    def layouts(self, grid: tuple[int, int]) -> tuple[Windows, ...]:  # noqa: ARG002
-        """Return the windows of each block; empty unless the model is windowed."""
-        return ()
+    def check_converted(self) -> None:
+        """Raise an error for a module that runs as it is, whose operations inside the blocks are not known."""
+
+    def last_grid(self, grid: tuple[int, int]) -> tuple[int, int]:
+        """Return the rows and columns of patches in the last block, for a grid of patches."""
+        return grid
 
     def check(self, images: Tensor) -> tuple[int, int]:
         """Return the grid (gh, gw) of these images.
@@ -309,7 +303,6 @@ class ViT(nn.Module):
             raise ModelError(f"Expected a first block among 0..{self.config.depth - 1}, got {start}. Choose one.")
         changes: dict[int, BlockEdit] = {}
         if edits:
-            refuse_windows(self.config, "edits of the forward pass", EditError)
             changes = edits.by_block(self.config, len(tokens), tokens.shape[1], tokens.device)
             tokens, angles = edits.gather(tokens, angles, self.config)
         if early := [index for index in changes if index < start]:
@@ -410,7 +403,7 @@ class ViT(nn.Module):
         chosen = self._chosen(blocks)
         if self.training and (self.config.dropout or self.config.attention_dropout or self.config.path_dropout):
             raise ModelError("Expected a model in eval mode, got active dropout. Call model.eval().")
-        tracer = self.tracing(chosen, grad)
+        tracer = Tracer(chosen, grad)
         with torch.set_grad_enabled(grad):
             tokens, grid = self.embed(images)
             angles = self.angles(grid)
@@ -419,7 +412,7 @@ class ViT(nn.Module):
             logits = None if self.head is None else self.classify(tokens)
         return Trace(
             logits, tokens, grid, self.config.prefix, chosen, tuple(tracer.states), self.config.depth,
-            self.config.patch_size, self.layouts(grid),
+            self.config.patch_size,
         )  # fmt: skip
 
     def _chosen(self, blocks: Iterable[int] | None) -> tuple[int, ...]:

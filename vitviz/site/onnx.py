@@ -41,10 +41,10 @@ from torch import Tensor, nn
 
 from vitviz.analysis.block_parts import PARTS, block_parts
 from vitviz.analysis.decomposition import Direct
-from vitviz.analysis.logit_lens import classify_patches
+from vitviz.analysis.logit_lens import each_alone
 from vitviz.attribution.attn_lrp import KINDS, AttnLRP
 from vitviz.attribution.values import head_products, norms_of_rows
-from vitviz.errors import VitvizError, refuse_windows
+from vitviz.errors import VitvizError
 from vitviz.model.ops import Explicit
 from vitviz.model.positions import FIXED, Angles, resize_positions
 from vitviz.model.trace import BlockTrace
@@ -96,7 +96,7 @@ def check_exportable(model: ViT) -> None:
             position bias, talking heads, class attention, a norm after the patch projection, other input channels than
             red, green and blue, or rotary positions that count rows and columns or are learned.
     """
-    refuse_windows(model.config, "a static site", StaticError)
+    model.check_converted()
     about, config = model.pretrained, model.config
     resized = config.position_mode != "bicubic" or config.position_crop or config.position_corners
     rotary = config.rotary_places == "index" or config.rotary_learned or config.rotary_class
@@ -325,7 +325,7 @@ class _Lens(_Classify):
         model, classes = self._model[0], classes.long()
         final = model.finish(tokens)
         image = activate(model.classify(final, Explicit())[0], SINGLE)[classes]  # (C) -> (K)
-        patches = activate(classify_patches(model, final)[0], SINGLE)[:, classes]  # (gh * gw, C) -> (gh * gw, K)
+        patches = activate(model.classify(each_alone(model, final)), SINGLE)[:, classes]  # (gh * gw, C) -> (gh * gw, K)
         return image, patches.T, model.norm(tokens)[0]
 
 

@@ -9,7 +9,6 @@ from typing import Literal
 
 import torch
 
-from vitviz.errors import refuse_windows
 from vitviz.images.preprocess import Preprocess
 from vitviz.model.positions import resize_biases, resize_positions
 from vitviz.model.vit import Pretrained, ViT
@@ -58,7 +57,7 @@ def start_from(
             classes.
         ModelError: if the sizes do not fit together.
     """
-    refuse_windows(source.config, "training", TrainingError)
+    source.check_converted()
     labels, class_ids, about, old = tuple(labels), tuple(class_ids), source.pretrained, source.config
     if len(labels) < 2 or len(class_ids) not in (0, len(labels)):
         raise TrainingError(

@@ -46,7 +46,6 @@ def _method(method: Method) -> dict[str, Any]:
     same = ("name", "title", "paper", "about", "signed", "cost", "slow")
     more = {
         "specific": method.class_specific,
-        "windows": not method.not_in_windows,
         "captured": not method.not_captured,
     }
     return {**{name: getattr(method, name) for name in same}, **more}

@@ -42,6 +42,7 @@ The file of a caption is JSON; `caption_bytes` describes it.
 from __future__ import annotations
 
 import json
+import math
 import struct
 from typing import Any, Literal, get_args
 
@@ -58,7 +59,6 @@ from vitviz.attribution.attention import (
     START,
     Fusion,
     entered_count,
-    entered_grid,
     rollout_matrix,
     rollout_scores,
 )
@@ -68,6 +68,7 @@ from vitviz.model.devices import double
 from vitviz.model.trace import AttentionTrace, BlockTrace
 from vitviz.model.vit import ViT
 from vitviz.phrases import with_phrases
+from vitviz.weights.captured import Captured
 
 __all__ = [
     "LARGEST_HALF",
@@ -115,7 +116,7 @@ def block_bytes(trace: AttentionTrace, block: int, dtype: Dtype = "float16") -> 
     """
     _check(trace, dtype)
     attention = trace.block(block)
-    if attention.cut and not trace.layouts:
+    if attention.cut:
         raise PayloadError(
             "Expected a trace without cut edges, got one with some: the browser computes attention from queries and "
             "keys only. Ask the trace itself."
@@ -124,7 +125,7 @@ def block_bytes(trace: AttentionTrace, block: int, dtype: Dtype = "float16") -> 
     heads, count, size, width = queries.shape
     prefix, grid = len(trace.prefix), trace.grid_in(block)
     tokens = prefix + grid[0] * grid[1]
-    members = trace.layouts[block].members if trace.layouts else torch.arange(tokens)[None]  # (W, M)
+    members = _members(trace, block)
     members = members.to(queries.device)
     precise = Tensor.float if dtype == "float16" else double  # float16 has larger errors than float32 anyway
     is_patch = (members >= prefix) & (members < tokens)
@@ -167,7 +168,7 @@ def rollout_bytes(
     matrix = rollout_matrix(trace, fuse=fuse, discard=discard, residual=residual, start=start)[0]  # (1, N, N) -> (N, N)
     matrix = matrix.half() if dtype == "float16" else matrix.float()
     rows, tokens = matrix.shape
-    sizes = 1, 0, tokens, rows, start, len(trace.prefix), *entered_grid(trace, start)
+    sizes = 1, 0, tokens, rows, start, len(trace.prefix), *trace.entered_grid(start)
     return _packed(b"VVR1", dtype, sizes, (1, tokens), [matrix])
 
 
@@ -228,12 +229,18 @@ def _block_length(trace: AttentionTrace, block: int, width: int) -> int:
     keys = heads * tokens * width
     if not trace.recomputes:  # else, opening a block would compute its queries and keys
         attention = trace.block(block)
-        if trace.layouts:
-            places, size = trace.layouts[block].members.numel(), trace.layouts[block].members.shape[1]
+        places, size = _members(trace, block).numel(), _members(trace, block).shape[1]
         width = query_width(attention)
         keys = heads * places * width if attention.factored else size**2
     sums_and_means = heads * (8 * places + 2 * 4 * tokens)
     return HEADER.size + sums_and_means + 4 * places + 2 * (heads * places * width + keys)
+
+
+def _members(trace: AttentionTrace, block: int) -> Tensor:
+    """Return the tokens of each window of a block, (W, M); of one window without windows."""
+    if isinstance(trace, Captured) and trace.windowed:
+        return trace.layouts[block].members
+    return torch.arange(len(trace.prefix) + math.prod(trace.grid_in(block)))[None]
 
 
 def query_width(attention: BlockTrace) -> int:

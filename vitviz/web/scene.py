@@ -163,7 +163,7 @@ class Scene:
             "depth": trace.depth,
             "heads": trace.heads,
             "width": query_width(trace.block(0)),  # of a query in the block files
-            **({"stages": _stages(trace)} if trace.layouts else {}),
+            **({"stages": _stages(trace)} if isinstance(trace, Captured) and trace.windowed else {}),
             **({"captured": True} if isinstance(trace, Captured) else {}),
             "blocks": trace.depth,
             "rollout": self.rolls_out,
@@ -201,7 +201,7 @@ def rolls_out(trace: AttentionTrace) -> bool:
     return trace.count * entered_count(trace) <= ROLLOUT_TOKENS**2
 
 
-def _stages(trace: AttentionTrace) -> list[dict[str, Any]]:
+def _stages(trace: Captured) -> list[dict[str, Any]]:
     """Return the number of blocks, heads and the grid of each stage of a windowed model."""
     stages: list[dict[str, Any]] = []
     for block, layout in enumerate(trace.layouts):

@@ -3,8 +3,8 @@
 A `TorchFunctionMode` sees `scaled_dot_product_attention` (queries and keys after rotary positions, mask, scale, shared
 keys) and `softmax`. It is off while it handles a function, so functions that call others inside are handled here:
 `F.multi_head_attention_forward` runs as a copy that does not ask for modes, with the mode on, and a
-`TorchDispatchMode` below autograd reads the row sums that the fused kernel computes anyway. No hooks are used; the
-module that makes a call is found among the callers.
+`TorchDispatchMode` below autograd reads the row sums that the fused kernel computes anyway. The module that
+makes a call is found among the callers. Hooks record the tokens between blocks of a known class, for this run.
 
 Shapes: B images, H heads, n queries, N keys, d head width.
 """
@@ -13,7 +13,7 @@ import inspect
 import math
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from functools import partial
 from types import FunctionType
 from typing import Any
@@ -28,17 +28,17 @@ from vitviz.formatting import describe_bytes
 from vitviz.model.memory import available_bytes
 from vitviz.model.trace import packed
 from vitviz.weights.captured import Call, Captured, CaptureError, Mask, Tokens
-from vitviz.weights.tokens import tokens_of
+from vitviz.weights.tokens import parts_of, tokens_of
 
 CHECK_BYTES = 64 * 2**20  # asking for the free memory takes milliseconds
 CUT = -1e4  # a logit whose exponential is 0 in float32, and which half precision holds
 _SOFTMAX = {torch.softmax, F.softmax, Tensor.softmax}
-_MULTI_HEAD = FunctionType(
+MULTI_HEAD = FunctionType(
     F.multi_head_attention_forward.__code__,
     {**F.__dict__, "has_torch_function": lambda _tensors: False},
     argdefs=F.multi_head_attention_forward.__defaults__,
 )
-_MULTI_HEAD.__kwdefaults__ = F.multi_head_attention_forward.__kwdefaults__
+MULTI_HEAD.__kwdefaults__ = F.multi_head_attention_forward.__kwdefaults__
 
 
 def capture(
@@ -82,8 +82,9 @@ def capture(
         raise CaptureError("Expected a module in eval mode, got one in training mode. Call module.eval().")
     tensors = [value for value in (*inputs, *named.values()) if isinstance(value, Tensor)]
     places = tokens_of(module, tensors) if grid is None else Tokens((grid[0], grid[1]), tuple(prefix))
-    observer = Observer(module, grad)
-    with _as_it_is(grad, tensors), observer:
+    parts = parts_of(module) if grid is None and places is not None else None
+    observer, streams = Observer(module, grad), list[Tensor]()
+    with as_it_is(grad, tensors), parts.recorded() if parts else nullcontext(streams) as streams, observer:
         output = module(*inputs, **named)
     if not observer.calls:
         raise CaptureError(
@@ -92,11 +93,13 @@ def capture(
             "attn_implementation='sdpa' of transformers, choose one of these."
         )
     batch = len(tensors[0]) if tensors and tensors[0].ndim else observer.calls[0].shape[0]
-    return Captured(tuple(observer.calls), output, batch, places)
+    once = parts is not None and len(streams) == len(parts.blocks) + 2  # no block ran twice
+    kept = [*streams[:-2], streams[-1]] if once else []  # without the last block's output
+    return Captured(tuple(observer.calls), output, batch, places, streams=tuple(map(_beside, kept)))
 
 
 @contextmanager
-def _as_it_is(grad: bool, tensors: Sequence[Tensor]) -> Iterator[None]:
+def as_it_is(grad: bool, tensors: Sequence[Tensor]) -> Iterator[None]:
     """Run without compilation, with or without an autograd graph, and restore the random number generators."""
     with ExitStack() as stack:
         devices = {tensor.device for tensor in tensors if tensor.device.type == "cuda"}
@@ -136,7 +139,7 @@ class Observer(TorchFunctionMode):
         if func is F.multi_head_attention_forward:
             heads, self._heads = self._heads, inspect.signature(func).bind(*args, **kwargs).arguments["num_heads"]
             with self:
-                result = _MULTI_HEAD(*args, **kwargs)
+                result = MULTI_HEAD(*args, **kwargs)
             self._heads = heads
             return result
         return func(*args, **kwargs)
@@ -200,7 +203,10 @@ class Observer(TorchFunctionMode):
         """Record an attention call; tensors with merged heads (B * H, n, ...) are reshaped to (B, H, n, ...)."""
         name, caller = self._caller()
         heads = self._heads or getattr(caller, "num_heads", None) or getattr(caller, "num_attention_heads", None)
-        view = partial(_by_head, heads=heads if len(shape) == 3 and heads and shape[0] % heads == 0 else None)
+        heads = heads if len(shape) == 3 and heads and shape[0] % heads == 0 else None
+        view = partial(_by_head, heads=heads)
+        if heads and "mask" in parts:
+            parts["mask"] = parts["mask"].by_head(heads)
         tensors = {part: view(tensor) for part, tensor in parts.items() if isinstance(tensor, Tensor)}
         if "kernel_sums" in tensors:
             tensors["kernel_sums"] = view(parts["kernel_sums"][..., None]).squeeze(-1)
@@ -225,7 +231,10 @@ class Observer(TorchFunctionMode):
         place = (mask.data_ptr(), mask.shape, mask.stride(), mask.dtype)
         if place not in self._masks:
             self._reserve(mask.nbytes, mask.device)
-            self._masks[place] = mask, _smallest(mask)
+            smallest = _smallest(mask)
+            if smallest.rows is not None:  # computed from queries, for one call
+                return smallest
+            self._masks[place] = mask, smallest
         return self._masks[place][1]
 
     def _reserve(self, nbytes: int, device: torch.device) -> None:
@@ -288,6 +297,11 @@ def _kept(tensor: Tensor) -> Tensor:
         return torch.empty(tensor.shape, dtype=tensor.dtype, device=tensor.device).copy_(tensor)
 
 
+def _beside(tokens: Tensor) -> Tensor:
+    """Return tokens beside the graph, which later graphs may use; a view unless they were computed in inference."""
+    return _kept(tokens) if tokens.is_inference() else tokens.detach()
+
+
 def _smallest(mask: Tensor) -> Mask:
     """Return a mask that is the same for all queries, or causal beside that, as such: (..., n or 1, N)."""
     for axis, stride in enumerate(mask.stride()):
@@ -298,11 +312,30 @@ def _smallest(mask: Tensor) -> Mask:
     later = torch.ones(mask.shape[-2:], dtype=torch.bool, device=mask.device).triu(1)
     if mask.shape[-2] == 1 or torch.equal(mask, last.expand_as(mask)):
         return Mask(keys=_of_keys(last))
+    if (decomposed := _of_rows_and_columns(mask)) is not None:
+        return decomposed
     if square and torch.equal(mask.masked_fill(later, cut), last.expand_as(mask).masked_fill(later, cut)):
         hidden = mask[..., later]
         if not (hidden if mask.dtype == torch.bool else hidden > CUT).any():
             return Mask(keys=_of_keys(last), causal=True)
     return Mask(pairs=_kept(mask.reshape((1,) * (4 - mask.ndim) + mask.shape)))
+
+
+def _of_rows_and_columns(mask: Tensor) -> Mask | None:
+    """Return a mask as numbers of a query for rows and for columns of a square of keys, if it is a sum of these (SAM).
+
+    It is checked head by head, because masks of all heads may be large: (..., n, N).
+    """
+    side = math.isqrt(mask.shape[-1])
+    if mask.dtype == torch.bool or side < 2 or side**2 != mask.shape[-1]:
+        return None
+    squares = mask.reshape(-1, mask.shape[-2], side, side)  # (H, n, r, c)
+    rows, columns = squares[..., 0], squares[..., 0, :] - squares[..., 0, :1]
+    for square, row, column in zip(squares, rows, columns, strict=True):
+        if not (row[..., None] + column[:, None] - square).abs().max() <= 1e-5 * square.abs().max():  # or NaN
+            return None
+    shape = *(1,) * (4 - mask.ndim), *mask.shape[:-1], side
+    return Mask(rows=_kept(rows.reshape(shape)), columns=_kept(columns.reshape(shape)))
 
 
 def _of_keys(row: Tensor) -> Tensor | None:

@@ -6,9 +6,9 @@ Shapes: B images, H heads, n queries, N keys, d head width. Between tokens, n = 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, Literal
 
 import torch
@@ -17,13 +17,13 @@ from torch import Tensor
 
 from vitviz.errors import VitvizError
 from vitviz.formatting import counted, short_repr
-from vitviz.model.trace import AttentionTrace, BlockTrace, TraceError
-from vitviz.model.windows import Windows
+from vitviz.model.trace import AttentionTrace, BlockTrace, Query, TraceError
+from vitviz.weights.windows import SparseAttention, Windows
 
 Read = Literal["cls", "mean", "cls+mean", ""]
 _NO_STREAM = (
-    "Expected a converted model for what reads the input of a block, got a captured module, whose attention alone is "
-    "observed. Use attention, rollout or a gradient method."
+    "Expected a module of a known class for what reads the input of a block, got a captured module, whose attention "
+    "alone is observed. Use attention, rollout or a gradient method."
 )
 
 
@@ -38,19 +38,36 @@ class Mask:
     Args:
         keys: (B or 1, H or 1, N), the same for all queries, `CUT` for keys without attention.
         pairs: (B or 1, H or 1, n, N), of any other mask or bias; bools are true where a query attends.
+        rows, columns: (B or 1, H or 1, n, r) and (B or 1, H or 1, n, c), numbers that a query adds to the logits of the
+            keys in each row and in each column of a grid of r x c keys.
         causal: whether no token attends to a later one.
     """
 
     keys: Tensor | None = None
     pairs: Tensor | None = None
+    rows: Tensor | None = None
+    columns: Tensor | None = None
     causal: bool = False
 
     __repr__ = short_repr
 
+    @property
+    def tensors(self) -> dict[str, Tensor]:
+        """Return the tensors by name."""
+        parts = {"keys": self.keys, "pairs": self.pairs, "rows": self.rows, "columns": self.columns}
+        return {name: part for name, part in parts.items() if part is not None}
+
+    def by_head(self, heads: int) -> Mask:
+        """Return a mask of merged heads, (1, B * H, ...), by head: (B, H, ...)."""
+        split: dict[str, Any] = {
+            name: part[0].unflatten(0, (-1, heads)) for name, part in self.tensors.items() if part.shape[1] > 1
+        }
+        return replace(self, **split)
+
     def image(self, start: int, stop: int) -> Mask:
         """Select images start..stop-1 of the batch."""
-        keys, pairs = (part if part is None or len(part) == 1 else part[start:stop] for part in (self.keys, self.pairs))
-        return replace(self, keys=keys, pairs=pairs)
+        chosen: dict[str, Any] = {name: part[start:stop] for name, part in self.tensors.items() if len(part) > 1}
+        return replace(self, **chosen)
 
 
 @dataclass(frozen=True, eq=False)
@@ -156,6 +173,13 @@ class Call:
         if self.mask.keys is not None:  # a further channel, which is 1 in all queries
             channel = self.mask.keys.to(queries)[..., None].expand(*keys.shape[:3], 1)
             queries, keys = F.pad(queries, (0, 1), value=1.0), torch.cat([keys.to(queries), channel], dim=3)
+        if self.mask.rows is not None and self.mask.columns is not None:  # a channel for each row and column
+            added = [part.to(queries).expand(*queries.shape[:3], -1) for part in (self.mask.rows, self.mask.columns)]
+            places = torch.cartesian_prod(*(torch.arange(part.shape[3], device=keys.device) for part in added))
+            sides = (F.one_hot(place, part.shape[3]) for place, part in zip(places.T, added, strict=True))
+            ones = torch.cat([*sides], dim=1).to(queries)  # (N, r + c)
+            queries = torch.cat([queries, *added], dim=3)
+            keys = torch.cat([keys.to(queries), ones.expand(*keys.shape[:3], -1)], dim=3)
         sums = torch.zeros(queries.shape[:3], dtype=queries.dtype, device=queries.device)
         bias = self.mask.pairs
         if bias is not None and bias.dtype == torch.bool:
@@ -199,6 +223,7 @@ class Captured(AttentionTrace):
         batch_size: B, the number of images.
         places: places of the tokens; `None` if they are not known.
         classifies: whether an output (B, C) is logits.
+        streams: (B, N, D), the input of each block, and the final tokens; empty if the blocks are not known.
     """
 
     calls: tuple[Call, ...]
@@ -206,6 +231,8 @@ class Captured(AttentionTrace):
     batch_size: int
     places: Tokens | None = None
     classifies: bool = True
+    streams: tuple[Tensor, ...] = ()
+    recomputes = False
 
     def __repr__(self) -> str:
         between = set(self.between)
@@ -219,12 +246,13 @@ class Captured(AttentionTrace):
 
     @property
     def nbytes(self) -> int:
-        """Return the size in bytes of calls and masks, without the module's output."""
+        """Return the size in bytes of calls, masks and tokens, without the module's output."""
         masks = {id(part): part.nbytes for part in self._masks()}
-        return sum(call.nbytes for call in self.calls) + sum(masks.values())
+        calls = sum(call.nbytes for call in self.calls) + sum(masks.values())
+        return calls + sum(tokens.nbytes for tokens in self.streams)
 
     def _masks(self) -> Iterator[Tensor]:
-        return (part for call in self.calls for part in (call.mask.keys, call.mask.pairs) if part is not None)
+        return (part for call in self.calls for part in call.mask.tensors.values())
 
     @cached_property
     def between(self) -> tuple[int, ...]:
@@ -259,11 +287,6 @@ class Captured(AttentionTrace):
         )
 
     @property
-    def recomputes(self) -> bool:
-        """Return that opening a block reads what is kept."""
-        return False
-
-    @property
     def batch(self) -> int:
         """Return B, the number of images."""
         return self.batch_size
@@ -284,12 +307,18 @@ class Captured(AttentionTrace):
 
     @property
     def tokens(self) -> Tensor:  # type: ignore[override]
-        """Raise an error: the last block's output is not observed."""
-        raise CaptureError(_NO_STREAM)
+        """Return the final tokens (B, N, D), after the final norm where a module has it before pooling."""
+        return self._stream(-1)
 
-    def stream(self, block: int) -> Tensor:  # noqa: ARG002
-        """Raise an error: inputs of blocks are not observed."""
-        raise CaptureError(_NO_STREAM)
+    def stream(self, block: int) -> Tensor:
+        """Return the tokens (B, N, D) that leave the block before, or enter the first one."""
+        self.call(block)  # checks the index
+        return self._stream(block % self.depth)
+
+    def _stream(self, point: int) -> Tensor:
+        if not self.streams:
+            raise CaptureError(_NO_STREAM)
+        return self.streams[point]
 
     @property
     def grid(self) -> tuple[int, int]:  # type: ignore[override]
@@ -307,9 +336,73 @@ class Captured(AttentionTrace):
         return self._places.patch_size
 
     @property
-    def layouts(self) -> tuple[Windows, ...]:  # type: ignore[override]
+    def layouts(self) -> tuple[Windows, ...]:
         """Return the windows of each block, in a model with windows."""
         return self._places.layouts
+
+    @property
+    def windowed(self) -> bool:  # type: ignore[override]
+        """Return whether blocks divide their tokens into windows."""
+        return self.places is not None and bool(self.layouts)
+
+    def grid_in(self, block: int) -> tuple[int, int]:
+        """Return the rows and columns of patches in a block."""
+        return self.layouts[block].grid if self.layouts else self.grid
+
+    def entered_grid(self, block: int) -> tuple[int, int]:
+        """Return the rows and columns of the patches that enter a block, before it merges any."""
+        rows, columns = self.grid_in(block)
+        factor = 2 if self.layouts and self.layouts[block].merges else 1
+        return factor * rows, factor * columns
+
+    def stage_name(self, block: int) -> str:
+        """Return the display name of a block's stage, such as " (stage 3)", or "" in a model with one stage."""
+        return f" (stage {self.layouts[block].stage + 1})" if self.layouts and self.layouts[-1].stage else ""
+
+    def within(self, block: int, step: Callable[..., Any], *rows: Tensor) -> Any:
+        """Apply `step` to rows (B, N). In a windowed model, the windows are the images of a batch: (B * W, M)."""
+        if not self.layouts:
+            return step(*rows)
+        windows = self.layouts[block]
+        results = step(*map(windows.split, rows))
+        return tuple(map(windows.join, results)) if isinstance(results, tuple) else windows.join(results)
+
+    def entering(self, block: int, rows: Tensor) -> Tensor:
+        """Return rows over a block's input tokens; each of 2 x 2 tokens that it merges gets a quarter of their row."""
+        if not self.layouts or not self.layouts[block].merges:
+            return rows
+        squares: Tensor = (rows / 4).unflatten(1, self.layouts[block].grid)  # (B, gh, gw)
+        return squares.repeat_interleave(2, 1).repeat_interleave(2, 2).flatten(1)
+
+    def attendable(self, block: int, gradient: Tensor) -> Tensor:
+        """Return a gradient of a block's attention, set to 0 between tokens that a shift brings into one window."""
+        mask = self.layouts[block].mask if self.layouts else None
+        if mask is None:
+            return gradient
+        return gradient.masked_fill(mask.ne(0).repeat(len(gradient) // len(mask), 1, 1, 1), 0.0)
+
+    def attention(self, block: int) -> Tensor:
+        """Return the attention matrix of a block: (B, H, N, N), float32; see `SparseAttention` for windows."""
+        return self.sparse(block).dense() if self.layouts else super().attention(block)
+
+    def sparse(self, block: int) -> SparseAttention:
+        """Return the attention of a block of a windowed model."""
+        return SparseAttention(self.call(block).attentions, self.layouts[block], partial(self.weights, block=block))
+
+    def row(self, block: int, query: Query = "cls") -> Tensor:
+        """Return the attention from `query` in `block`: (B, H, N); "mean" averages over the patches."""
+        if not self.layouts:
+            return super().row(block, query)
+        windows = self.layouts[block]
+        rows = self.block(block).propagate(windows.split(self.weights(query, block)))  # (B * W, H, M)
+        return windows.join(rows.mT).mT
+
+    def column(self, block: int, key: Query = "cls") -> Tensor:
+        """Return the attention from each token to `key` in `block`: (B, H, N); "mean" averages over the patches."""
+        if not self.layouts:
+            return super().column(block, key)
+        windows = self.layouts[block]
+        return windows.join(self.block(block).mix(windows.split(self.weights(key, block))).mT).mT
 
     @property
     def _places(self) -> Tokens:
@@ -363,4 +456,5 @@ class Captured(AttentionTrace):
             windows = call.shape[0] // self.batch if call.shape[0] % self.batch == 0 else 0
             calls.append(call.image(index * windows, (index + 1) * windows) if windows else call)
         output = self.output[index : index + 1] if isinstance(self.output, Tensor) else self.output
-        return replace(self, calls=tuple(calls), output=output, batch_size=1)
+        streams = tuple(tokens[index : index + 1] for tokens in self.streams)
+        return replace(self, calls=tuple(calls), output=output, batch_size=1, streams=streams)

@@ -1,6 +1,9 @@
 """Open modules that are not converted: they run as they are, and their attention is captured."""
 
+import math
 import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NoReturn, cast
@@ -10,20 +13,16 @@ from torch import Tensor, nn
 
 from vitviz.errors import VitvizError
 from vitviz.extras import extra
-from vitviz.images.preprocess import Preprocess
 from vitviz.model.config import ViTConfig
 from vitviz.model.edits import Edits
+from vitviz.model.ops import PLAIN, Attended, Explicit, Ops
 from vitviz.model.vit import Pretrained, ViT
-from vitviz.model.windows import Windows
-from vitviz.weights.capture import capture
+from vitviz.weights.capture import Observer, as_it_is, capture
 from vitviz.weights.captured import Captured, CaptureError
 from vitviz.weights.checks import CONFIG, ConvertError, attach, read_json
-from vitviz.weights.classifier import number_classes
-from vitviz.weights.from_timm import object_timm
-from vitviz.weights.given import read_preprocess
-from vitviz.weights.naming import CONVENTIONS
-from vitviz.weights.objects import no_progress_bars
-from vitviz.weights.tokens import is_known, size_of, tokens_of
+from vitviz.weights.objects import about_object, no_progress_bars
+from vitviz.weights.parts import LOCK, Parts
+from vitviz.weights.tokens import is_known, parts_of, size_of, tokens_of
 from vitviz.weights.transformers_folder import load_transformers_folder, read_preprocessor
 
 
@@ -38,14 +37,27 @@ class CapturedConfig(ViTConfig):
     Args:
         prefix_names: names of the tokens in front of the patches.
         pools: number of attentions after the last block that pool the tokens.
-        features: width of the output of a module without a classifier.
+        features: width of the classifier's input, or of the output without a classifier.
         dense: whether a call keeps numbers for all pairs of tokens.
+        window: number of tokens in the largest window; 0 without windows.
+        multiple: number of pixels of which the sides of images must be multiples.
     """
 
     prefix_names: tuple[str, ...] = ()
     pools: int = 0
     features: int = 1
     dense: bool = False
+    window: int = 0
+    multiple: int = 1
+
+    @property
+    def size_multiple(self) -> int:
+        """Return the number of pixels of which the sides of an image must be multiples."""
+        return self.multiple
+
+    def pairs(self, tokens: int) -> int:
+        """Return the number of query-key pairs of a head in the first block, for N tokens."""
+        return tokens * min(tokens, self.window or tokens)
 
     @property
     def prefix(self) -> tuple[str, ...]:
@@ -59,8 +71,8 @@ class CapturedConfig(ViTConfig):
 
     @property
     def feature_width(self) -> int:
-        """Return the width of the output."""
-        return self.classes or self.features
+        """Return F, the number of features."""
+        return self.features
 
     @property
     def keeps_queries(self) -> bool:
@@ -69,29 +81,44 @@ class CapturedConfig(ViTConfig):
 
     def query_width(self, tokens: int) -> int:
         """Return the width of a head's queries and keys, or of its rows of numbers for all pairs."""
-        return self.head_size + (tokens if self.dense else 0)
+        return self.head_size + (min(tokens, self.window or tokens) if self.dense else 0)
 
 
 class CapturedViT(ViT):
-    """A module that runs as it is, with the methods of a `ViT` that need only its attention and its output.
+    """A module that runs as it is, with the methods of a `ViT` that need its attention, its tokens and its output.
 
     Attributes:
         module: the module, which is not copied; its mode is not changed.
+        parts: its blocks, final norm and classifier.
+        attentions, pools: names of the modules that compute the attention of each block, and of the pooling.
         reason: why it was not converted.
     """
 
+    config: CapturedConfig
     removes_patches = False
 
-    def __init__(self, module: nn.Module, config: CapturedConfig, reason: str) -> None:
+    def __init__(self, module: nn.Module, config: CapturedConfig, captured: Captured, reason: str) -> None:
         nn.Module.__init__(self)
         self.module, self.config, self.reason = module, config, reason
+        self.attentions = tuple(captured.call(block).name for block in range(captured.depth))
+        self.pools = tuple(call.name for call in captured.pooling)
+        parts = parts_of(module)
+        assert parts is not None
+        self.parts = parts
         self.pretrained: Pretrained | None = None
         self.text_source = ""
+        self.training = False
 
     def __getattr__(self, name: str) -> Any:
         """Return a part of the module; parts of a converted model are missing."""
         if name == "head":  # whether there is a classifier
             return self.module if self.config.classes else None
+        if name == "blocks":
+            return tuple(CapturedBlock(self, index) for index in range(self.config.depth))
+        if name == "attn_pool":
+            return self.classify if self.config.pools else None
+        if name == "norm":  # of each token
+            return _norm_of(self.module, self.parts)
         if name in _PARTS:
             self.refuse()
         return super().__getattr__(name)
@@ -100,9 +127,13 @@ class CapturedViT(ViT):
         """Raise an error for what needs a converted model."""
         raise NotConvertedError(
             f"Expected a converted model, got {type(self.module).__name__}, which runs as it is, so that only its "
-            "attention and its output are known. Use attention, rollout, gradient methods of attention, or methods "
-            f"that change the photograph. It was not converted: {self.reason}."
+            "attention, its tokens between blocks and its output are known. Use attention, rollout, gradient methods, "
+            f"the logit lens, or methods that change the photograph. It was not converted: {self.reason}."
         )
+
+    def check_converted(self) -> None:
+        """Raise an error: this module is not converted."""
+        self.refuse()
 
     def train(self, mode: bool = True) -> "CapturedViT":
         """Set the mode, but leave the module in its own."""
@@ -114,19 +145,88 @@ class CapturedViT(ViT):
         if edits:
             self.refuse()
         self.check(images)
-        return _logits(self.module(images))
+        with _at_any_size(self.module):
+            return _logits(self.module(images), self.parts)
 
-    def layouts(self, grid: tuple[int, int]) -> tuple[Windows, ...]:
-        """Return the windows of each block; empty unless the module has windows."""
-        size = (side * self.config.patch_size for side in grid)
-        places = tokens_of(self.module, [next(self.module.parameters()).new_empty(1, self.config.channels, *size)])
-        return () if places is None else places.layouts
+    def angles(self, grid: tuple[int, int]) -> Any:
+        """Return what the blocks need besides tokens: images of this grid, (1, channels, H, W)."""
+        weight, side = next(self.module.parameters()), self.config.patch_size
+        return weight.new_zeros(1, self.config.channels, grid[0] * side, grid[1] * side)
+
+    def last_grid(self, grid: tuple[int, int]) -> tuple[int, int]:
+        """Return the rows and columns of patches in the last block, for a grid of patches."""
+        places = tokens_of(self.module, [self.angles(grid)])
+        return places.layouts[-1].grid if places is not None and places.layouts else grid
 
     def features(self, images: Tensor) -> Tensor:
-        """Return the features of a module without a classifier: (B, channels, H, W) -> (B, F)."""
-        if self.config.classes:
+        """Return the features, the classifier's input: (B, channels, H, W) -> (B, F)."""
+        self.check(images)
+        return self.read_out(self._run(self._embedded(images), 0, self._end, images[:1]))
+
+    @property
+    def _end(self) -> int:
+        return self.config.depth + 1
+
+    def _embedded(self, images: Tensor) -> Tensor:
+        with _at_any_size(self.module), self.parts.recorded() as seen:
+            self.module(images)
+        return seen[0]
+
+    def _run(
+        self, tokens: Tensor, start: int, stop: int | nn.Module | None, angles: Any = None, ops: Ops = PLAIN
+    ) -> Any:
+        """Run the module between two points, see `Parts.run`; append attention in the graph to `Explicit.seen`."""
+        if type(ops) not in (Ops, Explicit) or ops.edit is not None:
             self.refuse()
-        return self.forward(images)
+        images = self.angles(self.config.grid) if angles is None else angles
+        if not self.parts.outputs:  # not known yet
+            self._embedded(images)
+        if not isinstance(ops, Explicit):
+            with _at_any_size(self.module):
+                return self.parts.run(self.module, images, tokens, start, stop)
+        with _at_any_size(self.module), as_it_is(True, [tokens]), Observer(self.module, grad=True) as observer:
+            result = self.parts.run(self.module, images, tokens, start, stop)
+        names = self.attentions[start:stop] if isinstance(stop, int) else self.pools
+        empty = tokens.new_empty(0)
+        for call in observer.calls:
+            if call.name in names and call.probabilities is not None:
+                ops.seen.append(Attended(empty, empty, empty, call.probabilities))
+        return result
+
+    def run_from_start(self, tokens: Tensor, angles: Any, *, features: bool = False) -> Tensor:
+        """Return the logits, or the features, from the input of the first block: (B, N, D) -> (B, C) or (B, F)."""
+        stop = self.parts.head if features else None
+        result = self._run(tokens, 0, stop, angles)
+        return _logits(result, self.parts) if stop is None else result
+
+    def leave(self, index: int, tokens: Tensor, angles: Any, ops: Ops = PLAIN) -> Tensor:  # noqa: ARG002
+        """Return the tokens unchanged: what lies between two blocks belongs to the second."""
+        return tokens
+
+    def encode(
+        self, tokens: Tensor, angles: Any, edits: Edits | None = None, *, ops: Ops = PLAIN, start: int = 0
+    ) -> Tensor:
+        """Return the final tokens from the input of block `start`: (B, N, D) -> (B, N, D')."""
+        if edits:
+            self.refuse()
+        final: Tensor = self._run(tokens, start, self._end, angles, ops)
+        return final
+
+    def finish(self, tokens: Tensor, ops: Ops = PLAIN, angles: Any = None) -> Tensor:
+        """Return the final tokens from the output of the last block: (B, N, D) -> (B, N, D')."""
+        final: Tensor = self._run(tokens, self.config.depth, self._end, angles, Ops() if ops.edit is None else ops)
+        return final
+
+    def read_out(self, tokens: Tensor, ops: Ops = PLAIN) -> Tensor:
+        """Return the features from final tokens: (B, N, D) -> (B, F)."""
+        if self.parts.head is None:
+            return self.classify(tokens, ops)
+        features: Tensor = self._run(tokens, self._end, self.parts.head, None, ops)
+        return features
+
+    def classify(self, tokens: Tensor, ops: Ops = PLAIN) -> Tensor:
+        """Return the logits of final tokens, or the features without a classifier: (B, N, D) -> (B, C)."""
+        return _logits(self._run(tokens, self._end, None, None, ops), self.parts)
 
     def trace(self, images: Tensor, *, grad: bool = False, **changes: Any) -> Captured:  # type: ignore[override]
         """Run the module and return its attention; with `grad`, in the autograd graph.
@@ -136,8 +236,9 @@ class CapturedViT(ViT):
         if any(change is not None for change in changes.values()):
             self.refuse()
         self.check(images)
-        captured = capture(self.module, images, grad=grad)
-        return replace(captured, output=_logits(captured.output), classifies=self.config.classes > 0)
+        with _at_any_size(self.module):
+            captured = capture(self.module, images, grad=grad)
+        return replace(captured, output=_logits(captured.output, self.parts), classifies=self.config.classes > 0)
 
     @property
     def distilled(self) -> bool:
@@ -145,45 +246,106 @@ class CapturedViT(ViT):
         return "distillation" in self.config.prefix
 
 
+class CapturedBlock:
+    """Block of a module that runs as it is, with what lies between it and the block before."""
+
+    def __init__(self, model: CapturedViT, index: int) -> None:
+        self._model, self._index = model, index
+
+    def __call__(self, x: Tensor, angles: Any = None, ops: Ops = PLAIN, first: int | None = None) -> Tensor:
+        """Run the block: (B, N, D) -> (B, N', D')."""
+        tokens: Tensor = self._model._run(x, self._index, self._index + 1, angles, ops)
+        return tokens if first is None else tokens[:, :first]
+
+    def __getattr__(self, name: str) -> NoReturn:
+        """Refuse access to the operations inside."""
+        self._model.refuse()
+
+
+@contextmanager
+def _at_any_size(module: nn.Module) -> Iterator[None]:
+    """Let a Swin of timm take images of other sizes than its own, for one run; report other modules' refusals."""
+    settings = {"strict_img_size": False, "dynamic_mask": True}
+    own = [(part, name, vars(part)[name]) for part in module.modules() for name in settings if name in vars(part)]
+    swin = any(name == "dynamic_mask" for _, name, _ in own)
+    with LOCK:
+        try:
+            for part, name, _ in own if swin else ():
+                setattr(part, name, settings[name])
+            yield
+        except (AssertionError, ValueError) as error:
+            if isinstance(error, VitvizError):
+                raise
+            what = f"Expected images that the module takes, got its error: {str(error).rstrip('.')}. Use its own size."
+            raise CaptureError(what) from error
+        finally:
+            for part, name, value in own:
+                setattr(part, name, value)
+
+
+def _norm_of(module: Any, parts: Parts) -> nn.Module:
+    """Return the final norm, which timm's models may have after pooling, or the identity."""
+    if isinstance(parts.last, nn.Identity):
+        norm: nn.Module = getattr(module, "fc_norm", parts.last)
+        return norm
+    return nn.Identity() if parts.last is parts.blocks[-1] else parts.last
+
+
 _PARTS = {
-    *("patch_embed", "cls_token", "dist_token", "reg_token", "pos_embed", "mid_pos_embed", "dropout", "blocks"),
-    *("norm_pre", "norm", "attn_pool", "projection", "head_dist"),
+    *("patch_embed", "cls_token", "dist_token", "reg_token", "pos_embed", "mid_pos_embed", "dropout", "norm_pre"),
+    *("projection", "head_dist"),
 }
 
 
-def _logits(output: Any) -> Tensor:
-    """Return the logits or features (B, C) of a module's output."""
+def _logits(output: Any, parts: Parts) -> Tensor:
+    """Return the logits or features (B, C) of a module's output; the mean over what lies on a grid."""
+    if getattr(output, "feature_maps", None):  # of a backbone
+        output = output.feature_maps[-1]
     for name in ("logits", "pooler_output", "last_hidden_state"):
         if isinstance(getattr(output, name, None), Tensor):
             output = getattr(output, name)
     output = output[0] if isinstance(output, tuple | list) else output
     if not isinstance(output, Tensor) or output.ndim < 2:
         raise CaptureError(f"Expected a module that returns a tensor, got {type(output).__name__}. Use vitviz.capture.")
+    if output.ndim == 4 and parts.last in parts.channels_first:
+        return output.mean((2, 3))
     return output if output.ndim == 2 else output.flatten(1, -2).mean(1)
 
 
-def open_captured(module: nn.Module, refusal: VitvizError, preprocess: Any = None) -> CapturedViT:
+def open_captured(
+    module: nn.Module,
+    refusal: VitvizError,
+    preprocess: Any = None,
+    about: Callable[[ViTConfig], Pretrained] | None = None,
+) -> CapturedViT:
     """Return a module of a known class that runs as it is, after its conversion was refused.
 
     Args:
         module: of a class in `vitviz.weights.tokens`, in eval mode.
         refusal: why it was not converted.
-        preprocess: see `given.read_preprocess`; by default that of its `pretrained_cfg`, or ImageNet's.
+        preprocess: see `objects.about_object`.
+        about: returns what is known of published weights instead.
 
     Raises:
         VitvizError: `refusal`, for a module of another class, or without attention between tokens.
     """
+    module = getattr(module, "vision_encoder", module)  # of SAM
     size, weight = size_of(module), next(module.parameters(), None)
     if size is None or weight is None or not weight.is_floating_point():
         raise refusal
+    channels = next((part.in_channels for part in module.modules() if isinstance(part, nn.Conv2d)), 3)
     try:
-        captured, places_fit = _probed(module, weight.new_zeros(1, 3, *size))
+        captured, places_fit = _probed(module, weight.new_zeros(1, channels, *size))
     except Exception as error:  # the module's own error
         raise refusal from error
     if not places_fit:
         raise refusal
-    model = CapturedViT(module, _config(module, captured, size), str(refusal).rstrip("."))
-    attach(model, _about(model, preprocess))
+    model = CapturedViT(module, _config(module, captured, size, channels), captured, str(refusal).rstrip("."))
+    with torch.no_grad():
+        model.config = replace(model.config, features=model.read_out(captured.tokens).shape[1])
+    own = about(model.config) if about else about_object(module, model.config, preprocess)
+    note = f"captured: the model runs as it is. {model.reason}"
+    attach(model, replace(own, assumed=(*own.assumed, note)))
     warnings.warn(f"The model runs as it is, and its attention is captured. {refusal}", stacklevel=3)
     return model
 
@@ -194,7 +356,7 @@ def _probed(module: nn.Module, images: Tensor) -> tuple[Captured, bool]:
     All calls of a block's class must be between tokens, and a change of one patch must change that patch's token most.
     """
     captured = capture(module, images)
-    if captured.places is None or not captured.depth:
+    if captured.places is None or not captured.depth or len(captured.streams) != captured.depth + 1:
         return captured, False
     kinds = {captured.calls[index].kind for index in captured.between}
     if any(call.kind in kinds for index, call in enumerate(captured.calls) if index not in captured.between):
@@ -249,13 +411,20 @@ def _built(folder: Path, refusal: ConvertError) -> nn.Module:
     return cast(nn.Module, module.eval())
 
 
-def _config(module: nn.Module, captured: Captured, size: tuple[int, int]) -> CapturedConfig:
-    output, call = _logits(captured.output), captured.call(0)
+def _config(module: nn.Module, captured: Captured, size: tuple[int, int], channels: int) -> CapturedConfig:
+    parts = parts_of(module)
+    assert parts is not None
+    output, call = _logits(captured.output, parts), captured.call(0)
     classes = output.shape[1] if _classifies(module, captured.output) else 0
     width = captured.head_width or 1  # 0 if only the softmax is observed
     assert captured.places is not None
+    layouts, patch = captured.layouts, captured.patch_size
+    padded = any(layout.members.numel() > layout.tokens for layout in layouts)
+    sides = [] if padded else [(layout.stage, (layout.places[-1] + 1).tolist()) for layout in layouts]
+    steps = [side << stage for stage, window in sides for side in window]
     return CapturedConfig(
         image_size=size,
+        channels=channels,
         patch_size=captured.patch_size,
         width=width * call.shape[1],
         depth=captured.depth,
@@ -264,9 +433,11 @@ def _config(module: nn.Module, captured: Captured, size: tuple[int, int]) -> Cap
         class_token="CLS" in captured.prefix,
         pooling="attention" if captured.pooling else captured.places.pooling,
         pool_heads=call.shape[1],
+        norm_pooled=isinstance(parts.last, nn.Identity) and not isinstance(_norm_of(module, parts), nn.Identity),
         prefix_names=captured.prefix,
         pools=len(captured.pooling),
-        features=output.shape[1],
+        window=max((layout.members.shape[1] for layout in captured.layouts), default=0),
+        multiple=patch * math.lcm(*steps),
         dense=any(part.probabilities is not None or part.mask.pairs is not None for part in captured.calls),
     )
 
@@ -276,25 +447,3 @@ def _classifies(module: nn.Module, output: Any) -> bool:
     if hasattr(output, "keys"):  # of transformers
         return "logits" in output
     return getattr(module, "num_classes", 1) > 0
-
-
-def _about(model: CapturedViT, preprocess: Any) -> Pretrained:
-    """Return labels and preprocessing, with what is assumed."""
-    config, module = model.config, cast(Any, model.module)
-    own = None if preprocess is None else read_preprocess(preprocess, config)
-    about = object_timm(module, config, own)
-    if about is None:
-        usual: Preprocess = CONVENTIONS["imagenet"].shaped(*config.image_size)
-        labels, words = number_classes(config.classes)
-        names = getattr(getattr(module, "config", None), "id2label", None) or {}
-        if config.classes and len(names) == config.classes:
-            labels, words = tuple(names[index] for index in range(config.classes)), ""
-        assumed = () if own else (f"preprocessing: {usual.describe()}",)
-        about = Pretrained(
-            name=type(module).__name__,
-            preprocess=own or usual,
-            labels=labels,
-            source="model in memory",
-            assumed=(*assumed, *([words] if labels and words else [])),
-        )
-    return replace(about, assumed=(*about.assumed, f"captured: the model runs as it is. {model.reason}"))

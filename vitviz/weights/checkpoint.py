@@ -19,7 +19,6 @@ from vitviz.fields import check_names
 from vitviz.images.preprocess import Preprocess
 from vitviz.model.config import ViTConfig
 from vitviz.model.vit import Pretrained, ViT
-from vitviz.model.windowed_vit import WindowedConfig
 from vitviz.weights import checks
 from vitviz.weights.checks import CONFIG, WEIGHTS, CheckpointError
 from vitviz.writing import replacing, write
@@ -47,6 +46,7 @@ def save(model: ViT, folder: str | os.PathLike[str], *, dtype: torch.dtype = tor
     Raises:
         CheckpointError: if `pretrained` is missing or does not fit the model, or a weight is not finite in `dtype`.
     """
+    model.check_converted()
     about = model.pretrained
     if about is None:
         raise CheckpointError(
@@ -159,7 +159,12 @@ def read_config(path: Path) -> tuple[ViTConfig, Pretrained]:
     facts = (*_FACTS, *(name for name in _OPTIONAL if name in data))
     try:
         check_names(data, ("format", "model", "preprocess", *facts), CheckpointError, complete=True)
-        config = (WindowedConfig if "windows" in data["model"] else ViTConfig).from_dict(data["model"])
+        if "windows" in data["model"]:
+            raise CheckpointError(
+                "Expected a converted model, got one with windows (Swin, SAM), which runs as it is now. Load the "
+                "original: the library's name, or its model in memory."
+            )
+        config = ViTConfig.from_dict(data["model"])
         about = Pretrained(preprocess=Preprocess.from_dict(data["preprocess"]), **{name: data[name] for name in facts})
         _check_about(config, about)
     except VitvizError as error:

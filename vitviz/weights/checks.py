@@ -27,7 +27,6 @@ from vitviz.images.decoding import ImageError
 from vitviz.images.preprocess import Preprocess
 from vitviz.model.config import ModelError, ViTConfig
 from vitviz.model.vit import Pretrained, ViT
-from vitviz.model.windowed_vit import build
 
 CONFIG, WEIGHTS, OLD_WEIGHTS = "config.json", "model.safetensors", "pytorch_model.bin"
 SUFFIXES = (".safetensors", ".pt", ".pth", ".bin", ".ckpt", ".pt.tar", ".pth.tar")
@@ -300,7 +299,7 @@ def _blank(config: ViTConfig, about: Pretrained | None, shapes: Mapping[str, tup
         check_input(config, about.preprocess)
     try:
         with torch.device("meta"):
-            model = build(config, about)
+            model = ViT(config, about)
     except (RuntimeError, TypeError, OverflowError) as error:  # PyTorch counts elements in 64 bits
         raise ConvertError(
             f"Expected the sizes of {where}, got sizes too large for any memory. Use the settings of these weights."
@@ -353,9 +352,8 @@ def check_input(config: ViTConfig, preprocess: Preprocess) -> None:
     if preprocess.mode == "native":  # the input's sides may be any multiples of this number
         height = width = preprocess.multiple
     if height % config.size_multiple or width % config.size_multiple:
-        what = "the patch" if config.size_multiple == config.patch_size else "its windows"
         raise CheckpointError(
-            f"Expected preprocessing to multiples of {what}, {config.size_multiple} pixels, got {height} x {width}. "
+            f"Expected preprocessing to multiples of the patch, {config.size_multiple} pixels, got {height} x {width}. "
             "Correct the size in the settings of the preprocessing."
         )
 

@@ -11,20 +11,19 @@ from vitviz.images.preprocess import Preprocess
 from vitviz.images.torchvision_import import import_torchvision
 from vitviz.model.config import ViTConfig
 from vitviz.model.vit import Pretrained, ViT
-from vitviz.model.windowed_vit import WindowedConfig
 from vitviz.weights import naming
 from vitviz.weights.checks import ConvertError, assemble, checked_parts, checked_settings
 from vitviz.weights.classifier import number_classes, read_classifiers
 from vitviz.weights.timm_state import OWN_TABLE, SHARED_TABLES, Channels, rearranged, reorder_channels
 from vitviz.weights.verify import verified
-from vitviz.weights.windowed import TIMM_SAM, read_swin
 
 _CLASSIFIERS = ("head", "head_dist")
-WINDOWED = ("SwinTransformer", "SwinTransformerV2", "VisionTransformerSAM")
-"""Names of the classes that become a `WindowedViT`."""
+_WINDOWED = ("SwinTransformer", "SwinTransformerV2", "VisionTransformerSAM")
 _PYRAMIDS = ("PoolingVisionTransformer", "MultiScaleVit", "Hiera", "PyramidVisionTransformerV2")
+_IN_WINDOWS = "its windows run as they are, if these divide its input and its classifier reads the mean"
 _DIFFERENCE = "its attention is the difference of two softmaxes, which does not sum to 1"
 WHY_NOT = {
+    **dict.fromkeys(_WINDOWED, _IN_WINDOWS),
     "SwinTransformerV2Cr": "it computes relative position biases and norms of Swin v2 in another way",
     **dict.fromkeys(_PYRAMIDS, "the number of its patches changes from stage to stage"),
     "MaxxVit": "it uses attention in windows and grids, between convolutions",
@@ -50,8 +49,7 @@ def convert_timm(model: nn.Module, cfg: Mapping[str, Any] | None = None) -> ViT:
 
     Covers `VisionTransformer` (ViT, DeiT III, DINO, MAE, DINOv2, CLIP, SigLIP, AIMv2, RADIO and related models), its
     distilled form (DeiT), `Eva` (EVA, EVA-02, the Perception Encoder, DINOv3, RoPE-ViT, Sapiens2), `Beit`, `Cait`,
-    `VisionTransformerRelPos` and `NaFlexVit`; `SwinTransformer`, `SwinTransformerV2` and `VisionTransformerSAM` become
-    a `WindowedViT`. Dropout rates are not carried over.
+    `VisionTransformerRelPos` and `NaFlexVit`. Dropout rates are not carried over.
 
     Args:
         model: built by timm.
@@ -63,10 +61,6 @@ def convert_timm(model: nn.Module, cfg: Mapping[str, Any] | None = None) -> ViT:
         CheckpointError: if its tensors do not match its settings.
     """
     _check_class(model)
-    if _is_windowed(model):
-        windowed, names = _read_windowed(model)
-        state = names.convert(model.state_dict(), windowed)
-        return verified(assemble(windowed, state, about_timm(cfg, windowed) if cfg else None), model)
     config, channels = config_of(model)
     state, _ = read_classifiers(model, model.state_dict(), *_CLASSIFIERS)
     new = naming.TIMM.convert(rearranged(model, state), config)
@@ -88,8 +82,6 @@ def config_of(model: nn.Module) -> tuple[ViTConfig, Channels]:
     """
     built: Any = model  # timm's attributes have no type hints
     _check_class(built)
-    if _is_windowed(model):
-        return _read_windowed(model)[0], Channels()
     from timm.models.cait import Cait
     from timm.models.deit import VisionTransformerDistilled
     from timm.models.naflexvit import NaFlexVit
@@ -139,7 +131,7 @@ def _check_class(model: Any) -> None:
     parts = (type(part).__name__ for part in model.modules())
     reason = next(((name, WHY_NOT[name]) for name in parts if name in WHY_NOT), None)
     known = (VisionTransformer, Eva, Beit, Cait, VisionTransformerRelPos, NaFlexVit)
-    if reason is None and (_is_windowed(model) or isinstance(model, known)):
+    if reason is None and isinstance(model, known):
         return
     name, why = reason or (type(model).__name__, "it is another architecture")
     raise ConvertError(f"Expected a model whose attention can be shown, got an unsupported timm model ({name}): {why}.")
@@ -161,43 +153,6 @@ def _flexible_positions(stem: Any) -> dict[str, Any]:
     fields = {"position_mode": stem.pos_embed_interp_mode, "position_antialias": bool(stem.pos_embed_antialias)}
     fields["position_grid"] = None if stem.pos_embed is None else grid
     return fields | {"position_crop": crop, "position_corners": bool(stem.pos_embed_align_corners)}
-
-
-def _is_windowed(model: nn.Module) -> bool:
-    return type(model).__name__ in WINDOWED and type(model).__module__.startswith("timm.")
-
-
-def _read_windowed(model: nn.Module) -> tuple[WindowedConfig, naming.Naming]:
-    return _read_sam(model) if type(model).__name__ == "VisionTransformerSAM" else read_swin(model, "timm")
-
-
-def _read_sam(built: Any) -> tuple[WindowedConfig, naming.Naming]:
-    """Return the config of SAM's image encoder, and the names of its tensors."""
-    blocks, stem = list(built.blocks), built.patch_embed
-    neck: list[Any] = list(built.neck.children())  # none in a norm
-    settings = _usual_settings(blocks[0])
-    config = WindowedConfig(
-        image_size=tuple(side // stem.patch_size[0] * stem.patch_size[0] for side in stem.img_size),
-        patch_size=stem.patch_size[0],
-        channels=stem.proj.in_channels,
-        patch_bias=stem.proj.bias is not None,
-        norm_patch=_is_norm(stem.norm),
-        norm_pre=_is_norm(built.norm_pre),
-        norm_eps=blocks[0].norm1.eps,
-        norm_final=False,
-        width=built.embed_dim,
-        classes=read_classifiers(built.head, {}, "fc")[1],
-        positions="none" if built.pos_embed is None else "learned",
-        depths=(len(blocks),),
-        stage_heads=(settings.pop("heads"),),
-        windows=(max(1, *(block.window_size for block in blocks)),),
-        padded=True,
-        global_blocks=tuple(index for index, block in enumerate(blocks) if not block.window_size),
-        window_bias="decomposed" if blocks[0].attn.use_rel_pos else "none",
-        neck=neck[0].out_channels if neck else 0,
-        **settings,
-    )
-    return config, TIMM_SAM
 
 
 INITIAL_SCALE = 1e-5  # of layer scale, for models that do not keep it

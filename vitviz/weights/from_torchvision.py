@@ -17,7 +17,6 @@ from vitviz.weights import naming
 from vitviz.weights.checks import ConvertError, assemble, checked_parts, checked_settings
 from vitviz.weights.classifier import read_classifiers
 from vitviz.weights.verify import verified
-from vitviz.weights.windowed import read_swin
 
 SWINS = ("swin_t", "swin_s", "swin_b", "swin_v2_t", "swin_v2_s", "swin_v2_b")
 PLAIN = ("vit_b_16", "vit_b_32", "vit_l_16", "vit_l_32", "vit_h_14")
@@ -33,37 +32,33 @@ def convert_torchvision(model: nn.Module, weights: Any = None) -> ViT:
     """Convert a torchvision Vision Transformer: a copy in float32 and in eval mode.
 
     Args:
-        model: a `torchvision.models.VisionTransformer` or `SwinTransformer`; its classifier may have been replaced by
-            a linear layer.
+        model: a `torchvision.models.VisionTransformer`; its classifier may have been replaced by a linear layer.
         weights: the enum member of its published weights, with labels and preprocessing; `None` for other weights.
 
     Raises:
         ConvertError: if the model has another class, computes something else than it, or `weights` has other classes.
     """
-    torchvision = import_torchvision()
-    from torchvision.models import SwinTransformer, VisionTransformer
-
-    if not isinstance(model, VisionTransformer | SwinTransformer):
-        raise ConvertError(
-            f"Expected a VisionTransformer or SwinTransformer of torchvision {torchvision.__version__}, got "
-            f"{type(model).__name__}. Build it with torchvision.models."
-        )
-    config, names = _read(model)
+    config = config_of_torchvision(model)
     state, _ = read_classifiers(model, model.state_dict(), "heads", "head")
     about = about_torchvision(weights) if weights is not None else None
-    return verified(assemble(config, names.convert(state, config), about), model)
+    return verified(assemble(config, naming.TORCHVISION.convert(state, config), about), model)
 
 
 def config_of_torchvision(model: Any) -> ViTConfig:
-    """Return the config of a built model, which may be on the meta device."""
-    return _read(model)[0]
+    """Return the config of a built model, which may be on the meta device.
 
+    Raises:
+        ConvertError: if the model has another class.
+    """
+    torchvision = import_torchvision()
+    from torchvision.models import VisionTransformer
 
-def _read(model: Any) -> tuple[ViTConfig, naming.Naming]:
-    """Return the config of a built model, and the names of its tensors."""
-    if hasattr(model, "features"):
-        return read_swin(model, "torchvision")
-    config = ViTConfig(
+    if not isinstance(model, VisionTransformer):
+        raise ConvertError(
+            f"Expected a VisionTransformer of torchvision {torchvision.__version__}, got {type(model).__name__}. Build "
+            "it with torchvision.models."
+        )
+    return ViTConfig(
         image_size=(model.image_size, model.image_size),
         patch_size=model.patch_size,
         channels=model.conv_proj.in_channels,
@@ -75,7 +70,6 @@ def _read(model: Any) -> tuple[ViTConfig, naming.Naming]:
         position_antialias=False,
         norm_eps=model.encoder.ln.eps,
     )
-    return config, naming.TORCHVISION
 
 
 @checked_settings()

@@ -14,11 +14,9 @@ from torch import Tensor
 from vitviz.fields import describe_type, matches_type
 from vitviz.model.config import ViTConfig
 from vitviz.model.vit import Pretrained, ViT
-from vitviz.model.windowed_vit import WindowedConfig
 from vitviz.weights import naming
 from vitviz.weights.checks import ConvertError, assemble, checked_settings
-from vitviz.weights.naming import Naming
-from vitviz.weights.windowed import TRANSFORMERS_SAM, TRANSFORMERS_SWIN, VITDET
+from vitviz.weights.naming import VITDET, Naming
 
 Converted = tuple[ViTConfig, Naming]
 
@@ -61,14 +59,7 @@ MLCD_DEFAULTS |= {"rope_parameters": {"rope_type": "axial", "rope_theta": 10_000
 AIMV2_DEFAULTS = _DEFAULTS | {"hidden_size": 1024, "num_hidden_layers": 24, "num_attention_heads": 8, "patch_size": 14}
 AIMV2_DEFAULTS |= {"intermediate_size": 2816, "layer_norm_eps": 1e-5, "rms_norm_eps": 1e-5, "hidden_act": "silu"}
 AIMV2_DEFAULTS |= {"use_head": True, "is_native": False, "qkv_bias": False, "mlp_bias": False}
-SWIN_DEFAULTS: dict[str, Any] = {"image_size": 224, "patch_size": 4, "num_channels": 3, "embed_dim": 96}
-SWIN_DEFAULTS |= {"depths": (2, 2, 6, 2), "num_heads": (3, 6, 12, 24), "window_size": 7, "mlp_ratio": 4.0}
-SWIN_DEFAULTS |= {"hidden_act": "gelu", "layer_norm_eps": 1e-5, "qkv_bias": True, "use_absolute_embeddings": False}
-SWIN_DEFAULTS |= {"pretrained_window_sizes": (0, 0, 0, 0)}
 _BY_RATIO = {name: value for name, value in _DEFAULTS.items() if name != "intermediate_size"} | {"mlp_ratio": 4.0}
-SAM_DEFAULTS = _BY_RATIO | {"layer_norm_eps": 1e-6, "image_size": 1024, "window_size": 14, "output_channels": 256}
-SAM_DEFAULTS |= {"global_attn_indexes": [2, 5, 8, 11]}
-SAM_DEFAULTS |= dict.fromkeys(("qkv_bias", "use_abs_pos", "use_rel_pos"), True)
 VITDET_DEFAULTS = _BY_RATIO | {"layer_norm_eps": 1e-6, "pretrain_image_size": 224, "window_size": 0}
 VITDET_DEFAULTS |= {"window_block_indices": [], "residual_block_indices": [], "qkv_bias": True}
 VITDET_DEFAULTS |= {"use_absolute_position_embeddings": True, "use_relative_position_embeddings": False}
@@ -261,9 +252,7 @@ def read_settings(settings: Mapping[str, Any]) -> Converted:
     return FAMILIES[kind](settings)
 
 
-def _config(
-    checked: TypedSettings, kind: type[ViTConfig] = ViTConfig, *, square: bool = True, **more: Any
-) -> ViTConfig:
+def _config(checked: TypedSettings, *, square: bool = True, **more: Any) -> ViTConfig:
     """Return the config from settings that most families share; `ViTConfig` checks types and ranges."""
     patch = more.get("patch_size") or checked.square("patch_size")
     common: dict[str, Any] = {
@@ -280,7 +269,7 @@ def _config(
         common["mlp_width"] = checked.get("intermediate_size")
     if "mlp" not in more:
         common["activation"] = checked.activation()
-    return kind(**common | more)
+    return ViTConfig(**common | more)
 
 
 def _vit(settings: Mapping[str, Any]) -> Converted:
@@ -616,68 +605,11 @@ def _tower(
     return TypedSettings(tower, family, defaults), kind
 
 
-def _swin(settings: Mapping[str, Any]) -> Converted:
-    """Read Swin and Swin v2. The classifier, and without it the model's output, reads the mean over the last stage.
-
-    Liu et al. 2021, "Swin Transformer"; Liu et al. 2022, "Swin Transformer V2".
-    """
-    second = settings.get("model_type") == "swinv2"
-    stem = "Swinv2" if second else "Swin"
-    checked = TypedSettings(settings, stem, SWIN_DEFAULTS)
-    classified = checked.architecture((f"{stem}Model", f"{stem}ForImageClassification")) != f"{stem}Model"
-    if checked.typed("use_absolute_embeddings", bool):
-        raise checked.refuse("use_absolute_embeddings", "false")
-    depths, heads, trained = (
-        tuple(checked.typed(name, list[int] | tuple[int, ...]))
-        for name in ("depths", "num_heads", "pretrained_window_sizes")
-    )
-    patch, window = checked.square("patch_size"), checked.typed("window_size", int)
-    image, width = checked.image(patch, square=False), checked.typed("embed_dim", int)
-    activation: Any = checked.activation()
-    sides = [min(image) // (patch * 2**stage) for stage in range(len(depths))]
-    config = WindowedConfig(
-        image_size=image,
-        patch_size=patch,
-        channels=checked.get("num_channels"),
-        width=width,
-        mlp_width=int(width * checked.typed("mlp_ratio", float)),
-        classes=len(labels(settings)) if classified else 0,
-        depths=depths,
-        stage_heads=heads,
-        windows=tuple(min(window, side) for side in sides),
-        qkv_bias=checked.get("qkv_bias"),
-        activation=activation,
-        norm_eps=checked.get("layer_norm_eps"),
-        norm_post=second,
-        cosine_attention=second,
-    )
-    return config, replace(TRANSFORMERS_SWIN, pretrained=trained if second else ())
-
-
-def _sam(settings: Mapping[str, Any]) -> Converted:
-    """Read the image encoder of SAM or SAM-HQ, alone or inside the whole model, with its neck.
-
-    Kirillov et al. 2023, "Segment Anything"; Ke et al. 2023, "Segment Anything in High Quality".
-    """
-    stem = "SamHQ" if str(settings.get("model_type")).startswith("sam_hq") else "Sam"
-    checked, _ = _tower(settings, stem, (f"{stem}VisionModel",), SAM_DEFAULTS)
-    more = _windows(checked, "global_attn_indexes", checked.typed("use_rel_pos", bool))
-    config = _config(
-        checked,
-        WindowedConfig,
-        mlp_width=checked.typed("mlp_dim", int) if checked.states("mlp_dim") else _by_ratio(checked),
-        positions="learned" if checked.typed("use_abs_pos", bool) else "none",
-        neck=checked.typed("output_channels", int) or None,
-        **more,
-    )
-    return config, TRANSFORMERS_SAM
-
-
 def _vitdet(settings: Mapping[str, Any]) -> Converted:
     """Read ViTDet's encoder, without convolutions between its blocks.
 
     Li et al. 2022, "Exploring Plain Vision Transformer Backbones for Object Detection". The features are the mean over
-    patches. Without windows and relative positions, it is a plain Vision Transformer.
+    patches. Only without windows and relative positions is it a plain Vision Transformer.
     """
     checked = TypedSettings(settings, "ViTDet", VITDET_DEFAULTS)
     checked.architecture(("VitDetModel", "VitDetBackbone"))
@@ -690,38 +622,17 @@ def _vitdet(settings: Mapping[str, Any]) -> Converted:
         "positions": "learned" if learned else "none",
         "position_grid": (side, side) if learned else None,
     }
-    biased = checked.typed("use_relative_position_embeddings", bool)
-    windows = _windows(checked, "window_block_indices", biased)
-    if not biased and len(windows["global_blocks"]) == windows["depths"][0]:
-        more |= {"qkv_bias": windows["qkv_bias"], "norm_final": False, "class_token": False, "pooling": "mean"}
-        return _config(checked, square=False, classes=0, **more), VITDET
-    return _config(checked, WindowedConfig, square=False, **more, **windows), VITDET
+    listed = checked.typed("window_block_indices", list[int] | tuple[int, ...])
+    if listed and checked.typed("window_size", int) > 0:
+        raise ConvertError(f"Expected a model with attention over all tokens, got ViTDet: {_WINDOWS}.")
+    if checked.typed("use_relative_position_embeddings", bool):
+        raise checked.refuse("use_relative_position_embeddings", "false")
+    more |= {"qkv_bias": checked.get("qkv_bias"), "norm_final": False, "class_token": False, "pooling": "mean"}
+    return _config(checked, square=False, classes=0, **more), VITDET
 
 
 def _by_ratio(checked: TypedSettings) -> int:
     return int(checked.typed("hidden_size", int) * checked.typed("mlp_ratio", float))
-
-
-def _windows(checked: TypedSettings, name: str, biased: bool) -> dict[str, Any]:
-    """Return the config fields of SAM's and ViTDet's windows; setting `name` lists the blocks with or without them."""
-    listed = {*checked.typed(name, list[int] | tuple[int, ...])}
-    depth, window = checked.typed("num_hidden_layers", int), checked.typed("window_size", int)
-    if not 0 < depth <= MAX_BLOCKS:
-        raise checked.refuse("num_hidden_layers", f"1 to {MAX_BLOCKS:,}")
-    lists_windows = name == "window_block_indices"
-    everywhere = [index for index in range(depth) if window < 1 or (index in listed) != lists_windows]
-    return {
-        "depths": (depth,),
-        "stage_heads": (checked.typed("num_attention_heads", int),),
-        "windows": (max(1, window),),
-        "classes": 0,
-        "qkv_bias": checked.get("qkv_bias"),
-        "norm_patch": False,
-        "norm_final": False,
-        "padded": True,
-        "global_blocks": tuple(everywhere),
-        "window_bias": "decomposed" if biased else "none",
-    }
 
 
 FAMILIES: dict[str, Callable[[Mapping[str, Any]], Converted]] = {
@@ -745,8 +656,6 @@ FAMILIES: dict[str, Callable[[Mapping[str, Any]], Converted]] = {
     **dict.fromkeys(("blip", "blip_vision_model"), _blip),
     **dict.fromkeys(("mlcd", "mlcd_vision_model"), _mlcd),
     **dict.fromkeys(("aimv2", "aimv2_vision_model"), _aimv2),
-    **dict.fromkeys(("swin", "swinv2"), _swin),
-    **dict.fromkeys(("sam", "sam_vision_model", "sam_hq", "sam_hq_vision_model"), _sam),
     "vitdet": _vitdet,
 }
 
@@ -754,10 +663,11 @@ _WINDOWS = "its attention stays inside windows, so no block has one attention ma
 _CONVOLUTIONS = "it mixes convolutions with attention"
 _LANGUAGE = "it is a language model with an image encoder"
 REFUSED: dict[str, str] = {
-    **dict.fromkeys(("hiera", "maxvit"), _WINDOWS),
+    **dict.fromkeys(("swin", "swinv2", "hiera", "maxvit"), _WINDOWS),
+    **dict.fromkeys(("sam", "sam_vision_model", "sam_hq", "sam_hq_vision_model"), _WINDOWS),
     **dict.fromkeys(("levit", "cvt", "mobilevit", "mobilevitv2", "efficientformer"), _CONVOLUTIONS),
     **dict.fromkeys(("cohere2_vision", "llama4", "shieldgemma2"), _LANGUAGE),
-    **dict.fromkeys(("donut-swin", "swin2sr"), "of Swin, only swin and swinv2 are supported"),
+    **dict.fromkeys(("donut-swin", "swin2sr"), "of Swin, only swin and swinv2 open"),
     "dinat": "each of its patches attends to a neighbourhood of its own",
     "pixio": "its features are the mean over several class tokens",
     "timesformer": "its attention over space and its attention over time are separate",

@@ -18,7 +18,6 @@ from vitviz.fields import is_whole
 from vitviz.images.preprocess import Preprocess
 from vitviz.model.config import ViTConfig
 from vitviz.model.vit import Pretrained
-from vitviz.model.windowed_vit import WindowedConfig
 from vitviz.weights import naming
 from vitviz.weights.checks import ConvertError, abbreviate
 from vitviz.weights.naming import NAMINGS, Naming, State
@@ -67,12 +66,6 @@ class Reference:
     config: ViTConfig
     about: Pretrained
     channels: Channels = Channels()  # noqa: RUF009 - immutable
-
-    def __post_init__(self) -> None:
-        if isinstance(self.config, WindowedConfig):
-            raise ConvertError(
-                f"Expected like as a model with attention over all tokens, got one in windows: {_INTO_MODEL}."
-            )
 
 
 class Architecture:

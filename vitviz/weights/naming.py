@@ -590,5 +590,26 @@ DPT = replace(
     VIT, family="DPT", bases=("dpt.",), unread={r"pooler\.dense\.": "", r"(neck|head|auxiliary_head)\.": "decoder"}
 )
 
+
+class VitDetNaming(Naming):
+    """Names of ViTDet, whose positions have a row for a class token that it does not have."""
+
+    def convert(self, state: Mapping[str, Tensor], config: ViTConfig) -> State:
+        """Return a state dict in our names; see `Naming.convert`."""
+        positions = "position_embeddings"
+        return super().convert({n: t[:, 1:] if n.endswith(positions) else t for n, t in state.items()}, config)
+
+
+VITDET = VitDetNaming(
+    library="transformers'",
+    family="ViTDet",
+    names={"embeddings.position_embeddings": "pos_embed", "embeddings.projection": "patch_embed.proj"}
+    | {f"encoder.layer.#.attention.{part}": f"blocks.#.attn.{part}" for part in ("qkv", "proj")}
+    | {f"encoder.layer.#.{part}": f"blocks.#.{part}" for part in ("norm1", "norm2", "mlp.fc1", "mlp.fc2")},
+    bases=("vitdet.",),
+    free_biases=True,
+)
+
+
 NAMINGS = (TIMM, DEIT, BEIT, VIT, DINOV2, DINOV3, CLIP, SIGLIP_CLASSIFIER, SIGLIP, OPENCLIP, TORCHVISION)
 """All namings, in the order in which their marks are tried."""

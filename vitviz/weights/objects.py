@@ -8,17 +8,18 @@ import copy
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 from torch import Tensor, nn
 
-from vitviz.images.preprocess import Preprocess
+from vitviz.model.config import ViTConfig
 from vitviz.model.vit import Pretrained, ViT
 from vitviz.weights.checks import CONFIG, DTYPES, ConvertError, attach, checked_parts, checked_settings, read_json
 from vitviz.weights.classifier import number_classes, read_classifiers
-from vitviz.weights.from_timm import WINDOWED, convert_timm, object_timm
+from vitviz.weights.from_timm import convert_timm, object_timm
 from vitviz.weights.from_torchvision import convert_torchvision
 from vitviz.weights.from_transformers import convert_transformers, fit_labels
 from vitviz.weights.given import read_preprocess
@@ -26,7 +27,15 @@ from vitviz.weights.naming import CONVENTIONS, TORCHVISION
 from vitviz.weights.transformers_folder import about_transformers, read_tensors
 from vitviz.weights.verify import verified
 
-_MODELS = {"VisionTransformer", *WINDOWED, "Eva", "PreTrainedModel", "PeftModel", "ViT"}  # classes of wrapped models
+_MODELS = {
+    "VisionTransformer",
+    "SwinTransformer",
+    "SwinTransformerV2",
+    "Eva",
+    "PreTrainedModel",
+    "PeftModel",
+    "ViT",
+}  # classes of wrapped models
 _WRAPPING = ("torch", "timm", "accelerate", "lightning", "pytorch_lightning", "deepspeed")
 """Packages with wrappers whose attribute `module` is the model."""
 _CLASSIFIERS = ("classifier", "cls_classifier", "distillation_classifier")  # attributes of transformers models
@@ -131,38 +140,47 @@ def _package(kind: type) -> str:
 
 def _timm(model: nn.Module, preprocess: Any = None) -> ViT:
     converted = convert_timm(model)
-    own = None if preprocess is None else read_preprocess(preprocess, converted.config)
-    about = object_timm(model, converted.config, own)
-    if about is None:
-        return _attach_usual(converted, CONVENTIONS["imagenet"], model, "timm")
-    return attach(converted, about)
+    return attach(converted, about_object(model, converted.config, preprocess))
 
 
 def _torchvision(model: nn.Module) -> ViT:
-    from torchvision.models import ViT_B_16_Weights
-
-    imagenet: tuple[str, ...] = tuple(ViT_B_16_Weights.DEFAULT.meta["categories"])
     converted = convert_torchvision(model)
-    labels = imagenet if converted.config.classes == 1000 else ()
-    return _attach_usual(converted, TORCHVISION.preprocess, model, "torchvision", labels)
+    return attach(converted, about_object(model, converted.config))
 
 
-def _attach_usual(
-    model: ViT, preprocess: Preprocess, source: nn.Module, library: str, labels: tuple[str, ...] = ()
-) -> ViT:
-    """Attach the usual preprocessing, and labels or else class numbers, to a model that was converted from `source`."""
-    preprocess = preprocess.shaped(*model.config.image_size).with_channels(model.config.channels)
-    words = "labels: the 1,000 of ImageNet"
-    if not labels:
-        labels, words = number_classes(model.config.classes)
-    about = Pretrained(
+def about_object(source: nn.Module, config: ViTConfig, preprocess: Any = None) -> Pretrained:
+    """Return labels and preprocessing of a model in memory: its own, or the usual ones of its library.
+
+    Args:
+        source: the model.
+        config: its sizes.
+        preprocess: see `given.read_preprocess`; replaces the preprocessing.
+    """
+    library = next((top for top in map(_package, type(source).__mro__) if top in CONVERTERS), "")
+    own = None if preprocess is None else read_preprocess(preprocess, config)
+    if library == "timm" and (about := object_timm(source, config, own)) is not None:
+        return about
+    if library == "transformers":
+        model: Any = source
+        settings = fit_labels(model.config.to_dict() | {"architectures": [type(source).__name__]}, config.classes)
+        origin = "transformers model in memory"
+        about = about_transformers(settings, None, type(source).__name__, source=origin, config=config)
+        assumed = tuple(text for text in about.assumed if own is None or not text.startswith("preprocessing:"))
+        return replace(about, preprocess=own or about.preprocess, assumed=assumed)
+    usual = TORCHVISION.preprocess if library == "torchvision" else CONVENTIONS["imagenet"]
+    read = own or usual.shaped(*config.image_size).with_channels(config.channels)
+    labels, words = number_classes(config.classes)
+    if library == "torchvision" and config.classes == 1000:
+        from torchvision.models import ViT_B_16_Weights
+
+        labels, words = tuple(ViT_B_16_Weights.DEFAULT.meta["categories"]), "labels: the 1,000 of ImageNet"
+    return Pretrained(
         name=type(source).__name__,
-        preprocess=preprocess,
+        preprocess=read,
         labels=labels,
-        source=f"{library} model in memory",
-        assumed=(f"preprocessing: {preprocess.describe()}", *([words] if labels else [])),
+        source=f"{library} model in memory".strip(),
+        assumed=(*(() if own else (f"preprocessing: {read.describe()}",)), *([words] if labels else [])),
     )
-    return attach(model, about)
 
 
 @checked_parts()

@@ -5,6 +5,7 @@ Cached models need no network. A model that is neither cached nor reachable imme
 
 import re
 from collections.abc import Callable, Collection
+from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlparse
@@ -206,7 +207,8 @@ def _load_timm(name: str) -> ViT:
     except ConvertError as refusal:
         if size_of(empty) is None:  # before the download
             raise
-        return open_captured(_timm_model(name).eval(), refusal)
+        built: Any = _timm_model(name).eval()
+        return open_captured(built, refusal, about=partial(about_timm, built.pretrained_cfg))
     model: Any = _timm_model(name)
     return convert_timm(model, model.pretrained_cfg)
 
@@ -251,7 +253,11 @@ def _timm_model(name: str) -> nn.Module:
 
 
 def _load_torchvision(name: str) -> ViT:
-    return convert_torchvision(*_torchvision_model(name, BUILDERS, ", ".join(BUILDERS)))
+    model, weights = _torchvision_model(name, BUILDERS, ", ".join(BUILDERS))
+    try:
+        return convert_torchvision(model, weights)
+    except ConvertError as refusal:
+        return open_captured(model.eval(), refusal, about=lambda _config: about_torchvision(weights))
 
 
 def _torchvision_reference(name: str) -> Reference:

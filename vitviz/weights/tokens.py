@@ -1,12 +1,13 @@
-"""Know the places of tokens in the photograph for modules of known classes that run as they are."""
+"""Know the places of tokens in the photograph, and the blocks, for modules of known classes that run as they are."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from torch import Tensor, nn
 
-from vitviz.model.windows import partition
 from vitviz.weights.captured import Read, Tokens
+from vitviz.weights.parts import Parts
+from vitviz.weights.windows import partition
 
 
 def _registers(count: int) -> tuple[str, ...]:
@@ -14,7 +15,7 @@ def _registers(count: int) -> tuple[str, ...]:
 
 
 # transformers' `model_type` -> names of the tokens in front of the patches, from the settings.
-_PREFIXES: dict[str, Callable[[Any], tuple[str, ...]]] = {
+PREFIXES: dict[str, Callable[[Any], tuple[str, ...]]] = {
     **dict.fromkeys(("siglip_vision_model", "siglip2_vision_model", "ijepa"), lambda _settings: ()),
     **dict.fromkeys(
         ("vit", "vit_msn", "beit", "data2vec-vision", "dinov2", "clip_vision_model"), lambda _settings: ("CLS",)
@@ -28,7 +29,10 @@ _PREFIXES: dict[str, Callable[[Any], tuple[str, ...]]] = {
 
 
 def _of_transformers(module: Any, height: int, width: int) -> Tokens | None:
-    names = _PREFIXES.get(module.config.model_type)
+    kind = module.config.model_type
+    if kind in _WINDOWED:
+        return _WINDOWED[kind](module, height, width)
+    names = PREFIXES.get(kind)
     if names is None:
         return None
     patch = module.config.patch_size
@@ -50,19 +54,54 @@ def _of_timm(module: Any, height: int, width: int) -> Tokens | None:
     return Tokens(tuple(grid), prefix, module.patch_embed.patch_size[0], read=read)
 
 
-def _of_swin(module: Any, height: int, width: int) -> Tokens | None:
-    """Return windows as each block of timm's Swin divides its stage; see `vitviz.model.windows.partition`."""
-    patch, weight = module.patch_embed.patch_size[0], module.patch_embed.proj.weight
-    grid, layouts = (height // patch, width // patch), []
-    for stage, layer in enumerate(module.layers):
+def _of_windows(
+    grid: tuple[int, int], patch: int, stages: Sequence[Sequence[tuple[tuple[int, int], bool]]], device: Any
+) -> Tokens | None:
+    """Return windows as each block of a Swin divides its stage; blocks are given by window, and whether it shifts."""
+    layouts = []
+    for stage, blocks in enumerate(stages):
         of_stage = grid[0] // 2**stage, grid[1] // 2**stage
-        for index, block in enumerate(layer.blocks):
-            window, merges = tuple(block.window_size), stage > 0 and index == 0
-            parts = partition(stage, of_stage, window, weight.device, shifts=any(block.shift_size), merges=merges)
+        for index, (window, shifts) in enumerate(blocks):
+            parts = partition(stage, of_stage, window, device, shifts=shifts, merges=stage > 0 and index == 0)
             if parts.members.numel() != of_stage[0] * of_stage[1]:
                 return None  # padding
             layouts.append(parts)
     return Tokens(grid, (), patch, tuple(layouts))
+
+
+def _of_swin(module: Any, height: int, width: int) -> Tokens | None:
+    if module.global_pool not in ("avg", ""):
+        return None
+    patch = module.patch_embed.patch_size[0]
+    stages = [[(tuple(b.window_size), any(b.shift_size)) for b in layer.blocks] for layer in module.layers]
+    return _of_windows((height // patch, width // patch), patch, stages, module.patch_embed.proj.weight.device)
+
+
+def _of_torchvision_swin(module: Any, height: int, width: int) -> Tokens | None:
+    conv = module.features[0][0]
+    patch = conv.stride[0]
+    stages = [[(tuple(b.attn.window_size), any(b.attn.shift_size)) for b in stage] for stage in module.features[1::2]]
+    return _of_windows((height // patch, width // patch), patch, stages, conv.weight.device)
+
+
+def _of_transformers_swin(module: Any, height: int, width: int) -> Tokens | None:
+    settings, stages = module.config, []
+    patch = settings.patch_size
+    for stage, depth in enumerate(settings.depths):
+        side = min(height, width) // patch // 2**stage
+        window = min(settings.window_size, side)
+        stages.append([((window, window), side > window and index % 2 == 1) for index in range(depth)])
+    return _of_windows((height // patch, width // patch), patch, stages, next(module.parameters()).device)
+
+
+def _of_sam(module: Any, height: int, width: int) -> Tokens | None:
+    """Return the windows of SAM and ViTDet, which zeros fill at the border; a window of size 0 is the whole grid."""
+    patch = module.patch_embed.patch_size[0] if hasattr(module, "patch_embed") else module.config.patch_size
+    patch = patch[0] if isinstance(patch, Sequence) else patch
+    grid, device, parts = (height // patch, width // patch), next(module.parameters()).device, parts_of(module)
+    sides = [] if parts is None else [int(getattr(block, "window_size", 0)) for block in parts.blocks]
+    windows = [(side, side) if side else grid for side in sides]
+    return Tokens(grid, (), patch, tuple(partition(0, grid, window, device, merges=False) for window in windows))
 
 
 def _of_class_token(module: Any, height: int, width: int) -> Tokens | None:
@@ -70,17 +109,73 @@ def _of_class_token(module: Any, height: int, width: int) -> Tokens | None:
     return Tokens((height // patch, width // patch), ("CLS",), patch)
 
 
-# Package and class, or a base class -> function of the module and the size of its images.
-_CLASSES: dict[tuple[str, str], Callable[[Any, int, int], Tokens | None]] = {
-    ("timm", "VisionTransformer"): _of_timm,
-    ("timm", "SwinTransformer"): _of_swin,
-    ("timm", "SwinTransformerV2"): _of_swin,
-    ("timm", "Eva"): _of_timm,
-    ("timm", "Beit"): _of_timm,
-    ("transformers", "PreTrainedModel"): _of_transformers,
-    ("torchvision", "VisionTransformer"): _of_class_token,
-    ("open_clip", "VisionTransformer"): _of_class_token,
+def _parts_of_timm(module: Any) -> Parts:
+    head = module.get_classifier()
+    return Parts(tuple(module.blocks), module.norm, head[0] if isinstance(head, tuple) else head)
+
+
+def _parts_of_swin(module: Any) -> Parts:
+    return Parts(
+        tuple(block for layer in module.layers for block in layer.blocks), module.norm, module.get_classifier()
+    )
+
+
+def _parts_of_sam(module: Any) -> Parts:
+    return Parts(tuple(module.blocks), module.neck, module.get_classifier(), (module.neck,))
+
+
+def _parts_of_torchvision_swin(module: Any) -> Parts:
+    return Parts(tuple(block for stage in module.features[1::2] for block in stage), module.norm, module.head)
+
+
+def _parts_of_torchvision(module: Any) -> Parts:
+    return Parts(tuple(module.encoder.layers), module.encoder.ln, module.heads)
+
+
+def _parts_of_transformers(module: Any) -> Parts | None:
+    """Return the parts of a model of transformers, whose blocks are in a list, of each stage if there are several."""
+    tower = module.base_model
+    lists = [part for part in tower.modules() if isinstance(part, nn.ModuleList)]
+    blocks = [block for part in lists for block in part if not any(inner in lists for inner in block.modules())]
+    if not blocks or len({type(block) for block in blocks}) > 1:
+        return None
+    pools = "clip" in module.config.model_type  # its norm follows the pooling
+    norms = [] if pools else [norm for name in _NORMS if isinstance(norm := getattr(tower, name, None), nn.Module)]
+    convolutions = [*blocks] if module.config.model_type == "vitdet" else [norms[0]] if hasattr(tower, "neck") else []
+    heads = [head for name in _CLASSIFIERS if isinstance(head := getattr(module, name, None), nn.Module)]
+    return Parts(tuple(blocks), norms[0] if norms else blocks[-1], heads[0] if heads else None, tuple(convolutions))
+
+
+_NORMS = ("neck", "layernorm", "norm", "post_layernorm")  # attributes of models of transformers
+_CLASSIFIERS = ("classifier", "cls_classifier")
+_WINDOWED: dict[str, Callable[[Any, int, int], Tokens | None]] = {
+    **dict.fromkeys(("swin", "swinv2"), _of_transformers_swin),
+    **dict.fromkeys(("sam_vision_model", "sam_hq_vision_model", "vitdet"), _of_sam),
 }
+
+# Package and class, or a base class -> functions of the module and the size of its images, and of the module.
+_CLASSES: dict[tuple[str, str], tuple[Callable[[Any, int, int], Tokens | None], Callable[[Any], Parts | None]]] = {
+    **dict.fromkeys((("timm", kind) for kind in ("VisionTransformer", "Eva", "Beit")), (_of_timm, _parts_of_timm)),
+    **dict.fromkeys((("timm", kind) for kind in ("SwinTransformer", "SwinTransformerV2")), (_of_swin, _parts_of_swin)),
+    ("timm", "VisionTransformerSAM"): (_of_sam, _parts_of_sam),
+    ("torchvision", "SwinTransformer"): (_of_torchvision_swin, _parts_of_torchvision_swin),
+    ("transformers", "PreTrainedModel"): (_of_transformers, _parts_of_transformers),
+    ("torchvision", "VisionTransformer"): (_of_class_token, _parts_of_torchvision),
+    ("open_clip", "VisionTransformer"): (_of_class_token, lambda _module: None),
+}
+
+
+def _known(module: nn.Module) -> Any:
+    """Return the functions for a module's class, or `None`."""
+    kinds = ((kind.__module__.partition(".")[0], kind.__name__) for kind in type(module).__mro__)
+    return next((_CLASSES[kind] for kind in kinds if kind in _CLASSES), None)
+
+
+def parts_of(module: nn.Module) -> Parts | None:
+    """Return the blocks and other parts of a module of a known class; `None` if unknown."""
+    known = _known(module)
+    parts: Parts | None = known[1](module) if known else None
+    return parts
 
 
 def tokens_of(module: nn.Module, inputs: Sequence[Tensor]) -> Tokens | None:
@@ -88,23 +183,26 @@ def tokens_of(module: nn.Module, inputs: Sequence[Tensor]) -> Tokens | None:
     images = next((tensor for tensor in inputs if tensor.ndim == 4 and tensor.is_floating_point()), None)
     if images is None:
         return None
-    for kind in type(module).__mro__:
-        if find := _CLASSES.get((kind.__module__.partition(".")[0], kind.__name__)):
-            return find(module, *images.shape[2:])
-    return None
+    known = _known(module)
+    places: Tokens | None = known[0](module, *images.shape[2:]) if known else None
+    return places
 
 
 def is_known(model_type: object) -> bool:
     """Return whether the tokens of models of this `model_type` of transformers are known."""
-    return model_type in _PREFIXES
+    return model_type in PREFIXES or model_type in _WINDOWED or model_type in ("sam", "sam_hq")
 
 
 def size_of(module: nn.Module) -> tuple[int, int] | None:
     """Return the (height, width) of the images of a module of a known class; `None` if unknown."""
-    if not any((kind.__module__.partition(".")[0], kind.__name__) in _CLASSES for kind in type(module).__mro__):
+    if _known(module) is None:
         return None
     cfg: Any = getattr(module, "pretrained_cfg", None) or {}
     parts = module, getattr(module, "patch_embed", None), getattr(module, "config", None)
     sizes = [getattr(part, name, None) for part in parts for name in ("image_size", "img_size")]
-    size = next((size for size in (*sizes, tuple(cfg.get("input_size", ()))[1:]) if size), None)
+    sizes.append(tuple(cfg.get("input_size", ()))[1:])
+    if (stages := getattr(module, "features", None)) is not None:  # torchvision's Swin: as published
+        any_stages: Any = stages
+        sizes.append(any_stages[1][0].attn.window_size[0] * any_stages[0][0].stride[0] * 2 ** (len(stages) // 2 - 1))
+    size = next((size for size in sizes if size), None)
     return None if size is None else (size, size) if isinstance(size, int) else (int(size[0]), int(size[1]))

@@ -16,6 +16,7 @@ from torch import Tensor
 from vitviz.fields import is_whole, matches_type
 from vitviz.images.bands import MAX_BANDS, band_names
 from vitviz.images.preprocess import Interpolation, Mode, Preprocess
+from vitviz.model.config import ViTConfig
 from vitviz.model.vit import Pretrained, ViT
 from vitviz.outputs import ProblemType
 from vitviz.weights import checks
@@ -97,6 +98,7 @@ def about_transformers(
     *,
     licence: str = "unknown",
     source: str = "",
+    config: ViTConfig | None = None,
 ) -> Pretrained:
     """Return preprocessing and labels of a `transformers` model.
 
@@ -113,11 +115,15 @@ def about_transformers(
         name: short display name.
         licence: SPDX name or a sentence; the two files do not state it.
         source: origin of the weights.
+        config: sizes of a model that is not converted; by default, those of the settings.
 
     Raises:
         ConvertError: for steps that `Preprocess` does not have, or values of wrong types or ranges.
     """
-    preprocess = _usual(settings) if preprocessor is None else preprocess_transformers(settings, preprocessor)
+    if preprocessor is None:
+        preprocess = _usual(settings, config or read_settings(settings)[0])
+    else:
+        preprocess = preprocess_transformers(settings, preprocessor)
     named = labels(settings) if is_classifier(settings) else ()
     means = (preprocessor or {}).get("image_mean")
     stated = len(means) if isinstance(means, list | tuple) else 3
@@ -235,9 +241,9 @@ def _load(path: Path) -> dict[str, Tensor]:
 # --- preprocessing
 
 
-def _usual(settings: Mapping[str, Any]) -> Preprocess:
+def _usual(settings: Mapping[str, Any], config: ViTConfig) -> Preprocess:
     """Return the family's usual preprocessing at the model's size; for DINOv2, whose grid is larger, at 224 pixels."""
-    config, kind = read_settings(settings)[0], str(settings.get("model_type"))
+    kind = str(settings.get("model_type"))
     family = kind.partition("_")[0]
     if config.frames > 1:
         return preprocess_transformers(settings, _PUBLISHED.get(kind, {}))

@@ -23,7 +23,6 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from vitviz.model.config import ViTConfig
 from vitviz.model.ops import Ops
 from vitviz.model.vit import ViT
-from vitviz.model.windowed_vit import WindowedViT
 from vitviz.weights.checks import ConvertError
 
 TOLERANCE = 1e-5
@@ -274,9 +273,6 @@ def compare(part: str, ours: Tensor, theirs: Tensor) -> None:
 def _compare(model: ViT, images: Tensor, additions: list[Addition], result: Any, registers_last: bool) -> None:
     """Compare the additions and outputs for images (B, channels, H, W)."""
     config = model.config
-    if isinstance(model, WindowedViT):
-        compare("its output", *_closest(model(images), result, config))
-        return
     tokens, grid = model.embed(images)
     halves = ["block {}"] if config.parallel else ["the attention of block {}", "the MLP of block {}"]
     halves += ["the positions after block {}"] * config.positions_between

@@ -34,7 +34,6 @@ from typing import TYPE_CHECKING, Any
 
 from vitviz.draw.colors import DrawError
 from vitviz.draw.figures.layouts import layout
-from vitviz.errors import refuse_windows
 from vitviz.view import View
 from vitviz.writing import write
 
@@ -87,7 +86,8 @@ def draw(
         raise DrawError(
             f"Expected figures among {', '.join((*NAMES, *KINDS))}, got {', '.join(unknown)}. Choose some of them."
         )
-    refuse_windows(view.model.config, "these figures", DrawError)
+    if view.trace.windowed:
+        view.model.check_converted()
     from vitviz.draw.figures import charts, counts, drawing, maps, places, tokens
 
     chosen = maps.FigureOptions(**options)

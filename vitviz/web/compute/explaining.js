@@ -2,9 +2,9 @@
 import { OTHER, classesOf, hasGroups } from './targets.js';
 
 /**
- * `windows`, `captured`: whether it explains models with attention in windows, and modules that run as they are.
+ * `captured`: whether it explains modules that run as they are.
  * @typedef {{name: string, title: string, paper: string, about: string, specific: boolean, slow: boolean,
- *   windows: boolean, captured: boolean}} Method
+ *   captured: boolean}} Method
  */
 /** @typedef {import('./targets.js').Target} Target */
 /**

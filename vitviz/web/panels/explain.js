@@ -84,8 +84,7 @@ export class Explain extends Panel {
 
   /** The methods that explain the model. */
   get methods() {
-    const { stages, captured } = this.scene?.manifest ?? {};
-    return this.every.filter((method) => (method.windows || !stages) && (method.captured || !captured));
+    return this.every.filter((method) => method.captured || !this.scene?.manifest.captured);
   }
 
   /** The first method whose map depends on the class. */

@@ -1,5 +1,6 @@
-"""Test windowed models (Swin, SAM) against their libraries, and their sparse attention against dense matrices."""
+"""Test windowed models, which run as they are, against their libraries and their attention against dense matrices."""
 
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,9 +16,10 @@ from timm.models.swin_transformer_v2 import SwinTransformerV2
 from timm.models.vision_transformer_sam import VisionTransformerSAM
 from tiny import shaken
 from torch import Tensor
-from windowed import LIKE_SAM, known, small
+from windowed import small
 
 import vitviz
+from vitviz.analysis.decomposition import decompose
 from vitviz.analysis.head_statistics import STATISTICS, head_statistics
 from vitviz.analysis.interventions import intervene
 from vitviz.attribution.attention import rollout_matrix
@@ -32,13 +34,14 @@ from vitviz.film.film import film_of
 from vitviz.lecture.numbers import lecture_bytes, token_bytes, values_bytes
 from vitviz.model.config import ModelError
 from vitviz.model.edits import Edits
-from vitviz.model.trace import Trace, TraceError
-from vitviz.model.windows import SparseAttention
+from vitviz.model.trace import TraceError
 from vitviz.site.onnx import check_exportable
 from vitviz.training.transfer import start_from
 from vitviz.web.payload import block_bytes, count_bytes, rollout_bytes
 from vitviz.weights import checkpoint
-from vitviz.weights.checks import ConvertError
+from vitviz.weights.captured import Captured
+from vitviz.weights.captured_vit import CapturedViT
+from vitviz.weights.windows import SparseAttention
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -60,31 +63,6 @@ LIBRARIES: dict[str, Callable[[], Any]] = {
     "transformers v1": lambda: hf.SwinForImageClassification(hf.SwinConfig(**HF)),
     "transformers v2": lambda: hf.Swinv2ForImageClassification(hf.Swinv2Config(**HF, **V2)),
 }
-
-
-@pytest.mark.parametrize("name", LIBRARIES)
-@torch.no_grad()
-def test_swin_matches_its_library(name: str) -> None:
-    theirs: Any = shaken(LIBRARIES[name]())
-    images, expected = torch.randn(2, 3, 48, 48, generator=torch.Generator().manual_seed(1)), []
-    for module in theirs.modules():
-        if "timm" in name and hasattr(module, "attn_drop"):
-            module.fused_attn = False
-            module.attn_drop.register_forward_hook(lambda _module, _given, out: expected.append(out))
-    ours = vitviz.load(theirs)
-    expected.clear()  # loading runs the model
-    trace = ours.trace(images)
-    out = theirs(images, output_attentions=True) if "transformers" in name else theirs(images)
-    blocks = list(range(5))
-    if "transformers" in name:
-        expected, out, blocks = out.attentions, out.logits, [1, 3, 4]  # the last block of each stage
-    assert len(expected) == (0 if "torchvision" in name else len(blocks)), "torchvision does not return attention"
-    for block, reference in zip(blocks[: len(expected)], expected, strict=True):
-        torch.testing.assert_close(trace.attentions[block].probabilities, reference, rtol=0, atol=1e-5)
-        assert reference.std() > 1e-2
-    for logits in (ours(images), trace.logits):
-        torch.testing.assert_close(logits, out, rtol=0, atol=1e-5)
-
 
 # Windows of 3 x 3 tokens with padding, and block 1 without windows, in a grid of 5 x 5 tokens, or 4 x 7 below.
 SAM: dict[str, Any] = {"window_size": 3, "global_attn_indexes": [1], "num_channels": 2, "qkv_bias": False}
@@ -110,20 +88,49 @@ PADDED: dict[str, Callable[[], Any]] = {
 }
 
 
+@pytest.mark.parametrize("name", LIBRARIES)
+@torch.no_grad()
+def test_swin_matches_its_library(name: str) -> None:
+    theirs: Any = shaken(LIBRARIES[name]())
+    images, expected = torch.randn(2, 3, 48, 48, generator=torch.Generator().manual_seed(1)), []
+    with pytest.warns(UserWarning, match="runs as it is"):
+        ours = vitviz.load(theirs)
+    trace = ours.trace(images)
+    for module in theirs.modules():
+        if "timm" in name and hasattr(module, "attn_drop"):
+            module.fused_attn = False
+            module.attn_drop.register_forward_hook(lambda _module, _given, out: expected.append(out))
+    out = theirs(images, output_attentions=True) if "transformers" in name else theirs(images)
+    blocks = list(range(5))
+    if "transformers" in name:
+        expected, out, blocks = out.attentions, out.logits, [1, 3, 4]  # the last block of each stage
+    assert len(expected) == (0 if "torchvision" in name else len(blocks)), "torchvision does not return attention"
+    for block, reference in zip(blocks[: len(expected)], expected, strict=True):
+        torch.testing.assert_close(trace.attentions[block].probabilities, reference, rtol=0, atol=2e-5)
+        assert reference.std() > 1e-2
+    assert len(trace.attentions) == 5
+    for logits in (ours(images), trace.logits):
+        torch.testing.assert_close(logits, out, rtol=0, atol=1e-5)
+
+
 @pytest.mark.parametrize("name", PADDED)
 @torch.no_grad()
 def test_sam_and_vitdet_match_their_library(name: str) -> None:
     theirs: Any = shaken(PADDED[name]())
     encoder, expected = getattr(theirs, "vision_encoder", theirs), []
-    for module in theirs.modules():
-        if "timm" in name and hasattr(module, "attn_drop"):
-            module.fused_attn = False
-            module.attn_drop.register_forward_hook(lambda _module, _given, out: expected.append(out))
-    ours = vitviz.load(theirs)
-    expected.clear()  # loading runs the model
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        ours = vitviz.load(theirs)
+    assert isinstance(ours, CapturedViT) == ("plain" not in name)
     for size in (ours.config.image_size, (16, 28))[: 1 if "transformers" in name else 2]:  # SAM takes one size there
         images = torch.randn(2, 2, *size, generator=torch.Generator().manual_seed(1))
         trace = ours.trace(images)
+        hooks = []
+        for module in theirs.modules():
+            if "timm" in name and hasattr(module, "attn_drop"):
+                module.fused_attn = False
+                hook = module.attn_drop.register_forward_hook(lambda _module, _given, out: expected.append(out))
+                hooks.append((module, hook))
         expected.clear()
         out = encoder(images) if "timm" in name else encoder(images, output_attentions=True)
         tokens = theirs.forward_features(images) if "timm" in name else None
@@ -134,22 +141,20 @@ def test_sam_and_vitdet_match_their_library(name: str) -> None:
         torch.testing.assert_close(ours(images), logits, rtol=0, atol=1e-5)
         for attention, reference in zip(trace.attentions, (expected or out.attentions)[:3], strict=True):
             own = getattr(attention, "probabilities", attention)
-            torch.testing.assert_close(own, reference.reshape(own.shape), rtol=0, atol=1e-5)
+            torch.testing.assert_close(own, reference.reshape(own.shape), rtol=0, atol=2e-5)
             assert reference.std() > 1e-2
+        for module, hook in hooks:
+            module.fused_attn = True
+            hook.remove()
 
 
 def test_unsupported_swins_are_refused_with_the_reason() -> None:
-    for changes, reason in (
-        ({"global_pool": "max"}, "differs in its output"),
-        ({"always_partition": True, "img_size": 24}, "multiples of"),
-        ({"img_size": 40}, "multiples of 240 x 240"),
-        ({"window_size": ((6, 4), 4, 6)}, "not square"),
-    ):
-        with pytest.raises(ConvertError, match=reason):
-            vitviz.load(SwinTransformer(**TIMM | changes))
+    for changes in ({"global_pool": "max"}, {"always_partition": True, "img_size": 24}, {"img_size": 40}):
+        with pytest.raises(VitvizError, match="if these divide its input and its classifier reads the mean"):
+            vitviz.load(SwinTransformer(**TIMM | changes).eval())
 
 
-each_kind = pytest.mark.parametrize("changes", [{}, LIKE_SAM], ids=["Swin", "SAM"])
+each_kind = pytest.mark.parametrize("kind", ["Swin", "SAM"])
 
 
 def images(count: int = 2) -> Tensor:
@@ -157,7 +162,7 @@ def images(count: int = 2) -> Tensor:
 
 
 def test_the_sparse_matrix_holds_what_a_block_reads() -> None:
-    model = small(cosine_attention=True, norm_post=True)
+    model = small()
     trace = model.trace(images())
     angles = model.angles(trace.grid)
     for block, (side, grid) in enumerate([(4, (24, 16))] * 2 + [(2, (12, 8))] * 2):
@@ -168,7 +173,7 @@ def test_the_sparse_matrix_holds_what_a_block_reads() -> None:
         windows = np.stack([(row - shift) // side, (column - shift) // side])  # in the image, without wrapping around
         together = torch.from_numpy((windows[:, :, None] == windows[:, None]).all(0))
         assert torch.equal(dense[0, 0] > 1e-30, together)
-        torch.testing.assert_close(dense.sum(-1), torch.ones_like(dense[..., 0]))
+        torch.testing.assert_close(dense.sum(-1), torch.ones_like(dense[..., 0]), rtol=0, atol=5e-5)  # of 16 bits
         query = (grid[0] // 2, 3)
         token = query[0] * grid[1] + query[1]
         torch.testing.assert_close(attention.row(query), dense[:, :, token])
@@ -177,13 +182,15 @@ def test_the_sparse_matrix_holds_what_a_block_reads() -> None:
         torch.testing.assert_close(trace.image(1).attention(block)[0], dense[1])
         if not trace.layouts[block].merges:  # outputs that change with one input token are those that attend to it
             changed = trace.stream(block).clone()
-            changed[:, token] += 1.0
+            changed[:, token] += torch.randn(changed.shape[2], generator=torch.Generator().manual_seed(2))
             difference = model.blocks[block](changed, angles) - model.blocks[block](trace.stream(block), angles)
-            assert torch.equal(difference[0].abs().amax(-1) > 1e-4, together[token])
+            differs = difference[0].ne(0).any(-1)
+            assert not differs[~together[token]].any()
+            assert differs[dense[0, :, :, token].amax(0) > 1e-3].all()
 
 
-def test_padding_gets_the_rest_of_a_row(tmp_path: Path) -> None:
-    model = small(**LIKE_SAM)
+def test_padding_gets_the_rest_of_a_row() -> None:
+    model = small("SAM")
     trace = model.trace(images())
     row, column = np.indices((24, 16)).reshape(2, -1)
     windows = np.stack([row // 5, column // 5])
@@ -213,10 +220,6 @@ def test_padding_gets_the_rest_of_a_row(tmp_path: Path) -> None:
         angles = model.angles(trace.grid)
         entered = trace.stream(2).detach()
         torch.testing.assert_close(model.encode(entered, angles, start=2), trace.tokens)
-    checkpoint.save(known(model), tmp_path)
-    assert checkpoint.load_folder(tmp_path).config == model.config
-    with pytest.raises(ModelError, match=r"global_blocks in 0\.\.3"):
-        small(**LIKE_SAM | {"global_blocks": (4,)})
 
 
 def merging(grid: tuple[int, int]) -> Tensor:
@@ -229,7 +232,7 @@ def merging(grid: tuple[int, int]) -> Tensor:
     return matrix.reshape(rows * columns, -1)
 
 
-def dense_product(trace: Trace, matrices: list[Tensor]) -> Tensor:
+def dense_product(trace: Captured, matrices: list[Tensor]) -> Tensor:
     """Multiply a matrix (B, n, n) of each block, and the merging of tokens."""
     product = torch.eye(matrices[0].shape[1]).expand_as(matrices[0])
     for block, matrix in enumerate(matrices):
@@ -239,10 +242,10 @@ def dense_product(trace: Trace, matrices: list[Tensor]) -> Tensor:
 
 
 @pytest.mark.parametrize(
-    ("fuse", "residual", "changes"), [("mean", 0.5, {}), ("max", 0.3, {}), ("mean", 0.5, LIKE_SAM)]
+    ("fuse", "residual", "kind"), [("mean", 0.5, "Swin"), ("max", 0.3, "Swin"), ("mean", 0.5, "SAM")]
 )
-def test_rollout_is_the_dense_product_with_merging(fuse: str, residual: float, changes: dict) -> None:
-    trace = small(**changes).trace(images())
+def test_rollout_is_the_dense_product_with_merging(fuse: str, residual: float, kind: str) -> None:
+    trace = small(kind).trace(images())
     matrices = []
     for attention in trace.attentions:
         fused = getattr(torch, {"mean": "mean", "max": "amax"}[fuse])(attention.dense(), dim=1)
@@ -255,13 +258,13 @@ def test_rollout_is_the_dense_product_with_merging(fuse: str, residual: float, c
         maps = vitviz.rollout(trace, query, fuse=fuse, residual=residual)
         for heatmap, expected in zip(maps, row, strict=True):
             np.testing.assert_allclose(heatmap.values, expected.view(24, 16), atol=1e-6)
-        assert maps[0].title.endswith("(stage 2)") == (not changes)
-        assert maps[0].query == (query if changes else None)
+        assert maps[0].title.endswith("(stage 2)") == (kind == "Swin")
+        assert maps[0].query == (query if kind == "SAM" else None)
 
 
 @each_kind
-def test_gradient_methods_match_dense_formulas(changes: dict) -> None:
-    model, pixels, label = small(**changes), images(1), 3
+def test_gradient_methods_match_dense_formulas(kind: str) -> None:
+    model, pixels, label = small(kind), images(1), 3
     trace = model.trace(pixels, grad=True)
     attentions = [attention.probabilities for attention in trace.attentions]
     slopes = torch.autograd.grad(trace.logits[0, label], attentions)
@@ -282,7 +285,7 @@ def test_gradient_methods_match_dense_formulas(changes: dict) -> None:
         rolled = [matrix / matrix.sum(-1, keepdim=True) for matrix in rolled]
         scale = [0.5 / (0.5 * (a * g).mean(1).clamp(0).sum(-1) + 0.5) for a, g in pairs]
         skipped = dense_product(trace, [torch.diag_embed(each) for each in scale])
-        if not changes:  # else a row's sum contains the padding's share
+        if kind == "Swin":  # else a row's sum contains the padding's share
             scores["gradient_rollout"] = dense_product(trace, rolled) - skipped
         expected = {name: matrix.mean(1) for name, matrix in scores.items()}
         row, slope = attended[1].mean(2), gradients[1].mean(2)  # (1, H, n), of the mean over queries
@@ -296,7 +299,7 @@ def test_gradient_methods_match_dense_formulas(changes: dict) -> None:
     (legrad,) = vitviz.attribute(model, pixels, label, "legrad", start=3)
     expected = gradients[3].clamp(0).mean((1, 2)).view(trace.grid_in(-1))
     np.testing.assert_allclose(legrad.values, expected, atol=1e-7, rtol=2e-3)
-    assert ("Layers 3 to 4 only" in vitviz.attribute(model, pixels, label, "legrad")[0].estimate) == (not changes)
+    assert ("Layers 3 to 4 only" in vitviz.attribute(model, pixels, label, "legrad")[0].estimate) == (kind == "Swin")
     assert vitviz.attribute(model, pixels, label, "token_gradcam")[0].values.any()
 
 
@@ -319,8 +322,8 @@ def test_a_view_names_the_stage_and_refuses_other_queries() -> None:
     with pytest.raises(ExplainError, match=r"0\.\.1"):
         view.attention(0, head=2)
     for name, method in METHODS.items():
-        if method.not_in_windows:
-            with pytest.raises(ExplainError, match=method.not_in_windows):
+        if method.not_captured:
+            with pytest.raises(ExplainError, match=method.not_captured):
                 view.explain(name)
 
 
@@ -342,13 +345,13 @@ def test_statistics_are_those_of_the_dense_matrices() -> None:
         entropy = torch.special.entr(dense).sum(-1).mean(-1)
         np.testing.assert_allclose(statistics.samples["entropy"][:, index, :count], entropy, rtol=1e-4)
         assert np.isnan(statistics.samples["distance"][:, index, count:]).all()
-    one = head_statistics(model, model.trace(images(), blocks=[1]), names=["mass_self"], query=(9, 4))
+    one = head_statistics(model, trace, names=["mass_self"], query=(9, 4))
     token = 9 * 16 + 4
-    np.testing.assert_allclose(one.samples["mass_self"][:, 0], trace.attention(1)[:, :, token, token], rtol=1e-5)
+    np.testing.assert_allclose(one.samples["mass_self"][:, 1, :2], trace.attention(1)[:, :, token, token], rtol=1e-5)
 
 
 def test_hidden_patches_are_those_of_the_last_stage() -> None:
-    model, pixels = known(small()), images(1)
+    model, pixels = small(), images(1)
     painted = pixels.clone()
     painted[..., 4:8, 8:12] = baseline_images(model, pixels, "blur", 4)[..., 4:8, 8:12]
     change = intervene(model, pixels, drop=[(1, 2)], mode="blur")
@@ -362,29 +365,38 @@ def test_hidden_patches_are_those_of_the_last_stage() -> None:
 
 
 @each_kind
-def test_estimated_size_of_a_saved_page_counts_windows(changes: dict) -> None:
-    trace = small(**changes).trace(images(1))
+def test_estimated_size_of_a_saved_page_counts_windows(kind: str) -> None:
+    trace = small(kind).trace(images(1))
     files = [*(block_bytes(trace, block) for block in trace.blocks), rollout_bytes(trace)]
     assert count_bytes(trace, rollout=True) == sum(map(len, files))
 
 
-def test_a_checkpoint_keeps_windows_and_sizes_must_fit_them(tmp_path: Path) -> None:
-    model = known(small(cosine_attention=True, norm_post=True))
-    checkpoint.save(model, tmp_path)
-    loaded = checkpoint.load_folder(tmp_path)
-    assert loaded.config == model.config
+@pytest.mark.parametrize("kind", ["Swin", "Swin v2"])
+def test_other_sizes_must_fit_the_windows(kind: str, tmp_path: Path) -> None:
+    model = small(kind)
     larger = torch.randn(1, 3, 64, 32)
-    torch.testing.assert_close(loaded(larger), model.trace(larger).logits)
+    settings = [(part, dict(vars(part))) for part in model.module.modules()]
+    torch.testing.assert_close(model(larger), model.trace(larger).logits)
+    assert all(vars(part) == before for part, before in settings)
     with pytest.raises(ModelError, match="52 x 32 pixels"):
         model(torch.randn(1, 3, 52, 32))
-    with pytest.raises(ModelError, match="stage_heads"):
-        small(stage_heads=(2,))
-    with pytest.raises(ModelError, match="patches alone"):
-        small(registers=3)
+    with pytest.raises(VitvizError, match="runs as it is"):
+        checkpoint.save(model, tmp_path)
 
 
-def test_everything_else_refuses_windowed_models_in_the_same_sentence() -> None:
-    model = known(small())
+@pytest.mark.parametrize("kind", ["Swin", "Swin v2", "SAM"])
+def test_decomposition_sums_to_the_score(kind: str) -> None:
+    model = small(kind)
+    trace = model.trace(images(1))
+    parts = decompose(model, trace, contrast=(3, 1))
+    expected = float(trace.logits[0, 3] - trace.logits[0, 1])
+    terms = [parts.start, parts.constant, *parts.heads.flat, *parts.mlps, *parts.biases]
+    assert abs(sum(terms) - expected) <= 1e-4 * max(map(abs, terms))
+    np.testing.assert_allclose(parts.tokens.sum(2), parts.heads, atol=1e-9)
+
+
+def test_everything_else_refuses_windowed_models() -> None:
+    model = small()
     view = Explorer(model).open(Image.new("RGB", (80, 60)))
     assert view.faithfulness(view.rollout(), steps=2, random=1)[0].baseline == "blur"  # the default of these models
     others: list[Callable[[], object]] = [
@@ -403,7 +415,6 @@ def test_everything_else_refuses_windowed_models_in_the_same_sentence() -> None:
         lambda: view.compare(view),
     ]
     for other in others:
-        with pytest.raises(VitvizError) as caught:
+        with pytest.raises(VitvizError, match=r"runs as it is|with windows \(Swin, SAM\)"):
             other()
-        assert str(caught.value).endswith(", view.heads, view.explain or trace.attentions in Python.")
     assert "<iframe" in view._repr_html_()

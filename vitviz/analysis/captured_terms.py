@@ -1,0 +1,172 @@
+"""Decompose a score of a module that runs as it is, by gradients of one run in which only direct effects pass.
+
+Attention's probabilities, the deviations of norms and all MLPs are constant, and the values of each attention, the
+tokens between blocks and the biases are leaves of the graph. Each leaf's contribution is its product with its gradient.
+
+Shapes: L blocks, H heads, N tokens, D width, d head width; W windows of M tokens, else W = 1, M = N.
+"""
+
+from contextlib import ExitStack
+from typing import Any, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+
+from vitviz.analysis import AnalysisError
+from vitviz.attribution.targets import Target
+from vitviz.model.devices import double
+from vitviz.weights.capture import MULTI_HEAD, probabilities_of
+from vitviz.weights.captured import Captured
+from vitviz.weights.captured_vit import CapturedViT
+
+_PRODUCTS = {torch.matmul, torch.bmm, Tensor.matmul, Tensor.__matmul__, Tensor.bmm}
+_SOFTMAX = {torch.softmax, F.softmax, Tensor.softmax}
+_MLPS = ("mlp", "intermediate")  # attributes of blocks
+
+
+class Terms(NamedTuple):
+    """Contributions to a score: of heads by token, L x (H, N), of biases and MLPs, L numbers each; start, constant."""
+
+    tokens: list[Tensor]
+    biases: list[float]
+    mlps: list[float]
+    start: float
+    constant: float
+
+
+class _Direct(TorchFunctionMode):
+    """Compute attention and norms so that only direct effects have gradients, and collect leaves.
+
+    Args:
+        depth: L; further attentions pool, and are not collected.
+        points: the tokens at the points so far, see `vitviz.weights.parts`.
+    """
+
+    def __init__(self, depth: int, points: list[Tensor]) -> None:
+        super().__init__()
+        self.points, self.values = points, list[Tensor]()
+        self.biases: list[tuple[int, bool, Tensor]] = []  # block, whether before its attention, bias
+        self._depth, self._probabilities = depth, torch.empty(0)
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Run a function of torch; weights are constants, so that only what depends on leaves has a gradient."""
+        kwargs = kwargs or {}
+        if func is F.scaled_dot_product_attention:
+            return self._attend(*args, **kwargs)
+        if func in _SOFTMAX:
+            self._probabilities = func(*args, **kwargs).detach()
+            return self._probabilities
+        if func in _PRODUCTS and args[0].data_ptr() == self._probabilities.data_ptr() and args[0].ndim > 2:
+            return func(args[0], self._leaf(args[1]))
+        if func is F.layer_norm:
+            return self._norm(*args, **kwargs)
+        if func is F.linear:
+            return self._linear(*args, **kwargs)
+        if func is F.multi_head_attention_forward:
+            with self:
+                return MULTI_HEAD(*args, **kwargs)
+        return func(*args, **kwargs)
+
+    def _attend(
+        self, query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None, *_options: Any, **named: Any
+    ) -> Tensor:
+        scale = named.get("scale")
+        factor = query.shape[-1] ** -0.5 if scale is None else scale
+        with torch.no_grad():
+            probabilities = probabilities_of(query, key, attn_mask, named.get("is_causal", False), factor)
+        return probabilities @ self._leaf(value)
+
+    def _leaf(self, value: Tensor) -> Tensor:
+        """Collect the values of an attention, (..., M, d)."""
+        if len(self.values) == self._depth:
+            raise AnalysisError("Expected one attention in each block, got more. Explain the target with a method.")
+        self.values.append(value.detach().requires_grad_())
+        return self.values[-1]
+
+    def _norm(
+        self, x: Tensor, normalized_shape: Any, weight: Any = None, bias: Tensor | None = None, eps: float = 1e-5
+    ) -> Tensor:
+        del normalized_shape  # the last axis
+        centered = x - x.mean(-1, keepdim=True)
+        out = centered / (x.detach().var(-1, correction=0, keepdim=True) + eps).sqrt()
+        return self._shift(x, out if weight is None else out * weight.detach(), bias)
+
+    def _linear(self, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+        return self._shift(x, F.linear(x, weight.detach()), bias)
+
+    def _shift(self, x: Tensor, out: Tensor, bias: Tensor | None) -> Tensor:
+        """Add a bias, which is a leaf if the input has a direct effect."""
+        if bias is None or not x.requires_grad:
+            return out if bias is None else out + bias.detach()
+        leaf = bias.detach().requires_grad_()
+        block = len(self.points) - 1
+        if block < self._depth:
+            self.biases.append((block, len(self.values) == block, leaf))
+        return out + leaf
+
+
+def captured_terms(model: CapturedViT, trace: Captured, target: Target, score: Any) -> Terms:
+    """Return the contributions to a target's score.
+
+    Args:
+        model: the model of the trace.
+        trace: trace of one image.
+        target: the target.
+        score: function of the target and of what it reads, (1, C) or (1, F) -> (1,).
+
+    Raises:
+        AnalysisError: for a model with other norms, attention pooling, or blocks without a known MLP.
+    """
+    parts, depth = model.parts, trace.depth
+    mlps = [
+        next((part for name in _MLPS if (part := getattr(block, name, None)) is not None), None)
+        for block in parts.blocks
+    ]
+    norms = [part for part in model.module.modules() if "norm" in type(part).__name__.lower()]
+    if model.config.pools or None in mlps or not all(isinstance(norm, nn.LayerNorm) for norm in norms):
+        raise AnalysisError(
+            "Expected a captured module with layer norms, known MLPs and no attention pooling, got another. Explain "
+            "the target with an attribution method."
+        )
+    with ExitStack() as stack:
+        for mlp in mlps:
+            assert mlp is not None
+            stack.callback(mlp.register_forward_pre_hook(lambda _mlp, inputs: (inputs[0].detach(), *inputs[1:])).remove)
+        points = stack.enter_context(parts.recorded(replace=True))
+        direct = stack.enter_context(_Direct(depth, points))
+        stack.enter_context(torch.enable_grad())
+        start = trace.stream(0).detach().requires_grad_()
+        outputs = model.run_from_start(start, model.angles(trace.grid), features=target.features)
+        total = score(target, outputs).sum()
+        leaves = [start, *points[1 : depth + 1], *direct.values, *(leaf for _, _, leaf in direct.biases)]
+        gradients = torch.autograd.grad(total, leaves, allow_unused=True)
+    products = [
+        torch.zeros_like(leaf) if slope is None else double(leaf.detach()) * double(slope)
+        for leaf, slope in zip(leaves, gradients, strict=True)
+    ]
+    after = [float(product.sum()) for product in products[: depth + 1]]
+    added = torch.zeros(depth, 2, dtype=torch.float64)  # biases before and after each attention
+    for (block, before, _), product in zip(direct.biases, products[2 * depth + 1 :], strict=True):
+        added[block, 0 if before else 1] += product.sum().cpu()
+    tokens = [_by_token(trace, block, product) for block, product in enumerate(products[depth + 1 : 2 * depth + 1])]
+    biases = [
+        float(added[block, 1] + products[depth + 1 + block].sum() - tokens[block].sum()) for block in range(depth)
+    ]
+    mlps_added = [
+        after[block + 1] - after[block] - float(added[block, 0]) - float(tokens[block].sum()) - biases[block]
+        + (float(added[block + 1, 0]) if block + 1 < depth else 0.0)
+        for block in range(depth)
+    ]  # fmt: skip
+    constant = float(total.detach()) - after[depth]
+    return Terms(tokens, biases, mlps_added, after[0] + float(added[0, 0]), constant)
+
+
+def _by_token(trace: Captured, block: int, products: Tensor) -> Tensor:
+    """Return the products of values and gradients as contributions of each token: (W, H, M, d) -> (H, N)."""
+    shape = trace.call(block).shape
+    of_windows = products.sum(-1).reshape(-1, *shape[1:2], shape[3])  # (W, H, M)
+    if not trace.layouts:
+        return of_windows[0]
+    return trace.layouts[block].join(of_windows.mT)[0].T  # (W, M, H) -> (1, N, H) -> (H, N)

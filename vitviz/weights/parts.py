@@ -1,0 +1,160 @@
+"""Run a part of a module that is not converted: from the output of one block to that of another, or to the end.
+
+Between two blocks lie tokens, in the form that the module uses. Point 0 is the input of the first block, point k the
+output of block k - 1, and point L + 1 of L blocks the final tokens. A run from a point skips what lies before: the
+blocks pass their input on, and the point's tokens replace what comes out. Everything is undone after the run.
+
+Shapes: B images, N tokens, D width, gh x gw patches.
+"""
+
+import math
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+from torch import Tensor, nn
+
+LOCK = threading.RLock()
+"""Held while modules are changed for one run, and while they run as they are."""
+
+
+@dataclass(frozen=True, eq=False)
+class Parts:
+    """Modules of a model through which its tokens pass.
+
+    Args:
+        blocks: the L blocks, in order.
+        last: the module that returns the final tokens, such as the final norm; by default the last block.
+        head: the classifier, whose input is the features; `None` without one.
+        channels_first: modules whose tokens are (B, D, gh, gw).
+        outputs: number of outputs of each block that returns several, else 0; known after a run.
+    """
+
+    blocks: tuple[nn.Module, ...]
+    last: nn.Module
+    head: nn.Module | None = None
+    channels_first: tuple[nn.Module, ...] = ()
+    outputs: dict[nn.Module, int] = field(default_factory=dict)
+
+    @property
+    def points(self) -> list[nn.Module]:
+        """Return the modules of the points from 1 on, whose outputs are the tokens there."""
+        return [*self.blocks, self.last]
+
+    @contextmanager
+    def recorded(self, *, replace: bool = False) -> Iterator[list[Tensor]]:
+        """Record the tokens at each point, (B, N, D), while the module runs; `replace` makes it go on with these."""
+        seen: list[Tensor] = []
+
+        def enter(module: nn.Module, inputs: tuple[Any, ...], named: dict[str, Any]) -> None:
+            seen.append(self._tokens(module, _first(inputs, named)))
+
+        def leave(module: nn.Module, inputs: Any, output: Any) -> Any:
+            self.outputs[module] = len(output) if isinstance(output, tuple | list) else 0
+            seen.append(self._tokens(module, output))
+            return self._replace(module, inputs, output, tokens=seen[-1]) if replace else None
+
+        with LOCK, ExitStack() as stack:
+            stack.callback(self.blocks[0].register_forward_pre_hook(enter, with_kwargs=True).remove)
+            for module in self.points:
+                stack.callback(module.register_forward_hook(leave).remove)
+            yield seen
+
+    def run(
+        self, module: Callable[..., Any], images: Tensor, tokens: Tensor, start: int, stop: int | nn.Module | None
+    ) -> Any:
+        """Run a module from a point on.
+
+        Args:
+            module: the whole module.
+            images: (1, channels, H, W), any images of the size of the tokens' grid.
+            tokens: (B, N, D), at the point.
+            start: the point.
+            stop: the point whose tokens are returned, a module whose input is returned, or `None` for the output.
+
+        Returns:
+            Tokens (B, N, D), or what the module returns.
+        """
+        with LOCK, ExitStack() as stack:
+            for block in self.blocks[:start]:
+                stack.enter_context(_skipped(block, self.outputs[block]))
+            if start:
+                hook = partial(self._replace, tokens=tokens)
+                stack.callback(self.points[start - 1].register_forward_hook(hook).remove)
+            else:
+                enter = partial(self._replace_input, tokens=tokens)
+                stack.callback(self.blocks[0].register_forward_pre_hook(enter, with_kwargs=True).remove)
+            if isinstance(stop, int):
+                stack.callback(self.points[stop - 1].register_forward_hook(_stop).remove)
+            elif stop is not None:
+                stack.callback(stop.register_forward_pre_hook(_stop_before).remove)
+            try:
+                return module(images)
+            except _Stop as stopped:
+                return self._tokens(self.points[stop - 1], stopped.value) if isinstance(stop, int) else stopped.value
+
+    def _replace(self, module: nn.Module, _inputs: Any, output: Any, *, tokens: Tensor) -> Any:
+        if isinstance(output, tuple | list):
+            return (self._formed(module, tokens, output[0]), *output[1:])
+        return self._formed(module, tokens, output)
+
+    def _replace_input(
+        self, module: nn.Module, inputs: tuple[Any, ...], named: dict[str, Any], *, tokens: Tensor
+    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        formed = self._formed(module, tokens, _first(inputs, named))
+        return ((formed, *inputs[1:]), named) if inputs else ((), named | {next(iter(named)): formed})
+
+    def _tokens(self, module: nn.Module, output: Any) -> Tensor:
+        """Return tokens (B, N, D) from a module's form."""
+        tokens: Tensor = output[0] if isinstance(output, tuple | list) else output
+        if tokens.ndim != 4:
+            return tokens
+        return tokens.flatten(2).mT if module in self.channels_first else tokens.flatten(1, 2)
+
+    def _formed(self, module: nn.Module, tokens: Tensor, like: Tensor) -> Tensor:
+        """Return tokens (B, N, D) in a module's form."""
+        if like.ndim != 4:
+            return tokens
+        first = module in self.channels_first
+        grid = tuple(like.shape[2:] if first else like.shape[1:3])
+        grid = grid if math.prod(grid) == tokens.shape[1] else (tokens.shape[1], 1)  # the grid no longer matters
+        formed: Tensor = tokens.mT.unflatten(2, grid) if first else tokens.unflatten(1, grid)
+        return formed
+
+
+class _Stop(BaseException):
+    """End a run early; `value` is what it has computed."""
+
+    def __init__(self, value: Any) -> None:
+        super().__init__()
+        self.value = value
+
+
+def _stop(_module: nn.Module, _inputs: Any, output: Any) -> None:
+    raise _Stop(output)
+
+
+def _stop_before(_module: nn.Module, inputs: tuple[Any, ...]) -> None:
+    raise _Stop(inputs[0])
+
+
+def _first(inputs: Sequence[Any], named: dict[str, Any]) -> Tensor:
+    tensor: Tensor = inputs[0] if inputs else next(iter(named.values()))
+    return tensor
+
+
+@contextmanager
+def _skipped(block: nn.Module, outputs: int) -> Iterator[None]:
+    """Let a block return its input, as the first of several outputs if it has several."""
+    own = vars(block).get("forward")
+    vars(block)["forward"] = lambda x, *_args, **_named: (x, *(None,) * (outputs - 1)) if outputs else x
+    try:
+        yield
+    finally:
+        if own is None:
+            del vars(block)["forward"]
+        else:
+            vars(block)["forward"] = own
