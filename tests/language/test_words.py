@@ -102,6 +102,20 @@ def test_readers_are_the_words_of_the_tokens_at_a_place() -> None:
         words.readers(91, 10)
 
 
+def test_heatmap_of_a_word_lies_over_the_last_frame_or_another() -> None:
+    words = asked(smolvlm())
+    whole = words.heatmap("umbrella")
+    assert (whole.title, whole.values.shape) == ("umbrella", (2, 2))
+    assert whole.geometry.frame == (0, 0, 91, 50)
+    np.testing.assert_allclose(whole.values.ravel(), words.of("umbrella").mean((0, 1))[-4:], atol=1e-7)
+    tile = words.heatmap(2, words.of(2)[1, 3], frame=0)
+    np.testing.assert_allclose(tile.values.ravel(), words.of(2)[1, 3, :4], atol=1e-7)
+    assert tile.geometry.frame == pytest.approx([*words.boxes[0, :2].tolist(), *words.boxes[3, 2:].tolist()])
+    assert tile.overlay().size == (91, 50)
+    with pytest.raises(WordsError, match="Choose a layer and a head"):
+        words.heatmap("umbrella", words.of("umbrella"))
+
+
 # ---- pixels
 
 

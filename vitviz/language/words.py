@@ -15,7 +15,9 @@ from torch import Tensor
 
 from vitviz.errors import VitvizError
 from vitviz.formatting import counted
+from vitviz.heatmap import Heatmap
 from vitviz.images.decoding import decode
+from vitviz.images.geometry import Geometry
 from vitviz.images.torchvision_import import import_torchvision
 from vitviz.language.answers import answered
 from vitviz.language.feeding import FedAnswer
@@ -91,6 +93,34 @@ class Words:
                 f"from 0 to {len(self.words) - 1} of {' '.join(self.words)!r}."
             )
         return self.attention[indices[0]]
+
+    def heatmap(self, word: str | int, values: Tensor | None = None, *, frame: int = -1) -> Heatmap:
+        """Return a map of a word over the photograph, which `overlay` draws.
+
+        Args:
+            word: its text or its index.
+            values: (M), such as a head's `of(word)[layer, head]`, or a row of `effects`; by default, the attention in
+                the mean of all heads of all layers.
+            frame: index of the part of the photograph; by default the last one, which shows the whole.
+
+        Raises:
+            WordsError: if the answer lacks the word, or has it several times, or for other numbers of values.
+        """
+        attention = self.of(word)
+        shown = attention.mean((0, 1)) if values is None else values
+        if shown.shape != attention.shape[2:]:
+            raise WordsError(
+                f"Expected one value for each of {attention.shape[2]} image tokens, got shape {tuple(shown.shape)}. "
+                "Choose a layer and a head."
+            )
+        counts = [part.grid[0] * part.grid[1] for part in self.frames]
+        part, boxes = self.frames[frame], self.boxes.split(counts)[frame]
+        (left, top), (right, bottom) = boxes[0, :2].tolist(), boxes[-1, 2:].tolist()
+        geometry = Geometry(self.photo.size, part.window[2:], (left, top, right, bottom))
+        text = word if isinstance(word, str) else self.words[word]
+        unit, signed = ("attention", False) if values is None else ("", bool((values < 0).any()))
+        grid = shown.split(counts)[frame].reshape(part.grid).numpy()
+        return Heatmap(grid, geometry, self.photo, title=text, unit=unit, signed=signed)
 
     def log_probabilities(self, visible: Tensor) -> Tensor:
         """Return each word's log-probability while other image tokens are hidden: (B, M) bool -> (B, W), float32.
