@@ -46,9 +46,10 @@ TWO_CLASSES = """() => {
     const classes = ['German shepherd', 'dog'].map((name) => labels.indexOf(name)).sort((a, b) => a - b);
     vitviz.store.dispatch({ type: 'change', change: { target: `group:${classes}` } });
 }"""
-# File, address, part of the page, and a part to point at.
+# File, address, part of the page, and a part to point at, or to click if it is a button.
 PANELS = {
     "score": ("tab=inside&image=Dog&head=5", ".vv-sums-view", "[data-head='4']"),
+    "few": ("tab=why&image=Dog&method=attn_lrp", ".vv-explain", "[data-do=few]"),
     "edge": ("image=Dog&from=7,8&open=edge", ".vv-explore", ".vv-held"),
 }
 PREVIEW = (1200, 630)  # as sites that show previews crop them
@@ -178,10 +179,13 @@ def shoot_target(browser: Browser, address: str, file: Path) -> None:
 def shoot_panels(browser: Browser, address: str, folder: Path) -> None:
     """Take a screenshot of each of `PANELS`: the box around the children of its element."""
     for name, (search, selector, pointed) in PANELS.items():
-        page = browser.new_page(viewport={"width": 1280, "height": 720})
+        page = browser.new_page(bypass_csp=True, viewport={"width": 1280, "height": 720})
         page.goto(f"{address}?theme=light&{search}")
         page.wait_for_function(COMPLETE)
-        page.locator(f"{selector} {pointed}").hover(timeout=120_000)
+        place = page.locator(f"{selector} {pointed}")
+        place.hover(timeout=120_000)
+        if "data-do" in pointed:
+            place.click()
         page.wait_for_function("vitviz.resting() && !vitviz.progress.first", timeout=120_000)
         page.wait_for_timeout(800)  # wait for fonts
         boxes = [box for part in page.locator(f"{selector} > *").all() if (box := part.bounding_box())]

@@ -319,6 +319,13 @@ def test_sums_and_edges_match_python(endpoints: Endpoints, scene: str, sources: 
     assert endpoints.edge(blind, **EDGE)["writes"] is None
 
 
+def test_evidence_matches_python(endpoints: Endpoints, scene: str) -> None:
+    view = view_of(endpoints, scene)
+    (found, *_), answer = view.evidence(sets=1).sets, endpoints.evidence(scene)
+    assert [divmod(patch, COLUMNS) for patch in answer["patches"]] == list(found.patches)
+    assert (answer["probability"], answer["minimal"]) == (pytest.approx(found.probability), True)
+
+
 EDGE = {"block": 1, "head": 0, "query": 2, "key": 5}
 TABLE: list[tuple[str, dict[str, Any], str]] = [  # endpoint, arguments, part of the error message
     ("open", {}, "photograph"),
@@ -336,6 +343,7 @@ TABLE: list[tuple[str, dict[str, Any], str]] = [  # endpoint, arguments, part of
     ("edge", {**EDGE, "target": "group:1,2", "cut": True}, "whose score is a sum"),
     ("descriptors", {"descriptor": "pixels"}, "tokens, queries, keys or values"),
     ("descriptors", {"block": tiny.DEPTH}, str(tiny.DEPTH)),
+    ("evidence", {"against": 10**4}, "10000"),
     ("explain", {"method": "grad"}, "grad"),
     ("explain", {"method": 7}, "method"),
     ("explain", {"target": "nothing"}, "nothing"),

@@ -478,3 +478,19 @@ def test_edge_of_a_pinned_patch_matches_python(opened: Browser, app: Running) ->
     effect = panel.locator(".vv-edge-effect").inner_text().replace(edge.target, "").replace("−", "-")
     shown = [float(text) for text in re.findall(r"-?\d+(?:\.\d+)?(?:e-\d+)?", effect)]
     assert shown == pytest.approx([edge.writes, edge.cut], rel=0.01, abs=1e-6)
+
+
+def test_few_patches_that_are_enough_match_python_and_are_in_the_link(opened: Browser, app: Running) -> None:
+    panel, view = explained(opened), app.view()
+    (found, *_) = view.evidence(sets=1).sets
+    panel.get_by_text("How few patches are enough?").click()
+    words = panel.locator(".vv-few")
+    expect(words).to_contain_text("no longer.")
+    rows, columns = view.trace.grid
+    expect(words).to_contain_text(f"{len(found.patches)} of {rows * columns} patches alone still say")
+    expect(words).to_contain_text(percent(found.probability))
+    hidden = set(opened.evaluate("vitviz.store.get().erased"))
+    assert set(range(rows * columns)) - hidden == {row * columns + column for row, column in found.patches}
+    assert "erased=" in opened.url
+    panel.locator("[data-do=restore]").click()
+    expect(words).to_have_text("")

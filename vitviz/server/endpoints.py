@@ -34,6 +34,7 @@ from vitviz.attribution.target_specs import (
     class_index,
     read_spelling,
 )
+from vitviz.evaluation.evidence import METHOD, PASSES, search
 from vitviz.evaluation.faithfulness import curve_passes
 from vitviz.evaluation.masking import usual_baseline
 from vitviz.heatmap import Heatmap
@@ -53,6 +54,7 @@ from vitviz.web.questions import QUESTIONS
 from vitviz.web.responses import (
     describe_change,
     describe_edge,
+    describe_evidence,
     describe_layers,
     describe_map,
     describe_rearranged,
@@ -382,6 +384,37 @@ class Endpoints(Opening):
             if aim.get("target", 0) is None:  # without a classifier
                 aim = {}
             return describe_edge(ask_view(opened.view, "edge", **place, **aim, cut=cut))
+
+    def evidence(
+        self, scene: args.SceneId, target: args.Target | None = None, against: args.Index | None = None
+    ) -> dict[str, Any]:
+        """Return a few patches that alone keep the predicted class, none of which can be left out.
+
+        Args:
+            scene: the id of an open photograph.
+            target: the target, as for explain; it has to be predicted.
+            against: another class, from which the target is distinguished.
+
+        Returns:
+            evidence: "patches", their numbers row by row from the top left; "probability" of the target with only these
+                patches; "minimal", whether each was tested to be necessary. Smaller sets may exist. Progress contains
+                the "patches" and the "probability" found so far.
+        """
+        opened, about = self._scene(scene), METHODS[METHOD]
+        view, aim = opened.view, self._aim(opened, target, against)
+        self._check(opened, "small evidence", method_need, about, PASSES)
+        with self.jobs.run(Kind.LONG):
+            report(_computing(about), self._seconds(opened, about.forwards))
+            order = self._map(opened, about, aim)[0] if view.model.removes_patches else None
+            maps = None if order is None else [order]
+            for result in search(view.model, view.images, **aim, sets=1, heatmap=maps):
+                self.jobs.give_way(Kind.LONG)
+                found = describe_evidence(result)
+                if found["minimal"] or result.finished:
+                    break
+                count = len(found["patches"])
+                report(Phrase("few-patches-so-far", "{0} patches are enough so far", count), **found)
+            return found
 
     def lecture(self, scene: args.SceneId, block: args.Index | None = None, token: args.Index | None = None) -> bytes:
         """Return the numbers behind the lecture as a file of `vitviz.lecture.numbers`.

@@ -93,17 +93,17 @@ current: ContextVar[Job] = ContextVar("current", default=Job())  # noqa: B039 - 
 """The job for which this context computes."""
 
 
-def report(text: str, seconds: float | None = None, **counts: int) -> None:
+def report(text: str, seconds: float | None = None, **facts: Any) -> None:
     """Set the progress message of the current job.
 
     Args:
         text: the message.
         seconds: expected remaining time, if known.
-        counts: numbers `done` and `of` (the total), for a progress bar.
+        facts: numbers `done` and `of` (the total), for a progress bar, and parts of the answer that are known.
     """
     job = current.get()
     job.finishes = None if seconds is None else time.monotonic() + seconds
-    job.progress = {"text": text, **counts}
+    job.progress = {"text": text, **facts}
 
 
 def check_cancelled() -> None:

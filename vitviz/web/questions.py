@@ -60,6 +60,9 @@ QUESTIONS = {
         Question(name="layers", waiting="Reading the layers"),
         Question(name="decompose", waiting="Adding up the score"),
         Question(name="edge", settle=60, not_in_browser="its graphs do not contain the modes of queries and keys"),
+        Question(
+            name="evidence", waiting="Looking for few patches", not_in_browser="it runs the model hundreds of times"
+        ),
         Question(name="intervene", waiting="Running the model again", settle=200),
         Question(name="rearrange", waiting="Running the model again"),
         Question(name="attention", page=False, light=True, not_in_browser="the page computes it from a block"),

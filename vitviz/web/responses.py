@@ -13,6 +13,7 @@ from vitviz.analysis.edges import Edge
 from vitviz.analysis.interventions import Change
 from vitviz.analysis.tokens import PERCENTILES
 from vitviz.attribution.target_specs import SPELLINGS
+from vitviz.evaluation.evidence import Evidence
 from vitviz.evaluation.faithfulness import (
     AT_CENTER,
     DOUBT,
@@ -141,6 +142,15 @@ def describe_edge(edge: Edge) -> dict[str, Any]:
         **{name: getattr(edge, name) for name in (*numbers, "parts", "target", "scale")},
         "terms": edge.terms.tolist(),
     }
+
+
+def describe_evidence(evidence: Evidence) -> dict[str, Any]:
+    """Describe the first set of patches that alone keeps a prediction."""
+    found, columns = evidence.sets[0], evidence.grid[1]
+    return {
+        "patches": [row * columns + column for row, column in found.patches],
+        "probability": found.probability, "minimal": found.minimal,
+    }  # fmt: skip
 
 
 def describe_change(view: View, change: Change, classes: Collection[int] = ()) -> list[list[Any]]:

@@ -8,6 +8,7 @@ import { averaged, gridOf, isPartial, patchIn } from '../core/stages.js';
 import { spoken, tr, translated } from '../core/words.js';
 import { write } from '../draw/dom.js';
 import { Questions, otherOf, sceneOf } from '../effects/questions.js';
+import { FewPatches } from './explain_few.js';
 import { Hiding } from './explain_hiding.js';
 import { MethodList } from './explain_methods.js';
 import { MapPane } from './explain_pane.js';
@@ -50,6 +51,7 @@ export class Explain extends Panel {
     this.list = new MethodList(this);
     this.test = new MapTest(this);
     this.hiding = new Hiding(this);
+    this.few = new FewPatches(this);
     root.addEventListener('click', ({ target }) => (
       this.clicked(/** @type {any} */ (target).closest('[data-do], [data-method]')?.dataset)));
   }
@@ -144,6 +146,7 @@ export class Explain extends Panel {
     if (what.do === 'other') this.swap();
     if (what.do === 'link') this.page.act('link');
     this.hiding.clicked(what.do);
+    if (what.do === 'few') this.few.toggle();
     if (what.method) this.change({ method: what.method });
     for (const questions of [this.maps, this.bars, this.others]) questions.retry();
     this.page.changed();
@@ -180,7 +183,7 @@ export class Explain extends Panel {
 
   /** @param {State} state */
   render(state) {
-    const scene = sceneOf(state, this.page.scenes, 'why', [this.maps, this.bars, this.others]);
+    const scene = sceneOf(state, this.page.scenes, 'why', [this.maps, this.bars, this.others, this.few.questions]);
     if (scene === null) return;
     const isOther = this.isNew(scene, spoken());
     const { methods } = this;
@@ -192,11 +195,13 @@ export class Explain extends Panel {
     const patches = scene.hiding[0] * scene.hiding[1];
     const values = this.heatmap?.values ?? [];
     const ranked = averaged(values, gridOf(scene.manifest, values.length), scene.hiding);
-    this.gone = hiddenPatches(values.length ? ranked : [], state.removed, state.erased, patches);
+    const searching = this.few.hidden(scene);
+    this.gone = searching ?? hiddenPatches(values.length ? ranked : [], state.removed, state.erased, patches);
     const { target } = this.shown;
     const heads = isPartial(scene.manifest) ? [] : state.off.map(headOf);
     const without = changeQuestion(this.shown, this.gone, heads);
-    this.bars.want(scene, target !== null && this.gone.length < patches ? [without] : []);
+    const asks = target !== null && !this.few.running && this.gone.length < patches;
+    this.bars.want(scene, asks ? [without] : []);
     this.field.show(this.shown, scene, peer);
     this.showText('.vv-no-peer', alone ? tr(ALONE) : '');
     for (const part of this.all('.vv-testing, .vv-hide')) part.hidden = target === null;
@@ -204,19 +209,21 @@ export class Explain extends Panel {
     this.list.show(scene);
     this.test.show(scene);
     this.hiding.show(state, scene, this.bars.answer(scene, without), this.bars.failure(scene, without) !== '');
+    this.few.show(state, scene);
     this.troubles(scene, without);
   }
 
   /** Reset the panel for a new photograph, model or size. */
   open() {
-    for (const part of [this.list, this.test, this.hiding]) part.open();
+    for (const part of [this.list, this.test, this.hiding, this.few]) part.open();
   }
 
   /** Say why a question failed, where its answer would be. @param {Scene} scene @param {Question} without */
   troubles(scene, without) {
     /** @type {[string, Questions, Question][]} */
     const questions = [['.vv-choice', this.maps, mapQuestion(this.shown)],
-      ['.vv-testing .vv-row', this.maps, testQuestion(this.shown)], ['.vv-outcome', this.bars, without]];
+      ['.vv-testing .vv-row', this.maps, testQuestion(this.shown)], ['.vv-outcome', this.bars, without],
+      ['.vv-few', this.few.questions, this.few.question]];
     const [at, asked, lost] = questions.find(([, of, question]) => of.failure(scene, question)) ?? questions[0];
     this.trouble(asked.failure(scene, lost), asked.fittingSize(scene, lost), at);
   }
