@@ -2,7 +2,10 @@
 
 import base64
 import csv
+import os
 import re
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,6 +17,7 @@ import tiny
 import torch
 import windowed
 from browsing import new_page
+from patience import patience
 from PIL import Image
 from playwright.sync_api import Browser
 
@@ -27,6 +31,7 @@ from vitviz.images.decoding import decode
 from vitviz.images.limits import ImageError
 from vitviz.model.edits import Edits
 from vitviz.model.vit import Pretrained, ViT
+from vitviz.weights.checkpoint import save
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -141,6 +146,24 @@ def test_interrupted_audits_continue_without_loss(
     assert out.read_bytes() == whole.read_bytes()
     with pytest.raises(EvaluationError, match="sets was 3 and is 1"):
         audit(model(), photos, out=out, sets=1, **FAST)
+
+
+@pytest.mark.tier("all")
+def test_two_processes_of_torchrun_match_one(photos: Path, tmp_path: Path) -> None:
+    save(model(), tmp_path / "model")
+    out, options = tmp_path / "out", ("--methods", "rollout", "--sets", "2")
+    torchrun = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "vitviz", "audit")
+    words = [sys.executable, *torchrun, photos, "-o", out, "--model", tmp_path / "model", "--device", "cpu", *options]
+    root = str(Path(__file__).parents[2])
+    environment = {**os.environ, "PYTHONPATH": root, "OMP_NUM_THREADS": "1"}
+    done = subprocess.run([*map(str, words)], env=environment, capture_output=True, text=True, timeout=patience(300))
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("answer  ") == 1  # only the first process prints
+    before = (out / "records.jsonl").read_bytes()
+    expected = audit(model(), photos, "rollout", sets=2, progress=False).records
+    continued = audit(model(), photos, "rollout", sets=2, out=out / "records.jsonl", progress=False)
+    assert continued.records == expected
+    assert (out / "records.jsonl").read_bytes() == before
 
 
 @pytest.mark.parametrize(
