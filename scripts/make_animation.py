@@ -23,7 +23,7 @@ PICTURE_SIZE = (1020, 622)
 POINTS, PAUSE, HOLD = 12, 110, 1000  # frames of the pointer; milliseconds of a frame, and of the last of a scene
 FROM, EAR = (0.15, 0.85), (0.42, 0.17)  # where the pointer starts, and the dog's ear, as shares of the photograph
 OTHER, FLIPPED = "Cat", "Church"  # beside the dog; whose answer flips
-SEARCHING = "vitviz.views.find(({ hiding }) => hiding)?.hiding.searching"
+SEARCHING = "vitviz.panels.find(({ hiding }) => hiding)?.hiding.searching"
 SECONDS = 10  # of a film of the first seconds
 POINTER = [(0, 0), (0, 17), (4, 13), (7, 19), (10, 18), (7, 12), (12, 12)]  # screenshots have no pointer
 
@@ -56,7 +56,7 @@ def film_story(browser: Browser, address: str) -> tuple[list[Image.Image], list[
         frames.append((frame, PAUSE if step < POINTS else HOLD))
     page.mouse.move(0, 0)
     page.goto(f"{address}?theme=light&tab=why&image={FLIPPED}")
-    page.wait_for_function(f"{COMPLETE} && vitviz.views.find(({{ field }}) => field)?.heatmap")
+    page.wait_for_function(f"{COMPLETE} && vitviz.panels.find(({{ field }}) => field)?.heatmap")
     page.locator(".vv-hide [data-do=flip]").click()
     while page.evaluate(SEARCHING):
         frames.append((shoot(page), PAUSE))

@@ -53,6 +53,14 @@ PANELS = {
     "edge": ("image=Dog&from=7,8&open=edge", ".vv-explore", ".vv-held"),
 }
 PREVIEW = (1200, 630)  # as sites that show previews crop them
+PREVIEW_PAGE = """<style>{style}
+body {{ margin: 0; background: #151310; color: #f3eee5; font-family: "Inter Variable"; }}
+div {{ display: flex; gap: 8px; }} img {{ width: 596px; height: 398px; object-fit: cover; }}
+p {{ margin: 44px 48px 0; font-size: 64px; font-weight: 600; letter-spacing: -0.02em; line-height: 1.2; }}
+p + p {{ margin-top: 16px; font-size: 28px; font-weight: 400; letter-spacing: 0; color: #bdb4a6; }}
+i {{ color: #f5b700; }}</style>
+<div><img src="{left}"><img src="{right}"></div>
+<p>Why does a model say <i>{label}</i>?</p><p>vitviz: see what an image model looks at</p>"""
 
 
 def serve() -> str:
@@ -86,6 +94,23 @@ def shoot(browser: Browser, address: str, file: Path, size: tuple[int, int], the
     page.screenshot(path=file, full_page=whole)
     page.close()
     print(file)
+
+
+def shoot_preview(browser: Browser, address: str, file: Path) -> None:
+    """Draw the picture of link previews: a photograph beside its spotlight, and the question."""
+    page = browser.new_page(bypass_csp=True, viewport={"width": PREVIEW[0], "height": PREVIEW[1]})
+    page.goto(f"{address}?theme=light")
+    page.wait_for_function(f"{COMPLETE} && vitviz.resting()")
+    pictures = page.evaluate(
+        "[false, true].map((heat) => vitviz.panels[0].panes[0].pane.flat(heat).toDataURL('image/png'))"
+    )
+    label = page.locator(".vv-predictions .vv-name").first.text_content()
+    page.set_content(PREVIEW_PAGE.format(style=bundle.style(), left=pictures[0], right=pictures[1], label=label))
+    page.evaluate("document.fonts.ready")
+    page.wait_for_timeout(800)  # wait for fonts
+    Image.open(io.BytesIO(page.screenshot())).convert("RGB").save(file, quality=85)
+    page.close()
+    print(file, file.stat().st_size)
 
 
 def shoot_own(browser: Browser, address: str, photographs: list[Path], file: Path) -> None:
@@ -255,7 +280,7 @@ def main() -> None:
         elif args.similar:
             shoot_similar(browser, address, ROOT / "docs")
         elif args.preview:
-            shoot(browser, address, ROOT / "vitviz" / "web" / bundle.PREVIEW, PREVIEW, "light", whole=False)
+            shoot_preview(browser, address, ROOT / "vitviz" / "web" / bundle.PREVIEW)
         elif args.all is None:
             (ROOT / "docs").mkdir(exist_ok=True)
             shoot(browser, address, ROOT / "docs" / "page.png", SIZES["wide"], "light", whole=False)

@@ -1,6 +1,7 @@
 import assert from 'node:assert/strict';
 import { readFileSync } from 'node:fs';
 import test from 'node:test';
+import { origin } from '../../vitviz/web/compute/format.js';
 import { fit, isStep, reduce, restore, showable } from '../../vitviz/web/core/actions.js';
 import { KEYS, actionOf } from '../../vitviz/web/core/keys.js';
 import { FIELDS, INITIAL, hasQuery, paneOf, pick } from '../../vitviz/web/core/state.js';
@@ -392,4 +393,12 @@ test('the help lists every key', () => {
   const used = CASES.flatMap(([, keys]) => keys.map((key) => (names[key] ?? key).toLowerCase()));
   const listed = KEYS.map(({ keys }) => keys).join(' ').replace('Ctrl Z', '').toLowerCase();
   assert.deepEqual(new Set(listed.split(' ').filter(Boolean)), new Set(used));
+});
+
+test('saved pictures name the page and its address, unless only this machine has it', () => {
+  const of = (address) => origin(new URL(address));
+  assert.equal(of('https://vit.example/demo/?image=Dog#x'), 'vitviz · vit.example/demo/');
+  for (const address of ['http://127.0.0.1:7860/', 'http://localhost/', 'file:///home/me/saved.html']) {
+    assert.equal(of(address), 'vitviz');
+  }
 });

@@ -346,3 +346,10 @@ const ESCAPES = { '&': '&amp;', '<': '&lt;', '>': '&gt;', '"': '&quot;', "'": '&
 export function escaped(text) {
   return String(text).replace(/[&<>"']/g, (letter) => ESCAPES[letter]);
 }
+
+/** Return the name and address of the page, for saved pictures; only the name if it is on this machine only.
+ * @param {Pick<Location, 'protocol' | 'hostname' | 'host' | 'pathname'>} location */
+export function origin({ protocol, hostname, host, pathname }) {
+  const isHere = !protocol.startsWith('http') || ['localhost', '127.0.0.1', '[::1]'].includes(hostname);
+  return isHere ? 'vitviz' : `vitviz · ${host}${pathname}`;
+}

@@ -35,7 +35,7 @@ const UNSEEN = 'rgba(128, 128, 128, 0.72)'; // instead of hatching, if the pixel
 /** @type {Geometry} */
 const NOTHING = { image: [1, 1], frame: [0, 0, 0, 0] };
 const RAMP = Float64Array.from({ length: 256 }, (_, i) => i / 255);
-const FADE = 300; // milliseconds
+const FADE = 120; // milliseconds
 const STAMPS = 20;
 const TYPE = 0.86; // relative to the page's font size, which is larger in full screen
 

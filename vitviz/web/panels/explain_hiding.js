@@ -231,7 +231,7 @@ export class Hiding {
       joined(tr('sentence', translated(heatmap?.title ?? '')), this.speaks(pair)), this.tested(pair),
       off.length ? tr('switched-off-for-the-probabilities',
         tr('number-of-heads', off.length)) : '',
-      `vitviz · ${aboutOf(scene)}`,
+      aboutOf(scene),
     ].filter(Boolean));
   }
 }

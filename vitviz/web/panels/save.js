@@ -1,5 +1,5 @@
 // A small menu beside a picture that saves it or its numbers.
-import { fileName } from '../compute/format.js';
+import { fileName, origin } from '../compute/format.js';
 import { mapCsv, mapNpz, mapsFile } from '../compute/map_files.js';
 import { gridOf } from '../core/stages.js';
 import { inEnglish, tr, translated } from '../core/words.js';
@@ -131,7 +131,7 @@ function labelOf({ block, head }) {
 
 /** Return model, prediction and photograph for a caption. @param {Scene} scene */
 export function aboutOf({ manifest: { title, image }, said }) {
-  return [title, said, image && translated(image)].filter(Boolean).join(' · ');
+  return [title, said, image && translated(image), origin(window.location)].filter(Boolean).join(' · ');
 }
 
 /** Parts of a file name. @param {Scene | null | undefined} scene @param {string} what @returns {(string | null)[]} */
