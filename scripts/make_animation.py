@@ -21,10 +21,10 @@ from playwright.sync_api import Browser, Page, sync_playwright
 WINDOW_SIZE = (1360, 830)
 PICTURE_SIZE = (1020, 622)
 POINTS, PAUSE, HOLD = 12, 110, 1000  # frames of the pointer; milliseconds of a frame, and of the last of a scene
-FROM, EAR = (0.15, 0.85), (0.42, 0.17)  # where the pointer starts, and the dog's ear, as shares of the photograph
-OTHER, FLIPPED = "Cat", "Church"  # beside the dog; whose answer flips
+FROM, EAR = (0.5, 0.6), (0.865, 0.1)  # where the pointer starts, and the dog's ear, as shares of the photograph
+OTHER, FLIPPED = "Cat", "Dog"  # beside the dog; whose answer flips
 SEARCHING = "vitviz.panels.find(({ hiding }) => hiding)?.hiding.searching"
-SECONDS = 10  # of a film of the first seconds
+STORY, SECONDS = 6, 10  # seconds of the story, and of a film of the first seconds
 POINTER = [(0, 0), (0, 17), (4, 13), (7, 19), (10, 18), (7, 12), (12, 12)]  # screenshots have no pointer
 
 
@@ -41,10 +41,10 @@ def film_story(browser: Browser, address: str) -> tuple[list[Image.Image], list[
     """
     frames: list[tuple[Image.Image, int]] = []
     page = browser.new_page(bypass_csp=True, viewport={"width": WINDOW_SIZE[0], "height": WINDOW_SIZE[1]})
-    page.goto(f"{address}?theme=light&image=Dog&image2={OTHER}&mode=similarity")
+    page.goto(f"{address}?theme=light&image=Dog&image2={OTHER}&pane=1&mode=similarity")
     page.wait_for_function(f"{COMPLETE} && vitviz.resting() && vitviz.progress.jobs.size === 0")
     page.wait_for_timeout(800)  # wait for fonts
-    held = page.locator(".vv-held").first.bounding_box()
+    held = page.locator(".vv-held").nth(page.evaluate("vitviz.store.get().pane")).bounding_box()  # the dog's
     assert held is not None
     for step in range(POINTS + 1):
         across, down = (start + (end - start) * step / POINTS for start, end in zip(FROM, EAR, strict=True))
@@ -58,9 +58,12 @@ def film_story(browser: Browser, address: str) -> tuple[list[Image.Image], list[
     page.goto(f"{address}?theme=light&tab=why&image={FLIPPED}")
     page.wait_for_function(f"{COMPLETE} && vitviz.panels.find(({{ field }}) => field)?.heatmap")
     page.locator(".vv-hide [data-do=flip]").click()
+    hidden = []
     while page.evaluate(SEARCHING):
-        frames.append((shoot(page), PAUSE))
-    frames.append((frames.pop()[0], HOLD))
+        hidden.append(shoot(page))
+    rest = 1000 * STORY - sum(duration for _, duration in frames) - HOLD
+    frames += [(frame, round(rest / len(hidden))) for frame in hidden]
+    frames.append((shoot(page), HOLD))
     small = [frame.resize(PICTURE_SIZE, Image.Resampling.LANCZOS) for frame, _ in frames]
     return small, [duration for _, duration in frames]
 
