@@ -38,6 +38,7 @@ ROOT = Path(__file__).parents[1]
 CHROMIUMS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 FLAGS = ["--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking", "--disable-sync"]
 COMPLETE = "window.vitviz?.scenes.get(vitviz.store.get().scene?.id)?.answers.complete"
+RESTED = "vitviz.resting() && vitviz.progress.jobs.size === 0"
 SIZES = {"wide": (1440, 900), "middle": (1024, 768), "phone": (390, 844)}
 # The screens of the steps in docs/lecture.md, if not the first ones.
 SCREENS = {"pixels": 2, "positions": 2, "cls": 2, "residual": 3, "attention": 5, "explanation": 4}
@@ -52,6 +53,8 @@ PANELS = {
     "few": ("tab=why&image=Dog&method=attn_lrp", ".vv-explain", "[data-do=few]"),
     "edge": ("image=Dog&from=7,8&open=edge", ".vv-explore", ".vv-held"),
 }
+PIN = """(change) => { const queryScene = vitviz.store.get().scene.id;
+    vitviz.store.dispatch({ type: 'change', change: { ...change, queryScene } }); }"""
 PREVIEW = (1200, 630)  # as sites that show previews crop them
 PREVIEW_PAGE = """<style>{style}
 body {{ margin: 0; background: #151310; color: #f3eee5; font-family: "Inter Variable"; }}
@@ -89,6 +92,7 @@ def shoot(browser: Browser, address: str, file: Path, size: tuple[int, int], the
     page = browser.new_page(bypass_csp=True, viewport={"width": size[0], "height": size[1]})
     page.goto(f"{address}?theme={theme}")
     page.wait_for_function(COMPLETE)
+    page.wait_for_function(RESTED, timeout=120_000)
     page.wait_for_timeout(800)  # wait for fonts and thumbnails
     page.add_style_tag(content="[data-do=lang] { visibility: hidden }")  # not every machine has Chinese letters
     page.screenshot(path=file, full_page=whole)
@@ -143,9 +147,9 @@ def shoot_similar(browser: Browser, address: str, folder: Path) -> None:
     page.wait_for_function(f"{COMPLETE} && vitviz.panels[0].similarity.matching?.done && vitviz.resting()")
     files: dict[str, list[Image.Image]] = {"similar": [], "components": []}
     for similar, name in (("cosine", "similar"), ("components", "components"), ("foreground", "components")):
-        change = {"similar": similar} if name == "similar" else {"similar": similar, "query": None}
-        page.evaluate("(change) => vitviz.store.dispatch({ type: 'change', change })", change)
-        page.wait_for_function("vitviz.resting() && vitviz.progress.jobs.size === 0")
+        query = [3, 14] if name == "similar" else None
+        page.evaluate(PIN, {"similar": similar, "query": query})
+        page.wait_for_function(RESTED)
         page.wait_for_timeout(800)  # wait for fonts
         shot = page.locator(".vv-explore .vv-panes").screenshot()
         files[name].append(Image.open(io.BytesIO(shot)).convert("RGB"))
@@ -194,6 +198,7 @@ def shoot_target(browser: Browser, address: str, file: Path) -> None:
         if name:
             page.get_by_role("tab", name="Inside").click()
             page.wait_for_selector(".vv-layers-view .vv-chart", timeout=120_000)
+        page.wait_for_function(RESTED, timeout=120_000)
         page.wait_for_timeout(800)
         target = file.with_stem(f"{file.stem}{name}")
         Image.open(io.BytesIO(page.screenshot())).convert("RGB").save(target, quality=80, method=6)
