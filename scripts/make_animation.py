@@ -22,7 +22,7 @@ WINDOW_SIZE = (1360, 830)
 PICTURE_SIZE = (1020, 622)
 POINTS, PAUSE, HOLD = 12, 110, 1000  # frames of the pointer; milliseconds of a frame, and of the last of a scene
 FROM, EAR = (0.5, 0.6), (0.865, 0.1)  # where the pointer starts, and the dog's ear, as shares of the photograph
-OTHER, FLIPPED = "Cat", "Dog"  # beside the dog; whose answer flips
+OTHER, FLIPPED = "Koala", "Dog"  # beside the dog; whose answer flips
 SEARCHING = "vitviz.panels.find(({ hiding }) => hiding)?.hiding.searching"
 STORY, SECONDS = 6, 10  # seconds of the story, and of a film of the first seconds
 POINTER = [(0, 0), (0, 17), (4, 13), (7, 19), (10, 18), (7, 12), (12, 12)]  # screenshots have no pointer
