@@ -37,7 +37,7 @@ os.environ["GRADIO_ANALYTICS_ENABLED"] = "False"
 ROOT = Path(__file__).parents[1]
 CHROMIUMS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 FLAGS = ["--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking", "--disable-sync"]
-COMPLETE = "window.vitviz?.scenes.get(vitviz.store.get().scene?.id)?.answers.complete"
+COMPLETE = "window.vitviz?.scenes?.get(vitviz.store.get().scene?.id)?.answers.complete"
 RESTED = "vitviz.resting() && vitviz.progress.jobs.size === 0"
 SIZES = {"wide": (1440, 900), "middle": (1024, 768), "phone": (390, 844)}
 # The screens of the steps in docs/lecture.md, if not the first ones.
