@@ -1,6 +1,6 @@
 """Record docs/explorer.webp, the animation in README.md, in which a pointer moves over the app's page.
 
-    python scripts/make_animation.py             # six seconds: similar ears, and an answer that flips
+    python scripts/make_animation.py             # six seconds: similar places of two animals, and an answer that flips
     python scripts/make_animation.py --first     # docs/first-seconds.webp: what a visitor sees, in real time
 
 Needs the development requirements and a Chromium on the PATH.
@@ -34,7 +34,7 @@ def shoot(page: Page) -> Image.Image:
 
 
 def film_story(browser: Browser, address: str) -> tuple[list[Image.Image], list[int]]:
-    """Point at a dog's ear, which lights up the ears of two animals; then hide patches until the answer flips.
+    """Point at a dog, up to its ear, beside another animal; then hide patches until the answer flips.
 
     Returns:
         screenshots, and their durations in milliseconds.
@@ -58,6 +58,7 @@ def film_story(browser: Browser, address: str) -> tuple[list[Image.Image], list[
     page.goto(f"{address}?theme=light&tab=why&image={FLIPPED}")
     page.wait_for_function(f"{COMPLETE} && vitviz.panels.find(({{ field }}) => field)?.heatmap")
     page.locator(".vv-hide [data-do=flip]").click()
+    page.evaluate("scrollTo(0, 0)")
     hidden = []
     while page.evaluate(SEARCHING):
         hidden.append(shoot(page))
