@@ -12,8 +12,9 @@ from vitviz.evaluation.standings import Standings
 from vitviz.resources import example
 from vitviz.web.scene import Scene
 from vitviz.weights.checkpoint import ARENA, CheckpointError, fingerprint, save
+from vitviz.weights.zoo import folder_of
 
-BUNDLED = [name for name in vitviz.bundled() if (Path("checkpoints") / name / ARENA).is_file()]
+BUNDLED = [name for name in vitviz.bundled() if (folder_of(name) / ARENA).is_file()]
 
 
 @pytest.fixture
@@ -47,7 +48,7 @@ def test_results_of_other_weights_and_unknown_methods_are_not_used(folder: Path)
 
 @pytest.mark.parametrize("name", BUNDLED)
 def test_results_of_bundled_models_are_those_of_their_weights(name: str) -> None:
-    result = Standings.load(Path("checkpoints") / name / ARENA)
+    result = Standings.load(folder_of(name) / ARENA)
     model = vitviz.load(name)
     assert result.settings["weights"] == fingerprint(model)
     assert default_methods(model)[0] == result.method
