@@ -32,8 +32,10 @@ def client() -> Iterator[httpx.Client]:
 
 
 def test_files_are_compressed_and_their_names_change_with_their_content(app: Running, client: httpx.Client) -> None:
-    page = client.get(app.url).text
-    names = re.findall(r"vitviz/files/[\w.]+", page)
+    named = re.compile(r"vitviz/files/[\w.]+").findall
+    names = named(client.get(app.url).text)
+    (script,) = {name for name in names if name.endswith(".js")}
+    names += named(client.get(f"{app.url}{script}").text)
     assert len(names) >= 5
     for name in names:
         plain = client.get(f"{app.url}{name}", headers={"accept-encoding": "identity"})
@@ -77,3 +79,7 @@ def test_page_is_read_before_its_script_runs_and_nothing_moves(page: Browser, ap
 def test_links_to_pages_have_a_preview() -> None:
     assert "@@head@@" in (bundle.HERE / "index.html").read_text(encoding="utf-8")  # of static sites
     assert f'<meta property="og:description" content="{bundle.LEAD}">' in bundle.preview("preview.jpg")
+
+
+def test_gradios_page_is_compressed(app: Running, client: httpx.Client) -> None:
+    assert client.get(app.url, headers={"accept-encoding": "gzip"}).headers["content-encoding"] == "gzip"

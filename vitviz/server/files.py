@@ -66,8 +66,8 @@ class PageFiles:
 
     Attributes:
         template: HTML of the explorer, with the first photograph's answer, map and sentence.
-        script: loads the page's script, and starts it with the page's data; Gradio runs it in a function whose argument
-            `element` contains the template.
+        script: loads the page's script and data, and starts it; Gradio runs it in a function whose argument `element`
+            contains the template.
         style: the page's style sheet.
     """
 
@@ -82,15 +82,17 @@ class PageFiles:
             first["seen"] = {**first["seen"], "url": self._picture(first["seen"]["url"])}
         for example in models["examples"]:
             example["thumbnail"] = self._picture(example["thumbnail"])
-        script = self._keep("page.js", bundle.script(bundle.ENTRY, bundle.of_rooms("room.js")).encode())
         given = {
             "colors": json.loads(bundle.colors()), "first": first, "models": models, "lecture": lecture,
             "notice": endpoints.notice,
         }  # fmt: skip
         self.template = bundle.template(**first_view(opened.view, opened.scene, photo))
         self.style = bundle.whole_style(font)
+        script = (
+            f"{bundle.script(bundle.ENTRY, bundle.of_rooms('room.js'))}vitvizExplorer.given = {json.dumps(given)};\n"
+        )
         load = (bundle.HERE / "loading.js").read_text(encoding="utf-8").replace("export ", "")
-        self.script = f"{load}load(element, {json.dumps(script)}, {json.dumps(given)});"
+        self.script = f"{load}load(element, {json.dumps(self._keep('page.js', script.encode()))});"
 
     def route(self) -> Route:
         """Return the route of the files."""

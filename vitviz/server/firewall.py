@@ -16,6 +16,7 @@ from urllib.parse import parse_qs, urlsplit
 
 import anyio
 from starlette.datastructures import Headers, MutableHeaders
+from starlette.middleware.gzip import GZipMiddleware
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import PlainTextResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -73,6 +74,7 @@ class Firewall:
         self, app: ASGIApp, endpoints: Endpoints, leave: Callable[[str], None], requests: RequestLog | None = None
     ) -> None:
         self.app, self.endpoints, self.leave, self.requests = app, endpoints, leave, requests
+        self.page = GZipMiddleware(app)  # Gradio compresses its scripts, but not its page
         self.allowed, self.transfers = endpoints.menu.settings, Transfers(endpoints.cache)
         tools = [MCP] if self.allowed.mcp else []
         served = {"GET": GET, "HEAD": GET, "POST": POST, "DELETE": []}
@@ -141,7 +143,8 @@ class Firewall:
 
         try:
             # Gradio's application expects the root path at the start of every path, and removes it.
-            await self.app({**scope, "path": scope.get("root_path", "") + scope["path"]}, receive, answer)
+            app = self.page if path == "/" else self.app
+            await app({**scope, "path": scope.get("root_path", "") + scope["path"]}, receive, answer)
         finally:
             if not ended and (session := session_of(scope)):
                 self.leave(session)
