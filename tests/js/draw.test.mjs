@@ -1,6 +1,7 @@
 import assert from 'node:assert/strict';
 import test from 'node:test';
 import { fit, patchEdges } from '../../vitviz/web/compute/geometry.js';
+import { chart, roundNumbers } from '../../vitviz/web/draw/charts.js';
 import { packed, scaleOver, shades } from '../../vitviz/web/draw/color.js';
 import { Heat } from '../../vitviz/web/draw/heat.js';
 import { placed, stamp } from '../../vitviz/web/draw/sheet.js';
@@ -18,6 +19,19 @@ function noise(seed, count) {
   return Uint8Array.from({ length: count }, () => Math.floor(256 * random()));
 }
 
+test('axes have round numbers, whole ones for layers, and a long title fits', () => {
+  assert.deepEqual(roundNumbers([0, 1]), [0, 0.2, 0.4, 0.6, 0.8, 1]);
+  assert.deepEqual(roundNumbers([1.14, 8.87]), [2, 4, 6, 8]);
+  assert.deepEqual(roundNumbers([-0.31, 0.12]), [-0.3, -0.2, -0.1, 0, 0.1]);
+  assert.deepEqual(roundNumbers([1, 3], true), [1, 2, 3]); // no layer 1.5
+  const title = 'A title that is much longer than the chart below it is wide';
+  const svg = chart({ title, across: 'layer', x: [1, 12], lines: [{ name: 'a', y: [0, 1] }], units: String,
+    steps: String, words: '' }, 300);
+  assert.match(svg, /vv-chart-title" x="0" y="14" textLength="300"/);
+  assert.deepEqual([...svg.matchAll(/y="\d+" text-anchor="[a-z]+"\s*>([\d.]+)</g)].map(([, number]) => number),
+    ['5', '10']);
+});
+
 test('the photograph is centered and as large as fits', () => {
   for (const box of [[10, 20, 410, 220], [0, 0, 100, 900]]) {
     const image = [300, 200];
@@ -31,7 +45,7 @@ test('the photograph is centered and as large as fits', () => {
 
 test('invalid input is refused', () => {
   for (const bad of [[], [Float32Array.of(Infinity, 0)]]) assert.throws(() => scaleOver(bad), /finite/);
-  assert.throws(() => packed(COLORS.subarray(0, 99)), /256 x 3/);
+  assert.throws(() => packed(COLORS.subarray(0, 98)), /3 bytes each/);
   assert.throws(() => overlay(noise(0, 396), [1], [1, 1], GEOMETRY, COLORS), /120 x 90/);
 });
 

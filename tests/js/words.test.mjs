@@ -40,7 +40,11 @@ test('every key of the page has an English text, and every text is used', () => 
   const keys = [...PAGE, ...FOUND.flatMap(({ keys: own }) => own)];
   assert.ok(keys.length > 300);
   assert.deepEqual(keys.filter((key) => !Object.hasOwn(EN.texts, key)), []);
-  const used = new Set([...keys, ...FOUND.flatMap(({ strings }) => strings)]);
+  const { sent } = VECTORS; // Python's errors, for which the page has a visitor's words
+  for (const key of Object.keys(EN.texts).filter((key) => key in sent)) {
+    assert.ok(placesOf(EN.texts[key]).every((at) => Number(at[1]) < sent[key]), key);
+  }
+  const used = new Set([...keys, ...Object.keys(sent), ...FOUND.flatMap(({ strings }) => strings)]);
   assert.deepEqual(Object.keys(EN.texts).filter((key) => !used.has(key)), []);
 });
 
@@ -84,6 +88,21 @@ test('a text chooses the form for its number, and an unknown language is English
   assert.equal(tr('paste'), 'Paste');
   speak('en');
   assert.equal(wordsOf('xx'), wordsOf('en'));
+});
+
+test('an error of Python appears in the words of a visitor, in English too', () => {
+  const python = 'Expected a photograph as JPEG, got a PDF document in this file. Save or export it as JPEG or PNG.';
+  learn({ [python]: { key: 'photograph-of-another-kind', values: ['JPEG', 'a PDF document', 'this file'] } });
+  assert.equal(translated(python), 'This is a PDF document, not a photograph. Save it as JPEG or PNG.');
+  const errors = Object.entries(EN.texts).filter(([, text]) => String(text).startsWith('Expected'));
+  assert.deepEqual(errors, []);
+});
+
+test('Chinese texts have full-width commas and brackets without spaces', () => {
+  const own = JSON.stringify(OTHERS[LANGUAGES.indexOf('zh') - 1].texts);
+  const wrong = /[\u3400-\u9fff] ?[,;:?!()[\]](?!})|[,;:?!()[\]] ?[\u3400-\u9fff]|[（），。：；] | [（），。：；]/g;
+  const formula = /e\^\(s − 最大值\)/g;
+  assert.deepEqual(own.replace(formula, '').replaceAll('","', '').replaceAll('":"', '').match(wrong), null);
 });
 
 test('a sentence of Python or a worker is translated by its key, with its values, or stays in English', () => {

@@ -31,6 +31,11 @@ TABS = {  # with the selector of an element that appears with the answers
     "inside": ".vv-alike canvas",
 }
 CONTROLS = ":is(button, summary, legend, h2, label:not(.vv-field)):visible"
+SMALL = """(all) => all.filter((control) => control.checkVisibility({ visibilityProperty: true })
+    && !control.closest('.vv-i')) // it has an invisible border
+    .map((control) => [control, (control.closest('label') ?? control).getBoundingClientRect()])
+    .filter(([, { width, height }]) => width * height && Math.min(width, height) < 43.5)
+    .map(([{ outerHTML }, { width, height }]) => `${outerHTML.slice(0, 90)} ${width} x ${height}`)"""
 BOXES = """(all) => all.map((element) => element.getBoundingClientRect()).filter(({ width, height }) => width * height)
     .map(({ left, top, right, bottom }) => [left, top, right, bottom])"""
 BREAKABLE = """[...document.querySelectorAll('.vv :not(script, style)')].flatMap((element) => [...element.childNodes])
@@ -161,6 +166,16 @@ def test_text_is_large_and_views_and_photographs_of_every_shape_fill_the_screen(
         assert grid["y"] + grid["height"] / 2 < 900
 
 
+def test_a_strip_of_3000_pixels_is_legible(opened: Browser, tmp_path: Path) -> None:
+    Image.open(DOG).convert("RGB").resize((3000, 40)).save(tmp_path / "strip.png")
+    upload(opened, tmp_path / "strip.png")
+    opened.wait_for_function(f"{SCENE}?.source.photo && vitviz.resting()")
+    complete(opened)
+    assert box(opened, ".vv-held")["height"] >= 119  # it scrolls
+    assert box(opened, ".vv-grid .vv-small canvas, .vv-grid .vv-map")["height"] >= 12
+    assert opened.evaluate("document.documentElement.scrollWidth") <= 1440
+
+
 def test_picture_precedes_thumbnails_on_a_phone(browser: Chromium, app: Running, tmp_path: Path) -> None:
     with new_page(browser, viewport={"width": 390, "height": 844}, has_touch=True, is_mobile=True) as page:
         ready(page, app.url)
@@ -172,6 +187,14 @@ def test_picture_precedes_thumbnails_on_a_phone(browser: Chromium, app: Running,
         page.get_by_role("tab", name="Why").click()
         expect(page.locator("[data-field=method]")).to_be_visible()
         page.get_by_role("tab", name="Look").click()
+        page.locator(".vv-grid .vv-small").last.tap()
+        expect(page.locator(".vv-explore .vv-title")).to_be_visible()  # the change is in sight
+        expect(page.locator(".vv-explore .vv-picture")).to_be_in_viewport(ratio=0.95)
+        for name in TABS:  # a finger needs 44 pixels
+            panel = open_tab(page, name)
+            assert panel.locator("button, select, input, summary, a").evaluate_all(SMALL) == []
+            assert page.locator(".vv-top, .vv-source").locator("button, input").evaluate_all(SMALL) == []
+        open_tab(page, "look")
         for photo, shown in ((own_photograph(tmp_path), ".vv-picture"), (Path(__file__), "#notice")):
             page.evaluate("window.scrollTo(0, 900)")
             expect(page.locator(".vv-file")).to_be_in_viewport(ratio=0.95)  # the button stays at the bottom

@@ -86,6 +86,60 @@ def test_an_error_is_shown_in_view_and_where_it_arose(opened: Browser) -> None:
     expect(opened.locator(f"{EXPLAIN} .vv-hide .vv-trouble")).to_be_visible()
 
 
+def test_a_lost_network_is_one_message_and_what_was_lost_is_done_when_it_is_back(page: Browser, app: Running) -> None:
+    lost = "[...vitviz.scenes.values()].flatMap(({ failed }) => [...failed])"
+    page.route("**/vitviz/block", lambda route: route.abort())
+    ready(page, app.url)
+    notice = page.locator("#notice")
+    page.wait_for_function(f"{lost}.length >= 3")
+    expect(notice.locator("span")).to_contain_text("Could not load 3 layers. The server does not answer.")
+    page.unroute("**/vitviz/block")
+    notice.get_by_role("button", name="Try again").click()
+    page.wait_for_function(f"{lost}.length === 0 && vitviz.panels[0].walls.grid.items.length > 0 && vitviz.resting()")
+    expect(notice).to_be_hidden()
+    expect_map(page, app.view().attention())
+    page.context.set_offline(True)
+    page.locator("[data-value=Dog]").click()
+    expect(notice).to_be_visible()
+    page.context.set_offline(False)  # the click was kept
+    expect(page.locator("[data-value=Dog]")).to_have_attribute("aria-pressed", "true")
+    expect_map(page, app.view(DOG).attention())
+    expect(notice).to_be_hidden()
+
+
+def test_groups_of_one_photograph_follow_the_layers_without_a_flip_of_colours(opened: Browser, app: Running) -> None:
+    view = app.view()
+    boxes = "(all) => all.map((element) => JSON.stringify(element.getBoundingClientRect()))"
+    places = opened.locator(".vv-views label, .vv-explore .vv-held, .vv-grid")
+    settled(opened)
+    before = places.evaluate_all(boxes)
+    for name in ("Similar", "Subject", "Groups"):  # no view moves the control, the picture or the wall
+        opened.get_by_role("radio", name=name).check()
+        settled(opened)
+        assert places.evaluate_all(boxes) == before
+    film = opened.locator(".vv-explore [data-do=play]")
+    film.click()  # the film keeps the groups
+    opened.wait_for_function("vitviz.store.get().block === 1")
+    film.click()
+    assert opened.evaluate("vitviz.store.get().mode") == "similarity"
+    expected, shown = view.token_pca().colors, []
+    for block in range(view.trace.depth):
+        change(opened, block=block)
+        settled(opened)
+        expect(opened.locator(".vv-explore .vv-title")).to_have_text(
+            f"Layer {block + 1}: patches that look alike to the model"
+        )
+        table = np.array(opened.evaluate(COLORS, 0), np.uint32).view(np.uint8).reshape(*view.trace.grid, 4)
+        shown.append(table[..., :3] / 255)
+        np.testing.assert_allclose(shown[-1], expected[block], atol=1.01 / 255)
+    change(opened, open=["more"])
+    expect(opened.locator("[data-field=descriptorBlock]")).to_be_disabled()
+    opened.select_option("[data-field=descriptor]", "keys")
+    expect(opened.locator(".vv-explore .vv-title")).to_have_text(
+        f"Principal components of the keys of layer {view.trace.depth - 1}"
+    )
+
+
 def test_the_side_panel_has_no_scroller_and_its_buttons_are_in_sight(opened: Browser, tmp_path: Path) -> None:
     opened.set_viewport_size({"width": 1366, "height": 768})
     settled(opened)

@@ -307,13 +307,22 @@ def test_heads_tab_matches_python_and_switches_heads_off(opened: Browser, app: R
     cells = panel.locator(".vv-cell")
     shown = [float(text) for text in cells.all_inner_texts()]
     np.testing.assert_allclose(shown, statistics["distance"].ravel(), rtol=0.006)
+    assert len({len(text.partition(".")[2]) for text in cells.all_inner_texts()}) == 1  # equal decimals
+    ticks = panel.locator(".vv-dots g text").all_text_contents()
+    assert all(len(tick.strip("0.")) <= 1 for tick in ticks), ticks  # round numbers
+    panel.locator(".vv-dot[data-place='1,2']").hover()
+    expect(panel.locator(".vv-title")).to_have_text(view.attention(1, 2).title)  # a dot is a head as a cell is
+    panel.locator(".vv-dot[data-place='1,2']").click()
+    expect(opened.locator(".vv-explore .vv-title")).to_have_text(view.attention(1, 2).title)
+    panel = tab(opened, "Heads")
     assert cells.evaluate_all("(all) => all.filter((cell) => cell.tabIndex === 0).length") == 1
     cells.first.focus()
     for key in ("ArrowDown", "ArrowDown", "ArrowRight"):
         opened.keyboard.press(key)
     assert opened.evaluate("document.activeElement.dataset.place") == "2,1"
     panel.locator("[data-field=statistic]").select_option("mass_cls")
-    expect(cells.first).to_have_text(percent(statistics["mass_cls"][0, 0], 2))
+    expect(cells.first).to_have_text(re.compile(r"^[\d.]+\xa0%$"))
+    assert float(cells.first.inner_text()[:-2]) == pytest.approx(100 * statistics["mass_cls"][0, 0], rel=0.01)
     panel.locator("[data-field=statistic]").select_option("ablation_probability")
     expect(panel.locator(".vv-chart-title")).to_have_text("Probability drop")
     settled(opened)

@@ -290,7 +290,7 @@ def test_photographs_of_all_kinds_match_python(page: Page, site: Site, source: s
         expect_judged(page, opened(source, photo), method)
     (tmp_path / "text.jpg").write_bytes(b"hello")
     upload(page, tmp_path / "text.jpg")
-    expect(page.locator("#notice")).to_contain_text("Expected a picture that this browser can read")
+    expect(page.locator("#notice")).to_contain_text("This browser cannot read this file as a picture")
     turned = Image.Exif()
     turned[0x0112] = 6  # cropped by a quarter
     for name, size, close, options in (
@@ -460,7 +460,7 @@ def test_address_may_name_a_picture_of_the_site(page: Page, site: Site, source: 
     for photo, words in (
         ("pictures/none.png", "pictures/none.png"),
         ("https://example.org/mine.png", "got https://example.org"),
-        ("index.html", "Expected a picture that this browser can read"),
+        ("index.html", "This browser cannot read this file as a picture"),
     ):
         ready(page, f"{site.url}?photo={photo}")
         expect(page.locator("#notice")).to_contain_text(words)

@@ -162,7 +162,8 @@ class Opening:
         examples = {example.name: example for example in self.examples}
         if image not in examples:
             known = ", ".join(examples)
-            raise ArgumentError(f"Expected one of the examples {known}; got {quote(image)}. Choose one of them.")
+            text = "Expected one of the examples {0}; got {1}. Choose one of them."
+            raise ArgumentError(Phrase("no-such-example", text, known, quote(image)))
         return examples[image].path.read_bytes(), examples[image]
 
     def _open(

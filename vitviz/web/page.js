@@ -12,7 +12,7 @@ import { packed } from './draw/color.js';
 import {
   copyLink, download, downloadPicture, followAddress, followAnimation, followFullScreen,
 } from './effects/browser.js';
-import { Progress } from './effects/questions.js';
+import { Progress, Questions } from './effects/questions.js';
 import { fragmentOf } from './effects/photo_link.js';
 import { SceneEffects } from './effects/scene.js';
 
@@ -116,7 +116,12 @@ export function mount(root, { colors: encoded, backend: innerBackend, photos, fi
     const more = page.panels.map((panel) => panel.render(shown)).some(Boolean);
     if (more) draws();
   }
-  store.subscribe(changed);
+  store.subscribe((_state, _before, { type }) => {
+    const asked = type === 'retry' ? page.panels.flatMap((panel) => Object.values(panel)) : [];
+    for (const each of asked) if (each instanceof Questions) each.retry();
+    changed();
+  });
+  window.addEventListener('online', () => store.dispatch({ type: 'retry' }), { signal });
   if (backend.can.link) followAddress(store, signal);
   followFullScreen(root.matches('.vv') ? root : /** @type {HTMLElement} */ (root.querySelector('.vv')), store,
     signal);

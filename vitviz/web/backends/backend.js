@@ -110,6 +110,9 @@ export function fileOf(name, args) {
   return name === 'rollout' && isSame(args, MATRIX) ? 'rollout' : null;
 }
 
+/** Whether an error reports that the backend was not reached. @param {any} error */
+export const isLost = (error) => error?.kind === 'offline';
+
 /** Whether an error reports an aborted request. @param {any} error */
 export function isAbort(error) {
   return error?.name === 'AbortError';

@@ -158,9 +158,14 @@ export function score(value) {
 
 /**
  * Format numbers of a table with equal decimals: three significant digits of the largest, two below 0.1.
- * @param {number} most - the largest absolute value @returns {(value: number) => string}
+ * @param {number} most - the largest absolute value @param {boolean} [shares] - numbers from 0 to 1, in percent
+ * @returns {(value: number) => string}
  */
-export function inTable(most) {
+export function inTable(most, shares = false) {
+  if (shares) {
+    const number = inTable(100 * most);
+    return (value) => measure(number(100 * value), '%');
+  }
   const size = Math.floor(Math.log10(most || 1));
   const decimals = Math.min(20, Math.max(0, (size < -1 ? 1 : 2) - size));
   return (value) => value.toFixed(decimals).replace(/^-(?=0[.0]*$)/, '').replace('-', '−');
@@ -305,6 +310,7 @@ export function title(shown, model, rolling, name = '') {
     }
     return tr('similarity-to-of-layer', queryWords(query), descriptorWords(descriptor), block + 1);
   }
+  if (mode === SIMILARITY) return tr('layer-patches-that-look-alike', block + 1);
   if (mode !== 'rollout') return translated(name);
   const fused = fusionWords(rolling.fuse);
   const last = stageOf(model, depth - 1).index;

@@ -1,6 +1,6 @@
 // Find the query token of a scene: two panes share one query, but their grids may differ.
 import { stageOf, patchIn } from '../core/stages.js';
-import { activeQuery, defaultQuery, hasQuery } from '../core/state.js';
+import { SIMILARITY, activeQuery, defaultQuery, hasQuery } from '../core/state.js';
 import { samePlace, tokenOf } from './geometry.js';
 import { classesOf, groupOf } from './targets.js';
 
@@ -71,6 +71,16 @@ export function sameClasses({ target, against, lensClass }, from, to) {
 export function descriptorsOf({ descriptor, descriptorBlock, similar }, depth, defaults) {
   return { descriptor: descriptor ?? (similar === 'cosine' ? defaults.descriptor : defaults.basis),
     block: Math.min(descriptorBlock ?? Math.max(0, depth + defaults.block), depth - 1) };
+}
+
+/**
+ * Whether groups of patches are those of the shown layer, in one basis of all layers: for one photograph, unless the
+ * visitor has chosen other vectors.
+ * @param {State} state
+ */
+export function groupsByLayer({ mode, similar, descriptor, scene, beside }) {
+  return mode === SIMILARITY && similar === 'components' && descriptor === null
+    && (beside === null || beside.scene?.id === scene?.id);
 }
 
 /** The options of rollout in a question. @param {State} state @param {number} depth */

@@ -1,6 +1,7 @@
 // The reducer: the new state after an action. It is pure and total: an unknown action changes nothing.
 import { QUERY } from './kinds.js';
-import { FIELDS, INITIAL, PANE, SOURCE, activeQuery, defaultQuery, hasQuery, paneOf, pick, sourceOf,
+import {
+  FIELDS, INITIAL, PANE, SIMILARITY, SOURCE, activeQuery, defaultQuery, hasQuery, paneOf, pick, sourceOf,
 } from './state.js';
 import { lastGrid, patchIn, stageOf } from './stages.js';
 import { PARTS, pathOf } from './steps.js';
@@ -231,6 +232,7 @@ function stepped(state) {
   const block = ((state.block ?? depth - 1) + 1) % depth;
   if (state.tab === 'inside') return { ...state, block };
   const next = typeof state.head === 'number' ? { head: (state.head + 1) % heads } : { block };
+  if (state.mode === SIMILARITY && state.similar === 'components') return { ...state, block };
   return { ...state, ...next, mode: 'attention' };
 }
 
@@ -282,7 +284,13 @@ const ACTIONS = {
   play: (state) => ({ ...state, playing: !state.playing }),
   step: stepped,
   turn: turned,
-  message: (state, { texts, at = null }) => ({ ...state, messages: texts, place: at }),
+  message: (state, { texts, at = null, offer = null }) => ({ ...state, messages: texts, place: at, offer }),
+  retry: (state) => {
+    const { offer } = state;
+    const cleared = { ...state, messages: [], offer: null };
+    return offer?.again && offer.source
+      ? within(cleared, offer.pane, (current) => sourced(current, { type: 'open', source: offer.source })) : cleared;
+  },
 };
 
 /** @param {State} state @param {Action} action @returns {State} */
@@ -294,7 +302,7 @@ export function reduce(state, action) {
 }
 
 /** Actions that are not individual requests of the user. */
-const PASSING = new Set(['opened', 'failed', 'navigate', 'hover', 'lift', 'move', 'step', 'message']);
+const PASSING = new Set(['opened', 'failed', 'navigate', 'hover', 'lift', 'move', 'step', 'message', 'retry']);
 
 /** @param {string} field */
 const isQuiet = (field) => Boolean(/** @type {Record<string, import('./state.js').Field>} */ (FIELDS)[field]?.quiet);

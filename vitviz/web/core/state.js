@@ -166,7 +166,8 @@ export const FIELDS = Object.freeze({
   pace: { initial: 600 }, // milliseconds per step
   messages: { initial: /** @type {string[]} */ ([]) },
   place: { initial: /** @type {string | null} */ (null) }, // the place of the messages: a `data-at` of app.html
-  offer: { initial: /** @type {{pane: number, source: Source} | null} */ (null) }, // what the message's button opens
+  /** what the message's button opens, or asks again after a lost connection: files if `source` is null */
+  offer: { initial: /** @type {{pane: number, source: Source | null, again?: boolean} | null} */ (null) },
   /** what was asked about the photograph before, until another one has opened */
   asked: { initial: /** @type {Partial<Record<string, any>> | null} */ (null) },
   linked: { initial: false }, // the loading scene was requested by an address

@@ -132,13 +132,13 @@ export function named(label) {
 }
 
 /**
- * Return a text of Python or a worker in the page's language. What is neither a sentence that the language has nor a
- * class stays as it is.
+ * Return a text of Python or a worker in the page's language, in a visitor's words if the language has any, also in
+ * English. What is neither a sentence that the language has nor a class stays as it is.
  * @param {string} text @returns {string}
  */
 export function translated(text) {
   const { key, values } = SENT.get(text) ?? { key: '', values: [] };
-  if (language === 'en' || !Object.hasOwn(TEXTS[language].texts, key)) return unbroken(named(text));
+  if (!Object.hasOwn(TEXTS[language].texts, key)) return unbroken(named(text));
   return filled(formOf(TEXTS[language].texts[key], values[0]), ...values.map((value) => (
     typeof value === 'string' ? translated(value) : value)));
 }

@@ -10,6 +10,8 @@ const TOP = 24;
 const RIGHT = 10;
 const LETTERS = 14; // pixels; width of the label of the vertical axis
 const LETTER = 7.2; // pixels; approximate width of a letter of its numbers
+const BOLD = 8; // of a letter of the title; Chinese ones are twice as wide
+const TICKS = 5; // about as many numbers has an axis
 
 /** @typedef {(width: number) => string} Chart - SVG text for a width in pixels */
 
@@ -21,13 +23,26 @@ const LETTER = 7.2; // pixels; approximate width of a letter of its numbers
  */
 
 /**
+ * Round numbers within a range, whole ones if `whole`.
+ * @param {[number, number]} range @param {boolean} [whole]
+ */
+export function roundNumbers([low, high], whole = false) {
+  const rough = (high - low) / TICKS || 1;
+  const size = 10 ** Math.floor(Math.log10(rough));
+  const step = Math.max(whole ? 1 : 0, size * Number([1, 2, 5, 10].find((factor) => factor * size >= rough * 0.99)));
+  const first = Math.ceil(low / step - 1e-9);
+  return Array.from({ length: Math.floor(high / step + 1e-9) - first + 1 }, (_, i) => (
+    Number(((first + i) * step).toPrecision(9))));
+}
+
+/**
  * Return the height for a width, and functions from numbers to pixels.
  * @param {number} width @param {number[]} x @param {number[]} y - ranges
  * @param {(value: number) => string} units - text of a number of the y axis @param {string} [up] - label of the y axis
  */
 function axes(width, [first, last], [low, high], units, up = '') {
   const height = Math.round(Math.min(400, Math.max(190, 0.5 * width)));
-  const longest = Math.max(...[low, high].map((value) => units(value).length));
+  const longest = Math.max(...roundNumbers([low, high]).map((value) => units(value).length));
   const left = Math.max(LEFT, LETTER * longest + 6) + (up ? LETTERS : 0);
   return {
     height, left,
@@ -46,11 +61,14 @@ function frame({ title, across, up = '', words, units, range, kind = '' }, width
   const [low, high] = range;
   const label = up && `<text text-anchor="middle" transform="translate(11 ${py((low + high) / 2)}) rotate(-90)">${
     escaped(up)}</text>`;
-  const rules = [low, (low + high) / 2, high].map((value) => `<g><path class="vv-rule"
+  const letters = title.length + (title.match(/[\u3000-\uffef]/g)?.length ?? 0);
+  const start = Math.max(0, Math.min(left, width - BOLD * letters)); // a long title begins left of the axis
+  const fits = BOLD * letters > width ? ` textLength="${width}" lengthAdjust="spacingAndGlyphs"` : '';
+  const rules = roundNumbers(range).map((value) => `<g><path class="vv-rule"
     d="M${left} ${py(value)}H${width - RIGHT}"/><text x="${left - 6}" y="${py(value) + 4}"
     text-anchor="end">${escaped(units(value))}</text></g>`);
   return `<figure class="vv-chart${kind}"><svg viewBox="0 0 ${width} ${height}" role="img"
-    aria-label="${escaped(`${title}. ${words}`)}"><text class="vv-chart-title" x="${left}" y="14"
+    aria-label="${escaped(`${title}. ${words}`)}"><text class="vv-chart-title" x="${start}" y="14"${fits}
     >${escaped(title)}</text>${label}${rules.join('')}${inside}<text x="${(left + width - RIGHT) / 2}" y="${height - 4}"
     text-anchor="middle">${escaped(across)}</text></svg>`;
 }
@@ -75,7 +93,8 @@ export function chart(options, width = NARROW) {
   const place = axes(width, [first, last], range, units, up);
   const points = (/** @type {number[]} */ ys) => ys.map((y, i) => (
     `${place.px(x[i]).toFixed(1)},${place.py(y).toFixed(1)}`));
-  const below = (ticks ?? [first, (first + last) / 2, last]).map((value) => `<text x="${place.px(value)}"
+  const numbers = ticks ?? roundNumbers([first, last], x.every(Number.isInteger));
+  const below = numbers.map((value) => `<text x="${place.px(value)}"
     y="${place.height - 21}" text-anchor="${value === first ? 'start' : value === last ? 'end' : 'middle'}"
     >${escaped(steps(value))}</text>`);
   const around = band ? [...points(band.high), ...points(band.low).reverse()].join(' ') : '';

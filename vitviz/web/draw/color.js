@@ -115,13 +115,13 @@ export function indices(values, scale, gamma, out, from = 0) {
 }
 
 /**
- * A colour table as opaque pixels of a canvas: red first in memory.
- * @param {Uint8Array | Uint8ClampedArray | number[]} bytes - (256, 3) RGB, flat
- * @returns {Uint32Array} (256)
+ * Colours as opaque pixels of a canvas: red first in memory.
+ * @param {Uint8Array | Uint8ClampedArray | number[]} bytes - (N, 3) RGB, flat
+ * @returns {Uint32Array} (N)
  */
 export function packed(bytes) {
-  if (bytes.length !== 768) throw new RangeError(`colours: expected 256 x 3 bytes, got ${bytes.length}.`);
-  return Uint32Array.from({ length: 256 }, (_, i) =>
+  if (bytes.length % 3) throw new RangeError(`colours: expected 3 bytes each, got ${bytes.length}.`);
+  return Uint32Array.from({ length: bytes.length / 3 }, (_, i) =>
     (0xff000000 | (bytes[3 * i + 2] << 16) | (bytes[3 * i + 1] << 8) | bytes[3 * i]) >>> 0);
 }
 

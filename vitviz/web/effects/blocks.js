@@ -69,6 +69,16 @@ export class Blocks {
     if (this.scene.failed.delete(block)) this.held = this.held.filter((index) => index !== block);
   }
 
+  /** Load all blocks that failed. */
+  again() {
+    for (const block of [...this.scene.failed]) {
+      if (typeof block !== 'number') continue;
+      this.retry(block);
+      this.want(block, false);
+    }
+    this.next();
+  }
+
   stop() {
     this.queue = [];
     this.leaving.abort();

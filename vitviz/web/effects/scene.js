@@ -1,10 +1,10 @@
 // Load the scenes, blocks and rollout that the state needs. A pane's new load aborts its previous one.
-import { isAbort, sizeOf } from '../backends/backend.js';
+import { isAbort, isLost, sizeOf } from '../backends/backend.js';
 import { Answers } from '../compute/answers.js';
 import { describe } from '../compute/format.js';
 import { samePlace } from '../compute/geometry.js';
 import { parseRollout } from '../compute/payload.js';
-import { descriptorsOf, rolloutOptions, tokenOn } from '../compute/query.js';
+import { descriptorsOf, groupsByLayer, rolloutOptions, tokenOn } from '../compute/query.js';
 import { prefixKinds } from '../compute/statistics.js';
 import { limitsOf } from '../core/manifest.js';
 import { lastGrid } from '../core/stages.js';
@@ -90,7 +90,8 @@ export class SceneEffects {
 
   /** @param {State} state @param {import('../core/store.js').Action} action */
   follow(state, action) {
-    if (['open', 'navigate', 'undo', 'redo'].includes(action.type)) this.refused = [null, null];
+    if (['open', 'navigate', 'undo', 'redo', 'retry'].includes(action.type)) this.refused = [null, null];
+    if (action.type === 'retry') for (const scene of this.page.scenes.values()) this.retry(scene);
     const block = { change: action.change?.block, map: action.block }[action.type];
     if (typeof block === 'number') this.blocks.get(state.scene?.id ?? '')?.retry(block);
     if (action.type === 'change' && action.change.mode === 'rollout') {
@@ -165,7 +166,8 @@ export class SceneEffects {
       }
       this.refused[pane] = source;
       const size = sizeOf(error);
-      const offer = size === null ? null : { pane, source: { ...source, size } };
+      const again = isLost(error);
+      const offer = size === null && !again ? null : { pane, again, source: again ? source : { ...source, size } };
       store.dispatch({ type: 'failed', pane, text: /** @type {Error} */ (error).message, offer });
     }
   }
@@ -245,7 +247,8 @@ export class SceneEffects {
     if (blocks) blocks.want(block); // the last load has priority
     else this.start(scene, block);
     this.rollout(state, scene);
-    if (state.mode === SIMILARITY) this.descriptors.want(scene, descriptorsOf(state, depth, this.page.similarity));
+    if (state.mode !== SIMILARITY || groupsByLayer(state)) return;
+    this.descriptors.want(scene, descriptorsOf(state, depth, this.page.similarity));
   }
 
   /** @param {Scene} scene @param {number} block */
@@ -256,9 +259,13 @@ export class SceneEffects {
       changed: this.page.changed,
       idle: this.page.idle,
       failed: (what, error) => {
+        if (scene.failed.size === 1) lost.length = 0; // the first one, or the first again
         lost.push(what);
-        const text = tr('could-not-load', listed(lost), error.message);
-        this.page.store.dispatch({ type: 'message', texts: [text] });
+        const { pane } = this.page.store.get();
+        const all = lost.length > 2 ? tr('layers-lost', lost.length) : listed(lost);
+        const text = tr('could-not-load', all, error.message);
+        const offer = isLost(error) ? { pane, again: true, source: null } : null;
+        this.page.store.dispatch({ type: 'message', texts: [text], offer });
       },
     });
     this.blocks.set(scene.id, blocks);
@@ -286,6 +293,13 @@ export class SceneEffects {
     } else if (state.mode === 'rollout' && !manifest.rollout && backend.can.rollout && state.direction === 'row') {
       this.row(scene, () => tokenOn(this.page.store.get(), scene, this.page.scenes, lastGrid(manifest)));
     }
+  }
+
+  /** Load again what failed. @param {Scene} scene */
+  retry(scene) {
+    this.blocks.get(scene.id)?.again();
+    this.retryRollout(scene);
+    this.descriptors.retry(scene);
   }
 
   /** Load again what failed of rollout. @param {Scene} scene */

@@ -313,7 +313,7 @@ export class Explore extends Panel {
     }
     if (state.mode === SIMILARITY && (asked.query || state.similar !== 'cosine')) {
       const query = asked.query ?? queryOn(state, scene, this.page.scenes); // the query stays on its photograph
-      return { ...state, ...this.similarity.question(state, scene), head, asked, query, from: scene.grid };
+      return { ...state, ...this.similarity.vectors({ ...state, block }, scene), head, asked, query, from: scene.grid };
     }
     const { manifest, answers } = scene;
     const shown = Math.min(block ?? Infinity, manifest.depth - 1);
@@ -458,7 +458,8 @@ export class Explore extends Panel {
   report(words, strongest, mode, spread = '', said = words) {
     write(this.found('.vv-note'), words);
     write(this.found('.vv-spread'), spread);
-    this.found('.vv-honest').hidden = !['attention', 'rollout', 'word'].includes(mode);
+    const looks = ['attention', 'rollout', 'word'].includes(mode);
+    this.found('.vv-honest').classList.toggle('vv-unseen', !looks); // it keeps its place
     const told = joined(tr('sentence', this.panes[this.page.store.get().pane].pane.title), said, strongest);
     if (told === this.said) return;
     this.said = told;

@@ -81,6 +81,7 @@ export class Frame extends Panel {
     const { store } = this.page;
     const { offer, pane } = store.get();
     if (size !== undefined) store.dispatch({ type: 'open', source: { size: Number(size) } });
+    else if (offer?.again) store.dispatch({ type: 'retry' });
     else if (offer) {
       if (offer.pane !== pane) store.dispatch({ type: 'activate', pane: offer.pane });
       store.dispatch({ type: 'open', source: offer.source });
@@ -165,7 +166,7 @@ export class Frame extends Panel {
     }
     const button = place.querySelector('[data-do=fits]');
     button.hidden = offer === null;
-    write(button, tr('open-at-pixels', offer?.source.size));
+    write(button, offer?.again ? tr('retry') : tr('open-at-pixels', offer?.source?.size));
   }
 
   /** The layout follows the photograph's shape: what a portrait leaves free is the thumbnails'. @param {State} state */

@@ -72,8 +72,10 @@ export class Heads extends Panel {
     const table = this.find('.vv-table');
     const leave = () => this.change({ thumbnail: null });
     const look = (/** @type {Event} */ { target }) => this.look(target);
-    for (const name of ['pointerover', 'focusin']) table.addEventListener(name, look);
-    for (const name of ['pointerleave', 'focusout']) table.addEventListener(name, leave);
+    for (const place of [table, this.find('.vv-charts')]) { // a dot is a head as a cell is
+      for (const name of ['pointerover', 'focusin']) place.addEventListener(name, look);
+      for (const name of ['pointerleave', 'focusout']) place.addEventListener(name, leave);
+    }
     roving(table, '.vv-cell');
     root.addEventListener('click', ({ target }) => (
       this.clicked(/** @type {any} */ (target).closest('[data-place], [data-do]')?.dataset)));
@@ -236,7 +238,7 @@ export class Heads extends Panel {
     const index = new Uint8Array(flat.length);
     const least = scale ? Math.max(0, scale.vmin) : 0;
     if (scale) indices(flat.map((value) => (Number.isFinite(value) ? value : least)), scale, 1, index);
-    const short = signed && !share && scale ? inTable(scale.vmax) : unit; // in narrow cells
+    const short = inTable(Math.max(...there.map(Math.abs), 0), share); // equal decimals in all cells
     const bytes = this.page.colors[signed ? SIGNED : SPOTLIGHT];
     this.cells.forEach((cell, place) => {
       const [layer, head] = places[place];

@@ -1,7 +1,7 @@
 // The panel of layers: the prediction after each layer, from the image and from each patch, and principal components of
 // the patches. The map of the chosen layer is drawn large over the photograph.
 import { chart, fill, rangeOf } from '../draw/charts.js';
-import { SPOTLIGHT, colorGrid } from '../draw/color.js';
+import { SPOTLIGHT, colorGrid, packed } from '../draw/color.js';
 import { Pane } from '../draw/photo.js';
 import { oneTabStop, roving } from '../draw/roving.js';
 import { Questions, sceneOf } from '../effects/questions.js';
@@ -209,11 +209,8 @@ export class Layers extends Panel {
 
   /** The colors of a layer's patches, as whole pixels. @param {number} at */
   colors(at) {
-    const size = this.scene.grid[0] * this.scene.grid[1];
-    return Uint32Array.from({ length: size }, (_, i) => {
-      const [r, g, b] = this.rgb.subarray(3 * (at * size + i), 3 * (at * size + i) + 3);
-      return (0xff000000 | (b << 16) | (g << 8) | r) >>> 0;
-    });
+    const bytes = 3 * this.scene.grid[0] * this.scene.grid[1];
+    return packed(this.rgb.subarray(at * bytes, (at + 1) * bytes));
   }
 
   /** A class read from every patch of a layer, 0..255. @param {number} at @param {number} chosen */

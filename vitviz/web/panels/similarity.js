@@ -2,13 +2,16 @@
 // lines between mutual nearest neighbours; or the principal components of all patches, and the foreground.
 import { descriptorWords, patchWords, percent, score } from '../compute/format.js';
 import { basisFile, colorsOf, fitBasis, foregroundOf } from '../compute/pca_basis.js';
-import { descriptorsOf } from '../compute/query.js';
+import { descriptorsOf, groupsByLayer } from '../compute/query.js';
 import { Matching, cosines } from '../compute/similarity.js';
 import { FIELDS, SIMILARITY, hasQuery } from '../core/state.js';
 import { joined, spoken, tr } from '../core/words.js';
+import { decoded } from '../compute/payload.js';
+import { packed } from '../draw/color.js';
 import { write } from '../draw/dom.js';
 import { Lines } from '../draw/lines.js';
 import { keyOf } from '../effects/descriptors.js';
+import { Questions } from '../effects/questions.js';
 import { nameOf, saveMenu } from './save.js';
 import { Panel } from './panel.js';
 
@@ -18,6 +21,8 @@ import { Panel } from './panel.js';
 /** @typedef {import('./explore.js').Place} Place */
 /** @typedef {import('../compute/pca_basis.js').Basis} Basis */
 
+/** @type {import('../effects/questions.js').Question} */
+const LAYERS = ['layers', {}];
 const SLICE = 6; // milliseconds per frame for work that spans several frames
 const [SEEN, COVERED] = [0, 0xff120e0c]; // colors of foreground and background
 
@@ -35,14 +40,24 @@ export class Similarity extends Panel {
     this.bases = new WeakMap(); // by the descriptors of the first photograph
     /** @type {WeakMap<Scene, {basis: Basis, similar: string, table: Uint32Array}>} */
     this.tables = new WeakMap(); // the latest colors of each scene
+    this.layers = new Questions(page.backend, page.changed);
+    /** @type {WeakMap<object, Uint8Array>} */
+    this.decoded = new WeakMap(); // the colors of all layers, by their answer
     this.controls = this.find('.vv-similarity');
     this.controls.addEventListener('input', (/** @type {any} */ { target: { value, dataset: { field } } }) => (
-      this.change({ [field]: /^\d+$/.test(value) ? Number(value) : value })));
+      this.change({ [field]: /^\d+$/.test(value) ? Number(value) : value || null })));
     /** @type {() => Uint8Array | null} */
     this.file = () => null; // the basis for Python
     saveMenu(page, this.controls, 'save-the-basis-of-the', [
       { words: 'basis-for-python-npz', ending: 'npz', make: () => this.file() }],
     () => nameOf(this.scene, 'basis'), 'beforeend');
+  }
+
+  /** The vectors that a map compares, and their block; no kind for the groups of a layer.
+   * @param {State} state @param {Scene} scene */
+  vectors(state, scene) {
+    const block = Math.min(state.block ?? Infinity, scene.manifest.depth - 1);
+    return groupsByLayer(state) ? { descriptor: null, block } : this.question(state, scene);
   }
 
   /** @param {State} state @param {Scene} scene */
@@ -95,6 +110,23 @@ export class Similarity extends Panel {
   }
 
   /**
+   * The colors of a layer's patches in the basis of all layers, as in the tab Inside.
+   * @param {Scene} scene @param {number} block
+   */
+  ofLayer(scene, block) {
+    this.layers.want(scene, [LAYERS]);
+    const missing = this.layers.failure(scene, LAYERS);
+    const answer = this.layers.answer(scene, LAYERS);
+    if (!answer) return { missing };
+    const rgb = this.decoded.get(answer) ?? decoded(answer.colors);
+    this.decoded.set(answer, rgb);
+    const at = answer.layers.indexOf(block + 1);
+    const bytes = 3 * scene.grid[0] * scene.grid[1];
+    return { table: packed(rgb.subarray(at * bytes, (at + 1) * bytes)), note: tr('groups-words'),
+      spread: tr('patches-of-similar-colour-are', percent(answer.explained[at], 2)) };
+  }
+
+  /**
    * The map of a pane; see `Shown` of explore.js.
    * @param {Place} place @param {Scene} scene @param {Scene[]} scenes - of all panes
    */
@@ -104,6 +136,7 @@ export class Similarity extends Panel {
     const plain = { values: /** @type {Float32Array | null} */ (null), missing: '', signed: false,
       unit: 'cosine', name: '', note: '', patch: /** @type {[number, number] | null} */ (null),
       question: { token: -1, direction: /** @type {'row'} */ ('row') } };
+    if (groupsByLayer(place)) return { ...plain, ...this.ofLayer(scene, place.block) };
     if (place.similar !== 'cosine') {
       const key = keyOf(this.question(place, scene));
       if (scenes.some(({ failed }) => failed.has(key))) {
@@ -148,6 +181,7 @@ export class Similarity extends Panel {
   draw(place, scenes, panes) {
     const on = place.mode === SIMILARITY;
     this.controls.hidden = !on;
+    if (!groupsByLayer(place)) this.layers.stop();
     const pair = on && scenes.length === 2 && place.similar === 'cosine';
     const more = pair && this.match(place, scenes);
     const { matching } = this;
@@ -183,22 +217,25 @@ export class Similarity extends Panel {
   update(place, scenes, count, busy) {
     const [scene, other] = scenes;
     const { similar } = place;
-    const question = this.question(place, scene);
-    const { descriptor, block } = question;
+    const { descriptor, block } = this.vectors(place, scene);
     const { depth } = scene.manifest;
     const [kind, layer, matches] = ['descriptor', 'descriptorBlock', 'matches'].map((field) => (
       this.find(`[data-field=${field}]`)));
-    this.find('.vv-similarity .vv-save').hidden = similar === 'cosine';
+    this.find('.vv-similarity .vv-save').hidden = similar === 'cosine' || descriptor === null;
     this.file = () => {
-      const found = this.basis(scene, scenes, keyOf(question));
-      return found && basisFile(found.basis, question);
+      if (descriptor === null) return null;
+      const found = this.basis(scene, scenes, keyOf({ descriptor, block }));
+      return found && basisFile(found.basis, { descriptor, block });
     };
     if (this.isNew(scene, spoken())) {
       const { values = [] } = FIELDS.descriptor.kind;
-      kind.innerHTML = values.map((name) => `<option value="${name}">${descriptorWords(name)}</option>`).join('');
+      kind.innerHTML = ['', ...values].map((name) => `<option value="${name}">${
+        name ? descriptorWords(name) : tr('tokens-of-all-layers')}</option>`).join('');
       layer.innerHTML = Array.from({ length: depth }, (_, i) => `<option value="${i}">${i + 1}</option>`).join('');
     }
-    if (kind.value !== descriptor) kind.value = descriptor;
+    kind.options[0].hidden = similar !== 'components';
+    layer.disabled = descriptor === null; // it is the layer below the picture
+    if (kind.value !== (descriptor ?? '')) kind.value = descriptor ?? '';
     if (layer.value !== String(block)) layer.value = String(block);
     const field = matches.closest('label');
     const hidden = !other || similar !== 'cosine';

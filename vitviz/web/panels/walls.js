@@ -15,6 +15,7 @@ import { Panel } from './panel.js';
 /** @typedef {import('../compute/answers.js').Answers} Answers */
 /** @typedef {import('../draw/thumbnails.js').Item} Item */
 
+const LONGEST = 4; // shape of a small map; those of longer photographs are stretched
 const BUSY = 5; // milliseconds of a frame after which the maps wait for the next one
 
 /** Small maps of all layers: one wall for each stage, because their grids and numbers of heads differ. */
@@ -132,7 +133,7 @@ export class Walls extends Panel {
   /** Build the thumbnails of a scene. @param {Scene} scene */
   offer({ manifest }) {
     const { depth, frame } = manifest;
-    const shape = (frame[2] - frame[0]) / (frame[3] - frame[1]);
+    const shape = Math.min(LONGEST, Math.max(1 / LONGEST, (frame[2] - frame[0]) / (frame[3] - frame[1])));
     for (const [name, size] of Object.entries({ shape, heads: mostHeads(manifest), layers: depth })) {
       this.root.style.setProperty(`--${name}`, String(size));
     }
