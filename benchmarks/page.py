@@ -42,7 +42,8 @@ SHOWN = """() => {
         return data?.answers.has(block) && explorer.frame === 0 ? data.manifest.id : '';
     }
     const { scene, block } = store.get();
-    return scenes.get(scene?.id)?.answers.has(block) && resting() ? scene.id : '';
+    const shown = scenes.get(scene?.id);
+    return shown?.answers.has(block ?? shown.manifest.depth - 1) && resting() ? scene.id : '';
 }"""
 # At first sight: what is visible without scrolling, besides the wall of small maps.
 SIGHT = """() => {
