@@ -116,7 +116,7 @@ def test_uploaded_photographs_are_shown_and_other_files_refused(opened: Browser,
     alert = opened.get_by_role("alert")
     before = expect_map(opened, app.view().attention())
     upload(opened, bogus)
-    expect(alert).to_contain_text("This is a file of an unknown kind, not a photograph. Save it as JPEG or PNG.")
+    expect(alert).to_contain_text("This is text, not a photograph. Save it as JPEG or PNG.")
     expect(opened.locator("[data-value=Church]")).to_have_attribute("aria-pressed", "true")
     expect_unchanged(opened, before)
     opened.locator(".vv-message").get_by_role("button").click()

@@ -32,7 +32,7 @@ TABS = {  # with the selector of an element that appears with the answers
 }
 CONTROLS = ":is(button, summary, legend, h2, label:not(.vv-field)):visible"
 SMALL = """(all) => all.filter((control) => control.checkVisibility({ visibilityProperty: true })
-    && !control.closest('.vv-i')) // it has an invisible border
+    && !control.closest('.vv-i, .vv-waterfall')) // an invisible border; columns of a chart, 200 pixels high
     .map((control) => [control, (control.closest('label') ?? control).getBoundingClientRect()])
     .filter(([, { width, height }]) => width * height && Math.min(width, height) < 43.5)
     .map(([{ outerHTML }, { width, height }]) => `${outerHTML.slice(0, 90)} ${width} x ${height}`)"""
