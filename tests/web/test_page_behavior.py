@@ -446,9 +446,9 @@ def test_the_page_speaks_chinese_and_english_again(
     for text in texts("留在图块自身"):
         assert not SENTENCE.findall(text)
     (tmp_path / "a.bin").write_bytes(bytes(9))
-    for file, kind in ((Path(__file__), "文本"), (tmp_path / "a.bin", "未知格式（开头的字节 00 .*）")):
+    for file, kind in ((Path(__file__), "文本"), (tmp_path / "a.bin", "未知格式的文件")):
         upload(page, file)
-        expect(page.locator("#notice span")).to_have_text(re.compile(f"需要.*照片，.*是{kind}。"))
+        expect(page.locator("#notice span")).to_have_text(re.compile(f"这是{kind}，不是照片。"))
         page.click("#notice [data-do=dismiss]")
     page.evaluate("vitviz.store.dispatch({ type: 'open', source: { model: 'timm:no model' } })")
     expect(page.locator("#notice span")).to_contain_text("得到的是 'timm:no model'")

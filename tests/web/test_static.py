@@ -459,7 +459,7 @@ def test_address_may_name_a_picture_of_the_site(page: Page, site: Site, source: 
     assert address(page) == {"photo": "pictures/mine.png", "layer": "2"}
     for photo, words in (
         ("pictures/none.png", "pictures/none.png"),
-        ("https://example.org/mine.png", "got https://example.org"),
+        ("https://example.org/mine.png", "https://example.org"),
         ("index.html", "This browser cannot read this file as a picture"),
     ):
         ready(page, f"{site.url}?photo={photo}")
