@@ -190,8 +190,8 @@ DIRECT = {
     "write_text": {"evaluation/records.py", "training/state.py"},  # a lock's text; a file inside a new state
     "write_bytes": {"site/static.py", "gradio.py"},  # a file inside a new site; the component's cache
     "savez": set[str](),
-    # rows and features are appended; a data set is unpacked into a temporary folder
-    "open": {"evaluation/records.py", "images/datasets.py", "training/features.py"},
+    # rows and features are appended; a data set is unpacked into a temporary folder; a report is written piece by piece
+    "open": {"evaluation/records.py", "export/report.py", "images/datasets.py", "training/features.py"},
 }
 
 

@@ -23,6 +23,7 @@ from vitviz.language.words import Words
 from vitviz.model.vit import ViT
 from vitviz.weights.checks import CONFIG, WEIGHTS, read_json, read_weights
 from vitviz.weights.zoo import DEFAULT, bundled, folder_of, load
+from vitviz.writing import write
 
 FORMAT = 1
 FOLDER = "captioner"
@@ -219,7 +220,8 @@ def save(captioner: Captioner, folder: Path, *, licence: str, source: str) -> No
     folder.mkdir(parents=True, exist_ok=True)
     state = {f"decoder.{name}": tensor for name, tensor in captioner.decoder.state_dict().items()}
     state |= {f"projection.{name}": tensor for name, tensor in captioner.projection.items()}
-    save_file({name: tensor.half().contiguous() for name, tensor in state.items()}, folder / WEIGHTS)
+    halves = {name: tensor.half().contiguous() for name, tensor in state.items()}
+    write(folder / WEIGHTS, lambda path: save_file(halves, path))
     config = {
         "format": FORMAT,
         "backbone": captioner.backbone.pretrained.name,
@@ -231,7 +233,7 @@ def save(captioner: Captioner, folder: Path, *, licence: str, source: str) -> No
         "words": captioner.tokenizer.words,
         "nouns": captioner.tokenizer.nouns,
     }
-    (folder / CONFIG).write_text(json.dumps(config, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    write(folder / CONFIG, json.dumps(config, indent=1, ensure_ascii=False) + "\n")
 
 
 def load_folder(folder: Path, backbone: ViT) -> Captioner:

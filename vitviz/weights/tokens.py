@@ -100,7 +100,7 @@ def _of_sam(module: Any, height: int, width: int) -> Tokens | None:
     patch = patch[0] if isinstance(patch, Sequence) else patch
     grid, device, parts = (height // patch, width // patch), next(module.parameters()).device, parts_of(module)
     sides = [] if parts is None else [int(getattr(block, "window_size", 0)) for block in parts.blocks]
-    windows = [(side, side) if side else grid for side in sides]
+    windows = [(side, side) if side else grid for side in sides if any(sides)]
     return Tokens(grid, (), patch, tuple(partition(0, grid, window, device, merges=False) for window in windows))
 
 
