@@ -178,7 +178,7 @@ def test_thumbnail_under_pointer_or_focus_is_previewed_in_the_picture(explorer: 
     explorer.mouse.move(5, 5)
     expect(explorer.locator(".vv-scale-words")).to_have_text("3 layers × 5 heads")
     assert title(explorer) == before.replace("row 4, column 4", "row 6, column 9")
-    assert state(explorer, "block", "head") == [2, "mean"]
+    assert state(explorer, "block", "head") == [None, "mean"]
     explorer.locator(".vv-grid [data-value='1,0']").focus()
     explorer.keyboard.press("ArrowRight")  # by keyboard
     expect_map(explorer, seen.attention(1, 1, (5, 8)))

@@ -61,13 +61,13 @@ def test_help_restores_focus_and_full_screen_toggles(explorer: Page) -> None:
         picture.focus()
         explorer.keyboard.press("?")
         expect(help_).to_be_visible()
-        expect(help_.locator("dt")).to_have_count(18)
+        expect(help_.locator("dt")).to_have_count(19)
         explorer.keyboard.press("[")
         explorer.keyboard.press(close)
         expect(help_).to_be_hidden()
         explorer.wait_for_function("!vitviz.store.get().help")  # the close event fires later
         expect(picture).to_be_focused()
-    assert state(explorer, "block", "help") == [2, False]
+    assert state(explorer, "block", "help") == [None, False]
     picture.press("?")
     expect(help_).to_be_visible()
     help_.evaluate(  # reopening before the close event keeps the dialog open
