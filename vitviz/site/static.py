@@ -23,7 +23,7 @@ from vitviz import __version__, rooms
 from vitviz.analysis.head_statistics import STATISTICS
 from vitviz.analysis.pairs import BLOCK, DESCRIPTOR
 from vitviz.attribution.inputs import Case
-from vitviz.attribution.registry import METHODS
+from vitviz.attribution.registry import METHODS, default_methods
 from vitviz.attribution.target_specs import SPELLINGS
 from vitviz.explorer import Explorer
 from vitviz.export import SPACE_CARD
@@ -269,6 +269,7 @@ def _write_model(site: Site, source: str, model: ViT, methods: Sequence[str]) ->
         "reads": _reads(halves), "missing": missing_statistics(config.prefix),
         "preprocess": pretrained.preprocess.to_dict(),
         "larger": {"size": size, "preprocess": larger.to_dict()},
+        "defaults": default_methods(model),
         "methods": {
             name: {"title": about.title, "signed": about.signed, "unit": about.unit, "specific": about.class_specific}
             for name, about in METHODS.items()

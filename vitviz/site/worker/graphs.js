@@ -22,6 +22,7 @@ import { unpack, widen } from '../../web/compute/half.js';
  * @property {Record<string, import('../../web/core/words.js').Phrase>} [phrases] - of these texts
  * @property {Preprocess} preprocess @property {Record<string, {title: string, signed: boolean,
  *   unit: 'attention' | 'score', specific: boolean}>} methods
+ * @property {string[]} defaults - default methods, see `methods` of core/manifest.js
  * @property {{size: number, preprocess: Preprocess}} larger - the input size with four times as many patches
  * @property {Record<string, [number, number, number]>} parts - start and number of each part's bytes in the file of the
  *   weights, and number of its weights

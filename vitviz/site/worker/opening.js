@@ -109,6 +109,8 @@ export function judge({ labels, groups, groupAbove, knownAbove }, logits) {
  * @param {{model: import('./model.js').Model, canvas: OffscreenCanvas, prepared: Prepared, size: number | null,
  *   run: import('./model.js').Run, seconds: number}} opened
  * @param {Constants} constants
+ * @returns {Promise<Omit<import('../../web/core/manifest.js').Manifest, 'id' | 'photo' | 'seen'>
+ *   & Record<'photo' | 'seen', Awaited<ReturnType<typeof picture>>>>}
  */
 export async function describeScene({ model: { about }, canvas, prepared, size, run, seconds }, constants) {
   const photo = await stage(canvas, constants.sides);
@@ -118,13 +120,15 @@ export async function describeScene({ model: { about }, canvas, prepared, size, 
   const shares = softmax(run.logits);
   const best = [...shares.keys()].sort((a, b) => shares[b] - shares[a]).slice(0, about.listed);
   const { depth, heads, headWidth, prefix, labels, sureAbove, source, title } = about;
-  const predictions = best.map((index) => [labels[index], shares[index], index]);
+  const predictions = best.map((index) => /** @type {[string, number, number]} */ (
+    [labels[index], shares[index], index]));
+  const frame = /** @type {[number, number, number, number]} */ (prepared.frame.map((edge) => edge * factor));
   return {
-    photo, seen: await picture(saw, 0.85), frame: prepared.frame.map((edge) => edge * factor), grid: run.grid, prefix,
-    depth, heads, width: headWidth, blocks: depth, rollout: run.blocks[0].tokens <= constants.rollout, image: null,
+    photo, seen: await picture(saw, 0.85), frame, grid: run.grid, prefix,
+    depth, heads, width: headWidth, rollout: run.blocks[0].tokens <= constants.rollout, image: null,
     model: source, title, size, predictions, labels, groups: about.groups,
     problemType: 'single_label_classification', zeroShot: about.zeroShot,
-    sureAbove, ...judge(about, run.logits), caveat: '', maps: [],
+    sureAbove, ...judge(about, run.logits), caveat: '', methods: about.defaults, maps: [],
     badge: { device: 'browser, WASM', seconds },
     sizes: sizesOf(about, canvas),
   };
