@@ -17,7 +17,7 @@ from torch.overrides import TorchFunctionMode
 from vitviz.analysis import AnalysisError
 from vitviz.attribution.targets import Target
 from vitviz.model.devices import double
-from vitviz.weights.capture import MULTI_HEAD, probabilities_of
+from vitviz.weights.capture import MULTI_HEAD, Attention
 from vitviz.weights.captured import Captured
 from vitviz.weights.captured_vit import CapturedViT
 
@@ -54,7 +54,10 @@ class _Direct(TorchFunctionMode):
         """Run a function of torch; weights are constants, so that only what depends on leaves has a gradient."""
         kwargs = kwargs or {}
         if func is F.scaled_dot_product_attention:
-            return self._attend(*args, **kwargs)
+            call = Attention(*args, **kwargs)
+            with torch.no_grad():
+                probabilities = call.probabilities()
+            return probabilities @ self._leaf(call.value)
         if func in _SOFTMAX:
             self._probabilities = func(*args, **kwargs).detach()
             return self._probabilities
@@ -68,15 +71,6 @@ class _Direct(TorchFunctionMode):
             with self:
                 return MULTI_HEAD(*args, **kwargs)
         return func(*args, **kwargs)
-
-    def _attend(
-        self, query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None, *_options: Any, **named: Any
-    ) -> Tensor:
-        scale = named.get("scale")
-        factor = query.shape[-1] ** -0.5 if scale is None else scale
-        with torch.no_grad():
-            probabilities = probabilities_of(query, key, attn_mask, named.get("is_causal", False), factor)
-        return probabilities @ self._leaf(value)
 
     def _leaf(self, value: Tensor) -> Tensor:
         """Collect the values of an attention, (..., M, d)."""

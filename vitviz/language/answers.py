@@ -7,14 +7,36 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
-from vitviz.weights.capture import Observer, probabilities_of
+from vitviz.weights.capture import Attention, Observer, probabilities_of
 from vitviz.weights.captured import CaptureError
 
 
-class AnswerRows(Observer):
+class DecoderObserver(Observer):
+    """Pass the attention of a model's decoder to a function; other attention is computed as usual.
+
+    Args:
+        model: the vision-language model.
+        attend: computes a call of the layer of that name.
+    """
+
+    def __init__(self, model: Any, attend: Callable[[str, Attention], Tensor]) -> None:
+        super().__init__(model, grad=False)
+        self._decoder = {id(part) for part in model.get_decoder().modules()}
+        self._in_decoder = attend
+
+    def _attend(self, call: Attention) -> Tensor:
+        """Compute scaled dot-product attention."""
+        name, caller = self._caller()
+        return self._in_decoder(name, call) if id(caller) in self._decoder else call.run()
+
+    def _softmax(self, func: Callable[..., Tensor], logits: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+        """Compute a softmax as usual."""
+        return func(logits, *args, **kwargs)
+
+
+class AnswerRows(DecoderObserver):
     """Record, at each decoding step and in each layer, the attention of the token that predicts the next token.
 
     Each row is computed from this token's query and the keys in the model's cache, which are not copied. The first row
@@ -26,9 +48,8 @@ class AnswerRows(Observer):
         length: number of tokens of the prompt.
     """
 
-    def __init__(self, model: nn.Module, tokens: Tensor, length: int) -> None:
-        super().__init__(model, grad=False)
-        self._decoder = {id(part) for part in model.get_decoder().modules()}  # type: ignore[operator]
+    def __init__(self, model: Any, tokens: Tensor, length: int) -> None:
+        super().__init__(model, self._observe)
         self._tokens, self._length = tokens, length
         self._rows: dict[str, list[Tensor]] = {}  # name of the caller -> (H, M) of each token of the answer
 
@@ -46,28 +67,13 @@ class AnswerRows(Observer):
             )
         return torch.stack([torch.stack(rows) for rows in self._rows.values()], dim=1)  # L x (T, H, M)
 
-    def _attend(
-        self,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        attn_mask: Tensor | None = None,
-        dropout_p: float = 0.0,
-        is_causal: bool = False,
-        scale: float | None = None,
-        enable_gqa: bool = False,
-    ) -> Tensor:
-        """Compute scaled dot-product attention, and keep the last query's row if the decoder computes it."""
-        name, caller = self._caller()
-        if id(caller) in self._decoder:
-            factor = query.shape[-1] ** -0.5 if scale is None else scale
-            last, seen = self._last(name, query), key[..., : query.shape[-2], :] if is_causal else key
-            mask = None if attn_mask is None else self._last(name, attn_mask)
-            self._keep(name, probabilities_of(last.float(), seen.float(), mask, False, factor))
-        output: Tensor = F.scaled_dot_product_attention(
-            query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa
-        )
-        return output
+    def _observe(self, name: str, call: Attention) -> Tensor:
+        """Compute scaled dot-product attention, and keep the last query's row."""
+        seen = call.key[..., : call.query.shape[-2], :] if call.is_causal else call.key
+        mask = None if call.attn_mask is None else self._last(name, call.attn_mask)
+        last = self._last(name, call.query).float()
+        self._keep(name, probabilities_of(last, seen.float(), mask, False, call.factor))
+        return call.run()
 
     def _last(self, name: str, tensor: Tensor) -> Tensor:
         """Return the last row of each head, of queries or a mask: (1, H or 1, 1, ...).

@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
-from vitviz.weights.capture import Observer
+from vitviz.language.answers import DecoderObserver
+from vitviz.weights.capture import Attention
 from vitviz.weights.captured import CaptureError
 
 # Values of the tokens of an answer in the arguments of models that have them; PaliGemma's answers have their own type.
@@ -33,38 +33,6 @@ class Layer:
     keys: Tensor
     values: Tensor
     mask: Tensor
-
-
-class _Calls(Observer):
-    """Handle the attention calls of a model's decoder, by the caller's name."""
-
-    def __init__(self, model: nn.Module, attend: Callable[..., Tensor]) -> None:
-        super().__init__(model, grad=False)
-        self._decoder = {id(part) for part in model.get_decoder().modules()}  # type: ignore[operator]
-        self._handle = attend
-
-    def _attend(
-        self,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        attn_mask: Tensor | None = None,
-        dropout_p: float = 0.0,
-        is_causal: bool = False,
-        scale: float | None = None,
-        enable_gqa: bool = False,
-    ) -> Tensor:
-        """Compute scaled dot-product attention, outside of the decoder as usual."""
-        name, caller = self._caller()
-        options = {"scale": scale, "enable_gqa": enable_gqa}
-        if id(caller) in self._decoder:
-            return self._handle(name, query, key, value, attn_mask, is_causal, options)
-        plain: Tensor = F.scaled_dot_product_attention(query, key, value, attn_mask, dropout_p, is_causal, **options)  # type: ignore[arg-type]
-        return plain
-
-    def _softmax(self, func: Callable[..., Tensor], logits: Tensor, *args: Any, **kwargs: Any) -> Tensor:
-        """Compute a softmax as usual."""
-        return func(logits, *args, **kwargs)
 
 
 def _of_heads(tensor: Tensor, query: Tensor) -> Tensor:
@@ -112,22 +80,19 @@ class FedAnswer:
         seen = torch.ones(many, 1, 1, self._length + self._ids.shape[1] - 1, dtype=torch.bool, device=visible.device)
         seen[..., self._tokens] = visible[:, None, None]
 
-        def attend(
-            name: str, query: Tensor, key: Tensor, value: Tensor, _mask: Any, _causal: bool, options: Any
-        ) -> Tensor:
-            layer = self._layers[name]
-            parts = (layer.keys, key), (layer.values, value)
+        def attend(name: str, call: Attention) -> Tensor:
+            layer, query = self._layers[name], call.query
+            parts = (layer.keys, call.key), (layer.values, call.value)
             keys, values = (torch.cat([_of_heads(part, query) for part in pair], 2) for pair in parts)  # (B, H, N, d)
             mask = layer.mask.masked_fill(~seen.to(layer.mask.device), -torch.inf)  # (B, 1, S, N)
-            output: Tensor = F.scaled_dot_product_attention(query, keys, values, mask, scale=options["scale"])
-            return output
+            return Attention(query, keys, values, mask, scale=call.scale).run()
 
         embeds, positions = self._tail["inputs_embeds"], self._tail["position_ids"]
         batch = {
             "inputs_embeds": embeds.expand(many, -1, -1),
             "position_ids": positions.expand(*positions.shape[:-2], many, -1),
         }
-        with _Calls(self._model, attend):
+        with DecoderObserver(self._model, attend):
             hidden = self._model.get_decoder()(**batch, use_cache=False).last_hidden_state  # (B, S, D)
         return self._chosen(self._model.get_output_embeddings()(hidden), self._length - 1 - self._start)
 
@@ -161,28 +126,26 @@ class FedAnswer:
         """Run the whole sequence once, and keep the head's keys and values, and what the tail needs."""
         start, layers, given = self._start, {}, {}
 
-        def attend(
-            name: str, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, causal: bool, options: Any
-        ) -> Tensor:
+        def attend(name: str, call: Attention) -> Tensor:
+            query, key, mask = call.query, call.key, call.attn_mask
             count = key.shape[2]
             rows = torch.zeros(1, 1, count - start, count, dtype=query.dtype, device=query.device)
-            if causal:
+            if call.is_causal:
                 later = torch.ones(count, count, dtype=torch.bool, device=query.device).triu(1)
                 rows.masked_fill_(later[start:], -torch.inf)
             elif mask is not None and mask.dtype == torch.bool:
                 rows = rows.masked_fill(~mask[..., start:, :], -torch.inf)
             elif mask is not None:
                 rows = rows + mask[..., start:, :]
-            layers[name] = Layer(key[:, :, :start], value[:, :, :start], rows)
-            output: Tensor = F.scaled_dot_product_attention(query, key, value, mask, is_causal=causal, **options)
-            return output
+            layers[name] = Layer(key[:, :, :start], call.value[:, :, :start], rows)
+            return call.run()
 
         def keep(_module: nn.Module, _args: Any, named: dict[str, Any]) -> None:
             given.update(named)
 
         hook = self._model.get_decoder().register_forward_pre_hook(keep, with_kwargs=True)
         try:
-            with _Calls(self._model, attend):
+            with DecoderObserver(self._model, attend):
                 self._model(**self._extended(self._inputs), use_cache=False)
         finally:
             hook.remove()

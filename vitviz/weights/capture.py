@@ -14,6 +14,7 @@ import math
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
+from dataclasses import dataclass
 from functools import partial
 from types import FunctionType
 from typing import Any
@@ -112,6 +113,37 @@ def as_it_is(grad: bool, tensors: Sequence[Tensor]) -> Iterator[None]:
         yield
 
 
+@dataclass(frozen=True, eq=False)
+class Attention:
+    """Arguments of `F.scaled_dot_product_attention`, in its order."""
+
+    query: Tensor
+    key: Tensor
+    value: Tensor
+    attn_mask: Tensor | None = None
+    dropout_p: float = 0.0
+    is_causal: bool = False
+    scale: float | None = None
+    enable_gqa: bool = False
+
+    @property
+    def factor(self) -> float:
+        """Return the factor of the logits."""
+        return self.query.shape[-1] ** -0.5 if self.scale is None else float(self.scale)
+
+    def probabilities(self) -> Tensor:
+        """Return the attention probabilities, in the autograd graph: (..., n, N)."""
+        return probabilities_of(self.query, self.key, self.attn_mask, self.is_causal, self.factor)
+
+    def run(self) -> Tensor:
+        """Return what the function returns: (..., n, d)."""
+        output: Tensor = F.scaled_dot_product_attention(
+            self.query, self.key, self.value, self.attn_mask, self.dropout_p, self.is_causal, scale=self.scale,
+            enable_gqa=self.enable_gqa,
+        )  # fmt: skip
+        return output
+
+
 class Observer(TorchFunctionMode):
     """Record the attention calls of a module.
 
@@ -133,7 +165,7 @@ class Observer(TorchFunctionMode):
         """Run a function of torch, and record it if it computes attention."""
         kwargs = kwargs or {}
         if func is F.scaled_dot_product_attention:
-            return self._attend(*args, **kwargs)
+            return self._attend(Attention(*args, **kwargs))
         if func in _SOFTMAX:
             return self._softmax(func, *args, **kwargs)
         if func is F.multi_head_attention_forward:
@@ -144,35 +176,22 @@ class Observer(TorchFunctionMode):
             return result
         return func(*args, **kwargs)
 
-    def _attend(
-        self,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        attn_mask: Tensor | None = None,
-        dropout_p: float = 0.0,
-        is_causal: bool = False,
-        scale: float | None = None,
-        enable_gqa: bool = False,
-    ) -> Tensor:
-        """Record and compute scaled dot-product attention; arguments as in `F.scaled_dot_product_attention`."""
-        if dropout_p:
-            raise CaptureError(f"Expected no dropout in attention, got {dropout_p}. Call module.eval().")
-        factor = query.shape[-1] ** -0.5 if scale is None else float(scale)
+    def _attend(self, call: Attention) -> Tensor:
+        """Record and compute scaled dot-product attention."""
+        query, key = call.query, call.key
+        if call.dropout_p:
+            raise CaptureError(f"Expected no dropout in attention, got {call.dropout_p}. Call module.eval().")
         shape = (*query.shape[:-1], key.shape[-2])
         if self._grad:
             self._reserve(3 * math.prod(shape) * query.element_size(), query.device)  # with logits and gradient
-            probabilities = self._in_graph(probabilities_of(query, key, attn_mask, is_causal, factor))
-            return probabilities @ _shared(value, query)
-        mask = self._mask(attn_mask, is_causal)
+            return self._in_graph(call.probabilities()) @ _shared(call.value, query)
+        mask = self._mask(call.attn_mask, call.is_causal)
         self._reserve(query.nbytes + key.nbytes, query.device)
         with _RowSums() as kernel:
-            output: Tensor = F.scaled_dot_product_attention(
-                query, key, value, attn_mask, is_causal=is_causal, scale=scale, enable_gqa=enable_gqa
-            )
+            output = call.run()
         if torch.is_autocast_enabled(query.device.type):
             query, key = (part.to(torch.get_autocast_dtype(query.device.type)) for part in (query, key))
-        parts = {"queries": _kept(query), "keys": _kept(key), "scale": factor, "mask": mask}
+        parts = {"queries": _kept(query), "keys": _kept(key), "scale": call.factor, "mask": mask}
         if kernel.sums is not None and kernel.sums.numel():
             parts["kernel_sums"] = _kept(kernel.sums.flatten()[: math.prod(shape[:-1])].reshape(shape[:-1]))
         self._add(shape, **parts)
