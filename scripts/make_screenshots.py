@@ -7,7 +7,7 @@
     python scripts/make_screenshots.py --similar       # docs/similar.webp, components.webp: two photographs' patches
     python scripts/make_screenshots.py --lecture       # docs/lecture/: one screen of each step of the lecture
     python scripts/make_screenshots.py --target        # docs/targets*.webp: Explain and Layers with a group of classes
-    python scripts/make_screenshots.py --panels        # docs/guide/: parts of the page, those of PANELS
+    python scripts/make_screenshots.py --panels        # docs/: parts of the page, those of PANELS
     python scripts/make_screenshots.py --static PHOTO  # docs/static.webp: a static site explains this photograph
 
 Needs the development requirements and a Chromium on the PATH.
@@ -265,7 +265,7 @@ def main() -> None:
     parser.add_argument("--lecture", action="store_true", help="write docs/lecture/")
     parser.add_argument("--target", action="store_true", help="write docs/targets*.webp")
     parser.add_argument("--similar", action="store_true", help="write docs/similar.webp and docs/components.webp")
-    parser.add_argument("--panels", action="store_true", help="write pictures of parts of the page to docs/guide/")
+    parser.add_argument("--panels", action="store_true", help="write pictures of parts of the page to docs/")
     parser.add_argument("--static", type=Path, metavar="PHOTOGRAPH", help="write docs/static.webp")
     parser.add_argument("--preview", action="store_true", help="write the picture of link previews")
     args = parser.parse_args()
@@ -281,7 +281,7 @@ def main() -> None:
         elif args.target:
             shoot_target(browser, address, ROOT / "docs" / "targets.webp")
         elif args.panels:
-            shoot_panels(browser, address, ROOT / "docs" / "guide")
+            shoot_panels(browser, address, ROOT / "docs")
         elif args.similar:
             shoot_similar(browser, address, ROOT / "docs")
         elif args.preview:

@@ -18,6 +18,7 @@ from vitviz.formatting import CERTAINTY, FEW_CLASSES, PERHAPS, PROBABLE_ABOVE, U
 from vitviz.heatmap import FAR, FEW, OWN_QUANTILE
 from vitviz.server.endpoints import Endpoints
 from vitviz.settings import SETTINGS
+from vitviz.web.first_view import CLAIMS, EVEN, MAJORITY, OPACITY, PLACES
 from vitviz.web.questions import QUESTIONS
 from vitviz.weights.checkpoint import ARENA
 
@@ -100,7 +101,9 @@ TABLES = {
 def constants() -> str:
     """Return the constants that the page's scripts share with Python, as JSON."""
     numbers = {
+        "CLAIMS": list(CLAIMS),
         "DIMMED": DIMMED,
+        "EVEN": EVEN,
         "FAR": FAR,
         "FEW": FEW,
         "FEW_CLASSES": FEW_CLASSES,
@@ -108,8 +111,11 @@ def constants() -> str:
         "LEAST_FULL": LEAST_FULL,
         "LISTED": LISTED,
         "LIT": LIT,
+        "MAJORITY": MAJORITY,
+        "OPACITY": OPACITY,
         "OWN_QUANTILE": OWN_QUANTILE,
         "PERHAPS": PERHAPS,
+        "PLACES": list(PLACES),
         "PROBABLE_ABOVE": PROBABLE_ABOVE,
         "SHADE": list(SHADE),
         "UNKNOWN_BELOW": UNKNOWN_BELOW,

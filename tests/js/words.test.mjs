@@ -9,6 +9,7 @@ import { LANGUAGES, inEnglish, learn, named, sentence, sentences, speak, tr, tra
   from '../../vitviz/web/core/words.js';
 import { VECTORS } from './vectors.mjs';
 
+const CONSTANTS = JSON.parse(readFileSync(new URL('../../vitviz/web/core/constants.json', import.meta.url), 'utf8'));
 const PACKAGE = new URL('../../vitviz/', import.meta.url);
 const WEB = new URL('web/', PACKAGE);
 const read = (name) => readFileSync(new URL(name, PACKAGE), 'utf8');
@@ -44,7 +45,8 @@ test('every key of the page has an English text, and every text is used', () => 
   for (const key of Object.keys(EN.texts).filter((key) => key in sent)) {
     assert.ok(placesOf(EN.texts[key]).every((at) => Number(at[1]) < sent[key]), key);
   }
-  const used = new Set([...keys, ...Object.keys(sent), ...FOUND.flatMap(({ strings }) => strings)]);
+  const used = new Set([...keys, ...Object.keys(sent), ...FOUND.flatMap(({ strings }) => strings),
+    ...Object.values(CONSTANTS).flat()]);
   assert.deepEqual(Object.keys(EN.texts).filter((key) => !used.has(key)), []);
 });
 

@@ -19,15 +19,16 @@ from vitviz.view import View
 from vitviz.web import bundle
 from vitviz.web.scene import Scene
 
+# The scripts read these from core/constants.json.
 MAJORITY = 0.5  # share of the attention that makes "mostly"
-EVEN = 0.95  # spread above which attention is even
-MOST_PLACES = 3  # places that a sentence names
+EVEN = 0.95  # spread (entropy as a share of its maximum) above which attention is even
+CLAIMS = ("looks-at-one-place", "looks-at-two-places", "looks-at-three-places")
 PLACES = (
     *("upper-left", "upper-middle", "upper-right"),
     *("place-left", "place-middle", "place-right"),
     *("lower-left", "lower-middle", "lower-right"),
 )  # ninths of a picture, in reading order
-OPACITY = 0.75  # of the map, as at the start of the page
+OPACITY = 0.75  # of the map over the photograph, until a visitor changes it
 
 
 def first_view(view: View, scene: Scene, photo: str) -> dict[str, str]:
@@ -89,10 +90,9 @@ def sentence(row: NDArray[np.floating[Any]], prefix: int, grid: tuple[int, int])
     order = np.argsort(-shares, kind="stable")
     half = MAJORITY * shares.sum()
     count = int((np.cumsum(shares[order]) <= half).sum()) + 1
-    if count > MOST_PLACES:
+    if count > len(CLAIMS):
         return _text("looks-at-many-places")
-    claim = ("looks-at-one-place", "looks-at-two-places", "looks-at-three-places")[count - 1]
-    return _text(claim, *(_text(PLACES[ninth]) for ninth in sorted(order[:count])))
+    return _text(CLAIMS[count - 1], *(_text(PLACES[ninth]) for ninth in sorted(order[:count])))
 
 
 def _row_of(heatmap: Heatmap) -> tuple[NDArray[np.floating[Any]], int, tuple[int, int]]:

@@ -1,13 +1,9 @@
 // One generated sentence about where a row of attention looks, in a visitor's words. Each claim is a threshold on the
 // row's own numbers, so it is always true of them; tests/js/sentence.test.mjs counts them again.
+import CONSTANTS from '../core/constants.json' with { type: 'json' };
 import { tr } from '../core/words.js';
 
-const MAJORITY = 0.5; // of the attention: "mostly"
-const EVEN = 0.95; // spread from which attention is even
-const MOST = 3; // places named
-const PLACES = ['upper-left', 'upper-middle', 'upper-right', 'place-left', 'place-middle', 'place-right', 'lower-left',
-  'lower-middle', 'lower-right']; // ninths of the picture, in reading order
-const CLAIMS = ['looks-at-one-place', 'looks-at-two-places', 'looks-at-three-places'];
+const { CLAIMS, EVEN, MAJORITY, PLACES } = CONSTANTS; // see vitviz/web/first_view.py
 
 /**
  * Return where a token looks, in a sentence.
@@ -44,7 +40,7 @@ export function sentence(row, { prefix, grid: [gh, gw], patch, spread }) {
   ninths.sort((a, b) => b.share - a.share);
   let count = 0;
   for (let sum = 0; count < ninths.length && sum <= half; count += 1) sum += ninths[count].share;
-  if (count > MOST) return tr('looks-at-many-places');
+  if (count > CLAIMS.length) return tr('looks-at-many-places');
   const named = ninths.slice(0, count).sort((a, b) => a.ninth - b.ninth).map(({ name }) => tr(name));
   return tr(CLAIMS[count - 1], ...named);
 }

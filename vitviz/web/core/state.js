@@ -1,5 +1,6 @@
 // The state of the page as one plain object. Code counts blocks, heads, rows and columns from 0; the page and its
 // addresses count them from 1.
+import CONSTANTS from './constants.json' with { type: 'json' };
 import { FUSE, HEAD, HEADS, LAYER, PHOTO, QUERY, SWITCH, TARGET, TEXTS, either, named, oneOf, places, renamed, someOf,
   whole, within } from './kinds.js';
 import { STEPS } from './steps.js';
@@ -102,7 +103,7 @@ export const FIELDS = Object.freeze({
   mode: { initial: 'attention', url: 'mode', kind: named('attention, rollout or another map') },
   /** null: the default of the map shown */
   color: { initial: /** @type {string | null} */ (null), url: 'color', kind: named('the name of a color map') },
-  opacity: { initial: 0.75, url: 'opacity', kind: within(0, 1), quiet: true },
+  opacity: { initial: CONSTANTS.OPACITY, url: 'opacity', kind: within(0, 1), quiet: true },
   /** spotlight: opacity follows the value; even: the same everywhere */
   overlay: { initial: /** @type {'spotlight' | 'even'} */ ('spotlight'), url: 'overlay',
     kind: oneOf('spotlight', 'even') },
