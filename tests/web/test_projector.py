@@ -82,6 +82,7 @@ def place(page: Page) -> str:
 def test_no_step_of_the_lecture_overflows_on_a_projector(
     lecture: Page, tmp_path: Path, lang: str, is_tall: bool
 ) -> None:
+    lecture.emulate_media(reduced_motion="reduce")  # an element that moves has another size
     if is_tall:
         Image.open(DOG).resize((500, 760)).save(tmp_path / "tall.png")
         upload(lecture, tmp_path / "tall.png")
