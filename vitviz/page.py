@@ -103,7 +103,7 @@ class Page(gr.Blocks):
         for function in self.fns.values():
             listed = info["named_endpoints"].get(f"/{function.api_name}")
             if listed and function.fn:
-                for text, answer in zip(get_function_description(function.fn)[2], listed["returns"], strict=False):
+                for text, answer in zip(get_function_description(function.fn)[2], listed["returns"], strict=True):
                     answer["label"], _, answer["python_type"]["description"] = text.partition(": ")
         return info
 

@@ -230,7 +230,8 @@ def test_probabilities_lie_in_the_graph_of_frozen_models() -> None:
     score = captured.output[:, 3].sum()
     gradients = torch.autograd.grad(score, list(captured.attentions))
     trace = vitviz.load(model).trace(pixels(15, 35), grad=True)
-    expected = torch.autograd.grad(trace.logits[:, 3].sum(), list(trace.attentions))  # type: ignore[index]
+    assert trace.logits is not None
+    expected = torch.autograd.grad(trace.logits[:, 3].sum(), list(trace.attentions))
     for block in range(3):
         close(captured.attentions[block], plain.attentions[block])
         close(gradients[block], expected[block])
