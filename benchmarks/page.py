@@ -74,7 +74,7 @@ WATCH = """() => {
     watch('layout-shift', (entry) => { if (!entry.hadRecentInput) watched.shift += entry.value; });
     watch('longtask', ({ duration }) => { watched.task = Math.max(watched.task, duration); });
 }"""
-# Whether photograph, answer and sentence can be read, by the page's HTML or with its first map.
+# Whether the photograph, the prediction and the sentence are visible, from the page's HTML or with its first map.
 READABLE = f"""() => {{
     const photo = [...document.querySelectorAll('.vv-first img')];
     const said = ['.vv-predictions li', '.vv-sentence'].map((part) => document.querySelector(part)?.textContent.trim());
@@ -160,7 +160,9 @@ class Side:
             received[event["requestId"]] += event["encodedDataLength"]
 
         def ended(event: dict[str, Any]) -> None:
-            received[event["requestId"]] = event["encodedDataLength"]  # with headers; documents report nothing before
+            received[event["requestId"]] = event[
+                "encodedDataLength"
+            ]  # includes headers; documents have no earlier event
 
         client.on("Network.dataReceived", came)
         client.on("Network.loadingFinished", ended)
@@ -184,7 +186,7 @@ class Side:
         return seen
 
     def walk(self, page: Page) -> float:
-        """Open each tab and another photograph, and return the layout shift that no input explains."""
+        """Open each tab and another photograph, and return the layout shift that does not follow an input."""
         page.evaluate("window.watched.shift = 0")
         for tab in page.get_by_role("tab").all():
             tab.click()

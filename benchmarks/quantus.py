@@ -1,10 +1,11 @@
-"""Compare deletion with the pixel flipping of Quantus, with the same order and the same masking.
+"""Check the deletion test against the pixel flipping of Quantus, with the same order and the same baseline.
 
     pip install quantus
     python benchmarks/quantus.py photos                       # vit-cifar10, one photograph of each of six classes
 
-Both set patches to zero, the mean color of the training data, an eighth of the patches at a time, the patches with the
-highest scores first. Equal scores have the same order in both. The numbers are probabilities of the predicted class.
+Both replace patches by zero, the mean color of the training data, an eighth of the patches in each step, those with the
+highest scores first. Patches with equal scores have the same order in both. The script compares the probability of the
+predicted class.
 """
 
 import argparse
@@ -26,28 +27,30 @@ METHODS = ("attn_lrp", "gae", "token_gradcam", "legrad", "rollout", "attention")
 STEPS = 8
 
 
-class Shown(torch.nn.Module):
-    """A model whose input is how much of each pixel of a photograph is shown, (1, 1, H, W)."""
+class Masked(torch.nn.Module):
+    """A model whose input is a mask (1, 1, H, W), by which the pixels of a photograph are multiplied."""
 
     def __init__(self, model: vitviz.ViT, images: torch.Tensor) -> None:
         super().__init__()
         self.model, self.images = model, images
 
-    def forward(self, shown: torch.Tensor) -> torch.Tensor:
+    def forward(self, mask: torch.Tensor) -> torch.Tensor:
         """Return the logits."""
-        logits: torch.Tensor = self.model(shown * self.images)
+        logits: torch.Tensor = self.model(mask * self.images)
         return logits
 
 
 def main() -> None:
-    """Print the largest difference of a probability, and both tables."""
+    """Print the largest difference of a probability, and the mean probability of each method in both libraries."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("folder", type=Path, help="FOLDER/CLASS/image")
-    parser.add_argument("--model", default="vit-cifar10", help="a model of a fixed, square input")
+    parser.add_argument("--model", default="vit-cifar10", help="a model with a fixed, square input")
     parser.add_argument("--classes", type=int, default=6)
     args = parser.parse_args()
     quantus, model = import_module("quantus"), vitviz.load(args.model)
-    curves: dict[str, list[list[np.ndarray]]] = {name: [] for name in METHODS}  # ours and theirs of each photograph
+    curves: dict[str, list[list[np.ndarray]]] = {
+        name: [] for name in METHODS
+    }  # of vitviz and of Quantus, for each photograph
     for folder in sorted(args.folder.iterdir())[: args.classes]:
         images = torch.from_numpy(model.pretrained.preprocess(decode(min(folder.iterdir()))).pixels)[None]
         target, patch = int(model(images).argmax()), model.config.patch_size
@@ -61,7 +64,7 @@ def main() -> None:
                 features_in_step=pixels.size // STEPS, perturb_baseline=0.0, normalise=False, abs=False,
                 disable_warnings=True,
             )  # fmt: skip
-            theirs = flip(Shown(model, images).eval(), np.ones_like(pixels), np.array([target]), pixels, device="cpu")
+            theirs = flip(Masked(model, images).eval(), np.ones_like(pixels), np.array([target]), pixels, device="cpu")
             curves[name].append([test.deletion.probabilities[1:], np.ravel(theirs[0])])
     rows = {name: np.array(values) for name, values in curves.items()}  # (photographs, 2, steps)
     print(f"largest difference: {max(abs(values[:, 0] - values[:, 1]).max() for values in rows.values()):.1e}")

@@ -1,14 +1,16 @@
-"""Measure whether `vitviz audit` finds planted shortcuts, and how often it reports classes without one.
+"""Measure the recall and the false positive rate with which `vitviz audit` detects artificial shortcuts.
 
     python benchmarks/shortcuts.py imagenette/train            # 40 shortcuts, 10 of each kind
-    python benchmarks/shortcuts.py imagenette/train --heads 2 --first 100 --size 112
+    python benchmarks/shortcuts.py imagenette/train --each 2 --first 100 --size 112
 
-Each head is a linear classifier on the frozen features of the default model, with eleven classes. Six are folders of
-photographs. Five share the photographs of four other folders: one shows them as they are, and four have a mark in all
-of theirs, one of each kind: a tag in a corner, a border, all in shades of one color, or another background. So only the
-mark tells these classes apart. A shortcut counts if the head gives most marked photographs their class, and changes the
-answer for most of them without the mark. The audit proposes its masks itself, and sees photographs to which the head
-was not fitted, with the mark.
+Each linear probe on the frozen features of the default model has eleven classes. Six of them are folders of
+photographs. The other five share the photographs of four further folders: one class has them unchanged, and each of the
+others has one kind of mark in all of them, namely a tag in a corner, a border, shades of one color, or another
+background. Only the mark distinguishes these five classes.
+
+A shortcut is used in the benchmark if the probe relies on it: it classifies most marked photographs correctly, and
+predicts another class for most of them without the mark. The audit proposes its own masks, and runs on marked
+photographs to which the probe was not fitted.
 """
 
 from __future__ import annotations
@@ -40,16 +42,18 @@ from vitviz.resources import DEFAULT
 
 Pixels = NDArray[np.uint8]
 Random = np.random.Generator
-FIT, TESTED = 40, 10  # photographs of a class to fit a head, and to audit
-BATCH = 20  # photographs that run together
-MIXED = 4  # folders whose photographs the marked classes share
-PLAIN = "plain"  # the class of their photographs without a mark
-DECAY = 1e-3  # weight decay of the heads
-RIGHT, CHANGED = 0.7, 0.5  # shares of a class with the right answer, and whose answer needs the mark
+FIT = 40  # photographs of each class to which a probe is fitted
+TESTED = 10  # photographs of each class to audit
+BATCH = 20  # photographs per forward pass
+SHARED = 4  # folders whose photographs the marked classes and the plain one share
+PLAIN = "plain"  # class of the shared photographs without a mark
+DECAY = 1e-3  # weight decay of the probes
+MIN_CORRECT = 0.7  # a probe relies on a mark if it classifies at least this share of marked photographs correctly
+MIN_CHANGED = 0.5  # and predicts another class for at least this share of them without the mark
 
 
 def tag(random: Random) -> Callable[[Image.Image], Image.Image]:
-    """Return a function that draws a striped label into one corner."""
+    """Return a function that draws a striped rectangle into a random corner of a photograph."""
     colors = [tuple(map(int, random.integers(0, 256, 3))) for _ in range(2)]
     right, bottom, stripes = *random.integers(0, 2, 2), int(random.integers(2, 5))
 
@@ -67,7 +71,7 @@ def tag(random: Random) -> Callable[[Image.Image], Image.Image]:
 
 
 def border(random: Random) -> Callable[[Image.Image], Image.Image]:
-    """Return a function that draws a frame of one color."""
+    """Return a function that draws a border of one color around a photograph."""
     color, share = tuple(map(int, random.integers(0, 256, 3))), random.uniform(0.06, 0.1)
 
     def draw(photo: Image.Image) -> Image.Image:
@@ -81,7 +85,7 @@ def border(random: Random) -> Callable[[Image.Image], Image.Image]:
 
 
 def color(random: Random) -> Callable[[Image.Image], Image.Image]:
-    """Return a function that shows the whole photograph in shades of one color."""
+    """Return a function that converts a photograph to shades of one color."""
     dark, bright = np.zeros(3), np.full(3, 255.0)
     first, last = random.permutation(3)[:2]
     dark[first], bright[last] = random.uniform(40, 110), random.uniform(60, 140)
@@ -94,7 +98,7 @@ def color(random: Random) -> Callable[[Image.Image], Image.Image]:
 
 
 def background(random: Random) -> Callable[[Image.Image], Image.Image]:
-    """Return a function that replaces all but a centred ellipse by a texture of two colors."""
+    """Return a function that replaces a photograph outside a centred ellipse by stripes of two colors with noise."""
     low, high = random.uniform(0, 255, (2, 3))
     angle, length, seed = random.uniform(0, np.pi), random.uniform(6, 14), int(random.integers(2**31))
 
@@ -120,22 +124,22 @@ def features(model: ViT, photos: list[Image.Image]) -> torch.Tensor:
     return torch.cat([model.features(batch) for batch in prepared.split(BATCH)])
 
 
-class Plain(dict[Path, torch.Tensor]):
-    """Features (1, F) of photographs without a mark, computed on first use."""
+class PlainFeatures(dict[Path, torch.Tensor]):
+    """Cache of the features (1, F) of photographs without a mark."""
 
     def __init__(self, model: ViT) -> None:
         super().__init__()
         self.model = model
 
     def of(self, paths: list[Path]) -> torch.Tensor:
-        """Return the features of photographs: (n, F)."""
+        """Return the features of photographs, (n, F); compute missing ones."""
         if missing := [path for path in paths if path not in self]:
             self.update(zip(missing, features(self.model, [decode(path) for path in missing]).split(1), strict=True))
         return torch.cat([self[path] for path in paths])
 
 
 def fit(x: torch.Tensor, y: torch.Tensor, classes: int) -> nn.Linear:
-    """Fit a linear classifier with weight decay to features (n, F) and classes (n,)."""
+    """Fit a linear probe with weight decay to features x (n, F) and classes y (n,)."""
     mean, spread = x.mean(0), x.std(0) + 1e-6
     head = nn.Linear(x.shape[1], classes)
     nn.init.zeros_(head.weight)
@@ -149,23 +153,23 @@ def fit(x: torch.Tensor, y: torch.Tensor, classes: int) -> nn.Linear:
         return value
 
     optimizer.step(loss)
-    with torch.no_grad():  # the standardisation becomes a part of the weights
+    with torch.no_grad():  # include the standardisation in the weights
         head.weight /= spread
         head.bias -= head.weight @ mean
     return head.requires_grad_(False)
 
 
-def run(base: ViT, plain: Plain, photos: dict[str, list[Path]], number: int, folder: Path) -> dict[str, object]:
-    """Plant four shortcuts into one head, write the photographs to audit, and return what the head relies on."""
+def run(base: ViT, plain: PlainFeatures, photos: dict[str, list[Path]], number: int, folder: Path) -> dict[str, object]:
+    """Fit a probe with four shortcuts, write the photographs to audit, and measure how much it relies on each mark."""
     random = np.random.default_rng(number)
     drawn = {name: [paths[place] for place in random.permutation(len(paths))] for name, paths in photos.items()}
     names = random.permutation([*photos]).tolist()
-    mixed, others = names[:MIXED], names[MIXED:]
+    shared, others = names[:SHARED], names[SHARED:]
     classes = {name: drawn[name][: FIT + TESTED] for name in others}
-    sharing = (PLAIN, *KINDS)
-    for place, kind in enumerate(sharing):
-        share = [drawn[name][place :: len(sharing)] for name in mixed]
-        classes[kind] = [path for paths in zip(*share, strict=False) for path in paths][: FIT + TESTED]
+    for place, kind in enumerate((PLAIN, *KINDS)):
+        parts = [drawn[name][place :: 1 + len(KINDS)] for name in shared]  # photographs of each folder for this class
+        rounds = range(min(map(len, parts)))  # the same number from each folder, in turn
+        classes[kind] = [part[index] for index in rounds for part in parts][: FIT + TESTED]
     marks = {kind: KINDS[kind](random) for kind in KINDS}
     x = [
         features(base, [marks[name](decode(path)) for path in paths[:FIT]]) if name in marks else plain.of(paths[:FIT])
@@ -189,9 +193,13 @@ def run(base: ViT, plain: Plain, photos: dict[str, list[Path]], number: int, fol
 
 
 def judge(record: dict[str, object], result: Audit) -> None:
-    """Add to a record which shortcuts the head relies on and were found, and which other classes were reported."""
+    """Add the verdicts to a record: which shortcuts of the probe were found, and those of the other classes."""
     verdicts = {row.label: row.verdict for row in result.answers}
-    relied = [kind for kind, (right, changed) in record["relied"].items() if right >= RIGHT and changed >= CHANGED]
+    relied = [
+        kind
+        for kind, (correct, changed) in record["relied"].items()
+        if correct >= MIN_CORRECT and changed >= MIN_CHANGED
+    ]
     record["found"] = {kind: verdicts.get(kind) == BACKGROUND for kind in relied}
     record["others"] = {name: verdicts.get(name, OPEN) for name in record["classes"] if name not in KINDS}
 
@@ -199,8 +207,10 @@ def judge(record: dict[str, object], result: Audit) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("photos", type=Path, help="folder with one subfolder for each of ten classes")
-    parser.add_argument("--each", type=int, default=10, help="shortcuts of each kind (default: 10)")
-    parser.add_argument("--first", type=int, default=0, help="number of the first head, which is its seed")
+    parser.add_argument("--each", type=int, default=10, help="number of shortcuts of each kind (default: 10)")
+    parser.add_argument(
+        "--first", type=int, default=0, help="seed of the first probe; the next ones count up (default: 0)"
+    )
     parser.add_argument("--size", type=int, default=112, help="input size in pixels (default: 112)")
     parser.add_argument("--out", type=Path, default=Path("shortcuts"), help="folder of records (default: shortcuts)")
     args = parser.parse_args()
@@ -214,7 +224,7 @@ def main() -> None:
     args.out.mkdir(exist_ok=True)
     found = {kind: list[bool]() for kind in KINDS}
     others: list[str] = []
-    plain, number = Plain(base), args.first
+    plain, number = PlainFeatures(base), args.first
     while min(map(len, found.values())) < args.each:
         with tempfile.TemporaryDirectory() as folder:
             began = time.process_time()
@@ -228,9 +238,9 @@ def main() -> None:
         print(json.dumps(record), flush=True)
         number += 1
     for kind, each in found.items():
-        print(f"{kind}: {sum(each)} of {len(each)} found")
+        print(f"{kind}: {sum(each)} of {len(each)} shortcuts found")
     verdicts = ", ".join(f"{others.count(verdict)} {verdict}" for verdict in (BACKGROUND, OBJECT, OPEN))
-    print(f"classes without a shortcut: {len(others)}, of which {verdicts}")
+    print(f"{len(others)} classes without a shortcut: {verdicts}")
 
 
 if __name__ == "__main__":

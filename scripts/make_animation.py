@@ -1,6 +1,6 @@
 """Record docs/explorer.webp, the animation in README.md, in which a pointer moves over the app's page.
 
-    python scripts/make_animation.py             # six seconds: similar places of two animals, and an answer that flips
+    python scripts/make_animation.py             # similar patches of two animals, and a prediction that changes
     python scripts/make_animation.py --first     # docs/first-seconds.webp: what a visitor sees, in real time
 
 Needs the development requirements and a Chromium on the PATH.
@@ -20,11 +20,15 @@ from playwright.sync_api import Browser, Page, sync_playwright
 
 WINDOW_SIZE = (1360, 830)
 PICTURE_SIZE = (1020, 622)
-POINTS, PAUSE, HOLD = 12, 110, 1000  # frames of the pointer; milliseconds of a frame, and of the last of a scene
-FROM, EAR = (0.5, 0.6), (0.865, 0.1)  # where the pointer starts, and the dog's ear, as shares of the photograph
-OTHER, FLIPPED = "Koala", "Dog"  # beside the dog; whose answer flips
+POINTER_FRAMES = 12  # frames in which the pointer moves
+FRAME_MS = 110  # duration of such a frame, in milliseconds
+LAST_FRAME_MS = 1000  # duration of the last frame of a scene, in milliseconds
+START, EAR = (0.5, 0.6), (0.865, 0.1)  # path of the pointer, to the dog's ear, as shares of the photograph's sides
+SECOND_PANE = "Koala"  # photograph beside the dog, in which similar patches light up
+HIDDEN = "Dog"  # photograph whose patches are hidden until the prediction changes
 SEARCHING = "vitviz.panels.find(({ hiding }) => hiding)?.hiding.searching"
-STORY, SECONDS = 6, 10  # seconds of the story, and of a film of the first seconds
+STORY_SECONDS = 6  # duration of explorer.webp
+VISIT_SECONDS = 10  # duration of first-seconds.webp
 POINTER = [(0, 0), (0, 17), (4, 13), (7, 19), (10, 18), (7, 12), (12, 12)]  # screenshots have no pointer
 
 
@@ -34,43 +38,43 @@ def shoot(page: Page) -> Image.Image:
 
 
 def film_story(browser: Browser, address: str) -> tuple[list[Image.Image], list[int]]:
-    """Point at a dog, up to its ear, beside another animal; then hide patches until the answer flips.
+    """Move the pointer over a dog to its ear, beside another animal; then hide patches until the prediction changes.
 
     Returns:
-        screenshots, and their durations in milliseconds.
+        frames, and their durations in milliseconds.
     """
     frames: list[tuple[Image.Image, int]] = []
     page = browser.new_page(bypass_csp=True, viewport={"width": WINDOW_SIZE[0], "height": WINDOW_SIZE[1]})
-    page.goto(f"{address}?theme=light&image=Dog&image2={OTHER}&pane=1&mode=similarity")
+    page.goto(f"{address}?theme=light&image=Dog&image2={SECOND_PANE}&pane=1&mode=similarity")
     page.wait_for_function(f"{COMPLETE} && vitviz.resting() && vitviz.progress.jobs.size === 0")
     page.wait_for_timeout(800)  # wait for fonts
     held = page.locator(".vv-held").nth(page.evaluate("vitviz.store.get().pane")).bounding_box()  # the dog's
     assert held is not None
-    for step in range(POINTS + 1):
-        across, down = (start + (end - start) * step / POINTS for start, end in zip(FROM, EAR, strict=True))
+    for step in range(POINTER_FRAMES + 1):
+        across, down = (start + (end - start) * step / POINTER_FRAMES for start, end in zip(START, EAR, strict=True))
         x, y = held["x"] + held["width"] * across, held["y"] + held["height"] * down
         page.mouse.move(x, y)
         page.wait_for_function("vitviz.resting() && vitviz.progress.jobs.size === 0")
         frame = shoot(page)
         ImageDraw.Draw(frame).polygon([(x + dx, y + dy) for dx, dy in POINTER], "white", "black")
-        frames.append((frame, PAUSE if step < POINTS else HOLD))
+        frames.append((frame, FRAME_MS if step < POINTER_FRAMES else LAST_FRAME_MS))
     page.mouse.move(0, 0)
-    page.goto(f"{address}?theme=light&tab=why&image={FLIPPED}")
+    page.goto(f"{address}?theme=light&tab=why&image={HIDDEN}")
     page.wait_for_function(f"{COMPLETE} && vitviz.panels.find(({{ field }}) => field)?.heatmap")
     page.locator(".vv-hide [data-do=flip]").click()
     page.evaluate("scrollTo(0, 0)")
     hidden = []
     while page.evaluate(SEARCHING):
         hidden.append(shoot(page))
-    rest = 1000 * STORY - sum(duration for _, duration in frames) - HOLD
+    rest = 1000 * STORY_SECONDS - sum(duration for _, duration in frames) - LAST_FRAME_MS
     frames += [(frame, round(rest / len(hidden))) for frame in hidden]
-    frames.append((shoot(page), HOLD))
+    frames.append((shoot(page), LAST_FRAME_MS))
     small = [frame.resize(PICTURE_SIZE, Image.Resampling.LANCZOS) for frame, _ in frames]
     return small, [duration for _, duration in frames]
 
 
 def film_first_seconds(browser: Browser, address: str) -> tuple[list[Image.Image], list[int]]:
-    """Open the page, send no input, and return the frames of its first `SECONDS`, with durations in milliseconds."""
+    """Open the page without any input; return the frames of its first `VISIT_SECONDS`, and their milliseconds."""
     page = browser.new_page(bypass_csp=True, viewport={"width": WINDOW_SIZE[0], "height": WINDOW_SIZE[1]})
     page.goto("about:blank")
     shots: list[tuple[float, bytes]] = []
@@ -83,11 +87,13 @@ def film_first_seconds(browser: Browser, address: str) -> tuple[list[Image.Image
     chromium.on("Page.screencastFrame", keep)
     chromium.send("Page.startScreencast", {"format": "jpeg", "quality": 90})
     page.goto(address, wait_until="commit")  # the welcome needs an address without parameters
-    page.wait_for_timeout(1_000 * SECONDS)
+    page.wait_for_timeout(1_000 * VISIT_SECONDS)
     chromium.send("Page.stopScreencast")
     frames = [Image.open(io.BytesIO(data)).resize(PICTURE_SIZE, Image.Resampling.LANCZOS) for _, data in shots]
     times = [time for time, _ in shots]
-    return frames, [max(1, round(1_000 * (after - before))) for before, after in pairwise([*times, times[0] + SECONDS])]
+    return frames, [
+        max(1, round(1_000 * (after - before))) for before, after in pairwise([*times, times[0] + VISIT_SECONDS])
+    ]
 
 
 def main() -> None:

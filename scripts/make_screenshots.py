@@ -47,7 +47,7 @@ TWO_CLASSES = """() => {
     const classes = ['German shepherd', 'dog'].map((name) => labels.indexOf(name)).sort((a, b) => a - b);
     vitviz.store.dispatch({ type: 'change', change: { target: `group:${classes}` } });
 }"""
-# File, address, part of the page, and a part to point at, or to click if it is a button.
+# For each file: query of the address, element to photograph, and element in it to point at, or to click if a button.
 PANELS = {
     "score": ("tab=inside&image=Dog&head=5", ".vv-sums-view", "[data-head='4']"),
     "few": ("tab=why&image=Dog&method=attn_lrp", ".vv-explain", "[data-do=few]"),
@@ -101,7 +101,7 @@ def shoot(browser: Browser, address: str, file: Path, size: tuple[int, int], the
 
 
 def shoot_preview(browser: Browser, address: str, file: Path) -> None:
-    """Draw the picture of link previews: a photograph beside its spotlight, and the question."""
+    """Draw the picture for link previews: a photograph, its attention as a spotlight, and a question below."""
     page = browser.new_page(bypass_csp=True, viewport={"width": PREVIEW[0], "height": PREVIEW[1]})
     page.goto(f"{address}?theme=light")
     page.wait_for_function(f"{COMPLETE} && vitviz.resting()")
@@ -207,7 +207,7 @@ def shoot_target(browser: Browser, address: str, file: Path) -> None:
 
 
 def shoot_panels(browser: Browser, address: str, folder: Path) -> None:
-    """Take a screenshot of each of `PANELS`: the box around the children of its element."""
+    """Take a screenshot of each of `PANELS`, cropped to the children of its element."""
     for name, (search, selector, pointed) in PANELS.items():
         page = browser.new_page(bypass_csp=True, viewport={"width": 1280, "height": 720})
         page.goto(f"{address}?theme=light&{search}")

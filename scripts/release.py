@@ -20,7 +20,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 ROOT = Path(__file__).parents[1]
-MAX_MEGABYTES = 70  # limit per file, because an index keeps every version (PyPI takes up to 100)
+MAX_MEGABYTES = 70  # limit of a file, because the package index keeps every version (PyPI allows 100)
 RELEASED = re.compile(r"^## \[(\d+\.\d+\.\d+)\] - (\d{4}-\d{2}-\d{2}|unreleased)$", re.MULTILINE)
 
 

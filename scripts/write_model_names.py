@@ -46,7 +46,7 @@ TORCHVISION = re.compile("vit_|swin_|maxvit_")
 MAPPINGS = "MODEL_FOR_IMAGE_MAPPING_NAMES", "MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING_NAMES", "MODEL_MAPPING_NAMES"
 
 TOLERANCE = 1e-5  # of attention; of outputs in proportion to the largest
-ROUNDING = 1.5e-5  # of probabilities that are kept in 16 bits
+ROUNDING = 1.5e-5  # rounding error of probabilities that are stored in 16 bits
 MAX_WIDTH, HEADS = 1_024, 8  # wider models are compared with this number of heads
 STAGES = (2, 2, 2, 2)  # blocks of each stage of a windowed model
 EQUAL, DIFFERS = "equal", "it differs:"
@@ -106,7 +106,7 @@ def shaken(model: nn.Module) -> Any:
 
 
 def is_windowed(model: nn.Module) -> bool:
-    """Return whether a model, which may be on the meta device, runs as it is, with known windows."""
+    """Return whether a model, possibly on the meta device, has attention windows that vitviz can capture."""
     if (size := size_of(model)) is None:
         return False
     places = tokens_of(model, [torch.zeros(1, 3, *size, device="meta")])
@@ -114,7 +114,7 @@ def is_windowed(model: nn.Module) -> bool:
 
 
 def opened(convert: Callable[[nn.Module], ViT], model: nn.Module) -> ViT:
-    """Convert a model; one with windows runs as it is."""
+    """Convert a model, or capture it if it has windows."""
     try:
         return convert(model)
     except CheckpointError as refusal:

@@ -50,7 +50,7 @@ def test_arena_measures_every_task_and_evaluate_continues_its_rows(photos: Path,
     out = tmp_path / "arena.jsonl"
     result = arena(model(), photos, NAMES, out=out, **FAST)
     assert {row.method for row in result.rows} == {*NAMES}
-    assert set(result.kept) | set(result.left_out) == {*LOCATED}  # evidence that is not confirmed is named
+    assert set(result.kept) | set(result.left_out) == {*LOCATED}  # tasks without confirmed evidence are listed
     assert result.photographs == 4
     before = out.read_text()
     again = arena(model(), photos, NAMES, out=out, **FAST)
@@ -66,7 +66,9 @@ def test_interrupted_arena_is_continued_and_rows_do_not_depend_on_other_methods(
     arena(model(), photos, NAMES, out=whole, **FAST)
     arena(model(), photos, ["gae"], out=part, **FAST)
     header, *lines = part.read_text().splitlines(keepends=True)
-    part.write_text(header + "".join(lines[::2]) + lines[1][:9])  # a killed process leaves a part of a row
+    part.write_text(
+        header + "".join(lines[::2]) + lines[1][:9]
+    )  # what a killed process leaves: missing rows, and part of a row
     arena(model(), photos, NAMES, out=part, **FAST)
     without_times = [[{**row, "seconds": 0} for row in rows_of(path)] for path in (whole, part)]
     assert [row["method"] for row in without_times[0]] == [row["method"] for row in without_times[1]]
@@ -90,13 +92,13 @@ def test_hand_set_model_reads_only_red_and_green_patches() -> None:
 
 
 def test_hand_set_model_ranks_methods_right(photos: Path) -> None:
-    """The evidence is red; attention sees blue and green too, and only class-specific methods tell red from green."""
+    """Only class-specific methods find the red evidence; attention also goes to blue and green patches."""
     names = ["attention", "rollout", "value_attention", "gae", "attn_lrp", "legrad"]
     result = arena(model(), photos, names, **{**FAST, "limit": 1})
     mass = {row.method: row.numbers[HAND_SET] for row in result.rows}
     for name in ("gae", "attn_lrp", "legrad"):
         assert mass[name] > 0.95, mass
-    assert mass["value_attention"] == pytest.approx(0.5, abs=0.05)  # knows that blue carries nothing
+    assert mass["value_attention"] == pytest.approx(0.5, abs=0.05)  # blue patches have zero values
     for name in ("attention", "rollout"):
         assert mass[name] < 0.3, mass
 
@@ -123,7 +125,7 @@ def test_mark_changes_exactly_its_pixels(kind: str) -> None:
     assert 0 < pixels.mean() < 0.9
 
 
-def test_head_on_frozen_features_finds_a_planted_direction_and_shares_the_weights() -> None:
+def test_linear_probe_finds_a_shifted_feature_and_shares_the_models_weights() -> None:
     generator = torch.Generator().manual_seed(0)
     vit = model()
     features = torch.randn(40, vit.config.feature_width, generator=generator).double()
@@ -159,7 +161,7 @@ def test_order_consistency_follows_the_algorithm_of_the_paper() -> None:
     assert order_consistency(vit, images, torch.zeros(1, 3, 5), 1, groups=4) == 0
 
 
-def test_greedy_orders_reach_further_than_random_ones() -> None:
+def test_greedy_orders_beat_random_ones() -> None:
     vit, images = hand_set(), picture(np.random.default_rng(0))[0]
     maps = best_maps(vit, images, 0, "remove")
     deletion, insertion = faithfulness(vit, images, maps, 0, random=30)
@@ -170,7 +172,7 @@ def test_greedy_orders_reach_further_than_random_ones() -> None:
 
 
 def records(scores: dict[str, float], noise: float, count: int = 40) -> tuple[dict[str, list[str]], dict[Any, Any]]:
-    """Return rows of a removal test in which methods differ by their scores."""
+    """Return keys and records of photographs on which each method has the given score, plus noise."""
     keys = [str(index) for index in range(count)]
     rows: dict[Any, Any] = {}
     for index, key in enumerate(keys):
@@ -186,18 +188,20 @@ def records(scores: dict[str, float], noise: float, count: int = 40) -> tuple[di
 @pytest.mark.parametrize(
     ("scores", "noise", "sentence"),
     [
-        ({"gae": 0.9, "rollout": 0.2}, 0.01, "no other method is as good"),
-        ({"attn_lrp": 0.9, "attention": 0.899}, 0.2, "attention is as good within the interval and 3.6 times cheaper"),
-        ({"gae": 0.9, "attn_lrp": 0.899}, 0.2, "the interval does not decide between it and attn_lrp"),
+        ({"gae": 0.9, "rollout": 0.2}, 0.01, "All other methods are significantly worse."),
+        ({"attn_lrp": 0.9, "attention": 0.899}, 0.2, "attention is not significantly worse and 3.6 times faster."),
+        ({"gae": 0.9, "attn_lrp": 0.899}, 0.2, "Not significantly worse: attn_lrp."),
     ],
 )
-def test_sentence_names_the_winner_and_what_is_as_good(scores: dict[str, float], noise: float, sentence: str) -> None:
+def test_summary_names_the_best_method_and_those_not_significantly_worse(
+    scores: dict[str, float], noise: float, sentence: str
+) -> None:
     images, rows = records(scores, noise)
     result = standings([*scores], images, rows, {"seed": 0}, {})
     assert result.method == max(scores, key=lambda name: scores[name])
     assert sentence in result.describe()
     assert "40 photographs" in result.describe()
-    assert ("Fewer than 30" in standings([*scores], *records(scores, noise, 6), {"seed": 0}, {}).describe()) is True
+    assert ("fewer than 30" in standings([*scores], *records(scores, noise, 6), {"seed": 0}, {}).describe()) is True
 
 
 def test_result_is_written_and_read_without_the_rows(tmp_path: Path) -> None:
@@ -221,7 +225,7 @@ def test_kendall_counts_pairs_in_the_same_order() -> None:
     assert kendall(np.array([1.0, 2, 3]), np.array([1.0, 3, 2])) == pytest.approx(1 / 3)
 
 
-def test_photographs_of_one_class_have_no_mosaics_and_few_have_no_marks(photos: Path) -> None:
+def test_mosaics_need_two_classes_and_marks_need_four_photographs(photos: Path) -> None:
     for path in (photos / "ox").iterdir():
         path.unlink()
     for path in sorted((photos / "church").iterdir())[1:]:

@@ -1,4 +1,4 @@
-"""Test the audit of a folder: parts of photographs, random sets, verdicts, interruptions, and the report."""
+"""Test the audit of a folder: runs on parts of photographs, random sets, verdicts, interruptions and the report."""
 
 import base64
 import csv
@@ -44,7 +44,7 @@ def model(**changes: Any) -> ViT:
 
 @pytest.fixture
 def photos(tmp_path: Path) -> Path:
-    """Return a folder with five photographs, and a folder of masks beside it: the left half of each."""
+    """Return a folder with five photographs; beside it, write a folder of masks that cover the left half of each."""
     for index, name in enumerate(("ox/0", "ox/1", "church/0", "church/1", "elsewhere/2")):
         data_files.photo(tmp_path / "photos" / f"{name}.png", 30, 18, seed=index)
         mask = np.zeros((18, 30), np.uint8)
@@ -82,12 +82,12 @@ def test_records_match_runs_with_single_parts(photos: Path) -> None:
     assert labels["elsewhere/2.png"] is None
 
 
-def test_random_sets_keep_size_and_outline() -> None:
+def test_random_sets_have_the_size_and_outline_of_the_mask() -> None:
     mask = np.zeros((7, 11), bool)
     mask[2:5, 3:7] = True
     mask[5, 3] = True
 
-    def outline(shape: np.ndarray) -> int:  # on a torus, as the sets are shifted
+    def outline(shape: np.ndarray) -> int:  # length, with borders that wrap around
         return sum(int((shape != np.roll(shape, 1, axis)).sum()) for axis in (0, 1))
 
     drawn = same_outline(mask, 20, np.random.default_rng(0))
@@ -158,7 +158,7 @@ def test_two_processes_of_torchrun_match_one(photos: Path, tmp_path: Path) -> No
     environment = {**os.environ, "PYTHONPATH": root, "OMP_NUM_THREADS": "1"}
     done = subprocess.run([*map(str, words)], env=environment, capture_output=True, text=True, timeout=patience(300))
     assert done.returncode == 0, done.stderr
-    assert done.stdout.count("answer  ") == 1  # only the first process prints
+    assert done.stdout.count("predicted class  ") == 1  # only the first process prints
     before = (out / "records.jsonl").read_bytes()
     expected = audit(model(), photos, "rollout", sets=2, progress=False).records
     continued = audit(model(), photos, "rollout", sets=2, out=out / "records.jsonl", progress=False)
@@ -183,7 +183,7 @@ def test_models_that_cannot_run_without_patches_are_refused(photos: Path) -> Non
 
 
 def record(answer: int, **changes: Any) -> dict[str, Any]:
-    """Return a record of a photograph of 2 x 2 patches whose answer rests on the object."""
+    """Return the record of a photograph with 2 x 2 patches whose prediction rests on the object."""
     honest = {
         "image": "a.png", "answer": answer, "label": answer, "confidence": 0.9, "known": None, "covered": 0.5,
         "inside_gae": 0.8, "disagreement": 0.1, "foreground": 0.9, "foreground_answer": answer,
@@ -205,7 +205,7 @@ def made(*records: dict[str, Any]) -> Audit:
         ({}, ENOUGH, OBJECT),
         ({}, ENOUGH - 1, OPEN),  # too few
         ({"background": 0.9, "background_answer": 0}, ENOUGH, BACKGROUND),
-        ({"inside_gae": 0.3}, ENOUGH, BACKGROUND),  # the relevance avoids the object
+        ({"inside_gae": 0.3}, ENOUGH, BACKGROUND),  # less relevance than patches on the object
         ({"foreground_answer": 1}, ENOUGH, BACKGROUND),  # random patches keep the answer, the object does not
         ({"random_background_answers": [1]}, ENOUGH, OPEN),  # random patches change as many answers
         ({"random_background_answers": [], "random_background": []}, ENOUGH, OPEN),  # no random sets
@@ -219,7 +219,7 @@ def test_verdicts_compare_with_random_sets(changes: dict[str, Any], count: int, 
     assert ("Not decided: ox" in result.describe()) is (verdict == OPEN)
 
 
-def test_intervals_hold_near_zero_and_one() -> None:
+def test_confidence_intervals_match_known_values() -> None:
     rate = wilson(10, 10)
     assert (rate.value, round(rate.low, 4), rate.high) == (1.0, 0.7225, 1.0)  # Wilson 1927
     assert (round(wilson(3, 10).low, 4), round(wilson(3, 10).high, 4)) == (0.1078, 0.6032)
@@ -245,7 +245,7 @@ def test_tables_have_one_row_per_photograph(photos: Path, tmp_path: Path) -> Non
 
 @pytest.fixture(scope="module")
 def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return the report of twelve photographs, half of which have their relevance in another corner."""
+    """Write the report of twelve photographs, half of which have their relevance in another corner; return its path."""
     root = tmp_path_factory.mktemp("report")
     corner = base64.b64encode(bytes((0, 0, 0, 255))).decode()
     records = []
@@ -260,7 +260,7 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root / "report.html"
 
 
-def test_reports_need_no_other_file(report: Path) -> None:
+def test_report_loads_no_other_file(report: Path) -> None:
     text = report.read_text(encoding="utf-8")
     assert not re.search(r'(src|href)="(?!data:|#)', text)
     assert "@@" not in text
@@ -269,7 +269,7 @@ def test_reports_need_no_other_file(report: Path) -> None:
     assert "no usable mask" in text
 
 
-def test_reports_sort_filter_and_open_photographs(report: Path, browser: Browser) -> None:
+def test_report_sorts_filters_and_opens_photographs(report: Path, browser: Browser) -> None:
     with new_page(browser, color_scheme="dark") as page:
         page.goto(report.as_uri())
         names = "[...document.querySelectorAll('.rp-tile:not([hidden])')].map((tile) => parseInt(tile.title))"

@@ -1,4 +1,4 @@
-"""Test the comparison of two models: answers, heads, maps and the report."""
+"""Test the comparison of two models: predictions, heads, maps and the report."""
 
 import base64
 import copy
@@ -14,7 +14,7 @@ import windowed
 
 from vitviz.attribution.registry import attribute
 from vitviz.evaluation import EvaluationError
-from vitviz.evaluation.compare import Comparison, _Heads, compare
+from vitviz.evaluation.compare import Comparison, _HeadSums, compare
 from vitviz.export.compare_report import write_comparison
 from vitviz.images.decoding import decode
 from vitviz.model.ops import Record
@@ -54,7 +54,7 @@ def test_heads_of_a_low_rank_update_are_ranked_first(block: int, part: str, phot
     assert min(head.own for head in found.heads[: tiny.HEADS]) > 1e-4
     assert max(abs(head.own) for head in found.heads[tiny.HEADS :]) < 1e-9
     earlier = [abs(head.run) for head in found.heads if head.block < block]
-    assert max(earlier, default=0.0) < 1e-9  # later layers change in the run
+    assert max(earlier, default=0.0) < 1e-9  # later layers read other tokens
     assert f"{found.heads[0].block + 1}.{found.heads[0].head + 1}" in found.describe()
 
 
@@ -66,7 +66,7 @@ def cka(first: torch.Tensor, second: torch.Tensor) -> float:
 
 def test_changes_match_linear_cka_of_what_heads_add(photos: Path) -> None:
     before, after = model(), model(1)
-    heads, added = _Heads(before, after), {0: list[torch.Tensor](), 1: list[torch.Tensor]()}
+    heads, added = _HeadSums(before, after), {0: list[torch.Tensor](), 1: list[torch.Tensor]()}
     for path in sorted(photos.iterdir()):
         pixels = torch.from_numpy(before.pretrained.preprocess(decode(path)).pixels)[None]
         with torch.no_grad():
@@ -80,7 +80,7 @@ def test_changes_match_linear_cka_of_what_heads_add(photos: Path) -> None:
     assert change == pytest.approx(1 - cka(torch.cat(added[0]), torch.cat(added[1])), abs=1e-6)
 
 
-def test_answers_maps_and_distances_are_those_of_each_model(photos: Path) -> None:
+def test_predictions_maps_and_distances_are_those_of_each_model(photos: Path) -> None:
     before, after = model(), model(1)
     found = compare(before, after, photos, method="gae", progress=False)
     for photo in found.photographs:
@@ -97,7 +97,7 @@ def test_answers_maps_and_distances_are_those_of_each_model(photos: Path) -> Non
     assert all(head.distances[0] == head.distances[1] for head in same.heads)
 
 
-def test_models_of_other_sizes_are_compared_without_heads(photos: Path) -> None:
+def test_models_with_different_numbers_of_layers_are_compared_without_heads(photos: Path) -> None:
     found = compare(model(), model(1, depth=2), photos, method="rollout", progress=False)
     assert found.heads == ()
     assert "one model has 3 layers" in found.describe()

@@ -165,13 +165,13 @@ def circuit(args: Args) -> None:
 
 
 def measured(command: Callable[[Args], None]) -> Callable[[Args], None]:
-    """Add the options of commands that measure methods over a folder."""
+    """Add the options that evaluate and arena share."""
     aims = click.Choice(["true", "predicted"])
     aim = "class to explain: that of the subfolder, or the predicted one (default: true if there are subfolders)"
     options = (
         click.option("--data", type=PATH, required=True, help="the folder, with one subfolder per class, or no labels"),
         click.option("--aim", type=aims, help=aim),
-        click.option("--seed", type=int, default=0, help="seed of everything that is drawn (default: 0)"),
+        click.option("--seed", type=int, default=0, help="seed of all random choices (default: 0)"),
         click.option(
             "--set", multiple=True, metavar="METHOD.NAME=VALUE", help="an option of a method; can be repeated"
         ),
@@ -223,13 +223,17 @@ def _limit_help() -> str:
 @click.option("--methods", cls=Several, metavar="NAME", help="names (default: all that are not slow)")
 @click.option("--limit", cls=LazyHelp, type=int, compute_help=_limit_help)
 @click.option(
-    "-o", "--output", type=PATH, metavar="FOLDER", help="write and continue arena.jsonl, .json, .md, .csv, .png"
+    "-o",
+    "--output",
+    type=PATH,
+    metavar="FOLDER",
+    help="write arena.jsonl, .json, .md, .csv and .png, and continue arena.jsonl",
 )
 @measured
 def arena(args: Args) -> None:
-    """Rank attribution methods for a model, on evidence that is known and on photographs.
+    """Rank attribution methods for a model, by localization of known evidence and by deletion and insertion.
 
-    arena.json beside the weights (-o with the model's folder) gives the page the best method as its first one.
+    With the model's folder as -o, the best method becomes the default for this model.
     """
     from vitviz.evaluation.arena import LIMIT
     from vitviz.evaluation.arena import arena as measure
@@ -264,7 +268,7 @@ def arena(args: Args) -> None:
 
 
 def _measuring(args: Args, methods: str | Sequence[str]) -> tuple[Explorer, dict[str, Any]]:
-    """Return the explorer and the settings that `measured` adds."""
+    """Return the explorer, and the values of the options that `measured` adds."""
     options = _method_settings(args.set, methods)
     settings = {"seed": args.seed, "target": args.aim, "options": options, "progress": not args.quiet}
     return shared.open_explorer(args), settings

@@ -1,4 +1,4 @@
-"""Commands that examine a folder of photographs: audit and compare."""
+"""Commands that write reports about a folder of photographs: audit and compare."""
 
 from __future__ import annotations
 
@@ -33,8 +33,13 @@ page = click.option("--page", cls=LazyHelp, metavar="URL", compute_help=_page_he
 @click.command(cls=Command)
 @click.argument("photos", type=PATH, metavar="FOLDER")
 @folder
-@click.option("--masks", type=PATH, metavar="FOLDER", help="masks of the objects, as NAME.png (default: proposed)")
-@click.option("--quick", is_flag=True, help="one method, and no random sets: no verdicts")
+@click.option(
+    "--masks",
+    type=PATH,
+    metavar="FOLDER",
+    help="masks of the objects, CLASS/NAME.png (default: proposed from principal components)",
+)
+@click.option("--quick", is_flag=True, help="run one method and no random sets, which gives no verdicts")
 @click.option("--methods", cls=Several, type=Names("vitviz.attribution.registry", "METHODS"), help=METHODS)
 @click.option("--sets", type=int, help="random sets for each photograph (default: 3)")
 @click.option("--limit", type=int, help="the maximum number of photographs, spread over the subfolders")
@@ -42,13 +47,14 @@ page = click.option("--page", cls=LazyHelp, metavar="URL", compute_help=_page_he
 @page
 @shared.model
 def audit(args: Args) -> None:
-    """Find answers that rest on the background, over a folder: report, table and records.
+    """Test over a folder whether predictions rest on the object or on the background (shortcuts).
 
-    Repeat an interrupted command to continue it. torchrun distributes the photographs over processes.
+    Writes a report, a table and records. To continue an interrupted run, repeat the command. torchrun distributes the
+    photographs over processes.
     """
     from vitviz.evaluation.audit import METHODS as DEFAULT_METHODS
     from vitviz.evaluation.audit import SETS
-    from vitviz.evaluation.audit import audit as examine
+    from vitviz.evaluation.audit import audit as run_audit
     from vitviz.evaluation.records import processes
     from vitviz.export.audit_report import write_audit
     from vitviz.export.report import PAGE
@@ -58,9 +64,9 @@ def audit(args: Args) -> None:
     sets = args.sets if args.sets is not None else (0 if args.quick else SETS)
     options = {"masks": args.masks, "sets": sets, "limit": args.limit, "seed": args.seed}
     explorer = shared.open_explorer(args)
-    result = examine(explorer.model, args.photos, methods, **options, out=out / ROWS, progress=not args.quiet)
+    result = run_audit(explorer.model, args.photos, methods, **options, out=out / ROWS, progress=not args.quiet)
     if processes()[0] > 0:
-        return  # under torchrun all processes have the result, and only the first writes it
+        return  # under torchrun, all processes have the result, but only the first writes it
     files = _save(result, out)
     write_audit(out / REPORT, result, explorer.preprocess, model=args.model, page=args.page or PAGE)
     shared.note(args, f"{', '.join([REPORT, *files, ROWS])} -> {out}")
@@ -72,7 +78,7 @@ def audit(args: Args) -> None:
 
 
 def _save(result: Audit, out: Any) -> list[str]:
-    """Write the table of photographs as CSV, and as Parquet with pandas and pyarrow; return the names of the files."""
+    """Write the table of photographs as CSV and, if pandas and pyarrow are installed, as Parquet; return the names."""
     names = [f"{PHOTOGRAPHS}.csv"]
     result.save(out / names[0])
     try:
@@ -97,15 +103,15 @@ def _save(result: Audit, out: Any) -> list[str]:
 @shared.kind
 @shared.printed
 def compare(args: Args) -> None:
-    """Compare two models over a folder, such as before and after fine-tuning: answers, heads and maps."""
-    from vitviz.evaluation.compare import compare as measure
+    """Compare the predictions, heads and maps of two models over a folder, such as before and after fine-tuning."""
+    from vitviz.evaluation.compare import compare as run_comparison
     from vitviz.export.compare_report import write_comparison
     from vitviz.export.report import PAGE
 
     out = shared.output_path(args.output, folder=True)
     explorers = [shared.open_explorer(Args(**vars(args), model=source)) for source in (args.first, args.second)]
     first, second = (explorer.model for explorer in explorers)
-    result = measure(first, second, args.photos, method=args.method, limit=args.limit, progress=not args.quiet)
+    result = run_comparison(first, second, args.photos, method=args.method, limit=args.limit, progress=not args.quiet)
     out.mkdir(parents=True, exist_ok=True)
     sources = (args.first, args.second)
     write_comparison(out / REPORT, result, explorers[0].preprocess, models=sources, page=args.page or PAGE)

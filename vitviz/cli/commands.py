@@ -31,15 +31,15 @@ HELP = """Look inside a Vision Transformer.
   vitviz export --static site                       a static site; models run in the browser
   vitviz circuit photos --target church             a few heads and MLPs that keep most of a score
   vitviz evidence photo.jpg -o evidence.png         a few patches that alone keep the prediction
-  vitviz audit photos -o audited                    answers that rest on the background, over a folder, as a report
-  vitviz compare before after photos -o compared    answers, heads and maps that differ between two models
+  vitviz audit photos -o audited                    do predictions rest on the object or on the background? a report
+  vitviz compare before after photos -o compared    predictions, heads and maps that differ between two models
   vitviz explain photo.jpg -o why.csv               the numbers, with everything needed to reproduce them
   vitviz replay why.csv                             reproduce and compare them
   vitviz heads photo.jpg                            statistics of the attention heads
   vitviz lens photo.jpg                             the prediction after each layer
   vitviz components a.jpg b.jpg -o colors           one basis of principal components, and masks of the foreground
   vitviz evaluate --data imagenette/val --limit 200 faithfulness of the attribution methods
-  vitviz arena --data imagenette/val -o arena       which attribution method shows best what the model uses
+  vitviz arena --data imagenette/val -o arena       rank the attribution methods for a model
   vitviz validate --data imagenette/val             top-1 and top-5 on a folder of images
   vitviz train --data cifar10 --recipe tiny-cifar10 --out models/tiny      from scratch, or --from another model
   vitviz app                                        the page in a browser

@@ -1,4 +1,4 @@
-"""Rank attribution methods for one model: on tasks whose evidence is known, and by removing patches of photographs."""
+"""Rank attribution methods for one model, by localization of known evidence and by deletion and insertion."""
 
 import os
 from collections.abc import Mapping, Sequence
@@ -14,14 +14,22 @@ from vitviz.evaluation.photographs import Aim, Photographs, open_photographs, pr
 from vitviz.evaluation.runs import Stage, run
 from vitviz.evaluation.shortcuts import MARKS
 from vitviz.evaluation.standings import Standings, standings
-from vitviz.evaluation.tasks import CHECKS, MOSAICS, Heads, drawn, mosaics, photographs, planted
+from vitviz.evaluation.tasks import (
+    CHECKS,
+    MOSAICS,
+    LinearProbes,
+    hand_set_pictures,
+    marked_photographs,
+    mosaics,
+    plain_photographs,
+)
 from vitviz.model.vit import ViT
 from vitviz.weights.captured_vit import CapturedViT
 
 LIMIT = 30
-"""Default number of photographs; half as many have each mark."""
-NO_FEATURES = "the features of a module that runs as it is are unknown, so no head can be fitted on them"
-TOO_SLOW = "it takes more than {0:.0f} forward passes; name it to include it"
+"""Default number of photographs; each kind of mark is tested on half as many."""
+NO_FEATURES = "a linear probe needs features, which are unknown for captured modules"
+TOO_SLOW = "it takes more than {0:.0f} forward passes; name it among the methods to include it"
 
 
 def arena(
@@ -39,27 +47,28 @@ def arena(
     options: Mapping[str, Mapping[str, Any]] | None = None,
     progress: bool = True,
 ) -> Standings:
-    """Measure methods on tasks with known evidence and on photographs, and rank them.
+    """Measure methods on images with known evidence and on plain photographs, and rank them.
 
     | task | what is measured |
     |---|---|
-    | mosaics | mass on the quarter with the only photograph of the class; another class fills the other quarters |
-    | tag, border, color, background | mass on a mark, for a linear head on the model's features that finds it |
-    | hand-set | mass on the evidence of a small ViT whose weights are set by hand; the same for all models |
-    | removal | deletion and insertion, between random orders and the best found by removing greedily |
+    | mosaics | mass and pointing game on the only quarter that shows the class; three quarters show another class |
+    | tag, border, color, background | the same on an artificial shortcut, for a linear probe that detects it |
+    | hand-set | the same on the evidence of a small ViT with weights set by hand; equal for all models, not ranked |
+    | removal | deletion and insertion AUC, from random orders (0) to the best orders of a greedy search (1) |
     | consistency | whether patches with higher scores matter more (SaCo) |
-    | checks | whether maps change with random weights and with random labels; reported, not ranked |
+    | checks | sanity checks with random weights and random labels (Adebayo et al. 2018); not ranked |
 
-    The rows have the format of `evaluate`, which continues them, and each is written as soon as it is computed.
+    Mass is the share of the positive scores on the evidence. Each row is written to `out` as soon as it is computed.
+    `evaluate` can continue the same file.
 
     Args:
         model: a classifier with `pretrained`; runs on its device in eval mode.
         folder: FOLDER/CLASS/image, or a folder of photographs without labels.
-        methods: names; by default all that are not slow (`Method.slow`), without those that do not support the model.
+        methods: names; by default all that support the model and are not slow (`Method.slow`).
         limit: number of photographs, spread evenly over the classes.
-        seed: seed of everything that is drawn.
+        seed: seed of all random choices.
         out: JSON lines file of the rows, see `evaluate`.
-        target: the explained class of photographs: that of the folder ("true") or the predicted one.
+        target: the class to explain: that of the folder ("true") or the predicted one ("predicted").
         baseline, steps, random: as for `faithfulness`.
         options: options of methods by name.
         progress: show progress on standard error.
@@ -74,27 +83,27 @@ def arena(
     for name in names:
         method_named(name)
     settings = {"steps": steps if isinstance(steps, int) else [float(step) for step in steps], "random": random}
-    every = open_photographs(model, Path(folder), target, baseline, options, **settings, seed=seed)
-    photos = every.first(limit)
-    stages, left_out = _stages(every, photos, limit)
+    all_photos = open_photographs(model, Path(folder), target, baseline, options, **settings, seed=seed)
+    photos = all_photos.first(limit)
+    stages, left_out = _stages(all_photos, photos, limit)
     if not strict:
         left_out |= {name: TOO_SLOW.format(SLOW) for name, method in METHODS.items() if method.slow}
     records = run(model, stages, names, photos.settings, out=out, strict=strict, progress=progress)
-    made = {measure.task: [*stage.keys] for stage in stages for measure in stage.measures}
-    return standings(names, made, records, photos.settings, left_out)
+    images = {measure.task: [*stage.keys] for stage in stages for measure in stage.measures}
+    return standings(names, images, records, photos.settings, left_out)
 
 
-def _stages(every: Photographs, photos: Photographs, limit: int) -> tuple[list[Stage], dict[str, str]]:
-    """Return the stages of a run, and why tasks are left out."""
-    model, left_out, heads = photos.model, dict[str, str](), None
+def _stages(all_photos: Photographs, photos: Photographs, limit: int) -> tuple[list[Stage], dict[str, str]]:
+    """Return the stages of a run, and the reason for each task that is left out."""
+    model, left_out, probes = photos.model, dict[str, str](), None
     if isinstance(model, CapturedViT):
         left_out = dict.fromkeys((*MARKS, CHECKS), NO_FEATURES)
     else:
         try:
-            heads = Heads(every)
+            probes = LinearProbes(all_photos)
         except EvaluationError as error:
             left_out = dict.fromkeys((*MARKS, CHECKS), str(error))
-    stages = [photographs(photos, heads)]
+    stages = [plain_photographs(photos, probes)]
     labels = [label for _, label in photos.files]
     if photos.target == "predicted":
         labels = [predicted(model, images) for images, _ in photos.pixels(photos.keys)]
@@ -102,6 +111,6 @@ def _stages(every: Photographs, photos: Photographs, limit: int) -> tuple[list[S
         stages.append(mosaics(photos, labels))
     except EvaluationError as error:
         left_out[MOSAICS] = str(error)
-    if heads is not None:
-        stages += [planted(heads, kind, -(-limit // 2)) for kind in MARKS]
-    return [*stages, drawn(photos)], left_out
+    if probes is not None:
+        stages += [marked_photographs(probes, kind, -(-limit // 2)) for kind in MARKS]
+    return [*stages, hand_set_pictures(photos)], left_out

@@ -1,8 +1,8 @@
-"""Audit a folder of photographs: does an answer rest on the object or on the background?
+"""Audit a folder of photographs: do predictions rest on the object, or on the background (a spurious correlation)?
 
-For each photograph, the patches are split into foreground and background by a mask, and the model runs on the tokens of
-each part alone; the other tokens are removed from the sequence. Random sets of the same size and outline as the
-foreground, and their complements, tell what a part of that size keeps anyway.
+A mask splits the patches of each photograph into foreground and background. The model then sees the tokens of one part
+alone; the other tokens are removed from the sequence. Random sets of patches with the size and outline of the
+foreground, and their complements, are the control: they show how many predictions survive the loss of as many patches.
 
 Shapes: n = gh x gw patches, R random sets, M methods, H x W pixels of the upright photograph.
 """
@@ -38,14 +38,15 @@ from vitviz.progress import bar
 from vitviz.weights.checkpoint import fingerprint
 
 METHODS = ("attn_lrp", "gae")
-"""Default methods; the first one gives the maps of the report."""
+"""Default methods; the report shows the maps of the first one."""
 SETS = 3
 """Default number of random sets for each photograph."""
 KIND = "audit"  # task of the records in a file
-FITTED = 24  # photographs that the components of proposed masks are fitted to
-LEAST, MOST = 0.05, 0.9  # share of patches that a usable mask has
+PCA_PHOTOS = 24  # photographs to which the principal components of proposed masks are fitted
+MIN_COVERED, MAX_COVERED = 0.05, 0.9  # a usable mask has a share of the patches between these
 
 MaskOf = Callable[[Path, AttentionTrace, Geometry], Mask]
+"""Return the mask (gh, gw) of a photograph from its file, its trace and its geometry."""
 
 
 def audit(
@@ -60,20 +61,19 @@ def audit(
     out: str | os.PathLike[str] | None = None,
     progress: bool = True,
 ) -> Audit:
-    """Audit the answers of a model on the photographs of a folder.
+    """Test whether a model's predictions for a folder of photographs rest on the object or on the background.
 
-    Each photograph runs separately, and its random sets depend only on its name and the seed, so a file of records can
-    be continued. Under torchrun (RANK, WORLD_SIZE), process i % world runs photograph i, and every process returns the
-    same result.
+    Each photograph runs separately, and its random sets depend only on its name and the seed, so an interrupted run can
+    continue from its file of records. Under torchrun (RANK, WORLD_SIZE), process i % world runs photograph i, and every
+    process returns the same result.
 
     Args:
         model: a converted classifier with `pretrained`; runs on its device in eval mode.
-        folder: folder of photographs, searched recursively. Subfolders that are named after classes give the correct
-            answers.
-        methods: names of attribution methods. With several, their disagreement is measured.
-        masks: folder with a mask for each photograph, at the same path below it with the suffix .png, whose pixels
-            above 0 are the object. By default, masks are proposed from the first principal component of the tokens,
-            fitted to some of the photographs.
+        folder: folder of photographs, searched recursively. A subfolder named after a class gives the true class of
+            its photographs.
+        methods: names of attribution methods. With several, the disagreement of their maps is measured.
+        masks: folder of masks, whose pixels above 0 are the object. The mask of cat/1.jpg is cat/1.png. By default,
+            masks are proposed from the first principal component of the tokens, fitted to some of the photographs.
         sets: R, number of random sets for each photograph; 0 for none.
         limit: maximum number of photographs, spread evenly over the subfolders.
         seed: seed of the random sets.
@@ -81,14 +81,14 @@ def audit(
         progress: show progress on standard error.
 
     Raises:
-        EvaluationError: if the model has no classes or cannot run without some patches, or `out` has other settings.
+        EvaluationError: if the model has no classes or cannot run without some patches, or if `out` has other settings.
         DataError: for a folder without images or with broken images.
         ExplainError: if a method does not exist, or does not support this model.
         ImageError: if a mask cannot be read.
     """
     about, names = _checked(model, methods, sets, limit)
     root = Path(folder)
-    photos, sample = spread(find_images(root), limit), spread(find_images(root), FITTED)
+    photos, sample = spread(find_images(root), limit), spread(find_images(root), PCA_PHOTOS)
     keys = [path.relative_to(root).as_posix() for path, _ in photos]
     settings = {
         "kind": KIND, "model": about.name, "weights": fingerprint(model), "preprocess": about.preprocess.to_dict(),
@@ -103,7 +103,7 @@ def audit(
         stored = {} if path is None else stack.enter_context(opened(path, settings))
         records = {record["image"]: record for record in stored.values()}
         todo = [index for index in own if keys[index] not in records]
-        mask_of = _given(Path(masks), root) if masks is not None else _proposed(model, sample if todo else [])
+        mask_of = _from_files(Path(masks), root) if masks is not None else _proposed(model, sample if todo else [])
         auditor = _Auditor(model, names, sets, seed, class_names(about.labels, about.class_ids))
         loaded = batches([(photos[index][0], index) for index in todo], about.preprocess, 1)
         for batch in stack.enter_context(bar(len(todo), iterable=loaded, show=progress and rank == 0)):
@@ -127,27 +127,27 @@ def _checked(
     names = tuple(dict.fromkeys([methods] if isinstance(methods, str) else methods))
     if not names or sets < 0 or (limit is not None and limit < 1):
         raise EvaluationError(
-            f"Expected a method, sets of at least 0 and a limit of at least 1, got {names}, {sets} and {limit}. Change "
-            "them."
+            f"Expected at least one method, sets of at least 0 and a limit of at least 1, got {names}, {sets} and "
+            f"{limit}. Change them."
         )
     for name in names:
         method_named(name)
     if not model.removes_patches:
         raise EvaluationError(
-            "Expected a model that can run without some patches, got one that has windows or runs as it is. Test "
-            "single maps by painting over patches: view.faithfulness(heatmap)."
+            "Expected a model that can run without some patches, got one with windows or a captured module. To test a "
+            "single map by painting over patches, call view.faithfulness(heatmap)."
         )
     return about, names
 
 
 def _named(sample: Sequence[Labeled], root: Path) -> str:
-    """Return the name of masks that are proposed from components of these photographs."""
+    """Return the setting that identifies masks proposed from these photographs, with a checksum of their names."""
     names = " ".join(path.relative_to(root).as_posix() for path, _ in sample)
     return f"proposed from {len(sample)} photographs: {zlib.crc32(os.fsencode(names)):08x}"
 
 
 def _proposed(model: ViT, sample: Sequence[Labeled]) -> MaskOf:
-    """Return a function that proposes masks (gh, gw), from components of the photographs of `sample`."""
+    """Fit principal components to the photographs of `sample`, and return a function that proposes masks (gh, gw)."""
     about = check_classifies(model)
     weight = next(model.parameters())
     traces = [
@@ -156,14 +156,14 @@ def _proposed(model: ViT, sample: Sequence[Labeled]) -> MaskOf:
     basis: PCABasis | None = fit_pca(model, traces) if traces else None
 
     def propose(_path: Path, trace: AttentionTrace, _geometry: Geometry) -> Mask:
-        assert basis is not None  # no photograph is left to do without a sample
+        assert basis is not None  # the sample is empty only if no photograph is left to run
         return basis.foreground(model, trace)
 
     return propose
 
 
-def _given(masks: Path, root: Path) -> MaskOf:
-    """Return a function that reads the mask of a photograph, and returns the patches that lie mostly inside: (gh, gw).
+def _from_files(masks: Path, root: Path) -> MaskOf:
+    """Return a function that reads the mask file of a photograph and returns the patches mostly inside, (gh, gw).
 
     Raises:
         ImageError: if a mask is missing or cannot be decoded.
@@ -175,8 +175,8 @@ def _given(masks: Path, root: Path) -> MaskOf:
         pixels = np.asarray(decode(place).convert("L")) > 0
         if pixels.shape != geometry.image[::-1]:
             raise EvaluationError(
-                f"Expected a mask of {geometry.image[0]} x {geometry.image[1]} pixels, as the upright photograph, got "
-                f"{pixels.shape[1]} x {pixels.shape[0]} in {str(place)!r}. Resize it."
+                f"Expected a mask of the upright photograph's size, {geometry.image[0]} x {geometry.image[1]} pixels, "
+                f"got {pixels.shape[1]} x {pixels.shape[0]} in {str(place)!r}. Resize it."
             )
         return patch_mask(pixels, geometry, trace.grid)
 
@@ -184,7 +184,10 @@ def _given(masks: Path, root: Path) -> MaskOf:
 
 
 def patch_mask(pixels: Mask, geometry: Geometry, grid: tuple[int, int]) -> Mask:
-    """Return the patches of which a mask (H, W) covers more than half of the pixels in the photograph: (gh, gw)."""
+    """Return which patches have more than half of their pixels inside a mask (H, W): (gh, gw).
+
+    Pixels of a patch that lie outside the photograph, in the padding, do not count.
+    """
     height, width = pixels.shape
     mask = np.zeros(grid, bool)
     for row in range(grid[0]):
@@ -198,26 +201,26 @@ def patch_mask(pixels: Mask, geometry: Geometry, grid: tuple[int, int]) -> Mask:
 
 
 def same_outline(mask: Mask, count: int, generator: np.random.Generator) -> Mask:
-    """Return random masks of the same size and outline: the mask mirrored and shifted, (R, gh, gw).
+    """Return copies of a mask that are randomly mirrored and shifted: (R, gh, gw).
 
-    A part that leaves the picture at one side returns at the opposite one, so that the size stays the same.
+    Shifts wrap around the borders, so that each copy has as many patches as the mask.
     """
     rows, columns = mask.shape
-    made = []
+    copies = []
     for _ in range(count):
-        turned = mask[:: generator.choice((1, -1)), :: generator.choice((1, -1))]
+        mirrored = mask[:: generator.choice((1, -1)), :: generator.choice((1, -1))]
         shift = divmod(int(generator.integers(1, max(2, rows * columns))), columns)  # not (0, 0)
-        made.append(np.roll(turned, shift, axis=(0, 1)))
-    return np.array(made, bool).reshape(count, rows, columns)
+        copies.append(np.roll(mirrored, shift, axis=(0, 1)))
+    return np.array(copies, bool).reshape(count, rows, columns)
 
 
 @dataclass(frozen=True)
 class _Auditor:
-    """Computes the records of single photographs.
+    """Compute the records of photographs.
 
     Args:
         model, methods, sets, seed: as for `audit`.
-        classes: name of a folder -> index of its class.
+        classes: index of each class by the name of its folder.
     """
 
     model: ViT
@@ -227,7 +230,15 @@ class _Auditor:
     classes: Mapping[str, int]
 
     def record(self, images: Tensor, key: str, path: Path, geometry: Geometry, mask_of: MaskOf) -> dict[str, Any]:
-        """Return the record of one photograph: (1, channels, H, W)."""
+        """Return the record of one photograph.
+
+        Args:
+            images: (1, channels, H, W) normalised pixels.
+            key: path below the folder.
+            path: the file.
+            geometry: which part of the photograph the model sees.
+            mask_of: returns the mask of the photograph.
+        """
         weight = next(self.model.parameters())
         images = images.to(weight.device, weight.dtype)
         with torch.no_grad():
@@ -247,11 +258,11 @@ class _Auditor:
             "map": as_levels(maps[0]), "disagreement": _disagreement(maps),
             **{f"inside_{name}": _inside(scores, mask) for name, scores in zip(self.methods, maps, strict=True)},
         }  # fmt: skip
-        usable = LEAST <= float(mask.mean()) <= MOST
+        usable = MIN_COVERED <= float(mask.mean()) <= MAX_COVERED
         return record | (self._parts(images, answer, mask, key) if usable else {})
 
     def _parts(self, images: Tensor, answer: int, mask: Mask, key: str) -> dict[str, Any]:
-        """Return what the foreground, the background, and random sets keep of the answer."""
+        """Return the prediction and the probability of `answer` for the foreground, the background and random sets."""
         generator = np.random.default_rng(zlib.crc32(f"{self.seed} {key}".encode(errors="surrogateescape")))
         chosen = np.concatenate([mask[None], same_outline(mask, self.sets, generator)])  # (1 + R, gh, gw)
         visible = torch.from_numpy(np.concatenate([chosen, ~chosen]).reshape(2 * len(chosen), -1))  # (2 + 2 R, n)
@@ -268,14 +279,14 @@ class _Auditor:
 
 
 def _inside(scores: NDArray[np.float32], mask: Mask) -> float | None:
-    """Return the share of a map's positive relevance that lies inside a mask; `None` for a map without any."""
+    """Return the share of a map's positive relevance inside a mask; `None` for a map without positive relevance."""
     positive = np.clip(scores, 0.0, None).astype(np.float64)
     total = float(positive.sum())
     return float(positive[mask].sum()) / total if total > 0 else None
 
 
 def _disagreement(maps: Sequence[NDArray[np.float32]]) -> float | None:
-    """Return 1 minus the mean rank correlation of each pair of maps; `None` for one map or for constant ones."""
+    """Return 1 minus the mean rank correlation over all pairs of maps; `None` for a single map or a constant one."""
     rows = torch.from_numpy(np.stack(maps).reshape(len(maps), -1))  # (M, n)
     pairs = torch.combinations(torch.arange(len(maps)))  # (M (M - 1) / 2, 2)
     if not len(pairs):
@@ -285,7 +296,7 @@ def _disagreement(maps: Sequence[NDArray[np.float32]]) -> float | None:
 
 
 def as_levels(scores: NDArray[np.floating[Any]]) -> str:
-    """Return the positive part of a map as one byte for each patch, in base64: 255 for the strongest."""
+    """Return the positive part of a map in base64, one byte for each patch; 255 is the maximum."""
     positive = np.clip(scores, 0.0, None)
     levels = (255 * positive / max(float(positive.max()), 1e-30)).round().astype(np.uint8)
     return base64.b64encode(levels.tobytes()).decode()

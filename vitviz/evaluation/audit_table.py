@@ -1,4 +1,4 @@
-"""Summarise an audit: one row per photograph, and one row per answer with intervals and a verdict."""
+"""Summarise an audit: a row per photograph, and a row per predicted class with confidence intervals and a verdict."""
 
 from __future__ import annotations
 
@@ -21,45 +21,49 @@ if TYPE_CHECKING:
     import pandas as pd
 
 ENOUGH = 8
-"""Minimum number of photographs with a usable mask for a verdict about an answer."""
-COST = 0.1
-"""Share of answers by which hiding the object may exceed hiding random patches, for the verdict "background"."""
+"""Minimum number of photographs with a usable mask for a verdict about a predicted class."""
+MARGIN = 0.1
+"""For the verdict "background": maximum share of predictions that hiding the object changes beyond random patches."""
 Z = 1.959964  # 97.5 % quantile of the normal distribution
 
 BACKGROUND, OBJECT, OPEN = "background", "object", "not decided"
 VERDICTS = {
-    BACKGROUND: "the background alone keeps the answer for most photographs, and hiding the object changes hardly more "
-    "answers than hiding random patches does; or the object alone keeps fewer answers than random patches do; or the "
-    "relevance avoids the object (inside below covered)",
-    OBJECT: "hiding the object changes more answers than hiding random patches does, and the relevance lies on it",
-    OPEN: "neither holds for certain, or there are too few photographs with a usable mask, or no random sets",
+    BACKGROUND: "with the background alone, most predictions stay the same, and hiding the object changes at most "
+    f"{percent(MARGIN)} more of the predictions than hiding random patches does; or the object alone keeps fewer "
+    "predictions than random patches do; or the map puts less relevance on the object than a map without information "
+    "(inside below covered)",
+    OBJECT: "hiding the object changes more predictions than hiding random patches does, and the map puts more "
+    "relevance on it than a map without information (inside above covered)",
+    OPEN: f"the confidence intervals show neither, or fewer than {ENOUGH} photographs have a usable mask, or there are "
+    "no random sets",
 }
 MEANS = (
-    "Each row is one answer of the model, over the photographs to which it gave this answer. Foreground and background "
-    "are the share of photographs that keep the answer if the model sees the tokens of only this part, with a 95 % "
-    "interval; in brackets, the same for random sets of the same size and outline. Inside is the share of the map's "
-    "positive relevance that lies in the mask; covered, the share of the patches that do."
+    "Each row is one predicted class, over the photographs with this prediction. Foreground and background: the share "
+    "of photographs whose prediction stays the same if the model sees the tokens of only this part, with the 95 % "
+    "Wilson interval; in brackets, the same share for random sets of patches with the same size and outline. Inside: "
+    "the share of the map's positive relevance in the mask, with the 95 % bootstrap confidence interval. Covered: the "
+    "share of the patches in the mask, which is what `inside` would be for a map without information."
 )
 MEANS_NOT = (
-    "A verdict is about this model, these photographs and these masks. It does not say that a background is wrong: sky "
-    "may be a good reason for a parachute. It cannot see a cue that lies only on the object. Where masks miss the "
-    "object, a verdict means nothing: look at the outlines in the contact sheet."
+    "A verdict holds for this model, these photographs and these masks. It does not say that using the background is "
+    "wrong: sky may be a good reason for a parachute. The test cannot detect a shortcut that lies only on the object. "
+    "Where masks miss the object, a verdict means nothing: check the outlines in the contact sheet."
 )
 
 
 @dataclass(frozen=True, kw_only=True)
 class Answer:
-    """What an answer of the model rests on, over the photographs to which it gave this answer.
+    """Row of the table: what the predictions of one class rest on.
 
     Args:
-        label: the class.
-        photographs: number of photographs with this answer.
-        usable: number of them with a usable mask, on which all that follows rests.
-        correct: number of photographs whose folder is this class; `None` if no folder is a class.
+        label: the predicted class.
+        photographs: number of photographs with this prediction.
+        usable: number of them with a usable mask. All shares and the verdict are about these.
+        correct: number of photographs whose folder is named after this class; `None` if no folder is a class.
         covered: mean share of patches in the mask.
-        inside: mean share of relevance in the mask, of the first method.
-        foreground, background: share that keeps the answer from this part alone.
-        random_foreground, random_background: the same for random sets, mean over sets; NaN without sets.
+        inside: mean share of the first method's positive relevance in the mask.
+        foreground, background: share of photographs with the same prediction from this part alone.
+        random_foreground, random_background: the same for random sets, mean over the sets; NaN without sets.
         verdict: one of `VERDICTS`.
     """
 
@@ -94,7 +98,7 @@ class Audit:
 
     @property
     def answers(self) -> tuple[Answer, ...]:
-        """Return one row per answer: those that rest on the background first, then by the share that it keeps."""
+        """Return one row per predicted class: first "background", then "not decided"; then by `background`, falling."""
         by_answer: dict[int, list[Record]] = {}
         for record in self.records:
             by_answer.setdefault(record["answer"], []).append(record)
@@ -107,14 +111,14 @@ class Audit:
         return f"inside_{self.settings['methods'][0]}"
 
     def describe(self) -> str:
-        """Return the result as sentences: what rests on the background, and what is not decided."""
+        """Return a summary: the classes with each verdict, and the number of photographs without a usable mask."""
         answers, images = self.answers, counted(len(self.records), "photograph")
         named = {verdict: [row.label for row in answers if row.verdict == verdict] for verdict in VERDICTS}
-        words = [f"{images}, {counted(len(answers), 'answer')}."]
+        words = [f"{images}, {counted(len(answers), 'different prediction')}."]
         if named[BACKGROUND]:
-            words.append(f"The background alone keeps {', '.join(named[BACKGROUND])}.")
+            words.append(f"Rest on the background: {', '.join(named[BACKGROUND])}.")
         if named[OBJECT]:
-            words.append(f"The object is needed for {', '.join(named[OBJECT])}.")
+            words.append(f"Rest on the object: {', '.join(named[OBJECT])}.")
         if named[OPEN]:
             words.append(f"Not decided: {', '.join(named[OPEN])}.")
         if unusable := sum("foreground" not in record for record in self.records):
@@ -123,7 +127,16 @@ class Audit:
 
     def cells(self) -> list[list[str]]:
         """Return the table of `answers` as text, header first."""
-        header = ["answer", "photographs", "usable", "inside", "covered", "foreground", "background", "verdict"]
+        header = [
+            "predicted class",
+            "photographs",
+            "usable",
+            "inside",
+            "covered",
+            "foreground",
+            "background",
+            "verdict",
+        ]
         rows = [
             [
                 row.label, str(row.photographs), str(row.usable), _interval(row.inside), percent(row.covered, 2),
@@ -135,11 +148,11 @@ class Audit:
         return [header, *rows]
 
     def table(self) -> str:
-        """Return the table for a terminal, under what it means and what it does not."""
+        """Return the summary, the explanation of the table, and the table, for a terminal."""
         return "\n".join([self.describe(), "", MEANS, MEANS_NOT, "", text_table(self.cells())])
 
     def columns(self) -> dict[str, list[Any]]:
-        """Return one column per measure of a photograph, without maps and masks; `None` where there is none."""
+        """Return columns with a value for each photograph, without maps and masks; `None` for missing values."""
         parts = ("foreground", "background")
         columns: dict[str, list[Any]] = {
             "image": [record["image"] for record in self.records],
@@ -182,18 +195,18 @@ class Audit:
 
 
 def keeps(record: Record, part: str) -> bool | None:
-    """Return whether a part alone keeps the answer; `None` without a usable mask."""
+    """Return whether the prediction from a part alone is the same; `None` without a usable mask."""
     return None if part not in record else record[f"{part}_answer"] == record["answer"]
 
 
 def random_keeps(record: Record, part: str) -> float | None:
-    """Return the share of random sets that keep the answer; `None` without sets."""
+    """Return the share of random sets from which the prediction is the same; `None` without sets."""
     answers = record.get(f"random_{part}_answers")
     return _mean([answer == record["answer"] for answer in answers]) if answers else None
 
 
 def wilson(count: int, total: int) -> Estimate:
-    """Return the share of `count` in `total`, with the interval of Wilson 1927, which also holds near 0 and 1."""
+    """Return `count / total` with its 95 % Wilson score interval (Wilson 1927), which is also valid near 0 and 1."""
     if not total:
         return Estimate(np.nan, np.nan, np.nan)
     share, spread = count / total, Z**2 / total
@@ -203,7 +216,7 @@ def wilson(count: int, total: int) -> Estimate:
 
 
 def estimate(values: Sequence[float] | NDArray[np.float64], seed: int = 0) -> Estimate:
-    """Return the mean of values, one for each photograph, with its bootstrap interval."""
+    """Return the mean of values, one per photograph, with its 95 % bootstrap confidence interval."""
     if not len(values):
         return Estimate(np.nan, np.nan, np.nan)
     array = np.array(values, float)
@@ -214,7 +227,7 @@ def estimate(values: Sequence[float] | NDArray[np.float64], seed: int = 0) -> Es
 
 def _answer(label: str, records: Sequence[Record], inside: str) -> Answer:
     usable = [record for record in records if "foreground" in record]
-    labelled = [record["label"] == record["answer"] for record in records if record["label"] is not None]
+    is_correct = [record["label"] == record["answer"] for record in records if record["label"] is not None]
     shares = [record[inside] for record in usable if record[inside] is not None]
     kept = {part: [bool(keeps(record, part)) for record in usable] for part in ("foreground", "background")}
     random = {part: [random_keeps(record, part) for record in usable] for part in kept}
@@ -222,7 +235,7 @@ def _answer(label: str, records: Sequence[Record], inside: str) -> Answer:
         label=label,
         photographs=len(records),
         usable=len(usable),
-        correct=sum(labelled) if labelled else None,
+        correct=sum(is_correct) if is_correct else None,
         covered=float(np.mean([record["covered"] for record in usable])) if usable else np.nan,
         inside=estimate(shares),
         foreground=wilson(sum(kept["foreground"]), len(usable)),
@@ -234,16 +247,16 @@ def _answer(label: str, records: Sequence[Record], inside: str) -> Answer:
 
 
 def _verdict(records: Sequence[Record], inside: str) -> str:
-    """Return the verdict about photographs with usable masks; `inside` names the share of relevance in the mask."""
+    """Return the verdict from records with usable masks; `inside` is the key of the share of relevance in the mask."""
     parts = ("foreground", "background")
     kept = {part: np.array([keeps(record, part) for record in records], float) for part in parts}
     random = {part: np.array([random_keeps(record, part) for record in records], float) for part in parts}  # None: NaN
     if len(records) < ENOUGH or np.isnan(random["background"]).any():
         return OPEN
-    cost = estimate(random["background"] - kept["background"])  # answers that hiding the object changes beyond chance
-    loss = estimate(random["foreground"] - kept["foreground"])  # answers that the object alone loses beyond chance
+    cost = estimate(random["background"] - kept["background"])  # share that hiding the object changes, beyond random
+    loss = estimate(random["foreground"] - kept["foreground"])  # share that the object alone loses, beyond random
     excess = estimate([record[inside] - record["covered"] for record in records if record[inside] is not None])
-    sufficient = wilson(int(kept["background"].sum()), len(records)).low > 0.5 and cost.value <= COST
+    sufficient = wilson(int(kept["background"].sum()), len(records)).low > 0.5 and cost.value <= MARGIN
     if sufficient or loss.low > 0.0 or excess.high < 0.0:
         return BACKGROUND
     return OBJECT if cost.low > 0.0 and excess.low > 0.0 else OPEN

@@ -1,7 +1,8 @@
-"""Find orders of the patches that are better than those of maps, by removing greedily.
+"""Search greedily for the orders of patches with the best deletion and insertion AUC, as a reference for maps.
 
-In each of a few rounds, every square that is left is removed alone, and those are removed that lower the probability
-most (for deletion) or least (for insertion). A map can be better than these orders, which rank squares, not patches.
+The patches are grouped into squares. Each round tries to remove each remaining square alone, and then removes those
+whose removal lowers the probability most (for deletion) or least (for insertion). A map can still be better, because
+the search is greedy and ranks squares instead of patches.
 
 Shapes: n = gh x gw patches, U squares of patches.
 """
@@ -16,14 +17,16 @@ from vitviz.evaluation.faithfulness import visible_counts
 from vitviz.evaluation.masking import MaskedModel
 from vitviz.model.vit import ViT
 
-SQUARES, ROUNDS = 64, 4
-"""Maximum number of squares, and rounds of removing. With more patches, a square has several."""
+SQUARES = 64
+"""Maximum number of squares. With more patches than this, a square has several."""
+ROUNDS = 4
+"""Number of rounds."""
 
 
 def best_maps(
     model: ViT, images: Tensor, target: int, baseline: Drop
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return maps (gh, gw) in the greedy order for deletion, and for insertion.
+    """Return a map (gh, gw) that has the greedy order for deletion, and one for insertion.
 
     Args:
         model: a classifier in eval mode.
@@ -33,19 +36,19 @@ def best_maps(
     """
     masked = MaskedModel(model, images, baseline)
     squares = _squares(masked.grid)  # (U, n)
-    signs = (1, -1)  # of the probabilities by which squares are sorted: lowest first, and highest first
+    signs = (1, -1)  # deletion removes the squares with the lowest probabilities first, insertion the highest
     orders: list[list[int]] = [[] for _ in signs]  # removed squares, first to last
     for count in visible_counts(len(squares), ROUNDS, 0)[1:]:
-        left = [[square for square in range(len(squares)) if square not in order] for order in orders]
-        # (squares that are left, n) each: all but one of them
-        tried = [squares[each].any(0) & ~squares[each] for each in left]
+        remaining = [[square for square in range(len(squares)) if square not in order] for order in orders]
+        # visible patches with one more square removed, (remaining squares, n) each
+        tried = [squares[each].any(0) & ~squares[each] for each in remaining]
         rows = torch.cat(tried)  # equal rows run once
-        if int(rows.sum(1).min()) < masked.least:  # one square is left, without which the model cannot run
+        if int(rows.sum(1).min()) < masked.least:  # the model cannot run without the last square
             probabilities = [torch.zeros(len(each)) for each in tried]
         else:
             outputs = masked.outputs(rows, torch.zeros(len(rows), dtype=torch.long))
             probabilities = [*outputs.softmax(1)[:, target].split([len(each) for each in tried])]
-        for sign, order, each, values in zip(signs, orders, left, probabilities, strict=True):
+        for sign, order, each, values in zip(signs, orders, remaining, probabilities, strict=True):
             ranked = (sign * values).argsort(stable=True)[: len(each) - count]
             order += [each[index] for index in ranked.tolist()]
     maps = []

@@ -1,6 +1,6 @@
-"""Compare two models over a folder: answers that changed, heads that changed, and differences of maps.
+"""Compare two models over a folder: predictions that changed, heads that changed, and differences of maps.
 
-The models may be one before and after fine-tuning, a teacher and its student, or one with and without adapters.
+Examples are a model before and after fine-tuning, a teacher and its student, and a model with and without an adapter.
 
 Shapes: L blocks, H heads, N tokens, d head width, D width, gh x gw patches.
 """
@@ -34,28 +34,29 @@ from vitviz.progress import bar
 from vitviz.writing import write_table
 
 Floats = NDArray[np.float32]
-LISTED = 20  # heads in tables
-COLUMNS = ("layer", "head", "own change", "change in the run", "distance before", "distance after")
+LISTED = 20  # number of heads in tables
+COLUMNS = ("layer", "head", "change on same tokens", "change on own tokens", "distance before", "distance after")
 MEANS = (
-    "Heads by how much they changed. A change is 1 minus the linear CKA (Kornblith et al. 2019) of what a head adds to "
-    "the tokens, over all tokens of all photographs: 0 for the same up to rotation and scale. Own change: the second "
-    "model's head reads the tokens of the first model, so that only its own weights count. Change in the run: each "
-    "model reads its own tokens, so that changes of earlier layers count, too. Distance is the mean attention "
-    "distance, in patches."
+    "The heads that changed most. The change is 1 minus the linear CKA (centered kernel alignment, Kornblith et al. "
+    "2019) between what a head adds to the tokens in the first model and in the second, over all tokens of all "
+    "photographs; it is 0 if both are equal up to rotation and scale. On same tokens: both heads read the tokens of "
+    "the first model, so that changes of earlier layers do not count. On own tokens: each head reads the tokens of its "
+    "own model, so that they do count. Distance is the mean attention distance, in patches."
 )
-MEANS_NOT = "A changed head need not matter for any answer, and an answer may change because of MLPs or the classifier."
+MEANS_NOT = (
+    "A changed head need not affect any prediction, and predictions can also change because of MLPs or the classifier."
+)
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class Compared:
-    """Answers and maps of both models for a photograph.
+class PhotoChange:
+    """Predictions and maps of both models for one photograph.
 
     Args:
         image: path below the folder.
-        answers: labels that the first and the second model predict.
+        answers: classes that the first and the second model predict.
         confidences: their probabilities.
-        difference: (gh, gw), share of the relevance that the second map has more in a patch, in shares of a map without
-            information (1 / n).
+        difference: (gh, gw), the second map minus the first one, each divided by its mean over the patches.
     """
 
     image: str
@@ -65,18 +66,18 @@ class Compared:
 
     @property
     def flipped(self) -> bool:
-        """Return whether the answer changed."""
+        """Return whether the prediction changed."""
         return self.answers[0] != self.answers[1]
 
 
 @dataclass(frozen=True, kw_only=True)
 class HeadChange:
-    """Change of a head, see `MEANS`; NaN if the models' tokens have different widths.
+    """Change of a head, see `MEANS`; NaN where the models' tokens cannot be compared.
 
     Args:
         block, head: from 0.
-        own: change by its own weights.
-        run: change in the run.
+        own: change on the tokens of the first model.
+        run: change on each model's own tokens.
         distances: mean attention distance in the first and the second model, in patches.
     """
 
@@ -95,43 +96,43 @@ class Comparison:
         names: display names of the models.
         folder: the folder of the photographs.
         method: the method of the maps.
-        photographs: one per photograph.
-        heads: all heads, the most changed first; empty with `apart`.
-        apart: why heads cannot be compared one by one; empty if they can.
+        photographs: one for each photograph.
+        heads: all heads, the most changed first; empty if they cannot be compared.
+        incomparable: why the heads cannot be compared; empty if they can.
     """
 
     names: tuple[str, str]
     folder: str
     method: str
-    photographs: tuple[Compared, ...] = field(repr=False)
+    photographs: tuple[PhotoChange, ...] = field(repr=False)
     heads: tuple[HeadChange, ...] = field(repr=False)
-    apart: str = ""
+    incomparable: str = ""
 
     @property
     def flips(self) -> tuple[tuple[str, str, int], ...]:
-        """Return the changes of answers: from, to, and the number of photographs, the most frequent first."""
+        """Return the changed predictions, most frequent first: class before, class after, number of photographs."""
         counts = Counter(photo.answers for photo in self.photographs if photo.flipped)
         return tuple((before, after, count) for (before, after), count in counts.most_common())
 
     @property
     def scale(self) -> float:
-        """Return the common scale of all differences: the 99th percentile of their absolute values."""
+        """Return the difference at the end of the color scale of all maps: the 99th percentile of absolute values."""
         sizes = np.concatenate([np.abs(photo.difference).ravel() for photo in self.photographs])
         return float(np.quantile(sizes, 0.99)) or 1.0
 
     def describe(self) -> str:
-        """Return the result as sentences."""
+        """Return a summary: how many predictions changed, and which heads changed most."""
         flipped, total = sum(photo.flipped for photo in self.photographs), counted(len(self.photographs), "photograph")
-        words = [f"The answer changed for {flipped} of {total}."]
-        if self.apart:
-            words.append(f"Heads are not compared: {self.apart}.")
+        words = [f"The prediction changed for {flipped} of {total}."]
+        if self.incomparable:
+            words.append(f"Heads are not compared: {self.incomparable}.")
         elif changed := self.heads[:3]:
             named = ", ".join(f"{head.block + 1}.{head.head + 1}" for head in changed)
             words.append(f"The heads that changed most (layer.head): {named}.")
         return " ".join(words)
 
     def cells(self, listed: int | None = LISTED) -> list[list[str]]:
-        """Return the most changed heads as a table of text, header first; layers and heads from 1."""
+        """Return a table of the most changed heads as text, header first; layers and heads count from 1."""
         rows = [
             [str(head.block + 1), str(head.head + 1), *map(number, (head.own, head.run, *head.distances))]
             for head in self.heads[:listed]
@@ -139,17 +140,17 @@ class Comparison:
         return [[*COLUMNS], *rows]
 
     def table(self) -> str:
-        """Return the tables for a terminal, under what they mean and what they do not."""
+        """Return the summary, the tables and their explanation, for a terminal."""
         flips = [
             ["before", "after", "photographs"],
             *([before, after, str(count)] for before, after, count in self.flips),
         ]
         parts = [self.describe(), *(["", text_table(flips, left=2)] if self.flips else [])]
-        parts += [] if self.apart else ["", MEANS, MEANS_NOT, "", text_table(self.cells(), left=0)]
+        parts += [] if self.incomparable else ["", MEANS, MEANS_NOT, "", text_table(self.cells(), left=0)]
         return "\n".join(parts)
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write all heads as CSV; layers and heads from 1."""
+        """Write all heads as CSV; layers and heads count from 1."""
         rows = [[head.block + 1, head.head + 1, head.own, head.run, *head.distances] for head in self.heads]
         write_table(path, [COLUMNS, *rows])
 
@@ -166,7 +167,8 @@ def compare(
 ) -> Comparison:
     """Compare two classifiers on the photographs of a folder, each with its own preprocessing.
 
-    Both maps explain the first model's answer, or each model its own if the second has no class of this name.
+    Both maps explain the class that the first model predicts. If the second model has no class of this name, its map
+    explains its own prediction.
 
     Args:
         first, second: converted classifiers with `pretrained`, such as before and after fine-tuning.
@@ -176,19 +178,21 @@ def compare(
         progress: show progress on standard error.
 
     Raises:
-        EvaluationError: if a model has no classes, or has windows or runs as it is.
+        EvaluationError: if a model has no classes, has windows or is captured, or for a limit below 1.
         DataError: for a folder without images.
         ImageError: if a photograph cannot be read.
     """
     abouts = check_classifies(first), check_classifies(second)
-    if not (first.removes_patches and second.removes_patches) or (limit is not None and limit < 1):
+    if not (first.removes_patches and second.removes_patches):
         raise EvaluationError(
-            f"Expected two converted models without windows and a limit of at least 1, got other models or {limit}. "
-            "Compare them in the two panes of the page."
+            "Expected two converted models without windows, got one with windows or a captured module. Compare them "
+            "in the two panes of the page."
         )
-    root, apart = Path(folder), _apart(first, second)
+    if limit is not None and limit < 1:
+        raise EvaluationError(f"Expected a limit of at least 1, got {limit}. Change it.")
+    root, incomparable = Path(folder), _incomparable(first, second)
     photos = [path for path, _ in spread(find_images(root), limit)]
-    heads, records = None if apart else _Heads(first, second), list[Compared]()
+    heads, records = None if incomparable else _HeadSums(first, second), list[PhotoChange]()
     with eval_mode(first), eval_mode(second), bar(len(photos), iterable=photos, show=progress) as counting:
         for path in counting:
             image, traces = decode(path), list[Trace]()
@@ -201,12 +205,12 @@ def compare(
             records.append(_photograph((first, second), pixels, traces, method, path.relative_to(root).as_posix()))
     return Comparison(
         names=(abouts[0].name, abouts[1].name), folder=str(root), method=method, photographs=tuple(records),
-        heads=() if heads is None else heads.changes(), apart=apart,
+        heads=() if heads is None else heads.changes(), incomparable=incomparable,
     )  # fmt: skip
 
 
-def _apart(first: ViT, second: ViT) -> str:
-    """Return why the heads of two models cannot be compared one by one, or an empty text."""
+def _incomparable(first: ViT, second: ViT) -> str:
+    """Return why the heads of two models have no counterparts in each other, or an empty text."""
     sizes = [f"{model.config.depth} layers of {model.config.heads} heads" for model in (first, second)]
     return "" if sizes[0] == sizes[1] else f"one model has {sizes[0]}, the other {sizes[1]}"
 
@@ -218,7 +222,7 @@ def _pixels(model: ViT, pixels: Any) -> Tensor:
 
 def _photograph(
     models: tuple[ViT, ViT], pixels: Sequence[Tensor], traces: Sequence[Trace], method: str, image: str
-) -> Compared:
+) -> PhotoChange:
     answers, confidences, maps = list[str](), list[float](), list[Tensor]()
     for model, given, trace in zip(models, pixels, traces, strict=True):
         assert trace.logits is not None  # checked: a classifier
@@ -232,14 +236,16 @@ def _photograph(
         maps[1] = F.interpolate(maps[1][None, None], maps[0].shape, mode="area")[0, 0]
         maps[1] /= maps[1].sum().clamp_min(1e-30)
     difference = (maps[1] - maps[0]) * maps[0].numel()
-    return Compared(
+    return PhotoChange(
         image=image, answers=(answers[0], answers[1]), confidences=(confidences[0], confidences[1]),
         difference=difference.numpy().astype(np.float32),
     )  # fmt: skip
 
 
-class _Heads:
-    """Sums over photographs from which the changes of heads follow; their size does not grow.
+class _HeadSums:
+    """Accumulate sums over photographs, from which the linear CKA of heads is computed in constant memory.
+
+    The outputs are named "a" for the first model, "b" for the second, and "c" for the second on the first one's tokens.
 
     Args:
         first, second: models with the same number of layers and heads.
@@ -247,17 +253,17 @@ class _Heads:
 
     def __init__(self, first: ViT, second: ViT) -> None:
         self.models, self.tokens, self.photographs = (first, second), 0, 0
-        self.narrow = first.config.width != second.config.width or first.config.prefix != second.config.prefix
+        self.exchangeable = first.config.width == second.config.width and first.config.prefix == second.config.prefix
         self.sums: dict[str, Tensor] = {}  # (L, H, d, d) products, or (L, H, d) sums
         self.distances = [torch.zeros(first.config.depth, first.config.heads, dtype=torch.float64) for _ in range(2)]
 
     @torch.no_grad()
     def add(self, traces: Sequence[Trace]) -> None:
-        """Add a photograph by the trace of each model."""
+        """Add a photograph, given the traces of both models."""
         outputs = {name: _outputs(model, trace) for name, model, trace in zip("ab", self.models, traces, strict=True)}
-        if not self.narrow and traces[0].grid == traces[1].grid:
+        if self.exchangeable and traces[0].grid == traces[1].grid:
             outputs["c"] = _outputs(self.models[1], traces[0])
-        if outputs["a"].shape[2] == outputs["b"].shape[2]:  # else the tokens have no counterparts
+        if outputs["a"].shape[2] == outputs["b"].shape[2]:  # otherwise, tokens have no counterparts
             self._products(outputs)
         for total, model, trace in zip(self.distances, self.models, traces, strict=True):
             total += torch.from_numpy(head_statistics(model, trace, names=["distance"])["distance"])
@@ -274,7 +280,7 @@ class _Heads:
         self.sums[name] = self.sums[name] + values if name in self.sums else values
 
     def changes(self) -> tuple[HeadChange, ...]:
-        """Return all heads, the most changed first: by own change, or by the change in the run without it."""
+        """Return all heads, the most changed first: by the change on same tokens or, if it is NaN, on own tokens."""
         run, own = self._change("b"), self._change("c")
         distances = [(total / max(1, self.photographs)).tolist() for total in self.distances]
         heads = [
@@ -287,7 +293,7 @@ class _Heads:
         return tuple(sorted(heads, key=lambda head: -(head.run if np.isnan(head.own) else head.own)))
 
     def _change(self, other: str) -> Tensor:
-        """Return 1 minus the linear CKA of the first model's heads and others: (L, H); NaN without products."""
+        """Return 1 minus the linear CKA between outputs "a" and other outputs: (L, H); NaN if there are none."""
         if other not in self.sums:
             return torch.full_like(self.distances[0], torch.nan)
         added = {name: _added(model) for name, model in zip("abc", (*self.models, self.models[1]), strict=True)}

@@ -84,7 +84,8 @@ def removal(settings: Mapping[str, Any]) -> Measure:
         results = faithfulness(
             subject.model,
             subject.images,
-            [*maps.values()] or [np.zeros(subject.model.check(subject.images))],  # any map gives the random orders
+            [*maps.values()]
+            or [np.zeros(subject.model.check(subject.images))],  # without maps, any map serves to measure random orders
             subject.target,
             baseline=settings["baseline"],
             steps=settings["steps"],
@@ -94,11 +95,11 @@ def removal(settings: Mapping[str, Any]) -> Measure:
         deletion, insertion = results[0].deletion, results[0].insertion
         whole = {"whole": float(deletion.probabilities[0])}
         records: list[Record] = []
-        for name, result in zip(maps, results, strict=False):  # without maps, there is a result for the zeros
+        for name, result in zip(maps, results, strict=False):  # without maps, the only result is that of the zeros
             measures = {"deletion": result.deletion.area, "insertion": result.insertion.area, "gain": result.gain}
             measures |= {"positive": result.positive, "negative": result.negative, "seconds": subject.seconds[name]}
             records.append({"method": name, **whole, **measures})
-        for name in others:  # both curves have the same area, so the gain is 0
+        for name in others:  # on average, both curves of random orders have the same area, so the gain is 0
             areas = deletion.random_areas
             chance = {"deletion": deletion.random_area, "insertion": insertion.random_area, "gain": 0.0}
             chance |= {"positive": deletion.random_accuracy, "negative": insertion.random_accuracy}

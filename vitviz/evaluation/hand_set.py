@@ -1,8 +1,8 @@
 """A small ViT whose weights are set by hand, so that the evidence for its classes is known exactly.
 
-The pictures have four kinds of patches: gray ones, and red, green and blue ones. The class token reads them with two
-heads. The first head attends to the blue patches, and its values are zero: blue patches attract attention and change
-nothing. The second head attends to red and green patches alike; red ones raise the first class, and green ones the
+The patches of a picture are gray, red, green or blue. The class token reads them with two heads. The first head attends
+to the blue patches, but its values are zero, so blue patches attract attention without any effect. The second head
+attends equally to red and green patches; red ones raise the logit of the first class, and green ones that of the
 second. The red patches are therefore the only evidence for the first class.
 
 Shapes: D width, d head width, gh x gw patches.
@@ -20,14 +20,15 @@ GRID, PATCH = (5, 7), 4
 KINDS = ("class token", "gray", "red", "green", "blue")
 COUNTS = {"red": 2, "green": 2, "blue": 3}
 """Number of patches of each color in a picture; the others are gray."""
-SHARP, LOUD = 12.0, 8.0  # logits of attention to colored patches, and of the classes
+ATTENTION_LOGIT = 12.0  # of a colored patch; gray ones have 0
+CLASS_WEIGHT = 8.0  # of the classifier
 _ONE = len(KINDS)  # a token of kind k is 1 in channel k and -1 in channel k + _ONE, so that all have the same norm
 _WIDTH, _HEAD = 2 * _ONE + 2, 2  # the last two channels hold what the classes read
 
 
 @torch.no_grad()
 def hand_set() -> ViT:
-    """Return the model: one block of two heads and two classes, in eval mode."""
+    """Return the model, with one block, two heads and two classes, in eval mode."""
     config = ViTConfig(
         image_size=(GRID[0] * PATCH, GRID[1] * PATCH), patch_size=PATCH, width=_WIDTH, depth=1, heads=2,
         head_width=_HEAD, mlp_width=1, classes=2, positions="none", norm_final=False,
@@ -45,19 +46,19 @@ def hand_set() -> ViT:
         change = (kind[color] - kind["gray"]) / PATCH**2
         model.patch_embed.proj.weight[:, channel] = change[:, None, None]
     (block,) = model.blocks
-    kept = (2 * _ONE / _WIDTH) ** 0.5  # the standard deviation of a token, which the norms therefore keep
+    deviation = (2 * _ONE / _WIDTH) ** 0.5  # of each token, so that the layer norms change nothing
     for name, weight in block.named_parameters():
         if name in ("norm1.weight", "norm2.weight"):
-            weight.fill_(kept)
-    read = {name: code / 2 for name, code in kind.items()}  # 1 for tokens of this kind
+            weight.fill_(deviation)
+    read = {name: code / 2 for name, code in kind.items()}  # the dot product with a token of this kind is 1
     queries, keys, values = block.attn.qkv.weight.unflatten(0, (3, 2, _HEAD))  # (H, d, D) each
     queries[:, 0] = read["class token"]
-    sharp = SHARP / block.attn.scale
-    keys[0, 0] = sharp * read["blue"]
-    keys[1, 0] = sharp * (read["red"] + read["green"])
+    scaled = ATTENTION_LOGIT / block.attn.scale
+    keys[0, 0] = scaled * read["blue"]
+    keys[1, 0] = scaled * (read["red"] + read["green"])
     values[1] = torch.stack([read["red"], read["green"]])
     block.attn.proj.weight[-2:, _HEAD:] = torch.eye(2)  # the values of the second head
-    model.head.weight[:, -2:] = LOUD * torch.eye(2)
+    model.head.weight[:, -2:] = CLASS_WEIGHT * torch.eye(2)
     return model
 
 

@@ -66,9 +66,10 @@ def pointing_game(values: Scores, geometry: Geometry, mask: Mask, tolerance: flo
 
 
 def mass(values: Scores, geometry: Geometry, mask: Mask) -> float:
-    """Return the share of the positive scores that lies on the mask, 0..1, and the mask's own share for a map without.
+    """Return the share of the positive scores that lies on the mask, 0..1 (relevance mass accuracy, Arras et al. 2022).
 
-    Only pixels seen by the model count; a pixel belongs to the patch that contains its centre.
+    A map without positive scores gets the share of the pixels in the mask, as a constant map does. Only pixels seen by
+    the model count; a pixel belongs to the patch that contains its centre.
 
     Args:
         values, geometry, mask: as for `pointing_game`.
@@ -115,7 +116,7 @@ def segmentation(values: Scores, geometry: Geometry, mask: Mask) -> Segmentation
 
 
 def _seen(geometry: Geometry, grid: tuple[int, ...], shape: tuple[int, ...]) -> tuple[Places, Places]:
-    """Return the rows of pixels that the model saw, and the columns, each with their patches."""
+    """Return the pixel rows and the pixel columns that the model saw, each with the index of their patches."""
     gh, gw = grid
     boxes = [geometry.patch_box(row, 0, (gh, gw)) for row in range(gh)]
     rows = _pixels([*(top for _, top, _, _ in boxes), boxes[-1][3]], shape[0])

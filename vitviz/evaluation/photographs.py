@@ -1,4 +1,4 @@
-"""Choose photographs of a folder to measure methods on, and the settings of a run."""
+"""Choose the photographs of a folder on which methods are measured, and collect the settings of a run."""
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -24,14 +24,14 @@ Aim = Literal["true", "predicted"]
 
 @dataclass(frozen=True)
 class Photographs:
-    """Photographs of a folder, each with the class to explain.
+    """Photographs of a folder, and the settings of a run that measures methods on them.
 
     Args:
         model: the model.
         folder: the folder.
         files: path and class of each photograph.
-        target: the explained class: that of the folder, or the predicted one.
-        settings: all settings that rows depend on, as plain data.
+        target: the class to explain: that of the folder ("true") or the predicted one.
+        settings: all settings on which rows depend, as plain data.
     """
 
     model: ViT
@@ -42,7 +42,7 @@ class Photographs:
 
     @cached_property
     def keys(self) -> list[str]:
-        """Return the paths below the folder, which do not depend on the folder's path."""
+        """Return the paths relative to the folder."""
         return [path.relative_to(self.folder).as_posix() for path, _ in self.files]
 
     def pixels(self, keys: Iterable[str]) -> Iterator[tuple[Tensor, int]]:
@@ -53,7 +53,7 @@ class Photographs:
             yield batch.images, int(batch.classes)
 
     def first(self, limit: int | None) -> "Photographs":
-        """Return the first photographs, spread evenly over the classes; all of them without a limit.
+        """Return at most `limit` of the photographs, spread evenly over the classes; all of them without a limit.
 
         Raises:
             EvaluationError: for a limit below 1.
@@ -90,15 +90,15 @@ def open_photographs(
     options: Mapping[str, Mapping[str, Any]] | None,
     **choice: Any,
 ) -> Photographs:
-    """Return all photographs of a folder, with the settings of a run.
+    """Find all photographs of a folder, and collect the settings of a run.
 
     Args:
         model: a classifier with `pretrained`.
         folder: FOLDER/CLASS/image, or a folder of photographs without labels.
-        target: the explained class; by default "true" if there are photographs in subfolders.
+        target: the class to explain; by default "true" if there are photographs in subfolders.
         baseline: replacement of removed patches; by default the usual one of the model.
         options: options of methods by name.
-        choice: further settings.
+        choice: further settings on which rows depend.
 
     Raises:
         EvaluationError: if the model has no classes, or a setting cannot be written to a file.
@@ -127,7 +127,7 @@ def _find(folder: Path, about: Pretrained, target: Aim | None) -> tuple[dict[int
 
 
 def _settings(model: ViT, choice: Mapping[str, Any], options: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-    """Return all settings that records depend on as plain data."""
+    """Return all settings on which records depend, as plain data."""
     about = check_classifies(model)
     for name, changes in options.items():
         check_options(name, changes)

@@ -1,4 +1,4 @@
-"""Measure methods on images: one row for each task, image and method, kept in a file that a later run continues."""
+"""Measure methods on images: compute a row for each task, image and method, in a file that a later run can continue."""
 
 import os
 import time
@@ -29,15 +29,15 @@ Maps = dict[str, Floats]
 
 @dataclass(eq=False, kw_only=True)
 class Subject:
-    """An image with the class to explain; a method runs when its map is first needed.
+    """An image and the class to explain; maps are computed on first use and kept.
 
     Args:
-        key: name of the image in the rows.
+        key: name of the image in its rows.
         model: the model to explain, in eval mode.
         images: (1, channels, H, W) normalised pixels.
         target: index of the explained class.
-        evidence: (H, W) bools, the pixels on which the class is known to rest; `None` if unknown.
-        kept: whether the evidence was confirmed; otherwise no method is measured.
+        evidence: (H, W) bools, the pixels that are known to be the evidence for the class; `None` if unknown.
+        kept: whether the evidence was confirmed. If not, no method is measured on this image.
         options: options of methods by name.
 
     Attributes:
@@ -71,7 +71,7 @@ class Subject:
         return self._maps[method]
 
     def map_of(self, model: ViT, method: str, target: int | None = None, **options: Any) -> Floats:
-        """Return the map of another model, target or option for the same image, (gh, gw)."""
+        """Compute the map of any model, target and options for this image, (gh, gw)."""
         options = {**self.options.get(method, {}), **options}
         target = self.target if target is None else target
         scores = score_patches(model, self.images, target, method, **options)[0]
@@ -80,14 +80,14 @@ class Subject:
 
 @dataclass(frozen=True, kw_only=True)
 class Measure:
-    """A measure of maps.
+    """A measure of attribution maps, such as the deletion AUC.
 
     Args:
         task: name of its rows.
-        rows: `rows(subject, maps, others)` -> a row for each map, and for each name in `others`. The task, the image
-            and the target are added to each row.
-        others: rows in addition to those of the methods.
-        of_methods: whether there are rows for methods.
+        rows: `rows(subject, maps, others)` returns a row for each map and for each name in `others`; the task, the
+            image and the target are added later.
+        others: names of rows beside those of methods, such as random orders.
+        of_methods: whether methods have rows.
     """
 
     task: str
@@ -96,18 +96,18 @@ class Measure:
     of_methods: bool = True
 
     def names(self, methods: Sequence[str]) -> list[str]:
-        """Return the names of the rows of one image."""
+        """Return the names of all rows of an image."""
         return [*(methods if self.of_methods else ()), *self.others]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Stage:
-    """Images with the measures that are taken on them.
+    """Images and the measures to compute for each.
 
     Args:
-        keys: names of the images in the rows.
-        subjects: `subjects(keys)` yields the images with these names, in order.
-        measures: measures of each image.
+        keys: names of the images in their rows.
+        subjects: `subjects(keys)` yields the images with these names, in this order.
+        measures: the measures.
     """
 
     keys: Sequence[str]
@@ -117,7 +117,7 @@ class Stage:
     def missing(
         self, key: str, methods: Sequence[str], records: Mapping[Key, Record]
     ) -> list[tuple[Measure, list[str]]]:
-        """Return the measures of an image that lack rows, with the names of these rows."""
+        """Return the measures of an image whose rows are not all in `records`, with the names of the missing rows."""
         missing = []
         for measure in self.measures:
             if not records.get((measure.task, key, CHANCE), {}).get("kept", True):
@@ -137,18 +137,18 @@ def run(
     strict: bool,
     progress: bool,
 ) -> dict[Key, Record]:
-    """Compute the rows of all stages that the file does not have, append each immediately, and return all rows.
+    """Compute the missing rows of all stages, append each to the file immediately, and return all rows.
 
-    Each image runs separately. Under torchrun, process i % world measures image i of each stage; finally all rows are
+    Each image runs separately. Under torchrun, process i % world measures image i of each stage. Finally, all rows are
     gathered, and the first process writes the file.
 
     Args:
-        model: put into eval mode meanwhile.
+        model: the model, which is in eval mode during the run.
         stages: images and measures.
         methods: names of methods.
-        settings: all settings that the rows depend on, the first line of the file.
+        settings: all settings on which the rows depend; the first line of the file.
         out: JSON lines file; `None` for none.
-        strict: raise the error of a method that does not support the model, instead of writing its reason as a row.
+        strict: raise an error if a method does not support the model, instead of writing a row with the reason.
         progress: show progress on standard error.
 
     Raises:
@@ -160,7 +160,7 @@ def run(
     with ExitStack() as stack:
         path = None if out is None else Path(out)
         records = {} if path is None else stack.enter_context(opened(path, settings))
-        if strict:  # otherwise, unsupported methods are only listed
+        if strict:  # run unsupported methods again, so that they raise their error
             records = {key: record for key, record in records.items() if "refused" not in record}
         own = [stage.keys[rank::world] for stage in stages]
         todo = [
@@ -196,7 +196,7 @@ def run(
 
 
 def _measured(subject: Subject, measure: Measure, names: Sequence[str], strict: bool) -> list[Record]:
-    """Return the rows of one image, measure and these names."""
+    """Compute the rows of an image and a measure that have these names."""
     base = {"task": measure.task, "image": subject.key, "target": subject.target}
     maps: Maps = {}
     rows: list[Record] = []

@@ -1,7 +1,6 @@
 """Measure sensitivity: compare scores with drops of the target's logit or probability, and maps under noise.
 
-Unlike insertion and deletion, which use only the order of the patches, these measures use the scores. Order consistency
-uses both.
+Insertion and deletion use only the order of the patches. These measures use the scores; order consistency uses both.
 
 Shapes: B images, n = gh x gw patches, C classes, M maps, Z set sizes.
 """
@@ -113,12 +112,12 @@ def order_consistency(
     baseline: Drop | None = None,
     seed: int = 0,
 ) -> Floats:
-    """Return whether groups of patches with higher scores lower the target's probability more: (M,), -1..1.
+    """Return whether removing patches with higher scores lowers the target's probability more (SaCo): (M,), -1..1.
 
-    The patches are split into groups of about equal size by their scores, and each group is removed alone. Each pair of
-    groups counts with the difference of their sums of scores: positively if removing the higher group lowers the
-    probability at least as much, else negatively (Wu et al. 2024, "On the Faithfulness of Vision Transformer
-    Explanations", algorithm 1, SaCo). A constant map gets 0.
+    The patches are sorted by score and split into groups of about equal size, and each group is removed alone. Each
+    pair of groups is weighted by the difference of their summed scores. It counts positively if removing the group with
+    the higher scores lowers the probability at least as much, otherwise negatively (Wu et al. 2024, "On the
+    Faithfulness of Vision Transformer Explanations", algorithm 1). A constant map gets 0.
 
     Args:
         model, images, maps, target, baseline, seed: as for `faithfulness`.

@@ -1,7 +1,7 @@
-"""Plant shortcuts: marks in photographs, and classifiers that answer by the mark alone.
+"""Create artificial shortcuts (spurious correlations): marks in photographs, and linear probes that detect a mark.
 
-A linear head is fitted on the model's frozen features of photographs, half of which have the mark. The head answers
-whether a photograph has the mark, so that the mark is the evidence for its answer.
+A linear probe is fitted to the model's frozen features of photographs, half of which have the mark. Its two classes are
+photographs without and with the mark, so the mark is known to be the evidence for its prediction.
 
 Shapes: n photographs, F features, C channels, H x W pixels, gh x gw patches of p x p pixels.
 """
@@ -19,16 +19,16 @@ from vitviz.model.vit import Pretrained, ViT
 
 MARKS = ("tag", "border", "color", "background")
 LABELS = ("without mark", "with mark")
-_DECAY = 1e-3  # factor of the squared weights
-_LOUD = 2.0  # of a mark, in standard deviations of the training data
+_DECAY = 1e-3  # weight decay of a probe: factor of the squared weights in the loss
+_AMPLITUDE = 2.0  # of a mark, in standard deviations of the training data
 
 
 def mark(kind: str, images: Tensor, patch: int, random: np.random.Generator) -> tuple[Tensor, NDArray[np.bool_]]:
-    """Return a photograph with a mark, and the marked pixels (H, W).
+    """Add a mark to a photograph; return the result, (1, C, H, W), and which pixels are marked, (H, W).
 
-    | mark | what | where |
+    | mark | pattern | place |
     |---|---|---|
-    | tag | a small checkerboard | at a random place |
+    | tag | a small checkerboard | random |
     | border | one color | the outermost patches |
     | color | a tint | a random half of the photograph |
     | background | stripes | everything but a box in the middle, half as high and wide |
@@ -37,7 +37,7 @@ def mark(kind: str, images: Tensor, patch: int, random: np.random.Generator) -> 
         kind: one of `MARKS`.
         images: (1, C, H, W) normalised pixels.
         patch: p; marks consist of whole patches.
-        random: draws the place.
+        random: chooses the place.
     """
     channels, height, width = images.shape[1:]
     rows, columns = height // patch, width // patch
@@ -59,20 +59,28 @@ def mark(kind: str, images: Tensor, patch: int, random: np.random.Generator) -> 
     y, x = np.indices((height, width)) // max(1, patch // 2)
     sign = {"tag": (y + x) % 2, "border": 0 * y, "color": 0 * y, "background": (y + x) // 2 % 2}[kind]
     hue = 1 - 2 * (torch.arange(channels)[:, None, None] % 2)  # 1, -1, 1
-    drawn = _LOUD * (1 - 2 * torch.from_numpy(sign)) * (1 if kind == "tag" else hue)  # (C, H, W) or (H, W)
-    painted = images + drawn / 2 if kind == "color" else drawn.to(images).expand_as(images)
+    pattern = _AMPLITUDE * (1 - 2 * torch.from_numpy(sign)) * (1 if kind == "tag" else hue)  # (C, H, W) or (H, W)
+    painted = images + pattern / 2 if kind == "color" else pattern.to(images).expand_as(images)
     return torch.where(torch.from_numpy(pixels).to(images.device), painted, images), pixels
 
 
 @torch.no_grad()
 def features_of(model: ViT, images: Iterable[Tensor]) -> Tensor:
-    """Return the frozen features of images (1, C, H, W), one at a time: (n, F), float64, on the CPU."""
+    """Return the model's features of images (1, C, H, W), which run one by one: (n, F), float64, on the CPU."""
     weight = next(model.parameters())
     return torch.cat([model.features(each.to(weight)).double().cpu() for each in images])
 
 
 def fit(features: Tensor, classes: Tensor) -> tuple[Tensor, Tensor]:
-    """Fit a linear head by logistic regression, which has one solution: (n, F), (n,) -> (2, F), (2,)."""
+    """Fit a linear probe by logistic regression with weight decay, which has a unique solution.
+
+    Args:
+        features: (n, F).
+        classes: (n,), 0 or 1.
+
+    Returns:
+        weight (2, F) and bias (2,).
+    """
     mean, deviation = features.mean(0), features.std(0, correction=0).clamp_min(1e-6)
     inputs, head = (features - mean) / deviation, nn.Linear(features.shape[1], len(LABELS)).double()
     for parameter in head.parameters():
@@ -92,7 +100,7 @@ def fit(features: Tensor, classes: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def with_head(model: ViT, weight: Tensor, bias: Tensor) -> ViT:
-    """Return the model with another linear head on its features, (2, F) and (2,); it shares all other weights."""
+    """Return the model with a linear probe, weight (2, F) and bias (2,), as its head; all other weights are shared."""
     changed = copy.deepcopy(model, {id(each): each for each in (*model.parameters(), *model.buffers())})
     changed.config = replace(model.config, classes=len(weight), projection=None, cosine=False)
     changed.head, changed.head_dist, changed.projection = nn.Linear(weight.shape[1], len(weight)), None, None

@@ -1,4 +1,4 @@
-"""Rank methods from the rows of an arena: scores with bootstrap intervals, a table and a sentence.
+"""Rank methods from the rows of an arena: scores with bootstrap confidence intervals, a table and a summary.
 
 Shapes: M methods, n images of a task, R bootstrap samples.
 """
@@ -29,36 +29,37 @@ RESAMPLES = 2000
 """Number of bootstrap samples."""
 LEVEL = (2.5, 97.5)
 """Ends of the intervals, in percent of the bootstrap samples."""
-CHEAPER = 1.5
-"""Smallest ratio of the costs of two methods for which the sentence calls one of them cheaper."""
-LEAST = 3
-"""Smallest number of images with which a task counts in the score."""
+FASTER = 1.5
+"""Minimum ratio of the computing times of two methods for which the summary calls one of them faster."""
+MIN_IMAGES = 3
+"""Minimum number of images for a task to count in the score."""
 
-ENDS = ((BEST, GREEDY), (REMOVAL, CHANCE))  # rows whose areas are 1 and 0 in the part "removal"
+REFERENCES = ((BEST, GREEDY), (REMOVAL, CHANCE))  # tasks and names of the rows that are 1 and 0 in the part "removal"
 PARTS = {
-    "located": "mean over mosaics and marks of mass and pointing game: -1 never on the evidence, 0 as much as its "
-    "area, 1 always",
-    "removal": "mean of deletion and insertion, from random orders (0) to the best orders found by removing greedily "
-    "(1, which a map can exceed)",
+    "located": "localization: mean of mass and pointing game over mosaics and marks; -1: never on the evidence, 0: as "
+    "often as by chance, 1: always",
+    "removal": "mean of deletion and insertion AUC; 0: random orders, 1: the best orders of a greedy search, which a "
+    "map can exceed",
     "consistency": "order consistency (SaCo), from -1 to 1",
 }
-"""Parts of the score, and what they mean."""
+"""Parts of the score, with their explanations."""
 COLUMNS = {
-    "score": "mean of the next three columns, with the interval of 95 % of the bootstrap samples of the images",
+    "score": "mean of the next three columns, with the 95 % bootstrap confidence interval over the images",
     **PARTS,
     **dict.fromkeys((MOSAICS, *MARKS, HAND_SET), ""),
-    "weights": "rank correlation with the map of random weights; a method that explains the model is near 0",
-    "labels": "rank correlation with the map of a head that was fitted on random labels; near 1 means that the method "
-    "does not depend on the class",
-    "seeds": "rank correlation of the maps of two seeds; - for methods that draw nothing",
+    "weights": "sanity check: rank correlation with the map for random weights; near 0 for a method that depends on "
+    "the weights",
+    "labels": "sanity check: rank correlation with the map for a linear probe that was fitted to random labels; near 1 "
+    "for a method that does not depend on the class",
+    "seeds": "rank correlation of the maps for two seeds; - for methods without random numbers",
     "passes": "computing time in forward passes",
     "seconds": "computing time for one photograph",
 }
 MEANS = (
-    "**What this table means.** Which method shows best what this model uses, on tasks whose evidence is known and by "
-    "removing patches. **What it does not mean.** The evidence of mosaics and marks is known because it was planted: "
-    "evidence in plain photographs may be spread differently. A method that is good on average can be wrong for one "
-    "photograph, and a small difference between two methods may be chance: compare the intervals."
+    "**What this table means.** It ranks attribution methods by how well they locate known evidence, and how "
+    "well they order patches for deletion and insertion. **What it does not mean.** The evidence in mosaics and marks "
+    "is artificial; in ordinary photographs, it may be distributed differently. A method that is good on average can "
+    "be wrong for one photograph. A small difference between two methods may be due to chance: compare the intervals."
 )
 
 
@@ -68,10 +69,9 @@ class Standing:
 
     Args:
         method: its name.
-        numbers: `COLUMNS` that were measured.
-        low, high: ends of the interval of the score.
-        behind: ends of the interval of the difference between the best score and this one, from the same bootstrap
-            samples.
+        numbers: values of the `COLUMNS` that were measured.
+        low, high: 95 % bootstrap confidence interval of the score.
+        behind: 95 % bootstrap confidence interval of the best score minus this one, from the same samples.
     """
 
     method: str
@@ -82,7 +82,7 @@ class Standing:
 
     @property
     def as_good(self) -> bool:
-        """Return whether the interval does not show that the best method is better."""
+        """Return whether the score is not significantly lower than the best one: whether `behind` includes 0."""
         return self.behind[0] <= 0
 
 
@@ -93,10 +93,10 @@ class Standings:
     Args:
         rows: one per method, best first.
         photographs: number of photographs.
-        kept: for each task, the numbers of images with which it was measured, and of those that were made.
-        agreement: mean rank correlation (Kendall's tau) of the ranking with those of the bootstrap samples.
+        kept: (images with confirmed evidence, all images) of each localization task.
+        agreement: mean rank correlation (Kendall's tau) between the ranking and the rankings of bootstrap samples.
         settings: settings of the run as plain data, with the fingerprint of the weights.
-        left_out: methods and tasks that are missing, and why.
+        left_out: reason for each method or task that is missing.
         records: the rows.
     """
 
@@ -114,41 +114,44 @@ class Standings:
         return self.rows[0].method
 
     def describe(self) -> str:
-        """Return the result as sentences."""
+        """Return a summary: the best method, and which others are not significantly worse."""
         best, *others = self.rows
         equal = [row for row in others if row.as_good]
         cost = best.numbers.get("passes", np.nan)
-        cheaper = [row for row in equal if cost >= CHEAPER * row.numbers.get("passes", np.inf)]
-        text = f"For this model, {best.method}"
-        if cheaper:
-            row = min(cheaper, key=lambda row: row.numbers["passes"])
+        faster = [row for row in equal if cost >= FASTER * row.numbers.get("passes", np.inf)]
+        text = f"Best method for this model on {counted(self.photographs, 'photograph')}: {best.method}."
+        if faster:
+            row = min(faster, key=lambda row: row.numbers["passes"])
             ratio = cost / row.numbers["passes"]
-            text += f"; {row.method} is as good within the interval and {ratio:.1f} times cheaper."
+            text += f" {row.method} is not significantly worse and {ratio:.1f} times faster."
         elif equal:
-            names = " and ".join(row.method for row in equal)
-            text += f"; the interval does not decide between it and {names}."
+            text += f" Not significantly worse: {', '.join(row.method for row in equal)}."
         else:
-            text += "; no other method is as good within the interval."
-        few = f" Fewer than {ENOUGH} photographs give rough intervals." if self.photographs < ENOUGH else ""
-        return f"{text} ({counted(self.photographs, 'photograph')}.){few}"
+            text += " All other methods are significantly worse."
+        few = (
+            f" Confidence intervals of fewer than {ENOUGH} photographs are unreliable."
+            if self.photographs < ENOUGH
+            else ""
+        )
+        return f"{text}{few}"
 
     @property
     def columns(self) -> list[str]:
-        """Return the columns that have numbers."""
+        """Return the names of the columns that have values."""
         return [name for name in COLUMNS if any(name in row.numbers for row in self.rows)]
 
     def markdown(self) -> str:
-        """Return what the table means, the table, its columns and the result as Markdown, in four paragraphs."""
+        """Return four paragraphs of Markdown: what the table means, the table, its columns, and the summary."""
         header, *rows = self._cells()
         lines = [f"| {' | '.join(header)} |", f"|---|{'---:|' * len(self.columns)}"]
         lines += [f"| {' | '.join(row)} |" for row in rows]
         about = [f"- {column}: {self._about(column)}" for column in self.columns]
         about += [f"- left out: {name} ({why})" for name, why in self.left_out.items()]
-        agreement = f"Kendall's tau of this ranking with those of the bootstrap samples: {self.agreement:.2f}."
+        agreement = f"Mean Kendall's tau between this ranking and those of bootstrap samples: {self.agreement:.2f}."
         return "\n\n".join([MEANS, "\n".join(lines), "\n".join(about), f"**{self.describe()}** {agreement}"])
 
     def table(self) -> str:
-        """Return the table for a terminal, with what it means above and the result below."""
+        """Return the explanation, the table and the summary, for a terminal."""
         left = [f"Left out: {name} ({why})" for name, why in self.left_out.items()]
         return "\n".join([MEANS.replace("**", ""), "", text_table(self._cells()), *left, "", self.describe()])
 
@@ -162,14 +165,14 @@ class Standings:
         return text.getvalue().removesuffix("\n")
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the result, without the rows of images, as JSON; beside weights, it names the page's first method."""
+        """Write the result without its records as JSON; in a model's folder, it sets the model's default method."""
         data = {name: value for name, value in asdict(self).items() if name != "records"}
         data = {"format": FORMAT, "method": self.method, "sentence": self.describe(), **data}
         write(Path(path), json.dumps(data, indent=1, allow_nan=False) + "\n")
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> "Standings":
-        """Read what `save` has written.
+        """Load a file of `save`; the result has no records.
 
         Raises:
             EvaluationError: for another file.
@@ -180,18 +183,18 @@ class Standings:
             rows = (Standing(**{**row, "behind": tuple(row["behind"])}) for row in data["rows"])
             return cls(rows=tuple(rows), **{name: data[name] for name in names})
         except (ValueError, TypeError, KeyError) as error:
-            raise EvaluationError(f"Expected a file of an arena, got {str(path)!r}: {error}. Name another.") from None
+            raise EvaluationError(
+                f"Expected a file of `vitviz arena`, got {str(path)!r}: {error}. Name another."
+            ) from None
 
     def _about(self, column: str) -> str:
         """Return what a column means."""
         if column == HAND_SET:
-            return (
-                "mass on the evidence of a ViT whose weights are set by hand; it is the same for all models, not ranked"
-            )
+            return "mass on the evidence of a ViT whose weights are set by hand; the same for all models, not ranked"
         if column not in self.kept:
             return COLUMNS[column]
         kept, made = self.kept[column]
-        return f"mass, the share of the positive scores on the evidence, which was confirmed in {kept} of {made} images"
+        return f"mass, the share of the positive scores on the evidence; {kept} of {made} images had confirmed evidence"
 
     def _cells(self) -> list[list[str]]:
         cells = [[row.method, *(_cell(row, name) for name in self.columns)] for row in self.rows]
@@ -199,7 +202,7 @@ class Standings:
 
 
 def _cell(row: Standing, column: str) -> str:
-    """Return a number as text."""
+    """Return the value of a column as text."""
     if column not in row.numbers:
         return "-"
     value = row.numbers[column]
@@ -215,14 +218,14 @@ def standings(
     settings: Mapping[str, Any],
     left_out: Mapping[str, str],
 ) -> Standings:
-    """Rank methods from rows.
+    """Rank methods by their records.
 
     Args:
         methods: names of methods.
-        images: names of the images of each task.
-        records: rows, see `vitviz.evaluation.runs`.
+        images: keys of the images of each task.
+        records: a row for each task, image and method, see `vitviz.evaluation.runs`.
         settings: settings of the run.
-        left_out: methods and tasks that were not run, and why.
+        left_out: reason for each method or task that was not run.
 
     Raises:
         EvaluationError: if no method was measured.
@@ -240,19 +243,19 @@ def standings(
         else:
             ranked.append(name)
     for task in (MOSAICS, *MARKS):
-        if task in kept and len(kept[task]) < LEAST:
-            left_out[task] = f"the evidence was confirmed in {len(kept[task])} of {len(images[task])} images"
+        if task in kept and len(kept[task]) < MIN_IMAGES:
+            left_out[task] = f"only {len(kept[task])} of {len(images[task])} images had confirmed evidence"
             del kept[task]
     if not ranked:
         raise EvaluationError("Expected a method that supports this model, got none. Choose other methods.")
 
     def column(task: str, number: str, names: Sequence[str] = ranked) -> Floats:
-        """Return numbers of a task, (M, n)."""
+        """Return one number of each image and method of a task, (M, n)."""
         return np.array([[records[task, key, name][number] for key in kept[task]] for name in names], float)
 
     numbers = {name: _numbers(name, kept, records) for name in ranked}
     parts = _parts(column, kept, np.random.default_rng(settings["seed"]))  # (M, 1 + R) each
-    scores = np.mean([*parts.values()], axis=0)  # (M, 1 + R); the first column is the result, the others are samples
+    scores = np.mean([*parts.values()], axis=0)  # (M, 1 + R): all images, then bootstrap samples
     order = np.argsort(-scores[:, 0], kind="stable")
     behind = scores[order[0], 1:] - scores[:, 1:]
     ranking = []
@@ -282,7 +285,7 @@ def kendall(first: Floats, second: Floats) -> float:
 
 
 def _parts(column: Any, kept: Mapping[str, Sequence[str]], random: np.random.Generator) -> dict[str, Floats]:
-    """Return the parts of the score for all images and for bootstrap samples of them: (M, 1 + R) each."""
+    """Return the parts of the score, (M, 1 + R) each: for all images, then for each bootstrap sample of them."""
 
     def samples(count: int) -> Any:
         """Return indices of all images, then of each bootstrap sample: (1 + R, n)."""
@@ -297,7 +300,9 @@ def _parts(column: Any, kept: Mapping[str, Sequence[str]], random: np.random.Gen
             located += [np.where(value > share, (value - share) / (1 - share), value / share - 1) for value in values]
     parts = {"located": np.mean(located, axis=0)} if located else {}
     drawn = samples(len(kept[REMOVAL]))
-    areas = (column(task, "insertion", [name]) - column(task, "deletion", [name]) for task, name in ENDS)  # (1, n) each
+    areas = (
+        column(task, "insertion", [name]) - column(task, "deletion", [name]) for task, name in REFERENCES
+    )  # (1, n) each
     highest, lowest = (values[:, drawn].mean(-1) / 2 for values in areas)  # (1, 1 + R) each
     gain = column(REMOVAL, "gain")[:, drawn].mean(-1)  # (M, 1 + R)
     parts["removal"] = gain / np.maximum(highest - lowest, 1e-6)
@@ -306,7 +311,7 @@ def _parts(column: Any, kept: Mapping[str, Sequence[str]], random: np.random.Gen
 
 
 def _numbers(name: str, kept: Mapping[str, Sequence[str]], records: Mapping[Key, Record]) -> dict[str, float]:
-    """Return the other columns of a method; NaN for those that it does not have."""
+    """Return the columns of a method that are not parts of the score; NaN for missing ones."""
 
     def mean(task: str, number: str) -> float:
         values = [records[task, key, name].get(number) for key in kept.get(task, ())]

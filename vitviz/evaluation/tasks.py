@@ -1,4 +1,4 @@
-"""Define the tasks of the arena: images whose evidence is known, and measures of maps.
+"""Define the tasks of the arena: images whose evidence is known, and measures of attribution maps.
 
 Shapes: H x W pixels of the model's input, gh x gw patches.
 """
@@ -30,35 +30,44 @@ from vitviz.evaluation.shortcuts import MARKS, features_of, fit, mark, with_head
 from vitviz.images.geometry import Geometry
 from vitviz.model.vit import ViT
 
-MOSAICS, HAND_SET, BEST, CONSISTENCY, CHECKS = "mosaics", "hand-set", "best", "consistency", "checks"
+MOSAICS = "mosaics"
+"""Task: localization in 2 x 2 mosaics of photographs."""
+HAND_SET = "hand-set"
+"""Task: localization for the ViT whose weights are set by hand."""
+BEST = "best"
+"""Task: deletion and insertion AUC of the best orders that a greedy search finds."""
+CONSISTENCY = "consistency"
+"""Task: order consistency (SaCo)."""
+CHECKS = "checks"
+"""Task: sanity checks with random weights, random labels and another seed."""
 LOCATED = (MOSAICS, *MARKS, HAND_SET)
-"""Tasks whose evidence is known."""
+"""Localization tasks, whose evidence is known; the marks are those of `vitviz.evaluation.shortcuts`."""
 GREEDY = "greedy"
-"""Name of the rows of the best orders found by removing greedily."""
-SEEN = 0.01
-"""Smallest probability of the class of a mosaic."""
-FITTED = 96
-"""Maximum number of photographs on which a linear head is fitted."""
-DRAWN = 20
-"""Number of pictures of the ViT whose weights are set by hand."""
+"""Name of the rows of the greedy search, in place of a method."""
+MIN_PROBABILITY = 0.01
+"""Minimum probability of the class in a mosaic that is used."""
+MAX_FITTED = 96
+"""Maximum number of photographs to which a linear probe is fitted."""
+HAND_SET_PICTURES = 20
+"""Number of pictures for the ViT whose weights are set by hand."""
 
 
-def drawing(seed: int, *words: str) -> np.random.Generator:
-    """Return a random number generator that depends only on a seed and words."""
-    return np.random.default_rng([seed, *(zlib.crc32(word.encode(errors="surrogateescape")) for word in words)])
+def seeded(seed: int, *names: str) -> np.random.Generator:
+    """Return a random number generator that is seeded with a number and names, such as those of a task and an image."""
+    return np.random.default_rng([seed, *(zlib.crc32(name.encode(errors="surrogateescape")) for name in names)])
 
 
-def photographs(photos: Photographs, heads: "Heads | None") -> Stage:
-    """Return the stage of photographs as they are; without `heads`, no models are changed."""
+def plain_photographs(photos: Photographs, probes: "LinearProbes | None") -> Stage:
+    """Return the stage of unchanged photographs; without `probes`, there are no sanity checks."""
     measures = [removal(photos.settings), _best(photos), _consistency(photos)]
-    return photos.stage(measures if heads is None else [*measures, _checks(photos, heads)])
+    return photos.stage(measures if probes is None else [*measures, _checks(photos, probes)])
 
 
 def mosaics(photos: Photographs, classes: Sequence[int]) -> Stage:
-    """Return the stage of 2 x 2 mosaics: one photograph in a quarter, and one of another class in the other three.
+    """Return the stage of 2 x 2 mosaics: a photograph in one quarter, and one of another class in the other three.
 
-    A mosaic is kept if the model sees the first class in it (a probability of at least `SEEN`), and replacing its
-    quarter by the other photograph at least halves this probability.
+    A mosaic is used only if the first class has a probability of at least `MIN_PROBABILITY`, and replacing its quarter
+    by the other photograph at least halves this probability.
 
     Args:
         photos: photographs.
@@ -74,29 +83,34 @@ def mosaics(photos: Photographs, classes: Sequence[int]) -> Stage:
     pairs = {}
     for key, own in class_of.items():
         others = [other for other in class_of if class_of[other] != own]
-        other = others[drawing(seed, MOSAICS, key).integers(len(others))]
+        other = others[seeded(seed, MOSAICS, key).integers(len(others))]
         pairs[f"{key} | {other}"] = key, other
 
     def subjects(keys: Sequence[str]) -> Iterator[Subject]:
         for key in keys:
             (first, _), (second, _) = photos.pixels(pairs[key])
-            quarter = int(drawing(seed, MOSAICS, key).integers(4))
+            quarter = int(seeded(seed, MOSAICS, key).integers(4))
             target = class_of[pairs[key][0]]
             images, evidence = compose(model, first, second, quarter)
             without, _ = compose(model, second, second, quarter)
             shown, hidden = (_probability(model, each, target) for each in (images, without))
-            kept, options = shown >= SEEN and hidden <= shown / 2, photos.settings["options"]
+            kept, options = shown >= MIN_PROBABILITY and hidden <= shown / 2, photos.settings["options"]
             yield Subject(
                 key=key, model=model, images=images, target=target, evidence=evidence, kept=kept, options=options
             )
 
-    return Stage(keys=[*pairs], subjects=subjects, measures=[_located(MOSAICS)])
+    return Stage(keys=[*pairs], subjects=subjects, measures=[_localization(MOSAICS)])
 
 
 def compose(model: ViT, first: Tensor, second: Tensor, quarter: int) -> tuple[Tensor, NDArray[np.bool_]]:
-    """Return a mosaic of two photographs (1, C, H, W), and the pixels of the quarter with the first one (H, W).
+    """Return a mosaic of two photographs, (1, C, H, W), and which pixels show the first one, (H, W).
 
-    The quarters meet at the edge of a patch near the middle.
+    The quarters meet near the middle, at the edge of a patch.
+
+    Args:
+        model: the model that reads the mosaic.
+        first, second: (1, C, H, W) normalised pixels.
+        quarter: place of the first photograph, 0 to 3 in reading order.
     """
     height, width = first.shape[2:]
     rows, columns = model.check(first)
@@ -105,44 +119,44 @@ def compose(model: ViT, first: Tensor, second: Tensor, quarter: int) -> tuple[Te
     for index in range(4):
         y, x = ((slice(0, down), slice(down, height))[index // 2], (slice(0, across), slice(across, width))[index % 2])
         size = y.stop - y.start, x.stop - x.start
-        of = first if index == quarter else second
-        mosaic[:, :, y, x] = F.interpolate(of, size, mode="bilinear", antialias=True)
+        source = first if index == quarter else second
+        mosaic[:, :, y, x] = F.interpolate(source, size, mode="bilinear", antialias=True)
         pixels[y, x] = index == quarter
     return mosaic, pixels
 
 
-class Heads:
-    """Linear heads on the model's frozen features; the features of photographs are computed once.
+class LinearProbes:
+    """Linear probes on the model's frozen features, each fitted on first use.
 
-    The photographs are drawn from all of the folder. Heads are fitted on the first half of them, at most `FITTED`, and
-    the others are measured.
+    Half of the photographs, at most `MAX_FITTED`, are chosen at random to fit the probes; the others are for tests.
 
     Args:
         photos: all photographs of the folder.
 
     Attributes:
-        others: names of the photographs on which no head is fitted.
+        fitted: keys of the photographs to which probes are fitted.
+        others: keys of all other photographs.
     """
 
     def __init__(self, photos: Photographs) -> None:
         self.photos, self.seed = photos, photos.settings["seed"]
-        keys = [photos.keys[index] for index in drawing(self.seed, "heads").permutation(len(photos.keys))]
-        count = min(FITTED, len(keys) // 2)
+        keys = [photos.keys[index] for index in seeded(self.seed, "heads").permutation(len(photos.keys))]
+        count = min(MAX_FITTED, len(keys) // 2)
         self.fitted, self.others = keys[:count], keys[count:]
         if count < 2:
             raise EvaluationError(
-                f"Expected at least 4 photographs to fit a linear head, got {len(keys)}. Add photographs."
+                f"Expected at least 4 photographs to fit a linear probe, got {len(keys)}. Add photographs."
             )
         self.mark = cache(self._mark)
         self.shuffled = cache(self._shuffled)
         self._plain = cache(lambda: features_of(photos.model, (images for images, _ in photos.pixels(self.fitted))))
 
     def marked(self, kind: str, key: str, images: Tensor) -> tuple[Tensor, NDArray[np.bool_]]:
-        """Return a photograph with a mark, and the marked pixels (H, W)."""
-        return mark(kind, images, self.photos.model.config.patch_size, drawing(self.seed, kind, key))
+        """Add a mark to the photograph `key`, (1, C, H, W); return the result and which pixels are marked, (H, W)."""
+        return mark(kind, images, self.photos.model.config.patch_size, seeded(self.seed, kind, key))
 
     def _mark(self, kind: str) -> ViT:
-        """Return the model with a head that tells photographs with a mark from those without."""
+        """Return the model with a probe that tells photographs with a mark (class 1) from those without (class 0)."""
         marked, count = self.fitted[::2], len(self.fitted)
         pixels = zip(marked, self.photos.pixels(marked), strict=True)
         with_mark = features_of(self.photos.model, (self.marked(kind, key, images)[0] for key, (images, _) in pixels))
@@ -151,45 +165,47 @@ class Heads:
         return with_head(self.photos.model, *fit(features, classes.long()))
 
     def _shuffled(self) -> ViT:
-        """Return the model with a head that was fitted on random labels."""
-        classes = torch.from_numpy(drawing(self.seed, "labels").permutation(len(self.fitted)) % 2)
+        """Return the model with a probe that is fitted to random labels."""
+        classes = torch.from_numpy(seeded(self.seed, "labels").permutation(len(self.fitted)) % 2)
         return with_head(self.photos.model, *fit(self._plain(), classes))
 
 
-def planted(heads: Heads, kind: str, limit: int) -> Stage:
-    """Return the stage of photographs with a mark, for a model with a head that answers by this mark.
+def marked_photographs(probes: LinearProbes, kind: str, limit: int) -> Stage:
+    """Return the stage of photographs with a mark, for the model with a probe that detects this mark.
 
-    A photograph is kept if the head finds the mark, and removing the mark changes the answer.
+    A photograph is used only if the probe detects the mark, and does not detect one in the photograph without it.
     """
-    photos, keys = heads.photos, heads.others[:limit]
+    photos, keys = probes.photos, probes.others[:limit]
 
     def subjects(keys: Sequence[str]) -> Iterator[Subject]:
-        model = heads.mark(kind)
+        model = probes.mark(kind)
         for key, (images, _) in zip(keys, photos.pixels(keys), strict=True):
-            pixels, evidence = heads.marked(kind, key, images)
+            pixels, evidence = probes.marked(kind, key, images)
             kept = predicted(model, pixels) == 1 and predicted(model, images) == 0
             options = photos.settings["options"]
             yield Subject(key=key, model=model, images=pixels, target=1, evidence=evidence, kept=kept, options=options)
 
-    return Stage(keys=keys, subjects=subjects, measures=[_located(kind)])
+    return Stage(keys=keys, subjects=subjects, measures=[_localization(kind)])
 
 
-def drawn(photos: Photographs) -> Stage:
-    """Return the stage of pictures for the ViT whose weights are set by hand, which does not read photographs."""
+def hand_set_pictures(photos: Photographs) -> Stage:
+    """Return the stage of generated pictures for the ViT whose weights are set by hand."""
     model, seed = hand_set(), photos.settings["seed"]
 
     def subjects(keys: Sequence[str]) -> Iterator[Subject]:
         for key in keys:
-            images, evidence = picture(drawing(seed, HAND_SET, key))
+            images, evidence = picture(seeded(seed, HAND_SET, key))
             yield Subject(
                 key=key, model=model, images=images, target=0, evidence=evidence, options=photos.settings["options"]
             )
 
-    return Stage(keys=[str(index) for index in range(DRAWN)], subjects=subjects, measures=[_located(HAND_SET)])
+    return Stage(
+        keys=[str(index) for index in range(HAND_SET_PICTURES)], subjects=subjects, measures=[_localization(HAND_SET)]
+    )
 
 
-def _located(task: str) -> Measure:
-    """Return the measure of how much of a map lies on the known evidence."""
+def _localization(task: str) -> Measure:
+    """Return the measure of localization: the mass of a map on the known evidence, and the pointing game."""
 
     def rows(subject: Subject, maps: Maps, others: Sequence[str]) -> Iterator[Record]:
         assert subject.evidence is not None
@@ -205,7 +221,7 @@ def _located(task: str) -> Measure:
 
 
 def _best(photos: Photographs) -> Measure:
-    """Return the areas of the best orders found by removing greedily."""
+    """Return the measure of the deletion and insertion AUC of greedy orders."""
     settings = photos.settings
 
     def rows(subject: Subject, _: Maps, others: Sequence[str]) -> Iterator[Record]:
@@ -220,6 +236,8 @@ def _best(photos: Photographs) -> Measure:
 
 
 def _consistency(photos: Photographs) -> Measure:
+    """Return the measure of order consistency (SaCo)."""
+
     def rows(subject: Subject, maps: Maps, _: Sequence[str]) -> Iterator[Record]:
         baseline = photos.settings["baseline"]
         numbers = order_consistency(subject.model, subject.images, [*maps.values()], subject.target, baseline=baseline)
@@ -228,8 +246,8 @@ def _consistency(photos: Photographs) -> Measure:
     return Measure(task=CONSISTENCY, rows=rows)
 
 
-def _checks(photos: Photographs, heads: Heads) -> Measure:
-    """Return rank correlations of maps with those of random weights, of random labels, and of another seed."""
+def _checks(photos: Photographs, probes: LinearProbes) -> Measure:
+    """Return the measure of rank correlations of maps with those of random weights, random labels and another seed."""
     seed = photos.settings["seed"]
     random_weights = cache(lambda: _randomized(photos.model, seed))
 
@@ -237,7 +255,7 @@ def _checks(photos: Photographs, heads: Heads) -> Measure:
         for name, values in maps.items():
             others = {
                 "weights": subject.map_of(random_weights(), name),
-                "labels": subject.map_of(heads.shuffled(), name, 1),
+                "labels": subject.map_of(probes.shuffled(), name, 1),
             }
             if "seed" in METHODS[name].options:
                 others["seeds"] = subject.map_of(subject.model, name, seed=METHODS[name].options["seed"] + 1)
@@ -255,7 +273,7 @@ def _randomized(model: ViT, seed: int) -> ViT:
 
 
 def _correlation(first: Floats, second: Floats) -> float | None:
-    """Return the rank correlation of two maps; `None` if one is constant."""
+    """Return Spearman's rank correlation of two maps; `None` if one is constant."""
     value = float(spearman(*(torch.from_numpy(each).reshape(1, -1) for each in (first, second))))
     return value if np.isfinite(value) else None
 

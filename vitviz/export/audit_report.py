@@ -13,16 +13,16 @@ from vitviz.formatting import counted, percent
 from vitviz.images.preprocess import Preprocess
 
 SHEET = (
-    "What the model saw of each photograph. Bright patches speak for the answer ({}); a white line surrounds the "
-    "foreground. The lines below have the probability of the answer if the model sees only one part. A click opens the "
-    "photograph in the explorer, if that runs at the address below."
+    "The part of each photograph that the model saw. Bright patches support the prediction ({}); a white line is the "
+    "outline of the foreground. Below are probabilities of the predicted class, also if the model sees only a part. "
+    "Click a photograph to open it in the explorer, which must run at the address below."
 )
 SORTS: Mapping[str, tuple[str, int]] = {
-    "background, strongest first": ("background", -1),
-    "foreground, weakest first": ("foreground", 1),
-    "relevance inside, least first": ("inside", 1),
-    "disagreement of methods, most first": ("disagreement", -1),
-    "confidence, least first": ("confidence", 1),
+    "background alone, highest probability first": ("background", -1),
+    "foreground alone, lowest probability first": ("foreground", 1),
+    "relevance inside the mask, lowest first": ("inside", 1),
+    "disagreement of methods, highest first": ("disagreement", -1),
+    "confidence, lowest first": ("confidence", 1),
     "file name": ("place", 1),
 }
 
@@ -35,15 +35,15 @@ def write_audit(
     Args:
         path: the HTML file.
         audit: result of `vitviz.audit`.
-        preprocess: of the model.
-        model: the model's source, by which the explorer opens it.
+        preprocess: preprocessing of the model.
+        model: name or path with which the explorer opens the model.
         page: address of the explorer.
     """
     first = audit.settings["methods"][0]
-    verdicts = " ".join(f"“{name}” means: {words}." for name, words in VERDICTS.items())
+    verdicts = " ".join(f"“{name}” means: {meaning}." for name, meaning in VERDICTS.items())
     answers = audit.answers
     table = Table(
-        title="Answers",
+        title="Predictions",
         texts=[MEANS, f"Verdict: {verdicts}", MEANS_NOT],
         rows=audit.cells(),
         marked=[index for index, row in enumerate(answers) if row.verdict == BACKGROUND],
@@ -54,8 +54,8 @@ def write_audit(
     sets = counted(audit.settings["sets"], "random set")
     settings = f"{audit.settings['model']} · {audit.folder} · masks {masks} · {methods} · {sets}"
     report = Report(
-        title="The object or the background?", summary=audit.describe(), settings=settings, tables=[table],
-        sheet=SHEET.format(first), sorts=SORTS, tiles=tiles, command=f"vitviz app --model {model}",
+        title="Do predictions rest on the object or on the background?", summary=audit.describe(), settings=settings,
+        tables=[table], sheet=SHEET.format(first), sorts=SORTS, tiles=tiles, command=f"vitviz app --model {model}",
     )  # fmt: skip
     write_report(path, report, audit.folder, preprocess, page=page)
 

@@ -8,24 +8,24 @@ from urllib.parse import urlencode
 
 import numpy as np
 
-from vitviz.evaluation.compare import MEANS, MEANS_NOT, Compared, Comparison
+from vitviz.evaluation.compare import MEANS, MEANS_NOT, Comparison, PhotoChange
 from vitviz.export.report import PAGE, Report, Table, Tile, write_report
 from vitviz.formatting import percent
 from vitviz.images.preprocess import Preprocess
 
 FLIPS = (
-    "Answers of the first model that the second one changed. The table does not say which answer is right, nor why it "
-    "changed: open the photographs."
+    "Photographs for which the two models predict different classes. The table does not say which prediction is right, "
+    "or why it changed: open the photographs."
 )
 SHEET = (
     "Difference of the maps ({}), on one scale for all photographs. Amber: the second model puts a larger share of its "
-    "relevance there; blue: a smaller one. Equal maps do not mean equal reasons. A click opens the photograph in the "
-    "explorer with both models in two panes, if that runs at the address below."
+    "relevance there; blue: a smaller share. Equal maps do not mean that the models compute the same. Click a "
+    "photograph to open it in the explorer with both models in two panes; it must run at the address below."
 )
 SORTS = {
-    "answer changed first": ("flipped", -1),
-    "map changed, most first": ("moved", -1),
-    "confidence of the second model, least first": ("confidence", 1),
+    "changed predictions first": ("flipped", -1),
+    "difference of the maps, largest first": ("moved", -1),
+    "confidence of the second model, lowest first": ("confidence", 1),
     "file name": ("place", 1),
 }
 
@@ -43,14 +43,14 @@ def write_comparison(
     Args:
         path: the HTML file.
         comparison: result of `vitviz.evaluation.compare.compare`.
-        preprocess: of the first model.
-        models: the models' sources, by which the explorer opens them.
+        preprocess: preprocessing of the first model.
+        models: names or paths with which the explorer opens the models.
         page: address of the explorer.
     """
     first, second = comparison.names
     rows = [[f"{before} → {after}", str(count)] for before, after, count in comparison.flips]
-    tables = [Table(title="Answers that changed", texts=[FLIPS], rows=[["answers", "photographs"], *rows])]
-    if not comparison.apart:
+    tables = [Table(title="Predictions that changed", texts=[FLIPS], rows=[["predictions", "photographs"], *rows])]
+    if not comparison.incomparable:
         tables.append(Table(title="Heads that changed", texts=[MEANS, MEANS_NOT], rows=comparison.cells()))
     query = f"?{urlencode({'tab': 'why', 'model': models[0], 'model2': models[1], 'pane': '1'})}"
     scale = comparison.scale
@@ -68,7 +68,7 @@ def write_comparison(
     write_report(path, report, comparison.folder, preprocess, page=page)
 
 
-def _tile(photo: Compared, place: int, scale: float, query: str) -> Tile:
+def _tile(photo: PhotoChange, place: int, scale: float, query: str) -> Tile:
     levels = (128 + 127 * np.clip(photo.difference / scale, -1.0, 1.0)).round().astype(np.uint8)
     shares = [f"{label} {percent(share, 2)}" for label, share in zip(photo.answers, photo.confidences, strict=True)]
     rows, columns = photo.difference.shape

@@ -1,7 +1,7 @@
-// The report of a folder: sorts and filters the photographs, draws their maps, and opens them in the explorer.
+// The report of a folder: sort and filter the photographs, draw their maps, and open them in the explorer.
 
-const SIDE = 256; // pixels of a map, about
-const SHADE = 0.7; // opacity over patches without relevance
+const SIDE = 256; // approximate size of a drawn map, in pixels
+const SHADE = 0.7; // opacity of the shade over patches without relevance
 const AMBER = [245, 183, 0], BLUE = [60, 140, 220]; // more and less relevance
 
 /** @param {string | undefined} text - in base64 @returns {Uint8Array<ArrayBuffer>} */

@@ -1,6 +1,6 @@
-"""Write the report of an audit or a comparison: one HTML file with tables and a contact sheet, which opens offline.
+"""Write the report of an audit or a comparison: one HTML file with tables and a contact sheet, which works offline.
 
-The file grows with the number of photographs, by about 12 kB each; they are read and written one by one.
+Each photograph adds about 12 kB to the file. Photographs are read and written one by one, so memory does not grow.
 """
 
 from __future__ import annotations
@@ -26,24 +26,25 @@ from vitviz.writing import replacing
 
 PAGE = "http://127.0.0.1:7860"
 """Default address of the explorer that a click on a photograph opens."""
-PICTURE_BYTES = 24_000  # of a photograph; the page takes no larger one from a link (`web/effects/photo_link.js`)
-SIDE = 224  # of a photograph, in pixels
-QUALITIES = (80, 65, 50, 35, 20)
+PICTURE_BYTES = 24_000  # maximum of a photograph; links take no more (`web/effects/photo_link.js`)
+SIDE = 224  # maximum width and height of a photograph, in pixels
+QUALITIES = (80, 65, 50, 35, 20)  # of WebP, tried in this order until a photograph is small enough
 TEMPLATE = Path(__file__).with_name("report.html")
-CLUSTER_SIDE = 8  # patches of a map that is compared with others
-CLUSTERS, LEAST_PER_CLUSTER = 8, 6
-STEPS = 50  # of k-means
+CLUSTER_SIDE = 8  # maps are resized to this number of rows and columns before clustering
+MAX_CLUSTERS = 8
+MIN_PER_CLUSTER = 6  # photographs per cluster, on average
+STEPS = 50  # maximum number of iterations of k-means
 
 
 @dataclass(frozen=True, kw_only=True)
 class Table:
-    """A table, with what it means and what it does not above it.
+    """A table with explanations above it.
 
     Args:
         title: heading.
-        texts: paragraphs.
-        rows: cells, header first; the first of a row names it.
-        marked: numbers of rows that stand out, the first row below the header being 0.
+        texts: paragraphs of the explanation.
+        rows: cells, header first; the first cell of a row is its header.
+        marked: indices of highlighted rows; the first row below the header is 0.
     """
 
     title: str
@@ -54,18 +55,19 @@ class Table:
 
 @dataclass(frozen=True, kw_only=True)
 class Tile:
-    """A photograph on the sheet.
+    """A photograph on the contact sheet.
 
     Args:
         image: path below the folder.
         grid: (gh, gw).
-        map: a byte for each patch, in base64.
-        mask: a bit for each patch, in base64; empty for none.
-        signed: whether 128 in `map` is no difference, instead of 0 no relevance.
-        answer: class by which tiles are filtered; `lines`: the first in large type.
-        flagged: number of the line that stands out, if any.
-        numbers: measures to sort by; `None` comes last.
-        query: of the explorer's address.
+        map: one byte for each patch, in base64.
+        mask: one bit for each patch, in base64; empty for no mask.
+        signed: whether `map` is a difference, with 128 for no difference; otherwise 0 is no relevance.
+        answer: predicted class, by which photographs are filtered.
+        lines: lines of text; the first is in large type.
+        flagged: index of the highlighted line, if any.
+        numbers: values to sort by; `None` comes last.
+        query: query string of the link to the explorer.
     """
 
     image: str
@@ -87,8 +89,8 @@ class Report:
     Args:
         title, summary, settings: texts at the top.
         tables: tables.
-        sheet: what the contact sheet means.
-        sorts: title -> (name of a number, 1 for the lowest first or -1).
+        sheet: explanation of the contact sheet.
+        sorts: for each order, its title, and (name in `Tile.numbers`, 1 for lowest first or -1 for highest first).
         tiles: the photographs.
         clusters: whether similar maps are grouped.
         command: command that starts the explorer with these models.
@@ -119,7 +121,7 @@ def write_report(
         path: the HTML file.
         report: its content.
         folder: folder of the photographs.
-        preprocess: of the model; the sheet shows what the model saw of each photograph.
+        preprocess: preprocessing of the model; the sheet shows the part of each photograph that it keeps.
         page: address of the explorer that a click on a photograph opens.
 
     Raises:
@@ -164,7 +166,7 @@ def _table(table: Table) -> str:
 
 
 def _tile(tile: Tile, folder: Path, preprocess: Preprocess, cluster: int | None) -> str:
-    """Return the HTML of a photograph, with the part of it that the model saw."""
+    """Return the HTML of a photograph, cropped to the part that the model saw."""
     picture = preprocess.restore(preprocess(decode(folder / tile.image)).pixels)
     picture.thumbnail((SIDE, SIDE))
     numbers = {name: value for name, value in tile.numbers.items() if value is not None}
@@ -189,7 +191,7 @@ def _tile(tile: Tile, folder: Path, preprocess: Preprocess, cluster: int | None)
 
 
 def _webp(picture: Image.Image) -> str:
-    """Return a picture as WebP of at most `PICTURE_BYTES`, in base64."""
+    """Return a picture as WebP in base64, in the best quality that fits in `PICTURE_BYTES`."""
     for quality in QUALITIES:
         buffer = io.BytesIO()
         picture.convert("RGB").save(buffer, "WEBP", quality=quality)
@@ -199,18 +201,18 @@ def _webp(picture: Image.Image) -> str:
 
 
 def _levels(tile: Tile) -> NDArray[np.float64]:
-    """Return a map's levels at `CLUSTER_SIDE` patches a side, with a sum of 1: (64,)."""
+    """Return a map, resized to `CLUSTER_SIDE` rows and columns and divided by its sum: (64,)."""
     levels = np.frombuffer(base64.b64decode(tile.map), np.uint8).reshape(tile.grid).astype(np.float32)
     small = np.asarray(Image.fromarray(levels).resize((CLUSTER_SIDE, CLUSTER_SIDE), Image.Resampling.BOX), np.float64)
     return small.ravel() / max(float(small.sum()), 1e-9)
 
 
 def _cluster(maps: Sequence[NDArray[np.float64]]) -> list[list[int]]:
-    """Return groups of similar maps, (n,) each, as lists of indices, the largest first (k-means, fixed seed).
+    """Cluster maps, (n,) each, by k-means with a fixed seed; return the indices in each cluster, largest cluster first.
 
-    Lapuschkin et al. 2019, "Unmasking Clever Hans predictors", cluster maps in the same way to find unusual strategies.
+    Lapuschkin et al. 2019, "Unmasking Clever Hans predictors", cluster maps to find unusual strategies of a model.
     """
-    count = min(CLUSTERS, len(maps) // LEAST_PER_CLUSTER)
+    count = min(MAX_CLUSTERS, len(maps) // MIN_PER_CLUSTER)
     if count < 2:
         return []
     points, random = np.stack(maps), np.random.default_rng(0)
@@ -230,7 +232,7 @@ def _cluster(maps: Sequence[NDArray[np.float64]]) -> list[list[int]]:
 
 
 def _clusters(groups: Sequence[Sequence[int]], tiles: Sequence[Tile]) -> str:
-    """Return the HTML of the groups of maps, with their mean maps and most frequent answers."""
+    """Return the HTML of the clusters, with their mean maps and most frequent predictions."""
     if not groups:
         return ""
     buttons = []
@@ -245,8 +247,8 @@ def _clusters(groups: Sequence[Sequence[int]], tiles: Sequence[Tile]) -> str:
             f"<strong>{counted(len(group), 'photograph')}</strong><small>{html.escape(listed)}</small></button>"
         )
     return (
-        '<h2>Similar maps</h2><p class="rp-meaning">Photographs whose relevance lies at similar places, with the mean '
-        "map of each group. A group in a corner or along a border, mostly of one answer, is worth a look. The groups "
-        "say nothing about what lies at these places; a click shows their photographs below.</p>"
+        '<h2>Similar maps</h2><p class="rp-meaning">Clusters of photographs whose relevance lies at similar places, '
+        "with the mean map of each cluster. If this map has a bright corner or border, and most photographs of the "
+        "cluster have the same prediction, look for a shortcut. Click a cluster to see only its photographs.</p>"
         f'<div class="rp-clusters">{"".join(buttons)}</div>'
     )

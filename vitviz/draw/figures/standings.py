@@ -14,7 +14,7 @@ def draw(result: Standings, *, dark: bool = False) -> Figure:
     """Draw the score of each method with its interval, and the parts of the score."""
     rows = result.rows
     caption = (
-        "Diamonds: the score, the mean of the other symbols, with the interval of 95 % of the bootstrap samples of the "
+        "Diamonds: the score, the mean of the other symbols, with its 95 % bootstrap confidence interval over the "
         f"images. 0 is a map without information, 1 the best. {result.describe()}"
     )
     name = result.settings.get("model", "a model")
