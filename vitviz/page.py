@@ -103,7 +103,8 @@ class Page(gr.Blocks):
         for function in self.fns.values():
             listed = info["named_endpoints"].get(f"/{function.api_name}")
             if listed and function.fn:
-                for text, answer in zip(get_function_description(function.fn)[2], listed["returns"], strict=True):
+                texts = get_function_description(function.fn)[2]  # none where a plugin's function has no docstring
+                for text, answer in zip(texts, listed["returns"], strict=False):
                     answer["label"], _, answer["python_type"]["description"] = text.partition(": ")
         return info
 
