@@ -53,12 +53,12 @@ from vitviz.web.payload import block_bytes, caption_bytes, descriptor_bytes, rol
 from vitviz.web.questions import QUESTIONS
 from vitviz.web.responses import (
     describe_change,
+    describe_decomposition,
     describe_edge,
     describe_evidence,
     describe_layers,
     describe_map,
     describe_rearranged,
-    describe_sums,
     describe_test,
     rounded,
 )
@@ -342,7 +342,7 @@ class Endpoints(Opening):
         opened = self._scene(scene)
         aim = {} if target is against is None else self._aim(opened, target, against)
         with self._turn(opened, "the sum of the score", passes_need):
-            return describe_sums(ask_view(opened.view, "decompose", **aim))
+            return describe_decomposition(ask_view(opened.view, "decompose", **aim))
 
     def edge(
         self,

@@ -4,20 +4,12 @@ import { SOURCE } from './core/state.js';
 import { write } from './draw/dom.js';
 import { persist } from './effects/questions.js';
 import { mount } from './page.js';
-import { EdgePanel } from './panels/edge.js';
-import { Explain } from './panels/explain.js';
-import { Explore } from './panels/explore.js';
-import { Frame } from './panels/frame.js';
-import { Heads } from './panels/head_statistics.js';
-import { Layers } from './panels/layers.js';
-import { SumsPanel } from './panels/sums.js';
+import { PANELS } from './panels/explorer.js';
 
 /** @typedef {import('./backends/backend.js').Backend} Backend */
 /** @typedef {import('./core/state.js').State} State */
 /** @typedef {import('./effects/scene.js').Scene} Scene */
 
-const PANELS = { '.vv-explore': Explore, '.vv': Frame, '.vv-explain': Explain, '.vv-heads-view': Heads,
-  '.vv-layers-view': Layers, '.vv-sums-view': SumsPanel, '.vv-edge': EdgePanel };
 const STYLE = 'vitviz-style';
 const NOTHING = 'No photograph yet.';
 

@@ -125,13 +125,13 @@ def describe_layers(view: View, **aim: Any) -> dict[str, Any]:
     return answer
 
 
-def describe_sums(sums: Decomposition) -> dict[str, Any]:
-    """Describe a score as a sum; see `vitviz.server.endpoints.Endpoints.decompose`."""
+def describe_decomposition(decomposition: Decomposition) -> dict[str, Any]:
+    """Describe a score as a sum of direct contributions; see `vitviz.server.endpoints.Endpoints.decompose`."""
     return {
-        "name": sums.name, "scale": sums.scale,
-        **{part: getattr(sums, part) for part in ("start", "constant", "total")},
-        **{part: getattr(sums, part).tolist() for part in ("heads", "mlps", "biases")},
-        "tokens": base64.b64encode(sums.tokens.astype("<f4").tobytes()).decode(),
+        "name": decomposition.name, "scale": decomposition.scale,
+        **{part: getattr(decomposition, part) for part in ("start", "constant", "total")},
+        **{part: getattr(decomposition, part).tolist() for part in ("heads", "mlps", "biases")},
+        "tokens": base64.b64encode(decomposition.tokens.astype("<f4").tobytes()).decode(),
     }  # fmt: skip
 
 

@@ -4,7 +4,7 @@ import { onnxBackend } from './backends/onnx.js';
 import { received } from '../../web/effects/photo_link.js';
 import { Photos } from '../../web/effects/photos.js';
 import { mount } from '../../web/page.js';
-import { VIEWS } from '../../web/app.js';
+import { APP_PANELS } from '../../web/app.js';
 
 /**
  * Start a static site in `root`, which contains app.html.
@@ -20,7 +20,7 @@ export function start(root, { colors, first, site, lecture }) {
   }
   const backend = onnxBackend({ base: document.baseURI, site, photos, lecture: lecture !== null });
   const { search, notice } = received(photos, window.location);
-  const page = mount(root, { colors, backend, photos, first, models: site.models, lecture, search }, VIEWS);
+  const page = mount(root, { colors, backend, photos, first, models: site.models, lecture, search }, APP_PANELS);
   if (notice) page.store.dispatch({ type: 'message', texts: [notice] });
   serveOffline();
   window.vitviz = page; // only for tests and benchmarks

@@ -1,13 +1,11 @@
 // The logit lens of each layer, and its patches: principal components as colors, and descriptors (`vitviz.analysis`).
-import { dot, percentile, principalComponents } from '../../web/compute/components.js';
+import { COLOR_TOLERANCE, dot, percentile, principalComponents } from '../../web/compute/components.js';
 import { descriptorsFile, encoded, patchVectors } from './files.js';
 import { aimOf } from './endpoints.js';
 import { breathe, softmax } from './model.js';
 
 /** @typedef {import('./endpoints.js').Context} Context */
 /** @typedef {import('./endpoints.js').Constants} Constants */
-
-const TOLERANCE = 1e-5; // of the components; colors have 256 steps
 
 /** @param {ArrayLike<number>} values */
 const bytesOf = (values) => Uint8Array.from(values, (value) => Math.round(255 * Math.min(1, Math.max(0, value))));
@@ -39,7 +37,8 @@ function normalized(rows, inliers) {
  * @param {Constants} constants
  */
 function colorsOf(all, { percentiles }) {
-  const axes = principalComponents(all.flatMap(({ rows, inliers }) => inliers.map((patch) => rows[patch])), TOLERANCE)
+  const samples = all.flatMap(({ rows, inliers }) => inliers.map((patch) => rows[patch]));
+  const axes = principalComponents(samples, COLOR_TOLERANCE)
     .map(({ axis }) => axis);
   const films = all.map(({ rows, inliers }) => {
     const scores = axes.map((axis) => Float64Array.from(rows, (row) => dot(row, axis)));

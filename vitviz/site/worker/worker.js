@@ -12,7 +12,7 @@ import { Stopped, Model } from './model.js';
 import { PhotographError, describeScene, prepareBlob } from './opening.js';
 import { rollOut, weightsOf } from './rollout.js';
 import { startRuntime } from './runtime.js';
-import { decompose } from './sums.js';
+import { decompose } from './decomposition.js';
 
 /** @typedef {import('./graphs.js').About} About */
 /** @typedef {import('./runtime.js').Build} Build */

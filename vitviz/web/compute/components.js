@@ -75,6 +75,9 @@ function orthogonal(vector, basis) {
   return length > NOTHING * Math.sqrt(dot(vector, vector)) ? rest.map((value) => value / length) : null;
 }
 
+/** Tolerance of `principalComponents` for components that become colors, which have 256 steps. */
+export const COLOR_TOLERANCE = 1e-5;
+
 /**
  * The first principal components of samples, as in `principal_components` and `point_up` of `vitviz.analysis.tokens`:
  * unit vectors, and their shares of the variance; zeros if the samples have fewer dimensions.

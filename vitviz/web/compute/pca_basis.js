@@ -1,7 +1,7 @@
 // One basis of principal components for the patches of several photographs, so that colors mean the same in all, and a
 // mask of the foreground: `vitviz.analysis.pca_basis`.
 import CONSTANTS from '../core/constants.json' with { type: 'json' };
-import { dot, percentile, principalComponents } from './components.js';
+import { COLOR_TOLERANCE, dot, percentile, principalComponents } from './components.js';
 import { npz } from './map_files.js';
 
 /** @typedef {import('./payload.js').Described} Described */
@@ -14,7 +14,6 @@ import { npz } from './map_files.js';
  * @property {Float64Array[][]} scores
  */
 
-const TOLERANCE = 1e-5; // of the components; colors have 256 steps
 const { FOREGROUND_BINS: BINS } = CONSTANTS; // see vitviz/analysis/pca_basis.py
 
 /**
@@ -60,7 +59,7 @@ const mean = (values) => values.reduce((sum, value) => sum + value, 0) / values.
 export function fitBasis(all, percentiles) {
   const rows = all.map(({ vectors, tokens, width }) => Array.from({ length: tokens }, (_, patch) => (
     Float64Array.from(vectors.subarray(patch * width, (patch + 1) * width)))));
-  const components = principalComponents(rows.flat(), TOLERANCE);
+  const components = principalComponents(rows.flat(), COLOR_TOLERANCE);
   const border = all.flatMap(({ grid }) => borderOf(grid));
   const first = rows.flat().map((row) => dot(row, components[0].axis));
   const [outer, inner] = [true, false].map((side) => mean(first.filter((_, patch) => border[patch] === side)));

@@ -29,7 +29,8 @@ const HTML = `
 
 /** @param {number[]} color @param {number} amount */
 const rgba = ([r, g, b], amount) => `rgba(${r}, ${g}, ${b}, ${amount})`;
-const [AMBER, DARK] = ['#f5b700', '#0c0e12'];
+export const AMBER = '#f5b700'; // marks the query
+const DARK = '#0c0e12';
 const COVER = [107, 114, 128];
 const UNSEEN = 'rgba(128, 128, 128, 0.72)'; // instead of hatching, if the pixels cannot be read
 /** @type {Geometry} */

@@ -8,7 +8,7 @@ import { averaged, gridOf, isPartial, patchIn } from '../core/stages.js';
 import { spoken, tr, translated } from '../core/words.js';
 import { write } from '../draw/dom.js';
 import { Questions, otherOf, sceneOf } from '../effects/questions.js';
-import { FewPatches } from './explain_few.js';
+import { EvidenceSearch } from './explain_evidence.js';
 import { Hiding } from './explain_hiding.js';
 import { MethodList } from './explain_methods.js';
 import { MapPane } from './explain_pane.js';
@@ -51,7 +51,7 @@ export class Explain extends Panel {
     this.list = new MethodList(this);
     this.test = new MapTest(this);
     this.hiding = new Hiding(this);
-    this.few = new FewPatches(this);
+    this.evidence = new EvidenceSearch(this);
     root.addEventListener('click', ({ target }) => (
       this.clicked(/** @type {any} */ (target).closest('[data-do], [data-method]')?.dataset)));
   }
@@ -146,7 +146,7 @@ export class Explain extends Panel {
     if (what.do === 'other') this.swap();
     if (what.do === 'link') this.page.act('link');
     this.hiding.clicked(what.do);
-    if (what.do === 'few') this.few.toggle();
+    if (what.do === 'few') this.evidence.toggle();
     if (what.method) this.change({ method: what.method });
     for (const questions of [this.maps, this.bars, this.others]) questions.retry();
     this.page.changed();
@@ -183,7 +183,7 @@ export class Explain extends Panel {
 
   /** @param {State} state */
   render(state) {
-    const scene = sceneOf(state, this.page.scenes, 'why', [this.maps, this.bars, this.others, this.few.questions]);
+    const scene = sceneOf(state, this.page.scenes, 'why', [this.maps, this.bars, this.others, this.evidence.questions]);
     if (scene === null) return;
     const isOther = this.isNew(scene, spoken());
     const { methods } = this;
@@ -195,12 +195,12 @@ export class Explain extends Panel {
     const patches = scene.hiding[0] * scene.hiding[1];
     const values = this.heatmap?.values ?? [];
     const ranked = averaged(values, gridOf(scene.manifest, values.length), scene.hiding);
-    const searching = this.few.hidden(scene);
+    const searching = this.evidence.hidden(scene);
     this.gone = searching ?? hiddenPatches(values.length ? ranked : [], state.removed, state.erased, patches);
     const { target } = this.shown;
     const heads = isPartial(scene.manifest) ? [] : state.off.map(headOf);
     const without = changeQuestion(this.shown, this.gone, heads);
-    const asks = target !== null && !this.few.running && this.gone.length < patches;
+    const asks = target !== null && !this.evidence.running && this.gone.length < patches;
     this.bars.want(scene, asks ? [without] : []);
     this.field.show(this.shown, scene, peer);
     this.showText('.vv-no-peer', alone ? tr(ALONE) : '');
@@ -209,13 +209,13 @@ export class Explain extends Panel {
     this.list.show(scene);
     this.test.show(scene);
     this.hiding.show(state, scene, this.bars.answer(scene, without), this.bars.failure(scene, without) !== '');
-    this.few.show(state, scene);
+    this.evidence.show(state, scene);
     this.troubles(scene, without);
   }
 
   /** Reset the panel for a new photograph, model or size. */
   open() {
-    for (const part of [this.list, this.test, this.hiding, this.few]) part.open();
+    for (const part of [this.list, this.test, this.hiding, this.evidence]) part.open();
   }
 
   /** Say why a question failed, where its answer would be. @param {Scene} scene @param {Question} without */
@@ -223,7 +223,7 @@ export class Explain extends Panel {
     /** @type {[string, Questions, Question][]} */
     const questions = [['.vv-choice', this.maps, mapQuestion(this.shown)],
       ['.vv-testing .vv-row', this.maps, testQuestion(this.shown)], ['.vv-outcome', this.bars, without],
-      ['.vv-few', this.few.questions, this.few.question]];
+      ['.vv-few', this.evidence.questions, this.evidence.question]];
     const [at, asked, lost] = questions.find(([, of, question]) => of.failure(scene, question)) ?? questions[0];
     this.trouble(asked.failure(scene, lost), asked.fittingSize(scene, lost), at);
   }

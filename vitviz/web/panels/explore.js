@@ -25,7 +25,7 @@ import { aboutOf, mapChoices, nameOf, saveMenu, withWords } from './save.js';
 import { Similarity } from './similarity.js';
 import { Panel, countPanes } from './panel.js';
 import { Walls } from './walls.js';
-import { Words } from './words.js';
+import { Glossary } from './glossary.js';
 
 /** @typedef {import('../core/state.js').State} State */
 /** @typedef {import('../effects/scene.js').Scene} Scene */
@@ -76,7 +76,7 @@ export class Explore extends Panel {
     this.walls = new Walls(this.find('.vv-whole'), page, place);
     this.similarity = new Similarity(root, page);
     this.caption = new Caption(root, page);
-    this.words = new Words(root, page);
+    this.glossary = new Glossary(root, page);
     this.predictions = new Predictions(this.find('.vv-predictions'), page);
     this.matrix = new Matrix(this.find('.vv-matrix-place'), (cell) => this.point(cell), (cell) => this.pickCell(cell));
     root.addEventListener('click', ({ target }) => (
@@ -226,7 +226,7 @@ export class Explore extends Panel {
     if (this.isNew(scene, spoken())) this.offer(scene, state);
     const place = this.placeOn(state, state, scene);
     if (!same) this.controls.show(state, scene, place.query, this.panes[state.pane].signed);
-    this.words.render(state, scene);
+    this.glossary.render(state, scene);
     more = this.drawMatrix(state, scene) || more;
     more = this.similarity.draw(place, this.scenes, this.panes.map(({ pane }) => pane)) || more;
     const { table } = this.coloring(state, false);

@@ -8,8 +8,13 @@ import { translate } from '../draw/translate.js';
 /** @typedef {import('../effects/scene.js').Scene} Scene */
 
 export class Panel {
+  /** The HTML that fills the element; empty if the page already contains it. */
+  static html = '';
+
   /** @param {HTMLElement} root @param {import('./explore.js').Page} page */
   constructor(root, page) {
+    const { html } = /** @type {typeof Panel} */ (this.constructor);
+    if (html) root.innerHTML = html;
     this.root = root;
     this.found = finder(root); // for elements that stay on the page
     this.page = page;

@@ -32,11 +32,12 @@ const HTML = `<summary></summary><p class="vv-trouble" role="status" hidden></p>
     data-do="print" data-word="print"></button></div>`;
 
 export class Exercises extends Panel {
+  static html = HTML;
+
   /** @param {HTMLDetailsElement} root @param {import('../../../web/panels/explore.js').Page} page */
   constructor(root, page) {
     super(root, page);
     this.fold = root;
-    root.innerHTML = HTML;
     this.questions = new Questions(page.backend, page.changed);
     this.pane = new Pane(this.find('.vv-pane'), { hover() {}, lift() {}, pick: (patch) => this.pick(patch),
       resized() {} }, '');

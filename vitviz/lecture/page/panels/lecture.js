@@ -64,10 +64,11 @@ const HTML = `
     <form method="dialog"><button></button></form></dialog>`;
 
 export class Lecture extends Panel {
+  static html = HTML;
+
   /** @param {HTMLElement} root @param {import('../../../web/panels/explore.js').Page} page */
   constructor(root, page) {
     super(root, page);
-    root.innerHTML = HTML;
     const { can } = page.backend;
     if (!can.link) this.find('[data-needs=link]').remove();
     if (!can.page) this.find('[data-needs=page]').remove();

@@ -21,10 +21,11 @@ const HTML = `<ol>${part('photo')}${part('patches')}${part('tokens')}${part('lay
   `<ol>${part('attention')}${part('mlp')}</ol>`)}${part('answer')}</ol>`;
 
 export class Ribbon extends Panel {
+  static html = HTML;
+
   /** @param {HTMLElement} root @param {import('../../../web/panels/explore.js').Page} page */
   constructor(root, page) {
     super(root, page);
-    root.innerHTML = HTML;
     this.drawn = this.said = '';
   }
 

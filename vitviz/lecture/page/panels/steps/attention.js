@@ -55,9 +55,11 @@ const HTML = `
   </div>`;
 
 export class Attention extends Step {
+  static html = HTML;
+
   /** @param {HTMLElement} root @param {import('../../../../web/panels/explore.js').Page} page */
   constructor(root, page) {
-    super(root, page, HTML);
+    super(root, page);
     root.classList.add('vv-two-halves');
     this.questions = this.newQuestions();
     this.pane = this.photograph('.vv-pane', { hover: (patch) => patch && !this.hides && this.look(this.tokenOf(patch)),

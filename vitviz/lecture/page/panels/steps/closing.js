@@ -13,9 +13,11 @@ const HTML = `
     <div><table class="vv-path"><tbody></tbody></table></div></div>`;
 
 export class Closing extends Step {
+  static html = HTML;
+
   /** @param {HTMLElement} root @param {import('../../../../web/panels/explore.js').Page} page */
   constructor(root, page) {
-    super(root, page, HTML);
+    super(root, page);
     this.pane = this.photograph('.vv-pane');
   }
 

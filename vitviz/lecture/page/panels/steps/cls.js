@@ -22,10 +22,7 @@ const HTML = `
   <div data-part="3"><h3 class="vv-wall-title"></h3><div class="vv-layer-wall" data-same="wall"></div></div>`;
 
 export class ClassToken extends LayersStep {
-  /** @param {HTMLElement} root @param {import('../../../../web/panels/explore.js').Page} page */
-  constructor(root, page) {
-    super(root, page, HTML);
-  }
+  static html = HTML;
 
   /** @param {Shown} state @param {Scene} scene @param {Lecture | null} lecture */
   render(state, scene, lecture) {

@@ -26,9 +26,11 @@ const HTML = `
 const many = (value) => integer(Math.round(value));
 
 export class Cost extends Step {
+  static html = HTML;
+
   /** @param {HTMLElement} root @param {import('../../../../web/panels/explore.js').Page} page */
   constructor(root, page) {
-    super(root, page, HTML);
+    super(root, page);
     this.painted = ''; // key of the drawn matrix
     this.side = 2; // of the input, relative to the model's
     this.onSlide('side', (side) => { this.side = side; });

@@ -32,9 +32,11 @@ const HTML = `
   <p class="vv-missing vv-quiet" data-part="3"></p>`;
 
 export class Embedding extends Step {
+  static html = HTML;
+
   /** @param {HTMLElement} root @param {import('../../../../web/panels/explore.js').Page} page */
   constructor(root, page) {
-    super(root, page, HTML);
+    super(root, page);
     this.pane = this.photograph('.vv-pane');
     this.filter = -1; // index among the loaded filters; -1: the one with the largest response to the patch
     this.count = this.across = 1; // filters in all, and per row

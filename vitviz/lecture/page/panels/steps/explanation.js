@@ -44,9 +44,11 @@ function around(place, [rows, columns]) {
 }
 
 export class Explanation extends Step {
+  static html = HTML;
+
   /** @param {HTMLElement} root @param {import('../../../../web/panels/explore.js').Page} page */
   constructor(root, page) {
-    super(root, page, HTML);
+    super(root, page);
     this.maps = this.newQuestions();
     this.tests = this.newQuestions();
     this.panes = [1, 2].map((at) => this.photograph(`.vv-both > :nth-child(${at})`, { hover() {}, lift() {} }));

@@ -31,9 +31,11 @@ const RULES = { ...LIMITS, even: LIMITS.spread, same: LIMITS.differ };
 const headOf = (words, head) => (typeof head === 'number' ? tr('head-number', head + 1) : words[head]);
 
 export class HeadsStep extends Step {
+  static html = HTML;
+
   /** @param {HTMLElement} root @param {import('../../../../web/panels/explore.js').Page} page */
   constructor(root, page) {
-    super(root, page, HTML);
+    super(root, page);
     this.pane = this.photograph('.vv-pane');
     this.wall = new Thumbnails(this.find('.vv-grid'), ({ block, head }) => {
       this.kind = '';

@@ -13,21 +13,22 @@ import { Step } from './step.js';
 /** @typedef {import('../../compute/lecture_numbers.js').Parts} Parts */
 /** @typedef {import('../../../../web/effects/questions.js').Question} Question */
 
-/** The choice of the layer, above every screen. */
 const HTML = `<div class="vv-row vv-which"><label><span data-word="layer"></span> <select data-field="layer"></select
   ></label> <span class="vv-of-token"></span></div>
   <p class="vv-trouble" role="status" hidden></p>`;
 
 export class InBlock extends Step {
-  /**
-   * @param {HTMLElement} root @param {import('../../../../web/panels/explore.js').Page} page @param {string} html
-   * @param {string} name - of its texts
-   * @param {(block: number) => Question[]} [more] - questions besides the numbers of the token; `files` are the answers
-   */
-  constructor(root, page, html, name, more = () => []) {
-    super(root, page, HTML + html);
-    this.name = name;
-    this.more = more;
+  /** The choice of the layer, above every screen. */
+  static html = HTML;
+  /** The name of the step, which is the key of its texts. */
+  static step = '';
+  /** Questions besides the numbers of the token; the `files` of `draw` are the answers to all questions.
+   * @type {(block: number) => Question[]} */
+  static more = () => [];
+
+  /** @param {HTMLElement} root @param {import('../../../../web/panels/explore.js').Page} page */
+  constructor(root, page) {
+    super(root, page);
     this.questions = this.newQuestions();
     this.channel = 0; // of the token, chosen in one of the bars
     /** @type {{file: ArrayBuffer, parts: Parts} | null} */
@@ -49,6 +50,7 @@ export class InBlock extends Step {
   /** @param {Shown} state @param {Scene} scene @param {Lecture | null} lecture */
   render(state, scene, lecture) {
     const { manifest: { depth, prefix }, grid } = scene;
+    const { step, more } = /** @type {typeof InBlock} */ (this.constructor);
     const { block, head } = state.example;
     this.isNew(scene);
     this.head = head;
@@ -59,7 +61,7 @@ export class InBlock extends Step {
     const token = tokenOf(patch, prefix, grid);
     /** @type {Question} */
     const question = ['lecture', { block, token }];
-    const all = [...this.more(block), question];
+    const all = [...more(block), question];
     this.questions.want(scene, all);
     this.showText('.vv-trouble', all.map((each) => this.questions.failure(scene, each)).find(Boolean));
     this.offer('layer', depth, block);
@@ -71,7 +73,7 @@ export class InBlock extends Step {
     if (this.parsed?.file !== file) this.parsed = { file, parts: parseParts(file) };
     const { parts } = /** @type {{parts: Parts}} */ (this.parsed);
     if (this.differs(scene.id, state.lang, block, head, token, this.channel, state.theme)) {
-      const words = wordsOf(state.lang)[this.name];
+      const words = wordsOf(state.lang)[step];
       /** @type {any} */ (this).draw({ ...state, query: patch }, words, scene, lecture, parts, files);
     }
   }

@@ -7,9 +7,9 @@ import { Step } from './step.js';
 /** @typedef {import('./step.js').Scene} Scene */
 
 export class LayersStep extends Step {
-  /** @param {HTMLElement} root @param {import('../../../../web/panels/explore.js').Page} page @param {string} html */
-  constructor(root, page, html) {
-    super(root, page, html);
+  /** @param {HTMLElement} root @param {import('../../../../web/panels/explore.js').Page} page */
+  constructor(root, page) {
+    super(root, page);
     this.pane = this.photograph('.vv-pane');
     this.wall = new Thumbnails(this.find('.vv-layer-wall'), ({ block }) => this.change({ block }));
     this.onSlide('layer', (layer) => this.change({ block: layer - 1 }));

@@ -23,10 +23,8 @@ function sorted(values) {
 }
 
 export class HiddenLayer extends InBlock {
-  /** @param {HTMLElement} root @param {import('../../../../web/panels/explore.js').Page} page */
-  constructor(root, page) {
-    super(root, page, HTML, 'mlp');
-  }
+  static html = InBlock.html + HTML;
+  static step = 'mlp';
 
   /** @param {import('./step.js').Shown} _state @param {Record<string, string>} words
    * @param {import('./step.js').Scene} _scene @param {import('./step.js').Lecture} lecture @param {Parts} parts */

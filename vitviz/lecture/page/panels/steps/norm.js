@@ -17,10 +17,8 @@ const HTML = `
     <p class="vv-lost vv-written"></p></div>`;
 
 export class Norm extends InBlock {
-  /** @param {HTMLElement} root @param {import('../../../../web/panels/explore.js').Page} page */
-  constructor(root, page) {
-    super(root, page, HTML, 'norm');
-  }
+  static html = InBlock.html + HTML;
+  static step = 'norm';
 
   /** @param {import('./step.js').Shown} _state @param {Record<string, string>} words
    * @param {import('./step.js').Scene} _scene @param {import('./step.js').Lecture} lecture @param {Parts} parts */

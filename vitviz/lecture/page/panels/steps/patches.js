@@ -37,9 +37,11 @@ const HTML = `
   </div>`;
 
 export class Patches extends Step {
+  static html = HTML;
+
   /** @param {HTMLElement} root @param {import('../../../../web/panels/explore.js').Page} page */
   constructor(root, page) {
-    super(root, page, HTML);
+    super(root, page);
     this.pane = this.photograph('.vv-pane');
     /** @type {[number, number] | null} */
     this.under = null; // [channel, pixel] under the pointer

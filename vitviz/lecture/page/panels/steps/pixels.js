@@ -29,9 +29,11 @@ const HTML = `
     `<tr><th>${name}</th><td></td><td></td><td></td><td></td><td></td></tr>`)).join('')}</tbody></table></div>`;
 
 export class Pixels extends Step {
+  static html = HTML;
+
   /** @param {HTMLElement} root @param {import('../../../../web/panels/explore.js').Page} page */
   constructor(root, page) {
-    super(root, page, HTML);
+    super(root, page);
     this.pane = this.photograph('.vv-pane');
     /** @type {[number, number] | null} */
     this.pixel = null; // [row, column] under the pointer; null for the middle of the patch

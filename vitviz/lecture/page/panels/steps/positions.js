@@ -32,9 +32,11 @@ const SAME = 1e-3; // difference of equal probabilities
 const TILES = [7, 11]; // maximum numbers of maps, down and across
 
 export class Positions extends Step {
+  static html = HTML;
+
   /** @param {HTMLElement} root @param {import('../../../../web/panels/explore.js').Page} page */
   constructor(root, page) {
-    super(root, page, HTML);
+    super(root, page);
     /** @type {{key: string, positions: Table} | null} */
     this.held = null; // sine and cosine positions
     this.rearranged = new Rearranged(this.newQuestions());

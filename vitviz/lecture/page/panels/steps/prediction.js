@@ -29,9 +29,11 @@ const HTML = `
   <div class="vv-charts vv-across" data-part="2"></div><div class="vv-charts vv-across" data-part="3"></div>`;
 
 export class Prediction extends Step {
+  static html = HTML;
+
   /** @param {HTMLElement} root @param {import('../../../../web/panels/explore.js').Page} page */
   constructor(root, page) {
-    super(root, page, HTML);
+    super(root, page);
     root.classList.add('vv-two-halves', 'vv-big-first');
     this.questions = this.newQuestions();
     this.pane = this.photograph('.vv-pane', { hover() {}, lift() {} });

@@ -23,10 +23,10 @@ const HTML = `
   </div>`;
 
 export class Projection extends InBlock {
-  /** @param {HTMLElement} root @param {import('../../../../web/panels/explore.js').Page} page */
-  constructor(root, page) {
-    super(root, page, HTML, 'projection', (block) => [['lecture', { block }]]);
-  }
+  static html = InBlock.html + HTML;
+  static step = 'projection';
+  /** @type {typeof InBlock.more} - the values of the block */
+  static more = (block) => [['lecture', { block }]];
 
   /** @param {import('./step.js').Shown} state @param {Record<string, string>} words @param {Scene} scene
    * @param {import('./step.js').Lecture} lecture @param {Parts} parts @param {ArrayBuffer[]} files */

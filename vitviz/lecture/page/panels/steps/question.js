@@ -27,9 +27,11 @@ function isNear(place, [row, column], radius, columns) {
 }
 
 export class QuestionStep extends Step {
+  static html = HTML;
+
   /** @param {HTMLElement} root @param {import('../../../../web/panels/explore.js').Page} page */
   constructor(root, page) {
-    super(root, page, HTML);
+    super(root, page);
     this.panes = ['[data-part="1"]', '.vv-flow[data-part="2"] > :first-child', '.vv-flow[data-part="2"] > :last-child']
       .map((place) => this.photograph(`${place} .vv-pane`));
     this.layer = 1;

@@ -18,10 +18,7 @@ const HTML = `
   <div data-part="3"><h3 data-word="wall"></h3><div class="vv-layer-wall" data-same="wall"></div></div>`;
 
 export class Residual extends LayersStep {
-  /** @param {HTMLElement} root @param {import('../../../../web/panels/explore.js').Page} page */
-  constructor(root, page) {
-    super(root, page, HTML);
-  }
+  static html = HTML;
 
   /** @param {Shown} state @param {Scene} scene @param {Lecture | null} lecture */
   render(state, scene, lecture) {

@@ -18,10 +18,9 @@ import { Panel } from '../../../../web/panels/panel.js';
 /** @typedef {import('../../compute/lecture_numbers.js').Lecture} Lecture */
 
 export class Step extends Panel {
-  /** @param {HTMLElement} root @param {import('../../../../web/panels/explore.js').Page} page @param {string} html */
-  constructor(root, page, html) {
+  /** @param {HTMLElement} root @param {import('../../../../web/panels/explore.js').Page} page */
+  constructor(root, page) {
     super(root, page);
-    root.innerHTML = html;
     this.drawn = ''; // key of the drawn content, to skip redraws
     /** @type {number | undefined} */
     this.block = undefined; // the shown one, in steps with a choice of layers

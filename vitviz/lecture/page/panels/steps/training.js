@@ -16,10 +16,7 @@ const CHANCE = 0.1; // ten classes
 const HTML = '<div class="vv-charts"></div><ul class="vv-steps-of" data-list></ul>';
 
 export class Training extends Step {
-  /** @param {HTMLElement} root @param {import('../../../../web/panels/explore.js').Page} page */
-  constructor(root, page) {
-    super(root, page, HTML);
-  }
+  static html = HTML;
 
   /** @param {import('./step.js').Shown} state @param {import('./step.js').Scene} scene */
   render(state, scene) {

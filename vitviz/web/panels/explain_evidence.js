@@ -8,14 +8,14 @@ import { Questions } from '../effects/questions.js';
 
 /** @typedef {import('../core/state.js').State} State */
 /** @typedef {import('../effects/scene.js').Scene} Scene */
-/** @typedef {{patches: number[], probability: number, minimal: boolean}} Few - see `evidence` of the server */
+/** @typedef {{patches: number[], probability: number, minimal: boolean}} Evidence - see `evidence` of the server */
 
-export class FewPatches {
+export class EvidenceSearch {
   /** @param {import('./explain.js').Explain} panel */
   constructor(panel) {
     this.panel = panel;
     this.questions = new Questions(panel.page.backend, panel.page.changed);
-    /** @type {Few | null} */
+    /** @type {Evidence | null} */
     this.found = null; // the smallest set so far
     this.running = false;
     this.offered = Boolean(panel.page.models?.questions.evidence);
@@ -39,7 +39,7 @@ export class FewPatches {
     else [this.found, this.running] = [null, true];
   }
 
-  /** All patches but those that are enough. @param {Scene} scene @param {Few} found */
+  /** All patches but those that are enough. @param {Scene} scene @param {Evidence} found */
   others({ hiding: [gh, gw] }, { patches }) {
     const kept = new Set(patches);
     return Array.from({ length: gh * gw }, (_, patch) => patch).filter((patch) => !kept.has(patch));

@@ -4,16 +4,16 @@ import { queryOn, questionOn } from '../compute/query.js';
 import { stageOf } from '../core/stages.js';
 import { SPOTLIGHT, indices, ownScale } from '../draw/color.js';
 import { contextOf } from '../draw/dom.js';
+import { AMBER } from '../draw/photo.js';
 import { Panel } from './panel.js';
 
 /** @typedef {import('../core/state.js').State} State */
 /** @typedef {import('../effects/scene.js').Scene} Scene */
 
-const AMBER = '#f5b700';
 const ACROSS = 6; // maps in a row
 const SIDE = 32; // canvas pixels of a patch of the photograph
 
-export class Words extends Panel {
+export class Glossary extends Panel {
   /** @param {HTMLElement} root - of Look @param {import('./explore.js').Page} page */
   constructor(root, page) {
     super(root, page);

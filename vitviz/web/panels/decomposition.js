@@ -21,7 +21,7 @@ const METHOD = /** @type {any} */ ({ title: '', paper: '' }); // of the pane, wh
 /** @param {number[]} numbers */
 const sum = (numbers) => numbers.reduce((total, number) => total + number, 0);
 
-export class SumsPanel extends Panel {
+export class DecompositionPanel extends Panel {
   /** @param {HTMLElement} root @param {import('./explore.js').Page} page */
   constructor(root, page) {
     super(root, page);
