@@ -154,7 +154,7 @@ def test_sentences() -> None:
     )
     model, images = case(8)
     words = evidence(model, images, keep=0.9 * float(run(model, images, SUBSETS[-1:]).max())).describe()
-    assert "without any one of them no longer." in words
+    assert "no patch can be left out." in words
 
 
 def test_view_finds_and_draws_evidence() -> None:

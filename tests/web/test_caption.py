@@ -62,7 +62,7 @@ def test_a_word_shows_its_effects_and_every_head_without_a_request(page: Browser
     page.hover(f"{WORDS} >> nth=1")
     expect(page.locator(".vv-of-word button")).to_have_count(4 * 9)
     expect(page.locator(".vv-scale-words")).to_have_text("Decoder: 4 layers × 8 heads")
-    title = "“church” without each place: how much its probability falls"
+    title = "“church”: how much its log-probability falls when each image token is masked"
     expect(page.locator(".vv-explore .vv-title")).to_have_text(title)
     np.testing.assert_allclose(shown(page), words.effects()[1].clamp_min(0), atol=2e-3)
     page.click(f"{WORDS} >> nth=1")

@@ -22,7 +22,7 @@ from vitviz.view import View
 
 QUESTIONS = "**/vitviz/*"
 FLAT = f'"values": {[0.0] * 7 * 11}'  # of the tiny model's grid
-SUMS = "What added to the score"
+SUMS = "Contributions to the score"
 TABS = {"Why": "Why", "Heads": "Inside", "Layers": "Inside", SUMS: "Inside"}  # the tab of each section
 
 
@@ -439,7 +439,7 @@ def test_bars_of_the_score_add_up_to_the_sum_of_python(opened: Browser, app: Run
     panel, view = tab(opened, SUMS), app.view()
     sums = view.decompose()
     total = panel.locator(".vv-total")
-    expect(total).to_contain_text("start + ")
+    expect(total).to_contain_text("embedding + ")
     start, layers, constant, whole = (
         float(number.replace("−", "-")) for number in re.findall(r"−?\d+\.\d+", total.inner_text())
     )
@@ -453,7 +453,8 @@ def test_bars_of_the_score_add_up_to_the_sum_of_python(opened: Browser, app: Run
     shown = [float(text.replace("−", "-")) for text in panel.locator(".vv-head-bars small").all_inner_texts()]
     assert shown == pytest.approx([*sums.heads[0], sums.mlps[0], sums.biases[0]], abs=0.05 * np.abs(shown).max())
     heads.nth(1).hover()  # its map follows the pointer
-    expect(panel.locator(".vv-title")).to_have_text(f"Layer 1, head 2: what each patch added to {sums.name}")
+    title = f"Layer 1, head 2: direct contribution of each patch to {sums.name}"
+    expect(panel.locator(".vv-title")).to_have_text(title)
     values = opened.evaluate(f"{view_of('.vv-sums-view')}.heatmap.values")
     np.testing.assert_allclose(values, sums.tokens[0, 1, len(view.trace.prefix) :], atol=1e-6)
     heads.nth(1).click()
@@ -483,8 +484,8 @@ def test_edge_of_a_pinned_patch_matches_python(opened: Browser, app: Running) ->
     assert parts == pytest.approx(edge.logit, abs=0.05 * abs(edge.terms).max())
     assert edge.writes is not None
     assert edge.cut is not None
-    panel.get_by_text("What if it could not look there?").click()  # the key stays though the pointer left it
-    expect(panel.locator(".vv-edge-effect")).to_contain_text("(exact)")
+    panel.get_by_text("What if the head could not look there?").click()  # the key stays though the pointer left it
+    expect(panel.locator(".vv-edge-effect")).to_contain_text("(exact")
     effect = panel.locator(".vv-edge-effect").inner_text().replace(edge.target, "").replace("−", "-")
     shown = [float(text) for text in re.findall(r"-?\d+(?:\.\d+)?(?:e-\d+)?", effect)]
     assert shown == pytest.approx([edge.writes, edge.cut], rel=0.01, abs=1e-6)
@@ -495,7 +496,7 @@ def test_few_patches_that_are_enough_match_python_and_are_in_the_link(opened: Br
     (found, *_) = view.evidence(sets=1).sets
     panel.get_by_text("How few patches are enough?").click()
     words = panel.locator(".vv-few")
-    expect(words).to_contain_text("no longer.")
+    expect(words).to_contain_text("no patch can be left out.")
     rows, columns = view.trace.grid
     expect(words).to_contain_text(f"{len(found.patches)} of {rows * columns} patches alone still say")
     expect(words).to_contain_text(percent(found.probability))

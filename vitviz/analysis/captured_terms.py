@@ -1,7 +1,8 @@
-"""Decompose a score of a module that runs as it is, by gradients of one run in which only direct effects pass.
+"""Decompose a score of a module that runs as it is into direct contributions (direct logit attribution).
 
-Attention's probabilities, the deviations of norms and all MLPs are constant, and the values of each attention, the
-tokens between blocks and the biases are leaves of the graph. Each leaf's contribution is its product with its gradient.
+In one forward and backward pass, attention probabilities, scales of norms and outputs of MLPs are constants, so that
+gradients contain only direct effects. The values of each attention, the tokens between blocks, and the biases are
+leaves of the graph. The contribution of a leaf is its product with its gradient.
 
 Shapes: L blocks, H heads, N tokens, D width, d head width; W windows of M tokens, else W = 1, M = N.
 """
@@ -27,7 +28,15 @@ _MLPS = ("mlp", "intermediate")  # attributes of blocks
 
 
 class Terms(NamedTuple):
-    """Contributions to a score: of heads by token, L x (H, N), of biases and MLPs, L numbers each; start, constant."""
+    """Contributions to a score; they sum to it.
+
+    Args:
+        tokens: by block, contributions of its heads by attended token, (H, N).
+        biases: by block, contribution of the biases of its attention.
+        mlps: by block, contribution of its MLP.
+        start: contribution of the tokens that enter the first block.
+        constant: contribution that depends on no token, such as the classifier's bias.
+    """
 
     tokens: list[Tensor]
     biases: list[float]
@@ -37,21 +46,23 @@ class Terms(NamedTuple):
 
 
 class _Direct(TorchFunctionMode):
-    """Compute attention and norms so that only direct effects have gradients, and collect leaves.
+    """Replace attention, norms and linear maps while a module runs, so that gradients contain only direct effects.
+
+    Attributes `values` and `biases` collect leaves of the graph.
 
     Args:
-        depth: L; further attentions pool, and are not collected.
-        points: the tokens at the points so far, see `vitviz.weights.parts`.
+        depth: L.
+        points: the tokens at the points that the run has passed, see `vitviz.weights.parts`.
     """
 
     def __init__(self, depth: int, points: list[Tensor]) -> None:
         super().__init__()
         self.points, self.values = points, list[Tensor]()
-        self.biases: list[tuple[int, bool, Tensor]] = []  # block, whether before its attention, bias
+        self.biases: list[tuple[int, bool, Tensor]] = []  # block, whether it comes before its attention, bias
         self._depth, self._probabilities = depth, torch.empty(0)
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Run a function of torch; weights are constants, so that only what depends on leaves has a gradient."""
+        """Run a function of PyTorch, or its replacement."""
         kwargs = kwargs or {}
         if func is F.scaled_dot_product_attention:
             call = Attention(*args, **kwargs)
@@ -73,9 +84,9 @@ class _Direct(TorchFunctionMode):
         return func(*args, **kwargs)
 
     def _leaf(self, value: Tensor) -> Tensor:
-        """Collect the values of an attention, (..., M, d)."""
+        """Return the values of an attention, (..., M, d), as a new leaf, and collect it."""
         if len(self.values) == self._depth:
-            raise AnalysisError("Expected one attention in each block, got more. Explain the target with a method.")
+            raise AnalysisError("Expected one attention in each block, got more. Use an attribution method instead.")
         self.values.append(value.detach().requires_grad_())
         return self.values[-1]
 
@@ -91,7 +102,7 @@ class _Direct(TorchFunctionMode):
         return self._shift(x, F.linear(x, weight.detach()), bias)
 
     def _shift(self, x: Tensor, out: Tensor, bias: Tensor | None) -> Tensor:
-        """Add a bias, which is a leaf if the input has a direct effect."""
+        """Add a bias, as a new leaf if the input depends on leaves."""
         if bias is None or not x.requires_grad:
             return out if bias is None else out + bias.detach()
         leaf = bias.detach().requires_grad_()
@@ -108,7 +119,7 @@ def captured_terms(model: CapturedViT, trace: Captured, target: Target, score: A
         model: the model of the trace.
         trace: trace of one image.
         target: the target.
-        score: function of the target and of what it reads, (1, C) or (1, F) -> (1,).
+        score: function of the target and of the logits (1, C) or features (1, F) that returns the score (1,).
 
     Raises:
         AnalysisError: for a model with other norms, attention pooling, or blocks without a known MLP.
@@ -158,7 +169,7 @@ def captured_terms(model: CapturedViT, trace: Captured, target: Target, score: A
 
 
 def _by_token(trace: Captured, block: int, products: Tensor) -> Tensor:
-    """Return the products of values and gradients as contributions of each token: (W, H, M, d) -> (H, N)."""
+    """Sum products of values and gradients over channels, for each token of the image: (W, H, M, d) -> (H, N)."""
     shape = trace.call(block).shape
     of_windows = products.sum(-1).reshape(-1, *shape[1:2], shape[3])  # (W, H, M)
     if not trace.layouts:

@@ -223,7 +223,7 @@ def target_reading(
 def linear_target(
     model: ViT, trace: AttentionTrace, target: TargetOf | None = None, contrast: tuple[Named, Named] | None = None
 ) -> Target:
-    """Return a target whose score is linear in what it reads; arguments and errors as in `decompose`."""
+    """Return the target, whose score must be linear in logits or features; arguments and errors as in `decompose`."""
     check_one_image(trace, windows=True)
     if trace.blocks != tuple(range(trace.depth)):
         raise AnalysisError(f"Expected a trace with all blocks, got {list(trace.blocks)}. Omit blocks=.")
@@ -307,7 +307,7 @@ def head_effects(
 def _through_norm(
     norm: nn.Module, x: Tensor | None, weights: Tensor, directions: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Express a weighted sum of a norm's outputs as a weighted sum of its inputs.
+    """Express a weighted sum of a norm's outputs as a weighted sum of its inputs and a constant.
 
     Args:
         norm: the norm; the scale of each token is treated as a constant.
@@ -335,7 +335,7 @@ def _through_norm(
 def _attention_part(
     model: ViT, trace: AttentionTrace, index: int, entering: Tensor, effect: tuple[Tensor, Tensor]
 ) -> tuple[Tensor, Tensor]:
-    """Return the contributions of the tokens that a block's heads attend to, (H, N), and of constants of attention."""
+    """Return the contributions of a block's heads by attended token, (H, N), and of the biases of its attention."""
     block, block_trace = model.blocks[index], trace.block(index)
     entered = block.enter(entering[None].to(block.attn.qkv.weight))  # (1, N, D)
     weights, directions, constant = head_effects(model, trace, index, entered, effect)
@@ -349,9 +349,10 @@ def _attention_part(
 
 
 def value_effects(attn: Attention, entered: Tensor, directions: Tensor) -> Tensor:
-    """Return the products of all values with directions in their heads, for each: (r, H, d) -> (1, r, H, N), float64.
+    """Return the dot products of each token's value with directions: (r, H, d) -> (1, r, H, N), float64.
 
-    The input of attention, (1, N, D), meets the directions before the values' map, which is cheaper than all values.
+    The directions are multiplied by the value matrix first, then by the input of attention (1, N, D), which is cheaper
+    than computing all values.
     """
     _, _, weight = attn.qkv.weight.unflatten(0, (3, attn.heads, -1))  # (H, d, D)
     directions = directions.to(weight)

@@ -248,7 +248,7 @@ def head_statistics(
 
 
 def stages_of(trace: AttentionTrace) -> tuple[int, ...]:
-    """Return the number of each block's stage, from 1; empty unless a model has several."""
+    """Return the stage number of each block, from 1; empty for models with one stage."""
     layouts = trace.layouts if isinstance(trace, Captured) else ()
     return tuple(layouts[block].stage + 1 for block in trace.blocks if trace.stage_name(block))
 

@@ -81,7 +81,7 @@ def logit_lens(
 ) -> LogitLens:
     """Apply final norm and classifier to the tokens after each block, or read a target from them.
 
-    The image uses the model's pooling; a patch is read as if it were pooled alone (see `each_alone`). The classifier
+    The image uses the model's pooling; a patch is read as if it were the only token (see `each_alone`). The classifier
     was not trained on the tokens of early blocks, so its reading does not show all their information.
 
     Args:
@@ -165,7 +165,9 @@ def _best(model: ViT, logits: Tensor, grid: tuple[int, int]) -> tuple[Tensor, Te
 
 
 def each_alone(model: ViT, tokens: Tensor) -> Tensor:
-    """Return final tokens (1, N, D) with one patch each, for `ViT.classify` and `ViT.read_out`: (gh * gw, P + 1, D).
+    """Return a batch with one image for each patch, whose only patch it is: (1, N, D) -> (gh * gw, P + 1, D).
+
+    The tokens are final tokens, for `ViT.classify` and `ViT.read_out`.
 
     The patch also replaces the class token and the other prefix tokens, except in models that pool the class token
     beside the mean. In attention pooling, all keys are then this patch. For "mean" and "cls+mean" with the norm before

@@ -27,9 +27,9 @@ from vitviz.model.tracing import project_part
 from vitviz.model.vit import ViT
 
 Kind = Literal["silent", "broadcasting", "unknown"]
-"""Whether a sink writes nearly nothing, or as other tokens do; unknown if only the attention of a module is known."""
+"""Whether an attention sink writes nearly nothing to other tokens or as much as others; unknown if captured."""
 
-SILENT_BELOW = 0.25  # a sink is silent if its share of the written values, divided by its share of attention, is lower
+SILENT_BELOW = 0.25  # a sink is silent if it writes a smaller share than this multiple of its share of attention
 MIN_SINK_ATTENTION = 10.0  # a sink receives at least this many times the mean attention of a token
 
 
@@ -60,8 +60,9 @@ class Sinks:
 
     Args:
         sinks: the sinks, block by block.
-        attention, written: (L, N), the shares of all tokens, see `Sink`; each row sums to 1.
-        norms: (L, N), norm of each token after the block. Of a captured module, `written` is NaN.
+        attention, written: (L, N), the shares of all tokens, see `Sink`; each row sums to 1. For a captured module,
+            `written` is NaN.
+        norms: (L, N), norm of each token after the block.
         neurons: the neurons that drive the outlying norms, largest share first.
         change: exact predictions with all these neurons off; `None` without such neurons.
     """
@@ -106,8 +107,7 @@ def sinks(
 
     Args:
         model: the model of the trace.
-        trace: trace of one image with all blocks, without edits; of a captured module, what tokens write
-            is not known.
+        trace: trace of one image with all blocks, without edits. With a captured module, `written` is NaN.
         target, contrast: a target to read with and without the neurons, see `resolve_target`.
 
     Raises:

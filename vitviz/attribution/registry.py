@@ -27,9 +27,9 @@ DEFAULT, WITHOUT_CLASS = "gae", "rollout"
 
 
 def default_methods(model: ViT) -> tuple[str, ...]:
-    """Return the default methods of a model; the first one that it can compute is its default.
+    """Return the candidates for a model's default method, in order; the first one that works with the model is used.
 
-    The first is the one that `vitviz arena` ranked first for these weights, if they have such a result.
+    If `vitviz arena` has ranked methods for these weights, its winner comes first.
     """
     best = model.pretrained.method if model.pretrained else ""
     return (*([best] if best in METHODS else []), DEFAULT, WITHOUT_CLASS)

@@ -12,7 +12,8 @@ SEQUENTIAL = "viridis"  # perceptually uniform
 DIVERGING = "RdBu_r"  # white at zero, red above, blue below
 SHADE = (18, 15, 12)  # color that dims a photograph where a map is low
 DIMMED = 0.78  # opacity of the darkest shade
-LIT, LEAST_FULL = 0.9, 32  # quantile of the patches, and lowest color index, with full light
+LIT = 0.9  # quantile of the color indices from which patches are not dimmed
+LEAST_FULL = 32  # lowest color index that may be shown without dimming
 
 
 class DrawError(VitvizError):
@@ -53,9 +54,9 @@ def lut(cmap: str) -> NDArray[np.uint8]:
 
 
 def shades(index: NDArray[np.uint8]) -> NDArray[np.uint8]:
-    """Return shades from dark to transparent, which leave a photograph its full light at high values: (256, 4) RGBA.
+    """Return a color table that dims a photograph where a map is low, transparent where it is high: (256, 4) RGBA.
 
-    At least a tenth of the patches have full light, so that a few outliers do not leave all other patches dark.
+    At least a tenth of the patches are not dimmed, so that a few outliers do not leave all other patches dark.
 
     Args:
         index: color indices of the patches, of any shape.

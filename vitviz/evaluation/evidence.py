@@ -136,8 +136,7 @@ def _describe_kept(found: PatchSet, evidence: Evidence) -> str:
         kept = f"alone still {says} {evidence.target}: {probability}"
     else:
         kept = f"alone {keeps} {evidence.target} at or above {percent(evidence.keep, 2)}: {probability}"
-    any_one = "it" if count == 1 else "any one of them"
-    end = f"; without {any_one} no longer." if found.minimal else f" ({NOT_MINIMAL})."
+    end = "; no patch can be left out." if found.minimal else f" ({NOT_MINIMAL})."
     if found.certificate is not None and np.isnan(found.certificate.without).any():
         end = "; the model cannot run without any patch."
     return f"{these}{count} of {total} patches {kept}{end}"

@@ -1,6 +1,6 @@
-"""Write captions with a small decoder on the patches of a bundled Vision Transformer, and see where each word attends.
+"""Caption photographs with a small text decoder that attends to the patch tokens of a bundled Vision Transformer.
 
-Shapes: B images, n image tokens, F features of a merged token, K of a projected one, L blocks, H heads, T words.
+Shapes: B images, n image tokens, F width of a merged token, K width of a projected token, L blocks, H heads, T words.
 """
 
 import json
@@ -27,56 +27,56 @@ from vitviz.writing import write
 
 FORMAT = 1
 FOLDER = "captioner"
-"""Folder of a captioner, inside the folder of its backbone."""
+"""Name of the captioner's folder, inside the folder of its backbone."""
 
 
 class CaptionError(VitvizError):
-    """Raised for a model without a captioner, or a text that the captioner cannot read."""
+    """Raised for a model without a captioner, and for text with words outside its vocabulary or of a wrong length."""
 
 
 class Tokenizer:
-    """Words <-> numbers. Words are separated by spaces; a comma is a word."""
+    """Convert between the words of a caption and token ids. Words are separated by spaces; a comma is a word."""
 
     PAD, START, END = range(3)
 
     def __init__(self, words: Sequence[str], nouns: Sequence[str]) -> None:
         self.words, self.nouns = tuple(words), tuple(nouns)
         self._all = ("<pad>", "<start>", "<end>", *words)
-        self._numbers = {word: number for number, word in enumerate(self._all)}
-        self._split = {tuple(noun.split()) for noun in nouns}
-        self._longest = max(map(len, self._split))
+        self._ids = {word: index for index, word in enumerate(self._all)}
+        self._nouns = {tuple(noun.split()) for noun in nouns}
+        self._longest = max(map(len, self._nouns))
 
     def __len__(self) -> int:
         return len(self._all)
 
     def encode(self, words: Iterable[str]) -> list[int]:
-        """Return the numbers of words.
+        """Return the token ids of words.
 
         Raises:
-            CaptionError: for a word that captions do not use.
+            CaptionError: for a word outside the vocabulary.
         """
         words = list(words)
-        if unknown := [word for word in words if word not in self._numbers]:
+        if unknown := [word for word in words if word not in self._ids]:
             raise CaptionError(
                 f"Expected words that the captioner knows, got {unknown[0]!r}. Use its {len(self.words)} words."
             )
-        return [self._numbers[word] for word in words]
+        return [self._ids[word] for word in words]
 
-    def decode(self, numbers: Iterable[int]) -> list[str]:
-        """Return the words up to the end."""
+    def decode(self, ids: Iterable[int]) -> list[str]:
+        """Return the words of token ids, up to the first `END`."""
         words = []
-        for number in numbers:
-            if number == self.END:
+        for index in ids:
+            if index == self.END:
                 break
-            words.append(self._all[number])
+            words.append(self._all[index])
         return words
 
     def split(self, text: str) -> list[str]:
-        """Return the words of a text."""
+        """Split a text into words."""
         return text.replace(",", " , ").split()
 
     def join(self, words: Iterable[str]) -> str:
-        """Return the text of words."""
+        """Join words into a text."""
         return " ".join(words).replace(" ,", ",")
 
     def find_nouns(self, words: Sequence[str]) -> list[tuple[str, int, int]]:
@@ -84,7 +84,7 @@ class Tokenizer:
         found, start = [], 0
         while start < len(words):
             lengths = range(min(self._longest, len(words) - start), 0, -1)
-            length = next((n for n in lengths if tuple(words[start : start + n]) in self._split), 0)
+            length = next((n for n in lengths if tuple(words[start : start + n]) in self._nouns), 0)
             if length:
                 found.append((" ".join(words[start : start + length]), start, start + length))
             start += max(length, 1)
@@ -93,50 +93,50 @@ class Tokenizer:
 
 @dataclass(frozen=True, eq=False)
 class CaptionAnswer:
-    """A caption that can be fed in again: `vitviz.language.words.Answer`.
+    """A caption that can be fed into its decoder again; implements `vitviz.language.words.Answer`.
 
     Args:
-        captioner: wrote it.
+        captioner: the captioner that wrote it.
         features: image tokens, (1, n, K).
-        numbers: of the words from the start, (1, `begin` + T).
-        begin: number of words before the answer.
+        ids: token ids of `START`, the prompt and the answer, (1, `begin` + T).
+        begin: number of token ids before the answer.
     """
 
     captioner: "Captioner"
     features: Tensor
-    numbers: Tensor
+    ids: Tensor
     begin: int
 
     def log_probabilities(self, visible: Tensor) -> Tensor:
-        """Return each token's log-probability while other image tokens are hidden: (B, n) bool -> (B, T)."""
+        """Return each token's log-probability when only some image tokens are visible: (B, n) bool -> (B, T)."""
         return self._read(self.features, visible)
 
     def other_picture(self, photo: Any = None) -> Tensor:
-        """Return each token's log-probability with another photograph, or with the training's mean tokens: (T)."""
+        """Return each token's log-probability with another photograph, by default the mean image tokens: (T)."""
         features = torch.zeros_like(self.features) if photo is None else self.captioner.features(photo)
         return self._read(features, torch.ones(1, features.shape[1], dtype=torch.bool))[0]
 
     @torch.inference_mode()
     def _read(self, features: Tensor, visible: Tensor) -> Tensor:
-        """Return the log-probabilities with other image tokens: (1, n, K), (B, n) -> (B, T)."""
-        many = len(visible)
-        numbers = self.numbers.expand(many, -1)
-        logits = self.captioner.decoder(features.expand(many, -1, -1), numbers[:, :-1], visible)
-        shares: Tensor = logits.log_softmax(-1).gather(2, numbers[:, 1:, None])[..., 0]
-        return shares[:, self.begin - 1 :]
+        """Return each answer token's log-probability, given these image tokens: (1, n, K), (B, n) -> (B, T)."""
+        batch = len(visible)
+        ids = self.ids.expand(batch, -1)
+        logits = self.captioner.decoder(features.expand(batch, -1, -1), ids[:, :-1], visible)
+        scores: Tensor = logits.log_softmax(-1).gather(2, ids[:, 1:, None])[..., 0]
+        return scores[:, self.begin - 1 :]
 
 
 @dataclass(frozen=True, eq=False)
 class Captioner:
-    """A decoder with all that it needs to caption a photograph.
+    """An image captioner: a frozen vision encoder, a projection of its patch tokens, and a text decoder.
 
     Args:
-        backbone: frozen; its final patch tokens, merged and projected, are the decoder's image tokens.
-        preprocess: squashes the whole photograph to the backbone's input.
-        merged: side of the square of patches that become one image token.
-        projection: "mean" (F) and "weight" (K, F).
-        decoder: writes the words.
-        tokenizer: its words.
+        backbone: the vision encoder, a Vision Transformer.
+        preprocess: resizes the whole photograph to the encoder's input size, without keeping its aspect ratio.
+        merged: m; the final tokens of each m x m patches are concatenated into one image token.
+        projection: linear map of the merged tokens to the decoder's image tokens: "mean" (F) and "weight" (K, F).
+        decoder: predicts the words.
+        tokenizer: the decoder's vocabulary.
     """
 
     backbone: ViT
@@ -152,30 +152,30 @@ class Captioner:
         Args:
             photo: a path, an open file or its bytes, a PIL image, an array or a tensor, as for `Explorer.open`.
             prompt: the beginning of a caption, such as "in the top left".
-            answer: words that are fed in after the prompt; by default, the most probable ones.
+            answer: words that are fed in after the prompt; by default, the decoder writes them, by greedy decoding.
 
         Raises:
-            CaptionError: for words that the captioner does not know, no words, or more words than it can read.
+            CaptionError: for words outside the vocabulary, an empty answer, or too many words.
             ImageError: if the photograph cannot be decoded.
         """
         photo = decode(photo)
         begin = self.tokenizer.encode(self.tokenizer.split(prompt))
-        given = None if answer is None else self.tokenizer.encode(self.tokenizer.split(answer))
-        room = self.decoder.config.words - 1 - len(begin)
-        if given == [] or max(1, len(given or ())) > room:
+        answer_ids = None if answer is None else self.tokenizer.encode(self.tokenizer.split(answer))
+        most = self.decoder.config.words - 1
+        if answer_ids == [] or len(begin) + max(1, len(answer_ids or ())) > most:
             raise CaptionError(
-                f"Expected a prompt and an answer of 1 to {self.decoder.config.words - 1} words together, got "
-                f"{len(begin)} and {len(given or ())}. Write words, but fewer."
+                f"Expected an answer of at least 1 word, and at most {most} words in prompt and answer together, got a "
+                f"prompt of {len(begin)} and an answer of {len(answer_ids or ())}. Change the number of words."
             )
         with torch.inference_mode():
             features = self.features(photo)
             start = [self.tokenizer.START, *begin]
-            written = given or generate(self.decoder, features, start, self.tokenizer.END)[0][len(begin) :]
+            written = answer_ids or generate(self.decoder, features, start, self.tokenizer.END)[0][len(begin) :]
             answer_words = self.tokenizer.decode(written)
             recorder = Recorder()
-            numbers = torch.tensor([[*start, *written[: len(answer_words)]]])
-            fed = CaptionAnswer(self, features, numbers, len(start))
-            self.decoder(features, numbers[:, :-1], attend=recorder)
+            ids = torch.tensor([[*start, *written[: len(answer_words)]]])
+            fed = CaptionAnswer(self, features, ids, len(start))
+            self.decoder(features, ids[:, :-1], attend=recorder)
         layers = torch.cat(recorder.attention)[:, :, len(begin) :, : features.shape[1]]  # (L, H, T, n)
         spans = tuple((index,) for index in range(len(answer_words)))
         frames = (self.frame(photo.size),)
@@ -188,15 +188,15 @@ class Captioner:
         return project(merged_tokens(self.backbone, images, self.merged).cpu(), self.projection)
 
     def frame(self, size: tuple[int, int]) -> Frame:
-        """Return the frame of a photograph of (width, height) pixels, which is squashed to the input."""
+        """Return the frame that maps a photograph of (width, height) pixels, resized to the input, to image tokens."""
         side = round(self.decoder.config.image_tokens**0.5)
-        seen = self.preprocess.height, self.preprocess.width
-        return Frame(Rectangle(0, 0, size[1], size[0]), (seen,), Rectangle(0, 0, *seen), (side, side))
+        resized = self.preprocess.height, self.preprocess.width
+        return Frame(Rectangle(0, 0, size[1], size[0]), (resized,), Rectangle(0, 0, *resized), (side, side))
 
 
 @torch.inference_mode()
 def merged_tokens(model: ViT, images: Tensor, merged: int) -> Tensor:
-    """Return the final patch tokens, squares of which are concatenated: (B, 3, H, W) -> (B, n, F), float32."""
+    """Return the final patch tokens, those of each m x m patches concatenated: (B, 3, H, W) -> (B, n, F), float32."""
     tokens, grid = model.embed(images)
     patches = model.encode(tokens, model.angles(grid))[:, len(model.config.prefix) :]
     return merge(patches.float(), grid, merged)
@@ -215,7 +215,7 @@ def project(tokens: Tensor, projection: dict[str, Tensor]) -> Tensor:
 
 
 def save(captioner: Captioner, folder: Path, *, licence: str, source: str) -> None:
-    """Write a captioner in half precision: config.json and model.safetensors."""
+    """Write a captioner, without its backbone, in half precision: config.json and model.safetensors."""
     assert captioner.backbone.pretrained is not None
     folder.mkdir(parents=True, exist_ok=True)
     state = {f"decoder.{name}": tensor for name, tensor in captioner.decoder.state_dict().items()}
@@ -237,37 +237,36 @@ def save(captioner: Captioner, folder: Path, *, licence: str, source: str) -> No
 
 
 def load_folder(folder: Path, backbone: ViT) -> Captioner:
-    """Read what `save` wrote; the weights become float32."""
+    """Load a captioner that `save` wrote; its weights become float32."""
     config = read_json(folder / CONFIG)
     state = {name: tensor.float() for name, tensor in read_weights(folder / WEIGHTS).items()}
     decoder = Decoder(DecoderConfig(**config["decoder"])).eval().requires_grad_(False)
-    decoder.load_state_dict(_part(state, "decoder."))
-    return Captioner(
-        backbone, Preprocess.from_dict(config["preprocess"]), config["merged"], _part(state, "projection."), decoder,
-        Tokenizer(config["words"], config["nouns"]),
-    )  # fmt: skip
+    decoder.load_state_dict(_without_prefix(state, "decoder."))
+    preprocess, tokenizer = Preprocess.from_dict(config["preprocess"]), Tokenizer(config["words"], config["nouns"])
+    projection = _without_prefix(state, "projection.")
+    return Captioner(backbone, preprocess, config["merged"], projection, decoder, tokenizer)
 
 
-def _part(state: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
-    """Return the tensors below a prefix, without it."""
+def _without_prefix(state: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
+    """Return the tensors whose names start with a prefix, by their names without the prefix."""
     return {name.removeprefix(prefix): tensor for name, tensor in state.items() if name.startswith(prefix)}
 
 
 def captioner_folder(model: ViT) -> Path | None:
-    """Return the folder of the bundled captioner on a model, which is found by the model's name, or None."""
+    """Return the folder of the bundled captioner whose backbone has the model's name; `None` if there is none."""
     about = model.pretrained
     folders = (folder_of(name) / FOLDER for name in bundled())
     return next((f for f in folders if about and (f / CONFIG).is_file() and about.name == _backbone(f)), None)
 
 
 def _backbone(folder: Path) -> str:
-    """Return the name of a captioner's backbone."""
+    """Return the name of the backbone of the captioner in a folder."""
     return str(read_json(folder / CONFIG)["backbone"])
 
 
 @check_arguments(CaptionError)
 def load_captioner(model: ViT | str = DEFAULT) -> Captioner:
-    """Load the captioner that belongs to a model: the default model has one.
+    """Load the captioner that was trained on the patch tokens of a model. Only the default model has one.
 
     >>> captioner = load_captioner()
     >>> import vitviz

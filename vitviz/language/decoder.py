@@ -1,7 +1,7 @@
-"""The captioner: a small decoder whose words attend to the image tokens and to earlier words in every block.
+"""Define the captioner's text decoder, a Transformer in which words attend to image tokens and to earlier words.
 
-The image tokens are a prefix of the keys and values. The decoder does not change them, so in every block an image token
-stands for the same patches, and whoever masks its key removes all that it contributes.
+The image tokens are a prefix of the keys and values. No block changes them, so an image token represents the same
+patches in every block, and masking its key in every block removes its whole effect on the words.
 """
 
 from collections.abc import Callable
@@ -17,7 +17,18 @@ Attend = Callable[[int, Tensor, Tensor, Tensor, Tensor], Tensor]
 
 @dataclass(frozen=True, kw_only=True)
 class DecoderConfig:
-    """Sizes of a decoder: n image tokens of K features, T words at most, out of V; L blocks of H heads, width D."""
+    """Sizes of a decoder.
+
+    Args:
+        vocabulary: V, number of token ids.
+        image_tokens: n, number of image tokens, a square number.
+        features: K, width of an image token before the decoder's own linear map.
+        words: T, maximum number of words, with `START`.
+        width: D.
+        depth: L, number of blocks.
+        heads: H, number of heads of a block.
+        dropout: rate of dropout in training.
+    """
 
     vocabulary: int
     image_tokens: int = 64
@@ -30,12 +41,12 @@ class DecoderConfig:
 
 
 def fused(block: int, q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> Tensor:  # noqa: ARG001
-    """Attend with PyTorch's fused kernel, which keeps no probabilities."""
+    """Compute attention with PyTorch's fused kernel, which does not return the probabilities."""
     return F.scaled_dot_product_attention(q, k, v, attn_mask=mask)
 
 
 class Block(nn.Module):
-    """Pre-norm block: attention, then an MLP."""
+    """Pre-norm Transformer block: attention from words to image tokens and words, then an MLP on the words."""
 
     def __init__(self, config: DecoderConfig) -> None:
         super().__init__()
@@ -55,10 +66,10 @@ class Block(nn.Module):
 
 
 def grid_positions(tokens: int, width: int) -> Tensor:
-    """Return sines and cosines of the rows and columns of a square grid of tokens: (n, D), at the training's start.
+    """Return initial position embeddings of a square grid: sines and cosines of rows and columns, (n, D).
 
-    Image tokens are normalised, so positions must be about as large as these to be seen. The longest wavelength is
-    twice the side of the grid, so that its halves differ.
+    Image tokens are normalised before positions are added, so the positions have about the same magnitude. The longest
+    wavelength is twice the side of the grid, so that no two rows or columns have the same embedding.
     """
     side = round(tokens**0.5)
     frequencies = torch.pi / side * torch.arange(1, width // 4 + 1).sqrt()  # (D / 4)
@@ -77,7 +88,7 @@ class Decoder(nn.Module):
         self.image = nn.Linear(config.features, width)
         self.image_norm = nn.LayerNorm(width)
         self.image_positions = nn.Parameter(torch.empty(config.image_tokens, width))
-        self.embed = nn.Embedding(config.vocabulary, width)  # also the classifier of words
+        self.embed = nn.Embedding(config.vocabulary, width)  # also the output projection, transposed (tied weights)
         self.positions = nn.Parameter(torch.empty(config.words, width))
         self.blocks = nn.ModuleList(Block(config) for _ in range(config.depth))
         self.norm = nn.LayerNorm(width)
@@ -96,8 +107,8 @@ class Decoder(nn.Module):
 
         Args:
             features: projected image tokens.
-            words: numbers of words, after the start.
-            visible: (B, n) bool; the keys of other image tokens are masked in every block.
+            words: token ids, which begin with `START`.
+            visible: (B, n) bool; the keys of all other image tokens are masked in every block.
             attend: computes attention, for instance to record it.
         """
         image = self.dropout(self.image_norm(self.image(features)) + self.image_positions)  # (B, n, D)
@@ -109,7 +120,7 @@ class Decoder(nn.Module):
         return logits
 
     def mask(self, features: Tensor, words: Tensor, visible: Tensor | None) -> Tensor:
-        """Return which keys, image tokens and then words, each word sees: (B, 1, T, n + T) bool."""
+        """Return the mask of the words' attention to image tokens, and causally to words: (B, 1, T, n + T) bool."""
         (batch, length), n = words.shape, features.shape[1]
         if visible is None:
             visible = torch.ones(batch, n, dtype=torch.bool, device=words.device)
@@ -122,33 +133,36 @@ class Decoder(nn.Module):
 def generate(
     model: Decoder, features: Tensor, start: list[int], end: int, length: int | None = None
 ) -> list[list[int]]:
-    """Continue `start` with the most probable words, for each picture: (B, n, K) -> B lists, without the first word.
+    """Continue `start` by greedy decoding, for each image: (B, n, K) -> B lists of token ids, without the first one.
 
     Args:
-        start: numbers of words.
-        end: the number that ends a caption, and fills the rest of its list.
-        length: the number of words to add at most, by default as many as the decoder has positions for.
+        model: the decoder.
+        features: projected image tokens.
+        start: token ids.
+        end: the token id that ends a caption, and fills the rest of its list.
+        length: maximum number of words to add; by default, as many as the decoder has positions for.
     """
     longest = model.config.words if length is None else len(start) + length
     words = torch.full((len(features), longest), end)
     words[:, : len(start)] = torch.tensor(start)
-    going = torch.arange(len(features))  # the captions that have not ended
+    unfinished = torch.arange(len(features))
     for place in range(len(start), longest):
-        words[going, place] = model(features[going], words[going, :place])[:, -1].argmax(1)
-        going = going[words[going, place] != end]
-        if not len(going):
+        logits = model(features[unfinished], words[unfinished, :place])[:, -1]
+        words[unfinished, place] = logits.argmax(1)
+        unfinished = unfinished[words[unfinished, place] != end]
+        if not len(unfinished):
             break
     return words[:, 1:].tolist()
 
 
 class Recorder:
-    """Computes attention step by step and keeps its probabilities, (B, H, T, n + T) for each block."""
+    """Compute attention without a fused kernel, and keep the probabilities of each block: (B, H, T, n + T)."""
 
     def __init__(self) -> None:
         self.attention: list[Tensor] = []
 
     def __call__(self, block: int, q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> Tensor:  # noqa: ARG002
-        """Attend."""
+        """Compute the attention of one block, and keep its probabilities."""
         scores = q @ k.transpose(-1, -2) / q.shape[-1] ** 0.5
         self.attention.append(scores.masked_fill(~mask, -torch.inf).softmax(-1))
         return self.attention[-1] @ v

@@ -27,11 +27,11 @@ class Rectangle(NamedTuple):
 
 @dataclass(frozen=True)
 class Frame:
-    """One tile, or the thumbnail, of the photograph, which the vision tower receives as one picture.
+    """One image that the vision encoder receives: a tile of the photograph, or the whole photograph as a thumbnail.
 
     Args:
-        source: the tile's rectangle in the photograph; it extends beyond the photograph where the processor pads.
-        sizes: size of the tile after each resize, in order.
+        source: the rectangle of the photograph that the image shows; with padding, it extends beyond the photograph.
+        sizes: size of the image after each resize, in order.
         window: the rectangle, in pixels of the last size, that the grid of image tokens divides.
         grid: rows and columns of image tokens, in order of rows, after pixel shuffle, pooling or merging.
     """

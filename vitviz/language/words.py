@@ -26,8 +26,9 @@ from vitviz.phrases import Phrase
 from vitviz.progress import bar
 
 NEEDS, DOES_NOT = 0.8, 0.3
-"""Shares of a word's probability, lost with an average picture, from and up to which a sentence says so."""
-BATCH = 16  # image tokens that are masked at a time, each in a copy of the answer
+"""Thresholds of `Words.describe`: a word needs the picture if it loses at least the first share of its probability with
+an average picture, and does not need it if it loses at most the second."""
+BATCH = 16  # batch size of `Words.effects`: each copy of the answer has another image token masked
 
 # A word with its apostrophes and hyphens, a character of a script without spaces, or punctuation.
 _WORD = re.compile(r"[\u3040-\u30ff\u3400-\u9fff]|[^\W\u3040-\u30ff\u3400-\u9fff]+(?:['’-]\w+)*|[^\w\s]+")
@@ -38,10 +39,10 @@ class WordsError(VitvizError):
 
 
 class Answer(Protocol):
-    """An answer that can be fed into its model again."""
+    """An answer that can be fed into its model again, with other visible image tokens or another photograph."""
 
     def log_probabilities(self, visible: Tensor) -> Tensor:
-        """Return each token's log-probability while other image tokens are hidden: (B, M) bool -> (B, T)."""
+        """Return each token's log-probability when only some image tokens are visible: (B, M) bool -> (B, T)."""
 
     def other_picture(self, photo: Any = None) -> Tensor:
         """Return each token's log-probability with another photograph, by default an average picture: (T)."""
@@ -61,7 +62,7 @@ class Words:
         attention: (W, L, H, M), float32.
         frames: parts of the photograph that the model sees, in the order of their image tokens.
         spans: for each word, the indices of its tokens in the answer.
-        answer: feeds the answer in again.
+        answer: the answer as tokens, with its model; computes log-probabilities with other image tokens.
     """
 
     photo: Image.Image = field(repr=False)
@@ -123,10 +124,10 @@ class Words:
         return Heatmap(grid, geometry, self.photo, title=text, unit=unit, signed=signed)
 
     def log_probabilities(self, visible: Tensor) -> Tensor:
-        """Return each word's log-probability while other image tokens are hidden: (B, M) bool -> (B, W), float32.
+        """Return each word's log-probability when only some image tokens are visible: (B, M) bool -> (B, W), float32.
 
-        The answer is fed in again, in one pass. Neither the question nor the answer reads the hidden tokens, in any
-        layer: their keys are masked. The other image tokens stay as they are.
+        The answer is fed in again, in one forward pass. In every layer, the keys of the hidden image tokens are masked
+        for the tokens of the question and the answer. The visible image tokens do not change.
 
         Raises:
             CaptureError: for attention that cannot be observed.
@@ -138,10 +139,10 @@ class Words:
         return torch.stack([tokens[:, list(span)].sum(1) for span in self.spans], 1)
 
     def effects(self) -> Tensor:
-        """Return the exact effect of each image token on each word: (W, M), float32.
+        """Return the causal effect of each image token on each word, by ablation: (W, M), float32.
 
-        The effect is how much the word's log-probability falls when no word reads this token; see
-        `log_probabilities`. It takes one forward pass of the answer for each image token, and shows its progress.
+        The effect is how much the word's log-probability falls when the image token is masked; see
+        `log_probabilities`. This takes one forward pass of the answer for each image token, with a progress bar.
         """
         hidden = torch.eye(self.attention.shape[-1], dtype=torch.bool)
         (whole,) = self.log_probabilities(torch.ones_like(hidden[:1]))
@@ -156,7 +157,7 @@ class Words:
     def probabilities(self) -> Tensor:
         """Return each word's probability with the photograph, and with an average picture: (W, 2).
 
-        The average picture of a captioner is the mean of its training's image tokens, that of other models a gray one.
+        For a captioner, the average picture is the mean of the image tokens in training; for other models, it is gray.
         """
         (whole,) = self.log_probabilities(torch.ones(1, self.attention.shape[-1], dtype=torch.bool))
         (average,) = self._sums(self.answer.other_picture()[None])
@@ -182,7 +183,10 @@ class Words:
         return (1 - average / whole).clamp_min(0)
 
     def describe(self) -> str:
-        """Return a sentence about the words that need the picture most and least; empty if they hardly differ."""
+        """Return a sentence that names the word which depends most on the picture, and the one which depends least.
+
+        Empty if the first loses less of its probability than `NEEDS`, or the second more than `DOES_NOT`.
+        """
         if not self.words or self.needs.max() < NEEDS or self.needs.min() > DOES_NOT:
             return ""
         most, least = (self.words[int(place)] for place in (self.needs.argmax(), self.needs.argmin()))
@@ -255,7 +259,7 @@ def words(
     shape = (0, *attention.shape[1:])
 
     def prepare(other: Image.Image | None) -> dict[str, Any]:
-        """Return the model's arguments for another photograph, as large as this one, or for a gray one."""
+        """Return the model's inputs for another photograph, resized to the size of this one, or for a gray picture."""
         other = Image.new("RGB", photo.size, (128, 128, 128)) if other is None else other.resize(photo.size)
         return prepared(other)
 

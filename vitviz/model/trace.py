@@ -174,7 +174,7 @@ class BlockTrace:
         return logits.sub_(self.lse).exp_().float()
 
     def mix(self, weights: Tensor) -> Tensor:
-        """Return the weighted sum of each row: (B, N) -> (B, H, n)."""
+        """Return the attention of each query, summed over the keys with weights: (B, N) -> (B, H, n)."""
         parts = [(self.rows(*chunk) @ weights[:, None, :, None]).squeeze(-1) for chunk in self.chunks()]
         return torch.cat(parts, dim=2)
 
@@ -276,7 +276,7 @@ class AttentionTrace(ABC):
     patch_size: int
     windowed: bool = False
     recomputes: bool = True
-    """Whether opening a block may compute its queries and keys again."""
+    """Whether `block` may recompute queries and keys."""
 
     @property
     @abstractmethod
@@ -340,15 +340,15 @@ class AttentionTrace(ABC):
         return self.grid_in(block)
 
     def within(self, block: int, step: Callable[..., Any], *rows: Tensor) -> Any:  # noqa: ARG002
-        """Apply `step`, which uses the matrices of a block, to rows (B, N), of each window in windowed models."""
+        """Apply `step`, which uses the attention matrices of a block, to rows (B, N), or to those of each window."""
         return step(*rows)
 
     def entering(self, block: int, rows: Tensor) -> Tensor:  # noqa: ARG002
-        """Return rows (B, N) over a block's tokens as rows over its input tokens."""
+        """Convert rows (B, N) over a block's tokens to rows over its input tokens, some of which it may merge."""
         return rows
 
     def attendable(self, block: int, gradient: Tensor) -> Tensor:  # noqa: ARG002
-        """Return a gradient of a block's attention, set to 0 between tokens that a mask separates."""
+        """Return a gradient of a block's attention, 0 for pairs of tokens that a mask excludes."""
         return gradient
 
     @property

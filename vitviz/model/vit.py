@@ -88,9 +88,9 @@ class Pretrained:
         return 0.5 if self.sure_above is None else self.sure_above
 
     def knows(self, logits: Tensor) -> bool | None:
-        """Return whether a photograph with these logits (C,) seems to show one of the classes.
+        """Return whether a photograph with these logits (C,) probably shows one of the classes.
 
-        `None` without `known_above`.
+        Returns `None` if `known_above` is not set.
         """
         if self.known_above is None:
             return None
@@ -220,7 +220,7 @@ class ViT(nn.Module):
         return Angles(cos, sin)
 
     def check_converted(self) -> None:
-        """Raise an error for a module that runs as it is, whose operations inside the blocks are not known."""
+        """Do nothing. Subclasses for modules that are not converted raise an error."""
 
     def last_grid(self, grid: tuple[int, int]) -> tuple[int, int]:
         """Return the rows and columns of patches in the last block, for a grid of patches."""

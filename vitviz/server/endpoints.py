@@ -179,7 +179,7 @@ class Endpoints(Opening):
             return rollout_bytes(trace, **options) if token is None else rollout_row_bytes(trace, token, **options)
 
     def caption(self, scene: args.SceneId) -> bytes:
-        """Return a caption by the small decoder that belongs to the model, and where each of its words attends.
+        """Return a caption by the model's captioner, with the attention and the effect of each image token by word.
 
         Args:
             scene: the id of an open photograph.
@@ -187,8 +187,9 @@ class Endpoints(Opening):
         Returns:
             file: JSON in base64: "words"; "grid", rows and columns of image tokens over the whole photograph; "heads"
                 of the decoder; "values", for each word and each layer the attention of its heads to the image tokens,
-                row by row; "effects", how much each word's log-probability falls without each token;
-                "probabilities" of each word with the photograph and with an average picture; "sentence" about these.
+                row by row; "effects", how much each word's log-probability falls if each token is masked;
+                "probabilities" of each word with the photograph and with an average picture; "sentence", which word
+                depends most on the picture. Units: see `vitviz.web.payload.caption_bytes`.
         """
         opened = self._scene(scene)
         with self._turn(opened, "a caption", passes_need):
@@ -327,7 +328,7 @@ class Endpoints(Opening):
     def decompose(
         self, scene: args.SceneId, target: args.Target | None = None, against: args.Index | None = None
     ) -> dict[str, Any]:
-        """Return the score of a class or another target as a sum over layers, heads, MLPs and attended tokens.
+        """Return the direct contributions of layers, heads, MLPs and attended tokens to the score of a target.
 
         Args:
             scene: the id of an open photograph.
@@ -335,13 +336,13 @@ class Endpoints(Opening):
             against: another class, from which the target is distinguished.
 
         Returns:
-            sums: "name" and "scale" of the score; "total", the sum of "start", "constant", "heads" (layer, head),
-                "mlps" and "biases" (layer), all directly; and "tokens", the heads' numbers by attended token, float32
-                in base64 (layer, head, token), prefix tokens first.
+            sums: "name" and "scale" of the score; "total", the sum of the contributions "start", "constant", "heads"
+                (layer, head), "mlps" and "biases" (layer); and "tokens", the contributions of the heads by attended
+                token, float32 in base64 (layer, head, token), prefix tokens first.
         """
         opened = self._scene(scene)
         aim = {} if target is against is None else self._aim(opened, target, against)
-        with self._turn(opened, "the sum of the score", passes_need):
+        with self._turn(opened, "the contributions to the score", passes_need):
             return describe_decomposition(ask_view(opened.view, "decompose", **aim))
 
     def edge(
@@ -355,7 +356,7 @@ class Endpoints(Opening):
         against: args.Index | None = None,
         cut: args.Switch = False,
     ) -> dict[str, Any]:
-        """Return why one head attends from one token to another, and what this adds to the score of a target.
+        """Return the terms of one attention logit, and what this attention edge adds directly to the score of a target.
 
         Args:
             scene: the id of an open photograph.
@@ -365,12 +366,13 @@ class Endpoints(Opening):
             key: the token that it attends to.
             target: the target, as for explain; by default the most probable class. Captured models have none.
             against: another class, from which the target is distinguished.
-            cut: run the model again without this edge.
+            cut: run the model again with this edge ablated.
 
         Returns:
-            edge: "attention"; "logit", relative to the mean of the query's logits, the sum of "terms" and "bias"; what
-                the terms are, "parts"; "position", the logit by position alone, or `null`; "writes", what the key's
-                value adds to the score of "target", and "cut", the exact change without the edge, or `null`.
+            edge: "attention"; "logit", relative to the mean of the query's logits, the sum of "terms" and "bias";
+                "parts", what the terms are; "position", the logit by position alone, or `null`; "writes", what the
+                key's value adds directly to the score of "target"; "cut", the exact change of the score if the edge is
+                ablated, or `null`.
         """
         opened = self._scene(scene)
         trace = opened.view.trace
@@ -379,7 +381,7 @@ class Endpoints(Opening):
         for name, token in (("query", query), ("key", key)):
             _check_index(name, token, trace.count)
         aim = self._aim(opened, target, against) if isinstance(trace, Trace) or target is not against or cut else {}
-        with self._turn(opened, "the reasons of an edge", passes_need):
+        with self._turn(opened, "the terms of an attention edge", passes_need):
             place = {"block": block, "head": head, "query": query, "key": key}
             if aim.get("target", 0) is None:  # without a classifier
                 aim = {}
@@ -388,7 +390,7 @@ class Endpoints(Opening):
     def evidence(
         self, scene: args.SceneId, target: args.Target | None = None, against: args.Index | None = None
     ) -> dict[str, Any]:
-        """Return a few patches that alone keep the predicted class, none of which can be left out.
+        """Return a 1-minimal set of patches that alone keep the predicted class.
 
         Args:
             scene: the id of an open photograph.
@@ -397,8 +399,8 @@ class Endpoints(Opening):
 
         Returns:
             evidence: "patches", their numbers row by row from the top left; "probability" of the target with only these
-                patches; "minimal", whether each was tested to be necessary. Smaller sets may exist. Progress contains
-                the "patches" and the "probability" found so far.
+                patches; "minimal", whether the search has shown that none of them can be left out. Smaller sets may
+                exist. Progress contains the "patches" and the "probability" found so far.
         """
         opened, about = self._scene(scene), METHODS[METHOD]
         view, aim = opened.view, self._aim(opened, target, against)

@@ -1,4 +1,4 @@
-"""Serve the page's files, whose names change with their content, and write what Gradio's page contains for them."""
+"""Serve the page's files, whose names contain a hash of their content, and prepare the HTML for Gradio's page."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ from vitviz.web import bundle
 from vitviz.web.first_view import first_view
 
 FOLDER = "vitviz/files"
-FOREVER = "public, max-age=31536000, immutable"  # a changed file has another name
+FOREVER = "public, max-age=31536000, immutable"  # safe, because a changed file has another name
 KINDS = {
     "js": "text/javascript",
     "woff2": "font/woff2",
     **{kind: f"image/{kind}" for kind in ("jpeg", "webp")},
 }
 COMPRESSED = ("text/javascript",)
-QUALITY = 9  # of Brotli: higher ones take seconds of the start
-PHOTO_QUALITY = 80  # of WebP; 60 % of the bytes of the scene's JPEG
+QUALITY = 9  # of Brotli; higher levels delay the start by seconds
+PHOTO_QUALITY = 80  # of WebP; the file has 60 % of the size of the scene's JPEG
 
 
 class File:
@@ -58,16 +58,16 @@ class File:
 
 
 class PageFiles:
-    """The files of the page, and what Gradio's page has to contain for them.
+    """The files of the page, and the HTML, script and style sheet that Gradio puts in its page.
 
     Args:
-        endpoints: have the examples, and open the first of them.
+        endpoints: the endpoints; the page opens their first example.
         lecture: see `vitviz.page.Page`.
 
     Attributes:
-        template: HTML of the explorer, with the first photograph's answer, map and sentence.
-        script: loads the page's script and data, and starts it; Gradio runs it in a function whose argument `element`
-            contains the template.
+        template: HTML of the explorer, with prediction, map and sentence of the first photograph.
+        script: JavaScript that loads and starts the page's script; Gradio runs it in a function whose argument
+            `element` contains the template.
         style: the page's style sheet.
     """
 

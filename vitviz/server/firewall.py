@@ -74,7 +74,7 @@ class Firewall:
         self, app: ASGIApp, endpoints: Endpoints, leave: Callable[[str], None], requests: RequestLog | None = None
     ) -> None:
         self.app, self.endpoints, self.leave, self.requests = app, endpoints, leave, requests
-        self.page = GZipMiddleware(app)  # Gradio compresses its scripts, but not its page
+        self.page = GZipMiddleware(app)  # Gradio compresses its scripts, but not its HTML
         self.allowed, self.transfers = endpoints.menu.settings, Transfers(endpoints.cache)
         tools = [MCP] if self.allowed.mcp else []
         served = {"GET": GET, "HEAD": GET, "POST": POST, "DELETE": []}

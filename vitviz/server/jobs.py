@@ -99,7 +99,7 @@ def report(text: str, seconds: float | None = None, **facts: Any) -> None:
     Args:
         text: the message.
         seconds: expected remaining time, if known.
-        facts: numbers `done` and `of` (the total), for a progress bar, and parts of the answer that are known.
+        facts: numbers `done` and `of` (the total), for a progress bar, and intermediate results.
     """
     job = current.get()
     job.finishes = None if seconds is None else time.monotonic() + seconds

@@ -15,8 +15,8 @@ memory holds the weights once for the forward and once for the backward pass.
 | classify | tokens (1, n, D) | logits (1, C) |
 | slope | tokens (1, N, D), weights (1, C) | gradient of the weighted logits with respect to the tokens (1, N, D) |
 | share | tokens (1, N, D), weights (1, C) | the same gradient by the rules of AttnLRP |
-| direct | tokens (1, N, D), weights (1, C) | the direct effect: this gradient with norms linear (1, N, D) |
-| writes | tokens and flow (1, N, D), a direct effect | what heads add by attended token (H, N), and the bias (1) |
+| direct | tokens (1, N, D), weights (1, C) | this gradient with constant scales of norms: the direct effect (1, N, D) |
+| writes | tokens and flow, a direct effect, (1, N, D) | contributions of heads by attended token (H, N), bias (1) |
 | lens | tokens (1, N, D), classes (K) | probabilities of the image (K) and patches (K, gh * gw), final tokens (N, D) |
 
 `vitviz.site.formulas` lists the graphs that turn these outputs into scores and statistics.
@@ -282,9 +282,9 @@ class _Values(_OfBlock):
 
 
 class _Writes(_OfBlock):
-    """Compute what each attended token adds by each head, from the direct effect of the block's output on the score.
+    """Compute the contribution of each attended token by each head, from the direct effect of the block's output.
 
-    These are the terms of `vitviz.analysis.decomposition.decompose` for blocks without norms after attention.
+    These are the contributions of `vitviz.analysis.decomposition.decompose` for blocks without norms after attention.
     """
 
     def forward(self, tokens: Tensor, flow: Tensor, *angles: Tensor) -> tuple[Tensor, ...]:
@@ -388,7 +388,7 @@ def _share(model: ViT) -> Backward:
 
 
 class _Direct(Direct):
-    """Run `Direct` with the attention of a pooling as matrix products, see `_Rules`."""
+    """Run `Direct` with attention pooling as plain matrix products, see `_Rules`."""
 
     def attend(
         self, q: Tensor, k: Tensor, v: Tensor, scale: float, *, dropout: float = 0.0, learned_query: bool = False

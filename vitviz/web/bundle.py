@@ -44,7 +44,7 @@ _INLINE = re.compile(r"<script>(.*?)</script>", re.DOTALL)
 _FACE = (
     '@font-face {{ font-family: "Inter Variable"; font-display: swap; font-weight: 100 900; '
     "src: url({font}) format('woff2'); unicode-range: {latin}; }}\n"
-    # A font of the system with the same widths, so that nothing moves when the font arrives.
+    # A system font, scaled to the same widths, so that nothing moves when Inter has loaded.
     '@font-face {{ font-family: "Inter Fallback"; src: local("Arial"), local("Liberation Sans"), local("Roboto"); '
     "ascent-override: 90.5%; descent-override: 22.6%; line-gap-override: 0%; size-adjust: 107%; "
     "unicode-range: {latin}; }}\n"
@@ -121,17 +121,17 @@ def colors() -> str:
 
 @cache
 def texts() -> dict[str, str]:
-    """Return the English texts of the page by their keys; plurals have several."""
+    """Return the English texts of the page by key; a text with a plural is a dict of its forms."""
     found: dict[str, str] = json.loads((HERE / "core" / "en.json").read_text(encoding="utf-8"))["texts"]
     return found
 
 
 @cache
 def template(**first: str) -> str:
-    """Return the page's HTML with English texts, which a page shows before its script runs.
+    """Return the HTML of app.html with English texts, which the page shows before its script runs.
 
     Args:
-        first: what it shows of the first scene, in place of the marks `@@name@@`; by default nothing.
+        first: HTML of the first scene for the placeholders `@@name@@`; missing ones become empty.
     """
     known = texts()
 
@@ -145,18 +145,18 @@ def template(**first: str) -> str:
 
 
 def page_script(entry: str) -> str:
-    """Return the script of a page of `index`, which reads the page's data and starts."""
+    """Return the script for a page of `index`, which reads the page's data and starts the app."""
     given = "JSON.parse(document.getElementById('vv-given').textContent)"
     start = f"vitvizExplorer.start(document.querySelector('.vv'), {{ colors: {colors()}, ...{given} }});\n"
     return script(entry, of_rooms("room.js")) + start
 
 
 def index(**filling: str) -> str:
-    """Return the HTML of a page whose script and pictures are files beside it.
+    """Return the HTML of a page whose script and pictures are separate files.
 
     Args:
-        filling: "lang"; "head", tags for the head of the document; "script", the address of `page_script`; "style",
-            from `whole_style`; "template", from `template`; "given", the page's data as JSON.
+        filling: "lang", the language; "head", tags for the head of the document; "script", the address of
+            `page_script`; "style", from `whole_style`; "template", from `template`; "given", the page's data as JSON.
     """
     icon = (HERE / "icon.svg").read_text(encoding="utf-8")
     filling = {"icon": f"data:image/svg+xml,{quote(icon)}", **filling}
@@ -210,7 +210,7 @@ def style(font: str | None = None) -> str:
     """Return the page's style sheet.
 
     Args:
-        font: the address of `FONT`, the Latin letters of the page's font; by default they are inside the style sheet.
+        font: address of `FONT`, the Latin subset of Inter; by default, the style sheet contains it as a data: URL.
     """
     font = font or f"data:font/woff2;base64,{base64.b64encode(FONT.read_bytes()).decode()}"
     return _FACE.format(font=font, latin=LATIN) + (HERE / "style.css").read_text(encoding="utf-8")

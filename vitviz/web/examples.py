@@ -15,7 +15,7 @@ from vitviz.resources import resource_folder
 from vitviz.view import View
 
 EXAMPLES = resource_folder("examples")
-THUMBNAIL = 160  # pixels: twice the width on the page
+THUMBNAIL = 160  # pixels; twice the width on the page, for screens with two pixels per CSS pixel
 
 
 @dataclass(frozen=True)

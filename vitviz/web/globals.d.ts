@@ -5,5 +5,5 @@ interface Window {
 /** Of a static site, see service.js. */
 declare const SITE: { files: string[]; first: string[] };
 
-/** Of the page's script, see bundle.py and server/files.py. */
+/** Global object that the bundled page script defines, see bundle.py and server/files.py. */
 declare const vitvizExplorer: typeof import('./app.js') & { given: Parameters<typeof import('./app.js').start>[1] };

@@ -1,10 +1,11 @@
-// Runs in a function of Gradio's when the explorer's HTML is in the page: loads the page's script and data, a file
-// that browsers keep. Until then the page shows the first photograph, unless the address names something else.
-const PLAIN = ['lang', 'theme'];
+// Gradio calls `load` when the explorer's HTML is in the page. It loads the script with the page's data, a file that
+// browsers cache. Until then, the page shows the first photograph, unless the URL asks for something else.
+const PLAIN = ['lang', 'theme']; // URL fields with which the page still opens the first photograph
 
 /**
+ * Load the page's script and start it.
  * @param {HTMLElement} element - contains app.html with a first view
- * @param {string} address - of the page's script, relative to the page
+ * @param {string} address - URL of the script, relative to the page
  */
 export function load(element, address) {
   const fields = new URLSearchParams(window.location.search);

@@ -37,9 +37,10 @@ async function decode(url) {
 /** @param {number} time - in milliseconds @returns {Promise<void>} */
 const pause = (time) => new Promise((resolve) => { setTimeout(resolve, time); });
 
-const LATEST = 2000; // milliseconds after which work for idle times runs anyway
+const LATEST = 2000; // milliseconds after which `idle` stops waiting
 
-/** @returns {Promise<void>} when the browser is idle; WebKit does not say when */
+/** Wait until the browser is idle, or for a moment in WebKit, which has no `requestIdleCallback`.
+ * @returns {Promise<void>} */
 const idle = () => new Promise((resolve) => {
   if (window.requestIdleCallback) window.requestIdleCallback(() => resolve(), { timeout: LATEST });
   else setTimeout(resolve, 50);
@@ -95,7 +96,7 @@ export function mount(root, { colors: encoded, backend: innerBackend, photos, fi
   const page = { // `colors`: tables (256, 3) by name; `tables`: the same tables as packed pixels
     store, scenes, backend, photos, colors, tables, home, changed, first, root, progress, still, inside, signal,
     drawn: 0,
-    changes: 0, // a panel may skip what it has drawn since the last change
+    changes: 0, // number of changes, with which a panel can tell whether its drawing is up to date
     began: 0, // time of the current frame
     drew: () => { page.drawn += 1; },
     resting: () => frame === 0,

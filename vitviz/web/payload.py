@@ -36,7 +36,7 @@ windowed model, rows are patches of the last stage, and columns the patches that
 A descriptors file contains one unit vector for each patch (n, F), whose dot products are the cosines of
 `vitviz.analysis.pairs`. In half precision, cosines differ by less than 0.001.
 
-The file of a caption is JSON; `caption_bytes` describes it.
+A caption file is JSON, see `caption_bytes`.
 """
 
 from __future__ import annotations
@@ -237,7 +237,7 @@ def _block_length(trace: AttentionTrace, block: int, width: int) -> int:
 
 
 def _members(trace: AttentionTrace, block: int) -> Tensor:
-    """Return the tokens of each window of a block, (W, M); of one window without windows."""
+    """Return the tokens of each window of a block, (W, M); without windows, all tokens are one window."""
     if isinstance(trace, Captured) and trace.windowed:
         return trace.layouts[block].members
     return torch.arange(len(trace.prefix) + math.prod(trace.grid_in(block)))[None]
@@ -347,8 +347,8 @@ def caption_bytes(words: Words) -> bytes:
     """Return a caption as JSON: "words", "grid", "heads", "values", "effects", "probabilities" and "sentence".
 
     "values" has (W, L, H, M) integers: the attention of each word in each layer and head to the image tokens, in units
-    of 0.00001. The tokens divide the whole photograph into the rows and columns of "grid". "effects" has (W, M)
-    integers: how much a word's log-probability falls without one token, in units of 0.001. "probabilities"
+    of 0.00001. The image tokens divide the whole photograph into the rows and columns of "grid". "effects" has (W, M)
+    integers: how much a word's log-probability falls if one image token is masked, in units of 0.001. "probabilities"
     has two numbers for each word: with the photograph, and with an average picture.
     """
     (frame,) = words.frames
@@ -356,7 +356,7 @@ def caption_bytes(words: Words) -> bytes:
         "words": words.words,
         "grid": frame.grid,
         "heads": words.attention.shape[2],
-        "values": (words.attention * 1e5).round().int().tolist(),  # in units of 0.00001
+        "values": (words.attention * 1e5).round().int().tolist(),
         "effects": (words.effects() * 1e3).round().int().tolist(),
         "probabilities": [[float(f"{share:.3g}") for share in pair] for pair in words.probabilities.tolist()],
         "sentence": words.describe(),

@@ -52,16 +52,17 @@ QUESTIONS = {
         Question(name="rollout", waiting="Computing rollout"),
         Question(
             name="caption", waiting="Writing a caption",
-            not_in_browser="the decoder runs in Python; a site contains the captions of its examples",
+            not_in_browser="the captioner runs in Python; a site contains the captions of its examples",
         ),
         Question(name="explain", waiting="Computing a map"),
         Question(name="faithfulness", waiting="Testing maps"),
         Question(name="heads", waiting="Measuring heads"),
         Question(name="layers", waiting="Reading the layers"),
-        Question(name="decompose", waiting="Adding up the score"),
-        Question(name="edge", settle=60, not_in_browser="its graphs do not contain the modes of queries and keys"),
+        Question(name="decompose", waiting="Computing the contributions to the score"),
+        Question(name="edge", settle=60, not_in_browser="the graphs lack the singular modes of queries and keys"),
         Question(
-            name="evidence", waiting="Looking for few patches", not_in_browser="it runs the model hundreds of times"
+            name="evidence", waiting="Searching for a few sufficient patches",
+            not_in_browser="it runs the model hundreds of times",
         ),
         Question(name="intervene", waiting="Running the model again", settle=200),
         Question(name="rearrange", waiting="Running the model again"),

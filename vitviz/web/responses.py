@@ -136,7 +136,7 @@ def describe_decomposition(decomposition: Decomposition) -> dict[str, Any]:
 
 
 def describe_edge(edge: Edge) -> dict[str, Any]:
-    """Describe one edge of attention; see `vitviz.server.endpoints.Endpoints.edge`."""
+    """Describe one attention edge; see `vitviz.server.endpoints.Endpoints.edge`."""
     numbers = ("attention", "logit", "bias", "position", "writes", "cut")
     return {
         **{name: getattr(edge, name) for name in (*numbers, "parts", "target", "scale")},
@@ -145,7 +145,7 @@ def describe_edge(edge: Edge) -> dict[str, Any]:
 
 
 def describe_evidence(evidence: Evidence) -> dict[str, Any]:
-    """Describe the first set of patches that alone keeps a prediction."""
+    """Describe the first set of patches of a search; see `vitviz.server.endpoints.Endpoints.evidence`."""
     found, columns = evidence.sets[0], evidence.grid[1]
     return {
         "patches": [row * columns + column for row, column in found.patches],

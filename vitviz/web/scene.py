@@ -59,11 +59,11 @@ class Scene:
         group: see `vitviz.View.group`.
         known: whether the photograph seems to show one of the classes; `None` without a threshold of the model.
         caveat: text below the predictions, or instead of them.
-        methods: default methods; the page shows the first one that the model can compute.
+        methods: candidates for the default attribution method, see `default_methods`.
         maps: additional maps of this photograph, such as attribution maps.
         device, seconds: of the forward pass.
         seen: the model's input as a picture.
-        caption: writes a caption, if a captioner belongs to the model.
+        caption: function that captions the photograph; `None` for models without a captioner.
         sizes: available input sizes, the model's own first: "size", "factor", "patches", "seconds", and "ahead",
             whether the page may open it before the visitor asks for it.
     """
@@ -229,7 +229,7 @@ def _caveat(view: View) -> str:
 
 
 def _range(view: View) -> str:
-    """Return a sentence on how a picture of more than 8 bits was scaled to 8 bits; empty for other pictures."""
+    """Return how a photograph with more than 8 bits per channel was converted to 8 bits; empty for others."""
     about: str = getattr(view.photo, "info", {}).get("range", "")
     return about
 
@@ -316,7 +316,7 @@ def saved_page(
 
 
 def saved_frame(*, rooms: bool = False, **filling: str) -> str:
-    """Return the saved page, with `@@name@@` in place of missing parts.
+    """Return the HTML of a saved page; parts that `filling` lacks stay as placeholders `@@name@@`.
 
     Args:
         rooms: whether rooms such as the lecture add scripts and styles.
@@ -330,7 +330,7 @@ def saved_frame(*, rooms: bool = False, **filling: str) -> str:
 
 
 def saved_bytes(trace: AttentionTrace, maps: Sequence[Heatmap] = ()) -> int:
-    """Estimate the length of the file of `saved_page` without writing it."""
+    """Estimate the size of `saved_page` in bytes without writing it."""
     files = count_bytes(trace, rollout=rolls_out(trace))
     shell = sum(map(len, (bundle.style(), bundle.template(), bundle.script("web/saved.js"), bundle.colors())))
     numbers = sum(22 * heatmap.values.size for heatmap in maps)  # characters of a map's values

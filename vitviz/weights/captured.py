@@ -22,8 +22,8 @@ from vitviz.weights.windows import SparseAttention, Windows
 
 Read = Literal["cls", "mean", "cls+mean", ""]
 _NO_STREAM = (
-    "Expected a module of a known class for what reads the input of a block, got a captured module, whose attention "
-    "alone is observed. Use attention, rollout or a gradient method."
+    "Expected a module whose class vitviz knows, because this reads the tokens between blocks, got a captured module "
+    "of which only the attention is observed. Use attention, rollout or a gradient method."
 )
 
 
@@ -38,8 +38,8 @@ class Mask:
     Args:
         keys: (B or 1, H or 1, N), the same for all queries, `CUT` for keys without attention.
         pairs: (B or 1, H or 1, n, N), of any other mask or bias; bools are true where a query attends.
-        rows, columns: (B or 1, H or 1, n, r) and (B or 1, H or 1, n, c), numbers that a query adds to the logits of the
-            keys in each row and in each column of a grid of r x c keys.
+        rows, columns: (B or 1, H or 1, n, r) and (B or 1, H or 1, n, c), relative position biases that each query adds
+            to the logits of the keys in each row and in each column of a grid of r x c keys.
         causal: whether no token attends to a later one.
     """
 
@@ -58,7 +58,7 @@ class Mask:
         return {name: part for name, part in parts.items() if part is not None}
 
     def by_head(self, heads: int) -> Mask:
-        """Return a mask of merged heads, (1, B * H, ...), by head: (B, H, ...)."""
+        """Return a mask whose axes of batch and heads are split: (1, B * H, ...) -> (B, H, ...)."""
         split: dict[str, Any] = {
             name: part[0].unflatten(0, (-1, heads)) for name, part in self.tensors.items() if part.shape[1] > 1
         }
@@ -173,7 +173,7 @@ class Call:
         if self.mask.keys is not None:  # a further channel, which is 1 in all queries
             channel = self.mask.keys.to(queries)[..., None].expand(*keys.shape[:3], 1)
             queries, keys = F.pad(queries, (0, 1), value=1.0), torch.cat([keys.to(queries), channel], dim=3)
-        if self.mask.rows is not None and self.mask.columns is not None:  # a channel for each row and column
+        if self.mask.rows is not None and self.mask.columns is not None:  # an extra channel for each row and column
             added = [part.to(queries).expand(*queries.shape[:3], -1) for part in (self.mask.rows, self.mask.columns)]
             places = torch.cartesian_prod(*(torch.arange(part.shape[3], device=keys.device) for part in added))
             sides = (F.one_hot(place, part.shape[3]) for place, part in zip(places.T, added, strict=True))
@@ -223,7 +223,7 @@ class Captured(AttentionTrace):
         batch_size: B, the number of images.
         places: places of the tokens; `None` if they are not known.
         classifies: whether an output (B, C) is logits.
-        streams: (B, N, D), the input of each block, and the final tokens; empty if the blocks are not known.
+        streams: (B, N, D) each: the input of each block, then the final tokens; empty if the blocks are not known.
     """
 
     calls: tuple[Call, ...]
@@ -311,7 +311,7 @@ class Captured(AttentionTrace):
         return self._stream(-1)
 
     def stream(self, block: int) -> Tensor:
-        """Return the tokens (B, N, D) that leave the block before, or enter the first one."""
+        """Return the input tokens of a block: (B, N, D)."""
         self.call(block)  # checks the index
         return self._stream(block % self.depth)
 
@@ -360,7 +360,7 @@ class Captured(AttentionTrace):
         return f" (stage {self.layouts[block].stage + 1})" if self.layouts and self.layouts[-1].stage else ""
 
     def within(self, block: int, step: Callable[..., Any], *rows: Tensor) -> Any:
-        """Apply `step` to rows (B, N). In a windowed model, the windows are the images of a batch: (B * W, M)."""
+        """Apply `step` to rows (B, N). In a windowed model, it gets the rows of all windows as a batch: (B * W, M)."""
         if not self.layouts:
             return step(*rows)
         windows = self.layouts[block]
@@ -368,14 +368,14 @@ class Captured(AttentionTrace):
         return tuple(map(windows.join, results)) if isinstance(results, tuple) else windows.join(results)
 
     def entering(self, block: int, rows: Tensor) -> Tensor:
-        """Return rows over a block's input tokens; each of 2 x 2 tokens that it merges gets a quarter of their row."""
+        """Return rows over a block's input tokens. Each of 2 x 2 merged tokens gets a quarter of the sum."""
         if not self.layouts or not self.layouts[block].merges:
             return rows
         squares: Tensor = (rows / 4).unflatten(1, self.layouts[block].grid)  # (B, gh, gw)
         return squares.repeat_interleave(2, 1).repeat_interleave(2, 2).flatten(1)
 
     def attendable(self, block: int, gradient: Tensor) -> Tensor:
-        """Return a gradient of a block's attention, set to 0 between tokens that a shift brings into one window."""
+        """Return a gradient of a block's attention, 0 for pairs of tokens that shifted-window attention masks."""
         mask = self.layouts[block].mask if self.layouts else None
         if mask is None:
             return gradient

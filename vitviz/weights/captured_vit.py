@@ -39,8 +39,8 @@ class CapturedConfig(ViTConfig):
         pools: number of attentions after the last block that pool the tokens.
         features: width of the classifier's input, or of the output without a classifier.
         dense: whether a call keeps numbers for all pairs of tokens.
-        window: number of tokens in the largest window; 0 without windows.
-        multiple: number of pixels of which the sides of images must be multiples.
+        window: number of tokens in the largest attention window; 0 without windows.
+        multiple: height and width of images must be multiples of this number of pixels.
     """
 
     prefix_names: tuple[str, ...] = ()
@@ -52,7 +52,7 @@ class CapturedConfig(ViTConfig):
 
     @property
     def size_multiple(self) -> int:
-        """Return the number of pixels of which the sides of an image must be multiples."""
+        """Return the number of pixels that must divide the height and width of an image."""
         return self.multiple
 
     def pairs(self, tokens: int) -> int:
@@ -89,7 +89,7 @@ class CapturedViT(ViT):
 
     Attributes:
         module: the module, which is not copied; its mode is not changed.
-        parts: its blocks, final norm and classifier.
+        parts: the module's blocks, final norm and classifier.
         attentions, pools: names of the modules that compute the attention of each block, and of the pooling.
         reason: why it was not converted.
     """
@@ -127,8 +127,8 @@ class CapturedViT(ViT):
         """Raise an error for what needs a converted model."""
         raise NotConvertedError(
             f"Expected a converted model, got {type(self.module).__name__}, which runs as it is, so that only its "
-            "attention, its tokens between blocks and its output are known. Use attention, rollout, gradient methods, "
-            f"the logit lens, or methods that change the photograph. It was not converted: {self.reason}."
+            "attention, the tokens between its blocks, and its output are known. Use attention, rollout, gradient "
+            f"methods, the logit lens, or methods that change the photograph. It was not converted: {self.reason}."
         )
 
     def check_converted(self) -> None:
@@ -149,7 +149,7 @@ class CapturedViT(ViT):
             return _logits(self.module(images), self.parts)
 
     def angles(self, grid: tuple[int, int]) -> Any:
-        """Return what the blocks need besides tokens: images of this grid, (1, channels, H, W)."""
+        """Return blank images (1, channels, H, W) with this grid of patches, from which the module takes positions."""
         weight, side = next(self.module.parameters()), self.config.patch_size
         return weight.new_zeros(1, self.config.channels, grid[0] * side, grid[1] * side)
 
@@ -175,7 +175,10 @@ class CapturedViT(ViT):
     def _run(
         self, tokens: Tensor, start: int, stop: int | nn.Module | None, angles: Any = None, ops: Ops = PLAIN
     ) -> Any:
-        """Run the module between two points, see `Parts.run`; append attention in the graph to `Explicit.seen`."""
+        """Run the module between two points, see `Parts.run`.
+
+        With `Explicit`, the attention matrices are appended to `ops.seen`, as part of the autograd graph.
+        """
         if type(ops) not in (Ops, Explicit) or ops.edit is not None:
             self.refuse()
         images = self.angles(self.config.grid) if angles is None else angles
@@ -200,7 +203,7 @@ class CapturedViT(ViT):
         return _logits(result, self.parts) if stop is None else result
 
     def leave(self, index: int, tokens: Tensor, angles: Any, ops: Ops = PLAIN) -> Tensor:  # noqa: ARG002
-        """Return the tokens unchanged: what lies between two blocks belongs to the second."""
+        """Return the tokens unchanged, because operations between two blocks count as part of the second block."""
         return tokens
 
     def encode(
@@ -247,7 +250,7 @@ class CapturedViT(ViT):
 
 
 class CapturedBlock:
-    """Block of a module that runs as it is, with what lies between it and the block before."""
+    """One block of a module that runs as it is, with the operations between the previous block and this one."""
 
     def __init__(self, model: CapturedViT, index: int) -> None:
         self._model, self._index = model, index
@@ -264,7 +267,11 @@ class CapturedBlock:
 
 @contextmanager
 def _at_any_size(module: nn.Module) -> Iterator[None]:
-    """Let a Swin of timm take images of other sizes than its own, for one run; report other modules' refusals."""
+    """Let timm's Swin accept images of any size during one run.
+
+    Raises:
+        CaptureError: instead of the error with which another module refuses the size.
+    """
     settings = {"strict_img_size": False, "dynamic_mask": True}
     own = [(part, name, vars(part)[name]) for part in module.modules() for name in settings if name in vars(part)]
     swin = any(name == "dynamic_mask" for _, name, _ in own)
@@ -284,7 +291,7 @@ def _at_any_size(module: nn.Module) -> Iterator[None]:
 
 
 def _norm_of(module: Any, parts: Parts) -> nn.Module:
-    """Return the final norm, which timm's models may have after pooling, or the identity."""
+    """Return the final norm, or the identity. In timm's models, it may come after pooling (`fc_norm`)."""
     if isinstance(parts.last, nn.Identity):
         norm: nn.Module = getattr(module, "fc_norm", parts.last)
         return norm
@@ -298,7 +305,7 @@ _PARTS = {
 
 
 def _logits(output: Any, parts: Parts) -> Tensor:
-    """Return the logits or features (B, C) of a module's output; the mean over what lies on a grid."""
+    """Return the logits or features (B, C) of a module's output, averaged over a grid or sequence."""
     if getattr(output, "feature_maps", None):  # of a backbone
         output = output.feature_maps[-1]
     for name in ("logits", "pooler_output", "last_hidden_state"):
@@ -324,7 +331,7 @@ def open_captured(
         module: of a class in `vitviz.weights.tokens`, in eval mode.
         refusal: why it was not converted.
         preprocess: see `objects.about_object`.
-        about: returns what is known of published weights instead.
+        about: function that returns labels and preprocessing of published weights; by default, those of the object.
 
     Raises:
         VitvizError: `refusal`, for a module of another class, or without attention between tokens.

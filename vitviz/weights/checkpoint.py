@@ -27,7 +27,7 @@ FORMAT = 1
 MEANS = "positions.safetensors"
 """File with `ViT.position_means`, if the model has them."""
 ARENA = "arena.json"
-"""File of `vitviz arena` beside weights, which names their best attribution method."""
+"""Result of `vitviz arena` in the folder of the weights, which names the best attribution method for them."""
 _FACTS = ("name", "licence", "source", "labels", "class_ids")  # fields of `Pretrained`
 _OPTIONAL = ("sure_above", "known_above", "groups", "assumed", "problem_type")  # written unless empty
 
@@ -36,7 +36,7 @@ def save(model: ViT, folder: str | os.PathLike[str], *, dtype: torch.dtype = tor
     """Write a model with its preprocessing and labels to a folder that `load_folder` reads.
 
     The means of its positions (`vitviz.analysis.edges.position_means`) are written too, if it has them. A result of
-    `vitviz arena` in this folder, which was for other weights, is deleted.
+    `vitviz arena` in this folder is deleted, because it belongs to the previous weights.
 
     Args:
         model: a model with `pretrained` set.
@@ -115,7 +115,7 @@ def _read_means(path: Path, config: ViTConfig) -> Tensor:
 
 
 def read_method(folder: Path) -> str:
-    """Return the attribution method that `vitviz arena` ranked first for the weights in a folder; empty without.
+    """Return the attribution method that `vitviz arena` ranked first for the weights in a folder; empty if none.
 
     Raises:
         CheckpointError: if the file is damaged.

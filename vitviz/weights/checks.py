@@ -353,7 +353,7 @@ def check_input(config: ViTConfig, preprocess: Preprocess) -> None:
         height = width = preprocess.multiple
     if height % config.size_multiple or width % config.size_multiple:
         raise CheckpointError(
-            f"Expected preprocessing to multiples of the patch, {config.size_multiple} pixels, got {height} x {width}. "
+            f"Expected preprocessing to a size in multiples of {config.size_multiple} pixels, got {height} x {width}. "
             "Correct the size in the settings of the preprocessing."
         )
 

@@ -592,7 +592,7 @@ DPT = replace(
 
 
 class VitDetNaming(Naming):
-    """Names of ViTDet, whose positions have a row for a class token that it does not have."""
+    """Names of ViTDet. Its position embeddings include one for a class token, which the model lacks."""
 
     def convert(self, state: Mapping[str, Tensor], config: ViTConfig) -> State:
         """Return a state dict in our names; see `Naming.convert`."""

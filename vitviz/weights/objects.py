@@ -154,7 +154,7 @@ def about_object(source: nn.Module, config: ViTConfig, preprocess: Any = None) -
     Args:
         source: the model.
         config: its sizes.
-        preprocess: see `given.read_preprocess`; replaces the preprocessing.
+        preprocess: preprocessing to use instead, see `given.read_preprocess`.
     """
     library = next((top for top in map(_package, type(source).__mro__) if top in CONVERTERS), "")
     own = None if preprocess is None else read_preprocess(preprocess, config)

@@ -1,8 +1,9 @@
 """Run a part of a module that is not converted: from the output of one block to that of another, or to the end.
 
-Between two blocks lie tokens, in the form that the module uses. Point 0 is the input of the first block, point k the
-output of block k - 1, and point L + 1 of L blocks the final tokens. A run from a point skips what lies before: the
-blocks pass their input on, and the point's tokens replace what comes out. Everything is undone after the run.
+A module with L blocks has L + 2 points between its parts. Point 0 is the input of the first block, point k is the
+output of block k - 1 (from 0), and point L + 1 is the final tokens. A run that starts at a point skips the blocks
+before it: these return their input, and a hook replaces the tokens at the point. After the run, the module is as
+before.
 
 Shapes: B images, N tokens, D width, gh x gw patches.
 """
@@ -18,12 +19,12 @@ from typing import Any
 from torch import Tensor, nn
 
 LOCK = threading.RLock()
-"""Held while modules are changed for one run, and while they run as they are."""
+"""Lock for running a module, because hooks and attributes of the module change during a run."""
 
 
 @dataclass(frozen=True, eq=False)
 class Parts:
-    """Modules of a model through which its tokens pass.
+    """The parts of a model that its tokens pass through, in order: blocks, final norm, classifier.
 
     Args:
         blocks: the L blocks, in order.
@@ -41,12 +42,15 @@ class Parts:
 
     @property
     def points(self) -> list[nn.Module]:
-        """Return the modules of the points from 1 on, whose outputs are the tokens there."""
+        """Return the modules whose outputs are the tokens at points 1 to L + 1."""
         return [*self.blocks, self.last]
 
     @contextmanager
     def recorded(self, *, replace: bool = False) -> Iterator[list[Tensor]]:
-        """Record the tokens at each point, (B, N, D), while the module runs; `replace` makes it go on with these."""
+        """Record the tokens at each point, (B, N, D), while the module runs.
+
+        With `replace`, the module continues with the recorded tensors, so that its autograd graph contains them.
+        """
         seen: list[Tensor] = []
 
         def enter(module: nn.Module, inputs: tuple[Any, ...], named: dict[str, Any]) -> None:
@@ -70,9 +74,9 @@ class Parts:
 
         Args:
             module: the whole module.
-            images: (1, channels, H, W), any images of the size of the tokens' grid.
-            tokens: (B, N, D), at the point.
-            start: the point.
+            images: (1, channels, H, W), images with the tokens' grid of patches; their pixels do not matter.
+            tokens: (B, N, D), the tokens at the start point.
+            start: the start point.
             stop: the point whose tokens are returned, a module whose input is returned, or `None` for the output.
 
         Returns:
@@ -108,25 +112,25 @@ class Parts:
         return ((formed, *inputs[1:]), named) if inputs else ((), named | {next(iter(named)): formed})
 
     def _tokens(self, module: nn.Module, output: Any) -> Tensor:
-        """Return tokens (B, N, D) from a module's form."""
+        """Return an output of a module in the form (B, N, D)."""
         tokens: Tensor = output[0] if isinstance(output, tuple | list) else output
         if tokens.ndim != 4:
             return tokens
         return tokens.flatten(2).mT if module in self.channels_first else tokens.flatten(1, 2)
 
     def _formed(self, module: nn.Module, tokens: Tensor, like: Tensor) -> Tensor:
-        """Return tokens (B, N, D) in a module's form."""
+        """Return tokens (B, N, D) in the shape of `like`, the module's own input or output."""
         if like.ndim != 4:
             return tokens
         first = module in self.channels_first
         grid = tuple(like.shape[2:] if first else like.shape[1:3])
-        grid = grid if math.prod(grid) == tokens.shape[1] else (tokens.shape[1], 1)  # the grid no longer matters
+        grid = grid if math.prod(grid) == tokens.shape[1] else (tokens.shape[1], 1)  # such as single patches
         formed: Tensor = tokens.mT.unflatten(2, grid) if first else tokens.unflatten(1, grid)
         return formed
 
 
 class _Stop(BaseException):
-    """End a run early; `value` is what it has computed."""
+    """Raised by a hook to end a run early; `value` is the input or output of the module with the hook."""
 
     def __init__(self, value: Any) -> None:
         super().__init__()
@@ -148,7 +152,7 @@ def _first(inputs: Sequence[Any], named: dict[str, Any]) -> Tensor:
 
 @contextmanager
 def _skipped(block: nn.Module, outputs: int) -> Iterator[None]:
-    """Let a block return its input, as the first of several outputs if it has several."""
+    """Make a block return its input, as the first of its outputs if it has several."""
     own = vars(block).get("forward")
     vars(block)["forward"] = lambda x, *_args, **_named: (x, *(None,) * (outputs - 1)) if outputs else x
     try:

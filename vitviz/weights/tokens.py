@@ -1,4 +1,4 @@
-"""Know the places of tokens in the photograph, and the blocks, for modules of known classes that run as they are."""
+"""Map tokens to places in the photograph, and find the blocks, in modules that run as they are, for known classes."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -57,7 +57,14 @@ def _of_timm(module: Any, height: int, width: int) -> Tokens | None:
 def _of_windows(
     grid: tuple[int, int], patch: int, stages: Sequence[Sequence[tuple[tuple[int, int], bool]]], device: Any
 ) -> Tokens | None:
-    """Return windows as each block of a Swin divides its stage; blocks are given by window, and whether it shifts."""
+    """Return the windows of each block of a Swin; `None` if they need padding.
+
+    Args:
+        grid: rows and columns of patches in the first stage.
+        patch: side length of a patch in pixels.
+        stages: for each block of each stage, (height, width) of its windows in tokens, and whether they are shifted.
+        device: device of the tensors.
+    """
     layouts = []
     for stage, blocks in enumerate(stages):
         of_stage = grid[0] // 2**stage, grid[1] // 2**stage
@@ -95,7 +102,7 @@ def _of_transformers_swin(module: Any, height: int, width: int) -> Tokens | None
 
 
 def _of_sam(module: Any, height: int, width: int) -> Tokens | None:
-    """Return the windows of SAM and ViTDet, which zeros fill at the border; a window of size 0 is the whole grid."""
+    """Return the windows of SAM and ViTDet, padded at the border; a block with window size 0 attends globally."""
     patch = module.patch_embed.patch_size[0] if hasattr(module, "patch_embed") else module.config.patch_size
     patch = patch[0] if isinstance(patch, Sequence) else patch
     grid, device, parts = (height // patch, width // patch), next(module.parameters()).device, parts_of(module)
@@ -133,7 +140,7 @@ def _parts_of_torchvision(module: Any) -> Parts:
 
 
 def _parts_of_transformers(module: Any) -> Parts | None:
-    """Return the parts of a model of transformers, whose blocks are in a list, of each stage if there are several."""
+    """Return the parts of a model of transformers; its blocks are in one `ModuleList`, or in one for each stage."""
     tower = module.base_model
     lists = [part for part in tower.modules() if isinstance(part, nn.ModuleList)]
     blocks = [block for part in lists for block in part if not any(inner in lists for inner in block.modules())]
@@ -153,7 +160,8 @@ _WINDOWED: dict[str, Callable[[Any, int, int], Tokens | None]] = {
     **dict.fromkeys(("sam_vision_model", "sam_hq_vision_model", "vitdet"), _of_sam),
 }
 
-# Package and class, or a base class -> functions of the module and the size of its images, and of the module.
+# (package, name of a class or base class) -> a function of the module and its input size that returns the tokens, and a
+# function of the module that returns its parts.
 _CLASSES: dict[tuple[str, str], tuple[Callable[[Any, int, int], Tokens | None], Callable[[Any], Parts | None]]] = {
     **dict.fromkeys((("timm", kind) for kind in ("VisionTransformer", "Eva", "Beit")), (_of_timm, _parts_of_timm)),
     **dict.fromkeys((("timm", kind) for kind in ("SwinTransformer", "SwinTransformerV2")), (_of_swin, _parts_of_swin)),
@@ -166,7 +174,7 @@ _CLASSES: dict[tuple[str, str], tuple[Callable[[Any, int, int], Tokens | None], 
 
 
 def _known(module: nn.Module) -> Any:
-    """Return the functions for a module's class, or `None`."""
+    """Return the entry of `_CLASSES` for a module's class; `None` if the class is not known."""
     kinds = ((kind.__module__.partition(".")[0], kind.__name__) for kind in type(module).__mro__)
     return next((_CLASSES[kind] for kind in kinds if kind in _CLASSES), None)
 

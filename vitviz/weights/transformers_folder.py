@@ -115,7 +115,7 @@ def about_transformers(
         name: short display name.
         licence: SPDX name or a sentence; the two files do not state it.
         source: origin of the weights.
-        config: sizes of a model that is not converted; by default, those of the settings.
+        config: config of a model that is not converted; by default, it is read from the settings.
 
     Raises:
         ConvertError: for steps that `Preprocess` does not have, or values of wrong types or ranges.

@@ -121,7 +121,7 @@ def _plain_tensors(source: nn.Module) -> Iterator[Tensor]:
 
 
 def _native_size(source: Any, config: ViTConfig) -> tuple[int, int]:
-    """Return the source's input size (height, width); its last pixels may not fill a patch."""
+    """Return the source's input size (height, width); it need not be a multiple of the patch size."""
     settings = getattr(source, "config", None)
     stated = getattr(getattr(source, "patch_embed", None), "img_size", None)
     stated = stated or getattr(getattr(settings, "vision_config", settings), "image_size", None)

@@ -1,4 +1,4 @@
-// The score as a sum over heads, tokens and MLPs: `vitviz.analysis.decomposition.decompose`.
+// Direct contributions of heads, attended tokens and MLPs to a score: `vitviz.analysis.decomposition.decompose`.
 import { dot } from '../../web/compute/components.js';
 import { encoded } from './files.js';
 import { aimOf } from './endpoints.js';

@@ -10,7 +10,7 @@ import { orderOf, rankPatches } from './orders.js';
 /** @typedef {import('./model.js').Model} Model */
 /** @typedef {import('./model.js').Run} Run */
 /** @typedef {import('../../web/compute/image.js').Prepared} Prepared */
-/** @template {keyof Arguments} N @typedef {Required<Arguments[N]>} Args - the page sends all arguments */
+/** @template {keyof Arguments} N @typedef {Required<Arguments[N]>} Args - of a question; the page sends all of them */
 /** @typedef {(progress: {text: string, done?: number, of?: number}) => void} Tell */
 /** @typedef {{key: string, text: string}} Said - the English of a sentence */
 /**

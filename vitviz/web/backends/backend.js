@@ -110,7 +110,7 @@ export function fileOf(name, args) {
   return name === 'rollout' && isSame(args, MATRIX) ? 'rollout' : null;
 }
 
-/** Whether an error reports that the backend was not reached. @param {any} error */
+/** Whether an error reports a lost connection to the backend. @param {any} error */
 export const isLost = (error) => error?.kind === 'offline';
 
 /** Whether an error reports an aborted request. @param {any} error */

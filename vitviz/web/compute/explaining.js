@@ -2,7 +2,7 @@
 import { OTHER, classesOf, hasGroups } from './targets.js';
 
 /**
- * `captured`: whether it explains modules that run as they are.
+ * `captured`: whether the method works with captured modules, which are not converted.
  * @typedef {{name: string, title: string, paper: string, about: string, specific: boolean, slow: boolean,
  *   captured: boolean}} Method
  */

@@ -353,7 +353,7 @@ export function escaped(text) {
   return String(text).replace(/[&<>"']/g, (letter) => ESCAPES[letter]);
 }
 
-/** Return the name and address of the page, for saved pictures; only the name if it is on this machine only.
+/** Return the name and address of the page, for saved pictures; only the name if the address is local.
  * @param {Pick<Location, 'protocol' | 'hostname' | 'host' | 'pathname'>} location */
 export function origin({ protocol, hostname, host, pathname }) {
   const isHere = !protocol.startsWith('http') || ['localhost', '127.0.0.1', '[::1]'].includes(hostname);

@@ -74,8 +74,8 @@ export function descriptorsOf({ descriptor, descriptorBlock, similar }, depth, d
 }
 
 /**
- * Whether groups of patches are those of the shown layer, in one basis of all layers: for one photograph, unless the
- * visitor has chosen other vectors.
+ * Whether the groups of patches come from the tokens of the shown layer, in a PCA basis of all layers. This is the
+ * default for one photograph, until the visitor chooses a descriptor.
  * @param {State} state
  */
 export function groupsByLayer({ mode, similar, descriptor, scene, beside }) {

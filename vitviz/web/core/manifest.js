@@ -22,7 +22,7 @@ import { SIMILARITY } from './state.js';
  * @property {import('./stages.js').Stage[]} [stages] - of a windowed model; `grid` and `heads` are those of the first
  * @property {boolean} [captured] - whether the model is a module that runs as it is
  * @property {number} width - d, the size of a head
- * @property {boolean} [captioned] - whether there is a caption
+ * @property {boolean} [captioned] - whether the model has a captioner
  * @property {boolean} rollout - whether the full matrix is available (only with few tokens)
  * @property {string | null} image - the example's name @property {string | null} model @property {number | null} size
  * @property {string} title - the model's display name; empty if it has none
@@ -36,7 +36,7 @@ import { SIMILARITY } from './state.js';
  * @property {Group | null} [group] - see `vitviz.View.group` @property {boolean | null} [known] -
  *   whether the photograph seems to show one of the classes; null if the model comes without a measure
  * @property {string} caveat
- * @property {string[]} methods - default methods; the first one that the model can compute is shown
+ * @property {string[]} methods - candidates for the default method: the first one that works with the model is shown
  * @property {{id: string, title: string, values: number[], signed: boolean, unit: string, note: string}[]} maps
  * @property {{device: string, seconds: number} | null} badge @property {Size[]} sizes
  * @property {{url: string, width: number, height: number} | null} seen

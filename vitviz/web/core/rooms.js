@@ -1,5 +1,5 @@
-// What rooms add to the page: folders beside web/ that the page works without. A room's script page/room.js adds panels
-// here, and page/worker/room.js adds answers of a static site. The bundler puts these scripts before an entry.
+// Registries that rooms fill. A room is an optional folder beside web/, such as the lecture. Its script page/room.js
+// adds panels, and its page/worker/room.js adds answers of a static site. The bundler puts both before an entry.
 
 /** Panels by the selectors of app.html that they fill. @type {Record<string, new (root: any, page: any) => any>} */
 export const ROOM_PANELS = {};

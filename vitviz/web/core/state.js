@@ -99,7 +99,7 @@ export const FIELDS = Object.freeze({
   /** row: what the query attends to; column: what attends to the query */
   direction: { initial: /** @type {'row' | 'column'} */ ('row'), url: 'direction', kind: oneOf('row', 'column') },
   word: { initial: /** @type {number | null} */ (null), url: 'word',
-    kind: whole(1, 99, 'a word of the caption, counted from 1') }, // null: the map does not belong to a word
+    kind: whole(1, 99, 'a word of the caption, counted from 1') }, // null: no word is chosen
   mode: { initial: 'attention', url: 'mode', kind: named('attention, rollout or another map') },
   /** null: the default of the map shown */
   color: { initial: /** @type {string | null} */ (null), url: 'color', kind: named('the name of a color map') },
@@ -167,7 +167,7 @@ export const FIELDS = Object.freeze({
   pace: { initial: 600 }, // milliseconds per step
   messages: { initial: /** @type {string[]} */ ([]) },
   place: { initial: /** @type {string | null} */ (null) }, // the place of the messages: a `data-at` of app.html
-  /** what the message's button opens, or asks again after a lost connection: files if `source` is null */
+  /** what the message's button does: open `source`, or `again` retry after a lost connection (files if it is null) */
   offer: { initial: /** @type {{pane: number, source: Source | null, again?: boolean} | null} */ (null) },
   /** what was asked about the photograph before, until another one has opened */
   asked: { initial: /** @type {Partial<Record<string, any>> | null} */ (null) },

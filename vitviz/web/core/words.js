@@ -132,8 +132,8 @@ export function named(label) {
 }
 
 /**
- * Return a text of Python or a worker in the page's language, in a visitor's words if the language has any, also in
- * English. What is neither a sentence that the language has nor a class stays as it is.
+ * Translate a text from Python or a worker to the page's language. English has texts for some of them, too, which are
+ * simpler for visitors. A text without translation is returned unchanged.
  * @param {string} text @returns {string}
  */
 export function translated(text) {

@@ -10,8 +10,8 @@ const TOP = 24;
 const RIGHT = 10;
 const LETTERS = 14; // pixels; width of the label of the vertical axis
 const LETTER = 7.2; // pixels; approximate width of a letter of its numbers
-const BOLD = 8; // of a letter of the title; Chinese ones are twice as wide
-const TICKS = 5; // about as many numbers has an axis
+const BOLD = 8; // pixels; approximate width of a letter of the title; Chinese characters are twice as wide
+const TICKS = 5; // approximate number of ticks of an axis
 
 /** @typedef {(width: number) => string} Chart - SVG text for a width in pixels */
 
@@ -23,7 +23,7 @@ const TICKS = 5; // about as many numbers has an axis
  */
 
 /**
- * Round numbers within a range, whole ones if `whole`.
+ * Return round numbers within a range, for the ticks of an axis; integers if `whole`.
  * @param {[number, number]} range @param {boolean} [whole]
  */
 export function roundNumbers([low, high], whole = false) {
@@ -167,7 +167,7 @@ export function movedTarget(label, { target, scale }) {
 }
 
 /**
- * Bars to the left and right of zero, of negative and positive values; those with `data` are buttons.
+ * Return the HTML of horizontal bars to the left (negative values) or right of zero; bars with `data` are buttons.
  * @param {{label: string, value: number, data?: string}[]} rows @param {number} most - the end of the scale
  * @param {(value: number) => string} units
  */

@@ -115,7 +115,7 @@ export function indices(values, scale, gamma, out, from = 0) {
 }
 
 /**
- * Colours as opaque pixels of a canvas: red first in memory.
+ * Convert colours to opaque pixels of a canvas, with red in the first byte.
  * @param {Uint8Array | Uint8ClampedArray | number[]} bytes - (N, 3) RGB, flat
  * @returns {Uint32Array} (N)
  */
@@ -130,8 +130,8 @@ const { SHADE, DIMMED, LIT, LEAST_FULL } = CONSTANTS; // see vitviz/draw/colors.
 const SHADES = {};
 
 /**
- * Shades from dark to transparent, which leave a photograph its full light at high values: at a tenth of the patches
- * or more, so that a few outliers do not leave all other patches dark.
+ * Return a color table that dims a photograph where a map is low, and is transparent where it is high. At least a tenth
+ * of the patches are not dimmed, so that a few outliers do not leave all other patches dark.
  * @param {Uint8Array} index - color indices of the patches @returns {Uint32Array} (256) pixels
  */
 export function shades(index) {

@@ -62,7 +62,7 @@ export class Pane {
     if (label) this.picture.setAttribute('data-tr-aria-label', label);
     /** @type {HTMLElement} */
     this.held = find(element, '.vv-held');
-    /** @type {Element | null} The photograph and map of the page's HTML, until a map is painted. */
+    /** @type {Element | null} The first view: photograph and map in the page's HTML, until a map is painted. */
     this.first = first?.firstElementChild ?? null;
     if (first && this.first) {
       this.held.style.cssText = /** @type {HTMLElement} */ (first).style.cssText;
@@ -168,7 +168,7 @@ export class Pane {
     }
   }
 
-  /** Show what is drawn, instead of the first view. */
+  /** Replace the first view of the page's HTML with what is drawn. */
   begin() {
     this.first?.remove();
     this.first = null;

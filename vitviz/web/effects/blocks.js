@@ -26,7 +26,7 @@ export class Blocks {
     /** @type {(number | 'rollout')[]} */
     this.queue = [];
     this.running = 0;
-    this.abreast = 1; // load the visible block alone, because parallel questions would delay it
+    this.abreast = 1; // number of parallel loads: at first only the visible block, which others would delay
     /** @type {number[]} */
     this.held = []; // wanted blocks, most recently shown last
     this.leaving = new AbortController();

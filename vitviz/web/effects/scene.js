@@ -259,7 +259,7 @@ export class SceneEffects {
       changed: this.page.changed,
       idle: this.page.idle,
       failed: (what, error) => {
-        if (scene.failed.size === 1) lost.length = 0; // the first one, or the first again
+        if (scene.failed.size === 1) lost.length = 0; // the first failure, or the first after a retry
         lost.push(what);
         const { pane } = this.page.store.get();
         const all = lost.length > 2 ? tr('layers-lost', lost.length) : listed(lost);
@@ -295,7 +295,7 @@ export class SceneEffects {
     }
   }
 
-  /** Load again what failed. @param {Scene} scene */
+  /** Repeat failed loads. @param {Scene} scene */
   retry(scene) {
     this.blocks.get(scene.id)?.again();
     this.retryRollout(scene);

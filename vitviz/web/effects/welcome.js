@@ -20,7 +20,7 @@ function isFirst() {
   }
 }
 
-/** Whether the page has shown its map before the script ran. @param {HTMLElement} held */
+/** Whether the page showed the map of its HTML before the script ran. @param {HTMLElement} held */
 function isRead(held) {
   const early = held.querySelector('.vv-early');
   return early !== null && Number(window.getComputedStyle(early).opacity) > 0;

@@ -1,5 +1,5 @@
-// The caption under the photograph: a row of words by the decoder that belongs to the model. The word under the pointer
-// shows what each head of each layer of the decoder reads; the patch under the pointer lights the words that read it.
+// The caption under the photograph. The word under the pointer shows the effect of each image token on it, and the
+// attention of the decoder's heads; the patch under the pointer highlights the words that attend to it.
 import { Questions } from '../effects/questions.js';
 import { learn, spoken, tr, translated } from '../core/words.js';
 import { patchIn } from '../core/stages.js';
@@ -19,12 +19,12 @@ import { Panel } from './panel.js';
  *   sentence: string, phrases?: any}} Written
  */
 
-const UNIT = 1e-5; // of the values
-const NATS = 1e-3; // of the effects
+const UNIT = 1e-5; // unit of the attention in the file, see `caption_bytes`
+const NATS = 1e-3; // unit of the effects in the file
 /** @type {import('../effects/questions.js').Question} */
 const QUESTION = ['caption', {}];
 
-/** A caption with the maps of its words. */
+/** A caption, and the maps of its words over the image tokens. */
 class Maps {
   /** @param {ArrayBuffer} file */
   constructor(file) {
@@ -39,7 +39,7 @@ class Maps {
   }
 
   /**
-   * The attention of a word to the image tokens: of one head, or the mean of a layer's heads.
+   * Return the attention of a word to the image tokens: of one head, or the mean of a layer's heads.
    * @param {number} word - from 0 @param {{block?: any, head?: any}} cell
    */
   of(word, { block, head }) {
@@ -47,12 +47,12 @@ class Maps {
     return this.mean(`${word} ${block} ${head}`, head === 'mean' ? heads : [heads[head]]);
   }
 
-  /** The attention of a word in the mean of all heads of all layers. @param {number} word */
+  /** Return the attention of a word to the image tokens, the mean of all heads of all layers. @param {number} word */
   ofAll(word) {
     return this.mean(String(word), this.written.values[word].flat());
   }
 
-  /** @param {string} key @param {number[][]} rows */
+  /** Return the mean of rows of the file, from a cache. @param {string} key @param {number[][]} rows */
   mean(key, rows) {
     const cached = this.maps.get(key);
     if (cached) return cached;
@@ -62,7 +62,7 @@ class Maps {
     return map;
   }
 
-  /** The exact effect of each image token on a word. @param {number} word */
+  /** Return the causal effect of each image token on a word, see `Words.effects` of Python. @param {number} word */
   without(word) {
     return Float32Array.from(this.written.effects[word], (effect) => Math.max(0, NATS * effect));
   }
@@ -76,7 +76,7 @@ export class Caption extends Panel {
     /** @type {WeakMap<ArrayBuffer, Maps>} */
     this.parsed = new WeakMap();
     /** @type {Maps | null} */
-    this.shown = null; // whose words are on the page
+    this.shown = null; // the caption whose words are on the page
     this.row = this.find('.vv-words');
     roving(this.row);
     const placeOf = (/** @type {any} */ { target }) => Number(target.closest('button')?.dataset.word) || null;
@@ -99,7 +99,7 @@ export class Caption extends Panel {
     });
   }
 
-  /** The caption of a scene; null while it is written, or if there is none. @param {Scene} scene */
+  /** Return the caption of a scene; null if it is not there yet, or if there is none. @param {Scene} scene */
   maps(scene) {
     const file = this.questions.answer(scene, QUESTION);
     if (!file) return null;
@@ -107,7 +107,8 @@ export class Caption extends Panel {
     return /** @type {Maps} */ (this.parsed.get(file));
   }
 
-  /** The word whose map is shown on a scene, from 0; -1 for none. @param {State} state @param {Scene} scene */
+  /** Return the index of the word whose map is shown on a scene; -1 for none. @param {State} state
+   * @param {Scene} scene */
   wordOf({ word, pointed, scene: active }, { id }) {
     const maps = active?.id === id && this.scene?.id === id ? this.shown : null;
     const place = (pointed ?? word ?? 0) - 1;
@@ -115,7 +116,7 @@ export class Caption extends Panel {
   }
 
   /**
-   * The map of the pane, see `Shown` of explore.js: a head's attention, or the exact effect of each token.
+   * Return the map of the shown word, as `Shown` of explore.js: the chosen head's attention, or the causal effects.
    * @param {State} state @param {Scene} scene
    */
   mapOf(state, scene) {
@@ -157,7 +158,7 @@ export class Caption extends Panel {
     });
   }
 
-  /** Put the words on the page, and make the small maps. @param {Maps | null} maps */
+  /** Write the words into the page, and create the small maps. @param {Maps | null} maps */
   offer(maps) {
     this.shown = maps;
     const failed = maps ? '' : this.questions.failure(this.scene, QUESTION);
@@ -176,7 +177,8 @@ export class Caption extends Panel {
   }
 
   /**
-   * Draw the small maps of a word instead of those of the model. @param {State} state @param {Scene} scene
+   * Draw the small maps of the decoder's heads for a word, instead of those of the model.
+   * @param {State} state @param {Scene} scene
    * @param {Uint32Array} table @returns {boolean} whether a word is shown
    */
   drawWall({ cell, shared, gamma, ...state }, scene, table) {

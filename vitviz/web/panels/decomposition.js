@@ -1,5 +1,5 @@
-// What added to the score: a bar for the attention and one for the MLP of each layer, the heads of one layer, and what
-// each patch added by a head. Direct contributions only: `vitviz.analysis.decomposition`.
+// Direct contributions to the score (direct logit attribution, `vitviz.analysis.decomposition`): a waterfall chart of
+// attention and MLP of each layer, bars of the heads of one layer, and a map of the patches that a head attends to.
 import { escaped, inTable, progressWords } from '../compute/format.js';
 import { decoded } from '../compute/payload.js';
 import { sentence, spoken, tr, translated } from '../core/words.js';
@@ -16,9 +16,9 @@ import { TargetLine } from './target_line.js';
 /** @typedef {{name: string, scale: string, start: number, constant: number, total: number, heads: number[][],
  *   mlps: number[], biases: number[], tokens: string}} Sums - see `decompose` of the server */
 
-const METHOD = /** @type {any} */ ({ title: '', paper: '' }); // of the pane, which shows maps of methods
+const METHOD = /** @type {any} */ ({ title: '', paper: '' }); // `MapPane` expects a method
 
-/** @param {number[]} numbers */
+/** Return the sum of numbers. @param {number[]} numbers */
 const sum = (numbers) => numbers.reduce((total, number) => total + number, 0);
 
 export class DecompositionPanel extends Panel {
@@ -35,7 +35,7 @@ export class DecompositionPanel extends Panel {
     /** @type {Sums | null} */
     this.answer = null;
     this.tokens = /** @type {Float32Array} */ (new Float32Array(0)); // (L, H, N)
-    this.drawn = this.chosen = ''; // the bars; the map
+    this.drawn = this.chosen = ''; // keys of the drawn bars and of the computed map
     /** @type {any} */
     this.heatmap = null;
     for (const place of ['.vv-waterfall', '.vv-head-bars']) {
@@ -49,13 +49,13 @@ export class DecompositionPanel extends Panel {
     }
   }
 
-  /** @param {State['thumbnail']} thumbnail */
+  /** Preview a layer or head; null ends the preview. @param {State['thumbnail']} thumbnail */
   look(thumbnail) {
     if (JSON.stringify(thumbnail) !== JSON.stringify(this.page.store.get().thumbnail)) this.change({ thumbnail });
   }
 
-  /** Show the layer or head of a bar: under the pointer, or chosen. @param {HTMLElement} target
-   * @param {boolean} passing */
+  /** Preview the layer or head of a bar, or choose it. @param {HTMLElement} target
+   * @param {boolean} passing - whether the pointer is over the bar, without a click */
   choose(target, passing) {
     const bar = /** @type {HTMLElement | null} */ (target.closest('[data-layer]'));
     if (!bar) return;
@@ -96,7 +96,7 @@ export class DecompositionPanel extends Panel {
     this.press('.vv-head-bars [data-head]', (data) => Number(data.head) === state.head);
   }
 
-  /** @param {Sums | null} answer */
+  /** Replace the shown decomposition. @param {Sums | null} answer */
   answered(answer) {
     this.answer = answer;
     this.drawn = this.chosen = '';
@@ -106,7 +106,7 @@ export class DecompositionPanel extends Panel {
     if (answer) this.steps(answer);
   }
 
-  /** Draw a bar of each part that begins where the part before ends. @param {Sums} answer */
+  /** Draw a waterfall chart: the bar of each part starts where the previous one ends. @param {Sums} answer */
   steps({ start, constant, total, heads, mlps, biases, name }) {
     const attention = heads.map((row, block) => sum(row) + biases[block]);
     const parts = [start, ...attention.flatMap((value, block) => [value, mlps[block]]), constant];
@@ -153,7 +153,8 @@ export class DecompositionPanel extends Panel {
     oneTabStop(this.find('.vv-head-bars'));
   }
 
-  /** What each patch added by a head, or by all heads of a layer. @param {number} block @param {number | null} head */
+  /** Compute the map of the contributions of patches, by one head or all of a layer. @param {number} block
+   * @param {number | null} head */
   map(block, head) {
     const { answer, scene: { manifest: { prefix, grid } } } = this;
     const chosen = `${block} ${head}`;

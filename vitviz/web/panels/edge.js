@@ -1,4 +1,5 @@
-// Why it looks there: the reasons of one edge of attention, from the pinned patch to the one under the pointer.
+// One attention edge, between the pinned patch and the patch under the pointer: the terms of its logit, its direct
+// contribution to the score, and the effect of its ablation (`vitviz.analysis.edges`).
 import { inTable, patchWords, percent, score } from '../compute/format.js';
 import { tokenOf } from '../compute/geometry.js';
 import { questionOn, queryOn } from '../compute/query.js';
@@ -15,7 +16,7 @@ import { Panel } from './panel.js';
  *   cut: number | null, parts: 'modes' | 'frequencies' | 'channels', target: string,
  *   terms: number[]}} Edge - see `edge` of the server */
 
-const LARGEST = 3; // terms with a bar of their own
+const LARGEST = 3; // number of the largest terms with separate bars
 const PARTS = { modes: 'edge-mode', frequencies: 'edge-frequency', channels: 'edge-channel' };
 
 export class EdgePanel extends Panel {
@@ -26,7 +27,7 @@ export class EdgePanel extends Panel {
     this.cuts = new Questions(page.backend, page.changed);
     this.offered = Boolean(page.models?.questions.edge);
     /** @type {[number, number] | null} */
-    this.key = null; // the latest patch under the pointer; it stays while the pointer goes to the panel
+    this.key = null; // the last patch that was under the pointer, so that the pointer can move to the panel
     this.pinned = this.drawn = '';
     this.find('[data-do=cut]').addEventListener('click', () => {
       this.cutting = this.asked;
@@ -68,6 +69,7 @@ export class EdgePanel extends Panel {
     this.show(answer, /** @type {Arguments['edge']} */ (question[1]), exact);
   }
 
+  /** Ask the visitor to point at a patch. */
   clear() {
     this.drawn = '';
     this.find('.vv-head-bars').innerHTML = '';
@@ -75,7 +77,7 @@ export class EdgePanel extends Panel {
     this.write('.vv-edge-effect', '');
   }
 
-  /** The question about the shown head, or the one with most attention if heads are combined.
+  /** Return the question about the shown head, or about the head with the highest attention if heads are combined.
    * @param {State} state @param {Scene} scene @param {any} pinned @returns {Question | null} */
   question(state, scene, pinned) {
     const { manifest: { prefix, grid, depth, heads, captured }, answers } = scene;
@@ -95,7 +97,8 @@ export class EdgePanel extends Panel {
     return ['edge', { block, head, query, key, ...aim }];
   }
 
-  /** @param {Edge} edge @param {Arguments['edge']} ask @param {Edge | null | undefined} cut */
+  /** Draw the terms as bars. @param {Edge} edge @param {Arguments['edge']} ask
+   * @param {Edge | null | undefined} cut - the answer with ablation, if asked */
   show(edge, ask, cut) {
     const drawn = JSON.stringify([this.asked, cut, tr('edge-point')]);
     if (drawn === this.drawn) return;

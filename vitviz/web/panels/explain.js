@@ -218,7 +218,7 @@ export class Explain extends Panel {
     for (const part of [this.list, this.test, this.hiding, this.evidence]) part.open();
   }
 
-  /** Say why a question failed, where its answer would be. @param {Scene} scene @param {Question} without */
+  /** Show why a question failed, in the place of its answer. @param {Scene} scene @param {Question} without */
   troubles(scene, without) {
     /** @type {[string, Questions, Question][]} */
     const questions = [['.vv-choice', this.maps, mapQuestion(this.shown)],

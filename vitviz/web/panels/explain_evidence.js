@@ -1,5 +1,5 @@
-// How few patches are enough? A search that hides all others while it finds fewer and fewer; see
-// `vitviz.evaluation.evidence`.
+// Search for a small set of patches that alone keeps the prediction: `vitviz.evaluation.evidence`. During the search,
+// the photograph shows only the smallest set so far.
 import { percent } from '../compute/format.js';
 import { isPartial } from '../core/stages.js';
 import { named, tr } from '../core/words.js';
@@ -33,26 +33,27 @@ export class EvidenceSearch {
     return /** @type {any} */ (['evidence', { target, ...(against === null ? {} : { against }) }]);
   }
 
+  /** Start the search, or stop it. */
   toggle() {
     this.questions.retry();
     if (this.running) this.finish();
     else [this.found, this.running] = [null, true];
   }
 
-  /** All patches but those that are enough. @param {Scene} scene @param {Evidence} found */
+  /** Return all patches that are not in the set. @param {Scene} scene @param {Evidence} found */
   others({ hiding: [gh, gw] }, { patches }) {
     const kept = new Set(patches);
     return Array.from({ length: gh * gw }, (_, patch) => patch).filter((patch) => !kept.has(patch));
   }
 
-  /** Keep the set that was found: its other patches stay hidden, also in links. */
+  /** End the search: all patches outside of the set stay hidden, also in links. */
   finish() {
     this.running = false;
     const { found, panel: { scene } } = this;
     if (found) this.panel.change({ removed: 0, erased: this.others(scene, found) });
   }
 
-  /** Ask, and return the patches to hide meanwhile; null if it does not run. @param {Scene} scene */
+  /** Continue the search, and return the patches to hide; null if no search runs. @param {Scene} scene */
   hidden(scene) {
     if (!this.running) this.questions.want(scene, []);
     if (!this.running) return null;

@@ -40,8 +40,8 @@ import { Glossary } from './glossary.js';
  * @property {string} name @property {string} note @property {import('../compute/answers.js').Question} question
  * @property {[number, number] | null} patch - the query, if it is a patch
  * @property {[number, number]} [from] - the grid of this patch, if it may differ from the map's
- * @property {string} [sentence] - in place of the one about the map
- * @property {[number, number]} [grid] - of the map, if it is none of the model's
+ * @property {string} [sentence] - about the map; by default computed from its values
+ * @property {[number, number]} [grid] - of the map, if it differs from the model's grids
  * @property {Uint32Array} [table] - instead of values, the color of each patch @property {string} [spread]
  */
 

@@ -1,4 +1,5 @@
-// The figures beside the words that an i explains, from the open photograph: drawn while the i is open.
+// Figures beside the explanations of terms (map, patch, CLS, layer, head), from the open photograph. They are drawn
+// while an explanation is open.
 import { patchEdges } from '../compute/geometry.js';
 import { queryOn, questionOn } from '../compute/query.js';
 import { stageOf } from '../core/stages.js';
@@ -14,7 +15,7 @@ const ACROSS = 6; // maps in a row
 const SIDE = 32; // canvas pixels of a patch of the photograph
 
 export class Glossary extends Panel {
-  /** @param {HTMLElement} root - of Look @param {import('./explore.js').Page} page */
+  /** @param {HTMLElement} root - the panel Look @param {import('./explore.js').Page} page */
   constructor(root, page) {
     super(root, page);
     for (const details of this.all('.vv-i')) details.addEventListener('toggle', page.changed);
@@ -42,7 +43,7 @@ export class Glossary extends Panel {
       const name = /** @type {keyof typeof maps | 'patch'} */ (canvas.dataset.figure);
       if (name === 'patch') this.patch(contextOf(canvas), queryOn(state, scene, this.page.scenes), scene);
       else this.tiles(contextOf(canvas), maps[name](), grid);
-      canvas.parentElement.hidden = name === 'cls' && own < 0; // a model without CLS
+      canvas.parentElement.hidden = name === 'cls' && own < 0; // the model has no class token
     }
   }
 
@@ -70,7 +71,7 @@ export class Glossary extends Panel {
     out.canvas.width = across * (columns + 1) - 1;
     out.canvas.height = Math.ceil(maps.length / across) * (rows + 1) - 1;
     maps.forEach((map, at) => {
-      if (!map) return; // its layer has not arrived
+      if (!map) return; // its layer has not loaded yet
       const index = new Uint8Array(map.length);
       indices(map, ownScale(map), 1, index);
       const pixels = Uint32Array.from(index, (level) => this.page.tables[SPOTLIGHT][level]);

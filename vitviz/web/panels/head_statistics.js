@@ -72,7 +72,7 @@ export class Heads extends Panel {
     const table = this.find('.vv-table');
     const leave = () => this.change({ thumbnail: null });
     const look = (/** @type {Event} */ { target }) => this.look(target);
-    for (const place of [table, this.find('.vv-charts')]) { // a dot is a head as a cell is
+    for (const place of [table, this.find('.vv-charts')]) { // dots of charts respond as cells do
       for (const name of ['pointerover', 'focusin']) place.addEventListener(name, look);
       for (const name of ['pointerleave', 'focusout']) place.addEventListener(name, leave);
     }

@@ -51,7 +51,7 @@ function isOutside(root, page, { target, key }) {
 }
 
 /** @param {import('./explore.js').Page} page @param {KeyboardEvent} event
- * @param {Partial<import('../core/state.js').State>} [shown] - what the panel shows instead of the state's values */
+ * @param {Partial<import('../core/state.js').State>} [shown] - values that the panel shows instead of the state's */
 function press({ store, scenes }, event, shown = {}) {
   const state = { ...store.get(), ...shown };
   if (event.ctrlKey || event.metaKey || event.altKey || state.scene === null) return;

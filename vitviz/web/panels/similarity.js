@@ -53,7 +53,7 @@ export class Similarity extends Panel {
     () => nameOf(this.scene, 'basis'), 'beforeend');
   }
 
-  /** The vectors that a map compares, and their block; no kind for the groups of a layer.
+  /** Return the descriptor that a map compares, and its block; `descriptor` is null for the tokens of a layer.
    * @param {State} state @param {Scene} scene */
   vectors(state, scene) {
     const block = Math.min(state.block ?? Infinity, scene.manifest.depth - 1);
@@ -110,7 +110,7 @@ export class Similarity extends Panel {
   }
 
   /**
-   * The colors of a layer's patches in the basis of all layers, as in the tab Inside.
+   * Return the colors of a layer's patches in a PCA basis of all layers, as in the tab Inside.
    * @param {Scene} scene @param {number} block
    */
   ofLayer(scene, block) {
@@ -234,7 +234,7 @@ export class Similarity extends Panel {
       layer.innerHTML = Array.from({ length: depth }, (_, i) => `<option value="${i}">${i + 1}</option>`).join('');
     }
     kind.options[0].hidden = similar !== 'components';
-    layer.disabled = descriptor === null; // it is the layer below the picture
+    layer.disabled = descriptor === null; // the layer of the slider below the picture is used
     if (kind.value !== (descriptor ?? '')) kind.value = descriptor ?? '';
     if (layer.value !== String(block)) layer.value = String(block);
     const field = matches.closest('label');

@@ -15,7 +15,7 @@ import { Panel } from './panel.js';
 /** @typedef {import('../compute/answers.js').Answers} Answers */
 /** @typedef {import('../draw/thumbnails.js').Item} Item */
 
-const LONGEST = 4; // shape of a small map; those of longer photographs are stretched
+const LONGEST = 4; // maximum ratio of the sides of a small map; maps of longer photographs are distorted
 const BUSY = 5; // milliseconds of a frame after which the maps wait for the next one
 
 /** Small maps of all layers: one wall for each stage, because their grids and numbers of heads differ. */

@@ -1,12 +1,12 @@
-// Move what is the same thing from step to step: an element with `data-same` begins where its counterpart was before,
-// and so do the photograph and the marked patch, which is where a `token` comes from.
+// Animate the change between two steps: elements that show the same thing in both (with the same `data-same`), and the
+// photograph, move from their old places to their new ones. A `token` may start from the marked patch.
 
 /** @typedef {import('../panels/steps/step.js').Step} Step */
-/** @typedef {Map<string, DOMRect[]>} Places - boxes on the screen by what is shown there */
+/** @typedef {Map<string, DOMRect[]>} Places - boxes on the screen, by `data-same` */
 
 const TIME = 400; // milliseconds
 
-/** Return the elements that show the same thing in several steps, by name. @param {Step} step */
+/** Find the elements that may also appear in other steps, and the marked patch. @param {Step} step */
 function shownIn({ root, photographs }) {
   /** @type {Map<string, Element[]>} */
   const shown = new Map();
@@ -20,7 +20,7 @@ function shownIn({ root, photographs }) {
   return { shown, marked: pane?.marked() ?? null };
 }
 
-/** Return where a step shows what other steps show, too. @param {Step} step @returns {Places} */
+/** Return the places of the elements that may also appear in other steps. @param {Step} step @returns {Places} */
 export function placesOf(step) {
   const { shown, marked } = shownIn(step);
   const places = new Map([...shown].map(([name, elements]) => (
@@ -29,7 +29,7 @@ export function placesOf(step) {
   return places;
 }
 
-/** @param {Element} element @param {DOMRect} from */
+/** Animate an element from a box to its own place. @param {Element} element @param {DOMRect} from */
 function moveFrom(element, from) {
   const to = element.getBoundingClientRect();
   if (!to.width || !to.height || !from.width || !from.height) return;
@@ -39,9 +39,9 @@ function moveFrom(element, from) {
 }
 
 /**
- * Let each element of a step begin where the previous step showed the same thing; of several, the last comes from the
- * last. A step that a part of the ribbon opened begins there instead, as a whole.
- * @param {Step} step @param {Places} before @param {DOMRect | null} zoom - the box of the part
+ * Animate the elements of a new step from their places in the previous step. If a name has several elements, they are
+ * matched from the last to the first. A step that was opened from the ribbon grows out of that part of the ribbon.
+ * @param {Step} step @param {Places} before @param {DOMRect | null} zoom - the box of the ribbon's part
  */
 export function move(step, before, zoom) {
   if (zoom) {

@@ -77,7 +77,7 @@ export class Lecture extends Panel {
     this.ribbon = new Ribbon(this.find('.vv-ribbon'), page);
     this.moved = ''; // step and screen that were shown last
     /** @type {DOMRect | null} */
-    this.zoom = null; // the part of the ribbon that opens the next step
+    this.zoom = null; // the box of the ribbon's part that opened the step which is drawn next
     this.exercises = new Exercises(this.find('.vv-exercises'), page);
     /** @type {{file: ArrayBuffer, lecture: import('../compute/lecture_numbers.js').Lecture} | null} */
     this.parsed = null;

@@ -1,5 +1,5 @@
-// The model as a ribbon, always in view: photograph, patches, tokens, layers of attention and MLP, answer. The part of
-// the current step is lit; a click opens the part's first step.
+// A ribbon of the model's parts above every step: photograph, patches, tokens, layers of attention and MLP, prediction.
+// The part of the current step is highlighted; a click on a part opens its first step.
 import { describe, sized } from '../../../web/compute/format.js';
 import { LECTURE, pathOf } from '../../../web/core/steps.js';
 import { filled, wordsOf } from '../../../web/core/words.js';
@@ -29,7 +29,7 @@ export class Ribbon extends Panel {
     this.drawn = this.said = '';
   }
 
-  /** Return the element that a click on a part opens its step from. @param {EventTarget} target
+  /** Return the step that a click opens, and the clicked part; null for other clicks. @param {EventTarget} target
    * @returns {{step: number, from: Element} | null} */
   stepOf(target) {
     const button = /** @type {Element} */ (target).closest('[data-step], [data-zoom]');
@@ -52,7 +52,7 @@ export class Ribbon extends Panel {
     this.draw(scene, row);
   }
 
-  /** Light the part of the step, and show the steps of the chosen lecture. @param {Shown} state */
+  /** Highlight the part of the current step, and show the steps of the chosen lecture. @param {Shown} state */
   mark({ step, short, lang }) {
     if (this.said === `${step} ${short} ${lang}`) return;
     this.said = `${step} ${short} ${lang}`;
@@ -69,8 +69,8 @@ export class Ribbon extends Panel {
     }
   }
 
-  /** Name the parts, and the shape of the tensor at each. @param {Record<string, string>} words @param {Scene} scene
-   * @param {import('./lecture.js').Numbers} lecture */
+  /** Write the name of each part, and the shape of its tensor. @param {Record<string, string>} words
+   * @param {Scene} scene @param {import('./lecture.js').Numbers} lecture */
   label(words, { manifest }, lecture) {
     const { grid, prefix, depth, heads, width } = manifest;
     const [patches, channels] = [grid[0] * grid[1], lecture?.width ?? heads * width];
@@ -86,7 +86,7 @@ export class Ribbon extends Panel {
     }
   }
 
-  /** Draw the photograph, its patches, its tokens as columns, and what the last layer attends to.
+  /** Draw the photograph, its patches, its tokens as columns, and the attention in the last layer, of CLS or the mean.
    * @param {Scene} scene @param {Float32Array | null} row */
   draw({ image, geometry: { image: [width, height], frame: [left, top, right, bottom] }, grid, manifest: { prefix } },
     row) {

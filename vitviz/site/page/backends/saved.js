@@ -1,4 +1,4 @@
-// Write a scene as one HTML file that opens without a network, by filling the frame of `vitviz.web.scene.saved_page`.
+// Write a scene as one HTML file that opens without a network; `vitviz.web.scene.saved_frame` wrote its template.
 import { describe, escaped } from '../../../web/compute/format.js';
 
 /** @param {Blob} blob @returns {Promise<string>} a data URL */

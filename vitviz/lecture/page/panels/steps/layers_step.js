@@ -18,7 +18,7 @@ export class LayersStep extends Step {
   /**
    * Show a new photograph, and return the chosen block.
    * @param {Shown} state @param {Scene} scene
-   * @param {number} typical - the block that is shown first, as a share of all
+   * @param {number} typical - the block that is shown until one is chosen, as a share of the depth
    */
   open(state, scene, typical) {
     const { grid, manifest: { depth, frame } } = scene;

@@ -16,7 +16,7 @@ import { Step } from './step.js';
 /** @type {import('../../../../web/effects/questions.js').Question} */
 const LAYERS = ['layers', {}];
 
-const LATE = 3; // layers from the end: some patches already show the class, and others do not
+const LATE = 3; // layers from the end; there, only some patches are already read as the class
 
 const HTML = `
   <div class="vv-half" data-part="1"><div class="vv-row vv-maps vv-classes" role="group"></div>

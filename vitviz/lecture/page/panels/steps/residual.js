@@ -9,7 +9,7 @@ import { slider } from './step.js';
 /** @typedef {import('./step.js').Scene} Scene */
 /** @typedef {import('./step.js').Lecture} Lecture */
 
-const EARLY = 0.25; // share of the layers after which tokens still resemble the patches that they began with
+const EARLY = 0.25; // share of the depth; there, tokens are still similar to their patch embeddings
 
 const HTML = `
   <div class="vv-charts" data-part="1"></div><p class="vv-lost vv-grown" data-part="1"></p>

@@ -9,8 +9,8 @@ import { Questions } from '../../../../web/effects/questions.js';
 import { Panel } from '../../../../web/panels/panel.js';
 
 /**
- * The state for a step: its language, the chosen patch, the chosen block or null, and the head of the steps about one
- * block.
+ * The state for a step, with its language, the chosen patch, the chosen block (null if none), and the block and head of
+ * the steps about one block.
  * @typedef {import('../../../../web/core/state.js').State & {lang: string, query: [number, number],
  *   chosen: number | null, example: {block: number, head: number}}} Shown
  */
@@ -23,7 +23,7 @@ export class Step extends Panel {
     super(root, page);
     this.drawn = ''; // key of the drawn content, to skip redraws
     /** @type {number | undefined} */
-    this.block = undefined; // the shown one, in steps with a choice of layers
+    this.block = undefined; // the shown block, in steps with a choice of layers
     this.photographs = /** @type {Pane[]} */ ([]);
     this.asking = /** @type {Questions[]} */ ([]);
   }
