@@ -21,10 +21,11 @@ from patience import patience
 from PIL import Image
 from playwright.sync_api import Browser
 
+from vitviz.analysis.bootstrap import bootstrap_mean
 from vitviz.attribution.registry import attribute
 from vitviz.evaluation import EvaluationError
 from vitviz.evaluation.audit import audit, patch_mask, same_outline
-from vitviz.evaluation.audit_table import BACKGROUND, ENOUGH, OBJECT, OPEN, Audit, estimate, wilson
+from vitviz.evaluation.audit_table import BACKGROUND, ENOUGH, OBJECT, OPEN, Audit, wilson
 from vitviz.evaluation.sensitivity import spearman
 from vitviz.export.audit_report import write_audit
 from vitviz.images.decoding import decode
@@ -223,11 +224,11 @@ def test_confidence_intervals_match_known_values() -> None:
     rate = wilson(10, 10)
     assert (rate.value, round(rate.low, 4), rate.high) == (1.0, 0.7225, 1.0)  # Wilson 1927
     assert (round(wilson(3, 10).low, 4), round(wilson(3, 10).high, 4)) == (0.1078, 0.6032)
-    mean = estimate([0.0, 1.0, 2.0, 3.0])
+    mean = bootstrap_mean([0.0, 1.0, 2.0, 3.0])
     assert mean.value == 1.5
     assert mean.low < 1.0 < 2.0 < mean.high
     assert np.isnan(wilson(0, 0).value)
-    assert np.isnan(estimate([]).low)
+    assert np.isnan(bootstrap_mean([]).low)
 
 
 def test_tables_have_one_row_per_photograph(photos: Path, tmp_path: Path) -> None:

@@ -18,11 +18,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from vitviz.analysis import AnalysisError
+from vitviz.analysis.bootstrap import Estimate, interval, resample
 from vitviz.analysis.decomposition import centered_scores
 from vitviz.attribution.target_specs import Named, TargetOf, resolve_target
 from vitviz.attribution.targets import Target
 from vitviz.fields import check_arguments
-from vitviz.formatting import counted, number, short_repr
+from vitviz.formatting import counted, short_repr
 from vitviz.images.folders import batches, find_images, spread
 from vitviz.model.edits import BlockEdit, Replacement
 from vitviz.model.ops import Ops, Record
@@ -32,20 +33,7 @@ from vitviz.progress import bar
 from vitviz.writing import write_table
 
 LEAST_IMAGES = 4  # half of them find the circuit, and the other half measure it
-RESAMPLES = 1000  # of the bootstrap over images
 PACE = 0.1  # share of the remaining parts that the search tries to remove at once
-
-
-@dataclass(frozen=True)
-class Estimate:
-    """Mean over images, with the bounds of its 95 % bootstrap interval."""
-
-    value: float
-    low: float
-    high: float
-
-    def __str__(self) -> str:
-        return f"{number(self.value)} ({number(self.low)} to {number(self.high)})"
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -292,7 +280,7 @@ def _measure(runs: Runs, mask: Tensor, sets: int, random: np.random.Generator) -
     orders = [torch.from_numpy(random.permutation(mask.numel())) for _ in range(sets)]
     others = [mask.flatten()[order].view_as(mask) for order in orders]
     own, none = runs.own.numpy(), runs.none.numpy()  # (B,)
-    drawn = random.integers(len(own), size=(RESAMPLES, len(own)))
+    samples = resample(len(own), random)
 
     def estimate(masks: Sequence[Tensor]) -> Estimate:
         scores = np.mean([runs.scores(each).numpy() for each in masks], axis=0)  # (B,)
@@ -301,8 +289,7 @@ def _measure(runs: Runs, mask: Tensor, sets: int, random: np.random.Generator) -
             shares: NDArray[np.float64] = (scores - none)[rows].mean(-1) / (own - none)[rows].mean(-1)
             return shares
 
-        low, high = np.percentile(share(drawn), (2.5, 97.5))
-        return Estimate(float(share(np.arange(len(own)))), float(low), float(high))
+        return Estimate(float(share(np.arange(len(own)))), *interval(share(samples)))
 
     return {
         "faithfulness": estimate([mask]),

@@ -6,12 +6,12 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from statistics import NormalDist
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from vitviz.analysis.circuits import RESAMPLES, Estimate
+from vitviz.analysis.bootstrap import LEVEL, Estimate, bootstrap_mean
 from vitviz.evaluation import EvaluationError
 from vitviz.evaluation.records import Record
 from vitviz.formatting import counted, data_frame, percent, text_table
@@ -24,7 +24,7 @@ ENOUGH = 8
 """Minimum number of photographs with a usable mask for a verdict about a predicted class."""
 MARGIN = 0.1
 """For the verdict "background": maximum share of predictions that hiding the object changes beyond random patches."""
-Z = 1.959964  # 97.5 % quantile of the normal distribution
+Z = NormalDist().inv_cdf((1 + LEVEL) / 2)  # quantile of the normal distribution
 
 BACKGROUND, OBJECT, OPEN = "background", "object", "not decided"
 VERDICTS = {
@@ -215,16 +215,6 @@ def wilson(count: int, total: int) -> Estimate:
     return Estimate(share, *(min(1.0, max(0.0, round(float(bound), 12))) for bound in (low, high)))
 
 
-def estimate(values: Sequence[float] | NDArray[np.float64], seed: int = 0) -> Estimate:
-    """Return the mean of values, one per photograph, with its 95 % bootstrap confidence interval."""
-    if not len(values):
-        return Estimate(np.nan, np.nan, np.nan)
-    array = np.array(values, float)
-    drawn = array[np.random.default_rng(seed).integers(len(array), size=(RESAMPLES, len(array)))].mean(1)
-    low, high = np.percentile(drawn, (2.5, 97.5))
-    return Estimate(float(array.mean()), float(low), float(high))
-
-
 def _answer(label: str, records: Sequence[Record], inside: str) -> Answer:
     usable = [record for record in records if "foreground" in record]
     is_correct = [record["label"] == record["answer"] for record in records if record["label"] is not None]
@@ -237,7 +227,7 @@ def _answer(label: str, records: Sequence[Record], inside: str) -> Answer:
         usable=len(usable),
         correct=sum(is_correct) if is_correct else None,
         covered=float(np.mean([record["covered"] for record in usable])) if usable else np.nan,
-        inside=estimate(shares),
+        inside=bootstrap_mean(shares),
         foreground=wilson(sum(kept["foreground"]), len(usable)),
         background=wilson(sum(kept["background"]), len(usable)),
         random_foreground=_nan_mean(random["foreground"]),
@@ -253,9 +243,11 @@ def _verdict(records: Sequence[Record], inside: str) -> str:
     random = {part: np.array([random_keeps(record, part) for record in records], float) for part in parts}  # None: NaN
     if len(records) < ENOUGH or np.isnan(random["background"]).any():
         return OPEN
-    cost = estimate(random["background"] - kept["background"])  # share that hiding the object changes, beyond random
-    loss = estimate(random["foreground"] - kept["foreground"])  # share that the object alone loses, beyond random
-    excess = estimate([record[inside] - record["covered"] for record in records if record[inside] is not None])
+    cost = bootstrap_mean(
+        random["background"] - kept["background"]
+    )  # share that hiding the object changes, beyond random
+    loss = bootstrap_mean(random["foreground"] - kept["foreground"])
+    excess = bootstrap_mean([record[inside] - record["covered"] for record in records if record[inside] is not None])
     sufficient = wilson(int(kept["background"].sum()), len(records)).low > 0.5 and cost.value <= MARGIN
     if sufficient or loss.low > 0.0 or excess.high < 0.0:
         return BACKGROUND

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from vitviz.analysis.bootstrap import interval, resample
 from vitviz.attribution.registry import METHODS
 from vitviz.evaluation import EvaluationError
 from vitviz.evaluation.records import Key, Record
@@ -25,10 +26,6 @@ from vitviz.formatting import counted, text_table
 from vitviz.writing import write
 
 FORMAT = "vitviz arena 1"
-RESAMPLES = 2000
-"""Number of bootstrap samples."""
-LEVEL = (2.5, 97.5)
-"""Ends of the intervals, in percent of the bootstrap samples."""
 FASTER = 1.5
 """Minimum ratio of the computing times of two methods for which the summary calls one of them faster."""
 MIN_IMAGES = 3
@@ -261,11 +258,9 @@ def standings(
     ranking = []
     for index in order:
         own = {"score": scores[index, 0], **{part: values[index, 0] for part, values in parts.items()}}
-        low, high = np.percentile(scores[index, 1:], LEVEL)
-        first, last = np.percentile(behind[index], LEVEL)
+        low, high = interval(scores[index, 1:])
         own = {name: float(value) for name, value in {**own, **numbers[ranked[index]]}.items() if np.isfinite(value)}
-        ends = float(low), float(high), (float(first), float(last))
-        ranking.append(Standing(ranked[index], own, *ends))
+        ranking.append(Standing(ranked[index], own, low, high, interval(behind[index])))
     return Standings(
         rows=tuple(ranking),
         photographs=len(kept[REMOVAL]),
@@ -289,7 +284,7 @@ def _parts(column: Any, kept: Mapping[str, Sequence[str]], random: np.random.Gen
 
     def samples(count: int) -> Any:
         """Return indices of all images, then of each bootstrap sample: (1 + R, n)."""
-        return np.concatenate([np.arange(count)[None], random.integers(count, size=(RESAMPLES, count))])
+        return np.concatenate([np.arange(count)[None], resample(count, random)])
 
     located = []
     for task in (MOSAICS, *MARKS):
