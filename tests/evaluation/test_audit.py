@@ -64,7 +64,7 @@ def test_records_match_runs_with_single_parts(photos: Path) -> None:
     for record in result.records:
         images = torch.from_numpy(vit.pretrained.preprocess(decode(photos / record["image"])).pixels)[None]
         answer = int(vit(images).argmax())
-        assert record["answer"] == answer
+        assert record["target"] == answer
         for part, patches in (("foreground", left), ("background", right)):
             with torch.no_grad():
                 logits = vit(images, Edits(keep=torch.tensor([patches])))[0]
@@ -186,7 +186,7 @@ def test_models_that_cannot_run_without_patches_are_refused(photos: Path) -> Non
 def record(answer: int, **changes: Any) -> dict[str, Any]:
     """Return the record of a photograph with 2 x 2 patches whose prediction rests on the object."""
     honest = {
-        "image": "a.png", "answer": answer, "label": answer, "confidence": 0.9, "known": None, "covered": 0.5,
+        "image": "a.png", "target": answer, "label": answer, "confidence": 0.9, "known": None, "covered": 0.5,
         "inside_gae": 0.8, "disagreement": 0.1, "foreground": 0.9, "foreground_answer": answer,
         "background": 0.1, "background_answer": 1 - answer, "random_foreground": [0.5], "random_background": [0.5],
         "random_foreground_answers": [answer], "random_background_answers": [answer], "grid": [2, 2],

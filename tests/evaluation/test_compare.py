@@ -2,8 +2,10 @@
 
 import base64
 import copy
+import itertools
 import re
 from pathlib import Path
+from typing import Any
 
 import data_files
 import numpy as np
@@ -14,7 +16,7 @@ import windowed
 
 from vitviz.attribution.registry import attribute
 from vitviz.evaluation import EvaluationError
-from vitviz.evaluation.compare import Comparison, _HeadSums, compare
+from vitviz.evaluation.compare import Comparison, compare
 from vitviz.export.compare_report import write_comparison
 from vitviz.images.decoding import decode
 from vitviz.model.ops import Record
@@ -58,26 +60,53 @@ def test_heads_of_a_low_rank_update_are_ranked_first(block: int, part: str, phot
     assert f"{found.heads[0].block + 1}.{found.heads[0].head + 1}" in found.describe()
 
 
-def cka(first: torch.Tensor, second: torch.Tensor) -> float:
-    """Return linear CKA as Kornblith et al. 2019 define it, from centred samples (n, D)."""
-    x, y = (values - values.mean(0) for values in (first, second))
-    return float((x.T @ y).norm() ** 2 / (x.T @ x).norm() / (y.T @ y).norm())
+def alignment(first: torch.Tensor, second: torch.Tensor) -> float:
+    """Return the unbiased HSIC of samples (n, D) with linear kernels, by its definition (Song et al. 2012)."""
+    x, y = first @ first.T, second @ second.T
+    i, j, k, m = torch.tensor([*itertools.permutations(range(len(first)), 4)]).T
+    return float((x[i, j] * (y[i, j] + y[k, m] - 2 * y[i, k])).mean())
 
 
-def test_changes_match_linear_cka_of_what_heads_add(photos: Path) -> None:
+def test_changes_match_unbiased_cka_of_what_heads_add(photos: Path) -> None:
     before, after = model(), model(1)
-    heads, added = _HeadSums(before, after), {0: list[torch.Tensor](), 1: list[torch.Tensor]()}
-    for path in sorted(photos.iterdir()):
-        pixels = torch.from_numpy(before.pretrained.preprocess(decode(path)).pixels)[None]
-        with torch.no_grad():
-            heads.add([before.trace(pixels), after.trace(pixels)])
-            for index, vit in enumerate((before, after)):
-                tokens, grid = vit.embed(pixels)
+    found = compare(before, after, photos, method="rollout", limit=2, progress=False)
+    sums = torch.zeros(3, dtype=torch.float64)
+    for photo in found.photographs:
+        pixels = torch.from_numpy(before.pretrained.preprocess(decode(photos / photo.image)).pixels)[None]
+        added = []
+        for vit in (before, after):
+            tokens, grid = vit.embed(pixels)
+            with torch.no_grad():
                 vit.encode(tokens, vit.angles(grid), ops=(record := Record()))
-                weight = vit.blocks[2].attn.proj.weight.double().unflatten(1, (tiny.HEADS, -1))[:, 3]  # (D, d)
-                added[index].append(record.heads[2][0, 3].double() @ weight.T)
-    (change,) = (head.run for head in heads.changes() if (head.block, head.head) == (2, 3))
-    assert change == pytest.approx(1 - cka(torch.cat(added[0]), torch.cat(added[1])), abs=1e-6)
+            weight = vit.blocks[2].attn.proj.weight.detach().double().unflatten(1, (tiny.HEADS, -1))[:, 3]  # (D, d)
+            added.append(record.heads[2][0, 3].double() @ weight.T)
+        sums += torch.tensor([alignment(added[i], added[j]) for i, j in ((0, 1), (0, 0), (1, 1))])
+    (change,) = (head.run for head in found.heads if (head.block, head.head) == (2, 3))
+    assert change == pytest.approx(1 - float(sums[0] / (sums[1] * sums[2]).sqrt()), abs=1e-6)
+
+
+def test_interrupted_comparisons_continue(photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    expected = compare(model(), model(1), photos, method="rollout", progress=False)
+    options: dict[str, Any] = {"method": "rollout", "progress": False, "out": tmp_path / "records.jsonl"}
+    runs: list[str] = []
+
+    def interrupted(*args: Any, **settings: Any) -> Any:
+        runs.append(args[3])
+        if len(runs) == 6:  # two maps for each photograph
+            raise KeyboardInterrupt
+        return attribute(*args, **settings)
+
+    monkeypatch.setattr("vitviz.evaluation.compare.attribute", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        compare(model(), model(1), photos, **options)
+    continued = compare(model(), model(1), photos, **options)
+    assert len(runs) == 6 + 4  # the third and the fourth photograph
+    assert continued.heads == expected.heads
+    for first, second in zip(continued.photographs, expected.photographs, strict=True):
+        assert (first.image, first.answers, first.confidences) == (second.image, second.answers, second.confidences)
+        np.testing.assert_array_equal(first.difference, second.difference)
+    with pytest.raises(EvaluationError, match="method was 'rollout' and is 'gae'"):
+        compare(model(), model(1), photos, **{**options, "method": "gae"})
 
 
 def test_predictions_maps_and_distances_are_those_of_each_model(photos: Path) -> None:

@@ -103,21 +103,27 @@ def _save(result: Audit, out: Any) -> list[str]:
 @shared.kind
 @shared.printed
 def compare(args: Args) -> None:
-    """Compare the predictions, heads and maps of two models over a folder, such as before and after fine-tuning."""
+    """Compare the predictions, heads and maps of two models over a folder, such as before and after fine-tuning.
+
+    To continue an interrupted run, repeat the command. torchrun distributes the photographs over processes.
+    """
     from vitviz.evaluation.compare import compare as run_comparison
+    from vitviz.evaluation.records import processes
     from vitviz.export.compare_report import write_comparison
     from vitviz.export.report import PAGE
 
     out = shared.output_path(args.output, folder=True)
     explorers = [shared.open_explorer(Args(**vars(args), model=source)) for source in (args.first, args.second)]
     first, second = (explorer.model for explorer in explorers)
-    result = run_comparison(first, second, args.photos, method=args.method, limit=args.limit, progress=not args.quiet)
-    out.mkdir(parents=True, exist_ok=True)
+    options = {"method": args.method, "limit": args.limit, "progress": not args.quiet}
+    result = run_comparison(first, second, args.photos, **options, out=out / ROWS)
+    if processes()[0] > 0:
+        return
     sources = (args.first, args.second)
     write_comparison(out / REPORT, result, explorers[0].preprocess, models=sources, page=args.page or PAGE)
     if result.heads:
         result.save(out / "heads.csv")
-    shared.note(args, f"{REPORT}{', heads.csv' if result.heads else ''} -> {out}")
+    shared.note(args, f"{REPORT}{', heads.csv' if result.heads else ''}, {ROWS} -> {out}")
     if args.json:
         heads = [{**asdict(head), "block": head.block + 1, "head": head.head + 1} for head in result.heads]
         heads = [{"layer": head.pop("block"), **head} for head in heads]

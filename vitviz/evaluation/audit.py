@@ -10,8 +10,7 @@ Shapes: n = gh x gw patches, R random sets, M methods, H x W pixels of the uprig
 import base64
 import os
 import zlib
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,27 +20,27 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from vitviz.analysis.pca_basis import PCABasis, fit_pca
+from vitviz.analysis.pca_basis import fit_pca
 from vitviz.attribution.registry import attribute, method_named
 from vitviz.evaluation import EvaluationError, check_classifies
 from vitviz.evaluation.audit_table import Audit
 from vitviz.evaluation.localization import Mask
 from vitviz.evaluation.masking import MaskedModel
-from vitviz.evaluation.records import append, gather, opened, processes, rewrite
+from vitviz.evaluation.runs import Maps, Measure, Stage, Subject, run
 from vitviz.evaluation.sensitivity import spearman
 from vitviz.images.decoding import decode
 from vitviz.images.folders import Labeled, batches, class_names, find_images, spread
 from vitviz.images.geometry import Geometry
 from vitviz.model.trace import AttentionTrace
-from vitviz.model.vit import Pretrained, ViT, eval_mode
-from vitviz.progress import bar
+from vitviz.model.vit import Pretrained, ViT
 from vitviz.weights.checkpoint import fingerprint
 
 METHODS = ("attn_lrp", "gae")
 """Default methods; the report shows the maps of the first one."""
 SETS = 3
 """Default number of random sets for each photograph."""
-KIND = "audit"  # task of the records in a file
+KIND = "audit 2"
+"""Task of the records; its number counts their formats."""
 PCA_PHOTOS = 24  # photographs to which the principal components of proposed masks are fitted
 MIN_COVERED, MAX_COVERED = 0.05, 0.9  # a usable mask has a share of the patches between these
 
@@ -95,28 +94,17 @@ def audit(
         "methods": list(names), "sets": sets, "seed": seed,
         "masks": "given" if masks is not None else _named(sample, root),
     }  # fmt: skip
-    rank, world = processes()
-    own = range(rank, len(photos), world)  # photographs of this process
-    with ExitStack() as stack:
-        stack.enter_context(eval_mode(model))
-        path = None if out is None else Path(out)
-        stored = {} if path is None else stack.enter_context(opened(path, settings))
-        records = {record["image"]: record for record in stored.values()}
-        todo = [index for index in own if keys[index] not in records]
-        mask_of = _from_files(Path(masks), root) if masks is not None else _proposed(model, sample if todo else [])
-        auditor = _Auditor(model, names, sets, seed, class_names(about.labels, about.class_ids))
-        loaded = batches([(photos[index][0], index) for index in todo], about.preprocess, 1)
-        for batch in stack.enter_context(bar(len(todo), iterable=loaded, show=progress and rank == 0)):
-            key = keys[int(batch.classes)]
-            record = auditor.record(batch.images, key, batch.paths[0], batch.geometries[0], mask_of)
-            records[record["image"]] = record
-            if path is not None:
-                append(path, [record])
-        gathered = gather([records[keys[index]] for index in own])
-        records |= {record["image"]: record for record in gathered}
-        if path is not None and rank == 0:
-            rewrite(path, settings, records.values())
-    return Audit(records=tuple(records[key] for key in keys), labels=about.labels, settings=settings, folder=str(root))
+    auditor = _Auditor(model, names, sets, seed, class_names(about.labels, about.class_ids))
+
+    def subjects(todo: Sequence[str]) -> Iterator[Subject]:
+        mask_of = _proposed(model, sample) if masks is None else _from_files(Path(masks), root)
+        yield from auditor.subjects(todo, [root / key for key in todo], mask_of)
+
+    measure = Measure(task=KIND, rows=auditor.rows, others=names[:1], of_methods=False)
+    stage = Stage(keys=keys, subjects=subjects, measures=[measure])
+    found = run(model, [stage], (), settings, out=out, strict=True, progress=progress)
+    records = tuple(found[KIND, key, names[0]] for key in keys)
+    return Audit(records=records, labels=about.labels, settings=settings, folder=str(root))
 
 
 def _checked(
@@ -150,13 +138,10 @@ def _proposed(model: ViT, sample: Sequence[Labeled]) -> MaskOf:
     """Fit principal components to the photographs of `sample`, and return a function that proposes masks (gh, gw)."""
     about = check_classifies(model)
     weight = next(model.parameters())
-    traces = [
-        model.trace(batch.images.to(weight.device, weight.dtype)) for batch in batches(sample, about.preprocess, 1)
-    ]
-    basis: PCABasis | None = fit_pca(model, traces) if traces else None
+    loaded = batches(sample, about.preprocess, 1)
+    basis = fit_pca(model, [model.trace(batch.images.to(weight.device, weight.dtype)) for batch in loaded])
 
     def propose(_path: Path, trace: AttentionTrace, _geometry: Geometry) -> Mask:
-        assert basis is not None  # the sample is empty only if no photograph is left to run
         return basis.foreground(model, trace)
 
     return propose
@@ -214,6 +199,19 @@ def same_outline(mask: Mask, count: int, generator: np.random.Generator) -> Mask
     return np.array(copies, bool).reshape(count, rows, columns)
 
 
+@dataclass(eq=False, kw_only=True)
+class _Photo(Subject):
+    """A photograph whose predicted class is the target.
+
+    Args:
+        trace: trace of its pixels.
+        mask: which patches are foreground, (gh, gw).
+    """
+
+    trace: AttentionTrace
+    mask: Mask
+
+
 @dataclass(frozen=True)
 class _Auditor:
     """Compute the records of photographs.
@@ -229,37 +227,35 @@ class _Auditor:
     seed: int
     classes: Mapping[str, int]
 
-    def record(self, images: Tensor, key: str, path: Path, geometry: Geometry, mask_of: MaskOf) -> dict[str, Any]:
-        """Return the record of one photograph.
-
-        Args:
-            images: (1, channels, H, W) normalised pixels.
-            key: path below the folder.
-            path: the file.
-            geometry: which part of the photograph the model sees.
-            mask_of: returns the mask of the photograph.
-        """
+    def subjects(self, keys: Sequence[str], paths: Sequence[Path], mask_of: MaskOf) -> Iterator[_Photo]:
+        """Yield photographs, given their paths below the folder and their files."""
         weight = next(self.model.parameters())
-        images = images.to(weight.device, weight.dtype)
-        with torch.no_grad():
-            trace = self.model.trace(images)
-        about = check_classifies(self.model)
-        assert trace.logits is not None  # a classifier
-        logits = trace.logits[0].float()
-        answer = int(logits.argmax())
-        maps = [attribute(self.model, images, answer, name, trace=trace)[0].values for name in self.methods]  # (gh, gw)
-        mask = mask_of(path, trace, geometry)
+        loaded = batches([(path, 0) for path in paths], check_classifies(self.model).preprocess, 1)
+        for key, batch in zip(keys, loaded, strict=True):
+            images = batch.images.to(weight.device, weight.dtype)
+            with torch.no_grad():
+                trace = self.model.trace(images)
+            assert trace.logits is not None  # a classifier
+            mask, target = mask_of(batch.paths[0], trace, batch.geometries[0]), int(trace.logits[0].argmax())
+            yield _Photo(key=key, model=self.model, images=images, target=target, trace=trace, mask=mask)
+
+    def rows(self, photo: Subject, _maps: Maps, _others: Sequence[str]) -> list[dict[str, Any]]:
+        """Return the record of one photograph."""
+        assert isinstance(photo, _Photo)
+        assert photo.trace.logits is not None  # a classifier
+        key, mask, answer, logits = photo.key, photo.mask, photo.target, photo.trace.logits[0].float()
+        heatmaps = [attribute(self.model, photo.images, answer, name, trace=photo.trace)[0] for name in self.methods]
+        maps = [heatmap.values for heatmap in heatmaps]  # (gh, gw) each
         record: dict[str, Any] = {
-            "task": KIND, "image": key, "method": self.methods[0],
-            "answer": answer, "confidence": float(logits.softmax(-1)[answer]),
-            "known": about.knows(logits),
+            "method": self.methods[0], "confidence": float(logits.softmax(-1)[answer]),
+            "known": check_classifies(self.model).knows(logits),
             "label": next((self.classes[part] for part in key.split("/")[-2::-1] if part in self.classes), None),
             "covered": float(mask.mean()), "mask": _packed(mask), "grid": list(mask.shape),
             "map": as_levels(maps[0]), "disagreement": _disagreement(maps),
             **{f"inside_{name}": _inside(scores, mask) for name, scores in zip(self.methods, maps, strict=True)},
         }  # fmt: skip
         usable = MIN_COVERED <= float(mask.mean()) <= MAX_COVERED
-        return record | (self._parts(images, answer, mask, key) if usable else {})
+        return [record | (self._parts(photo.images, answer, mask, key) if usable else {})]
 
     def _parts(self, images: Tensor, answer: int, mask: Mask, key: str) -> dict[str, Any]:
         """Return the prediction and the probability of `answer` for the foreground, the background and random sets."""

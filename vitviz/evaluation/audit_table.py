@@ -101,7 +101,7 @@ class Audit:
         """Return one row per predicted class: first "background", then "not decided"; then by `background`, falling."""
         by_answer: dict[int, list[Record]] = {}
         for record in self.records:
-            by_answer.setdefault(record["answer"], []).append(record)
+            by_answer.setdefault(record["target"], []).append(record)
         rows = [_answer(self.labels[answer], records, self._inside) for answer, records in by_answer.items()]
         order = (BACKGROUND, OPEN, OBJECT)
         return tuple(sorted(rows, key=lambda row: (order.index(row.verdict), -np.nan_to_num(row.background.value))))
@@ -156,7 +156,7 @@ class Audit:
         parts = ("foreground", "background")
         columns: dict[str, list[Any]] = {
             "image": [record["image"] for record in self.records],
-            "answer": [self.labels[record["answer"]] for record in self.records],
+            "answer": [self.labels[record["target"]] for record in self.records],
             "label": [None if record["label"] is None else self.labels[record["label"]] for record in self.records],
         }
         names = ["confidence", "known", *(f"inside_{name}" for name in self.settings["methods"]), "covered"]
@@ -196,13 +196,13 @@ class Audit:
 
 def keeps(record: Record, part: str) -> bool | None:
     """Return whether the prediction from a part alone is the same; `None` without a usable mask."""
-    return None if part not in record else record[f"{part}_answer"] == record["answer"]
+    return None if part not in record else record[f"{part}_answer"] == record["target"]
 
 
 def random_keeps(record: Record, part: str) -> float | None:
     """Return the share of random sets from which the prediction is the same; `None` without sets."""
     answers = record.get(f"random_{part}_answers")
-    return _mean([answer == record["answer"] for answer in answers]) if answers else None
+    return _mean([answer == record["target"] for answer in answers]) if answers else None
 
 
 def wilson(count: int, total: int) -> Estimate:
@@ -217,7 +217,7 @@ def wilson(count: int, total: int) -> Estimate:
 
 def _answer(label: str, records: Sequence[Record], inside: str) -> Answer:
     usable = [record for record in records if "foreground" in record]
-    is_correct = [record["label"] == record["answer"] for record in records if record["label"] is not None]
+    is_correct = [record["label"] == record["target"] for record in records if record["label"] is not None]
     shares = [record[inside] for record in usable if record[inside] is not None]
     kept = {part: [bool(keeps(record, part)) for record in usable] for part in ("foreground", "background")}
     random = {part: [random_keeps(record, part) for record in usable] for part in kept}

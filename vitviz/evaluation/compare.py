@@ -5,14 +5,11 @@ Examples are a model before and after fine-tuning, a teacher and its student, an
 Shapes: L blocks, H heads, N tokens, d head width, D width, gh x gw patches.
 """
 
-from __future__ import annotations
-
 import os
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -23,6 +20,8 @@ from torch import Tensor
 from vitviz.analysis.head_statistics import head_statistics
 from vitviz.attribution.registry import DEFAULT, attribute
 from vitviz.evaluation import EvaluationError, check_classifies
+from vitviz.evaluation.records import Record as Row
+from vitviz.evaluation.runs import Maps, Measure, Stage, Subject, run
 from vitviz.fields import check_arguments
 from vitviz.formatting import counted, number, text_table
 from vitviz.images.decoding import decode
@@ -30,17 +29,21 @@ from vitviz.images.folders import find_images, spread
 from vitviz.model.ops import Record
 from vitviz.model.trace import Trace
 from vitviz.model.vit import ViT, eval_mode
-from vitviz.progress import bar
+from vitviz.weights.checkpoint import fingerprint
 from vitviz.writing import write_table
 
 Floats = NDArray[np.float32]
+KIND = "compare"
+"""Task of the records."""
 LISTED = 20  # number of heads in tables
+MIN_TOKENS = 3  # more are needed for an unbiased alignment
 COLUMNS = ("layer", "head", "change on same tokens", "change on own tokens", "distance before", "distance after")
 MEANS = (
     "The heads that changed most. The change is 1 minus the linear CKA (centered kernel alignment, Kornblith et al. "
-    "2019) between what a head adds to the tokens in the first model and in the second, over all tokens of all "
-    "photographs; it is 0 if both are equal up to rotation and scale. On same tokens: both heads read the tokens of "
-    "the first model, so that changes of earlier layers do not count. On own tokens: each head reads the tokens of its "
+    "2019) between what a head adds to the tokens of a photograph in the first model and in the second; it is 0 if "
+    "both are equal up to rotation and scale. The alignments are unbiased, and averaged over the photographs before "
+    "they are divided (Nguyen et al. 2021). On same tokens: both heads read the tokens of the first model, so that "
+    "changes of earlier layers do not count. On own tokens: each head reads the tokens of its "
     "own model, so that they do count. Distance is the mean attention distance, in patches."
 )
 MEANS_NOT = (
@@ -163,22 +166,25 @@ def compare(
     *,
     method: str = DEFAULT,
     limit: int | None = None,
+    out: str | os.PathLike[str] | None = None,
     progress: bool = True,
 ) -> Comparison:
     """Compare two classifiers on the photographs of a folder, each with its own preprocessing.
 
     Both maps explain the class that the first model predicts. If the second model has no class of this name, its map
-    explains its own prediction.
+    explains its own prediction. Under torchrun, the photographs are distributed over the processes.
 
     Args:
         first, second: converted classifiers with `pretrained`, such as before and after fine-tuning.
         folder: folder of photographs, searched recursively.
         method: attribution method of the maps.
         limit: maximum number of photographs, spread evenly over the subfolders.
+        out: JSON lines file with one line per photograph, appended immediately. Existing records are reused.
         progress: show progress on standard error.
 
     Raises:
-        EvaluationError: if a model has no classes, has windows or is captured, or for a limit below 1.
+        EvaluationError: if a model has no classes, has windows or is captured, for a limit below 1, or if `out` has
+            other settings.
         DataError: for a folder without images.
         ImageError: if a photograph cannot be read.
     """
@@ -191,22 +197,62 @@ def compare(
     if limit is not None and limit < 1:
         raise EvaluationError(f"Expected a limit of at least 1, got {limit}. Change it.")
     root, incomparable = Path(folder), _incomparable(first, second)
-    photos = [path for path, _ in spread(find_images(root), limit)]
-    heads, records = None if incomparable else _HeadSums(first, second), list[PhotoChange]()
-    with eval_mode(first), eval_mode(second), bar(len(photos), iterable=photos, show=progress) as counting:
-        for path in counting:
-            image, traces = decode(path), list[Trace]()
-            inputs = [about.preprocess(image) for about in abouts]
-            pixels = [_pixels(model, given.pixels) for model, given in zip((first, second), inputs, strict=True)]
-            with torch.no_grad():
-                traces = [model.trace(each) for model, each in zip((first, second), pixels, strict=True)]
-            if heads is not None:
-                heads.add(traces)
-            records.append(_photograph((first, second), pixels, traces, method, path.relative_to(root).as_posix()))
+    keys = [path.relative_to(root).as_posix() for path, _ in spread(find_images(root), limit)]
+    settings = {
+        "kind": KIND, "models": [about.name for about in abouts],
+        "weights": [fingerprint(model) for model in (first, second)],
+        "preprocess": [about.preprocess.to_dict() for about in abouts], "method": method,
+    }  # fmt: skip
+
+    def rows(photo: Subject, _maps: Maps, _others: Sequence[str]) -> list[Row]:
+        assert isinstance(photo, _Pair)
+        heads = {} if incomparable else _heads(photo.models, photo.traces)
+        return [{"method": method, **_photograph(photo, method), **heads}]
+
+    stage = Stage(
+        keys=keys,
+        subjects=lambda todo: _pairs((first, second), root, todo),
+        measures=[Measure(task=KIND, rows=rows, others=(method,), of_methods=False)],
+    )
+    with eval_mode(second):
+        found = run(first, [stage], (), settings, out=out, strict=True, progress=progress)
+    records = [found[KIND, key, method] for key in keys]
     return Comparison(
-        names=(abouts[0].name, abouts[1].name), folder=str(root), method=method, photographs=tuple(records),
-        heads=() if heads is None else heads.changes(), incomparable=incomparable,
+        names=(abouts[0].name, abouts[1].name), folder=str(root), method=method,
+        photographs=tuple(map(_change, records)), heads=() if incomparable else _changes(records),
+        incomparable=incomparable,
     )  # fmt: skip
+
+
+@dataclass(eq=False, kw_only=True)
+class _Pair(Subject):
+    """A photograph for two models; the target is the prediction of the first.
+
+    Args:
+        models: the two models.
+        pixels: (1, channels, H, W) for each.
+        traces: their traces.
+    """
+
+    models: tuple[ViT, ViT]
+    pixels: Sequence[Tensor]
+    traces: Sequence[Trace]
+
+
+def _pairs(models: tuple[ViT, ViT], root: Path, keys: Sequence[str]) -> Iterator[_Pair]:
+    for key in keys:
+        image, pixels = decode(root / key), list[Tensor]()
+        for model in models:
+            weight = next(model.parameters())
+            given = torch.from_numpy(check_classifies(model).preprocess(image).pixels)[None]
+            pixels.append(given.to(weight.device, weight.dtype))
+        with torch.no_grad():
+            traces = [model.trace(each) for model, each in zip(models, pixels, strict=True)]
+        assert traces[0].logits is not None  # checked: a classifier
+        target = int(traces[0].logits[0].argmax())
+        yield _Pair(
+            key=key, model=models[0], images=pixels[0], target=target, models=models, pixels=pixels, traces=traces
+        )
 
 
 def _incomparable(first: ViT, second: ViT) -> str:
@@ -215,16 +261,10 @@ def _incomparable(first: ViT, second: ViT) -> str:
     return "" if sizes[0] == sizes[1] else f"one model has {sizes[0]}, the other {sizes[1]}"
 
 
-def _pixels(model: ViT, pixels: Any) -> Tensor:
-    weight = next(model.parameters())
-    return torch.from_numpy(pixels)[None].to(weight.device, weight.dtype)
-
-
-def _photograph(
-    models: tuple[ViT, ViT], pixels: Sequence[Tensor], traces: Sequence[Trace], method: str, image: str
-) -> PhotoChange:
+def _photograph(photo: _Pair, method: str) -> Row:
+    """Return the predictions of both models, and the difference of their maps."""
     answers, confidences, maps = list[str](), list[float](), list[Tensor]()
-    for model, given, trace in zip(models, pixels, traces, strict=True):
+    for model, given, trace in zip(photo.models, photo.pixels, photo.traces, strict=True):
         assert trace.logits is not None  # checked: a classifier
         labels, logits = check_classifies(model).labels, trace.logits[0].float()
         answers.append(labels[int(logits.argmax())])
@@ -236,92 +276,94 @@ def _photograph(
         maps[1] = F.interpolate(maps[1][None, None], maps[0].shape, mode="area")[0, 0]
         maps[1] /= maps[1].sum().clamp_min(1e-30)
     difference = (maps[1] - maps[0]) * maps[0].numel()
+    return {"answers": answers, "confidences": confidences, "difference": difference.tolist()}
+
+
+def _change(record: Row) -> PhotoChange:
+    before, after = zip(record["answers"], record["confidences"], strict=True)
     return PhotoChange(
-        image=image, answers=(answers[0], answers[1]), confidences=(confidences[0], confidences[1]),
-        difference=difference.numpy().astype(np.float32),
+        image=record["image"], answers=(before[0], after[0]), confidences=(before[1], after[1]),
+        difference=np.array(record["difference"], np.float32),
     )  # fmt: skip
 
 
-class _HeadSums:
-    """Accumulate sums over photographs, from which the linear CKA of heads is computed in constant memory.
+@torch.no_grad()
+def _heads(models: tuple[ViT, ViT], traces: Sequence[Trace]) -> Row:
+    """Return the alignments between outputs of heads on one photograph, (L, H) each, and the mean attention distances.
 
     The outputs are named "a" for the first model, "b" for the second, and "c" for the second on the first one's tokens.
-
-    Args:
-        first, second: models with the same number of layers and heads.
+    An alignment, such as "ab", is missing if the models' tokens have no counterparts.
     """
+    outputs = {name: _outputs(model, trace) for name, model, trace in zip("ab", models, traces, strict=True)}
+    first, second = (model.config for model in models)
+    if first.width == second.width and first.prefix == second.prefix and traces[0].grid == traces[1].grid:
+        outputs["c"] = _outputs(models[1], traces[0])
+    is_comparable = outputs["a"].shape[2] == outputs["b"].shape[2] > MIN_TOKENS
+    pairs = [pair for pair in ("aa", "ab", "bb", "ac", "cc") if is_comparable and {*pair} <= {*outputs}]
+    distances = [
+        head_statistics(model, trace, names=["distance"])["distance"].tolist()
+        for model, trace in zip(models, traces, strict=True)
+    ]
+    alignments = {pair: _alignment(outputs[pair[0]], outputs[pair[1]]).tolist() for pair in pairs}
+    return {"alignments": alignments, "distances": distances}
 
-    def __init__(self, first: ViT, second: ViT) -> None:
-        self.models, self.tokens, self.photographs = (first, second), 0, 0
-        self.exchangeable = first.config.width == second.config.width and first.config.prefix == second.config.prefix
-        self.sums: dict[str, Tensor] = {}  # (L, H, d, d) products, or (L, H, d) sums
-        self.distances = [torch.zeros(first.config.depth, first.config.heads, dtype=torch.float64) for _ in range(2)]
 
-    @torch.no_grad()
-    def add(self, traces: Sequence[Trace]) -> None:
-        """Add a photograph, given the traces of both models."""
-        outputs = {name: _outputs(model, trace) for name, model, trace in zip("ab", self.models, traces, strict=True)}
-        if self.exchangeable and traces[0].grid == traces[1].grid:
-            outputs["c"] = _outputs(self.models[1], traces[0])
-        if outputs["a"].shape[2] == outputs["b"].shape[2]:  # otherwise, tokens have no counterparts
-            self._products(outputs)
-        for total, model, trace in zip(self.distances, self.models, traces, strict=True):
-            total += torch.from_numpy(head_statistics(model, trace, names=["distance"])["distance"])
-        self.photographs += 1
+def _alignment(x: Tensor, y: Tensor) -> Tensor:
+    """Return the unbiased linear alignment (HSIC) of values over N tokens: two (L, H, N, d) -> (L, H).
 
-    def _products(self, outputs: Mapping[str, Tensor]) -> None:
-        self.tokens += outputs["a"].shape[2]
-        for name, values in outputs.items():
-            self._sum(name, values.sum(2))
-            for pair in {name + name, f"a{name}"}:
-                self._sum(pair, outputs[pair[0]].mT @ values)
+    Song et al. 2012, "Feature Selection via Dependence Maximization", equation 5, for the kernels x x' and y y'.
+    """
+    count = x.shape[2]
+    norms = [values.square().sum(-1) for values in (x, y)]  # (L, H, N), the diagonals, which do not count
+    rows = [
+        (values @ values.sum(2)[..., None])[..., 0] - norm for values, norm in zip((x, y), norms, strict=True)
+    ]  # (L, H, N), the sums of the rows of both kernels
+    both = (x.mT @ y).square().sum((-2, -1)) - (norms[0] * norms[1]).sum(-1)
+    sums = rows[0].sum(-1) * rows[1].sum(-1) / (count - 1) / (count - 2)
+    return (both + sums - 2 / (count - 2) * (rows[0] * rows[1]).sum(-1)) / (count * (count - 3))
 
-    def _sum(self, name: str, values: Tensor) -> None:
-        self.sums[name] = self.sums[name] + values if name in self.sums else values
 
-    def changes(self) -> tuple[HeadChange, ...]:
-        """Return all heads, the most changed first: by the change on same tokens or, if it is NaN, on own tokens."""
-        run, own = self._change("b"), self._change("c")
-        distances = [(total / max(1, self.photographs)).tolist() for total in self.distances]
-        heads = [
-            HeadChange(
-                block=block, head=head, own=float(own[block, head]), run=float(run[block, head]),
-                distances=(distances[0][block][head], distances[1][block][head]),
-            )
-            for block in range(len(run)) for head in range(run.shape[1])
-        ]  # fmt: skip
-        return tuple(sorted(heads, key=lambda head: -(head.run if np.isnan(head.own) else head.own)))
+def _changes(records: Sequence[Row]) -> tuple[HeadChange, ...]:
+    """Return all heads, the most changed first: by the change on same tokens or, if it is NaN, on own tokens."""
+    distances = np.mean([record["distances"] for record in records], axis=0)  # (2, L, H)
+    run, own = (_mean_change(records, other, distances.shape[1:]) for other in "bc")
+    heads = [
+        HeadChange(
+            block=block, head=head, own=float(own[block, head]), run=float(run[block, head]),
+            distances=(float(distances[0, block, head]), float(distances[1, block, head])),
+        )
+        for block, head in np.ndindex(run.shape)
+    ]  # fmt: skip
+    return tuple(sorted(heads, key=lambda head: -(head.run if np.isnan(head.own) else head.own)))
 
-    def _change(self, other: str) -> Tensor:
-        """Return 1 minus the linear CKA between outputs "a" and other outputs: (L, H); NaN if there are none."""
-        if other not in self.sums:
-            return torch.full_like(self.distances[0], torch.nan)
-        added = {name: _added(model) for name, model in zip("abc", (*self.models, self.models[1]), strict=True)}
 
-        def product(x: str, y: str) -> Tensor:  # squared norm of the cross-covariance of what two heads add
-            means = self.sums[x][..., :, None] * self.sums[y][..., None, :] / self.tokens
-            covariance = self.sums[x + y] - means  # (L, H, d, d')
-            # |W X'Y V'|² = tr(W'W X'Y V'V Y'X), so that products of d x d numbers are enough
-            return (added[x] @ covariance @ added[y] * covariance).sum((-2, -1))
-
-        return 1.0 - product("a", other) / (product("a", "a") * product(other, other)).clamp_min(1e-300).sqrt()
+def _mean_change(records: Sequence[Row], other: str, shape: tuple[int, ...]) -> NDArray[np.float64]:
+    """Return 1 minus the linear CKA between outputs "a" and other outputs: (L, H); NaN if no photograph has both."""
+    found = [record["alignments"] for record in records if f"a{other}" in record["alignments"]]
+    if not found:
+        return np.full(shape, np.nan)
+    both, first, second = (np.mean([each[pair] for each in found], axis=0) for pair in (f"a{other}", "aa", other * 2))
+    return np.asarray(1.0 - both / np.sqrt(np.maximum(first * second, 1e-300)))
 
 
 def _outputs(model: ViT, trace: Trace) -> Tensor:
-    """Return the outputs of a model's heads that read the tokens of a trace: (L, H, N, d), float64."""
+    """Return what the heads that read the tokens of a trace add to them, up to rotation: (L, H, N, d), float64."""
     record, angles = Record(), model.angles(trace.grid)
     for index, block in enumerate(model.blocks):
         record.block(index, block, trace.stream(index), angles)
-    return torch.stack([heads[0] for heads in record.heads]).cpu().double()
+    return torch.stack([heads[0] for heads in record.heads]).cpu().double() @ _added(model)
 
 
 def _added(model: ViT) -> Tensor:
-    """Return the Gram matrix of each head's part of the output projection: (L, H, d, d), float64."""
-    grams = []
+    """Return a root R of the Gram matrix R R' of each head's part of the output projection: (L, H, d, d), float64.
+
+    Values times R have the same scalar products as what the head adds to the tokens, in d dimensions instead of D.
+    """
+    roots = []
     for block in model.blocks:
         weight = block.attn.proj.weight.detach().cpu().double()  # (D, H d)
         scale = getattr(block.ls1, "gamma", None)
         weight = weight if scale is None else weight * scale.detach().cpu().double()[:, None]
         parts = weight.unflatten(1, (model.config.heads, -1)).permute(1, 0, 2)  # (H, D, d)
-        grams.append(parts.mT @ parts)
-    return torch.stack(grams)
+        roots.append(torch.linalg.qr(parts).R.mT)
+    return torch.stack(roots)

@@ -61,16 +61,16 @@ def write_audit(
 
 
 def _tile(record: Record, audit: Audit, inside: str, place: int, query: str) -> Tile:
-    label = audit.labels[record["answer"]]
+    label = audit.labels[record["target"]]
     lines = [f"{label} {percent(record['confidence'], 2)}"]
     flagged = None
-    if record["label"] is not None and record["label"] != record["answer"]:
+    if record["label"] is not None and record["label"] != record["target"]:
         lines.append(f"folder: {audit.labels[record['label']]}")
     if record["known"] is False:
         lines.append("perhaps none of the classes")
     if "foreground" in record:
         for part in ("foreground", "background"):
-            keeps = record[f"{part}_answer"] == record["answer"]
+            keeps = record[f"{part}_answer"] == record["target"]
             other = "" if keeps else f", {audit.labels[record[f'{part}_answer']]} instead"
             if keeps and part == "background":
                 flagged = len(lines)
