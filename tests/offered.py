@@ -10,6 +10,7 @@ import tiny
 import torch
 from image_files import saved
 from PIL import Image
+from planted import plant
 
 from vitviz.images.preprocess import Preprocess
 from vitviz.model.vit import Pretrained
@@ -25,6 +26,7 @@ from vitviz.web.examples import Example
 from vitviz.weights.checkpoint import save
 
 SIZE = bytes_of(tiny.model())
+SPOTS = (3, 7)  # planted neurons of the first block
 HEIGHT, WIDTH = (side * tiny.PATCH for side in tiny.GRID)
 
 
@@ -35,11 +37,13 @@ def folder(
     mode: str = "crop",
     bias: tuple[float, ...] = (),
     half: bool = False,
+    spots: Image.Image | None = None,
     **changes: object,
 ) -> str:
     """Save a tiny model as a folder, named after it, with `about` in its record.
 
-    `bias` is added to its outputs; with `half`, its weights fit half precision.
+    `bias` is added to its outputs; with `half`, its weights fit half precision. In the photograph `spots`, neurons
+    `SPOTS` of the first block give two patches an outlying norm.
     """
     model = tiny.model(seed, **changes)
     if bias:
@@ -52,6 +56,8 @@ def folder(
         "licence": "MIT (tests); nothing else",
     }
     model.pretrained = Pretrained(**record | (about or {}))
+    if spots is not None:
+        plant(model, torch.from_numpy(model.pretrained.preprocess(spots).pixels)[None], 0, SPOTS)
     save(model.half().float() if half else model, path)
     return str(path)
 

@@ -69,6 +69,7 @@ MODELS: dict[str, dict[str, Any]] = {
         "bias": (3.0, 2.5, -4.0),
         "about": {"labels": ("cat", "dog", "fox"), "problem_type": "multi_label_classification"},
     },
+    "spots": {"spots": Image.open(CHURCH)},
     "value": {"classes": 1, "bias": (40.0,), "about": {"labels": ("age in years",)}},
 }
 

@@ -1,9 +1,11 @@
 """Compare the endpoints' answers with Python, and check refused arguments; test_firewall.py tests the layers above."""
 
 import base64
+import io
 import json
 import math
 from inspect import signature
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,7 +14,7 @@ import tiny
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from image_files import saved
-from offered import WIDTH, ask, cached, folder, new_endpoints, photograph, view_of, visiting
+from offered import SPOTS, WIDTH, ask, cached, folder, new_endpoints, photograph, view_of, visiting
 from PIL import Image
 
 from vitviz import Group, Similarity
@@ -317,6 +319,22 @@ def test_sums_and_edges_match_python(endpoints: Endpoints, scene: str, sources: 
     assert sum(answer["terms"]) + answer["bias"] == pytest.approx(answer["logit"], abs=1e-5)
     blind = endpoints.open(photograph(), sources[1])["id"]  # without a classifier
     assert endpoints.edge(blind, **EDGE)["writes"] is None
+
+
+def test_bright_spots_match_python(endpoints: Endpoints, scene: str, tmp_path: Path) -> None:
+    assert endpoints.sinks(scene) == {"sinks": [], "neurons": [], "classes": []}
+    source = folder(tmp_path / "spots", spots=Image.open(io.BytesIO(photograph())))
+    planted = new_endpoints(tmp_path / "page", (source,))
+    opened = planted.open(photograph())["id"]
+    view, answer = view_of(planted, opened), planted.sinks(opened)
+    found = view.sinks()
+    assert [(sink["block"], sink["token"], sink["kind"]) for sink in answer["sinks"]] == [
+        (sink.block, sink.token, sink.kind) for sink in found.sinks
+    ]
+    assert {(neuron["block"], neuron["index"]) for neuron in answer["neurons"]} == {(0, index) for index in SPOTS}
+    label, before, after = answer["classes"][0]
+    (changed,) = (each for each in found.change.top(tiny.CLASSES) if each.label == label)
+    assert (before, after) == pytest.approx((changed.before, changed.after))
 
 
 def test_evidence_matches_python(endpoints: Endpoints, scene: str) -> None:

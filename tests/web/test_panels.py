@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from offered import SPOTS
 from patience import wait_until
 from PIL import Image
 from playwright.sync_api import Locator, expect
@@ -489,6 +490,28 @@ def test_edge_of_a_pinned_patch_matches_python(opened: Browser, app: Running) ->
     effect = panel.locator(".vv-edge-effect").inner_text().replace(edge.target, "").replace("−", "-")
     shown = [float(text) for text in re.findall(r"-?\d+(?:\.\d+)?(?:e-\d+)?", effect)]
     assert shown == pytest.approx([edge.writes, edge.cut], rel=0.01, abs=1e-6)
+
+
+def test_bright_spots_of_planted_neurons_match_python(page: Browser, app: Running, models: dict[str, str]) -> None:
+    ready(page, f"{app.url}?model={models['spots']}&open=spots")
+    view, panel = app.view(model=models["spots"]), page.locator(".vv-spots")
+    found, words = view.sinks(), panel.locator(".vv-spots-words")
+    for block in (0, 2):
+        page.evaluate("(block) => vitviz.store.dispatch({ type: 'change', change: { block } })", block)
+        spots = [sink for sink in found.sinks if sink.block == block]
+        read, wrote = (percent(sum(getattr(sink, name) for sink in spots), 2) for name in ("attention", "written"))
+        said = f"{len(spots)} patches take {read} of layer {block + 1}’s attention and write {wrote} of"
+        expect(words).to_contain_text(said)
+        marked = [sink.token - len(view.trace.prefix) for sink in spots]
+        assert page.evaluate("vitviz.panels[0].marked") == marked
+    for index in SPOTS:
+        expect(words).to_contain_text(f"neuron {index + 1} of layer 1 (")
+    settled(page)
+    shown = {row.label: row.after for row in found.change.top(len(view.labels))}
+    for row in panel.locator(".vv-moved li").all():
+        expect(row.locator("> span").last).to_have_text(percent(shown[row.locator(".vv-name").inner_text()]))
+    page.goto(f"{app.url}?open=spots")
+    expect(words).to_contain_text("None: no patch")
 
 
 def test_few_patches_that_are_enough_match_python_and_are_in_the_link(opened: Browser, app: Running) -> None:

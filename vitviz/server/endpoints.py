@@ -59,6 +59,7 @@ from vitviz.web.responses import (
     describe_layers,
     describe_map,
     describe_rearranged,
+    describe_sinks,
     describe_test,
     rounded,
 )
@@ -386,6 +387,23 @@ class Endpoints(Opening):
             if aim.get("target", 0) is None:  # without a classifier
                 aim = {}
             return describe_edge(ask_view(opened.view, "edge", **place, **aim, cut=cut))
+
+    def sinks(self, scene: args.SceneId) -> dict[str, Any]:
+        """Return bright spots (sinks): patches with an outlying norm or an outlying share of attention, by layer.
+
+        Args:
+            scene: the id of an open photograph.
+
+        Returns:
+            spots: "sinks", one for each patch and layer, with "block" and "token" (prefix tokens first) from 0; "kind":
+                silent (read, but writes nearly nothing), broadcasting, or unknown; "norm" relative to the median patch;
+                "attention", its share of the layer's attention; and "written", its share of what the layer's heads
+                write, or `null`. "neurons" that drive the norms, with "block" and "index" from 0 and "share"; and
+                "classes" as [label, before, after], the exact predictions without these neurons; empty without neurons.
+        """
+        opened = self._scene(scene)
+        with self._turn(opened, "bright spots", passes_need):
+            return describe_sinks(opened.view, ask_view(opened.view, "sinks"))
 
     def evidence(
         self, scene: args.SceneId, target: args.Target | None = None, against: args.Index | None = None

@@ -61,6 +61,10 @@ QUESTIONS = {
         Question(name="decompose", waiting="Computing the contributions to the score"),
         Question(name="edge", settle=60, not_in_browser="the graphs lack the singular modes of queries and keys"),
         Question(
+            name="sinks", waiting="Looking for bright spots",
+            not_in_browser="the graphs lack the neurons of the MLPs",
+        ),
+        Question(
             name="evidence", waiting="Searching for a few sufficient patches",
             not_in_browser="it runs the model hundreds of times",
         ),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Callable, Collection
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ import numpy as np
 from vitviz.analysis.decomposition import Decomposition
 from vitviz.analysis.edges import Edge
 from vitviz.analysis.interventions import Change
+from vitviz.analysis.sinks import Sinks
 from vitviz.analysis.tokens import PERCENTILES
 from vitviz.attribution.target_specs import SPELLINGS
 from vitviz.evaluation.evidence import Evidence
@@ -141,6 +143,18 @@ def describe_edge(edge: Edge) -> dict[str, Any]:
     return {
         **{name: getattr(edge, name) for name in (*numbers, "parts", "target", "scale")},
         "terms": edge.terms.tolist(),
+    }
+
+
+def describe_sinks(view: View, found: Sinks) -> dict[str, Any]:
+    """Describe the sinks of one photograph; see `vitviz.server.endpoints.Endpoints.sinks`."""
+    return {
+        "sinks": [
+            {name: rounded(value) if isinstance(value, float) else value for name, value in asdict(sink).items()}
+            for sink in found.sinks
+        ],
+        "neurons": [{**asdict(neuron), "share": rounded(neuron.share)} for neuron in found.neurons],
+        "classes": [] if found.change is None else describe_change(view, found.change),
     }
 
 

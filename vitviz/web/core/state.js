@@ -76,7 +76,8 @@ import { LANGUAGES } from './words.js';
  * The folded parts of the page, `data-fold` in app.html. "more" is the second level of Explore, after the photograph,
  * the prediction, the map and all heads; the others contain what is rarely used.
  */
-export const FOLDS = Object.freeze(['more', 'look', 'rollout', 'matrix', 'input', 'classes', 'models', 'edge']);
+export const FOLDS = Object.freeze(
+  ['more', 'look', 'rollout', 'matrix', 'input', 'classes', 'models', 'edge', 'spots']);
 
 /** All fields of the state; those in the address in the order of the address. */
 export const FIELDS = Object.freeze({

@@ -23,6 +23,7 @@ import { Caption } from './caption.js';
 import { Predictions } from './predictions.js';
 import { aboutOf, mapChoices, nameOf, saveMenu, withWords } from './save.js';
 import { Similarity } from './similarity.js';
+import { SpotsPanel } from './spots.js';
 import { Panel, countPanes } from './panel.js';
 import { Walls } from './walls.js';
 import { Glossary } from './glossary.js';
@@ -70,12 +71,14 @@ export class Explore extends Panel {
     /** @type {Held[]} */
     this.panes = [];
     this.said = ''; // the latest announcement
+    this.marked = /** @type {number[]} */ ([]); // bright spots of the active pane, in reading order
     this.changes = -1; // `page.changes` at the latest drawing
     this.addPane(this.find('.vv-pane'));
     const place = () => this.placeNow(this.page.store.get().pane);
     this.walls = new Walls(this.find('.vv-whole'), page, place);
     this.similarity = new Similarity(root, page);
     this.caption = new Caption(root, page);
+    this.spots = new SpotsPanel(this.find('.vv-spots'), page);
     this.glossary = new Glossary(root, page);
     this.predictions = new Predictions(this.find('.vv-predictions'), page);
     this.matrix = new Matrix(this.find('.vv-matrix-place'), (cell) => this.point(cell), (cell) => this.pickCell(cell));
@@ -219,12 +222,13 @@ export class Explore extends Panel {
     const scene = this.sceneOf(state.pane);
     if (!scene) return false;
     this.caption.draw(state, scene);
+    const place = this.placeOn(state, state, scene);
+    this.marked = this.spots.show(state, scene, place.block);
     let more = false;
     this.panes.forEach((held, pane) => {
       more = this.drawPane(state, held, pane) || more;
     });
     if (this.isNew(scene, spoken())) this.offer(scene, state);
-    const place = this.placeOn(state, state, scene);
     if (!same) this.controls.show(state, scene, place.query, this.panes[state.pane].signed);
     this.glossary.render(state, scene);
     more = this.drawMatrix(state, scene) || more;
@@ -359,7 +363,8 @@ export class Explore extends Panel {
     const { name: color, bytes, table } = this.coloring(place, shown.signed);
     const patches = shown.values.subarray(prefix);
     const scale = ownScale(patches, shown.signed);
-    pane.mark(place.grid, shown.patch, color === SPOTLIGHT ? [] : beyond(patches, scale), shown.from);
+    const dots = [...(color === SPOTLIGHT ? [] : beyond(patches, scale)), ...(active ? this.marked : [])];
+    pane.mark(place.grid, shown.patch, dots, shown.from);
     if (held.index.length !== patches.length) held.index = new Uint8Array(patches.length);
     indices(patches, scale, place.gamma, held.index);
     pane.paint(held.index, table, { ...place, color, signed: shown.signed });

@@ -1,0 +1,81 @@
+// Bright spots (sinks, `vitviz.analysis.sinks`): patches that take much more attention than others or have an outlying
+// norm, what they write, the neurons behind them, and the exact prediction without these neurons.
+import { outputs, percent } from '../compute/format.js';
+import { isOpen } from '../core/state.js';
+import { joined, listed, spoken, tr } from '../core/words.js';
+import { moved } from '../draw/charts.js';
+import { Questions } from '../effects/questions.js';
+import { Panel } from './panel.js';
+
+/** @typedef {import('../core/state.js').State} State */
+/** @typedef {import('../effects/scene.js').Scene} Scene */
+/** @typedef {{block: number, token: number, kind: 'silent' | 'broadcasting' | 'unknown', norm: number,
+ *   attention: number, written: number | null}} Sink */
+/** @typedef {{sinks: Sink[], neurons: {block: number, index: number, share: number}[],
+ *   classes: [string, number, number][]}} Spots - see `sinks` of the server */
+
+const CLASSES = 3; // shown with and without the neurons
+const KINDS = /** @type {const} */ ([['silent', 'spots-silent'], ['broadcasting', 'spots-broadcasting']]);
+
+/** @param {Sink[]} sinks @param {'attention' | 'written'} name */
+const total = (sinks, name) => sinks.reduce((sum, sink) => sum + Number(sink[name]), 0);
+
+/** Return the sinks of a block, or of the block in which they take most attention if it has none.
+ * @param {Sink[]} sinks @param {number} block */
+export function spotsOf(sinks, block) {
+  const of = (/** @type {number} */ index) => sinks.filter((sink) => sink.block === index);
+  const blocks = [...new Set(sinks.map((sink) => sink.block))];
+  const most = blocks.sort((a, b) => total(of(b), 'attention') - total(of(a), 'attention'))[0];
+  return of(blocks.includes(block) ? block : most);
+}
+
+export class SpotsPanel extends Panel {
+  /** @param {HTMLElement} root - .vv-spots of app.html @param {import('./explore.js').Page} page */
+  constructor(root, page) {
+    super(root, page);
+    this.questions = new Questions(page.backend, page.changed);
+    this.offered = Boolean(page.models?.questions.sinks);
+    this.drawn = '';
+  }
+
+  /**
+   * Describe the spots of the shown layer, and return the patches to mark, in reading order.
+   * @param {State} state @param {Scene} scene @param {number} block @returns {number[]}
+   */
+  show(state, scene, block) {
+    this.root.hidden = !this.offered || Boolean(scene.manifest.stages);
+    const asked = !this.root.hidden && isOpen(state, 'spots') && state.tab === 'look';
+    /** @type {import('../effects/questions.js').Question} */
+    const question = ['sinks', {}];
+    this.questions.want(scene, asked ? [question] : []);
+    if (!asked) return [];
+    this.showText('.vv-trouble', this.questions.failure(scene, question) || null);
+    /** @type {Spots | undefined} */
+    const answer = this.questions.answer(scene, question);
+    const spots = answer ? spotsOf(answer.sinks, block) : [];
+    const drawn = JSON.stringify([scene.id, Boolean(answer), spots[0]?.block, spoken()]);
+    if (drawn !== this.drawn) {
+      this.drawn = drawn;
+      this.write('.vv-spots-words', answer ? this.words(answer, spots) : '');
+      const { problemType } = scene.manifest;
+      this.find('.vv-bars').innerHTML = answer?.classes.length
+        ? moved(answer.classes.slice(0, CLASSES), outputs({ problemType })) : '';
+    }
+    return spots.map(({ token }) => token - scene.manifest.prefix.length);
+  }
+
+  /** @param {Spots} answer @param {Sink[]} spots - of one layer */
+  words({ neurons, classes }, spots) {
+    if (spots.length === 0) return tr('spots-none');
+    const [read, wrote] = [total(spots, 'attention'), total(spots, 'written')].map((share) => percent(share, 2));
+    const known = spots[0].written !== null;
+    const kinds = KINDS.map(([kind, key]) => ({ key, count: spots.filter((spot) => spot.kind === kind).length }));
+    const layer = spots[0].block + 1;
+    return joined(
+      known ? tr('spots-say', spots.length, read, layer, wrote) : tr('spots-take', spots.length, read, layer),
+      ...kinds.map(({ key, count }) => count > 0 && tr(key, count)),
+      neurons.length > 0 && tr('spots-neurons', listed(neurons.map((neuron) => (
+        tr('spots-neuron', neuron.index + 1, neuron.block + 1, percent(neuron.share, 2)))))),
+      classes.length > 0 && tr('spots-without'));
+  }
+}
