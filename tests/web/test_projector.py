@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import io
+import re
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from patience import wait_until
 from PIL import Image
@@ -141,6 +144,28 @@ def test_a_presenters_remote_turns_parts_and_blackens_the_screen(lecture: Page) 
         expect(lecture.locator(".vv-help")).to_be_visible(visible=shown)
     lecture.locator("[data-go=qr]").click()
     expect(lecture.locator(".vv-qr button")).to_be_in_viewport(ratio=1)
+    for theme in ("light", "dark"):
+        lecture.evaluate("theme => vitviz.store.dispatch({ type: 'change', change: { theme } })", theme)
+        expect_code(lecture)
+
+
+def expect_code(page: Page) -> None:
+    """Check that the QR code on the screen is that of the encoder, with a quiet zone of four modules, and centred."""
+    code = page.locator(".vv-code svg")
+    units = int(code.get_attribute("viewBox").split()[-1])
+    corners = re.findall(r"M(\d+),(\d+)h(\d+)", code.locator("path").get_attribute("d"))
+    module = int(corners[0][2])
+    expected = np.zeros((units // module, units // module), bool)
+    expected[tuple(np.array([(y, x) for x, y, _ in corners], int).T // module)] = True
+    assert not np.any(np.pad(expected[4:-4, 4:-4], 4) != expected)
+    pixels = np.asarray(Image.open(io.BytesIO(code.screenshot())).convert("L"))
+    rows, columns = (((np.arange(len(expected)) + 0.5) * side / len(expected)).astype(int) for side in pixels.shape)
+    assert min(pixels.shape) >= 5 * len(expected)  # pixels for each module
+    np.testing.assert_array_equal(pixels[np.ix_(rows, columns)] < 128, expected)
+    inner, outer = code.bounding_box(), page.locator(".vv-qr").bounding_box()
+    middles = [box["x"] + box["width"] / 2 for box in (inner, outer)]
+    assert middles[0] == pytest.approx(middles[1], abs=1)
+    assert middles[1] == pytest.approx(page.viewport_size["width"] / 2, abs=1)
 
 
 def test_steps_begin_at_a_layer_where_something_is_to_be_seen(lecture: Page) -> None:
