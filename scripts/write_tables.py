@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 
 from vitviz.analysis.head_statistics import STATISTICS
+from vitviz.analysis.pairs import BLOCK
 from vitviz.analysis.pca_basis import BINS
 from vitviz.attribution.registry import METHODS
 from vitviz.attribution.target_specs import SPELLINGS
@@ -102,6 +103,7 @@ def constants() -> str:
     """Return the constants that the page's scripts share with Python, as JSON."""
     numbers = {
         "CLAIMS": list(CLAIMS),
+        "DESCRIBED_BLOCK": BLOCK,
         "DIMMED": DIMMED,
         "EVEN": EVEN,
         "FAR": FAR,

@@ -345,6 +345,8 @@ test('former names in printed addresses open what they are called now', () => {
       assert.equal(parse(format(state)).state[field], now);
     }
   }
+  const { state, messages } = parse('?mode=similarity&descriptor-layer=4'); // now the layer of all views
+  assert.deepEqual([state.block, messages, format(state)], [3, [], '?layer=4&mode=similarity']);
 });
 
 test('addresses count from 1, omit defaults, keep unknown parts, and have one order', () => {

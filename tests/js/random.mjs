@@ -63,7 +63,6 @@ export function actions(random, { scenes = SCENES, names = NAMES, without = [] }
     block: (state) => whole(limits(state).depth), head, query,
     mode: (state) => pick(limits(state).modes), start: () => 1 + whole(12), color: () => maybe(pick(COLORS)),
     target: () => pick([null, whole(9), 'group:1,4', 'similar:other', 'text:a cat, 50 % & more']),
-    descriptorBlock: () => maybe(whole(30)),
     method: () => maybe('lrp'), statistic: () => maybe('distance'), off: () => pick([[], ['0,0'], ['2,0', '1,0']]),
     thumbnail: () => maybe({ block: whole(3), head: whole(2) }), full: () => random() < 0.5, help: () => random() < 0.5,
     erased: () => pick([[], [whole(9)], [3, whole(3)]]), open: () => pick([[], ['more'], ['input', 'more', 'look']]),

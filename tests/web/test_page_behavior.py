@@ -133,11 +133,36 @@ def test_groups_of_one_photograph_follow_the_layers_without_a_flip_of_colours(op
         shown.append(table[..., :3] / 255)
         np.testing.assert_allclose(shown[-1], expected[block], atol=1.01 / 255)
     change(opened, open=["more"])
-    expect(opened.locator("[data-field=descriptorBlock]")).to_be_disabled()
     opened.select_option("[data-field=descriptor]", "keys")
     expect(opened.locator(".vv-explore .vv-title")).to_have_text(
-        f"Principal components of the keys of layer {view.trace.depth - 1}"
+        f"Principal components of the keys of layer {view.trace.depth}"
     )
+
+
+def test_subject_and_similar_follow_the_layers(opened: Browser, app: Running) -> None:
+    view, title, slider = app.view(), opened.locator(".vv-explore .vv-title"), opened.locator("[data-key=block]")
+    change(opened, query=[1, 2])
+    opened.get_by_role("radio", name="Similar").check()
+    expect(title).to_have_text(f"Similarity to patch row 2, column 3, values of layer {view.trace.depth - 1}")
+    expect(slider).to_have_value(str(view.trace.depth - 1))  # the layer whose values match best, until one is chosen
+    for block in (0, view.trace.depth - 1):
+        slider.fill(str(block + 1))
+        expect(title).to_have_text(f"Similarity to patch row 2, column 3, values of layer {block + 1}")
+        settled(opened)
+        place = "vitviz.panels[0].placeNow(0)"
+        shown = opened.evaluate(f"[...vitviz.panels[0].shown({place}.place, {place}.scene).values]")
+        cosines = view.compare(view, block=block).cosines[1, 2]
+        np.testing.assert_allclose(np.reshape(shown, cosines.shape), cosines, atol=1e-3)
+    opened.get_by_role("radio", name="Subject").check()
+    opened.keyboard.press("[")
+    block = view.trace.depth - 2
+    expect(title).to_have_text(f"Foreground by the keys of layer {block + 1}")
+    settled(opened)
+    seen = np.reshape(opened.evaluate(COLORS, 0), view.trace.grid) == 0
+    basis = fit_pca(view.model, [view.trace], "keys", block)
+    np.testing.assert_array_equal(seen, basis.foreground(view.model, view.trace))
+    slider.fill("1")
+    expect(title).to_have_text("Foreground by the keys of layer 1")
 
 
 def test_the_side_panel_has_no_scroller_and_its_buttons_are_in_sight(opened: Browser, tmp_path: Path) -> None:
@@ -253,7 +278,7 @@ def test_similar_patches_matches_and_components_of_two_photographs_equal_pythons
     expect(opened.locator(".vv-lines g")).to_have_count(4)
     change(opened, open=["more"])
     expect(opened.locator("[data-field=descriptor]")).to_have_value("values")
-    expect(opened.locator("[data-field=descriptorBlock]")).to_have_value(str(church.trace.depth - 2))
+    expect(opened.locator("[data-key=block]")).to_have_value(str(church.trace.depth - 1))
     opened.keyboard.press("Escape")
     before = opened.evaluate(requests)
     opened.mouse.move(*at_patch(opened, dog, 2, 3, pane=1))
@@ -263,12 +288,12 @@ def test_similar_patches_matches_and_components_of_two_photographs_equal_pythons
     expect(opened.locator(".vv-lines g:not(.vv-marked)")).to_have_count(0)
     assert opened.evaluate(requests) == before
     opened.select_option("[data-field=descriptor]", "keys")
-    opened.select_option("[data-field=descriptorBlock]", "0")
+    opened.locator("[data-key=block]").fill("1")
     opened.locator("[data-field=matches]").fill("9")
     opened.wait_for_function(MATCHED)
     assert opened.evaluate(requests) == before + 4  # one for each photograph and choice
     expect_python(dog, place=(2, 3), descriptor="keys", block=0)
-    there = {"mode": "similarity", "descriptor": "keys", "descriptor-layer": "1", "matches": "9"}
+    there = {"mode": "similarity", "descriptor": "keys", "layer": "1", "matches": "9"}
     opened.wait_for_function("new URLSearchParams(location.search).get('matches') === '9'")
     assert there.items() <= address(opened).items()
     assert axe(opened) == []

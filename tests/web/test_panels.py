@@ -209,6 +209,24 @@ def test_all_methods_are_ranked_and_use_the_width_of_the_page(opened: Browser, t
     assert opened.evaluate("document.documentElement.scrollHeight") < 2400
 
 
+def test_the_explanation_of_a_method_has_a_figure_of_the_photograph(opened: Browser, app: Running) -> None:
+    panel, view = explained(opened), app.view()
+    rows, columns = view.trace.grid
+    panel.locator(".vv-choice .vv-i summary").click()
+    for method in ("gae", "attn_lrp"):  # one without signs and one with them
+        panel.locator("[data-field=method]").select_option(method)
+        heatmap = view.explain(method)
+        expect(panel.locator(".vv-title")).to_have_text(heatmap.title)
+        settled(opened)
+        drawn = pixels(opened, "() => document.querySelector('[data-figure=method]')")[..., :3]
+        assert drawn.shape == (rows, 2 * columns + 1, 3)
+        for left, shown in ((0, view.attention()), (columns + 1, heatmap)):  # the attention, then the map of the method
+            name = "RdBu_r" if shown.signed else "spotlight"
+            table = np.reshape(opened.evaluate("name => [...vitviz.colors[name]]", name), (256, 3))
+            wanted = table[shown.scale().indices(shown.values, 1.0)]
+            assert np.abs(drawn[:, left : left + columns] - wanted).mean() < 1
+
+
 @pytest.mark.tier("all")
 def test_panes_share_the_class_by_name(page: Browser, app: Running, models: dict[str, str]) -> None:
     second = models["reversed"]
@@ -317,6 +335,21 @@ def test_heads_tab_matches_python_and_switches_heads_off(opened: Browser, app: R
     panel.locator(".vv-dot[data-place='1,2']").click()
     expect(opened.locator(".vv-explore .vv-title")).to_have_text(view.attention(1, 2).title)
     panel = tab(opened, "Heads")
+    maps = panel.locator(".vv-grid button")  # and so is its map in the wall
+    expect(maps).to_have_count(view.trace.depth * (view.trace.heads + 1))
+    settled(opened)
+    for block, head in ((0, "mean"), (2, 1)):
+        button = panel.locator(f".vv-grid [data-value='{block},{head}']")
+        button.hover()
+        heatmap = view.attention(block, head)
+        expect(panel.locator(".vv-title")).to_have_text(heatmap.title)
+        place = int(button.get_attribute("data-place"))
+        shown = opened.evaluate(f"[...{view_of('.vv-heads-view')}.walls.grid.index[{place}]]")
+        wanted = heatmap.scale().indices(heatmap.values, 1.0).ravel()
+        assert np.abs(np.array(shown, int) - wanted).max() <= 1
+    maps.nth(1).click()
+    expect(opened.locator(".vv-explore .vv-title")).to_have_text(view.attention(0, 0).title)
+    panel = tab(opened, "Heads")
     assert cells.evaluate_all("(all) => all.filter((cell) => cell.tabIndex === 0).length") == 1
     cells.first.focus()
     for key in ("ArrowDown", "ArrowDown", "ArrowRight"):
@@ -331,7 +364,9 @@ def test_heads_tab_matches_python_and_switches_heads_off(opened: Browser, app: R
     assert "−0\xa0%" not in cells.all_inner_texts()
     panel.locator("[data-field=off]").check()
     off = [(2, 0), (2, 3), (1, 4)]
-    for block, head in off:
+    panel.locator(".vv-grid [data-value='2,0']").click()
+    panel.locator(".vv-grid [data-value='2,mean']").click()  # not a head
+    for block, head in off[1:]:
         panel.locator(f".vv-cell[data-place='{block},{head}']").click()
     expect(panel.locator(".vv-title")).to_have_text(f"{view.attention(1, 4).title}: off")
     expect(panel.locator(".vv-off")).to_contain_text("Off: 3 of 15, layer.head 3.1, 3.4, 2.5")
@@ -339,7 +374,7 @@ def test_heads_tab_matches_python_and_switches_heads_off(opened: Browser, app: R
     shown = bars(opened, panel)
     assert shown == pytest.approx(after_drop(view, shown, heads=off), abs=1e-3)
     opened.get_by_role("tab", name="Look").click()
-    expect(opened.locator(".vv-grid [data-value='1,4']")).to_have_class(re.compile("vv-is-off"))
+    expect(opened.locator(".vv-explore .vv-grid [data-value='1,4']")).to_have_class(re.compile("vv-is-off"))
     tab(opened, "Heads").locator("[data-do=on]").click()
     expect(panel.locator(".vv-off")).to_contain_text("All heads are on")
     panel.locator("[data-field=off]").uncheck()

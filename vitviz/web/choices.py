@@ -7,7 +7,7 @@ from typing import Any
 
 from vitviz.analysis import pca_basis
 from vitviz.analysis.head_statistics import STATISTICS
-from vitviz.analysis.pairs import BLOCK, DESCRIPTOR
+from vitviz.analysis.pairs import DESCRIPTOR
 from vitviz.analysis.statistic import Statistic
 from vitviz.analysis.tokens import PERCENTILES
 from vitviz.attribution.inputs import Method
@@ -27,10 +27,9 @@ def choices(
         "methods": [_method(method) for method in METHODS.values() if method.name in methods],
         "statistics": [_statistic(statistic) for statistic in STATISTICS.values() if statistic.name in statistics],
         "targets": list(targets),  # words before the colon of a spelling
-        "similarity": {  # the block counts from the last
+        "similarity": {
             "descriptor": DESCRIPTOR,
             "basis": pca_basis.DESCRIPTOR,
-            "block": BLOCK,
             "percentiles": PERCENTILES,
         },
         "questions": {name: _question(question) for name in questions if (question := QUESTIONS[name]).page},

@@ -21,9 +21,9 @@ export const MATRIX = Object.freeze({ token: null, ...ROLLOUT, start: ROLLOUT.st
  * @property {{name: string, label: string, thumbnail: string}[]} examples @property {any[]} methods
  * @property {any[]} statistics
  * @property {string[]} targets - words of the targets besides classes, see compute/targets.js
- * @property {Record<'descriptor' | 'basis', import('../core/state.js').Descriptor> & {block: number,
- *   percentiles: [number, number]}} similarity - the default descriptors of similarities and of a PCA basis; their
- *   block counts from the last, -1; percentiles of scores that become colors 0 and 1
+ * @property {Record<'descriptor' | 'basis', import('../core/state.js').Descriptor> & {
+ *   percentiles: [number, number]}} similarity - the default descriptors of similarities and of a PCA basis;
+ *   percentiles of scores that become colors 0 and 1
  * @property {Waits} questions
  */
 /**

@@ -49,7 +49,7 @@ function borderOf([rows, columns]) {
 }
 
 /** @param {number[]} values */
-const mean = (values) => values.reduce((sum, value) => sum + value, 0) / values.length;
+export const mean = (values) => values.reduce((sum, value) => sum + value, 0) / values.length;
 
 /**
  * Fit a basis to the patches of one photograph or several.

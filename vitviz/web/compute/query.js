@@ -1,6 +1,6 @@
 // Find the query token of a scene: two panes share one query, but their grids may differ.
 import { stageOf, patchIn } from '../core/stages.js';
-import { SIMILARITY, activeQuery, defaultQuery, hasQuery } from '../core/state.js';
+import { activeQuery, defaultQuery, describedBlock, hasQuery } from '../core/state.js';
 import { samePlace, tokenOf } from './geometry.js';
 import { classesOf, groupOf } from './targets.js';
 
@@ -64,23 +64,13 @@ export function sameClasses({ target, against, lensClass }, from, to) {
 
 /**
  * The question for the descriptors of patches.
- * @param {Pick<State, 'descriptor' | 'descriptorBlock' | 'similar'>} state
+ * @param {Pick<State, 'descriptor' | 'block' | 'similar'>} state
  * @param {number} depth @param {import('../backends/backend.js').Models['similarity']} defaults
  * @returns {Required<Arguments['descriptors']> & {block: number}}
  */
-export function descriptorsOf({ descriptor, descriptorBlock, similar }, depth, defaults) {
+export function descriptorsOf({ descriptor, block, similar }, depth, defaults) {
   return { descriptor: descriptor ?? (similar === 'cosine' ? defaults.descriptor : defaults.basis),
-    block: Math.min(descriptorBlock ?? Math.max(0, depth + defaults.block), depth - 1) };
-}
-
-/**
- * Whether the groups of patches come from the tokens of the shown layer, in a PCA basis of all layers. This is the
- * default for one photograph, until the visitor chooses a descriptor.
- * @param {State} state
- */
-export function groupsByLayer({ mode, similar, descriptor, scene, beside }) {
-  return mode === SIMILARITY && similar === 'components' && descriptor === null
-    && (beside === null || beside.scene?.id === scene?.id);
+    block: Math.min(block ?? describedBlock(depth), depth - 1) };
 }
 
 /** The options of rollout in a question. @param {State} state @param {number} depth */

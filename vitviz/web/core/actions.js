@@ -1,7 +1,8 @@
 // The reducer: the new state after an action. It is pure and total: an unknown action changes nothing.
 import { QUERY } from './kinds.js';
 import {
-  FIELDS, INITIAL, PANE, SIMILARITY, SOURCE, activeQuery, defaultQuery, hasQuery, paneOf, pick, sourceOf,
+  FIELDS, INITIAL, PANE, SIMILARITY, SOURCE, activeQuery, defaultQuery, hasQuery, paneOf, pick, shownBlock,
+  sourceOf,
 } from './state.js';
 import { lastGrid, patchIn, stageOf } from './stages.js';
 import { PARTS, pathOf } from './steps.js';
@@ -42,10 +43,6 @@ export function fit(state, limits) {
   if (state.block !== null && state.block >= depth) {
     replace('block', depth - 1, `layer: expected 1 to ${depth}, got ${state.block + 1}; this is layer ${depth}.`);
   }
-  const { descriptorBlock } = state;
-  if (descriptorBlock !== null && descriptorBlock >= depth) {
-    replace('descriptorBlock', null, `descriptor-layer: expected 1 to ${depth}, got ${descriptorBlock + 1}.`);
-  }
   if (state.start > depth) {
     replace('start', depth, `start: expected 1 to ${depth}, got ${state.start}; this is layer ${depth}.`);
   }
@@ -68,10 +65,10 @@ export function fit(state, limits) {
   return { state: fitted, messages };
 }
 
-/** Fit a state to a scene, with the last layer if none was chosen. @param {State} state @param {Limits} limits */
+/** Fit a state to a scene, with the default layer if none was chosen. @param {State} state @param {Limits} limits */
 function drawable(state, limits) {
   const fitted = fit(state, limits).state;
-  return { ...fitted, block: fitted.block ?? limits.depth - 1 };
+  return { ...fitted, block: shownBlock(fitted, limits.depth) };
 }
 
 /**
@@ -230,9 +227,8 @@ function stepped(state) {
   const { depth } = state.scene.limits;
   const { heads } = stageOf(state.scene.limits, state.block ?? depth - 1);
   const block = ((state.block ?? depth - 1) + 1) % depth;
-  if (state.tab === 'inside') return { ...state, block };
+  if (state.tab === 'inside' || state.mode === SIMILARITY) return { ...state, block };
   const next = typeof state.head === 'number' ? { head: (state.head + 1) % heads } : { block };
-  if (state.mode === SIMILARITY && state.similar === 'components') return { ...state, block };
   return { ...state, ...next, mode: 'attention' };
 }
 

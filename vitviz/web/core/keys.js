@@ -1,5 +1,5 @@
 // Map a key and a state to an action. panels/keyboard.js decides when keys apply (not while somebody types).
-import { SIMILARITY, defaultQuery, folded } from './state.js';
+import { SIMILARITY, defaultQuery, folded, shownBlock } from './state.js';
 import { stageOf } from './stages.js';
 
 /** @typedef {import('./state.js').State} State */
@@ -45,7 +45,7 @@ const limitsOf = (state) => /** @type {Opened} */ (state.scene).limits;
 /** @param {State} state @param {number} by */
 const block = (state, by) => {
   const { depth } = limitsOf(state);
-  return change({ block: clamp((state.block ?? depth - 1) + by, depth) });
+  return change({ block: clamp(shownBlock(state, depth) + by, depth) });
 };
 
 /** Step through the maps in this order: fused, head 1, head 2, ... @param {State} state @param {number} by */

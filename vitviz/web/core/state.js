@@ -93,7 +93,8 @@ export const FIELDS = Object.freeze({
   size: { initial: /** @type {number | null} */ (null), url: 'size', kind: whole(10, 99999, 'an input size in pixels'),
     pane: true },
   texts: { initial: /** @type {string[] | null} */ (null), url: 'texts', kind: TEXTS, pane: true, saved: false },
-  block: { initial: /** @type {number | null} */ (null), url: 'layer', kind: LAYER, pane: true }, // null: the last one
+  /** null: see `shownBlock` */
+  block: { initial: /** @type {number | null} */ (null), url: 'layer', kind: LAYER, pane: true },
   head: { initial: /** @type {PaneState['head']} */ ('mean'), url: 'head', kind: HEAD, pane: true },
   /** null: the default query; a patch stays pinned until it is unpinned */
   query: { initial: /** @type {Query | null} */ (null), url: 'from', kind: QUERY },
@@ -120,13 +121,11 @@ export const FIELDS = Object.freeze({
   discard: { initial: 0, url: 'discard', kind: within(0, 0.95), quiet: true },
   residual: { initial: 0.5, url: 'residual', kind: within(0, 1), quiet: true },
   start: { initial: 1, url: 'start', kind: whole(1, 99999, 'a layer, counted from 1'), quiet: true },
-  /** Similar patches: what is shown; what describes a patch, and of which layer: null for the defaults,
-   * `Models.similarity` */
+  /** Similar patches: what is shown; what describes a patch: null for the default, `Models.similarity` */
   similar: { initial: /** @type {'cosine' | 'components' | 'foreground'} */ ('cosine'), url: 'similar',
     kind: oneOf('cosine', 'components', 'foreground') },
   descriptor: { initial: /** @type {Descriptor | null} */ (null), url: 'descriptor',
     kind: oneOf('tokens', 'queries', 'keys', 'values') },
-  descriptorBlock: { initial: /** @type {number | null} */ (null), url: 'descriptor-layer', kind: LAYER },
   matches: { initial: 10, url: 'matches', kind: whole(0, 9999, 'a number of matches, 0 to 9999'), quiet: true },
   method: { initial: /** @type {string | null} */ (null), url: 'method', kind: named('the name of a method') },
   /** a class, or the spelling of another target, see compute/targets.js */
@@ -232,6 +231,26 @@ export function sourceOf(pane) {
 /** @param {{prefix: string[]}} limits @returns {string} the initial query of a model */
 export function defaultQuery({ prefix }) {
   return prefix.includes('CLS') ? 'cls' : 'mean';
+}
+
+/**
+ * Whether the groups of patches come from the tokens of the shown layer, in a PCA basis of all layers. This is the
+ * default for one photograph, until the visitor chooses a descriptor.
+ * @param {State} state
+ */
+export function groupsByLayer({ mode, similar, descriptor, scene, beside }) {
+  return mode === SIMILARITY && similar === 'components' && descriptor === null
+    && (beside === null || beside.scene?.id === scene?.id);
+}
+
+/** Return the default block of descriptors, see vitviz/analysis/pairs.py. @param {number} depth */
+export const describedBlock = (depth) => Math.max(0, depth + CONSTANTS.DESCRIBED_BLOCK);
+
+/** Return the chosen block, else the last one, or the default block of descriptors. @param {State} state
+ * @param {number} depth */
+export function shownBlock(state, depth) {
+  const last = state.mode !== SIMILARITY || groupsByLayer(state) ? depth - 1 : describedBlock(depth);
+  return Math.min(state.block ?? last, depth - 1);
 }
 
 /** Return whether a query exists. @param {Query} query @param {Pick<Limits, 'prefix' | 'grid'>} limits */

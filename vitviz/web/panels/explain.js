@@ -14,6 +14,7 @@ import { MethodList } from './explain_methods.js';
 import { MapPane } from './explain_pane.js';
 import { ALONE, TargetField } from './explain_target.js';
 import { MapTest } from './explain_test.js';
+import { Glossary } from './glossary.js';
 import { mapChoices, nameOf, saveMenu } from './save.js';
 import { Panel, countPanes } from './panel.js';
 
@@ -52,6 +53,7 @@ export class Explain extends Panel {
     this.test = new MapTest(this);
     this.hiding = new Hiding(this);
     this.evidence = new EvidenceSearch(this);
+    this.glossary = new Glossary(root, page);
     root.addEventListener('click', ({ target }) => (
       this.clicked(/** @type {any} */ (target).closest('[data-do], [data-method]')?.dataset)));
   }
@@ -207,6 +209,7 @@ export class Explain extends Panel {
     for (const part of this.all('.vv-testing, .vv-hide')) part.hidden = target === null;
     this.draw(state, scene, beside);
     this.list.show(scene);
+    this.glossary.render(state, scene, this.heatmap);
     this.test.show(scene);
     this.hiding.show(state, scene, this.bars.answer(scene, without), this.bars.failure(scene, without) !== '');
     this.evidence.show(state, scene);

@@ -4,7 +4,7 @@ import { escaped } from '../compute/format.js';
 import { csv } from '../compute/map_files.js';
 import { gridOf, patchIn } from '../core/stages.js';
 import { joined, tr, translated } from '../core/words.js';
-import { colorGrid, indices, ownScale } from '../draw/color.js';
+import { picture } from '../draw/color.js';
 import { contextOf, write } from '../draw/dom.js';
 import { oneTabStop, roving } from '../draw/roving.js';
 import { together } from '../draw/saved.js';
@@ -143,20 +143,10 @@ export class MethodList {
     panel.all('.vv-all canvas').forEach((canvas, place) => this.small(canvas, rows[place].heatmap));
   }
 
-  /**
-   * Paint a map on its own scale, with one pixel per patch.
-   * @param {HTMLCanvasElement} canvas @param {Heatmap} [map]
-   */
-  small(canvas, map) {
-    const { manifest, grid } = this.panel.scene;
-    const [gh, gw] = map ? gridOf(manifest, map.values.length) : grid;
-    [canvas.width, canvas.height] = [gw, gh];
-    if (!map) return;
-    const layer = contextOf(canvas);
-    const pixels = layer.createImageData(gw, gh);
-    const index = new Uint8Array(gh * gw);
-    indices(map.values, ownScale(map.values, map.signed), 1, index);
-    colorGrid(index, this.panel.page.tables[colorsOf(map.signed)], new Uint32Array(pixels.data.buffer));
-    layer.putImageData(pixels, 0, 0);
+  /** @param {HTMLCanvasElement} canvas @param {Heatmap} map */
+  small(canvas, { values, signed }) {
+    const grid = gridOf(this.panel.scene.manifest, values.length);
+    [canvas.height, canvas.width] = grid;
+    contextOf(canvas).putImageData(picture(values, grid, this.panel.page.tables[colorsOf(signed)], signed), 0, 0);
   }
 }

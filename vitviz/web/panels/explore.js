@@ -7,6 +7,7 @@ import {
 import { find, write } from '../draw/dom.js';
 import { tokenOf } from '../compute/geometry.js';
 import { npz } from '../compute/map_files.js';
+import { mean } from '../compute/pca_basis.js';
 import { read, sentences } from '../compute/readout.js';
 import { sentence } from '../compute/sentence.js';
 import { showable } from '../core/actions.js';
@@ -75,7 +76,8 @@ export class Explore extends Panel {
     this.changes = -1; // `page.changes` at the latest drawing
     this.addPane(this.find('.vv-pane'));
     const place = () => this.placeNow(this.page.store.get().pane);
-    this.walls = new Walls(this.find('.vv-whole'), page, place);
+    this.walls = new Walls(this.find('.vv-whole'), page, place, ({ block, head }) => (
+      this.dispatch({ type: 'map', block, head })));
     this.similarity = new Similarity(root, page);
     this.caption = new Caption(root, page);
     this.spots = new SpotsPanel(this.find('.vv-spots'), page);
@@ -317,7 +319,8 @@ export class Explore extends Panel {
     }
     if (state.mode === SIMILARITY && (asked.query || state.similar !== 'cosine')) {
       const query = asked.query ?? queryOn(state, scene, this.page.scenes); // the query stays on its photograph
-      return { ...state, ...this.similarity.vectors({ ...state, block }, scene), head, asked, query, from: scene.grid };
+      const vectors = this.similarity.vectors(state, scene, block);
+      return { ...state, ...vectors, head, asked, query, from: scene.grid };
     }
     const { manifest, answers } = scene;
     const shown = Math.min(block ?? Infinity, manifest.depth - 1);
@@ -363,6 +366,7 @@ export class Explore extends Panel {
     const { name: color, bytes, table } = this.coloring(place, shown.signed);
     const patches = shown.values.subarray(prefix);
     const scale = ownScale(patches, shown.signed);
+    if (shown.unit === 'cosine' && color === SPOTLIGHT) scale.vmin = mean([...patches]); // most patches are alike
     const dots = [...(color === SPOTLIGHT ? [] : beyond(patches, scale)), ...(active ? this.marked : [])];
     pane.mark(place.grid, shown.patch, dots, shown.from);
     if (held.index.length !== patches.length) held.index = new Uint8Array(patches.length);

@@ -1,11 +1,12 @@
-// Figures beside the explanations of terms (map, patch, CLS, layer, head), from the open photograph. They are drawn
-// while an explanation is open.
+// Figures beside the explanations of terms (map, patch, CLS, layer, head) in Look and of a method in Why, from the open
+// photograph. They are drawn while an explanation is open.
 import { patchEdges } from '../compute/geometry.js';
 import { queryOn, questionOn } from '../compute/query.js';
-import { stageOf } from '../core/stages.js';
-import { SPOTLIGHT, indices, ownScale } from '../draw/color.js';
+import { gridOf, stageOf } from '../core/stages.js';
+import { SPOTLIGHT, picture } from '../draw/color.js';
 import { contextOf } from '../draw/dom.js';
 import { AMBER } from '../draw/photo.js';
+import { colorsOf } from './explain_pane.js';
 import { Panel } from './panel.js';
 
 /** @typedef {import('../core/state.js').State} State */
@@ -15,34 +16,42 @@ const ACROSS = 6; // maps in a row
 const SIDE = 32; // canvas pixels of a patch of the photograph
 
 export class Glossary extends Panel {
-  /** @param {HTMLElement} root - the panel Look @param {import('./explore.js').Page} page */
+  /** @param {HTMLElement} root - the panel Look or Why @param {import('./explore.js').Page} page */
   constructor(root, page) {
     super(root, page);
     for (const details of this.all('.vv-i')) details.addEventListener('toggle', page.changed);
   }
 
-  /** @param {State} state @param {Scene} scene */
-  render(state, scene) {
+  /** @param {State} state @param {Scene} scene
+   * @param {import('./explain_pane.js').Heatmap} [heatmap] - of the method */
+  render(state, scene, heatmap) {
     const figures = this.all('.vv-i[open] canvas');
     if (figures.length === 0) return;
     const { manifest, answers } = scene;
     const { depth, prefix } = manifest;
     const block = Math.min(state.block ?? Infinity, depth - 1);
-    const { first, depth: layers, heads, grid } = stageOf(manifest, block);
+    const { first, depth: layers, heads } = stageOf(manifest, block);
     const question = questionOn(state, scene, this.page.scenes, block);
-    /** @type {(block: number, head: any, from?: any) => Float32Array | undefined} */
-    const map = (layer, head, from = question) => answers.map(layer, head, from)?.subarray(prefix.length);
+    const { tables } = this.page;
+    /** @type {(block: number, head: any, from?: any) => ImageData | undefined} */
+    const map = (layer, head, from = question) => {
+      const values = answers.map(layer, head, from)?.subarray(prefix.length);
+      return values && picture(values, stageOf(manifest, layer).grid, tables[SPOTLIGHT]);
+    };
     const own = prefix.indexOf('CLS');
+    const last = () => map(depth - 1, 'mean', { token: own, direction: 'row' });
     const maps = {
       map: () => [map(block, state.head)],
-      cls: () => [map(depth - 1, 'mean', { token: own, direction: 'row' })],
+      cls: () => [last()],
+      method: () => [last(), heatmap && picture(heatmap.values, gridOf(manifest, heatmap.values.length),
+        tables[colorsOf(heatmap.signed)], heatmap.signed)],
       layer: () => Array.from({ length: layers }, (_, at) => map(first + at, 'mean')),
       head: () => Array.from({ length: heads }, (_, head) => map(block, head)),
     };
     for (const canvas of figures) {
       const name = /** @type {keyof typeof maps | 'patch'} */ (canvas.dataset.figure);
       if (name === 'patch') this.patch(contextOf(canvas), queryOn(state, scene, this.page.scenes), scene);
-      else this.tiles(contextOf(canvas), maps[name](), grid);
+      else this.tiles(contextOf(canvas), maps[name]());
       canvas.parentElement.hidden = name === 'cls' && own < 0; // the model has no class token
     }
   }
@@ -64,19 +73,14 @@ export class Glossary extends Panel {
     Object.assign(out, { strokeStyle: AMBER, lineWidth: 4 }).strokeRect(SIDE, SIDE, SIDE, SIDE);
   }
 
-  /** Draw maps side by side, each on its own scale. @param {CanvasRenderingContext2D} out
-   * @param {(Float32Array | undefined)[]} maps @param {[number, number]} grid */
-  tiles(out, maps, [rows, columns]) {
+  /** Draw maps side by side; those that have not loaded yet are empty. @param {CanvasRenderingContext2D} out
+   * @param {(ImageData | undefined)[]} maps */
+  tiles(out, maps) {
     const across = Math.min(ACROSS, maps.length);
-    out.canvas.width = across * (columns + 1) - 1;
-    out.canvas.height = Math.ceil(maps.length / across) * (rows + 1) - 1;
-    maps.forEach((map, at) => {
-      if (!map) return; // its layer has not loaded yet
-      const index = new Uint8Array(map.length);
-      indices(map, ownScale(map), 1, index);
-      const pixels = Uint32Array.from(index, (level) => this.page.tables[SPOTLIGHT][level]);
-      const tile = new ImageData(new Uint8ClampedArray(pixels.buffer), columns, rows);
-      out.putImageData(tile, (at % across) * (columns + 1), Math.floor(at / across) * (rows + 1));
-    });
+    const [width, height] = /** @type {const} */ (['width', 'height']).map((side) => (
+      1 + Math.max(1, ...maps.map((map) => map?.[side] ?? 0))));
+    out.canvas.width = across * width - 1;
+    out.canvas.height = Math.ceil(maps.length / across) * height - 1;
+    maps.forEach((map, at) => map && out.putImageData(map, (at % across) * width, Math.floor(at / across) * height));
   }
 }

@@ -1,5 +1,5 @@
-// The panel of heads: a table of all heads, layers down and heads across, colored by a statistic; the map of the head
-// under the pointer; and the prediction with heads switched off.
+// The panel of heads, layers down and heads across: the map of each head; a table colored by a statistic; the map of
+// the head under the pointer; and the prediction with heads switched off.
 import { dots, fill, moved, movedTarget } from '../draw/charts.js';
 import { SIGNED, SPOTLIGHT, beyond, indices, ownScale, scaleOver } from '../draw/color.js';
 import { Pane } from '../draw/photo.js';
@@ -17,6 +17,7 @@ import { write } from '../draw/dom.js';
 import { chartChoices, mapChoices, nameOf, saveMenu } from './save.js';
 import { TargetLine } from './target_line.js';
 import { Panel } from './panel.js';
+import { Walls } from './walls.js';
 
 /** @typedef {import('../core/state.js').State} State */
 /** @typedef {import('../effects/scene.js').Scene} Scene */
@@ -66,6 +67,9 @@ export class Heads extends Panel {
     this.target = new TargetLine(this);
     /** @param {[number, number] | null} patch - of the map */
     const own = (patch) => patchIn(patch, this.pane.grid, this.scene?.grid ?? this.pane.grid);
+    this.walls = new Walls(this.find('.vv-whole'), page, () => this.scene && { scene: this.scene, place: {
+      direction: page.store.get().direction, query: queryOn(page.store.get(), this.scene, page.scenes) } },
+    ({ block, head }) => this.choose(block, head));
     this.pane = new Pane(this.find('.vv-pane'), { hover: (patch) => this.hover(own(patch), true),
       lift: () => page.store.dispatch({ type: 'lift' }), resized: () => page.changed(),
       pick: (patch) => page.store.dispatch({ type: 'pick', patch: own(patch), scene: this.scene.id }) }, LABEL);
@@ -78,7 +82,7 @@ export class Heads extends Panel {
     }
     roving(table, '.vv-cell');
     root.addEventListener('click', ({ target }) => (
-      this.clicked(/** @type {any} */ (target).closest('[data-place], [data-do]')?.dataset)));
+      this.clicked(/** @type {any} */ (target).closest('[data-place]:not(.vv-small), [data-do]')?.dataset)));
     const select = this.find('[data-field=statistic]');
     select.addEventListener('change', () => this.change({ statistic: select.value }));
     /** @type {import('./save.js').Saved | null} */
@@ -114,22 +118,26 @@ export class Heads extends Panel {
     if (!what || !this.scene) return;
     this.numbers.retry();
     this.bars.retry();
-    const { off } = this.page.store.get();
     if (what.do === 'on') this.change({ off: [] });
-    if (!what.place) return;
-    const [block, head] = headOf(what.place);
-    const others = off.filter((head) => head !== what.place);
-    this.change(this.find('[data-field=off]').checked
-      ? { off: others.length < off.length ? others : [...off, what.place] }
-      : { block, head, mode: 'attention', tab: 'look', thumbnail: null });
+    if (what.place) this.choose(...headOf(what.place));
+  }
+
+  /** Switch a head off or on, or show it in Look. @param {number} block @param {number | 'mean'} head */
+  choose(block, head) {
+    const { off } = this.page.store.get();
+    const place = `${block},${head}`;
+    const others = off.filter((other) => other !== place);
+    if (!this.find('[data-field=off]').checked) {
+      this.change({ block, head, mode: 'attention', tab: 'look', thumbnail: null });
+    } else if (head !== 'mean') this.change({ off: others.length < off.length ? others : [...off, place] });
   }
 
   // Rendering
 
-  /** @param {State} state */
+  /** @param {State} state @returns {boolean} whether there is work left for another frame */
   render(state) {
     const scene = sceneOf(state, this.page.scenes, 'inside', [this.numbers, this.bars]);
-    if (scene === null) return;
+    if (scene === null) return false;
     const before = this.scene?.manifest;
     if (this.isNew(scene, spoken())) this.open(scene, before);
     const aim = this.target.show(state, scene);
@@ -153,6 +161,7 @@ export class Heads extends Panel {
     const [at, questions, lost] = this.numbers.failure(scene, question) ? ['.vv-about', this.numbers, question]
       : ['.vv-off', this.bars, without];
     this.trouble(questions.failure(scene, lost), questions.fittingSize(scene, lost), at);
+    return this.walls.draw(state, scene, this.page.tables[state.color ?? SPOTLIGHT]);
   }
 
   /** Statistics that this model has. @param {Scene} scene */
@@ -183,6 +192,7 @@ export class Heads extends Panel {
     const { manifest } = scene;
     const heads = headsAcross(manifest);
     this.pane.open(scene.image, scene.geometry, scene.grid);
+    this.walls.offer(scene);
     this.colored = this.saved = null;
     this.barred = this.find('.vv-bars').innerHTML = '';
     this.find('[data-field=off]').parentElement.hidden = isPartial(manifest);
@@ -216,7 +226,6 @@ export class Heads extends Panel {
     if (select.value !== name) select.value = name;
     const running = this.numbers.progress(scene, question);
     const missing = this.numbers.answer(scene, question)?.missing[name] ?? '';
-    this.root.classList.toggle('vv-waiting', running !== null);
     const waits = running && tr('sentence', progressWords(running, tr('computing', translated(words))));
     this.write('.vv-about', joined(translated(about), translated(missing), waits));
   }

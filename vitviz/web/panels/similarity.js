@@ -2,9 +2,9 @@
 // lines between mutual nearest neighbours; or the principal components of all patches, and the foreground.
 import { descriptorWords, patchWords, percent, score } from '../compute/format.js';
 import { basisFile, colorsOf, fitBasis, foregroundOf } from '../compute/pca_basis.js';
-import { descriptorsOf, groupsByLayer } from '../compute/query.js';
+import { descriptorsOf } from '../compute/query.js';
 import { Matching, cosines } from '../compute/similarity.js';
-import { FIELDS, SIMILARITY, hasQuery } from '../core/state.js';
+import { FIELDS, SIMILARITY, groupsByLayer, hasQuery } from '../core/state.js';
 import { joined, spoken, tr } from '../core/words.js';
 import { decoded } from '../compute/payload.js';
 import { packed } from '../draw/color.js';
@@ -53,11 +53,14 @@ export class Similarity extends Panel {
     () => nameOf(this.scene, 'basis'), 'beforeend');
   }
 
-  /** Return the descriptor that a map compares, and its block; `descriptor` is null for the tokens of a layer.
-   * @param {State} state @param {Scene} scene */
-  vectors(state, scene) {
-    const block = Math.min(state.block ?? Infinity, scene.manifest.depth - 1);
-    return groupsByLayer(state) ? { descriptor: null, block } : this.question(state, scene);
+  /**
+   * Return the descriptor that a map compares, and its block: the active pane's, because only vectors of one layer can
+   * be compared. `descriptor` is null for the tokens of a pane's own layer.
+   * @param {State} state @param {Scene} scene @param {number | null} block - the pane's
+   */
+  vectors(state, scene, block) {
+    return groupsByLayer(state) ? { descriptor: null, block: Math.min(block ?? Infinity, scene.manifest.depth - 1) }
+      : this.question(state, scene);
   }
 
   /** @param {State} state @param {Scene} scene */
@@ -217,10 +220,8 @@ export class Similarity extends Panel {
   update(place, scenes, count, busy) {
     const [scene, other] = scenes;
     const { similar } = place;
-    const { descriptor, block } = this.vectors(place, scene);
-    const { depth } = scene.manifest;
-    const [kind, layer, matches] = ['descriptor', 'descriptorBlock', 'matches'].map((field) => (
-      this.find(`[data-field=${field}]`)));
+    const { descriptor, block } = this.vectors(place, scene, place.block);
+    const [kind, matches] = ['descriptor', 'matches'].map((field) => this.find(`[data-field=${field}]`));
     this.find('.vv-similarity .vv-save').hidden = similar === 'cosine' || descriptor === null;
     this.file = () => {
       if (descriptor === null) return null;
@@ -231,12 +232,9 @@ export class Similarity extends Panel {
       const { values = [] } = FIELDS.descriptor.kind;
       kind.innerHTML = ['', ...values].map((name) => `<option value="${name}">${
         name ? descriptorWords(name) : tr('tokens-of-all-layers')}</option>`).join('');
-      layer.innerHTML = Array.from({ length: depth }, (_, i) => `<option value="${i}">${i + 1}</option>`).join('');
     }
     kind.options[0].hidden = similar !== 'components';
-    layer.disabled = descriptor === null; // the layer of the slider below the picture is used
     if (kind.value !== (descriptor ?? '')) kind.value = descriptor ?? '';
-    if (layer.value !== String(block)) layer.value = String(block);
     const field = matches.closest('label');
     const hidden = !other || similar !== 'cosine';
     if (field.hidden !== hidden) field.hidden = hidden;

@@ -1,4 +1,4 @@
-// The small maps of Explore: every head of every layer, and under "More" the heads of one layer and all layers.
+// The small maps of every head of every layer, in Look and in Inside.
 import { cellWords, fromWords, percent, stageWords } from '../compute/format.js';
 import { questionOn } from '../compute/query.js';
 import { massWords, massesOf } from '../compute/readout.js';
@@ -95,12 +95,12 @@ class StageWalls {
 
 export class Walls extends Panel {
   /**
-   * @param {HTMLElement} root - .vv-whole of Look @param {import('./explore.js').Page} page
+   * @param {HTMLElement} root - .vv-whole @param {import('./explore.js').Page} page
    * @param {() => any} place - the map of the active pane and its place, see `Explore.placeNow`
+   * @param {(item: Item) => void} choose - called with the item that is clicked
    */
-  constructor(root, page, place) {
+  constructor(root, page, place, choose) {
     super(root, page);
-    const choose = (/** @type {Item} */ { block, head }) => page.store.dispatch({ type: 'map', block, head });
     const peek = (/** @type {Item | null} */ item) => (
       this.change({ thumbnail: item && { block: item.block, head: item.head } }));
     this.grid = new StageWalls(this.find('.vv-grid'), (element) => new Thumbnails(element, choose, peek));
