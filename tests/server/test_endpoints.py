@@ -20,6 +20,7 @@ from PIL import Image
 from vitviz import Group, Similarity
 from vitviz.attribution.attention import rollout_matrix
 from vitviz.attribution.registry import METHODS
+from vitviz.evaluation.evidence import find_set
 from vitviz.images import decoding
 from vitviz.lecture.texts import LectureError
 from vitviz.server import endpoints as module
@@ -338,10 +339,17 @@ def test_bright_spots_match_python(endpoints: Endpoints, scene: str, tmp_path: P
 
 
 def test_evidence_matches_python(endpoints: Endpoints, scene: str) -> None:
-    view = view_of(endpoints, scene)
-    (found, *_), answer = view.evidence(sets=1).sets, endpoints.evidence(scene)
-    assert [divmod(patch, COLUMNS) for patch in answer["patches"]] == list(found.patches)
-    assert (answer["probability"], answer["minimal"]) == (pytest.approx(found.probability), True)
+    view, apart = view_of(endpoints, scene), list[int]()
+    for _ in range(2):
+        *_, expected = find_set(view.model, view.images, apart=[divmod(patch, COLUMNS) for patch in apart])
+        answer = endpoints.evidence(scene, apart=apart)
+        assert [divmod(patch, COLUMNS) for patch in answer["patches"]] == list(expected.patches)
+        assert (answer["probability"], answer["minimal"]) == (pytest.approx(expected.probability), True)
+        apart += answer["patches"]
+    everything = [*range(ROWS * COLUMNS)]
+    assert endpoints.evidence(scene, apart=everything)["patches"] is None
+
+
 
 
 EDGE = {"block": 1, "head": 0, "query": 2, "key": 5}
@@ -362,6 +370,7 @@ TABLE: list[tuple[str, dict[str, Any], str]] = [  # endpoint, arguments, part of
     ("descriptors", {"descriptor": "pixels"}, "tokens, queries, keys or values"),
     ("descriptors", {"block": tiny.DEPTH}, str(tiny.DEPTH)),
     ("evidence", {"against": 10**4}, "10000"),
+    ("evidence", {"apart": [10**4]}, "10000"),
     ("explain", {"method": "grad"}, "grad"),
     ("explain", {"method": 7}, "method"),
     ("explain", {"target": "nothing"}, "nothing"),

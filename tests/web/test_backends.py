@@ -56,6 +56,7 @@ QUESTIONS = [  # the required capability, and a question
     ("explain", "decompose", CLASS),
     ("lecture", "lecture", {}),
     ("lecture", "lecture", {"block": 1}),
+    ("explain", "evidence", {"target": None, "against": None, "apart": [], "removes": False}),
     ("explain", "rearrange", {"shuffle": 2, "positions": False}),
     ("explain", "intervene", {"patches": [0, 7], "heads": [[0, 1]]}),
     ("page", "page", {"search": "?layer=2"}),

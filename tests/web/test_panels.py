@@ -17,6 +17,7 @@ from running import DOG, SCENE, THINGS, Gate, Running, address, example, expect_
 from viewer_pages import pixels
 
 from vitviz.attribution.registry import METHODS
+from vitviz.evaluation.evidence import find_set
 from vitviz.formatting import output, percent
 from vitviz.heatmap import Heatmap
 from vitviz.view import View
@@ -558,8 +559,17 @@ def test_few_patches_that_are_enough_match_python_and_are_in_the_link(opened: Br
     rows, columns = view.trace.grid
     expect(words).to_contain_text(f"{len(found.patches)} of {rows * columns} patches alone still say")
     expect(words).to_contain_text(percent(found.probability))
-    hidden = set(opened.evaluate("vitviz.store.get().erased"))
-    assert set(range(rows * columns)) - hidden == {row * columns + column for row, column in found.patches}
+    numbers = {row * columns + column for row, column in found.patches}
+    assert set(opened.evaluate("vitviz.store.get().erased")) == set(range(rows * columns)) - numbers
     assert "erased=" in opened.url
+    panel.get_by_text("Are others enough, too?").click()
+    (other,) = list(find_set(view.model, view.images, apart=found.patches))[-1:]
+    expect(words).to_contain_text(f"{len(other.patches)} other of the {rows * columns} patches alone also say")
+    expect(words).to_contain_text(percent(other.probability))
+    panel.get_by_text("How few must be hidden to change it?").click()
+    (change,) = list(find_set(view.model, view.images, removes=True))[-1:]
+    expect(words).to_contain_text("back, it says so again.")
+    hidden = set(opened.evaluate("vitviz.store.get().erased"))
+    assert hidden == {row * columns + column for row, column in change.patches}
     panel.locator("[data-do=restore]").click()
     expect(words).to_have_text("")

@@ -272,6 +272,19 @@ def test_contrast_and_head_statistics_match_python(shown: tuple[Page, View]) -> 
         np.testing.assert_allclose(values, expected[name], atol=1e-4, err_msg=name)
 
 
+def test_small_evidence_matches_python(shown: tuple[Page, View]) -> None:
+    page, view = shown
+    expected, columns, apart = view.evidence(sets=2), view.trace.grid[1], list[int]()
+    for found in (*expected.sets, expected.change):
+        removes = found is expected.change
+        args = {"target": None, "against": None, "apart": [] if removes else apart, "removes": removes}
+        answer = ask(page, "evidence", args)
+        numbers = found and [row * columns + column for row, column in found.patches]
+        assert answer["patches"] == numbers
+        assert not numbers or answer["probability"] == pytest.approx(found.probability, abs=1e-4)
+        apart += numbers or []
+
+
 def test_rearranged_patches_match_python(shown: tuple[Page, View]) -> None:
     page, seen = shown
     for shuffle, positions in ((3, True), (3, False)):

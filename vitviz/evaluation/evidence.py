@@ -10,7 +10,7 @@ Shapes: n = gh x gw patches, K patches of a set, R sets, C classes.
 """
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -38,6 +38,7 @@ SETS = 3
 NOT_MINIMAL = "not yet minimal"
 BATCH_TOKENS = 2048  # tokens that run together in the search
 PASSES = 150.0  # forward passes of a search on a typical photograph, for the progress bar
+REMOVAL_PASSES = 400.0  # of the search for a set whose removal changes the prediction
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -223,10 +224,44 @@ def search(
         ExplainError: if a target does not exist.
     """
     rule = _rule(model, images, target, contrast, keep, sets)
+    return _steps(rule, _order(rule, heatmap, seed), sets)
+
+
+@check_arguments(EvaluationError)
+def find_set(
+    model: ViT,
+    images: Tensor,
+    target: TargetOf | None = None,
+    *,
+    contrast: tuple[Named, Named] | None = None,
+    keep: float | None = None,
+    apart: Collection[tuple[int, int]] = (),
+    removes: bool = False,
+    heatmap: Maps | None = None,
+    seed: int = 0,
+) -> Iterator[PatchSet]:
+    """Yield ever smaller sets of one kind, the last one with its certificate; nothing if the search finds none.
+
+    Args:
+        model, images, target, contrast, keep, heatmap, seed: as for `search`.
+        apart: (row, column) of the patches that may not be in the set, such as those of sets found before.
+        removes: search for a set whose removal changes the prediction, instead of one that alone keeps it.
+
+    Raises:
+        EvaluationError, ExplainError: as for `search`.
+    """
+    rule = replace(_rule(model, images, target, contrast, keep), removes=removes)
+    used = {row * rule.masked.grid[1] + column for row, column in apart}
+    return _find(rule, [patch for patch in _order(rule, heatmap, seed) if patch not in used])
+
+
+def _order(rule: "_Rule", heatmap: Maps | None, seed: int) -> list[int]:
+    """Return all patches, the most relevant first, by a map or by AttnLRP."""
+    masked = rule.masked
     if heatmap is None:
-        heatmap = score_patches(model, images, rule.target, METHOD)
-    order = rank_patches(flat_maps(heatmap, rule.masked)[0], seed)[0].tolist()
-    return _steps(rule, order, sets)
+        heatmap = score_patches(masked.model, masked.images, rule.target, METHOD)
+    order: list[int] = rank_patches(flat_maps(heatmap, masked)[0], seed)[0].tolist()
+    return order
 
 
 def _rule(
@@ -235,7 +270,7 @@ def _rule(
     target: TargetOf | None,
     contrast: tuple[Named, Named] | None,
     keep: float | None,
-    sets: int,
+    sets: int = 1,
 ) -> "_Rule":
     """Check the arguments of `search`, and return what makes a set work."""
     if not model.removes_patches:

@@ -34,7 +34,7 @@ from vitviz.attribution.target_specs import (
     class_index,
     read_spelling,
 )
-from vitviz.evaluation.evidence import METHOD, PASSES, search
+from vitviz.evaluation.evidence import METHOD, PASSES, REMOVAL_PASSES, find_set
 from vitviz.evaluation.faithfulness import curve_passes
 from vitviz.evaluation.masking import usual_baseline
 from vitviz.heatmap import Heatmap
@@ -406,35 +406,45 @@ class Endpoints(Opening):
             return describe_sinks(opened.view, ask_view(opened.view, "sinks"))
 
     def evidence(
-        self, scene: args.SceneId, target: args.Target | None = None, against: args.Index | None = None
+        self,
+        scene: args.SceneId,
+        target: args.Target | None = None,
+        against: args.Index | None = None,
+        apart: args.Patches | None = None,
+        removes: args.Switch = False,
     ) -> dict[str, Any]:
-        """Return a 1-minimal set of patches that alone keep the predicted class.
+        """Return a 1-minimal set of patches that alone keep the predicted class, or whose removal changes it.
 
         Args:
             scene: the id of an open photograph.
             target: the target, as for explain; it has to be predicted.
             against: another class, from which the target is distinguished.
+            apart: patches that may not be in the set, such as those of earlier sets.
+            removes: whether to return a set whose removal changes the prediction.
 
         Returns:
-            evidence: "patches", their numbers row by row from the top left; "probability" of the target with only these
-                patches; "minimal", whether the search has shown that none of them can be left out. Smaller sets may
-                exist. Progress contains the "patches" and the "probability" found so far.
+            evidence: "patches", their numbers row by row from the top left, `null` if the search found no set;
+                "probability" of the target with only these patches, or without them; "minimal", whether the search has
+                shown that none of them can be left out. Smaller sets may exist. Progress contains the set so far.
         """
         opened, about = self._scene(scene), METHODS[METHOD]
         view, aim = opened.view, self._aim(opened, target, against)
-        self._check(opened, "small evidence", method_need, about, PASSES)
+        rows, columns = view.trace.grid
+        if apart and max(apart) >= rows * columns:
+            raise ArgumentError(f"Expected patches below {rows * columns}, got {max(apart)}. Count from 0.")
+        self._check(opened, "small evidence", method_need, about, REMOVAL_PASSES if removes else PASSES)
         with self.jobs.run(Kind.LONG):
             report(_computing(about), self._seconds(opened, about.forwards))
             order = self._map(opened, about, aim)[0] if view.model.removes_patches else None
-            maps = None if order is None else [order]
-            for result in search(view.model, view.images, **aim, sets=1, heatmap=maps):
+            options = {"removes": removes, "heatmap": None if order is None else [order]}
+            earlier = [divmod(patch, columns) for patch in apart or ()]
+            answer: dict[str, Any] = {"patches": None, "probability": None, "minimal": True}
+            for found in find_set(view.model, view.images, **aim, **options, apart=earlier):
                 self.jobs.give_way(Kind.LONG)
-                found = describe_evidence(result)
-                if found["minimal"] or result.finished:
-                    break
-                count = len(found["patches"])
-                report(Phrase("few-patches-so-far", "{0} patches are enough so far", count), **found)
-            return found
+                answer = describe_evidence(found, columns)
+                count = len(found.patches)
+                report(Phrase("few-patches-so-far", "{0} patches are enough so far", count), **answer)
+            return answer
 
     def lecture(self, scene: args.SceneId, block: args.Index | None = None, token: args.Index | None = None) -> bytes:
         """Return the numbers behind the lecture as a file of `vitviz.lecture.numbers`.

@@ -64,10 +64,7 @@ QUESTIONS = {
             name="sinks", waiting="Looking for bright spots",
             not_in_browser="the graphs lack the neurons of the MLPs",
         ),
-        Question(
-            name="evidence", waiting="Searching for a few sufficient patches",
-            not_in_browser="it runs the model hundreds of times",
-        ),
+        Question(name="evidence", waiting="Searching for a few sufficient patches"),
         Question(name="intervene", waiting="Running the model again", settle=200),
         Question(name="rearrange", waiting="Running the model again"),
         Question(name="attention", page=False, light=True, not_in_browser="the page computes it from a block"),

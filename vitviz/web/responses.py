@@ -15,7 +15,7 @@ from vitviz.analysis.interventions import Change
 from vitviz.analysis.sinks import Sinks
 from vitviz.analysis.tokens import PERCENTILES
 from vitviz.attribution.target_specs import SPELLINGS
-from vitviz.evaluation.evidence import Evidence
+from vitviz.evaluation.evidence import BATCH_TOKENS, PatchSet
 from vitviz.evaluation.faithfulness import (
     AT_CENTER,
     DOUBT,
@@ -55,7 +55,7 @@ def constants(patches: int) -> dict[str, Any]:
         "steps": STEPS, "unlikely": UNLIKELY,
         "result": {"key": "test-result", "text": RESULT},
         "doubt": {"key": "test-doubt", "text": DOUBT},
-        "negligible": NEGLIGIBLE, "noTest": {"key": "no-test", "text": NO_TEST},
+        "group": BATCH_TOKENS, "negligible": NEGLIGIBLE, "noTest": {"key": "no-test", "text": NO_TEST},
         "center": {"key": "test-center", "text": AT_CENTER}, "verdicts": VERDICTS,
         "lens": LENS, "ratio": RATIO, "deviations": DEVIATIONS, "percentiles": PERCENTILES,
         "sides": (LEAST_SIDE, STAGE_SIDE), "rollout": ROLLOUT_TOKENS, "targets": SPELLINGS,
@@ -158,9 +158,8 @@ def describe_sinks(view: View, found: Sinks) -> dict[str, Any]:
     }
 
 
-def describe_evidence(evidence: Evidence) -> dict[str, Any]:
-    """Describe the first set of patches of a search; see `vitviz.server.endpoints.Endpoints.evidence`."""
-    found, columns = evidence.sets[0], evidence.grid[1]
+def describe_evidence(found: PatchSet, columns: int) -> dict[str, Any]:
+    """Describe a set of patches of a grid with so many columns; see `vitviz.server.endpoints.Endpoints.evidence`."""
     return {
         "patches": [row * columns + column for row, column in found.patches],
         "probability": found.probability, "minimal": found.minimal,

@@ -60,6 +60,12 @@ export class Aim {
     return weights;
   }
 
+  /** Whether the class is predicted, or the first class of a contrast more probable. @param {Logits} logits */
+  isPredicted(logits) {
+    return this.against === null ? this.classes.includes(Array.from(logits).indexOf(Math.max(...Array.from(logits))))
+      : this.score(logits) > 0;
+  }
+
   /** The probability that tests and bars show. @param {Logits} logits */
   reading(logits) {
     if (this.against !== null) return softmax([logits[this.classes[0]], logits[this.against]])[0];

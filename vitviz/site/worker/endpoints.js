@@ -11,12 +11,12 @@ import { orderOf, rankPatches } from './orders.js';
 /** @typedef {import('./model.js').Run} Run */
 /** @typedef {import('../../web/compute/image.js').Prepared} Prepared */
 /** @template {keyof Arguments} N @typedef {Required<Arguments[N]>} Args - of a question; the page sends all of them */
-/** @typedef {(progress: {text: string, done?: number, of?: number}) => void} Tell */
+/** @typedef {(progress: {text?: string, done?: number, of?: number, patches?: number[]}) => void} Tell */
 /** @typedef {{key: string, text: string}} Said - the English of a sentence */
 /**
  * Constants that are shared with Python: `vitviz.web.responses.constants`.
  * @typedef {{steps: number, random: number[][], ties: number[], unlikely: number, result: Said, doubt: Said,
- *   negligible: number, noTest: Said,
+ *   negligible: number, noTest: Said, group: number,
  *   center: Said, verdicts: [boolean, string][][], phrases: Record<string, any>,
  *   lens: number, ratio: number, deviations: number, percentiles: [number, number], sides: [number, number],
  *   rollout: number, targets: Record<string, string>}} Constants

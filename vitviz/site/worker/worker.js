@@ -2,6 +2,7 @@
 import { ReadbackError } from '../../web/compute/readback.js';
 import { crc32 } from '../../web/compute/zip.js';
 import { ROOM_ANSWERS } from '../../web/core/rooms.js';
+import { evidence } from './evidence.js';
 import { cacheName } from './site_cache.js';
 import { learn, learned, sentence } from '../../web/core/words.js';
 import { explain, faithfulness, heads, intervene, rearrange } from './endpoints.js';
@@ -150,7 +151,7 @@ export function start(self, build, constants) {
       for (let n = 0; n < first.tokens; n += 1) identity[n * (first.tokens + 1)] = 1;
       return rolloutFile(await rollOut(model, run.blocks, identity, options), first, options.start);
     },
-    decompose, descriptors, explain, faithfulness, heads, intervene, layers, rearrange, ...ROOM_ANSWERS,
+    decompose, descriptors, evidence, explain, faithfulness, heads, intervene, layers, rearrange, ...ROOM_ANSWERS,
   };
 
   /** @param {Question} question */

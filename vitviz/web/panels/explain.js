@@ -148,7 +148,7 @@ export class Explain extends Panel {
     if (what.do === 'other') this.swap();
     if (what.do === 'link') this.page.act('link');
     this.hiding.clicked(what.do);
-    if (what.do === 'few') this.evidence.toggle();
+    this.evidence.clicked(what.do);
     if (what.method) this.change({ method: what.method });
     for (const questions of [this.maps, this.bars, this.others]) questions.retry();
     this.page.changed();

@@ -1,5 +1,6 @@
-// Search for a small set of patches that alone keeps the prediction: `vitviz.evaluation.evidence`. During the search,
-// the photograph shows only the smallest set so far.
+// Search for small sets of patches that alone keep the prediction, or whose removal changes it:
+// `vitviz.evaluation.evidence`. During the search, the photograph shows only the smallest set so far, or what is left
+// without it.
 import { percent } from '../compute/format.js';
 import { isPartial } from '../core/stages.js';
 import { named, tr } from '../core/words.js';
@@ -10,47 +11,56 @@ import { Questions } from '../effects/questions.js';
 /** @typedef {import('../effects/scene.js').Scene} Scene */
 /** @typedef {{patches: number[], probability: number, minimal: boolean}} Evidence - see `evidence` of the server */
 
+const SEARCHES = ['few', 'few-apart', 'few-removes']; // the buttons: a first set, a further one, one to remove
+
 export class EvidenceSearch {
   /** @param {import('./explain.js').Explain} panel */
   constructor(panel) {
     this.panel = panel;
     this.questions = new Questions(panel.page.backend, panel.page.changed);
-    /** @type {Evidence | null} */
-    this.found = null; // the smallest set so far
-    this.running = false;
     this.offered = Boolean(panel.page.models?.questions.evidence);
+    this.open();
   }
 
   /** Forget the patches of another photograph. */
   open() {
-    this.found = null;
-    this.running = false;
+    /** @type {Evidence | null} */
+    this.found = null; // the smallest set so far
+    this.running = this.removes = this.failed = false;
+    /** @type {number[]} */
+    this.used = []; // patches of earlier sets, which alone keep the prediction
   }
 
   /** @returns {import('../effects/questions.js').Question} */
   get question() {
     const { target, against } = this.panel.shown;
-    return /** @type {any} */ (['evidence', { target, ...(against === null ? {} : { against }) }]);
+    const { used: apart, removes } = this;
+    return /** @type {any} */ (['evidence', { target, against, removes, apart }]);
   }
 
-  /** Start the search, or stop it. */
-  toggle() {
+  /** Start a search, or stop it. @param {string | undefined} what - the button */
+  clicked(what) {
+    if (!what || !SEARCHES.includes(what)) return;
     this.questions.retry();
-    if (this.running) this.finish();
-    else [this.found, this.running] = [null, true];
+    if (this.running) {
+      this.finish();
+      return;
+    }
+    const used = what === 'few-apart' && this.found && !this.removes ? [...this.used, ...this.found.patches] : [];
+    Object.assign(this, { used, removes: what === 'few-removes', found: null, failed: false, running: true });
   }
 
-  /** Return all patches that are not in the set. @param {Scene} scene @param {Evidence} found */
-  others({ hiding: [gh, gw] }, { patches }) {
-    const kept = new Set(patches);
-    return Array.from({ length: gh * gw }, (_, patch) => patch).filter((patch) => !kept.has(patch));
+  /** Return the patches to hide: those outside of the set, or the set. @param {Scene} scene @param {Evidence} found */
+  hides({ hiding: [gh, gw] }, { patches }) {
+    const chosen = new Set(patches);
+    return Array.from({ length: gh * gw }, (_, patch) => patch).filter((patch) => chosen.has(patch) === this.removes);
   }
 
-  /** End the search: all patches outside of the set stay hidden, also in links. */
+  /** End the search: the patches stay hidden, also in links. */
   finish() {
     this.running = false;
     const { found, panel: { scene } } = this;
-    if (found) this.panel.change({ removed: 0, erased: this.others(scene, found) });
+    if (found) this.panel.change({ removed: 0, erased: this.hides(scene, found) });
   }
 
   /** Continue the search, and return the patches to hide; null if no search runs. @param {Scene} scene */
@@ -61,22 +71,27 @@ export class EvidenceSearch {
     this.questions.want(scene, [question]);
     const answer = this.questions.answer(scene, question);
     const told = /** @type {any} */ (this.questions.progress(scene, question));
-    if (answer || told?.patches) this.found = answer ?? { ...told, minimal: false };
+    if (answer) [this.found, this.failed] = answer.patches ? [answer, false] : [null, true];
+    else if (told?.patches) this.found = { ...told, minimal: false };
     if (answer || this.questions.failure(scene, question)) this.finish();
-    return this.found && this.others(scene, this.found);
+    return this.found && this.hides(scene, this.found);
   }
 
   /** @param {State} state @param {Scene} scene */
   show(state, scene) {
-    const { panel, found, running } = this;
+    const { panel, found, running, removes } = this;
     const { target } = panel.shown;
-    const button = panel.find('[data-do=few]');
-    button.hidden = !this.offered || isPartial(scene.manifest) || typeof target !== 'number'
-      || scene.manifest.problemType === 'regression';
-    write(button, running ? tr('stop') : tr('few-ask'));
-    const shown = found && (running || String(this.others(scene, found)) === String(state.erased));
-    const words = shown && tr('few-says', found.patches.length, scene.hiding[0] * scene.hiding[1],
+    const shown = found && (running || String(this.hides(scene, found)) === String(state.erased));
+    const offered = this.offered && !isPartial(scene.manifest) && typeof target === 'number'
+      && scene.manifest.problemType !== 'regression';
+    for (const name of SEARCHES) {
+      panel.find(`[data-do=${name}]`).hidden = !offered || (name !== 'few' && (!shown || running));
+    }
+    write(panel.find('[data-do=few]'), running ? tr('stop') : tr('few-ask'));
+    const what = removes ? 'few-without' : this.used.length ? 'few-others-say' : 'few-says';
+    const words = shown && tr(what, found.patches.length, scene.hiding[0] * scene.hiding[1],
       named(panel.field.names(/** @type {any} */ (target)).label), percent(found.probability));
-    write(panel.find('.vv-few'), !words ? '' : found.minimal ? tr('few-minimal', words) : tr('few-open', words));
+    const end = !found?.minimal ? 'few-open' : removes ? 'few-back' : 'few-minimal';
+    write(panel.find('.vv-few'), words ? tr(end, words) : this.failed ? tr('few-none') : '');
   }
 }
