@@ -350,8 +350,6 @@ def test_evidence_matches_python(endpoints: Endpoints, scene: str) -> None:
     assert endpoints.evidence(scene, apart=everything)["patches"] is None
 
 
-
-
 EDGE = {"block": 1, "head": 0, "query": 2, "key": 5}
 TABLE: list[tuple[str, dict[str, Any], str]] = [  # endpoint, arguments, part of the error message
     ("open", {}, "photograph"),
