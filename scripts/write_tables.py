@@ -20,6 +20,7 @@ from vitviz.heatmap import FAR, FEW, OWN_QUANTILE
 from vitviz.server.endpoints import Endpoints
 from vitviz.settings import SETTINGS
 from vitviz.web.first_view import CLAIMS, EVEN, MAJORITY, OPACITY, PLACES
+from vitviz.web.languages import LANGUAGES
 from vitviz.web.questions import QUESTIONS
 from vitviz.weights.checkpoint import ARENA
 
@@ -110,6 +111,7 @@ def constants() -> str:
         "FEW": FEW,
         "FEW_CLASSES": FEW_CLASSES,
         "FOREGROUND_BINS": BINS,
+        "LANGUAGES": LANGUAGES,
         "LEAST_FULL": LEAST_FULL,
         "LISTED": LISTED,
         "LIT": LIT,

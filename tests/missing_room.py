@@ -30,8 +30,9 @@ def check(room: str) -> None:
             import_module(found.name)
     for entry in PAGES:
         if room != "site" or not entry.startswith("site/"):
-            script = bundle.script(entry, bundle.of_rooms("room.js"))
-            assert ("vv-lecture'] = Lecture" in script) == (room != "lecture"), entry
+            whole = bundle.script(entry, tuple(bundle.part_modules().values()))
+            for script in (whole, bundle.parts(entry).get("lecture", "")):
+                assert ("vv-lecture'] = Lecture" in script) == (room != "lecture"), entry
     assert bool(bundle.of_rooms("worker/room.js")) == (room != "lecture")
     for command in COMMANDS[room]:
         told = io.StringIO()

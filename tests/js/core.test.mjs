@@ -7,6 +7,7 @@ import { KEYS, actionOf } from '../../vitviz/web/core/keys.js';
 import { FIELDS, INITIAL, hasQuery, paneOf, pick } from '../../vitviz/web/core/state.js';
 import { createStore } from '../../vitviz/web/core/store.js';
 import { format, parse } from '../../vitviz/web/core/url.js';
+import '../../vitviz/web/core/zh.js';
 import { LANGUAGES, wordsOf } from '../../vitviz/web/core/words.js';
 import { SCENES, actions, generator } from './random.mjs';
 import { data } from './vectors.mjs';

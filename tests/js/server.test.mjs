@@ -3,6 +3,7 @@ import test from 'node:test';
 import { BackendError } from '../../vitviz/web/backends/backend.js';
 import { readAnswer, serverBackend } from '../../vitviz/web/backends/server.js';
 import { speak, translated } from '../../vitviz/web/core/words.js';
+import '../../vitviz/web/core/zh.js';
 import { Progress } from '../../vitviz/web/effects/questions.js';
 
 const bytes = (...parts) => Buffer.concat(parts.map((part) => Buffer.from(part)));

@@ -5,6 +5,7 @@ import { tmpdir } from 'node:os';
 import test from 'node:test';
 import { pathToFileURL } from 'node:url';
 import { Linter } from 'eslint';
+import '../../vitviz/web/core/zh.js';
 import { LANGUAGES, inEnglish, learn, named, sentence, sentences, speak, tr, translated, wordsOf }
   from '../../vitviz/web/core/words.js';
 import { VECTORS } from './vectors.mjs';
@@ -65,14 +66,16 @@ for (const [place, own] of OTHERS.entries()) {
   });
 }
 
-test('a language is one file, and its missing texts are in English', async () => {
+test('a language is one file that a script adds, and its missing texts are in English', async () => {
   assert.deepEqual(VECTORS.languages, LANGUAGES);
   const core = pathToFileURL(mkdtempSync(`${tmpdir()}/core-`) + '/');
   cpSync(new URL('core/', WEB), core, { recursive: true });
   writeFileSync(new URL('toy.json', core), JSON.stringify({ texts: { look: 'Tour', paste: 'Glue' } }));
-  writeFileSync(new URL('words.js', core), `import TOY from './toy.json' with { type: 'json' };\n${
-    read('web/core/words.js').replace('{ en: EN,', '{ en: EN, toy: TOY,')}`);
+  writeFileSync(new URL('toy.js', core), read('web/core/zh.js').replace(/zh/g, 'toy'));
   const words = await import(new URL('words.js', core));
+  words.speak('toy');
+  assert.equal(words.tr('look'), 'Look'); // not loaded yet
+  await import(new URL('toy.js', core));
   words.speak('toy');
   assert.deepEqual(['look', 'paste', 'heads'].map((key) => words.tr(key)), ['Tour', 'Glue', 'Heads']);
   assert.deepEqual({ ...words.wordsOf('toy'), texts: {} }, { ...wordsOf('en'), texts: {} });

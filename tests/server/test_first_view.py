@@ -76,6 +76,40 @@ def test_page_is_read_before_its_script_runs_and_nothing_moves(page: Browser, ap
     assert page.evaluate("window.shift") < 0.05
 
 
+def test_parts_of_the_page_are_loaded_when_they_are_needed(page: Browser, app: Running) -> None:
+    loaded: list[str] = []
+    page.on("requestfinished", lambda request: loaded.extend(re.findall(r"files/(\w+)\.\w+\.js", request.url)))
+    page.goto(app.url)
+    complete(page)
+    settled(page)
+    assert loaded == ["page"]
+    page.locator("[data-do=lang]").click()
+    lead = page.locator(".vv-lead")
+    expect(lead).to_have_text("看看图像模型在看哪里")
+    page.locator("[data-tab=lecture][role=tab]").click()
+    expect(page.locator(".vv-lecture h2").first).to_have_text("一张照片，一个答案")
+    page.locator("[data-do=lang]").click()
+    expect(lead).to_have_text("See what an image model looks at")
+    page.locator("[data-do=lang]").click()
+    expect(lead).to_have_text("看看图像模型在看哪里")
+    assert loaded == ["page", "zh", "lecture"]
+
+
+def test_part_that_was_lost_is_loaded_again_on_request(page: Browser, app: Running) -> None:
+    parts = re.compile(r"files/(lecture|zh)\.")
+    page.route(parts, lambda route: route.abort())
+    page.goto(f"{app.url}?tab=lecture&lang=zh&step=2")
+    message = page.locator("#notice")
+    expect(message).to_contain_text("Could not load a part of the page. The server does not answer.")
+    expect(page.locator(".vv-lecture > *")).to_have_count(0)
+    settled(page)
+    page.unroute(parts)
+    message.get_by_role("button", name="Try again").click()
+    expect(page.locator(".vv-lecture h2").first).to_have_text("照片变成像素")
+    expect(page.locator(".vv-lead")).to_have_text("看看图像模型在看哪里")
+    expect(message).to_be_hidden()
+
+
 def test_links_to_pages_have_a_preview() -> None:
     assert "@@head@@" in (bundle.HERE / "index.html").read_text(encoding="utf-8")  # of static sites
     assert f'<meta property="og:description" content="{bundle.LEAD}">' in bundle.preview("preview.jpg")

@@ -83,14 +83,16 @@ class PageFiles:
         for example in models["examples"]:
             example["thumbnail"] = self._picture(example["thumbnail"])
         given = {
-            "colors": json.loads(bundle.colors()), "first": first, "models": models, "lecture": lecture,
-            "notice": endpoints.notice,
+            "colors": json.loads(bundle.colors()), "first": first, "models": models, "notice": endpoints.notice,
+            "lecture": lecture and {"lang": lecture["lang"]},
+            "parts": {
+                name: self._keep(f"{name}.js", text.encode())
+                for name, text in bundle.parts(bundle.ENTRY, lecture=lecture).items()
+            },
         }  # fmt: skip
         self.template = bundle.template(**first_view(opened.view, opened.scene, photo))
         self.style = bundle.whole_style(font)
-        script = (
-            f"{bundle.script(bundle.ENTRY, bundle.of_rooms('room.js'))}vitvizExplorer.given = {json.dumps(given)};\n"
-        )
+        script = f"{bundle.script(bundle.ENTRY)}vitvizExplorer.given = {json.dumps(given)};\n"
         load = (bundle.HERE / "loading.js").read_text(encoding="utf-8").replace("export ", "")
         self.script = f"{load}load(element, {json.dumps(self._keep('page.js', script.encode()))});"
 

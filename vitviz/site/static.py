@@ -387,19 +387,23 @@ def _write_page(
 ) -> None:
     """Write the page, and the service worker with a list of all other files."""
     first = next(iter(config["examples"].values()))["scenes"][config["models"]["default"]]
-    script = site.write("page.js", bundle.page_script("site/page/site.js"))["url"]
+    entry = "site/page/site.js"
+    script = site.write("page.js", bundle.page_script(entry))["url"]
+    texts = bundle.parts(entry, lecture=lecture)
+    parts = {name: site.write(f"{name}.js", text)["url"] for name, text in texts.items()}
     manifest = json.loads((site.folder / first / "manifest.json").read_text(encoding="utf-8"))
+    given = {"first": manifest, "site": config, "lecture": lecture and {"lang": lecture["lang"]}, "parts": parts}
     page = bundle.index(
         style=bundle.whole_style(),
         lang=lang,
         head=bundle.preview(bundle.PREVIEW),
         template=bundle.template(),
         script=script,
-        given=json.dumps({"first": manifest, "site": config, "lecture": lecture}).replace("<", "\\u003c"),
+        given=json.dumps(given).replace("<", "\\u003c"),
     )
     site.write(bundle.PREVIEW, bundle.picture(), hashed=False)
     site.write("index.html", page, hashed=False)
-    needed = ["./", script, config["worker"], *(runtime[part]["url"] for part in ("module", "glue"))]
+    needed = ["./", script, *parts.values(), config["worker"], *(runtime[part]["url"] for part in ("module", "glue"))]
     listed = json.dumps({"files": ["./", *site.files], "first": needed})
     site.write(MARK, f"{SITE_IS}{listed};\n{bundle.script('site/page/service.js')}", hashed=False)
 

@@ -1,6 +1,7 @@
-"""Bundle the page's scripts into one, for a page that loads no other file.
+"""Bundle the page's scripts: one script, and parts that the page loads when they are needed.
 
-Rooms (`vitviz.rooms`) add scripts to the page's. The modules are plain ES modules, which browsers and Node run without
+A part is a module that adds something to the page: a language, or the panels of a room (`vitviz.rooms`). Pages that
+load no other file contain all parts. The modules are plain ES modules, which browsers and Node run without
 a build step. The bundle turns each module into a function that returns its exports, in the order of imports, so that
 private names of modules do not conflict. Lines that contain only comments are removed.
 """
@@ -16,6 +17,7 @@ import re
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
+from typing import Any
 from urllib.parse import quote
 
 import numpy as np
@@ -64,29 +66,62 @@ def script(entry: str = ENTRY, first: tuple[str, ...] = ()) -> str:
 
     Args:
         entry: a module, relative to the package.
-        first: modules that run before it, such as those of `of_rooms`.
+        first: modules that run before it, such as those of `part_modules`.
     """
-    order: list[str] = []
-    bodies: dict[str, str] = {}
-    for name in (*first, entry):
-        _collect(name, order, bodies, ())
-    parts = [f"modules['{name}'] = (() => {{\n{bodies[name]}}})();" for name in order]
+    modules = _written(_bodies(*first, entry))
     return (
-        "const vitvizExplorer = (() => {\nconst modules = {};\n"
-        + "\n".join(parts)
-        + f"\nreturn modules['{entry}'];\n}})();\n"
+        f"const vitvizExplorer = (() => {{\nconst modules = {{}};\n{modules}"
+        f"return {{ ...modules['{entry}'], modules }};\n}})();\n"
     )
 
 
-def _collect(name: str, order: list[str], bodies: dict[str, str], path: tuple[str, ...]) -> None:
+def part_modules() -> dict[str, str]:
+    """Return the module of each part by name: a language's code, or a room, whose panels fill the tab of this name."""
+    languages = {path.stem: f"web/core/{path.name}" for path in sorted((HERE / "core").glob("??.js"))}
+    return languages | {path.partition("/")[0]: path for path in of_rooms("room.js")}
+
+
+def parts(entry: str, **rooms: Mapping[str, Any] | None) -> dict[str, str]:
+    """Return the scripts of the parts of a page that runs `script(entry)` and has set `vitvizExplorer.given`.
+
+    Args:
+        entry: the page's module; a part contains the modules that the page lacks.
+        rooms: data of each room, which its script adds to those that the page was given; `None` leaves the room out.
+    """
+    known = _bodies(entry)
+    found = {}
+    for name, module in part_modules().items():
+        if rooms.get(name, {}) is None:
+            continue
+        own = {path: body for path, body in _bodies(module).items() if path not in known}
+        given = f"Object.assign(vitvizExplorer.given['{name}'], {json.dumps(rooms[name])});\n" if name in rooms else ""
+        found[name] = f"((modules) => {{\n{_written(own)}}})(vitvizExplorer.modules);\n{given}"
+    return found
+
+
+def _written(bodies: Mapping[str, str]) -> str:
+    """Return a script that runs modules."""
+    return "".join(f"modules['{name}'] ??= (() => {{\n{body}}})();\n" for name, body in bodies.items())
+
+
+@cache
+def _bodies(*names: str) -> dict[str, str]:
+    """Return the bodies of modules and of all that they import, by name, in the order in which they run."""
+    bodies: dict[str, str] = {}
+    for name in names:
+        _collect(name, bodies, ())
+    return bodies
+
+
+def _collect(name: str, bodies: dict[str, str], path: tuple[str, ...]) -> None:
     """Add a module after all modules that it imports."""
-    if name in order:
+    if name in bodies:
         return
     if name in path:
         raise BundleError(f"Expected imports in one direction, got {' -> '.join((*path, name))}. Remove one of them.")
     text = (PACKAGE / name).read_text(encoding="utf-8")
     for _, other in _IMPORT.findall(text):
-        _collect(_resolve(name, other), order, bodies, (*path, name))
+        _collect(_resolve(name, other), bodies, (*path, name))
 
     def bound(match: re.Match[str]) -> str:
         return f"const {{{match[1].replace(' as ', ': ')}}} = modules['{_resolve(name, match[2])}'];\n"
@@ -101,7 +136,6 @@ def _collect(name: str, order: list[str], bodies: dict[str, str], path: tuple[st
         raise BundleError(
             f"Expected import {{ ... }} from './x.js' and export before a definition, got {left[0]!r}. Fix {name}."
         )
-    order.append(name)
     bodies[name] = f"{body}return {{ {', '.join(exported)} }};\n"
 
 
@@ -146,9 +180,9 @@ def template(**first: str) -> str:
 
 def page_script(entry: str) -> str:
     """Return the script for a page of `index`, which reads the page's data and starts the app."""
-    given = "JSON.parse(document.getElementById('vv-given').textContent)"
-    start = f"vitvizExplorer.start(document.querySelector('.vv'), {{ colors: {colors()}, ...{given} }});\n"
-    return script(entry, of_rooms("room.js")) + start
+    given = f"{{ colors: {colors()}, ...JSON.parse(document.getElementById('vv-given').textContent) }}"
+    start = "vitvizExplorer.start(document.querySelector('.vv'), vitvizExplorer.given);\n"
+    return f"{script(entry)}vitvizExplorer.given = {given};\n{start}"
 
 
 def index(**filling: str) -> str:
@@ -223,7 +257,7 @@ def contained_style() -> str:
 
 
 def of_rooms(name: str) -> tuple[str, ...]:
-    """Return the files that rooms add: "room.js" to the page, "room.css" to its style, "worker/room.js" to a worker."""
+    """Return the files of rooms: "room.js" for parts, "room.css" for the style, "worker/room.js" for a worker."""
     return tuple(path.relative_to(PACKAGE).as_posix() for path in sorted(PACKAGE.glob(f"*/page/{name}")))
 
 

@@ -13,14 +13,15 @@ import {
   copyLink, download, downloadPicture, followAddress, followAnimation, followFullScreen,
 } from './effects/browser.js';
 import { Progress, Questions } from './effects/questions.js';
+import { Parts } from './effects/parts.js';
 import { fragmentOf } from './effects/photo_link.js';
 import { SceneEffects } from './effects/scene.js';
 
 /** @typedef {import('./effects/scene.js').Scene} Scene */
 /** @typedef {{title: string, body: string, question: string, answer: string}} Text - HTML of a step of the lecture */
 /**
- * The steps in each language, and the exercises.
- * @typedef {{lang: string, texts: Record<string, Text[]>,
+ * The lecture's initial language and, once its part is loaded, its steps in each language and its exercises.
+ * @typedef {{lang: string, texts?: Record<string, Text[]>,
  *   exercises?: any}} Lectured - `exercises`: `Given` of the lecture
  */
 
@@ -67,12 +68,13 @@ const home = {
  * @param {import('./core/manifest.js').Manifest} options.first - manifest of the first scene
  * @param {string | null} [options.photo] - name of the first scene's photograph, if it is not an example
  * @param {string} options.search - the query string @param {any} options.models - Models; null without a server
- * @param {Lectured | null} [options.lecture] - texts of the lecture, and its initial language
+ * @param {Lectured | null} [options.lecture]
+ * @param {Record<string, string>} [options.parts] - addresses of the parts that the page's script lacks, by name
  * @param {boolean} [options.inside] - whether another page embeds the explorer, with its own address, keys and colors
  * @param {Record<string, any>} places - panels by their selectors, in addition to those of the rooms
  */
 export function mount(root, { colors: encoded, backend: innerBackend, photos, first, photo = null, search, models,
-  lecture = null, inside = false }, places) {
+  lecture = null, parts: addresses = {}, inside = false }, places) {
   const colors = Object.fromEntries(Object.entries(encoded).map(([name, text]) => [name, decoded(text)]));
   const tables = Object.fromEntries(Object.entries(colors).map(([name, bytes]) => [name, packed(bytes)]));
   for (const given of [first, models]) learn(/** @type {any} */ (given)?.phrases);
@@ -99,25 +101,36 @@ export function mount(root, { colors: encoded, backend: innerBackend, photos, fi
     changes: 0, // number of changes, with which a panel can tell whether its drawing is up to date
     began: 0, // time of the current frame
     drew: () => { page.drawn += 1; },
-    resting: () => frame === 0,
+    resting: () => frame === 0 && parts.loading.size === 0,
     dispose: () => leaving.abort(), // before the page is removed from its document
     draws, // draws what is left, or depends on sizes
     act: (/** @type {string} */ what) => runCommand(what, page),
     lecture, models: /** @type {import('./backends/backend.js').Models} */ (models), panels: /** @type {any[]} */ ([]),
   };
-  page.panels = Object.entries({ ...places, ...ROOM_PANELS }).flatMap(([selector, Panel]) => {
-    const place = root.matches(selector) ? root : root.querySelector(selector);
-    return place ? [new Panel(place, page)] : [];
+  /** Add panels that the page does not have yet. @param {Record<string, any>} kinds - by selectors */
+  const add = (kinds) => {
+    for (const [selector, Kind] of Object.entries(kinds)) {
+      const place = root.matches(selector) ? root : root.querySelector(selector);
+      if (place && !page.panels.some((panel) => panel instanceof Kind)) page.panels.push(new Kind(place, page));
+    }
+  };
+  add({ ...places, ...ROOM_PANELS });
+  const parts = new Parts(addresses, page, () => {
+    add(ROOM_PANELS);
+    changed();
   });
   function draw() {
     frame = 0;
     page.began = performance.now();
-    speak(languageOf(store.get().lang, lecture));
     const shown = showable(store.get());
+    const lang = languageOf(shown.lang, lecture);
+    parts.want([shown.tab, lang]);
+    speak(lang);
     const more = page.panels.map((panel) => panel.render(shown)).some(Boolean);
     if (more) draws();
   }
   store.subscribe((_state, _before, { type }) => {
+    if (type === 'retry') parts.failed.clear();
     const asked = type === 'retry' ? page.panels.flatMap((panel) => Object.values(panel)) : [];
     for (const each of asked) if (each instanceof Questions) each.retry();
     changed();

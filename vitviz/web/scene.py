@@ -322,8 +322,8 @@ def saved_frame(*, rooms: bool = False, **filling: str) -> str:
         rooms: whether rooms such as the lecture add scripts and styles.
         filling: title, parts, manifest, search and lecture, as HTML.
     """
-    first = bundle.of_rooms("room.js") if rooms else ()
-    scripts = {"script": bundle.script("web/saved.js", first), "colors": bundle.colors()}
+    first = [module for module in bundle.part_modules().values() if rooms or module not in bundle.of_rooms("room.js")]
+    scripts = {"script": bundle.script("web/saved.js", tuple(first)), "colors": bundle.colors()}
     style = bundle.whole_style() if rooms else bundle.style()
     filling |= {"style": style, "template": bundle.template(), **scripts}
     return bundle.fill(bundle.frame(), filling)

@@ -1,4 +1,4 @@
-// Add the lecture to the page.
+// Add the lecture to the page: a part, which is loaded with its tab.
 import { ROOM_PANELS } from '../../web/core/rooms.js';
 import { Lecture } from './panels/lecture.js';
 

@@ -10,9 +10,9 @@ import { APP_PANELS } from '../../web/app.js';
  * Start a static site in `root`, which contains app.html.
  * @param {HTMLElement} root
  * @param {{colors: Record<string, string>, first: any, site: import('./backends/onnx.js').Site,
- *   lecture: import('../../web/page.js').Lectured | null}} options
+ *   lecture: import('../../web/page.js').Lectured | null, parts: Record<string, string>}} options
  */
-export function start(root, { colors, first, site, lecture }) {
+export function start(root, { colors, first, site, lecture, parts }) {
   const photos = new Photos();
   const { deviceMemory } = /** @type {any} */ (navigator); // only in Chromium, over https
   for (const entry of site.models.groups[0].entries) {
@@ -20,7 +20,8 @@ export function start(root, { colors, first, site, lecture }) {
   }
   const backend = onnxBackend({ base: document.baseURI, site, photos, lecture: lecture !== null });
   const { search, notice } = received(photos, window.location);
-  const page = mount(root, { colors, backend, photos, first, models: site.models, lecture, search }, APP_PANELS);
+  const page = mount(root, { colors, backend, photos, first, models: site.models, lecture, parts, search },
+    APP_PANELS);
   if (notice) page.store.dispatch({ type: 'message', texts: [notice] });
   serveOffline();
   window.vitviz = page; // only for tests and benchmarks

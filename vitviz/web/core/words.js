@@ -1,20 +1,22 @@
 // The texts of the page in several languages: en.json has the English text of each key, and one file for each other
-// language the translation under the same key. What a language lacks appears in English. Values take the place of {0},
-// {1}, ... in a text, so that each language has its own order of words. The lecture's texts are grouped by its steps
-// (`wordsOf`).
+// language the translation under the same key, which `addLanguage` adds. What a language lacks appears in English.
+// Values take the place of {0}, {1}, ... in a text, so that each language has its own order of words. The lecture's
+// texts are grouped by its steps (`wordsOf`).
 import CONSTANTS from './constants.json' with { type: 'json' };
 import ENGLISH from './en.json' with { type: 'json' };
-import ZH from './zh.json' with { type: 'json' };
 import { integer, unbroken } from './figures.js';
 
 /** @typedef {Record<string, any>} Words - texts by part of the page and name */
 /** @typedef {{key: string, values: (string | number)[]}} Phrase - of Python or a worker */
 
+/** The codes of the languages, English first. */
+export const LANGUAGES = CONSTANTS.LANGUAGES;
 /** The English texts, with those that Python says as well. @type {Words} */
 const EN = { ...ENGLISH, texts: { ...ENGLISH.texts, ...CONSTANTS.TEXTS } };
-/** The languages by code. @type {Record<string, Words>} */
-const TEXTS = { en: EN, zh: ZH };
-export const LANGUAGES = Object.keys(TEXTS);
+/** The languages that were added, by code. @type {Record<string, Words>} */
+const TEXTS = {};
+/** Their texts, with English for those that they lack. @type {Record<string, Words>} */
+const WORDS = {};
 
 /** Return a part of the texts, with English for those that the language lacks. @param {any} own @param {any} english
  * @returns {any} */
@@ -24,9 +26,13 @@ function completed(own, english) {
   return { ...english, ...own };
 }
 
-/** @type {Record<string, Words>} */
-const WORDS = Object.fromEntries(Object.entries(TEXTS).map(([lang, texts]) => [lang,
-  Object.fromEntries(Object.entries(EN).map(([part, english]) => [part, completed(texts[part], english)]))]));
+/** Add the texts of a language. @param {string} lang @param {Words} texts */
+export function addLanguage(lang, texts) {
+  TEXTS[lang] = texts;
+  WORDS[lang] = Object.fromEntries(Object.entries(EN)
+    .map(([part, english]) => [part, completed(texts[part], english)]));
+}
+addLanguage('en', EN);
 
 /** Return all texts in a language; missing texts are in English. @param {string} lang */
 export function wordsOf(lang) {
@@ -57,7 +63,7 @@ export function filled(text, ...values) {
 
 let language = 'en'; // of the whole page, so functions that describe numbers need no further argument
 
-/** Choose the language of `tr`. @param {string} lang */
+/** Choose the language of `tr`; it is English until the language was added. @param {string} lang */
 export function speak(lang) {
   language = WORDS[lang] ? lang : 'en';
 }

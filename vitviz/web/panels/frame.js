@@ -101,6 +101,7 @@ export class Frame extends Panel {
     this.state = state;
     this.root.classList.toggle('dark', this.isDark());
     this.root.classList.toggle('vv-blank', state.blank && state.tab === 'lecture');
+    const translates = spoken() !== this.lang;
     this.speak(spoken());
     const partial = state.scene !== null && isPartial(state.scene.limits);
     this.main.classList.toggle('vv-partial', partial);
@@ -108,7 +109,7 @@ export class Frame extends Panel {
     if (state.tab !== before?.tab || this.found('.vv-lacking').hidden === absent) this.turn(state.tab, absent);
     this.showText('.vv-lacking', absent ? tr(ABSENT) : '');
     if (state.full !== before?.full) this.press('[data-do=full]', () => state.full);
-    if (state.messages !== before?.messages || state.lang !== before?.lang) this.tell(state);
+    if (state.messages !== before?.messages || translates) this.tell(state);
     for (const fold of this.folds) { // only what changed: a part that was just opened is not in the state yet
       const open = isOpen(state, fold.dataset.fold);
       if (!before || open !== isOpen(before, fold.dataset.fold)) fold.open = open;

@@ -222,9 +222,10 @@ export class Exercises extends Panel {
    * exercises: import('../compute/exercises.js').Exercise[]}[]} steps - `at`: the step, counted from 0 */
   place(steps) {
     const { page: { colors, lecture }, scene, lang, sheet } = this;
-    if (!lecture) return;
+    const texts = lecture?.texts;
+    if (!texts) return;
     const sections = steps.map(({ at, exercises }) => ({
-      step: at + 1, title: lecture.texts[lang][at].title, tasks: KINDS.flatMap((kind) => {
+      step: at + 1, title: texts[lang][at].title, tasks: KINDS.flatMap((kind) => {
         const exercise = exercises.find((each) => each.kind === kind);
         const text = lecture.exercises?.texts[lang][LECTURE[at].name][kind];
         return exercise && text ? [{ exercise, text }] : [];

@@ -4,7 +4,7 @@ import { localHead } from '../compute/kinds.js';
 import { queryOn } from '../../../web/compute/query.js';
 import { escaped } from '../../../web/compute/format.js';
 import { parseLecture } from '../compute/lecture_numbers.js';
-import { joined, languageOf, tr, wordsOf } from '../../../web/core/words.js';
+import { joined, spoken, tr, wordsOf } from '../../../web/core/words.js';
 import { LECTURE, PARTS, pathOf } from '../../../web/core/steps.js';
 import { write } from '../../../web/draw/dom.js';
 import { move, placesOf } from '../draw/moving.js';
@@ -119,7 +119,7 @@ export class Lecture extends Panel {
       return false;
     }
     this.isNew(scene);
-    const lang = languageOf(state.lang, this.page.lecture);
+    const lang = spoken();
     const shown = { ...state, lang, query: this.patch(state, scene), example: this.example(state, scene),
       chosen: this.page.store.get().block };
     const current = `${state.step} ${state.full && state.part}`;
@@ -201,7 +201,7 @@ export class Lecture extends Panel {
   tell({ step, lang }) {
     if (this.told === `${lang} ${step}`) return;
     const words = wordsOf(lang).lecture;
-    const text = this.page.lecture?.texts[lang][step - 1];
+    const text = this.page.lecture?.texts?.[lang][step - 1];
     if (!this.told.startsWith(lang)) {
       this.root.lang = lang;
       this.root.setAttribute('aria-label', words.path);
