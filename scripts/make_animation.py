@@ -24,7 +24,7 @@ POINTER_FRAMES = 12  # frames in which the pointer moves
 FRAME_MS = 110  # duration of such a frame, in milliseconds
 LAST_FRAME_MS = 1000  # duration of the last frame of a scene, in milliseconds
 START, EAR = (0.5, 0.6), (0.865, 0.1)  # path of the pointer, to the dog's ear, as shares of the photograph's sides
-SECOND_PANE = "Koala"  # photograph beside the dog, in which similar patches light up
+SECOND_PANE = "Cat"  # photograph beside the dog, in which similar patches light up
 HIDDEN = "Dog"  # photograph whose patches are hidden until the prediction changes
 SEARCHING = "vitviz.panels.find(({ hiding }) => hiding)?.hiding.searching"
 STORY_SECONDS = 6  # duration of explorer.webp

@@ -61,7 +61,7 @@ def test_a_word_shows_its_effects_and_every_head_without_a_request(page: Browser
     page.on("request", lambda request: asked.append(request.url))
     page.hover(f"{WORDS} >> nth=1")
     expect(page.locator(".vv-of-word button")).to_have_count(4 * 9)
-    expect(page.locator(".vv-scale-words")).to_have_text("Decoder: 4 layers × 8 heads")
+    expect(page.locator(".vv-explore .vv-scale-words")).to_have_text("Decoder: 4 layers × 8 heads")
     title = "“church”: how much its log-probability falls when each image token is masked"
     expect(page.locator(".vv-explore .vv-title")).to_have_text(title)
     np.testing.assert_allclose(shown(page), words.effects()[1].clamp_min(0), atol=2e-3)
@@ -73,7 +73,7 @@ def test_a_word_shows_its_effects_and_every_head_without_a_request(page: Browser
     np.testing.assert_allclose(shown(page), words.of("church")[3].mean(0), atol=1e-5)
     page.mouse.move(0, 0)
     page.keyboard.press("Escape")
-    expect(page.locator(".vv-scale-words")).to_have_text("12 layers × 6 heads")
+    expect(page.locator(".vv-explore .vv-scale-words")).to_have_text("12 layers × 6 heads")
     assert asked == []
 
 
@@ -104,7 +104,7 @@ def test_another_photograph_gets_its_own_caption_and_another_model_none(page: Br
     opened(page, f"{app.url}?word=2")
     upload(page, DOG)
     expect(page.locator(WORDS)).to_have_text(["a", "photo", "of", "a", "German", "shepherd"])
-    expect(page.locator(".vv-scale-words")).to_have_text("12 layers × 6 heads")
+    expect(page.locator(".vv-explore .vv-scale-words")).to_have_text("12 layers × 6 heads")
     wait_until(lambda: "word=" not in page.url, "the address")
     ready(page, f"{app.url}?model={MODEL}")
     settled(page)

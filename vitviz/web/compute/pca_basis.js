@@ -18,9 +18,9 @@ const { FOREGROUND_BINS: BINS } = CONSTANTS; // see vitviz/analysis/pca_basis.py
 
 /**
  * The threshold that maximizes the variance between the values above and below it (Otsu 1979).
- * @param {Float64Array} values
+ * @param {Float64Array | Float32Array} values
  */
-function otsu(values) {
+export function otsu(values) {
   const [first, last] = [Math.min(...values), Math.max(...values)];
   const counts = new Float64Array(BINS);
   for (const value of values) {
@@ -49,7 +49,7 @@ function borderOf([rows, columns]) {
 }
 
 /** @param {number[]} values */
-export const mean = (values) => values.reduce((sum, value) => sum + value, 0) / values.length;
+const mean = (values) => values.reduce((sum, value) => sum + value, 0) / values.length;
 
 /**
  * Fit a basis to the patches of one photograph or several.

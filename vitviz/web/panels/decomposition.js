@@ -135,6 +135,7 @@ export class DecompositionPanel extends Panel {
       column(tr('sums-constant'), `${tr('sums-constant')}: ${number(constant)}`, bar(last, 'vv-plot-quiet')),
       column(tr('sums-total'), `${tr('sums-total')}: ${number(total)}`, bar(-1, 'vv-sum'))].join('');
     oneTabStop(this.find('.vv-waterfall'));
+    this.find('.vv-waterfall').scrollTo(1e4, 0); // on a phone it scrolls; the last layers add most
     this.write('.vv-total', tr('sums-add-up', number(start), number(sum(attention) + sum(mlps)), number(constant),
       number(total), translated(name)));
   }

@@ -7,7 +7,7 @@ import {
 import { find, write } from '../draw/dom.js';
 import { tokenOf } from '../compute/geometry.js';
 import { npz } from '../compute/map_files.js';
-import { mean } from '../compute/pca_basis.js';
+import { otsu } from '../compute/pca_basis.js';
 import { read, sentences } from '../compute/readout.js';
 import { sentence } from '../compute/sentence.js';
 import { showable } from '../core/actions.js';
@@ -366,7 +366,7 @@ export class Explore extends Panel {
     const { name: color, bytes, table } = this.coloring(place, shown.signed);
     const patches = shown.values.subarray(prefix);
     const scale = ownScale(patches, shown.signed);
-    if (shown.unit === 'cosine' && color === SPOTLIGHT) scale.vmin = mean([...patches]); // most patches are alike
+    if (shown.unit === 'cosine' && color === SPOTLIGHT) scale.vmin = otsu(patches); // most patches are alike
     const dots = [...(color === SPOTLIGHT ? [] : beyond(patches, scale)), ...(active ? this.marked : [])];
     pane.mark(place.grid, shown.patch, dots, shown.from);
     if (held.index.length !== patches.length) held.index = new Uint8Array(patches.length);

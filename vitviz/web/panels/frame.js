@@ -181,7 +181,7 @@ export class Frame extends Panel {
     if (!shapes.length || shape === this.shape) return;
     this.shape = shape;
     this.main.style.setProperty('--photo', shape);
-    this.main.classList.toggle('vv-tall', Number(shape) < 0.9);
+    this.main.classList.toggle('vv-tall', Number(shape) < 1.14);
   }
 
   /** Show the progress; style.css delays it by half a second. */
