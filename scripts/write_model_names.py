@@ -159,7 +159,7 @@ def check(
     for attention, reference in zip(own, theirs, strict=True):
         torch.testing.assert_close(attention, reference, rtol=0, atol=tolerance)
     last = trace.tokens
-    if ours.config.pool_blocks:  # CaiT normalises its class token, which is in front, together with the patches
+    if ours.config.pool.blocks:  # CaiT normalises its class token, which is in front, together with the patches
         last, tokens = ours.norm(last), tokens[:, 1:]
     pairs = [(last, tokens.reshape_as(last))] + ([] if outputs is None else [(ours(images), outputs)])
     for result, expected in pairs:
@@ -249,11 +249,14 @@ def compare_transformers(kind: str, config: Any) -> None:
 def signature(model: nn.Module, config: ViTConfig | None) -> tuple[Any, ...]:
     """Return what names must have in common to share a run: settings and classes of parts, but not sizes."""
     sizes = {"image_size", "patch_size", "width", "depth", "heads", "head_width", "mlp_width", "classes", "channels"}
-    sizes |= {"position_grid", "rotary_grid", "layer_scale", "pool_heads", "projection"}
-    settings = dataclasses.asdict(config or ViTConfig()).items()
+    sizes |= {"table.grid", "rotary.grid", "layer_scale", "pool.heads", "projection"}
+    fields = dataclasses.asdict(config or ViTConfig())
+    settings = {name: value for name, value in fields.items() if not isinstance(value, dict)}
+    parts = {name: value for name, value in fields.items() if isinstance(value, dict)}
+    settings |= {f"{part}.{name}": value for part, inner in parts.items() for name, value in inner.items()}
     kinds = {f"{type(module).__module__}.{type(module).__name__}" for module in model.modules()}
     scaled = config is not None and config.layer_scale is not None
-    return (scaled, *((name, value) for name, value in settings if name not in sizes), *sorted(kinds))
+    return (scaled, *((name, value) for name, value in settings.items() if name not in sizes), *sorted(kinds))
 
 
 def timm_results(compare: bool) -> Iterator[tuple[str, str, str]]:

@@ -65,7 +65,7 @@ def exercise_answers(view: View) -> dict[str, dict[str, Any]]:
         "cls": {"number": 100 / tokens, "patch": attention[-1].mean(0)[0]},
         "residual": {"number": lengths[0, token] + np.linalg.norm(stream[1, token] - start[token]),
                      "patch": (unit[-1] * unit[0]).sum(1)[prefix:]},
-        "norm": {"number": (value[abs(value).argmax()] - value.mean()) / np.sqrt(value.var() + config.norm_eps),
+        "norm": {"number": (value[abs(value).argmax()] - value.mean()) / np.sqrt(value.var() + config.norms.eps),
                  "patch": lengths[half, prefix:]},
         "attention": {"number": (keys @ queries[token]).max() / np.sqrt(trace.head_width),
                       "patch": attention[0][0, token]},

@@ -242,7 +242,7 @@ def run(
     result = Run(x)
     for index in range(min(depth, c.depth)):
         x, attention, values = _block(tape, p, f"blocks.{index}.", c, x, grid, changes)
-        if c.positions_between and index + 1 < c.depth:
+        if c.table.between and index + 1 < c.depth:
             front, back = p["mid_pos_embed"][index].tensor_split([prefix])
             back = _resized(c, back, grid)[slice(None) if changes.keep is None else changes.keep]
             x = tape.shift(x, torch.cat([front, back]))
@@ -259,18 +259,18 @@ def _block(
     """Return the output of a block, its attention and its values."""
     stay, branch = tape.clone(x)
     stay, beside = tape.clone(stay) if c.parallel else (stay, stay)
-    branch = branch if c.norm_post else tape.norm(branch, p, name + "norm1", c.norm_eps)
+    branch = branch if c.norms.post else tape.norm(branch, p, name + "norm1", c.norms.eps)
     branch, attention, values = _attend(tape, p, name + "attn.", c, branch, grid, changes)
-    branch = tape.norm(branch, p, name + "norm1", c.norm_eps) if c.norm_post else branch
+    branch = tape.norm(branch, p, name + "norm1", c.norms.eps) if c.norms.post else branch
     if c.parallel:
-        beside = _mlp(tape, p, name + "mlp.", c, tape.norm(beside, p, name + "norm1", c.norm_eps))
+        beside = _mlp(tape, p, name + "mlp.", c, tape.norm(beside, p, name + "norm1", c.norms.eps))
         branch = tape.add(branch, beside)
     x = tape.add(stay, _scaled(tape, p.get(name + "ls1.gamma"), branch))
     if not c.parallel:
         stay, branch = tape.clone(x)
-        branch = branch if c.norm_post else tape.norm(branch, p, name + "norm2", c.norm_eps)
+        branch = branch if c.norms.post else tape.norm(branch, p, name + "norm2", c.norms.eps)
         branch = _mlp(tape, p, name + "mlp.", c, branch)
-        branch = tape.norm(branch, p, name + "norm2", c.norm_eps) if c.norm_post else branch
+        branch = tape.norm(branch, p, name + "norm2", c.norms.eps) if c.norms.post else branch
         x = tape.add(stay, _scaled(tape, p.get(name + "ls2.gamma"), branch))
     return x, attention, values
 
@@ -282,9 +282,9 @@ def parameters(model: ViT) -> Parameters:
 def read(tape: Tape, model: ViT, x: Value) -> tuple[Value, list[Value], Value]:
     """Return normed tokens, attentions of the pooling, and logits, from tokens (B, N, D) after a block."""
     c, p, prefix, pools = model.config, parameters(model), len(model.config.prefix), []
-    final = x = x if c.norm_pooled else tape.norm(x, p, "norm", c.norm_eps)
+    final = x = x if c.norms.pooled else tape.norm(x, p, "norm", c.norms.eps)
     x, side = tape.clone(x) if "head_dist.weight" in p else (x, x)
-    if c.pool_blocks:
+    if c.pool.blocks:
         pooled, pools = _class_attention(tape, p, c, x)
     elif c.pooling == "attention":
         pooled, pool = _attention_pool(tape, p, c, x)
@@ -292,8 +292,8 @@ def read(tape: Tape, model: ViT, x: Value) -> tuple[Value, list[Value], Value]:
     else:
         rows = {"cls": [slice(0, 1)], "mean": [slice(prefix, None)], "cls+mean": [slice(0, 1), slice(prefix, None)]}
         pooled = tape.proportional(lambda t: torch.cat([t[:, part].mean(1) for part in rows[c.pooling]], 1), x)
-    if c.norm_pooled:
-        pooled = tape.norm(pooled, p, "norm", c.norm_eps)
+    if c.norms.pooled:
+        pooled = tape.norm(pooled, p, "norm", c.norms.eps)
     logits = tape.linear(pooled, p["head.weight"], p["head.bias"], "head") if c.classes else pooled
     if "head_dist.weight" in p:  # DeiT: the mean of two classifiers, each on its own token
         second = tape.proportional(lambda t: t[:, c.prefix.index("distillation")], side)
@@ -306,21 +306,21 @@ def _embed(tape: Tape, c: ViTConfig, p: Parameters, images: Tensor, grid: tuple[
     batch, (rows, columns), side = len(images), grid, c.patch_size
     pixels = images.reshape(batch, c.channels, rows, side, columns, side).permute(0, 2, 4, 1, 3, 5)
     x = pixels.reshape(batch, rows * columns, -1) @ p["patch_embed.proj.weight"].flatten(1).T
-    x = tape.norm(Value(x + p.get("patch_embed.proj.bias", 0.0)), p, "patch_embed.norm", c.norm_eps).tensor
+    x = tape.norm(Value(x + p.get("patch_embed.proj.bias", 0.0)), p, "patch_embed.norm", c.norms.eps).tensor
     if c.learned:
         x = x + _resized(c, p["pos_embed"], grid)
     elif c.positions in ("sincos", "sincos1d"):
         x = x + torch.tensor({"sincos": sincos, "sincos1d": sincos1d}[c.positions](rows, columns, c.width)).double()
     front = [p[name].expand(batch, -1, -1) for name in ("cls_token", "dist_token", "reg_token") if name in p]
     x = torch.cat([*front, x], 1)
-    return tape.norm(Value(x), p, "norm_pre", c.norm_eps).tensor if c.norm_pre else x
+    return tape.norm(Value(x), p, "norm_pre", c.norms.eps).tensor if c.norms.pre else x
 
 
 def _resized(c: ViTConfig, table: Tensor, grid: tuple[int, int]) -> Tensor:
     """Interpolate learned positions to a grid: (..., rows * columns, D) -> (rows' * columns', D)."""
     table = table.reshape(1, *c.learned_grid, -1).permute(0, 3, 1, 2)
     if grid != c.learned_grid:
-        table = F.interpolate(table, grid, mode="bicubic", antialias=c.position_antialias)
+        table = F.interpolate(table, grid, mode="bicubic", antialias=c.table.antialias)
     return table[0].permute(1, 2, 0).flatten(0, 1)
 
 
@@ -345,16 +345,16 @@ def sincos1d(rows: int, columns: int, width: int) -> list[list[float]]:
 def rotations(c: ViTConfig, rows: int, columns: int, rates: Tensor | None) -> Tensor:
     """Siméoni et al. 2025, Heo et al. 2024: angles of patches and pairs of channels, (..., rows * columns, d / 2)."""
     places = [(2 * (y + 0.5) / rows - 1, 2 * (x + 0.5) / columns - 1) for y in range(rows) for x in range(columns)]
-    if c.rotary_places == "index":
+    if c.rotary.places == "index":
         up, along = (
-            (own / count) for own, count in zip(c.rotary_grid or (rows, columns), (rows, columns), strict=True)
+            (own / count) for own, count in zip(c.rotary.grid or (rows, columns), (rows, columns), strict=True)
         )
-        first = c.rotary_offset
+        first = c.rotary.offset
         places = [((y + first) * up, (x + first) * along) for y in range(rows) for x in range(columns)]
     if rates is not None:  # (2, H, d / 2)
         return torch.stack([y * rates[0] + x * rates[1] for y, x in places], 1)
-    quarter, turn = c.head_size // 4, 1.0 if c.rotary_places == "index" else 2 * math.pi
-    steps = [turn / c.rotary_base ** (4 * i / c.head_size) for i in range(quarter)]
+    quarter, turn = c.head_size // 4, 1.0 if c.rotary.places == "index" else 2 * math.pi
+    steps = [turn / c.rotary.base ** (4 * i / c.head_size) for i in range(quarter)]
     return torch.tensor([[at * step for at in place for step in steps] for place in places]).double()
 
 
@@ -373,13 +373,13 @@ def _attend(
     wide, block = c.heads * c.head_size, int(name.split(".")[1]) if name.startswith("blocks.") else None
     qkv = tape.linear(x, p[name + "qkv.weight"], p.get(name + "qkv.bias"), "qkv")
     q, k, v = (_heads(tape, qkv, part * wide, c.heads, c.head_size) for part in range(3))
-    if c.qk_norm:
-        q = tape.norm(q, p, name + "q_norm", c.norm_eps)
-        k = tape.norm(k, p, name + "k_norm", c.norm_eps)
-    if c.rotary:
+    if c.norms.qk:
+        q = tape.norm(q, p, name + "q_norm", c.norms.eps)
+        k = tape.norm(k, p, name + "k_norm", c.norms.eps)
+    if c.rotates:
         angles = rotations(c, *grid, p.get(name + "rates"))
         angles = angles if changes.keep is None else angles[..., changes.keep, :]
-        if c.rotary_class:  # the other prefix tokens have an angle of 0
+        if c.rotary.class_token:  # the other prefix tokens have an angle of 0
             turned = torch.zeros(len(c.prefix), c.head_size // 2).double()
             turned[0] = p[name + "class_angle"]
             angles = torch.cat([turned.expand(*angles.shape[:-2], -1, -1), angles], dim=-2)
@@ -402,7 +402,7 @@ def _attend(
         uniform = tape.proportional(lambda t: bias * t.sum(1, keepdim=True).expand(-1, count, -1), joined)
         mixed = tape.proportional(lambda t: torch.stack(t.chunk(c.heads, -1)).sum(0), mixed)
         mixed = tape.add(mixed, uniform)
-    mixed = tape.norm(mixed, p, name + "norm", c.norm_eps)
+    mixed = tape.norm(mixed, p, name + "norm", c.norms.eps)
     return tape.linear(mixed, p[name + "proj.weight"], p[name + "proj.bias"], "proj"), attention, v
 
 
@@ -457,15 +457,15 @@ def _mlp(tape: Tape, p: Parameters, name: str, c: ViTConfig, x: Value) -> Value:
         )
     else:
         hidden = tape.same(ACTIVATIONS[c.activation], hidden)
-    hidden = tape.norm(hidden, p, name + "norm", c.norm_eps)
+    hidden = tape.norm(hidden, p, name + "norm", c.norms.eps)
     return tape.linear(hidden, p[name + "fc2.weight"], p.get(name + "fc2.bias"), "mlp")
 
 
 def _class_attention(tape: Tape, p: Parameters, c: ViTConfig, x: Value) -> tuple[Value, list[Value]]:
     """Touvron et al. 2021, section 3: blocks over a class token and all tokens, which change only the class token."""
-    own = replace(c, heads=c.pool_heads or c.heads, mlp_width=c.pool_mlp_width, talking_heads=False, depth=1)
+    own = replace(c, heads=c.pool.heads or c.heads, mlp_width=c.pool.mlp_width, talking_heads=False, depth=1)
     token, pools = tape.shift(Value(torch.zeros_like(x.tensor[:, :1])), p["attn_pool.latent"]), []
-    for index in range(c.pool_blocks):
+    for index in range(c.pool.blocks):
         both = torch.cat([token.tensor, x.tensor], 1)
         joined = tape.record(both, (token, x), lambda r: (r[:, :1], r[:, 1:]))
         out, attention, _ = _block(tape, p, f"attn_pool.blocks.{index}.", own, joined, (0, 0), Changes())
@@ -479,13 +479,13 @@ def _attention_pool(tape: Tape, p: Parameters, c: ViTConfig, x: Value) -> tuple[
     q = Value(p["attn_pool.latent"] @ p["attn_pool.q.weight"].T + p["attn_pool.q.bias"])
     kv = tape.linear(x, p["attn_pool.kv.weight"], p["attn_pool.kv.bias"], "qkv")
     heads = [(q, 0), (kv, 0), (kv, c.width)]
-    count = c.pool_heads or c.heads
+    count = c.pool.heads or c.heads
     q, k, v = (_heads(tape, value, start, count, c.width // count) for value, start in heads)
     left_out = torch.arange(x.tensor.shape[1]) < len(c.prefix)  # probability 0
-    bias = None if c.pool_prefix else -1e3 * left_out.double()
+    bias = None if c.pool.prefix else -1e3 * left_out.double()
     mixed, attention = _mix(tape, q, k, v, fixed=True, bias=bias)
     pooled = tape.linear(mixed, p["attn_pool.proj.weight"], p["attn_pool.proj.bias"], "proj")
     stay, branch = tape.clone(pooled)
-    branch = tape.norm(branch, p, "attn_pool.norm", c.norm_eps)
+    branch = tape.norm(branch, p, "attn_pool.norm", c.norms.eps)
     pooled = tape.add(stay, _mlp(tape, p, "attn_pool.mlp.", c, branch))
     return tape.move(lambda t: t.squeeze(1), pooled), attention

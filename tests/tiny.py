@@ -16,6 +16,7 @@ GRID, PATCH = (7, 11), 13
 HEAD_WIDTH, WIDTH, MLP_WIDTH, CLASSES = 17, 19, 23, 29
 LABELS = tuple(f"thing {index}" for index in range(CLASSES))
 SMALL: dict[str, Any] = {"grid": (3, 5), "patch": 2}  # also not square
+POOLED = {"final": "pooled"}
 PREFIXES: dict[str, dict[str, Any]] = {
     "CLS": {},
     "none": {"class_token": False, "pooling": "mean"},
@@ -30,33 +31,34 @@ KINDS: dict[str, dict[str, Any]] = {
         "distillation_token": True, "class_token": False, "pooling": "mean", "registers": 1
     },
     "mean, no prefix, root-mean-square norms": {
-        "class_token": False, "pooling": "mean", "positions": "sincos", "width": 20, "norm": "rms", "norm_patch": True
+        "class_token": False, "pooling": "mean", "positions": "sincos", "width": 20,
+        "norms": {"kind": "rms", "patch": True},
     },
-    "mean beside a class token": {"pooling": "mean", "norm_pooled": True, "positions": "none"},
+    "mean beside a class token": {"pooling": "mean", "norms": POOLED, "positions": "none"},
     "learned positions and rotations": {
-        "positions": "learned+rotary", "rotary_learned": True, "rotary_places": "index", "rotary_grid": (5, 9),
-        "rotary_offset": 1.0, "head_width": 16,
+        "positions": "learned+rotary", "head_width": 16,
+        "rotary": {"learned": True, "places": "index", "grid": (5, 9), "offset": 1.0},
     },
-    "class token and mean": {"pooling": "cls+mean", "norm_pre": True, "qk_norm": True, "qkv_bias": False},
+    "class token and mean": {"pooling": "cls+mean", "norms": {"pre": True, "qk": True}, "qkv_bias": False},
     "registers, parallel": {
-        "class_token": False, "registers": 2, "pooling": "mean", "norm_pooled": True, "parallel": True,
-        "positions_between": True,
+        "class_token": False, "registers": 2, "pooling": "mean", "norms": POOLED, "parallel": True,
+        "table": {"between": True},
     },
     "attention, gated": {
         "class_token": False, "pooling": "attention", "width": 20, "mlp": "swiglu", "mlp_bias": False,
-        "pool_heads": 4, "norm_attention": True, "norm_mlp": True
+        "pool": {"heads": 4}, "norms": {"attention": True, "mlp": True},
     },
     "attention, class token, norm after": {
-        "pooling": "attention", "width": 20, "norm_pooled": True, "registers": 1, "pool_prefix": False,
-        "pool_mlp_width": 13
+        "pooling": "attention", "width": 20, "norms": POOLED, "registers": 1,
+        "pool": {"prefix": False, "mlp_width": 13},
     },
-    "relative bias": {"positions": "none", "relative_bias": True, "registers": 1, "norm_final": False},
+    "relative bias": {"positions": "none", "relative_bias": True, "registers": 1, "norms": {"final": "none"}},
     "attention, distillation, norms after": {
-        "pooling": "attention", "width": 20, "distillation_token": True, "norm_post": True, "qk_norm": True
+        "pooling": "attention", "width": 20, "distillation_token": True, "norms": {"post": True, "qk": True},
     },
     "talking heads, class attention": {
-        "class_token": False, "pooling": "attention", "pool_blocks": 2, "width": 20, "talking_heads": True,
-        "layer_scale": 0.3, "norm_pooled": True, "pool_mlp_width": 13
+        "class_token": False, "pooling": "attention", "pool": {"blocks": 2, "mlp_width": 13}, "width": 20,
+        "talking_heads": True, "layer_scale": 0.3, "norms": POOLED,
     },
 }  # fmt: skip
 """Models that together have every kind of prefix, pooling, position, norm and MLP."""

@@ -1,5 +1,6 @@
 """Check arguments, and fields of settings, which may come from untrusted JSON, against type hints."""
 
+import dataclasses
 import functools
 import inspect
 import math
@@ -21,29 +22,37 @@ R = TypeVar("R")
 field_types = functools.cache(typing.get_type_hints)
 
 
-def check_fields(settings: Any, error: type[VitvizError], ranges: Mapping[str, Range] | None = None) -> None:
+def check_fields(
+    settings: Any, error: type[VitvizError], ranges: Mapping[str, Range] | None = None, part: str = ""
+) -> None:
     """Check the type and range of every field; convert lists to tuples, and numbers to the hinted types.
+
+    A mapping becomes the dataclass that the field has.
 
     Args:
         settings: a new frozen dataclass.
         error: class of the error to raise.
         ranges: field name -> smallest and largest allowed number.
+        part: what precedes the names of the fields in errors and `ranges`, such as `norms.`.
     """
     kind: Any = type(settings)
     for name, hint in field_types(kind).items():
         value = getattr(settings, name)
         if isinstance(value, list):  # JSON has no tuples; settings are hashable and compare by value
             value = tuple(value)
+        if isinstance(hint, type) and dataclasses.is_dataclass(hint) and isinstance(value, Mapping):
+            check_names(value, [field.name for field in dataclasses.fields(hint)], error, complete=False)
+            value = hint(**value)
         if is_whole(value):
             value = int(value)
-        least, most = (ranges or {}).get(name, (-math.inf, math.inf))
+        least, most = (ranges or {}).get(part + name, (-math.inf, math.inf))
         items = value if isinstance(value, tuple) else (value,)
         in_range = all(least <= item <= most for item in items if isinstance(item, int | float))
         if not matches_type(value, hint) or not in_range:
             expected = describe_type(hint)
             if least > -math.inf:
                 expected += f" of at least {least:g}" if most == math.inf else f" from {least:g} to {most:g}"
-            raise error(f"Expected {name} to be {expected}, got {value!r:.80}. Correct this setting.")
+            raise error(f"Expected {part}{name} to be {expected}, got {value!r:.80}. Correct this setting.")
         if float in (hint, *typing.get_args(hint)) and value is not None:
             value = tuple(map(float, value)) if isinstance(value, tuple) else float(value)
         object.__setattr__(settings, name, value)

@@ -106,8 +106,8 @@ PARTS = ("embeddings", "encoder", "layernorm")
 def build_backbone(onnx_path: Path) -> ViT:
     """Return the converted model without a classifier: (B, 3, H, W) -> (B, 768), the CLS token and the mean patch."""
     converted = convert_transformers(read_onnx(onnx_path), SETTINGS)
-    grid = converted.config.learned_grid
-    config = dataclasses.replace(converted.config, image_size=(224, 224), position_grid=grid, pooling="cls+mean")
+    table = dataclasses.replace(converted.config.table, grid=converted.config.learned_grid)
+    config = dataclasses.replace(converted.config, image_size=(224, 224), table=table, pooling="cls+mean")
     model = ViT(config)
     model.load_state_dict(converted.state_dict(), strict=True)
     return model.eval()

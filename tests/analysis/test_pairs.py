@@ -85,7 +85,7 @@ def test_parts_of_a_similarity_sum_to_the_cosine(kind: str) -> None:
     parts = similarity_parts(model, first, second)
     assert parts.shape == (3, 5, 4, 3)
     assert parts.sum() == pytest.approx(float(torch.cosine_similarity(one, other, dim=0)), abs=1e-4)
-    if not model.config.norm_pooled:  # each part is a dot product of two patches
+    if not model.config.norms.pooled:  # each part is a dot product of two patches
         x, y = first.tokens[0, len(first.prefix) :][7], second.tokens[0, len(second.prefix) :][4]
         assert parts[1, 2, 1, 1] == pytest.approx(float(x @ y / (15 * 12 * one.norm() * other.norm())), abs=1e-6)
     with pytest.raises(AnalysisError, match="pooling 'cls'"):

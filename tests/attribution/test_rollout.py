@@ -240,7 +240,7 @@ def vectors(kind: str, block: int) -> torch.Tensor:
     added = centered(alone, p.get(name + "attn.norm.weight")) @ p[name + "attn.proj.weight"].T  # (B, H, N, D)
     if model.config.talking_heads:  # head g adds the values of all heads h, times weight (h, g)
         added = torch.einsum("hg,bhnd->bgnd", p[name + "attn.proj_w.weight"], added)
-    added = centered(added, p[name + "norm1.weight"] if model.config.norm_post else None)
+    added = centered(added, p[name + "norm1.weight"] if model.config.norms.post else None)
     added = added * p.get(name + "ls1.gamma", 1.0)
     return run.attentions[block].tensor.detach()[..., None] * added[:, :, None]
 

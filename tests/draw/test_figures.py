@@ -40,12 +40,12 @@ from vitviz.paper.figures import inside, rollout_sheet
 CASES: dict[str, dict[str, Any]] = {
     "plain": {},
     "registers": {"registers": 7, "layer_scale": 0.1, "pooling": "cls+mean"},
-    "rotary": {"positions": "rotary", "head_width": 16, "registers": 2, "qk_norm": True, "mlp": "swiglu"},
+    "rotary": {"positions": "rotary", "head_width": 16, "registers": 2, "norms": {"qk": True}, "mlp": "swiglu"},
     "siglip": {"class_token": False, "pooling": "attention", "heads": 1, "activation": "gelu_tanh"},
-    "sincos": {"positions": "sincos", "width": 20, "class_token": False, "pooling": "mean", "norm_pooled": True},
+    "sincos": {"positions": "sincos", "width": 20, "class_token": False, "pooling": "mean", "norms": tiny.POOLED},
     "none": {"positions": "none", "class_token": False, "pooling": "mean"},
-    "distilled": {"distillation_token": True, "norm_pre": True, "grid": (11, 3)},
-    "panorama": {"grid": (2, 37), "classes": 0, "position_grid": (3, 5)},
+    "distilled": {"distillation_token": True, "norms": {"pre": True}, "grid": (11, 3)},
+    "panorama": {"grid": (2, 37), "classes": 0, "table": {"grid": (3, 5)}},
     "one patch": {"grid": (1, 1), "patch": 3, "width": 4, "depth": 1, "heads": 1},
     "large": {"grid": (37, 41), "patch": 2, "width": 96, "heads": 12, "mlp_width": 3072, "classes": 1000},
 }

@@ -430,7 +430,7 @@ def test_sanity_stages_match_randomization_by_hand() -> None:
 
 def test_every_weight_belongs_to_one_part() -> None:
     for changes in ({}, {"registers": 1, "distillation_token": True}, {"class_token": False, "pooling": "attention"}):
-        model = small(**{"heads": 1, **changes}, norm_pre=True)
+        model = small(**{"heads": 1, **changes}, norms={"pre": True})
         parts = model_parts(model)
         listed = [id(weights) for part in parts.values() for weights in part]
         assert sorted(listed) == sorted(id(weights) for weights in model.parameters())

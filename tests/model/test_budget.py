@@ -35,7 +35,7 @@ SIZES = {"width": 256, "depth": 4, "heads": 4, "patch_size": 8, "image_size": (6
     [
         ({}, 400, torch.bfloat16, 1),
         ({}, 256, torch.float32, 4),
-        ({"positions": "rotary", "qk_norm": True, "mlp": "swiglu"}, 400, torch.float32, 1),
+        ({"positions": "rotary", "norms": {"qk": True}, "mlp": "swiglu"}, 400, torch.float32, 1),
         ({"depth": 12, "width": 128}, 400, torch.float32, 1),
         ({"head_width": 128, "mlp_width": 64}, 400, torch.float32, 1),
     ],

@@ -35,13 +35,15 @@ VARIANTS = {
     "heads that divide the width": {"width": 35, "head_width": None, "mlp_width": None},
     "sincos1d": {"width": 20, "positions": "sincos1d"},
     "no classifier": {"classes": 0},
-    "large epsilon": {"norm_eps": 0.1},
-    "rotary, slow": {"positions": "rotary", "head_width": 20, "rotary_base": 10.0},
-    "rotary, class token too": {"positions": "rotary", "head_width": 16, "rotary_class": True, "registers": 2},
-    "norm of queries and keys": {"qk_norm": True},
+    "large epsilon": {"norms": {"eps": 0.1}},
+    "rotary, slow": {"positions": "rotary", "head_width": 20, "rotary": {"base": 10.0}},
+    "rotary, class token too": {
+        "positions": "rotary", "head_width": 16, "rotary": {"class_token": True}, "registers": 2
+    },
+    "norm of queries and keys": {"norms": {"qk": True}},
     "gated": {"mlp": "swiglu"},
     "gated by gelu": {"mlp": "geglu", "activation": "gelu_tanh"},
-    "quick gelu": {"activation": "quick_gelu", "norm_pre": True, "patch_bias": False},
+    "quick gelu": {"activation": "quick_gelu", "norms": {"pre": True}, "patch_bias": False},
     "no biases": {"mlp_bias": False, "patch_bias": False, "qkv_bias": False},
     "attention pooling": {"pooling": "attention", "class_token": False, "width": 35, "activation": "gelu_tanh"},
 }
@@ -78,7 +80,7 @@ def test_forward_and_traces_match_the_reference(changes: dict) -> None:
     assert all(parameter.grad is None for parameter in model.parameters())
 
 
-@pytest.mark.parametrize("changes", [{}, {"position_grid": (3, 5)}, {"position_antialias": False}], ids=str)
+@pytest.mark.parametrize("changes", [{}, {"table": {"grid": (3, 5)}}, {"table": {"antialias": False}}], ids=str)
 @pytest.mark.parametrize("grid", [(7, 11), (11, 7), (2, 17), (1, 1), (3, 5)])
 def test_other_image_sizes_match_reference_with_resized_positions(changes: dict, grid: tuple[int, int]) -> None:
     model, images = tiny.model(**changes), tiny.images(grid=grid)
@@ -185,7 +187,7 @@ def test_initialization_follows_the_paper() -> None:
 
 CHANGES = [
     *tiny.KINDS.values(),
-    {"position_grid": (3, 5), "position_antialias": False, "norm_eps": 1e-3, "channels": 1, "classes": 0},
+    {"table": {"grid": (3, 5), "antialias": False}, "norms": {"eps": 1e-3}, "channels": 1, "classes": 0},
     {"width": 35, "head_width": None, "mlp_width": None, "path_dropout": 0.1, "dropout": 0.2, "attention_dropout": 0.3},
 ]
 
@@ -197,7 +199,7 @@ def test_config_round_trips_json_and_derives_sizes(changes: dict) -> None:
     assert back == config
     assert hash(back) == hash(config)
     assert config.grid == tiny.GRID
-    assert config.learned_grid == changes.get("position_grid", tiny.GRID)
+    assert config.learned_grid == changes.get("table", {}).get("grid", tiny.GRID)
     assert len(config.prefix) == config.class_token + config.distillation_token + config.registers
     assert config.head_size == (config.head_width or 7)
     assert config.hidden == (config.mlp_width or 140)
@@ -215,11 +217,12 @@ def test_config_round_trips_json_and_derives_sizes(changes: dict) -> None:
                 ("depth", 0, "at least 1"), ("registers", -1, "at least 0"), ("head_width", 0, "at least 1"),
                 ("mlp_width", -23, "at least 1"), ("heads", 2.0, ""), ("classes", True, ""), ("image_size", 224, ""),
                 ("dropout", 1.0, ""), ("path_dropout", -0.25, ""), ("attention_dropout", float("nan"), ""),
-                ("norm_eps", 0.0, ""),
             )
         ),
         ({"image_size": (91.0, 143)}, ["image_size", "91.0"]),
-        ({"position_grid": (0, 3)}, ["position_grid", "at least 1", "0"]),
+        ({"norms": {"eps": 0.0}}, ["norms.eps", "0.0"]),
+        ({"norms": {"epsilon": 0.1}}, ["final_eps", "['epsilon']"]),
+        ({"table": {"grid": (0, 3)}}, ["table.grid", "at least 1", "0"]),
         ({"pooling": "max"}, ["pooling", "'cls'", "'mean'", "'cls+mean'", "'max'"]),
         ({"pooling": "cls", "class_token": False}, ["'cls'", "'mean'"]),
         ({"pooling": "cls+mean", "class_token": False}, ["'cls+mean'", "'mean'"]),
@@ -227,7 +230,7 @@ def test_config_round_trips_json_and_derives_sizes(changes: dict) -> None:
         ({"positions": "sincos", "width": 19}, ["4", "19"]),
         ({"positions": "sincos1d", "width": 19}, ["even", "19"]),
         ({"positions": "rotary", "head_width": 18}, ["divisible by 4", "18"]),
-        ({"norm_pooled": True, "pooling": "cls+mean"}, ["norm_pooled", "'cls+mean'"]),
+        ({"norms": {"final": "pooled"}, "pooling": "cls+mean"}, ["norms.final", "'cls+mean'"]),
         ({"pooling": "attention"}, ["5 heads", "19"]),
         ({"image_size": (13 * 2000, 13 * 2000)}, ["26000 x 26000", "smaller"]),
     ],
@@ -270,7 +273,7 @@ def test_presets_have_the_published_number_of_parameters(name: str, published: i
     assert preset(name, patch_size=32, classes=10).grid == (7, 7)
 
 
-@pytest.mark.parametrize("changes", [*tiny.KINDS.values(), {"classes": 0, "position_grid": (3, 5)}], ids=str)
+@pytest.mark.parametrize("changes", [*tiny.KINDS.values(), {"classes": 0, "table": {"grid": (3, 5)}}], ids=str)
 def test_summary_has_the_shapes_of_a_run_and_consistent_counts(changes: dict) -> None:
     model, shapes = tiny.model(**changes).train(), {}
     handles = [
@@ -294,7 +297,7 @@ def test_summary_has_the_shapes_of_a_run_and_consistent_counts(changes: dict) ->
     if registers := model.config.registers:
         assert f"1 x {registers} x {model.config.width}" in lines["reg_token"]
     names = list(table)
-    order = ["patch_embed", "blocks.0", "blocks.2", *["norm"] * model.config.norm_final]
+    order = ["patch_embed", "blocks.0", "blocks.2", *["norm"] * (model.config.norms.final != "none")]
     assert [name for name in names if name in order] == order
     loose = sum(p.numel() for name, p in model.named_parameters() if "." not in name)
     parts = [name for name in table if name.count(".") == name.startswith("blocks")]
@@ -332,7 +335,7 @@ def test_multiply_adds_match_formula_and_deit() -> None:
 
 # ---- every variant of the forward pass against the plain one
 
-MODELS = {**tiny.KINDS, "gated, normed queries": {"mlp": "swiglu", "qk_norm": True, "layer_scale": 0.3}}
+MODELS = {**tiny.KINDS, "gated, normed queries": {"mlp": "swiglu", "norms": {"qk": True}, "layer_scale": 0.3}}
 models = pytest.mark.parametrize("kind", MODELS)
 BLOCKS = tuple(range(tiny.DEPTH))
 
@@ -385,7 +388,8 @@ def test_new_norm_and_activation_reach_every_ops_variant(monkeypatch: pytest.Mon
     """Another norm and activation work in every variant except AttnLRP, which has no rule and raises an error."""
     monkeypatch.setattr(layers, "make_norm", lambda config, width: nn.Softmax(-1))
     monkeypatch.setitem(layers.ACTIVATIONS, "gelu", nn.functional.mish)
-    model, images = tiny.model(**tiny.SMALL, qk_norm=True, norm_pooled=True, pooling="mean"), tiny.images(**tiny.SMALL)
+    norms = {"qk": True, "final": "pooled"}
+    model, images = tiny.model(**tiny.SMALL, norms=norms, pooling="mean"), tiny.images(**tiny.SMALL)
     tokens, _ = model.embed(images)
     expected = model.encode(tokens, None)
     for variant, make in PASSES.items():

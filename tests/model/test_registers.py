@@ -29,7 +29,7 @@ PLANTED: dict[str, dict[str, Any]] = {
     "registers, rotary": tiny.KINDS["registers, rotary"],
     "gated": {"mlp": "swiglu"},
     "parallel, mean": {"class_token": False, "pooling": "mean", "parallel": True},
-    "positions between blocks, distillation": {"distillation_token": True, "positions_between": True},
+    "positions between blocks, distillation": {"distillation_token": True, "table": {"between": True}},
 }
 CASES = [(list(PLANTED)[seed % len(PLANTED)], seed) for seed in range(20)]
 
@@ -126,7 +126,7 @@ def test_refused_registers() -> None:
             model.with_registers(1, neurons)
     with pytest.raises(ModelError, match="at least one register"):
         model.with_registers(0, [(0, 0)])
-    normed = tiny.model(norm_post=True)
+    normed = tiny.model(norms={"post": True})
     with pytest.raises(ModelError, match="norm before the sum"):
         find_neurons(normed, normed.trace(tiny.images(1)))
 

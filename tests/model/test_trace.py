@@ -125,7 +125,7 @@ def test_memory_grows_with_tokens_not_with_their_square() -> None:
     ("changes", "cast"),
     [
         ({"qkv_bias": False}, None),
-        ({"qk_norm": True}, torch.bfloat16),
+        ({"norms": {"qk": True}}, torch.bfloat16),
         ({"positions": "rotary", "head_width": 16}, None),
         ({"positions": "rotary", "head_width": 16}, torch.bfloat16),
         ({"registers": 3, "depth": 1}, None),

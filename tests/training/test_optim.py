@@ -66,7 +66,7 @@ def test_every_parameter_is_in_one_group_with_its_rate_and_decay(changes: dict[s
         elif name.startswith("blocks."):
             expected = 2e-3 * 0.5 ** (depth - int(name.split(".")[1]))
         elif name.startswith("norm."):
-            expected = 2e-3 * (1.0 if changes.get("norm_pooled") else 0.5)
+            expected = 2e-3 * (1.0 if changes.get("norms") == tiny.POOLED else 0.5)
         else:
             expected = 2e-3 * 0.5 ** (depth + 1)
         assert peaks[name] == pytest.approx(expected), name

@@ -131,7 +131,7 @@ def test_start_from_refuses_mismatches(old: dict, labels: tuple[str, ...], chang
 
 @pytest.mark.parametrize("antialias", [False, True])
 def test_interpolated_positions_match_timm(antialias: bool) -> None:
-    old = source(grid=(7, 11), position_antialias=antialias)
+    old = source(grid=(7, 11), table={"antialias": antialias})
     new = start_from(old, LABELS, name="new", image_size=(15, 20))
     how = {"num_prefix_tokens": 0, "interpolation": "bicubic", "antialias": antialias}
     expected = resample_abs_pos_embed(old.pos_embed, [3, 4], [7, 11], **how)
@@ -140,10 +140,10 @@ def test_interpolated_positions_match_timm(antialias: bool) -> None:
 
 def test_start_from_keeps_separate_position_grids_and_heads() -> None:
     """DINOv2 has 37 x 37 positions for 16 x 16 patches. Half precision is converted to float32."""
-    old = source(position_grid=(5, 7), classes=3).half()
+    old = source(table={"grid": (5, 7)}, classes=3).half()
     for size in (None, old.config.image_size, (20, 20)):
         new = start_from(old, old.pretrained.labels, name="new", image_size=size, keep_head=True)
-        assert new.config.position_grid == (5, 7)
+        assert new.config.table.grid == (5, 7)
         for name, parameter in new.named_parameters():
             assert parameter.dtype == torch.float32
             assert parameter.equal(old.state_dict()[name].float())
@@ -161,7 +161,8 @@ def test_freeze_leaves_the_last_parts_trainable(kind: dict) -> None:
     depth = model.config.depth
     heads = {"head"} | ({"head_dist"} if "distillation_token" in kind else set())
     pool = {"attn_pool"} if kind.get("pooling") == "attention" else set()
-    assert set(learning_modules(model, 0)) == heads | pool | ({"norm"} if pool and "norm_pooled" in kind else set())
+    norm = {"norm"} if pool and kind.get("norms") == tiny.POOLED else set()
+    assert set(learning_modules(model, 0)) == heads | pool | norm
     assert set(learning_modules(model, 2)) == heads | pool | {"norm", f"blocks.{depth - 2}", f"blocks.{depth - 1}"}
     every = {name for name, _ in model.named_parameters()}
     assert learning(model, None) == every

@@ -54,7 +54,8 @@ pytestmark = pytest.mark.timeout(900)  # tracing the graphs of two models takes 
 TARGET, GROUP = 3, "group:1,3,5,6,9"
 OTHER = {  # parts of DINOv3, SigLIP, RADIO, and CLIP with texts as classes; their graphs differ
     "positions": "rotary", "head_width": 20, "registers": 3, "layer_scale": 0.1, "mlp": "swiglu",
-    "pooling": "attention", "class_token": False, "width": 35, "norm_final": False, "projection": 7, "cosine": True,
+    "pooling": "attention", "class_token": False, "width": 35, "norms": {"final": "none"},
+    "projection": 7, "cosine": True,
 }  # fmt: skip
 SCENE = "vitviz.store.get().scene"
 ASK = """async ([name, ask]) => {
@@ -538,8 +539,8 @@ def test_write_site_refuses_unsupported_models_before_writing(source: str, tmp_p
     for name, changes, smooth, problem in (
         ("unnamed", {"classes": 0}, "bicubic", "no named classes"),
         ("nearest", {}, "nearest", "nearest-neighbor resizing"),
-        ("normed", {"norm_patch": True}, "bicubic", "a norm after the patch projection"),
-        ("placed", {"positions_between": True}, "bicubic", "positions between blocks"),
+        ("normed", {"norms": {"patch": True}}, "bicubic", "a norm after the patch projection"),
+        ("placed", {"table": {"between": True}}, "bicubic", "positions between blocks"),
         ("cait", tiny.KINDS["talking heads, class attention"], "bicubic", "talking heads"),
     ):
         model = tiny.model(**changes)

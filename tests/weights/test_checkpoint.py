@@ -99,7 +99,7 @@ def test_saved_model_loads_equal_in_each_precision(folder: Path) -> None:
             assert torch.equal(again.state_dict()[name], tensor.to(dtype).float()), name
 
 
-@pytest.mark.parametrize("changes", [*tiny.KINDS.values(), {"classes": 0, "position_grid": (3, 4)}], ids=str)
+@pytest.mark.parametrize("changes", [*tiny.KINDS.values(), {"classes": 0, "table": {"grid": (3, 4)}}], ids=str)
 def test_every_kind_of_config_survives_saving(tmp_path: Path, changes: dict[str, Any]) -> None:
     model = tiny.model(**tiny.SMALL, **changes)
     preprocess = Preprocess(height=6, width=10, multiple=2)
@@ -110,6 +110,28 @@ def test_every_kind_of_config_survives_saving(tmp_path: Path, changes: dict[str,
     assert (again.config, again.pretrained) == (model.config, model.pretrained)
     for name, tensor in model.state_dict().items():
         assert torch.equal(again.state_dict()[name], tensor), name
+
+
+# The settings of `tiny.KINDS` as commit 33a13e6 wrote them; without defaults, except in the first.
+FORMAT_1 = json.loads((Path(__file__).parent / "format_1.json").read_text(encoding="utf-8"))
+
+
+@pytest.mark.parametrize("kind", FORMAT_1)
+def test_folders_of_format_1_load(tmp_path: Path, kind: str) -> None:
+    model = tiny.known(**tiny.KINDS[kind])
+    save(model, tmp_path)
+    path = tmp_path / "config.json"
+    settings = json.loads(path.read_text(encoding="utf-8"))
+    path.write_text(json.dumps(settings | {"format": 1, "model": FORMAT_1[kind] | {"windows": None}}), "utf-8")
+    assert load_folder(tmp_path).config == model.config
+    for name, value, text in (("windows", {"size": 7}, "Load the original"), ("norm_eps", "x", "norms.eps")):
+        broken = {"format": 1, "model": FORMAT_1[kind] | {name: value}}
+        path.write_text(json.dumps(settings | broken), "utf-8")
+        assert_refused(tmp_path, text)
+
+
+def test_config_has_few_fields() -> None:
+    assert len(dataclasses.fields(ViTConfig)) <= 36
 
 
 def test_save_replaces_files_unless_it_fails(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -139,7 +161,7 @@ def test_save_refuses_models_that_would_not_load(tmp_path: Path) -> None:
     for about, words in (
         (None, r"Set model\.pretrained"),
         (replace(ABOUT, labels=LABELS[:2]), "labels for each of 3 classes, got 2"),
-        (replace(ABOUT, preprocess=Preprocess()), "multiples of the patch, 5 pixels, got 224 x 224"),
+        (replace(ABOUT, preprocess=Preprocess()), "multiples of 5 pixels, got 224 x 224"),
     ):
         model.pretrained = about
         with pytest.raises(CheckpointError, match=words):
@@ -175,7 +197,7 @@ def test_overwriting_a_file_does_not_change_the_loaded_model(tmp_path: Path, kin
 HUGE = 10**15
 REMOVED = object()
 REFUSED: list[tuple[str, dict[str, Any], str]] = [
-    ("", {"format": 2}, "format 1, got 2"),
+    ("", {"format": 3}, "format 1 or 2, got 3"),
     ("", {"labels": REMOVED}, r"missing: \['labels'\]"),
     ("", {"extra": 1}, r"unknown: \['extra'\]"),
     ("", {"labels": ["ash"]}, "labels for each of 3 classes, got 1"),
@@ -186,8 +208,8 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("", {"groups": [["tree", "ash", "oak"]]}, "at least two labels, got"),
     ("", {"name": None}, "name to be text, got None"),
     ("", {"model": []}, "settings as a mapping, got \\[\\]"),
-    ("preprocess", {"mode": "squash", "height": 12}, "multiples of the patch"),
-    ("preprocess", {"mode": "native", "multiple": 3}, "multiples of the patch"),
+    ("preprocess", {"mode": "squash", "height": 12}, "in multiples of 5 pixels"),
+    ("preprocess", {"mode": "native", "multiple": 3}, "in multiples of 5 pixels"),
     ("model", {"colour": "blue"}, "colour"),
     ("model", {"width": "14"}, "width to be a whole number of at least 1, got '14'"),
     # settings that contradict the weights, some of them huge
@@ -196,7 +218,7 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("model", {"width": HUGE * 2, "mlp_width": None}, "other shapes|too large for any memory"),
     ("model", {"mlp_width": HUGE}, r"fc1.bias \(expected \(1000000000000000,\), got \(11,\)"),
     ("model", {"heads": HUGE, "head_width": 7}, "other shapes: .*attn"),
-    ("model", {"position_grid": [HUGE, HUGE]}, "too large for any memory"),
+    ("model", {"table": {"grid": [HUGE, HUGE]}}, "too large for any memory"),
     ("model", {"patch_size": 5 * HUGE, "image_size": [5 * HUGE, 5 * HUGE]}, "image_size of at most"),
     ("model", {"registers": 3}, r"reg_token \(expected \(1, 3, 14\), got \(1, 2, 14\)\)"),
     ("model", {"mlp_width": 13}, "other shapes: .* and 6 more"),
@@ -249,7 +271,7 @@ def test_missing_and_damaged_files_are_refused(folder: Path, tmp_path: Path) -> 
     number = '{"format": ' + "1" * 5000 + "}"
     for text in ("", "{", "[]", "null", "[" * 100_000, '{"format": NaN}', number, "\0", '{"a": "\xff"}'):
         config.write_text(text, encoding="latin-1")
-        assert_refused(folder, r"Expected (a )?JSON|in format 1")
+        assert_refused(folder, r"Expected (a )?JSON|in format 1 or 2")
     config.write_bytes(bytes(MAX_JSON_BYTES + 1))
     assert_refused(folder, "Expected at most 10,485,760 bytes")
     config.write_bytes(whole)

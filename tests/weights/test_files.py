@@ -217,7 +217,7 @@ def test_dinov2_and_mae_load_in_facebookresearchs_names(tmp_path: Path) -> None:
     state = renamed(state_of(theirs), mlp__w12="mlp.fc1", mlp__w3="mlp.fc2")
     model = loaded(state | {"mask_token": torch.full((1, 60), torch.nan)}, tmp_path)
     assert_equal(model, theirs)
-    assert not model.config.position_antialias
+    assert not model.config.table.antialias
     assert "facebookresearch" in model.pretrained.source
     assert "without the mask token" in model.pretrained.source
     theirs = vit(**SQUARE, num_classes=0)
@@ -237,7 +237,7 @@ def test_dinov2_with_registers_loads_in_facebookresearchs_names(tmp_path: Path) 
     state = renamed(state, register_tokens="reg_token") | {"mask_token": torch.zeros(1, 60)}
     model = loaded(state, tmp_path)
     assert_equal(model, theirs)
-    assert model.config.position_antialias
+    assert model.config.table.antialias
     chunked = {re.sub(r"^blocks\.(\d+)", r"blocks.0.\1", name): tensor for name, tensor in state.items()}
     assert_equal(loaded(chunked, tmp_path), theirs)
 

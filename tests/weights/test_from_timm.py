@@ -44,7 +44,7 @@ def check_equal(theirs: Any, ours: ViT, images: Tensor) -> None:
         torch.testing.assert_close(block.attn.talk(attention), reference, rtol=0, atol=1e-5)
         assert reference.std() > 1e-3  # the outputs are not uniform
     tokens, theirs_last = trace.tokens, theirs.forward_features(images)
-    if ours.config.pool_blocks:  # timm normalises the class token, which is in front, together with the patches
+    if ours.config.pool.blocks:  # timm normalises the class token, which is in front, together with the patches
         tokens, theirs_last = ours.norm(tokens), theirs_last[:, 1:]
     torch.testing.assert_close(tokens, theirs_last, rtol=0, atol=1e-4)
     assert logits[0].std() > 1e-2

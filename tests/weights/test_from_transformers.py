@@ -207,7 +207,7 @@ def test_defaults_match_transformers() -> None:
         ({"model_type": "siglip_vision_model", "vision_use_head": False}, "vision_use_head as true.*got False"),
         ({"model_type": "vit", "hidden_act": "relu"}, "hidden_act as one of gelu, .*got 'relu'"),
         ({"model_type": "vit", "hidden_size": "768"}, "width to be a whole number .*got '768'"),
-        ({"model_type": "vit", "layer_norm_eps": None}, "norm_eps to be a number .*got None"),
+        ({"model_type": "vit", "layer_norm_eps": None}, "norms.eps to be a number .*got None"),
         ({"model_type": "vit", "patch_size": [16, 8]}, r"patch_size as a square.*got \[16, 8\]"),
         ({"model_type": "clip", "vision_config": 3}, "vision_config as an object, got 3"),
         ({"model_type": "clip_vision_model", "image_size": [224, 448]}, "as a square"),

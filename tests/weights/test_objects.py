@@ -418,7 +418,7 @@ def test_preprocessing_is_read_from_every_documented_form(tmp_path: Path) -> Non
         (3, "vitviz.Preprocess"),
         ("caffe", "caffe"),
         ({"image_mean": [0.5]}, "Expected all Preprocessing settings"),
-        (vitviz.Preprocess(height=32, width=32), "multiples of the patch"),
+        (vitviz.Preprocess(height=32, width=32), "in multiples of"),
     ):
         with pytest.raises(CheckpointError, match=words):
             vitviz.load(theirs, preprocess=wrong)

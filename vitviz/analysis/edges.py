@@ -23,6 +23,7 @@ from vitviz.attribution.attention import check_head
 from vitviz.attribution.target_specs import Named, TargetOf
 from vitviz.formatting import short_repr
 from vitviz.images.folders import batches, find_images, spread
+from vitviz.model.config import PositionTable
 from vitviz.model.devices import double, double_module
 from vitviz.model.edits import Cut, Edits
 from vitviz.model.layers import Block
@@ -235,7 +236,7 @@ def _at_grid(model: ViT, means: Tensor, trace: AttentionTrace) -> Tensor:
     """Return the means of one block at the trace's grid: (P + oh * ow, D) -> (1, N, D)."""
     prefix, patches = means.float().tensor_split([len(trace.prefix)])
     if trace.grid != model.config.grid:
-        patches = resize_positions(patches[None], model.config.grid, trace.grid, True, "bilinear")[0]
+        patches = resize_positions(patches[None], model.config.grid, trace.grid, PositionTable(mode="bilinear"))[0]
     return torch.cat([prefix, patches])[None]
 
 

@@ -67,7 +67,7 @@ def _normed_output(model: ViT, trace: AttentionTrace, block: int) -> Tensor:
     """Return a block's output after the final norm: (N, D)."""
     if block == trace.depth - 1:
         final = trace.tokens[0].detach()
-        return model.norm(final) if model.config.norm_pooled else final
+        return model.norm(final) if model.config.norms.pooled else final
     if block + 1 not in trace.blocks:
         raise AnalysisError(
             f"Expected a trace with block {block + 1}, whose input is the output of block {block}, got blocks "
@@ -173,7 +173,7 @@ def _patch_features(model: ViT, trace: AttentionTrace) -> Tensor:
     check_one_image(trace)
     patches = double(trace.tokens[0, len(trace.prefix) :])  # (n, D)
     norm = model.norm
-    if model.config.norm_pooled and isinstance(norm, nn.LayerNorm | nn.RMSNorm):
+    if model.config.norms.pooled and isinstance(norm, nn.LayerNorm | nn.RMSNorm):
         if isinstance(norm, nn.LayerNorm):  # it subtracts the mean of the channels, and adds a bias
             patches = patches - patches.mean(1, keepdim=True)
         deviation = (patches.mean(0).square().mean() + (norm.eps or 0.0)).sqrt()

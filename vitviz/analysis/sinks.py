@@ -141,7 +141,7 @@ def sinks(
     )
     if not isinstance(trace, Trace):
         return Sinks(sinks=found, attention=attention, written=written, norms=norms, neurons=(), change=None)
-    neurons = () if model.config.norm_post else find_neurons(model, trace)
+    neurons = () if model.config.norms.post else find_neurons(model, trace)
     change = None
     if neurons and (trace.logits is not None or target is not None):
         places = [(neuron.block, neuron.index) for neuron in neurons]

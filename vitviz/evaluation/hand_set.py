@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from vitviz.model.config import ViTConfig
+from vitviz.model.config import Norms, ViTConfig
 from vitviz.model.vit import ViT
 
 GRID, PATCH = (5, 7), 4
@@ -31,7 +31,7 @@ def hand_set() -> ViT:
     """Return the model, with one block, two heads and two classes, in eval mode."""
     config = ViTConfig(
         image_size=(GRID[0] * PATCH, GRID[1] * PATCH), patch_size=PATCH, width=_WIDTH, depth=1, heads=2,
-        head_width=_HEAD, mlp_width=1, classes=2, positions="none", norm_final=False,
+        head_width=_HEAD, mlp_width=1, classes=2, positions="none", norms=Norms(final="none"),
     )  # fmt: skip
     model = ViT(config).eval()
     for weight in model.parameters():

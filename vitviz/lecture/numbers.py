@@ -73,12 +73,12 @@ def lecture_bytes(view: View) -> bytes:
             "Expected a model that chooses one class of several, because the lecture ends with a softmax, got one of "
             f"{view.model.problem_type}. Choose another model."
         )
-    if view.model.config.norm_patch or view.model.config.channels != 3:
+    if view.model.config.norms.patch or view.model.config.channels != 3:
         raise LectureError(
             "Expected patch embeddings that are filters times red, green and blue, got a model with a norm after them, "
             f"or {view.model.config.channels} input channels, which the lecture does not show. Choose another model."
         )
-    if view.model.config.positions_between:
+    if view.model.config.table.between:
         raise LectureError(
             "Expected positions that are added before the first block, got more between blocks, which the lecture does "
             "not show. Choose another model."
@@ -226,8 +226,8 @@ def _model_arrays(model: ViT, grid: tuple[int, int]) -> tuple[Arrays, dict[str, 
         "heads": config.heads, "headWidth": config.head_size, "depth": config.depth, "hidden": config.hidden,
         "classes": config.classes, "pooling": config.pooling, "positionKind": config.position_kind,
         "learnedGrid": list(config.learned_grid) if config.learned else None,
-        "normPre": config.norm_pre, "activation": config.mlp if config.gated else config.activation,
-        "epsilon": config.norm_eps, "missing": missing,
+        "normPre": config.norms.pre, "activation": config.mlp if config.gated else config.activation,
+        "epsilon": config.norms.eps, "missing": missing,
     }  # fmt: skip
     return arrays, facts
 

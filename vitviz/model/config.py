@@ -18,6 +18,124 @@ from vitviz.images.limits import MAX_PIXELS
 class ModelError(VitvizError):
     """Raised for sizes or inputs that do not fit the model."""
 
+RANGES: dict[str, tuple[float, float]] = {
+    **dict.fromkeys(("image_size", "table.grid", "rotary.grid", "patch_size", "channels", "frames"), (1, math.inf)),
+    **dict.fromkeys(("width", "depth", "heads", "head_width", "mlp_width", "projection", "pool.heads"), (1, math.inf)),
+    **dict.fromkeys(("classes", "registers", "test_registers", "pool.blocks", "pool.mlp_width"), (0, math.inf)),
+    **dict.fromkeys(("dropout", "attention_dropout", "path_dropout"), (0.0, 0.999)),
+    **dict.fromkeys(("norms.eps", "norms.final_eps"), (1e-30, 1.0)),  # with 0, a layer norm could divide by zero
+    "rotary.base": (1.0, 1e12),  # ratio of periods, in float32
+    "rotary.offset": (-1e6, 1e6),
+    "layer_scale": (0.0, 1e6),
+}
+"""Inclusive range of every number in `ViTConfig` and its parts."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PositionTable:
+    """Settings of learned positions, and how they are interpolated to other grids.
+
+    Args:
+        grid: (rows, columns) of the learned positions; `None` for the grid of `image_size`.
+        antialias: whether to low-pass filter when interpolating to fewer patches.
+        mode: interpolation.
+        crop: whether positions are interpolated to a square of the longer side and cropped (RADIO).
+        corners: whether interpolation aligns the centers of the corner patches (C-RADIOv3).
+        between: whether other learned positions are added to all tokens between two blocks (YOLOS).
+    """
+
+    grid: tuple[int, int] | None = None
+    antialias: bool = True
+    mode: Literal["bicubic", "bilinear"] = "bicubic"
+    crop: bool = False
+    corners: bool = False
+    between: bool = False
+
+    def __post_init__(self) -> None:
+        check_fields(self, ModelError, RANGES, "table.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rotary:
+    """Settings of rotary positions.
+
+    Args:
+        base: of n = head width / 4 rotations, the slowest has a period of base^(1 - 1/n) times the fastest's.
+        places: coordinates that determine the rotations: row and column numbers ("index"), or coordinates relative to
+            the image, -1..1 ("image", DINOv3).
+        grid: (rows, columns) of the training grid, to which "index" scales every grid; `None` for no scaling.
+        offset: number of the first row and column for "index".
+        learned: whether each head of each block has learned rotation rates (frequencies), instead of those of `base`.
+        class_token: whether the class token is rotated too, by learned angles (MLCD).
+    """
+
+    base: float = 100.0
+    places: Literal["image", "index"] = "image"
+    grid: tuple[int, int] | None = None
+    offset: float = 0.0
+    learned: bool = False
+    class_token: bool = False
+
+    def __post_init__(self) -> None:
+        check_fields(self, ModelError, RANGES, "rotary.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Norms:
+    """The norms of a model: their kind, their epsilon, and where they are.
+
+    Args:
+        kind: layer norm ("layer"), or RMS norm, which divides by the root mean square and has no bias ("rms").
+        eps: epsilon of every norm.
+        patch: whether to apply a norm to the patch embeddings, before positions are added (AIMv2).
+        pre: whether to apply a norm before the first block (CLIP).
+        post: whether blocks normalise the outputs of attention and MLP instead of their inputs.
+        qk: whether to apply a norm to queries and keys of each head.
+        attention, mlp: whether to apply a norm before the last linear map of attention and MLP (EVA-02).
+        final: whether the norm after the last block is applied to every token, to the pooled token, or missing.
+        final_eps: epsilon of the final norm; `None` for the same.
+    """
+
+    kind: Literal["layer", "rms"] = "layer"
+    eps: float = 1e-6
+    patch: bool = False
+    pre: bool = False
+    post: bool = False
+    qk: bool = False
+    attention: bool = False
+    mlp: bool = False
+    final: Literal["tokens", "pooled", "none"] = "tokens"
+    final_eps: float | None = None
+
+    def __post_init__(self) -> None:
+        check_fields(self, ModelError, RANGES, "norms.")
+
+    @property
+    def pooled(self) -> bool:
+        """Return whether the final norm is applied after pooling instead of to every token."""
+        return self.final == "pooled"
+
+
+@dataclass(frozen=True, kw_only=True)
+class AttentionPooling:
+    """Settings of pooling by attention with a learned query.
+
+    Args:
+        blocks: number of class attention blocks that pool instead of one attention (CaiT). Their query, a class token,
+            is also a key.
+        heads: number of heads; `None` for as many as in a block.
+        prefix: whether it reads prefix tokens too.
+        mlp_width: hidden width of its MLP; `None` for the width of the blocks' MLPs, 0 for no norm and no MLP.
+    """
+
+    blocks: int = 0
+    heads: int | None = None
+    prefix: bool = True
+    mlp_width: int | None = None
+
+    def __post_init__(self) -> None:
+        check_fields(self, ModelError, RANGES, "pool.")
+
 
 @dataclass(frozen=True, kw_only=True)
 class ViTConfig:
@@ -42,47 +160,21 @@ class ViTConfig:
         register_neurons: (block, index) of neurons, the inputs of the last linear map of the block's MLP.
         pooling: input of the classifier: the class token, the mean over patches, both concatenated, or attention
             pooling with a learned query.
+        pool: settings of attention pooling.
         positions: learned; fixed sine and cosine of row and column (sincos) or of reading order (sincos1d); rotary
             (rotates queries and keys); learned and rotary together; or none.
-        position_grid: (rows, columns) of the learned positions; `None` for the grid of `image_size`.
-        position_antialias: whether to low-pass filter positions when interpolating to fewer patches.
-        position_mode: interpolation of learned positions.
-        position_crop: whether positions are interpolated to a square of the longer side and cropped (RADIO).
-        position_corners: whether interpolation aligns the centers of the corner patches (C-RADIOv3).
-        positions_between: whether other learned positions are added to all tokens between two blocks (YOLOS).
+        table: settings of learned positions.
+        rotary: settings of rotary positions.
         layer_scale: initial per-channel scale after attention and MLP; `None` for none.
-        rotary_base: base of rotary positions: of n = head width / 4 rotations, the slowest has a period of
-            rotary_base^(1 - 1/n) times the fastest's.
-        rotary_places: coordinates that determine the rotations: row and column numbers ("index"), or coordinates
-            relative to the image, -1..1 ("image", DINOv3).
-        rotary_grid: (rows, columns) of the training grid, to which "index" scales every grid; `None` for no scaling.
-        rotary_offset: number of the first row and column for "index".
-        rotary_learned: whether each head of each block has learned rotation rates (frequencies), instead of those of
-            rotary_base.
-        rotary_class: whether the class token is rotated too, by learned angles (MLCD).
         relative_bias: whether each head adds a learned relative position bias to the attention logits, which depends on
             the difference of rows and columns (BEiT); learned for the same grid as learned positions.
         qkv_bias, patch_bias, mlp_bias: whether these linear maps have a bias.
-        qk_norm: whether to apply a layer norm to queries and keys of each head.
         mlp: two layers with `activation`, or gated by SiLU ("swiglu"), by `activation` ("geglu") or by ReLU ("reglu").
-        norm: layer norm ("layer"), or RMS norm, which divides by the root mean square and has no bias ("rms").
-        norm_patch: whether to apply a norm to the patch embeddings, before positions are added (AIMv2).
-        norm_pre: whether to apply a norm before the first block (CLIP).
-        norm_attention, norm_mlp: whether to apply a norm before the last linear map of attention and MLP (EVA-02).
-        norm_post: whether blocks normalise the outputs of attention and MLP instead of their inputs.
-        norm_final: whether there is a norm after the last block.
-        norm_pooled: whether the final norm is applied after pooling instead of to every token.
-        norm_eps: epsilon of every norm.
-        norm_final_eps: epsilon of the final norm; `None` for the same.
+        norms: their kind and where they are.
         projection: output width of a linear map without bias between the features and the classifier; `None` for none.
         cosine: whether the classifier's input is divided by its length (CLIP with texts as classes).
         parallel: whether attention and MLP of a block read the same normalised tokens, and their outputs are summed.
         talking_heads: whether linear maps mix the heads' logits, and their probabilities (Shazeer et al. 2020; CaiT).
-        pool_blocks: number of class attention blocks that pool instead of one attention (CaiT). Their query, a class
-            token, is also a key.
-        pool_heads: number of heads of attention pooling; `None` for as many as in a block.
-        pool_prefix: whether attention pooling reads prefix tokens too.
-        pool_mlp_width: hidden width of its MLP; `None` for the width of the blocks' MLPs, 0 for no norm and no MLP.
         dropout, attention_dropout, path_dropout: probabilities in training; path_dropout increases linearly with depth.
     """
 
@@ -102,45 +194,22 @@ class ViTConfig:
     test_registers: int = 0
     register_neurons: tuple[tuple[int, int], ...] = ()
     pooling: Literal["cls", "mean", "cls+mean", "attention"] = "cls"
+    pool: AttentionPooling = AttentionPooling()
     positions: Literal["learned", "sincos", "sincos1d", "rotary", "learned+rotary", "none"] = "learned"
-    position_grid: tuple[int, int] | None = None
-    position_antialias: bool = True
-    position_mode: Literal["bicubic", "bilinear"] = "bicubic"
-    position_crop: bool = False
-    position_corners: bool = False
-    positions_between: bool = False
-    rotary_base: float = 100.0
-    rotary_places: Literal["image", "index"] = "image"
-    rotary_grid: tuple[int, int] | None = None
-    rotary_offset: float = 0.0
-    rotary_learned: bool = False
-    rotary_class: bool = False
+    table: PositionTable = PositionTable()
+    rotary: Rotary = Rotary()
     relative_bias: bool = False
     layer_scale: float | None = None
     qkv_bias: bool = True
     patch_bias: bool = True
     mlp_bias: bool = True
-    qk_norm: bool = False
     mlp: Literal["mlp", "swiglu", "geglu", "reglu"] = "mlp"
     activation: Literal["gelu", "gelu_tanh", "quick_gelu"] = "gelu"
-    norm: Literal["layer", "rms"] = "layer"
-    norm_patch: bool = False
-    norm_pre: bool = False
-    norm_attention: bool = False
-    norm_mlp: bool = False
-    norm_post: bool = False
-    norm_final: bool = True
-    norm_pooled: bool = False
-    norm_eps: float = 1e-6
-    norm_final_eps: float | None = None
+    norms: Norms = Norms()
     projection: int | None = None
     cosine: bool = False
     parallel: bool = False
     talking_heads: bool = False
-    pool_blocks: int = 0
-    pool_heads: int | None = None
-    pool_prefix: bool = True
-    pool_mlp_width: int | None = None
     dropout: float = 0.0
     attention_dropout: float = 0.0
     path_dropout: float = 0.0
@@ -177,26 +246,24 @@ class ViTConfig:
             raise ModelError(f"Expected a width divisible by 4 for positions='sincos', got {self.width}. Change width.")
         if self.positions == "sincos1d" and self.width % 2:
             raise ModelError(f"Expected an even width for positions='sincos1d', got {self.width}. Change width.")
-        if self.rotary and self.head_size % 4:
+        if self.rotates and self.head_size % 4:
             size = self.head_size
             raise ModelError(f"Expected a head width divisible by 4 for rotary positions, got {size}. Set head_width.")
-        if self.rotary_class and not (self.rotary and self.class_token):
+        if self.rotary.class_token and not (self.rotates and self.class_token):
             raise ModelError(
-                "Expected rotary positions and a class token for rotary_class=True, got none. Change them."
+                "Expected rotary positions and a class token for rotary.class_token, got none. Change them."
             )
-        if self.positions_between and (self.positions != "learned" or self.relative_bias):
-            raise ModelError("Expected only learned positions for positions_between=True, got others. Change them.")
-        if self.rotary and self.relative_bias:
+        if self.table.between and (self.positions != "learned" or self.relative_bias):
+            raise ModelError("Expected only learned positions for table.between, got others. Change them.")
+        if self.rotates and self.relative_bias:
             raise ModelError("Expected rotary positions or relative_bias, got both. Choose one of them.")
-        if self.talking_heads and (self.rotary or self.relative_bias):
+        if self.talking_heads and (self.rotates or self.relative_bias):
             raise ModelError("Expected no rotations or relative_bias with talking_heads, got some. Remove one of them.")
-        if self.norm_pooled and self.pooling == "cls+mean":
-            raise ModelError("Expected pooling of one token for norm_pooled=True, got 'cls+mean'. Change pooling.")
-        if self.norm_pooled and not self.norm_final:
-            raise ModelError("Expected norm_pooled=False without a final norm, got True. Change one of them.")
-        if self.norm_post and self.parallel:
-            raise ModelError("Expected norm_post or parallel, got both. Choose one of them.")
-        if self.pooling == "attention" and self.width % (heads := self.pool_heads or self.heads):
+        if self.norms.pooled and self.pooling == "cls+mean":
+            raise ModelError("Expected pooling of one token for norms.final='pooled', got 'cls+mean'. Change pooling.")
+        if self.norms.post and self.parallel:
+            raise ModelError("Expected norms.post or parallel, got both. Choose one of them.")
+        if self.pooling == "attention" and self.width % (heads := self.pool.heads or self.heads):
             raise ModelError(f"Expected a width divisible by {heads} heads to pool, got {self.width}. Change it.")
         if self.grid_of(*self.image_size)[0] % self.frames:
             raise ModelError(
@@ -230,8 +297,8 @@ class ViTConfig:
 
         All norms are layer norms, attention is plain, and no activations move to registers.
         """
-        moved = self.norm_post or self.norm_attention or self.norm_mlp or self.register_neurons
-        return self.plain_attention and not (moved or self.parallel or self.norm != "layer")
+        moved = self.norms.post or self.norms.attention or self.norms.mlp or self.register_neurons
+        return self.plain_attention and not (moved or self.parallel or self.norms.kind != "layer")
 
     @property
     def plain_attention(self) -> bool:
@@ -241,7 +308,7 @@ class ViTConfig:
     @property
     def pool_attentions(self) -> int:
         """Return the number of attentions in the pooling before the classifier."""
-        return (self.pool_blocks or 1) if self.pooling == "attention" else 0
+        return (self.pool.blocks or 1) if self.pooling == "attention" else 0
 
     @property
     def size_multiple(self) -> int:
@@ -264,7 +331,7 @@ class ViTConfig:
         return self.mlp != "mlp"
 
     @property
-    def rotary(self) -> bool:
+    def rotates(self) -> bool:
         """Return whether queries and keys are rotated."""
         return "rotary" in self.positions
 
@@ -286,7 +353,7 @@ class ViTConfig:
     @property
     def learned_grid(self) -> tuple[int, int]:
         """Return (rows, columns) of the learned position table."""
-        return self.position_grid or self.grid
+        return self.table.grid or self.grid
 
     @property
     def prefix(self) -> tuple[str, ...]:
@@ -330,19 +397,6 @@ class ViTConfig:
         """Return the config written by `to_dict`; raise `ModelError` for unknown names."""
         check_names(data, [field.name for field in dataclasses.fields(cls)], ModelError, complete=False)
         return cls(**data)
-
-
-RANGES: dict[str, tuple[float, float]] = {
-    **dict.fromkeys(("image_size", "position_grid", "rotary_grid", "patch_size", "channels", "frames"), (1, math.inf)),
-    **dict.fromkeys(("width", "depth", "heads", "head_width", "mlp_width", "projection", "pool_heads"), (1, math.inf)),
-    **dict.fromkeys(("classes", "registers", "test_registers", "pool_blocks", "pool_mlp_width"), (0, math.inf)),
-    **dict.fromkeys(("dropout", "attention_dropout", "path_dropout"), (0.0, 0.999)),
-    **dict.fromkeys(("norm_eps", "norm_final_eps"), (1e-30, 1.0)),  # with 0, a layer norm could divide by zero
-    "rotary_base": (1.0, 1e12),  # ratio of periods, in float32
-    "rotary_offset": (-1e6, 1e6),
-    "layer_scale": (0.0, 1e6),
-}
-"""Inclusive range of every number in `ViTConfig`."""
 
 
 CHOICES: dict[str, tuple[str, ...]] = {

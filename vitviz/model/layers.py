@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from vitviz.model.config import ViTConfig
+from vitviz.model.config import PositionTable, Rotary, ViTConfig
 from vitviz.model.ops import PLAIN, Ops
 from vitviz.model.positions import Angles, relative_bias, rotary_angles, rotary_rates, rotate, wide
 
@@ -26,7 +26,7 @@ class PatchEmbed(nn.Module):
         super().__init__()
         side = config.patch_size
         self.proj = nn.Conv2d(config.channels, config.width, kernel_size=side, stride=side, bias=config.patch_bias)
-        self.norm = make_norm(config, config.width) if config.norm_patch else nn.Identity()
+        self.norm = make_norm(config, config.width) if config.norms.patch else nn.Identity()
 
     def forward(self, images: Tensor) -> Tensor:
         """Return the tokens of all patches: (B, channels, H, W) -> (B, gh * gw, D)."""
@@ -37,7 +37,7 @@ class PatchEmbed(nn.Module):
 
 def make_norm(config: ViTConfig, width: int, eps: float | None = None) -> nn.Module:
     """Return the model's norm layer for vectors of this width, with its epsilon or another."""
-    return (nn.RMSNorm if config.norm == "rms" else nn.LayerNorm)(width, eps=eps or config.norm_eps)
+    return (nn.RMSNorm if config.norms.kind == "rms" else nn.LayerNorm)(width, eps=eps or config.norms.eps)
 
 
 class Attention(nn.Module):
@@ -50,14 +50,14 @@ class Attention(nn.Module):
         inner = self.heads * self.head_width
         self.qkv = nn.Linear(config.width, 3 * inner, bias=config.qkv_bias)
         self.q_norm, self.k_norm = (
-            make_norm(config, self.head_width) if config.qk_norm else nn.Identity() for _ in range(2)
+            make_norm(config, self.head_width) if config.norms.qk else nn.Identity() for _ in range(2)
         )
-        self.norm = make_norm(config, inner) if config.norm_attention else nn.Identity()
+        self.norm = make_norm(config, inner) if config.norms.attention else nn.Identity()
         self.proj = nn.Linear(inner, config.width)
-        self.placed, self.rates = config.rotary or config.relative_bias, None
-        if config.rotary_learned:
-            self.rates = nn.Parameter(rotary_rates(self.head_width, config.rotary_base).repeat(1, self.heads, 1))
-        self.class_angle = nn.Parameter(torch.zeros(self.head_width // 2)) if config.rotary_class else None
+        self.placed, self.rates = config.rotates or config.relative_bias, None
+        if config.rotary.learned:
+            self.rates = nn.Parameter(rotary_rates(self.head_width, config.rotary.base).repeat(1, self.heads, 1))
+        self.class_angle = nn.Parameter(torch.zeros(self.head_width // 2)) if config.rotary.class_token else None
         self.bias_grid = config.learned_grid
         self.bias_table = None
         if config.relative_bias:
@@ -174,7 +174,7 @@ class MLP(nn.Module):
         super().__init__()
         self.gated = config.gated
         self.fc1 = nn.Linear(config.width, 2 * config.hidden if self.gated else config.hidden, bias=config.mlp_bias)
-        self.norm = make_norm(config, config.hidden) if config.norm_mlp else nn.Identity()
+        self.norm = make_norm(config, config.hidden) if config.norms.mlp else nn.Identity()
         self.fc2 = nn.Linear(config.hidden, config.width, bias=config.mlp_bias)
         self.activation = GATES.get(config.mlp, ACTIVATIONS[config.activation])
         self.dropout = nn.Dropout(config.dropout)
@@ -249,7 +249,7 @@ class Block(nn.Module):
     def __init__(self, config: ViTConfig, path_dropout: float) -> None:
         super().__init__()
         scale = config.layer_scale
-        self.post, self.parallel = config.norm_post, config.parallel
+        self.post, self.parallel = config.norms.post, config.parallel
         self.norm1 = make_norm(config, config.width)
         self.attn = Attention(config)
         self.ls1 = nn.Identity() if scale is None else LayerScale(config.width, scale)
@@ -290,13 +290,13 @@ class AttentionPool(nn.Module):
 
     def __init__(self, config: ViTConfig) -> None:
         super().__init__()
-        width, self.heads = config.width, config.pool_heads or config.heads
-        self.skipped = 0 if config.pool_prefix else len(config.prefix)
+        width, self.heads = config.width, config.pool.heads or config.heads
+        self.skipped = 0 if config.pool.prefix else len(config.prefix)
         self.latent = nn.Parameter(torch.zeros(1, 1, width))
         self.q = nn.Linear(width, width)
         self.kv = nn.Linear(width, 2 * width)
         self.proj = nn.Linear(width, width)
-        hidden = config.hidden if config.pool_mlp_width is None else config.pool_mlp_width
+        hidden = config.hidden if config.pool.mlp_width is None else config.pool.mlp_width
         self.norm = make_norm(config, width) if hidden else None
         self.mlp = MLP(replace(config, mlp_width=hidden)) if hidden else None
 
@@ -321,13 +321,13 @@ class ClassAttention(nn.Module):
 
     def __init__(self, config: ViTConfig) -> None:
         super().__init__()
-        hidden = config.hidden if config.pool_mlp_width is None else config.pool_mlp_width
+        hidden = config.hidden if config.pool.mlp_width is None else config.pool.mlp_width
         own = replace(
-            config, heads=config.pool_heads or config.heads, mlp_width=hidden, talking_heads=False, positions="none",
-            positions_between=False, rotary_learned=False, rotary_class=False, relative_bias=False,
+            config, heads=config.pool.heads or config.heads, mlp_width=hidden, talking_heads=False, positions="none",
+            table=PositionTable(), rotary=Rotary(), relative_bias=False,
         )  # fmt: skip
         self.latent = nn.Parameter(torch.zeros(1, 1, config.width))
-        self.blocks = nn.ModuleList(Block(own, 0.0) for _ in range(config.pool_blocks))
+        self.blocks = nn.ModuleList(Block(own, 0.0) for _ in range(config.pool.blocks))
 
     def forward(self, x: Tensor, ops: Ops = PLAIN) -> Tensor:
         """Pool the tokens: (B, N, D) -> (B, D)."""

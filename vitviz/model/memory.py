@@ -32,7 +32,7 @@ def forward_bytes(config: ViTConfig, tokens: int, batch: int = 1, itemsize: int 
     inner = config.heads * config.query_width(tokens)
     number_bytes = batch * tokens * itemsize  # bytes of one number per token
     trace_bytes = kept_bytes(config, tokens, batch, itemsize)
-    placed = PLACED if config.qk_norm or config.rotary else 0
+    placed = PLACED if config.norms.qk or config.rotates else 0
     work = number_bytes * (WIDE * config.width + (INNER + placed) * inner)
     # With half-precision weights, a query needs the stored queries and keys plus float32 copies of both.
     query = number_bytes * (config.width + 2 * inner) + 12 * batch * tokens * inner
@@ -43,7 +43,7 @@ def forward_bytes(config: ViTConfig, tokens: int, batch: int = 1, itemsize: int 
 def kept_bytes(config: ViTConfig, tokens: int, batch: int = 1, itemsize: int = 4) -> int:
     """Return the bytes that a trace of all blocks keeps; arguments as in `forward_bytes`."""
     number_bytes = batch * tokens * itemsize  # bytes of one number per token
-    streams = (1 + config.positions_between) * number_bytes * config.width  # and positions on the image's grid
+    streams = (1 + config.table.between) * number_bytes * config.width  # and positions on the image's grid
     stored = config.depth * (streams + 4 * batch * tokens * config.heads)  # streams and row sums
     query_key_bytes = 2 * config.depth * number_bytes * config.heads * config.query_width(tokens)  # queries and keys
     always = hasattr(config, "keeps_queries")  # captured modules cannot recompute them

@@ -12,6 +12,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from vitviz.model.config import PositionTable
+
 
 @dataclass(frozen=True, eq=False)
 class Angles:
@@ -78,22 +80,15 @@ FIXED = {"sincos": sincos_positions, "sincos1d": sincos1d_positions}
 """Fixed positions computed from the grid, by name in `ViTConfig.positions`."""
 
 
-def resize_positions(
-    table: Tensor,
-    old: tuple[int, int],
-    new: tuple[int, int],
-    antialias: bool,
-    mode: str = "bicubic",
-    crop: bool = False,
-    corners: bool = False,
-) -> Tensor:
-    """Interpolate learned positions to another grid, or `crop` a square: (1, oh * ow, D) -> (1, nh * nw, D).
+def resize_positions(table: Tensor, old: tuple[int, int], new: tuple[int, int], settings: PositionTable) -> Tensor:
+    """Interpolate learned positions to another grid: (1, oh * ow, D) -> (1, nh * nw, D).
 
     `table` may also stack L tables, (L, oh * ow, D).
     """
     image = table.float().unflatten(1, old).permute(0, 3, 1, 2)  # (1, D, oh, ow)
-    size = (max(new),) * 2 if crop else new
-    image = F.interpolate(image, size=size, mode=mode, align_corners=corners or None, antialias=antialias)
+    size = (max(new),) * 2 if settings.crop else new
+    corners, antialias = settings.corners or None, settings.antialias
+    image = F.interpolate(image, size=size, mode=settings.mode, align_corners=corners, antialias=antialias)
     image = image[..., : new[0], : new[1]]  # (1, D, nh, nw)
     return image.flatten(2).transpose(1, 2).to(table.dtype)  # (1, nh * nw, D)
 

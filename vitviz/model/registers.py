@@ -76,7 +76,7 @@ def find_neurons(model: ViT, trace: AttentionTrace) -> tuple[Neuron, ...]:
         ModelError: for models that normalise the outputs of their MLPs.
     """
     model.check_converted()
-    if model.config.norm_post:
+    if model.config.norms.post:
         raise ModelError(
             "Expected MLPs that add to the residual stream directly, got a norm before the sum, which bounds what a "
             "neuron writes. Choose another model."
@@ -172,7 +172,7 @@ def with_registers(model: ViT, registers: int = 1, neurons: Sequence[tuple[int, 
         registers=config.registers + registers,
         test_registers=registers,
         register_neurons=tuple(sorted((int(block), int(index)) for block, index in neurons)),
-        pool_prefix=config.pool_prefix and bool(config.prefix),
+        pool=replace(config.pool, prefix=config.pool.prefix and bool(config.prefix)),
     )
     state = _with_rows(model, registers)
     with torch.device("meta"):

@@ -135,7 +135,7 @@ class ViT(nn.Module):
         rows, columns = config.learned_grid
         self.pos_embed = nn.Parameter(torch.zeros(1, rows * columns, width)) if config.learned else None
         self.mid_pos_embed = None
-        if config.positions_between:  # with those of prefix tokens
+        if config.table.between:  # with those of prefix tokens
             count = len(config.prefix) + rows * columns
             self.mid_pos_embed = nn.Parameter(torch.zeros(config.depth - 1, count, width))
         self.dropout = nn.Dropout(config.dropout)
@@ -145,10 +145,10 @@ class ViT(nn.Module):
         for block, index in config.register_neurons:
             mlp, prefix = self.blocks[block].mlp, len(config.prefix)
             mlp.moved, mlp.registers = (*mlp.moved, index), (prefix - config.test_registers, prefix)
-        self.norm_pre = make_norm(config, width) if config.norm_pre else nn.Identity()
-        final_eps = config.norm_final_eps
-        self.norm = make_norm(config, width, final_eps) if config.norm_final else nn.Identity()
-        pool = ClassAttention if config.pool_blocks else AttentionPool
+        self.norm_pre = make_norm(config, width) if config.norms.pre else nn.Identity()
+        final_eps = config.norms.final_eps
+        self.norm = make_norm(config, width, final_eps) if config.norms.final != "none" else nn.Identity()
+        pool = ClassAttention if config.pool.blocks else AttentionPool
         self.attn_pool = pool(config) if config.pooling == "attention" else None
         joint = config.projection or config.feature_width
         projects = config.projection is not None and config.classes > 0
@@ -207,15 +207,15 @@ class ViT(nn.Module):
             return Angles(tables=self.resized(self.mid_pos_embed[:, len(config.prefix) :], grid).unbind())
         if config.relative_bias:
             return Angles(places=relative_places(grid, config.learned_grid).to(weight.device))
-        if not config.rotary:
+        if not config.rotates:
             return None
-        if config.rotary_places == "image":
+        if config.rotary.places == "image":
             places = 2 * math.pi * image_places(grid)
         else:
-            places = index_places(grid, config.rotary_grid, config.rotary_offset)
-        if config.rotary_learned:
+            places = index_places(grid, config.rotary.grid, config.rotary.offset)
+        if config.rotary.learned:
             return Angles(places=places.to(weight.device))
-        rates = rotary_rates(config.head_size, config.rotary_base)
+        rates = rotary_rates(config.head_size, config.rotary.base)
         cos, sin = (values[0].to(weight) for values in rotary_angles(places, rates))
         return Angles(cos, sin)
 
@@ -253,10 +253,7 @@ class ViT(nn.Module):
         config = self.config
         if grid == config.learned_grid:
             return tables
-        return resize_positions(
-            tables, config.learned_grid, grid, config.position_antialias, config.position_mode, config.position_crop,
-            config.position_corners,
-        )  # fmt: skip
+        return resize_positions(tables, config.learned_grid, grid, config.table)
 
     def with_registers(self, registers: int = 1, neurons: Sequence[tuple[int, int]] | None = None) -> "ViT":
         """Return this model with test-time registers, which take the activations of the neurons that write outliers.
@@ -331,7 +328,7 @@ class ViT(nn.Module):
 
         Models with convolutions after the blocks need `angles`, see `encode`.
         """
-        return tokens if self.config.norm_pooled else ops.norm(self.norm, tokens)
+        return tokens if self.config.norms.pooled else ops.norm(self.norm, tokens)
 
     def read_out(self, tokens: Tensor, ops: Ops = PLAIN) -> Tensor:
         """Return the features from final tokens: (B, N, D) -> (B, D), or (B, 2 D) for cls+mean."""
@@ -342,7 +339,7 @@ class ViT(nn.Module):
             if "mean" in self.config.pooling:
                 parts.append(ops.fixed(_mean, tokens[:, len(self.config.prefix) :]))
             pooled = torch.cat(parts, dim=1)
-        return ops.norm(self.norm, pooled) if self.config.norm_pooled else pooled
+        return ops.norm(self.norm, pooled) if self.config.norms.pooled else pooled
 
     def project(self, features: Tensor, ops: Ops = PLAIN) -> Tensor:
         """Return the classifier's input from features (..., F): projected and divided by its length, as configured."""

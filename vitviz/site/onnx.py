@@ -98,19 +98,19 @@ def check_exportable(model: ViT) -> None:
     """
     model.check_converted()
     about, config = model.pretrained, model.config
-    resized = config.position_mode != "bicubic" or config.position_crop or config.position_corners
-    rotary = config.rotary_places == "index" or config.rotary_learned or config.rotary_class
-    pooling = not config.pool_prefix or config.pool_mlp_width is not None or config.pool_blocks
+    resized = config.table.mode != "bicubic" or config.table.crop or config.table.corners
+    rotary = config.rotary.places == "index" or config.rotary.learned or config.rotary.class_token
+    pooling = not config.pool.prefix or config.pool.mlp_width is not None or config.pool.blocks
     problems = {
         "a relative position bias or talking heads, which its graphs do not have yet": not config.plain_attention,
-        "a norm after the patch projection, which the lecture does not show yet": config.norm_patch,
+        "a norm after the patch projection, which the lecture does not show yet": config.norms.patch,
         "bilinear or cropped positions, which its graphs do not have yet": resized,
-        "positions between blocks, which its graphs do not have yet": config.positions_between,
+        "positions between blocks, which its graphs do not have yet": config.table.between,
         "attention pooling of another form, which its graphs do not have yet": pooling,
         f"{config.channels} input channels, which the page cannot read from photographs": config.channels != 3,
         "blocks of another form, which the lecture's graph does not support yet": not config.plain_blocks,
         "rotary positions that count rows and columns or are learned, which the page does not compute yet": (
-            config.rotary and rotary
+            config.rotates and rotary
         ),
         "no preprocessing": about is None,
         "no named classes": model.head is None or not (about and about.labels),
@@ -232,7 +232,7 @@ class _Embed(nn.Module):
         grid = features.shape[2], features.shape[3]
         patches = self.patch_embed.norm(features.flatten(2).transpose(1, 2))
         if self.pos_embed is not None:
-            patches = patches + resize_positions(self.pos_embed, config.learned_grid, grid, config.position_antialias)
+            patches = patches + resize_positions(self.pos_embed, config.learned_grid, grid, config.table)
         elif fixed := FIXED.get(config.positions):
             patches = patches + fixed(grid, config.width)
         joined = patches if self.prefix is None else torch.cat([self.prefix, patches], dim=1)

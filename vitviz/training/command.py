@@ -141,7 +141,7 @@ def _from_scratch(options: Options, recipe: Recipe) -> tuple[ViT, Data]:
 
 def _config(options: Options) -> ViTConfig:
     """Return the sizes of the recipe or the preset, overridden by options, with two classes as a placeholder."""
-    from vitviz.model.config import ViTConfig, preset
+    from vitviz.model.config import Norms, ViTConfig, preset
 
     sizes, name = _sizes(options), options.get("preset")
     known = {} if name or "recipe" not in options else RECIPES[options["recipe"]].model
@@ -152,6 +152,8 @@ def _config(options: Options) -> ViTConfig:
         )
     native = {"image_size": (NATIVE[options["data"]],) * 2} if options["data"] in NATIVE else {}
     settings = {**known, **native, **sizes, "classes": 2}
+    if "qk_norm" in settings:
+        settings["norms"] = Norms(qk=settings.pop("qk_norm"))
     if not settings.get("class_token", True):
         settings.setdefault("pooling", "mean")
     return preset(name, **settings) if name else ViTConfig(**settings)

@@ -124,7 +124,7 @@ def learning_modules(model: ViT, unfreeze_last: int) -> tuple[str, ...]:
             "(--unfreeze-last), or train everything (--freeze none)."
         )
     blocks = [f"blocks.{index}" for index in range(config.depth - unfreeze_last, config.depth)]
-    norm = ["norm"] if unfreeze_last or (model.attn_pool is not None and config.norm_pooled) else []
+    norm = ["norm"] if unfreeze_last or (model.attn_pool is not None and config.norms.pooled) else []
     return (*blocks, *norm, *(name for name in HEADS if getattr(model, name) is not None))
 
 

@@ -29,7 +29,7 @@ def layer_of(name: str, config: ViTConfig) -> int:
     if first in HEADS:
         return config.depth + 1
     if first == "norm":
-        return config.depth + config.norm_pooled
+        return config.depth + config.norms.pooled
     return int(rest.partition(".")[0]) + 1 if first == "blocks" else 0
 
 

@@ -29,7 +29,7 @@ _STARTED = "started in"  # saved with the options: the folder that relative path
 _TEACHER = ("distill", "alpha", "temperature")
 _START = ("extend", "freeze", "unfreeze_last", "keep_head", "feed_as_source", "like")
 _FIELDS = {field.name: field for field in dataclasses.fields(Recipe) if field.name != "name"}
-SIZES = {"preset", *(field.name for field in dataclasses.fields(ViTConfig))} - set(_FIELDS)
+SIZES = {"preset", "qk_norm", *(field.name for field in dataclasses.fields(ViTConfig))} - set(_FIELDS)
 """Names of the options for a new model."""
 
 

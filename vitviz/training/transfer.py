@@ -66,8 +66,9 @@ def start_from(
         )
     config = replace(old, classes=len(labels), pooling=pooling or old.pooling)
     if image_size is not None and old.grid != old.grid_of(*image_size):
-        own_grid = old.position_grid not in (None, old.grid)
-        config = replace(config, image_size=image_size, position_grid=old.position_grid if own_grid else None)
+        own_grid = old.table.grid not in (None, old.grid)
+        table = old.table if own_grid else replace(old.table, grid=None)
+        config = replace(config, image_size=image_size, table=table)
     fits = about is not None and about.labels == labels and config.pooling == old.pooling
     if keep_head and not (fits and source.problem_type == SINGLE):
         raise TrainingError(
@@ -97,10 +98,7 @@ def start_from(
     for key, prefix in (("pos_embed", 0), ("mid_pos_embed", len(old.prefix))):
         if key in weights and grids[0] != grids[1]:
             first, patches = weights[key].tensor_split([prefix], dim=1)
-            patches = resize_positions(
-                patches, *grids, config.position_antialias, config.position_mode, config.position_crop,
-                config.position_corners,
-            )  # fmt: skip
+            patches = resize_positions(patches, *grids, config.table)
             weights[key] = torch.cat([first, patches], dim=1)
     for name in [name for name in weights if name.endswith("bias_table")]:
         weights[name] = resize_biases(weights[name], *grids)

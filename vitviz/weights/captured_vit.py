@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from vitviz.errors import VitvizError
 from vitviz.extras import extra
-from vitviz.model.config import ViTConfig
+from vitviz.model.config import AttentionPooling, Norms, ViTConfig
 from vitviz.model.edits import Edits
 from vitviz.model.ops import PLAIN, Attended, Explicit, Ops
 from vitviz.model.vit import Pretrained, ViT
@@ -428,6 +428,7 @@ def _config(module: nn.Module, captured: Captured, size: tuple[int, int], channe
     layouts, patch = captured.layouts, captured.patch_size
     padded = any(layout.members.numel() > layout.tokens for layout in layouts)
     sides = [] if padded else [(layout.stage, (layout.places[-1] + 1).tolist()) for layout in layouts]
+    pooled = isinstance(parts.last, nn.Identity) and not isinstance(_norm_of(module, parts), nn.Identity)
     steps = [side << stage for stage, window in sides for side in window]
     return CapturedConfig(
         image_size=size,
@@ -439,8 +440,8 @@ def _config(module: nn.Module, captured: Captured, size: tuple[int, int], channe
         classes=classes,
         class_token="CLS" in captured.prefix,
         pooling="attention" if captured.pooling else captured.places.pooling,
-        pool_heads=call.shape[1],
-        norm_pooled=isinstance(parts.last, nn.Identity) and not isinstance(_norm_of(module, parts), nn.Identity),
+        pool=AttentionPooling(heads=call.shape[1]),
+        norms=Norms(final="pooled" if pooled else "tokens"),
         prefix_names=captured.prefix,
         pools=len(captured.pooling),
         window=max((layout.members.shape[1] for layout in captured.layouts), default=0),

@@ -9,6 +9,7 @@ import json
 import os
 from collections.abc import Container, Mapping
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors.torch import save_file
@@ -23,7 +24,7 @@ from vitviz.weights import checks
 from vitviz.weights.checks import CONFIG, WEIGHTS, CheckpointError
 from vitviz.writing import replacing, write
 
-FORMAT = 1
+FORMAT = 2
 MEANS = "positions.safetensors"
 """File with `ViT.position_means`, if the model has them."""
 ARENA = "arena.json"
@@ -151,25 +152,49 @@ def add_weights(digest: "hashlib.blake2b", weights: Mapping[str, Tensor]) -> Non
 def read_config(path: Path) -> tuple[ViTConfig, Pretrained]:
     """Read `config.json` and check everything in it."""
     data = checks.read_json(path)
-    if data.get("format") != FORMAT:
+    if data.get("format") not in (1, FORMAT):
         raise CheckpointError(
-            f"Expected a checkpoint of vitviz in format {FORMAT}, got {data.get('format')!r} in {str(path)!r}. "
+            f"Expected a checkpoint of vitviz in format 1 or {FORMAT}, got {data.get('format')!r} in {str(path)!r}. "
             "Use a folder that vitviz saved; convert a folder of another library first."
         )
     facts = (*_FACTS, *(name for name in _OPTIONAL if name in data))
     try:
         check_names(data, ("format", "model", "preprocess", *facts), CheckpointError, complete=True)
-        if "windows" in data["model"]:
-            raise CheckpointError(
-                "Expected a converted model, got one with windows (Swin, SAM), which runs as it is now. Load the "
-                "original: the library's name, or its model in memory."
-            )
-        config = ViTConfig.from_dict(data["model"])
+        config = ViTConfig.from_dict(read_format_1(data["model"]) if data["format"] == 1 else data["model"])
         about = Pretrained(preprocess=Preprocess.from_dict(data["preprocess"]), **{name: data[name] for name in facts})
         _check_about(config, about)
     except VitvizError as error:
         raise CheckpointError(f"Expected consistent settings, got invalid ones in {str(path)!r}: {error}") from error
     return config, about
+
+
+def read_format_1(model: dict[str, Any]) -> dict[str, Any]:
+    """Return the settings of a model in format 1, which had no parts, as `ViTConfig.from_dict` reads them.
+
+    Raises:
+        CheckpointError: for a model with windows, which is no longer converted.
+    """
+    if not isinstance(model, dict) or model.get("windows") is not None:
+        raise CheckpointError(
+            "Expected the settings of a converted model, got others, or one with windows (Swin, SAM), which runs as it "
+            "is now. Load the original: the library's name, or its model in memory."
+        )
+    parts = {"norm": "norms", "pool": "pool", "position": "table", "rotary": "rotary"}
+    renamed = {"norm": "norm_kind", "qk_norm": "norm_qk", "positions_between": "position_between"}
+    renamed |= {"rotary_class": "rotary_class_token"}
+    settings: dict[str, Any] = {part: {} for part in parts.values()}
+    for name, value in model.items():
+        prefix, _, rest = renamed.get(name, name).partition("_")
+        if name == "windows":
+            continue
+        if prefix in parts:
+            settings[parts[prefix]][rest] = value
+        else:
+            settings[name] = value
+    norms = settings["norms"]
+    final, pooled = norms.pop("final", True), norms.pop("pooled", False)
+    norms["final"] = "pooled" if pooled else "tokens" if final else "none"
+    return settings
 
 
 def _check_about(config: ViTConfig, about: Pretrained) -> None:

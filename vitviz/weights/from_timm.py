@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from torch import nn
@@ -9,7 +10,7 @@ from torch import nn
 from vitviz.images.bands import band_names
 from vitviz.images.preprocess import Preprocess
 from vitviz.images.torchvision_import import import_torchvision
-from vitviz.model.config import ViTConfig
+from vitviz.model.config import AttentionPooling, Norms, PositionTable, Rotary, ViTConfig
 from vitviz.model.vit import Pretrained, ViT
 from vitviz.weights import naming
 from vitviz.weights.checks import ConvertError, assemble, checked_parts, checked_settings
@@ -98,21 +99,18 @@ def config_of(model: nn.Module) -> tuple[ViTConfig, Channels]:
         "patch_size": patch,
         "channels": stem.in_chans if flexible else stem.proj.in_channels,
         "patch_bias": stem.proj.bias is not None,
-        "norm_patch": _is_norm(stem.norm),
-        "norm": "rms" if _modules(built, _layers().RmsNorm) else "layer",
         "width": built.embed_dim,
         "depth": len(built.blocks),
         "classes": read_classifiers(built, {}, *_CLASSIFIERS)[1],  # num_classes may describe a replaced classifier
         "class_token": not isinstance(built, Cait) and tokens.cls_token is not None,
         "distillation_token": isinstance(built, VisionTransformerDistilled),
         "registers": 0 if (registers := getattr(tokens, "reg_token", None)) is None else registers.shape[1],
-        "norm_pre": _is_norm(getattr(built, "norm_pre", nn.Identity())),
-        "norm_eps": _epsilon(built),
+        "norms": _norms(built, stem, first),
         "relative_bias": block.pop("relative_bias") or any(getattr(built, name, None) for name in SHARED_TABLES),
     }
     settings |= _positions(built, tokens)
     settings |= _class_attention(built) if isinstance(built, Cait) else _pooling(built, block)
-    settings |= _flexible_positions(stem) if flexible else {}
+    settings |= {"table": _flexible_table(stem)} if flexible else {}
     neighbors = not getattr(getattr(first, "attn", None), "rotate_half", True)
     columns_first = getattr(getattr(built, "rope", None), "grid_indexing", "") == "xy"
     return ViTConfig(**settings), Channels(neighbors, columns_first)
@@ -144,15 +142,18 @@ def _flexible_size(built: Any) -> tuple[int, ...]:
     return tuple(published[1:]) if published else (grid[0] * patch[0], grid[1] * patch[1])
 
 
-def _flexible_positions(stem: Any) -> dict[str, Any]:
-    """Return the config fields of NaFlex positions."""
+def _flexible_table(stem: Any) -> PositionTable:
+    """Return the settings of NaFlex positions."""
     grid, crop = tuple(stem.pos_embed_grid_size or ()), bool(stem.pos_embed_ar_preserving)
     if stem.pos_embed_type == "factorized":  # linear interpolation of the sums equals that of the terms
-        linear: dict[str, Any] = {"position_mode": "bilinear", "position_antialias": False}
-        return linear | {"position_grid": grid, "position_crop": crop}
-    fields = {"position_mode": stem.pos_embed_interp_mode, "position_antialias": bool(stem.pos_embed_antialias)}
-    fields["position_grid"] = None if stem.pos_embed is None else grid
-    return fields | {"position_crop": crop, "position_corners": bool(stem.pos_embed_align_corners)}
+        return PositionTable(mode="bilinear", antialias=False, grid=grid, crop=crop)
+    return PositionTable(
+        mode=stem.pos_embed_interp_mode,
+        antialias=bool(stem.pos_embed_antialias),
+        grid=None if stem.pos_embed is None else grid,
+        crop=crop,
+        corners=bool(stem.pos_embed_align_corners),
+    )
 
 
 INITIAL_SCALE = 1e-5  # of layer scale, for models that do not keep it
@@ -160,17 +161,34 @@ INITIAL_SCALE = 1e-5  # of layer scale, for models that do not keep it
 
 def _block_settings(block: Any) -> dict[str, Any]:
     """Return the config fields of a block."""
-    from timm.models import cait, eva, vision_transformer
-    from timm.models import vision_transformer_relpos as relpos
+    from timm.models import cait, vision_transformer
 
     if isinstance(block, vision_transformer.ParallelScalingBlock | vision_transformer.ParallelThingsBlock):
         return _parallel_settings(block)
-    post = (vision_transformer.ResPostBlock, eva.EvaBlockPostNorm, relpos.ResPostRelPosBlock)
     attn: Any = block.attn
     bias = any(getattr(attn, name, None) is not None for name in ("rel_pos", OWN_TABLE))
-    talking = isinstance(attn, cait.TalkingHeadAttn)
-    more = {"norm_post": isinstance(block, post), "relative_bias": bias, "talking_heads": talking}
-    return _usual_settings(block) | more
+    return _usual_settings(block) | {"relative_bias": bias, "talking_heads": isinstance(attn, cait.TalkingHeadAttn)}
+
+
+def _norms(built: Any, stem: Any, block: Any) -> Norms:
+    """Return where a model has norms, from its first block."""
+    from timm.models import cait, eva, vision_transformer
+    from timm.models import vision_transformer_relpos as relpos
+
+    post = (vision_transformer.ResPostBlock, eva.EvaBlockPostNorm, relpos.ResPostRelPosBlock)
+    attn, mlp = getattr(block, "attn", None), getattr(block, "mlp", None)
+    pooled = isinstance(built, cait.Cait) or _is_norm(built.fc_norm)
+    return Norms(
+        kind="rms" if _modules(built, _layers().RmsNorm) else "layer",
+        eps=_epsilon(built),
+        patch=_is_norm(stem.norm),
+        pre=_has_norm(built, "norm_pre"),
+        post=isinstance(block, post),
+        qk=_has_norm(attn, "q_norm") or _has_norm(block, "q_norm"),
+        attention=_has_norm(attn, "norm"),
+        mlp=_has_norm(mlp, "norm"),
+        final="pooled" if pooled else "tokens" if _is_norm(built.norm) else "none",
+    )
 
 
 def _usual_settings(block: Any) -> dict[str, Any]:
@@ -186,8 +204,6 @@ def _usual_settings(block: Any) -> dict[str, Any]:
     return {
         "heads": attn.num_heads,
         "head_width": attn.proj.in_features // attn.num_heads,
-        "qk_norm": _is_norm(getattr(attn, "q_norm", nn.Identity())),
-        "norm_attention": _is_norm(getattr(attn, "norm", nn.Identity())),
         "qkv_bias": any(bias is not None for bias in biases),
         "layer_scale": None if initial is None else float(initial),
     } | _mlp_settings(block.mlp)
@@ -208,7 +224,6 @@ def _parallel_settings(block: Any) -> dict[str, Any]:
     return {
         "heads": block.num_heads,
         "head_width": block.head_dim,
-        "qk_norm": _is_norm(block.q_norm),
         "qkv_bias": block.in_proj.bias is not None,
         "layer_scale": float(block.ls.init_values) if scaled else None,
         "parallel": True,
@@ -225,7 +240,6 @@ def _mlp_settings(mlp: Any) -> dict[str, Any]:
     gate = GATES.get(type(mlp.act).__name__, "geglu")
     return {
         "mlp": gate if gated else "mlp",
-        "norm_mlp": _is_norm(mlp.norm),
         "mlp_width": mlp.fc2.in_features,
         "mlp_bias": mlp.fc2.bias is not None,
         "activation": "gelu" if gated and gate != "geglu" else _activation(mlp.act),
@@ -248,28 +262,27 @@ def _positions(built: Any, tokens: Any) -> dict[str, Any]:
     learned = any(getattr(tokens, name, None) is not None for name in ("pos_embed", "pos_embed_y"))
     if rope is None:
         return {"positions": "learned" if learned else "none"}
-    kind: dict[str, Any] = {"positions": "learned+rotary" if learned else "rotary", "rotary_base": rope.temperature}
+    rotary = Rotary(base=rope.temperature)
     if isinstance(rope, layers.RotaryEmbeddingMixed):
-        return kind | {"rotary_places": "index", "rotary_learned": True}
-    if isinstance(rope, layers.RotaryEmbeddingCat):
+        rotary = replace(rotary, places="index", learned=True)
+    elif isinstance(rope, layers.RotaryEmbeddingCat):
         scaled = None if rope.ref_feat_shape is None else tuple(rope.ref_feat_shape)
-        return kind | {"rotary_places": "index", "rotary_grid": scaled, "rotary_offset": float(rope.grid_offset)}
-    return kind
+        rotary = replace(rotary, places="index", grid=scaled, offset=float(rope.grid_offset))
+    return {"positions": "learned+rotary" if learned else "rotary", "rotary": rotary}
 
 
 def _pooling(built: Any, block: Mapping[str, Any]) -> dict[str, Any]:
     """Return the config fields of the pooling before the classifier."""
     prefix, include = built.num_prefix_tokens, getattr(built, "pool_include_prefix", None)
     pool = "map" if getattr(built, "attn_pool", None) is not None else built.global_pool
-    after = _is_norm(built.fc_norm)
     width = built.attn_pool.mlp.fc2.in_features if pool == "map" else block["mlp_width"]
     return {
         "pooling": {"token": "cls", "avg": "mean", "map": "attention"}.get(pool, pool),
-        "norm_final": after or _is_norm(built.norm),
-        "norm_pooled": after,
-        "pool_heads": built.attn_pool.num_heads if pool == "map" else None,
-        "pool_mlp_width": None if width == block["mlp_width"] else width,
-        "pool_prefix": pool != "map" or not prefix or include is not False,  # None: Eva, which always reads them
+        "pool": AttentionPooling(
+            heads=built.attn_pool.num_heads if pool == "map" else None,
+            mlp_width=None if width == block["mlp_width"] else width,
+            prefix=pool != "map" or not prefix or include is not False,  # None: Eva, which always reads them
+        ),
     }
 
 
@@ -277,11 +290,15 @@ def _class_attention(built: Any) -> dict[str, Any]:
     """Return the config fields of CaiT's class attention, whose blocks may have another width of the MLP."""
     blocks = built.blocks_token_only
     width = _mlp_settings(blocks[0].mlp)["mlp_width"]
-    return {"pooling": "attention", "pool_blocks": len(blocks), "pool_mlp_width": width, "norm_pooled": True}
+    return {"pooling": "attention", "pool": AttentionPooling(blocks=len(blocks), mlp_width=width)}
 
 
 def _is_norm(module: nn.Module) -> bool:
     return not isinstance(module, nn.Identity)
+
+
+def _has_norm(module: Any, name: str) -> bool:
+    return _is_norm(getattr(module, name, None) or nn.Identity())
 
 
 def _modules(model: nn.Module, kind: type) -> list[Any]:
@@ -340,7 +357,7 @@ def object_timm(model: nn.Module, config: ViTConfig, preprocess: Preprocess | No
         return None
     labels, class_ids = _labels(cfg, config.classes)
     assumed = f"labels: the {len(labels):,} of its pretrained_cfg"
-    if not labels and not (config.norm_pre and config.classes == cfg.get("num_classes")):  # CLIP's projection
+    if not labels and not (config.norms.pre and config.classes == cfg.get("num_classes")):  # CLIP's projection
         labels, assumed = number_classes(config.classes)
     own = preprocess or preprocess_timm(cfg, config)
     same = preprocess is not None or config.channels == len(cfg["mean"])

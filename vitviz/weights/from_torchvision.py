@@ -11,7 +11,7 @@ from torch import nn
 
 from vitviz.images.preprocess import Preprocess
 from vitviz.images.torchvision_import import import_torchvision
-from vitviz.model.config import ViTConfig
+from vitviz.model.config import Norms, PositionTable, ViTConfig
 from vitviz.model.vit import Pretrained, ViT
 from vitviz.weights import naming
 from vitviz.weights.checks import ConvertError, assemble, checked_parts, checked_settings
@@ -67,8 +67,8 @@ def config_of_torchvision(model: Any) -> ViTConfig:
         heads=model.encoder.layers[0].num_heads,
         mlp_width=model.mlp_dim,
         classes=read_classifiers(model, {}, "heads")[1],
-        position_antialias=False,
-        norm_eps=model.encoder.ln.eps,
+        table=PositionTable(antialias=False),
+        norms=Norms(eps=model.encoder.ln.eps),
     )
 
 

@@ -232,9 +232,9 @@ def convert_transformers(
     """
     config, names = read_settings(settings)
     new = names.convert(state, config)
-    bare = names is naming.BEIT and config.norm_pooled and not config.classes
+    bare = names is naming.BEIT and config.norms.pooled and not config.classes
     if bare and not {"norm.weight", "norm.bias"} & {*new}:
-        config = replace(config, norm_pooled=False, norm_final=False)  # Data2Vec's model has no pooler by default
+        config = replace(config, norms=replace(config.norms, final="none"))  # Data2Vec's model has no pooler by default
     return assemble(config, new, about, where=where)
 
 
@@ -262,9 +262,9 @@ def _config(checked: TypedSettings, *, square: bool = True, **more: Any) -> ViTC
         "width": checked.get("hidden_size"),
         "depth": checked.get("num_hidden_layers"),
         "heads": checked.get("num_attention_heads"),
-        "norm_eps": checked.get("layer_norm_eps"),
-        "position_antialias": False,
     }
+    common["norms"] = {"eps": checked.get("layer_norm_eps")} | more.pop("norms", {})
+    common["table"] = {"antialias": False} | more.pop("table", {})
     if "mlp_width" not in more:
         common["mlp_width"] = checked.get("intermediate_size")
     if "mlp" not in more:
@@ -315,7 +315,7 @@ def _beit(settings: Mapping[str, Any]) -> Converted:
         square=False,
         classes=len(labels(settings)) if classified else 0,
         pooling="mean" if mean else "cls",
-        norm_pooled=mean,
+        norms={"final": "pooled" if mean else "tokens"},
         positions="learned" if checked.typed("use_absolute_position_embeddings", bool) else "none",
         relative_bias=any(checked.typed(name, bool) for name in BEIT_TABLES),
         layer_scale=scale if scale > 0 else None,
@@ -328,7 +328,7 @@ def _dinov2(settings: Mapping[str, Any]) -> Converted:
 
     Oquab et al. 2024, "DINOv2: Learning Robust Visual Features without Supervision"; Darcet et al. 2024, "Vision
     Transformers Need Registers". When downscaling positions, `transformers` antialiases only in models with registers,
-    and `position_antialias` does the same. The classifiers read the class token and the mean over patches.
+    and `PositionTable.antialias` does the same. The classifiers read the class token and the mean over patches.
     """
     checked = TypedSettings(settings, "DINOv2", DINOV2_DEFAULTS)
     registered = settings.get("model_type") == "dinov2_with_registers"
@@ -346,7 +346,7 @@ def _dinov2(settings: Mapping[str, Any]) -> Converted:
         classes=len(labels(settings)) if classified else 0,
         pooling="cls+mean" if classified else "cls",
         registers=checked.get("num_register_tokens") if registered else 0,
-        position_antialias=registered,
+        table={"antialias": registered},
         layer_scale=checked.get("layerscale_value"),
         qkv_bias=checked.get("qkv_bias"),
         **more,
@@ -370,8 +370,8 @@ def _dinov3(settings: Mapping[str, Any]) -> Converted:
         classes=0,
         registers=checked.get("num_register_tokens"),
         positions="rotary",
-        position_antialias=True,
-        rotary_base=checked.get("rope_theta"),
+        table={"antialias": True},
+        rotary={"base": checked.get("rope_theta")},
         layer_scale=checked.get("layerscale_value"),
         qkv_bias=not {"q_proj", "k_proj", "v_proj"} <= unbiased,
         mlp_bias=checked.get("mlp_bias"),
@@ -391,11 +391,12 @@ def _clip(settings: Mapping[str, Any]) -> Converted:
     classifier = f"{stem}ForImageClassification"
     alone = (f"{stem}VisionModel", f"{stem}VisionModelWithProjection", classifier)
     checked, kind = _tower(settings, stem, alone, CLIP_DEFAULTS)
-    common: dict[str, Any] = {"norm_pre": True, "patch_bias": False}
+    final = "none" if kind == classifier else "pooled"
+    common: dict[str, Any] = {"norms": {"pre": True, "final": final}, "patch_bias": False}
     if kind == classifier:
-        config = _config(checked, classes=len(labels(settings)), pooling="mean", norm_final=False, **common)
+        config = _config(checked, classes=len(labels(settings)), pooling="mean", **common)
         return config, naming.CLIP_CLASSIFIER
-    return _config(checked, classes=0, norm_pooled=True, **common), naming.CLIP
+    return _config(checked, classes=0, **common), naming.CLIP
 
 
 CLIPS = {"clip": "CLIP", "metaclip_2": "MetaClip2", "chinese_clip": "ChineseCLIP", "altclip": "AltCLIP"}
@@ -430,7 +431,7 @@ def _siglip(settings: Mapping[str, Any]) -> Converted:
     more: dict[str, Any] = {"classes": classes, "class_token": False, "pooling": "mean" if mean else "attention"}
     if flexible:
         side = math.isqrt(checked.typed("num_patches", int)) * checked.square("patch_size")
-        more |= {"image_size": (side, side), "position_mode": "bilinear", "position_antialias": True}
+        more |= {"image_size": (side, side), "table": {"mode": "bilinear", "antialias": True}}
         if checked.get("num_channels") != 3:
             raise checked.refuse("num_channels", "3")
         return _config(checked, **more), naming.SIGLIP2_CLASSIFIER if mean else naming.SIGLIP2
@@ -450,7 +451,7 @@ def _yolos(settings: Mapping[str, Any]) -> Converted:
         classes=0,
         registers=checked.typed("num_detection_tokens", int),
         qkv_bias=checked.get("qkv_bias"),
-        positions_between=checked.typed("use_mid_position_embeddings", bool),
+        table={"between": checked.typed("use_mid_position_embeddings", bool)},
     )
     return config, naming.YOLOS
 
@@ -472,9 +473,10 @@ def _videomae(settings: Mapping[str, Any]) -> Converted:
         (checked.typed("tubelet_size", int), checked.square("patch_size")),
         class_token=False,
         pooling="mean",
-        norm_final=classified or not mean,
-        norm_pooled=classified,
-        norm_final_eps=1e-5 if classified else None,  # not in the settings
+        norms={
+            "final": "pooled" if classified else "none" if mean else "tokens",
+            "final_eps": 1e-5 if classified else None,  # not in the settings
+        },
         qkv_bias=checked.get("qv_bias"),
         classes=len(labels(settings)) if classified else 0,
     )
@@ -521,7 +523,7 @@ def _dpt(settings: Mapping[str, Any]) -> Converted:
     checked.architecture(("DPTModel", "DPTForDepthEstimation", "DPTForSemanticSegmentation"))
     if checked.typed("is_hybrid", bool) or checked.get("backbone_config") is not None:
         raise checked.refuse("is_hybrid", "false and no backbone_config, because its patches come from another network")
-    return _config(checked, classes=0, qkv_bias=checked.get("qkv_bias"), position_mode="bilinear"), naming.DPT
+    return _config(checked, classes=0, qkv_bias=checked.get("qkv_bias"), table={"mode": "bilinear"}), naming.DPT
 
 
 def _blip(settings: Mapping[str, Any]) -> Converted:
@@ -550,13 +552,10 @@ def _mlcd(settings: Mapping[str, Any]) -> Converted:
     config = _config(
         checked,
         classes=0,
-        norm_pre=True,
-        norm_pooled=True,
+        norms={"pre": True, "final": "pooled"},
         patch_bias=False,
         positions="rotary",
-        rotary_places="index",
-        rotary_class=True,
-        rotary_base=rope.get("rope_theta", 10_000.0),
+        rotary={"places": "index", "class_token": True, "base": rope.get("rope_theta", 10_000.0)},
     )
     return config, naming.MLCD
 
@@ -575,10 +574,8 @@ def _aimv2(settings: Mapping[str, Any]) -> Converted:
         classes=0,
         class_token=False,
         pooling="attention",
-        pool_mlp_width=0,
-        norm="rms",
-        norm_patch=True,
-        norm_eps=checked.get("rms_norm_eps"),
+        pool={"mlp_width": 0},
+        norms={"kind": "rms", "patch": True, "eps": checked.get("rms_norm_eps")},
         qkv_bias=checked.get("qkv_bias"),
         mlp_bias=checked.get("mlp_bias"),
         **checked.gated(),
@@ -620,14 +617,14 @@ def _vitdet(settings: Mapping[str, Any]) -> Converted:
     more: dict[str, Any] = {
         "mlp_width": _by_ratio(checked),
         "positions": "learned" if learned else "none",
-        "position_grid": (side, side) if learned else None,
+        "table": {"grid": (side, side) if learned else None},
     }
     listed = checked.typed("window_block_indices", list[int] | tuple[int, ...])
     if listed and checked.typed("window_size", int) > 0:
         raise ConvertError(f"Expected a model with attention over all tokens, got ViTDet: {_WINDOWS}.")
     if checked.typed("use_relative_position_embeddings", bool):
         raise checked.refuse("use_relative_position_embeddings", "false")
-    more |= {"qkv_bias": checked.get("qkv_bias"), "norm_final": False, "class_token": False, "pooling": "mean"}
+    more |= {"qkv_bias": checked.get("qkv_bias"), "norms": {"final": "none"}, "class_token": False, "pooling": "mean"}
     return _config(checked, square=False, classes=0, **more), VITDET
 
 

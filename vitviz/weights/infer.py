@@ -16,7 +16,7 @@ from torch import Tensor
 
 from vitviz.fields import is_whole
 from vitviz.images.preprocess import Preprocess
-from vitviz.model.config import ViTConfig
+from vitviz.model.config import AttentionPooling, Norms, PositionTable, Rotary, ViTConfig
 from vitviz.model.vit import Pretrained
 from vitviz.weights import naming
 from vitviz.weights.checks import ConvertError, abbreviate
@@ -123,10 +123,10 @@ class Architecture:
             )
         if _PERIODS in tensors:  # base ** (4 i / d) for i = 0, 1, ..., d / 4 - 1
             periods = tensors[_PERIODS].float()
-            expected = self.config.rotary_base ** (torch.arange(len(periods)) / len(periods))
+            expected = self.config.rotary.base ** (torch.arange(len(periods)) / len(periods))
             if not torch.allclose(periods, expected, rtol=2e-2):
                 raise ConvertError(
-                    f"Expected rotations of base {self.config.rotary_base:g}, got another base in {_PERIODS!r}. "
+                    f"Expected rotations of base {self.config.rotary.base:g}, got another base in {_PERIODS!r}. "
                     "Choose a checkpoint with that base."
                 )
         state = self.naming.convert(tensors, self.config)
@@ -160,11 +160,11 @@ class Architecture:
             prefix_rows = self._position_rows() - math.prod(config.learned_grid)
             if prefix_rows not in {0, 1, len(config.prefix)}:
                 side, _ = self._grid(config.class_token, config.distillation_token, config.registers)
-                changes |= {"image_size": (side * config.patch_size,) * 2, "position_grid": None}
+                changes |= {"image_size": (side * config.patch_size,) * 2, "table": replace(config.table, grid=None)}
         if "fc_norm.weight" in self.theirs:
-            changes |= {"pooling": "mean", "norm_pooled": True}
-        elif config.pooling == "mean":
-            changes["norm_pooled"] = False
+            changes |= {"pooling": "mean", "norms": replace(config.norms, final="pooled")}
+        elif config.pooling == "mean" and config.norms.pooled:
+            changes["norms"] = replace(config.norms, final="tokens")
         elif head[1:] == (2 * config.width,):
             changes["pooling"] = "cls+mean"
         return replace(config, **changes)
@@ -199,23 +199,26 @@ class Architecture:
             distillation_token=distillation,
             registers=registers,
             pooling=self._pooling(rotary=rotary, both=head[1:] == (2 * width,)),
-            norm_pooled="fc_norm.weight" in self.theirs or bool(class_blocks),
-            pool_blocks=len(class_blocks),
-            pool_mlp_width=self.shapes[class_blocks[0]][1] if class_blocks else None,
+            pool=AttentionPooling(
+                blocks=len(class_blocks), mlp_width=self.shapes[class_blocks[0]][1] if class_blocks else None
+            ),
             positions="rotary" if rotary else "learned",
-            position_antialias=filters,
-            rotary_base=_ROTARY_BASE,
-            norm_eps=1e-5 if rotary else self.naming.norm_eps,
+            table=PositionTable(antialias=filters),
+            rotary=Rotary(base=_ROTARY_BASE),
+            norms=Norms(
+                eps=1e-5 if rotary else self.naming.norm_eps,
+                final="pooled" if "fc_norm.weight" in self.theirs or class_blocks else "tokens",
+            ),
             **block,
         )
         # MoCo v3's ViT-S has more heads than usual at this width; `convert` recognises its position table.
         self.asks_heads = self.naming is naming.TIMM and width == _MOCO_WIDTH and prefix > 0 and caveat != ""
-        assumed = [f"norm epsilon {config.norm_eps:g}", f"pooling {config.pooling}"]
+        assumed = [f"norm epsilon {config.norms.eps:g}", f"pooling {config.pooling}"]
         assumed += ["gate SiLU" if config.gated else f"activation {config.activation}"]
         if rotary:
             assumed += [f"rotary positions of base {_ROTARY_BASE:g}", f"image size {side * patch}"]
         else:
-            resized = f"{config.position_mode}, {'with' if config.position_antialias else 'without'} a low-pass filter"
+            resized = f"{config.table.mode}, {'with' if config.table.antialias else 'without'} a low-pass filter"
             assumed += [f"a square of {side} x {side} patches", f"positions at other sizes: {resized}"]
         return config, tuple(filter(None, (caveat, *assumed)))
 

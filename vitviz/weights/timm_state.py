@@ -32,11 +32,11 @@ def reorder_channels(state: State, config: ViTConfig, channels: Channels) -> Non
 
     The order is the same in queries and keys, so their dot products do not change.
     """
-    if not config.rotary:
+    if not config.rotates:
         return
     d = config.head_size
     pairs = torch.arange(d // 2)
-    if channels.columns_first and not config.rotary_learned:
+    if channels.columns_first and not config.rotary.learned:
         pairs = pairs.roll(d // 4)
     order = torch.cat([2 * pairs, 2 * pairs + 1] if channels.neighbors else [pairs, pairs + d // 2])
     for at in (f"blocks.{index}.attn." for index in range(config.depth)):

@@ -275,9 +275,9 @@ def _compare(model: ViT, images: Tensor, additions: list[Addition], result: Any,
     config = model.config
     tokens, grid = model.embed(images)
     halves = ["block {}"] if config.parallel else ["the attention of block {}", "the MLP of block {}"]
-    halves += ["the positions after block {}"] * config.positions_between
+    halves += ["the positions after block {}"] * config.table.between
     parts = [half.format(index) for index in range(config.depth) for half in halves]
-    parts = parts[: len(parts) - config.positions_between]  # none after the last block
+    parts = parts[: len(parts) - config.table.between]  # none after the last block
     if len(additions) < len(parts):
         raise VerifyError(
             f"Expected {len(parts)} additions to the tokens in its blocks, got {len(additions)}. Undo its changes."

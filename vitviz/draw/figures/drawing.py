@@ -351,9 +351,10 @@ def route(config: ViTConfig, size: tuple[int, int]) -> Route:
     out = {name: row.shape[1:] for name, row in rows.items()}
     into = {name: row.input[1:] for name, row in rows.items()}
     scaled = ", scale" if config.layer_scale is not None else ""
-    before, after = ("no norm", f", {NORMS[config.norm]}") if config.norm_post else (NORMS[config.norm], "")
-    inner = {True: f", {NORMS[config.norm]}", False: ""}
-    placed = (", norm" if config.qk_norm else "") + (", rotate" if config.rotary else "")
+    norm = NORMS[config.norms.kind]
+    before, after = ("no norm", f", {norm}") if config.norms.post else (norm, "")
+    inner = {True: f", {norm}", False: ""}
+    placed = (", norm" if config.norms.qk else "") + (", rotate" if config.rotates else "")
     attended = ops.seen[0]
     heads, weights = tuple(attended.keys.shape[1:]), tuple(attended.probabilities.shape[1:])
     joined = into["blocks.0.attn.proj"]
@@ -371,7 +372,7 @@ def route(config: ViTConfig, size: tuple[int, int]) -> Route:
         weights=Stage(f"Softmax of q{NBSP}kᵀ{NBSP}/{NBSP}√{heads[-1]}", weights, "attention"),
         mixed=Stage("Weights × values", heads, "attention"),
         output=Stage(
-            f"Side by side ({joined[-1]}){inner[config.norm_attention]}, linear{after}{scaled}",
+            f"Side by side ({joined[-1]}){inner[config.norms.attention]}, linear{after}{scaled}",
             out["blocks.0.attn"],
             "attention",
         ),
@@ -380,7 +381,7 @@ def route(config: ViTConfig, size: tuple[int, int]) -> Route:
             Stage("Linear", out["blocks.0.mlp.fc1"], "mlp"),
             Stage(between, into["blocks.0.mlp.fc2"], "mlp"),
             Stage(
-                f"{f'{NORMS[config.norm]}, linear' if config.norm_mlp else 'Linear'}{after}{scaled}",
+                f"{f'{norm}, linear' if config.norms.mlp else 'Linear'}{after}{scaled}",
                 out["blocks.0.mlp.fc2"],
                 "mlp",
             ),
@@ -396,8 +397,8 @@ def _embedding(config: ViTConfig, out: dict[str, Shape], into: dict[str, Shape])
         Stage(f"Convolution {p} × {p}, stride{NBSP}{p}", out["patch_embed.proj"], "embedding"),
         Stage("Flatten, transpose", out["patch_embed"], "embedding"),
     ]
-    if config.norm_patch:
-        stages.append(Stage(NORMS[config.norm], out["patch_embed.norm"], "norm"))
+    if config.norms.patch:
+        stages.append(Stage(NORMS[config.norms.kind], out["patch_embed.norm"], "norm"))
     if config.positions not in ("rotary", "none"):
         kind = "learned" if config.learned else "sinusoidal"
         if kind == "learned" and config.learned_grid != (gh, gw):
@@ -407,8 +408,8 @@ def _embedding(config: ViTConfig, out: dict[str, Shape], into: dict[str, Shape])
         names = ["CLS"] * config.class_token + ["distillation"] * config.distillation_token
         names += [f"{config.registers} register{'s' * (config.registers > 1)}"] if config.registers else []
         stages.append(Stage(f"Prepend {', '.join(names)}", into["norm_pre"], "embedding"))
-    if config.norm_pre:
-        stages.append(Stage(NORMS[config.norm], out["norm_pre"], "norm"))
+    if config.norms.pre:
+        stages.append(Stage(NORMS[config.norms.kind], out["norm_pre"], "norm"))
     return tuple(stages)
 
 
@@ -419,13 +420,13 @@ def _ending(config: ViTConfig, out: dict[str, Shape], into: dict[str, Shape]) ->
         "cls": "Take CLS",
         "mean": f"Mean of {patches} patches",
         "cls+mean": "CLS beside the mean of patches",
-        "attention": f"Attention pooling, {counted(config.pool_heads or config.heads, 'head')}, MLP",
+        "attention": f"Attention pooling, {counted(config.pool.heads or config.heads, 'head')}, MLP",
     }[config.pooling]
-    if config.pool_blocks and config.pooling == "attention":
-        words = f"Class attention, {counted(config.pool_blocks, 'block')}"
-    norm = [Stage(NORMS[config.norm], out["norm"], "norm")] * config.norm_final
-    pooled = [Stage(words, into["norm"] if config.norm_pooled else into.get("head", out[""]), "head")]
-    stages = [*pooled, *norm] if config.norm_pooled else [*norm, *pooled]
+    if config.pool.blocks and config.pooling == "attention":
+        words = f"Class attention, {counted(config.pool.blocks, 'block')}"
+    norm = [Stage(NORMS[config.norms.kind], out["norm"], "norm")] * (config.norms.final != "none")
+    pooled = [Stage(words, into["norm"] if config.norms.pooled else into.get("head", out[""]), "head")]
+    stages = [*pooled, *norm] if config.norms.pooled else [*norm, *pooled]
     if config.classes:
         caption = "Two linear, their mean" if config.distillation_token else "Linear"
         stages.append(Stage(caption, out["head"], "head"))

@@ -177,7 +177,7 @@ def embedding(view: View, *, photo: str = "", dark: bool = False) -> Figure:
     prefix, reach = config.prefix, page.reach_of(flat, tokens)
     kinds = {"learned": "learned", "learned+rotary": "learned", "sincos": "sinusoidal", "sincos1d": "sinusoidal"}
     added = f"{kinds[config.positions]} positions added" if config.positions in kinds else None
-    steps = [added, "layer norm" if config.norm_pre else None]
+    steps = [added, "layer norm" if config.norms.pre else None]
     preparation = ", ".join(step for step in steps if step) or "no positions added: " + config.position_kind
     caption = (
         f"Flattened: the responses of the {config.width} filters on the {gh} × {gw} patches as a table of "
