@@ -3,6 +3,7 @@
 The tests use the real libraries, with local files in place of downloads.
 """
 
+import json
 import re
 import socket
 import time
@@ -29,6 +30,7 @@ from vitviz.images.decoding import decode
 from vitviz.model.vit import ViT
 from vitviz.training.teachers import Classifier, load_teacher
 from vitviz.weights import remote, zoo
+from vitviz.weights.captured_vit import CapturedViT
 from vitviz.weights.catalog import CATALOG, CatalogEntry
 from vitviz.weights.checks import ConvertError
 from vitviz.weights.from_timm import about_timm, config_of
@@ -227,6 +229,29 @@ def test_cached_model_needs_no_network(safe: bool, tmp_path: Path, monkeypatch: 
     assert_same(CASE, theirs, load("hf:google/tiny-vit"))
     torch.save(files_of(CASE)[0], tmp_path / "mine.pt")
     assert_same(CASE, theirs, load(tmp_path / "mine.pt", like="hf:google/tiny-vit"))
+
+
+@pytest.mark.usefixtures("no_network")
+def test_hub_models_are_compared_with_transformers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    saved(CASE, tmp_path)
+    monkeypatch.setattr(remote, "hub_folder", lambda _: tmp_path)
+    assert not any("not compared" in text for text in load("hf:google/tiny-vit").pretrained.assumed)
+    kind = getattr(hf, json.loads((tmp_path / "config.json").read_text("utf-8"))["architectures"][0])
+    own = kind.from_pretrained
+
+    def patched(*args: Any, **options: Any) -> Any:
+        model, loading = own(*args, **options)
+        linear = next(part for part in model.modules() if isinstance(part, nn.Linear))
+        linear.register_forward_hook(lambda _part, _inputs, output: output * 1.01)
+        return model, loading
+
+    monkeypatch.setattr(kind, "from_pretrained", patched)
+    with pytest.warns(UserWarning, match="differs in the attention of block 0"):
+        model = load("hf:google/tiny-vit")
+    assert isinstance(model, CapturedViT)
+    assert model.pretrained.name == "google/tiny-vit"
+    monkeypatch.setattr(kind, "from_pretrained", lambda *_args, **_options: int("no model"))
+    assert "not compared with those of transformers" in load("hf:google/tiny-vit").pretrained.assumed[-1]
 
 
 @torch.no_grad()

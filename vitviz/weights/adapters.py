@@ -11,7 +11,7 @@ from vitviz.images.torchvision_import import import_torchvision
 from vitviz.model.vit import ViT
 from vitviz.weights import checks
 from vitviz.weights.checks import CheckpointError, read_json
-from vitviz.weights.objects import convert_transformers_object, no_progress_bars
+from vitviz.weights.objects import convert_transformers_object, quiet_transformers
 from vitviz.weights.remote import hub_folder
 from vitviz.weights.transformers_folder import read_preprocessor
 
@@ -42,7 +42,7 @@ def load_adapter_folder(path: str | os.PathLike[str]) -> ViT:
     libraries = _libraries(folder)
     base_folder = Path(base) if Path(base).is_dir() else hub_folder(base)
     try:
-        with no_progress_bars():
+        with quiet_transformers():
             merged = _merge(folder, base_folder, *libraries)
     except Exception as error:  # errors of peft and transformers share no base class
         raise CheckpointError(

@@ -6,13 +6,14 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, NoReturn, cast
+from typing import Any, NoReturn
 
 import torch
 from torch import Tensor, nn
 
 from vitviz.errors import VitvizError
 from vitviz.extras import extra
+from vitviz.images.torchvision_import import import_torchvision
 from vitviz.model.config import AttentionPooling, Norms, ViTConfig
 from vitviz.model.edits import Edits
 from vitviz.model.ops import PLAIN, Attended, Explicit, Ops
@@ -20,10 +21,11 @@ from vitviz.model.vit import Pretrained, ViT
 from vitviz.weights.capture import Observer, as_it_is, capture
 from vitviz.weights.captured import Captured, CaptureError
 from vitviz.weights.checks import CONFIG, ConvertError, attach, read_json
-from vitviz.weights.objects import about_object, no_progress_bars
+from vitviz.weights.objects import about_object, quiet_transformers
 from vitviz.weights.parts import LOCK, Parts
 from vitviz.weights.tokens import is_known, parts_of, size_of, tokens_of
 from vitviz.weights.transformers_folder import load_transformers_folder, read_preprocessor
+from vitviz.weights.verify import verified
 
 
 class NotConvertedError(CaptureError, AttributeError):
@@ -385,37 +387,67 @@ def _probed(module: nn.Module, images: Tensor) -> tuple[Captured, bool]:
 
 
 def load_transformers(folder: Path, *, name: str | None = None, licence: str = "unknown") -> ViT:
-    """Load a folder as `load_transformers_folder` does; if that is refused, its model of transformers runs as it is."""
+    """Load a folder as `load_transformers_folder` does; if that is refused, its model of transformers runs as it is.
+
+    A model of Hugging Face's hub, which has a `name`, is also verified against its model of transformers. If this model
+    cannot be built, `pretrained.assumed` says why.
+    """
+    source: nn.Module | None = None
     try:
-        return load_transformers_folder(folder, name=name, licence=licence)
+        model = load_transformers_folder(folder, name=name, licence=licence)
+        if name is None:
+            return model
+        try:
+            source, _ = _source(folder)
+        except VitvizError as error:
+            assert model.pretrained is not None
+            note = f"its attention and output: not compared with those of transformers. {error}"
+            model.pretrained = replace(model.pretrained, assumed=(*model.pretrained.assumed, note))
+            return model
+        return verified(model, source)
     except ConvertError as refusal:
         title, preprocessor = name or folder.resolve().name, read_preprocessor(folder)
-        model = open_captured(_built(folder, refusal), refusal, preprocessor)
+        model = open_captured(source or _exact(folder, refusal), refusal, preprocessor)
         assert model.pretrained is not None
-        source = f"transformers folder {title}"
-        model.pretrained = replace(model.pretrained, name=title, licence=licence, source=source)
+        origin = f"transformers folder {title}"
+        model.pretrained = replace(model.pretrained, name=title, licence=licence, source=origin)
         return model
 
 
-def _built(folder: Path, refusal: ConvertError) -> nn.Module:
-    """Return the model of a folder, of a class of transformers, with exactly its weights; else raise `refusal`."""
-    settings = read_json(folder / CONFIG)
-    (architecture,) = settings.get("architectures") or [""]
-    if not is_known(settings.get("model_type")):
-        raise refusal
-    with extra("convert"):
-        import transformers
-    kind: Any = getattr(transformers, str(architecture), None)
-    if kind is None:
+def _exact(folder: Path, refusal: ConvertError) -> nn.Module:
+    """Return the model of a folder, of a known class, with exactly its weights; else raise `refusal`."""
+    if not is_known(read_json(folder / CONFIG).get("model_type")):
         raise refusal
     try:
-        with no_progress_bars():
-            module, loading = kind.from_pretrained(folder, local_files_only=True, output_loading_info=True)
-    except Exception as error:  # the library's own error
+        module, loading = _source(folder)
+    except ConvertError as error:
         raise refusal from error
     if any(loading.get(keys) for keys in ("missing_keys", "unexpected_keys", "mismatched_keys")):
         raise refusal
-    return cast(nn.Module, module.eval())
+    return module
+
+
+def _source(folder: Path) -> tuple[nn.Module, dict[str, Any]]:
+    """Return the model of transformers in a folder, in eval mode, and which tensors it lacks or does not have.
+
+    Raises:
+        ConvertError: if transformers does not have its class, or cannot load the folder.
+    """
+    names = read_json(folder / CONFIG).get("architectures") or ["AutoModel"]
+    import_torchvision()  # transformers imports torchvision, whose import may fail
+    with extra("convert"):
+        import transformers
+
+        kind: Any = getattr(transformers, str(names[0]), None) if isinstance(names, list) else None
+    if kind is None:
+        raise ConvertError(f"Expected a class of transformers, got {names!r:.80}. Install a newer version.")
+    try:
+        with quiet_transformers():
+            module, loading = kind.from_pretrained(folder, local_files_only=True, output_loading_info=True)
+    except Exception as error:  # the library's own error
+        line = (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")
+        raise ConvertError(f"Expected a folder that transformers loads, got its error: {line:.200}.") from error
+    return module.eval(), loading
 
 
 def _config(module: nn.Module, captured: Captured, size: tuple[int, int], channels: int) -> CapturedConfig:

@@ -208,7 +208,7 @@ def convert_transformers_object(
             "of its merge_and_unload()."
         )
     # Names in memory change between versions of transformers. Names in files written by save_pretrained do not.
-    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder, no_progress_bars():
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder, quiet_transformers():
         built.save_pretrained(folder)
         tensors, classes = read_classifiers(built, read_tensors(Path(folder)), *_CLASSIFIERS)
         settings = fit_labels(read_json(Path(folder) / CONFIG), classes)
@@ -218,16 +218,18 @@ def convert_transformers_object(
 
 
 @contextmanager
-def no_progress_bars() -> Iterator[None]:
-    """Hide the progress bars of transformers."""
-    bars: Any = import_module("transformers.utils.logging")
-    shown = bars.is_progress_bar_enabled()
-    bars.disable_progress_bar()
+def quiet_transformers() -> Iterator[None]:
+    """Hide the progress bars and warnings of transformers."""
+    messages: Any = import_module("transformers.utils.logging")
+    shown, verbosity = messages.is_progress_bar_enabled(), messages.get_verbosity()
+    messages.disable_progress_bar()
+    messages.set_verbosity_error()
     try:
         yield
     finally:
+        messages.set_verbosity(verbosity)
         if shown:
-            bars.enable_progress_bar()
+            messages.enable_progress_bar()
 
 
 def _peft(model: nn.Module) -> ViT:
