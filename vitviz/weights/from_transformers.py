@@ -1,12 +1,13 @@
 """Convert models of Hugging Face's `transformers`: `config.json` -> `ViTConfig`, tensors by `naming`.
 
-One function per family maps settings to a config and tensor names. Missing settings take `transformers`' defaults.
-Types are checked, because the file may be untrusted. Dropout rates are not read, because only training uses them.
+The table `FAMILIES` says how settings become a config and names of tensors. Missing settings take `transformers`'
+defaults. Types are checked, because the file may be untrusted. Dropout rates are not
+read, because only training uses them.
 """
 
 import math
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from torch import Tensor
@@ -63,7 +64,6 @@ _BY_RATIO = {name: value for name, value in _DEFAULTS.items() if name != "interm
 VITDET_DEFAULTS = _BY_RATIO | {"layer_norm_eps": 1e-6, "pretrain_image_size": 224, "window_size": 0}
 VITDET_DEFAULTS |= {"window_block_indices": [], "residual_block_indices": [], "qkv_bias": True}
 VITDET_DEFAULTS |= {"use_absolute_position_embeddings": True, "use_relative_position_embeddings": False}
-MAX_BLOCKS = 1_000  # of SAM and ViTDet, whose blocks are numbered while reading the settings
 
 ACTIVATIONS = {"gelu": "gelu", "gelu_python": "gelu", "gelu_pytorch_tanh": "gelu_tanh", "quick_gelu": "quick_gelu"}
 ACTIVATIONS |= {"gelu_fast": "gelu_tanh", "gelu_new": "gelu_tanh"}  # equal up to rounding
@@ -249,7 +249,7 @@ def read_settings(settings: Mapping[str, Any]) -> Converted:
     if kind not in FAMILIES:
         why = REFUSED.get(kind or "", "it is not known")
         raise ConvertError(f"Expected one of {', '.join(FAMILIES)}, got model_type {kind!r}: {why}.")
-    return FAMILIES[kind](settings)
+    return FAMILIES[kind].read(settings)
 
 
 def _config(checked: TypedSettings, *, square: bool = True, **more: Any) -> ViTConfig:
@@ -272,131 +272,177 @@ def _config(checked: TypedSettings, *, square: bool = True, **more: Any) -> ViTC
     return ViTConfig(**common | more)
 
 
-def _vit(settings: Mapping[str, Any]) -> Converted:
-    """Read ViT and models like it: Google's, DINO, MSN, MAE's encoder, I-JEPA, and DeiT with and without distillation.
+Fields = dict[str, Any]
 
-    Dosovitskiy et al. 2021, "An Image is Worth 16x16 Words"; Caron et al. 2021, "Emerging Properties in Self-Supervised
-    Vision Transformers"; Touvron et al. 2021, "Training data-efficient image transformers". The classifier reads the
-    class token, and without a classifier the model returns this token. I-JEPA (Assran et al. 2023) has no class token
-    and averages the patches. `DeiTForImageClassificationWithTeacher` averages the logits of two classifiers;
-    `DeiTForImageClassification` has only the classifier of the class token.
+
+def _get(name: str, hint: Any = None) -> Callable[[TypedSettings], Any]:
+    """Return a function that reads a setting, and checks its type if there is a hint."""
+    return lambda checked: checked.get(name) if hint is None else checked.typed(name, hint)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Family:
+    """A family of models: which classes open, and how their settings become a config and the names of tensors.
+
+    Args:
+        name: for messages.
+        models: classes that open without a classifier, the class without a head first.
+        classifiers: classes that open with their classifier.
+        defaults: `transformers`' defaults for missing settings.
+        naming: names of the tensors; also those of classifiers, unless `classifier_naming` is given.
+        needed: settings that have no reliable default.
+        whole: the class with a text tower, whose settings have those of the vision tower in `vision_config`.
+        square: whether images must be square.
+        fields: config fields that the settings do not change, or functions of the settings.
+        of_classifiers, of_models: the same, only for models with or without a classifier.
+        refused: settings that must have a value, with what to expect in the error.
+        computed: function of the settings that returns further config fields.
+        biases: settings that say whether a linear map has a bias -> its tensor.
     """
-    stems = {"deit": "DeiT", "vit_msn": "ViTMSN", "vit_mae": "ViTMAE", "ijepa": "IJepa"}
-    stem = stems.get(str(settings.get("model_type")), "ViT")
-    classes = (f"{stem}Model", f"{stem}ForPreTraining" if stem == "ViTMAE" else f"{stem}ForImageClassification")
-    checked = TypedSettings(settings, stem, MSN_DEFAULTS if stem == "ViTMSN" else VIT_DEFAULTS)
-    kind = checked.architecture((*classes, f"{classes[1]}WithTeacher") if stem == "DeiT" else classes)
-    bare = kind == classes[0] or stem == "ViTMAE"  # MAE's encoder is shown with all patches, without the decoder
-    without_token: dict[str, Any] = {"class_token": False, "pooling": "mean"} if stem == "IJepa" else {}
-    config = _config(
-        checked,
-        square=False,
-        head_width=settings.get("head_dim"),  # optional; ViTConfig checks it
-        qkv_bias=checked.get("qkv_bias"),
-        classes=0 if bare else len(labels(settings)),
-        distillation_token=stem == "DeiT",
-        **without_token,
-    )
-    return config, naming.DEIT if stem == "DeiT" else naming.VIT
+
+    name: str
+    models: tuple[str, ...]
+    classifiers: tuple[str, ...] = ()
+    defaults: Mapping[str, Any]
+    naming: Naming
+    classifier_naming: Naming | None = None
+    needed: tuple[str, ...] = ()
+    whole: str = ""
+    square: bool = True
+    fields: Fields = field(default_factory=dict)
+    of_classifiers: Fields = field(default_factory=dict)
+    of_models: Fields = field(default_factory=dict)
+    refused: Mapping[str, tuple[Any, str]] = field(default_factory=dict)
+    computed: Callable[[TypedSettings], Fields] = lambda _: {}
+    biases: Mapping[str, str] = field(default_factory=dict)
+
+    def read(self, settings: Mapping[str, Any]) -> Converted:
+        """Return the config in these settings, and the names of the tensors."""
+        checked, architecture = self._open(settings)
+        checked.need(*self.needed)
+        classified = architecture in self.classifiers
+        for name, (value, expected) in self.refused.items():
+            if checked.get(name) != value:
+                raise checked.refuse(name, expected)
+        more: Fields = {"classes": len(labels(settings)) if classified else 0}
+        for part in (self.fields, self.of_classifiers if classified else self.of_models, self.computed(checked)):
+            for name, value in _resolved(part, checked).items():
+                more[name] = more.get(name, {}) | value if isinstance(value, dict) else value
+        unbiased = [tensor for setting, tensor in self.biases.items() if not checked.typed(setting, bool)]
+        names = (classified and self.classifier_naming) or self.naming
+        return _config(checked, square=self.square, **more), names.without_biases(unbiased) if unbiased else names
+
+    def _open(self, settings: Mapping[str, Any]) -> tuple[TypedSettings, str]:
+        """Return the settings of the model or its vision tower, and the class of the weights.
+
+        Older files also have the tower's settings under a second name, which has priority.
+        """
+        own = TypedSettings(settings, self.name, self.defaults)
+        allowed = (*self.models, *self.classifiers)
+        if not self.whole or str(settings.get("model_type")).endswith("_vision_model"):
+            return own, own.architecture(allowed)
+        architecture = own.architecture((self.whole, *allowed))
+        names = ("vision_config_dict", "vision_config")
+        tower: Any = next((settings[name] for name in names if settings.get(name) is not None), {})
+        if not isinstance(tower, Mapping):
+            raise ConvertError(
+                f"Expected {self.name} settings with vision_config as an object, got {tower!r:.80}. Fetch config.json "
+                "again."
+            )
+        return TypedSettings(tower, self.name, self.defaults), architecture
 
 
-def _beit(settings: Mapping[str, Any]) -> Converted:
-    """Read BEiT and Data2Vec, with relative position biases in each block, or shared by all blocks, or without.
+def _resolved(fields: Fields, checked: TypedSettings) -> Fields:
+    """Return config fields with the values of functions of the settings."""
+    return {
+        name: _resolved(value, checked) if isinstance(value, dict) else value(checked) if callable(value) else value
+        for name, value in fields.items()
+    }
 
-    Bao et al. 2022, "BEiT: BERT Pre-Training of Image Transformers"; Baevski et al. 2022, "data2vec". The classifier
-    reads the mean over patches after a norm, or the class token.
-    """
-    stem = {"beit": "Beit"}.get(str(settings.get("model_type")), "Data2VecVision")
-    checked = TypedSettings(settings, stem, BEIT_DEFAULTS)
-    classified = checked.architecture((f"{stem}Model", f"{stem}ForImageClassification")) != f"{stem}Model"
+
+def _beit(checked: TypedSettings) -> Fields:
     mean, scale = checked.typed("use_mean_pooling", bool), checked.typed("layer_scale_init_value", float)
-    config = _config(
-        checked,
-        square=False,
-        classes=len(labels(settings)) if classified else 0,
-        pooling="mean" if mean else "cls",
-        norms={"final": "pooled" if mean else "tokens"},
-        positions="learned" if checked.typed("use_absolute_position_embeddings", bool) else "none",
-        relative_bias=any(checked.typed(name, bool) for name in BEIT_TABLES),
-        layer_scale=scale if scale > 0 else None,
-    )
-    return config, naming.BEIT
+    return {
+        "pooling": "mean" if mean else "cls",
+        "norms": {"final": "pooled" if mean else "tokens"},
+        "positions": "learned" if checked.typed("use_absolute_position_embeddings", bool) else "none",
+        "relative_bias": any(checked.typed(name, bool) for name in BEIT_TABLES),
+        "layer_scale": scale if scale > 0 else None,
+    }
 
 
-def _dinov2(settings: Mapping[str, Any]) -> Converted:
-    """Read DINOv2, with or without registers. Sizes have no defaults, because a default may belong to another model.
-
-    Oquab et al. 2024, "DINOv2: Learning Robust Visual Features without Supervision"; Darcet et al. 2024, "Vision
-    Transformers Need Registers". When downscaling positions, `transformers` antialiases only in models with registers,
-    and `PositionTable.antialias` does the same. The classifiers read the class token and the mean over patches.
-    """
-    checked = TypedSettings(settings, "DINOv2", DINOV2_DEFAULTS)
-    registered = settings.get("model_type") == "dinov2_with_registers"
-    stem = "Dinov2WithRegisters" if registered else "Dinov2"
-    classifier = stem + "ForImageClassification"
-    classified = checked.architecture((stem + "Model", classifier, stem + "Backbone")) == classifier
-    checked.need("hidden_size", "num_hidden_layers", "num_attention_heads", "mlp_ratio", "image_size", "patch_size")
-    hidden = int(checked.typed("hidden_size", int) * checked.typed("mlp_ratio", float))
-    gated = checked.typed("use_swiglu_ffn", bool)
-    more: dict[str, Any] = {"mlp": "swiglu"} if gated else {}
-    config = _config(
-        checked,
-        # A gated MLP has three matrices instead of two, so its width is two thirds, rounded up to a multiple of 8.
-        mlp_width=(int(hidden * 2 / 3) + 7) // 8 * 8 if gated else hidden,
-        classes=len(labels(settings)) if classified else 0,
-        pooling="cls+mean" if classified else "cls",
-        registers=checked.get("num_register_tokens") if registered else 0,
-        table={"antialias": registered},
-        layer_scale=checked.get("layerscale_value"),
-        qkv_bias=checked.get("qkv_bias"),
-        **more,
-    )
-    return config, naming.DINOV2
+def _dinov2(checked: TypedSettings) -> Fields:
+    hidden, gated = _by_ratio(checked), checked.typed("use_swiglu_ffn", bool)
+    # A gated MLP has three matrices instead of two, so its width is two thirds, rounded up to a multiple of 8.
+    return {"mlp_width": (int(hidden * 2 / 3) + 7) // 8 * 8, "mlp": "swiglu"} if gated else {"mlp_width": hidden}
 
 
-def _dinov3(settings: Mapping[str, Any]) -> Converted:
-    """Read DINOv3's Vision Transformers: rotary positions, registers, keys without a bias.
-
-    Siméoni et al. 2025, "DINOv3". Positions have no weights, so no grid needs interpolation.
-    """
-    checked = TypedSettings(settings, "DINOv3", DINOV3_DEFAULTS)
-    checked.architecture(("DINOv3ViTModel", "DINOv3ViTBackbone"))
-    gated = checked.typed("use_gated_mlp", bool)
-    maps = {"query_bias": "q_proj", "key_bias": "k_proj", "value_bias": "v_proj", "proj_bias": "o_proj"}
-    unbiased = {name for setting, name in maps.items() if not checked.typed(setting, bool)}
-    config = _config(
-        checked,
-        square=False,
-        classes=0,
-        registers=checked.get("num_register_tokens"),
-        positions="rotary",
-        table={"antialias": True},
-        rotary={"base": checked.get("rope_theta")},
-        layer_scale=checked.get("layerscale_value"),
-        qkv_bias=not {"q_proj", "k_proj", "v_proj"} <= unbiased,
-        mlp_bias=checked.get("mlp_bias"),
-        **(checked.gated() if gated else {}),
-    )
-    return config, naming.DINOV3.without_biases(f"layer.#.attention.{name}" for name in unbiased)
+def _dinov3(checked: TypedSettings) -> Fields:
+    fields = checked.gated() if checked.typed("use_gated_mlp", bool) else {}
+    biases = [checked.typed(name, bool) for name in ("query_bias", "key_bias", "value_bias")]
+    return fields | {"qkv_bias": any(biases)}
 
 
-def _clip(settings: Mapping[str, Any]) -> Converted:
-    """Read the vision tower of CLIP or a related model, with or without its projection, or inside a `CLIPModel`.
+def _learned_query(checked: TypedSettings) -> str:
+    if not checked.typed("vision_use_head", bool):
+        raise checked.refuse("vision_use_head", "true: without it the model has no output for the image")
+    return "attention"
 
-    Radford et al. 2021, "Learning Transferable Visual Models From Natural Language Supervision". The model returns the
-    class token after the final norm, before the projection into the text space. `CLIPForImageClassification` reads the
-    mean over patches without that norm.
-    """
-    stem = CLIPS[str(settings.get("model_type")).removesuffix("_vision_model")]
-    classifier = f"{stem}ForImageClassification"
-    alone = (f"{stem}VisionModel", f"{stem}VisionModelWithProjection", classifier)
-    checked, kind = _tower(settings, stem, alone, CLIP_DEFAULTS)
-    final = "none" if kind == classifier else "pooled"
-    common: dict[str, Any] = {"norms": {"pre": True, "final": final}, "patch_bias": False}
-    if kind == classifier:
-        config = _config(checked, classes=len(labels(settings)), pooling="mean", **common)
-        return config, naming.CLIP_CLASSIFIER
-    return _config(checked, classes=0, **common), naming.CLIP
+
+def _siglip2(checked: TypedSettings) -> Fields:
+    side = math.isqrt(checked.typed("num_patches", int)) * checked.square("patch_size")
+    return {"image_size": (side, side)}
+
+
+def _videomae(checked: TypedSettings) -> Fields:
+    return _tubes(checked, (checked.typed("tubelet_size", int), checked.square("patch_size")))
+
+
+def _norms_of_classifier(checked: TypedSettings) -> Fields:
+    if not checked.typed("use_mean_pooling", bool):
+        raise checked.refuse("use_mean_pooling", "true: else the classifier reads the first patch")
+    return {"final": "pooled", "final_eps": 1e-5}
+
+
+def _vivit(checked: TypedSettings) -> Fields:
+    tube = checked.typed("tubelet_size", tuple[int, int, int] | list[int])
+    if len(tube) != 3 or tube[1] != tube[2]:
+        raise checked.refuse("tubelet_size", "frames, and two equal sides in pixels")
+    return _tubes(checked, (tube[0], tube[1]))
+
+
+def _tubes(checked: TypedSettings, tube: tuple[int, int]) -> Fields:
+    """Return the config fields of a video model with tubes of (frames, pixels)."""
+    length, patch = tube
+    count = checked.typed("num_frames", int)
+    if min(length, patch, count) < 1 or count % length:
+        raise checked.refuse("num_frames", f"a multiple of {length} frames, the length of a tube")
+    height, width = checked.image(patch, square=False)
+    channels = length * checked.typed("num_channels", int)
+    size = (count // length * height, width)
+    return {"patch_size": patch, "image_size": size, "frames": count // length, "channels": channels}
+
+
+def _mlcd(checked: TypedSettings) -> Fields:
+    rope = checked.typed("rope_parameters", dict)
+    if rope.get("rope_type", "axial") != "axial":
+        raise checked.refuse("rope_parameters", "axial")
+    return {"rotary": {"places": "index", "class_token": True, "base": rope.get("rope_theta", 10_000.0)}}
+
+
+def _vitdet(checked: TypedSettings) -> Fields:
+    if checked.typed("residual_block_indices", list[int] | tuple[int, ...]):
+        raise checked.refuse("residual_block_indices", "empty: convolutions between blocks are not supported")
+    listed = checked.typed("window_block_indices", list[int] | tuple[int, ...])
+    if listed and checked.typed("window_size", int) > 0:
+        raise ConvertError(f"Expected a model with attention over all tokens, got ViTDet: {_WINDOWS}.")
+    learned = checked.typed("use_absolute_position_embeddings", bool)
+    side = checked.square("pretrain_image_size") // checked.square("patch_size")
+    return {"positions": "learned", "table": {"grid": (side, side)}} if learned else {"positions": "none"}
+
+
+def _by_ratio(checked: TypedSettings) -> int:
+    return int(checked.typed("hidden_size", int) * checked.typed("mlp_ratio", float))
 
 
 CLIPS = {"clip": "CLIP", "metaclip_2": "MetaClip2", "chinese_clip": "ChineseCLIP", "altclip": "AltCLIP"}
@@ -413,248 +459,169 @@ def has_text_tower(settings: Mapping[str, Any]) -> bool:
     return whole is not None and (settings.get("architectures") or [whole]) == [whole]
 
 
-def _siglip(settings: Mapping[str, Any]) -> Converted:
-    """Read SigLIP's vision tower, alone or inside a `SiglipModel`, and its classifier.
+_MEAN: Fields = {"class_token": False, "pooling": "mean"}
+_QKV: Fields = {"qkv_bias": _get("qkv_bias")}
+_SCALE: Fields = {"layer_scale": _get("layerscale_value")}
+_IMAGES = "ForImageClassification"
+# Dosovitskiy et al. 2021, "An Image is Worth 16x16 Words"; Caron et al. 2021 (DINO). The classifier reads the class
+# token.
+_VIT = Family(
+    name="ViT", models=("ViTModel",), classifiers=(f"ViT{_IMAGES}",), defaults=VIT_DEFAULTS | {"head_dim": None},
+    naming=naming.VIT, square=False, fields=_QKV | {"head_width": _get("head_dim")},
+)  # fmt: skip
+# Bao et al. 2022, "BEiT"; Baevski et al. 2022, "data2vec": relative position biases in each block, or shared by all
+# blocks, or none. The classifier reads the mean over patches after a norm, or the class token.
+_BEIT = Family(
+    name="Beit", models=("BeitModel",), classifiers=(f"Beit{_IMAGES}",), defaults=BEIT_DEFAULTS, naming=naming.BEIT,
+    square=False, computed=_beit,
+)  # fmt: skip
+# Oquab et al. 2024, "DINOv2: Learning Robust Visual Features without Supervision". Its sizes have no defaults, because
+# a default may belong to another model. The classifier reads the class token and the mean over patches.
+_DINOV2 = Family(
+    name="DINOv2", models=("Dinov2Model", "Dinov2Backbone"), classifiers=(f"Dinov2{_IMAGES}",),
+    defaults=DINOV2_DEFAULTS,
+    needed=("hidden_size", "num_hidden_layers", "num_attention_heads", "mlp_ratio", "image_size", "patch_size"),
+    naming=naming.DINOV2, fields=_QKV | _SCALE, of_classifiers={"pooling": "cls+mean"}, computed=_dinov2,
+)  # fmt: skip
+# Zhai et al. 2023, "Sigmoid Loss for Language Image Pre-Training". A learned query pools the patches; the classifier
+# reads their mean instead.
+_SIGLIP = Family(
+    name="SigLIP", models=("SiglipVisionModel",), classifiers=(f"Siglip{_IMAGES}",), whole="SiglipModel",
+    defaults=SIGLIP_DEFAULTS | {"num_patches": 256}, naming=naming.SIGLIP, classifier_naming=naming.SIGLIP_CLASSIFIER,
+    fields={"class_token": False}, of_models={"pooling": _learned_query}, of_classifiers={"pooling": "mean"},
+)  # fmt: skip
+_SIGLIP2 = replace(
+    _SIGLIP, models=("Siglip2VisionModel",), classifiers=(f"Siglip2{_IMAGES}",), whole="Siglip2Model",
+    naming=naming.SIGLIP2, classifier_naming=naming.SIGLIP2_CLASSIFIER, refused={"num_channels": (3, "3")},
+    fields={"class_token": False, "table": {"mode": "bilinear", "antialias": True}}, computed=_siglip2,
+)  # fmt: skip
+# Li et al. 2022, "BLIP". The features are the class token after the final norm, which the text model reads;
+# transformers' `pooler_output` applies this norm twice.
+_BLIP_HEADS = ("ForConditionalGeneration", "ForQuestionAnswering", "ForImageTextRetrieval")
+_BLIP = Family(
+    name="BLIP", models=("BlipVisionModel", *(f"Blip{head}" for head in _BLIP_HEADS)), whole="BlipModel",
+    defaults=BLIP_DEFAULTS, naming=naming.BLIP,
+)  # fmt: skip
+# An et al. 2024, "Multi-label Cluster Discrimination": CLIP's tower with rotary positions, which also rotate the class
+# token by a learned angle.
+_MLCD = Family(
+    name="MLCD", models=("MLCDVisionModel",), defaults=MLCD_DEFAULTS, naming=naming.MLCD, computed=_mlcd,
+    fields={"norms": {"pre": True, "final": "pooled"}, "patch_bias": False, "positions": "rotary"},
+    refused={"num_key_value_groups": (1, "1")},
+)  # fmt: skip
+# Fini et al. 2024, "Multimodal Autoregressive Pre-training of Large Vision Encoders": attention pooling without an MLP.
+_AIMV2 = Family(
+    name="AIMv2", models=("Aimv2VisionModel",), whole="Aimv2Model", defaults=AIMV2_DEFAULTS, naming=naming.AIMV2,
+    refused={"is_native": (False, "false"), "use_head": (True, "true")}, computed=TypedSettings.gated,
+    fields=_QKV | {
+        "class_token": False, "pooling": "attention", "pool": {"mlp_width": 0}, "mlp_bias": _get("mlp_bias"),
+        "norms": {"kind": "rms", "patch": True, "eps": _get("rms_norm_eps")},
+    },
+)  # fmt: skip
 
-    Zhai et al. 2023, "Sigmoid Loss for Language Image Pre-Training". Without a class token, a learned query pools the
-    patches. `SiglipForImageClassification` reads their mean instead.
+
+def _clip(stem: str) -> Family:
+    """Return a family with CLIP's vision tower, whose output is the class token before the projection.
+
+    Radford et al. 2021, "Learning Transferable Visual Models From Natural Language Supervision". The classifier reads
+    the mean over patches without the final norm.
     """
-    flexible = str(settings.get("model_type")).startswith("siglip2")
-    stem = "Siglip2" if flexible else "Siglip"
-    classifier = f"{stem}ForImageClassification"
-    defaults = SIGLIP_DEFAULTS | {"num_patches": 256}
-    checked, kind = _tower(settings, "SigLIP", (f"{stem}VisionModel", classifier), defaults)
-    mean = kind == classifier
-    if not mean and not checked.typed("vision_use_head", bool):
-        raise checked.refuse("vision_use_head", "true: without it the model has no output for the image")
-    classes = len(labels(settings)) if mean else 0
-    more: dict[str, Any] = {"classes": classes, "class_token": False, "pooling": "mean" if mean else "attention"}
-    if flexible:
-        side = math.isqrt(checked.typed("num_patches", int)) * checked.square("patch_size")
-        more |= {"image_size": (side, side), "table": {"mode": "bilinear", "antialias": True}}
-        if checked.get("num_channels") != 3:
-            raise checked.refuse("num_channels", "3")
-        return _config(checked, **more), naming.SIGLIP2_CLASSIFIER if mean else naming.SIGLIP2
-    return _config(checked, **more), naming.SIGLIP_CLASSIFIER if mean else naming.SIGLIP
+    return Family(
+        name=stem, models=(f"{stem}VisionModel", f"{stem}VisionModelWithProjection"), classifiers=(stem + _IMAGES,),
+        whole=f"{stem}Model", defaults=CLIP_DEFAULTS, naming=naming.CLIP, classifier_naming=naming.CLIP_CLASSIFIER,
+        fields={"norms": {"pre": True}, "patch_bias": False}, of_models={"norms": {"final": "pooled"}},
+        of_classifiers={"pooling": "mean", "norms": {"final": "none"}},
+    )  # fmt: skip
 
 
-def _yolos(settings: Mapping[str, Any]) -> Converted:
-    """Read YOLOS, whose detection tokens are shown as registers in front of the patches.
-
-    Fang et al. 2021, "You Only Look at One Sequence". The detection heads are left out.
-    """
-    checked = TypedSettings(settings, "YOLOS", YOLOS_DEFAULTS)
-    checked.architecture(("YolosModel", "YolosForObjectDetection"))
-    config = _config(
-        checked,
-        square=False,
-        classes=0,
-        registers=checked.typed("num_detection_tokens", int),
-        qkv_bias=checked.get("qkv_bias"),
-        table={"between": checked.typed("use_mid_position_embeddings", bool)},
-    )
-    return config, naming.YOLOS
+def _named(family: Family, stem: str, **changes: Any) -> Family:
+    """Return a family like another one, whose classes have other names."""
+    own = {"models": (f"{stem}Model",), "classifiers": (stem + _IMAGES,)}
+    return replace(family, **{"name": stem, **own, **changes})
 
 
-def _videomae(settings: Mapping[str, Any]) -> Converted:
-    """Read VideoMAE, whose tubes of frames are patches; the pictures of its tubes are below one another in the input.
-
-    Tong et al. 2022, "VideoMAE". The classifier reads the mean over patches after a norm. The decoder is left out, and
-    the fixed positions become a table.
-    """
-    classifier = "VideoMAEForVideoClassification"
-    checked = TypedSettings(settings, "VideoMAE", VIDEOMAE_DEFAULTS)
-    classified = checked.architecture(("VideoMAEModel", classifier, "VideoMAEForPreTraining")) == classifier
-    mean = checked.typed("use_mean_pooling", bool)
-    if classified and not mean:
-        raise checked.refuse("use_mean_pooling", "true: else the classifier reads the first patch")
-    config = _video(
-        checked,
-        (checked.typed("tubelet_size", int), checked.square("patch_size")),
-        class_token=False,
-        pooling="mean",
-        norms={
-            "final": "pooled" if classified else "none" if mean else "tokens",
-            "final_eps": 1e-5 if classified else None,  # not in the settings
+FAMILIES: dict[str, Family] = {
+    "vit": _VIT,
+    # Touvron et al. 2021, "Training data-efficient image transformers". With a teacher, the logits of two classifiers
+    # are averaged; else the classifier reads the class token alone.
+    "deit": _named(
+        _VIT, "DeiT", classifiers=(f"DeiT{_IMAGES}", f"DeiT{_IMAGES}WithTeacher"), naming=naming.DEIT,
+        fields=_VIT.fields | {"distillation_token": True},
+    ),
+    "vit_msn": _named(_VIT, "ViTMSN", defaults=MSN_DEFAULTS | {"head_dim": None}),
+    # The encoder with all patches, without the decoder.
+    "vit_mae": _named(_VIT, "ViTMAE", models=("ViTMAEModel", "ViTMAEForPreTraining"), classifiers=()),
+    "ijepa": _named(_VIT, "IJepa", fields=_VIT.fields | _MEAN),  # Assran et al. 2023
+    "beit": _BEIT,
+    "data2vec-vision": _named(_BEIT, "Data2VecVision"),
+    "dinov2": _DINOV2,
+    # Darcet et al. 2024, "Vision Transformers Need Registers". When downscaling positions, transformers antialiases
+    # only in models with registers.
+    "dinov2_with_registers": _named(
+        _DINOV2, "Dinov2WithRegisters", name="DINOv2",
+        models=("Dinov2WithRegistersModel", "Dinov2WithRegistersBackbone"),
+        fields=_DINOV2.fields | {"registers": _get("num_register_tokens"), "table": {"antialias": True}},
+    ),
+    # Siméoni et al. 2025, "DINOv3". Positions have no weights, so no grid needs interpolation.
+    "dinov3_vit": Family(
+        name="DINOv3", models=("DINOv3ViTModel", "DINOv3ViTBackbone"), defaults=DINOV3_DEFAULTS, naming=naming.DINOV3,
+        square=False, computed=_dinov3,
+        fields=_SCALE | {
+            "positions": "rotary", "rotary": {"base": _get("rope_theta")}, "table": {"antialias": True},
+            "registers": _get("num_register_tokens"), "mlp_bias": _get("mlp_bias"),
         },
-        qkv_bias=checked.get("qv_bias"),
-        classes=len(labels(settings)) if classified else 0,
-    )
-    return config, naming.VIDEOMAE
-
-
-def _vivit(settings: Mapping[str, Any]) -> Converted:
-    """Read ViViT with attention between all tubes, whose classifier reads the class token.
-
-    Arnab et al. 2021, "ViViT: A Video Vision Transformer", model 1.
-    """
-    checked = TypedSettings(settings, "ViViT", VIVIT_DEFAULTS)
-    classified = checked.architecture(("VivitModel", "VivitForVideoClassification")) != "VivitModel"
-    tube = checked.typed("tubelet_size", tuple[int, int, int] | list[int])
-    if len(tube) != 3 or tube[1] != tube[2]:
-        raise checked.refuse("tubelet_size", "frames, and two equal sides in pixels")
-    classes = len(labels(settings)) if classified else 0
-    return _video(checked, (tube[0], tube[1]), qkv_bias=checked.get("qkv_bias"), classes=classes), naming.VIVIT
-
-
-def _video(checked: TypedSettings, tube: tuple[int, int], **more: Any) -> ViTConfig:
-    """Return the config of a video model with tubes of (frames, pixels)."""
-    length, patch = tube
-    count = checked.typed("num_frames", int)
-    if min(length, patch, count) < 1 or count % length:
-        raise checked.refuse("num_frames", f"a multiple of {length} frames, the length of a tube")
-    height, width = checked.image(patch, square=False)
-    return _config(
-        checked,
-        patch_size=patch,
-        image_size=(count // length * height, width),
-        frames=count // length,
-        channels=length * checked.typed("num_channels", int),
-        **more,
-    )
-
-
-def _dpt(settings: Mapping[str, Any]) -> Converted:
-    """Read DPT's encoder: a ViT whose positions are interpolated linearly; its decoder is left out.
-
-    Ranftl et al. 2021, "Vision Transformers for Dense Prediction".
-    """
-    checked = TypedSettings(settings, "DPT", DPT_DEFAULTS)
-    checked.architecture(("DPTModel", "DPTForDepthEstimation", "DPTForSemanticSegmentation"))
-    if checked.typed("is_hybrid", bool) or checked.get("backbone_config") is not None:
-        raise checked.refuse("is_hybrid", "false and no backbone_config, because its patches come from another network")
-    return _config(checked, classes=0, qkv_bias=checked.get("qkv_bias"), table={"mode": "bilinear"}), naming.DPT
-
-
-def _blip(settings: Mapping[str, Any]) -> Converted:
-    """Read BLIP's vision encoder. Its features are the class token after the final norm, which the text model reads.
-
-    Li et al. 2022, "BLIP". transformers' `pooler_output` applies the final norm twice.
-    """
-    heads = ("ForConditionalGeneration", "ForQuestionAnswering", "ForImageTextRetrieval")
-    alone = ("BlipVisionModel", *(f"Blip{head}" for head in heads))
-    checked, _ = _tower(settings, "BLIP", alone, BLIP_DEFAULTS)
-    return _config(checked, classes=0), naming.BLIP
-
-
-def _mlcd(settings: Mapping[str, Any]) -> Converted:
-    """Read MLCD's vision tower: CLIP's with rotary positions, which also rotate the class token by a learned angle.
-
-    An et al. 2024, "Multi-label Cluster Discrimination for Visual Representation Learning".
-    """
-    checked = TypedSettings(settings, "MLCD", MLCD_DEFAULTS)
-    checked.architecture(("MLCDVisionModel",))
-    if checked.get("num_key_value_groups") != 1:
-        raise checked.refuse("num_key_value_groups", "1")
-    rope = checked.typed("rope_parameters", dict)
-    if rope.get("rope_type", "axial") != "axial":
-        raise checked.refuse("rope_parameters", "axial")
-    config = _config(
-        checked,
-        classes=0,
-        norms={"pre": True, "final": "pooled"},
-        patch_bias=False,
-        positions="rotary",
-        rotary={"places": "index", "class_token": True, "base": rope.get("rope_theta", 10_000.0)},
-    )
-    return config, naming.MLCD
-
-
-def _aimv2(settings: Mapping[str, Any]) -> Converted:
-    """Read AIMv2's vision tower with its attention pooling, which has no MLP.
-
-    Fini et al. 2024, "Multimodal Autoregressive Pre-training of Large Vision Encoders".
-    """
-    checked, _ = _tower(settings, "AIMv2", ("Aimv2VisionModel",), AIMV2_DEFAULTS)
-    for name, needed in {"is_native": False, "use_head": True}.items():
-        if checked.get(name) != needed:
-            raise checked.refuse(name, str(needed).lower())
-    config = _config(
-        checked,
-        classes=0,
-        class_token=False,
-        pooling="attention",
-        pool={"mlp_width": 0},
-        norms={"kind": "rms", "patch": True, "eps": checked.get("rms_norm_eps")},
-        qkv_bias=checked.get("qkv_bias"),
-        mlp_bias=checked.get("mlp_bias"),
-        **checked.gated(),
-    )
-    return config, naming.AIMV2
-
-
-def _tower(
-    settings: Mapping[str, Any], family: str, alone: tuple[str, ...], defaults: Mapping[str, Any]
-) -> tuple[TypedSettings, str]:
-    """Return the settings of the vision tower, and the class of the weights; `alone` are classes without a text tower.
-
-    Older files also have the tower's settings under a second name, which has priority.
-    """
-    if str(settings.get("model_type")).endswith("_vision_model"):
-        return TypedSettings(settings, family, defaults), TypedSettings(settings, family, {}).architecture(alone)
-    kind = TypedSettings(settings, family, {}).architecture((alone[0].replace("Vision", ""), *alone))
-    names = ("vision_config_dict", "vision_config")
-    tower: Any = next((settings[name] for name in names if settings.get(name) is not None), {})
-    if not isinstance(tower, Mapping):
-        raise ConvertError(
-            f"Expected {family} settings with vision_config as an object, got {tower!r:.80}. Fetch config.json again."
-        )
-    return TypedSettings(tower, family, defaults), kind
-
-
-def _vitdet(settings: Mapping[str, Any]) -> Converted:
-    """Read ViTDet's encoder, without convolutions between its blocks.
-
-    Li et al. 2022, "Exploring Plain Vision Transformer Backbones for Object Detection". The features are the mean over
-    patches. Only without windows and relative positions is it a plain Vision Transformer.
-    """
-    checked = TypedSettings(settings, "ViTDet", VITDET_DEFAULTS)
-    checked.architecture(("VitDetModel", "VitDetBackbone"))
-    if checked.typed("residual_block_indices", list[int] | tuple[int, ...]):
-        raise checked.refuse("residual_block_indices", "empty: convolutions between blocks are not supported")
-    learned = checked.typed("use_absolute_position_embeddings", bool)
-    side = checked.square("pretrain_image_size") // checked.square("patch_size")
-    more: dict[str, Any] = {
-        "mlp_width": _by_ratio(checked),
-        "positions": "learned" if learned else "none",
-        "table": {"grid": (side, side) if learned else None},
-    }
-    listed = checked.typed("window_block_indices", list[int] | tuple[int, ...])
-    if listed and checked.typed("window_size", int) > 0:
-        raise ConvertError(f"Expected a model with attention over all tokens, got ViTDet: {_WINDOWS}.")
-    if checked.typed("use_relative_position_embeddings", bool):
-        raise checked.refuse("use_relative_position_embeddings", "false")
-    more |= {"qkv_bias": checked.get("qkv_bias"), "norms": {"final": "none"}, "class_token": False, "pooling": "mean"}
-    return _config(checked, square=False, classes=0, **more), VITDET
-
-
-def _by_ratio(checked: TypedSettings) -> int:
-    return int(checked.typed("hidden_size", int) * checked.typed("mlp_ratio", float))
-
-
-FAMILIES: dict[str, Callable[[Mapping[str, Any]], Converted]] = {
-    "vit": _vit,
-    "deit": _vit,
-    "beit": _beit,
-    "data2vec-vision": _beit,
-    "dinov2": _dinov2,
-    "dinov2_with_registers": _dinov2,
-    "dinov3_vit": _dinov3,
-    "vit_msn": _vit,
-    "vit_mae": _vit,
-    "ijepa": _vit,
-    **{f"{kind}_vision_model": _clip for kind in CLIPS},
-    **dict.fromkeys(("clip", "metaclip_2", "chinese_clip"), _clip),
-    **dict.fromkeys(("siglip", "siglip_vision_model", "siglip2", "siglip2_vision_model"), _siglip),
-    "yolos": _yolos,
-    "videomae": _videomae,
-    "vivit": _vivit,
-    "dpt": _dpt,
-    **dict.fromkeys(("blip", "blip_vision_model"), _blip),
-    **dict.fromkeys(("mlcd", "mlcd_vision_model"), _mlcd),
-    **dict.fromkeys(("aimv2", "aimv2_vision_model"), _aimv2),
-    "vitdet": _vitdet,
-}
+        biases={
+            f"{name}_bias": f"layer.#.attention.{part}_proj"
+            for name, part in {"query": "q", "key": "k", "value": "v", "proj": "o"}.items()
+        },
+    ),
+    **{f"{kind}_vision_model": _clip(stem) for kind, stem in CLIPS.items()},
+    **{kind: _clip(CLIPS[kind]) for kind in ("clip", "metaclip_2", "chinese_clip")},
+    **dict.fromkeys(("siglip", "siglip_vision_model"), _SIGLIP),
+    **dict.fromkeys(("siglip2", "siglip2_vision_model"), _SIGLIP2),
+    # Fang et al. 2021, "You Only Look at One Sequence". Detection tokens are registers; detection heads are left out.
+    "yolos": Family(
+        name="YOLOS", models=("YolosModel", "YolosForObjectDetection"), defaults=YOLOS_DEFAULTS, naming=naming.YOLOS,
+        square=False, fields=_QKV | {
+            "registers": _get("num_detection_tokens", int),
+            "table": {"between": _get("use_mid_position_embeddings", bool)},
+        },
+    ),
+    # Tong et al. 2022, "VideoMAE": tubes of frames are patches, and the pictures of tubes are below one another in the
+    # input. The decoder is left out, and the fixed positions become a table. Models that average the patches have a
+    # norm only in front of the classifier, with an epsilon that is not in the settings.
+    "videomae": Family(
+        name="VideoMAE", models=("VideoMAEModel", "VideoMAEForPreTraining"),
+        classifiers=("VideoMAEForVideoClassification",), defaults=VIDEOMAE_DEFAULTS, naming=naming.VIDEOMAE,
+        fields=_MEAN | {"qkv_bias": _get("qv_bias")}, of_classifiers={"norms": _norms_of_classifier},
+        computed=_videomae,
+        of_models={"norms": {"final": lambda own: "none" if own.typed("use_mean_pooling", bool) else "tokens"}},
+    ),
+    # Arnab et al. 2021, "ViViT: A Video Vision Transformer", model 1.
+    "vivit": Family(
+        name="ViViT", models=("VivitModel",), classifiers=("VivitForVideoClassification",), defaults=VIVIT_DEFAULTS,
+        naming=naming.VIVIT, fields=_QKV, computed=_vivit,
+    ),
+    # Ranftl et al. 2021, "Vision Transformers for Dense Prediction". The decoder is left out.
+    "dpt": Family(
+        name="DPT", models=("DPTModel", "DPTForDepthEstimation", "DPTForSemanticSegmentation"), defaults=DPT_DEFAULTS,
+        naming=naming.DPT, fields=_QKV | {"table": {"mode": "bilinear"}},
+        refused={
+            "is_hybrid": (False, "false, because its patches come from another network"),
+            "backbone_config": (None, "null, because its patches come from another network"),
+        },
+    ),
+    **dict.fromkeys(("blip", "blip_vision_model"), _BLIP),
+    **dict.fromkeys(("mlcd", "mlcd_vision_model"), _MLCD),
+    **dict.fromkeys(("aimv2", "aimv2_vision_model"), _AIMV2),
+    # Li et al. 2022, "Exploring Plain Vision Transformer Backbones for Object Detection", without windows. The features
+    # are the mean over patches.
+    "vitdet": Family(
+        name="ViTDet", models=("VitDetModel", "VitDetBackbone"), defaults=VITDET_DEFAULTS, naming=VITDET, square=False,
+        fields=_MEAN | _QKV | {"norms": {"final": "none"}, "mlp_width": _by_ratio}, computed=_vitdet,
+        refused={"use_relative_position_embeddings": (False, "false")},
+    ),
+}  # fmt: skip
 
 _WINDOWS = "its attention stays inside windows, so no block has one attention matrix over the image"
 _CONVOLUTIONS = "it mixes convolutions with attention"
