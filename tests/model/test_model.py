@@ -38,7 +38,10 @@ VARIANTS = {
     "large epsilon": {"norms": {"eps": 0.1}},
     "rotary, slow": {"positions": "rotary", "head_width": 20, "rotary": {"base": 10.0}},
     "rotary, class token too": {
-        "positions": "rotary", "head_width": 16, "rotary": {"class_token": True}, "registers": 2
+        "positions": "rotary",
+        "head_width": 16,
+        "rotary": {"class_token": True},
+        "registers": 2,
     },
     "norm of queries and keys": {"norms": {"qk": True}},
     "gated": {"mlp": "swiglu"},

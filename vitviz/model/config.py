@@ -18,6 +18,7 @@ from vitviz.images.limits import MAX_PIXELS
 class ModelError(VitvizError):
     """Raised for sizes or inputs that do not fit the model."""
 
+
 RANGES: dict[str, tuple[float, float]] = {
     **dict.fromkeys(("image_size", "table.grid", "rotary.grid", "patch_size", "channels", "frames"), (1, math.inf)),
     **dict.fromkeys(("width", "depth", "heads", "head_width", "mlp_width", "projection", "pool.heads"), (1, math.inf)),
