@@ -143,7 +143,7 @@ def test_reports_link_to_both_models_in_two_panes(photos: Path, tmp_path: Path) 
     path = tmp_path / "report.html"
     write_comparison(path, found, model().pretrained.preprocess, models=("before & co", "after"))
     text = path.read_text(encoding="utf-8")
-    assert text.count("?tab=why&amp;model=before+%26+co&amp;model2=after&amp;pane=1") == 4
+    assert text.count("?tab=why&amp;model=before+%26+co&amp;model2=after&amp;pane=1&amp;difference=1") == 4
     assert "Heads that changed" in text
     levels = [base64.b64decode(data) for data in re.findall(r'data-map="([^"]*)"', text)]
     assert len(levels) == 4

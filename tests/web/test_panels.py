@@ -244,6 +244,23 @@ def test_panes_share_the_class_by_name(page: Browser, app: Running, models: dict
         assert page.evaluate("vitviz.store.get().target") == expected
 
 
+def test_two_models_of_one_photograph_show_the_difference_of_their_maps(
+    page: Browser, app: Running, models: dict[str, str]
+) -> None:
+    second = models["reversed"]
+    ready(page, f"{app.url}?tab=why&pane=1&model2={second}&method=gae&difference=1")
+    panel = page.locator(".vv-explain")
+    expect(panel.locator(".vv-title").nth(1)).to_contain_text("second map minus first map")
+    maps = [app.view(**options).explain("gae", "thing 3").values.clip(0) for options in ({}, {"model": second})]
+    choose(panel, "target", "thing 3")
+    settled(page)
+    shown = page.evaluate(f"{view_of('.vv-explain')}.between.values")
+    left, right = (values / values.mean() for values in maps)
+    np.testing.assert_allclose(shown, (right - left).ravel(), atol=1e-3)
+    panel.get_by_text("Difference of the two maps").click()
+    expect(panel.locator(".vv-title").nth(1)).not_to_contain_text("minus")
+
+
 def test_asking_for_the_rival_class_keeps_the_method(opened: Browser, app: Running) -> None:
     panel = explained(opened)
     panel.locator("[data-field=method]").select_option("legrad")

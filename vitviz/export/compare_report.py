@@ -20,7 +20,8 @@ FLIPS = (
 SHEET = (
     "Difference of the maps ({}), on one scale for all photographs. Amber: the second model puts a larger share of its "
     "relevance there; blue: a smaller share. Equal maps do not mean that the models compute the same. Click a "
-    "photograph to open it in the explorer with both models in two panes; it must run at the address below."
+    "photograph to open it in the explorer with both models in two panes; it must run at the address below. There, the "
+    "second pane shows the difference."
 )
 SORTS = {
     "changed predictions first": ("flipped", -1),
@@ -52,7 +53,7 @@ def write_comparison(
     tables = [Table(title="Predictions that changed", texts=[FLIPS], rows=[["predictions", "photographs"], *rows])]
     if not comparison.incomparable:
         tables.append(Table(title="Heads that changed", texts=[MEANS, MEANS_NOT], rows=comparison.cells()))
-    query = f"?{urlencode({'tab': 'why', 'model': models[0], 'model2': models[1], 'pane': '1'})}"
+    query = f"?{urlencode({'tab': 'why', 'model': models[0], 'model2': models[1], 'pane': '1', 'difference': '1'})}"
     scale = comparison.scale
     report = Report(
         title="What changed between two models?",

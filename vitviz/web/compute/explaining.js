@@ -13,6 +13,19 @@ import { OTHER, classesOf, hasGroups } from './targets.js';
  * @typedef {{method: Method} & Aim} Chosen
  */
 
+/**
+ * Return the difference of two maps of one photograph, as `vitviz.evaluation.compare`: the second minus the first, each
+ * without negative values and divided by its mean.
+ * @param {number[]} first @param {number[]} second @returns {number[]}
+ */
+export function difference(first, second) {
+  const [before, after] = [first, second].map((values) => {
+    const mean = values.reduce((sum, value) => sum + Math.max(0, value), 0) / values.length;
+    return values.map((value) => Math.max(0, value) / (mean || 1));
+  });
+  return after.map((value, patch) => value - before[patch]);
+}
+
 /** Return the methods that do not need a target, or all. @param {Method[]} methods @param {Target | null} target */
 export function usable(methods, target) {
   return methods.filter(({ specific }) => target !== null || !specific);

@@ -113,6 +113,7 @@ export const FIELDS = Object.freeze({
   grid: { initial: false, url: 'grid', kind: SWITCH },
   bare: { initial: false, url: 'bare', kind: SWITCH }, // the photograph without its map
   numbered: { initial: false, url: 'numbered', kind: SWITCH, quiet: true }, // the strongest patches
+  difference: { initial: false, url: 'difference', kind: SWITCH, quiet: true }, // of the maps of two models
   gamma: { initial: 1, url: 'gamma', kind: within(0.1, 10), quiet: true },
   shared: { initial: false, url: 'scale', kind: either('shared', 'each') }, // one scale for all thumbnails
   // Options of rollout, with Python's defaults: how heads are fused, the share of weakest entries to discard, the

@@ -1,6 +1,6 @@
 // The panel Why: one map per method, a test of each, and the prediction with patches hidden. With two panes, the
 // other one shows the same method.
-import { changeQuestion, chosenOf, mapQuestion, testQuestion } from '../compute/explaining.js';
+import { changeQuestion, chosenOf, difference, mapQuestion, testQuestion } from '../compute/explaining.js';
 import { headOf, pictureWords } from '../compute/format.js';
 import { hiddenPatches } from '../compute/hiding.js';
 import { sameClasses } from '../compute/query.js';
@@ -28,6 +28,12 @@ import { Panel, countPanes } from './panel.js';
 
 const OFF = 'switched-off-in-the-tab';
 
+/** Whether two scenes show one photograph, by different models or at different sizes. @param {Scene[]} scenes */
+const samePhotograph = (...scenes) => {
+  const [one, other] = scenes.map(({ source: { image, photo } }) => photo ?? image);
+  return one === other;
+};
+
 const BLURRED = 'hidden-patches-are-those-of';
 
 export class Explain extends Panel {
@@ -48,6 +54,9 @@ export class Explain extends Panel {
     this.heatmap = undefined; // the chosen map
     /** @type {number[]} */
     this.gone = []; // hidden patches
+    /** @type {Heatmap | undefined} */
+    this.between = undefined; // the difference of the maps of both panes
+    this.compared = /** @type {unknown[]} */ ([]); // the maps and the language to which it belongs
     this.field = new TargetField(this.find('.vv-class'), page.models.targets, (change) => this.change(change));
     this.list = new MethodList(this);
     this.test = new MapTest(this);
@@ -103,7 +112,7 @@ export class Explain extends Panel {
    * @param {MapPane} pane @returns {import('./save.js').Saved | null}
    */
   saved({ shown }) {
-    if (!shown?.heatmap) return null;
+    if (!shown?.heatmap || shown.heatmap === this.between) return null;
     const { heatmap: { values, title, unit, signed, target: spelling } } = shown;
     const [, args] = mapQuestion(shown.scene === this.scene ? this.shown : this.otherShown);
     const { method, against, target = null } = { ...args, ...(spelling ? { target: spelling } : {}) };
@@ -146,6 +155,7 @@ export class Explain extends Panel {
     if (what.do === 'test') this.test.toggle();
     if (what.do === 'all') this.start(testQuestion(shown, []), !this.list.running);
     if (what.do === 'other') this.swap();
+    if (what.do === 'difference') this.change({ difference: !this.page.store.get().difference });
     if (what.do === 'link') this.page.act('link');
     this.hiding.clicked(what.do);
     this.evidence.clicked(what.do);
@@ -262,6 +272,9 @@ export class Explain extends Panel {
    * @param {State} state @param {Scene | null} other @param {(scene: Scene) => Patch | null} underOf
    */
   drawOther(state, other, underOf) {
+    const choice = this.find('.vv-difference'), box = this.find('[data-do=difference]');
+    choice.hidden = other === null || !samePhotograph(this.scene, other);
+    box.checked = state.difference;
     if (other === null) return this.others.stop();
     const classes = sameClasses(state, this.scene.manifest, other.manifest);
     const back = this.shown.target === `similar:${other.id}` ? this.scene.id : undefined;
@@ -270,8 +283,27 @@ export class Explain extends Panel {
     const { method } = this.otherShown;
     const wanted = !method.slow || state.started.includes(JSON.stringify(mapQuestion(this.shown)));
     this.others.want(other, wanted ? [question] : []);
-    this.panes[1 - state.pane].show({ scene: other, method, heatmap: this.others.answer(other, question), gone: [],
+    const own = this.others.answer(other, question);
+    const heatmap = !choice.hidden && state.difference ? this.differenceFrom(own, state.pane) : own;
+    this.panes[1 - state.pane].show({ scene: other, method, heatmap, gone: [],
       waiting: this.others.progress(other, question) !== null, failure: this.others.failure(other, question),
       under: underOf(other), named: true }, state);
+  }
+
+  /**
+   * Return the map of the second pane minus the map of the first; none if one is missing or has another grid.
+   * @param {Heatmap | undefined} other - the map of the other pane @param {number} pane - the explained one
+   */
+  differenceFrom(other, pane) {
+    const maps = pane === 0 ? [this.heatmap, other] : [other, this.heatmap];
+    const [first, second] = maps;
+    if (!first || !second || first.values.length !== second.values.length) return undefined;
+    const compared = [...maps, spoken()];
+    if (compared.some((part, index) => part !== this.compared[index])) {
+      this.compared = compared;
+      this.between = { values: difference(first.values, second.values), signed: true, unit: '', note: '', seconds: 0,
+        title: tr('difference-title', translated(this.shown.method.title)), ends: tr('more-in-the-first-or-the') };
+    }
+    return this.between;
   }
 }

@@ -11,9 +11,9 @@ import { Pane } from '../draw/photo.js';
 /** @typedef {import('../effects/scene.js').Scene} Scene */
 /** @typedef {import('../compute/explaining.js').Method} Method */
 /**
- * `target`: the spelling of a target other than a class, for files.
+ * `target`: the spelling of a target other than a class, for files; `ends`: what both ends of a difference mean.
  * @typedef {{values: number[], signed: boolean, unit: string, title: string, note: string, seconds: number,
- *   target?: string}} Heatmap
+ *   target?: string, ends?: string}} Heatmap
  */
 /** @typedef {[number, number]} Patch - [row, column] */
 /**
@@ -114,7 +114,7 @@ export class MapPane {
     this.pane.label({ title: translated(name), name, answer: scene.said,
       low: !scale ? '' : heatmap.signed ? unit(scale.vmin) : tr('less'),
       high: !scale ? '' : heatmap.signed ? unit(scale.vmax) : tr('more-light'),
-      unit: heatmap?.signed ? tr('opposes-supports') : '' });
+      unit: heatmap?.signed ? heatmap.ends ?? tr('opposes-supports') : '' });
     write(find(this.pane.element, '.vv-of'), named ? pictureWords(scene.manifest) : '');
   }
 
